@@ -140,7 +140,7 @@ impl<M: tlbkit_pagetable::Mode, T: Make<M>> Subject for Ours<T, M> {
     #[inline(always)]
     fn map_range(&mut self, vpn: usize, pfn: usize, pages: usize) {
         let pages = Pages::count(Vpn::new(vpn), pages).expect("a range");
-        // SAFETY: the only writer, and the table's own batch; likewise below.
+        // SAFETY: the only writer, and the table's own batch.
         unsafe { self.table.map(&mut self.batch, pages, Pfn::new(pfn), PageSize::K4, RIGHTS) }
             .expect("free pages");
         self.settle();
@@ -149,7 +149,7 @@ impl<M: tlbkit_pagetable::Mode, T: Make<M>> Subject for Ours<T, M> {
     #[inline(always)]
     fn unmap_range(&mut self, vpn: usize, pages: usize) {
         let pages = Pages::count(Vpn::new(vpn), pages).expect("a range");
-        // SAFETY: as above.
+        // SAFETY: the only writer, and the table's own batch.
         unsafe { self.table.unmap(&mut self.batch, pages, Holes::Refuse, None) }.expect("mapped pages");
         self.settle();
     }
@@ -158,7 +158,7 @@ impl<M: tlbkit_pagetable::Mode, T: Make<M>> Subject for Ours<T, M> {
     fn protect_range(&mut self, vpn: usize, pages: usize, writable: bool) {
         let pages = Pages::count(Vpn::new(vpn), pages).expect("a range");
         let change = if writable { Change::set(Attr::WRITE) } else { Change::clear(Attr::WRITE) };
-        // SAFETY: as above.
+        // SAFETY: the only writer, and the table's own batch.
         unsafe { self.table.protect(&mut self.batch, pages, Holes::Refuse, change) }.expect("mapped pages");
         self.settle();
     }
@@ -166,7 +166,7 @@ impl<M: tlbkit_pagetable::Mode, T: Make<M>> Subject for Ours<T, M> {
     #[inline(always)]
     fn replace(&mut self, vpn: usize, pfn: usize) {
         let (at, frame) = (VirtAddr::new(vpn << 12), Pfn::new(pfn));
-        // SAFETY: as above, and no code needs the page.
+        // SAFETY: the only writer, and the table's own batch; no code needs the page.
         unsafe { self.table.replace(&mut self.batch, at, frame, RIGHTS, &mut |_| ()) }
             .expect("a mapped page");
         self.settle();
@@ -197,7 +197,7 @@ impl<M: tlbkit_pagetable::Mode, T: Make<M>> Ours<T, M> {
         let mut flush = |stale: &tlbkit_addr::Flush| {
             std::hint::black_box(stale);
         };
-        // SAFETY: as above.
+        // SAFETY: the only writer, and the table's own batch.
         unsafe { self.table.resize(&mut self.batch, pages, to, &mut flush) }.expect("a run of frames");
         self.settle();
     }

@@ -1,5 +1,5 @@
-//! The witness: page-table code that any bytes drive holds on every architecture, code that leaves something out is never refused for
-//! another reason than a broken rule, and any text is checked or refused.
+//! The witness: page-table code that any bytes drive holds on every architecture, code that leaves something out is never refused
+//! for another reason than a broken rule, and any text is checked or refused.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

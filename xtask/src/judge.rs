@@ -42,6 +42,7 @@ const PROCESSORS: [Processor; 4] = [
             ("k64", ""),
             ("lpa2", ""),
             ("lpa2,k16", ""),
+            ("lpa2,k64", ""),
         ],
     },
     Processor {

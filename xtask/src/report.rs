@@ -29,7 +29,7 @@ pub(crate) struct ReportArgs {
     figure: Option<String>,
 }
 
-/// Builds the lab and the report's program, and becomes that.
+/// Builds the report's program, and becomes that.
 pub(crate) fn run(shell: &Shell, args: &ReportArgs) -> anyhow::Result<()> {
     let out = args.out.clone().unwrap_or_else(|| places::target().join("report"));
     match &args.readme {
@@ -42,12 +42,10 @@ pub(crate) fn run(shell: &Shell, args: &ReportArgs) -> anyhow::Result<()> {
             places::can_write(option, &out.join("index.html"))?;
         }
     }
-    shell.run(&Line::new("cargo", "build --release -p tlblab -p tlbkit-report"))?;
-    let release = places::target().join("release");
+    shell.run(&Line::new("cargo", "build --release -p tlbkit-report"))?;
     let text = |path: PathBuf| path.to_string_lossy().into_owned();
-    let mut line =
-        Line::new(&text(release.join("tlbkit-report")), "--lab").with([text(release.join("tlblab"))]);
-    line = line.with(["--out".to_owned(), text(out)]);
+    let program = places::target().join("release").join("tlbkit-report");
+    let mut line = Line::new(&text(program), "--out").with([text(out)]);
     let own = env::current_exe().context("this program does not know where it is")?;
     line = line.with(["--boot".to_owned(), text(own)]);
     if let Some(file) = &args.readme {

@@ -14,17 +14,23 @@ use super::{Frames, RIGHTS, range, writable};
 use crate::{Fork, Subject};
 
 /// A kernel on the machine `M` whose CPU masks interrupts by a flag of its own and flushes by address.
-pub struct Host<M>(Frames, PhantomData<fn() -> M>);
+///
+/// What stands for registers of the CPU is a part of the kernel's value: the address of a static would have to be loaded first in a
+/// program that may be loaded anywhere, which no kernel is.
+pub struct Host<M> {
+    frames: Frames,
+    cpu: AtomicUsize,
+    /// What the interrupt enable register holds.
+    enabled: AtomicUsize,
+    machine: PhantomData<fn() -> M>,
+}
 
 impl<M> Host<M> {
     const fn new() -> Self {
-        Self(Frames, PhantomData)
+        Self { frames: Frames, cpu: AtomicUsize::new(0), enabled: AtomicUsize::new(1), machine: PhantomData }
     }
 }
 
-static CPU: AtomicUsize = AtomicUsize::new(0);
-/// What the interrupt enable register holds.
-static ENABLED: AtomicUsize = AtomicUsize::new(1);
 static RELEASED: AtomicUsize = AtomicUsize::new(0);
 
 // SAFETY: as for `Frames`. There is one thread, no TLB, and no CPU walks the table.
@@ -33,37 +39,37 @@ unsafe impl<M: Machine> Kernel for Host<M> {
 
     #[inline(always)]
     fn cpu(&self) -> usize {
-        CPU.load(Ordering::Relaxed)
+        self.cpu.load(Ordering::Relaxed)
     }
 
     #[inline]
     fn take_frame(&self) -> Option<PhysAddr> {
-        self.0.take()
+        self.frames.take()
     }
 
     #[inline]
     fn give_frame(&self, frame: PhysAddr) {
-        self.0.give(frame);
+        self.frames.give(frame);
     }
 
     #[inline]
     fn take_zeroed_frame(&self) -> Option<PhysAddr> {
-        self.0.take_zeroed()
+        self.frames.take_zeroed()
     }
 
     #[inline]
     fn give_zeroed_frame(&self, frame: PhysAddr) {
-        self.0.give_zeroed(frame);
+        self.frames.give_zeroed(frame);
     }
 
     #[inline(always)]
     fn memory(&self, frame: PhysAddr) -> *mut u8 {
-        self.0.pointer(frame.get())
+        self.frames.pointer(frame.get())
     }
 
     #[inline(always)]
     fn record(&self, frame: PhysAddr) -> Option<&Record> {
-        self.0.record(frame)
+        self.frames.record(frame)
     }
 
     #[inline]
@@ -98,10 +104,10 @@ unsafe impl<M: Machine> Kernel for Host<M> {
 
     #[inline(always)]
     fn masked<R>(&self, f: impl FnOnce() -> R) -> R {
-        let before = ENABLED.load(Ordering::Relaxed);
-        ENABLED.store(0, Ordering::Relaxed);
+        let before = self.enabled.load(Ordering::Relaxed);
+        self.enabled.store(0, Ordering::Relaxed);
         let result = f();
-        ENABLED.store(before, Ordering::Relaxed);
+        self.enabled.store(before, Ordering::Relaxed);
         result
     }
 

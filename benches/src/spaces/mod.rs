@@ -207,7 +207,7 @@ impl<F: Walked, M: Mode> Subject for Raw<F, M> {
 
     #[inline(always)]
     fn map_range(&mut self, vpn: usize, pfn: usize, pages: usize) {
-        // SAFETY: the only writer, and the table's own batch; likewise below.
+        // SAFETY: the only writer, and the table's own batch.
         unsafe { self.table.map(&mut self.batch, range(vpn, pages), Pfn::new(pfn), PageSize::K4, RIGHTS) }
             .expect("free pages");
         self.settle();
@@ -215,7 +215,7 @@ impl<F: Walked, M: Mode> Subject for Raw<F, M> {
 
     #[inline(always)]
     fn unmap_range(&mut self, vpn: usize, pages: usize) {
-        // SAFETY: as above.
+        // SAFETY: the only writer, and the table's own batch.
         unsafe { self.table.unmap(&mut self.batch, range(vpn, pages), Holes::Refuse, None) }
             .expect("mapped pages");
         self.settle();
@@ -223,7 +223,7 @@ impl<F: Walked, M: Mode> Subject for Raw<F, M> {
 
     #[inline(always)]
     fn protect_range(&mut self, vpn: usize, pages: usize, write: bool) {
-        // SAFETY: as above.
+        // SAFETY: the only writer, and the table's own batch.
         unsafe { self.table.protect(&mut self.batch, range(vpn, pages), Holes::Refuse, writable(write)) }
             .expect("mapped pages");
         self.settle();
@@ -232,7 +232,7 @@ impl<F: Walked, M: Mode> Subject for Raw<F, M> {
     #[inline(always)]
     fn replace(&mut self, vpn: usize, pfn: usize) {
         let (at, frame) = (VirtAddr::new(vpn << 12), Pfn::new(pfn));
-        // SAFETY: as above, and no code needs the page.
+        // SAFETY: the only writer, and the table's own batch; no code needs the page.
         unsafe { self.table.replace(&mut self.batch, at, frame, RIGHTS, &mut |_| ()) }
             .expect("a mapped page");
         self.settle();

@@ -8,7 +8,7 @@ bitflags! {
     /// One type for every entry format: a format encodes what its hardware has and documents the rest
     /// ([`EXEC`](Attr::EXEC) is implied where hardware cannot forbid it, for example).
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-    pub struct Attr: u16 {
+    pub struct Attr: u32 {
         /// Loads are allowed.
         const READ = 1 << 0;
         /// Stores are allowed.
@@ -44,6 +44,11 @@ bitflags! {
         const KEY_4 = 1 << 14;
         /// The fourth, which counts 8.
         const KEY_8 = 1 << 15;
+        /// The first bit of the variety of a memory type, where hardware has more than three types: see
+        /// [`VARIETY`](Attr::VARIETY).
+        const VARIETY_1 = 1 << 16;
+        /// The second such bit.
+        const VARIETY_2 = 1 << 17;
     }
 }
 
@@ -52,8 +57,34 @@ impl Attr {
     /// [`EXEC`](Attr::EXEC) and [`USER`](Attr::USER).
     pub const RIGHTS: Self = Self::READ.union(Self::WRITE).union(Self::EXEC).union(Self::USER);
 
-    /// The memory type: [`UNCACHED`](Attr::UNCACHED) and [`DEVICE`](Attr::DEVICE).
+    /// The memory type: [`UNCACHED`](Attr::UNCACHED) and [`DEVICE`](Attr::DEVICE). Where hardware has more types,
+    /// [`VARIETY`](Attr::VARIETY) tells those of each kind.
     pub const MEMORY: Self = Self::UNCACHED.union(Self::DEVICE);
+
+    /// What tells several memory types of one kind. A format refuses varieties that it has no type for.
+    ///
+    /// | | cached | [`UNCACHED`](Attr::UNCACHED) | [`DEVICE`](Attr::DEVICE) |
+    /// |-|-|-|-|
+    /// | neither bit | write-back | not cached | stores may be acknowledged early |
+    /// | [`VARIETY_1`](Attr::VARIETY_1) | [`WRITE_THROUGH`](Attr::WRITE_THROUGH) | - | [`STRICT`](Attr::STRICT) |
+    /// | [`VARIETY_2`](Attr::VARIETY_2) | [`TAGGED`](Attr::TAGGED) | - | [`REORDERED`](Attr::REORDERED) |
+    /// | both | - | - | [`GATHERED`](Attr::GATHERED) |
+    pub const VARIETY: Self = Self::VARIETY_1.union(Self::VARIETY_2);
+
+    /// Cached memory whose stores go to memory at once.
+    pub const WRITE_THROUGH: Self = Self::VARIETY_1;
+
+    /// Cached memory with allocation tags (Arm's Memory Tagging Extension).
+    pub const TAGGED: Self = Self::VARIETY_2;
+
+    /// A device that acknowledges each store itself: a store that has completed has reached it.
+    pub const STRICT: Self = Self::UNCACHED.union(Self::DEVICE).union(Self::VARIETY_1);
+
+    /// A device whose accesses may be reordered, but not merged.
+    pub const REORDERED: Self = Self::UNCACHED.union(Self::DEVICE).union(Self::VARIETY_2);
+
+    /// A device whose accesses may be reordered and merged: a frame buffer.
+    pub const GATHERED: Self = Self::UNCACHED.union(Self::DEVICE).union(Self::VARIETY);
 
     /// The page's protection key, a number from 0 to 15: a register of the CPU says what loads and stores of pages with the key
     /// may do, beside the rights of the page.
@@ -62,7 +93,7 @@ impl Attr {
     /// Returns the bits of a protection key, of which the low four bits count.
     #[must_use]
     pub const fn of_key(key: u8) -> Self {
-        Self::from_bits_truncate((key as u16 & 15) << Self::KEY_1.bits().trailing_zeros())
+        Self::from_bits_truncate((key as u32 & 15) << Self::KEY_1.bits().trailing_zeros())
     }
 
     /// Returns the protection key.

@@ -43,7 +43,7 @@ impl FlushScope {
     #[inline(always)]
     pub const fn of_change(lost: Attr, gained: Attr) -> Self {
         let (lost, gained) = (lost.difference(Attr::SOFTWARE), gained.difference(Attr::SOFTWARE));
-        let strict = Attr::MEMORY.union(Attr::GLOBAL).union(Attr::USER).union(Attr::KEY);
+        let strict = Attr::MEMORY.union(Attr::VARIETY).union(Attr::GLOBAL).union(Attr::USER).union(Attr::KEY);
         if !lost.is_empty() || gained.intersects(strict) {
             Self::Everywhere
         } else if !gained.is_empty() {

@@ -131,7 +131,7 @@ unsafe impl<N: Nodes, P: Fn(N::Word) -> bool> Nodes for Faulty<N, P> {
 
     unsafe fn edit(&self, node: NodeAddr, first: usize, count: usize, change: impl Fn(N::Word) -> N::Word) {
         for at in first..first + count {
-            // SAFETY: as above.
+            // SAFETY: `Nodes::edit` demands for every word what `store_relaxed` does.
             unsafe { self.store_relaxed(node, at, change(self.read(node, at))) };
         }
     }
@@ -146,7 +146,7 @@ unsafe impl<N: Nodes, P: Fn(N::Word) -> bool> Nodes for Faulty<N, P> {
     }
 
     unsafe fn store_relaxed(&self, node: NodeAddr, index: usize, word: N::Word) {
-        // SAFETY: as above.
+        // SAFETY: this function's contract, about the storage inside.
         unsafe {
             if let Some(word) = self.corrupt(node, index, word) {
                 self.inner.store_relaxed(node, index, word);

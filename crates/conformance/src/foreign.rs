@@ -72,7 +72,8 @@ pub trait Foreign {
         frames::limit(takes)
     }
 
-    /// Tells whether a node that was emptied stays, in the way of a larger page.
+    /// Tells whether a node that was emptied stays, in the way of a larger page. Then a map that gets no memory may leave its
+    /// new nodes in the table, too, for the next map of that page to use.
     fn keeps_empty(&self) -> bool {
         false
     }
@@ -85,6 +86,10 @@ pub trait Foreign {
 
     /// Returns how many nodes the mapper has of its allocator, after it has freed what it can; nothing if it does not say. A
     /// mapper whose nodes are [`frames`] says it only if it keeps those that are empty, and can free them.
+    ///
+    /// Unless the mapper [keeps empty nodes](Self::keeps_empty), a map that is refused must leave as many as before: what it
+    /// took and does not use comes back by no unmap. So must a map and an unmap of the same page. A mapper that keeps empty
+    /// nodes, but exchanges them for a large page, returns nothing here, or frees them first.
     fn nodes(&mut self) -> Option<usize> {
         frames::out().filter(|_| !self.keeps_empty())
     }
@@ -183,6 +188,9 @@ const MOST: usize = 24;
 /// The most operations of a case.
 const OPS: usize = 40;
 
+/// How often a map is tried that gets no memory: more nodes than any page needs.
+const TRIES: usize = 8;
+
 /// Checks a mapper by `cases` sequences of operations that `seed` draws. Returns what was left unchecked.
 ///
 /// # Errors
@@ -219,7 +227,16 @@ pub fn replay<F: Foreign>(ops: &[Op]) -> Result<BTreeSet<Want>, Box<Failure>> {
         let mut run = Run::<F>::new();
         // A mapper that panics has been called for something, too.
         let done = catch_unwind(AssertUnwindSafe(|| run.all(ops)));
-        let Run { unchecked, calls, .. } = run;
+        let Run { unchecked, calls, mapper: tested, frees_all, .. } = run;
+        // One that was wrong may panic once more.
+        let dropped = catch_unwind(AssertUnwindSafe(|| drop(tested)));
+        let done = match (done, dropped, frames::out()) {
+            (Ok(Ok(())), Ok(()), Some(left)) if left > 0 && frees_all => Ok(Err(format!(
+                "the mapper was dropped, and {left} of its frames were not given back; a new one gives back all that it has"
+            ))),
+            (Ok(Ok(())), dropped, _) => dropped.map(Ok),
+            (done, ..) => done,
+        };
         let done = done.unwrap_or_else(|panic| Err(format!("the mapper panicked: {}", words(&*panic))));
         done.map(|()| unchecked).map_err(|what| Box::new(Failure { what, calls, ops: ops.to_vec(), mapper }))
     })
@@ -261,7 +278,7 @@ fn covers(ranges: &[(usize, usize)], first: usize, last: usize) -> bool {
 }
 
 /// Returns what a panic says.
-fn words(panic: &dyn Any) -> &str {
+pub(crate) fn words(panic: &dyn Any) -> &str {
     let text = panic.downcast_ref::<String>().map(String::as_str);
     text.or(panic.downcast_ref::<&str>().copied()).unwrap_or("no words")
 }
@@ -314,14 +331,26 @@ struct Run<F> {
     kept: BTreeSet<(usize, PageSize)>,
     /// What was called, in words.
     calls: Vec<String>,
+    /// Whether a mapper that is dropped gives its [`frames`] back: a new one does.
+    frees_all: bool,
 }
 
 impl<F: Foreign> Run<F> {
     fn new() -> Self {
         frames::reset();
+        drop(F::new());
+        let frees_all = frames::out() == Some(0);
+        frames::reset();
         let mapper = F::new();
         let model = Model::new(mapper.space(), Profile::plain());
-        Self { mapper, model, unchecked: BTreeSet::new(), kept: BTreeSet::new(), calls: Vec::new() }
+        Self {
+            mapper,
+            model,
+            unchecked: BTreeSet::new(),
+            kept: BTreeSet::new(),
+            calls: Vec::new(),
+            frees_all,
+        }
     }
 
     /// Writes down what the mapper is called for next.
@@ -481,9 +510,16 @@ impl<F: Foreign> Run<F> {
                     self.kept.extend(larger.map(|larger| (at & !larger.mask(), *larger)));
                 }
                 if refusals.is_empty() {
-                    self.fail(at, to, size, writable)?;
+                    let failed = self.fail(at, to, size, writable)?;
+                    let done = self.mapper.map(at, to, size, writable);
+                    // A mapper that takes its first node now is limited from the next map on.
+                    if !failed && !self.mapper.fail_after(None) {
+                        self.unchecked.insert(Want::FailAfter);
+                    }
+                    done
+                } else {
+                    self.map_in_the_way(at, to, size, writable)?
                 }
-                self.mapper.map(at, to, size, writable)
             }
             Op::Unmap { .. } => {
                 self.call(format!("    unmap({at:#x}, {size})"));
@@ -504,7 +540,9 @@ impl<F: Foreign> Run<F> {
             (true, Some(refusal)) => {
                 return Err(format!("it was done, and should have been refused: {refusal}"));
             }
-            (false, None) => return Err("it was refused, and nothing was in the way".to_owned()),
+            (false, None) => {
+                return Err(format!("it was refused, and nothing was in the way{}", self.if_last(at, size)));
+            }
             _ => {}
         }
         if done {
@@ -515,26 +553,105 @@ impl<F: Foreign> Run<F> {
         self.compare(at, size)
     }
 
-    /// Lets every allocation of a map fail, one after the other.
-    fn fail(&mut self, at: usize, to: usize, size: PageSize, writable: bool) -> Result<(), String> {
-        for takes in 0..8 {
-            if !self.mapper.fail_after(Some(takes)) {
-                self.unchecked.insert(Want::FailAfter);
-                return Ok(());
-            }
-            let done = self.mapper.map(at, to, size, writable);
-            self.mapper.fail_after(None);
-            if done {
-                // No more to fail: as it was, for the real one.
-                if !self.mapper.unmap(at, size) {
-                    return Err("a page that was just mapped cannot be unmapped".to_owned());
-                }
-                return Ok(());
-            }
-            self.compare(at, size)
-                .map_err(|what| format!("allocation {takes} failed, and the map with it: {what}"))?;
+    /// Says of a page whether it is the last of its half of the space.
+    fn if_last(&self, at: usize, size: PageSize) -> &'static str {
+        let last = VirtAddr::new(at | size.mask()).vpn(self.model.space().base());
+        let is_last = self.model.space().halves().into_iter().flatten().any(|half| half.last() == last);
+        if is_last {
+            ": it ends with the last page of its half of the space, which is a page like any other"
+        } else {
+            ""
         }
-        Err("it takes more than seven nodes, or fails without wanting any".to_owned())
+    }
+
+    /// Returns how many nodes the mapper has, if each that is empty goes back at once.
+    fn nodes(&mut self) -> Option<usize> {
+        if self.mapper.keeps_empty() { None } else { self.mapper.nodes() }
+    }
+
+    /// Checks that the mapper has the nodes that it had before `what`.
+    fn check_nodes(&mut self, before: Option<usize>, what: impl FnOnce() -> String) -> Result<(), String> {
+        match (before, self.nodes()) {
+            (Some(before), Some(after)) if before != after => {
+                Err(format!("{}: the mapper holds {after} nodes, and before it held {before}", what()))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Asks for a map of what is mapped, and tells whether it was done. It must keep no node.
+    fn map_in_the_way(
+        &mut self,
+        at: usize,
+        to: usize,
+        size: PageSize,
+        writable: bool,
+    ) -> Result<bool, String> {
+        let before = self.nodes();
+        let mut done = self.mapper.map(at, to, size, writable);
+        self.check_nodes(before.filter(|_| !done), || {
+            "a page was in the way, and the map was refused, which gives back what it took".to_owned()
+        })?;
+        // What a mapper keeps that keeps empty nodes is there the next time.
+        let kept = frames::out();
+        done = done || self.mapper.map(at, to, size, writable);
+        if !done && frames::out() > kept {
+            return Err(format!(
+                "a page was in the way, and the map was refused; asked once more, it keeps more nodes: {} frames are out, and \
+                 {} were",
+                frames::out().unwrap_or(0),
+                kept.unwrap_or(0)
+            ));
+        }
+        Ok(done)
+    }
+
+    /// Lets every allocation of a map fail, one after the other. Returns whether that can be done.
+    fn fail(&mut self, at: usize, to: usize, size: PageSize, writable: bool) -> Result<bool, String> {
+        let before = self.nodes();
+        // The frame says whether nodes that a refused map has kept are looked for: that takes them for the rest of the test.
+        let most = if (to >> size.shift()).is_multiple_of(2) { TRIES } else { 1 };
+        for takes in 0..TRIES {
+            let had = frames::out();
+            for tries in 1..=most {
+                if !self.mapper.fail_after(Some(takes)) {
+                    return Ok(false);
+                }
+                let done = self.mapper.map(at, to, size, writable);
+                self.mapper.fail_after(None);
+                if done {
+                    // No more to fail: as it was, for the real one.
+                    if !self.mapper.unmap(at, size) {
+                        return Err("a page that was just mapped cannot be unmapped".to_owned());
+                    }
+                    self.check_nodes(before, || {
+                        "the page was mapped and unmapped, and `keeps_empty` says that no empty node stays"
+                            .to_owned()
+                    })?;
+                    return Ok(true);
+                }
+                let failed = || format!("allocation {takes} failed, and the map with it");
+                self.compare(at, size).map_err(|what| format!("{}: {what}", failed()))?;
+                self.check_nodes(before, || format!("{}, which gives back what it took", failed()))?;
+                let (had, has) = (had.unwrap_or(0), frames::out().unwrap_or(0));
+                if has <= had {
+                    break;
+                }
+                if tries == TRIES {
+                    return Err(format!(
+                        "{}, {TRIES} times: {} more frames are out than before, and the next map does not use what the refused \
+                         ones have kept",
+                        failed(),
+                        has - had
+                    ));
+                }
+            }
+        }
+        Err(format!(
+            "it was refused, though it could take {} nodes and nothing was in the way{}",
+            TRIES - 1,
+            self.if_last(at, size)
+        ))
     }
 
     fn check_flush(&mut self, op: &Op, at: usize, size: PageSize) -> Result<(), String> {

@@ -25,7 +25,7 @@ use tlbkit_pagetable::nodes::{Chunk, Reclaim, Slab};
 
 use crate::foreign::{self, Foreign};
 use crate::hang;
-use crate::{Failing, Mismatch, Op, Outcome, Profile, Runner, Subject, rust};
+use crate::{Failing, Mismatch, Op, Outcome, Profile, Runner, Subject, Watching, rust};
 
 /// The folder of inputs that fuzzing our own tables has kept: each goes somewhere in them where no other does.
 pub const CORPUS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/corpus");
@@ -191,25 +191,32 @@ fn run<S: Subject>(
     steps: &Cell<usize>,
 ) -> Result<(), Mismatch> {
     let slab: Slab<'_, <S::Format as Format>::Word, S::Mode> = Slab::new(memory, 0).expect("it is enough");
-    let nodes = Failing::new(slab);
+    // It names a node that is freed twice.
+    let nodes = Watching::new(Failing::new(slab));
+    let storage = nodes.inner();
     let table = S::build(&nodes).map_err(Mismatch::no_table)?;
     if let Some(room) = input.room {
-        nodes.limit(nodes.out() + room);
+        storage.limit(storage.out() + room);
     }
     let mut runner = Runner::new(&table, Profile::of::<S::Format>(), input.patience);
     for (number, step) in input.steps.iter().enumerate() {
         steps.set(number + 1);
         let (op, fail) = decode(&table.space(), step);
         if fail < FAILS {
-            nodes.fail_at(fail.into());
+            storage.fail_at(fail.into());
         }
-        let had = || (table.footprint(), if input.patience == 0 { nodes.out() } else { 0 });
+        let had = || (table.footprint(), if input.patience == 0 { storage.out() } else { 0 });
         let before = had();
         let is_whole = steps.get().is_multiple_of(every);
-        let outcome = if is_whole { runner.step(&table, &op)? } else { runner.step_near(&table, &op)? };
-        nodes.failed();
+        let outcome = if is_whole { runner.step(&table, &op) } else { runner.step_near(&table, &op) };
+        // Whatever else is wrong comes of what was wrong with a node.
+        if let Some(fault) = nodes.fault() {
+            return Err(Mismatch::of(fault).after(&op, outcome.as_ref().ok()));
+        }
+        let outcome = outcome?;
+        storage.failed();
         let is_tight = fail < FAILS || input.room.is_some();
-        let (used, out) = (nodes.inner().usage().nodes, nodes.out());
+        let (used, out) = (storage.inner().usage().nodes, storage.out());
         let wrong = match outcome {
             Outcome::NoMemory { wanted, .. } if !is_tight => {
                 format!("no memory for {wanted} nodes where there is plenty")
@@ -225,7 +232,7 @@ fn run<S: Subject>(
     runner.compare(&table, None)?;
     runner.settle();
     let batch = destroy(table);
-    let (retired, out) = (batch.nodes(), nodes.out());
+    let (retired, out) = (batch.nodes(), storage.out());
     if retired != out {
         return Err(Mismatch::of(format!(
             "`dismantle` has left {retired} nodes in the batch, and the table had {out}"
@@ -233,7 +240,10 @@ fn run<S: Subject>(
     }
     // SAFETY: the table is gone, and no walker is left.
     unsafe { batch.reclaim() };
-    let left = (nodes.out(), nodes.inner().usage().nodes, nodes.held().lost());
+    if let Some(fault) = nodes.fault() {
+        return Err(Mismatch::of(fault));
+    }
+    let left = (storage.out(), storage.inner().usage().nodes, nodes.held().lost());
     if left != (0, 0, 0) {
         let (out, used, lost) = left;
         return Err(Mismatch::of(format!(

@@ -1,6 +1,5 @@
-//! The property suite of tlbkit's page tables, for every table behind the trait: theirs and yours.
-//!
-//! One line tests a table:
+//! The property suite of tlbkit's page tables. An author of a page table uses it to test any implementation of the `Table` trait,
+//! or a mapper of another design. One line tests a table:
 //!
 //! ```
 //! use tlbkit_conformance::conformance;
@@ -16,13 +15,14 @@
 //! Random sequences of operations run on the table and on a [`Model`], a `BTreeMap` that predicts every result, error
 //! and flush. Ranges lie at both ends of the address space and collide, cut superpages, leave one page of a pair,
 //! reach over the hole of a signed space or out of it. After every operation every page, the visits of a range
-//! and the footprint are compared; in the end the table is taken apart and its storage must be empty. The same runs
-//! while retired nodes wait, with a failure at every single allocation, in memory that is too small, and with a panic at
-//! every single call to the caller's code. No batch completes, and no node may come back; walkers look at every page after
-//! every single store, and operations run between two loads of a walk. What fails is shrunk to a few operations, which are
-//! printed as a test that repeats them; the seed is kept beside the test, in a file that ends in `.failures`.
+//! and the footprint are compared, and visits are stopped in the middle; in the end the table is taken apart and its storage
+//! must be empty. The same runs while retired nodes wait, with a failure at every single allocation, in memory that is too
+//! small, and with a panic at every single call to the caller's code. No batch completes, and no node may come back; walkers
+//! look at every page after every single store, and operations run between two loads of a walk. What fails is shrunk to a few
+//! operations, which are printed as a test that repeats them; the seed is kept beside the test, in a file that ends in
+//! `.failures`.
 //!
-//! Piece by piece, as a fuzzer or a test of one's own wants it:
+//! Operation by operation, for a fuzzer or a test of your own:
 //!
 //! ```
 //! use tlbkit_conformance::{Op, Outcome, Profile, Runner};
@@ -45,15 +45,15 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! | file | is |
+//! | item | contents |
 //! |-|-|
-//! | [`Model`], [`Effect`], [`Profile`] | what a table is, and what an entry format keeps |
-//! | [`Op`], [`ops`] | operations, from bytes, biased to what goes wrong |
-//! | [`Runner`], [`Mismatch`] | performs and compares |
+//! | [`Model`], [`Effect`], [`Profile`] | the model of a table, and the properties of an entry format |
+//! | [`Op`], [`ops`] | operations, decoded from bytes, with a bias to cases that often fail |
+//! | [`Runner`], [`Mismatch`] | performs operations and compares the results |
 //! | [`suite`], [`conformance!`] | the properties |
 //! | [`mod@threads`], [`threads!`] | real walkers beside a real writer |
-//! | `scenes`, [`walkers!`] | one writer and a walker or two in every interleaving, by loom |
-//! | [`foreign`], [`mapper!`] | the same for a kernel's own mapper, which is no `Table` |
+//! | `scenes`, [`walkers!`] | one writer and one or two walkers in every interleaving, by loom |
+//! | [`foreign`], [`mapper!`] | the same for a kernel's own mapper, which is not a `Table` |
 //! | [`fuzz`] | the bodies of fuzz targets for both, and inputs to begin with |
 //! | [`Failing`], [`Counting`], [`Faulty`], [`Tripping`], [`Watching`] | node storage that fails, counts loads, plants a fault, unwinds, looks on |
 
@@ -78,6 +78,7 @@ suite! {
     mod subject;
     mod tripping;
     mod watching;
+    mod whole;
     mod wrap;
 
     pub use counting::Counting;

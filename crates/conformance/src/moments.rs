@@ -293,7 +293,7 @@ pub(crate) fn show(found: Option<Leaf>) -> String {
 }
 
 /// Says what an entry holds.
-fn show_entry(found: Entry) -> String {
+pub(crate) fn show_entry(found: Entry) -> String {
     match found {
         Entry::Mark(mark) => format!("unmapped, with the mark {mark}"),
         found => show(found.leaf()),

@@ -4,6 +4,9 @@ use tlbkit_addr::{Attr, PageSize, Pfn, FlushScope, WalkCache};
 use tlbkit_pagetable::format::Format;
 use tlbkit_pagetable::{Change, Error, Word as _};
 
+/// What an access can do.
+const ACCESS: Attr = Attr::READ.union(Attr::WRITE).union(Attr::EXEC);
+
 /// A [`Format`] as a value: what a leaf word keeps of what it is asked to hold.
 ///
 /// The model asks the format's own encoding what it can hold, one leaf at a time. What a *table* does with leaves
@@ -12,6 +15,8 @@ use tlbkit_pagetable::{Change, Error, Word as _};
 pub struct Profile {
     /// Attributes that every leaf has.
     pub implied: Attr,
+    /// Whether a leaf can be closed, and then lacks those of them that allow an access.
+    pub closes: bool,
     /// Attributes that a leaf can have or lack.
     pub optional: Attr,
     /// Attributes that no change may touch.
@@ -36,6 +41,7 @@ impl Profile {
     pub fn of<F: Format>() -> Self {
         Self {
             implied: F::IMPLIED,
+            closes: F::CLOSES,
             optional: F::OPTIONAL,
             fixed: F::FIXED,
             appears: F::APPEARS,
@@ -64,6 +70,7 @@ impl Profile {
         let implied = Attr::READ.union(Attr::EXEC);
         Self {
             implied,
+            closes: false,
             optional: Attr::WRITE,
             fixed: Attr::empty(),
             appears: FlushScope::Nowhere,
@@ -79,8 +86,7 @@ impl Profile {
 
     /// Tells whether a leaf can be mapped with these attributes.
     pub fn takes(&self, attr: Attr) -> bool {
-        self.implied.union(self.optional).contains(attr)
-            && (!self.implied.contains(Attr::READ) || attr.intersects(Attr::READ | Attr::WRITE | Attr::EXEC))
+        self.implied.union(self.optional).contains(attr) && (self.closes || attr.intersects(ACCESS))
     }
 
     /// Returns the attributes that a lookup finds after a leaf was mapped with `attr`, which it
@@ -106,7 +112,9 @@ impl Profile {
     /// Returns the attributes of a change that the format cannot express.
     pub fn refused(&self, change: Change) -> Attr {
         let foreign = change.set.difference(self.implied.union(self.optional));
-        let lost = change.clear.difference(change.set).intersection(self.implied);
-        foreign.union(lost).union(change.set.union(change.clear).intersection(self.fixed))
+        let lost = change.clear.difference(change.set);
+        // A leaf that is closed loses them all.
+        let kept = if self.closes && lost.contains(ACCESS) { self.implied - ACCESS } else { self.implied };
+        foreign.union(lost.intersection(kept)).union(change.set.union(change.clear).intersection(self.fixed))
     }
 }

@@ -12,7 +12,7 @@ use tlbkit_pagetable::{Change, Footprint, Holes, Leaf, Mark, Space, Table, destr
 use crate::hang;
 use crate::moments::Moments;
 use crate::subject::{OPS, Property, Storage, Subject};
-use crate::{Effect, Failing, Mismatch, Model, Op, Outcome, Profile, Runner, Tripping, Watching};
+use crate::{Effect, Failing, Mismatch, Model, Op, Outcome, Profile, Runner, Tripping, Watching, whole};
 
 /// What a property has done so often that it should be told.
 pub(crate) type Count = Cell<u64>;
@@ -29,6 +29,14 @@ pub(crate) fn check<S: Subject>(
     if property == Property::SurvivesUnwinding {
         return survives_unwinding::<S>(memory, ops, count);
     }
+    if property == Property::Agrees && whole::is_one(ops) {
+        let mut memory = vec![Chunk::ZERO; whole::CHUNKS];
+        return check_in::<S>(property, &mut memory, ops, count);
+    }
+    check_in::<S>(property, memory, ops, count)
+}
+
+fn check_in<S: Subject>(property: Property, memory: &mut [Chunk], ops: &[Op], count: &Count) -> Checked {
     let watched = matches!(
         property,
         Property::HoldsBack | Property::PublishesInOrder | Property::WalksBeside | Property::StaysApart
@@ -132,24 +140,35 @@ fn check_pending(nodes: &impl Nodes, runner: &Runner<'_>) -> Checked {
 
 fn agrees<S: Subject>(nodes: &Storage<'_, S>, ops: &[Op], odd: &Count) -> Checked {
     with_table::<S>(nodes, |table, mut runner| {
+        if whole::is_one(ops) && runner.model().weight(&ops[0]) == 1 {
+            return whole::splits(table, &mut runner, ops, odd);
+        }
         for op in ops {
-            // What hardware has noted of one page is kept for the whole.
-            let noted = |pages: Pages| {
-                let change = Change::set(Attr::DIRTY);
-                Op::Protect { pages: Pages::one(pages.last()), holes: Holes::Skip, change }
+            // What hardware has noted of one page is kept for the whole that it is joined to, and for all that it is split into.
+            let noted = |runner: &Runner<'_>, pages: Pages| {
+                let last = runner.model().overlap(pages).last();
+                let pages = last.map_or(Pages::one(pages.last()), |last| table.space().pages_of(&last));
+                Op::Protect { pages, holes: Holes::Skip, change: Change::set(Attr::DIRTY) }
             };
             match *op {
-                Op::Resize { pages, .. } => runner.run(table, &[noted(pages), *op])?,
+                Op::Resize { pages, .. } => {
+                    let noted = noted(&runner, pages);
+                    runner.run(table, &[noted, *op])?;
+                }
                 // What can be one page becomes one, mostly; and the first two of what cannot become many, or stay as they are. It
                 // is the frame that says what happens, so that a case without the operations before fails as it did.
                 Op::Map { pages, frame, size, .. } => {
                     runner.run(table, &[*op])?;
-                    let draw = frame.get() / size.pages(table.space().base()).unwrap_or(1) % 4;
+                    let draw = draw(table, frame, size);
                     if let Some(to) = larger(table, op).filter(|_| draw != 3) {
                         odd.set(odd.get() + odd_one_out(table, &mut runner, pages, to)?);
-                        runner.run(table, &[noted(pages), Op::Resize { pages, to }])?;
-                    } else if let Some((pages, to)) = smaller(table, op).filter(|_| draw % 2 == 0) {
-                        runner.run(table, &[noted(pages), Op::Resize { pages, to }])?;
+                        let noted = noted(&runner, pages);
+                        runner.run(table, &[noted, Op::Resize { pages, to }])?;
+                    } else if let Some((pages, to)) = smaller(table, op) {
+                        let noted = noted(&runner, pages);
+                        let split = Op::Resize { pages, to };
+                        let steps = [noted, split];
+                        runner.run(table, if draw.is_multiple_of(2) { &steps } else { &steps[..1] })?;
                     }
                 }
                 // The smallest payload, the largest that the table says it holds, and the next one.
@@ -165,6 +184,11 @@ fn agrees<S: Subject>(nodes: &Storage<'_, S>, ops: &[Op], odd: &Count) -> Checke
         }
         check_pending(nodes, &runner)
     })
+}
+
+/// Returns a number below four that a map's first frame draws.
+fn draw<'n>(table: &dyn Table<'n>, frame: Pfn, size: PageSize) -> usize {
+    frame.get() / size.pages(table.space().base()).unwrap_or(1) % 4
 }
 
 /// Returns the size that the pages of a map can be joined to.
@@ -229,7 +253,17 @@ fn odd_one_out<'n>(
 fn waits<S: Subject>(nodes: &Storage<'_, S>, ops: &[Op]) -> Checked {
     with_table::<S>(nodes, |table, runner| {
         let mut runner = runner.with_patience(3);
-        for op in ops {
+        // What can be one page becomes one, mostly: what the join has counted shows when everything is unmapped.
+        let joined = ops.iter().flat_map(|op| {
+            let join = match *op {
+                Op::Map { pages, frame, size, .. } if draw(table, frame, size) != 3 => {
+                    larger(table, op).map(|to| Op::Resize { pages, to })
+                }
+                _ => None,
+            };
+            [Some(*op), join].into_iter().flatten()
+        });
+        for op in &joined.collect::<Vec<_>>() {
             runner.run(table, &[*op])?;
             fault::<S>(nodes).map_err(|mismatch| mismatch.after(op, None))?;
             check_pending(nodes, &runner).map_err(|mismatch| mismatch.after(op, None))?;
@@ -354,8 +388,18 @@ fn survives_unwinding<S: Subject>(memory: &mut [Chunk], ops: &[Op], unwound: &Co
         Op::Map { pages, size, .. } if pages.len() <= 8 * size.pages(PageSize::K4).unwrap_or(1) => {
             let unmap = Op::Unmap { pages, holes: Holes::Skip, room: Some(usize::MAX) };
             unwinds::<S>(memory, ops, &unmap, unwound)?;
-            // Of a table that has nothing else: what is left of its nodes is known.
-            unwinds::<S>(memory, &[*last], &unmap, unwound)
+            // Of a table that has nothing else: what is left of its nodes is known. Of one that holds marks, with one.
+            let marked = Pages::count(pages.first(), pages.len() + 1).filter(|marked| {
+                model.has_marks() && model.space().check_pages(*marked).is_ok()
+            });
+            match marked {
+                Some(pages) => {
+                    let mark = Op::Mark { page: pages.last(), mark: Some(Mark::Guard) };
+                    let unmap = Op::Unmap { pages, holes: Holes::Skip, room: Some(usize::MAX) };
+                    unwinds::<S>(memory, &[*last, mark], &unmap, unwound)
+                }
+                None => unwinds::<S>(memory, &[*last], &unmap, unwound),
+            }
         }
         _ => Ok(()),
     }

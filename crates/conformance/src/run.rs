@@ -5,7 +5,7 @@ use std::fmt;
 
 use tlbkit_addr::{Attr, Flush, PageSize, Pages, Pfn, FlushScope, VirtAddr, WalkCache};
 use tlbkit_pagetable::nodes::NodeAddr;
-use tlbkit_pagetable::{Entry, Error, Footprint, Frames, Leaf, Mark, Retired, Table, Writer};
+use tlbkit_pagetable::{Entry, Error, Footprint, Frames, Mark, Retired, Table, Writer};
 
 use crate::hang::{self, Step};
 use crate::{Effect, Model, Op, Profile, Trip};
@@ -58,10 +58,10 @@ impl Mismatch {
 /// More pages than any case maps: a visit that has met this number does not end.
 pub(crate) const ENDLESS: usize = 1 << 20;
 
-/// Adds a leaf to those that a visit has met.
-fn meet(found: &mut Vec<Leaf>, leaf: Leaf) {
+/// Adds a page to those that a visit has met.
+fn meet<T>(found: &mut Vec<T>, page: T) {
     assert!(found.len() < ENDLESS, "a visit has met {ENDLESS} pages, and does not end: fewer are mapped");
-    found.push(leaf);
+    found.push(page);
 }
 
 /// What became of an operation.
@@ -109,7 +109,7 @@ impl<'n> Runner<'n> {
     pub const MOST: usize = if cfg!(miri) { 16 } else { 600 };
 
     /// The most leaves that a resize alone may make: a split that takes two nodes of nine bits makes 1024.
-    const MOST_RESIZED: usize = if cfg!(miri) { 16 } else { 1100 };
+    pub(crate) const MOST_RESIZED: usize = if cfg!(miri) { 16 } else { 1100 };
 
     fn is_too_large(&self, op: &Op) -> bool {
         let most = if matches!(op, Op::Resize { .. }) { Self::MOST_RESIZED } else { Self::MOST };
@@ -332,7 +332,8 @@ impl<'n> Runner<'n> {
         let outcome = match result {
             Ok(count) => {
                 if let Some(refusal) = refusals.first() {
-                    return mismatch!("it succeeded, but {refusal}");
+                    let bits = if *refusal == Error::WrongMark { compare::payloads(table) } else { String::new() };
+                    return mismatch!("it succeeded, but {refusal}{bits}");
                 }
                 let effect = self.model.effect(op);
                 if let Some((at, entry)) = was
@@ -381,14 +382,12 @@ impl<'n> Runner<'n> {
                         Outcome::Refused(error)
                     }
                     error if refusals.contains(&error) => Outcome::Refused(error),
-                    Error::WrongMark if refusals.is_empty() => {
-                        return mismatch!(
-                            "it failed with WrongMark, and `payload_bits` says {:?}: the mark has no more",
-                            table.payload_bits()
-                        );
+                    error if refusals.is_empty() => {
+                        return mismatch!("it failed for no reason: {error:?}{}", self.hint(table, op, error));
                     }
-                    error if refusals.is_empty() => return mismatch!("it failed for no reason: {error:?}"),
-                    error => return mismatch!("it said {error:?}, and not one of {refusals:?}"),
+                    error => {
+                        return mismatch!("it said {error:?}, and not one of {refusals:?}{}", self.hint(table, op, error));
+                    }
                 }
             }
         };
@@ -398,6 +397,28 @@ impl<'n> Runner<'n> {
             unsafe { self.batches.remove(0).reclaim() };
         }
         Ok(outcome)
+    }
+
+    /// Says what an operation may have been refused for that should not have been.
+    fn hint(&self, table: &dyn Table<'n>, op: &Op, error: Error) -> String {
+        let base = self.model.space().base();
+        if let (Error::WrongMark, Op::Mark { mark, .. }) = (error, op) {
+            let this = match mark {
+                Some(Mark::Payload(payload)) => format!("this one has {}", u64::BITS - payload.leading_zeros()),
+                _ => "this is none".to_owned(),
+            };
+            return format!("{}, and {this}", compare::payloads(table));
+        }
+        let pages = match *op {
+            Op::Replace { at, .. } => Some(Pages::one(at.vpn(base))),
+            _ => op.pages(),
+        };
+        let mut ends = self.model.space().halves().into_iter().flatten().map(|half| half.last());
+        if pages.is_some_and(|pages| ends.any(|end| end == pages.last())) {
+            "; the range ends with the last page of its half of the space, which is a page like any other".to_owned()
+        } else {
+            String::new()
+        }
     }
 
     /// Returns a node that a batch holds twice, or another batch too.
@@ -484,6 +505,9 @@ struct Broken {
     promoted: Vec<Pages>,
 }
 
+/// The frames of a page, its size, the base size, and its attributes.
+type Uncovered = (Pfn, PageSize, PageSize, Attr);
+
 /// Where uncovered frames go: a list with room for some.
 #[derive(Debug, Default)]
 struct Collector<'t> {
@@ -491,7 +515,7 @@ struct Collector<'t> {
     trip: Option<&'t Trip>,
     room: usize,
     reserved: usize,
-    frames: Vec<(Pfn, PageSize, PageSize, Attr)>,
+    frames: Vec<Uncovered>,
     marks: Vec<(VirtAddr, Mark)>,
 }
 
@@ -510,6 +534,11 @@ impl Frames for Collector<'_> {
         self.trip.into_iter().for_each(Trip::call);
     }
 
+    fn by_runs(&self) -> bool {
+        // What unwinds takes one page at a time.
+        self.trip.is_none()
+    }
+
     fn marked(&mut self, at: VirtAddr, mark: Mark) {
         self.marks.push((at, mark));
         self.trip.into_iter().for_each(Trip::call);
@@ -525,14 +554,23 @@ impl Collector<'_> {
         self.frames.sort_unstable();
         wanted.sort_unstable();
         if self.frames != wanted {
+            // What all have alike is not shown.
+            let is_base = self.frames.iter().all(|&(_, _, told, _)| told == base);
             let show = |frames: &[_]| {
-                let text = frames.iter().map(|&(frame, size, _, attr): &(Pfn, PageSize, PageSize, Attr)| {
-                    format!("{frame} ({size}, {attr:?})")
+                let text = frames.iter().map(|&(frame, size, base, attr): &Uncovered| {
+                    let base = if is_base { String::new() } else { format!("in frames of {base}, ") };
+                    format!("{frame} ({size}, {base}{attr:?})")
                 });
                 text.collect::<Vec<_>>().join(", ")
             };
+            let times = |frames: &[Uncovered], frame| frames.iter().filter(|(known, ..)| *known == frame).count();
+            let mut twice = self.frames.iter().map(|&(frame, ..)| (frame, times(&self.frames, frame), times(&wanted, frame)));
+            let twice = twice.find(|&(_, handed, uncovered)| handed > uncovered && handed > 1);
+            let twice = twice.map_or(String::new(), |(frame, handed, uncovered)| {
+                format!("; frame {frame} was handed over {handed} times, and uncovered {uncovered} times")
+            });
             return mismatch!(
-                "{} frames were handed over and {} were uncovered: handed over [{}], uncovered [{}]",
+                "{} frames were handed over and {} were uncovered{twice}: handed over [{}], uncovered [{}]",
                 self.frames.len(),
                 wanted.len(),
                 show(&self.frames),

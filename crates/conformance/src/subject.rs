@@ -41,7 +41,8 @@ pub(crate) const OPS: usize = if cfg!(miri) { 8 } else { 40 };
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Property {
     /// Results, pages, footprint and flushes are those of the model, and a table that is taken apart while things are
-    /// mapped leaves nothing behind.
+    /// mapped leaves nothing behind. Once in a run a page of up to 262144 base pages (1 GiB of 4 KiB pages) is split into all of
+    /// them at once.
     Agrees,
     /// The same holds while retired nodes wait for shootdowns, and a table that is emptied returns its nodes.
     Waits,

@@ -8,10 +8,11 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use proptest::test_runner::{Config, FileFailurePersistence, RngSeed, TestCaseError, TestError, TestRunner};
 use tlbkit_pagetable::nodes::Chunk;
 
+use crate::foreign::words;
 use crate::hang::{self, Step};
 use crate::properties::{check, new_space};
 use crate::subject::{OPS, Property, Subject};
-use crate::{Mismatch, Op, ops, rust};
+use crate::{Mismatch, Op, Profile, ops, rust, whole};
 
 /// Memory for the storage: enough for what the operations of one case can map.
 const CHUNKS: usize = if cfg!(miri) { 192 } else { 2048 };
@@ -132,6 +133,21 @@ fn hung(property: Property, ops: &[Op], subject: &'static str, seconds: u64, ste
     Failure { property, ops: ops[..begun].to_vec(), mismatch, subject }
 }
 
+/// Checks the one case that splits a large page into all the small ones at once.
+fn splits_whole<S: Subject>(ops: &[Op]) -> Result<(), Box<Failure>> {
+    let (property, done) = (Property::Agrees, Cell::new(0));
+    let checked = catch_unwind(AssertUnwindSafe(|| guarded::<S>(property, &mut [], ops, &done)));
+    let checked = checked.unwrap_or_else(|panic| Err(Mismatch::of(words(&*panic)).after(&ops[1], None)));
+    checked.map_err(|mismatch| {
+        Box::new(Failure { property, ops: ops.to_vec(), mismatch, subject: type_name::<S>() })
+    })?;
+    if let Op::Map { pages, size, .. } = ops[0] {
+        let was = if done.get() == 1 { "was split" } else { "found no memory to be split" };
+        println!("a page of {size} {was} into {} at once", pages.len());
+    }
+    Ok(())
+}
+
 fn search<S: Subject>(property: Property, config: Config) -> Result<(), Box<Failure>> {
     // One allocation for all cases; storage does not ask for clean memory.
     let memory = RefCell::new(vec![Chunk::ZERO; CHUNKS]);
@@ -151,7 +167,10 @@ fn search<S: Subject>(property: Property, config: Config) -> Result<(), Box<Fail
             if let Some(what) = property.counts() {
                 println!("{} {what}", count.get());
             }
-            Ok(())
+            match whole::case(&space, &Profile::of::<S::Format>()).filter(|_| property == Property::Agrees) {
+                Some(ops) => splits_whole::<S>(&ops),
+                None => Ok(()),
+            }
         }
         Err(TestError::Fail(why, ops)) => {
             // A table may also panic.

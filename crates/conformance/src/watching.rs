@@ -291,7 +291,7 @@ unsafe impl<N: Nodes> Nodes for Watching<N> {
         if !self.knows(node, By::Writer) {
             return &raw const self.record;
         }
-        // SAFETY: as above.
+        // SAFETY: this function's contract, about the storage inside.
         unsafe { self.inner.record(node, words) }
     }
 
@@ -310,7 +310,7 @@ unsafe impl<N: Nodes> Nodes for Watching<N> {
         if !self.knows(node, By::Walker) {
             return N::Word::ZERO;
         }
-        // SAFETY: as above.
+        // SAFETY: this function's contract, about the storage inside.
         unsafe { self.inner.follow(node, index) }
     }
 
@@ -318,13 +318,13 @@ unsafe impl<N: Nodes> Nodes for Watching<N> {
         if !self.knows(node, By::Writer) {
             return N::Word::ZERO;
         }
-        // SAFETY: as above.
+        // SAFETY: this function's contract, about the storage inside.
         unsafe { self.inner.read(node, index) }
     }
 
     unsafe fn publish(&self, node: NodeAddr, index: usize, word: N::Word) {
         if self.knows(node, By::Writer) {
-            // SAFETY: as above.
+            // SAFETY: this function's contract, about the storage inside.
             unsafe { self.inner.publish(node, index, word) };
         }
         self.look();
@@ -332,7 +332,7 @@ unsafe impl<N: Nodes> Nodes for Watching<N> {
 
     unsafe fn store_relaxed(&self, node: NodeAddr, index: usize, word: N::Word) {
         if self.knows(node, By::Writer) {
-            // SAFETY: as above.
+            // SAFETY: this function's contract, about the storage inside.
             unsafe { self.inner.store_relaxed(node, index, word) };
         }
         self.look();
@@ -345,7 +345,7 @@ unsafe impl<N: Nodes> Nodes for Watching<N> {
 
     unsafe fn fill(&self, node: NodeAddr, first: usize, count: usize, mut word: N::Word, step: N::Word) {
         for at in first..first + count {
-            // SAFETY: as above.
+            // SAFETY: this function's contract is that of `store_relaxed`, for every word.
             unsafe { self.store_relaxed(node, at, word) };
             word = word.advance(step, 1);
         }
@@ -353,7 +353,7 @@ unsafe impl<N: Nodes> Nodes for Watching<N> {
 
     unsafe fn edit(&self, node: NodeAddr, first: usize, count: usize, change: impl Fn(N::Word) -> N::Word) {
         for at in first..first + count {
-            // SAFETY: as above.
+            // SAFETY: this function's contract is that of `store_relaxed`, for every word.
             unsafe { self.store_relaxed(node, at, change(self.read(node, at))) };
         }
     }
@@ -376,7 +376,7 @@ unsafe impl<N: Nodes> Reclaim for Watching<N> {
                 )
             });
         }
-        // SAFETY: as above.
+        // SAFETY: this function's contract, about the storage inside: no other code is in the node.
         unsafe { self.inner.free(node, clean && dirty.is_none()) };
     }
 
@@ -385,7 +385,7 @@ unsafe impl<N: Nodes> Reclaim for Watching<N> {
             self.record.store(0, Ordering::Relaxed);
             return &raw const self.record;
         }
-        // SAFETY: as above.
+        // SAFETY: this function's contract, about the storage inside.
         unsafe { self.inner.link(node) }
     }
 

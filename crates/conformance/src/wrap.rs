@@ -26,12 +26,12 @@ macro_rules! forward {
         }
 
         unsafe fn record(&self, node: $crate::pagetable::nodes::NodeAddr, words: usize) -> *const $crate::pagetable::nodes::Record {
-            // SAFETY: as above.
+            // SAFETY: this function's contract, about the storage inside.
             unsafe { self.inner.record(node, words) }
         }
 
         unsafe fn read(&self, node: $crate::pagetable::nodes::NodeAddr, index: usize) -> Self::Word {
-            // SAFETY: as above.
+            // SAFETY: this function's contract, about the storage inside.
             unsafe { self.inner.read(node, index) }
         }
     };
@@ -48,7 +48,7 @@ macro_rules! forward {
         }
 
         unsafe fn store_relaxed(&self, node: $crate::pagetable::nodes::NodeAddr, index: usize, word: Self::Word) {
-            // SAFETY: as above.
+            // SAFETY: this function's contract, about the storage inside.
             unsafe { self.inner.store_relaxed(node, index, word) };
         }
 

@@ -1,4 +1,4 @@
-//! A place in a table of any kind, from a writer.
+//! A position in a table of any kind, for a writer.
 
 use core::fmt;
 use core::ops::ControlFlow;
@@ -7,10 +7,10 @@ use tlbkit_addr::{Attr, Flush, PageSize, Pages, Pfn, VirtAddr, Vpn};
 
 use crate::{Change, Entry, Error, Frames, Holes, Leaf, Mark, Pinned, Retired, Table, Writer};
 
-/// A page of a table, from [`Writer::any_cursor`]: what [`mpt::Cursor`](crate::mpt::Cursor) is, for tables that have no cursor of
-/// their own. Each call walks from the root.
+/// A page of a table, from [`Writer::any_cursor`]: the counterpart of [`mpt::Cursor`](crate::mpt::Cursor) for tables that have no
+/// cursor of their own. Each call walks from the root.
 ///
-/// A cursor borrows the writer, so that nothing changes behind it; what it changes goes into the writer's batch. Each change is
+/// A cursor borrows the writer, so that no other code changes the table; its changes go into the writer's batch. Each change is
 /// all or nothing.
 pub struct AnyCursor<'w, 'n, T: Table<'n> + ?Sized> {
     table: &'w T,
@@ -57,7 +57,7 @@ impl<'n, T: Table<'n> + ?Sized> AnyCursor<'_, 'n, T> {
         self.table.entry(unsafe { Pinned::by(self) }, self.at())
     }
 
-    /// Puts a mark, or nothing, in the place of what the entry for the page holds; see [`Table::mark`].
+    /// Stores a mark, or nothing, in the entry for the page; see [`Table::mark`].
     ///
     /// # Errors
     ///
@@ -88,7 +88,7 @@ impl<'n, T: Table<'n> + ?Sized> AnyCursor<'_, 'n, T> {
         unsafe { self.table.map(self.batch, Pages::one(self.page), frame, base, attr) }
     }
 
-    /// Unmaps the leaf that maps the page, all of it, and returns it. Its frame is the caller's when the batch has been through a
+    /// Unmaps the whole leaf that maps the page, and returns it. Its frame belongs to the caller when the batch has been through a
     /// shootdown, and not before.
     ///
     /// # Errors
@@ -103,7 +103,7 @@ impl<'n, T: Table<'n> + ?Sized> AnyCursor<'_, 'n, T> {
         Ok(taken.0)
     }
 
-    /// Changes the attributes of the leaf that maps the page, all of it, and returns the leaf as it was.
+    /// Changes the attributes of the whole leaf that maps the page, and returns the leaf as it was before.
     ///
     /// # Errors
     ///
@@ -156,7 +156,7 @@ impl<'n, T: Table<'n> + ?Sized> AnyCursor<'_, 'n, T> {
     /// Goes to the first mapped page behind the leaf that maps this one (behind this page, if none does) but not behind `last`,
     /// and returns the leaf that maps it. If there is none, the cursor stays.
     ///
-    /// Costs a visit of all leaves between: [`Table::for_each`] has no order that every table keeps.
+    /// Costs a visit of all leaves in between, because [`Table::for_each`] promises no order.
     pub fn next_mapped(&mut self, last: Vpn) -> Option<Leaf> {
         let space = self.table.space();
         let behind = self.look().map_or(self.page, |leaf| space.pages_of(&leaf).last());
@@ -172,13 +172,13 @@ impl<'n, T: Table<'n> + ?Sized> AnyCursor<'_, 'n, T> {
         Some(next)
     }
 
-    /// Returns the obligation for the writer's changes so far, in its place.
+    /// Returns a reference to the obligation for the writer's changes so far.
     #[inline]
     pub fn pending(&self) -> &Retired<'n> {
         self.batch
     }
 
-    /// Frees the nodes of the obligation for the changes so far, in its place.
+    /// Frees the nodes of the obligation for the changes so far.
     ///
     /// # Safety
     ///
@@ -188,7 +188,7 @@ impl<'n, T: Table<'n> + ?Sized> AnyCursor<'_, 'n, T> {
         unsafe { self.batch.complete() };
     }
 
-    /// Returns the obligation for the changes so far: what follows goes into another batch.
+    /// Returns the obligation for the changes so far: later changes go into another batch.
     pub fn take(&mut self) -> Retired<'n> {
         core::mem::replace(self.batch, self.table.batch())
     }
@@ -203,7 +203,7 @@ impl<'n, T: Table<'n> + ?Sized> fmt::Debug for AnyCursor<'_, 'n, T> {
     }
 }
 
-/// A leaf that an unmap takes out of the table: what it is when it is taken.
+/// A leaf that an unmap has taken out of the table, as it was at that moment.
 pub(crate) struct Taken(pub(crate) Leaf);
 
 impl Frames for Taken {

@@ -9,8 +9,8 @@ use crate::{Entry, Leaf};
 
 /// Why a table refused a change. The table is then exactly as it was before the call.
 ///
-/// Two words, so that a result is returned in registers: an error names the page that is in the way, and a lookup of that
-/// page tells the rest.
+/// An error takes two words, so that a result is returned in registers: it names the page in the way, and a lookup of that page
+/// tells the rest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Error {
@@ -20,14 +20,14 @@ pub enum Error {
         /// The address of the first page, if that is outside, else of the last.
         at: VirtAddr,
     },
-    /// A range does not begin and end where pages of the size do.
+    /// An end of the range is not aligned to the page size.
     Misaligned {
-        /// The end that is off.
+        /// The misaligned end.
         at: VirtAddr,
         /// The page size asked for.
         size: PageSize,
     },
-    /// A frame does not begin where frames of the size do.
+    /// A frame is not aligned to the page size.
     MisalignedFrame {
         /// The first frame.
         frame: Pfn,
@@ -56,12 +56,12 @@ pub enum Error {
         /// Its size.
         size: PageSize,
     },
-    /// The page has a [`Mark`](crate::Mark): take that away first, or [fill](crate::Table::fill) its place.
+    /// The page has a [`Mark`](crate::Mark): remove the mark first, or [fill](crate::Table::fill) the entry.
     Marked {
         /// The first such address.
         at: VirtAddr,
     },
-    /// The entries of this table have no room for the mark.
+    /// The entries of this table have too few bits for the mark.
     WrongMark,
     /// Nothing is mapped there.
     NotMapped {
@@ -81,32 +81,34 @@ pub enum Error {
         /// The first page that does not fit.
         at: VirtAddr,
     },
-    /// Node storage is exhausted, as far as the table's links can hold the addresses of its nodes.
+    /// Node storage has no free node, or none whose address the table's links can hold.
     NoMemory {
-        /// How many nodes the change needs at the least: what a guarded or hashed table needs is known only as it gets them.
+        /// The number of nodes that the change needs, at least: a guarded or hashed table learns the exact number only as it
+        /// takes them.
         wanted: u32,
-        /// How many nodes wait for a shootdown: complete one and try again.
+        /// The number of nodes that wait for a shootdown: complete one and try again.
         pending: u32,
     },
-    /// The table's links cannot hold the addresses of the storage's nodes, so it could never map anything.
+    /// The table's links cannot hold the addresses of the storage's nodes, so the table could never map a page.
     OutOfReach {
         /// The storage's lowest address.
         lowest: NodeAddr,
     },
-    /// The page belongs to a part that another table lent to this one: change it there.
+    /// The page belongs to a part that another table lends to this one: change it in that table.
     Borrowed {
         /// The first such address.
         at: VirtAddr,
     },
     /// The place for uncovered frames is full.
     NoRoom,
-    /// The hardware wants break before make: pages that change their size are not mapped for a while.
-    /// [`Writer::resize_breaking`](crate::Writer::resize_breaking) does that to pages that no program needs meanwhile.
+    /// The hardware wants break before make: a page that changes its size or frame is not mapped for a while.
+    /// [`Writer::resize_breaking`](crate::Writer::resize_breaking) and
+    /// [`Writer::replace_breaking`](crate::Writer::replace_breaking) do so, with pages that no code needs meanwhile.
     Breaks,
     /// Another writer of this table exists.
     Busy,
-    /// The change is made, and not known to every CPU that may hold an older translation: the shootdown was refused. What it
-    /// took out is not freed; the next change of the same table flushes everything. No table returns this error; the
+    /// The change is made, but its shootdown was refused: a CPU may still use an older translation. The frames and nodes that the
+    /// change uncovered are not freed; the next change of the same table flushes everything. No table returns this error; the
     /// code that drives a shootdown does.
     Unflushed,
 }
@@ -120,7 +122,7 @@ impl Error {
         Self::Occupied { at: by.at, size: by.size }
     }
 
-    /// Returns the error of a change that wants the entry for the page at `at` to be empty, where `by` is in it.
+    /// Returns the error of a change that needs an empty entry for the page at `at`, and found `by` in it.
     #[cold]
     pub(crate) const fn taken(at: VirtAddr, by: Entry) -> Self {
         match by {
@@ -134,8 +136,7 @@ impl Error {
         Self::Partial { at: of.at, size: of.size }
     }
 
-    /// Returns the error of an operation that wants `wanted` nodes, which are not to be had from the storage that `held`
-    /// belongs to.
+    /// Returns the error of an operation that needs `wanted` nodes and did not get them from the storage that `held` belongs to.
     #[cold]
     pub fn no_memory(wanted: usize, held: &Held) -> Self {
         let count = |nodes: usize| u32::try_from(nodes).unwrap_or(u32::MAX);

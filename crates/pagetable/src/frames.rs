@@ -37,8 +37,22 @@ pub trait Frames {
     /// [`Error::NoRoom`] if there is none; nothing has changed then.
     fn reserve(&mut self, leaves: usize) -> Result<(), Error>;
 
-    /// Takes over the frames of one page of `size` that is no longer mapped; a frame has `base` bytes. Never called more often than was reserved.
+    /// Takes over the frames of one page of `size` that is no longer mapped; a frame has `base` bytes. Never called more often than
+    /// was reserved.
     fn push(&mut self, frame: Pfn, size: PageSize, base: PageSize, attr: Attr);
+
+    /// Takes over the frames of `pages` neighbouring base pages, from `first` on, that are no longer mapped and had the same
+    /// attributes: what [`push`](Self::push) does for each of them, in one call. Called only where
+    /// [`by_runs`](Self::by_runs) allows it.
+    fn push_run(&mut self, first: Pfn, pages: usize, base: PageSize, attr: Attr) {
+        (first.get()..).take(pages).for_each(|frame| self.push(Pfn::new(frame), base, base, attr));
+    }
+
+    /// Tells whether a table may hand frames over by [`push_run`](Self::push_run), which does not unwind then: the frames of
+    /// the run would be lost.
+    fn by_runs(&self) -> bool {
+        false
+    }
 
     /// Takes over the mark of the page at `at`, which is in the table no more. No TLB holds a mark, so
     /// what the payload names may be reused at once. Needs no room. The default drops the mark.
@@ -74,6 +88,18 @@ impl<'a> Runs<'a> {
         Self { room, used: 0 }
     }
 
+    fn add(&mut self, run: Run) {
+        if let Some(Some(last)) = self.used.checked_sub(1).and_then(|at| self.room.get_mut(at))
+            && last.first.checked_add(last.len) == Some(run.first)
+        {
+            last.len += run.len;
+            last.dirty |= run.dirty;
+        } else if let Some(slot) = self.room.get_mut(self.used) {
+            *slot = Some(run);
+            self.used += 1;
+        }
+    }
+
     /// Returns the runs in the order in which they were uncovered.
     pub fn iter(&self) -> impl Iterator<Item = Run> + '_ {
         self.room.iter().take(self.used).flatten().copied()
@@ -87,15 +113,14 @@ impl Frames for Runs<'_> {
 
     fn push(&mut self, frame: Pfn, size: PageSize, base: PageSize, attr: Attr) {
         let len = size.pages(base).unwrap_or(1);
-        let dirty = attr.contains(Attr::DIRTY);
-        if let Some(Some(last)) = self.used.checked_sub(1).and_then(|at| self.room.get_mut(at))
-            && last.first.checked_add(last.len) == Some(frame)
-        {
-            last.len += len;
-            last.dirty |= dirty;
-        } else if let Some(slot) = self.room.get_mut(self.used) {
-            *slot = Some(Run { first: frame, len, dirty });
-            self.used += 1;
-        }
+        self.add(Run { first: frame, len, dirty: attr.contains(Attr::DIRTY) });
+    }
+
+    fn push_run(&mut self, first: Pfn, pages: usize, _base: PageSize, attr: Attr) {
+        self.add(Run { first, len: pages, dirty: attr.contains(Attr::DIRTY) });
+    }
+
+    fn by_runs(&self) -> bool {
+        true
     }
 }

@@ -400,19 +400,19 @@ macro_rules! va53 {
 va53! {
     /// A signed 53-bit space of 4 KiB pages: AArch64 with FEAT_LPA2, 52 bits for each half, in a root of 256 bytes and four
     /// levels of 9 bits.
-    Va53, K4, [12, 21, 30], [5, 9, 9, 9, 9]
+    Va53, K4, [12, 21, 30, 39], [5, 9, 9, 9, 9]
 }
 
 va53! {
     /// A signed 53-bit space of 16 KiB pages: AArch64 with FEAT_LPA2 and that granule, 52 bits for each half, in a root of 512
     /// bytes and three levels of 11 bits.
-    Va53K16, K16, [14, 25], [6, 11, 11, 11]
+    Va53K16, K16, [14, 25, 36], [6, 11, 11, 11]
 }
 
 va53! {
-    /// A signed 53-bit space of 64 KiB pages: AArch64 with FEAT_LVA and that granule, 52 bits for each half, in a root of 16 KiB
-    /// and two levels of 13 bits.
-    Va53K64, K64, [16, 29], [11, 13, 13]
+    /// A signed 53-bit space of 64 KiB pages: AArch64 with FEAT_LVA, FEAT_LPA and that granule, 52 bits for each half, in a root
+    /// of 16 KiB and two levels of 13 bits.
+    Va53K64, K64, [16, 29, 42], [11, 13, 13]
 }
 
 /// A space with RISC-V's Svnapot: 64 KiB beside the sizes of the levels of `G`, which is [`Va39`], [`Va48`] or [`Va57`].
@@ -436,6 +436,28 @@ impl<G: Radix> Radix for Napot<G> {
     const WIDTHS: &'static [u32] = G::WIDTHS;
 }
 
+/// A space of which no page is larger than 2 MiB, and else as `G`, which is [`Va48`] or [`Va57`]: x86-64 on processors without
+/// pages of 1 GiB.
+#[cfg(target_pointer_width = "64")]
+#[derive(Clone, Copy, Debug)]
+pub struct UpToM2<G>(PhantomData<G>);
+
+#[cfg(target_pointer_width = "64")]
+impl<G: Geometry> Geometry for UpToM2<G> {
+    const VA_BITS: u32 = G::VA_BITS;
+    const BASE: PageSize = G::BASE;
+    const SIGNED: bool = G::SIGNED;
+    const SIZES: &'static [PageSize] = {
+        assert!(G::BASE.shift() == 12 && G::SIZES.len() == 3, "4 KiB, 2 MiB and 1 GiB");
+        &sizes([12, 21])
+    };
+}
+
+#[cfg(target_pointer_width = "64")]
+impl<G: Radix> Radix for UpToM2<G> {
+    const WIDTHS: &'static [u32] = G::WIDTHS;
+}
+
 /// A space with AArch64's contiguous runs beside the sizes of the levels of `G`, which is [`Va48`], [`Va48K16`], [`Va48K64`],
 /// or one of 53 bits.
 #[cfg(target_pointer_width = "64")]
@@ -447,10 +469,14 @@ impl<G: Geometry> Geometry for Runs<G> {
     const VA_BITS: u32 = G::VA_BITS;
     const BASE: PageSize = G::BASE;
     const SIGNED: bool = G::SIGNED;
-    const SIZES: &'static [PageSize] = match G::BASE.shift() {
-        12 => &sizes([12, 16, 21, 25, 30, 34]),
-        14 => &sizes([14, 21, 25, 30]),
-        16 => &sizes([16, 21, 29, 34]),
+    // With 53 bits, of the blocks that FEAT_LPA2 and FEAT_LPA add there are no runs.
+    const SIZES: &'static [PageSize] = match (G::BASE.shift(), G::VA_BITS) {
+        (12, 53) => &sizes([12, 16, 21, 25, 30, 34, 39]),
+        (14, 53) => &sizes([14, 21, 25, 30, 36]),
+        (16, 53) => &sizes([16, 21, 29, 34, 42]),
+        (12, _) => &sizes([12, 16, 21, 25, 30, 34]),
+        (14, _) => &sizes([14, 21, 25, 30]),
+        (16, _) => &sizes([16, 21, 29, 34]),
         _ => panic!("granules have 4, 16 or 64 KiB"),
     };
 }

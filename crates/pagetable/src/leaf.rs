@@ -4,6 +4,8 @@ use core::fmt;
 
 use tlbkit_addr::{Attr, PageSize, Pfn, PhysAddr, VirtAddr};
 
+use crate::Run;
+
 /// A mapped page, as a lookup finds it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Leaf {
@@ -23,6 +25,13 @@ impl Leaf {
     #[inline]
     pub fn phys(&self, at: VirtAddr, base: PageSize) -> PhysAddr {
         phys(self.frame, self.size, at, base)
+    }
+
+    /// Returns the frames that the page has. `base` as for [`phys`](Self::phys).
+    #[inline(always)]
+    pub fn run(&self, base: PageSize) -> Run {
+        let len = self.size.pages(base).unwrap_or(1);
+        Run { first: self.frame, len, dirty: self.attr.contains(Attr::DIRTY) }
     }
 }
 

@@ -1,11 +1,11 @@
 //! Page tables for kernels, whether hardware or software loads the TLB: multi-level, linear, guarded, hashed and
-//! clustered ones behind one trait. A kernel that wants a table without an address space takes this crate alone;
-//! `tlbkit` builds address spaces on it. A lookup costs a few loads ([below](#which-table)), and takes no lock; a
-//! change of one page costs the walk and one store.
+//! clustered tables behind one trait. A kernel that wants only a page table uses this crate alone; `tlbkit` builds address
+//! spaces on it. A lookup costs a few loads ([below](#which-table)) and takes no lock; a change of one page that needs no
+//! other node costs the walk and one store.
 //!
-//! A table is bytes in memory that the caller hands over, with a documented layout. One CPU writes it; any number
-//! of others walk it meanwhile without a lock. Nodes come from that memory and from nowhere else. Every failure is an
-//! error that leaves the table as it was. A node that a walker may still reach is freed only after a shootdown.
+//! A table is bytes in memory that the caller provides, with a documented layout. One CPU writes it; any number of other CPUs
+//! walk it meanwhile without a lock. All nodes come from that memory. Every failure is an error that leaves the table as it
+//! was. A node that a walker may still reach is freed only after a shootdown.
 //!
 //! A table that one CPU both walks and changes:
 //!
@@ -14,7 +14,7 @@
 //! use tlbkit_pagetable::nodes::{Chunk, Slab};
 //! use tlbkit_pagetable::{Change, Error, Holes, Local, Solo, mpt};
 //!
-//! // Memory for nodes: 16 chunks of 4 KiB. A kernel takes a static, or what its boot loader left.
+//! // Memory for nodes: 16 chunks of 4 KiB. A kernel uses a static, or memory that its boot loader left.
 //! let mut memory = vec![Chunk::ZERO; 16];
 //! let slab = Slab::<u64, Solo>::new(&mut memory, 0)?;
 //!
@@ -27,7 +27,7 @@
 //! table.map(pages, Pfn::new(0x100), PageSize::K4, Attr::READ | Attr::WRITE)?;
 //! assert_eq!(table.translate(VirtAddr::new(0x40_1234)), Some(PhysAddr::new(0x10_1234)));
 //!
-//! // An error names what is in the way.
+//! // An error names the page in the way.
 //! let refused = table.map(Pages::one(pages.last()), Pfn::new(7), PageSize::K4, Attr::READ);
 //! assert!(matches!(refused, Err(Error::Occupied { at, .. }) if at == VirtAddr::new(0x40_f000)));
 //!
@@ -41,8 +41,8 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! Several CPUs share a [`Table`] in [`Shared`] mode: walkers look up under a [`Pinned`], the one [`Writer`] collects
-//! its changes in a [`Retired`] batch, and the kernel gives that to a shootdown.
+//! Several CPUs share a [`Table`] in [`Shared`] mode. A walker proves by a [`Pinned`] that its CPU acknowledges no shootdown
+//! during the lookup. The only [`Writer`] collects its changes in a [`Retired`] batch, which the kernel passes to a shootdown.
 //!
 //! # Which table
 //!
@@ -50,14 +50,14 @@
 //! |-|-|-|-|
 //! | [`mpt`] | one a level | a page a node | dense spaces, and tables that hardware walks |
 //! | [`lpt`] | one, if the TLB holds the table's page | as MPT | dense spaces on machines with cheap nested misses |
-//! | [`gpt`] | one a node, fewer nodes where it is sparse; then the leaf's tag and the PTE | proportional to what is mapped | sparse spaces, small tasks |
-//! | [`hpt`] | two and more with collisions | proportional to its size | fast refills |
+//! | [`gpt`] | one a node, and fewer nodes where the space is sparse; then the leaf's tag and the PTE | proportional to the mapped pages | sparse spaces, small tasks |
+//! | [`hpt`] | two, and more with collisions | proportional to its size | fast refills |
 //! | [`cpt`] | as HPT | less where neighbours are mapped | fast refills of clustered pages, superpages |
 //!
-//! # What it does not do
+//! # Limits
 //!
-//! It executes no instruction of any architecture: flushing a TLB, switching spaces and masking interrupts are the
-//! kernel's. Addresses are a `usize`: no 64-bit space on a 32-bit host. A hashed table is per address space.
+//! The crate contains no instructions of any architecture: the kernel flushes TLBs, switches address spaces and masks interrupts.
+//! An address is a `usize`: a 32-bit host has no 64-bit address space. Each hashed table belongs to one address space.
 #![cfg_attr(not(any(test, tlbkit_loom)), no_std)]
 #![cfg_attr(not(test), warn(unused_crate_dependencies))]
 #![cfg_attr(not(test), warn(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::unreachable))]

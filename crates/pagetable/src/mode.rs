@@ -77,13 +77,13 @@ impl Mode for Solo {
 
     #[inline(always)]
     unsafe fn store_relaxed<W: Word>(cell: *const W::Cell, word: W) {
-        // SAFETY: as above.
+        // SAFETY: by this function's contract the cell is live, and only the caller writes and reads it.
         unsafe { W::write_alone(cell, word) }
     }
 
     #[inline(always)]
     unsafe fn publish<W: Word>(cell: *const W::Cell, word: W) {
-        // SAFETY: as above.
+        // SAFETY: by this function's contract the cell is live, and only the caller writes and reads it.
         unsafe { W::write_alone(cell, word) }
     }
 

@@ -2,13 +2,13 @@
 
 use core::marker::PhantomData;
 
-/// Proof that the CPU will acknowledge no shootdown before the walk that is given this is over.
+/// Proof that the CPU acknowledges no shootdown before the walk that holds this proof is over.
 ///
-/// The nodes that a walker may still reach are freed only when every CPU has acknowledged the shootdown of the change
-/// that unlinked them. So one mechanism is the flush and the grace period: a walk between two acknowledgements never
-/// meets a freed node. What pins depends on the kernel: interrupts masked, preemption and the shootdown interrupt
-/// deferred, or the exception level of a TLB refill handler (on MIPS, EXL masks interrupts). In solo mode any walk is
-/// pinned: nothing is freed while it runs.
+/// A node that a walker may still reach is freed only when every CPU that may be in a walk has acknowledged the shootdown of the
+/// change that unlinked the node. So the flush is also the grace period: a walk between two acknowledgements never meets a freed
+/// node. A kernel pins a CPU in its own way: it masks interrupts, or defers preemption and the shootdown interrupt; a TLB refill
+/// handler is pinned by its exception level (on MIPS, EXL masks interrupts). In solo mode any walk is pinned: nothing is freed
+/// while it runs.
 ///
 /// It costs no instruction.
 #[derive(Clone, Copy, Debug)]

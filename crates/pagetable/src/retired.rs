@@ -1,4 +1,4 @@
-//! The obligation that a change leaves behind: what to flush, and the nodes to free when that is done.
+//! The obligation that a change leaves behind: the pages to flush, and the nodes to free after the flush.
 //!
 //! ```text
 //!   writer                        every CPU that may have the translation
@@ -10,20 +10,19 @@
 //!     |  retired.reclaim(): N is free
 //! ```
 //!
-//! Freeing a node earlier, or after only a part of the range is flushed, is the bug that this type exists to prevent:
-//! it owns the nodes. A batch that is dropped is counted in [`Held`](crate::nodes::Held), and the table owes what it
-//! owned: its next writer's batch takes that up. Where no writer can, the nodes are leaked and counted, for a leak is
-//! an error that a kernel survives.
+//! The type owns the nodes, so that no code frees a node too early or after a flush of only a part of the range. A batch that
+//! is dropped is counted in [`Held`](crate::nodes::Held), and its flush and its nodes become a debt of the table, which the
+//! batch of the next writer takes up. Where no writer can do so, the nodes are leaked and counted: a kernel survives a leak.
 //!
 //! # Unwinding
 //!
 //! A change calls the caller's code: flush functions, sinks for frames, frame sources, the storage. Any of these may
 //! unwind in the middle of a change. A table whose changes push each node after the store that unlinks it uses
-//! [`Retired::change`]. One whose changes build first, push what they replace, and link last uses
-//! [`Retired::change_late`]: what such a change pushes belongs to the batch only when the change returns. After a change
-//! that unwinds the batch asks for a flush of everything, and the table is mended: it counts its entries anew from the
-//! words that are there, and what no word leads to, and no batch owns, is lost and counted. The pages of the change are
-//! then as before it, as after it, or unmapped.
+//! [`Retired::change`]. A table whose changes first build nodes, then push the replaced nodes and link the new ones last uses
+//! [`Retired::change_late`]: the pushed nodes belong to the batch only when the change returns. After a change that unwinds,
+//! the batch asks for a flush of everything, and the table is repaired: it counts its entries again from its words, and a node
+//! to which no word leads and which no batch owns is counted as lost. Each page of the change is then as before the change, as
+//! after it, or unmapped.
 
 use core::{fmt, mem};
 
@@ -48,14 +47,14 @@ pub struct Retired<'n> {
 }
 
 impl<'n> Retired<'n> {
-    /// Returns a batch without nodes and without anything to flush, for tables whose nodes come from `nodes`. If it is
-    /// dropped, what it has come to own is lost.
+    /// Returns an empty batch for tables whose nodes come from `nodes`. If the batch is dropped, the nodes that it owns by then
+    /// are lost.
     pub fn new(nodes: &'n dyn Reclaim) -> Self {
         Self::numbered(nodes, 0)
     }
 
     /// Returns an empty batch of a table with nodes from `nodes` and the writer flag `flag`: what
-    /// [`Table::batch`](crate::Table::batch) returns. If it is dropped, the table owes what it has come to own.
+    /// [`Table::batch`](crate::Table::batch) returns. If the batch is dropped, its flush and its nodes become a debt of the table.
     #[inline(always)]
     pub fn of(nodes: &'n dyn Reclaim, flag: &WriterFlag) -> Self {
         Self::numbered(nodes, flag.number())
@@ -66,10 +65,10 @@ impl<'n> Retired<'n> {
         Self { nodes, table, head: None, count: 0, quarantine: false, flush: Flush::none() }
     }
 
-    /// Takes up what dropped batches of the table have left. They must have left nothing to other batches: this one asks
-    /// for a flush of everything, and owns their nodes.
+    /// Takes up the debt that dropped batches of the table have left: if there is one, this batch then owns their nodes and asks
+    /// for a flush of everything.
     ///
-    /// Costs a load if no table of the storage owes anything.
+    /// Costs a load if no table of the storage has a debt.
     ///
     /// # Safety
     ///
@@ -132,7 +131,7 @@ impl<'n> Retired<'n> {
         self.list_from(self.head, self.count)
     }
 
-    /// Makes the batch that of a table that is gone: no writer takes it up, and it holds no place back.
+    /// Makes this the batch of a table that no longer exists: no writer takes it up, and it holds no place back.
     pub(crate) fn outlive(&mut self) {
         self.table = 0;
         if self.quarantine {
@@ -141,13 +140,13 @@ impl<'n> Retired<'n> {
         }
     }
 
-    /// Returns what must be flushed, and how far, before the nodes may be freed.
+    /// Returns the flush that must be complete before the nodes may be freed.
     #[inline]
     pub const fn flush(&self) -> &Flush {
         &self.flush
     }
 
-    /// Returns how many nodes the batch holds.
+    /// Returns the number of nodes that the batch holds.
     #[inline]
     pub const fn nodes(&self) -> usize {
         self.count
@@ -167,15 +166,14 @@ impl<'n> Retired<'n> {
     ///
     /// Since the last change of this batch, every CPU that may hold a translation of the table (and every one that
     /// walks it in memory, whatever the [`scope`](Flush::scope)) has left the walks it was in and flushed what
-    /// [`flush`](Self::flush) names. A shootdown that hands the batch back as complete says so, if the batch is what its
-    /// update returned: one that asks the CPUs before it changes the table keeps the batch until they have been asked
-    /// once more.
+    /// [`flush`](Self::flush) names. A shootdown that returns the batch as complete guarantees that, if its update returned the
+    /// batch: an algorithm that asks the CPUs before it changes the table keeps the batch until it has asked them once more.
     pub unsafe fn reclaim(mut self) {
         // SAFETY: `complete` has this function's contract: every CPU has left its walks and flushed what `flush` names.
         unsafe { self.complete() };
     }
 
-    /// Frees the nodes and forgets the flush, so that the batch can take more changes.
+    /// Frees the nodes and clears the flush, so that the batch can take more changes.
     ///
     /// # Safety
     ///
@@ -285,9 +283,9 @@ impl<'n> Retired<'n> {
         self.count += 1;
     }
 
-    /// Holds back places within nodes, such as buckets of an array, as nodes are held back: while any batch of the
-    /// storage does, none of them may be used for something else. A table that gives such a place another meaning asks
-    /// [`Held::is_quiet`](crate::nodes::Held::is_quiet) before.
+    /// Holds back places within nodes, such as buckets of an array, as nodes are held back. While any batch of the storage does
+    /// so, no such place may be used for something else: a table that gives a place another meaning first asks
+    /// [`Held::is_quiet`](crate::nodes::Held::is_quiet).
     #[inline]
     pub fn quarantine(&mut self) {
         if !self.quarantine {
@@ -296,20 +294,20 @@ impl<'n> Retired<'n> {
         }
     }
 
-    /// Adds pages whose translations have changed, or whose TLB entries hold some that have.
+    /// Adds pages whose translations have changed, or whose TLB entries contain a changed translation.
     #[inline]
     pub fn touch(&mut self, scope: FlushScope, pages: Pages) {
         self.flush.add(scope, pages);
     }
 
-    /// Adds pages to which other nodes lead than before, in a table whose links hardware may cache
+    /// Adds pages to which different nodes lead than before, in a table whose links hardware may cache
     /// ([`Format::WALK_CACHE`](crate::format::Format::WALK_CACHE)).
     #[inline]
     pub fn relink(&mut self, scope: FlushScope, pages: Pages) {
         self.flush.add_links(scope, pages);
     }
 
-    /// Adds all that `flush` asks for.
+    /// Adds everything that `flush` names.
     pub fn merge(&mut self, flush: &Flush) {
         self.flush.merge(flush);
     }
@@ -361,7 +359,7 @@ impl Drop for Retired<'_> {
 }
 
 impl Retired<'_> {
-    /// Leaves the obligation to the table, or loses it where that cannot be.
+    /// Leaves the obligation to the table, or loses it if no writer can take it up.
     #[cold]
     fn default_on(&mut self) {
         let held = self.nodes.held();
@@ -370,7 +368,7 @@ impl Retired<'_> {
         let debt = Debt { head, nodes: self.count, quarantine: self.quarantine };
         let join = |rest: u32| self.join(head, self.count, (rest != 0).then(|| self.nodes.node_of(rest)));
         if held.owe(self.table, debt, join) {
-            // From here on only the table that owes it is held up.
+            // From here on the quarantine holds up only the table that has the debt.
             if self.quarantine {
                 held.release();
             }

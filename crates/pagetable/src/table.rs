@@ -3,32 +3,32 @@
 use core::fmt::Debug;
 use core::ops::ControlFlow;
 
-use tlbkit_addr::{Attr, Flush, FlushScope, PageSize, Pages, Pfn, PhysAddr, VirtAddr};
+use tlbkit_addr::{Attr, Flush, FlushScope, PageSize, Pages, Pfn, PhysAddr, VirtAddr, Vpn};
 
 use crate::nodes::Held;
 use crate::word::atomics::{AtomicBool, Ordering};
-use crate::{Entry, Error, Footprint, Frames, Leaf, Mark, NestedMissObserver, Pinned, Retired, Space};
+use crate::{Entry, Error, Footprint, Frames, Leaf, Mark, NestedMissObserver, Pinned, Retired, Run, Space};
 
-/// A page table: a map from virtual pages to frames, read without a lock beside its one writer.
+/// A page table: a map from virtual pages to frames. Any number of CPUs read it without a lock while one CPU changes it.
 ///
-/// Reading needs a [`Pinned`]. Writing goes through a [`Writer`](crate::Writer), or a [`Local`](crate::Local) where
-/// one CPU does everything: these hold the promise that the unsafe functions ask for. Every change is all or nothing
-/// over its range of pages, and adds what it makes stale to a [`Retired`] batch.
+/// A reader needs a [`Pinned`]. Changes go through a [`Writer`](crate::Writer), or a [`Local`](crate::Local) where one CPU
+/// does everything: these keep the contract of the unsafe functions. Every change is all or nothing over its range of pages,
+/// and adds the translations that it makes stale to a [`Retired`] batch.
 ///
 /// `'n` is the lifetime of the node storage. The trait is object-safe; kernels use it with static dispatch.
 ///
 /// # Safety
 ///
-/// [`Writer`](crate::Writer), [`Local`](crate::Local) and [`destroy`] free what a batch owns on the word of the table
-/// that filled it. So an implementation promises:
+/// [`Writer`](crate::Writer), [`Local`](crate::Local) and [`destroy`] free the nodes that a batch owns, and rely on the table
+/// that filled the batch. So an implementation promises:
 ///
 /// - [`batch`](Self::batch) returns an empty batch of this table, over the storage that its nodes come from;
 ///   [`writer_flag`](Self::writer_flag) returns the same flag on every call, and no other table's.
-/// - A change pushes nodes of this table alone. When it returns, and when it unwinds, no word of any table leads to what
-///   the batch owns, and the flush names what the change has made stale ([`Retired::change`] and
-///   [`Retired::change_late`] see to it where a call to
-///   the caller's code may unwind). A change leaves what the batch holds there, and keeps nothing of it elsewhere.
-/// - A walk reaches nodes of this table alone (and of one that lends it a part), by words that lead to live nodes.
+/// - A change pushes only nodes of this table. When it returns, and when it unwinds, no word of any table leads to a node that
+///   the batch owns, and the flush names every page that the change has made stale ([`Retired::change`] and
+///   [`Retired::change_late`] ensure that where the caller's code may unwind). A change removes nothing from the batch, and
+///   keeps no copy of its nodes elsewhere.
+/// - A walk reaches only nodes of this table, and of a table that lends it a part, by words that lead to live nodes.
 /// - If the table is [`Send`], its storage may be used by every thread that the table may be sent to.
 ///
 /// ```compile_fail,E0200
@@ -46,8 +46,8 @@ pub unsafe trait Table<'n>: Debug {
     /// Beside a writer the answer is one that was true at some moment of the call.
     fn lookup(&self, pinned: Pinned<'_>, at: VirtAddr) -> Option<Leaf>;
 
-    /// Looks `at` up as a machine does that reaches the table through its TLB: `observe` is asked about every page of
-    /// a table in virtual memory. Tables in physical memory ask nothing.
+    /// Looks `at` up like a machine that reaches the table through its TLB: `observe` is called for every page of a table in
+    /// virtual memory, and never for a table in physical memory.
     fn walk(&self, pinned: Pinned<'_>, at: VirtAddr, observe: &mut dyn NestedMissObserver) -> Option<Leaf> {
         let _ = observe;
         self.lookup(pinned, at)
@@ -63,9 +63,9 @@ pub unsafe trait Table<'n>: Debug {
     /// Visits every leaf that maps a page of `pages`, in no particular order, until told to stop. A leaf that
     /// reaches over the end of the range is visited too, once.
     ///
-    /// What changes meanwhile is visited as it was or as it is; what stays is visited, and by the hashed tables more than once
-    /// if the table grows or shrinks meanwhile. In [`Solo`](crate::Solo) mode nothing may change: the
-    /// visitor that edits the table is shown what was never there.
+    /// A concurrent change may or may not be observed. A leaf that does not change is visited; a hashed table that grows or
+    /// shrinks meanwhile may visit it more than once. In [`Solo`](crate::Solo) mode the table must not change during the visit:
+    /// a visitor that edits the table may be called with a leaf that never existed.
     fn for_each(
         &self,
         pinned: Pinned<'_>,
@@ -73,20 +73,31 @@ pub unsafe trait Table<'n>: Debug {
         visit: &mut dyn FnMut(Leaf) -> ControlFlow<()>,
     ) -> ControlFlow<()>;
 
-    /// Returns how many bits a [`Mark::Payload`] may have in this table; `None` if its entries hold no marks: then its
-    /// format has no bits for them.
+    /// Visits what [`for_each`](Self::for_each) does, with the first page of each leaf and its frames. Neighbouring base pages that
+    /// lead to neighbouring frames may be one run; so it costs less in the multi-level tables.
+    fn for_each_run(
+        &self,
+        pinned: Pinned<'_>,
+        pages: Pages,
+        visit: &mut dyn FnMut(Vpn, Run) -> ControlFlow<()>,
+    ) -> ControlFlow<()> {
+        let base = self.space().base();
+        self.for_each(pinned, pages, &mut |leaf| visit(leaf.at.vpn(base), leaf.run(base)))
+    }
+
+    /// Returns how many bits a [`Mark::Payload`] may have in this table, or `None` if its format has no bits for marks.
     #[inline]
     fn payload_bits(&self) -> Option<u32> {
         None
     }
 
-    /// Returns what the entry for the page at `at` holds: what [`lookup`](Self::lookup) says, and marks.
+    /// Returns what the entry for the page at `at` holds: the leaf that [`lookup`](Self::lookup) finds, a mark, or nothing.
     #[inline]
     fn entry(&self, pinned: Pinned<'_>, at: VirtAddr) -> Entry {
         self.lookup(pinned, at).map_or(Entry::Empty, Entry::Leaf)
     }
 
-    /// Visits every leaf that maps a page of `pages`, and every mark of one, with the address of its page; otherwise as
+    /// Visits every leaf that maps a page of `pages`, and every mark of such a page, with the page's address; otherwise as
     /// [`for_each`](Self::for_each).
     fn for_each_entry(
         &self,
@@ -97,7 +108,7 @@ pub unsafe trait Table<'n>: Debug {
         self.for_each(pinned, pages, &mut |leaf| visit(leaf.at, Entry::Leaf(leaf)))
     }
 
-    /// Returns what the table takes of its node storage. Costs a few loads.
+    /// Returns the memory that the table takes from its node storage. Costs a few loads.
     fn footprint(&self) -> Footprint;
 
     /// Returns the flag that its one writer holds.
@@ -125,9 +136,9 @@ pub unsafe trait Table<'n>: Debug {
         attr: Attr,
     ) -> Result<(), Error>;
 
-    /// Unmaps the range `pages`, and returns how many base pages were mapped there. The uncovered frames go to
-    /// `frames`, if the caller does not know them anyway. A mark is a hole; where holes are skipped, marks are taken away
-    /// and go to `frames` too ([`Frames::marked`]).
+    /// Unmaps the range `pages`, and returns how many base pages were mapped there. The uncovered frames go to `frames`, which
+    /// is `None` if the caller knows them anyway. A mark counts as a hole; where holes are skipped, marks are removed and go to
+    /// `frames` too ([`Frames::marked`]).
     ///
     /// # Errors
     ///
@@ -164,12 +175,12 @@ pub unsafe trait Table<'n>: Debug {
         change: Change,
     ) -> Result<usize, Error>;
 
-    /// Replaces the leaf that maps `at` by one of the same size that leads to `frame`, in one store, and returns the old
-    /// one, with what hardware has noted in it up to that store. No walker finds the page absent; one may find the old
-    /// leaf until the flush. This is how a copy-on-write page gets a frame of its own.
+    /// Replaces the leaf that maps `at` by one of the same size that leads to `frame`, in one store. Returns the old leaf, with
+    /// the status bits that hardware set in it before that store. No walker finds the page absent; until the flush a walker may
+    /// find the old leaf. This is how a copy-on-write page gets a frame of its own.
     ///
-    /// Where the format's [`BREAK_FRAME`](crate::format::Format::BREAK_FRAME) says so, the entry is empty for a while:
-    /// `known` is called then, and must make its flush known to all CPUs before it returns.
+    /// If the format's [`BREAK_FRAME`](crate::format::Format::BREAK_FRAME) is set, the entry is empty for a while. `known` is
+    /// called meanwhile, and must have its flush executed on all CPUs before it returns.
     ///
     /// A page that stands in several slots is replaced slot by slot.
     ///
@@ -194,17 +205,17 @@ pub unsafe trait Table<'n>: Debug {
     /// [`BREAK_FRAME`](crate::format::Format::BREAK_FRAME).
     fn breaks_frames(&self) -> bool;
 
-    /// Makes every leaf of the range `pages` one of size `to`: splits larger ones, promotes smaller ones whose frames
-    /// are contiguous and aligned and whose rights agree. What hardware noted as accessed or dirty is kept for the
-    /// whole.
+    /// Makes every leaf of the range `pages` one of size `to`: splits larger leaves, and promotes smaller leaves whose frames
+    /// are contiguous and aligned and whose rights agree. A larger page is accessed or dirty if one of its parts was; the parts
+    /// of a split page keep its status bits.
     ///
     /// Entries change in place, each by one store or exchange, so that every page of the range is mapped at every moment,
-    /// unless the hardware wants break before make ([`breaks`](Self::breaks)): then the range is broken part by part, and
-    /// the entries of a part are empty until `known` has returned.
+    /// unless the hardware wants break before make ([`breaks`](Self::breaks)): then the range changes part by part, and the
+    /// entries of a part are empty until `known` has returned.
     ///
-    /// `known` must make the flush that it is given known to all CPUs before it returns. The flush names one part of the
-    /// range and what shares TLB entries with it. `known` is called for a part that is broken; and for small pages that
-    /// have become a larger one in place, where hardware may have noted something in the old entries until then. It is
+    /// `known` must have the flush that it is given executed on all CPUs before it returns. The flush names one part of the
+    /// range and the pages that share TLB entries with it. `known` is called for each part that is emptied, and after small
+    /// pages have become a larger one in place, because hardware may set status bits in the old entries until the flush. It is
     /// not called for a part that is split in place, or promoted with all status bits set.
     ///
     /// # Errors
@@ -224,9 +235,9 @@ pub unsafe trait Table<'n>: Debug {
         known: &mut dyn FnMut(&Flush),
     ) -> Result<(), Error>;
 
-    /// Puts a mark, or nothing, in the place of what the entry for the page at `at` holds, and returns that: a leaf of the
-    /// base size, with what hardware has noted in it up to the store, another mark, or nothing. One store; only where
-    /// a leaf was is anything to be flushed. Its frame is the caller's when the batch has been through a shootdown.
+    /// Stores a mark, or nothing, in the entry for the page at `at`, with one store. Returns what the entry held before: a leaf
+    /// of the base size with the status bits that hardware set before the store, another mark, or nothing. Only a leaf needs a
+    /// flush. Its frame belongs to the caller when the batch has been through a shootdown.
     ///
     /// # Errors
     ///
@@ -243,8 +254,8 @@ pub unsafe trait Table<'n>: Debug {
         Err(Error::WrongMark)
     }
 
-    /// Maps the page at `at`, which has a mark, to `frame`, and returns the mark. One store. No TLB holds anything of the
-    /// page: what is to be flushed is what it is where a page is mapped for the first time.
+    /// Maps the page at `at`, which has a mark, to `frame`, with one store, and returns the mark. The flush is that of a page
+    /// which is mapped for the first time: no TLB holds a translation of the page.
     ///
     /// # Errors
     ///
@@ -279,7 +290,7 @@ pub unsafe trait Table<'n>: Debug {
     unsafe fn dismantle(&mut self, batch: &mut Retired<'n>);
 }
 
-/// A table of which no other CPU frees a node: what [`Local`](crate::Local) wraps.
+/// A table whose nodes no other CPU frees. [`Local`](crate::Local) wraps such a table.
 ///
 /// # Safety
 ///
@@ -297,8 +308,8 @@ pub unsafe trait Table<'n>: Debug {
 /// ```
 pub unsafe trait Private<'n>: Table<'n> {}
 
-/// Takes a table apart and returns the obligation that owns all its nodes. Its flush asks for the whole address space
-/// ([`Flush::is_all`]), at all CPUs.
+/// Takes a table apart and returns the obligation that owns all its nodes. The obligation's flush covers the whole address space
+/// ([`Flush::is_all`]) on all CPUs.
 ///
 /// Dropping a table without this leaks its nodes and counts them as lost.
 pub fn destroy<'n, T: Table<'n>>(table: T) -> Retired<'n> {
@@ -318,7 +329,7 @@ pub(crate) fn destroy_into<'n, T: Table<'n>>(mut table: T, mut batch: Retired<'n
     batch
 }
 
-/// What a change does about pages of its range that are not mapped.
+/// How a change treats pages of its range that are not mapped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Holes {
     /// It fails with [`Error::NotMapped`] and changes nothing.
@@ -360,7 +371,7 @@ impl Change {
     }
 }
 
-/// The flag that a table's one writer holds, and the number by which its storage knows the table.
+/// The flag that a table's only writer holds, and the number by which the node storage knows the table.
 #[derive(Debug, Default)]
 pub struct WriterFlag {
     taken: AtomicBool,
@@ -368,8 +379,8 @@ pub struct WriterFlag {
 }
 
 impl WriterFlag {
-    /// Returns the flag of a new table with nodes from the storage of `held`. With that of [`default`](Self::default)
-    /// instead, no writer takes up the table's dropped obligations.
+    /// Returns the flag of a new table with nodes from the storage of `held`. If a table uses the flag of
+    /// [`default`](Self::default) instead, no writer takes up its dropped obligations.
     pub fn new(held: &Held) -> Self {
         Self { taken: AtomicBool::new(false), number: held.number() }
     }

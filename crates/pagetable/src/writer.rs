@@ -1,4 +1,4 @@
-//! The one writer of a table that others walk.
+//! The only writer of a table that other CPUs walk.
 
 use core::marker::PhantomData;
 
@@ -20,17 +20,17 @@ impl<'t, 'n, T: Table<'n> + ?Sized> Turn<'t, 'n, T> {
     ///
     /// # Errors
     ///
-    /// [`Error::Busy`] if it is taken. It does not wait: what to do meanwhile is the kernel's business.
+    /// [`Error::Busy`] if it is taken. This function does not wait: the kernel chooses how to wait.
     #[inline(always)]
     pub fn new(table: &'t T) -> Result<Self, Error> {
         if table.writer_flag().try_take() { Ok(Self { table, nodes: PhantomData }) } else { Err(Error::Busy) }
     }
 
-    /// Takes the right to write `table` without a look whether it is taken.
+    /// Takes the right to write `table` without checking whether it is taken.
     ///
     /// # Safety
     ///
-    /// No other code has the right as long as this is there.
+    /// No other code has the right while this value exists.
     #[inline(always)]
     pub const unsafe fn sole(table: &'t T) -> Self {
         Self { table, nodes: PhantomData }
@@ -50,18 +50,18 @@ impl<'n, T: Table<'n> + ?Sized> Drop for Turn<'_, 'n, T> {
     }
 }
 
-/// The right to write a table, and the batch that its changes go into.
+/// The right to write a table, and the batch that collects the writer's changes.
 ///
-/// There is at most one per table. [`finish`](Self::finish) gives the right back and returns the batch: flush what it
-/// names on every CPU, then reclaim it. If the writer is dropped instead, the table owes the flush and the nodes, and the
-/// next writer's batch takes them up, with its first change.
+/// There is at most one per table. [`finish`](Self::finish) gives the right back and returns the batch: execute the batch's
+/// flush on every CPU, then reclaim the batch. If the writer is dropped instead, the flush and the nodes become a debt of the
+/// table, which the next writer's batch takes up with its first change.
 #[derive(Debug)]
 #[must_use = "what its changes owe is still owed: finish it, and carry the batch through a shootdown"]
 pub struct Writer<'t, 'n, T: Table<'n> + ?Sized> {
     table: &'t T,
     /// None before the first change.
     batch: Option<Retired<'n>>,
-    /// Given back behind the batch, before another writer begins, which takes up what is owed.
+    /// Given back after the batch is dropped: the next writer takes up the debt.
     _turn: Turn<'t, 'n, T>,
 }
 
@@ -70,13 +70,13 @@ impl<'t, 'n, T: Table<'n> + ?Sized> Writer<'t, 'n, T> {
     ///
     /// # Errors
     ///
-    /// [`Error::Busy`] if there is one already. It does not wait: what to do meanwhile is the kernel's business.
+    /// [`Error::Busy`] if there is one already. This function does not wait: the kernel chooses how to wait.
     #[inline(always)]
     pub fn new(table: &'t T) -> Result<Self, Error> {
         Turn::new(table).map(Self::of)
     }
 
-    /// Becomes the writer by a right that was taken.
+    /// Becomes the writer with a right that has been taken.
     #[inline(always)]
     pub const fn of(turn: Turn<'t, 'n, T>) -> Self {
         Self { table: turn.table, batch: None, _turn: turn }
@@ -89,7 +89,7 @@ impl<'t, 'n, T: Table<'n> + ?Sized> Writer<'t, 'n, T> {
         (table, self.batch())
     }
 
-    /// Returns the batch. It is made where it stays: it is too large to be moved for each page.
+    /// Returns the batch, which is made in place: it is too large to be moved for each page.
     #[inline(always)]
     fn batch(&mut self) -> &mut Retired<'n> {
         let table = self.table;
@@ -202,8 +202,8 @@ impl<'t, 'n, T: Table<'n> + ?Sized> Writer<'t, 'n, T> {
     /// Splits or promotes the leaves of a range, by way of empty entries where the hardware wants break before make; see
     /// [`Table::resize`].
     ///
-    /// The pages are not mapped while `known` runs. A user's access to one of them faults, and the fault path finds
-    /// nothing mapped: it must wait for the writer before it takes that for an error.
+    /// The pages are not mapped while `known` runs. A user's access to one of them faults, and the fault handler finds
+    /// nothing mapped: it must wait for the writer before it treats the fault as an error.
     ///
     /// # Errors
     ///
@@ -225,7 +225,7 @@ impl<'t, 'n, T: Table<'n> + ?Sized> Writer<'t, 'n, T> {
         unsafe { table.resize(self.batch(), pages, to, known) }
     }
 
-    /// Puts a mark, or nothing, in the place of what the entry for the page at `at` holds; see [`Table::mark`].
+    /// Stores a mark, or nothing, in the entry for the page at `at`; see [`Table::mark`].
     ///
     /// # Errors
     ///
@@ -249,13 +249,13 @@ impl<'t, 'n, T: Table<'n> + ?Sized> Writer<'t, 'n, T> {
         unsafe { table.fill(self.batch(), at, frame, attr) }
     }
 
-    /// Returns the obligation for the changes so far, in its place; nothing if there was none.
+    /// Returns a reference to the obligation for the changes so far, or `None` before the first change.
     #[inline]
     pub const fn pending(&self) -> Option<&Retired<'n>> {
         self.batch.as_ref()
     }
 
-    /// Frees the nodes of the obligation for the changes so far, in its place, and stays the writer.
+    /// Frees the nodes of the obligation for the changes so far, and stays the writer.
     ///
     /// # Safety
     ///
@@ -265,12 +265,12 @@ impl<'t, 'n, T: Table<'n> + ?Sized> Writer<'t, 'n, T> {
         if let Some(batch) = &mut self.batch {
             // SAFETY: the contract of `Retired::reclaim` is this function's.
             unsafe { batch.complete() };
-            // There is nothing to look at any more.
+            // Nothing is pending any more.
             core::mem::forget(self.batch.take());
         }
     }
 
-    /// Returns the obligation for the changes so far, and stays the writer: what follows goes into another batch.
+    /// Returns the obligation for the changes so far, and stays the writer: later changes go into another batch.
     pub fn take(&mut self) -> Retired<'n> {
         self.take_batch()
     }

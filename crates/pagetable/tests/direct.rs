@@ -83,7 +83,7 @@ fn a_node_is_a_cleared_frame_and_its_record() {
         }
         let again = nodes.take(512).unwrap();
         assert_eq!((again, nodes.node_of(nodes.index_of(again))), (node, node));
-        // SAFETY: as above.
+        // SAFETY: the node is taken, and no code uses it any more.
         assert_eq!(unsafe { nodes.read(again, 511) }, 0, "a frame comes back cleared");
         // SAFETY: as above.
         unsafe { nodes.free(again, true) };

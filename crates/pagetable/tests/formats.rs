@@ -6,7 +6,7 @@ use tlbkit_addr::{Attr, FlushScope, PageSize, Pfn};
 #[cfg(target_pointer_width = "64")]
 use tlbkit_pagetable::format::{Aarch64, Aarch64Of, Compact, RiscvOf, Sv39, X86, X86Of};
 use tlbkit_pagetable::format::{
-    Compact32, EntryLo, EntryLoCoherent, EntryLoCow, EntryLoCowCoherent, Format, Paper, Sv32,
+    Compact32, EntryLo, EntryLoCoherent, EntryLoCow, EntryLoCowCoherent, Format, Paper, Sv32, check_change,
 };
 use tlbkit_pagetable::nodes::NodeAddr;
 use tlbkit_pagetable::{Change, Error, Word};
@@ -28,6 +28,7 @@ struct Known {
 
 const SOFT: &[u32] = &[12, 14, 16, 18, 20, 21, 22, 24, 30];
 const MASKED: &[u32] = &[12, 14, 16, 18, 20, 22, 24, 26, 28];
+const LARGER: &[u32] = &[14, 16, 18, 20, 22, 24, 26, 28];
 const COMPACT: Known = Known {
     last: SOFT,
     above: SOFT,
@@ -40,7 +41,7 @@ const COMPACT: Known = Known {
 const COMPACT32: Known = Known { frame_bits: 20, node_bits: 32, ..COMPACT };
 const MIPS: Known = Known {
     last: MASKED,
-    above: MASKED,
+    above: LARGER,
     frame_bits: 24,
     in_a_row: 0,
     node_bits: 32,
@@ -64,10 +65,17 @@ const ARM: Known = Known { frame_bits: 36, node_bits: 48, device_uncached: true,
 const ARM_RUNS: Known = Known { last: &[12, 16], above: &[21, 25, 30, 34], ..ARM };
 const ARM_K16: Known = Known { last: &[14, 21], above: &[25, 30], frame_bits: 34, ..ARM };
 const ARM_K64: Known = Known { last: &[16, 21], above: &[29, 34], frame_bits: 32, ..ARM };
-const ARM_52: Known =
-    Known { last: &[12, 16], above: &[21, 25, 30, 34], frame_bits: 40, in_a_row: 38, node_bits: 52, ..ARM };
-const ARM_52_K16: Known = Known { last: &[14], above: &[25], frame_bits: 38, in_a_row: 36, ..ARM_52 };
-const ARM_52_K64: Known = Known { last: &[16, 21], above: &[29, 34], frame_bits: 36, in_a_row: 32, ..ARM_52 };
+const ARM_52: Known = Known {
+    last: &[12, 16],
+    above: &[21, 25, 30, 34, 39],
+    frame_bits: 40,
+    in_a_row: 38,
+    node_bits: 52,
+    ..ARM
+};
+const ARM_52_K16: Known = Known { last: &[14], above: &[25, 36], frame_bits: 38, in_a_row: 36, ..ARM_52 };
+const ARM_52_K64: Known =
+    Known { last: &[16, 21], above: &[29, 34, 42], frame_bits: 36, in_a_row: 32, ..ARM_52 };
 
 fn size(shift: u32) -> PageSize {
     PageSize::from_shift(shift).unwrap()
@@ -80,13 +88,13 @@ struct Choice {
     node: u64,
     size: usize,
     last: bool,
-    attr: u16,
-    set: u16,
-    clear: u16,
+    attr: u32,
+    set: u32,
+    clear: u32,
 }
 
 fn choice() -> impl Strategy<Value = Choice> {
-    (any::<u64>(), any::<u64>(), any::<usize>(), any::<bool>(), any::<u16>(), any::<u16>(), any::<u16>())
+    (any::<u64>(), any::<u64>(), any::<usize>(), any::<bool>(), any::<u32>(), any::<u32>(), any::<u32>())
         .prop_map(|(frame, node, size, last, attr, set, clear)| Choice {
             frame,
             node,
@@ -99,13 +107,21 @@ fn choice() -> impl Strategy<Value = Choice> {
 }
 
 fn check<F: Format>(known: &Known, c: Choice) {
-    let can = |bits: u16| Attr::from_bits_truncate(bits) & F::OPTIONAL;
+    let can = |bits: u32| {
+        let attr = Attr::from_bits_truncate(bits) & F::OPTIONAL;
+        // Not every variety of memory has a type.
+        let typed = F::leaf(Pfn::new(0), F::BASE, attr, true).is_ok();
+        if typed { attr } else { attr - Attr::VARIETY }
+    };
     let normal = |attr: Attr| {
         let device = known.device_uncached && attr.contains(Attr::DEVICE);
         // Where hardware has a bit for any access, what can be written or executed can be read.
         let read = known.reads && attr.intersects(Attr::WRITE | Attr::EXEC);
         let attr = if read { attr | Attr::READ } else { attr };
-        attr | F::IMPLIED | if device { Attr::UNCACHED } else { Attr::empty() }
+        let access = Attr::READ | Attr::WRITE | Attr::EXEC;
+        let closed = F::CLOSES && !attr.intersects(access);
+        let implied = if closed { F::IMPLIED - access } else { F::IMPLIED };
+        attr | implied | if device { Attr::UNCACHED } else { Attr::empty() }
     };
     let sizes = if c.last { known.last } else { known.above };
     let size = size(sizes[c.size % sizes.len()]);
@@ -133,12 +149,20 @@ fn check<F: Format>(known: &Known, c: Choice) {
 
     // What the format does not have is nothing to lose.
     let stray = Attr::from_bits_truncate(c.clear).difference(F::IMPLIED | F::OPTIONAL);
-    let change = Change { set: can(c.set), clear: can(c.clear) | stray };
+    let access = Attr::READ | Attr::WRITE | Attr::EXEC;
+    let closes = F::CLOSES && c.frame.is_multiple_of(3);
+    let lost = if closes { access & (F::IMPLIED | F::OPTIONAL) } else { Attr::empty() };
+    let set = if closes { can(c.set) - access } else { can(c.set) } - F::FIXED;
+    let change = Change { set, clear: (can(c.clear) - F::FIXED) | lost | stray };
+    assert_eq!(check_change::<F>(change), Ok(()));
     assert_eq!(reads(F::change(leaf, change, c.last)), normal(change.apply(attr)));
+    if let Some(masks) = F::masks(change, c.last) {
+        assert_eq!(masks.apply(leaf), F::change(leaf, change, c.last));
+    }
 
     // What hardware notes between a look and a change does not concern the bits that change.
     let status = Attr::ACCESSED | Attr::DIRTY;
-    let noted = F::change(leaf, Change::set(can(c.node as u16) & status), c.last);
+    let noted = F::change(leaf, Change::set(can(c.node as u32) & status), c.last);
     let other = Change { set: change.set - status, clear: change.clear - status };
     let bits = |word: F::Word| word ^ F::change(word, other, c.last);
     assert!(!F::FLIPS || bits(noted) == bits(leaf));
@@ -153,7 +177,7 @@ fn check<F: Format>(known: &Known, c: Choice) {
     assert_eq!(F::beside(leaf, leaf), leaf);
 
     let node = NodeAddr::new((c.node & ((1 << known.node_bits) - 1)) as usize & !(F::LINK_ALIGN - 1));
-    if node.get() != 0 {
+    if node.get() != 0 && F::REACH.last(node).is_some_and(|last| node.get() <= last) {
         let link = F::link(node);
         assert!(F::is_link(link) && !F::is_leaf(link, false));
         assert_eq!(F::node(link), node);
@@ -165,6 +189,9 @@ fn check<F: Format>(known: &Known, c: Choice) {
     assert!(F::ABSENT <= 62 && F::absent_bits(F::Word::ZERO) == 0);
     if F::ABSENT > 0 {
         let bits = c.frame & ((1 << F::ABSENT) - 1);
+        // As marks are.
+        let bits = if bits & 3 == 0 { bits | c.node & 1 } else { bits };
+        let bits = if bits & 3 == 0 { 0 } else { bits };
         let mark = F::absent(bits);
         assert_eq!(F::absent_bits(mark), bits);
         assert_eq!(mark == F::Word::ZERO, bits == 0);
@@ -205,22 +232,25 @@ proptest! {
         check::<Aarch64Of<16, true, true, true>>(&ARM_52_K64, c);
         check::<X86>(&X86_64, c);
         check::<X86Of<true, true>>(&X86_64, c);
+        check::<X86Of<false, true, false>>(&X86_64, c);
         check::<Aarch64>(&ARM, c);
     }
 
     /// What the TLB sees of an EntryLo word: the attribute fields, and the frame above the page size.
     #[test]
     fn entrylo_words_mean_to_hardware_what_they_mean_to_us(c in choice()) {
-        let attr = Attr::from_bits_truncate(c.attr) & EntryLo::OPTIONAL;
+        let attr = Attr::from_bits_truncate(c.attr) & (EntryLo::OPTIONAL | EntryLo::IMPLIED);
         let size = size(MASKED[c.size % MASKED.len()]);
         let frame = c.frame as u32 & 0xff_ffff & !(size.mask() >> 12) as u32;
-        let word = EntryLo::leaf(Pfn::new(frame as usize), size, attr, c.last).unwrap();
+        let last = c.last || size == PageSize::K4;
+        let word = EntryLo::leaf(Pfn::new(frame as usize), size, attr, last).unwrap();
 
         let used = 0x3fff_ffff & !((size.mask() >> 12 << 6) as u32);
         let c = if attr.contains(Attr::UNCACHED) { 2 } else { 3 };
-        let d = u32::from(attr.contains(Attr::WRITE | Attr::DIRTY));
+        let v = u32::from(attr.intersects(RX | Attr::WRITE));
+        let d = u32::from(attr.contains(if v == 1 { Attr::WRITE | Attr::DIRTY } else { Attr::DIRTY }));
         let g = u32::from(attr.contains(Attr::GLOBAL));
-        prop_assert_eq!(word & used, frame << 6 | c << 3 | d << 2 | 1 << 1 | g);
+        prop_assert_eq!(word & used, frame << 6 | c << 3 | d << 2 | v << 1 | g);
 
         // A refill handler tells links by bit 31 where leaves are larger than 4 KiB.
         if size != PageSize::K4 {
@@ -351,6 +381,24 @@ fn x86_64_golden_words() {
     assert_eq!(X86::node(0x1027), NodeAddr::new(0x1000));
 }
 
+/// Where EFER.NXE is off, XD is reserved in every entry.
+#[test]
+#[cfg(target_pointer_width = "64")]
+fn x86_64_golden_words_without_xd() {
+    type Old = X86Of<false, false, false>;
+    let word = word::<Old>;
+    assert_eq!((word(0x12345, 12, Attr::READ), word(0x200, 21, RW | USED)), (0x1234_5001, 0x0020_00e3));
+    // Closed, it is not present; opened, it can be executed.
+    let closed = word(0x12345, 12, Attr::USER);
+    assert_eq!((closed, Old::attr(closed, true)), (0x1234_5804, Attr::USER));
+    let open = Old::change(closed, Change::set(Attr::READ), true);
+    assert_eq!((open, Old::attr(open, true)), (0x1234_5005, RX | Attr::USER));
+    let closing = Change::clear(RX | Attr::WRITE);
+    assert_eq!((check_change::<Old>(closing), Old::change(open, closing, true)), (Ok(()), closed));
+    let refused = Err(Error::WrongAttr { attr: Attr::EXEC });
+    assert_eq!(check_change::<Old>(Change::clear(Attr::EXEC)), refused);
+}
+
 /// PAT is bit 7 of a 4 KiB leaf, and bit 12 of a larger one; a key is bits 62 to 59.
 #[test]
 #[cfg(target_pointer_width = "64")]
@@ -404,6 +452,45 @@ fn aarch64_golden_words() {
     assert_eq!(word(0x200, 21, RW | USED | Attr::GLOBAL), dbm | pxn | uxn | 0x0020_0701);
     assert_eq!(word(0x12345, 12, Attr::READ | Attr::SOFTWARE), 7 << 56 | pxn | uxn | 0x1234_5b83);
     assert_eq!(Aarch64::link(NodeAddr::new(0x4008_0000)), 0x4008_0003);
+}
+
+/// Eight types, and nothing else.
+#[test]
+#[cfg(target_pointer_width = "64")]
+fn aarch64_golden_words_of_memory_types() {
+    assert_eq!(Aarch64::MAIR, 0x0c08_00f0_bb04_44ff);
+    let types = [
+        Attr::empty(),
+        Attr::UNCACHED,
+        Attr::DEVICE,
+        Attr::WRITE_THROUGH,
+        Attr::TAGGED,
+        Attr::STRICT,
+        Attr::REORDERED,
+        Attr::GATHERED,
+    ];
+    for (index, kind) in (0..).zip(types) {
+        let plain = word::<Aarch64>(0x12345, 12, Attr::READ);
+        let word = word::<Aarch64>(0x12345, 12, Attr::READ | kind);
+        assert_eq!(word, plain | index << 2);
+        let brings = if kind.contains(Attr::DEVICE) { Attr::UNCACHED } else { Attr::empty() };
+        assert_eq!(Aarch64::attr(word, true), Attr::READ | kind | brings);
+        let closed = Aarch64::change(word, Change::clear(Attr::READ), true);
+        assert_eq!(Aarch64::change(closed, Change::set(Attr::READ), true), word);
+    }
+    for wrong in [Attr::VARIETY, Attr::UNCACHED | Attr::VARIETY_1, Attr::UNCACHED | Attr::VARIETY_2] {
+        let attr = Attr::READ | wrong;
+        assert_eq!(Aarch64::leaf(Pfn::new(0), PageSize::K4, attr, true), Err(Error::WrongAttr { attr }));
+    }
+    for variety in [Attr::VARIETY_1, Attr::VARIETY_2] {
+        let refused = Err(Error::WrongAttr { attr: variety });
+        assert_eq!(check_change::<Aarch64>(Change::set(variety)), refused);
+        assert_eq!(check_change::<Aarch64>(Change::clear(variety)), refused);
+        assert_eq!(Change::set(variety).scope(), FlushScope::Everywhere);
+        assert!(
+            ![Sv39::OPTIONAL, X86::OPTIONAL, Compact::OPTIONAL].iter().any(|all| all.intersects(variety))
+        );
+    }
 }
 
 #[test]
@@ -462,6 +549,24 @@ fn aarch64_golden_words_of_52_bits() {
     // There SH stays.
     assert_eq!(page(K64::leaf(Pfn::new(high(48, 16)), size(16), Attr::READ, true)), never | 0x1b83);
     assert_eq!(page(K64::leaf(Pfn::new(high(51, 16)), size(29), Attr::READ, false)), never | 0x8b81);
+    // FEAT_LPA2 and FEAT_LPA add blocks one level further up.
+    assert_eq!(k4(0x800_0000, 39, Attr::READ), never | 1 << 39 | 0x881);
+    assert_eq!(k4(high(51, 12), 39, Attr::READ), never | 0xa81);
+    assert_eq!(page(K16::leaf(Pfn::new(high(36, 14)), size(36), Attr::READ, false)), never | 1 << 36 | 0x881);
+    assert_eq!(page(K64::leaf(Pfn::new(high(51, 16)), size(42), Attr::READ, false)), never | 0x8b81);
+    for narrow in [Aarch64::leaf, Aarch64Of::<12, true, false>::leaf] {
+        let refused = Err(Error::WrongSize { size: size(39) });
+        assert_eq!(narrow(Pfn::new(0), size(39), Attr::READ, false), refused);
+    }
+    type Runs = Aarch64Of<12, true, false, true>;
+    for shift in [39, 43] {
+        let leaf = Runs::leaf(Pfn::new(0), size(shift), Attr::READ, false);
+        assert_eq!(
+            leaf.map(|word| word >> 52 & 1).ok(),
+            (shift == 39).then_some(0),
+            "of them there are no runs"
+        );
+    }
     ends_at::<K4>(52 - 12);
     for frame in [Pfn::new(1 << 36), Pfn::new(usize::MAX)] {
         assert_eq!(K64::leaf(frame, size(16), Attr::READ, true), Err(Error::FrameTooLarge { frame }));
@@ -509,6 +614,51 @@ fn hardware_finds_closed_pages_and_marks_not_present() {
     assert_eq!((EntryLo::ABSENT, EntryLo::absent((1 << EntryLo::ABSENT) - 1)), (28, 0x3fff_fffc));
     // 0x2469 is 9 in the ten upper bits, inverted, and 0x069 in the ten lower ones.
     assert_eq!(X86::absent(0x1234 << 1 | 1), 0xffff_ffff_ffff_60d2);
+}
+
+/// A TLB takes an entry without V, whatever else is in it, and an access to it faults.
+#[test]
+fn a_closed_page_of_mips_has_no_v_and_keeps_the_rest() {
+    type Cow = EntryLoCow;
+    let kept = Attr::USER | Attr::DIRTY | Attr::GLOBAL | Attr::COPY_ON_WRITE;
+    let closed = |attr, shift| Cow::leaf(Pfn::new(0x12344), size(shift), attr, true).unwrap();
+    // S is 3 for a page of 4 KiB, and 1 for larger ones, whose digit is 3; D tells dirty ones.
+    assert_eq!((closed(Attr::USER, 12), closed(Attr::DIRTY, 12)), (0xc048_d118, 0xc048_d11c));
+    assert_eq!((closed(kept, 12), closed(kept, 14)), (0xc048_d12d, 0x4048_d1ed));
+    for shift in [12, 14] {
+        let word = closed(kept, shift);
+        assert_eq!((word & 2, Cow::is_leaf(word, true), Cow::attr(word, true)), (0, true, kept));
+        assert_eq!(
+            (Cow::frame(word, size(shift)), Cow::size(word, PageSize::K4)),
+            (Pfn::new(0x12344), size(shift))
+        );
+        // Any right opens it for loads and fetches; all go together.
+        let open = Cow::change(word, Change::set(Attr::READ), true);
+        assert_eq!((open & 6, Cow::attr(open, true)), (2, kept | RX));
+        let closing = Change::clear(RX | Attr::WRITE);
+        assert_eq!((check_change::<Cow>(closing), Cow::change(open, closing, true)), (Ok(()), word));
+        let written = Cow::change(word, Change::set(RW), true);
+        assert_eq!((written & 6, Cow::change(written, closing, true)), (6, word));
+        // The absent half beside a global page that is closed is as that of an open one.
+        assert_eq!((Cow::beside(word, 0), Cow::beside(closed(Attr::USER, shift), 1)), (1, 0));
+    }
+    // Above the last level a leaf has S = 1, closed or not, and a link has not.
+    let above = |attr| Cow::leaf(Pfn::new(0x12000), size(24), attr, false).unwrap();
+    for word in [above(Attr::empty()), above(Attr::READ), above(RW | Attr::DIRTY)] {
+        assert_eq!((word >> 30, Cow::is_leaf(word, false), Cow::is_link(word)), (1, true, false));
+    }
+    let refused = Cow::leaf(Pfn::new(0), PageSize::K4, Attr::READ, false);
+    assert_eq!(refused, Err(Error::WrongSize { size: PageSize::K4 }));
+    let reach = |at: usize| EntryLo::REACH.last(NodeAddr::new(at));
+    assert_eq!(
+        (reach(0x3fff_ffff), reach(0x4000_0000), reach(0x8000_0000)),
+        (Some(0x3fff_ffff), None, Some(usize::MAX))
+    );
+    // Marks have S = 0, and so are no leaves.
+    assert!(!Cow::is_leaf(Cow::absent((1 << Cow::ABSENT) - 1), true));
+    for lost in [Attr::READ, Attr::EXEC, RX] {
+        assert_eq!(check_change::<Cow>(Change::clear(lost)), Err(Error::WrongAttr { attr: lost }));
+    }
 }
 
 /// The last frame that a format has bits for, and the first that it has not.

@@ -166,13 +166,13 @@ fn shared_chains_stay_in_order() {
 }
 
 fn map<'n, T: Table<'n>>(table: &T, batch: &mut Retired<'n>, vpn: usize) -> usize {
-    // SAFETY: the only writer, and the table's own batch; so below.
+    // SAFETY: the only writer, and the table's own batch.
     unsafe { table.map(batch, page(vpn), Pfn::new(vpn), PageSize::K4, RW) }.unwrap();
     table.footprint().nodes
 }
 
 fn unmap<'n, T: Table<'n>>(table: &T, batch: &mut Retired<'n>, vpn: usize) {
-    // SAFETY: as above.
+    // SAFETY: the only writer, and the table's own batch.
     unsafe { table.unmap(batch, page(vpn), Holes::Refuse, None) }.unwrap();
 }
 

@@ -47,17 +47,17 @@ unsafe impl Nodes for Counting<'_> {
 
     unsafe fn at(&self, node: NodeAddr) -> *const <u64 as tlbkit_pagetable::Word>::Cell {
         self.words.set(self.words.get() + 1);
-        // SAFETY: the caller's promise; so below.
+        // SAFETY: the caller's promise.
         unsafe { self.inner.at(node) }
     }
 
     unsafe fn record(&self, node: NodeAddr, words: usize) -> *const Record {
-        // SAFETY: as above.
+        // SAFETY: the caller's promise.
         unsafe { self.inner.record(node, words) }
     }
 }
 
-// SAFETY: as above.
+// SAFETY: everything is the slab's.
 unsafe impl Reclaim for Counting<'_> {
     forward!(free);
     forward!(reclaim);

@@ -21,7 +21,7 @@ enum Op {
     Map {
         place: Place,
         frame: usize,
-        attr: u16,
+        attr: u32,
     },
     Unmap {
         place: Place,
@@ -31,8 +31,8 @@ enum Op {
     Protect {
         place: Place,
         skip: bool,
-        clear: u16,
-        set: u16,
+        clear: u32,
+        set: u32,
     },
     Resize {
         place: Place,
@@ -96,10 +96,10 @@ fn off() -> impl Strategy<Value = usize> {
 
 fn ops() -> impl Strategy<Value = Op> {
     prop_oneof![
-        6 => (places(), 0..1usize << 14, 0..16u16).prop_map(|(place, frame, attr)| Op::Map { place, frame, attr }),
+        6 => (places(), 0..1usize << 14, 0..16u32).prop_map(|(place, frame, attr)| Op::Map { place, frame, attr }),
         4 => (places(), any::<bool>(), any::<bool>())
             .prop_map(|(place, skip, frames)| Op::Unmap { place, skip, frames }),
-        2 => (places(), any::<bool>(), 0..16u16, 0..16u16)
+        2 => (places(), any::<bool>(), 0..16u32, 0..16u32)
             .prop_map(|(place, skip, clear, set)| Op::Protect { place, skip, clear, set }),
         3 => places().prop_map(|place| Op::Resize { place }),
         1 => Just(Op::UnmapAll),
@@ -171,7 +171,7 @@ where
                 let attr = Attr::from_bits_truncate(attr) | F::IMPLIED;
                 let each = size.pages(G::BASE).unwrap();
                 let frame = Pfn::new(frame & !(each - 1));
-                // SAFETY: the only writer, and the table's own batch; so below.
+                // SAFETY: the only writer, and the table's own batch.
                 let result = unsafe { self.table.map(&mut batch, pages, frame, size, attr) };
                 let aligned = pages.first().get() % each == 0 && pages.len() % each == 0;
                 match result {
@@ -208,7 +208,7 @@ where
                 let attrs = |bits| Attr::from_bits_truncate(bits) & F::OPTIONAL & !F::IMPLIED;
                 let change = Change { clear: attrs(clear), set: attrs(set) };
                 let holes = if skip { Holes::Skip } else { Holes::Refuse };
-                // SAFETY: as above.
+                // SAFETY: the only writer, and the table's own batch.
                 let result = unsafe { self.table.protect(&mut batch, pages, holes, change) };
                 if self.check_change(pages, skip, result) {
                     for leaf in self.model.within(pages, G::BASE) {
@@ -219,7 +219,7 @@ where
             }
             Op::Resize { place } => {
                 let (Some(pages), to) = (place.pages::<G>(), place.size::<G>()) else { return };
-                // SAFETY: as above.
+                // SAFETY: the only writer, and the table's own batch.
                 let result = unsafe { self.table.resize(&mut batch, pages, to, &mut |_| ()) };
                 let wanted = self.resized(pages, to);
                 match (result, wanted) {

@@ -103,7 +103,7 @@ fn the_table_grows() {
                 writer.map(page, Pfn::new(vpn), PageSize::K4, Attr::READ).unwrap();
                 let batch = writer.finish();
                 drop(gate.write().unwrap());
-                // SAFETY: as above.
+                // SAFETY: every walk that was under way when the batch was finished is over.
                 unsafe { batch.reclaim() };
             }
         },
@@ -171,7 +171,7 @@ fn pages_change_their_size() {
                 }
                 let batch = writer.finish();
                 drop(gate.write().unwrap());
-                // SAFETY: as above.
+                // SAFETY: every walk that was under way when the batch was finished is over.
                 unsafe { batch.reclaim() };
             };
             change(None);

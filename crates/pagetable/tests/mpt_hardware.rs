@@ -82,17 +82,17 @@ unsafe impl Nodes for Watched<'_> {
             self.accesses.set(self.accesses.get() + 1);
             mmu(&self.inner, self.accesses.get());
         }
-        // SAFETY: the caller's promise; so below.
+        // SAFETY: the caller's promise.
         unsafe { self.inner.at(node) }
     }
 
     unsafe fn record(&self, node: NodeAddr, words: usize) -> *const Record {
-        // SAFETY: as above.
+        // SAFETY: the caller's promise.
         unsafe { self.inner.record(node, words) }
     }
 }
 
-// SAFETY: as above.
+// SAFETY: everything is the slab's.
 unsafe impl Reclaim for Watched<'_> {
     forward!(free);
     forward!(reclaim);

@@ -2,8 +2,8 @@
 #![cfg(all(target_pointer_width = "64", not(tlbkit_loom)))]
 
 use tlbkit_addr::{Attr, PageSize, Pages, Pfn, VirtAddr, Vpn};
-use tlbkit_pagetable::format::{Compact, Compact32, Format, Sv39};
-use tlbkit_pagetable::geometry::{Va32, Va39};
+use tlbkit_pagetable::format::{Compact, Compact32, Format, Sv39, X86};
+use tlbkit_pagetable::geometry::{Va32, Va39, Va48};
 use tlbkit_pagetable::mpt::{Mpt, Mpt4};
 use tlbkit_pagetable::nodes::{Chunk, Slab};
 use tlbkit_pagetable::{Change, Error, Holes, Leaf, Pinned, Radix, Shared, Solo, Table, Writer, destroy};
@@ -247,4 +247,37 @@ fn a_fork_leaves_alone_what_the_child_borrows() {
         unsafe { batch.reclaim() };
     }
     assert_eq!(slab.usage().nodes, out);
+}
+
+/// The word that leads to the last frame, plus a step, is that of frame 0 with another attribute.
+#[test]
+fn a_run_of_shared_frames_ends_with_the_last_frame() {
+    for (size, rights) in [(K4, RW), (K4, Attr::READ), (PageSize::M2, RW)] {
+        let mut memory = vec![Chunk::ZERO; 16];
+        let slab = Storage::new(&mut memory, 0).unwrap();
+        let parent = Mpt::<Va48, X86, _>::new(&slab).unwrap();
+        let child = Mpt::<Va48, X86, _>::new(&slab).unwrap();
+        let mut writer = Writer::new(&parent).unwrap();
+        let count = size.bytes() >> 12;
+        let last = (1 << 40) - count;
+        let carried = rights | Attr::SOFT_2;
+        for (at, (frame, attr)) in
+            [(last - count, rights), (last, rights), (0, carried), (count, carried)].into_iter().enumerate()
+        {
+            let pages = Pages::count(Vpn::new((at + 4) * count), count).unwrap();
+            writer.map(pages, Pfn::new(frame), size, attr).unwrap();
+        }
+        let mut born = Writer::new(&child).unwrap();
+        let mut shared = Vec::new();
+        writer.copy_on_write(&mut born, |run| shared.push((run.first.get(), run.len)), |_| ()).unwrap();
+        assert_eq!(shared, [(last - count, 2 * count), (0, 2 * count)], "{size:?} {rights:?}");
+        for at in 4..8 {
+            let at = at * size.bytes();
+            assert_eq!(look(&child, at).unwrap().frame, look(&parent, at).unwrap().frame);
+        }
+        for batch in [writer.finish(), born.finish(), destroy(child), destroy(parent)] {
+            // SAFETY: no CPU walks the table now.
+            unsafe { batch.reclaim() };
+        }
+    }
 }

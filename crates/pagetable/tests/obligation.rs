@@ -186,7 +186,7 @@ fn a_dropped_quarantine_holds_up_its_own_table_until_the_next_batch_completes() 
     // Its bucket may have a walker yet, whichever writer asks.
     writer.map(Pages::one(Vpn::new(32)), Pfn::new(9), PageSize::K4, Attr::READ).unwrap();
     assert_eq!(mine.footprint().nodes, 2, "an overflow bucket");
-    // SAFETY: as above.
+    // SAFETY: no other CPU walks the tables.
     unsafe { writer.finish().reclaim() };
     assert!(!overflows(&other, 32), "the other table's bucket was free all the time");
     // The next writer takes it up, and when that has completed the bucket is free.

@@ -205,7 +205,7 @@ fn a_slot_is_empty_while_its_replacement_is_made_known() {
     .unwrap();
     assert_eq!((old.frame, known.get(), look()), (Pfn::new(7), 1, Some(Pfn::new(8))));
     assert_eq!((stale.scope, stale.pages), (FlushScope::Barrier, Pages::one(page)));
-    // SAFETY: as above.
+    // SAFETY: no CPU walks the table.
     unsafe { destroy(table).reclaim() };
     assert_eq!(slab.usage().nodes, 0);
 }

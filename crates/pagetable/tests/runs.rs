@@ -153,6 +153,33 @@ fn a_run_that_was_written_anywhere_gives_its_frames_back_dirty() {
     each!(test);
 }
 
+/// So does one of blocks, wherever hardware has noted the store.
+#[test]
+fn a_run_of_blocks_that_was_written_anywhere_gives_its_frames_back_dirty() {
+    let mut memory = vec![Chunk::ZERO; 24];
+    let slab = Slab::<u64, Shared>::new(&mut memory, 0x8020_0000).unwrap();
+    let table: Mpt<'_, Runs<Va48>, Contiguous, _> = Mpt::new(&slab).unwrap();
+    let mut writer = Writer::new(&table).unwrap();
+    let (m32, first) = (PageSize::from_shift(25).unwrap(), 0x1_2000);
+    for (block, status) in [(0, Attr::DIRTY), (7, Attr::DIRTY), (15, Attr::DIRTY), (3, Attr::ACCESSED)] {
+        writer.map(pages(first, 0x6000), Pfn::new(0x4000), m32, RW).unwrap();
+        // SAFETY: no CPU reclaims meanwhile.
+        let pinned = unsafe { Pinned::by(&slab) };
+        let attr = |page| table.lookup(pinned, VirtAddr::new(page << 12)).unwrap().attr;
+        note::<Runs<Va48>, Contiguous, _>(&slab, table.root(), first + 0x2000 + (block << 9), status);
+        assert_eq!((attr(first), attr(first + 0x2000)), (RW, RW | status));
+        let mut taken = Taken(Vec::new());
+        assert_eq!(writer.unmap(pages(first, 0x6000), Holes::Skip, Some(&mut taken)), Ok(0x6000));
+        let run = |first, dirty| (Pfn::new(first), m32, dirty);
+        assert_eq!(taken.0, [run(0x4000, false), run(0x6000, status == Attr::DIRTY), run(0x8000, false)]);
+    }
+    // SAFETY: no CPU walks the table.
+    unsafe {
+        writer.finish().reclaim();
+        destroy(table).reclaim();
+    }
+}
+
 #[test]
 fn a_run_is_cut_nowhere() {
     fn test<G: Radix, F: Format<Word = u64>>() {
@@ -185,7 +212,7 @@ fn a_run_is_replaced_as_a_whole_and_returned_with_its_status() {
                 // A flush that unwinds puts the old page back, with its status.
                 note::<G, F, _>(slab, root, FIRST + 5, Attr::ACCESSED);
                 let unwound = catch_unwind(AssertUnwindSafe(|| {
-                    // SAFETY: as above.
+                    // SAFETY: nothing runs on these pages.
                     unsafe { writer.replace_breaking(AT, Pfn::new(0x400), RW, &mut |_| panic!("the flush")) }
                 }));
                 assert!(unwound.is_err());
@@ -195,6 +222,48 @@ fn a_run_is_replaced_as_a_whole_and_returned_with_its_status() {
         });
     }
     each!(test);
+}
+
+/// Each block of a run has its own address, in the new page as in the old one that an unwinding flush puts back.
+#[test]
+fn a_run_of_blocks_is_replaced_block_by_block() {
+    let mut memory = vec![Chunk::ZERO; 24];
+    let slab = Slab::<u64, Shared>::new(&mut memory, 0x8020_0000).unwrap();
+    let table: Mpt<'_, Runs<Va48>, Contiguous, _> = Mpt::new(&slab).unwrap();
+    let mut writer = Writer::new(&table).unwrap();
+    let (m32, first) = (PageSize::from_shift(25).unwrap(), 0x1_2000);
+    writer.map(pages(first, 0x2000), Pfn::new(0x4000), m32, RW).unwrap();
+    let frames = |frame: usize| {
+        for block in 0..16 {
+            let (mut node, page) = (table.root(), first + (block << 9));
+            for shift in [27, 18] {
+                // SAFETY: the node is in the table, and the index within it.
+                node = Contiguous::node(unsafe {
+                    (*slab.at(node).add(page >> shift & 511)).load(Ordering::Relaxed)
+                });
+            }
+            // SAFETY: as above.
+            let word = unsafe { (*slab.at(node).add(page >> 9 & 511)).load(Ordering::Relaxed) };
+            assert_eq!(word >> 12 & ((1 << 36) - 1), (frame + (block << 9)) as u64, "block {block}");
+        }
+    };
+    frames(0x4000);
+    let at = VirtAddr::new((first + 0x1234) << 12);
+    // SAFETY: nothing runs on these pages, here and below.
+    let old = unsafe { writer.replace_breaking(at, Pfn::new(0x8000), RW, &mut |_| ()) }.unwrap();
+    assert_eq!((old.frame, old.size), (Pfn::new(0x4000), m32));
+    frames(0x8000);
+    let unwound = catch_unwind(AssertUnwindSafe(|| {
+        // SAFETY: as above.
+        unsafe { writer.replace_breaking(at, Pfn::new(0x4000), RW, &mut |_| panic!("the flush")) }
+    }));
+    assert!(unwound.is_err());
+    frames(0x8000);
+    // SAFETY: no CPU walks the table.
+    unsafe {
+        writer.finish().reclaim();
+        destroy(table).reclaim();
+    }
 }
 
 /// A store to one page of a run is one to all, as far as software can tell; and so it is when they become one.

@@ -1,5 +1,6 @@
-//! TLB refill handlers for MIPS32, as data: the words that a kernel copies to its exception vector, assembled from the
-//! table's type and geometry, the cache in front of it, and what the CPU has.
+//! TLB refill handlers for MIPS32, as data: the words that a kernel copies to its exception vector. They are assembled from the
+//! table's type and geometry, the software TLB in front of it, and the features of the CPU. A kernel whose TLB is loaded by
+//! software uses them; a refill takes 12 instructions with a software TLB, and 9 and more without ([below](#instructions)).
 //!
 //! ```
 //! use core::sync::atomic::{AtomicU32, Ordering};
@@ -13,7 +14,7 @@
 //! use tlbkit_refill::handler::{Form, Front, Handler, Mpt, Place, Root, Spec, Walk, Write};
 //! use tlbkit_refill::interp::{Access, Machine, Window, Windows};
 //!
-//! // At compile time: the handler of a two-level table, for a 24Kf. It fits, or this does not compile.
+//! // The handler of a two-level table for a 24Kf, assembled at compile time: if it does not fit, this does not compile.
 //! const WALK: Walk = match Mpt::of::<Va32>() {
 //!     Ok(mpt) => Walk::Mpt(mpt),
 //!     Err(_) => panic!("two levels of at most ten bits"),
@@ -48,22 +49,22 @@
 //! machine.cp0.context = u64::from(SPEC.context());
 //! machine.cp0.error_epc = SPEC.walk.root(table.table().root().get()) as i32 as u64;
 //!
-//! // A miss, fifteen instructions, and the access succeeds.
+//! // A miss: after fifteen instructions the access succeeds.
 //! assert_eq!(machine.settle(at.get() as u64, Access::Load), Ok(0x7abc));
 //! assert_eq!((machine.counts.instructions, machine.counts.loads), (15, 3));
 //! # table.destroy();
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! A handler is put together from parts that know nothing of each other ([`Spec`](handler::Spec)): what stands in front
-//! of the table ([`Front`](handler::Front)), the table ([`Walk`](handler::Walk)), what is done beside
-//! ([`Form`](handler::Form)), and how the entry is written ([`Write`](handler::Write)). `docs/embedding.md` shows how
-//! to put it into a kernel.
+//! A handler consists of independent parts ([`Spec`](handler::Spec)): the software TLB in front of the table
+//! ([`Front`](handler::Front)), the walk of the table ([`Walk`](handler::Walk)), additional work such as larger pages and
+//! reporting ([`Form`](handler::Form)), and the write of the TLB entry ([`Write`](handler::Write)). `docs/embedding.md` shows how
+//! a kernel uses it.
 //!
 //! # Instructions
 //!
-//! On release 2 with `tlbwr`, `eret` included, along the way that most misses take (`tests/counts.rs` asserts them, and
-//! `tests/listings` has every handler, disassembled):
+//! The numbers of instructions on release 2 with `tlbwr`, including `eret`, on the path that most misses take (`tests/counts.rs`
+//! asserts them, and `tests/listings` has a listing of every handler):
 //!
 //! | table | root in memory | root in a register, or near | larger pages, a page of 4 KiB | reporting, `tlbwi` |
 //! |-|-|-|-|-|
@@ -78,32 +79,32 @@
 //! | for each in an adaptive table, or of 2 or 4 slots | +10 | +10 | +10 | +10 |
 //! | [`Stlb`](handler::Stlb) in front of any, hit | 12 | 12 | 14 | |
 //!
-//! `tlbwi` in place of `tlbwr` takes two more. Near is where one load reaches from register 0: from 0xffff_8000 on
-//! ([`Block`]).
+//! `tlbwi` instead of `tlbwr` takes two more. "Near" is the address range that one load reaches from register 0: from
+//! 0xffff_8000 on ([`Block`]).
 //!
-//! # What a handler may rely on, and the kernel
+//! # The contract between handler and kernel
 //!
-//! * It changes k0 and k1, the EntryLos, PageMask and Index, nothing else. With Form::SIZED and no cache in front it
-//!   expects PageMask to be 0 and leaves it so; with a cache it leaves what it wrote last. A kernel that writes TLB entries
-//!   sets PageMask before, and clears it after.
-//! * Context holds [`Spec::context`](handler::Spec::context), on each CPU its own.
-//! * All nodes, the [`Block`] and the [`Log`] are in kseg0; the pages of a linear table too, which it reaches in kseg2. A
-//!   block at the end of kseg3 is there too, and is seen there through a TLB entry that is wired: one entry less for
-//!   everything else.
-//! * A miss that the table does not resolve ends at the general vector, with Cause, EPC, BadVAddr, Context and EntryHi as
-//!   the hardware set them for the access. Either the handler branches there, or it writes a pair whose half is
-//!   invalid, and the access, tried again, raises TLB Invalid. The kernel need not tell the two apart; but once it has mapped
-//!   the page it flushes, as the table's [`Flush`](tlbkit_addr::Flush) asks (`FlushScope::Local`).
-//! * A handler of the plain form is for tables of pages of 4 KiB and no others. One for larger pages wants pairs flushed, as
+//! * The handler changes k0, k1, the EntryLos, PageMask and Index, and nothing else. With `Form::SIZED` and no software TLB in
+//!   front it expects PageMask to be 0 and leaves it so; with a software TLB, PageMask keeps the value that the handler wrote last.
+//!   A kernel that writes TLB entries sets PageMask before, and clears it after.
+//! * Context holds [`Spec::context`](handler::Spec::context), on each CPU its own value.
+//! * All nodes, the [`Block`] and the [`Log`] are in kseg0, and so are the pages of a linear table, which the handler accesses
+//!   through kseg2. A block near register 0 is in kseg0, too, and is also mapped at the end of kseg3, by a wired TLB entry: one
+//!   entry less for everything else.
+//! * A miss that the table does not resolve ends at the general vector, with Cause, EPC, BadVAddr, Context and EntryHi as the
+//!   hardware set them for the access. Either the handler branches there, or it writes a pair with an invalid half, and the
+//!   repeated access raises TLB Invalid. The kernel need not distinguish the two. When it has mapped the page, it executes the
+//!   table's [`Flush`](tlbkit_addr::Flush) (`FlushScope::Local`).
+//! * A handler of the plain form is only for tables of 4 KiB pages. With a handler for larger pages the kernel flushes pairs, as
 //!   the tables' flushes name them ([`Format::PAIRED`](tlbkit_pagetable::format::Format::PAIRED)).
 //!
 //! # Not supported
 //!
-//! * Two misses go to the general vector although the table maps the page: one that a writer on another CPU has led astray
-//!   while it changed a growing table's chains, and one whose log is full. The kernel drains the log and returns, and the
-//!   access is tried again.
-//! * What a nested miss of a linear table replaces is not reported.
-//! * Move to front in a hashed table's chain: a handler only reads.
+//! * Two kinds of misses go to the general vector although the table maps the page: a miss during which a writer on another CPU
+//!   changed the chains of a growing table, and a miss that finds the log full. The kernel drains the log and returns, and the
+//!   access is repeated.
+//! * The entry that a nested miss of a linear table replaces is not reported.
+//! * Move to front in the chain of a hashed table: a handler only reads.
 #![no_std]
 #![cfg_attr(not(test), warn(unused_crate_dependencies))]
 #![cfg_attr(not(test), warn(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::unreachable))]

@@ -1,5 +1,5 @@
-//! A table that another CPU changes word by word: whatever of a pair has been stored, the handler loads an entry that is right for the
-//! page that missed and takes in no other, or passes the miss on.
+//! A table that another CPU changes word by word: whatever of a pair has been stored, the handler loads an entry that is right for
+//! the page that missed and takes in no other, or passes the miss on.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 

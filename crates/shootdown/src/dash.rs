@@ -554,11 +554,11 @@ impl<T: Tables, M, const PENDING: usize, const SHARES: usize> Dash<T, M, PENDING
     ///
     /// [`DashError::NotMapped`].
     pub fn is_dirty(&self, space: Asid, at: Vpn) -> Result<bool, DashError> {
-        Ok(self.everybodys(space, at)?.contains(Attr::DIRTY))
+        Ok(self.attr_of_all(space, at)?.contains(Attr::DIRTY))
     }
 
-    /// What the entries of a page allow and say in all spaces that share it.
-    fn everybodys(&self, space: Asid, at: Vpn) -> Result<Attr, DashError> {
+    /// Returns the union of the attributes that a page has in all spaces that share it.
+    fn attr_of_all(&self, space: Asid, at: Vpn) -> Result<Attr, DashError> {
         let entries = self.spaces(space, at).filter_map(|of| self.tables.entry(of, at));
         entries.map(|entry| entry.attr).reduce(Attr::union).ok_or(DashError::NotMapped)
     }
@@ -570,7 +570,7 @@ impl<T: Tables, M, const PENDING: usize, const SHARES: usize> Dash<T, M, PENDING
     /// [`DashError::NotMapped`]; [`DashError::Writable`]; [`DashError::BeingUnmapped`] while a TLB may still have it
     /// writable.
     pub fn clear_dirty(&mut self, space: Asid, at: Vpn) -> Result<(), DashError> {
-        if self.everybodys(space, at)?.contains(Attr::WRITE) {
+        if self.attr_of_all(space, at)?.contains(Attr::WRITE) {
             return Err(DashError::Writable);
         }
         if let Some(pending) = self.pending(space, at) {

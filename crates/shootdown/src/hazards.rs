@@ -121,7 +121,7 @@ fn lines_are_in_the_printed_order_or_missing() {
 /// No CPU is asked, so no CPU takes the operation over, even if nothing is left to do: the payload is never handed
 /// back.
 #[test]
-fn an_operation_without_repliers_is_nobodys() {
+fn no_replier_completes_an_operation_without_repliers() {
     let plan = plan(Algorithm::PteFirstAsync, Repair::ZERO_REPLIERS | Repair::EXCLUSION);
     let mut operation = Operation::<(), 1>::new(plan, 0, None).ok().unwrap();
     let none = Seen::Targets { members: CpuSet::empty(), running: CpuSet::empty() };

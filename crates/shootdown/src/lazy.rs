@@ -8,13 +8,13 @@
 //!   stale     must flush before it uses them again
 //! ```
 //!
-//! A requester interrupts the members that run the space. The others it marks stale, *and then* looks whether they
-//! run it by now. A CPU that switches to the space sets its running bit, *and then* looks at its stale mark. One of the
-//! two sees the other, and the one that does flushes. No CPU waits for a CPU that does not run the space, and a mark
-//! takes no room in its queue.
+//! A requester interrupts the members that run the address space. It marks each other member as stale, *and then* reads again
+//! whether that member runs the space. A CPU that switches to the space sets its running bit, *and then* reads its stale mark.
+//! So at least one of the two sees the other: the requester sends a request, or the CPU flushes by itself. No CPU waits for a CPU
+//! that does not run the space, and a stale mark takes no room in a queue.
 //!
-//! An idle CPU is one that has switched out. Where hardware loads the TLB, and page-table nodes are freed, switch
-//! it to a root of its own: it must not walk this one.
+//! An idle CPU is one that has switched out. Where hardware loads the TLB and page-table nodes are freed, an idle CPU must not
+//! walk the table of the space that it has left: switch it to a root of its own.
 
 use tlbkit_addr::CpuSet;
 
@@ -59,7 +59,7 @@ pub enum SwitchAction {
     TakeStale,
     /// Flush the address space.
     FlushSpace,
-    /// Use the space no more, and wait for status writes under way.
+    /// Stop using the space, and wait for status writes under way.
     Drain,
     /// Say that this CPU no longer runs the space.
     ClearRunning,
@@ -69,9 +69,9 @@ pub enum SwitchAction {
     Serve,
     /// Flush everything.
     FlushAll,
-    /// Be a member no longer.
+    /// Stop being a member.
     Part,
-    /// That was all.
+    /// All steps are done.
     Finished,
 }
 

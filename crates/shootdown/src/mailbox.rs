@@ -5,15 +5,14 @@ use crate::{Misuse, Queue, Request, Work};
 
 /// A [`Queue`] that other CPUs post to: a lock around it, and a flag beside it.
 ///
-/// Posting takes the lock, which is held for a few stores; looking whether there is anything is one load. Flag, lock
-/// and first request are on one cache line where `W` and `SLOTS` are 1: no other line moves from the requester to the
-/// replier.
+/// A post holds the lock for a few stores; a check for requests is one load. If `W` and `SLOTS` are 1, the flag, the lock and the
+/// first request share one cache line: no other line moves from the requester to the replier.
 ///
-/// Either the replier's last look sees the post, or a requester that posts and then reads sees what the replier wrote
-/// before that look: both sides have a full fence in between
+/// Either the replier's last look at the flag sees the post, or a requester that posts and then reads sees the stores of the
+/// replier before that look: both sides have a full fence in between
 /// ([`Repair::ENQUEUE_BEFORE_FLAG`](crate::Repair::ENQUEUE_BEFORE_FLAG)).
 ///
-/// Call it with interrupts disabled, or with a handler that does not touch this CPU's mailbox.
+/// Call its methods with interrupts disabled, or make sure that no interrupt handler touches this CPU's mailbox.
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub struct Mailbox<const N: usize, const W: usize = 1, const SLOTS: usize = 1> {
@@ -58,7 +57,7 @@ impl<const N: usize, const W: usize, const SLOTS: usize> Mailbox<N, W, SLOTS> {
         result
     }
 
-    /// Posts a request, and tells whether the CPU will reply: not if it is offline.
+    /// Posts a request. Returns whether the CPU will reply: an offline CPU does not.
     ///
     /// # Errors
     ///

@@ -2,8 +2,8 @@
 //!
 //! ```text
 //!   requests   [ op, what | op, what | ... ]    up to N, in order of arrival
-//!   overflow   one more than N: everything is flushed instead of each, and
-//!   owed       one bit per operation that still waits for its acknowledgement
+//!   overflow   more than N requests become one flush of everything, and
+//!   owed       has one bit per operation that still waits for its acknowledgement
 //! ```
 //!
 //! Overflow loses precision, never a request. The bits cannot overflow: there is one for each operation in flight.
@@ -114,7 +114,7 @@ pub struct Request {
 }
 
 impl Request {
-    /// What is where no request is.
+    /// The value of an unused place.
     const NONE: Self =
         Self { op: OpId { cpu: 0, slot: 0, generation: 0 }, what: Target::Nothing, duty: Duty::Flush };
 }
@@ -169,12 +169,12 @@ pub enum Work<const W: usize = 1, const SLOTS: usize = 1> {
 
 /// The requests for one CPU: up to `N`, from up to `SLOTS` operations of each CPU of a `CpuSet<W>`.
 ///
-/// Plain data; [`Mailbox`](crate::Mailbox) puts a lock around it, and wants the first request close to what tells
-/// that there is one.
+/// Plain data: [`Mailbox`](crate::Mailbox) puts a lock around it, and needs the first request on the cache line of the flag that
+/// a request is there.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 #[repr(C)]
 pub struct Queue<const N: usize, const W: usize = 1, const SLOTS: usize = 1> {
-    /// Of 32 bits, so that the first request is on the line of what tells that there is one.
+    /// 32 bits, so that the first request is on the cache line of the mailbox's flag.
     len: u32,
     closed: bool,
     owed: OpSet<W, SLOTS>,
@@ -200,9 +200,9 @@ impl<const N: usize, const W: usize, const SLOTS: usize> Queue<N, W, SLOTS> {
         Self { len: 0, closed: false, owed: OpSet::empty(), requests: [Request::NONE; N] }
     }
 
-    /// Adds a request, and tells whether the CPU will reply: not if it is offline, where nothing is to be flushed.
+    /// Adds a request. Returns whether the CPU will reply: an offline CPU has nothing to flush, and does not.
     ///
-    /// The `N+1`-th request degrades them all to flushing everything.
+    /// If `N` requests are waiting already, all of them and this one become one flush of everything.
     ///
     /// # Errors
     ///
@@ -241,7 +241,7 @@ impl<const N: usize, const W: usize, const SLOTS: usize> Queue<N, W, SLOTS> {
 
     /// Takes the next piece of work: the oldest request, or after an overflow everything at once.
     ///
-    /// Costs a move of the `N-1` requests behind it.
+    /// Costs a move of the requests behind it, of which there are at most `N-1`.
     pub fn take(&mut self) -> Option<Work<W, SLOTS>> {
         if !self.owed.is_empty() {
             return Some(Work::Everything(core::mem::replace(&mut self.owed, OpSet::empty())));

@@ -95,7 +95,7 @@ pub fn classify(old: Option<Entry>, new: Option<Entry>, context: Context) -> Tol
             return Tolerance::Safe;
         }
         // Two memory types of one frame are harmful whatever is promised.
-        if lost.union(gained).intersects(Attr::MEMORY) {
+        if lost.union(gained).intersects(Attr::MEMORY.union(Attr::VARIETY)) {
             return Tolerance::Intolerable;
         }
     }

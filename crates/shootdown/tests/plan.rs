@@ -159,7 +159,7 @@ fn a_cache_that_needs_the_entry_to_write_back_wants_it_unchanged() {
 
 /// 2.1.3: whatever stands in the way then, it is no status bit.
 #[test]
-fn emulated_status_bits_are_in_nobodys_way() {
+fn emulated_status_bits_are_no_obstacle() {
     use Unsuitable::{NewRightsWriteBack, RewritesSetBits, StatusNeverDrains, StatusOverwrites};
     for (name, hardware) in Hardware::TABLE {
         let hardware = Hardware { drains: false, ..hardware };

@@ -7,7 +7,7 @@ use tlbkit_addr::{Attr, FlushScope, Pfn};
 use tlbkit_shootdown::tolerance::{Advice, Context, Entry, Tolerance, classify};
 
 fn entry() -> impl Strategy<Value = Option<Entry>> {
-    let some = (0..3usize, 0..512u16)
+    let some = (0..3usize, 0..512u32)
         .prop_map(|(frame, bits)| Entry { frame: Pfn::new(frame), attr: Attr::from_bits_truncate(bits) });
     proptest::option::of(some)
 }
@@ -37,7 +37,7 @@ proptest! {
 
     /// 5.3.5: reprotection for copy-on-write is flushed, whatever else is true.
     #[test]
-    fn copy_on_write_is_never_tolerated(frame in 0..9usize, bits in 0..512u16) {
+    fn copy_on_write_is_never_tolerated(frame in 0..9usize, bits in 0..512u32) {
         let attr = Attr::from_bits_truncate(bits) | Attr::WRITE;
         let old = Entry { frame: Pfn::new(frame), attr };
         let new = Entry { attr: attr.difference(Attr::WRITE), ..old };
@@ -57,7 +57,7 @@ proptest! {
     /// One rule: what a page table asks every CPU to flush is safe for no protocol, unless it is a referenced bit, or a dirty bit
     /// of a page that is not writable; and everything else is.
     #[test]
-    fn safe_is_what_page_tables_do_not_flush_everywhere(old in 1..1024u16, new in 0..1024u16) {
+    fn safe_is_what_page_tables_do_not_flush_everywhere(old in 1..1024u32, new in 0..1024u32) {
         let [old, new] = [old, new].map(Attr::from_bits_truncate);
         prop_assume!(old.intersects(Attr::RIGHTS) && old.contains(Attr::WRITE));
         let [before, after] = [old, new].map(|attr| Some(Entry { frame: Pfn::new(1), attr }));

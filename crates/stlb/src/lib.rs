@@ -2,9 +2,9 @@
 //! *Software Management Techniques for Translation Lookaside Buffers* (MIT, 1995), and of Bala, Kaashoek and Weihl,
 //! OSDI 1994.
 //!
-//! A kernel that refills the TLB by software looks here first: a hit saves the walk of its page table, and, if the page
-//! table is mapped memory itself, the nested TLB misses. A hit costs two loads and a branch, an entry 16 bytes. The
-//! cache works with any page table and caches entries of any type ([`EntryLayout`]).
+//! The refill handler of a kernel looks in this cache first: a hit saves the walk of the page table, and, if the page table is in
+//! mapped memory, also the nested TLB misses. A hit costs two loads and a branch; an entry takes 16 bytes. The cache works with
+//! any page table and caches entries of any type ([`EntryLayout`]).
 //!
 //! ```
 //! use tlbkit_addr::{Asid, VirtAddr, Vpn};
@@ -26,49 +26,48 @@
 //! stlb.fill(at, process, walk(at));
 //! assert_eq!(stlb.lookup(at, process), Some(0x40_2001));
 //!
-//! // The table changes: page table first, then the hardware TLB, then this.
+//! // A page changes: update the page table first, then flush the hardware TLB, then this cache.
 //! stlb.invalidate_page(process, Vpn::new(0x402));
 //! assert_eq!(stlb.lookup(at, process), None);
 //! ```
 //!
-//! | type | is | hit |
+//! | type | description | a hit costs |
 //! |-|-|-|
-//! | [`Direct`] | direct-mapped, of one CPU | two loads, one branch |
-//! | [`Assoc`] | 2-way, 4-way, ... | one more load and branch for each further way |
-//! | [`Victim`] | direct-mapped, and a few slots for what conflicts push out | as `Direct`, or a search |
-//! | [`Shared`] | of several CPUs, direct-mapped or with ways | validated: two more loads, one more branch |
+//! | [`Direct`] | a direct-mapped cache for one CPU | two loads, one branch |
+//! | [`Assoc`] | a 2-way, 4-way, ... cache for one CPU | one more load and branch for each further way |
+//! | [`Victim`] | direct-mapped, with a few slots for entries that conflicts evict | as `Direct`, or a search |
+//! | [`Shared`] | shared by several CPUs, direct-mapped or with ways | two more loads and one more branch, for validation |
 //! | [`Ptlb`] | entries to load when a process receives a message | - |
 //! | [`Integrated`] | any of the per-CPU caches and a PTLB in one table | as the cache |
 //!
-//! All are invalidated the same way ([`Invalidate`] says by which rule), and [`Asids`] numbers address spaces so that a
-//! reused number resurrects nothing.
+//! All are invalidated in the same way ([`Invalidate`] has the rule). [`Asids`] assigns numbers to address spaces, so that a
+//! number that is used again does not bring old entries back.
 //!
 //! # Measured
 //!
-//! On the host, ASID-tagged hits of [`Page64`] (`cargo bench -p tlbkit-benches --bench stlb`; ratios of rounds that
-//! alternate, on a busy machine; the walk is `x86_64`'s `OffsetPageTable` with the same 8192 pages):
+//! ASID-tagged hits of [`Page64`] on a host, as ratios to the time of a walk (`cargo bench -p tlbkit-benches --bench stlb`, in
+//! alternating rounds on a busy machine; the walk is `x86_64`'s `OffsetPageTable` with the same 8192 pages):
 //!
-//! | | of the walk, dense pages | of the walk, sparse pages | instructions, loads, branches |
+//! | | dense pages | sparse pages | instructions, loads, branches |
 //! |-|-|-|-|
 //! | [`Direct`] | 0.16 | 0.05 | 10, 2, 1 |
 //! | 2-way, found in the first | 0.20 | 0.07 | 10, 2, 1 |
 //! | 4-way | 0.37 | 0.10 | |
 //! | [`Shared`] | 0.28 | 0.09 | 20, 8, 2 |
 //!
-//! In a chain of hits each of which needs the one before, one takes as long as 1.6 loads from the first-level cache.
-//! Instructions are counted by callgrind (`benches/src/bin/stlb_hit.rs`), in a loop whose own are subtracted.
+//! In a chain of dependent hits, one hit takes as long as 1.6 loads from the first-level cache. Callgrind counts the instructions
+//! (`benches/src/bin/stlb_hit.rs`), in a loop whose own instructions are subtracted.
 //!
-//! What the caches do for Mach's kernel misses, `tlblab mach` says: with the thesis's machine and costs the PTLB removes
-//! 62 to 65 % of them (2 to 10 servers), the STLB 27 to 33 % (2 to 7 servers), and at eight servers, where the
-//! direct-mapped STLB of 4096 entries begins to conflict (99 % of lookups hit, then 85 %), a victim cache of eight
-//! entries or [`folded`] take the conflicts away (99 %).
+//! `tlblab mach` prints the effect on Mach's kernel misses. With the thesis's machine and costs, the PTLB removes 62 to 65 % of
+//! them (2 to 10 servers), and the STLB 27 to 33 % (2 to 7 servers). At eight servers the direct-mapped STLB of 4096 entries begins
+//! to conflict: 85 % of lookups hit, instead of 99 %. A victim cache of eight entries, or [`folded`], removes the conflicts (99 %).
 //!
 //! # Not supported
 //!
-//! * One entry for all of a superpage: it is cached unit by unit, so that a hit needs one probe ([`EntryLayout`]).
-//! * One entry for a page that is global: it is cached for each address space that uses it, since the hardware
-//!   presents the current ASID with every miss. [`Invalidate::invalidate_global`] forgets all of them.
-//! * A victim cache, or a prefetch TLB, in the shared form.
+//! * One entry for a whole superpage: it is cached unit by unit, so that a hit needs one probe ([`EntryLayout`]).
+//! * One entry for a global page: it is cached for each address space that uses it, because the hardware presents the
+//!   current ASID with every miss. [`Invalidate::invalidate_global`] removes all of these entries.
+//! * A victim cache or a prefetch TLB that several CPUs share.
 #![no_std]
 #![cfg_attr(not(test), warn(unused_crate_dependencies))]
 #![cfg_attr(not(test), warn(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::unreachable))]

@@ -148,7 +148,7 @@ proptest! {
 }
 
 #[test]
-fn pages_beyond_the_address_space_are_nobodys() {
+fn pages_beyond_the_address_space_belong_to_no_entry() {
     let mut memory = [const { CacheMemory::<4096>::new() }; 2];
     let [one, two] = &mut memory;
     let beyond = Vpn::new((usize::MAX >> PageSize::K4.shift()) + 1);

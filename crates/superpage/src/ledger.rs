@@ -1,9 +1,9 @@
-//! The bookkeeping that the counting policies share: what is resident, what is mapped how, and the prefetch charges
-//! (section 6.1, Appendix A) of every touched segment.
+//! The bookkeeping that the counting policies share, for every touched segment: the resident entries, the sizes of the mappings,
+//! and the prefetch charges (section 6.1, Appendix A).
 //!
 //! ```text
 //!   segment, the largest size:   a tree of deferred counts over its blocks (deferred.rs)
-//!   block, 16 units:             nineteen counters (block.rs)
+//!   block, 16 units:             21 counters of 16 bits (block.rs)
 //! ```
 //!
 //! Most misses touch one block and take the fast path ([`fast`]).

@@ -1,9 +1,10 @@
-//! Superpages: policies that decide when to bring pages together so that one TLB entry maps them all.
+//! Superpages: policies that decide when to combine pages into a superpage, which one TLB entry maps.
 //!
-//! A kernel that refills its TLB by software, or samples its misses, tells a [`Policy`] of every TLB miss and what the
-//! TLB evicted for it. The policy answers with at most one [`Action`]: promote this aligned range. The kernel copies
-//! the pages together and says so, or refuses for want of contiguous memory. Policies do no I/O and have no heap:
-//! memory for their counters is handed over, and used by segment (the largest page size, 8 MB) as segments are touched.
+//! A kernel that refills its TLB by software, or samples its misses, reports every TLB miss to a [`Policy`], with the entry that
+//! the TLB evicted. The policy answers with at most one [`Action`]: promote this aligned range. The kernel copies the pages into
+//! contiguous memory and reports that, or refuses because there is none. A miss costs [`ApproxOnline`] about a hundred
+//! instructions (`cargo xtask bookkeeping`). Policies do no I/O and have no heap: the caller provides memory for their counters,
+//! which is used by segment (the largest page size, 8 MB) as segments are touched.
 //!
 //! ```
 //! use tlbkit_addr::Vpn;
@@ -18,7 +19,7 @@
 //! let memory = PolicyMemory { directory: &mut directory, bits: &mut bits, counters: &mut counters };
 //! let mut policy = ApproxOnline::new(&setup, memory)?;
 //!
-//! // Pages 6 and 7 push each other out of a TLB that has one entry to spare.
+//! // Pages 6 and 7 evict each other from a TLB that has one entry for both.
 //! let (mut page, mut evicted) = (Vpn::new(6), Vpn::new(7));
 //! let range = loop {
 //!     let miss = Miss { tlb: Tlb::Data, page, evicted: Some(evicted), now: 0 };
@@ -27,11 +28,11 @@
 //!     }
 //!     (page, evicted) = (evicted, page);
 //! };
-//! // After 100 misses that {6, 7} would have prevented (0.125 R for 8 KB) it is worth its copy.
+//! // After 100 misses that the superpage {6, 7} would have prevented (0.125 R for 8 KB), its copy is worth the cost.
 //! assert_eq!((range.first, range.size.bytes()), (Vpn::new(6), 8192));
 //! policy.promoted(range);
 //!
-//! // Copy-on-write of page 7: the kernel maps the two pages apart again.
+//! // Copy-on-write of page 7: the kernel maps the two pages separately again.
 //! assert_eq!(policy.demote(Vpn::new(7)), Some(range));
 //! # Ok::<(), tlbkit_superpage::CostError>(())
 //! ```
@@ -40,34 +41,36 @@
 //! |-|-|-|
 //! | [`ApproxOnline`] | when the misses that a superpage would have prevented by prefetch reach a share of its cost | Romer et al. 1995, 7.3 |
 //! | [`Online`] | the same by prefetch or by capacity, from the LRU stack | 7.2 |
-//! | [`Asap`], [`Asap464`] | what is fully populated; 64 KB that is half populated | 7.4 |
-//! | [`Reservation`] | without copying, what a reservation has filled | Talluri and Hill 1994, Navarro et al. 2002, FreeBSD |
+//! | [`Asap`], [`Asap464`] | a superpage whose pages are all populated; 64 KB of which half are populated | 7.4 |
+//! | [`Reservation`] | a reservation that is full, without copying | Talluri and Hill 1994, Navarro et al. 2002, FreeBSD |
 //! | [`Background`] | at most one well-used region a period; demotes the least used | Linux khugepaged and its shrinker, Ingens 2016 |
-//! | [`Thrift`] | like APPROX-ONLINE, but without copying where a reservation stands, and there at once what is full | this project |
+//! | [`Thrift`] | like APPROX-ONLINE, but within a reservation without copying, and at once when the reservation is full | this project |
 //!
 //! # Readings
 //!
-//! Where the paper is silent or contradicts itself:
+//! The choices of this crate where the paper is silent or contradicts itself:
 //!
-//! - On a miss to `p`: charges go by what was resident before, the page about to be evicted included; then refill and
-//!   evict; then promote. Candidates are strictly larger than what maps `p`; of several the smallest is promoted.
-//! - APPROX-ONLINE promotes when a count reaches its threshold, and lowers larger superpages by the threshold; ONLINE
-//!   when it exceeds it, and lowers by the count. A promoted superpage and its parts start again at zero.
-//! - A promotion makes the entries of the parts one, at the most recently used place, in every TLB that had any. An
-//!   LRU stack that has them, but not resident, gets it as the most recent of what is not resident.
+//! - On a miss to `p`, the entries that were resident before the miss determine the charges, including the entry that is about
+//!   to be evicted; then the TLB refills and evicts; then the policy promotes. Candidates are strictly larger than the mapping of
+//!   `p`; the smallest candidate is promoted.
+//! - APPROX-ONLINE promotes when a count reaches its threshold, and lowers the counts of larger superpages by the threshold.
+//!   ONLINE promotes when a count exceeds its threshold, and lowers the others by that count. The counts of a promoted superpage
+//!   and its parts start at zero again.
+//! - A promotion replaces the entries of the parts by one entry, at the most recently used place, in every TLB that had any. If an
+//!   LRU stack has the parts only among its entries that are not resident, the superpage becomes the most recent of those.
 //! - Each TLB has its own resident set. The charges of both TLBs go to one count for each superpage.
-//! - `tlbcount` is kept as the set it is a function of: one bit a unit for each TLB. [`ApproxOnline::tlbcount`] computes
-//!   the number, -1 included, for any radix; the tests hold it against Appendix A's increments and decrements.
-//! - A capacity charge needs two entries at the least (with a TLB that is not full, `depth - T + 1` can be less).
-//! - ONLINE's promotion by capacity of something that has no resident part brings no entry into the TLB.
-//! - After a refusal for want of memory, that size and larger ones wait for the refused superpage's threshold in misses,
-//!   then twice that, and so on, until one is granted. Counts stay at their threshold meanwhile. A refusal because the
-//!   range cannot be one mapping concerns that range alone, whose charges begin anew.
+//! - `tlbcount` is stored as the resident set from which it follows: one bit for each unit and TLB. [`ApproxOnline::tlbcount`]
+//!   computes the number, including -1, for any radix; the tests compare it with Appendix A's increments and decrements.
+//! - A capacity charge needs at least two entries (in a TLB that is not full, `depth - T + 1` can be less).
+//! - If ONLINE promotes, by capacity, a superpage without a resident part, no entry is loaded into the TLB.
+//! - After a refusal for lack of memory, promotions to that size and larger sizes wait for as many misses as the refused
+//!   superpage's threshold, then twice as many, and so on, until such a promotion is granted. Counts stay at their threshold
+//!   meanwhile. A refusal because the range cannot be one mapping concerns only that range, whose charges begin again at zero.
 //!
-//! # Not here
+//! # Limits
 //!
-//! Address-space identifiers: a kernel has one policy an address space, and tells it of evictions by others with
-//! [`Policy::evicted`]. Locks: a policy is driven by one CPU at a time.
+//! There are no address-space identifiers: a kernel has one policy for each address space, and reports evictions that other
+//! address spaces cause with [`Policy::evicted`]. There are no locks: one CPU at a time uses a policy.
 #![no_std]
 #![cfg_attr(not(test), warn(unused_crate_dependencies))]
 #![cfg_attr(not(test), warn(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::unreachable))]

@@ -1,10 +1,10 @@
 //! The prefetch charge of a miss (section 6.1): which superpages a miss charges, and the one counter that it writes.
 //!
-//! A miss to a page charges every superpage around the page of which the TLB that missed holds an entry: had that superpage been
-//! one mapping, its entry would have been in the TLB and the miss would not have happened. If a superpage is charged, so
-//! is every larger one around it. So within a [block](crate::block) a miss finds the smallest superpage that is charged and
-//! adds one to that superpage's own counter; a superpage's count is the sum of the counters within it. What the superpages
-//! beyond the block are owed is paid later ([`crate::deferred`]).
+//! A miss to a page charges each superpage that contains the page and another page whose entry is in the TLB that missed: if that
+//! superpage had been one mapping, its entry would have been in the TLB, and the miss would not have happened. If a superpage is
+//! charged, every larger superpage around it is charged, too. So within a [block](crate::block) a miss finds the smallest charged
+//! superpage and adds one to that superpage's own counter. The count of a superpage is the sum of the counters within it.
+//! Superpages larger than the block get their charges later ([`crate::deferred`]).
 //!
 //! ```text
 //!   unit       0 1 2 3 4 5 6 7      resident: unit 4       a miss to unit 6
@@ -15,7 +15,7 @@
 
 use crate::block::{Block, DUE, SHIFT, UNITS, number, within};
 
-/// For each unit, what [`within`] gives for the shifts 1 to 4, one in each quarter of a word, the smallest lowest.
+/// For each unit, the results of [`within`] for the shifts 1 to 4: one in each quarter of a word, that of shift 1 in the lowest.
 pub(crate) const AROUND: [u64; UNITS] = {
     let mut around = [0; UNITS];
     let mut unit = 0;
@@ -30,16 +30,17 @@ pub(crate) const AROUND: [u64; UNITS] = {
     around
 };
 
-/// Returns how much larger than a pair, as a power of two, the smallest superpage around `unit` is that holds a unit of
-/// `resident`, or `None` if nothing is. `around` is [`AROUND`].
+/// Finds the smallest superpage around `unit` that contains a unit of `resident`. Returns its size in pairs, as a power of two, or
+/// `None` if there is no such superpage in the block. `around` is [`AROUND`].
 #[inline(always)]
 pub(crate) const fn smallest(resident: u16, unit: usize, around: &[u64; UNITS]) -> Option<u32> {
-    // Four times the set, against the four superpages at once: the lowest quarter that has a bit in common.
+    // Four copies of the set are compared with the four superpages at once: the lowest quarter with a common bit is the smallest.
     let common = (resident as u64).wrapping_mul(0x0001_0001_0001_0001) & around[unit % UNITS];
     if common == 0 { None } else { Some(common.trailing_zeros() / u16::BITS) }
 }
 
-/// Charges a miss to a superpage of `2 << beyond_pair` units and all around it. Returns whether the sums are due.
+/// Charges a miss to the superpage of `2 << beyond_pair` units around `unit`, and so to all larger ones. Returns whether the sums
+/// are due.
 #[inline(always)]
 pub(crate) fn charge(block: &mut Block, beyond_pair: u32, unit: usize) -> bool {
     if let Some(charges) = block.get_mut(DUE + (number(1, unit) >> beyond_pair)) {

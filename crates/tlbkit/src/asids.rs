@@ -1,11 +1,11 @@
 //! Address-space identifiers, in generations.
 //!
-//! An address space gets a number when a CPU first runs it, and keeps it for a generation. When the numbers run out, a
-//! new generation begins: every CPU flushes its whole TLB before it runs another address space, and an address space
-//! gets a new number when it runs next. The address spaces that CPUs run at that moment keep theirs, as their CPUs go
-//! on using them: those numbers are reserved for the whole generation, for other CPUs may use them in it, too.
+//! An address space gets a number when a CPU first runs it, and keeps the number for a generation. When the numbers run out,
+//! a new generation begins: every CPU flushes its whole TLB before it runs another address space, and an address space gets a
+//! new number when a CPU runs it next. The address spaces that CPUs run at that moment keep their numbers, because their CPUs
+//! go on using them. Those numbers stay reserved for the whole generation, because other CPUs may use them in it, too.
 //!
-//! So an address space dies without a flush: no other space gets its number before every CPU has flushed everything.
+//! So the end of an address space needs no flush: no other address space gets its number before every CPU has flushed its TLB.
 
 use core::cell::Cell;
 use core::sync::atomic::{AtomicU32, Ordering};
@@ -14,20 +14,20 @@ use tlbkit_addr::Asid;
 
 use crate::lock::Lock;
 
-/// A number in its generation. Generation 0 is no number.
+/// A number and its generation. Generation 0 means that there is no number.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Tag {
     generation: u64,
     asid: u16,
 }
 
-/// What an address space keeps of its number: only [`Asids`] looks into `tag`, under its lock.
+/// The number of an address space. Only [`Asids`] reads `tag`, under its lock.
 #[derive(Debug, Default)]
 pub(crate) struct Number {
     tag: Cell<Tag>,
     /// What [`held`](Self::held) returns: 0 for [`Held::Never`], or the number plus 1.
     held: AtomicU32,
-    /// Whether `held` stays as it is.
+    /// Whether `held` never changes.
     every: bool,
 }
 
@@ -39,7 +39,7 @@ unsafe impl Sync for Number {}
 pub(crate) enum Held {
     /// Nowhere: no CPU has ever run it.
     Never,
-    /// Under this number; 0 if there are no numbers.
+    /// Under this number; 0 if the machine has no numbers.
     Under(Asid),
 }
 
@@ -48,13 +48,13 @@ impl Number {
         Self { tag: Cell::new(Tag { generation: 0, asid: 0 }), held: AtomicU32::new(0), every: false }
     }
 
-    /// Returns the number of the kernel's own address space, whose translations TLBs may hold under any: 0 stands for all.
+    /// Returns the number of the kernel's own address space, whose translations TLBs may hold under any number: 0 stands for all.
     pub(crate) const fn every() -> Self {
         Self { held: AtomicU32::new(1), every: true, ..Self::new() }
     }
 
-    /// Tells where TLBs may hold translations of the address space. A CPU that runs it from now on, or under another number,
-    /// says so in the address space's sets of CPUs after that, and has no translation before.
+    /// Tells where TLBs may hold translations of the address space. A CPU that begins to run it later, or under another number,
+    /// enters the address space's sets of CPUs first, and holds no translation before that.
     #[inline]
     pub(crate) fn held(&self) -> Held {
         match self.held.load(Ordering::Relaxed).checked_sub(1) {
@@ -78,27 +78,27 @@ pub(crate) struct Asids<const CPUS: usize>(Lock<State<CPUS>>);
 #[derive(Debug)]
 struct State<const CPUS: usize> {
     generation: u64,
-    /// The number that was given last.
+    /// The number that was assigned last.
     last: u16,
     cpus: [PerCpu; CPUS],
 }
 
 #[derive(Clone, Copy, Debug)]
 struct PerCpu {
-    /// What the CPU runs, in any generation.
+    /// The number of the address space that the CPU runs, in any generation.
     runs: Tag,
-    /// The number of what it ran when this generation began, or 0.
+    /// The number of the address space that the CPU ran when this generation began, or 0.
     reserved: u16,
     /// Whether the CPU must flush everything before it runs another address space.
     flush: bool,
 }
 
-/// What a CPU has to do to run an address space.
+/// The number under which a CPU runs an address space, and whether it must flush before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Given {
     /// The number.
     pub(crate) asid: Asid,
-    /// Flush everything first.
+    /// Whether the CPU must flush everything first.
     pub(crate) flush: bool,
 }
 
@@ -108,10 +108,10 @@ impl<const CPUS: usize> Asids<CPUS> {
         Self(Lock::new(State { generation: 1, last: 0, cpus: [cpu; CPUS] }))
     }
 
-    /// Notes that `cpu` runs the address space that `number` is of from now on, and returns its number. With too few
-    /// `bits` for each CPU to run another address space, all have the number 0, and every switch flushes.
+    /// Records that `cpu` runs the address space of `number` from now on, and returns its number. If `bits` are too few for each
+    /// CPU to run a different address space, all have the number 0, and every switch flushes.
     ///
-    /// Costs a lock and a few loads; when a number is given, a look at each CPU for each number that is reserved.
+    /// Costs a lock and a few loads; when a number is assigned, a look at each CPU for each number that is reserved.
     pub(crate) fn run(&self, number: &Number, cpu: usize, bits: u32) -> Given {
         self.0.with(|state| {
             let none = Given { asid: Asid::default(), flush: true };
@@ -127,7 +127,7 @@ impl<const CPUS: usize> Asids<CPUS> {
         })
     }
 
-    /// Notes that `cpu` runs no address space, and tells whether it must flush everything.
+    /// Records that `cpu` runs no address space, and tells whether it must flush everything.
     pub(crate) fn idle(&self, cpu: usize, bits: u32) -> bool {
         self.0.with(|state| {
             if let Some(at) = state.cpus.get_mut(cpu) {
@@ -138,7 +138,7 @@ impl<const CPUS: usize> Asids<CPUS> {
     }
 }
 
-/// Returns the highest number of `bits` bits, if that is enough for each CPU to run another address space.
+/// Returns the highest number of `bits` bits, if there are enough numbers for each CPU to run a different address space.
 fn highest(bits: u32, cpus: usize) -> Option<u16> {
     let highest = u16::try_from((1_u32 << bits.min(u16::BITS)) - 1).unwrap_or(u16::MAX);
     (usize::from(highest) > cpus).then_some(highest)

@@ -1,8 +1,8 @@
 //! The control block of an address space, and the handles that share it.
 //!
-//! A block lives in a frame of the kernel's, so that its address never changes: CPUs that run the address space keep a
-//! handle to it, and [`System`](tlbkit_shootdown::System) looks at its sets of CPUs from other CPUs. It goes back with
-//! the last handle.
+//! A block lives in a frame of the kernel, so that its address never changes: CPUs that run the address space keep a
+//! handle to the block, and [`System`](tlbkit_shootdown::System) reads its sets of CPUs from other CPUs. The frame goes back
+//! to the kernel when the last handle is dropped.
 
 use core::fmt;
 use core::mem::ManuallyDrop;
@@ -25,7 +25,7 @@ use crate::{Kernel, Machine, Mmu};
 /// The shape of a kernel's page tables.
 pub(crate) type Shape<K> = <<K as Kernel>::Machine as Machine>::Geometry;
 
-/// What the handles of an address space share. It begins with the table, at the frame's address.
+/// The part of an address space that its handles share. The block begins with the table, at the frame's address.
 #[repr(C)]
 pub(crate) struct Block<K: Kernel, const CPUS: usize> {
     pub(crate) table: ManuallyDrop<Table<K>>,
@@ -37,9 +37,9 @@ pub(crate) struct Block<K: Kernel, const CPUS: usize> {
     pub(crate) number: Number,
     /// Whether this is the kernel's own address space, which every CPU uses.
     kernels: bool,
-    /// The pages that it lends to others, or shares with its lender.
+    /// The pages that this address space lends to others, or shares with its lender.
     pub(crate) lent: Option<Pages>,
-    /// The address space whose pages it shares, which lives as long as this one.
+    /// The lender: the address space whose pages this one shares. It lives as long as this one.
     lender: Option<Handle<K, CPUS>>,
 }
 
@@ -88,7 +88,7 @@ impl<K: Kernel, const CPUS: usize> Handle<K, CPUS> {
         Ok(Self(at))
     }
 
-    /// Returns the kernel's own address space whose pages, which may be global, this one has.
+    /// Returns the kernel's own address space if this one shares its pages, which may be global.
     pub(crate) fn half(&self) -> Option<&Self> {
         if self.is_kernels() { Some(self) } else { self.lender() }
     }
@@ -125,7 +125,7 @@ impl<K: Kernel, const CPUS: usize> Drop for Handle<K, CPUS> {
         if self.handles.fetch_update(Ordering::Release, Ordering::Relaxed, fewer) != Ok(1) {
             return;
         }
-        // What the others did with the block precedes what follows.
+        // All other uses of the block precede its end.
         fence(Ordering::Acquire);
         let (mmu, frame) = (self.mmu, self.frame);
         mmu.kernel().masked(|| {
@@ -136,7 +136,7 @@ impl<K: Kernel, const CPUS: usize> Drop for Handle<K, CPUS> {
     }
 }
 
-/// A frame that goes back when this is dropped, whether the block's end unwinds or not.
+/// A frame that goes back to the kernel when this value is dropped, also if the end of the block unwinds.
 struct GivenBack<'k, K: Kernel>(&'k K, PhysAddr);
 
 impl<K: Kernel> Drop for GivenBack<'_, K> {
@@ -158,43 +158,44 @@ impl<K: Kernel, const CPUS: usize> Block<K, CPUS> {
         self.kernels
     }
 
-    /// Returns the CPUs that may hold its translations: all that are online, if it is the kernel's own.
+    /// Returns the CPUs that may hold translations of this address space: all online CPUs, if it is the kernel's own.
     #[inline]
     pub(crate) fn cpus(&self) -> &SharedSpace {
-        if self.is_kernels() { self.mmu.everyone() } else { &self.cpus }
+        if self.is_kernels() { self.mmu.online_cpus() } else { &self.cpus }
     }
 
-    /// Tells where TLBs may hold its translations: under every number, which 0 stands for, if it is the kernel's own.
+    /// Tells under which ASID TLBs may hold translations of this address space: under any, which 0 stands for, if it is the
+    /// kernel's own.
     #[inline]
     pub(crate) fn held(&self) -> Held {
         self.number.held()
     }
 
-    /// Returns the address space whose pages it shares.
+    /// Returns the lender, if there is one.
     pub(crate) const fn lender(&self) -> Option<&Handle<K, CPUS>> {
         self.lender.as_ref()
     }
 
-    /// Returns the address space that this one has the page of `at` from.
+    /// Returns the lender, if the page of `at` belongs to it.
     #[inline]
     pub(crate) fn lender_of(&self, at: VirtAddr) -> Option<&Handle<K, CPUS>> {
         let page = at.vpn(self.base());
         self.lender().filter(|_| self.lent.is_some_and(|lent| lent.contains(page)))
     }
 
-    /// Tells whether a page of `size` can be mapped among `pages`: one that fills a top-level slot has no place where
-    /// slots are lent, for others keep the links that are there.
+    /// Tells whether a page of `size` can be mapped among `pages`: a page that fills a top-level slot cannot take the place of
+    /// a lent slot, because other tables keep a copy of the slot's link.
     pub(crate) fn has_place_for(&self, size: PageSize, pages: Pages) -> bool {
         let slot = Shape::<K>::VA_BITS - Shape::<K>::WIDTHS.first().copied().unwrap_or(0);
         size.shift() < slot || self.lent.is_none_or(|lent| lent.intersect(pages).is_none())
     }
 
-    /// Returns the physical address that the root register leads to: that of the root node, or of the root word.
+    /// Returns the physical address for the root register: that of the root node, or of the root word.
     pub(crate) fn root(&self) -> PhysAddr {
         self.table.root(self.frame)
     }
 
-    /// Calls `walk` on this CPU, which serves no shootdown until it returns.
+    /// Calls `walk` on this CPU, which serves no shootdown until `walk` returns.
     ///
     /// # Safety
     ///
@@ -202,35 +203,24 @@ impl<K: Kernel, const CPUS: usize> Block<K, CPUS> {
     #[inline]
     pub(crate) unsafe fn pinned<R>(&self, walk: impl FnOnce(Pinned<'_>) -> R) -> R {
         // SAFETY: by this function's contract interrupts are masked, and `walk` serves no shootdown.
-        match unsafe { self.pin() } {
+        match unsafe { self.pin(self.mmu) } {
             Some(pinned) => walk(pinned),
             None => self.visiting(self.mmu.this_cpu(), walk),
         }
     }
 
-    /// Calls `walk` as [`pinned`](Self::pinned) does, if this CPU runs the address space.
+    /// Proves that this CPU acknowledges no shootdown, if it runs the address space, which is one of `mmu`.
     ///
     /// # Safety
     ///
-    /// As for [`pinned`](Self::pinned).
+    /// As for [`pinned`](Self::pinned), while the proof exists.
     #[inline(always)]
-    pub(crate) unsafe fn pinned_here<R>(&self, walk: impl FnOnce(Pinned<'_>) -> R) -> Option<R> {
-        // SAFETY: the contract of `pinned` is this function's: interrupts are masked, and `walk` serves no shootdown.
-        unsafe { self.pin() }.map(walk)
-    }
-
-    /// Proves that this CPU acknowledges nothing, if it runs the address space.
-    ///
-    /// # Safety
-    ///
-    /// As for [`pinned`](Self::pinned), as long as there is the proof.
-    #[inline(always)]
-    unsafe fn pin(&self) -> Option<Pinned<'_>> {
-        // A CPU that runs the kernel's own is online, so that its changes wait for it, too.
+    pub(crate) unsafe fn pin(&self, mmu: &'static Mmu<K, CPUS>) -> Option<Pinned<'_>> {
+        // Every online CPU runs the kernel's own address space: changes of that one wait for the CPU, too.
         let runs = |cpu| {
-            self.cpus.running.contains(cpu) || self.is_kernels() && self.mmu.everyone().running.contains(cpu)
+            self.cpus.running.contains(cpu) || self.is_kernels() && mmu.online_cpus().running.contains(cpu)
         };
-        if CPUS == 1 || runs(self.mmu.this_cpu()) {
+        if CPUS == 1 || runs(mmu.this_cpu()) {
             // SAFETY: this function's contract: this CPU acknowledges nothing. A change that takes nodes out waits for the
             // acknowledgement of every CPU that runs the address space; with one CPU there is no other to change it.
             return Some(unsafe { Pinned::by(self) });
@@ -238,18 +228,18 @@ impl<K: Kernel, const CPUS: usize> Block<K, CPUS> {
         None
     }
 
-    /// Calls `walk` on a CPU that does not run the address space: it counts as one that does meanwhile. For
-    /// [`pinned`](Self::pinned) alone.
+    /// Calls `walk` on a CPU that does not run the address space. During the call the CPU counts as one that does. Only
+    /// [`pinned`](Self::pinned) calls this.
     #[cold]
     fn visiting<R>(&self, cpu: usize, walk: impl FnOnce(Pinned<'_>) -> R) -> R {
-        // A CPU that is not online is not waited for. One that is in the midst of a call is online.
+        // No CPU waits for a CPU that is not online. A CPU inside a call is online.
         let _ = self.mmu.online();
         let _visit = Visit::begin(self.cpus(), cpu);
         // SAFETY: the promise of the caller of `pinned`; and a change that takes nodes out waits for this CPU.
         walk(unsafe { Pinned::by(self) })
     }
 
-    /// Refuses a global mapping where other address spaces have other translations.
+    /// Returns an error for a global mapping at pages that other address spaces may map in another way.
     #[inline]
     pub(crate) fn check_global(&self, attr: Attr, pages: Pages) -> Result<(), Error> {
         let shared = |lent: Pages| self.lender.is_none() && lent.intersect(pages) == Some(pages);
@@ -259,14 +249,14 @@ impl<K: Kernel, const CPUS: usize> Block<K, CPUS> {
         Ok(())
     }
 
-    /// Checks that all of `pages` can be mapped, and that none is shared.
+    /// Checks that all of `pages` are in range, and that none is shared.
     pub(crate) fn check_own(&self, pages: Pages) -> Result<(), Error> {
         self.table.space().check_pages(pages)?;
         let shared = self.lender().and(self.lent).and_then(|lent| lent.intersect(pages));
         shared.map_or(Ok(()), |shared| Err(Error::Borrowed { at: shared.first().address(self.base()) }))
     }
 
-    /// Returns the ranges of pages that are this address space's own: all that it can map, but for what it shares.
+    /// Returns the ranges of pages that this address space owns: all that its table can map, except those that it shares.
     pub(crate) fn own(&self) -> impl Iterator<Item = Pages> + use<K, CPUS> {
         let shared = if self.lender.is_some() { self.lent } else { None };
         self.table
@@ -285,13 +275,13 @@ impl<K: Kernel, const CPUS: usize> Block<K, CPUS> {
     }
 }
 
-/// The end of an address space: every mapped frame goes back, and every payload, then the nodes. If the kernel unwinds on the
-/// way, what follows goes back as this is dropped.
+/// The end of an address space: releases every mapped frame and every payload, then frees the nodes. If the kernel unwinds
+/// meanwhile, the drop of this value continues with the rest.
 struct End<'b, K: Kernel, const CPUS: usize> {
     block: &'b mut Block<K, CPUS>,
-    /// The first page that was not looked at.
+    /// The first page that has not been visited.
     next: Option<Vpn>,
-    /// Frames that are to be released when it is clear that the next ones do not continue them.
+    /// A run of frames that is released when the next frame does not continue it.
     pending: Option<Run>,
 }
 
@@ -353,7 +343,7 @@ impl<K: Kernel, const CPUS: usize> Drop for End<'_, K, CPUS> {
     }
 }
 
-/// Gives the nodes of a table back that no CPU walks.
+/// Frees the nodes of a table that no CPU walks.
 ///
 /// # Safety
 ///

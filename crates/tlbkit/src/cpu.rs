@@ -1,4 +1,4 @@
-//! What each CPU keeps, and the calls that it is in the midst of: one at most.
+//! The state of each CPU, and its call under way: a CPU is inside one call at most.
 
 use core::cell::UnsafeCell;
 use core::ops::{Deref, DerefMut};
@@ -12,23 +12,23 @@ use crate::block::Handle;
 /// How many requests wait for a CPU before it flushes everything instead.
 pub(crate) const QUEUE: usize = 8;
 
-/// What a CPU is at: not in the midst of a call, and without a [handle](State::handle).
+/// The CPU is outside any call, and has no [handle](State::handle).
 const OFFLINE: u8 = 0;
-/// Not in the midst of a call, with a handle.
+/// The CPU is outside any call, and has a handle.
 const ONLINE: u8 = 1;
-/// In the midst of a call.
+/// The CPU is inside a call.
 const BUSY: u8 = 2;
 
 /// A CPU's part of an [`Mmu`](crate::Mmu).
 pub(crate) struct Cpu<K: Kernel, const CPUS: usize> {
-    /// [`OFFLINE`], [`ONLINE`] or [`BUSY`]: one look tells whether a call can begin.
+    /// [`OFFLINE`], [`ONLINE`] or [`BUSY`]: one load tells whether a call can begin.
     at: AtomicU8,
     state: UnsafeCell<State<K, CPUS>>,
 }
 
-/// What a CPU uses in the midst of a call.
+/// The state that a CPU uses inside a call.
 pub(crate) struct State<K: Kernel, const CPUS: usize> {
-    /// The right to be this CPU in the shootdown system, once the CPU is online.
+    /// The CPU's handle in the shootdown system, while the CPU is online.
     pub(crate) handle: Option<CpuHandle<'static, QUEUE>>,
     /// The address space that the CPU runs.
     pub(crate) runs: Option<Handle<K, CPUS>>,
@@ -36,9 +36,9 @@ pub(crate) struct State<K: Kernel, const CPUS: usize> {
     pub(crate) half: Option<Handle<K, CPUS>>,
 }
 
-// SAFETY: a CPU uses its own part alone, with interrupts masked: by the promise of `Kernel` nothing else of the CPU's comes
-// between a look at `at` and the store of `BUSY`. So only the code that has stored `BUSY` uses the state; the store that ends
-// the call, a release, orders one use after the other. What is in it may move between threads.
+// SAFETY: a CPU uses only its own part, with interrupts masked: by the promise of `Kernel` no other code of that CPU runs
+// between the load of `at` and the store of `BUSY`. So only the code that has stored `BUSY` uses the state; the store that ends
+// the call, a release, orders one use after the other. The values in the state may move between threads.
 unsafe impl<K: Kernel, const CPUS: usize> Sync for Cpu<K, CPUS> {}
 
 impl<K: Kernel, const CPUS: usize> Cpu<K, CPUS> {
@@ -49,7 +49,7 @@ impl<K: Kernel, const CPUS: usize> Cpu<K, CPUS> {
         }
     }
 
-    /// Begins a call on this CPU, whose interrupts are masked, unless it is in the midst of one.
+    /// Begins a call on this CPU, whose interrupts are masked, unless the CPU is inside another call.
     #[inline(always)]
     pub(crate) fn enter(&self) -> Option<Entered<'_, K, CPUS>> {
         match self.at.load(Ordering::Acquire) {
@@ -58,8 +58,8 @@ impl<K: Kernel, const CPUS: usize> Cpu<K, CPUS> {
         }
     }
 
-    /// Begins a call on this CPU, whose interrupts are masked, unless it is in the midst of one, or lacks the handle that one of
-    /// several CPUs needs.
+    /// Begins a call on this CPU, whose interrupts are masked, unless the CPU is inside another call, or is one of several CPUs and
+    /// has no handle.
     #[inline(always)]
     pub(crate) fn enter_online(&self) -> Option<Entered<'_, K, CPUS>> {
         let ready = if CPUS == 1 { OFFLINE } else { ONLINE };
@@ -76,12 +76,12 @@ impl<K: Kernel, const CPUS: usize> Cpu<K, CPUS> {
 /// A call under way on a CPU, which ends when this is dropped.
 pub(crate) struct Entered<'c, K: Kernel, const CPUS: usize> {
     cpu: &'c Cpu<K, CPUS>,
-    /// What the CPU is at then.
+    /// The value of [`Cpu::at`] after the call.
     then: u8,
 }
 
 impl<K: Kernel, const CPUS: usize> Entered<'_, K, CPUS> {
-    /// Gives the CPU its handle, or takes it away.
+    /// Sets the CPU's handle, or removes it.
     pub(crate) fn set_handle(&mut self, handle: Option<CpuHandle<'static, QUEUE>>) {
         self.then = if handle.is_some() { ONLINE } else { OFFLINE };
         self.handle = handle;

@@ -1,23 +1,22 @@
-//! A place in an address space: what a page-fault path uses.
+//! A position in an address space, for page-fault handlers and for changes page after page.
 
 use core::fmt;
 
-use tlbkit_addr::{Attr, Flush, FlushScope, Pages, Pfn, VirtAddr};
+use tlbkit_addr::{Attr, Pages, Pfn, VirtAddr};
 use tlbkit_pagetable::{Change, Entry, Error, Leaf, Mark, Table as _};
 
 use crate::block::Handle;
 use crate::here::{Here, Uncovering};
-use crate::settle::{settle, settle_break, status, uncover};
+use crate::settle::{flush_of_fault, settle, settle_break, status, uncover};
 use crate::storage::Walk;
 use crate::table::Walk as _;
 use crate::{Access, Edit, Fault, Kernel};
 
-/// A page of an address space, from [`Edit::cursor`](crate::Edit::cursor): one walk, then whatever is to be done there, and on
-/// to the next page.
+/// A page of an address space, from [`Edit::cursor`](crate::Edit::cursor): after one walk, several steps at that page, and then at
+/// the next ones.
 ///
-/// The changes are the edit's: each is all or nothing, and the edit makes them known. A page that is shared with
-/// the kernel's own address space can be looked at, and its faults are mended; changes are refused with
-/// [`Error::Borrowed`].
+/// The changes belong to the edit: each is all or nothing, and the edit flushes them. A page that is shared with the kernel's own
+/// address space can be looked up, and its faults are resolved; a change returns [`Error::Borrowed`].
 ///
 /// A page-fault handler:
 ///
@@ -77,7 +76,7 @@ impl<K: Kernel, const CPUS: usize> Cursor<'_, K, CPUS> {
         let old = self.walk.mark(Some(mark))?;
         if let Entry::Leaf(leaf) = &old {
             // There is room.
-            let _ = uncover(self.runs, leaf, self.space.base());
+            let _ = uncover(self.runs, leaf.run(self.space.base()));
         }
         Ok(old)
     }
@@ -130,7 +129,7 @@ impl<K: Kernel, const CPUS: usize> Cursor<'_, K, CPUS> {
         self.make_room();
         let leaf = self.walk.unmap()?;
         // There is room.
-        let _ = uncover(self.runs, &leaf, self.space.base());
+        let _ = uncover(self.runs, leaf.run(self.space.base()));
         Ok(leaf)
     }
 
@@ -166,16 +165,16 @@ impl<K: Kernel, const CPUS: usize> Cursor<'_, K, CPUS> {
         // SAFETY: the page is a user's, if its entry is to be empty for a while.
         let old =
             unsafe { self.walk.replace_breaking(frame, attr, &mut |flush| here.shoot(space, flush, None)) }?;
-        let _ = uncover(self.runs, &old, self.space.base());
+        let _ = uncover(self.runs, old.run(self.space.base()));
         Ok(old)
     }
 
-    /// Tells why an access to the page by this CPU faulted, and mends what needs no decision of the kernel's; see
+    /// Tells why an access to the page by this CPU faulted, and resolves the faults that need no decision of the kernel; see
     /// [`AddressSpace::fault`](crate::AddressSpace::fault).
     ///
     /// # Errors
     ///
-    /// None today; the status bits of a mapped leaf can be set.
+    /// None in this version.
     #[inline(always)]
     pub fn fault(&mut self, access: Access) -> Result<Fault, Error> {
         if let Some(lender) = self.space.lender_of(self.at()) {
@@ -184,35 +183,16 @@ impl<K: Kernel, const CPUS: usize> Cursor<'_, K, CPUS> {
             let at = self.walk.page().address(self.space.base());
             return Edit::new(lender, self.here).run(|edit| edit.fault(at, access));
         }
-        let Some(leaf) = self.look() else { return Ok(self.absent()) };
-        if !access.allowed(leaf.attr) {
-            if !leaf.attr.intersects(Attr::READ.union(Attr::WRITE).union(Attr::EXEC)) {
-                return Ok(Fault::Closed(leaf));
-            }
-            // Nothing but the right to write is missing: what is not a user's is not copied for one.
-            let copy =
-                leaf.attr.contains(Attr::COPY_ON_WRITE) && access.allowed(leaf.attr.union(Attr::WRITE));
-            return Ok(if copy { Fault::CopyOnWrite(leaf) } else { Fault::NoRight(leaf) });
+        let Some(leaf) = self.look() else { return Ok(Fault::absent(self.walk.entry().mark())) };
+        if let Some(fault) = access.refused(&leaf) {
+            return Ok(fault);
         }
         let missing = status::<K>(access).difference(leaf.attr);
         if !missing.is_empty() {
             self.walk.protect(Change::set(missing))?;
         }
-        // The entry that this CPU faulted on, and the links to it: no architecture promises that the fault has evicted them.
-        let mut flush = Flush::none();
-        flush.add_links(FlushScope::Local, Pages::one(self.walk.page()));
-        self.here.flush(self.space, &flush);
+        self.here.flush(self.space, &flush_of_fault(self.walk.page()));
         Ok(Fault::Retry)
-    }
-
-    /// Tells what a fault on a page is that is not mapped.
-    #[cold]
-    fn absent(&self) -> Fault {
-        match self.walk.entry() {
-            Entry::Mark(Mark::Payload(payload)) => Fault::Swapped(payload),
-            Entry::Mark(Mark::Guard) => Fault::Guard,
-            Entry::Leaf(_) | Entry::Empty => Fault::NotMapped,
-        }
     }
 
     /// Goes to the page around `at`. Costs a walk, unless the page is in the same node.
@@ -225,8 +205,7 @@ impl<K: Kernel, const CPUS: usize> Cursor<'_, K, CPUS> {
         self.walk.seek(at.vpn(self.space.base()))
     }
 
-    /// Goes to the next page, and tells whether there is one: the last page of the lower half, and that of the upper one, has
-    /// none.
+    /// Goes to the next page, and tells whether there is one: the last page of each half has no next page.
     #[inline]
     pub fn step(&mut self) -> bool {
         self.walk.step()

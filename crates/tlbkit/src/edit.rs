@@ -1,11 +1,13 @@
-//! Several changes of one address space, made known together: by one shootdown at the end, if their frames fit into it.
+//! Several changes of one address space, flushed together: by one shootdown at the end, if it has room for their frames.
 
 use core::fmt;
 use core::ops::ControlFlow;
 
 use tlbkit_addr::{Attr, PageSize, Pages, Pfn, VirtAddr, Vpn};
 use tlbkit_pagetable::format::check_change;
-use tlbkit_pagetable::{Change, Entry, Error, Frames, Holes, Leaf, Mark, Pinned, Table as _, Turn, Writer};
+use tlbkit_pagetable::{
+    Change, Entry, Error, Frames, Holes, Leaf, Mark, Pinned, Run, Table as _, Turn, Writer,
+};
 
 use crate::block::Handle;
 use crate::here::{Here, Uncovering};
@@ -14,12 +16,12 @@ use crate::storage::{Table, turn};
 use crate::table::SpaceTable as _;
 use crate::{Access, Cursor, Fault, Kernel, Machine};
 
-/// The right to change an [`AddressSpace`](crate::AddressSpace), inside of
-/// [`AddressSpace::edit`](crate::AddressSpace::edit).
+/// The right to change an [`AddressSpace`](crate::AddressSpace), inside [`AddressSpace::edit`](crate::AddressSpace::edit).
 ///
-/// Each change is all or nothing. What the changes make stale is flushed, on every CPU that may hold it, when the edit
-/// ends; or before, if more runs of frames are uncovered than a shootdown has room for (16), and then again. The frames and
-/// nodes that the changes uncover go back to the kernel after that, and not before.
+/// Each change is all or nothing. When the edit ends, every CPU flushes the translations that the changes took away or
+/// restricted. A flush takes place earlier if more runs of frames are uncovered than a shootdown has room for (16), if the
+/// hardware wants break before make, or if pages are promoted. The frames and nodes that the changes uncover go back to the
+/// kernel after the flush, never before.
 pub struct Edit<'s, K: Kernel, const CPUS: usize = 1> {
     space: &'s Handle<K, CPUS>,
     here: &'s mut Here<K, CPUS>,
@@ -28,7 +30,7 @@ pub struct Edit<'s, K: Kernel, const CPUS: usize = 1> {
     runs: Uncovering,
 }
 
-/// Where an unmap puts frames for which room has been counted.
+/// The place for the frames of an unmap, which has checked that there is room for them.
 struct Counted<'r, K> {
     runs: &'r mut Uncovering,
     kernel: &'r K,
@@ -41,7 +43,15 @@ impl<K: Kernel> Frames for Counted<'_, K> {
 
     fn push(&mut self, frame: Pfn, size: PageSize, base: PageSize, attr: Attr) {
         // There is room: the leaves are those that were counted. Were there none, the frame would be lost.
-        let _ = uncover(self.runs, &Leaf { at: VirtAddr::new(0), size, frame, attr }, base);
+        let _ = uncover(self.runs, Leaf { at: VirtAddr::new(0), size, frame, attr }.run(base));
+    }
+
+    fn push_run(&mut self, first: Pfn, pages: usize, _base: PageSize, attr: Attr) {
+        let _ = uncover(self.runs, Run { first, len: pages, dirty: attr.contains(Attr::DIRTY) });
+    }
+
+    fn by_runs(&self) -> bool {
+        true
     }
 
     fn marked(&mut self, _at: VirtAddr, mark: Mark) {
@@ -64,7 +74,7 @@ impl<'s, K: Kernel, const CPUS: usize> Edit<'s, K, CPUS> {
         Self::of(space, here, turn)
     }
 
-    /// Becomes the writer of `space` by a right that was taken.
+    /// Becomes the writer of `space` with a right that has been taken.
     #[inline(always)]
     pub(crate) fn of(
         space: &'s Handle<K, CPUS>,
@@ -74,7 +84,7 @@ impl<'s, K: Kernel, const CPUS: usize> Edit<'s, K, CPUS> {
         Self { space, here, writer: Writer::of(turn), runs: Uncovering::new() }
     }
 
-    /// Calls `edit`, then makes known what it has changed, also if it unwinds.
+    /// Calls `edit`, then flushes its changes, also if it unwinds.
     #[inline(always)]
     pub(crate) fn run<R>(&mut self, edit: impl FnOnce(&mut Self) -> R) -> R {
         let unwound = Unwound(self);
@@ -84,7 +94,7 @@ impl<'s, K: Kernel, const CPUS: usize> Edit<'s, K, CPUS> {
         result
     }
 
-    /// Returns a cursor at the page around `at`: one walk, then whatever is to be done there, and on to the next page.
+    /// Returns a cursor at the page around `at`, for several steps at one page, or page after page, after one walk.
     ///
     /// # Errors
     ///
@@ -171,8 +181,8 @@ impl<'s, K: Kernel, const CPUS: usize> Edit<'s, K, CPUS> {
     ///
     /// # Errors
     ///
-    /// As [`map`](Self::map), and [`Error::NotMapped`] with the first page that there was no frame for. The frames are
-    /// the caller's again, once the edit has ended.
+    /// As [`map`](Self::map), and [`Error::NotMapped`] with the first page for which `frames` had no frame. After an error the
+    /// caller owns the frames again, once the edit has ended.
     pub fn map_each(
         &mut self,
         pages: Pages,
@@ -213,10 +223,10 @@ impl<'s, K: Kernel, const CPUS: usize> Edit<'s, K, CPUS> {
         result
     }
 
-    /// Unmaps what is mapped in `pages`, and returns how many base pages that was. Larger pages that the ends of the
-    /// range cut are split first. The frames go to [`Kernel::release`] when no TLB leads to them any more: they, and whether
-    /// they were written ([`Run::dirty`](tlbkit_pagetable::Run::dirty)), are told there and not here, for until then a CPU may
-    /// write them yet. Marks are taken away, and their payloads go to [`Kernel::release_payload`].
+    /// Unmaps whatever is mapped in `pages`, and returns how many base pages were mapped. Larger pages that the ends of the
+    /// range cut are split first. [`Kernel::release`] gets the frames when no TLB leads to them any more, and learns there
+    /// whether they were written ([`Run::dirty`](tlbkit_pagetable::Run::dirty)): until then a CPU may still write them. Marks
+    /// are removed, and [`Kernel::release_payload`] gets their payloads.
     ///
     /// # Errors
     ///
@@ -260,31 +270,32 @@ impl<'s, K: Kernel, const CPUS: usize> Edit<'s, K, CPUS> {
         Ok(total)
     }
 
-    /// Returns the part at the beginning of `pages` whose frames there is room for, and whether more is mapped behind it. With
-    /// all room free that is never nothing.
+    /// Returns the longest part at the beginning of `pages` for whose frames there is room, and whether more is mapped behind
+    /// it. If all room is free, the part is not empty.
     fn with_room(&self, pages: Pages) -> (Option<Pages>, bool) {
-        let space = self.space.table.space();
         let mut runs = self.runs.len();
         let mut next = self.runs.last().and_then(|last| last.first.checked_add(last.len));
         let mut full = None;
-        let _ = self.visit(pages, &mut |leaf| {
-            if next != Some(leaf.frame) {
+        let mut count = |page, run: Run| {
+            if next != Some(run.first) {
                 if runs == self.runs.capacity() {
-                    full = Some(space.pages_of(&leaf).first());
+                    full = Some(page);
                     return ControlFlow::Break(());
                 }
                 runs += 1;
             }
-            next = leaf.frame.checked_add(leaf.size.pages(space.base()).unwrap_or(1));
+            next = run.first.checked_add(run.len);
             ControlFlow::Continue(())
-        });
+        };
+        // SAFETY: as in `find`; `self` is borrowed, so that nothing changes and nothing is served meanwhile.
+        let _ = self.space.table.for_each_run(unsafe { Pinned::by(self) }, pages, &mut count);
         match full {
             None => (Some(pages), false),
             Some(full) => (full.checked_sub(1).and_then(|last| Pages::new(pages.first(), last)), true),
         }
     }
 
-    /// Changes the attributes of what is mapped in `pages`, and returns how many base pages that is. Larger pages that
+    /// Changes the attributes of whatever is mapped in `pages`, and returns how many base pages are mapped. Larger pages that
     /// the ends of the range cut are split first.
     ///
     /// # Errors
@@ -308,7 +319,8 @@ impl<'s, K: Kernel, const CPUS: usize> Edit<'s, K, CPUS> {
         self.writer.protect(pages, Holes::Skip, change)
     }
 
-    /// Maps in `child` what is mapped here, and takes the right to write away in both; see [`SpaceTable::copy_on_write`].
+    /// Maps in `child` what is mapped here, and takes the right to write away in both; see
+    /// [`SpaceTable::copy_on_write`](crate::table::SpaceTable::copy_on_write).
     pub(crate) fn copy_on_write(&mut self, child: &mut Writer<'_, 'static, Table<K>>) -> Result<(), Error> {
         self.space.table.copy_on_write(&mut self.writer, child, self.space.mmu.kernel())
     }
@@ -335,7 +347,7 @@ impl<'s, K: Kernel, const CPUS: usize> Edit<'s, K, CPUS> {
         Ok(())
     }
 
-    /// Makes what was split one page again. That takes no node; if it fails all the same, the mapping is what it was.
+    /// Joins pages that were split. This takes no node; if it fails even so, the translations are still those from before.
     #[cold]
     fn join(&mut self, split: [Option<Leaf>; 2]) {
         for leaf in split.into_iter().rev().flatten() {
@@ -359,8 +371,8 @@ impl<'s, K: Kernel, const CPUS: usize> Edit<'s, K, CPUS> {
     }
 
     /// Replaces the leaf that maps `at` by one of the same size that leads to `frame`, in one store: no CPU ever finds the
-    /// page absent. (On AArch64, which wants it so, the entry is empty in between, and a CPU that faults retries.) The
-    /// frame that was there is [released](Kernel::release) after the flush.
+    /// page absent. (AArch64 wants break before make: the entry is empty in between, and a CPU that faults retries.) The old
+    /// frame is [released](Kernel::release) after the flush.
     ///
     /// This is how a copy-on-write page gets a frame of its own.
     ///
@@ -374,9 +386,9 @@ impl<'s, K: Kernel, const CPUS: usize> Edit<'s, K, CPUS> {
         self.cursor(at)?.replace(frame, attr).map(drop)
     }
 
-    /// Puts a mark in the place of what the entry for the page of `at` holds, in one store, and returns that. A frame that
-    /// was mapped there is [released](Kernel::release) after the flush; hold it until what it holds is where the payload
-    /// says. A payload that was there is the caller's.
+    /// Stores a mark in the entry for the page of `at`, in one store, and returns what the entry held before. If a frame was
+    /// mapped there, it is [released](Kernel::release) after the flush: a caller that pages it out holds the frame until its
+    /// contents are where the payload says. A payload that the entry held before belongs to the caller.
     ///
     /// A page with a mark is not mapped, and [`map`](Self::map) refuses it; [`fill`](Self::fill) maps it.
     ///
@@ -389,7 +401,7 @@ impl<'s, K: Kernel, const CPUS: usize> Edit<'s, K, CPUS> {
         self.cursor(at)?.mark(mark)
     }
 
-    /// Takes the mark of the page of `at` away and returns it. A page without one stays as it is.
+    /// Removes the mark of the page of `at` and returns it. A page without a mark stays as it is.
     ///
     /// # Errors
     ///
@@ -412,7 +424,7 @@ impl<'s, K: Kernel, const CPUS: usize> Edit<'s, K, CPUS> {
     ///
     /// # Errors
     ///
-    /// None today; the status bits of a mapped leaf can be set.
+    /// None in this version.
     #[inline(always)]
     pub fn fault(&mut self, at: VirtAddr, access: Access) -> Result<Fault, Error> {
         match self.cursor(at) {
@@ -421,9 +433,10 @@ impl<'s, K: Kernel, const CPUS: usize> Edit<'s, K, CPUS> {
         }
     }
 
-    /// Flushes what the changes so far made stale, on every CPU that may hold it, and hands back what they uncovered.
+    /// Flushes the translations that the changes so far made stale, on every CPU that may hold them, and gives the frames and
+    /// nodes that the changes uncovered back to the kernel.
     ///
-    /// An edit does it at its end. Costs nothing if nothing has changed.
+    /// An edit flushes at its end anyway. Costs a few loads if nothing has changed.
     #[inline(always)]
     pub fn flush(&mut self) {
         settle(self.space, self.here, &mut self.writer, &mut self.runs);
@@ -442,7 +455,8 @@ impl<'s, K: Kernel, const CPUS: usize> Edit<'s, K, CPUS> {
         self.space.table.for_each(unsafe { Pinned::by(self) }, pages, visit)
     }
 
-    /// Refuses to empty entries of pages for a while that the kernel may stand on: those that are not a user's.
+    /// Returns an error if a page is not a user's: break before make would unmap, for a while, a page that the kernel may be
+    /// running on.
     fn may_break(&self, pages: Pages) -> Result<(), Error> {
         let users = self.visit(pages, &mut |leaf| {
             if leaf.attr.contains(Attr::USER) { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }

@@ -1,7 +1,7 @@
 //! Page faults: why an access was refused, and what the kernel does about it.
 
 use tlbkit_addr::Attr;
-use tlbkit_pagetable::Leaf;
+use tlbkit_pagetable::{Leaf, Mark};
 
 /// An access to memory, as the fault register of the machine describes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,6 +32,20 @@ impl Access {
         attr.contains(self.right) && (!self.user || attr.contains(Attr::USER))
     }
 
+    /// Tells what a fault of the access is on a page that `leaf` maps; `None` if the page allows the access.
+    #[inline(always)]
+    pub(crate) fn refused(self, leaf: &Leaf) -> Option<Fault> {
+        if self.allowed(leaf.attr) {
+            return None;
+        }
+        if !leaf.attr.intersects(Attr::READ.union(Attr::WRITE).union(Attr::EXEC)) {
+            return Some(Fault::Closed(*leaf));
+        }
+        // Nothing but the right to write is missing: what is not a user's is not copied for one.
+        let copy = leaf.attr.contains(Attr::COPY_ON_WRITE) && self.allowed(leaf.attr.union(Attr::WRITE));
+        Some(if copy { Fault::CopyOnWrite(*leaf) } else { Fault::NoRight(*leaf) })
+    }
+
     /// Returns the status bits that the access needs in the leaf entry.
     pub(crate) const fn status(self) -> Attr {
         if self.right.contains(Attr::WRITE) { Attr::ACCESSED.union(Attr::DIRTY) } else { Attr::ACCESSED }
@@ -41,18 +55,17 @@ impl Access {
 /// Why an access faulted, from [`AddressSpace::fault`](crate::AddressSpace::fault).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// The page allows the access, so repeat it: this CPU's TLB held an older entry (Tzou 5.1.1, safe inconsistency), or
-    /// the entry lacked a status bit that this hardware leaves to software. Both are mended.
+    /// The page allows the access, so repeat it. Either this CPU's TLB held an older entry (Tzou 5.1.1, safe inconsistency),
+    /// which is flushed now, or the entry lacked a status bit that this hardware leaves to software, which is set now.
     Retry,
     /// No page is mapped there: map one, or kill the process.
     NotMapped,
-    /// No page is mapped there, and the entry has this payload: bring back what it names, and
-    /// [`fill`](crate::Edit::fill) the place.
+    /// No page is mapped there, and the entry holds this payload: read the page that the payload names back into a frame, and
+    /// [`fill`](crate::Edit::fill) the entry.
     Swapped(u64),
     /// The page is a guard: nothing is to be mapped there.
     Guard,
-    /// A store to a page that [`fork`](crate::AddressSpace::fork) has made read-only, and that allows the access but for
-    /// that. Copy the frame and
+    /// A store to a page that only [`fork`](crate::AddressSpace::fork) has made read-only. Copy the frame and
     /// [`replace`](crate::AddressSpace::replace) the leaf; or, if the frame is mapped nowhere else,
     /// [`protect`](crate::AddressSpace::protect) it: set [`Attr::WRITE`], and clear [`Attr::COPY_ON_WRITE`].
     CopyOnWrite(Leaf),
@@ -61,4 +74,16 @@ pub enum Fault {
     /// The page allows nothing, and keeps its frame: it is mapped without [`Attr::READ`], [`Attr::WRITE`] and
     /// [`Attr::EXEC`] (`PROT_NONE`).
     Closed(Leaf),
+}
+
+impl Fault {
+    /// Tells what a fault is on a page that is not mapped, whose entry has `mark`.
+    #[inline]
+    pub(crate) const fn absent(mark: Option<Mark>) -> Self {
+        match mark {
+            Some(Mark::Payload(payload)) => Self::Swapped(payload),
+            Some(Mark::Guard) => Self::Guard,
+            None => Self::NotMapped,
+        }
+    }
 }

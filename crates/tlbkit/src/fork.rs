@@ -1,10 +1,10 @@
-//! A copy of an address space whose frames are shared until they are written.
+//! Fork: a copy of an address space, which shares its frames with the original until they are written.
 //!
 //! ```text
 //!   before       parent  page -> frame 7, may be written
 //!   fork         child   page -> frame 7, read-only, copy on write     built first: no CPU runs the child yet
 //!                parent  page -> frame 7, read-only, copy on write     then one shootdown for all pages
-//!   a store      fault -> CopyOnWrite: a frame of its own, or if no other space has it any more, this one again
+//!   a store      fault -> CopyOnWrite: the page gets a copy of the frame, or keeps it if no other space maps it any more
 //! ```
 
 use tlbkit_addr::Attr;
@@ -15,14 +15,13 @@ use crate::edit::Edit;
 use crate::{AddressSpace, Kernel, Machine};
 
 impl<K: Kernel, const CPUS: usize> AddressSpace<K, CPUS> {
-    /// Returns a copy of the address space: each frame is mapped in both from now on ([`Kernel::share`]), and no page is
-    /// writable in either before its own [`fault`](Self::fault). Pages of devices and uncached pages are shared as they
-    /// are.
+    /// Returns a copy of the address space. Both map each frame from now on ([`Kernel::share`]), and a store to a page faults in
+    /// either, until its own [`fault`](Self::fault) is resolved. Pages of devices and uncached pages keep their rights.
     ///
-    /// The child's entries are clean ([`Attr::DIRTY`] is clear): that a frame has been written is told when the parent's mapping
-    /// of it is [released](Kernel::release). No page of the child is global.
+    /// The child's entries are clean ([`Attr::DIRTY`] is clear): the kernel learns whether a frame was written when the parent's
+    /// mapping of it is [released](Kernel::release). No page of the child is global.
     ///
-    /// A store by another thread may land in both copies until this returns.
+    /// Until this call returns, a store by another thread may be visible in both address spaces.
     ///
     /// Costs a visit of each leaf, a store for each in the child and one for each writable leaf here, and one shootdown.
     ///

@@ -14,11 +14,11 @@ use tlbkit_pagetable::{
 use crate::Kernel;
 use crate::table::{Frames, SpaceTable, TableKind};
 
-/// A guarded table ([`tlbkit_pagetable::gpt`]) of nodes of 16 slots: [`Mips32<Guarded>`](crate::arch::Mips32). It takes memory for
-/// what is mapped, wherever that is; [`crate::arch`] has what it costs, and what it cannot do. Its nodes are small: those of one size,
-/// of all address spaces, share frames.
+/// A guarded table ([`tlbkit_pagetable::gpt`]) with nodes of 16 slots: [`Mips32<Guarded>`](crate::arch::Mips32). Its memory is
+/// proportional to the mapped pages, wherever they are; [`crate::arch`] has its costs and its limits. Nodes are small: nodes of the
+/// same size share frames, also those of different address spaces.
 ///
-/// It has no part that address spaces share:
+/// Address spaces cannot share a part of a guarded table:
 ///
 /// ```compile_fail,E0599
 /// # use tlbkit::{AddressSpace, Guarded, Kernel, Mmu, Pages, arch};
@@ -30,7 +30,7 @@ use crate::table::{Frames, SpaceTable, TableKind};
 pub struct Guarded;
 
 impl Guarded {
-    /// The base-two logarithm of the slots of a node, as `tlbkit_refill::handler::Gpt::fixed` wants it.
+    /// The base-two logarithm of the number of slots of a node, for `tlbkit_refill::handler::Gpt::fixed`.
     pub const WIDTH: u32 = 4;
 }
 
@@ -52,6 +52,8 @@ where
     N: Nodes<Word = u32, Mode = Shared> + 'static,
 {
     type Walk<'c> = AnyCursor<'c, 'static, Self>;
+
+    const SLOTS: bool = false;
 
     fn new(nodes: &'static N, _lender: Option<&'static Self>) -> Result<Self, Error> {
         // There is no lender: such tables lend nothing.
@@ -112,18 +114,18 @@ where
     }
 }
 
-/// What a page that may be written loses, and gets, when its frame is shared.
+/// The change of a writable page whose frame becomes shared.
 const SHARED: Change = Change { clear: Attr::WRITE, set: Attr::COPY_ON_WRITE };
-/// What a page has not in a copy.
+/// The attributes that the copy of a page does not have.
 const FORGOTTEN: Attr = Attr::DIRTY.union(Attr::GLOBAL);
 
-/// Tells whether a page is memory that may be written.
+/// Tells whether a page is writable memory.
 fn is_writable(attr: Attr) -> bool {
     attr.contains(Attr::WRITE) && !attr.intersects(Attr::DEVICE.union(Attr::UNCACHED))
 }
 
-/// Calls `visit` with each leaf and each mark, and the address of its page, in ascending order, some at a time: it may change those
-/// that it has been given. The caller has the right to write the table.
+/// Calls `visit` with each leaf and each mark, and the address of its page, in ascending order. `visit` may change the entry that
+/// it is called with. The caller has the right to write the table.
 fn each_entry<G: Radix, F: Format<Word = u32>, N: Nodes<Word = u32>>(
     table: &Table<G, F, N>,
     mut visit: impl FnMut(VirtAddr, Entry) -> Result<(), Error>,

@@ -1,7 +1,7 @@
-//! The CPU at hand, in the midst of a call: what it flushes, which CPUs it asks, and which address space it runs.
+//! This CPU during a call: what it flushes, which CPUs it asks to flush, and which address space it runs.
 //!
-//! `docs/embedding.md`, section 2, has the steps from a change to the release of its frames. Entries are changed before
-//! [`System::run`] begins: what [`Made::update`] returns is what they have uncovered.
+//! `docs/embedding.md`, section 2, lists the steps from a change to the release of its frames. The edit changes the entries
+//! before it calls [`System::run`]: [`Made::update`] only returns the nodes and frames that those changes uncovered.
 
 use core::fmt;
 
@@ -22,7 +22,7 @@ use crate::{Kernel, Machine, Mmu, visit};
 /// How many runs of frames wait for one shootdown.
 pub(crate) const RUNS: usize = 16;
 
-/// What changes have uncovered: nodes and frames that no code may use again before every TLB has forgotten them.
+/// The nodes and frames that changes uncovered. No code may use them again before every TLB has forgotten them.
 #[derive(Debug)]
 pub(crate) struct Uncovered {
     nodes: Carried<'static>,
@@ -41,20 +41,20 @@ pub(crate) struct Here<K: Kernel, const CPUS: usize> {
     mmu: &'static Mmu<K, CPUS>,
     cpu: usize,
     own: Entered<'static, K, CPUS>,
-    /// Whether the shootdown system has refused an operation: what was to be flushed by it is not.
+    /// Whether the shootdown system has refused an operation, so that its flush has not taken place.
     refused: bool,
 }
 
-/// Why no call can begin. It is a byte, and stays in a register.
-enum Unready {
-    /// The CPU is in the midst of one.
+/// The reason why no call can begin: one byte, which stays in a register.
+pub(crate) enum Unready {
+    /// The CPU is inside another call.
     Busy,
     /// The shootdown system refuses the CPU.
     Unflushed,
 }
 
 impl Unready {
-    const fn error(self) -> Error {
+    pub(crate) const fn error(self) -> Error {
         match self {
             Self::Busy => Error::Busy,
             Self::Unflushed => Error::Unflushed,
@@ -62,8 +62,8 @@ impl Unready {
     }
 }
 
-/// Entries change first, then TLBs are flushed (Tzou 3.2.1): what suits every machine whose hardware writes no status bit
-/// over a change. Any other machine does not compile.
+/// Returns the plan with PTE-first: entries change, then TLBs are flushed (Tzou 3.2.1). It suits every machine whose hardware
+/// writes no status bit over a change; any other machine does not compile.
 #[expect(clippy::panic, reason = "it fails a build, for it is called in a constant alone")]
 const fn plan<M: Machine>() -> Plan {
     match Plan::new(Algorithm::PteFirst, &M::HARDWARE, LowRights::NeverWriteBack) {
@@ -79,7 +79,7 @@ impl<K: Kernel, const CPUS: usize> Here<K, CPUS> {
     ///
     /// # Errors
     ///
-    /// [`Error::Busy`] if the CPU is in the midst of one.
+    /// [`Error::Busy`] if the CPU is inside another call.
     #[inline(always)]
     pub(crate) fn begin(mmu: &'static Mmu<K, CPUS>) -> Result<Self, Error> {
         loop {
@@ -90,47 +90,38 @@ impl<K: Kernel, const CPUS: usize> Here<K, CPUS> {
         }
     }
 
-    /// Begins a call on this CPU, as [`begin`](Self::begin) does, and takes the right to write the table of `space`; serves
-    /// shootdowns as long as another CPU has that.
-    ///
-    /// # Errors
-    ///
-    /// As for [`begin`](Self::begin).
+    /// Begins a call on this CPU, as [`begin`](Self::begin) does, and takes the right to write the table of `space`, which is one
+    /// of `mmu`. Returns `None` if the CPU would have to wait: see [`ready`](Self::ready).
     #[inline(always)]
     pub(crate) fn in_turn<'s>(
+        mmu: &'static Mmu<K, CPUS>,
         space: &'s Block<K, CPUS>,
-    ) -> Result<(Self, Turn<'s, 'static, Table<K>>), Error> {
-        match Self::in_turn_now(space) {
-            Some(both) => Ok(both),
-            // One CPU waits for no other.
-            None if CPUS == 1 => Err(Error::Busy),
-            None => Self::in_turn_later(space).map_err(Unready::error),
-        }
-    }
-
-    /// Begins a call and takes the right to write, unless that has to wait.
-    #[inline(always)]
-    fn in_turn_now<'s>(space: &'s Block<K, CPUS>) -> Option<(Self, Turn<'s, 'static, Table<K>>)> {
-        let here = Self::if_online(space.mmu)?;
+    ) -> Option<(Self, Turn<'s, 'static, Table<K>>)> {
+        let here = Self::if_online(mmu)?;
         let turn = turn::<K, CPUS>(&space.table)?;
         Some((here, turn))
     }
 
-    /// Begins a call and takes the right to write when that is possible. It is a function of its own, so that what does not wait
-    /// is in registers that need not be saved.
-    #[cold]
-    #[inline(never)]
-    fn in_turn_later<'s>(space: &'s Block<K, CPUS>) -> Result<(Self, Turn<'s, 'static, Table<K>>), Unready> {
-        loop {
-            Self::prepare(space.mmu)?;
-            if let Some(both) = Self::in_turn_now(space) {
-                return Ok(both);
-            }
-        }
+    /// Waits after a call could not begin on this CPU, whose interrupts need not be masked: brings the CPU online; if it is online
+    /// already, serves shootdowns for a while. The call that is tried afterwards has no register to save for this one.
+    ///
+    /// # Errors
+    ///
+    /// [`Unready::Busy`] if the CPU is inside another call.
+    #[inline(always)]
+    pub(crate) fn ready(mmu: &'static Mmu<K, CPUS>) -> Result<(), Unready> {
+        // One CPU waits for no other.
+        if CPUS == 1 { Err(Unready::Busy) } else { Self::ready_more(mmu) }
     }
 
-    /// Does what a call waits for that could not begin: this CPU takes part in shootdowns from now on; if it does, time passes, in
-    /// which it serves them. It is a call of its own, so that the one that begins then is in registers.
+    #[cold]
+    #[inline(never)]
+    fn ready_more(mmu: &'static Mmu<K, CPUS>) -> Result<(), Unready> {
+        mmu.kernel().masked(|| Self::prepare(mmu))
+    }
+
+    /// Prepares a call that could not begin: brings this CPU online; if it is online already, serves shootdowns for a while.
+    /// This is a separate call, so that the call that begins afterwards keeps its values in registers.
     #[inline(always)]
     fn prepare(mmu: &'static Mmu<K, CPUS>) -> Result<(), Unready> {
         // One CPU waits for no other.
@@ -147,7 +138,7 @@ impl<K: Kernel, const CPUS: usize> Here<K, CPUS> {
         }
         let handle = mmu.shootdowns().attach(here.cpu).map_err(|_| Unready::Busy)?;
         here.own.set_handle(Some(handle));
-        here.switch(SwitchKind::In, mmu.everyone(), Asid::default());
+        here.switch(SwitchKind::In, mmu.online_cpus(), Asid::default());
         if here.refused { Err(Unready::Unflushed) } else { Ok(()) }
     }
 
@@ -161,7 +152,7 @@ impl<K: Kernel, const CPUS: usize> Here<K, CPUS> {
         Self::enter_by(mmu, Cpu::enter).ok_or(Error::Busy)
     }
 
-    /// Begins a call on this CPU, unless it is in the midst of one or not online yet.
+    /// Begins a call on this CPU, unless the CPU is inside another call or not online yet.
     #[inline(always)]
     pub(crate) fn if_online(mmu: &'static Mmu<K, CPUS>) -> Option<Self> {
         Self::enter_by(mmu, Cpu::enter_online)
@@ -177,18 +168,23 @@ impl<K: Kernel, const CPUS: usize> Here<K, CPUS> {
         Some(Self { mmu, cpu, own, refused: false })
     }
 
-    /// Takes part in shootdowns no more. The CPU runs no address space.
+    /// Takes this CPU out of its address space and out of shootdowns.
     pub(crate) fn go_offline(&mut self) {
         self.switch_to(None);
-        self.switch(SwitchKind::Offline, self.mmu.everyone(), Asid::default());
+        if let Some(half) = self.own.half.take() {
+            self.mmu.kernel().flush(&everything(), None);
+            // Dropping the last handle ends the kernel's own address space: it calls `Kernel::release`, which may look a page
+            // up. As long as this CPU is online, other CPUs wait for it before they free the nodes of that walk.
+            drop(half);
+        }
+        self.switch(SwitchKind::Offline, self.mmu.online_cpus(), Asid::default());
         if CPUS == 1 {
             self.mmu.kernel().flush(&everything(), None);
         }
         self.own.set_handle(None);
-        self.own.half = None;
     }
 
-    /// Carries out a change of what this CPU runs, in the shootdown system.
+    /// Tells the shootdown system that this CPU begins or stops to run an address space.
     fn switch(&mut self, change: SwitchKind, cpus: &SharedSpace, asid: Asid) {
         let Some(handle) = &mut self.own.handle else { return };
         // The handle is this system's, and a CPU that goes offline runs nothing; were it not so, the call reports it.
@@ -205,7 +201,7 @@ impl<K: Kernel, const CPUS: usize> Here<K, CPUS> {
         }
     }
 
-    /// Lets time pass while another CPU edits an address space, which may wait for the reply of this one.
+    /// Pauses while another CPU edits an address space, and serves shootdowns: that CPU may be waiting for a reply of this one.
     #[cold]
     pub(crate) fn wait(&mut self) {
         self.mmu.kernel().pause();
@@ -263,8 +259,9 @@ impl<K: Kernel, const CPUS: usize> Here<K, CPUS> {
         }
     }
 
-    /// Tells whether changes of the address space so far were flushed on other CPUs at the most. A load of the root register
-    /// orders no store with the walks behind it (RISC-V: `satp`; AArch64 wants a barrier), and a flush does.
+    /// Tells whether this CPU has flushed none of the address space's changes so far, so that it must flush before it runs the
+    /// address space: a load of the root register does not order earlier stores before later walks (RISC-V: `satp`; AArch64
+    /// wants a barrier), and a flush does.
     fn is_new_to(&self, space: &Block<K, CPUS>) -> bool {
         if CPUS == 1 { space.held() == Held::Never } else { !space.cpus().members.load().contains(self.cpu) }
     }
@@ -277,13 +274,13 @@ impl<K: Kernel, const CPUS: usize> Here<K, CPUS> {
         }
     }
 
-    /// Hands a frame back that no CPU can reach any more.
+    /// Gives frames that no CPU can reach any more back to the kernel.
     #[inline]
     pub(crate) fn release(&self, run: Run) {
         self.mmu.kernel().release(run);
     }
 
-    /// Returns `result`, or an error if a change that was made is not known everywhere.
+    /// Returns `result`, or an error if a change was made whose shootdown was refused.
     #[inline]
     pub(crate) fn checked<R>(&self, result: Result<R, Error>) -> Result<R, Error> {
         match result {
@@ -292,13 +289,13 @@ impl<K: Kernel, const CPUS: usize> Here<K, CPUS> {
         }
     }
 
-    /// Tells whether a change that was made is not known everywhere.
+    /// Tells whether a change was made whose shootdown was refused.
     #[inline(always)]
     pub(crate) const fn is_refused(&self) -> bool {
         CPUS > 1 && self.refused
     }
 
-    /// Has every CPU flush that may hold what `flush` names.
+    /// Makes every CPU flush that may hold the translations that `flush` names.
     #[inline(always)]
     pub(crate) fn make_known(&mut self, space: &Block<K, CPUS>, flush: &Flush) {
         if self.is_alone(space) {
@@ -308,8 +305,8 @@ impl<K: Kernel, const CPUS: usize> Here<K, CPUS> {
         }
     }
 
-    /// Tells whether no other CPU may hold a translation of the address space, or walk its table. One that joins from now
-    /// on sees it as it is now.
+    /// Tells whether no other CPU may hold a translation of the address space or walk its table. A CPU that joins later sees the
+    /// table as it is now.
     #[inline(always)]
     pub(crate) fn is_alone(&self, space: &Block<K, CPUS>) -> bool {
         if CPUS == 1 {
@@ -320,7 +317,7 @@ impl<K: Kernel, const CPUS: usize> Here<K, CPUS> {
         alone
     }
 
-    /// Makes a batch of changes known, and hands back what they have uncovered.
+    /// Flushes a batch of changes on every CPU, then gives the nodes and frames that they uncovered back.
     pub(crate) fn complete(&mut self, space: &Block<K, CPUS>, retired: Retired<'static>, runs: Uncovering) {
         let flush = retired.flush().clone();
         // The storage is shared, so that every CPU may reclaim its nodes. Were it not, they would be lost, and counted.
@@ -328,10 +325,11 @@ impl<K: Kernel, const CPUS: usize> Here<K, CPUS> {
         self.shoot(space, &flush, uncovered);
     }
 
-    /// Has every CPU flush that may hold what `flush` names, then hands back what was uncovered.
+    /// Makes every CPU flush that may hold the translations that `flush` names, then gives the nodes and frames in `uncovered`
+    /// back.
     ///
-    /// If the system refuses the operation, nothing is handed back: the table owes the nodes and a flush of everything, which
-    /// its next change takes up; the frames are lost. [`checked`](Self::checked) says so.
+    /// If the system refuses the operation, nothing is given back: the next change of the table takes up the nodes and a flush of
+    /// everything, and the frames are lost. [`checked`](Self::checked) then returns an error.
     pub(crate) fn shoot(&mut self, space: &Block<K, CPUS>, flush: &Flush, uncovered: Option<Uncovered>) {
         let (mmu, kernel) = (self.mmu, self.mmu.kernel());
         if self.is_alone(space) {
@@ -347,7 +345,7 @@ impl<K: Kernel, const CPUS: usize> Here<K, CPUS> {
     }
 }
 
-/// Returns the number under which TLBs hold something, if they do.
+/// Returns the ASID under which TLBs may hold translations, if they may.
 #[inline]
 fn under(held: Held) -> Option<Asid> {
     match held {
@@ -356,8 +354,8 @@ fn under(held: Held) -> Option<Asid> {
     }
 }
 
-/// Returns the address space that a flush names: 0 is the number of the kernel's own, whose translations every address
-/// space has.
+/// Returns the ASID that a flush names, or `None` for 0: that is the number of the kernel's own address space, whose
+/// translations TLBs may hold under any ASID.
 fn tag(asid: Asid) -> Option<Asid> {
     (asid != Asid::default()).then_some(asid)
 }
@@ -368,7 +366,7 @@ fn everything() -> Flush {
     flush
 }
 
-/// Hands back what no CPU can reach any more.
+/// Gives nodes and frames that no CPU can reach any more back to the kernel.
 fn hand_back<K: Kernel>(kernel: &K, uncovered: Option<Uncovered>) {
     let Some(Uncovered { nodes, runs }) = uncovered else { return };
     // If a release unwinds, the table owes the nodes.
@@ -378,8 +376,8 @@ fn hand_back<K: Kernel>(kernel: &K, uncovered: Option<Uncovered>) {
     unsafe { nodes.into_retired().reclaim() };
 }
 
-/// Frames that no CPU can reach any more, on their way back. If a release unwinds, those behind it are released as this is
-/// dropped.
+/// Frames that no CPU can reach any more and that are being released. If a release unwinds, the drop of this value releases
+/// the rest.
 struct Released<'k, K: Kernel> {
     kernel: &'k K,
     runs: Uncovering,
@@ -403,7 +401,7 @@ impl<K: Kernel> Drop for Released<'_, K> {
     }
 }
 
-/// A change that has been made: the edit is the address space's one writer, so that nothing comes in between.
+/// A change that has been made already. The edit is the address space's only writer, so no other change comes in between.
 struct Made<'a, K: Kernel, const CPUS: usize> {
     space: &'a Block<K, CPUS>,
     flush: &'a Flush,
@@ -436,7 +434,7 @@ impl<K: Kernel, const CPUS: usize> Edit for Made<'_, K, CPUS> {
     }
 }
 
-/// What the shootdown system asks of this CPU.
+/// This CPU, as the shootdown system calls it.
 struct ThisCpu<'k, K>(&'k K);
 
 impl<K: Kernel> LocalCpu<Option<Uncovered>> for ThisCpu<'_, K> {
@@ -467,6 +465,7 @@ impl<K: Kernel, const CPUS: usize> fmt::Debug for Here<K, CPUS> {
 #[cfg(target_pointer_width = "64")]
 mod tests {
     use std::panic::{AssertUnwindSafe, catch_unwind};
+    use std::sync::Mutex;
     use std::sync::atomic::Ordering;
 
     use super::{Released, Uncovering};
@@ -483,6 +482,32 @@ mod tests {
         assert!(catch_unwind(AssertUnwindSafe(|| Released { kernel, runs }.release())).is_err());
         let left = frames.iter().filter(|&&frame| kernel.0.mappings(frame) != Use::Free).count();
         assert_eq!(left, 1, "the one that the kernel was given when it unwound");
+    }
+
+    #[test]
+    fn a_cpu_is_waited_for_while_the_kernel_may_look_pages_up() {
+        static SEEN: Mutex<Vec<(bool, bool)>> = Mutex::new(Vec::new());
+        run_as(0);
+        let mmu = machine::<2>(64);
+        let half = Pages::count(VirtAddr::new(4 << 30).vpn(PageSize::K4), 1 << 18).unwrap();
+        let at = VirtAddr::new(0x1000);
+        let page = |at: VirtAddr| Pages::one(at.vpn(PageSize::K4));
+        let user = AddressSpace::new(mmu).unwrap();
+        user.map(page(at), mmu.kernel().data(1).unwrap(), Attr::READ).unwrap();
+        let kernels = AddressSpace::lending(mmu, half).unwrap();
+        kernels.map(Pages::one(half.first()), mmu.kernel().data(2).unwrap(), Attr::READ).unwrap();
+        let shares = AddressSpace::sharing(&kernels).unwrap();
+        shares.activate().unwrap();
+        drop((kernels, shares));
+        let on_release = move || {
+            let found = user.lookup(at).is_some();
+            SEEN.lock().unwrap().push((found, mmu.online_cpus().running.contains(0)));
+        };
+        assert!(mmu.kernel().on_release.set(Box::new(on_release)).is_ok());
+        // The CPU's is the last handle of the kernel's own address space, which ends before the CPU is offline.
+        mmu.offline().unwrap();
+        assert_eq!(*SEEN.lock().unwrap(), [(true, true)]);
+        assert!(!mmu.online_cpus().running.contains(0), "and then it is");
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! What only the kernel can do, said once.
+//! The trait that a kernel implements: everything that only the kernel can do.
 
 use tlbkit_addr::{Asid, CpuSet, Flush, PhysAddr};
 use tlbkit_pagetable::Run;
@@ -8,10 +8,9 @@ use crate::Machine;
 
 /// A kernel, as [`Mmu`](crate::Mmu) needs it: frames, this CPU's TLB, interrupts to the other CPUs.
 ///
-/// Every method may be called on any CPU, with interrupts masked ([`masked`](Self::masked)): a lock that one of them
-/// takes is one that this kernel holds with interrupts masked everywhere. None may call back into the
-/// [`Mmu`](crate::Mmu) or an [`AddressSpace`](crate::AddressSpace) of it: such a call is refused with
-/// [`Error::Busy`](crate::Error::Busy).
+/// Every method may be called on any CPU, with interrupts masked ([`masked`](Self::masked)). So wherever the kernel holds a lock
+/// that one of these methods takes, it masks interrupts. No method may call back into the [`Mmu`](crate::Mmu) or one of its
+/// [`AddressSpace`](crate::AddressSpace)s: a change or a visit from there returns [`Error::Busy`](crate::Error::Busy).
 ///
 /// # Safety
 ///
@@ -24,8 +23,10 @@ use crate::Machine;
 /// - **records**: [`record`](Self::record) returns a cell of its own for each frame, the same at each call, that no
 ///   other code uses while [`take_frame`](Self::take_frame) has given the frame away;
 /// - **one**: a CPU uses one [`Mmu`](crate::Mmu): two would give the same ASID to two address spaces;
-/// - **CPU**: [`cpu`](Self::cpu) names the CPU that calls it, and is below the `CPUS` of the `Mmu`. While a closure runs in [`masked`](Self::masked), it stays
-///   on its CPU, and that CPU takes no interrupt whose handler uses the [`Mmu`](crate::Mmu) or edits an address space;
+/// - **CPU**: [`cpu`](Self::cpu) returns the number of the CPU that calls it, which is below the `CPUS` of the `Mmu`. (With
+///   one CPU it is not called: then no second CPU uses the `Mmu`, nor an address space of it.) While a closure runs in
+///   [`masked`](Self::masked), it stays on its CPU, and that CPU takes no interrupt whose handler uses the
+///   [`Mmu`](crate::Mmu) or edits an address space;
 /// - **TLB**: when [`flush`](Self::flush) returns, this CPU's TLB and walk caches hold nothing that the flush names,
 ///   and every page-table walk that this CPU began before has ended. Stores to page tables that precede the call are
 ///   visible to the walks that follow it;
@@ -33,9 +34,9 @@ use crate::Machine;
 ///   of `load` or [`unload`](Self::unload) names, or by one that belongs to no [`AddressSpace`](crate::AddressSpace),
 ///   and has ASID 0;
 /// - **returns**: [`memory`](Self::memory), [`record`](Self::record), [`flush`](Self::flush),
-///   [`interrupt`](Self::interrupt), [`pause`](Self::pause), [`stored`](Self::stored), `load` and `unload` return: they do not unwind, and they look
-///   nothing up in an address space;
-/// - **machine**: every CPU is a [`Machine`](Self::Machine), with [`asid_bits`](Self::asid_bits) bits of ASID.
+///   [`interrupt`](Self::interrupt), [`pause`](Self::pause), [`stored`](Self::stored), `load` and `unload` return: they do not
+///   unwind, and they look nothing up in an address space;
+/// - **machine**: every CPU is of the type [`Machine`](Self::Machine) and has [`asid_bits`](Self::asid_bits) bits of ASID.
 pub unsafe trait Kernel: Sync + Sized + 'static {
     /// The entry format, the geometry, and the root register: [`arch::Sv39`](crate::arch::Sv39), for example.
     type Machine: Machine;
@@ -50,82 +51,82 @@ pub unsafe trait Kernel: Sync + Sized + 'static {
     /// it any more.
     fn give_frame(&self, frame: PhysAddr);
 
-    /// Takes a frame of 4 KiB all of whose bytes are zero, if there is one at hand: it need not be cleared then. The promises
-    /// are those of [`take_frame`](Self::take_frame).
+    /// Takes a frame of 4 KiB whose bytes are all zero, if the kernel has one ready: `tlbkit` need not clear it then. The
+    /// promises are those of [`take_frame`](Self::take_frame).
     #[inline]
     fn take_zeroed_frame(&self) -> Option<PhysAddr> {
         None
     }
 
-    /// Takes back a frame as [`give_frame`](Self::give_frame) does, all of whose bytes are zero. A kernel that keeps a few of
-    /// them apart for [`take_zeroed_frame`](Self::take_zeroed_frame) saves clearing them twice.
+    /// Takes back a frame whose bytes are all zero, otherwise as [`give_frame`](Self::give_frame). A kernel that keeps some of
+    /// these frames for [`take_zeroed_frame`](Self::take_zeroed_frame) avoids clearing them twice.
     #[inline]
     fn give_zeroed_frame(&self, frame: PhysAddr) {
         self.give_frame(frame);
     }
 
-    /// Returns where the memory of a frame is mapped: with a direct map, its address plus a constant.
+    /// Returns the address at which a frame is mapped: with a direct map, its physical address plus a constant.
     fn memory(&self, frame: PhysAddr) -> *mut u8;
 
-    /// Returns the record of a frame, a cell of 32 bits, as a field of the kernel's page structs or an array have it; `None`
-    /// for frames that are not to be page-table nodes.
+    /// Returns the record of a frame, a cell of 32 bits: for example a field of the kernel's page structs, or an element of an
+    /// array. Returns `None` for frames that must not become page-table nodes.
     fn record(&self, frame: PhysAddr) -> Option<&Record>;
 
-    /// One mapping of each of these frames is gone from every page table and every TLB. `run.dirty` tells whether any
-    /// of them was written through it. A kernel that counts the mappings of a frame counts one less.
+    /// Takes notice that one mapping of each of these frames is gone from every page table and every TLB. `run.dirty` tells
+    /// whether any of the frames was written through that mapping. A kernel that counts the mappings of a frame counts one less.
     fn release(&self, run: Run);
 
-    /// [`AddressSpace::fork`](crate::AddressSpace::fork) has mapped each of these frames once more. A kernel that
+    /// Takes notice that [`AddressSpace::fork`](crate::AddressSpace::fork) maps each of these frames once more. A kernel that
     /// counts the mappings of a frame counts one more.
     fn share(&self, run: Run) {
         let _ = run;
     }
 
-    /// A page had this [`Mark::Payload`](crate::Mark::Payload) and has it no more: it was unmapped, or its address space is
-    /// gone. A kernel that counts the pages with a payload (the holders of a swap slot) counts one less. What a call
-    /// returns to its caller, as [`Edit::mark`](crate::Edit::mark) and [`Edit::fill`](crate::Edit::fill) do, is not told
-    /// here.
+    /// Takes notice that a page no longer has this [`Mark::Payload`](crate::Mark::Payload): it was unmapped, or its address
+    /// space is gone. A kernel that counts the pages with a payload (the holders of a swap slot) counts one less. This method
+    /// is not called for a payload that a call returns to its caller, as [`Edit::mark`](crate::Edit::mark) and
+    /// [`Edit::fill`](crate::Edit::fill) do.
     fn release_payload(&self, payload: u64) {
         let _ = payload;
     }
 
-    /// [`AddressSpace::fork`](crate::AddressSpace::fork) gives this payload to one more page.
+    /// Takes notice that [`AddressSpace::fork`](crate::AddressSpace::fork) gives this payload to one more page.
     fn share_payload(&self, payload: u64) {
         let _ = payload;
     }
 
-    /// Forgets what `flush` names on this CPU: of the address space `asid`, or of every one and of global translations
-    /// if that is `None`.
+    /// Flushes the translations that `flush` names from this CPU's TLB: those of the address space `asid`, or, if `asid` is
+    /// `None`, those of every address space and the global ones.
     ///
-    /// If [`flush.links()`](Flush::links) is set, a link between page-table nodes has changed, and what the CPU caches
-    /// of upper levels must go too (RISC-V: `sfence.vma` without an address).
+    /// If [`flush.links()`](Flush::links) is set, a link between page-table nodes has changed, and the CPU's caches of upper
+    /// levels must be flushed too (RISC-V: `sfence.vma` without an address).
     fn flush(&self, flush: &Flush, asid: Option<Asid>);
 
-    /// Interrupts these CPUs. Each calls [`Mmu::on_interrupt`](crate::Mmu::on_interrupt). Never called with one CPU.
+    /// Interrupts these CPUs. The interrupt's handler on each calls [`Mmu::on_interrupt`](crate::Mmu::on_interrupt). Never
+    /// called with one CPU.
     fn interrupt(&self, cpus: CpuSet) {
         let _ = cpus;
     }
 
-    /// Lets time pass while this CPU waits for another one, with interrupts masked: a pause instruction, or whatever lets
-    /// a hypervisor run the other CPU meanwhile. It returns by itself, after a while. After each pause this CPU replies to what
-    /// others have asked of it, so an interrupt of theirs that ends a pause can be taken back here.
+    /// Waits a short time while this CPU waits for another one, with interrupts masked: a pause instruction, or a call that
+    /// lets a hypervisor run the other CPU meanwhile. It must return by itself. After each pause this CPU serves the requests
+    /// of other CPUs, so the method may acknowledge an interrupt of theirs that ended the pause.
     fn pause(&self) {
         core::hint::spin_loop();
     }
 
-    /// Runs `f` with this CPU's interrupts masked, and restores what was before.
+    /// Runs `f` with this CPU's interrupts masked, and restores the previous state.
     fn masked<R>(&self, f: impl FnOnce() -> R) -> R;
 
-    /// Hears of each store to a page table, after it and on the CPU that made it, with physical addresses. A kernel that
-    /// records what it does (`docs/witness.md`) overrides this; the default is empty, and costs no instruction.
+    /// Takes notice of each store to a page table, with physical addresses: called after the store, on the CPU that made it. A
+    /// kernel that records its stores (`docs/witness.md`) overrides this method; the default is empty, and costs no instruction.
     #[inline(always)]
     fn stored(&self, store: Store) {
         let _ = store;
     }
 
-    /// Makes this CPU translate by `root`, a value that [`Machine::root`] made: writes `satp`, `CR3`, `TTBR0_EL1`. It
-    /// flushes nothing, where the register allows it. A kernel that returns to user mode by a trampoline keeps the
-    /// value for that.
+    /// Makes this CPU translate by `root`, a value of [`Machine::root`]: writes `satp`, `CR3` or `TTBR0_EL1`. It need not flush
+    /// anything. A kernel that returns to user mode through a trampoline keeps the value for the trampoline.
     fn load(&self, root: usize);
 
     /// Makes this CPU translate by a root of the kernel's own.

@@ -30,7 +30,9 @@ mod lock;
 mod machine;
 mod mmu;
 mod once;
+mod owes;
 mod settle;
+mod source;
 mod space;
 mod storage;
 mod sync {

@@ -3,7 +3,7 @@
 use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicBool, Ordering};
 
-/// A value that one CPU at a time uses, with interrupts masked. Waiters spin.
+/// A value that one CPU uses at a time, with interrupts masked. CPUs that wait spin.
 #[derive(Debug)]
 pub(crate) struct Lock<T> {
     held: AtomicBool,
@@ -13,7 +13,7 @@ pub(crate) struct Lock<T> {
 // SAFETY: `with` lets one CPU at a time to the value.
 unsafe impl<T: Send> Sync for Lock<T> {}
 
-/// Gives a lock back, whichever way its holder leaves.
+/// A lock that is held, and released when this value is dropped, also by an unwinding.
 struct Held<'l>(&'l AtomicBool);
 
 impl Drop for Held<'_> {
@@ -27,7 +27,7 @@ impl<T> Lock<T> {
         Self { held: AtomicBool::new(false), value: UnsafeCell::new(value) }
     }
 
-    /// Calls `f` with the value. `f` must not come here again: it would wait for itself.
+    /// Calls `f` with the value. `f` must not take the lock again: that would deadlock.
     pub(crate) fn with<R>(&self, f: impl FnOnce(&mut T) -> R) -> R {
         while self.held.swap(true, Ordering::Acquire) {
             core::hint::spin_loop();

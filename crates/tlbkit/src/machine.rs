@@ -7,13 +7,13 @@ use tlbkit_shootdown::Hardware;
 
 use crate::TableKind;
 
-/// A machine whose MMU, or whose TLB refill handler, walks a page table: entry format, geometry, kind of table, hardware properties
-/// and root register.
+/// A machine: the entry format, geometry and kind of the page table that its MMU or its TLB refill handler walks, the properties of
+/// the hardware, and the root register.
 ///
 /// # Safety
 ///
 /// The machine's MMU, or its refill handler, reads the entries of [`Format`](Self::Format) in tables of this
-/// [kind](Self::Table) and of the shape [`Geometry`](Self::Geometry), and does with them what [`HARDWARE`](Self::HARDWARE) says.
+/// [kind](Self::Table) and with the shape [`Geometry`](Self::Geometry), and treats them as [`HARDWARE`](Self::HARDWARE) says.
 pub unsafe trait Machine: 'static {
     /// The shape of the table.
     type Geometry: Radix;
@@ -23,10 +23,10 @@ pub unsafe trait Machine: 'static {
     type Table: TableKind<Self::Geometry, Self::Format>;
     /// What loads TLB entries, and how status bits are written.
     const HARDWARE: Hardware;
-    /// The most bits that an ASID has.
+    /// The largest number of bits of an ASID.
     const ASID_BITS: u32;
 
-    /// Returns the value of the root register for the table whose root node is at `node`; if the table is
-    /// [`Guarded`](crate::Guarded), whose root word is there. Either begins a frame.
+    /// Returns the value of the root register for the table whose root node is at `node`, or, if the table is
+    /// [`Guarded`](crate::Guarded), whose root word is at `node`. `node` is the address of a frame.
     fn root(node: PhysAddr, asid: Asid) -> usize;
 }

@@ -9,7 +9,8 @@ use tlbkit_shootdown::SharedSpace;
 use crate::asids::Asids;
 use crate::cpu::Cpu;
 use crate::here::{Here, Shootdowns};
-use crate::storage::{Frames, Source, Storage, storage};
+use crate::source::Source;
+use crate::storage::{Frames, Storage, storage};
 use crate::{Kernel, Machine};
 
 /// The virtual memory of a machine with up to `CPUS` CPUs: what its [`AddressSpace`](crate::AddressSpace)s share. A kernel
@@ -20,8 +21,8 @@ pub struct Mmu<K: Kernel, const CPUS: usize = 1> {
     frames: Frames<K>,
     asids: Asids<CPUS>,
     shootdowns: Shootdowns<CPUS>,
-    /// The CPUs that are online: they use the kernel's own address space, whichever else they run.
-    everyone: SharedSpace,
+    /// The CPUs that are online: they use the kernel's own address space, whatever address space they run.
+    online: SharedSpace,
     cpus: [Cpu<K, CPUS>; CPUS],
 }
 
@@ -33,7 +34,7 @@ impl<K: Kernel, const CPUS: usize> Mmu<K, CPUS> {
             frames: Pieces::new(Source(kernel)),
             asids: Asids::new(),
             shootdowns: Shootdowns::new(K::Machine::HARDWARE),
-            everyone: SharedSpace::new(),
+            online: SharedSpace::new(),
             cpus: [const { Cpu::new() }; CPUS],
         }
     }
@@ -44,9 +45,9 @@ impl<K: Kernel, const CPUS: usize> Mmu<K, CPUS> {
         &self.frames.source().0
     }
 
-    /// Lets this CPU take part in shootdowns from now on: of the kernel's own address space, and of those that it runs. A
-    /// CPU calls it before it first uses the kernel's own address space; an [`activate`](crate::AddressSpace::activate)
-    /// does it too.
+    /// Makes this CPU take part in shootdowns from now on: of the kernel's own address space, and of those that the CPU runs.
+    /// A CPU calls this method before it first uses the kernel's own address space;
+    /// [`activate`](crate::AddressSpace::activate) has the same effect.
     ///
     /// # Errors
     ///
@@ -55,9 +56,9 @@ impl<K: Kernel, const CPUS: usize> Mmu<K, CPUS> {
         self.here(|_| Ok(()))
     }
 
-    /// Runs no address space on this CPU, lets it take part in shootdowns no more, and flushes its TLB. It uses the
-    /// kernel's own address space no more until it is [`online`](Self::online) again, which any call on it makes it but
-    /// [`on_interrupt`](Self::on_interrupt): so this is its last one before it stops.
+    /// Takes this CPU out of its address space and out of shootdowns, and flushes its TLB. From then on the CPU must not use
+    /// the kernel's own address space until it is [`online`](Self::online) again. Every call on the CPU except
+    /// [`on_interrupt`](Self::on_interrupt) brings it online again, so this call is the last one before the CPU stops.
     ///
     /// # Errors
     ///
@@ -69,8 +70,8 @@ impl<K: Kernel, const CPUS: usize> Mmu<K, CPUS> {
         })
     }
 
-    /// Runs no address space on this CPU: loads a root of the kernel's own ([`Kernel::unload`]), and drops the handle that
-    /// the CPU keeps.
+    /// Takes this CPU out of its address space: loads a root of the kernel's own ([`Kernel::unload`]), and drops the handle
+    /// that the CPU keeps.
     ///
     /// # Errors
     ///
@@ -83,10 +84,10 @@ impl<K: Kernel, const CPUS: usize> Mmu<K, CPUS> {
     }
 
     /// Serves the shootdowns that other CPUs ask of this one. The handler of the interrupt that [`Kernel::interrupt`]
-    /// sends calls it; other calls do no harm. Inside of an edit or a visit it does nothing: interrupts are masked there,
-    /// and the interrupt comes when they are not any more.
+    /// sends calls this method; a call without a pending request is harmless. Inside an edit or a visit this method does
+    /// nothing: interrupts are masked there, and the interrupt is taken when they are unmasked.
     ///
-    /// Costs a load if there is nothing to do, and nothing with one CPU.
+    /// Costs a few loads and stores if there is nothing to do, and nothing with one CPU.
     pub fn on_interrupt(&'static self) {
         if CPUS == 1 {
             return;
@@ -99,12 +100,12 @@ impl<K: Kernel, const CPUS: usize> Mmu<K, CPUS> {
         });
     }
 
-    /// Returns how many nodes were leaked: none, unless the kernel panicked in the midst of a change and went on.
+    /// Returns the number of leaked nodes: 0 unless the kernel panicked during a change and went on.
     pub fn lost(&self) -> usize {
         self.frames.held().lost()
     }
 
-    /// Calls `f` with this CPU, its interrupts masked.
+    /// Calls `f` with this CPU, with interrupts masked.
     #[inline(always)]
     pub(crate) fn here<R>(
         &'static self,
@@ -129,8 +130,8 @@ impl<K: Kernel, const CPUS: usize> Mmu<K, CPUS> {
         &self.shootdowns
     }
 
-    pub(crate) const fn everyone(&'static self) -> &'static SharedSpace {
-        &self.everyone
+    pub(crate) const fn online_cpus(&'static self) -> &'static SharedSpace {
+        &self.online
     }
 
     /// Returns the number of this CPU, which is below `CPUS`.
@@ -152,7 +153,7 @@ impl<K: Kernel, const CPUS: usize> fmt::Debug for Mmu<K, CPUS> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Mmu")
             .field("frames", &self.frames)
-            .field("online", &self.everyone)
+            .field("online", &self.online)
             .finish_non_exhaustive()
     }
 }

@@ -1,14 +1,15 @@
-//! A change of one page: lock, walk, check, store, flush, unlock. No batch is made for it.
+//! A change of one page: lock, walk, check, store, flush, unlock. A batch is made only if other CPUs have to flush.
 
 use tlbkit_addr::{Attr, Flush, FlushScope, Pages, Pfn, Vpn};
 use tlbkit_pagetable::format::Format;
-use tlbkit_pagetable::{Change, Error, Leaf, Run, Table as _, mpt};
+use tlbkit_pagetable::{Change, Entry, Error, Leaf, Run, Table as _, mpt};
 
 use crate::block::Shape;
 use crate::here::Here;
+use crate::settle::{flush_of_fault, status};
 use crate::storage::{Storage, Table, turn};
 use crate::table::SpaceTable as _;
-use crate::{AddressSpace, Kernel, Machine};
+use crate::{Access, AddressSpace, Fault, Kernel, Machine};
 
 /// The slot of a page in an address space's page table.
 type Slot<'w, K> = mpt::Slot<'w, 'static, Shape<K>, <<K as Kernel>::Machine as Machine>::Format, Storage<K>>;
@@ -16,16 +17,16 @@ type Slot<'w, K> = mpt::Slot<'w, 'static, Shape<K>, <<K as Kernel>::Machine as M
 /// Attributes, as the entries of base pages hold them.
 type Encoded<K> = mpt::Encoded<<<K as Kernel>::Machine as Machine>::Format>;
 
-/// Encodes attributes that a page of any address space may have: not every one may have global pages.
+/// Encodes attributes that a page of any address space may have: all but [`Attr::GLOBAL`], which some address spaces refuse.
 #[inline(always)]
 pub(crate) fn encoded<K: Kernel>(attr: Attr) -> Option<Encoded<K>> {
     if attr.contains(Attr::GLOBAL) { None } else { mpt::Encoded::new(attr) }
 }
 
-/// What a change of one leaf leaves behind: the leaf whose frame is uncovered, and what TLBs may hold.
+/// The result of a change of one leaf: the leaf whose frame is uncovered, and what TLBs may hold.
 type Outcome = Option<(Option<Leaf>, mpt::Stale)>;
 
-/// The change is made, and not known everywhere. It has no size, so that a result is a byte.
+/// The change is made, but some CPU may still use the old translation. The type has no size, so that a result is a byte.
 pub(crate) struct Unflushed;
 
 impl Unflushed {
@@ -35,11 +36,11 @@ impl Unflushed {
     }
 }
 
-/// Changes of a page that are one store. Each tells whether it was that. If not, nothing has changed, and an
-/// [`Edit`](crate::Edit) makes the change or says what is wrong.
+/// Changes of a page that are one store. Each returns whether one store was enough. If not, nothing has changed, and an
+/// [`Edit`](crate::Edit) makes the change or reports the error.
 ///
-/// They are functions of their own: a kernel has each of them once, and nothing in them calls what may fail or unwind but
-/// [`Kernel::release`] at the end, so that everything is in registers.
+/// These functions are not inlined, so that a kernel contains each of them once. They keep their values in registers: the only
+/// call that may unwind is [`Kernel::release`], at the end.
 impl<K: Kernel, const CPUS: usize> AddressSpace<K, CPUS> {
     #[inline(never)]
     pub(crate) fn map_once(&self, page: Vpn, frame: Pfn, attr: Encoded<K>, wrong: &mut Option<Error>) {
@@ -99,6 +100,35 @@ impl<K: Kernel, const CPUS: usize> AddressSpace<K, CPUS> {
         *wrong = self.edit(|edit| edit.replace(at, frame, attr.attr())).err();
     }
 
+    /// Tells why an access to a page faulted, and mends that by one store at the most; `None` if it takes an
+    /// [`Edit`](crate::Edit) to know.
+    #[inline(always)]
+    pub(crate) fn fault_once(&self, page: Vpn, access: Access) -> Option<Fault> {
+        if !Table::<K>::SLOTS {
+            return None;
+        }
+        let space = &self.0;
+        space.mmu.kernel().masked(|| {
+            let here = Here::if_online(space.mmu)?;
+            let mut turn = turn::<K, CPUS>(&space.table)?;
+            let slot = Table::<K>::slot(&mut turn, page)?;
+            let leaf = match slot.entry()? {
+                Entry::Leaf(leaf) => leaf,
+                entry => return Some(Fault::absent(entry.mark())),
+            };
+            if let Some(fault) = access.refused(&leaf) {
+                return Some(fault);
+            }
+            let missing = status::<K>(access).difference(leaf.attr);
+            if !missing.is_empty() {
+                // More is allowed than before: what is stale is stale on this CPU alone, and flushed with the rest.
+                let _ = slot.protect(Change::set(missing))?;
+            }
+            here.flush(space, &flush_of_fault(page));
+            Some(Fault::Retry)
+        })
+    }
+
     /// Makes a change of a page.
     #[inline(always)]
     fn at_once(
@@ -106,6 +136,9 @@ impl<K: Kernel, const CPUS: usize> AddressSpace<K, CPUS> {
         page: Vpn,
         change: impl FnOnce(&mut Here<K, CPUS>, Slot<'_, K>) -> Outcome,
     ) -> Result<bool, Unflushed> {
+        if !Table::<K>::SLOTS {
+            return Ok(false);
+        }
         let space = &self.0;
         space.mmu.kernel().masked(|| {
             let Some(mut here) = Here::if_online(space.mmu) else { return Ok(false) };
@@ -128,8 +161,8 @@ impl<K: Kernel, const CPUS: usize> AddressSpace<K, CPUS> {
         })
     }
 
-    /// Makes a change known to other CPUs, which has uncovered `frame`. What it takes, it takes by value: so nothing of a change of
-    /// one CPU's is in memory.
+    /// Has other CPUs flush after a change that uncovered `frame`. The arguments are passed by value, so that a change on one CPU
+    /// keeps nothing in memory.
     #[cold]
     #[inline(never)]
     fn shoot_once(

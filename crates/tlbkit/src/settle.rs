@@ -1,48 +1,16 @@
-//! What a change leaves to be done: its flush, and what it has uncovered.
+//! The end of a change: its flush, and the release of the nodes and frames that it uncovered.
 
-use tlbkit_addr::{Attr, FlushScope, PageSize, Pages};
+use tlbkit_addr::{Attr, Flush, FlushScope, Pages, Vpn};
+use tlbkit_pagetable::Run;
 use tlbkit_pagetable::format::Format;
-use tlbkit_pagetable::{Leaf, Retired, Run, Table, Writer};
 
 use crate::block::Handle;
 use crate::here::{Here, Uncovering};
+use crate::owes::Owes;
 use crate::{Access, Kernel, Machine};
 
-/// What owes a flush: a writer, or a cursor that has borrowed one.
-pub trait Owes {
-    /// Returns the obligation in its place.
-    fn pending(&self) -> Option<&Retired<'static>>;
-
-    /// Frees its nodes in its place.
-    ///
-    /// # Safety
-    ///
-    /// As for [`Retired::reclaim`].
-    unsafe fn complete(&mut self);
-
-    /// Returns the obligation.
-    fn take(&mut self) -> Retired<'static>;
-}
-
-impl<T: Table<'static>> Owes for Writer<'_, 'static, T> {
-    #[inline(always)]
-    fn pending(&self) -> Option<&Retired<'static>> {
-        self.pending()
-    }
-
-    #[inline(always)]
-    unsafe fn complete(&mut self) {
-        // SAFETY: the contract of `Owes::complete` is that of `Retired::reclaim`, as is that of `Writer::complete`.
-        unsafe { self.complete() };
-    }
-
-    fn take(&mut self) -> Retired<'static> {
-        self.take()
-    }
-}
-
-/// Flushes what `owes` owes on every CPU that may hold it, and hands back what the changes have uncovered. Costs a few loads
-/// if nothing has changed.
+/// Flushes the translations that the changes of `owes` made stale, on every CPU that may hold them, then gives the uncovered nodes
+/// and frames back. Costs a few loads if nothing has changed.
 #[inline(always)]
 pub(crate) fn settle<K: Kernel, const CPUS: usize>(
     space: &Handle<K, CPUS>,
@@ -50,7 +18,13 @@ pub(crate) fn settle<K: Kernel, const CPUS: usize>(
     owes: &mut impl Owes,
     runs: &mut Uncovering,
 ) {
-    let Some(pending) = owes.pending() else { return };
+    let Some(pending) = owes.pending() else {
+        // The batch is complete, so these frames are flushed: a call of `Kernel::release` before them has unwound.
+        while let Some(run) = runs.pop() {
+            here.release(run);
+        }
+        return;
+    };
     let nothing = runs.is_empty() && pending.nodes() == 0;
     if nothing && pending.flush().is_none() {
         return;
@@ -68,7 +42,7 @@ pub(crate) fn settle<K: Kernel, const CPUS: usize>(
     }
 }
 
-/// Makes known what has been taken away, if this machine wants that before anything else is mapped in the place.
+/// Flushes earlier changes of `pages`, if this machine wants break before make.
 #[inline(always)]
 pub(crate) fn settle_break<K: Kernel, const CPUS: usize>(
     space: &Handle<K, CPUS>,
@@ -92,21 +66,29 @@ pub(crate) fn settle_break<K: Kernel, const CPUS: usize>(
     }
 }
 
-/// Adds a leaf's frames to the runs that wait for a shootdown, and tells whether there was room.
+/// Adds a leaf's frames to the runs that wait for a shootdown. Returns whether there was room.
 #[inline(always)]
-pub(crate) fn uncover(runs: &mut Uncovering, leaf: &Leaf, base: PageSize) -> bool {
-    let (len, dirty) = (leaf.size.pages(base).unwrap_or(1), leaf.attr.contains(Attr::DIRTY));
+pub(crate) fn uncover(runs: &mut Uncovering, run: Run) -> bool {
     if let Some(last) = runs.last_mut()
-        && last.first.checked_add(last.len) == Some(leaf.frame)
+        && last.first.checked_add(last.len) == Some(run.first)
     {
-        last.len += len;
-        last.dirty |= dirty;
+        last.len += run.len;
+        last.dirty |= run.dirty;
         return true;
     }
-    runs.push(Run { first: leaf.frame, len, dirty }).is_ok()
+    runs.push(run).is_ok()
 }
 
 /// Returns the status bits that the machine's entries have and the access needs.
 pub(crate) fn status<K: Kernel>(access: Access) -> Attr {
     access.status().intersection(<<K::Machine as Machine>::Format as Format>::OPTIONAL)
+}
+
+/// Returns what a CPU flushes before it repeats an access to a page that allows it: the entry that it faulted on, and the links to
+/// it. No architecture promises that the fault has evicted them.
+#[inline(always)]
+pub(crate) fn flush_of_fault(page: Vpn) -> Flush {
+    let mut flush = Flush::none();
+    flush.add_links(FlushScope::Local, Pages::one(page));
+    flush
 }

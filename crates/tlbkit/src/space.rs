@@ -7,7 +7,7 @@ use tlbkit_addr::{Attr, PageSize, Pages, Pfn, PhysAddr, VirtAddr};
 use tlbkit_pagetable::{Change, Entry, Error, Footprint, Leaf, Mark, Pinned, Table as _};
 
 use crate::block::{Handle, free};
-use crate::here::Here;
+use crate::here::{Here, Unready};
 use crate::once::{Unflushed, encoded};
 use crate::settle::status;
 use crate::storage::Table;
@@ -17,12 +17,13 @@ use crate::{Access, Edit, Fault, Kernel, Machine, Mmu, MultiLevel};
 /// A handle to a virtual address space: a page table, an ASID, and the CPUs that run it.
 ///
 /// Any CPU may look up, change and run it at any time. Changes take turns; a CPU that waits for its turn serves
-/// shootdowns meanwhile. Every method masks interrupts for as long as it runs.
+/// shootdowns meanwhile. Every method masks interrupts while it works; a CPU that waits for its turn unmasks them now and then.
 ///
-/// Clones are handles to the same address space, and so is what a CPU keeps that [runs](Self::activate) it. When the last
-/// handle is dropped, every mapped frame is released ([`Kernel::release`]), and every payload, and the nodes go back
-/// ([`Kernel::give_frame`]); that costs a visit of every leaf, and no shootdown. An address space takes four frames
-/// with its first page in Sv39: the control block that handles share, the root node, and two nodes below.
+/// Clones are handles to the same address space, and each CPU that [runs](Self::activate) it keeps a handle. When the last
+/// handle is dropped, every mapped frame and every payload is released ([`Kernel::release`], [`Kernel::release_payload`]) and
+/// the nodes go back to the kernel ([`Kernel::give_frame`]). That costs a visit of every leaf, and no shootdown. With one page
+/// mapped, an address space for Sv39 takes four frames: the control block that the handles share, the root node, and two nodes
+/// below it.
 pub struct AddressSpace<K: Kernel, const CPUS: usize = 1>(pub(crate) Handle<K, CPUS>);
 
 impl<K: Kernel, const CPUS: usize> Clone for AddressSpace<K, CPUS> {
@@ -36,9 +37,9 @@ impl<K: Kernel<Machine: Machine<Table = MultiLevel>>, const CPUS: usize> Address
     /// Returns the kernel's own address space: others can [share](Self::sharing) its `pages`, which begin and end with a
     /// top-level slot. Costs a node a slot.
     ///
-    /// Mappings of these pages may be [`Attr::GLOBAL`], and its changes are flushed on every CPU that has ever run an address space. A
-    /// CPU that runs an address space with it keeps a handle to it until it runs one without it, which costs a flush of
-    /// everything, or goes [offline](Mmu::offline).
+    /// Mappings of these pages may be [`Attr::GLOBAL`]. Every online CPU flushes the changes of this address space. A CPU that runs
+    /// an address space which shares it keeps a handle to it, until the CPU runs an address space that does not (the switch costs a
+    /// flush of everything) or goes [offline](Mmu::offline).
     ///
     /// # Errors
     ///
@@ -55,8 +56,8 @@ impl<K: Kernel<Machine: Machine<Table = MultiLevel>>, const CPUS: usize> Address
         })
     }
 
-    /// Returns an address space in which the pages that `kernel` [lends](Self::lending), or shares itself, are mapped as
-    /// they are there, now and later. Otherwise it is empty.
+    /// Returns an address space that shares the pages which `kernel` [lends](Self::lending), or shares itself: they are mapped as
+    /// they are there, now and later. Nothing else is mapped.
     ///
     /// # Errors
     ///
@@ -147,11 +148,15 @@ impl<K: Kernel, const CPUS: usize> AddressSpace<K, CPUS> {
     /// Costs one load a level.
     #[inline]
     pub fn translate(&self, at: VirtAddr) -> Option<PhysAddr> {
+        let mmu = self.mmu();
         // SAFETY: interrupts are masked, and a walk calls nothing of the kernel's.
-        let walk = || unsafe { self.0.pinned_here(|pinned| self.0.table.translate(pinned, at)) };
-        match self.mmu().kernel().masked(walk) {
-            Some(found) => found,
-            None => self.translate_elsewhere(at),
+        let walk = || match unsafe { self.0.pin(mmu) } {
+            Some(pinned) => (true, self.0.table.translate(pinned, at)),
+            None => (false, None),
+        };
+        match mmu.kernel().masked(walk) {
+            (true, found) => found,
+            (false, _) => self.translate_elsewhere(at),
         }
     }
 
@@ -163,7 +168,7 @@ impl<K: Kernel, const CPUS: usize> AddressSpace<K, CPUS> {
         self.mmu().kernel().masked(|| unsafe { self.0.pinned(|pinned| self.0.table.translate(pinned, at)) })
     }
 
-    /// Returns what the page table takes of memory, the control block not included.
+    /// Returns the memory that the page table takes, without the control block.
     pub fn footprint(&self) -> Footprint {
         self.0.table.footprint()
     }
@@ -188,11 +193,12 @@ impl<K: Kernel, const CPUS: usize> AddressSpace<K, CPUS> {
         })
     }
 
-    /// Runs `edit` as the one writer of this address space, and makes what it has changed known to every CPU that may
-    /// hold an older translation, by one shootdown at the end, or by more as [`Edit`] says. When this returns, no CPU uses what was taken away.
+    /// Runs `edit` as the only writer of this address space. At the end every CPU has flushed the translations that `edit` took
+    /// away or restricted, by one shootdown, or by more as [`Edit`] says: no CPU uses them any more. Another CPU may still hold a
+    /// translation that allows less than the new one; its access faults, and [`fault`](Self::fault) returns [`Fault::Retry`].
     ///
-    /// What `edit` has changed stays changed if it returns an error. It must not call back into an address space: that
-    /// is refused with [`Error::Busy`].
+    /// If `edit` returns an error, the changes that it made before stay. `edit` must not call back into an address space: such a
+    /// call returns [`Error::Busy`].
     ///
     /// # Errors
     ///
@@ -200,11 +206,21 @@ impl<K: Kernel, const CPUS: usize> AddressSpace<K, CPUS> {
     /// shootdown was refused, which the promises of [`Kernel`] rule out.
     #[inline(always)]
     pub fn edit<R>(&self, edit: impl FnOnce(&mut Edit<'_, K, CPUS>) -> Result<R, Error>) -> Result<R, Error> {
-        self.mmu().kernel().masked(|| {
-            let (mut here, turn) = Here::in_turn(&self.0)?;
-            let result = Edit::of(&self.0, &mut here, turn).run(edit);
-            here.checked(result)
-        })
+        let mut edit = Some(edit);
+        loop {
+            // What waits is a call of its own, with nothing under way: so what does not wait is in registers that need not
+            // be saved for it.
+            let mmu = self.mmu();
+            let done = mmu.kernel().masked(|| {
+                let (mut here, turn) = Here::in_turn(mmu, &self.0)?;
+                let result = Edit::of(&self.0, &mut here, turn).run(edit.take()?);
+                Some(here.checked(result))
+            });
+            match done {
+                Some(result) => return result,
+                None => Here::ready(mmu).map_err(Unready::error)?,
+            }
+        }
     }
 
     /// Maps `pages` to the frames from `frame` on; see [`Edit::map`].
@@ -336,8 +352,8 @@ impl<K: Kernel, const CPUS: usize> AddressSpace<K, CPUS> {
         self.edit(|edit| edit.resize(pages, to))
     }
 
-    /// Makes this CPU run the address space: gives it an ASID if it has none, and loads the root register
-    /// ([`Kernel::load`]). The CPU keeps a handle until it activates another one, or [idles](Mmu::idle).
+    /// Makes this CPU run the address space: assigns an ASID if the address space has none, and loads the root register
+    /// ([`Kernel::load`]). The CPU keeps a handle until it activates another address space, or [idles](Mmu::idle).
     ///
     /// The translations of the address space that the CPU ran before stay in its TLB, under their ASID.
     ///
@@ -351,28 +367,37 @@ impl<K: Kernel, const CPUS: usize> AddressSpace<K, CPUS> {
         })
     }
 
-    /// Tells why an access to `at` by this CPU faulted, and mends what needs no decision of the kernel's.
+    /// Tells why an access to `at` by this CPU faulted, and resolves the faults that need no decision of the kernel.
     ///
     /// # Errors
     ///
     /// [`Error::Busy`] inside of an edit or a visit on this CPU.
     #[inline(never)]
     pub fn fault(&self, at: VirtAddr, access: Access) -> Result<Fault, Error> {
+        match self.fault_once(at.vpn(self.0.base()), access) {
+            Some(fault) => Ok(fault),
+            None => self.fault_again(at, access),
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn fault_again(&self, at: VirtAddr, access: Access) -> Result<Fault, Error> {
         self.edit(|edit| edit.fault(at, access))
     }
 
-    /// Calls `piece` with each piece of physical memory that the `len` bytes from `at` on are mapped to, in ascending
-    /// order: its address and its length in bytes. Stops at the first page that does not allow `access`.
+    /// Calls `piece` with the physical address and the length of each piece of memory to which the `len` bytes from `at` on are
+    /// mapped, in ascending order. Stops at the first page that does not allow `access`.
     ///
-    /// No page of a piece can be unmapped and released while `piece` runs: interrupts are masked, and the CPUs that change
-    /// it wait. So `piece` copies and returns; it must not call back into the [`Mmu`] or an address space.
+    /// While `piece` runs, no page of the piece is unmapped and released: interrupts are masked, and a CPU that unmaps the page
+    /// waits. So `piece` copies and returns; it must not call back into the [`Mmu`] or an address space.
     ///
     /// # Errors
     ///
-    /// [`Error::NotMapped`] with the first address that does not allow the access, or whose entry lacks a status bit that
-    /// the access would set, so that the kernel can resolve a
-    /// [`fault`](Self::fault) there and go on; what lies before has been visited. [`Error::OutOfRange`] if the bytes reach
-    /// past the last address; [`Error::Busy`] inside of an edit or a visit on this CPU.
+    /// [`Error::NotMapped`] with the first address that does not allow the access, or whose entry lacks a status bit that the
+    /// access would set: the kernel can resolve a [`fault`](Self::fault) there and go on. The pieces before that address have been
+    /// visited. [`Error::OutOfRange`] if the bytes reach past the last address; [`Error::Busy`] inside of an edit or a visit on
+    /// this CPU.
     pub fn pieces(
         &self,
         at: VirtAddr,
@@ -402,7 +427,7 @@ impl<K: Kernel, const CPUS: usize> AddressSpace<K, CPUS> {
     }
 }
 
-/// Returns what is wrong. If nothing is, there is nothing to be moved.
+/// Returns the error, if there is one. Without an error no value is moved.
 #[inline(always)]
 fn told(wrong: Option<Error>) -> Result<(), Error> {
     if wrong.is_none() { Ok(()) } else { wrong.map_or(Ok(()), Err) }

@@ -1,55 +1,11 @@
-//! The kernel's frames as node storage, and the page tables that it has room for.
+//! Names for the types of a kernel's page tables and of their node storage.
 
-use tlbkit_addr::PhysAddr;
 use tlbkit_pagetable::Turn;
-use tlbkit_pagetable::nodes::{FrameSource, Record, Store};
 
 use crate::table::{self, SpaceTable, TableKind};
 use crate::{Kernel, Machine};
 
-/// The frames of a kernel, as node storage takes them.
-#[derive(Debug)]
-pub struct Source<K>(pub(crate) K);
-
-// SAFETY: the promises of `Kernel` on frames and records.
-unsafe impl<K: Kernel> FrameSource for Source<K> {
-    #[inline]
-    fn take(&self) -> Option<PhysAddr> {
-        self.0.take_frame()
-    }
-
-    #[inline]
-    fn give(&self, frame: PhysAddr) {
-        self.0.give_frame(frame);
-    }
-
-    #[inline]
-    fn take_zeroed(&self) -> Option<PhysAddr> {
-        self.0.take_zeroed_frame()
-    }
-
-    #[inline]
-    fn give_zeroed(&self, frame: PhysAddr) {
-        self.0.give_zeroed_frame(frame);
-    }
-
-    #[inline(always)]
-    fn stored(&self, store: Store) {
-        self.0.stored(store);
-    }
-
-    #[inline(always)]
-    fn memory(&self, frame: PhysAddr) -> *mut u8 {
-        self.0.memory(frame)
-    }
-
-    #[inline(always)]
-    fn record(&self, frame: PhysAddr) -> Option<&Record> {
-        self.0.record(frame)
-    }
-}
-
-/// What a kernel's machine says of its tables.
+/// The geometry, format and kind of the tables of a kernel's machine.
 type Geometry<K> = <<K as Kernel>::Machine as Machine>::Geometry;
 type Format<K> = <<K as Kernel>::Machine as Machine>::Format;
 type Kind<K> = <<K as Kernel>::Machine as Machine>::Table;
@@ -68,7 +24,7 @@ pub(crate) fn storage<K: Kernel>(frames: &'static Frames<K>) -> &'static Storage
     <Kind<K> as TableKind<Geometry<K>, Format<K>>>::storage(frames)
 }
 
-/// Takes the right to write a table in the midst of a call, unless another CPU has it.
+/// Takes the right to write a table, inside a call, unless another CPU has it.
 #[inline(always)]
 pub(crate) fn turn<K: Kernel, const CPUS: usize>(table: &Table<K>) -> Option<Turn<'_, 'static, Table<K>>> {
     if CPUS == 1 {

@@ -1,4 +1,4 @@
-//! What an address space asks of its page table, and the kinds of tables that answer.
+//! The interface between an address space and its page table, and the kinds of tables that implement it.
 
 use core::fmt;
 
@@ -11,13 +11,13 @@ use tlbkit_pagetable::{
 };
 
 use crate::Kernel;
-use crate::settle::Owes;
-use crate::storage::Source;
+use crate::owes::Owes;
+use crate::source::Source;
 
-/// The kind of page table that the address spaces of a [`Machine`](crate::Machine) have: [`MultiLevel`], or, where software loads
-/// the TLB, [`Guarded`](crate::Guarded). No other type implements it.
+/// The kind of page table of a [`Machine`](crate::Machine)'s address spaces: [`MultiLevel`], or, where software loads the TLB,
+/// [`Guarded`](crate::Guarded). No other type implements this trait.
 pub trait TableKind<G: Radix, F: Format>: fmt::Debug + 'static {
-    /// The node storage, which is a part of the kernel's.
+    /// The node storage, which takes its memory from the kernel's frames.
     #[doc(hidden)]
     type Storage<K: Kernel>: Nodes<Word = F::Word, Mode = Shared> + Sync;
     /// The table.
@@ -29,7 +29,7 @@ pub trait TableKind<G: Radix, F: Format>: fmt::Debug + 'static {
     fn storage<K: Kernel>(frames: &'static Frames<F, K>) -> &'static Self::Storage<K>;
 }
 
-/// A kernel's frames, whole or cut.
+/// A kernel's frames as node storage: whole, or cut into small nodes.
 pub(crate) type Frames<F, K> = Pieces<<F as Format>::Word, Source<K>>;
 
 /// The table of an address space.
@@ -46,10 +46,13 @@ pub trait SpaceTable<G: Radix, F: Format, N: Nodes<Word = F::Word>>:
     /// [`Error::NoMemory`].
     fn new(nodes: &'static N, lender: Option<&'static Self>) -> Result<Self, Error>;
 
-    /// Returns what a root register leads to. The table is at the physical address `at`.
+    /// Returns the physical address for the root register. The table itself is at the physical address `at`.
     fn root(&self, at: PhysAddr) -> PhysAddr;
 
-    /// Returns the slot of a page, if a change of it can be one store.
+    /// Whether one store can change a page.
+    const SLOTS: bool;
+
+    /// Returns the slot of a page, if one store can change the page.
     fn slot<'w>(turn: &'w mut Turn<'_, 'static, Self>, page: Vpn) -> Option<mpt::Slot<'w, 'static, G, F, N>>;
 
     /// Returns a cursor at a page.
@@ -59,8 +62,8 @@ pub trait SpaceTable<G: Radix, F: Format, N: Nodes<Word = F::Word>>:
     /// [`Error::OutOfRange`].
     fn cursor<'c>(writer: &'c mut Writer<'_, 'static, Self>, page: Vpn) -> Result<Self::Walk<'c>, Error>;
 
-    /// Maps in `child`, an empty table, what this one maps, to the same frames, which no CPU may write any more. A frame is
-    /// [shared](Kernel::share) before the child maps it: if that unwinds, the child releases no frame that it does not have.
+    /// Copies the mappings of this table into `child`, an empty table, and takes the right to write away in both. A frame is
+    /// [shared](Kernel::share) before the child maps it: if that call unwinds, the child releases no frame that it does not map.
     ///
     /// # Errors
     ///
@@ -97,7 +100,7 @@ pub trait Walk: Owes + fmt::Debug {
     fn next_mapped(&mut self, last: Vpn) -> Option<Leaf>;
 }
 
-/// Has a cursor's own methods be those of [`Walk`] and [`Owes`].
+/// Implements [`Walk`] and [`Owes`] by a cursor's own methods.
 macro_rules! walks {
     ($(($($parameters:tt)*) $cursor:ty;)+) => {$(
         impl<$($parameters)*> Walk for $cursor {
@@ -181,8 +184,8 @@ walks! {
     (T: Table<'static>) AnyCursor<'_, 'static, T>;
 }
 
-/// A multi-level table ([`tlbkit_pagetable::mpt`]): what hardware walks, and the table of
-/// [`Mips32`](crate::arch::Mips32) unless another one is asked for.
+/// A multi-level table ([`tlbkit_pagetable::mpt`]): the table that hardware walks, and the default of
+/// [`Mips32`](crate::arch::Mips32).
 #[derive(Debug)]
 pub struct MultiLevel;
 
@@ -198,6 +201,8 @@ impl<G: Radix, F: Format> TableKind<G, F> for MultiLevel {
 
 impl<G: Radix, F: Format, N: Nodes<Word = F::Word> + 'static> SpaceTable<G, F, N> for Mpt<'static, G, F, N> {
     type Walk<'c> = mpt::Cursor<'c, 'static, G, F, N>;
+
+    const SLOTS: bool = true;
 
     #[inline]
     fn new(nodes: &'static N, lender: Option<&'static Self>) -> Result<Self, Error> {

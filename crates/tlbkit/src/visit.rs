@@ -2,18 +2,18 @@
 //!
 //! ```text
 //!   visitor   joins the CPUs of the address space, fence, walks, leaves
-//!   writer    takes a node out, fence, looks which CPUs are left          none: the node is free at once
+//!   writer    unlinks a node, fence, reads which other CPUs are members   none: the node is free at once
 //!                                                                         some: when the shootdown has completed
 //! ```
 //!
-//! Of the two one sees the other: the writer the visitor, or the visitor that the node is not in the table any more. The
-//! file is also a module of `tests/loom.rs`, which plays both in every interleaving.
+//! The fences ensure one of two things: the writer sees the visitor, or the visitor sees that the node is unlinked. This file is
+//! also a module of `tests/loom.rs`, which runs both sides in every interleaving.
 
 use tlbkit_shootdown::SharedSpace;
 
 use crate::sync::{Ordering, fence};
 
-/// A walk by a CPU that does not run the address space, and what it has added to the sets of CPUs for that.
+/// A walk by a CPU that does not run the address space, and the sets of CPUs that the CPU has joined for the walk.
 pub(crate) struct Visit<'c> {
     cpus: &'c SharedSpace,
     cpu: usize,
@@ -22,10 +22,10 @@ pub(crate) struct Visit<'c> {
 }
 
 impl<'c> Visit<'c> {
-    /// Notes that `cpu` may be in a walk, before it begins one.
+    /// Records that `cpu` may be in a walk, before the walk begins.
     pub(crate) fn begin(cpus: &'c SharedSpace, cpu: usize) -> Self {
         let joined = cpus.members.insert(cpu);
-        // A CPU that has just come online runs the kernel's own by now, and goes on.
+        // A CPU that has just come online already runs the kernel's own address space, and goes on running it.
         let entered = cpus.running.insert(cpu);
         fence(Ordering::SeqCst);
         Self { cpus, cpu, joined, entered }
@@ -34,7 +34,7 @@ impl<'c> Visit<'c> {
 
 impl Drop for Visit<'_> {
     fn drop(&mut self) {
-        // The walk precedes what the others see.
+        // The walk is over before other CPUs see the removal.
         if self.entered {
             self.cpus.running.remove(self.cpu);
         }
@@ -44,8 +44,8 @@ impl Drop for Visit<'_> {
     }
 }
 
-/// Tells whether no CPU but `cpu` may hold a translation, or walk the table, after what `cpu` has stored so far. One that joins
-/// from now on sees it.
+/// Tells whether no CPU except `cpu` may hold a translation or walk the table as it was before the stores of `cpu` so far. A CPU
+/// that joins later sees those stores.
 #[inline(always)]
 pub(crate) fn is_alone(cpus: &SharedSpace, cpu: usize) -> bool {
     fence(Ordering::SeqCst);

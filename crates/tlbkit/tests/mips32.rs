@@ -347,6 +347,61 @@ fn mark_and_fill<T: Handled>() {
     mmu.idle().unwrap();
 }
 
+const ACCESS: Attr = Attr::READ.union(Attr::WRITE).union(Attr::EXEC);
+
+#[test]
+fn a_closed_page_keeps_its_frame_and_faults() {
+    close_and_open::<MultiLevel>();
+    close_and_open::<Guarded>();
+}
+
+fn close_and_open<T: Handled>() {
+    let mmu = Host::<T>::machine();
+    let space = AddressSpace::new(mmu).unwrap();
+    space.activate().unwrap();
+    let k16 = PageSize::from_shift(14).unwrap();
+    // Pages of 4 KiB, and two of 16 KiB, which are one TLB entry.
+    let small = mmu.kernel().data(1);
+    space.map(page(5), small, RW).unwrap();
+    let large = mmu.kernel().data(8);
+    let all = Pages::count(Vpn::new(1024), 8).unwrap();
+    space.edit(|edit| edit.map_sized(all, large, k16, RW)).unwrap();
+    let own = |frame: Pfn, page: usize| Ok(PhysAddr::new((frame.get() + page) * 4096));
+    for number in [5, 1024, 1028] {
+        let count = if number == 5 { 1 } else { 4 };
+        let part = Pages::count(Vpn::new(number), count).unwrap();
+        let frame = if number == 5 { small } else { Pfn::new(large.get() + number - 1024) };
+        let last = number + count - 1;
+        assert_eq!(
+            (access(&space, number, true), access(&space, last, true)),
+            (own(frame, 0), own(frame, count - 1))
+        );
+        assert_eq!(space.protect(part, Change::clear(ACCESS)), Ok(count));
+        for (page, store) in [(number, false), (number, true), (last, false)] {
+            let fault = access(&space, page, store);
+            assert!(matches!(fault, Err(Fault::Closed(leaf)) if leaf.frame == frame), "{page:#x}: {fault:?}");
+        }
+        assert_eq!(space.lookup(at(number)).unwrap().attr, Attr::USER | Attr::DIRTY);
+        // The other half of the pair is what it was.
+        for page in [1024, 1028].into_iter().filter(|&page| number != 5 && page != number) {
+            assert_eq!(access(&space, page, true), own(large, page - 1024));
+        }
+        assert_eq!(space.protect(part, Change::set(Attr::READ)), Ok(count));
+        assert_eq!(access(&space, last, false), own(frame, count - 1));
+        assert!(matches!(access(&space, last, true), Err(Fault::NoRight(_))));
+        assert_eq!(space.protect(part, Change::set(Attr::WRITE)), Ok(count));
+        assert_eq!(access(&space, number, true), own(frame, 0));
+    }
+    // So it is in a copy.
+    assert_eq!(space.protect(all, Change::clear(ACCESS)), Ok(8));
+    let child = space.fork().unwrap();
+    child.activate().unwrap();
+    assert!(matches!(access(&child, 1026, false), Err(Fault::Closed(leaf)) if leaf.frame == large));
+    mmu.idle().unwrap();
+    drop((space, child));
+    assert_eq!(mmu.kernel().in_use(), 0);
+}
+
 fn see_and_unmap<T: Handled>() {
     let mmu = Host::<T>::machine();
     let space = AddressSpace::new(mmu).unwrap();
@@ -418,9 +473,9 @@ fn frames_of_small_spaces<T: Handled>() -> usize {
     taken
 }
 
-/// A process as it should be: what each of its pages holds, and whether it may be written.
+/// A process as it should be: what each of its pages holds, whether it may be written, and whether it is closed.
 #[derive(Clone, Default)]
-struct Model(BTreeMap<usize, (u32, bool)>);
+struct Model(BTreeMap<usize, (u32, bool, bool)>);
 
 /// Random operations of up to four processes. Returns what was wrong first.
 fn drive<T: Handled>(mmu: &'static Mmu<Host<T>>, rounds: usize) -> Result<(), String> {
@@ -465,7 +520,7 @@ fn drive<T: Handled>(mmu: &'static Mmu<Host<T>>, rounds: usize) -> Result<(), St
                     return Err(format!("round {round}: map is {done:?}"));
                 }
                 if is_free {
-                    model.0.extend((number..number + len).map(|page| (page, (value, write))));
+                    model.0.extend((number..number + len).map(|page| (page, (value, write, false))));
                 } else {
                     host.release(Run { first: frame, len, dirty: false });
                 }
@@ -477,8 +532,19 @@ fn drive<T: Handled>(mmu: &'static Mmu<Host<T>>, rounds: usize) -> Result<(), St
             5 => {
                 space.protect(part, Change::clear(Attr::WRITE | Attr::COPY_ON_WRITE)).unwrap();
                 for page in number..number + len {
-                    if let Some((_, write)) = model.0.get_mut(&page) {
+                    if let Some((_, write, _)) = model.0.get_mut(&page) {
                         *write = false;
+                    }
+                }
+            }
+            9 => {
+                // Closed, or opened for loads.
+                let close = below(2) == 0;
+                let clear = Change::clear(ACCESS | Attr::COPY_ON_WRITE);
+                space.protect(part, if close { clear } else { Change::set(Attr::READ) }).unwrap();
+                for page in number..number + len {
+                    if let Some((_, write, closed)) = model.0.get_mut(&page) {
+                        (*write, *closed) = (*write && !close, close);
                     }
                 }
             }
@@ -502,12 +568,14 @@ fn drive<T: Handled>(mmu: &'static Mmu<Host<T>>, rounds: usize) -> Result<(), St
                     let (expected, met) = (model.0.get(&page).copied(), access(space, page, store));
                     let found = met.map(|at| host.word(at));
                     match (expected, found) {
-                        (Some((_, true)), Ok(word)) if store => {
+                        (Some((_, true, _)), Ok(word)) if store => {
                             word.store(value, Ordering::Relaxed);
-                            model.0.insert(page, (value, true));
+                            model.0.insert(page, (value, true, false));
                         }
-                        (Some((_, false)), Err(Fault::NoRight(_))) if store => {}
-                        (Some((held, _)), Ok(word)) if !store && word.load(Ordering::Relaxed) == held => {}
+                        (Some((_, _, true)), Err(Fault::Closed(_))) => {}
+                        (Some((_, false, false)), Err(Fault::NoRight(_))) if store => {}
+                        (Some((held, _, false)), Ok(word))
+                            if !store && word.load(Ordering::Relaxed) == held => {}
                         (None, Err(Fault::NotMapped)) => {}
                         _ => return Err(format!("round {round}: page {page} of {runs} is wrong")),
                     }

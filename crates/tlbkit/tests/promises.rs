@@ -168,3 +168,32 @@ fn the_end_of_an_address_space_that_unwinds_hands_the_rest_back() {
         assert_eq!((kernel.0.in_use(), mmu.lost()), (1, 0), "call {call}");
     }
 }
+
+#[test]
+fn what_is_behind_a_release_that_unwinds_is_released_too() {
+    for (by_cursor, call) in [(false, 1), (false, 2), (true, 1), (true, 2)] {
+        let mmu = as_machine::<arch::Sv39>(64);
+        let kernel = mmu.kernel();
+        let space = AddressSpace::new(mmu).unwrap();
+        // No frame continues another one.
+        let frames: Vec<Pfn> = (0..6).map(|at| kernel.0.data(at).unwrap()).step_by(2).collect();
+        space.map_each(pages(0x1000, 3), frames.iter().copied(), RW).unwrap();
+        kernel.unwinds_at(RELEASE, call);
+        let unmap = || {
+            if !by_cursor {
+                return space.unmap(pages(0, 16)).map(drop);
+            }
+            space.edit(|edit| {
+                let mut cursor = edit.cursor(VirtAddr::new(0))?;
+                while cursor.next_mapped(VirtAddr::new(usize::MAX)).is_some() {
+                    cursor.unmap()?;
+                }
+                Ok(())
+            })
+        };
+        assert!(catch_unwind(AssertUnwindSafe(unmap)).is_err());
+        // What the kernel was given when it unwound is the kernel's affair.
+        let left = frames.iter().filter(|&&frame| kernel.0.mappings(frame) != Use::Free).count();
+        assert_eq!((left, space.footprint().ptes), (1, 0), "by cursor: {by_cursor}, call {call}");
+    }
+}

@@ -1,4 +1,4 @@
-//! The first example of the README, run on the modelled machine: the README has the same lines.
+//! The first example of the README, run on the modelled machine. The README repeats these lines.
 #![cfg(target_pointer_width = "64")]
 
 mod host;
@@ -43,7 +43,7 @@ fn give_back(frame: Pfn) {
 }
 
 // README: begin
-/// Does what a page fault at `at` asks for. Returns `false` if the process may not do what it tried.
+/// Resolves a page fault at `at`. Returns `false` if the process may not make this access.
 fn page_fault(process: &AddressSpace<Mine>, at: VirtAddr, access: Access) -> Result<bool, Error> {
     let page = Pages::one(at.vpn(PageSize::K4));
     process.edit(|edit| {

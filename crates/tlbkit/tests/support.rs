@@ -26,9 +26,11 @@ fn sizes<F: Format>() -> String {
         [true, false].iter().any(|&last| F::leaf(Pfn::new(0), size, Attr::READ, last).is_ok())
     };
     let shifts: Vec<u32> = (12..48).filter(has).collect();
+    let [_, rest @ ..] = &shifts[..] else { return String::new() };
+    let even = rest.windows(3).all(|three| three[1] - three[0] == three[2] - three[1]);
     match shifts[..] {
         // One after the other.
-        [first, second, .., last] if shifts.len() > 6 => {
+        [first, second, .., last] if even && shifts.len() > 6 => {
             let size = |shift| PageSize::from_shift(shift).unwrap();
             format!("{}, {} to {}", size(first), size(second), size(last))
         }
@@ -69,7 +71,6 @@ fn format_row<F: Format>(text: &mut String, name: &str) {
         WalkCache::ByAddress => "flushed by address",
         WalkCache::Whole => "flushed without address",
     };
-    let closed = !F::IMPLIED.contains(Attr::READ);
     let payload = format::payload_bits::<F>().map_or("-".into(), |bits| bits.to_string());
     writeln!(
         text,
@@ -78,7 +79,7 @@ fn format_row<F: Format>(text: &mut String, name: &str) {
         physical::<F>(),
         sizes::<F>(),
         if F::PAIRED { "pairs" } else { "single" },
-        yes(closed),
+        yes(F::CLOSES),
         yes(F::BREAK),
     )
     .unwrap();
@@ -126,6 +127,7 @@ fn made() -> String {
         EntryLoCoherent as "EntryLoCoherent", EntryLoCow as "EntryLoCow", EntryLoCowCoherent as "EntryLoCowCoherent",
         Sv32 as "Sv32", Sv39 as "Sv39", RiscvOf<false, true, true> as "RiscvOf<false, true, true>",
         RiscvOf<true, true, true> as "RiscvOf<true, true, true>", X86 as "X86", X86Of<true, true> as "X86Of<true, true>",
+        X86Of<true, true, false> as "X86Of<true, true, false>",
         Aarch64 as "Aarch64", Aarch64Of<12, true, false> as "Aarch64Of<12, true, false>", Aarch64Of<12, true, true> as "Aarch64Of<12, true, true>",
         Aarch64Of<14, true, false> as "Aarch64Of<14, true, false>", Aarch64Of<16, true, false> as "Aarch64Of<16, true, false>",
         Aarch64Of<12, true, false, true> as "Aarch64Of<12, true, false, true>", Aarch64Of<14, true, false, true> as "Aarch64Of<14, true, false, true>",
@@ -134,7 +136,7 @@ fn made() -> String {
     rows!(text, attr_row:
         Compact as "Compact", EntryLo as "EntryLo", EntryLoCow as "EntryLoCow", Sv39 as "Sv39",
         RiscvOf<true, true, true> as "RiscvOf<true, true, true>", X86 as "X86", X86Of<true, true> as "X86Of<true, true>",
-        Aarch64 as "Aarch64");
+        X86Of<true, true, false> as "X86Of<true, true, false>", Aarch64 as "Aarch64");
     text.push_str(
         "\n| machine | levels | bits of a virtual address | pages | bits of an ASID | fork |\n|-|-|-|-|-|-|\n",
     );

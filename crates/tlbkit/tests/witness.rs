@@ -198,7 +198,8 @@ fn redundant(lines: &[String], at: usize, run: usize) -> &'static str {
             "no CPU has loaded the table: it is reported if one has"
         }
         Event::Barrier(_) => {
-            // The interrupt that follows is a barrier for what its sender has stored. If it was sent before the store, this one is needed.
+            // The interrupt that follows is a barrier for what its sender has stored. If it was sent before the store, this one is
+            // needed.
             let send = at
                 + events[at..].iter().position(|(_, event)| matches!(event, Event::IpiSend { .. })).unwrap();
             let done =

@@ -1,8 +1,8 @@
-//! The same calls by hand: Sv39 on one hart, pages of 4 KiB, as a small kernel has them. `cargo xtask portability` prints the code of
-//! both.
+//! The same calls by hand: Sv39 on one hart, pages of 4 KiB, as a small kernel has them. `cargo xtask portability` prints the code
+//! of both.
 //!
-//! There is what makes them right on one hart, and nothing more: no error but "no", no larger pages, no marks, no kernel's half that
-//! is shared, no batches, no node that is given back before the end of the address space.
+//! There is what makes them right on one hart, and nothing more: no error but "no", no larger pages, no marks, no kernel's half
+//! that is shared, no batches, no node that is given back before the end of the address space.
 
 use core::sync::atomic::{AtomicU64, Ordering};
 

@@ -68,6 +68,7 @@ unsafe impl<F: Format> Format for Controlled<F> {
     const REACH: LinkRange = F::REACH;
     const IMPLIED: Attr = F::IMPLIED;
     const OPTIONAL: Attr = F::OPTIONAL;
+    const CLOSES: bool = F::CLOSES;
     const ABSENT: u32 = F::ABSENT;
     const FIXED: Attr = F::FIXED;
     const APPEARS: FlushScope = F::APPEARS;

@@ -21,6 +21,7 @@ use core::fmt::{self, Write};
 use core::sync::atomic::{AtomicBool, Ordering};
 
 use tlbkit_addr::{Attr, Flush, FlushScope, PageSize, Pages, Pfn, PhysAddr, VirtAddr, Vpn};
+use tlbkit_pagetable::format::Format as _;
 use tlbkit_pagetable::mpt::Mpt;
 use tlbkit_pagetable::nodes::{Chunk, Slab};
 use tlbkit_pagetable::{Change, Error, Geometry, Holes, Leaf, Local, Mark, Radix, Solo, Space};
@@ -62,6 +63,8 @@ enum Fault {
     NotAccessed,
     /// It led to where there is no memory.
     Nowhere,
+    /// It led there, as memory of another type.
+    OtherType,
 }
 
 /// The base page; the pages of a node of the last level, how many there are, and what they cover.
@@ -333,7 +336,10 @@ fn pages(first: usize, count: usize) -> Pages {
 }
 
 fn attributes(random: &mut Random, scope: &Scope) -> Attr {
-    Attr::from_bits_truncate(random.next() as u16) & scope.attributes
+    let attr = Attr::from_bits_truncate(random.next() as u32) & scope.attributes;
+    // Not every variety of memory has a type.
+    let is_typed = machine::Format::leaf(Pfn::new(0), BASE, attr, true).is_ok();
+    if is_typed || random.below(32) == 0 { attr } else { attr - Attr::VARIETY }
 }
 
 /// What an access can do. A page without any of it is closed: it keeps its frame.
@@ -383,7 +389,10 @@ fn operate(
         7 | 8 => {
             let closes = if random.below(4) == 0 { ACCESS } else { Attr::empty() };
             let clear = attributes(random, scope) & !Attr::READ | closes;
-            let change = Change { clear, set: attributes(random, scope) };
+            let set = attributes(random, scope);
+            // What no change may touch is left alone, mostly.
+            let left = if random.below(8) == 0 { Attr::empty() } else { Format::FIXED };
+            let change = Change { clear: clear - left, set: set - left };
             table.protect(whole, Holes::Skip, change).map(drop)
         }
         9 => {
@@ -492,6 +501,13 @@ fn look_at(
             }
             None => Ok(()),
         };
+    }
+    // The memory type is nothing that an access shows; but a processor may say it.
+    if let (Ok(_), Some(leaf)) = (wanted, before)
+        && machine::is_typed(at, access, mode, leaf.attr) == Some(false)
+    {
+        let found = Err(Fault::OtherType);
+        return Err(Difference { access, at, mode, wanted, found, before, after: table.lookup(at) });
     }
     let word = random.next();
     let cell = |phys: PhysAddr| phys.get() as *mut usize;

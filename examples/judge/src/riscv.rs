@@ -250,7 +250,7 @@ pub(crate) fn flush_of(flush: &Flush, number: usize) {
 
 /// Makes the processor forget what it has of the space of a number.
 pub(crate) fn forget(number: usize) {
-    // SAFETY: as above.
+    // SAFETY: a fence is always allowed here.
     unsafe { asm!("sfence.vma zero, {0}", in(reg) number) };
 }
 
@@ -294,6 +294,11 @@ pub(crate) fn rules(attr: Attr, access: Access, mode: Mode) -> Result<(), Fault>
 
 /// Nothing: this processor does not tell where an address is.
 pub(crate) const fn ask(_at: VirtAddr, _access: Access, _mode: Mode) -> Option<Option<usize>> {
+    None
+}
+
+/// Nothing: nor of which type the memory is.
+pub(crate) const fn is_typed(_at: VirtAddr, _access: Access, _mode: Mode, _attr: Attr) -> Option<bool> {
     None
 }
 

@@ -399,6 +399,11 @@ pub(crate) const fn ask(_at: VirtAddr, _access: Access, _mode: Mode) -> Option<O
     None
 }
 
+/// Nothing: nor of which type the memory is.
+pub(crate) const fn is_typed(_at: VirtAddr, _access: Access, _mode: Mode, _attr: Attr) -> Option<bool> {
+    None
+}
+
 /// Makes one access and returns what was loaded, or the fault.
 pub(crate) fn access(at: VirtAddr, access: Access, mode: Mode, value: usize) -> Result<usize, Fault> {
     let user = |code: extern "C" fn()| USER + (code as usize & PageSize::K4.mask());

@@ -9,39 +9,18 @@
 //! The disk may have what a frame holds, too, until that is written; [`frames`] knows.
 
 use spin::RelaxStrategy as _;
-use tlbkit::{Access, Attr, Change, Entry, Error, Fault, Leaf, Mark, PageSize, Pages, Pfn, VirtAddr, Vpn};
+use tlbkit::{Access, Attr, Change, Entry, Error, Fault, Leaf, Mark, PageSize, Pages, Pfn, VirtAddr};
 use tlbkit_superpage::{Refusal, Superpage};
 
 use crate::disk::Slot;
 use crate::growth::{Growth, Miss};
 use crate::memory::{Serving, Space};
 use crate::report::{Count, REPORT};
+use crate::window::{PAGES, Part, Refused, WINDOW, address, vpn};
 use crate::{arch, faults, frames, witness, words};
 
-/// Where the window begins: 2 MiB before a gigabyte ends, so that its pages are in two nodes of every level.
-pub(crate) const WINDOW: usize = (1 << 30) - (2 << 20);
-/// How many pages it has.
-pub(crate) const PAGES: usize = 1024;
 /// The most pages of a message.
 pub(crate) const MESSAGE: usize = 8;
-
-/// Why something cannot be done.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Refused {
-    /// It must not be done.
-    Wrong,
-    /// There is no memory for it; pages that go to disk may make some.
-    NoMemory,
-}
-
-impl From<Error> for Refused {
-    fn from(error: Error) -> Self {
-        match error {
-            Error::NoMemory { .. } => Self::NoMemory,
-            error => panic!("{error}"),
-        }
-    }
-}
 
 /// A page that is reserved.
 #[derive(Clone, Copy, Debug)]
@@ -67,45 +46,6 @@ pub(crate) struct Body {
     pub(crate) space: Space,
     growth: Growth,
     pages: [Option<Page>; PAGES],
-}
-
-/// Pages of the window.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Part {
-    first: usize,
-    len: usize,
-}
-
-impl Part {
-    /// Returns `len` pages from the page at `at` on, at least one.
-    pub(crate) fn new(at: usize, len: usize) -> Result<Self, Refused> {
-        let first = at.checked_sub(WINDOW).ok_or(Refused::Wrong)?;
-        let fits = first % PageSize::K4.bytes() == 0 && len > 0;
-        let first = first >> PageSize::K4.shift();
-        let fits = fits && len <= PAGES && first <= PAGES - len;
-        if fits { Ok(Self { first, len }) } else { Err(Refused::Wrong) }
-    }
-
-    fn pages(self) -> Pages {
-        Pages::count(vpn(self.first), self.len).unwrap_or(Pages::one(vpn(self.first)))
-    }
-
-    fn indices(self) -> core::ops::Range<usize> {
-        self.first..self.first + self.len
-    }
-}
-
-/// Returns the first pages of the window.
-pub(crate) fn window(len: usize) -> Pages {
-    Part { first: 0, len }.pages()
-}
-
-fn vpn(index: usize) -> Vpn {
-    VirtAddr::new(WINDOW + (index << PageSize::K4.shift())).vpn(PageSize::K4)
-}
-
-fn address(index: usize) -> VirtAddr {
-    vpn(index).address(PageSize::K4)
 }
 
 impl Body {

@@ -20,8 +20,7 @@ use tlbkit_superpage::{
 };
 
 use crate::arch;
-use crate::body::{PAGES, window};
-use crate::process::PROCESSES;
+use crate::window::{PAGES, PROCESSES, window};
 
 /// How many misses a CPU's log has room for.
 pub(crate) const MISSES: usize = 32;

@@ -19,12 +19,13 @@ use core::sync::atomic::{AtomicUsize, Ordering};
 
 use arch::Boot;
 use arch::CPUS;
-use body::{Body, PAGES, Part, WINDOW};
+use body::Body;
 use memory::MMU;
 use process::Process;
 use report::{Count, REPORT, say};
 use threads::Thread;
 use trap::Frame;
+use window::{PAGES, Part, WINDOW};
 
 mod arch;
 mod body;
@@ -40,6 +41,7 @@ mod report;
 mod threads;
 mod time;
 mod trap;
+mod window;
 mod witness;
 mod words;
 

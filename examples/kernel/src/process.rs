@@ -5,13 +5,11 @@ use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use heapless::Deque;
 use tlbkit::Pfn;
 
-use crate::body::{Body, MESSAGE, PAGES, Part, Refused, SWEEP, WINDOW};
+use crate::body::{Body, MESSAGE, SWEEP};
 use crate::disk;
 use crate::growth::Misses;
 use crate::memory::Lock;
-
-/// How many processes there can be.
-pub(crate) const PROCESSES: usize = 128;
+use crate::window::{PAGES, PROCESSES, Part, Refused, WINDOW};
 
 /// Frames on their way from one process to another.
 pub(crate) type Message = heapless::Vec<Pfn, MESSAGE>;

@@ -7,12 +7,12 @@ use spin::Mutex;
 use tlbkit::VirtAddr;
 
 use crate::arch;
-use crate::body::{Part, Refused};
 use crate::growth::Misses;
 use crate::memory::{MMU, Space, on_interrupt};
 use crate::process::{ALL, Ended, Process, page_out};
 use crate::report::{Count, REPORT};
 use crate::trap::{Frame, Trap};
+use crate::window::{Part, Refused};
 use crate::{faults, time};
 
 /// A thread that does not run, or that this CPU runs.

@@ -11,6 +11,9 @@ use anyhow::Context;
 use crate::shell::{Line, Shell};
 use crate::{near, places, tools};
 
+/// What begins a line of a transcript ([`superpage`](super::superpage)), which is no row.
+pub(super) const TRANSCRIPT: &str = "+ ";
+
 /// The kernel's folder, and its program.
 const FOLDER: &str = "examples/mips32";
 const PROGRAM: &str = "tlbkit-mips32";
@@ -199,7 +202,7 @@ impl Machine {
             let row = text.contains('=')
                 && !text.starts_with(' ')
                 && text.split(' ').skip(1).all(|word| word.contains('='));
-            if row || text.starts_with(super::superpage::MARK) {
+            if row || text.starts_with(TRANSCRIPT) {
                 lines.push(text.to_owned());
             } else if self.quiet {
                 eprintln!("{text}");

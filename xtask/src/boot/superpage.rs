@@ -10,10 +10,7 @@ use tlbkit_superpage::{
     Superpage, Tlb,
 };
 
-use super::machine::Machine;
-
-/// What begins a line of the transcript.
-pub(super) const MARK: &str = "+ ";
+use super::machine::{Machine, TRANSCRIPT};
 
 /// Segments that there is room to count: at least as many as in the kernel.
 const SEGMENTS: usize = 64;
@@ -62,7 +59,7 @@ pub(super) fn text(tables: &[(&str, Agreed)]) -> String {
 ///
 /// The first line whose answer is not the host's, or that is none.
 pub(super) fn replay<'t>(lines: impl IntoIterator<Item = &'t str>) -> anyhow::Result<Agreed> {
-    let mut lines = lines.into_iter().filter_map(|line| line.strip_prefix(MARK)).enumerate();
+    let mut lines = lines.into_iter().filter_map(|line| line.strip_prefix(TRANSCRIPT)).enumerate();
     let (_, first) = lines.next().context("the guest has written no transcript")?;
     let setup = setup(first).with_context(|| format!("no setup: `{first}`"))?;
     let each = ApproxOnline::segment_memory(&setup)?;

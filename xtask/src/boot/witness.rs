@@ -235,6 +235,17 @@ mod tests {
         assert_eq!(log.lines().last(), Some("0 frame free 0x80000 4096"));
     }
 
+    /// What other CPUs recorded after the event in whose midst a CPU was stopped is checked, too.
+    #[test]
+    fn an_event_that_was_being_recorded_hides_none() {
+        let without_third = |last| {
+            let later = |(number, cpu, event)| (number + u64::from(number > 3), cpu, event);
+            memory(&events(last).into_iter().map(later).collect::<Vec<_>>(), false)
+        };
+        assert_eq!(checked("stopped", &without_third(2)).verdict().unwrap(), HOLDS);
+        assert_eq!(checked("stopped", &without_third(1)).verdict().unwrap(), "frame-reached");
+    }
+
     /// A record that was full holds as far as it goes, and that is no verdict on the boot.
     #[test]
     fn a_full_record_is_no_success() {

@@ -72,10 +72,10 @@ pub fn out() -> Option<usize> {
     POOL.with_borrow(|pool| pool.used.then_some(pool.out.len()))
 }
 
-/// Lets `takes` more frames be taken, or any number. Tells whether the mapper takes any.
+/// Lets `takes` more frames be taken, or any number. Tells whether the mapper has taken any: before, it has all that it asks for.
 pub(crate) fn limit(takes: Option<usize>) -> bool {
     POOL.with_borrow_mut(|pool| {
-        pool.left = takes;
+        pool.left = takes.filter(|_| pool.used);
         pool.used
     })
 }

@@ -6,7 +6,7 @@ use tlbkit_addr::{Pages, VirtAddr, Vpn};
 use tlbkit_pagetable::{Entry, Leaf, Mark, NestedMissObserver, Pinned, Table};
 
 use super::{ENDLESS, Mismatch, Runner, meet};
-use crate::moments::{place, show};
+use crate::moments::{place, show, show_entry};
 
 /// A TLB that translates every page of a table in virtual memory, or none.
 struct Tlb(bool);
@@ -32,8 +32,8 @@ impl<'n> Runner<'n> {
         found
     }
 
-    /// Returns every mark of the table, in ascending order.
-    pub(super) fn all_marks(&self, table: &dyn Table<'n>) -> Vec<(VirtAddr, Mark)> {
+    /// Returns every mark of the table, in ascending order, and how many entries a visit of all has met.
+    pub(super) fn all_marks(&self, table: &dyn Table<'n>) -> (Vec<(VirtAddr, Mark)>, usize) {
         let (mut found, mut met) = (Vec::new(), 0);
         for pages in self.model.space().halves().into_iter().flatten() {
             // SAFETY: only the runner reclaims, and it does not during the call.
@@ -45,7 +45,7 @@ impl<'n> Runner<'n> {
             });
         }
         found.sort_unstable();
-        found
+        (found, met)
     }
 
     /// Compares the table with the model: leaves, their neighbours, the ends of `around`, and the footprint.
@@ -75,15 +75,20 @@ impl<'n> Runner<'n> {
         }
         let halves = self.model.space().halves().into_iter().flatten();
         let wanted: Vec<_> = halves.flat_map(|half| self.model.marks(half)).collect();
-        let found = self.all_marks(table);
+        let (found, met) = self.all_marks(table);
         if found != wanted {
-            return mismatch!("the marks are {found:?}, not {wanted:?}");
+            return mismatch!("the marks are {found:?}, not {wanted:?}{}", payloads(table));
+        }
+        if met != leaves + marks {
+            return mismatch!(
+                "a visit of all entries (`for_each_entry`) met {met} of them, and there are {leaves} leaves and {marks} marks"
+            );
         }
         for (at, mark) in wanted {
             // SAFETY: only the runner reclaims, and it does not during the call.
             let entry = table.entry(unsafe { Pinned::by(self) }, at);
             if entry != Entry::Mark(mark) {
-                return mismatch!("the entry at {at} is {entry:?}, not {mark:?}");
+                return mismatch!("the entry at {at} is {entry:?}, not {mark:?}{}", payloads(table));
             }
             self.check_lookup(table, at)?;
         }
@@ -100,7 +105,19 @@ impl<'n> Runner<'n> {
                 self.check_lookup(table, VirtAddr::new(at))?;
             }
         }
-        self.check_for_each(table, pages, usize::MAX)
+        self.check_for_each(table, pages, usize::MAX)?;
+        // A visit that is told to stop in the middle.
+        let entries = self.model.overlap(pages).count();
+        if entries > 0 {
+            self.check_for_each(table, pages, entries.div_ceil(2))?;
+        }
+        if self.model.has_marks() {
+            let entries = entries + self.model.marks(pages).count();
+            for stop in [usize::MAX, entries.div_ceil(2)].into_iter().take(entries) {
+                self.check_for_each_entry(table, pages, stop)?;
+            }
+        }
+        Ok(())
     }
 
     /// Looks a page up as a walker.
@@ -136,39 +153,101 @@ impl<'n> Runner<'n> {
         Ok(())
     }
 
+    /// Compares what `for_each` meets of a range with the model, if it is told to stop at the leaf number `stop`.
     pub(super) fn check_for_each(&self, table: &dyn Table<'n>, pages: Pages, stop: usize) -> Result<(), Mismatch> {
         let mut found = Vec::new();
         // SAFETY: only the runner reclaims, and it does not during the call.
         let flow = table.for_each(unsafe { Pinned::by(self) }, pages, &mut |leaf| {
-            meet(&mut found, leaf);
+            meet(&mut found, (leaf.at, Entry::Leaf(leaf)));
             if found.len() == stop { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
         });
-        let mut wanted: Vec<_> = self.model.overlap(pages).collect();
-        let stopped = wanted.len() >= stop;
-        if found.len() == wanted.len().min(stop) && flow.is_break() != stopped {
-            let told = if stopped { "told to stop" } else { "not told to stop" };
-            return mismatch!(
-                "a visit of {pages} was {told} at leaf {} of {}, and returned {flow:?}",
-                found.len(),
-                wanted.len()
-            );
+        let wanted = self.model.overlap(pages).map(|leaf| (leaf.at, Entry::Leaf(leaf))).collect();
+        judge_visit(&Visit { of: "", met: "leaves", are: "are mapped", pages, stop }, found, wanted, flow)
+    }
+
+    /// Compares what `for_each_entry` meets of a range with the model, if it is told to stop at the entry number `stop`.
+    fn check_for_each_entry(&self, table: &dyn Table<'n>, pages: Pages, stop: usize) -> Result<(), Mismatch> {
+        let mut found = Vec::new();
+        // SAFETY: only the runner reclaims, and it does not during the call.
+        let flow = table.for_each_entry(unsafe { Pinned::by(self) }, pages, &mut |at, entry| {
+            meet(&mut found, (at, entry));
+            if found.len() == stop { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        });
+        let leaves = self.model.overlap(pages).map(|leaf| (leaf.at, Entry::Leaf(leaf)));
+        let marks = self.model.marks(pages).map(|(at, mark)| (at, Entry::Mark(mark)));
+        let mut wanted: Vec<_> = leaves.chain(marks).collect();
+        wanted.sort_unstable_by_key(|&(at, _)| at);
+        judge_visit(&Visit { of: "the entries of ", met: "entries", are: "are there", pages, stop }, found, wanted, flow)
+    }
+}
+
+/// A visit, in the words of its messages.
+struct Visit {
+    of: &'static str,
+    met: &'static str,
+    are: &'static str,
+    pages: Pages,
+    stop: usize,
+}
+
+/// Compares what a visit has met with what there is, which is in ascending order.
+fn judge_visit(
+    &Visit { of, met, are, pages, stop }: &Visit,
+    mut found: Vec<(VirtAddr, Entry)>,
+    mut wanted: Vec<(VirtAddr, Entry)>,
+    flow: ControlFlow<()>,
+) -> Result<(), Mismatch> {
+    if found.len() > stop {
+        return mismatch!(
+            "a visit of {of}{pages} was told to stop after {stop} {met}, and went on to number {}",
+            found.len()
+        );
+    }
+    let (count, of_all) = (found.len(), wanted.len());
+    found.sort_unstable_by_key(|&(at, _)| at);
+    if let Some(twice) = found.windows(2).find(|pair| pair[0] == pair[1]) {
+        let (at, entry) = twice[0];
+        return mismatch!(
+            "a visit of {of}{pages} met {count} {met}, and {of_all} {are}: it met what is at {at} twice, {}",
+            show_entry(entry)
+        );
+    }
+    if count != of_all.min(stop) {
+        return mismatch!("a visit of {of}{pages} met {count} {met}, and {of_all} {are}");
+    }
+    let stopped = of_all >= stop;
+    if flow.is_break() != stopped {
+        let told = if stopped { "told to stop" } else { "not told to stop" };
+        return mismatch!(
+            "a visit of {of}{pages} was {told} at number {count} of {of_all} {met}, and returned {flow:?}"
+        );
+    }
+    if count < of_all {
+        let is_found = |(at, entry): &(VirtAddr, Entry)| {
+            found.binary_search_by_key(at, |&(at, _)| at).is_ok_and(|number| found[number].1 == *entry)
+        };
+        wanted.retain(is_found);
+    }
+    let odd = found.iter().zip(&wanted).find(|(found, wanted)| found != wanted);
+    match (odd, found.len() == wanted.len()) {
+        (None, true) => Ok(()),
+        (Some((&(at, found), &(place, wanted))), _) => mismatch!(
+            "a visit of {of}{pages} met what is at {at}, {}, and not what is at {place}, {}",
+            show_entry(found),
+            show_entry(wanted)
+        ),
+        (None, false) => {
+            let odd = found.iter().find(|entry| !wanted.contains(entry));
+            let (at, entry) = odd.copied().unwrap_or((VirtAddr::new(0), Entry::Empty));
+            mismatch!("a visit of {of}{pages} met what is at {at}, {}, which is not there", show_entry(entry))
         }
-        if found.len() != wanted.len().min(stop) {
-            return mismatch!(
-                "a visit of {pages} met {} leaves, and {} are mapped",
-                found.len(),
-                wanted.len()
-            );
-        }
-        found.sort_unstable_by_key(|leaf| leaf.at);
-        if found.len() < wanted.len() {
-            wanted.retain(|leaf| found.contains(leaf));
-        }
-        if found != wanted {
-            let odd = found.iter().zip(&wanted).find(|(found, wanted)| found != wanted);
-            let Some((found, wanted)) = odd else { return Ok(()) };
-            return mismatch!("a visit of {pages} met the {found}, not the {wanted}");
-        }
-        Ok(())
+    }
+}
+
+/// Says how many bits a payload may have, where that may be what is wrong.
+pub(super) fn payloads<'n>(table: &dyn Table<'n>) -> String {
+    match table.payload_bits() {
+        Some(bits) => format!("; `payload_bits` says that a payload may have {bits} bits"),
+        None => "; `payload_bits` says that the table holds no marks".to_owned(),
     }
 }

@@ -84,19 +84,27 @@ impl<'n> Runner<'n> {
             };
             writer.finish()
         };
-        let (found, marks) = (self.all(table), self.all_marks(table));
+        let (found, (marks, _)) = (self.all(table), self.all_marks(table));
         let flush = batch.flush().clone();
         self.batches.push(batch);
         if unwound {
             self.check_unwound(&effect, &found, &flush, &frames)?;
-            self.check_marks_unwound(&effect, &marks)?;
+            self.check_marks_unwound(&effect, &marks, &frames)?;
         }
         self.model.adopt(&found, &marks);
         Ok(unwound)
     }
 
     /// Checks that marks are as they were, or as an operation was to make them that unwound.
-    fn check_marks_unwound(&self, effect: &Effect, found: &[(VirtAddr, Mark)]) -> Result<(), Mismatch> {
+    fn check_marks_unwound(
+        &self,
+        effect: &Effect,
+        found: &[(VirtAddr, Mark)],
+        frames: &Collector<'_>,
+    ) -> Result<(), Mismatch> {
+        if let Some((at, mark)) = frames.marks.iter().find(|handed| found.contains(handed)) {
+            return mismatch!("the mark at {at}, {mark}, was handed over, and is still in the table");
+        }
         let base = self.model.space().base();
         let planned = |at: VirtAddr| effect.marked.iter().find(|(page, _)| *page == at.vpn(base));
         for &(at, mark) in found {

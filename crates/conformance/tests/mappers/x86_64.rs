@@ -95,7 +95,7 @@ impl<const MAPS: bool, const PROTECTS: bool> Foreign for X86<MAPS, PROTECTS> {
         if PROTECTS && !has(size.bytes() as u64) {
             return Some(false);
         }
-        // SAFETY: as above.
+        // SAFETY: nothing runs on this table.
         let done = unsafe {
             if size == PageSize::K4 {
                 self.table
@@ -131,7 +131,7 @@ impl<const MAPS: bool, const PROTECTS: bool> Foreign for X86<MAPS, PROTECTS> {
     }
 
     fn nodes(&mut self) -> Option<usize> {
-        // SAFETY: as above.
+        // SAFETY: nothing runs on this table.
         unsafe { self.table.clean_up(&mut Frames) };
         frames::out()
     }

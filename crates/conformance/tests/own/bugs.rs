@@ -1,13 +1,51 @@
 //! Planted bugs that need more than a line.
 
-use tlbkit_addr::Pages;
+use std::ops::ControlFlow;
+
+use tlbkit_addr::{Attr, PageSize, Pages, Pfn, VirtAddr};
 use tlbkit_pagetable::format::{Compact, Format};
 use tlbkit_pagetable::geometry::Geometry;
 use tlbkit_pagetable::nodes::{NodeAddr, Nodes};
-use tlbkit_pagetable::{Error, Retired};
+use tlbkit_pagetable::{Change, Error, Frames, Leaf, Retired, Table};
 
-use super::{LEVELS, Own, slots, units};
+use super::{LEVELS, Own, leaf, slots, units};
 use crate::LINKED;
+
+/// Where frames go, if anywhere.
+type Sink<'a> = Option<&'a mut dyn Frames>;
+
+/// Hands over the frames of a slot.
+pub(super) fn hand<G: Geometry>(frames: &mut Sink<'_>, word: u64, level: usize, part: Pages) {
+    let leaf = leaf::<G>(word, level, part.first());
+    if let Some(frames) = frames {
+        frames.push(leaf.frame, leaf.size, PageSize::K4, leaf.attr);
+    }
+}
+
+/// Hands over the frames of a slot as if each had the size of the page.
+pub(super) fn hand_in<G: Geometry>(frames: &mut Sink<'_>, word: u64, level: usize, part: Pages) {
+    let leaf = leaf::<G>(word, level, part.first());
+    if let Some(frames) = frames {
+        frames.push(leaf.frame, leaf.size, PageSize::K16, leaf.attr);
+    }
+}
+
+/// Returns a leaf as if every page of a range had the frames of the first.
+pub(super) fn shifted(leaf: Leaf, part: Pages, pages: Pages) -> Leaf {
+    let behind = part.first().get() - pages.first().get();
+    Leaf { frame: Pfn::new(leaf.frame.get() - behind), ..leaf }
+}
+
+/// Returns a change that leaves pages of the topmost level as they are.
+pub(super) fn but_huge(change: Change, level: usize) -> Change {
+    if level == 0 { Change { clear: Attr::empty(), set: Attr::empty() } } else { change }
+}
+
+/// Refuses the last page of the space.
+pub(super) fn refuse_last(pages: Pages) -> Result<(), Error> {
+    let is_last = pages.last().get() == usize::MAX >> 12;
+    if is_last { Err(Error::OutOfRange { at: VirtAddr::new(usize::MAX & !0xfff) }) } else { Ok(()) }
+}
 
 /// Forgets what the table of an earlier case has linked.
 pub(super) fn forget(root: NodeAddr) {
@@ -30,6 +68,91 @@ impl<'n, G: Geometry, N: Nodes<Word = u64>> Own<'n, G, N> {
     pub(super) fn again(&self, node: NodeAddr, index: usize) -> u64 {
         // SAFETY: the caller is pinned.
         unsafe { self.nodes.follow(node, index) }
+    }
+
+    /// Says, of a map that gets too few nodes, that it wants one more than it does.
+    pub(super) fn map_wanting_more(
+        &self,
+        batch: &mut Retired<'n>,
+        pages: Pages,
+        frame: Pfn,
+        size: PageSize,
+        attr: Attr,
+    ) -> Result<(), Error> {
+        let done = batch.change(|_| self.map_range(pages, frame, size, attr), |batch| self.mend(batch));
+        done.map_err(|error| match error {
+            Error::NoMemory { wanted, pending } => Error::NoMemory { wanted: wanted + 1, pending },
+            error => error,
+        })
+    }
+
+    /// Stores a word as it is, again and again.
+    pub(super) fn store_endlessly(&self) -> ! {
+        loop {
+            self.publish(self.root, 0, self.word(self.root, 0));
+        }
+    }
+
+    /// Visits the first leaf of a range again and again.
+    pub(super) fn visit_endlessly(&self, pages: Pages, visit: &mut dyn FnMut(Leaf) -> ControlFlow<()>) {
+        let mut is_any = true;
+        while is_any {
+            is_any = false;
+            let _ = self.visit_first(pages, &mut |leaf| {
+                is_any = true;
+                visit(leaf)
+            });
+        }
+    }
+
+    /// Visits the first leaf of a range.
+    pub(super) fn visit_first(
+        &self,
+        pages: Pages,
+        visit: &mut dyn FnMut(Leaf) -> ControlFlow<()>,
+    ) -> ControlFlow<()> {
+        let Some(pages) = self.space().halves()[0].and_then(|half| half.intersect(pages)) else {
+            return ControlFlow::Continue(());
+        };
+        let mut flow = None;
+        let _ = self.visit(self.root, 0, pages, &mut |leaf| {
+            flow = Some(visit(leaf));
+            ControlFlow::Break(())
+        });
+        flow.unwrap_or(ControlFlow::Continue(()))
+    }
+
+    /// Visits a range, and says that it has gone to the end.
+    pub(super) fn visit_and_lie(
+        &self,
+        pages: Pages,
+        visit: &mut dyn FnMut(Leaf) -> ControlFlow<()>,
+    ) -> ControlFlow<()> {
+        for half in self.space().halves().into_iter().flatten() {
+            let Some(pages) = half.intersect(pages) else { continue };
+            if self.visit(self.root, 0, pages, visit).is_break() {
+                break;
+            }
+        }
+        ControlFlow::Continue(())
+    }
+
+    /// Visits a range to the end, whatever the visitor says.
+    pub(super) fn visit_on(
+        &self,
+        pages: Pages,
+        visit: &mut dyn FnMut(Leaf) -> ControlFlow<()>,
+    ) -> ControlFlow<()> {
+        let mut flow = ControlFlow::Continue(());
+        for half in self.space().halves().into_iter().flatten() {
+            let Some(pages) = half.intersect(pages) else { continue };
+            let _ = self.visit(self.root, 0, pages, &mut |leaf| {
+                let told = visit(leaf);
+                flow = if flow.is_break() { flow } else { told };
+                ControlFlow::Continue(())
+            });
+        }
+        flow
     }
 
     /// Links an empty node before it is known that the others can be had.

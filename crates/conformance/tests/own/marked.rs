@@ -8,15 +8,16 @@ use tlbkit_pagetable::geometry::Va39;
 use tlbkit_pagetable::mpt::Mpt;
 use tlbkit_pagetable::nodes::Nodes;
 use tlbkit_pagetable::{
-    Change, Entry, Error, Footprint, Frames, Holes, Leaf, Mark, Pinned, Retired, Space, Table, WriterFlag,
+    Change, Entry, Error, Footprint, Frames, Holes, Leaf, Mark, Pinned, Retired, Space, Table, Tally,
+    WriterFlag,
 };
 
 #[derive(Debug)]
-pub(crate) struct Marked<'n, N: Nodes<Word = u64>>(Mpt<'n, Va39, Compact, N>);
+pub(crate) struct Marked<'n, N: Nodes<Word = u64>>(Mpt<'n, Va39, Compact, N>, Tally);
 
 impl<'n, N: Nodes<Word = u64>> Marked<'n, N> {
     pub(crate) fn new(nodes: &'n N) -> Result<Self, Error> {
-        Mpt::new(nodes).map(Self)
+        Mpt::new(nodes).map(|table| Self(table, Tally::default()))
     }
 
     /// Asks whether a page is mapped, and then whether it has a mark.
@@ -25,6 +26,70 @@ impl<'n, N: Nodes<Word = u64>> Marked<'n, N> {
             Some(leaf) => Entry::Leaf(leaf),
             None => self.0.entry(pinned, at).mark().into(),
         }
+    }
+
+    /// Counts a mark before it is known that it can be put.
+    unsafe fn mark_counted(
+        &self,
+        batch: &mut Retired<'n>,
+        at: VirtAddr,
+        mark: Option<Mark>,
+    ) -> Result<Entry, Error> {
+        self.1.ptes(1);
+        // SAFETY: the caller's promise.
+        let was = unsafe { self.0.mark(batch, at, mark)? };
+        self.1.ptes(-1);
+        Ok(was)
+    }
+
+    /// Takes a payload of zero for none.
+    unsafe fn mark_or_none(
+        &self,
+        batch: &mut Retired<'n>,
+        at: VirtAddr,
+        mark: Option<Mark>,
+    ) -> Result<Entry, Error> {
+        // SAFETY: the caller's promise.
+        unsafe { self.0.mark(batch, at, mark.filter(|mark| *mark != Mark::Payload(0))) }
+    }
+
+    /// Hands the marks of a range over before any is taken away.
+    unsafe fn hand_first(
+        &self,
+        batch: &mut Retired<'n>,
+        pages: Pages,
+        holes: Holes,
+        frames: &mut dyn Frames,
+    ) -> Result<usize, Error> {
+        let mut first = HandFirst(frames, Vec::new());
+        // SAFETY: the caller is the writer.
+        let pinned = unsafe { Pinned::by(self) };
+        let _ = self.0.for_each_entry(pinned, pages, &mut |at, entry| {
+            first.1.extend(entry.mark().map(|mark| (at, mark)));
+            ControlFlow::Continue(())
+        });
+        // SAFETY: the caller's promise.
+        unsafe { self.0.unmap(batch, pages, holes, Some(&mut first)) }
+    }
+
+    /// Visits entries from the beginning again when it has come to the first mark.
+    fn restart(
+        &self,
+        pinned: Pinned<'_>,
+        pages: Pages,
+        visit: &mut dyn FnMut(VirtAddr, Entry) -> ControlFlow<()>,
+    ) -> ControlFlow<()> {
+        let mut marks = 0;
+        let _ = self.0.for_each_entry(pinned, pages, &mut |_, entry| {
+            marks += usize::from(entry.mark().is_some());
+            ControlFlow::Continue(())
+        });
+        let mut leaves_again = |at, entry: Entry| match entry {
+            Entry::Leaf(_) if marks > 0 => visit(at, entry),
+            _ => ControlFlow::Continue(()),
+        };
+        self.0.for_each_entry(pinned, pages, &mut leaves_again)?;
+        self.0.for_each_entry(pinned, pages, visit)
     }
 
     /// Empties the entry before it gets its mark.
@@ -41,6 +106,22 @@ impl<'n, N: Nodes<Word = u64>> Marked<'n, N> {
             self.0.mark(batch, at, mark)?;
             Ok(was)
         }
+    }
+}
+
+/// A sink that is handed marks before the entries are emptied.
+struct HandFirst<'f>(&'f mut dyn Frames, Vec<(VirtAddr, Mark)>);
+
+impl Frames for HandFirst<'_> {
+    fn reserve(&mut self, leaves: usize) -> Result<(), Error> {
+        self.0.reserve(leaves)?;
+        // Nothing is refused any more, and nothing is done yet.
+        self.1.drain(..).for_each(|(at, mark)| self.0.marked(at, mark));
+        Ok(())
+    }
+
+    fn push(&mut self, frame: Pfn, size: PageSize, base: PageSize, attr: Attr) {
+        self.0.push(frame, size, base, attr);
     }
 }
 
@@ -65,6 +146,7 @@ unsafe impl<'n, N: Nodes<Word = u64>> Table<'n> for Marked<'n, N> {
 
     fn payload_bits(&self) -> Option<u32> {
         let bits = self.0.payload_bits();
+        let bits = planted!(TooFewBits, bits, bits.map(|bits| bits - 1));
         planted!(TooManyBits, bits, bits.map(|bits| bits + 1))
     }
 
@@ -78,11 +160,15 @@ unsafe impl<'n, N: Nodes<Word = u64>> Table<'n> for Marked<'n, N> {
         pages: Pages,
         visit: &mut dyn FnMut(VirtAddr, Entry) -> ControlFlow<()>,
     ) -> ControlFlow<()> {
-        self.0.for_each_entry(pinned, pages, visit)
+        planted!(EntriesRestart, (), return self.restart(pinned, pages, visit));
+        let flow = self.0.for_each_entry(pinned, pages, visit);
+        planted!(EntriesLie, flow, ControlFlow::Continue(()))
     }
 
     fn footprint(&self) -> Footprint {
-        self.0.footprint()
+        let mut footprint = self.0.footprint();
+        footprint.ptes += self.1.footprint().ptes;
+        footprint
     }
 
     fn writer_flag(&self) -> &WriterFlag {
@@ -112,8 +198,15 @@ unsafe impl<'n, N: Nodes<Word = u64>> Table<'n> for Marked<'n, N> {
         holes: Holes,
         frames: Option<&mut dyn Frames>,
     ) -> Result<usize, Error> {
-        // SAFETY: as above.
-        unsafe { self.0.unmap(batch, pages, holes, frames) }
+        // SAFETY: the caller's promise.
+        unsafe {
+            match frames {
+                Some(frames) if planted!(MarkHandedFirst, false, true) => {
+                    self.hand_first(batch, pages, holes, frames)
+                }
+                frames => self.0.unmap(batch, pages, holes, frames),
+            }
+        }
     }
 
     unsafe fn protect(
@@ -123,7 +216,7 @@ unsafe impl<'n, N: Nodes<Word = u64>> Table<'n> for Marked<'n, N> {
         holes: Holes,
         change: Change,
     ) -> Result<usize, Error> {
-        // SAFETY: as above.
+        // SAFETY: the caller's promise.
         unsafe { self.0.protect(batch, pages, holes, change) }
     }
 
@@ -135,7 +228,7 @@ unsafe impl<'n, N: Nodes<Word = u64>> Table<'n> for Marked<'n, N> {
         attr: Attr,
         known: &mut dyn FnMut(&Flush),
     ) -> Result<Leaf, Error> {
-        // SAFETY: as above.
+        // SAFETY: the caller's promise.
         unsafe { self.0.replace(batch, at, frame, attr, known) }
     }
 
@@ -150,13 +243,17 @@ unsafe impl<'n, N: Nodes<Word = u64>> Table<'n> for Marked<'n, N> {
         to: PageSize,
         known: &mut dyn FnMut(&Flush),
     ) -> Result<(), Error> {
-        // SAFETY: as above.
+        // SAFETY: the caller's promise.
         unsafe { self.0.resize(batch, pages, to, known) }
     }
 
     unsafe fn mark(&self, batch: &mut Retired<'n>, at: VirtAddr, mark: Option<Mark>) -> Result<Entry, Error> {
-        // SAFETY: as above.
-        unsafe { planted!(MarkBroken, self.0.mark(batch, at, mark), self.mark_broken(batch, at, mark)) }
+        // SAFETY: the caller's promise.
+        unsafe {
+            planted!(MarkCounted, (), return self.mark_counted(batch, at, mark));
+            planted!(PayloadZero, (), return self.mark_or_none(batch, at, mark));
+            planted!(MarkBroken, self.0.mark(batch, at, mark), self.mark_broken(batch, at, mark))
+        }
     }
 
     unsafe fn fill(
@@ -166,7 +263,7 @@ unsafe impl<'n, N: Nodes<Word = u64>> Table<'n> for Marked<'n, N> {
         frame: Pfn,
         attr: Attr,
     ) -> Result<Mark, Error> {
-        // SAFETY: as above.
+        // SAFETY: the caller's promise.
         unsafe { self.0.fill(batch, at, frame, attr) }
     }
 
@@ -175,7 +272,7 @@ unsafe impl<'n, N: Nodes<Word = u64>> Table<'n> for Marked<'n, N> {
     }
 
     unsafe fn dismantle(&mut self, batch: &mut Retired<'n>) {
-        // SAFETY: as above.
+        // SAFETY: the caller's promise.
         unsafe { self.0.dismantle(batch) }
     }
 }

@@ -413,3 +413,257 @@ fn repeats() {
 }
 }
 
+printed! { TooFewBits:
+#[test]
+fn repeats() {
+    use tlbkit_conformance::prelude::*;
+    let ops = [
+        Op::Mark { page: Vpn::new(0x0), mark: Some(Mark::Payload(0x0)) },
+    ];
+    replay::<crate::Marks>(Property::Agrees, &ops).unwrap();
+}
+}
+
+printed! { PayloadZero:
+#[test]
+fn repeats() {
+    use tlbkit_conformance::prelude::*;
+    let ops = [
+        Op::Mark { page: Vpn::new(0x0), mark: Some(Mark::Payload(0x0)) },
+    ];
+    replay::<crate::Marks>(Property::Agrees, &ops).unwrap();
+}
+}
+
+printed! { MarkCounted:
+#[test]
+fn repeats() {
+    use tlbkit_conformance::prelude::*;
+    let ops = [
+        Op::Mark { page: Vpn::new(0x0), mark: Some(Mark::Guard) },
+    ];
+    replay::<crate::Marks>(Property::FailsCleanly, &ops).unwrap();
+}
+}
+
+printed! { MarkHandedFirst:
+#[test]
+fn repeats() {
+    use tlbkit_conformance::prelude::*;
+    let ops = [
+        Op::Map { pages: Pages::new(Vpn::new(0x0), Vpn::new(0x0)).unwrap(), frame: Pfn::new(0x0), size: PageSize::from_shift(12).unwrap(), attr: Attr::from_bits_retain(0x5) },
+        Op::Map { pages: Pages::new(Vpn::new(0x1), Vpn::new(0x10)).unwrap(), frame: Pfn::new(0x1), size: PageSize::from_shift(12).unwrap(), attr: Attr::from_bits_retain(0x47) },
+        Op::Map { pages: Pages::new(Vpn::new(0x200), Vpn::new(0x15ff)).unwrap(), frame: Pfn::new(0xde00), size: PageSize::from_shift(21).unwrap(), attr: Attr::from_bits_retain(0x95) },
+        Op::Map { pages: Pages::new(Vpn::new(0x400000b), Vpn::new(0x400000b)).unwrap(), frame: Pfn::new(0x5d68), size: PageSize::from_shift(12).unwrap(), attr: Attr::from_bits_retain(0x80d) },
+        Op::Protect { pages: Pages::new(Vpn::new(0x3fffff7), Vpn::new(0x3ffffff)).unwrap(), holes: Holes::Refuse, change: Change { clear: Attr::from_bits_retain(0x108), set: Attr::from_bits_retain(0x100) } },
+        Op::Protect { pages: Pages::new(Vpn::new(0x4000000), Vpn::new(0x4000000)).unwrap(), holes: Holes::Skip, change: Change { clear: Attr::from_bits_retain(0x801), set: Attr::from_bits_retain(0x3) } },
+        Op::Unmap { pages: Pages::new(Vpn::new(0xffffffc000400), Vpn::new(0xffffffc000dfe)).unwrap(), holes: Holes::Refuse, room: None },
+        Op::Replace { at: VirtAddr::new(0xffffffc000002f85), frame: Pfn::new(0x2), attr: Attr::from_bits_retain(0xf) },
+        Op::Map { pages: Pages::new(Vpn::new(0xfffffffffff05), Vpn::new(0xfffffffffff05)).unwrap(), frame: Pfn::new(0xff05), size: PageSize::from_shift(12).unwrap(), attr: Attr::from_bits_retain(0x5) },
+        Op::Protect { pages: Pages::new(Vpn::new(0x0), Vpn::new(0x3ffca00)).unwrap(), holes: Holes::Skip, change: Change { clear: Attr::from_bits_retain(0x208), set: Attr::from_bits_retain(0x4) } },
+        Op::Unmap { pages: Pages::new(Vpn::new(0x0), Vpn::new(0x0)).unwrap(), holes: Holes::Skip, room: Some(usize::MAX) },
+        Op::Map { pages: Pages::new(Vpn::new(0x3fffffd), Vpn::new(0x3fffffd)).unwrap(), frame: Pfn::new(0xfffd), size: PageSize::from_shift(12).unwrap(), attr: Attr::from_bits_retain(0xf) },
+        Op::Resize { pages: Pages::new(Vpn::new(0xfffffffffee00), Vpn::new(0xfffffffffffff)).unwrap(), to: PageSize::from_shift(21).unwrap() },
+        Op::Resize { pages: Pages::new(Vpn::new(0xffffffdf00000), Vpn::new(0xffffffdf003ff)).unwrap(), to: PageSize::from_shift(12).unwrap() },
+        Op::Resize { pages: Pages::new(Vpn::new(0xffffffffffc00), Vpn::new(0xffffffffffdff)).unwrap(), to: PageSize::from_shift(12).unwrap() },
+        Op::Lookup { at: VirtAddr::new(0xffffffe71b40000b) },
+    ];
+    replay::<crate::Marks>(Property::SurvivesUnwinding, &ops).unwrap();
+}
+}
+
+printed! { EntriesRestart:
+#[test]
+fn repeats() {
+    use tlbkit_conformance::prelude::*;
+    let ops = [
+        Op::Mark { page: Vpn::new(0xffffffc000000), mark: Some(Mark::Guard) },
+        Op::Map { pages: Pages::new(Vpn::new(0xfffffffffffff), Vpn::new(0xfffffffffffff)).unwrap(), frame: Pfn::new(0x5086), size: PageSize::from_shift(12).unwrap(), attr: Attr::from_bits_retain(0x15) },
+    ];
+    replay::<crate::Marks>(Property::Agrees, &ops).unwrap();
+}
+}
+
+printed! { EntriesLie:
+#[test]
+fn repeats() {
+    use tlbkit_conformance::prelude::*;
+    let ops = [
+        Op::Map { pages: Pages::new(Vpn::new(0x0), Vpn::new(0x2)).unwrap(), frame: Pfn::new(0x0), size: PageSize::from_shift(12).unwrap(), attr: Attr::from_bits_retain(0x5) },
+    ];
+    replay::<crate::Marks>(Property::Agrees, &ops).unwrap();
+}
+}
+
+printed! { HandedFirst:
+#[test]
+fn repeats() {
+    use tlbkit_conformance::prelude::*;
+    let ops = [
+        Op::Map { pages: Pages::new(Vpn::new(0x0), Vpn::new(0x0)).unwrap(), frame: Pfn::new(0x0), size: PageSize::from_shift(12).unwrap(), attr: Attr::from_bits_retain(0x5) },
+        Op::Protect { pages: Pages::new(Vpn::new(0xfffffffffffff), Vpn::new(0xfffffffffffff)).unwrap(), holes: Holes::Skip, change: Change { clear: Attr::from_bits_retain(0x22), set: Attr::from_bits_retain(0x4) } },
+        Op::Resize { pages: Pages::new(Vpn::new(0xffffffdf1e000), Vpn::new(0xffffffdf3d5ff)).unwrap(), to: PageSize::from_shift(30).unwrap() },
+        Op::Map { pages: Pages::new(Vpn::new(0x1ffffff), Vpn::new(0x1ffffff)).unwrap(), frame: Pfn::new(0x1658), size: PageSize::from_shift(13).unwrap(), attr: Attr::from_bits_retain(0x5) },
+        Op::Unmap { pages: Pages::new(Vpn::new(0x80000), Vpn::new(0x17ffff)).unwrap(), holes: Holes::Skip, room: Some(2) },
+        Op::Map { pages: Pages::new(Vpn::new(0x0), Vpn::new(0x8)).unwrap(), frame: Pfn::new(0x0), size: PageSize::from_shift(12).unwrap(), attr: Attr::from_bits_retain(0x5) },
+        Op::Map { pages: Pages::new(Vpn::new(0x0), Vpn::new(0x0)).unwrap(), frame: Pfn::new(0x0), size: PageSize::from_shift(12).unwrap(), attr: Attr::from_bits_retain(0x85) },
+        Op::Unmap { pages: Pages::new(Vpn::new(0x9), Vpn::new(0x9)).unwrap(), holes: Holes::Refuse, room: None },
+        Op::Map { pages: Pages::new(Vpn::new(0x3fff600), Vpn::new(0x3ffffff)).unwrap(), frame: Pfn::new(0xa800), size: PageSize::from_shift(12).unwrap(), attr: Attr::from_bits_retain(0x8d) },
+        Op::Unmap { pages: Pages::new(Vpn::new(0x1), Vpn::new(0x1)).unwrap(), holes: Holes::Skip, room: Some(usize::MAX) },
+        Op::Map { pages: Pages::new(Vpn::new(0x400), Vpn::new(0x1f1ff)).unwrap(), frame: Pfn::new(0x1400), size: PageSize::from_shift(12).unwrap(), attr: Attr::from_bits_retain(0x85) },
+        Op::Resize { pages: Pages::new(Vpn::new(0x2000000), Vpn::new(0x20001ff)).unwrap(), to: PageSize::from_shift(12).unwrap() },
+        Op::Resize { pages: Pages::new(Vpn::new(0x0), Vpn::new(0x19ff)).unwrap(), to: PageSize::from_shift(21).unwrap() },
+        Op::Map { pages: Pages::new(Vpn::new(0xffffffffffffe), Vpn::new(0xfffffffffffff)).unwrap(), frame: Pfn::new(0xfffe), size: PageSize::from_shift(13).unwrap(), attr: Attr::from_bits_retain(0x5) },
+        Op::Map { pages: Pages::new(Vpn::new(0xffffffdf00000), Vpn::new(0xffffffdf001ff)).unwrap(), frame: Pfn::new(0xac01), size: PageSize::from_shift(12).unwrap(), attr: Attr::from_bits_retain(0x825) },
+        Op::Map { pages: Pages::new(Vpn::new(0xffffffffe0e00), Vpn::new(0xfffffffffffff)).unwrap(), frame: Pfn::new(0xd200), size: PageSize::from_shift(21).unwrap(), attr: Attr::from_bits_retain(0x421) },
+    ];
+    replay::<crate::own::Tested>(Property::SurvivesUnwinding, &ops).unwrap();
+}
+}
+
+printed! { FrameTwice:
+#[test]
+fn repeats() {
+    use tlbkit_conformance::prelude::*;
+    let ops = [
+        Op::Map { pages: Pages::new(Vpn::new(0x0), Vpn::new(0x5ff)).unwrap(), frame: Pfn::new(0x0), size: PageSize::from_shift(21).unwrap(), attr: Attr::from_bits_retain(0x5) },
+        Op::Unmap { pages: Pages::new(Vpn::new(0x400), Vpn::new(0x5ff)).unwrap(), holes: Holes::Skip, room: Some(2) },
+    ];
+    replay::<crate::own::Tested>(Property::Agrees, &ops).unwrap();
+}
+}
+
+printed! { WrongBase:
+#[test]
+fn repeats() {
+    use tlbkit_conformance::prelude::*;
+    let ops = [
+        Op::Map { pages: Pages::new(Vpn::new(0x0), Vpn::new(0x5ff)).unwrap(), frame: Pfn::new(0x0), size: PageSize::from_shift(21).unwrap(), attr: Attr::from_bits_retain(0x5) },
+        Op::Unmap { pages: Pages::new(Vpn::new(0x400), Vpn::new(0x5ff)).unwrap(), holes: Holes::Skip, room: Some(2) },
+    ];
+    replay::<crate::own::Tested>(Property::Agrees, &ops).unwrap();
+}
+}
+
+printed! { FreedTwice:
+#[test]
+fn repeats() {
+    use tlbkit_conformance::prelude::*;
+    let ops = [
+        Op::Map { pages: Pages::new(Vpn::new(0x0), Vpn::new(0x0)).unwrap(), frame: Pfn::new(0x0), size: PageSize::from_shift(12).unwrap(), attr: Attr::from_bits_retain(0x5) },
+    ];
+    replay::<crate::own::Tested>(Property::Agrees, &ops).unwrap();
+}
+}
+
+printed! { JoinLive:
+#[test]
+fn repeats() {
+    use tlbkit_conformance::prelude::*;
+    let ops = [
+        Op::Map { pages: Pages::new(Vpn::new(0x0), Vpn::new(0x1ff)).unwrap(), frame: Pfn::new(0x0), size: PageSize::from_shift(12).unwrap(), attr: Attr::from_bits_retain(0x5) },
+    ];
+    replay::<crate::own::Tested>(Property::Waits, &ops).unwrap();
+}
+}
+
+printed! { JoinTally:
+#[test]
+fn repeats() {
+    use tlbkit_conformance::prelude::*;
+    let ops = [
+        Op::Map { pages: Pages::new(Vpn::new(0x0), Vpn::new(0x1ff)).unwrap(), frame: Pfn::new(0x0), size: PageSize::from_shift(12).unwrap(), attr: Attr::from_bits_retain(0x5) },
+    ];
+    replay::<crate::own::Tested>(Property::Agrees, &ops).unwrap();
+}
+}
+
+printed! { SplitAskew:
+#[test]
+fn repeats() {
+    use tlbkit_conformance::prelude::*;
+    let ops = [
+        Op::Map { pages: Pages::new(Vpn::new(0x40000), Vpn::new(0x7ffff)).unwrap(), frame: Pfn::new(0x40000), size: PageSize::from_shift(30).unwrap(), attr: Attr::from_bits_retain(0x5) },
+        Op::Resize { pages: Pages::new(Vpn::new(0x40000), Vpn::new(0x7ffff)).unwrap(), to: PageSize::from_shift(12).unwrap() },
+    ];
+    replay::<crate::own::Tested>(Property::Agrees, &ops).unwrap();
+}
+}
+
+printed! { SecondSplit:
+#[test]
+fn repeats() {
+    use tlbkit_conformance::prelude::*;
+    let ops = [
+        Op::Map { pages: Pages::new(Vpn::new(0x0), Vpn::new(0x3ff)).unwrap(), frame: Pfn::new(0x0), size: PageSize::from_shift(21).unwrap(), attr: Attr::from_bits_retain(0x5) },
+    ];
+    replay::<crate::own::Tested>(Property::Agrees, &ops).unwrap();
+}
+}
+
+printed! { HugePassed:
+#[test]
+fn repeats() {
+    use tlbkit_conformance::prelude::*;
+    let ops = [
+        Op::Map { pages: Pages::new(Vpn::new(0x0), Vpn::new(0x3ffff)).unwrap(), frame: Pfn::new(0x0), size: PageSize::from_shift(30).unwrap(), attr: Attr::from_bits_retain(0x5) },
+    ];
+    replay::<crate::own::Tested>(Property::Agrees, &ops).unwrap();
+}
+}
+
+printed! { VisitRestarts:
+#[test]
+fn repeats() {
+    use tlbkit_conformance::prelude::*;
+    let ops = [
+        Op::Map { pages: Pages::new(Vpn::new(0x2000000), Vpn::new(0x2000000)).unwrap(), frame: Pfn::new(0x0), size: PageSize::from_shift(12).unwrap(), attr: Attr::from_bits_retain(0x5) },
+    ];
+    replay::<crate::own::Tested>(Property::Agrees, &ops).unwrap();
+}
+}
+
+printed! { BreaksLie:
+#[test]
+fn repeats() {
+    use tlbkit_conformance::prelude::*;
+    let ops = [
+        Op::Map { pages: Pages::new(Vpn::new(0x0), Vpn::new(0x0)).unwrap(), frame: Pfn::new(0x0), size: PageSize::from_shift(12).unwrap(), attr: Attr::from_bits_retain(0x5) },
+    ];
+    replay::<crate::own::Tested>(Property::Agrees, &ops).unwrap();
+}
+}
+
+printed! { GoesOn:
+#[test]
+fn repeats() {
+    use tlbkit_conformance::prelude::*;
+    let ops = [
+        Op::Map { pages: Pages::new(Vpn::new(0x0), Vpn::new(0x2)).unwrap(), frame: Pfn::new(0x0), size: PageSize::from_shift(12).unwrap(), attr: Attr::from_bits_retain(0x5) },
+    ];
+    replay::<crate::own::Tested>(Property::Agrees, &ops).unwrap();
+}
+}
+
+printed! { LastRefused:
+#[test]
+fn repeats() {
+    use tlbkit_conformance::prelude::*;
+    let ops = [
+        Op::Map { pages: Pages::new(Vpn::new(0xfffffffffffff), Vpn::new(0xfffffffffffff)).unwrap(), frame: Pfn::new(0xffff), size: PageSize::from_shift(12).unwrap(), attr: Attr::from_bits_retain(0x5) },
+    ];
+    replay::<crate::own::Tested>(Property::Agrees, &ops).unwrap();
+}
+}
+
+printed! { WantsMore:
+#[test]
+fn repeats() {
+    use tlbkit_conformance::prelude::*;
+    let ops = [
+        Op::Map { pages: Pages::new(Vpn::new(0x0), Vpn::new(0x0)).unwrap(), frame: Pfn::new(0x0), size: PageSize::from_shift(12).unwrap(), attr: Attr::from_bits_retain(0x5) },
+    ];
+    replay::<crate::own::Tested>(Property::FailsCleanly, &ops).unwrap();
+}
+}
+

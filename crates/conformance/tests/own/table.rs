@@ -93,13 +93,13 @@ impl<'n, G: Geometry, N: Nodes<Word = u64>> Own<'n, G, N> {
     }
 
     fn publish(&self, node: NodeAddr, index: usize, word: u64) {
-        // SAFETY: as above.
+        // SAFETY: the caller is the writer, and comes to nodes of the table alone.
         unsafe { self.nodes.publish(node, index, word) };
     }
 
     /// Counts entries of a node in or out, and returns how many it has.
     fn live(&self, node: NodeAddr, by: isize) -> u32 {
-        // SAFETY: as above.
+        // SAFETY: the caller is the writer, and comes to nodes of the table alone.
         let record = unsafe { &*self.nodes.record(node, slots::<G>()) };
         let live = record.load(Relaxed).wrapping_add_signed(by as i32);
         record.store(live, Relaxed);
@@ -110,6 +110,8 @@ impl<'n, G: Geometry, N: Nodes<Word = u64>> Own<'n, G, N> {
     fn retire(&self, batch: &mut Retired<'n>, node: NodeAddr, clean: bool) {
         self.tally.node(-1, Self::BYTES);
         planted!(FreedAtOnce, (), return self.free_at_once(node, clean));
+        planted!(FreedTwice, (), self.free_at_once(node, false));
+        planted!(FreedTwice, (), return self.free_at_once(node, false));
         let clean = planted!(FalseClean, clean, true);
         // SAFETY: the node is the table's, and unlinked.
         unsafe { batch.push(node, clean) };
@@ -197,8 +199,10 @@ impl<'n, G: Geometry, N: Nodes<Word = u64>> Own<'n, G, N> {
         let wanted = self.missing(Some(self.root), 0, pages, to);
         let wanted = planted!(OneTooMany, wanted, wanted + usize::from(wanted > 0));
         planted!(LinkedEarly, (), self.link_early(pages, wanted)?);
+        planted!(LastRefused, (), bugs::refuse_last(pages)?);
         let mut stock = Stock::take(self.nodes, Self::WORDS, [wanted])?;
         self.fill(self.root, 0, pages, to, &mut { word }, &mut stock);
+        planted!(StoresEndless, (), self.store_endlessly());
         Ok(())
     }
 
@@ -242,6 +246,7 @@ impl<'n, G: Geometry, N: Nodes<Word = u64>> Own<'n, G, N> {
         for (index, part) in parts::<G>(level, pages) {
             let word = self.word(node, index);
             if Compact::is_leaf(word, level + 1 == LEVELS) {
+                planted!(HandedFirst, (), bugs::hand::<G>(frames, word, level, part));
                 self.publish(node, index, 0);
                 let leaf = leaf::<G>(word, level, part.first());
                 self.tally.ptes(-1);
@@ -249,6 +254,10 @@ impl<'n, G: Geometry, N: Nodes<Word = u64>> Own<'n, G, N> {
                 planted!(RetiredFirst, (), self.retire_first(batch, node, level));
                 let attr = leaf.attr;
                 let attr = planted!(LostDirty, attr, attr.difference(Attr::DIRTY));
+                planted!(HandedFirst, (), continue);
+                planted!(FrameTwice, (), bugs::hand::<G>(frames, word, level, part));
+                planted!(WrongBase, (), bugs::hand_in::<G>(frames, word, level, part));
+                planted!(WrongBase, (), continue);
                 if let Some(frames) = frames {
                     frames.push(leaf.frame, leaf.size, PageSize::K4, attr);
                 }
@@ -292,6 +301,7 @@ impl<'n, G: Geometry, N: Nodes<Word = u64>> Own<'n, G, N> {
     fn edit(&self, node: NodeAddr, level: usize, pages: Pages, change: Change) {
         for (index, part) in parts::<G>(level, pages) {
             let word = self.word(node, index);
+            let change = planted!(HugePassed, change, bugs::but_huge(change, level));
             if let Some(below) = self.link(node, index) {
                 self.edit(below, level + 1, part, change);
             } else if Compact::is_leaf(word, level + 1 == LEVELS) {
@@ -360,6 +370,7 @@ impl<'n, G: Geometry, N: Nodes<Word = u64>> Own<'n, G, N> {
             match below {
                 None if level < to => {
                     let leaf = leaf::<G>(self.word(node, index), level, part.first());
+                    let leaf = planted!(SecondSplit, leaf, bugs::shifted(leaf, part, pages));
                     planted!(ZeroedFirst, (), self.publish(node, index, 0));
                     if let Some(below) = self.split(leaf, level + 1, to, stock) {
                         self.publish(node, index, Compact::link(below));
@@ -382,6 +393,8 @@ impl<'n, G: Geometry, N: Nodes<Word = u64>> Own<'n, G, N> {
                     if let Ok(word) = Compact::leaf(first.frame, size, attr, false) {
                         self.publish(node, index, word);
                         self.tally.ptes(1);
+                        planted!(JoinLive, (), _ = self.live(node, 1));
+                        planted!(JoinTally, (), self.tally.ptes(1));
                         batch.touch(FlushScope::Everywhere, part);
                         self.retire_all(batch, below, level + 1);
                         planted!(WipedJoined, (), self.wipe(below));
@@ -403,6 +416,7 @@ impl<'n, G: Geometry, N: Nodes<Word = u64>> Own<'n, G, N> {
                 self.publish(node, index, word);
                 self.tally.ptes(1);
             } else {
+                let frame = planted!(SplitAskew, frame, leaf.frame);
                 let below = self.split(Leaf { frame, ..leaf }, level + 1, to, stock)?;
                 self.publish(node, index, Compact::link(below));
             }
@@ -458,7 +472,8 @@ impl<G, N: Nodes<Word = u64>> Drop for Own<'_, G, N> {
     /// Counts what a table loses that is dropped without having been taken apart: nothing, if it has been.
     fn drop(&mut self) {
         planted!(NotBuried, (), return);
-        self.nodes.held().bury(&self.flag, self.tally.footprint().nodes);
+        // SAFETY: this is the drop of the table that the flag belongs to.
+        unsafe { self.nodes.held().bury(&self.flag, self.tally.footprint().nodes) };
     }
 }
 
@@ -498,6 +513,10 @@ unsafe impl<'n, G: Geometry, N: Nodes<Word = u64>> Table<'n> for Own<'n, G, N> {
         pages: Pages,
         visit: &mut dyn FnMut(Leaf) -> ControlFlow<()>,
     ) -> ControlFlow<()> {
+        planted!(VisitRestarts, (), self.visit_first(pages, visit)?);
+        planted!(VisitEndless, (), self.visit_endlessly(pages, visit));
+        planted!(BreaksLie, (), return self.visit_and_lie(pages, visit));
+        planted!(GoesOn, (), return self.visit_on(pages, visit));
         for half in self.space().halves().into_iter().flatten() {
             if let Some(pages) = half.intersect(pages) {
                 self.visit(self.root, 0, pages, visit)?;
@@ -526,6 +545,7 @@ unsafe impl<'n, G: Geometry, N: Nodes<Word = u64>> Table<'n> for Own<'n, G, N> {
         size: PageSize,
         attr: Attr,
     ) -> Result<(), Error> {
+        planted!(WantsMore, (), return self.map_wanting_more(batch, pages, frame, size, attr));
         batch.change(|_| self.map_range(pages, frame, size, attr), |batch| self.mend(batch))
     }
 

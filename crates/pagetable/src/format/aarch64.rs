@@ -31,8 +31,9 @@
 //! *Break before make*: the size of a live page changes only by way of an invalid entry that every TLB has seen.
 //! Its memory type, and whether it is global, cannot change at all ([`FIXED`](Format::FIXED)): unmap it, and map it
 //! anew, in another batch than the one that unmapped it. A CPU with FEAT_BBM level 2 does without the break in a change of size
-//! ([`Aarch64Of`] with `BBM2`): the CPU may use either translation until the flush, and raises no conflict. Its frame it
-//! cannot change in place either.
+//! ([`Aarch64Of`] with `BBM2`): the CPU may use either translation until the flush. The architecture lets such a CPU raise a TLB
+//! conflict abort meanwhile; `BBM2` is for those that do not, by their manuals, as Linux's list of them (`bbml2_noabort`), or for
+//! kernels that flush the whole TLB in that abort and go on. Its frame a page cannot change in place either.
 //!
 //! *Contiguous runs* ([`Aarch64Of`] with `RUNS`): bit 52, C, in each of the leaves of an aligned run says that they continue
 //! each other, so that one TLB entry can hold them all. Each has its own address. Hardware may note AF and dirty state in any
@@ -44,6 +45,8 @@
 //! | 16 KiB | 11 bits each | 16 KiB | 32 MiB | 128 pages: 2 MiB; 32 blocks: 1 GiB |
 //! | 64 KiB | 13 bits each | 64 KiB | 512 MiB | 32 of each: 2 MiB, 16 GiB |
 //!
+//! With addresses of 52 bits there are blocks one level further up, of which there are no runs: 512 GiB, 64 GiB and 4 TiB.
+//!
 //! *A mapping that appears* costs no flush, for TLBs hold nothing that faults. It costs a barrier
 //! ([`FlushScope::Barrier`]): `dsb ishst; isb` on the CPU that made it, after the last store and before the first use. The
 //! release (`stlr`, or `dmb ish`) that orders a node's words before the link to it is in the store.
@@ -53,7 +56,7 @@
 //! after. A permission fault does not evict the entry that caused it: a CPU that faults on a page that lookup finds
 //! allowed executes its own TLBI, of the first kind, before it tries again.
 //!
-//! *Memory types*: SH is inner shareable, and AttrIndx names one of three fields of MAIR_EL1, which must hold
+//! *Memory types*: SH is inner shareable, and AttrIndx names one of the eight fields of MAIR_EL1, which must hold
 //! [`Aarch64::MAIR`].
 //!
 //! | [`Attr`] | AttrIndx | MAIR field | type |
@@ -61,6 +64,13 @@
 //! | - | 0 | 0xff | normal, write-back, read and write allocate |
 //! | [`UNCACHED`](Attr::UNCACHED) | 1 | 0x44 | normal, non-cacheable |
 //! | [`DEVICE`](Attr::DEVICE), which brings `UNCACHED` with it | 2 | 0x04 | Device-nGnRE |
+//! | [`WRITE_THROUGH`](Attr::WRITE_THROUGH) | 3 | 0xbb | normal, write-through, read and write allocate |
+//! | [`TAGGED`](Attr::TAGGED), which needs FEAT_MTE2 | 4 | 0xf0 | normal, write-back, with allocation tags |
+//! | [`STRICT`](Attr::STRICT) | 5 | 0x00 | Device-nGnRnE |
+//! | [`REORDERED`](Attr::REORDERED) | 6 | 0x08 | Device-nGRE |
+//! | [`GATHERED`](Attr::GATHERED) | 7 | 0x0c | Device-GRE |
+//!
+//! Another [variety](Attr::VARIETY) is refused ([`Error::WrongAttr`]).
 //!
 //! [`COPY_ON_WRITE`](Attr::COPY_ON_WRITE), [`SOFT_1`](Attr::SOFT_1) and [`SOFT_2`](Attr::SOFT_2) are bits 56 to 58, reserved
 //! for software as S is.
@@ -100,9 +110,6 @@ const VALID: u64 = 1 << 0;
 const TABLE: u64 = 1 << 1;
 /// AttrIndx\[2:0\], the index of a MAIR field.
 const ATTR_INDX_SHIFT: u32 = 2;
-const NON_CACHEABLE: u64 = 1 << ATTR_INDX_SHIFT;
-const DEVICE: u64 = 2 << ATTR_INDX_SHIFT;
-const ATTR_INDX: u64 = 7 << ATTR_INDX_SHIFT;
 /// AP\[1\]: EL0 may access.
 const AP_EL0: u64 = 1 << 6;
 /// AP\[2\]: read-only.
@@ -133,6 +140,34 @@ const COPY_ON_WRITE: u64 = 1 << 56;
 const SOFT_1: u64 = 1 << 57;
 const SOFT_2: u64 = 1 << 58;
 
+/// The memory types and their fields of MAIR_EL1, by AttrIndx.
+const TYPES: [(Attr, u8); 8] = [
+    (Attr::empty(), 0xff),
+    (Attr::UNCACHED, 0x44),
+    (Attr::MEMORY, 0x04),
+    (Attr::WRITE_THROUGH, 0xbb),
+    (Attr::TAGGED, 0xf0),
+    (Attr::STRICT, 0x00),
+    (Attr::REORDERED, 0x08),
+    (Attr::GATHERED, 0x0c),
+];
+
+/// Returns AttrIndx, in its place, of a page with these attributes.
+///
+/// # Errors
+///
+/// [`Error::WrongAttr`] if there is no such type.
+#[inline(always)]
+fn index_of(attr: Attr) -> Result<u64, Error> {
+    let mut kind = attr.intersection(Attr::MEMORY.union(Attr::VARIETY));
+    if kind.is_empty() {
+        return Ok(0);
+    }
+    kind.set(Attr::UNCACHED, kind.intersects(Attr::MEMORY));
+    let index = TYPES.iter().position(|&(memory, _)| memory == kind).ok_or(Error::WrongAttr { attr })?;
+    Ok((index as u64) << ATTR_INDX_SHIFT)
+}
+
 /// The attributes that have bits of their own.
 const BITS: [(Attr, u64); 6] = [
     (Attr::WRITE, DBM),
@@ -143,22 +178,11 @@ const BITS: [(Attr, u64); 6] = [
     (Attr::SOFT_2, SOFT_2),
 ];
 
-/// All bits that attributes decide.
-const ALL: u64 = VALID
-    | ATTR_INDX
-    | AP_EL0
-    | AP_READ_ONLY
-    | AF
-    | NG
-    | DBM
-    | PXN
-    | UXN
-    | WAS_DIRTY
-    | COPY_ON_WRITE
-    | SOFT_1
-    | SOFT_2;
+/// All bits that attributes decide, but the memory type.
+const ALL: u64 =
+    VALID | AP_EL0 | AP_READ_ONLY | AF | NG | DBM | PXN | UXN | WAS_DIRTY | COPY_ON_WRITE | SOFT_1 | SOFT_2;
 
-/// Returns the bits of a page with these attributes.
+/// Returns the bits of a page with these attributes, but for the memory type.
 #[inline(always)]
 fn encode(attr: Attr) -> u64 {
     let dirty = match (attr.contains(Attr::WRITE), attr.contains(Attr::DIRTY)) {
@@ -171,21 +195,14 @@ fn encode(attr: Attr) -> u64 {
         (true, false) => UXN,
         (false, _) => PXN.with(UXN),
     };
-    let memory = if attr.contains(Attr::DEVICE) {
-        DEVICE
-    } else if attr.contains(Attr::UNCACHED) {
-        NON_CACHEABLE
-    } else {
-        0
-    };
     let ng = if attr.contains(Attr::GLOBAL) { 0 } else { NG };
     let valid = if attr.intersects(ACCESS) { VALID } else { 0 };
-    bits_of(attr, &BITS).with(valid).with(dirty).with(execute).with(memory).with(ng)
+    bits_of(attr, &BITS).with(valid).with(dirty).with(execute).with(ng)
 }
 
 /// 64-bit words that AArch64 walks: pages, blocks and with `RUNS` contiguous runs, below 2^48 bytes of physical memory, with a
-/// granule of `1 << SHIFT` bytes: 12, 14 or 16. `BBM2` says that every CPU has FEAT_BBM level 2, `WIDE` that it has FEAT_LPA2,
-/// or with 64 KiB FEAT_LPA, which is 2^52 bytes of physical memory.
+/// granule of `1 << SHIFT` bytes: 12, 14 or 16. `BBM2` says that every CPU has FEAT_BBM level 2 and raises no TLB conflict abort,
+/// `WIDE` that it has FEAT_LPA2, or with 64 KiB FEAT_LPA, which is 2^52 bytes of physical memory.
 ///
 /// For [`Va48`](crate::geometry::Va48), [`Va48K16`](crate::geometry::Va48K16) and [`Va48K64`](crate::geometry::Va48K64), with
 /// `WIDE` also for [`Va53`](crate::geometry::Va53), [`Va53K16`](crate::geometry::Va53K16) and
@@ -208,12 +225,14 @@ const fn run_bits(granule: u32, slot: u32) -> u32 {
 
 /// Tells whether a leaf of a size is a run of several; `None` if there is no such leaf.
 #[inline(always)]
-fn is_run(granule: u32, runs: bool, size: u32, last: bool) -> Option<bool> {
+fn is_run(granule: u32, runs: bool, wide: bool, size: u32, last: bool) -> Option<bool> {
     // A slot of the level above the last covers as many pages as a node has words of eight bytes.
     let block = 2 * granule - 3;
-    // Above that, blocks are for LPA2, but for the granule of 4 KiB.
+    // With 4 KiB there are blocks of two levels.
     let huge = if granule == 12 { 30 } else { block };
-    if last && size == granule || !last && (size == block || size == huge) {
+    // With addresses of 52 bits of one more, whose contiguous bit is RES0.
+    let top = if wide { huge + granule - 3 } else { huge };
+    if last && size == granule || !last && (size == block || size == huge || size == top) {
         return Some(false);
     }
     let run = [granule, block, huge].iter().any(|&slot| size == slot + run_bits(granule, slot));
@@ -223,8 +242,15 @@ fn is_run(granule: u32, runs: bool, size: u32, last: bool) -> Option<bool> {
 impl<const SHIFT: u32, const RUNS: bool, const BBM2: bool, const WIDE: bool>
     Aarch64Of<SHIFT, RUNS, BBM2, WIDE>
 {
-    /// What MAIR_EL1 must hold in its low three fields.
-    pub const MAIR: u64 = 0x04_44_ff;
+    /// What MAIR_EL1 must hold.
+    pub const MAIR: u64 = {
+        let (mut mair, mut index) = (0, 0);
+        while index < TYPES.len() {
+            mair |= (TYPES[index].1 as u64) << (8 * index);
+            index += 1;
+        }
+        mair
+    };
 
     /// Whether the entry has no SH, but two bits of the address there.
     const LPA2: bool = WIDE && SHIFT < 16;
@@ -280,9 +306,10 @@ unsafe impl<const SHIFT: u32, const RUNS: bool, const BBM2: bool, const WIDE: bo
         .union(Attr::ACCESSED)
         .union(Attr::DIRTY)
         .union(Attr::MEMORY)
+        .union(Attr::VARIETY)
         .union(Attr::SOFTWARE);
     const ABSENT: u32 = u64::BITS - 2;
-    const FIXED: Attr = Attr::MEMORY.union(Attr::GLOBAL);
+    const FIXED: Attr = Attr::MEMORY.union(Attr::VARIETY).union(Attr::GLOBAL);
     const APPEARS: FlushScope = FlushScope::Barrier;
     const WALK_CACHE: WalkCache = WalkCache::ByAddress;
     const STATUS: bool = true;
@@ -295,14 +322,14 @@ unsafe impl<const SHIFT: u32, const RUNS: bool, const BBM2: bool, const WIDE: bo
         if frame.get() as u64 > Self::unpack(u64::MAX) >> SHIFT {
             return Err(Error::FrameTooLarge { frame });
         }
-        let run = match is_run(SHIFT, RUNS, size.shift(), last) {
+        let run = match is_run(SHIFT, RUNS, WIDE, size.shift(), last) {
             Some(true) => CONTIGUOUS,
             Some(false) => 0,
             None => return Err(Error::WrongSize { size }),
         };
         let kind = if last { TABLE } else { 0 };
         let address = Self::pack((frame.get() as u64) << SHIFT);
-        Ok(address.with(encode(attr)).with(Self::SHAREABLE).with(kind).with(run))
+        Ok(address.with(encode(attr)).with(index_of(attr)?).with(Self::SHAREABLE).with(kind).with(run))
     }
 
     #[inline(always)]
@@ -343,9 +370,7 @@ unsafe impl<const SHIFT: u32, const RUNS: bool, const BBM2: bool, const WIDE: bo
         attr.set(Attr::EXEC, leaf & never == 0);
         attr.set(Attr::DIRTY, leaf & AP_READ_ONLY == 0 || leaf & WAS_DIRTY != 0);
         attr.set(Attr::GLOBAL, leaf & NG == 0);
-        attr.set(Attr::UNCACHED, leaf & ATTR_INDX != 0);
-        attr.set(Attr::DEVICE, leaf & ATTR_INDX == DEVICE);
-        attr
+        attr.union(TYPES[(leaf >> ATTR_INDX_SHIFT) as usize % TYPES.len()].0)
     }
 
     #[inline(always)]

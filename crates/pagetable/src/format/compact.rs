@@ -16,7 +16,7 @@
 
 use tlbkit_addr::{Attr, PageSize, Pfn};
 
-use super::Format;
+use super::{Format, Masks};
 use crate::fields::Fields as _;
 use crate::nodes::NodeAddr;
 use crate::{Change, Error};
@@ -24,7 +24,7 @@ use crate::{Change, Error};
 const LINK: usize = 1;
 const LEAF: usize = 2;
 const ATTR_SHIFT: u32 = 2;
-const ATTRS: u16 = 0x1ff;
+const ATTRS: u32 = 0x1ff;
 const NAPOT: usize = 1 << 11;
 const FRAME_SHIFT: u32 = 12;
 
@@ -33,6 +33,15 @@ macro_rules! compact {
         $(#[$doc])*
         #[derive(Clone, Copy, Debug)]
         pub struct $name;
+
+        impl $name {
+            /// Returns what a change does to the bits of every leaf.
+            #[inline(always)]
+            fn bits_of(change: Change) -> Masks<$word> {
+                let clear = $word::from(change.clear.bits() & ATTRS) << ATTR_SHIFT;
+                Masks { clear, set: $word::from(change.set.bits()) << ATTR_SHIFT }
+            }
+        }
 
         // SAFETY: bit 0 tells a link from a leaf, and what is left of a link is the node's address, as it was.
         unsafe impl Format for $name {
@@ -50,7 +59,7 @@ macro_rules! compact {
                     return Err(Error::FrameTooLarge { frame });
                 }
                 let base = (frame.get() as $word) << FRAME_SHIFT;
-                let word = base.with($word::from(attr.bits()) << ATTR_SHIFT).with(LEAF as $word);
+                let word = base.with(<$word>::from(attr.bits()) << ATTR_SHIFT).with(LEAF as $word);
                 Ok(match size.shift() {
                     FRAME_SHIFT => word,
                     shift if shift > FRAME_SHIFT && shift <= $word::BITS => {
@@ -87,7 +96,7 @@ macro_rules! compact {
 
             #[inline(always)]
             fn attr(leaf: $word, _last: bool) -> Attr {
-                Attr::from_bits_retain((leaf >> ATTR_SHIFT) as u16 & ATTRS)
+                Attr::from_bits_retain((leaf >> ATTR_SHIFT) as u32 & ATTRS)
             }
 
             #[inline(always)]
@@ -111,8 +120,12 @@ macro_rules! compact {
 
             #[inline(always)]
             fn change(leaf: $word, change: Change, _last: bool) -> $word {
-                leaf & !($word::from(change.clear.bits() & ATTRS) << ATTR_SHIFT)
-                    | $word::from(change.set.bits()) << ATTR_SHIFT
+                Self::bits_of(change).apply(leaf)
+            }
+
+            #[inline(always)]
+            fn masks(change: Change, _last: bool) -> Option<Masks<$word>> {
+                Some(Self::bits_of(change))
             }
         }
     };

@@ -5,6 +5,7 @@
 //!        +-----+---------------------------------+-----+--+--+--+
 //!  leaf  |  S  |               PFN               |  C  | D| 1| G|
 //!  link  | 1 0   0 |      address of the node in kseg0    | 0  0|
+//!  closed|  S  |               PFN               |  C  | d| 0| G|   bit 30 is set
 //!  empty |                      0                         | 0| G|
 //!  mark  | 0 0 |          software's                      | 0| G|   at the last level
 //!        +-----+---------------------------------+-----+--+--+--+
@@ -13,7 +14,7 @@
 //! | field | manual | means |
 //! |-|-|-|
 //! | G | Global | the TLB entry ignores the ASID, if **both** words of its pair say so |
-//! | 1 | V, Valid | what tells a leaf from everything else |
+//! | 1 | V, Valid | the page allows something |
 //! | D | Dirty | stores are allowed: [`WRITE`](Attr::WRITE) and [`DIRTY`](Attr::DIRTY) together |
 //! | C | cacheability and coherency | 2 is uncached; of cached pages it is the format's parameter, 3 for [`EntryLo`] ([below](#copy-on-write)) |
 //! | PFN | physical address bits 35 to 12 | at a size of `4^n` frames without its low `2n` bits |
@@ -43,12 +44,18 @@
 //!
 //! With D the digit is 0 or 1. So write-protecting a dirty page does not lose its dirtiness.
 //!
+//! *Closed pages*, which keep their frame and allow nothing (`PROT_NONE`), are leaves without V. An access to one raises TLB
+//! Invalid, whatever else stands in the word. S, or the digit, is 3, so that bit 30 is set in every such word, and D says that
+//! the page was written. Marks and empty words have bit 30 clear. Above the last level every leaf has S = 1, which no link has: so
+//! no node lies from 1 to 2 GiB, and of kseg0, from 2 to 2.5 GiB, nothing is lost.
+//!
 //! # For a refill handler
 //!
 //! A leaf needs no masking and no shifting before `mtc0`. At level 0 of a two-level table all leaves are larger than
 //! 4 KiB, so their bit 31 is clear, and so is that of an empty word: one `bgez` sends both to the slow path, and what
 //! falls through is the address of a node, to be loaded from at once. (Rust's side also accepts nodes outside of
-//! kseg0, such as offsets into an arena: a link is any word without V and with more than G.)
+//! kseg0, such as offsets into an arena: a link is any word without V, and with more than G, whose S is not 1.) What is closed
+//! there goes the way of larger pages: the TLB gets an entry without V.
 //!
 //! A pair of 4 KiB pages is two neighbouring words. The partner of a larger page is as many words away as the page
 //! has frames (`index ^ 4^n`): a handler that finds S = 1 loads that, and if it is a leaf of the same size, takes both. If it
@@ -57,11 +64,11 @@
 //!
 //! # Attributes
 //!
-//! Always there: [`READ`](Attr::READ) and [`EXEC`](Attr::EXEC), which V stands for, and [`USER`](Attr::USER), which
-//! the address decides: user mode reaches kuseg only. To have or to lack: `WRITE`, `DIRTY`, [`GLOBAL`](Attr::GLOBAL)
-//! and [`UNCACHED`](Attr::UNCACHED). What C is where that is lacking is one value for the machine: 3, which every core
-//! has, or 5 where hardware keeps the caches of several CPUs coherent ([`EntryLoCoherent`]). C = 2 is as strict as a device needs; [`DEVICE`](Attr::DEVICE) itself has no
-//! encoding, and neither has [`ACCESSED`](Attr::ACCESSED).
+//! Always there: [`READ`](Attr::READ) and [`EXEC`](Attr::EXEC), which V stands for, unless the page is closed, and
+//! [`USER`](Attr::USER), which the address decides: user mode reaches kuseg only. To have or to lack: `WRITE`, `DIRTY`,
+//! [`GLOBAL`](Attr::GLOBAL) and [`UNCACHED`](Attr::UNCACHED). What C is where that is lacking is one value for the machine: 3,
+//! which every core has, or 5 where hardware keeps the caches of several CPUs coherent ([`EntryLoCoherent`]). C = 2 is as strict
+//! as a device needs; [`DEVICE`](Attr::DEVICE) itself has no encoding, and neither has [`ACCESSED`](Attr::ACCESSED).
 //!
 //! # Copy on write
 //!
@@ -85,7 +92,7 @@
 
 use tlbkit_addr::{Attr, FlushScope, PageSize, Pfn};
 
-use super::Format;
+use super::{ACCESS, Format};
 use crate::fields::Fields as _;
 use crate::nodes::{LinkRange, NodeAddr};
 use crate::{Change, Error};
@@ -110,6 +117,8 @@ const S_SHIFT: u32 = 30;
 
 /// The smallest page, and what PageMask grows by.
 const SMALL: u32 = 12;
+/// The smallest page that has a digit.
+const SMALL_SIZED: u32 = SMALL + 2;
 /// The largest page that PageMask can have: 256 MiB.
 const LARGE: u32 = 28;
 
@@ -118,6 +127,10 @@ const READ_ONLY: u32 = 0;
 const SIZED: u32 = 1;
 const WRITABLE: u32 = 2;
 const WAS_DIRTY: u32 = 3;
+/// Without V.
+const CLOSED: u32 = 3;
+/// What S has in every leaf without V, and in no mark.
+const KEPT: u32 = SIZED << S_SHIFT;
 
 /// Words that a MIPS32 TLB takes as they are: frames of 4 KiB below 64 GiB, PageMask sizes, in pairs. `CCA` is the
 /// cacheability and coherency attribute, C, of pages that are cached: 0 to 7 and not 2. `COW` is what it is instead where
@@ -175,14 +188,17 @@ impl<const CCA: u32, const COW: u32, const LINK: u32> EntryLoOf<CCA, COW, LINK> 
     #[inline(always)]
     fn encode(attr: Attr) -> (u32, u32) {
         let (write, dirty) = (attr.contains(Attr::WRITE), attr.contains(Attr::DIRTY));
+        let c = Self::cacheability(attr);
+        let g = if attr.contains(Attr::GLOBAL) { G } else { 0 };
+        if !attr.intersects(ACCESS) {
+            return (c.with(if dirty { D } else { 0 }).with(g), CLOSED);
+        }
         let (d, state) = match (write, dirty) {
             (true, true) => (D, READ_ONLY),
             (true, false) => (0, WRITABLE),
             (false, true) => (0, WAS_DIRTY),
             (false, false) => (0, READ_ONLY),
         };
-        let c = Self::cacheability(attr);
-        let g = if attr.contains(Attr::GLOBAL) { G } else { 0 };
         (c.with(d).with(V).with(g), state)
     }
 
@@ -203,7 +219,8 @@ impl<const CCA: u32, const COW: u32, const LINK: u32> EntryLoOf<CCA, COW, LINK> 
     }
 }
 
-// SAFETY: a leaf is valid; a link is the node's address, which leaves V clear.
+// SAFETY: a leaf is valid, or has S = 1, and a link has neither: it is the node's address, which leaves V clear, and lies within
+// `REACH`.
 unsafe impl<const CCA: u32, const COW: u32, const LINK: u32> Format for EntryLoOf<CCA, COW, LINK> {
     type Word = u32;
 
@@ -216,8 +233,11 @@ unsafe impl<const CCA: u32, const COW: u32, const LINK: u32> Format for EntryLoO
     };
     const REACH: LinkRange = {
         assert!(LINK == 0 || LINK == KSEG0, "a link is its node's address, or that address in kseg0");
-        if LINK == 0 { LinkRange::ALL } else { LinkRange::unsigned(KSEG0_BITS) }
+        // S of a link is not 1.
+        if LINK == 0 { LinkRange::apart(S_SHIFT, KSEG0 as usize) } else { LinkRange::unsigned(KSEG0_BITS) }
     };
+
+    const CLOSES: bool = true;
 
     /// All but V, and G, which two words of a pair agree on, and S: so a refill handler that looks for larger pages takes a mark
     /// for the half of a pair of 4 KiB, which is not valid.
@@ -235,15 +255,16 @@ unsafe impl<const CCA: u32, const COW: u32, const LINK: u32> Format for EntryLoO
     const PAIRED: bool = true;
 
     #[inline(always)]
-    fn leaf(frame: Pfn, size: PageSize, attr: Attr, _last: bool) -> Result<u32, Error> {
+    fn leaf(frame: Pfn, size: PageSize, attr: Attr, last: bool) -> Result<u32, Error> {
         if frame.get() >> PFN_BITS != 0 {
             return Err(Error::FrameTooLarge { frame });
         }
         let (low, state) = Self::encode(attr);
         let word = ((frame.get() as u32) << PFN_SHIFT).with(low);
         match size.shift() {
-            SMALL => Ok(word.with(Self::digit(state, S_SHIFT))),
-            shift @ SMALL..=LARGE if shift.is_multiple_of(2) => {
+            // What stands above the last level is told by S = 1.
+            SMALL if last => Ok(word.with(Self::digit(state, S_SHIFT))),
+            shift @ SMALL_SIZED..=LARGE if shift.is_multiple_of(2) => {
                 let digit = Self::digit(state, shift - SMALL - 2 + PFN_SHIFT);
                 Ok(word.with(SIZED << S_SHIFT).with(digit))
             }
@@ -257,13 +278,13 @@ unsafe impl<const CCA: u32, const COW: u32, const LINK: u32> Format for EntryLoO
     }
 
     #[inline(always)]
-    fn is_leaf(word: u32, _last: bool) -> bool {
-        word & V != 0
+    fn is_leaf(word: u32, last: bool) -> bool {
+        if last { word & (V | KEPT) != 0 } else { word >> S_SHIFT == SIZED }
     }
 
     #[inline(always)]
     fn is_link(word: u32) -> bool {
-        word & V == 0 && word & !G != 0
+        word & V == 0 && word >> S_SHIFT != SIZED && word & !G != 0
     }
 
     #[inline(always)]
@@ -280,9 +301,10 @@ unsafe impl<const CCA: u32, const COW: u32, const LINK: u32> Format for EntryLoO
     #[inline(always)]
     fn attr(leaf: u32, _last: bool) -> Attr {
         let state = leaf >> Self::state_shift(leaf) & 3;
-        let mut attr = Self::IMPLIED;
-        attr.set(Attr::WRITE, leaf & D != 0 || state == WRITABLE);
-        attr.set(Attr::DIRTY, leaf & D != 0 || state == WAS_DIRTY);
+        let open = leaf & V != 0;
+        let mut attr = if open { Self::IMPLIED } else { Self::IMPLIED.difference(ACCESS) };
+        attr.set(Attr::WRITE, open && leaf & D != 0 || state == WRITABLE);
+        attr.set(Attr::DIRTY, leaf & D != 0 || open && state == WAS_DIRTY);
         attr.set(Attr::GLOBAL, leaf & G != 0);
         let c = leaf & C;
         attr.set(Attr::UNCACHED, c == UNCACHED || (Self::COPIES && c == UNCACHED_COPIED));
@@ -322,7 +344,8 @@ unsafe impl<const CCA: u32, const COW: u32, const LINK: u32> Format for EntryLoO
     fn beside(changed: u32, beside: u32) -> u32 {
         if beside & !G != 0 {
             beside
-        } else if changed & V != 0 {
+        } else if changed & (V | KEPT) != 0 {
+            // A closed page, too: it may be opened.
             changed & G
         } else {
             0

@@ -69,15 +69,21 @@ pub unsafe trait Format: Debug + 'static {
     /// The node addresses that a link can hold, if the word itself can: a table takes no node beyond them.
     const REACH: LinkRange = LinkRange::ALL;
 
-    /// Attributes that a leaf always has, whether asked for or not. If [`Attr::READ`] is one, a mapping asks for at least
-    /// one of `READ`, [`Attr::WRITE`] and [`Attr::EXEC`], and is readable: a page that allows nothing has no encoding
-    /// ([`Error::WrongAttr`]).
+    /// Attributes that a leaf always has, whether asked for or not; of [`Attr::READ`], [`Attr::WRITE`] and [`Attr::EXEC`] a closed
+    /// page ([`CLOSES`](Self::CLOSES)) has none.
     const IMPLIED: Attr;
 
-    /// Attributes that a leaf can have or lack. If [`Attr::READ`] is one, a leaf without any of `READ`, [`Attr::WRITE`] and
-    /// [`Attr::EXEC`] is a page that keeps its frame and allows nothing (`PROT_NONE`). Hardware finds it not present; to
-    /// software it is a leaf of any size like others. A format may give `READ` to each leaf with `WRITE` or `EXEC`.
+    /// Attributes that a leaf can have or lack. A format may give [`Attr::READ`] to each leaf with [`Attr::WRITE`] or
+    /// [`Attr::EXEC`].
     const OPTIONAL: Attr;
+
+    /// Whether a leaf can be closed: without any of [`Attr::READ`], [`Attr::WRITE`] and [`Attr::EXEC`] it is a page that keeps its
+    /// frame and allows nothing (`PROT_NONE`). Hardware finds it not present; to software it is a leaf of any size like others.
+    ///
+    /// Where one of the three is [`IMPLIED`](Self::IMPLIED), a change that takes it away takes all three away, and one that adds
+    /// any of them brings it back. In a format without closed pages a mapping asks for at least one of the three
+    /// ([`Error::WrongAttr`]).
+    const CLOSES: bool = !Self::IMPLIED.contains(Attr::READ);
 
     /// How many bits software has in an entry that is neither a leaf nor a link, where only leaves stand: 62 at most. What
     /// stands there is a [`Mark`]. With 0 the format holds none.
@@ -178,8 +184,17 @@ pub unsafe trait Format: Debug + 'static {
     /// [`leaf`](Format::leaf): a bit may stand elsewhere in a larger page.
     fn change(leaf: Self::Word, change: Change, last: bool) -> Self::Word;
 
+    /// Returns the masks of a [`change`](Self::change) that clears and sets the same bits in every leaf, so that a range needs
+    /// them once; `None` if what it does depends on the leaf. By default every change does.
+    #[inline(always)]
+    fn masks(change: Change, last: bool) -> Option<Masks<Self::Word>> {
+        let _ = (change, last);
+        None
+    }
+
     /// Encodes the bits of an entry that is neither a leaf nor a link, where only leaves stand. They are fewer than
-    /// [`ABSENT`](Format::ABSENT); no bits are the zero word.
+    /// [`ABSENT`](Format::ABSENT), and unless none is set one of the lowest two is, as in every [mark](mark_word); no bits are the
+    /// zero word, and nothing else is.
     ///
     /// By default they are the bits above the lowest two, which tell leaves.
     #[inline(always)]
@@ -199,6 +214,23 @@ pub unsafe trait Format: Debug + 'static {
     fn beside(changed: Self::Word, beside: Self::Word) -> Self::Word {
         let _ = changed;
         beside
+    }
+}
+
+/// What a change of attributes does to the bits of every leaf, from [`Format::masks`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Masks<W> {
+    /// The bits that it clears.
+    pub clear: W,
+    /// The bits that it sets, those that it clears among them.
+    pub set: W,
+}
+
+impl<W: Word> Masks<W> {
+    /// Returns the leaf with changed attributes.
+    #[inline(always)]
+    pub fn apply(self, leaf: W) -> W {
+        leaf & !self.clear | self.set
     }
 }
 
@@ -278,13 +310,12 @@ pub(crate) fn absent_beside<F: Format>(changed: F::Word, absent: F::Word) -> F::
 /// # Errors
 ///
 /// [`Error::WrongAttr`] with `attr`, all of it, if it has what the format cannot express (an attribute that is neither
-/// [`IMPLIED`](Format::IMPLIED) nor [`OPTIONAL`](Format::OPTIONAL)), or if [`Attr::READ`] is implied and `attr` has none of
-/// `READ`, [`Attr::WRITE`] and [`Attr::EXEC`].
+/// [`IMPLIED`](Format::IMPLIED) nor [`OPTIONAL`](Format::OPTIONAL)), or if it has none of [`Attr::READ`], [`Attr::WRITE`] and
+/// [`Attr::EXEC`], and no leaf can be [closed](Format::CLOSES).
 #[inline(always)]
 pub fn check_attr<F: Format>(attr: Attr) -> Result<(), Error> {
     let known = F::IMPLIED.union(F::OPTIONAL);
-    let access = Attr::READ.union(Attr::WRITE).union(Attr::EXEC);
-    if known.contains(attr) && (!F::IMPLIED.contains(Attr::READ) || attr.intersects(access)) {
+    if known.contains(attr) && (F::CLOSES || attr.intersects(ACCESS)) {
         Ok(())
     } else {
         Err(Error::WrongAttr { attr })
@@ -297,13 +328,17 @@ pub fn check_attr<F: Format>(attr: Attr) -> Result<(), Error> {
 /// # Errors
 ///
 /// [`Error::WrongAttr`] with only those attributes that the format cannot set (it does not have them), cannot clear (they
-/// are [`IMPLIED`](Format::IMPLIED)), or lets no change touch ([`FIXED`](Format::FIXED)).
+/// are [`IMPLIED`](Format::IMPLIED), and the change does not [close](Format::CLOSES) the leaf), or lets no change touch
+/// ([`FIXED`](Format::FIXED)).
 #[inline(always)]
 pub fn check_change<F: Format>(change: Change) -> Result<(), Error> {
+    let lost = change.clear.difference(change.set);
+    let closes = F::CLOSES && lost.contains(ACCESS);
+    let kept = if closes { F::IMPLIED.difference(ACCESS) } else { F::IMPLIED };
     let refused = change
         .set
         .difference(F::IMPLIED.union(F::OPTIONAL))
-        .union(change.clear.difference(change.set).intersection(F::IMPLIED))
+        .union(lost.intersection(kept))
         .union(change.set.union(change.clear).intersection(F::FIXED));
     if refused.is_empty() { Ok(()) } else { Err(Error::WrongAttr { attr: refused }) }
 }

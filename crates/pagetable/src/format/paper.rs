@@ -10,7 +10,7 @@
 
 use tlbkit_addr::{Attr, PageSize, Pfn};
 
-use super::{Compact32, Format};
+use super::{Compact32, Format, Masks};
 use crate::nodes::NodeAddr;
 use crate::{Change, Error};
 
@@ -26,6 +26,7 @@ unsafe impl Format for Paper {
     const LINK_ALIGN: usize = Compact32::LINK_ALIGN;
     const IMPLIED: Attr = Compact32::IMPLIED;
     const OPTIONAL: Attr = Compact32::OPTIONAL;
+    const CLOSES: bool = Compact32::CLOSES;
     const ABSENT: u32 = Compact32::ABSENT;
     const EXTRA: usize = 1;
 
@@ -82,5 +83,10 @@ unsafe impl Format for Paper {
     #[inline(always)]
     fn change(leaf: u32, change: Change, last: bool) -> u32 {
         Compact32::change(leaf, change, last)
+    }
+
+    #[inline(always)]
+    fn masks(change: Change, last: bool) -> Option<Masks<u32>> {
+        Compact32::masks(change, last)
     }
 }

@@ -60,7 +60,7 @@
 
 use tlbkit_addr::{Attr, FlushScope, PageSize, Pfn, WalkCache};
 
-use super::{ACCESS, Format, Presence, bits_of, has, presence};
+use super::{ACCESS, Format, Masks, Presence, bits_of, has, presence};
 use crate::fields::Fields as _;
 use crate::nodes::{LinkRange, NodeAddr};
 use crate::{Change, Error};
@@ -134,6 +134,18 @@ fn changed(leaf: u64, change: Change, bits: &[(Attr, u64)]) -> u64 {
         Presence::Set => word | V,
         Presence::Depends if word & (W | X) != 0 => word,
         Presence::Clear | Presence::Depends => word & !V,
+    }
+}
+
+/// Returns what a change does to the low ten bits of every leaf; `None` if V depends on others.
+#[inline(always)]
+fn masks(change: Change, bits: &[(Attr, u64)]) -> Option<Masks<u64>> {
+    let (clear, set) = (bits_of(change.clear, bits), bits_of(change.set, bits));
+    match presence(change) {
+        Presence::Kept => Some(Masks { clear, set }),
+        Presence::Set => Some(Masks { clear, set: set | V }),
+        Presence::Clear => Some(Masks { clear: clear | V, set }),
+        Presence::Depends => None,
     }
 }
 
@@ -265,6 +277,12 @@ mod wide {
             }
             word
         }
+
+        #[inline(always)]
+        fn masks(change: Change, _last: bool) -> Option<Masks<u64>> {
+            let retypes = SVPBMT && change.clear.union(change.set).intersects(Attr::MEMORY);
+            if retypes { None } else { masks(change, &Self::BITS) }
+        }
     }
 }
 
@@ -341,5 +359,11 @@ unsafe impl Format for Sv32 {
     #[inline(always)]
     fn change(leaf: u32, change: Change, _last: bool) -> u32 {
         changed(leaf.into(), change, &Self::BITS) as u32
+    }
+
+    #[inline(always)]
+    fn masks(change: Change, _last: bool) -> Option<Masks<u32>> {
+        let Masks { clear, set } = masks(change, &Self::BITS)?;
+        Some(Masks { clear: clear as u32, set: set as u32 })
     }
 }

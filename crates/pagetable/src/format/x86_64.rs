@@ -55,12 +55,20 @@
 //! [`COPY_ON_WRITE`](Attr::COPY_ON_WRITE) is bit 9, the first that the processor ignores; [`SOFT_1`](Attr::SOFT_1) is bit 10,
 //! and [`SOFT_2`](Attr::SOFT_2) bit 52.
 //!
-//! [`READ`](Attr::READ) is P: a page that can be written or executed can be read. [`EXEC`](Attr::EXEC) is the absence of XD, so EFER.NXE must be on;
+//! *What must be off, or as it is here*: a leaf can have D and not R/W ([`DIRTY`](Attr::DIRTY) outlives
+//! [`WRITE`](Attr::WRITE)), which is a shadow stack where CR4.CET and shadow stacks are on (4.6): the format is for kernels that
+//! leave them off.
+//! Address bits from MAXPHYADDR on are reserved: a frame that is mapped is one that the machine has. Processors without 1 GiB pages
+//! (CPUID, Page1GB) reserve PS there: [`UpToM2`](crate::geometry::UpToM2) has no such size.
+//!
+//! [`READ`](Attr::READ) is P: a page that can be written or executed can be read. [`EXEC`](Attr::EXEC) is the absence of XD, so
+//! EFER.NXE must be on.
+//! Without `NX` no entry has XD, which is reserved where EFER.NXE is off: a page that can be read can be executed.
 //! [`GLOBAL`](Attr::GLOBAL) needs CR4.PGE.
 
 use tlbkit_addr::{Attr, PageSize, Pfn, WalkCache};
 
-use super::{ACCESS, Format, Presence, bits_of, has, presence};
+use super::{ACCESS, Format, Masks, Presence, bits_of, has, presence};
 use crate::fields::Fields as _;
 use crate::nodes::{LinkRange, NodeAddr};
 use crate::{Change, Error};
@@ -121,16 +129,17 @@ const LOW: u32 = 10;
 const HIGH: u32 = 12;
 
 /// 64-bit words that x86-64 walks: 4 KiB, 2 MiB and 1 GiB pages below 2^52 bytes of physical memory. The parameters say
-/// whether `UNCACHED` is by the PAT bit, and whether there are protection keys.
+/// whether `UNCACHED` is by the PAT bit, whether there are protection keys, and whether there is XD, No-Execute.
 ///
-/// For [`Va48`](crate::geometry::Va48) and, with CR4.LA57, [`Va57`](crate::geometry::Va57).
+/// For [`Va48`](crate::geometry::Va48) and, with CR4.LA57, [`Va57`](crate::geometry::Va57); on processors without pages of 1 GiB
+/// for [`UpToM2`](crate::geometry::UpToM2) of them.
 #[derive(Clone, Copy, Debug)]
-pub struct X86Of<const PAT: bool, const KEYS: bool>;
+pub struct X86Of<const PAT: bool, const KEYS: bool, const NX: bool = true>;
 
-/// With the PAT of reset, and without protection keys.
+/// With the PAT of reset, without protection keys, and with XD.
 pub type X86 = X86Of<false, false>;
 
-impl<const PAT: bool, const KEYS: bool> X86Of<PAT, KEYS> {
+impl<const PAT: bool, const KEYS: bool, const NX: bool> X86Of<PAT, KEYS, NX> {
     /// What IA32_PAT must hold with `PAT`: the fifth field is write-combining.
     pub const IA32_PAT: u64 = 0x0007_0401_0007_0406;
 
@@ -164,22 +173,22 @@ impl<const PAT: bool, const KEYS: bool> X86Of<PAT, KEYS> {
     #[inline(always)]
     fn encode(attr: Attr, last: bool) -> u64 {
         let present = if attr.intersects(ACCESS) { P } else { CLOSED };
-        let execute = if attr.contains(Attr::EXEC) { 0 } else { XD };
+        let execute = if !NX || attr.contains(Attr::EXEC) { 0 } else { XD };
         bits_of(attr, &BITS).with(Self::memory(attr, last)).with(execute).with(present).with(Self::key(attr))
     }
 }
 
 // SAFETY: PS, or the last level, tells a leaf from a link, and a link's bits 12 to 51 are the node's address.
-unsafe impl<const PAT: bool, const KEYS: bool> Format for X86Of<PAT, KEYS> {
+unsafe impl<const PAT: bool, const KEYS: bool, const NX: bool> Format for X86Of<PAT, KEYS, NX> {
     type Word = u64;
 
     const STEP: u64 = 1 << PAGE_SHIFT;
     const LINK_ALIGN: usize = 4096;
     const REACH: LinkRange = LinkRange::unsigned(52);
-    const IMPLIED: Attr = Attr::empty();
-    const OPTIONAL: Attr = Attr::READ
-        .union(Attr::WRITE)
-        .union(Attr::EXEC)
+    const IMPLIED: Attr = if NX { Attr::empty() } else { Attr::READ.union(Attr::EXEC) };
+    const CLOSES: bool = true;
+    const OPTIONAL: Attr = Attr::WRITE
+        .union(if NX { Attr::READ.union(Attr::EXEC) } else { Attr::empty() })
         .union(Attr::USER)
         .union(Attr::GLOBAL)
         .union(Attr::ACCESSED)
@@ -231,7 +240,8 @@ unsafe impl<const PAT: bool, const KEYS: bool> Format for X86Of<PAT, KEYS> {
     #[inline(always)]
     fn attr(leaf: u64, last: bool) -> Attr {
         let mut attr = has(leaf, &BITS).union(has(leaf, &MEMORY)).union(has(leaf, &[(Attr::READ, P)]));
-        attr.set(Attr::EXEC, leaf & XD == 0);
+        // Without XD what is present can be executed.
+        attr.set(Attr::EXEC, if NX { leaf & XD == 0 } else { leaf & P != 0 });
         if PAT && leaf & Self::pat(last) != 0 {
             attr = attr.union(Attr::UNCACHED);
         }
@@ -240,20 +250,28 @@ unsafe impl<const PAT: bool, const KEYS: bool> Format for X86Of<PAT, KEYS> {
 
     #[inline(always)]
     fn change(leaf: u64, change: Change, last: bool) -> u64 {
+        if let Some(masks) = Self::masks(change, last) {
+            return masks.apply(leaf);
+        }
+        let all = bits_of(Attr::all(), &BITS).with(bits_of(Attr::all(), &MEMORY));
+        let all = all.with(XD).with(P).with(CLOSED).with(Self::pat(last)).with(Self::key(Attr::KEY));
+        (leaf & !all).with(Self::encode(change.apply(Self::attr(leaf, last)), last))
+    }
+
+    #[inline(always)]
+    fn masks(change: Change, _last: bool) -> Option<Masks<u64>> {
         let Change { clear, set } = change;
         let presence = presence(change);
         if clear.union(set).intersects(Attr::MEMORY) || matches!(presence, Presence::Depends) {
             // Two attributes share a bit, or one depends on others.
-            let all = bits_of(Attr::all(), &BITS).with(bits_of(Attr::all(), &MEMORY));
-            let all = all.with(XD).with(P).with(CLOSED).with(Self::pat(last)).with(Self::key(Attr::KEY));
-            return (leaf & !all).with(Self::encode(change.apply(Self::attr(leaf, last)), last));
+            return None;
         }
-        // Masks that are the same for every leaf of a range. What is both cleared and set is set.
+        // What is both cleared and set is set.
         let (mut off, mut on) =
             (bits_of(clear, &BITS) | Self::key(clear), bits_of(set, &BITS) | Self::key(set));
-        if set.contains(Attr::EXEC) {
+        if NX && set.contains(Attr::EXEC) {
             off |= XD;
-        } else if clear.contains(Attr::EXEC) {
+        } else if NX && clear.contains(Attr::EXEC) {
             on |= XD;
         }
         match presence {
@@ -261,7 +279,7 @@ unsafe impl<const PAT: bool, const KEYS: bool> Format for X86Of<PAT, KEYS> {
             Presence::Clear => (off, on) = (off | P, on | CLOSED),
             Presence::Kept | Presence::Depends => {}
         }
-        leaf & !off | on
+        Some(Masks { clear: off, set: on })
     }
 
     #[inline(always)]

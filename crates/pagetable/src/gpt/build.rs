@@ -1,4 +1,4 @@
-//! New subtrees: the leaves and nodes that a span gets in an empty slot. No walker reaches them before they are linked.
+//! New subtrees: the leaves and nodes that are built for a span in an empty slot. No walker reaches them before they are linked.
 //!
 //! ```text
 //!   the slot, empty          the span's addresses differ first in bit b: the uppermost node's digit ends there
@@ -14,16 +14,16 @@
 //! | term | here |
 //! |-|-|
 //! | span | the pages to be mapped, as their first and last address |
-//! | part | what of the span is in one slot |
+//! | part | the pages of the span in one slot |
 //! | top | the uppermost new node: the edge that is returned, for the caller to link |
-//! | node, at | where the walk for the next page is: the lowest node that is there, and the page's address |
+//! | node, at | the position of the walk for the next page: the lowest existing node, and the page's address |
 //! | ceiling | the position above the slot's highest bit: no digit of a new node goes beyond it |
-//! | floor | the lowest position at which a digit may begin: above the leaves, or above what a larger page covers |
-//! | done | a leaf, or a node whose slots larger pages fill: nothing more is made below it |
-//! | worth | a span is worth a leaf if it fills at least half of it, or if there is no smaller leaf |
+//! | floor | the lowest position at which a digit may begin: above the leaves, or above the region of a larger page |
+//! | done | a leaf, or a node whose slots are filled by larger pages: nothing more is built below it |
+//! | worth | a span is worth a leaf if it fills at least half of the leaf, or if there is no smaller leaf |
 //!
-//! How wide a new node of an adaptive table is ([`choose`](Gpt::choose)): `n` entries take `n - 1` nodes of two slots. So the node
-//! gets the most slots whose bytes are no more than those of the `n - 1` nodes that it takes the place of.
+//! The width of a new node of an adaptive table ([`choose`](Gpt::choose)): `n` entries take `n - 1` nodes of two slots. So the new
+//! node gets the largest number of slots whose bytes do not exceed those of the `n - 1` nodes that it replaces.
 
 use super::Gpt;
 use super::guard::{agree, digit, low};
@@ -39,9 +39,9 @@ use crate::nodes::Nodes;
 impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: NodeSize> Gpt<'n, G, F, N, L, P> {
     /// Maps a span in an empty slot of `2^ceiling` bytes: in a leaf, or in leaves under new nodes.
     ///
-    /// The leaves are made from left to right, each after the new nodes above it. What is made for a part of the span depends
-    /// on that part alone. So a walk from the uppermost node finds the way to the next leaf, in a dry run too, which has no
-    /// nodes to read, and no path of nodes lies on the stack. No walker can reach the nodes yet.
+    /// The leaves are made from left to right, each after the new nodes above it. The nodes for a part of the span depend on that
+    /// part alone. So a walk from the uppermost node finds the way to the next leaf, also in a dry run, which has no nodes to
+    /// read, and the stack need not hold a path of nodes. No walker can reach the nodes yet.
     #[inline(never)]
     pub(super) unsafe fn build<S: Supply, W: Fn(usize) -> F::Word>(
         &self,
@@ -91,7 +91,8 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
         }
     }
 
-    /// Tells whether what was made for a part of a span maps all of it: a leaf, or a node of slots that the pages fill.
+    /// Tells whether the leaf or node that was made for a part of a span maps all of the part: a leaf, or a node whose slots the
+    /// pages fill.
     fn is_done(page: u32, made: Edge) -> bool {
         made.leaf || page > Self::BASE && made.shift < Self::unit(page)
     }
@@ -116,7 +117,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
         }
     }
 
-    /// Takes the uppermost node for a span: its leaf, if it is worth one.
+    /// Takes the uppermost node for a span: a leaf, if the span is worth one.
     #[inline(never)]
     unsafe fn build_upper<S: Supply, W: Fn(usize) -> F::Word>(
         &self,
@@ -133,7 +134,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
         }
     }
 
-    /// Returns the logarithm of the pages of the one leaf that a span is worth, if it is.
+    /// Returns the logarithm of the number of pages of the leaf that a span is worth, if it is worth one.
     fn fits(page: u32, span: Span) -> Option<u32> {
         let bit = Self::top_bit(span.first ^ span.last);
         if page > Self::BASE {
@@ -156,7 +157,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
         unsafe { self.new_node(job.supply, shift, width, span.first & !low(shift + width)) }
     }
 
-    /// Returns the digit of the uppermost node for a span that is worth more than a leaf.
+    /// Returns the digit of the uppermost node for a span that needs more than one leaf.
     fn upper(page: u32, ceiling: u32, span: Span) -> (u32, u32) {
         let bit = Self::top_bit(span.first ^ span.last);
         Self::choose(bit, Self::floor(page, bit), ceiling, Some(span))
@@ -226,7 +227,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
         self.tally.ptes(pages as isize);
     }
 
-    /// Copies the PTEs of a leaf, those that there are, to a private leaf that covers them.
+    /// Copies the PTEs of a leaf that are not empty to a private leaf that covers them.
     pub(super) unsafe fn copy_leaf(&self, old: Edge, base: usize, new: Edge) {
         let mut live = 0;
         // SAFETY: the slots are within both leaves.
@@ -249,17 +250,17 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
         ((span.last - span.first) >> page) + 1
     }
 
-    /// Tells whether `pages` pages are worth a leaf of `2^width`: half of it.
+    /// Tells whether `pages` pages are worth a leaf of `2^width` pages: they fill at least half of it.
     pub(super) const fn worth(pages: usize, width: u32) -> bool {
         width <= Self::LEAF_MIN || pages * 2 >= 1 << width
     }
 
-    /// Returns an edge's `base`, which only layouts with guards in their slots keep.
+    /// Returns the value for an edge's `base`, which only layouts with guards in their slots keep.
     pub(super) const fn base(base: usize) -> usize {
         if L::TAGGED { 0 } else { base }
     }
 
-    /// Returns the lowest position at which the digit of a node above pages of `2^page` bytes may begin, if its
+    /// Returns the lowest position at which the digit of a node above pages of `2^page` bytes may begin, if the node's
     /// entries differ in `bit`.
     pub(super) fn floor(page: u32, bit: u32) -> u32 {
         if page > Self::BASE {
@@ -271,12 +272,12 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
         }
     }
 
-    /// Chooses the digit of a new node whose entries differ in `bit` at highest: its position and width, between
-    /// `floor` and `ceiling`. `span` is what fills it, if it will hold nothing else.
+    /// Chooses the digit of a new node, its position and width, between `floor` and `ceiling`. `bit` is the highest bit in which
+    /// the node's entries differ. `span` is given if its pages will be the node's only entries.
     pub(super) fn choose(bit: u32, floor: u32, ceiling: u32, span: Option<Span>) -> (u32, u32) {
         if !P::ADAPTIVE {
-            // Digits stand at multiples of the width above the leaves; so that they always do, pairs of pages may stand
-            // in several slots.
+            // Digits begin at multiples of the width above the leaves. So that this is always possible, a pair of pages may
+            // occupy several slots.
             let origin = if bit >= Self::LEAF_TOP { Self::LEAF_TOP } else { Self::BASE };
             let low = origin + (bit - origin) / Self::WIDEST * Self::WIDEST;
             let high = if bit >= Self::LEAF_TOP {
@@ -287,7 +288,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
             let shift = if L::PAIRS { low } else { low.max(floor) };
             return (shift, high.min(ceiling) - shift);
         }
-        // The largest that costs no more than two-slot nodes would.
+        // The largest node that takes no more bytes than two-slot nodes would.
         let mut width = 1;
         if let Some(span) = span {
             for wider in 2..=Self::RANGE.min(bit + 1 - floor) {

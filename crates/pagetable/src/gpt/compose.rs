@@ -1,7 +1,7 @@
-//! Filling a new node: the pages of a span, and around them what is there.
+//! Filling a new node with the pages of a span and, around them, the entries of the old node.
 //!
-//! Where a leaf is a pair of pages ([`Layout::PAIRS`]) pages may be larger than the node's slots. Then a pair is the
-//! step, and each page goes into all slots that it covers:
+//! Where a leaf is a pair of pages ([`Layout::PAIRS`]), pages may be larger than the node's slots. Then the node is filled pair by
+//! pair, and each page goes into all slots that it covers:
 //!
 //! ```text
 //!   one page, nothing or smaller pages in the other half      | leaf | leaf |  ..  |  ..  |
@@ -12,17 +12,17 @@
 //! | term | here |
 //! |-|-|
 //! | span, part | the pages to be mapped; those of them in one pair |
-//! | pair, unit | two neighbouring pages of the span's size, which one leaf has; `2^unit` bytes |
-//! | half | how many slots one page of the pair takes |
-//! | new | the node that is filled, and what is to be around the span in it ([`Fresh`], [`Around`]) |
-//! | old | the node that stood in its place, or the one entry that did |
-//! | lone | a node that would have one entry: none is taken, and the entry itself takes the place |
-//! | run | the slots in a row that lead to one leaf; it counts as one entry |
+//! | pair, unit | two neighbouring pages of the span's size, which one leaf maps; `2^unit` bytes |
+//! | half | the number of slots that one page of the pair takes |
+//! | new | the node that is filled, and its entries around the span ([`Fresh`], [`Around`]) |
+//! | old | the node, or the single entry, that the new node replaces |
+//! | lone | a node that would have one entry: no node is taken, and the entry itself takes its place |
+//! | run | neighbouring slots that lead to one leaf; a run counts as one entry |
 //!
-//! A node is never changed slot by slot where a page needs several: a walker would find one page in some of them and
-//! another in the rest. So a new node is filled, with the entries of the old one around the span
-//! ([`renew`](Gpt::renew)), linked by one store, and then whatever the new one does not lead to is let go
-//! ([`let_go`](Gpt::let_go)).
+//! A node is never changed slot by slot for a page that needs several slots: a walker would find one page in some of them and
+//! another page in the rest. Instead a new node is filled with the span and, around it, the entries of the old node
+//! ([`renew`](Gpt::renew)), and linked by one store. Then everything below the old node to which the new node does not lead is
+//! retired ([`let_go`](Gpt::let_go)).
 
 use super::Gpt;
 use super::guard::{agree, digit, low};
@@ -36,12 +36,12 @@ use crate::nodes::{NodeAddr, Nodes};
 use crate::{Geometry, Retired};
 
 impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: NodeSize> Gpt<'n, G, F, N, L, P> {
-    /// Maps a span in a new node whose slots are smaller than the pages, with what there is of `old` around them. Returns the
-    /// node, or the only entry in place of one without an address.
+    /// Maps a span in a new node whose slots are smaller than the pages, with the entries of `old` around them. Returns the node,
+    /// or, in place of a node without an address, its only entry.
     ///
     /// # Safety
     ///
-    /// The caller is the only writer, and lets go of what has lost its slots; so for all that follow.
+    /// The caller is the only writer, and retires the nodes and leaves that have lost their slots; so for all that follow.
     #[inline(never)]
     pub(super) unsafe fn compose<S: Supply, W: Fn(usize) -> F::Word>(
         &self,
@@ -88,7 +88,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
         *node
     }
 
-    /// Returns what stands in a slot of a new node where no pages of a span do.
+    /// Returns the entry of a slot of a new node in which no page of the span is.
     #[inline(never)]
     unsafe fn around(&self, new: &Fresh, old: Edge, span: Span, slot: usize) -> Edge {
         let node = new.node;
@@ -111,8 +111,8 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
         }
     }
 
-    /// Takes a new leaf for the one or two pages of a part, and for the page beside it if there is one of this size.
-    /// Returns it, and in which halves of the unit's slots it stands; in none if the leaf that is there is of these pages.
+    /// Takes a new leaf for the one or two pages of a part, and for the page beside them if there is one of this size. Returns
+    /// the leaf, and the halves of the unit's slots that lead to it: none if the existing leaf already maps these pages.
     #[inline(never)]
     unsafe fn couple<S: Supply, W: Fn(usize) -> F::Word>(
         &self,
@@ -177,14 +177,14 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
         let node = if lone {
             Edge { node: NodeAddr::new(0), ..old }
         } else {
-            // SAFETY: as above.
+            // SAFETY: the caller is the writer.
             unsafe { self.new_node(job.supply, old.shift, old.width, base) }
         };
         New::Filled(Fresh { node, base, around: Around::Node })
     }
 
-    /// Retires a node with everything below it that what stands in its place does not lead to: another node of such slots, or
-    /// the only leaf.
+    /// Retires a node, and everything below it to which its replacement does not lead. The replacement is another node with slots
+    /// smaller than the pages, or a single leaf.
     #[inline(never)]
     pub(super) unsafe fn let_go(&self, batch: &mut Retired<'n>, old: Edge, new: Edge) {
         let mut slot = 0;
@@ -206,7 +206,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
         }
     }
 
-    /// Tells whether a leaf of larger pages maps the one at `at`, and a span of smaller ones leaves it alone.
+    /// Tells whether a leaf of larger pages maps the page at `at`, and a span of smaller pages does not replace that page.
     pub(super) unsafe fn keeps(&self, leaf: Edge, at: usize, span: Span) -> bool {
         let start = at & !low(leaf.shift);
         // SAFETY: the caller is the writer; the leaf has both PTEs.
@@ -214,7 +214,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
         F::is_leaf(word, true) && span.within(start, leaf.shift, 0).is_none()
     }
 
-    /// Returns the page of a leaf that stays where smaller ones are mapped within the other half of its pair.
+    /// Returns the page of a leaf that stays when smaller pages are mapped in the other half of its pair.
     pub(super) unsafe fn other_half(&self, page: u32, leaf: Edge, base: usize, span: Span) -> Option<usize> {
         if !L::PAIRS || !leaf.leaf || leaf.shift <= page {
             return None;
@@ -223,7 +223,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
         [base, base | 1 << leaf.shift].into_iter().find(|&at| unsafe { self.keeps(leaf, at, span) })
     }
 
-    /// Takes note that a leaf of two pages has lost one.
+    /// Records that a leaf of two pages has lost one.
     pub(super) unsafe fn release(&self, batch: &mut Retired<'n>, leaf: Edge) {
         // SAFETY: the caller is the writer, and unlinks the leaf if that was the last.
         unsafe {

@@ -5,18 +5,18 @@
 //!             |<---- agree(address, base, shift + width) ----->|
 //! ```
 //!
-//! A walk in the layout [`TwoWords`](super::TwoWords) calls [`agree`] at every node. The layouts with one word a slot check all
-//! guards of the walk together, once, at the leaf: [`OneWord`](super::OneWord) by [`Link::covers`](super::Link::covers),
-//! [`Kseg0`](super::Kseg0) by the tag of the TLB entry. There `agree` serves the writer. The index is also called the
-//! **digit**. Shifts and masks here stay defined at the width of the word.
+//! A walk in the layout [`TwoWords`](super::TwoWords) calls [`agree`] at every node. In the layouts with one word a slot, a walk
+//! checks all guards together, once, at the leaf: [`OneWord`](super::OneWord) by [`Link::covers`](super::Link::covers), and
+//! [`Kseg0`](super::Kseg0) by the tag of the TLB entry; the writer calls `agree`. The index is also called the **digit**. Shifts
+//! and masks here are defined for the full width of the word, too.
 
-/// Returns a word whose lowest `bits` bits are set: all of them from `usize::BITS` on.
+/// Returns a word whose lowest `bits` bits are set. If `bits` is `usize::BITS` or more, all bits are set.
 #[inline(always)]
 pub(super) const fn low(bits: u32) -> usize {
     if bits >= usize::BITS { usize::MAX } else { (1 << bits) - 1 }
 }
 
-/// Tells whether two addresses agree in every bit from `bit` up. From `usize::BITS` on there is none to differ.
+/// Tells whether two addresses agree in every bit from `bit` up. If `bit` is `usize::BITS` or more, they do.
 #[inline(always)]
 pub(super) const fn agree(a: usize, b: usize, bit: u32) -> bool {
     (a ^ b) & !low(bit) == 0

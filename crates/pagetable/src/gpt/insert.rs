@@ -1,46 +1,47 @@
-//! Insertion: how a range of pages gets into the tree.
+//! Insertion: how the tree maps a range of pages.
 //!
-//! The range is inserted part by part, in a loop. For the first page that is not in yet, one walk from the root finds the
-//! slot that has to change ([`insert_next`](Gpt::insert_next)); the part is what that one change is enough for; its new
-//! nodes are built privately and linked with one store. The loop ends because every part has one page at least.
+//! A loop inserts the range part by part. For the first page that is not inserted yet, one walk from the root finds the slot that
+//! has to change ([`insert_next`](Gpt::insert_next)). The part is the pages that this one change can map; its new nodes are built
+//! privately and linked with one store. The loop ends because every part has at least one page.
 //!
 //! ```text
-//!   slot -> X, pages outside X         slot -> new                 insert splits X's guard
-//!            guard of X:                        prefix             into prefix, digit and
-//!            prefix . digit . rest      +--------+-------+         remainder
+//!   slot -> X, pages outside X         slot -> new                 the insertion splits X's
+//!            guard of X:                        prefix             guard into prefix, digit
+//!            prefix . digit . rest      +--------+-------+         and rest
 //!                                       |   X    | pages |
 //!                                       +--------+-------+
 //!                                    rest
 //!
 //!   slot -> X of small slots,          slot -> upper               a larger page needs a
 //!            one page of 2^k slots      +------+------+            slot of its own size:
-//!                                       | page | lower|            X's digit is parted
+//!                                       | page | lower|            X's digit is divided
 //!                                       +------+------+
 //! ```
 //!
-//! The loop runs twice, first with a supply that counts nodes, then with one that hands out exactly those: a range gets in
-//! as a whole or not at all. The dry run sees the tree without its own parts. That makes no difference but in one place.
-//! Nothing is mapped in the range, so each node there is reaches over one end of the range, and a part is either all that an
-//! empty slot covers, whose neighbours it does not touch, or it branches off something that is there. Parts that branch off the
-//! same thing meet the nodes of those before: on the way towards it each branches off below the last new node, and away from it
-//! above. So the dry run remembers the last new node ([`Planned`]), and no other; and how many PTEs it has put
-//! into the leaf at hand, for that decides whether leaves join.
+//! The loop runs twice: first a dry run with a supply that counts nodes, then the real run with a supply that hands out exactly
+//! those nodes. So a range is inserted as a whole or not at all. The dry run sees the tree without the parts that it has planned
+//! before. This matters in one case only. Nothing is mapped in the range, so each existing node on the way reaches over one end of
+//! the range. A part therefore either fills an empty slot, and touches nothing beside the slot, or branches off an existing node or
+//! leaf. Parts that branch off the same node or leaf meet the new nodes of the parts before them: on the way towards it each part
+//! branches off below the last new node, and on the way away from it above that node. So the dry run remembers the last new node
+//! ([`Planned`]) and no other. It also remembers how many PTEs it has put in the current leaf, because that number decides whether
+//! leaves join.
 //!
-//! Costs, for a part: a walk, and with a new node the stores of its slots. A range of `n` leaves has at most as many parts
-//! as there are nodes on the ways to its two ends, and what it builds in one part costs a walk below that part's uppermost
-//! node for each lowest node, and a constant a leaf.
+//! A part costs a walk, and with a new node the stores of its slots. A range of `n` leaves has at most as many parts as there are
+//! nodes on the paths to its two ends. The nodes built in one part cost one walk below the part's uppermost node for each lowest
+//! node, and a constant for each leaf.
 //!
 //! | term | here |
 //! |-|-|
-//! | edge | what a slot says: the way to a node or leaf, or nothing |
-//! | digit | the address bits by which a node chooses; `shift` is the lowest, `top` the position above the highest |
-//! | guard | the bits between two digits, which all pages below agree in |
-//! | near | an address in the subtree that a slot leads to; no inner node says where it is |
-//! | unit | what a leaf of larger pages covers: a page, or a pair |
+//! | edge | the contents of a slot: a link to a node or leaf, or nothing |
+//! | digit | the address bits that index a node; `shift` is the lowest, `top` the position above the highest |
+//! | guard | the bits between two digits, in which all pages below agree |
+//! | near | an address in the subtree to which a slot leads; no inner node stores the position of its region |
+//! | unit | the region of a leaf of larger pages: a page, or a pair |
 //! | over | whether pages of another size are replaced |
 //!
-//! Where a larger page may stand in several slots instead, a node that has to change for one is built anew: see
-//! [`compose`](super::compose).
+//! In a layout in which a larger page may occupy several slots instead, a node that has to change for such a page is built anew:
+//! see [`compose`](super::compose).
 
 use tlbkit_addr::Flush;
 
@@ -66,27 +67,27 @@ struct Planned {
     top: u32,
 }
 
-/// What the dry run remembers of the parts before.
+/// What the dry run remembers of the parts that it has planned.
 struct Plan {
     node: Option<Planned>,
-    /// The leaf that they filled last, and with how many PTEs.
+    /// The leaf that those parts filled last, and how many PTEs they put in it.
     filled: (NodeAddr, usize),
 }
 
-/// How far one step of an insertion came.
+/// The result of one step of an insertion.
 #[derive(Clone, Copy)]
 struct Done {
     /// The last key that is inserted.
     last: usize,
     /// Whether nodes have changed.
     changed: bool,
-    /// Whether one was parted, so that there are new nodes that do not cover the pages.
+    /// Whether a node was divided, so that there are new nodes that do not cover the pages.
     parted: bool,
 }
 
-/// How a part of a span is joined with what is there.
+/// The way in which a part of a span is joined with an existing node or leaf.
 enum Fork {
-    /// In a leaf, which has both.
+    /// In one leaf, which holds the PTEs of both.
     Leaf(Span, Edge),
     /// In the slot, of this many bits, of a node that the dry run has counted for a part before.
     Below(u32),
@@ -97,15 +98,15 @@ enum Fork {
 /// A slot that has to change.
 struct Step {
     place: Place,
-    /// The bits that the slot covers.
+    /// The number of address bits that the slot covers.
     ceiling: u32,
-    /// The width of the node that has it.
+    /// The width of the slot's node.
     width: u32,
-    /// What it leads to.
+    /// The slot's contents.
     old: Edge,
-    /// A key below that.
+    /// A key below `old`.
     near: usize,
-    /// The pages that the change is enough for.
+    /// The pages that the change of this slot can map.
     part: Span,
     way: By,
 }
@@ -113,22 +114,22 @@ struct Step {
 /// How a slot changes.
 #[derive(Clone, Copy)]
 enum By {
-    /// The part is built in it.
+    /// The slot is empty: the part is built in it.
     Building,
-    /// As that, and what it led to goes.
+    /// The part is built in the slot, and the slot's old subtree is retired.
     Replacing,
-    /// What it leads to and the part are joined.
+    /// The slot's subtree and the part are joined.
     Joining,
-    /// The node that it leads to is built anew.
+    /// The slot's node is built anew.
     Renewing,
-    /// The node that it leads to is parted.
+    /// The slot's node is divided.
     Parting,
-    /// The node that it leads to is built anew, with one larger page less.
+    /// The slot's node is built anew, without one of its larger pages.
     Splitting,
 }
 
 impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: NodeSize> Gpt<'n, G, F, N, L, P> {
-    /// Maps a span: inserts it, and tunes what that has changed.
+    /// Maps a span: inserts it, then tunes the changed nodes.
     ///
     /// # Safety
     ///
@@ -154,7 +155,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
         Ok(())
     }
 
-    /// Counts the nodes that a span needs, reserves them, commits.
+    /// Counts the nodes that a span needs, reserves them, and inserts the span.
     #[inline(never)]
     unsafe fn insert(
         &self,
@@ -172,10 +173,10 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
             self.insert_all(&mut Job { supply, batch, page, over, word: &word, broken }, span);
         }
         stock.take_wanted(L::REACH)?;
-        // Frames are whole before the table leads to them.
+        // The contents of the frames are visible before the table leads to them.
         N::Mode::release();
         let supply = &mut stock;
-        // SAFETY: as above.
+        // SAFETY: the caller is the writer.
         unsafe { Ok(self.insert_all(&mut Job { supply, batch, page, over, word: &word, broken }, span)) }
     }
 
@@ -201,8 +202,8 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
         }
     }
 
-    /// Tunes the nodes that a span has changed: those that reach over one of its ends, and where pages were resized
-    /// those within, too.
+    /// Tunes the nodes that the insertion of a span has changed: those that reach over one of its ends, and, where pages were
+    /// resized, also those within it.
     #[inline(never)]
     unsafe fn tune_span(&self, batch: &mut Retired<'n>, span: Span, within: bool, parted: bool) {
         let all = span.first != span.last;
@@ -227,20 +228,20 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
         }
     }
 
-    /// Inserts the first part of a span that one slot's change is enough for, and returns where that ends.
+    /// Inserts the first part of a span, which the change of one slot can map, and returns where the part ends.
     ///
-    /// One walk for the span's first page finds the slot ([`next_step`](Self::next_step)). The step depends on what the slot says:
+    /// One walk for the span's first page finds the slot ([`next_step`](Self::next_step)). The step depends on the slot's contents:
     ///
-    /// | the slot leads to | the part | the step |
+    /// | the slot leads to | the part is | the step makes |
     /// |-|-|-|
-    /// | nothing | what the slot covers | a new subtree |
-    /// | a node or leaf elsewhere, or one page of a pair | up to that | a new node above both: `branch` |
-    /// | a leaf of such pages that covers the part | what the leaf covers | the PTEs |
-    /// | pages that the part replaces | what they cover | a new subtree, the old one retired |
-    /// | a node of slots smaller than the pages | what the node covers | the node built anew: `part`, `renew` |
+    /// | nothing | the pages that the slot covers | a new subtree |
+    /// | a node or leaf of another region, or one page of a pair | the pages before that region | a new node above both: `branch` |
+    /// | a leaf of pages of this size that covers the part | the pages that the leaf covers | the PTEs |
+    /// | pages that the part replaces | the pages that they cover | a new subtree, and retires the old one |
+    /// | a node with slots smaller than the pages | the pages that the node covers | the node anew: `part`, `renew` |
     ///
-    /// The dry run sees the tree without the parts before. All that these can have added above or beside the next part is
-    /// one node and some PTEs, which `plan` says.
+    /// The dry run sees the tree without the parts that it has planned. Above or beside the next part these can have added only
+    /// one node and some PTEs, which `plan` holds.
     #[inline(never)]
     unsafe fn insert_next<S: Supply, W: Fn(usize) -> F::Word>(
         &self,
@@ -256,7 +257,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
                 Err(done) => return *done,
             };
             let (part, new, gone) = self.take_for(job, step, plan);
-            // What was taken is built here, when the frames of those that have taken it are gone from the stack.
+            // The nodes are filled here, where the stack frames of the functions that took them are gone.
             let new = match new {
                 New::Below(ceiling) => self.build(job, ceiling, part),
                 New::Open(node) => {
@@ -299,7 +300,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
         }
     }
 
-    /// Makes the slot of a step lead to what was built.
+    /// Links the new node or leaf from the slot of a step.
     #[inline(never)]
     unsafe fn link<S, W>(
         &self,
@@ -320,7 +321,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
                 self.add_live(above, 1);
             }
             match gone {
-                // The caller lets go of it.
+                // The caller retires it.
                 Gone::Nothing | Gone::Node => (),
                 Gone::Parted => {
                     let slots = old.index(part.first)..old.index(part.last | low(job.page)) + 1;
@@ -334,7 +335,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
         }
     }
 
-    /// Finds the slot that has to change next. Fills a leaf that has room itself.
+    /// Finds the slot that has to change next. If an existing leaf covers the part, fills that leaf instead.
     #[inline(never)]
     unsafe fn next_step<S: Supply, W: Fn(usize) -> F::Word>(
         &self,
@@ -399,8 +400,8 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
         }
     }
 
-    /// Joins what a slot says, in which `near` is, and the first part of a span outside of that: in one larger leaf, or
-    /// under a new node at the highest bit in which they differ.
+    /// Joins a slot's subtree, in which `near` is, with the first part of a span outside of that subtree: in one larger leaf, or
+    /// under a new node at the highest bit in which the two differ.
     #[inline(never)]
     unsafe fn branch<S: Supply, W: Fn(usize) -> F::Word>(
         &self,
@@ -445,7 +446,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
         }
     }
 
-    /// Chooses how what a slot says and the first part of a span outside of that are joined, and takes the leaf or node.
+    /// Chooses the way in which a slot's subtree and the first part of a span outside of it are joined, and takes the leaf or node.
     #[inline(never)]
     unsafe fn fork<S: Supply, W: Fn(usize) -> F::Word>(
         &self,
@@ -497,8 +498,8 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
         }
     }
 
-    /// Takes a node in place of one in which a larger page, of a leaf of two that stands in several slots, gives its slots to
-    /// smaller pages. These slots are empty in the new one.
+    /// Takes a node in place of one in which smaller pages replace one larger page of a pair that occupies several slots. Those
+    /// slots are empty in the new node.
     #[inline(never)]
     unsafe fn split_page<S: Supply, W: Fn(usize) -> F::Word>(
         &self,

@@ -42,10 +42,10 @@
 //! that serves 4 KiB alone pays nothing for larger pages, and a handler that serves both shifts `size` bits out of both
 //! words and compares again.
 //!
-//! The position of an index field does not change: a handler that inserts `W` bits can use no node of fewer, and where `W` is a multiple
-//! of four every shift must be the same modulo four. So a page **stands in all slots that it covers**; they hold
-//! the same link. This costs a handler nothing, and keeps the leaf, with the page's only PTE, the one place where the page
-//! is mapped, protected and unmapped, by one store.
+//! The position of an index field does not change: a handler that inserts `W` bits can use no node of fewer, and where `W` is a
+//! multiple of four every shift must be the same modulo four. So a page **stands in all slots that it covers**; they hold the same
+//! link. This costs a handler nothing, and keeps the leaf, with the page's only PTE, the one place where the page is mapped,
+//! protected and unmapped, by one store.
 //!
 //! ```text
 //!   G8 node, slots of 8 KiB    | link | link | link | link |  0  | link |  0  |  0  |

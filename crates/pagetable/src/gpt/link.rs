@@ -1,4 +1,4 @@
-//! The links of the layout [`OneWord`](super::OneWord): a node's address and all that a walker must know before it goes there.
+//! The links of the layout [`OneWord`](super::OneWord): a node's address, and the position and size of its digit.
 //!
 //! ```text
 //!  u64   63                                16 15        8  7   6  5        0
@@ -13,12 +13,11 @@
 //!
 //! `shift` is the position of the digit's lowest bit: the slot is `(address >> shift) & (slots - 1)`. `I` tells an
 //! indexing node from a leaf, whose slots are PTEs; the zero word is an empty slot and has no `I`, so one test ends
-//! the walk. The shift stands lowest because shift instructions look at the low bits of their count only, and the
-//! slot mask of a 64-bit word is its second byte, which many machines extract in one instruction.
+//! the walk. The shift is in the lowest bits because shift instructions use only the low bits of their count. The slot mask of a
+//! 64-bit word is its second byte, which many machines extract in one instruction.
 //!
-//! A 64-bit word holds the low 48 bits of an address and extends them by their sign, as pointers are: a kernel's nodes may
-//! lie in its half of the address space. A 32-bit word reaches nodes in the first 8 MiB of their storage's addresses: base 0
-//! is a good choice there.
+//! A 64-bit word holds the low 48 bits of an address and extends their sign, so that a kernel's nodes may lie in its half of the
+//! address space. A 32-bit word reaches the node addresses below 8 MiB: give such a storage a base of 0.
 
 use crate::nodes::{LinkRange, NodeAddr};
 use crate::word::Word;
@@ -29,8 +28,8 @@ pub trait Link: Word {
     const MAX_WIDTH: u32;
     /// The largest logarithm of a node's slots to which adaptive nodes grow.
     ///
-    /// Storage cuts its memory into pieces of a size, so each further size costs a part of a page that is not used:
-    /// narrow words, which are chosen for space, stop at 64 bytes.
+    /// Storage divides each of its pages into nodes of one size, so each additional size leaves a part of a page unused. Narrow
+    /// words, which are chosen for space, stop at nodes of 64 bytes.
     const GROWN: u32;
     /// The node addresses that fit.
     const REACH: LinkRange;

@@ -1,4 +1,4 @@
-//! The guarded page table (GPT): a radix tree without the nodes that would have one entry (Elphinstone et al. 2.3).
+//! The guarded page table (GPT): a radix tree without nodes of a single entry (Elphinstone et al. 2.3).
 //!
 //! ```text
 //!   address    | guard | digit | guard | digit |  guard  |  page in leaf  | offset |
@@ -10,26 +10,27 @@
 //!                      +------+        +------+
 //! ```
 //!
-//! (The layout drawn is [`OneWord`]'s.) A lookup of the address `at` takes these steps:
+//! (The drawing shows the layout [`OneWord`].) A lookup of the address `at` takes these steps:
 //!
-//! 1. Load the link, which is at first the root.
+//! 1. Load the root link.
 //! 2. While the link has the bit `I`, load the link in slot `(at >> shift) & (slots - 1)` of its node.
 //! 3. If the link is zero, nothing is mapped.
 //! 4. Load the tag of the leaf, the address at which its region begins. If `at` differs from it above the bits that index
 //!    the leaf, nothing is mapped: this one comparison stands for all guards on the way.
 //! 5. Load the PTE. If it is invalid, nothing is mapped.
 //!
-//! Where an MPT has a chain of nodes with one entry each, a guard says which bits the chain stands for. So every node
-//! has two entries at least, there are fewer nodes than leaves, and the length of a walk
-//! grows with the local density of mappings, not with the width of the address. Nodes have 2 to 4096 slots (2 to 256 with
-//! 64-bit links), in one tree any mixture: see [`Fixed`] (G2, G4, ..) and [`Adaptive`] (GA). A larger page is a leaf higher up: fewer bits are left for its PTE to stand for.
+//! Where an MPT has a chain of nodes with one entry each, a GPT has a guard, which holds the address bits of the chain. So
+//! every node has at least two entries, there are fewer nodes than leaves, and the length of a walk grows with the local
+//! density of mappings, not with the width of the address. Nodes have 2 to 4096 slots (2 to 256 with 64-bit links), and one
+//! tree may have nodes of several sizes: see [`Fixed`] (G2, G4, ..) and [`Adaptive`] (GA). The leaf of a larger page is higher
+//! in the tree, because its offset takes more bits of the address.
 //!
 //! # Layouts
 //!
-//! [`OneWord`], ours: **one word a slot**, which is a node's address, the position of its digit and its size ([`Link`]
-//! draws it). The guards are in no slot: the walk skips their bits, and the tag of the leaf, which is the address that
-//! its region begins at, is compared in full at the end. A leaf holds up to 16 neighbouring PTEs. It is built when half of
-//! them are mapped, and shrinks when an eighth or less is left, or one alone.
+//! [`OneWord`], our own: **one word a slot**, which holds a node's address, the position of its digit and its size ([`Link`]
+//! draws it). No slot holds a guard: the walk skips the guards' bits and compares the tag of the leaf at the end. The tag is
+//! the first address of the leaf's region. A leaf holds up to 16 neighbouring PTEs. A leaf of several PTEs is built when half
+//! of them are mapped, and shrinks when an eighth or less of them is left, or only one.
 //!
 //! ```text
 //!   G4 node                       leaf of 4 pages
@@ -38,23 +39,23 @@
 //!   +------+------+------+------+     +-----+-------+-------+-------+-------+
 //! ```
 //!
-//! [`Kseg0`], for MIPS32 refill handlers: the same in 32-bit links that need no masking, each leaf a TLB entry, a pair of
-//! pages of any size.
+//! [`Kseg0`], for MIPS32 refill handlers: the same with 32-bit links that need no masking. Each leaf is one TLB entry: a pair
+//! of pages of any size.
 //!
-//! [`TwoWords`], theirs, to the byte (3.2): a slot is a 64-bit guard and a 64-bit pointer, guards are compared by value
-//! and length at each level, and a leaf is 16 bytes: the PTEs of a page pair and two mapping-tree words. For
-//! comparison, on one CPU.
+//! [`TwoWords`], the paper's layout to the byte (3.2): a slot is a 64-bit guard and a 64-bit pointer, a walk compares the value
+//! and the length of the guard at each level, and a leaf is 16 bytes: the PTEs of a page pair and two mapping-tree words. It
+//! serves for comparison, on one CPU.
 //!
 //! # Publication
 //!
 //! In the layout [`OneWord`] every change of the tree is one store: insert, split, merge and resize build new nodes
-//! privately, link the uppermost with one word and retire what it replaces. A node's region, digit and size never
-//! change while it lives, nor does a leaf's tag, so a walker that went in before finishes in a tree that was true. A
-//! leaf that grows or shrinks takes its PTEs along into a copy. No PTE is live in two copies: the writer changes the new one
-//! only, and the shootdown of the first change that matters to a walker in the old one waits for that walker. No
-//! hardware may set bits in a PTE, which formats with status bits say, and such formats are refused. Formats that want a
-//! break between two sizes of a page ([`Format::BREAK`]) get one: the old PTEs are emptied and every TLB told before
-//! the store that links the new ones.
+//! privately, link the uppermost one with one word and retire the nodes that it replaces. A node's region, digit and size never
+//! change while the node lives, nor does a leaf's tag, so a walker that entered the old nodes finishes in a tree that was valid
+//! when it entered. A leaf that grows or shrinks is copied with its PTEs. No PTE is live in two copies: the writer changes only
+//! the new one, and the shootdown of the first change that matters to a walker in the old leaf waits for that walker. Hardware
+//! must not set bits in a PTE, because it might set them in the old copy: formats with hardware status bits do not compile. If a
+//! format wants break before make between two sizes of a page ([`Format::BREAK`]), the old PTEs are emptied and every TLB is
+//! flushed before the store that links the new ones.
 //!
 //! # Cost
 //!
@@ -63,9 +64,9 @@
 //! | lookup, `OneWord` | one load a node, then the tag (two words where the address is wider than a word) and the PTE |
 //! | lookup, `TwoWords` | guard and pointer (two words of 64 bits) a node, then the PTE |
 //! | map, unmap, protect, replace, mark, fill of one page whose leaf stays | the walk, one load and one store |
-//! | a page for which its leaf grows, or shrinks | two walks, a copy of the leaf's PTEs, and one store; pages in a row copy fewer PTEs than they are |
-//! | a leaf in an empty slot, or out of a node of three entries or more | two walks, and one store of the slot; out of adaptive nodes, also a look at their slots |
-//! | another new or emptied leaf | a dry run, the same once more, at most one node more or less, and one store; adaptive nodes also look at their slots |
+//! | map or unmap of a page whose leaf grows or shrinks | two walks, a copy of the leaf's PTEs, and one store; `n` pages in a row copy fewer than `n` PTEs in all |
+//! | a new leaf in an empty slot, or the last page of a leaf in a node of three entries or more | two walks, and one store of the slot; in an adaptive table an unmap also reads the slots of the nodes |
+//! | another new or emptied leaf | a dry run, the same once more, at most one node more or less, and one store; in an adaptive table also a read of the nodes' slots |
 //! | unmap, protect of a range | two loads and one store a page, and a walk a leaf |
 //! | superpage within a node of smaller slots | that node is parted; or, where pairs may stand in several slots, built anew |
 //! | promote, split | one store a node that changes |
@@ -90,7 +91,7 @@
 //! assert_eq!((table.footprint().nodes, table.footprint().leaves), (1, 2));
 //! assert_eq!(table.footprint().total(), 48);
 //!
-//! // Without the second the node has no choice to offer, and goes.
+//! // Without the second page the node would have one entry, so it goes.
 //! let page = Pages::one(VirtAddr::new(0xffff_8123_4567_8000).vpn(PageSize::K4));
 //! table.unmap(page, Holes::Refuse, None)?;
 //! assert_eq!((table.footprint().nodes, table.footprint().leaves), (0, 1));
@@ -100,13 +101,13 @@
 //!
 //! # Limits
 //!
-//! No operation recurses with the depth of the tree: walks, visits and changes are loops, and a path of bounded length takes the
-//! place of the stack. On x86-64 a change takes at most 2 KiB of stack, and a visit 1 KiB, whatever is mapped, in every layout,
-//! node size and mode. `cargo xtask stack` measures that for pages at powers of two, fails above it, and prints the figures:
-//! `resize` takes up to 1920 bytes, `map` 1848, `unmap` 1752.
+//! No operation recurses with the depth of the tree: walks, visits and changes are loops, and a path of bounded length replaces
+//! the call stack. On x86-64 a change takes at most 2 KiB of stack, and a visit 1 KiB, in every layout, node size and mode.
+//! `cargo xtask stack` measures that for pages at powers of two, fails above the limit, and prints the figures: `resize` takes
+//! up to 1920 bytes, `map` 1848, `unmap` 1752.
 //!
-//! A pair format ([`Format::PAIRED`]) keeps both halves of a base page's pair in
-//! one leaf; a larger page stands alone, the half beside it absent. In the layout [`Kseg0`] all pages are in pairs.
+//! A pair format ([`Format::PAIRED`]) keeps both halves of a pair of base pages in one leaf; a larger page has a leaf of its own,
+//! and the other half of its pair is absent. In the layout [`Kseg0`] pages of all sizes are in pairs.
 
 mod build;
 mod census;
@@ -157,10 +158,9 @@ pub use two_words::TwoWords;
 /// The largest logarithm of a node's slots that any layout has.
 pub const MAX_WIDTH: usize = 12;
 
-/// A guarded page table of geometry `G` with PTEs of format `F` in nodes from `N`: layout `L`, node sizes by `P`.
+/// A guarded page table of geometry `G` with PTEs of format `F` in nodes from `N`, with the layout `L` and the node sizes `P`.
 ///
-/// The value itself is a handle of a few words, the root's guard and pointer among them; the table is its nodes. An
-/// empty one has none. It begins with the root slot.
+/// The value itself is a handle of a few words, and begins with the root slot. The table is its nodes; an empty table has none.
 #[repr(C)]
 pub struct Gpt<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: NodeSize = Adaptive> {
     root: L::Root,
@@ -170,8 +170,8 @@ pub struct Gpt<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N
     shape: PhantomData<(G, F, P)>,
 }
 
-/// A table of 32-bit addresses whose leaves are TLB entries: for MIPS32, and its refill handler. `Gpt32<_, Fixed<4>>` is
-/// G16, `Gpt32<_>` GA. Node addresses are physical.
+/// A table of 32-bit addresses whose leaves are TLB entries, for MIPS32 refill handlers. `Gpt32<_, Fixed<4>>` is G16, and
+/// `Gpt32<_>` is GA. Node addresses are physical.
 pub type Gpt32<'n, N, P = Adaptive> = Gpt<'n, crate::geometry::Va32, crate::format::EntryLo, N, Kseg0<P>, P>;
 
 /// An adaptive table of 48-bit addresses in the [`Compact`](crate::format::Compact) format.
@@ -183,7 +183,7 @@ pub type Gpt48<'n, N> = Gpt<'n, crate::geometry::Va48, crate::format::Compact, N
 pub type PaperGpt<'n, N, P> = Gpt<'n, crate::geometry::Va64, crate::format::Paper, N, TwoWords, P>;
 
 impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: NodeSize> Gpt<'n, G, F, N, L, P> {
-    /// Returns an empty table. Takes no memory: the first page mapped is a leaf and no more.
+    /// Returns an empty table, which takes no memory. With one page mapped it takes one leaf.
     ///
     /// # Errors
     ///
@@ -246,7 +246,8 @@ impl<G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: NodeSize
 {
     fn drop(&mut self) {
         let left = self.tally.footprint();
-        self.nodes.held().bury(&self.flag, left.nodes + left.leaves);
+        // SAFETY: this is the drop of the table that the flag belongs to.
+        unsafe { self.nodes.held().bury(&self.flag, left.nodes + left.leaves) };
     }
 }
 

@@ -1,30 +1,31 @@
-//! How large nodes are: all of one size, or sizes that follow the tree.
+//! The sizes of nodes: one size for all, or sizes that adapt to the tree.
 
 use core::fmt::Debug;
 
 /// The choice of node sizes: [`Fixed`] or [`Adaptive`].
 pub trait NodeSize: Debug + 'static + sealed::Sealed {
-    /// Whether nodes grow and shrink with what they hold.
+    /// Whether nodes grow and shrink with the number of their entries.
     const ADAPTIVE: bool;
-    /// The logarithm of a node's slots: of each, or of the largest.
+    /// The base-two logarithm of a node's slots: of each node, or of the largest.
     const WIDTH: u32;
 }
 
 /// Nodes of `2^W` slots: G2 is `Fixed<1>`, G16 `Fixed<4>`, G256 `Fixed<8>`; up to `Fixed<12>`, or `Fixed<8>` in
 /// the layout [`OneWord`](super::OneWord) with 64-bit links.
 ///
-/// Digits stand at multiples of `W` above the leaves, so two tables with the same pages have the same nodes. Where
-/// the width does not divide the address evenly, or a larger page ends within a digit, the digit is a partial one
-/// and the node accordingly smaller.
+/// Digits begin at multiples of `W` above the leaves, so two tables with the same pages have the same nodes. Where
+/// the width does not divide the address evenly, or a larger page ends within a digit, the digit is shorter and the node
+/// smaller.
 #[derive(Clone, Copy, Debug)]
 pub struct Fixed<const W: u32>;
 
-/// Nodes whose sizes are chosen as the tree changes: GA. They have 2 to 256 slots; in the layout
-/// [`OneWord`](super::OneWord) up to 64 with 64-bit links, and up to 16 with 32-bit ones.
+/// Nodes whose sizes are chosen as the tree changes: GA. They have 2 to 256 slots. In the layout
+/// [`OneWord`](super::OneWord) nodes grow to 64 slots with 64-bit links, and to 16 with 32-bit links; a node that a range of
+/// neighbours fills at once may have four times as many.
 ///
-/// A node that joins two entries has two slots, one for a range as many as pay. After each change a node takes bits
-/// from the nodes below it, or gives some back, if that saves bytes; giving back has to save an eighth of the node,
-/// so that a page that comes and goes does not make a node flap between two sizes.
+/// A node that joins two entries has two slots; a node for a range has as many slots as save bytes. After each change a node
+/// takes bits from the nodes below it, or gives bits back, if that saves bytes. Giving back must save an eighth of the node, so
+/// that a page that is mapped and unmapped again and again does not make the node change its size each time.
 #[derive(Clone, Copy, Debug)]
 pub struct Adaptive;
 

@@ -9,8 +9,8 @@
 //! | leaves a leaf that is too large now | the PTE, and a link to a smaller leaf |
 //! | leaves an empty leaf | the PTE, and the slot, if its node has two entries left |
 //!
-//! What needs more is a general [insertion](super::insert), or a removal of the general kind. Leaves double, so a run of `n` pages that come
-//! one by one copies fewer than `n` PTEs.
+//! What needs more is a general [insertion](super::insert), or a removal of the general kind. Leaves double, so a run of `n` pages
+//! that come one by one copies fewer than `n` PTEs.
 //!
 //! A leaf in a slot that was empty gives nodes no reason to grow, shrink or split: a node grows by what nodes below it give, and
 //! shrinks with fewer entries. So nothing is tuned when a page comes, but the nodes that are no larger than a leaf can be, which

@@ -34,28 +34,31 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
             if census.pages == 0 {
                 return Ok(0);
             }
-            self.protect_span(Self::span(pages), change);
+            match F::masks(change, true) {
+                Some(masks) => self.protect_span(Self::span(pages), |word| masks.apply(word)),
+                None => self.protect_span(Self::span(pages), |word| F::change(word, change, true)),
+            }
             batch.touch(change.scope(), self.stale(pages));
             Ok(census.pages)
         }
     }
 
-    /// Protects the pages of a span. Its path is gone from the stack when it returns.
+    /// Makes of each leaf entry of a span what `change` does. Its path is gone from the stack when it returns.
     #[inline(never)]
-    unsafe fn protect_span(&self, span: Span, change: Change) {
+    unsafe fn protect_span(&self, span: Span, change: impl Fn(F::Word) -> F::Word) {
         // SAFETY: the caller is the writer; what is swept is in the table.
         let _ = unsafe {
             self.sweep_leaves(self.look_root(), span, &mut |leaf, base, part| {
-                self.protect_part(leaf, base, part, change);
+                self.protect_part(leaf, base, part, &change);
                 ControlFlow::Continue(())
             })
         };
     }
 
-    /// Protects the pages of a part of one leaf.
+    /// Makes of each leaf entry in a part of one leaf what `change` does.
     #[inline(always)]
-    unsafe fn protect_part(&self, leaf: Edge, base: usize, part: Span, change: Change) {
-        let edit = |word| if F::is_leaf(word, true) { F::change(word, change, true) } else { word };
+    unsafe fn protect_part(&self, leaf: Edge, base: usize, part: Span, change: impl Fn(F::Word) -> F::Word) {
+        let edit = |word| if F::is_leaf(word, true) { change(word) } else { word };
         // SAFETY: the caller is the writer; the leaf covers the part.
         unsafe {
             if Self::IN_A_ROW {

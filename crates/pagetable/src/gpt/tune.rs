@@ -1,4 +1,4 @@
-//! Nodes that follow what they hold: leaves join and shrink, nodes grow and give bits back.
+//! Tuning: the sizes of nodes follow the number of their entries. Leaves join and shrink, nodes grow and give bits back.
 //!
 //! ```text
 //!   grow: a node takes the next bit            halve: the reverse
@@ -11,27 +11,29 @@
 //!        +-----+-----+
 //! ```
 //!
-//! Two more are shortcuts over hills: growing by several bits at once swallows nodes whole where one bit would only
-//! split them, and splitting off the highest bit frees a crowded half from an empty one.
+//! Two more steps avoid a local optimum. Growing by several bits at once removes whole nodes, where growing by one bit would only
+//! split them. Splitting off the highest bit separates a crowded half of a node from an empty one.
 //!
-//! A step is taken if it saves bytes, and one that makes smaller nodes only if it saves more than an eighth of the
-//! node: a page that comes and goes does not make a node flap. What a change touches is settled when it returns.
-//! Halving leaves no node of `2^w` slots, `w > 1`, that has less than three eighths of them in use, give or take a
-//! pair. So at any moment the indexing nodes take at most twice the bytes that two-slot nodes alone would take: below
-//! 64 bytes a leaf in the paper's layout. On the loads of Elphinstone et al. 3.3 it is within 3 % of the best choice.
+//! A step is taken if it saves bytes. A step that makes smaller nodes must save more than an eighth of the node, so that a page
+//! that is mapped and unmapped again and again does not change the node's size each time. When a change returns, no further step
+//! pays at the nodes that it touched. Halving leaves no node of `2^w` slots, `w > 1`, that uses less than three eighths of its
+//! slots, give or take a pair. So at any moment the indexing nodes take at most twice the bytes of the same tree with two-slot
+//! nodes only: below 64 bytes a leaf in the paper's layout. On the loads of Elphinstone et al. 3.3 the sizes are within 3 % of
+//! the best choice.
 //!
 //! # What a step saves
 //!
-//! `cost(w)` is the bytes of an indexing node of `2^w` slots with what the storage keeps of it. For a node of width `w`:
+//! `cost(w)` is the bytes of an indexing node of `2^w` slots, with the record that the storage keeps of the node. For a node of
+//! width `w`:
 //!
-//! | term | what it is | why it counts so |
+//! | term | meaning | effect |
 //! |-|-|-|
 //! | `below[v]` | nodes of width `v` right below the digit: no guard is between | growing by `b` bits replaces each by `2^b` nodes of width `v - b`, or by none if `v = b`: it saves `cost(v) - 2^b cost(v - b)` |
 //! | `lone` | empty slots of the nodes of width 2 below | growing by one bit halves such a node; a half with one entry needs no node, so each empty slot saves one `cost(1)` more |
-//! | `guarded` | the highest position that a node or leaf behind a guard reaches | a slot that is smaller than that could not lead to it |
-//! | `blocked` | a leaf is right below the digit | it has no bits to give, so the node does not grow |
-//! | `pairs` | pairs of slots, `2k` and `2k + 1`, with an entry | halving makes one slot of each; with one pair left the node goes, and that pair's entry stands in its place |
-//! | `merged` | what becomes of the pairs with two entries | two nodes of width `v` right below become one of `v + 1`: `2 cost(v) - cost(v + 1)` saved; any other two need a node of two slots: `cost(1)` spent |
+//! | `guarded` | the highest position that a node or leaf behind a guard reaches | the node's new slots must not be smaller than that |
+//! | `blocked` | a leaf is right below the digit | a leaf has no bits to give, so the node does not grow |
+//! | `pairs` | pairs of slots, `2k` and `2k + 1`, with an entry | halving makes one slot of each pair; if one pair is left, the node goes, and that pair's entry takes its place |
+//! | `merged` | the bytes saved below by halving, at the pairs with two entries | two nodes of width `v` right below become one of width `v + 1`, which saves `2 cost(v) - cost(v + 1)`; any other two entries need a node of two slots, which takes `cost(1)` |
 //! | `halves` | the entries in the lower and in the upper half of the slots | an empty half is dropped; splitting gives each half with more than one entry a node of width `w - 1` |
 //!
 //! | step | bytes saved | taken if they are |
@@ -41,18 +43,18 @@
 //! | halve | `cost(w) + merged - cost(w - 1)`, without the last term if one pair is left | more than `cost(w) / 8` |
 //! | split | `cost(w) - cost(1)`, less `cost(w - 1)` for each half that needs a node | more than `cost(w) / 8` |
 //!
-//! A step saves at least as many bytes as its line says: growing may leave more halves with one entry than `lone` counts.
+//! A step saves at least the bytes in its row: growing may leave more halves with one entry than `lone` counts.
 //!
 //! # Why the loop ends
 //!
-//! Each step lowers the bytes of the subtree by one at least, and nothing else in the loop raises them; bytes are never
-//! negative. What a step makes anew is tuned [`DEEP`] levels below the node, so the recursion and its stack are bounded.
+//! Each step reduces the bytes of the subtree by at least one, nothing else in the loop increases them, and they are never
+//! negative. New nodes of a step are tuned [`DEEP`] levels below the node, so the recursion and its stack are bounded.
 //!
-//! A range is tuned when all of it has changed, along the paths to its ends ([`tune_path`](Gpt::tune_path)): a node that lost or
-//! gained only a part reaches over one of them.
+//! After a change of a range, tuning follows the paths to the two ends of the range ([`tune_path`](Gpt::tune_path)): a node of
+//! which only a part was mapped or unmapped reaches over one of the ends.
 //!
-//! Everything here saves memory and nothing depends on it, so a step that finds no memory for the new nodes is left
-//! for the next change.
+//! Tuning only saves memory, and nothing depends on it: a step that finds no memory for its new nodes is not taken, and the next
+//! change tries again.
 
 use super::guard::{agree, digit, low};
 use super::job::{Count, Supply};
@@ -64,7 +66,7 @@ use crate::format::{Format, is_taken};
 use crate::nodes::{Nodes, Stock};
 use crate::{Geometry, Retired};
 
-/// How many levels down the nodes are tuned that a step makes below the node that is tuned.
+/// The number of levels below a tuned node on which the new nodes of its steps are tuned, too.
 const DEEP: u32 = 1;
 
 /// A change of a node's size.
@@ -76,7 +78,7 @@ enum Step {
     Halve,
     /// Gives all bits but the highest to a node for each half.
     Split,
-    /// Drops the highest bit, which all entries share: this half is in use.
+    /// Drops the highest bit, in which all entries agree. Holds the half that is in use.
     Trim(usize),
 }
 
@@ -86,23 +88,23 @@ pub(super) enum Which {
     /// The two lowest, which the change of one page may have touched.
     Lowest,
     All,
-    /// Those that do not cover this page too: of that one's, all have been tuned.
+    /// Those that do not cover this other page, too: all nodes that cover that page have been tuned.
     NotOf(usize),
 }
 
 impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: NodeSize> Gpt<'n, G, F, N, L, P> {
-    /// Returns what stands best for a node, in a slot of `2^ceiling` bytes, that has changed.
+    /// Returns the best replacement for a node that has changed: the node itself, another node, or its only entry.
     ///
     /// # Safety
     ///
-    /// The caller is the only writer, and puts the result in the node's place; so for all that follow.
+    /// The caller is the only writer, and replaces the node by the result; so for all that follow.
     pub(super) unsafe fn tune(&self, batch: &mut Retired<'n>, old: Edge, base: usize) -> Edge {
         // SAFETY: by this function's contract the caller is the only writer, and puts the result in the node's place.
         unsafe { self.tune_to(batch, old, base, DEEP) }
     }
 
-    /// As [`tune`](Self::tune); what a step makes new below the node is tuned `deep` levels down. So its recursion is
-    /// bounded: what lies deeper was tuned before and has not changed since.
+    /// As [`tune`](Self::tune); new nodes of a step are tuned `deep` levels below the node. So the recursion is bounded: deeper
+    /// nodes were tuned before and have not changed since.
     #[inline(never)]
     unsafe fn tune_to(&self, batch: &mut Retired<'n>, old: Edge, base: usize, deep: u32) -> Edge {
         // SAFETY: by the contract of `tune`, which is this function's too, the caller is the only writer, and puts the
@@ -276,7 +278,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
         }
     }
 
-    /// Returns a node with more bits. What is behind a guard goes on as it is: it fits in one of the new slots.
+    /// Returns a node with more bits. A node or leaf behind a guard is not changed: it fits in one of the new slots.
     #[inline(never)]
     unsafe fn wider<S: Supply>(
         &self,
@@ -346,7 +348,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
         }
     }
 
-    /// Returns a node of half the slots, or the one entry that it would have.
+    /// Returns a node of half the slots, or, if that would have only one entry, the entry itself.
     #[inline(never)]
     unsafe fn narrower<S: Supply>(
         &self,
@@ -411,7 +413,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
         }
     }
 
-    /// Returns one leaf for all that is under a node no larger than a leaf can be, if there is enough.
+    /// Returns one leaf for all pages under a node that is no larger than a leaf can be, if they are worth a leaf.
     #[inline(never)]
     unsafe fn join(&self, batch: &mut Retired<'n>, node: Edge, base: usize) -> Option<Edge> {
         let width = node.top() - Self::BASE;
@@ -454,10 +456,10 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
         }
     }
 
-    /// Tunes the nodes that cover `at`, from below: `which` of them, and others as long as a node below has changed. Where one
-    /// was `parted`, the nodes right below them too. Returns the position above the digit of the lowest.
+    /// Tunes the nodes that cover `at`, the lowest first: those that `which` names, and more as long as a node below has changed.
+    /// If a node was `parted`, also tunes the nodes right below each. Returns the position above the digit of the lowest.
     ///
-    /// Each is found by a walk from the root, for a path of all of them would lie on the stack while they are tuned.
+    /// A walk from the root finds each node: a path of all of them would occupy stack while the nodes are tuned.
     #[inline(never)]
     pub(super) unsafe fn tune_path(
         &self,
@@ -487,7 +489,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
         }
     }
 
-    /// Tunes the node that a walk for `at` meets after `level` others, and tells whether that has changed.
+    /// Tunes the node that a walk for `at` meets after `level` other nodes, and tells whether the node has changed.
     unsafe fn tune_level(&self, batch: &mut Retired<'n>, at: usize, level: usize, parted: bool) -> bool {
         // SAFETY: the caller is the writer; slots are within their nodes.
         unsafe {
@@ -509,7 +511,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
         }
     }
 
-    /// Returns what stands best for a leaf that has lost PTEs and has `live` left.
+    /// Returns the best replacement for a leaf that has lost PTEs and has `live` left.
     #[inline(never)]
     pub(super) unsafe fn shrink(
         &self,
@@ -534,7 +536,8 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
         }
     }
 
-    /// Tells whether a leaf of `2^width` with `live` PTEs is too large: an eighth is in use, or one PTE of four.
+    /// Tells whether a leaf of `2^width` PTEs, of which `live` are in use, is too large: at most an eighth is in use, or one of
+    /// four or more.
     pub(super) const fn sparse(width: u32, live: usize) -> bool {
         live * 8 <= 1 << width || live == 1 && width > 1
     }

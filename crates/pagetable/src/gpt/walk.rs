@@ -1,5 +1,5 @@
-//! The lookup, which calls the layout's walk ([`Layout::seek`]) and reads the PTE; and the walk of the writer, which compares no
-//! guard, to the slot where a change begins.
+//! Two walks. The lookup calls the layout's walk ([`Layout::seek`]) and reads the PTE. The writer's walk compares no guards and
+//! ends at the slot where a change begins.
 
 use super::Gpt;
 use super::layout::{Edge, Layout};
@@ -51,7 +51,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
         }
     }
 
-    /// Walks as far as there are nodes. The guards are not compared.
+    /// Walks to the last node on the way of `key`, without comparing guards.
     ///
     /// # Safety
     ///
@@ -70,10 +70,10 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
         }
     }
 
-    /// Returns where in its leaf the PTE is that a walk found.
+    /// Returns the position in its leaf of the PTE that a walk found.
     #[inline(always)]
     pub(super) fn pte_at(shift: u32, index: usize, at: usize) -> usize {
-        // A lone half of a pair stands where it would beside the other.
+        // A lone half of a pair has the position that it would have beside the other half.
         if Self::ROOM > 0 { Self::pte(index | at >> shift & 1) } else { Self::pte(index) }
     }
 }

@@ -92,14 +92,6 @@ where
                 && (old == Self::flagged(tag, Self::DEAD) || self.nodes.held().is_quiet(&self.flag))
     }
 
-    /// Tells whether a chain's first bucket was claimed for the block of a live `tag`. If the table has grown since, the block
-    /// may have one that was never used.
-    unsafe fn is_claimed(&self, head: Spot, tag: usize) -> bool {
-        // SAFETY: by the contract of `head`, which is this function's too, the caller is the only writer.
-        let old = unsafe { self.read_tag(head) };
-        old == 0 || old == Self::flagged(tag, Self::CLAIMED)
-    }
-
     /// The end of a dry run: sets aside what it takes to give every block of `grain` in a range a bucket. The blocks that have
     /// one are shown to `check`, which may refuse.
     ///
@@ -165,12 +157,16 @@ where
         // SAFETY: this function's contract: the slots are within a bucket.
         unsafe {
             let head = self.head(block);
-            if let Some(spot) = self.seek(head, tag) {
+            if self.read_tag(head) == Self::flagged(tag, Self::CLAIMED) {
+                // The dry run has looked through the chain.
+                self.fit_out(head, grain, block, slot, count, word);
+            } else if let Some(spot) = self.seek(head, tag) {
                 let old = self.count_taken(spot, block, slot, count);
                 self.tally.ptes(-(old as isize));
                 self.fill(spot, block, slot, count, word);
                 self.settle_pairs(spot, grain, block);
-            } else if self.is_claimed(head, tag) {
+            } else if self.read_tag(head) == 0 {
+                // The table has grown since, and the block has a bucket that was never used.
                 self.fit_out(head, grain, block, slot, count, word);
             } else if let Some(node) = spare.next(0) {
                 self.append(head, node, grain, block, slot, count, word);

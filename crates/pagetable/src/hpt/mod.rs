@@ -237,9 +237,9 @@ where
     ///
     /// An array of a fixed size then has a hash of a universal family (multiply-shift: Dietzfelbinger et al. 1997): two pages
     /// chosen without knowledge of the secret share one of `m` first buckets with a probability of `2 / m` at most. A table that
-    /// grows folds the product and multiplies a second time. Either way a lookup meets a few others on the average, whatever
-    /// the pages are, and the secret costs no instruction: the public hash is the same with a public number. A secret that is not random, such as a
-    /// small number, is no secret, but as good a hash: what keys are multiplied with is made of all its bits.
+    /// grows folds the product and multiplies a second time. Either way a lookup meets a few others on the average, whatever the
+    /// pages are, and the secret costs no instruction: the public hash is the same with a public number. A secret that is not
+    /// random, such as a small number, is no secret, but as good a hash: what keys are multiplied with is made of all its bits.
     ///
     /// A program that measures lookups for long may find pages that collide. Such pages cost a longer chain; what a
     /// change moves is bounded for them too.
@@ -309,7 +309,8 @@ where
     N: Nodes<Word = F::Word>,
 {
     fn drop(&mut self) {
-        self.nodes.held().bury(&self.flag, self.tally.footprint().nodes);
+        // SAFETY: this is the drop of the table that the flag belongs to.
+        unsafe { self.nodes.held().bury(&self.flag, self.tally.footprint().nodes) };
     }
 }
 

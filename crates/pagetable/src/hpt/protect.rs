@@ -44,22 +44,34 @@ where
             if census.pages == 0 {
                 return Ok(0);
             }
-            let _ = self.parts(pages, Visitor::Writer, |part| {
-                let change = |word| if F::is_leaf(word, true) { F::change(word, change, true) } else { word };
+            match F::masks(change, true) {
+                Some(masks) => self.protect_parts(pages, |word| masks.apply(word)),
+                None => self.protect_parts(pages, |word| F::change(word, change, true)),
+            }
+            batch.touch(change.scope(), self.stale(pages));
+            Ok(census.pages)
+        }
+    }
+
+    /// Makes of each leaf of a range what `change` does.
+    #[inline(always)]
+    unsafe fn protect_parts(&self, pages: Pages, change: impl Fn(F::Word) -> F::Word) {
+        // SAFETY: the caller is the writer; the slots of a part are in its bucket.
+        let _ = unsafe {
+            self.parts(pages, Visitor::Writer, |part| {
+                let change = |word| if F::is_leaf(word, true) { change(word) } else { word };
                 if Self::UNITS == 1 {
                     let first = Self::place(part.spot, part.block, part.slot);
                     self.nodes.edit(part.spot.node, first, part.slots, change);
                 } else {
                     for slot in part.slot..part.slot + part.slots {
-                        self.nodes.edit(part.spot.node, Self::place(part.spot, part.block, slot), 1, change);
+                        self.nodes.edit(part.spot.node, Self::place(part.spot, part.block, slot), 1, &change);
                     }
                 }
                 self.settle_pairs(part.spot, part.grain, part.block);
                 ControlFlow::Continue(())
-            });
-            batch.touch(change.scope(), self.stale(pages));
-            Ok(census.pages)
-        }
+            })
+        };
     }
 
     /// Finds the word of one page that is mapped as a base page: its bucket, and the place in the bucket's node.

@@ -51,7 +51,7 @@ where
             exchange::<F>(store, new, pages, known);
             return Ok(old);
         }
-        // SAFETY: as above.
+        // SAFETY: the caller is the writer.
         let old = unsafe { self.find(at) }.ok_or(Error::NotMapped { at })?;
         let new = replacement::<G, F>(&old, frame, attr, true)?;
         let pages = G::SPACE.pages_of(&old);

@@ -51,8 +51,9 @@ impl Spot {
 /// Fibonacci hashing), which spreads neighbours evenly and any stride well.
 pub(super) const GOLDEN: usize = 0x9e37_79b9_7f4a_7c15_u64 as usize;
 
-/// Returns an odd number to multiply keys with, in which every bit depends on every bit of a secret but the highest.
-/// The steps are invertible, so uniform secrets give uniform odd multipliers. A number with a pattern would be a poor one: with 0x1234_5678_9abc_def1 three of four pages in a row share their bucket.
+/// Returns an odd number to multiply keys with, in which every bit depends on every bit of a secret but the highest. The steps are
+/// invertible, so uniform secrets give uniform odd multipliers. A number with a pattern would be a poor one: with
+/// 0x1234_5678_9abc_def1 three of four pages in a row share their bucket.
 pub(super) const fn multiplier(secret: usize) -> usize {
     let half = usize::BITS / 2;
     let mut mixed = secret ^ secret >> half;
@@ -245,7 +246,8 @@ where
         let entries = (bits - G::BASE.shift() - Self::UNIT_LOG).saturating_sub(Self::SEGMENT + Self::GROUP);
         if entries < 10 { entries } else { 10 }
     };
-    /// The maximum number of buckets of a table that grows, overflow buckets not counted, which is also what the largest directory leads to.
+    /// The maximum number of buckets of a table that grows, overflow buckets not counted, which is also what the largest directory
+    /// leads to.
     pub(super) const MOST: usize = 1 << (Self::SEGMENT + if Self::FOLDED { Self::ENTRIES } else { 15 });
 
     /// Hashes a key.

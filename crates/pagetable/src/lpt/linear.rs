@@ -4,7 +4,7 @@ use core::marker::PhantomData;
 
 use tlbkit_addr::{Attr, FlushScope, PageSize, Pfn, VirtAddr, WalkCache};
 
-use crate::format::Format;
+use crate::format::{Format, Masks};
 use crate::nodes::{LinkRange, NodeAddr};
 use crate::{Change, Error, Geometry, Radix, Word};
 
@@ -70,6 +70,7 @@ unsafe impl<G: Radix, F: Format, const AT: usize> Format for Linear<G, F, AT> {
     const REACH: LinkRange = F::REACH;
     const IMPLIED: Attr = F::IMPLIED;
     const OPTIONAL: Attr = F::OPTIONAL;
+    const CLOSES: bool = F::CLOSES;
     const ABSENT: u32 = F::ABSENT;
     const FIXED: Attr = F::FIXED;
     const APPEARS: FlushScope = F::APPEARS;
@@ -124,6 +125,11 @@ unsafe impl<G: Radix, F: Format, const AT: usize> Format for Linear<G, F, AT> {
     #[inline(always)]
     fn change(leaf: F::Word, change: Change, _last: bool) -> F::Word {
         F::change(leaf, change, true)
+    }
+
+    #[inline(always)]
+    fn masks(change: Change, _last: bool) -> Option<Masks<F::Word>> {
+        F::masks(change, true)
     }
 
     #[inline(always)]

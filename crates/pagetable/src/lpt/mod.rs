@@ -201,7 +201,7 @@ unsafe impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>, const AT: usize> 
         size: PageSize,
         attr: Attr,
     ) -> Result<(), Error> {
-        // SAFETY: this function's contract; so for all that follow.
+        // SAFETY: this function's contract.
         unsafe { self.tree.map(batch, pages, frame, size, attr) }
     }
 
@@ -213,7 +213,7 @@ unsafe impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>, const AT: usize> 
         holes: Holes,
         frames: Option<&mut dyn Frames>,
     ) -> Result<usize, Error> {
-        // SAFETY: as above.
+        // SAFETY: this function's contract.
         unsafe { self.tree.unmap(batch, pages, holes, frames) }
     }
 
@@ -225,7 +225,7 @@ unsafe impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>, const AT: usize> 
         holes: Holes,
         change: Change,
     ) -> Result<usize, Error> {
-        // SAFETY: as above.
+        // SAFETY: this function's contract.
         unsafe { self.tree.protect(batch, pages, holes, change) }
     }
 
@@ -237,7 +237,7 @@ unsafe impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>, const AT: usize> 
         attr: Attr,
         known: &mut dyn FnMut(&Flush),
     ) -> Result<Leaf, Error> {
-        // SAFETY: as above.
+        // SAFETY: this function's contract.
         unsafe { self.tree.replace(batch, at, frame, attr, known) }
     }
 
@@ -252,7 +252,7 @@ unsafe impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>, const AT: usize> 
         to: PageSize,
         known: &mut dyn FnMut(&Flush),
     ) -> Result<(), Error> {
-        // SAFETY: as above.
+        // SAFETY: this function's contract.
         unsafe { self.tree.resize(batch, pages, to, known) }
     }
 
@@ -261,7 +261,7 @@ unsafe impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>, const AT: usize> 
     }
 
     unsafe fn dismantle(&mut self, batch: &mut Retired<'n>) {
-        // SAFETY: as above.
+        // SAFETY: this function's contract.
         unsafe { self.tree.dismantle(batch) }
     }
 }

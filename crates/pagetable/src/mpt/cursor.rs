@@ -102,14 +102,14 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Cursor<'_, 'n, G, F, N> 
     /// Returns the leaf that maps the page. Costs a load.
     #[inline(always)]
     pub fn look(&self) -> Option<Leaf> {
-        // SAFETY: the cursor borrows the only writer, and the spot is the page's; likewise below.
+        // SAFETY: the cursor borrows the only writer, and the spot is the page's.
         unsafe { self.table.leaf_at(self.spot, self.at()) }
     }
 
     /// Returns what the entry for the page holds. Costs a load.
     #[inline]
     pub fn entry(&self) -> Entry {
-        // SAFETY: as above.
+        // SAFETY: the cursor borrows the only writer, and the spot is the page's.
         unsafe { self.table.entry_at(self.spot, self.at()) }
     }
 
@@ -210,7 +210,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Cursor<'_, 'n, G, F, N> 
     #[cold]
     fn upper_slot(&self) -> Option<Slot<'_, 'n, G, F, N>> {
         let last = self.spot.level + 1 == Mpt::<'n, G, F, N>::LEVELS;
-        // SAFETY: as above.
+        // SAFETY: the cursor borrows the only writer, and the spot is the page's.
         if last { None } else { unsafe { self.table.slot_at(self.spot, self.page) } }
     }
 

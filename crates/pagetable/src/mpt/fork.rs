@@ -1,6 +1,6 @@
 //! Copy on write: a second table that leads to the same frames, and no page that can be written by way of either.
 
-use tlbkit_addr::{Attr, FlushScope, Pages, VirtAddr, Vpn};
+use tlbkit_addr::{Attr, FlushScope, Pages, Pfn, VirtAddr, Vpn};
 
 use super::Mpt;
 use super::shape::{MAX, Shape};
@@ -23,10 +23,11 @@ struct Calls<S: FnMut(Run), C: FnMut(u64)> {
 impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Writer<'_, 'n, Mpt<'n, G, F, N>> {
     /// Maps in `child`, an empty table, what this one maps itself, to the same frames, but for a part that it lends to the child.
     /// Pages of memory that may be written lose [`Attr::WRITE`] in both, and get [`Attr::COPY_ON_WRITE`]; pages of devices and
-    /// uncached pages are copied as they are. Marks are copied. `share` gets each run of frames, and `copy` each payload, before the child has it.
+    /// uncached pages are copied as they are. Marks are copied. `share` gets each run of frames, and `copy` each payload, before
+    /// the child has it.
     ///
-    /// Costs a visit of each slot of the nodes, but for the empty ones behind the last that is in use, and those of a sixteenth of a
-    /// node above the last level that has had no entry.
+    /// Costs a visit of each slot of the nodes, but for the empty ones behind the last that is in use, and those of a sixteenth of
+    /// a node above the last level that has had no entry.
     ///
     /// # Errors
     ///
@@ -159,7 +160,10 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
                         (index, live) = (index + each, live.saturating_sub(each as u32));
                         while each == 1 && live > 0 && index < slots {
                             next = next.advance(F::STEP, cover);
-                            if F::Word::follow(here.add(index)) != next || !F::is_leaf(next, last) {
+                            let continues =
+                                F::Word::follow(here.add(index)) == next && F::is_leaf(next, last);
+                            // A step from the last frame that a word can hold leads to frame 0 with other attributes.
+                            if !continues || F::frame(next, size) == Pfn::new(0) {
                                 break;
                             }
                             (index, live) = (index + 1, live - 1);
@@ -246,6 +250,11 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
             while end < Self::slots(Self::LEVELS - 1) && F::Word::follow(here.add(end)) == next {
                 next = next.advance(F::STEP, 1);
                 end += 1;
+            }
+            // A step from the last frame that a word can hold leads to frame 0 with other attributes, which begins another run.
+            let last = F::frame(F::Word::follow(here.add(end - 1)), G::BASE).get();
+            if last < end - start - 1 {
+                end -= last + 1;
             }
             (calls.share)(Run { first: F::frame(first, G::BASE), len: end - start, dirty: false });
             self.copy_leaf(copy, (here, there), (from, to), start, first, true);

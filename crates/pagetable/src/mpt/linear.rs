@@ -61,9 +61,9 @@ impl<G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'_, G, F, N> {
     /// Looks `at` up as a machine does that loads through its TLB: up from the page that holds the PTE to the first
     /// page that `translates` knows, then down, one load a level.
     ///
-    /// `translates` gets what [`NestedMissObserver::translates`](crate::NestedMissObserver::translates) gets. Only the loads that the
-    /// machine would do go through [`Nodes::follow`]; where its TLB would tell it the physical address of a page of
-    /// the table, this finds it from the root, past that count.
+    /// `translates` gets what [`NestedMissObserver::translates`](crate::NestedMissObserver::translates) gets. Only the loads that
+    /// the machine would do go through [`Nodes::follow`]; where its TLB would tell it the physical address of a page of the table,
+    /// this finds it from the root, past that count.
     ///
     /// # Safety
     ///
@@ -98,7 +98,7 @@ impl<G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'_, G, F, N> {
         }
         let mut node = nodes[level];
         loop {
-            // SAFETY: as above.
+            // SAFETY: the node is live or retired, and pinned walkers are waited for; the index is below its slots.
             let word = unsafe { self.nodes.follow(node, place(level)) };
             if level == last || !F::is_link(word) {
                 return F::is_leaf(word, level == last).then(|| Self::leaf(word, level, at));

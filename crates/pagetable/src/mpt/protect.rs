@@ -4,6 +4,7 @@ use tlbkit_addr::{Attr, Pages};
 
 use super::Mpt;
 use super::shape::Shape;
+use super::sweep::Part;
 use crate::format::{Format, check_change};
 use crate::geometry::Checked as _;
 use crate::nodes::{NodeAddr, Nodes};
@@ -35,23 +36,18 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
         // SAFETY: as above.
         unsafe {
             self.sweep(pages, |part| {
-                let level = part.path.level;
-                let (node, last) = (part.path.node(level), level + 1 == Self::LEVELS);
+                let last = part.path.level + 1 == Self::LEVELS;
                 // Where holes are refused there are none.
                 let all = holes == Holes::Refuse;
-                let changed =
-                    |word| if all || F::is_leaf(word, last) { F::change(word, change, last) } else { word };
-                if Self::NOTED_BESIDE {
-                    for slot in 0..part.slots {
-                        self.change_live(node, Self::place(level, part.index + slot), last, change);
-                    }
-                } else {
-                    self.edit(node, level, part.index, part.slots, changed);
+                match F::masks(change, last) {
+                    Some(masks) => self.protect_part(&part, all, |word| masks.apply(word)),
+                    None => self.protect_part(&part, all, |word| F::change(word, change, last)),
                 }
                 if F::PAIRED && change.set.union(change.clear).contains(Attr::GLOBAL) {
                     // Any slot of the range may have an absent one beside it, not only those at its ends.
-                    for slot in 0..part.slots {
-                        self.settle_pair(node, level, part.index + slot);
+                    let Part { index, slots, .. } = part;
+                    for slot in index..index + slots {
+                        self.settle_pair(part.path.node(part.path.level), part.path.level, slot);
                     }
                 }
                 Ok(())
@@ -60,14 +56,39 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
         Ok(census.pages)
     }
 
-    /// Changes a leaf whose status bits hardware may be setting.
-    pub(super) unsafe fn change_live(&self, node: NodeAddr, place: usize, last: bool, change: Change) {
+    /// Makes of each leaf of a part what `change` does; without holes, `all` words are leaves.
+    #[inline(always)]
+    unsafe fn protect_part(&self, part: &Part, all: bool, change: impl Fn(F::Word) -> F::Word) {
+        let level = part.path.level;
+        let (node, last) = (part.path.node(level), level + 1 == Self::LEVELS);
+        // SAFETY: the slots of a part are in its node, and the caller is the only writer but hardware.
+        unsafe {
+            if Self::NOTED_BESIDE {
+                for slot in part.index..part.index + part.slots {
+                    self.change_live(node, Self::place(level, slot), last, &change);
+                }
+            } else {
+                let changed = |word| if all || F::is_leaf(word, last) { change(word) } else { word };
+                self.edit(node, level, part.index, part.slots, changed);
+            }
+        }
+    }
+
+    /// Makes of a leaf what `change` does while hardware may be setting its status bits.
+    #[inline(always)]
+    pub(super) unsafe fn change_live(
+        &self,
+        node: NodeAddr,
+        place: usize,
+        last: bool,
+        change: impl Fn(F::Word) -> F::Word,
+    ) {
         // SAFETY: the place is in the node, and the caller is the only writer but hardware.
         unsafe {
             let cell = self.cell(node, place);
             let mut old = F::Word::follow(cell);
             while F::is_leaf(old, last) {
-                let word = F::change(old, change, last);
+                let word = change(old);
                 match F::Word::exchange(cell, old, word) {
                     Ok(()) => return self.exchanged(node, place, old, word),
                     Err(now) => old = now,

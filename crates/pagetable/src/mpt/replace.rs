@@ -46,15 +46,16 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
             let _ = self.sweep(pages, |part| {
                 for slot in 0..part.slots {
                     let (node, index) = (part.path.node(level), part.index + slot);
-                    let each =
-                        if F::SPREAD && F::is_leaf(word, last) { slot * Self::slot_pages(level) } else { 0 };
+                    // Above the last level each slot of a run is a part.
+                    let from_first = part.first.get() - pages.first().get() + slot * Self::slot_pages(level);
+                    let each = if F::SPREAD && F::is_leaf(word, last) { from_first } else { 0 };
                     let (place, word) = (Self::place(level, index), word.advance(F::STEP, each));
                     let old = self.exchange_leaf(node, place, self.read(node, place), word);
                     self.settle_pair(node, level, index);
                     if Self::RUNS && F::is_leaf(old, last) {
                         noted |= F::attr(old, last) & STATUS;
                     }
-                    if !F::SPREAD || slot == 0 {
+                    if !F::SPREAD || from_first == 0 {
                         was = old;
                     }
                 }

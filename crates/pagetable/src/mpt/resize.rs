@@ -237,7 +237,8 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
             let all = F::OPTIONAL.intersection(STATUS);
             if !last && F::is_link(old) && !F::attr(word, last).contains(all) {
                 known();
-                self.change_live(node, place, last, Change::set(self.status(old, level, at)));
+                let noted = Change::set(self.status(old, level, at));
+                self.change_live(node, place, last, |word| F::change(word, noted, last));
             }
         }
     }
@@ -277,7 +278,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
             }
         }
         settle();
-        // SAFETY: as above; what the word leads to is not discarded yet.
+        // SAFETY: the caller is the only writer; what the word leads to is not discarded yet.
         let put_back = |slot| unsafe { self.publish(node, Self::place(level, index + slot), broke) };
         let unwound = Unwound(|| {
             if alike {
@@ -287,8 +288,8 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
         });
         known();
         mem::forget(unwound);
-        // SAFETY: as above; what is discarded is not freed before the batch completes. (Where hardware notes anything there is
-        // but one slot: the others are for `remake_run`.)
+        // SAFETY: the caller is the only writer, and the batch came from this table: a discarded node is not freed before the
+        // batch completes. (Where hardware writes status bits there is one slot only; `remake_run` handles several.)
         unsafe {
             let noted = if F::STATUS { self.status(broke, level, at) } else { Attr::empty() };
             for slot in 0..slots {

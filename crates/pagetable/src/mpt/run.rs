@@ -247,7 +247,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
         unsafe {
             let word = self.read(node, place);
             if F::is_leaf(word, last) {
-                self.change_live(node, place, last, Change::set(status));
+                self.change_live(node, place, last, |word| F::change(word, Change::set(status), last));
             } else if !last && F::is_link(word) {
                 for below in 0..Self::slots(level + 1) {
                     self.note(F::node(word), level + 1, below, status);

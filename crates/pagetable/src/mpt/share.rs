@@ -51,7 +51,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
         }
         let mut stock = Stock::take_within(self.nodes, &Self::WORDS, want, F::REACH)?;
         for at in slots() {
-            // SAFETY: as above. The loan counts as an entry, so that the node is never empty.
+            // SAFETY: `&mut self`: no other CPU writes. The loan counts as an entry, so that the node is never empty.
             unsafe {
                 let node = self.reach(&mut stock, at, 1);
                 self.add_loan(node, 1);

@@ -19,12 +19,12 @@ use crate::nodes::Nodes;
 use crate::pairs::stale;
 use crate::replace::Filled;
 use crate::word::atomics::Ordering;
-use crate::{Change, Leaf, Radix, Retired, Turn, Word};
+use crate::{Change, Entry, Leaf, Radix, Retired, Turn, Word};
 
 /// The slot of a page, from [`Turn::slot`]: its node is there, and not another table's.
 ///
-/// Each change takes the slot, and is all or nothing. `None` says that nothing has changed, and that a [`Writer`](crate::Writer)'s change of the
-/// page either does more than a store, or tells what is wrong.
+/// Each change takes the slot, and is all or nothing. `None` says that nothing has changed, and that a [`Writer`](crate::Writer)'s
+/// change of the page either does more than a store, or tells what is wrong.
 pub struct Slot<'w, 'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> {
     table: &'w Mpt<'n, G, F, N>,
     spot: Spot,
@@ -165,9 +165,14 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Slot<'_, 'n, G, F, N> {
     fn leaf_word(&self) -> Option<F::Word> {
         // SAFETY: the place is in the node, and the slot borrows the writer.
         let word = unsafe { self.table.read(self.spot.node, self.place()) };
-        let single = !Mpt::<'n, G, F, N>::REPLICATED
-            || F::size(word, Mpt::<'n, G, F, N>::slot_size(self.spot.level)) == G::BASE;
-        (F::is_leaf(word, self.is_last()) && single).then_some(word)
+        (F::is_leaf(word, self.is_last()) && self.is_single(word)).then_some(word)
+    }
+
+    /// Tells whether a leaf in the slot is in no other slot.
+    #[inline(always)]
+    fn is_single(&self, leaf: F::Word) -> bool {
+        !Mpt::<'n, G, F, N>::REPLICATED
+            || F::size(leaf, Mpt::<'n, G, F, N>::slot_size(self.spot.level)) == G::BASE
     }
 
     #[inline(always)]
@@ -199,6 +204,17 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Slot<'_, 'n, G, F, N> {
     #[inline(always)]
     pub fn look(&self) -> Option<Leaf> {
         self.leaf_word().map(|word| self.leaf(word))
+    }
+
+    /// Returns what the slot holds: a leaf, a mark or nothing; `None` if it is a part of a leaf that other slots have parts of.
+    #[inline(always)]
+    pub fn entry(&self) -> Option<Entry> {
+        // SAFETY: the place is in the node, and the slot borrows the writer.
+        let word = unsafe { self.table.read(self.spot.node, self.place()) };
+        match Mpt::<'n, G, F, N>::entry(word, self.spot.level, self.at()) {
+            Entry::Leaf(leaf) => self.is_single(word).then_some(Entry::Leaf(leaf)),
+            entry => Some(entry),
+        }
     }
 
     /// Maps the page, of which nothing is in the slot, to `frame`.

@@ -156,8 +156,8 @@ impl<G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'_, G, F, N> {
         seen
     }
 
-    /// Makes everything stored so far visible before anything stored by [`store_relaxed`](Self::store_relaxed) or [`fill`](Self::fill) after
-    /// it.
+    /// Makes everything stored so far visible before anything stored by [`store_relaxed`](Self::store_relaxed) or
+    /// [`fill`](Self::fill) after it.
     #[inline(always)]
     pub(super) fn release(&self) {
         self.nodes.stored(Store::Release);

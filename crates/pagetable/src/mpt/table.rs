@@ -2,7 +2,7 @@
 
 use core::ops::ControlFlow;
 
-use tlbkit_addr::{Attr, Flush, PageSize, Pages, Pfn, PhysAddr, VirtAddr};
+use tlbkit_addr::{Attr, Flush, PageSize, Pages, Pfn, PhysAddr, VirtAddr, Vpn};
 
 use super::shape::Shape;
 use super::{Encoded, Mpt, Slot};
@@ -11,8 +11,8 @@ use crate::geometry::Checked as _;
 use crate::leaf::phys;
 use crate::nodes::Nodes;
 use crate::{
-    Change, Entry, Error, Footprint, Frames, Holes, Leaf, Mark, Pinned, Private, Radix, Retired, Solo, Space,
-    Table, WriterFlag,
+    Change, Entry, Error, Footprint, Frames, Holes, Leaf, Mark, Pinned, Private, Radix, Retired, Run, Solo,
+    Space, Table, WriterFlag,
 };
 
 // SAFETY: the batch is over the table's storage, and the flag is a field. When a change returns, the nodes that it pushes
@@ -59,6 +59,21 @@ unsafe impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Table<'n> for Mpt
             if let Some(pages) = half.intersect(pages) {
                 // SAFETY: the caller is pinned, and the pages are in the space.
                 unsafe { self.visit(self.root, 0, pages, visit) }?;
+            }
+        }
+        ControlFlow::Continue(())
+    }
+
+    fn for_each_run(
+        &self,
+        _pinned: Pinned<'_>,
+        pages: Pages,
+        visit: &mut dyn FnMut(Vpn, Run) -> ControlFlow<()>,
+    ) -> ControlFlow<()> {
+        for half in G::SPACE.halves().into_iter().flatten() {
+            if let Some(pages) = half.intersect(pages) {
+                // SAFETY: the caller is pinned, and the pages are in the space.
+                unsafe { self.visit_runs(self.root, 0, pages, visit) }?;
             }
         }
         ControlFlow::Continue(())

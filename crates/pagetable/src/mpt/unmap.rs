@@ -6,7 +6,7 @@ use super::resize::STATUS;
 use super::shape::Shape;
 use super::sweep::Part;
 use super::{Mpt, own_pages};
-use crate::format::{Format, walked};
+use crate::format::{Format, mark_of, walked};
 use crate::geometry::Checked as _;
 use crate::nodes::{NodeAddr, Nodes};
 use crate::{Error, Frames, Holes, Radix, Retired, Word};
@@ -38,6 +38,9 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
         } else if census.marks == 0 {
             return Ok(0);
         }
+        // Of the page that the walk is in: above the last level each of its slots is a part.
+        let mut noted = Attr::empty();
+        let by_runs = !Self::REPLICATED && frames.as_ref().is_some_and(|frames| frames.by_runs());
         // SAFETY: as above; every leaf of the range is whole.
         unsafe {
             self.sweep(pages, |part| {
@@ -47,13 +50,18 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
                 if leaves + marks == 0 {
                     return Ok(());
                 }
-                if frames.is_some() || Self::NOTED_BESIDE {
-                    let mut noted = Attr::empty();
-                    for slot in 0..part.slots {
-                        self.uncover(&part, slot, &mut frames, &mut noted);
+                match &mut frames {
+                    Some(frames) if by_runs && part.path.level + 1 == Self::LEVELS => {
+                        self.uncover_runs(&part, *frames);
+                    }
+                    None if !Self::NOTED_BESIDE => self.clear(&part),
+                    frames => {
+                        for slot in 0..part.slots {
+                            self.uncover(&part, slot, frames, &mut noted);
+                        }
                     }
                 }
-                self.empty(batch, &part, leaves + marks);
+                self.count_empty(batch, &part, leaves + marks);
                 Ok(())
             })?;
         }
@@ -97,14 +105,67 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
         }
     }
 
-    /// Clears the slots of a part, of which `taken` hold leaves or marks, and retires the nodes that this empties.
+    /// Takes the leaves and marks out of the slots of a last-level part. Frames whose entries differ in nothing else are handed
+    /// over together.
+    unsafe fn uncover_runs(&self, part: &Part, frames: &mut dyn Frames) {
+        let level = Self::LEVELS - 1;
+        let node = part.path.node(level);
+        // The first entry of a run, how many it has, and what continues it.
+        let (mut first, mut count, mut next) = (F::Word::ZERO, 0, F::Word::ZERO);
+        for slot in 0..part.slots {
+            // SAFETY: the slot is in the node, and the caller is the writer.
+            let seen = unsafe { self.slot(part, slot) };
+            if seen == F::Word::ZERO {
+                continue;
+            }
+            // SAFETY: as above. Nothing leads to a frame when it is handed over, whatever that call does.
+            let word = unsafe { self.take(node, Self::place(level, part.index + slot), seen) };
+            // No run is continued by zero.
+            if word == next && count > 0 {
+                (count, next) = (count + 1, next.advance(F::STEP, 1));
+                continue;
+            }
+            Self::hand_over(frames, first, count);
+            (first, count, next) = (word, 1, word.advance(F::STEP, 1));
+            if !F::is_leaf(word, true) {
+                count = 0;
+                if let Some(mark) = mark_of::<F>(word) {
+                    let page = Vpn::new(part.first.get() + slot);
+                    frames.marked(page.address(G::BASE), mark);
+                }
+            }
+        }
+        Self::hand_over(frames, first, count);
+    }
+
+    /// Hands over the frames of `count` entries, each of which is the one before and a step.
+    fn hand_over(frames: &mut dyn Frames, first: F::Word, count: usize) {
+        if count > 0 && Self::counts_on(first, count) {
+            return frames.push_run(F::frame(first, G::BASE), count, G::BASE, F::attr(first, true));
+        }
+        for word in (0..count).map(|at| first.advance(F::STEP, at)) {
+            frames.push(F::frame(word, G::BASE), G::BASE, G::BASE, F::attr(word, true));
+        }
+    }
+
+    /// Clears the slots of a part.
     #[inline(always)]
-    unsafe fn empty(&self, batch: &mut Retired<'n>, part: &Part, taken: usize) {
+    unsafe fn clear(&self, part: &Part) {
+        let level = part.path.level;
+        // SAFETY: the slots are in the node, and the caller is the writer.
+        unsafe {
+            self.fill(part.path.node(level), level, part.index, part.slots, F::Word::ZERO, F::Word::ZERO);
+        }
+    }
+
+    /// Counts the slots of a part, all of them clear, as empty, of which `taken` held leaves or marks, and retires the nodes that
+    /// this empties.
+    #[inline(always)]
+    unsafe fn count_empty(&self, batch: &mut Retired<'n>, part: &Part, taken: usize) {
         let level = part.path.level;
         let node = part.path.node(level);
         // SAFETY: the slots are in the node, and the caller is the writer.
         unsafe {
-            self.fill(node, level, part.index, part.slots, F::Word::ZERO, F::Word::ZERO);
             self.settle_pair(node, level, part.index);
             self.settle_pair(node, level, part.index + part.slots - 1);
             self.tally.ptes(-(taken as isize));

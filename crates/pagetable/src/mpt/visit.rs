@@ -9,7 +9,7 @@ use super::shape::Shape;
 use crate::format::Format;
 use crate::geometry::Checked as _;
 use crate::nodes::{NodeAddr, Nodes};
-use crate::{Entry, Leaf, Radix};
+use crate::{Entry, Leaf, Radix, Run, Word};
 
 impl<G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'_, G, F, N> {
     /// Visits the leaves of `pages` under `node`, in ascending order.
@@ -76,5 +76,77 @@ impl<G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'_, G, F, N> {
             }
             at = Vpn::new(end.get() + 1);
         }
+    }
+
+    /// Visits the leaves of `pages` under `node`, in ascending order, as runs of frames: neighbouring entries of the last level
+    /// that differ in nothing but the frame are one.
+    ///
+    /// # Safety
+    ///
+    /// As for [`visit`](Self::visit).
+    pub(super) unsafe fn visit_runs(
+        &self,
+        node: NodeAddr,
+        level: usize,
+        pages: Pages,
+        visit: &mut dyn FnMut(Vpn, Run) -> ControlFlow<()>,
+    ) -> ControlFlow<()> {
+        let last = level + 1 == Self::LEVELS;
+        let slot = Self::slot_pages(level);
+        let mut at = pages.first();
+        loop {
+            let first = Vpn::new(at.get() & !(slot - 1));
+            let mut end = Vpn::new(at.get() | (slot - 1));
+            let index = Self::index(level, at.address(G::BASE));
+            // SAFETY: the node is walkable and the place within it.
+            let word = unsafe { self.nodes.follow(node, Self::place(level, index)) };
+            if F::is_leaf(word, last) {
+                // SAFETY: as above.
+                let leaf = unsafe { self.leaf_in(node, word, level, first.address(G::BASE)) };
+                let mut run = leaf.run(G::BASE);
+                if last && !Self::REPLICATED {
+                    let most = pages.last().get() - at.get() + 1;
+                    // SAFETY: as above.
+                    run.len = unsafe { self.like(node, index, most, word) };
+                    end = Vpn::new(first.get() + (run.len - 1));
+                } else {
+                    end = G::SPACE.pages_of(&leaf).last();
+                }
+                visit(leaf.at.vpn(G::BASE), run)?;
+            } else if !last
+                && F::is_link(word)
+                && let Some(below) = Pages::new(at, end.min(pages.last()))
+            {
+                // SAFETY: the link's node is of the next level and covers this slot.
+                unsafe { self.visit_runs(F::node(word), level + 1, below, visit) }?;
+            }
+            // Inclusive ends: the last page of the space has no successor.
+            if end >= pages.last() {
+                return ControlFlow::Continue(());
+            }
+            at = Vpn::new(end.get() + 1);
+        }
+    }
+
+    /// Counts the leaves from the slot `index` of a last-level node on, at most `most`, that differ from the first, `word`, in
+    /// nothing but the frame, which is the next one.
+    #[inline(always)]
+    unsafe fn like(&self, node: NodeAddr, index: usize, most: usize, word: F::Word) -> usize {
+        let level = Self::LEVELS - 1;
+        let most = most.min(Self::slots(level) - index);
+        let (mut count, mut next) = (1, word.advance(F::STEP, 1));
+        // SAFETY: this function's contract: the slots are in the node.
+        while count < most && unsafe { self.nodes.follow(node, Self::place(level, index + count)) } == next {
+            (count, next) = (count + 1, next.advance(F::STEP, 1));
+        }
+        if Self::counts_on(word, count) { count } else { 1 }
+    }
+
+    /// Tells whether the frames of `count` words, each of which is the one before and a [`STEP`](Format::STEP), follow each other:
+    /// not if the highest frame that an entry can have is one of the first ones.
+    #[inline(always)]
+    pub(super) fn counts_on(word: F::Word, count: usize) -> bool {
+        let frame = |word| F::frame(word, G::BASE).get();
+        frame(word).checked_add(count - 1) == Some(frame(word.advance(F::STEP, count - 1)))
     }
 }

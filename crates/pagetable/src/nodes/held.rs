@@ -205,7 +205,20 @@ impl Held {
 
     /// Counts what a table leaves behind that is dropped: `nodes` of its own, and what it owes. Every table's `drop` calls it
     /// with the nodes that it has; after [`destroy`](crate::destroy) these are none.
-    pub fn bury(&self, flag: &WriterFlag, nodes: usize) {
+    ///
+    /// # Safety
+    ///
+    /// The table with this flag is being dropped. The flush that it owes is forgotten here, and with it the places that wait for
+    /// that flush ([`Retired::quarantine`](crate::Retired::quarantine)): a live table would use them again too early.
+    ///
+    /// ```compile_fail,E0133
+    /// # use tlbkit_pagetable::Table;
+    /// # use tlbkit_pagetable::nodes::Held;
+    /// fn forget<'n>(held: &Held, table: &impl Table<'n>) {
+    ///     held.bury(table.writer_flag(), 0);
+    /// }
+    /// ```
+    pub unsafe fn bury(&self, flag: &WriterFlag, nodes: usize) {
         self.lose(nodes);
         if let Some(debt) = self.take_up(flag.number()) {
             self.lose(debt.nodes);

@@ -1,10 +1,10 @@
 //! Node storage: the only place that knows how an address in a word becomes memory.
 //!
-//! A table asks for nodes of the size that it needs, in words, and stores their [`NodeAddr`] in words, in whatever way its format says. A
-//! node is as small as the table likes (a two-entry guarded node is a few words), so storage hands out many to a
-//! page. Beside each node it keeps one 32-bit **record**, outside the node, because a node must not be overwritten
-//! while a walker may be in it. In a table, the record counts the node's live entries. When the node is retired, in stock or
-//! free, the record links it to the next such node.
+//! A table asks for nodes of the size that it needs, in words, and stores their [`NodeAddr`] in words, in whatever way its format
+//! says. A node is as small as the table likes (a two-entry guarded node is a few words), so storage hands out many to a page.
+//! Beside each node it keeps one 32-bit **record**, outside the node, because a node must not be overwritten while a walker may be
+//! in it. In a table, the record counts the node's live entries. When the node is retired, in stock or free, the record links it to
+//! the next such node.
 //!
 //! | storage | memory | for |
 //! |-|-|-|

@@ -290,9 +290,9 @@ const fn is_whole(node: NodeAddr) -> bool {
     node.get().is_multiple_of(FRAME)
 }
 
-// SAFETY: each frame is ours until it goes back, and its nodes are taken under the lock, each by one taker until it is put
-// back; they lie behind the records and not in each other, aligned to what divides their class. Each has a record of its own. A node
-// is cleared when it is taken; frames that end above `last` are passed over. Larger nodes are those of `Direct`.
+// SAFETY: each frame is ours until it goes back, and its nodes are taken under the lock, each by one taker until it is put back;
+// they lie behind the records and not in each other, aligned to what divides their class. Each has a record of its own. A node is
+// cleared when it is taken; frames that end above `last` are passed over. Larger nodes are those of `Direct`.
 unsafe impl<W: Word, S: FrameSource> Nodes for Pieces<W, S> {
     type Word = W;
     type Mode = Shared;

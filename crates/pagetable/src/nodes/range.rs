@@ -8,6 +8,7 @@ use super::NodeAddr;
 /// |-|-|-|
 /// | [`unsigned`](Self::unsigned) | the lowest `2^bits` | physical addresses, offsets into an arena |
 /// | [`signed`](Self::signed) | the lowest and the highest `2^(bits-1)` | pointers: a kernel's memory is in the upper half |
+/// | [`apart`](Self::apart) | the lowest `2^bits`, and those from an address on | words that mean something else in between |
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LinkRange {
     /// The highest address of the lower part.
@@ -37,6 +38,12 @@ impl LinkRange {
         Self { low, high: Some(!low) }
     }
 
+    /// Returns the range of links that hold addresses of `bits` bits, and all addresses from `high` on.
+    pub const fn apart(bits: u32, high: usize) -> Self {
+        let Self { low, .. } = Self::unsigned(bits);
+        Self { low, high: if high > low { Some(high) } else { None } }
+    }
+
     /// Returns the last address that a link can hold of a storage whose nodes begin at `lowest`, or `None` if a link
     /// cannot hold that one. Between the two, a link can hold every address.
     #[inline(always)]
@@ -62,6 +69,8 @@ mod tests {
         let top = usize::MAX;
         assert_eq!([0, 127, 128].map(|at| last(signed, at)), [Some(127), Some(127), None]);
         assert_eq!([top - 128, top - 127, top].map(|at| last(signed, at)), [None, Some(top), Some(top)]);
+        let apart = LinkRange::apart(8, 1024);
+        assert_eq!([255, 256, 1023, 1024].map(|at| last(apart, at)), [Some(255), None, None, Some(top)]);
         for all in [LinkRange::ALL, LinkRange::unsigned(64), LinkRange::signed(64)] {
             assert_eq!([0, top].map(|at| last(all, at)), [Some(top); 2]);
         }

@@ -69,7 +69,7 @@ unsafe impl<W: Word, M: Mode> Nodes for Watched<'_, W, M> {
     }
 }
 
-// SAFETY: as above, except that it never is `Sync`.
+// SAFETY: everything is the slab's, except that it never is `Sync`.
 unsafe impl<W: Word, M: Mode> Reclaim for Watched<'_, W, M> {
     forward!(free);
     forward!(reclaim);

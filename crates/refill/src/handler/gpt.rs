@@ -24,7 +24,7 @@
 //! Their tags equal no Context, so they cost the others nothing. The plain form passes their misses on. The form for
 //! them ([`larger`](Gpt::larger)) compares without the low bits, as many as the size says, and has the EntryLos moved
 //! already: if both are valid PageMask is all that is missing. If one is not, the other half of the pair may hold smaller
-//! pages, and the entry is a pair within the page: see [`sized`].
+//! pages, or be closed, and the entry is a pair within the page: see [`sized`]. A page that is closed itself is passed on.
 
 use tlbkit_pagetable::Geometry;
 
@@ -152,7 +152,7 @@ impl Gpt {
     /// Serves a leaf of larger pages: k0 is the tag that was looked for and k1 the leaf's, and the EntryLos are moved.
     const fn larger(b: &mut Build, other: Label) {
         let general = b.general;
-        let (own, within, done) = (b.asm.label(), b.asm.label(), b.asm.label());
+        let (own, within, odd, done) = (b.asm.label(), b.asm.label(), b.asm.label(), b.asm.label());
         b.asm.bind(other);
         b.asm.xor(K0, K0, K1);
         b.asm.srl(K0, K0, SIZE);
@@ -183,11 +183,18 @@ impl Gpt {
         b.asm.lw(K0, bits, K0);
         sized::whole(b, K0, done);
 
-        // An absent half has no bits but G, which is the other's.
+        // The other half is absent, or closed: then it has a frame of its own.
         b.asm.bind(within);
+        b.save_high(K1, sized::BITS);
+        b.asm.lw(K1, bits, K1);
+        b.asm.mfc0(K0, Cp0::BadVAddr);
+        b.asm.addiu(K1, K1, 1);
+        b.asm.srl(K0, K0, PAGE);
+        b.asm.and(K0, K0, K1);
+        b.asm.bne(K0, ZERO, odd);
+        b.asm.mfc0(K0, Cp0::EntryLo1);
         b.asm.mfc0(K0, Cp0::EntryLo0);
-        b.asm.mfc0(K1, Cp0::EntryLo1);
-        b.asm.or(K0, K0, K1);
+        b.asm.bind(odd);
         let leaf = b.save_high(K1, sized::GRAIN);
         b.asm.sw(K0, leaf, K1);
         b.asm.addiu(K1, K1, leaf);

@@ -18,6 +18,8 @@
 //! within the page: the flush is over before the words are stored, and a CPU may load what is there of them at any moment.
 //! Then no larger page has anything to do with the one beside it.
 //!
+//! A closed page, whose word has no V, is loaded like any other: the TLB gets a half that is not valid, and the access faults.
+//!
 //! The size is in the leaf: as many ignored PFN bits as the size asks for, of which the highest two are not both 0
 //! ([`EntryLo`](tlbkit_pagetable::format::EntryLo)).
 

@@ -2,7 +2,7 @@
 
 use tlbkit_addr::{Attr, FlushScope, PageSize, Pfn};
 use tlbkit_pagetable::format::{EntryLo, Format};
-use tlbkit_pagetable::nodes::NodeAddr;
+use tlbkit_pagetable::nodes::{LinkRange, NodeAddr};
 use tlbkit_pagetable::{Change, Error};
 
 /// The layout of [`Paper`](tlbkit_pagetable::format::Paper), to the byte, and the PTEs of [`EntryLo`]: "MIPS format", each
@@ -18,6 +18,8 @@ unsafe impl Format for PaperLo {
     const LINK_ALIGN: usize = EntryLo::LINK_ALIGN;
     const IMPLIED: Attr = EntryLo::IMPLIED;
     const OPTIONAL: Attr = EntryLo::OPTIONAL;
+    const CLOSES: bool = EntryLo::CLOSES;
+    const REACH: LinkRange = EntryLo::REACH;
     const ABSENT: u32 = EntryLo::ABSENT;
     const APPEARS: FlushScope = EntryLo::APPEARS;
     const BREAK: bool = EntryLo::BREAK;

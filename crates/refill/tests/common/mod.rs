@@ -233,8 +233,9 @@ pub(crate) fn run<'n, T: Private<'n>>(
             }
             Step::Protect { first, count, attr: rights } => {
                 let to = attr(rights);
-                let change =
-                    Change { set: to, clear: (Attr::WRITE | Attr::DIRTY | Attr::UNCACHED).difference(to) };
+                let access = Attr::READ | Attr::WRITE | Attr::EXEC;
+                let lost = if to.intersects(access) { Attr::WRITE } else { access };
+                let change = Change { set: to, clear: (lost | Attr::DIRTY | Attr::UNCACHED).difference(to) };
                 if let Some(pages) = k4(first, count) {
                     edited = Some(pages);
                     let _ = table.protect(pages, Holes::Skip, change);

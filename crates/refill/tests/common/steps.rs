@@ -130,11 +130,13 @@ pub(super) const fn size_of_index(index: usize) -> PageSize {
 /// Attributes that [`EntryLo`] can express. With two spaces nothing is global.
 pub(super) fn attr(index: usize) -> Attr {
     let all = Attr::READ | Attr::EXEC | Attr::USER;
-    all | match index {
-        0..=3 => Attr::WRITE | Attr::DIRTY,
-        4 => Attr::WRITE,
-        5 => Attr::UNCACHED | Attr::WRITE | Attr::DIRTY,
-        6 => Attr::DIRTY,
-        _ => Attr::empty(),
+    match index {
+        0..=2 => all | Attr::WRITE | Attr::DIRTY,
+        3 => all | Attr::WRITE,
+        4 => all | Attr::UNCACHED | Attr::WRITE | Attr::DIRTY,
+        5 => all | Attr::DIRTY,
+        6 => all,
+        // Closed, as written.
+        _ => Attr::USER | Attr::DIRTY,
     }
 }

@@ -1,4 +1,6 @@
-//! 2-phase: all CPUs of the space stop, the entry changes, all flush and go on. Always consistent, on any hardware.
+//! 2-phase: all CPUs of the space stop, the entry changes, all flush and go on. Always consistent. It does not suit a virtually
+//! tagged cache that needs the entry to write a line back, or status writes for which no flush waits
+//! ([`Algorithm::suits`](crate::Algorithm::suits)).
 //!
 //! ```text
 //! Requester()                                             Replier()
@@ -20,11 +22,11 @@
 //! load it, and write it back, in the midst of the update. A CPU that starts to run the address space in the meantime
 //! waits at its gate, for which `changing_PTE_flag` serves here.
 //!
-//! The wait for an acknowledgement is [`Line::WaitStopped`]: the requester asks [`Action::IsStopped`](crate::Action::IsStopped) of
-//! each replier, and [`System::run`](crate::System::run) does the waiting. By default
-//! ([`Rendezvous::Flag`](crate::Rendezvous::Flag)) repliers count down no acknowledgement: the requester waits until the stop
-//! flag of each replier is set, and after the last line [`System::run`](crate::System::run) waits until each has gone on,
-//! and so has flushed.
+//! The line that waits for the acknowledgements is [`Line::WaitStopped`]: the requester asks
+//! [`Action::IsStopped`](crate::Action::IsStopped) for each replier, and the loop of [`System::run`](crate::System::run) waits
+//! (`system/request.rs`, `wait`). By default ([`Rendezvous::Flag`](crate::Rendezvous::Flag)) the repliers count down no
+//! acknowledgements: the requester waits until the stop flag of each replier is set. After the last line
+//! [`System::run`](crate::System::run) waits until each replier has gone on, and so has flushed (`wait_until_flushed`).
 
 use super::Line::{self, *};
 

@@ -443,7 +443,8 @@ where
     }
 
     /// Raises the rights of a page whose operation is in flight, if it still may be: the operation then ends as
-    /// [`Outcome::Superseded`](crate::Outcome::Superseded), and leaves the entry alone. The caller writes the entry if this returns true.
+    /// [`Outcome::Superseded`](crate::Outcome::Superseded), and leaves the entry alone. The caller writes the entry if this returns
+    /// true.
     ///
     /// From before this call until the entry is written, the caller holds a lock without which no CPU starts an
     /// operation on that entry. The operation may end right after this call, exclusion and all: the next one would

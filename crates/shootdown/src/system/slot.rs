@@ -54,9 +54,9 @@ pub(super) enum Cargo<P, E, const W: usize> {
     Carried(Carried<P, W>),
 }
 
-/// An operation in flight. Its count says which CPU owns the cell: the repliers while it is not zero, and then the one
-/// that made it zero. (In 2-phase with [`Rendezvous::Flag`](crate::Rendezvous::Flag) the cell stays the requester's.) A replier of a synchronous operation touches `word` alone: the cache line that the requester
-/// looks at goes to the replier once, and comes back.
+/// An operation in flight. Its count says which CPU owns the cell: the repliers while it is not zero, and then the one that made it
+/// zero. (In 2-phase with [`Rendezvous::Flag`](crate::Rendezvous::Flag) the cell stays the requester's.) A replier of a synchronous
+/// operation touches `word` alone: the cache line that the requester looks at goes to the replier once, and comes back.
 #[derive(Debug)]
 #[repr(align(64))]
 pub(super) struct Slot<P, E, const W: usize> {

@@ -3,17 +3,19 @@
 //! From a miss to a promotion:
 //!
 //! 1. The kernel reports the miss: the TLB, the page, and the entry that was evicted.
-//! 2. The miss charges every superpage around the page that is larger than the page's mapping and in which the TLB that missed
-//!    already holds an entry ([`crate::prefetch_charge`]). One counter is written: that of the smallest such superpage. Those
-//!    around it contain it in their sums. Within 64 KB it is one of the counters of a [block](crate::block); above,
-//!    blocks owe charges to a [tree](crate::deferred), which are paid before a threshold can be passed unseen.
-//! 3. The refilled entry joins the resident set of that TLB, and the evicted one leaves it.
-//! 4. If a count has reached the threshold, 0.125 R where R is the cost of the copy in misses, the policy asks for the
-//!    smallest superpage whose count has.
-//! 5. [`Policy::promoted`] zeroes the counts of the superpage and its parts, and lowers those of all larger ones around it by the
-//!    threshold. [`Policy::refused`] makes the size and larger ones wait ([`Refusal::NoMemory`]), twice as long each time, or zeroes the
-//!    charges of that range ([`Refusal::NotHere`]).
-//! 6. [`Policy::demote`], [`Policy::unmapped`], [`Policy::evicted`] and [`Policy::flushed`] keep the resident sets and the mappings true.
+//! 2. The miss charges every superpage around the page that is larger than the page's mapping and of which the TLB that missed
+//!    already holds an entry, the evicted one included ([`crate::prefetch_charge`]). The miss writes one counter: that of the
+//!    smallest such superpage. The counts of larger superpages are sums that contain this counter. Up to 64 KB the counter is
+//!    part of a [block](crate::block); for larger superpages the blocks owe charges to a [tree](crate::deferred), and pay them
+//!    before any count can reach its threshold unnoticed.
+//! 3. The refilled entry joins the resident set of that TLB, and the evicted entry leaves it.
+//! 4. The threshold of a superpage is 0.125 R, where R is the cost of copying it, in misses. If the charge made a count reach its
+//!    threshold, the policy asks for the smallest such superpage.
+//! 5. [`Policy::promoted`] sets the counts of the superpage and its parts to zero, and lowers those of all larger superpages around
+//!    it by the threshold. After [`Refusal::NoMemory`] the policy asks for no superpage of that size or larger during a wait, which
+//!    doubles with each refusal. After [`Refusal::NotHere`] the count of that one superpage starts at zero again.
+//! 6. [`Policy::demote`], [`Policy::unmapped`], [`Policy::evicted`] and [`Policy::flushed`] update the resident sets and the
+//!    mappings.
 
 use tlbkit_addr::{Pages, Vpn};
 
@@ -25,17 +27,17 @@ use crate::ledger::{Charged, Distant, Fast, Ledger};
 use crate::page_sizes::MAX_LEVELS;
 use crate::{CostError, PolicyMemory, SegmentMemory, Setup};
 
-/// Promotes a superpage when its prefetch charges reach their threshold, and then lowers those of the larger ones
+/// Promotes a superpage when its prefetch charges reach their threshold, and then lowers the charges of the larger superpages
 /// around it by the threshold.
 ///
-/// A miss costs about a hundred instructions (`cargo xtask bookkeeping`), and one in which a count comes near its threshold
-/// a pass over what is deferred below it.
+/// A miss costs about a hundred instructions (`cargo xtask bookkeeping`). If a count comes near its threshold, the miss also costs
+/// a pass over the charges that are deferred below that superpage.
 #[derive(Debug)]
 pub struct ApproxOnline<'m> {
     pub(super) ledger: Ledger<'m>,
     gate: Gate,
     back_off: BackOff,
-    /// What was asked for last.
+    /// The last action that was asked for.
     asked: Option<Action>,
     told: bool,
     /// Every miss is charged, none is counted for a refusal, and the ledger is plain.
@@ -43,7 +45,7 @@ pub struct ApproxOnline<'m> {
 }
 
 impl<'m> ApproxOnline<'m> {
-    /// Returns what one segment takes.
+    /// Returns the memory that one segment takes.
     ///
     /// # Errors
     ///
@@ -62,8 +64,8 @@ impl<'m> ApproxOnline<'m> {
         Self::with(setup, None, memory)
     }
 
-    /// The same for a policy around this one, which reserves memory at first touches and has prices for superpages of
-    /// which a part was never touched.
+    /// As [`new`](Self::new), for a policy that wraps this one, reserves memory at first touches, and has prices for superpages
+    /// with untouched parts.
     pub(super) fn with(
         setup: &Setup,
         prices: Option<[u32; MAX_LEVELS]>,
@@ -82,30 +84,30 @@ impl<'m> ApproxOnline<'m> {
         })
     }
 
-    /// Returns Appendix A's `tlbcount` of a superpage or base page: -1 inside a larger mapping, else how many of its
-    /// components have something in the TLB (1 if it is there itself). `None` if no TLB entry can have this size.
+    /// Returns Appendix A's `tlbcount` of a superpage or base page: -1 inside a larger mapping; 1 if its own entry is in the TLB;
+    /// otherwise the number of its components with an entry in the TLB. `None` if no TLB entry can have this size.
     pub fn tlbcount(&mut self, tlb: Tlb, superpage: Superpage) -> Option<i32> {
         self.ledger.tlbcount(tlb, superpage)
     }
 
     /// Returns the prefetch charges of a superpage, which stop at the threshold. `None` if no TLB entry can have
-    /// this size. Costs a pass over what is deferred below it.
+    /// this size. Costs a pass over the charges that are deferred below it.
     pub fn prefetch(&mut self, superpage: Superpage) -> Option<u32> {
         self.ledger.charged(superpage)
     }
 
-    /// Returns the segments in use and those there is memory for.
+    /// Returns the number of segments in use, and the number for which there is memory.
     pub fn segments(&self) -> (usize, usize) {
         self.ledger.segments()
     }
 }
 
 impl ApproxOnline<'_> {
-    /// What [`Policy::on_miss`] does, for this policy and one around it. `RESERVES` says that memory is reserved at first
+    /// Implements [`Policy::on_miss`], for this policy and one that wraps it. `RESERVES` says that memory is reserved at first
     /// touches, `PLAIN` that `self.plain` is true.
     ///
-    /// This and what it ends in return a reference, which fits a register: so the calls are jumps, and no register has to
-    /// be saved for what comes after.
+    /// This function and those that it calls last return a reference, which fits a register: so the calls are jumps, and no
+    /// register has to be saved for them.
     #[inline(never)]
     pub(super) fn take<const RESERVES: bool, const PLAIN: bool>(&mut self, miss: &Miss) -> Option<&Action> {
         if PLAIN && !self.plain {
@@ -121,7 +123,7 @@ impl ApproxOnline<'_> {
         }
     }
 
-    /// The same on other machines than the paper's, when not every miss is charged, and after a refusal.
+    /// As [`take`](Self::take), on other machines than the paper's, when not every miss is charged, and after a refusal.
     #[inline(never)]
     fn take_otherwise<const RESERVES: bool>(&mut self, miss: &Miss) -> Option<&Action> {
         self.back_off.miss();
@@ -245,12 +247,12 @@ impl ApproxOnline<'_> {
         ledger.is_plain() && gate.is_open()
     }
 
-    /// Returns what was asked for last, if it is this range and has not been answered. Now it is.
+    /// Returns the last request and marks it as answered, if it is for this range and has not been answered.
     pub(super) fn answered(&mut self, by: Superpage) -> Option<Action> {
         self.asked.take_if(|asked| matches!(asked, Action::Promote { range, .. } if *range == by))
     }
 
-    /// Asks for the superpage of `level` around a page. One that is full costs nothing, and need not wait.
+    /// Asks for the superpage of `level` around a page. A full reservation needs no copy, and need not wait after a refusal.
     #[cold]
     fn ask(&mut self, page: Vpn, level: usize, full: bool) -> Option<&Action> {
         if !full && !self.back_off.allows(level) {

@@ -7,7 +7,7 @@ use tlbkit_shootdown::Hardware;
 
 use crate::{Machine, MultiLevel};
 
-/// Armv8-A with a 4 KiB granule and 48 bits of address, by way of `TTBR0_EL1`.
+/// Armv8-A with a 4 KiB granule and 48-bit addresses, in the half of `TTBR0_EL1`.
 #[derive(Debug)]
 pub struct AArch64;
 
@@ -26,7 +26,7 @@ unsafe impl Machine for AArch64 {
     }
 }
 
-/// [`AArch64`] with contiguous runs: pages of 64 KiB, 32 MiB and 16 GiB beside the others.
+/// [`AArch64`] with contiguous runs: pages of 64 KiB, 32 MiB and 16 GiB in addition to the others.
 #[derive(Debug)]
 pub struct AArch64Runs;
 

@@ -9,19 +9,20 @@ use tlbkit_shootdown::Hardware;
 
 use crate::{Guarded, Machine, MultiLevel, TableKind};
 
-/// Returns the root value: what it leads to begins a frame.
+/// Returns the root value. The root begins a frame, so the low 12 bits of its address are free for the ASID.
 const fn root(node: PhysAddr, asid: Asid) -> usize {
     node.get() | asid.get() as usize
 }
 
-/// MIPS32 with one CPU, or with caches that nothing keeps coherent: a table of two levels in kseg0, which a refill handler
-/// walks. Each leaf entry is a word for `EntryLo` as it is.
+/// MIPS32 with one CPU, or with caches that are not coherent: a table of two levels in kseg0, which a refill handler walks. Each
+/// leaf entry is the word that the handler writes to `EntryLo`.
 ///
-/// `Mips32<Guarded>` has a [guarded table](Guarded) instead: [`crate::arch`] says what that costs.
+/// `Mips32<Guarded>` has a [guarded table](Guarded) instead: [`crate::arch`] compares the two.
 ///
-/// The root value is the physical address of the root node with the ASID in its low 8 bits. [`Kernel::load`] writes the
-/// ASID to `EntryHi` and the node's address in kseg0, the root value without its low 12 bits plus 2 GiB, to where the handler
-/// looks for it. If the table is guarded, its root word is there and not a node: the handler is one of `Root::Cell`. The frames of [`Kernel::take_frame`] are below 512 MiB, where kseg0 shows them.
+/// The root value is the physical address of the root node with the ASID in its low 8 bits. [`Kernel::load`] writes the ASID to
+/// `EntryHi`, and the node's address in kseg0 to the place from which the handler loads the root: that address is the root value
+/// without its low 12 bits, plus 2 GiB. A guarded table has its root word at that address and not a node, so its handler is made
+/// with `Root::Cell`. The frames of [`Kernel::take_frame`] must be below 512 MiB, which kseg0 maps.
 ///
 /// Hardware sets no status bit: the first store to a writable page raises TLB Modified, and
 /// [`AddressSpace::fault`](crate::AddressSpace::fault) sets [`Attr::DIRTY`](crate::Attr::DIRTY). There is no
@@ -49,9 +50,10 @@ unsafe impl<T: TableKind<Va32, format::EntryLoCow>> Machine for Mips32<T> {
 
 /// [`Mips32`] with several CPUs whose caches hardware keeps coherent: 1004K, interAptiv, P5600.
 ///
-/// A page of more than 4 KiB is stored word by word while other CPUs miss. So the refill handler must not load it by one TLB entry
-/// together with the page beside it, and no word of it as a page of 4 KiB: `tlbkit_refill::handler::Form` has a flag `shared` for that.
-/// There is no such handler for guarded tables, and so `Mips32Coherent<Guarded>` has pages of 4 KiB alone.
+/// The words of a page of more than 4 KiB are stored one after the other while other CPUs miss. So a refill handler must not load
+/// such a page in one TLB entry with the page beside it, nor one of its words as a page of 4 KiB: the flag `shared` of
+/// `tlbkit_refill::handler::Form` makes such a handler. There is none for guarded tables, so `Mips32Coherent<Guarded>` has only
+/// pages of 4 KiB.
 #[derive(Debug)]
 pub struct Mips32Coherent<T = MultiLevel>(PhantomData<T>);
 
@@ -69,7 +71,7 @@ unsafe impl Machine for Mips32Coherent {
     }
 }
 
-/// The space of [`Va32`] with pages of 4 KiB alone.
+/// The address space of [`Va32`] with pages of 4 KiB only.
 #[derive(Debug)]
 pub struct Small32;
 

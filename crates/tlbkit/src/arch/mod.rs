@@ -12,26 +12,25 @@
 //!
 //! # MIPS32: which table
 //!
-//! Where software loads the TLB a kernel chooses the page table: [`MultiLevel`](crate::MultiLevel) or
-//! [`Guarded`](crate::Guarded), the parameter of the machine. All else that the kernel writes is the same, but for what the handler
-//! is assembled from.
+//! Where software loads the TLB, a kernel chooses the page table by the machine's parameter: [`MultiLevel`](crate::MultiLevel) or
+//! [`Guarded`](crate::Guarded). The rest of the kernel's code is the same, except for the specification of the refill handler.
 //!
 //! | | `MultiLevel` | `Guarded` |
 //! |-|-|-|
 //! | an address space with one page takes | three frames: control block, root, node | one frame, and 16 bytes |
-//! | a hundred pages that are far apart take | up to 102 frames | 1600 bytes, and at most 99 nodes of 68 bytes |
+//! | a hundred pages far apart take | up to 102 frames | 1600 bytes, and at most 99 nodes of 68 bytes |
 //! | a refill of a 4 KiB page (`Form::SIZED`) | 17 instructions | 16, and 5 for each node on the way |
 //! | map, unmap, protect or replace one page | one walk and one store, no batch | several walks, and a batch |
-//! | a change that replaces a node, a map among them | no | one shootdown, if other CPUs run the address space |
+//! | a change that replaces a node, as a map may | no shootdown | one shootdown, if other CPUs run the address space |
 //! | [`fork`](crate::AddressSpace::fork) | a visit of the nodes | a walk and a map for each leaf, and a protect |
 //! | [`Cursor::next_mapped`](crate::Cursor::next_mapped) | a load a slot | a visit of all leaves up to the last page |
 //! | larger pages | on every CPU | [`Mips32`] has them, for one CPU; in [`Mips32Coherent`] [`Error::WrongSize`](crate::Error::WrongSize) |
 //! | [marks](crate::Mark) | yes | yes |
 //! | [`lending`](crate::AddressSpace::lending), [`sharing`](crate::AddressSpace::sharing), global pages | yes | no such functions: kseg0 needs no table |
-//! | [`Kernel::stored`](crate::Kernel::stored) hears of every store | yes | but for those of the root word |
+//! | [`Kernel::stored`](crate::Kernel::stored) is called for every store | yes | except stores of the root word |
 //!
-//! `cargo test -p tlbkit --test mips32` counts the frames and the instructions. Hashed and clustered tables are not among the choices:
-//! a fixed array of buckets is more than a frame, and their visits go in no order, which [`for_each`](crate::AddressSpace::for_each),
+//! `cargo test -p tlbkit --test mips32` counts the frames and the instructions. Hashed and clustered tables are not available here:
+//! an array of buckets is larger than a frame, and their visits have no order, which [`for_each`](crate::AddressSpace::for_each),
 //! the end of an address space and an unmap of many frames need.
 
 #[cfg(target_pointer_width = "64")]

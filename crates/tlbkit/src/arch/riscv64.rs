@@ -12,8 +12,8 @@ const fn satp(mode: usize, node: PhysAddr, asid: Asid) -> usize {
     mode << 60 | (asid.get() as usize) << 44 | node.get() >> 12
 }
 
-/// RISC-V with Sv39, with hardware that sets A and D (Svadu) or without (Svade): where it does not, a page fault sets
-/// them ([`AddressSpace::fault`](crate::AddressSpace::fault)).
+/// RISC-V with Sv39. If hardware does not set A and D (Svade instead of Svadu), the access faults and
+/// [`AddressSpace::fault`](crate::AddressSpace::fault) sets them.
 #[derive(Debug)]
 pub struct Sv39;
 
@@ -32,7 +32,7 @@ unsafe impl Machine for Sv39 {
     }
 }
 
-/// RISC-V with Sv39, and Svnapot on every hart: pages of 64 KiB beside those of [`Sv39`], which all else is as.
+/// RISC-V with Sv39, and Svnapot on every hart: pages of 64 KiB in addition to those of [`Sv39`]; otherwise as [`Sv39`].
 #[derive(Debug)]
 pub struct Sv39Svnapot;
 
@@ -51,7 +51,7 @@ unsafe impl Machine for Sv39Svnapot {
     }
 }
 
-/// RISC-V with Sv48; all else as [`Sv39`].
+/// RISC-V with Sv48; otherwise as [`Sv39`].
 #[derive(Debug)]
 pub struct Sv48;
 
@@ -69,7 +69,7 @@ unsafe impl Machine for Sv48 {
     }
 }
 
-/// RISC-V with Sv57; all else as [`Sv39`].
+/// RISC-V with Sv57; otherwise as [`Sv39`].
 #[derive(Debug)]
 pub struct Sv57;
 

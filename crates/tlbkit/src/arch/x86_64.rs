@@ -26,7 +26,7 @@ unsafe impl Machine for X86_64 {
     }
 }
 
-/// x86-64 with five-level paging: CR4.LA57 is on. All else as [`X86_64`].
+/// x86-64 with five-level paging: CR4.LA57 is on; otherwise as [`X86_64`].
 #[derive(Debug)]
 pub struct X86_64La57;
 

@@ -79,7 +79,9 @@ fn has_dirty<A: Machine>() -> bool {
 
 /// What a page has of attributes that it is given: what can be written or executed can be read.
 pub fn effective<A: Machine>(attr: Attr) -> Attr {
-    let mut attr = attr.union(A::Format::IMPLIED);
+    let closed = A::Format::CLOSES && !attr.intersects(ACCESS);
+    let implied = if closed { A::Format::IMPLIED - ACCESS } else { A::Format::IMPLIED };
+    let mut attr = attr.union(implied);
     attr.set(Attr::READ, attr.intersects(ACCESS));
     attr
 }

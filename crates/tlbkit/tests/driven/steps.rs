@@ -2,7 +2,7 @@
 
 use std::ops::ControlFlow;
 
-use tlbkit::pagetable::format::Format;
+use tlbkit::pagetable::format::check_change;
 use tlbkit::{
     Access, AddressSpace, Attr, Change, Edit, Entry, Error, Fault, Mark, PageSize, Pages, Pfn, VirtAddr, Vpn,
 };
@@ -59,8 +59,7 @@ fn some_change<A: Arch>(byte: u8) -> Change {
         Change { clear: ACCESS, set: RWU },
     ];
     let change = all[usize::from(byte) % all.len()];
-    let refused = change.clear.difference(change.set).intersects(A::Format::IMPLIED);
-    if refused { Change::clear(Attr::WRITE) } else { change }
+    if check_change::<A::Format>(change).is_err() { Change::clear(Attr::WRITE) } else { change }
 }
 
 /// What a step is about: a page, a range that begins there, and a byte more.

@@ -86,6 +86,8 @@ pub struct Host {
     pub log: OnceLock<&'static Log>,
     /// What happens while a CPU waits for another one.
     pub meanwhile: OnceLock<Box<dyn Fn() + Send + Sync>>,
+    /// What happens when frames are released.
+    pub on_release: OnceLock<Box<dyn Fn() + Send + Sync>>,
 }
 
 /// What an access meets.
@@ -128,6 +130,7 @@ impl Host {
             payloads: Mutex::default(),
             log: OnceLock::new(),
             meanwhile: OnceLock::new(),
+            on_release: OnceLock::new(),
         }
     }
 
@@ -313,6 +316,9 @@ unsafe impl Kernel for Host {
     }
 
     fn release(&self, run: Run) {
+        if let Some(on_release) = self.on_release.get() {
+            on_release();
+        }
         let first = run.first.get() - RAM / 4096;
         self.dirty.fetch_add(usize::from(run.dirty), Ordering::Relaxed);
         for (frame, used) in self.uses()[first..first + run.len].iter_mut().enumerate() {

@@ -34,7 +34,7 @@ pub(super) fn masked<R>(f: impl FnOnce(&Masked) -> R) -> R {
 
 /// Turns interrupts off.
 pub(super) fn disable() {
-    // SAFETY: as above.
+    // SAFETY: changes a bit of Status that only this module and `idle` change. Memory accesses stay on their side.
     unsafe {
         asm!(".set push", ".set mips32r2", "di", "ehb", ".set pop", options(nostack));
     };
@@ -42,7 +42,7 @@ pub(super) fn disable() {
 
 /// Turns interrupts on.
 pub(super) fn enable() {
-    // SAFETY: as above.
+    // SAFETY: changes a bit of Status that only this module and `idle` change. Memory accesses stay on their side.
     unsafe {
         asm!(".set push", ".set mips32r2", "ei", "ehb", ".set pop", options(nostack));
     };

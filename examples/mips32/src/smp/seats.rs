@@ -26,7 +26,7 @@ impl<T> Seats<T> {
 
     /// Calls `f` with this CPU's value, if there is one. `f` must not call this again.
     pub(super) fn with<R>(&'static self, _masked: &Masked, f: impl FnOnce(&mut T) -> R) -> Option<R> {
-        // SAFETY: as above. Where `f` sleeps, an interrupt is not served, so it does not get here.
+        // SAFETY: this CPU's value, with interrupts off. Where `f` sleeps, no interrupt is served, so no handler gets here.
         unsafe { (*self.0[cp0::cpu()].get()).as_mut() }.map(f)
     }
 }

@@ -101,7 +101,7 @@ impl<S: Structure> Machine<S> {
         frame: Pfn,
         attr: Attr,
     ) -> Result<(), Error> {
-        // SAFETY: the space is borrowed alone, so this is the only writer; the batch is the table's. So for the others.
+        // SAFETY: the space is borrowed alone, so this is the only writer; the batch is the table's.
         self.edit(space, |table, batch| unsafe { table.map(batch, pages, frame, PageSize::K4, attr) })
     }
 
@@ -114,7 +114,7 @@ impl<S: Structure> Machine<S> {
         let at = page.address(PageSize::K4);
         let leaf = space.lookup(at).ok_or(Error::NotMapped { at })?;
         let page = Pages::one(page);
-        // SAFETY: as above.
+        // SAFETY: the space is borrowed alone, so this is the only writer; the batch is the table's.
         self.edit(space, |table, batch| unsafe { table.unmap(batch, page, Holes::Refuse, None) })?;
         Ok(leaf.frame)
     }
@@ -131,7 +131,7 @@ impl<S: Structure> Machine<S> {
         holes: Holes,
         change: Change,
     ) -> Result<usize, Error> {
-        // SAFETY: as above.
+        // SAFETY: the space is borrowed alone, so this is the only writer; the batch is the table's.
         self.edit(space, |table, batch| unsafe { table.protect(batch, pages, holes, change) })
     }
 

@@ -46,18 +46,18 @@ unsafe impl<W: Word> Nodes for Meter<'_, W> {
     }
 
     unsafe fn at(&self, node: NodeAddr) -> *const W::Cell {
-        // SAFETY: this function's contract; likewise below.
+        // SAFETY: this function's contract.
         unsafe { self.slab.at(node) }
     }
 
     unsafe fn record(&self, node: NodeAddr, words: usize) -> *const Record {
-        // SAFETY: as above.
+        // SAFETY: this function's contract.
         unsafe { self.slab.record(node, words) }
     }
 
     unsafe fn follow(&self, node: NodeAddr, index: usize) -> W {
         self.loads.set(self.loads.get() + 1);
-        // SAFETY: as above.
+        // SAFETY: this function's contract.
         unsafe { self.slab.follow(node, index) }
     }
 }
@@ -65,12 +65,12 @@ unsafe impl<W: Word> Nodes for Meter<'_, W> {
 // SAFETY: the slab does it all.
 unsafe impl<W: Word> Reclaim for Meter<'_, W> {
     unsafe fn free(&self, node: NodeAddr, clean: bool) {
-        // SAFETY: this function's contract; likewise below.
+        // SAFETY: this function's contract.
         unsafe { self.slab.free(node, clean) }
     }
 
     unsafe fn link(&self, node: NodeAddr) -> *const Record {
-        // SAFETY: as above.
+        // SAFETY: this function's contract.
         unsafe { self.slab.link(node) }
     }
 

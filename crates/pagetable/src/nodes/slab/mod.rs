@@ -449,8 +449,9 @@ impl<'m, W: Word, M: Mode, A: Window> Slab<'m, W, M, A> {
     }
 }
 
-// SAFETY: a node is taken under the lock off a list of free ones, in a run that ends at `last` or below, and `at` and
-// `record` compute its place in memory that is the slab's own. Spans and runs are aligned to a chunk and cut at multiples of the node's size.
+// SAFETY: a node is taken under the lock off a list of free ones, in a run that ends at `last` or below, and `at` and `record`
+// compute its place in memory that is the slab's own. Spans and runs are aligned to a chunk and cut at multiples of the node's
+// size.
 unsafe impl<W: Word, M: Mode, A: Window> Nodes for Slab<'_, W, M, A> {
     type Word = W;
     type Mode = M;

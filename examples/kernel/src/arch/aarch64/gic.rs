@@ -37,7 +37,8 @@ fn read(at: usize) -> u32 {
 }
 
 fn write(at: usize, value: u32) {
-    // SAFETY: as above; what interrupts is the kernel's to say, and it takes none but from EL0.
+    // SAFETY: it is a register of the interrupt controller, which touches no memory. The kernel chooses what interrupts, and takes
+    // interrupts from EL0 alone.
     unsafe { super::register(at).write_volatile(value) };
 }
 

@@ -1,7 +1,7 @@
 //! MIPS32, on QEMU's board Malta with up to four coherent cores of a P5600.
 //!
-//! The kernel and all memory are in kseg0, which is not translated; a program is in kuseg, whose pages the TLB has from the
-//! refill handler, which looks into a software TLB cache first. What touches the hardware is that of `examples/mips32`, file by file.
+//! The kernel and all memory are in kseg0, which is not translated; a program is in kuseg, whose pages the TLB has from the refill
+//! handler, which looks into a software TLB cache first. What touches the hardware is that of `examples/mips32`, file by file.
 
 use core::fmt;
 

@@ -139,8 +139,8 @@ pub(crate) fn conflicts() -> usize {
 /// Whether no other CPU walks a table that this one changes.
 pub(crate) const ALONE: bool = CPUS == 1;
 
-/// The sizes that pages grow to. Alone, those of TLB entries, which map pairs: of pages of 4, 16 and 64 KiB. Beside other CPUs a pair
-/// of 4 KiB, and single pages of 64 and 256 KiB: of these an entry maps half. In guarded tables pages do not grow.
+/// The sizes that pages grow to. Alone, those of TLB entries, which map pairs: of pages of 4, 16 and 64 KiB. Beside other CPUs a
+/// pair of 4 KiB, and single pages of 64 and 256 KiB: of these an entry maps half. In guarded tables pages do not grow.
 pub(crate) const SIZES: &[PageSize] = if IS_GUARDED {
     &[]
 } else if ALONE {

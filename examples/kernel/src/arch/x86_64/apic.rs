@@ -2,7 +2,7 @@
 
 use core::arch::asm;
 
-use super::{KERNEL, out, trap};
+use super::{KERNEL, out, vectors};
 
 /// Where it is mapped.
 pub(super) const AT: usize = KERNEL + 0xfee0_0000;
@@ -49,11 +49,11 @@ fn read(register: usize) -> u32 {
 /// Switches this CPU's on. The two controllers of old, and what they are wired to, stay silent.
 pub(super) fn prepare() {
     [0x21, 0xa1].into_iter().for_each(|port| out(port, 0xff));
-    write(SPURIOUS, 1 << 8 | u32::from(trap::SPURIOUS));
+    write(SPURIOUS, 1 << 8 | u32::from(vectors::SPURIOUS));
     write(LINT0, MASKED);
     // Not divided, once.
     write(DIVIDE, 0b1011);
-    write(TIMER, trap::TIMER.into());
+    write(TIMER, vectors::TIMER.into());
 }
 
 /// Tells that an interrupt has been taken.
@@ -61,22 +61,20 @@ pub(super) fn end() {
     write(END, 0);
 }
 
-/// Lets the timer interrupt after so many microseconds, and takes its interrupt back.
-pub(crate) fn set_timer(microseconds: u32) {
-    write(COUNT, 0);
-    trap::take_timer();
+/// Lets the timer interrupt after so many microseconds; at 0 it is off.
+pub(super) fn set_timer(microseconds: u32) {
     write(COUNT, microseconds * TICKS);
 }
 
 /// Waits until something holds, so many microseconds at most, while the timer does not interrupt.
 fn wait(microseconds: u32, holds: impl Fn() -> bool) {
     write(TIMER, MASKED);
-    write(COUNT, microseconds * TICKS);
+    set_timer(microseconds);
     while read(COUNT_LEFT) > 0 && !holds() {
         core::hint::spin_loop();
     }
-    write(COUNT, 0);
-    write(TIMER, trap::TIMER.into());
+    set_timer(0);
+    write(TIMER, vectors::TIMER.into());
 }
 
 fn send(cpu: usize, what: u32) {
@@ -89,7 +87,7 @@ fn send(cpu: usize, what: u32) {
 
 /// Interrupts a CPU.
 pub(super) fn interrupt(cpu: usize) {
-    send(cpu, trap::CALLED.into());
+    send(cpu, vectors::CALLED.into());
 }
 
 /// Resets a CPU and lets it run at a page below 1 MiB, and waits until it has started, if there is such a CPU: 12.4.4.1 of the

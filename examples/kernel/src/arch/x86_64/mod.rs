@@ -17,12 +17,12 @@ mod apic;
 mod boot;
 mod tables;
 mod trap;
+mod vectors;
 
-pub(crate) use apic::set_timer;
 pub(crate) use boot::start_others;
 pub(crate) use tables::cpu;
 pub(crate) use tlbkit::arch::X86_64 as Machine;
-pub(crate) use trap::{CONVENTION, More, run, take_interrupt};
+pub(crate) use trap::{CONVENTION, More, run, set_timer, take_interrupt};
 
 /// The machine's name.
 pub(crate) const NAME: &str = "x86_64";

@@ -5,7 +5,7 @@
 use core::arch::asm;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-use super::trap;
+use super::vectors;
 
 /// As many CPUs as there are stacks.
 const CPUS: usize = 8;
@@ -54,9 +54,9 @@ pub(crate) fn cpu() -> usize {
 
 /// Fills the table of vectors.
 pub(super) fn prepare() {
-    for (index, vector) in trap::vectors() {
+    for (index, vector) in vectors::all() {
         let at = vector as u64;
-        let ring = if index == usize::from(trap::CALL) { 3 } else { 0 };
+        let ring = if index == usize::from(vectors::CALL) { 3 } else { 0 };
         let stack = u64::from(ALONE.contains(&index));
         // An interrupt gate: interrupts are masked behind it.
         let low = at & 0xffff

@@ -8,21 +8,11 @@ use core::sync::atomic::{AtomicU8, Ordering};
 
 use tlbkit::{Access, VirtAddr};
 
+use super::vectors::{CALL, CALLED, ENTRY, SPURIOUS, TIMER, first_vector};
 use super::{apic, tables};
 use crate::arch::CPUS;
 use crate::trap::{Convention, Frame, Trap};
 use crate::witness;
-
-/// Vectors: the timer's, that of other CPUs, a thread's call, and what the local APIC sends when it has nothing to send.
-pub(super) const TIMER: u8 = 0x40;
-pub(super) const CALLED: u8 = 0x41;
-pub(super) const CALL: u8 = 0x80;
-pub(super) const SPURIOUS: u8 = 0xff;
-/// Those that the processor raises itself come before them.
-const EXCEPTIONS: usize = 32;
-const OTHERS: [u8; 4] = [TIMER, CALLED, CALL, SPURIOUS];
-/// The bytes of each vector's code.
-const ENTRY: usize = 16;
 
 /// What a frame has behind the registers (rax, rdi, rsi, rdx, rcx, r8 to r11, rbx, rbp, r12 to r15, rsp), the address where
 /// the thread goes on (256) and the kernel's stack (264). From the vector on it is what a trap pushes, the last first; the end
@@ -179,20 +169,12 @@ global_asm!(
 
 unsafe extern "C" {
     fn enter(frame: *mut Frame);
-    fn first_vector();
 }
 
 /// Returns a bit for each vector that has a stack of its own.
 const fn alone() -> u32 {
     let [one, two, three] = tables::ALONE;
     1 << one | 1 << two | 1 << three
-}
-
-/// Returns every vector that there is, and where its code is.
-pub(super) fn vectors() -> impl Iterator<Item = (usize, usize)> {
-    let numbers = (0..EXCEPTIONS).chain(OTHERS.map(usize::from));
-    let first = first_vector as *const () as usize;
-    numbers.zip((first..).step_by(ENTRY))
 }
 
 /// What is pending on each CPU: bits of the two interrupts.
@@ -244,10 +226,12 @@ pub(crate) fn take_interrupt() {
     witness::taken();
 }
 
-/// Takes the interrupt of the timer back, which is off.
-pub(super) fn take_timer() {
+/// Lets the timer interrupt after so many microseconds, and takes its interrupt back.
+pub(crate) fn set_timer(microseconds: u32) {
+    apic::set_timer(0);
     look();
     pending().fetch_and(!OF_TIMER, Ordering::Relaxed);
+    apic::set_timer(microseconds);
 }
 
 /// Lets a thread run in user mode until it traps.

@@ -161,7 +161,7 @@ impl LocalCpu<Ended> for Cpu {
     }
 
     fn pause(&mut self) {
-        // SAFETY: as above.
+        // SAFETY: the engine is entered with interrupts off.
         idle::sleep(&unsafe { Masked::assume() });
     }
 

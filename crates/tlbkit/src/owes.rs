@@ -1,0 +1,36 @@
+//! Holders of an obligation: the flush that changes of a table need, and the nodes to free after it.
+
+use tlbkit_pagetable::{Retired, Table, Writer};
+
+/// The holder of an obligation: a writer, or a cursor that has borrowed one.
+pub trait Owes {
+    /// Returns a reference to the obligation, if a change has made one.
+    fn pending(&self) -> Option<&Retired<'static>>;
+
+    /// Frees the nodes of the obligation, which stays where it is.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Retired::reclaim`].
+    unsafe fn complete(&mut self);
+
+    /// Takes the obligation: later changes go into another one.
+    fn take(&mut self) -> Retired<'static>;
+}
+
+impl<T: Table<'static>> Owes for Writer<'_, 'static, T> {
+    #[inline(always)]
+    fn pending(&self) -> Option<&Retired<'static>> {
+        self.pending()
+    }
+
+    #[inline(always)]
+    unsafe fn complete(&mut self) {
+        // SAFETY: the contract of `Owes::complete` is that of `Retired::reclaim`, as is that of `Writer::complete`.
+        unsafe { self.complete() };
+    }
+
+    fn take(&mut self) -> Retired<'static> {
+        self.take()
+    }
+}

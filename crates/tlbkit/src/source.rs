@@ -1,0 +1,48 @@
+//! The frames of a kernel, as a frame source for node storage.
+
+use tlbkit_addr::PhysAddr;
+use tlbkit_pagetable::nodes::{FrameSource, Record, Store};
+
+use crate::Kernel;
+
+/// A kernel, as a frame source for node storage.
+#[derive(Debug)]
+pub struct Source<K>(pub(crate) K);
+
+// SAFETY: the promises of `Kernel` on frames and records.
+unsafe impl<K: Kernel> FrameSource for Source<K> {
+    #[inline]
+    fn take(&self) -> Option<PhysAddr> {
+        self.0.take_frame()
+    }
+
+    #[inline]
+    fn give(&self, frame: PhysAddr) {
+        self.0.give_frame(frame);
+    }
+
+    #[inline]
+    fn take_zeroed(&self) -> Option<PhysAddr> {
+        self.0.take_zeroed_frame()
+    }
+
+    #[inline]
+    fn give_zeroed(&self, frame: PhysAddr) {
+        self.0.give_zeroed_frame(frame);
+    }
+
+    #[inline(always)]
+    fn stored(&self, store: Store) {
+        self.0.stored(store);
+    }
+
+    #[inline(always)]
+    fn memory(&self, frame: PhysAddr) -> *mut u8 {
+        self.0.memory(frame)
+    }
+
+    #[inline(always)]
+    fn record(&self, frame: PhysAddr) -> Option<&Record> {
+        self.0.record(frame)
+    }
+}
