@@ -6,7 +6,7 @@ use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use crate::event::{Access, Barrier, Event, Fence, Memory};
 
 /// How many interrupts of a CPU may record while what they have interrupted records.
-const NESTED: usize = 8;
+pub(crate) const NESTED: usize = 8;
 
 /// What the CPUs of a kernel did, in fixed memory: up to `EVENTS` events of each of `CPUS` CPUs.
 ///

@@ -248,6 +248,10 @@ impl Simple {
                     let key = Self::tagged(root, entry);
                     let new = !self.tlb[cpu].contains_key(&key);
                     self.keep(cpu, key, stale);
+                    // What has begun to cover the entry and not the link does not cover what is read again.
+                    self.deferred.retain(|(from, on, held, number)| {
+                        (*on, *held) != (cpu, key) || by.contains(&(*from, *number))
+                    });
                     if let Some(Some(stale)) = self.tlb[cpu].get_mut(&key) {
                         stale.through = true;
                     }
@@ -310,9 +314,13 @@ impl Simple {
                 matches!(key.3, Some(Entry::Link(_))) && stale.is_some_and(|stale| stale.line == self.line)
             };
             self.tlb[writer].retain(|key, stale| !goes(key, stale));
-            // An absence that was below a link which goes is not kept, as docs/witness.md says.
+            // A pair of which both halves are absent is not kept below a link which goes, as docs/witness.md says.
             let below = |key: &Key, stale: &Option<Stale>| {
-                above && key.3.is_none() && stale.is_some_and(|stale| stale.line == self.line)
+                let is_half = || {
+                    let beside = self.words.get(&(key.4, 1 - (key.2 >> level_of(key.4) & 1)));
+                    matches!(beside, Some(Entry::Leaf { .. }))
+                };
+                above && key.3.is_none() && stale.is_some_and(|stale| stale.line == self.line) && !is_half()
             };
             self.tlb.iter_mut().for_each(|tlb| tlb.retain(|key, stale| !below(key, stale)));
         }
@@ -413,6 +421,8 @@ impl Simple {
                         self.visible[*other] = self.visible[*other].max(*when);
                     }
                 }
+                // It is in no walk, and sees now what it did not see before.
+                self.settle(cpu);
                 self.last.insert(at.0, (cpu, line));
                 match new {
                     Some(entry) => self.words.insert(at, entry),
@@ -442,6 +452,7 @@ impl Simple {
                 self.leaving.retain(|&(_, target, left)| (target, left) != (cpu, root));
                 // What has begun before the load is older.
                 self.reviving.retain(|(_, target, _)| *target != cpu);
+                self.dying.retain(|(_, target, of)| (*target, *of) != (cpu, Self::asid(root)));
                 self.loaded[cpu].insert(root);
                 self.load();
                 self.revived() || (arch == Arch::Aarch64 && self.matches(true))
@@ -462,9 +473,12 @@ impl Simple {
                         }
                     }
                     if deferred {
-                        self.dying.extend(
-                            self.dead[target].iter().filter(|of| named(of)).map(|of| (cpu, target, *of)),
-                        );
+                        // Also of what goes before the barrier: the CPU loads nothing under such a number meanwhile.
+                        let current = self.roots[target].map(Self::asid);
+                        let idle = self.tlb[target].keys().filter_map(|key| key.0);
+                        let idle: BTreeSet<u64> = idle.chain(self.dead[target].iter().copied()).collect();
+                        let idle = idle.into_iter().filter(|of| named(of) && Some(*of) != current);
+                        self.dying.extend(idle.map(|of| (cpu, target, of)));
                         self.reviving.extend(self.reused[target].filter(named).map(|of| (cpu, target, of)));
                     } else {
                         self.dead[target].retain(|of| !named(of));
@@ -635,8 +649,6 @@ impl Simple {
                 match key.0 {
                     Some(asid) if Some(asid) != runs => {
                         self.dead[cpu].insert(asid);
-                        // An invalidation that has begun before is older.
-                        self.dying.retain(|(_, target, of)| (*target, *of) != (cpu, asid));
                     }
                     _ => used = true,
                 }

@@ -275,3 +275,70 @@ fn another_word_of_a_run_keeps_a_right() {
     let all = log(risc_v, &napot, 0x10000, 16, "0 fence va 0 0xffff\n");
     assert_eq!(broken(Arch::Sv39, &all), None);
 }
+
+/// A CPU finds a global page by way of a link that is cut, and leaves the table. It has that page under every number, also when the
+/// root has gone back, and its number with it.
+#[test]
+fn a_global_page_outlives_the_table_that_it_was_found_by() {
+    let log = |end: &str| {
+        format!(
+            "0 write 0x30000 0x8001
+0 write 0x20000 0x4001
+0 write 0x10000 0x100000d7
+0 barrier fence
+0 root 0x8000100000000030
+0 write 0x20000 0x0
+0 write 0x10000 0x100000f3
+0 root 0x8000200000000031
+0 node free 0x30000 4096
+{end}0 frame free 0x40000000 4096"
+        )
+    };
+    assert_eq!(broken(Arch::Sv39, &log("")), Some((10, "frame-reached")));
+    assert_eq!(broken(Arch::Sv39, &log("0 fence\n")), None);
+}
+
+/// MIPS32: a page is in the TLB by pairs within it, as nothing is beside it. Where it gets a neighbour of its size, the pair of both would
+/// match beside them.
+#[test]
+fn a_page_that_gets_a_neighbour_is_flushed_too() {
+    let page = |first: u64| {
+        (first..first + 4)
+            .map(|slot| format!("0 write {:#x} 0x40002046\n", 0x2000 + 4 * slot))
+            .collect::<String>()
+    };
+    let log = |fence: &str| {
+        format!(
+            "0 write 0x1000 0x80002000\n0 root 0x1001\n{}{}{fence}0 access 0x0 load user 0x80000",
+            page(0),
+            page(4)
+        )
+    };
+    assert_eq!(broken(Arch::Mips32, &log("0 fence va 0x4000 0x7fff\n")), Some((12, "two-match")));
+    assert_eq!(broken(Arch::Mips32, &log("0 fence va 0x0 0x7fff\n")), None);
+}
+
+/// An invalidation of a number that a CPU has left covers what goes before it is complete: the CPU loads nothing under that number.
+/// One that began before the CPU left it does not.
+#[test]
+fn what_goes_while_a_number_is_invalidated() {
+    let log = |cpu_1: [&str; 2]| {
+        format!(
+            "{ONE}{}\n{}
+0 write 0x10000 0
+0 barrier dsb
+0 fence va 0x0
+0 barrier dsb
+0 frame free 0x40000000 4096
+1 barrier dsb
+1 barrier isb
+1 root 0x1000000040000
+1 access 0x1000 load user fault
+",
+            cpu_1[0], cpu_1[1]
+        )
+    };
+    let (leave, begin) = ("1 root 0x2000000041000", "1 fence asid 1");
+    assert_eq!(broken(Arch::Aarch64, &log([leave, begin])), None);
+    assert_eq!(broken(Arch::Aarch64, &log([begin, leave])), Some((18, "asid-reused")));
+}

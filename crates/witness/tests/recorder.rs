@@ -130,6 +130,19 @@ fn a_log_is_read_out_of_memory() {
     assert_eq!(seen(&recorder).last(), Some(&(0, Event::Full)));
     let place = Place { at: 0, word: size_of::<usize>(), cpus: 1, events: 4 };
     assert!(read(&mut Cursor::new([0; 63]), place).is_err(), "it is cut off");
+
+    // A CPU has nine events under way at the most: its own, and those of eight interrupts.
+    let numbered = |number: u64| {
+        let mut words = vec![0_u64; 8 + 21];
+        // One event, done 0.
+        (words[8], words[9], words[10]) = (1, number, 10);
+        read(
+            &mut Cursor::new(words.iter().flat_map(|word| word.to_le_bytes()).collect::<Vec<_>>()),
+            Place { word: 8, ..place },
+        )
+    };
+    assert_eq!(numbered(10).unwrap(), [(0, Event::Done { id: 0 })]);
+    assert!(numbered(11).is_err());
 }
 
 #[test]

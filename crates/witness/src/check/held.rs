@@ -30,6 +30,8 @@ pub(super) struct Item {
     pub(super) root: u64,
     /// The invalidations that have begun and cover it, one bit each: their slots.
     pub(super) going: u64,
+    /// MIPS32: the bits of a page that its entry was loaded with, by one kind of handler and the other.
+    pub(super) sizes: [u32; 2],
 }
 
 /// A place in a CPU's TLB: the number, the level of the word, and the address without as many bits as the level says.
@@ -86,7 +88,9 @@ impl Held {
     /// only by way of a link that is older, and goes with it.
     pub(super) fn add(&mut self, place: Place, item: Item, said: bool) -> bool {
         let items = self.items.entry(place.0).or_default().entry((place.1, place.2)).or_default();
-        match items.iter_mut().find(|old| old.entry == item.entry && old.linked == item.linked) {
+        let same =
+            |old: &&mut Item| (old.entry, old.linked, old.sizes) == (item.entry, item.linked, item.sizes);
+        match items.iter_mut().find(same) {
             Some(old) => {
                 if said {
                     *old = Item { since: old.since, ..item };
@@ -114,6 +118,14 @@ impl Held {
     /// Tells whether there are links among the items.
     pub(super) fn has_links(&self) -> bool {
         self.links > 0
+    }
+
+    /// Returns the links of a number.
+    pub(super) fn links(&self, tag: u32) -> impl Iterator<Item = (Place, Item)> {
+        let places = self.items.get(&tag).filter(|_| self.has_links()).into_iter().flatten();
+        let all = places
+            .flat_map(move |(&(level, key), items)| items.iter().map(move |&item| ((tag, level, key), item)));
+        all.filter(|(_, item)| matches!(item.entry, Entry::Link { .. }))
     }
 
     /// Returns the numbers under which there are items.

@@ -30,7 +30,7 @@ pub(super) struct Cpu {
     deferred: Vec<Begun>,
     /// A number that two tables have used, since the line and with the first root.
     pub(super) mixed: Option<(u16, Line, u64)>,
-    /// Numbers under which it may hold what has been given back or taken away while it did not run them, and since when.
+    /// Numbers under which it may hold what has been given back or taken away while it did not run them, and when it last did.
     pub(super) dead: Map<u16, Line>,
     /// The tables that it may hold entries of, by number.
     pub(super) used: Map<u16, Vec<u64>>,
@@ -250,28 +250,36 @@ impl Machine {
     }
 
     /// Notes that a CPU may hold what a word said until `writer` changed it, if it may. `offset` is from the holder's node.
-    fn keep(&mut self, holder: &Holder, said: Below, linked: bool, writer: usize) {
+    pub(super) fn keep(&mut self, holder: &Holder, said: Below, linked: bool, writer: usize) {
+        self.keep_as(holder, said, linked, writer, (false, [0; 2]));
+    }
+
+    /// Does so. What an absence is in all address spaces, and by which size a page is loaded, the caller says.
+    pub(super) fn keep_as(
+        &mut self,
+        holder: &Holder,
+        said: Below,
+        linked: bool,
+        writer: usize,
+        (everywhere, sizes): (bool, [u32; 2]),
+    ) {
         let Below { level, offset, entry, since } = said;
         let (entry, va) = (entry.limited(holder.rights), holder.va + offset);
-        // The CPU that stores is in no walk of software, and an absence below a link that has gone is not kept.
-        let leaves = |entry| match entry {
-            Entry::Link { .. } => holder.cpu == writer,
-            Entry::Absent => holder.root.is_none(),
-            Entry::Leaf { .. } => false,
-        };
-        if self.arch.is_software() && leaves(entry) {
+        // The CPU that stores is in no walk of software.
+        if self.arch.is_software() && matches!(entry, Entry::Link { .. }) && holder.cpu == writer {
             return;
         }
         let (kind, tag) = match entry {
             Entry::Leaf { global: true, .. } => (Kind::Global, GLOBAL),
+            Entry::Absent if everywhere => (Kind::Global, GLOBAL),
             Entry::Link { .. } => (Kind::Link, holder.asid.into()),
             Entry::Leaf { .. } | Entry::Absent => (Kind::Leaf, holder.asid.into()),
         };
         if self.may_hold(holder, kind, level, va, since) {
             let place = (tag, level, va >> level);
             let root = holder.root.map_or(0, |(root, _)| root);
-            let mut item =
-                Item { entry, linked, since, writer, stale: self.now, root, again: None, going: 0 };
+            let stale = self.now;
+            let mut item = Item { entry, linked, since, writer, stale, root, again: None, going: 0, sizes };
             // What was read by way of a link that no table has goes with that link.
             if let Some(link) = &holder.link {
                 (item.writer, item.stale) = (link.writer, link.stale);
@@ -383,6 +391,9 @@ impl Machine {
             Entry::Link { node, rights } => self.tables.below(node, rights),
             _ => Vec::new(),
         };
+        if self.arch.is_software() {
+            return self.retire_pairs(at, said, &below, holders, writer);
+        }
         for holder in holders {
             self.keep(holder, said, linked && entry == Entry::Absent, writer);
             for under in &below {
@@ -427,6 +438,10 @@ impl Machine {
         }
         let node = self.arch.node(at);
         self.synchronise(cpu, node);
+        if self.arch.is_software() {
+            // The CPU is in no walk, and sees from here on what it did not see before.
+            self.end_walks(cpu);
+        }
         let (old, store) = (self.tables.word(at), Store { cpu, line: self.now, epoch: self.cpus[cpu].epoch });
         let found = self.tables.nodes.entry(node).or_default();
         found.last = Some(store);
@@ -447,12 +462,26 @@ impl Machine {
             self.keeps_dirty(cpu, at, level, before, &holders)?;
         }
         // The other half of a pair may be global from here on, or no more.
-        if level == 12 && self.arch == Arch::Mips32 && (old.value ^ value) & G != 0 {
+        let pairs = level == 12 && self.arch.is_software();
+        if pairs && (old.value ^ value) & G != 0 {
             self.beside(at ^ 4, value & G != 0, &holders, cpu);
+            let now = self.tables.word(at ^ 4).value;
+            if value & now & G != 0 {
+                // Read as if this word were stored.
+                let after = Arch::half(now, 12);
+                self.doubled(cpu, at ^ 4, level, after, after, &holders)?;
+            }
         }
-        if before == after {
+        // So may an invalid half.
+        let tagged = |value: u64| value & self.tables.word(at ^ 4).value & G != 0;
+        if before == after && !(pairs && tagged(old.value) != tagged(value)) {
             self.tables.put(at, value, old.since);
             return Ok(());
+        }
+        // What a page takes the place of may be in a TLB beside it.
+        let is_page = self.arch.is_software() && matches!(after, Entry::Leaf { .. });
+        if is_page {
+            self.retire(at, level, false, &holders, cpu);
         }
         if self.arch.is_software() {
             self.doubled(cpu, at, level, before, after, &holders)?;
@@ -468,7 +497,9 @@ impl Machine {
         if let Entry::Link { node, .. } = after {
             self.linked(cpu, node, level, &holders)?;
         }
-        self.retire(at, level, matches!(after, Entry::Link { .. }), &holders, cpu);
+        if !is_page {
+            self.retire(at, level, matches!(after, Entry::Link { .. }), &holders, cpu);
+        }
         self.tables.part(at, level);
         self.tables.put(at, value, self.now);
         self.tables.join(at, level);
@@ -699,6 +730,7 @@ impl Machine {
                             root,
                             again: None,
                             going: 0,
+                            sizes: [0; 2],
                         };
                         self.hold(cpu, (asid.into(), level, va >> level), item, false);
                     }
@@ -791,7 +823,7 @@ impl Machine {
     }
 
     /// Takes an invalidation in that `by` executed at line `at`. If it was deferred, the items go that have its bit.
-    fn flush(&mut self, target: usize, scope: &Scope, by: usize, at: Line, slot: Option<u32>) {
+    pub(super) fn flush(&mut self, target: usize, scope: &Scope, by: usize, at: Line, slot: Option<u32>) {
         self.drop(target, scope, by, slot);
         self.cpus[target].last_fence = Some((at, *scope));
         self.flush_sessions(target, scope, at);
@@ -828,33 +860,39 @@ impl Machine {
         }
         // What the CPU found by way of a link that goes stays, if the invalidation does not cover it.
         for (place, item) in &gone {
-            let Entry::Link { node, rights: left } = item.entry else { continue };
-            let from = place.0;
-            for under in self.tables.below(node, left) {
-                let va = super::held::span(*place).0 + under.offset;
-                let kept = Item { entry: under.entry, linked: false, since: under.since, going: 0, ..*item };
-                let global = matches!(under.entry, Entry::Leaf { global: true, .. });
-                let place = (if global { GLOBAL } else { place.0 }, under.level, va >> under.level);
-                let holder = Holder {
-                    cpu: target,
-                    asid: from as u16,
-                    root: None,
-                    va,
-                    rights: rights::ALL,
-                    since: item.stale,
-                    link: None,
-                };
-                let kind = match under.entry {
-                    Entry::Link { .. } => Kind::Link,
-                    _ if global => Kind::Global,
-                    _ => Kind::Leaf,
-                };
-                // Also what an invalidation has covered meanwhile: the CPU may have read it again by way of the link.
-                let read = self.may_hold(&holder, kind, under.level, va, under.since);
-                if read && !scope.covers(place, &kept) {
-                    let kept = Item { going: self.going_with(item, place, &kept), ..kept };
-                    self.hold(target, place, kept, false);
-                }
+            self.outlast(target, *place, item, |at, kept| !scope.covers(at, kept));
+        }
+    }
+
+    /// Notes what a CPU may have found by way of a link that it holds no more, as far as that `stays`.
+    fn outlast(&mut self, target: usize, of: Place, link: &Item, stays: impl Fn(Place, &Item) -> bool) {
+        let Entry::Link { node, rights: left } = link.entry else { return };
+        for under in self.tables.below(node, left) {
+            let va = super::held::span(of).0 + under.offset;
+            let (entry, since) = (under.entry, under.since);
+            let sizes = self.sizes(self.arch.slot(node, under.level, under.offset), under.level);
+            let kept = Item { entry, linked: false, since, going: 0, sizes, ..*link };
+            let global = matches!(under.entry, Entry::Leaf { global: true, .. });
+            let place = (if global { GLOBAL } else { of.0 }, under.level, va >> under.level);
+            let holder = Holder {
+                cpu: target,
+                asid: of.0 as u16,
+                root: None,
+                va,
+                rights: rights::ALL,
+                since: link.stale,
+                link: None,
+            };
+            let kind = match under.entry {
+                Entry::Link { .. } => Kind::Link,
+                _ if global => Kind::Global,
+                _ => Kind::Leaf,
+            };
+            // Also what an invalidation has covered meanwhile: the CPU may have read it again by way of the link.
+            let read = self.may_hold(&holder, kind, under.level, va, under.since);
+            if read && stays(place, &kept) {
+                let kept = Item { going: self.going_with(link, place, &kept), ..kept };
+                self.hold(target, place, kept, false);
             }
         }
     }
@@ -1004,13 +1042,24 @@ impl Machine {
             self.tables.part(at, level);
         }
         self.tables.remove(node);
+        // Its number is dead. What is global, a CPU has under every number, also what it found by way of links that no table has.
+        let left: Vec<_> =
+            self.sessions.get(&node).into_iter().flatten().map(|of| (of.cpu, of.asid)).collect();
+        for (cpu, asid) in left {
+            let links: Vec<_> = self.cpus[cpu].held.links(asid.into()).collect();
+            for (place, link) in links {
+                self.outlast(cpu, place, &link, |at, _| at.0 == GLOBAL);
+            }
+        }
         for session in self.sessions.remove(&node).into_iter().flatten() {
             let cpu = &mut self.cpus[session.cpu];
             if let Some(roots) = cpu.used.get_mut(&session.asid) {
                 roots.retain(|&root| root != node);
             }
             if !session.only_global {
-                cpu.dead.insert(session.asid, self.now);
+                let left = session.until.unwrap_or(self.now);
+                let since = cpu.dead.entry(session.asid).or_insert(left);
+                *since = left.max(*since);
             }
         }
         Ok(())

@@ -4,11 +4,12 @@
 //! the TLB. What a program accesses no log tells, so each handler may have run for each address at any moment. It runs with
 //! interrupts off, in the order of what its CPU does: when a CPU does anything that the log tells, its walk has ended.
 
-use super::arch::{Arch, Entry, G, Links, Scope};
+use super::arch::{Arch, Entry, G, Links, PAGE, Scope};
 use super::held::{GLOBAL, Item, Place, span};
 use super::machine::{Holder, Machine};
+use super::memory::Below;
 use super::verdict::{Refusal, Rule};
-use crate::event::Event;
+use crate::event::{Event, Fence};
 
 /// Ends walks: covers links, and no page.
 const WALKS: Scope =
@@ -48,12 +49,66 @@ impl Machine {
     /// The word at `at` stays as it is, and its pair becomes global or ceases to be.
     pub(super) fn beside(&mut self, at: u64, global: bool, holders: &[Holder], writer: usize) {
         let word = self.tables.word(at);
-        if let Entry::Leaf { shift: 12, global: was, .. } = self.tables.entry(at, 12)
-            && was != (global && word.value & G != 0)
-        {
+        let was = word.value & self.tables.word(at ^ 4).value & G != 0;
+        let own = matches!(self.tables.entry(at, 12), Entry::Leaf { shift: 12, .. } | Entry::Absent);
+        if own && was != (global && word.value & G != 0) {
             self.retire(at, 12, false, holders, writer);
             self.tables.put(at, word.value, self.now);
         }
+    }
+
+    /// Notes for each holder what a word said, and the pairs below it. With a page of 4 KiB goes the other half of its entry, if that
+    /// is invalid: the entry may stay when the table says something else of both.
+    ///
+    /// Where a link goes, a pair of which both halves are invalid is not kept.
+    pub(super) fn retire_pairs(
+        &mut self,
+        at: u64,
+        said: Below,
+        below: &[Below],
+        holders: &[Holder],
+        writer: usize,
+    ) {
+        let node = match said.entry {
+            Entry::Link { node, .. } => node,
+            _ => self.arch.node(at),
+        };
+        for holder in holders {
+            let is_half = self.is_valid(at ^ 4) || holder.root.is_some();
+            if said.entry == Entry::Absent {
+                if is_half {
+                    self.keep_as(holder, said, false, writer, (self.is_global(at), [0; 2]));
+                }
+            } else {
+                self.keep_as(holder, said, false, writer, (false, self.sizes(at, said.level)));
+            }
+            let base = if said.level == 12 { None } else { Some(said) };
+            for page in base.map_or(core::slice::from_ref(&said), |_| below) {
+                let from = base.map_or(page.offset, |base| base.offset + page.offset);
+                let since = base.map_or(page.since, |base| base.since.max(page.since));
+                let own = node + (page.offset >> 12 & 0x3ff) * 4;
+                if base.is_some() {
+                    let page = Below { offset: from, since, ..*page };
+                    self.keep_as(holder, page, false, writer, (false, self.sizes(own, 12)));
+                }
+                let other = own ^ 4;
+                if matches!(page.entry, Entry::Leaf { shift: 12, .. }) && !self.is_valid(other) {
+                    let since = since.max(self.tables.word(other).since);
+                    let half = Below { level: 12, offset: from ^ PAGE, entry: Entry::Absent, since };
+                    self.keep_as(holder, half, false, writer, (self.is_global(other), [0; 2]));
+                }
+            }
+        }
+    }
+
+    /// Tells whether a word of the last level maps a page.
+    fn is_valid(&self, at: u64) -> bool {
+        self.tables.entry(at, 12) != Entry::Absent
+    }
+
+    /// Tells whether both words of a pair have G.
+    fn is_global(&self, at: u64) -> bool {
+        self.tables.word(at).value & self.tables.word(at ^ 4).value & G != 0
     }
 
     /// Checks a page that is stored: that no CPU may load it beside an entry for a part of it, or for another address space.
@@ -74,7 +129,9 @@ impl Machine {
             self.outgrows(cpu, at, level, after, holder)?;
             self.overlaps(at, level, (before, after), holder)?;
         }
-        if holders.iter().any(|holder| holder.cpu == cpu && self.walks(holder)) {
+        let own = holders.iter().find(|holder| holder.cpu == cpu && self.walks(holder));
+        if let Some(holder) = own {
+            self.joins(at, level, (before, after), holder);
             self.cpus[cpu].unpaired.push(at);
         }
         Ok(())
@@ -107,14 +164,35 @@ impl Machine {
         }
     }
 
-    /// Returns the size that a handler loads a page by, in bits.
-    fn loaded(&self, shift: u32) -> u32 {
-        if self.halves && shift > 12 { shift - 2 } else { shift }
+    /// Tells whether a handler takes a page together with the one beside it, which has its size.
+    fn is_whole(&self, at: u64, level: u32, shift: u32) -> bool {
+        let beside = || self.tables.entry(at ^ 4 << (shift - level), level);
+        let same = |entry| matches!(entry, Entry::Leaf { shift: size, .. } if size == shift);
+        shift > 12 && !self.halves && same(beside())
     }
 
-    /// Returns the first and last address that entries of a page may take in.
-    fn reach(&self, va: u64, shift: u32) -> (u64, u64) {
-        if self.loaded(shift) < shift { span((0, shift, va >> shift)) } else { pair(va, shift) }
+    /// Tells whether smaller pages are beside a page.
+    fn is_parted(&self, at: u64, level: u32, shift: u32) -> bool {
+        let words = 1 << (shift - level);
+        let first = (at & !(4 * words - 1)) ^ (4 * words);
+        let smaller =
+            |at| matches!(self.tables.entry(at, level), Entry::Leaf { shift: size, .. } if size < shift);
+        self.halves || (0..words).any(|slot| smaller(first + 4 * slot))
+    }
+
+    /// Returns the bits of a page that handlers load the page by that a word maps: one that takes a page with nothing beside it for a
+    /// pair within it, and one that takes it for the valid half of an entry of its size.
+    pub(super) fn sizes(&self, at: u64, level: u32) -> [u32; 2] {
+        match self.tables.entry(at, level) {
+            Entry::Leaf { shift, .. } if self.arch.is_software() => self.sizes_of(at, level, shift),
+            _ => [0; 2],
+        }
+    }
+
+    fn sizes_of(&self, at: u64, level: u32, shift: u32) -> [u32; 2] {
+        let size = |whole| if shift == 12 || whole { shift } else { shift - 2 };
+        let parted = || shift > 12 && self.is_parted(at, level, shift);
+        [size(self.is_whole(at, level, shift)), size(!parted())]
     }
 
     /// Checks that a CPU holds no smaller page where a larger one would be loaded beside it, and none of one address space where
@@ -129,20 +207,35 @@ impl Machine {
     ) -> Result<(), Refusal> {
         let Entry::Leaf { shift, global, .. } = after else { return Ok(()) };
         let va = holder.va + self.arch.offset(at, level);
-        let (first, last) = self.reach(va, shift);
         let held = &self.cpus[holder.cpu].held;
-        for tag in held.tags().filter(|&tag| global || tag == GLOBAL || tag == u32::from(holder.asid)) {
-            let other = tag != GLOBAL && tag != u32::from(holder.asid);
-            for (place, item) in held.near(tag, self.arch.levels(), first, last) {
-                if matches!(item.entry, Entry::Leaf { shift: held, .. } if self.loaded(held) < self.loaded(shift) || other)
-                {
-                    return Err(self
-                        .violation(Rule::TwoMatch, Some(holder.cpu))
-                        .matching(cpu, at, place, &item));
+        for (kind, size) in self.sizes_of(at, level, shift).into_iter().enumerate() {
+            let (first, last) = over(va, shift, size);
+            for tag in held.tags().filter(|&tag| global || tag == GLOBAL || tag == u32::from(holder.asid)) {
+                let other = tag != GLOBAL && tag != u32::from(holder.asid);
+                for (place, item) in held.near(tag, self.arch.levels(), first, last) {
+                    if matches!(item.entry, Entry::Leaf { .. }) && (item.sizes[kind] < size || other) {
+                        return Err(self
+                            .violation(Rule::TwoMatch, Some(holder.cpu))
+                            .matching(cpu, at, place, &item));
+                    }
                 }
             }
         }
         Ok(())
+    }
+
+    /// A CPU stores a page beside one of its size: it may hold that one by pairs within, which the pair of both would take in.
+    fn joins(&mut self, at: u64, level: u32, (before, after): (Entry, Entry), holder: &Holder) {
+        let Entry::Leaf { shift: shift @ 13.., .. } = after else { return };
+        let same = |entry: Entry| matches!(entry, Entry::Leaf { shift: size, .. } if size == shift);
+        let beside = at ^ 4 << (shift - level);
+        let (entry, since) = (self.tables.entry(beside, level), self.tables.word(beside).since);
+        if self.halves || same(before) || !same(entry) {
+            return;
+        }
+        let offset = self.arch.offset(beside, level);
+        let said = Below { level, offset, entry, since };
+        self.keep_as(holder, said, false, holder.cpu, (false, [shift - 2, shift]));
     }
 
     /// Checks that a larger page is not stored beside what another CPU may have loaded from the same table: smaller pages in its
@@ -156,16 +249,26 @@ impl Machine {
     ) -> Result<(), Refusal> {
         let Entry::Leaf { shift: shift @ 13.., .. } = after else { return Ok(()) };
         let same = |entry: Entry| matches!(entry, Entry::Leaf { shift: size, .. } if size == shift);
-        let smaller = |entry: Entry| matches!(entry, Entry::Leaf { shift: size, .. } if self.loaded(size) < self.loaded(shift));
         let offset = self.arch.offset(at, level);
-        let (half, (first, last)) = (offset >> shift, self.reach(offset, shift));
+        let half = offset >> shift;
+        let sizes = self.sizes_of(at, level, shift);
         for word in self.tables.used(self.arch.node(at)) {
             let (place, entry) = (self.arch.offset(word, level), self.tables.entry(word, level));
-            if !(first..=last).contains(&place) {
+            let near = |size| {
+                let (first, last) = over(offset, shift, size);
+                (first..=last).contains(&place)
+            };
+            if !sizes.iter().any(|&size| near(size)) {
                 continue;
             }
+            let smaller = || {
+                let held = self.sizes(word, level);
+                matches!(entry, Entry::Leaf { .. })
+                    && !same(entry)
+                    && (0..2).any(|kind| near(sizes[kind]) && held[kind] < sizes[kind])
+            };
             let joins = place >> shift != half && same(entry) && !same(before);
-            if joins || smaller(entry) {
+            if joins || smaller() {
                 let since = self.tables.word(word).since;
                 let violation = self.violation(Rule::TwoMatch, Some(holder.cpu));
                 return Err(violation.paired(at, holder.va + place, since));
@@ -207,7 +310,7 @@ impl Machine {
             let other = tag != GLOBAL && tag != u32::from(asid);
             for (place, item) in held.near(tag, self.arch.levels(), first, last) {
                 let doubles = match item.entry {
-                    Entry::Leaf { shift: held, .. } => held < shift || other || blind,
+                    Entry::Leaf { .. } => item.sizes[1] < shift || other || blind,
                     Entry::Absent => blind,
                     Entry::Link { .. } => false,
                 };
@@ -216,8 +319,8 @@ impl Machine {
                 }
             }
         }
-        if blind && let Some((_, entry, since)) = self.tables.find(root, first).filter(|found| found.0 == 12)
-        {
+        let known = |found: &(u32, Entry, u64)| found.0 == 12 || found.1 != Entry::Absent;
+        if blind && let Some((_, entry, since)) = self.tables.find(root, first).filter(known) {
             let item = Item {
                 entry,
                 linked: false,
@@ -227,13 +330,49 @@ impl Machine {
                 root,
                 again: None,
                 going: 0,
+                sizes: [shift; 2],
             };
             let place = (asid.into(), 12, first >> 12);
             return Err(self.violation(Rule::TwoMatch, Some(cpu)).matching(cpu, at, place, &item));
         }
+        // There was a miss, or the entry that the probe found is written over.
+        if !blind {
+            let page = self.va(at)?;
+            let near = if shift == 12 {
+                (first, last)
+            } else {
+                (page & !(PAGE | (PAGE - 1)), page | PAGE | (PAGE - 1))
+            };
+            let pages = Fence { pages: Some(near), asid: Some(asid), ..Fence::default() };
+            let scope = self.arch.scope(pages, Some(near), asid);
+            self.flush(cpu, &scope, cpu, self.now, None);
+        }
         for (half, entry) in (0..).zip(halves) {
             let va = first + (half << shift);
-            let Entry::Leaf { frame, shift, rights, memory, .. } = entry else { continue };
+            let Entry::Leaf { frame, shift, rights, memory, .. } = entry else {
+                // The table may have the page meanwhile.
+                let level = if shift < 22 { 12 } else { 22 };
+                if level == 12 && self.tables.find(root, va).is_some_and(|(_, said, _)| said != Entry::Absent)
+                {
+                    let (tag, stale) = (if global { GLOBAL } else { asid.into() }, self.now);
+                    for place in pages(tag, level, va, shift) {
+                        let (since, writer) = (stale, cpu);
+                        let item = Item {
+                            entry,
+                            linked: false,
+                            since,
+                            writer,
+                            stale,
+                            root,
+                            again: None,
+                            going: 0,
+                            sizes: [shift; 2],
+                        };
+                        self.hold(cpu, place, item, false);
+                    }
+                }
+                continue;
+            };
             let entry = Entry::Leaf { frame, shift, rights, global, memory };
             let level = if shift < 22 { 12 } else { 22 };
             // What the table says is known already.
@@ -251,6 +390,7 @@ impl Machine {
                     root,
                     again: None,
                     going: 0,
+                    sizes: [shift; 2],
                 };
                 self.hold(cpu, place, item, false);
             }
@@ -262,6 +402,11 @@ impl Machine {
 /// Returns the first and last address of the pair that a page is in.
 fn pair(va: u64, shift: u32) -> (u64, u64) {
     span((0, shift + 1, va >> (shift + 1)))
+}
+
+/// Returns the first and last address that entries of a page take in that are loaded with `size`.
+fn over(va: u64, shift: u32, size: u32) -> (u64, u64) {
+    if size == shift { pair(va, shift) } else { span((0, shift, va >> shift)) }
 }
 
 /// Returns the places of a page.

@@ -5,7 +5,7 @@ use std::vec::Vec;
 use super::arch::{Arch, Entry, Family, PAGE, rights};
 use super::held::{GLOBAL, Item, Place, span};
 use super::machine::{Holder, Machine};
-use super::memory::Below;
+use super::memory::{Below, Line};
 use super::session::{Kind, Session};
 use super::verdict::{Refusal, Rule};
 use crate::event::Access;
@@ -42,8 +42,18 @@ impl Machine {
     /// invalidated there.
     pub(super) fn outlive(&mut self, idle: Vec<(usize, u16)>) {
         for (cpu, asid) in idle {
-            self.cpus[cpu].dead.insert(asid, self.now);
+            let left = self.last_ran(cpu, asid);
+            self.cpus[cpu].dead.insert(asid, left);
         }
+    }
+
+    /// Returns when a CPU last left a number that it does not run: an invalidation since then covers all that it holds under it,
+    /// also if that began before something went and is complete after it.
+    fn last_ran(&self, cpu: usize, asid: u16) -> Line {
+        let tables = self.cpus[cpu].used.get(&asid).into_iter().flatten();
+        let sessions = tables.filter_map(|root| self.sessions.get(root)).flatten();
+        let own = sessions.filter(|session| (session.cpu, session.asid) == (cpu, asid));
+        own.map(|session| session.until.unwrap_or(self.now)).max().unwrap_or(self.now)
     }
 
     /// Tells whether a CPU can use what it holds under a number.
@@ -197,8 +207,17 @@ impl Machine {
                     && session.may_hold(kind, level, of, since)
             };
             if self.sessions.get(&root).is_some_and(|sessions| sessions.iter().any(holds)) {
-                let item =
-                    Item { entry, linked: false, since, writer: cpu, stale: 0, again: None, root, going: 0 };
+                let item = Item {
+                    entry,
+                    linked: false,
+                    since,
+                    writer: cpu,
+                    stale: 0,
+                    again: None,
+                    root,
+                    going: 0,
+                    sizes: [0; 2],
+                };
                 found.push((place, item));
             }
         }
@@ -227,6 +246,7 @@ impl Machine {
                 root: other,
                 again: None,
                 going: 0,
+                sizes: [0; 2],
             };
             held.then_some(((GLOBAL, level, va >> level), item))
         })

@@ -26,8 +26,11 @@ pub struct Place {
 /// Reads what a recorder has recorded out of a file that holds a machine's memory: the events in their order, each with its CPU,
 /// as [`Recorder::events`](crate::Recorder::events) returns them.
 ///
-/// A machine that has stopped at any moment, by itself or not, leaves a log that can be read. Costs a sort of the events; of the
-/// memory it reads what has been recorded, and no more.
+/// A machine that has stopped at any moment, by itself or not, leaves a log that can be read. A CPU that was recording an event at
+/// that moment has left it out; what other CPUs recorded after it is there, for that CPU did nothing more that they could have seen.
+/// If the recorder was full, the log ends with the first event that is missing, and [`Event::Full`].
+///
+/// Costs a sort of the events; of the memory it reads what has been recorded, and no more.
 ///
 /// # Errors
 ///
@@ -54,12 +57,17 @@ pub fn read(memory: &mut (impl Read + Seek), place: Place) -> io::Result<Vec<(us
     }
     found.sort_unstable_by_key(|(_, slot)| slot[0]);
     let mut events = Vec::with_capacity(found.len() + 1);
-    for (number, (cpu, slot)) in (1..).zip(found) {
-        match slot[0].cmp(&number) {
-            core::cmp::Ordering::Less => return Err(invalid("two events have one number")),
-            core::cmp::Ordering::Equal => {}
-            core::cmp::Ordering::Greater => break,
+    // Each CPU may have stopped in the midst of one event, and of those whose interrupts had come in the midst of that.
+    let (mut number, mut missing) = (1, (place.cpus * (record::NESTED + 1)) as u64);
+    for (cpu, slot) in found {
+        let ahead = slot[0].checked_sub(number).ok_or_else(|| invalid("two events have one number"))?;
+        if ahead > 0 && full != 0 {
+            break;
         }
+        missing = missing
+            .checked_sub(ahead)
+            .ok_or_else(|| invalid("more events are missing than CPUs can have been recording"))?;
+        number = slot[0].saturating_add(1);
         let [_, words @ ..] = slot;
         events.push((cpu, record::unpack(words).ok_or_else(|| invalid("a recorder has no such event"))?));
     }

@@ -5,6 +5,8 @@
 //! that is not visible yet is walked with both values. Logs have rights, modes, pages of each size, ranges, status bits, interrupts,
 //! and memory that changes hands. Both have to find the same line, or none.
 
+mod mips32;
+
 use std::collections::{BTreeMap, BTreeSet};
 
 use proptest::prelude::*;
@@ -359,7 +361,7 @@ impl Machine {
         self.cpus[cpu].root.map(|(_, asid)| asid)
     }
 
-    /// Something goes: tells whether a CPU can use it, and notes who has to invalidate a number before it runs that again.
+    /// Something goes: tells whether a CPU can use it, and notes which CPU has to invalidate a number before it runs that again.
     fn gone(&mut self, is: impl Fn(usize, &Entry) -> bool) -> bool {
         let mut used = false;
         for cpu in 0..CPUS {
@@ -368,13 +370,20 @@ impl Machine {
             for entry in held.iter().filter(|entry| is(cpu, entry)) {
                 match entry.asid {
                     Some(asid) if Some(asid) != runs => {
-                        self.cpus[cpu].dead.insert(asid, self.line);
+                        let left = self.left(cpu, asid);
+                        self.cpus[cpu].dead.insert(asid, left);
                     }
                     _ => used = true,
                 }
             }
         }
         used
+    }
+
+    /// When a CPU last left a number that it does not run. What it holds under it was loaded before.
+    fn left(&self, cpu: usize, asid: u16) -> u64 {
+        let ran = self.cpus[cpu].ran.iter().filter(|((of, _), _)| *of == asid);
+        ran.map(|(_, (_, left))| left.unwrap_or(self.line)).max().unwrap_or(self.line)
     }
 
     /// The nodes on the way to an address.
@@ -629,9 +638,10 @@ impl Machine {
                 let numbers: Vec<u16> =
                     cpu.ran.keys().filter(|(_, root)| *root == of).map(|(asid, _)| *asid).collect();
                 for asid in numbers {
-                    cpu.ran.remove(&(asid, of));
+                    let left = cpu.ran.remove(&(asid, of)).and_then(|(_, left)| left).unwrap_or(self.line);
                     cpu.globals.remove(&of);
-                    cpu.dead.insert(asid, self.line);
+                    let since = cpu.dead.entry(asid).or_insert(left);
+                    *since = left.max(*since);
                 }
             }
         }
