@@ -1,5 +1,8 @@
 //! `tlblab`: the papers' experiments, run on the code that a kernel embeds.
 //!
+//! Each experiment whose rows another program needs is an [`Experiment`]: typed arguments, typed rows. The report calls them
+//! so; [`main()`] is the program, which prints the same rows.
+//!
 //! Every command but `witness` prints a table for people, or under `--json` one array of rows and nothing else. Progress goes to
 //! standard error. What the user got wrong is one line that says what to do, and exit code 2.
 
@@ -9,24 +12,28 @@ use std::process::ExitCode;
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
 mod capture;
-mod explore;
+mod experiment;
+pub mod explore;
 pub mod fuzzing;
-mod mach;
-mod mapping;
-mod model;
+pub mod mach;
+pub mod mapping;
+pub mod model;
 mod modes;
 mod pages;
 mod parallel;
-mod refill;
+mod progress;
+pub mod refill;
 mod rows;
-mod shootdown;
-mod superpage;
+pub mod shootdown;
+pub mod superpage;
 mod sweep;
-mod tables;
+pub mod tables;
 mod tlb;
 mod trace;
 mod witness;
 mod workload;
+
+pub use experiment::{Experiment, Name, read};
 
 /// The papers' experiments on page tables, TLBs, superpages and shootdowns.
 #[derive(Debug, Parser)]
@@ -55,6 +62,7 @@ enum Command {
 
 /// Runs the command that the program's arguments say.
 pub fn main() -> ExitCode {
+    progress::show();
     if std::env::args_os().len() < 2 {
         eprint!("{}", Cli::command().render_help());
         return ExitCode::from(2);

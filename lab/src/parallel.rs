@@ -4,7 +4,9 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use anyhow::bail;
-use indicatif::{ProgressBar, ProgressStyle};
+use indicatif::ProgressStyle;
+
+use crate::progress;
 
 /// Returns what `work` makes of each input, in the order of the inputs.
 ///
@@ -15,7 +17,7 @@ pub(crate) fn map<I: Sync, O: Send>(
     inputs: &[I],
     work: impl Fn(&I) -> anyhow::Result<O> + Sync,
 ) -> anyhow::Result<Vec<O>> {
-    let bar = ProgressBar::new(inputs.len() as u64)
+    let bar = progress::bar(Some(inputs.len() as u64))
         .with_style(ProgressStyle::with_template("{bar:40} {pos}/{len}, {elapsed}")?);
     let next = AtomicUsize::new(0);
     let outputs: Mutex<Vec<Option<anyhow::Result<O>>>> = Mutex::new(inputs.iter().map(|_| None).collect());

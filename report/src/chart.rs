@@ -291,7 +291,7 @@ impl Chart {
             text = text.replace(&format!("\"#{stand_in}\""), &format!("\"var(--{name})\""));
         }
         let head = format!("width=\"{WIDTH}\" height=\"{height}\"");
-        let label = crate::page::escape(&format!("{}: {}", self.title, self.y));
+        let label = crate::html::escape(&format!("{}: {}", self.title, self.y));
         text.replacen(&head, &format!("class=\"plot\" role=\"img\" aria-label=\"{label}\""), 1)
     }
 }

@@ -1,4 +1,5 @@
-//! Programs that are run for what they print, all of which end when the report is interrupted, or cannot be made.
+//! Programs that are run for what they print, the booted kernel's, all of which end when the report is interrupted, or
+//! cannot be made.
 //!
 //! ```text
 //! output ── spawn ──┬── a thread reads standard output ──┐
@@ -90,11 +91,6 @@ impl Children {
             let _ = say.send(Heard::Ended);
         }
     }
-
-    /// Tells whether they have been ended.
-    pub(crate) fn ended(&self) -> bool {
-        self.lock().ended
-    }
 }
 
 /// Reads a pipe to its end and says what came.
@@ -132,7 +128,7 @@ mod tests {
             let error = asleep.join().unwrap().unwrap_err();
             assert_eq!(error.kind(), io::ErrorKind::Interrupted);
         });
-        assert!(begun.elapsed() < Duration::from_secs(30) && children.ended());
+        assert!(begun.elapsed() < Duration::from_secs(30) && children.lock().ended);
         let refused = children.output(&mut Command::new("true")).unwrap_err();
         assert_eq!(refused.kind(), io::ErrorKind::Interrupted);
     }

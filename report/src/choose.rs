@@ -1,9 +1,12 @@
 //! The first page: what to choose when, from the data.
 
+use tlblab::shootdown::{Model, Source};
+use tlblab::tables::{Row, TablesArgs};
+
 use crate::figure::cell;
 use crate::lab::Lab;
 use crate::papers;
-use crate::rows::{Row, Rows};
+use crate::rows::Rows;
 
 /// A line of the first page.
 #[derive(Clone, Debug)]
@@ -24,49 +27,49 @@ const CANDIDATES: [&str; 5] = ["MPT", "LPT", "GA", "HR", "C128k"];
 /// If the lab fails.
 pub(crate) fn choices(lab: &Lab) -> anyhow::Result<Vec<Choice>> {
     // A nested miss is a trap, which costs more than loads.
-    let refs = |row: Row<'_>| match row.maybe("nested_misses_mean") {
-        Some(_) => Ok(f64::INFINITY),
-        None => row.number("refs_per_lookup_mean"),
+    let refs = |row: &Row| match row.nested_misses_mean {
+        Some(_) => f64::INFINITY,
+        None => row.refs_per_lookup_mean,
     };
-    let bytes = |row: Row<'_>| row.number("bytes_per_pte");
-    let both = |row: Row<'_>| Ok(row.number("refs_per_lookup_mean")? * row.number("bytes_per_pte")?);
+    let bytes = |row: &Row| row.bytes_per_pte;
+    let both = |row: &Row| row.refs_per_lookup_mean * row.bytes_per_pte;
     let by_both = "the least of loads a refill times bytes a page";
-    type By<'a> = &'a dyn Fn(Row<'_>) -> anyhow::Result<f64>;
-    let situations: [(&str, &str, By<'_>, &str); 5] = [
+    type By = fn(&Row) -> f64;
+    let situations: [(&str, &str, By, &str); 5] = [
         (
             "dense: one run of 4096 pages",
             "tables --workload dense --pages 4096 --layout compact",
-            &both,
+            both,
             by_both,
         ),
         (
             "sparse: 1024 pages anywhere in 64 bits",
             "tables --workload uniform --pages 1024 --layout compact",
-            &both,
+            both,
             by_both,
         ),
         (
             "sparse, in objects as large as files",
             "tables --workload file --pages 4096 --layout compact",
-            &both,
+            both,
             by_both,
         ),
         (
             "a real program's, refilled often",
             "tables --layout compact",
-            &refs,
+            refs,
             "the fewest loads of a refill that is one trap",
         ),
         (
             "in a tiny memory",
             "tables --workload conventional --pages 64 --layout compact",
-            &bytes,
+            bytes,
             "the fewest bytes a page",
         ),
     ];
     let mut all = Vec::new();
     for (when, args, by, why) in situations {
-        let rows = lab.rows(args)?;
+        let rows = lab.rows::<TablesArgs>(args)?;
         let (take, because) = best(&rows, by, why)?;
         all.push(Choice { when: when.into(), take, because, command: rows.command });
     }
@@ -76,18 +79,13 @@ pub(crate) fn choices(lab: &Lab) -> anyhow::Result<Vec<Choice>> {
 }
 
 /// Returns the candidate with the least of `by`, and what it and the next do.
-fn best(
-    rows: &Rows,
-    by: &dyn Fn(Row<'_>) -> anyhow::Result<f64>,
-    why: &str,
-) -> anyhow::Result<(String, String)> {
+fn best(rows: &Rows<Row>, by: fn(&Row) -> f64, why: &str) -> anyhow::Result<(String, String)> {
     let mut ranked = Vec::new();
     for name in CANDIDATES {
-        let row = rows.one(&[("name", name)])?;
-        let (refs, bytes) = (row.number("refs_per_lookup_mean")?, row.number("bytes_per_pte")?);
-        let nested = row.maybe("nested_misses_mean");
+        let row = rows.of(name)?;
+        let (refs, bytes, nested) = (row.refs_per_lookup_mean, row.bytes_per_pte, row.nested_misses_mean);
         let traps = nested.map_or(String::new(), |nested| format!(" in {} traps", cell(1.0 + nested)));
-        ranked.push((by(row)?, format!("{name} ({} loads{traps}, {} bytes)", cell(refs), cell(bytes))));
+        ranked.push((by(row), format!("{name} ({} loads{traps}, {} bytes)", cell(refs), cell(bytes))));
     }
     ranked.sort_by(|one, other| one.0.total_cmp(&other.0));
     let take = ranked[0].1.split(' ').next().unwrap_or_default().to_owned();
@@ -98,11 +96,11 @@ fn best(
 /// Returns the candidate whose creation, one page mapped, and end take the least time; timed are all but the linear one.
 fn small_tasks(lab: &Lab) -> anyhow::Result<Choice> {
     let times = papers::timed(lab)?;
-    let space = lab.rows("tables --workload uniform --pages 1 --layout compact")?;
+    let space = lab.rows::<TablesArgs>("tables --workload uniform --pages 1 --layout compact")?;
     let mut ranked = Vec::new();
     for name in CANDIDATES.into_iter().filter(|name| *name != "LPT") {
-        let of_mpt = times.one(&[("benchmark", "task"), ("name", name)])?.number("of_mpt")?;
-        let bytes = space.one(&[("name", name)])?.number("bytes")?;
+        let of_mpt = times.at("task", name)?.of_mpt;
+        let bytes = space.of(name)?.bytes as f64;
         let text = format!("{name} ({} of MPT's time, {} bytes)", cell(of_mpt), cell(bytes));
         ranked.push((of_mpt, name, text));
     }
@@ -122,13 +120,11 @@ fn small_tasks(lab: &Lab) -> anyhow::Result<Choice> {
 
 /// Returns the algorithm that leaves most of the CPUs' time at fifty of them.
 fn many_cpus(lab: &Lab) -> anyhow::Result<Choice> {
-    let rows = lab.rows("shootdown analyse --m 50")?;
+    let rows = lab.rows::<Model>("shootdown analyse --m 50")?;
     let mut ranked: Vec<(f64, String)> = Vec::new();
-    for row in rows.of("source", "upper") {
-        let (Some(overhead), Some(latency)) = (row.maybe("cpu_overhead"), row.maybe("latency_ms")) else {
-            continue;
-        };
-        let name = row.text("algorithm");
+    for row in rows.iter().filter(|row| row.source == Source::Upper) {
+        let (Some(overhead), Some(latency)) = (row.cpu_overhead, row.latency_ms) else { continue };
+        let name = row.algorithm.name();
         ranked.push((
             overhead,
             format!("{name} ({} % of the CPUs, {} ms)", cell(100.0 * overhead), cell(latency)),

@@ -1,20 +1,23 @@
-//! The data: runs of `tlblab ... --json`, and of `cargo xtask boot ... --json`, each kept under a name that is the hash of
-//! all that it depends on.
+//! The data: the lab's experiments, called in this process, and runs of `cargo xtask boot ... --json`. What each gives is
+//! kept as JSON under a name that is the hash of all that it depends on.
 
 use std::collections::HashMap;
-use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::process::Command;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::{env, fs};
 
 use anyhow::{Context, bail};
 use indicatif::ProgressBar;
-use serde_json::Value;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 use sha2::{Digest, Sha256};
+use tlblab::Experiment;
 
 use crate::Cli;
 use crate::children::Children;
+use crate::kernel;
 use crate::rows::Rows;
 
 /// The shipped programs, and what each is an example of.
@@ -37,13 +40,12 @@ const EMULATOR: &str = "qemu-system-mipsel";
 /// Where data comes from.
 #[derive(Debug)]
 pub(crate) struct Lab {
-    program: PathBuf,
     /// The program that boots the kernel: xtask.
     boot: Option<PathBuf>,
     children: Arc<Children>,
     /// A lock for each file of the cache: what two papers want is made once.
     kept: Mutex<HashMap<PathBuf, Arc<Mutex<()>>>>,
-    /// The hash of the program: another build may give other data.
+    /// The hash of this program, the lab in it: another build may give other data.
     version: Vec<u8>,
     traces: PathBuf,
     cache: PathBuf,
@@ -53,27 +55,21 @@ pub(crate) struct Lab {
 }
 
 impl Lab {
-    /// Returns the lab whose program is `program`.
+    /// Returns the lab that the arguments describe.
     ///
     /// # Errors
     ///
-    /// If the program or a trace is missing, or the cache's folder cannot be made.
+    /// If this program cannot be read, a trace is missing, or the cache's folder cannot be made.
     pub(crate) fn new(args: &Cli, children: Arc<Children>, bar: ProgressBar) -> anyhow::Result<Self> {
-        let (program, traces) = (&args.lab, &args.traces);
+        let traces = &args.traces;
         let cache = args.cache.clone().unwrap_or_else(|| args.out.join("cache"));
-        let version = fs::read(program).with_context(|| {
-            format!(
-                "cannot read the lab's program {}: run `cargo xtask report`, which builds it",
-                program.display()
-            )
-        })?;
+        let version = env::current_exe().and_then(fs::read).context("cannot read this program")?;
         for folder in [&args.out, &cache] {
             fs::create_dir_all(folder).with_context(|| {
                 format!("cannot write to {}: choose another folder with --out", folder.display())
             })?;
         }
         let lab = Self {
-            program: program.clone(),
             boot: args.boot.clone(),
             children,
             kept: Mutex::default(),
@@ -98,21 +94,23 @@ impl Lab {
         self.traces.join(format!("{name}.tlbt"))
     }
 
-    /// Returns what the lab prints for these arguments, `--json` added.
+    /// Returns the rows of an experiment whose arguments are as one would type them after `tlblab`.
     ///
     /// # Errors
     ///
     /// If it fails: its own line, which says what to do.
-    pub(crate) fn rows(&self, args: &str) -> anyhow::Result<Rows> {
+    pub(crate) fn rows<E: Experiment>(&self, args: &str) -> anyhow::Result<Rows<E::Row>> {
         let command = format!("tlblab {args}");
-        self.keep(&self.key(args)?, &command, || {
-            Ok(self.run(Command::new(&self.program).args(args.split_whitespace())))
-        })
+        let rows = self.keep(&self.key(args)?, &command, || {
+            let rows = tlblab::read::<E>(args).and_then(|experiment| experiment.rows());
+            rows.with_context(|| format!("`{command}`"))
+        })?;
+        Ok(Rows::new(command, rows))
     }
 
     /// Returns what the kernel in the emulator says, when booted with these arguments; or, as the report does without,
     /// why there is nothing.
-    pub(crate) fn guest(&self, args: &str) -> Result<Rows, String> {
+    pub(crate) fn guest(&self, args: &str) -> Result<kernel::Rows, String> {
         let command = format!("cargo xtask boot {args}");
         let rows = || {
             let mut hash = Sha256::new();
@@ -120,24 +118,39 @@ impl Lab {
                 sources(Path::new(source), &mut hash)?;
             }
             hash.update(args);
-            self.keep(&hex(hash), &command, || {
-                let Some(boot) = &self.boot else { bail!("only `cargo xtask report` boots the kernel") };
-                if self.children.output(Command::new(EMULATOR).arg("--version")).is_err() {
-                    bail!("{EMULATOR} is missing: `cargo xtask boot` installs it, or says how");
-                }
-                Ok(self.run(Command::new(boot).arg("boot").args(args.split_whitespace())))
-            })
+            self.keep(&hex(hash), &command, || self.boot(args, &command))
         };
-        rows().map_err(|error: anyhow::Error| format!("{error:#}"))
+        match rows() {
+            Ok(rows) => Ok(kernel::Rows::new(command, rows)),
+            Err(error) => Err(format!("{error:#}")),
+        }
     }
 
-    /// Returns the data that are kept under a name, or makes them and keeps them.
-    fn keep(
+    /// Boots the kernel for its rows.
+    fn boot(&self, args: &str, command: &str) -> anyhow::Result<Vec<serde_json::Value>> {
+        let Some(boot) = &self.boot else { bail!("only `cargo xtask report` boots the kernel") };
+        if self.children.output(Command::new(EMULATOR).arg("--version")).is_err() {
+            bail!("{EMULATOR} is missing: `cargo xtask boot` installs it, or says how");
+        }
+        let mut line = Command::new(boot);
+        line.arg("boot").args(args.split_whitespace()).arg("--json");
+        let output = self.children.output(&mut line).with_context(|| format!("cannot run `{command}`"))?;
+        if !output.status.success() {
+            let said = String::from_utf8_lossy(&output.stderr);
+            let line = said.lines().last().unwrap_or("it failed without a word");
+            bail!("`{command}`: {}", line.trim_start_matches("xtask: "));
+        }
+        let Some(rows) = rows(&output.stdout) else { bail!("`{command} --json` printed no array of rows") };
+        Ok(rows)
+    }
+
+    /// Returns the rows that are kept under a name, or makes them and keeps them.
+    fn keep<R: Serialize + DeserializeOwned>(
         &self,
         name: &str,
         command: &str,
-        make: impl FnOnce() -> anyhow::Result<io::Result<Output>>,
-    ) -> anyhow::Result<Rows> {
+        make: impl FnOnce() -> anyhow::Result<Vec<R>>,
+    ) -> anyhow::Result<Vec<R>> {
         let kept = self.cache.join(format!("{name}.json"));
         // A thread that panicked with a lock has left no part of a file.
         let lock = {
@@ -147,25 +160,14 @@ impl Lab {
         let _made_by_one = lock.lock().unwrap_or_else(PoisonError::into_inner);
         self.bar.set_message(command.to_owned());
         if let Some(rows) = fs::read(&kept).ok().and_then(|text| rows(&text)) {
-            return Ok(Rows::new(command.to_owned(), rows));
+            return Ok(rows);
         }
-        let output = make()?.with_context(|| format!("cannot run `{command}`"))?;
-        if !output.status.success() {
-            let said = String::from_utf8_lossy(&output.stderr);
-            let line = said.lines().last().unwrap_or("it failed without a word");
-            bail!("`{command}`: {}", line.trim_start_matches("tlblab: ").trim_start_matches("xtask: "));
-        }
-        let Some(rows) = rows(&output.stdout) else { bail!("`{command} --json` printed no array of rows") };
-        write(&kept, &output.stdout)?;
-        Ok(Rows::new(command.to_owned(), rows))
+        let rows = make()?;
+        write(&kept, &serde_json::to_vec_pretty(&rows)?)?;
+        Ok(rows)
     }
 
-    /// Runs a program for its rows.
-    fn run(&self, line: &mut Command) -> io::Result<Output> {
-        self.children.output(line.arg("--json"))
-    }
-
-    /// Returns the hash of all that the data of a command depends on: program, arguments, traces.
+    /// Returns the hash of all that the data of a command depends on: this program, arguments, traces.
     fn key(&self, args: &str) -> anyhow::Result<String> {
         let mut hash = Sha256::new();
         hash.update(&self.version);
@@ -206,12 +208,17 @@ fn sources(path: &Path, hash: &mut Sha256) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Returns the rows that a program printed.
-fn rows(text: &[u8]) -> Option<Vec<Value>> {
-    match serde_json::from_slice(text) {
-        Ok(Value::Array(rows)) if !rows.is_empty() => Some(rows),
-        _ => None,
-    }
+/// Returns the rows in a JSON array; nothing if it is empty, damaged, or of other rows.
+fn rows<R: DeserializeOwned>(text: &[u8]) -> Option<Vec<R>> {
+    serde_json::from_slice(text).ok().filter(|rows: &Vec<R>| !rows.is_empty())
+}
+
+/// Held while a file is written.
+static WRITING: Mutex<()> = Mutex::new(());
+
+/// Waits for the file that is being written, and lets no other be written while what is returned lives.
+pub(crate) fn write_no_more() -> MutexGuard<'static, ()> {
+    WRITING.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Writes a file so that at no time a part of it stands under its name.
@@ -220,6 +227,7 @@ fn rows(text: &[u8]) -> Option<Vec<Value>> {
 ///
 /// If the folder cannot be written.
 pub(crate) fn write(path: &Path, text: &[u8]) -> anyhow::Result<()> {
+    let _one_at_a_time = write_no_more();
     // Two runs at once do not write the same part.
     let part = path.with_extension(format!("part{}", std::process::id()));
     let outcome = fs::write(&part, text).and_then(|()| fs::rename(&part, path));
@@ -228,4 +236,37 @@ pub(crate) fn write(path: &Path, text: &[u8]) -> anyhow::Result<()> {
         let _ = fs::remove_file(&part);
     }
     outcome.with_context(|| format!("cannot write {}: choose another folder with --out", path.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+    use tlblab::model::Model;
+
+    use super::*;
+
+    #[test]
+    fn what_is_kept_is_read_again_and_what_is_damaged_is_made_anew() {
+        let folder = tempfile::tempdir().unwrap();
+        let out = folder.path().to_str().unwrap();
+        let args = Cli::parse_from(["report", "--traces", "../lab/traces", "--out", out]);
+        let lab = Lab::new(&args, Arc::default(), ProgressBar::hidden()).unwrap();
+        let ours = || {
+            let rows = lab.rows::<Model>("model").unwrap();
+            assert_eq!(rows.command, "tlblab model");
+            rows.iter().map(|row| row.quantity.clone()).collect::<Vec<_>>()
+        };
+        let first = ours();
+        let kept = fs::read_dir(folder.path().join("cache")).unwrap().next().unwrap().unwrap().path();
+        let text = fs::read_to_string(&kept).unwrap();
+        fs::write(&kept, text.replace(&first[0], "from M = 99")).unwrap();
+        assert_eq!(ours()[0], "from M = 99");
+        for damage in ["[", "[]", "[{\"name\": \"MPT\"}]"] {
+            fs::write(&kept, damage).unwrap();
+            assert_eq!(ours(), first);
+            assert_eq!(fs::read_to_string(&kept).unwrap(), text);
+        }
+        let error = lab.rows::<Model>("model --saved x").unwrap_err();
+        assert!(format!("{error:#}").starts_with("`tlblab model --saved x`: "), "{error:#}");
+    }
 }

@@ -1,22 +1,24 @@
 //! The papers' figures, redrawn from the lab's data beside the numbers that the papers print.
 //!
 //! ```text
-//! papers/* ── a figure each: data, printed numbers, a sentence ──┬── lab      runs tlblab and boots the kernel,
-//!    │                                                           │            keeps what they printed ── children
-//!    │                                                           ├── rows     numbers by name
+//! papers/* ── a figure each: data, printed numbers, a sentence ──┬── lab      calls tlblab, boots the kernel,
+//!    │                                                           │            keeps what they gave ── children
+//!    │                                                           ├── rows     of tlblab, typed
+//!    │                                                           ├── kernel   rows of the kernel, by name
 //!    └── choose: the first page                                  └── printed  the papers' own numbers
 //! page: HTML ── chart: SVG ── axis
 //! ```
 //!
-//! `cargo xtask report` builds the lab and this, and starts this.
+//! `cargo xtask report` builds this and starts it. All work is done by threads that `main` does not wait for once the
+//! report is interrupted or cannot be made: an experiment that runs ends with the process, a booted kernel is killed.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
-use anyhow::{Context, bail};
+use anyhow::{Context, anyhow, bail};
 use clap::Parser;
 use indicatif::{ProgressBar, ProgressStyle};
 
@@ -25,6 +27,8 @@ mod chart;
 mod children;
 mod choose;
 mod figure;
+mod html;
+mod kernel;
 mod lab;
 mod page;
 mod papers;
@@ -50,9 +54,6 @@ struct Cli {
     /// Where to write index.html
     #[arg(long, value_name = "DIR", default_value = "target/report")]
     out: PathBuf,
-    /// The lab's program
-    #[arg(long, value_name = "FILE", default_value = "target/release/tlblab")]
-    lab: PathBuf,
     /// The program that boots the kernel: xtask [default: none, and figures do without what the kernel says]
     #[arg(long, value_name = "FILE")]
     boot: Option<PathBuf>,
@@ -70,43 +71,71 @@ struct Cli {
     figure: Option<String>,
 }
 
+/// A part of the report, from the thread that collects it.
+enum Part {
+    Choices(Vec<choose::Choice>),
+    /// A paper, and its place.
+    Section(usize, Section),
+}
+
+/// How the report ends.
+enum Ended {
+    Interrupted,
+    Done(anyhow::Result<()>),
+}
+
 fn main() -> ExitCode {
+    let args = Cli::parse();
     let children = Arc::new(Children::default());
-    let interrupted = Arc::new(AtomicBool::new(false));
-    let outcome = listen(&children, &interrupted).and_then(|()| run(&Cli::parse(), &children));
+    let bar = ProgressBar::new(papers::ALL.len() as u64 + 1);
+    let outcome = match begin(args, &children, &bar).map(|hear| hear.recv()) {
+        Ok(Ok(Ended::Interrupted)) => None,
+        Ok(Ok(Ended::Done(outcome))) => Some(outcome),
+        // The handler of interruptions keeps its end of the channel.
+        Ok(Err(error)) => Some(Err(error.into())),
+        Err(error) => Some(Err(error)),
+    };
+    // A figure that does without the kernel's data must not do so because the kernel is killed here.
+    let _last = lab::write_no_more();
+    children.end();
+    bar.finish_and_clear();
     match outcome {
-        Ok(()) => ExitCode::SUCCESS,
-        // Whatever else went wrong went wrong because of it.
-        Err(_) if interrupted.load(Ordering::Relaxed) => {
+        Some(Ok(())) => ExitCode::SUCCESS,
+        Some(Err(error)) => {
+            let line: Vec<_> = format!("{error:#}").split_whitespace().map(str::to_owned).collect();
+            eprintln!("report: {}", line.join(" "));
+            ExitCode::from(2)
+        }
+        None => {
             eprintln!(
                 "report: interrupted: an earlier report is as it was, and what was measured is kept for the next"
             );
             ExitCode::from(130)
         }
-        Err(error) => {
-            let line: Vec<_> = format!("{error:#}").split_whitespace().map(str::to_owned).collect();
-            eprintln!("report: {}", line.join(" "));
-            ExitCode::from(2)
-        }
     }
 }
 
-/// Ends the programs that are being run when the report is interrupted, and with them the report.
-fn listen(children: &Arc<Children>, interrupted: &Arc<AtomicBool>) -> anyhow::Result<()> {
-    let (children, interrupted) = (Arc::clone(children), Arc::clone(interrupted));
-    let end = move || {
-        interrupted.store(true, Ordering::Relaxed);
-        children.end();
-    };
-    ctrlc::set_handler(end).context("cannot listen for interruptions")
-}
-
-fn run(args: &Cli, children: &Arc<Children>) -> anyhow::Result<()> {
-    let asked = args.figure.as_deref().map(|name| anyhow::Ok((name, select::paper(name)?))).transpose()?;
-    let bar = ProgressBar::new(papers::ALL.len() as u64 + 1);
+/// Begins the work on a thread of its own, and returns where its end, or an interruption before, is heard.
+fn begin(args: Cli, children: &Arc<Children>, bar: &ProgressBar) -> anyhow::Result<mpsc::Receiver<Ended>> {
+    let (say, hear) = mpsc::channel();
+    let interrupted = say.clone();
+    // Whatever comes after the first is not heard.
+    let interrupt = move || drop(interrupted.send(Ended::Interrupted));
+    ctrlc::set_handler(interrupt).context("cannot listen for interruptions")?;
     bar.set_style(ProgressStyle::with_template("{bar:12} {pos} of {len} papers, {elapsed}: {wide_msg}")?);
     bar.enable_steady_tick(Duration::from_millis(200));
-    let lab = Lab::new(args, Arc::clone(children), bar.clone())?;
+    let (children, bar) = (Arc::clone(children), bar.clone());
+    std::thread::spawn(move || {
+        let outcome = catch_unwind(AssertUnwindSafe(|| run(&args, children, &bar)));
+        let outcome = outcome.unwrap_or_else(|_| Err(anyhow!("a figure panicked")));
+        drop(say.send(Ended::Done(outcome)));
+    });
+    Ok(hear)
+}
+
+fn run(args: &Cli, children: Arc<Children>, bar: &ProgressBar) -> anyhow::Result<()> {
+    let asked = args.figure.as_deref().map(|name| anyhow::Ok((name, select::paper(name)?))).transpose()?;
+    let lab = Arc::new(Lab::new(args, children, bar.clone())?);
     if let Some(file) = &args.readme {
         let (picture, table) = papers::readme(&lab)?;
         lab::write(file, page::picture(&picture)?.as_bytes())?;
@@ -120,13 +149,9 @@ fn run(args: &Cli, children: &Arc<Children>) -> anyhow::Result<()> {
         bar.finish_and_clear();
         return one(args, title, figures);
     }
-    let (choices, sections) = collect(&lab, children, &bar)?;
+    let (choices, sections) = collect(&lab, bar)?;
     bar.finish_and_clear();
     let html = page::html(args.quick, Some(&choices), &sections)?;
-    // A figure that does without the kernel's data must not do so because of an interruption.
-    if children.ended() {
-        bail!("interrupted");
-    }
     let index = args.out.join("index.html");
     lab::write(&index, html.as_bytes())?;
     if args.json {
@@ -144,15 +169,15 @@ fn run(args: &Cli, children: &Arc<Children>) -> anyhow::Result<()> {
 /// Writes the chosen figures of one paper as a page of their own, named after the first.
 fn one(args: &Cli, title: &'static str, figures: Vec<Figure>) -> anyhow::Result<()> {
     let name = figures.first().map(Figure::anchor).unwrap_or_default();
-    for figure in &figures {
-        eprintln!("{} {}: {}: {}", figure.paper, figure.at, figure.verdict.word(), figure.agreement);
-    }
     let sections = [Section { title, figures }];
+    let file = args.out.join(format!("{name}.html"));
+    lab::write(&file, page::html(args.quick, None, &sections)?.as_bytes())?;
     if args.json {
         println!("{}", page::json(&sections)?);
     }
-    let file = args.out.join(format!("{name}.html"));
-    lab::write(&file, page::html(args.quick, None, &sections)?.as_bytes())?;
+    for figure in sections.iter().flat_map(|section| &section.figures) {
+        eprintln!("{} {}: {}: {}", figure.paper, figure.at, figure.verdict.word(), figure.agreement);
+    }
     eprintln!("wrote {}", file.display());
     Ok(())
 }
@@ -163,44 +188,32 @@ fn counted(counts: [usize; Verdict::ALL.len()]) -> String {
     words.collect::<Vec<_>>().join(", ")
 }
 
-/// Collects the papers side by side: the lab's programs mostly use one CPU each. What goes wrong first ends all.
-fn collect(
-    lab: &Lab,
-    children: &Children,
-    bar: &ProgressBar,
-) -> anyhow::Result<(Vec<choose::Choice>, Vec<Section>)> {
-    let first = OnceLock::new();
-    let or_end = |error: anyhow::Error| {
-        // That it has been ended by another is no reason.
-        if !children.ended() {
-            let _ = first.set(error);
-            children.end();
-        }
-    };
-    let (choices, sections) = std::thread::scope(|scope| {
-        let section = |&(title, figures): &(&'static str, papers::Figures)| {
-            scope.spawn(move || {
-                let figures = figures(lab).with_context(|| title.split(':').next().unwrap_or_default());
-                bar.inc(1);
-                figures.map(|figures| Section { title, figures }).map_err(or_end)
-            })
-        };
-        let sections: Vec<_> = papers::ALL.iter().map(section).collect();
-        let choices = choose::choices(lab).map_err(or_end);
-        bar.inc(1);
-        (choices, sections.into_iter().map(|section| section.join()).collect::<Vec<_>>())
-    });
-    if let Some(error) = first.into_inner() {
-        return Err(error);
+/// Collects the papers side by side: experiments mostly use one CPU each. What goes wrong first ends all.
+fn collect(lab: &Arc<Lab>, bar: &ProgressBar) -> anyhow::Result<(Vec<choose::Choice>, Vec<Section>)> {
+    let (say, hear) = mpsc::channel();
+    for (at, (title, figures)) in papers::ALL.into_iter().enumerate() {
+        let (lab, say) = (Arc::clone(lab), say.clone());
+        std::thread::spawn(move || {
+            let figures = figures(&lab).with_context(|| title.split(':').next().unwrap_or_default());
+            // After an error nothing more is heard.
+            drop(say.send(figures.map(|figures| Part::Section(at, Section { title, figures }))));
+        });
     }
-    let sections = sections.into_iter().map(|section| match section {
-        Ok(Ok(section)) => Ok(section),
-        Ok(Err(())) => bail!("interrupted"),
-        Err(_) => bail!("a section panicked"),
-    });
-    let sections = sections.collect::<anyhow::Result<_>>()?;
-    match choices {
-        Ok(choices) => Ok((choices, sections)),
-        Err(()) => bail!("interrupted"),
+    let lab = Arc::clone(lab);
+    std::thread::spawn(move || drop(say.send(choose::choices(&lab).map(Part::Choices))));
+    let (mut chosen, mut sections) = (None, Vec::new());
+    for part in hear {
+        match part? {
+            Part::Choices(choices) => chosen = Some(choices),
+            Part::Section(at, section) => sections.push((at, section)),
+        }
+        bar.inc(1);
+    }
+    sections.sort_by_key(|(at, _)| *at);
+    match chosen {
+        Some(choices) if sections.len() == papers::ALL.len() => {
+            Ok((choices, sections.into_iter().map(|(_, section)| section).collect()))
+        }
+        _ => bail!("a section panicked"),
     }
 }

@@ -5,11 +5,7 @@ use std::fmt::Write;
 use crate::chart::{COLOURS, Chart};
 use crate::choose::Choice;
 use crate::figure::{Figure, Table, Verdict};
-
-/// Returns a text as HTML.
-pub(crate) fn escape(text: &str) -> String {
-    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
-}
+use crate::html::escape;
 
 /// A paper and what is shown of it.
 #[derive(Debug)]

@@ -1,90 +1,79 @@
-//! Rows of the lab, and the numbers in them by name.
+//! An experiment's rows, and statistics over numbers of theirs.
 
-use anyhow::{Context, bail};
-use serde_json::Value;
+use anyhow::Context;
+use tlblab::{mapping, refill, superpage, tables};
 
-/// What a command printed.
+/// What a command gives.
 #[derive(Clone, Debug)]
-pub(crate) struct Rows {
+pub(crate) struct Rows<R> {
     /// The command, as one would type it.
     pub(crate) command: String,
-    all: Vec<Value>,
+    all: Vec<R>,
 }
 
-/// A row.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Row<'a>(&'a Value);
-
-impl Rows {
-    pub(crate) fn new(command: String, all: Vec<Value>) -> Self {
+impl<R> Rows<R> {
+    pub(crate) fn new(command: String, all: Vec<R>) -> Self {
         Self { command, all }
     }
 
-    pub(crate) fn iter(&self) -> impl Iterator<Item = Row<'_>> {
-        self.all.iter().map(Row)
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &R> {
+        self.all.iter()
     }
 
-    /// Returns the rows that have this text in a field.
-    pub(crate) fn of<'a>(&'a self, field: &'a str, text: &'a str) -> impl Iterator<Item = Row<'a>> {
-        self.iter().filter(move |row| row.text(field) == text)
-    }
-
-    /// Returns the row that has these texts in these fields.
+    /// Returns the first row of which this holds; `what` names it where there is none.
     ///
     /// # Errors
     ///
     /// If there is none.
-    pub(crate) fn one(&self, fields: &[(&str, &str)]) -> anyhow::Result<Row<'_>> {
-        let found = self.iter().find(|row| fields.iter().all(|(field, text)| row.text(field) == *text));
-        found.with_context(|| format!("`{}` has no row {fields:?}", self.command))
+    pub(crate) fn one(&self, what: &str, holds: impl Fn(&R) -> bool) -> anyhow::Result<&R> {
+        let found = self.iter().find(|row| holds(row));
+        found.with_context(|| format!("`{}` has no row of {what}", self.command))
     }
 }
 
-impl<'a> Row<'a> {
-    /// Returns a field's text, or a number written out; nothing if there is none.
-    pub(crate) fn text(self, field: &str) -> String {
-        match &self.0[field] {
-            Value::String(text) => text.clone(),
-            Value::Null => String::new(),
-            other => other.to_string(),
-        }
-    }
-
-    /// Returns a field's number.
+impl<R: Named> Rows<R> {
+    /// Returns the row of this name.
     ///
     /// # Errors
     ///
-    /// If it is none.
-    pub(crate) fn number(self, field: &str) -> anyhow::Result<f64> {
-        match self.0[field].as_f64() {
-            Some(number) => Ok(number),
-            None => bail!("the lab printed no number `{field}` in {}", self.0),
-        }
+    /// If there is none.
+    pub(crate) fn of(&self, name: &str) -> anyhow::Result<&R> {
+        self.one(name, |row| row.name() == name)
     }
+}
 
-    /// Returns a field's number, if it is one.
-    pub(crate) fn maybe(self, field: &str) -> Option<f64> {
-        self.0[field].as_f64()
+/// A row of one table or policy.
+pub(crate) trait Named {
+    /// Returns its name.
+    fn name(&self) -> &str;
+}
+
+impl Named for tables::Row {
+    fn name(&self) -> &str {
+        &self.name
     }
+}
 
-    /// Returns the number of a name within a field, if it is one.
-    pub(crate) fn within(self, field: &str, name: &str) -> Option<f64> {
-        self.0[field][name].as_f64()
+impl Named for refill::Row {
+    fn name(&self) -> &str {
+        &self.table
     }
+}
 
-    /// Returns the names of all fields.
-    pub(crate) fn fields(self) -> impl Iterator<Item = &'a str> {
-        self.0.as_object().into_iter().flat_map(|fields| fields.keys().map(String::as_str))
+impl Named for superpage::Row {
+    fn name(&self) -> &str {
+        &self.policy
     }
+}
 
-    /// Returns a field's numbers.
-    pub(crate) fn numbers(self, field: &str) -> Vec<f64> {
-        self.0[field].as_array().into_iter().flatten().filter_map(Value::as_f64).collect()
-    }
-
-    /// Tells whether a field is true.
-    pub(crate) fn is(self, field: &str) -> bool {
-        self.0[field] == true
+impl Rows<mapping::Row> {
+    /// Returns the row of a benchmark that has one for each table.
+    ///
+    /// # Errors
+    ///
+    /// If there is none.
+    pub(crate) fn at(&self, benchmark: &str, name: &str) -> anyhow::Result<&mapping::Row> {
+        self.one(&format!("{benchmark}, {name}"), |row| row.benchmark == benchmark && row.name == name)
     }
 }
 
@@ -130,10 +119,10 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_there_is_said() {
-        let rows = Rows::new("x".into(), vec![serde_json::json!({"name": "MPT", "refs": 6, "none": null})]);
-        assert_eq!(rows.one(&[("name", "MPT")]).unwrap().number("refs").unwrap(), 6.0);
-        assert!(rows.one(&[("name", "LPT")]).unwrap_err().to_string().contains("LPT"));
-        assert!(rows.iter().next().unwrap().number("none").unwrap_err().to_string().contains("none"));
+    fn a_row_that_is_not_there_is_named() {
+        let rows = Rows::new("tlblab x".into(), vec![1, 2, 3]);
+        assert_eq!(*rows.one("two", |row| *row == 2).unwrap(), 2);
+        let error = rows.one("four", |row| *row == 4).unwrap_err().to_string();
+        assert_eq!(error, "`tlblab x` has no row of four");
     }
 }

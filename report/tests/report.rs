@@ -1,4 +1,4 @@
-//! The report as a user meets it: a lab that answers at once, whole pages, one line and exit code 2 for what is wrong.
+//! The report as a user meets it: one line and exit code 2 for what is wrong, and an earlier report that stays.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -33,33 +33,32 @@ fn earlier() -> (tempfile::TempDir, PathBuf) {
     (folder, index)
 }
 
-/// Returns a program that prints this, or fails.
-#[cfg(unix)]
-fn lab(folder: &Path, script: &str) -> String {
-    use std::os::unix::fs::PermissionsExt;
-    let path = folder.join("lab");
-    fs::write(&path, format!("#!/bin/sh\n{script}\n")).unwrap();
-    fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
-    path.to_string_lossy().into_owned()
+/// Returns a folder of the shipped traces' names, each of these bytes.
+fn traces(of: &[u8]) -> tempfile::TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    for name in ["cc1", "gzip", "grep", "sort", "sqlite", "perl", "multiply"] {
+        fs::write(folder.path().join(name).with_extension("tlbt"), of).unwrap();
+    }
+    folder
 }
 
 #[test]
-#[cfg(unix)]
 fn what_the_lab_refuses_is_one_line_and_the_earlier_report_stays() {
     let (folder, index) = earlier();
-    let lab = lab(folder.path(), "echo 'tlblab: cc1.tlbt: the trace is damaged: capture anew' >&2; exit 2");
-    refused(&report(&["--quick", "--lab", &lab], folder.path()), "the trace is damaged: capture anew");
+    let traces = traces(b"TLBT is how a trace begins");
+    let path = traces.path().to_string_lossy();
+    let output = report(&["--quick", "--traces", &path, "--figure", "Romer Figure 3"], folder.path());
+    refused(&output, "`tlblab superpage --trace");
+    refused(&output, "cc1.tlbt");
     assert_eq!(fs::read_to_string(index).unwrap(), "an earlier report");
 }
 
 #[test]
-#[cfg(unix)]
-fn rows_of_another_lab_are_refused() {
+fn one_paper_that_cannot_be_collected_ends_all() {
     let (folder, index) = earlier();
-    for (answer, saying) in [("echo '[{\"name\": \"MPT\"}]'", "no"), ("echo '{'", "no array of rows")] {
-        let lab = lab(folder.path(), answer);
-        refused(&report(&["--quick", "--lab", &lab], folder.path()), saying);
-    }
+    let traces = traces(b"");
+    let path = traces.path().to_string_lossy();
+    refused(&report(&["--quick", "--traces", &path], folder.path()), "cc1.tlbt");
     assert_eq!(fs::read_to_string(index).unwrap(), "an earlier report");
 }
 
@@ -68,10 +67,9 @@ fn rows_of_another_lab_are_refused() {
 fn an_interruption_is_one_line_and_the_earlier_report_stays() {
     for signal in ["-INT", "-TERM"] {
         let (folder, index) = earlier();
-        let begun = folder.path().join("begun");
-        let lab = lab(folder.path(), &format!("touch {}; exec sleep 60", begun.display()));
-        let mut child =
-            command(&["--quick", "--lab", &lab], folder.path()).stderr(Stdio::piped()).spawn().unwrap();
+        // Made before the first experiment begins; all of them take minutes.
+        let begun = folder.path().join("cache");
+        let mut child = command(&["--quick"], folder.path()).stderr(Stdio::piped()).spawn().unwrap();
         while !begun.exists() {
             assert!(child.try_wait().unwrap().is_none(), "it ended by itself");
             std::thread::sleep(std::time::Duration::from_millis(5));
@@ -89,10 +87,8 @@ fn an_interruption_is_one_line_and_the_earlier_report_stays() {
 #[test]
 fn a_missing_trace_is_named() {
     let (folder, index) = earlier();
-    let lab = env!("CARGO_BIN_EXE_tlbkit-report");
     let traces = folder.path().to_string_lossy().into_owned();
-    refused(&report(&["--lab", lab, "--traces", &traces], folder.path()), "cc1.tlbt is missing");
-    refused(&report(&["--lab", "no/such/lab"], folder.path()), "cargo xtask report");
+    refused(&report(&["--traces", &traces], folder.path()), "cc1.tlbt is missing");
     assert_eq!(fs::read_to_string(index).unwrap(), "an earlier report");
 }
 
@@ -101,7 +97,7 @@ fn a_folder_that_cannot_be_written_is_named() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("file");
     fs::write(&file, "no folder").unwrap();
-    refused(&report(&["--lab", env!("CARGO_BIN_EXE_tlbkit-report")], &file), "--out");
+    refused(&report(&[], &file), "--out");
 }
 
 #[test]

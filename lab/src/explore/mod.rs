@@ -1,13 +1,14 @@
 //! `tlblab explore`: every algorithm of `tlbkit-shootdown` over all interleavings, on every kind of hardware.
 
-use anyhow::bail;
+use anyhow::{bail, ensure};
 use clap::Args;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use tlbkit_shootdown::{Algorithm, Hardware};
 
 use self::cases::{Case, MACHINES, Machine};
 pub(crate) use self::schedule::{Choice, one_schedule};
 use self::search::{Search, Verdict};
+use crate::{Experiment, Name};
 
 mod ask;
 mod cases;
@@ -27,7 +28,7 @@ mod world;
 /// Sound pairings must hold in every world; unsuitable ones, and sound ones with one repair switched off, must be
 /// found wrong. Anything else is an error.
 #[derive(Debug, Args)]
-pub(crate) struct Explore {
+pub struct Explore {
     /// Only this algorithm, by its name in Table 3.1 (PTE-first, TLB-first, 2-phase, optimistic, with ' or '')
     #[arg(long)]
     algorithm: Option<String>,
@@ -77,22 +78,28 @@ pub(crate) struct Explore {
 const BROKEN_EARLY: usize = 400_000;
 
 /// One exploration's result.
-#[derive(Clone, Debug, Serialize)]
-pub(crate) struct Row {
-    algorithm: &'static str,
-    hardware: &'static str,
-    case: String,
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Row {
+    /// The algorithm, by its name in Table 3.1, or `none`.
+    pub algorithm: Name,
+    /// The hardware, as `--hardware` takes it.
+    pub hardware: Name,
+    /// What the CPUs do.
+    pub case: String,
     /// The repair that was switched off.
-    without: Option<String>,
+    pub without: Option<String>,
     /// `sound`, `broken`, `stuck` or `too big`.
-    verdict: &'static str,
+    pub verdict: Name,
     /// Whether that is what the crate's capability check, or the hazard, says.
-    expected: bool,
-    worlds: usize,
-    seconds: f64,
+    pub expected: bool,
+    /// How many worlds there are.
+    pub worlds: usize,
+    /// How long the search took.
+    pub seconds: f64,
     /// Steps of the shortest counterexample.
-    steps: Option<usize>,
-    why: Option<String>,
+    pub steps: Option<usize>,
+    /// What is wrong at its end.
+    pub why: Option<String>,
 }
 
 impl Explore {
@@ -112,6 +119,25 @@ pub(crate) fn run(args: &Explore) -> anyhow::Result<()> {
     if args.driver {
         return driver::run(args);
     }
+    let rows = explored(args)?;
+    crate::rows::print(args.json, &rows)?;
+    as_expected(&rows)
+}
+
+impl Experiment for Explore {
+    const COMMAND: &'static str = "explore";
+    type Row = Row;
+
+    /// A row that is not as expected is an error, too.
+    fn rows(&self) -> anyhow::Result<Vec<Row>> {
+        ensure!(!self.driver, "--driver has other rows: leave it out");
+        let rows = explored(self)?;
+        as_expected(&rows)?;
+        Ok(rows)
+    }
+}
+
+fn explored(args: &Explore) -> anyhow::Result<Vec<Row>> {
     let mut cases = select(args)?;
     for case in &mut cases {
         case.scene.reduce = !args.unreduced;
@@ -122,8 +148,10 @@ pub(crate) fn run(args: &Explore) -> anyhow::Result<()> {
             print_trace(case, search);
         }
     }
-    let rows = rows(&cases, &found);
-    crate::rows::print(args.json, &rows)?;
+    Ok(rows(&cases, &found))
+}
+
+fn as_expected(rows: &[Row]) -> anyhow::Result<()> {
     let wrong = rows.iter().filter(|row| !row.expected).count();
     if wrong > 0 {
         bail!("{wrong} of {} results are not what they should be; see the column `expected`", rows.len());
@@ -196,13 +224,13 @@ fn rows(cases: &[Case], found: &[Search]) -> Vec<Row> {
             };
             let single = case.off.is_some() || case.algorithm.is_none();
             Row {
-                algorithm: case.algorithm.map_or("none", Algorithm::name),
-                hardware: case.machine,
+                algorithm: case.algorithm.map_or("none", Algorithm::name).into(),
+                hardware: case.machine.into(),
                 case: case.doing.clone(),
                 without: case
                     .off
                     .map(|off| off.iter_names().map(|(name, _)| name).collect::<Vec<_>>().join(" ")),
-                verdict,
+                verdict: verdict.into(),
                 expected: match case.sound {
                     true => verdict == "sound",
                     false if single => wrong(search),

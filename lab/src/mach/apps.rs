@@ -13,11 +13,12 @@ use std::rc::Rc;
 
 use anyhow::{Context, ensure};
 use indicatif::{ProgressBar, ProgressIterator};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::benchmark::{Workload, run};
 use super::programs::{Programs, Reference, Stretch};
 use super::scheme::Scheme;
+use crate::Name;
 use crate::trace::{self, Input, Kind};
 
 /// The shipped trace, when no other is named.
@@ -101,18 +102,28 @@ const APPS: [App; 6] = [
 ];
 
 /// An application under a scheme.
-#[derive(Debug, Serialize)]
-pub(crate) struct AppRow {
-    application: &'static str,
-    scheme: Scheme,
-    kernel_misses_per_ipc: f64,
-    misses_removed_pct: f64,
-    printed_misses_removed_pct: f64,
-    stlb_hit_rate: Option<f64>,
-    printed_stlb_hit_rate: Option<f64>,
-    penalty_saved_pct: f64,
-    printed_penalty_saved_pct: f64,
-    stale_hits: u64,
+#[derive(Debug, Serialize, Deserialize)]
+pub struct AppRow {
+    /// The application.
+    pub application: Name,
+    /// The scheme.
+    pub scheme: Scheme,
+    /// Kernel misses for each message.
+    pub kernel_misses_per_ipc: f64,
+    /// Kernel misses that the scheme takes away, in percent of those under Mach.
+    pub misses_removed_pct: f64,
+    /// The same as the thesis prints it.
+    pub printed_misses_removed_pct: f64,
+    /// Hits of the lookups in the STLB, from 0 to 1; none without one.
+    pub stlb_hit_rate: Option<f64>,
+    /// The same as the thesis prints it.
+    pub printed_stlb_hit_rate: Option<f64>,
+    /// Cycles of kernel misses that the scheme saves, its overhead subtracted, in percent of those under Mach.
+    pub penalty_saved_pct: f64,
+    /// The same as the thesis prints it.
+    pub printed_penalty_saved_pct: f64,
+    /// Hits on entries that had been invalid.
+    pub stale_hits: u64,
 }
 
 /// Runs every application under the schemes for which the thesis has numbers.
@@ -134,7 +145,7 @@ pub(crate) fn rows(base: &Workload, traces: &[Input]) -> anyhow::Result<Vec<AppR
             let lookups = count.hits() + count.misses();
             let saved = |with: f64, without: f64| 100.0 * (1.0 - with / without);
             rows.push(AppRow {
-                application: app.name,
+                application: app.name.into(),
                 scheme,
                 kernel_misses_per_ipc: misses,
                 misses_removed_pct: saved(misses, misses_of_mach),

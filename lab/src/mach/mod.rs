@@ -1,7 +1,7 @@
 //! `tlblab mach`: Mach 3.0's TLB misses on an R3000, and what software TLBs and prefetching take away of them.
 //!
 //! The benchmarks of Bala's thesis (4.5) and of the OSDI paper (6.1) run on a model of the machine; the caches are
-//! those of `tlbkit-stlb`. What the thesis leaves open is [`Open`], and `--sensitivity` says what
+//! those of `tlbkit-stlb`. What the thesis leaves open is `Open` in `mach/benchmark.rs`, and `--sensitivity` says what
 //! depends on it.
 
 mod apps;
@@ -17,22 +17,24 @@ mod tlb;
 
 use std::ops::RangeInclusive;
 
-use anyhow::{Context, bail};
+use anyhow::{Context, bail, ensure};
 use benchmark::{Inject, Open, Record, Workload, run};
 use clap::{Args, ValueEnum};
 use costs::Costs;
 use indicatif::{ProgressBar, ProgressIterator, ProgressStyle};
 use kernel::{Fill, For, Tally};
-use scheme::Scheme;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use tlbkit_stlb::Counters;
 
-use crate::rows;
 use crate::trace::Input;
+use crate::{Experiment, Name, rows};
+
+pub use apps::AppRow;
+pub use scheme::Scheme;
 
 /// Rerun the synthetic benchmarks of Bala's thesis under Mach 3.0 with and without STLB and PTLB.
 #[derive(Debug, Args)]
-pub(crate) struct Mach {
+pub struct Mach {
     /// Servers in the chain: a number, or a range such as 1..10 (both ends included)
     #[arg(long, default_value = "1..10", value_parser = numbers::<1, 64>)]
     servers: Numbers,
@@ -95,28 +97,44 @@ enum Preset {
 }
 
 /// One row: a scheme in one configuration.
-#[derive(Clone, Debug, Serialize)]
-pub(crate) struct Row {
-    scheme: Scheme,
-    servers: usize,
-    clients: usize,
-    words: usize,
-    ipcs: u64,
-    l1u: u64,
-    l1k: u64,
-    l2: u64,
-    l3: u64,
-    cascaded: u64,
-    kernel_misses_per_ipc: f64,
-    /// Of the lookups in the STLB; none without one.
-    stlb_hit_rate: Option<f64>,
-    penalty_cycles_per_ipc: f64,
-    overhead_cycles_per_ipc: f64,
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Row {
+    /// The scheme.
+    pub scheme: Scheme,
+    /// Servers in the chain.
+    pub servers: usize,
+    /// Client processes.
+    pub clients: usize,
+    /// Words of data that a process touches between messages.
+    pub words: usize,
+    /// Messages.
+    pub ipcs: u64,
+    /// Misses on pages of processes.
+    pub l1u: u64,
+    /// Misses on pages of kernel data.
+    pub l1k: u64,
+    /// Misses on pages of user page tables.
+    pub l2: u64,
+    /// Misses on pages of the kernel page table.
+    pub l3: u64,
+    /// Misses within the handler of another miss.
+    pub cascaded: u64,
+    /// Kernel misses for each message.
+    pub kernel_misses_per_ipc: f64,
+    /// Hits of the lookups in the STLB, from 0 to 1; none without one.
+    pub stlb_hit_rate: Option<f64>,
+    /// Cycles of kernel misses for each message.
+    pub penalty_cycles_per_ipc: f64,
+    /// Cycles that the scheme adds for each message.
+    pub overhead_cycles_per_ipc: f64,
     /// Run time saved, in percent of that under Mach.
-    speedup_pct: f64,
-    stale_hits: u64,
-    prefetched: u64,
-    prefetches_used: u64,
+    pub speedup_pct: f64,
+    /// Hits on entries that had been invalid.
+    pub stale_hits: u64,
+    /// Entries that were prefetched.
+    pub prefetched: u64,
+    /// Those of them that were used.
+    pub prefetches_used: u64,
 }
 
 impl Row {
@@ -153,12 +171,62 @@ fn cycles_per_ipc(tally: &Tally) -> f64 {
 }
 
 /// A row of Table 3.1.
-#[derive(Debug, Serialize)]
-struct AddressType {
-    address_type: &'static str,
-    misses: u64,
-    pct: f64,
-    printed_pct: Option<f64>,
+#[derive(Debug, Serialize, Deserialize)]
+pub struct AddressType {
+    /// What is at the address, and the kind of miss.
+    pub address_type: Name,
+    /// Kernel misses.
+    pub misses: u64,
+    /// Their share of all, in percent.
+    pub pct: f64,
+    /// The share that the thesis prints.
+    pub printed_pct: Option<f64>,
+}
+
+impl Experiment for Mach {
+    const COMMAND: &'static str = "mach";
+    type Row = Row;
+
+    fn rows(&self) -> anyhow::Result<Vec<Row>> {
+        if self.sensitivity || self.apps || self.address_types {
+            bail!("--sensitivity, --apps and --address-types have other rows: leave them out");
+        }
+        self.benchmark()
+    }
+}
+
+/// `mach --apps`: the stand-ins for the thesis's applications.
+#[derive(Debug, Args)]
+pub struct Apps {
+    #[command(flatten)]
+    args: Mach,
+}
+
+impl Experiment for Apps {
+    const COMMAND: &'static str = Mach::COMMAND;
+    type Row = AppRow;
+
+    fn rows(&self) -> anyhow::Result<Vec<AppRow>> {
+        ensure!(self.args.apps, "`mach` without --apps has other rows: add it");
+        self.args.applications()
+    }
+}
+
+/// `mach --address-types`: what the kernel misses are for.
+#[derive(Debug, Args)]
+pub struct AddressTypes {
+    #[command(flatten)]
+    args: Mach,
+}
+
+impl Experiment for AddressTypes {
+    const COMMAND: &'static str = Mach::COMMAND;
+    type Row = AddressType;
+
+    fn rows(&self) -> anyhow::Result<Vec<AddressType>> {
+        ensure!(self.args.address_types, "`mach` without --address-types has other rows: add it");
+        self.args.address_types()
+    }
 }
 
 impl Mach {
@@ -167,12 +235,20 @@ impl Mach {
             return rows::print(self.json, &claims::sensitivity(&self.workload()?));
         }
         if self.apps {
-            return rows::print(self.json, &apps::rows(&self.workload()?, &self.trace)?);
+            return rows::print(self.json, &self.applications()?);
         }
         if self.address_types {
-            return rows::print(self.json, &address_types(&Workload { servers: 4, ..self.workload()? }));
+            return rows::print(self.json, &self.address_types()?);
         }
-        rows::print(self.json, &self.rows()?)
+        rows::print(self.json, &self.benchmark()?)
+    }
+
+    fn applications(&self) -> anyhow::Result<Vec<AppRow>> {
+        apps::rows(&self.workload()?, &self.trace)
+    }
+
+    fn address_types(&self) -> anyhow::Result<Vec<AddressType>> {
+        Ok(address_types(&Workload { servers: 4, ..self.workload()? }))
     }
 
     /// Returns the workload without its ranges.
@@ -194,7 +270,7 @@ impl Mach {
         })
     }
 
-    fn rows(&self) -> anyhow::Result<Vec<Row>> {
+    fn benchmark(&self) -> anyhow::Result<Vec<Row>> {
         let base = self.workload()?;
         let mut workloads = Vec::new();
         if self.preset == Some(Preset::Osdi61) {
@@ -254,6 +330,7 @@ fn address_types(workload: &Workload) -> Vec<AddressType> {
     ];
     rows.map(|(address_type, what, is_l3, printed_pct)| {
         let misses = tally.by.get(&(what, is_l3)).copied().unwrap_or(0);
+        let address_type = address_type.into();
         AddressType { address_type, misses, pct: 100.0 * misses as f64 / total as f64, printed_pct }
     })
     .into()
@@ -262,7 +339,7 @@ fn address_types(workload: &Workload) -> Vec<AddressType> {
 /// Returns a progress bar on standard error.
 fn progress(steps: usize, what: &'static str) -> ProgressBar {
     let style = ProgressStyle::with_template("{wide_bar} {pos}/{len} {msg}");
-    let bar = ProgressBar::new(steps as u64).with_message(what);
+    let bar = crate::progress::bar(Some(steps as u64)).with_message(what);
     match style {
         Ok(style) => bar.with_style(style),
         Err(_) => bar,

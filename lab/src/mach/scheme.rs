@@ -3,7 +3,7 @@
 use std::marker::PhantomData;
 
 use clap::ValueEnum;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use tlbkit_addr::{Asid, PageSize, Pages, VirtAddr};
 use tlbkit_stlb::{
     AsidTag, Assoc, Cache, CacheMemory, Counters, Direct, EntryLayout, Integrated, Invalidate, Ptlb, Rank,
@@ -14,38 +14,50 @@ use super::costs::Costs;
 use super::tlb::Tlb;
 
 /// One way to serve kernel TLB misses.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub(crate) enum Scheme {
+pub enum Scheme {
+    /// Unmodified Mach.
     Mach,
+    /// The prefetch TLB.
     Ptlb,
+    /// A direct-mapped STLB of 1024 entries.
     #[value(name = "stlb-1k")]
     #[serde(rename = "stlb-1k")]
     Stlb1k,
+    /// 1024 entries in two ways.
     #[value(name = "stlb-1k-2way")]
     #[serde(rename = "stlb-1k-2way")]
     Stlb1k2Way,
+    /// A direct-mapped STLB of 4096 entries.
     #[value(name = "stlb-4k")]
     #[serde(rename = "stlb-4k")]
     Stlb4k,
+    /// 4096 entries in two ways.
     #[value(name = "stlb-4k-2way")]
     #[serde(rename = "stlb-4k-2way")]
     Stlb4k2Way,
+    /// 4096 entries in four ways.
     #[value(name = "stlb-4k-4way")]
     #[serde(rename = "stlb-4k-4way")]
     Stlb4k4Way,
+    /// A direct-mapped STLB of 4096 entries with a victim cache.
     #[value(name = "stlb-4k-victim")]
     #[serde(rename = "stlb-4k-victim")]
     Stlb4kVictim,
+    /// A direct-mapped STLB of 4096 entries, upper bits and address space folded into the index.
     #[value(name = "stlb-4k-folded")]
     #[serde(rename = "stlb-4k-folded")]
     Stlb4kFolded,
+    /// Prefetch TLB and STLB in one table of 4096 entries.
     #[value(name = "ptlb+stlb")]
     #[serde(rename = "ptlb+stlb")]
     Both,
+    /// The same with a victim cache.
     #[value(name = "ptlb+stlb-victim")]
     #[serde(rename = "ptlb+stlb-victim")]
     BothVictim,
+    /// The same with a folded index.
     #[value(name = "ptlb+stlb-folded")]
     #[serde(rename = "ptlb+stlb-folded")]
     BothFolded,

@@ -16,11 +16,11 @@ use std::hint::black_box;
 use std::time::{Duration, Instant};
 
 use clap::Args;
-use indicatif::{ProgressBar, ProgressStyle};
+use indicatif::ProgressStyle;
 use rand::SeedableRng;
 use rand::seq::SliceRandom;
 use rand_chacha::ChaCha8Rng;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use tlbkit_addr::{Attr, PageSize, Pages, Pfn, Vpn};
 use tlbkit_pagetable::format::Paper;
 use tlbkit_pagetable::geometry::Va64;
@@ -30,11 +30,11 @@ use tlbkit_pagetable::mpt::Mpt;
 use tlbkit_pagetable::nodes::{Chunk, Slab};
 use tlbkit_pagetable::{Change, Error, Holes, Local, Private, Solo};
 
-use crate::rows;
+use crate::{Experiment, Name, progress, rows};
 
 /// Time the creation of tasks and the protection of their pages in every page table
 #[derive(Args, Debug)]
-pub(crate) struct Mapping {
+pub struct Mapping {
     /// Rounds of each benchmark; the median counts
     #[arg(long, value_name = "N", default_value_t = 200, value_parser = clap::value_parser!(u32).range(3..=100_000))]
     rounds: u32,
@@ -50,20 +50,24 @@ pub(crate) struct Mapping {
 }
 
 /// A table at a benchmark.
-#[derive(Debug, Serialize)]
-struct Row {
-    benchmark: &'static str,
-    name: &'static str,
-    /// The size of the region that is protected.
-    region_kb: Option<u32>,
-    /// What else the task has mapped.
-    segment_mb: u32,
-    /// Of a task, or of a page that is protected and unprotected.
-    ns: f64,
-    /// The time over that of MPT in the same round: the median, and the quartiles.
-    of_mpt: f64,
-    of_mpt_low: f64,
-    of_mpt_high: f64,
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Row {
+    /// `task`, `PROT1`, `PROTN` or `sparse`.
+    pub benchmark: Name,
+    /// The table.
+    pub name: Name,
+    /// The size of the region that is protected, in the sparse benchmark.
+    pub region_kb: Option<u32>,
+    /// What else the task has mapped, in MB.
+    pub segment_mb: u32,
+    /// Nanoseconds of a task, or of a page that is protected and unprotected.
+    pub ns: f64,
+    /// The time over that of MPT in the same round: the median.
+    pub of_mpt: f64,
+    /// The lower quartile of that.
+    pub of_mpt_low: f64,
+    /// The upper quartile.
+    pub of_mpt_high: f64,
 }
 
 /// What is timed.
@@ -185,17 +189,26 @@ fn one(page: usize) -> Pages {
 /// Memory for the nodes of a table.
 const CHUNKS: usize = 1 << 11;
 
-impl Mapping {
-    /// Runs the command.
-    pub(crate) fn run(&self) -> anyhow::Result<()> {
+impl Experiment for Mapping {
+    const COMMAND: &'static str = "mapping";
+    type Row = Row;
+
+    fn rows(&self) -> anyhow::Result<Vec<Row>> {
         let benchmarks = Benchmark::all(self.segment_mb);
-        let bar = ProgressBar::new(benchmarks.len() as u64)
+        let bar = progress::bar(Some(benchmarks.len() as u64))
             .with_style(ProgressStyle::with_template("{wide_bar} {pos} of {len} benchmarks, {eta} left")?);
         let mut rows = Vec::new();
         for &benchmark in bar.wrap_iter(benchmarks.iter()) {
             rows.extend(self.compare(benchmark)?);
         }
-        rows::print(self.json, &rows)
+        Ok(rows)
+    }
+}
+
+impl Mapping {
+    /// Runs the command.
+    pub(crate) fn run(&self) -> anyhow::Result<()> {
+        rows::print(self.json, &self.rows()?)
     }
 
     /// Times every table at a benchmark, in turn.
@@ -224,6 +237,7 @@ impl Mapping {
             let [of_mpt_low, of_mpt, of_mpt_high] = quartiles(ratios);
             let [_, ns, _] = quartiles(own.clone());
             let Benchmark { name: benchmark, region_kb, segment_mb } = benchmark;
+            let (benchmark, name) = (benchmark.into(), (*name).into());
             Row { benchmark, name, region_kb, segment_mb, ns, of_mpt, of_mpt_low, of_mpt_high }
         });
         Ok(rows.collect())

@@ -6,16 +6,16 @@ mod thesis;
 
 use anyhow::Context;
 use clap::Args;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use thesis::{Change, Machine};
 
-use crate::rows;
+use crate::{Experiment, Name, rows};
 
 /// Evaluate the analytical models of Bala's thesis (chapter 5) and of the OSDI paper (section 6.2).
 ///
 /// First every number that was printed, with the thesis's parameters, then the equations with those given here.
 #[derive(Debug, Args)]
-pub(crate) struct Model {
+pub struct Model {
     /// Part of TLB miss handling that the scheme saves (S_T)
     #[arg(long, default_value_t = 0.5)]
     saved: f64,
@@ -52,21 +52,35 @@ pub(crate) struct Model {
 }
 
 /// A number by its formula, beside the printed one.
-#[derive(Debug, Serialize)]
-struct Row {
-    source: &'static str,
-    equation: &'static str,
-    quantity: String,
-    value: f64,
-    printed: Option<f64>,
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Row {
+    /// `thesis` or `OSDI paper`; with `, as given` if the parameters are those of the arguments.
+    pub source: Name,
+    /// The equation's number, or the section's.
+    pub equation: Name,
+    /// What is calculated.
+    pub quantity: String,
+    /// The value by the formula.
+    pub value: f64,
+    /// The value that was printed, if one was.
+    pub printed: Option<f64>,
     /// Whether the value rounds to what was printed.
-    agrees: Option<bool>,
-    remark: &'static str,
+    pub agrees: Option<bool>,
+    /// Why it does not, or what it is; empty if there is nothing to say.
+    pub remark: Name,
 }
 
 impl Row {
     fn new(source: &'static str, equation: &'static str, quantity: impl Into<String>, value: f64) -> Self {
-        Self { source, equation, quantity: quantity.into(), value, printed: None, agrees: None, remark: "" }
+        Self {
+            source: source.into(),
+            equation: equation.into(),
+            quantity: quantity.into(),
+            value,
+            printed: None,
+            agrees: None,
+            remark: "".into(),
+        }
     }
 
     /// Sets beside it what was printed, to `digits` digits after the point.
@@ -76,7 +90,7 @@ impl Row {
     }
 
     fn remark(self, remark: &'static str) -> Self {
-        Self { remark, ..self }
+        Self { remark: remark.into(), ..self }
     }
 }
 
@@ -84,8 +98,11 @@ impl Row {
 const THESIS: Change =
     Change { s_t: 0.5, i_t: 0.06, i_a: 0.5, m_t: 0.07, m_a: 0.02, t_old: 24.0, t_new: 60.0 };
 
-impl Model {
-    pub(crate) fn run(&self) -> anyhow::Result<()> {
+impl Experiment for Model {
+    const COMMAND: &'static str = "model";
+    type Row = Row;
+
+    fn rows(&self) -> anyhow::Result<Vec<Row>> {
         let given =
             [self.saved, self.handler, self.application, self.handler_misses, self.application_misses];
         let more = [self.old, self.new, self.gamma_t, self.gamma_a, self.mhz];
@@ -94,7 +111,13 @@ impl Model {
         }
         let mut rows = printed();
         rows.extend(self.given()?);
-        rows::print(self.json, &rows)
+        Ok(rows)
+    }
+}
+
+impl Model {
+    pub(crate) fn run(&self) -> anyhow::Result<()> {
+        rows::print(self.json, &self.rows()?)
     }
 
     fn given(&self) -> anyhow::Result<Vec<Row>> {

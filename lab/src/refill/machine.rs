@@ -145,7 +145,7 @@ fn replay<'n, S: Structure>(
     let refills = misses.refills.len() as u64;
     let mean = |sum: u64| sum as f64 / refills.max(1) as f64;
     Ok(Row {
-        table: name,
+        table: name.into(),
         workload: misses.name.clone(),
         pages: misses.pages.len(),
         refills,

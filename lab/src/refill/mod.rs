@@ -1,19 +1,19 @@
 //! `tlblab refill`: the instructions and loads of each structure's refill handler.
 //!
 //! The handlers are those of [`tlbkit_refill::mips3`], in MIPS III words. A program's pages are mapped into a table, and
-//! every miss of the modelled TLB runs the words in the interpreter ([`machine`]): Figures 2 and 5 of Elphinstone et al.
+//! every miss of the modelled TLB runs the words in the interpreter (`machine`): Figures 2 and 5 of Elphinstone et al.
 //! in instructions and loads. What each refill leaves in the TLB is compared with the table's own lookup.
 
 use anyhow::{Context, bail};
 use clap::Args;
-use indicatif::{ProgressBar, ProgressStyle};
-use serde::Serialize;
+use indicatif::ProgressStyle;
+use serde::{Deserialize, Serialize};
 
-use crate::rows;
 use crate::tables;
 use crate::tlb::TlbArgs;
 use crate::trace::Input;
 use crate::workload::{FileSizes, Workload};
+use crate::{Experiment, Name, progress, rows};
 
 mod machine;
 mod names;
@@ -21,7 +21,7 @@ mod structure;
 
 /// Count the instructions and loads of the refill handlers
 #[derive(Args, Debug)]
-pub(crate) struct RefillArgs {
+pub struct RefillArgs {
     /// Replay a trace: a file, or `-` for standard input [default: the shipped cc1.tlbt]
     #[arg(long, value_name = "FILE")]
     trace: Option<Input>,
@@ -47,36 +47,36 @@ pub(crate) struct RefillArgs {
 }
 
 /// What a structure's handler did.
-#[derive(Clone, Debug, Serialize)]
-pub(crate) struct Row {
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Row {
     /// As the paper calls it.
-    pub(crate) table: &'static str,
+    pub table: Name,
     /// The trace or the workload.
-    pub(crate) workload: String,
+    pub workload: String,
     /// How many pages are mapped.
-    pub(crate) pages: usize,
+    pub pages: usize,
     /// How many refills there were.
-    pub(crate) refills: u64,
+    pub refills: u64,
     /// Instructions of the program itself, if a trace was recorded.
-    pub(crate) program_insns: Option<u64>,
+    pub program_insns: Option<u64>,
     /// Instructions a refill, the return included.
-    pub(crate) insns_min: u64,
+    pub insns_min: u64,
     /// Their mean.
-    pub(crate) insns_mean: f64,
+    pub insns_mean: f64,
     /// The most.
-    pub(crate) insns_max: u64,
+    pub insns_max: u64,
     /// Loads a refill.
-    pub(crate) loads_min: u64,
+    pub loads_min: u64,
     /// Their mean.
-    pub(crate) loads_mean: f64,
+    pub loads_mean: f64,
     /// The most.
-    pub(crate) loads_max: u64,
+    pub loads_max: u64,
     /// Instructions of the handler.
-    pub(crate) words: usize,
+    pub words: usize,
     /// The share of refills that the software TLB in front served.
-    pub(crate) stlb_hit_rate: Option<f64>,
+    pub stlb_hit_rate: Option<f64>,
     /// Whether every refill left in the TLB what the table says.
-    pub(crate) verified: bool,
+    pub verified: bool,
 }
 
 /// Runs the handlers of the named structures, or of all, on these misses.
@@ -84,7 +84,7 @@ pub(crate) struct Row {
 /// # Errors
 ///
 /// If there is no such structure, or memory for one.
-pub(crate) fn rows(misses: &tables::Misses, names: &[String]) -> anyhow::Result<Vec<Row>> {
+pub(crate) fn of_misses(misses: &tables::Misses, names: &[String]) -> anyhow::Result<Vec<Row>> {
     let all = names::all();
     for name in names {
         if !all.iter().any(|structure| structure.name == *name) {
@@ -96,7 +96,7 @@ pub(crate) fn rows(misses: &tables::Misses, names: &[String]) -> anyhow::Result<
         .into_iter()
         .filter(|structure| names.is_empty() || names.iter().any(|name| name == structure.name))
         .collect();
-    let bar = ProgressBar::new(chosen.len() as u64)
+    let bar = progress::bar(Some(chosen.len() as u64))
         .with_style(ProgressStyle::with_template("{msg} {wide_bar} {pos} of {len} structures, {eta} left")?);
     let mut rows = Vec::new();
     for structure in bar.wrap_iter(chosen.iter()) {
@@ -106,15 +106,24 @@ pub(crate) fn rows(misses: &tables::Misses, names: &[String]) -> anyhow::Result<
     Ok(rows)
 }
 
+impl Experiment for RefillArgs {
+    const COMMAND: &'static str = "refill";
+    type Row = Row;
+
+    fn rows(&self) -> anyhow::Result<Vec<Row>> {
+        let workload = self.workload.map(|workload| (workload, self.pages, self.sizes));
+        let misses = tables::misses(self.trace.as_ref(), workload, &self.tlb, self.seed)?;
+        of_misses(&misses, &self.table)
+    }
+}
+
 /// Runs the handlers and prints a row for each structure.
 ///
 /// # Errors
 ///
 /// If a name, a number or the trace is no good.
 pub(crate) fn run(args: &RefillArgs) -> anyhow::Result<()> {
-    let workload = args.workload.map(|workload| (workload, args.pages, args.sizes));
-    let misses = tables::misses(args.trace.as_ref(), workload, &args.tlb, args.seed)?;
-    rows::print(args.json, &rows(&misses, &args.table)?)
+    rows::print(args.json, &args.rows()?)
 }
 
 #[cfg(test)]
@@ -132,7 +141,7 @@ mod tests {
 
     #[test]
     fn every_handler_leaves_what_its_table_says() {
-        for row in rows(&misses(), &[]).unwrap() {
+        for row in of_misses(&misses(), &[]).unwrap() {
             assert!(row.verified, "{row:?}");
             assert!(row.insns_min <= row.insns_max && row.refills == 3 * 455);
             assert_eq!(row.stlb_hit_rate.is_some(), row.table.starts_with('S'));
@@ -141,7 +150,7 @@ mod tests {
 
     #[test]
     fn the_counts_are_those_of_the_documentation() {
-        let row = |name: &str| rows(&misses(), &[name.into()]).unwrap().remove(0);
+        let row = |name: &str| of_misses(&misses(), &[name.into()]).unwrap().remove(0);
         let mpt = row("MPT");
         assert_eq!((mpt.insns_min, mpt.insns_max, mpt.loads_max), (47, 47, 8));
         for name in ["G2", "G4", "G16", "G256"] {
@@ -159,7 +168,7 @@ mod tests {
 
     #[test]
     fn a_structure_that_does_not_exist_is_named() {
-        let error = rows(&misses(), &["G3".into()]).unwrap_err().to_string();
+        let error = of_misses(&misses(), &["G3".into()]).unwrap_err().to_string();
         assert!(error.starts_with("there is no structure `G3`: choose from MPT, G2"), "{error}");
     }
 }

@@ -2,14 +2,15 @@
 //! the crate's `classify`, and gathered by its `Batch`.
 
 use clap::Args;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::model::{Kind, Parameters};
 use super::simulator::{Options, simulate};
+use crate::{Experiment, Name};
 
 /// Arguments
 #[derive(Debug, Args)]
-pub(crate) struct Beyond {
+pub struct Beyond {
     /// CPUs
     #[arg(long, default_value_t = 64)]
     m: usize,
@@ -29,23 +30,44 @@ pub(crate) struct Beyond {
 }
 
 /// One way of doing it.
-#[derive(Clone, Debug, Serialize)]
-struct Way {
-    way: &'static str,
-    algorithm: Kind,
-    batch: usize,
-    lazy: f64,
-    tolerated: f64,
-    cpu_overhead: f64,
-    latency_ms: f64,
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Way {
+    /// The way, in words.
+    pub way: Name,
+    /// The algorithm.
+    pub algorithm: Kind,
+    /// Unmaps of an operation.
+    pub batch: usize,
+    /// The share of targets that are lazy.
+    pub lazy: f64,
+    /// The share of unmaps whose inconsistency is tolerated.
+    pub tolerated: f64,
+    /// The share of a CPU's time, from 0 to 1.
+    pub cpu_overhead: f64,
+    /// Milliseconds of an operation.
+    pub latency_ms: f64,
     /// Unmaps per CPU and second that the CPUs got done.
-    unmaps: f64,
-    interrupts_per_unmap: f64,
+    pub unmaps: f64,
+    /// Interrupts for each of them.
+    pub interrupts_per_unmap: f64,
     /// Against one synchronous operation per unmap, which sends M-1 interrupts at most.
-    interrupts_removed: f64,
+    pub interrupts_removed: f64,
+}
+
+impl Experiment for Beyond {
+    const COMMAND: &'static str = "shootdown beyond";
+    type Row = Way;
+
+    fn rows(&self) -> anyhow::Result<Vec<Way>> {
+        ways(self)
+    }
 }
 
 pub(super) fn run(args: &Beyond) -> anyhow::Result<()> {
+    crate::rows::print(args.json, &args.rows()?)
+}
+
+fn ways(args: &Beyond) -> anyhow::Result<Vec<Way>> {
     anyhow::ensure!((2..=super::MOST).contains(&args.m), "--m {}: give 2 to {}", args.m, super::MOST);
     anyhow::ensure!(args.rate.is_finite() && args.rate > 0.0, "--rate {}: give a number above 0", args.rate);
     anyhow::ensure!(
@@ -73,11 +95,11 @@ pub(super) fn run(args: &Beyond) -> anyhow::Result<()> {
         ("page-out: synchronous, 128 pages a batch", Kind::OpSynch, Options { batch: 128, ..base }),
         ("page-out: asynchronous, 128 pages a batch", Kind::OpAsynch, Options { batch: 128, ..base }),
     ];
-    let rows = crate::parallel::map(&ways, |&(way, algorithm, options)| {
+    crate::parallel::map(&ways, |&(way, algorithm, options)| {
         let run = simulate(algorithm, &p, &options)?;
         let interrupts_per_unmap = run.interrupts / run.unmaps;
         Ok(Way {
-            way,
+            way: way.into(),
             algorithm,
             batch: options.batch,
             lazy: options.lazy,
@@ -88,6 +110,5 @@ pub(super) fn run(args: &Beyond) -> anyhow::Result<()> {
             interrupts_per_unmap,
             interrupts_removed: 1.0 - interrupts_per_unmap / (p.m as f64 - 1.0),
         })
-    })?;
-    crate::rows::print(args.json, &rows)
+    })
 }

@@ -1,26 +1,31 @@
 //! The claims of Tzou 4.4 and 4.5, each with our number and whether it holds.
 
 use clap::Args;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::analysis::{Bound, Solution, analyse};
 use super::model::{Kind, Measures, Parameters};
+use crate::{Experiment, Name};
 
 /// Arguments
 #[derive(Debug, Args)]
-pub(crate) struct Claims {
+pub struct Claims {
     /// Print JSON
     #[arg(long)]
     json: bool,
 }
 
-#[derive(Clone, Debug, Serialize)]
-struct Claim {
-    section: &'static str,
-    claim: &'static str,
+/// What the text says, and whether it holds.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Claim {
+    /// The section.
+    pub section: Name,
+    /// What it says.
+    pub claim: Name,
     /// `pass`, `partly` or `fail`.
-    verdict: &'static str,
-    ours: String,
+    pub verdict: Name,
+    /// Our number, in words.
+    pub ours: String,
 }
 
 /// The values of 4.4: lower bounds for 2-phase's latency, means of the bounds otherwise.
@@ -60,12 +65,27 @@ fn near(value: f64, claimed: f64, tolerance: f64) -> bool {
     (value / claimed - 1.0).abs() <= tolerance
 }
 
+impl Experiment for Claims {
+    const COMMAND: &'static str = "shootdown claims";
+    type Row = Claim;
+
+    fn rows(&self) -> anyhow::Result<Vec<Claim>> {
+        Ok(claims())
+    }
+}
+
 pub(super) fn run(args: &Claims) -> anyhow::Result<()> {
+    crate::rows::print(args.json, &args.rows()?)
+}
+
+fn claims() -> Vec<Claim> {
     let canonical = Parameters::CANONICAL;
     let sized = |m: f64| Parameters { m: m as usize, n: m as usize, ..canonical };
     let at = |kind, m: usize| value(kind, &sized(m as f64)).unwrap_or_default();
     let mut claims = Vec::new();
-    let mut add = |section, claim, verdict, ours| claims.push(Claim { section, claim, verdict, ours });
+    let mut add = |section: &'static str, claim: &'static str, verdict: &'static str, ours| {
+        claims.push(Claim { section: section.into(), claim: claim.into(), verdict: verdict.into(), ours });
+    };
 
     let two = crossing(Kind::TwoPhase, 2.0, 60.0, sized);
     add(
@@ -173,5 +193,5 @@ pub(super) fn run(args: &Claims) -> anyhow::Result<()> {
         verdict(2 * over > ratios.len(), over > 0),
         format!("{least:.2} to {most:.2} for M = 8..50, above 2 in {over} of {}", ratios.len()),
     );
-    crate::rows::print(args.json, &claims)
+    claims
 }

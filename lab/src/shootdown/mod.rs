@@ -2,11 +2,17 @@
 
 use anyhow::{bail, ensure};
 use clap::{Args, Subcommand};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use self::analysis::{Bound, Solution, analyse};
-use self::model::{Kind, Measures, Parameters};
+use self::model::{Measures, Parameters};
 use self::simulator::{Options, Sends, simulate};
+use crate::{Experiment, Name};
+
+pub use self::beyond::{Beyond, Way};
+pub use self::claims::{Claim, Claims};
+pub use self::model::Kind;
+pub use self::sweep::{Point, Sweep};
 
 mod analysis;
 mod beyond;
@@ -18,7 +24,7 @@ mod sweep;
 
 /// The performance of TLB shootdown (Tzou chapter 4)
 #[derive(Debug, Args)]
-pub(crate) struct Shootdown {
+pub struct Shootdown {
     #[command(subcommand)]
     what: What,
 }
@@ -30,18 +36,18 @@ enum What {
     /// By simulation, of the crate's state machines under the model of 4.1
     Simulate(Simulate),
     /// The sweeps of Figures 4.2 to 4.7
-    Sweep(sweep::Sweep),
+    Sweep(Sweep),
     /// Each simplification of 4.2 in the simulator: which one makes analysis and simulation differ
     Simplify(simplify::Simplify),
     /// The text's claims against these numbers
-    Claims(claims::Claims),
+    Claims(Claims),
     /// Beyond the text: batching, lazy CPUs, tolerance
-    Beyond(beyond::Beyond),
+    Beyond(Beyond),
 }
 
 /// The parameters of 4.1: rates per second, times in milliseconds
 #[derive(Clone, Copy, Debug, Args)]
-struct Model {
+pub struct Model {
     /// CPUs of an operation, the requester among them
     #[arg(long, default_value_t = 16)]
     m: usize,
@@ -185,22 +191,42 @@ impl Model {
 }
 
 /// One result.
-#[derive(Clone, Debug, Serialize)]
-pub(crate) struct Row {
-    algorithm: Kind,
-    source: &'static str,
-    m: usize,
-    n: usize,
-    cpu_overhead: Option<f64>,
-    latency_ms: Option<f64>,
-    throughput: Option<f64>,
-    space: Option<f64>,
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Row {
+    /// The algorithm.
+    pub algorithm: Kind,
+    /// Where the numbers come from.
+    pub source: Source,
+    /// CPUs of an operation.
+    pub m: usize,
+    /// CPUs of the machine.
+    pub n: usize,
+    /// The share of a CPU's time, from 0 to 1; this and the rest none where the equations have no solution.
+    pub cpu_overhead: Option<f64>,
+    /// Milliseconds of an operation.
+    pub latency_ms: Option<f64>,
+    /// Operations for each CPU and second.
+    pub throughput: Option<f64>,
+    /// Pages frozen for each CPU.
+    pub space: Option<f64>,
     /// `ok`, or `saturated` where the equations have no solution.
-    status: &'static str,
+    pub status: Name,
+}
+
+/// Where a result comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Source {
+    /// The equations, the lower bound.
+    Lower,
+    /// The equations, the upper bound.
+    Upper,
+    /// The simulator.
+    Simulation,
 }
 
 impl Row {
-    fn new(algorithm: Kind, source: &'static str, p: &Parameters, measures: Option<Measures>) -> Self {
+    fn new(algorithm: Kind, source: Source, p: &Parameters, measures: Option<Measures>) -> Self {
         Self {
             algorithm,
             source,
@@ -210,13 +236,13 @@ impl Row {
             latency_ms: measures.map(|m| m.latency * 1e3),
             throughput: measures.map(|m| m.throughput),
             space: measures.map(|m| m.space),
-            status: if measures.is_some() { "ok" } else { "saturated" },
+            status: if measures.is_some() { "ok" } else { "saturated" }.into(),
         }
     }
 }
 
 fn bounds(kind: Kind, p: &Parameters) -> [Row; 2] {
-    [("lower", Bound::Lower), ("upper", Bound::Upper)].map(|(source, bound)| {
+    [(Source::Lower, Bound::Lower), (Source::Upper, Bound::Upper)].map(|(source, bound)| {
         let measures = match analyse(kind, bound, p) {
             Solution::Converged(measures) => Some(measures),
             Solution::Saturated => None,
@@ -230,16 +256,22 @@ const MOST: usize = 256;
 
 fn simulated(kind: Kind, p: &Parameters, options: &Options) -> anyhow::Result<Row> {
     ensure!(p.n <= MOST, "--n {} is more than the simulator's {MOST} CPUs: lower it", p.n);
-    Ok(Row::new(kind, "simulation", p, Some(simulate(kind, p, options)?.measures)))
+    Ok(Row::new(kind, Source::Simulation, p, Some(simulate(kind, p, options)?.measures)))
+}
+
+impl Experiment for Model {
+    const COMMAND: &'static str = "shootdown analyse";
+    type Row = Row;
+
+    fn rows(&self) -> anyhow::Result<Vec<Row>> {
+        let p = self.parameters()?;
+        Ok(Kind::ALL.into_iter().flat_map(|kind| bounds(kind, &p)).collect())
+    }
 }
 
 pub(crate) fn run(args: &Shootdown) -> anyhow::Result<()> {
     match &args.what {
-        What::Analyse(model) => {
-            let p = model.parameters()?;
-            let rows: Vec<_> = Kind::ALL.into_iter().flat_map(|kind| bounds(kind, &p)).collect();
-            crate::rows::print(model.json, &rows)
-        }
+        What::Analyse(model) => crate::rows::print(model.json, &model.rows()?),
         What::Simulate(args) => {
             let (p, options) = (args.model.parameters()?, args.run.options()?);
             let rows = crate::parallel::map(&Kind::ALL, |&kind| simulated(kind, &p, &options))?;

@@ -1,6 +1,6 @@
 //! The model of Tzou 4.1: its parameters, and the measures of 4.1.4.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// The parameters of sections 4.1.2 and 4.1.3. Rates per second, times in seconds.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -67,18 +67,31 @@ impl Parameters {
 }
 
 /// The three algorithms of chapter 4.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
-pub(crate) enum Kind {
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum Kind {
+    /// 2-phase.
     #[serde(rename = "2-phase")]
     TwoPhase,
+    /// Optimistic, synchronous.
     #[serde(rename = "op-synch")]
     OpSynch,
+    /// Optimistic, asynchronous.
     #[serde(rename = "op-asynch")]
     OpAsynch,
 }
 
 impl Kind {
-    pub(crate) const ALL: [Self; 3] = [Self::TwoPhase, Self::OpSynch, Self::OpAsynch];
+    /// Every algorithm.
+    pub const ALL: [Self; 3] = [Self::TwoPhase, Self::OpSynch, Self::OpAsynch];
+
+    /// Returns the thesis's name.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::TwoPhase => "2-phase",
+            Self::OpSynch => "op-synch",
+            Self::OpAsynch => "op-asynch",
+        }
+    }
 }
 
 /// The measures of 4.1.4.

@@ -1,15 +1,16 @@
 //! The sweeps of Figures 4.2 to 4.7.
 
 use clap::{Args, ValueEnum};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::model::{Kind, Parameters};
 use super::simulator::Options;
 use super::{Row, bounds, simulated};
+use crate::Experiment;
 
 /// Arguments
 #[derive(Debug, Args)]
-pub(crate) struct Sweep {
+pub struct Sweep {
     /// The figure
     #[arg(value_enum)]
     figure: Figure,
@@ -50,21 +51,37 @@ enum Figure {
 }
 
 /// One point.
-#[derive(Clone, Debug, Serialize)]
-struct Point {
-    x: f64,
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Point {
+    /// What the figure varies: CPUs of an operation, or milliseconds.
+    pub x: f64,
+    /// The result there.
     #[serde(flatten)]
-    row: Row,
-    /// Simulation against the middle of the bounds, in percent of it.
-    overhead_deviation: Option<f64>,
-    latency_deviation: Option<f64>,
+    pub row: Row,
+    /// CPU overhead by simulation against the middle of the bounds, in percent of it.
+    pub overhead_deviation: Option<f64>,
+    /// The same of the latency.
+    pub latency_deviation: Option<f64>,
 }
 
 fn plain(x: f64, row: Row) -> Point {
     Point { x, row, overhead_deviation: None, latency_deviation: None }
 }
 
+impl Experiment for Sweep {
+    const COMMAND: &'static str = "shootdown sweep";
+    type Row = Point;
+
+    fn rows(&self) -> anyhow::Result<Vec<Point>> {
+        points(self)
+    }
+}
+
 pub(super) fn run(args: &Sweep) -> anyhow::Result<()> {
+    crate::rows::print(args.json, &args.rows()?)
+}
+
+fn points(args: &Sweep) -> anyhow::Result<Vec<Point>> {
     let canonical = Parameters::CANONICAL;
     let sizes = [2, 4, 8, 12, 16, 20, 24, 32, 40, 50].map(|m| Parameters { m, n: m, ..canonical });
     let replies = [0.02, 0.04, 0.08, 0.12, 0.16, 0.2, 0.25, 0.3, 0.4].map(|ms| ms * 1e-3);
@@ -72,7 +89,7 @@ pub(super) fn run(args: &Sweep) -> anyhow::Result<()> {
         replies.iter().map(|&x| (x * 1e3, of(x))).collect()
     };
     let by_m = || sizes.iter().map(|p| (p.m as f64, *p)).collect::<Vec<_>>();
-    let points = match args.figure {
+    Ok(match args.figure {
         Figure::F42 => compare(Kind::TwoPhase, &by_m(), args.seconds)?,
         Figure::F43 => compare(Kind::OpSynch, &by_m(), args.seconds)?,
         Figure::F44 => compare(Kind::OpAsynch, &by_m(), args.seconds)?,
@@ -88,8 +105,7 @@ pub(super) fn run(args: &Sweep) -> anyhow::Result<()> {
         Figure::F47Req2 => {
             analysed(&service(|x| Parameters { x_reply: x, x_req2: x, ..Parameters::CANONICAL }))
         }
-    };
-    crate::rows::print(args.json, &points)
+    })
 }
 
 fn analysed(points: &[(f64, Parameters)]) -> Vec<Point> {

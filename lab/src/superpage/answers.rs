@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use tlbkit_superpage::Setup;
 
 use super::footprint::Footprint;
@@ -12,20 +12,41 @@ use super::simulation::{Simulation, Yardstick};
 use super::{Lab, MISS, tlb};
 
 /// One policy on one trace. Handler, copy and book are cycles.
-#[derive(Debug, Serialize)]
-pub(super) struct Row {
-    trace: String,
-    policy: String,
-    instructions: u64,
-    tlb_misses: u64,
-    promotions: u64,
-    kb_copied: u64,
-    handler: u64,
-    copy: u64,
-    book: u64,
-    tlbmcpi: f64,
-    memory_overhead_pct: f64,
-    page_sizes: Vec<u64>,
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Row {
+    /// The trace's file name.
+    pub trace: String,
+    /// The policy.
+    pub policy: String,
+    /// Instructions of the program.
+    pub instructions: u64,
+    /// TLB misses.
+    pub tlb_misses: u64,
+    /// Promotions.
+    pub promotions: u64,
+    /// Kilobytes that promotions copied.
+    pub kb_copied: u64,
+    /// Cycles of the miss handler.
+    pub handler: u64,
+    /// Cycles of copying.
+    pub copy: u64,
+    /// Cycles of bookkeeping.
+    pub book: u64,
+    /// Cycles of all three for each instruction.
+    pub tlbmcpi: f64,
+    /// Memory beyond that of pages of 4 KB, in percent of it.
+    pub memory_overhead_pct: f64,
+    /// How many pages of each size are mapped at the end, the smallest first.
+    pub page_sizes: Vec<u64>,
+}
+
+/// What a run was asked for.
+pub(super) enum Answer {
+    Policies(Vec<Row>),
+    Thresholds(Vec<Share>),
+    EndToEnd(Vec<EndToEnd>),
+    Speed(Vec<Speed>),
+    Overlap(Vec<Overlap>),
 }
 
 #[derive(Serialize)]

@@ -12,8 +12,8 @@ use indicatif::{ProgressBar, ProgressStyle};
 use tlbkit_addr::PageSize;
 use tlbkit_superpage::{Activity, Costs, PageSizes, Setup, Thrift};
 
-use crate::rows;
 use crate::trace::{self, Input, TraceError};
+use crate::{Experiment, progress, rows};
 
 mod answers;
 mod footprint;
@@ -25,7 +25,8 @@ mod simulation;
 mod tests;
 mod tlb;
 
-use answers::{Row, row};
+pub use answers::Row;
+use answers::{Answer, row};
 use footprint::Footprint;
 use offline::{Outcome, Spool};
 use policies::{ALL, Arena, Named};
@@ -40,7 +41,7 @@ const PIECE: usize = 1 << 15;
 
 /// Simulate superpage promotion policies on a trace of page references
 #[derive(Args, Debug)]
-pub(crate) struct SuperpageArgs {
+pub struct SuperpageArgs {
     /// A trace (recorded, or lackey's text, plain or packed), or - for standard input
     #[arg(long, value_name = "FILE")]
     trace: Input,
@@ -129,12 +130,36 @@ impl FromStr for Book {
     }
 }
 
+impl Experiment for SuperpageArgs {
+    const COMMAND: &'static str = "superpage";
+    type Row = Row;
+
+    fn rows(&self) -> anyhow::Result<Vec<Row>> {
+        match answer(self)? {
+            Answer::Policies(rows) => Ok(rows),
+            _ => bail!("--thresholds, --overlap, --speed and --end-to-end have other rows: leave them out"),
+        }
+    }
+}
+
 /// Runs the command.
 ///
 /// # Errors
 ///
 /// What is wrong with the trace, the policies, the sizes or the costs, in one line.
 pub(crate) fn run(args: &SuperpageArgs) -> anyhow::Result<ExitCode> {
+    match answer(args)? {
+        Answer::Policies(rows) => rows::print(args.json, &rows)?,
+        Answer::Thresholds(rows) => rows::print(args.json, &rows)?,
+        Answer::EndToEnd(rows) => rows::print(args.json, &rows)?,
+        Answer::Speed(rows) => rows::print(args.json, &rows)?,
+        Answer::Overlap(rows) => rows::print(args.json, &rows)?,
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Simulates, and answers what is asked.
+fn answer(args: &SuperpageArgs) -> anyhow::Result<Answer> {
     let setup = setup(args)?;
     let mut policies: Vec<Named> = Vec::new();
     for name in args.policy.split(',') {
@@ -175,8 +200,7 @@ pub(crate) fn run(args: &SuperpageArgs) -> anyhow::Result<ExitCode> {
     for pass in 0..args.repeat {
         lab.stream(args, pass)?;
     }
-    lab.finish(args, &setup)?;
-    Ok(ExitCode::SUCCESS)
+    lab.finish(args, &setup)
 }
 
 fn setup(args: &SuperpageArgs) -> anyhow::Result<Setup> {
@@ -280,7 +304,7 @@ impl<'m> Lab<'m> {
 
     /// Reads the trace once, and simulates as it comes.
     fn stream(&mut self, args: &SuperpageArgs, pass: u32) -> anyhow::Result<()> {
-        let bar = progress(&format!("reading, pass {} of {}", pass + 1, args.repeat));
+        let bar = bar(&format!("reading, pass {} of {}", pass + 1, args.repeat));
         let mut trace = trace::open(&args.trace, &bar)?;
         let mut piece = Vec::with_capacity(PIECE);
         let enough = args.instructions.map_or(u64::MAX, |n| n.saturating_add(self.instructions));
@@ -297,7 +321,7 @@ impl<'m> Lab<'m> {
                 Some(Ok(access)) => access,
                 Some(Err(error @ TraceError::Line { .. })) if args.skip_bad => {
                     if self.skipped == 0 {
-                        bar.suspend(|| eprintln!("tlblab: {error}; going on"));
+                        bar.suspend(|| progress::say(format!("tlblab: {error}; going on")));
                     }
                     self.skipped += 1;
                     continue;
@@ -344,7 +368,7 @@ impl<'m> Lab<'m> {
             if let Some(page) = simulation.out_of_segments.take() {
                 let name = &simulation.name;
                 bar.suspend(|| {
-                    eprintln!("tlblab: {name}: no memory for the counters of page {page}, no promotion there: raise --segments");
+                    progress::say(format!("tlblab: {name}: no memory for the counters of page {page}, no promotion there: raise --segments"));
                 });
             }
         }
@@ -363,16 +387,16 @@ impl<'m> Lab<'m> {
         Ok(())
     }
 
-    fn finish(mut self, args: &SuperpageArgs, setup: &Setup) -> anyhow::Result<()> {
+    fn finish(mut self, args: &SuperpageArgs, setup: &Setup) -> anyhow::Result<Answer> {
         if self.skipped > 0 {
-            eprintln!("tlblab: skipped {} bad lines", self.skipped);
+            progress::say(format!("tlblab: skipped {} bad lines", self.skipped));
         }
         if self.instructions == 0 && self.footprint.pages() == 0 {
             bail!("the trace is empty: record one with `tlblab capture`");
         }
         let (mut outcome, mut reserving) = (None, None);
         if let Some(OfflineInput { spool, unit, .. }) = &mut self.offline {
-            let bar = progress("OFFLINE").with_style(ProgressStyle::with_template("{msg} {elapsed}")?);
+            let bar = bar("OFFLINE").with_style(ProgressStyle::with_template("{msg} {elapsed}")?);
             let told = |round, misses| {
                 bar.set_message(format!("OFFLINE, round {round}: {misses} misses"));
                 bar.tick();
@@ -402,10 +426,10 @@ impl<'m> Lab<'m> {
             outcome = Some((found, *unit));
         }
         if let (true, Some((found, _))) = (args.thresholds, &outcome) {
-            return rows::print(args.json, &self.shares(found, setup));
+            return Ok(Answer::Thresholds(self.shares(found, setup)));
         }
         if let Some(yardstick) = self.yardstick.take() {
-            return rows::print(args.json, &self.speeds(&yardstick));
+            return Ok(Answer::Speed(self.speeds(&yardstick)));
         }
         let mut rows = std::mem::take(&mut self.prefixes);
         for (named, simulation) in &mut self.simulations {
@@ -425,12 +449,12 @@ impl<'m> Lab<'m> {
             rows.push(row(&self.name, self.instructions, &self.footprint, simulation, args.r_per_kb));
         }
         if args.overlap {
-            return rows::print(args.json, &self.overlaps(reserving.as_ref()));
+            return Ok(Answer::Overlap(self.overlaps(reserving.as_ref())));
         }
         if !args.end_to_end {
-            return rows::print(args.json, &rows);
+            return Ok(Answer::Policies(rows));
         }
-        rows::print(args.json, &answers::end_to_end(&rows))
+        Ok(Answer::EndToEnd(answers::end_to_end(&rows)))
     }
 }
 
@@ -458,8 +482,8 @@ fn create(path: &std::path::Path) -> anyhow::Result<File> {
 }
 
 /// A progress bar with the time left.
-fn progress(what: &str) -> ProgressBar {
+fn bar(what: &str) -> ProgressBar {
     let template = "{msg} {wide_bar} {bytes}/{total_bytes} {elapsed}, {eta} left";
     let style = ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar());
-    ProgressBar::no_length().with_style(style).with_message(what.to_owned())
+    progress::bar(None).with_style(style).with_message(what.to_owned())
 }

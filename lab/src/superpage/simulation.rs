@@ -146,13 +146,9 @@ impl Memory {
         Found::ToCopy
     }
 
-    /// Tells whether a superpage that OFFLINE chooses is reserved. `unit` is the shift from base pages to units.
-    pub(super) fn has_reserved(
-        &self,
-        setup: &Setup,
-        (first, level): super::offline::Node,
-        unit: u32,
-    ) -> bool {
+    /// Tells whether the superpage of a level that begins at unit `first` is reserved. `unit` is the shift from base pages to
+    /// units.
+    pub(super) fn has_reserved(&self, setup: &Setup, (first, level): (usize, usize), unit: u32) -> bool {
         let size = setup.page_sizes.size(level);
         self.reservations.as_ref().zip(size).is_some_and(|(all, size)| all.hold(first << unit, size))
     }

@@ -4,13 +4,14 @@ use std::collections::HashMap;
 use std::io::Cursor;
 
 use anyhow::{Context, bail, ensure};
-use indicatif::{ProgressBar, ProgressStyle};
+use indicatif::ProgressStyle;
 use rand::SeedableRng;
 use rand::seq::SliceRandom;
 use rand_chacha::ChaCha8Rng;
 use tlbkit_addr::Vpn;
 
 use super::machine::{Machine, Refill, Way};
+use crate::progress;
 use crate::tlb::{Tlb, TlbArgs};
 use crate::trace::{self, Header, Input, Trace, TraceError};
 use crate::workload::{FileSizes, Workload};
@@ -40,7 +41,7 @@ impl Load {
     ///
     /// If the trace cannot be read to its end or holds no reference.
     pub(super) fn from_trace(input: Option<&Input>, machines: Machines) -> anyhow::Result<Self> {
-        let bar = ProgressBar::no_length().with_style(ProgressStyle::with_template(
+        let bar = progress::bar(None).with_style(ProgressStyle::with_template(
             "reading the trace {wide_bar} {bytes} of {total_bytes}, {eta} left",
         )?);
         let (name, trace) = match input {

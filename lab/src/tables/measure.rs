@@ -181,7 +181,7 @@ fn examine<'t, 'n, W: Word>(
     let per_pte = |bytes: u64| bytes as f64 / run.load.pages.len() as f64;
     let guarded = name.starts_with('G') && run.layout == Layout::Paper;
     Ok(Row {
-        name,
+        name: name.into(),
         workload: run.load.name.clone(),
         pages: run.load.pages.len(),
         seed: run.seed,

@@ -2,21 +2,22 @@
 //!
 //! What a program touched, or a workload draws, is mapped into each structure; the references go through a modelled
 //! TLB, and every miss is looked up in each. Loads are counted and nodes weighed by the storage underneath
-//! ([`storage`]), every answer is compared with a plain map ([`measure`]), and the best guarded table that any choice
-//! of node sizes could make is computed beside ([`optimum`]).
+//! (`storage`), every answer is compared with a plain map (`measure`), and the best guarded table that any choice
+//! of node sizes could make is computed beside (`optimum`).
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use anyhow::{Context, bail};
 use clap::{Args, ValueEnum};
-use indicatif::{ProgressBar, ProgressStyle};
-use serde::Serialize;
+use indicatif::ProgressStyle;
+use serde::{Deserialize, Serialize};
 use tlbkit_addr::Vpn;
 
 use crate::rows::{self, Aside};
 use crate::tlb::TlbArgs;
 use crate::trace::{Header, Input};
 use crate::workload::{FileSizes, Workload};
+use crate::{Experiment, Name, progress};
 
 mod linear;
 mod load;
@@ -31,7 +32,7 @@ mod structure;
 
 /// Map a program's pages into every page table, replay its TLB misses, compare
 #[derive(Args, Debug)]
-pub(crate) struct TablesArgs {
+pub struct TablesArgs {
     /// Structures to run, by name [default: all that map the same pages]
     #[arg(value_name = "NAME")]
     names: Vec<String>,
@@ -63,9 +64,9 @@ pub(crate) struct TablesArgs {
 }
 
 /// How large nodes and entries are.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ValueEnum)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
 #[serde(rename_all = "lowercase")]
-enum Layout {
+pub enum Layout {
     /// Elphinstone et al. section 3.2, to the byte; bytes are those of live nodes
     Paper,
     /// Ours; bytes are all that the nodes take from memory, records and rounding included
@@ -84,34 +85,48 @@ enum Inject {
 }
 
 /// What a structure took and did.
-#[derive(Debug, Serialize)]
-struct Row {
-    name: &'static str,
-    workload: String,
-    pages: usize,
-    seed: u64,
-    layout: Layout,
-    refills: u64,
-    refs_per_lookup_mean: f64,
-    refs_per_lookup_p99: u64,
-    refs_per_lookup_max: u64,
-    /// Pages of the linear table that missed, too.
-    nested_misses_mean: Option<f64>,
-    bytes: usize,
-    ptes: usize,
-    bytes_per_pte: f64,
-    bytes_per_pte_inner: f64,
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Row {
+    /// The table.
+    pub name: Name,
+    /// The trace or the workload.
+    pub workload: String,
+    /// How many pages are mapped.
+    pub pages: usize,
+    /// The seed of everything random.
+    pub seed: u64,
+    /// The sizes of nodes and entries.
+    pub layout: Layout,
+    /// How many refills there were.
+    pub refills: u64,
+    /// Loads of a refill's walk, of 32-bit words.
+    pub refs_per_lookup_mean: f64,
+    /// The most of 99 of 100 refills.
+    pub refs_per_lookup_p99: u64,
+    /// The most.
+    pub refs_per_lookup_max: u64,
+    /// Pages of the linear table that missed, too, for each refill; none for other tables.
+    pub nested_misses_mean: Option<f64>,
+    /// Bytes of the table with all pages mapped.
+    pub bytes: usize,
+    /// How many PTEs there are.
+    pub ptes: usize,
+    /// Bytes for each page.
+    pub bytes_per_pte: f64,
+    /// Bytes of inner nodes for each page.
+    pub bytes_per_pte_inner: f64,
     /// The best that any node sizes could do, for guarded tables in the paper's layout.
-    bytes_per_pte_optimum: Option<f64>,
+    pub bytes_per_pte_optimum: Option<f64>,
     /// The most bytes of live nodes while the pages were mapped one by one.
-    peak_bytes: usize,
+    pub peak_bytes: usize,
     /// The most entries that one operation moved, for tables that grow by moving.
-    moved_max: Option<usize>,
+    pub moved_max: Option<usize>,
     /// How many nodes there are of each size in bytes, external leaf nodes left out.
-    node_bytes: BTreeMap<usize, usize>,
+    pub node_bytes: BTreeMap<usize, usize>,
     /// The same for the best guarded table.
-    node_bytes_optimum: Option<BTreeMap<u64, u64>>,
-    verified: bool,
+    pub node_bytes_optimum: Option<BTreeMap<u64, u64>>,
+    /// Whether every lookup gave what a plain map says, and nothing was left after all was unmapped.
+    pub verified: bool,
     /// Loads of the walk of each refill, in order.
     #[serde(skip)]
     walks: Vec<u32>,
@@ -181,49 +196,65 @@ pub(crate) fn walks(trace: Option<&Input>, tlb: &TlbArgs, seed: u64) -> anyhow::
     Ok(Walks { pages: load.pages, refills, tables })
 }
 
+impl Experiment for TablesArgs {
+    const COMMAND: &'static str = "tables";
+    type Row = Row;
+
+    fn rows(&self) -> anyhow::Result<Vec<Row>> {
+        let mut structures = names::all(self.layout);
+        for name in &self.names {
+            if !structures.iter().any(|structure| structure.name == *name) {
+                let names: Vec<_> = structures.iter().map(|structure| structure.name).collect();
+                bail!("there is no structure `{name}`: choose from {}", names.join(", "));
+            }
+        }
+        structures.retain(|structure| match self.names.as_slice() {
+            [] => !structure.aside,
+            names => names.iter().any(|name| name == structure.name),
+        });
+        // Without one there is no need to model its machine.
+        let way = structures.iter().any(|structure| structure.name == "LPT").then(|| names::way(self.layout));
+        let machines = load::Machines::new(&self.tlb, self.seed, way)?;
+        let load = match self.workload {
+            Some(workload) => {
+                load::Load::from_workload(workload, self.pages, self.sizes, machines, self.seed)?
+            }
+            None => load::Load::from_trace(self.trace.as_ref(), machines)?,
+        };
+        if let Some(Header { program, args, counts, .. }) = &load.about {
+            let (instructions, references) = (counts.instructions, counts.references);
+            let args = args.join(" ");
+            progress::say(format!("{program} {args}: {instructions} instructions, {references} references"));
+        }
+        let pages: BTreeSet<_> = load.pages.iter().copied().collect();
+        let optimum = optimum::Optimum::of(pages);
+        let run =
+            measure::Run { load: &load, seed: self.seed, layout: self.layout, inject: self.inject, optimum };
+        let bar = progress::bar(Some(structures.len() as u64)).with_style(ProgressStyle::with_template(
+            "{msg} {wide_bar} {pos} of {len} structures, {eta} left",
+        )?);
+        let mut results = Vec::new();
+        for structure in bar.wrap_iter(structures.iter()) {
+            bar.set_message(structure.name);
+            let row = (structure.run)(structure.name, &run)?;
+            results.push(row.with_context(|| {
+                format!(
+                    "{} needs more than 4 GB of nodes: give fewer --pages, or name others",
+                    structure.name
+                )
+            })?);
+        }
+        Ok(results)
+    }
+}
+
 /// Runs the structures and prints a row for each.
 ///
 /// # Errors
 ///
 /// If a name, a number or the trace is no good.
 pub(crate) fn run(args: &TablesArgs) -> anyhow::Result<()> {
-    let mut structures = names::all(args.layout);
-    for name in &args.names {
-        if !structures.iter().any(|structure| structure.name == *name) {
-            let names: Vec<_> = structures.iter().map(|structure| structure.name).collect();
-            bail!("there is no structure `{name}`: choose from {}", names.join(", "));
-        }
-    }
-    structures.retain(|structure| match args.names.as_slice() {
-        [] => !structure.aside,
-        names => names.iter().any(|name| name == structure.name),
-    });
-    // Without one there is no need to model its machine.
-    let way = structures.iter().any(|structure| structure.name == "LPT").then(|| names::way(args.layout));
-    let machines = load::Machines::new(&args.tlb, args.seed, way)?;
-    let load = match args.workload {
-        Some(workload) => load::Load::from_workload(workload, args.pages, args.sizes, machines, args.seed)?,
-        None => load::Load::from_trace(args.trace.as_ref(), machines)?,
-    };
-    if let Some(Header { program, args, counts, .. }) = &load.about {
-        let (instructions, references) = (counts.instructions, counts.references);
-        eprintln!("{program} {}: {instructions} instructions, {references} references", args.join(" "));
-    }
-    let pages: BTreeSet<_> = load.pages.iter().copied().collect();
-    let optimum = optimum::Optimum::of(pages);
-    let run =
-        measure::Run { load: &load, seed: args.seed, layout: args.layout, inject: args.inject, optimum };
-    let bar = ProgressBar::new(structures.len() as u64)
-        .with_style(ProgressStyle::with_template("{msg} {wide_bar} {pos} of {len} structures, {eta} left")?);
-    let mut results = Vec::new();
-    for structure in bar.wrap_iter(structures.iter()) {
-        bar.set_message(structure.name);
-        let row = (structure.run)(structure.name, &run)?;
-        results.push(row.with_context(|| {
-            format!("{} needs more than 4 GB of nodes: give fewer --pages, or name others", structure.name)
-        })?);
-    }
     // Long, or of few structures.
     let fields = &["peak_bytes", "moved_max", "node_bytes", "node_bytes_optimum"];
-    rows::print_aside(args.json, &results, Aside { fields, of: "GA" })
+    rows::print_aside(args.json, &args.rows()?, Aside { fields, of: "GA" })
 }

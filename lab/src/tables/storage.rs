@@ -74,32 +74,32 @@ unsafe impl<W: Word> Nodes for Storage<'_, W> {
     }
 
     unsafe fn at(&self, node: NodeAddr) -> *const W::Cell {
-        // SAFETY: the caller's promise; likewise below.
+        // SAFETY: the caller's promise.
         unsafe { self.slab.at(node) }
     }
 
     unsafe fn record(&self, node: NodeAddr, words: usize) -> *const Record {
-        // SAFETY: as above.
+        // SAFETY: the caller's promise.
         unsafe { self.slab.record(node, words) }
     }
 
     unsafe fn follow(&self, node: NodeAddr, index: usize) -> W {
-        // SAFETY: as above.
+        // SAFETY: the caller's promise.
         unsafe { self.slab.follow(node, index) }
     }
 }
 
-// SAFETY: as above.
+// SAFETY: every call goes to the slab, which keeps the promises; weighing touches no node.
 unsafe impl<W: Word> Reclaim for Storage<'_, W> {
     unsafe fn free(&self, node: NodeAddr, clean: bool) {
         let bytes = self.live.borrow_mut().remove(&node).unwrap_or(0);
         self.bytes.set(self.bytes.get() - bytes);
-        // SAFETY: as above.
+        // SAFETY: the caller's promise.
         unsafe { self.slab.free(node, clean) };
     }
 
     unsafe fn link(&self, node: NodeAddr) -> *const Record {
-        // SAFETY: as above.
+        // SAFETY: the caller's promise.
         unsafe { self.slab.link(node) }
     }
 

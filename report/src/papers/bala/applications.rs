@@ -1,12 +1,13 @@
 //! The applications, by their stand-ins: rows by name, and how close numbers are to those that are printed.
 
+use tlblab::mach::{AppRow, Scheme};
+
 use crate::figure::{Verdict, cell};
-use crate::rows::Row;
 
 use super::{APPS, Data};
 
-pub(super) fn app<'a>(data: &'a Data, name: &str, scheme: &str) -> anyhow::Result<Row<'a>> {
-    data.apps.one(&[("application", name), ("scheme", scheme)])
+pub(super) fn app<'a>(data: &'a Data, name: &str, scheme: Scheme) -> anyhow::Result<&'a AppRow> {
+    data.apps.one(&format!("{name}, {scheme:?}"), |row| row.application == name && row.scheme == scheme)
 }
 
 pub(super) fn names() -> Vec<String> {

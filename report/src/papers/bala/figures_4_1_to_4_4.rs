@@ -1,5 +1,7 @@
 //! Figures 4-1 to 4-4 and Tables 4.3, 4.4 and 4.7 to 4.9: misses removed, and penalties, under each scheme.
 
+use tlblab::mach::Scheme;
+
 use crate::chart::{Chart, Series};
 use crate::figure::Figure;
 
@@ -15,12 +17,12 @@ pub(super) fn removed(
     data: &Data,
     at: &str,
     title: &str,
-    scheme: &str,
+    scheme: Scheme,
     table: &str,
 ) -> anyhow::Result<Figure> {
     let (mut ours, mut theirs) = (Vec::new(), Vec::new());
     for (place, name) in APPS.iter().enumerate() {
-        ours.push((place as f64, app(data, name, scheme)?.number("misses_removed_pct")?));
+        ours.push((place as f64, app(data, name, scheme)?.misses_removed_pct));
         theirs.push((place as f64, data.thesis.at(&[table, name, "removed %"])?));
     }
     let (sentence, verdict) = closeness(&ours, &theirs, "points of misses removed");
@@ -44,14 +46,14 @@ pub(super) fn penalties(
     data: &Data,
     at: &str,
     title: &str,
-    schemes: &[(&str, &str, &str)],
+    schemes: &[(Scheme, &str, &str)],
 ) -> anyhow::Result<Figure> {
     let mut series = Vec::new();
     let (mut all_ours, mut all_theirs) = (Vec::new(), Vec::new());
     for (colour, (scheme, column, table)) in schemes.iter().enumerate() {
         let (mut ours, mut theirs) = (Vec::new(), Vec::new());
         for (place, name) in APPS.iter().enumerate() {
-            let left = 100.0 - app(data, name, scheme)?.number("penalty_saved_pct")?;
+            let left = 100.0 - app(data, name, *scheme)?.penalty_saved_pct;
             let said = data.thesis.at(&[table, name, column])? / data.thesis.at(&[table, name, "Mach"])?;
             ours.push((place as f64, left));
             theirs.push((place as f64, 100.0 * said));

@@ -1,8 +1,9 @@
 //! Figures 4-5 to 4-8: the synthetic benchmark, on the model and in the emulator.
 
+use tlblab::mach::Row;
+
 use crate::chart::Chart;
 use crate::figure::{Figure, Table, Verdict, cell};
-use crate::rows::Row;
 
 use super::synthetic::{curves, emulated, range};
 use super::{Data, PAPER};
@@ -13,25 +14,21 @@ use super::{Data, PAPER};
 ///
 /// If the lab's rows lack a number.
 pub(super) fn figures(data: &Data) -> anyhow::Result<Vec<Figure>> {
-    let misses = |row: Row<'_>, _: Row<'_>| row.number("kernel_misses_per_ipc");
-    let left = |row: Row<'_>, mach: Row<'_>| {
-        Ok(100.0 * row.number("kernel_misses_per_ipc")? / mach.number("kernel_misses_per_ipc")?)
+    let misses = |row: &Row, _: &Row| row.kernel_misses_per_ipc;
+    let left = |row: &Row, mach: &Row| 100.0 * row.kernel_misses_per_ipc / mach.kernel_misses_per_ipc;
+    let cost = |row: &Row, mach: &Row| {
+        let of = |row: &Row| row.penalty_cycles_per_ipc + row.overhead_cycles_per_ipc;
+        100.0 * of(row) / of(mach)
     };
-    let cost = |row: Row<'_>, mach: Row<'_>| {
-        let of = |row: Row<'_>| {
-            Ok::<_, anyhow::Error>(
-                row.number("penalty_cycles_per_ipc")? + row.number("overhead_cycles_per_ipc")?,
-            )
-        };
-        Ok(100.0 * of(row)? / of(mach)?)
-    };
+    let servers: fn(&Row) -> usize = |row| row.servers;
+    let words: fn(&Row) -> usize = |row| row.words;
     let mut figures = Vec::new();
     for (at, rows, x, label, section, title) in [
-        (5, &data.servers, "servers", "servers", "4.5.1 (Figure 4-5)", "the number of servers"),
+        (5, &data.servers, servers, "servers", "4.5.1 (Figure 4-5)", "the number of servers"),
         (
             7,
             &data.words,
-            "words",
+            words,
             "words a process touches between messages",
             "4.5.2 (Figure 4-7)",
             "the data touched",

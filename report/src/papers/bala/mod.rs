@@ -1,6 +1,9 @@
 //! Bala's thesis and the OSDI paper: Mach's kernel TLB misses under software caches and prefetching.
 
+use tlblab::mach::{AppRow, Apps, Mach, Row, Scheme};
+
 use crate::figure::Figure;
+use crate::kernel;
 use crate::lab::Lab;
 use crate::printed::{self, Printed};
 use crate::rows::Rows;
@@ -25,19 +28,19 @@ const OSDI: &str = "OSDI 1994";
 
 const APPS: [&str; 6] = ["video_play", "jpeg_play", "mpeg_play", "IOzone", "ousterhout", "mab"];
 
-/// The schemes that the thesis draws, as the lab and as it calls them.
-const SCHEMES: [(&str, &str); 4] =
-    [("mach", "Mach"), ("ptlb", "PTLB"), ("stlb-4k", "STLB"), ("ptlb+stlb", "PTLB+STLB")];
+/// The schemes that the thesis draws, as it calls them.
+const SCHEMES: [(Scheme, &str); 4] =
+    [(Scheme::Mach, "Mach"), (Scheme::Ptlb, "PTLB"), (Scheme::Stlb4k, "STLB"), (Scheme::Both, "PTLB+STLB")];
 
 const STAND_INS: &str = "The applications are gone; stand-ins send messages along the same chains of processes and touch \
                          the pages of recorded traces in between, so that shares compare and totals do not.";
 
 struct Data {
-    apps: Rows,
-    servers: Rows,
-    words: Rows,
+    apps: Rows<AppRow>,
+    servers: Rows<Row>,
+    words: Rows<Row>,
     /// What the kernel in the emulator counts, or why there is nothing.
-    guest: Result<Rows, String>,
+    guest: Result<kernel::Rows, String>,
     thesis: Printed,
 }
 
@@ -49,9 +52,9 @@ struct Data {
 pub(crate) fn figures(lab: &Lab) -> anyhow::Result<Vec<Figure>> {
     let ipcs = if lab.quick { " --ipcs 4000" } else { "" };
     let data = Data {
-        apps: lab.rows(&format!("mach --apps{ipcs}"))?,
-        servers: lab.rows(&format!("mach --servers 1..10{ipcs}"))?,
-        words: lab.rows(&format!("mach --servers 4 --words 5,10,20,30,40,50{ipcs}"))?,
+        apps: lab.rows::<Apps>(&format!("mach --apps{ipcs}"))?,
+        servers: lab.rows::<Mach>(&format!("mach --servers 1..10{ipcs}"))?,
+        words: lab.rows::<Mach>(&format!("mach --servers 4 --words 5,10,20,30,40,50{ipcs}"))?,
         guest: lab.guest("--work ipc"),
         thesis: printed::thesis()?,
     };
@@ -64,14 +67,14 @@ pub(crate) fn figures(lab: &Lab) -> anyhow::Result<Vec<Figure>> {
         &data,
         "Figure 4-1, Table 4.3",
         "Kernel TLB misses with prefetching",
-        "ptlb",
+        Scheme::Ptlb,
         "Table 4.3 (thousands)",
     )?);
     figures.push(figures_4_1_to_4_4::penalties(
         &data,
         "Figure 4-2, Table 4.4",
         "Penalties with prefetching",
-        &[("ptlb", "PTLB", "Table 4.4 (million cycles)")],
+        &[(Scheme::Ptlb, "PTLB", "Table 4.4 (million cycles)")],
     )?);
     figures.push(table_4_5::hit_rates(&data)?);
     figures.push(table_4_6::cascaded(&data)?);
@@ -80,22 +83,22 @@ pub(crate) fn figures(lab: &Lab) -> anyhow::Result<Vec<Figure>> {
         "Figure 4-3, Table 4.7",
         "Penalties with software caches",
         &[
-            ("stlb-1k", "DM 1K", "Table 4.7 (million cycles)"),
-            ("stlb-4k", "DM 4K", "Table 4.7 (million cycles)"),
+            (Scheme::Stlb1k, "DM 1K", "Table 4.7 (million cycles)"),
+            (Scheme::Stlb4k, "DM 4K", "Table 4.7 (million cycles)"),
         ],
     )?);
     figures.push(figures_4_1_to_4_4::removed(
         &data,
         "Table 4.8",
         "Kernel TLB misses with both",
-        "ptlb+stlb",
+        Scheme::Both,
         "Table 4.8 (thousands)",
     )?);
     figures.push(figures_4_1_to_4_4::penalties(
         &data,
         "Figure 4-4, Table 4.9",
         "Penalties with both",
-        &[("ptlb+stlb", "PTLB+STLB", "Table 4.9 (million cycles)")],
+        &[(Scheme::Both, "PTLB+STLB", "Table 4.9 (million cycles)")],
     )?);
     figures.push(table_4_10::speedups(&data)?);
     figures.extend(figures_4_5_to_4_8::figures(&data)?);

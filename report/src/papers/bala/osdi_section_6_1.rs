@@ -1,5 +1,7 @@
 //! Section 6.1 of the OSDI paper: three clients of a database server.
 
+use tlblab::mach::{Mach, Scheme};
+
 use crate::figure::{Figure, Table, Verdict, cell, percent};
 use crate::lab::Lab;
 use crate::printed;
@@ -8,31 +10,33 @@ use crate::rows::rank_correlation;
 use super::OSDI;
 
 pub(super) fn database(lab: &Lab, ipcs: &str) -> anyhow::Result<Figure> {
-    let rows = lab.rows(&format!("mach --preset osdi-6.1{ipcs}"))?;
+    let rows = lab.rows::<Mach>(&format!("mach --preset osdi-6.1{ipcs}"))?;
     let osdi = printed::osdi()?;
-    let mach = rows.one(&[("scheme", "mach")])?.number("kernel_misses_per_ipc")?;
+    let of = |scheme| rows.one(&format!("{scheme:?}"), |row| row.scheme == scheme);
+    let mach = of(Scheme::Mach)?.kernel_misses_per_ipc;
     let (mut table, mut ours, mut said) = (Vec::new(), Vec::new(), Vec::new());
-    for scheme in ["ptlb", "stlb-4k", "ptlb+stlb"] {
-        let row = rows.one(&[("scheme", scheme)])?;
-        let removed = 100.0 * (1.0 - row.number("kernel_misses_per_ipc")? / mach);
-        let speedup = row.number("speedup_pct")?;
-        let printed_removed = osdi.maybe(&["6.1", scheme, "removed %"]).map_or_else(
+    let schemes = [(Scheme::Ptlb, "ptlb"), (Scheme::Stlb4k, "stlb-4k"), (Scheme::Both, "ptlb+stlb")];
+    for (scheme, name) in schemes {
+        let row = of(scheme)?;
+        let removed = 100.0 * (1.0 - row.kernel_misses_per_ipc / mach);
+        let speedup = row.speedup_pct;
+        let printed_removed = osdi.maybe(&["6.1", name, "removed %"]).map_or_else(
             || {
                 format!(
                     "{} to {} %",
-                    cell(osdi.maybe(&["6.1", scheme, "removed, least %"]).unwrap_or(f64::NAN)),
-                    cell(osdi.maybe(&["6.1", scheme, "removed, most %"]).unwrap_or(f64::NAN))
+                    cell(osdi.maybe(&["6.1", name, "removed, least %"]).unwrap_or(f64::NAN)),
+                    cell(osdi.maybe(&["6.1", name, "removed, most %"]).unwrap_or(f64::NAN))
                 )
             },
             percent,
         );
-        let hits = row.maybe("stlb_hit_rate").map_or("-".into(), |rate| percent(100.0 * rate));
-        let printed_hits = osdi.maybe(&["6.1", scheme, "hit %"]).map_or("-".into(), percent);
-        let printed_speedup = osdi.at(&["6.1", scheme, "speedup %"])?;
+        let hits = row.stlb_hit_rate.map_or("-".into(), |rate| percent(100.0 * rate));
+        let printed_hits = osdi.maybe(&["6.1", name, "hit %"]).map_or("-".into(), percent);
+        let printed_speedup = osdi.at(&["6.1", name, "speedup %"])?;
         ours.push(speedup);
         said.push(printed_speedup);
         table.push(vec![
-            scheme.into(),
+            name.into(),
             percent(removed),
             printed_removed,
             hits,

@@ -1,8 +1,10 @@
 //! Figures 4-5 to 4-8 and Tables 4.11 to 4.13: the synthetic benchmark, on the model and in the emulator.
 
+use tlblab::mach::{Row, Scheme};
+
 use crate::chart::{Chart, Series};
 use crate::figure::Figure;
-use crate::rows::{Row, Rows};
+use crate::rows::Rows;
 
 use super::{Data, SCHEMES};
 
@@ -11,16 +13,16 @@ const GUEST_SCHEMES: [&str; 4] = ["plain", "PTLB", "STLB", "PTLB+STLB"];
 
 /// Returns a curve for each scheme over the values of `x`, each value by the scheme's row and Mach's.
 pub(super) fn curves(
-    rows: &Rows,
-    x: &str,
-    y: impl Fn(Row<'_>, Row<'_>) -> anyhow::Result<f64>,
+    rows: &Rows<Row>,
+    x: fn(&Row) -> usize,
+    y: fn(&Row, &Row) -> f64,
 ) -> anyhow::Result<Vec<Series>> {
     let mut all = Vec::new();
     for (colour, (scheme, name)) in SCHEMES.into_iter().enumerate() {
         let mut points = Vec::new();
-        for row in rows.of("scheme", scheme) {
-            let mach = rows.one(&[("scheme", "mach"), (x, &row.text(x))])?;
-            points.push((row.number(x)?, y(row, mach)?));
+        for row in rows.iter().filter(|row| row.scheme == scheme) {
+            let mach = rows.one("Mach", |mach| mach.scheme == Scheme::Mach && x(mach) == x(row))?;
+            points.push((x(row) as f64, y(row, mach)));
         }
         all.push(Series::ours(name, colour, points));
     }

@@ -1,5 +1,7 @@
 //! Table 3.1: which addresses miss.
 
+use tlblab::mach::AddressTypes;
+
 use crate::figure::{Figure, Table, Verdict, cell, percent};
 use crate::lab::Lab;
 use crate::printed::Printed;
@@ -12,17 +14,16 @@ use super::PAPER;
 ///
 /// If the lab's rows lack a number.
 pub(super) fn address_types(lab: &Lab, ipcs: &str, thesis: &Printed) -> anyhow::Result<Figure> {
-    let rows = lab.rows(&format!("mach --address-types{ipcs}"))?;
+    let rows = lab.rows::<AddressTypes>(&format!("mach --address-types{ipcs}"))?;
     let (mut table, mut off, mut messages) = (Vec::new(), Vec::new(), 0.0);
     for row in rows.iter() {
-        let name = row.text("address_type");
-        let said = thesis.maybe(&["Table 3.1 (%)", &name]);
-        let ours = row.number("pct")?;
-        messages += if name.starts_with("Message buffers") { ours } else { 0.0 };
+        let name = &*row.address_type;
+        let said = thesis.maybe(&["Table 3.1 (%)", name]);
+        messages += if name.starts_with("Message buffers") { row.pct } else { 0.0 };
         if let Some(said) = said {
-            off.push(ours - said);
+            off.push(row.pct - said);
         }
-        table.push(vec![name, percent(ours), said.map_or("-".into(), percent)]);
+        table.push(vec![name.into(), percent(row.pct), said.map_or("-".into(), percent)]);
     }
     let both = thesis.at(&["3.1.4 (%)", "Message buffers, both"])?;
     off.push(messages - both);

@@ -1,5 +1,7 @@
 //! Table 4.1: the applications under Mach.
 
+use tlblab::mach::Scheme;
+
 use crate::figure::{Figure, Table, Verdict, cell};
 use crate::rows::rank_correlation;
 
@@ -16,7 +18,7 @@ pub(super) fn baseline(data: &Data) -> anyhow::Result<Figure> {
     for name in APPS {
         let kinds = ["L1K", "L2", "L3"].map(|kind| data.thesis.at(&["Table 4.1 (thousands)", name, kind]));
         let kinds = kinds.into_iter().collect::<anyhow::Result<Vec<_>>>()?;
-        let misses = app(data, name, "mach")?.number("kernel_misses_per_ipc")?;
+        let misses = app(data, name, Scheme::Mach)?.kernel_misses_per_ipc;
         ours.push(misses);
         theirs.push(kinds.iter().sum());
         let mut row = vec![name.to_owned(), cell(misses)];

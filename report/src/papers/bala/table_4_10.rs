@@ -1,5 +1,7 @@
 //! Table 4.10: the speedup of the applications.
 
+use tlblab::mach::Scheme;
+
 use crate::figure::{Figure, Table, Verdict, cell, percent};
 use crate::rows::rank_correlation;
 
@@ -12,13 +14,18 @@ use super::{APPS, Data, PAPER};
 ///
 /// If the lab's rows lack a number.
 pub(super) fn speedups(data: &Data) -> anyhow::Result<Figure> {
-    let schemes = ["ptlb", "stlb-1k", "stlb-4k", "ptlb+stlb"];
+    let schemes = [
+        (Scheme::Ptlb, "ptlb"),
+        (Scheme::Stlb1k, "stlb-1k"),
+        (Scheme::Stlb4k, "stlb-4k"),
+        (Scheme::Both, "ptlb+stlb"),
+    ];
     let (mut rows, mut order) = (Vec::new(), (Vec::new(), Vec::new()));
     for name in APPS {
         let mut row = vec![name.to_owned()];
-        for scheme in schemes {
-            let saved = app(data, name, scheme)?.number("penalty_saved_pct")?;
-            let said = data.thesis.at(&["Table 4.10 (%)", name, scheme])?;
+        for (scheme, column) in schemes {
+            let saved = app(data, name, scheme)?.penalty_saved_pct;
+            let said = data.thesis.at(&["Table 4.10 (%)", name, column])?;
             row.push(percent(saved));
             row.push(percent(said));
             order.0.push(saved);

@@ -1,5 +1,7 @@
 //! Table 4.2: rates of misses.
 
+use tlblab::mach::Scheme;
+
 use crate::figure::{Figure, Table, Verdict, cell};
 
 use super::applications::app;
@@ -14,7 +16,7 @@ pub(super) fn rates(data: &Data) -> anyhow::Result<Figure> {
     let (mut rows, mut most) = (Vec::new(), (String::new(), 0.0));
     for name in APPS {
         let of = |column| data.thesis.at(&["Table 4.2", name, column]);
-        let ours = app(data, name, "mach")?.number("kernel_misses_per_ipc")?;
+        let ours = app(data, name, Scheme::Mach)?.kernel_misses_per_ipc;
         let rate = of("misses/s")?;
         if rate > most.1 {
             most = (name.to_owned(), rate);

@@ -1,5 +1,8 @@
 //! Table 4.5: hit rates of the software caches.
 
+use anyhow::Context;
+use tlblab::mach::Scheme;
+
 use crate::chart::{Chart, Series};
 use crate::figure::Figure;
 
@@ -14,10 +17,13 @@ use super::{APPS, Data, PAPER, STAND_INS};
 pub(super) fn hit_rates(data: &Data) -> anyhow::Result<Figure> {
     let mut series = Vec::new();
     let (mut all_ours, mut all_theirs) = (Vec::new(), Vec::new());
-    for (colour, (scheme, column)) in [("stlb-1k", "DM 1K"), ("stlb-4k", "DM 4K")].into_iter().enumerate() {
+    for (colour, (scheme, column)) in
+        [(Scheme::Stlb1k, "DM 1K"), (Scheme::Stlb4k, "DM 4K")].into_iter().enumerate()
+    {
         let (mut ours, mut theirs) = (Vec::new(), Vec::new());
         for (place, name) in APPS.iter().enumerate() {
-            ours.push((place as f64, 100.0 * app(data, name, scheme)?.number("stlb_hit_rate")?));
+            let rate = app(data, name, scheme)?.stlb_hit_rate.context("a software cache without lookups")?;
+            ours.push((place as f64, 100.0 * rate));
             let hits = format!("{column} hit %");
             theirs.push((place as f64, data.thesis.at(&["Table 4.5 (thousands)", name, &hits])?));
         }

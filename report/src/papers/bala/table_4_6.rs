@@ -1,5 +1,7 @@
 //! Table 4.6: misses that a miss causes.
 
+use tlblab::mach::Scheme;
+
 use crate::figure::{Figure, Table, Verdict, cell, percent};
 use crate::printed;
 
@@ -14,14 +16,16 @@ pub(super) fn cascaded(data: &Data) -> anyhow::Result<Figure> {
     let osdi = printed::osdi()?;
     let mut rows = Vec::new();
     let mut left = Vec::new();
-    for servers in ["2", "4", "6"] {
-        let of = |scheme: &str, field| {
-            data.servers.one(&[("servers", servers), ("scheme", scheme)])?.number(field)
+    for servers in [2, 4, 6] {
+        let of = |scheme| {
+            let what = format!("{servers} servers, {scheme:?}");
+            data.servers.one(&what, |row| row.servers == servers && row.scheme == scheme)
         };
-        let mach = of("mach", "cascaded")?;
-        let share = 100.0 * mach / (of("mach", "l1k")? + of("mach", "l2")? + of("mach", "l3")?);
-        let (small, large) =
-            (100.0 * of("stlb-1k", "cascaded")? / mach, 100.0 * of("stlb-4k", "cascaded")? / mach);
+        let mach = of(Scheme::Mach)?;
+        let share = 100.0 * mach.cascaded as f64 / (mach.l1k + mach.l2 + mach.l3) as f64;
+        let left_by =
+            |scheme| Ok::<_, anyhow::Error>(100.0 * of(scheme)?.cascaded as f64 / mach.cascaded as f64);
+        let (small, large) = (left_by(Scheme::Stlb1k)?, left_by(Scheme::Stlb4k)?);
         left.push(large);
         rows.push(vec![format!("{servers} servers"), percent(share), percent(small), percent(large)]);
     }

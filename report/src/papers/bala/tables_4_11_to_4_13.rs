@@ -1,11 +1,13 @@
 //! Tables 4.11 to 4.13: the synthetic benchmark by the words of a message.
 
+use tlblab::mach::{Mach, Scheme};
+
 use crate::chart::{Chart, Series};
 use crate::figure::{Figure, Verdict, cell};
 use crate::lab::Lab;
 use crate::printed::Printed;
 
-use super::{PAPER, SCHEMES};
+use super::PAPER;
 
 /// Returns Tables 4.11 to 4.13.
 ///
@@ -19,17 +21,22 @@ pub(super) fn granular(
     at: &str,
     granularity: u32,
 ) -> anyhow::Result<Figure> {
-    let rows = lab.rows(&format!(
+    let rows = lab.rows::<Mach>(&format!(
         "mach --servers 3..10 --scheme mach,ptlb,stlb-4k,ptlb+stlb --granularity {granularity}{ipcs}"
     ))?;
     let mut series = Vec::new();
     let (mut ours_means, mut said_means) = (Vec::new(), Vec::new());
-    for (colour, (scheme, name)) in SCHEMES.into_iter().enumerate().skip(1) {
+    let schemes = [
+        (Scheme::Ptlb, "ptlb", "PTLB"),
+        (Scheme::Stlb4k, "stlb-4k", "STLB"),
+        (Scheme::Both, "ptlb+stlb", "PTLB+STLB"),
+    ];
+    for (colour, (scheme, column, name)) in (1..).zip(schemes) {
         let (mut ours, mut said) = (Vec::new(), Vec::new());
-        for row in rows.of("scheme", scheme) {
-            let servers = row.number("servers")?;
-            ours.push((servers, row.number("speedup_pct")?));
-            said.push((servers, thesis.at(&[at, &row.text("servers"), scheme])?));
+        for row in rows.iter().filter(|row| row.scheme == scheme) {
+            let servers = row.servers as f64;
+            ours.push((servers, row.speedup_pct));
+            said.push((servers, thesis.at(&[at, &row.servers.to_string(), column])?));
         }
         let mean =
             |points: &[(f64, f64)]| crate::rows::mean(&points.iter().map(|at| at.1).collect::<Vec<_>>()).0;

@@ -1,16 +1,24 @@
 //! Figure 2: what a refill takes, by the size of a guarded table's nodes.
 
+use tlblab::{refill, tables};
+
 use crate::chart::{Chart, Series};
 use crate::figure::{Figure, Verdict, cell};
+use crate::rows::Named;
 
 use super::handlers::WORDS_RUN;
 use super::{PAPER, Programs, SIZES, Traces, WORDS};
 
 /// Returns a curve over the guarded tables' sizes: mean over the programs, and deviation.
-fn over_sizes(name: &str, colour: usize, of: &Programs, field: &str) -> anyhow::Result<Series> {
+fn over_sizes<R: Named>(
+    name: &str,
+    colour: usize,
+    of: &Programs<R>,
+    number: fn(&R) -> f64,
+) -> anyhow::Result<Series> {
     let (mut points, mut spread) = (Vec::new(), Vec::new());
     for size in SIZES {
-        let (centre, sd) = of.mean(&format!("G{size}"), field)?;
+        let (centre, sd) = of.mean(&format!("G{size}"), number)?;
         points.push((f64::from(size), centre));
         spread.push(sd);
     }
@@ -18,8 +26,14 @@ fn over_sizes(name: &str, colour: usize, of: &Programs, field: &str) -> anyhow::
 }
 
 /// Returns one structure's mean, which has no sizes, as a line across.
-fn across(name: &str, colour: usize, of: &Programs, structure: &str, field: &str) -> anyhow::Result<Series> {
-    let (centre, _) = of.mean(structure, field)?;
+fn across<R: Named>(
+    name: &str,
+    colour: usize,
+    of: &Programs<R>,
+    structure: &str,
+    number: fn(&R) -> f64,
+) -> anyhow::Result<Series> {
+    let (centre, _) = of.mean(structure, number)?;
     Ok(Series::ours(name, colour, vec![(2.0, centre), (256.0, centre)]))
 }
 
@@ -30,7 +44,9 @@ fn across(name: &str, colour: usize, of: &Programs, structure: &str, field: &str
 /// If a row lacks a number.
 pub(super) fn by_size(traces: &Traces) -> anyhow::Result<Figure> {
     let (handlers, paper, compact) = (&traces.handlers, &traces.paper, &traces.compact);
-    let (insns, loads, refs) = ("insns_mean", "loads_mean", "refs_per_lookup_mean");
+    let insns: fn(&refill::Row) -> f64 = |row| row.insns_mean;
+    let loads: fn(&refill::Row) -> f64 = |row| row.loads_mean;
+    let refs: fn(&tables::Row) -> f64 = |row| row.refs_per_lookup_mean;
     let curve = over_sizes("Gn", 0, handlers, insns)?;
     let (two, four, large) = (curve.points[0].1, curve.points[1].1, curve.points[7].1);
     let falls = curve.points.windows(2).all(|pair| pair[1].1 <= pair[0].1);

@@ -15,15 +15,15 @@ pub(super) fn by_size(traces: &Traces) -> anyhow::Result<Figure> {
     let curves = [("biggest", 0), ("average", 1), ("smallest", 2)];
     let mut points: [Vec<(f64, f64)>; 3] = Default::default();
     for size in SIZES {
-        let values = traces.paper.all(&format!("G{size}"), "bytes_per_pte")?;
+        let values = traces.paper.all(&format!("G{size}"), |row| row.bytes_per_pte)?;
         let most = values.iter().copied().fold(f64::NEG_INFINITY, f64::max);
         let least = values.iter().copied().fold(f64::INFINITY, f64::min);
         for (points, value) in points.iter_mut().zip([most, mean(&values).0, least]) {
             points.push((f64::from(size), value));
         }
     }
-    let (adaptive, _) = traces.paper.mean("GA", "bytes_per_pte")?;
-    let (optimum, _) = traces.paper.mean("GA", "bytes_per_pte_optimum")?;
+    let (adaptive, _) = traces.paper.mean("GA", |row| row.bytes_per_pte)?;
+    let (optimum, _) = traces.paper.mean("GA", |row| row.bytes_per_pte_optimum.unwrap_or(f64::NAN))?;
     let average = points[1].clone();
     let mut series: Vec<_> = curves
         .into_iter()

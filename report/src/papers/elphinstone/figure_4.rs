@@ -1,17 +1,14 @@
 //! Figure 4: space of guarded tables by the size of their nodes, sparse workloads.
 
+use tlblab::tables::TablesArgs;
+
 use crate::chart::{Chart, Series};
 use crate::figure::{Figure, Table, Verdict, cell};
 use crate::lab::Lab;
 use crate::printed::Printed;
-use crate::rows::{Rows, mean};
+use crate::rows::mean;
 
-use super::{PAPER, SIZES};
-
-/// Returns a field of a structure in every run.
-pub(super) fn all(runs: &[Rows], name: &str, field: &str) -> anyhow::Result<Vec<f64>> {
-    runs.iter().map(|rows| rows.one(&[("name", name)])?.number(field)).collect()
-}
+use super::{PAPER, SIZES, all};
 
 /// Returns Figure 4.
 ///
@@ -32,17 +29,18 @@ pub(super) fn sparse_by_size(lab: &Lab, printed: &Printed) -> anyhow::Result<Fig
     for (colour, workload) in ["uniform", "file"].into_iter().enumerate() {
         let mut runs = Vec::new();
         for seed in 1..=seeds {
-            runs.push(lab.rows(&format!("tables --workload {workload} --pages 1024 --seed {seed}"))?);
+            let line = format!("tables --workload {workload} --pages 1024 --seed {seed}");
+            runs.push(lab.rows::<TablesArgs>(&line)?);
         }
         let (mut points, mut spread) = (Vec::new(), Vec::new());
         for size in SIZES {
-            let (centre, sd) = mean(&all(&runs, &format!("G{size}"), "bytes_per_pte")?);
+            let (centre, sd) = mean(&all(&runs, &format!("G{size}"), |row| row.bytes_per_pte)?);
             points.push((f64::from(size), centre));
             spread.push(sd);
         }
         ratios.push((workload, points[3].1 / points[0].1));
         series.push(Series::ours(workload, 2 * colour, points).with_spread(spread));
-        let (adaptive, _) = mean(&all(&runs, "GA", "bytes_per_pte")?);
+        let (adaptive, _) = mean(&all(&runs, "GA", |row| row.bytes_per_pte)?);
         let flat = vec![(2.0, adaptive), (256.0, adaptive)];
         series.push(Series::ours(format!("GA, {workload}"), 2 * colour + 1, flat));
         figure = runs.into_iter().fold(figure, |figure, run| figure.by(run.command));

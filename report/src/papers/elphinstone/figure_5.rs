@@ -1,5 +1,8 @@
 //! Figure 5: what a refill takes with every structure.
 
+use tlblab::refill::RefillArgs;
+use tlblab::tables::TablesArgs;
+
 use crate::chart::{Chart, Series};
 use crate::figure::{Figure, Table, Verdict, cell};
 use crate::lab::Lab;
@@ -34,7 +37,7 @@ pub(super) fn of_structures(
     let handlers = &traces.handlers;
     let (mut means, mut spread) = (Vec::new(), Vec::new());
     for name in HANDLERS {
-        let (centre, sd) = handlers.mean(name, "insns_mean")?;
+        let (centre, sd) = handlers.mean(name, |row| row.insns_mean)?;
         means.push(centre);
         spread.push(sd);
     }
@@ -42,10 +45,10 @@ pub(super) fn of_structures(
     let mut series = vec![Series::ours("programs", 0, points).with_spread(spread)];
     figure = handlers.cite(figure);
     for (colour, workload) in [(1, "uniform"), (2, "file")] {
-        let rows = lab.rows(&format!("refill --workload {workload} --pages 1024"))?;
+        let rows = lab.rows::<RefillArgs>(&format!("refill --workload {workload} --pages 1024"))?;
         let mut points = Vec::new();
         for (at, name) in HANDLERS.iter().enumerate() {
-            points.push((at as f64, rows.one(&[("table", name)])?.number("insns_mean")?));
+            points.push((at as f64, rows.of(name)?.insns_mean));
         }
         series.push(Series::ours(workload, colour, points));
         figure = figure.by(rows.command);
@@ -60,7 +63,7 @@ pub(super) fn of_structures(
     for (colour, layout) in ["the paper's layout", "compact layout"].into_iter().enumerate() {
         let (mut points, mut spread) = (Vec::new(), Vec::new());
         for (at, name) in names.iter().enumerate() {
-            let (centre, sd) = traces.mean(colour == 1, name, "refs_per_lookup_mean")?;
+            let (centre, sd) = traces.mean(colour == 1, name, |row| row.refs_per_lookup_mean)?;
             points.push((at as f64, centre));
             spread.push(sd);
         }
@@ -69,10 +72,10 @@ pub(super) fn of_structures(
     for (colour, workload) in [(2, "uniform"), (3, "file")] {
         let mut points = Vec::new();
         for (names_of, options) in [(&names[..names.len() - 1], ""), (&names[names.len() - 1..], " CS")] {
-            let rows = lab.rows(&format!("tables{options} --workload {workload} --pages 1024"))?;
+            let line = format!("tables{options} --workload {workload} --pages 1024");
+            let rows = lab.rows::<TablesArgs>(&line)?;
             for name in names_of {
-                let loads = rows.one(&[("name", name)])?.number("refs_per_lookup_mean")?;
-                points.push((points.len() as f64, loads));
+                points.push((points.len() as f64, rows.of(name)?.refs_per_lookup_mean));
             }
             figure = figure.by(rows.command);
         }
@@ -113,7 +116,8 @@ pub(super) fn of_structures(
     ];
     let holding = claims.iter().filter(|(_, holds)| *holds).count();
     let not: Vec<_> = claims.iter().filter(|(_, holds)| !holds).map(|(claim, _)| *claim).collect();
-    let least = handlers.all("S8k/G16", "insns_min")?.into_iter().fold(f64::INFINITY, f64::min);
+    let least =
+        handlers.all("S8k/G16", |row| row.insns_min as f64)?.into_iter().fold(f64::INFINITY, f64::min);
     let floor = printed.at(&["4.2 (Figure 5)", "least cycles of a refill"])?;
     let row = vec!["least of a refill".into(), cell(least), cell(floor)];
     let head = ["", "instructions", "*cycles, without the return"];

@@ -17,7 +17,7 @@ pub(super) fn of_structures(traces: &Traces) -> anyhow::Result<Figure> {
     for (colour, layout) in ["the paper's layout", "compact layout"].into_iter().enumerate() {
         let (mut points, mut spread) = (Vec::new(), Vec::new());
         for (at, name) in names.iter().enumerate() {
-            let (centre, sd) = traces.mean(colour == 1, name, "bytes_per_pte")?;
+            let (centre, sd) = traces.mean(colour == 1, name, |row| row.bytes_per_pte)?;
             if colour == 0 {
                 means.push((name.as_str(), centre));
             }

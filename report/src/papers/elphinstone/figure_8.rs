@@ -1,5 +1,7 @@
 //! Figure 8: space of every structure, sparse workloads.
 
+use tlblab::tables::TablesArgs;
+
 use crate::chart::{Chart, Series};
 use crate::figure::{Figure, Verdict, cell};
 use crate::lab::Lab;
@@ -31,15 +33,14 @@ pub(crate) fn sparse_space(lab: &Lab) -> anyhow::Result<Figure> {
         let mut series: Vec<_> =
             names.iter().enumerate().map(|(colour, name)| Series::ours(*name, colour, Vec::new())).collect();
         for pages in SPARSE {
-            let rows = lab.rows(&format!("tables --workload {workload} --pages {pages}"))?;
-            let superpages =
-                lab.rows(&format!("tables {SUPERPAGES} --workload {workload} --pages {pages}"))?;
+            let rows = lab.rows::<TablesArgs>(&format!("tables --workload {workload} --pages {pages}"))?;
+            let line = format!("tables {SUPERPAGES} --workload {workload} --pages {pages}");
+            let superpages = lab.rows::<TablesArgs>(&line)?;
             for (name, series) in names.iter().zip(&mut series) {
                 let rows = if *name == SUPERPAGES { &superpages } else { &rows };
-                let bytes = rows.one(&[("name", name)])?.number("bytes_per_pte")?;
-                series.points.push((f64::from(pages), bytes));
+                series.points.push((f64::from(pages), rows.of(name)?.bytes_per_pte));
             }
-            let of = |name: &str| rows.one(&[("name", name)])?.number("bytes_per_pte");
+            let of = |name: &str| Ok::<_, anyhow::Error>(rows.of(name)?.bytes_per_pte);
             ratios.push(of("MPT")? / of("G16")?);
             adaptive.push(of("GA")? / of("H8k")?);
             figure = figure.by(rows.command).by(superpages.command);

@@ -1,5 +1,7 @@
 //! Figures 9 to 11: pages protected and unprotected.
 
+use tlblab::mapping::Row;
+
 use crate::chart::{Chart, Series};
 use crate::figure::{Figure, Verdict, cell, holding};
 use crate::lab::Lab;
@@ -54,11 +56,11 @@ pub(super) fn protection(lab: &Lab, guest: &Guest, printed: &Printed) -> anyhow:
             cell(high),
         ),
     );
-    let (tenth, alone) = sparse(&rows, guest, "Figure 10", "Protecting a sparse region", "0", "")?;
+    let (tenth, alone) = sparse(&rows, guest, "Figure 10", "Protecting a sparse region", 0, "")?;
     let segment = printed.at(&["4.2 (Figure 11)", "additional segment (Mb)"])?;
     let more = format!(" The task has {} Mb mapped besides.", cell(segment));
     let (eleventh, beside) =
-        sparse(&rows, guest, "Figure 11", "The same beside a large segment", &cell(segment), &more)?;
+        sparse(&rows, guest, "Figure 11", "The same beside a large segment", segment as u32, &more)?;
     let claims = sparse_claims(&alone);
     let tenth = tenth.says(Verdict::claims(&claims), format!("{}; {}.", holding(&claims), growth(&alone)));
     let claims = beside_claims(&alone, &beside);
@@ -140,11 +142,11 @@ fn beside_claims(alone: &Ends, beside: &Ends) -> [(&'static str, bool); 6] {
 }
 
 pub(super) fn sparse(
-    rows: &Rows,
+    rows: &Rows<Row>,
     guest: &Guest,
     at: &str,
     title: &str,
-    segment: &str,
+    segment: u32,
     more: &str,
 ) -> anyhow::Result<(Figure, Ends)> {
     let about = format!(

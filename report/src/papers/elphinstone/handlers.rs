@@ -1,5 +1,7 @@
 //! The handlers for 64-bit MIPS that Figures 2 and 5 and Table 2 run.
 
+use tlblab::refill::Row;
+
 /// The structures with a 64-bit handler: the paper's, and a cache in front of the multi-level table.
 pub(super) const HANDLERS: [&str; 9] =
     ["MPT", "G16", "H8k", "H128k", "C128k", "S8k/G16", "S128k/G16", "S8k/MPT", "S128k/MPT"];
@@ -7,3 +9,8 @@ pub(super) const HANDLERS: [&str; 9] =
 /// What the words of the handlers are.
 pub(super) const WORDS_RUN: &str = "Instructions and loads are those of 64-bit MIPS handlers for the paper's geometry, whose words an \
                          interpreter runs at every miss; the return is counted, the trap is not.";
+
+/// Returns the instructions of the program itself, which every shipped trace has.
+pub(super) fn program(row: &Row) -> f64 {
+    row.program_insns.map_or(f64::NAN, |insns| insns as f64)
+}

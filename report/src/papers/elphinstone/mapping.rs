@@ -1,5 +1,8 @@
 //! Tasks and mapping operations: timed by `tlblab mapping` on this host, counted by the kernel in the emulator.
 
+use tlblab::mapping::{Mapping, Row};
+
+use crate::kernel;
 use crate::lab::Lab;
 use crate::rows::Rows;
 
@@ -17,8 +20,8 @@ pub(super) const HOST: &str = "First timed on this host, the tables in turn, med
 /// Where a primitive is measured: by the host's clock, or in the kernel's instructions.
 #[derive(Clone, Copy)]
 pub(super) enum Of<'a> {
-    Host(&'a Rows),
-    Guest(&'a Rows),
+    Host(&'a Rows<Row>),
+    Guest(&'a kernel::Rows),
 }
 
 impl Of<'_> {
@@ -46,7 +49,7 @@ impl Of<'_> {
     /// Returns what a task takes.
     pub(super) fn task(self, name: &str) -> anyhow::Result<f64> {
         match self {
-            Of::Host(rows) => rows.one(&[("benchmark", "task"), ("name", name)])?.number("ns"),
+            Of::Host(rows) => Ok(rows.at("task", name)?.ns),
             Of::Guest(rows) => booted(rows, name, "task_insns"),
         }
     }
@@ -54,7 +57,7 @@ impl Of<'_> {
     /// Returns what a page of the compact region takes, by `PROT1` or `PROTN`.
     pub(super) fn compact(self, primitive: &str, name: &str) -> anyhow::Result<f64> {
         match self {
-            Of::Host(rows) => rows.one(&[("benchmark", primitive), ("name", name)])?.number("ns"),
+            Of::Host(rows) => Ok(rows.at(primitive, name)?.ns),
             Of::Guest(rows) => {
                 let row = rows.one(&[("table", name), ("write", "random")])?;
                 let field = format!("{}_insns", primitive.to_lowercase());
@@ -63,17 +66,16 @@ impl Of<'_> {
         }
     }
 
-    /// Returns what a page takes by the size of its sparse region in kilobytes.
-    pub(super) fn sparse(self, name: &str, segment: &str) -> anyhow::Result<Vec<(f64, f64)>> {
+    /// Returns what a page takes by the size of its sparse region in kilobytes, beside a segment of so many megabytes.
+    pub(super) fn sparse(self, name: &str, segment: u32) -> anyhow::Result<Vec<(f64, f64)>> {
         match self {
             Of::Host(rows) => {
-                let rows = rows.of("benchmark", "sparse");
-                let rows = rows.filter(|row| row.text("segment_mb") == segment && row.text("name") == name);
-                rows.map(|row| Ok((row.number("region_kb")?, row.number("ns")?))).collect()
+                let rows = rows.iter().filter(|row| row.segment_mb == segment && row.name == name);
+                Ok(rows.filter_map(|row| Some((f64::from(row.region_kb?), row.ns))).collect())
             }
             Of::Guest(rows) => {
                 let row = rows.one(&[("table", name), ("write", "random")])?;
-                let beside = if segment == "0" { String::new() } else { format!("+{segment}M") };
+                let beside = if segment == 0 { String::new() } else { format!("+{segment}M") };
                 let regions =
                     [(64.0, "64K"), (256.0, "256K"), (1024.0, "1M"), (4096.0, "4M"), (16384.0, "16M")];
                 let point = |(kilobytes, region): (f64, &str)| {
@@ -94,12 +96,12 @@ impl Of<'_> {
 /// # Errors
 ///
 /// If the lab fails.
-pub(crate) fn timed(lab: &Lab) -> anyhow::Result<Rows> {
-    lab.rows(if lab.quick { "mapping --rounds 50" } else { "mapping --rounds 1000" })
+pub(crate) fn timed(lab: &Lab) -> anyhow::Result<Rows<Row>> {
+    lab.rows::<Mapping>(if lab.quick { "mapping --rounds 50" } else { "mapping --rounds 1000" })
 }
 
 /// Returns the host's data, and the kernel's if there are any; those come last, and decide.
-pub(super) fn places<'a>(host: &'a Rows, guest: &'a Guest) -> Vec<Of<'a>> {
+pub(super) fn places<'a>(host: &'a Rows<Row>, guest: &'a Guest) -> Vec<Of<'a>> {
     [Of::Host(host)].into_iter().chain(guest.as_ref().ok().map(Of::Guest)).collect()
 }
 

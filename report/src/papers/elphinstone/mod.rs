@@ -1,9 +1,14 @@
 //! Elphinstone et al.: refill cost and space of every structure, on our traces and the paper's workloads.
 
+use tlblab::Experiment;
+use tlblab::refill::{self, RefillArgs};
+use tlblab::tables::{self, TablesArgs};
+
 use crate::figure::Figure;
+use crate::kernel;
 use crate::lab::{Lab, TRACES};
 use crate::printed;
-use crate::rows::{Rows, mean};
+use crate::rows::{Named, Rows, mean};
 
 mod figure_2;
 mod figure_3;
@@ -41,27 +46,26 @@ const WORDS: &str = "Loads are of 32-bit words, as a 32-bit handler makes them: 
 const GUEST: &str = "--table MPT,LPT,G8,G16,G64,G256,GA,H8k,H128k,C128k,S8k/MPT,S128k/MPT,S8k/G16,S128k/G16";
 
 /// What one command gave for every program.
-struct Programs {
-    /// What a row calls its structure.
-    key: &'static str,
-    runs: Vec<Rows>,
+struct Programs<R> {
+    runs: Vec<Rows<R>>,
 }
 
-impl Programs {
-    fn new(lab: &Lab, command: &str, options: &str, key: &'static str) -> anyhow::Result<Self> {
+impl<R: Named> Programs<R> {
+    fn new<E: Experiment<Row = R>>(lab: &Lab, command: &str, options: &str) -> anyhow::Result<Self> {
         let traces = TRACES.iter().map(|(name, _)| lab.trace(name));
-        let runs = traces.map(|trace| lab.rows(&format!("{command} --trace {}{options}", trace.display())));
-        Ok(Self { key, runs: runs.collect::<anyhow::Result<_>>()? })
+        let runs =
+            traces.map(|trace| lab.rows::<E>(&format!("{command} --trace {}{options}", trace.display())));
+        Ok(Self { runs: runs.collect::<anyhow::Result<_>>()? })
     }
 
-    /// Returns a field of a structure in every trace.
-    fn all(&self, name: &str, field: &str) -> anyhow::Result<Vec<f64>> {
-        self.runs.iter().map(|rows| rows.one(&[(self.key, name)])?.number(field)).collect()
+    /// Returns a number of a structure in every trace.
+    fn all(&self, name: &str, number: impl Fn(&R) -> f64) -> anyhow::Result<Vec<f64>> {
+        all(&self.runs, name, number)
     }
 
     /// Returns its mean and standard deviation.
-    fn mean(&self, name: &str, field: &str) -> anyhow::Result<(f64, f64)> {
-        Ok(mean(&self.all(name, field)?))
+    fn mean(&self, name: &str, number: impl Fn(&R) -> f64) -> anyhow::Result<(f64, f64)> {
+        Ok(mean(&self.all(name, number)?))
     }
 
     /// Returns the figure with the commands that made these data.
@@ -70,45 +74,56 @@ impl Programs {
     }
 }
 
+/// Returns a number of a structure in every run.
+fn all<R: Named>(runs: &[Rows<R>], name: &str, number: impl Fn(&R) -> f64) -> anyhow::Result<Vec<f64>> {
+    runs.iter().map(|rows| Ok(number(rows.of(name)?))).collect()
+}
+
 /// What the traces' runs gave.
 struct Traces {
     /// Every table in the paper's layout and in ours.
-    paper: Programs,
-    compact: Programs,
+    paper: Programs<tables::Row>,
+    compact: Programs<tables::Row>,
     /// The table with superpages in both.
-    superpages: [Programs; 2],
+    superpages: [Programs<tables::Row>; 2],
     /// The handlers' words, run by the interpreter, caches in front among them.
-    handlers: Programs,
+    handlers: Programs<refill::Row>,
 }
 
 impl Traces {
     fn new(lab: &Lab) -> anyhow::Result<Self> {
-        let of = |options| Programs::new(lab, "tables", options, "name");
-        let superpages = |options| Programs::new(lab, &format!("tables {SUPERPAGES}"), options, "name");
+        let of = |options| Programs::new::<TablesArgs>(lab, "tables", options);
+        let superpages = |options| Programs::new::<TablesArgs>(lab, &format!("tables {SUPERPAGES}"), options);
         Ok(Self {
             paper: of("")?,
             compact: of(" --layout compact")?,
             superpages: [superpages("")?, superpages(" --layout compact")?],
-            handlers: Programs::new(lab, "refill", "", "table")?,
+            handlers: Programs::new::<RefillArgs>(lab, "refill", "")?,
         })
     }
 
-    /// Returns a field of a structure, the one with superpages among them, in the paper's layout or in ours.
-    fn mean(&self, compact: bool, name: &str, field: &str) -> anyhow::Result<(f64, f64)> {
+    /// Returns a number of a structure, the one with superpages among them, in the paper's layout or in ours: the mean, and
+    /// the standard deviation.
+    fn mean(
+        &self,
+        compact: bool,
+        name: &str,
+        number: impl Fn(&tables::Row) -> f64,
+    ) -> anyhow::Result<(f64, f64)> {
         let of = match (name == SUPERPAGES, compact) {
             (true, _) => &self.superpages[usize::from(compact)],
             (false, false) => &self.paper,
             (false, true) => &self.compact,
         };
-        of.mean(name, field)
+        of.mean(name, number)
     }
 }
 
 /// The kernel's rows, or why there are none.
-type Guest = Result<Rows, String>;
+type Guest = Result<kernel::Rows, String>;
 
 /// Returns what the kernel says of a table as it writes the TLB by `tlbwr`.
-fn booted(rows: &Rows, table: &str, field: &str) -> anyhow::Result<f64> {
+fn booted(rows: &kernel::Rows, table: &str, field: &str) -> anyhow::Result<f64> {
     rows.one(&[("table", table), ("write", "random")])?.number(field)
 }
 
@@ -151,11 +166,11 @@ pub(crate) fn figures(lab: &Lab) -> anyhow::Result<Vec<Figure>> {
 ///
 /// If the lab fails.
 pub(crate) fn readme_table(lab: &Lab) -> anyhow::Result<String> {
-    let rows = lab.rows("tables --layout compact")?;
+    let rows = lab.rows::<TablesArgs>("tables --layout compact")?;
     let mut text = String::from("| table | loads a refill | bytes a page |\n|-|-|-|\n");
     for name in STRUCTURES {
-        let row = rows.one(&[("name", name)])?;
-        let (refs, bytes) = (row.number("refs_per_lookup_mean")?, row.number("bytes_per_pte")?);
+        let row = rows.of(name)?;
+        let (refs, bytes) = (row.refs_per_lookup_mean, row.bytes_per_pte);
         text += &format!("| `{name}` | {refs:.3} | {bytes:.3} |\n");
     }
     Ok(text.trim_end().to_owned())

@@ -1,5 +1,8 @@
 //! Section 5.5: when a linear table beats a multi-level one.
 
+use anyhow::Context;
+use tlblab::tables::TablesArgs;
+
 use crate::chart::{Chart, Series};
 use crate::figure::{Figure, Verdict, cell};
 use crate::lab::{Lab, TRACES};
@@ -35,14 +38,14 @@ pub(super) fn against_levels(lab: &Lab, printed: &Printed) -> anyhow::Result<Fig
         let mut points = Vec::new();
         for entries in entries {
             let trace = lab.trace(name);
-            let rows =
-                lab.rows(&format!("tables MPT LPT --trace {} --tlb-entries {entries}", trace.display()))?;
-            let (mpt, lpt) = (rows.one(&[("name", "MPT")])?, rows.one(&[("name", "LPT")])?);
-            let misses = lpt.number("nested_misses_mean")?;
+            let line = format!("tables MPT LPT --trace {} --tlb-entries {entries}", trace.display());
+            let rows = lab.rows::<TablesArgs>(&line)?;
+            let (mpt, lpt) = (rows.of("MPT")?, rows.of("LPT")?);
+            let misses = lpt.nested_misses_mean.context("a linear table without nested misses")?;
             // Misses that cascade are counted with those that began them: few, so this is close.
             let hits = 100.0 * (1.0 - misses).max(0.0);
             // The competition for the TLB causes refills that the MPT does not have.
-            let more = lpt.number("refills")? / mpt.number("refills")?;
+            let more = lpt.refills as f64 / mpt.refills as f64;
             let saved = upper - more * misses * nested;
             points.push((hits, saved));
             all += 1;

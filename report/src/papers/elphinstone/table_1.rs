@@ -4,21 +4,22 @@ use crate::figure::{Figure, Table, Verdict, cell};
 use crate::lab::TRACES;
 use crate::printed::Printed;
 
+use super::handlers::program;
 use super::{PAPER, Traces};
 
 /// Table 1.
 pub(super) fn programs(traces: &Traces, printed: &Printed) -> anyhow::Result<Figure> {
     let mut rows = Vec::new();
     for (((name, habit), of), handlers) in TRACES.iter().zip(&traces.paper.runs).zip(&traces.handlers.runs) {
-        let row = of.one(&[("name", "MPT")])?;
-        let megabytes = row.number("pages")? * 4096.0 / f64::from(1 << 20);
-        let instructions = handlers.one(&[("table", "MPT")])?.number("program_insns")?;
+        let row = of.of("MPT")?;
+        let megabytes = row.pages as f64 * 4096.0 / f64::from(1 << 20);
+        let instructions = program(handlers.of("MPT")?);
         rows.push(vec![
             (*name).into(),
             (*habit).into(),
             cell(megabytes),
             cell(instructions / 1e6),
-            cell(row.number("refills")?),
+            cell(row.refills as f64),
         ]);
     }
     let paper = printed.names(&["Table 1 (Mb)"]).into_iter();

@@ -5,7 +5,7 @@ use crate::lab::TRACES;
 use crate::printed::Printed;
 use crate::rows::{geometric, rank_correlation};
 
-use super::handlers::{HANDLERS, WORDS_RUN};
+use super::handlers::{HANDLERS, WORDS_RUN, program};
 use super::{PAPER, Traces};
 
 /// Those that the paper measured.
@@ -19,10 +19,10 @@ const MEASURED: usize = 7;
 pub(super) fn elapsed(traces: &Traces, printed: &Printed) -> anyhow::Result<Figure> {
     let names = &HANDLERS[..MEASURED];
     let handlers = &traces.handlers;
-    let (refills, own) = (handlers.all("MPT", "refills")?, handlers.all("MPT", "program_insns")?);
+    let (refills, own) = (handlers.all("MPT", |row| row.refills as f64)?, handlers.all("MPT", program)?);
     let mut of_name = Vec::new();
     for name in names {
-        of_name.push(handlers.all(name, "insns_mean")?);
+        of_name.push(handlers.all(name, |row| row.insns_mean)?);
     }
     let (mut rows, mut alone) = (Vec::new(), Vec::new());
     let mut ratios = vec![Vec::new(); names.len()];

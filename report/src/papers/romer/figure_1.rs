@@ -17,7 +17,7 @@ pub(super) fn page_sizes(data: &Data) -> anyhow::Result<Figure> {
         let mut points = Vec::new();
         for policy in FIXED {
             let row = data.row(at, policy)?;
-            points.push((row.number("memory_overhead_pct")?, row.number("tlbmcpi")?));
+            points.push((row.memory_overhead_pct, row.tlbmcpi));
         }
         let significant = points[0].1 > near;
         missing += usize::from(significant);

@@ -1,5 +1,7 @@
 //! Figure 3: the TLB overhead of every policy.
 
+use tlblab::superpage::Row;
+
 use crate::chart::{Chart, Series};
 use crate::figure::{Figure, Verdict};
 use crate::lab::TRACES;
@@ -9,23 +11,25 @@ use super::{Data, NEW, PAPER, POLICIES, STAND_INS};
 /// Figure 3.
 pub(super) fn overhead(data: &Data) -> anyhow::Result<Figure> {
     let names: Vec<String> = POLICIES.iter().chain(&NEW).map(|policy| (*policy).to_owned()).collect();
-    let parts = [("miss handler", "handler"), ("copying", "copy"), ("bookkeeping", "book")];
+    type Part = (&'static str, fn(&Row) -> u64);
+    let parts: [Part; 3] =
+        [("miss handler", |row| row.handler), ("copying", |row| row.copy), ("bookkeeping", |row| row.book)];
     let mut figure = Figure::new(PAPER, "Figure 3", "TLB overhead of every policy", STAND_INS);
     let (mut near, mut copying, mut asap_behind) = (0, 0, 0);
     for (at, (program, habit)) in TRACES.iter().enumerate() {
         let mut series = Vec::new();
-        for (colour, (name, field)) in parts.into_iter().enumerate() {
+        for (colour, (name, cycles)) in parts.into_iter().enumerate() {
             let mut points = Vec::new();
             for (place, policy) in names.iter().enumerate() {
                 let row = data.row(at, policy)?;
-                points.push((place as f64, row.number(field)? / row.number("instructions")?));
+                points.push((place as f64, cycles(row) as f64 / row.instructions as f64));
             }
             series.push(Series::ours(name, colour, points));
         }
-        let of = |policy: &str, field: &str| data.row(at, policy)?.number(field);
-        near += usize::from(of("APPROX-ONLINE", "tlbmcpi")? < of("FIXED-4K", "tlbmcpi")?);
-        copying += usize::from(of("APPROX-ONLINE", "copy")? > of("APPROX-ONLINE", "book")?);
-        asap_behind += usize::from(of("ONLINE", "tlbmcpi")? >= of("APPROX-ONLINE", "tlbmcpi")?);
+        let approx = data.row(at, "APPROX-ONLINE")?;
+        near += usize::from(approx.tlbmcpi < data.row(at, "FIXED-4K")?.tlbmcpi);
+        copying += usize::from(approx.copy > approx.book);
+        asap_behind += usize::from(data.row(at, "ONLINE")?.tlbmcpi >= approx.tlbmcpi);
         let chart = Chart::bars(
             &format!("{program} ({habit})"),
             "cycles for each instruction",

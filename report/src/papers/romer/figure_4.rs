@@ -14,7 +14,7 @@ pub(super) fn memory(data: &Data) -> anyhow::Result<Figure> {
     for (colour, policy) in shown.into_iter().enumerate() {
         let mut points = Vec::new();
         for at in 0..TRACES.len() {
-            let overhead = data.row(at, policy)?.number("memory_overhead_pct")?;
+            let overhead = data.row(at, policy)?.memory_overhead_pct;
             most[colour] = most[colour].max(overhead);
             points.push((at as f64, overhead));
         }

@@ -19,7 +19,7 @@ pub(super) fn tradeoff(data: &Data) -> anyhow::Result<Figure> {
     for (at, (program, _)) in TRACES.iter().enumerate() {
         let point = |policy: &str| {
             let row = data.row(at, policy)?;
-            Ok::<_, anyhow::Error>((row.number("memory_overhead_pct")?, row.number("tlbmcpi")?))
+            Ok::<_, anyhow::Error>((row.memory_overhead_pct, row.tlbmcpi))
         };
         let fixed = FIXED.iter().map(|policy| point(policy)).collect::<anyhow::Result<Vec<_>>>()?;
         let mut series = vec![Series::ours("one size", 7, fixed)];

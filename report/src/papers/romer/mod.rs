@@ -1,9 +1,11 @@
 //! Romer et al.: superpage promotion policies on our traces.
 
+use tlblab::superpage::{Row, SuperpageArgs};
+
 use crate::figure::Figure;
 use crate::lab::{Lab, TRACES};
 use crate::printed::{self, Printed};
-use crate::rows::{Row, Rows};
+use crate::rows::Rows;
 
 mod figure_1;
 mod figure_3;
@@ -32,13 +34,13 @@ const STAND_INS: &str = "Our traces are shorter than the paper's runs, and a pro
 
 struct Data {
     /// The rows of each trace.
-    runs: Vec<Rows>,
+    runs: Vec<Rows<Row>>,
     printed: Printed,
 }
 
 impl Data {
-    fn row(&self, trace: usize, policy: &str) -> anyhow::Result<Row<'_>> {
-        self.runs[trace].one(&[("policy", policy)])
+    fn row(&self, trace: usize, policy: &str) -> anyhow::Result<&Row> {
+        self.runs[trace].of(policy)
     }
 
     fn by(&self, figure: Figure) -> Figure {
@@ -57,7 +59,8 @@ pub(crate) fn figures(lab: &Lab) -> anyhow::Result<Vec<Figure>> {
     for (name, _) in TRACES {
         let trace = lab.trace(name);
         let fixed = "FIXED-8K,FIXED-32K,FIXED-128K,FIXED-256K";
-        runs.push(lab.rows(&format!("superpage --trace {} --policy all,{fixed}{some}", trace.display()))?);
+        let line = format!("superpage --trace {} --policy all,{fixed}{some}", trace.display());
+        runs.push(lab.rows::<SuperpageArgs>(&line)?);
     }
     let data = Data { runs, printed: printed::romer()? };
     Ok(vec![

@@ -13,9 +13,9 @@ pub(super) fn misses(data: &Data) -> anyhow::Result<Figure> {
     let mut ours = vec![0.0; POLICIES.len()];
     for (at, (name, _)) in TRACES.iter().enumerate() {
         let mut row = vec![(*name).to_owned()];
-        let base = data.row(at, "FIXED-4K")?.number("tlb_misses")?.max(1.0);
+        let base = data.row(at, "FIXED-4K")?.tlb_misses.max(1) as f64;
         for (policy, sum) in POLICIES.iter().zip(&mut ours) {
-            let misses = data.row(at, policy)?.number("tlb_misses")?;
+            let misses = data.row(at, policy)?.tlb_misses as f64;
             *sum += misses / base / TRACES.len() as f64;
             row.push(cell(misses / 100.0));
         }

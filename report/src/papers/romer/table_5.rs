@@ -13,8 +13,7 @@ pub(super) fn execution(data: &Data) -> anyhow::Result<Figure> {
     for (at, (name, _)) in TRACES.iter().enumerate() {
         let cycles = |policy: &str| {
             let row = data.row(at, policy)?;
-            let of = |field| row.number(field);
-            Ok::<_, anyhow::Error>(of("instructions")? + of("handler")? + of("copy")? + of("book")?)
+            Ok::<_, anyhow::Error>((row.instructions + row.handler + row.copy + row.book) as f64)
         };
         let base = cycles("FIXED-4K")?;
         let mut row = vec![(*name).to_owned()];

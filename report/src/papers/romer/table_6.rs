@@ -14,9 +14,10 @@ pub(super) fn distribution(data: &Data) -> anyhow::Result<Figure> {
     let mut rows = Vec::new();
     let (mut used, mut said_used) = (0, 0);
     for (at, (name, _)) in TRACES.iter().enumerate() {
-        let counts = data.row(at, "APPROX-ONLINE")?.numbers("page_sizes");
-        used += counts.iter().filter(|count| **count > 0.0).count();
-        rows.push([(*name).to_owned()].into_iter().chain(counts.iter().map(|&count| cell(count))).collect());
+        let counts = &data.row(at, "APPROX-ONLINE")?.page_sizes;
+        used += counts.iter().filter(|count| **count > 0).count();
+        let counts = counts.iter().map(|&count| cell(count as f64));
+        rows.push([(*name).to_owned()].into_iter().chain(counts).collect());
     }
     let mut paper = Vec::new();
     let names = data.printed.names(&["Table 6"]);

@@ -1,5 +1,7 @@
 //! Figures 4.2 to 4.4: the simulator against the analysis.
 
+use tlblab::shootdown::{Point, Row, Source, Sweep};
+
 use crate::chart::{Chart, Series};
 use crate::figure::{Figure, Verdict, cell};
 use crate::lab::Lab;
@@ -9,20 +11,17 @@ use super::PAPER;
 /// Figures 4.2 to 4.4.
 pub(super) fn verified(lab: &Lab, figure: &str, algorithm: &str) -> anyhow::Result<Figure> {
     let seconds = if lab.quick { " --seconds 4" } else { "" };
-    let rows = lab.rows(&format!("shootdown sweep {figure}{seconds}"))?;
+    let rows = lab.rows::<Sweep>(&format!("shootdown sweep {figure}{seconds}"))?;
     let mut charts = Vec::new();
-    for (field, title, unit, by) in
-        [("cpu_overhead", "CPU overhead", "%", 100.0), ("latency_ms", "Latency", "ms", 1.0)]
-    {
-        let of = |source: &str, times: Option<f64>| {
-            let mut points = Vec::new();
-            for row in rows.of("source", source) {
-                let (x, m, n) = (row.number("x")?, row.number("m")?, row.number("n")?);
-                if let (Some(value), true) = (row.maybe(field), times.is_none_or(|times| n == times * m)) {
-                    points.push((x, by * value));
-                }
-            }
-            Ok::<_, anyhow::Error>(points)
+    type Measure = (fn(&Row) -> Option<f64>, &'static str, &'static str, f64);
+    let measures: [Measure; 2] =
+        [(|row| row.cpu_overhead, "CPU overhead", "%", 100.0), (|row| row.latency_ms, "Latency", "ms", 1.0)];
+    for (measure, title, unit, by) in measures {
+        let of = |source: Source, times: Option<usize>| {
+            let of_source = rows.iter().filter(|point| point.row.source == source);
+            let chosen =
+                of_source.filter(|point| times.is_none_or(|times| point.row.n == times * point.row.m));
+            chosen.filter_map(|point| Some((point.x, by * measure(&point.row)?))).collect()
         };
         charts.push(Chart::curves(
             title,
@@ -30,18 +29,18 @@ pub(super) fn verified(lab: &Lab, figure: &str, algorithm: &str) -> anyhow::Resu
             unit,
             (false, false),
             vec![
-                Series::ours("lower bound", 0, of("lower", None)?),
-                Series::ours("upper bound", 2, of("upper", None)?),
-                Series::ours("simulated, N = M", 1, of("simulation", Some(1.0))?).scattered(),
-                Series::ours("simulated, N = 4M", 3, of("simulation", Some(4.0))?).scattered(),
+                Series::ours("lower bound", 0, of(Source::Lower, None)),
+                Series::ours("upper bound", 2, of(Source::Upper, None)),
+                Series::ours("simulated, N = M", 1, of(Source::Simulation, Some(1))).scattered(),
+                Series::ours("simulated, N = 4M", 3, of(Source::Simulation, Some(4))).scattered(),
             ],
         ));
     }
-    let far = |field: &str| {
-        let near = rows.iter().filter(|row| row.number("x").is_ok_and(|m| m <= 20.0));
-        near.filter_map(|row| row.maybe(field)).collect::<Vec<_>>()
+    let far = |deviation: fn(&Point) -> Option<f64>| {
+        rows.iter().filter(|point| point.x <= 20.0).filter_map(deviation).collect::<Vec<_>>()
     };
-    let (overheads, latencies) = (far("overhead_deviation"), far("latency_deviation"));
+    let (overheads, latencies) =
+        (far(|point| point.overhead_deviation), far(|point| point.latency_deviation));
     let most = |values: &[f64]| values.iter().copied().map(f64::abs).fold(0.0, f64::max);
     let (overhead, latency) = (most(&overheads), most(&latencies));
     let about = "The simulator runs the crate's state machines under the model of 4.1; the bounds are the equations of 4.2.";

@@ -1,18 +1,40 @@
 //! Figures 4.5 to 4.7: what the algorithms cost.
 
+use tlblab::shootdown::{Claim, Kind, Row, Source, Sweep};
+
 use crate::chart::{Chart, Series};
 use crate::figure::{Figure, Table, Verdict};
 use crate::lab::Lab;
 use crate::printed;
-use crate::rows::{Row, Rows};
+use crate::rows::Rows;
 
-use super::{ALGORITHMS, PAPER};
+use super::PAPER;
 
-/// Returns the value that the thesis plots: 2-phase's lower bound for latency, else the middle of the bounds.
-fn plotted(low: Row<'_>, high: Row<'_>, field: &str) -> Option<f64> {
-    let (lower, upper) = (low.maybe(field)?, high.maybe(field));
-    let lower_alone = field == "latency_ms" && low.text("algorithm") == "2-phase";
-    Some(if lower_alone { lower } else { 0.5 * (lower + upper.unwrap_or(lower)) })
+/// What is plotted of a result.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Measure {
+    Overhead,
+    Throughput,
+    Latency,
+    Space,
+}
+
+impl Measure {
+    fn of(self, row: &Row) -> Option<f64> {
+        match self {
+            Self::Overhead => row.cpu_overhead,
+            Self::Throughput => row.throughput,
+            Self::Latency => row.latency_ms,
+            Self::Space => row.space,
+        }
+    }
+
+    /// Returns the value that the thesis plots: 2-phase's lower bound for latency, else the middle of the bounds.
+    fn plotted(self, low: &Row, high: &Row) -> Option<f64> {
+        let (lower, upper) = (self.of(low)?, self.of(high));
+        let lower_alone = self == Self::Latency && low.algorithm == Kind::TwoPhase;
+        Some(if lower_alone { lower } else { 0.5 * (lower + upper.unwrap_or(lower)) })
+    }
 }
 
 /// Returns the verdict of so many statements of which some hold and some more hold in part.
@@ -23,38 +45,41 @@ fn statements(passed: usize, partly: usize, all: usize) -> Verdict {
 /// Figures 4.5 to 4.7.
 pub(super) fn performance(
     lab: &Lab,
-    claims: &Rows,
+    claims: &Rows<Claim>,
     figure: &str,
     title: &str,
     x: &str,
     section: &str,
 ) -> anyhow::Result<Figure> {
-    let rows = lab.rows(&format!("shootdown sweep {figure}"))?;
+    let rows = lab.rows::<Sweep>(&format!("shootdown sweep {figure}"))?;
     let mut out = Figure::new(
         PAPER,
         &format!("Figure {figure}"),
         title,
         "The equations of 4.2, as the thesis plots them.",
     );
-    for (field, name, unit, by) in [
-        ("cpu_overhead", "CPU overhead", "%", 100.0),
-        ("throughput", "Throughput", "operations a CPU and second", 1.0),
-        ("latency_ms", "Latency", "ms", 1.0),
-        ("space", "Space overhead", "pages", 1.0),
+    for (measure, name, unit, by) in [
+        (Measure::Overhead, "CPU overhead", "%", 100.0),
+        (Measure::Throughput, "Throughput", "operations a CPU and second", 1.0),
+        (Measure::Latency, "Latency", "ms", 1.0),
+        (Measure::Space, "Space overhead", "pages", 1.0),
     ] {
         let mut series = Vec::new();
-        for (colour, algorithm) in ALGORITHMS.into_iter().enumerate() {
+        for (colour, algorithm) in Kind::ALL.into_iter().enumerate() {
+            let bound = |source| {
+                rows.iter()
+                    .filter(move |point| point.row.algorithm == algorithm && point.row.source == source)
+            };
             let mut points = Vec::new();
-            for low in rows.of("algorithm", algorithm).filter(|row| row.text("source") == "lower") {
-                let same = |row: &Row<'_>| row.text("x") == low.text("x") && row.text("source") == "upper";
-                let high = rows.of("algorithm", algorithm).find(same).unwrap_or(low);
-                if let Some(value) = plotted(low, high, field) {
-                    points.push((low.number("x")?, by * value));
+            for low in bound(Source::Lower) {
+                let high = bound(Source::Upper).find(|point| point.x == low.x).unwrap_or(low);
+                if let Some(value) = measure.plotted(&low.row, &high.row) {
+                    points.push((low.x, by * value));
                 }
             }
-            series.push(Series::ours(algorithm, colour, points));
+            series.push(Series::ours(algorithm.name(), colour, points));
         }
-        if field == "cpu_overhead" && figure == "4.5" {
+        if measure == Measure::Overhead && figure == "4.5" {
             let printed = printed::tzou()?;
             let m = printed.at(&["4.4.2", "2-phase is above 10 % from M"])?;
             let asynch = printed.at(&["4.4.2", "op-asynch % at M = 50"])?;
@@ -64,12 +89,11 @@ pub(super) fn performance(
         out = out.chart(Chart::curves(name, x, unit, (false, false), series));
     }
     let (mut table, mut passed, mut partly, mut all) = (Vec::new(), 0, 0, 0);
-    for row in claims.of("section", section) {
-        let verdict = row.text("verdict");
+    for claim in claims.iter().filter(|claim| claim.section == section) {
         all += 1;
-        passed += usize::from(verdict == "pass");
-        partly += usize::from(verdict == "partly");
-        table.push(vec![row.text("claim"), row.text("ours"), verdict]);
+        passed += usize::from(claim.verdict == "pass");
+        partly += usize::from(claim.verdict == "partly");
+        table.push(vec![claim.claim.to_string(), claim.ours.clone(), claim.verdict.to_string()]);
     }
     Ok(out
         .table(Table::new("", &["*the text says", "ours", "verdict"], table))

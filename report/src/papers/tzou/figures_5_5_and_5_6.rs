@@ -1,10 +1,12 @@
 //! Figures 5.5 and 5.6: moving data from one address space to another, by the kernel in the emulator.
 
+use tlblab::shootdown::{Beyond, Way};
+
 use crate::chart::{Chart, Series};
 use crate::figure::{Figure, Table, Verdict, cell, percent};
+use crate::kernel::Rows;
 use crate::lab::Lab;
 use crate::printed::Printed;
-use crate::rows::{Row, Rows};
 
 use super::PAPER;
 
@@ -108,16 +110,17 @@ fn throughput(rows: &Rows) -> anyhow::Result<Figure> {
 
 /// Adds what tolerating inconsistency saves for such a kernel with many CPUs.
 fn beyond(lab: &Lab, figure: Figure) -> anyhow::Result<Figure> {
-    let rows = lab.rows(if lab.quick { "shootdown beyond --seconds 1" } else { "shootdown beyond" })?;
-    let way = |row: Row<'_>| {
-        Ok(vec![
-            row.text("way"),
-            percent(100.0 * row.number("cpu_overhead")?),
-            cell(row.number("unmaps")?),
-            cell(row.number("interrupts_per_unmap")?),
-        ])
+    let rows =
+        lab.rows::<Beyond>(if lab.quick { "shootdown beyond --seconds 1" } else { "shootdown beyond" })?;
+    let way = |way: &Way| {
+        vec![
+            way.way.to_string(),
+            percent(100.0 * way.cpu_overhead),
+            cell(way.unmaps),
+            cell(way.interrupts_per_unmap),
+        ]
     };
-    let ways = rows.iter().map(way).collect::<anyhow::Result<_>>()?;
+    let ways = rows.iter().map(way).collect();
     let title = "Beyond the thesis: 64 CPUs that unmap a thousand pages a second each, simulated";
     let head = ["way", "CPU overhead", "unmaps a CPU and second", "interrupts an unmap"];
     Ok(figure.table(Table::new(title, &head, ways)).by(rows.command))

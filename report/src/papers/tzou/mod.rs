@@ -1,5 +1,7 @@
 //! Tzou: the performance of shootdown algorithms, which hardware each suits, and what moving data costs.
 
+use tlblab::shootdown::Claims;
+
 use crate::figure::Figure;
 use crate::lab::Lab;
 use crate::printed;
@@ -12,9 +14,6 @@ mod table_3_1;
 
 const PAPER: &str = "Tzou";
 
-/// The algorithms of chapter 4, in the order of colours.
-const ALGORITHMS: [&str; 3] = ["2-phase", "op-synch", "op-asynch"];
-
 /// Returns the figures.
 ///
 /// # Errors
@@ -26,7 +25,7 @@ pub(crate) fn figures(lab: &Lab) -> anyhow::Result<Vec<Figure>> {
     for (figure, algorithm) in [("4.2", "2-phase"), ("4.3", "op-synch"), ("4.4", "op-asynch")] {
         figures.push(figures_4_2_to_4_4::verified(lab, figure, algorithm)?);
     }
-    let claims = lab.rows("shootdown claims")?;
+    let claims = lab.rows::<Claims>("shootdown claims")?;
     for (figure, title, x, section) in [
         ("4.5", "The number of CPUs", "CPUs of an operation", "4.4.2"),
         ("4.6", "The time between requests", "ms between requests", "4.4.3"),

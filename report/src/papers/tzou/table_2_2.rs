@@ -1,5 +1,7 @@
 //! Table 2.2: every damage that it lists.
 
+use tlblab::explore::Explore;
+
 use crate::figure::{Figure, Table, Verdict};
 use crate::lab::Lab;
 use crate::printed::Printed;
@@ -8,23 +10,23 @@ use super::{PAPER, text};
 
 /// Table 2.2: every damage that it lists.
 pub(super) fn damages(lab: &Lab, printed: &Printed) -> anyhow::Result<Figure> {
-    let rows = lab.rows("explore --damages")?;
+    let rows = lab.rows::<Explore>("explore --damages")?;
     let listed = printed.list(&["Table 2.2"]);
     let mut table = Vec::new();
     let mut found = 0;
     for said in &listed {
         let (change, damage) = (text(said, 0), text(said, 1));
         let case = format!("{change}: {damage}");
-        let row = rows.of("case", &case).next();
-        let happens = row.is_some_and(|row| row.text("verdict") == "broken" && row.text("why") == damage);
+        let row = rows.iter().find(|row| row.case == case);
+        let happens = row.is_some_and(|row| row.verdict == "broken" && row.why.as_ref() == Some(&damage));
         found += usize::from(happens);
-        let of = |field: &str| row.map(|row| row.text(field)).unwrap_or_default();
+        let text = |number: Option<usize>| number.map(|number| number.to_string()).unwrap_or_default();
         table.push(vec![
             change,
             damage.clone(),
             if happens { damage } else { "-".into() },
-            of("worlds"),
-            of("steps"),
+            text(row.map(|row| row.worlds)),
+            text(row.and_then(|row| row.steps)),
         ]);
     }
     Ok(Figure::new(PAPER, "Table 2.2", "How a TLB and a PTE can differ, and what it does", "For each kind of change without any algorithm, the explorer looks for a run in which the printed damage happens.")

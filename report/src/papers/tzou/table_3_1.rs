@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use tlblab::explore::Explore;
+
 use crate::figure::{Figure, Table, Verdict};
 use crate::lab::Lab;
 use crate::printed::Printed;
@@ -22,15 +24,15 @@ pub(super) fn algorithms(lab: &Lab, printed: &Printed) -> anyhow::Result<Figure>
     let about = "Every algorithm on every TLB of the thesis, over all interleavings of two CPUs. A pairing is sound if no way \
                  of using it is found wrong: unmapping, write-protecting, two requesters, CPUs that come and go.";
     let figure = Figure::new(PAPER, "Table 3.1", "Algorithms, and the hardware that each suits", about);
-    let rows = lab.rows("explore --cpus 2")?;
+    let rows = lab.rows::<Explore>("explore --cpus 2")?;
     let mut table = Vec::new();
     let (mut agreeing, mut all) = (0, 0);
     let mut otherwise = Vec::new();
     for claim in printed.list(&["Table 3.1"]) {
         let name = text(claim, 0);
-        let mut sound: BTreeMap<String, bool> = BTreeMap::new();
-        for row in rows.of("algorithm", &name) {
-            *sound.entry(row.text("hardware")).or_insert(true) &= row.text("verdict") == "sound";
+        let mut sound: BTreeMap<&str, bool> = BTreeMap::new();
+        for row in rows.iter().filter(|row| row.algorithm == name) {
+            *sound.entry(&row.hardware).or_insert(true) &= row.verdict == "sound";
         }
         let (mut on, mut not_on) = (Vec::new(), Vec::new());
         for hardware in printed.names(&["Table 2.1"]) {

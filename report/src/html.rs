@@ -1,0 +1,6 @@
+//! Text in a page of HTML.
+
+/// Returns a text as HTML.
+pub(crate) fn escape(text: &str) -> String {
+    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
+}
