@@ -149,7 +149,9 @@ pub(crate) fn run(args: &WitnessArgs) -> anyhow::Result<()> {
         let said = table.rows[row].1[column].clone();
         let agrees = found.as_ref().is_ok_and(|found| said.split(OR).any(|name| name == found.verdict));
         let text = match &found {
-            Ok(Found { verdict, noticed: true }) if *verdict != STOPPED => format!("{verdict}, and its own checks fail"),
+            Ok(Found { verdict, noticed: true }) if *verdict != STOPPED => {
+                format!("{verdict}, and its own checks fail")
+            }
             Ok(Found { verdict, .. }) => (*verdict).into(),
             Err(why) => format!("{why:#}"),
         };

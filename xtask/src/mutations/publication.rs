@@ -224,7 +224,11 @@ const MUTATIONS: [Mutation; 29] = [
     mutation(
         "MPT: what hardware notes through a cached link is not read",
         "crates/pagetable/src/mpt/resize.rs",
-        ["known();", "self.change_live(node, place, last, |word| F::change(word, noted, last));", "let _ = noted;"],
+        [
+            "known();",
+            "self.change_live(node, place, last, |word| F::change(word, noted, last));",
+            "let _ = noted;",
+        ],
         Test::Plain(PAGETABLE, "mpt_hardware", "any_moment"),
     ),
     mutation(

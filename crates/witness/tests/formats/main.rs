@@ -41,7 +41,7 @@ fn steps(subject: &Subject) -> impl Strategy<Value = Vec<Step>> + use<> {
 fn the_flushes_of_each_format_suffice() {
     for subject in &SUBJECTS {
         let (mut events, mut done) = (0, 0);
-        let config = ProptestConfig { cases: 32, failure_persistence: None, ..ProptestConfig::default() };
+        let config = ProptestConfig { cases: 12, failure_persistence: None, ..ProptestConfig::default() };
         let outcome = TestRunner::new(config).run(&steps(subject), |steps| {
             for how in HOWS {
                 let Log { events, .. } = subject.log_of(how, &steps);
