@@ -38,6 +38,7 @@ const PROCESSORS: [Processor; 4] = [
             ("", ""),
             ("runs", ""),
             ("bbm2", ""),
+            ("unmarked", ""),
             ("k16", ""),
             ("k64", ""),
             ("lpa2", ""),
@@ -50,7 +51,7 @@ const PROCESSORS: [Processor; 4] = [
         program: "qemu-system-x86_64",
         package: "qemu-system-x86",
         machine: "-M q35 -cpu max -device isa-debug-exit,iobase=0xf4,iosize=4 -vga none",
-        boots: &[("", ""), ("la57", ""), ("keys", "")],
+        boots: &[("", ""), ("la57", ""), ("keys", ""), ("old", "-cpu max,-nx,-pdpe1gb")],
     },
 ];
 

@@ -44,6 +44,7 @@ mod granule {
         (_, true) => "aarch64 of 52 bits, 64 KiB, with runs",
         (12, _) if cfg!(feature = "bbm2") => "aarch64 with runs, FEAT_BBM level 2",
         (12, _) if RUNS => "aarch64 with runs",
+        (12, _) if cfg!(feature = "unmarked") => "aarch64 without hardware's A and D",
         (12, _) => "aarch64",
         (14, _) => "aarch64, 16 KiB, with runs",
         _ => "aarch64, 64 KiB, with runs",
@@ -223,7 +224,7 @@ pub(crate) fn enter(root: NodeAddr) {
     unsafe {
         asm!("mrs {0}, id_aa64mmfr0_el1", "mrs {1}, id_aa64mmfr1_el1", out(reg) memory, out(reg) marks);
         let physical = (memory & 15).min(if granule::WIDE { 6 } else { 5 }) << 32;
-        let hardware = if marks & 15 >= 2 { HA_HD } else { 0 };
+        let hardware = if marks & 15 >= 2 && !cfg!(feature = "unmarked") { HA_HD } else { 0 };
         asm!(
             "msr mair_el1, {mair}", "msr tcr_el1, {tcr}", "msr ttbr0_el1, {low}", "msr ttbr1_el1, {high}",
             "dsb ish", "isb", "tlbi vmalle1", "dsb ish", "isb",

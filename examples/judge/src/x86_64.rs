@@ -15,15 +15,25 @@ use tlbkit_pagetable::{Error, Geometry as _, Local, Table};
 
 use crate::{Access, BASE, Fault};
 
-/// With the PAT bit and protection keys, or without.
-pub(crate) type Format = tlbkit_pagetable::format::X86Of<KEYS, KEYS>;
+/// With the PAT bit and protection keys, or without; with XD, or without.
+pub(crate) type Format = tlbkit_pagetable::format::X86Of<KEYS, KEYS, NX>;
 const KEYS: bool = cfg!(feature = "keys");
+const NX: bool = cfg!(not(feature = "old"));
 
 /// The number of levels, which the build chooses.
 #[cfg(not(feature = "la57"))]
 mod levels {
+    #[cfg(not(feature = "old"))]
     pub(crate) use tlbkit_pagetable::geometry::Va48 as Shape;
-    pub(crate) const NAME: &str = if cfg!(feature = "keys") { "x86-64 with PAT and keys" } else { "x86-64" };
+    #[cfg(feature = "old")]
+    pub(crate) type Shape = tlbkit_pagetable::geometry::UpToM2<tlbkit_pagetable::geometry::Va48>;
+    pub(crate) const NAME: &str = if cfg!(feature = "keys") {
+        "x86-64 with PAT and keys"
+    } else if cfg!(feature = "old") {
+        "x86-64 without XD and 1 GiB pages"
+    } else {
+        "x86-64"
+    };
     pub(crate) const CR4_LA57: u32 = 0;
 }
 #[cfg(feature = "la57")]
@@ -79,6 +89,9 @@ const CR4_SMEP: u32 = 1 << 20;
 const CR4_SMAP: u32 = 1 << 21;
 const CR4_PKE: u32 = if KEYS { 1 << 22 } else { 0 };
 
+/// LME, and NXE: without it XD is reserved.
+const EFER: u32 = 1 << 8 | (NX as u32) << 11;
+
 /// Selectors: the kernel's and the user's segments, and the task state.
 const KERNEL_CODE: u16 = 0x08;
 const USER_DATA: u16 = 0x18 | 3;
@@ -117,9 +130,9 @@ _start:                             # Protected mode, nothing translated.
     mov     eax, offset boot_node
     .endif
     mov     cr3, eax
-    mov     ecx, 0xc0000080         # EFER: LME, NXE.
+    mov     ecx, 0xc0000080         # EFER: LME, and NXE if there is XD.
     rdmsr
-    or      eax, 0x900
+    or      eax, {efer}
     wrmsr
     mov     eax, 0x80010001         # CR0: PG, WP, PE.
     mov     cr0, eax
@@ -194,11 +207,18 @@ boot_node:
     .quad   boot_low + 3
     .fill   511, 8, 0
 boot_low:
-    .quad   0x83                    # The first gigabyte.
+    .quad   boot_pages + 3
     .fill   511, 8, 0
+boot_pages:                         # The first gigabyte.
+    .set    at, 0x83
+    .rept   512
+    .quad   at
+    .set    at, at + 0x200000
+    .endr
     "#,
     five = const (levels::CR4_LA57 != 0) as usize,
     cr4 = const CR4_PAE | CR4_PGE | levels::CR4_LA57,
+    efer = const EFER,
     kernel_code = const KERNEL_CODE,
     protection = const PROTECTION,
     page_fault = const PAGE_FAULT,
