@@ -36,6 +36,13 @@ pub struct Profile {
     change: fn(PageSize, Attr, bool, Change) -> Attr,
 }
 
+/// Tells whether leaves of a size stand at the last level: base pages do, and runs of them.
+fn is_last<F: Format>(size: PageSize, attr: Attr, is_base: bool) -> bool {
+    let is_refused =
+        |last| matches!(F::leaf(Pfn::new(0), size, attr, last), Err(Error::WrongSize { .. }));
+    is_base || is_refused(false) && !is_refused(true)
+}
+
 impl Profile {
     /// Returns the profile of format `F`.
     pub fn of<F: Format>() -> Self {
@@ -49,18 +56,21 @@ impl Profile {
             breaks: F::BREAK,
             breaks_frames: F::BREAK_FRAME,
             notes: F::STATUS,
-            continues: |frame, end, size, attr, last| {
+            continues: |frame, end, size, attr, is_base| {
+                let last = is_last::<F>(size, attr, is_base);
                 let [Ok(frame_word), Ok(end_word)] = [frame, end].map(|frame| F::leaf(frame, size, attr, last)) else {
                     return true;
                 };
                 frame_word.advance(F::STEP, end.get() - frame.get()) == end_word
             },
-            encode: |frame, size, attr, last| {
+            encode: |frame, size, attr, is_base| {
+                let last = is_last::<F>(size, attr, is_base);
                 F::leaf(frame, size, attr, last).map(|leaf| F::attr(leaf, last))
             },
-            change: |size, attr, last, change| match F::leaf(Pfn::new(0), size, attr, last) {
-                Ok(leaf) => F::attr(F::change(leaf, change, last), last),
-                Err(_) => attr,
+            change: |size, attr, is_base, change| {
+                let last = is_last::<F>(size, attr, is_base);
+                F::leaf(Pfn::new(0), size, attr, last)
+                    .map_or(attr, |leaf| F::attr(F::change(leaf, change, last), last))
             },
         }
     }
@@ -90,13 +100,13 @@ impl Profile {
     }
 
     /// Returns the attributes that a lookup finds after a leaf was mapped with `attr`, which it
-    /// [`takes`](Self::takes). `last` tells whether it is the space's base page.
+    /// [`takes`](Self::takes). `is_base` tells whether it is the space's base page.
     ///
     /// # Errors
     ///
     /// The format's refusal.
-    pub fn stored(&self, frame: Pfn, size: PageSize, attr: Attr, last: bool) -> Result<Attr, Error> {
-        (self.encode)(frame, size, attr, last)
+    pub fn stored(&self, frame: Pfn, size: PageSize, attr: Attr, is_base: bool) -> Result<Attr, Error> {
+        (self.encode)(frame, size, attr, is_base)
     }
 
     /// Tells whether one range can lead to the frames from `first` to `last`: all that differs in their entries is one field.
@@ -105,8 +115,8 @@ impl Profile {
     }
 
     /// Returns what a leaf's attributes become under a change that the format accepts.
-    pub fn changed(&self, size: PageSize, attr: Attr, last: bool, change: Change) -> Attr {
-        (self.change)(size, attr, last, change)
+    pub fn changed(&self, size: PageSize, attr: Attr, is_base: bool, change: Change) -> Attr {
+        (self.change)(size, attr, is_base, change)
     }
 
     /// Returns the attributes of a change that the format cannot express.
