@@ -134,7 +134,7 @@ impl Lock for NoLock {
     fn unlock(&self) {}
 }
 
-/// A test-and-set lock. It guards a handful of list operations, so waiters spin.
+/// A test-and-set lock. It guards list operations on a span of nodes at the most, so waiters spin.
 #[doc(hidden)]
 #[derive(Debug, Default)]
 pub struct SpinLock(atomics::AtomicBool);

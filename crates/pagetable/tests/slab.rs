@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 
 use proptest::prelude::*;
 use tlbkit_pagetable::nodes::{Chunk, NodeAddr, Nodes, Reclaim, Slab, SlabError};
-use tlbkit_pagetable::{Shared, Solo};
+use tlbkit_pagetable::{Retired, Shared, Solo};
 
 const CHUNK: usize = 4096;
 const CHUNKS: usize = if cfg!(miri) { 24 } else { 96 };
@@ -41,6 +41,29 @@ impl<'s, 'm> Model<'s, 'm> {
     /// Takes a node, and checks everything that storage promises of it.
     fn take(&mut self, words: usize) -> Option<NodeAddr> {
         let node = self.slab.take(words)?;
+        // SAFETY: the node was just taken.
+        assert_eq!(unsafe { (*self.slab.record(node, words)).load(Ordering::Relaxed) }, 0);
+        self.check_new(node, words);
+        Some(node)
+    }
+
+    /// Takes a list of nodes, and checks what storage promises of it and of each of them.
+    fn take_list(&mut self, words: usize, count: usize) {
+        let before = self.taken.len();
+        let mut head = 0;
+        let all = self.slab.take_list(words, count, usize::MAX, &mut head);
+        while head != 0 {
+            let node = self.slab.node_of(head);
+            // SAFETY: the node was just taken.
+            head = unsafe { (*self.slab.record(node, words)).load(Ordering::Relaxed) };
+            self.check_new(node, words);
+        }
+        let took = self.taken.len() - before;
+        assert!(if all { took == count } else { took < count }, "{took} of {count} nodes, {all}");
+    }
+
+    /// Checks everything that storage promises of a new node but its record.
+    fn check_new(&mut self, node: NodeAddr, words: usize) {
         let (at, bytes) = (node.get(), words * 4);
         assert!(at >= BASE && at + bytes <= BASE + CHUNKS * CHUNK, "node {at:#x} is outside");
         let align = if bytes == 0 { 1 } else { 1 << bytes.trailing_zeros() };
@@ -57,16 +80,13 @@ impl<'s, 'm> Model<'s, 'm> {
             for index in (0..words).step_by(if cfg!(miri) { 61 } else { 1 }) {
                 assert_eq!(self.slab.read(node, index), 0, "word {index} of a new node of {words}");
             }
-            let record = self.slab.record(node, words);
-            assert_eq!(record, self.slab.link(node));
-            assert_eq!((*record).load(Ordering::Relaxed), 0);
+            assert_eq!(self.slab.record(node, words), self.slab.link(node));
         }
         let index = self.slab.index_of(node);
         assert!(index > 0 && index < 1 << 31 && self.slab.node_of(index) == node);
         self.marks += 1;
         self.taken.insert(at, Taken { words, mark: self.marks });
         self.fill(node, words, self.marks);
-        Some(node)
     }
 
     /// Writes the first and the last word, and the record.
@@ -83,6 +103,26 @@ impl<'s, 'm> Model<'s, 'm> {
 
     /// Frees a node, zeroed by hand if `clean`, after checking that no other code has written it.
     fn free(&mut self, at: usize, clean: bool) {
+        let node = self.forget(at, clean);
+        // SAFETY: the node is taken, the model has forgotten it, and it is zero if it is clean.
+        unsafe { self.slab.free(node, clean) };
+    }
+
+    /// Frees nodes as those of a batch. Every third is zeroed by hand.
+    fn free_list(&mut self, nodes: impl Iterator<Item = usize>) {
+        let mut batch = Retired::new(self.slab);
+        for (number, at) in nodes.enumerate() {
+            let clean = number % 3 == 0;
+            let node = self.forget(at, clean);
+            // SAFETY: the node is taken, the model has forgotten it, and it is zero if it is clean.
+            unsafe { batch.push(node, clean) };
+        }
+        // SAFETY: no code walks the nodes.
+        unsafe { batch.reclaim() };
+    }
+
+    /// Forgets a node, zeroed by hand if `clean`, after checking that no other code has written it.
+    fn forget(&mut self, at: usize, clean: bool) -> NodeAddr {
         let node = NodeAddr::new(at);
         let Taken { words, mark } = self.taken.remove(&at).unwrap();
         // SAFETY: as in `fill`; the model forgets the node.
@@ -98,8 +138,8 @@ impl<'s, 'm> Model<'s, 'm> {
                 self.slab.store_relaxed(node, 0, 0);
                 self.slab.store_relaxed(node, words - 1, 0);
             }
-            self.slab.free(node, clean);
         }
+        node
     }
 
     fn check(&self) {
@@ -132,13 +172,17 @@ fn words() -> impl Strategy<Value = usize> {
 #[derive(Clone, Copy, Debug)]
 enum Act {
     Take(usize),
+    TakeList(usize, usize),
     Free(prop::sample::Index, bool),
+    FreeList(prop::sample::Index, usize),
 }
 
 fn acts() -> impl Strategy<Value = Vec<Act>> {
     let act = prop_oneof![
         3 => words().prop_map(Act::Take),
+        1 => (words(), 0..200usize).prop_map(|(words, count)| Act::TakeList(words, count)),
         2 => (any::<prop::sample::Index>(), any::<bool>()).prop_map(|(at, clean)| Act::Free(at, clean)),
+        1 => (any::<prop::sample::Index>(), 0..200usize).prop_map(|(at, count)| Act::FreeList(at, count)),
     ];
     prop::collection::vec(act, 1..if cfg!(miri) { 12 } else { 200 })
 }
@@ -165,6 +209,14 @@ proptest! {
                     if !model.taken.is_empty() {
                         let at = *model.taken.keys().nth(index.index(model.taken.len())).unwrap();
                         model.free(at, clean);
+                    }
+                }
+                Act::TakeList(words, count) => model.take_list(words, count),
+                Act::FreeList(index, count) => {
+                    if !model.taken.is_empty() {
+                        let first = index.index(model.taken.len());
+                        let nodes: Vec<_> = model.taken.keys().copied().skip(first).take(count).collect();
+                        model.free_list(nodes.into_iter());
                     }
                 }
             }

@@ -117,8 +117,8 @@ pub enum Store {
 /// In [`Solo`](crate::Solo) mode the storage is not [`Sync`], whatever it keeps its own lists with: so the
 /// tables, whose stores are plain, stay on one CPU.
 ///
-/// [`take_within`](Self::take_within) and [`free`](Reclaim::free) may unwind. No other function of the two
-/// traits may: tables call them in intermediate states.
+/// [`take_within`](Self::take_within) and [`free`](Reclaim::free) may unwind, and so may the functions that do the same for a list
+/// of nodes. No other function of the two traits may: tables call them in intermediate states.
 pub unsafe trait Nodes: Reclaim + Debug {
     /// The words of the nodes.
     type Word: Word;
@@ -136,6 +136,16 @@ pub unsafe trait Nodes: Reclaim + Debug {
     #[inline]
     fn take(&self, words: usize) -> Option<NodeAddr> {
         self.take_within(words, usize::MAX)
+    }
+
+    /// Takes `count` nodes as [`take_within`](Self::take_within) does and puts each before a list of such nodes. `head` is the number
+    /// of the list's first node, or 0; the record of each node holds the number of the next one. Tells whether there were so many
+    /// nodes. If not, those that there were are in the list.
+    ///
+    /// It is a function of the storage, so that a storage with a lock takes it once for many nodes.
+    #[doc(hidden)]
+    fn take_list(&self, words: usize, count: usize, last: usize, head: &mut u32) -> bool {
+        take_each(self, words, count, last, head)
     }
 
     /// Returns an upper bound on the nodes of `words` words that [`take`](Self::take) can hand out. A change that needs more is
@@ -288,6 +298,18 @@ pub unsafe trait Nodes: Reclaim + Debug {
             self.stored(Store::word(node, first + at, word));
         }
     }
+}
+
+/// Takes nodes for a list one by one: see [`Nodes::take_list`].
+#[inline]
+fn take_each<N: Nodes + ?Sized>(nodes: &N, words: usize, count: usize, last: usize, head: &mut u32) -> bool {
+    for _ in 0..count {
+        let Some(node) = nodes.take_within(words, last) else { return false };
+        // SAFETY: the node was taken and no other code knows it.
+        unsafe { (*nodes.record(node, words)).store(*head, Ordering::Relaxed) };
+        *head = nodes.index_of(node);
+    }
+    true
 }
 
 /// What the record of a retired node holds: the number of the next node, 0 if there is none, and whether the node is clean.

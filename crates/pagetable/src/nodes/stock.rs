@@ -120,20 +120,13 @@ impl<'n, N: Nodes, const KINDS: usize> Stock<'n, N, KINDS> {
         if want == 0 {
             return Ok(());
         }
+        let (words, head) = (self.words[kind], &mut self.kinds[kind]);
         let last = reach.last(self.nodes.lowest());
-        for _ in 0..want {
-            let Some(node) = last.and_then(|last| self.nodes.take_within(self.words[kind], last)) else {
-                return Err(Error::no_memory(all(), self.nodes.held()));
-            };
-            self.push(kind, node);
+        if last.is_some_and(|last| self.nodes.take_list(words, want, last, head)) {
+            Ok(())
+        } else {
+            Err(Error::no_memory(all(), self.nodes.held()))
         }
-        Ok(())
-    }
-
-    fn push(&mut self, kind: usize, node: NodeAddr) {
-        // SAFETY: the node was taken and no other code knows it.
-        unsafe { (*self.nodes.record(node, self.words[kind])).store(self.kinds[kind], Ordering::Relaxed) };
-        self.kinds[kind] = self.nodes.index_of(node);
     }
 
     /// Gives everything back.

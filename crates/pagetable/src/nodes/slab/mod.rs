@@ -34,7 +34,7 @@ use core::{fmt, ptr};
 use self::classes::{CHUNK, KEPT, MAX_CHUNKS, UPPER, span_nodes, span_order};
 pub(super) use self::classes::{CLASSES, class_bytes, class_of, index_within};
 pub use self::window::{Identity, Offset, Window};
-use super::{Held, ListLink, NodeAddr, Nodes, Reclaim, Record};
+use super::{Held, ListLink, NodeAddr, Nodes, Reclaim, Record, take_each};
 use crate::Mode;
 use crate::fields::Fields as _;
 use crate::mode::Lock;
@@ -274,14 +274,19 @@ impl<'m, W: Word, M: Mode, A: Window> Slab<'m, W, M, A> {
         Some(NodeAddr::new(self.base + chunk as usize * CHUNK))
     }
 
+    /// Returns a span of a class that has a free node and ends at `last` or below.
+    #[inline(always)]
+    fn open_span(&self, lists: &mut Lists, class: usize, last: usize) -> Option<u32> {
+        self.upper_first(last, |part| {
+            let partial = self.first_within(lists.partial[class][part], span_order(class), last);
+            partial.or_else(|| self.take_span(lists, part, class, last))
+        })
+    }
+
     /// Takes a node of a class from a span that ends at `last` or below.
     fn take_small(&self, class: usize, last: usize) -> Option<NodeAddr> {
         let (span, index) = self.locked(|lists| {
-            let order = span_order(class);
-            let span = self.upper_first(last, |part| {
-                let partial = self.first_within(lists.partial[class][part], order, last);
-                partial.or_else(|| self.take_span(lists, part, class, last))
-            })?;
+            let span = self.open_span(lists, class, last)?;
             let descriptor = self.descriptor(span);
             let state = descriptor.record.load(Ordering::Relaxed);
             let (free, used) = (state & 0xffff, (state >> 16) + 1);
@@ -306,6 +311,43 @@ impl<'m, W: Word, M: Mode, A: Window> Slab<'m, W, M, A> {
         // SAFETY: the node is ours now, and its record with it.
         unsafe { (*self.small_record(span, class, index)).store(0, Ordering::Relaxed) };
         Some(NodeAddr::new(self.base + span as usize * CHUNK + index * class_bytes(class)))
+    }
+
+    /// Takes up to `count` nodes of a class from one span that ends at `last` or below, and puts each before the list that begins
+    /// with the node of the number `head`. Returns how many these are: 0 if there is no memory.
+    fn take_some(&self, class: usize, count: usize, last: usize, head: &mut u32) -> usize {
+        self.locked(|lists| {
+            let Some(span) = self.open_span(lists, class, last) else { return 0 };
+            let descriptor = self.descriptor(span);
+            let state = descriptor.record.load(Ordering::Relaxed);
+            let (mut free, used) = (state & 0xffff, (state >> 16) as usize);
+            let (mut fresh, mut first) = (descriptor.fresh.get(), *head);
+            let some = count.min(span_nodes(class) - used);
+            let start = self.base + span as usize * CHUNK;
+            for _ in 0..some {
+                // What is not in use and was in use once is in the list; as many as are left were never in use.
+                let index = if free == 0 { usize::from(fresh) } else { free as usize - 1 };
+                // SAFETY: the node is free, and its record with it, which is a link of the list or was never used.
+                let record = unsafe { &*self.small_record(span, class, index) };
+                if free == 0 {
+                    fresh += 1;
+                } else {
+                    free = record.load(Ordering::Relaxed);
+                }
+                record.store(first, Ordering::Relaxed);
+                first = self.index_of(NodeAddr::new(start + index * class_bytes(class)));
+            }
+            *head = first;
+            descriptor.fresh.set(fresh);
+            let used = used + some;
+            descriptor.record.store(free.with((used as u32) << 16), Ordering::Relaxed);
+            if used == span_nodes(class) {
+                self.unlink(&mut lists.partial[class][self.part(span)], span);
+            }
+            lists.usage.nodes += some;
+            lists.usage.bytes += some * class_bytes(class);
+            some
+        })
     }
 
     /// Takes a run for a span of a class, and lists it.
@@ -386,26 +428,82 @@ impl<'m, W: Word, M: Mode, A: Window> Slab<'m, W, M, A> {
         record: *const Record,
         clean: bool,
     ) {
+        // SAFETY: by this function's contract the node and the record are free from here on, and of this span.
+        unsafe {
+            self.clear(node, class, clean);
+            self.locked(|lists| self.enlist(lists, class, (span, index), record));
+        }
+    }
+
+    /// Clears a node of a class that is out of every table, unless it is clean.
+    ///
+    /// # Safety
+    ///
+    /// As for [`free_small`](Self::free_small).
+    #[inline(always)]
+    unsafe fn clear(&self, node: NodeAddr, class: usize, clean: bool) {
         if !clean {
             // SAFETY: the node is out of every table, so its bytes are ours alone.
             unsafe { ptr::write_bytes(self.window.memory(node.get()), 0, class_bytes(class)) };
         }
+    }
+
+    /// Puts a node of a class that is all zero on the list of its span's free nodes.
+    ///
+    /// # Safety
+    ///
+    /// As for [`free_small`](Self::free_small).
+    #[inline(always)]
+    unsafe fn enlist(
+        &self,
+        lists: &mut Lists,
+        class: usize,
+        (span, index): (u32, usize),
+        record: *const Record,
+    ) {
+        let descriptor = self.descriptor(span);
+        let state = descriptor.record.load(Ordering::Relaxed);
+        let (free, used) = (state & 0xffff, state >> 16);
+        // SAFETY: the node is free now, and its record with it.
+        unsafe { (*record).store(free, Ordering::Relaxed) };
+        descriptor.record.store((index as u32 + 1).with((used - 1) << 16), Ordering::Relaxed);
+        if used as usize == span_nodes(class) {
+            self.push(&mut lists.partial[class][self.part(span)], span);
+        }
+        if used == 1 {
+            self.free_span(lists, span, class);
+        }
+        lists.usage.nodes -= 1;
+        lists.usage.bytes -= class_bytes(class);
+    }
+
+    /// Frees the first node of a batch's list and those behind it, while they are of its class and [`RUN_OF_NODES`] at the most: so
+    /// the lock is taken once for all of them, and held for a short time. Returns the list behind them.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Reclaim::free_list`]; the node is the first of the list, and of this class.
+    #[inline(always)]
+    unsafe fn free_some(&self, mut node: NodeAddr, class: usize) -> Option<NodeAddr> {
         self.locked(|lists| {
-            let descriptor = self.descriptor(span);
-            let state = descriptor.record.load(Ordering::Relaxed);
-            let (free, used) = (state & 0xffff, state >> 16);
-            // SAFETY: the node is free now, and its record with it.
-            unsafe { (*record).store(free, Ordering::Relaxed) };
-            descriptor.record.store((index as u32 + 1).with((used - 1) << 16), Ordering::Relaxed);
-            if used as usize == span_nodes(class) {
-                self.push(&mut lists.partial[class][self.part(span)], span);
+            let mut rest = Some(node);
+            for _ in 0..RUN_OF_NODES {
+                let (span, index) = self.place(node, class);
+                let record = self.small_record(span, class, index);
+                // SAFETY: by this function's contract the node is taken, no walker can reach it, and its record is a link.
+                unsafe {
+                    let (next, clean) = ListLink::read((*record).load(Ordering::Relaxed));
+                    rest = (next != 0).then(|| self.node_of(next));
+                    self.clear(node, class, clean);
+                    self.enlist(lists, class, (span, index), record);
+                }
+                match rest {
+                    Some(next) if self.class_at(next) == Ok(class) => node = next,
+                    _ => break,
+                }
             }
-            if used == 1 {
-                self.free_span(lists, span, class);
-            }
-            lists.usage.nodes -= 1;
-            lists.usage.bytes -= class_bytes(class);
-        });
+            rest
+        })
     }
 
     /// Gives a span back that is empty.
@@ -468,6 +566,20 @@ unsafe impl<W: Word, M: Mode, A: Window> Nodes for Slab<'_, W, M, A> {
         if class < CLASSES { self.take_small(class, last) } else { self.take_chunks(bytes, last) }
     }
 
+    fn take_list(&self, words: usize, mut count: usize, last: usize, head: &mut u32) -> bool {
+        let class = words.checked_mul(W::BYTES).map_or(CLASSES, class_of);
+        if class >= CLASSES {
+            return take_each(self, words, count, last, head);
+        }
+        while count > 0 {
+            match self.take_some(class, count, last, head) {
+                0 => return false,
+                some => count -= some,
+            }
+        }
+        true
+    }
+
     fn room(&self, words: usize) -> usize {
         let free = self.chunks * CHUNK - self.usage().bytes;
         free / words.saturating_mul(W::BYTES).max(1)
@@ -506,12 +618,10 @@ unsafe impl<W: Word, M: Mode, A: Window> Reclaim for Slab<'_, W, M, A> {
             let class = self.class_at(node);
             // SAFETY: this function's contract: the node is taken, and its record a link.
             unsafe {
-                if let Ok(class) = class {
-                    let (span, index) = self.place(node, class);
-                    let record = self.small_record(span, class, index);
-                    let (next, clean) = ListLink::read((*record).load(Ordering::Relaxed));
-                    *head = (next != 0).then(|| self.node_of(next));
-                    self.free_small(node, class, (span, index), record, clean);
+                if let Ok(class) = class
+                    && class_bytes(class) <= KEPT
+                {
+                    *head = self.free_some(node, class);
                 } else {
                     let (next, clean) =
                         ListLink::read((*self.record_at(node, class)).load(Ordering::Relaxed));
@@ -546,6 +656,9 @@ unsafe impl<W: Word, M: Mode, A: Window> Reclaim for Slab<'_, W, M, A> {
         M::SHARED
     }
 }
+
+/// How many nodes are freed under one lock.
+const RUN_OF_NODES: usize = 32;
 
 /// What node numbers count: nodes start at multiples of 4 bytes.
 const UNIT: usize = 4;
