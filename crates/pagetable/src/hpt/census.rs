@@ -89,6 +89,7 @@ where
                 }
             }
             let _ = self.parts(pages, Visitor::Writer, |part| {
+                let part = Self::known(part);
                 if part.grain == 0 && !Self::REPLICATED {
                     let leaves = self.count_leaves(part.spot, part.block, part.slot, part.slots);
                     census.leaves += leaves;

@@ -143,7 +143,8 @@ where
     }
 
     /// Stores `count` PTEs from `slot` on in the bucket of a block, which gets one if it has none: the claimed first
-    /// bucket, or a spare one.
+    /// bucket, or a spare one. The caller counts these PTEs; those in their place are counted out.
+    #[inline(always)]
     pub(super) unsafe fn install(
         &self,
         spare: &mut Spare<'n, N>,
@@ -172,7 +173,6 @@ where
                 self.append(head, node, grain, block, slot, count, word);
             }
         }
-        self.tally.ptes(count as isize);
     }
 
     /// Gives a new overflow bucket to a block, with `count` PTEs from `slot` on.
@@ -213,7 +213,10 @@ where
     ) {
         // SAFETY: this function's contract: the slots are within a bucket.
         unsafe {
-            self.wipe(spot);
+            // What fills all slots leaves nothing of what was there.
+            if count < Self::SLOTS || F::EXTRA > 0 {
+                self.wipe(spot);
+            }
             self.fill(spot, block, slot, count, word);
             self.settle_pairs(spot, grain, block);
             self.enter(grain);

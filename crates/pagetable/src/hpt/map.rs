@@ -149,14 +149,16 @@ where
         // How many slots a leaf fills.
         let repeat = (size_pages >> shift).max(1);
         let (first, last) = Self::blocks_of(grain, pages);
+        // The dry run has seen that all of these can be encoded.
+        let all = F::leaf(frame, size, attr, true).unwrap_or(F::Word::ZERO);
+        let mut filled = 0;
         for block in first..=last {
             let (from, to) = Self::bounds(grain, block);
             let (from, to) = (from.max(pages.first()), to.min(pages.last()));
             let slot = Self::slot(grain, from.address(G::BASE));
             let count = ((to.get() - from.get()) >> shift) + 1;
-            let start = Pfn::new(frame.get() + (from.get() - pages.first().get()));
-            // The dry run has seen that all of these can be encoded.
-            let word = F::leaf(start, size, attr, true).unwrap_or(F::Word::ZERO);
+            let word = all.advance(F::STEP, from.get() - pages.first().get());
+            filled += count;
             // SAFETY: the caller is the writer, and the slots are within a bucket.
             unsafe {
                 if repeat == 1 {
@@ -168,5 +170,6 @@ where
                 }
             }
         }
+        self.tally.ptes(filled as isize);
     }
 }

@@ -49,6 +49,12 @@ where
         Some(Part { spot, grain, block, slot, slots, first: Vpn::new(from.get() >> shift << shift) })
     }
 
+    /// Returns a part such that the compiler knows what every part is like: a bucket of one slot has no other.
+    #[inline(always)]
+    pub(super) fn known(part: Part) -> Part {
+        if Self::SLOTS == 1 { Part { slot: 0, slots: 1, ..part } } else { part }
+    }
+
     /// Returns all slots of a block's bucket.
     #[inline(always)]
     pub(super) fn whole(spot: Spot, grain: usize, block: usize) -> Part {

@@ -45,8 +45,8 @@ where
                 return Ok(0);
             }
             match F::masks(change, true) {
-                Some(masks) => self.protect_parts(pages, |word| masks.apply(word)),
-                None => self.protect_parts(pages, |word| F::change(word, change, true)),
+                Some(masks) => self.protect_parts(pages, move |word| masks.apply(word)),
+                None => self.protect_parts(pages, move |word| F::change(word, change, true)),
             }
             batch.touch(change.scope(), self.stale(pages));
             Ok(census.pages)
@@ -55,11 +55,14 @@ where
 
     /// Makes of each leaf of a range what `change` does.
     #[inline(always)]
-    unsafe fn protect_parts(&self, pages: Pages, change: impl Fn(F::Word) -> F::Word) {
+    unsafe fn protect_parts(&self, pages: Pages, change: impl Fn(F::Word) -> F::Word + Copy) {
         // SAFETY: the caller is the writer; the slots of a part are in its bucket.
         let _ = unsafe {
             self.parts(pages, Visitor::Writer, |part| {
-                let change = |word| if F::is_leaf(word, true) { change(word) } else { word };
+                let part = Self::known(part);
+                // A copy for each part, which stays in registers: a store to a word cannot change it.
+                let changed = change;
+                let change = |word| if F::is_leaf(word, true) { changed(word) } else { word };
                 if Self::UNITS == 1 {
                     let first = Self::place(part.spot, part.block, part.slot);
                     self.nodes.edit(part.spot.node, first, part.slots, change);

@@ -114,7 +114,7 @@ where
 
     /// Clears the slots of a part.
     pub(super) unsafe fn empty(&self, part: Part) {
-        let Part { spot, block, slot: first, slots, .. } = part;
+        let Part { spot, block, slot: first, slots, .. } = Self::known(part);
         // SAFETY: the caller is the writer; the slots of a part are in its bucket.
         unsafe {
             let taken = self.count_taken(spot, block, first, slots);

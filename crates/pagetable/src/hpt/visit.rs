@@ -246,6 +246,7 @@ where
         part: Part,
         mut visit: impl FnMut(usize, VirtAddr, Entry) -> ControlFlow<()>,
     ) -> ControlFlow<()> {
+        let part = Self::known(part);
         let shift = Self::slot_shift(part.grain);
         let mut slot = part.slot;
         while slot < part.slot + part.slots {
