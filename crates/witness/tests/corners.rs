@@ -1,4 +1,4 @@
-//! Logs on which the checker and the second machine of `agreement.rs` once said different things, or both the wrong one.
+//! Logs on which the checker and another machine, of `agreement.rs` or of `brute`, once said different things, or both the wrong one.
 
 use tlbkit_witness::check::{Arch, Refusal, check};
 
@@ -341,4 +341,191 @@ fn what_goes_while_a_number_is_invalidated() {
     let (leave, begin) = ("1 root 0x2000000041000", "1 fence asid 1");
     assert_eq!(broken(Arch::Aarch64, &log([leave, begin])), None);
     assert_eq!(broken(Arch::Aarch64, &log([begin, leave])), Some((18, "asid-reused")));
+}
+
+/// Two tables that have no entry for an address do not share what is below it. So a CPU that runs the second one reads nothing of the
+/// first again, whether or not it sees the store that changed that.
+#[test]
+fn two_tables_without_an_entry_share_nothing() {
+    let log = |fence: &str| {
+        format!(
+            "0 write 0x20000 0x80010000
+0 write 0x10000 0x400006
+0 barrier sync
+0 root 0x20001
+1 root 0x20001
+0 root 0x21001
+1 root 0x21002
+1 node free 0x20000 4096
+{fence}0 frame free 0x10000000 4096"
+        )
+    };
+    assert_eq!(broken(Arch::Mips32, &log("0 fence\n")), None);
+    assert_eq!(broken(Arch::Mips32, &log("")), Some((9, "frame-reached")));
+}
+
+/// A number is loaded before it is invalidated. From then on a walk may be in each node that its entries link (RISC-V, "Supervisor
+/// Memory-Management Fence Instruction": an implementation may walk speculatively, by any translation that it has cached for the ASID
+/// in `satp`), also in one that was given back while the number was not loaded.
+#[test]
+fn a_number_that_is_loaded_reaches_what_went_meanwhile() {
+    let log = |before: &str, moves: &str| {
+        format!(
+            "0 write 0x30000 0x8001
+0 write 0x20000 0x4001
+0 write 0x10000 0x100000d7
+0 barrier fence
+0 root 0x8000100000000030
+1 root 0x8000100000000030
+1 write 0x20000 0x4401
+0 root 0x8000200000000031
+1 root 0x8000200000000031
+0 node free 0x10000 4096
+{before}0 root 0x8000100000000030
+0 {moves} 0x10000 4096"
+        )
+    };
+    for moves in ["node take", "frame take"] {
+        assert_eq!(broken(Arch::Sv39, &log("", moves)), Some((12, "node-reached")));
+        assert_eq!(broken(Arch::Sv39, &log("0 fence asid 1\n", moves)), None);
+    }
+}
+
+/// CPU 0 runs another table, whose own link to the shared node gives more rights (Intel SDM, volume 3, 4.6: the rights of a page are
+/// those of all entries on the way to it). What that table gives no promise takes away; what neither table gives it does.
+#[test]
+fn a_table_gives_rights_by_a_link_of_its_own() {
+    let log = |old: &str, new: &str, fence: &str| {
+        format!(
+            "0 write 0x40000 0x30007
+0 write 0x30000 0x20007
+0 write 0x20000 0x10007
+0 write 0x10000 {old}
+0 write 0x41000 0x8000000000030007
+0 root 0x8000000000040001
+1 root 0x8000000000041002
+1 lower 1 0x0 0xfff
+1 write 0x10000 {new}
+1 fence va 0x0
+{fence}1 done 1"
+        )
+    };
+    let flush = "0 fence va 0x0\n";
+    // CPU 0 may execute the page, and CPU 1 may not.
+    assert_eq!(broken(Arch::X86_64, &log("0x40000063", "0x40000067", "")), None);
+    assert_eq!(broken(Arch::X86_64, &log("0x40000067", "0x40000065", "")), Some((11, "right-kept")));
+    assert_eq!(broken(Arch::X86_64, &log("0x40000067", "0x40000065", flush)), None);
+    // The frame is another one.
+    assert_eq!(broken(Arch::X86_64, &log("0x40000067", "0x50000067", "")), Some((11, "right-kept")));
+    assert_eq!(broken(Arch::X86_64, &log("0x40000067", "0x50000067", flush)), None);
+}
+
+/// MIPS32: a CPU sees the stores to one word in their order. A handler that has found the new link finds the old one no more, so that
+/// pages of the new node and of the old one do not match together.
+#[test]
+fn a_handler_does_not_go_back_to_an_earlier_link() {
+    let page: String =
+        (0..16).map(|slot| format!("0 write {:#x} 0x40400102\n", 0x10040 + 4 * slot)).collect();
+    let log = format!(
+        "0 uses halves
+0 write 0x20000 0x80010000
+0 write 0x10000 0x400006
+0 barrier sync
+0 root 0x20001
+1 root 0x20001
+{page}0 barrier sync
+1 write 0x20000 0x80011000
+0 write 0x11054 0x400002
+0 root 0x20001"
+    );
+    assert_eq!(broken(Arch::Mips32, &log), None);
+}
+
+/// A CPU has left the table of a global page, and does not see the store that took the page away. It flushes the page, and reads it again
+/// if the table that it runs by then leads to the same node, in whatever level the two meet.
+#[test]
+fn a_global_page_is_not_read_again_from_a_table_that_was_left() {
+    let log = |other: &str| {
+        format!(
+            "0 write 0x30000 0x8001
+0 write 0x20000 0x4001
+0 write 0x10000 0x100000f7
+{other}0 barrier fence
+0 root 0x8000100000000030
+1 root 0x8000100000000030
+1 root 0x8000200000000031
+0 write 0x10000 0x0
+1 fence va 0x0
+0 fence va 0x0
+0 frame free 0x40000000 4096"
+        )
+    };
+    assert_eq!(broken(Arch::Sv39, &log("")), None);
+    let shared = "0 write 0x31000 0x8401\n0 write 0x21000 0x4001\n";
+    assert_eq!(broken(Arch::Sv39, &log(shared)), Some((13, "frame-reached")));
+}
+
+/// MIPS32: an invalid half with G makes its pair global. What was in its place under one ASID matches beside that pair, once the CPU
+/// runs that ASID again (MIPS32 PRA, volume III, "TLB Organization": G of both halves leaves the ASID out of the comparison).
+#[test]
+fn an_invalid_half_makes_its_pair_global() {
+    let log = |fence: &str| {
+        format!(
+            "0 write 0x20000 0x80010000
+0 write 0x10000 0x400006
+0 barrier sync
+0 root 0x20001
+1 root 0x20001
+1 root 0x20000
+{fence}0 write 0x10004 0x400003
+0 write 0x10000 0x1"
+        )
+    };
+    assert_eq!(broken(Arch::Mips32, &log("")), Some((8, "two-match")));
+    assert_eq!(broken(Arch::Mips32, &log("1 fence asid 1\n")), None);
+}
+
+/// MIPS32: a link was replaced twice, and another CPU sees the first store alone yet. It loads a page of the first node, and one of
+/// the second node that takes it in.
+#[test]
+fn a_page_below_an_earlier_link_matches_beside_a_larger_one() {
+    let log = |seen: &str| {
+        format!(
+            "0 uses halves
+0 write 0x20000 0x80010000
+0 write 0x10000 0x400006
+0 barrier sync
+0 root 0x20001
+1 root 0x20001
+1 write 0x20000 0x80011000
+1 write 0x20000 0x80010000
+{seen}0 write 0x11078 0x400002
+1 write 0x10040 0x40400506"
+        )
+    };
+    assert_eq!(broken(Arch::Mips32, &log("")), Some((10, "two-match")));
+    assert_eq!(broken(Arch::Mips32, &log("1 barrier sync\n")), None);
+}
+
+/// A CPU stores in a node and links the node, without a barrier between. A walk may see the link and not the store before (RISC-V,
+/// `SFENCE.VMA`: implicit reads are not ordered after a CPU's own stores), so that the kernel faults where there is a page.
+#[test]
+fn a_walk_sees_a_link_and_not_the_store_before_it() {
+    let log = |barrier: &str, fence: &str| {
+        format!(
+            "0 write 0x30000 0x8001
+0 write 0x20000 0x4001
+0 write 0x10000 0x100000d7
+0 barrier fence
+0 root 0x8000100000000030
+0 write 0x21000 0x4001
+{barrier}0 write 0x30000 0x8401
+{fence}0 access 0x0 load kernel 0x40000000"
+        )
+    };
+    assert_eq!(broken(Arch::Sv39, &log("", "")), Some((8, "access-differs")));
+    assert_eq!(broken(Arch::Sv39, &log("0 barrier release\n", "")), None);
+    assert_eq!(broken(Arch::Sv39, &log("", "0 fence\n")), None);
+    // A flush of the page leaves what was read above the leaves.
+    assert_eq!(broken(Arch::Sv39, &log("", "0 fence va 0x0\n")), Some((9, "access-differs")));
 }

@@ -93,7 +93,9 @@ impl Held {
         match items.iter_mut().find(same) {
             Some(old) => {
                 if said {
-                    *old = Item { since: old.since, ..item };
+                    // A global entry that two tables have is of neither alone.
+                    let root = if place.0 == GLOBAL && old.root != item.root { 0 } else { item.root };
+                    *old = Item { since: old.since, root, ..item };
                 } else if item.again.is_some() {
                     old.again = item.again;
                 }

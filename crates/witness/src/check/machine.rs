@@ -6,7 +6,7 @@ use std::vec::Vec;
 use super::arch::{Arch, Entry, Family, G, Links, PAGE, Scope, rights};
 use super::hash::Map;
 use super::held::{GLOBAL, Held, Item, Place};
-use super::memory::{Below, Line, Store, Tables};
+use super::memory::{Below, Line, Store, Tables, Word};
 use super::session::{Kind, Session};
 use super::verdict::{Checked, Refusal, Rule};
 use crate::event::{Barrier, CPUS, Event, Fence, Memory};
@@ -26,6 +26,8 @@ pub(super) struct Cpu {
     loaded: Line,
     /// Barriers executed.
     epoch: u64,
+    /// The last of them: stores before it are seen before stores after it.
+    ordered: Line,
     /// Invalidations that have not completed.
     deferred: Vec<Begun>,
     /// A number that two tables have used, since the line and with the first root.
@@ -64,7 +66,7 @@ pub(super) struct Holder {
     rights: u8,
     since: Line,
     /// That link.
-    link: Option<Item>,
+    pub(super) link: Option<Item>,
 }
 
 impl Holder {
@@ -140,8 +142,8 @@ impl Machine {
             Event::IpiSend { cpus, id } => {
                 // One that is sent twice before it is taken is taken once.
                 *self.interrupts.entry(id).or_default() |= cpus;
+                self.order(cpu);
                 self.cpus[cpu].visible = self.now;
-                self.cpus[cpu].epoch += 1;
                 Ok(())
             }
             Event::IpiTake { id } => self.take_interrupt(cpu, id),
@@ -261,6 +263,19 @@ impl Machine {
         said: Below,
         linked: bool,
         writer: usize,
+        loaded: (bool, [u32; 2]),
+    ) {
+        self.keep_until(self.now, holder, said, linked, writer, loaded);
+    }
+
+    /// Does so for what `writer` changed at a line.
+    fn keep_until(
+        &mut self,
+        stale: Line,
+        holder: &Holder,
+        said: Below,
+        linked: bool,
+        writer: usize,
         (everywhere, sizes): (bool, [u32; 2]),
     ) {
         let Below { level, offset, entry, since } = said;
@@ -278,12 +293,11 @@ impl Machine {
         if self.may_hold(holder, kind, level, va, since) {
             let place = (tag, level, va >> level);
             let root = holder.root.map_or(0, |(root, _)| root);
-            let stale = self.now;
             let mut item = Item { entry, linked, since, writer, stale, root, again: None, going: 0, sizes };
             // What was read by way of a link that no table has goes with that link.
             if let Some(link) = &holder.link {
                 (item.writer, item.stale) = (link.writer, link.stale);
-                item.again = Some((writer, self.now));
+                item.again = Some((writer, stale));
                 item.going = self.going_with(link, place, &item);
             }
             // A CPU that left the table before an invalidation began reads nothing again.
@@ -305,9 +319,18 @@ impl Machine {
             let at = self.arch.slot(root, self.arch.top(), va);
             self.tables.entry(at, self.arch.top())
         };
-        // Tables may share what a top-level entry links.
-        let same = |root: u64| item.root == 0 || root == item.root || top(root) == top(item.root);
-        place.0 != GLOBAL && !loaded.any(|&(root, asid)| u32::from(asid) == place.0 && same(root))
+        // Tables may share what a top-level entry links; an entry that links nothing shares nothing.
+        let shares = |entry: Entry| matches!(entry, Entry::Link { .. }) && entry == top(item.root);
+        let same = |root: u64| item.root == 0 || root == item.root || shares(top(root));
+        // It walks on through links that it holds of the table that it left, under the same number.
+        let ran = |asid: u16| {
+            let mut sessions = self.sessions.get(&item.root).into_iter().flatten();
+            sessions.any(|session| (session.cpu, session.asid) == (target, asid))
+        };
+        !loaded.any(|&(root, asid)| match place.0 {
+            GLOBAL => same(root) || ran(asid),
+            of => u32::from(asid) == of && same(root),
+        })
     }
 
     /// Tells whether a CPU does not read an item again that an invalidation covers: it sees a store that changed it. If it holds
@@ -448,8 +471,9 @@ impl Machine {
         if self.arch.says(old.value) && old.value != value {
             found.unsettled = Some(store);
         }
+        let word = Word { value, since: self.now, by: cpu as u8 };
         let Some(level) = found.level else {
-            self.tables.put(at, value, self.now);
+            self.tables.put(at, word);
             return Ok(());
         };
         let before = self.tables.entry(at, level);
@@ -463,11 +487,15 @@ impl Machine {
         }
         // The other half of a pair may be global from here on, or no more.
         let pairs = level == 12 && self.arch.is_software();
+        let beside = self.tables.word(at ^ 4).value;
+        let unites = pairs && old.value & G == 0 && value & beside & G != 0;
         if pairs && (old.value ^ value) & G != 0 {
             self.beside(at ^ 4, value & G != 0, &holders, cpu);
-            let now = self.tables.word(at ^ 4).value;
-            if value & now & G != 0 {
+            if unites {
+                // What was there under one ASID may be in a TLB beside the pair of all.
+                self.retire(at, level, false, &holders, cpu);
                 // Read as if this word were stored.
+                let now = self.tables.word(at ^ 4).value;
                 let after = Arch::half(now, 12);
                 self.doubled(cpu, at ^ 4, level, after, after, &holders)?;
             }
@@ -475,12 +503,12 @@ impl Machine {
         // So may an invalid half.
         let tagged = |value: u64| value & self.tables.word(at ^ 4).value & G != 0;
         if before == after && !(pairs && tagged(old.value) != tagged(value)) {
-            self.tables.put(at, value, old.since);
+            self.tables.put(at, Word { value, ..old });
             return Ok(());
         }
         // What a page takes the place of may be in a TLB beside it.
         let is_page = self.arch.is_software() && matches!(after, Entry::Leaf { .. });
-        if is_page {
+        if is_page && !unites {
             self.retire(at, level, false, &holders, cpu);
         }
         if self.arch.is_software() {
@@ -497,13 +525,44 @@ impl Machine {
         if let Entry::Link { node, .. } = after {
             self.linked(cpu, node, level, &holders)?;
         }
-        if !is_page {
+        if !is_page && !unites {
             self.retire(at, level, matches!(after, Entry::Link { .. }), &holders, cpu);
         }
         self.tables.part(at, level);
-        self.tables.put(at, value, self.now);
+        self.tables.put(at, word);
         self.tables.join(at, level);
-        if matches!(after, Entry::Link { .. }) { self.dangles() } else { Ok(()) }
+        let Entry::Link { node, .. } = after else { return Ok(()) };
+        self.unordered(cpu, (node, level - self.arch.step()), self.arch.offset(at, level), &holders);
+        self.dangles()
+    }
+
+    /// A CPU has linked a node, and no barrier lies between that and some of its stores in the node or below: a walk that sees the link
+    /// may find an absence yet where such a store is.
+    fn unordered(&mut self, cpu: usize, linked: (u64, u32), offset: u64, holders: &[Holder]) {
+        if self.arch.is_ordered() || self.arch.is_software() {
+            return;
+        }
+        let seen = self.cpus[cpu].visible.max(self.cpus[cpu].ordered);
+        let mut nodes = vec![(linked.0, linked.1, offset)];
+        while let Some((node, level, base)) = nodes.pop() {
+            if self.tables.level(node) != Some(level) {
+                continue;
+            }
+            for at in self.tables.used(node) {
+                let (word, entry) = (self.tables.word(at), self.tables.entry(at, level));
+                let offset = base + self.arch.offset(at, level);
+                if word.by == cpu as u8 && word.since > seen && entry != Entry::Absent {
+                    let said = Below { level, offset, entry: Entry::Absent, since: self.now };
+                    let is_link = matches!(entry, Entry::Link { .. });
+                    for holder in holders {
+                        self.keep_until(word.since, holder, said, is_link, cpu, (false, [0; 2]));
+                    }
+                }
+                if let Entry::Link { node, .. } = entry {
+                    nodes.push((node, level - self.arch.step(), offset));
+                }
+            }
+        }
     }
 
     /// Checks that no CPU walks to a node that was given back, by way of a link that stayed.
@@ -924,13 +983,19 @@ impl Machine {
         }
     }
 
+    /// Stores of a CPU from here on are seen after those before.
+    fn order(&mut self, cpu: usize) {
+        self.cpus[cpu].epoch += 1;
+        self.cpus[cpu].ordered = self.now;
+    }
+
     fn barrier(&mut self, cpu: usize, barrier: Barrier) {
         let aarch64 = self.arch.family() == Family::Arm;
         match barrier {
-            Barrier::Release => self.cpus[cpu].epoch += 1,
+            Barrier::Release => self.order(cpu),
             Barrier::Complete | Barrier::TlbSync => {
                 if barrier == Barrier::Complete {
-                    self.cpus[cpu].epoch += 1;
+                    self.order(cpu);
                     self.cpus[cpu].visible = self.now;
                 }
                 if aarch64 == (barrier == Barrier::Complete) {

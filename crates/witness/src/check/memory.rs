@@ -14,6 +14,8 @@ pub(super) struct Word {
     pub(super) value: u64,
     /// When what it says to a walker was stored.
     pub(super) since: Line,
+    /// By which CPU.
+    pub(super) by: u8,
 }
 
 /// A store, by its CPU.
@@ -75,7 +77,7 @@ impl Tables {
     }
 
     pub(super) fn word(&self, at: u64) -> Word {
-        self.words.get(&at).copied().unwrap_or(Word { value: 0, since: 0 })
+        self.words.get(&at).copied().unwrap_or(Word { value: 0, since: 0, by: 0 })
     }
 
     pub(super) fn entry(&self, at: u64, level: u32) -> Entry {
@@ -97,7 +99,7 @@ impl Tables {
     }
 
     /// Stores a word that no table has, or that says the same to a walker as before.
-    pub(super) fn put(&mut self, at: u64, value: u64, since: Line) {
+    pub(super) fn put(&mut self, at: u64, word: Word) {
         let slot = at % self.arch.granule() / self.arch.word();
         let used = &mut self.nodes.entry(self.arch.node(at)).or_default().used;
         let group = (slot / 64) as usize;
@@ -105,7 +107,7 @@ impl Tables {
             used.resize(group + 1, 0);
         }
         used[group] |= 1 << (slot % 64);
-        self.words.insert(at, Word { value, since });
+        self.words.insert(at, word);
     }
 
     /// Forgets a node and its words, but for what links it.

@@ -4,10 +4,12 @@
 //! the TLB. What a program accesses no log tells, so each handler may have run for each address at any moment. It runs with
 //! interrupts off, in the order of what its CPU does: when a CPU does anything that the log tells, its walk has ended.
 
+use std::vec::Vec;
+
 use super::arch::{Arch, Entry, G, Links, PAGE, Scope};
 use super::held::{GLOBAL, Item, Place, span};
 use super::machine::{Holder, Machine};
-use super::memory::Below;
+use super::memory::{Below, Word};
 use super::verdict::{Refusal, Rule};
 use crate::event::{Event, Fence};
 
@@ -53,7 +55,7 @@ impl Machine {
         let own = matches!(self.tables.entry(at, 12), Entry::Leaf { shift: 12, .. } | Entry::Absent);
         if own && was != (global && word.value & G != 0) {
             self.retire(at, 12, false, holders, writer);
-            self.tables.put(at, word.value, self.now);
+            self.tables.put(at, Word { since: self.now, by: writer as u8, ..word });
         }
     }
 
@@ -212,8 +214,16 @@ impl Machine {
             let (first, last) = over(va, shift, size);
             for tag in held.tags().filter(|&tag| global || tag == GLOBAL || tag == u32::from(holder.asid)) {
                 let other = tag != GLOBAL && tag != u32::from(holder.asid);
-                for (place, item) in held.near(tag, self.arch.levels(), first, last) {
-                    if matches!(item.entry, Entry::Leaf { .. }) && (item.sizes[kind] < size || other) {
+                let near = held.near(tag, self.arch.levels(), first, last);
+                let below = near.iter().flat_map(|&link| self.pages_below(holder.cpu, at, link));
+                let near: Vec<(Place, Item)> = near.iter().copied().chain(below).collect();
+                for (place, item) in near {
+                    let within = meets(span(place), (first, last)) && !is_after(&item, holder);
+                    let other = other && place.0 != GLOBAL;
+                    if within
+                        && matches!(item.entry, Entry::Leaf { .. })
+                        && (item.sizes[kind] < size || other)
+                    {
                         return Err(self
                             .violation(Rule::TwoMatch, Some(holder.cpu))
                             .matching(cpu, at, place, &item));
@@ -222,6 +232,21 @@ impl Machine {
             }
         }
         Ok(())
+    }
+
+    /// The pages of another node than that of the word at `at` that a CPU may have loaded by way of a link that no table has, and that
+    /// it sees yet.
+    fn pages_below(&self, cpu: usize, at: u64, (place, link): (Place, Item)) -> Vec<(Place, Item)> {
+        let Entry::Link { node, .. } = link.entry else { return Vec::new() };
+        let mut found = Vec::new();
+        if node != self.arch.node(at) {
+            self.below((cpu, place.0 as u16), (place, link), (0, u64::MAX), &mut found, |_| true);
+        }
+        for (place, item) in &mut found {
+            let at = self.arch.slot(node, place.1, span(*place).0);
+            item.sizes = self.sizes(at, place.1);
+        }
+        found
     }
 
     /// A CPU stores a page beside one of its size: it may hold that one by pairs within, which the pair of both would take in.
@@ -397,6 +422,17 @@ impl Machine {
         }
         Ok(())
     }
+}
+
+/// Tells whether a CPU has read an item, or the link to it, after the link that a holder goes on through was replaced. A CPU that has
+/// seen a store to a word sees no earlier one there.
+fn is_after(item: &Item, holder: &Holder) -> bool {
+    let same = |link: &Item| item.root != 0 && item.root == link.root;
+    holder.link.is_some_and(|link| same(&link) && item.stale > link.stale && item.since >= link.stale)
+}
+
+fn meets(one: (u64, u64), other: (u64, u64)) -> bool {
+    one.0 <= other.1 && other.0 <= one.1
 }
 
 /// Returns the first and last address of the pair that a page is in.

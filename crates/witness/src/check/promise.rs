@@ -34,7 +34,33 @@ impl Machine {
                 }
             }
         }
+        self.unlinked(first, last, &mut idle)?;
         self.outlive(idle);
+        Ok(())
+    }
+
+    /// Checks that no CPU can walk to memory that is in no table any more, by way of a link that the CPU holds.
+    fn unlinked(&self, first: u64, last: u64, idle: &mut Vec<(usize, u16)>) -> Result<(), Refusal> {
+        let page = self.arch.granule();
+        let from = self.arch.node(first);
+        let mut nodes: Vec<u64> = if (last - from) / page < 1024 {
+            (from..=last).step_by(page as usize).filter(|node| self.cut.contains_key(node)).collect()
+        } else {
+            self.cut.keys().copied().filter(|node| (from..=last).contains(node)).collect()
+        };
+        nodes.retain(|&node| self.tables.level(node).is_none());
+        nodes.sort_unstable();
+        for node in nodes {
+            for &(cpu, place) in self.cut.get(&node).into_iter().flatten() {
+                let asid = place.0 as u16;
+                if self.uses(cpu, asid) {
+                    let holder = Holder::by_link(cpu, asid, span(place).0);
+                    let level = place.1 - self.arch.step();
+                    return Err(self.violation(Rule::NodeReached, Some(cpu)).node(node, &holder, level));
+                }
+                idle.push((cpu, asid));
+            }
+        }
         Ok(())
     }
 
@@ -283,7 +309,10 @@ impl Machine {
                 let (from, to) = (from.max(first), to.min(last));
                 for va in (from..=to).step_by(PAGE as usize) {
                     let entry = within(place, &item, va);
-                    if self.is_more(entry, va, self.tables.walk(root, va, rights::ALL)) {
+                    // The table that the CPU walks may give more by a link of its own. A global entry is used under every number.
+                    let table = |of: u64| self.tables.walk(of, va - base, rights::ALL);
+                    let own = if place.0 == GLOBAL { root } else { other };
+                    if self.is_more(entry, va, [table(root), table(own)]) {
                         if place.0 != GLOBAL && !self.uses(cpu, asid) {
                             idle.push((cpu, asid));
                             break;
@@ -298,14 +327,13 @@ impl Machine {
         Ok(())
     }
 
-    /// Tells whether an entry allows at an address what another does not.
-    fn is_more(&self, old: Entry, va: u64, new: Entry) -> bool {
+    /// Tells whether an entry allows at an address what none of the others does.
+    fn is_more(&self, old: Entry, va: u64, new: [Entry; 2]) -> bool {
         let Some((reached, right)) = reach(old, va) else { return false };
         let care = if self.tables.dirty { rights::ALL } else { rights::ALL & !rights::MARKED };
-        match reach(new, va) {
-            Some((now, left)) => right & care != 0 && (now != reached || right & care & !left != 0),
-            None => right & care & !rights::USER != 0,
-        }
+        let given =
+            |entry: Entry| reach(entry, va).filter(|(to, _)| *to == reached).map_or(0, |(_, right)| right);
+        right & care & !new.into_iter().fold(0, |all, entry| all | given(entry)) != 0
     }
 
     pub(super) fn access(

@@ -218,7 +218,7 @@ impl Teller<'_> {
         let va = self.arch().show(holder.va);
         let mut story = std::vec![
             self.here(&format!(
-                "the node at {node:#x} is given back, and a walk of CPU {} may be in it",
+                "the node at {node:#x} changes hands, and a walk of CPU {} may be in it",
                 holder.cpu
             )),
             format!("{}, at VA {va:#x}", self.name(holder)),

@@ -677,21 +677,18 @@ impl Machine {
         self.revived()
     }
 
-    fn more(&self, old: Says, va: u64, new: Says) -> bool {
+    /// The rights of an entry at an address that none of some tables gives there.
+    fn more(&self, old: Says, va: u64, tables: &[u64]) -> bool {
         let care = if self.dirty { ALL } else { ALL & !DIRTY };
-        match (leads(old, va), leads(new, va)) {
-            (None, _) => false,
-            (Some((_, right)), None) => right & care & !USER != 0,
-            (Some((at, right)), Some((to, left))) => {
-                right & care != 0 && (at != to || right & care & !left != 0)
-            }
-        }
+        let Some((at, right)) = leads(old, va) else { return false };
+        let given = tables.iter().filter_map(|root| leads(self.table(*root, va), va));
+        let given = given.filter(|(to, _)| *to == at).fold(0, |all, (_, right)| all | right);
+        right & care & !given != 0
     }
 
     fn done(&mut self) -> bool {
         let Some((root, first, last)) = self.lowering.take() else { return false };
         let pages: Vec<u64> = pages(self.arch).filter(|va| (first..=last).contains(va)).collect();
-        let now: Vec<(u64, Says)> = pages.into_iter().map(|va| (va, self.table(root, va))).collect();
         // A table that links the same node has the same pages.
         let same = |other: u64, va: u64| {
             let nodes = self.way(root, va);
@@ -701,13 +698,19 @@ impl Machine {
             .flat_map(|cpu| self.cpus[cpu].tlb.iter().map(move |(entry, _)| (cpu, *entry)))
             .filter(|(cpu, entry)| {
                 let cpu = &self.cpus[*cpu];
-                now.iter().any(|(va, says)| {
-                    let mine = match entry.asid {
-                        None => cpu.globals.keys().any(|of| same(*of, *va)),
-                        Some(asid) => cpu.ran.keys().any(|(of, root)| *of == asid && same(*root, *va)),
+                pages.iter().any(|&va| {
+                    let here = va >> bits(entry.level) << bits(entry.level) == entry.va;
+                    // Another table may give more by a link of its own, but a global entry is used in both.
+                    let kept = match entry.asid {
+                        None => {
+                            cpu.globals.keys().any(|of| same(*of, va)) && self.more(entry.says, va, &[root])
+                        }
+                        Some(asid) => {
+                            let mut own = cpu.ran.keys().filter(|(of, _)| *of == asid).map(|(_, of)| *of);
+                            own.any(|of| same(of, va) && self.more(entry.says, va, &[root, of]))
+                        }
                     };
-                    mine && va >> bits(entry.level) << bits(entry.level) == entry.va
-                        && self.more(entry.says, *va, *says)
+                    here && kept
                 })
             })
             .collect();

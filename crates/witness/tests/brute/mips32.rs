@@ -28,7 +28,12 @@ struct Pair {
     /// and by one that takes it for the valid half of an entry of its size.
     sizes: [u32; 2],
     halves: [Option<Page>; 2],
+    link: Link,
 }
+
+/// The word of a root that a walk began with, and the line of the store that the walk read there. Memory is coherent: a CPU that has
+/// read a store reads no earlier one of that word.
+type Link = (u64, u64);
 
 /// A handler that has loaded a link: where, to which node, and as of which line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -36,6 +41,7 @@ struct Walk {
     va: u64,
     node: u64,
     line: u64,
+    link: Link,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -141,8 +147,12 @@ impl Machine {
 
     /// A word as a CPU's handler reads it as of a line.
     fn read(&self, cpu: usize, at: u64, line: u64) -> u64 {
+        self.store(cpu, at, line).map_or(0, |store| store.value)
+    }
+
+    fn store(&self, cpu: usize, at: u64, line: u64) -> Option<&Store> {
         let known = |store: &&Store| store.line <= line || self.sees(cpu, store);
-        self.words.get(&at).and_then(|stores| stores.iter().rfind(known)).map_or(0, |store| store.value)
+        self.words.get(&at).and_then(|stores| stores.iter().rfind(known))
     }
 
     /// What a handler may load that misses in a word's page, and over which addresses.
@@ -150,7 +160,7 @@ impl Machine {
         &self,
         asid: u16,
         va: u64,
-        node: u64,
+        (node, link): (u64, Link),
         word: impl Fn(u64) -> u64,
     ) -> Option<(Pair, [(u64, u64); 2])> {
         let at = node + (va >> 12 & 0x3ff) * 4;
@@ -163,7 +173,7 @@ impl Machine {
             }
             let asid = (own & other & G == 0).then_some(asid);
             let halves = if va == pair { [own, other] } else { [other, own] }.map(page);
-            return Some((Pair { asid, va: pair, sizes: [12; 2], halves }, [range(va, 13); 2]));
+            return Some((Pair { asid, va: pair, sizes: [12; 2], halves, link }, [range(va, 13); 2]));
         };
         // Beside a page of its size it is half of an entry of that size, beside smaller pages two entries of a quarter, and beside
         // nothing either.
@@ -180,7 +190,8 @@ impl Machine {
             (false, true) => [whole; 2],
             (false, false) => [within, whole],
         };
-        let pair = Pair { asid, va: pair, sizes: loads.map(|(size, _)| size), halves: [page(own); 2] };
+        let sizes = loads.map(|(size, _)| size);
+        let pair = Pair { asid, va: pair, sizes, halves: [page(own); 2], link };
         Some((pair, loads.map(|(_, over)| over)))
     }
 
@@ -190,8 +201,11 @@ impl Machine {
         let lines = self.lines(cpu);
         for slot in 0..2 {
             for &line in &lines {
-                if let Some(node) = link(self.read(cpu, root + 4 * slot, line)) {
-                    self.cpus[cpu].walks.insert(Walk { va: slot << 22, node, line });
+                let at = root + 4 * slot;
+                if let Some(&Store { value, line: stored, .. }) = self.store(cpu, at, line)
+                    && let Some(node) = link(value)
+                {
+                    self.cpus[cpu].walks.insert(Walk { va: slot << 22, node, line, link: (at, stored) });
                 }
             }
         }
@@ -202,7 +216,7 @@ impl Machine {
                 let linked = link(self.now(root + (walk.va >> 22) * 4)) == Some(walk.node);
                 for slot in 0..32 {
                     let va = walk.va | slot << 12;
-                    let pair = self.refill(asid, va, walk.node, |at| self.read(cpu, at, line));
+                    let pair = self.refill(asid, va, (walk.node, walk.link), |at| self.read(cpu, at, line));
                     // docs/witness.md: where a link goes, a pair of which both halves are invalid is not kept.
                     let known = |pair: &Pair| linked || pair.halves != [None; 2];
                     found.extend(pair.into_iter().map(|(pair, _)| pair).filter(known));
@@ -233,13 +247,18 @@ impl Machine {
     }
 
     /// Where a CPU's handler comes to a node: by a walk that has begun, or a link that it may read.
-    fn bases(&self, cpu: usize, node: u64) -> BTreeSet<u64> {
-        let begun = self.cpus[cpu].walks.iter().filter(|walk| walk.node == node).map(|walk| walk.va);
+    fn bases(&self, cpu: usize, node: u64) -> BTreeSet<(u64, Link)> {
+        let begun =
+            self.cpus[cpu].walks.iter().filter(|walk| walk.node == node).map(|walk| (walk.va, walk.link));
         let Some((root, _)) = self.cpus[cpu].root else { return BTreeSet::new() };
         let lines = self.lines(cpu);
-        let links =
-            |slot: &u64| lines.iter().any(|&line| link(self.read(cpu, root + 4 * slot, line)) == Some(node));
-        (0..2).filter(links).map(|slot| slot << 22).chain(begun).collect()
+        let links = (0..2_u64).flat_map(|slot| {
+            let at = root + 4 * slot;
+            let stores = lines.iter().filter_map(move |&line| self.store(cpu, at, line));
+            let here = stores.filter(|store| link(store.value) == Some(node));
+            here.map(move |store| (slot << 22, (at, store.line)))
+        });
+        links.chain(begun).collect()
     }
 
     /// A CPU does something: its handler has ended. Tells whether two entries match that it may load by then.
@@ -255,9 +274,9 @@ impl Machine {
     /// Tells whether what a handler loads by a word may match where something does that a CPU holds.
     fn doubles(&self, cpu: usize, at: u64) -> bool {
         let (Some(asid), node) = (self.runs(cpu), at & !0xfff) else { return false };
-        self.bases(cpu, node).into_iter().any(|base| {
+        self.bases(cpu, node).into_iter().any(|(base, link)| {
             let va = base | (at & 0xfff) << 10;
-            let new = self.refill(asid, va, node, |at| self.now(at)).into_iter();
+            let new = self.refill(asid, va, (node, link), |at| self.now(at)).into_iter();
             new.filter(|(new, _)| new.halves != [None; 2]).any(|(new, over)| {
                 self.cpus[cpu].tlb.iter().any(|held| {
                     let here = held.asid.is_none() || held.asid == Some(asid);
@@ -265,7 +284,9 @@ impl Machine {
                         meet(range(held.va, 13), over[kind])
                             && if here { held.sizes[kind] < new.sizes[kind] } else { new.asid.is_none() }
                     };
-                    held.halves != [None; 2] && (doubles(0) || doubles(1))
+                    // An earlier link is not read again.
+                    let past = held.link.0 == link.0 && held.link.1 > link.1;
+                    held.halves != [None; 2] && !past && (doubles(0) || doubles(1))
                 })
             })
         })
@@ -488,7 +509,7 @@ impl Machine {
         let loads = walks.flat_map(|walk| {
             lines.iter().filter(|&&line| line >= walk.line).flat_map(|&line| {
                 let asid = asid.unwrap_or(0);
-                self.refill(asid, va & !0xfff, walk.node, |at| self.read(cpu, at, line))
+                self.refill(asid, va & !0xfff, (walk.node, walk.link), |at| self.read(cpu, at, line))
             })
         });
         let loads: Vec<Pair> = loads.map(|(pair, _)| pair).collect();
