@@ -20,8 +20,12 @@
 
 mod arch;
 mod drive;
+mod exclude;
+mod fence;
+mod free;
 mod hash;
 mod held;
+mod holders;
 mod machine;
 mod memory;
 mod pair;
@@ -29,7 +33,9 @@ mod promise;
 mod read;
 mod sample;
 mod session;
+mod store;
 mod story;
+mod switch;
 mod verdict;
 
 pub use arch::Arch;

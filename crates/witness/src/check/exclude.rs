@@ -1,0 +1,108 @@
+//! AArch64: entries that a TLB must not hold together, and break before make.
+
+use std::vec;
+
+use super::arch::Entry;
+use super::held::GLOBAL;
+use super::machine::{Holder, Machine};
+use super::verdict::{Refusal, Rule};
+
+impl Machine {
+    /// Checks a new entry where the old one has to be invalid first, and invalidated.
+    pub(super) fn broken(
+        &self,
+        cpu: usize,
+        at: u64,
+        level: u32,
+        before: Entry,
+        after: Entry,
+        holders: &[Holder],
+    ) -> Result<(), Refusal> {
+        for holder in holders.iter().filter(|holder| self.walks(holder)) {
+            let va = holder.va + self.arch.offset(at, level);
+            let since = self.tables.word(at).since;
+            if conflict(before, after) {
+                let violation = self.violation(Rule::BreakLeftOut, Some(holder.cpu));
+                return Err(violation.unbroken(at, va, since));
+            }
+            // A table that is linked brings its own leaves with it.
+            let mut made = vec![(level, va, after)];
+            if let Entry::Link { node, rights } = after {
+                let below = self.tables.below(node, rights).into_iter();
+                made.extend(below.map(|under| (under.level, va + under.offset, under.entry)));
+            }
+            for (level, va, after) in made {
+                self.matches(cpu, at, holder, (level, va, after))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Checks that nothing that a CPU may still hold excludes a new entry.
+    fn matches(
+        &self,
+        cpu: usize,
+        at: u64,
+        holder: &Holder,
+        (level, va, after): (u32, u64, Entry),
+    ) -> Result<(), Refusal> {
+        let last = va + ((1 << level) - 1);
+        let held = &self.cpus[holder.cpu].held;
+        let near = |tag| held.near(tag, self.arch.levels(), va, last);
+        let below = self.global_below(holder.cpu, holder.asid, va, last);
+        for (place, item) in near(holder.asid.into()).into_iter().chain(near(GLOBAL)).chain(below) {
+            // A link leads on to what is below it, as another table does.
+            let above = place.1 > level && matches!(item.entry, Entry::Link { .. });
+            let below = place.1 < level && matches!(after, Entry::Link { .. });
+            // What the CPU has of a table that it left under the same number is told as that.
+            if !above && !below && item.stale != 0 && conflict(item.entry, after) {
+                let violation = self.violation(Rule::TwoMatch, Some(holder.cpu));
+                return Err(violation.matching(cpu, at, place, &item));
+            }
+        }
+        Ok(())
+    }
+
+    /// Checks that nothing that a CPU may hold excludes an entry of the table that it has loaded.
+    pub(super) fn excluded(&self, cpu: usize, root: u64, asid: u16, high: bool) -> Result<(), Refusal> {
+        let base = self.arch.base(high);
+        let (held, last) = (&self.cpus[cpu].held, base | ((1 << 48) - 1));
+        let tags = [asid.into(), GLOBAL].into_iter().filter(|&tag| held.has_present(tag));
+        let items = tags.flat_map(|tag| held.near(tag, self.arch.levels(), base, last));
+        for (place, item) in items.chain(self.global_below(cpu, asid, base, last)) {
+            if item.entry == Entry::Absent || item.stale == 0 {
+                continue;
+            }
+            // What a walk finds below a link that the CPU holds is loaded beside what it holds already.
+            if let Entry::Link { node, rights } = item.entry {
+                let va = super::held::span(place).0;
+                let holder = Holder { cpu, asid, root: None, va, rights, since: 0, link: None };
+                for under in self.tables.below(node, rights) {
+                    self.matches(cpu, node, &holder, (under.level, va + under.offset, under.entry))?;
+                }
+            }
+            for found in self.tables.along(root, place.1, super::held::span(place).0 - base) {
+                let above = place.1 > found.level && matches!(item.entry, Entry::Link { .. });
+                let below = place.1 < found.level && matches!(found.entry, Entry::Link { .. });
+                if !above && !below && conflict(item.entry, found.entry) {
+                    let violation = self.violation(Rule::TwoMatch, Some(cpu));
+                    return Err(violation.matching(cpu, root, place, &item));
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Tells whether two entries must not both be in a TLB, or the second not take the first's place at once.
+pub(super) fn conflict(before: Entry, after: Entry) -> bool {
+    match (before, after) {
+        (Entry::Absent, _) | (_, Entry::Absent) => false,
+        (Entry::Link { node, .. }, Entry::Link { node: other, .. }) => node != other,
+        (
+            Entry::Leaf { frame, shift, global, memory, .. },
+            Entry::Leaf { frame: other, shift: size, global: all, memory: kind, .. },
+        ) => (frame, shift, global, memory) != (other, size, all, kind),
+        _ => true,
+    }
+}

@@ -1,0 +1,208 @@
+//! Invalidations and barriers: what a CPU holds no more.
+
+use std::vec::Vec;
+
+use super::arch::{Arch, Entry, Family, Links, PAGE, Scope, rights};
+use super::held::{GLOBAL, Item, Place};
+use super::machine::{Begun, Holder, Machine};
+use super::memory::Line;
+use super::session::Kind;
+use super::verdict::Refusal;
+use crate::event::{Barrier, CPUS, Fence};
+
+impl Machine {
+    pub(super) fn fence(&mut self, cpu: usize, fence: Fence) -> Result<(), Refusal> {
+        self.checked.fences += 1;
+        if fence.broadcast && matches!(self.arch.family(), Family::RiscV | Family::Mips) {
+            return Err(self.impossible("no fence of this architecture reaches other CPUs"));
+        }
+        let pages = match fence.pages {
+            Some((first, last)) => Some((self.va(first)? & !(PAGE - 1), self.va(last)? | (PAGE - 1))),
+            None => None,
+        };
+        if pages.is_some_and(|(first, last)| last < first) {
+            return Err(self.impossible("the range is not in one half of the address space"));
+        }
+        // An entry of MIPS32 is a pair, and goes as one.
+        let pages = match pages {
+            Some((first, last)) if self.arch == Arch::Mips32 => Some((first & !PAGE, last | PAGE)),
+            pages => pages,
+        };
+        if self.arch == Arch::Mips32 && fence.asid.is_some_and(|asid| asid > 0xff) {
+            return Err(self.impossible("an ASID of this architecture has 8 bits"));
+        }
+        let current = self.cpus[cpu].roots[0].map_or(0, |(_, asid)| asid);
+        let scope = self.arch.scope(fence, pages, current);
+        self.cpus[cpu].forgot = self.arch.is_software().then_some(scope);
+        if !self.arch.defers(fence) {
+            self.flush(cpu, &scope, cpu, self.now, None);
+            return Ok(());
+        }
+        let only = (!fence.broadcast).then_some(cpu);
+        let taken = self.begun().fold(0_u64, |taken, begun| taken | 1 << begun.slot);
+        let slot = taken.trailing_ones().min(63);
+        self.cpus[cpu].deferred.push(Begun { scope, at: self.now, only, slot });
+        let visible = self.visibility();
+        for target in only.map_or(0..self.seen, |cpu| cpu..cpu + 1) {
+            let (mut held, levels) = (core::mem::take(&mut self.cpus[target].held), self.arch.levels());
+            held.sweep(&scope, levels, |place, item| {
+                if self.is_past(target, &scope, place, item, &visible) {
+                    item.going |= 1 << slot;
+                }
+                false
+            });
+            self.cpus[target].held = held;
+        }
+        Ok(())
+    }
+
+    fn visibility(&self) -> [Line; CPUS] {
+        core::array::from_fn(|cpu| self.cpus[cpu].visible)
+    }
+
+    /// Takes an invalidation in that `by` executed at line `at`. If it was deferred, the items go that have its bit.
+    pub(super) fn flush(&mut self, target: usize, scope: &Scope, by: usize, at: Line, slot: Option<u32>) {
+        self.drop(target, scope, by, slot);
+        self.cpus[target].last_fence = Some((at, *scope));
+        self.flush_sessions(target, scope, at);
+        let named = |asid: u16| scope.asid.is_none_or(|named| named == asid);
+        if scope.pages.is_none() {
+            let cpu = &mut self.cpus[target];
+            cpu.mixed = cpu.mixed.filter(|&(asid, line, _)| !(named(asid) && line <= at));
+            cpu.dead.retain(|&asid, line| !(named(asid) && *line <= at));
+        }
+    }
+
+    /// Takes the items out that an invalidation covers, or the end of a walk.
+    pub(super) fn drop(&mut self, target: usize, scope: &Scope, by: usize, slot: Option<u32>) {
+        let (mut visible, levels) = (self.visibility(), self.arch.levels());
+        // A CPU's fence orders its own stores before its own walks.
+        if slot.is_none() && target == by {
+            visible[by] = self.now;
+        }
+        let mut gone = Vec::new();
+        let mut held = core::mem::take(&mut self.cpus[target].held);
+        held.sweep(scope, levels, |place, item| {
+            let goes = match slot {
+                Some(slot) => item.going >> slot & 1 != 0,
+                None => self.is_past(target, scope, place, item, &visible),
+            };
+            if goes {
+                gone.push((place, *item));
+            }
+            goes
+        });
+        self.cpus[target].held = held;
+        for (place, item) in &gone {
+            self.forget(target, *place, item);
+        }
+        // What the CPU found by way of a link that goes stays, if the invalidation does not cover it.
+        for (place, item) in &gone {
+            self.outlast(target, *place, item, |at, kept| !scope.covers(at, kept));
+        }
+    }
+
+    /// Notes what a CPU may have found by way of a link that it holds no more, as far as that `stays`.
+    pub(super) fn outlast(
+        &mut self,
+        target: usize,
+        of: Place,
+        link: &Item,
+        stays: impl Fn(Place, &Item) -> bool,
+    ) {
+        let Entry::Link { node, rights: left } = link.entry else { return };
+        for under in self.tables.below(node, left) {
+            let va = super::held::span(of).0 + under.offset;
+            let (entry, since) = (under.entry, under.since);
+            let sizes = self.sizes(self.arch.slot(node, under.level, under.offset), under.level);
+            let kept = Item { entry, linked: false, since, going: 0, sizes, ..*link };
+            let global = matches!(under.entry, Entry::Leaf { global: true, .. });
+            let place = (if global { GLOBAL } else { of.0 }, under.level, va >> under.level);
+            let holder = Holder {
+                cpu: target,
+                asid: of.0 as u16,
+                root: None,
+                va,
+                rights: rights::ALL,
+                since: link.stale,
+                link: None,
+            };
+            let kind = match under.entry {
+                Entry::Link { .. } => Kind::Link,
+                _ if global => Kind::Global,
+                _ => Kind::Leaf,
+            };
+            // Also what an invalidation has covered meanwhile: the CPU may have read it again by way of the link.
+            let read = self.may_hold(&holder, kind, under.level, va, under.since);
+            if read && stays(place, &kept) {
+                let kept = Item { going: self.going_with(link, place, &kept), ..kept };
+                self.hold(target, place, kept, false);
+            }
+        }
+    }
+
+    fn flush_sessions(&mut self, target: usize, scope: &Scope, at: Line) {
+        let levels = self.arch.levels();
+        let (sessions, used) = (&mut self.sessions, &mut self.cpus[target].used);
+        let mut each = |asid: u16, roots: &mut Vec<u64>| {
+            roots.retain(|root| {
+                let Some(of) = sessions.get_mut(root) else { return false };
+                of.retain_mut(|session| {
+                    (session.cpu, session.asid) != (target, asid) || session.flush(scope, at, levels)
+                });
+                let kept = of.iter().any(|session| (session.cpu, session.asid) == (target, asid));
+                if of.is_empty() {
+                    sessions.remove(root);
+                }
+                kept
+            });
+            !roots.is_empty()
+        };
+        match scope.asid.filter(|_| !scope.globals) {
+            Some(asid) => {
+                if used.get_mut(&asid).is_some_and(|roots| !each(asid, roots)) {
+                    used.remove(&asid);
+                }
+            }
+            None => used.retain(|&asid, roots| each(asid, roots)),
+        }
+    }
+
+    /// Stores of a CPU from here on are seen after those before.
+    pub(super) fn order(&mut self, cpu: usize) {
+        self.cpus[cpu].epoch += 1;
+        self.cpus[cpu].ordered = self.now;
+    }
+
+    pub(super) fn barrier(&mut self, cpu: usize, barrier: Barrier) {
+        let aarch64 = self.arch.family() == Family::Arm;
+        match barrier {
+            Barrier::Release => self.order(cpu),
+            Barrier::Complete | Barrier::TlbSync => {
+                if barrier == Barrier::Complete {
+                    self.order(cpu);
+                    self.cpus[cpu].visible = self.now;
+                }
+                if aarch64 == (barrier == Barrier::Complete) {
+                    // What is found by way of a link that goes may go with one of the others.
+                    for at in 0..self.cpus[cpu].deferred.len() {
+                        let begun = self.cpus[cpu].deferred[at];
+                        for target in begun.only.map_or(0..self.seen, |cpu| cpu..cpu + 1) {
+                            self.flush(target, &begun.scope, cpu, begun.at, Some(begun.slot));
+                        }
+                    }
+                    self.cpus[cpu].deferred.clear();
+                }
+            }
+            Barrier::Context if aarch64 => {
+                let (visible, loaded) = (self.visibility(), self.cpus[cpu].loaded);
+                let all = Scope { pages: None, asid: None, globals: true, links: Links::All };
+                let levels = self.arch.levels();
+                self.cpus[cpu].held.sweep(&all, levels, |_, item| {
+                    item.entry == Entry::Absent && item.stale <= visible[item.writer].max(loaded)
+                });
+            }
+            Barrier::Context => {}
+        }
+    }
+}

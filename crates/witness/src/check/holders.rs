@@ -1,0 +1,266 @@
+//! Which CPUs may hold what a word says, and what they hold when the word says something else.
+//!
+//! A CPU may hold what a table says at any moment. That is not recorded: it follows from the tables and from the roots that the CPU
+//! has loaded. `Machine::retire` records what a word said when the word changes.
+
+use std::vec::Vec;
+
+use super::arch::{Entry, Links, Scope, rights};
+use super::held::{GLOBAL, Item, Place};
+use super::machine::{Begun, Holder, Machine};
+use super::memory::{Below, Line};
+use super::session::{Kind, Session};
+use crate::event::CPUS;
+
+impl Machine {
+    /// Returns the CPUs that may hold what a node says.
+    pub(super) fn holders(&self, node: u64) -> Vec<Holder> {
+        let mut found = Vec::new();
+        if let Some(level) = self.tables.level(node) {
+            self.climb(node, level, 0, rights::ALL, 0, &mut found);
+        }
+        found
+    }
+
+    fn climb(&self, node: u64, level: u32, va: u64, rights: u8, since: Line, found: &mut Vec<Holder>) {
+        for &(cpu, place) in self.cut.get(&node).into_iter().flatten() {
+            let left = self.cpus[cpu].held.at(place).iter().find_map(|item| match item.entry {
+                Entry::Link { node: to, rights } if to == node => Some((rights, *item)),
+                _ => None,
+            });
+            let va = va + super::held::span(place).0;
+            let Some((left, link)) = left else { continue };
+            let (asid, rights) = (place.0 as u16, rights & left);
+            found.push(Holder { cpu, asid, root: None, va, rights, since, link: Some(link) });
+        }
+        if level == self.arch.top() {
+            for session in self.sessions.get(&node).into_iter().flatten() {
+                let &Session { cpu, asid, high, .. } = session;
+                let va = va + self.arch.base(high);
+                found.push(Holder { cpu, asid, root: Some((node, high)), va, rights, since, link: None });
+            }
+        }
+        let step = self.arch.step();
+        for &parent in &self.tables.nodes[&node].parents {
+            let word = self.tables.word(parent);
+            let Entry::Link { rights: left, .. } = self.tables.entry(parent, level + step) else { continue };
+            let va = va + self.arch.offset(parent, level + step);
+            self.climb(self.arch.node(parent), level + step, va, rights & left, since.max(word.since), found);
+        }
+    }
+
+    /// Tells whether a CPU may hold an entry in a word of `level` of the holder's node.
+    pub(super) fn may_hold(&self, holder: &Holder, kind: Kind, level: u32, va: u64, since: Line) -> bool {
+        let since = since.max(holder.since);
+        // A walk of software has ended when its CPU loads another root.
+        let ended =
+            |session: &Session| kind == Kind::Link && self.arch.is_software() && session.until.is_some();
+        let of = |session: &Session| {
+            session.cpu == holder.cpu
+                && !ended(session)
+                && session.asid == holder.asid
+                && holder.root.is_none_or(|(_, high)| high == session.high)
+                && session.may_hold(kind, level, va, since)
+        };
+        match holder.root {
+            Some((root, _)) => self.sessions.get(&root).into_iter().flatten().any(of),
+            // Through a link that it holds a CPU walks whenever the link's number is loaded.
+            None => {
+                let roots = self.cpus[holder.cpu].used.get(&holder.asid);
+                roots.into_iter().flatten().filter_map(|root| self.sessions.get(root)).flatten().any(of)
+            }
+        }
+    }
+
+    /// Notes that a CPU may hold what a word said until `writer` changed it, if it may. `offset` is from the holder's node.
+    pub(super) fn keep(&mut self, holder: &Holder, said: Below, linked: bool, writer: usize) {
+        self.keep_as(holder, said, linked, writer, (false, [0; 2]));
+    }
+
+    /// Does so. What an absence is in all address spaces, and by which size a page is loaded, the caller says.
+    pub(super) fn keep_as(
+        &mut self,
+        holder: &Holder,
+        said: Below,
+        linked: bool,
+        writer: usize,
+        loaded: (bool, [u32; 2]),
+    ) {
+        self.keep_until(self.now, holder, said, linked, writer, loaded);
+    }
+
+    /// Does so for what `writer` changed at a line.
+    pub(super) fn keep_until(
+        &mut self,
+        stale: Line,
+        holder: &Holder,
+        said: Below,
+        linked: bool,
+        writer: usize,
+        (everywhere, sizes): (bool, [u32; 2]),
+    ) {
+        let Below { level, offset, entry, since } = said;
+        let (entry, va) = (entry.limited(holder.rights), holder.va + offset);
+        // The CPU that stores is in no walk of software.
+        if self.arch.is_software() && matches!(entry, Entry::Link { .. }) && holder.cpu == writer {
+            return;
+        }
+        let (kind, tag) = match entry {
+            Entry::Leaf { global: true, .. } => (Kind::Global, GLOBAL),
+            Entry::Absent if everywhere => (Kind::Global, GLOBAL),
+            Entry::Link { .. } => (Kind::Link, holder.asid.into()),
+            Entry::Leaf { .. } | Entry::Absent => (Kind::Leaf, holder.asid.into()),
+        };
+        if self.may_hold(holder, kind, level, va, since) {
+            let place = (tag, level, va >> level);
+            let root = holder.root.map_or(0, |(root, _)| root);
+            let mut item = Item { entry, linked, since, writer, stale, root, again: None, going: 0, sizes };
+            // What was read by way of a link that no table has goes with that link.
+            if let Some(link) = &holder.link {
+                (item.writer, item.stale) = (link.writer, link.stale);
+                item.again = Some((writer, stale));
+                item.going = self.going_with(link, place, &item);
+            }
+            // A CPU that left the table before an invalidation began reads nothing again.
+            for begun in self.begun() {
+                let here = begun.only.is_none_or(|cpu| cpu == holder.cpu);
+                if here && begun.scope.covers(place, &item) && self.left(holder, begun.at) {
+                    item.going |= 1 << begun.slot;
+                }
+            }
+            self.hold(holder.cpu, place, item, holder.root.is_some());
+        }
+    }
+
+    /// Tells whether a CPU reads an item no more, whatever it sees of the store that changed it: it has left the table.
+    fn has_left(&self, target: usize, place: Place, item: &Item) -> bool {
+        let mut loaded = self.cpus[target].roots.iter().flatten();
+        let va = super::held::span(place).0;
+        let top = |root: u64| {
+            let at = self.arch.slot(root, self.arch.top(), va);
+            self.tables.entry(at, self.arch.top())
+        };
+        // Tables may share what a top-level entry links; an entry that links nothing shares nothing.
+        let shares = |entry: Entry| matches!(entry, Entry::Link { .. }) && entry == top(item.root);
+        let same = |root: u64| item.root == 0 || root == item.root || shares(top(root));
+        // It walks on through links that it holds of the table that it left, under the same number.
+        let ran = |asid: u16| {
+            let mut sessions = self.sessions.get(&item.root).into_iter().flatten();
+            sessions.any(|session| (session.cpu, session.asid) == (target, asid))
+        };
+        !loaded.any(|&(root, asid)| match place.0 {
+            GLOBAL => same(root) || ran(asid),
+            of => u32::from(asid) == of && same(root),
+        })
+    }
+
+    /// Tells whether a CPU does not read an item again that an invalidation covers: it sees a store that changed it. If it holds
+    /// the link to it yet, that has to be the last one.
+    pub(super) fn is_past(
+        &self,
+        target: usize,
+        scope: &Scope,
+        place: Place,
+        item: &Item,
+        visible: &[Line; CPUS],
+    ) -> bool {
+        let link_goes = self.arch.is_software() || scope.links != Links::None;
+        let sees = |writer: usize, line: Line| line <= visible[writer].max(self.cpus[target].loaded);
+        let again = item.again.is_some_and(|(writer, line)| sees(writer, line));
+        let sees = sees(item.writer, item.stale) && (item.again.is_none() || link_goes);
+        self.arch.is_ordered() || sees || again || self.has_left(target, place, item)
+    }
+
+    /// Returns the invalidations that have begun.
+    pub(super) fn begun(&self) -> impl Iterator<Item = &Begun> {
+        self.cpus[..self.seen].iter().flat_map(|cpu| &cpu.deferred)
+    }
+
+    /// Returns the CPU that has begun one of the invalidations with these bits.
+    pub(super) fn beginner(&self, going: u64) -> usize {
+        let of = |begun: &Begun| going >> begun.slot & 1 != 0;
+        self.cpus.iter().position(|cpu| cpu.deferred.iter().any(of)).unwrap_or(0)
+    }
+
+    /// Returns the invalidations that cover what was read by way of a link, and that have begun to cover the link itself.
+    pub(super) fn going_with(&self, link: &Item, place: Place, item: &Item) -> u64 {
+        if link.going == 0 {
+            return 0;
+        }
+        let covers = |begun: &&Begun| link.going >> begun.slot & 1 != 0 && begun.scope.covers(place, item);
+        self.begun().filter(covers).fold(0, |going, begun| going | 1 << begun.slot)
+    }
+
+    pub(super) fn hold(&mut self, cpu: usize, place: Place, item: Item, said: bool) {
+        if !self.cpus[cpu].held.add(place, item, said) {
+            return;
+        }
+        match item.entry {
+            Entry::Leaf { frame, shift, .. } => *self.frames.entry((shift, frame)).or_default() += 1,
+            Entry::Link { node, .. } => self.cut.entry(node).or_default().push((cpu, place)),
+            Entry::Absent => {}
+        }
+    }
+
+    pub(super) fn forget(&mut self, cpu: usize, place: Place, item: &Item) {
+        match item.entry {
+            Entry::Leaf { frame, shift, .. } => {
+                if let Some(count) = self.frames.get_mut(&(shift, frame)) {
+                    *count -= 1;
+                    if *count == 0 {
+                        self.frames.remove(&(shift, frame));
+                    }
+                }
+            }
+            Entry::Link { node, .. } => {
+                if let Some(places) = self.cut.get_mut(&node) {
+                    if let Some(at) = places.iter().position(|&found| found == (cpu, place)) {
+                        places.swap_remove(at);
+                    }
+                    if places.is_empty() {
+                        self.cut.remove(&node);
+                    }
+                }
+            }
+            Entry::Absent => {}
+        }
+    }
+
+    /// Notes for each holder what a word said, and what was below it. `linked` says that a link takes its place.
+    pub(super) fn retire(&mut self, at: u64, level: u32, linked: bool, holders: &[Holder], writer: usize) {
+        let (entry, since) = (self.tables.entry(at, level), self.tables.word(at).since);
+        let said = Below { level, offset: self.arch.offset(at, level), entry, since };
+        let below = match entry {
+            Entry::Absent if !self.arch.has_absence(level) => return,
+            Entry::Link { node, rights } => self.tables.below(node, rights),
+            _ => Vec::new(),
+        };
+        if self.arch.is_software() {
+            return self.retire_pairs(at, said, &below, holders, writer);
+        }
+        for holder in holders {
+            self.keep(holder, said, linked && entry == Entry::Absent, writer);
+            for under in &below {
+                let (offset, since) = (said.offset + under.offset, since.max(under.since));
+                self.keep(holder, Below { offset, since, ..*under }, false, writer);
+            }
+        }
+    }
+
+    /// Tells whether a holder's CPU had left the tables of its number at a line.
+    fn left(&self, holder: &Holder, at: Line) -> bool {
+        let roots = self.cpus[holder.cpu].used.get(&holder.asid).into_iter().flatten();
+        let mut sessions = roots.filter_map(|root| self.sessions.get(root)).flatten();
+        sessions.all(|session| {
+            (session.cpu, session.asid) != (holder.cpu, holder.asid)
+                || session.until.is_some_and(|until| until <= at)
+        })
+    }
+
+    /// Tells whether a holder's CPU walks on from there.
+    pub(super) fn walks(&self, holder: &Holder) -> bool {
+        let roots = self.cpus[holder.cpu].roots.iter().flatten();
+        let mut roots = roots.filter(|(_, asid)| *asid == holder.asid);
+        roots.any(|&(root, _)| holder.root.is_none_or(|(of, _)| of == root))
+    }
+}

@@ -1,0 +1,211 @@
+//! A store to a word of a table: what it makes visible, what it breaks, and what it leaves in TLBs.
+
+use std::vec;
+use std::vec::Vec;
+
+use super::arch::{Arch, Entry, G, rights};
+use super::machine::{Cpu, Holder, Machine};
+use super::memory::{Below, Store, Word};
+use super::verdict::{Refusal, Rule};
+
+impl Machine {
+    /// A CPU stores to a node after another one: it holds the lock under which that one stored.
+    fn synchronise(&mut self, cpu: usize, node: u64) {
+        let Some(Store { cpu: other, line, .. }) = self.tables.nodes.get(&node).and_then(|node| node.last)
+        else {
+            return;
+        };
+        if other != cpu {
+            self.cpus[other].visible = self.cpus[other].visible.max(line);
+        }
+    }
+
+    pub(super) fn write(&mut self, cpu: usize, at: u64, value: u64, swapped: bool) -> Result<(), Refusal> {
+        self.checked.writes += 1;
+        if !at.is_multiple_of(self.arch.word()) || value > self.arch.largest() {
+            return Err(self.impossible(self.arch.no_word()));
+        }
+        let node = self.arch.node(at);
+        self.synchronise(cpu, node);
+        if self.arch.is_software() {
+            // The CPU is in no walk, and sees from here on what it did not see before.
+            self.end_walks(cpu);
+        }
+        let (old, store) = (self.tables.word(at), Store { cpu, line: self.now, epoch: self.cpus[cpu].epoch });
+        let found = self.tables.nodes.entry(node).or_default();
+        found.last = Some(store);
+        if self.arch.says(old.value) && old.value != value {
+            found.unsettled = Some(store);
+        }
+        let word = Word { value, since: self.now, by: cpu as u8 };
+        let Some(level) = found.level else {
+            self.tables.put(at, word);
+            return Ok(());
+        };
+        let before = self.tables.entry(at, level);
+        let after = self.tables.read(at, value, level);
+        if let Entry::Link { node, .. } = after {
+            self.synchronise(cpu, node);
+        }
+        let holders = self.holders(node);
+        if self.tables.dirty && !swapped {
+            self.keeps_dirty(cpu, at, level, before, &holders)?;
+        }
+        // The other half of a pair may be global from here on, or no more.
+        let pairs = level == 12 && self.arch.is_software();
+        let beside = self.tables.word(at ^ 4).value;
+        let unites = pairs && old.value & G == 0 && value & beside & G != 0;
+        if pairs && (old.value ^ value) & G != 0 {
+            self.beside(at ^ 4, value & G != 0, &holders, cpu);
+            if unites {
+                // What was there under one ASID may be in a TLB beside the pair of all.
+                self.retire(at, level, false, &holders, cpu);
+                // Read as if this word were stored.
+                let now = self.tables.word(at ^ 4).value;
+                let after = Arch::half(now, 12);
+                self.doubled(cpu, at ^ 4, level, after, after, &holders)?;
+            }
+        }
+        // So may an invalid half.
+        let tagged = |value: u64| value & self.tables.word(at ^ 4).value & G != 0;
+        if before == after && !(pairs && tagged(old.value) != tagged(value)) {
+            self.tables.put(at, Word { value, ..old });
+            return Ok(());
+        }
+        // What a page takes the place of may be in a TLB beside it.
+        let is_page = self.arch.is_software() && matches!(after, Entry::Leaf { .. });
+        if is_page && !unites {
+            self.retire(at, level, false, &holders, cpu);
+        }
+        if self.arch.is_software() {
+            self.doubled(cpu, at, level, before, after, &holders)?;
+            self.halved(cpu, at, level, after, &holders)?;
+        }
+        // What a new node says is compared with what CPUs hold.
+        if let Entry::Link { node, .. } = after {
+            self.tables.place(node, level - self.arch.step());
+        }
+        if self.arch.breaks() && after != Entry::Absent {
+            self.broken(cpu, at, level, before, after, &holders)?;
+        }
+        if let Entry::Link { node, .. } = after {
+            self.linked(cpu, node, level, &holders)?;
+        }
+        if !is_page && !unites {
+            self.retire(at, level, matches!(after, Entry::Link { .. }), &holders, cpu);
+        }
+        self.tables.part(at, level);
+        self.tables.put(at, word);
+        self.tables.join(at, level);
+        let Entry::Link { node, .. } = after else { return Ok(()) };
+        self.unordered(cpu, (node, level - self.arch.step()), self.arch.offset(at, level), &holders);
+        self.dangles()
+    }
+
+    /// A CPU has linked a node, and no barrier lies between that and some of its stores in the node or below: a walk that sees the link
+    /// may find an absence yet where such a store is.
+    fn unordered(&mut self, cpu: usize, linked: (u64, u32), offset: u64, holders: &[Holder]) {
+        if self.arch.is_ordered() || self.arch.is_software() {
+            return;
+        }
+        let seen = self.cpus[cpu].visible.max(self.cpus[cpu].ordered);
+        let mut nodes = vec![(linked.0, linked.1, offset)];
+        while let Some((node, level, base)) = nodes.pop() {
+            if self.tables.level(node) != Some(level) {
+                continue;
+            }
+            for at in self.tables.used(node) {
+                let (word, entry) = (self.tables.word(at), self.tables.entry(at, level));
+                let offset = base + self.arch.offset(at, level);
+                if word.by == cpu as u8 && word.since > seen && entry != Entry::Absent {
+                    let said = Below { level, offset, entry: Entry::Absent, since: self.now };
+                    let is_link = matches!(entry, Entry::Link { .. });
+                    for holder in holders {
+                        self.keep_until(word.since, holder, said, is_link, cpu, (false, [0; 2]));
+                    }
+                }
+                if let Entry::Link { node, .. } = entry {
+                    nodes.push((node, level - self.arch.step(), offset));
+                }
+            }
+        }
+    }
+
+    /// Checks that no CPU walks to a node that was given back, by way of a link that stayed.
+    pub(super) fn dangles(&self) -> Result<(), Refusal> {
+        let mut nodes: Vec<u64> = self.tables.dangling.iter().copied().collect();
+        nodes.sort_unstable();
+        for node in nodes {
+            // What it holds under a number that it has to invalidate first is not used yet.
+            let used = |holder: &&Holder| {
+                let mixed = self.cpus[holder.cpu].mixed.map(|(asid, ..)| asid);
+                self.walks(holder) && (holder.root.is_some() || mixed != Some(holder.asid))
+            };
+            if let Some(holder) = self.holders(node).iter().find(used) {
+                return Err(self.violation(Rule::NodeReached, Some(holder.cpu)).linked_free(node));
+            }
+        }
+        Ok(())
+    }
+
+    /// Checks a node that is about to be linked: that it is one, and that a walk sees its words before the link.
+    fn linked(&mut self, cpu: usize, node: u64, level: u32, holders: &[Holder]) -> Result<(), Refusal> {
+        if self.tables.freed.contains(&node) {
+            let reader = holders.iter().find(|holder| self.walks(holder)).map_or(cpu, |holder| holder.cpu);
+            return Err(self.violation(Rule::NodeReached, Some(reader)).linked_free(node));
+        }
+        if self.arch.is_ordered() {
+            return Ok(());
+        }
+        // A walk of software is in the order of what its CPU does.
+        let apart = |holder: &&Holder| !(self.arch.is_software() && holder.cpu == cpu);
+        let reader =
+            holders.iter().find(|holder| self.walks(holder) && apart(holder)).map(|holder| holder.cpu);
+        let mut nodes = vec![(node, level - self.arch.step())];
+        while let Some((node, level)) = nodes.pop() {
+            // A CPU that links nodes has the locks of those below, too.
+            self.synchronise(cpu, node);
+            let unsettled = self.tables.nodes.get(&node).and_then(|node| node.unsettled);
+            let Cpu { epoch, visible, .. } = self.cpus[cpu];
+            if let (Some(store), Some(reader)) = (unsettled, reader)
+                && (store.cpu, store.epoch) == (cpu, epoch)
+                && store.line > visible
+            {
+                return Err(self.violation(Rule::Unwritten, Some(reader)).unwritten(node, store.line));
+            }
+            for at in self.tables.used(node) {
+                if let Entry::Link { node, .. } = self.tables.entry(at, level) {
+                    nodes.push((node, level - self.arch.step()));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Checks a plain store over an entry in which another CPU's hardware may be setting the dirty bit. That of the CPU that stores sets
+    /// it for that CPU's own stores to the page, before or after this one, and never for a speculated one.
+    fn keeps_dirty(
+        &self,
+        cpu: usize,
+        at: u64,
+        level: u32,
+        before: Entry,
+        holders: &[Holder],
+    ) -> Result<(), Refusal> {
+        let Entry::Leaf { rights: right, .. } = before else { return Ok(()) };
+        if right & rights::WRITE == 0 || right & rights::MARKED != 0 {
+            return Ok(());
+        }
+        match holders.iter().find(|holder| holder.cpu != cpu && self.walks(holder)) {
+            Some(holder) => {
+                let va = holder.va + self.arch.offset(at, level);
+                Err(self.violation(Rule::DirtyLost, Some(holder.cpu)).dirty_lost(
+                    at,
+                    va,
+                    self.tables.word(at).since,
+                ))
+            }
+            None => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,115 @@
+//! A CPU loads a root.
+
+use std::vec;
+
+use super::arch::{Entry, Family, Links, Scope, rights};
+use super::held::Item;
+use super::machine::{Holder, Machine};
+use super::session::{Kind, Session};
+use super::verdict::{Refusal, Rule};
+
+impl Machine {
+    pub(super) fn root(&mut self, cpu: usize, value: u64, high: bool) -> Result<(), Refusal> {
+        if high && self.arch.family() != Family::Arm {
+            return Err(self.impossible("this architecture has one root register"));
+        }
+        if let Some((asid, line, first)) = self.cpus[cpu].mixed {
+            return Err(self.violation(Rule::AsidReused, Some(cpu)).mixed(cpu, asid, line, first));
+        }
+        let root = self.arch.root(value);
+        if let Some((old, asid)) = self.cpus[cpu].roots[usize::from(high)].take() {
+            let now = self.now;
+            let sessions = self.sessions.get_mut(&old).into_iter().flatten();
+            for session in
+                sessions.filter(|session| (session.cpu, session.asid, session.high) == (cpu, asid, high))
+            {
+                session.until = Some(now);
+            }
+            if self.arch.is_software() {
+                self.end_walks(cpu);
+            }
+        }
+        if root.flushes {
+            let scope = Scope { pages: None, asid: Some(root.asid), globals: false, links: Links::All };
+            self.flush(cpu, &scope, cpu, self.now, None);
+        }
+        let Some(node) = root.node else { return Ok(()) };
+        let (asid, now) = (root.asid, self.now);
+        if self.tables.freed.contains(&node) {
+            return Err(self.violation(Rule::NodeReached, Some(cpu)).linked_free(node));
+        }
+        self.tables.place(node, self.arch.top());
+        let other = self.cpus[cpu].used.get(&asid).into_iter().flatten().find_map(|&used| {
+            let live = |session: &Session| {
+                (session.cpu, session.asid, session.high) == (cpu, asid, high) && !session.only_global
+            };
+            (used != node && self.sessions.get(&used)?.iter().any(live)).then_some(used)
+        });
+        if other.is_some() {
+            self.linger(cpu, node, asid, high);
+        }
+        let dead = self.cpus[cpu].dead.get(&asid).map(|_| node);
+        self.cpus[cpu].mixed = other.or(dead).map(|first| (asid, now, first));
+        self.cpus[cpu].roots[usize::from(high)] = Some((node, asid));
+        self.cpus[cpu].loaded = now;
+        let sessions = self.sessions.entry(node).or_default();
+        match sessions
+            .iter_mut()
+            .find(|session| (session.cpu, session.asid, session.high) == (cpu, asid, high))
+        {
+            Some(session) => session.resume(now),
+            None => {
+                sessions.push(Session::new(cpu, asid, high, now));
+                let used = self.cpus[cpu].used.entry(asid).or_default();
+                if !used.contains(&node) {
+                    used.push(node);
+                }
+            }
+        }
+        self.dangles()?;
+        if self.arch.breaks() { self.excluded(cpu, node, asid, high) } else { Ok(()) }
+    }
+
+    /// Another table is about to be walked under a number: the CPU walks on through the links that it has of those before.
+    fn linger(&mut self, cpu: usize, now: u64, asid: u16, high: bool) {
+        let roots = self.cpus[cpu].used.get(&asid).cloned().unwrap_or_default();
+        for root in roots.into_iter().filter(|&root| root != now) {
+            let of = Holder {
+                cpu,
+                asid,
+                root: Some((root, high)),
+                va: self.arch.base(high),
+                rights: rights::ALL,
+                since: 0,
+                link: None,
+            };
+            let mut nodes = vec![(root, self.arch.top(), of)];
+            while let Some((node, level, holder)) = nodes.pop() {
+                for at in self.tables.used(node) {
+                    let (entry, since) = (self.tables.entry(at, level), self.tables.word(at).since);
+                    let (va, since) = (holder.va + self.arch.offset(at, level), since.max(holder.since));
+                    let Entry::Link { node, .. } = entry else { continue };
+                    let entry @ Entry::Link { rights, .. } = entry.limited(holder.rights) else { continue };
+                    if self.may_hold(&of, Kind::Link, level, va, since) {
+                        let item = Item {
+                            entry,
+                            linked: false,
+                            since,
+                            writer: cpu,
+                            stale: 0,
+                            root,
+                            again: None,
+                            going: 0,
+                            sizes: [0; 2],
+                        };
+                        self.hold(cpu, (asid.into(), level, va >> level), item, false);
+                    }
+                    let below = level - self.arch.step();
+                    if below > self.arch.levels()[0] && self.tables.level(node) == Some(below) {
+                        nodes.push((node, below, Holder { va, rights, since, ..of }));
+                    }
+                }
+            }
+        }
+    }
+}
