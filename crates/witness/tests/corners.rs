@@ -529,3 +529,27 @@ fn a_walk_sees_a_link_and_not_the_store_before_it() {
     // A flush of the page leaves what was read above the leaves.
     assert_eq!(broken(Arch::Sv39, &log("", "0 fence va 0x0\n")), Some((9, "access-differs")));
 }
+
+/// An invalidation of a page alone has begun on another CPU. Until the link to the page goes, the CPU reads the page again by way of it,
+/// and then holds it when that invalidation is complete (AMD APM, volume 3, INVLPGB: it is done on each CPU at any time before TLBSYNC).
+#[test]
+fn what_is_read_again_while_an_invalidation_is_under_way_stays() {
+    let log = |fence: &str| {
+        format!(
+            "0 write 0x40000 0x30027
+0 write 0x30000 0x20027
+0 write 0x20000 0x10027
+0 write 0x10000 0x40000067
+0 root 0x40001
+1 root 0x40001
+0 write 0x20000 0x0
+1 fence va 0x0 leaf broadcast
+0 fence va {fence}
+1 barrier tlbsync
+1 fence
+0 frame free 0x40000000 4096"
+        )
+    };
+    assert_eq!(broken(Arch::X86_64, &log("0x1000")), Some((12, "frame-reached")));
+    assert_eq!(broken(Arch::X86_64, &log("0x0")), None);
+}

@@ -96,8 +96,10 @@ impl Held {
                     // A global entry that two tables have is of neither alone.
                     let root = if place.0 == GLOBAL && old.root != item.root { 0 } else { item.root };
                     *old = Item { since: old.since, root, ..item };
-                } else if item.again.is_some() {
-                    old.again = item.again;
+                } else {
+                    old.again = item.again.or(old.again);
+                    // An invalidation that had begun before the CPU read this again does not cover it.
+                    old.going &= item.going;
                 }
                 false
             }
