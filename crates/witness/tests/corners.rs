@@ -553,3 +553,45 @@ fn what_is_read_again_while_an_invalidation_is_under_way_stays() {
     assert_eq!(broken(Arch::X86_64, &log("0x1000")), Some((12, "frame-reached")));
     assert_eq!(broken(Arch::X86_64, &log("0x0")), None);
 }
+
+/// A CPU that has loaded its root after a store sees that store, whether or not a barrier orders it before the link that follows.
+#[test]
+fn a_cpu_that_has_loaded_its_root_since_sees_what_is_linked() {
+    let log = |root: &str| {
+        format!(
+            "0 write 0x30000 0x8001
+0 write 0x20000 0x4001
+0 write 0x10000 0x100000d7
+0 barrier fence
+0 root 0x8000100000000030
+1 root 0x8000100000000030
+0 write 0x11000 0x10000053
+{root}0 write 0x20000 0x4401
+1 access 0x8 load kernel 0x40000008"
+        )
+    };
+    assert_eq!(broken(Arch::Sv39, &log("1 root 0x8000100000000030\n")), None);
+    assert_eq!(broken(Arch::Sv39, &log("")), Some((9, "access-differs")));
+}
+
+/// MIPS32: a handler that goes on through a link that was replaced loads a pair of which one half is invalid. The entry matches for that
+/// half, too, when the walk has ended and the link is forgotten.
+#[test]
+fn the_invalid_half_of_a_pair_outlives_the_link() {
+    let log = |fence: &str| {
+        format!(
+            "0 write 0x20000 0x80010000
+0 write 0x10000 0x400006
+0 barrier sync
+0 root 0x20001
+1 root 0x20001
+0 write 0x11008 0x400046
+0 write 0x20000 0x80011000
+0 write 0x1000c 0x400042
+1 write 0x10000 0x0
+{fence}1 access 0x2000 store kernel 0x10001000"
+        )
+    };
+    assert_eq!(broken(Arch::Mips32, &log("")), Some((10, "access-differs")));
+    assert_eq!(broken(Arch::Mips32, &log("1 fence va 0x2000\n")), None);
+}

@@ -138,6 +138,20 @@ impl Machine {
                 let kept = Item { going: self.going_with(link, place, &kept), ..kept };
                 self.hold(target, place, kept, false);
             }
+            // With a page of MIPS32 the other half of its pair was read, also where that is invalid.
+            let other = self.arch.slot(node, under.level, under.offset) ^ 4;
+            if self.arch.is_software()
+                && matches!(under.entry, Entry::Leaf { shift: 12, .. })
+                && !self.is_valid(other)
+            {
+                let place = (place.0, place.1, place.2 ^ 1);
+                let since = under.since.max(self.tables.word(other).since);
+                let half = Item { entry: Entry::Absent, since, sizes: [0; 2], ..kept };
+                if self.may_hold(&holder, kind, under.level, va ^ PAGE, since) && stays(place, &half) {
+                    let half = Item { going: self.going_with(link, place, &half), ..half };
+                    self.hold(target, place, half, false);
+                }
+            }
         }
     }
 

@@ -104,7 +104,7 @@ impl Machine {
     }
 
     /// Tells whether a word of the last level maps a page.
-    fn is_valid(&self, at: u64) -> bool {
+    pub(super) fn is_valid(&self, at: u64) -> bool {
         self.tables.entry(at, 12) != Entry::Absent
     }
 

@@ -120,7 +120,11 @@ impl Machine {
                 if word.by == cpu as u8 && word.since > seen && entry != Entry::Absent {
                     let said = Below { level, offset, entry: Entry::Absent, since: self.now };
                     let is_link = matches!(entry, Entry::Link { .. });
+                    // A CPU that loaded its root since then sees the store.
                     for holder in holders {
+                        if word.since <= self.cpus[holder.cpu].loaded {
+                            continue;
+                        }
                         self.keep_until(word.since, holder, said, is_link, cpu, (false, [0; 2]));
                     }
                 }
