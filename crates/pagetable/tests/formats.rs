@@ -700,6 +700,46 @@ fn sizes_that_hardware_does_not_have_are_refused() {
     }
 }
 
+/// Of all powers of two, a format has these where only leaves stand, and these above; the last of its frames can be the end of a
+/// page of each size, and none behind it the beginning.
+#[cfg(target_pointer_width = "64")]
+fn has_sizes<F: Format>(last: &[u32], above: &[u32], phys: u32) {
+    for (sizes, is_last) in [(last, true), (above, false)] {
+        for shift in F::BASE.shift()..48 {
+            let size = size(shift);
+            let pages = size.pages(F::BASE).unwrap();
+            let end = 1 << (phys - F::BASE.shift());
+            let leaf = F::leaf(Pfn::new(end - pages), size, RW, is_last);
+            if !sizes.contains(&shift) {
+                assert_eq!(leaf, Err(Error::WrongSize { size }), "last level: {is_last}");
+                continue;
+            }
+            assert_eq!(F::frame(leaf.unwrap(), size), Pfn::new(end - pages));
+            for frame in [end, end << 1, end << (usize::BITS - 1 - end.trailing_zeros())] {
+                let frame = Pfn::new(frame);
+                assert_eq!(F::leaf(frame, size, RW, is_last), Err(Error::FrameTooLarge { frame }));
+            }
+        }
+    }
+}
+
+#[cfg(target_pointer_width = "64")]
+#[test]
+fn a_size_stands_at_its_level_alone() {
+    has_sizes::<Sv39>(&[12], &[21, 30], 56);
+    has_sizes::<RiscvOf<true, true, true>>(&[12, 16], &[21, 30], 56);
+    has_sizes::<X86>(&[12], &[21, 30], 52);
+    has_sizes::<X86Of<true, true, false>>(&[12], &[21, 30], 52);
+    has_sizes::<Aarch64>(&[12], &[21, 30], 48);
+    has_sizes::<Aarch64Of<12, true, false>>(&[12, 16], &[21, 25, 30, 34], 48);
+    has_sizes::<Aarch64Of<14, true, false>>(&[14, 21], &[25, 30], 48);
+    has_sizes::<Aarch64Of<16, true, false>>(&[16, 21], &[29, 34], 48);
+    has_sizes::<Aarch64Of<12, true, false, true>>(&[12, 16], &[21, 25, 30, 34, 39], 52);
+    has_sizes::<Aarch64Of<14, true, false, true>>(&[14, 21], &[25, 30, 36], 52);
+    has_sizes::<Aarch64Of<16, true, false, true>>(&[16, 21], &[29, 34, 42], 52);
+    has_sizes::<Aarch64Of<12, false, false, true>>(&[12], &[21, 30, 39], 52);
+}
+
 /// The kernel's own bits are in no TLB: to set or clear them costs nothing.
 #[test]
 fn bits_of_software_need_no_flush() {

@@ -235,7 +235,8 @@ fn is_run(granule: u32, runs: bool, wide: bool, size: u32, last: bool) -> Option
     if last && size == granule || !last && (size == block || size == huge || size == top) {
         return Some(false);
     }
-    let run = [granule, block, huge].iter().any(|&slot| size == slot + run_bits(granule, slot));
+    let run_of = |slot: u32| size == slot + run_bits(granule, slot);
+    let run = if last { run_of(granule) } else { run_of(block) || run_of(huge) };
     (runs && run).then_some(true)
 }
 

@@ -215,7 +215,7 @@ mod wide {
             if frame.get() as u64 >> PPN_BITS != 0 {
                 return Err(Error::FrameTooLarge { frame });
             }
-            let run = if SVNAPOT && size.shift() == NAPOT_SHIFT {
+            let run = if SVNAPOT && last && size.shift() == NAPOT_SHIFT {
                 N.with(NAPOT)
             } else {
                 super::super::check_level(size, last)?;
