@@ -32,8 +32,12 @@ fn on<A: Arch>(input: &Input) {
 }
 
 fuzz_target!(|input: Input| match input.machine % 4 {
+    0 if input.machine & 16 != 0 => on::<arch::Sv32>(&input),
+    0 if input.machine & 8 != 0 => on::<arch::Sv39Svnapot>(&input),
     0 => on::<arch::Sv39>(&input),
     1 => on::<arch::X86_64>(&input),
+    2 if input.machine & 16 != 0 => on::<arch::AArch64K64>(&input),
+    2 if input.machine & 8 != 0 => on::<arch::AArch64K16>(&input),
     2 => on::<arch::AArch64>(&input),
     _ if input.machine & 8 == 0 => on::<arch::Mips32>(&input),
     _ => on::<arch::Mips32<Guarded>>(&input),

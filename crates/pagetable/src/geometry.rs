@@ -356,6 +356,24 @@ impl Radix for Va48K16 {
     const WIDTHS: &'static [u32] = &[12, 11, 11];
 }
 
+/// A 47-bit space of 16 KiB pages: AArch64 with that granule, one of the two halves of [`Va48K16`], in a root of 16 KiB, as large as
+/// a page, and two levels of 11 bits.
+#[cfg(target_pointer_width = "64")]
+#[derive(Clone, Copy, Debug)]
+pub struct Va47K16;
+
+#[cfg(target_pointer_width = "64")]
+impl Geometry for Va47K16 {
+    const VA_BITS: u32 = 47;
+    const BASE: PageSize = PageSize::K16;
+    const SIZES: &'static [PageSize] = &sizes([14, 25]);
+}
+
+#[cfg(target_pointer_width = "64")]
+impl Radix for Va47K16 {
+    const WIDTHS: &'static [u32] = &[11, 11, 11];
+}
+
 /// A signed 48-bit space of 64 KiB pages: AArch64 with that granule, 47 bits for each half, in a root of 512 bytes and two
 /// levels of 13 bits.
 #[cfg(target_pointer_width = "64")]
@@ -458,8 +476,8 @@ impl<G: Radix> Radix for UpToM2<G> {
     const WIDTHS: &'static [u32] = G::WIDTHS;
 }
 
-/// A space with AArch64's contiguous runs beside the sizes of the levels of `G`, which is [`Va48`], [`Va48K16`], [`Va48K64`],
-/// or one of 53 bits.
+/// A space with AArch64's contiguous runs beside the sizes of the levels of `G`, which is [`Va48`], [`Va48K16`], [`Va47K16`],
+/// [`Va48K64`], or one of 53 bits.
 #[cfg(target_pointer_width = "64")]
 #[derive(Clone, Copy, Debug)]
 pub struct Runs<G>(PhantomData<G>);

@@ -16,9 +16,10 @@ use crate::Machine;
 ///
 /// An implementation promises that
 ///
-/// - **frames**: [`take_frame`](Self::take_frame) returns 4 KiB frames that have no other owner until
-///   [`give_frame`](Self::give_frame) gets them back, and not the one at 0. [`memory`](Self::memory) of such a frame is
-///   aligned to 4 KiB, and stays mapped for reading and writing on every CPU, in every address space, until then;
+/// - **frames**: [`take_frame`](Self::take_frame) returns frames that have no other owner until
+///   [`give_frame`](Self::give_frame) gets them back, and not the one at 0. A frame is as large as a base page of the
+///   [`Machine`](Self::Machine): 4 KiB, unless it has another granule. [`memory`](Self::memory) of such a frame is
+///   aligned to its size, and stays mapped for reading and writing on every CPU, in every address space, until then;
 /// - **zeroed frames**: so does [`take_zeroed_frame`](Self::take_zeroed_frame), and every byte of its frames is zero;
 /// - **records**: [`record`](Self::record) returns a cell of its own for each frame, the same at each call, that no
 ///   other code uses while [`take_frame`](Self::take_frame) has given the frame away;
@@ -44,14 +45,14 @@ pub unsafe trait Kernel: Sync + Sized + 'static {
     /// Returns the number of the CPU that calls this, counted from 0.
     fn cpu(&self) -> usize;
 
-    /// Takes a frame of 4 KiB, or returns `None` if memory is exhausted.
+    /// Takes a frame, or returns `None` if memory is exhausted.
     fn take_frame(&self) -> Option<PhysAddr>;
 
     /// Takes back a frame that [`take_frame`](Self::take_frame) returned: it was a page-table node, and no CPU can reach
     /// it any more.
     fn give_frame(&self, frame: PhysAddr);
 
-    /// Takes a frame of 4 KiB whose bytes are all zero, if the kernel has one ready: `tlbkit` need not clear it then. The
+    /// Takes a frame whose bytes are all zero, if the kernel has one ready: `tlbkit` need not clear it then. The
     /// promises are those of [`take_frame`](Self::take_frame).
     #[inline]
     fn take_zeroed_frame(&self) -> Option<PhysAddr> {

@@ -1,9 +1,10 @@
 //! The frames of a kernel, as a frame source for node storage.
 
-use tlbkit_addr::PhysAddr;
+use tlbkit_addr::{PageSize, PhysAddr};
+use tlbkit_pagetable::Geometry;
 use tlbkit_pagetable::nodes::{FrameSource, Record, Store};
 
-use crate::Kernel;
+use crate::{Kernel, Machine};
 
 /// A kernel, as a frame source for node storage.
 #[derive(Debug)]
@@ -11,6 +12,8 @@ pub struct Source<K>(pub(crate) K);
 
 // SAFETY: the promises of `Kernel` on frames and records.
 unsafe impl<K: Kernel> FrameSource for Source<K> {
+    const SIZE: PageSize = <<K::Machine as Machine>::Geometry as Geometry>::BASE;
+
     #[inline]
     fn take(&self) -> Option<PhysAddr> {
         self.0.take_frame()

@@ -7,7 +7,7 @@ use tlbkit_pagetable::format::Format;
 use tlbkit_pagetable::mpt::{self, Mpt};
 use tlbkit_pagetable::nodes::{Direct, Nodes, Pieces};
 use tlbkit_pagetable::{
-    AnyCursor, Change, Entry, Error, Leaf, Mark, Radix, Retired, Shared, Table, Turn, Writer,
+    AnyCursor, Change, Entry, Error, Leaf, Mark, Radix, Retired, Shared, Table, Turn, Word, Writer,
 };
 
 use crate::Kernel;
@@ -189,12 +189,25 @@ walks! {
 #[derive(Debug)]
 pub struct MultiLevel;
 
+/// Tells whether no node is larger than a frame, which is as large as a base page.
+const fn is_whole<G: Radix, F: Format>() -> bool {
+    let mut level = 0;
+    while level < G::WIDTHS.len() {
+        if F::Word::BYTES << G::WIDTHS[level] > G::BASE.bytes() {
+            return false;
+        }
+        level += 1;
+    }
+    true
+}
+
 impl<G: Radix, F: Format> TableKind<G, F> for MultiLevel {
     type Storage<K: Kernel> = Direct<F::Word, Shared, Source<K>>;
     type Table<K: Kernel> = Mpt<'static, G, F, Self::Storage<K>>;
 
     #[inline(always)]
     fn storage<K: Kernel>(frames: &'static Frames<F, K>) -> &'static Self::Storage<K> {
+        const { assert!(is_whole::<G, F>(), "each node fits a frame") };
         frames.frames()
     }
 }

@@ -58,9 +58,13 @@ properties! {
     one_cpu_with_sv39, several_cpus_with_sv39: arch::Sv39;
     one_cpu_with_x86_64, several_cpus_with_x86_64: arch::X86_64;
     one_cpu_with_aarch64, several_cpus_with_aarch64: arch::AArch64;
+    one_cpu_with_svnapot, several_cpus_with_svnapot: arch::Sv39Svnapot;
+    one_cpu_with_pages_of_16_kib, several_cpus_with_pages_of_16_kib: arch::AArch64K16;
+    one_cpu_with_pages_of_64_kib, several_cpus_with_pages_of_64_kib: arch::AArch64K64;
 }
 
 properties! {
+    one_cpu_with_sv32, several_cpus_with_sv32: arch::Sv32;
     one_cpu_with_mips32, several_cpus_with_mips32: arch::Mips32;
     one_cpu_with_a_guarded_table, several_cpus_with_a_guarded_table: arch::Mips32<Guarded>;
 }

@@ -141,8 +141,9 @@ fn made() -> String {
         "\n| machine | levels | bits of a virtual address | pages | bits of an ASID | fork |\n|-|-|-|-|-|-|\n",
     );
     rows!(text, machine_row:
-        arch::Sv39 as "Sv39", arch::Sv39Svnapot as "Sv39Svnapot", arch::Sv48 as "Sv48", arch::Sv57 as "Sv57", arch::X86_64 as "X86_64",
-        arch::X86_64La57 as "X86_64La57", arch::AArch64 as "AArch64", arch::AArch64Runs as "AArch64Runs", arch::Mips32 as "Mips32",
+        arch::Sv32 as "Sv32", arch::Sv39 as "Sv39", arch::Sv39Svnapot as "Sv39Svnapot", arch::Sv48 as "Sv48", arch::Sv57 as "Sv57", arch::X86_64 as "X86_64",
+        arch::X86_64La57 as "X86_64La57", arch::AArch64 as "AArch64", arch::AArch64Runs as "AArch64Runs",
+        arch::AArch64K16 as "AArch64K16", arch::AArch64K64 as "AArch64K64", arch::Mips32 as "Mips32",
         arch::Mips32Coherent as "Mips32Coherent", arch::Mips32<Guarded> as "Mips32<Guarded>",
         arch::Mips32Coherent<Guarded> as "Mips32Coherent<Guarded>");
     text.push('\n');

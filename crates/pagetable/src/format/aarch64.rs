@@ -92,7 +92,8 @@
 //!
 //! One table of [`Va48`](crate::geometry::Va48) serves both translation table base registers: with T0SZ = T1SZ = 17,
 //! TTBR0 gets the root, and TTBR1 the root plus 2 KiB, its upper half. So it is with
-//! [`Va48K16`](crate::geometry::Va48K16), whose upper half is at 16 KiB, and [`Va48K64`](crate::geometry::Va48K64), at 256
+//! [`Va48K16`](crate::geometry::Va48K16), whose upper half is at 16 KiB (two tables of [`Va47K16`](crate::geometry::Va47K16) do
+//! without a root that is larger than a page), and [`Va48K64`](crate::geometry::Va48K64), at 256
 //! bytes. With `WIDE` a half can have 52 bits, T0SZ = T1SZ = 12: [`Va53`](crate::geometry::Va53), whose upper half is at 128
 //! bytes, [`Va53K16`](crate::geometry::Va53K16), at 256 bytes, and [`Va53K64`](crate::geometry::Va53K64), at 8 KiB. Bits 51 to
 //! 48 of a root's address go to bits 5 to 2 of TTBR0 and TTBR1.

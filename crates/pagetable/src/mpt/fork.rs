@@ -41,9 +41,9 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Writer<'_, 'n, Mpt<'n, G
         copy: impl FnMut(u64),
     ) -> Result<(), Error> {
         const {
-            let mut level = 1;
+            let mut level = 2;
             while level < G::WIDTHS.len() {
-                assert!(G::WIDTHS[level] == G::WIDTHS[0], "nodes are of one size");
+                assert!(G::WIDTHS[level] == G::WIDTHS[1], "nodes below the root are of one size");
                 level += 1;
             }
             assert!(F::EXTRA == 0 && G::LINEAR.is_none(), "a node is its entries");
@@ -62,7 +62,8 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Writer<'_, 'n, Mpt<'n, G
         // SAFETY: the caller is the only writer of both tables.
         unsafe { table.check_apart(copy) }?;
         let mut want = [0; MAX];
-        want[0] = table.footprint().nodes - 1;
+        // All are as those of the second level are.
+        want[1] = table.footprint().nodes - 1;
         let mut stock = Stock::take_within(copy.nodes, &Mpt::<'n, G, F, N>::WORDS, want, F::REACH)?;
         let (root, new) = (table.root, copy.root);
         // SAFETY: the caller is the only writer of both tables, and the batches are theirs.
@@ -197,7 +198,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
                         let borrowed = level == 0 && (self.is_borrowed(index) || copy.is_borrowed(index));
                         if !borrowed
                             && !empty
-                            && let Some(new) = stock.next(0)
+                            && let Some(new) = stock.next(1)
                         {
                             let at = Vpn::new(first.get() + index * cover);
                             copy.tally.node(1, Self::words(level + 1) * F::Word::BYTES);

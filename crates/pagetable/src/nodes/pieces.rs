@@ -102,7 +102,6 @@ unsafe impl<W: Word, S: FrameSource> Sync for Pieces<W, S> {}
 impl<W: Word, S: FrameSource> Pieces<W, S> {
     /// Returns storage of nodes from `source`.
     pub const fn new(source: S) -> Self {
-        const { assert!(S::SIZE.bytes() == FRAME, "frames of 4 KiB") };
         Self { frames: Direct::new(source), lock: SpinLock::new(), partial: UnsafeCell::new([0; CLASSES]) }
     }
 
@@ -303,6 +302,7 @@ unsafe impl<W: Word, S: FrameSource> Nodes for Pieces<W, S> {
     }
 
     fn take_within(&self, words: usize, last: usize) -> Option<NodeAddr> {
+        const { assert!(S::SIZE.bytes() == FRAME, "frames of 4 KiB") };
         let (class, last) = (class_of(words.checked_mul(W::BYTES)?), last.min(REACH));
         if class >= CLASSES {
             return self.frames.take_within(words, last);

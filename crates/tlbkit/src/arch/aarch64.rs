@@ -1,8 +1,8 @@
-//! Armv8-A, 4 KiB granule.
+//! Armv8-A, with granules of 4, 16 and 64 KiB.
 
 use tlbkit_addr::{Asid, PhysAddr};
 use tlbkit_pagetable::format;
-use tlbkit_pagetable::geometry::{Runs, Va48};
+use tlbkit_pagetable::geometry::{Runs, Va47K16, Va48, Va48K64};
 use tlbkit_shootdown::Hardware;
 
 use crate::{Machine, MultiLevel};
@@ -35,6 +35,47 @@ pub struct AArch64Runs;
 unsafe impl Machine for AArch64Runs {
     type Geometry = Runs<Va48>;
     type Format = format::Aarch64Of<12, true, false>;
+    type Table = MultiLevel;
+    const HARDWARE: Hardware = Hardware::AARCH64_HAFDBS;
+    const ASID_BITS: u32 = 16;
+
+    #[inline]
+    fn root(node: PhysAddr, asid: Asid) -> usize {
+        AArch64::root(node, asid)
+    }
+}
+
+/// Armv8-A with a 16 KiB granule, contiguous runs, and 47-bit addresses in the half of `TTBR0_EL1` (T0SZ = 17). What the kernel has in
+/// the half of `TTBR1_EL1` is no part of the address spaces.
+///
+/// Frames have 16 KiB. ID_AA64MMFR0_EL1.TGran16 says whether a CPU has the granule.
+#[derive(Debug)]
+pub struct AArch64K16;
+
+// SAFETY: Arm ARM D8.2: with T0SZ = 17 three levels of 2048 entries; otherwise as for `AArch64Runs`.
+unsafe impl Machine for AArch64K16 {
+    type Geometry = Runs<Va47K16>;
+    type Format = format::Aarch64Of<14, true, false>;
+    type Table = MultiLevel;
+    const HARDWARE: Hardware = Hardware::AARCH64_HAFDBS;
+    const ASID_BITS: u32 = 16;
+
+    #[inline]
+    fn root(node: PhysAddr, asid: Asid) -> usize {
+        AArch64::root(node, asid)
+    }
+}
+
+/// Armv8-A with a 64 KiB granule, contiguous runs, and 48-bit addresses, in the half of `TTBR0_EL1` (T0SZ = 17).
+///
+/// Frames have 64 KiB. ID_AA64MMFR0_EL1.TGran64 says whether a CPU has the granule.
+#[derive(Debug)]
+pub struct AArch64K64;
+
+// SAFETY: Arm ARM D8.2: with T0SZ = 17 a root of 32 entries, and two levels of 8192; otherwise as for `AArch64Runs`.
+unsafe impl Machine for AArch64K64 {
+    type Geometry = Runs<Va48K64>;
+    type Format = format::Aarch64Of<16, true, false>;
     type Table = MultiLevel;
     const HARDWARE: Hardware = Hardware::AARCH64_HAFDBS;
     const ASID_BITS: u32 = 16;

@@ -1,14 +1,45 @@
-//! The machines, one file each. All but MIPS32 have addresses of 64 bits.
+//! The machines, one file each. All but MIPS32 and Sv32 have addresses of 64 bits.
 //!
 //! | machine | walks | ASID | root register |
 //! |-|-|-|-|
 //! | [`Sv39`], [`Sv48`], [`Sv57`] | RISC-V, three, four or five levels | 16 bits at most | `satp` |
+//! | [`Sv32`] | RISC-V with 32 bits, two levels | 9 bits at most | `satp` |
 //! | [`Sv39Svnapot`] | Sv39 with pages of 64 KiB | 16 bits at most | `satp` |
 //! | [`X86_64`], [`X86_64La57`] | x86-64, four or five levels | PCID, 12 bits | `CR3` |
 //! | [`AArch64`] | Armv8-A, 4 KiB granule, four levels | 16 bits at most | `TTBR0_EL1` |
 //! | [`AArch64Runs`] | the same with contiguous runs | 16 bits at most | `TTBR0_EL1` |
+//! | [`AArch64K16`], [`AArch64K64`] | Armv8-A, granules of 16 and 64 KiB with contiguous runs, three levels | 16 bits at most | `TTBR0_EL1` |
 //! | [`Mips32`], [`Mips32Coherent`] | a refill handler, two levels | 8 bits | the kernel's choice, and `EntryHi` |
 //! | [`Mips32<Guarded>`](Mips32), [`Mips32Coherent<Guarded>`](Mips32Coherent) | a refill handler, a guarded table | 8 bits | the same |
+//!
+//! # Other extensions
+//!
+//! A machine is a format, a shape, and a root register. A kernel writes its own for what the formats have and no machine here:
+//!
+//! ```
+//! # #[cfg(target_pointer_width = "64")]
+//! # mod with_keys {
+//! use tlbkit::pagetable::{format, geometry};
+//! use tlbkit::shootdown::Hardware;
+//! use tlbkit::{Asid, Machine, MultiLevel, PhysAddr, arch};
+//!
+//! /// x86-64 with write-combining pages and protection keys.
+//! pub struct WithKeys;
+//!
+//! // SAFETY: IA32_PAT holds `X86Of::<true, true>::IA32_PAT`, and CR4.PKE is on; otherwise as for `arch::X86_64`.
+//! unsafe impl Machine for WithKeys {
+//!     type Geometry = geometry::Va48;
+//!     type Format = format::X86Of<true, true>;
+//!     type Table = MultiLevel;
+//!     const HARDWARE: Hardware = Hardware::X86_64;
+//!     const ASID_BITS: u32 = 12;
+//!
+//!     fn root(node: PhysAddr, asid: Asid) -> usize {
+//!         arch::X86_64::root(node, asid)
+//!     }
+//! }
+//! # }
+//! ```
 //!
 //! # MIPS32: which table
 //!
@@ -36,14 +67,16 @@
 #[cfg(target_pointer_width = "64")]
 mod aarch64;
 mod mips32;
+mod riscv32;
 #[cfg(target_pointer_width = "64")]
 mod riscv64;
 #[cfg(target_pointer_width = "64")]
 mod x86_64;
 
 #[cfg(target_pointer_width = "64")]
-pub use aarch64::{AArch64, AArch64Runs};
+pub use aarch64::{AArch64, AArch64K16, AArch64K64, AArch64Runs};
 pub use mips32::{Mips32, Mips32Coherent};
+pub use riscv32::Sv32;
 #[cfg(target_pointer_width = "64")]
 pub use riscv64::{Sv39, Sv39Svnapot, Sv48, Sv57};
 #[cfg(target_pointer_width = "64")]

@@ -4,6 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
+use tlbkit::pagetable::Geometry;
 use tlbkit::pagetable::format::Format;
 use tlbkit::{Asid, CpuSet, Flush, Guarded, Kernel, Machine, PhysAddr, Record, Run, arch};
 
@@ -17,6 +18,8 @@ const DATA: usize = 0x2000;
 pub trait Arch: Machine {
     /// Whether a node is a frame.
     const WHOLE: bool = true;
+    /// The logarithm of the bytes of a base page, and of a frame.
+    const SHIFT: u32 = Self::Geometry::BASE.shift();
 
     /// Returns the ASID that a root value has.
     fn asid(root: usize) -> usize;
@@ -40,6 +43,33 @@ impl Arch for arch::X86_64 {
 impl Arch for arch::AArch64 {
     fn asid(root: usize) -> usize {
         root >> 48
+    }
+}
+
+impl Arch for arch::Sv32 {
+    fn asid(root: usize) -> usize {
+        root >> 22 & 0x1ff
+    }
+}
+
+#[cfg(target_pointer_width = "64")]
+impl Arch for arch::Sv39Svnapot {
+    fn asid(root: usize) -> usize {
+        arch::Sv39::asid(root)
+    }
+}
+
+#[cfg(target_pointer_width = "64")]
+impl Arch for arch::AArch64K16 {
+    fn asid(root: usize) -> usize {
+        arch::AArch64::asid(root)
+    }
+}
+
+#[cfg(target_pointer_width = "64")]
+impl Arch for arch::AArch64K64 {
+    fn asid(root: usize) -> usize {
+        arch::AArch64::asid(root)
     }
 }
 
@@ -96,7 +126,8 @@ pub struct State {
 type Others = Box<dyn Fn() + Send + Sync>;
 
 pub struct Ram<A> {
-    memory: Box<[Frame]>,
+    /// The frames, in parts of 4 KiB, and one more so that they can begin where a frame does.
+    memory: Box<[Part]>,
     records: Box<[Record]>,
     state: Mutex<State>,
     pub others: OnceLock<Others>,
@@ -104,13 +135,16 @@ pub struct Ram<A> {
 }
 
 #[repr(C, align(4096))]
-struct Frame([std::sync::atomic::AtomicU32; 1024]);
+struct Part([std::sync::atomic::AtomicU32; 1024]);
 
 impl<A: Arch> Ram<A> {
+    /// The parts of a frame.
+    const PARTS: usize = 1 << (A::SHIFT - 12);
+
     pub fn new(cpus: usize) -> Self {
-        let frame = || Frame([const { std::sync::atomic::AtomicU32::new(0) }; 1024]);
+        let part = || Part([const { std::sync::atomic::AtomicU32::new(0) }; 1024]);
         Self {
-            memory: (0..FRAMES).map(|_| frame()).collect(),
+            memory: (0..(FRAMES + 1) * Self::PARTS).map(|_| part()).collect(),
             records: (0..FRAMES).map(|_| Record::new(0)).collect(),
             state: Mutex::new(State {
                 cpu: 0,
@@ -181,7 +215,7 @@ impl<A: Arch> Ram<A> {
     }
 
     fn index(frame: PhysAddr) -> usize {
-        (frame.get() >> 12) - FIRST
+        (frame.get() >> A::SHIFT) - FIRST
     }
 }
 
@@ -202,7 +236,7 @@ unsafe impl<A: Arch> Kernel for Ram<A> {
         }
         let free = (0..FRAMES).find(|frame| !state.taken.contains(frame))?;
         state.taken.insert(free);
-        Some(PhysAddr::new((FIRST + free) << 12))
+        Some(PhysAddr::new((FIRST + free) << A::SHIFT))
     }
 
     fn give_frame(&self, frame: PhysAddr) {
@@ -210,8 +244,9 @@ unsafe impl<A: Arch> Kernel for Ram<A> {
     }
 
     fn memory(&self, frame: PhysAddr) -> *mut u8 {
-        let frame = &raw const self.memory[Self::index(frame)];
-        frame.cast_mut().cast()
+        let parts = self.memory.as_ptr();
+        let begin = (parts.addr() >> 12).wrapping_neg() & (Self::PARTS - 1);
+        parts.wrapping_add(begin + Self::index(frame) * Self::PARTS).cast_mut().cast()
     }
 
     fn record(&self, frame: PhysAddr) -> Option<&Record> {

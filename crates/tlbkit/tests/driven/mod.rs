@@ -209,19 +209,19 @@ impl<A: Arch, const CPUS: usize> World<A, CPUS> {
 fn compare<A: Arch, const CPUS: usize>(space: &Space<A, CPUS>, model: &Model) {
     let wanted = mask::<A>();
     let same = |first: usize, leaf: &Leaf, page: &model::Page| {
-        let name = format!("page {first:#x}: {leaf:?} for {page:x?}");
-        assert_eq!(leaf.at.get() >> 12, first, "{name}");
-        assert_eq!((leaf.frame.get(), leaf.size.bytes() >> 12), (page.frame, page.pages), "{name}");
-        assert_eq!(leaf.attr.intersection(wanted), page.attr.intersection(wanted), "{name}");
-        assert_eq!(leaf.attr.contains(Attr::DIRTY), page.dirty, "{name}");
+        let name = || format!("page {first:#x}: {leaf:?} for {page:x?}");
+        assert_eq!(leaf.at.get() >> A::SHIFT, first, "{}", name());
+        assert_eq!((leaf.frame.get(), leaf.size.bytes() >> A::SHIFT), (page.frame, page.pages), "{}", name());
+        assert_eq!(leaf.attr.intersection(wanted), page.attr.intersection(wanted), "{}", name());
+        assert_eq!(leaf.attr.contains(Attr::DIRTY), page.dirty, "{}", name());
     };
     if cfg!(miri) {
         for (&first, page) in &model.leaves {
-            let leaf = space.lookup(VirtAddr::new(first << 12)).expect("it is mapped");
+            let leaf = space.lookup(VirtAddr::new(first << A::SHIFT)).expect("it is mapped");
             same(first, &leaf, page);
         }
         for (&at, &mark) in &model.marks {
-            assert_eq!(space.entry(VirtAddr::new(at << 12)), Entry::Mark(mark));
+            assert_eq!(space.entry(VirtAddr::new(at << A::SHIFT)), Entry::Mark(mark));
         }
         return;
     }
@@ -236,7 +236,7 @@ fn compare<A: Arch, const CPUS: usize>(space: &Space<A, CPUS>, model: &Model) {
         });
         assert!(visited.is_ok_and(|flow| flow.is_continue()));
         let marked = space.for_each_mark(pages, |at, mark| {
-            assert_eq!(marks.next(), Some((&(at.get() >> 12), &mark)));
+            assert_eq!(marks.next(), Some((&(at.get() >> A::SHIFT), &mark)));
             ControlFlow::Continue(())
         });
         assert!(marked.is_ok_and(|flow| flow.is_continue()));

@@ -93,27 +93,27 @@ pub fn mask<A: Machine>() -> Attr {
 }
 
 /// The pages of the lower half and those of the upper one, if there is one.
-pub fn halves<A: Machine>() -> Vec<(usize, usize)> {
-    let bits = A::Geometry::VA_BITS - 12;
+pub fn halves<A: Arch>() -> Vec<(usize, usize)> {
+    let bits = A::Geometry::VA_BITS - A::SHIFT;
     if A::Geometry::SIGNED {
-        let top = usize::MAX >> 12;
+        let top = usize::MAX >> A::SHIFT;
         return vec![(0, (1 << (bits - 1)) - 1), (top - ((1 << (bits - 1)) - 1), top)];
     }
-    vec![(0, usize::MAX >> (usize::BITS - A::Geometry::VA_BITS) >> 12)]
+    vec![(0, usize::MAX >> (usize::BITS - A::Geometry::VA_BITS) >> A::SHIFT)]
 }
 
 /// Tells whether all pages of a range are in one half.
-pub fn fits<A: Machine>(first: usize, last: usize) -> bool {
+pub fn fits<A: Arch>(first: usize, last: usize) -> bool {
     halves::<A>().iter().any(|&(begin, end)| first >= begin && last <= end && first <= last)
 }
 
 /// How many base pages the second size has.
-pub fn large<A: Machine>() -> usize {
-    A::Geometry::SIZES[1].bytes() >> 12
+pub fn large<A: Arch>() -> usize {
+    A::Geometry::SIZES[1].bytes() >> A::SHIFT
 }
 
 /// Pages that operations meet at: the ends of nodes and of halves.
-pub fn spots<A: Machine>() -> Vec<usize> {
+pub fn spots<A: Arch>() -> Vec<usize> {
     let slots = 1 << A::Geometry::WIDTHS[A::Geometry::WIDTHS.len() - 1];
     let mut spots = vec![0, 2, slots - 2, slots, 2 * slots, 3 * large::<A>()];
     for (first, last) in halves::<A>() {

@@ -18,14 +18,16 @@ const RWU: Attr = RU.union(Attr::WRITE);
 const COUNTS: [usize; 8] = [1, 1, 1, 1, 2, 3, 5, if cfg!(miri) { 7 } else { 0x203 }];
 
 /// The last page that an address reaches.
-const TOP: usize = usize::MAX >> 12;
+const fn top<A: Arch>() -> usize {
+    usize::MAX >> A::SHIFT
+}
 
 fn pages(first: usize, last: usize) -> Pages {
     Pages::new(Vpn::new(first), Vpn::new(last)).expect("a range")
 }
 
-fn address(page: usize) -> VirtAddr {
-    VirtAddr::new(page << 12)
+fn address<A: Arch>(page: usize) -> VirtAddr {
+    VirtAddr::new(page << A::SHIFT)
 }
 
 /// The attributes that a page is mapped with.
@@ -43,7 +45,7 @@ fn some_page<A: Arch>(model: &Model, spot: u8) -> usize {
         return pages.nth(at).or_else(|| marked(at - model.leaves.len())).expect("there are as many");
     }
     let spots = spots::<A>();
-    (spots[spot % spots.len()] + spot / spots.len() % 3).min(TOP)
+    (spots[spot % spots.len()] + spot / spots.len() % 3).min(top::<A>())
 }
 
 /// Returns a change that the machine's entries can express.
@@ -120,7 +122,7 @@ impl<A: Arch, const CPUS: usize> World<A, CPUS> {
         }
         .unwrap_or(chosen);
         at.page = some_page::<A>(&self.processes[chosen].model, spot);
-        at.last = at.page.saturating_add(COUNTS[usize::from(count) % COUNTS.len()] - 1).min(TOP);
+        at.last = at.page.saturating_add(COUNTS[usize::from(count) % COUNTS.len()] - 1).min(top::<A>());
         let name = self.processes[chosen].name;
         let Some(space) = self.processes[chosen].handle.clone() else { return };
         match kind % 32 {
@@ -196,13 +198,13 @@ impl<A: Arch, const CPUS: usize> World<A, CPUS> {
         let process = &self.processes[chosen];
         let Some(space) = &process.handle else { return };
         for page in at.page..=at.last.min(at.page + 7) {
-            let found = space.lookup(address(page));
+            let found = space.lookup(address::<A>(page));
             let wanted = process.model.find(page).filter(|_| fits::<A>(page, page));
             assert_eq!(found.is_some(), wanted.is_some(), "page {page:#x}");
             let (Some(leaf), Some((first, known))) = (found, wanted) else { continue };
             let frame = leaf.frame.get() + (page - first);
             assert_eq!(frame, known.frame + (page - first));
-            assert_eq!(space.translate(address(page)).map(|at| at.get()), Some(frame << 12));
+            assert_eq!(space.translate(address::<A>(page)).map(|at| at.get()), Some(frame << A::SHIFT));
             if leaf.attr.contains(Attr::READ) && self.runs[cpu] == Some(process.name) {
                 let mut state = self.kernel().state();
                 let tag = A::asid(state.tlbs[cpu].root.expect("the CPU runs it"));
@@ -250,7 +252,7 @@ fn map_large<A: Arch, const CPUS: usize>(kernel: &Ram<A>, space: &Space<A, CPUS>
     let frame = frame + count;
     let possible = fits::<A>(first, last) && model.is_free(first, last);
     let done = if at.twist < 128 {
-        let size = PageSize::from_shift(12 + count.ilog2()).expect("a size");
+        let size = PageSize::from_shift(A::SHIFT + count.ilog2()).expect("a size");
         space.edit(|edit| edit.map_sized(pages(first, last), Pfn::new(frame), size, attr))
     } else {
         space.map_linear(pages(first, last), Pfn::new(frame), attr)
@@ -289,7 +291,7 @@ fn resize<A: Arch, const CPUS: usize>(space: &Space<A, CPUS>, model: &mut Model,
     let (first, last) = at.block::<A>();
     let count = last - first + 1;
     let to = if at.twist < 128 { count } else { 1 };
-    let size = PageSize::from_shift(12 + to.ilog2()).expect("a size");
+    let size = PageSize::from_shift(A::SHIFT + to.ilog2()).expect("a size");
     let done = space.resize(pages(first, last), size);
     let whole = fits::<A>(first, last);
     let mapped: Vec<Page> = (first..=last).filter_map(|page| model.leaves.get(&page)).copied().collect();
@@ -320,7 +322,7 @@ fn replace<A: Arch, const CPUS: usize>(kernel: &Ram<A>, space: &Space<A, CPUS>, 
     let found = model.find(at.page);
     let (count, attr) = (found.map_or(1, |(_, page)| page.pages), rights(at.rights));
     let frame = kernel.fresh(count, count);
-    let done = space.replace(address(at.page), Pfn::new(frame), attr);
+    let done = space.replace(address::<A>(at.page), Pfn::new(frame), attr);
     if !at.expect(&done, fits::<A>(at.page, at.page) && found.is_some()) {
         return kernel.put_back(frame, count);
     }
@@ -332,7 +334,7 @@ fn replace<A: Arch, const CPUS: usize>(kernel: &Ram<A>, space: &Space<A, CPUS>, 
 fn fault<A: Arch, const CPUS: usize>(kernel: &Ram<A>, space: &Space<A, CPUS>, model: &mut Model, at: At) {
     let access =
         [Access::LOAD, Access::STORE, Access::STORE, Access::FETCH][usize::from(at.twist) % 4].by_user();
-    let found = space.fault(address(at.page), access).expect("no call is under way");
+    let found = space.fault(address::<A>(at.page), access).expect("no call is under way");
     if !fits::<A>(at.page, at.page) {
         return assert_eq!(found, Fault::NotMapped);
     }
@@ -365,7 +367,7 @@ fn fault<A: Arch, const CPUS: usize>(kernel: &Ram<A>, space: &Space<A, CPUS>, mo
                 model.protect::<A>(first, first, change);
             } else {
                 let frame = kernel.fresh(page.pages, page.pages);
-                let done = space.replace(address(at.page), Pfn::new(frame), RWU);
+                let done = space.replace(address::<A>(at.page), Pfn::new(frame), RWU);
                 assert!(done.is_ok(), "{done:?}");
                 model.leaves.insert(first, Page::new::<A>(frame, page.pages, RWU));
             }
@@ -410,27 +412,36 @@ fn pieces<A: Arch, const CPUS: usize>(space: &Space<A, CPUS>, model: &mut Model,
     };
     let count = (at.page..=last).take_while(|&page| allowed(page)).count();
     for page in at.page..at.page + count {
-        assert_eq!(space.fault(address(page), Access::LOAD.by_user()), Ok(Fault::Retry));
+        assert_eq!(space.fault(address::<A>(page), Access::LOAD.by_user()), Ok(Fault::Retry));
     }
     let mut bytes = Vec::new();
     // From the middle of the first page to the middle of the last.
-    let len = ((last - at.page) << 12) + 0x10;
-    let done =
-        space.pieces(VirtAddr::new((at.page << 12) + 0x800), len, Access::LOAD.by_user(), |start, len| {
-            bytes.extend((start.get()..start.get() + len).step_by(0x800));
-        });
+    let (half, len) = (1 << (A::SHIFT - 1), ((last - at.page) << A::SHIFT) + 0x10);
+    let done = space.pieces(
+        VirtAddr::new((at.page << A::SHIFT) + half),
+        len,
+        Access::LOAD.by_user(),
+        |start, len| {
+            bytes.extend((start.get()..start.get() + len).step_by(half));
+        },
+    );
     let all = at.page + count > last;
     let wanted = if all {
         Ok(())
     } else {
-        Err(Error::NotMapped { at: address(at.page + count).max(VirtAddr::new((at.page << 12) + 0x800)) })
+        Err(Error::NotMapped {
+            at: address::<A>(at.page + count).max(VirtAddr::new((at.page << A::SHIFT) + half)),
+        })
     };
     assert_eq!(done, wanted);
     for (piece, &start) in bytes.iter().enumerate() {
         let page = at.page + piece.div_ceil(2);
         let (first, leaf) = model.find(page).expect("it is mapped");
         let frame = leaf.frame + (page - first);
-        assert!(start >> 12 == frame, "piece {piece} of {at:x?}: {start:#x} is not in frame {frame:#x}");
+        assert!(
+            start >> A::SHIFT == frame,
+            "piece {piece} of {at:x?}: {start:#x} is not in frame {frame:#x}"
+        );
     }
 }
 
@@ -438,7 +449,7 @@ fn pieces<A: Arch, const CPUS: usize>(space: &Space<A, CPUS>, model: &mut Model,
 fn step_on<A: Arch, const CPUS: usize>(space: &Space<A, CPUS>, model: &Model, at: At) {
     let top = halves::<A>().last().expect("a half").1;
     let walked = space.edit(|edit| {
-        let mut cursor = edit.cursor(address(at.page))?;
+        let mut cursor = edit.cursor(address::<A>(at.page))?;
         let mut page = at.page;
         for _ in 0..4 {
             let found = model.find(page);
@@ -450,12 +461,12 @@ fn step_on<A: Arch, const CPUS: usize>(space: &Space<A, CPUS>, model: &Model, at
             );
             let behind = found.map_or(page, |(first, leaf)| first + leaf.pages - 1);
             let next = model.leaves.range(behind + 1..).next().map(|(&first, _)| first);
-            assert_eq!(cursor.next_mapped(address(top)).map(|leaf| leaf.at), next.map(address));
+            assert_eq!(cursor.next_mapped(address::<A>(top)).map(|leaf| leaf.at), next.map(address::<A>));
             page = next.unwrap_or(page);
             let ends = halves::<A>().iter().any(|half| half.1 == page);
             assert_eq!(cursor.step(), !ends, "page {page:#x}");
             page += usize::from(!ends);
-            assert_eq!(cursor.at(), address(page));
+            assert_eq!(cursor.at(), address::<A>(page));
         }
         Ok(())
     });
@@ -463,7 +474,7 @@ fn step_on<A: Arch, const CPUS: usize>(space: &Space<A, CPUS>, model: &Model, at
     let mut some = model.leaves.iter();
     let visited = space.for_each(pages(0, top), |leaf| {
         let wanted = some.next().map(|(&first, _)| first);
-        assert_eq!(Some(leaf.at.get() >> 12), wanted);
+        assert_eq!(Some(leaf.at.get() >> A::SHIFT), wanted);
         if at.twist.is_multiple_of(4) { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     });
     assert!(visited.is_ok());
@@ -491,7 +502,7 @@ fn mark<A: Arch, const CPUS: usize>(
             if let Mark::Payload(payload) = mark {
                 kernel.state().payloads.insert(payload, 1);
             }
-            let done = space.mark(address(at.page), mark);
+            let done = space.mark(address::<A>(at.page), mark);
             let small = found.is_none_or(|(_, page)| page.pages == 1);
             if !at.expect(&done, fits && small) {
                 return let_go(Some(mark));
@@ -513,7 +524,7 @@ fn mark<A: Arch, const CPUS: usize>(
         }
         128..200 => {
             let (frame, attr) = (kernel.fresh(1, 1), rights(at.rights));
-            let done = space.fill(address(at.page), Pfn::new(frame), attr);
+            let done = space.fill(address::<A>(at.page), Pfn::new(frame), attr);
             if !at.expect(&done, fits && marked.is_some()) {
                 return kernel.put_back(frame, 1);
             }
@@ -522,7 +533,7 @@ fn mark<A: Arch, const CPUS: usize>(
             model.leaves.insert(at.page, Page::new::<A>(frame, 1, attr));
         }
         _ => {
-            let done = space.edit(|edit| edit.unmark(address(at.page)));
+            let done = space.edit(|edit| edit.unmark(address::<A>(at.page)));
             if at.expect(&done, fits) {
                 assert_eq!(done, Ok(marked));
                 let_go(model.marks.remove(&at.page));
