@@ -622,6 +622,14 @@ unsafe impl<W: Word, M: Mode, A: Window> Reclaim for Slab<'_, W, M, A> {
                     && class_bytes(class) <= KEPT
                 {
                     *head = self.free_some(node, class);
+                    continue;
+                }
+                if let Ok(class) = class {
+                    let (span, index) = self.place(node, class);
+                    let record = self.small_record(span, class, index);
+                    let (next, clean) = ListLink::read((*record).load(Ordering::Relaxed));
+                    *head = (next != 0).then(|| self.node_of(next));
+                    self.free_small(node, class, (span, index), record, clean);
                 } else {
                     let (next, clean) =
                         ListLink::read((*self.record_at(node, class)).load(Ordering::Relaxed));
