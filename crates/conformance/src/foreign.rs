@@ -22,7 +22,7 @@ use tlbkit_pagetable::{Change, Error, Holes, Leaf, Space};
 use crate::hang::{self, Step};
 use crate::moments::place;
 use crate::run::ENDLESS;
-use crate::{Model, Op, Profile, ops, rust, suite};
+use crate::{Effect, Model, Op, Profile, ops, rust, suite};
 
 /// A mapper, as the kernel that owns it would call it. Addresses are bytes; a page is named by its first.
 pub trait Foreign {
@@ -188,6 +188,15 @@ const MOST: usize = 24;
 /// The most operations of a case.
 const OPS: usize = 40;
 
+/// The most places that are looked at in a large page: every page of 4 KiB in one of 2 MiB.
+const PLACES: usize = if cfg!(miri) { 8 } else { 512 };
+
+/// The most places that are looked at once in a run: every page of 4 KiB in one of 1 GiB.
+const ALL_PLACES: usize = if cfg!(miri) { 64 } else { 1 << 18 };
+
+/// The operations of a case, the first ones, that leave pages mapped when the mapper is dropped.
+const LEFT: usize = 4;
+
 /// How often a map is tried that gets no memory: more nodes than any page needs.
 const TRIES: usize = 8;
 
@@ -227,12 +236,14 @@ pub fn replay<F: Foreign>(ops: &[Op]) -> Result<BTreeSet<Want>, Box<Failure>> {
         let mut run = Run::<F>::new();
         // A mapper that panics has been called for something, too.
         let done = catch_unwind(AssertUnwindSafe(|| run.all(ops)));
-        let Run { unchecked, calls, mapper: tested, frees_all, .. } = run;
+        let Run { unchecked, calls, mapper: tested, frees_all, model, .. } = run;
         // One that was wrong may panic once more.
         let dropped = catch_unwind(AssertUnwindSafe(|| drop(tested)));
         let done = match (done, dropped, frames::out()) {
             (Ok(Ok(())), Ok(()), Some(left)) if left > 0 && frees_all => Ok(Err(format!(
-                "the mapper was dropped, and {left} of its frames were not given back; a new one gives back all that it has"
+                "the mapper was dropped with {} pages mapped, and {left} of its frames were not given back; a new one gives back all \
+                 that it has",
+                model.len()
             ))),
             (Ok(Ok(())), dropped, _) => dropped.map(Ok),
             (done, ..) => done,
@@ -299,7 +310,11 @@ fn search<F: Foreign>(config: Config) -> Result<BTreeSet<Want>, Box<Failure>> {
         Ok(())
     });
     match found {
-        Ok(()) => Ok(unchecked),
+        Ok(()) => {
+            // The largest page alone, every part of which is looked at.
+            unchecked.extend(largest(&space).map_or(Ok(BTreeSet::new()), |map| replay::<F>(&[map]))?);
+            Ok(unchecked)
+        }
         Err(TestError::Fail(why, ops)) => {
             Err(suite::again(|| replay::<F>(&ops).err()).unwrap_or_else(|| {
                 let (what, mapper) = (why.to_string(), type_name::<F>());
@@ -308,6 +323,17 @@ fn search<F: Foreign>(config: Config) -> Result<BTreeSet<Want>, Box<Failure>> {
         }
         Err(TestError::Abort(why)) => panic!("no operations could be drawn: {why}"),
     }
+}
+
+/// Returns the map of the largest page that a space has, if it has large ones.
+fn largest(space: &Space) -> Option<Op> {
+    let base = space.base();
+    let size = space.sizes().iter().copied().rfind(|size| *size > base)?;
+    let units = size.pages(base)?;
+    // The second page of the size, if there is one.
+    let pages = [units, 0].into_iter().filter_map(|first| Pages::count(Vpn::new(first), units));
+    let pages = pages.into_iter().find(|pages| space.check_pages(*pages).is_ok())?;
+    Some(Op::Map { pages, frame: Pfn::new(units), size, attr: Attr::READ | Attr::EXEC })
 }
 
 /// Checks a [`Foreign`] mapper: one line in a test of yours.
@@ -369,7 +395,16 @@ impl<F: Foreign> Run<F> {
             self.one(op)?;
         }
         self.clear()?;
-        match (empty, self.mapper.nodes()) {
+        let full = self.mapper.nodes();
+        // A mapper is dropped with pages mapped.
+        for op in ops.iter().filter(|op| matches!(op, Op::Map { .. })).take(LEFT) {
+            self.one(op)?;
+        }
+        let leaf = self.model.leaves().next().filter(|_| ops.len() == 1);
+        if let Some(leaf) = leaf {
+            self.look_within(leaf, ALL_PLACES)?;
+        }
+        match (empty, full) {
             (Some(before), Some(after)) if after > before => Err(format!(
                 "emptied, it holds {after} nodes; emptied before the same operations it held {before}"
             )),
@@ -401,6 +436,9 @@ impl<F: Foreign> Run<F> {
                     let frame = Pfn::new((frame + page * units) & ((1 << (40 - base.shift())) - 1));
                     let attr = Attr::READ | Attr::EXEC | attr & Attr::WRITE;
                     self.step(&Op::Map { pages, frame, size, attr })?;
+                    if page == 0 && units > 1 {
+                        self.large(pages)?;
+                    }
                 }
                 Ok(())
             }
@@ -420,6 +458,35 @@ impl<F: Foreign> Run<F> {
             Op::ForEach { .. } => self.visit(),
             Op::Resize { .. } | Op::Replace { .. } | Op::Mark { .. } | Op::Fill { .. } => Ok(()),
         }
+    }
+
+    /// Looks at pages in the midst of a large one, takes the right to write from it or gives it, and takes that back.
+    fn large(&mut self, pages: Pages) -> Result<(), String> {
+        let Some(leaf) =
+            self.model.overlap(pages).next().filter(|leaf| self.model.space().pages_of(leaf) == pages)
+        else {
+            return Ok(());
+        };
+        self.look_within(leaf, PLACES)?;
+        let is_writable = leaf.attr.contains(Attr::WRITE);
+        for writable in [!is_writable, is_writable] {
+            let change = if writable { Change::set(Attr::WRITE) } else { Change::clear(Attr::WRITE) };
+            self.step(&Op::Protect { pages, holes: Holes::Refuse, change })?;
+            self.look_within(leaf, PLACES / 8)?;
+        }
+        Ok(())
+    }
+
+    /// Looks at up to `most` base pages of a page, as far from each other as the next.
+    fn look_within(&mut self, leaf: Leaf, most: usize) -> Result<(), String> {
+        let base = self.model.space().base();
+        let units = leaf.size.pages(base).unwrap_or(1);
+        let step = units.div_ceil(most);
+        // Another page of each part each time.
+        for page in (self.calls.len() * 7 % step..units).step_by(step) {
+            self.look(leaf.at.get() + page * base.bytes() + self.calls.len() % base.bytes())?;
+        }
+        Ok(())
     }
 
     /// Does something to every page that a range meets, and to the first of the range if there is none.
@@ -510,7 +577,7 @@ impl<F: Foreign> Run<F> {
                     self.kept.extend(larger.map(|larger| (at & !larger.mask(), *larger)));
                 }
                 if refusals.is_empty() {
-                    let failed = self.fail(at, to, size, writable)?;
+                    let failed = self.fail(op, at, to, size, writable)?;
                     let done = self.mapper.map(at, to, size, writable);
                     // A mapper that takes its first node now is limited from the next map on.
                     if !failed && !self.mapper.fail_after(None) {
@@ -607,7 +674,14 @@ impl<F: Foreign> Run<F> {
     }
 
     /// Lets every allocation of a map fail, one after the other. Returns whether that can be done.
-    fn fail(&mut self, at: usize, to: usize, size: PageSize, writable: bool) -> Result<bool, String> {
+    fn fail(
+        &mut self,
+        op: &Op,
+        at: usize,
+        to: usize,
+        size: PageSize,
+        writable: bool,
+    ) -> Result<bool, String> {
         let before = self.nodes();
         // The frame says whether nodes that a refused map has kept are looked for: that takes them for the rest of the test.
         let most = if (to >> size.shift()).is_multiple_of(2) { TRIES } else { 1 };
@@ -620,10 +694,15 @@ impl<F: Foreign> Run<F> {
                 let done = self.mapper.map(at, to, size, writable);
                 self.mapper.fail_after(None);
                 if done {
-                    // No more to fail: as it was, for the real one.
+                    // No more to fail: as it was, for the real one. What is wrong once may be so now.
+                    let effect = self.model.effect(op);
+                    self.model.commit(&effect);
+                    self.compare(at, size)?;
                     if !self.mapper.unmap(at, size) {
                         return Err("a page that was just mapped cannot be unmapped".to_owned());
                     }
+                    self.model.commit(&Effect { removed: effect.added, ..Effect::default() });
+                    self.compare(at, size)?;
                     self.check_nodes(before, || {
                         "the page was mapped and unmapped, and `keeps_empty` says that no empty node stays"
                             .to_owned()

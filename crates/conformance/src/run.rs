@@ -8,6 +8,7 @@ use tlbkit_pagetable::nodes::NodeAddr;
 use tlbkit_pagetable::{Entry, Error, Footprint, Frames, Mark, Retired, Table, Writer};
 
 use crate::hang::{self, Step};
+use crate::moments::show;
 use crate::{Effect, Model, Op, Profile, Trip};
 
 /// What a table did that the model did not predict.
@@ -92,6 +93,8 @@ pub struct Runner<'n> {
     patience: usize,
     batches: Vec<Retired<'n>>,
     steps: usize,
+    /// Steps from one comparison of the whole table to the next.
+    every: usize,
     /// How many nodes the last operation has retired.
     retired: usize,
 }
@@ -125,6 +128,7 @@ impl<'n> Runner<'n> {
             patience,
             batches: Vec::new(),
             steps: 0,
+            every: 1,
             retired: 0,
         }
     }
@@ -132,6 +136,24 @@ impl<'n> Runner<'n> {
     /// Lets up to `patience` batches wait.
     pub(crate) fn with_patience(self, patience: usize) -> Self {
         Self { patience, ..self }
+    }
+
+    /// Lets [`step`](Self::step) compare the whole table after every operation number `every` alone, and the pages around the
+    /// operation after the others.
+    pub(crate) fn comparing(self, every: usize) -> Self {
+        Self { every, ..self }
+    }
+
+    /// Performs one operation, and compares its result, its flush, and one address.
+    pub(crate) fn perform_at(
+        &mut self,
+        table: &dyn Table<'n>,
+        op: &Op,
+        at: VirtAddr,
+    ) -> Result<Outcome, Mismatch> {
+        let outcome = self.perform_only(table, op)?;
+        self.check_lookup(table, at).map_err(|mismatch| mismatch.after(op, Some(&outcome)))?;
+        Ok(outcome)
     }
 
     /// Performs one operation, and compares nothing but its result and its flush.
@@ -179,7 +201,16 @@ impl<'n> Runner<'n> {
         }
         self.steps += 1;
         let outcome = self.perform(table, op).map_err(|mismatch| mismatch.after(op, None))?;
-        self.compare(table, op.pages()).map_err(|mismatch| mismatch.after(op, Some(&outcome)))?;
+        let around = match *op {
+            Op::Replace { at, .. } => Some(Pages::one(at.vpn(self.model.space().base()))),
+            _ => op.pages(),
+        };
+        let same = if self.steps.is_multiple_of(self.every) {
+            self.compare(table, around)
+        } else {
+            self.compare_near(table, around)
+        };
+        same.map_err(|mismatch| mismatch.after(op, Some(&outcome)))?;
         Ok(outcome)
     }
 
@@ -307,7 +338,10 @@ impl<'n> Runner<'n> {
                 if let Ok(old) = old
                     && Some(old) != self.model.lookup(at)
                 {
-                    return mismatch!("it replaced {old:?}");
+                    return mismatch!(
+                        "it returned that it replaced the {old}; before it {at} was {}",
+                        show(self.model.lookup(at))
+                    );
                 }
                 old.map(|_| None)
             }
@@ -366,7 +400,11 @@ impl<'n> Runner<'n> {
                     Error::NoMemory { wanted, pending } => {
                         let (wanted, pending) = (wanted as usize, pending as usize);
                         if wanted == 0 || pending != self.pending() {
-                            return mismatch!("it said {error:?} with {} pending", self.pending());
+                            return mismatch!(
+                                "it was refused for want of {wanted} nodes, of which there must be one at least, and said that \
+                                 {pending} are pending, where the batches hold {}",
+                                self.pending()
+                            );
                         }
                         Outcome::NoMemory { wanted, pending }
                     }
@@ -466,7 +504,13 @@ impl<'n> Runner<'n> {
                 || broken.times != broken.promoted.len()
                 || (broken.times > 0 && !profile.notes))
         {
-            return mismatch!("{broken:?} where nothing is to be broken");
+            return mismatch!(
+                "the format changes pages in place, and it asked {} times for a flush in the midst of it: {} times with the page \
+                 unmapped, {} times where a larger page was there that must be known",
+                broken.times,
+                broken.pieces.len(),
+                broken.promoted.len()
+            );
         }
         if effect.touched.is_empty() && !flush.is_none() && !moved {
             return mismatch!("nothing changed, and yet the batch asks for {flush:?}");

@@ -114,6 +114,26 @@ mod planted {
         let begin = "| bug of a mapper | what is wrong | the message says |\n|-|-|-|\n";
         page::shows(begin, "\n<!-- end of mappers -->", &rows);
     }
+
+    /// Bugs that random operations alone meet seldom are found whatever the seed.
+    #[test]
+    fn any_seed_finds() {
+        for bug in [
+            Bug::WrongSpot,
+            Bug::HugeSpot,
+            Bug::WrongOnce,
+            Bug::HugeProtects,
+            Bug::LargeKeeps,
+            Bug::DropsEmpty,
+        ] {
+            for seed in 1..=3 {
+                BUG.set(Some(bug));
+                let found = check::<Radix>(CASES, seed);
+                BUG.set(None);
+                assert!(found.is_err(), "{bug:?} by seed {seed}");
+            }
+        }
+    }
 }
 
 /// The ten lines that a mapper needs, and a bug of one that they find.

