@@ -14,7 +14,7 @@ use crate::{Subjects, jobs, summary};
 /// - `--jobs`: the names of the jobs, and what each measures;
 /// - anything else is criterion's.
 ///
-/// A part or filter that is in no name fails, and the names are listed.
+/// A part or filter that is in no name fails, and the names are listed. So does an option that `--summary` does not have.
 pub fn main(subjects: Subjects) -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let is_given = |option: &str| arguments.iter().any(|argument| argument == option);
@@ -27,6 +27,13 @@ pub fn main(subjects: Subjects) -> ExitCode {
         return ExitCode::SUCCESS;
     }
     if is_given("--summary") {
+        // Cargo adds `--bench`.
+        let known = ["--summary", "--json", "--bench"];
+        let is_option = |argument: &&String| argument.starts_with('-') && !known.contains(&argument.as_str());
+        if let Some(option) = arguments.iter().find(is_option) {
+            eprintln!("`{option}` is no option of `--summary`, which has `--json` alone");
+            return ExitCode::FAILURE;
+        }
         let parts: Vec<_> = arguments.iter().filter(|argument| !argument.starts_with("--")).collect();
         if let Some(part) =
             parts.iter().find(|part| !cases.iter().any(|case| case.name().contains(part.as_str())))
@@ -83,9 +90,22 @@ fn nothing_of(part: &str, mut names: Vec<(&'static str, &'static str)>) -> ExitC
     let mut subjects: Vec<_> = names.iter().map(|&(_, subject)| subject).collect();
     subjects.dedup();
     eprintln!(
-        "no job and no subject has `{part}` in its name; the jobs are: {}; the subjects are: {}",
-        jobs.join(" | "),
-        subjects.join(" | ")
+        "no job and no subject has `{part}` in its name\nthe jobs are:\n{}\nthe subjects are:\n{}",
+        lines(&jobs),
+        lines(&subjects)
     );
     ExitCode::FAILURE
+}
+
+/// Returns names in lines of at most 100 letters.
+fn lines(names: &[&str]) -> String {
+    let mut lines = vec![String::new()];
+    for name in names {
+        match lines.last_mut() {
+            Some(line) if line.is_empty() => *line = format!("  {name}"),
+            Some(line) if line.len() + name.len() <= 95 => *line += &format!(" | {name}"),
+            _ => lines.push(format!("  {name}")),
+        }
+    }
+    lines.join("\n")
 }

@@ -156,9 +156,9 @@ fn known(parts: &[String], names: &[Vec<String>]) -> anyhow::Result<()> {
     let (jobs, subjects) = (unique(0), unique(1));
     let hint = near::hint(part, near::words(jobs.iter().chain(&subjects).copied()));
     misused!(
-        "`{part}` is in no name{hint}; the jobs are: {}; the subjects are: {}",
-        jobs.join(" | "),
-        subjects.join(" | ")
+        "`{part}` is in no name{hint}\nthe jobs are:\n{}\nthe subjects are:\n{}",
+        near::lines(&jobs),
+        near::lines(&subjects)
     )
 }
 
@@ -183,10 +183,15 @@ mod tests {
         assert_eq!(check("MPT solo"), Ok(()));
         let error = check("frok").unwrap_err();
         assert!(error.contains("did you mean `fork`?"), "{error}");
-        assert!(
-            error.contains("the jobs are: map page | fork; the subjects are: x86_64 | MPT solo"),
-            "{error}"
+        assert_eq!(
+            error,
+            "`frok` is in no name (did you mean `fork`?)\nthe jobs are:\n  map page | fork\nthe subjects are:\n  x86_64 | MPT \
+             solo"
         );
+        let many = [(0..60).map(|number| format!("job {number}/x86_64")).collect::<Vec<_>>()];
+        let listed = known(&["nosuch".to_owned()], &many).unwrap_err().to_string();
+        assert!(listed.contains("  job 0 | job 1 |") && listed.contains(" | job 59\n"), "{listed}");
+        assert!(listed.lines().all(|line| line.len() <= 100), "{listed}");
     }
 
     #[test]

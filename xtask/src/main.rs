@@ -138,6 +138,8 @@ fn parse(words: impl IntoIterator<Item = impl Into<OsString> + Clone>) -> anyhow
 fn one_line(text: &str) -> String {
     let words = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
     let first = text.split("\n\n").next().unwrap_or_default().trim_start_matches("error: ");
+    // Of an option that is a switch, and has no value to be one more of.
+    let first = first.replace("; no more were expected", ", which takes no value");
     let tip =
         text.lines().find_map(|line| line.trim().strip_prefix("tip: ").filter(|tip| tip.contains("similar")));
     let tip = tip.map(|tip| format!("; {}", words(tip))).unwrap_or_default();
@@ -146,7 +148,7 @@ fn one_line(text: &str) -> String {
     let command = command.and_then(|usage| usage.split_whitespace().next());
     let command = command.filter(|word| word.starts_with(|first: char| first.is_ascii_lowercase()));
     let help = command.map_or("help".to_owned(), |command| format!("help {command}"));
-    format!("{}{tip}; `cargo xtask {help}` says more", words(first))
+    format!("{}{tip}; `cargo xtask {help}` says more", words(&first))
 }
 
 fn main() -> ExitCode {
@@ -199,6 +201,7 @@ mod tests {
             (&["tset"][..], "similar subcommand exists: 'test'", "help"),
             (&["bench", "--sumary"], "similar argument exists: '--summary'", "help bench"),
             (&["bench", "--against"], "--against", "help"),
+            (&["bench", "--summary", "--json=xml"], "'--json' found, which takes no value", "help bench"),
             (&["boot", "--machine", "riscv"], "similar value exists: 'riscv64'", "help"),
             (&["boot", "--cpus", "many"], "'many'", "help"),
             (&["report", "--quick", "--quick"], "--quick", "help report"),

@@ -12,6 +12,19 @@ pub(crate) fn hint<'a>(word: &str, names: impl IntoIterator<Item = &'a str>) -> 
     nearest(word, names).map(|name| format!(" (did you mean `{name}`?)")).unwrap_or_default()
 }
 
+/// Returns names in lines of at most 100 letters.
+pub(crate) fn lines(names: &[&str]) -> String {
+    let mut lines = vec![String::new()];
+    for name in names {
+        match lines.last_mut() {
+            Some(line) if line.is_empty() => *line = format!("  {name}"),
+            Some(line) if line.len() + name.len() <= 95 => *line += &format!(" | {name}"),
+            _ => lines.push(format!("  {name}")),
+        }
+    }
+    lines.join("\n")
+}
+
 /// Returns names, then the words that they are made of: a part of a name is mostly one of the two.
 pub(crate) fn words<'a>(names: impl IntoIterator<Item = &'a str> + Clone) -> impl Iterator<Item = &'a str> {
     names.clone().into_iter().chain(names.into_iter().flat_map(|name| name.split(' ')))
