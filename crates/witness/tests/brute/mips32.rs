@@ -407,7 +407,11 @@ impl Machine {
             let kept = held.into_iter().filter(|pair| {
                 let at = node + (pair.va >> 12 & 0x3ff) * 4;
                 let nothing = [at, at ^ 4].iter().all(|&at| page(self.now(at)).is_none());
-                let mine = pair.asid.is_none_or(|asid| ran.contains(&asid)) && pair.va >> 22 == base >> 22;
+                let mut stores = self.words.get(&pair.link.0).into_iter().flatten();
+                let here = stores.find(|store| store.line == pair.link.1).and_then(|store| link(store.value));
+                let mine = here == Some(node)
+                    && pair.asid.is_none_or(|asid| ran.contains(&asid))
+                    && pair.va >> 22 == base >> 22;
                 !(mine && nothing && pair.halves == [None; 2])
             });
             self.cpus[cpu].tlb = kept.collect();
