@@ -595,3 +595,69 @@ fn the_invalid_half_of_a_pair_outlives_the_link() {
     assert_eq!(broken(Arch::Mips32, &log("")), Some((10, "access-differs")));
     assert_eq!(broken(Arch::Mips32, &log("1 fence va 0x2000\n")), None);
 }
+
+/// A promise for more than four MiB asks for every page of it: for one at its end that another word of a run still gives, and for
+/// a global one of a table that the CPU has left.
+#[test]
+fn a_promise_for_a_long_range_asks_for_its_end() {
+    let run = |changed: u64| {
+        let mut log = String::from("0 write 0x1000 0x801\n0 write 0x2018 0xc01\n");
+        for slot in 0..16 {
+            log += &format!("0 write {:#x} 0x80000000000220d7\n", 0x3000 + 8 * slot);
+        }
+        log += "0 barrier fence\n0 root 0x8000000000000001\n0 lower 1 0 0x7fffff\n";
+        for slot in 0..changed {
+            log += &format!("0 write {:#x} 0\n", 0x3000 + 8 * slot);
+        }
+        log + "0 fence\n0 done 1\n"
+    };
+    assert_eq!(broken(Arch::Sv39, &run(15)), Some((38, "right-kept")));
+    assert_eq!(broken(Arch::Sv39, &run(16)), None);
+    let left = |fence: &str| {
+        format!(
+            "0 write 0x1000 0x801
+0 write 0x2018 0xc01
+0 write 0x3000 0x200e7
+0 write 0x11000 0
+0 barrier fence
+0 root 0x8000100000000001
+0 root 0x8000200000000011
+{fence}0 lower 1 0 0x7fffff
+0 done 1"
+        )
+    };
+    assert_eq!(broken(Arch::Sv39, &left("")), Some((9, "right-kept")));
+    assert_eq!(broken(Arch::Sv39, &left("0 fence asid 2\n")), Some((10, "right-kept")));
+    assert_eq!(broken(Arch::Sv39, &left("0 fence\n")), None);
+}
+
+/// A kernel that runs Sv48 has no log of Sv39. One that turns translation off has.
+#[test]
+fn a_root_of_another_mode_is_refused() {
+    let root = |arch, mode: u64| check(arch, &format!("0 root {:#x}", mode << 60 | 1)).is_ok();
+    for (arch, own) in [(Arch::Sv39, 8), (Arch::Sv48, 9), (Arch::Sv57, 10)] {
+        for mode in 0..16 {
+            assert_eq!(root(arch, mode), mode == 0 || mode == own, "{}: {mode}", arch.name());
+        }
+    }
+}
+
+/// A CPU goes back to the table that it had, under a number that has not been invalidated since a frame of it went. The story speaks of
+/// no second table.
+#[test]
+fn a_story_of_a_number_that_is_run_again() {
+    let log = format!(
+        "{ONE}1 root 0x2000000041000
+0 write 0x10000 0
+0 barrier dsb
+0 fence va 0
+0 barrier dsb
+0 frame free 0x40000000 4096
+1 root 0x1000000040000
+1 access 0 load user fault"
+    );
+    let Err(Refusal::Violation(found)) = check(Arch::Aarch64, &log) else { panic!("this is no violation") };
+    assert_eq!((found.line(), found.rule().name()), (15, "asid-reused"));
+    let story = found.story().join("\n");
+    assert!(story.contains("what has gone") && !story.contains("two tables"), "{story}");
+}

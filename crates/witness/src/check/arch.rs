@@ -352,13 +352,23 @@ impl Arch {
         if high { 1 << 48 } else { 0 }
     }
 
-    pub(super) fn root(self, value: u64) -> Root {
+    /// Reads a value of the root register; returns none if `satp` names a mode that is neither Bare nor the architecture's.
+    pub(super) fn root(self, value: u64) -> Option<Root> {
         let riscv = |mode: u64| Root {
             node: (value >> 60 == mode).then_some((value & ((1 << 44) - 1)) << 12),
             asid: (value >> 44) as u16,
             flushes: false,
         };
-        match self {
+        let mode = match self {
+            Self::Sv39 => Some(8),
+            Self::Sv48 => Some(9),
+            Self::Sv57 => Some(10),
+            _ => None,
+        };
+        if mode.is_some_and(|mode| ![0, mode].contains(&(value >> 60))) {
+            return None;
+        }
+        Some(match self {
             Self::Sv32 => Root {
                 node: (value >> 31 == 1).then_some((value & ((1 << 22) - 1)) << 12),
                 asid: (value >> 22 & 0x1ff) as u16,
@@ -383,7 +393,7 @@ impl Arch {
                 asid: (value & 0xff) as u16,
                 flushes: false,
             },
-        }
+        })
     }
 
     /// Reads an entry of a node of `level`. `dirty` says that hardware sets the accessed and dirty bits.

@@ -1,5 +1,6 @@
 //! What the machine is asked: whether memory can be reached, whether a change is in force, what an access does.
 
+use std::vec;
 use std::vec::Vec;
 
 use super::arch::{Arch, Entry, Family, PAGE, rights};
@@ -278,6 +279,41 @@ impl Machine {
         })
     }
 
+    /// Returns the pages from `first` to `last` at which a CPU may have a global page of a table that is not `root`, or what another
+    /// word of a run says in `other`.
+    ///
+    /// If the range is short, these are all of its pages; if not, the tables have fewer.
+    fn pages(&self, cpu: usize, (root, other): (u64, u64), first: u64, last: u64) -> Vec<u64> {
+        if (last - first) / PAGE < 1024 {
+            return (first..=last).step_by(PAGE as usize).collect();
+        }
+        let base = self.arch.base(self.arch.family() == Family::Arm && first >> 48 != 0);
+        let mut pages = vec![first];
+        let used = self.cpus[cpu].used.values().flatten().copied().filter(|&used| used != root);
+        for table in used.chain(self.tables.runs.then_some(other)) {
+            for said in self.tables.below(table, rights::ALL) {
+                // Any other leaf is asked for by its table and what was there before.
+                let (shift, counts) = match said.entry {
+                    Entry::Leaf { shift, global, .. } => (shift, global || shift > said.level),
+                    _ => (0, false),
+                };
+                if !counts {
+                    continue;
+                }
+                // A run reaches beyond its word.
+                let va = base + said.offset;
+                let (from, to) = (va >> shift << shift, va | ((1 << shift) - 1));
+                if from <= last && first <= to {
+                    let own = va.clamp(first, last) & !(PAGE - 1);
+                    pages.extend([own, from.max(first), (own & !0xffff).max(first)]);
+                }
+            }
+        }
+        pages.sort_unstable();
+        pages.dedup();
+        pages
+    }
+
     pub(super) fn done(&mut self, cpu: usize, id: u64) -> Result<(), Refusal> {
         let _ = cpu;
         let Some((root, first, last, _)) = self.lowering.remove(&id) else {
@@ -298,11 +334,11 @@ impl Machine {
         let mut idle = Vec::new();
         for ((cpu, asid, other), first, last) in holders {
             let mut left = self.leftovers(cpu, asid, first, last);
-            let pages = || (first..=last).step_by(PAGE as usize).take(1024);
-            left.extend(pages().filter_map(|va| self.elsewhere(cpu, root, va)));
+            let pages = self.pages(cpu, (root, other), first, last);
+            left.extend(pages.iter().filter_map(|&va| self.elsewhere(cpu, root, va)));
             // A run has 64 KiB or more.
-            let runs = pages().filter(|&va| va == first || va % 0x1_0000 == 0);
-            left.extend(runs.flat_map(|va| self.run_beside(cpu, asid, other, va)));
+            let runs = pages.iter().filter(|&&va| va == first || va % 0x1_0000 == 0);
+            left.extend(runs.flat_map(|&va| self.run_beside(cpu, asid, other, va)));
             for (place, item) in left.into_iter().filter(|(_, item)| matches!(item.entry, Entry::Leaf { .. }))
             {
                 let (from, to) = reached(place, &item);

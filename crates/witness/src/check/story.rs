@@ -85,6 +85,11 @@ impl Teller<'_> {
         let Some((line, scope)) = self.machine.cpus[cpu].last_fence else {
             return format!("no invalidation has reached CPU {cpu}");
         };
+        if item.stale == 0 {
+            return format!(
+                "CPU {cpu} may have read it again since its last invalidation, that of line {line}"
+            );
+        }
         if line < item.stale {
             return format!("the last invalidation that reached CPU {cpu} is older: line {line}");
         }
@@ -206,9 +211,17 @@ impl Teller<'_> {
 
     pub(super) fn mixed(self, cpu: usize, asid: u16, line: Line, first: u64) -> Refusal {
         let now = self.machine.cpus[cpu].roots[0].map_or(0, |(root, _)| root);
+        // The table is the same, or the one that was there has been freed: what the CPU holds has gone meanwhile.
+        let (what, held) = if now == first {
+            let held =
+                format!("it ran ASID {asid} before, and a frame, a node or a right of then has gone since");
+            ("what has gone", held)
+        } else {
+            ("entries of two tables", format!("it may hold entries of the table at {first:#x}"))
+        };
         let story = [
-            self.here(&format!("CPU {cpu} goes on, and may use entries of two tables under ASID {asid}")),
-            format!("line {line} loaded the root {now:#x}; it may hold entries of the table at {first:#x}"),
+            self.here(&format!("CPU {cpu} goes on, and may use {what} under ASID {asid}")),
+            format!("line {line} loaded the root {now:#x}; {held}"),
             format!("no invalidation of ASID {asid} has reached CPU {cpu} since"),
         ];
         self.tell(story)

@@ -16,7 +16,11 @@ impl Machine {
         if let Some((asid, line, first)) = self.cpus[cpu].mixed {
             return Err(self.violation(Rule::AsidReused, Some(cpu)).mixed(cpu, asid, line, first));
         }
-        let root = self.arch.root(value);
+        let Some(root) = self.arch.root(value) else {
+            return Err(
+                self.impossible("satp names a mode that is neither Bare nor that of this architecture")
+            );
+        };
         if let Some((old, asid)) = self.cpus[cpu].roots[usize::from(high)].take() {
             let now = self.now;
             let sessions = self.sessions.get_mut(&old).into_iter().flatten();
