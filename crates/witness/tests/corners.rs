@@ -661,3 +661,19 @@ fn a_story_of_a_number_that_is_run_again() {
     let story = found.story().join("\n");
     assert!(story.contains("what has gone") && !story.contains("two tables"), "{story}");
 }
+
+/// A walk that a CPU had begun and that found nothing is over when the CPU runs another number and executes an `isb`, whether or not
+/// the store of an entry is visible by then. When the CPU goes back, its walks see that store.
+#[test]
+fn a_walk_that_found_nothing_ends_under_another_number() {
+    let log = |isb: &str| {
+        format!(
+            "{ONE}1 root 0x2000000041000
+0 write 0x30008 0xc0000fc1
+{isb}1 root 0x1000000040000
+1 access 0x40000008 load kernel 0xc0000008"
+        )
+    };
+    assert_eq!(broken(Arch::Aarch64, &log("1 barrier isb\n")), None);
+    assert_eq!(broken(Arch::Aarch64, &log("")), Some((11, "access-differs")));
+}

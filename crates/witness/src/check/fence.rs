@@ -212,8 +212,12 @@ impl Machine {
                 let (visible, loaded) = (self.visibility(), self.cpus[cpu].loaded);
                 let all = Scope { pages: None, asid: None, globals: true, links: Links::All };
                 let levels = self.arch.levels();
-                self.cpus[cpu].held.sweep(&all, levels, |_, item| {
-                    item.entry == Entry::Absent && item.stale <= visible[item.writer].max(loaded)
+                let runs = self.cpus[cpu].roots.map(|root| root.map(|(_, asid)| u32::from(asid)));
+                self.cpus[cpu].held.sweep(&all, levels, |place, item| {
+                    // Under a number that it does not run, it begins no walk anew.
+                    let seen =
+                        item.stale <= visible[item.writer].max(loaded) || !runs.contains(&Some(place.0));
+                    item.entry == Entry::Absent && seen
                 });
             }
             Barrier::Context => {}
