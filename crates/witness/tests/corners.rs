@@ -677,3 +677,24 @@ fn a_walk_that_found_nothing_ends_under_another_number() {
     assert_eq!(broken(Arch::Aarch64, &log("1 barrier isb\n")), None);
     assert_eq!(broken(Arch::Aarch64, &log("")), Some((11, "access-differs")));
 }
+
+/// With pages of 16 KiB a half has 47 bits: an invalidation of a page in the upper half names it.
+#[test]
+fn an_invalidation_in_the_upper_half_of_47_bits() {
+    let log = |fence: &str| {
+        format!(
+            "0 write 0x7ff8 0x8003
+0 write 0xbff8 0xc003
+0 write 0xfff8 0x80000703
+0 barrier dsb
+0 root 0x4000 high
+0 write 0xfff8 0
+0 barrier dsb
+{fence}0 barrier dsb
+0 frame free 0x80000000 16384"
+        )
+    };
+    assert_eq!(broken(Arch::Aarch64K16, &log("0 fence va 0xffffffffffffc000 leaf\n")), None);
+    let other = "0 fence va 0xffffffffffff8000 leaf\n";
+    assert_eq!(broken(Arch::Aarch64K16, &log(other)), Some((10, "frame-reached")));
+}

@@ -313,10 +313,10 @@ impl Arch {
             Self::X86_64La57 | Self::Sv57 => signed(57),
             // The two halves have 48 bits each, with 16 KiB 47; the top byte may be a tag.
             Self::Aarch64 | Self::Aarch64K16 | Self::Aarch64K64 => {
-                let bits = if self == Self::Aarch64K16 { 47 } else { 48 };
+                let (bits, low) = (self.half_bits(), va & ((1 << self.half_bits()) - 1));
                 match (va << 8) as i64 >> (8 + bits) {
-                    0 => Some(va & BITS_48),
-                    -1 => Some(va & BITS_48 | 1 << 48),
+                    0 => Some(low),
+                    -1 => Some(low | 1 << 48),
                     _ => None,
                 }
             }
@@ -327,6 +327,11 @@ impl Arch {
                 (whole && low >> 30 != 2).then_some(low)
             }
         }
+    }
+
+    /// The bits of an address in either half of AArch64's.
+    fn half_bits(self) -> u32 {
+        if self == Self::Aarch64K16 { 47 } else { 48 }
     }
 
     /// Returns an address in the checker's form as the kernel writes it.
@@ -340,7 +345,7 @@ impl Arch {
                 if va >> 48 == 0 {
                     va
                 } else {
-                    va | 0xffff << 48
+                    va | u64::MAX << self.half_bits()
                 }
             }
             Self::Sv32 | Self::Mips32 => va,
