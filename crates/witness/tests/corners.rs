@@ -698,3 +698,43 @@ fn an_invalidation_in_the_upper_half_of_47_bits() {
     let other = "0 fence va 0xffffffffffff8000 leaf\n";
     assert_eq!(broken(Arch::Aarch64K16, &log(other)), Some((10, "frame-reached")));
 }
+
+/// A number is given to another table, after it was invalidated. A promise about the first table says nothing of the second one.
+#[test]
+fn a_promise_is_not_for_the_next_table_under_a_number() {
+    let log = "0 write 0x40000 0x30007
+0 write 0x30000 0x20007
+0 write 0x20000 0x10007
+0 write 0x10000 0x40000067
+0 write 0x41000 0x31007
+0 write 0x31000 0x21007
+0 write 0x21000 0x11007
+0 write 0x11000 0x50000067
+0 root 0x40001
+1 root 0x40001
+1 root 0x41001
+0 lower 1 0x0 0xfff
+0 write 0x10000 0x0
+0 fence va 0x0
+0 write 0x11000 0x0
+0 done 1";
+    assert_eq!(broken(Arch::X86_64, log), None);
+}
+
+/// MIPS32: a CPU that links a node holds the lock under which another CPU stored to it, and sees the stores of that CPU, also the one
+/// that took a link away. So its handler comes by that link no more.
+#[test]
+fn a_walk_has_ended_when_a_cpu_takes_the_lock() {
+    let log = "0 write 0x20000 0x80010000
+0 write 0x10000 0x400006
+0 barrier sync
+0 root 0x20001
+1 root 0x20001
+0 root 0x21002
+0 root 0x20001
+0 write 0x20000 0x0
+0 write 0x11008 0x400006
+1 write 0x21000 0x80011000
+0 node free 0x10000 4096";
+    assert_eq!(broken(Arch::Mips32, log), None);
+}

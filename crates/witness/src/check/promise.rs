@@ -326,20 +326,24 @@ impl Machine {
             let (mut ranges, from) = (Vec::new(), (first - base, last - base));
             self.tables.shared((root, other), self.arch.top(), from, &mut ranges);
             for session in sessions {
-                let of = (session.cpu, session.asid, other);
+                let of = (session.cpu, session.asid, other, session.only_global);
                 holders.extend(ranges.iter().map(|(from, to)| (of, from + base, to + base)));
             }
         }
         holders.sort_unstable();
         let mut idle = Vec::new();
-        for ((cpu, asid, other), first, last) in holders {
+        for ((cpu, asid, other, only_global), first, last) in holders {
             let mut left = self.leftovers(cpu, asid, first, last);
             let pages = self.pages(cpu, (root, other), first, last);
             left.extend(pages.iter().filter_map(|&va| self.elsewhere(cpu, root, va)));
             // A run has 64 KiB or more.
             let runs = pages.iter().filter(|&&va| va == first || va % 0x1_0000 == 0);
             left.extend(runs.flat_map(|&va| self.run_beside(cpu, asid, other, va)));
-            for (place, item) in left.into_iter().filter(|(_, item)| matches!(item.entry, Entry::Leaf { .. }))
+            // What is under the number by now is of another table, if the number was invalidated since.
+            let mine = |place: Place| place.0 == GLOBAL || !only_global;
+            for (place, item) in left
+                .into_iter()
+                .filter(|(place, item)| mine(*place) && matches!(item.entry, Entry::Leaf { .. }))
             {
                 let (from, to) = reached(place, &item);
                 let (from, to) = (from.max(first), to.min(last));

@@ -46,6 +46,9 @@ impl Machine {
         let after = self.tables.read(at, value, level);
         if let Entry::Link { node, .. } = after {
             self.synchronise(cpu, node);
+            if self.arch.is_software() {
+                self.end_walks(cpu);
+            }
         }
         let holders = self.holders(node);
         if self.tables.dirty && !swapped {

@@ -218,7 +218,9 @@ impl Machine {
                     let va = walk.va | slot << 12;
                     let pair = self.refill(asid, va, (walk.node, walk.link), |at| self.read(cpu, at, line));
                     // docs/witness.md: where a link goes, a pair of which both halves are invalid is not kept.
-                    let known = |pair: &Pair| linked || pair.halves != [None; 2];
+                    let at = walk.node + slot * 4;
+                    let is_half = [at, at ^ 4].iter().any(|&at| page(self.now(at)).is_some());
+                    let known = |pair: &Pair| linked || is_half || pair.halves != [None; 2];
                     found.extend(pair.into_iter().map(|(pair, _)| pair).filter(known));
                 }
             }
