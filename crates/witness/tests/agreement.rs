@@ -123,8 +123,11 @@ fn encode(arch: Arch, entry: Option<Entry>, level: u32) -> u64 {
 }
 
 /// An entry in a TLB: the number or none if global, the level, and the first page.
-/// What MIPS32 keeps of an absence has the node, too: one node's goes with its link, and another's stays.
+/// What MIPS32 keeps of an absence has the node, too: one node's goes with its link, and another's stays. With `HALF` it is that of
+/// an entry of which the other half is a page, and stays as that page does.
 type Key = (Option<u64>, u32, u64, Option<Entry>, u64);
+
+const HALF: u64 = 1;
 
 /// What a walk finds: the level, the first page, the entry, and on MIPS32 the node of an absence.
 type Found = (u32, u64, Option<Entry>, u64);
@@ -187,6 +190,9 @@ impl Simple {
                 *global &= matches!(other, Some(Entry::Leaf { global: true, .. }));
             }
             let of = if self.arch == Arch::Mips32 && entry.is_none() { node } else { 0 };
+            if of != 0 && matches!(self.words.get(&(node, 1 - slot)), Some(Entry::Leaf { .. })) {
+                found.insert((level, page, entry, of | HALF));
+            }
             if found.insert((level, page, entry, of))
                 && let Some(Entry::Link(next)) = entry
             {
@@ -241,7 +247,7 @@ impl Simple {
                     .map(|(by, _, _, number)| (*by, *number))
                     .collect();
                 for entry in found {
-                    if self.arch == Arch::Mips32 && entry.2.is_none() {
+                    if self.arch == Arch::Mips32 && entry.2.is_none() && entry.3 & HALF == 0 {
                         continue;
                     }
                     // No table says it, since the link was cut; and it goes with the link.
@@ -316,11 +322,8 @@ impl Simple {
             self.tlb[writer].retain(|key, stale| !goes(key, stale));
             // A pair of which both halves are absent is not kept below a link which goes, as docs/witness.md says.
             let below = |key: &Key, stale: &Option<Stale>| {
-                let is_half = || {
-                    let beside = self.words.get(&(key.4, 1 - (key.2 >> level_of(key.4) & 1)));
-                    matches!(beside, Some(Entry::Leaf { .. }))
-                };
-                above && key.3.is_none() && stale.is_some_and(|stale| stale.line == self.line) && !is_half()
+                let goes = stale.is_some_and(|stale| stale.line == self.line);
+                above && key.3.is_none() && key.4 & HALF == 0 && goes
             };
             self.tlb.iter_mut().for_each(|tlb| tlb.retain(|key, stale| !below(key, stale)));
         }

@@ -738,3 +738,46 @@ fn a_walk_has_ended_when_a_cpu_takes_the_lock() {
 0 node free 0x10000 4096";
     assert_eq!(broken(Arch::Mips32, log), None);
 }
+
+/// MIPS32: a page is stored below a link that has gone. A pair of two invalid halves that was there before is one that this page knows
+/// nothing of, as docs/witness.md says. Where the page was stored first, the pair is known: it was in the table.
+#[test]
+fn a_pair_of_two_invalid_halves_below_a_link_that_went() {
+    let log = |stores: &str| {
+        format!(
+            "0 write 0x20000 0x80010000
+0 write 0x10000 0x400006
+0 barrier sync
+0 root 0x20001
+1 root 0x20001
+{stores}0 write 0x20000 0x80010000
+0 access 0x2000 store kernel 0x10001000"
+        )
+    };
+    let after = "1 write 0x20000 0x0\n1 write 0x10008 0x400047\n";
+    assert_eq!(broken(Arch::Mips32, &log(after)), None);
+    let before = "1 write 0x10008 0x400047\n1 write 0x20000 0x0\n";
+    assert_eq!(broken(Arch::Mips32, &log(before)), Some((9, "access-differs")));
+}
+
+/// MIPS32: a page goes, and then the link above it. The invalid half of its entry stays in a TLB until the entry is invalidated, and a
+/// page that another node maps there misses.
+#[test]
+fn an_invalid_half_outlives_its_page_and_the_link() {
+    let log = |fence: &str| {
+        format!(
+            "0 write 0x20000 0x80010000
+0 write 0x10000 0x1000006
+0 write 0x11004 0x1000002
+0 barrier sync
+0 root 0x20001
+1 root 0x20001
+0 write 0x10000 0x0
+{fence}0 barrier release
+0 write 0x20000 0x80011000
+0 access 0x1000 load kernel 0x40000000"
+        )
+    };
+    assert_eq!(broken(Arch::Mips32, &log("")), Some((10, "access-differs")));
+    assert_eq!(broken(Arch::Mips32, &log("0 fence va 0x0\n")), None);
+}

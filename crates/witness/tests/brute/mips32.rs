@@ -218,14 +218,29 @@ impl Machine {
                     let va = walk.va | slot << 12;
                     let pair = self.refill(asid, va, (walk.node, walk.link), |at| self.read(cpu, at, line));
                     // docs/witness.md: where a link goes, a pair of which both halves are invalid is not kept.
-                    let at = walk.node + slot * 4;
-                    let is_half = [at, at ^ 4].iter().any(|&at| page(self.now(at)).is_some());
-                    let known = |pair: &Pair| linked || is_half || pair.halves != [None; 2];
+                    let known = |pair: &Pair| {
+                        linked || pair.halves != [None; 2] || self.was_half(cpu, walk, slot, line)
+                    };
                     found.extend(pair.into_iter().map(|(pair, _)| pair).filter(known));
                 }
             }
         }
         self.cpus[cpu].tlb.extend(found);
+    }
+
+    /// Tells whether a page was stored in a pair, after what a handler reads there as of a line, and before the link went that the
+    /// handler came by.
+    fn was_half(&self, cpu: usize, walk: &Walk, slot: u64, line: u64) -> bool {
+        let (word, linked) = walk.link;
+        let mut stores = self.words.get(&word).into_iter().flatten();
+        let gone = stores.find(|store| store.line > linked && link(store.value) != Some(walk.node));
+        let gone = gone.map_or(u64::MAX, |store| store.line);
+        let at = walk.node + slot * 4;
+        [at, at ^ 4].iter().any(|&at| {
+            let read = self.store(cpu, at, line).map_or(0, |store| store.line);
+            let mut stores = self.words.get(&at).into_iter().flatten();
+            stores.any(|store| (read + 1..gone).contains(&store.line) && page(store.value).is_some())
+        })
     }
 
     fn load(&mut self) {
