@@ -90,22 +90,9 @@ fn nothing_of(part: &str, mut names: Vec<(&'static str, &'static str)>) -> ExitC
     let mut subjects: Vec<_> = names.iter().map(|&(_, subject)| subject).collect();
     subjects.dedup();
     eprintln!(
-        "no job and no subject has `{part}` in its name\nthe jobs are:\n{}\nthe subjects are:\n{}",
-        lines(&jobs),
-        lines(&subjects)
+        "no job and no subject has `{part}` in its name\nthe jobs are:\n  {}\nthe subjects are:\n  {}",
+        jobs.join("\n  "),
+        subjects.join("\n  ")
     );
     ExitCode::FAILURE
-}
-
-/// Returns names in lines of at most 100 letters.
-fn lines(names: &[&str]) -> String {
-    let mut lines = vec![String::new()];
-    for name in names {
-        match lines.last_mut() {
-            Some(line) if line.is_empty() => *line = format!("  {name}"),
-            Some(line) if line.len() + name.len() <= 95 => *line += &format!(" | {name}"),
-            _ => lines.push(format!("  {name}")),
-        }
-    }
-    lines.join("\n")
 }

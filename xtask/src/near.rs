@@ -1,8 +1,12 @@
 //! What a user may have meant by a word that is no name.
 
+use strsim::osa_distance;
+
 /// Returns the name that is nearest to `word`, if one is near: at most a third of its letters are others.
 pub(crate) fn nearest<'a>(word: &str, names: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
-    let names = names.into_iter().map(|name| (distance(&word.to_lowercase(), &name.to_lowercase()), name));
+    let word = word.to_lowercase();
+    // Two letters swapped are one slip.
+    let names = names.into_iter().map(|name| (osa_distance(&word, &name.to_lowercase()), name));
     let (away, name) = names.min_by_key(|&(away, _)| away)?;
     (away * 3 <= word.chars().count().max(3)).then_some(name)
 }
@@ -28,27 +32,6 @@ pub(crate) fn lines(names: &[&str]) -> String {
 /// Returns names, then the words that they are made of: a part of a name is mostly one of the two.
 pub(crate) fn words<'a>(names: impl IntoIterator<Item = &'a str> + Clone) -> impl Iterator<Item = &'a str> {
     names.clone().into_iter().chain(names.into_iter().flat_map(|name| name.split(' ')))
-}
-
-/// Returns how many letters must be changed, added, left out, or swapped with the next one to get from one word to the other.
-fn distance(one: &str, other: &str) -> usize {
-    let (one, other): (Vec<_>, Vec<_>) = (one.chars().collect(), other.chars().collect());
-    let mut rows = vec![vec![0; other.len() + 1]; one.len() + 1];
-    for at in 0..=one.len() {
-        for to in 0..=other.len() {
-            rows[at][to] = if at == 0 || to == 0 {
-                at + to
-            } else {
-                let same = one[at - 1] == other[to - 1];
-                let changed = rows[at - 1][to - 1] + usize::from(!same);
-                let least = changed.min(rows[at - 1][to] + 1).min(rows[at][to - 1] + 1);
-                let swapped =
-                    at > 1 && to > 1 && one[at - 1] == other[to - 2] && one[at - 2] == other[to - 1];
-                if swapped { least.min(rows[at - 2][to - 2] + 1) } else { least }
-            };
-        }
-    }
-    rows[one.len()][other.len()]
 }
 
 #[cfg(test)]

@@ -19,9 +19,9 @@ use std::io::Error;
 use std::path::{Path, PathBuf};
 use std::{fmt, fs};
 
-use tlbkit_pagetable::{Table as _, destroy};
 use tlbkit_pagetable::format::Format;
 use tlbkit_pagetable::nodes::{Chunk, Reclaim, Slab};
+use tlbkit_pagetable::{Table as _, destroy};
 
 use crate::foreign::{self, Foreign};
 use crate::hang;
@@ -148,7 +148,9 @@ pub fn mapper<F: Foreign>(input: &[u8]) {
 pub fn replay(folder: impl AsRef<Path>, body: impl Fn(&[u8])) {
     each(folder.as_ref(), &mut |name, input| {
         let name = name.to_string_lossy();
-        let tell = |seconds, _: &[_]| format!("The input {name}, of {} bytes, has not ended in {seconds} seconds.", input.len());
+        let tell = |seconds, _: &[_]| {
+            format!("The input {name}, of {} bytes, has not ended in {seconds} seconds.", input.len())
+        };
         hang::guard(tell, || body(input));
     });
 }

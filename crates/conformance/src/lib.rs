@@ -57,41 +57,39 @@
 //! | [`fuzz`] | the bodies of fuzz targets for both, and inputs to begin with |
 //! | [`Failing`], [`Counting`], [`Faulty`], [`Tripping`], [`Watching`] | node storage that fails, counts loads, plants a fault, unwinds, looks on |
 
-/// Writes what there is of the suite without loom's atomics, which have no slab.
-macro_rules! suite {
-    ($($item:item)+) => { $(#[cfg(not(tlbkit_loom))] $item)+ };
-}
+// Loom's atomics have no slab.
+cfg_if::cfg_if! {
+    if #[cfg(not(tlbkit_loom))] {
+        mod counting;
+        mod failing;
+        mod faulty;
+        pub mod fuzz;
+        mod hang;
+        mod model;
+        mod moments;
+        mod ops;
+        mod profile;
+        mod properties;
+        mod run;
+        mod rust;
+        mod subject;
+        mod tripping;
+        mod watching;
+        mod whole;
+        mod wrap;
 
-suite! {
-    mod counting;
-    mod failing;
-    mod faulty;
-    pub mod fuzz;
-    mod hang;
-    mod model;
-    mod moments;
-    mod ops;
-    mod profile;
-    mod properties;
-    mod run;
-    mod rust;
-    mod subject;
-    mod tripping;
-    mod watching;
-    mod whole;
-    mod wrap;
-
-    pub use counting::Counting;
-    pub use failing::Failing;
-    pub use faulty::{Fault, Faulty};
-    pub use model::{Effect, Model};
-    pub use ops::{Op, ops};
-    pub use profile::Profile;
-    pub use run::{Mismatch, Outcome, Runner};
-    pub use subject::{Property, Subject};
-    pub use suite::Failure;
-    pub use tripping::{Trip, Tripping};
-    pub use watching::Watching;
+        pub use counting::Counting;
+        pub use failing::Failing;
+        pub use faulty::{Fault, Faulty};
+        pub use model::{Effect, Model};
+        pub use ops::{Op, ops};
+        pub use profile::Profile;
+        pub use run::{Mismatch, Outcome, Runner};
+        pub use subject::{Property, Subject};
+        pub use suite::Failure;
+        pub use tripping::{Trip, Tripping};
+        pub use watching::Watching;
+    }
 }
 
 // They export macros, which must not come out of another.

@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 
-use tlbkit_addr::{Attr, PageSize, Pages, Pfn, FlushScope, VirtAddr, Vpn};
+use tlbkit_addr::{Attr, FlushScope, PageSize, Pages, Pfn, VirtAddr, Vpn};
 use tlbkit_pagetable::{Change, Entry, Error, Holes, Leaf, Mark, Space};
 
 use crate::{Op, Profile};
@@ -164,7 +164,10 @@ impl Model {
             Op::Replace { at, frame, attr } => self.replaced(at, frame, attr),
             Op::Mark { page, mark } => {
                 let removed = self.at(page).into_iter().collect();
-                Effect { marked: vec![(page, mark)], ..self.tally(FlushScope::Everywhere, removed, Vec::new()) }
+                Effect {
+                    marked: vec![(page, mark)],
+                    ..self.tally(FlushScope::Everywhere, removed, Vec::new())
+                }
             }
             Op::Fill { page, frame, attr } => Effect {
                 touched: vec![(self.profile.appears, Pages::one(page))],

@@ -89,7 +89,8 @@ impl Moments {
         let far = far.chain(marks.take(LOOKS).map(|(at, _)| at.get()));
         let mut known = BTreeSet::new();
         let mut new = |at: &usize| known.insert(*at);
-        let mut places: Vec<_> = near.chain(ends).chain(marked).map(|at| at & !base.mask()).filter(&mut new).collect();
+        let mut places: Vec<_> =
+            near.chain(ends).chain(marked).map(|at| at & !base.mask()).filter(&mut new).collect();
         // If there are more pages than `LOOKS`, each store looks at some, and the next store at others.
         let near = if places.len() > LOOKS { 0 } else { places.len() };
         places.extend(far.filter(new));
@@ -136,7 +137,10 @@ impl Moments {
         self.stores.set(store + 1);
         if store.is_multiple_of(64) {
             hang::goes_on();
-            assert!(store < ENDLESS, "an operation has stored {ENDLESS} times, and does not end: it changes fewer words");
+            assert!(
+                store < ENDLESS,
+                "an operation has stored {ENDLESS} times, and does not end: it changes fewer words"
+            );
         }
         let (near, far) = self.pages.split_at(self.near);
         let some = far.len().div_ceil(LOOKS).max(1);

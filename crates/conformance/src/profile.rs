@@ -1,6 +1,6 @@
 //! What the model knows of an entry format.
 
-use tlbkit_addr::{Attr, PageSize, Pfn, FlushScope, WalkCache};
+use tlbkit_addr::{Attr, FlushScope, PageSize, Pfn, WalkCache};
 use tlbkit_pagetable::format::Format;
 use tlbkit_pagetable::{Change, Error, Word as _};
 
@@ -38,8 +38,7 @@ pub struct Profile {
 
 /// Tells whether leaves of a size stand at the last level: base pages do, and runs of them.
 fn is_last<F: Format>(size: PageSize, attr: Attr, is_base: bool) -> bool {
-    let is_refused =
-        |last| matches!(F::leaf(Pfn::new(0), size, attr, last), Err(Error::WrongSize { .. }));
+    let is_refused = |last| matches!(F::leaf(Pfn::new(0), size, attr, last), Err(Error::WrongSize { .. }));
     is_base || is_refused(false) && !is_refused(true)
 }
 
@@ -58,7 +57,9 @@ impl Profile {
             notes: F::STATUS,
             continues: |frame, end, size, attr, is_base| {
                 let last = is_last::<F>(size, attr, is_base);
-                let [Ok(frame_word), Ok(end_word)] = [frame, end].map(|frame| F::leaf(frame, size, attr, last)) else {
+                let [Ok(frame_word), Ok(end_word)] =
+                    [frame, end].map(|frame| F::leaf(frame, size, attr, last))
+                else {
                     return true;
                 };
                 frame_word.advance(F::STEP, end.get() - frame.get()) == end_word

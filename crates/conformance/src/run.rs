@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 use std::fmt;
 
-use tlbkit_addr::{Attr, Flush, PageSize, Pages, Pfn, FlushScope, VirtAddr, WalkCache};
+use tlbkit_addr::{Attr, Flush, FlushScope, PageSize, Pages, Pfn, VirtAddr, WalkCache};
 use tlbkit_pagetable::nodes::NodeAddr;
 use tlbkit_pagetable::{Entry, Error, Footprint, Frames, Mark, Retired, Table, Writer};
 
@@ -361,12 +361,16 @@ impl<'n> Runner<'n> {
         let batch = writer.finish();
         self.retired = batch.nodes();
         if let Some(node) = self.twice(&batch) {
-            return mismatch!("node {:#x} was retired twice: the batches that wait hold it, and hold it again", node.get());
+            return mismatch!(
+                "node {:#x} was retired twice: the batches that wait hold it, and hold it again",
+                node.get()
+            );
         }
         let outcome = match result {
             Ok(count) => {
                 if let Some(refusal) = refusals.first() {
-                    let bits = if *refusal == Error::WrongMark { compare::payloads(table) } else { String::new() };
+                    let bits =
+                        if *refusal == Error::WrongMark { compare::payloads(table) } else { String::new() };
                     return mismatch!("it succeeded, but {refusal}{bits}");
                 }
                 let effect = self.model.effect(op);
@@ -421,10 +425,16 @@ impl<'n> Runner<'n> {
                     }
                     error if refusals.contains(&error) => Outcome::Refused(error),
                     error if refusals.is_empty() => {
-                        return mismatch!("it failed for no reason: {error:?}{}", self.hint(table, op, error));
+                        return mismatch!(
+                            "it failed for no reason: {error:?}{}",
+                            self.hint(table, op, error)
+                        );
                     }
                     error => {
-                        return mismatch!("it said {error:?}, and not one of {refusals:?}{}", self.hint(table, op, error));
+                        return mismatch!(
+                            "it said {error:?}, and not one of {refusals:?}{}",
+                            self.hint(table, op, error)
+                        );
                     }
                 }
             }
@@ -442,7 +452,9 @@ impl<'n> Runner<'n> {
         let base = self.model.space().base();
         if let (Error::WrongMark, Op::Mark { mark, .. }) = (error, op) {
             let this = match mark {
-                Some(Mark::Payload(payload)) => format!("this one has {}", u64::BITS - payload.leading_zeros()),
+                Some(Mark::Payload(payload)) => {
+                    format!("this one has {}", u64::BITS - payload.leading_zeros())
+                }
                 _ => "this is none".to_owned(),
             };
             return format!("{}, and {this}", compare::payloads(table));
@@ -453,7 +465,8 @@ impl<'n> Runner<'n> {
         };
         let mut ends = self.model.space().halves().into_iter().flatten().map(|half| half.last());
         if pages.is_some_and(|pages| ends.any(|end| end == pages.last())) {
-            "; the range ends with the last page of its half of the space, which is a page like any other".to_owned()
+            "; the range ends with the last page of its half of the space, which is a page like any other"
+                .to_owned()
         } else {
             String::new()
         }
@@ -529,8 +542,8 @@ impl<'n> Runner<'n> {
                 before - after
             );
         };
-        let seen =
-            gone > 0 || (new > 0 && (profile.appears >= FlushScope::Local || matches!(op, Op::Resize { .. })));
+        let seen = gone > 0
+            || (new > 0 && (profile.appears >= FlushScope::Local || matches!(op, Op::Resize { .. })));
         let wanted = seen && profile.cache != WalkCache::Nothing;
         if batch.flush().links() != wanted {
             return mismatch!("{gone} nodes are gone and {new} new, and the batch says {:?}", batch.flush());
@@ -607,8 +620,12 @@ impl Collector<'_> {
                 });
                 text.collect::<Vec<_>>().join(", ")
             };
-            let times = |frames: &[Uncovered], frame| frames.iter().filter(|(known, ..)| *known == frame).count();
-            let mut twice = self.frames.iter().map(|&(frame, ..)| (frame, times(&self.frames, frame), times(&wanted, frame)));
+            let times =
+                |frames: &[Uncovered], frame| frames.iter().filter(|(known, ..)| *known == frame).count();
+            let mut twice = self
+                .frames
+                .iter()
+                .map(|&(frame, ..)| (frame, times(&self.frames, frame), times(&wanted, frame)));
             let twice = twice.find(|&(_, handed, uncovered)| handed > uncovered && handed > 1);
             let twice = twice.map_or(String::new(), |(frame, handed, uncovered)| {
                 format!("; frame {frame} was handed over {handed} times, and uncovered {uncovered} times")

@@ -162,7 +162,9 @@ impl Book {
         let table = self.table;
         let visitor = || if by == By::Walker { "a walker" } else { "the writer" };
         let (known, fault) = match self.nodes.get_mut(&node) {
-            None => (false, format!("{} came to {:#x}, which is no node, or a free one", visitor(), node.get())),
+            None => {
+                (false, format!("{} came to {:#x}, which is no node, or a free one", visitor(), node.get()))
+            }
             Some(taken) => {
                 taken.walked |= by == By::Walker;
                 if taken.table == table {
@@ -191,7 +193,10 @@ impl Book {
         let is_taken = self.nodes.contains_key(&node);
         if !is_taken {
             self.fault.get_or_insert_with(|| {
-                format!("a batch has node {:#x}, which is no node, or was freed before: it is not the table's", node.get())
+                format!(
+                    "a batch has node {:#x}, which is no node, or was freed before: it is not the table's",
+                    node.get()
+                )
             });
         }
         is_taken

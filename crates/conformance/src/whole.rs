@@ -96,7 +96,9 @@ fn resize<'n>(table: &dyn Table<'n>, op: &Op) -> Result<bool, Mismatch> {
         Err(Error::NoMemory { .. }) => return Ok(false),
         Err(error) => format!("it failed for no reason: {error:?}"),
         Ok(()) if flush.scope() >= FlushScope::Everywhere && flush.covers(pages) => return Ok(true),
-        Ok(()) => format!("pages {pages} must be flushed with reach Everywhere, and the batch asks for {flush:?}"),
+        Ok(()) => {
+            format!("pages {pages} must be flushed with reach Everywhere, and the batch asks for {flush:?}")
+        }
     };
     Err(Mismatch::of(what).after(op, None))
 }

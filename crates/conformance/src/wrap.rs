@@ -20,12 +20,19 @@ macro_rules! forward {
         }
     };
     (cells) => {
-        unsafe fn at(&self, node: $crate::pagetable::nodes::NodeAddr) -> *const <<Self as $crate::pagetable::nodes::Nodes>::Word as $crate::pagetable::Word>::Cell {
+        unsafe fn at(
+            &self,
+            node: $crate::pagetable::nodes::NodeAddr,
+        ) -> *const <<Self as $crate::pagetable::nodes::Nodes>::Word as $crate::pagetable::Word>::Cell {
             // SAFETY: this function's contract, about the storage inside.
             unsafe { self.inner.at(node) }
         }
 
-        unsafe fn record(&self, node: $crate::pagetable::nodes::NodeAddr, words: usize) -> *const $crate::pagetable::nodes::Record {
+        unsafe fn record(
+            &self,
+            node: $crate::pagetable::nodes::NodeAddr,
+            words: usize,
+        ) -> *const $crate::pagetable::nodes::Record {
             // SAFETY: this function's contract, about the storage inside.
             unsafe { self.inner.record(node, words) }
         }
@@ -47,7 +54,12 @@ macro_rules! forward {
             unsafe { self.inner.publish(node, index, word) };
         }
 
-        unsafe fn store_relaxed(&self, node: $crate::pagetable::nodes::NodeAddr, index: usize, word: Self::Word) {
+        unsafe fn store_relaxed(
+            &self,
+            node: $crate::pagetable::nodes::NodeAddr,
+            index: usize,
+            word: Self::Word,
+        ) {
             // SAFETY: this function's contract, about the storage inside.
             unsafe { self.inner.store_relaxed(node, index, word) };
         }
@@ -68,7 +80,10 @@ macro_rules! forward {
         }
     };
     (reclaim) => {
-        unsafe fn link(&self, node: $crate::pagetable::nodes::NodeAddr) -> *const $crate::pagetable::nodes::Record {
+        unsafe fn link(
+            &self,
+            node: $crate::pagetable::nodes::NodeAddr,
+        ) -> *const $crate::pagetable::nodes::Record {
             // SAFETY: this function's contract, about the storage inside.
             unsafe { self.inner.link(node) }
         }

@@ -39,7 +39,10 @@ impl<'n> Runner<'n> {
             // SAFETY: only the runner reclaims, and it does not during the call.
             let _ = table.for_each_entry(unsafe { Pinned::by(self) }, pages, &mut |at, entry| {
                 met += 1;
-                assert!(met < ENDLESS, "a visit has met {ENDLESS} entries, and does not end: fewer are there");
+                assert!(
+                    met < ENDLESS,
+                    "a visit has met {ENDLESS} entries, and does not end: fewer are there"
+                );
                 found.extend(entry.mark().map(|mark| (at, mark)));
                 ControlFlow::Continue(())
             });
@@ -154,7 +157,12 @@ impl<'n> Runner<'n> {
     }
 
     /// Compares what `for_each` meets of a range with the model, if it is told to stop at the leaf number `stop`.
-    pub(super) fn check_for_each(&self, table: &dyn Table<'n>, pages: Pages, stop: usize) -> Result<(), Mismatch> {
+    pub(super) fn check_for_each(
+        &self,
+        table: &dyn Table<'n>,
+        pages: Pages,
+        stop: usize,
+    ) -> Result<(), Mismatch> {
         let mut found = Vec::new();
         // SAFETY: only the runner reclaims, and it does not during the call.
         let flow = table.for_each(unsafe { Pinned::by(self) }, pages, &mut |leaf| {
@@ -177,7 +185,12 @@ impl<'n> Runner<'n> {
         let marks = self.model.marks(pages).map(|(at, mark)| (at, Entry::Mark(mark)));
         let mut wanted: Vec<_> = leaves.chain(marks).collect();
         wanted.sort_unstable_by_key(|&(at, _)| at);
-        judge_visit(&Visit { of: "the entries of ", met: "entries", are: "are there", pages, stop }, found, wanted, flow)
+        judge_visit(
+            &Visit { of: "the entries of ", met: "entries", are: "are there", pages, stop },
+            found,
+            wanted,
+            flow,
+        )
     }
 }
 

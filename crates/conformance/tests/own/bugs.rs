@@ -38,7 +38,11 @@ pub(super) fn shifted(leaf: Leaf, part: Pages, pages: Pages) -> Leaf {
 
 /// Returns a change that leaves pages of the topmost level as they are.
 pub(super) fn but_huge(change: Change, level: usize, word: u64) -> Change {
-    if level == 0 && !Compact::is_link(word) { Change { clear: Attr::empty(), set: Attr::empty() } } else { change }
+    if level == 0 && !Compact::is_link(word) {
+        Change { clear: Attr::empty(), set: Attr::empty() }
+    } else {
+        change
+    }
 }
 
 /// Returns a change that takes from pages that they are global, too, if it takes the right to write.
@@ -175,7 +179,8 @@ impl<'n, G: Geometry, N: Nodes<Word = u64>> Own<'n, G, N> {
     pub(super) fn link_early(&self, pages: Pages, wanted: usize) -> Result<(), Error> {
         let index = pages.first().get() / units::<G>(0) % slots::<G>();
         if wanted > 1 && self.link(self.root, index).is_none() {
-            let node = self.nodes.take(slots::<G>()).ok_or_else(|| Error::no_memory(wanted, self.nodes.held()))?;
+            let node =
+                self.nodes.take(slots::<G>()).ok_or_else(|| Error::no_memory(wanted, self.nodes.held()))?;
             self.publish(self.root, index, Compact::link(node));
             self.live(self.root, 1);
             self.tally.node(1, Self::BYTES);
@@ -201,7 +206,8 @@ impl<'n, G: Geometry, N: Nodes<Word = u64>> Own<'n, G, N> {
 
     /// Takes the nodes of a split once more before it does, and loses them where they are not all to be had.
     pub(super) fn leak_if_refused(&self, wanted: usize) -> Result<(), Error> {
-        let take = || self.nodes.take(slots::<G>()).ok_or_else(|| Error::no_memory(wanted, self.nodes.held()));
+        let take =
+            || self.nodes.take(slots::<G>()).ok_or_else(|| Error::no_memory(wanted, self.nodes.held()));
         let taken = (0..wanted).map(|_| take()).collect::<Result<Vec<_>, _>>()?;
         taken.into_iter().for_each(|node| self.free_at_once(node, true));
         Ok(())

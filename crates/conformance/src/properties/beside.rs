@@ -1,0 +1,119 @@
+//! What a walker finds that is beside the writer.
+
+use std::cell::{Cell, RefCell};
+
+use tlbkit_addr::{Attr, Pfn, WalkCache};
+use tlbkit_pagetable::format::Format;
+use tlbkit_pagetable::{Holes, Mode, Table};
+
+use super::{Checked, Count, came_back, larger, with_table};
+use crate::moments::Moments;
+use crate::subject::{Storage, Subject};
+use crate::{Mismatch, Op, Runner};
+
+/// Tells whether a walk may begin while the writer is in a change: beside another CPU's, or the MMU's.
+fn walked_beside<S: Subject>() -> bool {
+    S::Mode::SHARED || S::Format::WALK_CACHE != WalkCache::Nothing
+}
+
+/// Returns an operation, and what makes one page of what was mapped and small pages of that again, if that can be; or what
+/// maps the page that was marked, and marks it again.
+fn with_joins<'n>(table: &dyn Table<'n>, op: &Op) -> Vec<Op> {
+    let mut ops = vec![*op];
+    if let Op::Mark { page, mark: Some(_) } = *op {
+        let frame = Pfn::new(page.get() & 0xffff);
+        ops.extend([Op::Fill { page, frame, attr: Attr::READ | Attr::EXEC }, *op]);
+    }
+    if let (Op::Map { pages, size, .. }, Some(to)) = (*op, larger(table, op)) {
+        ops.extend([to, size].map(|to| Op::Resize { pages, to }));
+    }
+    ops
+}
+
+/// After every store of an operation a walk gives the answer before it or the one after it.
+pub(super) fn publishes_in_order<S: Subject>(nodes: &Storage<'_, S>, ops: &[Op], looks: &Count) -> Checked {
+    if !walked_beside::<S>() {
+        return Ok(());
+    }
+    with_table::<S>(nodes, |table, runner| {
+        let mut runner = runner.with_patience(usize::MAX);
+        // A join and a split are many stores: some will do.
+        let joined = |(number, op): (usize, &Op)| {
+            if number.is_multiple_of(4) { with_joins(table, op) } else { vec![*op] }
+        };
+        for op in &ops.iter().enumerate().flat_map(joined).collect::<Vec<_>>() {
+            nodes.begin(0);
+            if runner.model().weight(op) > Runner::MOST {
+                continue;
+            }
+            let moments = Moments::of(runner.model(), op);
+            let look = || {
+                looks.set(looks.get() + 1);
+                // SAFETY: `perform_only` reclaims nothing; `settle` does, when the operation has ended.
+                unsafe { moments.look(table) };
+            };
+            let outcome = nodes.at_stores(&look, || runner.perform_only(table, op))?;
+            let wrong = moments.wrong().map_or(Ok(()), |wrong| Err(Mismatch::of(wrong)));
+            wrong
+                .and_then(|()| came_back::<S>(nodes))
+                .map_err(|mismatch| mismatch.after(op, Some(&outcome)))?;
+        }
+        runner.compare(table, None)?;
+        runner.settle();
+        Ok(())
+    })
+}
+
+/// An operation runs between two loads of a walk, which finds what was there before or what is there after.
+pub(super) fn walks_beside<S: Subject>(nodes: &Storage<'_, S>, ops: &[Op], between: &Count) -> Checked {
+    if !S::Mode::SHARED {
+        return Ok(());
+    }
+    with_table::<S>(nodes, |table, runner| {
+        let runner = RefCell::new(runner.with_patience(usize::MAX));
+        // What is mapped is joined, split and unmapped under a walk, too, and comes back.
+        let ops = ops.iter().flat_map(|op| {
+            let mut ops = with_joins(table, op);
+            if let Op::Map { pages, .. } = *op {
+                ops.extend([Op::Unmap { pages, holes: Holes::Skip, room: None }, *op]);
+            }
+            ops
+        });
+        for (number, op) in ops.enumerate() {
+            let op = &op;
+            nodes.begin(0);
+            if runner.borrow().model().weight(op) > Runner::MOST {
+                continue;
+            }
+            let moments = Moments::of(runner.borrow().model(), op);
+            // Any numbers will do that differ from operation to operation.
+            let seed = op.pages().map_or(0, |pages| pages.last().get()).wrapping_add(number * 31);
+            let random = seed.wrapping_mul(0x9e37_79b1) >> 7;
+            let Some(at) = moments.pick(random) else { continue };
+            let ask = moments.ask(number);
+            // SAFETY: `perform_only` reclaims nothing; `settle` does, when the walk has ended.
+            let walk = || unsafe { ask.of(table, at) };
+            let loads = random / 64 % nodes.loads(walk).max(1);
+            let outcome = Cell::new(None);
+            let change = || outcome.set(Some(runner.borrow_mut().perform_only(table, op)));
+            let (found, done) = nodes.at_load(loads, &change, walk);
+            if done {
+                between.set(between.get() + 1);
+            } else {
+                change();
+            }
+            let Some(outcome) = outcome.take() else { continue };
+            let outcome = outcome?;
+            let after = |what: String| {
+                Mismatch::of(format!("the operation ran before load {} of a walk: {what}", loads + 1))
+                    .after(op, Some(&outcome))
+            };
+            moments.judge(at, ask, found).map_err(after)?;
+            came_back::<S>(nodes).map_err(|mismatch| mismatch.after(op, Some(&outcome)))?;
+        }
+        let mut runner = runner.into_inner();
+        runner.compare(table, None)?;
+        runner.settle();
+        Ok(())
+    })
+}
