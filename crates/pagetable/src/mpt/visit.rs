@@ -11,6 +11,18 @@ use crate::geometry::Checked as _;
 use crate::nodes::{NodeAddr, Nodes};
 use crate::{Entry, Leaf, Radix, Run, Word};
 
+/// A word that is no link, where a visit has found it.
+struct Found<W> {
+    node: NodeAddr,
+    level: usize,
+    index: usize,
+    word: W,
+    /// The first page of its slot.
+    first: Vpn,
+    /// Pages that are left of the visit, as far as this node holds them.
+    most: usize,
+}
+
 impl<G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'_, G, F, N> {
     /// Visits the leaves of `pages` under `node`, in ascending order.
     ///
@@ -46,36 +58,22 @@ impl<G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'_, G, F, N> {
         pages: Pages,
         visit: &mut impl FnMut(VirtAddr, Entry) -> ControlFlow<()>,
     ) -> ControlFlow<()> {
-        let last = level + 1 == Self::LEVELS;
-        let slot = Self::slot_pages(level);
-        let mut at = pages.first();
-        loop {
-            let first = Vpn::new(at.get() & !(slot - 1));
-            let mut end = Vpn::new(at.get() | (slot - 1));
-            let place = Self::place(level, Self::index(level, at.address(G::BASE)));
-            // SAFETY: the node is walkable and the place within it.
-            let word = unsafe { self.nodes.follow(node, place) };
-            if F::is_leaf(word, last) {
-                // SAFETY: as above.
-                let leaf = unsafe { self.leaf_in(node, word, level, first.address(G::BASE)) };
-                end = G::SPACE.pages_of(&leaf).last();
+        let mut found = |found: Found<F::Word>| {
+            let Found { level, word, first, .. } = found;
+            let at = first.address(G::BASE);
+            if F::is_leaf(word, level + 1 == Self::LEVELS) {
+                // SAFETY: `visit_words` has found the leaf in a node that is walkable.
+                let leaf = unsafe { self.leaf_in(found.node, word, level, at) };
                 visit(leaf.at, Entry::Leaf(leaf))?;
-            } else if !last
-                && F::is_link(word)
-                && let Some(below) = Pages::new(at, end.min(pages.last()))
-            {
-                // SAFETY: the link's node is of the next level and covers this slot.
-                unsafe { self.visit_entries(F::node(word), level + 1, below, visit) }?;
-            } else if Self::is_mark(word, level) {
-                let at = first.address(G::BASE);
+                return ControlFlow::Continue(G::SPACE.pages_of(&leaf).last());
+            }
+            if Self::is_mark(word, level) {
                 visit(at, Self::entry(word, level, at))?;
             }
-            // Inclusive ends: the last page of the space has no successor.
-            if end >= pages.last() {
-                return ControlFlow::Continue(());
-            }
-            at = Vpn::new(end.get() + 1);
-        }
+            ControlFlow::Continue(Self::last_of(first, level))
+        };
+        // SAFETY: this function's contract is that one's.
+        unsafe { self.visit_words(node, level, pages, &mut found) }
     }
 
     /// Visits the leaves of `pages` under `node`, in ascending order, as runs of frames: neighbouring entries of the last level
@@ -91,41 +89,71 @@ impl<G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'_, G, F, N> {
         pages: Pages,
         visit: &mut dyn FnMut(Vpn, Run) -> ControlFlow<()>,
     ) -> ControlFlow<()> {
-        let last = level + 1 == Self::LEVELS;
-        let slot = Self::slot_pages(level);
+        let mut found = |found: Found<F::Word>| {
+            let Found { level, word, first, .. } = found;
+            let last = level + 1 == Self::LEVELS;
+            if !F::is_leaf(word, last) {
+                return ControlFlow::Continue(Self::last_of(first, level));
+            }
+            // SAFETY: `visit_words` has found the leaf in a node that is walkable.
+            let leaf = unsafe { self.leaf_in(found.node, word, level, first.address(G::BASE)) };
+            let mut run = leaf.run(G::BASE);
+            let mut end = G::SPACE.pages_of(&leaf).last();
+            if last && !Self::REPLICATED {
+                // SAFETY: the leaf's index is within its node, which is of the last level.
+                run.len = unsafe { self.like(found.node, found.index, found.most, word) };
+                end = Vpn::new(first.get() + (run.len - 1));
+            }
+            visit(leaf.at.vpn(G::BASE), run)?;
+            ControlFlow::Continue(end)
+        };
+        // SAFETY: this function's contract is that one's.
+        unsafe { self.visit_words(node, level, pages, &mut found) }
+    }
+
+    /// Shows the words of `pages` under `node`, in ascending order, that are no links. Goes on behind the page that `found`
+    /// returns, the last one that it has dealt with.
+    ///
+    /// # Safety
+    ///
+    /// As for [`visit`](Self::visit).
+    unsafe fn visit_words(
+        &self,
+        node: NodeAddr,
+        level: usize,
+        pages: Pages,
+        found: &mut impl FnMut(Found<F::Word>) -> ControlFlow<(), Vpn>,
+    ) -> ControlFlow<()> {
         let mut at = pages.first();
         loop {
-            let first = Vpn::new(at.get() & !(slot - 1));
-            let mut end = Vpn::new(at.get() | (slot - 1));
+            let first = Vpn::new(at.get() & !(Self::slot_pages(level) - 1));
             let index = Self::index(level, at.address(G::BASE));
             // SAFETY: the node is walkable and the place within it.
             let word = unsafe { self.nodes.follow(node, Self::place(level, index)) };
-            if F::is_leaf(word, last) {
-                // SAFETY: as above.
-                let leaf = unsafe { self.leaf_in(node, word, level, first.address(G::BASE)) };
-                let mut run = leaf.run(G::BASE);
-                if last && !Self::REPLICATED {
-                    let most = pages.last().get() - at.get() + 1;
-                    // SAFETY: as above.
-                    run.len = unsafe { self.like(node, index, most, word) };
-                    end = Vpn::new(first.get() + (run.len - 1));
-                } else {
-                    end = G::SPACE.pages_of(&leaf).last();
-                }
-                visit(leaf.at.vpn(G::BASE), run)?;
-            } else if !last
+            let end = if level + 1 < Self::LEVELS
                 && F::is_link(word)
+                && let end = Self::last_of(first, level)
                 && let Some(below) = Pages::new(at, end.min(pages.last()))
             {
                 // SAFETY: the link's node is of the next level and covers this slot.
-                unsafe { self.visit_runs(F::node(word), level + 1, below, visit) }?;
-            }
+                unsafe { self.visit_words(F::node(word), level + 1, below, found) }?;
+                end
+            } else {
+                let most = pages.last().get() - at.get() + 1;
+                found(Found { node, level, index, word, first, most })?
+            };
             // Inclusive ends: the last page of the space has no successor.
             if end >= pages.last() {
                 return ControlFlow::Continue(());
             }
             at = Vpn::new(end.get() + 1);
         }
+    }
+
+    /// Returns the last page of the slot of `level` that begins with the page `first`.
+    #[inline(always)]
+    fn last_of(first: Vpn, level: usize) -> Vpn {
+        Vpn::new(first.get() | (Self::slot_pages(level) - 1))
     }
 
     /// Counts the leaves from the slot `index` of a last-level node on, at most `most`, that differ from the first, `word`, in
