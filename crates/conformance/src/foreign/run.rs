@@ -317,9 +317,11 @@ impl<F: Foreign> Run<F> {
     /// Checks that the mapper has the nodes that it had before `what`.
     fn check_nodes(&mut self, before: Option<usize>, what: impl FnOnce() -> String) -> Result<(), String> {
         match (before, self.nodes()) {
-            (Some(before), Some(after)) if before != after => {
-                Err(format!("{}: the mapper holds {after} nodes, and before it held {before}", what()))
-            }
+            (Some(before), Some(after)) if before != after => Err(format!(
+                "{}: the mapper holds {after} nodes, and before it held {before} (one that keeps empty nodes \
+                     says so by `keeps_empty`)",
+                what()
+            )),
             _ => Ok(()),
         }
     }
