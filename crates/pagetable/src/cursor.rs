@@ -11,7 +11,7 @@ use crate::{Change, Entry, Error, Frames, Holes, Leaf, Mark, Pinned, Retired, Ta
 /// cursor of their own. Each call walks from the root.
 ///
 /// A cursor borrows the writer, so that no other code changes the table; its changes go into the writer's batch. Each change is
-/// all or nothing.
+/// all or nothing. A page that another table lends ([`Table::borrowed`]) looks empty to a cursor.
 pub struct AnyCursor<'w, 'n, T: Table<'n> + ?Sized> {
     table: &'w T,
     batch: &'w mut Retired<'n>,
@@ -43,17 +43,28 @@ impl<'n, T: Table<'n> + ?Sized> AnyCursor<'_, 'n, T> {
         self.page.address(self.table.space().base())
     }
 
+    /// Checks that the page is not borrowed.
+    #[inline]
+    fn check_own(&self) -> Result<(), Error> {
+        let borrowed = self.table.borrowed().is_some_and(|borrowed| borrowed.contains(self.page));
+        if borrowed { Err(Error::Borrowed { at: self.at() }) } else { Ok(()) }
+    }
+
     /// Returns the leaf that maps the page.
     #[inline]
     pub fn look(&self) -> Option<Leaf> {
-        // SAFETY: the cursor borrows the only writer, which frees nothing meanwhile.
+        self.check_own().ok()?;
+        // SAFETY: the cursor borrows the only writer of the page: no node on the way to it is unlinked during the lookup.
         self.table.lookup(unsafe { Pinned::by(self) }, self.at())
     }
 
     /// Returns what the entry for the page holds.
     #[inline]
     pub fn entry(&self) -> Entry {
-        // SAFETY: as in `look`.
+        if self.check_own().is_err() {
+            return Entry::Empty;
+        }
+        // SAFETY: the cursor borrows the only writer of the page: no node on the way to it is unlinked during the lookup.
         self.table.entry(unsafe { Pinned::by(self) }, self.at())
     }
 
@@ -63,7 +74,7 @@ impl<'n, T: Table<'n> + ?Sized> AnyCursor<'_, 'n, T> {
     ///
     /// Those of [`Table::mark`]; always [`Error::WrongMark`] in tables without marks.
     pub fn mark(&mut self, mark: Option<Mark>) -> Result<Entry, Error> {
-        // SAFETY: the cursor borrows the only writer, and the batch is the table's; likewise below.
+        // SAFETY: the cursor borrows the only writer and its batch, which is one of this table.
         unsafe { self.table.mark(self.batch, self.at(), mark) }
     }
 
@@ -73,7 +84,7 @@ impl<'n, T: Table<'n> + ?Sized> AnyCursor<'_, 'n, T> {
     ///
     /// Those of [`Table::fill`].
     pub fn fill(&mut self, frame: Pfn, attr: Attr) -> Result<Mark, Error> {
-        // SAFETY: as in `mark`.
+        // SAFETY: the cursor borrows the only writer and its batch, which is one of this table.
         unsafe { self.table.fill(self.batch, self.at(), frame, attr) }
     }
 
@@ -84,7 +95,7 @@ impl<'n, T: Table<'n> + ?Sized> AnyCursor<'_, 'n, T> {
     /// Those of [`Table::map`].
     pub fn map(&mut self, frame: Pfn, attr: Attr) -> Result<(), Error> {
         let base = self.table.space().base();
-        // SAFETY: as in `mark`.
+        // SAFETY: the cursor borrows the only writer and its batch, which is one of this table.
         unsafe { self.table.map(self.batch, Pages::one(self.page), frame, base, attr) }
     }
 
@@ -93,12 +104,13 @@ impl<'n, T: Table<'n> + ?Sized> AnyCursor<'_, 'n, T> {
     ///
     /// # Errors
     ///
-    /// [`Error::NotMapped`].
+    /// [`Error::NotMapped`] or [`Error::Borrowed`].
     pub fn unmap(&mut self) -> Result<Leaf, Error> {
+        self.check_own()?;
         let leaf = self.look().ok_or(Error::NotMapped { at: self.at() })?;
         let pages = self.table.space().pages_of(&leaf);
         let mut taken = Taken(leaf);
-        // SAFETY: as in `mark`.
+        // SAFETY: the cursor borrows the only writer and its batch, which is one of this table.
         unsafe { self.table.unmap(self.batch, pages, Holes::Refuse, Some(&mut taken)) }?;
         Ok(taken.0)
     }
@@ -107,11 +119,12 @@ impl<'n, T: Table<'n> + ?Sized> AnyCursor<'_, 'n, T> {
     ///
     /// # Errors
     ///
-    /// [`Error::NotMapped`] or [`Error::WrongAttr`].
+    /// [`Error::NotMapped`], [`Error::WrongAttr`] or [`Error::Borrowed`].
     pub fn protect(&mut self, change: Change) -> Result<Leaf, Error> {
+        self.check_own()?;
         let leaf = self.look().ok_or(Error::NotMapped { at: self.at() })?;
         let pages = self.table.space().pages_of(&leaf);
-        // SAFETY: as in `mark`.
+        // SAFETY: the cursor borrows the only writer and its batch, which is one of this table.
         unsafe { self.table.protect(self.batch, pages, Holes::Refuse, change) }?;
         Ok(leaf)
     }
@@ -131,7 +144,8 @@ impl<'n, T: Table<'n> + ?Sized> AnyCursor<'_, 'n, T> {
         attr: Attr,
         known: &mut dyn FnMut(&Flush),
     ) -> Result<Leaf, Error> {
-        // SAFETY: as in `mark`; and by this function's contract nothing that runs until the call returns needs the page.
+        // SAFETY: the cursor borrows the only writer and its batch, which is one of this table. By this function's
+        // contract nothing that runs until the call returns needs the page.
         unsafe { self.table.replace(self.batch, self.at(), frame, attr, known) }
     }
 
@@ -162,11 +176,13 @@ impl<'n, T: Table<'n> + ?Sized> AnyCursor<'_, 'n, T> {
         let behind = self.look().map_or(self.page, |leaf| space.pages_of(&leaf).last());
         let pages = Pages::new(behind.checked_add(1)?, last)?;
         let mut next: Option<Leaf> = None;
-        // SAFETY: as in `look`.
-        let _ = self.table.for_each(unsafe { Pinned::by(self) }, pages, &mut |leaf| {
-            next = next.filter(|next| next.at < leaf.at).or(Some(leaf));
-            ControlFlow::Continue(())
-        });
+        for own in without(pages, self.table.borrowed()).into_iter().flatten() {
+            // SAFETY: the cursor borrows the only writer of these pages: no node on the way to them is unlinked meanwhile.
+            let _ = self.table.for_each(unsafe { Pinned::by(self) }, own, &mut |leaf| {
+                next = next.filter(|next| next.at < leaf.at).or(Some(leaf));
+                ControlFlow::Continue(())
+            });
+        }
         let next = next?;
         self.page = next.at.vpn(space.base());
         Some(next)
@@ -201,6 +217,15 @@ impl<'n, T: Table<'n> + ?Sized> fmt::Debug for AnyCursor<'_, 'n, T> {
             .field("leaf", &self.look())
             .finish_non_exhaustive()
     }
+}
+
+/// Returns the parts of `pages` before and behind `hole`.
+fn without(pages: Pages, hole: Option<Pages>) -> [Option<Pages>; 2] {
+    let Some(hole) = hole.and_then(|hole| hole.intersect(pages)) else { return [Some(pages), None] };
+    [
+        hole.first().checked_sub(1).and_then(|last| Pages::new(pages.first(), last)),
+        hole.last().checked_add(1).and_then(|first| Pages::new(first, pages.last())),
+    ]
 }
 
 /// A leaf that an unmap has taken out of the table, as it was at that moment.

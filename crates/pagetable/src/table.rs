@@ -28,7 +28,8 @@ use crate::{Entry, Error, Footprint, Frames, Leaf, Mark, NestedMissObserver, Pin
 ///   the batch owns, and the flush names every page that the change has made stale ([`Retired::change`] and
 ///   [`Retired::change_late`] ensure that where the caller's code may unwind). A change removes nothing from the batch, and
 ///   keeps no copy of its nodes elsewhere.
-/// - A walk reaches only nodes of this table, and of a table that lends it a part, by words that lead to live nodes.
+/// - A walk reaches only nodes of this table, by words that lead to live nodes; and for the pages that
+///   [`borrowed`](Self::borrowed) names, nodes of the table that lends them.
 /// - If the table is [`Send`], its storage may be used by every thread that the table may be sent to.
 ///
 /// ```compile_fail,E0200
@@ -110,6 +111,13 @@ pub unsafe trait Table<'n>: Debug {
 
     /// Returns the memory that the table takes from its node storage. Costs a few loads.
     fn footprint(&self) -> Footprint;
+
+    /// Returns the pages that another table lends to this one. The lender's writer changes them, and frees the nodes that map
+    /// them: so only a walk with a [`Pinned`] goes there, and this table's writer does not.
+    #[inline]
+    fn borrowed(&self) -> Option<Pages> {
+        None
+    }
 
     /// Returns the flag that its one writer holds.
     fn writer_flag(&self) -> &WriterFlag;

@@ -6,7 +6,9 @@ use tlbkit_pagetable::format::{Compact, Compact32, Format, Sv39, X86};
 use tlbkit_pagetable::geometry::{Va32, Va39, Va48};
 use tlbkit_pagetable::mpt::{Mpt, Mpt4};
 use tlbkit_pagetable::nodes::{Chunk, Slab};
-use tlbkit_pagetable::{Change, Error, Holes, Leaf, Pinned, Radix, Shared, Solo, Table, Writer, destroy};
+use tlbkit_pagetable::{
+    Change, Entry, Error, Holes, Leaf, Pinned, Radix, Shared, Solo, Table, Writer, destroy,
+};
 
 const K4: PageSize = PageSize::K4;
 const RW: Attr = Attr::READ.union(Attr::WRITE);
@@ -31,6 +33,13 @@ fn map(table: &Tree<'_, '_>, at: usize, frame: usize) -> Result<(), Error> {
     // SAFETY: no CPU walks the table now.
     unsafe { writer.finish().reclaim() };
     done
+}
+
+fn unmap(table: &Tree<'_, '_>, at: usize) {
+    let mut writer = Writer::new(table).unwrap();
+    writer.unmap(Pages::one(VirtAddr::new(at).vpn(K4)), Holes::Refuse, None).unwrap();
+    // SAFETY: no CPU walks the table now.
+    unsafe { writer.finish().reclaim() };
 }
 
 fn take_apart(table: Tree<'_, '_>) {
@@ -112,6 +121,52 @@ fn a_borrower_cannot_change_what_it_borrows() {
 
     assert_eq!(look(&user, HIGH).unwrap().attr, RW);
     take_apart(user);
+    take_apart(kernel);
+    assert_eq!(slab.usage().nodes, 0);
+}
+
+/// The lender frees nodes when no CPU is in a walk, and a cursor of a borrower is in none.
+#[test]
+fn a_borrowers_cursor_keeps_no_way_into_the_lenders_nodes() {
+    let mut memory = vec![Chunk::ZERO; 32];
+    let slab = Storage::new(&mut memory, 0).unwrap();
+    let mut kernel = Tree::new(&slab).unwrap();
+    kernel.lend(kernel_half()).unwrap();
+    map(&kernel, HIGHER, 2).unwrap();
+    let (user, other) = (Tree::sharing(&kernel).unwrap(), Tree::sharing(&kernel).unwrap());
+    map(&user, 0x1000, 3).unwrap();
+    let (page, own) = (VirtAddr::new(HIGH).vpn(K4), VirtAddr::new(0x1000));
+    let borrowed = Error::Borrowed { at: VirtAddr::new(HIGH) };
+    let mut writer = Writer::new(&user).unwrap();
+    macro_rules! check {
+        ($cursor:ident) => {
+            map(&kernel, HIGH, 1).unwrap();
+            let mut cursor = writer.$cursor(page).unwrap();
+            assert_eq!((cursor.look(), cursor.entry()), (None, Entry::Empty));
+            // The nodes that mapped the page become another table's.
+            unmap(&kernel, HIGH);
+            map(&other, 0, 9).unwrap();
+            assert_eq!((cursor.look(), cursor.entry()), (None, Entry::Empty));
+            assert_eq!(cursor.map(Pfn::new(4), RW), Err(borrowed));
+            assert_eq!(cursor.fill(Pfn::new(4), RW), Err(borrowed));
+            assert_eq!(cursor.mark(None), Err(borrowed));
+            assert_eq!(cursor.protect(Change::clear(Attr::WRITE)), Err(borrowed));
+            assert_eq!(cursor.unmap(), Err(borrowed));
+            assert_eq!(cursor.next_mapped(VirtAddr::new(HIGHER).vpn(K4)), None);
+            unmap(&other, 0);
+            // The lender's pages are passed over.
+            cursor.seek(Vpn::new(0)).unwrap();
+            let next = cursor.next_mapped(VirtAddr::new(HIGHER).vpn(K4));
+            assert_eq!(next.map(|leaf| leaf.at), Some(own));
+            assert_eq!(cursor.next_mapped(VirtAddr::new(HIGHER).vpn(K4)), None);
+        };
+    }
+    check!(cursor);
+    check!(any_cursor);
+    assert_eq!(writer.fill(VirtAddr::new(HIGH), Pfn::new(4), RW), Err(borrowed));
+    drop(writer);
+    take_apart(user);
+    take_apart(other);
     take_apart(kernel);
     assert_eq!(slab.usage().nodes, 0);
 }

@@ -1,9 +1,10 @@
 //! A position in an address space, for page-fault handlers and for changes page after page.
 
 use core::fmt;
+use core::ops::ControlFlow;
 
-use tlbkit_addr::{Attr, Pages, Pfn, VirtAddr};
-use tlbkit_pagetable::{Change, Entry, Error, Leaf, Mark, Table as _};
+use tlbkit_addr::{Attr, Pages, Pfn, VirtAddr, Vpn};
+use tlbkit_pagetable::{Change, Entry, Error, Leaf, Mark, Pinned, Table as _};
 
 use crate::block::Handle;
 use crate::here::{Here, Uncovering};
@@ -54,16 +55,30 @@ impl<K: Kernel, const CPUS: usize> Cursor<'_, K, CPUS> {
         self.walk.page().address(self.space.base())
     }
 
-    /// Returns the leaf that maps the page. Costs a load.
+    /// Returns the leaf that maps the page. Costs a load, or a walk for a page that is shared with the kernel's own address space.
     #[inline(always)]
     pub fn look(&self) -> Option<Leaf> {
-        self.walk.look()
+        self.walk.look().or_else(|| self.shared_entry().leaf())
     }
 
-    /// Returns what the entry for the page holds: a leaf, a mark, or nothing. Costs a load.
+    /// Returns what the entry for the page holds: a leaf, a mark, or nothing. Costs as much as [`look`](Self::look).
     #[inline]
     pub fn entry(&self) -> Entry {
-        self.walk.entry()
+        match self.walk.entry() {
+            Entry::Empty => self.shared_entry(),
+            entry => entry,
+        }
+    }
+
+    /// Returns what the entry for the page holds if the page is shared with the kernel's own address space.
+    #[inline]
+    fn shared_entry(&self) -> Entry {
+        if self.space.lender_of(self.at()).is_none() {
+            return Entry::Empty;
+        }
+        // SAFETY: inside an edit interrupts are masked, and this walk serves no shootdown. The kernel's own address space waits
+        // for this CPU before it frees a node.
+        self.space.table.entry(unsafe { Pinned::by(self) }, self.at())
     }
 
     /// Puts a mark in the place of what the entry for the page holds; see [`Edit::mark`](crate::Edit::mark).
@@ -87,7 +102,7 @@ impl<K: Kernel, const CPUS: usize> Cursor<'_, K, CPUS> {
     ///
     /// [`Error::Borrowed`].
     pub fn unmark(&mut self) -> Result<Option<Mark>, Error> {
-        match self.walk.entry() {
+        match self.entry() {
             Entry::Mark(_) => Ok(self.walk.mark(None)?.mark()),
             Entry::Leaf(_) | Entry::Empty => Ok(None),
         }
@@ -183,7 +198,7 @@ impl<K: Kernel, const CPUS: usize> Cursor<'_, K, CPUS> {
             let at = self.walk.page().address(self.space.base());
             return Edit::new(lender, self.here).run(|edit| edit.fault(at, access));
         }
-        let Some(leaf) = self.look() else { return Ok(Fault::absent(self.walk.entry().mark())) };
+        let Some(leaf) = self.walk.look() else { return Ok(Fault::absent(self.walk.entry().mark())) };
         if let Some(fault) = access.refused(&leaf) {
             return Ok(fault);
         }
@@ -215,7 +230,24 @@ impl<K: Kernel, const CPUS: usize> Cursor<'_, K, CPUS> {
     /// `last`, and returns the leaf that maps it. If there is none, the cursor stays. The upper half comes after the lower
     /// one.
     pub fn next_mapped(&mut self, last: VirtAddr) -> Option<Leaf> {
-        self.walk.next_mapped(last.vpn(self.space.base()))
+        let last = last.vpn(self.space.base());
+        if self.space.lender().is_some() { self.next_of_both(last) } else { self.walk.next_mapped(last) }
+    }
+
+    /// As [`next_mapped`](Self::next_mapped), in an address space that shares pages: the walk passes over these.
+    fn next_of_both(&mut self, last: Vpn) -> Option<Leaf> {
+        let space = self.space.table.space();
+        let behind = self.look().map_or(self.walk.page(), |leaf| space.pages_of(&leaf).last());
+        let pages = Pages::new(behind.checked_add(1)?, last)?;
+        let mut next = None;
+        // SAFETY: inside an edit interrupts are masked, and this visit serves no shootdown. The kernel's own address space waits
+        // for this CPU before it frees a node; no other CPU writes the pages that are not shared.
+        let _ = self.space.table.for_each(unsafe { Pinned::by(&*self) }, pages, &mut |leaf| {
+            next = Some(leaf);
+            ControlFlow::Break(())
+        });
+        self.walk.seek(next?.at.vpn(self.space.base())).ok()?;
+        next
     }
 
     /// Flushes, if there is no room for another frame that waits for it.

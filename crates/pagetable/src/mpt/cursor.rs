@@ -15,9 +15,12 @@ use crate::{Change, Entry, Error, Holes, Leaf, Mark, Radix, Retired, Table as _,
 
 /// A page of a multi-level table and the node in which the walk for it ended, from [`Writer::cursor`].
 ///
-/// A cursor borrows the writer, so that nothing changes behind it; what it changes goes into the writer's batch. Each change
-/// is all or nothing. The walk from the root is made where the cursor is put, and again when it goes to another node: once
-/// in 512 pages of a table with 512 entries a node.
+/// A cursor borrows the writer, so that no other code changes the table; the cursor's changes go into the writer's batch. Each
+/// change is all or nothing. The cursor walks from the root when it is made, and again when it goes to another node: once in 512
+/// pages of a table with 512 entries a node.
+///
+/// A page that another table [lends](Mpt::lend) looks empty to a cursor, because the lender may free the nodes that map it; a
+/// change returns [`Error::Borrowed`]. [`Table::lookup`](crate::Table::lookup) finds what is mapped there.
 ///
 /// ```
 /// use tlbkit_addr::{Attr, PageSize, Pfn, VirtAddr, Vpn};
@@ -121,7 +124,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Cursor<'_, 'n, G, F, N> 
     /// [`Error::WrongMark`], [`Error::Partial`], [`Error::Borrowed`] or [`Error::NoMemory`].
     pub fn mark(&mut self, mark: Option<Mark>) -> Result<Entry, Error> {
         let at = self.at();
-        // SAFETY: as in `map`.
+        // SAFETY: the cursor borrows the only writer and its batch, and its page is in the space.
         self.anew(|table, batch| unsafe {
             batch.change(|batch| table.mark_page(batch, at, mark), |batch| table.mend(batch))
         })
@@ -134,7 +137,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Cursor<'_, 'n, G, F, N> 
     /// [`Error::NotMapped`], [`Error::Occupied`], [`Error::FrameTooLarge`], [`Error::WrongAttr`] or [`Error::Borrowed`].
     pub fn fill(&mut self, frame: Pfn, attr: Attr) -> Result<Mark, Error> {
         let at = self.at();
-        // SAFETY: as in `map`.
+        // SAFETY: the cursor borrows the only writer and its batch, and the spot is the page's.
         unsafe { self.table.fill_at(self.batch, self.spot, at, frame, attr) }
     }
 
@@ -154,7 +157,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Cursor<'_, 'n, G, F, N> 
             return Ok(());
         }
         let pages = Pages::one(self.page);
-        // SAFETY: as in `look`; the batch came from the writer's table.
+        // SAFETY: the cursor borrows the only writer and its batch.
         self.anew(|table, batch| unsafe { table.map_slow(batch, pages, frame, G::BASE, attr) })
     }
 
@@ -190,7 +193,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Cursor<'_, 'n, G, F, N> 
         let leaf = self.look().ok_or(Error::NotMapped { at })?;
         let mut taken = Taken(leaf);
         let pages = G::SPACE.pages_of(&leaf);
-        // SAFETY: as in `map`.
+        // SAFETY: the cursor borrows the only writer and its batch.
         self.anew(|table, batch| unsafe { table.unmap_slow(batch, pages, Holes::Refuse, Some(&mut taken)) })?;
         Ok(taken.0)
     }
@@ -202,7 +205,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Cursor<'_, 'n, G, F, N> 
         if self.spot.level != level {
             return None;
         }
-        // SAFETY: as in `look`: the spot is the page's.
+        // SAFETY: the cursor borrows the only writer, and its page, whose walk ends in the spot, is in the space.
         unsafe { self.table.slot_at(Spot { level, ..self.spot }, self.page) }
     }
 
@@ -246,10 +249,11 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Cursor<'_, 'n, G, F, N> 
         let leaf = self.look().ok_or(Error::NotMapped { at })?;
         let pages = G::SPACE.pages_of(&leaf);
         if Mpt::<'n, G, F, N>::RUNS {
-            // SAFETY: as in `look`.
+            // SAFETY: the cursor borrows the only writer and its batch, and the leaf's walk ends in the spot,
+            // which is the page's.
             return Ok(unsafe { self.table.protect_run(self.batch, self.spot, leaf, change) });
         }
-        // SAFETY: as in `map`. Hardware notes nothing in a leaf of several slots.
+        // SAFETY: the cursor borrows the only writer and its batch. Hardware notes nothing in a leaf of several slots.
         self.anew(|table, batch| unsafe { table.protect_slow(batch, pages, Holes::Refuse, change) })?;
         Ok(leaf)
     }

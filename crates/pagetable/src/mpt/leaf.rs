@@ -1,6 +1,6 @@
 //! Where a walk of the writer has ended.
 
-use tlbkit_addr::VirtAddr;
+use tlbkit_addr::{Pages, VirtAddr};
 
 use super::Mpt;
 use super::shape::Shape;
@@ -16,7 +16,8 @@ pub(super) struct Spot {
 }
 
 impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
-    /// Walks to the slot for `at`.
+    /// Walks to the slot for `at`. For a borrowed page the walk ends at the root: the lender may free the nodes below while this
+    /// CPU is not pinned.
     ///
     /// # Safety
     ///
@@ -24,7 +25,11 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
     /// in the table as it is.
     #[inline(always)]
     pub(super) unsafe fn spot(&self, at: VirtAddr) -> Spot {
-        // SAFETY: the caller is the writer.
+        if self.check_own(Pages::one(at.vpn(G::BASE))).is_err() {
+            return Spot { node: self.root, level: 0 };
+        }
+        // SAFETY: by this function's contract the caller is the only writer, and the page is not a lender's: so no other CPU
+        // frees a node on the way.
         unsafe { self.descend(at, |_, level, node| Spot { node, level }) }
     }
 
@@ -39,11 +44,12 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
     /// Returns the leaf that maps `at`.
     #[inline(always)]
     pub(super) unsafe fn leaf_at(&self, spot: Spot, at: VirtAddr) -> Option<Leaf> {
-        // SAFETY: by the contract of `spot`, which is this function's too, the caller is the only writer, and `at` is in
-        // the space.
-        let (word, _) = unsafe { self.word_at(spot, at) };
-        let is_leaf = F::is_leaf(word, spot.level + 1 == Self::LEVELS);
-        // SAFETY: as above.
-        is_leaf.then(|| unsafe { self.leaf_in(spot.node, word, spot.level, at) })
+        // SAFETY: by the contract of `spot`, which is this function's too, the caller is the only writer, and the walk for
+        // `at` ends in the spot.
+        unsafe {
+            let (word, _) = self.word_at(spot, at);
+            let is_leaf = F::is_leaf(word, spot.level + 1 == Self::LEVELS);
+            is_leaf.then(|| self.leaf_in(spot.node, word, spot.level, at))
+        }
     }
 }

@@ -110,6 +110,11 @@ unsafe impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Table<'n> for Mpt
         self.tally.footprint()
     }
 
+    #[inline]
+    fn borrowed(&self) -> Option<Pages> {
+        self.borrowed
+    }
+
     #[inline(always)]
     fn writer_flag(&self) -> &WriterFlag {
         &self.flag
