@@ -146,19 +146,24 @@ impl<'n, T: Private<'n>, F: Invalidate> Local<'n, T, F> {
 }
 
 impl<'n, T: Table<'n>, F: Invalidate> Local<'n, T, F> {
+    /// Proves that no node that a walk meets is freed while the proof exists.
+    #[inline(always)]
+    fn pinned(&self) -> Pinned<'_> {
+        // SAFETY: the table is `Private`. Either only this value's batch frees the nodes that its walks reach, and that takes
+        // `&mut self`; or the table is in solo mode, and no code but the walk runs meanwhile.
+        unsafe { Pinned::by(self) }
+    }
+
     /// Returns the leaf that maps `at`; see [`Table::lookup`].
     #[inline(always)]
     pub fn lookup(&self, at: VirtAddr) -> Option<Leaf> {
-        // SAFETY: the table is private, so the only batch that frees its nodes is this value's, which needs `&mut self`;
-        // or it is in solo mode, and no other CPU frees what it borrows during the walk.
-        self.table.lookup(unsafe { Pinned::by(self) }, at)
+        self.table.lookup(self.pinned(), at)
     }
 
     /// Returns the physical address that `at` is translated to.
     #[inline(always)]
     pub fn translate(&self, at: VirtAddr) -> Option<PhysAddr> {
-        // SAFETY: as in `lookup`.
-        self.table.translate(unsafe { Pinned::by(self) }, at)
+        self.table.translate(self.pinned(), at)
     }
 
     /// Maps a range; see [`Table::map`].
@@ -168,7 +173,7 @@ impl<'n, T: Table<'n>, F: Invalidate> Local<'n, T, F> {
     /// Those of [`Table::map`].
     #[inline]
     pub fn map(&mut self, pages: Pages, frame: Pfn, size: PageSize, attr: Attr) -> Result<(), Error> {
-        // SAFETY: `&mut self` makes this the only writer, and the batch came from this table; likewise below.
+        // SAFETY: `&mut self` excludes any other writer, and the batch came from this table.
         let done = unsafe { self.table.map(&mut self.batch, pages, frame, size, attr) };
         self.settle();
         done
@@ -186,7 +191,7 @@ impl<'n, T: Table<'n>, F: Invalidate> Local<'n, T, F> {
         holes: Holes,
         frames: Option<&mut dyn Frames>,
     ) -> Result<usize, Error> {
-        // SAFETY: as in `map`.
+        // SAFETY: `&mut self` excludes any other writer, and the batch came from this table.
         let done = unsafe { self.table.unmap(&mut self.batch, pages, holes, frames) };
         self.settle();
         done
@@ -199,7 +204,7 @@ impl<'n, T: Table<'n>, F: Invalidate> Local<'n, T, F> {
     /// Those of [`Table::protect`].
     #[inline]
     pub fn protect(&mut self, pages: Pages, holes: Holes, change: Change) -> Result<usize, Error> {
-        // SAFETY: as in `map`.
+        // SAFETY: `&mut self` excludes any other writer, and the batch came from this table.
         let done = unsafe { self.table.protect(&mut self.batch, pages, holes, change) };
         self.settle();
         done
@@ -208,8 +213,7 @@ impl<'n, T: Table<'n>, F: Invalidate> Local<'n, T, F> {
     /// Returns what the entry for the page at `at` holds; see [`Table::entry`].
     #[inline]
     pub fn entry(&self, at: VirtAddr) -> Entry {
-        // SAFETY: as in `lookup`.
-        self.table.entry(unsafe { Pinned::by(self) }, at)
+        self.table.entry(self.pinned(), at)
     }
 
     /// Puts a mark, or nothing, in the place of what the entry for the page at `at` holds, flushes, and returns that; see
@@ -219,7 +223,7 @@ impl<'n, T: Table<'n>, F: Invalidate> Local<'n, T, F> {
     ///
     /// Those of [`Table::mark`].
     pub fn mark(&mut self, at: VirtAddr, mark: Option<Mark>) -> Result<Entry, Error> {
-        // SAFETY: as in `map`.
+        // SAFETY: `&mut self` excludes any other writer, and the batch came from this table.
         let done = unsafe { self.table.mark(&mut self.batch, at, mark) };
         self.settle();
         done
@@ -231,7 +235,7 @@ impl<'n, T: Table<'n>, F: Invalidate> Local<'n, T, F> {
     ///
     /// Those of [`Table::fill`].
     pub fn fill(&mut self, at: VirtAddr, frame: Pfn, attr: Attr) -> Result<Mark, Error> {
-        // SAFETY: as in `map`.
+        // SAFETY: `&mut self` excludes any other writer, and the batch came from this table.
         let done = unsafe { self.table.fill(&mut self.batch, at, frame, attr) };
         self.settle();
         done
@@ -261,7 +265,8 @@ impl<'n, T: Table<'n>, F: Invalidate> Local<'n, T, F> {
     ///
     /// As for [`Writer::resize_breaking`](crate::Writer::resize_breaking), of the page; the flush is what must not need it.
     pub unsafe fn replace_breaking(&mut self, at: VirtAddr, frame: Pfn, attr: Attr) -> Result<Leaf, Error> {
-        // SAFETY: as in `map`; and by this function's contract nothing that runs until the call returns needs the page.
+        // SAFETY: `&mut self` excludes any other writer, and the batch came from this table. By this function's
+        // contract nothing that runs until the call returns needs the page.
         let old = unsafe {
             self.table.replace(&mut self.batch, at, frame, attr, &mut |flush| self.flush.invalidate(flush))
         };
@@ -293,7 +298,8 @@ impl<'n, T: Table<'n>, F: Invalidate> Local<'n, T, F> {
     ///
     /// As for [`Writer::resize_breaking`](crate::Writer::resize_breaking); the flush is what must not need the pages.
     pub unsafe fn resize_breaking(&mut self, pages: Pages, to: PageSize) -> Result<(), Error> {
-        // SAFETY: as in `map`; and by this function's contract nothing that runs until the call returns needs the pages.
+        // SAFETY: `&mut self` excludes any other writer, and the batch came from this table. By this function's
+        // contract nothing that runs until the call returns needs the pages.
         let done = unsafe {
             self.table.resize(&mut self.batch, pages, to, &mut |flush| self.flush.invalidate(flush))
         };

@@ -117,7 +117,7 @@ impl<'t, 'n, T: Table<'n> + ?Sized> Writer<'t, 'n, T> {
     #[inline]
     pub fn map(&mut self, pages: Pages, frame: Pfn, size: PageSize, attr: Attr) -> Result<(), Error> {
         let table = self.table;
-        // SAFETY: this is the only writer, and the batch came from this table; likewise below.
+        // SAFETY: this is the only writer, and `batch` returns a batch of this table.
         unsafe { table.map(self.batch(), pages, frame, size, attr) }
     }
 
@@ -134,7 +134,7 @@ impl<'t, 'n, T: Table<'n> + ?Sized> Writer<'t, 'n, T> {
         frames: Option<&mut dyn Frames>,
     ) -> Result<usize, Error> {
         let table = self.table;
-        // SAFETY: as in `map`.
+        // SAFETY: this is the only writer, and `batch` returns a batch of this table.
         unsafe { table.unmap(self.batch(), pages, holes, frames) }
     }
 
@@ -146,7 +146,7 @@ impl<'t, 'n, T: Table<'n> + ?Sized> Writer<'t, 'n, T> {
     #[inline]
     pub fn protect(&mut self, pages: Pages, holes: Holes, change: Change) -> Result<usize, Error> {
         let table = self.table;
-        // SAFETY: as in `map`.
+        // SAFETY: this is the only writer, and `batch` returns a batch of this table.
         unsafe { table.protect(self.batch(), pages, holes, change) }
     }
 
@@ -182,7 +182,8 @@ impl<'t, 'n, T: Table<'n> + ?Sized> Writer<'t, 'n, T> {
         known: &mut dyn FnMut(&Flush),
     ) -> Result<Leaf, Error> {
         let table = self.table;
-        // SAFETY: as in `map`; and by this function's contract nothing that runs until the call returns needs the page.
+        // SAFETY: this is the only writer, and `batch` returns a batch of this table. By this function's contract
+        // nothing that runs until the call returns needs the page.
         unsafe { table.replace(self.batch(), at, frame, attr, known) }
     }
 
@@ -221,7 +222,8 @@ impl<'t, 'n, T: Table<'n> + ?Sized> Writer<'t, 'n, T> {
         known: &mut dyn FnMut(&Flush),
     ) -> Result<(), Error> {
         let table = self.table;
-        // SAFETY: as in `map`.
+        // SAFETY: this is the only writer, and `batch` returns a batch of this table. By this function's contract
+        // nothing that runs until the call returns needs the pages.
         unsafe { table.resize(self.batch(), pages, to, known) }
     }
 
@@ -233,7 +235,7 @@ impl<'t, 'n, T: Table<'n> + ?Sized> Writer<'t, 'n, T> {
     #[inline]
     pub fn mark(&mut self, at: VirtAddr, mark: Option<Mark>) -> Result<Entry, Error> {
         let table = self.table;
-        // SAFETY: as in `map`.
+        // SAFETY: this is the only writer, and `batch` returns a batch of this table.
         unsafe { table.mark(self.batch(), at, mark) }
     }
 
@@ -245,7 +247,7 @@ impl<'t, 'n, T: Table<'n> + ?Sized> Writer<'t, 'n, T> {
     #[inline]
     pub fn fill(&mut self, at: VirtAddr, frame: Pfn, attr: Attr) -> Result<Mark, Error> {
         let table = self.table;
-        // SAFETY: as in `map`.
+        // SAFETY: this is the only writer, and `batch` returns a batch of this table.
         unsafe { table.fill(self.batch(), at, frame, attr) }
     }
 

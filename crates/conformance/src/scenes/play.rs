@@ -189,7 +189,7 @@ fn write_some(table: &dyn Table<'static>, steps: &[Step]) -> (Retired<'static>, 
 fn expected<W: Word, T: Table<'static>>(scene: &Scene, build: Build<W, T>) -> Vec<Vec<Option<Leaf>>> {
     let (_stage, storage) = Stage::new();
     let table = new(build, storage);
-    // SAFETY: no walker is in this table; likewise below.
+    // SAFETY: no other thread knows this table.
     unsafe { write(&table, &[scene.before]).reclaim() };
     let find = |table: &T| scene.probe.iter().map(|&page| look(table, page)).collect();
     let mut states = vec![find(&table)];
@@ -197,11 +197,11 @@ fn expected<W: Word, T: Table<'static>>(scene: &Scene, build: Build<W, T>) -> Ve
     for step in scene.steps.iter().chain(scene.then) {
         let (batch, idle) = write_some(&table, &[*step]);
         is_idle |= idle;
-        // SAFETY: as above.
+        // SAFETY: no other thread knows this table.
         unsafe { batch.reclaim() };
         states.push(find(&table));
     }
-    // SAFETY: as above.
+    // SAFETY: no other thread knows this table.
     unsafe { destroy(table).reclaim() };
     // What is expected comes from the table itself: one that does nothing would agree with that.
     assert!(is_idle || states.first() != states.last(), "the steps have changed nothing");
@@ -255,7 +255,7 @@ where
         // SAFETY: the visitor is gone.
         unsafe { batch.reclaim() };
         let table = Arc::into_inner(table).expect("the visitor is gone");
-        // SAFETY: as above.
+        // SAFETY: the visitor is gone.
         unsafe { destroy(table).reclaim() };
         drop(stage);
     });
@@ -369,7 +369,7 @@ where
         unsafe { batch.reclaim() };
     }
     let table = Arc::into_inner(table).expect("every walker is gone");
-    // SAFETY: as above.
+    // SAFETY: every walker is gone.
     unsafe { destroy(table).reclaim() };
     assert!(storage.out() == 0, "the table is gone, and {} of its nodes were not freed", storage.out());
 

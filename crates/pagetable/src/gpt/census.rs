@@ -84,7 +84,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
             return (0..pages).filter(counts).count();
         }
         let first = Self::pte_of(leaf, part.first);
-        // SAFETY: as above.
+        // SAFETY: the caller is the writer; the leaf covers the part, whose PTEs follow each other in it.
         let counts = |&at: &usize| is_so(unsafe { self.nodes.read(leaf.node, first + at) });
         (0..pages).filter(counts).count()
     }

@@ -144,7 +144,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
         let leaf = unsafe { self.plant(job, 1, part) };
         if S::REAL && !beside.is_empty() {
             let start = new.base | first << new.node.shift;
-            // SAFETY: as above.
+            // SAFETY: the caller is the only writer, `beside` is a leaf of the table, and no other code knows the new leaf.
             unsafe {
                 self.copy_leaf(beside, start, leaf);
                 self.tally.ptes(self.live(beside).cast_signed());

@@ -31,7 +31,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
         let found = unsafe { L::seek(self.nodes, &self.root, G::VA_BITS, Self::TAG, at.get()) };
         let found = found.ok_or(Error::NotMapped { at })?;
         let place = Self::pte_at(found.shift, found.index, at.get());
-        // SAFETY: as above.
+        // SAFETY: the caller is the writer, and the leaf that the search has found has the place.
         let was = unsafe { self.nodes.read(found.leaf, place) };
         if !F::is_leaf(was, true) {
             return Err(Error::NotMapped { at });

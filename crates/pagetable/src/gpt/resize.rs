@@ -203,7 +203,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
         let mut attr = leaf.attr;
         if leaf.size < to {
             let span = Span { first: key, last: key | low(to.shift()) & !low(Self::BASE) };
-            // SAFETY: as above.
+            // SAFETY: the caller is the writer, and every page of the span is mapped: see `check_uniform`.
             attr |= unsafe { self.attributes(span) } & STATUS;
         }
         // The dry run, or the leaf that is being split, had these attributes and frames.

@@ -437,7 +437,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
     /// Writes the tag of a new leaf.
     pub(super) unsafe fn put_tag(&self, leaf: Edge, base: usize) {
         let tag = L::tag(Self::address(base), leaf);
-        // SAFETY: as in `tag`, and no other code knows the leaf.
+        // SAFETY: the edge's node is a leaf, which has its tag words, and is new: no other code knows it.
         unsafe {
             if Self::TAG > 0 {
                 self.nodes.store_relaxed(leaf.node, 0, F::Word::from_usize(tag));

@@ -142,7 +142,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
         // SAFETY: the caller is the writer.
         unsafe { self.take_step(&mut Count(&mut stock), batch, node, base, step) };
         stock.take_wanted(L::REACH).ok()?;
-        // SAFETY: as above.
+        // SAFETY: the caller is the writer and replaces the node by the result; the stock has what the first run has counted.
         Some(unsafe { self.take_step(&mut stock, batch, node, base, step) })
     }
 

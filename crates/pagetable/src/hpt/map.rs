@@ -42,7 +42,7 @@ where
             batch.touch(F::APPEARS, pages);
             return Ok(());
         }
-        // SAFETY: as above.
+        // SAFETY: the caller is the writer, and the batch came from this table.
         unsafe { self.map_range(batch, pages, frame, size, attr) }
     }
 

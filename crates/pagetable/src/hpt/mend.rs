@@ -43,7 +43,8 @@ where
         let grains = (0..Self::GRAINS).filter(in_use).map(|grain| 1 << grain).sum::<usize>();
         self.grains.store(moves | grains, Ordering::Release);
         for number in 0..self.buckets() {
-            // SAFETY: as above.
+            // SAFETY: the caller is the writer, the batch came from this table, and `number` is below the number
+            // of first buckets.
             unsafe { self.tidy(batch, self.first_bucket(number)) };
         }
         let found = self.tally.footprint().nodes + batch.nodes();

@@ -34,14 +34,14 @@ where
         known: &mut dyn FnMut(&Flush),
     ) -> Result<Leaf, Error> {
         G::SPACE.check_pages(Pages::one(at.vpn(G::BASE)))?;
-        // SAFETY: the caller is the writer; so for all that follow.
+        // SAFETY: the caller is the writer.
         if let Some((spot, place)) = unsafe { self.find_one(at.vpn(G::BASE)) } {
-            // SAFETY: as above.
+            // SAFETY: the writer's search has just found the place in that bucket.
             let old = Self::leaf(unsafe { self.nodes.read(spot.node, place) }, 0, at);
             let new = replacement::<G, F>(&old, frame, attr, true)?;
             let pages = Pages::one(at.vpn(G::BASE));
             batch.touch(if F::BREAK_FRAME { F::APPEARS } else { FlushScope::Everywhere }, pages);
-            // SAFETY: as above.
+            // SAFETY: the caller is the only writer, so the bucket stays in the table.
             let store = |word| unsafe {
                 let was = self.nodes.read(spot.node, place);
                 self.nodes.publish(spot.node, place, word);

@@ -52,7 +52,8 @@ impl<G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'_, G, F, N> {
     #[inline(always)]
     pub(super) unsafe fn add_live(&self, node: NodeAddr, level: usize, index: usize, slots: usize) {
         const { Self::FITS };
-        // SAFETY: as in `live`.
+        // SAFETY: by the contract of `live`, which is this function's too, the node is in the table or new: so its
+        // record is live.
         let record = unsafe { &*self.nodes.record(node, Self::words(level)) };
         let mut noted = record.load(Ordering::Relaxed);
         if level + 1 < Self::LEVELS && slots > 0 {
@@ -66,7 +67,8 @@ impl<G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'_, G, F, N> {
     /// Counts slots that are in use no more, and returns how many are.
     #[inline(always)]
     pub(super) unsafe fn sub_live(&self, node: NodeAddr, level: usize, slots: usize) -> u32 {
-        // SAFETY: as in `live`.
+        // SAFETY: by the contract of `live`, which is this function's too, the node is in the table or new: so its
+        // record is live.
         let record = unsafe { &*self.nodes.record(node, Self::words(level)) };
         let rest = record.load(Ordering::Relaxed).wrapping_sub(slots as u32);
         record.store(rest, Ordering::Relaxed);
@@ -75,7 +77,8 @@ impl<G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'_, G, F, N> {
 
     /// Counts the loan of a node.
     pub(super) unsafe fn add_loan(&self, node: NodeAddr, level: usize) {
-        // SAFETY: as in `live`.
+        // SAFETY: by the contract of `live`, which is this function's too, the node is in the table or new: so its
+        // record is live.
         let record = unsafe { &*self.nodes.record(node, Self::words(level)) };
         record.store(record.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
     }
@@ -83,7 +86,8 @@ impl<G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'_, G, F, N> {
     /// Stores a count, and that any part may have an entry.
     pub(super) unsafe fn recount(&self, node: NodeAddr, level: usize, live: u32) {
         let parts = if level + 1 == Self::LEVELS { 0 } else { Self::all_parts(level) };
-        // SAFETY: as in `live`.
+        // SAFETY: by the contract of `live`, which is this function's too, the node is in the table or new: so its
+        // record is live.
         let record = unsafe { &*self.nodes.record(node, Self::words(level)) };
         record.store(live | parts << LIVE.count_ones(), Ordering::Relaxed);
     }
@@ -94,7 +98,8 @@ impl<G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'_, G, F, N> {
         if level + 1 == Self::LEVELS {
             return Self::all_parts(level);
         }
-        // SAFETY: as in `live`.
+        // SAFETY: by the contract of `live`, which is this function's too, the node is in the table or new: so its
+        // record is live.
         unsafe { (*self.nodes.record(node, Self::words(level))).load(Ordering::Relaxed) >> LIVE.count_ones() }
     }
 

@@ -44,10 +44,12 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
     /// As for [`word_at`](Self::word_at).
     #[inline(always)]
     pub(super) unsafe fn entry_at(&self, spot: Spot, at: VirtAddr) -> Entry {
-        // SAFETY: the contract of `word_at` is this function's.
-        let (word, _) = unsafe { self.word_at(spot, at) };
-        // SAFETY: as above.
-        unsafe { self.entry_in(spot.node, word, spot.level, at) }
+        // SAFETY: by the contract of `word_at`, which is this function's too, the caller is the only writer, and the walk for
+        // `at` ends in the spot.
+        unsafe {
+            let (word, _) = self.word_at(spot, at);
+            self.entry_in(spot.node, word, spot.level, at)
+        }
     }
 
     /// See [`Table::mark`](crate::Table::mark).

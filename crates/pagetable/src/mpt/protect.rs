@@ -31,9 +31,9 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
         if census.pages == 0 {
             return Ok(0);
         }
-        // SAFETY: as above.
+        // SAFETY: the caller is the writer.
         batch.touch(change.scope(), unsafe { self.stale(pages) });
-        // SAFETY: as above.
+        // SAFETY: the caller is the writer; by the census every leaf of the range is whole.
         unsafe {
             self.sweep(pages, |part| {
                 let last = part.path.level + 1 == Self::LEVELS;

@@ -262,13 +262,14 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
         // The slots of one larger page hold the same word.
         let alike = slots == 1 || leaf.size > to;
         let mut broke = F::Word::ZERO;
-        // SAFETY: by the contract of `resize_pages`, which is this function's too, the caller is the only writer, and the
-        // batch came from this table.
+        // SAFETY: by the contract of `resize_pages`, which is this function's too, the caller is the only writer; the first and
+        // the last slot are in the node.
         let settle = || unsafe {
             self.settle_pair(node, level, index);
             self.settle_pair(node, level, index + slots - 1);
         };
-        // SAFETY: as above.
+        // SAFETY: the caller is the only writer, the batch came from this table, and the slots are in the node. A discarded node
+        // is not freed before the batch completes.
         unsafe {
             for slot in 0..slots {
                 broke = self.swap(node, Self::place(level, index + slot), F::Word::ZERO);
@@ -349,7 +350,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
             for index in 0..Self::slots(level + 1) {
                 // SAFETY: the node was linked a moment ago and is not freed before its CPUs have flushed.
                 let below = unsafe { self.nodes.follow(F::node(word), Self::place(level + 1, index)) };
-                // SAFETY: as above.
+                // SAFETY: the word stood in that node, so what it links is not freed earlier.
                 status |= unsafe { self.status(below, level + 1, at) };
             }
         }

@@ -159,7 +159,8 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
         known: &mut dyn FnMut(),
     ) {
         let &Remade { node, level, index, at, to, .. } = part;
-        // SAFETY: this function's contract, here and below; what the old words lead to is not freed before the batch completes.
+        // SAFETY: by the contract of `remake_run`, which is this function's too, the caller is the only writer; the slots are in
+        // the node.
         unsafe {
             for (slot, old) in olds.iter_mut().enumerate() {
                 *old = self.swap(node, Self::place(level, index + slot), F::Word::ZERO);
@@ -167,13 +168,15 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
         }
         let unwound = Unwound(|| {
             for (slot, &old) in olds.iter().enumerate() {
-                // SAFETY: as above.
+                // SAFETY: the caller is the only writer, and the slots are in the node. What the old words lead to has not been
+                // retired.
                 unsafe { self.publish(node, Self::place(level, index + slot), old) };
             }
         });
         known();
         mem::forget(unwound);
-        // SAFETY: as above.
+        // SAFETY: the caller is the only writer, the batch came from this table, and the stock has the nodes that are missing.
+        // What the old words lead to is not freed before the batch completes.
         unsafe {
             // Below a link hardware has noted until now.
             let noted = olds.iter().fold(leaf.attr & STATUS, |all, &old| all | self.status(old, level, at));

@@ -81,7 +81,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
                 // SAFETY: lent links never change, and the new root is ours alone.
                 unsafe { table.publish(table.root, place, kernel.nodes.follow(kernel.root, place)) };
             }
-            // SAFETY: as above.
+            // SAFETY: the new root is ours alone.
             unsafe { table.add_live(table.root, 0, Self::index(0, first), borrowed) };
             table.borrowed = Some(pages);
         }

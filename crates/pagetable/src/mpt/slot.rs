@@ -284,7 +284,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Slot<'_, 'n, G, F, N> {
         if !F::FIXED.is_empty() && fixed(old) != fixed(new) {
             return None;
         }
-        // SAFETY: as in `protect`.
+        // SAFETY: the place is in the node, and the slot borrows the only writer but hardware.
         let old = unsafe { self.table.exchange_leaf(self.spot.node, self.place(), old, new) };
         self.settle_pair();
         Some((self.leaf(old), self.stale(FlushScope::Everywhere)))
@@ -312,11 +312,12 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Slot<'_, 'n, G, F, N> {
         let stale = self.stale(FlushScope::Everywhere);
         let mut flush = Flush::none();
         flush.add(stale.scope, stale.pages);
-        // SAFETY: as in `protect`; so below.
+        // SAFETY: the place is in the node, and the slot borrows the only writer but hardware.
         let old = unsafe { self.table.take(self.spot.node, self.place(), seen) };
         self.settle_pair();
         let store = |word| {
-            // SAFETY: as above: nothing is there that hardware writes.
+            // SAFETY: the place is in the node, and the slot borrows the only writer. Hardware writes no status
+            // into an empty entry.
             unsafe { self.table.publish(self.spot.node, self.place(), word) };
             self.settle_pair();
         };

@@ -29,11 +29,11 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
         // SAFETY: the caller is the writer.
         let census = unsafe { self.census(pages, holes, true) }?;
         if let Some(frames) = &mut frames {
-            // SAFETY: as above, and the range is in the space.
+            // SAFETY: the caller is the writer, and the range is in the space.
             frames.reserve(if Self::REPLICATED { unsafe { self.distinct(pages) } } else { census.leaves })?;
         }
         if census.pages > 0 {
-            // SAFETY: as above.
+            // SAFETY: the caller is the writer.
             batch.touch(FlushScope::Everywhere, unsafe { self.stale(pages) });
         } else if census.marks == 0 {
             return Ok(0);
@@ -41,7 +41,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
         // Of the page that the walk is in: above the last level each of its slots is a part.
         let mut noted = Attr::empty();
         let by_runs = !Self::REPLICATED && frames.as_ref().is_some_and(|frames| frames.by_runs());
-        // SAFETY: as above; every leaf of the range is whole.
+        // SAFETY: the caller is the writer, and by the census every leaf of the range is whole.
         unsafe {
             self.sweep(pages, |part| {
                 // Where holes are refused there are none.
@@ -80,11 +80,9 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
         let level = part.path.level;
         let place = Self::place(level, part.index + slot);
         let node = part.path.node(level);
+        // No word leads to a frame when the frame is handed over, whatever that call does.
         // SAFETY: the slot is in the node, and the caller is the writer.
-        let word = unsafe {
-            // Nothing leads to a frame when it is handed over, whatever that call does.
-            self.take(node, place, self.slot(part, slot))
-        };
+        let word = unsafe { self.take(node, place, self.slot(part, slot)) };
         let Some(frames) = frames else { return };
         let at = Vpn::new(part.first.get() + slot * Self::slot_pages(level)).address(G::BASE);
         if F::is_leaf(word, level + 1 == Self::LEVELS) {
@@ -118,7 +116,8 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
             if seen == F::Word::ZERO {
                 continue;
             }
-            // SAFETY: as above. Nothing leads to a frame when it is handed over, whatever that call does.
+            // No word leads to a frame when the frame is handed over, whatever that call does.
+            // SAFETY: the slot is in the node, and the caller is the writer.
             let word = unsafe { self.take(node, Self::place(level, part.index + slot), seen) };
             // No run is continued by zero.
             if word == next && count > 0 {

@@ -245,7 +245,7 @@ pub unsafe trait Nodes: Reclaim + Debug {
     ) -> Self::Word {
         // SAFETY: by this function's contract `node` is live, and all `count` words from `first` on are within it.
         let cells = unsafe { self.at(node).add(first) };
-        // SAFETY: as above.
+        // SAFETY: `at` is below `count`, so the cell is in the node, of which the caller is the only writer.
         (0..count).fold(start, |all, at| with(all, unsafe { Self::Mode::read(cells.add(at)) }))
     }
 
@@ -266,7 +266,7 @@ pub unsafe trait Nodes: Reclaim + Debug {
         // SAFETY: by this function's contract `node` is live, and all `count` words from `first` on are within it.
         let cells = unsafe { self.at(node).add(first) };
         for at in 0..count {
-            // SAFETY: as above.
+            // SAFETY: `at` is below `count`, so the cell is in the node, of which the caller is the only writer.
             unsafe { Self::Mode::store_relaxed(cells.add(at), word) };
             self.stored(Store::word(node, first + at, word));
             word = word.advance(step, 1);
@@ -289,7 +289,7 @@ pub unsafe trait Nodes: Reclaim + Debug {
         // SAFETY: by this function's contract `node` is live, and all `count` words from `first` on are within it.
         let cells = unsafe { self.at(node).add(first) };
         for at in 0..count {
-            // SAFETY: as above.
+            // SAFETY: `at` is below `count`, so the cell is in the node, of which the caller is the only writer.
             let word = unsafe {
                 let word = change(Self::Mode::read(cells.add(at)));
                 Self::Mode::store_relaxed(cells.add(at), word);

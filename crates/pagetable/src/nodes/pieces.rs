@@ -159,7 +159,7 @@ impl<W: Word, S: FrameSource> Pieces<W, S> {
         self.locked(|partial| {
             let mut number = partial[class];
             while number != 0 && frame(number) | (FRAME - 1) > last {
-                // SAFETY: the frame is in the list, and the lock is held; likewise below.
+                // SAFETY: the frame is in the list, and the lock is held: its header is ours.
                 number = unsafe { (*self.header(frame(number))).next };
             }
             if number == 0 {
@@ -167,7 +167,8 @@ impl<W: Word, S: FrameSource> Pieces<W, S> {
             }
             let (at, header) = (frame(number), self.header(frame(number)));
             let cut = CUTS[class];
-            // SAFETY: as above; a free node's record is a link of its frame's list.
+            // SAFETY: the frame is in the list, and the lock is held: its header is ours. A free node's record is
+            // a link of its frame's list.
             unsafe {
                 let index = match (*header).free.checked_sub(1) {
                     Some(index) => {

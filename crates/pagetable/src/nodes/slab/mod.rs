@@ -152,10 +152,11 @@ pub struct Slab<'m, W, M: Mode, A = Offset> {
     memory: PhantomData<(&'m mut [Chunk], W)>,
 }
 
-// SAFETY: the memory is borrowed mutably for 'm, so it is the slab's own; the lists are touched under the lock only,
-// which is a real one exactly when it is `Sync`; nodes are cells of atomics, or private to their taker.
+// SAFETY: the slab owns what it holds: `'m` borrows the memory mutably, the lists are numbers, and a window, `Offset` or
+// `Identity`, is at most a pointer into that memory.
 unsafe impl<W, M: Mode, A> Send for Slab<'_, W, M, A> where M::Lock: Send {}
-// SAFETY: as above.
+// SAFETY: a lock that is `Sync` is a real one, and the lists are used under it alone; the counts of `Held` are atomic. A node's
+// cells are atomic too, or its taker's alone.
 unsafe impl<W, M: Mode, A> Sync for Slab<'_, W, M, A> where M::Lock: Sync {}
 
 impl<'m, W: Word, M: Mode> Slab<'m, W, M, Identity> {
