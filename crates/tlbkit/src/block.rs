@@ -49,7 +49,8 @@ pub(crate) struct Handle<K: Kernel, const CPUS: usize>(NonNull<Block<K, CPUS>>);
 // SAFETY: a handle gives shared references to its block, and drops the block on whatever CPU lets the last one go. The
 // table in it is in shared mode, and its storage is that of a static `Mmu`.
 unsafe impl<K: Kernel, const CPUS: usize> Send for Handle<K, CPUS> {}
-// SAFETY: as for `Send`.
+// SAFETY: a shared handle gives shared references to the block, or a clone of itself, which is `Send`; the table in the block is in
+// shared mode.
 unsafe impl<K: Kernel, const CPUS: usize> Sync for Handle<K, CPUS> {}
 
 impl<K: Kernel, const CPUS: usize> Handle<K, CPUS> {

@@ -93,7 +93,7 @@ impl<K: Kernel, const CPUS: usize> Deref for Entered<'_, K, CPUS> {
 
     #[inline(always)]
     fn deref(&self) -> &State<K, CPUS> {
-        // SAFETY: the CPU was not `BUSY` when this value was made, and is until it is dropped: there is no other one.
+        // SAFETY: no other `Entered` of this CPU exists while it is `BUSY`, which it is until this one is dropped.
         unsafe { &*self.cpu.state.get() }
     }
 }
@@ -101,7 +101,7 @@ impl<K: Kernel, const CPUS: usize> Deref for Entered<'_, K, CPUS> {
 impl<K: Kernel, const CPUS: usize> DerefMut for Entered<'_, K, CPUS> {
     #[inline(always)]
     fn deref_mut(&mut self) -> &mut State<K, CPUS> {
-        // SAFETY: as for `deref`, and this value is borrowed mutably.
+        // SAFETY: no other `Entered` of this CPU exists while it is `BUSY`, and this one is borrowed mutably.
         unsafe { &mut *self.cpu.state.get() }
     }
 }

@@ -287,7 +287,8 @@ impl<'s, K: Kernel, const CPUS: usize> Edit<'s, K, CPUS> {
             next = run.first.checked_add(run.len);
             ControlFlow::Continue(())
         };
-        // SAFETY: as in `find`; `self` is borrowed, so that nothing changes and nothing is served meanwhile.
+        // SAFETY: this is the one writer of its own pages, and `count` changes nothing and serves no shootdown: so no node is freed
+        // during the visit, not of the pages that it shares either.
         let _ = self.space.table.for_each_run(unsafe { Pinned::by(self) }, pages, &mut count);
         match full {
             None => (Some(pages), false),
@@ -451,7 +452,8 @@ impl<'s, K: Kernel, const CPUS: usize> Edit<'s, K, CPUS> {
 
     /// Visits the leaves that map a page of `pages`, in ascending order.
     fn visit(&self, pages: Pages, visit: &mut dyn FnMut(Leaf) -> ControlFlow<()>) -> ControlFlow<()> {
-        // SAFETY: as in `find`; `self` is borrowed, so that `visit` changes and serves nothing.
+        // SAFETY: this is the one writer of its own pages, and `visit`, which cannot use `self`, changes nothing and serves no
+        // shootdown: so no node is freed during the visit, not of the pages that it shares either.
         self.space.table.for_each(unsafe { Pinned::by(self) }, pages, visit)
     }
 

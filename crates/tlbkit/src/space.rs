@@ -138,7 +138,7 @@ impl<K: Kernel, const CPUS: usize> AddressSpace<K, CPUS> {
         let mut visit =
             |at, entry: Entry| entry.mark().map_or(ControlFlow::Continue(()), |mark| visit(at, mark));
         self.mmu().here(|_| {
-            // SAFETY: as in `for_each`.
+            // SAFETY: interrupts are masked; this CPU is in the midst of a call, so that it serves no shootdown for `visit`.
             Ok(unsafe { self.0.pinned(|pinned| self.0.table.for_each_entry(pinned, pages, &mut visit)) })
         })
     }
@@ -164,7 +164,7 @@ impl<K: Kernel, const CPUS: usize> AddressSpace<K, CPUS> {
     #[cold]
     #[inline(never)]
     fn translate_elsewhere(&self, at: VirtAddr) -> Option<PhysAddr> {
-        // SAFETY: as in `translate`.
+        // SAFETY: interrupts are masked, and a walk calls nothing of the kernel's.
         self.mmu().kernel().masked(|| unsafe { self.0.pinned(|pinned| self.0.table.translate(pinned, at)) })
     }
 

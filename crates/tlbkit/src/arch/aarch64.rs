@@ -30,8 +30,9 @@ unsafe impl Machine for AArch64 {
 #[derive(Debug)]
 pub struct AArch64Runs;
 
-// SAFETY: as for `AArch64`; Arm ARM D8.7: the contiguous bit says that 16 entries continue each other, whether or not a TLB
-// has one entry for them.
+// SAFETY: Arm ARM D8.2: four levels of 512 entries; D8.4: access flag and dirty state are updated atomically, only in an entry
+// that still allows the access; D8.7: the contiguous bit says that 16 entries continue each other, whether or not a TLB has one
+// entry for them.
 unsafe impl Machine for AArch64Runs {
     type Geometry = Runs<Va48>;
     type Format = format::Aarch64Of<12, true, false>;
@@ -52,7 +53,8 @@ unsafe impl Machine for AArch64Runs {
 #[derive(Debug)]
 pub struct AArch64K16;
 
-// SAFETY: Arm ARM D8.2: with T0SZ = 17 three levels of 2048 entries; otherwise as for `AArch64Runs`.
+// SAFETY: Arm ARM D8.2: with T0SZ = 17 three levels of 2048 entries; D8.4: access flag and dirty state are updated atomically, only
+// in an entry that still allows the access; D8.7: the contiguous bit says that entries continue each other.
 unsafe impl Machine for AArch64K16 {
     type Geometry = Runs<Va47K16>;
     type Format = format::Aarch64Of<14, true, false>;
@@ -72,7 +74,8 @@ unsafe impl Machine for AArch64K16 {
 #[derive(Debug)]
 pub struct AArch64K64;
 
-// SAFETY: Arm ARM D8.2: with T0SZ = 17 a root of 32 entries, and two levels of 8192; otherwise as for `AArch64Runs`.
+// SAFETY: Arm ARM D8.2: with T0SZ = 17 a root of 32 entries, and two levels of 8192; D8.4: access flag and dirty state are updated
+// atomically, only in an entry that still allows the access; D8.7: the contiguous bit says that entries continue each other.
 unsafe impl Machine for AArch64K64 {
     type Geometry = Runs<Va48K64>;
     type Format = format::Aarch64Of<16, true, false>;

@@ -57,7 +57,8 @@ unsafe impl<T: TableKind<Va32, format::EntryLoCow>> Machine for Mips32<T> {
 #[derive(Debug)]
 pub struct Mips32Coherent<T = MultiLevel>(PhantomData<T>);
 
-// SAFETY: as for `Mips32`.
+// SAFETY: the format stores the words of `EntryLo0` and `EntryLo1`, which the kernel's refill handler loads from the root that
+// `Kernel::load` has given it; EntryHi has 8 bits of ASID.
 unsafe impl Machine for Mips32Coherent {
     type Geometry = Va32;
     type Format = format::EntryLoCowCoherent;
@@ -85,7 +86,8 @@ impl Radix for Small32 {
     const WIDTHS: &'static [u32] = Va32::WIDTHS;
 }
 
-// SAFETY: as for `Mips32`.
+// SAFETY: the format stores the words of `EntryLo0` and `EntryLo1`, which the kernel's refill handler for guarded tables loads,
+// from the root that `Kernel::load` has given it; EntryHi has 8 bits of ASID.
 unsafe impl Machine for Mips32Coherent<Guarded> {
     type Geometry = Small32;
     type Format = format::EntryLoCowCoherent;

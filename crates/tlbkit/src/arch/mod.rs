@@ -26,7 +26,8 @@
 //! /// x86-64 with write-combining pages and protection keys.
 //! pub struct WithKeys;
 //!
-//! // SAFETY: IA32_PAT holds `X86Of::<true, true>::IA32_PAT`, and CR4.PKE is on; otherwise as for `arch::X86_64`.
+//! // SAFETY: Intel SDM volume 3, 4.5: four levels of 512 entries; 4.8: A and D are set by locked read-modify-writes. This
+//! // kernel sets CR4.PKE, and IA32_PAT to `X86Of::<true, true>::IA32_PAT`.
 //! unsafe impl Machine for WithKeys {
 //!     type Geometry = geometry::Va48;
 //!     type Format = format::X86Of<true, true>;

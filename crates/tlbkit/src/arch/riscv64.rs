@@ -36,8 +36,8 @@ unsafe impl Machine for Sv39 {
 #[derive(Debug)]
 pub struct Sv39Svnapot;
 
-// SAFETY: as for `Sv39`; RISC-V Privileged Architecture, 12: Svnapot reads a page of 64 KiB in any of its 16 slots, and sets A
-// and D in any of them.
+// SAFETY: RISC-V Privileged Architecture, 10.4: Sv39 walks three levels of 512 entries; Svadu sets A and D atomically, only in an
+// entry that still allows the access; 12: Svnapot reads a page of 64 KiB in any of its 16 slots, and sets A and D in any of them.
 unsafe impl Machine for Sv39Svnapot {
     type Geometry = Napot<Va39>;
     type Format = format::RiscvOf<true, true, false>;
