@@ -33,7 +33,8 @@ impl<M> Host<M> {
 
 static RELEASED: AtomicUsize = AtomicUsize::new(0);
 
-// SAFETY: as for `Frames`. There is one thread, no TLB, and no CPU walks the table.
+// SAFETY: `Frames` hands out each frame once until it is given back, with memory and a record of its own. There is one thread, no TLB,
+// and no CPU walks the table.
 unsafe impl<M: Machine> Kernel for Host<M> {
     type Machine = M;
 

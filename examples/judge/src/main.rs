@@ -524,7 +524,7 @@ fn look_at(
     let value = if access == Access::Store { !word } else { word };
     let found = machine::access(at, access, mode, value);
     let agree = match (wanted, found) {
-        // SAFETY: as above.
+        // SAFETY: what is allowed leads into the pool, as checked above: memory that only this function uses.
         (Ok(phys), Ok(_)) if access == Access::Store => unsafe { cell(phys).read_volatile() == value },
         (Ok(_), Ok(loaded)) => access == Access::Fetch || loaded == word,
         (Err(wanted), Err(found)) => wanted == found,

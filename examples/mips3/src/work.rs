@@ -134,7 +134,7 @@ pub fn run<T: Private<'static>>(
     let mut pages = pages();
     arch::forget_all();
     for at in (0..cache as usize).step_by(4) {
-        // SAFETY: as in `forget`.
+        // SAFETY: the cache's memory, which the handler alone reads, and not now.
         unsafe { arch::cell(CACHE + at).write_volatile(0) };
     }
     let mut table = Local::new(table, |flush: &Flush| forget(flush, cache, inject));
@@ -178,10 +178,10 @@ pub fn run<T: Private<'static>>(
                     let got = arch::load(at);
                     (LOAD, if page.mapped { got == Ok(value) } else { failed(got.err(), LOAD, at) })
                 } else {
-                    // SAFETY: as above.
+                    // SAFETY: the page leads to a frame that is this page's alone, and holds a number; or the store faults.
                     let got = unsafe { arch::store(at, value) };
                     let holds = match (page.mapped, page.writable) {
-                        // SAFETY: as above.
+                        // SAFETY: the frame is this page's alone, and holds a number.
                         (true, true) => got.is_ok() && unsafe { cell().read_volatile() } == value,
                         (true, false) => failed(got.err(), MODIFIED, at),
                         (false, _) => failed(got.err(), STORE, at),

@@ -259,7 +259,7 @@ fn agrees(table: &dyn Table<'_>, model: &Model) -> bool {
         }
         ControlFlow::Continue(())
     };
-    // SAFETY: as in `answers`.
+    // SAFETY: nothing is reclaimed during the visit: this thread is the only one.
     let pinned = unsafe { Pinned::by(model) };
     let _ = everything.map(|pages| table.for_each(pinned, pages, &mut visit));
     agree && listed == model.len()

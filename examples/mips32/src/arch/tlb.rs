@@ -121,7 +121,7 @@ pub fn read(index: usize) -> Entry {
 
 fn write(index: usize, entry: Entry) {
     let current = cp0::entry_hi::read();
-    // SAFETY: as in `read`; the entry is the caller's affair.
+    // SAFETY: the caller answers for the entry; EntryHi holds the current address space again before any access to one.
     unsafe {
         cp0::index::write(index as u32);
         load(entry);

@@ -215,7 +215,7 @@ fn run_one(
         Ok(table) => unsafe { shelf.put(table) },
         Err(error) => panic!("no memory for a table: {error}"),
     });
-    // SAFETY: as above.
+    // SAFETY: no other CPU is in a run, so none has a reference to the job before.
     let job = unsafe { JOB.put(job(tables, tables.map(|table| MultiLevel::WALK.root(table.root().get())))) };
     // SAFETY: the job has put the root there, or each CPU of it does.
     unsafe { vector::install(&plan, MultiLevel::WALK, root) };

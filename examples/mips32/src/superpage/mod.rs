@@ -57,10 +57,10 @@ pub fn run<S: Structure>(table: &str) -> u32 {
     let setup = Setup { page_sizes, split: false, costs, ..Setup::PAPER };
     Line::Setup(page_sizes, R_PER_KB).write();
     install::<S>();
-    // SAFETY: called once.
+    // SAFETY: a boot does one work, and this one takes the storage once.
     let nodes = unsafe { storage::<S>() };
     let before = nodes.usage().nodes;
-    // SAFETY: as above.
+    // SAFETY: a boot does one work, and this one builds its policy once.
     let built = unsafe {
         policy(&setup).and_then(|policy| {
             Space::<S>::new(nodes, Frames::all(), policy).map_err(|_| "no memory for a table")

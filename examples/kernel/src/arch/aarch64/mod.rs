@@ -75,7 +75,7 @@ pub(crate) fn masked<R>(f: impl FnOnce() -> R) -> R {
     // SAFETY: it masks interrupts; they come back as they were.
     unsafe { asm!("mrs {}, daif", "msr daifset, #2", out(reg) before, options(nostack, preserves_flags)) };
     let result = f();
-    // SAFETY: as before.
+    // SAFETY: it restores the interrupt mask that was there before `f`.
     unsafe { asm!("msr daif, {}", in(reg) before, options(nostack, preserves_flags)) };
     result
 }

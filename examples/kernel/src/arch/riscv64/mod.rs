@@ -69,7 +69,7 @@ pub(crate) fn masked<R>(f: impl FnOnce() -> R) -> R {
     // SAFETY: it masks interrupts; they come back as they were.
     unsafe { asm!("csrrci {}, sstatus, {}", out(reg) before, const SIE, options(nostack)) };
     let result = f();
-    // SAFETY: as before.
+    // SAFETY: it restores the interrupt mask that was there before `f`.
     unsafe { asm!("csrs sstatus, {}", in(reg) before & SIE, options(nostack)) };
     result
 }
