@@ -83,9 +83,9 @@ fn a_node_is_a_cleared_frame_and_its_record() {
         }
         let again = nodes.take(512).unwrap();
         assert_eq!((again, nodes.node_of(nodes.index_of(again))), (node, node));
-        // SAFETY: the node is taken, and no code uses it any more.
+        // SAFETY: the node is taken, and the index below its words.
         assert_eq!(unsafe { nodes.read(again, 511) }, 0, "a frame comes back cleared");
-        // SAFETY: as above.
+        // SAFETY: the node is taken, and no code uses it after this; nothing was written to it.
         unsafe { nodes.free(again, true) };
     }
     assert_eq!(frames.free(), 7);
@@ -95,7 +95,8 @@ fn a_node_is_a_cleared_frame_and_its_record() {
 #[derive(Debug)]
 struct Kept<'f>(&'f Frames, Mutex<Vec<PhysAddr>>);
 
-// SAFETY: as for `Frames`, and what is given back zeroed is zero as long as no code has it.
+// SAFETY: the frames, their memory and their records are those of `Frames`; what is given back zeroed is zero as long as no code
+// has it.
 unsafe impl FrameSource for Kept<'_> {
     fn take(&self) -> Option<PhysAddr> {
         self.0.take()
@@ -144,7 +145,7 @@ fn a_frame_that_is_known_to_be_zero_is_not_cleared_again() {
     }
     // A frame is handed out as it is: were it cleared all the same, this would be gone.
     let kept = *nodes.source().1.lock().unwrap().last().unwrap();
-    // SAFETY: as above.
+    // SAFETY: the frame is free, and its memory the test's.
     unsafe { (&frames).memory(kept).cast::<u64>().add(511).write(9) };
     let node = nodes.take(512).unwrap();
     // SAFETY: the node is taken, and the index below its words.

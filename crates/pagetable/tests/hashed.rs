@@ -374,7 +374,7 @@ fn a_visit_sees_what_is_split_meanwhile() {
     let slab = Slab::<u32, Shared>::new(&mut memory, 0).unwrap();
     let table = Hashed::<Va32, Compact32, _, 3, 6, 0>::new(&slab).unwrap();
     let mut batch = table.batch();
-    // SAFETY: the only writer, and the table's own batch; so below.
+    // SAFETY: this is the only writer, and the batch is the table's.
     unsafe { table.map(&mut batch, run(16, 16), Pfn::new(16), PageSize::K64, RW) }.unwrap();
     map(&table, &mut batch, 40);
     let mut seen = BTreeMap::new();
@@ -383,7 +383,7 @@ fn a_visit_sees_what_is_split_meanwhile() {
     let _ = table.for_each(pinned, run(0, 64), &mut |leaf| {
         if seen.is_empty() {
             assert_eq!(leaf.frame, Pfn::new(40), "larger pages come last");
-            // SAFETY: as above.
+            // SAFETY: this is the only writer, and the batch is the table's; nothing runs on these pages.
             unsafe { table.resize(&mut batch, run(16, 16), PageSize::K4, &mut |_| ()) }.unwrap();
         }
         seen.insert(leaf.at.get() >> 12, leaf.frame.get());

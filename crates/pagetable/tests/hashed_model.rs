@@ -249,7 +249,7 @@ where
         let mut room = [None; 2048];
         let mut runs = Runs::new(&mut room);
         let holes = if skip { Holes::Skip } else { Holes::Refuse };
-        // SAFETY: as in `run`.
+        // SAFETY: this is the only writer, and the batch is the table's.
         let result =
             unsafe { self.table.unmap(batch, pages, holes, if frames { Some(&mut runs) } else { None }) };
         if self.check_change(pages, skip, result) {

@@ -188,7 +188,7 @@ fn the_pages_of_a_mips_table_are_pages_to_the_tlb() {
     assert_eq!(EntryLo::attr(word, true), EntryLo::IMPLIED | RW | Attr::DIRTY);
     let node = NodeAddr::new(EntryLo::frame(word, K4).get() << 12);
     assert!((base..base + (8 << 12)).contains(&node.get()), "a physical address");
-    // SAFETY: as above.
+    // SAFETY: the root leads to the node.
     assert_eq!(unsafe { slab.follow(node, 0) }, 9 << 6 | 0x1e);
 
     // Four megabytes are one page of the table; sixteen would be four.
@@ -198,11 +198,11 @@ fn the_pages_of_a_mips_table_are_pages_to_the_tlb() {
     let size = PageSize::from_shift(24).unwrap();
     let wide = table.map(pages(0x1000, 0x1000), Pfn::new(0x1000), size, RW);
     assert_eq!(wide, Err(Error::WrongSize { size }));
-    // SAFETY: nothing runs on these pages; so below.
+    // SAFETY: nothing runs on these pages.
     unsafe { table.resize_breaking(pages(0x400, 0x400), K4) }.unwrap();
     assert_eq!(table.lookup(VirtAddr::new(0x7f_f123)).unwrap().frame, Pfn::new(0x7ff));
     table.protect(pages(0x500, 1), Holes::Refuse, Change::clear(Attr::WRITE)).unwrap();
-    // SAFETY: as above.
+    // SAFETY: nothing runs on these pages.
     let mixed = unsafe { table.resize_breaking(pages(0x400, 0x400), PageSize::M4) };
     assert_eq!(mixed, Err(Error::NotUniform { at: VirtAddr::new(0x50_0000) }));
     table.destroy();

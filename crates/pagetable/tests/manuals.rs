@@ -339,7 +339,7 @@ impl<G: Radix, F: Format<Word = u64>> Rig<'_, G, F> {
         let mut open = vec![(self.table.table().root(), 0)];
         while let Some((node, level)) = open.pop() {
             for index in 0..1usize << G::WIDTHS[level] {
-                // SAFETY: as in `walk`.
+                // SAFETY: a link leads to the node, and the index is within it.
                 let word = unsafe { (*self.slab.at(node).add(index)).load(Ordering::Relaxed) };
                 words.push(word);
                 if level + 1 < G::WIDTHS.len()
@@ -582,7 +582,7 @@ fn judge<G: Radix, F: Format<Word = u64>>(mmu: Mmu, phys: usize, frame_bits: u32
                 let (node, index, step) = rig.walk(page);
                 assert!(matches!(step, Step::Page { .. }), "{page:#x}: {known:?}");
                 let store = random.below(2) == 0 && known.attr.contains(Attr::WRITE);
-                // SAFETY: as in `walk`.
+                // SAFETY: the walk has ended at this place in a node of the table.
                 let cell = unsafe { &*slab.at(node).add(index) };
                 cell.store(mmu.note(cell.load(Ordering::Relaxed), store), Ordering::Relaxed);
                 let noted = Attr::ACCESSED | if store { Attr::DIRTY } else { Attr::empty() };

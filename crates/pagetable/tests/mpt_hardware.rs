@@ -126,7 +126,7 @@ fn dirtied_at<G: Radix, F: Format<Word = u64>>(
         let now = cell::<G, F, _>(slab, root, AT.get());
         assert!(F::BREAK || now.load(Ordering::Relaxed) != 0, "not mapped at access {access}");
         if access == moment {
-            // SAFETY: see above.
+            // SAFETY: retired nodes are not freed before their batch completes: the old leaf's cell is still one.
             let cell = if cached && !mmu_forgot.get() { unsafe { &*old } } else { now };
             let word = cell.load(Ordering::Relaxed);
             if word != 0 {
@@ -254,10 +254,10 @@ fn a_flush_that_unwinds_in_a_change_of_size_leaves_every_page_mapped() {
         let table: Mpt<'_, G, F, _> = Mpt::new(&slab).unwrap();
         let whole = pages(0x600, 512);
         let mut batch = table.batch();
-        // SAFETY: this is the only writer, and the batch is the table's; nothing runs on these pages; so below.
+        // SAFETY: this is the only writer, and the batch is the table's; nothing runs on these pages.
         unsafe { table.map(&mut batch, whole, Pfn::new(0x400), from, RW) }.unwrap();
         let unwound = catch_unwind(AssertUnwindSafe(|| {
-            // SAFETY: as above.
+            // SAFETY: this is the only writer, and the batch is the table's; nothing runs on these pages.
             unsafe { table.resize(&mut batch, whole, to, &mut |_| panic!("the flush")) }
         }));
         assert!(unwound.is_err());
@@ -305,10 +305,10 @@ fn a_change_of_flags_never_makes_a_page_of_a_table() {
     let dir = |at: usize| {
         let mut node = root;
         for shift in [39, 30] {
-            // SAFETY: nodes of the table.
+            // SAFETY: the node is in the table, and the index within it.
             node = X86::node(unsafe { slab.follow(node, at >> shift & 511) });
         }
-        // SAFETY: as above.
+        // SAFETY: the node is in the table, and the index within it.
         unsafe { slab.follow(node, at >> 21 & 511) }
     };
     let before = dir(0x20_0000);

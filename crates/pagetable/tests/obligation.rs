@@ -175,7 +175,7 @@ fn a_dropped_quarantine_holds_up_its_own_table_until_the_next_batch_completes() 
     let mut memory = vec![Chunk::ZERO; 16];
     let slab = Slab::<u32, Shared>::new(&mut memory, 0).unwrap();
     let (mine, other) = (Chain::new(&slab).unwrap(), Chain::new(&slab).unwrap());
-    // SAFETY: no other CPU walks the tables; so below.
+    // SAFETY: no other CPU walks the tables.
     unsafe { killed(&other, 16).reclaim() };
     let late = killed(&mine, 16);
     let mut writer = Writer::new(&mine).unwrap();
@@ -192,10 +192,10 @@ fn a_dropped_quarantine_holds_up_its_own_table_until_the_next_batch_completes() 
     // The next writer takes it up, and when that has completed the bucket is free.
     let batch = Writer::new(&mine).unwrap().finish();
     assert!(batch.flush().is_all());
-    // SAFETY: as above.
+    // SAFETY: no other CPU walks the tables.
     unsafe { batch.reclaim() };
     assert!(!overflows(&mine, 48));
-    // SAFETY: as above.
+    // SAFETY: no other CPU walks the tables.
     unsafe {
         destroy(mine).reclaim();
         destroy(other).reclaim();

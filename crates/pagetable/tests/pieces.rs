@@ -20,7 +20,7 @@ struct Frames {
 
 // SAFETY: the memory is the test's, and only the code that took a frame uses it.
 unsafe impl Send for Frames {}
-// SAFETY: as for `Send`.
+// SAFETY: the list is behind a mutex, the records are atomic, and only the code that took a frame uses its memory.
 unsafe impl Sync for Frames {}
 
 impl Frames {
@@ -89,7 +89,7 @@ fn take(nodes: &Storage<'_>, taken: &BTreeMap<usize, usize>, words: usize, mark:
 
 /// Frees a node, which must still hold what was written.
 fn free(nodes: &Storage<'_>, Taken { node, words, mark }: Taken) {
-    // SAFETY: as in `take`; the node is forgotten.
+    // SAFETY: the node is taken, the indices are below its words, and no code knows it after this.
     unsafe {
         assert!((0..words).all(|word| nodes.read(node, word) == mark), "{node:x?} was written over");
         assert_eq!((*nodes.record(node, words)).load(Ordering::Relaxed), mark);

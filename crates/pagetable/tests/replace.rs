@@ -180,7 +180,7 @@ fn a_slot_is_empty_while_its_replacement_is_made_known() {
     let (page, attr) = (AT.vpn(PageSize::K4), Attr::READ | Attr::WRITE | Attr::ACCESSED);
     let mut writer = Writer::new(&table).unwrap();
     writer.map(Pages::one(page), Pfn::new(7), PageSize::K4, attr).unwrap();
-    // SAFETY: no CPU walks the table; so below.
+    // SAFETY: no CPU walks the table.
     unsafe { writer.finish().reclaim() };
     // SAFETY: this thread acknowledges no shootdown during the lookup.
     let look = || table.lookup(unsafe { Pinned::by(&slab) }, AT).map(|leaf| leaf.frame);

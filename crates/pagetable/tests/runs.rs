@@ -242,19 +242,19 @@ fn a_run_of_blocks_is_replaced_block_by_block() {
                     (*slab.at(node).add(page >> shift & 511)).load(Ordering::Relaxed)
                 });
             }
-            // SAFETY: as above.
+            // SAFETY: the node is in the table, and the index within it.
             let word = unsafe { (*slab.at(node).add(page >> 9 & 511)).load(Ordering::Relaxed) };
             assert_eq!(word >> 12 & ((1 << 36) - 1), (frame + (block << 9)) as u64, "block {block}");
         }
     };
     frames(0x4000);
     let at = VirtAddr::new((first + 0x1234) << 12);
-    // SAFETY: nothing runs on these pages, here and below.
+    // SAFETY: nothing runs on these pages.
     let old = unsafe { writer.replace_breaking(at, Pfn::new(0x8000), RW, &mut |_| ()) }.unwrap();
     assert_eq!((old.frame, old.size), (Pfn::new(0x4000), m32));
     frames(0x8000);
     let unwound = catch_unwind(AssertUnwindSafe(|| {
-        // SAFETY: as above.
+        // SAFETY: nothing runs on these pages.
         unsafe { writer.replace_breaking(at, Pfn::new(0x4000), RW, &mut |_| panic!("the flush")) }
     }));
     assert!(unwound.is_err());
@@ -309,10 +309,10 @@ fn a_flush_that_unwinds_leaves_every_page_of_a_run_mapped() {
         let table: Mpt<'_, G, F, _> = Mpt::new(&slab).unwrap();
         let whole = pages(0x2000, 0x2000);
         let mut batch = table.batch();
-        // SAFETY: this is the only writer, and the batch is the table's; nothing runs on these pages; so below.
+        // SAFETY: this is the only writer, and the batch is the table's; nothing runs on these pages.
         unsafe { table.map(&mut batch, whole, Pfn::new(0x4000), from, RW) }.unwrap();
         let unwound = catch_unwind(AssertUnwindSafe(|| {
-            // SAFETY: as above.
+            // SAFETY: this is the only writer, and the batch is the table's; nothing runs on these pages.
             unsafe { table.resize(&mut batch, whole, to, &mut |_: &Flush| panic!("the flush")) }
         }));
         assert!(unwound.is_err());

@@ -125,7 +125,7 @@ impl<'s, 'm> Model<'s, 'm> {
     fn forget(&mut self, at: usize, clean: bool) -> NodeAddr {
         let node = NodeAddr::new(at);
         let Taken { words, mark } = self.taken.remove(&at).unwrap();
-        // SAFETY: as in `fill`; the model forgets the node.
+        // SAFETY: the node is taken, and the indices are below its words.
         unsafe {
             if words > 0 {
                 assert_eq!(self.slab.read(node, 0), mark);
@@ -288,7 +288,7 @@ fn memory_can_be_used_up_and_used_again() {
         let second = fill();
         assert_eq!(second.len(), first.len(), "nodes of {words} words");
         for node in second {
-            // SAFETY: as above.
+            // SAFETY: just taken again, and nothing was written to it.
             unsafe { slab.free(node, true) };
         }
     }
@@ -426,7 +426,7 @@ fn an_address_may_be_the_pointer_itself() {
         }
     }
     for (mark, &node) in nodes.iter().enumerate() {
-        // SAFETY: as above.
+        // SAFETY: the node is taken, and the index is below its words.
         assert_eq!(unsafe { slab.read(node, 63) }, mark as u64);
     }
 }
@@ -463,7 +463,7 @@ fn threads_share_a_slab() {
                     mine.push_back((node, words, me << 24 | round as u32));
                     if mine.len() > held {
                         let (node, words, mark) = mine.pop_front().unwrap();
-                        // SAFETY: as above.
+                        // SAFETY: the node is this thread's, which forgets it here.
                         unsafe {
                             assert_eq!(slab.read(node, words - 1), mark);
                             slab.free(node, false);
@@ -471,7 +471,7 @@ fn threads_share_a_slab() {
                     }
                 }
                 for (node, ..) in mine {
-                    // SAFETY: as above.
+                    // SAFETY: the node is this thread's, which forgets it here.
                     unsafe { slab.free(node, false) };
                 }
             });

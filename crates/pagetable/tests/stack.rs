@@ -42,7 +42,7 @@ fn paint(top: usize) {
 #[inline(never)]
 fn painted(top: usize) -> usize {
     let mut at = top - PAINTED;
-    // SAFETY: as in `paint`.
+    // SAFETY: the addresses are those that `paint` has written, in the stack of this thread.
     while at < top - GAP && unsafe { (at as *const u64).read_volatile() } == PAINT {
         at += 8;
     }

@@ -143,7 +143,7 @@ impl Act {
             }
             // SAFETY: no code uses the pages.
             Act::Promote => unsafe { writer.resize_breaking(block(), LARGE, &mut |_| ()) }.unwrap(),
-            // SAFETY: as above.
+            // SAFETY: no code uses the pages.
             Act::Split => unsafe { writer.resize_breaking(block(), PageSize::K4, &mut |_| ()) }.unwrap(),
         }
     }

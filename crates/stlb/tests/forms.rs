@@ -48,7 +48,7 @@ fn an_assembly_handler_finds_entry_hi_page_mask_lo0_lo1() {
     // is not used meanwhile.
     let words = unsafe { base.add((0x407 / 2) & 63).read() };
     assert_eq!(words, [0x0040_605a, 0x6000, 0x1111_1111, 0x2222_2222]);
-    // SAFETY: as above.
+    // SAFETY: the first slot of the cache is initialized, and `stlb` is not used meanwhile.
     let empty = unsafe { base.read() };
     assert_eq!(empty[0] & 0x1f00, 0x100, "an empty slot's tag is no EntryHi");
 }

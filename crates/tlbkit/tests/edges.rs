@@ -25,7 +25,7 @@ fn pages(at: usize, count: usize) -> Pages {
 /// Sv39 with a root register that has two bits for a number.
 struct Narrow;
 
-// SAFETY: as for `arch::Sv39`; no CPU walks the table.
+// SAFETY: no CPU walks the table.
 unsafe impl Machine for Narrow {
     type Geometry = Va39;
     type Format = format::Sv39;

@@ -63,7 +63,7 @@ impl<const MAPS: bool, const PROTECTS: bool> Foreign for X86<MAPS, PROTECTS> {
             return false;
         }
         let (to, flags) = (PhysAddr::new(to as u64), flags(writable));
-        // SAFETY: nothing runs on this table; so below.
+        // SAFETY: nothing runs on this table.
         unsafe {
             if size == PageSize::K4 {
                 let frame = PhysFrame::containing_address(to);

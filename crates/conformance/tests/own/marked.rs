@@ -187,7 +187,7 @@ unsafe impl<'n, N: Nodes<Word = u64>> Table<'n> for Marked<'n, N> {
         size: PageSize,
         attr: Attr,
     ) -> Result<(), Error> {
-        // SAFETY: the caller's promise; so below.
+        // SAFETY: the caller's promise.
         unsafe { self.0.map(batch, pages, frame, size, attr) }
     }
 

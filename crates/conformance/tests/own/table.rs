@@ -84,7 +84,7 @@ impl<'n, G: Geometry, N: Nodes<Word = u64>> Own<'n, G, N> {
 
     /// Returns the word of a slot, to its writer.
     fn word(&self, node: NodeAddr, index: usize) -> u64 {
-        // SAFETY: the caller is the writer, and comes to nodes of the table alone; so below.
+        // SAFETY: the caller is the writer, and comes to nodes of the table alone.
         unsafe { self.nodes.read(node, index) }
     }
 

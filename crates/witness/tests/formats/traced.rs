@@ -284,12 +284,12 @@ unsafe impl<W: Word, M: Mode> Nodes for Traced<'_, W, M> {
     }
 
     unsafe fn at(&self, node: NodeAddr) -> *const W::Cell {
-        // SAFETY: the caller's promise; so below.
+        // SAFETY: by the contract of `Nodes::at` the node was taken from this storage, so from the slab, and is not free.
         unsafe { self.slab.at(node) }
     }
 
     unsafe fn record(&self, node: NodeAddr, words: usize) -> *const Record {
-        // SAFETY: as above.
+        // SAFETY: the node is taken; the number of words is that which `take_within` asked the slab for.
         unsafe { self.slab.record(node, words.max(self.page)) }
     }
 
@@ -303,17 +303,17 @@ unsafe impl<W: Word, M: Mode> Nodes for Traced<'_, W, M> {
     }
 }
 
-// SAFETY: as above, except that it is never `Sync`.
+// SAFETY: links and numbers are the slab's; the storage is never `Sync`, and `shared` says so.
 unsafe impl<W: Word, M: Mode> Reclaim for Traced<'_, W, M> {
     unsafe fn free(&self, node: NodeAddr, clean: bool) {
         let bytes = self.taken.borrow_mut().remove(&node.get()).unwrap();
         self.node(node, bytes, true);
-        // SAFETY: as above.
+        // SAFETY: by the contract of `Reclaim::free` the node is taken, no walker can reach it, and it is zero if `clean`.
         unsafe { self.slab.free(node, clean) }
     }
 
     unsafe fn link(&self, node: NodeAddr) -> *const Record {
-        // SAFETY: as above.
+        // SAFETY: by the contract of `Reclaim::link` the node is taken.
         unsafe { self.slab.link(node) }
     }
 
@@ -397,9 +397,9 @@ fn edit<'n, T: Table<'n>, F: FnMut(&Flush)>(local: &mut Local<'n, T, F>, step: &
             local,
             local.table().space().base(),
             op,
-            // SAFETY: nothing runs in the pages; so below.
+            // SAFETY: nothing runs in the pages.
             |pages, to| unsafe { local.resize_breaking(pages, to) },
-            // SAFETY: as above.
+            // SAFETY: nothing runs in the page.
             |at, frame, attr| unsafe { local.replace_breaking(at, frame, attr) }
         ),
         // It takes two writers.
@@ -419,9 +419,9 @@ fn writer<M: Machine>(memory: &mut [Chunk], steps: &[Step]) -> Log {
                 writer,
                 M::BASE,
                 op,
-                // SAFETY: nothing runs in the pages; so below.
+                // SAFETY: nothing runs in the pages.
                 |pages, to| unsafe { writer.resize_breaking(pages, to, &mut known) },
-                // SAFETY: as above.
+                // SAFETY: nothing runs in the page.
                 |at, frame, attr| unsafe { writer.replace_breaking(at, frame, attr, &mut known) }
             ),
             Step::Fork => M::fork(nodes, &mut writer),
@@ -433,7 +433,7 @@ fn writer<M: Machine>(memory: &mut [Chunk], steps: &[Step]) -> Log {
         done
     };
     let log = follow::<M, _, _>(nodes, &mut table, steps, |table| table, perform);
-    // SAFETY: as above.
+    // SAFETY: no CPU walks the table.
     unsafe { destroy(table).reclaim() };
     log
 }
@@ -446,10 +446,11 @@ fn fork<'n, 'm, M: Machine, Md: Mode>(
     let child: TableOf<'_, M, _> = Mpt::new(nodes)?;
     let mut copy = Writer::new(&child)?;
     let done = writer.copy_on_write(&mut copy, |_| (), |_| ());
-    // SAFETY: no CPU walks the child; so below.
-    unsafe { copy.finish().reclaim() };
-    // SAFETY: as above.
-    unsafe { destroy(child).reclaim() };
+    // SAFETY: no CPU walks the child.
+    unsafe {
+        copy.finish().reclaim();
+        destroy(child).reclaim();
+    }
     done
 }
 
