@@ -220,7 +220,7 @@ impl<'n, T: Table<'n> + ?Sized> fmt::Debug for AnyCursor<'_, 'n, T> {
 }
 
 /// Returns the parts of `pages` before and behind `hole`.
-fn without(pages: Pages, hole: Option<Pages>) -> [Option<Pages>; 2] {
+pub(crate) fn without(pages: Pages, hole: Option<Pages>) -> [Option<Pages>; 2] {
     let Some(hole) = hole.and_then(|hole| hole.intersect(pages)) else { return [Some(pages), None] };
     [
         hole.first().checked_sub(1).and_then(|last| Pages::new(pages.first(), last)),

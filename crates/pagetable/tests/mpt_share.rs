@@ -304,6 +304,35 @@ fn a_fork_leaves_alone_what_the_child_borrows() {
     assert_eq!(slab.usage().nodes, out);
 }
 
+/// What a child that is not empty has of its own, at its address, and not what it borrows below that.
+#[test]
+fn a_fork_names_what_the_child_has_of_its_own() {
+    let mut memory = vec![Chunk::ZERO; 64];
+    let slab = Storage::new(&mut memory, 0).unwrap();
+    let mut kernel = Mpt::<Va39, Sv39, _>::new(&slab).unwrap();
+    // A top-level slot of the upper half, below the last one.
+    let slot = Pages::count(Vpn::new(kernel_half().last().get() - ((4 << 18) - 1)), 1 << 18).unwrap();
+    let mut writer = Writer::new(&kernel).unwrap();
+    writer.map(Pages::one(slot.first()), Pfn::new(1), K4, RW).unwrap();
+    // SAFETY: no CPU walks the table now.
+    unsafe { writer.finish().reclaim() };
+    kernel.lend(slot).unwrap();
+    let parent = Mpt::<Va39, Sv39, _>::new(&slab).unwrap();
+    let child = Mpt::sharing(&kernel).unwrap();
+    let mut born = Writer::new(&child).unwrap();
+    born.map(Pages::one(VirtAddr::new(HIGHER).vpn(K4)), Pfn::new(2), K4, RW).unwrap();
+    let mut writer = Writer::new(&parent).unwrap();
+    let done = writer.copy_on_write(&mut born, |_| (), |_| ());
+    assert_eq!(done, Err(Error::Occupied { at: VirtAddr::new(HIGHER), size: K4 }));
+    for batch in [writer.finish(), born.finish(), destroy(parent), destroy(child)] {
+        // SAFETY: no CPU walks the tables now.
+        unsafe { batch.reclaim() };
+    }
+    // SAFETY: no CPU walks the table now.
+    unsafe { destroy(kernel).reclaim() };
+    assert_eq!(slab.usage().nodes, 0);
+}
+
 /// The word that leads to the last frame, plus a step, is that of frame 0 with another attribute.
 #[test]
 fn a_run_of_shared_frames_ends_with_the_last_frame() {

@@ -4,7 +4,9 @@ use tlbkit_addr::{Attr, FlushScope, Pages, Pfn, VirtAddr, Vpn};
 
 use super::Mpt;
 use super::shape::{MAX, Shape};
+use crate::cursor::without;
 use crate::format::Format;
+use crate::geometry::Checked as _;
 use crate::nodes::{NodeAddr, Nodes, Stock, Store};
 use crate::{Change, Error, Mark, Radix, Retired, Run, Table as _, Word, Writer};
 
@@ -55,9 +57,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Writer<'_, 'n, Mpt<'n, G
         let ((table, batch), (copy, born)) = (self.parts(), child.parts());
         if copy.footprint().ptes > 0 || copy.footprint().nodes != 1 {
             // SAFETY: the caller is the child's writer.
-            return Err(unsafe {
-                copy.occupied(Vpn::new(0), Vpn::new(usize::MAX >> G::BASE.shift()), G::BASE)
-            });
+            return Err(unsafe { copy.first_own() });
         }
         // SAFETY: the caller is the only writer of both tables.
         unsafe { table.check_apart(copy) }?;
@@ -86,6 +86,25 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Writer<'_, 'n, Mpt<'n, G
 }
 
 impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
+    /// Names the first leaf or mark of a table that is to be empty, as [`occupied`](Self::occupied) does. What the table borrows is
+    /// not its own.
+    ///
+    /// # Safety
+    ///
+    /// The caller is the only writer.
+    #[cold]
+    unsafe fn first_own(&self) -> Error {
+        let halves = G::SPACE.halves().into_iter().flatten();
+        for own in halves.flat_map(|half| without(half, self.borrowed)).flatten() {
+            // SAFETY: by this function's contract the caller is the only writer, and no page of the range is borrowed.
+            match unsafe { self.occupied(own.first(), own.last(), G::BASE) } {
+                Error::WrongSize { .. } => {}
+                found => return found,
+            }
+        }
+        Error::WrongSize { size: G::BASE }
+    }
+
     /// Checks that where a table borrows something this one has the same, or nothing of its own.
     ///
     /// # Errors
