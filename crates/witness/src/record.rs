@@ -288,6 +288,13 @@ pub(crate) fn unpack(words: [u64; 4]) -> Option<Event> {
     })
 }
 
+/// Tells whether a recorder writes an event in just these words, each of so many bytes.
+#[cfg(feature = "check")]
+pub(crate) fn holds(event: Event, words: [u64; 4], bytes: usize) -> bool {
+    let mask = u64::MAX >> (64 - 8 * bytes);
+    pack(event).map(|word| word as u64 & mask) == words
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -155,8 +155,9 @@ pub fn parse(line: &str) -> Result<Option<(usize, Event)>, Malformed> {
         "ipi" => match words.word("`send` or `take`")? {
             "send" => {
                 let mut cpus = 0;
-                for cpu in words.word("CPUs, with commas between them")?.split(',') {
-                    let cpu = number(cpu).ok_or(Malformed::Expected("CPUs, with commas between them"))?;
+                for cpu in words.word("a list of CPUs with commas between them")?.split(',') {
+                    let cpu =
+                        number(cpu).ok_or(Malformed::Expected("a list of CPUs with commas between them"))?;
                     cpus |= if cpu < CPUS as u64 { 1 << cpu } else { return Err(Malformed::NoCpu) };
                 }
                 Event::IpiSend { cpus, id: words.number("the interrupt's number")? }

@@ -781,3 +781,153 @@ fn an_invalid_half_outlives_its_page_and_the_link() {
     assert_eq!(broken(Arch::Mips32, &log("")), Some((10, "access-differs")));
     assert_eq!(broken(Arch::Mips32, &log("0 fence va 0x0\n")), None);
 }
+
+/// The story of a page that a CPU reads again by way of a link, after an invalidation of the page alone, names the link as the
+/// reason, on machines whose stores are visible at once, too.
+#[test]
+fn a_story_of_a_page_below_a_link_that_stays() {
+    let story = |arch, log: &str| match check(arch, log) {
+        Err(Refusal::Violation(found)) => found.story().join("\n"),
+        other => panic!("{other:?}"),
+    };
+    let x86 = "0 write 0x40000 0x30027
+0 write 0x30000 0x20027
+0 write 0x20000 0x10027
+0 write 0x10000 0x40000067
+0 root 0x40001
+0 lower 1 0
+0 write 0x20000 0
+0 fence va 0 broadcast leaf
+0 barrier tlbsync
+0 done 1";
+    let risc_v = "0 write 0x30000 0x8001
+0 write 0x20000 0x4001
+0 write 0x10000 0x100000d7
+0 barrier fence
+0 root 0x8000100000000030
+0 lower 1 0
+0 write 0x20000 0x0
+0 fence va 0x0
+0 done 1";
+    for (arch, log, line) in [(Arch::X86_64, x86, 7), (Arch::Sv39, risc_v, 7)] {
+        let story = story(arch, log);
+        let why = format!("leaves the link that was changed in line {line}");
+        assert!(story.contains(&why) && !story.contains("not visible"), "{story}");
+    }
+    // Where the store was not visible, that is the reason.
+    let unseen = "0 write 0x30000 0x8001
+0 write 0x20000 0x4001
+0 write 0x10000 0x100000d7
+0 barrier fence
+1 root 0x8000100000000030
+0 write 0x10000 0x0
+1 fence
+0 frame free 0x40000000 4096";
+    let story = story(Arch::Sv39, unseen);
+    assert!(story.contains("not visible there yet"), "{story}");
+}
+
+/// x86-64: a broadcast invalidation of a page covers the link to it, too, and with it what a CPU reads again by way of the link; that of
+/// another page does not (AMD APM, volume 3, INVLPGB).
+#[test]
+fn a_broadcast_invalidation_covers_the_link_and_the_page() {
+    let log = |page: &str| {
+        format!(
+            "0 write 0x40000 0x30027
+0 write 0x30000 0x20027
+0 write 0x20000 0x10027
+0 root 0x40001
+1 root 0x40001
+0 write 0x20000 0x0
+0 write 0x10000 0x40000067
+0 fence va {page} broadcast
+0 barrier tlbsync
+0 frame free 0x40000000 4096"
+        )
+    };
+    assert_eq!(broken(Arch::X86_64, &log("0x0")), None);
+    assert_eq!(broken(Arch::X86_64, &log("0x40000000")), Some((10, "frame-reached")));
+}
+
+/// What came out of an exchange is what the word held. Hardware may have set status bits meanwhile, and then they are in what CPUs hold.
+#[test]
+fn an_exchange_returns_what_was_there() {
+    let sv39 = |begin: &str, old: u64| {
+        let log = format!(
+            "{begin}0 write 0x1000 0x801
+0 write 0x2000 0xc01
+0 write 0x3000 0x20057
+0 root 0x8000000000000001
+0 swap 0x3000 {old:#x} 0x20053"
+        );
+        check(Arch::Sv39, &log)
+    };
+    let wrong = sv39("", 0x20053).unwrap_err().to_string();
+    assert_eq!(wrong, "line 5: the word did not hold this old value before");
+    assert!(sv39("", 0x20057).is_ok());
+    // The bits are hardware's after `uses dirty` alone, and hardware clears none.
+    assert!(sv39("", 0x200d7).is_err());
+    assert!(sv39("0 uses dirty\n", 0x200d7).is_ok());
+    assert!(sv39("0 uses dirty\n", 0x20017).is_err());
+    assert!(sv39("0 uses dirty\n", 0x20853).is_err());
+    let one = |arch, begin: &str, from: u64, to: u64| {
+        check(arch, &format!("{begin}0 write 0x1000 {from:#x}\n0 swap 0x1000 {to:#x} 0")).is_ok()
+    };
+    assert!(one(Arch::X86_64, "", 0x40000003, 0x40000063) && !one(Arch::X86_64, "", 0x40000063, 0x40000003));
+    assert!(!one(Arch::X86_64, "", 0x40000002, 0x40000062), "it is not present");
+    let dbm = 1 << 51 | 0x4000_0783;
+    assert!(
+        one(Arch::Aarch64, "0 uses dirty\n", dbm, dbm & !0x80) && !one(Arch::Aarch64, "", dbm, dbm & !0x80)
+    );
+    assert!(!one(Arch::Aarch64, "0 uses dirty\n", 0x4000_0783, 0x4000_0703), "without DBM");
+    assert!(!one(Arch::Mips32, "", 0x400002, 0x400006));
+
+    // A CPU that holds the dirty entry sets the bit no more: it has to go before the next store is to be seen.
+    let lowered = |fence: &str| {
+        format!(
+            "0 uses dirty
+0 write 0x1000 0x801
+0 write 0x2000 0xc01
+0 write 0x3000 0x20057
+0 root 0x8000000000000001
+1 root 0x8000000000000001
+0 lower 1 0
+0 swap 0x3000 0x200d7 0x20057
+0 barrier fence
+0 fence va 0
+{fence}0 done 1"
+        )
+    };
+    assert_eq!(broken(Arch::Sv39, &lowered("")), Some((11, "right-kept")));
+    assert_eq!(broken(Arch::Sv39, &lowered("1 fence va 0\n")), None);
+}
+
+/// A number has no more bits than the machine's register for it.
+#[test]
+fn a_number_that_is_too_wide_is_refused() {
+    for arch in Arch::ALL {
+        let bits = match arch {
+            Arch::Sv32 => 9,
+            Arch::X86_64 | Arch::X86_64La57 => 12,
+            Arch::Mips32 => 8,
+            _ => 16,
+        };
+        let fence = |asid: u64| check(arch, &format!("0 fence asid {asid}"));
+        assert!(fence((1 << bits) - 1).is_ok(), "{}", arch.name());
+        let said = fence(1 << bits).unwrap_err().to_string();
+        assert!(said.contains(&format!("{bits} bits")), "{}: {said}", arch.name());
+    }
+}
+
+/// The story of a number names the root that the CPU has loaded, also where that is the one of AArch64's upper half.
+#[test]
+fn a_story_of_two_tables_of_the_upper_half() {
+    let log = "0 root 0x1000000040000
+0 root 0x2000000050000 high
+0 root 0x2000000060000 high
+0 access 0xffff000000000000 load user fault";
+    let Err(Refusal::Violation(found)) = check(Arch::Aarch64, log) else { panic!("this is no violation") };
+    assert_eq!(found.rule().name(), "asid-reused");
+    let story = found.story().join("\n");
+    assert!(story.contains("loaded the root 0x60000") && story.contains("table at 0x50000"), "{story}");
+}

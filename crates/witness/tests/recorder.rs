@@ -135,7 +135,7 @@ fn a_log_is_read_out_of_memory() {
     let numbered = |number: u64| {
         let mut words = vec![0_u64; 8 + 21];
         // One event, done 0.
-        (words[8], words[9], words[10]) = (1, number, 10);
+        (words[0], words[8], words[9], words[10]) = (number, 1, number, 10);
         read(
             &mut Cursor::new(words.iter().flat_map(|word| word.to_le_bytes()).collect::<Vec<_>>()),
             Place { word: 8, ..place },
@@ -143,6 +143,52 @@ fn a_log_is_read_out_of_memory() {
     };
     assert_eq!(numbered(10).unwrap(), [(0, Event::Done { id: 0 })]);
     assert!(numbered(11).is_err());
+}
+
+/// A wrong address is told: there is nothing, or what no recorder leaves there.
+#[cfg(feature = "check")]
+#[test]
+fn memory_that_is_no_recorder_is_refused() {
+    use std::io::Cursor;
+
+    use tlbkit_witness::check::{Place, Unread, read};
+
+    const PLACE: Place = Place { at: 0, word: 8, cpus: 1, events: 4 };
+    let read_at = |memory: &[u64], place| {
+        let bytes: Vec<u8> = memory.iter().flat_map(|word| word.to_le_bytes()).collect();
+        read(&mut Cursor::new(bytes), place)
+    };
+    let read_words = |memory: &[u64]| read_at(memory, PLACE);
+    assert!(matches!(read_words(&[0; 64]), Err(Unread::Nothing)));
+    assert!(matches!(read_words(&[0; 7]), Err(Unread::File(_))));
+    for place in
+        [Place { word: 2, ..PLACE }, Place { cpus: 65, ..PLACE }, Place { events: usize::MAX / 8, ..PLACE }]
+    {
+        assert!(matches!(read_at(&[0; 64], place), Err(Unread::NoPlace)), "{place:?}");
+    }
+    // Two events, done 1 and a barrier.
+    let mut right = [0; 64];
+    (right[0], right[8]) = (2, 2);
+    right[9..14].copy_from_slice(&[1, 10, 1, 0, 0]);
+    right[14..19].copy_from_slice(&[2, 1 << 8 | 4, 0, 0, 0]);
+    assert_eq!(read_words(&right).unwrap().len(), 2);
+    // Each of these words is another one in some other memory.
+    for (at, word) in [
+        (0, 1),            // A number was not taken.
+        (0, 100),          // Too many events are missing.
+        (1, 2),            // Neither full nor not.
+        (8, 3_000),        // More events than there is room for.
+        (9, 2),            // A number twice.
+        (10, 0xff),        // No such event.
+        (10, 10 | 1 << 8), // A flag that the event has not.
+        (12, 1),           // A word that the event has not.
+        (15, 7 << 8 | 4),  // No such barrier.
+    ] {
+        let mut memory = right;
+        memory[at] = word;
+        let found = read_words(&memory);
+        assert!(matches!(found, Err(Unread::NoRecorder(_))), "word {at}: {found:?}");
+    }
 }
 
 #[test]

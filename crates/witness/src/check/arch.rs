@@ -259,6 +259,16 @@ impl Arch {
         }
     }
 
+    /// Returns how many bits the number of an address space has, and what to say of one that has more.
+    pub(super) fn asid(self) -> (u32, &'static str) {
+        match self {
+            Self::Sv32 => (9, "an ASID of Sv32 has 9 bits"),
+            Self::X86_64 | Self::X86_64La57 => (12, "a PCID has 12 bits"),
+            Self::Mips32 => (8, "an ASID of MIPS32 has 8 bits"),
+            _ => (16, "an ASID has 16 bits"),
+        }
+    }
+
     /// Tells whether a word may say something to a walker.
     pub(super) fn says(self, word: u64) -> bool {
         if self == Self::Mips32 { word & !G != 0 } else { word & 1 != 0 }
@@ -399,6 +409,19 @@ impl Arch {
                 flushes: false,
             },
         })
+    }
+
+    /// Returns the bits of a word that hardware may have changed since it was stored: those that mark an access and a store.
+    pub(super) fn set_by_hardware(self, word: u64, dirty: bool) -> u64 {
+        let (set, cleared) = match self.family() {
+            Family::RiscV if dirty => (3 << 6, 0),
+            // On x86-64 it always does.
+            Family::X86 => (3 << 5, 0),
+            // With DBM the bit that forbids stores is cleared.
+            Family::Arm if dirty => (1 << 10, (word >> 51 & 1) << 7),
+            _ => (0, 0),
+        };
+        if word & 1 != 0 { set & !word | cleared & word } else { 0 }
     }
 
     /// Reads an entry of a node of `level`. `dirty` says that hardware sets the accessed and dirty bits.

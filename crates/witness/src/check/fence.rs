@@ -28,8 +28,9 @@ impl Machine {
             Some((first, last)) if self.arch == Arch::Mips32 => Some((first & !PAGE, last | PAGE)),
             pages => pages,
         };
-        if self.arch == Arch::Mips32 && fence.asid.is_some_and(|asid| asid > 0xff) {
-            return Err(self.impossible("an ASID of this architecture has 8 bits"));
+        let (bits, too_wide) = self.arch.asid();
+        if fence.asid.is_some_and(|asid| u32::from(asid) >> bits != 0) {
+            return Err(self.impossible(too_wide));
         }
         let current = self.cpus[cpu].roots[0].map_or(0, |(_, asid)| asid);
         let scope = self.arch.scope(fence, pages, current);
@@ -68,7 +69,7 @@ impl Machine {
         let named = |asid: u16| scope.asid.is_none_or(|named| named == asid);
         if scope.pages.is_none() {
             let cpu = &mut self.cpus[target];
-            cpu.mixed = cpu.mixed.filter(|&(asid, line, _)| !(named(asid) && line <= at));
+            cpu.mixed = cpu.mixed.filter(|mixed| !(named(mixed.asid) && mixed.since <= at));
             cpu.dead.retain(|&asid, line| !(named(asid) && *line <= at));
         }
     }

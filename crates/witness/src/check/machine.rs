@@ -26,8 +26,8 @@ pub(super) struct Cpu {
     pub(super) ordered: Line,
     /// Invalidations that have not completed.
     pub(super) deferred: Vec<Begun>,
-    /// A number that two tables have used, since the line and with the first root.
-    pub(super) mixed: Option<(u16, Line, u64)>,
+    /// A number that it has to invalidate before it goes on.
+    pub(super) mixed: Option<Mixed>,
     /// Numbers under which it may hold what has been given back or taken away while it did not run them, and when it last did.
     pub(super) dead: Map<u16, Line>,
     /// The tables that it may hold entries of, by number.
@@ -38,6 +38,18 @@ pub(super) struct Cpu {
     pub(super) forgot: Option<Scope>,
     /// The last invalidation that it executed, or that reached it.
     pub(super) last_fence: Option<(Line, Scope)>,
+}
+
+/// A number under which a CPU may hold entries of two tables, or what has gone.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Mixed {
+    pub(super) asid: u16,
+    /// When the second root was loaded.
+    pub(super) since: Line,
+    /// The root of the table that it ran under this number before.
+    pub(super) first: u64,
+    /// The root that it has loaded since.
+    pub(super) root: u64,
 }
 
 /// An invalidation that has begun and not completed.
@@ -126,7 +138,7 @@ impl Machine {
         }
         match event {
             Event::Write { at, value } => self.write(cpu, at, value, false),
-            Event::Swap { at, new, .. } => self.write(cpu, at, new, true),
+            Event::Swap { at, old, new } => self.swap(cpu, at, old, new),
             Event::Root { value, high } => self.root(cpu, value, high),
             Event::Fence(fence) => self.fence(cpu, fence),
             Event::Barrier(barrier) => {

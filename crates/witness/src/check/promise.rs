@@ -386,8 +386,8 @@ impl Machine {
     ) -> Result<(), Refusal> {
         let va = self.va(at)?;
         let (root, asid) = self.root_of(cpu, va)?;
-        if let Some((asid, line, first)) = self.cpus[cpu].mixed {
-            return Err(self.violation(Rule::AsidReused, Some(cpu)).mixed(cpu, asid, line, first));
+        if let Some(mixed) = self.cpus[cpu].mixed {
+            return Err(self.violation(Rule::AsidReused, Some(cpu)).mixed(cpu, mixed));
         }
         let need = match kind {
             Access::Load => rights::READ,

@@ -1,11 +1,12 @@
 //! A recorder's log, out of a machine's memory.
 
+use core::fmt;
 use std::io::{self, Read, Seek, SeekFrom};
 use std::vec;
 use std::vec::Vec;
 
-use crate::event::Event;
-use crate::record;
+use crate::event::{CPUS, Event};
+use crate::record::{self, NESTED};
 
 /// The words of an event, its number first.
 const SLOT: usize = 5;
@@ -23,6 +24,39 @@ pub struct Place {
     pub events: usize,
 }
 
+/// Why no log was read.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum Unread {
+    /// The file says so; [`io::ErrorKind::UnexpectedEof`] if the recorder reaches beyond the memory.
+    File(io::Error),
+    /// No recorder has such words, or so many CPUs or events.
+    NoPlace,
+    /// There is no event: the recorder has recorded nothing, or is elsewhere.
+    Nothing,
+    /// A recorder leaves something else than what is there.
+    NoRecorder(&'static str),
+}
+
+impl fmt::Display for Unread {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::File(why) => why.fmt(f),
+            Self::NoPlace => f.write_str("no recorder has such words, or so many CPUs or events"),
+            Self::Nothing => f.write_str("no event has been recorded at this address"),
+            Self::NoRecorder(why) => write!(f, "there is no recorder at this address: {why}"),
+        }
+    }
+}
+
+impl core::error::Error for Unread {}
+
+impl From<io::Error> for Unread {
+    fn from(why: io::Error) -> Self {
+        Self::File(why)
+    }
+}
+
 /// Reads what a recorder has recorded out of a file that holds a machine's memory: the events in their order, each with its CPU,
 /// as [`Recorder::events`](crate::Recorder::events) returns them.
 ///
@@ -34,47 +68,75 @@ pub struct Place {
 ///
 /// # Errors
 ///
-/// Those of the file; [`io::ErrorKind::InvalidData`] if no recorder has written this.
-pub fn read(memory: &mut (impl Read + Seek), place: Place) -> io::Result<Vec<(usize, Event)>> {
-    let invalid = |what| io::Error::new(io::ErrorKind::InvalidData, what);
-    if !matches!(place.word, 4 | 8) || place.cpus > crate::event::CPUS {
-        return Err(invalid("there is no such recorder"));
+/// [`Unread`]. A recorder has no mark by which to know it, for memory that is all zero is one: so each event must be one that a
+/// recorder writes, and their numbers must be those that it has taken.
+pub fn read(memory: &mut (impl Read + Seek), place: Place) -> Result<Vec<(usize, Event)>, Unread> {
+    let Place { at, word, cpus, events } = place;
+    let log =
+        log_bytes(word, events).filter(|_| matches!(word, 4 | 8) && cpus <= CPUS).ok_or(Unread::NoPlace)?;
+    let begin = |cpu: usize| {
+        let before = log.checked_mul(cpu as u64)?.checked_add(64)?;
+        at.checked_add(before)
+    };
+    let taken = words(memory, at, 1, word)?[0];
+    let full = bytes(memory, at.saturating_add(word as u64), 1)?[0];
+    if full > 1 {
+        return Err(Unread::NoRecorder("it is neither full nor not"));
     }
-    let full = bytes(memory, place.at + place.word as u64, 1)?[0];
-    let log = (place.word + place.events * SLOT * place.word).next_multiple_of(64) as u64;
+    // Each CPU may have stopped in the midst of one event, and of those whose interrupts had come in the midst of that.
+    let midst = NESTED as u64 + 1;
     let (mut found, mut fullest) = (Vec::new(), (0, 0));
-    for cpu in 0..place.cpus {
-        let at = place.at + 64 + cpu as u64 * log;
-        let used = words(memory, at, 1, place.word)?[0];
+    for cpu in 0..cpus {
+        let at = begin(cpu).ok_or(Unread::NoPlace)?;
+        let used = words(memory, at, 1, word)?[0];
+        if used > taken || used > (events as u64).saturating_add(midst) {
+            return Err(Unread::NoRecorder(
+                "a CPU has more events than there is room for, or than were counted",
+            ));
+        }
         if used > fullest.1 {
             fullest = (cpu, used);
         }
-        let used = used.min(place.events as u64) as usize;
-        let slots = words(memory, at + place.word as u64, used * SLOT, place.word)?;
+        let used = used.min(events as u64) as usize;
+        let slots = words(memory, at.saturating_add(word as u64), used * SLOT, word)?;
         // One that is being written has no number yet.
         let (slots, _) = slots.as_chunks::<SLOT>();
         found.extend(slots.iter().filter(|slot| slot[0] != 0).map(|slot| (cpu, *slot)));
     }
+    if found.is_empty() && full == 0 {
+        return Err(Unread::Nothing);
+    }
     found.sort_unstable_by_key(|(_, slot)| slot[0]);
-    let mut events = Vec::with_capacity(found.len() + 1);
-    // Each CPU may have stopped in the midst of one event, and of those whose interrupts had come in the midst of that.
-    let (mut number, mut missing) = (1, (place.cpus * (record::NESTED + 1)) as u64);
+    let mut read = Vec::with_capacity(found.len() + 1);
+    let (mut number, mut missing) = (1, cpus as u64 * midst);
     for (cpu, slot) in found {
-        let ahead = slot[0].checked_sub(number).ok_or_else(|| invalid("two events have one number"))?;
+        let ahead = slot[0].checked_sub(number).ok_or(Unread::NoRecorder("two events have one number"))?;
         if ahead > 0 && full != 0 {
             break;
         }
-        missing = missing
-            .checked_sub(ahead)
-            .ok_or_else(|| invalid("more events are missing than CPUs can have been recording"))?;
+        missing = missing.checked_sub(ahead).ok_or(Unread::NoRecorder(MISSING))?;
         number = slot[0].saturating_add(1);
         let [_, words @ ..] = slot;
-        events.push((cpu, record::unpack(words).ok_or_else(|| invalid("a recorder has no such event"))?));
+        let event = record::unpack(words).filter(|&event| record::holds(event, words, word));
+        read.push((cpu, event.ok_or(Unread::NoRecorder("it writes no such event"))?));
     }
     if full != 0 {
-        events.push((fullest.0, Event::Full));
+        read.push((fullest.0, Event::Full));
+        return Ok(read);
     }
-    Ok(events)
+    match taken.checked_add(1).and_then(|end| end.checked_sub(number)) {
+        None => Err(Unread::NoRecorder("an event has a number that was not counted")),
+        Some(ahead) if ahead > missing => Err(Unread::NoRecorder(MISSING)),
+        Some(_) => Ok(read),
+    }
+}
+
+const MISSING: &str = "more events are missing than CPUs can have been recording";
+
+/// How many bytes a CPU's log has.
+fn log_bytes(word: usize, events: usize) -> Option<u64> {
+    let words = events.checked_mul(SLOT)?.checked_add(1)?;
+    Some(words.checked_mul(word)?.checked_next_multiple_of(64)? as u64)
 }
 
 fn words(memory: &mut (impl Read + Seek), at: u64, count: usize, word: usize) -> io::Result<Vec<u64>> {

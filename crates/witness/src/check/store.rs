@@ -20,6 +20,19 @@ impl Machine {
         }
     }
 
+    /// An atomic exchange: what came out is what the word held, with the status bits that hardware has set since.
+    pub(super) fn swap(&mut self, cpu: usize, at: u64, old: u64, new: u64) -> Result<(), Refusal> {
+        let word = self.tables.word(at);
+        if (word.value ^ old) & !self.arch.set_by_hardware(word.value, self.tables.dirty) != 0 {
+            return Err(self.impossible("the word did not hold this old value before"));
+        }
+        if word.value != old {
+            // Neither what the word links nor the frame that it maps is another one.
+            self.tables.put(at, Word { value: old, ..word });
+        }
+        self.write(cpu, at, new, true)
+    }
+
     pub(super) fn write(&mut self, cpu: usize, at: u64, value: u64, swapped: bool) -> Result<(), Refusal> {
         self.checked.writes += 1;
         if !at.is_multiple_of(self.arch.word()) || value > self.arch.largest() {
@@ -145,7 +158,7 @@ impl Machine {
         for node in nodes {
             // What it holds under a number that it has to invalidate first is not used yet.
             let used = |holder: &&Holder| {
-                let mixed = self.cpus[holder.cpu].mixed.map(|(asid, ..)| asid);
+                let mixed = self.cpus[holder.cpu].mixed.map(|mixed| mixed.asid);
                 self.walks(holder) && (holder.root.is_some() || mixed != Some(holder.asid))
             };
             if let Some(holder) = self.holders(node).iter().find(used) {

@@ -6,7 +6,7 @@ use std::vec::Vec;
 
 use super::arch::{Arch, Entry, rights};
 use super::held::{GLOBAL, Item, Place, span};
-use super::machine::{Holder, Machine};
+use super::machine::{Holder, Machine, Mixed};
 use super::memory::Line;
 use super::verdict::{Refusal, Rule, Violation};
 
@@ -60,16 +60,14 @@ impl Teller<'_> {
             Entry::Absent => format!("VA {va:#x} has no translation"),
         };
         if item.since == item.stale && item.since != 0 {
-            return format!("CPU {cpu} wrote in its TLB in line {}, {tag}, that {what}", item.since);
+            return format!("CPU {cpu} wrote in its TLB {tag} in line {}: {what}", item.since);
         }
         if item.stale == 0 {
-            return format!(
-                "CPU {cpu} may hold {tag}, that {what}; a table says so that it runs or has left"
-            );
+            return format!("CPU {cpu} may hold {tag}: {what}; a table that it runs or has left says so");
         }
-        let since = if item.since == 0 { String::new() } else { format!("since line {}, ", item.since) };
+        let since = if item.since == 0 { String::new() } else { format!(" since line {}", item.since) };
         format!(
-            "CPU {cpu} may hold {since}{tag}, that {what}; CPU {} changed that in line {}",
+            "CPU {cpu} may hold{since} {tag}: {what}; CPU {} changed that in line {}",
             item.writer, item.stale
         )
     }
@@ -106,6 +104,19 @@ impl Teller<'_> {
         }
         if !scope.covers(place, item) {
             return format!("{last} covers leaf entries alone");
+        }
+        let link = |tag: u32| {
+            let near = self.machine.cpus[cpu].held.near(tag, self.arch().levels(), first, end);
+            near.into_iter().find(|(at, item)| {
+                at.1 > place.1 && matches!(item.entry, Entry::Link { .. }) && !scope.covers(*at, item)
+            })
+        };
+        let mut tags = self.machine.cpus[cpu].held.tags().filter(|&tag| place.0 == GLOBAL || tag == place.0);
+        if let Some((_, link)) = tags.find_map(link) {
+            return format!(
+                "{last} leaves the link that was changed in line {}, and by way of it CPU {cpu} may have read this again",
+                link.stale
+            );
         }
         format!(
             "{last} came when the store of line {} was not visible there yet: no barrier of CPU {} lies between",
@@ -209,8 +220,7 @@ impl Teller<'_> {
         self.tell(story)
     }
 
-    pub(super) fn mixed(self, cpu: usize, asid: u16, line: Line, first: u64) -> Refusal {
-        let now = self.machine.cpus[cpu].roots[0].map_or(0, |(root, _)| root);
+    pub(super) fn mixed(self, cpu: usize, Mixed { asid, since: line, first, root: now }: Mixed) -> Refusal {
         // The table is the same, or the one that was there has been freed: what the CPU holds has gone meanwhile.
         let (what, held) = if now == first {
             let held =

@@ -4,7 +4,7 @@ use std::vec;
 
 use super::arch::{Entry, Family, Links, Scope, rights};
 use super::held::Item;
-use super::machine::{Holder, Machine};
+use super::machine::{Holder, Machine, Mixed};
 use super::session::{Kind, Session};
 use super::verdict::{Refusal, Rule};
 
@@ -13,8 +13,8 @@ impl Machine {
         if high && self.arch.family() != Family::Arm {
             return Err(self.impossible("this architecture has one root register"));
         }
-        if let Some((asid, line, first)) = self.cpus[cpu].mixed {
-            return Err(self.violation(Rule::AsidReused, Some(cpu)).mixed(cpu, asid, line, first));
+        if let Some(mixed) = self.cpus[cpu].mixed {
+            return Err(self.violation(Rule::AsidReused, Some(cpu)).mixed(cpu, mixed));
         }
         let Some(root) = self.arch.root(value) else {
             return Err(
@@ -53,7 +53,7 @@ impl Machine {
             self.linger(cpu, node, asid, high);
         }
         let dead = self.cpus[cpu].dead.get(&asid).map(|_| node);
-        self.cpus[cpu].mixed = other.or(dead).map(|first| (asid, now, first));
+        self.cpus[cpu].mixed = other.or(dead).map(|first| Mixed { asid, since: now, first, root: node });
         self.cpus[cpu].roots[usize::from(high)] = Some((node, asid));
         self.cpus[cpu].loaded = now;
         let sessions = self.sessions.entry(node).or_default();
