@@ -1,6 +1,7 @@
 //! Logs on which the checker and another machine, of `agreement.rs` or of `brute`, once said different things, or both the wrong one.
 
-use tlbkit_witness::check::{Arch, Refusal, check};
+use tlbkit_witness::check::{Arch, Checker, Refusal, check};
+use tlbkit_witness::event::{Event, Fence, Memory};
 
 /// Where a log breaks, and which rule.
 fn broken(arch: Arch, log: &str) -> Option<(u64, &'static str)> {
@@ -930,4 +931,56 @@ fn a_story_of_two_tables_of_the_upper_half() {
     assert_eq!(found.rule().name(), "asid-reused");
     let story = found.story().join("\n");
     assert!(story.contains("loaded the root 0x60000") && story.contains("table at 0x50000"), "{story}");
+}
+
+/// MIPS32: a pair becomes global while a CPU runs another table, or none. What the CPU holds of it under one number matches beside the
+/// pair of all when it runs the table under another number.
+#[test]
+fn a_pair_that_became_global_meets_an_entry_of_another_number() {
+    let log = |fence: &str| {
+        format!(
+            "0 write 0x20000 0x80010000
+0 write 0x10000 0x400006
+0 write 0x10004 0x400046
+0 root 0x20001
+0 root 0x21002
+0 write 0x10000 0x400007
+0 write 0x10004 0x400047
+0 root 0x20003
+{fence}0 access 0x0 load user 0x10000000"
+        )
+    };
+    assert_eq!(broken(Arch::Mips32, &log("")), Some((9, "two-match")));
+    // It has until then to flush. Under the number that the entry has, the handler does not run.
+    assert_eq!(broken(Arch::Mips32, &log("0 fence asid 1\n")), None);
+    assert_eq!(broken(Arch::Mips32, &log("").replace("root 0x20003", "root 0x20001")), None);
+    // So do pages that a larger one took the place of meanwhile, under the same number.
+    let page: String = (0..4).map(|slot| format!("0 write {:#x} 0x40400046\n", 0x10000 + 4 * slot)).collect();
+    let larger = log("").replace(
+        "0 write 0x10000 0x400007\n0 write 0x10004 0x400047\n0 root 0x20003\n",
+        &format!("{page}0 root 0x20001\n"),
+    );
+    assert_eq!(broken(Arch::Mips32, &larger), Some((11, "two-match")));
+    let flushed = larger.replace("0 root 0x20001\n0 access", "0 root 0x20001\n0 fence va 0\n0 access");
+    assert_eq!(broken(Arch::Mips32, &flushed), None);
+}
+
+/// A word is given ever new frames, and nothing is flushed: each store costs a few look-ups. If each cost a look at all that two CPUs
+/// hold by then, this log would take hours.
+#[test]
+fn a_word_of_many_frames() {
+    let mut checker = Checker::new(Arch::X86_64);
+    let mut say = |cpu, event| checker.say(cpu, event).unwrap();
+    for (at, value) in [(0x1000, 0x2027), (0x2000, 0x3027), (0x3000, 0x4027)] {
+        say(0, Event::Write { at, value });
+    }
+    (0..2).for_each(|cpu| say(cpu, Event::Root { value: 0x1000, high: false }));
+    for frame in 0..500_000 {
+        say(0, Event::Write { at: 0x4000, value: frame << 12 | 0x67 });
+    }
+    // All of them are known.
+    say(0, Event::Fence(Fence::default()));
+    let freed = Event::Frame(Memory { at: 7 << 12, bytes: 4096, free: true });
+    let broken = checker.say(0, freed).unwrap_err();
+    assert_eq!(broken.violation().and_then(|found| found.cpu()), Some(1));
 }

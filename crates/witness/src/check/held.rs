@@ -42,9 +42,53 @@ pub(super) fn span((_, level, key): Place) -> (u64, u64) {
     (key << level, (key << level) + ((1 << level) - 1))
 }
 
+/// The items of a place.
+#[derive(Debug, Default)]
+struct Items {
+    all: Vec<Item>,
+    /// Where each is, by what it says, once they are many; empty if that is not known.
+    index: Map<Said, usize>,
+}
+
+/// What tells the items of a place apart.
+type Said = (Entry, bool, [u32; 2]);
+
+/// As many items are looked through.
+const FEW: usize = 16;
+
+impl Items {
+    /// Finds the item that says the same as another one, in a few steps however many there are.
+    fn find(&mut self, item: &Item) -> Option<&mut Item> {
+        let at = if self.all.len() <= FEW {
+            self.all.iter().position(|old| old.said() == item.said())
+        } else {
+            if self.index.is_empty() {
+                self.index = self.all.iter().enumerate().map(|(at, item)| (item.said(), at)).collect();
+            }
+            self.index.get(&item.said()).copied()
+        };
+        self.all.get_mut(at?)
+    }
+
+    fn push(&mut self, item: Item) {
+        if !self.index.is_empty() {
+            self.index.insert(item.said(), self.all.len());
+        }
+        self.all.push(item);
+    }
+
+    fn retain(&mut self, stays: impl FnMut(&mut Item) -> bool) {
+        let before = self.all.len();
+        self.all.retain_mut(stays);
+        if self.all.len() != before {
+            self.index.clear();
+        }
+    }
+}
+
 #[derive(Debug, Default)]
 pub(super) struct Held {
-    items: Map<u32, Map<(u32, u64), Vec<Item>>>,
+    items: Map<u32, Map<(u32, u64), Items>>,
     /// How many of a number's items are no absences.
     present: Map<u32, u32>,
     /// How many items are links.
@@ -52,6 +96,10 @@ pub(super) struct Held {
 }
 
 impl Item {
+    fn said(&self) -> Said {
+        (self.entry, self.linked, self.sizes)
+    }
+
     fn is_leaf(&self) -> bool {
         match self.entry {
             Entry::Leaf { .. } => true,
@@ -88,9 +136,7 @@ impl Held {
     /// only by way of a link that is older, and goes with it.
     pub(super) fn add(&mut self, place: Place, item: Item, said: bool) -> bool {
         let items = self.items.entry(place.0).or_default().entry((place.1, place.2)).or_default();
-        let same =
-            |old: &&mut Item| (old.entry, old.linked, old.sizes) == (item.entry, item.linked, item.sizes);
-        match items.iter_mut().find(same) {
+        match items.find(&item) {
             Some(old) => {
                 if said {
                     // A global entry that two tables have is of neither alone.
@@ -127,8 +173,9 @@ impl Held {
     /// Returns the links of a number.
     pub(super) fn links(&self, tag: u32) -> impl Iterator<Item = (Place, Item)> {
         let places = self.items.get(&tag).filter(|_| self.has_links()).into_iter().flatten();
-        let all = places
-            .flat_map(move |(&(level, key), items)| items.iter().map(move |&item| ((tag, level, key), item)));
+        let all = places.flat_map(move |(&(level, key), items)| {
+            items.all.iter().map(move |&item| ((tag, level, key), item))
+        });
         all.filter(|(_, item)| matches!(item.entry, Entry::Link { .. }))
     }
 
@@ -139,15 +186,18 @@ impl Held {
 
     /// Returns the items at a place.
     pub(super) fn at(&self, place: Place) -> &[Item] {
-        self.items.get(&place.0).and_then(|items| items.get(&(place.1, place.2))).map_or(&[], Vec::as_slice)
+        self.items
+            .get(&place.0)
+            .and_then(|items| items.get(&(place.1, place.2)))
+            .map_or(&[], |items| items.all.as_slice())
     }
 
     /// Returns the items of a number on the way to, at, or below the pages from `first` to `last`.
     pub(super) fn near(&self, tag: u32, levels: &[u32], first: u64, last: u64) -> Vec<(Place, Item)> {
         let Some(items) = self.items.get(&tag) else { return Vec::new() };
         let mut found = Vec::new();
-        let mut take = |key: (u32, u64), at: &[Item]| {
-            found.extend(at.iter().map(|&item| ((tag, key.0, key.1), item)));
+        let mut take = |key: (u32, u64), at: &Items| {
+            found.extend(at.all.iter().map(|&item| ((tag, key.0, key.1), item)));
         };
         if (last - first) >> 12 < 64 {
             for &level in levels {
@@ -170,7 +220,7 @@ impl Held {
     pub(super) fn all(&self) -> impl Iterator<Item = (Place, &Item)> {
         self.items.iter().flat_map(|(&tag, places)| {
             places.iter().flat_map(move |(&(level, key), items)| {
-                items.iter().map(move |item| ((tag, level, key), item))
+                items.all.iter().map(move |item| ((tag, level, key), item))
             })
         })
     }
@@ -186,10 +236,10 @@ impl Held {
     ) {
         let few = scope.pages.filter(|(first, last)| (last - first) >> 12 < 64 && scope.links != Links::All);
         let (present, links) = (&mut self.present, &mut self.links);
-        let mut each = |tag: u32, items: &mut Map<(u32, u64), Vec<Item>>| {
-            let mut one = |key: (u32, u64), at: &mut Vec<Item>| {
+        let mut each = |tag: u32, items: &mut Map<(u32, u64), Items>| {
+            let mut one = |key: (u32, u64), at: &mut Items| {
                 let place = (tag, key.0, key.1);
-                at.retain_mut(|item| {
+                at.retain(|item| {
                     let goes = scope.covers(place, item) && go(place, item);
                     *links -= usize::from(goes && matches!(item.entry, Entry::Link { .. }));
                     if goes
@@ -203,7 +253,7 @@ impl Held {
                     }
                     !goes
                 });
-                !at.is_empty()
+                !at.all.is_empty()
             };
             match few {
                 Some((first, last)) => {

@@ -60,6 +60,8 @@ pub(super) struct Tables {
     pub(super) dirty: bool,
     /// A word has been one of a run: Svnapot, or the contiguous bit.
     pub(super) runs: bool,
+    /// MIPS32: a word has been that of a larger page, or of a global one.
+    pub(super) overlaps: bool,
     words: Map<u64, Word>,
     pub(super) nodes: Map<u64, Node>,
     /// The words that map a frame: by its size and its address.
@@ -73,7 +75,7 @@ pub(super) struct Tables {
 impl Tables {
     pub(super) fn new(arch: Arch) -> Self {
         let (words, nodes, leaves, freed, dangling) = Default::default();
-        Self { arch, dirty: false, runs: false, words, nodes, leaves, freed, dangling }
+        Self { arch, dirty: false, runs: false, overlaps: false, words, nodes, leaves, freed, dangling }
     }
 
     pub(super) fn word(&self, at: u64) -> Word {
@@ -178,8 +180,9 @@ impl Tables {
     pub(super) fn join(&mut self, at: u64, level: u32) {
         match self.entry(at, level) {
             Entry::Absent => {}
-            Entry::Leaf { frame, shift, .. } => {
+            Entry::Leaf { frame, shift, global, .. } => {
                 self.runs |= shift > level && !self.arch.is_software();
+                self.overlaps |= (shift > 12 || global) && self.arch.is_software();
                 self.leaves.entry((shift, frame)).or_default().push(at);
             }
             Entry::Link { node, .. } => {

@@ -234,6 +234,38 @@ impl Machine {
         Ok(())
     }
 
+    /// A CPU has loaded a table. Pages of it may match beside what the CPU holds, of other numbers or of what the table said before: the
+    /// CPU has as long to flush as for pages that it stores.
+    pub(super) fn meets_held(&mut self, cpu: usize, root: u64) {
+        // Who has to invalidate the whole number first is told so.
+        if !self.tables.overlaps || self.cpus[cpu].mixed.is_some() {
+            return;
+        }
+        let mut words = Vec::new();
+        for (place, item) in self.cpus[cpu].held.all() {
+            if !matches!(item.entry, Entry::Leaf { .. }) {
+                continue;
+            }
+            // An entry takes in its page and the one beside it.
+            let va = span(place).0;
+            let beside = self.arch.sizes().map(|size| va ^ 1 << size);
+            words.extend([va].into_iter().chain(beside).filter_map(|va| self.overlapping(root, va)));
+        }
+        words.sort_unstable();
+        words.dedup();
+        self.cpus[cpu].unpaired.extend(words);
+    }
+
+    /// Returns the word of a table that maps an address, if that is to a larger page or a global one.
+    fn overlapping(&self, root: u64, va: u64) -> Option<u64> {
+        let (mut at, mut level) = (self.arch.slot(root, 22, va), 22);
+        if let Entry::Link { node, .. } = self.tables.entry(at, level) {
+            (at, level) = (self.arch.slot(node, 12, va), 12);
+        }
+        let is = |entry| matches!(entry, Entry::Leaf { shift, global, .. } if shift > 12 || global);
+        is(self.tables.entry(at, level)).then_some(at)
+    }
+
     /// The pages of another node than that of the word at `at` that a CPU may have loaded by way of a link that no table has, and that
     /// it sees yet.
     fn pages_below(&self, cpu: usize, at: u64, (place, link): (Place, Item)) -> Vec<(Place, Item)> {

@@ -71,6 +71,9 @@ impl Machine {
             }
         }
         self.dangles()?;
+        if self.arch.is_software() {
+            self.meets_held(cpu, node);
+        }
         if self.arch.breaks() { self.excluded(cpu, node, asid, high) } else { Ok(()) }
     }
 

@@ -484,6 +484,12 @@ impl Machine {
         self.cpus[cpu].loaded = line;
         self.cpus[cpu].ran.insert((asid, node), None);
         self.cpus[cpu].globals.insert(node, None);
+        if self.cpus[cpu].must.is_none() {
+            // It may load each page beside what it holds.
+            let nodes: Vec<u64> = (0..2).filter_map(|slot| link(self.now(node + 4 * slot))).collect();
+            let words = nodes.into_iter().flat_map(|node| (0..32).map(move |slot| node + 4 * slot));
+            self.cpus[cpu].unused.extend(words);
+        }
         self.load();
         self.revived()
     }
