@@ -35,8 +35,8 @@ where
         Self::GRAINS == 1 || self.grains.load(Ordering::Relaxed).is_multiple_of(MOVE)
     }
 
-    /// Refuses a range that cannot fit, without looking at what it holds: every block of it needs a bucket of its own, and
-    /// those are the buckets in use, the first ones, and what the storage still has.
+    /// Refuses a range that has more blocks than the table can have buckets, without a look at the range's contents. Each block needs
+    /// a bucket of its own: one in use, a first bucket, or a new one for which the storage has room.
     pub(super) fn check_room(&self, grain: usize, pages: Pages) -> Result<(), Error> {
         let (first, last) = Self::blocks_of(grain, pages);
         let there = self.blocks() + self.buckets();

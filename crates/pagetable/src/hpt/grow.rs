@@ -85,14 +85,14 @@ const STEPS: usize = 16;
 /// The longest chain whose end is looked for.
 const SHORT: usize = 32;
 
-/// Where growth is, and what it has cost. The writer's own.
+/// The state of growth, and its cost so far. Only the writer uses it.
 #[derive(Debug)]
 pub(super) struct Growth {
     /// How many first buckets there are.
     heads: AtomicUsize,
-    /// The first of those whose chain has not been parted from that of the bucket it was split from.
+    /// The first bucket whose chain has not been parted from the chain of the bucket that it was split from.
     joined: AtomicUsize,
-    /// Of that pair, the last bucket in each chain that the other does not have: the node and the word.
+    /// For each of these two chains, its last bucket that is not in the other chain: the node and the word.
     tails: [[AtomicUsize; 2]; 2],
     /// The most blocks that one step has moved.
     most: AtomicUsize,
@@ -337,9 +337,9 @@ where
         unsafe { self.adapt_to(batch, self.blocks(), changed, true) }
     }
 
-    /// Makes the table fit for `more` blocks that are about to be mapped: the buckets for them are reserved already, so
-    /// that a change that fails leaves everything where it is. A split copies a claim as it does the bucket that it is in, so no
-    /// block needs more buckets than before. A merge would leave two claims one bucket.
+    /// Makes the table large enough for `more` blocks that are about to be mapped. The buckets for them are reserved before, so that a
+    /// change that fails does not resize the table. A split copies a claimed bucket with its claim, so no block needs more buckets
+    /// than before. There is no merge here: two claims could meet in one bucket.
     #[inline]
     pub(super) unsafe fn make_room(&self, batch: &mut Retired<'n>, more: usize) {
         // One block more or less can wait.

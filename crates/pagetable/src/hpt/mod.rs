@@ -186,7 +186,7 @@ pub struct Hashed<
     shape: PhantomData<(G, F)>,
 }
 
-/// In the grains word, that pages were split or promoted: it is not zero any more, even where the count comes round.
+/// The bit of the grains word that says that pages were split or promoted. It keeps the word from being zero when the count wraps.
 const MOVE: usize = 1 << shape::MAX;
 /// What one split or promotion adds to it.
 const MOVES: usize = MOVE << 1;

@@ -1,4 +1,4 @@
-//! A place in a table: one walk, then whatever is to be done there, and on to the next page.
+//! A position in a table: after one walk, several operations on a page, and then on the next pages.
 
 use core::fmt;
 
@@ -161,8 +161,8 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Cursor<'_, 'n, G, F, N> 
         self.anew(|table, batch| unsafe { table.map_slow(batch, pages, frame, G::BASE, attr) })
     }
 
-    /// Unmaps the leaf that maps the page, all of it, and returns it with what hardware has noted up to the store. Its frame
-    /// is the caller's when the batch has been through a shootdown, and not before.
+    /// Unmaps the whole leaf that maps the page, and returns it with what hardware has noted up to the store. Its frame belongs to
+    /// the caller when the batch has been through a shootdown, and not before.
     ///
     /// Costs two loads and two stores, and where nodes become empty what [`Table::unmap`](crate::Table::unmap) costs.
     ///

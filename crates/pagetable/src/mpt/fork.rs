@@ -1,4 +1,4 @@
-//! Copy on write: a second table that leads to the same frames, and no page that can be written by way of either.
+//! Copy on write: a second table that leads to the same frames. A page that could be written before can be written in neither table.
 
 use tlbkit_addr::{Attr, FlushScope, Pages, Pfn, VirtAddr, Vpn};
 
@@ -12,8 +12,8 @@ use crate::{Change, Error, Mark, Radix, Retired, Run, Table as _, Word, Writer};
 
 /// What a page loses, and gets, in the table that is copied, if it is memory that may be written.
 const SHARED: Change = Change { clear: Attr::WRITE, set: Attr::COPY_ON_WRITE };
-/// What it loses in the copy beside that: that it has been written is the other table's affair, and what is global there is
-/// not in a copy.
+/// What a page also loses in the copy: the entry in the other table records that the page has been written, and no page of a copy is
+/// global.
 const FORGOTTEN: Attr = Attr::DIRTY.union(Attr::GLOBAL);
 
 /// The caller's code that a copy calls.
@@ -361,7 +361,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
                         live -= 1;
                     }
                 }
-                // Behind the last slot comes the first one, which nothing is made of.
+                // Behind the last slot this loads the first one again; the loop ends, and the word is not used.
                 word = F::Word::follow(here.add(index & (slots - 1)));
             }
             copy.add_live(to, level, 0, all - live);

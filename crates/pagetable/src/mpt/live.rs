@@ -5,8 +5,7 @@
 //!   last level             |     live     |      live    how many slots are in use, and one for a loan
 //! ```
 //!
-//! A part stays noted as long as the node does. So what visits the few entries of a node passes over the parts that have had
-//! none, and need not look at them.
+//! A part stays noted until the node is freed. So a visit of a node with few entries passes over the parts that have had none.
 
 use super::Mpt;
 use super::shape::{MAX, Shape};
@@ -64,7 +63,7 @@ impl<G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'_, G, F, N> {
         record.store(noted.wrapping_add(slots as u32), Ordering::Relaxed);
     }
 
-    /// Counts slots that are in use no more, and returns how many are.
+    /// Counts slots as no longer in use, and returns how many still are.
     #[inline(always)]
     pub(super) unsafe fn sub_live(&self, node: NodeAddr, level: usize, slots: usize) -> u32 {
         // SAFETY: by the contract of `live`, which is this function's too, the node is in the table or new: so its

@@ -29,8 +29,8 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
         self.nodes.held().lose(owned.saturating_sub(found));
     }
 
-    /// Counts what is in use of a node and below it, and returns how many of its slots are. `lent` says that the node is
-    /// one that other tables may borrow.
+    /// Counts the entries of a node and of all nodes below it, and returns how many of the node's slots are in use. `lent` says that
+    /// other tables may borrow the node.
     unsafe fn mend_node(&self, batch: &mut Retired<'n>, node: NodeAddr, level: usize, lent: bool) -> u32 {
         let last = level + 1 == Self::LEVELS;
         self.tally.node(1, Self::words(level) * F::Word::BYTES);

@@ -13,14 +13,14 @@
 //! Any number of levels up to eight, each with an index width of its own ([`Radix::WIDTHS`]): two levels of ten bits
 //! for MIPS32, four of nine, or the six that Elphinstone et al. 3.2 need for 64 bits. Node `n` of a level is an array
 //! of one word per slot, which is empty, a link to a node of the next level, or a leaf. A page whose size is that of
-//! a slot is one leaf at that level; one between two levels is a leaf repeated in all the slots that it covers. To hardware
-//! that is a contiguous run, whose status is what it has noted in any of the slots: there a lookup loads them all. In a
-//! format with [`EXTRA`](Format::EXTRA) words, a last-level node holds for each pair of pages its two leaf words, then
-//! as many words of the kernel's.
+//! a slot is one leaf at that level; a page whose size is between those of two levels is a leaf repeated in all the slots that
+//! the page covers. To hardware such a page is a contiguous run: hardware sets status bits in any of its slots, so a lookup loads
+//! all of them. In a format with [`EXTRA`](Format::EXTRA) words, a last-level node holds for each pair of pages its two leaf
+//! words, then as many words of the kernel's.
 //!
-//! Beside each node its record counts the slots in use, so that an unmap which empties a node returns it without
-//! looking at the others. That holds up to the root, which stays. Above the last level the record also notes which
-//! sixteenths of the node have had an entry, so that a copy of the table passes over the others.
+//! The record of each node counts the node's slots in use. So an unmap that empties a node retires it without a look at the other
+//! slots, and then the node above it, if that is empty now; the root stays. Above the last level the record also says which
+//! sixteenths of the node have had an entry: a copy of the table passes over the others.
 //!
 //! | operation | cost in loads and stores of table words |
 //! |-|-|

@@ -1,4 +1,4 @@
-//! The writer's walk: down to a slot, with new nodes where there are none, and what a node's slots are kept together by.
+//! The writer's walk: down to a slot, with new nodes where there are none; and the agreement of the two words of a TLB entry.
 
 use tlbkit_addr::{VirtAddr, Vpn};
 

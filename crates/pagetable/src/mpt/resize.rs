@@ -13,7 +13,7 @@ use crate::nodes::{NodeAddr, Nodes, Stock};
 use crate::pairs::stale;
 use crate::{Change, Error, Leaf, Radix, Retired, Word};
 
-/// What hardware notes in a leaf, which does not keep pages from being one.
+/// The bits that hardware sets in a leaf: pages that differ in nothing else can become one page.
 pub(super) const STATUS: Attr = Attr::ACCESSED.union(Attr::DIRTY);
 
 /// The slots of one piece, which maps `at` on and is to become leaves of size `to`.
@@ -85,8 +85,8 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
         Ok(want)
     }
 
-    /// Cuts a range into pieces: a leaf larger than `to` is one, else whatever fills a page of `to`. Passes the leaf
-    /// that begins each.
+    /// Cuts a range into pieces, and passes each with the leaf that begins it. A piece is a leaf larger than `to`, or the pages that
+    /// fill one of size `to`.
     unsafe fn each_piece(
         &self,
         pages: Pages,

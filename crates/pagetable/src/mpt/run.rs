@@ -7,13 +7,13 @@
 //!               A          A D               what it notes, it notes in the slot of the access, or in another
 //! ```
 //!
-//! So a page has the status of all its slots. The MMU sets D in a slot, though, only if the TLB entry does not have it: an
-//! entry with D may have come from any of the slots, and is a store to any of the pages to it. What becomes of the run has
-//! therefore the status of the whole of it: each small page that it is split into, and the larger page that it becomes a
-//! part of.
+//! So the status of a page is what hardware has noted in any of its slots. The MMU sets D in a slot only if its TLB entry lacks D.
+//! A TLB entry that covers the run may have got D from any slot, and then a store to another slot's part sets no bit there. So the
+//! status of the whole run passes to each small page that the run is split into, and to the larger page that it becomes a part of.
 //!
-//! A change of a run is one store or exchange a slot, not one for the page. Until the flush each slot is the old page's or
-//! the new one's, as it is with a single one. Formats that [break](Format::BREAK) empty all slots first.
+//! A change of a run is one store or exchange for each slot, not one for the page. Until the flush a walker finds the old page or
+//! the new one, whichever slot it loads, as in a change of a single slot. Formats that [break](Format::BREAK) empty all slots
+//! first.
 
 use core::mem;
 

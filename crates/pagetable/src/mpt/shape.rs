@@ -1,4 +1,4 @@
-//! The constants that a geometry and a format make of a radix table.
+//! The constants of a radix table, from its geometry and its format.
 
 use tlbkit_addr::{PageSize, VirtAddr, Vpn};
 
@@ -160,7 +160,7 @@ impl<G: Radix, F: Format, N: Nodes<Word = F::Word>> Shape for Mpt<'_, G, F, N> {
 
     #[inline(always)]
     fn place(level: usize, index: usize) -> usize {
-        // Behind the words before, and the other words of whole pairs.
+        // Before it are the words of the slots below, and the extra words of each whole pair of them.
         if level + 1 == Self::LEVELS { index + (index & !1) * F::EXTRA } else { index }
     }
 
@@ -180,7 +180,7 @@ impl<G: Radix, F: Format, N: Nodes<Word = F::Word>> Shape for Mpt<'_, G, F, N> {
         if size.shift() == G::BASE.shift() || G::LINEAR.is_some() {
             return Self::LEVELS - 1;
         }
-        // At as many the slots are larger.
+        // The level's number is the number of levels whose slots are larger than the page.
         (1..Self::LEVELS).filter(|level| Self::slot_size(level - 1) > size).count()
     }
 }

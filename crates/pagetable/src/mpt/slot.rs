@@ -1,12 +1,13 @@
-//! A change of one leaf where the node for it is there: one check, one store. What changes of a single page stand on, those of
-//! the cursor included.
+//! A change of one leaf in a node that exists: one check, one store. Every change of a single page tries this first, that of a
+//! cursor too.
 //!
 //! ```text
-//!   Slot    walk -> check -> store -> what to flush     the whole of it, if everything is in order
-//!             \-> None, and nothing has changed          then the change of a range does it, or says what is wrong
+//!   Slot    walk -> check -> store -> what to flush     the fast path
+//!             \-> None: nothing has changed             the change of a range does it, or returns the error
 //! ```
 //!
-//! So no error is made here, no node comes or goes, and nothing unwinds.
+//! So these functions return no error, and take and retire no node. Only one calls code that may unwind: the `known` of
+//! [`Slot::replace_breaking`].
 
 use tlbkit_addr::{Attr, Flush, FlushScope, Pages, Pfn, VirtAddr, Vpn};
 
@@ -21,10 +22,10 @@ use crate::replace::Filled;
 use crate::word::atomics::Ordering;
 use crate::{Change, Entry, Leaf, Radix, Retired, Turn, Word};
 
-/// The slot of a page, from [`Turn::slot`]: its node is there, and not another table's.
+/// The slot of a page in a node of this table, from [`Turn::slot`].
 ///
-/// Each change takes the slot, and is all or nothing. `None` says that nothing has changed, and that a [`Writer`](crate::Writer)'s
-/// change of the page either does more than a store, or tells what is wrong.
+/// Each change consumes the slot, and is all or nothing. `None` means that nothing has changed: the same change by a
+/// [`Writer`](crate::Writer) does more than one store, or returns the error.
 pub struct Slot<'w, 'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> {
     table: &'w Mpt<'n, G, F, N>,
     spot: Spot,
@@ -90,8 +91,8 @@ impl Stale {
 }
 
 impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Turn<'_, 'n, Mpt<'n, G, F, N>> {
-    /// Returns the slot of `page` in its last-level node; `None` if there is no such node, or nothing but a batch can change
-    /// the page: it is another table's, or the table owes a flush.
+    /// Returns the slot of `page` in its last-level node. `None` if there is no such node, if the page is borrowed, or if the table
+    /// owes a flush, which only a batch takes up.
     ///
     /// Costs a walk.
     #[inline(always)]
@@ -200,13 +201,13 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Slot<'_, 'n, G, F, N> {
         unsafe { self.table.settle_pair(self.spot.node, self.spot.level, self.index()) };
     }
 
-    /// Returns the leaf that maps the page, if no other slot has a part of it.
+    /// Returns the leaf that maps the page, if the leaf is in no other slot.
     #[inline(always)]
     pub fn look(&self) -> Option<Leaf> {
         self.leaf_word().map(|word| self.leaf(word))
     }
 
-    /// Returns what the slot holds: a leaf, a mark or nothing; `None` if it is a part of a leaf that other slots have parts of.
+    /// Returns what the slot holds: a leaf, a mark or nothing; `None` if the leaf is in other slots too.
     #[inline(always)]
     pub fn entry(&self) -> Option<Entry> {
         // SAFETY: the place is in the node, and the slot borrows the writer.
@@ -217,7 +218,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Slot<'_, 'n, G, F, N> {
         }
     }
 
-    /// Maps the page, of which nothing is in the slot, to `frame`.
+    /// Maps the page to `frame`, if its slot is empty.
     #[inline(always)]
     pub fn map(self, frame: Pfn, attr: Encoded<F>) -> Option<Stale> {
         let word = attr.to(frame)?;
@@ -236,7 +237,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Slot<'_, 'n, G, F, N> {
         Some(self.stale(F::APPEARS))
     }
 
-    /// Unmaps the leaf, which is not its node's last one, and returns it with what hardware has noted up to the store.
+    /// Unmaps the leaf, unless it is the last one in its node, and returns it with what hardware has noted up to the store.
     #[inline(always)]
     pub fn unmap(self) -> Option<(Leaf, Stale)> {
         let word = self.leaf_word()?;

@@ -1,11 +1,11 @@
 //! How the writer reads and stores the words of a node.
 //!
-//! Where software walks, as the storage's mode says: in solo mode by plain loads and stores, which the compiler may
-//! widen. Where hardware walks ([`Format::WALK_CACHE`]), it walks beside the writer in every mode, the same CPU's too, by
-//! speculation: each access is one atomic access of the whole word, and a word that leads to something is stored with
-//! release ordering, so that a walker that finds a node finds what is in it. (Hardware's loads of a walk are in order of
-//! dependence, as a walker's are.) The barrier after the last store of a change, which makes the walker see it, is the
-//! kernel's: see [`FlushScope::Barrier`](tlbkit_addr::FlushScope::Barrier).
+//! Where software walks the table, the storage's mode decides: in solo mode the accesses are plain loads and stores, which the
+//! compiler may widen. Hardware that walks the table ([`Format::WALK_CACHE`]) does so beside the writer in every mode, on the
+//! same CPU too, by speculation. There each access is one atomic access of the whole word, and a word that leads to something is
+//! stored with release ordering, so that a walker that finds a node finds the node's contents. (Hardware loads the words of a
+//! walk in the order in which each address depends on the word before.) The kernel executes the barrier after the last store of
+//! a change, which makes the walker see the change: see [`FlushScope::Barrier`](tlbkit_addr::FlushScope::Barrier).
 
 use super::Mpt;
 use super::shape::Shape;

@@ -260,8 +260,8 @@ unsafe impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Table<'n> for Mpt
 // the borrower that could acknowledge a shootdown meanwhile: so there is no such implementation.
 unsafe impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word, Mode = Solo>> Private<'n> for Mpt<'n, G, F, N> {}
 
-/// What a single page is not: functions of their own, so that a change of one page is small enough to be inlined. What may
-/// unwind is mended.
+/// Changes of more than one slot. They are functions of their own, so that the change of one slot is small enough to be inlined.
+/// When one unwinds, the table is mended.
 impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
     /// Returns the slot of a page in its last-level node, if `pages` is that page.
     ///

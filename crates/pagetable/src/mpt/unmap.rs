@@ -203,7 +203,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
         }
     }
 
-    /// Hands an unlinked node over. `clean` if its slots are all empty.
+    /// Adds an unlinked node to the batch. `clean` means that all its slots are empty.
     pub(super) unsafe fn retire(&self, batch: &mut Retired<'n>, node: NodeAddr, level: usize, clean: bool) {
         // The kernel may have written its own words beside the leaves.
         let clean = clean && (F::EXTRA == 0 || level + 1 < Self::LEVELS);

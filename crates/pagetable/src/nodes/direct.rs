@@ -39,8 +39,8 @@ pub unsafe trait FrameSource: Sync {
         None
     }
 
-    /// Takes back a frame that is all zero, as the nodes of a table mostly are when they go. A kernel that keeps some of them
-    /// apart gives them by [`take_zeroed`](Self::take_zeroed) again.
+    /// Takes back a frame that is all zero, as most nodes of a table are when they are freed. A kernel that keeps such frames apart
+    /// hands them out by [`take_zeroed`](Self::take_zeroed).
     #[inline]
     fn give_zeroed(&self, frame: PhysAddr) {
         self.give(frame);
@@ -155,7 +155,7 @@ unsafe impl<W: Word, M: Mode, S: FrameSource> Nodes for Direct<W, M, S> {
 unsafe impl<W: Word, M: Mode, S: FrameSource> Reclaim for Direct<W, M, S> {
     unsafe fn free(&self, node: NodeAddr, clean: bool) {
         let frame = PhysAddr::new(node.get());
-        // What of the frame is not the node's words was zero when it was taken, and no code has written it.
+        // The rest of the frame was zero when the frame was taken, and no code has written to it.
         if clean { self.source.give_zeroed(frame) } else { self.source.give(frame) }
     }
 

@@ -1,14 +1,14 @@
-//! What is in no table and not free either: nodes that wait for a shootdown, and what is owed.
+//! Nodes that are in no table and not free: those that wait for a shootdown, and those of the tables' debts.
 //!
-//! Dropping a batch without a shootdown drops an obligation: the flush has not happened, so walkers may still be in its
-//! nodes. The flush of a later batch of the same table meets it too, if that asks for everything, for every CPU that may
-//! walk the table takes part. So the storage keeps what a table owes, and the table's next writer takes it up. There is
-//! room for a few tables at a time; where there is none, the nodes are lost, and places that the batch held back in a hashed
-//! table of shared mode stay so, in every table of the storage. A batch that outlives its table is one to reclaim: dropped, it
-//! goes on being owed, and takes a place that is never emptied.
+//! A batch that is dropped without a shootdown leaves its flush undone, so walkers may still be in its nodes. A later batch of
+//! the same table can pay this debt with its own flush, if that flush covers everything: every CPU that may walk the table takes
+//! part in it. So the storage keeps the debt of a table, and the table's next writer takes it up. The storage has room for the
+//! debts of a few tables at a time. Without room the nodes are lost, and places that the batch held back in a hashed table of
+//! shared mode stay unused, in every table of the storage. A batch that is left when its table is gone must be reclaimed: if it is
+//! dropped, its debt takes up room for good.
 //!
 //! ```text
-//!   batch dropped --> owed by table t --> t's next writer: its batch owns the nodes, and flushes everything
+//!   batch dropped --> debt of table t --> t's next writer: its batch owns the nodes, and flushes everything
 //!                        |
 //!                        +--------------> t is taken apart: so does that batch; or t is dropped: the nodes are lost
 //! ```
@@ -46,19 +46,19 @@ struct Owed {
     quarantine: AtomicBool,
 }
 
-/// What a batch owned that was dropped.
+/// The debt that a dropped batch leaves.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Debt {
     /// The number of the first node of its list, or 0.
     pub(crate) head: u32,
     /// How many nodes are in the list.
     pub(crate) nodes: usize,
-    /// Whether it held places back.
+    /// Whether the batch held places back.
     pub(crate) quarantine: bool,
 }
 
 impl Held {
-    /// Returns a tally of nothing.
+    /// Returns an empty tally.
     #[cfg(not(tlbkit_loom))]
     pub const fn new() -> Self {
         Self {
@@ -102,9 +102,9 @@ impl Held {
         self.tables.fetch_update(Ordering::Relaxed, Ordering::Relaxed, next).map_or(0, |last| last + 1)
     }
 
-    /// Tells whether no batch of a table waits that took a place out of use which is part of a larger node
-    /// ([`Retired::quarantine`](crate::Retired::quarantine)): then such places may be used for something else. Only the
-    /// table's writer asks: it alone takes up what the table owes.
+    /// Tells whether no batch holds places back ([`Retired::quarantine`](crate::Retired::quarantine)), which are parts of
+    /// larger nodes: then places that were taken out of use may be used again. Only the table's writer asks: it alone takes up the
+    /// table's debt.
     pub fn is_quiet(&self, flag: &WriterFlag) -> bool {
         let table = flag.number();
         // A batch is owed before it stops being counted.
@@ -147,8 +147,8 @@ impl Held {
         self.dropped.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Has a table owe more, and tells whether there was room. `join` makes the debt's list go on with the node of the
-    /// number that it is given, or end.
+    /// Adds to the debt of a table, and tells whether there was room. `join` links the last node of the added list to the node of
+    /// the number that it is given, or ends the list if that is 0.
     pub(crate) fn owe(&self, table: u32, debt: Debt, join: impl FnOnce(u32)) -> bool {
         if table == 0 {
             return false;
@@ -242,7 +242,8 @@ impl Held {
     }
 }
 
-/// A node that is being freed. If the storage unwinds, the node is lost, and what was to be freed after it goes on waiting.
+/// A node that is being freed. If the storage unwinds, the node is lost, and the `after` nodes that were to be freed next count as
+/// waiting again.
 pub(crate) struct Freed<'h> {
     held: &'h Held,
     after: usize,

@@ -114,8 +114,8 @@ pub enum Store {
 /// 4096) that divides its size in bytes; `record` maps it to one live record of its own. No byte of a node has an
 /// address below [`lowest`](Self::lowest), nor above the `last` that its taker named, and no address wraps.
 ///
-/// In [`Solo`](crate::Solo) mode the storage is not [`Sync`], whatever it keeps its own lists with: so the
-/// tables, whose stores are plain, stay on one CPU.
+/// In [`Solo`](crate::Solo) mode the storage is not [`Sync`], even if its own lists have a lock: so the tables, whose
+/// stores are plain, stay on one CPU.
 ///
 /// [`take_within`](Self::take_within) and [`free`](Reclaim::free) may unwind, and so may the functions that do the same for a list
 /// of nodes. No other function of the two traits may: tables call them in intermediate states.
@@ -139,8 +139,8 @@ pub unsafe trait Nodes: Reclaim + Debug {
     }
 
     /// Takes `count` nodes as [`take_within`](Self::take_within) does and puts each before a list of such nodes. `head` is the number
-    /// of the list's first node, or 0; the record of each node holds the number of the next one. Tells whether there were so many
-    /// nodes. If not, those that there were are in the list.
+    /// of the list's first node, or 0; the record of each node holds the number of the next one. Tells whether there were `count`
+    /// nodes. If there were fewer, they are in the list.
     ///
     /// It is a function of the storage, so that a storage with a lock takes it once for many nodes.
     #[doc(hidden)]
@@ -151,7 +151,7 @@ pub unsafe trait Nodes: Reclaim + Debug {
     /// Returns an upper bound on the nodes of `words` words that [`take`](Self::take) can hand out. A change that needs more is
     /// refused before it looks for anything.
     ///
-    /// The default knows no bound.
+    /// By default there is no bound.
     fn room(&self, words: usize) -> usize {
         let _ = words;
         usize::MAX

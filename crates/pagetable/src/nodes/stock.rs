@@ -79,14 +79,14 @@ impl<'n, N: Nodes, const KINDS: usize> Stock<'n, N, KINDS> {
         Ok(stock)
     }
 
-    /// Returns a stock of nothing.
+    /// Returns an empty stock.
     #[inline]
     pub(crate) const fn empty(nodes: &'n N, words: &'static [usize; KINDS]) -> Self {
         Self { nodes, kinds: [0; KINDS], words }
     }
 
-    /// Counts a node of a kind that [`take_wanted`](Self::take_wanted) is to take. The counts stand where the nodes will be: a
-    /// kernel's stack is short.
+    /// Counts a node of a kind that [`take_wanted`](Self::take_wanted) is to take. The counts are in the words that will hold the
+    /// nodes, because a kernel's stack is short.
     #[inline]
     pub(crate) fn want(&mut self, kind: usize) {
         self.kinds[kind] = WANTED | self.kinds[kind].saturating_add(1);

@@ -35,8 +35,8 @@ static SHAPE: [Shape; SHAPES] = {
     while class < CLASSES {
         let power = 8 << (class / 2);
         let bytes = if class.is_multiple_of(2) { power } else { power + power / 2 };
-        // Large nodes get longer spans, so that little is lost at the end, but no longer ones than that takes: a table with
-        // one large node takes a whole span for it.
+        // Large nodes get longer spans, so that little of a span is wasted at its end; but not longer than necessary, because a
+        // table with one large node takes a whole span for it.
         let order = match bytes {
             0..=384 => 0,
             385..=1024 => 1,

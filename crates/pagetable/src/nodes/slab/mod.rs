@@ -326,7 +326,7 @@ impl<'m, W: Word, M: Mode, A: Window> Slab<'m, W, M, A> {
             let some = count.min(span_nodes(class) - used);
             let start = self.base + span as usize * CHUNK;
             for _ in 0..some {
-                // What is not in use and was in use once is in the list; as many as are left were never in use.
+                // The list has the free nodes that were in use before. The others, at the end of the span, were never in use.
                 let index = if free == 0 { usize::from(fresh) } else { free as usize - 1 };
                 // SAFETY: the node is free, and its record with it, which is a link of the list or was never used.
                 let record = unsafe { &*self.small_record(span, class, index) };
