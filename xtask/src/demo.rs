@@ -16,8 +16,3 @@ pub(crate) struct DemoArgs {
 pub(crate) fn run(shell: &Shell, args: &DemoArgs) -> anyhow::Result<()> {
     shell.run(&Line::new("cargo", "run --release -p tlblab -- tables").with(&args.args))
 }
-
-/// What the gate runs: the lab that its tests have built, on pages that nothing replays.
-pub(crate) fn built(shell: &Shell) -> anyhow::Result<()> {
-    shell.run(&Line::new("cargo", "run -p tlblab -- tables --workload file"))
-}

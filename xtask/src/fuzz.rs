@@ -55,6 +55,10 @@ impl Tally {
 
 /// Runs the targets for as long as the arguments say.
 pub(crate) fn run(shell: &Shell, args: &FuzzArgs) -> anyhow::Result<()> {
+    fuzz_all(shell, args, "--release")
+}
+
+fn fuzz_all(shell: &Shell, args: &FuzzArgs, profile: &'static str) -> anyhow::Result<()> {
     let known = targets()?;
     if let Some(unknown) = args.targets.iter().find(|target| !known.contains(target)) {
         let hint = near::hint(unknown, known.iter().map(String::as_str));
@@ -66,9 +70,9 @@ pub(crate) fn run(shell: &Shell, args: &FuzzArgs) -> anyhow::Result<()> {
     tools::cargo(shell, "fuzz")?;
     // Without a name all are built, the large ones side by side.
     let named = if chosen.len() == 1 { chosen.as_slice() } else { &[] };
-    shell.run(&cargo_fuzz("build").with(named))?;
+    shell.run(&cargo_fuzz("build", profile).with(named))?;
     for target in chosen {
-        let tally = fuzz(shell, target, args.seconds)?;
+        let tally = fuzz(shell, target, args.seconds, profile)?;
         if matches!(shell, Shell::Plain) {
             let Tally { executions, edges, corpus } = tally;
             let rate = executions / args.seconds.max(1);
@@ -81,18 +85,18 @@ pub(crate) fn run(shell: &Shell, args: &FuzzArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Every target for a few seconds: what the gate runs.
+/// Every target for a few seconds: what the gate runs. It is not optimized, which would take many times as long.
 pub(crate) fn briefly(shell: &Shell) -> anyhow::Result<()> {
-    run(shell, &FuzzArgs { seconds: 5, targets: Vec::new() })
+    fuzz_all(shell, &FuzzArgs { seconds: 5, targets: Vec::new() }, "--dev")
 }
 
-fn cargo_fuzz(verb: &str) -> Line {
+fn cargo_fuzz(verb: &str, profile: &str) -> Line {
     let place = places::target().join("fuzz");
     // Their nightly compiler and its sanitizer have a place of their own.
-    Line::new("cargo", "+nightly fuzz").with([verb, "--target-dir", &place.to_string_lossy()])
+    Line::new("cargo", "+nightly fuzz").with([verb, profile, "--target-dir", &place.to_string_lossy()])
 }
 
-fn fuzz(shell: &Shell, target: &str, seconds: u64) -> anyhow::Result<Tally> {
+fn fuzz(shell: &Shell, target: &str, seconds: u64, profile: &str) -> anyhow::Result<Tally> {
     let kept = absolute(places::target())?.join("fuzz/corpus").join(target);
     fs::create_dir_all(&kept).with_context(|| format!("cannot make {}", kept.display()))?;
     let mut folders = vec![kept.to_string_lossy().into_owned()];
@@ -106,7 +110,7 @@ fn fuzz(shell: &Shell, target: &str, seconds: u64) -> anyhow::Result<Tally> {
     }
     // Long inputs from the start: a table does not show its faults in two operations.
     let limits = format!("-- -max_total_time={seconds} -len_control=0 -max_len=1024 -rss_limit_mb=4096");
-    let line = cargo_fuzz("run").with([target]).with(folders).with(limits.split(' '));
+    let line = cargo_fuzz("run", profile).with([target]).with(folders).with(limits.split(' '));
     let bar = match shell {
         Shell::Plain => ProgressBar::new(seconds),
         Shell::Quiet { bar, .. } => bar.clone(),
