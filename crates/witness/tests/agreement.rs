@@ -610,7 +610,9 @@ impl Simple {
                         None => None,
                     };
                     // Kernel mode: a fault that need not be is one too many.
-                    mine && found != wanted
+                    // A fault in user mode is the kernel's to resolve.
+                    let resolved = arch == Arch::Aarch64 && found.is_none();
+                    mine && found != wanted && !resolved
                 })
             }
         }
@@ -843,7 +845,9 @@ fn log(arch: Arch, ops: &[Op]) -> (String, Option<u64>) {
                 let wanted = simple.now(root, page).filter(|&(_, right)| right || !write);
                 let wanted = wanted.map_or("fault".into(), |(at, _)| format!("{at:#x}"));
                 let kind = if write { "store" } else { "load" };
-                format!("{cpu} access {:#x} {kind} kernel {wanted}", va(arch, page))
+                // What an `isb` does to the kernel's accesses `brute` knows.
+                let mode = if arch == Arch::Aarch64 { "user" } else { "kernel" };
+                format!("{cpu} access {:#x} {kind} {mode} {wanted}", va(arch, page))
             }
         };
         text += &line;

@@ -669,7 +669,7 @@ fn a_story_of_a_number_that_is_run_again() {
 fn a_walk_that_found_nothing_ends_under_another_number() {
     let log = |isb: &str| {
         format!(
-            "{ONE}1 root 0x2000000041000
+            "{ONE}1 root 0x2000000040000
 0 write 0x30008 0xc0000fc1
 {isb}1 root 0x1000000040000
 1 access 0x40000008 load kernel 0xc0000008"
@@ -983,4 +983,59 @@ fn a_word_of_many_frames() {
     let freed = Event::Frame(Memory { at: 7 << 12, bytes: 4096, free: true });
     let broken = checker.say(0, freed).unwrap_err();
     assert_eq!(broken.violation().and_then(|found| found.cpu()), Some(1));
+}
+
+/// AArch64: an invalidation that is complete, and a root that is loaded, are seen by what a CPU executes after its next context
+/// synchronisation event: an `isb`, an exception, or the return from one (Arm Cortex-A Series Programmer's Guide for ARMv8-A, 13.2.2).
+#[test]
+fn an_isb_follows_an_own_invalidation_and_a_root() {
+    let unmapped = |end: &str| {
+        format!(
+            "{ONE}0 write 0x10000 0
+0 barrier dsb
+0 fence va 0 broadcast
+0 barrier dsb
+{end}"
+        )
+    };
+    let left = |end: &str| format!("{ONE}0 root 0x2000000041000\n{end}");
+    let own = "0 access 0 load kernel fault";
+    assert_eq!(broken(Arch::Aarch64, &unmapped(own)), Some((12, "access-differs")));
+    assert_eq!(broken(Arch::Aarch64, &left(own)), Some((9, "access-differs")));
+    for log in [&unmapped as &dyn Fn(&str) -> String, &left] {
+        // Another CPU has executed neither, and a CPU comes to user mode by a return from an exception.
+        for end in [
+            format!("0 barrier isb\n{own}"),
+            format!("1 ipi send 0 7\n0 ipi take 7\n{own}"),
+            "0 access 0 load user fault".into(),
+        ] {
+            assert_eq!(broken(Arch::Aarch64, &log(&end)), None, "{end}");
+        }
+    }
+    assert_eq!(broken(Arch::Aarch64, &unmapped("1 access 0 load kernel fault")), None);
+    // What the CPU finds below a link that goes, too.
+    let below = "0 write 0x20000 0
+0 write 0x10008 0x50000f43
+0 barrier dsb
+0 fence va 0 0x1fff broadcast
+0 barrier dsb
+";
+    let access = "0 access 0x1000 load kernel fault";
+    assert_eq!(broken(Arch::Aarch64, &format!("{ONE}{below}{access}")), Some((13, "access-differs")));
+    assert_eq!(broken(Arch::Aarch64, &format!("{ONE}{below}0 barrier isb\n{access}")), None);
+    // Nothing was there that another frame could be reached by, or the same frame is.
+    let same = format!("{ONE}0 fence va 0 broadcast\n0 barrier dsb\n0 access 0 load kernel 0x40000000");
+    assert_eq!(broken(Arch::Aarch64, &same), None);
+}
+
+/// With pages of 64 KiB the top-level node has 64 words, whichever half it is of.
+#[test]
+fn an_access_in_the_upper_half_of_64_kib() {
+    let log = "0 write 0x40000 0x30003
+0 write 0x30000 0x20003
+0 write 0x20000 0x80000703
+0 barrier dsb
+0 root 0x40000 high
+0 access 0xffff000000000008 load kernel 0x80000008";
+    assert_eq!(broken(Arch::Aarch64K64, log), None);
 }

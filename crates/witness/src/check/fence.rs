@@ -10,6 +10,9 @@ use super::session::Kind;
 use super::verdict::Refusal;
 use crate::event::{Barrier, CPUS, Fence};
 
+/// As many pages are known that a CPU has invalidated since its last context synchronisation event: a log may have none.
+const FETCHED: usize = 1024;
+
 impl Machine {
     pub(super) fn fence(&mut self, cpu: usize, fence: Fence) -> Result<(), Refusal> {
         self.checked.fences += 1;
@@ -94,6 +97,9 @@ impl Machine {
             goes
         });
         self.cpus[target].held = held;
+        if slot.is_some() && target == by && self.arch.family() == Family::Arm {
+            self.fetch(target, scope, &gone);
+        }
         for (place, item) in &gone {
             self.forget(target, *place, item);
         }
@@ -101,6 +107,27 @@ impl Machine {
         for (place, item) in &gone {
             self.outlast(target, *place, item, |at, kept| !scope.covers(at, kept));
         }
+    }
+
+    /// AArch64: notes the pages that go by a CPU's own invalidation: until its next context synchronisation event the CPU may execute
+    /// what it has fetched before.
+    fn fetch(&mut self, cpu: usize, scope: &Scope, gone: &[(Place, Item)]) {
+        let mut found = Vec::new();
+        for &(place, item) in gone {
+            match item.entry {
+                Entry::Leaf { .. } => found.push((place, item)),
+                Entry::Link { .. } => {
+                    let mut below = Vec::new();
+                    self.below((cpu, place.0 as u16), (place, item), (0, u64::MAX), &mut below, |_| true);
+                    found.extend(below.into_iter().filter(|(place, item)| scope.covers(*place, item)));
+                }
+                Entry::Absent => {}
+            }
+        }
+        let now = self.now;
+        let fetched = &mut self.cpus[cpu].fetched;
+        let room = FETCHED.saturating_sub(fetched.len());
+        fetched.extend(found.into_iter().take(room).map(|(place, item)| (place, item, now)));
     }
 
     /// Notes what a CPU may have found by way of a link that it holds no more, as far as that `stays`.
@@ -210,6 +237,8 @@ impl Machine {
                 }
             }
             Barrier::Context if aarch64 => {
+                self.cpus[cpu].left.clear();
+                self.cpus[cpu].fetched.clear();
                 let (visible, loaded) = (self.visibility(), self.cpus[cpu].loaded);
                 let all = Scope { pages: None, asid: None, globals: true, links: Links::All };
                 let levels = self.arch.levels();

@@ -36,6 +36,10 @@ pub(super) struct Cpu {
     pub(super) unpaired: Vec<u64>,
     /// MIPS32: what it has just invalidated, and done nothing since.
     pub(super) forgot: Option<Scope>,
+    /// AArch64: the roots that it has left since its last context synchronisation event, and when.
+    pub(super) left: Vec<(u64, bool, Line)>,
+    /// AArch64: pages that it has invalidated itself since then, and when that was complete.
+    pub(super) fetched: Vec<(Place, Item, Line)>,
     /// The last invalidation that it executed, or that reached it.
     pub(super) last_fence: Option<(Line, Scope)>,
 }

@@ -255,8 +255,9 @@ impl Machine {
     fn elsewhere(&self, cpu: usize, root: u64, va: u64) -> Option<(Place, Item)> {
         let others =
             self.cpus[cpu].used.iter().flat_map(|(asid, roots)| roots.iter().map(move |root| (*asid, *root)));
+        let base = self.arch.base(self.arch.family() == Family::Arm && va >> 48 != 0);
         others.filter(|&(_, other)| other != root).find_map(|(asid, other)| {
-            let (level, entry, since) = self.tables.find(other, va)?;
+            let (level, entry, since) = self.tables.find(other, va - base)?;
             let mine = |session: &Session| {
                 let high = self.arch.family() == Family::Arm && va >> 48 != 0;
                 (session.cpu, session.asid, session.high) == (cpu, asid, high)
@@ -426,7 +427,27 @@ impl Machine {
                 }
             }
         }
-        let end = self.tables.walk(root, va, rights::ALL);
+        let base = self.arch.base(self.arch.family() == Family::Arm && va >> 48 != 0);
+        // In user mode the CPU has returned from an exception.
+        if !user {
+            for (place, item, line) in &self.cpus[cpu].fetched {
+                let (first, last) = reached(*place, item);
+                let mine = [u32::from(asid), GLOBAL].contains(&place.0) && (first..=last).contains(&va);
+                let entry = within(*place, item, va);
+                if mine && wrong(entry) {
+                    let violation = self.violation(Rule::AccessDiffers, Some(cpu));
+                    return Err(violation.fetched(at, reaches, does(entry), *line));
+                }
+            }
+            for &(left, high, line) in &self.cpus[cpu].left {
+                let entry = self.tables.walk(left, va - base, rights::ALL);
+                if self.arch.base(high) == base && wrong(entry) {
+                    let violation = self.violation(Rule::AccessDiffers, Some(cpu));
+                    return Err(violation.not_left(at, reaches, does(entry), (left, line)));
+                }
+            }
+        }
+        let end = self.tables.walk(root, va - base, rights::ALL);
         if wrong(end) || reaches.is_some() != does(end).is_some() {
             return Err(self.violation(Rule::AccessDiffers, Some(cpu)).access(at, reaches, does(end), None));
         }

@@ -297,6 +297,38 @@ impl Teller<'_> {
         self.tell(story)
     }
 
+    /// The first sentence about an access.
+    fn may(&self, va: u64, wanted: Option<u64>, found: Option<u64>) -> String {
+        let end = |end: Option<u64>| end.map_or("fault".into(), |at| format!("reach {at:#x}"));
+        self.here(&format!("the access to VA {va:#x} must {}, and may {}", end(wanted), end(found)))
+    }
+
+    pub(super) fn fetched(self, va: u64, wanted: Option<u64>, found: Option<u64>, line: Line) -> Refusal {
+        let cpu = self.cpu.unwrap_or(0);
+        let story = [
+            self.may(va, wanted, found),
+            format!("CPU {cpu} invalidated that itself, which was complete in line {line}"),
+            format!("no isb of CPU {cpu} lies between: it may execute what it has fetched before"),
+        ];
+        self.tell(story)
+    }
+
+    pub(super) fn not_left(
+        self,
+        va: u64,
+        wanted: Option<u64>,
+        found: Option<u64>,
+        (root, line): (u64, Line),
+    ) -> Refusal {
+        let cpu = self.cpu.unwrap_or(0);
+        let story = [
+            self.may(va, wanted, found),
+            format!("so the table at {root:#x} says; line {line} loaded another root in its place"),
+            format!("no isb of CPU {cpu} lies between: it may walk the first table yet"),
+        ];
+        self.tell(story)
+    }
+
     pub(super) fn access(
         self,
         va: u64,
@@ -305,12 +337,7 @@ impl Teller<'_> {
         by: Option<(Place, &Item)>,
     ) -> Refusal {
         let cpu = self.cpu.unwrap_or(0);
-        let end = |end: Option<u64>| end.map_or("fault".into(), |at| format!("reach {at:#x}"));
-        let mut story = std::vec![self.here(&format!(
-            "the access to VA {va:#x} must {}, and may {}",
-            end(wanted),
-            end(found)
-        ))];
+        let mut story = std::vec![self.may(va, wanted, found)];
         match by {
             Some((place, item)) => {
                 story.push(self.holds(cpu, place, item));

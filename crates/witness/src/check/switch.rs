@@ -32,6 +32,9 @@ impl Machine {
             if self.arch.is_software() {
                 self.end_walks(cpu);
             }
+            if self.arch.family() == Family::Arm && !self.cpus[cpu].left.iter().any(|&(of, ..)| of == old) {
+                self.cpus[cpu].left.push((old, high, now));
+            }
         }
         if root.flushes {
             let scope = Scope { pages: None, asid: Some(root.asid), globals: false, links: Links::All };

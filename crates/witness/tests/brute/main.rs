@@ -85,6 +85,9 @@ struct Cpu {
     /// Its last store.
     stores: u64,
     fenced: u64,
+    /// AArch64: tables that it has left since its last `isb`, and pages that it has invalidated itself.
+    left: BTreeSet<u64>,
+    fetched: BTreeSet<Entry>,
 }
 
 struct Machine {
@@ -424,7 +427,33 @@ impl Machine {
         cpu.ran.retain(|(of, _), (_, left)| !(named(*of) && left.is_some_and(|left| left <= at)));
     }
 
+    /// What a CPU has fetched it executes anew.
+    fn isb(&mut self, cpu: usize) {
+        let cpu = &mut self.cpus[cpu];
+        cpu.tlb.retain(|(entry, _)| entry.says != Says::Nothing);
+        cpu.left.clear();
+        cpu.fetched.clear();
+        self.load();
+    }
+
     fn complete(&mut self, cpu: usize) {
+        let own: BTreeSet<u32> =
+            self.begun.iter().filter(|begun| begun.cpu == cpu).map(|begun| begun.bit).collect();
+        let goes = |mask: u64| own.iter().any(|bit| mask >> bit & 1 != 0);
+        let held = self.cpus[cpu].tlb.iter().filter(|(_, mask)| goes(*mask));
+        let pages = held.map(|(entry, _)| *entry).filter(|entry| matches!(entry.says, Says::Page { .. }));
+        let pages: Vec<Entry> = pages.filter(|_| self.arch == Arch::Aarch64).collect();
+        self.invalidate(cpu);
+        self.load();
+        // What the CPU reads again is nothing of before.
+        for page in pages {
+            if !self.cpus[cpu].tlb.iter().any(|(entry, _)| *entry == page) {
+                self.cpus[cpu].fetched.insert(page);
+            }
+        }
+    }
+
+    fn invalidate(&mut self, cpu: usize) {
         let done: Vec<Begun> = self.begun.iter().filter(|begun| begun.cpu == cpu).copied().collect();
         self.begun.retain(|begun| begun.cpu != cpu);
         for begun in done {
@@ -658,6 +687,9 @@ impl Machine {
         {
             ran.1 = Some(line);
             self.cpus[cpu].globals.insert(old, Some(line));
+            if self.arch == Arch::Aarch64 {
+                self.cpus[cpu].left.insert(old);
+            }
         }
         if !keeps {
             self.cpus[cpu].tlb.retain(|(entry, _)| entry.asid != Some(asid));
@@ -723,17 +755,25 @@ impl Machine {
         }
         let asid = self.runs(cpu);
         let does = |says: Says| leads(says, va).filter(|(_, right)| right & need == need).map(|(to, _)| to);
+        let wrong = |says: Says| match (reaches, does(says)) {
+            (Some(wanted), Some(found)) => wanted != found,
+            (Some(_), None) => need & USER == 0,
+            (None, found) => found.is_some(),
+        };
         let mut all = self.finds(cpu);
         all.extend(self.cpus[cpu].tlb.iter().copied());
+        if need & USER == 0 {
+            // A CPU comes to user mode by a return from an exception.
+            all.extend(self.cpus[cpu].fetched.iter().map(|&entry| (entry, 0)));
+            if self.cpus[cpu].left.iter().any(|&root| wrong(self.table(root, va))) {
+                return true;
+            }
+        }
         all.iter().any(|(entry, _)| {
             let mine = entry.asid.is_none_or(|of| Some(of) == asid)
                 && va >> bits(entry.level) << bits(entry.level) == entry.va
                 && !matches!(entry.says, Says::Link { .. });
-            mine && match (reaches, does(entry.says)) {
-                (Some(wanted), Some(found)) => wanted != found,
-                (Some(_), None) => need & USER == 0,
-                (None, found) => found.is_some(),
-            }
+            mine && wrong(entry.says)
         })
     }
 }
@@ -845,7 +885,13 @@ fn next(machine: &mut Machine, kind: u8, cpu: usize, dice: &mut Dice) -> Option<
                 Arch::X86_64 => u64::from(keeps) << 63 | root | number,
                 _ => number << 48 | root,
             };
-            (format!("root {value:#x}"), machine.root(cpu, root, asid, keeps))
+            let (mut line, broken) = (format!("root {value:#x}"), machine.root(cpu, root, asid, keeps));
+            if arch == Arch::Aarch64 && !broken && dice.below(4) > 0 {
+                machine.line += 1;
+                machine.isb(cpu);
+                line += &format!("\n{cpu} barrier isb");
+            }
+            (line, broken)
         }
         7..=9 => {
             let pages = if dice.one_in(3) {
@@ -890,8 +936,7 @@ fn next(machine: &mut Machine, kind: u8, cpu: usize, dice: &mut Dice) -> Option<
             (format!("barrier {kind}"), false)
         }
         11 if arch == Arch::Aarch64 && dice.below(2) == 0 => {
-            machine.cpus[cpu].tlb.retain(|(entry, _)| entry.says != Says::Nothing);
-            machine.load();
+            machine.isb(cpu);
             ("barrier isb".into(), false)
         }
         11 => {
