@@ -951,6 +951,18 @@ fn a_pair_that_became_global_meets_an_entry_of_another_number() {
         )
     };
     assert_eq!(broken(Arch::Mips32, &log("")), Some((9, "two-match")));
+    // Also where the store to an invalid half made the pair global.
+    let half = "0 write 0x20000 0x80010000
+0 write 0x1000c 0x400007
+0 root 0x20001
+0 write 0x10008 0x1
+0 root 0x20002
+0 root 0x20001";
+    assert_eq!(broken(Arch::Mips32, half), Some((6, "two-match")));
+    let both = half
+        .replace("0 write 0x1000c 0x400007", "0 write 0x1000c 0x400006")
+        .replace("0 write 0x10008", "0 write 0x1000c 0x400007\n0 write 0x10008");
+    assert_eq!(broken(Arch::Mips32, &both), Some((7, "two-match")));
     // It has until then to flush. Under the number that the entry has, the handler does not run.
     assert_eq!(broken(Arch::Mips32, &log("0 fence asid 1\n")), None);
     assert_eq!(broken(Arch::Mips32, &log("").replace("root 0x20003", "root 0x20001")), None);

@@ -284,6 +284,11 @@ impl Arch {
         self.family() == Family::X86
     }
 
+    /// Tells whether a word may be one of a larger page, or of a pair that is global.
+    pub(super) fn may_overlap(self, word: u64) -> bool {
+        self == Self::Mips32 && (word & G != 0 || word >> 30 == 1)
+    }
+
     /// Tells whether an absence in a node of `level` is used that was read before: before a barrier, or on MIPS32 as the invalid
     /// half of a pair, where there is a node for the pair.
     pub(super) fn has_absence(self, level: u32) -> bool {

@@ -60,7 +60,7 @@ pub(super) struct Tables {
     pub(super) dirty: bool,
     /// A word has been one of a run: Svnapot, or the contiguous bit.
     pub(super) runs: bool,
-    /// MIPS32: a word has been that of a larger page, or of a global one.
+    /// MIPS32: a word has been that of a larger page, or has had G.
     pub(super) overlaps: bool,
     words: Map<u64, Word>,
     pub(super) nodes: Map<u64, Node>,
@@ -109,6 +109,7 @@ impl Tables {
             used.resize(group + 1, 0);
         }
         used[group] |= 1 << (slot % 64);
+        self.overlaps |= self.arch.may_overlap(word.value);
         self.words.insert(at, word);
     }
 
@@ -180,9 +181,8 @@ impl Tables {
     pub(super) fn join(&mut self, at: u64, level: u32) {
         match self.entry(at, level) {
             Entry::Absent => {}
-            Entry::Leaf { frame, shift, global, .. } => {
+            Entry::Leaf { frame, shift, .. } => {
                 self.runs |= shift > level && !self.arch.is_software();
-                self.overlaps |= (shift > 12 || global) && self.arch.is_software();
                 self.leaves.entry((shift, frame)).or_default().push(at);
             }
             Entry::Link { node, .. } => {

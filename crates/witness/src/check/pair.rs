@@ -29,16 +29,17 @@ impl Machine {
             Event::Write { .. } | Event::Swap { .. } | Event::Fence(_) | Event::Barrier(_) => return Ok(()),
             _ => {}
         }
-        for at in core::mem::take(&mut self.cpus[cpu].unpaired) {
-            let Some(level) = self.tables.level(self.arch.node(at)) else { continue };
-            let entry = self.tables.entry(at, level);
-            for holder in self.holders(self.arch.node(at)) {
-                if holder.cpu == cpu && self.walks(&holder) {
-                    self.outgrows(cpu, at, level, entry, &holder)?;
-                }
-            }
-        }
-        Ok(())
+        core::mem::take(&mut self.cpus[cpu].unpaired).into_iter().try_for_each(|at| self.fits(cpu, at))
+    }
+
+    /// Checks that a CPU may load what a word says beside all that it holds.
+    fn fits(&self, cpu: usize, at: u64) -> Result<(), Refusal> {
+        let node = self.arch.node(at);
+        let Some(level) = self.tables.level(node) else { return Ok(()) };
+        let entry = self.tables.entry(at, level);
+        let holders = self.holders(node);
+        let mut own = holders.iter().filter(|holder| holder.cpu == cpu && self.walks(holder));
+        own.try_for_each(|holder| self.outgrows(cpu, at, level, entry, holder))
     }
 
     /// Ends the CPU's walk. A link that it still sees it may read again, if it runs the table.
@@ -253,6 +254,7 @@ impl Machine {
         }
         words.sort_unstable();
         words.dedup();
+        words.retain(|&at| self.fits(cpu, at).is_err());
         self.cpus[cpu].unpaired.extend(words);
     }
 

@@ -488,7 +488,8 @@ impl Machine {
             // It may load each page beside what it holds.
             let nodes: Vec<u64> = (0..2).filter_map(|slot| link(self.now(node + 4 * slot))).collect();
             let words = nodes.into_iter().flat_map(|node| (0..32).map(move |slot| node + 4 * slot));
-            self.cpus[cpu].unused.extend(words);
+            let doubled: Vec<u64> = words.filter(|&at| self.doubles(cpu, at)).collect();
+            self.cpus[cpu].unused.extend(doubled);
         }
         self.load();
         self.revived()
