@@ -77,27 +77,31 @@ fn few<A: Arch, const CPUS: usize>(seed: u64) {
     run::<A, CPUS>(16, &history, Fault::default());
 }
 
-/// Writes a test of each machine that Miri can run: one history with one CPU and one with several.
+/// Writes two tests of each machine that Miri can run: a history with one CPU, and one with several.
 macro_rules! few {
-    ($($name:ident: $machine:ty, $one:literal, $several:literal;)+) => {$(
+    ($($one:ident, $several:ident: $machine:ty, $seeds:expr;)+) => {$(
         #[test]
-        fn $name() {
-            few::<$machine, 1>($one);
-            few::<$machine, SEVERAL>($several);
+        fn $one() {
+            few::<$machine, 1>($seeds[0]);
+        }
+
+        #[test]
+        fn $several() {
+            few::<$machine, SEVERAL>($seeds[1]);
         }
     )+};
 }
 
 #[cfg(target_pointer_width = "64")]
 few! {
-    a_few_histories_with_sv39: arch::Sv39, 1, 2;
-    a_few_histories_with_x86_64: arch::X86_64, 9, 3;
-    a_few_histories_with_aarch64: arch::AArch64, 10, 4;
+    a_history_with_sv39, a_history_of_cpus_with_sv39: arch::Sv39, [1, 2];
+    a_history_with_x86_64, a_history_of_cpus_with_x86_64: arch::X86_64, [9, 3];
+    a_history_with_aarch64, a_history_of_cpus_with_aarch64: arch::AArch64, [10, 4];
 }
 
 few! {
-    a_few_histories_with_mips32: arch::Mips32, 5, 6;
-    a_few_histories_with_a_guarded_table: arch::Mips32<Guarded>, 7, 8;
+    a_history_with_mips32, a_history_of_cpus_with_mips32: arch::Mips32, [5, 6];
+    a_history_with_a_guarded_table, a_history_of_cpus_with_a_guarded_table: arch::Mips32<Guarded>, [7, 8];
 }
 
 /// Whether some histories with a fault end in a panic.
