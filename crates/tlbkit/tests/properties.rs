@@ -72,7 +72,7 @@ properties! {
 /// The same histories every time: what Miri interprets.
 fn few<A: Arch, const CPUS: usize>(seed: u64) {
     let mut bytes = Bytes(seed);
-    let steps = if cfg!(miri) { 8 } else { 400 };
+    let steps = if cfg!(miri) { 16 } else { 400 };
     let history: Vec<_> = (0..steps).map(|_| bytes.step()).collect();
     run::<A, CPUS>(16, &history, Fault::default());
 }

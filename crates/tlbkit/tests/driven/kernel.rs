@@ -2,6 +2,8 @@
 //! that keeps what it has loaded until it is flushed.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ptr;
+use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use tlbkit::pagetable::Geometry;
@@ -125,9 +127,10 @@ pub struct State {
 /// What lets the other CPUs run while one waits.
 type Others = Box<dyn Fn() + Send + Sync>;
 
-pub struct Ram<A> {
-    /// The frames, in parts of 4 KiB, and one more so that they can begin where a frame does.
-    memory: Box<[Part]>,
+pub struct Ram<A: Arch> {
+    /// The frames, in [`Self::ALL`] parts of 4 KiB, which the box of a slice has. A pointer, and not that box: to go through it, Miri
+    /// would look at each word for interior mutability.
+    memory: AtomicPtr<Part>,
     records: Box<[Record]>,
     state: Mutex<State>,
     pub others: OnceLock<Others>,
@@ -135,16 +138,18 @@ pub struct Ram<A> {
 }
 
 #[repr(C, align(4096))]
-struct Part([std::sync::atomic::AtomicU32; 1024]);
+struct Part([AtomicU32; 1024]);
 
 impl<A: Arch> Ram<A> {
     /// The parts of a frame.
     const PARTS: usize = 1 << (A::SHIFT - 12);
+    /// The parts of all frames, and of one more, so that they can begin where a frame does.
+    const ALL: usize = (FRAMES + 1) * Self::PARTS;
 
     pub fn new(cpus: usize) -> Self {
-        let part = || Part([const { std::sync::atomic::AtomicU32::new(0) }; 1024]);
+        let parts: Box<[_]> = (0..Self::ALL).map(|_| Part([const { AtomicU32::new(0) }; 1024])).collect();
         Self {
-            memory: (0..(FRAMES + 1) * Self::PARTS).map(|_| part()).collect(),
+            memory: AtomicPtr::new(Box::into_raw(parts).cast()),
             records: (0..FRAMES).map(|_| Record::new(0)).collect(),
             state: Mutex::new(State {
                 cpu: 0,
@@ -219,6 +224,13 @@ impl<A: Arch> Ram<A> {
     }
 }
 
+impl<A: Arch> Drop for Ram<A> {
+    fn drop(&mut self) {
+        // SAFETY: the pointer came from the box of a slice of so many parts, and no code looks into a frame any more.
+        drop(unsafe { Box::from_raw(ptr::slice_from_raw_parts_mut(*self.memory.get_mut(), Self::ALL)) });
+    }
+}
+
 // SAFETY: each frame of the arena is handed out once until it is given back, with memory and a record of its own. One thread
 // runs as all CPUs, and changes from one to another in `pause` alone, when no closure of `masked` but the waiting one is under
 // way. A TLB is a map, from which `flush` takes what it is told; no CPU walks the table but by way of `lookup`.
@@ -244,9 +256,9 @@ unsafe impl<A: Arch> Kernel for Ram<A> {
     }
 
     fn memory(&self, frame: PhysAddr) -> *mut u8 {
-        let parts = self.memory.as_ptr();
+        let parts = self.memory.load(Ordering::Relaxed);
         let begin = (parts.addr() >> 12).wrapping_neg() & (Self::PARTS - 1);
-        parts.wrapping_add(begin + Self::index(frame) * Self::PARTS).cast_mut().cast()
+        parts.wrapping_add(begin + Self::index(frame) * Self::PARTS).cast()
     }
 
     fn record(&self, frame: PhysAddr) -> Option<&Record> {
