@@ -182,6 +182,7 @@ mod tests {
             let log = 8 + cpu * 56;
             let slot = log + 1 + words[log] as usize * 5;
             words[log] += 1;
+            words[0] = words[0].max(number);
             words[slot] = number;
             words[slot + 1..slot + 5].copy_from_slice(&event);
         }
