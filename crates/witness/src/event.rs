@@ -124,7 +124,7 @@ pub struct Memory {
 pub enum Barrier {
     /// Stores before it are seen before stores after it: `fence w,w`, a store-release, `dmb ishst`.
     Release,
-    /// Stores before it are visible to every CPU when it has completed: `fence rw,rw`, `mfence`, `dsb ishst`,
+    /// Stores before it are visible to every CPU when it has completed: `fence rw,rw`, `mfence`, `dsb ish`,
     /// `sync`.
     ///
     /// On AArch64, `dsb ish`: what the CPU invalidated before it has been invalidated, too.

@@ -17,7 +17,8 @@ pub(crate) const NESTED: usize = 8;
 ///
 /// The number of an event is taken from one counter of all CPUs, so that what happens before something else (by a lock, an
 /// interrupt, an acknowledgement) has the smaller number. Each CPU writes to a log of its own. No lock is taken, and an interrupt
-/// may record at any moment.
+/// may record at any moment, up to eight of them in the midst of each other. A thread must not be preempted while it records: what
+/// others record meanwhile on its CPU may put its event out of reach of [`events`](Self::events), where the log then ends.
 ///
 /// The first event that finds no room ends the record, on all CPUs: a log with a hole would accuse the wrong event. The last
 /// event then is [`Event::Full`].

@@ -318,8 +318,8 @@ impl<F: Foreign> Run<F> {
     fn check_nodes(&mut self, before: Option<usize>, what: impl FnOnce() -> String) -> Result<(), String> {
         match (before, self.nodes()) {
             (Some(before), Some(after)) if before != after => Err(format!(
-                "{}: the mapper holds {after} nodes, and before it held {before} (one that keeps empty nodes \
-                     says so by `keeps_empty`)",
+                "{}: the mapper holds {after} nodes, and before it held {before} (one that keeps empty nodes says so by \
+                 `keeps_empty`)",
                 what()
             )),
             _ => Ok(()),

@@ -305,12 +305,9 @@ impl Teller<'_> {
 
     pub(super) fn fetched(self, va: u64, wanted: Option<u64>, found: Option<u64>, line: Line) -> Refusal {
         let cpu = self.cpu.unwrap_or(0);
-        let story = [
-            self.may(va, wanted, found),
-            format!("CPU {cpu} invalidated that itself, which was complete in line {line}"),
-            format!("no isb of CPU {cpu} lies between: it may execute what it has fetched before"),
-        ];
-        self.tell(story)
+        let why = format!("CPU {cpu} invalidated that itself, which was complete in line {line}");
+        let what = self.may(va, wanted, found);
+        self.without_isb([what, why], "execute what it has fetched before")
     }
 
     pub(super) fn not_left(
@@ -320,13 +317,14 @@ impl Teller<'_> {
         found: Option<u64>,
         (root, line): (u64, Line),
     ) -> Refusal {
+        let why = format!("so the table at {root:#x} says; line {line} loaded another root in its place");
+        let what = self.may(va, wanted, found);
+        self.without_isb([what, why], "walk the first table yet")
+    }
+
+    fn without_isb(self, [what, why]: [String; 2], may: &str) -> Refusal {
         let cpu = self.cpu.unwrap_or(0);
-        let story = [
-            self.may(va, wanted, found),
-            format!("so the table at {root:#x} says; line {line} loaded another root in its place"),
-            format!("no isb of CPU {cpu} lies between: it may walk the first table yet"),
-        ];
-        self.tell(story)
+        self.tell([what, why, format!("no isb of CPU {cpu} lies between: it may {may}")])
     }
 
     pub(super) fn access(

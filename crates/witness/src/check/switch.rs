@@ -32,7 +32,9 @@ impl Machine {
             if self.arch.is_software() {
                 self.end_walks(cpu);
             }
-            if self.arch.family() == Family::Arm && !self.cpus[cpu].left.iter().any(|&(of, ..)| of == old) {
+            if self.arch.family() == Family::Arm
+                && !self.cpus[cpu].left.iter().any(|&(of, half, _)| (of, half) == (old, high))
+            {
                 self.cpus[cpu].left.push((old, high, now));
             }
         }
