@@ -11,15 +11,16 @@
 //! - `resident` has the bit of the first unit of every mapping that the TLB holds. Appendix A's `tlbcount(P) > 0` is
 //!   "some bit in P", and the whole counter follows from the set: [`Ledger::tlbcount`](crate::ledger::Ledger).
 //! - `joined` has the bit of every unit that shares its mapping with the unit before it.
-//! - `populated` has the units that were touched, for policies that reserve memory at first touches. For others all count
-//!   as populated: nothing is to be done at their first touch.
+//! - `populated` has the bit of every unit that was touched, for policies that reserve memory at first touches. For other
+//!   policies all units count as populated, because such a policy does nothing at a first touch.
 //! - A miss writes *one* charge ([`crate::prefetch_charge`]): the prefetch count of a superpage is the sum of the charges
-//!   within it. Sums wrap; counts do not.
-//! - `due` counts down the misses until the sums have to be taken. It is small enough that no count can reach its threshold
-//!   before, and none can be kept from the superpages above for long ([`crate::deferred`]). It began at `start`, and the
-//!   difference is what the superpages above are owed: Appendix A's `deferred`.
+//!   within it. The sums are computed modulo 2^16; every count is smaller than that.
+//! - `due` counts down the misses until the policy has to compute the sums. `due` is small enough that no count of the block
+//!   reaches its threshold before that, and that the superpages larger than the block do not wait long for their charges
+//!   ([`crate::deferred`]). `due` starts at `start`; `start - due` is the number of charges that the block owes to the
+//!   superpages larger than it: Appendix A's `deferred`.
 //!
-//! The array has a fixed size, and offsets are constants and a few masked bits of the unit.
+//! The array has a fixed size, and every index into it is a constant plus a few masked bits of the unit's number.
 
 use core::array::from_fn;
 
@@ -29,26 +30,27 @@ pub(crate) const SHIFT: u32 = 4;
 pub(crate) const UNITS: usize = 1 << SHIFT;
 /// Counters of a block.
 pub(crate) const WORDS: usize = DUE + UNITS;
-/// Where `joined` is.
+/// The index of `joined`.
 pub(crate) const JOINED: usize = 2;
-/// Where `populated` is.
+/// The index of `populated`.
 pub(crate) const POPULATED: usize = 3;
-/// Where `start` is.
+/// The index of `start`.
 const START: usize = 4;
-/// Where `due` is. The superpages' numbers begin with one.
+/// The index of `due`. The charges of superpage number `n`, which is at least 1, are at index `DUE + n`.
 pub(crate) const DUE: usize = 5;
 
-/// No threshold may be as large: as many charges as are ever outstanding do not make a sum of counts wrap.
+/// The bound on thresholds and prices. A count is at most its price when the sums are computed, and grows by at most 255
+/// charges until they are computed again, so it fits 16 bits.
 pub(crate) const MOST: u16 = NEVER - u8::MAX as u16;
-/// The threshold of a superpage of a size that the TLB lacks. Its count may wrap: nothing reads it.
+/// The threshold of a superpage of a size that the TLB lacks. The count of such a superpage may wrap: nothing reads it.
 pub(crate) const NEVER: u16 = u16::MAX;
 
 /// A block. Index 0 and 1 are the resident units of the two TLBs.
 pub(crate) type Block = [u16; WORDS];
-/// A number for each superpage in a block: its count, or its threshold.
+/// One value for each superpage in a block, its count or its threshold, at the superpage's number.
 pub(crate) type Each = [u16; UNITS];
 
-/// An untouched block whose sums are due after `after` misses.
+/// Returns an untouched block whose sums are due after `after` misses.
 pub(crate) const fn untouched(after: u16, populated: u16) -> Block {
     let mut block = [0; WORDS];
     block[POPULATED] = populated;
@@ -56,13 +58,14 @@ pub(crate) const fn untouched(after: u16, populated: u16) -> Block {
     block
 }
 
-/// The number of the superpage of `1 << shift` units around `unit`; `shift` must be 1 to 4.
+/// Returns the number of the superpage of `1 << shift` units around `unit`; `shift` must be 1 to 4.
 #[inline]
 pub(crate) const fn number(shift: u32, unit: usize) -> usize {
     (UNITS | (unit % UNITS)) >> shift
 }
 
-/// The bits of the superpage of `1 << shift` units around `unit`; of those of this block, if it is larger.
+/// Returns the bits of the units in the superpage of `1 << shift` units around `unit`: all bits of the block if the
+/// superpage is larger than the block.
 #[inline]
 pub(crate) const fn within(shift: u32, unit: usize) -> u16 {
     if shift >= SHIFT {
@@ -72,7 +75,7 @@ pub(crate) const fn within(shift: u32, unit: usize) -> u16 {
     (((1 << (1 << shift)) - 1) << first) as u16
 }
 
-/// Returns what the superpages above are owed.
+/// Returns how many charges the block owes to the superpages larger than it.
 pub(crate) const fn owed(block: &Block) -> u16 {
     block[START].wrapping_sub(block[DUE])
 }
@@ -82,23 +85,24 @@ pub(crate) const fn left(block: &Block) -> u16 {
     block[DUE]
 }
 
-/// Says after how many misses the sums are due, and that nothing is owed any longer.
+/// Sets after how many misses the sums are due, and the number of owed charges to zero.
 pub(crate) const fn set_due(block: &mut Block, after: u16) {
     (block[START], block[DUE]) = (after, after);
 }
 
-/// Lets the sums be due with the next charge.
+/// Makes the sums due at the next charge.
 pub(crate) const fn hasten(block: &mut Block) {
     if block[DUE] > 1 {
         (block[START], block[DUE]) = (block[START] - (block[DUE] - 1), 1);
     }
 }
 
-/// Returns the counts of the superpages within.
+/// Returns the counts of the superpages in the block.
 #[inline]
 pub(crate) fn counts(block: &Block) -> Each {
     let own = |number| block[DUE + number];
-    // One size after the other: no count waits for one of its own size.
+    // The counts are computed size by size: counts of one size do not depend on each other, so a CPU computes them in
+    // parallel.
     let pairs: [u16; 8] = from_fn(|n| own(8 + n));
     let fours: [u16; 4] = from_fn(|n| own(4 + n).wrapping_add(pairs[2 * n]).wrapping_add(pairs[2 * n + 1]));
     let eights: [u16; 2] = from_fn(|n| own(2 + n).wrapping_add(fours[2 * n]).wrapping_add(fours[2 * n + 1]));
@@ -108,18 +112,20 @@ pub(crate) fn counts(block: &Block) -> Each {
     [0, all, eights[0], eights[1], a, b, c, d, e, f, g, h, i, j, k, l]
 }
 
-/// Returns after how many misses one of these counts can reach its threshold, zero if one has.
+/// Returns the smallest number of misses after which one of `counts` can reach its threshold: zero if one has reached it.
 #[inline]
 pub(crate) fn least(counts: &Each, thresholds: &Each) -> u16 {
     let mut least = u16::MAX;
-    // Number zero is no superpage; its count is zero and does not matter.
+    // Number zero is no superpage: its count is zero, and its threshold is that of the whole block, which number one has
+    // too.
     for (threshold, count) in thresholds.iter().zip(counts) {
         least = least.min(threshold.saturating_sub(*count));
     }
     least
 }
 
-/// Writes counts, which stop at these prices.
+/// Stores `counts` in the block, each limited to its price. A price is the count at which its superpage is promoted: the
+/// threshold, or more.
 pub(crate) fn set_counts(block: &mut Block, counts: &mut Each, prices: &Each) {
     for number in (1..UNITS).rev() {
         counts[number] = counts[number].min(prices[number]);
@@ -135,9 +141,10 @@ pub(crate) const fn is_joined(block: &Block, unit: usize) -> bool {
     block[JOINED] >> ((unit % UNITS) | 1) & 1 != 0
 }
 
-/// Returns the shift of the mapping of `unit`, 4 for one that is that large or larger.
+/// Returns log2 of the units that the mapping of `unit` has: 4 for a mapping of 16 units or more.
 ///
-/// Mappings are aligned, so a superpage lies within one mapping exactly if its middle unit is joined to the one before.
+/// Mappings are aligned, so a superpage is within one mapping exactly if its middle unit shares its mapping with the unit
+/// before it.
 #[inline(always)]
 pub(crate) const fn mapped(block: &Block, unit: usize) -> u32 {
     let joined = block[JOINED] as u32;
@@ -158,7 +165,7 @@ pub(crate) const fn mapped(block: &Block, unit: usize) -> u32 {
 mod tests {
     use super::*;
 
-    /// Thresholds 100, 101, ... by number; one that is no page size, and has the count zero, is no nearer than the others.
+    /// The thresholds are 100, 101, ... by number. A number that is no page size never determines the result.
     #[test]
     fn the_nearest_threshold() {
         let mut thresholds: Each = from_fn(|number| 100 + number as u16);
@@ -173,7 +180,7 @@ mod tests {
         assert_eq!(least(&counts, &thresholds), 0);
     }
 
-    /// Whatever is joined elsewhere, a unit is in a superpage if its pair is.
+    /// A unit is in a superpage exactly if its pair is, whatever other units are joined.
     #[test]
     fn joined_units() {
         let mut block = untouched(1, 0);

@@ -1,17 +1,18 @@
 //! Capacity charges from the LRU stack: which superpages would have kept `p` in the TLB (section 6.1, Appendix A).
 //!
-//! The stack holds what each TLB has seen, most recent first. What is resident comes first and in no order: a miss
-//! handler does not see hits (footnote 1), and does not need to.
+//! Each TLB has a stack of the entries that it held, most recent first. Resident entries come before all others and are not
+//! ordered: a miss handler does not see hits (footnote 1), and capacity charges do not need the order.
 //!
 //! ```text
 //!   0 5 6 | 7 1 8        Figure 2, a TLB of three: 0, 5, 6 resident, then 7, 1, 8
 //!   p = 1 is at depth 5, and would be within 3 if three entries above it were one: {4..7} has 5, 6, 7.
 //! ```
 //!
-//! A superpage that does not hold `p` and has `n` entries above it brings `p` up by `n - 1`; so it takes
-//! `depth - T + 1` of them, resident or not. (Appendix A's loop counts resident ones alone, and would not charge
-//! {4..7} in Figure 2.) No superpage has more entries than units, so the stack ends at T plus the units of a segment:
-//! beyond that no superpage can help. What has fallen off stays forgotten when a promotion makes the stack shorter.
+//! Let a TLB have T entries. If a superpage without `p` contains `n` of the entries above `p`, one entry for the superpage
+//! would move `p` up by `n - 1`. So the superpage is charged if `n` is at least `depth - T + 1`; entries count whether
+//! resident or not. (Appendix A's loop counts resident entries only, and would not charge {4..7} in Figure 2.) A superpage
+//! has at most as many entries as units, so no superpage can help a page that is deeper than T plus the units of a segment,
+//! and the stack has that length. An entry that has fallen off the stack does not come back when a promotion shortens it.
 
 use core::fmt;
 
@@ -19,7 +20,7 @@ use crate::PageSizes;
 use crate::page_sizes::{MAX_LEVELS, Place};
 use crate::segments::{PolicyMemory, SegmentMemory, Segments};
 
-/// An entry of an LRU stack. Made by the caller with `Default`, used here.
+/// An entry of an LRU stack. The caller makes entries with `Default`; the policy fills them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StackEntry {
     /// The first unit of the mapping, counted over the whole address space.
@@ -27,7 +28,7 @@ pub struct StackEntry {
     level: u8,
 }
 
-/// One TLB's stack: `resident` entries in no order, then the rest by recency up to `used`.
+/// The stack of one TLB: first `resident` entries in no order, then the others by recency, `used` entries together.
 #[derive(Debug)]
 struct Stack<'m> {
     entries: &'m mut [StackEntry],
@@ -42,7 +43,7 @@ impl Stack<'_> {
         self.entries.get(..self.used).unwrap_or_default()
     }
 
-    /// The TLB took `entry` in: it becomes resident.
+    /// Records that the TLB loaded `entry`: `entry` becomes resident.
     fn refill(&mut self, entry: StackEntry) {
         let at = self.live().iter().position(|e| *e == entry);
         let at = match at {
@@ -52,8 +53,8 @@ impl Stack<'_> {
                 self.used += 1;
                 self.used - 1
             }
-            // The least recent goes. If all are resident, more than the TLB has, then it dropped some and the policy was
-            // not told: there is no place for another.
+            // The stack is full, so the least recent entry goes. If all entries are resident, there are more of them than
+            // the TLB has: the kernel did not report every eviction. Then the stack has no place for another entry.
             None => self.used.saturating_sub(1).max(self.resident),
         };
         if let Some(moved) = self.entries.get_mut(self.resident..=at) {
@@ -65,7 +66,7 @@ impl Stack<'_> {
         }
     }
 
-    /// The TLB dropped `entry`: it becomes the most recent of those that are not resident.
+    /// Records that the TLB evicted `entry`: `entry` becomes the most recent entry that is not resident.
     fn evict(&mut self, entry: StackEntry) {
         if let Some(at) = self.live().iter().take(self.resident).position(|e| *e == entry) {
             self.resident -= 1;
@@ -73,7 +74,7 @@ impl Stack<'_> {
         }
     }
 
-    /// Removes the entries that `drop` picks. Returns how many went and whether a resident one did.
+    /// Removes the entries for which `drop` returns true. Returns how many were removed, and whether a resident one was.
     fn remove(&mut self, drop: impl Fn(&StackEntry) -> bool) -> (usize, bool) {
         let (mut kept, mut resident) = (0, self.resident);
         for at in 0..self.used {
@@ -92,7 +93,8 @@ impl Stack<'_> {
         gone
     }
 
-    /// Puts `entry` first, as resident or as the most recent of the rest. Something was removed before.
+    /// Inserts `entry` as resident, or as the most recent entry that is not. The caller has removed at least one entry
+    /// before, so there is space.
     fn put(&mut self, entry: StackEntry, resident: bool) {
         if let Some(moved) = self.entries.get_mut(self.resident..=self.used) {
             moved.rotate_right(1);
@@ -111,7 +113,7 @@ struct Level {
     wide: bool,
 }
 
-/// Capacity counts of every touched segment, and the stacks that they come from.
+/// The capacity charges of every touched segment, and the LRU stacks from which they are computed.
 pub(crate) struct Capacity<'m> {
     page_sizes: PageSizes,
     levels: [Level; MAX_LEVELS],
@@ -124,7 +126,7 @@ impl<'m> Capacity<'m> {
         SegmentMemory { bits: 0, counters: layout(page_sizes, thresholds).1 }
     }
 
-    /// Entries that the stack of a TLB of `size` entries needs.
+    /// Returns the number of entries that the stack of a TLB of `size` entries needs.
     pub(crate) const fn stack_len(page_sizes: &PageSizes, size: usize) -> usize {
         if size == 0 { 0 } else { size + page_sizes.units_per_segment() }
     }
@@ -163,10 +165,12 @@ impl<'m> Capacity<'m> {
         Place { segment, unit: unit & (self.page_sizes.units_per_segment() - 1) }
     }
 
-    /// Charges a miss on the entry of `level` around `place`, before the TLB refills it. Returns the smallest
-    /// superpage that is a candidate, the lowest of those of one size. Segments that are not `counted` are not charged.
+    /// Charges a miss on the entry of `level` around `place`, before [`refill`](Self::refill) records the refill. Returns
+    /// the smallest superpage that is a candidate; among candidates of one size, that with the lowest address. Superpages in
+    /// segments for which `counted` returns false are not charged.
     ///
-    /// Costs the entries above it in the stack, times the levels large enough to matter.
+    /// The time is proportional to the number of entries above the missed entry in the stack, times the number of page sizes
+    /// that are large enough to be charged.
     pub(crate) fn charge(
         &mut self,
         tlb: usize,
@@ -180,8 +184,8 @@ impl<'m> Capacity<'m> {
         if depth < stack.resident {
             return None;
         }
-        // Two entries at the least: one entry alone is not coalesced with anything. More than a counter holds are never
-        // found.
+        // At least two entries are needed: a superpage with one entry coalesces nothing. If more are needed than a counter
+        // of 16 bits can count, no superpage is charged.
         let needed = u16::try_from((depth + 2).saturating_sub(stack.size).max(2)).ok()?;
         let lowest = (1..self.page_sizes.levels())
             .find(|&l| 1usize << self.page_sizes.shift(l) >= usize::from(needed))?;
@@ -210,7 +214,7 @@ impl<'m> Capacity<'m> {
         best.map(|(level, unit)| (self.place(unit), level))
     }
 
-    /// The TLB refilled the entry of `level` around `place`.
+    /// Records that the TLB refilled the entry of `level` around `place`.
     pub(crate) fn refill(&mut self, tlb: usize, place: Place, level: usize) {
         let entry = self.entry(place, level);
         if let Some(stack) = self.stacks.get_mut(tlb) {
@@ -218,7 +222,7 @@ impl<'m> Capacity<'m> {
         }
     }
 
-    /// The TLB dropped the entry of `level` around `place`.
+    /// Records that the TLB evicted the entry of `level` around `place`.
     pub(crate) fn evict(&mut self, tlb: usize, place: Place, level: usize) {
         let entry = self.entry(place, level);
         if let Some(stack) = self.stacks.get_mut(tlb) {
@@ -226,7 +230,7 @@ impl<'m> Capacity<'m> {
         }
     }
 
-    /// Makes the entries within a superpage one, at the most recent place; all counts start anew.
+    /// Replaces the entries within a superpage by one entry at the most recent place, and sets all charges to zero.
     pub(crate) fn promote(&mut self, place: Place, level: usize) {
         let whole = self.entry(place, level);
         let shift = self.page_sizes.shift(level);
@@ -239,7 +243,7 @@ impl<'m> Capacity<'m> {
         self.segments.clear_counters();
     }
 
-    /// Forgets the entry of `level` around `place`, which is mapped as units from now on.
+    /// Removes the entry of `level` around `place` from the stacks: the superpage is mapped as single units from now on.
     pub(crate) fn demote(&mut self, place: Place, level: usize) {
         let whole = self.entry(place, level);
         for stack in &mut self.stacks {
@@ -247,7 +251,8 @@ impl<'m> Capacity<'m> {
         }
     }
 
-    /// The TLB was flushed: nothing is resident. What it took in last counts as the most recent.
+    /// Records that the TLB was flushed: no entry is resident any longer. The entry that was loaded last becomes the most
+    /// recent.
     pub(crate) fn flushed(&mut self, tlb: usize) {
         if let Some(stack) = self.stacks.get_mut(tlb) {
             if let Some(resident) = stack.entries.get_mut(..stack.resident) {
@@ -257,7 +262,8 @@ impl<'m> Capacity<'m> {
         }
     }
 
-    /// Forgets the entries between two units, both included, and the segments wholly between them.
+    /// Removes the entries from the unit `first` to the unit `last`, both included, and the charges of the segments that are
+    /// wholly within `pages`.
     pub(crate) fn unmapped(&mut self, pages: tlbkit_addr::Pages, first: Place, last: Place) {
         let (first, last) = (self.entry(first, 0).unit, self.entry(last, 0).unit);
         for stack in &mut self.stacks {
@@ -266,7 +272,7 @@ impl<'m> Capacity<'m> {
         self.segments.unmapped(&self.page_sizes, pages);
     }
 
-    /// Lets the capacity charges of a superpage begin anew.
+    /// Sets the capacity charges of a superpage to zero.
     pub(crate) fn start_over(&mut self, place: Place, level: usize) {
         if let Some(chunk) = self.segments.find(place.segment) {
             let node = place.unit >> self.page_sizes.shift(level);
@@ -287,7 +293,8 @@ impl fmt::Debug for Capacity<'_> {
     }
 }
 
-/// The two walks over the stack: count what each superpage covers, then take the counts away again.
+/// The two walks over the stack: the first counts the entries that each superpage covers, the second sets those counters to
+/// zero again.
 #[derive(Clone, Copy)]
 enum Pass {
     Count(u16),
@@ -295,8 +302,8 @@ enum Pass {
 }
 
 impl Level {
-    /// Counts one more entry under a superpage, and charges it when there are enough. Returns whether it is a
-    /// candidate for it.
+    /// Counts one more entry within a superpage, and charges the superpage when this entry completes the number needed.
+    /// Returns whether that charge makes the superpage a candidate.
     fn cover(&self, counters: &mut [u16], node: usize, pass: Pass) -> bool {
         let Some(coverage) = counters.get_mut(self.coverage + node) else { return false };
         let Pass::Count(needed) = pass else {
@@ -339,7 +346,8 @@ impl Level {
     }
 }
 
-/// Places a count and a scratch counter for every superpage of a segment.
+/// Assigns every superpage of a segment a place for its charges and a place for its scratch counter. Returns the levels, and
+/// the number of counters.
 fn layout(page_sizes: &PageSizes, thresholds: [u32; MAX_LEVELS]) -> ([Level; MAX_LEVELS], usize) {
     let mut levels = [Level::default(); MAX_LEVELS];
     let mut counters = 0;

@@ -1,18 +1,18 @@
-//! What a promotion costs against a miss, and when a count of misses makes it worth it.
+//! The cost of a promotion in TLB misses, and the number of charges at which a promotion pays.
 
 use core::fmt;
 
 use crate::PageSizes;
 use crate::page_sizes::MAX_LEVELS;
 
-/// Costs, and how much of them a superpage must have been charged before it is built.
+/// The cost of a promotion, and the shares of it at which a superpage's charges make it a candidate.
 ///
 /// `R` of a superpage is the cost of copying it in units of the cost of a TLB miss: [`r_per_kb`](Self::r_per_kb)
 /// times its kilobytes. The default is the paper's: 3000 cycles to copy 1 KB against 30 for a miss (section 8.1), and
 /// thresholds of 0.125 R for prefetch and 0.625 R for capacity charges (section 7.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Costs {
-    /// Cost of copying 1 KB, in TLB misses.
+    /// Cost of copying 1 KB (1024 bytes), in units of the cost of one TLB miss.
     pub r_per_kb: u32,
     /// Threshold on prefetch charges, in thousandths of R.
     pub prefetch: u32,
@@ -21,7 +21,7 @@ pub struct Costs {
 }
 
 impl Costs {
-    /// The paper's.
+    /// The paper's values: 100 misses a KB, 0.125 R and 0.625 R.
     pub const PAPER: Self = Self { r_per_kb: 100, prefetch: 125, capacity: 625 };
 }
 
@@ -56,16 +56,17 @@ impl fmt::Display for CostError {
 
 impl core::error::Error for CostError {}
 
-/// When a count makes its superpage a candidate.
+/// The comparison by which a count makes its superpage a candidate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum When {
-    /// It is at least the threshold (APPROX-ONLINE).
+    /// The count is at least the threshold (APPROX-ONLINE).
     Reaches,
-    /// It is more than the threshold (ONLINE).
+    /// The count is more than the threshold (ONLINE).
     Exceeds,
 }
 
-/// Returns for every level the count at which a superpage of it becomes a candidate: `thousandths` of its R.
+/// Returns for every level the count, in charges, at which a superpage of this level becomes a candidate: `thousandths`
+/// thousandths of its R.
 pub(crate) fn thresholds(
     page_sizes: &PageSizes,
     costs: Costs,

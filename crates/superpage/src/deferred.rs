@@ -1,50 +1,55 @@
-//! The charges of superpages larger than a block: deferred, and exact whenever it matters.
+//! The charges of superpages larger than a block: they are deferred, and yet a count is exact when it reaches its threshold.
 //!
 //! The larger superpages of a segment are the inner nodes of a binary tree over its blocks, in heap order: the children
-//! of node n are 2n and 2n + 1, its parent is n / 2, and the blocks stand where the nodes would go on.
+//! of node n are 2n and 2n + 1, its parent is n / 2, and the blocks are the leaves of the tree.
 //!
 //! ```text
-//!   8M              1                    each node: a count, and what it owes
+//!   8M              1                    each node: a count, and the charges it owes
 //!   4M       2             3
 //!   ...
 //!   128K   64 65 ...          ... 127    node (blocks + b) / 2 is above block b
-//!   64K    the blocks                    each: what it owes
+//!   64K    the blocks                    each: the charges it owes
 //! ```
 //!
-//! A miss charges all superpages from the smallest that also holds a resident entry up. Where that is within the block,
-//! the block *owes* one charge to the node above it; where it is a node, that counts it and owes one to its parent. A
-//! debt is paid before it exceeds the node's *quota*: the parent counts it, and owes it in turn.
+//! A miss charges the smallest superpage that also contains a resident entry, and all larger superpages around it. If the
+//! smallest is within a block, the block *owes* one charge to the node above it. If the smallest is a node, the node counts
+//! the charge and owes one to its parent. A node or block pays the charges that it owes before their number exceeds its
+//! *quota*: its parent adds them to its count, and owes them to its own parent.
 //!
-//! Promotions must fall exactly where eager counting puts them. Appendix A waits until 1600 misses have happened, the
-//! threshold at 128 KB; but counts do not all start at zero when the wait does. Here what the blocks and nodes below a
-//! node can owe at most, a quota less one each, never reaches what the node lacks of its threshold:
+//! A promotion must happen at the same miss as if every miss updated all counts. Appendix A defers charges until 1600 misses
+//! have happened, the threshold at 128 KB, but some counts are above zero when such a period begins, and reach their
+//! threshold within it. Here the charges that the blocks and nodes below a node can owe, at most a quota less one each, are
+//! always fewer than the charges that the node lacks to its threshold:
 //!
 //! ```text
 //!   count + owed below  <  threshold     as long as     count + (quota - 1) * blocks and nodes below  <  threshold
 //! ```
 //!
-//! When that is about to fail, all below the node is settled, and quotas are chosen anew, so that half of what is lacking
-//! can be owed. So they shrink as a count grows, down to one, nothing owed and the count exact, and settling is so much
-//! rarer than charges as what is settled takes longer. No quota is larger than that of the node above. A whole segment,
-//! 254 debts for 8 MB, is the most that one miss can have to settle.
+//! Before this condition fails, the policy settles the node: every block and node below it pays what it owes, and gets a new
+//! quota, such that together they can owe half of the charges that the node lacks. So quotas shrink as the count grows. At a
+//! quota of one nothing is owed and the count is exact. A node with more blocks costs more to settle, and is settled after
+//! more charges. No quota is larger than that of the node above. One miss settles at most a whole segment: 254 blocks and
+//! nodes for 8 MB.
 //!
-//! Counts stop at their threshold, or at their *price* where one may have to go on: [`Thrift`](crate::Thrift) asks for more
-//! than the threshold where memory would be taken that was never touched. From the threshold on nothing is owed.
+//! A count stops at its threshold, or at its *price* for the policy [`Thrift`](crate::Thrift): a superpage with pages that
+//! were never touched takes memory that nothing uses, and THRIFT promotes it only at a count above the threshold. When a
+//! node's count has reached its threshold, nothing below the node is owed.
 
 use crate::PageSizes;
 use crate::block::{self, Block, Each};
 use crate::page_sizes::MAX_SPAN;
 
-/// More shifts than a superpage can have, and a power of two.
+/// The length of a table by shift: a power of two that exceeds every superpage's shift, so an index needs only a mask.
 const SHIFTS: usize = (MAX_SPAN as usize + 1).next_power_of_two();
 
-/// A superpage larger than a block:
+/// A superpage larger than a block, in four counters of 16 bits:
 ///
-/// - after how many charges it has to be looked at;
-/// - how many that were at first (what it owes is the difference), and in the upper byte its quota;
-/// - the lower and the upper half of its count, without what it owes.
+/// - `[0]`: the number of charges that the node can still take before [`Segment::pay`] has to check its count;
+/// - `[1]`: in the lower byte the number with which `[0]` started, in the upper byte the node's quota. The charges that the
+///   node owes are the lower byte less `[0]`;
+/// - `[2]` and `[3]`: the lower and the upper half of the node's count, without the charges that it owes.
 ///
-/// Number zero is above the root, and has the largest quota.
+/// Node number zero is the parent of the root. It only holds the largest quota.
 pub(crate) type Node = [u16; 4];
 
 fn count(node: &Node) -> u32 {
@@ -63,12 +68,13 @@ fn owed(node: &Node) -> u32 {
     u32::from(node[1] & 0xff) - u32::from(node[0])
 }
 
-/// Lets a node that owes nothing take `left` charges before it has to be looked at, at most 255.
+/// Lets a node that owes nothing take `left` charges before its count has to be checked. `left` must be at most 255.
 fn set_left(node: &mut Node, left: u32, quota: u32) {
     (node[0], node[1]) = (left as u16, (quota << 8 | left) as u16);
 }
 
-/// Counts one charge to a node, and owes it to the parent, if nothing more comes of it. Returns whether it did.
+/// Adds one charge to a node and to what the node owes, unless the node's count has to be checked then. Returns whether the
+/// charge was added.
 #[inline(always)]
 pub(crate) fn charge_fast(node: &mut Node) -> bool {
     if node[0] <= 1 {
@@ -81,25 +87,26 @@ pub(crate) fn charge_fast(node: &mut Node) -> bool {
 /// Thresholds and quotas, by the shift of a superpage from units.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Rules {
-    /// Of the superpages within a block, by number.
+    /// The thresholds of the superpages within a block, by number.
     small: Each,
-    /// Of larger ones.
+    /// The thresholds of larger superpages, by shift.
     thresholds: [u32; SHIFTS],
-    /// Where the counts of either stop: at the threshold, or later.
+    /// The counts at which superpages within a block stop, by number: the threshold or more.
     small_prices: Each,
+    /// The same for larger superpages, by shift.
     prices: [u32; SHIFTS],
     /// The largest quota.
     most: u32,
-    /// Nodes that nothing has been charged to.
+    /// Nodes without any charge, by shift.
     fresh: [Node; SHIFTS],
-    /// A block that nothing has been charged to.
+    /// A block without any charge.
     untouched: Block,
     /// log2 of the units of a segment, or of a block if that is more.
     top: u32,
 }
 
 impl Rules {
-    /// `threshold` maps a superpage's number of units, as a power of two, to its threshold, or to nothing for what is no page size.
+    /// Makes the rules. `threshold` maps log2 of a superpage's units to its threshold, or to `None` if that is no page size.
     pub(crate) fn new(
         page_sizes: &PageSizes,
         populated: u16,
@@ -107,7 +114,8 @@ impl Rules {
     ) -> Self {
         let top = page_sizes.shift(page_sizes.top()).max(block::SHIFT);
         let (small, thresholds) = counts(top, threshold);
-        // What a whole segment owes must fit sixteen bits when it is settled.
+        // The charges that all blocks and nodes of a segment owe together must fit 16 bits: `settle` adds them up in one
+        // counter.
         let fits = 1 + (u32::from(u16::MAX) >> hidden(1, top).ilog2());
         let most = fits.min(u8::MAX.into());
         let (mut fresh, mut above) = ([Node::default(); SHIFTS], most);
@@ -122,7 +130,8 @@ impl Rules {
         Self { small, thresholds, small_prices, prices, most, fresh, untouched, top }
     }
 
-    /// Lets counts go on beyond their thresholds, to the prices that are given in the same way and no smaller.
+    /// Lets counts go beyond their thresholds up to their prices. `price` maps log2 of a superpage's units to its price,
+    /// which must be at least the threshold.
     pub(crate) fn go_on(&mut self, price: impl Fn(u32) -> Option<u32>) {
         (self.small_prices, self.prices) = counts(self.top, price);
     }
@@ -133,8 +142,8 @@ impl Rules {
         (1 << (self.top - shift)) | (block >> (shift - block::SHIFT))
     }
 
-    /// Does what [`Segment::account`] does to a block and the node above it, if nothing more comes of it. Returns whether it
-    /// did.
+    /// Does the work of [`Segment::account`] if no count of the block has reached its threshold and the node above need not
+    /// be checked. Returns whether it did; otherwise nothing has changed.
     #[inline(always)]
     pub(crate) fn account_fast(&self, block: &mut Block, node: &mut Node) -> bool {
         let (least, owed) = (block::least(&block::counts(block), &self.small), block::owed(block));
@@ -155,7 +164,7 @@ impl Rules {
     }
 }
 
-/// Writes down counts that are given by shift: by number those within a block, and by shift the larger ones.
+/// Tabulates a function of shifts: by superpage number for the superpages within a block, by shift for larger ones.
 fn counts(top: u32, of: impl Fn(u32) -> Option<u32>) -> (Each, [u32; SHIFTS]) {
     let small = core::array::from_fn(|number| {
         let shift = block::SHIFT.saturating_sub(number.max(1).ilog2());
@@ -168,12 +177,13 @@ fn counts(top: u32, of: impl Fn(u32) -> Option<u32>) -> (Each, [u32; SHIFTS]) {
     (small, large)
 }
 
-/// Returns what those below a node can owe if each owes `more`: there are fewer of them than twice its blocks.
+/// Returns an upper bound on the charges that the blocks and nodes below a node owe if each owes `more`: there are fewer of
+/// them than twice the node's blocks.
 fn hidden(more: u32, shift: u32) -> u32 {
     more << (shift - block::SHIFT + 1)
 }
 
-/// Chooses the quota of a node that owes nothing, no larger than that above.
+/// Chooses the quota of a node that owes nothing: at most `above`, the quota of the node's parent.
 fn choose(node: &mut Node, threshold: u32, shift: u32, above: u32) {
     let lacking = threshold.saturating_sub(count(node));
     let more = (lacking.saturating_sub(1) >> hidden(2, shift).ilog2()).min(above - 1);
@@ -185,15 +195,16 @@ fn choose(node: &mut Node, threshold: u32, shift: u32, above: u32) {
 pub(crate) struct Segment<'a> {
     pub(crate) rules: &'a Rules,
     pub(crate) blocks: &'a mut [Block],
-    /// One more than there are: the first is number one.
+    /// The nodes by number. Number zero is not a node of the tree, so the length is the number of nodes plus one.
     pub(crate) nodes: &'a mut [Node],
 }
 
 impl Segment<'_> {
-    /// Prepares a segment that nothing has been charged to. Blocks are left for [`prepare`](Self::prepare).
+    /// Initializes the nodes of a segment without any charge. [`prepare`](Self::prepare) initializes each block at its first
+    /// use.
     pub(crate) fn open(&mut self) {
         self.blocks.fill([0; block::WORDS]);
-        // A level at a time: memory is filled faster than numbers are told apart.
+        // Nodes of one level are equal and adjacent, so one `fill` for each level is the fastest way to write them.
         for (depth, shift) in (block::SHIFT + 1..=self.rules.top).rev().enumerate() {
             if let Some(level) = self.nodes.get_mut(1 << depth..2 << depth) {
                 level.fill(self.rules.fresh[shift as usize % SHIFTS]);
@@ -204,7 +215,7 @@ impl Segment<'_> {
         }
     }
 
-    /// Prepares a block, if nothing has been done to it.
+    /// Initializes a block, if it has not been initialized yet.
     pub(crate) fn prepare(&mut self, number: usize) {
         let most = self.quota_above(number);
         if let Some(block) = self.blocks.get_mut(number)
@@ -215,9 +226,9 @@ impl Segment<'_> {
         }
     }
 
-    /// Takes the sums of a block, which are due, and pays what it owes. The last charge was to the superpage of
-    /// `1 << from` units around `unit`. Returns the shifts of the superpages that it was for whose counts have reached
-    /// their thresholds, as a set.
+    /// Computes the sums of a block, which are due, and pays what the block owes. The last charge went to the superpage of
+    /// `1 << from` units around `unit` and to all larger ones around it. Returns the shifts of those among them whose counts
+    /// have reached their thresholds, as a set of bits.
     pub(crate) fn account(&mut self, unit: usize, from: u32) -> u32 {
         let (rules, number) = (self.rules, unit >> block::SHIFT);
         let Some(block) = self.blocks.get_mut(number) else { return 0 };
@@ -248,8 +259,8 @@ impl Segment<'_> {
         self.nodes.get((self.blocks.len() + block) >> 1).map_or(1, quota) as u16
     }
 
-    /// Pays to the node of `1 << from` units around a block. Returns the shifts of the nodes from that one up whose
-    /// counts have reached their thresholds, as a set.
+    /// Adds `charges` to the node of `1 << from` units around a block. Returns the shifts of the nodes, from that node up to
+    /// the root, whose counts have reached their thresholds, as a set of bits.
     #[inline(never)]
     pub(crate) fn pay(&mut self, block: usize, from: u32, mut charges: u32) -> u32 {
         let (mut number, mut shift, mut reached) = (self.rules.node(block, from), from, 0);
@@ -262,7 +273,7 @@ impl Segment<'_> {
             let sum = count(node).saturating_add(owed(node) + charges);
             let lacking = threshold.saturating_sub(sum);
             if more > 0 && lacking <= hidden(more, shift) {
-                // Without what it owes itself: settling counts that.
+                // `settle` adds what the node itself owes to its count, so the sum must not contain it.
                 let sum = sum - owed(node);
                 set(node, sum);
                 charges += self.settle(number, shift);
@@ -280,7 +291,8 @@ impl Segment<'_> {
         reached
     }
 
-    /// Returns the exact count of the superpage of `1 << shift` units, larger than a block, around a block.
+    /// Returns the exact count of the superpage of `1 << shift` units around a block. The superpage must be larger than a
+    /// block.
     pub(crate) fn exact(&self, block: usize, shift: u32) -> u32 {
         let (number, below) = (self.rules.node(block, shift), shift - block::SHIFT);
         let first = (number << below) - self.blocks.len();
@@ -293,8 +305,8 @@ impl Segment<'_> {
         counted.saturating_add(sum).min(self.rules.price(shift))
     }
 
-    /// Counts all that is owed below a node and by it. Returns what its parent has to get of that. Quotas have to be
-    /// chosen anew.
+    /// Makes the counts of a node and of all nodes below it exact. Returns the number of charges that the node owes to its
+    /// parent, which the caller must pay. Then the caller must choose new quotas with [`mark`](Self::mark).
     fn settle(&mut self, number: usize, shift: u32) -> u32 {
         let all = self.blocks.len();
         for level in block::SHIFT + 1..=shift {
@@ -315,19 +327,19 @@ impl Segment<'_> {
                 let Some(node) = self.nodes.get_mut(number) else { continue };
                 let owed = owed(node) + below;
                 set(node, count(node).saturating_add(owed).min(price));
-                // Where its parent finds it; `mark` writes it anew.
+                // The loop's next round reads it here for the parent; `mark` overwrites it.
                 node[0] = owed as u16;
             }
         }
         self.nodes.get(number).map_or(0, |node| node[0].into())
     }
 
-    /// Chooses quotas for a node and all below it, which owe nothing.
+    /// Chooses quotas for a node and for all blocks and nodes below it, none of which owes anything.
     fn mark(&mut self, number: usize, shift: u32) {
         self.mark_until(number, shift, self.rules.threshold(shift));
     }
 
-    /// The same for a node that need not be looked at until its count comes to this.
+    /// As [`mark`](Self::mark), for a node whose count need not be checked until it reaches `count`.
     fn mark_until(&mut self, number: usize, shift: u32, count: u32) {
         for level in (block::SHIFT + 1..=shift).rev() {
             let threshold = if level == shift { count } else { self.rules.threshold(level) };
@@ -348,14 +360,13 @@ impl Segment<'_> {
         }
     }
 
-    /// Puts off the next look at the node of `1 << shift` units around a block, whose count has reached its threshold, until
-    /// it comes to `price`. So nothing is owed below it.
+    /// Puts off the next check of the node of `1 << shift` units around a block until the node's count reaches `price`. The
+    /// count has reached the threshold, so nothing below the node is owed.
     pub(crate) fn put_off(&mut self, block: usize, shift: u32, price: u32) {
         self.mark_until(self.rules.node(block, shift), shift, price);
     }
 
-    /// Sees to it that the next charge to a block, or to a node above it whose count has reached its threshold, leads to a
-    /// look at it.
+    /// Makes the next charge to a block, or to a node above it whose count has reached its threshold, check the count.
     pub(crate) fn hasten(&mut self, number: usize) {
         if let Some(block) = self.blocks.get_mut(number) {
             block::hasten(block);
@@ -368,7 +379,7 @@ impl Segment<'_> {
         }
     }
 
-    /// Settles the node of `1 << shift` units around a block, changes it, and pays its parent.
+    /// Settles the node of `1 << shift` units around a block, applies `change` to the node, and pays its parent.
     fn settle_with(&mut self, block: usize, shift: u32, change: impl FnOnce(&mut Node)) {
         let number = self.rules.node(block, shift);
         let owed = self.settle(number, shift);
@@ -381,13 +392,13 @@ impl Segment<'_> {
         }
     }
 
-    /// Lets the count of the superpage of `1 << shift` units around `unit` start at zero, and no other.
+    /// Sets the count of the superpage of `1 << shift` units around `unit` to zero, and no other count.
     pub(crate) fn start_over(&mut self, unit: usize, shift: u32) {
         let number = unit >> block::SHIFT;
         if shift > block::SHIFT {
             self.settle_with(number, shift, |node| set(node, 0));
         } else if let Some(block) = self.blocks.get_mut(number) {
-            // The sums are due no later than before.
+            // A smaller count cannot reach its threshold earlier, so `due` stays valid.
             let mut counts = block::counts(block);
             if let Some(count) = counts.get_mut(block::number(shift, unit)) {
                 *count = 0;
@@ -396,7 +407,7 @@ impl Segment<'_> {
         }
     }
 
-    /// Lets the sums of a block, which owes nothing, be due after at most `misses` misses.
+    /// Makes the sums of a block, which must owe nothing, due after at most `misses` misses.
     pub(crate) fn rest(&mut self, number: usize, misses: u16) {
         let most = self.quota_above(number);
         if let Some(block) = self.blocks.get_mut(number) {
@@ -404,8 +415,8 @@ impl Segment<'_> {
         }
     }
 
-    /// Starts the superpage of `1 << shift` units around `unit` and its parts anew, and takes `less` off every larger
-    /// one around it. Its blocks must have been prepared.
+    /// Sets the counts of the superpage of `1 << shift` units around `unit` and of its parts to zero, and subtracts `less`
+    /// from the count of every larger superpage around it. The caller has [prepared](Self::prepare) the superpage's blocks.
     pub(crate) fn restart(&mut self, unit: usize, shift: u32, less: u32) {
         let rules = self.rules;
         let beyond = less > 0 || shift > block::SHIFT;
@@ -436,7 +447,7 @@ impl Segment<'_> {
         if !beyond {
             return;
         }
-        // A block is numbered as if it were one of the nodes.
+        // The blocks have the heap numbers that follow those of the nodes.
         let own = rules.node(first, shift.max(block::SHIFT));
         for depth in 0..shift.saturating_sub(block::SHIFT) {
             for node in self.nodes.iter_mut().skip(own << depth).take(1 << depth) {

@@ -1,4 +1,4 @@
-//! Which segments have memory for their counters: a hash table from a segment's number to a chunk of the pool.
+//! The segments that have memory for their counters: a hash table from a segment's number to a chunk of the pool.
 
 use tlbkit_addr::Pages;
 
@@ -14,29 +14,29 @@ pub struct Slot {
     free: u32,
 }
 
-/// Entries of the cache in front of the table, a power of two.
+/// Number of entries of the cache in front of the table, a power of two.
 const NEAR: usize = 16;
 
-/// No segment has this number, since a segment has at least two units.
+/// An empty entry of the cache. No segment has this number, because a segment has at least two units.
 const NOWHERE: (usize, usize) = (usize::MAX, 0);
 
-/// Slots for each chunk. The table stays half empty, which keeps lookups short.
+/// Number of slots for each chunk. At least half of the table is empty, which keeps lookups short.
 pub(crate) const SLOTS: usize = 2;
 
-/// All chunks are in use, so this segment cannot be counted.
+/// The error that all chunks are in use, so the segment gets no counters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Exhausted;
 
-/// The segments that have been touched, by number, and the free chunks.
+/// The touched segments, by number, and the free chunks.
 ///
-/// An open-addressed hash table with linear probing; a removal shifts the followers back, so there are no tombstones
-/// and a lookup ends at the first free slot.
+/// An open-addressed hash table with linear probing. A removal shifts the entries that follow back, so there are no
+/// tombstones, and a lookup ends at the first free slot.
 #[derive(Debug)]
 pub(crate) struct Directory<'m> {
     slots: &'m mut [Slot],
     chunks: usize,
     used: usize,
-    /// The segments found most recently, by their lowest bits.
+    /// A cache of segments and their chunks, by the lowest bits of the segment's number.
     near: [(usize, usize); NEAR],
 }
 
@@ -88,14 +88,14 @@ impl<'m> Directory<'m> {
         }
     }
 
-    /// Gives `segment`, which has no chunk, one. The chunk still holds what its last segment left in it.
+    /// Assigns a chunk to `segment`, which must have none. The chunk's content is that of the segment that had it before.
     pub(crate) fn insert(&mut self, segment: usize) -> Result<usize, Exhausted> {
         if self.used == self.chunks {
             return Err(Exhausted);
         }
         let chunk = self.slots.get(self.used).ok_or(Exhausted)?.free;
         let mut at = self.home(segment + 1);
-        // Ends: at most half of the table is taken.
+        // The loop ends because at least half of the slots are free.
         while self.slots.get(at).is_some_and(|slot| slot.key != 0) {
             at = self.next(at);
         }
@@ -106,7 +106,7 @@ impl<'m> Directory<'m> {
         Ok(chunk as usize)
     }
 
-    /// Takes the chunk of `segment` back, if it has one.
+    /// Frees the chunk of `segment`, if it has one.
     pub(crate) fn remove(&mut self, segment: usize) {
         let Some(chunk) = self.find(segment) else { return };
         let key = segment + 1;
@@ -124,7 +124,7 @@ impl<'m> Directory<'m> {
         while let Some(&Slot { key, chunk, .. }) = self.slots.get(at)
             && key != 0
         {
-            // Moves back unless its own search starts behind the hole.
+            // The entry moves into the hole unless the search for it starts behind the hole.
             let home = self.home(key);
             let behind = if hole < at { hole < home && home <= at } else { hole < home || home <= at };
             if !behind {
@@ -155,8 +155,8 @@ impl<'m> Directory<'m> {
         self.chunks
     }
 
-    /// Takes the chunks of the segments that lie in `pages` whole. Costs one look-up a segment of the range, or one
-    /// pass a removal over those in use if they are fewer.
+    /// Frees the chunks of the segments that are wholly within `pages`. The time is one lookup for each segment of the range
+    /// or, if fewer segments are in use than the range has, one pass over the table for each segment that is freed.
     pub(crate) fn unmapped(&mut self, page_sizes: &PageSizes, pages: Pages) {
         let (first, last) = (page_sizes.locate(pages.first()), page_sizes.locate(pages.last()));
         let starts =

@@ -1,5 +1,5 @@
-//! The bookkeeping that the counting policies share, for every touched segment: the resident entries, the sizes of the mappings,
-//! and the prefetch charges (section 6.1, Appendix A).
+//! The bookkeeping that the policies which count misses share, for every touched segment: the resident entries, the sizes of
+//! the mappings, and the prefetch charges (section 6.1, Appendix A).
 //!
 //! ```text
 //!   segment, the largest size:   a tree of deferred counts over its blocks (deferred.rs)
@@ -26,53 +26,58 @@ pub(crate) use fast::{Distant, Fast};
 /// The outcome of a miss.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Charged {
-    /// No superpage has its price.
+    /// No superpage's count has reached its price.
     Nothing,
-    /// The smallest charged superpage around the page that has its price is of this level.
+    /// The level of the smallest charged superpage around the page whose count has reached its price.
     Ready(usize),
     /// There is no memory for the counters of the segment.
     Exhausted,
 }
 
-/// Counters of a segment for each of its blocks: the block's own, and those of one node above the blocks.
+/// Number of 16-bit counters of a segment for each of its blocks: those of the block, and those of one node.
 const PER_BLOCK: usize = size_of::<Block>() / size_of::<u16>() + size_of::<Node>() / size_of::<u16>();
 
 #[derive(Debug)]
 pub(crate) struct Ledger<'m> {
     pub(crate) page_sizes: PageSizes,
+    /// The thresholds, in charges, by level.
     levels: [u32; MAX_LEVELS],
-    /// The shifts of all sizes, as a set.
+    /// The shifts of all superpage sizes, as a set of bits.
     shifts: u32,
     /// The level of the regions for which memory is reserved; 0 if none is.
     reserved: usize,
-    /// The price of a superpage whose pages are all untouched, by level: at least its threshold, and the largest count.
+    /// The price, in charges, of a superpage whose pages are all untouched, by level. It is at least the threshold, and it
+    /// is the largest count that a superpage of this level can have.
     prices: [u32; MAX_LEVELS],
-    /// Whether untouched pages raise a superpage's price, and whether a superpage has its threshold but not its price.
+    /// Whether untouched pages raise a superpage's price above its threshold.
     frugal: bool,
+    /// Whether some superpage's count has reached its threshold but not its price.
     waits: bool,
-    /// For each block, the units that have no reservation; empty for policies that reserve nothing.
+    /// For each block, the set of its units that have no reservation; empty for policies that reserve nothing.
     closed: &'m mut [u16],
     rules: Rules,
     /// log2 of the blocks of a segment.
     spread: u32,
-    /// The bits of a block's number within its segment.
+    /// The mask of a block's number within its segment.
     mask: usize,
     /// The index of the last TLB: 0 if there is one TLB.
     last_tlb: usize,
     directory: Directory<'m>,
     recent: RecentBlocks,
     occupied: Occupied<'m>,
-    /// A copy of [`prefetch_charge::AROUND`] at a fixed offset from `self`.
+    /// A copy of [`prefetch_charge::AROUND`]: the fast path addresses it by an offset from `self`.
     around: [u64; block::UNITS],
     blocks: &'m mut [Block],
     nodes: &'m mut [Node],
 }
 
+/// Returns log2 of the blocks of a segment.
 fn spread(page_sizes: &PageSizes) -> u32 {
     page_sizes.shift(page_sizes.top()).saturating_sub(block::SHIFT)
 }
 
-/// Maps a page size, named by its shift, to its value in a table by level; to `None` if no level has it.
+/// Returns a function that maps log2 of a superpage's units to the value that the table `of` has at its level, or to `None`
+/// if no level has that size.
 fn by_shift<'a>(page_sizes: &'a PageSizes, of: &'a [u32; MAX_LEVELS]) -> impl Fn(u32) -> Option<u32> + 'a {
     move |shift| (1..page_sizes.levels()).find(|&l| page_sizes.shift(l) == shift).map(|level| of[level])
 }
@@ -107,8 +112,8 @@ impl<'m> Ledger<'m> {
         Ok(SegmentMemory { bits: Occupied::words(spread), counters: per_block << spread })
     }
 
-    /// Makes the ledger. With `prices`, memory is reserved at first touches, and counts may exceed thresholds up to these
-    /// prices.
+    /// Makes the ledger. If there are `prices`, the policy reserves memory at first touches, and counts may exceed
+    /// thresholds up to these prices.
     ///
     /// # Errors
     ///
@@ -164,7 +169,7 @@ impl<'m> Ledger<'m> {
         usize::from(tlb == Tlb::Instruction) & self.last_tlb
     }
 
-    /// Returns the count at which a superpage of `level` is a candidate.
+    /// Returns the count, in charges, at which a superpage of `level` is a candidate.
     pub(crate) fn threshold(&self, level: usize) -> u32 {
         self.levels.get(level).copied().unwrap_or(u32::MAX)
     }
@@ -192,13 +197,13 @@ impl<'m> Ledger<'m> {
         Some(Segment { rules: &self.rules, blocks, nodes })
     }
 
-    /// Returns the index among all blocks of a block of a chunk.
+    /// Returns the index in `self.blocks` of block `number` of a chunk.
     #[inline(always)]
     const fn index(&self, chunk: usize, number: usize) -> usize {
         chunk << self.spread | number
     }
 
-    /// Returns the index among all nodes of the node of `1 << group` blocks around a block.
+    /// Returns the index in `self.nodes` of the node of `1 << group` blocks around the block at `index`.
     #[inline(always)]
     const fn node(&self, index: usize, group: u32) -> usize {
         (index & !self.mask) | ((self.mask + 1) | (index & self.mask)) >> group
@@ -217,8 +222,8 @@ impl<'m> Ledger<'m> {
 
     /// Charges a miss, unless `count` is false, and records that the TLB now holds the entry.
     ///
-    /// Charges go by what was resident before this miss changed anything, the entry about to be evicted included.
-    /// Candidates are strictly larger than what maps the page now.
+    /// The entries that were resident before this miss determine the charges, including the entry that is about to be
+    /// evicted. Candidates are strictly larger than the page's mapping.
     pub(crate) fn miss(&mut self, tlb: Tlb, page: Vpn, count: bool) -> Charged {
         let (tlb, unit) = (self.tlb(tlb), self.page_sizes.locate(page).unit);
         let Some(index) = self.find(page) else { return Charged::Exhausted };
@@ -241,7 +246,7 @@ impl<'m> Ledger<'m> {
         Charged::Nothing
     }
 
-    /// A miss to a mapping of a block or more.
+    /// Charges and records a miss to a page whose mapping has the size of a block or more.
     fn miss_in_large(&mut self, chunk: usize, tlb: usize, unit: usize, count: bool) -> Charged {
         let (shift, number) = (self.mapped_shift(chunk, unit), unit >> block::SHIFT);
         let around = self.occupied.around(tlb, self.index(chunk, number));
@@ -251,7 +256,7 @@ impl<'m> Ledger<'m> {
         charged
     }
 
-    /// Charges a miss to the superpages of `1 << from` units or more around a block, if there are any.
+    /// Charges a miss to the superpages of `1 << from` units or more around a block, if a segment has such superpages.
     fn pay(&mut self, chunk: usize, block: usize, from: u32) -> Charged {
         if from > self.spread + block::SHIFT {
             return Charged::Nothing;
@@ -270,8 +275,8 @@ impl<'m> Ledger<'m> {
         charged
     }
 
-    /// Returns the smallest among superpages of these shifts around a unit, whose counts have reached their
-    /// thresholds, that has what it takes.
+    /// Returns the smallest superpage around a unit whose count has reached its price. `reached` is the set of shifts whose
+    /// counts have reached their thresholds.
     #[inline(always)]
     fn smallest(&mut self, reached: u32, chunk: usize, unit: usize) -> Charged {
         match reached & self.shifts {
@@ -281,17 +286,17 @@ impl<'m> Ledger<'m> {
         }
     }
 
-    /// Returns the level whose superpages are of `1 << shift` units or, if there is none, the next smaller.
+    /// Returns the highest level whose superpages have at most `1 << shift` units.
     fn level(&self, shift: u32) -> usize {
         (0..self.page_sizes.levels()).rfind(|&level| self.page_sizes.shift(level) <= shift).unwrap_or(0)
     }
 
-    /// Returns the shift of the mapping of a unit.
+    /// Returns log2 of the units that the mapping of a unit has.
     fn mapped_shift(&self, chunk: usize, unit: usize) -> u32 {
         let block = |number: usize| self.blocks.get(self.index(chunk, number));
         let Some(own) = block(unit >> block::SHIFT) else { return 0 };
         let mut shift = block::mapped(own, unit);
-        // A larger superpage lies within one mapping if the block in its middle is joined to the one before.
+        // A larger superpage is within one mapping if the block in its middle shares its mapping with the block before it.
         while shift >= block::SHIFT && shift < self.spread + block::SHIFT {
             let middle = (unit >> (shift + 1) << (shift + 1) | 1 << shift) >> block::SHIFT;
             if block(middle).is_none_or(|block| block[JOINED] & 1 == 0) {
@@ -310,12 +315,13 @@ impl<'m> Ledger<'m> {
         self.occupied.insert(tlb, index);
     }
 
-    /// Records that the TLB no longer holds the entry that starts at `page`. Nothing happens if it did not.
+    /// Records that the TLB no longer holds the entry that starts at `page`. Does nothing if it did not hold that entry.
     pub(crate) fn evict(&mut self, tlb: Tlb, page: Vpn) {
         let (Place { segment, unit }, tlb) = (self.page_sizes.locate(page), self.tlb(tlb));
         if let Some(chunk) = self.directory.find(segment) {
             let index = self.index(chunk, unit >> block::SHIFT);
-            // A block that was never touched holds nothing, and is not ready for a miss that finds it remembered.
+            // A block that was never touched has no resident entry, and must not enter the cache: a miss that found it there
+            // would use it without initialization.
             if self.blocks.get(index).is_some_and(|block| block::left(block) > 0) {
                 self.recent.found(self.recent.unit(page), index);
                 self.leave::<false>(index, tlb, unit);
@@ -323,7 +329,7 @@ impl<'m> Ledger<'m> {
         }
     }
 
-    /// Takes every entry within the superpage of `1 << shift` units around `unit` out. Returns whether there was one.
+    /// Removes every resident entry within the superpage of `1 << shift` units around `unit`. Returns whether there was one.
     fn evict_all(&mut self, chunk: usize, tlb: usize, unit: usize, shift: u32) -> bool {
         let blocks = 1 << shift.saturating_sub(block::SHIFT);
         let first = unit >> block::SHIFT & !(blocks - 1);
@@ -343,7 +349,7 @@ impl<'m> Ledger<'m> {
         any
     }
 
-    /// Prepares the blocks of the superpage of `1 << shift` units around `unit`.
+    /// Initializes the blocks of the superpage of `1 << shift` units around `unit` that have not been used yet.
     fn prepare(&mut self, chunk: usize, unit: usize, shift: u32) {
         let blocks = 1 << shift.saturating_sub(block::SHIFT);
         let first = unit >> block::SHIFT & !(blocks - 1);
@@ -353,7 +359,7 @@ impl<'m> Ledger<'m> {
         }
     }
 
-    /// Marks the superpage of `1 << shift` units around `unit` as one mapping, or as units.
+    /// Marks the superpage of `1 << shift` units around `unit` as one mapping if `one`, and otherwise as separate units.
     fn join(&mut self, chunk: usize, unit: usize, shift: u32, one: bool) {
         let blocks = 1 << shift.saturating_sub(block::SHIFT);
         let first = unit >> block::SHIFT & !(blocks - 1);
@@ -367,9 +373,9 @@ impl<'m> Ledger<'m> {
         }
     }
 
-    /// Records that `level` around `place` is one mapping now: its components are gone from both TLBs, one entry
-    /// stands where there were any. Its ancestors lose `less` charges, or what it had of its own. Nothing happens if one
-    /// mapping covers it already.
+    /// Records that the superpage of `level` around `place` is one mapping now: in each TLB that held entries of its
+    /// components, one entry for the superpage replaces them. The counts of larger superpages around it decrease by `less`,
+    /// or by its own count if `less` is `None`. Does nothing if one mapping already covers the superpage.
     pub(crate) fn promote(&mut self, place: Place, level: usize, less: Option<u32>) {
         let Some(chunk) = self.directory.find(place.segment) else { return };
         let shift = self.page_sizes.shift(level);
@@ -388,13 +394,14 @@ impl<'m> Ledger<'m> {
         self.restart(chunk, first, shift, less);
     }
 
+    /// Calls [`Segment::restart`] for a chunk.
     fn restart(&mut self, chunk: usize, unit: usize, shift: u32, less: u32) {
         if let Some(mut segment) = self.segment(chunk) {
             segment.restart(unit, shift, less);
         }
     }
 
-    /// Lets the charges of the superpage of `level` around `place` begin anew, and no others.
+    /// Sets the charges of the superpage of `level` around `place` to zero, and no others.
     pub(crate) fn start_over(&mut self, place: Place, level: usize) {
         let Some(chunk) = self.directory.find(place.segment) else { return };
         let shift = self.page_sizes.shift(level);
@@ -403,14 +410,15 @@ impl<'m> Ledger<'m> {
         }
     }
 
-    /// Returns the superpage that maps a page, if one does.
+    /// Returns the superpage that maps a page, or `None` if the page has a mapping of one unit.
     fn superpage(&mut self, page: Vpn) -> Option<Superpage> {
         let place = self.page_sizes.locate(page);
         let level = self.mapped(place);
         self.page_sizes.superpage(place, level).filter(|_| level > 0)
     }
 
-    /// Returns a page of each superpage that `pages` cut in two: it has to be demoted before they are unmapped.
+    /// Returns a page of each superpage that is partly in `pages` and partly outside: the caller must demote that superpage
+    /// before it unmaps `pages`.
     pub(crate) fn cut(&mut self, pages: Pages) -> [Option<Vpn>; 2] {
         let page_sizes = self.page_sizes;
         page_sizes.cut(pages, |page| self.superpage(page))
@@ -433,8 +441,8 @@ impl<'m> Ledger<'m> {
         self.page_sizes.superpage(place, self.level(shift))
     }
 
-    /// Forgets the segments that lie in `pages` whole, for reuse, and what is mapped and resident in parts of others. No
-    /// superpage may be [cut](Self::cut).
+    /// Frees the segments that are wholly within `pages`, and removes the mappings and resident entries in the parts of
+    /// other segments. No superpage may be [partly within `pages`](Self::cut).
     pub(crate) fn unmapped(&mut self, pages: Pages) {
         self.recent.forget();
         self.directory.unmapped(&self.page_sizes, pages);
@@ -455,7 +463,7 @@ impl<'m> Ledger<'m> {
         }
     }
 
-    /// Records that the TLB was flushed. Costs a few steps for each block that has a resident entry.
+    /// Records that the TLB was flushed. The time is proportional to the number of blocks that have a resident entry.
     pub(crate) fn flushed(&mut self, tlb: Tlb) {
         let tlb = self.tlb(tlb);
         self.occupied.drain(tlb, |index| {
@@ -465,9 +473,9 @@ impl<'m> Ledger<'m> {
         });
     }
 
-    /// Returns Appendix A's `tlbcount`: -1 inside a larger mapping, 0 if nothing of it is resident, 1 if it is itself
-    /// resident, or else the number of its components with a positive count. What lies in an untouched segment has a
-    /// count of zero.
+    /// Returns Appendix A's `tlbcount` of a superpage: -1 if it is inside a larger mapping, 0 if no entry within it is
+    /// resident, 1 if its own entry is resident, and otherwise the number of its components with a positive count. A
+    /// superpage in an untouched segment has the count zero.
     pub(crate) fn tlbcount(&mut self, tlb: Tlb, superpage: Superpage) -> Option<i32> {
         let (place, level) = self.page_sizes.find(superpage)?;
         let Some(chunk) = self.directory.find(place.segment) else { return Some(0) };
@@ -503,6 +511,7 @@ impl<'m> Ledger<'m> {
         self.directory.find(place.segment).map_or(0, |chunk| self.count_in(chunk, place.unit, level))
     }
 
+    /// Returns the exact prefetch charges of the superpage of `level` around a unit of a chunk.
     fn count_in(&mut self, chunk: usize, unit: usize, level: usize) -> u32 {
         let (number, shift) = (unit >> block::SHIFT, self.page_sizes.shift(level));
         let Some(segment) = self.segment(chunk) else { return 0 };
@@ -521,12 +530,12 @@ impl<'m> Ledger<'m> {
         self.level(shift)
     }
 
-    /// Tells whether there is memory for a segment, and it was touched.
+    /// Tells whether a segment was touched and has counters.
     pub(crate) fn counts(&mut self, segment: usize) -> bool {
         self.directory.near(segment).or_else(|| self.directory.find(segment)).is_some()
     }
 
-    /// Returns the segments in use and those there is memory for.
+    /// Returns the number of segments in use, and the number for which there is memory.
     pub(crate) fn segments(&self) -> (usize, usize) {
         (self.directory.used(), self.directory.capacity())
     }

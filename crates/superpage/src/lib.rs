@@ -1,10 +1,10 @@
 //! Superpages: policies that decide when to combine pages into a superpage, which one TLB entry maps.
 //!
-//! A kernel that refills its TLB by software, or samples its misses, reports every TLB miss to a [`Policy`], with the entry that
-//! the TLB evicted. The policy answers with at most one [`Action`]: promote this aligned range. The kernel copies the pages into
-//! contiguous memory and reports that, or refuses because there is none. A miss costs [`ApproxOnline`] about a hundred
-//! instructions (`cargo xtask bookkeeping`). Policies do no I/O and have no heap: the caller provides memory for their counters,
-//! which is used by segment (the largest page size, 8 MB) as segments are touched.
+//! A kernel that refills its TLB by software, or samples its misses, reports every TLB miss to a [`Policy`], with the entry
+//! that the TLB evicted. The policy answers with at most one [`Action`]: promote this aligned range. The kernel copies the
+//! pages into contiguous memory and reports that, or refuses because there is none. A miss costs [`ApproxOnline`] about a
+//! hundred instructions (`cargo xtask bookkeeping`). Policies do no I/O and have no heap: the caller provides memory for
+//! their counters, which is used by segment (the largest page size, 8 MB) as segments are touched.
 //!
 //! ```
 //! use tlbkit_addr::Vpn;
@@ -41,7 +41,7 @@
 //! |-|-|-|
 //! | [`ApproxOnline`] | when the misses that a superpage would have prevented by prefetch reach a share of its cost | Romer et al. 1995, 7.3 |
 //! | [`Online`] | the same by prefetch or by capacity, from the LRU stack | 7.2 |
-//! | [`Asap`], [`Asap464`] | a superpage whose pages are all populated; 64 KB of which half are populated | 7.4 |
+//! | [`Asap`], [`Asap464`] | a superpage when all of its pages are populated; 64 KB when half of its pages are populated | 7.4 |
 //! | [`Reservation`] | a reservation that is full, without copying | Talluri and Hill 1994, Navarro et al. 2002, FreeBSD |
 //! | [`Background`] | at most one well-used region a period; demotes the least used | Linux khugepaged and its shrinker, Ingens 2016 |
 //! | [`Thrift`] | like APPROX-ONLINE, but within a reservation without copying, and at once when the reservation is full | this project |
@@ -50,22 +50,25 @@
 //!
 //! The choices of this crate where the paper is silent or contradicts itself:
 //!
-//! - On a miss to `p`, the entries that were resident before the miss determine the charges, including the entry that is about
-//!   to be evicted; then the TLB refills and evicts; then the policy promotes. Candidates are strictly larger than the mapping of
-//!   `p`; the smallest candidate is promoted.
+//! - On a miss to `p`, the entries that were resident before the miss determine the charges, including the entry that is
+//!   about to be evicted; then the TLB refills and evicts; then the policy promotes. Candidates are strictly larger than the
+//!   mapping of `p`; the smallest candidate is promoted.
 //! - APPROX-ONLINE promotes when a count reaches its threshold, and lowers the counts of larger superpages by the threshold.
-//!   ONLINE promotes when a count exceeds its threshold, and lowers the others by that count. The counts of a promoted superpage
-//!   and its parts start at zero again.
-//! - A promotion replaces the entries of the parts by one entry, at the most recently used place, in every TLB that had any. If an
-//!   LRU stack has the parts only among its entries that are not resident, the superpage becomes the most recent of those.
+//!   ONLINE promotes when a count exceeds its threshold, and lowers the others by that count. The counts of a promoted
+//!   superpage and its parts start at zero again.
+//! - A promotion replaces the entries of the parts by one entry, at the most recently used place, in every TLB that had any.
+//!   If an LRU stack has the parts only among its entries that are not resident, the superpage becomes the most recent of
+//!   those.
 //! - Each TLB has its own resident set. The charges of both TLBs go to one count for each superpage.
-//! - `tlbcount` is stored as the resident set from which it follows: one bit for each unit and TLB. [`ApproxOnline::tlbcount`]
-//!   computes the number, including -1, for any radix; the tests compare it with Appendix A's increments and decrements.
+//! - `tlbcount` is stored as the resident set from which it follows: one bit for each unit and TLB.
+//!   [`ApproxOnline::tlbcount`] computes the number, including -1, for any radix; the tests compare it with Appendix A's
+//!   increments and decrements.
 //! - A capacity charge needs at least two entries (in a TLB that is not full, `depth - T + 1` can be less).
 //! - If ONLINE promotes, by capacity, a superpage without a resident part, no entry is loaded into the TLB.
 //! - After a refusal for lack of memory, promotions to that size and larger sizes wait for as many misses as the refused
 //!   superpage's threshold, then twice as many, and so on, until such a promotion is granted. Counts stay at their threshold
-//!   meanwhile. A refusal because the range cannot be one mapping concerns only that range, whose charges begin again at zero.
+//!   during the wait. A refusal because the range cannot be one mapping concerns only that range: its charges start at zero
+//!   again.
 //!
 //! # Limits
 //!

@@ -1,10 +1,11 @@
-//! Which blocks of each segment hold resident entries: a bit a block, for each TLB.
+//! The set of blocks in each segment that have resident entries: one bit a block, for each TLB.
 //!
-//! What a miss far from everything resident asks for, the smallest superpage that reaches something, is one look at the
-//! bits before and behind its own: of all in a set, what has most leading bits in common with a number is the next
-//! smaller or the next larger one. Appendix A climbs a tree of counters for it, and again when the last entry goes.
+//! A miss in a block without a resident entry charges the smallest superpage that contains a resident entry of another
+//! block. Among all numbers of a set, the one that has the most leading bits in common with a number is its predecessor or
+//! its successor in the set. So the search inspects only the next bit below and the next bit above the block's own. Appendix
+//! A climbs a tree of counters at such a miss, and again when a block's last entry is evicted.
 //!
-//! Above the words of all segments stands an [`Index`] of those that are not empty, so that a flush visits no others.
+//! An [`Index`] over the words of all segments records the words that are not empty, so that a flush visits no others.
 
 /// log2 of the bits of a word.
 const WORD: u32 = usize::BITS.trailing_zeros();
@@ -12,20 +13,20 @@ const WORD: u32 = usize::BITS.trailing_zeros();
 /// The most levels of an index.
 const LEVELS: usize = usize::BITS.div_ceil(WORD) as usize;
 
-/// Numbers in sets, one for each TLB: a tree of bits, each of which says whether a word of the level below has any.
+/// One set of numbers for each TLB, as a tree of bits: a bit says whether a word of the level below is not empty.
 ///
-/// A change costs one word unless a word becomes empty or stops being so, and then one more on each level where that is
-/// the same.
+/// An insertion or removal writes one word, and one word of the next level if the word becomes empty or ceases to be empty,
+/// and so on for each level.
 #[derive(Debug)]
 struct Index<'m> {
     words: &'m mut [[usize; 2]],
-    /// Where each level begins, the lowest first; the highest is one word.
+    /// The index of each level's first word, the lowest level first. The highest level is one word.
     levels: [usize; LEVELS],
     depth: usize,
 }
 
 impl<'m> Index<'m> {
-    /// Makes empty sets of numbers below `many`.
+    /// Makes an empty set for each TLB, of numbers less than `many`.
     fn new(words: &'m mut [[usize; 2]], many: usize) -> Self {
         words.fill([0; 2]);
         let (mut levels, mut depth, mut begin, mut many) = ([0; LEVELS], 0, 0, many);
@@ -66,7 +67,7 @@ impl<'m> Index<'m> {
         }
     }
 
-    /// Returns the lowest number.
+    /// Returns the lowest number, or `None` if the set is empty.
     fn first(&self, tlb: usize) -> Option<usize> {
         self.levels.iter().take(self.depth).rev().try_fold(0, |number, &begin| {
             let word = self.words.get(begin + number)?[tlb & 1];
@@ -75,13 +76,13 @@ impl<'m> Index<'m> {
     }
 }
 
-/// The bit maps of all segments: a word for each TLB.
+/// The bitmaps of all segments, with a word for each TLB.
 #[derive(Debug)]
 pub(crate) struct Occupied<'m> {
     words: &'m mut [[usize; 2]],
-    /// Of each two words, whether one is not empty: by the number of the first over two.
+    /// The pairs of words of which at least one is not empty. Pair `n` is the words `2 * n` and `2 * n + 1`.
     index: Index<'m>,
-    /// log2 of the blocks of a segment that share a word: all of them, or as many as it has bits.
+    /// log2 of the blocks of a segment that share a word: all blocks of the segment, or as many as a word has bits.
     wide: u32,
     /// log2 of the words of a segment.
     words_shift: u32,
@@ -91,7 +92,7 @@ impl<'m> Occupied<'m> {
     /// Returns how many words a segment of `1 << spread` blocks takes.
     pub(crate) const fn words(spread: u32) -> usize {
         let words = 1 << spread.saturating_sub(WORD);
-        // One more for the index, and where a segment has more words than one index word tells apart, one for each 64.
+        // One more for the index, and one more for every 64 words of a segment, for the index's higher levels.
         2 * (words + 1 + (words >> WORD))
     }
 
@@ -105,12 +106,13 @@ impl<'m> Occupied<'m> {
         Self { words, index, wide, words_shift: spread - wide }
     }
 
-    /// Tells whether a segment fills words, two at the least.
+    /// Tells whether a segment has at least two words, all of whose bits it uses.
     pub(crate) const fn is_plain(&self) -> bool {
         self.words_shift > 0
     }
 
-    /// Returns a block's word, and its bit there. `PLAIN` says that [`is_plain`](Self::is_plain).
+    /// Returns the index of a block's word, and the number of its bit there. `PLAIN` states that
+    /// [`is_plain`](Self::is_plain) returns true.
     #[inline(always)]
     const fn at<const PLAIN: bool>(&self, block: usize) -> (usize, u32) {
         if PLAIN {
@@ -142,7 +144,8 @@ impl<'m> Occupied<'m> {
         }
     }
 
-    /// Removes every block of a TLB and hands it over. Costs one step for each, and one for each of the index's levels.
+    /// Removes every block of a TLB, and calls `take` with it. The time is proportional to the number of blocks, and for
+    /// each pair of words to the number of the index's levels.
     pub(crate) fn drain(&mut self, tlb: usize, mut take: impl FnMut(usize)) {
         while let Some(pair) = self.index.first(tlb) {
             for word in [2 * pair, 2 * pair + 1] {
@@ -157,8 +160,8 @@ impl<'m> Occupied<'m> {
         }
     }
 
-    /// Adds a block that was not there, if there is another in its word or, if `PLAIN`, in the next. Returns log2 of the
-    /// blocks in the smallest aligned group around it that had one before.
+    /// Adds a block that is not in the set, if the set has another block in the same word or, with `PLAIN`, in the same pair
+    /// of words. Returns log2 of the blocks in the smallest aligned group around it that had a block before.
     #[inline(always)]
     pub(crate) fn near<const PLAIN: bool>(&mut self, tlb: usize, block: usize) -> Option<u32> {
         let (word, bit) = self.at::<PLAIN>(block);
@@ -170,23 +173,23 @@ impl<'m> Occupied<'m> {
         Some(if others == 0 { WORD + 1 } else { nearest(others, bit) })
     }
 
-    /// Adds a block that was not there. Returns log2 of the blocks in the smallest aligned group around it that had one
-    /// before, or `None` if the segment had none.
+    /// Adds a block that is not in the set. Returns log2 of the blocks in the smallest aligned group around it that had a
+    /// block before, or `None` if the segment had none.
     pub(crate) fn occupy(&mut self, tlb: usize, block: usize) -> Option<u32> {
         let group = self.around(tlb, block);
         self.insert(tlb, block);
         group
     }
 
-    /// Returns log2 of the blocks in the smallest aligned group around one that has another in it, or `None` if the
-    /// segment has none.
+    /// Returns log2 of the blocks in the smallest aligned group around a block that contains another block of the set, or
+    /// `None` if the segment has no other.
     pub(crate) fn around(&self, tlb: usize, block: usize) -> Option<u32> {
         let (word, bit) = self.at::<false>(block);
         let others = self.words.get(word)?[tlb & 1] & !(1 << bit);
         if others == 0 { self.in_words(tlb, word) } else { Some(nearest(others, bit)) }
     }
 
-    /// The same in the other words of a segment.
+    /// As [`around`](Self::around), for a block that is alone in its word: searches the other words of the segment.
     fn in_words(&self, tlb: usize, word: usize) -> Option<u32> {
         (0..self.words_shift)
             .find(|&shift| {
@@ -197,7 +200,7 @@ impl<'m> Occupied<'m> {
             .map(|shift| self.wide + shift + 1)
     }
 
-    /// Empties a segment's words, `chunk` being its place among the segments.
+    /// Removes all blocks of the segment that has this chunk.
     pub(crate) fn clear(&mut self, tlb: usize, chunk: usize) {
         let first = chunk << self.words_shift;
         for word in first..first + (1 << self.words_shift) {
@@ -211,12 +214,13 @@ impl<'m> Occupied<'m> {
     }
 }
 
-/// Returns the number of trailing bits in which `bit` differs from what in `others`, not empty and without it, is
-/// nearest to it in that sense.
+/// Returns log2 of the smallest aligned group of bits that contains `bit` and a bit of `others`. `others` must not be zero
+/// and must not contain `bit`.
 #[inline(always)]
 const fn nearest(others: usize, bit: u32) -> u32 {
     let (above, below) = (others & (usize::MAX << bit), others & !(usize::MAX << bit));
-    // One at the least, as they differ.
+    // `bit` is not in `others`, so each difference is at least one. Setting its lowest bit does not change its logarithm,
+    // and tells the compiler that it is not zero.
     let (above_by, below_by) = (above.trailing_zeros() ^ bit | 1, (below | 1).ilog2() ^ bit | 1);
     let least = if below == 0 || above != 0 && above_by < below_by { above_by } else { below_by };
     1 + least.ilog2()
@@ -232,7 +236,7 @@ mod tests {
 
     use super::*;
 
-    /// log2 of the smallest aligned group around a block, within its segment, that has another of the set.
+    /// Returns log2 of the smallest aligned group around a block, within its segment, that has another block of the set.
     fn smallest_group(set: &BTreeSet<usize>, block: usize, spread: u32) -> Option<u32> {
         (1..=spread).find(|&group| {
             let first = block >> group << group;
@@ -240,7 +244,7 @@ mod tests {
         })
     }
 
-    /// The same among the blocks that share a word, or two if it is plain.
+    /// The same, limited to the blocks that share a word, or a pair of words if the set is plain.
     fn near(set: &BTreeSet<usize>, block: usize, spread: u32, plain: bool) -> Option<u32> {
         smallest_group(set, block, spread.min(WORD + u32::from(plain)))
     }
@@ -248,7 +252,7 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(200))]
 
-        /// In segments of one block to those of several words, beside a set of the other TLB and other segments.
+        /// A set agrees with a `BTreeSet`, for segments of one block to several words, two TLBs and three segments.
         #[test]
         fn a_set_of_blocks(spread in 0u32..=9, events in prop::collection::vec((0..8, any::<u16>(), 0usize..2), 1..200)) {
             let mut words = vec![usize::MAX; 3 * Occupied::words(spread)];
@@ -298,7 +302,7 @@ mod tests {
                         set.clear();
                     }
                 }
-                // A flush would look where something is, and nowhere else.
+                // The index's first pair, which a flush would visit first, is that of the lowest block.
                 for (tlb, set) in sets.iter().enumerate() {
                     let words = |blocks: usize| blocks >> spread.min(WORD) >> 1;
                     prop_assert_eq!(occupied.index.first(tlb), set.first().map(|&block| words(block)));
@@ -310,7 +314,7 @@ mod tests {
         }
     }
 
-    /// Many segments, in numbers for which the index has one level and more; what is left in the end is what a flush takes.
+    /// A flush removes exactly the remaining blocks, for numbers of segments at which the index has one level or more.
     #[test]
     fn a_flush_visits_what_is_left() {
         for (spread, segments) in [(7, 1), (7, 64), (7, 65), (7, 5000), (0, 129), (14, 1), (14, 40)] {
@@ -332,7 +336,7 @@ mod tests {
                 }
             }
             assert_eq!(indexed, pairs, "{segments} segments of 2^{spread}");
-            // What the index does not say is not looked at, however much there is.
+            // A flush does not visit a word that the index does not name, even if the word is not empty.
             let pairs_of = occupied.words.len().div_ceil(2);
             let unsaid: Vec<_> =
                 (0..pairs_of).filter(|pair| !pairs.contains(pair)).map(|pair| 2 * pair).collect();

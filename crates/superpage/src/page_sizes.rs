@@ -10,11 +10,11 @@ use crate::Superpage;
 /// The most sizes a [`PageSizes`] can have.
 pub const MAX_LEVELS: usize = 16;
 
-/// The most units, as a power of two, that the largest size may span: 4 KB under 1 GB.
+/// log2 of the most units that the largest size may have: enough for 4 KB and 1 GB.
 pub(crate) const MAX_SPAN: u32 = 18;
 
-/// The sizes a TLB entry can have, ascending. Level 0 is what an ordinary entry maps, the *unit* of all bookkeeping;
-/// the largest size is the *segment*, within which all charges stay.
+/// The sizes that a TLB entry can map, ascending. Level 0 is the size that an ordinary entry maps, the *unit* of all
+/// bookkeeping. The largest size is the *segment*: a miss charges only superpages of its own segment.
 ///
 /// On a paired TLB (MIPS: one entry maps an even page and its odd neighbour) the unit is the pair, so the sizes may
 /// start at twice the page size.
@@ -32,12 +32,12 @@ pub(crate) const MAX_SPAN: u32 = 18;
 pub struct PageSizes {
     page: PageSize,
     unit: u8,
-    /// Shift of each level above the unit; `shifts[0]` is 0.
+    /// log2 of the units of each level's size; `shifts[0]` is 0.
     shifts: [u8; MAX_LEVELS],
     levels: u8,
-    /// Shift of the largest size.
+    /// log2 of the units of the largest size.
     segment: u8,
-    /// The bits of a unit's number within its segment.
+    /// The mask of a unit's number within its segment.
     mask: u32,
 }
 
@@ -81,7 +81,7 @@ impl PageSizes {
         mask: (1 << 11) - 1,
     };
 
-    /// Returns `sizes` over pages of size `page`, in which [`Vpn`]s are counted.
+    /// Returns the list of `sizes`. A [`Vpn`] counts pages of size `page`.
     ///
     /// # Errors
     ///
@@ -150,23 +150,23 @@ impl PageSizes {
         (0..self.levels()).find(|&level| self.size(level) == Some(size))
     }
 
-    /// Returns the lowest level that reaches `size`, or the highest.
+    /// Returns the lowest level whose size is at least `size`, or the highest level if none is.
     pub fn level_reaching(&self, size: PageSize) -> usize {
         (0..self.levels()).find(|&level| self.size(level) >= Some(size)).unwrap_or(self.top())
     }
 
-    /// Returns the units of a segment, the largest superpage.
+    /// Returns the number of units of a segment, the largest superpage.
     #[inline]
     pub const fn units_per_segment(&self) -> usize {
         1 << self.segment
     }
 
-    /// Returns the potential superpages of `level` in one segment.
+    /// Returns the number of potential superpages of `level` in one segment.
     pub const fn nodes(&self, level: usize) -> usize {
         1 << (self.shift(self.top()) - self.shift(level))
     }
 
-    /// Returns where `page` lies: its segment, and its unit within the segment.
+    /// Returns the segment of `page`, and its unit within the segment.
     #[inline]
     pub(crate) const fn locate(&self, page: Vpn) -> Place {
         let unit = page.get() >> self.unit;
@@ -174,7 +174,8 @@ impl PageSizes {
         Place { segment, unit: unit & self.mask as usize }
     }
 
-    /// Returns the first and the last segment that `pages` have a part of, each with the units of that part.
+    /// Returns the first and the last segment that `pages` overlap, each with the units that `pages` cover there; one item
+    /// if they are the same segment.
     pub(crate) fn edges(&self, pages: Pages) -> impl Iterator<Item = (usize, RangeInclusive<usize>)> + use<> {
         let (first, last) = (self.locate(pages.first()), self.locate(pages.last()));
         let one = first.segment == last.segment;
@@ -183,8 +184,8 @@ impl PageSizes {
         iter::once((first.segment, first.unit..=end)).chain(other)
     }
 
-    /// Returns the first and the last of `pages`, each if it lies in a superpage that reaches beyond them. `mapping` gives
-    /// the superpage that maps a page.
+    /// Returns the first page and the last page of `pages`, each only if it is in a superpage that extends beyond `pages`.
+    /// `mapping` returns the superpage that maps a page.
     pub(crate) fn cut(
         &self,
         pages: Pages,
@@ -203,7 +204,8 @@ impl PageSizes {
         Some(Superpage { first: Vpn::new(unit << self.unit), size: self.size(level)? })
     }
 
-    /// Returns where `superpage` starts and its level, or `None` if the TLB has no such page.
+    /// Returns the first unit of `superpage` and its level, or `None` if the TLB has no such page size or the superpage is
+    /// not aligned.
     pub(crate) fn find(&self, superpage: Superpage) -> Option<(Place, usize)> {
         let level = self.level(superpage.size)?;
         superpage.first.is_aligned(superpage.size, self.page).then(|| (self.locate(superpage.first), level))
@@ -216,7 +218,7 @@ impl fmt::Debug for PageSizes {
     }
 }
 
-/// A unit by its segment and its number within it.
+/// A unit, by its segment and its number within the segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Place {
     pub(crate) segment: usize,
@@ -230,8 +232,8 @@ mod tests {
 
     use super::*;
 
-    /// What pages have of their first and their last segment is up to the end of the one and from the beginning of the
-    /// other, or within it if that is one and the same.
+    /// A range of pages covers its first segment up to the end and its last segment from the beginning. If they are the same
+    /// segment, it covers the units from its first page to its last.
     #[test]
     fn edges() {
         let edges = |page_sizes: PageSizes, first, last| {
@@ -245,7 +247,7 @@ mod tests {
         assert_eq!(paper(3, 9 * 2048 - 1), vec![(0, 3..=2047), (8, 0..=2047)]);
         let top = usize::MAX >> 11;
         assert_eq!(paper(usize::MAX - 1, usize::MAX), vec![(top, 2046..=2047)]);
-        // A page of a unit of two is all of it.
+        // With units of two pages, a range that has one page of a unit covers the unit.
         let sizes = [13, 15].map(|shift| PageSize::from_shift(shift).unwrap());
         let pairs = PageSizes::new(PageSize::K4, &sizes).unwrap();
         assert_eq!(edges(pairs, 7, 9), vec![(0, 3..=3), (1, 0..=0)]);

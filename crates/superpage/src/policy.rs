@@ -1,4 +1,4 @@
-//! What a policy is told and what it answers.
+//! The interface of a policy: the events that the kernel reports, and the actions that the policy asks for.
 
 use core::fmt;
 
@@ -21,14 +21,14 @@ pub use online::{Online, OnlineMemory};
 pub use reserve::Reservation;
 pub use thrift::Thrift;
 
-/// Which of the machine's TLBs.
+/// Names one of the machine's TLBs.
 ///
-/// A policy made for one TLB takes both names for it.
+/// A policy that was made for one TLB takes both names for this TLB.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Tlb {
-    /// The TLB for data, or for everything.
+    /// The TLB for data, or the only TLB.
     Data,
-    /// The TLB for instructions, where it is apart.
+    /// The TLB for instructions, if the machine has a separate one.
     Instruction,
 }
 
@@ -61,26 +61,26 @@ impl fmt::Display for Superpage {
 pub struct Miss {
     /// The TLB that missed.
     pub tlb: Tlb,
-    /// The page that was wanted. It is in the TLB now, at the size it is mapped with.
+    /// The page that was accessed. The TLB now holds its entry, of the size of its mapping.
     pub page: Vpn,
-    /// The first page of the entry that had to go for it, if one had to.
+    /// The first page of the entry that the TLB evicted for the refill, if it evicted one.
     pub evicted: Option<Vpn>,
-    /// The clock that [`Activity`] goes by: instructions or cycles so far. Policies without one ignore it.
+    /// The time of the miss, which [`Activity`] uses: in instructions or in cycles. Other policies ignore it.
     pub now: u64,
 }
 
-/// What a policy wants done. The caller answers a promotion with [`Policy::promoted`] or [`Policy::refused`].
+/// A request of a policy. The caller answers a promotion with [`Policy::promoted`] or [`Policy::refused`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
-    /// Map this range with one entry. If `copy`, its pages have to be brought together first.
+    /// Map this range with one entry. If `copy`, the kernel must first copy its pages into contiguous memory.
     Promote {
         /// The range.
         range: Superpage,
         /// Whether its pages are not contiguous yet.
         copy: bool,
     },
-    /// There is no memory to count this page's segment: nothing will be promoted there. Said once for the life of
-    /// the policy.
+    /// There is no memory for the counters of this page's segment, so the policy will promote nothing there. The policy
+    /// reports this once in its lifetime.
     OutOfSegments {
         /// The page that missed.
         page: Vpn,
@@ -90,50 +90,52 @@ pub enum Action {
 /// Why a promotion was not done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refusal {
-    /// There is no contiguous memory of this size now. It concerns every range of this size and of larger ones: none is
-    /// asked for during a wait, which doubles with each refusal of this size until a promotion to it or to a larger one
-    /// succeeds.
+    /// There is no contiguous memory of this size now. The refusal concerns every range of this size and of larger sizes:
+    /// the policy asks for none during a wait. The wait doubles with each refusal of this size, until a promotion to this
+    /// size or a larger one succeeds.
     NoMemory,
     /// This range cannot be one mapping, however much memory there is: part of it is not mapped, its pages differ in
-    /// rights, or one of them has to stay where it is. It concerns this range alone, whose charges (or whose population)
-    /// begin anew. So the policy asks again, but no sooner than its charges (or its population) reach the threshold again.
+    /// rights, or one of them cannot be moved. The refusal concerns this range alone: its charges, or its population, start
+    /// at zero again. The policy asks again when the charges, or the population, have reached the threshold again.
     NotHere,
 }
 
-/// A promotion policy: takes TLB misses, asks for promotions.
+/// A promotion policy: the kernel reports TLB misses, and the policy asks for promotions.
 ///
-/// The order of events on a miss is the machine's: the TLB refills `page` and evicts something, the kernel calls
-/// [`on_miss`](Self::on_miss), and acts on the answer before the next miss.
+/// On a miss, the TLB first refills `page` and may evict an entry. Then the kernel calls [`on_miss`](Self::on_miss), and
+/// acts on the answer before it reports the next miss.
 pub trait Policy: fmt::Debug {
-    /// Takes a miss. Returns at most one action.
+    /// Records a miss. Returns at most one action.
     fn on_miss(&mut self, miss: Miss) -> Option<Action>;
 
-    /// Tells whether the last miss was charged: it was not while [`Activity`] keeps the policy out of the way.
+    /// Tells whether the last miss was charged. It was not charged if [`Activity`] kept the policy inactive.
     fn is_active(&self) -> bool {
         true
     }
 
-    /// Records that the promotion asked for was done: entries for its parts are gone from all TLBs, and each TLB that
-    /// held one holds the superpage instead.
+    /// Records that the kernel has done the promotion that the policy asked for: no TLB holds an entry of the superpage's
+    /// parts, and each TLB that held one holds the superpage's entry instead.
     fn promoted(&mut self, range: Superpage);
 
-    /// Records that the promotion asked for was not done, and why. To a policy that reserves memory,
-    /// [`Refusal::NoMemory`] for a range that it has not asked to copy says that a reservation was not to be had or is
-    /// broken.
+    /// Records that the kernel has not done the promotion that the policy asked for, and why. For a policy that reserves
+    /// memory,
+    /// [`Refusal::NoMemory`] for a range that the policy did not ask to copy means that the kernel could not make the
+    /// reservation, or has broken it.
     fn refused(&mut self, range: Superpage, why: Refusal);
 
-    /// Records that one page of a superpage is needed alone (page-out, copy-on-write, another protection). Returns
-    /// the superpage that the caller must now map as base pages and flush, or `None` if `page` is in none.
+    /// Records that one page of a superpage needs a mapping of its own (page-out, copy on write, other rights). Returns the
+    /// superpage that the caller must now map as base pages and flush, or `None` if `page` is in no superpage.
     fn demote(&mut self, page: Vpn) -> Option<Superpage>;
 
-    /// Records that a TLB dropped the entry whose first page is `page`, other than for a refill.
+    /// Records that a TLB dropped the entry whose first page is `page`, for another reason than a refill.
     fn evicted(&mut self, tlb: Tlb, page: Vpn);
 
-    /// Records that a TLB was flushed. Costs a step for each entry that it held.
+    /// Records that a TLB was flushed. The time is at most proportional to the number of entries that the TLB held.
     fn flushed(&mut self, tlb: Tlb);
 
-    /// Records that `pages` are mapped no longer and flushed: no TLB holds them, no superpage is there. Segments wholly
-    /// within are reclaimed; in others charges stay. Superpages that `pages` cut in two count as demoted: what is left of
-    /// them is mapped as base pages, and no TLB holds it.
+    /// Records that the kernel has unmapped and flushed `pages`: no TLB holds an entry for them, and no superpage is there.
+    /// The policy frees the counters of segments that are wholly within `pages`; in other segments charges stay. A superpage
+    /// that is only partly within `pages` counts as demoted: the kernel maps its remaining pages as base pages, and no TLB
+    /// holds an entry for them.
     fn unmapped(&mut self, pages: Pages);
 }

@@ -1,4 +1,4 @@
-//! Which units of each segment have been referenced: the bookkeeping of policies that look at population alone.
+//! The units of each segment that have been referenced: the bookkeeping of policies that promote by population alone.
 
 use tlbkit_addr::{Pages, Vpn};
 
@@ -10,15 +10,16 @@ use crate::{PageSizes, PolicyMemory, SegmentMemory, Superpage};
 
 const WORD: u32 = usize::BITS.trailing_zeros();
 
-/// The counters that a segment's mark takes.
+/// The number of 16-bit counters that a segment's mark takes.
 const MARK: usize = size_of::<u64>() / size_of::<u16>();
 
-/// Returns the mark in these counters.
+/// Returns the mark that these counters hold.
 fn read(counters: &[u16]) -> u64 {
     counters.iter().rfold(0, |mark, &counter| mark << 16 | u64::from(counter))
 }
 
-/// Returns how many units of the superpage of `1 << shift` units around one are in the set that these bits begin with.
+/// Returns how many units of the superpage of `1 << shift` units around `unit` are in the set of referenced units, which is
+/// the first part of `bits`.
 fn count(bits: &[usize], unit: usize, shift: u32) -> usize {
     let first = unit >> shift << shift;
     if shift < WORD {
@@ -33,13 +34,13 @@ fn count(bits: &[usize], unit: usize, shift: u32) -> usize {
 #[derive(Debug)]
 pub(crate) struct Population<'m> {
     pub(crate) page_sizes: PageSizes,
-    /// A set of units: those referenced.
+    /// The layout of the bitmaps: the set of referenced units, and the mappings.
     units: Units,
     segments: Segments<'m>,
 }
 
 impl<'m> Population<'m> {
-    /// `marks` says whether segments have a mark.
+    /// Returns the memory that one segment takes. `marks` says whether segments have a mark.
     pub(crate) fn segment_memory(page_sizes: &PageSizes, marks: bool) -> SegmentMemory {
         SegmentMemory { bits: Units::new(*page_sizes).words(), counters: if marks { MARK } else { 0 } }
     }
@@ -49,7 +50,8 @@ impl<'m> Population<'m> {
         Self { page_sizes, units: Units::new(page_sizes), segments }
     }
 
-    /// Records a reference, and returns where it is, the level it is mapped at, and whether it is the first there.
+    /// Records a reference to a page. Returns the page's unit, the level of its mapping, and whether this is the unit's
+    /// first reference.
     pub(crate) fn reference(&mut self, page: Vpn) -> Result<(Place, usize, bool), Exhausted> {
         let place = self.page_sizes.locate(page);
         let chunk = self.segments.touch(place.segment)?;
@@ -57,8 +59,8 @@ impl<'m> Population<'m> {
         Ok((place, self.mapped(place), new))
     }
 
-    /// Returns the largest level from `mapped` on all of whose units around `place` have been referenced, level by
-    /// level.
+    /// Returns the highest level, at least `mapped`, such that all units of the superpages around `place` have been
+    /// referenced, from `mapped` up to that level.
     pub(crate) fn full(&mut self, place: Place, mapped: usize) -> usize {
         let page_sizes = self.page_sizes;
         let Some(chunk) = self.segments.find(place.segment) else { return mapped };
@@ -87,12 +89,12 @@ impl<'m> Population<'m> {
         }
     }
 
-    /// Returns the mark of a segment, at first zero.
+    /// Returns the mark of a segment, which starts at zero.
     pub(crate) fn mark_of(&mut self, place: Place) -> u64 {
         self.segments.find(place.segment).map_or(0, |chunk| read(self.segments.peek(chunk).1))
     }
 
-    /// Returns every touched segment with its mark and its referenced units.
+    /// Returns every touched segment with its mark and the number of its referenced units.
     pub(crate) fn marks(&self) -> impl Iterator<Item = (usize, u64, usize)> + '_ {
         let words = self.page_sizes.units_per_segment().div_ceil(1 << WORD);
         self.segments.iter().map(move |(segment, chunk)| {
@@ -108,7 +110,7 @@ impl<'m> Population<'m> {
         count(self.segments.peek(chunk).0, place.unit, self.page_sizes.shift(level))
     }
 
-    /// Returns every superpage of `level` with its referenced units, in no order.
+    /// Returns every superpage of `level` with the number of its referenced units, in no order.
     pub(crate) fn superpages(&self, level: usize) -> impl Iterator<Item = (Place, usize)> + '_ {
         let shift = self.page_sizes.shift(level);
         self.segments.iter().flat_map(move |(segment, chunk)| {
@@ -125,7 +127,7 @@ impl<'m> Population<'m> {
         self.units.mapped(self.segments.peek(chunk).0, place.unit)
     }
 
-    /// Lets the population of a superpage start at nothing.
+    /// Marks all units of a superpage as not referenced.
     pub(crate) fn start_over(&mut self, range: Superpage) {
         let Some((place, level)) = self.page_sizes.find(range) else { return };
         if let Some(chunk) = self.segments.find(place.segment) {
@@ -133,7 +135,7 @@ impl<'m> Population<'m> {
         }
     }
 
-    /// Maps a superpage as one. Nothing happens if one mapping covers it already.
+    /// Records that a superpage is one mapping. Does nothing if one mapping already covers it.
     pub(crate) fn promote(&mut self, range: Superpage) {
         let Some((place, level)) = self.page_sizes.find(range) else { return };
         let Ok(chunk) = self.segments.touch(place.segment) else { return };
@@ -143,7 +145,8 @@ impl<'m> Population<'m> {
         self.units.join(self.segments.parts(chunk).0, place.unit, level, true);
     }
 
-    /// Returns a page of each superpage that `pages` cut in two: it has to be demoted before they are unmapped.
+    /// Returns a page of each superpage that is only partly within `pages`: the caller must demote that superpage before it
+    /// unmaps `pages`.
     fn cut(&mut self, pages: Pages) -> [Option<Vpn>; 2] {
         let page_sizes = self.page_sizes;
         page_sizes.cut(pages, |page| {
@@ -153,7 +156,8 @@ impl<'m> Population<'m> {
         })
     }
 
-    /// Splits the superpage around `page`, none of whose units count as referenced any longer.
+    /// Splits the superpage around `page`, and marks all of its units as not referenced. Returns the superpage, or `None` if
+    /// `page` is in no superpage.
     pub(crate) fn demote(&mut self, page: Vpn) -> Option<Superpage> {
         let place = self.page_sizes.locate(page);
         let chunk = self.segments.find(place.segment)?;
@@ -167,8 +171,8 @@ impl<'m> Population<'m> {
         self.page_sizes.superpage(place, level)
     }
 
-    /// Forgets the segments that lie in `pages` whole, and what was referenced and is mapped in parts of others.
-    /// Superpages that `pages` cut in two are demoted.
+    /// Frees the segments that are wholly within `pages`, and clears the references and mappings of `pages` in other
+    /// segments. Superpages that are only partly within `pages` are demoted.
     pub(crate) fn unmapped(&mut self, pages: Pages) {
         for page in self.cut(pages).into_iter().flatten() {
             self.demote(page);

@@ -6,10 +6,10 @@ use tlbkit_addr::Vpn;
 use crate::PageSizes;
 use crate::block;
 
-/// Entries of the cache, a power of two: several times as many as the paper's two TLBs have, so that the block of an
-/// evicted entry is usually still here.
+/// Number of entries of the cache, a power of two: several times as many as the paper's two TLBs have, so that the cache
+/// usually still has the block of an evicted entry.
 const MANY: usize = 1024;
-/// No block has this number, since a block has at least two units.
+/// The number in an empty entry. No block has this number, because a block has 16 units.
 const NONE: usize = usize::MAX;
 
 /// A direct-mapped cache from the number of a block in the address space to its index among all blocks.
@@ -19,7 +19,7 @@ pub(crate) struct RecentBlocks {
     places: [usize; MANY],
     /// log2 of the pages of a unit.
     to_unit: u8,
-    /// Segments are smaller than blocks, and nothing is cached.
+    /// Whether segments are smaller than blocks, so that nothing is cached.
     never: bool,
 }
 

@@ -1,21 +1,21 @@
-//! Memory for counters: a pool of equal chunks, one for each segment that is touched.
+//! Memory for counters: a pool of equal chunks, one for each touched segment.
 
 use tlbkit_addr::Pages;
 
 use crate::PageSizes;
 use crate::directory::{self, Directory, Exhausted, Slot};
 
-/// What one segment of bookkeeping takes, for a caller that sizes [`PolicyMemory`].
+/// The memory that the bookkeeping of one segment takes, for a caller that sizes [`PolicyMemory`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SegmentMemory {
-    /// Words of bit maps.
+    /// Number of words (`usize`) of bitmaps.
     pub bits: usize,
-    /// Counters of 16 bits (a count whose threshold needs more takes two).
+    /// Number of 16-bit counters. A count whose threshold exceeds 16 bits takes two.
     pub counters: usize,
 }
 
 impl SegmentMemory {
-    /// Places in the directory for one segment.
+    /// Number of directory slots for one segment.
     pub const SLOTS: usize = directory::SLOTS;
 
     /// Returns the bytes of a segment's bookkeeping, its part of the directory included.
@@ -24,15 +24,15 @@ impl SegmentMemory {
     }
 }
 
-/// Memory that the caller hands over: for `n` segments, `n` times of each kind what the policy's `segment_memory` says.
-/// What it holds does not matter.
+/// Memory that the caller provides to a policy. For `n` segments, each slice has `n` times the length that the policy's
+/// `segment_memory` returns. The slices may have any content.
 #[derive(Debug)]
 pub struct PolicyMemory<'m> {
-    /// [`SegmentMemory::SLOTS`] a segment.
+    /// [`SegmentMemory::SLOTS`] slots for each segment.
     pub directory: &'m mut [Slot],
-    /// [`SegmentMemory::bits`] a segment.
+    /// [`SegmentMemory::bits`] words for each segment.
     pub bits: &'m mut [usize],
-    /// [`SegmentMemory::counters`] a segment.
+    /// [`SegmentMemory::counters`] counters for each segment.
     pub counters: &'m mut [u16],
 }
 
@@ -44,7 +44,7 @@ impl SegmentMemory {
     }
 }
 
-/// The pool of a policy whose chunks are words of bit maps and counters.
+/// A pool whose chunks consist of words of bitmaps and of counters.
 #[derive(Debug)]
 pub(crate) struct Segments<'m> {
     directory: Directory<'m>,
@@ -66,7 +66,7 @@ impl<'m> Segments<'m> {
         self.directory.near(segment).or_else(|| self.directory.find(segment))
     }
 
-    /// Returns the chunk of `segment`; a new one is all zero.
+    /// Returns the chunk of `segment`, which gets a chunk of zeros if it has none.
     #[inline]
     pub(crate) fn touch(&mut self, segment: usize) -> Result<usize, Exhausted> {
         match self.directory.near(segment) {
@@ -87,7 +87,7 @@ impl<'m> Segments<'m> {
         Ok(chunk)
     }
 
-    /// Returns the bit maps and counters of a chunk.
+    /// Returns the bitmaps and counters of a chunk.
     pub(crate) fn parts(&mut self, chunk: usize) -> (&mut [usize], &mut [u16]) {
         let SegmentMemory { bits, counters } = self.per_segment;
         (
@@ -96,14 +96,14 @@ impl<'m> Segments<'m> {
         )
     }
 
-    /// Returns the bit maps of a chunk.
+    /// Returns the bitmaps of a chunk.
     #[inline]
     pub(crate) fn bits(&mut self, chunk: usize) -> &mut [usize] {
         let bits = self.per_segment.bits;
         self.bits.get_mut(chunk * bits..(chunk + 1) * bits).unwrap_or_default()
     }
 
-    /// Returns the bit maps and counters of a chunk, to read.
+    /// Returns the bitmaps and counters of a chunk for reading.
     pub(crate) fn peek(&self, chunk: usize) -> (&[usize], &[u16]) {
         let SegmentMemory { bits, counters } = self.per_segment;
         (
@@ -127,7 +127,7 @@ impl<'m> Segments<'m> {
         }
     }
 
-    /// Forgets the segments that lie in `pages` whole.
+    /// Frees the chunks of the segments that are wholly within `pages`.
     pub(crate) fn unmapped(&mut self, page_sizes: &PageSizes, pages: Pages) {
         self.directory.unmapped(page_sizes, pages);
     }

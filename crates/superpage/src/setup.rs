@@ -2,7 +2,7 @@
 
 use crate::{Activity, Costs, PageSizes};
 
-/// The machine and the parameters of a counting policy. [`Setup::PAPER`] is the paper's.
+/// The machine and the parameters of a policy that counts misses. [`Setup::PAPER`] has those of the paper.
 ///
 /// ```
 /// use tlbkit_superpage::{Costs, Setup};
@@ -13,11 +13,11 @@ use crate::{Activity, Costs, PageSizes};
 pub struct Setup {
     /// The sizes that a TLB entry can have.
     pub page_sizes: PageSizes,
-    /// Whether instructions have a TLB of their own.
+    /// Whether the machine has a separate TLB for instructions.
     pub split: bool,
     /// Costs and thresholds.
     pub costs: Costs,
-    /// The miss rate at which the policy becomes active.
+    /// The miss rate at and above which the policy is active.
     pub activity: Activity,
 }
 

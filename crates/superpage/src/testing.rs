@@ -1,4 +1,4 @@
-//! What the tests of several modules build: page sizes, memory, misses.
+//! Helpers for the unit tests of several modules: page sizes, memory, misses.
 
 use std::boxed::Box;
 use std::vec;
@@ -14,7 +14,7 @@ pub(crate) fn page_sizes(shifts: impl IntoIterator<Item = u32>) -> PageSizes {
     PageSizes::new(PageSize::K4, &sizes).unwrap()
 }
 
-/// Memory for `segments` segments, which is never freed.
+/// Returns memory for `segments` segments. It is never freed.
 pub(crate) fn memory(each: SegmentMemory, segments: usize) -> PolicyMemory<'static> {
     PolicyMemory {
         directory: Box::leak(vec![Slot::default(); segments * SegmentMemory::SLOTS].into()),

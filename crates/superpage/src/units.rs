@@ -1,4 +1,4 @@
-//! A set of a segment's units, and which of them share a mapping: one bit a unit for each.
+//! Two bitmaps over the units of a segment: a set of units, and the units that share a mapping.
 //!
 //! ```text
 //!   members  .x.x xxxx ....    the units that are in the set
@@ -11,14 +11,14 @@ use crate::PageSizes;
 
 /// log2 of the bits of a word.
 const WORD: u32 = usize::BITS.trailing_zeros();
-/// Bit number within a word.
+/// The mask of a bit's number within a word.
 const MASK: usize = (1 << WORD) - 1;
 
-/// Where the two maps lie among a segment's words.
+/// The layout of the two bitmaps in a segment's words.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Units {
     page_sizes: PageSizes,
-    /// First word of `joined`.
+    /// The index of the first word of `joined`.
     joined: usize,
 }
 
@@ -27,15 +27,15 @@ impl Units {
         Self { page_sizes, joined: page_sizes.units_per_segment().div_ceil(1 << WORD) }
     }
 
-    /// Words of bit maps in a segment.
+    /// Returns the number of bitmap words in a segment.
     pub(crate) const fn words(&self) -> usize {
         2 * self.joined
     }
 
     /// Returns the level at which `unit` is mapped.
     ///
-    /// Mappings are aligned, so a superpage lies within one mapping exactly if its middle unit is joined to the one
-    /// before.
+    /// Mappings are aligned, so a superpage is within one mapping exactly if its middle unit shares its mapping with the
+    /// unit before it.
     pub(crate) fn mapped(&self, bits: &[usize], unit: usize) -> usize {
         let within = |&level: &usize| {
             let shift = self.page_sizes.shift(level);
@@ -45,14 +45,14 @@ impl Units {
         (1..self.page_sizes.levels()).take_while(within).last().unwrap_or(0)
     }
 
-    /// Marks the superpage of `level` around `unit` as one mapping, or as units.
+    /// Marks the superpage of `level` around `unit` as one mapping if `one`, and otherwise as separate units.
     pub(crate) fn join(&self, bits: &mut [usize], unit: usize, level: usize, one: bool) {
         let first = unit >> self.page_sizes.shift(level) << self.page_sizes.shift(level);
         let Some(joined) = bits.get_mut(self.joined..) else { return };
         set(joined, first + 1, first + (1 << self.page_sizes.shift(level)), one);
     }
 
-    /// Adds a unit. Returns whether it is new.
+    /// Adds a unit. Returns whether the unit was not in the set before.
     #[inline]
     pub(crate) fn insert(&self, bits: &mut [usize], unit: usize) -> bool {
         let Some(word) = bits.get_mut(unit >> WORD) else { return false };
@@ -67,7 +67,7 @@ impl Units {
         set(bits, first, first + (1 << self.page_sizes.shift(level)), false);
     }
 
-    /// Removes these units, and splits the superpages that they are.
+    /// Removes `units` from the set, and splits the superpages among them.
     pub(crate) fn clear(&self, bits: &mut [usize], units: RangeInclusive<usize>) {
         let (first, end) = (*units.start(), *units.end() + 1);
         set(bits, first, end, false);
@@ -77,7 +77,7 @@ impl Units {
     }
 }
 
-/// Sets or clears the bits from `at` up to `end`.
+/// Sets the bits from `at` to `end`, without `end`, if `one`, and otherwise clears them.
 fn set(bits: &mut [usize], mut at: usize, end: usize, one: bool) {
     while at < end {
         let upto = end.min((at | MASK) + 1);

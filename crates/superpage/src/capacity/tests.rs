@@ -10,7 +10,7 @@ use tlbkit_addr::PageSize;
 use super::*;
 use crate::Slot;
 
-/// What is resident, in no order, and the rest, most recent first.
+/// The model of a stack: the resident entries in no order, and the other entries, most recent first.
 #[derive(Debug, Default)]
 struct Lists {
     resident: Vec<StackEntry>,
@@ -52,7 +52,7 @@ fn entry(unit: usize) -> StackEntry {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(300))]
 
-    /// However few entries there is room for, and whether the TLB's evictions are told of or not.
+    /// A stack of any length agrees with the model, whether or not the TLB's evictions are reported.
     #[test]
     fn a_stack_is_two_lists(len in 0usize..9, events in prop::collection::vec((0..7, 0usize..12), 1..150)) {
         let mut entries = vec![StackEntry::default(); len];
@@ -73,7 +73,7 @@ proptest! {
                     let drop = |entry: &StackEntry| entry.unit == unit;
                     prop_assert_eq!(stack.remove(drop), lists.remove(drop));
                 }
-                // As a promotion does it.
+                // The steps of a promotion.
                 _ => {
                     let drop = |entry: &StackEntry| entry.unit / 4 == unit / 4;
                     let (gone, resident) = stack.remove(drop);
@@ -97,7 +97,7 @@ proptest! {
     }
 }
 
-/// Sixteen units; a size whose counts take sixteen bits, one that just does, two that take more.
+/// Sixteen units and four superpage sizes: the thresholds of two fit 16 bits, one of them exactly, and those of two do not.
 fn levels() -> (PageSizes, [u32; MAX_LEVELS]) {
     let sizes: Vec<_> = (12..=16).filter_map(PageSize::from_shift).collect();
     let mut thresholds = [0; MAX_LEVELS];
@@ -105,7 +105,7 @@ fn levels() -> (PageSizes, [u32; MAX_LEVELS]) {
     (PageSizes::new(PageSize::K4, &sizes).unwrap(), thresholds)
 }
 
-/// A count for each superpage, two counters long where the threshold needs it, and the scratch counter of each.
+/// Each superpage has a count, of two counters if its threshold exceeds 16 bits, and a scratch counter.
 #[test]
 fn space() {
     let (page_sizes, thresholds) = levels();
@@ -116,7 +116,7 @@ fn space() {
     assert_eq!([0, 1, 64].map(|size| Capacity::stack_len(&page_sizes, size)), [0, 17, 80]);
 }
 
-/// A superpage is charged once a walk, by the walk's `needed`-th entry under it, up to its threshold, and no other is.
+/// A walk over the stack charges a superpage once, at the `needed`-th entry within it. Charges stop at the threshold.
 #[test]
 fn charges_of_every_size() {
     let (page_sizes, thresholds) = levels();
@@ -157,14 +157,14 @@ fn charges_of_every_size() {
     assert_eq!((counts[&(4, 0)], counts[&(3, 1)], counts[&(2, 1)]), (70_000, 65_536, 65_535));
 }
 
-/// A superpage that takes as many entries as a counter holds is charged, and one that takes more is not.
+/// A superpage is charged if it needs as many entries as a counter can count, and not if it needs one more.
 #[test]
 fn the_most_entries() {
     let sizes = [12, 30].map(|shift| PageSize::from_shift(shift).unwrap());
     let page_sizes = PageSizes::new(PageSize::K4, &sizes).unwrap();
     let thresholds = [1000; MAX_LEVELS];
     for (needed, charges) in [(65_535, 1), (65_536, 0)] {
-        // A TLB of two, and a page of the next segment behind what it takes of the first.
+        // A TLB of two entries. Behind `needed` entries of the first segment the stack has a page of the second.
         let mut entries = vec![StackEntry::default(); Capacity::stack_len(&page_sizes, 2)];
         for (unit, entry) in entries.iter_mut().enumerate().take(needed) {
             entry.unit = unit;
@@ -180,9 +180,9 @@ fn the_most_entries() {
     }
 }
 
-/// A TLB with more entries than it was said to have does not make the stack overflow.
+/// A TLB that has more entries than the policy was told does not make the stack overflow.
 #[test]
-fn evictions_that_nobody_tells_of() {
+fn evictions_that_are_not_reported() {
     let (page_sizes, thresholds) = levels();
     let mut entries = [vec![StackEntry::default(); 17], Vec::new()];
     let [data, instruction] = &mut entries;

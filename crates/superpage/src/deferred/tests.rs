@@ -1,4 +1,4 @@
-//! The tree of deferred counts against counts that are not deferred, and the bounds that it keeps on what is owed.
+//! Tests that deferred counts equal counts that are updated at every miss, and that owed charges stay within their bounds.
 
 use std::collections::BTreeMap;
 use std::vec;
@@ -13,7 +13,7 @@ use crate::testing::page_sizes;
 /// A superpage: its shift, and its number among those of its size.
 type Node = (u32, usize);
 
-/// A segment, and what its counts should be.
+/// A segment, and the counts that it should have.
 #[derive(Debug)]
 struct Both {
     rules: Rules,
@@ -28,7 +28,7 @@ impl Both {
         let top = thresholds.len() as u32 - 1;
         let rules =
             Rules::new(&page_sizes(12..=12 + top), 0x1234, |shift| thresholds.get(shift as usize).copied());
-        // What is in them does not matter.
+        // `open` must initialize memory of any content.
         let mut both = Self {
             rules,
             blocks: vec![[0x5a5a; block::WORDS]; 1 << (top - block::SHIFT)],
@@ -48,7 +48,8 @@ impl Both {
         self.rules.top
     }
 
-    /// Counts charges to the superpages of `1 << from` units and more. Returns those that are at their thresholds.
+    /// Adds `charges` to the expected counts of the superpages of `1 << from` units and more around `unit`. Returns the
+    /// shifts of those that are at their thresholds.
     fn count(&mut self, unit: usize, from: u32, charges: u32) -> u32 {
         (from..=self.top())
             .filter(|&shift| {
@@ -59,7 +60,7 @@ impl Both {
             .fold(0, |reached, shift| reached | 1 << shift)
     }
 
-    /// Charges a miss as the ledger does it.
+    /// Charges a miss in the same steps as the ledger.
     fn charge(&mut self, unit: usize, from: u32) -> Result<(), TestCaseError> {
         let reached = self.count(unit, from, 1);
         let number = unit >> block::SHIFT;
@@ -104,7 +105,7 @@ impl Both {
                 *count = count.saturating_sub(less);
             }
         }
-        // What matters within one block alone is done there.
+        // A change that concerns one block leaves the other blocks and the nodes alone.
         if less == 0 && shift <= block::SHIFT {
             let own = unit >> block::SHIFT;
             let others = (0..blocks.len()).filter(|&number| number != own);
@@ -123,8 +124,8 @@ impl Both {
         block::counts(&self.blocks[unit >> block::SHIFT])[block::number(shift, unit)].into()
     }
 
-    /// No quota is larger than that above, no debt than its quota allows, and no count can reach its threshold by what
-    /// is owed below it.
+    /// Checks that no quota is larger than that of the node above, that nothing owes more than its quota allows, and that
+    /// the charges owed below a node cannot make its count reach the threshold.
     fn check(&self) -> Result<(), TestCaseError> {
         let most = quota(&self.nodes[0]);
         prop_assert!((1..256).contains(&most) && most * 2 * (1 << self.top() >> block::SHIFT) <= 1 << 17);
@@ -161,7 +162,7 @@ impl Both {
     }
 }
 
-/// Thresholds by shift: like the paper's, and any.
+/// Thresholds by shift: either proportional to the size, as in the paper, or arbitrary.
 fn thresholds() -> impl Strategy<Value = Vec<u32>> {
     let any = prop_oneof![1u32..30, 1u32..3000, 60_000u32..300_000];
     let paper =
@@ -176,9 +177,9 @@ fn thresholds() -> impl Strategy<Value = Vec<u32>> {
 
 #[derive(Clone, Debug)]
 enum Event {
-    /// Charges of single misses: a unit, what the smallest superpage is, and how many.
+    /// Single misses: the unit, the shift of the smallest charged superpage, and the number of misses.
     Charge(usize, u32, u32),
-    /// Many charges at once to what is larger than a block.
+    /// Many charges at once to the superpages larger than a block: the unit, the smallest shift, and the number of charges.
     Pay(usize, u32, u32),
     Restart(usize, u32, u32),
 }
@@ -198,8 +199,8 @@ fn events() -> impl Strategy<Value = Vec<Event>> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(150))]
 
-    /// Whatever is charged, the superpages at their thresholds are those that exact counting says, miss by miss, and
-    /// every count can be had.
+    /// After every miss, the superpages reported as at their thresholds are those of exact counting, and at the end every
+    /// count is exact.
     #[test]
     fn deferred_counts_are_exact(thresholds in thresholds(), events in events()) {
         let mut both = Both::new(thresholds);
@@ -230,7 +231,8 @@ proptest! {
         }
     }
 
-    /// A quota is as large as half of what is lacking can be owed by all below, and no more than that above.
+    /// A quota is the largest at which the blocks and nodes below a node together owe at most half of what the node lacks,
+    /// and not larger than the quota above.
     #[test]
     fn quotas_are_as_large_as_can_be(threshold in 1u32..400_000, counted in 0u32..400_000, shift in 5u32..=18, above in 1u32..256) {
         let mut node = super::Node::default();
@@ -246,8 +248,8 @@ proptest! {
     }
 }
 
-/// Quotas are chosen anew when what both blocks could owe would be all that is lacking, neither before nor after: six
-/// times in a thousand charges.
+/// New quotas are chosen exactly when both blocks together could owe all charges that the node lacks: six times in a
+/// thousand charges.
 #[test]
 fn quotas_shrink_as_a_count_grows() {
     let mut both = Both::new(vec![1, 50_000, 50_000, 50_000, 50_000, 1000]);
@@ -266,7 +268,7 @@ fn quotas_shrink_as_a_count_grows() {
     assert_eq!(both.segment().pay(0, 5, 1), 1 << 5);
 }
 
-/// The first accounts of a segment owe as much as the tree allows: a miss seldom has more to do than to count.
+/// A new block may owe as many charges as the tree allows, so few misses have to compute sums.
 #[test]
 fn fresh_accounts() {
     let mut both = Both::new((0..=11).map(|shift| 50 << shift).collect());
@@ -275,15 +277,14 @@ fn fresh_accounts() {
     assert_eq!(both.segment().quota_above(77), quota(&both.nodes[(128 + 77) / 2]) as u16);
     assert_eq!(block::left(&both.blocks[77]), least.min(both.segment().quota_above(77)));
     assert!(both.segment().quota_above(77) > 50);
-    // What was prepared is not prepared again.
+    // `prepare` does not initialize a block twice.
     assert!(!prefetch_charge::charge(&mut both.blocks[77], 0, 77 * block::UNITS));
     let before = both.blocks[77];
     both.segment().prepare(77);
     assert_eq!(both.blocks[77], before);
 }
 
-/// A segment is opened with quotas as large as can be: none of its superpages has been charged, so each has that of its
-/// size.
+/// `open` gives each node the largest quota for its size, because no superpage of the segment has been charged.
 #[test]
 fn what_a_fresh_segment_may_owe() {
     let both = Both::new((0..=10).map(|shift| 1 << (2 * shift)).collect());

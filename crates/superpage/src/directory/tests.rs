@@ -1,4 +1,4 @@
-//! The directory against a map. Tables are small, so that searches run into each other and around the end.
+//! Tests of the directory against a map. Tables are small, so that probe sequences collide and wrap around the end.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::vec;
@@ -19,7 +19,7 @@ enum Event {
 }
 
 fn segments() -> impl Strategy<Value = usize> {
-    // The last segment there is, whose number plus one is no free place either.
+    // The last segment that exists: its number plus one must not look like the key of a free slot.
     prop_oneof![20 => 0usize..30, 1 => Just(usize::MAX >> 1)]
 }
 
@@ -78,7 +78,7 @@ proptest! {
     }
 }
 
-/// Searches for segments that follow each other start apart: else every look-up would be a walk through all.
+/// The hash spreads adjacent segments over the table: otherwise a lookup would probe many slots.
 #[test]
 fn neighbours_start_apart() {
     for len in [2, 16, 100, 1000] {

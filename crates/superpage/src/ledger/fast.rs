@@ -1,8 +1,8 @@
 //! The fast path of misses and evictions.
 //!
-//! It has the effect of [`Ledger::miss`] and [`Ledger::evict`]. Each function here is a piece that calls nothing, so that
-//! the compiler saves no registers around it; [`ApproxOnline`](crate::ApproxOnline) puts the pieces together. `PLAIN` states
-//! that [`Ledger::is_plain`] holds, which makes shifts and masks constants.
+//! It has the effect of [`Ledger::miss`] and [`Ledger::evict`]. Most functions here are inlined, so that the compiler saves
+//! no registers around them; [`ApproxOnline`](crate::ApproxOnline) calls them one after the other. `PLAIN` states that
+//! [`Ledger::is_plain`] returns true, which makes shifts and masks constants.
 
 use tlbkit_addr::Vpn;
 
@@ -10,16 +10,16 @@ use super::{Charged, Ledger};
 use crate::block::{self, JOINED, POPULATED};
 use crate::{Miss, Tlb, deferred, prefetch_charge};
 
-/// How far the fast path took a miss. Indices are those of a block among all blocks.
+/// How much of a miss the fast path has done. An index is that of a block in the ledger's `blocks`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fast {
     /// The miss is done.
     Done,
-    /// The miss is done, with a charge to the superpages of this shift and up, and the sums of the block at this index are
-    /// due.
+    /// The miss is done, with a charge to the superpages of `1 << shift` units or more. The sums of the block are due. The
+    /// values are the block's index and the shift.
     Due(usize, u32),
-    /// The miss is the first touch of a page in the block at this index, and may fill a superpage or lower the price of one.
-    /// Nothing was done.
+    /// The miss is the first touch of a page in the block at this index. It may complete a fully populated superpage, or
+    /// lower the price of one. Nothing was done.
     Fills(usize),
     /// The page is part of a superpage, in the block at this index. Nothing was done.
     InSuperpage(usize),
@@ -27,16 +27,16 @@ pub(crate) enum Fast {
     Large(usize),
     /// The block at this index has no resident entry. Nothing was done.
     Distant(usize),
-    /// The block is not in the cache. Nothing was done.
+    /// The cache of recent blocks does not have the block. Nothing was done.
     Not,
 }
 
-/// How far the fast path took a miss in a block that has no resident entry.
+/// How much of a miss in a block without a resident entry the fast path has done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Distant {
     /// The miss is done.
     Done,
-    /// All is done but the charge, which goes to the superpages of this shift and up.
+    /// The refill is recorded. The caller must charge the superpages of `1 << shift` units or more; the value is the shift.
     Pays(u32),
     /// Nothing was done.
     Not,
@@ -60,8 +60,9 @@ impl Ledger<'_> {
 
     /// The fast path of [`miss`](Self::miss).
     ///
-    /// It applies when the cache has the block and the block has resident entries. `RESERVES` checks for the first touch of a
-    /// page in a reservation; one that may fill a superpage takes the slow path.
+    /// The fast path applies when the cache has the block and the block has resident entries. With `RESERVES`, the function
+    /// also checks for the first touch of a page; a first touch that may complete a fully populated superpage takes the slow
+    /// path.
     #[inline(always)]
     pub(crate) fn miss_fast<const RESERVES: bool, const PLAIN: bool>(&mut self, miss: &Miss) -> Fast {
         let (tlb, unit) = (self.tlb_at::<PLAIN>(miss.tlb), self.unit_at::<PLAIN>(miss.page));
@@ -87,7 +88,7 @@ impl Ledger<'_> {
         if prefetch_charge::charge(block, beyond, unit) { Fast::Due(index, beyond + 1) } else { Fast::Done }
     }
 
-    /// The same for a page that is part of a superpage smaller than its block.
+    /// The fast path of [`miss`](Self::miss) for a page that is part of a superpage smaller than its block.
     #[inline(always)]
     pub(crate) fn miss_in_superpage<const PLAIN: bool>(&mut self, miss: &Miss, index: usize) -> Fast {
         let (tlb, unit) = (self.tlb_at::<PLAIN>(miss.tlb), self.unit_at::<PLAIN>(miss.page));
@@ -104,8 +105,9 @@ impl Ledger<'_> {
         if prefetch_charge::charge(block, beyond, unit) { Fast::Due(index, beyond + 1) } else { Fast::Done }
     }
 
-    /// The same for a page in a block that has no resident entry. It applies when one of the blocks that share its word of the
-    /// bitmap has one. `JOINED` states that the page may be part of a superpage within the block.
+    /// The fast path of [`miss`](Self::miss) for a page in a block that has no resident entry. It applies when another block
+    /// with a resident entry has its bit in the same bitmap word, or with `PLAIN` in the same pair of words. `JOINED` states
+    /// that the page may be part of a superpage within the block.
     #[inline(always)]
     pub(crate) fn miss_distant<const PLAIN: bool, const JOINED: bool>(
         &mut self,
@@ -120,7 +122,8 @@ impl Ledger<'_> {
         self.charge_group(index, group)
     }
 
-    /// Charges a miss to the node of `1 << group` blocks around one, if no sum is due then.
+    /// Charges a miss to the node of `1 << group` blocks around the block at `index`. If the node's count has to be checked,
+    /// the charge is left to the caller.
     #[inline(always)]
     fn charge_group(&mut self, index: usize, group: u32) -> Distant {
         let at = self.node(index, group);
@@ -128,7 +131,7 @@ impl Ledger<'_> {
         if deferred::charge_fast(node) { Distant::Done } else { Distant::Pays(block::SHIFT + group) }
     }
 
-    /// The same for a page of a superpage of a block or more.
+    /// The fast path of [`miss`](Self::miss) for a page of a superpage that has the size of a block or more.
     #[inline(always)]
     pub(crate) fn miss_large<const PLAIN: bool>(&mut self, miss: &Miss, index: usize) -> Distant {
         let tlb = self.tlb_at::<PLAIN>(miss.tlb);
@@ -143,7 +146,7 @@ impl Ledger<'_> {
         }
     }
 
-    /// The same where the nearest resident entry lies beyond those blocks.
+    /// As [`miss_distant`](Self::miss_distant), when the nearest resident entry is outside those bitmap words.
     #[inline(always)]
     pub(crate) fn miss_beyond<const PLAIN: bool>(&mut self, miss: &Miss, index: usize) -> Distant {
         let (tlb, unit) = (self.tlb_at::<PLAIN>(miss.tlb), self.unit_at::<PLAIN>(miss.page));
@@ -159,7 +162,7 @@ impl Ledger<'_> {
         self.pay(index >> self.spread, index % (1 << self.spread), from)
     }
 
-    /// Takes the sums of a block, which are due after a charge to the superpages of `1 << from` units or more.
+    /// Computes the sums of a block, which are due after a charge to the superpages of `1 << from` units or more.
     pub(crate) fn account_at(&mut self, index: usize, page: Vpn, from: u32) -> Charged {
         let above = self.node(index, 1);
         if let (Some(block), Some(node)) = (self.blocks.get_mut(index), self.nodes.get_mut(above))
@@ -180,6 +183,7 @@ impl Ledger<'_> {
         true
     }
 
+    /// Removes the entry that starts at `unit` from the resident entries of the block at `index`.
     #[inline(always)]
     pub(super) fn leave<const PLAIN: bool>(&mut self, index: usize, tlb: usize, unit: usize) {
         let Some(block) = self.blocks.get_mut(index) else { return };

@@ -1,5 +1,5 @@
-//! What is populated in reserved memory: the first touches that [`Thrift`](crate::Thrift) looks for, and what it makes of
-//! pages that were never touched.
+//! The populated pages of reserved memory: the first touches that [`Thrift`](crate::Thrift) looks for, and the prices of
+//! superpages with pages that were never touched.
 
 use tlbkit_addr::Vpn;
 
@@ -8,12 +8,12 @@ use crate::Superpage;
 use crate::block::{self, POPULATED};
 
 impl Ledger<'_> {
-    /// Returns the level of the regions that memory is reserved for, 0 if it is for none.
+    /// Returns the level of the regions for which memory is reserved, or 0 if none is reserved.
     pub(crate) fn reserved(&self) -> usize {
         self.reserved
     }
 
-    /// From now on untouched pages have to be paid for.
+    /// From now on, untouched pages raise the price of a superpage.
     pub(crate) fn be_frugal(&mut self) {
         if !self.frugal {
             self.frugal = true;
@@ -21,15 +21,15 @@ impl Ledger<'_> {
         }
     }
 
-    /// Counts a page as populated. Returns the level of the largest superpage around it, larger than its mapping, that is
-    /// full with it and lies in one reservation.
+    /// Marks a page as populated. If the page was not populated, returns the level of the largest superpage around it that
+    /// is now fully populated, within one reservation, and larger than the page's mapping.
     pub(crate) fn populate(&mut self, page: Vpn) -> Option<usize> {
         let unit = self.recent.unit(page);
         let index = self.recent.find(unit).or_else(|| self.find(page))?;
         self.populate_at(index, page)
     }
 
-    /// The same in the block at a place.
+    /// As [`populate`](Self::populate), for a page in the block at `index`.
     #[inline]
     pub(crate) fn populate_at(&mut self, index: usize, page: Vpn) -> Option<usize> {
         let unit = self.page_sizes.locate(page).unit;
@@ -44,19 +44,19 @@ impl Ledger<'_> {
         if self.waits
             && let Some(mut segment) = self.segment(index >> self.spread)
         {
-            // What waited for the price of this page need not wait as long.
+            // This page no longer raises the price of the superpages around it, so their counts may have reached it.
             segment.hasten(number);
         }
         if self.closed.get(index)? & bit != 0 {
             return None;
         }
-        // What is full has full parts.
+        // A fully populated superpage has fully populated parts, so the search ends at the first that is not.
         let full = |&level: &usize| !populated & block::within(self.page_sizes.shift(level), unit) == 0;
         let level = (1..=self.reserved).take_while(full).last()?;
         (self.page_sizes.shift(level) > mapped).then_some(level)
     }
 
-    /// Tells whether the region around a page has no reservation. In segments without memory none has.
+    /// Tells whether the region around a page has no reservation. No region of a segment without counters has one.
     pub(crate) fn is_closed(&mut self, page: Vpn) -> bool {
         let bit = 1 << (self.page_sizes.locate(page).unit % block::UNITS);
         let Some(index) = self.find(page) else { return true };
@@ -83,11 +83,12 @@ impl Ledger<'_> {
         }
     }
 
-    /// Returns how many charges the superpage of `level` around a unit takes: its threshold, and more if it has pages that
+    /// Returns the price of the superpage of `level` around a unit, in charges: its threshold, or more if it has pages that
     /// were never touched.
     ///
-    /// Within a region that is their share of R, if that is more. In larger superpages, where holes come by the region,
-    /// it is R for their share and the threshold for the rest.
+    /// Let R be the price of a superpage with no touched page, and h the share of pages that were never touched. The price
+    /// of a superpage within a region is the larger of the threshold and h R. The price of a larger superpage, in which
+    /// whole regions are untouched, is h R + (1 - h) * threshold.
     fn price(&self, chunk: usize, unit: usize, level: usize) -> u32 {
         let (threshold, price) = (self.threshold(level), self.prices.get(level).copied().unwrap_or(u32::MAX));
         let shift = self.page_sizes.shift(level);
@@ -99,8 +100,8 @@ impl Ledger<'_> {
         }
     }
 
-    /// Returns the smallest among superpages of these shifts around a unit, those whose counts have reached their
-    /// thresholds, that has its price. If none has, the next look is put off.
+    /// Returns the smallest superpage around a unit whose count has reached its price. `shifts` is the set of shifts whose
+    /// counts have reached their thresholds. If no count has reached its price, the next check is put off.
     #[inline(never)]
     pub(super) fn smallest_paid(&mut self, shifts: u32, chunk: usize, unit: usize) -> Charged {
         let mut left = shifts;
@@ -115,11 +116,11 @@ impl Ledger<'_> {
         Charged::Nothing
     }
 
-    /// Puts off the next look at superpages around a unit that have reached their thresholds, and not their prices. The
-    /// shifts of them are given as a set.
+    /// Puts off the next check of the superpages around a unit whose counts have reached their thresholds but not their
+    /// prices. `shifts` is the set of their shifts.
     fn put_off(&mut self, mut shifts: u32, chunk: usize, unit: usize) {
         self.waits |= shifts != 0;
-        // The largest first: quotas go by what is above.
+        // The largest first: a quota is limited by that of the node above.
         while shifts >> (block::SHIFT + 1) != 0 {
             let shift = shifts.ilog2();
             shifts ^= 1 << shift;
@@ -130,7 +131,7 @@ impl Ledger<'_> {
         }
     }
 
-    /// Puts off the next look at a block until a count can have come to its threshold or, if it has, to its price.
+    /// Puts off the next check of a block's counts until one can reach its threshold or, if it has reached that, its price.
     pub(super) fn rest(&mut self, chunk: usize, number: usize) {
         let Some(block) = self.blocks.get(self.index(chunk, number)) else { return };
         if block::left(block) > 1 {
@@ -154,7 +155,7 @@ impl Ledger<'_> {
         }
     }
 
-    /// Returns how many units of the superpage of `1 << shift` units around one were never touched.
+    /// Returns how many units of the superpage of `1 << shift` units around `unit` were never touched.
     fn holes(&self, chunk: usize, unit: usize, shift: u32) -> u64 {
         let blocks = 1 << shift.saturating_sub(block::SHIFT);
         let first = self.index(chunk, unit >> block::SHIFT & !(blocks - 1));

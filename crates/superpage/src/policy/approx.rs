@@ -3,17 +3,18 @@
 //! From a miss to a promotion:
 //!
 //! 1. The kernel reports the miss: the TLB, the page, and the entry that was evicted.
-//! 2. The miss charges every superpage around the page that is larger than the page's mapping and of which the TLB that missed
-//!    already holds an entry, the evicted one included ([`crate::prefetch_charge`]). The miss writes one counter: that of the
-//!    smallest such superpage. The counts of larger superpages are sums that contain this counter. Up to 64 KB the counter is
-//!    part of a [block](crate::block); for larger superpages the blocks owe charges to a [tree](crate::deferred), and pay them
-//!    before any count can reach its threshold unnoticed.
+//! 2. The miss charges every superpage around the page that is larger than the page's mapping and of which the TLB that
+//!    missed already holds an entry, the evicted one included ([`crate::prefetch_charge`]). The miss writes one counter:
+//!    that of the smallest such superpage. The counts of larger superpages are sums that contain this counter. Up to 64 KB
+//!    the counter is part of a [block](crate::block); for larger superpages the blocks owe charges to a
+//!    [tree](crate::deferred), and pay them before any count can reach its threshold unnoticed.
 //! 3. The refilled entry joins the resident set of that TLB, and the evicted entry leaves it.
-//! 4. The threshold of a superpage is 0.125 R, where R is the cost of copying it, in misses. If the charge made a count reach its
-//!    threshold, the policy asks for the smallest such superpage.
-//! 5. [`Policy::promoted`] sets the counts of the superpage and its parts to zero, and lowers those of all larger superpages around
-//!    it by the threshold. After [`Refusal::NoMemory`] the policy asks for no superpage of that size or larger during a wait, which
-//!    doubles with each refusal. After [`Refusal::NotHere`] the count of that one superpage starts at zero again.
+//! 4. The threshold of a superpage is 0.125 R, where R is the cost of copying it, in misses. If the charge made a count
+//!    reach its threshold, the policy asks for the smallest such superpage.
+//! 5. [`Policy::promoted`] sets the counts of the superpage and its parts to zero, and lowers those of all larger superpages
+//!    around it by the threshold. After [`Refusal::NoMemory`] the policy asks for no superpage of that size or larger during
+//!    a wait, which doubles with each refusal. After [`Refusal::NotHere`] the count of that one superpage starts at zero
+//!    again.
 //! 6. [`Policy::demote`], [`Policy::unmapped`], [`Policy::evicted`] and [`Policy::flushed`] update the resident sets and the
 //!    mappings.
 
@@ -27,20 +28,21 @@ use crate::ledger::{Charged, Distant, Fast, Ledger};
 use crate::page_sizes::MAX_LEVELS;
 use crate::{CostError, PolicyMemory, SegmentMemory, Setup};
 
-/// Promotes a superpage when its prefetch charges reach their threshold, and then lowers the charges of the larger superpages
-/// around it by the threshold.
+/// Promotes a superpage when its prefetch charges reach their threshold, and then lowers the charges of the larger
+/// superpages around it by the threshold.
 ///
-/// A miss costs about a hundred instructions (`cargo xtask bookkeeping`). If a count comes near its threshold, the miss also costs
-/// a pass over the charges that are deferred below that superpage.
+/// A miss costs about a hundred instructions (`cargo xtask bookkeeping`). If a count comes near its threshold, the miss also
+/// costs a pass over the charges that are deferred below that superpage.
 #[derive(Debug)]
 pub struct ApproxOnline<'m> {
     pub(super) ledger: Ledger<'m>,
     gate: Gate,
     back_off: BackOff,
-    /// The last action that was asked for.
+    /// The last action that the policy asked for.
     asked: Option<Action>,
+    /// Whether [`Action::OutOfSegments`] has been reported.
     told: bool,
-    /// Every miss is charged, none is counted for a refusal, and the ledger is plain.
+    /// Whether every miss is charged, no promotion waits after a refusal, and [`Ledger::is_plain`] returns true.
     plain: bool,
 }
 
@@ -64,8 +66,8 @@ impl<'m> ApproxOnline<'m> {
         Self::with(setup, None, memory)
     }
 
-    /// As [`new`](Self::new), for a policy that wraps this one, reserves memory at first touches, and has prices for superpages
-    /// with untouched parts.
+    /// As [`new`](Self::new), for a policy that wraps this one. With `prices`, the wrapping policy reserves memory at first
+    /// touches, and these are the prices, in charges, of superpages whose pages are all untouched, by level.
     pub(super) fn with(
         setup: &Setup,
         prices: Option<[u32; MAX_LEVELS]>,
@@ -84,8 +86,8 @@ impl<'m> ApproxOnline<'m> {
         })
     }
 
-    /// Returns Appendix A's `tlbcount` of a superpage or base page: -1 inside a larger mapping; 1 if its own entry is in the TLB;
-    /// otherwise the number of its components with an entry in the TLB. `None` if no TLB entry can have this size.
+    /// Returns Appendix A's `tlbcount` of a superpage or base page: -1 inside a larger mapping; 1 if its own entry is in the
+    /// TLB; otherwise the number of its components with an entry in the TLB. `None` if no TLB entry can have this size.
     pub fn tlbcount(&mut self, tlb: Tlb, superpage: Superpage) -> Option<i32> {
         self.ledger.tlbcount(tlb, superpage)
     }
@@ -103,11 +105,12 @@ impl<'m> ApproxOnline<'m> {
 }
 
 impl ApproxOnline<'_> {
-    /// Implements [`Policy::on_miss`], for this policy and one that wraps it. `RESERVES` says that memory is reserved at first
-    /// touches, `PLAIN` that `self.plain` is true.
+    /// Implements [`Policy::on_miss`], for this policy and for one that wraps it. `RESERVES` states that the policy reserves
+    /// memory at first touches. With `PLAIN`, shifts are constants if `self.plain` is true; otherwise the function calls
+    /// [`take_otherwise`](Self::take_otherwise).
     ///
-    /// This function and those that it calls last return a reference, which fits a register: so the calls are jumps, and no
-    /// register has to be saved for them.
+    /// This function and the functions that it calls last return a reference, which fits a register. So the compiler makes
+    /// those calls jumps, and saves no register for them.
     #[inline(never)]
     pub(super) fn take<const RESERVES: bool, const PLAIN: bool>(&mut self, miss: &Miss) -> Option<&Action> {
         if PLAIN && !self.plain {
@@ -123,7 +126,8 @@ impl ApproxOnline<'_> {
         }
     }
 
-    /// As [`take`](Self::take), on other machines than the paper's, when not every miss is charged, and after a refusal.
+    /// As [`take`](Self::take), when `self.plain` is false: for other TLBs or page sizes than the paper's, when not every
+    /// miss is charged, and while a promotion waits after a refusal.
     #[inline(never)]
     fn take_otherwise<const RESERVES: bool>(&mut self, miss: &Miss) -> Option<&Action> {
         self.back_off.miss();
@@ -140,7 +144,7 @@ impl ApproxOnline<'_> {
         }
     }
 
-    /// The rest of a miss that comes to nothing.
+    /// Records the eviction of a miss that leads to no promotion.
     #[inline(always)]
     fn evict_for<const PLAIN: bool>(&mut self, miss: &Miss) -> Option<&Action> {
         match miss.evicted {
@@ -151,7 +155,7 @@ impl ApproxOnline<'_> {
         }
     }
 
-    /// A first touch that may fill a superpage.
+    /// Handles a first touch that may complete a fully populated superpage.
     #[inline(never)]
     fn fill<const PLAIN: bool>(&mut self, miss: &Miss, block: usize) -> Option<&Action> {
         let Some(level) = self.ledger.populate_at(block, miss.page) else {
@@ -221,13 +225,14 @@ impl ApproxOnline<'_> {
     #[inline(never)]
     fn miss(&mut self, miss: &Miss) -> Option<&Action> {
         let active = self.gate.active(miss.now);
-        // First, as what is charged goes by it.
+        // `populate` comes before the charge, because the prices depend on the populated pages.
         let full = if self.ledger.reserved() > 0 { self.ledger.populate(miss.page) } else { None };
         let charged = self.ledger.miss(miss.tlb, miss.page, active);
         self.finish(miss, charged, full)
     }
 
-    /// The eviction, and the answer to a miss with which a superpage of one reservation became `full`.
+    /// Records the eviction, and returns the answer to a miss. `full` is the level of the superpage within one reservation
+    /// that this miss completed, if it completed one.
     #[inline(never)]
     fn finish(&mut self, miss: &Miss, charged: Charged, full: Option<usize>) -> Option<&Action> {
         if let Some(evicted) = miss.evicted
@@ -243,6 +248,7 @@ impl ApproxOnline<'_> {
         }
     }
 
+    /// Tells whether the machine is one for which [`take`](Self::take) has constants, and every miss is charged.
     fn is_plain(ledger: &Ledger<'_>, gate: &Gate) -> bool {
         ledger.is_plain() && gate.is_open()
     }
@@ -252,7 +258,8 @@ impl ApproxOnline<'_> {
         self.asked.take_if(|asked| matches!(asked, Action::Promote { range, .. } if *range == by))
     }
 
-    /// Asks for the superpage of `level` around a page. A full reservation needs no copy, and need not wait after a refusal.
+    /// Asks for the superpage of `level` around a page, unless it must wait after a refusal. A fully populated superpage
+    /// within a reservation (`full`) needs no copy, and does not wait.
     #[cold]
     fn ask(&mut self, page: Vpn, level: usize, full: bool) -> Option<&Action> {
         if !full && !self.back_off.allows(level) {
@@ -264,6 +271,7 @@ impl ApproxOnline<'_> {
         Some(self.asked.insert(Action::Promote { range, copy }))
     }
 
+    /// Reports that a segment has no counters, the first time.
     #[cold]
     fn exhausted(&mut self, page: Vpn) -> Option<&Action> {
         let first = !self.told;

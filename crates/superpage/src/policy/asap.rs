@@ -1,4 +1,4 @@
-//! ASAP and ASAP-4-64 (section 7.4): population alone, no matter how often a page misses.
+//! ASAP and ASAP-4-64 (section 7.4): promotion by population alone, however often a page misses.
 
 use tlbkit_addr::{PageSize, Pages, Vpn};
 
@@ -7,13 +7,13 @@ use super::{Action, Miss, Policy, Refusal, Superpage, Tlb};
 use crate::population::Population;
 use crate::{PageSizes, PolicyMemory, SegmentMemory};
 
-/// Promotes to the largest superpage all of whose units have been referenced, as soon as there is one.
+/// Promotes a superpage as soon as all of its units have been referenced; the largest if several are complete.
 #[derive(Debug)]
 pub struct Asap<'m>(AsSoon<'m>);
 
-/// Promotes to 64 KB as soon as half of the units there have been referenced; no other size.
+/// Promotes to 64 KB as soon as half of the units of that superpage have been referenced, and to no other size.
 ///
-/// On a TLB without 64 KB, to the smallest larger size, or the largest there is.
+/// On a TLB without 64 KB pages, the size is the next larger one, or else the largest.
 #[derive(Debug)]
 pub struct Asap464<'m>(AsSoon<'m>);
 
@@ -66,7 +66,8 @@ impl Policy for AsSoon<'_> {
         }
     }
 
-    /// For want of memory, waits for as many misses as the superpage has units, then twice as many, and so on.
+    /// Records a refusal. After [`Refusal::NoMemory`] the policy waits for as many misses as the superpage has units, then
+    /// twice as many, and so on.
     fn refused(&mut self, range: Superpage, why: Refusal) {
         let Some(level) = self.population.page_sizes.level(range.size) else { return };
         match why {
@@ -91,7 +92,7 @@ impl Policy for AsSoon<'_> {
 macro_rules! as_soon {
     ($name:ident, $rule:expr) => {
         impl<'m> $name<'m> {
-            /// Returns what one segment takes.
+            /// Returns the memory that one segment takes.
             pub fn segment_memory(page_sizes: &PageSizes) -> SegmentMemory {
                 Population::segment_memory(page_sizes, false)
             }

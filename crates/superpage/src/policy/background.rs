@@ -1,13 +1,14 @@
-//! Promotion in the background by utilization, demotion under pressure.
+//! Promotion in the background by utilization, and demotion when memory is short.
 //!
-//! - From Linux's khugepaged: a scanner that visits regions now and then and collapses one that has at most
-//!   `max_ptes_none` untouched pages, copying it.
+//! - From Linux's khugepaged: a scanner that visits regions periodically, and collapses (copies) a region that has at most
+//!   `max_ptes_none` untouched pages.
 //! - From Ingens (Kwon et al., OSDI 2016): the threshold on utilization (90 %) that keeps memory from bloating, and
 //!   promotion apart from the fault path.
-//! - From Linux's shrinker of underused huge pages (2024): under pressure, huge pages much of which was never used are
-//!   split. There it is those with more zero-filled pages than `max_ptes_none`, here the one with the fewest referenced.
+//! - From Linux's shrinker of underused huge pages (2024): when memory is short, huge pages with many unused pages are
+//!   split. Linux splits those with more zero-filled pages than `max_ptes_none`; this policy splits the one with the fewest
+//!   referenced units.
 //!
-//! Those systems read accessed bits or look for zero-filled pages. This policy counts a unit as used from its first TLB miss
+//! Those systems read accessed bits or search for zero-filled pages. For this policy, a unit is used from its first TLB miss
 //! on.
 
 use tlbkit_addr::{PageSize, Pages, Vpn};
@@ -18,27 +19,27 @@ use crate::page_sizes::Place;
 use crate::population::Population;
 use crate::{PageSizes, PolicyMemory, SegmentMemory};
 
-/// What a [`Background`] policy promotes, and when it looks.
+/// The parameters of a [`Background`] policy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Utilization {
-    /// The one size that is promoted to.
+    /// The only size to which the policy promotes.
     pub size: PageSize,
     /// The percentage of a region's units that must have been referenced. One unit is always required.
     pub percent: u32,
-    /// Misses after a promotion before the policy looks again; from then on it looks at every miss until it asks for
-    /// one. Zero means one.
+    /// The number of misses, after the policy was made and after each request for a promotion, during which it makes no
+    /// request. After that, it checks at every miss until it makes a request. Zero means one.
     pub period: u32,
 }
 
 impl Utilization {
-    /// khugepaged with its defaults: 2 MB with any page present (`max_ptes_none` is 511), at most one promotion every 4096
+    /// The defaults of khugepaged: 2 MB with any page present (`max_ptes_none` is 511), at most one promotion in 4096
     /// misses.
     pub const KHUGEPAGED: Self = Self { size: PageSize::M2, percent: 0, period: 4096 };
-    /// Ingens' conservative setting: 2 MB at 90 %.
+    /// The conservative setting of Ingens: 2 MB at 90 %.
     pub const INGENS: Self = Self { size: PageSize::M2, percent: 90, period: 4096 };
 }
 
-/// Promotes well-used regions to one size, at most one a period: the one that has just missed.
+/// Promotes well-used regions to one size, at most one in a period: the region whose page has just missed.
 #[derive(Debug)]
 pub struct Background<'m> {
     population: Population<'m>,
@@ -50,12 +51,12 @@ pub struct Background<'m> {
 }
 
 impl<'m> Background<'m> {
-    /// Returns what one segment takes.
+    /// Returns the memory that one segment takes.
     pub fn segment_memory(page_sizes: &PageSizes) -> SegmentMemory {
         Population::segment_memory(page_sizes, false)
     }
 
-    /// Makes the policy. A size that the TLB lacks stands for the next larger one, or the largest.
+    /// Makes the policy. If the TLB lacks the size, the policy uses the next larger size, or else the largest.
     pub fn new(page_sizes: PageSizes, utilization: Utilization, memory: PolicyMemory<'m>) -> Self {
         let utilization = Utilization { period: utilization.period.max(1), ..utilization };
         Self {
@@ -68,17 +69,18 @@ impl<'m> Background<'m> {
         }
     }
 
-    /// Tells whether a region is used enough, one unit of which has just been referenced.
+    /// Tells whether the region around `place` is used enough. The unit at `place` has just been referenced.
     fn wanted(&mut self, place: Place) -> bool {
         let all = 1u64 << self.population.page_sizes.shift(self.level);
         let used = self.population.populated(place, self.level) as u64;
         used * 100 >= all * u64::from(self.utilization.percent)
     }
 
-    /// Memory is short: splits the superpage with the fewest referenced units and returns it, so that the kernel can
-    /// take back those that were never referenced. `None` if there is none that is not full.
+    /// Splits the superpage with the fewest referenced units, for a kernel that is short of memory, and returns it. The
+    /// kernel maps it as base pages and can reclaim the units that were never referenced. Returns `None` if every superpage
+    /// is fully referenced.
     ///
-    /// Costs a pass over the touched segments.
+    /// The time is a pass over the touched segments.
     pub fn under_pressure(&mut self) -> Option<Superpage> {
         let page_sizes = self.population.page_sizes;
         let all = 1 << page_sizes.shift(self.level);

@@ -1,9 +1,10 @@
-//! Not asking for contiguous memory of a size that there was none of.
+//! The wait after a refusal for lack of contiguous memory.
 
 use crate::page_sizes::MAX_LEVELS;
 
-/// After a refusal of a size for want of memory, promotions to that size and to larger ones wait. The wait starts at the
-/// refused superpage's threshold and doubles with every further refusal of that size, until it or a larger one is granted.
+/// The waits of all sizes, in misses. After a refusal of a size for lack of memory, promotions to that size and to larger
+/// sizes wait. The wait starts at the number of misses given to [`refused`](Self::refused), and doubles with every further
+/// refusal of that size until a promotion to that size or a larger one is granted.
 ///
 /// Each size has a wait of its own: refusals of a large size do not make smaller ones wait longer.
 #[derive(Clone, Copy, Debug)]
@@ -12,7 +13,8 @@ pub(crate) struct BackOff {
     waits: [Wait; MAX_LEVELS],
 }
 
-/// How long promotions to a size and to larger ones have to wait, and until which miss. None if both are zero.
+/// For how many misses promotions to a size and to larger sizes have to wait, and until which miss. Both are zero if there
+/// is no wait.
 #[derive(Clone, Copy, Debug, Default)]
 struct Wait {
     misses: u64,
@@ -20,14 +22,14 @@ struct Wait {
 }
 
 impl BackOff {
-    /// The wait stops doubling here.
+    /// The longest wait, in misses.
     const LONGEST: u64 = 1 << 32;
 
     pub(crate) const fn new() -> Self {
         Self { misses: 0, waits: [Wait { misses: 0, until: 0 }; MAX_LEVELS] }
     }
 
-    /// Tells whether something may not be asked for, so that misses have to be counted.
+    /// Tells whether promotions to some size wait, so that [`miss`](Self::miss) has to be called for every miss.
     pub(crate) fn waits(&self) -> bool {
         self.waits.iter().any(|wait| wait.misses > 0)
     }
@@ -37,12 +39,13 @@ impl BackOff {
         self.misses += 1;
     }
 
-    /// Tells whether a superpage of `level` may be asked for.
+    /// Tells whether the policy may ask for a superpage of `level`.
     #[inline]
     pub(crate) fn allows(&self, level: usize) -> bool {
         self.waits.iter().take(level + 1).all(|wait| self.misses >= wait.until)
     }
 
+    /// Records a refusal of a superpage of `level` for lack of memory. The first wait is `threshold` misses.
     pub(crate) fn refused(&mut self, level: usize, threshold: u32) {
         if let Some(wait) = self.waits.get_mut(level) {
             wait.misses = (wait.misses * 2).max(u64::from(threshold)).min(Self::LONGEST);
@@ -50,7 +53,8 @@ impl BackOff {
         }
     }
 
-    /// Contiguous memory of this size was there, and so was some of every smaller size.
+    /// Ends the waits of this size and of all smaller sizes: there was contiguous memory of this size, and so of every
+    /// smaller size.
     pub(crate) fn granted(&mut self, level: usize) {
         for wait in self.waits.iter_mut().take(level + 1) {
             *wait = Wait::default();
@@ -77,26 +81,26 @@ mod tests {
         assert!(!back_off.waits() && back_off.allows(0));
         back_off.refused(3, 10);
         assert!(back_off.waits());
-        // Smaller ones need not wait, larger ones as long.
+        // Smaller sizes do not wait, larger sizes wait as long.
         assert!(back_off.allows(2) && !back_off.allows(3) && !back_off.allows(4));
         assert_eq!(waits_for(&mut back_off, 4), 10);
         back_off.refused(3, 10);
         assert_eq!(waits_for(&mut back_off, 3), 20);
-        // A larger threshold than twice the wait.
+        // A threshold that is larger than twice the wait determines the wait.
         back_off.refused(3, 100);
         assert_eq!(waits_for(&mut back_off, 3), 100);
         back_off.refused(3, 1);
-        // One that need not wait ends nothing.
+        // A grant of a smaller size, which does not wait, ends no wait.
         back_off.granted(2);
         assert!(back_off.waits() && !back_off.allows(3));
-        // A larger one ends it.
+        // A grant of a larger size ends the wait.
         back_off.granted(4);
         assert!(!back_off.waits() && back_off.allows(3));
         back_off.refused(3, 10);
         assert_eq!(waits_for(&mut back_off, 3), 10);
     }
 
-    /// However often a large size is refused, a smaller one waits for its own refusals.
+    /// Refusals of a large size do not make a smaller size wait longer.
     #[test]
     fn sizes_wait_apart() {
         let mut back_off = BackOff::new();

@@ -1,17 +1,20 @@
-//! Staying out of the way of programs that hardly miss.
+//! The limit on the miss rate below which a policy is inactive.
 
-/// Keeps a policy inactive while the TLB costs little (the last remark of section 8.2).
+/// The miss rate below which a policy is inactive (the last remark of section 8.2).
 ///
-/// The miss rate is taken anew every 256 misses, from the time of the first one on; below the limit the next 256 are not
-/// charged to anything. What the TLBs hold is recorded all the while, so that charges are right from the first one on.
+/// The policy measures the miss rate over every 256 misses. If the rate is below the limit, the next 256 misses charge
+/// nothing. The policy always records which entries the TLBs hold, so that charges are correct as soon as it becomes active.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Activity {
-    /// The policy is active from this many misses per million ticks of the clock on; zero is always.
+    /// The policy is active at this many misses or more per million ticks of the clock, the unit of [`Miss::now`]; zero
+    /// means always.
+    ///
+    /// [`Miss::now`]: crate::Miss::now
     pub misses_per_million: u32,
 }
 
 impl Activity {
-    /// Active whatever the miss rate: what the paper measured.
+    /// Active at any miss rate, as in the paper's measurements.
     pub const ALWAYS: Self = Self { misses_per_million: 0 };
 }
 
@@ -21,13 +24,14 @@ impl Default for Activity {
     }
 }
 
+/// The number of misses over which the rate is measured.
 const WINDOW: u32 = 256;
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Gate {
     limit: Activity,
     left: u32,
-    /// When the window began: with the last miss of the one before, or the first of all.
+    /// The time at which the window began: that of the last miss of the window before, or of the first miss of all.
     since: Option<u64>,
     active: bool,
 }
@@ -37,18 +41,18 @@ impl Gate {
         Self { limit, left: WINDOW, since: None, active: limit.misses_per_million == 0 }
     }
 
-    /// Tells whether every miss is charged, whatever the rate.
+    /// Tells whether every miss is charged, at any rate.
     #[inline(always)]
     pub(crate) const fn is_open(&self) -> bool {
         self.limit.misses_per_million == 0
     }
 
-    /// Tells whether the last miss was to be charged.
+    /// Tells whether the last miss had to be charged.
     pub(crate) const fn was_active(&self) -> bool {
         self.active
     }
 
-    /// Takes a miss at time `now` and tells whether it is to be charged.
+    /// Records a miss at time `now`, and tells whether the policy must charge it.
     #[inline]
     pub(crate) fn active(&mut self, now: u64) -> bool {
         if self.limit.misses_per_million != 0 {

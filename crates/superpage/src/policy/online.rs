@@ -14,21 +14,21 @@ use crate::{CostError, PolicyMemory, SegmentMemory, Setup};
 /// Memory for [`Online`].
 #[derive(Debug)]
 pub struct OnlineMemory<'m> {
-    /// For prefetch charges: by [`Online::segment_memory`], its first part.
+    /// For prefetch charges: the first part of [`Online::segment_memory`] says how much.
     pub prefetch: PolicyMemory<'m>,
-    /// For capacity charges: by [`Online::segment_memory`], its second part.
+    /// For capacity charges: the second part of [`Online::segment_memory`] says how much.
     pub capacity: PolicyMemory<'m>,
-    /// The LRU stacks of the data and the instruction TLB: [`Online::stack_len`] each.
+    /// The LRU stacks of the data TLB and the instruction TLB, of [`Online::stack_len`] entries each.
     pub stacks: [&'m mut [StackEntry]; 2],
 }
 
-/// Promotes a superpage when its prefetch or its capacity charges exceed their thresholds. Larger ones around it lose
-/// as many prefetch charges as it had; all capacity charges start anew.
+/// Promotes a superpage when its prefetch charges or its capacity charges exceed their threshold. A promotion lowers the
+/// prefetch charges of larger superpages around it by those that it had, and sets all capacity charges to zero.
 ///
-/// A capacity charge that takes more than 65535 entries of one superpage (256 MB of 4 KB pages) is not made: that
-/// number of entries would have to have missed since the page that misses now.
+/// No capacity charge is made if it needs more than 65535 entries of one superpage (256 MB of 4 KB pages): that many entries
+/// would have to have missed since the last miss of the page.
 ///
-/// A miss costs a walk over the LRU stack, which is why section 8.2 prefers [`ApproxOnline`](super::ApproxOnline).
+/// A miss costs a walk over the LRU stack; for this reason section 8.2 prefers [`ApproxOnline`](super::ApproxOnline).
 #[derive(Debug)]
 pub struct Online<'m> {
     ledger: Ledger<'m>,
@@ -39,7 +39,7 @@ pub struct Online<'m> {
 }
 
 impl<'m> Online<'m> {
-    /// Returns what one segment takes for prefetch and for capacity charges.
+    /// Returns the memory that one segment takes for prefetch charges and for capacity charges.
     ///
     /// # Errors
     ///
@@ -52,12 +52,12 @@ impl<'m> Online<'m> {
         ))
     }
 
-    /// Returns how many entries the LRU stack of a TLB of `size` entries takes.
+    /// Returns how many entries the LRU stack of a TLB of `size` entries needs.
     pub fn stack_len(setup: &Setup, size: usize) -> usize {
         Capacity::stack_len(&setup.page_sizes, size)
     }
 
-    /// Makes the policy for TLBs of `sizes` entries, data and instruction.
+    /// Makes the policy for a data TLB and an instruction TLB of `sizes` entries.
     ///
     /// # Errors
     ///
@@ -83,7 +83,7 @@ impl<'m> Online<'m> {
     }
 }
 
-/// The counts at which prefetch and capacity charges exceed their thresholds, by level.
+/// The counts, in charges, at which prefetch charges and capacity charges exceed their thresholds, by level.
 type Both = ([u32; MAX_LEVELS], [u32; MAX_LEVELS]);
 
 fn both(setup: &Setup) -> Result<Both, CostError> {
@@ -100,7 +100,7 @@ impl Policy for Online<'_> {
         let tlb = self.ledger.tlb(miss.tlb);
         let at = self.ledger.page_sizes.locate(miss.page);
         let level = self.ledger.mapped(at);
-        // Of a promotion where the ledger has no memory nothing would be known afterwards.
+        // The ledger could not record a promotion in a segment for which it has no memory.
         let counted = |segment| self.ledger.counts(segment);
         let for_capacity = if active { self.capacity.charge(tlb, at, level, counted) } else { None };
         let charged = self.ledger.miss(miss.tlb, miss.page, active);
@@ -111,14 +111,14 @@ impl Policy for Online<'_> {
         let for_prefetch = match charged {
             Charged::Nothing => None,
             Charged::Ready(level) => Some((at, level)),
-            // A candidate elsewhere remains one.
+            // A candidate in another segment remains one: a later miss asks for it.
             Charged::Exhausted if !self.told => {
                 self.told = true;
                 return Some(Action::OutOfSegments { page: miss.page });
             }
             Charged::Exhausted => None,
         };
-        // The smallest first, and of two as small the one around the page that missed.
+        // The smaller candidate is promoted; of two that are equally large, the one around the page that missed.
         let (place, level) = match (for_prefetch, for_capacity) {
             (Some(prefetch), Some(capacity)) if capacity.1 < prefetch.1 => capacity,
             (Some(prefetch), _) => prefetch,

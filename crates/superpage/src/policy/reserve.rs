@@ -1,14 +1,14 @@
 //! Promotion without copying, from reservations.
 //!
-//! - Talluri and Hill (ASPLOS 1994): at the first touch of an aligned region reserve contiguous memory for all of it,
-//!   and place every page at its own offset there; a promotion then moves nothing. Their entry with valid bits for its
-//!   parts (the partial subblock) is [`Reservation::partial`]: it maps the region from its second page on, and what
-//!   has not been touched stays unallocated behind its valid bit.
-//! - Navarro et al. (OSDI 2002): several sizes; a region is promoted to the largest size all of whose pages are
-//!   populated, step by step as it fills. Reservations may be taken back: under pressure the one that was added to
-//!   least recently is broken up, and what it holds in vain goes back.
-//! - FreeBSD (`vm_reserv.c`) has the same for one large size an architecture, and breaks the partly populated
-//!   reservation that has been unchanged for longest.
+//! - Talluri and Hill (ASPLOS 1994): at the first touch of an aligned region the kernel reserves contiguous memory for the
+//!   whole region, and places every page at its own offset there. So a promotion copies nothing. [`Reservation::partial`] is
+//!   for their TLB entry with a valid bit for each part (partial subblock): one entry maps the region from the second
+//!   touched page on, and pages that have not been touched stay unallocated, with their valid bits clear.
+//! - Navarro et al. (OSDI 2002): several sizes. The policy promotes the largest superpage whose pages are all populated,
+//!   step by step as a region fills. When memory is short, the kernel breaks the reservation in which a page was populated
+//!   least recently, and frees the part that is not populated.
+//! - FreeBSD (`vm_reserv.c`) does the same for one superpage size of each architecture. It breaks the partly populated
+//!   reservation that has been unchanged for the longest time.
 
 use tlbkit_addr::{PageSize, Pages, Vpn};
 
@@ -18,29 +18,30 @@ use crate::{PageSizes, PolicyMemory, SegmentMemory};
 
 /// Promotes reserved regions as they fill, without copying.
 ///
-/// The kernel asks [`reservation`](Self::reservation) where to place a page that it allocates. A promotion that it
-/// refuses for want of memory has lost its reservation: nothing in its segment is asked for again until it is unmapped.
+/// The kernel asks [`reservation`](Self::reservation) where to place a page that it allocates. If the kernel refuses a
+/// promotion for lack of memory, the reservation is lost: the policy asks for no promotion in its segment until the segment
+/// is unmapped.
 #[derive(Debug)]
 pub struct Reservation<'m> {
     population: Population<'m>,
-    /// The level that is reserved.
+    /// The level of the regions that are reserved.
     reserved: usize,
     partial: bool,
-    /// First touches so far, by which segments are marked.
+    /// The number of first touches so far. A segment's mark is the clock at the last first touch within it.
     clock: u64,
     told: bool,
 }
 
-/// A segment's mark: its reservation is broken. The clock does not come to it in the age of the universe.
+/// The mark of a segment whose reservation is broken. The clock never reaches this number.
 const BROKEN: u64 = u64::MAX;
 
 impl<'m> Reservation<'m> {
-    /// Returns what one segment takes.
+    /// Returns the memory that one segment takes.
     pub fn segment_memory(page_sizes: &PageSizes) -> SegmentMemory {
         Population::segment_memory(page_sizes, true)
     }
 
-    /// Makes a policy that reserves segments, the largest size, and promotes what is fully populated.
+    /// Makes a policy that reserves whole segments, the largest size, and promotes fully populated superpages.
     pub fn new(page_sizes: PageSizes, memory: PolicyMemory<'m>) -> Self {
         let reserved = page_sizes.top();
         Self {
@@ -52,8 +53,8 @@ impl<'m> Reservation<'m> {
         }
     }
 
-    /// Makes a policy that reserves 64 KB (or the TLB's next larger size) and maps it with one entry as soon as
-    /// two of its units are populated. The TLB must have a valid bit for each part of such an entry.
+    /// Makes a policy that reserves 64 KB (or the TLB's next larger size, or else its largest), and maps the region with one
+    /// entry as soon as two of its units are populated. The TLB must have a valid bit for each part of such an entry.
     pub fn partial(page_sizes: PageSizes, memory: PolicyMemory<'m>) -> Self {
         let reserved = page_sizes.level_reaching(PageSize::K64).max(1);
         Self {
@@ -65,16 +66,17 @@ impl<'m> Reservation<'m> {
         }
     }
 
-    /// Returns the region to reserve for `page`: it belongs at its own offset there.
+    /// Returns the region to reserve for `page`. The kernel must place `page` at its own offset within that region.
     pub fn reservation(&self, page: Vpn) -> Option<Superpage> {
         let page_sizes = &self.population.page_sizes;
         page_sizes.superpage(page_sizes.locate(page), self.reserved)
     }
 
-    /// Memory is short: returns the segment that was populated least recently among those that are not full, whose
-    /// reservations the kernel may now break up. It will not be promoted further; superpages that it has stay.
+    /// Returns a segment whose reservations the kernel may break, for a kernel that is short of memory: among the segments
+    /// that are not fully populated, the one in which a page was populated least recently. The policy promotes nothing more
+    /// in this segment; its superpages stay.
     ///
-    /// Costs a pass over the touched segments.
+    /// The time is a pass over the touched segments.
     pub fn under_pressure(&mut self) -> Option<Superpage> {
         let page_sizes = self.population.page_sizes;
         let oldest = self

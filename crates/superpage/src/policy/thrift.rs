@@ -1,28 +1,29 @@
 //! THRIFT, this project's own policy: APPROX-ONLINE's charges, and reservations so that a promotion need not copy.
 //!
-//! Half of what APPROX-ONLINE costs is copying. Talluri and Hill (ASPLOS 1994) and Navarro et al. (OSDI 2002) avoid it:
-//! the first touch of a region reserves contiguous memory for all of it, and each page is placed at its own offset.
-//! Where that fails (the memory is not to be had, or was taken back), they promote nothing. Romer et al. object to
-//! reservations that they fail for large superpages, and do without. THRIFT takes from each what it is good at:
+//! Half of the cost of APPROX-ONLINE is copying. Talluri and Hill (ASPLOS 1994) and Navarro et al. (OSDI 2002) avoid the
+//! copy: at the first touch of a region the kernel reserves contiguous memory for the whole region, and places each page at
+//! its own offset. If there is no contiguous memory, or the kernel takes the reservation back, they promote nothing. Romer
+//! et al. use no reservations, because these fail for large superpages. THRIFT combines both:
 //!
-//! - A region of 64 KB is reserved at its first touch, and may be refused or broken at any time: the kernel says so by
-//!   [`Policy::refused`].
-//! - While the reservation stands, whatever is fully populated is promoted at once, to the largest size of up to
-//!   64 KB (Navarro et al., FreeBSD): that copies nothing and takes no memory.
-//! - What has holes, pages that were never touched, takes memory. APPROX-ONLINE does not look: it promotes for 0.125 R,
-//!   a bet on what is used going on to be used, and nothing speaks for that bet where nothing was. So a hole has to be paid
-//!   for like an investment of which nothing is known, by charges of its whole R: that is never paid more than twice
-//!   (Romer et al., 6.1). Up to 64 KB a superpage is promoted at the holes' share of R, but not before its 0.125 R; a
-//!   larger one, where holes come by the region, at R for the holes and 0.125 R for the rest. Without a copy if its
-//!   reservation stands.
-//! - Everything else is APPROX-ONLINE: the same charges, the same thresholds, copied.
+//! - The kernel reserves a region of 64 KB at its first touch. It may be unable to, or break the reservation at any time; it
+//!   reports that with [`Policy::refused`].
+//! - While a region has its reservation, a fully populated superpage in it is promoted at once, up to 64 KB (Navarro et al.,
+//!   FreeBSD). This copies nothing and takes no memory.
+//! - A superpage with *holes*, pages that were never touched, takes additional memory. APPROX-ONLINE ignores this: it
+//!   promotes at 0.125 R, on the assumption that pages in use stay in use. That assumption does not apply to a hole. So
+//!   holes raise the price of a superpage towards R: an algorithm that promotes at R never costs more than twice the optimum
+//!   (Romer et al., 6.1). Let h be the share of holes. Up to 64 KB the price is the larger of h R and 0.125 R. Above 64 KB,
+//!   where holes are whole regions, the price is h R + (1 - h) 0.125 R. There is no copy if the superpage has its
+//!   reservation.
+//! - Everything else is APPROX-ONLINE: the same charges, the same thresholds, and copies.
 //!
-//! So what THRIFT gains over APPROX-ONLINE is what its reservations save, and it gains nothing where the kernel has none to
-//! give; what the kernel pays for keeping them is the kernel's to weigh.
+//! So THRIFT gains over APPROX-ONLINE only by its reservations, and gains nothing if the kernel can make none. The kernel
+//! has to weigh the memory that reservations hold.
 //!
-//! A promotion without a copy takes no charges off larger superpages: nothing was paid for it. Until one has been done,
-//! holes are free: where no reservation succeeds THRIFT *is* APPROX-ONLINE, promotion by promotion. No number in it was
-//! tuned; among rules for holes this one was chosen on cc1, sqlite, xz and long-sqlite (`docs/superpage.md`).
+//! A promotion without a copy does not lower the charges of larger superpages, because it cost nothing. Until the first
+//! promotion without a copy, holes raise no price: if no reservation succeeds, THRIFT makes the same promotions as
+//! APPROX-ONLINE. No number in THRIFT was tuned; among several rules for holes this one was chosen on the traces cc1,
+//! sqlite, xz and long-sqlite (`docs/superpage.md`).
 
 use tlbkit_addr::{PageSize, Pages, Vpn};
 
@@ -32,15 +33,17 @@ use crate::costs::{When, thresholds};
 use crate::ledger::{Ledger, reserved};
 use crate::{CostError, PageSizes, PolicyMemory, SegmentMemory, Setup};
 
-/// Promotes reserved regions as they fill, and everything else like APPROX-ONLINE, but with a price on holes.
+/// Promotes reserved regions without a copy as they fill, and other superpages like APPROX-ONLINE, at a higher count if they
+/// have untouched pages.
 ///
 /// The kernel asks [`reservation`](Self::reservation) where to place a page that it allocates. A miss costs some
-/// instructions more than APPROX-ONLINE's, for a look whether it is the first touch, and 64 KB two bytes more.
+/// instructions more than with APPROX-ONLINE, to check for a first touch (`cargo xtask bookkeeping`), and each block of 16
+/// units takes two bytes more.
 #[derive(Debug)]
 pub struct Thrift<'m>(ApproxOnline<'m>);
 
 impl<'m> Thrift<'m> {
-    /// Returns what one segment takes.
+    /// Returns the memory that one segment takes.
     ///
     /// # Errors
     ///
@@ -61,14 +64,14 @@ impl<'m> Thrift<'m> {
         ApproxOnline::with(setup, Some(prices), memory).map(Self)
     }
 
-    /// Returns the size of the regions that the policy wants reserved: 64 KB, or the TLB's next smaller size, of 16
-    /// units at most. `None` if there is no such size.
+    /// Returns the size of the regions that the kernel should reserve: 64 KB or the TLB's next smaller size, and at most 16
+    /// units. Returns `None` if there is no such size.
     pub fn region(page_sizes: &PageSizes) -> Option<PageSize> {
         Some(reserved(page_sizes)).filter(|&level| level > 0).and_then(|level| page_sizes.size(level))
     }
 
-    /// Returns the region to reserve for `page`, where it belongs at its own offset: [`region`](Self::region) says how
-    /// large it is. `None` if there is no such size.
+    /// Returns the region to reserve for `page`, of the size [`region`](Self::region). The kernel must place `page` at its
+    /// own offset within that region. Returns `None` if there is no such size.
     pub fn reservation(&self, page: Vpn) -> Option<Superpage> {
         let page_sizes = self.0.ledger.page_sizes;
         let level = Some(self.0.ledger.reserved()).filter(|&level| level > 0)?;
@@ -81,7 +84,8 @@ impl Policy for Thrift<'_> {
         self.0.take::<true, true>(&miss).copied()
     }
 
-    /// Records a promotion. One without a copy takes no charges off larger superpages: they have not been asked to pay.
+    /// Records a promotion. A promotion without a copy does not lower the charges of larger superpages, because it cost
+    /// nothing.
     fn promoted(&mut self, range: Superpage) {
         let in_place = Action::Promote { range, copy: false };
         if self.0.answered(range) != Some(in_place) {
@@ -89,14 +93,15 @@ impl Policy for Thrift<'_> {
         }
         let ledger = &mut self.0.ledger;
         ledger.be_frugal();
-        // No wait ends by it: it says nothing of memory.
+        // The promotion ends no wait, because it does not show that contiguous memory is available.
         if let Some((place, level)) = ledger.page_sizes.find(range) {
             ledger.promote(place, level, Some(0));
         }
     }
 
-    /// Records that what was asked for was not copied, or cannot be one mapping, like APPROX-ONLINE. Otherwise, that a
-    /// reservation was not to be had or is broken: from now on its region is up to the charges.
+    /// Records a refusal. A refusal of a promotion with a copy, or of a range that cannot be one mapping, has the effect
+    /// that it has for APPROX-ONLINE. Any other refusal means that the kernel could not make the region's reservation, or
+    /// has broken it: from now on only charges decide about promotions in this region.
     fn refused(&mut self, range: Superpage, why: Refusal) {
         let copy = Action::Promote { range, copy: true };
         if self.0.answered(range) == Some(copy) || why == Refusal::NotHere {
@@ -112,7 +117,8 @@ impl Policy for Thrift<'_> {
         let range = self.0.demote(page)?;
         let ledger = &mut self.0.ledger;
         let level = ledger.page_sizes.level(range.size)?;
-        // Its pages lie where they belong, and may be promoted again without copying when they have been used again.
+        // The pages are still at their offsets in the reservation, so they can be promoted again without a copy once all of
+        // them have been touched again.
         if level <= ledger.reserved() && !ledger.is_closed(page) {
             ledger.depopulate(range);
         }

@@ -1,4 +1,5 @@
-//! The short way is taken where it can be. That it does what the long one does, the properties in `tests` say.
+//! Tests that the fast path is taken when it applies. The property tests in `tests` compare its results with the slow
+//! path's.
 
 use super::*;
 use crate::testing::{memory, miss, page_sizes, superpage};
@@ -8,7 +9,8 @@ fn policy(setup: &Setup) -> ApproxOnline<'static> {
     ApproxOnline::new(setup, memory(ApproxOnline::segment_memory(setup).unwrap(), 4)).unwrap()
 }
 
-/// Plain are two TLBs, units that are pages, and segments whose blocks fill two words, while every miss is charged.
+/// A policy is plain with two TLBs, units of one page, and segments whose blocks fill two bitmap words, if every miss is
+/// charged.
 #[test]
 fn what_is_plain() {
     let plain = |setup: &Setup| policy(setup).plain;
@@ -19,7 +21,7 @@ fn what_is_plain() {
     assert!(!plain(&Setup { activity: Activity { misses_per_million: 1 }, ..Setup::PAPER }));
 }
 
-/// While something waits after a refusal misses are counted, and until nothing does.
+/// A policy is not plain while a promotion waits after a refusal, and is plain again when none waits.
 #[test]
 fn nothing_is_plain_while_something_waits() {
     let mut policy = policy(&Setup::PAPER);
@@ -39,7 +41,7 @@ fn a_miss_beside_something_resident() {
     policy.on_miss(miss(0));
     assert_eq!(policy.ledger.miss_fast::<false, true>(&miss(1)), Fast::Done);
     assert_eq!(policy.prefetch(superpage(0, 13)), Some(1));
-    // A superpage elsewhere in the block does not matter.
+    // A superpage elsewhere in the block does not affect this page.
     policy.promoted(superpage(8, 14));
     assert_eq!(policy.ledger.miss_fast::<false, true>(&miss(3)), Fast::Done);
     assert!(matches!(policy.ledger.miss_fast::<false, true>(&miss(11)), Fast::InSuperpage(_)));
@@ -56,14 +58,14 @@ fn a_miss_far_from_everything_resident() {
         panic!("nothing is resident there")
     };
     assert_eq!(policy.ledger.miss_distant::<true, false>(&miss(81), block), Distant::Done);
-    // To {0..127} and larger, by either.
+    // The misses to pages 80 and 81 each charge {0..127} and the larger superpages.
     let charged = [18, 19, 23].map(|shift| policy.prefetch(superpage(0, shift)));
     assert_eq!(charged, [Some(0), Some(2), Some(2)]);
     assert_eq!(policy.tlbcount(Tlb::Data, superpage(81, 12)), Some(1));
 }
 
 #[test]
-fn an_eviction_of_what_was_found_lately() {
+fn an_eviction_in_a_cached_block() {
     let mut policy = policy(&Setup::PAPER);
     assert!(!policy.ledger.evict_fast::<true>(Tlb::Data, Vpn::new(5)));
     policy.on_miss(miss(5));
@@ -71,7 +73,8 @@ fn an_eviction_of_what_was_found_lately() {
     assert_eq!(policy.tlbcount(Tlb::Data, superpage(5, 12)), Some(0));
 }
 
-/// Charged is what is larger than the mapping, also when the TLB holds that: the entry was not as the access wanted it.
+/// A miss charges only superpages larger than the mapping, also when the TLB holds the mapping's entry: that entry did not
+/// allow the access.
 #[test]
 fn a_miss_to_a_large_superpage_that_is_resident() {
     let mut policy = policy(&Setup::PAPER);
@@ -87,7 +90,7 @@ fn a_miss_to_a_large_superpage_that_is_resident() {
     assert!(matches!(policy.ledger.miss_fast::<false, true>(&miss(21)), Fast::InSuperpage(_)));
     policy.on_miss(miss(21));
     assert_eq!(charges(&mut policy), [block, own, above + 1]);
-    // Nor the long way.
+    // The slow path charges the same superpages.
     policy.unmapped(Pages::one(Vpn::new(1 << 20)));
     assert_eq!(policy.ledger.miss_fast::<false, true>(&miss(21)), Fast::Not);
     policy.on_miss(miss(21));

@@ -1,12 +1,12 @@
-//! What waits for the price of its holes is looked at seldom: the short way goes on. When it is looked at, the properties
-//! in `tests` say.
+//! Tests that a superpage whose count is between its threshold and its price is checked rarely, so that misses keep taking
+//! the fast path. The property tests in `tests` compare the promotions.
 
 use super::*;
 use crate::Costs;
 use crate::ledger::{Charged, Distant, Fast};
 use crate::testing::{memory, miss, superpage};
 
-/// A policy for which holes have their price, with thresholds of `prefetch` thousandths of R.
+/// A policy for which holes raise prices, with thresholds of `prefetch` thousandths of R.
 fn frugal(prefetch: u32) -> Thrift<'static> {
     let setup = Setup { costs: Costs { prefetch, ..Costs::PAPER }, ..Setup::PAPER };
     let memory = memory(Thrift::segment_memory(&setup).unwrap(), 2);
@@ -20,8 +20,8 @@ fn frugal(prefetch: u32) -> Thrift<'static> {
     policy
 }
 
-/// Lets two pages miss in turn in a TLB of one entry until a superpage is asked for. Returns its level, its charges, and
-/// at how many of them, of those from `threshold` on, something was looked at.
+/// Lets two pages miss in turn in a TLB of one entry until the policy asks for a superpage. Returns the superpage's level,
+/// its charges, and how many of the charges from `threshold` on made the policy check a count.
 fn looks(policy: &mut Thrift<'_>, pages: [usize; 2], threshold: u32) -> (usize, u32, u32) {
     for page in pages {
         policy.on_miss(miss(page));
@@ -49,7 +49,7 @@ fn looks(policy: &mut Thrift<'_>, pages: [usize; 2], threshold: u32) -> (usize, 
     unreachable!("it is asked for some time")
 }
 
-/// Within a block: {0..3} takes half its R, 800, for two holes, whatever its threshold.
+/// Within a block: the price of {0..3} with two holes is half of its R, 800 charges, whatever its threshold.
 #[test]
 fn a_block_rests_while_something_waits_in_it() {
     for (first, prefetch) in [(0, 125), (72, 125), (72, 130)] {
@@ -60,7 +60,7 @@ fn a_block_rests_while_something_waits_in_it() {
     }
 }
 
-/// Beyond: {0..31} has 1600 of 12800 at its threshold, and lacks 30 pages.
+/// Beyond a block: {0..31} has a threshold of 1600 charges, an R of 12800, and 30 holes.
 #[test]
 fn a_look_at_what_waits_is_put_off() {
     for first in [0, 64] {
