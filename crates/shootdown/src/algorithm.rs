@@ -1,19 +1,19 @@
-//! The ten algorithms of Table 3.1 by name, with what they promise and what they need.
+//! The ten algorithms of Table 3.1: their names, the consistency that they provide, and the hardware that they need.
 
 use core::fmt;
 
 use crate::{Hardware, Loader};
 
-/// The order of the two halves of an update: changing the entry, and flushing the TLBs (Tzou 3.2.1).
+/// The order of the two halves of an update: the change of the entry, and the flush of the TLBs (Tzou 3.2.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Order {
-    /// The entry, then the TLBs.
+    /// The entry changes first, then the TLBs are flushed.
     PteFirst,
-    /// The TLBs, then the entry.
+    /// The TLBs are flushed first, then the entry changes.
     TlbFirst,
-    /// All CPUs of the address space stop, the entry changes, all flush and go on.
+    /// All CPUs of the address space stop, the entry changes, then all CPUs flush and continue.
     TwoPhase,
-    /// As PTE-first, then a look whether the entry has been overwritten, and again if so.
+    /// As PTE-first; then the requester checks whether a status write has overwritten the entry, and starts over if so.
     Optimistic,
 }
 
@@ -28,7 +28,7 @@ pub enum Style {
     Remote,
 }
 
-/// From when on the new rights hold (Tzou 3.1).
+/// The time from which the new rights hold (Tzou 3.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Consistency {
     /// From the end of the operation on. Until then the old rights may be used, and even reappear in the entry.
@@ -49,12 +49,12 @@ macro_rules! algorithms {
             /// All ten, in the order of Table 3.1.
             pub const ALL: [Self; 10] = [$(Self::$variant),*];
 
-            /// Returns the name in Table 3.1, primes and all.
+            /// Returns the name in Table 3.1, with its primes.
             pub const fn name(self) -> &'static str {
                 match self { $(Self::$variant => $name,)* }
             }
 
-            /// Returns in which order it changes the entry and flushes the TLBs.
+            /// Returns the order in which the algorithm changes the entry and flushes the TLBs.
             pub const fn order(self) -> Order {
                 match self { $(Self::$variant => Order::$order,)* }
             }
@@ -70,43 +70,43 @@ macro_rules! algorithms {
 algorithms! {
     /// Changes the entry, then has every CPU flush.
     PteFirst = "PTE-first", PteFirst, Synchronous;
-    /// Has every CPU flush, then changes the entry; misses meanwhile load the new value.
+    /// Has every CPU flush, then changes the entry. TLB misses in between load the new value.
     TlbFirst = "TLB-first", TlbFirst, Synchronous;
     /// Stops every CPU while the entry changes (Mach's shootdown).
     TwoPhase = "2-phase", TwoPhase, Synchronous;
-    /// PTE-first, repeated until the entry stays what it should be.
+    /// PTE-first, repeated until the entry keeps the new rights.
     Optimistic = "optimistic", Optimistic, Synchronous;
-    /// PTE-first for which no CPU waits.
+    /// PTE-first; no CPU waits for its end.
     PteFirstAsync = "PTE-first'", PteFirst, Asynchronous;
-    /// TLB-first for which no CPU waits.
+    /// TLB-first; no CPU waits for its end.
     TlbFirstAsync = "TLB-first'", TlbFirst, Asynchronous;
-    /// Optimistic for which no CPU waits.
+    /// Optimistic; no CPU waits for its end.
     OptimisticAsync = "optimistic'", Optimistic, Asynchronous;
-    /// PTE-first by one CPU alone.
+    /// PTE-first; the requester flushes the other CPUs' TLBs.
     PteFirstRemote = "PTE-first''", PteFirst, Remote;
-    /// TLB-first by one CPU alone.
+    /// TLB-first; the requester flushes the other CPUs' TLBs.
     TlbFirstRemote = "TLB-first''", TlbFirst, Remote;
-    /// Optimistic by one CPU alone.
+    /// Optimistic; the requester flushes the other CPUs' TLBs.
     OptimisticRemote = "optimistic''", Optimistic, Remote;
 }
 
 /// Why an algorithm does not suit a machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Unsuitable {
-    /// A status write could put the old entry back unnoticed.
+    /// A status write could restore the old entry, and the algorithm would not notice.
     StatusOverwrites,
-    /// The hardware would reload the old entry behind the algorithm's back.
+    /// The hardware would load the old entry again after the flush and before the change.
     LoadedByHardware,
-    /// No CPU can flush another one's TLB here.
+    /// No CPU of this machine can flush another CPU's TLB.
     NoRemoteFlush,
-    /// Status writes may land arbitrarily late, and no flush waits for them: no software helps.
+    /// Status writes may reach memory arbitrarily late, and no flush waits for them: no algorithm is correct.
     StatusNeverDrains,
-    /// Flushing a dirty cache line puts the old entry back.
+    /// The write-back of a dirty cache line needs the old entry, which the algorithm changes before the flush.
     WriteBackNeedsEntry,
-    /// The new rights allow entries that write status bits back, by reading the old entry.
+    /// TLB entries with the new rights set status bits by reading the old entry, and write that entry back.
     NewRightsWriteBack,
-    /// Status writes may add no bit to what they write back, so the old entry may come back in every round, and be
-    /// covered up before each check.
+    /// Status writes may write a word back with no new bit, so the old entry may reappear in every round, and be overwritten
+    /// before each check.
     RewritesSetBits,
 }
 
@@ -132,18 +132,19 @@ impl fmt::Display for Unsuitable {
 
 impl core::error::Error for Unsuitable {}
 
-/// What the hardware does with an entry that has the new, lower rights.
+/// Whether the hardware writes status bits to an entry that has the new, lower rights.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum LowRights {
-    /// It never writes it back: the page is unmapped, or every status bit is set already, by hardware that does not
+    /// The hardware never writes the entry: the page is unmapped, or every status bit is set already and the hardware does
+    /// not
     /// [write such a bit again](Hardware::rewrites_set_bits).
     NeverWriteBack,
-    /// It may set a status bit in it: the page stays readable and has a referenced bit.
+    /// The hardware may set a status bit in the entry: the page stays readable and has a referenced bit.
     MayWriteBack,
 }
 
 impl Algorithm {
-    /// Returns from when on the new rights hold (Table 3.1).
+    /// Returns the time from which the new rights hold (Table 3.1).
     pub const fn consistency(self) -> Consistency {
         match self.order() {
             Order::TlbFirst | Order::TwoPhase => Consistency::Always,
@@ -151,18 +152,22 @@ impl Algorithm {
         }
     }
 
-    /// Checks whether the algorithm keeps its promise on `hardware`, for a change to rights of the kind `low`.
+    /// Checks whether the algorithm provides its [consistency](Self::consistency) on `hardware`, for a change to rights of
+    /// the kind `low`.
     ///
-    /// It is Table 3.1's last column, and what the explorer adds to it. TLB-first leaves the old entry in memory while
-    /// entries with the new rights are in use, so a status write that reads the old entry for one of those puts it back
-    /// later. A check of optimistic proves something where nothing covers the old entry up, or where each late write of the
-    /// old entry uses a status bit up. On hardware that [rewrites set bits](Hardware::rewrites_set_bits) the second does not
-    /// hold, so the new rights must never be written back: not by copies of the new entry, nor, after the first round, by
-    /// stale copies, of which none lacks a bit then if there is only one.
+    /// The rules are Table 3.1's last column, and two more that the explorer of all interleavings found:
+    ///
+    /// - With TLB-first, the old entry is in memory while TLB entries with the new rights are in use. A status write for
+    ///   such a TLB entry may read the old entry, and write it back after the change.
+    /// - The check of the optimistic algorithms can miss a reappearance of the old entry if another late write has
+    ///   overwritten the old entry before the check. The number of rounds is sufficient only if each late write sets one
+    ///   more status bit. On hardware that [rewrites set bits](Hardware::rewrites_set_bits) it need not, so no late write of
+    ///   the new entry may exist: neither from TLB entries with the new rights nor, after the first round, from stale ones.
+    ///   If the hardware has only one such status bit, no stale TLB entry lacks the bit after the first round.
     ///
     /// # Errors
     ///
-    /// What stands in the way; the first of the reasons where there are several.
+    /// The first of the reasons for which the algorithm does not suit the hardware.
     pub const fn suits(self, hardware: &Hardware, low: LowRights) -> Result<(), Unsuitable> {
         let overwrites = hardware.status_overwrites();
         let writes_back = matches!(low, LowRights::MayWriteBack);

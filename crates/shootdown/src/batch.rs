@@ -1,12 +1,12 @@
-//! Many changes, one operation.
+//! Batches: many changes of entries for one operation.
 
 use tlbkit_addr::{Asid, Flush, FlushScope, Pages};
 
-/// The changes to one address space that are to become known together.
+/// A set of changes to one address space that one operation makes known to all CPUs.
 ///
-/// A kernel that pages out gathers its victims here and starts one operation for all of them; nothing else removes
-/// as many interrupts. Beyond `limit` pages the batch asks for the whole address space: flushing page by page costs
-/// more than the misses that it saves.
+/// A kernel that pages out adds its victims to a batch and starts one operation for all of them, which replaces one
+/// interrupt for each victim. Beyond `limit` pages the batch asks for a flush of the whole address space, because a flush of
+/// so many single pages costs more than the TLB misses that it avoids.
 #[derive(Clone, Debug)]
 pub struct Batch {
     space: Asid,
@@ -17,12 +17,13 @@ pub struct Batch {
 }
 
 impl Batch {
-    /// Returns an empty batch of changes to `space`, which degrades to the whole space beyond `limit` pages.
+    /// Returns an empty batch of changes to `space`. Beyond `limit` pages the batch asks for a flush of the whole address
+    /// space.
     pub const fn new(space: Asid, limit: usize) -> Self {
         Self { space, flush: Flush::none(), pages: 0, limit, changes: 0 }
     }
 
-    /// Adds a change of `pages` that must be known as far as `scope`.
+    /// Adds a change of `pages` that needs a flush on the CPUs that `scope` says.
     pub fn add(&mut self, scope: FlushScope, pages: Pages) {
         if scope == FlushScope::Nowhere {
             return;
@@ -45,23 +46,23 @@ impl Batch {
         for &pages in flush.ranges() {
             self.add(flush.scope(), pages);
         }
-        // What the flush says besides: of links, and of barriers.
+        // The ranges have been added; this adds the flags of `flush` about links and barriers.
         self.flush.merge(flush);
     }
 
-    /// Returns what the batch asks of the TLBs.
+    /// Returns the flush that the batch needs.
     pub const fn flush(&self) -> &Flush {
         &self.flush
     }
 
-    /// Returns the number of changes in it.
+    /// Returns the number of changes in the batch.
     pub const fn changes(&self) -> usize {
         self.changes
     }
 
-    /// Takes what the batch asks of the TLBs, for one operation, or returns `None` if no other CPU needs to know. The
-    /// batch is empty afterwards. With up to [`Flush::RANGES`] separate ranges, and no more pages than the limit, every CPU
-    /// flushes those and nothing else.
+    /// Returns the flush that the batch needs, for one operation, and empties the batch. Returns `None` if no other CPU has
+    /// to flush. If the batch has at most [`Flush::RANGES`] separate ranges and no more pages than the limit, every CPU
+    /// flushes these ranges only.
     pub fn take(&mut self) -> Option<Flush> {
         let taken = core::mem::replace(self, Self::new(self.space, self.limit));
         (taken.flush.scope() == FlushScope::Everywhere).then_some(taken.flush)

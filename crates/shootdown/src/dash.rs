@@ -1,29 +1,31 @@
 //! The machine-dependent interface of Table 5.2, over any page table.
 //!
-//! It hides how TLBs are synchronized, but not *that* they are: unmapping can be asynchronous, with hints, and says
-//! by a message when it is through. It runs no operation itself. An unmapping is a ticket and the plan that a hint asks
-//! for; the kernel runs one operation for it in each space that shares the page ([`Dash::spaces_of`]). The hooks of that
-//! operation's [`Edit`](crate::Edit) are calls of this interface:
+//! The interface hides the algorithm that synchronizes TLBs, but not the synchronization: an unmapping can be asynchronous,
+//! takes hints, and reports its end by a message. The interface runs no operation itself. An unmapping is a ticket and the
+//! plan that the hint asks for; the kernel runs one operation for it in each space that shares the page
+//! ([`Dash::spaces_of`]). The hooks of that operation's [`Edit`](crate::Edit) call this interface:
 //!
 //! | hook | call |
 //! |-|-|
 //! | `exclude`, `release` | [`Dash::exclude`], [`Dash::release`] |
-//! | `set_tentative` | [`Dash::tentative`]: what miss handlers load while the flag is set |
+//! | `set_tentative` | [`Dash::tentative`]: the entry that miss handlers load while the flag is set |
 //! | `update`, `update_again` | [`Dash::update`]; the payload is the ticket and the space |
 //! | `check` | [`Dash::is_lowered`] |
 //! | `flush`, `low_rights` | [`Unmapping::flush`], [`Unmapping::low_rights`] |
-//! | `is_walked` | no: no walk reads a frame |
+//! | `is_walked` | `false`, because no walk reads a frame |
 //! | [`LocalCpu::complete`](crate::LocalCpu::complete) | [`Dash::completed`] |
 //!
-//! No entry changes before the operation says so: with 2-phase that is when all CPUs have stopped, with TLB-first when all
-//! have flushed, and a dirty bit that the hardware sets until then comes back with the message.
+//! An entry changes only when the operation calls `update`: with 2-phase after all CPUs have stopped, with TLB-first after
+//! all CPUs have flushed. A dirty bit that the hardware sets until then comes back with the message.
 //!
-//! CPUs share a `Dash` under a lock that each call takes, with interrupts disabled, and that no CPU holds while it waits
-//! for another one. The exclusion that an operation keeps from its first hook to its last is not that lock.
+//! CPUs share a `Dash` under a lock. A CPU takes the lock for each call, with interrupts disabled, and must not hold it
+//! while it waits for another CPU. The exclusion that an operation holds from its first hook to its last is not that lock.
 //!
-//! Invariants, which [`Dash::check`] tests: a page has at most one unmapping in flight in a space that has not been
-//! superseded; where such an unmapping has updated the entry, that has no more than the reduced rights; every message comes
-//! back exactly once.
+//! Invariants:
+//!
+//! - A page has at most one unmapping in flight in a space that has not been superseded ([`Dash::check`]).
+//! - If such an unmapping has updated the entry, the entry has at most the reduced rights ([`Dash::check`]).
+//! - Every message comes back exactly once.
 
 use core::fmt;
 
@@ -33,10 +35,10 @@ use tlbkit_addr::{Asid, Attr, Flush, FlushScope, PageSize, Pages, Vpn};
 use crate::tolerance::{Context, Entry, Tolerance, classify};
 use crate::{LowRights, Outcome, Plan};
 
-/// What the hardware sets in an entry.
+/// The status bits, which the hardware sets in an entry.
 const STATUS: Attr = Attr::ACCESSED.union(Attr::DIRTY);
 
-/// Page tables, as far as this interface needs them.
+/// The operations on page tables that this interface needs.
 pub trait Tables {
     /// Returns the entry of a page.
     fn entry(&self, space: Asid, at: Vpn) -> Option<Entry>;
@@ -47,38 +49,39 @@ pub trait Tables {
 /// The hints of `unmap_synch` and `unmap_asynch`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Hint {
-    /// The latency does not matter: take what costs the CPUs least.
+    /// The latency does not matter: use the plan that costs the CPUs least.
     pub slow: bool,
-    /// Handle only the simple case: give up after one round.
+    /// Handle only the simple case: end as [`Outcome::Overwritten`] if the check after the last required round fails.
     pub conditional: bool,
 }
 
-/// An unmapping in flight.
+/// The name of an unmapping in flight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Ticket(u32);
 
-/// What an unmapping asks of the kernel: an operation in each of [`Dash::spaces_of`].
+/// An unmapping that the kernel has to carry out, by one operation in each of [`Dash::spaces_of`].
 #[derive(Clone, Debug)]
 pub struct Unmapping {
     /// The name that the operation's hooks use.
     pub ticket: Ticket,
     /// The plan that the hint asks for.
     pub plan: Plan,
-    /// What is to be flushed, in each of the spaces. If it is [no flush](Flush::scope), no TLB can misuse what it has: the
-    /// kernel may call [`Dash::update`] and [`Dash::completed`] with no operation around them.
+    /// The flush for each of the spaces. If it is [no flush](Flush::scope), no stale TLB entry can do harm, and the kernel
+    /// may call
+    /// [`Dash::update`] and [`Dash::completed`] without an operation.
     pub flush: Flush,
-    /// What the hardware does with the new entry.
+    /// Whether the hardware may write status bits to the new entry.
     pub low_rights: LowRights,
 }
 
-/// How an unmapping has ended, in all spaces.
+/// The result of an unmapping that has ended in all spaces.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Completed<M> {
     /// The message of [`Dash::unmap_asynch`].
     pub message: Option<M>,
     /// The return code: [`Outcome::Done`] if the rights are reduced in every space.
     pub outcome: Outcome,
-    /// The status bits that the page had, in whatever space.
+    /// The status bits that the page had, in any of the spaces.
     pub status: Attr,
 }
 
@@ -87,28 +90,28 @@ pub struct Completed<M> {
 pub enum SharingId {
     /// Every address space (the text's 0).
     AllSpaces,
-    /// Those that have said the same number.
+    /// The spaces that have called [`Dash::share`] with this number.
     Group(u32),
 }
 
-/// A call that cannot be done. Nothing has changed.
+/// The error of a call that cannot be carried out. Nothing has changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum DashError {
-    /// There is no page.
+    /// No page is mapped there.
     NotMapped,
     /// The page is being unmapped already.
     BeingUnmapped(Ticket),
-    /// Another page is there.
+    /// Another page is mapped there.
     Occupied(Entry),
-    /// The page is writable: a TLB could write the dirty bit back at any time (2.4.2.1).
+    /// The page is writable, so a TLB could write the dirty bit back at any time (2.4.2.1).
     Writable,
-    /// Too many unmappings in flight, or segments shared.
+    /// There are too many unmappings in flight, or too many shared segments.
     Full,
     /// The space shares none of these pages.
     NotShared,
     /// No such unmapping is in flight in that space.
     UnknownTicket(Ticket),
-    /// The plan is for unmapping, and a page that stays readable may have its status bits written back.
+    /// The plan was made for unmapping, and the hardware may write status bits to the entry of a page that stays readable.
     OtherRights,
 }
 
@@ -135,10 +138,11 @@ impl core::error::Error for DashError {}
 #[derive(Clone, Copy, Debug)]
 struct Flight {
     space: Asid,
-    /// It has the exclusion.
+    /// Whether the operation has the exclusion.
     excludes: bool,
-    /// It has changed the entry, or found none.
+    /// Whether the operation has changed the entry, or found none.
     updated: bool,
+    /// Whether the operation has ended.
     ended: bool,
 }
 
@@ -151,19 +155,19 @@ impl Flight {
 #[derive(Clone, Debug)]
 struct Pending<M, const SHARES: usize> {
     ticket: Ticket,
-    /// In the space that was named.
+    /// The operation in the space that the caller named.
     own: Flight,
-    /// In the spaces that shared the page when the operation began. A space that stops sharing the page keeps its stale
-    /// copies.
+    /// The operations in the other spaces that shared the page when the unmapping began. TLBs may keep stale entries of a
+    /// space that stops sharing the page.
     others: Vec<Flight, SHARES>,
     at: Vpn,
     readonly: bool,
-    /// What a TLB may still have: the entry with the rights of all spaces that shared the page.
+    /// The entry that a TLB may still hold, with the union of the rights in all spaces that shared the page.
     old: Entry,
-    /// The status bits that updates have found.
+    /// The status bits that the updates have found.
     status: Attr,
     superseded: bool,
-    /// The worst that any of its operations has come to.
+    /// [`Outcome::Done`], or the first other outcome of its operations.
     outcome: Outcome,
     message: Option<M>,
 }
@@ -181,38 +185,38 @@ impl<M, const SHARES: usize> Pending<M, SHARES> {
         self.flights().map(|flight| flight.space)
     }
 
-    /// Tells whether some TLB may have the page at `at` of this space as it was.
+    /// Tells whether the unmapping is of the page at `at` in this space, and has not been superseded.
     fn concerns(&self, space: Asid, at: Vpn) -> bool {
         self.at == at && !self.superseded && self.spaces().any(|of| of == space)
     }
 
-    /// Tells whether its operation of another ticket has the exclusion there.
+    /// Tells whether this unmapping is not `ticket`, and its operation on the page at `at` of `space` has the exclusion.
     fn excludes(&self, ticket: Ticket, space: Asid, at: Vpn) -> bool {
         let has = |flight: &Flight| flight.space == space && flight.excludes;
         self.ticket != ticket && self.at == at && self.flights().any(has)
     }
 }
 
-/// Returns an entry with the rights that an unmapping leaves.
+/// Returns the entry that an unmapping leaves: read-only if `readonly`, otherwise none.
 fn lowered(entry: Entry, readonly: bool) -> Option<Entry> {
     readonly.then_some(Entry { attr: entry.attr.difference(Attr::WRITE), ..entry })
 }
 
-/// Returns `new` with the status bits of `old`, if that is the same frame.
+/// Returns `new` with the status bits of `old` added, if both have the same frame.
 fn with_status(new: Entry, old: Option<Entry>) -> Entry {
     let status = old.filter(|old| old.frame == new.frame).map_or(Attr::empty(), |old| old.attr & STATUS);
     Entry { attr: new.attr | status, ..new }
 }
 
-/// Tells whether a TLB may have `old` where `new` is mapped.
+/// Tells whether it is safe that a TLB holds `old` while the page table has `new`.
 fn is_safe(old: Entry, new: Entry) -> bool {
     classify(Some(old), Some(with_status(new, Some(old))), Context::Plain) == Tolerance::Safe
 }
 
-/// What the machine is like: `config()`.
+/// The machine's page size and plans: `config()`.
 ///
-/// Where status writes can undo a change, both plans are made with [`LowRights::MayWriteBack`] if pages are made read-only:
-/// one for unmapping is refused there ([`DashError::OtherRights`]).
+/// If status writes can undo a change and pages are made read-only, both plans must have been made with
+/// [`LowRights::MayWriteBack`]; otherwise such a call fails with [`DashError::OtherRights`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Config {
     /// The size of a page.
@@ -223,7 +227,8 @@ pub struct Config {
     pub cheap: Plan,
 }
 
-/// A page-fault handler, as `set_page_fault_hdr` takes it: the space, the page, and what was wanted of it.
+/// A page-fault handler, as `set_page_fault_hdr` takes it. Its arguments are the space, the page, and the rights that the
+/// access needs.
 pub type FaultHook = fn(Asid, Vpn, Attr);
 
 /// The `VAS_MD` class for all address spaces of a kernel: up to `PENDING` unmappings in flight, each with a message
@@ -254,10 +259,11 @@ impl<T: Tables, M, const PENDING: usize, const SHARES: usize> Dash<T, M, PENDING
         &self.tables
     }
 
-    /// The other spaces that see the same segment at `at`: those that have said the same as `space`, and those that have said
-    /// the same as one of these, for a page is unmapped from every space that shares it with one from which it is unmapped.
+    /// Returns the other spaces that share the page at `at`: those that share a segment with `space` there, and transitively
+    /// those that share one with any of these, because an unmapping concerns every space that shares the page with a space
+    /// that it concerns.
     ///
-    /// Costs the square of the declarations.
+    /// The time grows with the square of the number of declarations.
     fn sharers(&self, space: Asid, at: Vpn) -> Vec<Asid, SHARES> {
         let here = || self.shares.iter().filter(|(.., pages)| pages.contains(at));
         let mut others: Vec<Asid, SHARES> = Vec::new();
@@ -266,7 +272,7 @@ impl<T: Tables, M, const PENDING: usize, const SHARES: usize> Dash<T, M, PENDING
             let ids = here().filter(|(_, whose, _)| *whose == of).map(|(id, ..)| id);
             for (_, other, _) in ids.flat_map(|id| here().filter(move |(same, ..)| same == id)) {
                 if *other != space && !others.contains(other) {
-                    // As many as there are declarations: it fits.
+                    // There are at most as many spaces as declarations, so the push succeeds.
                     let _ = others.push(*other);
                 }
             }
@@ -276,7 +282,7 @@ impl<T: Tables, M, const PENDING: usize, const SHARES: usize> Dash<T, M, PENDING
         others
     }
 
-    /// All spaces that see it.
+    /// Returns all spaces that share the page at `at`, including `space`.
     fn spaces(
         &self,
         space: Asid,
@@ -285,7 +291,7 @@ impl<T: Tables, M, const PENDING: usize, const SHARES: usize> Dash<T, M, PENDING
         self.sharers(space, at).into_iter().chain([space])
     }
 
-    /// The unmapping in flight of the page at `at` that has made it stale in any of the spaces that share it.
+    /// Returns the unmapping in flight that concerns the page at `at` in any of the spaces that share it.
     fn pending(&mut self, space: Asid, at: Vpn) -> Option<&mut Pending<M, SHARES>> {
         let mut spaces = self.spaces(space, at);
         let nth = spaces.find_map(|of| self.pending.iter().position(|p| p.concerns(of, at)))?;
@@ -302,7 +308,7 @@ impl<T: Tables, M, const PENDING: usize, const SHARES: usize> Dash<T, M, PENDING
         Ok(pending.ok_or(DashError::UnknownTicket(ticket))?.spaces())
     }
 
-    /// The unmapping of this ticket, if its operation in that space has not ended.
+    /// Returns the unmapping of this ticket, if its operation in `space` has not ended.
     fn of(&mut self, ticket: Ticket, space: Asid) -> Result<&mut Pending<M, SHARES>, DashError> {
         let flies = |flight: &Flight| flight.space == space && !flight.ended;
         let mut all = self.pending.iter_mut();
@@ -310,8 +316,8 @@ impl<T: Tables, M, const PENDING: usize, const SHARES: usize> Dash<T, M, PENDING
         pending.ok_or(DashError::UnknownTicket(ticket))
     }
 
-    /// Gives the operation of an unmapping in `space` the exclusion, if no other operation on that page has it: one that a
-    /// `map` has superseded may still be under way. Tells whether it has it.
+    /// Takes the exclusion for the operation of an unmapping in `space`, if no other operation on that page has it: an
+    /// operation that a `map` has superseded may still be under way. Returns whether the operation has the exclusion.
     ///
     /// # Errors
     ///
@@ -325,7 +331,7 @@ impl<T: Tables, M, const PENDING: usize, const SHARES: usize> Dash<T, M, PENDING
         Ok(free)
     }
 
-    /// Takes the exclusion back.
+    /// Releases the exclusion.
     ///
     /// # Errors
     ///
@@ -337,7 +343,7 @@ impl<T: Tables, M, const PENDING: usize, const SHARES: usize> Dash<T, M, PENDING
         Ok(())
     }
 
-    /// Returns what the entry in `space` is to become: what TLB-first's miss handlers load meanwhile.
+    /// Returns the entry that the operation will write in `space`. TLB-first's miss handlers load it until then.
     ///
     /// # Errors
     ///
@@ -348,8 +354,8 @@ impl<T: Tables, M, const PENDING: usize, const SHARES: usize> Dash<T, M, PENDING
         Ok(entry.and_then(|entry| if superseded { Some(entry) } else { lowered(entry, readonly) }))
     }
 
-    /// Exchanges the entry in `space` for one with the reduced rights, and keeps the status bits of what was there; again in
-    /// each further round. The entry of an unmapping that a `map` has superseded stays as it is.
+    /// Exchanges the entry in `space` for one with the reduced rights, and keeps the status bits of the old entry. The
+    /// kernel calls it in each round of the operation. If a `map` has superseded the unmapping, the entry does not change.
     ///
     /// # Errors
     ///
@@ -371,8 +377,8 @@ impl<T: Tables, M, const PENDING: usize, const SHARES: usize> Dash<T, M, PENDING
         Ok(())
     }
 
-    /// Tells whether the entry in `space` has the reduced rights, or need not have them any more: `false` if a late status
-    /// write has put the old ones back.
+    /// Tells whether the entry in `space` has the reduced rights, or a `map` has superseded the unmapping. Returns `false`
+    /// if a late status write has restored the old rights.
     ///
     /// # Errors
     ///
@@ -387,14 +393,14 @@ impl<T: Tables, M, const PENDING: usize, const SHARES: usize> Dash<T, M, PENDING
         self.tables.entry(space, at).is_none_or(|entry| !entry.attr.intersects(denied))
     }
 
-    /// `map(virt_addr, phys_addr, access_type)`: maps a page, or raises its rights, in every space that shares it. Its
-    /// status bits stay. It causes safe inconsistency only. If the page is being unmapped, and whatever a TLB still has
-    /// of it is right again, that operation is superseded.
+    /// `map(virt_addr, phys_addr, access_type)`: maps a page, or raises its rights, in every space that shares it. The
+    /// page's status bits stay. The call causes safe inconsistency only. If the page is being unmapped, and the entries that
+    /// TLBs may still hold are correct again, the call supersedes the unmapping.
     ///
     /// # Errors
     ///
-    /// [`DashError::Occupied`] by another frame, or with rights that this call would take away;
-    /// [`DashError::BeingUnmapped`] if a TLB may still have one of these, or has the page in a space that has stopped
+    /// [`DashError::Occupied`] if another frame is mapped, or the mapped entry has rights that this call would take away;
+    /// [`DashError::BeingUnmapped`] if a TLB may still hold such an entry, or may hold the page in a space that has stopped
     /// sharing it.
     pub fn map(&mut self, space: Asid, at: Vpn, mut new: Entry) -> Result<(), DashError> {
         let spaces = self.spaces(space, at);
@@ -411,7 +417,7 @@ impl<T: Tables, M, const PENDING: usize, const SHARES: usize> Dash<T, M, PENDING
         }
         for pending in self.pending.iter_mut().filter(|p| stale(p)) {
             pending.superseded = true;
-            // The page is as if it had never been unmapped.
+            // The page is in use as before the unmapping, so it keeps the status bits that the unmapping has found.
             new.attr |= pending.status;
         }
         for of in spaces {
@@ -420,11 +426,13 @@ impl<T: Tables, M, const PENDING: usize, const SHARES: usize> Dash<T, M, PENDING
         Ok(())
     }
 
-    /// Exchanges an entry for one that keeps the status bits, those of the last moment too. Returns what was there.
+    /// Exchanges an entry for one that keeps the old entry's status bits, including bits that the hardware sets during the
+    /// call. Returns the old entry with all of these bits.
     fn replace(&mut self, of: Asid, at: Vpn, mut new: Entry) -> Option<Entry> {
         let old = self.tables.exchange(of, at, Some(new));
         let mut last = old;
-        // Once more for what comes back, and for what is set meanwhile: as often as there are status bits, at most.
+        // The entry is written again if the exchange returned status bits that the new entry lacks: at most once for each
+        // status bit.
         while with_status(new, last) != new {
             new = with_status(new, last);
             last = self.tables.exchange(of, at, Some(new));
@@ -448,8 +456,8 @@ impl<T: Tables, M, const PENDING: usize, const SHARES: usize> Dash<T, M, PENDING
         self.unmap(space, at, readonly, None, Hint { slow: false, ..hint }).map_err(|(why, _)| why)
     }
 
-    /// `unmap_asynch(virt_addr, readonly_flag, stream_mpo, message, hint)`: the same, and `message` comes back when
-    /// it is through.
+    /// `unmap_asynch(virt_addr, readonly_flag, stream_mpo, message, hint)`: unmaps a page or makes it read-only, and returns
+    /// `message` when the unmapping has ended ([`completed`](Self::completed)).
     ///
     /// # Errors
     ///
@@ -512,9 +520,9 @@ impl<T: Tables, M, const PENDING: usize, const SHARES: usize> Dash<T, M, PENDING
         Ok(Unmapping { ticket, plan, flush, low_rights })
     }
 
-    /// Tells that the operation of an unmapping in `space` has ended. The last one's call returns what has come of the
-    /// unmapping: it failed if a `map` has superseded it. An operation that could not be started has ended as
-    /// [`Outcome::Superseded`]: its page is in use as before.
+    /// Records that the operation of an unmapping in `space` has ended. The call for the last operation returns the result
+    /// of the unmapping, which is [`Outcome::Superseded`] if a `map` has superseded it. If the kernel could not start an
+    /// operation, it calls this with [`Outcome::Superseded`]: the page is in use as before.
     ///
     /// # Errors
     ///
@@ -527,7 +535,7 @@ impl<T: Tables, M, const PENDING: usize, const SHARES: usize> Dash<T, M, PENDING
     ) -> Result<Option<Completed<M>>, DashError> {
         let pending = self.of(ticket, space)?;
         if let Some(flight) = pending.flight(space) {
-            // An unchanged entry has its rights.
+            // If the operation did not update the entry, the entry still has its old rights.
             let done = flight.updated || outcome != Outcome::Done;
             let outcome = if done { outcome } else { Outcome::Superseded };
             *flight = Flight { ended: true, updated: outcome == Outcome::Done, ..Flight::new(space) };
@@ -540,7 +548,8 @@ impl<T: Tables, M, const PENDING: usize, const SHARES: usize> Dash<T, M, PENDING
         let Some(ended) = nth.map(|nth| self.pending.swap_remove(nth)) else {
             return Err(DashError::UnknownTicket(ticket));
         };
-        // A page that stays mapped may have been written to until its last copy was flushed.
+        // A page that stays mapped may have been written to until the last TLB was flushed, so its entries may have new
+        // status bits.
         let here = ended.spaces().filter_map(|of| self.tables.entry(of, ended.at));
         let here = here.filter(|entry| entry.frame == ended.old.frame);
         let status = here.fold(ended.status, |status, entry| status | entry.attr & STATUS);
@@ -567,8 +576,8 @@ impl<T: Tables, M, const PENDING: usize, const SHARES: usize> Dash<T, M, PENDING
     ///
     /// # Errors
     ///
-    /// [`DashError::NotMapped`]; [`DashError::Writable`]; [`DashError::BeingUnmapped`] while a TLB may still have it
-    /// writable.
+    /// [`DashError::NotMapped`]; [`DashError::Writable`]; [`DashError::BeingUnmapped`] while a TLB may still hold a writable
+    /// entry of the page.
     pub fn clear_dirty(&mut self, space: Asid, at: Vpn) -> Result<(), DashError> {
         if self.attr_of_all(space, at)?.contains(Attr::WRITE) {
             return Err(DashError::Writable);
@@ -585,9 +594,9 @@ impl<T: Tables, M, const PENDING: usize, const SHARES: usize> Dash<T, M, PENDING
         Ok(())
     }
 
-    /// `share(sharing_id, seg_start, seg_end)`: from now on, mapping and unmapping in these pages affects every
-    /// space that has said the same. Every space that shares a page with all others must say so itself. What is mapped
-    /// there already stays as it is: let it be the same frames.
+    /// `share(sharing_id, seg_start, seg_end)`: from now on, mapping and unmapping in these pages affects every space that
+    /// has called this with the same `id` for them. Each space must call it itself, also for [`SharingId::AllSpaces`].
+    /// Existing mappings do not change; the caller ensures that all spaces map the same frames there.
     ///
     /// # Errors
     ///
@@ -596,13 +605,13 @@ impl<T: Tables, M, const PENDING: usize, const SHARES: usize> Dash<T, M, PENDING
         self.shares.push((id, space, segment)).map_err(|_| DashError::Full)
     }
 
-    /// `share(-1, seg_start, seg_end)`: ends this space's sharing of these pages, whatever segments they are in. Of a segment
-    /// that reaches beyond them, the rest stays shared.
+    /// `share(-1, seg_start, seg_end)`: ends this space's sharing of these pages in all segments. The part of a segment that
+    /// is outside these pages stays shared.
     ///
     /// # Errors
     ///
-    /// [`DashError::NotShared`] if the space shares none of them; [`DashError::Full`] if there is no room for the pieces that
-    /// are left.
+    /// [`DashError::NotShared`] if the space shares none of these pages; [`DashError::Full`] if there is no space for the
+    /// declarations of the remaining parts.
     pub fn unshare(&mut self, space: Asid, segment: Pages) -> Result<(), DashError> {
         let ends =
             |(_, of, pages): &&(SharingId, Asid, Pages)| *of == space && pages.intersect(segment).is_some();
@@ -631,8 +640,8 @@ impl<T: Tables, M, const PENDING: usize, const SHARES: usize> Dash<T, M, PENDING
         self.hook = Some(hook);
     }
 
-    /// A page fault: tells whether it was only a stale copy (the entry allows what was wanted, so that the CPU's
-    /// own flush repairs it); otherwise the hook is called.
+    /// Handles a page fault. Returns true if the entry allows the access, so that the cause was a stale TLB entry, which the
+    /// CPU's own flush removes. Otherwise calls the hook and returns false.
     pub fn fault(&self, space: Asid, at: Vpn, wanted: Attr) -> bool {
         let allowed = self.tables.entry(space, at).is_some_and(|entry| entry.attr.contains(wanted));
         if let (false, Some(hook)) = (allowed, self.hook) {
@@ -641,8 +650,8 @@ impl<T: Tables, M, const PENDING: usize, const SHARES: usize> Dash<T, M, PENDING
         allowed
     }
 
-    /// Tells whether the invariants hold. They do not while a late status write has put an old entry back, which an optimistic
-    /// operation has still to find.
+    /// Tells whether the first two invariants of this module hold. They do not hold between a late status write that
+    /// restores an old entry and the check of the optimistic operation that finds it.
     pub fn check(&self) -> bool {
         self.pending.iter().enumerate().all(|(nth, p)| {
             let alone = self.pending.iter().skip(nth + 1).all(|q| {
@@ -671,7 +680,7 @@ mod tests {
         }
     }
 
-    /// No sequence of calls leads there, short of 2^32 tickets.
+    /// The states of this test are not reachable by calls, except after 2^32 tickets.
     #[test]
     fn check_finds_two_unmappings_of_one_page_and_two_of_one_ticket() {
         let plan = Plan::new(crate::Algorithm::TwoPhase, &crate::Hardware::RP3, LowRights::NeverWriteBack);

@@ -1,21 +1,21 @@
-//! What the hardware does with page-table entries: the three variables of Tzou 2.1.2, Table 2.1, and the machines of
-//! today.
+//! The behaviour of hardware that the algorithms depend on: the three variables of Tzou 2.1.2, the machines of Table 2.1,
+//! and the machines of today.
 
-/// What loads a TLB entry on a miss.
+/// The part of the machine that loads a TLB entry on a miss.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Loader {
-    /// A walker in the hardware, at any time, speculatively too.
+    /// A hardware page-table walker, at any time, also speculatively.
     Hardware,
-    /// A miss handler, which can look at more than the page-table entry.
+    /// A miss handler in software, which can read more than the page-table entry.
     Software,
 }
 
 /// One way in which the hardware writes a status bit to a page-table entry (Tzou 2.1.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Status {
-    /// Not at all: the hardware has no such bit, or faults and leaves the bit to software.
+    /// The hardware never writes the bit: it has no such bit, or it faults and software sets the bit.
     Never,
-    /// By an atomic read-modify-write, which fails where the entry no longer allows the access.
+    /// By an atomic read-modify-write, which fails if the entry no longer allows the access.
     Atomic,
     /// By a read of the entry and, some time later, a write of the whole word.
     ReadThenWrite,
@@ -30,22 +30,24 @@ impl Status {
     }
 }
 
-/// The ways in which the hardware writes one status bit: Table 2.1 has a column for each of the two bits, and its note 2
-/// has two ways for one bit.
+/// The ways in which the hardware writes one status bit. Table 2.1 has a column for each of the two bits, and its note 2
+/// gives two ways for one bit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct StatusBit {
-    /// As a TLB miss loads the entry. The hardware reads the entry for the load, so [`Status::ReadThenWrite`] and
-    /// [`Status::FromTlb`] mean the same here: it writes what it has just loaded, with the bit set. Without effect where
-    /// software loads the TLB: what a miss handler writes, it writes atomically.
+    /// The way in which the hardware writes the bit when a TLB miss loads the entry. The hardware reads the entry for the
+    /// load, so
+    /// [`Status::ReadThenWrite`] and [`Status::FromTlb`] mean the same here: the hardware writes the word that it has just
+    /// loaded, with the bit set. The field has no effect if software loads the TLB, because a miss handler writes
+    /// atomically.
     pub on_miss: Status,
-    /// As a translation is used that the TLB already holds, without the bit.
+    /// The way in which the hardware writes the bit when an access uses a TLB entry that does not have the bit.
     pub on_hit: Status,
 }
 
 impl StatusBit {
-    /// The hardware never writes the bit.
+    /// A bit that the hardware never writes.
     pub const NEVER: Self = Self::by(Status::Never);
-    /// The hardware writes the bit atomically.
+    /// A bit that the hardware writes atomically.
     pub const ATOMIC: Self = Self::by(Status::Atomic);
 
     /// Returns a bit that the hardware writes in the same way on a miss and on a hit.
@@ -59,37 +61,41 @@ impl StatusBit {
     }
 }
 
-/// The hardware, as far as the algorithms care.
+/// The behaviour of a machine's TLBs, status bits and caches that the algorithms depend on.
 ///
-/// What is assumed of all hardware: a flush of the CPU's own TLB also ends the walks that this CPU has under way,
-/// and can be told to wait for its status writes; interprocessor interrupts are not lost; each CPU has one status write
-/// under way at a time, and a TLB entry whose bit is set writes that bit no more.
+/// The algorithms assume of all hardware:
+///
+/// - a flush of the CPU's own TLB also ends the hardware walks that this CPU has under way;
+/// - no interprocessor interrupt is lost;
+/// - each CPU has at most one status write under way at a time;
+/// - a TLB entry that has a status bit set does not write this bit again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Hardware {
-    /// What loads TLB entries.
+    /// The part of the machine that loads TLB entries.
     pub loader: Loader,
-    /// How the referenced (accessed) bit reaches the page-table entry.
+    /// The way in which the referenced (accessed) bit reaches the page-table entry.
     pub referenced: StatusBit,
-    /// How the dirty (modified, changed) bit reaches the page-table entry.
+    /// The way in which the dirty (modified, changed) bit reaches the page-table entry.
     pub dirty: StatusBit,
-    /// Whether hardware that reads the entry to set a bit, and finds the bit set already, writes the word even so.
+    /// Whether hardware that reads the entry to set a bit, and finds the bit already set, still writes the word.
     ///
-    /// If not, each such write adds a bit to the word that it was read from, and a word has few bits: the bound
-    /// on the rounds of the optimistic algorithms stands on that. Say `true` where the manual does not say.
+    /// If it does not, each such write adds a bit to the word that the hardware has read, and a word has few status bits:
+    /// this bounds the rounds of the optimistic algorithms. Use `true` if the manual does not say.
     pub rewrites_set_bits: bool,
-    /// Whether a CPU can flush another CPU's TLB, and be told when the hardware walks and status writes that were under
-    /// way there have ended. Such a flush does not end a walk that software makes there, with interrupts masked or not:
-    /// page-table nodes that software walks are retired in another way.
+    /// Whether a CPU can flush another CPU's TLB, and can find out when the hardware walks and status writes that were under
+    /// way on that CPU have ended. Such a flush does not end a walk by software on that CPU, so it does not make page-table
+    /// nodes that software walks free ([`RemoteTlbs::ends_walks`](crate::RemoteTlbs::ends_walks)).
     pub remote_flush: bool,
-    /// Whether a flush can wait for the status writes that its CPU still has under way.
+    /// Whether a flush can wait for the status writes that its CPU has under way.
     pub drains: bool,
-    /// Whether writing a dirty line back needs the page-table entry: a virtually tagged cache that keeps protection
-    /// but no physical address in its lines (Tzou 2.3.3). Such a cache is flushed like a TLB, and lines of an
-    /// address space must not outlive its running: lazy handling is not for it.
+    /// Whether the write-back of a dirty cache line needs the page-table entry: a virtually tagged cache whose lines hold
+    /// rights but no physical address (Tzou 2.3.3). Such a cache is flushed like a TLB. A CPU that stops running an address
+    /// space must flush the space's lines, so it cannot keep translations for later (lazy handling).
     pub lines_need_entry: bool,
 }
 
 impl Hardware {
+    /// Returns hardware with these properties, whose flushes wait for status writes, and without any other property.
     const fn of(loader: Loader, referenced: StatusBit, dirty: StatusBit) -> Self {
         Self {
             loader,
@@ -102,6 +108,7 @@ impl Hardware {
         }
     }
 
+    /// Returns this hardware with remote flush.
     const fn flushed_remotely(self) -> Self {
         Self { remote_flush: true, ..self }
     }
@@ -126,27 +133,26 @@ impl Hardware {
     pub const N10: Self = Self::of(Loader::Hardware, StatusBit::ATOMIC, StatusBit::NEVER);
     /// IBM RP3 (Table 2.1): a software miss handler, no status bits.
     pub const RP3: Self = Self::of(Loader::Software, StatusBit::NEVER, StatusBit::NEVER);
-    /// Motorola MC88200: any CPU reaches any CMMU's control registers; it writes both status bits in a locked cycle.
+    /// Motorola MC88200: any CPU can access any CMMU's control registers. A CMMU writes both status bits in a locked cycle.
     pub const MC88200: Self = Self::I386.flushed_remotely();
 
     /// x86-64: locked cycles set the accessed and dirty flags (Intel SDM volume 3A, "Automatic Locking"; AMD64 manual
-    /// volume 2, "Notes on Accessed and Dirty Bits"). A stale translation that would set the dirty flag looks at the
-    /// entry again, and faults if it is not present.
+    /// volume 2, "Notes on Accessed and Dirty Bits"). When a store through a stale TLB entry has to set the dirty flag, the
+    /// CPU reads the page-table entry again, and faults if the entry is not present.
     pub const X86_64: Self = Self::I386;
     /// x86-64 with `INVLPGB`, which flushes the TLBs of all CPUs, and `TLBSYNC`, which waits for them (AMD64 manual
     /// volume 3, on the two instructions).
     pub const X86_64_INVLPGB: Self = Self::X86_64.flushed_remotely();
-    /// AArch64 that leaves the access flag and the dirty state to faults. `TLBI` with `IS` is broadcast, and the `DSB`
-    /// after it waits for what the old entry was used for on all CPUs (Arm ARM, DDI 0487, chapter D8, "TLB maintenance
-    /// instructions").
+    /// AArch64 with an access flag and a dirty state that faults set. `TLBI` with `IS` is broadcast, and the `DSB` after it
+    /// waits for the accesses by the old entry on all CPUs (Arm ARM, DDI 0487, chapter D8, "TLB maintenance instructions").
     pub const AARCH64: Self =
         Self::of(Loader::Hardware, StatusBit::NEVER, StatusBit::NEVER).flushed_remotely();
     /// AArch64 with `FEAT_HAFDBS` switched on, by `TCR_ELx.HA` and `HD`: atomic updates (Arm ARM, DDI 0487, chapter D8,
     /// "Hardware management of the Access flag" and "of the dirty state").
     pub const AARCH64_HAFDBS: Self =
         Self::of(Loader::Hardware, StatusBit::ATOMIC, StatusBit::ATOMIC).flushed_remotely();
-    /// RISC-V with Svade: an access that would set A or D faults (privileged manual, "Svade"). `SFENCE.VMA` reaches its
-    /// own hart; a remote fence of the SBI is a service of the firmware, which interrupts the other harts.
+    /// RISC-V with Svade: an access that would set A or D faults (privileged manual, "Svade"). `SFENCE.VMA` affects its own
+    /// hart only. The SBI's remote fence is a service of the firmware, which interrupts the other harts.
     pub const RISCV_SVADE: Self = Self::of(Loader::Hardware, StatusBit::NEVER, StatusBit::NEVER);
     /// RISC-V with Svadu: A and D are set atomically, together with the checks of the leaf entry (privileged manual,
     /// "Svadu").
@@ -163,10 +169,10 @@ impl Hardware {
     /// Synchronization Requirements").
     pub const POWERPC_RADIX: Self =
         Self::of(Loader::Hardware, StatusBit::ATOMIC, StatusBit::ATOMIC).flushed_remotely();
-    /// PowerPC with a hashed page table: R and C by table searches that need not be atomic, and that may write beside
-    /// the rights (the same sections). This is for entries whose rights change in place. An entry is deleted by its
-    /// valid bit, in a doubleword that no status write touches: if a kernel changes entries in no other way, they behave
-    /// as [`POWERPC_RADIX`](Self::POWERPC_RADIX).
+    /// PowerPC with a hashed page table: table searches write R and C, need not be atomic, and may write the word that holds
+    /// the rights (the same sections). This value is for entries whose rights change in place. The valid bit of an entry is
+    /// in a doubleword that no status write changes: if a kernel changes entries only by this bit, they behave as
+    /// [`POWERPC_RADIX`](Self::POWERPC_RADIX).
     pub const POWERPC_HASH: Self = Self {
         rewrites_set_bits: true,
         ..Self::of(
@@ -177,7 +183,7 @@ impl Hardware {
     }
     .flushed_remotely();
 
-    /// The rows of Table 2.1 and the machine of its text with remote flush, each with its name.
+    /// The machines of Table 2.1, and the machine with remote flush of the thesis's text, each with its name.
     pub const TABLE: [(&'static str, Self); 7] = [
         ("vax", Self::VAX),
         ("ns32332", Self::NS32332),
@@ -202,10 +208,11 @@ impl Hardware {
         ("powerpc-hash", Self::POWERPC_HASH),
     ];
 
-    /// Returns this hardware with its status bits forced: set in every entry beforehand, or emulated by faults
-    /// (Tzou 2.1.3), so that it never writes one. It makes every algorithm that fails over status bits suitable.
+    /// Returns this hardware under a kernel that sets the status bits in every entry beforehand, or emulates them by faults
+    /// (Tzou 2.1.3), so that the hardware never writes one. Every algorithm that status bits make unsuitable suits the
+    /// result.
     ///
-    /// Bits that are set beforehand are no help where the hardware [rewrites](Self::rewrites_set_bits) them on a miss.
+    /// To set the bits beforehand is not sufficient if the hardware [rewrites](Self::rewrites_set_bits) them on a miss.
     #[must_use]
     pub const fn status_by_faults(self) -> Self {
         Self { referenced: StatusBit::NEVER, dirty: StatusBit::NEVER, rewrites_set_bits: false, ..self }
@@ -222,21 +229,22 @@ impl Hardware {
             + self.of_this_loader(self.dirty).overwrites() as u8
     }
 
-    /// Tells whether the use of a translation that the TLB holds can make the hardware read the entry in memory,
-    /// whatever is in it by then, and write that back.
+    /// Tells whether an access that hits in the TLB can make the hardware read the entry in memory, which may have changed
+    /// since the TLB entry was loaded, and write it back.
     pub(crate) const fn reads_entry_on_hit(&self) -> bool {
         matches!(self.referenced.on_hit, Status::ReadThenWrite)
             || matches!(self.dirty.on_hit, Status::ReadThenWrite)
     }
 
-    /// Tells whether a status write may carry no bit that the word it was read from had not.
+    /// Tells whether the hardware may write a word back without setting a new bit in it.
     pub(crate) const fn rewrites(&self) -> bool {
         let on_miss = self.of_this_loader(self.referenced).on_miss.overwrites()
             || self.of_this_loader(self.dirty).on_miss.overwrites();
         self.rewrites_set_bits && (on_miss || self.reads_entry_on_hit())
     }
 
-    /// Only hardware that loads an entry on a miss can write it on a miss.
+    /// Returns `bit` without its write on a miss if software loads the TLB: only hardware that loads an entry on a miss can
+    /// write it on a miss.
     const fn of_this_loader(&self, bit: StatusBit) -> StatusBit {
         match self.loader {
             Loader::Hardware => bit,

@@ -1,4 +1,4 @@
-//! A plan without one of its repairs does what the text prints, and no more than that changes.
+//! Tests that a plan with one repair switched off follows the printed pseudocode at that place, and changes nowhere else.
 
 use tlbkit_addr::{Asid, CpuSet};
 
@@ -14,7 +14,7 @@ fn plan(algorithm: Algorithm, without: Repair) -> Plan {
     plan.map(|plan| plan.without(without)).unwrap_or_else(|why| panic!("{why}"))
 }
 
-/// What CPU 0 asks for to change an entry that CPU 1 may have, too; everything goes well.
+/// Returns the actions that CPU 0 asks for to change an entry that CPU 1 may also hold, if every answer is favourable.
 fn asked(plan: Plan) -> Vec<Action> {
     let mut machine = Requester::<1>::new(plan, 0).unwrap();
     let both: CpuSet = [0, 1].into_iter().collect();
@@ -41,7 +41,7 @@ fn asked(plan: Plan) -> Vec<Action> {
     }
 }
 
-/// The difference that a repair makes to one algorithm: those actions, where the others are.
+/// Checks the difference that a repair makes to one algorithm: with it the actions are `sound`, and without it `printed`.
 fn differs(algorithm: Algorithm, without: Repair, sound: &[Action], printed: &[Action]) {
     let [mut with, mut without] = [Repair::empty(), without].map(|off| asked(plan(algorithm, off)));
     while with.first() == without.first() {
@@ -68,7 +68,7 @@ fn the_target_set_is_read_too_early() {
     differs(Algorithm::TlbFirst, Repair::TARGETS_AFTER, &sound, &printed);
 }
 
-/// Optimistic reads it once, too, however many rounds it makes.
+/// Without the repair, optimistic reads the target set once in any number of rounds.
 #[test]
 fn the_target_set_is_read_once() {
     let hardware = Hardware { dirty: StatusBit::by(Status::ReadThenWrite), ..Hardware::I386 };
@@ -118,8 +118,8 @@ fn lines_are_in_the_printed_order_or_missing() {
     missing(Algorithm::PteFirstAsync, Repair::RAISE_SUPERSEDES, &[Action::Open, Action::Close]);
 }
 
-/// No CPU is asked, so no CPU takes the operation over, even if nothing is left to do: the payload is never handed
-/// back.
+/// Without the repair, an asynchronous operation that asks no CPU never ends: no CPU takes it over, and its payload does not
+/// come back.
 #[test]
 fn no_replier_completes_an_operation_without_repliers() {
     let plan = plan(Algorithm::PteFirstAsync, Repair::ZERO_REPLIERS | Repair::EXCLUSION);
@@ -134,7 +134,7 @@ fn no_replier_completes_an_operation_without_repliers() {
     assert!(operation.finish().is_err());
 }
 
-/// What a 2-phase replier does with one request, up to `Idle`.
+/// Returns the actions of a 2-phase replier for one request, up to `Idle`.
 fn replied(plan: Plan) -> Vec<Reply> {
     let op = OpId { cpu: 0, slot: 0, generation: 1 };
     let mut work = Some(Work::One(Request { op, what: Target::All, duty: Duty::Stop }));
@@ -155,7 +155,7 @@ fn replied(plan: Plan) -> Vec<Reply> {
 }
 
 #[test]
-fn a_replier_flushes_as_it_stops_and_leaves_without_looking_back() {
+fn a_replier_flushes_when_it_stops_and_leaves_without_checking_its_queue() {
     let op = OpId { cpu: 0, slot: 0, generation: 1 };
     let flush = |drain| Reply::Flush { what: Target::All, drain };
     let (go, ack) = (Reply::MayContinue(op), Reply::Acknowledge(op));

@@ -1,32 +1,34 @@
 //! Table 5.3's IPC region: pages that move between address spaces by ownership, mapped only when they are used.
 //!
-//! Two maps. The *high* one says which spaces own a page, and how often: one ownership in all means read and write,
-//! more mean read. The *low* one is the page table, which follows lazily: it may allow less (safe: the fault maps it
-//! in), and for a while, or among spaces that trust each other, more.
+//! There are two maps. The *high* map says which spaces own a page, and how many ownerships each has: if a page has one
+//! ownership in all, its owner may read and write; if it has more, its owners may read. The *low* map is the page table,
+//! which follows lazily. It may allow less than the high map (safe, because the fault handler maps the page), and for some
+//! time, or among spaces that trust each other, more.
 //!
 //! ```text
 //!   send                     start_transfer --------> ownership moves; the sender's mapping is being removed
 //!                              ownership only ------> ownership moves; the sender's mapping stays, and is stale
-//!   receive, no trust        finish_transfer -------> called wherever unfinished_in says: no other mapping
-//!                                                     allows anything any more
+//!   receive, no trust        finish_transfer -------> called for each space that unfinished_in returns: no
+//!                                                     mapping allows more than its space owns
 //!   receive, immediate use   mapin -----------------> the receiver's mapping is there before it faults
 //! ```
 //!
-//! Invariant ([`IpcRegion::check`]): a low mapping that allows more than the high one is being removed, or is known
-//! as stale by the trust of one space; and [`IpcRegion::finish_transfer`] leaves none in the space it is called for. The
-//! sender's is not the only one: a receiver that has trusted an earlier sender has left the sender's mapping as it was, and
-//! passed it on with the page.
+//! Invariant ([`IpcRegion::check`]): a low mapping that allows more than the high map is being reduced, or is marked as
+//! stale with the space that trusts it. After [`IpcRegion::finish_transfer`] for a space, that space has no such mapping.
+//! Not only the last sender may have one: a receiver that trusted an earlier sender left that sender's mapping unchanged,
+//! and sent the page on.
 //!
-//! No call waits. What a call leaves to be finished is in its [`LowAction`], and a reduction under way holds up neither
-//! the next send of the page nor a duplicate of it (5.3.4.6): ownerships move meanwhile, and [`IpcRegion::reduced`] says
-//! whether more is to be reduced. Two calls want it finished: a receive that does not trust, and [`IpcRegion::mapin`] for
-//! writing. A space becomes the only owner when the others release the page or take copies of it, and may then write to it
-//! in place. It has not been asked whether it trusts the others, so their mappings go first (guarantee 2 of 5.3.4.5: no
-//! other space reads beyond what it had already read).
+//! No call waits. A call returns the work that the kernel has to finish as a [`LowAction`]. A reduction under way delays
+//! neither the next send of the page nor a duplicate of it (5.3.4.6): ownerships may move during the reduction, and
+//! [`IpcRegion::reduced`] returns a further reduction if one is needed. Two calls need the reduction to be finished: a
+//! receive without trust, and
+//! [`IpcRegion::mapin`] for writing. A space becomes the only owner when the other owners release the page or take copies of
+//! it, and may then write to the page in place. That space has not declared that it trusts the others, so their mappings are
+//! removed first (guarantee 2 of 5.3.4.5: no other space reads more than it had already read).
 
 use core::fmt;
 
-/// Rights of a space to an IPC page.
+/// The rights of a space to an IPC page.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Access {
     /// None.
@@ -38,13 +40,13 @@ pub enum Access {
     Write,
 }
 
-/// What the kernel has to do to the low map before it goes on, or in the background.
+/// A change of the low map that the kernel has to make, before it continues or in the background.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[must_use = "the region counts on it"]
 pub enum LowAction {
     /// Nothing.
     Nothing,
-    /// Map the page for this access. Raising rights is safe: no flush.
+    /// Map the page for this access. The change raises rights, so it needs no flush.
     Map {
         /// The space.
         space: usize,
@@ -59,32 +61,31 @@ pub enum LowAction {
         space: usize,
         /// The page.
         page: usize,
-        /// What may stay.
+        /// The access that stays allowed.
         access: Access,
     },
-    /// Wait until the reduction that is under way has been told by [`IpcRegion::reduced`], and call again: nothing has
-    /// changed.
+    /// Wait until [`IpcRegion::reduced`] has been called for the reduction under way, and call again. Nothing has changed.
     Wait {
         /// The space.
         space: usize,
         /// The page.
         page: usize,
     },
-    /// Copy the page to the new one, which the space owns alone, and map that for writing. Then start to reduce the mapping
-    /// of the old one, if `reduce` says so, as for [`Reduce`](Self::Reduce).
+    /// Copy the page to the new page `copy`, which only this space owns, and map `copy` for writing. Then, if `reduce` is
+    /// not `None`, start to reduce the mapping of the old page, as for [`Reduce`](Self::Reduce).
     Copy {
         /// The space.
         space: usize,
         /// The page.
         page: usize,
-        /// The copy.
+        /// The new page.
         copy: usize,
-        /// What may stay of the space's mapping of the old page.
+        /// The access that the space's mapping of the old page keeps; `None` if the mapping need not be reduced.
         reduce: Option<Access>,
     },
 }
 
-/// A call that the ownerships do not allow. Nothing has changed.
+/// The error of a call that the ownerships do not allow. Nothing has changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum IpcError {
     /// There is no such page or space.
@@ -93,11 +94,11 @@ pub enum IpcError {
     NoPage,
     /// The space does not own the page.
     NotOwner,
-    /// The access is more than the ownerships give.
+    /// The access exceeds what the ownerships allow.
     Denied,
     /// No reduction of this mapping is under way.
     NotReducing,
-    /// More ownerships than can be counted.
+    /// The space would have more ownerships of the page than 16 bits can count.
     TooMany,
 }
 
@@ -116,18 +117,20 @@ impl fmt::Display for IpcError {
 
 impl core::error::Error for IpcError {}
 
+/// The state of one page in one space.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Seat {
+    /// The number of ownerships.
     owned: u16,
-    /// What the low map allows.
+    /// The access that the low map allows.
     low: Access,
-    /// What it is being reduced to.
+    /// The access to which the low map is being reduced, if a reduction is under way.
     reducing: Option<Access>,
-    /// It may allow more than the ownerships do: this space trusts its own not to use that.
+    /// If the low map may allow more than the ownerships: the space that trusts this space not to use the excess.
     trusted_by: Option<u16>,
 }
 
-/// `PAGES` IPC pages in up to `SPACES` address spaces, of which there are 65,536 at the most.
+/// A region of `PAGES` IPC pages, shared by up to `SPACES` address spaces. `SPACES` is at most 65,536.
 ///
 /// ```compile_fail,E0080
 /// use tlbkit_shootdown::ipc::IpcRegion;
@@ -146,7 +149,7 @@ impl<const PAGES: usize, const SPACES: usize> Default for IpcRegion<PAGES, SPACE
 }
 
 impl<const PAGES: usize, const SPACES: usize> IpcRegion<PAGES, SPACES> {
-    /// Returns a region of which no space owns a page.
+    /// Returns a region in which no space owns a page.
     pub const fn new() -> Self {
         const { assert!(SPACES <= 1 << 16, "a seat has room for every space's number") };
         let seat = Seat { owned: 0, low: Access::None, reducing: None, trusted_by: None };
@@ -162,12 +165,12 @@ impl<const PAGES: usize, const SPACES: usize> IpcRegion<PAGES, SPACES> {
         if seat.owned == 0 { Err(IpcError::NotOwner) } else { Ok(seat) }
     }
 
-    /// Returns how many ownerships of a page there are.
+    /// Returns the number of ownerships of a page in all spaces.
     pub fn ownerships(&self, page: usize) -> usize {
         self.seats.get(page).map_or(0, |seats| seats.iter().map(|seat| usize::from(seat.owned)).sum())
     }
 
-    /// Returns what the high map allows.
+    /// Returns the access that the high map allows.
     pub fn high(&self, space: usize, page: usize) -> Access {
         match self.seats.get(page).and_then(|seats| seats.get(space)) {
             Some(seat) if seat.owned == 0 => Access::None,
@@ -177,13 +180,13 @@ impl<const PAGES: usize, const SPACES: usize> IpcRegion<PAGES, SPACES> {
         }
     }
 
-    /// Returns what the low map allows.
+    /// Returns the access that the low map allows.
     pub fn low(&self, space: usize, page: usize) -> Access {
         self.seats.get(page).and_then(|seats| seats.get(space)).map_or(Access::None, |seat| seat.low)
     }
 
-    /// Brings a low mapping down to what the high map allows: by a reduction, or by being known as stale by the trust of
-    /// a space.
+    /// Handles a low mapping that allows more than the high map: starts a reduction, or marks the mapping as stale if
+    /// `trusted_by` names a space that trusts it.
     fn follow(&mut self, space: usize, page: usize, trusted_by: Option<u16>) -> Result<LowAction, IpcError> {
         let access = self.high(space, page);
         let seat = self.seat(space, page)?;
@@ -191,7 +194,7 @@ impl<const PAGES: usize, const SPACES: usize> IpcRegion<PAGES, SPACES> {
             return Ok(LowAction::Nothing);
         }
         seat.trusted_by = trusted_by;
-        // A reduction that is under way goes on; what it leaves too much, `reduced` finds.
+        // If a reduction is under way, `reduced` checks at its end whether the mapping still allows too much.
         if trusted_by.is_some() || seat.reducing.is_some() {
             return Ok(LowAction::Nothing);
         }
@@ -199,7 +202,7 @@ impl<const PAGES: usize, const SPACES: usize> IpcRegion<PAGES, SPACES> {
         Ok(LowAction::Reduce { space, page, access })
     }
 
-    /// Returns a space whose mapping of the page allows too much, and which `space` does not trust.
+    /// Returns another space whose mapping of the page allows more than that space owns, and which `space` does not trust.
     fn untrusted(&self, space: usize, page: usize) -> Option<usize> {
         let seats = self.seats.get(page)?.iter().enumerate();
         let trusts = |seat: &Seat| seat.reducing.is_none() && seat.trusted_by == Some(space as u16);
@@ -211,19 +214,19 @@ impl<const PAGES: usize, const SPACES: usize> IpcRegion<PAGES, SPACES> {
     ///
     /// # Errors
     ///
-    /// [`IpcError::NoPage`]: none is free, which means neither owned nor mapped by any space; [`IpcError::OutOfRange`].
+    /// [`IpcError::NoPage`] if no page is free; a page is free if no space owns or maps it. [`IpcError::OutOfRange`].
     pub fn get_ownership(&mut self, space: usize) -> Result<usize, IpcError> {
         let is_idle = |seat: &Seat| seat.owned == 0 && seat.low == Access::None && seat.reducing.is_none();
         let free = |(_, seats): &(usize, &mut [Seat; SPACES])| seats.iter().all(is_idle);
         let (page, seats) = self.seats.iter_mut().enumerate().find(free).ok_or(IpcError::NoPage)?;
         let mut new = [Seat::default(); SPACES];
         new.get_mut(space).ok_or(IpcError::OutOfRange)?.owned = 1;
-        // Trust that was left over ends with what it was about.
+        // This also removes the marks of trust from the page's former use.
         *seats = new;
         Ok(page)
     }
 
-    /// `release_ownership(vas, virt_addr)`. A page that no space owns is free when its mappings are gone.
+    /// `release_ownership(vas, virt_addr)`: gives up one ownership. A page that no space owns is free when no space maps it.
     ///
     /// # Errors
     ///
@@ -233,10 +236,10 @@ impl<const PAGES: usize, const SPACES: usize> IpcRegion<PAGES, SPACES> {
         self.follow(space, page, None)
     }
 
-    /// Returns a space whose mapping of the page is known as stale. A page that no space owns is not free before
-    /// [`finish_transfer`](Self::finish_transfer) has been called for each.
+    /// Returns a space whose mapping of the page is marked as stale. A page that no space owns becomes free only after
+    /// [`finish_transfer`](Self::finish_transfer) has been called for each such space.
     pub fn stale_in(&self, page: usize) -> Option<usize> {
-        // What had gone stale is good again if the others have given their ownerships up.
+        // A mapping that was marked as stale is correct again if the other owners have released the page.
         let exceeds = |space| self.low(space, page) > self.high(space, page);
         let seats = self.seats.get(page)?.iter().enumerate();
         seats
@@ -245,16 +248,15 @@ impl<const PAGES: usize, const SPACES: usize> IpcRegion<PAGES, SPACES> {
             .find(|&space| exceeds(space))
     }
 
-    /// Returns a space whose mapping of the page allows more than it owns, as stale or as still being reduced. A caller
-    /// that calls [`finish_transfer`](Self::finish_transfer) for one after the other until there is none is safe from
-    /// all of them.
+    /// Returns a space whose mapping of the page allows more than the space owns: it is marked as stale, or a reduction is
+    /// under way. A caller that calls [`finish_transfer`](Self::finish_transfer) for each such space until there is none is
+    /// safe from all of them.
     pub fn unfinished_in(&self, page: usize) -> Option<usize> {
         (0..SPACES).find(|&space| self.low(space, page) > self.high(space, page))
     }
 
-    /// `start_transfer(source_vas, dest_vas, virt_addr, ownership_only_fg)`: moves one ownership. With
-    /// `ownership_only` the source's mapping is left as it is: the receiver trusts the source, and the spaces that the source
-    /// has trusted.
+    /// `start_transfer(source_vas, dest_vas, virt_addr, ownership_only_fg)`: moves one ownership. With `ownership_only` the
+    /// source's mapping does not change: the receiver trusts the source, and the spaces that the source has trusted.
     ///
     /// # Errors
     ///
@@ -278,8 +280,9 @@ impl<const PAGES: usize, const SPACES: usize> IpcRegion<PAGES, SPACES> {
         self.follow(from, page, trusted_by)
     }
 
-    /// `finish_transfer(source_vas, virt_addr)`: after it, the source's mapping allows no more than it owns. Call it
-    /// again after a [`LowAction::Wait`], and after a [`LowAction::Reduce`] has been told done.
+    /// `finish_transfer(source_vas, virt_addr)`: reduces the source's mapping to what the source owns. The caller repeats
+    /// the call after a
+    /// [`LowAction::Wait`], and after [`reduced`](Self::reduced) has been called for a [`LowAction::Reduce`].
     ///
     /// # Errors
     ///
@@ -291,8 +294,8 @@ impl<const PAGES: usize, const SPACES: usize> IpcRegion<PAGES, SPACES> {
         self.follow(from, page, None)
     }
 
-    /// The kernel has reduced a mapping, and every TLB knows. Returns a further reduction, if ownerships have gone meanwhile
-    /// that the first one did not know of, and no other space trusts this one not to use the rest.
+    /// Records that the kernel has reduced a mapping, and that every TLB is consistent with it. Returns a further reduction
+    /// if the space has lost ownerships since the reduction began, and no other space trusts this one not to use the excess.
     ///
     /// # Errors
     ///
@@ -304,8 +307,8 @@ impl<const PAGES: usize, const SPACES: usize> IpcRegion<PAGES, SPACES> {
         self.follow(space, page, trusted_by)
     }
 
-    /// `duplicate(vas, virt_addr, flags)`: one more ownership; if the page was writable it is read-only from now. With
-    /// `ownership_only` the mapping is left as it is: the space that gets the ownership next trusts this one.
+    /// `duplicate(vas, virt_addr, flags)`: adds one ownership; a page that was writable is read-only from now on. With
+    /// `ownership_only` the mapping does not change: the space that gets the ownership next trusts this one.
     ///
     /// # Errors
     ///
@@ -321,9 +324,10 @@ impl<const PAGES: usize, const SPACES: usize> IpcRegion<PAGES, SPACES> {
         self.follow(space, page, ownership_only.then_some(space as u16))
     }
 
-    /// `make_writable(vas, virt_addr, new_addr p)`: the page itself if this is its only ownership, as
-    /// [`mapin`](Self::mapin) for writing; otherwise a copy of it, to which this ownership moves, and a reduction of the
-    /// mapping of the page that the space gives up. Explicit, unlike copy-on-write: no space relies on a fault (5.3.5).
+    /// `make_writable(vas, virt_addr, new_addr p)`: makes a page writable. If the page has one ownership, the call has the
+    /// effect of
+    /// [`mapin`](Self::mapin) for writing. Otherwise the space gets a copy of the page instead of its ownership, and its
+    /// mapping of the old page is reduced. The call is explicit, unlike copy on write: no space relies on a fault (5.3.5).
     ///
     /// # Errors
     ///
@@ -337,18 +341,19 @@ impl<const PAGES: usize, const SPACES: usize> IpcRegion<PAGES, SPACES> {
         self.seat(space, copy)?.low = Access::Write;
         let seat = self.seat(space, page)?;
         seat.owned -= 1;
-        // A space that owns the page once more may do what it might before.
+        // If the space has another ownership of the page, its rights do not change.
         let rest = if seat.owned > 0 { LowAction::Nothing } else { self.follow(space, page, None)? };
         let reduce = if let LowAction::Reduce { access, .. } = rest { Some(access) } else { None };
         Ok(LowAction::Copy { space, page, copy, reduce })
     }
 
-    /// `mapin(vas, virt_addr, access)`: maps the page for a use that the high map allows; by the fault handler, or
-    /// ahead of it.
+    /// `mapin(vas, virt_addr, access)`: maps the page for an access that the high map allows. The fault handler calls it, or
+    /// a receiver before its first access.
     ///
-    /// If it is to be written to, no mapping of another space may allow more than that space owns, unless this one trusts it.
-    /// Otherwise the answer is [`LowAction::Reduce`] or [`LowAction::Wait`] for the other space, and the call is to be
-    /// repeated when that reduction is done. The same holds while this space's own mapping is being reduced.
+    /// For writing, no mapping of another space may allow more than that space owns, unless this space trusts it. Otherwise
+    /// the result is
+    /// [`LowAction::Reduce`] or [`LowAction::Wait`] for the other space, and the caller repeats the call when that reduction
+    /// is done. The result is also [`LowAction::Wait`] while this space's own mapping is being reduced.
     ///
     /// # Errors
     ///
@@ -373,61 +378,61 @@ impl<const PAGES: usize, const SPACES: usize> IpcRegion<PAGES, SPACES> {
         Ok(LowAction::Map { space, page, access })
     }
 
-    /// Tells whether the invariants hold: the low map allows more than the high one only where that is known.
+    /// Tells whether the invariant of this module holds.
     pub fn check(&self) -> bool {
         (0..PAGES).all(|page| {
             (0..SPACES).all(|space| {
                 let high = self.high(space, page);
                 let seat =
                     self.seats.get(page).and_then(|seats| seats.get(space)).copied().unwrap_or_default();
-                // A reduction that stops short is followed by another.
+                // A reduction that leaves too much is followed by another, so it does not matter to which access it reduces.
                 seat.low <= high || seat.trusted_by.is_some() || seat.reducing.is_some()
             })
         })
     }
 }
 
-/// What a sender says of a message (5.3.4.5).
+/// The options of a sender (5.3.4.5).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Send {
-    /// Sender and receiver both keep a read-only copy.
+    /// Whether sender and receiver both keep read access to the page.
     pub duplicate: bool,
-    /// The sender believes that the receiver trusts it.
+    /// Whether the sender expects that the receiver trusts it.
     pub trust_hint: bool,
 }
 
-/// What a receiver says.
+/// The options of a receiver.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Receive {
-    /// It trusts the sender not to use stale translations.
+    /// Whether the receiver trusts the sender not to use stale translations.
     pub trust: bool,
-    /// It will use the data at once, in this way.
+    /// The access with which the receiver will use the data at once.
     pub immediate_use: Access,
 }
 
-/// One operation on the region, for a message's page.
+/// An operation on the region for the page of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum MessageStep {
     /// [`IpcRegion::duplicate`] in the sender's space.
     Duplicate {
-        /// Leave the low map.
+        /// Whether the low map stays unchanged.
         ownership_only: bool,
     },
     /// [`IpcRegion::start_transfer`].
     StartTransfer {
-        /// Leave the low map.
+        /// Whether the low map stays unchanged.
         ownership_only: bool,
     },
-    /// [`IpcRegion::finish_transfer`], in each space that [`IpcRegion::unfinished_in`] names, until it names none: the
-    /// sender's, and those of earlier senders that another space has trusted.
+    /// [`IpcRegion::finish_transfer`] for each space that [`IpcRegion::unfinished_in`] returns, until it returns none: the
+    /// sender, and earlier senders that another space has trusted.
     FinishTransfer,
-    /// [`IpcRegion::mapin`] in the receiver's space, again after each [`LowAction::Reduce`] or [`LowAction::Wait`] that it
-    /// answers. Of a page that others own, too, such as a duplicate, writing is [`IpcError::Denied`]: then there is nothing to
-    /// be mapped ahead.
+    /// [`IpcRegion::mapin`] in the receiver's space, repeated after each [`LowAction::Reduce`] or [`LowAction::Wait`] that
+    /// it returns. If other spaces also own the page, as after a duplicate, `mapin` for writing returns
+    /// [`IpcError::Denied`]; then the caller maps nothing.
     Mapin(Access),
 }
 
-/// The passing of a message, send first or receive first (5.3.4.6).
+/// The state of a message, which may be sent first or asked for first (5.3.4.6).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Passing {
     sent: Option<Send>,
@@ -436,23 +441,23 @@ pub struct Passing {
 }
 
 impl Passing {
-    /// Returns a message that has been neither sent nor asked for.
+    /// Returns the state of a message that has been neither sent nor asked for.
     pub const fn new() -> Self {
         Self { sent: None, received: None, at: 0 }
     }
 
-    /// The sender sends. Whether the low map is left alone is the receiver's trust if it waits already, and the
-    /// sender's hint otherwise. Tells whether that was accepted: a message is sent once.
+    /// Records the send. The low map stays unchanged if the receiver already waits and trusts the sender or, if no receiver
+    /// waits, if the sender gives its hint. Returns whether the send was accepted: a message is sent once.
     pub fn send(&mut self, send: Send) -> bool {
         self.sent.is_none() && {
-            // What was decided stays: a receive that comes later cannot change what start_transfer did.
+            // The decision is kept: a receive that comes later cannot change the effect of `start_transfer`.
             let trust = self.received.map_or(send.trust_hint, |receive| receive.trust);
             self.sent = Some(Send { trust_hint: trust, ..send });
             true
         }
     }
 
-    /// The receiver asks. Tells whether that was accepted.
+    /// Records the receive. Returns whether it was accepted: a message is received once.
     pub fn receive(&mut self, receive: Receive) -> bool {
         self.received.is_none() && {
             self.received = Some(receive);
@@ -460,13 +465,13 @@ impl Passing {
         }
     }
 
-    /// Returns the next step that can be taken now, and takes it. The caller carries it out before any CPU takes
-    /// another one: the lock of the region also guards its messages, or a receiver finds steps of the send that were
-    /// taken and are not done yet.
+    /// Returns the next step that is possible now, and counts it as done. The caller must carry it out before any CPU calls
+    /// this again, for instance under the lock of the region. Otherwise a receiver could rely on steps of the send that are
+    /// not done yet.
     pub fn step(&mut self) -> Option<MessageStep> {
         loop {
             let send = self.sent?;
-            // A send's steps need no receiver; a receive's wait for the send's.
+            // The steps of the send need no receiver. The steps of the receive come after those of the send.
             let receive = if self.at >= 2 { self.received? } else { Receive::default() };
             self.at += 1;
             return Some(match self.at {
@@ -493,7 +498,7 @@ impl Passing {
 mod tests {
     use super::*;
 
-    /// No sequence of calls leads there.
+    /// The states of this test are not reachable by calls.
     #[test]
     fn check_finds_a_mapping_that_allows_too_much() {
         let check = |seat| IpcRegion { seats: [[Seat { owned: 1, ..Seat::default() }, seat]] }.check();

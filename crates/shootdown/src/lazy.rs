@@ -1,4 +1,5 @@
-//! CPUs that do not run an address space: lazy handling (Tzou 3.3.2), joining, going idle, going offline.
+//! CPUs that do not run an address space: lazy handling (Tzou 3.3.2), and the steps by which a CPU joins, goes idle and goes
+//! offline.
 //!
 //! An address space has three sets of CPUs:
 //!
@@ -8,13 +9,13 @@
 //!   stale     must flush before it uses them again
 //! ```
 //!
-//! A requester interrupts the members that run the address space. It marks each other member as stale, *and then* reads again
-//! whether that member runs the space. A CPU that switches to the space sets its running bit, *and then* reads its stale mark.
-//! So at least one of the two sees the other: the requester sends a request, or the CPU flushes by itself. No CPU waits for a CPU
-//! that does not run the space, and a stale mark takes no room in a queue.
+//! A requester interrupts the members that run the address space. It marks each other member as stale, *and then* reads
+//! again whether that member runs the space. A CPU that switches to the space sets its running bit, *and then* reads its
+//! stale mark. So at least one of the two sees the other: the requester sends a request, or the CPU flushes by itself. No
+//! CPU waits for a CPU that does not run the space, and a stale mark takes no space in a queue.
 //!
-//! An idle CPU is one that has switched out. Where hardware loads the TLB and page-table nodes are freed, an idle CPU must not
-//! walk the table of the space that it has left: switch it to a root of its own.
+//! An idle CPU has switched out. If hardware loads the TLB and the kernel frees page-table nodes, an idle CPU must not walk
+//! the table of the space that it has left: the kernel installs another root on it.
 
 use tlbkit_addr::CpuSet;
 
@@ -27,39 +28,41 @@ pub struct SpaceCpus<const W: usize = 1> {
     pub members: CpuSet<W>,
     /// CPUs that may use translations now.
     pub running: CpuSet<W>,
-    /// CPUs that must flush before they use one.
+    /// CPUs that must flush before they use a translation of the space.
     pub stale: CpuSet<W>,
 }
 
-/// What a CPU does to itself.
+/// A change of one CPU's relation to an address space.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum SwitchKind {
-    /// It begins to run the space.
+    /// The CPU begins to run the space.
     In,
-    /// It stops running the space (for another one, or to idle), and keeps its translations.
+    /// The CPU stops running the space, for another space or to idle, and keeps its translations.
     Out,
-    /// It stops running the space and keeps nothing: its TLB has no address-space tags.
+    /// The CPU stops running the space and flushes its translations, for instance because its TLB has no address-space tags.
     OutAndForget,
-    /// It goes offline.
+    /// The CPU goes offline.
     Offline,
 }
 
-/// What a [`Switch`] asks for.
+/// A step that a [`Switch`] asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum SwitchAction {
     /// Accept requests (again).
     Open,
-    /// Become a member, and tell whether this CPU was none.
+    /// Become a member of the space. Answer: whether this CPU may have missed a change under way: if it was no member before
+    /// or, more exactly, if an entry of the space is changing.
     Join,
     /// Say that this CPU runs the space.
     SetRunning,
-    /// 2-phase's gate: tell whether an entry of the space is changing; serve the queue until it is not.
+    /// 2-phase's gate: wait until no entry of the space is changing, and serve the queue while waiting. Answer: whether one
+    /// is changing, or has changed since the last answer.
     IsChanging,
-    /// Tell whether this CPU is marked stale, and clear the mark.
+    /// Clear this CPU's stale mark. Answer: whether the mark was set.
     TakeStale,
     /// Flush the address space.
     FlushSpace,
-    /// Stop using the space, and wait for status writes under way.
+    /// Stop using the space, and wait for this CPU's status writes under way.
     Drain,
     /// Say that this CPU no longer runs the space.
     ClearRunning,
@@ -101,20 +104,21 @@ impl Switch {
         }
     }
 
-    /// Returns what is to be done now.
+    /// Returns the step that the caller must do now.
     pub fn next(&self) -> SwitchAction {
         self.steps().get(usize::from(self.at)).copied().unwrap_or(SwitchAction::Finished)
     }
 
-    /// Goes on; `yes` is the answer if there was a question.
+    /// Records that the step is done; `yes` is the answer, if the step asks for one.
     ///
     /// # Errors
     ///
-    /// [`Misuse::NotAsked`] when it has finished.
+    /// [`Misuse::NotAsked`] when all steps are done.
     pub fn did(&mut self, yes: bool) -> Result<(), Misuse> {
         match self.next() {
             SwitchAction::Finished => return Err(Misuse::NotAsked),
-            // A CPU that joins while an entry changes may have loaded the old one, and is in no target set.
+            // A CPU that joins while an entry is changing may have loaded the old entry, and may be missing in the target
+            // set.
             SwitchAction::Join => self.stale = self.gate && yes,
             SwitchAction::IsChanging if yes => {
                 self.stale = true;

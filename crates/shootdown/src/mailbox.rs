@@ -3,13 +3,13 @@
 use crate::sync::{AtomicBool, Cell, Ordering, constructor, fence, relax};
 use crate::{Misuse, Queue, Request, Work};
 
-/// A [`Queue`] that other CPUs post to: a lock around it, and a flag beside it.
+/// A [`Queue`] to which other CPUs post requests, with its lock and with a flag that says whether it holds a request.
 ///
-/// A post holds the lock for a few stores; a check for requests is one load. If `W` and `SLOTS` are 1, the flag, the lock and the
-/// first request share one cache line: no other line moves from the requester to the replier.
+/// A post holds the lock for a few stores; a check for requests is one load. If `W` and `SLOTS` are 1, the flag, the lock
+/// and the first request share one cache line: no other line moves from the requester to the replier.
 ///
-/// Either the replier's last look at the flag sees the post, or a requester that posts and then reads sees the stores of the
-/// replier before that look: both sides have a full fence in between
+/// If a replier's [`take`](Self::take) does not see a post, then the requester's loads after that post see the replier's
+/// stores before that `take`: both sides have a full fence in between
 /// ([`Repair::ENQUEUE_BEFORE_FLAG`](crate::Repair::ENQUEUE_BEFORE_FLAG)).
 ///
 /// Call its methods with interrupts disabled, or make sure that no interrupt handler touches this CPU's mailbox.
@@ -21,7 +21,8 @@ pub struct Mailbox<const N: usize, const W: usize = 1, const SLOTS: usize = 1> {
     queue: Cell<Queue<N, W, SLOTS>>,
 }
 
-// SAFETY: the queue is only reached by `locked`, one CPU at a time; it is plain data that any CPU may own.
+// SAFETY: only `locked` accesses the queue, and its lock admits one CPU at a time. The queue is plain data without thread
+// affinity.
 unsafe impl<const N: usize, const W: usize, const SLOTS: usize> Sync for Mailbox<N, W, SLOTS> {}
 
 impl<const N: usize, const W: usize, const SLOTS: usize> Mailbox<N, W, SLOTS> {
@@ -46,18 +47,19 @@ impl<const N: usize, const W: usize, const SLOTS: usize> Mailbox<N, W, SLOTS> {
         }
     }
 
+    /// Calls `f` with the queue while this CPU holds the lock.
     fn locked<R>(&self, f: impl FnOnce(&mut Queue<N, W, SLOTS>) -> R) -> R {
         while self.locked.compare_exchange_weak(false, true, Ordering::Acquire, Ordering::Relaxed).is_err() {
             relax();
         }
-        // SAFETY: `locked` was false and this CPU made it true, so no other CPU is in here; the acquiring exchange
-        // makes what the last one did visible.
+        // SAFETY: this CPU changed `locked` from false to true, so no other CPU has a reference to the queue before the
+        // store below. The acquiring exchange makes the accesses of the last holder happen before these.
         let result = self.queue.with_mut(|queue| f(unsafe { &mut *queue }));
         self.locked.store(false, Ordering::Release);
         result
     }
 
-    /// Posts a request. Returns whether the CPU will reply: an offline CPU does not.
+    /// Posts a request. Returns whether the CPU will reply; an offline CPU does not.
     ///
     /// # Errors
     ///
@@ -72,7 +74,7 @@ impl<const N: usize, const W: usize, const SLOTS: usize> Mailbox<N, W, SLOTS> {
         posted
     }
 
-    /// Tells whether there is nothing to do: one load.
+    /// Tells whether the mailbox has no request. The call costs one load.
     #[inline]
     pub fn is_empty(&self) -> bool {
         !self.pending.load(Ordering::Acquire)
@@ -81,8 +83,8 @@ impl<const N: usize, const W: usize, const SLOTS: usize> Mailbox<N, W, SLOTS> {
     /// Takes the next piece of work. If there is none, the call costs a barrier and does not take the lock.
     pub fn take(&self) -> Option<Work<W, SLOTS>> {
         if self.is_empty() {
-            // A replier that clears a flag and then looks here, and a requester that posts and then looks at the flag,
-            // cannot both see nothing.
+            // A replier clears its stop flag and then loads `pending`; a requester posts and then loads that stop flag. The
+            // fences exclude that the replier misses the request and the requester sees the old flag.
             fence(Ordering::SeqCst);
             if self.is_empty() {
                 return None;
@@ -97,7 +99,7 @@ impl<const N: usize, const W: usize, const SLOTS: usize> Mailbox<N, W, SLOTS> {
         })
     }
 
-    /// Accepts no more requests: the CPU goes offline.
+    /// Refuses requests from now on, because the CPU goes offline.
     pub fn close(&self) {
         self.locked(Queue::close);
     }

@@ -1,16 +1,16 @@
-//! Names of operations, and how one ends.
+//! Names of operations, their outcomes, and the errors of misuse.
 
 use core::fmt;
 
-/// An operation: the CPU that started it, which of that CPU's slots it uses, and its generation number in that slot.
+/// The name of an operation: the CPU that started it, the slot of that CPU that it uses, and its generation in that slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct OpId {
-    /// The CPU whose slot it is.
+    /// The number of the CPU that started the operation.
     pub cpu: u16,
-    /// The slot.
+    /// The number of the slot.
     pub slot: u16,
-    /// The generation: it tells the operation from earlier ones in the same slot. A [`System`](crate::System) counts them
-    /// modulo 2^16, so a name is another operation's again after as many.
+    /// The generation, which distinguishes the operation from earlier operations in the same slot. A
+    /// [`System`](crate::System) counts generations modulo 2^16, so a slot uses a name again after 65536 operations.
     pub generation: u32,
 }
 
@@ -20,34 +20,34 @@ impl fmt::Display for OpId {
     }
 }
 
-/// How an operation ended. The TLBs are consistent in any case.
+/// The end of an operation. After each outcome, the TLBs are consistent with the entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Outcome {
     /// The entry has the new rights.
     Done,
-    /// A CPU raised the rights while replies were outstanding: the page is in use again.
+    /// A CPU raised the rights while acknowledgements were outstanding: the page is in use again.
     Superseded,
-    /// A status write put the old rights back, and the plan is to say so rather than to start over.
+    /// A status write restored the old rights, and the plan is [conditional](crate::Plan::conditional).
     Overwritten,
 }
 
-/// A call that does not fit the state of things. Nothing has changed.
+/// The error of a call whose precondition does not hold. Nothing has changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Misuse {
-    /// No such CPU: the number is beyond the set's capacity or the system's size.
+    /// There is no such CPU: the number exceeds the set's capacity or the system's size.
     NoSuchCpu {
         /// The number.
         cpu: usize,
     },
-    /// The set of CPUs is empty where at least one is needed.
+    /// The set of CPUs is empty, and at least one CPU is needed.
     NoCpus,
-    /// A queue or table of size zero.
+    /// A queue or table has size zero, or a slot's number exceeds the number of slots.
     NoRoom,
     /// The slot has no operation of this generation under way.
     UnknownGeneration {
-        /// The operation that was named.
+        /// The operation that the caller named.
         op: OpId,
-        /// The generation that the slot is at.
+        /// The slot's current generation.
         current: u32,
     },
     /// Every acknowledgement of the operation has already been counted.
@@ -55,9 +55,9 @@ pub enum Misuse {
         /// The operation.
         op: OpId,
     },
-    /// The machine did not ask for this answer.
+    /// The state machine did not ask for this answer.
     NotAsked,
-    /// The CPU has a handle already.
+    /// The CPU already has a handle.
     Attached {
         /// The CPU.
         cpu: usize,
@@ -67,18 +67,18 @@ pub enum Misuse {
         /// The handle's CPU.
         cpu: usize,
     },
-    /// The plan was made for unmapping, and the change leaves rights that the hardware may write back.
+    /// The plan was made for unmapping, and the change leaves rights with which the hardware may write status bits.
     OtherRights,
-    /// The CPU is to go offline, and runs an address space.
+    /// The CPU must not go offline, because it runs another address space.
     StillRuns {
         /// The CPU.
         cpu: usize,
     },
-    /// The plan flushes other CPUs' TLBs, and this CPU has not said how.
+    /// The plan flushes other CPUs' TLBs, and this CPU does not implement [`LocalCpu::remote`](crate::LocalCpu::remote).
     NoRemoteTlbs,
-    /// The slot is still in use by an earlier operation.
+    /// An earlier operation still uses the slot.
     Busy {
-        /// The operation in it.
+        /// The operation in the slot.
         op: OpId,
     },
 }

@@ -1,4 +1,4 @@
-//! A requester with what must not be touched before it is done.
+//! A requester together with the payload that must not be used before the operation has ended.
 
 use core::mem::ManuallyDrop;
 use core::sync::atomic::{AtomicUsize, Ordering};
@@ -7,13 +7,13 @@ use crate::{Action, Misuse, Order, Outcome, Plan, Requester, Seen};
 
 static LEAKED: AtomicUsize = AtomicUsize::new(0);
 
-/// Returns how many payloads have been leaked since the start: those of operations that were dropped half-way, and
-/// those that were carried for an address space by a [`System`](crate::System) that was dropped.
+/// Returns how many payloads have been leaked since the program started: payloads of operations that were dropped before
+/// their end, and payloads that a [`System`](crate::System) carried when it was dropped.
 pub fn leaked() -> usize {
     LEAKED.load(Ordering::Relaxed)
 }
 
-/// A payload that is leaked and counted, not dropped, unless it is taken out.
+/// A payload that is leaked and counted, instead of dropped, unless the owner takes it out.
 #[derive(Debug)]
 pub(crate) struct Hold<P>(ManuallyDrop<Option<P>>);
 
@@ -39,16 +39,16 @@ impl<P> Drop for Hold<P> {
     }
 }
 
-/// An operation that holds a payload, such as the page-table nodes and the frames that its update has uncovered, and
-/// hands it back when no CPU can reach them any more.
+/// An operation that holds a payload, such as the page-table nodes and the frames that its update has unlinked, and returns
+/// the payload when no CPU can reach it any more.
 ///
-/// Where the acknowledgements precede the update (TLB-first), a walk may have entered, after its CPU acknowledged, what
-/// the update then took out. The payload of such an operation is not free when the operation ends: it is
-/// [carried](Ended::carried), and given to a later operation on the same address space as `earlier`. That one's
-/// acknowledgements come after the update, so the payload is free when it ends.
+/// With TLB-first, the acknowledgements precede the update. So a walk may enter a node after its CPU has acknowledged and
+/// before the update unlinks the node. The payload of such an operation is not free when the operation ends: the caller
+/// [carries](Ended::carried) it, and gives it as `earlier` to a later operation on the same address space. The
+/// acknowledgements of that operation come after the update, so the payload is free when that operation ends.
 ///
-/// Dropping an operation half-way leaks its payloads and counts the loss ([`leaked`]): some TLB may still translate to
-/// them.
+/// If an operation is dropped before its end, its payloads are leaked and counted ([`leaked`]), because some TLB may still
+/// translate to them.
 #[derive(Debug)]
 #[must_use = "dropping an operation half-way leaks its payload"]
 pub struct Operation<P, const W: usize = 1> {
@@ -57,24 +57,25 @@ pub struct Operation<P, const W: usize = 1> {
     uncovered: Hold<P>,
 }
 
-/// What an operation hands back.
+/// The outcome and the payloads of an operation that has ended.
 #[derive(Debug)]
 #[must_use = "it holds the payloads"]
 pub struct Ended<P> {
-    /// How it ended.
+    /// How the operation ended.
     pub outcome: Outcome,
-    /// What a former operation was [carried](Self::carried) for: no CPU can reach it any more.
+    /// The payload that an earlier operation [carried](Self::carried): no CPU can reach it any more.
     pub earlier: Option<P>,
-    /// What the update returned: no CPU can reach it any more. There is none if the operation was superseded before its
-    /// update.
+    /// The payload that the update returned: no CPU can reach it any more. `None` if the operation was superseded before its
+    /// update, or if the payload is in [`carried`](Self::carried).
     pub free: Option<P>,
-    /// What the update returned after all had acknowledged: a walk may still be in it.
+    /// The payload that the update returned after all CPUs had acknowledged: a walk may still be in it.
     pub carried: Option<P>,
 }
 
 impl<P, const W: usize> Operation<P, W> {
-    /// Returns an operation that CPU `me` starts. `earlier` is what an operation on the same address space has
-    /// [carried](Ended::carried), if one has.
+    /// Returns an operation that CPU `me` starts. `earlier` is the payload that an earlier operation on the same address
+    /// space has
+    /// [carried](Ended::carried), if there is one.
     ///
     /// # Errors
     ///
@@ -86,13 +87,13 @@ impl<P, const W: usize> Operation<P, W> {
         }
     }
 
-    /// Returns what is to be done now.
+    /// Returns the action that the caller must do now.
     #[inline]
     pub fn next(&self) -> Action {
         self.machine.next()
     }
 
-    /// Tells the operation what came of [`next`](Self::next).
+    /// Tells the operation the answer to [`next`](Self::next).
     ///
     /// # Errors
     ///
@@ -102,7 +103,7 @@ impl<P, const W: usize> Operation<P, W> {
         self.machine.did(seen)
     }
 
-    /// Returns the place of what [`Action::Update`] uncovers. It is empty in the first round.
+    /// Returns the place for the payload of [`Action::Update`]. It is `None` in the first round.
     #[inline]
     pub fn uncovered(&mut self) -> &mut Option<P> {
         self.uncovered.place()
@@ -117,17 +118,17 @@ impl<P, const W: usize> Operation<P, W> {
         self.machine.take_over(me)
     }
 
-    /// Tells whether the operation is with the repliers.
+    /// Tells whether the repliers own the operation.
     pub const fn is_left(&self) -> bool {
         self.machine.is_left()
     }
 
-    /// Returns the machine.
+    /// Returns the state machine.
     pub const fn machine(&self) -> &Requester<W> {
         &self.machine
     }
 
-    /// Ends the operation and hands its payloads back.
+    /// Ends the operation, and returns its payloads.
     ///
     /// # Errors
     ///

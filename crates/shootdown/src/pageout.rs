@@ -1,4 +1,4 @@
-//! Page-out as Tzou 5.3.3 has it: the unmapper, the launderers, and the states of Figure 5.4.
+//! Page-out according to Tzou 5.3.3: the unmapper, the launderers, and the states of Figure 5.4.
 //!
 //! ```text
 //!            select                unmapped, clean                zero
@@ -12,12 +12,12 @@
 //!     +------------------ being read <---- allocate to read
 //! ```
 //!
-//! The unmapper keeps the clean list at a threshold (5.3.3.2). Zeroed pages do not count: the process that fills them
-//! takes them from the clean list, and would otherwise leave nothing to read into.
+//! The unmapper keeps the number of clean pages at a threshold (5.3.3.2). Zeroed pages do not count: the zero-filling
+//! process takes pages from the clean list, and would otherwise leave no page for page-in.
 //!
-//! No flush is waited for: a page that is being unmapped keeps its contents, so a stale translation still reaches
-//! the right page (transient inconsistency). The invariant that makes it so is that a frame leaves `BeingUnmapped`
-//! for a list from which it can be allocated only by the message that says that its unmapping is done.
+//! No CPU waits for a flush: a page that is being unmapped keeps its contents, so a stale translation still leads to the
+//! right page (transient inconsistency). The invariant: a frame becomes allocatable after `BeingUnmapped` only by the
+//! message that its unmapping has ended.
 
 use core::fmt;
 
@@ -28,9 +28,9 @@ use crate::Outcome;
 pub enum State {
     /// Mapped, or about to be.
     InUse,
-    /// Free, and as it was when it was paged in or written.
+    /// Free; its contents are those that were paged in or written.
     Clean,
-    /// Free, and full of zeros.
+    /// Free; its contents are zeros.
     Zeroed,
     /// Being filled from backing store.
     BeingRead,
@@ -40,7 +40,7 @@ pub enum State {
     BeingUnmapped,
 }
 
-/// What the kernel has to do next.
+/// The action that the kernel has to do next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum PageAction {
     /// Unmap the page asynchronously, with both hints of Table 5.2, and call [`PageOut::unmapped`].
@@ -53,7 +53,7 @@ pub enum PageAction {
     Nothing,
 }
 
-/// A step that the page's state does not allow. Nothing has changed.
+/// The error of a step that the page's state does not allow. Nothing has changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct WrongState {
     /// The frame.
@@ -73,7 +73,7 @@ impl fmt::Display for WrongState {
 
 impl core::error::Error for WrongState {}
 
-/// The message that is to come for a page. Until then it is on no list, whatever its state.
+/// The message that the kernel still has to deliver for a page. Until then the page is on no list, whatever its state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Due {
     Nothing,
@@ -81,11 +81,13 @@ enum Due {
     Written,
 }
 
+/// The state of one page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Page {
     state: State,
     due: Due,
-    /// Written to before it was reclaimed, which its new entry does not say, and not yet to backing store.
+    /// Whether the page was written to before it was reclaimed, and has not been written to backing store since. Its new
+    /// page-table entry does not say so.
     dirty: bool,
 }
 
@@ -93,13 +95,14 @@ struct Page {
 #[derive(Clone, Debug)]
 pub struct PageOut<const FRAMES: usize> {
     pages: [Page; FRAMES],
-    /// How many clean pages to keep.
+    /// The number of clean pages that the unmapper keeps.
     threshold: usize,
+    /// The frame at which the unmapper's next search starts.
     hand: usize,
 }
 
 impl<const FRAMES: usize> PageOut<FRAMES> {
-    /// Returns `FRAMES` clean pages, of which `threshold` are to be kept clean.
+    /// Returns the state of `FRAMES` clean pages. The unmapper will keep `threshold` pages clean.
     pub const fn new(threshold: usize) -> Self {
         Self {
             pages: [Page { state: State::Clean, due: Due::Nothing, dirty: false }; FRAMES],
@@ -123,7 +126,7 @@ impl<const FRAMES: usize> PageOut<FRAMES> {
         }
     }
 
-    /// Allocates a page: a zeroed one if `zeroed` is wanted. Otherwise a clean one, or a zeroed one if no page is clean.
+    /// Allocates a page: a zeroed page if `zeroed`, otherwise a clean page, or a zeroed page if none is clean.
     pub fn allocate(&mut self, zeroed: bool) -> Option<usize> {
         let first = |wanted| self.pages.iter().position(|page| page.state == wanted);
         let clean = if zeroed { None } else { first(State::Clean) };
@@ -131,13 +134,13 @@ impl<const FRAMES: usize> PageOut<FRAMES> {
         self.go(frame, &[State::Clean, State::Zeroed], Due::Nothing, State::InUse).ok().map(|()| frame)
     }
 
-    /// Allocates a page to be read into; [`read`](Self::read) ends it.
+    /// Allocates a page for a read from backing store, whose end the kernel reports with [`read`](Self::read).
     pub fn page_in(&mut self) -> Option<usize> {
         let frame = self.allocate(false)?;
         self.go(frame, &[State::InUse], Due::Nothing, State::BeingRead).ok().map(|()| frame)
     }
 
-    /// The page has been read: it is in use.
+    /// Records that the page has been read from backing store: it is in use.
     ///
     /// # Errors
     ///
@@ -146,7 +149,7 @@ impl<const FRAMES: usize> PageOut<FRAMES> {
         self.go(frame, &[State::BeingRead], Due::Nothing, State::InUse)
     }
 
-    /// The zero-filling process: a clean page becomes a zeroed one.
+    /// Records that the zero-filling process has filled a clean page with zeros.
     ///
     /// # Errors
     ///
@@ -155,8 +158,8 @@ impl<const FRAMES: usize> PageOut<FRAMES> {
         self.go(frame, &[State::Clean], Due::Nothing, State::Zeroed)
     }
 
-    /// The unmapper: selects a page to be unmapped if too few are clean, those on their way there included. It goes round
-    /// (the text picks at random).
+    /// Runs the unmapper: selects a page to unmap if the pages that are clean, being unmapped or being written are fewer
+    /// than the threshold. The unmapper selects pages in turn (the text selects at random).
     pub fn unmapper(&mut self) -> PageAction {
         let coming =
             |page: &&Page| matches!(page.state, State::Clean | State::BeingUnmapped | State::BeingWritten);
@@ -177,7 +180,7 @@ impl<const FRAMES: usize> PageOut<FRAMES> {
         PageAction::Nothing
     }
 
-    /// The page-fault handler: a program referenced a page that is on its way out. It is reclaimed.
+    /// Runs the page-fault handler: reclaims a page that a program has referenced while it is being paged out.
     ///
     /// # Errors
     ///
@@ -189,8 +192,8 @@ impl<const FRAMES: usize> PageOut<FRAMES> {
         Ok(PageAction::Map(frame))
     }
 
-    /// A launderer takes the unmapper's message: the unmapping has ended, and `dirty` is what the old entry said. If
-    /// the page is in use again, that is kept for the next time.
+    /// Records the message of the unmapper that the unmapping has ended. `dirty` is the dirty bit of the old entry. If the
+    /// page is in use again, the dirty bit is kept until the page is next unmapped.
     ///
     /// # Errors
     ///
@@ -206,7 +209,7 @@ impl<const FRAMES: usize> PageOut<FRAMES> {
         if failed {
             self.go(frame, &due, Due::Unmapped, State::InUse)?;
             self.due(frame, Due::Nothing, dirty || self.is_dirty(frame));
-            // A reclaimed page has been mapped by the fault; one whose unmapping failed has its entry back.
+            // The fault handler has mapped a reclaimed page. If the unmapping failed, the page still has its entry.
             return Ok(PageAction::Nothing);
         }
         if dirty || self.is_dirty(frame) {
@@ -219,7 +222,7 @@ impl<const FRAMES: usize> PageOut<FRAMES> {
         Ok(PageAction::Nothing)
     }
 
-    /// A launderer's write has ended: the page is clean, unless a fault has reclaimed it meanwhile.
+    /// Records the end of a launderer's write: the page is clean, unless a fault has reclaimed it during the write.
     ///
     /// # Errors
     ///
@@ -234,8 +237,9 @@ impl<const FRAMES: usize> PageOut<FRAMES> {
         Ok(())
     }
 
-    /// A launderer's write has failed: the backing store does not have the page. It is in use again, and dirty, so that it is
-    /// written when its turn comes once more. It must be mapped again, unless a fault has done that.
+    /// Records that a launderer's write has failed: the backing store does not have the page. The page is in use again, and
+    /// dirty, so that it is written when it is next unmapped. The kernel must map it again, unless the fault handler has
+    /// done so.
     ///
     /// # Errors
     ///
@@ -247,6 +251,7 @@ impl<const FRAMES: usize> PageOut<FRAMES> {
         Ok(if reclaimed { PageAction::Nothing } else { PageAction::Map(frame) })
     }
 
+    /// Sets the message that is due for a page, and its dirty mark.
     fn due(&mut self, frame: usize, due: Due, dirty: bool) {
         if let Some(page) = self.pages.get_mut(frame) {
             (page.due, page.dirty) = (due, dirty);
@@ -257,8 +262,8 @@ impl<const FRAMES: usize> PageOut<FRAMES> {
         self.pages.get(frame).is_some_and(|page| page.dirty)
     }
 
-    /// Tells whether the invariants hold: what can be allocated has nothing in flight and nothing to be written, and what
-    /// is on its way has its message to come.
+    /// Tells whether the invariants hold: a page that can be allocated has no message due and is not dirty, and a page that
+    /// is being unmapped or written has its message due.
     pub fn check(&self) -> bool {
         self.pages.iter().all(|page| match page.state {
             State::Clean | State::Zeroed | State::BeingRead => page.due == Due::Nothing && !page.dirty,
@@ -273,7 +278,7 @@ impl<const FRAMES: usize> PageOut<FRAMES> {
 mod tests {
     use super::*;
 
-    /// No sequence of calls leads to those that it finds.
+    /// The states that `check` must reject are not reachable by calls.
     #[test]
     fn check_finds_a_page_whose_message_does_not_fit_its_state() {
         for (due, dirty) in [Due::Nothing, Due::Unmapped, Due::Written]

@@ -1,56 +1,58 @@
-//! Which algorithm to run, checked against the hardware once: the chooser, and the plan that machines carry.
+//! Plans: the choice of an algorithm, checked once against the hardware.
 
 use bitflags::bitflags;
 
 use crate::{Algorithm, Consistency, Duty, Hardware, LowRights, Order, Style, Unsuitable};
 
 bitflags! {
-    /// What the text leaves out of its pseudocode, or prints in an order that does not work on all the hardware
-    /// that it names. A plan has them all; an explorer switches one off to show what it is for (feature `hazards`).
+    /// The differences between this crate's algorithms and the printed pseudocode: steps that the text leaves out, or prints
+    /// in an order that is wrong on some of the hardware that it names. A plan has all repairs. A test can switch one off
+    /// (feature `hazards`) to show which error the repair prevents.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
     pub struct Repair: u32 {
-        /// Optimistic: as many rounds as the hardware has status bits that overwrite, and one more. One passing check
-        /// proves nothing where a second late status write can hide the first (A-B-A). Without it there is one round
-        /// fewer.
+        /// Optimistic: the number of rounds is one more than the hardware has status bits with overwriting writes. One
+        /// successful check is not sufficient, because a second late status write can hide the first (A-B-A). Without this
+        /// repair there is one round fewer.
         const ROUNDS = 1 << 0;
         /// A flush waits for the status writes of its CPU that are under way.
         const DRAIN = 1 << 1;
         /// One operation at a time changes an entry.
         const EXCLUSION = 1 << 2;
-        /// The target set is read after the entry (TLB-first: the flag) is written, and again in each round.
+        /// The requester reads the target set after it has written the entry (TLB-first: the flag), and again in each round.
         const TARGETS_AFTER = 1 << 3;
-        /// TLB-first: the tentative entry is set before the flag that makes miss handlers load it.
+        /// TLB-first: the requester sets the tentative entry before the flag that makes miss handlers load it.
         const VALUE_BEFORE_FLAG = 1 << 4;
-        /// A miss handler that has read an entry is not interrupted by a flush before it has loaded it.
+        /// No flush interrupts a miss handler between its read of an entry and its load of the TLB.
         const MISS_MASKED = 1 << 5;
-        /// TLB-first: flag and tentative entry exist per page-table entry.
+        /// TLB-first: each page-table entry has its own flag and tentative entry.
         const FLAG_PER_PTE = 1 << 6;
-        /// 2-phase: a CPU that has entered the algorithm counts as stopped, whatever made it enter; or (with
-        /// [`Rendezvous::Serve`]) a CPU that waits serves its own queue.
+        /// 2-phase: a CPU that has entered the algorithm for any operation counts as stopped; or, with
+        /// [`Rendezvous::Serve`], a waiting CPU serves its own queue.
         const RENDEZVOUS = 1 << 7;
-        /// 2-phase: a request is in the queue before the requester looks at the replier's flag, and a replier
-        /// looks into its queue once more after it has cleared the flag.
+        /// 2-phase: the requester puts its request into the queue before it reads the replier's flag, and a replier checks
+        /// its queue once more after it has cleared the flag.
         const ENQUEUE_BEFORE_FLAG = 1 << 8;
         /// 2-phase: repliers flush after the update, not when they stop.
         const FLUSH_AFTER_UPDATE = 1 << 9;
-        /// 2-phase: the requester too flushes after the update.
+        /// 2-phase: the requester also flushes after the update.
         const REQUESTER_FLUSHES_AFTER = 1 << 10;
-        /// 2-phase: every CPU that may load the entry stops, not only those that hold it.
+        /// 2-phase: every CPU that may load the entry stops, not only every CPU that holds it.
         const ALL_LOADERS = 1 << 11;
         /// 2-phase: interrupts whose handlers may touch the page are disabled.
         const INTERRUPTS_DISABLED = 1 << 12;
-        /// Asynchronous: the count goes down in one atomic step, and the value that this step returned is tested.
+        /// Asynchronous: a replier decrements the count in one atomic step, and tests the value that this step returned.
         const ATOMIC_COUNT = 1 << 13;
         /// Asynchronous: if no CPU has to reply, the requester completes the operation itself.
         const ZERO_REPLIERS = 1 << 14;
-        /// Asynchronous: a CPU that raises the rights again while replies are outstanding says so, and the operation
-        /// ends without touching the entry again.
+        /// Asynchronous: a CPU that raises the rights again while acknowledgements are outstanding marks the operation as
+        /// superseded, and the operation ends without writing the entry again.
         const RAISE_SUPERSEDES = 1 << 15;
-        /// Remote flush: the flush waits for walks, miss handlers and status writes under way on its target.
+        /// Remote flush: the flush waits for hardware walks, miss handlers and status writes under way on its target.
         const REMOTE_DRAIN = 1 << 16;
-        /// The entry is exchanged, so that a dirty bit set at the last moment comes back.
+        /// An atomic exchange changes the entry, so that a dirty bit set at the last moment is not lost.
         const EXCHANGE = 1 << 17;
-        /// Remote flush: the acknowledgement of this very flush is awaited, not one more of any.
+        /// Remote flush: the requester waits for the acknowledgement of its own flush, not for one more acknowledgement of
+        /// any flush.
         const GENERATION = 1 << 18;
     }
 }
@@ -58,8 +60,8 @@ bitflags! {
 /// How 2-phase avoids the deadlock of two requesters that wait for each other (3.3.3).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Rendezvous {
-    /// A requester waits until every replier has entered the algorithm, for whatever reason. A replier finishes all
-    /// its requests before it leaves. The text's first way.
+    /// A requester waits until every replier has entered the algorithm, for any operation. A replier finishes all its
+    /// requests before it leaves. The text's first way.
     #[default]
     Flag,
     /// A requester waits for an acknowledgement of its own request, and serves its queue while it waits. The text's
@@ -67,20 +69,20 @@ pub enum Rendezvous {
     Serve,
 }
 
-/// What a kernel wants of an algorithm.
+/// The requirements of a kernel on an algorithm.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Want {
-    /// From when on the new rights must hold.
+    /// The time from which the new rights must hold.
     pub consistency: Consistency,
-    /// Whether the caller can go on before the operation is done, and take the payload later.
+    /// Whether the caller can continue before the operation has ended, and receive the payload later.
     pub asynchronous: bool,
-    /// What entries with the new rights do.
+    /// Whether the hardware writes status bits to entries with the new rights.
     pub low: LowRights,
 }
 
-/// An algorithm that has been checked against the hardware, with what the hardware makes it do.
+/// An algorithm that has been checked against the hardware, with the parameters that follow from the hardware.
 ///
-/// Every operation names its plan; a [`System`](crate::System) runs operations of different plans side by side.
+/// Every operation names its plan; a [`System`](crate::System) runs operations of different plans concurrently.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Plan {
     algorithm: Algorithm,
@@ -98,7 +100,7 @@ impl Plan {
     ///
     /// # Errors
     ///
-    /// [`Unsuitable`]: the algorithm would not keep its promise there.
+    /// [`Unsuitable`] if the algorithm would not provide its consistency on this hardware.
     pub const fn new(algorithm: Algorithm, hardware: &Hardware, low: LowRights) -> Result<Self, Unsuitable> {
         match algorithm.suits(hardware, low) {
             Ok(()) => Ok(Self::unchecked(algorithm, hardware, low)),
@@ -107,13 +109,13 @@ impl Plan {
     }
 
     pub(crate) const fn unchecked(algorithm: Algorithm, hardware: &Hardware, low: LowRights) -> Self {
-        // A late write puts the old rights back with at least one status bit more than the word that it was made from:
-        // `suits` refuses hardware of which that is not so. A round flushes every copy that was loaded before it, and
-        // waits for every write, so each round in which the old rights reappear uses up one more bit; in the round after
-        // the last bit they cannot. Another late write, of the new rights, can cover a reappearance up even if the new
-        // rights allow nothing: a stale copy is used, the hardware reads the new entry to set the bit in it, and writes
-        // that back. If nothing but copies of the new rights can write those, and they never do, one passing check
-        // is proof enough.
+        // A late status write restores the old rights with at least one more status bit than the word that the hardware had
+        // read: `suits` refuses other hardware. A round flushes every TLB entry that was loaded before it, and waits for
+        // every status write. So each round in which the old rights reappear sets one more bit, and in the round after the
+        // last bit they cannot reappear. Another late write, of the new rights, can hide a reappearance even if the new
+        // rights allow nothing: an access uses a stale TLB entry, the hardware reads the new entry to set the bit in it, and
+        // writes the new entry back. If only TLB entries with the new rights can cause a write of the new entry, and they
+        // never do, one successful check is sufficient.
         let covered = hardware.reads_entry_on_hit() || matches!(low, LowRights::MayWriteBack);
         let rounds = if covered { hardware.bits_that_overwrite() + 1 } else { 1 };
         Self {
@@ -128,15 +130,15 @@ impl Plan {
         }
     }
 
-    /// Returns the plan with the cheapest algorithm that gives what is wanted.
+    /// Returns the plan with the cheapest algorithm that meets the requirements `want`.
     ///
-    /// Cheapest by the work on all CPUs together: flushing remotely interrupts no CPU; waiting is worse than not
-    /// waiting; looking at the entry again costs more than not looking; a miss handler that looks at a flag costs
-    /// every miss; stopping every CPU costs most (Tzou 4.4).
+    /// The cost is the work of all CPUs together (Tzou 4.4): a remote flush interrupts no CPU; to wait costs more than not
+    /// to wait; a check of the entry costs more than none; a flag that the miss handler reads costs every miss; to stop
+    /// every CPU costs most.
     ///
     /// # Errors
     ///
-    /// [`Unsuitable`] of 2-phase, the algorithm that suits most, if none suits.
+    /// The [`Unsuitable`] reason of 2-phase, the algorithm that suits the most hardware, if no algorithm suits.
     pub fn choose(hardware: &Hardware, want: Want) -> Result<Self, Unsuitable> {
         use Algorithm as A;
         const CHEAPEST_FIRST: [Algorithm; 10] = [
@@ -159,13 +161,14 @@ impl Plan {
             .map_or_else(|| Self::new(A::TwoPhase, hardware, want.low), Ok)
     }
 
-    /// Returns the plan with 2-phase's other way around its deadlock.
+    /// Returns the plan with the given way in which 2-phase avoids its deadlock.
     #[must_use]
     pub const fn with_rendezvous(self, rendezvous: Rendezvous) -> Self {
         Self { rendezvous, ..self }
     }
 
-    /// Returns the plan with the `conditional` hint of Table 5.2: an optimistic operation whose check fails ends as
+    /// Returns the plan with the `conditional` hint of Table 5.2: if the check of an optimistic operation fails, the
+    /// operation ends as
     /// [`Outcome::Overwritten`](crate::Outcome) instead of starting over.
     #[must_use]
     pub const fn conditional(self) -> Self {
@@ -186,7 +189,7 @@ impl Plan {
         Self { off, ..self }
     }
 
-    /// Tells whether `repair` is in force: always, except in an explorer.
+    /// Tells whether `repair` is switched on: always, except in a test that switches it off.
     #[inline]
     pub const fn has(&self, repair: Repair) -> bool {
         #[cfg(any(test, feature = "hazards"))]
@@ -204,20 +207,21 @@ impl Plan {
         self.algorithm
     }
 
-    /// Returns how many rounds an operation makes at least.
+    /// Returns the smallest number of rounds that an operation makes.
     #[inline]
     pub const fn rounds(&self) -> u8 {
         if self.has(Repair::ROUNDS) || self.rounds == 1 { self.rounds } else { self.rounds - 1 }
     }
 
-    /// Tells whether a status write that lands late can undo the change: a CPU that stops for one waits for its own first.
+    /// Tells whether a late status write can undo the change. If so, a CPU that stops for 2-phase first waits for its own
+    /// status writes.
     #[inline]
     pub const fn status_overwrites(&self) -> bool {
         self.overwrites
     }
 
-    /// Tells whether the plan is right for changes to rights of the kind `low`. One that was made for unmapping is not, for
-    /// rights that the hardware may write back, where such a write can undo a change.
+    /// Tells whether the plan is correct for changes to rights of the kind `low`. If status writes can undo a change, a plan
+    /// that was made for unmapping is not correct for rights with which the hardware may write status bits.
     #[inline]
     pub const fn allows(&self, low: LowRights) -> bool {
         !self.overwrites
@@ -225,7 +229,7 @@ impl Plan {
             || matches!(self.low, LowRights::MayWriteBack)
     }
 
-    /// Tells whether an operation gives up after a failed check.
+    /// Tells whether an operation ends after a failed check instead of starting over.
     #[inline]
     pub const fn is_conditional(&self) -> bool {
         self.conditional
@@ -237,8 +241,8 @@ impl Plan {
         self.rendezvous
     }
 
-    /// Returns the plan with the same algorithm's synchronous form, if it is asynchronous: the requester waits for its
-    /// end. What suits the one suits the other.
+    /// Returns the plan with the synchronous form of its algorithm if that is asynchronous, so that the requester waits for
+    /// the end. Both forms suit the same hardware.
     #[must_use]
     pub const fn waited_for(self) -> Self {
         let algorithm = match self.algorithm {
@@ -250,7 +254,7 @@ impl Plan {
         Self { algorithm, ..self }
     }
 
-    /// Returns what the algorithm asks of a replier.
+    /// Returns the duty of a replier.
     #[inline]
     pub const fn duty(&self) -> Duty {
         match (self.algorithm.order(), self.algorithm.style()) {

@@ -1,47 +1,49 @@
-//! A CPU's request queue: fixed size, nothing lost.
+//! A CPU's request queue, of fixed size, which loses no request.
 //!
 //! ```text
 //!   requests   [ op, what | op, what | ... ]    up to N, in order of arrival
-//!   overflow   more than N requests become one flush of everything, and
-//!   owed       has one bit per operation that still waits for its acknowledgement
+//!   overflow   more than N requests become one flush of everything
+//!   owed       after an overflow: one bit for each operation that waits for its acknowledgement
 //! ```
 //!
-//! Overflow loses precision, never a request. The bits cannot overflow: there is one for each operation in flight.
+//! An overflow loses the addresses of the requests, but no request. The bits cannot overflow: there is one for each
+//! operation that can be in flight.
 
 use tlbkit_addr::{Asid, CpuSet, Flush, FlushScope, Pages};
 
 use crate::{Misuse, OpId};
 
-/// What to flush.
+/// The translations that a request asks a CPU to flush.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Target {
-    /// Nothing: the CPU is only to leave the walk that it is in.
+    /// None: the CPU only has to leave the walk that it is in.
     Nothing,
     /// Some pages of an address space.
     Pages(Asid, Pages),
-    /// What the operation's own [`Flush`] asks for, which is in shared memory as long as the operation waits for this CPU:
-    /// separate pages, or links.
+    /// The pages or links of the operation's own [`Flush`], which is in shared memory while the operation waits for this
+    /// CPU.
     Listed(Asid),
     /// A whole address space.
     Space(Asid),
-    /// Everything.
+    /// All address spaces.
     All,
 }
 
 impl Target {
-    /// Returns what `flush` asks for, as a request says it.
+    /// Returns the target of a request for `flush`.
     pub fn of(space: Asid, flush: &Flush) -> Self {
         match flush.ranges() {
             [only] if !flush.links() => Self::Pages(space, *only),
             [] if !flush.is_all() => Self::Nothing,
             [] => Self::Space(space),
-            // Separate ones, or one whose links a flush by address may leave.
+            // Separate ranges, or one range with changed links, which a flush by address may leave in page-walk caches.
             _ => Self::Listed(space),
         }
     }
 
-    /// Calls `f` with what is to be flushed, of one address space or of all; not if that is nothing. A list whose
-    /// operation is not at hand is the whole space.
+    /// Calls `f` with the address space, or `None` for all, and the flush that this target asks for; does not call it for
+    /// [`Nothing`](Self::Nothing). For [`Listed`](Self::Listed), whose list is not available here, the flush is the whole
+    /// space.
     pub(crate) fn with(self, f: impl FnOnce(Option<Asid>, &Flush)) {
         let mut flush = Flush::none();
         let space = match self {
@@ -62,7 +64,7 @@ impl Target {
         f(space, &flush);
     }
 
-    /// Returns the smallest target that covers both and can be said in one request.
+    /// Returns the smallest target of one request that covers both targets.
     #[must_use]
     pub fn widened(self, other: Self) -> Self {
         match (self, other) {
@@ -79,7 +81,7 @@ impl Target {
         }
     }
 
-    /// Tells whether the target covers `page` of `space`, or may.
+    /// Tells whether the target covers `page` of `space`, or may cover it.
     pub fn covers(&self, space: Asid, page: tlbkit_addr::Vpn) -> bool {
         match self {
             Self::Nothing => false,
@@ -90,7 +92,7 @@ impl Target {
     }
 }
 
-/// What an operation asks of a replier.
+/// The duty that an operation asks of a replier.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Duty {
     /// Flush, then acknowledge.
@@ -105,16 +107,16 @@ pub enum Duty {
 /// One request: what to flush, and for which operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Request {
-    /// The operation that wants to know.
+    /// The operation that sends the request.
     pub op: OpId,
-    /// What to flush.
+    /// The translations to flush.
     pub what: Target,
-    /// What else is asked.
+    /// The duty of the replier.
     pub duty: Duty,
 }
 
 impl Request {
-    /// The value of an unused place.
+    /// The value of an unused element of the queue.
     const NONE: Self =
         Self { op: OpId { cpu: 0, slot: 0, generation: 0 }, what: Target::Nothing, duty: Duty::Flush };
 }
@@ -145,8 +147,8 @@ impl<const W: usize, const SLOTS: usize> OpSet<W, SLOTS> {
         self.0.iter().map(CpuSet::len).sum()
     }
 
-    /// Takes one operation out: its CPU and slot. Its generation is the one that the slot is at: an operation does
-    /// not end before it has been acknowledged.
+    /// Removes one operation, and returns its CPU and its slot. Its generation is the slot's current generation, because an
+    /// operation does not end before all CPUs have acknowledged.
     pub fn pop(&mut self) -> Option<(u16, u16)> {
         for (slot, cpus) in self.0.iter_mut().enumerate() {
             if let Some(cpu) = cpus.iter().next() {
@@ -158,27 +160,27 @@ impl<const W: usize, const SLOTS: usize> OpSet<W, SLOTS> {
     }
 }
 
-/// What a replier has to do next.
+/// The next work of a replier.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Work<const W: usize = 1, const SLOTS: usize = 1> {
     /// One request.
     One(Request),
-    /// The queue overflowed: flush everything, then acknowledge all of these.
+    /// After an overflow of the queue: flush everything, then acknowledge all operations of this set.
     Everything(OpSet<W, SLOTS>),
 }
 
 /// The requests for one CPU: up to `N`, from up to `SLOTS` operations of each CPU of a `CpuSet<W>`.
 ///
-/// Plain data: [`Mailbox`](crate::Mailbox) puts a lock around it, and needs the first request on the cache line of the flag that
-/// a request is there.
+/// A queue is plain data. [`Mailbox`](crate::Mailbox) adds a lock, and relies on the first request being on the same cache
+/// line as the mailbox's flag.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 #[repr(C)]
 pub struct Queue<const N: usize, const W: usize = 1, const SLOTS: usize = 1> {
-    /// 32 bits, so that the first request is on the cache line of the mailbox's flag.
+    /// The number of requests. It has 32 bits, so that the first request is on the cache line of the mailbox's flag.
     len: u32,
     closed: bool,
     owed: OpSet<W, SLOTS>,
-    /// The first `len` of them; the others are all [`Request::NONE`].
+    /// The requests: the first `len` elements. All other elements are [`Request::NONE`].
     requests: [Request; N],
 }
 
@@ -200,13 +202,14 @@ impl<const N: usize, const W: usize, const SLOTS: usize> Queue<N, W, SLOTS> {
         Self { len: 0, closed: false, owed: OpSet::empty(), requests: [Request::NONE; N] }
     }
 
-    /// Adds a request. Returns whether the CPU will reply: an offline CPU has nothing to flush, and does not.
+    /// Adds a request. Returns whether the CPU will reply; an offline CPU has nothing to flush, and does not.
     ///
     /// If `N` requests are waiting already, all of them and this one become one flush of everything.
     ///
     /// # Errors
     ///
-    /// [`Misuse::NoSuchCpu`] if the operation's CPU or slot is beyond what the queue was made for.
+    /// [`Misuse::NoSuchCpu`] if a `CpuSet<W>` cannot hold the operation's CPU, [`Misuse::NoRoom`] if its slot is not below
+    /// `SLOTS`.
     pub fn push(&mut self, request: Request) -> Result<bool, Misuse> {
         let cpu = usize::from(request.op.cpu);
         if cpu >= CpuSet::<W>::CAPACITY {
@@ -229,7 +232,7 @@ impl<const N: usize, const W: usize, const SLOTS: usize> Queue<N, W, SLOTS> {
         Ok(true)
     }
 
-    /// Adds an operation without its request: everything is to be flushed.
+    /// Turns the queue into an overflow: adds an operation without its target, and turns all requests into their operations.
     pub(crate) fn owe(&mut self, op: OpId) {
         self.owed.insert(op);
         for earlier in self.requests.iter_mut().take(self.len as usize) {
@@ -241,12 +244,12 @@ impl<const N: usize, const W: usize, const SLOTS: usize> Queue<N, W, SLOTS> {
 
     /// Takes the next piece of work: the oldest request, or after an overflow everything at once.
     ///
-    /// Costs a move of the requests behind it, of which there are at most `N-1`.
+    /// The call moves the requests that follow, at most `N - 1`, by one place.
     pub fn take(&mut self) -> Option<Work<W, SLOTS>> {
         if !self.owed.is_empty() {
             return Some(Work::Everything(core::mem::replace(&mut self.owed, OpSet::empty())));
         }
-        // Each moves up one place, the last one's becomes free, and the first is left over.
+        // Each request moves one place to the front, the last place becomes free, and `moved` is the first request.
         let mut moved = Request::NONE;
         for place in self.requests.iter_mut().take(self.len as usize).rev() {
             core::mem::swap(place, &mut moved);
@@ -255,12 +258,12 @@ impl<const N: usize, const W: usize, const SLOTS: usize> Queue<N, W, SLOTS> {
         Some(Work::One(moved))
     }
 
-    /// Tells whether there is nothing to do.
+    /// Tells whether the queue has no work.
     pub fn is_empty(&self) -> bool {
         self.len == 0 && self.owed.is_empty()
     }
 
-    /// Returns the number of requests that wait.
+    /// Returns the number of waiting requests.
     pub fn len(&self) -> usize {
         self.len as usize + self.owed.len()
     }
@@ -270,7 +273,7 @@ impl<const N: usize, const W: usize, const SLOTS: usize> Queue<N, W, SLOTS> {
         !self.owed.is_empty()
     }
 
-    /// Accepts no more requests: the CPU goes offline. What is in the queue is still to be taken.
+    /// Refuses requests from now on, because the CPU goes offline. The CPU must still take the requests in the queue.
     pub fn close(&mut self) {
         self.closed = true;
     }

@@ -6,7 +6,7 @@ use tlbkit_addr::CpuSet;
 
 use crate::sync::{AtomicUsize, Ordering, array, constructor};
 
-/// A set of CPUs that CPUs enter and leave by themselves.
+/// A set of CPUs in shared memory, which each CPU changes atomically.
 #[derive(Debug)]
 pub struct SharedSet<const W: usize = 1>([AtomicUsize; W]);
 
@@ -17,20 +17,21 @@ impl<const W: usize> SharedSet<W> {
         }
     }
 
+    /// Returns the word and the bit of `cpu`.
     fn place(&self, cpu: usize) -> Option<(&AtomicUsize, usize)> {
         let bits = usize::BITS as usize;
         self.0.get(cpu / bits).map(|word| (word, 1 << (cpu % bits)))
     }
 
-    /// Adds `cpu`, and tells whether it was absent. Beyond the capacity there is no CPU to add.
+    /// Adds `cpu`, and returns whether it was absent. Does nothing and returns false if the set cannot hold `cpu`.
     pub fn insert(&self, cpu: usize) -> bool {
-        // Not written if it is there already: the line stays shared.
+        // If the bit is set already, the word is not written, and its cache line stays shared.
         self.place(cpu).is_some_and(|(word, bit)| {
             word.load(Ordering::SeqCst) & bit == 0 && word.fetch_or(bit, Ordering::SeqCst) & bit == 0
         })
     }
 
-    /// Takes `cpu` out, and tells whether it was there.
+    /// Removes `cpu`, and returns whether it was present.
     pub fn remove(&self, cpu: usize) -> bool {
         self.place(cpu).is_some_and(|(word, bit)| {
             word.load(Ordering::SeqCst) & bit != 0 && word.fetch_and(!bit, Ordering::SeqCst) & bit != 0
@@ -42,7 +43,7 @@ impl<const W: usize> SharedSet<W> {
         self.place(cpu).is_some_and(|(word, bit)| word.load(Ordering::SeqCst) & bit != 0)
     }
 
-    /// Returns the set as it is, word by word.
+    /// Returns the set. Each word is read atomically; the words are read one after the other.
     pub fn load(&self) -> CpuSet<W> {
         CpuSet::from_words(core::array::from_fn(|at| {
             self.0.get(at).map_or(0, |word| word.load(Ordering::SeqCst))
@@ -50,11 +51,12 @@ impl<const W: usize> SharedSet<W> {
     }
 }
 
-/// [`SpaceCpus`](crate::SpaceCpus)'s three sets as atomics, sequentially consistent: a CPU that marks and then looks, and a CPU
-/// that enters and then looks, cannot both see nothing.
+/// The three sets of [`SpaceCpus`](crate::SpaceCpus) as sequentially consistent atomics. If a requester marks a CPU as stale
+/// and then reads `running`, and that CPU sets its bit in `running` and then reads `stale`, at least one of them sees the
+/// other's write.
 ///
-/// A kernel lets [`System::switch`](crate::System::switch) keep them: a CPU that uses the space without being among
-/// those that run it is not asked to flush, and what it walks is freed under it.
+/// A kernel must let [`System::switch`](crate::System::switch) change the sets: a CPU that uses the space and is not in
+/// `running` gets no request to flush, and the kernel may free page-table nodes while that CPU walks them.
 ///
 /// Before a kernel drops the space it calls [`System::drain`](crate::System::drain).
 #[derive(Debug)]
@@ -63,12 +65,12 @@ pub struct SharedSpace<const W: usize = 1> {
     pub members: SharedSet<W>,
     /// CPUs that may use translations now.
     pub running: SharedSet<W>,
-    /// CPUs that must flush before they use one.
+    /// CPUs that must flush before they use a translation of the space.
     pub stale: SharedSet<W>,
-    /// How many 2-phase changes of its entries have begun, and how many of those are over.
+    /// The number of 2-phase changes of the space's entries that have begun. `over` is the number of those that have ended.
     begun: AtomicUsize,
     over: AtomicUsize,
-    /// What tells the space from all others, also from those that have ended; 0 until it is first asked for.
+    /// A number that no other space has or had; 0 until the first use.
     name: Plain,
 }
 
@@ -87,7 +89,7 @@ impl<const W: usize> SharedSpace<W> {
         }
     }
 
-    /// Counts a 2-phase change that begins, or is over.
+    /// Counts a 2-phase change that begins (`on`) or ends.
     pub(crate) fn set_changing(&self, on: bool) {
         let count = if on { &self.begun } else { &self.over };
         count.fetch_add(1, Ordering::SeqCst);
@@ -100,7 +102,7 @@ impl<const W: usize> SharedSpace<W> {
 
     /// Tells whether a 2-phase change is under way.
     pub(crate) fn is_changing(&self) -> bool {
-        // In this order: a change that ends in between counts as under way, and is asked for again.
+        // `over` is read first: a change that ends between the two loads counts as under way, and the caller asks again.
         let over = self.over.load(Ordering::SeqCst);
         self.begun.load(Ordering::SeqCst) != over
     }
@@ -110,14 +112,14 @@ impl<const W: usize> SharedSpace<W> {
         Some(self.name.load(Ordering::Relaxed)).filter(|&name| name != 0)
     }
 
-    /// Gives the space a name that no other one has had, if it has none, and returns it. There are as many as a word
-    /// can count; then there is none.
+    /// Returns the space's name; a space without one gets a name that no other space has had. Returns `None` when all names
+    /// of a machine word have been used.
     pub(crate) fn named(&self) -> Option<usize> {
         static NEXT: Plain = Plain::new(1);
         if self.name().is_none() {
             let next = NEXT.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |next| next.checked_add(1));
             if let Ok(next) = next {
-                // If it has got one meanwhile, it keeps that.
+                // If another CPU has given the space a name in between, the space keeps that name.
                 let _ = self.name.compare_exchange(0, next, Ordering::Relaxed, Ordering::Relaxed);
             }
         }

@@ -1,4 +1,5 @@
-//! Atomics and cells: `core`'s, or loom's under `cfg(tlbkit_loom)`, or an explorer's (feature `hazards`).
+//! Atomics and cells: those of `core`, those of loom under `cfg(tlbkit_loom)`, or those of `watched.rs` with the feature
+//! `hazards`.
 
 #[cfg(all(feature = "hazards", not(tlbkit_loom)))]
 pub(crate) use crate::watched::{AtomicBool, AtomicU32, AtomicUsize};
@@ -9,7 +10,7 @@ pub(crate) use core::sync::atomic::{Ordering, fence};
 #[cfg(tlbkit_loom)]
 pub(crate) use loom::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering, fence};
 
-/// An `UnsafeCell` with loom's interface, so that loom sees which thread enters it.
+/// An `UnsafeCell` with loom's interface, so that loom sees which thread accesses it.
 #[cfg(tlbkit_loom)]
 pub(crate) type Cell<T> = loom::cell::UnsafeCell<T>;
 
@@ -34,7 +35,7 @@ impl<T> Cell<T> {
     }
 }
 
-/// Writes a constructor that is `const`, except under loom, whose atomics cannot be constants.
+/// Defines a constructor that is `const`, except under loom, whose atomics cannot be constants.
 macro_rules! constructor {
     ($(#[$about:meta])* $see:vis fn $name:ident($($argument:ident: $type:ty),*) -> Self $body:block) => {
         #[cfg(not(tlbkit_loom))]
@@ -48,7 +49,7 @@ macro_rules! constructor {
 }
 pub(crate) use constructor;
 
-/// Returns an array of `$count` copies of `$value`, which is a constant except under loom.
+/// Returns an array of `$count` values of `$value`, which is a constant except under loom.
 macro_rules! array {
     ($value:expr; $count:expr) => {{
         #[cfg(not(tlbkit_loom))]

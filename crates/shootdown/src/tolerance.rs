@@ -1,33 +1,34 @@
-//! Which inconsistencies need no flush, or no flush now (Tzou 5.1).
+//! Inconsistencies that need no flush, or no immediate flush (Tzou 5.1).
 //!
 //! | kind | a stale TLB entry | so the kernel |
 //! |-|-|-|
-//! | safe (5.1.1) | allows less than the new entry | skips the flush; a CPU that faults flushes its own copy |
-//! | transient (5.1.2) | allows more, for a while in which nothing is done with the page | defers it |
-//! | trusted (5.1.3) | allows more, but a rule forbids to use it, and those it could harm trust the others | skips it |
-//! | intolerable | allows what must not be, or hides what must be known | flushes |
+//! | safe (5.1.1) | allows less than the new entry | skips the flush; a CPU that faults flushes its own TLB entry |
+//! | transient (5.1.2) | allows more, during a time in which the kernel does not use the page | defers the flush |
+//! | trusted (5.1.3) | allows more, but a rule forbids its use, and the spaces that it could harm trust the others | skips the flush |
+//! | intolerable | allows an access that must fault, or loses a status bit that the kernel needs | flushes |
 
 use tlbkit_addr::{Attr, FlushScope, Pfn};
 
-/// What an entry says.
+/// The content of a page-table entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Entry {
     /// The frame.
     pub frame: Pfn,
-    /// Rights, status, memory type.
+    /// The rights, the status bits and the memory type.
     pub attr: Attr,
 }
 
-/// Why an entry is changed: what the rest of the system promises meanwhile.
+/// The reason for a change of an entry, which says what the rest of the system guarantees until the operation has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Context {
-    /// Nothing is promised.
+    /// There is no guarantee.
     Plain,
-    /// Page-out: the frame is left alone until the operation is done, and a reference meanwhile is legal (5.3.3).
+    /// Page-out: the kernel does not use the frame until the operation has ended, and references until then are legal
+    /// (5.3.3).
     PageOut,
-    /// The page has been sent, and not been received: the sender may still write to it as if before (5.3.4).
+    /// The page has been sent and not yet received. A write of the sender counts as a write before the send (5.3.4).
     Sent {
-        /// The receiver trusts the sender not to touch it.
+        /// Whether the receiver trusts the sender not to access the page.
         trusted: bool,
     },
     /// The kernel's own mapping, which the kernel will not use again (5.1.3).
@@ -36,10 +37,10 @@ pub enum Context {
     CopyOnWrite,
 }
 
-/// What an inconsistency is.
+/// The kind of an inconsistency.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Tolerance {
-    /// Harmless: the TLB allows less, or has a referenced bit too many.
+    /// Harmless: the TLB entry allows less, or has a referenced bit that the page-table entry lacks.
     Safe,
     /// Harmless until the operation is done.
     Transient,
@@ -49,19 +50,19 @@ pub enum Tolerance {
     Intolerable,
 }
 
-/// What to do about it.
+/// The flush that an inconsistency needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Advice {
     /// No other CPU needs to flush.
     Skip,
-    /// An asynchronous operation; nothing may be done with the page before it has completed.
+    /// An asynchronous operation is sufficient. The kernel must not use the page before the operation has ended.
     Defer,
-    /// A synchronous one.
+    /// A synchronous operation is needed.
     Flush,
 }
 
 impl Tolerance {
-    /// Returns what to do.
+    /// Returns the flush that this kind of inconsistency needs.
     pub const fn advice(self) -> Advice {
         match self {
             Self::Safe | Self::Trusted => Advice::Skip,
@@ -71,11 +72,11 @@ impl Tolerance {
     }
 }
 
-/// Classifies the change of an entry from `old` to `new`, `None` being no page.
+/// Classifies the change of an entry from `old` to `new`; `None` means that no page is mapped.
 ///
-/// Which changes of attributes are safe is [`FlushScope::of_change`]'s rule, which page tables go by, too, with two
-/// exceptions that a table cannot make: nothing depends on the referenced bit here, and a page that was not writable
-/// cannot have become dirty.
+/// [`FlushScope::of_change`] says which changes of attributes are safe, as for page tables, with two exceptions: a lost
+/// referenced bit is safe, and so is a lost dirty bit if the page was not writable, because such a page cannot have become
+/// dirty.
 ///
 /// On hardware that caches the absence of a page (RISC-V may), a safe change can cost one fault on each CPU.
 pub fn classify(old: Option<Entry>, new: Option<Entry>, context: Context) -> Tolerance {
@@ -87,14 +88,14 @@ pub fn classify(old: Option<Entry>, new: Option<Entry>, context: Context) -> Tol
         && same_page
     {
         let (lost, gained) = (old.attr.difference(new.attr), new.attr.difference(old.attr));
-        // A copy that says "dirty" sets no dirty bit, so writes through it are lost to the kernel. Without the right to write
-        // there are none. References that are lost with the other status bit are safe (5.1.1).
+        // A TLB entry with the dirty bit sets no dirty bit in the page-table entry, so the kernel would not notice writes by
+        // it. Without the right to write there are no such writes. An unnoticed reference is safe (5.1.1).
         let unseen =
             if old.attr.contains(Attr::WRITE) { Attr::ACCESSED } else { Attr::ACCESSED.union(Attr::DIRTY) };
         if FlushScope::of_change(lost.difference(unseen), gained) != FlushScope::Everywhere {
             return Tolerance::Safe;
         }
-        // Two memory types of one frame are harmful whatever is promised.
+        // Accesses to one frame with two memory types are harmful in every context.
         if lost.union(gained).intersects(Attr::MEMORY.union(Attr::VARIETY)) {
             return Tolerance::Intolerable;
         }

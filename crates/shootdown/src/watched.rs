@@ -1,9 +1,9 @@
-//! Atomics that tell an explorer of every access, so that it can have another CPU go on in between.
+//! Atomics that report every access to an explorer, so that the explorer can run another CPU between two accesses.
 
 use core::cell::Cell;
 use core::sync::atomic::{self, Ordering};
 
-/// What happens to the memory that CPUs share.
+/// An event in the memory that CPUs share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
     /// A word is about to be read or written.
@@ -18,10 +18,10 @@ std::thread_local! {
     static WATCHER: Cell<Option<fn(Access)>> = const { Cell::new(None) };
 }
 
-/// Has `watcher` called for each access of this thread to the atomics of this crate; `None` calls nothing.
+/// Makes each access of this thread to the atomics of this crate call `watcher`; `None` ends the calls.
 ///
-/// All accesses are sequentially consistent then, if the watcher lets one go on at a time: what weaker memory does is
-/// loom's to show.
+/// If the watcher lets only one thread run at a time, all accesses are sequentially consistent. Tests with loom cover weaker
+/// memory orders.
 pub fn watch(watcher: Option<fn(Access)>) {
     WATCHER.set(watcher);
 }
@@ -33,7 +33,7 @@ fn tell(access: Access) {
     }
 }
 
-/// Lets others go on while this CPU spins.
+/// Reports that this CPU waits.
 pub(crate) fn waits() {
     tell(Access::Waits);
 }
@@ -99,7 +99,7 @@ watched! {
     AtomicUsize usize;
 }
 
-/// The read-modify-writes that cannot fail, of the types that need them.
+/// Defines the read-modify-write operations that cannot fail, for the types that need them.
 macro_rules! changed {
     ($($name:ident $value:ty: $($change:ident)*;)*) => {$(
         impl $name {

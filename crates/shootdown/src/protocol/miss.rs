@@ -1,8 +1,8 @@
-//! The TLB miss handler of software-loaded TLBs.
+//! The TLB miss handler of software-loaded TLBs, as a state machine.
 
 use crate::{Order, Plan, Repair};
 
-/// Where a miss handler takes the entry from.
+/// The place from which a miss handler reads the entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Source {
     /// The page table.
@@ -11,14 +11,14 @@ pub enum Source {
     Tentative,
 }
 
-/// What a miss handler asks for.
+/// A step of a miss handler.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum MissAction {
-    /// Tell whether the entry's flag is set.
+    /// Read the entry's flag. Answer: whether it is set.
     IsChanging,
-    /// Read the entry from there, and keep it.
+    /// Read the entry from this source, and keep it.
     Read(Source),
-    /// Load what was read into the TLB. The handler ends.
+    /// Load the entry that was read into the TLB. The handler ends.
     Load,
 }
 
@@ -38,7 +38,7 @@ pub struct Miss {
 }
 
 impl Miss {
-    /// Returns a handler at its first instruction. Only TLB-first's looks at the flag.
+    /// Returns a handler at its first step. Only the handler of TLB-first reads the flag.
     pub const fn new(plan: &Plan) -> Self {
         let now = match plan.algorithm().order() {
             Order::TlbFirst => MissAction::IsChanging,
@@ -47,12 +47,12 @@ impl Miss {
         Self { now, masked: plan.has(Repair::MISS_MASKED) }
     }
 
-    /// Returns what is to be done now.
+    /// Returns the step that the caller must do now.
     pub const fn next(&self) -> MissAction {
         self.now
     }
 
-    /// Goes on; `yes` is the answer if there was a question. Tells whether the handler has ended.
+    /// Records that the step is done; `yes` is the answer, if the step asks for one. Returns whether the handler has ended.
     pub fn did(&mut self, yes: bool) -> bool {
         self.now = match self.now {
             MissAction::IsChanging if yes => MissAction::Read(Source::Tentative),
@@ -63,8 +63,10 @@ impl Miss {
         false
     }
 
-    /// Tells whether interprocessor interrupts wait until the handler has ended: always, except in an explorer. A
-    /// flush between the read and the load would be acknowledged, and the old entry loaded after it.
+    /// Tells whether interprocessor interrupts are masked until the handler has ended: always, except in a test that
+    /// switches
+    /// [`Repair::MISS_MASKED`] off. Without the mask, the CPU could acknowledge a flush between the read and the load, and
+    /// then load the old entry.
     pub const fn is_masked(&self) -> bool {
         self.masked
     }

@@ -1,11 +1,11 @@
-//! The algorithms, line by line: each is a short program over [`Line`]s, as in Tzou 3.2's pseudocode.
+//! The algorithms: each is a short program of [`Line`]s, as in the pseudocode of Tzou 3.2.
 //!
 //! | file | holds |
 //! |-|-|
 //! | `pte_first`, `tlb_first`, `two_phase`, `optimistic` | the requesters' programs, with their two variants |
-//! | `requester` | what a line asks of the machine it runs on, and what follows from the answer |
-//! | `replier` | the repliers' side of all ten |
-//! | `miss` | the TLB miss handler that TLB-first needs, and every software-loaded TLB |
+//! | `requester` | the action that each line asks for, and the next line after the answer |
+//! | `replier` | the repliers' side of all ten algorithms |
+//! | `miss` | the TLB miss handler of software-loaded TLBs, with the flag that TLB-first needs |
 
 mod miss;
 mod optimistic;
@@ -23,11 +23,11 @@ use crate::{Algorithm, Plan, Repair};
 
 /// A line of a requester's pseudocode.
 ///
-/// What the text leaves to its section 3.3 are lines of their own here: mutual exclusion, lazy CPUs, the end of an
-/// asynchronous operation.
+/// Mutual exclusion, lazy CPUs and the end of an asynchronous operation, which the text describes in its section 3.3, are
+/// lines here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Line {
-    /// No other CPU changes the entry.
+    /// Take the exclusion: from here to `Release` no other CPU changes the entry.
     Exclude,
     /// `tentative_PTE = new_PTE`.
     Tentative,
@@ -41,35 +41,36 @@ enum Line {
     Targets,
     /// `if (requester in target_set) flush hot_TLBes locally`.
     FlushLocally,
-    /// Targets that do not run the address space flush before they do again (3.3.2); no CPU waits for them.
+    /// Mark targets that do not run the address space as stale: they flush before they run it again (3.3.2), and no CPU
+    /// waits for them.
     Defer,
     /// `count = sizeof(target_set - requester)`.
     Count,
     /// `for each processor in (target_set - requester) send an interprocessor request`.
     Request,
-    /// The same, and with the last request the operation is the repliers'.
+    /// As `Request`; with the last request the repliers own the operation.
     RequestAndLeave,
     /// `for each processor in (target_set - requester) flush hot_TLBes on that processor`.
     FlushRemotely,
     /// `for each processor in (target_set - requester) wait for an acknowledgement`.
     Wait,
-    /// The requester is in 2-phase itself: it counts as stopped.
+    /// The requester enters 2-phase, and so counts as stopped for other requesters.
     Enter,
-    /// 2-phase's wait: until each replier has stopped.
+    /// 2-phase's wait until each replier has stopped.
     WaitStopped,
     /// `send a continuing signal` to all repliers.
     Continue,
-    /// While replies are outstanding, the rights may be raised again.
+    /// From here to `Close`, other CPUs may raise the rights again.
     Open,
-    /// From here on they may not; if they have been, the entry is left alone.
+    /// From here on other CPUs may not raise the rights. If one has raised them, the operation does not write the entry.
     Close,
     /// `while (PTE.access_rights != new_PTE.access_rights)`.
     Check,
-    /// Others may change the entry.
+    /// Give up the exclusion.
     Release,
-    /// 2-phase: the requests in the requester's own queue, then out of the algorithm.
+    /// 2-phase: the requester serves the requests in its own queue, and leaves the algorithm.
     Serve,
-    /// The payload goes back to its owner.
+    /// The operation has ended, and its payload goes back to its owner.
     Done,
 }
 

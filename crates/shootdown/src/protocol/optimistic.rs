@@ -1,4 +1,4 @@
-//! Optimistic: PTE-first, and again if a status write has overwritten the entry. Consistent when done.
+//! Optimistic: PTE-first, repeated if a status write has overwritten the entry. Consistent when done.
 //!
 //! ```text
 //! Requester()                                             Replier()
@@ -13,16 +13,17 @@
 //!     } while (PTE.access_rights != new_PTE.access_rights);
 //! ```
 //!
-//! The printed check is not enough where the hardware reads the entry and writes it later: one CPU's late write puts
-//! the old rights back, a third CPU loads them, and another CPU's late write of the new rights covers it all up before
-//! the check. [`Plan::rounds`](crate::Plan::rounds) says how many rounds rule that out.
+//! The printed check is not sufficient if the hardware reads the entry and writes it later: the late write of one CPU
+//! restores the old rights, a second CPU loads them, and the late write of a third CPU writes the new rights again before
+//! the check.
+//! [`Plan::rounds`](crate::Plan::rounds) says how many rounds exclude this.
 
 use super::Line::{self, *};
 
 pub(super) const SYNCHRONOUS: &[Line] =
     &[Exclude, Update, Targets, FlushLocally, Defer, Count, Request, Wait, Check, Release, Done];
 
-/// optimistic': the last replier goes on at `Close`, and starts over as the requester if need be.
+/// optimistic': the last replier continues at `Close`, and starts over as the requester if the check fails.
 pub(super) const ASYNCHRONOUS: &[Line] = &[
     Exclude,
     Update,
@@ -42,6 +43,7 @@ pub(super) const ASYNCHRONOUS: &[Line] = &[
 pub(super) const REMOTE: &[Line] =
     &[Exclude, Update, Targets, FlushLocally, FlushRemotely, Check, Release, Done];
 
-/// What [`Repair::TARGETS_AFTER`](crate::Repair::TARGETS_AFTER) is for: the set is read once, before the update.
+/// Optimistic without [`Repair::TARGETS_AFTER`](crate::Repair::TARGETS_AFTER): the requester reads the target set once,
+/// before the update.
 pub(super) const TARGETS_TOO_EARLY: &[Line] =
     &[Exclude, Targets, Update, FlushLocally, Defer, Count, Request, Wait, Check, Release, Done];

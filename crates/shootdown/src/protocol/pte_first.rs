@@ -11,21 +11,23 @@
 //!         wait for an acknowledgement;
 //! ```
 //!
-//! Works where the new entry cannot be overwritten: status bits set atomically, or not at all. The target set is
-//! read after the entry has changed, so that a CPU that joins the space later can only load the new entry.
+//! The algorithm is correct if the hardware sets status bits atomically or not at all, so that no status write overwrites
+//! the new entry. The requester reads the target set after the change, so that a CPU that joins the space later can load
+//! only the new entry.
 
 use super::Line::{self, *};
 
 pub(super) const SYNCHRONOUS: &[Line] =
     &[Exclude, Update, Targets, FlushLocally, Defer, Count, Request, Wait, Release, Done];
 
-/// PTE-first': the last replier goes on at `Close`.
+/// PTE-first': the last replier continues at `Close`.
 pub(super) const ASYNCHRONOUS: &[Line] =
     &[Exclude, Update, Targets, FlushLocally, Defer, Open, Count, RequestAndLeave, Close, Release, Done];
 
 /// PTE-first''.
 pub(super) const REMOTE: &[Line] = &[Exclude, Update, Targets, FlushLocally, FlushRemotely, Release, Done];
 
-/// What [`Repair::TARGETS_AFTER`](crate::Repair::TARGETS_AFTER) is for: a CPU that joins in between is missed.
+/// PTE-first without [`Repair::TARGETS_AFTER`](crate::Repair::TARGETS_AFTER): a CPU that joins before the update gets no
+/// request.
 pub(super) const TARGETS_TOO_EARLY: &[Line] =
     &[Exclude, Targets, Update, FlushLocally, Defer, Count, Request, Wait, Release, Done];

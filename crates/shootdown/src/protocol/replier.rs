@@ -1,53 +1,56 @@
-//! The replier: takes requests from its CPU's queue until there are none.
+//! The replier, as a state machine: it takes requests from its CPU's queue until there are none.
 
 use crate::{Misuse, OpId, Plan, Queue, Rendezvous, Repair, Request, Target, Work};
 
-/// What the replier asks its driver to do.
+/// An action that the replier asks its driver to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Reply {
-    /// 2-phase, with interrupts disabled: wait for this CPU's status writes, set its flag. ([`System`](crate::System) leaves the
-    /// interrupts to its caller.)
+    /// 2-phase: disable interrupts, wait for this CPU's status writes, and set its flag. (The caller of
+    /// [`System`](crate::System) disables the interrupts.)
     Enter,
     /// 2-phase: clear the flag. Interrupts stay disabled until [`Idle`](Self::Idle).
     Leave,
-    /// Take a piece of work from this CPU's queue, and hand it over with [`Replier::took`].
+    /// Take the next work from this CPU's queue, and pass it to [`Replier::took`].
     Take,
-    /// Flush this from the CPU's TLB. With `drain`, status writes under way are in memory before the flush.
+    /// Flush `what` from this CPU's TLB. With `drain`, wait for this CPU's status writes first.
     Flush {
-        /// What.
+        /// The translations to flush.
         what: Target,
-        /// Wait for status writes.
+        /// Whether to wait for status writes.
         drain: bool,
     },
-    /// Count this acknowledgement, in one atomic step, and tell what is left with [`Replier::counted`].
+    /// Count down the acknowledgements of this operation in one atomic step, and pass the remaining number to
+    /// [`Replier::counted`].
     Acknowledge(OpId),
-    /// Count the acknowledgement of whatever operation is in this slot of this CPU (after an overflow).
+    /// As [`Acknowledge`](Self::Acknowledge), for the operation that is in this slot, after an overflow of the queue.
     AcknowledgeSlot {
         /// The CPU.
         cpu: u16,
         /// Its slot.
         slot: u16,
     },
-    /// This CPU has counted the last acknowledgement of an asynchronous operation: take it over and run it.
+    /// Take over an asynchronous operation, of which this CPU has counted the last acknowledgement, and run it to its end.
     TakeOver {
         /// The CPU that started it.
         cpu: u16,
         /// Its slot.
         slot: u16,
     },
-    /// 2-phase: tell whether this operation's continuing signal is set.
+    /// 2-phase: read this operation's continuing signal, and pass it to [`Replier::may_continue`].
     MayContinue(OpId),
-    /// 2-phase: tell whether the operation in this slot has continued or ended (after an overflow).
+    /// As [`MayContinue`](Self::MayContinue), for the operation that is in this slot, after an overflow of the queue: the
+    /// signal is set, or the operation has ended.
     MayContinueSlot {
         /// The CPU.
         cpu: u16,
         /// Its slot.
         slot: u16,
     },
-    /// Nothing to do until the next request.
+    /// Do nothing until the next request.
     Idle,
 }
 
+/// The state of a replier: the action that it asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum At {
     Idle,
@@ -58,7 +61,7 @@ enum At {
     TakeOver,
     Continue,
     Leave,
-    /// 2-phase: one more look into the queue after the flag is cleared.
+    /// 2-phase: the check of the queue after the flag has been cleared.
     LookAgain,
 }
 
@@ -68,12 +71,13 @@ pub struct Replier<const N: usize, const W: usize = 1, const SLOTS: usize = 1> {
     plan: Plan,
     at: At,
     work: Option<Work<W, SLOTS>>,
-    /// The operation of an overflow's set that is being acknowledged.
+    /// After an overflow: the CPU and the slot of the operation that is being acknowledged.
     slot: Option<(u16, u16)>,
+    /// The CPU and the slot of the operation to take over.
     taken_over: (u16, u16),
-    /// 2-phase: what has been acknowledged and not yet flushed.
+    /// 2-phase: requests that have been acknowledged and whose flush is still to be done.
     held: Queue<N, W, SLOTS>,
-    /// 2-phase: the CPU is a requester, and waits; requests are only acknowledged.
+    /// 2-phase: this CPU is a waiting requester, so requests are only acknowledged and held.
     collecting: bool,
 }
 
@@ -101,7 +105,7 @@ impl<const N: usize, const W: usize, const SLOTS: usize> Replier<N, W, SLOTS> {
         }
     }
 
-    /// Begins: an interrupt has come in, or a look at the queue found a request.
+    /// Starts the replier, after an interrupt or when the queue has a request.
     pub fn interrupt(&mut self) {
         if self.at == At::Idle {
             self.collecting = false;
@@ -109,7 +113,7 @@ impl<const N: usize, const W: usize, const SLOTS: usize> Replier<N, W, SLOTS> {
         }
     }
 
-    /// Begins on a CPU that is in 2-phase as a requester and waits: requests are acknowledged and held.
+    /// Starts the replier on a CPU that waits in 2-phase as a requester: requests are acknowledged and held.
     pub fn collect(&mut self) {
         if self.at == At::Idle {
             self.collecting = true;
@@ -117,7 +121,8 @@ impl<const N: usize, const W: usize, const SLOTS: usize> Replier<N, W, SLOTS> {
         }
     }
 
-    /// Begins on a CPU whose 2-phase request is through: finishes all requests, then leaves the algorithm.
+    /// Starts the replier on a CPU that has finished its own 2-phase operation: all requests are finished, then the CPU
+    /// leaves the algorithm.
     pub fn finish(&mut self) {
         if self.at == At::Idle {
             self.collecting = false;
@@ -125,7 +130,7 @@ impl<const N: usize, const W: usize, const SLOTS: usize> Replier<N, W, SLOTS> {
         }
     }
 
-    /// Returns the request at hand, if there is one and its mailbox has not overflowed.
+    /// Returns the current request, or `None` if there is none or the queue had overflowed.
     pub const fn request(&self) -> Option<&Request> {
         match &self.work {
             Some(Work::One(request)) => Some(request),
@@ -133,18 +138,18 @@ impl<const N: usize, const W: usize, const SLOTS: usize> Replier<N, W, SLOTS> {
         }
     }
 
-    /// Tells whether nothing is under way.
+    /// Tells whether the replier has nothing to do.
     pub fn is_idle(&self) -> bool {
         self.at == At::Idle
     }
 
-    /// Tells whether the replier has stopped for operations and waits for their continuing signals.
+    /// Tells whether the replier holds requests of operations for whose continuing signals it waits.
     pub fn holds(&self) -> bool {
         !self.held.is_empty()
     }
 
-    /// Returns what is to be done now.
-    // This and the answers are parts of the driver's one loop, as the requester's are.
+    /// Returns the action that the driver must do now.
+    // Inlined into the driver's loop, like the functions that take the answers.
     #[inline(always)]
     pub fn next(&self) -> Reply {
         let drain = self.plan.has(Repair::DRAIN);
@@ -169,11 +174,11 @@ impl<const N: usize, const W: usize, const SLOTS: usize> Replier<N, W, SLOTS> {
         }
     }
 
-    /// Tells the replier that an action without an answer has been done.
+    /// Records that an action without an answer is done.
     ///
     /// # Errors
     ///
-    /// [`Misuse::NotAsked`] if the action at hand wants an answer.
+    /// [`Misuse::NotAsked`] if the current action needs an answer.
     #[inline(always)]
     pub fn did(&mut self) -> Result<(), Misuse> {
         match self.at {
@@ -195,16 +200,16 @@ impl<const N: usize, const W: usize, const SLOTS: usize> Replier<N, W, SLOTS> {
         Ok(())
     }
 
-    /// Hands over what [`Reply::Take`] took.
+    /// Takes the answer to [`Reply::Take`].
     ///
     /// # Errors
     ///
-    /// [`Misuse::NotAsked`] if nothing was to be taken.
+    /// [`Misuse::NotAsked`] if the current action is another.
     #[inline(always)]
     pub fn took(&mut self, work: Option<Work<W, SLOTS>>) -> Result<(), Misuse> {
         match (self.at, work) {
             (At::LookAgain, Some(_)) => {
-                // A requester may have seen the flag before it was cleared: back in, with the work in hand.
+                // The requester of this work may have seen the flag before it was cleared, so the CPU must enter again.
                 self.work = work;
                 self.at = At::Enter;
             }
@@ -221,12 +226,12 @@ impl<const N: usize, const W: usize, const SLOTS: usize> Replier<N, W, SLOTS> {
         Ok(())
     }
 
-    /// Tells how many acknowledgements are left after [`Reply::Acknowledge`]: the value that the one atomic step
-    /// returned.
+    /// Takes the answer to [`Reply::Acknowledge`] and [`Reply::AcknowledgeSlot`]: the remaining number of acknowledgements,
+    /// which the atomic step returned.
     ///
     /// # Errors
     ///
-    /// [`Misuse::NotAsked`] if no acknowledgement was asked for.
+    /// [`Misuse::NotAsked`] if the current action is another.
     #[inline(always)]
     pub fn counted(&mut self, left: u32) -> Result<(), Misuse> {
         let op = match (self.at, &self.work) {
@@ -243,17 +248,17 @@ impl<const N: usize, const W: usize, const SLOTS: usize> Replier<N, W, SLOTS> {
         Ok(())
     }
 
-    /// Answers [`Reply::MayContinue`].
+    /// Takes the answer to [`Reply::MayContinue`] and [`Reply::MayContinueSlot`].
     ///
     /// # Errors
     ///
-    /// [`Misuse::NotAsked`] if that was not the question.
+    /// [`Misuse::NotAsked`] if the current action is another.
     pub fn may_continue(&mut self, yes: bool) -> Result<(), Misuse> {
         if self.at != At::Continue {
             return Err(Misuse::NotAsked);
         }
         if !yes {
-            // Meanwhile others may want an acknowledgement: hold this one, look into the queue, come back.
+            // Another requester may wait for this CPU's acknowledgement: hold this request, serve the queue, and ask again.
             if self.plan.rendezvous() == Rendezvous::Serve {
                 self.hold();
             }
@@ -274,7 +279,7 @@ impl<const N: usize, const W: usize, const SLOTS: usize> Replier<N, W, SLOTS> {
         Ok(())
     }
 
-    /// Work has come in.
+    /// Starts the work that was taken.
     fn begin(&mut self) {
         if !self.plan.stops_repliers() {
             self.at = At::Flush;
@@ -285,7 +290,7 @@ impl<const N: usize, const W: usize, const SLOTS: usize> Replier<N, W, SLOTS> {
         }
     }
 
-    /// On to the acknowledgement of the work in hand.
+    /// Continues with the acknowledgement of the current work.
     fn acknowledge(&mut self) {
         self.at = At::Acknowledge;
         if let Some(Work::Everything(rest)) = &mut self.work {
@@ -297,7 +302,7 @@ impl<const N: usize, const W: usize, const SLOTS: usize> Replier<N, W, SLOTS> {
         }
     }
 
-    /// One acknowledgement is through; there may be more of an overflow's.
+    /// Continues after an acknowledgement: with the next one of an overflow, or with the next work.
     fn acknowledged(&mut self) {
         if self.plan.stops_repliers() {
             return self.hold_acknowledged();
@@ -322,13 +327,14 @@ impl<const N: usize, const W: usize, const SLOTS: usize> Replier<N, W, SLOTS> {
         }
     }
 
+    /// Holds the operation of an overflow that is in the current slot.
     fn hold_slot(&mut self) {
         if let Some((cpu, slot)) = self.slot {
             self.held.owe(OpId { cpu, slot, generation: 0 });
         }
     }
 
-    /// 2-phase: keeps the work in hand for later, and takes more.
+    /// 2-phase: holds the current work until its operation continues, and takes more work.
     fn hold(&mut self) {
         match self.work.take() {
             Some(Work::One(request)) if self.held.push(request).is_ok() => {}
@@ -343,13 +349,13 @@ impl<const N: usize, const W: usize, const SLOTS: usize> Replier<N, W, SLOTS> {
         self.slot = None;
         self.at = At::Take;
         if !self.plan.has(Repair::FLUSH_AFTER_UPDATE) && !self.collecting {
-            // As the requester's half is printed: flush on stopping.
+            // The order as printed for the requester: flush when the CPU stops.
             self.work = self.held.take();
             self.at = At::Flush;
         }
     }
 
-    /// 2-phase: the queue is empty. On to an operation that is held, or out.
+    /// 2-phase: continues with a held request when the queue is empty, or leaves the algorithm if none is held.
     fn release(&mut self) {
         self.work = self.held.take();
         self.at = match &mut self.work {

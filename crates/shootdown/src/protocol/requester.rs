@@ -1,92 +1,93 @@
-//! The requester: runs a program of lines, asks for one action at a time, and is told what came of it.
+//! The requester, as a state machine: it runs a program of lines, asks for one action at a time, and takes the answer.
 
 use tlbkit_addr::CpuSet;
 
 use super::{Line, program};
 use crate::{Misuse, Outcome, Plan, Rendezvous, Repair};
 
-/// What the requester asks its driver to do. Each is one step as far as other CPUs can see, and sequentially
-/// consistent with the others unless its line says less.
+/// An action that the requester asks its driver to do. Other CPUs see each action as one step, and all actions are
+/// sequentially consistent unless the action's documentation says otherwise.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Action {
-    /// Take the exclusion of the entry (or of the table that holds it) if it is free. Answer: [`Seen::Yes`], or
-    /// [`Seen::No`] to be asked again, interrupts enabled meanwhile.
+    /// Take the exclusion of the entry (or of the table that holds it) if it is free. Answer: [`Seen::Yes`], or [`Seen::No`]
+    /// if it is not free; then the requester asks again, and the CPU must serve requests in between.
     Exclude,
     /// Set the tentative entry to the new one.
     SetTentative,
-    /// Set or clear the flag: TLB-first's miss handlers look at it, and with 2-phase every CPU that switches to the
-    /// space.
+    /// Set or clear the flag. With TLB-first, miss handlers read the flag; with 2-phase, every CPU that switches to the
+    /// space does.
     SetChanging(bool),
-    /// Exchange the entry for the new one, and keep the status bits that come back.
+    /// Exchange the entry for the new one, and keep the status bits of the old one.
     Update,
     /// Read the entry's status bits, and keep them ([`Repair::EXCHANGE`] switched off).
     ReadStatus,
     /// Store the new entry ([`Repair::EXCHANGE`] switched off).
     Store,
-    /// Tell which CPUs may hold the entry, and which of them run the address space: [`Seen::Targets`].
+    /// Read which CPUs may hold the entry, and which of them run the address space. Answer: [`Seen::Targets`].
     ReadTargets,
-    /// Tell which CPUs hold the entry right now ([`Repair::ALL_LOADERS`] switched off).
+    /// Read which CPUs hold the entry now ([`Repair::ALL_LOADERS`] switched off). Answer: [`Seen::Targets`].
     ReadHolders,
-    /// Note that this CPU must flush before it runs the address space again.
+    /// Mark this CPU as stale: it must flush before it runs the address space again.
     MarkStale(usize),
-    /// Tell whether this CPU runs the address space.
+    /// Read whether this CPU runs the address space. Answer: [`Seen::Yes`] or [`Seen::No`].
     IsRunning(usize),
-    /// Flush the entry from this CPU's TLB. With `drain`, status writes under way are in memory before the flush.
+    /// Flush the entry from the requester's own TLB. With `drain`, wait for this CPU's status writes first.
     FlushLocally {
-        /// Wait for status writes.
+        /// Whether to wait for status writes.
         drain: bool,
     },
     /// Set the number of acknowledgements to wait for. (2-phase with [`Rendezvous::Flag`](crate::Rendezvous::Flag) waits for
     /// flags, and no CPU counts down.)
     SetCount(u32),
-    /// Put a request into this CPU's queue, and interrupt it. If it is offline, acknowledge in its place, and answer
-    /// [`Seen::No`].
+    /// Put a request into this CPU's queue, and interrupt the CPU. If the CPU is offline, count its acknowledgement instead,
+    /// and answer [`Seen::No`].
     Send(usize),
-    /// The same, after which the operation belongs to the repliers: answer first, then send, then touch the machine
-    /// no more.
+    /// As [`Send`](Self::Send), with the last request, after which the repliers own the operation: answer first, then send,
+    /// and do not access the state machine afterwards.
     SendAndLeave(usize),
-    /// Tell whether all acknowledgements are in. While they are not, serve this CPU's own queue.
+    /// Read whether all CPUs have acknowledged. Answer: [`Seen::Yes`] or [`Seen::No`]. While they have not, serve this CPU's
+    /// own queue.
     AllAcknowledged,
-    /// Enter 2-phase, with interrupts disabled: wait for this CPU's status writes, then set its flag.
-    /// ([`System`](crate::System) leaves the interrupts to its caller.)
+    /// Enter 2-phase: disable interrupts, wait for the requester's own status writes, and set its flag. (The caller of
+    /// [`System`](crate::System) disables the interrupts.)
     Enter,
-    /// Tell whether this CPU is in 2-phase.
+    /// Read whether this CPU is in 2-phase. Answer: [`Seen::Yes`] or [`Seen::No`].
     IsStopped(usize),
     /// Set the operation's continuing signal.
     Continue,
-    /// Tell the TLB of this CPU to flush the entry: [`Seen::Posted`]. With `drain`, when what is under way there has
-    /// ended.
+    /// Start a flush of the entry from the TLB of `cpu`. With `drain`, the flush is done when the walks, miss handlers and
+    /// status writes under way on that CPU have ended. Answer: [`Seen::Posted`].
     FlushRemotely {
         /// The CPU.
         cpu: usize,
-        /// Wait for walks, miss handlers and status writes.
+        /// Whether the flush waits for walks, miss handlers and status writes.
         drain: bool,
     },
-    /// Tell whether this CPU's TLB has acknowledged flush number `ticket`.
+    /// Read whether the TLB of `cpu` has acknowledged flush number `ticket`. Answer: [`Seen::Yes`] or [`Seen::No`].
     IsFlushed {
         /// The CPU.
         cpu: usize,
-        /// The flush.
+        /// The number of the flush.
         ticket: u32,
     },
-    /// Allow the rights to be raised while replies are outstanding.
+    /// Allow other CPUs to raise the rights while acknowledgements are outstanding.
     Open,
-    /// Forbid it again; [`Seen::No`] if they have been raised.
+    /// Forbid other CPUs to raise the rights. Answer: [`Seen::Yes`], or [`Seen::No`] if a CPU has raised them.
     Close,
-    /// Tell whether the entry has the new access rights, and keep its status bits.
+    /// Read whether the entry has the new access rights, and keep its status bits. Answer: [`Seen::Yes`] or [`Seen::No`].
     Check,
-    /// Give the exclusion up.
+    /// Give up the exclusion.
     Release,
-    /// Run this CPU's replier until it has left 2-phase.
+    /// Run the requester's own replier until it has left 2-phase.
     Serve,
-    /// The operation has ended; nothing more to ask.
+    /// The operation has ended with this outcome. There is no further action.
     Done(Outcome),
 }
 
-/// What a driver saw when it did what an [`Action`] asks.
+/// The answer of a driver to an [`Action`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Seen<const W: usize = 1> {
-    /// It has been done.
+    /// The action is done.
     Did,
     /// Yes.
     Yes,
@@ -99,47 +100,49 @@ pub enum Seen<const W: usize = 1> {
         /// CPUs that may use the entry.
         running: CpuSet<W>,
     },
-    /// A remote flush has been asked for.
+    /// A remote flush has been started.
     Posted {
-        /// Its number.
+        /// The number of the flush.
         ticket: u32,
-        /// The number of the last one that is done.
+        /// The number of the last flush that is done.
         done: u32,
     },
 }
 
-/// One operation's requester, for sets of up to `W` words of CPUs.
+/// The requester of one operation, for CPU sets of `W` words.
 ///
-/// Plain data: an explorer copies and compares it. [`Operation`](crate::Operation) adds the payload.
+/// It is plain data, so an explorer of interleavings can copy and compare it. [`Operation`](crate::Operation) adds the
+/// payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Requester<const W: usize = 1> {
     plan: Plan,
     me: u16,
-    /// The line at hand, and its place in the program.
+    /// The current line. `at` is its index in the program.
     line: Line,
     at: u8,
     round: u8,
-    /// Within a line: the first half of its two steps is done.
+    /// Whether the first of the current line's two steps is done.
     half: bool,
-    /// The operation is with the repliers.
+    /// Whether the repliers own the operation.
     left: bool,
     outcome: Outcome,
     ticket: u32,
-    /// Whether this CPU may hold the entry.
+    /// Whether the requester's own TLB may hold the entry.
     here: bool,
-    /// Which others may.
+    /// The other CPUs that may hold the entry.
     others: CpuSet<W>,
+    /// The CPUs that the operation asks to reply.
     repliers: CpuSet<W>,
-    /// The CPUs that the line at hand concerns; where it goes from one CPU to the next, those that are left.
+    /// The CPUs for which the current line is still to be done.
     todo: CpuSet<W>,
 }
 
 impl<const W: usize> Requester<W> {
-    /// How many CPUs a set can hold and a name can tell apart.
+    /// The number of CPUs that a set can hold and an operation's name can distinguish.
     pub(crate) const CPUS: usize =
         if CpuSet::<W>::CAPACITY < 1 << 16 { CpuSet::<W>::CAPACITY } else { 1 << 16 };
 
-    /// Returns the machine of an operation that CPU `me` starts.
+    /// Returns the requester of an operation that CPU `me` starts.
     ///
     /// # Errors
     ///
@@ -167,14 +170,14 @@ impl<const W: usize> Requester<W> {
         Ok(machine)
     }
 
-    /// Returns the CPU that the line at hand is to be done for now.
+    /// Returns the CPU for which the current line must be done now.
     #[inline]
     fn next_todo(&self) -> usize {
         self.todo.iter().next().unwrap_or_default()
     }
 
-    /// Returns what is to be done now. Asking twice gives the same answer.
-    // This and `did` are parts of the driver's one loop: there a step costs a few jumps, and no call.
+    /// Returns the action that the driver must do now. The result does not change until [`did`](Self::did) takes an answer.
+    // `next` and `did` are inlined into the driver's loop, so that a step costs a few jumps and no call.
     #[inline(always)]
     pub fn next(&self) -> Action {
         match self.line {
@@ -212,7 +215,7 @@ impl<const W: usize> Requester<W> {
         }
     }
 
-    /// Tells the machine what came of [`next`](Self::next).
+    /// Takes the answer to [`next`](Self::next).
     ///
     /// # Errors
     ///
@@ -256,21 +259,21 @@ impl<const W: usize> Requester<W> {
             },
             Action::Exclude | Action::AllAcknowledged | Action::Close if yes => next,
             Action::IsStopped(cpu) | Action::IsFlushed { cpu, .. } if yes => self.each(cpu),
-            // Not yet: the same is asked again.
+            // The requester asks for the same action again.
             Action::Exclude | Action::AllAcknowledged | Action::IsStopped(_) | Action::IsFlushed { .. }
                 if no =>
             {
                 same
             }
             Action::IsRunning(cpu) if yes => {
-                // It may have switched to the space before it could see the mark: then it is asked like the rest.
+                // The CPU may have switched to the space before it could see the mark, so it gets a request like the others.
                 self.repliers.insert(cpu);
                 self.each(cpu)
             }
             Action::IsRunning(cpu) if no => self.each(cpu),
             Action::Send(cpu) if done => self.each(cpu),
             Action::Send(cpu) if no => {
-                // It may be back before its flag is looked at, and then does not stop.
+                // The CPU may come online again before the requester reads its flag, and does not stop for this operation.
                 self.repliers.remove(cpu);
                 self.each(cpu)
             }
@@ -302,10 +305,11 @@ impl<const W: usize> Requester<W> {
         Ok(())
     }
 
-    /// `while (PTE.access_rights != new_PTE.access_rights)`: returns the place where to go on.
+    /// Handles the answer to `while (PTE.access_rights != new_PTE.access_rights)`. Returns the index of the line that
+    /// follows.
     fn check(&mut self, unchanged: bool) -> u8 {
         if self.round < self.plan.rounds() || (!unchanged && !self.plan.is_conditional()) {
-            // Counted no further than matters, so that an explorer sees finitely many states.
+            // The count stops at the required number, so that an explorer sees finitely many states.
             self.round = self.round.saturating_add(1).min(self.plan.rounds());
             self.todo = CpuSet::empty();
             return self.place(0, |line| matches!(line, Line::Update));
@@ -316,20 +320,21 @@ impl<const W: usize> Requester<W> {
         self.at + 1
     }
 
-    /// The line at hand is done for `cpu`; perhaps for all. Returns the place where to go on.
+    /// Records that the current line is done for `cpu`. Returns the index of the line that follows: the same line, or the
+    /// next if it is done for all CPUs.
     fn each(&mut self, cpu: usize) -> u8 {
         self.half = false;
         self.todo.remove(cpu);
         self.at + u8::from(self.todo.is_empty())
     }
 
-    /// Returns the place of the next line, at `from` or after it, that is `wanted`: there is one.
+    /// Returns the index of the first line, from index `from` on, for which `wanted` returns true. There must be one.
     fn place(&self, from: u8, wanted: impl Fn(Line) -> bool) -> u8 {
         let rest = program(&self.plan).iter().skip(usize::from(from));
         from + rest.take_while(|&&line| !wanted(line)).count() as u8
     }
 
-    /// Passes over lines that concern no CPU, and sets up the next one that does.
+    /// Skips lines that need no action, and makes the next line that needs one the current line.
     #[inline(always)]
     fn settle(&mut self) {
         let program = program(&self.plan);
@@ -355,14 +360,14 @@ impl<const W: usize> Requester<W> {
             if !todo.is_empty() {
                 return;
             }
-            // No CPU will ever take it over.
+            // No CPU will take the operation over.
             self.left |= self.line == Line::RequestAndLeave && !self.plan.has(Repair::ZERO_REPLIERS);
             self.at += 1;
         }
     }
 
-    /// Tells whether the operation is with the repliers: the caller asks this machine for nothing until the last of
-    /// them takes it over.
+    /// Tells whether the repliers own the operation. The caller must not call [`next`](Self::next) until the last replier
+    /// has taken the operation over.
     pub const fn is_left(&self) -> bool {
         self.left
     }
@@ -371,7 +376,7 @@ impl<const W: usize> Requester<W> {
     ///
     /// # Errors
     ///
-    /// [`Misuse::NotAsked`] if the operation is not with the repliers; [`Misuse::NoSuchCpu`].
+    /// [`Misuse::NotAsked`] if the repliers do not own the operation; [`Misuse::NoSuchCpu`] as for [`new`](Self::new).
     pub fn take_over(&mut self, me: usize) -> Result<(), Misuse> {
         if !self.is_left() {
             return Err(Misuse::NotAsked);
@@ -384,12 +389,12 @@ impl<const W: usize> Requester<W> {
         Ok(())
     }
 
-    /// Returns the CPU that runs the machine.
+    /// Returns the CPU that runs the requester.
     pub fn cpu(&self) -> usize {
         usize::from(self.me)
     }
 
-    /// Returns the CPUs that the operation asks to reply, in the round at hand.
+    /// Returns the CPUs that the operation asks to reply in the current round.
     pub fn repliers(&self) -> CpuSet<W> {
         self.repliers
     }

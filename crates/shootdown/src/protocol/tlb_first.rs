@@ -14,8 +14,9 @@
 //!     changing_PTE_flag = false;
 //! ```
 //!
-//! The first two lines are printed in an order that lets a miss handler load an old tentative entry between them;
-//! the value goes first here. Works where software loads the TLB, since hardware would not look at the flag.
+//! In the printed order of the first two lines, a miss handler can load an old tentative entry between them; here the
+//! requester writes the tentative entry first. The algorithm is correct only if software loads the TLB, because hardware
+//! does not read the flag.
 
 use super::Line::{self, *};
 
@@ -35,8 +36,8 @@ pub(super) const SYNCHRONOUS: &[Line] = &[
     Done,
 ];
 
-/// TLB-first': the last replier goes on at `Close`. Rights that have been raised meanwhile stay raised: `Close`
-/// then skips the update.
+/// TLB-first': the last replier continues at `Close`. If a CPU has raised the rights since `Open`, they stay raised: `Close`
+/// skips the update.
 pub(super) const ASYNCHRONOUS: &[Line] = &[
     Exclude,
     Tentative,
@@ -75,7 +76,8 @@ pub(super) const FLAG_BEFORE_VALUE: &[Line] = &[
     Done,
 ];
 
-/// What [`Repair::TARGETS_AFTER`](crate::Repair::TARGETS_AFTER) is for.
+/// TLB-first without [`Repair::TARGETS_AFTER`](crate::Repair::TARGETS_AFTER): a CPU that joins before the flag is set gets
+/// no request.
 pub(super) const TARGETS_TOO_EARLY: &[Line] = &[
     Exclude,
     Targets,

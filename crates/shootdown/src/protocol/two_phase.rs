@@ -1,5 +1,5 @@
-//! 2-phase: all CPUs of the space stop, the entry changes, all flush and go on. Always consistent. It does not suit a virtually
-//! tagged cache that needs the entry to write a line back, or status writes for which no flush waits
+//! 2-phase: all CPUs of the space stop, the entry changes, all flush and go on. Always consistent. It does not suit a
+//! virtually tagged cache that needs the entry to write a line back, or status writes for which no flush waits
 //! ([`Algorithm::suits`](crate::Algorithm::suits)).
 //!
 //! ```text
@@ -15,18 +15,19 @@
 //!         send a continuing signal;
 //! ```
 //!
-//! As printed, the requester flushes before the update and the repliers after it. A TLB that hardware loads
-//! speculatively may load the old entry again in between, so the requester too flushes after the update.
+//! As printed, the requester flushes before the update and the repliers after it. Hardware that loads TLBs speculatively may
+//! load the old entry into the requester's TLB between its flush and the update, so here the requester also flushes after
+//! the update.
 //!
-//! Every CPU that runs the address space stops, not only those that hold the entry: a CPU that does not hold it may
-//! load it, and write it back, in the midst of the update. A CPU that starts to run the address space in the meantime
-//! waits at its gate, for which `changing_PTE_flag` serves here.
+//! Every CPU that runs the address space stops, not only every CPU that holds the entry: a CPU that does not hold the entry
+//! may load it, and write it back, during the update. A CPU that starts to run the address space during the operation waits
+//! until the flag `changing_PTE_flag` is clear (the gate in [`Switch`](crate::Switch)).
 //!
 //! The line that waits for the acknowledgements is [`Line::WaitStopped`]: the requester asks
-//! [`Action::IsStopped`](crate::Action::IsStopped) for each replier, and the loop of [`System::run`](crate::System::run) waits
-//! (`system/request.rs`, `wait`). By default ([`Rendezvous::Flag`](crate::Rendezvous::Flag)) the repliers count down no
-//! acknowledgements: the requester waits until the stop flag of each replier is set. After the last line
-//! [`System::run`](crate::System::run) waits until each replier has gone on, and so has flushed (`wait_until_flushed`).
+//! [`Action::IsStopped`](crate::Action::IsStopped) for each replier, and the loop of [`System::run`](crate::System::run)
+//! waits (`system/request.rs`, `wait`). By default ([`Rendezvous::Flag`](crate::Rendezvous::Flag)) the repliers count down
+//! no acknowledgements: the requester waits until the stop flag of each replier is set. After the last line
+//! [`System::run`](crate::System::run) waits until each replier has continued, and so has flushed (`wait_until_flushed`).
 
 use super::Line::{self, *};
 
@@ -48,7 +49,7 @@ pub(super) const SYNCHRONOUS: &[Line] = &[
     Done,
 ];
 
-/// The printed place of the requester's own flush.
+/// 2-phase with the requester's own flush where it is printed.
 pub(super) const REQUESTER_AS_PRINTED: &[Line] = &[
     Exclude,
     Enter,

@@ -1,5 +1,4 @@
-//! The same on a machine of one CPU: the edit and the local flush. There is no other CPU to ask, to stop, or to hide a
-//! flag from.
+//! An operation on a machine with one CPU: the edit and the local flush, without requests, stops and flags.
 
 use super::{CpuHandle, Edit, LocalCpu, System};
 use crate::{Misuse, OpId, Order, Outcome, Plan};
@@ -9,8 +8,8 @@ impl<P, E, const CPUS: usize, const N: usize, const W: usize, const SLOTS: usize
 where
     E: Edit<W, Payload = P>,
 {
-    /// [`run`](Self::run) with `CPUS` 1. The rounds of an optimistic plan remain: the CPU's own late status write may
-    /// bring the old entry back.
+    /// Implements [`run`](Self::run) for `CPUS` 1. An optimistic plan still makes its rounds, because the CPU's own late
+    /// status write may restore the old entry.
     #[inline]
     pub(super) fn run_alone<X: Edit<W, Payload = P>>(
         &self,

@@ -1,20 +1,21 @@
-//! What may still be walked after an operation has ended: with a TLB-first plan a walk may have entered it after all CPUs
-//! acknowledged, and a plan that flushes remotely ends no walk by software ([`RemoteTlbs::ends_walks`]). TLB-first:
+//! Payloads that a walk may still reach after their operation has ended. With a TLB-first plan, a walk may enter a node
+//! after all CPUs have acknowledged; a plan that flushes remotely ends no walk by software ([`RemoteTlbs::ends_walks`]).
+//! With TLB-first:
 //!
 //! ```text
 //!   requester                                            another CPU
-//!     all have acknowledged
+//!     all CPUs have acknowledged
 //!                                                          a walk enters node N
 //!     the update unlinks N                                   |
 //!     N waits in the operation's slot                        |
-//!     the requester's next operation on the space ->       it ends
+//!     the requester's next operation on the space ->       the walk ends
 //!                                              <- an acknowledgement
 //!     N is free
 //! ```
 //!
-//! The next operation of the same CPU on the same space takes it along at no cost. [`System::drain`] asks the CPUs that
-//! may be in such a walk, and no others; so does an operation that finds no other slot free. A CPU that does not run
-//! the space, or is offline, is in no walk of it.
+//! The next operation of the same CPU on the same space completes the payload at no additional cost. [`System::drain`]
+//! completes it by requests to the CPUs that may be in such a walk, and so does an operation that finds no other slot free.
+//! A CPU that does not run the space, or is offline, is in no walk of the space.
 
 use tlbkit_addr::{CpuSet, Flush};
 
@@ -29,15 +30,17 @@ impl<P, E, const CPUS: usize, const N: usize, const W: usize, const SLOTS: usize
 where
     E: Edit<W, Payload = P>,
 {
-    /// Keeps a payload in its slot, or returns it if it is free because no other CPU runs the space. The caller owns
-    /// the slot's cell, and stores the state.
+    /// Keeps a payload in its slot, or returns it if no other CPU runs the space, so that the payload is free.
+    ///
+    /// The caller must own the slot's cell, and stores the slot's state afterwards.
     pub(super) fn carry(
         me: usize,
         slot: &Slot<P, E, W>,
         space: &SharedSpace<W>,
         kept: Kept<P>,
     ) -> Option<Kept<P>> {
-        // A fence has followed the update: a CPU that is not among them now walks what the update has left.
+        // A fence has followed the update, so a CPU that is not in `running` now and enters it later walks only the updated
+        // table.
         let mut walkers = space.running.load().intersection(Self::ALL);
         walkers.remove(me);
         if walkers.is_empty() {
@@ -45,26 +48,28 @@ where
         }
         slot.space.store(space.named().unwrap_or(0), Ordering::Relaxed);
         let carried = Carried { kept: Hold::new(Some(kept)), walkers };
-        // SAFETY: by the caller's word the cell is this CPU's.
+        // SAFETY: the caller owns the slot's cell (the function's precondition), so no other CPU accesses it.
         slot.cell.with_mut(|cell| unsafe { *cell = Cargo::Carried(carried) });
         None
     }
 
-    /// Takes what a slot carries for the space of this name, or for any. The slot is the caller's then.
+    /// Takes the payload that a slot carries for the space of this name, or for any space if `name` is `None`. If there is
+    /// one, the caller owns the slot afterwards.
     pub(super) fn claim(slot: &Slot<P, E, W>, name: Option<usize>) -> Option<Carried<P, W>> {
         let is_wanted = || name.is_none_or(|name| slot.space.load(Ordering::Relaxed) == name);
         if slot.state.load(Ordering::Relaxed) != CARRIES || !is_wanted() {
             return None;
         }
         slot.state.compare_exchange(CARRIES, CONTINUED, Ordering::Acquire, Ordering::Relaxed).ok()?;
-        // Another CPU may have claimed the slot since the look, and its owner have used it once more.
+        // Between the check above and the exchange, another CPU may have claimed the slot, and its owner may have carried a
+        // payload of another space in it.
         if !is_wanted() {
             slot.state.store(CARRIES, Ordering::Release);
             return None;
         }
         slot.cell.with_mut(|cell| {
-            // SAFETY: the state was that of a slot that carries something, and this CPU has changed it: the cell is its
-            // own now, and the acquiring exchange comes after what was stored there.
+            // SAFETY: this CPU has changed the state from CARRIES, so it owns the cell now. The acquiring exchange orders
+            // this access after the write of the former owner, which stored the state with release.
             match core::mem::replace(unsafe { &mut *cell }, Cargo::Nothing) {
                 Cargo::Carried(carried) => Some(carried),
                 _ => None,
@@ -72,22 +77,22 @@ where
         })
     }
 
-    /// Completes what is carried for `space`, by any CPU: asks the CPUs that may be in a walk of what its updates have
-    /// taken out, and waits for their acknowledgements. Nothing is carried unless a plan is TLB-first, or flushes remotely and
-    /// [`RemoteTlbs::ends_walks`] is false.
+    /// Completes all payloads that any CPU carries for `space`: sends requests to the CPUs that may be in a walk of the
+    /// nodes that the space's updates have unlinked, and waits for their acknowledgements. There are such payloads only if a
+    /// plan is TLB-first, or flushes remotely and [`RemoteTlbs::ends_walks`] is false.
     ///
-    /// A kernel calls it before it drops the space, and when it is short of memory. What is carried for a space that has
-    /// been dropped stays until the CPU that carries it has no other slot for an operation, and until then `SLOTS` is one
-    /// less there; a [`System`] that is dropped leaks it ([`leaked`](crate::leaked)). A CPU that goes offline leaves what
-    /// it carries in the system, where another one's call finds it.
+    /// A kernel calls it before it drops the space, and when it is short of memory. A payload that is carried for a dropped
+    /// space stays until the CPU that carries it has no other slot for an operation; until then, that CPU has one slot less.
+    /// A [`System`] that is dropped leaks the payload ([`leaked`](crate::leaked)). The payloads of a CPU that goes offline
+    /// stay in the system, and a call on another CPU completes them.
     ///
-    /// Costs a look at every slot of the system, and a round of acknowledgements for each payload, of which there are at
-    /// most `CPUS * SLOTS`; it interrupts only CPUs that have run the space all the while.
+    /// The call reads every slot of the system. For each payload, of which there are at most `CPUS * SLOTS`, it makes one
+    /// round of acknowledgements. It interrupts only CPUs that ran the space when the payload was unlinked and run it now.
     ///
     /// # Errors
     ///
-    /// [`Misuse::OtherSystem`]; [`Misuse::Busy`] if all of this CPU's slots are in flight, and something is carried. Then
-    /// nothing has been done.
+    /// [`Misuse::OtherSystem`] if the handle belongs to another system; [`Misuse::Busy`] if operations in flight use all of
+    /// this CPU's slots and there is a payload to complete. In both cases nothing has been done.
     pub fn drain(
         &self,
         handle: &mut CpuHandle<'_, N, W, SLOTS>,
@@ -122,7 +127,7 @@ where
         }
     }
 
-    /// Frees a slot of this CPU's that carries something, whatever it is for.
+    /// Frees one of this CPU's slots that carries a payload, of any address space, and returns the slot and its number.
     #[cold]
     pub(super) fn unload<'s>(
         &self,
@@ -140,7 +145,8 @@ where
         Err(Misuse::Busy { op: OpId { cpu: handle.me as u16, slot: 0, generation } })
     }
 
-    /// Has all walkers acknowledge, and completes what is carried. They are counted in `slot`, which is this CPU's.
+    /// Waits until all walkers have acknowledged, and completes the carried payload. `slot` counts the acknowledgements, and
+    /// is a slot of this CPU.
     fn settle(
         &self,
         handle: &mut CpuHandle<'_, N, W, SLOTS>,

@@ -1,4 +1,4 @@
-//! What a kernel says of a change, and of a CPU.
+//! The traits that a kernel implements: a change of entries, the CPU, and the TLBs of other CPUs.
 
 use core::convert::Infallible;
 use core::marker::PhantomData;
@@ -11,53 +11,56 @@ use crate::{LowRights, OpId, Outcome, SharedSpace};
 /// A change of page-table entries, as a kernel knows how to make it. Each call is one action of a
 /// [`Requester`](crate::Requester), whose documentation says what it must do.
 ///
-/// The calls come from one CPU at a time, in the order of the plan's algorithm. If one panics, the operation never ends:
-/// its slot and its payload are lost, and a CPU that waits for it waits for ever.
+/// The calls come from one CPU at a time, in the order of the plan's algorithm. If a call panics, the operation never ends:
+/// its slot and its payload are lost, and a CPU that waits for the operation waits for ever.
 pub trait Edit<const W: usize = 1> {
-    /// What an update uncovers, and what must not be used again while any CPU can reach it: page-table nodes, frames.
+    /// The objects that an update unlinks, such as page-table nodes and frames. The kernel must not use them again while any
+    /// CPU can reach them.
     type Payload;
 
-    /// Takes notice of the operation's name, before anything else is asked.
+    /// Receives the operation's name, before any other call.
     fn begin(&mut self, _op: OpId) {}
     /// [`Action::Exclude`](crate::Action::Exclude).
     fn exclude(&mut self) -> bool;
-    /// [`Action::Release`](crate::Action::Release). It may come on another CPU than [`exclude`](Self::exclude): the one
-    /// that gave the last acknowledgement of an asynchronous operation. A lock that belongs to a CPU will not do there.
+    /// [`Action::Release`](crate::Action::Release). With an asynchronous plan, the call may come on another CPU than
+    /// [`exclude`](Self::exclude): the CPU that gave the last acknowledgement. So the exclusion must not be a lock that a
+    /// CPU owns.
     fn release(&mut self);
-    /// [`Action::SetTentative`](crate::Action::SetTentative); nothing unless the plan is TLB-first.
+    /// [`Action::SetTentative`](crate::Action::SetTentative). Only TLB-first plans call it.
     fn set_tentative(&mut self) {}
-    /// [`Action::SetChanging`](crate::Action::SetChanging) of TLB-first, whose miss handlers look at the flag. (2-phase's
-    /// is the driver's.)
+    /// [`Action::SetChanging`](crate::Action::SetChanging) of TLB-first, whose miss handlers read the flag.
+    /// ([`System`](crate::System) keeps the flag of 2-phase.)
     fn set_changing(&mut self, _on: bool) {}
-    /// [`Action::Update`](crate::Action::Update), the first time: changes the entry, and returns what that uncovers.
+    /// [`Action::Update`](crate::Action::Update) in the first round: changes the entry, and returns the objects that the
+    /// change unlinks.
     fn update(&mut self) -> Self::Payload;
-    /// [`Action::Update`](crate::Action::Update) in a further round: changes the entry once more, since the hardware may
-    /// have written the old one back, and adds what that uncovers. Nothing unless the plan is optimistic.
+    /// [`Action::Update`](crate::Action::Update) in a further round: changes the entry again, because the hardware may have
+    /// written the old one back, and adds the objects that this change unlinks to the payload. Only optimistic plans call
+    /// it.
     fn update_again(&mut self, _payload: &mut Self::Payload) {}
-    /// [`Action::Check`](crate::Action::Check); always true unless the plan is optimistic.
+    /// [`Action::Check`](crate::Action::Check). Only optimistic plans call it.
     fn check(&mut self) -> bool {
         true
     }
-    /// Returns what the hardware does with the new entry: nothing unless the page stays mapped.
+    /// Returns whether the hardware may write status bits to the new entry. The default is for an edit that unmaps pages.
     fn low_rights(&self) -> LowRights {
         LowRights::NeverWriteBack
     }
-    /// Tells whether a walk may be in what the update has uncovered, as in page-table nodes. No walk is in a frame of
-    /// data, so frames are free when every TLB has been flushed: they need not wait for walks to end where a flush does
-    /// not end them.
+    /// Tells whether a walk may read the payload, for instance because it has page-table nodes. No walk reads a frame of
+    /// data, so such a frame is free as soon as every TLB has been flushed, even if a flush does not end walks.
     fn is_walked(&self, _payload: &Self::Payload) -> bool {
         true
     }
-    /// Returns the address space's CPUs.
+    /// Returns the CPU sets of the address space.
     fn space(&self) -> &SharedSpace<W>;
     /// Returns the address space's identifier.
     fn asid(&self) -> Asid;
-    /// Returns what is to be flushed: asked after [`update`](Self::update), or after
-    /// [`set_tentative`](Self::set_tentative) if the plan is TLB-first. With 2-phase it is asked before.
+    /// Returns the flush that the change needs. It is called after [`update`](Self::update), or after
+    /// [`set_tentative`](Self::set_tentative) with a TLB-first plan, or before the update with 2-phase.
     fn flush(&self) -> &Flush;
 }
 
-/// The edit of a [`System`](crate::System) in which no operation is left to the repliers: the type has no value.
+/// The edit type of a [`System`](crate::System) without asynchronous operations. The type has no value.
 #[derive(Debug)]
 pub struct Synchronous<P>(Infallible, PhantomData<fn() -> P>);
 
@@ -84,75 +87,76 @@ impl<P, const W: usize> Edit<W> for Synchronous<P> {
     }
 }
 
-/// What a kernel can do on the CPU at hand.
+/// The operations of the CPU that calls [`System`](crate::System).
 pub trait LocalCpu<P, const W: usize = 1> {
-    /// Flushes `what` of an address space from this CPU's TLB, or of all spaces if none is given; with `drain`, when its
-    /// status writes are in memory. The CPU has left the walks that it was in when this returns.
+    /// Flushes `what` from this CPU's TLB, of one address space, or of all if `space` is `None`. With `drain`, first waits
+    /// until this CPU's status writes are in memory. When the call returns, the CPU has left the walks that it was in.
     fn flush(&mut self, space: Option<Asid>, what: &Flush, drain: bool);
-    /// Waits until this CPU's status writes are in memory. Asked of a CPU that stops for 2-phase or ceases to run an
-    /// address space, and only where they could undo a change. A flush that drains does it at the cost of the TLB; a
-    /// machine that can wait without a flush implements this method.
+    /// Waits until this CPU's status writes are in memory. It is called when this CPU stops for 2-phase or stops running an
+    /// address space, and only if status writes could undo a change. The default flushes the whole TLB; a machine that can
+    /// wait without a flush should implement this method.
     fn drain(&mut self) {
         self.flush(None, &everything(), true);
     }
-    /// Interrupts other CPUs, each of which is to call [`System::poll`](crate::System::poll). There is at least one.
+    /// Interrupts `cpus`, which is not empty. Each of these CPUs must call [`System::poll`](crate::System::poll).
     fn interrupt(&mut self, cpus: CpuSet<W>);
-    /// Takes notice that an operation has ended: from now on every TLB is consistent with the entry.
+    /// Receives the end of an operation: from now on every TLB is consistent with the entry.
     fn ended(&mut self, _op: OpId, _outcome: Outcome) {}
-    /// Takes back what the update of an operation returned: no CPU can reach it any more, by a translation or a walk
-    /// (unless the outcome says that it is in use again). Called once for each payload: as the operation ends, or
-    /// later if its plan was TLB-first, or flushed remotely and [`RemoteTlbs::ends_walks`] is false
-    /// ([`System::drain`](crate::System::drain)).
+    /// Receives the payload that the update of an operation returned. No CPU can reach the payload any more, by a
+    /// translation or a walk (unless the outcome says that the page is in use again). It is called once for each payload:
+    /// when the operation ends, or later if its plan was TLB-first, or flushed remotely and [`RemoteTlbs::ends_walks`] is
+    /// false ([`System::drain`](crate::System::drain)).
     fn complete(&mut self, op: OpId, payload: P, outcome: Outcome);
-    /// Lets time pass while this CPU waits for another: a pause instruction, or a yield on host threads. A kernel
-    /// whose CPUs sleep here has [`changed`](Self::changed) wake them.
+    /// Lets time pass while this CPU waits for another CPU: by a pause instruction, or a yield on host threads. If a
+    /// kernel's CPUs sleep here, [`changed`](Self::changed) must wake them.
     fn pause(&mut self) {
         relax();
     }
-    /// Takes notice that something has changed for which another CPU may be in [`pause`](Self::pause): the last
-    /// acknowledgement, a stopped CPU, a continuing signal, an exclusion given up. The kernel wakes each CPU that was
-    /// about to wait, or had begun to, when this is called.
+    /// Receives that a state has changed for which another CPU may wait in [`pause`](Self::pause): the last acknowledgement,
+    /// a stopped CPU, a continuing signal, or the release of an exclusion. A kernel whose CPUs sleep must wake each CPU that
+    /// waits, or is about to wait, when this is called.
     ///
-    /// A CPU sleeps without losing a wake-up if it says that it may wait before it calls into [`System`](crate::System),
-    /// and if interrupts are disabled from there until it sleeps: nothing happens between the look that made it wait and
-    /// [`pause`](Self::pause). The interrupt that ends the sleep may have been for a request too, so call
-    /// [`System::poll`](crate::System::poll) once more after whatever may have slept.
+    /// A CPU loses no wake-up if it announces that it may wait before it calls [`System`](crate::System), and keeps
+    /// interrupts disabled from there until it sleeps: `System` does nothing between the load that makes it wait and
+    /// [`pause`](Self::pause). The interrupt that ends the sleep may also have been for a request, so the kernel calls
+    /// [`System::poll`](crate::System::poll) after each call that may have slept.
     fn changed(&mut self) {}
-    /// The other CPUs' TLBs, if this CPU can flush them itself. Only plans with
-    /// [`Style::Remote`](crate::Style::Remote) ask for them.
+    /// Returns the other CPUs' TLBs, if this CPU can flush them itself. Only plans with
+    /// [`Style::Remote`](crate::Style::Remote) use them.
     fn remote(&mut self) -> Option<&mut dyn RemoteTlbs<W>> {
         None
     }
 }
 
-/// The TLBs of other CPUs, where one CPU can have them flushed without their help (algorithms with two primes). What a
-/// flush tells when it is done differs:
+/// The TLBs of other CPUs, on a machine where one CPU can flush them without those CPUs' help (algorithms with two primes).
+/// The machines differ in what has ended when such a flush is done:
 ///
 /// | way | a flush of some CPUs | walks by hardware | walks by software |
 /// |-|-|-|-|
-/// | control registers in reach of all (MC88200) | one after the other | ended | ended, if the kernel asks for it |
+/// | control registers that every CPU can access (MC88200) | one after the other | ended | ended, if the kernel asks for it |
 /// | `TLBI ...IS`, then `DSB ISH` (AArch64) | one instruction for all | ended | not ended |
 /// | `INVLPGB`, then `TLBSYNC` (x86-64) | one instruction for all | ended | not ended |
 /// | SBI remote fence (RISC-V) | one call for a set of harts | ended | not ended |
 ///
-/// A walk by software is a miss handler's, or a lookup in the kernel. An interprocessor interrupt ends it, since the
-/// walker masks it; firmware does its fence in machine mode, masked or not, and hardware asks no CPU. So whatever a
-/// walk may be in stays with the [`System`](crate::System) until the CPU replies to something else
-/// ([`System::drain`](crate::System::drain)), unless [`ends_walks`](Self::ends_walks) says that it need not.
+/// A walk by software is that of a miss handler, or a lookup in the kernel. The walker masks interprocessor interrupts, so a
+/// CPU that replies to one has left its walk. Firmware executes its fence in machine mode even if interrupts are masked, and
+/// a flush by hardware interrupts no CPU; both can complete during a walk. So the [`System`](crate::System) keeps a payload
+/// that a walk may read until the CPU replies to a request ([`System::drain`](crate::System::drain)), unless
+/// [`ends_walks`](Self::ends_walks) returns true.
 pub trait RemoteTlbs<const W: usize = 1> {
-    /// Has CPUs flush `what` of an address space, or of all if none is given; with `drain`, also wait for the status
-    /// writes under way there. Returns the flush's number.
+    /// Starts a flush of `what` on `cpus`, of one address space, or of all if `space` is `None`. With `drain`, the flush
+    /// also waits for the status writes under way on these CPUs. Returns the number of the flush.
     fn flush(&mut self, cpus: CpuSet<W>, space: Option<Asid>, what: &Flush, drain: bool) -> u32;
-    /// Tells whether flush `ticket` is done on all its CPUs.
+    /// Tells whether flush number `ticket` is done on all its CPUs.
     fn is_flushed(&mut self, ticket: u32) -> bool;
-    /// Tells whether a flush that is done has ended the walks by software that were under way on its CPUs. So it is where
-    /// no software walks.
+    /// Tells whether a completed flush has ended the walks by software that were under way on its CPUs. It is also true on a
+    /// machine on which no software walks.
     fn ends_walks(&self) -> bool {
         false
     }
 }
 
-/// Returns the flush of a whole address space.
+/// Returns a flush of a whole address space.
 pub(super) fn everything() -> Flush {
     let mut flush = Flush::none();
     flush.add_all(tlbkit_addr::FlushScope::Everywhere);

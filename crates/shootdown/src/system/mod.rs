@@ -1,15 +1,15 @@
-//! The driver of a kernel, and of host threads: mailboxes, operations in flight, and the loops that do what the
-//! machines ask.
+//! The driver for kernels and for host threads: mailboxes, operations in flight, and the loops that do the actions for which
+//! the state machines ask.
 //!
 //! | file | holds |
 //! |-|-|
-//! | here | what the CPUs share, and what each keeps for itself |
-//! | `edit` | what a kernel says of a change, and of a CPU |
+//! | this file | the memory that all CPUs share, and the handle of each CPU |
+//! | `edit` | the traits that a kernel implements |
 //! | `slot` | an operation in shared memory |
-//! | `request` | the loop of a CPU that changes something |
-//! | `alone` | the same on a machine of one CPU |
-//! | `reply` | the loop of one that is asked to flush, or comes and goes |
-//! | `carry` | what an operation uncovered after all had acknowledged |
+//! | `request` | the loop of a requester |
+//! | `alone` | the requester on a machine with one CPU |
+//! | `reply` | the loop of a replier, and a CPU's switch to or from an address space |
+//! | `carry` | payloads that a walk may still reach after their operation has ended |
 
 use tlbkit_addr::CpuSet;
 
@@ -30,33 +30,35 @@ pub use edit::{Edit, LocalCpu, RemoteTlbs, Synchronous};
 
 use slot::{Slot, tagged};
 
-/// Which of a CPU's two mailboxes: requests to flush, and 2-phase's requests to stop.
+/// One of a CPU's two mailboxes: that for requests to flush, or that for 2-phase's requests to stop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Post {
     Flushes,
     Stops,
 }
 
-/// The state of one CPU of a [`System`], which that CPU alone uses. There is one handle for each CPU at a time;
-/// dropping it detaches the CPU.
+/// The state of one CPU of a [`System`], which only that CPU uses. Each CPU has at most one handle at a time; dropping the
+/// handle detaches the CPU.
 ///
-/// A CPU uses its handle with interrupts disabled, at least the interrupt whose handler calls [`System::poll`]. A handler
-/// that interrupts a call cannot have the handle; that call serves the request that the interrupt was sent for.
+/// A CPU must use its handle with interrupts disabled, at least the interrupt whose handler calls [`System::poll`]: a
+/// handler that interrupts a call could not borrow the handle. The interrupted call serves the requests of such an interrupt
+/// itself.
 #[derive(Debug)]
 pub struct CpuHandle<'s, const N: usize, const W: usize = 1, const SLOTS: usize = 1> {
     me: usize,
-    /// The system's flag that the CPU has a handle.
+    /// The system's flag which says that the CPU has a handle.
     attached: &'s AtomicBool,
     flusher: Replier<N, W, SLOTS>,
     stopper: Replier<N, W, SLOTS>,
-    /// In 2-phase as a requester: only [`System::poll`]'s rendezvous part may run.
+    /// Whether the CPU is in 2-phase as a requester. If so, it must not run its repliers, except to collect requests with
+    /// [`Rendezvous::Serve`].
     entered: bool,
     /// The first error found in the CPU's mailbox, until it can be reported.
     wrong: Option<Misuse>,
 }
 
 impl<const N: usize, const W: usize, const SLOTS: usize> CpuHandle<'_, N, W, SLOTS> {
-    /// Returns the CPU.
+    /// Returns the number of the CPU.
     pub const fn cpu(&self) -> usize {
         self.me
     }
@@ -68,7 +70,7 @@ impl<const N: usize, const W: usize, const SLOTS: usize> CpuHandle<'_, N, W, SLO
         }
     }
 
-    /// Returns the value of a result. Records an error, if it is the first, until it can be reported.
+    /// Returns the value of a result. Records the first error until it can be reported.
     fn note<T>(&mut self, result: Result<T, Misuse>) -> Option<T> {
         result.map_err(|why| self.wrong.get_or_insert(why)).ok()
     }
@@ -80,25 +82,27 @@ impl<const N: usize, const W: usize, const SLOTS: usize> Drop for CpuHandle<'_, 
     }
 }
 
-/// A CPU's 2-phase flag, on a cache line of its own: how often the CPU has stopped and gone on. It is stopped while that is
-/// odd.
+/// A CPU's 2-phase flag, on its own cache line: the number of times that the CPU has stopped plus the number of times that
+/// it has continued. The CPU is stopped while this number is odd.
 #[derive(Debug)]
 #[repr(align(64))]
 struct Flag(AtomicU32);
 
 /// The shared memory of up to `CPUS` CPUs: two mailboxes of `N` requests and `SLOTS` operations for each.
 ///
-/// A kernel has one, for instance in a `static`. Every operation names its plan; operations of all plans that suit the
-/// hardware run side by side.
+/// A kernel has one system, for instance in a `static`. Every operation names its plan; operations of all plans that suit
+/// the hardware run concurrently.
 ///
 /// ```
 /// use tlbkit_shootdown::{Hardware, Synchronous, System};
 ///
-/// /// Four CPUs, none of which leaves an operation to the others. An update returns the number of a frame.
+/// /// Four CPUs, without asynchronous operations. An update returns the number of a frame.
 /// static SHOOTDOWNS: System<usize, Synchronous<usize>, 4, 8> = System::new(Hardware::I386);
 /// ```
 ///
-/// The sizes are checked when it is compiled: there are CPUs, queues have room, and a `CpuSet<W>` holds all CPUs.
+/// The compiler checks the sizes: `CPUS`, `N`, `W` and `SLOTS` are not zero, `SLOTS` is at most 65536, and a `CpuSet<W>` and
+/// an
+/// [`OpId`] can name every CPU.
 ///
 /// ```compile_fail
 /// # use tlbkit_shootdown::{Hardware, Synchronous, System};
@@ -111,21 +115,23 @@ pub struct System<P, E, const CPUS: usize, const N: usize, const W: usize = 1, c
     flushes: [Mailbox<N, W, SLOTS>; CPUS],
     stops: [Mailbox<N, W, SLOTS>; CPUS],
     stopped: [Flag; CPUS],
-    /// Which CPUs have a handle.
+    /// For each CPU, whether it has a handle.
     attached: [AtomicBool; CPUS],
-    /// How many address spaces each CPU has begun to run.
+    /// For each CPU, the number of address spaces that it runs.
     runs: [AtomicUsize; CPUS],
     slots: [[Slot<P, E, W>; SLOTS]; CPUS],
 }
 
-// SAFETY: mailboxes and atomics are shared by design. A slot's cell is reached by one CPU at a time: by its owner
-// before the first request is sent, then by no CPU, then by the CPU whose decrement returned zero, which the
-// acquire-release decrements order after everything the others did; then, if the slot carries something, by the CPU
-// that claims it with an acquiring exchange of its state, which a releasing store has set. Payload and edit move
-// between CPUs with it. A slot's flush is written by the cell's owner while no acknowledgement is outstanding, and read
-// by the CPUs that have one to give: the mailbox's lock orders their reading after the write, and their acknowledgement
-// comes after the reading. The owner is one thread, as a CPU has one handle at a time, and no other CPU gives
-// acknowledgements (`System::acknowledge`).
+// SAFETY: the mailboxes are `Sync`, and so are the atomics. The two cells of a slot remain.
+// - One CPU at a time accesses the cell `cell`: first the CPU that owns the slot, before it sends the first request; then no
+//   CPU; then the CPU whose decrement of the count returned zero, which the acquire-release decrements order after all
+//   accesses of the other CPUs; then, if the slot carries a payload, the CPU that claims it by an acquiring exchange of the
+//   state, which a releasing store has set. Payload and edit move between CPUs with the cell, hence `P: Send` and `E: Send`.
+// - The owner of `cell` writes the cell `flush` while no acknowledgement is outstanding. Only CPUs that have an
+//   acknowledgement to give read it: the mailbox's lock orders their reads after the write, and they acknowledge after the
+//   read.
+// The owner is one thread, because a CPU has at most one handle at a time. No CPU counts an acknowledgement that another CPU
+// has to give (the safety contract of `System::acknowledge`).
 unsafe impl<P: Send, E: Send, const CPUS: usize, const N: usize, const W: usize, const SLOTS: usize> Sync
     for System<P, E, CPUS, N, W, SLOTS>
 {
@@ -134,7 +140,7 @@ unsafe impl<P: Send, E: Send, const CPUS: usize, const N: usize, const W: usize,
 impl<P, E, const CPUS: usize, const N: usize, const W: usize, const SLOTS: usize>
     System<P, E, CPUS, N, W, SLOTS>
 {
-    /// All CPUs of the system.
+    /// The set of all CPUs of the system.
     const ALL: CpuSet<W> = {
         let mut words = [0; W];
         let mut cpu = 0;
@@ -146,7 +152,7 @@ impl<P, E, const CPUS: usize, const N: usize, const W: usize, const SLOTS: usize
     };
 
     constructor! {
-        /// Returns a system at rest on `hardware`.
+        /// Returns a system for `hardware` without any operation in flight.
         pub fn new(hardware: Hardware) -> Self {
             const {
                 assert!(CPUS > 0, "a system has a CPU");
@@ -166,14 +172,14 @@ impl<P, E, const CPUS: usize, const N: usize, const W: usize, const SLOTS: usize
         }
     }
 
-    /// Returns the system with the other way around 2-phase's deadlock, whatever plans say.
+    /// Returns the system with the given way in which 2-phase avoids its deadlock. It replaces that of every plan.
     #[must_use]
     pub const fn with_rendezvous(mut self, rendezvous: Rendezvous) -> Self {
         self.rendezvous = rendezvous;
         self
     }
 
-    /// Returns the handle of CPU `me`. A CPU has one at a time.
+    /// Returns the handle of CPU `me`. A CPU has at most one handle at a time.
     ///
     /// # Errors
     ///
@@ -183,20 +189,21 @@ impl<P, E, const CPUS: usize, const N: usize, const W: usize, const SLOTS: usize
         if attached.swap(true, Ordering::Acquire) {
             return Err(Misuse::Attached { cpu: me });
         }
-        // The algorithm that asks most of repliers that do not stop. Which operations they finish, requests say.
+        // Among the algorithms that do not stop repliers, this one gives a replier the most duties. Each request says
+        // whether the replier also finishes the operation.
         let flushes = Plan::unchecked(Algorithm::PteFirstAsync, &self.hardware, LowRights::MayWriteBack);
         let (flusher, stopper) =
             (Replier::of_checked_size(flushes), Replier::of_checked_size(self.stopping()));
         Ok(CpuHandle { me, attached, flusher, stopper, entered: false, wrong: None })
     }
 
-    /// The plan of 2-phase's repliers.
+    /// Returns the plan of 2-phase's repliers.
     const fn stopping(&self) -> Plan {
         Plan::unchecked(Algorithm::TwoPhase, &self.hardware, LowRights::MayWriteBack)
             .with_rendezvous(self.rendezvous)
     }
 
-    /// Checks that a handle is one of this system's.
+    /// Checks that a handle belongs to this system.
     #[inline]
     fn check(&self, handle: &CpuHandle<'_, N, W, SLOTS>) -> Result<(), Misuse> {
         let own =
@@ -217,7 +224,7 @@ impl<P, E, const CPUS: usize, const N: usize, const W: usize, const SLOTS: usize
         self.slots.get(cpu).ok_or(Misuse::NoSuchCpu { cpu })?.get(usize::from(slot)).ok_or(Misuse::NoRoom)
     }
 
-    /// Posts a request to `cpu`'s mailbox by hand.
+    /// Posts a request to the mailbox of `cpu`, outside of an operation.
     ///
     /// # Errors
     ///
@@ -225,23 +232,26 @@ impl<P, E, const CPUS: usize, const N: usize, const W: usize, const SLOTS: usize
     ///
     /// # Safety
     ///
-    /// No operation is in flight, nor will be before the reply, that would count the reply as one that it waits for. The
-    /// request does not say [`Target::Listed`](crate::Target::Listed).
+    /// The caller ensures both:
+    ///
+    /// - From this call until the reply, no operation is in flight that would count the reply as one of the acknowledgements
+    ///   for which it waits.
+    /// - The request's target is not [`Target::Listed`](crate::Target::Listed), because no operation holds the list.
     pub unsafe fn post(&self, cpu: usize, request: Request) -> Result<bool, Misuse> {
         self.send(cpu, request)
     }
 
-    /// Counts one acknowledgement of `op` by hand, and returns how many are left.
+    /// Counts one acknowledgement of `op` outside of [`poll`](Self::poll), and returns how many are outstanding.
     ///
     /// # Errors
     ///
-    /// [`Misuse::UnknownGeneration`] if the slot is at another operation, [`Misuse::AlreadyComplete`] if none was
-    /// left, [`Misuse::NoSuchCpu`] or [`Misuse::NoRoom`] if there is no such slot.
+    /// [`Misuse::UnknownGeneration`] if the slot has another operation, [`Misuse::AlreadyComplete`] if no acknowledgement
+    /// was outstanding, [`Misuse::NoSuchCpu`] or [`Misuse::NoRoom`] if there is no such slot.
     ///
     /// # Safety
     ///
-    /// It is not one that a CPU has still to give by [`poll`](Self::poll). The CPU that gives the last one owns what is
-    /// in flight.
+    /// The caller ensures that no CPU will also give this acknowledgement by [`poll`](Self::poll). The CPU that counts the
+    /// last acknowledgement of an asynchronous operation owns that operation, so a count too many would give it two owners.
     pub unsafe fn acknowledge(&self, op: OpId) -> Result<u32, Misuse> {
         self.reply_to(op)
     }
@@ -257,8 +267,9 @@ impl<P, E, const CPUS: usize, const N: usize, const W: usize, const SLOTS: usize
 
     fn count_down(&self, cpu: u16, slot: u16, generation: Option<u32>) -> Result<u32, Misuse> {
         let word = &self.slot(cpu, slot)?.word;
-        // Guessed that this is the last one: if so, the word's cache line comes here once, to be written. A look at
-        // it would fetch it to be read, and the write would then take it from the requester once more.
+        // The first exchange guesses that this is the last acknowledgement. If the guess is right, this CPU fetches the
+        // word's cache line once, for writing. A load before the exchange would fetch the line for reading, and the exchange
+        // once more for writing.
         let mut seen = generation.map_or_else(|| word.load(Ordering::Relaxed), |of| tagged(of, 1));
         loop {
             let (current, count) = (seen >> 16, seen & 0xffff);
@@ -269,7 +280,7 @@ impl<P, E, const CPUS: usize, const N: usize, const W: usize, const SLOTS: usize
             if count == 0 {
                 return Err(Misuse::AlreadyComplete { op });
             }
-            // One atomic step; the value that it leaves is the one that is tested.
+            // One atomic step decrements the count, and the caller tests the value that this step stored.
             match word.compare_exchange_weak(seen, seen - 1, Ordering::AcqRel, Ordering::Relaxed) {
                 Ok(_) => return Ok(count - 1),
                 Err(now) => seen = now,
@@ -277,9 +288,10 @@ impl<P, E, const CPUS: usize, const N: usize, const W: usize, const SLOTS: usize
         }
     }
 
+    /// Sets or clears the 2-phase flag of `cpu`, which must be the calling CPU, and executes a full fence.
     fn set_stopped(&self, cpu: usize, on: bool) {
         if let Some(flag) = self.stopped.get(cpu) {
-            // Written by this CPU alone.
+            // Only this CPU writes its flag, so a load and a store suffice.
             let count = flag.0.load(Ordering::Relaxed);
             if (count & 1 == 1) != on {
                 flag.0.store(count.wrapping_add(1), Ordering::SeqCst);
@@ -288,8 +300,8 @@ impl<P, E, const CPUS: usize, const N: usize, const W: usize, const SLOTS: usize
         }
     }
 
-    /// Stops this CPU for 2-phase. Its flag says that nothing of its own is under way any more: a requester that sees
-    /// the flag changes the entry, and a status write that landed after that would bring the old one back.
+    /// Stops this CPU for 2-phase: waits for its status writes, then sets its flag. A requester that sees the flag changes
+    /// the entry, so a status write of this CPU that reached memory later would restore the old entry.
     fn stop(&self, cpu: usize, local: &mut impl LocalCpu<P, W>) {
         if self.hardware.status_overwrites() {
             local.drain();
@@ -298,7 +310,7 @@ impl<P, E, const CPUS: usize, const N: usize, const W: usize, const SLOTS: usize
         local.changed();
     }
 
-    /// Returns how often a CPU has stopped and gone on.
+    /// Returns a CPU's 2-phase count, which is odd while the CPU is stopped.
     fn stops_of(&self, cpu: usize) -> Result<u32, Misuse> {
         let flag = self.stopped.get(cpu).ok_or(Misuse::NoSuchCpu { cpu })?;
         Ok(flag.0.load(Ordering::SeqCst))
@@ -308,7 +320,7 @@ impl<P, E, const CPUS: usize, const N: usize, const W: usize, const SLOTS: usize
         Ok(self.stops_of(cpu)? & 1 == 1)
     }
 
-    /// Refuses a space of which a CPU is a member that the system does not have.
+    /// Returns an error if a member of the space is not a CPU of this system.
     fn has_all(&self, space: &SharedSpace<W>) -> Result<(), Misuse> {
         match space.members.load().difference(Self::ALL).iter().next() {
             Some(cpu) => Err(Misuse::NoSuchCpu { cpu }),

@@ -1,4 +1,4 @@
-//! The loop of a CPU that is asked to flush, and of one that comes and goes.
+//! The loop of a replier, and the switch of a CPU to or from an address space.
 
 use tlbkit_addr::Asid;
 
@@ -13,17 +13,20 @@ impl<P, E, const CPUS: usize, const N: usize, const W: usize, const SLOTS: usize
 where
     E: Edit<W, Payload = P>,
 {
-    /// Replies to what is in this CPU's mailboxes: on an interrupt, or whenever it suits. Two loads if there is
-    /// nothing.
+    /// Replies to the requests in this CPU's mailboxes. A kernel calls it in the handler of the interprocessor interrupt,
+    /// and may call it at any other time. Without a request it costs two loads.
     ///
-    /// Called with the interrupts disabled whose handlers poll; where plans of 2-phase are used, also those whose handlers
-    /// may touch the pages, for the CPU may stop here (Tzou 3.3.1).
+    /// The caller has disabled these interrupts:
+    ///
+    /// - every interrupt whose handler calls this method;
+    /// - if plans use 2-phase: every interrupt whose handler may access the pages, because the CPU may stop here (Tzou
+    ///   3.3.1).
     ///
     /// # Errors
     ///
-    /// [`Misuse::OtherSystem`], told where there is something to reply to; otherwise only if a mailbox holds a request of
-    /// an operation that does not exist: this one or, where that could not be told, the one that [`start`](Self::start)
-    /// came upon as it waited. All others in it have had their reply even so.
+    /// [`Misuse::OtherSystem`] if the handle belongs to another system, and there is a request. Otherwise only if a mailbox
+    /// held a request of an operation that does not exist: now, or in an earlier wait of [`start`](Self::start), which could
+    /// not report it. All other requests in the mailboxes have had their reply.
     #[inline]
     pub fn poll(
         &self,
@@ -41,7 +44,7 @@ where
         local: &mut impl LocalCpu<P, W>,
     ) -> Result<(), Misuse> {
         self.check(handle)?;
-        // A requester that waits for a flush waits less if this CPU does not stop first.
+        // Flushes come first, because a requester that waits for a flush would also wait while this CPU is stopped.
         for of in [Post::Flushes, Post::Stops] {
             if !self.mailbox(of, handle.me)?.is_empty() && handle.replier(of).is_idle() {
                 handle.replier(of).interrupt();
@@ -69,7 +72,7 @@ where
                 }
                 Reply::Leave => {
                     self.set_stopped(handle.me, false);
-                    // This CPU has flushed: the requester that stopped it may be waiting for that.
+                    // This CPU has flushed, and the requester that stopped it may be waiting for that.
                     local.changed();
                     handle.replier(of).did()?;
                 }
@@ -81,8 +84,8 @@ where
                     match (what, handle.replier(of).request()) {
                         (Target::Listed(space), Some(&Request { op, .. })) => {
                             let slot = self.slot(op.cpu, op.slot)?;
-                            // SAFETY: the operation waits for this CPU, which was asked after the list was written: it
-                            // is not written again before this CPU has acknowledged, or gone on.
+                            // SAFETY: the requester wrote the list before it sent this request, and writes it again only
+                            // after this CPU has acknowledged or, in 2-phase, continued. Both come after this read.
                             slot.flush.with(|flush| local.flush(Some(space), unsafe { &*flush }, drain));
                         }
                         (what, _) => what.with(|space, flush| local.flush(space, flush, drain)),
@@ -96,7 +99,7 @@ where
                     Self::counted(handle, local, of, left, finish)?;
                 }
                 Reply::AcknowledgeSlot { cpu, slot } => {
-                    // It does not end before it is acknowledged.
+                    // The operation in the slot does not end before this CPU has acknowledged, so its state is valid.
                     let finish =
                         self.slot(cpu, slot).is_ok_and(|slot| slot.state.load(Ordering::Acquire) == LEFT);
                     let left = self.count_down(cpu, slot, None);
@@ -123,8 +126,9 @@ where
         }
     }
 
-    /// An acknowledgement has been counted; the CPU that counts the last one is to `finish` the operation, or its
-    /// requester waits for that. Where there was none to count, no CPU waits for it, and there is nothing to take over.
+    /// Passes the result of a counted acknowledgement to the replier. `finish` says that the CPU which counts the last
+    /// acknowledgement must take the operation over; otherwise its requester waits for that count. If there was no
+    /// acknowledgement to count, no CPU waits for it, and this CPU takes nothing over.
     fn counted(
         handle: &mut CpuHandle<'_, N, W, SLOTS>,
         local: &mut impl LocalCpu<P, W>,
@@ -139,7 +143,7 @@ where
         handle.replier(of).counted(left)
     }
 
-    /// Of an operation that does not exist there is nothing to wait for.
+    /// Passes the state of a continuing signal to the replier, which does not wait for an operation that does not exist.
     fn may_continue(
         handle: &mut CpuHandle<'_, N, W, SLOTS>,
         local: &mut impl LocalCpu<P, W>,
@@ -153,7 +157,7 @@ where
         handle.replier(of).may_continue(yes)
     }
 
-    /// An operation that has ended has continued.
+    /// Tells whether an operation's continuing signal is set, or the operation has ended.
     fn has_continued(&self, cpu: u16, slot: u16, generation: Option<u32>) -> Result<bool, Misuse> {
         let slot = self.slot(cpu, slot)?;
         let state = slot.state.load(Ordering::Acquire);
@@ -161,19 +165,23 @@ where
         Ok(other || state != TAKEN)
     }
 
-    /// Carries out `change` for this CPU and an address space, which has the identifier `asid`.
+    /// Carries out `change` for this CPU and the address space with the identifier `asid`.
     ///
-    /// Called with interrupts disabled, or at least that one whose handler polls. The CPU uses the space, and has its
-    /// root installed, only after a [`SwitchKind::In`] and before any other one.
+    /// The caller ensures:
     ///
-    /// A CPU that leaves the space keeps its translations, and nothing is flushed; where the hardware writes status
-    /// bits back over a change, [`LocalCpu::drain`] waits for those under way. On hardware whose cache lines
-    /// [need the entry](crate::Hardware::lines_need_entry), a CPU that leaves forgets.
+    /// - interrupts are disabled, at least every interrupt whose handler calls [`poll`](Self::poll);
+    /// - the CPU uses the space, and has its root installed, only between the end of a [`SwitchKind::In`] and the begin of
+    ///   any other change.
+    ///
+    /// A CPU that leaves the space keeps its translations, and does not flush. If status writes can undo a change,
+    /// [`LocalCpu::drain`] waits for those under way. On hardware whose cache lines
+    /// [need the entry](crate::Hardware::lines_need_entry), a CPU that leaves flushes the space.
     ///
     /// # Errors
     ///
-    /// [`Misuse::OtherSystem`]; [`Misuse::StillRuns`] if the CPU is to go offline and runs another space. Then nothing has
-    /// been done. Otherwise as [`poll`](Self::poll), and the change has been carried out.
+    /// [`Misuse::OtherSystem`] if the handle belongs to another system; [`Misuse::StillRuns`] if the CPU runs another space
+    /// and `change` is [`SwitchKind::Offline`]. In both cases nothing has been done. Otherwise as [`poll`](Self::poll),
+    /// after the change has been carried out.
     pub fn switch(
         &self,
         handle: &mut CpuHandle<'_, N, W, SLOTS>,
@@ -208,7 +216,8 @@ where
                     false
                 }
                 SwitchAction::Join => {
-                    // What changes now may be over before this CPU looks again.
+                    // A change that is under way now may have ended when `IsChanging` asks; the count of begun changes
+                    // reveals it.
                     changes = space.changes();
                     let changing = space.is_changing();
                     space.members.insert(me);
@@ -238,8 +247,8 @@ where
                     false
                 }
                 SwitchAction::Drain => {
-                    // A CPU that does not run the space is not asked to flush before it does, so nothing else would
-                    // wait for a write of its own.
+                    // A CPU that does not run the space gets no request to flush, so no operation would wait for its
+                    // status writes.
                     if self.hardware.status_overwrites() {
                         local.drain();
                     }

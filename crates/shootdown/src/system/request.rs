@@ -1,4 +1,4 @@
-//! The loop of a CPU that changes something: asks its operation's machine what to do, and does it.
+//! The loop of a requester: it asks its operation for the next action, and does it.
 
 use tlbkit_addr::CpuSet;
 
@@ -9,12 +9,13 @@ use super::{CpuHandle, Edit, LocalCpu, Post, RemoteTlbs, System};
 use crate::sync::{Ordering, fence};
 use crate::{Action, Duty, Misuse, OpId, Operation, Outcome, Plan, Rendezvous, Request, Seen, Style, Target};
 
-/// The request with which an operation becomes the repliers', and the other CPUs to interrupt with its receiver.
+/// The last request of an asynchronous operation: its receiver, the request, and the other CPUs to interrupt together with
+/// the receiver.
 type Last<const W: usize> = (usize, Request, CpuSet<W>);
-/// A slot for an operation, its place, and what it carries for the same address space.
+/// A slot for an operation, its number, and the payload that it carries for the same address space.
 pub(super) type Taken<'s, P, E, const W: usize> = (&'s Slot<P, E, W>, usize, Option<Carried<P, W>>);
 
-/// Tells whether an operation's acknowledgements say that walks by software have ended.
+/// Tells whether an operation's acknowledgements imply that walks by software have ended.
 fn ends_walks<P, const W: usize>(plan: &Plan, local: &mut impl LocalCpu<P, W>) -> bool {
     plan.algorithm().style() != Style::Remote || local.remote().is_some_and(|tlbs| tlbs.ends_walks())
 }
@@ -24,23 +25,30 @@ impl<P, E, const CPUS: usize, const N: usize, const W: usize, const SLOTS: usize
 where
     E: Edit<W, Payload = P>,
 {
-    /// Runs an operation to its end, and tells its name and how it ended. An asynchronous plan's algorithm runs in its
-    /// synchronous form. The payload comes back through [`LocalCpu::complete`] before this returns, unless the plan is
-    /// TLB-first, or flushes remotely and [`RemoteTlbs::ends_walks`] is false: then a walk may still be in what it names
-    /// ([`drain`](Self::drain)).
+    /// Runs an operation to its end, and returns its name and its outcome. An asynchronous algorithm runs in its synchronous
+    /// form. The payload comes back through [`LocalCpu::complete`] before this method returns, unless the plan is TLB-first,
+    /// or flushes remotely and [`RemoteTlbs::ends_walks`] is false: then a walk may still reach the payload, which comes
+    /// back later ([`drain`](Self::drain)).
     ///
-    /// With `CPUS` 1 it is the edit and the local flush, and nothing else.
+    /// With `CPUS` 1 it consists of the edit and the local flush only.
     ///
-    /// Called with interrupts disabled, or at least that one whose handler polls; with 2-phase, any one whose handler may
-    /// touch the page (Tzou 3.3.1). This CPU is in no walk of the table, and relies on none that it has been in.
+    /// The caller ensures:
+    ///
+    /// - interrupts are disabled, at least every interrupt whose handler calls [`poll`](Self::poll) and, with 2-phase, every
+    ///   interrupt whose handler may access the page (Tzou 3.3.1);
+    /// - this CPU is in no walk of the table, and uses no result of an earlier walk afterwards.
     ///
     /// # Errors
     ///
-    /// Nothing has been done: [`Misuse::Busy`] if all of this CPU's slots are in flight, [`Misuse::OtherSystem`],
-    /// [`Misuse::OtherRights`] if the plan is for unmapping and the edit is not,
-    /// [`Misuse::NoRemoteTlbs`] if the plan is to flush other CPUs' TLBs and [`LocalCpu::remote`] has none, or
-    /// [`Misuse::NoSuchCpu`] if a CPU that the system does not have is a member of the space. (One that becomes a
-    /// member later is not asked: it has nothing to flush.)
+    /// After an error nothing has been done.
+    ///
+    /// - [`Misuse::Busy`] if operations in flight use all of this CPU's slots.
+    /// - [`Misuse::OtherSystem`] if the handle belongs to another system.
+    /// - [`Misuse::OtherRights`] if the plan was made for unmapping, and the edit leaves rights with which the hardware may
+    ///   write status bits.
+    /// - [`Misuse::NoRemoteTlbs`] if the plan flushes other CPUs' TLBs, and [`LocalCpu::remote`] returns none.
+    /// - [`Misuse::NoSuchCpu`] if a member of the space is not a CPU of this system. (A CPU that becomes a member later gets
+    ///   no request, because the system does not have it.)
     #[inline]
     pub fn run<X: Edit<W, Payload = P>>(
         &self,
@@ -55,16 +63,17 @@ where
         }
         let (slot, id, operation) = self.begin(handle, local, plan, edit)?;
         let mut operation = operation;
-        // No synchronous algorithm leaves.
+        // A synchronous algorithm never leaves its operation to the repliers, so `advance` returns at its end.
         let ran = self.advance(handle, local, slot, id, &mut operation, edit);
         ran.and_then(|_| self.end(handle, local, slot, id, operation, edit)).map(|outcome| (id, outcome))
     }
 
-    /// Starts an operation, and runs it as far as this CPU can: to its end, unless the plan is asynchronous. Its end is
-    /// told by [`LocalCpu::ended`] and [`LocalCpu::complete`], here or on another CPU. Returns its name, which the edit
-    /// [has been told](Edit::begin) before.
+    /// Starts an operation, and runs it as far as this CPU can: to its end, unless the plan is asynchronous. When the
+    /// operation ends, on this CPU or on another one, that CPU calls [`LocalCpu::ended`] and [`LocalCpu::complete`]. Returns
+    /// the operation's name, which
+    /// [`Edit::begin`] has received before.
     ///
-    /// Called as [`run`](Self::run) is.
+    /// The preconditions are those of [`run`](Self::run).
     ///
     /// # Errors
     ///
@@ -87,15 +96,17 @@ where
             Ok(begun) => begun,
             Err(why) => return Err((edit, why)),
         };
-        // SAFETY: the slot was free or claimed, and it is this CPU's: no other CPU enters it before the first request.
+        // SAFETY: `begin` took this slot, of this CPU, when it was free or claimed. No other CPU accesses its cell before
+        // this CPU sends the first request.
         slot.cell.with_mut(|cell| unsafe { *cell = Cargo::Flight(operation, edit) });
-        // No algorithm that leaves its operation to the repliers fails half-way.
+        // The preconditions have been checked, and an asynchronous algorithm has no other error: `note` would keep one for
+        // `poll`.
         let driven = self.drive(handle, local, slot, id);
         handle.note(driven);
         Ok(id)
     }
 
-    /// Takes a slot for an operation, and tells the edit its name.
+    /// Takes a slot for an operation, and gives the edit the operation's name.
     #[inline]
     #[expect(clippy::type_complexity, reason = "what an operation is made of")]
     fn begin<X: Edit<W, Payload = P>>(
@@ -113,8 +124,8 @@ where
             return Err(Misuse::NoRemoteTlbs);
         }
         self.has_all(edit.space())?;
-        // What is carried can be taken along where this operation makes every CPU that may be in a walk of it leave
-        // that walk.
+        // The operation can complete a carried payload only if its acknowledgements end the walks that may reach the
+        // payload.
         let name = edit.space().name().filter(|_| ends_walks(&plan, local));
         let (slot, at, carried) = self.take_slot(handle, local, name)?;
         let earlier = carried.and_then(|mut carried| carried.kept.take());
@@ -125,8 +136,8 @@ where
         Ok((slot, id, operation))
     }
 
-    /// Finds a slot of this CPU's: one that carries something for the same address space, which the operation takes
-    /// along; or a free one; or one that carries something else, which is settled first.
+    /// Takes one of this CPU's slots, by preference: a slot that carries a payload of the same address space, which the
+    /// operation completes; a free slot; a slot that carries another payload, which is completed first.
     #[inline]
     pub(super) fn take_slot(
         &self,
@@ -144,9 +155,9 @@ where
         }
         for (at, slot) in own.iter().enumerate() {
             if slot.state.load(Ordering::Acquire) == FREE {
-                // An operation that has sent no request yet delays no CPU. A CPU that holds the one before it by its
-                // slot alone (after an overflow) must not wait for this one: it may be this one's turn only when that
-                // CPU has left.
+                // A CPU whose queue overflowed may hold the slot's previous operation by the slot's number alone. It must
+                // not wait for the new operation, which may need that CPU to leave first. So the state says that such a CPU
+                // may continue, until the new operation sends its requests.
                 slot.state.store(CONTINUED, Ordering::Release);
                 return Ok((slot, at, None));
             }
@@ -154,7 +165,7 @@ where
         self.unload(handle, local, own).map(|(slot, at)| (slot, at, None))
     }
 
-    /// Gives the operation that begins in a slot its name.
+    /// Returns the name of the operation that begins in a slot: increments the slot's generation.
     #[inline]
     pub(super) fn name(me: usize, slot: &Slot<P, E, W>, at: usize) -> OpId {
         let generation = (slot.word.load(Ordering::Relaxed) >> 16).wrapping_add(1) & 0xffff;
@@ -162,7 +173,7 @@ where
         OpId { cpu: me as u16, slot: at as u16, generation }
     }
 
-    /// Runs an operation that others may take over, until it is the repliers', or ends. The caller owns the slot's cell.
+    /// Runs an asynchronous operation until the repliers own it, or until it ends. The caller must own the slot's cell.
     pub(super) fn drive(
         &self,
         handle: &mut CpuHandle<'_, N, W, SLOTS>,
@@ -172,27 +183,29 @@ where
     ) -> Result<(), Misuse> {
         loop {
             let last = slot.cell.with_mut(|cell| {
-                // SAFETY: the caller owns the cell; what is called from here reaches other slots' cells only.
+                // SAFETY: the caller owns the slot's cell, and the functions called from here access only other slots'
+                // cells.
                 match unsafe { &mut *cell } {
                     Cargo::Flight(operation, edit) => self.advance(handle, local, slot, id, operation, edit),
                     _ => Err(Misuse::NotAsked),
                 }
             })?;
             let Some((to, request, mut asked)) = last else { break };
-            // Outside the cell: with this request it is the repliers'.
+            // The access to the cell has ended: with this request the repliers own the operation.
             if self.send(to, request)? {
                 asked.insert(to);
                 local.interrupt(asked);
                 return Ok(());
             }
-            // No CPU has to reply: this CPU counts, and goes on itself if it was the last.
+            // The receiver is offline, so this CPU counts its acknowledgement, and continues the operation if it was the
+            // last.
             if self.reply_to(id)? > 0 {
                 local.interrupt(asked);
                 return Ok(());
             }
             Self::take_over(slot, handle.me)?;
         }
-        // SAFETY: the operation has ended on this CPU, which therefore owns the cell.
+        // SAFETY: the operation has ended on this CPU, which therefore still owns the slot's cell.
         let ended = slot.cell.with_mut(|cell| unsafe { core::mem::replace(&mut *cell, Cargo::Nothing) });
         match ended {
             Cargo::Flight(operation, edit) => self.end(handle, local, slot, id, operation, &edit).map(|_| ()),
@@ -200,7 +213,8 @@ where
         }
     }
 
-    /// An operation has ended: hands back what is free, and keeps what is not. The caller owns the slot's cell.
+    /// Finishes an operation that has ended: returns the payloads that are free, and keeps the others in the slot. The
+    /// caller must own the slot's cell.
     #[inline]
     fn end<X: Edit<W, Payload = P>>(
         &self,
@@ -235,7 +249,8 @@ where
         Ok(outcome)
     }
 
-    /// Does what an operation asks for, until it has ended, or is to leave with the request that this returns.
+    /// Does the actions of an operation until it has ended, or until the last request of an asynchronous operation is to be
+    /// sent. Returns that request.
     #[inline]
     fn advance<X: Edit<W, Payload = P>>(
         &self,
@@ -248,9 +263,9 @@ where
     ) -> Result<Option<Last<W>>, Misuse> {
         let plan = *operation.machine().plan();
         let answer = |yes| if yes { Seen::Yes } else { Seen::No };
-        // What this round's requests say, the CPUs that it flushes remotely, and the number of that flush.
+        // The target of this round's requests, the CPUs that the round flushes remotely, and the number of that flush.
         let (mut what, mut others, mut remote) = (Target::Nothing, CpuSet::empty(), None);
-        // CPUs that have a request, and have not been interrupted for it yet.
+        // The CPUs that have a request and no interrupt for it yet.
         let mut asked = CpuSet::empty();
         loop {
             let action = operation.next();
@@ -274,7 +289,7 @@ where
                     } else {
                         edit.set_changing(on);
                     }
-                    // Before the target set is read, or the next entry is loaded.
+                    // Orders the flag before the read of the target set, and before the load of any entry.
                     fence(Ordering::SeqCst);
                     Seen::Did
                 }
@@ -291,7 +306,7 @@ where
                 Action::ReadStatus => Seen::Did,
                 Action::ReadTargets | Action::ReadHolders => {
                     let space = edit.space();
-                    // A CPU may have joined since the check that all CPUs are of this system.
+                    // A CPU that this system does not have may have joined since `has_all` checked the members.
                     let members = space.members.load().intersection(Self::ALL);
                     (others, remote) = (members, None);
                     others.remove(handle.me);
@@ -299,7 +314,7 @@ where
                 }
                 Action::MarkStale(cpu) => {
                     edit.space().stale.insert(cpu);
-                    // Before it is asked whether it runs; its own half is in `switch`.
+                    // Orders the mark before the load of `running`. `switch` has the matching fence.
                     fence(Ordering::SeqCst);
                     Seen::Did
                 }
@@ -311,8 +326,8 @@ where
                 Action::SetCount(count) => {
                     what = Target::of(edit.asid(), edit.flush());
                     if let Target::Listed(_) = what {
-                        // SAFETY: no CPU has been asked in this round, and all have replied in the last one: those of
-                        // the slot's earlier operations, too.
+                        // SAFETY: this CPU owns the slot's cell. No CPU has a request of this round yet, and all requests of
+                        // earlier rounds, and of earlier operations in this slot, have been acknowledged: no CPU reads.
                         slot.flush.with_mut(|flush| unsafe { (*flush).clone_from(edit.flush()) });
                     }
                     slot.word.store(tagged(id.generation, count & 0xffff), Ordering::Release);
@@ -354,7 +369,8 @@ where
                 }
                 Action::FlushRemotely { drain, .. } => {
                     let tlbs = local.remote().ok_or(Misuse::NoRemoteTlbs)?;
-                    // Once for all: they are asked for one by one, each when the one before has flushed.
+                    // The requester asks for the CPUs one after the other; the first action starts one flush for all of
+                    // them.
                     let ticket = *remote
                         .get_or_insert_with(|| tlbs.flush(others, Some(edit.asid()), edit.flush(), drain));
                     Seen::Posted { ticket, done: ticket.wrapping_sub(1) }
@@ -391,7 +407,8 @@ where
         }
     }
 
-    /// Waits until CPUs that have stopped have flushed, too. A CPU that goes on has flushed for all for which it stopped.
+    /// Waits until the stopped CPUs among `cpus` have flushed. A CPU that continues has flushed for all operations for which
+    /// it stopped.
     fn wait_until_flushed(
         &self,
         handle: &mut CpuHandle<'_, N, W, SLOTS>,
@@ -407,15 +424,15 @@ where
         Ok(())
     }
 
-    /// Waits until the predicate `is_so` holds, and serves this CPU's queue meanwhile in the way that the plan allows. The state
-    /// machine is not told each time that the predicate does not hold yet, for it would only ask again.
+    /// Waits until the predicate `holds` returns true. While it waits, it serves this CPU's queue as far as the plan allows.
+    /// The state machine gets no answer before that, because it would only ask again.
     pub(super) fn wait<L: LocalCpu<P, W>>(
         &self,
         handle: &mut CpuHandle<'_, N, W, SLOTS>,
         local: &mut L,
-        mut is_so: impl FnMut(&mut L) -> Result<bool, Misuse>,
+        mut holds: impl FnMut(&mut L) -> Result<bool, Misuse>,
     ) -> Result<Seen<W>, Misuse> {
-        while !is_so(local)? {
+        while !holds(local)? {
             local.pause();
             let served = if !handle.entered {
                 self.poll(handle, local)
@@ -427,41 +444,46 @@ where
             } else {
                 Ok(())
             };
-            // That concerns others' operations, not the one at hand.
+            // Such an error concerns the operations of other CPUs, not the operation that waits.
             handle.note(served);
         }
         Ok(Seen::Yes)
     }
 
-    /// Continues an operation on CPU `me`, whose decrement returned zero.
+    /// Continues an operation on CPU `me`, whose decrement of the count returned zero, and which therefore owns the slot's
+    /// cell.
     pub(super) fn take_over(slot: &Slot<P, E, W>, me: usize) -> Result<(), Misuse> {
-        // SAFETY: by the caller's word the cell is this CPU's now.
+        // SAFETY: the caller's decrement returned zero (the function's precondition), so it owns the slot's cell.
         slot.cell.with_mut(|cell| match unsafe { &mut *cell } {
             Cargo::Flight(operation, _) => operation.take_over(me),
             _ => Err(Misuse::NotAsked),
         })
     }
 
-    /// Raises the rights of a page whose operation is in flight, if it still may be: the operation then ends as
-    /// [`Outcome::Superseded`](crate::Outcome::Superseded), and leaves the entry alone. The caller writes the entry if this returns
-    /// true.
+    /// Supersedes an operation in flight, for a caller that raises the rights of its page again. If it returns true, the
+    /// operation will end as [`Outcome::Superseded`](crate::Outcome::Superseded) and not write the entry, and the caller
+    /// writes the entry. If it returns false, it is too late.
     ///
-    /// From before this call until the entry is written, the caller holds a lock without which no CPU starts an
-    /// operation on that entry. The operation may end right after this call, exclusion and all: the next one would
-    /// lower the entry before it is written, and be done, with the page mapped. A CPU that wants the lock polls while
-    /// it waits: the holder may be waiting for its reply.
+    /// The kernel ensures both:
+    ///
+    /// - From before this call until it has written the entry, the caller holds a lock without which no CPU starts an
+    ///   operation on that entry. The superseded operation may end, and release its exclusion, right after this call.
+    ///   Without the lock, a next operation could lower the entry and end before the caller writes the entry, and the page
+    ///   would stay mapped.
+    /// - A CPU that waits for that lock calls [`poll`](Self::poll), because the holder may be waiting for its reply.
     ///
     /// # Errors
     ///
-    /// [`Misuse::UnknownGeneration`] if the slot is at another operation, [`Misuse::NoSuchCpu`] or [`Misuse::NoRoom`] if
-    /// there is no such slot.
+    /// [`Misuse::UnknownGeneration`] if the slot has another operation, [`Misuse::NoSuchCpu`] or [`Misuse::NoRoom`] if there
+    /// is no such slot.
     pub fn supersede(&self, op: OpId) -> Result<bool, Misuse> {
         let slot = self.slot(op.cpu, op.slot)?;
         let current = slot.word.load(Ordering::Acquire) >> 16;
         if op.generation & 0xffff != current {
             return Err(Misuse::UnknownGeneration { op, current });
         }
-        // It may have ended since, and the slot's next operation have begun, which this must not touch.
+        // The operation may have ended since the load, and the slot's next operation may have begun. The generation in the
+        // word makes the exchange fail then.
         let [open, raised] = [OPEN, SUPERSEDED].map(|rights| tagged(op.generation, rights));
         let was = slot.rights.compare_exchange(open, raised, Ordering::AcqRel, Ordering::Acquire);
         Ok(was.is_ok() || was == Err(raised))

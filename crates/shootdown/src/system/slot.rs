@@ -6,28 +6,30 @@ use crate::operation::Hold;
 use crate::sync::{AtomicU32, AtomicUsize, Cell, constructor};
 use crate::{OpId, Operation, Outcome};
 
-/// Of [`Slot::state`]: there is nothing.
+/// A value of [`Slot::state`]: the slot is free.
 pub(super) const FREE: u32 = 0;
-/// There is an operation, and a CPU that stops for it waits.
+/// A value of [`Slot::state`]: the slot has a 2-phase operation, and a CPU that has stopped for it must wait.
 pub(super) const TAKEN: u32 = 1;
-/// There is an operation, and a CPU that stops for it goes on. One that asks no CPU to stop is here from the start.
+/// A value of [`Slot::state`]: the slot has an operation, and a CPU that has stopped for it may continue. Synchronous
+/// operations that stop no CPU have this state from the start.
 pub(super) const CONTINUED: u32 = 2;
-/// Its last operation has ended, and the payload waits for another one.
+/// A value of [`Slot::state`]: the slot's operation has ended, and its payload waits for another operation.
 pub(super) const CARRIES: u32 = 3;
 
-/// There is one that the repliers finish.
+/// A value of [`Slot::state`]: the slot has an asynchronous operation, which the last replier finishes.
 pub(super) const LEFT: u32 = 4;
 
-/// Of [`Slot::rights`], in its lower half: they may be raised; they have been.
+/// A value of the lower half of [`Slot::rights`]: a CPU may raise the rights.
 pub(super) const OPEN: u32 = 1;
+/// A value of the lower half of [`Slot::rights`]: a CPU has raised the rights.
 pub(super) const SUPERSEDED: u32 = 2;
 
-/// Returns what is in a slot's word under the operation's generation.
+/// Returns a word with the generation in its upper half and `half` in its lower half.
 pub(super) const fn tagged(generation: u32, half: u32) -> u32 {
     generation << 16 | half
 }
 
-/// A payload, and the operation that it is of.
+/// A payload, and the name and outcome of its operation.
 #[derive(Debug)]
 pub(super) struct Kept<P> {
     pub(super) op: OpId,
@@ -35,42 +37,46 @@ pub(super) struct Kept<P> {
     pub(super) payload: P,
 }
 
-/// What an operation uncovered after its acknowledgements.
+/// A payload that a walk may still reach after its operation has ended.
 #[derive(Debug)]
 pub(super) struct Carried<P, const W: usize> {
     pub(super) kept: Hold<Kept<P>>,
-    /// CPUs that ran the space when the entry had changed: a CPU that began later has walked only the new table.
+    /// The CPUs that ran the space after the update: a CPU that began later has walked only the updated table.
     pub(super) walkers: CpuSet<W>,
 }
 
-/// What is in a slot.
+/// The content of a slot's cell.
 #[derive(Debug)]
 pub(super) enum Cargo<P, E, const W: usize> {
-    /// Nothing, or an operation that is its requester's alone.
+    /// Nothing; or the slot has a synchronous operation, which is on its requester's stack.
     Nothing,
-    /// An operation that may become a replier's.
+    /// An asynchronous operation, which a replier may take over.
     Flight(Operation<Kept<P>, W>, E),
-    /// The payload of one that has ended.
+    /// The payload of an operation that has ended.
     Carried(Carried<P, W>),
 }
 
-/// An operation in flight. Its count says which CPU owns the cell: the repliers while it is not zero, and then the one that made it
-/// zero. (In 2-phase with [`Rendezvous::Flag`](crate::Rendezvous::Flag) the cell stays the requester's.) A replier of a synchronous
-/// operation touches `word` alone: the cache line that the requester looks at goes to the replier once, and comes back.
+/// An operation in flight.
+///
+/// The count of acknowledgements says which CPU owns the cell of an asynchronous operation: no CPU while the count is not
+/// zero, and then the CPU whose decrement returned zero. The requester owns the cell of a synchronous operation. A replier
+/// of a synchronous operation writes only `word`, so the cache line that the requester reads moves to the replier once and
+/// back once.
 #[derive(Debug)]
 #[repr(align(64))]
 pub(super) struct Slot<P, E, const W: usize> {
-    /// Generation in the upper half, acknowledgements to come in the lower.
+    /// The generation in the upper half, the number of outstanding acknowledgements in the lower half.
     pub(super) word: AtomicU32,
-    /// Written by the cell's owner, and by a CPU that claims what the slot carries.
+    /// [`FREE`] to [`LEFT`]. Written by the cell's owner, and by a CPU that claims the payload that the slot carries.
     pub(super) state: AtomicU32,
-    /// Generation in the upper half. Written by any CPU while it is [`OPEN`], otherwise by the cell's owner.
+    /// The generation in the upper half; 0, [`OPEN`] or [`SUPERSEDED`] in the lower half. Any CPU may write it while it is
+    /// [`OPEN`], otherwise only the cell's owner.
     pub(super) rights: AtomicU32,
-    /// The name of the address space that the slot carries something for.
+    /// The name of the address space whose payload the slot carries.
     pub(super) space: AtomicUsize,
     pub(super) cell: Cell<Cargo<P, E, W>>,
-    /// What the operation asks to flush, where a request has no room for it. Written by the cell's owner while no
-    /// request is out; read by repliers until they acknowledge.
+    /// The operation's flush, if it does not fit a request. Written by the cell's owner while no request is outstanding;
+    /// read by repliers before they acknowledge.
     pub(super) flush: Cell<Flush>,
 }
 
