@@ -13,6 +13,8 @@ const USER: Attr = Attr::READ.union(Attr::WRITE).union(Attr::USER);
 static RECORDS: [Record; FRAMES] = [const { Record::new(0) }; FRAMES];
 static INFO: [AtomicUsize; FRAMES] = [const { AtomicUsize::new(1) }; FRAMES];
 static FREE: AtomicUsize = AtomicUsize::new(FRAMES);
+pub struct Mine;
+pub static MMU: Mmu<Mine> = Mmu::new(Mine);
 
 /// Takes a frame: a copy of another one, or zeros.
 fn take(copy_of: Option<Pfn>) -> Result<Pfn, Error> {
@@ -32,9 +34,6 @@ fn put(frame: Pfn) {
         hart::masked(|| info.store(FREE.swap(frame.get() - FIRST, Relaxed), Relaxed));
     }
 }
-
-pub struct Mine;
-pub static MMU: Mmu<Mine> = Mmu::new(Mine);
 
 // SAFETY: a free frame has no other owner, and RAM is mapped one to one; a record is its frame's. `fence`
 // orders the stores before it, and ends what the hart has walked. There is one hart.
@@ -70,16 +69,17 @@ pub fn boot() -> Result<AddressSpace<Mine>, Error> {
 /// Resolves a page fault of a process; `false` if the process must not do what it tried.
 pub fn page_fault(process: &AddressSpace<Mine>, at: VirtAddr, access: Access) -> Result<bool, Error> {
     let page = Pages::one(at.vpn(PageSize::K4));
-    process.edit(|edit| match edit.fault(at, access)? {
-        Fault::Retry => Ok(true),
-        Fault::NotMapped if HEAP.contains(&at.get()) => {
-            let frame = take(None)?;
-            edit.map(page, frame, USER).inspect_err(|_| put(frame)).map(|()| true)
-        }
-        Fault::CopyOnWrite(leaf) if INFO[leaf.frame.get() - FIRST].load(Relaxed) == 1 => {
-            edit.protect(page, Change { clear: Attr::COPY_ON_WRITE, set: Attr::WRITE }).map(|_| true)
-        }
-        Fault::CopyOnWrite(leaf) => edit.replace(at, take(Some(leaf.frame))?, USER).map(|()| true),
-        _ => Ok(false),
+    process.edit(|edit| {
+        let shared = match edit.fault(at, access)? {
+            Fault::Retry => return Ok(true), // The TLB held an older entry, which is flushed now.
+            Fault::NotMapped if HEAP.contains(&at.get()) => None,
+            Fault::CopyOnWrite(leaf) if INFO[leaf.frame.get() - FIRST].load(Relaxed) == 1 => return edit
+                .protect(page, Change { clear: Attr::COPY_ON_WRITE, set: Attr::WRITE }).map(|_| true),
+            Fault::CopyOnWrite(leaf) => Some(leaf.frame),
+            _ => return Ok(false),
+        };
+        let frame = take(shared)?;
+        let done = if shared.is_some() { edit.replace(at, frame, USER) } else { edit.map(page, frame, USER) };
+        done.inspect_err(|_| put(frame)).map(|()| true)
     })
 }

@@ -364,6 +364,14 @@ mod tests {
     }
 
     #[test]
+    fn the_readme_shows_its_fault_handler() {
+        let readme = include_str!("../../../README.md");
+        let handler = readme.split("```rust,ignore\n").nth(1).and_then(|rest| rest.split("```").next()).unwrap();
+        assert!(MEMORY.ends_with(handler), "the embedding guide ends otherwise:\n{handler}");
+        assert!(handler.contains("fn page_fault("));
+    }
+
+    #[test]
     fn a_kernels_memory_is_120_lines_with_5_unsafe() {
         let lines = || HART.lines().chain(MEMORY.lines());
         let code = |line: &&str| !line.trim_start().starts_with("//");
