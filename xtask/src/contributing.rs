@@ -1,10 +1,10 @@
-//! CONTRIBUTING names every file that a new table, format, policy or machine joins, and no file that is not there.
+//! CONTRIBUTING names every file that a new table, format, policy, machine or algorithm joins, and no file that is not there.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
 /// A section of CONTRIBUTING, and what is there of its kind: for each, the words of which a file that names it has one.
-const KINDS: [(&str, &[&[&str]]); 4] = [
+const KINDS: [(&str, &[&[&str]]); 5] = [
     ("A table", &[&["mpt::"], &["lpt::"], &["gpt::"], &["hpt::"], &["cpt::"]]),
     (
         "An entry format",
@@ -25,6 +25,21 @@ const KINDS: [(&str, &[&[&str]]); 4] = [
     (
         "A machine",
         &[&["riscv64", "Riscv64"], &["x86_64", "X86_64"], &["aarch64", "Aarch64"], &["mips32", "Mips32"]],
+    ),
+    (
+        "A shootdown algorithm",
+        &[
+            &["PteFirst"],
+            &["TlbFirst"],
+            &["TwoPhase"],
+            &["Optimistic"],
+            &["PteFirstAsync"],
+            &["TlbFirstAsync"],
+            &["OptimisticAsync"],
+            &["PteFirstRemote"],
+            &["TlbFirstRemote"],
+            &["OptimisticRemote"],
+        ],
     ),
 ];
 

@@ -366,7 +366,8 @@ mod tests {
     #[test]
     fn the_readme_shows_its_fault_handler() {
         let readme = include_str!("../../../README.md");
-        let handler = readme.split("```rust,ignore\n").nth(1).and_then(|rest| rest.split("```").next()).unwrap();
+        let handler =
+            readme.split("```rust,ignore\n").nth(1).and_then(|rest| rest.split("```").next()).unwrap();
         assert!(MEMORY.ends_with(handler), "the embedding guide ends otherwise:\n{handler}");
         assert!(handler.contains("fn page_fault("));
     }
