@@ -6,7 +6,9 @@ use std::sync::Mutex;
 use std::sync::atomic::Ordering;
 
 use tlbkit_addr::{Attr, PageSize, Pages, Pfn, PhysAddr, Vpn};
+use tlbkit_pagetable::cpt::Cpt32;
 use tlbkit_pagetable::gpt::{Fixed, Gpt32};
+use tlbkit_pagetable::hpt::Hpt32;
 use tlbkit_pagetable::nodes::{Chunk, FrameSource, NodeAddr, Nodes, Pieces, Reclaim, Record};
 use tlbkit_pagetable::{Error, Writer};
 
@@ -189,4 +191,20 @@ fn exhaustion_is_an_error_of_the_table() {
     let mut writer = Writer::new(&table).unwrap();
     let refused = writer.map(Pages::one(Vpn::new(5)), Pfn::new(7), PageSize::K4, Attr::READ | Attr::EXEC);
     assert!(matches!(refused, Err(Error::NoMemory { .. })), "{refused:?}");
+}
+
+/// The reason why the address spaces of `tlbkit` have no hashed tables: see the first page of `tlbkit::arch`.
+#[test]
+fn hashed_tables_need_more_than_single_frames() {
+    let mut memory = vec![Chunk::ZERO; 16];
+    let frames = Frames::new(&mut memory);
+    let nodes = Storage::new(&frames);
+    let array = Hpt32::<_>::new(&nodes).map(drop);
+    assert!(matches!(array, Err(Error::NoMemory { .. })), "16 KiB: {array:?}");
+    let table = Cpt32::<_>::new(&nodes).unwrap();
+    let mut writer = Writer::new(&table).unwrap();
+    let pages = Pages::count(Vpn::new(0), 1024).unwrap();
+    writer.map(pages, Pfn::new(7), PageSize::K4, Attr::READ).unwrap();
+    // There would be 256 buckets, twice as many as blocks, but a segment of 64 fills a frame.
+    assert_eq!((table.blocks(), table.buckets()), (128, 64));
 }

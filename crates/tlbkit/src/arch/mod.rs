@@ -61,9 +61,22 @@
 //! | [`lending`](crate::AddressSpace::lending), [`sharing`](crate::AddressSpace::sharing), global pages | yes | no such functions: kseg0 needs no table |
 //! | [`Kernel::stored`](crate::Kernel::stored) is called for every store | yes | except stores of the root word |
 //!
-//! `cargo test -p tlbkit --test mips32` counts the frames and the instructions. Hashed and clustered tables are not available here:
-//! an array of buckets is larger than a frame, and their visits have no order, which [`for_each`](crate::AddressSpace::for_each),
-//! the end of an address space and an unmap of many frames need.
+//! `cargo test -p tlbkit --test mips32` counts the frames and the instructions.
+//!
+//! # MIPS32: hashed and clustered tables
+//!
+//! An address space cannot have a [hashed](crate::pagetable::hpt) or [clustered](crate::pagetable::cpt) table. **Memory**:
+//! [`Kernel::take_frame`](crate::Kernel::take_frame) returns single frames of 4 KiB. These tables need adjacent frames: 16 KiB for the
+//! array of [`Hpt32`](crate::pagetable::hpt::Hpt32), 8 KiB for each segment of 512 pairs of
+//! [`Cpt32`](crate::pagetable::cpt::Cpt32), which grows. **Order**: a visit of a large range reads bucket after bucket, in no order of
+//! addresses. [`for_each`](crate::AddressSpace::for_each) and [`Cursor::next_mapped`](crate::Cursor::next_mapped) promise ascending
+//! addresses, and an unmap of many frames, which flushes and continues, needs them. **Use**: in 32 bits such a table is neither the
+//! fastest nor the smallest. A refill from one that grows takes 24 instructions or more where a multi-level table takes 16
+//! (`Form::PLAIN`; `cargo test -p tlbkit-refill --test counts`), and each address space takes a frame for the directory. So take
+//! `MultiLevel` for short refills and `Guarded` for little memory, either with a software TLB in front (`Front::Stlb`), whose hits take
+//! the same 12 instructions with every table. A kernel that needs a hashed table combines [`pagetable`](crate::pagetable),
+//! [`shootdown`](crate::shootdown) and `tlbkit-refill` itself: `docs/embedding.md`, section 4, "The parts alone", has the steps, and
+//! `examples/mips32` runs these tables.
 
 #[cfg(target_pointer_width = "64")]
 mod aarch64;
