@@ -81,6 +81,7 @@ fn what_is_no_event_is_refused_in_one_line_with_its_number() {
         ("0 fence va 0x2000 0x1000", "the range ends before it begins"),
         ("0 fence va 0x800000000000", "no virtual address of this architecture"),
         ("0 frame free 0x1000 0", "a range of memory is expected"),
+        ("0 ipi send none 3", "a list of CPUs with commas between them is expected"),
         ("1 ipi take 3", "this interrupt was not sent to this CPU, or was taken already"),
         ("0 done 3", "no change of this number has begun"),
     ] {
@@ -92,6 +93,23 @@ fn what_is_no_event_is_refused_in_one_line_with_its_number() {
             "{line}"
         );
         assert!(refused.stdout.is_empty(), "{line}");
+    }
+}
+
+/// A log of which nothing was checked, or of which an event is missing, does not hold.
+#[test]
+fn what_is_incomplete_has_no_verdict() {
+    for (log, why) in
+        [("# nothing\n", "nothing was checked"), (&*format!("{LOG}1 gap\n"), "an event is missing")]
+    {
+        let refused = witness(&["--arch", "x86_64"], log);
+        assert_eq!((refused.status.code(), refused.stdout.is_empty()), (Some(2), true), "{log}");
+        assert!(String::from_utf8(refused.stderr).unwrap().starts_with(&format!("tlblab: {why}")));
+        let refused = witness(&["--arch", "x86_64", "--json"], log);
+        assert_eq!(refused.status.code(), Some(2));
+        let object: serde_json::Value = serde_json::from_slice(&refused.stdout).unwrap();
+        assert_eq!(object["holds"], false);
+        assert!(object["why"].as_str().unwrap().starts_with(why), "{object}");
     }
 }
 

@@ -93,6 +93,8 @@ pub enum Event {
     UsesHalves,
     /// A recorder had no room for the next event: nothing is known of what follows.
     Full,
+    /// The next event has a number and is not in the record: nothing is known of it, or of what follows.
+    Gap,
 }
 
 /// An invalidation.

@@ -17,11 +17,11 @@ pub(crate) const NESTED: usize = 8;
 ///
 /// The number of an event is taken from one counter of all CPUs, so that what happens before something else (by a lock, an
 /// interrupt, an acknowledgement) has the smaller number. Each CPU writes to a log of its own. No lock is taken, and an interrupt
-/// may record at any moment, up to eight of them in the midst of each other. A thread must not be preempted while it records: what
-/// others record meanwhile on its CPU may put its event out of reach of [`events`](Self::events), where the log then ends.
+/// may record at any moment, up to eight of them in the midst of each other. A thread may be preempted while it records: its event is
+/// found wherever it is, once the thread has gone on. Until then the log has a hole, and ends there with [`Event::Gap`].
 ///
 /// The first event that finds no room ends the record, on all CPUs: a log with a hole would accuse the wrong event. The last
-/// event then is [`Event::Full`].
+/// event then is [`Event::Full`]. To record [`Event::Full`] does the same.
 ///
 /// Numbers are as wide as a `usize`: on a machine of 32 bits, addresses and entries above that are cut off.
 ///
@@ -92,9 +92,13 @@ impl<const CPUS: usize, const EVENTS: usize> Recorder<CPUS, EVENTS> {
     /// no room, or no such CPU, the record ends here.
     #[inline(always)]
     pub fn record(&self, cpu: usize, event: Event) {
-        if EVENTS > 0 {
-            self.push(cpu, pack(event));
+        if EVENTS == 0 {
+            return;
         }
+        if let Event::Full = event {
+            return self.full.store(true, Ordering::Relaxed);
+        }
+        self.push(cpu, pack(event));
     }
 
     #[inline(always)]
@@ -112,9 +116,10 @@ impl<const CPUS: usize, const EVENTS: usize> Recorder<CPUS, EVENTS> {
         slot.number.store(number, Ordering::Release);
     }
 
-    /// Returns the events in their order, each with its CPU. If one found no room, those before it, and [`Event::Full`].
+    /// Returns the events in their order, each with its CPU. If one found no room, those before it, and [`Event::Full`]. If one is
+    /// being recorded, by another CPU or by a thread that was preempted, those before it, and [`Event::Gap`].
     ///
-    /// Events that another CPU records meanwhile may be missing, with all that follow them.
+    /// Costs a few look-ups an event. An event of a thread that was preempted while it recorded costs a pass over the logs.
     pub fn events(&self) -> impl Iterator<Item = (usize, Event)> {
         let (mut heads, mut number, mut ended) = ([0; CPUS], 0, false);
         core::iter::from_fn(move || {
@@ -122,11 +127,13 @@ impl<const CPUS: usize, const EVENTS: usize> Recorder<CPUS, EVENTS> {
                 return None;
             }
             number += 1;
-            let found = self.find(&heads, number);
-            let Some((cpu, event)) = found else {
+            let taken = self.taken.load(Ordering::Acquire);
+            let Some((cpu, event)) = self.find(&heads, number) else {
                 ended = true;
-                return self.full.load(Ordering::Relaxed).then_some((self.fullest(), Event::Full));
+                let last = if self.full.load(Ordering::Relaxed) { Event::Full } else { Event::Gap };
+                return (last == Event::Full || number <= taken).then_some((self.fullest(), last));
             };
+            ended = event == Event::Gap;
             // What is behind the head and has been returned already was recorded by an interrupt.
             while self.number(cpu, heads[cpu]).is_some_and(|at| at <= number) {
                 heads[cpu] += 1;
@@ -135,16 +142,20 @@ impl<const CPUS: usize, const EVENTS: usize> Recorder<CPUS, EVENTS> {
         })
     }
 
-    /// Returns the event of a number, which is at a head or shortly behind.
+    /// Returns the event of a number. It is at a head or shortly behind, unless its thread was preempted before it had a place.
     fn find(&self, heads: &[usize; CPUS], number: usize) -> Option<(usize, Event)> {
-        (0..=NESTED).find_map(|ahead| {
-            let (cpu, slot) = (0..CPUS)
-                .map(|cpu| (cpu, heads[cpu] + ahead))
-                .find(|&(cpu, slot)| self.number(cpu, slot) == Some(number))?;
-            let words =
-                self.logs[cpu].slots[slot].words.each_ref().map(|word| word.load(Ordering::Relaxed) as u64);
-            Some((cpu, unpack(words)?))
-        })
+        let is = |&(cpu, slot): &(usize, usize)| self.number(cpu, slot) == Some(number);
+        let near = (0..=NESTED).flat_map(|ahead| (0..CPUS).map(move |cpu| (cpu, heads[cpu] + ahead)));
+        let far = (0..CPUS).flat_map(|cpu| (heads[cpu]..self.used(cpu)).map(move |slot| (cpu, slot)));
+        let (cpu, slot) = near.chain(far).find(is)?;
+        let words =
+            self.logs[cpu].slots[slot].words.each_ref().map(|word| word.load(Ordering::Relaxed) as u64);
+        Some((cpu, unpack(words)?))
+    }
+
+    /// Returns how many places of a CPU's log are taken.
+    fn used(&self, cpu: usize) -> usize {
+        self.logs[cpu].used.load(Ordering::Relaxed).min(EVENTS)
     }
 
     /// Returns the number of an event, if it has been recorded.
@@ -203,6 +214,9 @@ const DIRTY: usize = 12;
 const FULL: usize = 13;
 const REFILL: usize = 14;
 const HALVES: usize = 15;
+const GAP: usize = 16;
+/// Stands for the logarithm of a size that is no power of two.
+const NO_SIZE: usize = 0xff;
 
 /// Makes words of an event.
 #[inline(always)]
@@ -229,11 +243,13 @@ fn pack(event: Event) -> [usize; 4] {
             (ACCESS | flags | (kind as usize) << 16, at, reaches.unwrap_or_default(), 0)
         }
         Event::Refill { at, words: [even, odd], bytes, blind } => {
-            (REFILL | flag(blind, 0) | (bytes.trailing_zeros() as usize) << 16, at, even, odd)
+            let size = if bytes.is_power_of_two() { bytes.trailing_zeros() as usize } else { NO_SIZE };
+            (REFILL | flag(blind, 0) | size << 16, at, even, odd)
         }
         Event::UsesDirty => (DIRTY, 0, 0, 0),
         Event::UsesHalves => (HALVES, 0, 0, 0),
         Event::Full => (FULL, 0, 0, 0),
+        Event::Gap => (GAP, 0, 0, 0),
     };
     [first, a as usize, b as usize, c as usize]
 }
@@ -280,11 +296,13 @@ pub(crate) fn unpack(words: [u64; 4]) -> Option<Event> {
             reaches: is(1).then_some(b),
         },
         REFILL => {
-            Event::Refill { at: a, words: [b, c], bytes: 1_u64.checked_shl(upper as u32)?, blind: is(0) }
+            let bytes = if upper == NO_SIZE as u64 { 0 } else { 1_u64.checked_shl(upper as u32)? };
+            Event::Refill { at: a, words: [b, c], bytes, blind: is(0) }
         }
         DIRTY => Event::UsesDirty,
         HALVES => Event::UsesHalves,
         FULL => Event::Full,
+        GAP => Event::Gap,
         _ => return None,
     })
 }
@@ -318,5 +336,29 @@ mod tests {
         recorder.record(1, Event::Done { id: 5 });
         let done = |cpu, id| (cpu, Event::Done { id });
         assert!(recorder.events().eq([done(1, 1), done(0, 2), done(0, 3), done(0, 4), done(1, 5)]));
+    }
+
+    /// A thread is preempted between the number and the place of its event, and others fill the log meanwhile: the log has a gap,
+    /// and says so. When the thread has gone on, all events are there.
+    #[test]
+    fn a_thread_may_be_preempted_in_the_midst_of_recording() {
+        const OTHERS: u64 = 300;
+        let recorder = Recorder::<2, 400>::new();
+        let done = |cpu, id| (cpu, Event::Done { id });
+        recorder.record(0, Event::Done { id: 1 });
+        let number = recorder.taken.fetch_add(1, Ordering::Relaxed) + 1;
+        (3..OTHERS).for_each(|id| recorder.record(id as usize % 2, Event::Done { id }));
+        assert!(recorder.events().eq([done(0, 1), (1, Event::Gap)]));
+        // Nor has it filled the place that it has taken.
+        let at = recorder.logs[0].used.fetch_add(1, Ordering::Relaxed);
+        (OTHERS..OTHERS + 50).for_each(|id| recorder.record(0, Event::Done { id }));
+        assert_eq!(recorder.events().last(), Some((0, Event::Gap)));
+        let slot = &recorder.logs[0].slots[at];
+        slot.words[0].store(DONE, Ordering::Relaxed);
+        slot.words[1].store(2, Ordering::Relaxed);
+        slot.number.store(number, Ordering::Release);
+        let ids = (1..OTHERS + 50)
+            .map(|id| if id < 3 || id >= OTHERS { done(0, id) } else { done(id as usize % 2, id) });
+        assert!(recorder.events().eq(ids));
     }
 }

@@ -65,16 +65,12 @@ impl<'a> Words<'a> {
             _ => return Err(Malformed::Expected("`take` or `free`")),
         };
         let (at, bytes) = (self.number("a physical address")?, self.number("a number of bytes")?);
-        if bytes == 0 || at.checked_add(bytes - 1).is_none() {
-            return Err(Malformed::Expected("a range of memory"));
-        }
         Ok(Memory { at, bytes, free })
     }
 
     fn range(&mut self) -> Result<(u64, u64), Malformed> {
         let first = self.number("a virtual address")?;
-        let last = self.may_number().unwrap_or(first);
-        if last < first { Err(Malformed::Backwards) } else { Ok((first, last)) }
+        Ok((first, self.may_number().unwrap_or(first)))
     }
 }
 
@@ -194,12 +190,10 @@ pub fn parse(line: &str) -> Result<Option<(usize, Event)>, Malformed> {
             let pair =
                 [words.number("the word of the even page")?, words.number("the word of the odd page")?];
             let bytes = words.may_number().unwrap_or(4096);
-            if !bytes.is_power_of_two() {
-                return Err(Malformed::Expected("the size of a page"));
-            }
             Event::Refill { at, words: pair, bytes, blind: words.rest.next_if_eq(&"blind").is_some() }
         }
         "full" => Event::Full,
+        "gap" => Event::Gap,
         "uses" => match words.word("`dirty` or `halves`")? {
             "dirty" => Event::UsesDirty,
             "halves" => Event::UsesHalves,
@@ -207,7 +201,44 @@ pub fn parse(line: &str) -> Result<Option<(usize, Event)>, Malformed> {
         },
         _ => return Err(Malformed::Expected("an event")),
     };
-    if words.rest.next().is_some() { Err(Malformed::TooLong) } else { Ok(Some((cpu as usize, event))) }
+    if words.rest.next().is_some() {
+        return Err(Malformed::TooLong);
+    }
+    event.well_formed()?;
+    Ok(Some((cpu as usize, event)))
+}
+
+impl Event {
+    /// Checks what the types of its fields leave open: a range of memory or of addresses has an end, an interrupt has a receiver,
+    /// and a page a size.
+    ///
+    /// [`parse`] and the checker refuse what this refuses. A recorder takes any event, as it has nobody to tell; what it has taken is
+    /// in its log as it was.
+    ///
+    /// # Errors
+    ///
+    /// What is wrong with the event.
+    pub fn well_formed(&self) -> Result<(), Malformed> {
+        match *self {
+            Self::Node(Memory { at, bytes, .. }) | Self::Frame(Memory { at, bytes, .. })
+                if bytes == 0 || at.checked_add(bytes - 1).is_none() =>
+            {
+                Err(Malformed::Expected("a range of memory"))
+            }
+            Self::Fence(Fence { pages: Some((first, last)), .. }) | Self::Lower { first, last, .. }
+                if last < first =>
+            {
+                Err(Malformed::Backwards)
+            }
+            Self::IpiSend { cpus: 0, .. } => {
+                Err(Malformed::Expected("a list of CPUs with commas between them"))
+            }
+            Self::Refill { bytes, .. } if !bytes.is_power_of_two() => {
+                Err(Malformed::Expected("the size of a page"))
+            }
+            _ => Ok(()),
+        }
+    }
 }
 
 impl fmt::Display for Memory {
@@ -246,7 +277,7 @@ impl fmt::Display for Event {
             Self::Node(memory) => write!(f, "node {memory}"),
             Self::Frame(memory) => write!(f, "frame {memory}"),
             Self::IpiSend { cpus, id } => {
-                f.write_str("ipi send ")?;
+                f.write_str(if cpus == 0 { "ipi send none" } else { "ipi send " })?;
                 let mut comma = "";
                 for cpu in (0..CPUS).filter(|cpu| cpus >> cpu & 1 != 0) {
                     write!(f, "{comma}{cpu}")?;
@@ -279,6 +310,7 @@ impl fmt::Display for Event {
             Self::UsesDirty => f.write_str("uses dirty"),
             Self::UsesHalves => f.write_str("uses halves"),
             Self::Full => f.write_str("full"),
+            Self::Gap => f.write_str("gap"),
         }
     }
 }

@@ -32,7 +32,7 @@ fn every_event_is_written_as_it_was_recorded() {
         5 access 0x1000 fetch user 0x2000\n\
         5 access 0x1000 store kernel fault\n\
         5 uses dirty\n\
-        5 full\n";
+        5 gap\n";
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("gallery");
     let logs = fs::read_dir(folder).unwrap().map(|file| fs::read_to_string(file.unwrap().path()).unwrap());
     for log in logs.chain([more.into()]) {
@@ -114,7 +114,7 @@ fn a_log_is_read_out_of_memory() {
         };
         let memory = [&[0xaa; 24][..], own, &[0xbb; 8]].concat();
         let place = Place { at: 24, word: size_of::<usize>(), cpus: 3, events: 4 };
-        read(&mut Cursor::new(memory), place).unwrap()
+        read(&mut Cursor::new(memory), place).unwrap().events
     };
     let mut own = Vec::new();
     for id in 0..8 {
@@ -141,7 +141,8 @@ fn a_log_is_read_out_of_memory() {
             Place { word: 8, ..place },
         )
     };
-    assert_eq!(numbered(10).unwrap(), [(0, Event::Done { id: 0 })]);
+    let found = numbered(10).unwrap();
+    assert_eq!((&*found.events, found.missing), (&[(0, Event::Done { id: 0 })][..], 9));
     assert!(numbered(11).is_err());
 }
 
@@ -171,7 +172,8 @@ fn memory_that_is_no_recorder_is_refused() {
     (right[0], right[8]) = (2, 2);
     right[9..14].copy_from_slice(&[1, 10, 1, 0, 0]);
     right[14..19].copy_from_slice(&[2, 1 << 8 | 4, 0, 0, 0]);
-    assert_eq!(read_words(&right).unwrap().len(), 2);
+    let found = read_words(&right).unwrap();
+    assert_eq!((found.events.len(), found.missing), (2, 0));
     // Each of these words is another one in some other memory.
     for (at, word) in [
         (0, 1),            // A number was not taken.
@@ -189,6 +191,62 @@ fn memory_that_is_no_recorder_is_refused() {
         let found = read_words(&memory);
         assert!(matches!(found, Err(Unread::NoRecorder(_))), "word {at}: {found:?}");
     }
+}
+
+/// An event that no log may have is recorded as it is, hides nothing that follows, and is refused by its reader with its line.
+#[cfg(feature = "check")]
+#[test]
+fn what_is_no_event_is_recorded_and_refused_where_it_stands() {
+    use tlbkit_witness::Malformed;
+    use tlbkit_witness::check::{Arch, Checker, Refusal, check};
+    use tlbkit_witness::event::{Fence, Memory};
+
+    let pages = |first, last| Fence { pages: Some((first, last)), ..Fence::default() };
+    let memory = |at, bytes| Memory { at, bytes, free: false };
+    let refill = |bytes| Event::Refill { at: 0, words: [0; 2], bytes, blind: false };
+    let (range, size) = (Malformed::Expected("a range of memory"), Malformed::Expected("the size of a page"));
+    let receivers = Malformed::Expected("a list of CPUs with commas between them");
+    for (event, why) in [
+        (refill(0), size),
+        (refill(0x1800), size),
+        (Event::Node(memory(0x1000, 0)), range),
+        (Event::Frame(memory(!0, 2)), range),
+        (Event::Fence(pages(0x2000, 0x1000)), Malformed::Backwards),
+        (Event::Lower { id: 1, first: 0x2000, last: 0x1000 }, Malformed::Backwards),
+        (Event::IpiSend { cpus: 0, id: 3 }, receivers),
+    ] {
+        let recorder = Recorder::<2, 4>::new();
+        recorder.record(0, Event::UsesHalves);
+        recorder.record(1, event);
+        recorder.record(0, Event::Done { id: 7 });
+        let events: Vec<_> = recorder.events().collect();
+        assert_eq!((events.len(), events[2]), (3, (0, Event::Done { id: 7 })), "{event:?}");
+        let refused = Refusal::Malformed { line: 2, why };
+        assert_eq!(check(Arch::Mips32, &written(&recorder)), Err(refused.clone()), "{event:?}");
+        let mut checker = Checker::new(Arch::Mips32);
+        assert_eq!(checker.say(0, events[0].1), Ok(()));
+        assert_eq!(checker.say(1, events[1].1), Err(refused), "{event:?}");
+    }
+    // Nothing follows what says that nothing does.
+    let recorder = Recorder::<2, 4>::new();
+    for event in [Event::UsesHalves, Event::Full, Event::UsesHalves] {
+        recorder.record(0, event);
+    }
+    assert_eq!(written(&recorder), "0 uses halves\n0 full\n");
+}
+
+/// A log with a gap does not hold, whatever its events say.
+#[cfg(feature = "check")]
+#[test]
+fn a_gap_is_no_verdict() {
+    use tlbkit_witness::check::{Arch, Refusal, check};
+
+    let checked = check(Arch::Sv39, "0 write 0x1000 0\n0 gap").unwrap();
+    assert!(checked.gap && checked.incomplete().is_some_and(|why| why.contains("missing")));
+    let more = check(Arch::Sv39, "0 gap\n0 write 0x1000 0");
+    assert!(matches!(more, Err(Refusal::Impossible { line: 2, .. })), "{more:?}");
+    assert!(check(Arch::Sv39, "# nothing").unwrap().incomplete().is_some_and(|why| why.contains("no event")));
+    assert_eq!(check(Arch::Sv39, "0 write 0x1000 0").unwrap().incomplete(), None);
 }
 
 #[test]

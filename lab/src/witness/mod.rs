@@ -5,7 +5,7 @@ use std::io::{BufRead, BufReader, Read, Write, stdin, stdout};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use anyhow::Context;
+use anyhow::{Context, ensure};
 use clap::Args;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use serde_json::json;
@@ -13,7 +13,8 @@ use tlbkit_witness::check::{Arch, Checked, Checker, Refusal, Violation};
 
 /// Check a kernel's log for a flush, a barrier or a hold that is missing
 ///
-/// `docs/witness.md` specifies the log. Exit code 0: nothing is missing. Exit code 1: the first violation is told.
+/// `docs/witness.md` specifies the log. Exit code 0: nothing is missing. Exit code 1: the first violation is told. Exit code 2: a line
+/// is no event, or the log is empty or has a gap.
 #[derive(Args, Debug)]
 pub(crate) struct WitnessArgs {
     /// The log, one event a line; `-` for standard input
@@ -41,6 +42,11 @@ pub(crate) fn run(args: &WitnessArgs) -> anyhow::Result<ExitCode> {
     };
     match check(args.arch, BufReader::new(log)) {
         Ok(checked) => {
+            if let Some(why) = checked.incomplete() {
+                ensure!(args.json, why);
+                tell(true, &holds(&checked), String::new)?;
+                return Ok(ExitCode::from(2));
+            }
             tell(args.json, &holds(&checked), || {
                 let Checked { events, writes, fences, freed, promised, accesses, full, .. } = checked;
                 let full =
@@ -89,9 +95,10 @@ fn tell(json: bool, value: &serde_json::Value, text: impl Fn() -> String) -> any
 
 fn holds(checked: &Checked) -> serde_json::Value {
     let Checked { events, writes, fences, freed, promised, accesses, full, .. } = *checked;
+    let why = checked.incomplete();
     json!({
-        "holds": true, "events": events, "writes": writes, "fences": fences, "freed": freed, "promised": promised,
-        "accesses": accesses, "full": full,
+        "holds": why.is_none(), "events": events, "writes": writes, "fences": fences, "freed": freed, "promised": promised,
+        "accesses": accesses, "full": full, "why": why,
     })
 }
 

@@ -46,6 +46,8 @@ pub(super) struct Outcome {
     machine: Machine,
     log: PathBuf,
     events: usize,
+    /// Events that were being recorded when the machine stopped.
+    missing: u64,
     outcome: Result<Checked, Refusal>,
 }
 
@@ -89,14 +91,15 @@ impl Record {
             events: number("events")? as usize,
         };
         let mut memory = File::open(&self.memory).context("there is no memory")?;
-        let events = check::read(&mut memory, place).context("cannot read the record")?;
+        let check::Recorded { events, missing } =
+            check::read(&mut memory, place).context("cannot read the record")?;
         self.clear()?;
         write(&self.log, &events).with_context(|| format!("cannot write {}", self.log.display()))?;
         let mut checker = Checker::new(self.machine.arch);
         let mut lines = (1..).zip(&events);
         let outcome = lines.try_for_each(|(line, &(cpu, event))| checker.event(line, cpu, event));
         let outcome = outcome.map(|()| checker.checked());
-        Ok(Outcome { machine: self.machine, log: self.log.clone(), events: events.len(), outcome })
+        Ok(Outcome { machine: self.machine, log: self.log.clone(), events: events.len(), missing, outcome })
     }
 }
 
@@ -109,10 +112,11 @@ fn write(log: &Path, events: &[(usize, tlbkit_witness::event::Event)]) -> std::i
 impl Outcome {
     /// Returns what a row says of it: the counts of what was checked, or the rule that was broken, and how.
     pub(super) fn json(&self) -> Value {
-        let mut row = Map::from_iter([("events".into(), json!(self.events))]);
+        let mut row =
+            Map::from_iter([("events".into(), json!(self.events)), ("missing".into(), json!(self.missing))]);
         let more = match &self.outcome {
-            Ok(Checked { writes, fences, freed, promised, full, .. }) => json!({
-                "holds": true, "writes": writes, "fences": fences, "freed": freed, "promised": promised, "full": full,
+            Ok(checked @ Checked { writes, fences, freed, promised, full, .. }) => json!({
+                "holds": checked.incomplete().is_none(), "writes": writes, "fences": fences, "freed": freed, "promised": promised, "full": full,
             }),
             Err(Refusal::Violation(why)) => json!({
                 "holds": false, "rule": why.rule().name(), "line": why.line(), "cpu": why.cpu(), "story": why.story(),
@@ -127,13 +131,13 @@ impl Outcome {
     /// Returns the lines for people.
     pub(super) fn text(&self) -> String {
         let row = self.json();
-        let names = ["events", "writes", "fences", "freed", "promised"];
+        let names = ["events", "missing", "writes", "fences", "freed", "promised"];
         let counts = names.iter().filter_map(|name| Some((name, row.get(*name)?.as_u64()?)));
         let counts =
             counts.map(|(name, count)| format!("witness {name:<8} {count:>9}\n")).collect::<String>();
         let verdict = match &self.outcome {
             Ok(Checked { full: true, .. }) => "the record was full: what came after it is not checked".into(),
-            Ok(_) => "the log holds".into(),
+            Ok(checked) => checked.incomplete().unwrap_or("the log holds").into(),
             Err(Refusal::Violation(why)) => format!("{}\n  {}", why.rule().name(), why.story().join("\n  ")),
             Err(why) => why.to_string(),
         };
@@ -161,7 +165,12 @@ impl Outcome {
     /// If it does not, or was full.
     pub(super) fn holds(&self) -> anyhow::Result<()> {
         match &self.outcome {
-            Ok(checked) => ensure!(!checked.full, "the record was full"),
+            Ok(checked) => {
+                ensure!(!checked.full, "the record was full");
+                if let Some(why) = checked.incomplete() {
+                    anyhow::bail!("the witness: {why}");
+                }
+            }
             Err(Refusal::Violation(why)) => anyhow::bail!("the witness: {}", why.rule().name()),
             Err(why) => anyhow::bail!("the witness: {why}"),
         }
@@ -243,7 +252,9 @@ mod tests {
             let later = |(number, cpu, event)| (number + u64::from(number > 3), cpu, event);
             memory(&events(last).into_iter().map(later).collect::<Vec<_>>(), false)
         };
-        assert_eq!(checked("stopped", &without_third(2)).verdict().unwrap(), HOLDS);
+        let stopped = checked("stopped", &without_third(2));
+        assert_eq!((stopped.verdict().unwrap(), stopped.missing), (HOLDS, 1));
+        assert_eq!(stopped.json()["missing"], json!(1));
         assert_eq!(checked("stopped", &without_third(1)).verdict().unwrap(), "frame-reached");
     }
 

@@ -135,6 +135,12 @@ impl Machine {
         if self.checked.full {
             return Err(self.impossible("the log was full before this line"));
         }
+        if self.checked.gap {
+            return Err(self.impossible("the log has a gap before this line"));
+        }
+        if let Err(why) = event.well_formed() {
+            return Err(Refusal::Malformed { line, why });
+        }
         self.checked.events += 1;
         self.seen = self.seen.max(cpu + 1);
         if self.arch.is_software() {
@@ -165,6 +171,10 @@ impl Machine {
             Event::Refill { at, words, bytes, blind } => self.refill(cpu, at, words, bytes, blind),
             Event::Full => {
                 self.checked.full = true;
+                Ok(())
+            }
+            Event::Gap => {
+                self.checked.gap = true;
                 Ok(())
             }
             Event::UsesDirty => {

@@ -40,7 +40,7 @@ mod verdict;
 
 pub use arch::Arch;
 pub use drive::{Broken, Kernel, Log, Page, drive};
-pub use read::{Place, Unread, read};
+pub use read::{Place, Recorded, Unread, read};
 pub use sample::{Sample, Without};
 pub use verdict::{Checked, Refusal, Rule, Violation};
 

@@ -24,6 +24,16 @@ pub struct Place {
     pub events: usize,
 }
 
+/// What a recorder has recorded.
+#[derive(Clone, Debug, Default)]
+pub struct Recorded {
+    /// The events in their order, each with its CPU, as [`Recorder::events`](crate::Recorder::events) returns them.
+    pub events: Vec<(usize, Event)>,
+    /// How many events have a number and are not there, among those before the last one that is, and after it: CPUs, interrupts and
+    /// threads that were recording when the machine stopped.
+    pub missing: u64,
+}
+
 /// Why no log was read.
 #[derive(Debug)]
 #[non_exhaustive]
@@ -57,11 +67,11 @@ impl From<io::Error> for Unread {
     }
 }
 
-/// Reads what a recorder has recorded out of a file that holds a machine's memory: the events in their order, each with its CPU,
-/// as [`Recorder::events`](crate::Recorder::events) returns them.
+/// Reads what a recorder has recorded out of a file that holds a machine's memory.
 ///
 /// A machine that has stopped at any moment, by itself or not, leaves a log that can be read. A CPU that was recording an event at
 /// that moment has left it out; what other CPUs recorded after it is there, for that CPU did nothing more that they could have seen.
+/// [`Recorded::missing`] counts such events: a kernel whose threads may be preempted while they record should have none.
 /// If the recorder was full, the log ends with the first event that is missing, and [`Event::Full`].
 ///
 /// Costs a sort of the events; of the memory it reads what has been recorded, and no more.
@@ -70,7 +80,7 @@ impl From<io::Error> for Unread {
 ///
 /// [`Unread`]. A recorder has no mark by which to know it, for memory that is all zero is one: so each event must be one that a
 /// recorder writes, and their numbers must be those that it has taken.
-pub fn read(memory: &mut (impl Read + Seek), place: Place) -> Result<Vec<(usize, Event)>, Unread> {
+pub fn read(memory: &mut (impl Read + Seek), place: Place) -> Result<Recorded, Unread> {
     let Place { at, word, cpus, events } = place;
     let log =
         log_bytes(word, events).filter(|_| matches!(word, 4 | 8) && cpus <= CPUS).ok_or(Unread::NoPlace)?;
@@ -108,7 +118,8 @@ pub fn read(memory: &mut (impl Read + Seek), place: Place) -> Result<Vec<(usize,
     }
     found.sort_unstable_by_key(|(_, slot)| slot[0]);
     let mut read = Vec::with_capacity(found.len() + 1);
-    let (mut number, mut missing) = (1, cpus as u64 * midst);
+    let most = cpus as u64 * midst;
+    let (mut number, mut missing) = (1, most);
     for (cpu, slot) in found {
         let ahead = slot[0].checked_sub(number).ok_or(Unread::NoRecorder("two events have one number"))?;
         if ahead > 0 && full != 0 {
@@ -122,12 +133,12 @@ pub fn read(memory: &mut (impl Read + Seek), place: Place) -> Result<Vec<(usize,
     }
     if full != 0 {
         read.push((fullest.0, Event::Full));
-        return Ok(read);
+        return Ok(Recorded { events: read, missing: 0 });
     }
     match taken.checked_add(1).and_then(|end| end.checked_sub(number)) {
         None => Err(Unread::NoRecorder("an event has a number that was not counted")),
         Some(ahead) if ahead > missing => Err(Unread::NoRecorder(MISSING)),
-        Some(_) => Ok(read),
+        Some(ahead) => Ok(Recorded { events: read, missing: most - missing + ahead }),
     }
 }
 

@@ -24,6 +24,23 @@ pub struct Checked {
     pub accesses: u64,
     /// Tells that the log's last event is [`Event::Full`](crate::event::Event::Full): what came after it is not checked.
     pub full: bool,
+    /// Tells that the log's last event is [`Event::Gap`](crate::event::Event::Gap): an event is missing, and what came after it is
+    /// not checked. Such a log does not hold, whatever was checked of it.
+    pub gap: bool,
+}
+
+impl Checked {
+    /// Tells why the log is not one that holds, although nothing in it breaks a rule: it has no event, or a gap.
+    #[must_use]
+    pub fn incomplete(&self) -> Option<&'static str> {
+        if self.gap {
+            Some("an event is missing: a CPU had begun to record it, and what came after is not checked")
+        } else if self.events == 0 {
+            Some("nothing was checked: the log has no event")
+        } else {
+            None
+        }
+    }
 }
 
 /// What a log can break.
