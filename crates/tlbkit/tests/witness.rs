@@ -47,7 +47,7 @@ fn one_thread(log: &'static Log, asid_bits: u32) -> &'static Mmu<Host, CPUS> {
 /// A change of `space`, which this CPU runs, that takes something away from `at`.
 fn lower(space: &Space, id: u64, at: usize, change: impl FnOnce(&Space)) {
     let host = space.mmu().kernel();
-    host.say(Event::Lower { id, first: at as u64, last: at as u64 | 0xfff });
+    host.say(Event::Lower { id, first: at as u64, last: at as u64 | 0xfff, root: None });
     change(space);
     host.say(Event::Done { id });
 }

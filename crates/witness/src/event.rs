@@ -59,6 +59,8 @@ pub enum Event {
         first: u64,
         /// The last virtual address that it concerns.
         last: u64,
+        /// The root of the table that it is made in, as [`Root`](Self::Root) has it, or none if the CPU has loaded it.
+        root: Option<u64>,
     },
     /// The change is promised to be in force on every CPU.
     Done {

@@ -218,6 +218,9 @@ const GAP: usize = 16;
 /// Stands for the logarithm of a size that is no power of two.
 const NO_SIZE: usize = 0xff;
 
+/// The bits of a page's number.
+const PAGES: u64 = u64::MAX >> 12;
+
 /// Makes words of an event.
 #[inline(always)]
 fn pack(event: Event) -> [usize; 4] {
@@ -236,7 +239,13 @@ fn pack(event: Event) -> [usize; 4] {
         Event::Frame(Memory { at, bytes, free }) => (FRAME | flag(free, 0), at, bytes, 0),
         Event::IpiSend { cpus, id } => (SEND, cpus, cpus >> 32, id),
         Event::IpiTake { id } => (TAKE, id, 0, 0),
-        Event::Lower { id, first, last } => (LOWER, id, first, last),
+        Event::Lower { id, first, last, root: None } => (LOWER, id, first, last),
+        // In pages, as one word has to do for the first and the last: how many follow the first is in what both words have to spare.
+        Event::Lower { id, first, last, root: Some(root) } => {
+            let more = (last >> 12).wrapping_sub(first >> 12) & PAGES;
+            let low = first & !0xfff | more & 0xfff;
+            (LOWER | flag(true, 0) | (more as usize >> 12) << 16, id, low, root)
+        }
         Event::Done { id } => (DONE, id, 0, 0),
         Event::Access { at, kind, user, reaches } => {
             let flags = flag(user, 0) | flag(reaches.is_some(), 1);
@@ -283,7 +292,12 @@ pub(crate) fn unpack(words: [u64; 4]) -> Option<Event> {
         FRAME => Event::Frame(Memory { at: a, bytes: b, free: is(0) }),
         SEND => Event::IpiSend { cpus: a & 0xffff_ffff | b << 32, id: c },
         TAKE => Event::IpiTake { id: a },
-        LOWER => Event::Lower { id: a, first: b, last: c },
+        LOWER if is(0) => {
+            let more = upper << 12 | b & 0xfff;
+            let last = (b >> 12).wrapping_add(more) & PAGES;
+            Event::Lower { id: a, first: b & !0xfff, last: last << 12 | 0xfff, root: Some(c) }
+        }
+        LOWER => Event::Lower { id: a, first: b, last: c, root: None },
         DONE => Event::Done { id: a },
         ACCESS => Event::Access {
             at: a,

@@ -164,7 +164,11 @@ pub fn parse(line: &str) -> Result<Option<(usize, Event)>, Malformed> {
         "lower" => {
             let id = words.number("the change's number")?;
             let (first, last) = words.range()?;
-            Event::Lower { id, first, last }
+            let root = match words.rest.next_if_eq(&"root") {
+                Some(_) => Some(words.number("the root register's value")?),
+                None => None,
+            };
+            Event::Lower { id, first, last, root }
         }
         "done" => Event::Done { id: words.number("the change's number")? },
         "access" => Event::Access {
@@ -286,7 +290,10 @@ impl fmt::Display for Event {
                 write!(f, " {id}")
             }
             Self::IpiTake { id } => write!(f, "ipi take {id}"),
-            Self::Lower { id, first, last } => write!(f, "lower {id} {first:#x} {last:#x}"),
+            Self::Lower { id, first, last, root } => {
+                write!(f, "lower {id} {first:#x} {last:#x}")?;
+                root.map_or(Ok(()), |root| write!(f, " root {root:#x}"))
+            }
             Self::Done { id } => write!(f, "done {id}"),
             Self::Access { at, kind, user, reaches } => {
                 let kind = match kind {

@@ -1,6 +1,6 @@
 //! Logs on which the checker and another machine, of `agreement.rs` or of `brute`, once said different things, or both the wrong one.
 
-use tlbkit_witness::check::{Arch, Checker, Refusal, check};
+use tlbkit_witness::check::{Arch, Checker, Refusal, Rule, check};
 use tlbkit_witness::event::{Event, Fence, Memory};
 
 /// Where a log breaks, and which rule.
@@ -1050,4 +1050,49 @@ fn an_access_in_the_upper_half_of_64_kib() {
 0 root 0x40000 high
 0 access 0xffff000000000008 load kernel 0x80000008";
     assert_eq!(broken(Arch::Aarch64K64, log), None);
+}
+
+/// A change in a table that its CPU has not loaded is promised by the root that it names: where it runs, and where it is kept under its
+/// number.
+#[test]
+fn a_change_of_another_address_space_is_checked_by_the_root_that_it_names() {
+    let begin = "
+        0 write 0x1000 0x801
+        0 write 0x2000 0xc01
+        0 write 0x3000 0x200cf
+        0 write 0x5000 0
+        0 barrier fence
+        1 root 0x8000100000000001
+        0 root 0x8000200000000005";
+    let change = "
+        0 lower 1 0 0xfff root 0x8000000000000001
+        0 write 0x3000 0";
+    let shot = "
+        0 barrier fence
+        0 ipi send 1 1
+        1 ipi take 1
+        1 fence va 0";
+    let rule = |log: String| check(Arch::Sv39, &log).map_err(|why| why.violation().map(|why| why.rule()));
+    let done = "\n0 done 1";
+    assert_eq!(rule(format!("{begin}{change}{done}")), Err(Some(Rule::RightKept)), "it runs elsewhere");
+    let held = rule(format!("{begin}{change}{shot}{done}")).unwrap();
+    assert_eq!((held.promised, held.unchanged), (1, 0));
+    // Kept under its number by a CPU that runs another one: that has to go before the number runs again.
+    let left = "\n1 root 0x8000200000000005";
+    let again = "\n1 root 0x8000100000000001\n1 access 0 load user fault";
+    assert_eq!(rule(format!("{begin}{left}{change}{done}{again}")), Err(Some(Rule::AsidReused)));
+    let gone = "\n0 barrier fence\n1 fence asid 1";
+    assert_eq!(rule(format!("{begin}{left}{change}{gone}{done}{again}")).unwrap().promised, 1);
+    // Without the root, the change is taken to be one of the table that CPU 0 has loaded: nothing of that has changed.
+    let unnamed = change.replace(" root 0x8000000000000001", "");
+    let blind = rule(format!("{begin}{unnamed}{done}")).unwrap();
+    assert_eq!((blind.promised, blind.unchanged), (0, 1));
+    for (root, why) in [("0", "names no table"), ("0x8000000000000006", "was given back")] {
+        let log = format!("{begin}\n0 node free 0x6000 4096\n0 lower 1 0 root {root}");
+        let refused = check(Arch::Sv39, &log).unwrap_err();
+        assert!(
+            matches!(refused, Refusal::Impossible { .. }) && refused.to_string().contains(why),
+            "{refused}"
+        );
+    }
 }

@@ -31,6 +31,9 @@ fn every_event_is_written_as_it_was_recorded() {
         5 ipi send 0,33,63 18446744073709551615\n\
         5 access 0x1000 fetch user 0x2000\n\
         5 access 0x1000 store kernel fault\n\
+        5 lower 7 0x1000 0x1fff root 0x8000000000000001\n\
+        5 lower 7 0x0 0xffffffffffffffff root 0x1000\n\
+        5 lower 7 0x1000 0x2000\n\
         5 uses dirty\n\
         5 gap\n";
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("gallery");
@@ -212,7 +215,8 @@ fn what_is_no_event_is_recorded_and_refused_where_it_stands() {
         (Event::Node(memory(0x1000, 0)), range),
         (Event::Frame(memory(!0, 2)), range),
         (Event::Fence(pages(0x2000, 0x1000)), Malformed::Backwards),
-        (Event::Lower { id: 1, first: 0x2000, last: 0x1000 }, Malformed::Backwards),
+        (Event::Lower { id: 1, first: 0x2000, last: 0x1000, root: None }, Malformed::Backwards),
+        (Event::Lower { id: 1, first: 0x2000, last: 0x1fff, root: Some(1) }, Malformed::Backwards),
         (Event::IpiSend { cpus: 0, id: 3 }, receivers),
     ] {
         let recorder = Recorder::<2, 4>::new();

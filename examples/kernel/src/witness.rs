@@ -146,6 +146,7 @@ pub(crate) fn lowering<R>(pages: Pages, change: impl FnOnce() -> R) -> R {
         id,
         first: first.get() as u64,
         last: last.get() as u64 | PageSize::K4.mask() as u64,
+        root: None,
     });
     let result = change();
     record(Event::Done { id });

@@ -48,12 +48,19 @@ pub(crate) fn run(args: &WitnessArgs) -> anyhow::Result<ExitCode> {
                 return Ok(ExitCode::from(2));
             }
             tell(args.json, &holds(&checked), || {
-                let Checked { events, writes, fences, freed, promised, accesses, full, .. } = checked;
+                let Checked { events, writes, fences, freed, promised, unchanged, accesses, full, .. } =
+                    checked;
                 let full =
                     if full { "; the log was full then, and what came after is not checked" } else { "" };
+                let idle = match unchanged {
+                    0 => String::new(),
+                    _ => {
+                        format!(" and {unchanged} more of which no word changed in the table that they name")
+                    }
+                };
                 format!(
                     "{events} events hold: {writes} writes, {fences} fences, {freed} nodes and frames freed, \
-                     {promised} changes promised, {accesses} accesses{full}"
+                     {promised} changes promised{idle}, {accesses} accesses{full}"
                 )
             })?;
             Ok(ExitCode::SUCCESS)
@@ -94,11 +101,11 @@ fn tell(json: bool, value: &serde_json::Value, text: impl Fn() -> String) -> any
 }
 
 fn holds(checked: &Checked) -> serde_json::Value {
-    let Checked { events, writes, fences, freed, promised, accesses, full, .. } = *checked;
+    let Checked { events, writes, fences, freed, promised, unchanged, accesses, full, .. } = *checked;
     let why = checked.incomplete();
     json!({
         "holds": why.is_none(), "events": events, "writes": writes, "fences": fences, "freed": freed, "promised": promised,
-        "accesses": accesses, "full": full, "why": why,
+        "unchanged": unchanged, "accesses": accesses, "full": full, "why": why,
     })
 }
 

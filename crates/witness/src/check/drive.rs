@@ -145,7 +145,7 @@ pub fn drive<K: Kernel>(
         let lowers = to < was && running[cpu] == Some(space);
         let first = kernel.va(page);
         if lowers {
-            log.say(cpu, Event::Lower { id, first, last: first | 0xfff });
+            log.say(cpu, Event::Lower { id, first, last: first | 0xfff, root: None });
         }
         kernel.set(cpu, space, page, to);
         if lowers {

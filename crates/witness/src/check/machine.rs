@@ -56,6 +56,17 @@ pub(super) struct Mixed {
     pub(super) root: u64,
 }
 
+/// A change that has begun and is not promised yet.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Lowering {
+    /// The root of the table that it is made in.
+    pub(super) root: u64,
+    pub(super) first: u64,
+    pub(super) last: u64,
+    /// A word of the table has changed since, in the range.
+    pub(super) changed: bool,
+}
+
 /// An invalidation that has begun and not completed.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Begun {
@@ -103,8 +114,8 @@ pub(super) struct Machine {
     pub(super) cut: Map<u64, Vec<(usize, Place)>>,
     /// Interrupts on their way.
     interrupts: Map<u64, u64>,
-    /// Changes that have begun: root, first and last address, and when.
-    pub(super) lowering: Map<u64, (u64, u64, u64, Line)>,
+    /// Changes that have begun.
+    pub(super) lowering: Map<u64, Lowering>,
     /// MIPS32: no entry takes in more than one page of more than 4 KiB.
     pub(super) halves: bool,
     pub(super) checked: Checked,
@@ -165,8 +176,8 @@ impl Machine {
                 Ok(())
             }
             Event::IpiTake { id } => self.take_interrupt(cpu, id),
-            Event::Lower { id, first, last } => self.lower(cpu, id, first, last),
-            Event::Done { id } => self.done(cpu, id),
+            Event::Lower { id, first, last, root } => self.lower(cpu, id, (first, last), root),
+            Event::Done { id } => self.done(id),
             Event::Access { at, kind, user, reaches } => self.access(cpu, at, kind, user, reaches),
             Event::Refill { at, words, bytes, blind } => self.refill(cpu, at, words, bytes, blind),
             Event::Full => {

@@ -5,7 +5,7 @@ use std::vec::Vec;
 
 use super::arch::{Arch, Entry, Family, PAGE, rights};
 use super::held::{GLOBAL, Item, Place, span};
-use super::machine::{Holder, Machine};
+use super::machine::{Holder, Lowering, Machine};
 use super::memory::{Below, Line};
 use super::session::{Kind, Session};
 use super::verdict::{Refusal, Rule};
@@ -133,16 +133,62 @@ impl Machine {
             .ok_or_else(|| self.impossible("this CPU has loaded no root for this address"))
     }
 
-    pub(super) fn lower(&mut self, cpu: usize, id: u64, first: u64, last: u64) -> Result<(), Refusal> {
+    pub(super) fn lower(
+        &mut self,
+        cpu: usize,
+        id: u64,
+        (first, last): (u64, u64),
+        of: Option<u64>,
+    ) -> Result<(), Refusal> {
         let (first, last) = (self.va(first)? & !(PAGE - 1), self.va(last)? | (PAGE - 1));
         if last < first {
             return Err(self.impossible("the range is not in one half of the address space"));
         }
-        let (root, _) = self.root_of(cpu, first)?;
-        if self.lowering.insert(id, (root, first, last, self.now)).is_some() {
+        let root = match of {
+            None => self.root_of(cpu, first)?.0,
+            Some(value) => self.named(value)?,
+        };
+        let change = Lowering { root, first, last, changed: false };
+        if self.lowering.insert(id, change).is_some() {
             return Err(self.impossible("a change of this number has begun and is not done"));
         }
         Ok(())
+    }
+
+    /// Returns the root node that a register's value names, for a change in a table that its CPU need not have loaded.
+    fn named(&mut self, value: u64) -> Result<u64, Refusal> {
+        let Some(node) = self.arch.root(value).and_then(|root| root.node) else {
+            return Err(
+                self.impossible("this value of the root register names no table of this architecture")
+            );
+        };
+        if self.tables.freed.contains(&node) {
+            return Err(self.impossible("the root of this table was given back before this line"));
+        }
+        self.tables.place(node, self.arch.top());
+        Ok(node)
+    }
+
+    /// Notes the changes that a word of a placed node is of, which is about to say something else.
+    pub(super) fn changes(&mut self, at: u64, level: u32) {
+        if self.lowering.values().all(|change| change.changed) {
+            return;
+        }
+        let mut ways = vec![(self.arch.node(at), level, self.arch.offset(at, level))];
+        while let Some((node, of, offset)) = ways.pop() {
+            if of == self.arch.top() {
+                for change in self.lowering.values_mut().filter(|change| change.root == node) {
+                    let half = self.arch.family() == Family::Arm && change.first >> 48 != 0;
+                    let first = offset + self.arch.base(half);
+                    let last = first + ((1 << level) - 1);
+                    change.changed |= first <= change.last && change.first <= last;
+                }
+            }
+            let above = of + self.arch.step();
+            for &parent in self.tables.nodes.get(&node).into_iter().flat_map(|node| &node.parents) {
+                ways.push((self.arch.node(parent), above, offset + self.arch.offset(parent, above)));
+            }
+        }
     }
 
     /// Everything that a CPU may use for an address from `first` to `last` and that a table does not say.
@@ -315,9 +361,8 @@ impl Machine {
         pages
     }
 
-    pub(super) fn done(&mut self, cpu: usize, id: u64) -> Result<(), Refusal> {
-        let _ = cpu;
-        let Some((root, first, last, _)) = self.lowering.remove(&id) else {
+    pub(super) fn done(&mut self, id: u64) -> Result<(), Refusal> {
+        let Some(Lowering { root, first, last, changed, .. }) = self.lowering.remove(&id) else {
             return Err(self.impossible("no change of this number has begun"));
         };
         // A CPU that runs another table has the pages of the nodes that both link.
@@ -364,7 +409,8 @@ impl Machine {
             }
         }
         self.outlive(idle);
-        self.checked.promised += 1;
+        self.checked.promised += u64::from(changed);
+        self.checked.unchanged += u64::from(!changed);
         Ok(())
     }
 

@@ -55,6 +55,9 @@ impl Machine {
             self.tables.put(at, word);
             return Ok(());
         };
+        if old.value != value {
+            self.changes(at, level);
+        }
         let before = self.tables.entry(at, level);
         let after = self.tables.read(at, value, level);
         if let Entry::Link { node, .. } = after {

@@ -20,6 +20,9 @@ pub struct Checked {
     pub freed: u64,
     /// Changes that were promised, and were in force.
     pub promised: u64,
+    /// Promises of which no word changed in the table that they name, between `lower` and `done`: nothing was checked, unless the
+    /// change was made before.
+    pub unchanged: u64,
     /// Accesses that could do only what they had to.
     pub accesses: u64,
     /// Tells that the log's last event is [`Event::Full`](crate::event::Event::Full): what came after it is not checked.

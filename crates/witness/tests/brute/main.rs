@@ -973,9 +973,24 @@ fn next(machine: &mut Machine, kind: u8, cpu: usize, dice: &mut Dice) -> Option<
         14 => {
             let first = page(dice);
             let last = if dice.one_in(3) { first + (1 << 21) - 1 } else { first + 0xfff };
-            let (root, _) = machine.cpus[cpu].root.filter(|_| machine.lowering.is_none())?;
+            if machine.lowering.is_some() {
+                return None;
+            }
+            // Of the table that is loaded, or of any.
+            let (root, named) = if dice.one_in(3) {
+                let root = node(top(arch), dice.below(2));
+                let value = if arch == Arch::Sv39 { 8 << 60 | root >> 12 } else { root };
+                (root, format!(" root {value:#x}"))
+            } else {
+                (machine.cpus[cpu].root?.0, String::new())
+            };
+            if machine.freed.contains(&root) {
+                return None;
+            }
+            machine.placed.insert(root);
+            machine.load();
             machine.lowering = Some((root, first, last));
-            (format!("lower 1 {first:#x} {last:#x}"), false)
+            (format!("lower 1 {first:#x} {last:#x}{named}"), false)
         }
         15 => {
             let (root, ..) = machine.lowering?;

@@ -245,8 +245,10 @@ impl Machine {
 
     fn load(&mut self) {
         (0..CPUS).for_each(|cpu| self.load_one(cpu));
-        let roots: Vec<u64> =
-            self.cpus.iter().flat_map(|cpu| cpu.ran.keys().map(|(_, root)| *root)).collect();
+        let ran = self.cpus.iter().flat_map(|cpu| cpu.ran.keys().map(|(_, root)| *root));
+        // A change has named a table that no CPU has loaded.
+        let named = self.placed.iter().copied().filter(|&node| node >= root(0));
+        let roots: Vec<u64> = ran.chain(named).collect();
         for root in roots {
             self.placed.insert(root);
             let below: Vec<u64> = (0..2).filter_map(|slot| link(self.now(root + 4 * slot))).collect();
@@ -682,10 +684,23 @@ fn next(machine: &mut Machine, how: Kind, step: (u8, usize, u64), text: &mut Vec
         }
         15 => {
             let (first, more) = (va(dice), if dice.one_in(3) { 0xffff } else { 0xfff });
-            let (root, _) = machine.cpus[cpu].root.filter(|_| machine.lowering.is_none())?;
-            text.push(format!("lower 1 {first:#x} {:#x}", first + more));
+            if machine.lowering.is_some() {
+                return None;
+            }
+            // Of the table that is loaded, or of any.
+            let (of, named) = if dice.one_in(3) {
+                let of = root(dice.below(2));
+                (of, format!(" root {of:#x}"))
+            } else {
+                (machine.cpus[cpu].root?.0, String::new())
+            };
+            if machine.freed.contains(&of) {
+                return None;
+            }
+            text.push(format!("lower 1 {first:#x} {:#x}{named}", first + more));
             let broken = machine.begin(cpu, true);
-            machine.lowering = Some((root, first, first + more));
+            machine.placed.insert(of);
+            machine.lowering = Some((of, first, first + more));
             machine.load();
             broken
         }

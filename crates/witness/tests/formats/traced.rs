@@ -547,7 +547,7 @@ fn follow<'n, M: Machine, B: Table<'n>, T>(
             pages.first().address(M::BASE),
             pages.last().address(M::BASE).get() as u64 | M::BASE.mask() as u64,
         );
-        nodes.say(Event::Lower { id, first: first.get() as u64, last });
+        nodes.say(Event::Lower { id, first: first.get() as u64, last, root: None });
         done.push(perform(on, step).is_ok());
         nodes.say(Event::Done { id });
         // Frames that nothing maps any more.
