@@ -371,8 +371,8 @@ mod tests {
         slot.words[0].store(DONE, Ordering::Relaxed);
         slot.words[1].store(2, Ordering::Relaxed);
         slot.number.store(number, Ordering::Release);
-        let ids = (1..OTHERS + 50)
-            .map(|id| if id < 3 || id >= OTHERS { done(0, id) } else { done(id as usize % 2, id) });
+        let ids =
+            (1..OTHERS + 50).map(|id| done(if (3..OTHERS).contains(&id) { id as usize % 2 } else { 0 }, id));
         assert!(recorder.events().eq(ids));
     }
 }
