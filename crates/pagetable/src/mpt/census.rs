@@ -1,4 +1,4 @@
-//! Dry runs: what a range holds, before a change of it begins.
+//! Dry runs: counting what a range holds before a change begins.
 
 use core::ops::ControlFlow;
 
@@ -14,7 +14,7 @@ use crate::{Error, Holes, Radix, Word};
 
 use super::sweep::Part;
 
-/// What a range holds.
+/// The number of pages, leaves and marks in a range.
 pub(super) struct Census {
     pub(super) pages: usize,
     pub(super) leaves: usize,
@@ -22,13 +22,18 @@ pub(super) struct Census {
 }
 
 impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
-    /// The dry run of an unmap or protect: counts what is mapped, and finds holes and pages cut by the ends. Counts marks
-    /// only where `marks` asks for them: that is a second look at every node with holes.
+    /// Counts the pages, leaves and marks of a range, as the dry run of an unmap or protect. Returns an error for a page that the
+    /// range covers only in part, and for a hole if `holes` refuses holes. Counts marks only if `marks` is set, because that
+    /// loads every slot of a part with holes a second time.
+    ///
+    /// # Safety
+    ///
+    /// The caller is the only writer, and the pages are in the space and not borrowed.
     #[inline(always)]
     pub(super) unsafe fn census(&self, pages: Pages, holes: Holes, marks: bool) -> Result<Census, Error> {
         let mut census = Census { pages: 0, leaves: 0, marks: 0 };
         if Self::REPLICATED {
-            // A page that stands in several slots can be cut within a node.
+            // A page in several slots can extend over an end of the range within a node.
             for end in [pages.first(), pages.last()] {
                 let at = end.address(G::BASE);
                 // SAFETY: the caller is the writer.
@@ -63,13 +68,17 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
     }
 
     /// Counts the leaves of a part.
+    ///
+    /// # Safety
+    ///
+    /// The caller is the only writer, and the part is one of this table.
     #[inline(always)]
     pub(super) unsafe fn leaves(&self, part: &Part) -> usize {
         let level = part.path.level;
         let last = level + 1 == Self::LEVELS;
         // SAFETY: the slots of a part are in its node.
         unsafe {
-            // Leaves are told by bits that are set, so what all words have in common is a leaf only if all are.
+            // A leaf is recognized by bits that are set, so the AND of all words is a leaf only if every word is one.
             let all =
                 self.fold(part.path.node(level), level, part.index, part.slots, !F::Word::ZERO, |a, b| a & b);
             if (last || !F::is_link(all)) && F::is_leaf(all, last) {
@@ -80,7 +89,11 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
         }
     }
 
-    /// Counts the marks of a part of which `leaves` slots hold leaves.
+    /// Counts the marks of a part in which `leaves` slots hold leaves.
+    ///
+    /// # Safety
+    ///
+    /// The caller is the only writer, and the part is one of this table.
     #[inline(always)]
     pub(super) unsafe fn marks_beside(&self, part: &Part, leaves: usize) -> usize {
         let level = part.path.level;
@@ -91,7 +104,11 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
         unsafe { self.marks(part.path.node(level), level, part.index, part.slots) }
     }
 
-    /// Counts the pages of a range, each of them once however many slots it stands in.
+    /// Counts the pages of a range, each once, however many slots it occupies.
+    ///
+    /// # Safety
+    ///
+    /// The caller is the only writer, and the pages are in the space.
     pub(super) unsafe fn distinct(&self, pages: Pages) -> usize {
         let mut leaves = 0;
         // SAFETY: the caller is the writer.
@@ -104,13 +121,13 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
         leaves
     }
 
-    /// Returns what a change of the leaves in `pages`, all of them whole, makes stale.
+    /// Returns the pages to flush when the leaves of `pages` change. No leaf extends beyond `pages`.
     ///
     /// # Safety
     ///
-    /// As for [`find`](Self::find).
+    /// The caller is pinned or the writer.
     pub(super) unsafe fn stale(&self, pages: Pages) -> Pages {
-        // SAFETY: the contract of `find` is this function's.
+        // SAFETY: by this function's contract the caller is pinned or the writer.
         stale::<G, F>(pages, |page| unsafe { self.find(page.address(G::BASE)) }.map(|leaf| leaf.size))
     }
 }

@@ -1,4 +1,4 @@
-//! A position in a table: after one walk, several operations on a page, and then on the next pages.
+//! A cursor: a position in a table at which several operations share one walk.
 
 use core::fmt;
 
@@ -13,7 +13,7 @@ use crate::geometry::Checked as _;
 use crate::nodes::Nodes;
 use crate::{Change, Entry, Error, Holes, Leaf, Mark, Radix, Retired, Table as _, Writer};
 
-/// A page of a multi-level table and the node in which the walk for it ended, from [`Writer::cursor`].
+/// A page of a multi-level table and the node in which the walk for that page ended, from [`Writer::cursor`].
 ///
 /// A cursor borrows the writer, so that no other code changes the table; the cursor's changes go into the writer's batch. Each
 /// change is all or nothing. The cursor walks from the root when it is made, and again when it goes to another node: once in 512
@@ -87,7 +87,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Cursor<'_, 'n, G, F, N> 
         self.page.address(G::BASE)
     }
 
-    /// Makes a change in which nodes may come and go, then walks to the page anew, also if it unwinds.
+    /// Makes a change that may link or unlink nodes, then walks to the page again. The walk also happens if the change unwinds.
     #[cold]
     #[inline(never)]
     fn anew<T>(&mut self, change: impl FnOnce(&Mpt<'n, G, F, N>, &mut Retired<'n>) -> T) -> T {
@@ -95,7 +95,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Cursor<'_, 'n, G, F, N> 
         change(anew.0.table, anew.0.batch)
     }
 
-    /// Walks to the page anew.
+    /// Walks to the page again.
     #[cold]
     fn walk(&mut self) {
         // SAFETY: the cursor borrows the only writer, and its page is in the space.
@@ -116,7 +116,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Cursor<'_, 'n, G, F, N> 
         unsafe { self.table.entry_at(self.spot, self.at()) }
     }
 
-    /// Puts a mark, or nothing, in the place of what the entry for the page holds, and returns that; see
+    /// Stores a mark, or nothing, in the entry for the page, and returns what the entry held before; see
     /// [`Table::mark`](crate::Table::mark).
     ///
     /// # Errors
@@ -143,7 +143,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Cursor<'_, 'n, G, F, N> 
 
     /// Maps the page, as one of the base size, to `frame`.
     ///
-    /// Costs two loads and two stores, and where nodes are missing what [`Table::map`](crate::Table::map) costs.
+    /// Costs two loads and two stores. If nodes are missing, costs as much as [`Table::map`](crate::Table::map).
     ///
     /// # Errors
     ///
@@ -161,10 +161,10 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Cursor<'_, 'n, G, F, N> 
         self.anew(|table, batch| unsafe { table.map_slow(batch, pages, frame, G::BASE, attr) })
     }
 
-    /// Unmaps the whole leaf that maps the page, and returns it with what hardware has noted up to the store. Its frame belongs to
-    /// the caller when the batch has been through a shootdown, and not before.
+    /// Unmaps the whole leaf that maps the page, and returns it with the status bits that hardware set before the store. The
+    /// frame belongs to the caller only after the batch's shootdown has completed.
     ///
-    /// Costs two loads and two stores, and where nodes become empty what [`Table::unmap`](crate::Table::unmap) costs.
+    /// Costs two loads and two stores. If the change empties a node, costs as much as [`Table::unmap`](crate::Table::unmap).
     ///
     /// # Errors
     ///
@@ -184,7 +184,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Cursor<'_, 'n, G, F, N> 
         }
     }
 
-    /// Unmaps the leaf that maps the page, and the nodes that this empties, or tells what is wrong.
+    /// Unmaps the leaf that maps the page and retires the nodes that become empty, or returns the error.
     #[cold]
     #[inline(never)]
     fn unmap_more(&mut self) -> Result<Leaf, Error> {
@@ -217,9 +217,9 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Cursor<'_, 'n, G, F, N> 
         if last { None } else { unsafe { self.table.slot_at(self.spot, self.page) } }
     }
 
-    /// Changes the attributes of the leaf that maps the page, all of it, and returns the leaf as it was.
+    /// Changes the attributes of the whole leaf that maps the page, and returns the leaf as it was before.
     ///
-    /// Costs a load and a store, or an exchange in formats whose hardware notes status.
+    /// Costs a load and a store, or an exchange in formats whose hardware sets status bits.
     ///
     /// # Errors
     ///
@@ -239,7 +239,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Cursor<'_, 'n, G, F, N> 
         }
     }
 
-    /// Changes the attributes of a leaf that stands in several slots, or tells what is wrong.
+    /// Changes the attributes of a leaf in any number of slots, or returns the error.
     #[cold]
     #[inline(never)]
     fn protect_more(&mut self, change: Change) -> Result<Leaf, Error> {
@@ -253,17 +253,18 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Cursor<'_, 'n, G, F, N> 
             // which is the page's.
             return Ok(unsafe { self.table.protect_run(self.batch, self.spot, leaf, change) });
         }
-        // SAFETY: the cursor borrows the only writer and its batch. Hardware notes nothing in a leaf of several slots.
+        // SAFETY: the cursor borrows the only writer and its batch. Hardware sets no status bits in this format's leaves of
+        // several slots.
         self.anew(|table, batch| unsafe { table.protect_slow(batch, pages, Holes::Refuse, change) })?;
         Ok(leaf)
     }
 
-    /// Replaces the leaf that maps the page, in one store, and returns the old one; see
+    /// Replaces the leaf that maps the page with one store, and returns the old leaf; see
     /// [`Table::replace`](crate::Table::replace).
     ///
     /// # Errors
     ///
-    /// [`Error::Breaks`] if the hardware wants break before make; [`Error::NotMapped`], [`Error::MisalignedFrame`],
+    /// [`Error::Breaks`] if the hardware requires break-before-make; [`Error::NotMapped`], [`Error::MisalignedFrame`],
     /// [`Error::FrameTooLarge`], [`Error::WrongAttr`] or [`Error::Borrowed`].
     #[inline]
     pub fn replace(&mut self, frame: Pfn, attr: Attr) -> Result<Leaf, Error> {
@@ -274,12 +275,12 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Cursor<'_, 'n, G, F, N> 
         unsafe { self.replace_breaking(frame, attr, &mut |_| ()) }
     }
 
-    /// Replaces the leaf that maps the page, by way of an empty entry where the hardware wants break before make; see
+    /// Replaces the leaf that maps the page; where the hardware requires break-before-make, the entry is empty in between. See
     /// [`Table::replace`](crate::Table::replace).
     ///
     /// # Errors
     ///
-    /// As [`replace`](Self::replace), but for [`Error::Breaks`].
+    /// Those of [`replace`](Self::replace), except [`Error::Breaks`].
     ///
     /// # Safety
     ///
@@ -306,32 +307,32 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Cursor<'_, 'n, G, F, N> 
     ///
     /// # Errors
     ///
-    /// [`Error::OutOfRange`]; the cursor stays where it is then.
+    /// [`Error::OutOfRange`]; the cursor has not moved then.
     #[inline]
     pub fn seek(&mut self, page: Vpn) -> Result<(), Error> {
         G::SPACE.check_pages(Pages::one(page))?;
         let end = self.table.node_end(self.spot.level, page);
         let same = end == self.table.node_end(self.spot.level, self.page);
         self.page = page;
-        // Above the last level the walk may go on from another slot.
+        // Above the last level another slot of the node may hold a link, so the walk continues there.
         if !same || self.spot.level + 1 != Mpt::<'n, G, F, N>::LEVELS {
             self.walk();
         }
         Ok(())
     }
 
-    /// Goes to the next page, and tells whether there is one: the last page of the space, or of its lower half, has none, and
-    /// the cursor stays there.
+    /// Goes to the next page, and tells whether there is one. At the last page of the space or of its lower half, returns `false`
+    /// and does not move.
     #[inline]
     pub fn step(&mut self) -> bool {
         self.page.checked_add(1).is_some_and(|next| self.seek(next).is_ok())
     }
 
-    /// Goes to the first mapped page behind the leaf that maps this one (behind this page, if none does) but not behind
-    /// `last`, and returns the leaf that maps it. If there is none, the cursor stays. The upper half of a space that has two
-    /// comes after the lower one.
+    /// Goes to the first mapped page after the leaf that maps this page (after this page, if it is not mapped) and up to `last`,
+    /// and returns the leaf that maps the new page. If there is none, the cursor does not move. In a space of two halves, the
+    /// upper half follows the lower one.
     ///
-    /// Costs a load a slot that is passed: an empty slot above the last level is one.
+    /// Costs one load for each slot that it passes. An empty slot above the last level counts as one, whatever it covers.
     pub fn next_mapped(&mut self, last: Vpn) -> Option<Leaf> {
         let (page, spot) = (self.page, self.spot);
         let mut from = match self.look() {
@@ -351,7 +352,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Cursor<'_, 'n, G, F, N> 
         }
     }
 
-    /// Returns the first page of the upper half instead of the page behind the lower one.
+    /// Returns the first page of the upper half for the page that follows the lower half; any other page as it is.
     fn over_hole(page: Vpn) -> Vpn {
         match G::SPACE.halves() {
             [Some(low), Some(high)] if low.last().checked_add(1) == Some(page) => high.first(),
@@ -359,18 +360,18 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Cursor<'_, 'n, G, F, N> 
         }
     }
 
-    /// Returns the last page that the slot covers in which the walk for this page ended.
+    /// Returns the last page that the cursor's slot covers.
     fn slot_end(&self) -> Vpn {
         Vpn::new(self.page.get() | (Mpt::<'n, G, F, N>::slot_pages(self.spot.level) - 1))
     }
 
-    /// Returns the obligation for the writer's changes so far, in its place.
+    /// Returns a reference to the obligation for the writer's changes so far.
     #[inline]
     pub fn pending(&self) -> &Retired<'n> {
         self.batch
     }
 
-    /// Frees the nodes of the obligation for the changes so far, in its place.
+    /// Frees the nodes of the obligation for the changes so far.
     ///
     /// # Safety
     ///
@@ -381,7 +382,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Cursor<'_, 'n, G, F, N> 
         unsafe { self.batch.complete() };
     }
 
-    /// Returns the obligation for the changes so far: what follows goes into another batch.
+    /// Returns the obligation for the changes so far. Later changes go into another batch.
     pub fn take(&mut self) -> Retired<'n> {
         core::mem::replace(self.batch, self.table.batch())
     }
@@ -393,7 +394,7 @@ impl<G: Radix, F: Format, N: Nodes<Word = F::Word>> fmt::Debug for Cursor<'_, '_
     }
 }
 
-/// A cursor that walks to its page anew when this is dropped.
+/// A guard that makes the cursor walk to its page again when the guard is dropped.
 struct Anew<'c, 'w, 'n, G: Radix, F: Format, N: Nodes<Word = F::Word>>(&'c mut Cursor<'w, 'n, G, F, N>);
 
 impl<G: Radix, F: Format, N: Nodes<Word = F::Word>> Drop for Anew<'_, '_, '_, G, F, N> {

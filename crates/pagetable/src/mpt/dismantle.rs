@@ -1,4 +1,4 @@
-//! Taking a whole table apart.
+//! Dismantling a whole table.
 
 use super::Mpt;
 use super::shape::Shape;
@@ -7,20 +7,30 @@ use crate::nodes::{NodeAddr, Nodes};
 use crate::{Radix, Retired, Word};
 
 impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
-    /// Takes the whole table apart.
+    /// Retires every node of the table, the root included.
+    ///
+    /// # Safety
+    ///
+    /// The caller is the only writer, the batch came from this table, and no code uses the table afterwards.
     pub(super) unsafe fn take_apart(&mut self, batch: &mut Retired<'n>) {
         // SAFETY: no code but the caller uses the table any more.
         unsafe { self.take_node(batch, self.root, 0) };
     }
 
-    /// Empties a node and retires it with everything below.
+    /// Empties a node and retires it with every node below it.
+    ///
+    /// # Safety
+    ///
+    /// The caller is the only writer, the batch came from this table, no code uses the table afterwards, and `node` is one of
+    /// `level`.
     unsafe fn take_node(&self, batch: &mut Retired<'n>, node: NodeAddr, level: usize) {
         let last = level + 1 == Self::LEVELS;
-        // SAFETY: this function's contract, for this node and those below it.
+        // SAFETY: by this function's contract the caller is the only writer, and the node is one of `level`. So a link in it
+        // leads to a node of the next level.
         unsafe {
             let mut live = self.live(node, level);
             let mut index = 0;
-            // The count says when the last entry has been seen. A lent node's is one too many for each loan.
+            // The loop ends when the count of slots in use is 0. The count of a lent node is higher by one for each loan.
             while live > 0 && index < Self::slots(level) {
                 let place = Self::place(level, index);
                 let word = self.read(node, place);
@@ -38,7 +48,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
                 }
                 index += 1;
             }
-            // An absent half of a pair is not zero, and may stand behind the last live entry.
+            // An absent half of a pair is not zero, and may come after the last entry that the count includes.
             self.retire(batch, node, level, (live == 0 || !last) && !F::PAIRED);
         }
     }

@@ -1,4 +1,5 @@
-//! Copy on write: a second table that leads to the same frames. A page that could be written before can be written in neither table.
+//! Copy on write: a copy of a table that maps the same frames. A page that was writable before is writable in neither table
+//! afterwards.
 
 use tlbkit_addr::{Attr, FlushScope, Pages, Pfn, VirtAddr, Vpn};
 
@@ -10,32 +11,32 @@ use crate::geometry::Checked as _;
 use crate::nodes::{NodeAddr, Nodes, Stock, Store};
 use crate::{Change, Error, Mark, Radix, Retired, Run, Table as _, Word, Writer};
 
-/// What a page loses, and gets, in the table that is copied, if it is memory that may be written.
+/// The change of a page of writable memory in the table that is copied.
 const SHARED: Change = Change { clear: Attr::WRITE, set: Attr::COPY_ON_WRITE };
-/// What a page also loses in the copy: the entry in the other table records that the page has been written, and no page of a copy is
-/// global.
+/// The attributes that a page also loses in the copy: the entry in the copied table already records that the page is dirty, and
+/// no page of a copy is global.
 const FORGOTTEN: Attr = Attr::DIRTY.union(Attr::GLOBAL);
 
-/// The caller's code that a copy calls.
+/// The caller's functions that a copy calls.
 struct Calls<S: FnMut(Run), C: FnMut(u64)> {
     share: S,
     copy: C,
 }
 
 impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Writer<'_, 'n, Mpt<'n, G, F, N>> {
-    /// Maps in `child`, an empty table, what this one maps itself, to the same frames, but for a part that it lends to the child.
-    /// Pages of memory that may be written lose [`Attr::WRITE`] in both, and get [`Attr::COPY_ON_WRITE`]; pages of devices and
-    /// uncached pages are copied as they are. Marks are copied. `share` gets each run of frames, and `copy` each payload, before
-    /// the child has it.
+    /// Maps in `child`, an empty table, every page that this table maps to the same frame, except the pages of a part that this
+    /// table lends to the child. A page of writable memory loses [`Attr::WRITE`] and gets [`Attr::COPY_ON_WRITE`] in both tables.
+    /// Device pages and uncached pages are copied unchanged. Marks are copied. `share` is called with each run of frames, and
+    /// `copy` with each payload, before the child has it.
     ///
-    /// Costs a visit of each slot of the nodes, but for the empty ones behind the last that is in use, and those of a sixteenth of
-    /// a node above the last level that has had no entry.
+    /// Costs a load of each slot of each node, except the empty slots after the node's last entry and, above the last level, the
+    /// sixteenths of a node that have had no entry.
     ///
     /// # Errors
     ///
-    /// [`Error::WrongAttr`] if the format has no room for [`Attr::COPY_ON_WRITE`]; [`Error::Occupied`] if the child maps
-    /// something, or [`Error::WrongSize`] if it lends a part; [`Error::Borrowed`] if this table has pages where the child borrows
-    /// others; [`Error::NoMemory`]. Nothing has changed then.
+    /// [`Error::WrongAttr`] if the format has no bit for [`Attr::COPY_ON_WRITE`]; [`Error::Occupied`] or [`Error::Marked`] if the
+    /// child has a leaf or a mark; [`Error::WrongSize`] if the child lends a part; [`Error::Borrowed`] if this table maps pages
+    /// where the child borrows others; [`Error::NoMemory`]. After an error nothing has changed.
     pub fn copy_on_write(
         &mut self,
         child: &mut Writer<'_, 'n, Mpt<'n, G, F, N>>,
@@ -62,7 +63,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Writer<'_, 'n, Mpt<'n, G
         // SAFETY: the caller is the only writer of both tables.
         unsafe { table.check_apart(copy) }?;
         let mut want = [0; MAX];
-        // All are as those of the second level are.
+        // All nodes below the root have the size of the second level's.
         want[1] = table.footprint().nodes - 1;
         let mut stock = Stock::take_within(copy.nodes, &Mpt::<'n, G, F, N>::WORDS, want, F::REACH)?;
         let (root, new) = (table.root, copy.root);
@@ -86,8 +87,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Writer<'_, 'n, Mpt<'n, G
 }
 
 impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
-    /// Names the first leaf or mark of a table that is to be empty, as [`occupied`](Self::occupied) does. What the table borrows is
-    /// not its own.
+    /// Returns the error that names the first leaf or mark of this table, which should be empty. Borrowed pages do not count.
     ///
     /// # Safety
     ///
@@ -105,11 +105,11 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
         Error::WrongSize { size: G::BASE }
     }
 
-    /// Checks that where a table borrows something this one has the same, or nothing of its own.
+    /// Checks each top-level slot that `copy` borrows: this table's slot is empty, is borrowed too, or has the same link.
     ///
     /// # Errors
     ///
-    /// [`Error::Borrowed`] with the first page where that is not so.
+    /// [`Error::Borrowed`] with the first page of a slot in which this table has an entry of its own.
     ///
     /// # Safety
     ///
@@ -131,12 +131,12 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
         Ok(())
     }
 
-    /// Copies a node, the first page of whose range is `first`, and what is below it.
+    /// Copies a node, whose range begins with the page `first`, and all nodes below it.
     ///
     /// # Safety
     ///
-    /// The caller is the only writer of both tables, in which the nodes are of `level`; the other one is empty. The stock has
-    /// as many nodes as there are.
+    /// The caller is the only writer of both tables. `from` is a node of `level` in this table, and `to` an empty node of `level`
+    /// in `copy`. The stock has a node for each node below `from`.
     #[expect(clippy::too_many_arguments, reason = "two tables, and where they are")]
     unsafe fn fork_node(
         &self,
@@ -150,19 +150,19 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
     ) {
         let (last, slots, cover) = (level + 1 == Self::LEVELS, Self::slots(level), Self::slot_pages(level));
         if last && !Self::REPLICATED {
-            // SAFETY: by this function's contract the caller is the only writer of both tables, in which the nodes are of
-            // `level`; the other one is empty; the stock has as many nodes as there are.
+            // SAFETY: by this function's contract the caller is the only writer of both tables; both nodes are of `level`, which
+            // is the last, and the node `to` is empty.
             return unsafe { self.fork_last(copy, batch, (from, to), first, calls) };
         }
         let shift = Self::part_shift(level);
-        // SAFETY: this function's contract: indices are below the node's slots.
+        // SAFETY: by this function's contract both nodes are of this level, and every index is below the number of its slots.
         unsafe {
             let (here, there) = (self.cell(from, 0), copy.cell(to, 0));
             let (mut live, mut parts) = (self.live(from, level), self.parts(from, level));
             let (mut index, mut leaves) = (0, 0);
-            // The first slot that has lost a right, and the last.
+            // The first and the last slot whose leaf has lost a right.
             let mut lost: Option<(usize, usize)> = None;
-            // The count says when the last entry has been seen. A lent node's is one too many for each loan.
+            // The loop ends when the count of slots in use is 0. The count of a lent node is higher by one for each loan.
             while live > 0 && parts != 0 {
                 let part = parts.trailing_zeros() as usize;
                 parts &= parts - 1;
@@ -172,9 +172,9 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
                     if F::is_leaf(word, last) {
                         let size = Self::leaf(word, level, VirtAddr::new(0)).size;
                         let frame = F::frame(word, size);
-                        // A larger page than a slot's stands in several, the first of which comes first.
+                        // A page larger than a slot occupies several slots, and the loop meets the first of them first.
                         let each = size.pages(G::BASE).map_or(1, |pages| pages.div_ceil(cover));
-                        // As many as continue it: the next frames, with the same attributes.
+                        // Extends the run over the following slots, as long as they map the next frames with the same attributes.
                         let first = index;
                         let mut next = word;
                         (index, live) = (index + each, live.saturating_sub(each as u32));
@@ -182,7 +182,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
                             next = next.advance(F::STEP, cover);
                             let continues =
                                 F::Word::follow(here.add(index)) == next && F::is_leaf(next, last);
-                            // A step from the last frame that a word can hold leads to frame 0 with other attributes.
+                            // After the last frame that a word can hold, one more step yields frame 0 with other attributes.
                             if !continues || F::frame(next, size) == Pfn::new(0) {
                                 break;
                             }
@@ -221,14 +221,14 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
                         {
                             let at = Vpn::new(first.get() + index * cover);
                             copy.tally.node(1, Self::words(level + 1) * F::Word::BYTES);
-                            // No CPU walks the copy yet. What is linked is found if `share` unwinds.
+                            // No CPU walks the copy yet. The node is linked now, so that the repair finds it if `share` unwinds.
                             copy.publish(to, index, F::link(new));
                             copy.add_live(to, level, index, 1);
                             self.fork_node(copy, stock, batch, (below, new), level + 1, at, calls);
                         }
                     }
                     index += 1;
-                    // Empty slots are passed four at a time.
+                    // Skips empty slots four at a time.
                     let word = |slot: usize| F::Word::follow(here.add(slot));
                     while live > 0
                         && (index + 3) >> shift == part
@@ -248,12 +248,12 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
         }
     }
 
-    /// Copies the leaf in the slot `start` of the last level, last seen as `first`, and as many as continue it: the next frames,
-    /// with the same attributes. Returns the slot behind them.
+    /// Copies the leaf in the slot `start` of a last-level node, whose word was loaded as `first`, and the leaves after it that
+    /// map the next frames with the same attributes. Returns the slot after the last of them.
     ///
     /// # Safety
     ///
-    /// As for [`fork_node`](Self::fork_node).
+    /// The caller is the only writer of both tables. `from` is a last-level node of this table, and `to` one of `copy`.
     #[inline(never)]
     unsafe fn fork_run(
         &self,
@@ -263,7 +263,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
         first: F::Word,
         calls: &mut Calls<impl FnMut(Run), impl FnMut(u64)>,
     ) -> usize {
-        // SAFETY: this function's contract: indices are below the node's slots.
+        // SAFETY: by this function's contract both nodes are of this level, and every index is below the number of its slots.
         unsafe {
             let (here, there) = (self.cell(from, 0), copy.cell(to, 0));
             let (mut end, mut next) = (start + 1, first.advance(F::STEP, 1));
@@ -271,7 +271,8 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
                 next = next.advance(F::STEP, 1);
                 end += 1;
             }
-            // A step from the last frame that a word can hold leads to frame 0 with other attributes, which begins another run.
+            // After the last frame that a word can hold, one more step yields frame 0 with other attributes, which begins another
+            // run.
             let last = F::frame(F::Word::follow(here.add(end - 1)), G::BASE).get();
             if last < end - start - 1 {
                 end -= last + 1;
@@ -286,7 +287,8 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
         }
     }
 
-    /// Tells whether a leaf loses a right when it is shared: memory that may be written. Hardware does not change that.
+    /// Tells whether a leaf loses a right when it is shared: whether it maps writable memory. Hardware changes neither of these
+    /// bits.
     #[inline(always)]
     fn loses(leaf: F::Word, last: bool) -> bool {
         let has = |attr: Attr| Self::without(leaf, attr, last) != leaf;
@@ -299,12 +301,12 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
         F::change(leaf, Change::clear(attr.intersection(F::OPTIONAL)), last)
     }
 
-    /// Copies a node of the last level in which each leaf stands in one slot: one pass, in which a leaf is shared, loses its right
-    /// here and appears there.
+    /// Copies a last-level node in which each leaf occupies one slot. In one pass each leaf is passed to `share`, loses its right
+    /// in this table and is stored in the copy.
     ///
     /// # Safety
     ///
-    /// As for [`fork_node`](Self::fork_node).
+    /// The caller is the only writer of both tables. `from` is a last-level node of this table, and `to` one of `copy`.
     #[inline(never)]
     unsafe fn fork_last(
         &self,
@@ -315,19 +317,19 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
         calls: &mut Calls<impl FnMut(Run), impl FnMut(u64)>,
     ) {
         let (level, slots) = (Self::LEVELS - 1, Self::slots(Self::LEVELS - 1));
-        // SAFETY: this function's contract: indices are below the node's slots.
+        // SAFETY: by this function's contract both nodes are of this level, and every index is below the number of its slots.
         unsafe {
             let (here, there) = (self.cell(from, 0), copy.cell(to, 0));
             let all = self.live(from, level) as usize;
             let (mut index, mut live) = (0, all);
-            // The first slot that has lost a right, and the one behind the last.
+            // The first slot whose leaf has lost a right, and the slot after the last such slot.
             let (mut begin, mut end) = (slots, 0);
             let mut word = F::Word::follow(here);
-            // The count says when the last entry has been seen.
+            // The loop ends when the count of slots in use is 0.
             while live > 0 && index < slots {
                 let slot = index;
-                // Leaves that lose a right, none of which continues the one before: most of what a process has. The last slot is
-                // left to the others, so that there is one behind.
+                // The common case: leaves that lose a right and do not continue the leaf before. The last slot is left to the
+                // code below, because this loop loads the slot after each leaf.
                 let limit = index + live.min(slots - 1 - index);
                 while index < limit && F::is_leaf(word, true) && Self::loses(word, true) {
                     let behind = F::Word::follow(here.add(index + 1));
@@ -361,7 +363,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
                         live -= 1;
                     }
                 }
-                // Behind the last slot this loads the first one again; the loop ends, and the word is not used.
+                // After the last slot this loads the first slot again. The loop then ends, and the word is not used.
                 word = F::Word::follow(here.add(index & (slots - 1)));
             }
             copy.add_live(to, level, 0, all - live);
@@ -375,23 +377,24 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
         }
     }
 
-    /// Returns the pages of a range that was counted from the first page of the table on.
+    /// Returns the page numbers, with the sign extension of the space, of a range that was counted from the table's first slot.
     fn canonical(pages: Pages) -> Pages {
         let page = |page: Vpn| {
             let bits = G::VA_BITS - G::BASE.shift();
             let high = G::SIGNED && page.get() >> (bits - 1) & 1 == 1;
-            // The bits above the table's, of a page number.
+            // The bits of a page number above those that the table translates.
             let above = if high { (usize::MAX >> G::BASE.shift()) & !((1 << bits) - 1) } else { 0 };
             Vpn::new(page.get() | above)
         };
         Pages::new(page(pages.first()), page(pages.last())).unwrap_or(pages)
     }
 
-    /// Copies a leaf, last seen as `old`, and tells whether it has lost a right here.
+    /// Copies a leaf, whose word was loaded as `old`, and tells whether the leaf has lost a right in this table.
     ///
     /// # Safety
     ///
-    /// The cells are those of the nodes, live, and the caller is their only writer but hardware; `slot` is within them.
+    /// `here` and `there` are the first cells of the nodes `from` and `to`, which are live. The caller is the nodes' only writer
+    /// but hardware. `slot` is in both nodes.
     #[inline(always)]
     unsafe fn copy_leaf(
         &self,
@@ -402,8 +405,8 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
         mut old: F::Word,
         last: bool,
     ) -> bool {
-        // SAFETY: by this function's contract the cells are those of the nodes, live, and the caller is their only writer
-        // but hardware; `slot` is within them.
+        // SAFETY: by this function's contract the cells are those of live nodes, which have the slot, and the caller is the
+        // nodes' only writer but hardware.
         unsafe {
             let (here, there) = (here.add(slot), there.add(slot));
             let mut word = Self::without(old, FORGOTTEN, last);
@@ -412,7 +415,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
                 if F::FLIPS {
                     old = F::Word::flip(here, old ^ F::change(old, SHARED, last));
                 } else {
-                    // Hardware sets bits alone, each once: the page remains what it is.
+                    // Hardware only sets A and D, each once, so the loop ends and the leaf stays a leaf.
                     while let Err(now) = F::Word::exchange(here, old, F::change(old, SHARED, last)) {
                         old = now;
                     }

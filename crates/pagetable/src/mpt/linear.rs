@@ -1,4 +1,4 @@
-//! What the radix engine does for a table that lies in virtual memory: see [`lpt`](crate::lpt).
+//! Lookups in a linear table, whose nodes are pages in virtual memory: see [`lpt`](crate::lpt).
 
 use tlbkit_addr::{Pages, VirtAddr, Vpn};
 
@@ -8,8 +8,8 @@ use crate::format::Format;
 use crate::nodes::Nodes;
 use crate::{Leaf, Radix, Word};
 
-/// Returns the pages of a linear table that are its nodes of `level` around `pages`, or `None` for tables and nodes
-/// in physical memory.
+/// Returns the pages that hold a linear table's nodes of `level` for `pages`. Returns `None` for a table in physical memory, and
+/// for the root.
 pub(crate) fn own_pages<G: Radix>(level: usize, pages: Pages) -> Option<Pages> {
     let base = G::LINEAR?;
     if level == 0 {
@@ -24,7 +24,7 @@ pub(crate) fn own_pages<G: Radix>(level: usize, pages: Pages) -> Option<Pages> {
     Pages::new(own(pages.first()), own(pages.last()))
 }
 
-/// Returns all pages that a linear table can have, or `None` for a table in physical memory.
+/// Returns the pages of the region that a linear table occupies, or `None` for a table in physical memory.
 pub(crate) fn region<G: Radix>() -> Option<Pages> {
     // Page numbers of one space, from its lowest page to its highest: the index bits are all 0, then all 1.
     let low = own_pages::<G>(G::WIDTHS.len() - 1, Pages::one(Vpn::new(0)))?;
@@ -33,8 +33,8 @@ pub(crate) fn region<G: Radix>() -> Option<Pages> {
 }
 
 impl<G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'_, G, F, N> {
-    /// Looks `at` up as a machine does whose TLB translates every page of the table: with the one load of the word that ends the
-    /// walk. Only that load goes through [`Nodes::follow`]; this finds the node from the root, past that count.
+    /// Looks `at` up as if the TLB mapped the whole table: counts one load. Only the load of the word that ends the walk goes
+    /// through [`Nodes::follow`], which counts loads. The loads from the root down to that word are not counted.
     ///
     /// # Safety
     ///
@@ -43,7 +43,8 @@ impl<G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'_, G, F, N> {
     pub(crate) unsafe fn find_translated(&self, at: VirtAddr) -> Option<Leaf> {
         let load = |level, node, place| {
             if level + 1 < Self::LEVELS {
-                // SAFETY: as below.
+                // SAFETY: a node that a link leads to is live or retired, and pinned walkers are waited for; the place is in the
+                // node.
                 let word = unsafe { F::Word::follow(self.nodes.at(node).add(place)) };
                 if F::is_link(word) {
                     return word;
@@ -58,12 +59,12 @@ impl<G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'_, G, F, N> {
         })
     }
 
-    /// Looks `at` up as a machine does that loads through its TLB: up from the page that holds the PTE to the first
-    /// page that `translates` knows, then down, one load a level.
+    /// Looks `at` up as a machine does that loads PTEs through its TLB. The walk climbs from the table page that holds the PTE to
+    /// the first table page for which `translates` returns `true`, then goes down with one load a level.
     ///
-    /// `translates` gets what [`NestedMissObserver::translates`](crate::NestedMissObserver::translates) gets. Only the loads that
-    /// the machine would do go through [`Nodes::follow`]; where its TLB would tell it the physical address of a page of the table,
-    /// this finds it from the root, past that count.
+    /// `translates` gets the arguments of [`NestedMissObserver::translates`](crate::NestedMissObserver::translates). Only the
+    /// loads that the machine would make go through [`Nodes::follow`], which counts loads. Where the machine's TLB would
+    /// translate a page of the table, this function finds the node from the root with loads that are not counted.
     ///
     /// # Safety
     ///
@@ -90,7 +91,7 @@ impl<G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'_, G, F, N> {
         }
         let mut level = last;
         while let Some(own) = own_pages::<G>(level, Pages::one(at.vpn(G::BASE))) {
-            // A page that the table does not have is in no TLB, whatever the model says.
+            // A page that the table does not have is in no TLB, whatever `translates` returns.
             if translates(last - level, own.first().address(G::BASE)) && level <= deepest {
                 break;
             }

@@ -17,7 +17,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
     ///
     /// # Safety
     ///
-    /// The caller is the only writer, and the batch came from this table; so for the functions beside it.
+    /// The caller is the only writer, and the batch came from this table.
     #[inline(never)]
     pub(super) unsafe fn map_range(
         &self,
@@ -36,10 +36,10 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
         let span = pages.len();
         let size_pages = size.pages(G::BASE).unwrap_or(1);
         let lowest = F::leaf(frame, size, attr, last)?;
-        // The highest frame must fit too; `check_frames` has seen that it exists.
+        // The highest frame must fit the entry too; `check_frames` has checked that it exists.
         let highest = Pfn::new(frame.get() + (span - size_pages));
         if F::leaf(highest, size, attr, last)? != lowest.advance(F::STEP, span - size_pages) {
-            // The entry's fields for the frame are not all in a row.
+            // The entry's frame field is split, and adding to the word does not carry from one part to the next.
             return Err(Error::FrameTooLarge { frame: highest });
         }
         // SAFETY: the caller is the writer.
@@ -59,7 +59,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
             batch.touch(F::APPEARS, stale);
         }
 
-        // Frames are whole before the table leads to them.
+        // The contents of the frames are visible before the entries that lead to them.
         self.release();
         let repeat = size_pages / Self::slot_pages(level).min(size_pages);
         let mut at = pages.first();
@@ -68,11 +68,11 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
             let slots = (end.get() - at.get()) / Self::slot_pages(level) + 1;
             let va = at.address(G::BASE);
             let first = Pfn::new(frame.get() + (at.get() - pages.first().get()));
-            // A page that fills several slots may have begun in the node before.
+            // A page that occupies several slots may begin in the node before this one.
             let aligned = Pfn::new(first.get() & !(size_pages - 1));
             let word = F::leaf(aligned, size, attr, last)?;
-            // SAFETY: the caller is the writer; the survey reserved every node on the way, and found the slots
-            // vacant.
+            // SAFETY: the caller is the writer. The survey has found the slots vacant, and the stock has every node that is
+            // missing.
             unsafe {
                 let node = self.reach(&mut stock, va, level);
                 let index = Self::index(level, va);
@@ -80,7 +80,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
                     let step = F::Word::ZERO.advance(F::STEP, Self::slot_pages(level));
                     self.fill(node, level, index, slots, word, step);
                 } else {
-                    // Whole pages of `repeat` slots, or a part of one that is larger than a node.
+                    // Whole pages of `repeat` slots each, or the part in this node of a page that is larger than the node.
                     let each = if F::SPREAD { Self::slot_pages(level) } else { 0 };
                     let step = F::Word::ZERO.advance(F::STEP, each);
                     for (page, slot) in (0..slots).step_by(repeat).enumerate() {
@@ -101,7 +101,11 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
         Ok(())
     }
 
-    /// The dry run of a map: finds what is in the way, and counts the missing nodes by level.
+    /// Counts the missing nodes by level, as the dry run of a map. Returns an error if a page of the range has a leaf or a mark.
+    ///
+    /// # Safety
+    ///
+    /// The caller is the only writer, and the pages are in the space and not borrowed.
     unsafe fn survey(&self, pages: Pages, size: PageSize) -> Result<[usize; MAX], Error> {
         let level = Self::level_of(size);
         let mut want = [0; MAX];
@@ -120,7 +124,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
                     return Err(Error::occupied(&Self::leaf(word, path.level, va)));
                 }
                 for missing in path.level + 1..=level {
-                    // A node is new at the first page of the range that it covers.
+                    // A missing node is counted once, at the first page of the range that it covers.
                     let cover = Self::slot_pages(missing - 1);
                     want[missing] += usize::from(at == pages.first() || at.get() & (cover - 1) == 0);
                 }
@@ -140,7 +144,11 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
         }
     }
 
-    /// Names the first leaf or mark between two pages of which some are taken, where pages of `size` were to be.
+    /// Returns the error that names the first leaf or mark between two pages, where pages of `size` were to be mapped.
+    ///
+    /// # Safety
+    ///
+    /// The caller is the only writer, and the pages are in the space and not borrowed.
     #[cold]
     pub(super) unsafe fn occupied(&self, first: Vpn, last: Vpn, size: PageSize) -> Error {
         let mut found = None;
@@ -156,7 +164,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
         match found {
             Some((_, Entry::Leaf(occupant))) => Error::occupied(&occupant),
             Some((at, Entry::Mark(_))) => Error::Marked { at },
-            // A link is there only while something below it is taken; but lent nodes may be empty.
+            // Nothing was found: the slot links an empty lent node, which a page of the slot's size cannot replace.
             Some((_, Entry::Empty)) | None => Error::WrongSize { size },
         }
     }

@@ -33,7 +33,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
     /// Tells whether a word in a slot of `level` is a mark.
     #[inline(always)]
     pub(super) fn is_mark(word: F::Word, level: usize) -> bool {
-        // An empty one is the common case.
+        // An empty word is the common case.
         word != F::Word::ZERO && Self::entry(word, level, VirtAddr::new(0)).mark().is_some()
     }
 
@@ -41,11 +41,10 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
     ///
     /// # Safety
     ///
-    /// As for [`word_at`](Self::word_at).
+    /// The caller is the only writer, and the walk for `at` ends in `spot`.
     #[inline(always)]
     pub(super) unsafe fn entry_at(&self, spot: Spot, at: VirtAddr) -> Entry {
-        // SAFETY: by the contract of `word_at`, which is this function's too, the caller is the only writer, and the walk for
-        // `at` ends in the spot.
+        // SAFETY: by this function's contract the caller is the only writer, and the walk for `at` ends in the spot.
         unsafe {
             let (word, _) = self.word_at(spot, at);
             self.entry_in(spot.node, word, spot.level, at)
@@ -56,8 +55,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
     ///
     /// # Safety
     ///
-    /// The caller is the only writer, the batch came from this table, and `at` is in the space; so for the functions beside
-    /// it.
+    /// The caller is the only writer, the batch came from this table, and `at` is in the space.
     pub(super) unsafe fn mark_page(
         &self,
         batch: &mut Retired<'n>,
@@ -91,7 +89,11 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
         }
     }
 
-    /// Counts an entry that is there no more, and retires the nodes that this empties.
+    /// Subtracts a removed entry from the counts, and retires the nodes that become empty.
+    ///
+    /// # Safety
+    ///
+    /// The caller is the only writer, the batch came from this table, and the walk for `at` ends in `spot`.
     unsafe fn count_out(&self, batch: &mut Retired<'n>, spot: Spot, at: VirtAddr) {
         self.tally.ptes(-1);
         // SAFETY: the caller is the writer.
@@ -102,7 +104,11 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
         }
     }
 
-    /// Stores a mark, or nothing, where no leaf is.
+    /// Stores a mark, or nothing, in a slot that holds no leaf.
+    ///
+    /// # Safety
+    ///
+    /// The caller is the only writer, the walk for `at` ends in `spot`, and the slot holds no leaf and no link.
     unsafe fn store_mark(&self, spot: Spot, at: VirtAddr, word: F::Word) {
         let index = Self::index(spot.level, at);
         // SAFETY: the slot is in the node, and the caller is the writer.
@@ -112,7 +118,11 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
         }
     }
 
-    /// Stores a mark over a leaf of the base size, and returns that with what hardware has noted up to the store.
+    /// Stores a mark over a leaf of the base size, and returns the leaf with the status bits that hardware set before the store.
+    ///
+    /// # Safety
+    ///
+    /// The caller is the only writer, and the walk for `at` ends in `spot`, at a leaf of the base size.
     unsafe fn mark_leaf(&self, batch: &mut Retired<'n>, spot: Spot, at: VirtAddr, word: F::Word) -> Leaf {
         let Spot { node, level } = spot;
         let index = Self::index(level, at);
@@ -127,7 +137,11 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
         Self::leaf(old, level, at)
     }
 
-    /// Stores a mark where nothing is, with nodes on the way there.
+    /// Stores a mark in an empty slot, and links the nodes that are missing on the way to it.
+    ///
+    /// # Safety
+    ///
+    /// The caller is the only writer, the batch came from this table, and the walk for `at` ends in `spot`, at an empty slot.
     unsafe fn mark_empty(
         &self,
         batch: &mut Retired<'n>,
@@ -158,6 +172,10 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
     }
 
     /// See [`Table::fill`](crate::Table::fill).
+    ///
+    /// # Safety
+    ///
+    /// The caller is the only writer, the batch came from this table, and the walk for `at` ends in `spot`.
     #[inline(always)]
     pub(super) unsafe fn fill_at(
         &self,

@@ -1,4 +1,4 @@
-//! Mending a table after a change that has unwound.
+//! Repairing a table after a change has unwound.
 
 use super::shape::Shape;
 use super::{Mpt, region};
@@ -7,8 +7,8 @@ use crate::nodes::{NodeAddr, Nodes};
 use crate::{Radix, Retired, Word};
 
 impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
-    /// Counts the table's entries anew, from the words that are there, after a change that has unwound. Takes out nodes
-    /// that are empty now. Nodes that the change had taken for itself are lost.
+    /// Counts the table's entries again from its words, after a change has unwound, and retires nodes that are empty. Nodes that
+    /// the change had taken from the storage and not linked are counted as lost.
     ///
     /// Costs a walk over the whole table.
     ///
@@ -31,6 +31,10 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
 
     /// Counts the entries of a node and of all nodes below it, and returns how many of the node's slots are in use. `lent` says that
     /// other tables may borrow the node.
+    ///
+    /// # Safety
+    ///
+    /// The caller is the only writer, the batch came from this table, and `node` is one of `level`.
     unsafe fn mend_node(&self, batch: &mut Retired<'n>, node: NodeAddr, level: usize, lent: bool) -> u32 {
         let last = level + 1 == Self::LEVELS;
         self.tally.node(1, Self::words(level) * F::Word::BYTES);

@@ -10,17 +10,17 @@
 //!             +------+       +------+          +------+
 //! ```
 //!
-//! Any number of levels up to eight, each with an index width of its own ([`Radix::WIDTHS`]): two levels of ten bits
-//! for MIPS32, four of nine, or the six that Elphinstone et al. 3.2 need for 64 bits. Node `n` of a level is an array
-//! of one word per slot, which is empty, a link to a node of the next level, or a leaf. A page whose size is that of
-//! a slot is one leaf at that level; a page whose size is between those of two levels is a leaf repeated in all the slots that
-//! the page covers. To hardware such a page is a contiguous run: hardware sets status bits in any of its slots, so a lookup loads
-//! all of them. In a format with [`EXTRA`](Format::EXTRA) words, a last-level node holds for each pair of pages its two leaf
-//! words, then as many words of the kernel's.
+//! Any number of levels up to eight, each with an index width of its own ([`Radix::WIDTHS`]): two levels of ten bits for MIPS32,
+//! four of nine, or the six that Elphinstone et al. 3.2 need for 64 bits. A node is an array of one word per slot. The word is
+//! empty, a link to a node of the next level, or a leaf. A page of the size of a slot is one leaf at that level. A page whose
+//! size is between those of two levels is a leaf repeated in all slots that the page covers. To hardware such a page is a
+//! contiguous run: hardware sets status bits in any of its slots, so a lookup loads all of them. In a format with
+//! [`EXTRA`](Format::EXTRA) words, a last-level node holds two leaf words for each pair of pages, followed by that pair's extra
+//! words, which belong to the kernel.
 //!
-//! The record of each node counts the node's slots in use. So an unmap that empties a node retires it without a look at the other
-//! slots, and then the node above it, if that is empty now; the root stays. Above the last level the record also says which
-//! sixteenths of the node have had an entry: a copy of the table passes over the others.
+//! The record of each node counts the node's slots in use. So an unmap that empties a node retires it without loading the other
+//! slots, and then retires the node above it if that one is empty now. The root is never retired. Above the last level the record
+//! also tells which sixteenths of the node have had an entry: a copy of the table skips the others.
 //!
 //! | operation | cost in loads and stores of table words |
 //! |-|-|
@@ -100,7 +100,7 @@ pub type Mpt4<'n, N> = Mpt<'n, crate::geometry::Va48, crate::format::Compact, N>
 pub type PaperMpt<'n, N> = Mpt<'n, crate::geometry::Va64, crate::format::Paper, N>;
 
 impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
-    /// Returns an empty table: its root node.
+    /// Returns an empty table, which has only a root node.
     ///
     /// # Errors
     ///
@@ -125,12 +125,12 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
         })
     }
 
-    /// Returns the root node's address, as a register of the machine or a refill handler wants it.
+    /// Returns the root node's address, in the form that a page-table base register or a refill handler takes.
     pub const fn root(&self) -> NodeAddr {
         self.root
     }
 
-    /// Returns where the PTE of `at` stands in its node of the last level, in words.
+    /// Returns the offset of the PTE of `at` in its last-level node, in words.
     pub(crate) fn leaf_place(&self, at: VirtAddr) -> usize {
         Self::place(Self::LEVELS - 1, Self::index(Self::LEVELS - 1, at))
     }

@@ -1,4 +1,4 @@
-//! The writer's walk: down to a slot, with new nodes where there are none; and the agreement of the two words of a TLB entry.
+//! The writer's walk down to a slot, which can link missing nodes; and the rule by which the two words of a TLB entry agree.
 
 use tlbkit_addr::{VirtAddr, Vpn};
 
@@ -8,7 +8,7 @@ use crate::format::{Format, absent_beside};
 use crate::nodes::{NodeAddr, Nodes, Stock};
 use crate::{Radix, Word};
 
-/// Where a walk down as the writer ended: the nodes passed by level, and the slot it stopped at.
+/// The nodes that a walk of the writer passed, by level, and the level at which the walk ended.
 #[derive(Clone, Copy)]
 pub(super) struct Path {
     pub(super) nodes: [NodeAddr; MAX],
@@ -16,7 +16,7 @@ pub(super) struct Path {
 }
 
 impl Path {
-    /// Returns the node of a level that was passed.
+    /// Returns the node that the walk passed at a level.
     #[inline(always)]
     pub(super) fn node(&self, level: usize) -> NodeAddr {
         self.nodes[level % MAX]
@@ -24,17 +24,17 @@ impl Path {
 }
 
 impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
-    /// Returns the last page that the node of `level` around `at` covers.
+    /// Returns the last page that the node of `level` for `at` covers.
     pub(super) fn node_end(&self, level: usize, at: Vpn) -> Vpn {
         let cover = Self::slot_pages(level) << Self::width(level);
         Vpn::new(at.get() | (cover - 1))
     }
 
-    /// Walks down towards `level`.
+    /// Walks down to `level`, or to the last node above it that exists.
     ///
     /// # Safety
     ///
-    /// The caller is the only writer; so for the functions beside it.
+    /// The caller is the only writer.
     #[inline(always)]
     pub(super) unsafe fn path(&self, at: VirtAddr, level: usize) -> Path {
         let mut path = Path { nodes: [self.root; MAX], level: 0 };
@@ -51,7 +51,11 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
         path
     }
 
-    /// Walks down to the node of `level`, and links nodes from the stock where there are none.
+    /// Walks down to the node of `level`, and links a node from the stock wherever one is missing.
+    ///
+    /// # Safety
+    ///
+    /// The caller is the only writer, and the slot at which the walk for `at` ends is empty or is one of `level`.
     pub(super) unsafe fn reach(&self, stock: &mut Stock<'n, N, MAX>, at: VirtAddr, level: usize) -> NodeAddr {
         // SAFETY: the caller is the writer.
         let mut path = unsafe { self.path(at, level) };
@@ -72,6 +76,10 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
     }
 
     /// Makes the two words of a TLB entry agree after one of them has changed.
+    ///
+    /// # Safety
+    ///
+    /// The caller is the only writer, and the node is one of `level` in the table, or new.
     #[inline(always)]
     pub(super) unsafe fn settle_pair(&self, node: NodeAddr, level: usize, index: usize) {
         if F::PAIRED {

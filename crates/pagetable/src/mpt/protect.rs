@@ -1,4 +1,4 @@
-//! Changing a range's rights: a dry run that can fail, then a commit that cannot.
+//! Changing the attributes of a range: a dry run that can fail, then a commit that cannot.
 
 use tlbkit_addr::{Attr, Pages};
 
@@ -15,7 +15,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
     ///
     /// # Safety
     ///
-    /// The caller is the only writer, and the batch came from this table; so for the functions beside it.
+    /// The caller is the only writer, and the batch came from this table.
     pub(super) unsafe fn protect_pages(
         &self,
         batch: &mut Retired<'n>,
@@ -37,14 +37,14 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
         unsafe {
             self.sweep(pages, |part| {
                 let last = part.path.level + 1 == Self::LEVELS;
-                // Where holes are refused there are none.
+                // If holes are refused, the dry run has found none.
                 let all = holes == Holes::Refuse;
                 match F::masks(change, last) {
                     Some(masks) => self.protect_part(&part, all, |word| masks.apply(word)),
                     None => self.protect_part(&part, all, |word| F::change(word, change, last)),
                 }
                 if F::PAIRED && change.set.union(change.clear).contains(Attr::GLOBAL) {
-                    // Any slot of the range may have an absent one beside it, not only those at its ends.
+                    // Any slot of the range may be paired with an absent one, not only the slots at its ends.
                     let Part { index, slots, .. } = part;
                     for slot in index..index + slots {
                         self.settle_pair(part.path.node(part.path.level), part.path.level, slot);
@@ -56,7 +56,11 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
         Ok(census.pages)
     }
 
-    /// Makes of each leaf of a part what `change` does; without holes, `all` words are leaves.
+    /// Applies `change` to each leaf of a part. `all` tells that every word of the part is a leaf.
+    ///
+    /// # Safety
+    ///
+    /// The caller is the only writer, and the part is one of this table. If `all` is set, each of its slots holds a leaf.
     #[inline(always)]
     unsafe fn protect_part(&self, part: &Part, all: bool, change: impl Fn(F::Word) -> F::Word) {
         let level = part.path.level;
@@ -74,7 +78,11 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
         }
     }
 
-    /// Makes of a leaf what `change` does while hardware may be setting its status bits.
+    /// Applies `change` to a leaf with an exchange, which keeps the status bits that hardware sets at the same time.
+    ///
+    /// # Safety
+    ///
+    /// The caller is the only writer but hardware, and the place is in the node, which is in the table.
     #[inline(always)]
     pub(super) unsafe fn change_live(
         &self,

@@ -13,7 +13,7 @@ use crate::replace::{exchange, replacement};
 use crate::{Change, Error, Leaf, Radix, Retired, Word};
 
 impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
-    /// See [`Table::replace`](crate::Table::replace). The leaf may stand in several slots.
+    /// See [`Table::replace`](crate::Table::replace). The leaf may occupy several slots.
     ///
     /// # Safety
     ///
@@ -39,7 +39,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
         let pages = G::SPACE.pages_of(&old);
         let stale = stale::<G, F>(pages, |_| Some(old.size));
         batch.touch(if F::BREAK_FRAME { F::APPEARS } else { FlushScope::Everywhere }, stale);
-        // SAFETY: the caller is the writer; the parts of a leaf's pages are the slots that it stands in.
+        // SAFETY: the caller is the writer; the parts of a leaf's pages are the slots that the leaf occupies.
         let store = |word| unsafe {
             let mut was = F::Word::ZERO;
             let mut noted = Attr::empty();

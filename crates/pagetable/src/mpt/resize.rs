@@ -13,10 +13,10 @@ use crate::nodes::{NodeAddr, Nodes, Stock};
 use crate::pairs::stale;
 use crate::{Change, Error, Leaf, Radix, Retired, Word};
 
-/// The bits that hardware sets in a leaf: pages that differ in nothing else can become one page.
+/// The bits that hardware sets in a leaf. Pages that differ only in these bits can become one page.
 pub(super) const STATUS: Attr = Attr::ACCESSED.union(Attr::DIRTY);
 
-/// The slots of one piece, which maps `at` on and is to become leaves of size `to`.
+/// The slots of one piece, which begins at `at` and is to become leaves of size `to`.
 pub(super) struct Remade {
     pub(super) node: NodeAddr,
     pub(super) level: usize,
@@ -26,7 +26,7 @@ pub(super) struct Remade {
     pub(super) to: PageSize,
 }
 
-/// Undoes something, if the caller's code unwinds.
+/// A guard that calls its function if the caller's code unwinds.
 pub(super) struct Unwound<F: Fn()>(pub(super) F);
 
 impl<F: Fn()> Drop for Unwound<F> {
@@ -40,7 +40,8 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
     ///
     /// # Safety
     ///
-    /// The caller is the only writer, and the batch came from this table; so for all that follow.
+    /// The caller is the only writer, and the batch came from this table. If the format breaks, nothing that runs until the call
+    /// returns needs the pages.
     pub(super) unsafe fn resize_pages(
         &self,
         batch: &mut Retired<'n>,
@@ -64,7 +65,11 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
         }
     }
 
-    /// The dry run: checks every piece, and counts the nodes that splits need by level.
+    /// Checks every piece, as the dry run, and returns the number of nodes that splits need at each level.
+    ///
+    /// # Safety
+    ///
+    /// The caller is the only writer, and the pages are in the space and not borrowed.
     unsafe fn plan(&self, pages: Pages, to: PageSize) -> Result<[usize; MAX], Error> {
         let mut want = [0; MAX];
         // SAFETY: the caller is the writer.
@@ -85,8 +90,12 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
         Ok(want)
     }
 
-    /// Cuts a range into pieces, and passes each with the leaf that begins it. A piece is a leaf larger than `to`, or the pages that
-    /// fill one of size `to`.
+    /// Divides a range into pieces, and calls `visit` with each piece and the leaf at its start. A piece is one leaf of at least
+    /// the size `to`, or the smaller leaves that fill a page of the size `to`.
+    ///
+    /// # Safety
+    ///
+    /// The caller is the only writer, and the pages are in the space and not borrowed.
     unsafe fn each_piece(
         &self,
         pages: Pages,
@@ -116,6 +125,10 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
     }
 
     /// Checks that the leaves of a piece continue each other and agree in their rights.
+    ///
+    /// # Safety
+    ///
+    /// The caller is the only writer, and the piece is in the space and not borrowed.
     unsafe fn check_uniform(&self, piece: Pages, first: Leaf, to: PageSize) -> Result<(), Error> {
         if !first.frame.is_aligned(to, G::BASE) {
             return Err(Error::NotUniform { at: first.at });
@@ -146,7 +159,12 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
         }
     }
 
-    /// Replaces what maps a piece by leaves of size `to`.
+    /// Replaces the leaves of a piece by leaves of size `to`.
+    ///
+    /// # Safety
+    ///
+    /// The caller is the only writer, the batch came from this table, the dry run has accepted the piece, and the stock has the
+    /// nodes that it counted.
     unsafe fn remake(
         &self,
         batch: &mut Retired<'n>,
@@ -168,10 +186,10 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
             flush.add(FlushScope::Everywhere, stale);
         }
         batch.merge(&flush);
-        // SAFETY: the caller is the writer, and the dry run has seen that these slots map the piece.
+        // SAFETY: the caller is the writer, and the dry run has checked that these slots map the piece.
         unsafe {
             let node = self.path(at, level).node(level);
-            // Where hardware notes something it does so until the last moment, and is read then.
+            // Hardware may set A and D until the exchange; the exchange returns them.
             let noted = if F::STATUS { Attr::empty() } else { self.gather(piece) };
             let attr = leaf.attr.union(noted);
             let part = Remade { node, level, index: Self::index(level, at), slots, at, to };
@@ -202,14 +220,20 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
         Pfn::new(leaf.frame.get() + slot * Self::slot_pages(level))
     }
 
-    /// Replaces a slot in place, which hardware may be writing: either translation is in use until the flush.
+    /// Replaces a slot in place while hardware may set status bits in it. Until the flush, CPUs use the old or the new
+    /// translation.
     ///
-    /// *No status bit is lost.* One that hardware sets in the slot before the exchange makes it fail, and it is done
-    /// again with that bit. (Hardware sets each of two bits once, so it is done three times at most.) After the exchange
-    /// hardware sets bits where its walk ends then: for a TLB entry of the old leaf without D, too, because it sets D by
-    /// another walk or by an exchange of its own. What the format's module quotes says so. One case is left: when pages
-    /// become one, a CPU that has cached the link goes on noting in the node that it led to. So unless the new leaf has
-    /// all bits anyway, the flush is made known, and then the old node is read once more.
+    /// *No status bit is lost.* If hardware sets a bit in the slot before the exchange, the exchange fails and is repeated with
+    /// that bit. (Hardware sets each of two bits once, so there are three attempts at most.) After the exchange hardware sets
+    /// bits in the new word, also for a TLB entry that it loaded from the old leaf without D: it sets D with another walk or with
+    /// a compare-and-exchange of its own, as the manuals say that the format's module quotes. One case remains. When small pages
+    /// become a larger one, a CPU that has cached the old link may set bits in the old node until that CPU has flushed. So unless
+    /// the new leaf has all status bits, `known` is called to flush on all CPUs, and then the old node is read again.
+    ///
+    /// # Safety
+    ///
+    /// The caller is the only writer, and the batch came from this table. The part has one slot, and the stock has the nodes for
+    /// it.
     unsafe fn exchange(
         &self,
         batch: &mut Retired<'n>,
@@ -220,8 +244,8 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
     ) {
         let &Remade { node, level, index, at, to, .. } = part;
         let place = Self::place(level, index);
-        // SAFETY: by the contract of `resize_pages`, which is this function's too, the caller is the only writer, and the
-        // batch came from this table. (There is but one slot: the others are for `remake_run`.)
+        // SAFETY: by this function's contract the caller is the only writer, and the batch came from this table. The node has the
+        // slot `index`.
         unsafe {
             let cell = self.cell(node, place);
             let mut old = F::Word::follow(cell);
@@ -243,13 +267,18 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
         }
     }
 
-    /// Empties the slots of a piece, makes that known, and only then fills them.
+    /// Empties the slots of a piece, flushes on all CPUs by `known`, and then fills the slots.
     ///
-    /// If `known` unwinds, a TLB may hold the old leaves still, so that no other ones may be there: the old ones are put back.
-    /// Small pages in several slots, which were to become a larger one, stay unmapped.
+    /// If `known` unwinds, a TLB may still hold the old leaves, so new leaves must not be stored: the old leaves are put back.
+    /// Small pages in several slots, which were to become a larger page, stay unmapped.
     ///
-    /// What hardware has noted until `known` returns belongs to the new leaves: below a link it goes on noting until every
-    /// CPU has forgotten the way there.
+    /// The new leaves get the status bits that hardware sets until `known` returns. Below an old link hardware sets bits until
+    /// every CPU has flushed the link.
+    ///
+    /// # Safety
+    ///
+    /// The caller is the only writer, the batch came from this table, and the stock has the nodes for the part. In a format whose
+    /// hardware sets status bits the part has one slot.
     unsafe fn break_and_make(
         &self,
         batch: &mut Retired<'n>,
@@ -259,11 +288,10 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
         known: &mut dyn FnMut(),
     ) {
         let &Remade { node, level, index, slots, at, to } = part;
-        // The slots of one larger page hold the same word.
+        // The slots of a larger page that is split all hold the same word.
         let alike = slots == 1 || leaf.size > to;
         let mut broke = F::Word::ZERO;
-        // SAFETY: by the contract of `resize_pages`, which is this function's too, the caller is the only writer; the first and
-        // the last slot are in the node.
+        // SAFETY: by this function's contract the caller is the only writer; the first and the last slot are in the node.
         let settle = || unsafe {
             self.settle_pair(node, level, index);
             self.settle_pair(node, level, index + slots - 1);
@@ -279,7 +307,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
             }
         }
         settle();
-        // SAFETY: the caller is the only writer; what the word leads to is not discarded yet.
+        // SAFETY: the caller is the only writer; the node that the word leads to has not been discarded yet.
         let put_back = |slot| unsafe { self.publish(node, Self::place(level, index + slot), broke) };
         let unwound = Unwound(|| {
             if alike {
@@ -305,7 +333,11 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
         settle();
     }
 
-    /// Returns a word that no walker can reach yet, with status bits added to every leaf that it is or leads to.
+    /// Adds status bits to a word that no walker can reach yet, or to every leaf below it, and returns the word.
+    ///
+    /// # Safety
+    ///
+    /// No walker can reach the word. If the word is a link, it leads to a node of the next level.
     pub(super) unsafe fn noted(&self, word: F::Word, level: usize, status: Attr) -> F::Word {
         let last = level + 1 == Self::LEVELS;
         if status.is_empty() {
@@ -326,7 +358,11 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
         word
     }
 
-    /// Returns the status bits that the leaves of a piece have.
+    /// Returns the union of the status bits of a piece's leaves.
+    ///
+    /// # Safety
+    ///
+    /// The caller is the only writer, and the piece is in the space and not borrowed.
     unsafe fn gather(&self, piece: Pages) -> Attr {
         let mut status = Attr::empty();
         // SAFETY: the caller is the writer.
@@ -339,7 +375,12 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
         status
     }
 
-    /// Returns the status bits of a word that was taken out of the table, or of everything below it.
+    /// Returns the status bits of a word, or the union of those of all leaves below it. The word may have been taken out of the
+    /// table.
+    ///
+    /// # Safety
+    ///
+    /// The word was in a slot of `level` of this table. A node that it leads to has not been freed.
     pub(super) unsafe fn status(&self, word: F::Word, level: usize, at: VirtAddr) -> Attr {
         let last = level + 1 == Self::LEVELS;
         if F::is_leaf(word, last) {
@@ -348,24 +389,28 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
         let mut status = Attr::empty();
         if !last && F::is_link(word) {
             for index in 0..Self::slots(level + 1) {
-                // SAFETY: the node was linked a moment ago and is not freed before its CPUs have flushed.
+                // SAFETY: by this function's contract the node that the word leads to has not been freed.
                 let below = unsafe { self.nodes.follow(F::node(word), Self::place(level + 1, index)) };
-                // SAFETY: the word stood in that node, so what it links is not freed earlier.
+                // SAFETY: the word is in that node, and a node below it is not freed earlier.
                 status |= unsafe { self.status(below, level + 1, at) };
             }
         }
         status
     }
 
-    /// Discards a word that was taken out of the table: retires the nodes that it led to, whose words stay as they are,
-    /// and counts its PTEs out.
+    /// Discards a word that was taken out of the table: retires the nodes below it, whose words do not change, and subtracts its
+    /// PTEs from the table's count.
+    ///
+    /// # Safety
+    ///
+    /// The caller is the only writer, the batch came from this table, and no word of the table leads to what `word` leads to.
     pub(super) unsafe fn discard(&self, batch: &mut Retired<'n>, word: F::Word, level: usize) {
         let last = level + 1 == Self::LEVELS;
         if F::is_leaf(word, last) {
             self.tally.ptes(-1);
         } else if !last && F::is_link(word) {
             let node = F::node(word);
-            // SAFETY: the caller has unlinked it.
+            // SAFETY: by this function's contract no word of the table leads to the node.
             unsafe {
                 for index in 0..Self::slots(level + 1) {
                     self.discard(batch, self.read(node, Self::place(level + 1, index)), level + 1);
@@ -375,8 +420,12 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
         }
     }
 
-    /// Returns the word for a slot of `level` that maps `frame` on in pages of `to`: a leaf, or a link to a subtree
-    /// that is complete.
+    /// Returns the word for a slot of `level` that maps the frames from `frame` on with pages of size `to`: a leaf, or a link to
+    /// a complete subtree.
+    ///
+    /// # Safety
+    ///
+    /// The caller is the only writer, and the stock has the nodes of the subtree.
     pub(super) unsafe fn build(
         &self,
         stock: &mut Stock<'n, N, MAX>,
@@ -388,7 +437,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
         let bottom = Self::level_of(to);
         if level == bottom {
             let first = Pfn::new(frame.get() & !(to.pages(G::BASE).unwrap_or(1) - 1));
-            // The dry run, or the leaf that is being split, had these attributes and frames.
+            // The encoding cannot fail: the dry run has tried it, or the leaf that is split has these attributes and frames.
             let word = F::leaf(first, to, attr, level + 1 == Self::LEVELS).unwrap_or(F::Word::ZERO);
             return if F::SPREAD { word.advance(F::STEP, frame.get() - first.get()) } else { word };
         }

@@ -1,19 +1,19 @@
-//! Contiguous runs: pages between the sizes of two levels, in tables in which hardware notes status.
+//! Contiguous runs: pages between the sizes of two levels, in tables in which hardware sets status bits.
 //!
 //! ```text
 //!            +----+----+----+- - -+----+
 //!   a node   | 64 KiB page in 16 slots |      each a leaf to the MMU, which may keep one TLB entry for all
 //!            +----+----+----+- - -+----+
-//!               A          A D               what it notes, it notes in the slot of the access, or in another
+//!               A          A D               the MMU sets A and D in the slot of the access, or in another
 //! ```
 //!
-//! So the status of a page is what hardware has noted in any of its slots. The MMU sets D in a slot only if its TLB entry lacks D.
-//! A TLB entry that covers the run may have got D from any slot, and then a store to another slot's part sets no bit there. So the
-//! status of the whole run passes to each small page that the run is split into, and to the larger page that it becomes a part of.
+//! So the status bits of a page are the union of those in its slots. The MMU sets D in a slot only if its TLB entry lacks D. A
+//! TLB entry that covers the run may have got D from any slot, and then a store to another slot's part sets no bit there. So each
+//! small page that the run is split into gets the status bits of the whole run, and so does the larger page that the run becomes
+//! a part of.
 //!
-//! A change of a run is one store or exchange for each slot, not one for the page. Until the flush a walker finds the old page or
-//! the new one, whichever slot it loads, as in a change of a single slot. Formats that [break](Format::BREAK) empty all slots
-//! first.
+//! A change of a run takes one store or exchange for each slot. Until the flush a walker finds the old or the new page, whichever
+//! slot it loads, as in a change of a single slot. In formats that [break](Format::BREAK), all slots are emptied first.
 
 use core::mem;
 
@@ -28,35 +28,36 @@ use crate::geometry::Checked as _;
 use crate::nodes::{NodeAddr, Nodes, Stock};
 use crate::{Change, Entry, Leaf, Radix, Retired, Word};
 
-/// The most slots of a run: AArch64 with a granule of 16 KiB has 128.
+/// The largest number of slots of a run: 128, in AArch64 with a granule of 16 KiB.
 const MOST: usize = 128;
 
 impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
-    /// Decodes the leaf in a slot of `node` that maps `at`, with what hardware has noted in any slot of its page.
+    /// Decodes the leaf in a slot of `node` that maps `at`, with the status bits of all slots of its page.
     ///
     /// # Safety
     ///
-    /// The caller is pinned or the writer; the walk for `at` ends with the word in the node, which is of `level`.
+    /// The caller is pinned or the writer. The walk for `at` ends in `node`, a node of `level`, and has loaded `word` there.
     #[inline(always)]
     pub(super) unsafe fn leaf_in(&self, node: NodeAddr, word: F::Word, level: usize, at: VirtAddr) -> Leaf {
         let leaf = Self::leaf(word, level, at);
         if Self::RUNS && leaf.size > Self::slot_size(level) {
-            // SAFETY: by this function's contract the caller is pinned or the writer; the walk for `at` ends with the
-            // word in the node, which is of `level`.
+            // SAFETY: by this function's contract the caller is pinned or the writer, and the walk for `at` has loaded the word
+            // in this node, which is of `level`.
             return unsafe { self.whole(node, level, leaf) };
         }
         leaf
     }
 
-    /// As [`entry`](Self::entry), with what hardware has noted in any slot of the page.
+    /// Decodes a word that is no link, as [`entry`](Self::entry) does, with the status bits of all slots of its page.
     ///
     /// # Safety
     ///
-    /// As for [`leaf_in`](Self::leaf_in).
+    /// The caller is pinned or the writer. The walk for `at` ends in `node`, a node of `level`, and has loaded `word` there.
     #[inline(always)]
     pub(super) unsafe fn entry_in(&self, node: NodeAddr, word: F::Word, level: usize, at: VirtAddr) -> Entry {
         match Self::entry(word, level, at) {
-            // SAFETY: the contract of `leaf_in` is this function's.
+            // SAFETY: by this function's contract the caller is pinned or the writer, and the walk for the leaf ends in this
+            // node.
             Entry::Leaf(leaf) if Self::RUNS && leaf.size > Self::slot_size(level) => unsafe {
                 Entry::Leaf(self.whole(node, level, leaf))
             },
@@ -64,26 +65,27 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
         }
     }
 
-    /// Returns the number of slots that a leaf stands in.
+    /// Returns the number of slots that a leaf occupies.
     fn slots_of(level: usize, leaf: Leaf) -> usize {
         1 << (leaf.size.shift() - Self::slot_size(level).shift())
     }
 
-    /// Adds to a leaf what hardware has noted in all its slots.
+    /// Adds to a leaf the status bits of all its slots.
     ///
     /// # Safety
     ///
-    /// As for [`leaf_in`](Self::leaf_in).
+    /// The caller is pinned or the writer. The walk for the leaf ends in `node`, a node of `level`.
     #[inline(never)]
     unsafe fn whole(&self, node: NodeAddr, level: usize, mut leaf: Leaf) -> Leaf {
         let (last, first) = (level + 1 == Self::LEVELS, Self::index(level, leaf.at));
         for index in first..first + Self::slots_of(level, leaf) {
-            // SAFETY: this function's contract: a page between two levels begins and ends in one node.
+            // SAFETY: by this function's contract the leaf is in this node, and a page between the sizes of two levels does not
+            // extend beyond one node.
             let word = unsafe { self.nodes.follow(node, Self::place(level, index)) };
             if !F::is_leaf(word, last) || F::size(word, Self::slot_size(level)) != leaf.size {
                 continue;
             }
-            // Beside a writer a slot may be of another page, as it was before a change or is after it.
+            // During a writer's change a slot may hold the leaf of another page, from before or after the change.
             let attr = F::attr(word, last);
             if F::frame(word, leaf.size) == leaf.frame
                 && attr.difference(STATUS) == leaf.attr.difference(STATUS)
@@ -94,7 +96,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
         leaf
     }
 
-    /// Changes the attributes of a leaf, in however many slots it stands, and returns it as it was.
+    /// Changes the attributes of a leaf in all its slots, and returns the leaf as it was before.
     ///
     /// # Safety
     ///
@@ -111,8 +113,8 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
         batch.touch(change.scope(), G::SPACE.pages_of(&leaf));
         for index in first..first + Self::slots_of(level, leaf) {
             let place = Self::place(level, index);
-            // SAFETY: by this function's contract the caller is the only writer, the batch came from this table, and the
-            // walk for the leaf ends in `spot`.
+            // SAFETY: by this function's contract the caller is the only writer, and the walk for the leaf ends in `spot`, so the
+            // place is in the node.
             let old = unsafe {
                 self.amend(node, place, self.read(node, place), |word| F::change(word, change, last))
             };
@@ -121,7 +123,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
         leaf
     }
 
-    /// Replaces what stands in the slots of a run, or of what becomes one.
+    /// Replaces the words in the slots of a run, or in the slots that become a run.
     ///
     /// # Safety
     ///
@@ -148,7 +150,12 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
         }
     }
 
-    /// Empties all slots, makes that known, and fills them. If `known` unwinds, what was there is put back.
+    /// Empties all slots, flushes on all CPUs by `known`, and fills the slots. If `known` unwinds, the old words are put back.
+    ///
+    /// # Safety
+    ///
+    /// The caller is the only writer, the batch came from this table, the stock has the nodes that are missing, and `olds` has
+    /// one word for each slot of the part.
     unsafe fn break_run(
         &self,
         batch: &mut Retired<'n>,
@@ -159,8 +166,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
         known: &mut dyn FnMut(),
     ) {
         let &Remade { node, level, index, at, to, .. } = part;
-        // SAFETY: by the contract of `remake_run`, which is this function's too, the caller is the only writer; the slots are in
-        // the node.
+        // SAFETY: by this function's contract the caller is the only writer; the slots are in the node.
         unsafe {
             for (slot, old) in olds.iter_mut().enumerate() {
                 *old = self.swap(node, Self::place(level, index + slot), F::Word::ZERO);
@@ -168,17 +174,17 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
         }
         let unwound = Unwound(|| {
             for (slot, &old) in olds.iter().enumerate() {
-                // SAFETY: the caller is the only writer, and the slots are in the node. What the old words lead to has not been
-                // retired.
+                // SAFETY: the caller is the only writer, and the slots are in the node. The nodes that the old words lead to have
+                // not been retired.
                 unsafe { self.publish(node, Self::place(level, index + slot), old) };
             }
         });
         known();
         mem::forget(unwound);
         // SAFETY: the caller is the only writer, the batch came from this table, and the stock has the nodes that are missing.
-        // What the old words lead to is not freed before the batch completes.
+        // The nodes that the old words lead to are not freed before the batch completes.
         unsafe {
-            // Below a link hardware has noted until now.
+            // Below an old link hardware could set status bits until the flush.
             let noted = olds.iter().fold(leaf.attr & STATUS, |all, &old| all | self.status(old, level, at));
             for (slot, &old) in olds.iter().enumerate() {
                 self.discard(batch, old, level);
@@ -189,8 +195,13 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
         }
     }
 
-    /// Exchanges the slots one after the other: either translation is in use until the flush. Status bits are kept as in a
-    /// change of a single slot.
+    /// Exchanges the slots one after the other. Until the flush, CPUs use the old or the new translation. Status bits are kept as
+    /// [`exchange`](Self::exchange) keeps them.
+    ///
+    /// # Safety
+    ///
+    /// The caller is the only writer, the batch came from this table, the stock has the nodes that are missing, and `olds` has
+    /// one word for each slot of the part.
     unsafe fn exchange_run(
         &self,
         batch: &mut Retired<'n>,
@@ -204,7 +215,8 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
         let last = level + 1 == Self::LEVELS;
         let mut noted = leaf.attr & STATUS;
         let mut stored = noted;
-        // SAFETY: this function's contract; what the old words lead to is not freed before the batch completes.
+        // SAFETY: by this function's contract the caller is the only writer, the batch came from this table, and the stock has
+        // the nodes. The nodes that the old words lead to are not freed before the batch completes.
         unsafe {
             for (slot, seen) in olds.iter_mut().enumerate() {
                 let place = Self::place(level, index + slot);
@@ -221,7 +233,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
                 self.exchanged(node, place, old, word);
                 self.discard(batch, old, level);
                 *seen = old;
-                // The first slot got the least.
+                // The first slot was stored with the fewest status bits.
                 if slot == 0 {
                     stored = noted;
                 }
@@ -246,7 +258,8 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
     /// The caller is the only writer, and the slot is in a node of the table.
     unsafe fn note(&self, node: NodeAddr, level: usize, index: usize, status: Attr) {
         let (last, place) = (level + 1 == Self::LEVELS, Self::place(level, index));
-        // SAFETY: this function's contract; a link leads to a node of the next level.
+        // SAFETY: by this function's contract the caller is the only writer, and the slot is in the node. A link leads to a node
+        // of the next level.
         unsafe {
             let word = self.read(node, place);
             if F::is_leaf(word, last) {

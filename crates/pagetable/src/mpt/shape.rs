@@ -13,27 +13,27 @@ pub(super) const MAX: usize = 8;
 
 /// Shifts, widths and node sizes by level, the root first; levels beyond the last are zero.
 pub(super) trait Shape {
-    /// How many levels there are.
+    /// The number of levels.
     const LEVELS: usize;
-    /// What a slot of the level covers.
+    /// The size that a slot of each level covers.
     const SLOTS: [PageSize; MAX];
-    /// The words of a node of the level.
+    /// The number of words in a node of each level.
     const WORDS: [usize; MAX];
-    /// Whether a page can be larger than a slot and smaller than the next level's, and so stands in several slots.
+    /// Whether a page can have a size between those of two levels' slots, so that it occupies several slots.
     const REPLICATED: bool;
-    /// Whether hardware notes status in any of the slots of such a page.
+    /// Whether pages can occupy several slots and hardware sets status bits in any of them.
     const RUNS: bool;
 
-    /// The widths of the levels.
+    /// The number of index bits of each level.
     const WIDTHS: [u32; MAX];
 
-    /// Returns what a slot of the level covers.
+    /// Returns the size that a slot of the level covers.
     fn slot_size(level: usize) -> PageSize;
 
-    /// Returns the words of a node of the level.
+    /// Returns the number of words in a node of the level.
     fn words(level: usize) -> usize;
 
-    /// Returns the width of the level.
+    /// Returns the number of index bits of the level.
     fn width(level: usize) -> u32;
 
     /// Returns the slot that `at` falls into.
@@ -42,7 +42,7 @@ pub(super) trait Shape {
     /// Returns the top-level slot that a page falls into; `None` if the page is not in the space.
     fn top(page: Vpn) -> Option<usize>;
 
-    /// Returns where in its node the word of a slot is.
+    /// Returns the offset of a slot's word in its node, in words.
     fn place(level: usize, index: usize) -> usize;
 
     /// Returns the number of slots of a node.
@@ -51,8 +51,8 @@ pub(super) trait Shape {
     /// Returns how many base pages a slot covers.
     fn slot_pages(level: usize) -> usize;
 
-    /// Returns the level at which pages of `size` stand: the first whose slots are no larger, or in a linear table the
-    /// last.
+    /// Returns the level of the leaves for pages of `size`: the first level whose slots are no larger than `size`, or the last
+    /// level in a linear table.
     fn level_of(size: PageSize) -> usize;
 }
 
@@ -127,7 +127,7 @@ impl<G: Radix, F: Format, N: Nodes<Word = F::Word>> Shape for Mpt<'_, G, F, N> {
         widths
     };
 
-    // A remainder costs less than a check, where the compiler does not know the level, and cannot panic.
+    // Where the compiler does not know the level, a remainder costs less than a bounds check, and cannot panic.
     #[inline(always)]
     fn slot_size(level: usize) -> PageSize {
         Self::SLOTS[level % MAX]
@@ -151,7 +151,7 @@ impl<G: Radix, F: Format, N: Nodes<Word = F::Word>> Shape for Mpt<'_, G, F, N> {
     #[inline(always)]
     fn top(page: Vpn) -> Option<usize> {
         let top = page.get() >> (Self::slot_size(0).shift() - G::BASE.shift());
-        // The lower half, which is the users', costs one comparison, and no mask.
+        // The lower half, which user space has, costs one comparison and no mask.
         if top < Self::slots(0) >> u32::from(G::SIGNED) {
             return Some(top);
         }
@@ -160,7 +160,7 @@ impl<G: Radix, F: Format, N: Nodes<Word = F::Word>> Shape for Mpt<'_, G, F, N> {
 
     #[inline(always)]
     fn place(level: usize, index: usize) -> usize {
-        // Before it are the words of the slots below, and the extra words of each whole pair of them.
+        // The words of the lower slots come first, and after each pair of them the pair's extra words.
         if level + 1 == Self::LEVELS { index + (index & !1) * F::EXTRA } else { index }
     }
 
@@ -176,7 +176,7 @@ impl<G: Radix, F: Format, N: Nodes<Word = F::Word>> Shape for Mpt<'_, G, F, N> {
 
     #[inline(always)]
     fn level_of(size: PageSize) -> usize {
-        // The base page first: it needs no search.
+        // The base size needs no search.
         if size.shift() == G::BASE.shift() || G::LINEAR.is_some() {
             return Self::LEVELS - 1;
         }

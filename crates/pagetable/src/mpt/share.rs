@@ -1,4 +1,4 @@
-//! A kernel half that every address space shares: top-level slots lent by one table and borrowed by others.
+//! A kernel half that all address spaces share: one table lends top-level slots, and other tables borrow them.
 
 use tlbkit_addr::{Flush, PageSize, Pages, Vpn};
 
@@ -10,13 +10,14 @@ use crate::nodes::{Nodes, Stock};
 use crate::{Error, Radix};
 
 impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
-    /// Prepares the top-level slots of `pages` for lending: each gets a node, which stays when it is empty.
+    /// Prepares the top-level slots of `pages` for lending: each slot gets a node, which is not retired when it becomes empty.
     ///
-    /// A borrower copies the links, so what this table maps there later is seen by all; but pages that would fill a slot,
-    /// and so take its link's place, are refused from now on ([`Error::WrongSize`]). Costs a node a slot.
+    /// A borrower copies the links, so every borrower sees what this table maps there later. From now on this table refuses pages
+    /// of the size of a top-level slot there ([`Error::WrongSize`]), because such a page would replace a lent link. Costs one
+    /// node for each slot.
     ///
-    /// Returns what the new links ask of the TLBs. What changes in the lent part later is in every space that borrows it: its
-    /// flushes, of links above all, are for all of their ASIDs.
+    /// Returns the flush that the new links need. A later change in the lent part changes every space that borrows it: flush it,
+    /// the links above all, for all their ASIDs.
     ///
     /// # Errors
     ///
@@ -51,7 +52,8 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
         }
         let mut stock = Stock::take_within(self.nodes, &Self::WORDS, want, F::REACH)?;
         for at in slots() {
-            // SAFETY: `&mut self`: no other CPU writes. The loan counts as an entry, so that the node is never empty.
+            // SAFETY: `&mut self`: no other CPU writes. The loan counts as an entry, so that the count of the node never becomes
+            // 0.
             unsafe {
                 let node = self.reach(&mut stock, at, 1);
                 self.add_loan(node, 1);
@@ -65,8 +67,8 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
         Ok(flush)
     }
 
-    /// Returns an empty table that shares what `kernel` lends, with nodes from the same storage, where the links lead. It
-    /// cannot change the shared part, and leaves it alone when it is taken apart.
+    /// Returns an empty table that borrows the part which `kernel` lends. Its nodes come from the storage of `kernel`, to which
+    /// the links lead. The table cannot change the borrowed part, and does not retire its nodes when it is destroyed.
     ///
     /// # Errors
     ///
@@ -78,17 +80,17 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
             let slots = Self::index(0, first)..=Self::index(0, last);
             let borrowed = slots.clone().count();
             for place in slots {
-                // SAFETY: lent links never change, and the new root is ours alone.
+                // SAFETY: lent links never change, and no other code uses the new root yet.
                 unsafe { table.publish(table.root, place, kernel.nodes.follow(kernel.root, place)) };
             }
-            // SAFETY: the new root is ours alone.
+            // SAFETY: no other code uses the new root yet.
             unsafe { table.add_live(table.root, 0, Self::index(0, first), borrowed) };
             table.borrowed = Some(pages);
         }
         Ok(table)
     }
 
-    /// Checks that none of the pages is borrowed: only the lender writes there.
+    /// Checks that none of the pages is borrowed. Only the lender changes borrowed pages.
     #[inline(always)]
     pub(super) fn check_own(&self, pages: Pages) -> Result<(), Error> {
         match self.borrowed {
@@ -100,7 +102,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
         }
     }
 
-    /// Checks that pages of `size` take no lent link's place: borrowers have it for as long as they live.
+    /// Refuses pages that would replace a lent link, because borrowers keep a copy of that link.
     #[inline(always)]
     pub(super) fn check_lent(&self, pages: Pages, size: PageSize) -> Result<(), Error> {
         match self.lent {

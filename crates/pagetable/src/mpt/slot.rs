@@ -1,13 +1,13 @@
-//! A change of one leaf in a node that exists: one check, one store. Every change of a single page tries this first, that of a
-//! cursor too.
+//! The fast path: a change of one leaf in an existing node, with one check and one store. Every change of a single page tries it
+//! first, also a cursor's.
 //!
 //! ```text
 //!   Slot    walk -> check -> store -> what to flush     the fast path
-//!             \-> None: nothing has changed             the change of a range does it, or returns the error
+//!             \-> None: nothing has changed             the slow path makes the change, or returns the error
 //! ```
 //!
-//! So these functions return no error, and take and retire no node. Only one calls code that may unwind: the `known` of
-//! [`Slot::replace_breaking`].
+//! So these functions return no error, and take or retire no node. Only [`Slot::replace_breaking`] calls code that may unwind,
+//! its `known`.
 
 use tlbkit_addr::{Attr, Flush, FlushScope, Pages, Pfn, VirtAddr, Vpn};
 
@@ -24,26 +24,26 @@ use crate::{Change, Entry, Leaf, Radix, Retired, Turn, Word};
 
 /// The slot of a page in a node of this table, from [`Turn::slot`].
 ///
-/// Each change consumes the slot, and is all or nothing. `None` means that nothing has changed: the same change by a
-/// [`Writer`](crate::Writer) does more than one store, or returns the error.
+/// Each change consumes the slot, and is all or nothing. `None` means that nothing has changed: make the change with a
+/// [`Writer`](crate::Writer), which can store more than one word, or returns the error.
 pub struct Slot<'w, 'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> {
     table: &'w Mpt<'n, G, F, N>,
     spot: Spot,
     page: Vpn,
 }
 
-/// What a change of one leaf makes stale.
+/// The flush that a change of one leaf needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[must_use = "TLBs may hold what it names"]
+#[must_use = "TLBs may hold translations of these pages"]
 pub struct Stale {
-    /// How far the change must be made known.
+    /// The flush scope.
     pub scope: FlushScope,
-    /// The pages.
+    /// The pages to flush.
     pub pages: Pages,
 }
 
-/// Attributes of base pages, encoded: one encoding for as many pages as have them, and none at run time where the attributes are
-/// a constant.
+/// Attributes of base pages, encoded once for any number of pages. The compiler evaluates the encoding if the attributes are a
+/// constant.
 #[derive(Debug)]
 pub struct Encoded<F: Format>(
     /// The entry that leads to frame 0.
@@ -67,7 +67,7 @@ impl<F: Format> Encoded<F> {
         F::leaf(Pfn::new(0), F::BASE, attr, true).ok().map(Self)
     }
 
-    /// Returns the attributes: those that were encoded, and what the format gives to every entry that has them.
+    /// Returns the attributes that were encoded, and those that the format adds to every entry with them.
     #[inline]
     pub fn attr(self) -> Attr {
         F::attr(self.0, true)
@@ -76,14 +76,14 @@ impl<F: Format> Encoded<F> {
     /// Returns the entry that leads to `frame`.
     #[inline(always)]
     fn to(self, frame: Pfn) -> Option<F::Word> {
-        // Whether there is such a frame has nothing to do with its attributes.
+        // Checks the frame number. The check does not depend on the attributes.
         F::leaf(frame, F::BASE, Attr::READ, true).ok()?;
         Some(F::leading_to(self.0, frame))
     }
 }
 
 impl Stale {
-    /// Adds this to what a batch asks for.
+    /// Adds this flush to a batch.
     #[inline(always)]
     pub(super) fn add_to(self, batch: &mut Retired<'_>) {
         batch.touch(self.scope, self.pages);
@@ -91,8 +91,8 @@ impl Stale {
 }
 
 impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Turn<'_, 'n, Mpt<'n, G, F, N>> {
-    /// Returns the slot of `page` in its last-level node. `None` if there is no such node, if the page is borrowed, or if the table
-    /// owes a flush, which only a batch takes up.
+    /// Returns the slot of `page` in its last-level node. Returns `None` if there is no such node, if the page is borrowed, or if
+    /// a dropped batch has left a debt, which only a batch can take up.
     ///
     /// Costs a walk.
     #[inline(always)]
@@ -108,14 +108,14 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
     ///
     /// # Safety
     ///
-    /// The caller is the only writer as long as there is the slot.
+    /// The caller is the only writer as long as the slot exists.
     #[inline(always)]
     pub(super) unsafe fn small_slot(&self, page: Vpn) -> Option<Slot<'_, 'n, G, F, N>> {
         let top = Self::top(page)?;
         self.check_own(Pages::one(page)).ok()?;
         let (at, last) = (page.address(G::BASE), Self::LEVELS - 1);
         let mut node = self.root;
-        // The walk to the node, not to the word in it.
+        // Walks to the node without loading the word in it.
         for level in 0..last {
             let index = if level == 0 { top } else { Self::index(level, at) };
             // SAFETY: the node is linked, and the caller is the writer.
@@ -128,11 +128,11 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
         Some(Slot { table: self, spot: Spot { node, level: last }, page })
     }
 
-    /// Returns the slot of a page, whose walk ends in `spot`. Unless a leaf is there, it is of the last level.
+    /// Returns the slot of a page whose walk ends in `spot`. If the slot holds no leaf, it must be of the last level.
     ///
     /// # Safety
     ///
-    /// As for [`small_slot`](Self::small_slot); the page is in the space, and the walk for it ends there now.
+    /// The caller is the only writer as long as the slot exists. The page is in the space, and the walk for it ends in `spot`.
     #[inline(always)]
     pub(super) unsafe fn slot_at(&self, spot: Spot, page: Vpn) -> Option<Slot<'_, 'n, G, F, N>> {
         self.check_own(Pages::one(page)).ok()?;
@@ -161,7 +161,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Slot<'_, 'n, G, F, N> {
         Mpt::<'n, G, F, N>::place(self.spot.level, self.index())
     }
 
-    /// Returns the word in the slot, if that is a leaf and the leaf is in no other slot.
+    /// Returns the word in the slot, if it is a leaf that occupies no other slot.
     #[inline(always)]
     fn leaf_word(&self) -> Option<F::Word> {
         // SAFETY: the place is in the node, and the slot borrows the writer.
@@ -169,7 +169,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Slot<'_, 'n, G, F, N> {
         (F::is_leaf(word, self.is_last()) && self.is_single(word)).then_some(word)
     }
 
-    /// Tells whether a leaf in the slot is in no other slot.
+    /// Tells whether a leaf in the slot occupies no other slot.
     #[inline(always)]
     fn is_single(&self, leaf: F::Word) -> bool {
         !Mpt::<'n, G, F, N>::REPLICATED
@@ -181,7 +181,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Slot<'_, 'n, G, F, N> {
         Mpt::<'n, G, F, N>::leaf(word, self.spot.level, self.at())
     }
 
-    /// Returns what a change of the leaf makes stale.
+    /// Returns the flush that a change of the leaf needs.
     #[inline(always)]
     fn stale(&self, scope: FlushScope) -> Stale {
         if self.is_last() {
@@ -194,20 +194,20 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Slot<'_, 'n, G, F, N> {
         Stale { scope, pages: stale::<G, F>(pages, |_| Some(size)) }
     }
 
-    /// Makes the two words of a TLB entry agree after this one has changed.
+    /// Makes the two words of a TLB entry agree after the word in this slot has changed.
     #[inline(always)]
     fn settle_pair(&self) {
         // SAFETY: the slot is in the node, and borrows the writer.
         unsafe { self.table.settle_pair(self.spot.node, self.spot.level, self.index()) };
     }
 
-    /// Returns the leaf that maps the page, if the leaf is in no other slot.
+    /// Returns the leaf that maps the page, if the leaf occupies no other slot.
     #[inline(always)]
     pub fn look(&self) -> Option<Leaf> {
         self.leaf_word().map(|word| self.leaf(word))
     }
 
-    /// Returns what the slot holds: a leaf, a mark or nothing; `None` if the leaf is in other slots too.
+    /// Returns what the slot holds: a leaf, a mark or nothing; `None` if the leaf occupies other slots too.
     #[inline(always)]
     pub fn entry(&self) -> Option<Entry> {
         // SAFETY: the place is in the node, and the slot borrows the writer.
@@ -224,7 +224,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Slot<'_, 'n, G, F, N> {
         let word = attr.to(frame)?;
         G::SPACE.check_frames(frame, 1, G::BASE).ok()?;
         let Spot { node, level } = self.spot;
-        // SAFETY: the place is in the node, which is ours to write.
+        // SAFETY: the place is in the node, and the slot borrows the writer.
         unsafe {
             if self.table.read(node, self.place()) != F::Word::ZERO || !self.is_last() {
                 return None;
@@ -237,7 +237,8 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Slot<'_, 'n, G, F, N> {
         Some(self.stale(F::APPEARS))
     }
 
-    /// Unmaps the leaf, unless it is the last one in its node, and returns it with what hardware has noted up to the store.
+    /// Unmaps the leaf, unless it is the last one in its node, and returns it with the status bits that hardware set before the
+    /// store.
     #[inline(always)]
     pub fn unmap(self) -> Option<(Leaf, Stale)> {
         let word = self.leaf_word()?;
@@ -257,7 +258,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Slot<'_, 'n, G, F, N> {
         Some((self.leaf(word), self.stale(FlushScope::Everywhere)))
     }
 
-    /// Changes the attributes of the leaf, and returns it as it was.
+    /// Changes the attributes of the leaf, and returns the leaf as it was before.
     #[inline(always)]
     pub fn protect(self, change: Change) -> Option<(Leaf, Stale)> {
         check_change::<F>(change).ok()?;
@@ -271,8 +272,8 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Slot<'_, 'n, G, F, N> {
         Some((self.leaf(old), self.stale(change.scope())))
     }
 
-    /// Replaces the leaf, a base page, by another one, in one store, and returns the old one with what hardware has noted up to
-    /// that store. Never where the hardware wants break before make.
+    /// Replaces the leaf of a base page with one store, and returns the old leaf with the status bits that hardware set before
+    /// that store. Returns `None` in formats that require break-before-make.
     #[inline(always)]
     pub fn replace(self, frame: Pfn, attr: Encoded<F>) -> Option<(Leaf, Stale)> {
         if F::BREAK_FRAME || !self.is_last() {
@@ -291,8 +292,8 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Slot<'_, 'n, G, F, N> {
         Some((self.leaf(old), self.stale(FlushScope::Everywhere)))
     }
 
-    /// Replaces the leaf, a base page, by way of an empty entry, and returns the old one with what hardware has noted up to the
-    /// first store. `known` makes known in between that the page is gone; if that unwinds, the old leaf is back.
+    /// Empties the entry of a base page, calls `known` to flush on all CPUs, then stores the new leaf. Returns the old leaf with
+    /// the status bits that hardware set before the first store. If `known` unwinds, the old leaf is stored again.
     ///
     /// # Safety
     ///

@@ -1,11 +1,11 @@
-//! How the writer reads and stores the words of a node.
+//! The writer's loads and stores of the words of a node.
 //!
 //! Where software walks the table, the storage's mode decides: in solo mode the accesses are plain loads and stores, which the
-//! compiler may widen. Hardware that walks the table ([`Format::WALK_CACHE`]) does so beside the writer in every mode, on the
-//! same CPU too, by speculation. There each access is one atomic access of the whole word, and a word that leads to something is
-//! stored with release ordering, so that a walker that finds a node finds the node's contents. (Hardware loads the words of a
-//! walk in the order in which each address depends on the word before.) The kernel executes the barrier after the last store of
-//! a change, which makes the walker see the change: see [`FlushScope::Barrier`](tlbkit_addr::FlushScope::Barrier).
+//! compiler may widen. Hardware ([`Format::WALK_CACHE`]) walks the table at any moment in every mode, by speculation also on the
+//! writer's own CPU. For such formats each access is one atomic access of the whole word, and a word that leads to a node or
+//! frame is stored with release ordering, so that a walker that finds a node finds the node's contents. (Hardware loads the words
+//! of a walk in the order in which each address depends on the word before.) The kernel executes the barrier after the last store
+//! of a change, which makes the walker see the change: see [`FlushScope::Barrier`](tlbkit_addr::FlushScope::Barrier).
 
 use super::Mpt;
 use super::shape::Shape;
@@ -16,41 +16,50 @@ use crate::word::atomics;
 use crate::{Radix, Word};
 
 impl<G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'_, G, F, N> {
-    /// Whether hardware may note something in a leaf between the writer's load of it and its store: then one instruction does
-    /// both.
+    /// Whether hardware may set A or D in a leaf between the writer's load and store. If so, the writer uses one atomic exchange.
     ///
-    /// In solo mode it is this CPU's own MMU. That sets a dirty bit when this CPU stores to the page, which it does not do in
-    /// between, and an accessed bit ahead of time at the most: of an access that did not happen.
+    /// In solo mode only this CPU's MMU walks. It cannot set D between the load and the store, only A of a speculative access,
+    /// which may be lost.
     pub(super) const NOTED_BESIDE: bool = F::STATUS && N::Mode::SHARED;
 
     /// Returns the cell at a place in a node.
     ///
     /// # Safety
     ///
-    /// The node is in the table, or retired and not reclaimed, or new, and the place within it; so for all that follow,
-    /// and the caller is its only writer but hardware.
+    /// The node is in the table, or retired and not reclaimed, or new; the place is in the node; the caller is the node's only
+    /// writer but hardware.
     #[inline(always)]
     pub(super) unsafe fn cell(&self, node: NodeAddr, place: usize) -> *const <F::Word as Word>::Cell {
-        // SAFETY: by this function's contract the node is in the table, or retired and not reclaimed, or new, and the
-        // place within it, and the caller is its only writer but hardware.
+        // SAFETY: by this function's contract the node is in the table, or retired and not reclaimed, or new, and the place is in
+        // the node.
         unsafe { self.nodes.at(node).add(place) }
     }
 
     /// Reads a word.
+    ///
+    /// # Safety
+    ///
+    /// The node is in the table, or retired and not reclaimed, or new; the place is in the node; the caller is the node's only
+    /// writer but hardware.
     #[inline(always)]
     pub(super) unsafe fn read(&self, node: NodeAddr, place: usize) -> F::Word {
-        // SAFETY: by the contract of `cell`, which is this function's too, the node is in the table, or retired and not
-        // reclaimed, or new, and the place within it, and the caller is its only writer but hardware.
+        // SAFETY: by this function's contract the node is in the table, or retired and not reclaimed, or new; the place is in the
+        // node; and the caller is the node's only writer but hardware.
         unsafe {
             if walked::<F>() { F::Word::follow(self.cell(node, place)) } else { self.nodes.read(node, place) }
         }
     }
 
-    /// Stores a word that leads nowhere, or into a node that no walker can reach yet.
+    /// Stores a word that leads nowhere, or stores any word in a node that no walker can reach yet.
+    ///
+    /// # Safety
+    ///
+    /// The node is in the table, or retired and not reclaimed, or new; the place is in the node; the caller is the node's only
+    /// writer but hardware.
     #[inline(always)]
     pub(super) unsafe fn store_relaxed(&self, node: NodeAddr, place: usize, word: F::Word) {
-        // SAFETY: by the contract of `cell`, which is this function's too, the node is in the table, or retired and not
-        // reclaimed, or new, and the place within it, and the caller is its only writer but hardware.
+        // SAFETY: by this function's contract the node is in the table, or retired and not reclaimed, or new; the place is in the
+        // node; and the caller is the node's only writer but hardware.
         unsafe {
             if walked::<F>() {
                 F::Word::store_relaxed(self.cell(node, place), word);
@@ -61,11 +70,16 @@ impl<G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'_, G, F, N> {
         }
     }
 
-    /// Stores a word that leads to something complete.
+    /// Stores a word that leads to a complete node or a frame.
+    ///
+    /// # Safety
+    ///
+    /// The node is in the table, or retired and not reclaimed, or new; the place is in the node; the caller is the node's only
+    /// writer but hardware.
     #[inline(always)]
     pub(super) unsafe fn publish(&self, node: NodeAddr, place: usize, word: F::Word) {
-        // SAFETY: by the contract of `cell`, which is this function's too, the node is in the table, or retired and not
-        // reclaimed, or new, and the place within it, and the caller is its only writer but hardware.
+        // SAFETY: by this function's contract the node is in the table, or retired and not reclaimed, or new; the place is in the
+        // node; and the caller is the node's only writer but hardware.
         unsafe {
             if walked::<F>() {
                 F::Word::publish(self.cell(node, place), word);
@@ -77,29 +91,39 @@ impl<G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'_, G, F, N> {
         }
     }
 
-    /// Stores a word that hardware may write meanwhile, and returns what it replaced.
+    /// Stores a word with an atomic swap, because hardware may set bits at the same time, and returns the old word.
+    ///
+    /// # Safety
+    ///
+    /// The node is in the table, or retired and not reclaimed, or new; the place is in the node; the caller is the node's only
+    /// writer but hardware.
     #[inline(always)]
     pub(super) unsafe fn swap(&self, node: NodeAddr, place: usize, word: F::Word) -> F::Word {
-        // SAFETY: by the contract of `cell`, which is this function's too, the node is in the table, or retired and not
-        // reclaimed, or new, and the place within it, and the caller is its only writer but hardware.
+        // SAFETY: by this function's contract the node is in the table, or retired and not reclaimed, or new; the place is in the
+        // node; and the caller is the node's only writer but hardware.
         let old = unsafe { F::Word::swap(self.cell(node, place), word) };
         self.exchanged(node, place, old, word);
         old
     }
 
-    /// Tells the storage of an exchange of a word that hardware may write meanwhile.
+    /// Tells the storage that an atomic exchange has replaced `old` by `word`.
     #[inline(always)]
     pub(super) fn exchanged(&self, node: NodeAddr, place: usize, old: F::Word, word: F::Word) {
         self.nodes.stored(Store::Release);
         self.nodes.stored(Store::exchange(node, place, old, word));
     }
 
-    /// Empties a slot in which the writer has read the leaf `seen`, and returns that with what hardware has noted up to the
-    /// store.
+    /// Empties a slot from which the writer has read the leaf `seen`, and returns the leaf with the status bits that hardware set
+    /// before the store.
+    ///
+    /// # Safety
+    ///
+    /// The node is in the table, or retired and not reclaimed, or new; the place is in the node; the caller is the node's only
+    /// writer but hardware.
     #[inline(always)]
     pub(super) unsafe fn take(&self, node: NodeAddr, place: usize, seen: F::Word) -> F::Word {
-        // SAFETY: by the contract of `cell`, which is this function's too, the node is in the table, or retired and not
-        // reclaimed, or new, and the place within it, and the caller is its only writer but hardware.
+        // SAFETY: by this function's contract the node is in the table, or retired and not reclaimed, or new; the place is in the
+        // node; and the caller is the node's only writer but hardware.
         unsafe {
             if Self::NOTED_BESIDE {
                 return self.swap(node, place, F::Word::ZERO);
@@ -109,8 +133,13 @@ impl<G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'_, G, F, N> {
         seen
     }
 
-    /// Stores the leaf `new` over one that the writer has read as `seen`, and returns that with what hardware has noted up to
-    /// the store.
+    /// Stores the leaf `new` over the leaf that the writer has read as `seen`, and returns the old leaf with the status bits that
+    /// hardware set before the store.
+    ///
+    /// # Safety
+    ///
+    /// The node is in the table, or retired and not reclaimed, or new; the place is in the node; the caller is the node's only
+    /// writer but hardware.
     #[inline(always)]
     pub(super) unsafe fn exchange_leaf(
         &self,
@@ -119,8 +148,8 @@ impl<G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'_, G, F, N> {
         seen: F::Word,
         new: F::Word,
     ) -> F::Word {
-        // SAFETY: by the contract of `cell`, which is this function's too, the node is in the table, or retired and not
-        // reclaimed, or new, and the place within it, and the caller is its only writer but hardware.
+        // SAFETY: by this function's contract the node is in the table, or retired and not reclaimed, or new; the place is in the
+        // node; and the caller is the node's only writer but hardware.
         unsafe {
             if Self::NOTED_BESIDE {
                 return self.swap(node, place, new);
@@ -130,8 +159,13 @@ impl<G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'_, G, F, N> {
         seen
     }
 
-    /// Stores what `change` makes of a leaf that the writer has read as `seen`, with what hardware notes up to the store, and
-    /// returns what that was.
+    /// Applies `change` to a leaf that the writer has read as `seen`, keeps the status bits that hardware sets before the store,
+    /// and returns the old leaf with those bits.
+    ///
+    /// # Safety
+    ///
+    /// The node is in the table, or retired and not reclaimed, or new; the place is in the node; the caller is the node's only
+    /// writer but hardware.
     #[inline(always)]
     pub(super) unsafe fn amend(
         &self,
@@ -140,11 +174,11 @@ impl<G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'_, G, F, N> {
         mut seen: F::Word,
         change: impl Fn(F::Word) -> F::Word,
     ) -> F::Word {
-        // SAFETY: by the contract of `cell`, which is this function's too, the node is in the table, or retired and not
-        // reclaimed, or new, and the place within it, and the caller is its only writer but hardware.
+        // SAFETY: by this function's contract the node is in the table, or retired and not reclaimed, or new; the place is in the
+        // node; and the caller is the node's only writer but hardware.
         unsafe {
             if Self::NOTED_BESIDE {
-                // Hardware sets bits alone, each once: it remains a leaf.
+                // Hardware only sets A and D, each once, so the loop ends and the word stays a leaf.
                 while let Err(now) = F::Word::exchange(self.cell(node, place), seen, change(seen)) {
                     seen = now;
                 }
@@ -156,8 +190,7 @@ impl<G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'_, G, F, N> {
         seen
     }
 
-    /// Makes everything stored so far visible before anything stored by [`store_relaxed`](Self::store_relaxed) or
-    /// [`fill`](Self::fill) after it.
+    /// Makes all earlier stores visible before any later store by [`store_relaxed`](Self::store_relaxed) or [`fill`](Self::fill).
     #[inline(always)]
     pub(super) fn release(&self) {
         self.nodes.stored(Store::Release);
@@ -168,7 +201,12 @@ impl<G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'_, G, F, N> {
         }
     }
 
-    /// Stores a run of slots that lead nowhere new: `word`, `word + step`, ...
+    /// Stores `word`, `word + step`, ... in a run of slots. None of the words links a node.
+    ///
+    /// # Safety
+    ///
+    /// The node is one of `level`, in the table or new; the slots are in the node; the caller is the node's only writer but
+    /// hardware.
     #[inline(always)]
     pub(super) unsafe fn fill(
         &self,
@@ -179,7 +217,7 @@ impl<G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'_, G, F, N> {
         word: F::Word,
         step: F::Word,
     ) {
-        // SAFETY: this function's contract: the slots are in the node.
+        // SAFETY: by this function's contract the slots are in the node, which is live.
         unsafe {
             if F::EXTRA == 0 && !walked::<F>() {
                 self.nodes.fill(node, index, slots, word, step);
@@ -191,7 +229,12 @@ impl<G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'_, G, F, N> {
         }
     }
 
-    /// Folds a run of slots.
+    /// Folds the words of a run of slots.
+    ///
+    /// # Safety
+    ///
+    /// The node is one of `level`, in the table or new; the slots are in the node; the caller is the node's only writer but
+    /// hardware.
     #[inline(always)]
     pub(super) unsafe fn fold(
         &self,
@@ -202,7 +245,7 @@ impl<G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'_, G, F, N> {
         start: F::Word,
         with: impl Fn(F::Word, F::Word) -> F::Word,
     ) -> F::Word {
-        // SAFETY: this function's contract: the slots are in the node.
+        // SAFETY: by this function's contract the slots are in the node, which is live.
         unsafe {
             if F::EXTRA == 0 && !walked::<F>() {
                 self.nodes.fold(node, index, slots, start, with)
@@ -213,7 +256,13 @@ impl<G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'_, G, F, N> {
         }
     }
 
-    /// Replaces each word of a run of slots, which hardware does not write, by what `change` makes of it.
+    /// Applies `change` to each word of a run of slots. A status bit that hardware sets between the load and the store is lost:
+    /// see [`NOTED_BESIDE`](Self::NOTED_BESIDE).
+    ///
+    /// # Safety
+    ///
+    /// The node is one of `level`, in the table or new; the slots are in the node; the caller is the node's only writer but
+    /// hardware.
     #[inline(always)]
     pub(super) unsafe fn edit(
         &self,
@@ -223,7 +272,7 @@ impl<G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'_, G, F, N> {
         slots: usize,
         change: impl Fn(F::Word) -> F::Word,
     ) {
-        // SAFETY: this function's contract: the slots are in the node.
+        // SAFETY: by this function's contract the slots are in the node, which is live.
         unsafe {
             if F::EXTRA == 0 && !walked::<F>() {
                 self.nodes.edit(node, index, slots, change);

@@ -1,4 +1,4 @@
-//! Runs of slots: what a range covers, node by node.
+//! The slots that a range of pages covers, node by node.
 
 use tlbkit_addr::{Pages, Vpn};
 
@@ -9,7 +9,7 @@ use crate::format::Format;
 use crate::nodes::{NodeAddr, Nodes};
 use crate::{Error, Radix, Word};
 
-/// A run of slots of one node that a range covers.
+/// A run of slots of one node that a range of pages covers.
 pub(super) struct Part {
     pub(super) path: Path,
     /// The first slot.
@@ -20,11 +20,11 @@ pub(super) struct Part {
 }
 
 impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
-    /// Visits the runs of slots that a range covers, node by node. The visitor may empty them.
+    /// Visits the slots that a range covers, node by node, as [`Part`]s. The visitor may empty them.
     ///
     /// # Safety
     ///
-    /// The caller is the only writer; so for the functions beside it.
+    /// The caller is the only writer, and the pages are in the space.
     #[inline(always)]
     pub(super) unsafe fn sweep(
         &self,
@@ -38,7 +38,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
             let path = unsafe { self.path(va, Self::LEVELS - 1) };
             let slot_pages = Self::slot_pages(path.level);
             let first = Vpn::new(at.get() & !(slot_pages - 1));
-            // Above the last level the next slot may be of another kind.
+            // Above the last level the next slot may hold a link, so each slot is a part of its own.
             let end = if path.level + 1 == Self::LEVELS {
                 self.node_end(path.level, at).min(pages.last())
             } else {
@@ -54,12 +54,16 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
     }
 
     /// Tells whether a run of slots holds a leaf, a link or a mark.
+    ///
+    /// # Safety
+    ///
+    /// The caller is the only writer, the node is one of `level` in the table, and the slots are in the node.
     #[inline(always)]
     pub(super) unsafe fn any_taken(&self, node: NodeAddr, level: usize, index: usize, slots: usize) -> bool {
         let last = level + 1 == Self::LEVELS;
-        // SAFETY: this function's contract: the slots are in the node.
+        // SAFETY: by this function's contract the slots are in the node.
         unsafe {
-            // Nothing but zeroes is the common case, and found a few words at a time.
+            // The common case is that all words are zero. The fold checks several words at a time.
             self.fold(node, level, index, slots, F::Word::ZERO, |all, word| all | word) != F::Word::ZERO
                 && (0..slots).any(|slot| {
                     let word = self.read(node, Self::place(level, index + slot));
@@ -69,6 +73,10 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
     }
 
     /// Reads a slot of a part.
+    ///
+    /// # Safety
+    ///
+    /// The caller is the only writer, the part is one of this table, and `slot` is below its number of slots.
     #[inline(always)]
     pub(super) unsafe fn slot(&self, part: &Part, slot: usize) -> F::Word {
         let level = part.path.level;

@@ -15,8 +15,8 @@ use crate::{
     Space, Table, WriterFlag,
 };
 
-// SAFETY: the batch is over the table's storage, and the flag is a field. When a change returns, the nodes that it pushes
-// are unlinked; one that unwinds is mended.
+// SAFETY: the batch is over the table's storage, and the flag is a field. When a change returns, the nodes that it has pushed are
+// unlinked. A table whose change unwinds is repaired.
 unsafe impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Table<'n> for Mpt<'n, G, F, N> {
     #[inline(always)]
     fn space(&self) -> Space {
@@ -32,7 +32,7 @@ unsafe impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Table<'n> for Mpt
     #[inline(always)]
     fn translate(&self, _pinned: Pinned<'_>, at: VirtAddr) -> Option<PhysAddr> {
         let top = Self::top(at.vpn(G::BASE))?;
-        // The generic way decodes a leaf first; here the masks of each level stay constants.
+        // The default implementation decodes a whole leaf. Here the masks of each level are constants.
         // SAFETY: the caller is pinned.
         unsafe {
             self.descend_from(top, at, |word, level, _| {
@@ -197,8 +197,8 @@ unsafe impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Table<'n> for Mpt
         attr: Attr,
         known: &mut dyn FnMut(&Flush),
     ) -> Result<Leaf, Error> {
-        // SAFETY: by the contract of `Table::replace` the caller is the only writer, and the batch came from this table;
-        // if the format breaks, nothing that runs meanwhile needs the page.
+        // SAFETY: by the contract of `Table::replace` the caller is the only writer, and the batch came from this table; if the
+        // format breaks, nothing that runs during the call needs the page.
         unsafe {
             if let Some(slot) = self.small_slot(at.vpn(G::BASE))
                 && let Some((leaf, stale)) = Encoded::new(attr).and_then(|attr| slot.replace(frame, attr))
@@ -240,8 +240,8 @@ unsafe impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Table<'n> for Mpt
         to: PageSize,
         known: &mut dyn FnMut(&Flush),
     ) -> Result<(), Error> {
-        // SAFETY: by the contract of `Table::resize` the caller is the only writer, and the batch came from this table;
-        // if the table breaks, nothing that runs meanwhile needs the pages.
+        // SAFETY: by the contract of `Table::resize` the caller is the only writer, and the batch came from this table; if the
+        // table breaks, nothing that runs during the call needs the pages.
         unsafe { batch.change(|batch| self.resize_pages(batch, pages, to, known), |batch| self.mend(batch)) }
     }
 
@@ -256,24 +256,30 @@ unsafe impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Table<'n> for Mpt
     }
 }
 
-// SAFETY: in solo mode no other CPU frees anything. In shared mode the lender of a borrowed part may, while a CPU walks
-// the borrower that could acknowledge a shootdown meanwhile: so there is no such implementation.
+// SAFETY: in solo mode no other CPU frees nodes. In shared mode the lender of a borrowed part may free nodes while an unpinned
+// CPU walks the borrower, so tables in shared mode do not implement this trait.
 unsafe impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word, Mode = Solo>> Private<'n> for Mpt<'n, G, F, N> {}
 
-/// Changes of more than one slot. They are functions of their own, so that the change of one slot is small enough to be inlined.
-/// When one unwinds, the table is mended.
+/// Changes that may affect more than one slot. They are separate functions, so that the change of one slot is small enough to be
+/// inlined. If such a change unwinds, the table is repaired.
 impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
     /// Returns the slot of a page in its last-level node, if `pages` is that page.
     ///
     /// # Safety
     ///
-    /// The caller is the only writer, and the batch came from this table; so for the functions beside it.
+    /// The caller is the only writer as long as the slot exists.
     #[inline(always)]
     unsafe fn slot_of(&self, pages: Pages) -> Option<Slot<'_, 'n, G, F, N>> {
-        // SAFETY: by this function's contract the caller is the only writer, and the batch came from this table.
+        // SAFETY: by this function's contract the caller is the only writer as long as the slot exists.
         if pages.first() == pages.last() { unsafe { self.small_slot(pages.first()) } } else { None }
     }
 
+    /// Replaces a leaf in any number of slots; see [`Table::replace`].
+    ///
+    /// # Safety
+    ///
+    /// The caller is the only writer, and the batch came from this table. If the format breaks, nothing that runs until the call
+    /// returns needs the page.
     #[inline(never)]
     pub(super) unsafe fn replace_slow(
         &self,
@@ -283,13 +289,17 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
         attr: Attr,
         known: &mut dyn FnMut(&Flush),
     ) -> Result<Leaf, Error> {
-        // SAFETY: by the contract of `slot_of`, which is this function's too, the caller is the only writer, and the
-        // batch came from this table.
+        // SAFETY: by this function's contract the caller is the only writer, and the batch came from this table.
         unsafe {
             batch.change(|batch| self.replace_leaf(batch, at, frame, attr, known), |batch| self.mend(batch))
         }
     }
 
+    /// Maps a range of any length; see [`Table::map`].
+    ///
+    /// # Safety
+    ///
+    /// The caller is the only writer, and the batch came from this table.
     #[inline(never)]
     pub(super) unsafe fn map_slow(
         &self,
@@ -299,13 +309,17 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
         size: PageSize,
         attr: Attr,
     ) -> Result<(), Error> {
-        // SAFETY: by the contract of `slot_of`, which is this function's too, the caller is the only writer, and the
-        // batch came from this table.
+        // SAFETY: by this function's contract the caller is the only writer, and the batch came from this table.
         unsafe {
             batch.change(|batch| self.map_range(batch, pages, frame, size, attr), |batch| self.mend(batch))
         }
     }
 
+    /// Unmaps a range of any length; see [`Table::unmap`].
+    ///
+    /// # Safety
+    ///
+    /// The caller is the only writer, and the batch came from this table.
     #[inline(never)]
     pub(super) unsafe fn unmap_slow(
         &self,
@@ -314,13 +328,17 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
         holes: Holes,
         frames: Option<&mut dyn Frames>,
     ) -> Result<usize, Error> {
-        // SAFETY: by the contract of `slot_of`, which is this function's too, the caller is the only writer, and the
-        // batch came from this table.
+        // SAFETY: by this function's contract the caller is the only writer, and the batch came from this table.
         unsafe {
             batch.change(|batch| self.unmap_pages(batch, pages, holes, frames), |batch| self.mend(batch))
         }
     }
 
+    /// Changes the attributes of a range of any length; see [`Table::protect`].
+    ///
+    /// # Safety
+    ///
+    /// The caller is the only writer, and the batch came from this table.
     #[inline(never)]
     pub(super) unsafe fn protect_slow(
         &self,
@@ -329,8 +347,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
         holes: Holes,
         change: Change,
     ) -> Result<usize, Error> {
-        // SAFETY: by the contract of `slot_of`, which is this function's too, the caller is the only writer, and the
-        // batch came from this table.
+        // SAFETY: by this function's contract the caller is the only writer, and the batch came from this table.
         unsafe {
             batch.change(|batch| self.protect_pages(batch, pages, holes, change), |batch| self.mend(batch))
         }

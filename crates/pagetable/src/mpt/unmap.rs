@@ -1,4 +1,4 @@
-//! Unmapping a range: a dry run that can fail, then a commit that cannot; and the nodes that it empties.
+//! Unmapping a range: a dry run that can fail, then a commit that cannot, which retires the nodes that become empty.
 
 use tlbkit_addr::{Attr, FlushScope, Pages, VirtAddr, Vpn};
 
@@ -16,7 +16,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
     ///
     /// # Safety
     ///
-    /// The caller is the only writer, and the batch came from this table; so for the functions beside it.
+    /// The caller is the only writer, and the batch came from this table.
     pub(super) unsafe fn unmap_pages(
         &self,
         batch: &mut Retired<'n>,
@@ -38,13 +38,13 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
         } else if census.marks == 0 {
             return Ok(0);
         }
-        // Of the page that the walk is in: above the last level each of its slots is a part.
+        // Status bits of the page's other slots (above the last level each slot is a part of its own).
         let mut noted = Attr::empty();
         let by_runs = !Self::REPLICATED && frames.as_ref().is_some_and(|frames| frames.by_runs());
         // SAFETY: the caller is the writer, and by the census every leaf of the range is whole.
         unsafe {
             self.sweep(pages, |part| {
-                // Where holes are refused there are none.
+                // If holes are refused, the dry run has found none.
                 let leaves = if holes == Holes::Refuse { part.slots } else { self.leaves(&part) };
                 let marks = if census.marks == 0 { 0 } else { self.marks_beside(&part, leaves) };
                 if leaves + marks == 0 {
@@ -68,8 +68,12 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
         Ok(census.pages)
     }
 
-    /// Takes a leaf out of its slot and hands its frame over, or a mark. `noted` is what hardware has noted in the other slots
-    /// of the page.
+    /// Empties a slot, and passes its leaf's frame or its mark to `frames`. `noted` collects the status bits of the page's slots
+    /// until the last of them is empty.
+    ///
+    /// # Safety
+    ///
+    /// The caller is the only writer, the part is one of this table, and `slot` is below its number of slots.
     unsafe fn uncover(
         &self,
         part: &Part,
@@ -80,7 +84,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
         let level = part.path.level;
         let place = Self::place(level, part.index + slot);
         let node = part.path.node(level);
-        // No word leads to a frame when the frame is handed over, whatever that call does.
+        // The slot is emptied before `frames` is called, so no word leads to the frame even if that call unwinds.
         // SAFETY: the slot is in the node, and the caller is the writer.
         let word = unsafe { self.take(node, place, self.slot(part, slot)) };
         let Some(frames) = frames else { return };
@@ -91,7 +95,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
                 *noted |= leaf.attr & STATUS;
                 leaf.attr |= *noted;
             }
-            // A page in several slots has one run of frames, to which nothing leads when the last of them is empty.
+            // The frames of a page in several slots are handed over once, after its last slot has been emptied.
             if at.get() + Self::slot_size(level).mask() == leaf.at.get() + leaf.size.mask() {
                 frames.push(leaf.frame, leaf.size, G::BASE, leaf.attr);
                 *noted = Attr::empty();
@@ -103,12 +107,16 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
         }
     }
 
-    /// Takes the leaves and marks out of the slots of a last-level part. Frames whose entries differ in nothing else are handed
-    /// over together.
+    /// Empties the slots of a last-level part, and passes the frames and marks to `frames`. Entries that differ only in the
+    /// frame, which is the next one, are handed over as one run.
+    ///
+    /// # Safety
+    ///
+    /// The caller is the only writer, and the part is one of this table, of the last level.
     unsafe fn uncover_runs(&self, part: &Part, frames: &mut dyn Frames) {
         let level = Self::LEVELS - 1;
         let node = part.path.node(level);
-        // The first entry of a run, how many it has, and what continues it.
+        // The first entry of the current run, the number of its entries, and the word that would continue it.
         let (mut first, mut count, mut next) = (F::Word::ZERO, 0, F::Word::ZERO);
         for slot in 0..part.slots {
             // SAFETY: the slot is in the node, and the caller is the writer.
@@ -116,10 +124,10 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
             if seen == F::Word::ZERO {
                 continue;
             }
-            // No word leads to a frame when the frame is handed over, whatever that call does.
+            // The slot is emptied before `frames` is called, so no word leads to the frame even if that call unwinds.
             // SAFETY: the slot is in the node, and the caller is the writer.
             let word = unsafe { self.take(node, Self::place(level, part.index + slot), seen) };
-            // No run is continued by zero.
+            // A zero word is in no run.
             if word == next && count > 0 {
                 (count, next) = (count + 1, next.advance(F::STEP, 1));
                 continue;
@@ -137,7 +145,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
         Self::hand_over(frames, first, count);
     }
 
-    /// Hands over the frames of `count` entries, each of which is the one before and a step.
+    /// Passes the frames of `count` entries to `frames`. Each entry is the one before it plus one step.
     fn hand_over(frames: &mut dyn Frames, first: F::Word, count: usize) {
         if count > 0 && Self::counts_on(first, count) {
             return frames.push_run(F::frame(first, G::BASE), count, G::BASE, F::attr(first, true));
@@ -147,7 +155,11 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
         }
     }
 
-    /// Clears the slots of a part.
+    /// Stores zero in the slots of a part.
+    ///
+    /// # Safety
+    ///
+    /// The caller is the only writer, the part is one of this table, and no slot of the part holds a link.
     #[inline(always)]
     unsafe fn clear(&self, part: &Part) {
         let level = part.path.level;
@@ -157,8 +169,12 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
         }
     }
 
-    /// Counts the slots of a part, all of them clear, as empty, of which `taken` held leaves or marks, and retires the nodes that
-    /// this empties.
+    /// Updates the counts after the slots of a part have been emptied, of which `taken` held leaves or marks, and retires the
+    /// nodes that have become empty.
+    ///
+    /// # Safety
+    ///
+    /// The caller is the only writer, the batch came from this table, the part is one of this table, and its slots are empty.
     #[inline(always)]
     unsafe fn count_empty(&self, batch: &mut Retired<'n>, part: &Part, taken: usize) {
         let level = part.path.level;
@@ -174,7 +190,12 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
         }
     }
 
-    /// Unlinks the node of `level` on the way to `at`, which is empty, and whatever that empties in turn.
+    /// Unlinks and retires the empty node of `level` on the way to `at`, and each node above it that becomes empty.
+    ///
+    /// # Safety
+    ///
+    /// The caller is the only writer, the batch came from this table, and the node of `level` on the way to `at` has no slot in
+    /// use.
     #[inline(never)]
     pub(super) unsafe fn prune(&self, batch: &mut Retired<'n>, level: usize, at: VirtAddr) {
         // SAFETY: the caller is the writer.
@@ -190,7 +211,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
             if let Some(own) = own_pages::<G>(path.level + 1, page) {
                 batch.touch(FlushScope::Everywhere, own);
             }
-            // SAFETY: the caller is the writer; the node has no entries, and after the store no way in.
+            // SAFETY: the caller is the writer. The node has no entries, and after the store no word leads to it.
             let live = unsafe {
                 self.store_relaxed(parent, Self::place(path.level, index), F::Word::ZERO);
                 self.settle_pair(parent, path.level, index);
@@ -204,10 +225,15 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
     }
 
     /// Adds an unlinked node to the batch. `clean` means that all its slots are empty.
+    ///
+    /// # Safety
+    ///
+    /// The node is one of `level` from this table's storage, the batch came from this table, and no word of the table leads to
+    /// the node.
     pub(super) unsafe fn retire(&self, batch: &mut Retired<'n>, node: NodeAddr, level: usize, clean: bool) {
-        // The kernel may have written its own words beside the leaves.
+        // The kernel may have written to the extra words beside the leaves.
         let clean = clean && (F::EXTRA == 0 || level + 1 < Self::LEVELS);
-        // SAFETY: the caller has unlinked it; it came from the table's storage.
+        // SAFETY: by this function's contract no word leads to the node, which came from the table's storage.
         unsafe { batch.push(node, clean) };
         self.tally.node(-1, Self::words(level) * F::Word::BYTES);
     }

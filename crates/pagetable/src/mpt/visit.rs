@@ -11,7 +11,7 @@ use crate::geometry::Checked as _;
 use crate::nodes::{NodeAddr, Nodes};
 use crate::{Entry, Leaf, Radix, Run, Word};
 
-/// A word that is no link, where a visit has found it.
+/// A word that is no link, and the place where a visit has found it.
 struct Found<W> {
     node: NodeAddr,
     level: usize,
@@ -19,7 +19,7 @@ struct Found<W> {
     word: W,
     /// The first page of its slot.
     first: Vpn,
-    /// Pages that are left of the visit, as far as this node holds them.
+    /// The number of pages that are left to visit.
     most: usize,
 }
 
@@ -28,7 +28,7 @@ impl<G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'_, G, F, N> {
     ///
     /// # Safety
     ///
-    /// The caller is pinned or the writer; `node` is one of `level` that covers all of `pages`.
+    /// The caller is pinned or the writer. `node` is a node of `level` that covers all of `pages`.
     pub(super) unsafe fn visit(
         &self,
         node: NodeAddr,
@@ -36,8 +36,8 @@ impl<G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'_, G, F, N> {
         pages: Pages,
         visit: &mut dyn FnMut(Leaf) -> ControlFlow<()>,
     ) -> ControlFlow<()> {
-        // SAFETY: by this function's contract the caller is pinned or the writer; `node` is one of `level` that covers
-        // all of `pages`.
+        // SAFETY: by this function's contract the caller is pinned or the writer, and `node` is a node of `level` that covers all
+        // of `pages`.
         unsafe {
             self.visit_entries(node, level, pages, &mut |_, entry| match entry {
                 Entry::Leaf(leaf) => visit(leaf),
@@ -50,7 +50,7 @@ impl<G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'_, G, F, N> {
     ///
     /// # Safety
     ///
-    /// As for [`visit`](Self::visit).
+    /// The caller is pinned or the writer. `node` is a node of `level` that covers all of `pages`.
     pub(super) unsafe fn visit_entries(
         &self,
         node: NodeAddr,
@@ -72,16 +72,17 @@ impl<G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'_, G, F, N> {
             }
             ControlFlow::Continue(Self::last_of(first, level))
         };
-        // SAFETY: this function's contract is that one's.
+        // SAFETY: by this function's contract the caller is pinned or the writer, and `node` is a node of `level` that covers all
+        // of `pages`.
         unsafe { self.visit_words(node, level, pages, &mut found) }
     }
 
-    /// Visits the leaves of `pages` under `node`, in ascending order, as runs of frames: neighbouring entries of the last level
-    /// that differ in nothing but the frame are one.
+    /// Visits the leaves of `pages` under `node`, in ascending order, as runs of frames: neighbouring last-level entries that map
+    /// neighbouring frames with the same attributes are one run.
     ///
     /// # Safety
     ///
-    /// As for [`visit`](Self::visit).
+    /// The caller is pinned or the writer. `node` is a node of `level` that covers all of `pages`.
     pub(super) unsafe fn visit_runs(
         &self,
         node: NodeAddr,
@@ -107,16 +108,17 @@ impl<G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'_, G, F, N> {
             visit(leaf.at.vpn(G::BASE), run)?;
             ControlFlow::Continue(end)
         };
-        // SAFETY: this function's contract is that one's.
+        // SAFETY: by this function's contract the caller is pinned or the writer, and `node` is a node of `level` that covers all
+        // of `pages`.
         unsafe { self.visit_words(node, level, pages, &mut found) }
     }
 
-    /// Shows the words of `pages` under `node`, in ascending order, that are no links. Goes on behind the page that `found`
-    /// returns, the last one that it has dealt with.
+    /// Calls `found` with each word of `pages` under `node` that is no link, in ascending order. `found` returns the last page
+    /// that it has handled, and the visit continues after that page.
     ///
     /// # Safety
     ///
-    /// As for [`visit`](Self::visit).
+    /// The caller is pinned or the writer. `node` is a node of `level` that covers all of `pages`.
     unsafe fn visit_words(
         &self,
         node: NodeAddr,
@@ -128,7 +130,7 @@ impl<G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'_, G, F, N> {
         loop {
             let first = Vpn::new(at.get() & !(Self::slot_pages(level) - 1));
             let index = Self::index(level, at.address(G::BASE));
-            // SAFETY: the node is walkable and the place within it.
+            // SAFETY: by this function's contract a walk may read the node, and the place is in it.
             let word = unsafe { self.nodes.follow(node, Self::place(level, index)) };
             let end = if level + 1 < Self::LEVELS
                 && F::is_link(word)
@@ -142,7 +144,7 @@ impl<G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'_, G, F, N> {
                 let most = pages.last().get() - at.get() + 1;
                 found(Found { node, level, index, word, first, most })?
             };
-            // Inclusive ends: the last page of the space has no successor.
+            // The end is inclusive, because the last page of the space has no successor.
             if end >= pages.last() {
                 return ControlFlow::Continue(());
             }
@@ -156,22 +158,26 @@ impl<G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'_, G, F, N> {
         Vpn::new(first.get() | (Self::slot_pages(level) - 1))
     }
 
-    /// Counts the leaves from the slot `index` of a last-level node on, at most `most`, that differ from the first, `word`, in
-    /// nothing but the frame, which is the next one.
+    /// Counts at most `most` leaves from the slot `index` of a last-level node on: the first, `word`, and those that map the next
+    /// frames with the same attributes.
+    ///
+    /// # Safety
+    ///
+    /// The caller is pinned or the writer; the node is one of the last level, and `index` is below its number of slots.
     #[inline(always)]
     unsafe fn like(&self, node: NodeAddr, index: usize, most: usize, word: F::Word) -> usize {
         let level = Self::LEVELS - 1;
         let most = most.min(Self::slots(level) - index);
         let (mut count, mut next) = (1, word.advance(F::STEP, 1));
-        // SAFETY: this function's contract: the slots are in the node.
+        // SAFETY: by this function's contract the slot `index` is in the node, and `most` does not reach beyond the node.
         while count < most && unsafe { self.nodes.follow(node, Self::place(level, index + count)) } == next {
             (count, next) = (count + 1, next.advance(F::STEP, 1));
         }
         if Self::counts_on(word, count) { count } else { 1 }
     }
 
-    /// Tells whether the frames of `count` words, each of which is the one before and a [`STEP`](Format::STEP), follow each other:
-    /// not if the highest frame that an entry can have is one of the first ones.
+    /// Tells whether `count` words, each of which is the one before it plus one [`STEP`](Format::STEP), have consecutive frames.
+    /// They do not if the highest frame that an entry can hold comes before the last word.
     #[inline(always)]
     pub(super) fn counts_on(word: F::Word, count: usize) -> bool {
         let frame = |word| F::frame(word, G::BASE).get();

@@ -9,7 +9,7 @@ use crate::nodes::{NodeAddr, Nodes};
 use crate::{Leaf, Radix};
 
 impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
-    /// Returns the leaf that maps `at`; `None` too if that is not in the space.
+    /// Returns the leaf that maps `at`. Returns `None` also for an address outside the space.
     ///
     /// # Safety
     ///
@@ -25,8 +25,8 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
         }
     }
 
-    /// Walks down to the word that ends the walk for `at`, an address of the space, and returns what `end` makes of it, its
-    /// level and its node.
+    /// Walks down to the word that ends the walk for `at`, an address of the space. Calls `end` with the word, its level and its
+    /// node, and returns the result.
     ///
     /// # Safety
     ///
@@ -37,7 +37,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
         unsafe { self.descend_from(Self::index(0, at), at, end) }
     }
 
-    /// Walks down as [`descend`](Self::descend) does, from the slot `top` of the root, which is that of `at`.
+    /// Walks down as [`descend`](Self::descend) does. `top` is the index of `at` in the root.
     ///
     /// # Safety
     ///
@@ -53,8 +53,8 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
         self.descend_by(top, at, |_, node, place| unsafe { self.nodes.follow(node, place) }, end)
     }
 
-    /// Walks down as [`descend_from`](Self::descend_from) does; `load` returns the word of a level, in a node that the walk has
-    /// come to, at a place. The one walk.
+    /// Walks down as [`descend_from`](Self::descend_from) does. `load` returns the word at a place of a node of a level. All
+    /// walks of this table use this function.
     #[inline(always)]
     pub(super) fn descend_by<T>(
         &self,
@@ -64,8 +64,8 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
         end: impl Fn(F::Word, usize, NodeAddr) -> T,
     ) -> T {
         let mut node = self.root;
-        // A step a level, so that shifts and masks are immediates all the way into `end`; steps beyond the last level
-        // vanish.
+        // One step a level, unrolled, so that shifts and masks are constants also in `end`. The compiler removes the steps beyond
+        // the last level.
         macro_rules! step {
             ($($level:literal)*) => { $(
                 let level = if $level < Self::LEVELS { $level } else { Self::LEVELS - 1 };
