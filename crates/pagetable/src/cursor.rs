@@ -1,4 +1,4 @@
-//! A position in a table of any kind, for a writer.
+//! A cursor for tables of any kind.
 
 use core::fmt;
 use core::ops::ControlFlow;
@@ -99,8 +99,8 @@ impl<'n, T: Table<'n> + ?Sized> AnyCursor<'_, 'n, T> {
         unsafe { self.table.map(self.batch, Pages::one(self.page), frame, base, attr) }
     }
 
-    /// Unmaps the whole leaf that maps the page, and returns it. Its frame belongs to the caller when the batch has been through a
-    /// shootdown, and not before.
+    /// Unmaps the whole leaf that maps the page, and returns it. The frame belongs to the caller only after the batch's shootdown
+    /// has completed.
     ///
     /// # Errors
     ///
@@ -153,7 +153,7 @@ impl<'n, T: Table<'n> + ?Sized> AnyCursor<'_, 'n, T> {
     ///
     /// # Errors
     ///
-    /// [`Error::OutOfRange`]; the cursor stays where it is then.
+    /// [`Error::OutOfRange`]; the cursor has not moved then.
     #[inline]
     pub fn seek(&mut self, page: Vpn) -> Result<(), Error> {
         self.table.space().check_pages(Pages::one(page))?;
@@ -167,17 +167,17 @@ impl<'n, T: Table<'n> + ?Sized> AnyCursor<'_, 'n, T> {
         self.page.checked_add(1).is_some_and(|next| self.seek(next).is_ok())
     }
 
-    /// Goes to the first mapped page behind the leaf that maps this one (behind this page, if none does) but not behind `last`,
-    /// and returns the leaf that maps it. If there is none, the cursor stays.
+    /// Goes to the first mapped page after the leaf that maps this page (after this page, if it is not mapped) and up to `last`,
+    /// and returns the leaf that maps the new page. If there is none, the cursor does not move.
     ///
-    /// Costs a visit of all leaves in between, because [`Table::for_each`] promises no order.
+    /// Costs a visit of all leaves up to `last`, because [`Table::for_each`] promises no order.
     pub fn next_mapped(&mut self, last: Vpn) -> Option<Leaf> {
         let space = self.table.space();
         let behind = self.look().map_or(self.page, |leaf| space.pages_of(&leaf).last());
         let pages = Pages::new(behind.checked_add(1)?, last)?;
         let mut next: Option<Leaf> = None;
         for own in without(pages, self.table.borrowed()).into_iter().flatten() {
-            // SAFETY: the cursor borrows the only writer of these pages: no node on the way to them is unlinked meanwhile.
+            // SAFETY: the cursor borrows the only writer of these pages: no node on the way to them is unlinked during the visit.
             let _ = self.table.for_each(unsafe { Pinned::by(self) }, own, &mut |leaf| {
                 next = next.filter(|next| next.at < leaf.at).or(Some(leaf));
                 ControlFlow::Continue(())
@@ -219,7 +219,7 @@ impl<'n, T: Table<'n> + ?Sized> fmt::Debug for AnyCursor<'_, 'n, T> {
     }
 }
 
-/// Returns the parts of `pages` before and behind `hole`.
+/// Returns the parts of `pages` before and after `hole`.
 pub(crate) fn without(pages: Pages, hole: Option<Pages>) -> [Option<Pages>; 2] {
     let Some(hole) = hole.and_then(|hole| hole.intersect(pages)) else { return [Some(pages), None] };
     [

@@ -1,4 +1,4 @@
-//! Why a change was refused.
+//! The errors of changes.
 
 use core::fmt;
 
@@ -7,17 +7,17 @@ use tlbkit_addr::{Attr, PageSize, Pfn, VirtAddr};
 use crate::nodes::{Held, NodeAddr};
 use crate::{Entry, Leaf};
 
-/// Why a table refused a change. The table is then exactly as it was before the call.
+/// The reason why a table refused a change. The table is then exactly as it was before the call.
 ///
-/// An error takes two words, so that a result is returned in registers: it names the page in the way, and a lookup of that page
-/// tells the rest.
+/// An error takes two words, so that a result is returned in registers. It names the page that caused the error; a lookup of that
+/// page returns the details.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Error {
     /// The address lies outside what the table's geometry can map, or in the hole between the halves of a
     /// sign-extended address space.
     OutOfRange {
-        /// The address of the first page, if that is outside, else of the last.
+        /// The address of the first page if it is outside, else the address of the last page.
         at: VirtAddr,
     },
     /// An end of the range is not aligned to the page size.
@@ -83,8 +83,8 @@ pub enum Error {
     },
     /// Node storage has no free node, or none whose address the table's links can hold.
     NoMemory {
-        /// The number of nodes that the change needs, at least: a guarded or hashed table learns the exact number only as it
-        /// takes them.
+        /// The least number of nodes that the change needs. A guarded or hashed table learns the exact number only while it takes
+        /// nodes.
         wanted: u32,
         /// The number of nodes that wait for a shootdown: complete one and try again.
         pending: u32,
@@ -99,11 +99,11 @@ pub enum Error {
         /// The first such address.
         at: VirtAddr,
     },
-    /// The place for uncovered frames is full.
+    /// The caller's [`Frames`](crate::Frames) has no room for the uncovered frames.
     NoRoom,
-    /// The hardware wants break before make: a page that changes its size or frame is not mapped for a while.
-    /// [`Writer::resize_breaking`](crate::Writer::resize_breaking) and
-    /// [`Writer::replace_breaking`](crate::Writer::replace_breaking) do so, with pages that no code needs meanwhile.
+    /// The hardware requires break-before-make: while a page changes its size or frame, it is not mapped for a while. Use
+    /// [`Writer::resize_breaking`](crate::Writer::resize_breaking) or
+    /// [`Writer::replace_breaking`](crate::Writer::replace_breaking) for pages that no code needs during the call.
     Breaks,
     /// Another writer of this table exists.
     Busy,
@@ -113,7 +113,7 @@ pub enum Error {
     Unflushed,
 }
 
-// With addresses of 64 bits as well as of 32.
+// Holds with addresses of 64 bits and of 32 bits.
 const _: () = assert!(size_of::<Result<usize, Error>>() <= 16, "a result fits two registers");
 
 impl Error {
@@ -122,7 +122,7 @@ impl Error {
         Self::Occupied { at: by.at, size: by.size }
     }
 
-    /// Returns the error of a change that needs an empty entry for the page at `at`, and found `by` in it.
+    /// Returns the error of a change that needs an empty entry for the page at `at`, and found the entry `by` instead.
     #[cold]
     pub(crate) const fn taken(at: VirtAddr, by: Entry) -> Self {
         match by {
@@ -136,7 +136,7 @@ impl Error {
         Self::Partial { at: of.at, size: of.size }
     }
 
-    /// Returns the error of an operation that needs `wanted` nodes and did not get them from the storage that `held` belongs to.
+    /// Returns the error of an operation that needs `wanted` nodes, for which the storage of `held` had no memory.
     #[cold]
     pub fn no_memory(wanted: usize, held: &Held) -> Self {
         let count = |nodes: usize| u32::try_from(nodes).unwrap_or(u32::MAX);
@@ -148,19 +148,19 @@ impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::OutOfRange { at } => write!(f, "{at} is outside the address space of this table"),
-            Self::Misaligned { at, size } => write!(f, "{at} is no boundary of {size} pages"),
+            Self::Misaligned { at, size } => write!(f, "{at} is not aligned to {size} pages"),
             Self::MisalignedFrame { frame, size } => {
-                write!(f, "frame {frame} is no boundary of {size} frames")
+                write!(f, "frame {frame} is not aligned to {size} pages")
             }
             Self::FrameTooLarge { frame } => write!(f, "frame {frame} does not fit the entry format"),
-            Self::WrongSize { size } => write!(f, "this table maps no {size} pages"),
+            Self::WrongSize { size } => write!(f, "this table cannot map {size} pages"),
             Self::WrongAttr { attr } => write!(f, "the entry format has no encoding for {attr:?}"),
-            Self::Occupied { at, size } => write!(f, "a {size} page is mapped at {at} already"),
+            Self::Occupied { at, size } => write!(f, "a {size} page is already mapped at {at}"),
             Self::Marked { at } => write!(f, "the page at {at} has a mark"),
             Self::WrongMark => write!(f, "the entries of this table have no room for the mark"),
             Self::NotMapped { at } => write!(f, "nothing is mapped at {at}"),
             Self::Partial { at, size } => {
-                write!(f, "the range cuts the {size} page at {at}, split it first")
+                write!(f, "the range covers only a part of the {size} page at {at}: split it first")
             }
             Self::NotUniform { at } => write!(f, "the page at {at} does not continue the one before it"),
             Self::NoMemory { wanted, pending } => {
@@ -169,13 +169,21 @@ impl fmt::Display for Error {
             Self::OutOfReach { lowest } => {
                 write!(f, "nodes from {:#x} on are beyond what a link of this table can hold", lowest.get())
             }
-            Self::Borrowed { at } => write!(f, "{at} is borrowed from another table, change it there"),
+            Self::Borrowed { at } => {
+                write!(f, "{at} is borrowed from another table: change it in that table")
+            }
             Self::NoRoom => write!(f, "no room to keep the uncovered frames"),
             Self::Breaks => {
-                write!(f, "pages of this format change their size only by not being mapped meanwhile")
+                write!(
+                    f,
+                    "the hardware requires break-before-make: the page is not mapped during this change"
+                )
             }
             Self::Busy => write!(f, "another writer holds the table"),
-            Self::Unflushed => write!(f, "the change is made, but a CPU may still use what was there"),
+            Self::Unflushed => write!(
+                f,
+                "the change is made, but its flush was refused: a CPU may still use the old translation"
+            ),
         }
     }
 }

@@ -1,14 +1,14 @@
-//! What words are made of.
+//! Building entry words from fields.
 
 use core::ops::{BitAnd, BitOr};
 
-/// A word that is made field by field.
+/// A word that is built field by field.
 pub(crate) trait Fields: Copy {
     /// Returns the word with one more field.
     ///
-    /// No two fields share a bit. One that does not fit its place (a frame that is not aligned to its page, an address
-    /// with bits where the format keeps rights) would change its neighbour, and the word would look as good as any
-    /// other. So builds with debug assertions stop at it.
+    /// No two fields share a bit. A field that is too wide (a frame that is not aligned to its page, an address with bits where
+    /// the format has rights) would change another field, and the result would look like a valid word. So builds with debug
+    /// assertions panic.
     fn with(self, field: Self) -> Self;
 }
 

@@ -1,35 +1,34 @@
-//! What a table takes of memory.
+//! The memory that a table takes.
 
 use crate::word::atomics::{AtomicUsize, Ordering};
 
-/// What a table takes of its node storage, counted as nodes come and go.
+/// The memory that a table takes from its node storage.
 ///
-/// Storage overhead (records, rounding, free room) is the storage's to say: see
-/// [`Slab::usage`](crate::nodes::Slab::usage).
+/// The storage's overhead (records, rounding, free memory) is not included: see [`Slab::usage`](crate::nodes::Slab::usage).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Footprint {
-    /// Nodes that index: tables, guarded nodes, hash buckets.
+    /// The number of indexing nodes: radix nodes, guarded nodes, bucket arrays.
     pub nodes: usize,
-    /// Their bytes.
+    /// The bytes of the indexing nodes.
     pub bytes: usize,
-    /// External leaf nodes, which hold nothing but the PTEs of a page or a few. Tables whose leaves stand in the
-    /// indexing nodes have none.
+    /// The number of external leaf nodes, which hold only the PTEs of one page or a few. Tables with their leaves in the indexing
+    /// nodes have none.
     pub leaves: usize,
-    /// Their bytes.
+    /// The bytes of the external leaf nodes.
     pub leaf_bytes: usize,
-    /// Entries that say something of a page: mapped base pages, replicated entries of larger ones, one for each PTE that is
-    /// present; and [marks](crate::Mark), one for each.
+    /// The number of PTEs that are present, each replicated entry of a larger page included, plus the number of
+    /// [marks](crate::Mark).
     pub ptes: usize,
 }
 
 impl Footprint {
-    /// Returns all bytes, leaves included.
+    /// Returns the bytes of all nodes, external leaf nodes included.
     pub const fn total(&self) -> usize {
         self.bytes + self.leaf_bytes
     }
 }
 
-/// The counters behind a [`Footprint`]. One writer changes them, any thread reads them.
+/// The counters of a [`Footprint`]. Only the table's writer changes them; any thread may read them.
 #[derive(Debug, Default)]
 pub struct Tally {
     nodes: AtomicUsize,
@@ -39,7 +38,7 @@ pub struct Tally {
     ptes: AtomicUsize,
 }
 
-/// Adds without a locked instruction: there is one writer.
+/// Adds to a counter without a locked instruction, because there is only one writer.
 #[inline(always)]
 fn bump(counter: &AtomicUsize, by: isize) {
     counter.store(counter.load(Ordering::Relaxed).wrapping_add_signed(by), Ordering::Relaxed);
@@ -66,20 +65,20 @@ impl Tally {
         bump(&self.ptes, by);
     }
 
-    /// Returns the bytes of indexing nodes.
+    /// Returns the number of bytes of the indexing nodes.
     #[inline(always)]
     pub(crate) fn bytes(&self) -> usize {
         self.bytes.load(Ordering::Relaxed)
     }
 
-    /// Begins to count anew.
+    /// Sets all counters to 0.
     pub fn clear(&self) {
         for counter in [&self.nodes, &self.bytes, &self.leaves, &self.leaf_bytes, &self.ptes] {
             counter.store(0, Ordering::Relaxed);
         }
     }
 
-    /// Returns what was counted.
+    /// Returns the counts.
     pub fn footprint(&self) -> Footprint {
         let read = |counter: &AtomicUsize| counter.load(Ordering::Relaxed);
         Footprint {

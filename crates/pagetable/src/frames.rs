@@ -1,10 +1,9 @@
-//! Where the frames go that an unmap uncovers.
+//! The frames that a change uncovers.
 //!
-//! A change **uncovers** a frame when it removes the last translation to it from the table.
-//! A frame must not be reused before every TLB has forgotten the translation that led to it: a store through a stale
-//! one would write into its next owner. So uncovered frames are held like retired nodes, and a shootdown carries
-//! both. The caller says where they are kept; the table reserves the room in its dry run, so that a full list is an
-//! error before anything has changed.
+//! A change **uncovers** a frame when it removes a translation to it from the table. A frame must not be reused before every TLB
+//! has flushed that translation: a store through a stale TLB entry would write into memory that has a new owner. So uncovered
+//! frames are held like retired nodes, and a shootdown carries both. The caller provides the place for uncovered frames
+//! ([`Frames`]). The table reserves room there in its dry run, so that a lack of room is an error before the table has changed.
 
 use tlbkit_addr::{Attr, PageSize, Pfn, VirtAddr};
 
@@ -15,9 +14,9 @@ use crate::{Error, Mark};
 pub struct Run {
     /// The first frame.
     pub first: Pfn,
-    /// How many base frames.
+    /// The number of base frames.
     pub len: usize,
-    /// Whether hardware or the kernel had marked any of them as written.
+    /// Whether any of the frames was dirty: [`Attr::DIRTY`] was set in its entry.
     pub dirty: bool,
 }
 
@@ -34,35 +33,34 @@ pub trait Frames {
     ///
     /// # Errors
     ///
-    /// [`Error::NoRoom`] if there is none; nothing has changed then.
+    /// [`Error::NoRoom`] if there is not enough room; the table has not changed then.
     fn reserve(&mut self, leaves: usize) -> Result<(), Error>;
 
-    /// Takes over the frames of one page of `size` that is no longer mapped; a frame has `base` bytes. Never called more often than
-    /// was reserved.
+    /// Takes over the frames of one page of `size` that is no longer mapped. A base frame has the size `base`. At most as many
+    /// pages are passed as were reserved.
     fn push(&mut self, frame: Pfn, size: PageSize, base: PageSize, attr: Attr);
 
-    /// Takes over the frames of `pages` neighbouring base pages, from `first` on, that are no longer mapped and had the same
-    /// attributes: what [`push`](Self::push) does for each of them, in one call. Called only where
-    /// [`by_runs`](Self::by_runs) allows it.
+    /// Takes over `pages` neighbouring frames from `first` on, whose base pages are no longer mapped and had the same attributes.
+    /// The effect is that of one [`push`](Self::push) for each frame. Called only if [`by_runs`](Self::by_runs) returns `true`.
     fn push_run(&mut self, first: Pfn, pages: usize, base: PageSize, attr: Attr) {
         (first.get()..).take(pages).for_each(|frame| self.push(Pfn::new(frame), base, base, attr));
     }
 
-    /// Tells whether a table may hand frames over by [`push_run`](Self::push_run), which does not unwind then: the frames of
-    /// the run would be lost.
+    /// Tells whether a table may call [`push_run`](Self::push_run). If this returns `true`, `push_run` must not unwind: the
+    /// frames of the run would be lost.
     fn by_runs(&self) -> bool {
         false
     }
 
-    /// Takes over the mark of the page at `at`, which is in the table no more. No TLB holds a mark, so
-    /// what the payload names may be reused at once. Needs no room. The default drops the mark.
+    /// Takes over the mark of the page at `at`, which is no longer in the table. No TLB holds a mark, so the object that the
+    /// payload names may be reused at once. A mark needs no reserved room. The default drops the mark.
     #[inline]
     fn marked(&mut self, at: VirtAddr, mark: Mark) {
         let _ = (at, mark);
     }
 }
 
-/// A caller's array of [`Run`]s: neighbours become one.
+/// A caller's array of [`Run`]s. Neighbouring frames are merged into one run.
 ///
 /// ```
 /// use tlbkit_addr::{Attr, PageSize, Pfn};
@@ -83,7 +81,7 @@ pub struct Runs<'a> {
 }
 
 impl<'a> Runs<'a> {
-    /// Returns an empty list with room for `room.len()` runs in the worst case, in which no two are neighbours.
+    /// Returns an empty list with room for `room.len()` runs.
     pub fn new(room: &'a mut [Option<Run>]) -> Self {
         Self { room, used: 0 }
     }

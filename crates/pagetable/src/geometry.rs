@@ -1,4 +1,4 @@
-//! What addresses and page sizes a table can map, fixed at compile time.
+//! The addresses and page sizes that a table can map, fixed at compile time.
 
 #[cfg(target_pointer_width = "64")]
 use core::marker::PhantomData;
@@ -9,7 +9,7 @@ use crate::{Error, Leaf};
 
 /// The shape of an address space: its width, its base page and the sizes that can be mapped.
 ///
-/// Constants, because a walk whose shifts are constants is a third faster than one that loads them.
+/// The values are constants, so that the shifts and masks of a walk are immediate operands and need no loads.
 pub trait Geometry: core::fmt::Debug + 'static {
     /// Significant bits of a virtual address, at most `usize::BITS`.
     const VA_BITS: u32;
@@ -22,7 +22,7 @@ pub trait Geometry: core::fmt::Debug + 'static {
     const SIZES: &'static [PageSize];
 }
 
-/// A geometry's space, checked: not a part of [`Geometry`], where it could be given another.
+/// The checked space of a geometry. It is not an item of [`Geometry`], because an implementation could override it there.
 pub(crate) trait Checked: Geometry {
     const SPACE: Space;
 }
@@ -31,18 +31,18 @@ impl<G: Geometry> Checked for G {
     const SPACE: Space = Space::of::<G>();
 }
 
-/// The shape of a radix table: a [`Geometry`] and how its address bits are dealt out to the levels.
+/// The shape of a radix table: a [`Geometry`] and the number of address bits that index each level.
 pub trait Radix: Geometry {
     /// Index bits per level, the root first. Together with the base page's offset bits they make up
     /// [`VA_BITS`](Geometry::VA_BITS).
     const WIDTHS: &'static [u32];
 
-    /// Where the table lies in virtual memory, if it is a [linear](crate::lpt) one: then all its nodes but the root
-    /// are pages there, and leaves stand at the last level only.
+    /// The virtual address of the table, if it is a [linear](crate::lpt) one. All nodes of such a table except the root are pages
+    /// there, and only the last level has leaves.
     const LINEAR: Option<VirtAddr> = None;
 }
 
-/// A [`Geometry`] as a value, for code that handles every table alike.
+/// A [`Geometry`] as a value, for code that is not generic over geometries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Space {
     va_bits: u32,
@@ -56,8 +56,8 @@ impl Space {
     ///
     /// # Panics
     ///
-    /// At compile time in all tables, if the geometry contradicts itself: an address that does not fit a `usize`, sizes
-    /// that do not ascend from the base page.
+    /// If the geometry is inconsistent: addresses do not fit a `usize`, or the sizes do not ascend from the base page. In all
+    /// tables the panic is a compile-time error.
     pub const fn of<G: Geometry>() -> Self {
         Self::new(G::VA_BITS, G::SIGNED, G::BASE, G::SIZES)
     }
@@ -100,7 +100,7 @@ impl Space {
         self.sizes
     }
 
-    /// Tells whether the table can map `at`: a shift and a comparison, or nothing for full-width spaces.
+    /// Tells whether the table can map `at`. Costs a shift and a comparison, or nothing in a space of full width.
     #[inline(always)]
     pub const fn holds(&self, at: VirtAddr) -> bool {
         let spare = usize::BITS - self.va_bits;
@@ -131,42 +131,43 @@ impl Space {
     ///
     /// # Errors
     ///
-    /// [`Error::OutOfRange`] with the first page's address if that one cannot, else with the last page's.
+    /// [`Error::OutOfRange`] with the first page's address if that page cannot be mapped, else with the last page's address.
     #[inline(always)]
     pub const fn check_pages(&self, pages: Pages) -> Result<(), Error> {
         let (first, last) = (pages.first().address(self.base), pages.last().address(self.base));
         let one_half = !self.signed || ((first.get() ^ last.get()) as isize) >= 0;
-        // If an address reaches the last page, one reaches the first.
+        // Only the last page needs `has`: if the last page number is that of an address, so is the first.
         if self.has(pages.last()) && self.holds(first) && one_half {
             return Ok(());
         }
         Err(Error::OutOfRange { at: if self.has(pages.first()) { last } else { first } })
     }
 
-    /// Tells whether the table can map a page, which may be one that no address reaches: two shifts and a comparison at most.
+    /// Tells whether the table can map a page. The page number may be larger than that of any address. Costs two shifts and a
+    /// comparison at most.
     #[inline(always)]
     pub(crate) const fn has(&self, page: Vpn) -> bool {
         let (page, shift, spare) = (page.get(), self.base.shift(), usize::BITS - self.va_bits);
         if self.signed {
-            // The lower half, which is the users', costs less.
+            // The lower half, which user space has, costs less.
             if page >> (self.va_bits - 1 - shift) == 0 {
                 return true;
             }
-            // Of an address that the highest significant bit fills up, the page is the same.
+            // Sign-extends the page's address and compares the page number of the result.
             (((page << (shift + spare)) as isize) >> spare) as usize >> shift == page
         } else {
             page >> (self.va_bits - shift) == 0
         }
     }
 
-    /// Checks what every `map` and `resize` checks of its range: that it can be mapped, in pages of `size`.
+    /// Checks that a range can be mapped in pages of `size`, as every `map` and `resize` does.
     ///
     /// # Errors
     ///
     /// [`Error::WrongSize`], [`Error::OutOfRange`] or [`Error::Misaligned`].
     #[inline(always)]
     pub const fn check_sized(&self, pages: Pages, size: PageSize) -> Result<(), Error> {
-        // The base size first, so that it costs no search.
+        // The base size needs no search.
         if size.shift() != self.base.shift() {
             let mut at = 1;
             loop {
@@ -216,11 +217,11 @@ impl Space {
         Pages::new(first, last).unwrap_or(Pages::one(first))
     }
 
-    /// Checks that a leaf does not reach out of a range.
+    /// Checks that a leaf is wholly inside a range.
     ///
     /// # Errors
     ///
-    /// [`Error::Partial`] if it does.
+    /// [`Error::Partial`] if the leaf extends beyond the range.
     #[inline]
     pub(crate) fn check_whole(&self, leaf: Leaf, pages: Pages) -> Result<(), Error> {
         let whole = self.pages_of(&leaf);
@@ -237,8 +238,8 @@ const fn ascend(sizes: &[PageSize]) -> bool {
     }
 }
 
-/// Returns the sizes of `1 << shift` bytes: for constants.
-#[expect(clippy::panic, reason = "it fails a build, for it is called in constants alone")]
+/// Returns the page sizes of `1 << shift` bytes, for use in constants.
+#[expect(clippy::panic, reason = "called only in constants, where a panic is a compile-time error")]
 const fn sizes<const N: usize>(shifts: [u32; N]) -> [PageSize; N] {
     let mut sizes = [PageSize::K4; N];
     let mut at = 0;
@@ -337,8 +338,8 @@ impl Radix for Va57 {
     const WIDTHS: &'static [u32] = &[9, 9, 9, 9, 9];
 }
 
-/// A signed 48-bit space of 16 KiB pages: AArch64 with that granule, 47 bits for each half, in a root of 32 KiB and two
-/// levels of 11 bits.
+/// A signed 48-bit space of 16 KiB pages, 47 bits for each half: AArch64 with the 16 KiB granule. The root has 32 KiB; the two
+/// levels below have 11 bits each.
 #[cfg(target_pointer_width = "64")]
 #[derive(Clone, Copy, Debug)]
 pub struct Va48K16;
@@ -356,8 +357,8 @@ impl Radix for Va48K16 {
     const WIDTHS: &'static [u32] = &[12, 11, 11];
 }
 
-/// A 47-bit space of 16 KiB pages: AArch64 with that granule, one of the two halves of [`Va48K16`], in a root of 16 KiB, as large as
-/// a page, and two levels of 11 bits.
+/// A 47-bit space of 16 KiB pages: AArch64 with the 16 KiB granule, one of the two halves of [`Va48K16`]. The root has 16 KiB,
+/// the size of a page; the two levels below have 11 bits each.
 #[cfg(target_pointer_width = "64")]
 #[derive(Clone, Copy, Debug)]
 pub struct Va47K16;
@@ -374,8 +375,8 @@ impl Radix for Va47K16 {
     const WIDTHS: &'static [u32] = &[11, 11, 11];
 }
 
-/// A signed 48-bit space of 64 KiB pages: AArch64 with that granule, 47 bits for each half, in a root of 512 bytes and two
-/// levels of 13 bits.
+/// A signed 48-bit space of 64 KiB pages, 47 bits for each half: AArch64 with the 64 KiB granule. The root has 512 bytes; the two
+/// levels below have 13 bits each.
 #[cfg(target_pointer_width = "64")]
 #[derive(Clone, Copy, Debug)]
 pub struct Va48K64;
@@ -416,24 +417,24 @@ macro_rules! va53 {
 }
 
 va53! {
-    /// A signed 53-bit space of 4 KiB pages: AArch64 with FEAT_LPA2, 52 bits for each half, in a root of 256 bytes and four
-    /// levels of 9 bits.
+    /// A signed 53-bit space of 4 KiB pages, 52 bits for each half: AArch64 with FEAT_LPA2. The root has 256 bytes; the four
+    /// levels below have 9 bits each.
     Va53, K4, [12, 21, 30, 39], [5, 9, 9, 9, 9]
 }
 
 va53! {
-    /// A signed 53-bit space of 16 KiB pages: AArch64 with FEAT_LPA2 and that granule, 52 bits for each half, in a root of 512
-    /// bytes and three levels of 11 bits.
+    /// A signed 53-bit space of 16 KiB pages, 52 bits for each half: AArch64 with FEAT_LPA2 and the 16 KiB granule. The root has
+    /// 512 bytes; the three levels below have 11 bits each.
     Va53K16, K16, [14, 25, 36], [6, 11, 11, 11]
 }
 
 va53! {
-    /// A signed 53-bit space of 64 KiB pages: AArch64 with FEAT_LVA, FEAT_LPA and that granule, 52 bits for each half, in a root
-    /// of 16 KiB and two levels of 13 bits.
+    /// A signed 53-bit space of 64 KiB pages, 52 bits for each half: AArch64 with FEAT_LVA, FEAT_LPA and the 64 KiB granule. The
+    /// root has 16 KiB; the two levels below have 13 bits each.
     Va53K64, K64, [16, 29, 42], [11, 13, 13]
 }
 
-/// A space with RISC-V's Svnapot: 64 KiB beside the sizes of the levels of `G`, which is [`Va39`], [`Va48`] or [`Va57`].
+/// A space with RISC-V's Svnapot: pages of 64 KiB in addition to the sizes of `G`, which is [`Va39`], [`Va48`] or [`Va57`].
 #[cfg(target_pointer_width = "64")]
 #[derive(Clone, Copy, Debug)]
 pub struct Napot<G>(PhantomData<G>);
@@ -454,8 +455,7 @@ impl<G: Radix> Radix for Napot<G> {
     const WIDTHS: &'static [u32] = G::WIDTHS;
 }
 
-/// A space of which no page is larger than 2 MiB, and else as `G`, which is [`Va48`] or [`Va57`]: x86-64 on processors without
-/// pages of 1 GiB.
+/// The space `G`, which is [`Va48`] or [`Va57`], without pages larger than 2 MiB: x86-64 on processors without pages of 1 GiB.
 #[cfg(target_pointer_width = "64")]
 #[derive(Clone, Copy, Debug)]
 pub struct UpToM2<G>(PhantomData<G>);
@@ -476,8 +476,8 @@ impl<G: Radix> Radix for UpToM2<G> {
     const WIDTHS: &'static [u32] = G::WIDTHS;
 }
 
-/// A space with AArch64's contiguous runs beside the sizes of the levels of `G`, which is [`Va48`], [`Va48K16`], [`Va47K16`],
-/// [`Va48K64`], or one of 53 bits.
+/// A space with AArch64's contiguous runs in addition to the sizes of the levels of `G`, which is [`Va48`], [`Va48K16`],
+/// [`Va47K16`], [`Va48K64`], or one of 53 bits.
 #[cfg(target_pointer_width = "64")]
 #[derive(Clone, Copy, Debug)]
 pub struct Runs<G>(PhantomData<G>);
@@ -487,7 +487,7 @@ impl<G: Geometry> Geometry for Runs<G> {
     const VA_BITS: u32 = G::VA_BITS;
     const BASE: PageSize = G::BASE;
     const SIGNED: bool = G::SIGNED;
-    // With 53 bits, of the blocks that FEAT_LPA2 and FEAT_LPA add there are no runs.
+    // With 53 bits, the block sizes that FEAT_LPA2 and FEAT_LPA add have no contiguous runs.
     const SIZES: &'static [PageSize] = match (G::BASE.shift(), G::VA_BITS) {
         (12, 53) => &sizes([12, 16, 21, 25, 30, 34, 39]),
         (14, 53) => &sizes([14, 21, 25, 30, 36]),
@@ -495,7 +495,7 @@ impl<G: Geometry> Geometry for Runs<G> {
         (12, _) => &sizes([12, 16, 21, 25, 30, 34]),
         (14, _) => &sizes([14, 21, 25, 30]),
         (16, _) => &sizes([16, 21, 29, 34]),
-        _ => panic!("granules have 4, 16 or 64 KiB"),
+        _ => panic!("a granule has 4, 16 or 64 KiB"),
     };
 }
 

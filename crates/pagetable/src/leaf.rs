@@ -1,4 +1,4 @@
-//! What a translation says.
+//! Leaf entries, decoded.
 
 use core::fmt;
 
@@ -15,19 +15,19 @@ pub struct Leaf {
     pub size: PageSize,
     /// The first frame of the page, in base frames.
     pub frame: Pfn,
-    /// What an access may do.
+    /// The rights, cacheability and status bits.
     pub attr: Attr,
 }
 
 impl Leaf {
-    /// Returns where `at`, an address within the page, lies in physical memory. `base` is the table's base page
-    /// size, in which frames are counted.
+    /// Returns the physical address of `at`, which is an address in the page. `base` is the table's base page size, in which
+    /// frames are counted.
     #[inline]
     pub fn phys(&self, at: VirtAddr, base: PageSize) -> PhysAddr {
         phys(self.frame, self.size, at, base)
     }
 
-    /// Returns the frames that the page has. `base` as for [`phys`](Self::phys).
+    /// Returns the frames of the page. `base` is the table's base page size.
     #[inline(always)]
     pub fn run(&self, base: PageSize) -> Run {
         let len = self.size.pages(base).unwrap_or(1);
@@ -35,7 +35,7 @@ impl Leaf {
     }
 }
 
-/// Returns where `at` lies in physical memory, if it is within a page of `size` that begins at `frame`.
+/// Returns the physical address of `at`, which is an address in a page of `size` that begins at `frame`.
 #[inline(always)]
 pub(crate) fn phys(frame: Pfn, size: PageSize, at: VirtAddr, base: PageSize) -> PhysAddr {
     PhysAddr::new(frame.address(base).get() | at.offset(size))

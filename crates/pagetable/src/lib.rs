@@ -3,9 +3,9 @@
 //! spaces on it. A lookup costs a few loads ([below](#which-table)) and takes no lock; a change of one page that needs no
 //! other node costs the walk and one store.
 //!
-//! A table is bytes in memory that the caller provides, with a documented layout. One CPU writes it; any number of other CPUs
-//! walk it meanwhile without a lock. All nodes come from that memory. Every failure is an error that leaves the table as it
-//! was. A node that a walker may still reach is freed only after a shootdown.
+//! A table is bytes in memory that the caller provides, with a documented layout. One CPU writes it, while any number of other
+//! CPUs walk it without a lock. All nodes come from that memory. Every failure is an error that leaves the table as it was. A
+//! node that a walker may still reach is freed only after a shootdown.
 //!
 //! A table that one CPU both walks and changes:
 //!
@@ -14,7 +14,7 @@
 //! use tlbkit_pagetable::nodes::{Chunk, Slab};
 //! use tlbkit_pagetable::{Change, Error, Holes, Local, Solo, mpt};
 //!
-//! // Memory for nodes: 16 chunks of 4 KiB. A kernel uses a static, or memory that its boot loader left.
+//! // Memory for nodes: 16 chunks of 4 KiB. A kernel uses a static, or memory that the boot loader reports as free.
 //! let mut memory = vec![Chunk::ZERO; 16];
 //! let slab = Slab::<u64, Solo>::new(&mut memory, 0)?;
 //!
@@ -27,7 +27,7 @@
 //! table.map(pages, Pfn::new(0x100), PageSize::K4, Attr::READ | Attr::WRITE)?;
 //! assert_eq!(table.translate(VirtAddr::new(0x40_1234)), Some(PhysAddr::new(0x10_1234)));
 //!
-//! // An error names the page in the way.
+//! // The error names the page that is already mapped.
 //! let refused = table.map(Pages::one(pages.last()), Pfn::new(7), PageSize::K4, Attr::READ);
 //! assert!(matches!(refused, Err(Error::Occupied { at, .. }) if at == VirtAddr::new(0x40_f000)));
 //!
@@ -49,10 +49,10 @@
 //! | table | loads a lookup | takes | for |
 //! |-|-|-|-|
 //! | [`mpt`] | one a level | a page a node | dense spaces, and tables that hardware walks |
-//! | [`lpt`] | one, if the TLB holds the table's page | as MPT | dense spaces on machines with cheap nested misses |
+//! | [`lpt`] | one, if the TLB holds the table's page | like MPT | dense spaces on machines with cheap nested misses |
 //! | [`gpt`] | one a node, and fewer nodes where the space is sparse; then the leaf's tag and the PTE | proportional to the mapped pages | sparse spaces, small tasks |
-//! | [`hpt`] | two, and more with collisions | proportional to its size | fast refills |
-//! | [`cpt`] | as HPT | less where neighbours are mapped | fast refills of clustered pages, superpages |
+//! | [`hpt`] | two, and more with collisions | proportional to its number of buckets | fast refills |
+//! | [`cpt`] | like HPT | less than HPT where neighbouring pages are mapped | fast refills of clustered pages, superpages |
 //!
 //! # Limits
 //!

@@ -1,4 +1,4 @@
-//! A table that one CPU uses alone: no pin, no token, no batch in sight.
+//! A table that only one CPU uses: calls need no [`Pinned`], no writer and no batch.
 
 use core::ops::{Deref, DerefMut};
 
@@ -7,9 +7,10 @@ use tlbkit_addr::{Attr, Flush, PageSize, Pages, Pfn, PhysAddr, VirtAddr};
 use crate::table::destroy_into;
 use crate::{Change, Entry, Error, Footprint, Frames, Holes, Leaf, Mark, Pinned, Private, Retired, Table};
 
-/// The TLB, as a [`Local`] flushes it. Every function of a [`Flush`] is one; a kernel's own type has a name.
+/// The flush of the TLB that a [`Local`] needs. Every closure that takes a [`Flush`] implements this trait; a kernel can
+/// implement it for a type of its own, which a static can name.
 pub trait Invalidate {
-    /// Forgets the translations that `flush` names before it returns.
+    /// Flushes the translations that `flush` names from the TLB before it returns.
     fn invalidate(&mut self, flush: &Flush);
 }
 
@@ -20,10 +21,10 @@ impl<F: FnMut(&Flush)> Invalidate for F {
     }
 }
 
-/// A value that one CPU uses alone, so that a static may hold it.
+/// A value that only one CPU uses, so that a static may hold it.
 ///
-/// Tables and storage in [`Solo`](crate::Solo) mode are not [`Send`]: nothing keeps two CPUs apart that use them. A
-/// kernel with one CPU knows that there is no other.
+/// Tables and storage in [`Solo`](crate::Solo) mode are not [`Send`], because nothing synchronizes two CPUs that use them. A
+/// kernel for one CPU knows that there is no second CPU.
 ///
 /// ```
 /// use std::sync::Mutex;
@@ -58,7 +59,7 @@ impl<F: FnMut(&Flush)> Invalidate for F {
 #[derive(Debug)]
 pub struct OneCpu<T>(T);
 
-// SAFETY: by the promise of `new` there is no other CPU to send it to.
+// SAFETY: by the contract of `new` only one CPU uses the value, so it is never sent to another CPU.
 unsafe impl<T> Send for OneCpu<T> {}
 
 impl<T> OneCpu<T> {
@@ -66,8 +67,8 @@ impl<T> OneCpu<T> {
     ///
     /// # Safety
     ///
-    /// One CPU alone uses the value and whatever shares state with it: its node storage, and the other tables there. No
-    /// such use begins within another one, as it would in an interrupt handler.
+    /// Only one CPU uses the value and everything that shares state with it: its node storage, and the other tables in that
+    /// storage. No such use interrupts another one, as a use in an interrupt handler would.
     pub const unsafe fn new(value: T) -> Self {
         Self(value)
     }
@@ -92,9 +93,9 @@ impl<T> DerefMut for OneCpu<T> {
     }
 }
 
-/// A table and the function that flushes the TLB: changes flush, then free, before they return.
+/// A table and the function that flushes the TLB. Each change flushes, then frees nodes, before it returns.
 ///
-/// The table is private to this value, so no CPU walks it meanwhile but the hardware whose TLB `flush` flushes.
+/// Only this value uses the table, so the only other walker is the MMU whose TLB `flush` flushes.
 ///
 /// ```
 /// use tlbkit_addr::{Attr, PageSize, Pages, Pfn, VirtAddr};
@@ -118,25 +119,25 @@ impl<T> DerefMut for OneCpu<T> {
 /// ```
 #[derive(Debug)]
 pub struct Local<'n, T: Table<'n>, F> {
-    // First, so that what it owes is counted with the table's own nodes when both are dropped.
+    // The first field, so that it is dropped before the table and the nodes that it owns are counted with the table's.
     batch: Retired<'n>,
     table: T,
     flush: F,
 }
 
-// SAFETY: a table that can be sent says that its storage may be used where it is sent to; the rest of the batch is plain
-// data.
+// SAFETY: by the contract of `Table`, the storage of a table that is `Send` may be used on the thread to which the table is sent;
+// the rest of the batch is plain data.
 unsafe impl<'n, T: Table<'n> + Send, F: Send> Send for Local<'n, T, F> {}
 
 impl<'n, T: Private<'n>, F: FnMut(&Flush)> Local<'n, T, F> {
-    /// Wraps `table`. `flush` forgets the translations that it is given before it returns.
+    /// Wraps `table`. `flush` flushes the translations that it is given from the TLB before it returns.
     pub fn new(table: T, flush: F) -> Self {
         Self::with(table, flush)
     }
 }
 
 impl<'n, T: Private<'n>, F: Invalidate> Local<'n, T, F> {
-    /// Wraps `table`. As [`new`](Self::new), with a TLB whose type has a name, as a static that holds this must give one.
+    /// Wraps `table`, as [`new`](Self::new) does, with a `flush` of a type that has a name, so that a static can hold the result.
     pub fn with(table: T, flush: F) -> Self {
         let mut batch = table.batch();
         // SAFETY: the table is ours alone, and the batch came from it.
@@ -150,7 +151,7 @@ impl<'n, T: Table<'n>, F: Invalidate> Local<'n, T, F> {
     #[inline(always)]
     fn pinned(&self) -> Pinned<'_> {
         // SAFETY: the table is `Private`. Either only this value's batch frees the nodes that its walks reach, and that takes
-        // `&mut self`; or the table is in solo mode, and no code but the walk runs meanwhile.
+        // `&mut self`; or the table is in solo mode, and no other code runs during the walk.
         unsafe { Pinned::by(self) }
     }
 
@@ -216,7 +217,7 @@ impl<'n, T: Table<'n>, F: Invalidate> Local<'n, T, F> {
         self.table.entry(self.pinned(), at)
     }
 
-    /// Puts a mark, or nothing, in the place of what the entry for the page at `at` holds, flushes, and returns that; see
+    /// Stores a mark, or nothing, in the entry for the page at `at`, flushes, and returns what the entry held before; see
     /// [`Table::mark`].
     ///
     /// # Errors
@@ -241,11 +242,11 @@ impl<'n, T: Table<'n>, F: Invalidate> Local<'n, T, F> {
         done
     }
 
-    /// Replaces the leaf that maps `at`, in one store, flushes, and returns the old one; see [`Table::replace`].
+    /// Replaces the leaf that maps `at` with one store, flushes, and returns the old leaf; see [`Table::replace`].
     ///
     /// # Errors
     ///
-    /// [`Error::Breaks`] if the hardware wants break before make; else those of [`Table::replace`].
+    /// [`Error::Breaks`] if the hardware requires break-before-make; else those of [`Table::replace`].
     pub fn replace(&mut self, at: VirtAddr, frame: Pfn, attr: Attr) -> Result<Leaf, Error> {
         if self.table.breaks_frames() {
             return Err(Error::Breaks);
@@ -254,8 +255,8 @@ impl<'n, T: Table<'n>, F: Invalidate> Local<'n, T, F> {
         unsafe { self.replace_breaking(at, frame, attr) }
     }
 
-    /// Replaces the leaf that maps `at`, by way of an empty entry where the hardware wants break before make, flushes, and
-    /// returns the old one; see [`Table::replace`].
+    /// Replaces the leaf that maps `at`, flushes, and returns the old leaf; see [`Table::replace`]. Where the hardware requires
+    /// break-before-make, the entry is empty in between.
     ///
     /// # Errors
     ///
@@ -263,7 +264,8 @@ impl<'n, T: Table<'n>, F: Invalidate> Local<'n, T, F> {
     ///
     /// # Safety
     ///
-    /// As for [`Writer::resize_breaking`](crate::Writer::resize_breaking), of the page; the flush is what must not need it.
+    /// If the table [`breaks_frames`](Table::breaks_frames): nothing that runs until the call returns needs the page, the flush
+    /// function included. See [`Writer::resize_breaking`](crate::Writer::resize_breaking).
     pub unsafe fn replace_breaking(&mut self, at: VirtAddr, frame: Pfn, attr: Attr) -> Result<Leaf, Error> {
         // SAFETY: `&mut self` excludes any other writer, and the batch came from this table. By this function's
         // contract nothing that runs until the call returns needs the page.
@@ -278,7 +280,7 @@ impl<'n, T: Table<'n>, F: Invalidate> Local<'n, T, F> {
     ///
     /// # Errors
     ///
-    /// [`Error::Breaks`] if the hardware wants break before make; else those of [`Table::resize`].
+    /// [`Error::Breaks`] if the hardware requires break-before-make; else those of [`Table::resize`].
     pub fn resize(&mut self, pages: Pages, to: PageSize) -> Result<(), Error> {
         if self.table.breaks() {
             return Err(Error::Breaks);
@@ -287,8 +289,8 @@ impl<'n, T: Table<'n>, F: Invalidate> Local<'n, T, F> {
         unsafe { self.resize_breaking(pages, to) }
     }
 
-    /// Splits or promotes the leaves of a range, by way of empty entries where the hardware wants break before make; see
-    /// [`Table::resize`].
+    /// Splits or promotes the leaves of a range; see [`Table::resize`]. Where the hardware requires break-before-make, the
+    /// entries are empty in between.
     ///
     /// # Errors
     ///
@@ -296,7 +298,8 @@ impl<'n, T: Table<'n>, F: Invalidate> Local<'n, T, F> {
     ///
     /// # Safety
     ///
-    /// As for [`Writer::resize_breaking`](crate::Writer::resize_breaking); the flush is what must not need the pages.
+    /// If the table [`breaks`](Table::breaks): nothing that runs until the call returns needs the pages, the flush function
+    /// included. See [`Writer::resize_breaking`](crate::Writer::resize_breaking).
     pub unsafe fn resize_breaking(&mut self, pages: Pages, to: PageSize) -> Result<(), Error> {
         // SAFETY: `&mut self` excludes any other writer, and the batch came from this table. By this function's
         // contract nothing that runs until the call returns needs the pages.
@@ -307,17 +310,17 @@ impl<'n, T: Table<'n>, F: Invalidate> Local<'n, T, F> {
         done
     }
 
-    /// Flushes what the last change made stale, then frees what it took out.
+    /// Flushes the translations that the last change made stale, then frees the nodes that it retired.
     #[inline(always)]
     fn settle(&mut self) {
         if !self.batch.is_empty() {
             self.flush.invalidate(self.batch.flush());
-            // SAFETY: no other CPU walks the table, and this one does not now, and its TLB has just been flushed.
+            // SAFETY: no other CPU walks the table. This CPU is in no walk, and its TLB has just been flushed.
             unsafe { self.batch.complete() };
         }
     }
 
-    /// Returns what the table takes of its node storage.
+    /// Returns the memory that the table takes from its node storage.
     pub fn footprint(&self) -> Footprint {
         self.table.footprint()
     }
@@ -327,7 +330,7 @@ impl<'n, T: Table<'n>, F: Invalidate> Local<'n, T, F> {
         &self.table
     }
 
-    /// Takes the table apart, flushes and frees every node.
+    /// Destroys the table: flushes the TLB, and frees every node.
     pub fn destroy(mut self) {
         let batch = destroy_into(self.table, self.batch);
         self.flush.invalidate(batch.flush());

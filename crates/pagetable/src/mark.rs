@@ -1,22 +1,22 @@
-//! What an entry says of a page that is not mapped.
+//! Marks: kernel data in the entries of pages that are not mapped.
 
 use core::fmt;
 
 use crate::Leaf;
 
-/// What stands in an entry that maps nothing, and that the kernel has put there.
+/// A value that the kernel stores in the entry of a page that is not mapped.
 ///
-/// Walkers and hardware find such a page not mapped, as one with an empty entry; the table keeps the mark for the kernel. A
-/// mark takes one entry of the base size. How many bits a payload may have is the entry format's
-/// ([`payload_bits`](crate::format::payload_bits), [`Table::payload_bits`](crate::Table::payload_bits)).
+/// To hardware and to a lookup such a page is not mapped, as with an empty entry. A mark takes one entry of the base size. The
+/// entry format limits the number of bits of a payload ([`payload_bits`](crate::format::payload_bits),
+/// [`Table::payload_bits`](crate::Table::payload_bits)).
 ///
-/// A page that keeps its frame and allows nothing (`PROT_NONE`) is no mark: it is a [`Leaf`] without
+/// A page that keeps its frame and allows no access (`PROT_NONE`) has no mark: it is a [`Leaf`] without
 /// [`READ`](tlbkit_addr::Attr::READ), [`WRITE`](tlbkit_addr::Attr::WRITE) and [`EXEC`](tlbkit_addr::Attr::EXEC).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Mark {
-    /// A number of the kernel's: where the contents of the page are, a slot of a swap device for example.
+    /// A number that the kernel chooses, for example the slot of a swap device that has the contents of the page.
     Payload(u64),
-    /// Nothing is to be mapped here: an access is an error, and not a request for a page.
+    /// A guard page: an access is an error and not a request for a page.
     Guard,
 }
 
@@ -34,9 +34,9 @@ impl fmt::Display for Mark {
 pub enum Entry {
     /// Nothing.
     Empty,
-    /// A page that is mapped.
+    /// A leaf, which maps the page.
     Leaf(Leaf),
-    /// A page that is not mapped, and what the kernel says of it.
+    /// A mark: the page is not mapped.
     Mark(Mark),
 }
 

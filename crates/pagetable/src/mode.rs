@@ -1,30 +1,30 @@
-//! One CPU or several: the one parameter by which every store, lock and list differs.
+//! The mode of a table, for one CPU or for several: it selects the stores, the locks and the order of lists.
 
 use core::fmt::Debug;
 use core::sync::atomic::Ordering;
 
 use crate::word::{Word, atomics};
 
-/// How many CPUs may walk: [`Solo`] or [`Shared`].
+/// The number of CPUs that may walk a table: one ([`Solo`]) or any number ([`Shared`]).
 ///
 /// | | [`Solo`] | [`Shared`] |
 /// |-|-|-|
 /// | walkers | this CPU, and its MMU | any number of CPUs, and their MMUs |
 /// | a writer's stores | plain, the compiler may widen them; atomic, and releasing where they link a node, in a format that hardware walks | atomic |
-/// | an edit of an entry in which hardware notes status | a load and a store | one exchange |
+/// | an edit of an entry in which hardware sets status bits | a load and a store | one exchange |
 /// | node storage | no lock | a spin lock |
-/// | hashed chains | the hit entry moves to the front | stay in order |
+/// | hashed chains | an entry that is found moves to the front | the order does not change |
 /// | retired nodes | free after the local flush | held until the shootdown has completed |
 /// | the table is `Sync` | no | yes |
 pub trait Mode: Debug + Send + Sync + 'static + sealed::Sealed {
-    /// Whether other CPUs may walk.
+    /// Whether other CPUs may walk the table.
     const SHARED: bool;
 
-    /// What storage keeps others out with while it hands out a node.
+    /// The lock that the storage holds while it allocates or frees a node.
     #[doc(hidden)]
     type Lock: Lock;
 
-    /// Reads a word as its sole writer: a plain load, for walkers only load too.
+    /// Reads a word as its only writer: a plain load, because walkers only load.
     ///
     /// # Safety
     ///
@@ -40,24 +40,24 @@ pub trait Mode: Debug + Send + Sync + 'static + sealed::Sealed {
     ///
     /// # Safety
     ///
-    /// `cell` points at a live cell of a node that only the caller writes, and only it reads in solo mode.
+    /// `cell` points at a live cell of a node that only the caller writes and, in solo mode, only the caller reads.
     #[doc(hidden)]
     unsafe fn store_relaxed<W: Word>(cell: *const W::Cell, word: W);
 
-    /// Stores a word that leads to something complete.
+    /// Stores a word that leads to a complete node or a frame.
     ///
     /// # Safety
     ///
-    /// `cell` points at a live cell of a node that only the caller writes, and only it reads in solo mode.
+    /// `cell` points at a live cell of a node that only the caller writes and, in solo mode, only the caller reads.
     #[doc(hidden)]
     unsafe fn publish<W: Word>(cell: *const W::Cell, word: W);
 
-    /// Makes everything stored so far visible before anything stored after it.
+    /// Makes all earlier stores visible before any later store.
     #[doc(hidden)]
     fn release();
 }
 
-/// One CPU walks and writes. Types in this mode are not `Sync`.
+/// One CPU walks and writes the table. Types in this mode are not `Sync`.
 #[derive(Clone, Copy, Debug)]
 pub struct Solo;
 
@@ -97,13 +97,13 @@ impl Mode for Shared {
 
     #[inline(always)]
     unsafe fn store_relaxed<W: Word>(cell: *const W::Cell, word: W) {
-        // SAFETY: the cell is live.
+        // SAFETY: by this function's contract the cell is live.
         unsafe { W::store_relaxed(cell, word) }
     }
 
     #[inline(always)]
     unsafe fn publish<W: Word>(cell: *const W::Cell, word: W) {
-        // SAFETY: the cell is live.
+        // SAFETY: by this function's contract the cell is live.
         unsafe { W::publish(cell, word) }
     }
 
@@ -113,12 +113,12 @@ impl Mode for Shared {
     }
 }
 
-/// What storage takes before it touches its lists.
+/// A lock that the storage takes before it accesses its lists.
 #[doc(hidden)]
 pub trait Lock: Default + Debug {
     /// Takes the lock.
     fn lock(&self);
-    /// Gives the lock back; only its holder may.
+    /// Releases the lock. Only the holder may call this.
     fn unlock(&self);
 }
 
@@ -134,7 +134,7 @@ impl Lock for NoLock {
     fn unlock(&self) {}
 }
 
-/// A test-and-set lock. It guards list operations on a span of nodes at the most, so waiters spin.
+/// A test-and-set lock. Its critical sections are a few list operations, so waiters spin.
 #[doc(hidden)]
 #[derive(Debug, Default)]
 pub struct SpinLock(atomics::AtomicBool);

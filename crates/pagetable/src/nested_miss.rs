@@ -1,17 +1,17 @@
-//! What a walk through virtual memory asks.
+//! The observer of nested TLB misses.
 
 use tlbkit_addr::VirtAddr;
 
-/// The TLB, as a walk through a linear table in virtual memory meets it.
+/// A model of the TLB, which a walk of a linear table in virtual memory queries.
 ///
-/// Loads are counted elsewhere: a storage that wraps [`Nodes::follow`](crate::nodes::Nodes::follow) sees every one.
+/// This trait does not count loads: a storage that wraps [`Nodes::follow`](crate::nodes::Nodes::follow) can count them.
 pub trait NestedMissObserver {
-    /// Tells whether the TLB translates the page of the linear table at `page`. `level` is 0 for pages that hold the
-    /// PTEs of the program's pages, 1 for pages that hold the PTEs of those, and so on; the root is in physical
-    /// memory and never asked about.
+    /// Tells whether the TLB translates the page of the linear table at `page`. `level` is 0 for pages that hold the PTEs of the
+    /// program's pages, 1 for pages that hold the PTEs of the pages of level 0, and so on. The root is in physical memory, so
+    /// this function is not called for it.
     ///
-    /// If not, it is a nested miss: the walk loads the page's own PTE one level up, and the observer will find the
-    /// translation in its TLB from then on, unless it evicts it. A page that the table does not have is asked about
-    /// like any other, for the machine looks for it too; a yes is then taken as a no.
+    /// `false` means a nested miss: the walk loads the PTE of the page from the level above, and the observer adds the
+    /// translation to its TLB. The function is also called for a page that the table does not have, because the machine looks
+    /// that page up, too; a result of `true` is then ignored.
     fn translates(&mut self, level: usize, page: VirtAddr) -> bool;
 }

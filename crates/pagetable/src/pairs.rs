@@ -1,9 +1,9 @@
-//! What a change makes stale where a TLB entry is a pair of pages.
+//! The pages to flush after a change, where a TLB entry maps a pair of pages.
 //!
-//! Two neighbouring pages of one size may have been loaded as one entry. What happens to either of them is stale in it, and a
-//! cache in software may have copied the entry to the slot of any address within the pair. The other way round, a page that
-//! becomes the neighbour of one of its own size gets an entry that covers both, and whatever a TLB holds of the neighbour
-//! in smaller pieces would overlap it: a machine check. So a flush names whole pairs.
+//! A TLB entry maps two neighbouring pages of the same size. A change of one page makes the whole entry stale, and a software TLB
+//! may have copied the entry to the slot of any address in the pair. Also, when a page gets a neighbour of its own size, the next
+//! TLB entry maps both pages. If a TLB still held entries of smaller pages for the neighbour, the new entry would overlap them,
+//! which is a machine check. So a flush names whole pairs.
 //!
 //! ```text
 //!   pages          | 16K            | 16K            |
@@ -13,24 +13,24 @@
 //!   flushed          ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 //! ```
 //!
-//! Only the pages at the ends of a change can have a neighbour that the change does not name. Pages of the base size need
-//! nothing: a unit of a cache is a pair of them.
+//! Only the first and the last page of a change can have a neighbour outside the change. Pages of the base size need no larger
+//! flush, because a software TLB also caches them in pairs.
 
 use tlbkit_addr::{PageSize, Pages, Vpn};
 
 use crate::Geometry;
 use crate::format::Format;
 
-/// Returns what to flush when the leaves of `pages` change, none of which reaches out of it. `size_at` tells how large
-/// the leaf at the first and at the last page was, or is now, whichever is more; nothing if there is none.
+/// Returns the pages to flush when the leaves of `pages` change. No leaf extends beyond `pages`. `size_at` returns the size of
+/// the leaf at the first and at the last page, before or after the change, whichever is larger; `None` if there is no leaf.
 ///
-/// Costs nothing if the format's entries are no pairs, else what `size_at` costs twice.
+/// Costs two calls of `size_at`, or nothing if the format's entries are not paired.
 #[inline(always)]
 pub(crate) fn stale<G: Geometry, F: Format>(
     pages: Pages,
     size_at: impl Fn(Vpn) -> Option<PageSize>,
 ) -> Pages {
-    // The leaf of one page is of the base size.
+    // A range of one page has a leaf of the base size.
     if !F::PAIRED || pages.first() == pages.last() {
         return pages;
     }

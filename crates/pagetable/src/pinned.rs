@@ -10,10 +10,10 @@ use core::marker::PhantomData;
 /// handler is pinned by its exception level (on MIPS, EXL masks interrupts). In solo mode any walk is pinned: nothing is freed
 /// while it runs.
 ///
-/// It costs no instruction.
+/// The type has no size and costs no instruction.
 #[derive(Clone, Copy, Debug)]
 pub struct Pinned<'g> {
-    // Not `Send`: another CPU is not pinned by it.
+    // A raw pointer makes the type not `Send`: the proof holds only for this CPU.
     guard: PhantomData<(&'g (), *const ())>,
 }
 

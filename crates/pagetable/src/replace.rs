@@ -1,12 +1,12 @@
-//! Replacing a leaf by another of the same size: a page gets another frame and is never absent.
+//! Replacing a leaf by another of the same size: the page gets another frame and stays mapped.
 //!
 //! ```text
 //!   most hardware       old -------------------------------> new        one store; TLBs are flushed after it
-//!   break before make   old -> empty -> known to every TLB -> new       a CPU that faults in between retries
+//!   break before make   old -> empty -> flush on every CPU -> new       a CPU that faults in between retries
 //! ```
 //!
-//! A page of copy on write is the case that this is for: unmapping it and mapping it again would show other threads a
-//! moment in which it is not mapped.
+//! A copy-on-write page needs this: if the page were unmapped and mapped again, an access of another thread in between would find
+//! it not mapped.
 
 use tlbkit_addr::{Attr, Flush, FlushScope, Pages, Pfn};
 
@@ -28,7 +28,7 @@ pub(crate) fn replacement<G: Checked, F: Format>(
 ) -> Result<F::Word, Error> {
     check_attr::<F>(attr)?;
     G::SPACE.check_frames(frame, G::SPACE.pages_of(old).len(), old.size)?;
-    // An attribute that must not change in a live entry may, by way of an empty one.
+    // An attribute that must not change in a live entry may change if the entry is empty in between.
     let fixed = old.attr.symmetric_difference(attr).intersection(F::FIXED);
     if !F::BREAK_FRAME && !fixed.is_empty() {
         return Err(Error::WrongAttr { attr: fixed });
@@ -36,11 +36,11 @@ pub(crate) fn replacement<G: Checked, F: Format>(
     F::leaf(frame, old.size, attr, last)
 }
 
-/// Stores `new` over `old` by way of `store`, which stores a word wherever the leaf stands and returns what was there.
-/// Where hardware wants break before make, `known` makes known in between that `pages` are gone. If that unwinds, the old
-/// leaf is back.
+/// Replaces a leaf by `new`. `store` stores a word in every slot of the leaf and returns the old word. Where hardware requires
+/// break-before-make, this stores zero first, and calls `known` to flush `pages` on all CPUs before it stores `new`. If `known`
+/// unwinds, the old leaf is stored again.
 ///
-/// Returns the last that was there of the old leaf.
+/// Returns the old leaf with the status bits that hardware set before the first store.
 #[inline(always)]
 pub(crate) fn exchange<F: Format>(
     store: impl Fn(F::Word) -> F::Word,
@@ -61,7 +61,7 @@ pub(crate) fn exchange<F: Format>(
     old
 }
 
-/// Fills an emptied leaf, whichever way its holder leaves.
+/// A guard that stores its word in an emptied leaf when it is dropped, also by an unwinding.
 pub(crate) struct Filled<W: Copy, R, S: Fn(W) -> R> {
     pub(crate) store: S,
     pub(crate) word: W,

@@ -33,15 +33,15 @@ use crate::word::atomics::Ordering;
 use crate::{Mode, WriterFlag};
 
 /// The nodes that changes took out of a table, and the flush after which they may be freed.
-#[must_use = "what it owes is still owed: carry it through a shootdown, then reclaim it"]
+#[must_use = "its flush and its nodes are pending: pass it to a shootdown, then reclaim it"]
 pub struct Retired<'n> {
     nodes: &'n dyn Reclaim,
-    /// The number of the table, or 0 if no writer takes the batch up when it is dropped.
+    /// The number of the table; 0 if no writer can take up the batch's debt.
     table: u32,
-    /// The last node retired; the list goes on through the records.
+    /// The node that was retired last. The records of the nodes link the list.
     head: Option<NodeAddr>,
     count: usize,
-    /// Whether a place that is part of a larger node must not be used again before the batch is complete.
+    /// Whether places within nodes, such as buckets, are held back until the batch is complete.
     quarantine: bool,
     flush: Flush,
 }
@@ -98,8 +98,8 @@ impl<'n> Retired<'n> {
         self.quarantine |= debt.quarantine;
     }
 
-    /// Makes a list of `count` nodes that begins with `first` go on with another list. A list with a node that was retired
-    /// twice ends nowhere: so it is the count that says where the last node is.
+    /// Appends the list `rest` to the list of `count` nodes that begins with `first`. The count ends the first list, because a
+    /// list that has a node twice is circular.
     fn join(&self, first: u32, count: usize, rest: Option<NodeAddr>) {
         let last = self.list_from(Some(self.nodes.node_of(first)), count).last();
         let Some(last) = last else { return };
@@ -123,15 +123,14 @@ impl<'n> Retired<'n> {
         })
     }
 
-    /// Returns the nodes that the batch holds, the last one that was pushed first. A test asks, of a table that may have
-    /// pushed one twice.
+    /// Returns the nodes that the batch holds, the most recent first. Tests use it to find a table that pushes a node twice.
     ///
-    /// Costs one record access a node.
+    /// Costs one access of a record for each node.
     pub fn list(&self) -> impl Iterator<Item = NodeAddr> {
         self.list_from(self.head, self.count)
     }
 
-    /// Makes this the batch of a table that no longer exists: no writer takes it up, and it holds no place back.
+    /// Makes this the batch of a destroyed table: no writer takes up its debt, and it holds back no places.
     pub(crate) fn outlive(&mut self) {
         self.table = 0;
         if self.quarantine {
@@ -152,7 +151,7 @@ impl<'n> Retired<'n> {
         self.count
     }
 
-    /// Tells whether there is nothing to flush, nothing to free and nothing that is held back.
+    /// Tells whether the batch has nothing to flush, no node to free, and no place to hold back.
     #[inline(always)]
     pub fn is_empty(&self) -> bool {
         self.count == 0 && self.flush.is_none() && !self.quarantine
@@ -160,7 +159,7 @@ impl<'n> Retired<'n> {
 
     /// Frees the nodes.
     ///
-    /// Costs one record access a node.
+    /// Costs one access of a record for each node.
     ///
     /// # Safety
     ///
@@ -191,9 +190,10 @@ impl<'n> Retired<'n> {
         self.flush.clear();
     }
 
-    /// Makes a change of a table that pushes each node after the store that unlinks it.
+    /// Runs a change of a table that pushes each node after the store that unlinks it.
     ///
-    /// If `change` unwinds, the batch keeps what was pushed, asks for a flush of everything, and calls `mend`.
+    /// If `change` unwinds, the batch keeps the nodes that were pushed, asks for a flush of everything, and calls `mend`, which
+    /// repairs the table.
     #[inline(always)]
     pub fn change<T>(&mut self, change: impl FnOnce(&mut Self) -> T, mend: impl FnOnce(&mut Self)) -> T {
         let guard = Unwound { batch: self, mend: Some(mend) };
@@ -202,7 +202,7 @@ impl<'n> Retired<'n> {
         result
     }
 
-    /// Makes a change of a table that pushes nodes before it unlinks them: its pushes count when `change` returns.
+    /// Runs a change of a table that pushes nodes before it unlinks them. The batch owns those nodes only when `change` returns.
     ///
     /// If `change` unwinds, the batch forgets how many nodes were pushed, asks for a flush of everything, and calls `mend`
     /// with that number. These nodes' records hold links of the batch's list. Some of them are still linked in the table:
@@ -210,8 +210,8 @@ impl<'n> Retired<'n> {
     ///
     /// # Safety
     ///
-    /// `change` leaves the batch that it is given in its place, and all that is in it: two batches would own what it takes out
-    /// before it unwinds.
+    /// `change` neither replaces the batch that it is given nor takes nodes out of it. If it did so and then unwound, two batches
+    /// would own the same nodes.
     ///
     /// ```compile_fail,E0133
     /// # use tlbkit_pagetable::Retired;
@@ -234,39 +234,40 @@ impl<'n> Retired<'n> {
         })
     }
 
-    /// Makes the batch fit to be carried to another CPU, as the payload of an asynchronous shootdown is.
+    /// Makes a batch that can be sent to another CPU, as the payload of an asynchronous shootdown is.
     ///
     /// # Errors
     ///
     /// The batch itself, if its table is in solo mode and so must stay on this CPU.
-    #[expect(clippy::result_large_err, reason = "the batch itself, which must not be lost")]
+    #[expect(clippy::result_large_err, reason = "the error is the batch itself, which must not be lost")]
     pub fn across_cpus(self) -> Result<Carried<'n>, Self> {
         if self.nodes.shared() { Ok(Carried(self)) } else { Err(self) }
     }
 
-    /// Takes over a node that a change unlinks. `clean` means that all its words are zero.
+    /// Takes over a node that a change unlinks. `clean` tells that all words of the node are zero.
     ///
     /// # Safety
     ///
-    /// The node was taken from the storage of this batch, and its record counts nothing any more. No word leads to it now;
-    /// or, within [`change_late`](Self::change_late), when that returns.
+    /// The node was taken from the storage of this batch, and its record is no longer used as a count. No word leads to the node
+    /// now or, within [`change_late`](Self::change_late), when that returns.
     #[inline]
     pub unsafe fn push(&mut self, node: NodeAddr, clean: bool) {
         let nodes = self.nodes;
         let next = self.head.map_or(0, |head| nodes.index_of(head));
         // SAFETY: the node is taken, so its record is live.
         unsafe { (*nodes.link(node)).store(ListLink::word(next, clean), Ordering::Relaxed) };
-        // From here on nothing is called that could unwind.
+        // The code below calls nothing that could unwind.
         nodes.held().retire(1, nodes.shared());
         self.head = Some(node);
         self.count += 1;
     }
 
-    /// As [`push`](Self::push), of a node of `words` words, for a table that knows its storage: no call through `dyn`.
+    /// Takes over a node as [`push`](Self::push) does, without a call through `dyn`, for a table that knows the type of its
+    /// storage.
     ///
     /// # Safety
     ///
-    /// As for `push`; `nodes` is the storage of this batch, and the node was taken with this number of words.
+    /// The contract of [`push`](Self::push); and `nodes` is the storage of this batch, and the node was taken with `words` words.
     #[inline(always)]
     pub(crate) unsafe fn push_sized<N: Nodes>(
         &mut self,
@@ -283,9 +284,9 @@ impl<'n> Retired<'n> {
         self.count += 1;
     }
 
-    /// Holds back places within nodes, such as buckets of an array, as nodes are held back. While any batch of the storage does
-    /// so, no such place may be used for something else: a table that gives a place another meaning first asks
-    /// [`Held::is_quiet`](crate::nodes::Held::is_quiet).
+    /// Holds back places within nodes, such as the buckets of an array, until the batch is complete. While any batch of the
+    /// storage does so, no such place may be reused for another tag: a table checks
+    /// [`Held::is_quiet`](crate::nodes::Held::is_quiet) first.
     #[inline]
     pub fn quarantine(&mut self) {
         if !self.quarantine {
@@ -300,14 +301,14 @@ impl<'n> Retired<'n> {
         self.flush.add(scope, pages);
     }
 
-    /// Adds pages to which different nodes lead than before, in a table whose links hardware may cache
+    /// Adds pages whose links to nodes have changed, in a table whose links hardware may cache
     /// ([`Format::WALK_CACHE`](crate::format::Format::WALK_CACHE)).
     #[inline]
     pub fn relink(&mut self, scope: FlushScope, pages: Pages) {
         self.flush.add_links(scope, pages);
     }
 
-    /// Adds everything that `flush` names.
+    /// Adds the pages and links that `flush` names.
     pub fn merge(&mut self, flush: &Flush) {
         self.flush.merge(flush);
     }
@@ -318,7 +319,7 @@ impl<'n> Retired<'n> {
     }
 }
 
-/// A change of a table that has unwound, when it is dropped.
+/// A guard that handles the unwinding of a change: its drop runs only if the change unwinds.
 struct Unwound<'b, 'n, M: FnOnce(&mut Retired<'n>)> {
     batch: &'b mut Retired<'n>,
     mend: Option<M>,
@@ -336,10 +337,11 @@ impl<'n, M: FnOnce(&mut Retired<'n>)> Drop for Unwound<'_, 'n, M> {
 
 /// A [`Retired`] batch of a shared table, which any CPU may reclaim.
 #[derive(Debug)]
-#[must_use = "what it owes is still owed: carry it through a shootdown, then reclaim it"]
+#[must_use = "its flush and its nodes are pending: pass it to a shootdown, then reclaim it"]
 pub struct Carried<'n>(Retired<'n>);
 
-// SAFETY: built only over storage that says it is `Sync`; the rest of the batch is plain data.
+// SAFETY: `across_cpus` makes this type only if the storage is in shared mode, and so is `Sync`; the rest of the batch is plain
+// data.
 unsafe impl Send for Carried<'_> {}
 
 impl<'n> Carried<'n> {
@@ -359,7 +361,7 @@ impl Drop for Retired<'_> {
 }
 
 impl Retired<'_> {
-    /// Leaves the obligation to the table, or loses it if no writer can take it up.
+    /// Makes the obligation a debt of the table. If no writer can take it up, its nodes are leaked and counted as lost.
     #[cold]
     fn default_on(&mut self) {
         let held = self.nodes.held();
@@ -368,7 +370,7 @@ impl Retired<'_> {
         let debt = Debt { head, nodes: self.count, quarantine: self.quarantine };
         let join = |rest: u32| self.join(head, self.count, (rest != 0).then(|| self.nodes.node_of(rest)));
         if held.owe(self.table, debt, join) {
-            // From here on the quarantine holds up only the table that has the debt.
+            // The debt now holds the places back for its table, so the storage's count is released.
             if self.quarantine {
                 held.release();
             }

@@ -1,4 +1,4 @@
-//! The one trait of all page tables.
+//! The trait that all page tables implement.
 
 use core::fmt::Debug;
 use core::ops::ControlFlow;
@@ -44,7 +44,7 @@ pub unsafe trait Table<'n>: Debug {
     /// Returns the leaf that maps `at`, if there is one. Never fails: an address that the table cannot map is not
     /// mapped.
     ///
-    /// Beside a writer the answer is one that was true at some moment of the call.
+    /// If a writer changes the table at the same time, the result was true at some moment of the call.
     fn lookup(&self, pinned: Pinned<'_>, at: VirtAddr) -> Option<Leaf>;
 
     /// Looks `at` up like a machine that reaches the table through its TLB: `observe` is called for every page of a table in
@@ -61,12 +61,12 @@ pub unsafe trait Table<'n>: Debug {
         Some(leaf.phys(at, self.space().base()))
     }
 
-    /// Visits every leaf that maps a page of `pages`, in no particular order, until told to stop. A leaf that
-    /// reaches over the end of the range is visited too, once.
+    /// Visits every leaf that maps a page of `pages`, in no particular order, until `visit` breaks. A leaf that extends beyond
+    /// the range is visited too, once.
     ///
     /// A concurrent change may or may not be observed. A leaf that does not change is visited; a hashed table that grows or
-    /// shrinks meanwhile may visit it more than once. In [`Solo`](crate::Solo) mode the table must not change during the visit:
-    /// a visitor that edits the table may be called with a leaf that never existed.
+    /// shrinks during the visit may visit it more than once. In [`Solo`](crate::Solo) mode the table must not change during the
+    /// visit: a visitor that edits the table may be called with a leaf that never existed.
     fn for_each(
         &self,
         pinned: Pinned<'_>,
@@ -74,8 +74,8 @@ pub unsafe trait Table<'n>: Debug {
         visit: &mut dyn FnMut(Leaf) -> ControlFlow<()>,
     ) -> ControlFlow<()>;
 
-    /// Visits what [`for_each`](Self::for_each) does, with the first page of each leaf and its frames. Neighbouring base pages that
-    /// lead to neighbouring frames may be one run; so it costs less in the multi-level tables.
+    /// Visits the leaves that [`for_each`](Self::for_each) visits, and passes the first page of each leaf and its frames.
+    /// Neighbouring base pages that map neighbouring frames may be passed as one run, which costs less in the multi-level tables.
     fn for_each_run(
         &self,
         pinned: Pinned<'_>,
@@ -112,14 +112,14 @@ pub unsafe trait Table<'n>: Debug {
     /// Returns the memory that the table takes from its node storage. Costs a few loads.
     fn footprint(&self) -> Footprint;
 
-    /// Returns the pages that another table lends to this one. The lender's writer changes them, and frees the nodes that map
-    /// them: so only a walk with a [`Pinned`] goes there, and this table's writer does not.
+    /// Returns the pages that another table lends to this one. The lender's writer changes these pages and frees the nodes that
+    /// map them. So only a walk with a [`Pinned`] may visit them, and this table's writer does not.
     #[inline]
     fn borrowed(&self) -> Option<Pages> {
         None
     }
 
-    /// Returns the flag that its one writer holds.
+    /// Returns the flag that the table's only writer holds.
     fn writer_flag(&self) -> &WriterFlag;
 
     /// Returns an empty batch for changes to this table.
@@ -187,10 +187,10 @@ pub unsafe trait Table<'n>: Debug {
     /// the status bits that hardware set in it before that store. No walker finds the page absent; until the flush a walker may
     /// find the old leaf. This is how a copy-on-write page gets a frame of its own.
     ///
-    /// If the format's [`BREAK_FRAME`](crate::format::Format::BREAK_FRAME) is set, the entry is empty for a while. `known` is
-    /// called meanwhile, and must have its flush executed on all CPUs before it returns.
+    /// If the format's [`BREAK_FRAME`](crate::format::Format::BREAK_FRAME) is set, the entry is empty while `known` is called.
+    /// `known` must have its flush executed on all CPUs before it returns.
     ///
-    /// A page that stands in several slots is replaced slot by slot.
+    /// A page that occupies several slots is replaced slot by slot.
     ///
     /// # Errors
     ///
@@ -217,9 +217,9 @@ pub unsafe trait Table<'n>: Debug {
     /// are contiguous and aligned and whose rights agree. A larger page is accessed or dirty if one of its parts was; the parts
     /// of a split page keep its status bits.
     ///
-    /// Entries change in place, each by one store or exchange, so that every page of the range is mapped at every moment,
-    /// unless the hardware wants break before make ([`breaks`](Self::breaks)): then the range changes part by part, and the
-    /// entries of a part are empty until `known` has returned.
+    /// Entries change in place, each by one store or exchange, so that every page of the range is mapped at every moment, unless
+    /// the hardware requires break-before-make ([`breaks`](Self::breaks)): then the range changes part by part, and the entries
+    /// of a part are empty until `known` has returned.
     ///
     /// `known` must have the flush that it is given executed on all CPUs before it returns. The flush names one part of the
     /// range and the pages that share TLB entries with it. `known` is called for each part that is emptied, and after small
@@ -245,7 +245,7 @@ pub unsafe trait Table<'n>: Debug {
 
     /// Stores a mark, or nothing, in the entry for the page at `at`, with one store. Returns what the entry held before: a leaf
     /// of the base size with the status bits that hardware set before the store, another mark, or nothing. Only a leaf needs a
-    /// flush. Its frame belongs to the caller when the batch has been through a shootdown.
+    /// flush. Its frame belongs to the caller only after the batch's shootdown has completed.
     ///
     /// # Errors
     ///
@@ -289,8 +289,7 @@ pub unsafe trait Table<'n>: Debug {
     /// [`BREAK`](crate::format::Format::BREAK).
     fn breaks(&self) -> bool;
 
-    /// Takes the table apart: unmaps everything and retires every node, the root included. Nodes borrowed from
-    /// another table stay.
+    /// Dismantles the table: unmaps all pages and retires every node, the root included. Borrowed nodes are not retired.
     ///
     /// # Safety
     ///
@@ -298,12 +297,12 @@ pub unsafe trait Table<'n>: Debug {
     unsafe fn dismantle(&mut self, batch: &mut Retired<'n>);
 }
 
-/// A table whose nodes no other CPU frees. [`Local`](crate::Local) wraps such a table.
+/// A table whose nodes no other CPU frees during a walk. [`Local`](crate::Local) wraps such a table.
 ///
 /// # Safety
 ///
-/// Only a batch of this table frees nodes that its walks reach; or the table is in [`Solo`](crate::Solo) mode, and so is
-/// the one that lends it a part.
+/// Only a batch of this table frees nodes that its walks reach; or the table is in [`Solo`](crate::Solo) mode, and so is the
+/// table that lends it a part.
 ///
 /// ```compile_fail,E0271
 /// # use tlbkit_pagetable::nodes::{Chunk, Slab};
@@ -316,7 +315,7 @@ pub unsafe trait Table<'n>: Debug {
 /// ```
 pub unsafe trait Private<'n>: Table<'n> {}
 
-/// Takes a table apart and returns the obligation that owns all its nodes. The obligation's flush covers the whole address space
+/// Destroys a table and returns the obligation that owns all its nodes. The obligation's flush covers the whole address space
 /// ([`Flush::is_all`]) on all CPUs.
 ///
 /// Dropping a table without this leaks its nodes and counts them as lost.
@@ -325,9 +324,9 @@ pub fn destroy<'n, T: Table<'n>>(table: T) -> Retired<'n> {
     destroy_into(table, batch)
 }
 
-/// As [`destroy`], into a batch of the table.
+/// Destroys a table as [`destroy`] does, and adds its nodes to a batch of the table.
 pub(crate) fn destroy_into<'n, T: Table<'n>>(mut table: T, mut batch: Retired<'n>) -> Retired<'n> {
-    // SAFETY: the table is ours alone, and dropped.
+    // SAFETY: this function owns the table and drops it, so no other code uses it.
     unsafe {
         batch.take_up();
         table.dismantle(&mut batch);
@@ -342,11 +341,11 @@ pub(crate) fn destroy_into<'n, T: Table<'n>>(mut table: T, mut batch: Retired<'n
 pub enum Holes {
     /// It fails with [`Error::NotMapped`] and changes nothing.
     Refuse,
-    /// It passes over them.
+    /// It skips them.
     Skip,
 }
 
-/// A change of attributes: what to clear, then what to set.
+/// A change of attributes: those to clear, then those to set.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Change {
     /// Attributes that the page loses.
@@ -356,23 +355,23 @@ pub struct Change {
 }
 
 impl Change {
-    /// Returns the change that takes these attributes away.
+    /// Returns the change that clears these attributes.
     pub const fn clear(attr: Attr) -> Self {
         Self { clear: attr, set: Attr::empty() }
     }
 
-    /// Returns the change that adds these attributes.
+    /// Returns the change that sets these attributes.
     pub const fn set(attr: Attr) -> Self {
         Self { clear: Attr::empty(), set: attr }
     }
 
-    /// Returns what `attr` becomes.
+    /// Applies the change to `attr`.
     #[inline(always)]
     pub const fn apply(self, attr: Attr) -> Attr {
         attr.difference(self.clear).union(self.set)
     }
 
-    /// Returns how far the change must be made known: [`FlushScope::of_change`].
+    /// Returns the flush scope of the change: [`FlushScope::of_change`].
     #[inline(always)]
     pub const fn scope(self) -> FlushScope {
         FlushScope::of_change(self.clear.difference(self.set), self.set)

@@ -1,25 +1,25 @@
-//! The words that tables are made of, and the memory ordering of every access to one.
+//! The words of page tables, and the memory ordering of every access to a word.
 //!
-//! A node is an array of words that walkers on other CPUs may read at any moment, so every access to one is atomic
-//! in [`Shared`](crate::Shared) mode. This file is the only place that chooses an ordering:
+//! A node is an array of words that walkers on other CPUs may read at any moment, so every access to a word is atomic in
+//! [`Shared`](crate::Shared) mode. Only this file chooses an ordering:
 //!
 //! | access | by | ordering | why |
 //! |-|-|-|-|
 //! | [`follow`](Word::follow) | a walker | relaxed | the next address depends on the loaded word, and hardware orders dependent loads; an acquire would be a `sync` per level on MIPS |
-//! | [`publish`](Word::publish) | the writer | release | whatever the word leads to is complete before the word can be seen |
+//! | [`publish`](Word::publish) | the writer | release | the node or frame that the word leads to is complete before the word is visible |
 //! | [`store_relaxed`](Word::store_relaxed) | the writer | relaxed | a word that no walker can reach yet, or one that leads nowhere |
 //! | [`swap`](Word::swap), [`flip`](Word::flip) | the writer | acquire-release | hardware may set a status bit between a load and a store |
 //!
 //! In [`Solo`](crate::Solo) mode the writer's accesses are plain ([`read_alone`](Word::read_alone),
-//! [`write_alone`](Word::write_alone)), for no other code looks meanwhile; but where hardware walks the table, its
-//! walker looks at any moment, by speculation, and they are those of the table above. No barrier instruction is here:
-//! the one that a machine wants after the last store is the kernel's ([`FlushScope::Barrier`](tlbkit_addr::FlushScope::Barrier)),
-//! in the function that it gives to [`Local`](crate::Local), or before it uses what a [`Writer`](crate::Writer) has
-//! mapped.
+//! [`write_alone`](Word::write_alone)), because no other code reads at the same time. Where hardware walks the table, it may walk
+//! at any moment, by speculation, so the accesses are those of the table above also in solo mode. This crate has no barrier
+//! instruction. The kernel executes the barrier that a machine needs after the last store
+//! ([`FlushScope::Barrier`](tlbkit_addr::FlushScope::Barrier)): in the function that it gives to [`Local`](crate::Local), or
+//! before it uses the pages that a [`Writer`](crate::Writer) has mapped.
 //!
-//! Rust's memory model has no dependent loads: a relaxed `follow` beside the writer is sound only because the
-//! compiler cannot know the address before it has loaded the word. Where the model is checked rather than run (loom,
-//! Miri, the thread sanitizer) `follow` is an acquire.
+//! Rust's memory model has no dependent loads: a relaxed `follow` during a writer's change is correct only because the compiler
+//! cannot know the next address before the word is loaded. Under loom, Miri and the thread sanitizer, which check the model,
+//! `follow` is an acquire.
 
 use core::fmt::Debug;
 use core::ops::{BitAnd, BitOr, BitXor, Not};
@@ -35,15 +35,15 @@ pub(crate) use core::sync::atomic as atomics;
 const FOLLOW: Ordering =
     if cfg!(any(tlbkit_loom, miri, tsan)) { Ordering::Acquire } else { Ordering::Relaxed };
 
-/// The ordering of the writer's store to a word that leads to nothing new. The thread sanitizer does not know the fence
-/// that a batch of them may follow ([`Mode::release`](crate::mode::Mode::release)).
+/// The ordering of the writer's store of a word that links no new node. A release under the thread sanitizer, which does not
+/// support the fence that may precede such stores ([`Mode::release`](crate::mode::Mode::release)).
 const PUT: Ordering = if cfg!(tsan) { Ordering::Release } else { Ordering::Relaxed };
 
 /// An unsigned integer that hardware, or a refill handler, loads and stores in one access: `u32` or `u64`.
 ///
-/// The functions take pointers, not references: a node's words live in memory that the caller handed over, and a
-/// reference would claim more about that memory than a walker knows. Tables rely on what they do, so there are no
-/// other words.
+/// The functions take pointers and not references: a node's words are in memory that the caller provides, and a reference would
+/// promise more about that memory than a walker knows. The trait is sealed, because tables rely on these implementations for
+/// soundness.
 pub trait Word:
     sealed::Sealed
     + Copy
@@ -66,7 +66,7 @@ pub trait Word:
     const BITS: u32;
     /// The word's width in bytes.
     const BYTES: usize = (Self::BITS / 8) as usize;
-    /// The word with no bit set, which every format reads as "nothing here".
+    /// The word with no bit set, which is an empty entry in every format.
     const ZERO: Self;
 
     /// Returns the low bits of `bits` as a word.
@@ -88,60 +88,60 @@ pub trait Word:
     /// Returns a cell that holds `self`.
     fn cell(self) -> Self::Cell;
 
-    /// Loads a word as a walker does, to go where it leads.
+    /// Loads a word as a walker, to follow the address in it.
     ///
     /// # Safety
     ///
     /// `cell` points at a live cell.
     unsafe fn follow(cell: *const Self::Cell) -> Self;
 
-    /// Stores a word so that everything written before it is seen by every walker that follows it.
+    /// Stores a word with release ordering: a walker that follows it sees everything that was stored before.
     ///
     /// # Safety
     ///
     /// `cell` points at a live cell.
     unsafe fn publish(cell: *const Self::Cell, word: Self);
 
-    /// Stores a word that orders nothing.
+    /// Stores a word with relaxed ordering.
     ///
     /// # Safety
     ///
     /// `cell` points at a live cell.
     unsafe fn store_relaxed(cell: *const Self::Cell, word: Self);
 
-    /// Stores a word and returns what it replaced, in one step.
+    /// Stores a word and returns the old word, in one atomic step.
     ///
     /// # Safety
     ///
     /// `cell` points at a live cell.
     unsafe fn swap(cell: *const Self::Cell, word: Self) -> Self;
 
-    /// Inverts those bits of a word that are set in `bits`, and returns what it was, in one step.
+    /// Inverts the bits of a word that are set in `bits`, and returns the old word, in one atomic step.
     ///
     /// # Safety
     ///
     /// `cell` points at a live cell.
     unsafe fn flip(cell: *const Self::Cell, bits: Self) -> Self;
 
-    /// Stores `word` if the cell still holds `old`, or returns what it holds.
+    /// Stores `word` if the cell still holds `old`, in one atomic step.
     ///
     /// # Errors
     ///
-    /// The word that was there instead of `old`.
+    /// The word that the cell holds instead of `old`.
     ///
     /// # Safety
     ///
     /// `cell` points at a live cell.
     unsafe fn exchange(cell: *const Self::Cell, old: Self, word: Self) -> Result<(), Self>;
 
-    /// Reads a word that no other CPU writes meanwhile: a plain load, which the compiler may widen.
+    /// Reads a word that no other CPU writes during the call: a plain load, which the compiler may widen.
     ///
     /// # Safety
     ///
     /// `cell` points at a live cell, and no other CPU writes it during the call.
     unsafe fn read_alone(cell: *const Self::Cell) -> Self;
 
-    /// Writes a word that no other CPU writes or reads meanwhile: a plain store, which the compiler may widen.
+    /// Writes a word that no other CPU writes or reads during the call: a plain store, which the compiler may widen.
     ///
     /// # Safety
     ///
@@ -231,15 +231,16 @@ macro_rules! word {
             #[cfg(not(tlbkit_loom))]
             #[inline(always)]
             unsafe fn read_alone(cell: *const Self::Cell) -> Self {
-                // SAFETY: the cell is live and no CPU writes it; an atomic has the layout of its integer.
+                // SAFETY: by the contract of `Word::read_alone` the cell is live, and no other CPU writes it; an atomic has the
+                // layout of its integer.
                 unsafe { cell.cast::<Self>().read() }
             }
 
             #[cfg(not(tlbkit_loom))]
             #[inline(always)]
             unsafe fn write_alone(cell: *const Self::Cell, word: Self) {
-                // SAFETY: the cell is live and no other code accesses it; atomics are interior mutable, so writing
-                // through a pointer that came from a shared one is allowed.
+                // SAFETY: by the contract of `Word::write_alone` the cell is live, and no other code accesses it. Atomics are
+                // interior mutable, so a write through a pointer that came from a shared reference is allowed.
                 unsafe { cell.cast_mut().cast::<Self>().write(word) }
             }
 

@@ -8,7 +8,7 @@ use crate::{Change, Entry, Error, Frames, Holes, Leaf, Mark, Retired, Table};
 
 /// The right to write a table, without a batch: see [`Slot`](crate::mpt::Slot).
 ///
-/// There is at most one per table, that of a [`Writer`] included.
+/// There is at most one for each table; a [`Writer`] contains one.
 #[derive(Debug)]
 pub struct Turn<'t, 'n, T: Table<'n> + ?Sized> {
     table: &'t T,
@@ -20,7 +20,7 @@ impl<'t, 'n, T: Table<'n> + ?Sized> Turn<'t, 'n, T> {
     ///
     /// # Errors
     ///
-    /// [`Error::Busy`] if it is taken. This function does not wait: the kernel chooses how to wait.
+    /// [`Error::Busy`] if other code has the right. This function does not wait: the kernel chooses how to wait.
     #[inline(always)]
     pub fn new(table: &'t T) -> Result<Self, Error> {
         if table.writer_flag().try_take() { Ok(Self { table, nodes: PhantomData }) } else { Err(Error::Busy) }
@@ -56,12 +56,12 @@ impl<'n, T: Table<'n> + ?Sized> Drop for Turn<'_, 'n, T> {
 /// flush on every CPU, then reclaim the batch. If the writer is dropped instead, the flush and the nodes become a debt of the
 /// table, which the next writer's batch takes up with its first change.
 #[derive(Debug)]
-#[must_use = "what its changes owe is still owed: finish it, and carry the batch through a shootdown"]
+#[must_use = "its changes still need a flush: finish the writer, and pass the batch to a shootdown"]
 pub struct Writer<'t, 'n, T: Table<'n> + ?Sized> {
     table: &'t T,
-    /// None before the first change.
+    /// `None` before the first change.
     batch: Option<Retired<'n>>,
-    /// Given back after the batch is dropped: the next writer takes up the debt.
+    /// The last field, so that it is dropped after the batch: the next writer then finds the batch's debt.
     _turn: Turn<'t, 'n, T>,
 }
 
@@ -70,13 +70,13 @@ impl<'t, 'n, T: Table<'n> + ?Sized> Writer<'t, 'n, T> {
     ///
     /// # Errors
     ///
-    /// [`Error::Busy`] if there is one already. This function does not wait: the kernel chooses how to wait.
+    /// [`Error::Busy`] if the table has a writer. This function does not wait: the kernel chooses how to wait.
     #[inline(always)]
     pub fn new(table: &'t T) -> Result<Self, Error> {
         Turn::new(table).map(Self::of)
     }
 
-    /// Becomes the writer with a right that has been taken.
+    /// Becomes the writer with a right that was taken before.
     #[inline(always)]
     pub const fn of(turn: Turn<'t, 'n, T>) -> Self {
         Self { table: turn.table, batch: None, _turn: turn }
@@ -89,7 +89,7 @@ impl<'t, 'n, T: Table<'n> + ?Sized> Writer<'t, 'n, T> {
         (table, self.batch())
     }
 
-    /// Returns the batch, which is made in place: it is too large to be moved for each page.
+    /// Returns the batch. It is created in place, because it is too large to be moved for each page.
     #[inline(always)]
     fn batch(&mut self) -> &mut Retired<'n> {
         let table = self.table;
@@ -150,11 +150,11 @@ impl<'t, 'n, T: Table<'n> + ?Sized> Writer<'t, 'n, T> {
         unsafe { table.protect(self.batch(), pages, holes, change) }
     }
 
-    /// Replaces the leaf that maps `at`, in one store; see [`Table::replace`].
+    /// Replaces the leaf that maps `at` with one store; see [`Table::replace`].
     ///
     /// # Errors
     ///
-    /// [`Error::Breaks`] if the hardware wants break before make; else those of [`Table::replace`].
+    /// [`Error::Breaks`] if the hardware requires break-before-make; else those of [`Table::replace`].
     #[inline]
     pub fn replace(&mut self, at: VirtAddr, frame: Pfn, attr: Attr) -> Result<Leaf, Error> {
         if self.table.breaks_frames() {
@@ -164,8 +164,8 @@ impl<'t, 'n, T: Table<'n> + ?Sized> Writer<'t, 'n, T> {
         unsafe { self.replace_breaking(at, frame, attr, &mut |_| ()) }
     }
 
-    /// Replaces the leaf that maps `at`, by way of an empty entry where the hardware wants break before make; see
-    /// [`Table::replace`].
+    /// Replaces the leaf that maps `at`; see [`Table::replace`]. Where the hardware requires break-before-make, the entry is
+    /// empty in between.
     ///
     /// # Errors
     ///
@@ -173,7 +173,8 @@ impl<'t, 'n, T: Table<'n> + ?Sized> Writer<'t, 'n, T> {
     ///
     /// # Safety
     ///
-    /// As for [`resize_breaking`](Self::resize_breaking), of the page.
+    /// If the table [`breaks_frames`](Table::breaks_frames): nothing that runs on any CPU until this returns needs the page to be
+    /// mapped, as [`resize_breaking`](Self::resize_breaking) explains.
     pub unsafe fn replace_breaking(
         &mut self,
         at: VirtAddr,
@@ -191,7 +192,7 @@ impl<'t, 'n, T: Table<'n> + ?Sized> Writer<'t, 'n, T> {
     ///
     /// # Errors
     ///
-    /// [`Error::Breaks`] if the hardware wants break before make; else those of [`Table::resize`].
+    /// [`Error::Breaks`] if the hardware requires break-before-make; else those of [`Table::resize`].
     pub fn resize(&mut self, pages: Pages, to: PageSize, known: &mut dyn FnMut(&Flush)) -> Result<(), Error> {
         if self.table.breaks() {
             return Err(Error::Breaks);
@@ -200,11 +201,11 @@ impl<'t, 'n, T: Table<'n> + ?Sized> Writer<'t, 'n, T> {
         unsafe { self.resize_breaking(pages, to, known) }
     }
 
-    /// Splits or promotes the leaves of a range, by way of empty entries where the hardware wants break before make; see
-    /// [`Table::resize`].
+    /// Splits or promotes the leaves of a range; see [`Table::resize`]. Where the hardware requires break-before-make, the
+    /// entries are empty in between.
     ///
-    /// The pages are not mapped while `known` runs. A user's access to one of them faults, and the fault handler finds
-    /// nothing mapped: it must wait for the writer before it treats the fault as an error.
+    /// If the table [`breaks`](Table::breaks), the pages are not mapped while `known` runs. A user's access to one of them
+    /// faults, and the fault handler finds nothing mapped: it must wait for the writer before it treats the fault as an error.
     ///
     /// # Errors
     ///
@@ -257,7 +258,7 @@ impl<'t, 'n, T: Table<'n> + ?Sized> Writer<'t, 'n, T> {
         self.batch.as_ref()
     }
 
-    /// Frees the nodes of the obligation for the changes so far, and stays the writer.
+    /// Frees the nodes of the obligation for the changes so far, and remains the writer.
     ///
     /// # Safety
     ///
@@ -265,14 +266,14 @@ impl<'t, 'n, T: Table<'n> + ?Sized> Writer<'t, 'n, T> {
     #[inline(always)]
     pub unsafe fn complete(&mut self) {
         if let Some(batch) = &mut self.batch {
-            // SAFETY: the contract of `Retired::reclaim` is this function's.
+            // SAFETY: this function has the contract of `Retired::reclaim`, which is that of `complete`.
             unsafe { batch.complete() };
             // Nothing is pending any more.
             core::mem::forget(self.batch.take());
         }
     }
 
-    /// Returns the obligation for the changes so far, and stays the writer: later changes go into another batch.
+    /// Returns the obligation for the changes so far, and remains the writer. Later changes go into another batch.
     pub fn take(&mut self) -> Retired<'n> {
         self.take_batch()
     }
