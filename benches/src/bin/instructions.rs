@@ -12,6 +12,8 @@ use tlbkit_witness::Recorder;
 use tlbkit_witness::event::{Event, Fence, Memory};
 
 const CALLS: usize = 1000;
+/// The neighbouring pages of which one is unmapped and mapped again.
+const REGION: usize = 16384;
 
 // Each operation is a function of its own that callgrind can tell apart, and nothing but the operation is in it.
 mod operation {
@@ -51,6 +53,12 @@ mod operation {
 
     #[inline(never)]
     pub(crate) fn grow<S: Subject>(table: &mut S, vpn: usize) {
+        table.map(vpn, 1);
+    }
+
+    #[inline(never)]
+    pub(crate) fn remap<S: Subject>(table: &mut S, vpn: usize) {
+        table.unmap(vpn);
         table.map(vpn, 1);
     }
 
@@ -141,9 +149,19 @@ fn basic<S: Subject>(operation: &str) -> bool {
             let mut table = S::new();
             captured(S::BITS, CC1)[..CALLS].iter().for_each(|&vpn| operation::touch(&mut table, vpn));
         }
-        "grow dense" => {
+        "grow dense" | "grow mixed" => {
             let mut table = S::new();
-            dense(S::BITS, CALLS).iter().for_each(|&vpn| operation::grow(&mut table, vpn));
+            let pages = dense(S::BITS, CALLS);
+            let pages = if operation == "grow mixed" { shuffled(pages) } else { pages };
+            pages.iter().for_each(|&vpn| operation::grow(&mut table, vpn));
+        }
+        // One page of a large region is unmapped and mapped again: page after page, or in any order.
+        "remap dense" | "remap mixed" => {
+            let mut table = S::new();
+            let pages = dense(S::BITS, REGION);
+            table.map_range(pages[0], 1, REGION);
+            let pages = if operation == "remap mixed" { shuffled(pages) } else { pages };
+            pages[..CALLS].iter().for_each(|&vpn| operation::remap(&mut table, vpn));
         }
         _ => return false,
     }
@@ -204,6 +222,9 @@ const BASIC: &[&str] = &[
     "protect 128",
     "touch cc1",
     "grow dense",
+    "grow mixed",
+    "remap dense",
+    "remap mixed",
 ];
 const SPACE: &[&str] = &["empty", "fault", "fork 100"];
 
