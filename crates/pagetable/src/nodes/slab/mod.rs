@@ -278,6 +278,16 @@ impl<'m, W: Word, M: Mode, A: Window> Slab<'m, W, M, A> {
     /// Returns a span of a class that has a free node and ends at `last` or below.
     #[inline(always)]
     fn open_span(&self, lists: &mut Lists, class: usize, last: usize) -> Option<u32> {
+        let listed = lists.partial[class][self.first_part(last)];
+        if listed != NONE && self.ends_within(listed, span_order(class), last) {
+            return Some(listed);
+        }
+        self.find_span(lists, class, last)
+    }
+
+    /// The same where the first span of the list will not do.
+    #[inline(never)]
+    fn find_span(&self, lists: &mut Lists, class: usize, last: usize) -> Option<u32> {
         self.upper_first(last, |part| {
             let partial = self.first_within(lists.partial[class][part], span_order(class), last);
             partial.or_else(|| self.take_span(lists, part, class, last))

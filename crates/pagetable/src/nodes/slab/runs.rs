@@ -45,8 +45,20 @@ impl<W: Word, M: Mode, A: Window> Slab<'_, W, M, A> {
     /// part.
     #[inline(always)]
     pub(super) fn upper_first<T>(&self, last: usize, mut take: impl FnMut(usize) -> Option<T>) -> Option<T> {
-        let end = self.part(self.chunks as u32 - 1);
-        if end.min(usize::from(last / CHUNK >= UPPER)) == 1 { take(1).or_else(|| take(0)) } else { take(0) }
+        if self.first_part(last) == 1 { take(1).or_else(|| take(0)) } else { take(0) }
+    }
+
+    /// Returns the part of memory that is looked through first for what ends at `last` or below.
+    #[inline(always)]
+    pub(super) fn first_part(&self, last: usize) -> usize {
+        self.part(self.chunks as u32 - 1).min(usize::from(last / CHUNK >= UPPER))
+    }
+
+    /// Tells whether `2^order` chunks from `chunk` on end at `last` or below.
+    #[inline(always)]
+    pub(super) fn ends_within(&self, chunk: u32, order: u32, last: usize) -> bool {
+        // The slab's last byte has an address, so none of these wraps.
+        self.base + (chunk as usize * CHUNK) + ((CHUNK << order) - 1) <= last
     }
 
     /// Returns the first chunk in a list from which on 2^order chunks end at `last` or below.
@@ -55,8 +67,7 @@ impl<W: Word, M: Mode, A: Window> Slab<'_, W, M, A> {
     #[inline(always)]
     pub(super) fn first_within(&self, head: u32, order: u32, last: usize) -> Option<u32> {
         let mut at = head;
-        // The slab's last byte has an address, so none of these wraps.
-        while at != NONE && self.base + (at as usize * CHUNK) + ((CHUNK << order) - 1) > last {
+        while at != NONE && !self.ends_within(at, order, last) {
             at = self.descriptor(at).next.get();
         }
         (at != NONE).then_some(at)
