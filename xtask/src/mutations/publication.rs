@@ -109,8 +109,8 @@ const MUTATIONS: [Mutation; 29] = [
     ),
     mutation(
         "GPT: a node that loses its last fork is not retired",
-        "crates/pagetable/src/gpt/unmap.rs",
-        ["self.publish(place, G::VA_BITS, only);", "self.retire(batch, node);", ""],
+        "crates/pagetable/src/gpt/one_page.rs",
+        [".unwrap_or(Edge::EMPTY);", "self.retire(batch, above);", ""],
         Test::Walkers("g2::unmap_one"),
     ),
     mutation(

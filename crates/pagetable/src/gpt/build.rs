@@ -20,7 +20,7 @@
 //! | ceiling | the position above the slot's highest bit: no digit of a new node goes beyond it |
 //! | floor | the lowest position at which a digit may begin: above the leaves, or above the region of a larger page |
 //! | done | a leaf, or a node whose slots are filled by larger pages: nothing more is built below it |
-//! | worth | a span is worth a leaf if it fills at least half of the leaf, or if there is no smaller leaf |
+//! | worth | a span is worth a leaf if it fills at least half of the leaf, if there is no smaller leaf, or, of two pages or more, if nodes have one size and the smallest takes more bytes |
 //!
 //! The width of a new node of an adaptive table ([`choose`](Gpt::choose)): `n` entries take `n - 1` nodes of two slots. So the new
 //! node gets the largest number of slots whose bytes do not exceed those of the `n - 1` nodes that it replaces.
@@ -250,9 +250,14 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
         ((span.last - span.first) >> page) + 1
     }
 
-    /// Tells whether `pages` pages are worth a leaf of `2^width` pages: they fill at least half of it.
+    /// Whether any two pages in the region of a leaf are worth that leaf: it takes no more bytes than the node of a fixed size, and
+    /// two leaves, that would be there instead.
+    pub(super) const WHOLE: bool = L::TAGGED && !L::PAIRS && !P::ADAPTIVE && Self::WIDEST >= Self::LEAF_MAX;
+
+    /// Tells whether `pages` pages are worth a leaf of `2^width` pages: they fill at least half of it, or less would take more
+    /// memory.
     pub(super) const fn worth(pages: usize, width: u32) -> bool {
-        width <= Self::LEAF_MIN || pages * 2 >= 1 << width
+        width <= Self::LEAF_MIN || pages * 2 >= 1 << width || Self::WHOLE
     }
 
     /// Returns the value for an edge's `base`, which only layouts with guards in their slots keep.

@@ -30,7 +30,8 @@
 //! [`OneWord`], our own: **one word a slot**, which holds a node's address, the position of its digit and its size ([`Link`]
 //! draws it). No slot holds a guard: the walk skips the guards' bits and compares the tag of the leaf at the end. The tag is
 //! the first address of the leaf's region. A leaf holds up to 16 neighbouring PTEs. A leaf of several PTEs is built when half
-//! of them are mapped, and shrinks when an eighth or less of them is left, or only one.
+//! of them are mapped, and shrinks when an eighth or less of them is left, or only one. Where nodes have one size, of 16 slots or
+//! more, any two pages in the region of a leaf get that leaf, because a node and two leaves take more bytes.
 //!
 //! ```text
 //!   G4 node                       leaf of 4 pages
@@ -65,8 +66,9 @@
 //! | lookup, `TwoWords` | guard and pointer (two words of 64 bits) a node, then the PTE |
 //! | map, unmap, protect, replace, mark, fill of one page whose leaf stays | the walk, one load and one store |
 //! | map or unmap of a page whose leaf grows or shrinks | two walks, a copy of the leaf's PTEs, and one store; `n` pages in a row copy fewer than `n` PTEs in all |
-//! | a new leaf in an empty slot, or the last page of a leaf in a node of three entries or more | two walks, and one store of the slot; in an adaptive table an unmap also reads the slots of the nodes |
-//! | another new or emptied leaf | a dry run, the same once more, at most one node more or less, and one store; in an adaptive table also a read of the nodes' slots |
+//! | a new leaf, or the last page of a leaf | two or three walks, at most one node more or less, and one store of the slot above; in an adaptive table an unmap, or a new node that another may take bits from, also reads the slots of the nodes |
+//! | a page in a node no larger than a leaf can be | also a read of what is below the node |
+//! | in the layouts with pairs, another new or emptied leaf | a dry run, the same once more, at most one node more or less, and one store; in an adaptive table also a read of the nodes' slots |
 //! | unmap, protect of a range | two loads and one store a page, and a walk a leaf |
 //! | superpage within a node of smaller slots | that node is parted; or, where pairs may stand in several slots, built anew |
 //! | promote, split | one store a node that changes |

@@ -5,16 +5,19 @@
 //! | has room in its leaf | the PTE |
 //! | is near a leaf that is worth growing by it | a link to a wider leaf, with the PTEs of the old one |
 //! | has an empty slot | a link to a new leaf |
+//! | differs in a guard's bits | a link to a new node of two entries: a new leaf, and what the slot led to |
 //! | leaves a leaf of enough others | the PTE |
 //! | leaves a leaf that is too large now | the PTE, and a link to a smaller leaf |
-//! | leaves an empty leaf | the PTE, and the slot, if its node has two entries left |
+//! | leaves an empty leaf | the PTE, and the slot; if its node has one entry left, the slot above, which gets that entry |
 //!
-//! What needs more is a general [insertion](super::insert), or a removal of the general kind. Leaves double, so a run of `n` pages
+//! So a page needs no dry run: it takes at most two nodes, both before anything changes. In the layouts whose leaves are pairs
+//! a page may need more, which is a general [insertion](super::insert) or removal. Leaves at least double, so a run of `n` pages
 //! that come one by one copies fewer than `n` PTEs.
 //!
 //! A leaf in a slot that was empty gives nodes no reason to grow, shrink or split: a node grows by what nodes below it give, and
-//! shrinks with fewer entries. So nothing is tuned when a page comes, but the nodes that are no larger than a leaf can be, which
-//! may be worth one leaf now. When a leaf goes or shrinks, adaptive nodes are tuned.
+//! shrinks with fewer entries. A new node gives one only if it is right below a node's digit, or has a narrow node right below its
+//! own. Nothing else is tuned when a page comes, but the nodes that are no larger than a leaf can be, which may be worth one leaf
+//! now. When a leaf goes or shrinks, adaptive nodes are tuned.
 
 use tlbkit_addr::{FlushScope, Pages};
 
@@ -22,12 +25,12 @@ use super::Gpt;
 use super::guard::{agree, low};
 use super::layout::{Edge, Layout};
 use super::node_size::NodeSize;
-use super::slots::leaf_kind;
+use super::slots::{Place, inner_kind, leaf_kind};
 use super::tune::Which;
 use super::walk::End;
 use crate::format::{Format, is_taken};
 use crate::mode::Mode;
-use crate::nodes::Nodes;
+use crate::nodes::{Nodes, Spare};
 use crate::word::atomics::Ordering;
 use crate::{Change, Error, Geometry, Retired, Word};
 
@@ -67,26 +70,15 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
             self.add_live(leaf, 1);
             self.tally.ptes(1);
             batch.touch(reach, pages);
-            if L::TAGGED && found.width < Self::LEAF_MAX {
-                self.join_above(batch, Self::key(at));
+            if L::TAGGED && !Self::WHOLE && found.width < Self::LEAF_MAX {
+                self.join_path(batch, Self::key(at));
             }
         }
         Some(Ok(()))
     }
 
-    /// Makes one leaf of all that is under the node above a page's leaf, if it is worth that.
-    #[inline(never)]
-    unsafe fn join_above(&self, batch: &mut Retired<'n>, key: usize) {
-        // SAFETY: the caller is the writer.
-        unsafe {
-            let above = self.walk(key).above;
-            if !above.is_empty() && above.top() <= Self::LEAF_TOP {
-                self.tune_path(batch, key, Which::Lowest, false);
-            }
-        }
-    }
-
-    /// Maps a page that no leaf covers, by a new leaf in a slot that is empty or leads to a leaf that the new one includes.
+    /// Maps a page that no leaf covers, by a new leaf: in a slot that is empty, in place of a leaf that the new one includes, or
+    /// beside what the slot leads to, under a new node.
     #[inline(never)]
     unsafe fn map_missing(
         &self,
@@ -96,53 +88,83 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
         reach: FlushScope,
     ) -> Option<Result<(), Error>> {
         let key = Self::span(pages).first;
-        // SAFETY: the caller is the writer; the new leaf is private until it is linked.
+        // SAFETY: the caller is the writer; the new leaf and node are private until they are linked.
         unsafe {
-            let End { place, above, edge: old } = self.walk(key);
-            let lone = above.is_empty() && old.is_empty();
+            let mut end = self.walk(key);
+            let lone = end.above.is_empty() && end.edge.is_empty();
             if !lone && !Self::PLAIN {
                 return None;
             }
-            let near = if lone { key } else { self.any_base(if old.is_empty() { above } else { old })? };
-            if !above.is_empty() && !agree(key, near, above.top()) {
-                // The page branches off further up.
-                return None;
-            }
-            let width = if old.is_empty() {
-                Self::LEAF_MIN
+            let near = if lone {
+                key
             } else {
-                let bit = Self::top_bit(key ^ near & !low(old.top()));
+                self.any_base(if end.edge.is_empty() { end.above } else { end.edge })?
+            };
+            if !end.above.is_empty() && !agree(key, near, end.above.top()) {
+                // The page branches off further up.
+                end = self.walk_along(key, near);
+            }
+            let End { place, above, edge: old, .. } = end;
+            let ceiling = if above.is_empty() { G::VA_BITS } else { above.shift };
+            let home = near & !low(old.top());
+            let (width, fork) = if old.is_empty() {
+                (Self::LEAF_MIN, None)
+            } else {
+                let bit = Self::top_bit(key ^ home);
                 let width = (bit + 1).saturating_sub(Self::BASE);
-                let fits = old.shift == Self::BASE && bit < Self::LEAF_TOP;
-                if !fits || !Self::worth(self.live(old) + 1, width) {
-                    return None;
+                let fits = old.leaf && old.shift == Self::BASE && bit < Self::LEAF_TOP;
+                if fits && Self::worth(self.live(old) + 1, width) {
+                    (width, None)
+                } else {
+                    let floor = Self::floor(Self::BASE, bit).max(old.top());
+                    (Self::LEAF_MIN, Some(Self::choose(bit, floor, ceiling, None)))
                 }
-                width
             };
-            let Some(node) = self.take(Self::WORDS[leaf_kind(width)]) else {
-                return Some(Err(Error::no_memory(1, self.nodes.held())));
-            };
+            let nodes = 1 + usize::from(fork.is_some());
+            let no_memory = || Some(Err(Error::no_memory(nodes, self.nodes.held())));
+            let Some(node) = self.take(Self::WORDS[leaf_kind(width)]) else { return no_memory() };
+            let mut top = Edge::EMPTY;
+            if let Some((shift, width)) = fork {
+                let spare = Spare::new(self.nodes, node);
+                let Some(node) = self.take(Self::WORDS[inner_kind(width)]) else { return no_memory() };
+                spare.keep();
+                top = Edge { node, shift, width, leaf: false, base: 0 };
+            }
             let base = key & !low(Self::BASE + width);
             let leaf = Edge { node, shift: Self::BASE, width, leaf: true, base: Self::base(base) };
             self.count_in(leaf);
             self.put_tag(leaf, base);
-            if !old.is_empty() {
-                self.copy_leaf(old, near & !low(old.top()), leaf);
+            if !old.is_empty() && fork.is_none() {
+                self.copy_leaf(old, home, leaf);
             }
             // The frame is whole before the table leads to it.
             N::Mode::release();
             self.nodes.publish(node, Self::pte_of(leaf, key), word);
             self.settle_pair(leaf, key);
             self.add_live(leaf, 1);
-            self.publish(place, if above.is_empty() { G::VA_BITS } else { above.shift }, leaf);
-            if !old.is_empty() {
-                self.retire(batch, old);
-            } else if !above.is_empty() {
-                self.add_live(above, 1);
+            if fork.is_some() {
+                self.count_in(top);
+                self.store_edge(top.node, top.index(home), top.shift, old);
+                self.store_edge(top.node, top.index(key), top.shift, leaf);
+                self.set_live(top, 2);
+                self.publish(place, ceiling, top);
+            } else {
+                self.publish(place, ceiling, leaf);
+                if !old.is_empty() {
+                    self.retire(batch, old);
+                } else if !above.is_empty() {
+                    self.add_live(above, 1);
+                }
             }
             self.tally.ptes(1);
             batch.touch(reach, pages);
-            if L::TAGGED && !above.is_empty() && above.top() <= Self::LEAF_TOP {
+            let lowest = if fork.is_some() { top } else { above };
+            // A node may grow by what is right below its digit: a node of two slots by one of up to four, which is what saves bytes.
+            let grows = top.top() == ceiling && !above.is_empty()
+                || !old.leaf && old.width <= 2 && old.top() == top.shift;
+            if L::TAGGED && !lowest.is_empty() && lowest.top() <= Self::LEAF_TOP {
+                self.join_path(batch, key);
+            } else if P::ADAPTIVE && fork.is_some() && grows {
                 self.tune_path(batch, key, Which::Lowest, false);
             }
         }
@@ -173,7 +195,10 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
             let record = self.record(leaf);
             let live = record.load(Ordering::Relaxed) as usize - 1;
             if live == 0 || Self::sparse(found.width, live) {
-                return Self::PLAIN && self.unmap_last(batch, pages, live, reach);
+                if Self::PLAIN {
+                    self.unmap_last(batch, pages, live, reach);
+                }
+                return Self::PLAIN;
             }
             self.nodes.store_relaxed(found.leaf, place, F::Word::ZERO);
             self.settle_pair(leaf, at);
@@ -184,45 +209,47 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
         true
     }
 
-    /// Unmaps a page whose leaf goes with it, or becomes smaller, having `live` others. Tells whether the node above stays.
+    /// Unmaps a page whose leaf goes with it, or becomes smaller, having `live` others. If the leaf was one of a node's last two
+    /// entries, the other takes the node's place.
     #[inline(never)]
-    unsafe fn unmap_last(
-        &self,
-        batch: &mut Retired<'n>,
-        pages: Pages,
-        live: usize,
-        reach: FlushScope,
-    ) -> bool {
+    unsafe fn unmap_last(&self, batch: &mut Retired<'n>, pages: Pages, live: usize, reach: FlushScope) {
         let key = Self::span(pages).first;
-        // SAFETY: the caller is the writer; the walk ends at the page's leaf.
+        // SAFETY: the caller is the writer; the walk ends at the page's leaf, and slots are within their nodes.
         unsafe {
-            let End { place, above, edge: leaf } = self.walk(key);
-            let left = if live > 0 || above.is_empty() { usize::MAX } else { self.live(above) - 1 };
-            if left < 2 {
-                return false;
-            }
+            let End { mut place, mut above, edge: leaf, before } = self.walk(key);
             batch.touch(reach, pages);
             self.nodes.store_relaxed(leaf.node, Self::pte_of(leaf, key), F::Word::ZERO);
             self.settle_pair(leaf, key);
             self.set_live(leaf, live);
             self.tally.ptes(-1);
-            let new = if live > 0 {
-                self.shrink(batch, leaf, key & !low(leaf.top()), live)
+            let mut new;
+            if live > 0 {
+                new = self.shrink(batch, leaf, key & !low(leaf.top()), live);
             } else {
                 self.retire(batch, leaf);
-                Edge::EMPTY
-            };
+                new = Edge::EMPTY;
+                if !above.is_empty() {
+                    let left = self.live(above) - 1;
+                    self.set_live(above, left);
+                    if left < 2 {
+                        let own = above.index(key);
+                        new = (0..above.slots())
+                            .filter(|&slot| slot != own)
+                            .map(|slot| self.edge(Place::In(above.node, slot), above.shift, 0))
+                            .find(|other| !other.is_empty())
+                            .unwrap_or(Edge::EMPTY);
+                        self.retire(batch, above);
+                        (place, above) = before;
+                    }
+                }
+            }
             if new != leaf {
                 self.publish(place, if above.is_empty() { G::VA_BITS } else { above.shift }, new);
-            }
-            if left < usize::MAX {
-                self.set_live(above, left);
             }
             if P::ADAPTIVE && !above.is_empty() {
                 self.tune_path(batch, key, Which::Lowest, false);
             }
         }
-        true
     }
 
     /// Protects one base page in place, if it is mapped: a walk and a store.

@@ -295,14 +295,6 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
     /// Retires a node with everything below it, in a loop.
     #[inline(never)]
     pub(super) unsafe fn discard(&self, batch: &mut Retired<'n>, edge: Edge) {
-        // SAFETY: by the contract of `edge`, which is this function's too, the caller is the writer, and the slot is in a
-        // node of the table.
-        unsafe { self.discard_within::<DEPTH>(batch, edge) };
-    }
-
-    /// As [`discard`](Self::discard), of a subtree of at most `MOST` inner nodes one below the other.
-    #[inline(always)]
-    pub(super) unsafe fn discard_within<const MOST: usize>(&self, batch: &mut Retired<'n>, edge: Edge) {
         // SAFETY: this function's contract, for all nodes below too; slots are within their nodes.
         unsafe {
             if edge.leaf {
@@ -310,7 +302,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
                 self.retire(batch, edge);
                 return;
             }
-            let mut way = Way::<MOST>::new();
+            let mut way = Way::new();
             let mut last = Edge::EMPTY;
             way.push(self.nodes, edge, 0);
             while let Some(level) = way.levels().last_mut() {

@@ -56,11 +56,11 @@
 //! Tuning only saves memory, and nothing depends on it: a step that finds no memory for its new nodes is not taken, and the next
 //! change tries again.
 
-use super::guard::{agree, digit, low};
+use super::guard::{digit, low};
 use super::job::{Count, Supply};
 use super::layout::{Edge, Layout};
 use super::node_size::NodeSize;
-use super::slots::{LEAF_WIDTHS, Place, inner_kind, leaf_kind};
+use super::slots::{Place, inner_kind, leaf_kind};
 use super::{Gpt, MAX_WIDTH};
 use crate::format::{Format, is_taken};
 use crate::nodes::{Nodes, Stock};
@@ -417,42 +417,71 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
     #[inline(never)]
     unsafe fn join(&self, batch: &mut Retired<'n>, node: Edge, base: usize) -> Option<Edge> {
         let width = node.top() - Self::BASE;
-        let pages = || (0..1usize << width).map(|page| base | page << Self::BASE);
         // SAFETY: the caller is the writer; the new leaf is private and covers what the node covers.
         unsafe {
-            let live = pages().filter(|&at| self.pte_below(node, at).is_some()).count();
-            if !Self::worth(live, width) {
+            if !Self::worth(self.pages_below(node), width) {
                 return None;
             }
             let new = self.take(Self::WORDS[leaf_kind(width)])?;
             let leaf = Edge { node: new, shift: Self::BASE, width, leaf: true, base: Self::base(base) };
             self.count_in(leaf);
             self.put_tag(leaf, base);
-            for at in pages() {
-                if let Some(word) = self.pte_below(node, at) {
-                    self.nodes.store_relaxed(new, Self::pte_of(leaf, at), word);
-                    self.settle_pair(leaf, at);
-                }
-            }
-            self.set_live(leaf, live);
-            self.discard_within::<{ LEAF_WIDTHS - 1 }>(batch, node);
-            self.tally.ptes(live as isize);
+            self.move_below(batch, node, leaf);
             Some(leaf)
         }
     }
 
-    /// Returns the PTE of a base page below a node that covers it, if the page is mapped or has a mark.
-    unsafe fn pte_below(&self, mut node: Edge, at: usize) -> Option<F::Word> {
+    /// Counts the pages, with a leaf entry or a mark, under a node that is no larger than a leaf can be: so the recursion is bounded.
+    unsafe fn pages_below(&self, node: Edge) -> usize {
         // SAFETY: the caller is the writer; slots are within their nodes.
         unsafe {
-            while !node.leaf {
-                node = self.edge(Place::In(node.node, node.index(at)), node.shift, at);
-                if node.is_empty() {
-                    return None;
+            if node.leaf {
+                return self.live(node);
+            }
+            (0..node.slots())
+                .map(|slot| self.edge(Place::In(node.node, slot), node.shift, 0))
+                .map(|child| if child.is_empty() { 0 } else { self.pages_below(child) })
+                .sum()
+        }
+    }
+
+    /// Copies the pages under a node, which is no larger than a leaf can be, to a private leaf, and retires the node with everything
+    /// below it.
+    unsafe fn move_below(&self, batch: &mut Retired<'n>, node: Edge, leaf: Edge) {
+        // SAFETY: the caller is the writer, and links the leaf in the node's place; slots are within their nodes.
+        unsafe {
+            if node.leaf {
+                self.copy_leaf(node, self.base_of(node), leaf);
+            } else {
+                for slot in 0..node.slots() {
+                    let child = self.edge(Place::In(node.node, slot), node.shift, 0);
+                    if !child.is_empty() {
+                        self.move_below(batch, child, leaf);
+                    }
                 }
             }
-            let word = self.nodes.read(node.node, Self::pte_of(node, at));
-            (agree(self.base_of(node), at, node.top()) && is_taken::<F>(word)).then_some(word)
+            self.retire(batch, node);
+        }
+    }
+
+    /// Makes one leaf of all that is under the uppermost node that covers `at`, is no larger than a leaf can be, and is worth that.
+    ///
+    /// No node above has a step to take after that: of what is below its digit only a node that gave it no bits has become a leaf.
+    #[inline(never)]
+    pub(super) unsafe fn join_path(&self, batch: &mut Retired<'n>, at: usize) {
+        // SAFETY: the caller is the writer; slots are within their nodes.
+        unsafe {
+            let mut place = Place::Root;
+            let mut node = self.edge(place, G::VA_BITS, at);
+            while !node.is_empty() && !node.leaf {
+                if node.top() <= Self::LEAF_TOP
+                    && let Some(leaf) = self.join(batch, node, at & !low(node.top()))
+                {
+                    return self.publish(place, G::VA_BITS, leaf);
+                }
+                place = Place::In(node.node, node.index(at));
+                node = self.edge(place, G::VA_BITS, at);
+            }
         }
     }
 
@@ -539,7 +568,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
     /// Tells whether a leaf of `2^width` PTEs, of which `live` are in use, is too large: at most an eighth is in use, or one of
     /// four or more.
     pub(super) const fn sparse(width: u32, live: usize) -> bool {
-        live * 8 <= 1 << width || live == 1 && width > 1
+        live * 8 <= 1 << width && !Self::WHOLE || live == 1 && width > 1
     }
 
     /// Returns smaller leaves for some slots of a leaf.

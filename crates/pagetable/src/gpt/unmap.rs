@@ -184,7 +184,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
                 let part = span.within(base, root.top(), 0)?;
                 return Some(FirstLeaf { node: Edge::EMPTY, slot: 0, leaf: root, base, part });
             }
-            let mut way: Way = Way::new();
+            let mut way = Way::new();
             self.enter(&mut way, root, span.first);
             loop {
                 let level = way.levels().last_mut()?;

@@ -108,7 +108,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
                     None => ControlFlow::Continue(()),
                 };
             }
-            let mut way: Way = Way::new();
+            let mut way = Way::new();
             self.enter(&mut way, edge, span.first);
             while let Some(level) = way.levels().last_mut() {
                 let (node, slot) = (level.edge(self.nodes), level.slot as usize);
@@ -324,7 +324,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
                 return;
             }
             count(root);
-            let mut way: Way = Way::new();
+            let mut way = Way::new();
             way.push(self.nodes, root, 0);
             while let Some(level) = way.levels().last_mut() {
                 let (node, slot) = (level.edge(self.nodes), level.slot as usize);

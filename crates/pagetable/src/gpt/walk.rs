@@ -2,6 +2,7 @@
 //! ends at the slot where a change begins.
 
 use super::Gpt;
+use super::guard::agree;
 use super::layout::{Edge, Layout};
 use super::node_size::NodeSize;
 use super::slots::Place;
@@ -14,8 +15,10 @@ pub(super) struct End {
     pub(super) place: Place,
     /// The node that has the slot; empty if that is the root slot.
     pub(super) above: Edge,
-    /// What the slot leads to: a leaf, of this page or of others, or nothing.
+    /// What the slot leads to: a leaf, of this page or of others, or nothing; or what does not cover the page.
     pub(super) edge: Edge,
+    /// The slot that leads to the node above, and the node that has that slot.
+    pub(super) before: (Place, Edge),
 }
 
 impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: NodeSize> Gpt<'n, G, F, N, L, P> {
@@ -58,15 +61,35 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
     /// The caller is the only writer, and the batch came from this table; so for all that follow.
     #[inline(always)]
     pub(super) unsafe fn walk(&self, key: usize) -> End {
-        // SAFETY: the caller is the writer; slots are within their nodes.
+        // SAFETY: this function's contract.
+        unsafe { self.walk_while(key, |_| true) }
+    }
+
+    /// Walks to the slot of `key` whose contents do not cover it. `near` is a key that all nodes on the way cover.
+    ///
+    /// # Safety
+    ///
+    /// As for [`walk`](Self::walk).
+    #[inline(always)]
+    pub(super) unsafe fn walk_along(&self, key: usize, near: usize) -> End {
+        // SAFETY: this function's contract.
+        unsafe { self.walk_while(key, |edge| agree(key, near, edge.top())) }
+    }
+
+    #[inline(always)]
+    unsafe fn walk_while(&self, key: usize, covers: impl Fn(Edge) -> bool) -> End {
+        let (mut place, mut above) = (Place::Root, Edge::EMPTY);
+        let mut before = (place, above);
+        // SAFETY: by the contract of `walk`, which is this function's too, the caller is the writer; slots are within
+        // their nodes.
         unsafe {
-            let (mut place, mut above) = (Place::Root, Edge::EMPTY);
             let mut edge = self.edge(place, G::VA_BITS, key);
-            while !edge.is_empty() && !edge.leaf {
+            while !edge.is_empty() && !edge.leaf && covers(edge) {
+                before = (place, above);
                 (place, above) = (Place::In(edge.node, edge.index(key)), edge);
                 edge = self.edge(place, above.shift, key);
             }
-            End { place, above, edge }
+            End { place, above, edge, before }
         }
     }
 

@@ -51,15 +51,15 @@ impl Level {
 }
 
 /// The inner nodes from the root of a subtree to the one whose slots are being read.
-pub(super) struct Way<const MOST: usize = DEPTH> {
-    levels: [MaybeUninit<Level>; MOST],
+pub(super) struct Way {
+    levels: [MaybeUninit<Level>; DEPTH],
     len: usize,
 }
 
-impl<const MOST: usize> Way<MOST> {
+impl Way {
     #[inline(always)]
     pub(super) const fn new() -> Self {
-        Self { levels: [const { MaybeUninit::uninit() }; MOST], len: 0 }
+        Self { levels: [const { MaybeUninit::uninit() }; DEPTH], len: 0 }
     }
 
     /// Adds an inner node below the last one. There is room for it: a node's digit lies below the digit of the node

@@ -34,7 +34,7 @@ pub use range::LinkRange;
 #[cfg(not(tlbkit_loom))]
 pub use slab::{Chunk, Identity, Offset, Slab, SlabError, Usage, Window};
 pub use stock::Stock;
-pub(crate) use stock::{check_range, take_within};
+pub(crate) use stock::{Spare, check_range, take_within};
 
 use crate::Mode;
 use crate::word::atomics::Ordering;

@@ -36,6 +36,36 @@ unsafe fn give_back<N: Nodes>(nodes: &N, node: NodeAddr) {
     freed.done();
 }
 
+/// A node that was taken and is still zero. It goes back when it is dropped.
+pub(crate) struct Spare<'n, N: Nodes> {
+    nodes: &'n N,
+    node: NodeAddr,
+}
+
+impl<'n, N: Nodes> Spare<'n, N> {
+    /// Gives the node back unless it is kept.
+    ///
+    /// # Safety
+    ///
+    /// The node was taken from the storage and is zero, and no other code uses it before [`keep`](Self::keep).
+    pub(crate) const unsafe fn new(nodes: &'n N, node: NodeAddr) -> Self {
+        Self { nodes, node }
+    }
+
+    /// Leaves the node to the caller.
+    pub(crate) const fn keep(self) {
+        core::mem::forget(self);
+    }
+}
+
+impl<N: Nodes> Drop for Spare<'_, N> {
+    #[cold]
+    fn drop(&mut self) {
+        // SAFETY: by the contract of `new`.
+        unsafe { give_back(self.nodes, self.node) };
+    }
+}
+
 /// Tells a count from a node's number, which is below it.
 const WANTED: u32 = 1 << 31;
 
