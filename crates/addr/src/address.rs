@@ -30,13 +30,13 @@ macro_rules! address {
                 $number::new(self.0 >> base.shift())
             }
 
-            /// Returns the distance in bytes from the start of the page of size `size` around this address.
+            /// Returns the offset of this address, in bytes, in the page of size `size` that contains it.
             #[inline]
             pub const fn offset(self, size: PageSize) -> usize {
                 self.0 & size.mask()
             }
 
-            /// Returns the start of the page of size `size` around this address.
+            /// Returns the first address of the page of size `size` that contains this address.
             #[inline]
             pub const fn align_down(self, size: PageSize) -> Self {
                 Self(self.0 & !size.mask())
@@ -48,7 +48,7 @@ macro_rules! address {
                 self.0 & size.mask() == 0
             }
 
-            /// Returns the address `bytes` further up, or `None` past the top of the address space.
+            /// Returns the address plus `bytes`, or `None` if it overflows.
             #[inline]
             pub const fn checked_add(self, bytes: usize) -> Option<Self> {
                 match self.0.checked_add(bytes) {
@@ -73,8 +73,8 @@ macro_rules! address {
 }
 
 address! {
-    /// A virtual address: any `usize`. Which of them a table can map is for its geometry to say (a 39-bit table
-    /// of a 64-bit machine rejects most).
+    /// A virtual address: any `usize`. The geometry of a table limits the addresses that the table can map (a 39-bit table of a
+    /// 64-bit machine rejects most).
     VirtAddr, Vpn, vpn
 }
 

@@ -5,7 +5,7 @@ use core::fmt;
 /// An address-space identifier: the tag by which a TLB tells the translations of one address space from those of
 /// another.
 ///
-/// How many there are is the machine's business (8 bits on MIPS32, up to 16 elsewhere); see [`Asid::new`].
+/// The machine has a fixed number of bits for it (8 on MIPS32, up to 16 elsewhere); see [`Asid::new`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(transparent)]
 pub struct Asid(u16);

@@ -3,9 +3,9 @@
 use bitflags::bitflags;
 
 bitflags! {
-    /// What an access to a page may do, what has been done to it, and how it is cached.
+    /// The rights of a page, its status bits, and its memory type.
     ///
-    /// One type for every entry format: a format encodes what its hardware has and documents the rest
+    /// All entry formats use this type. A format encodes the attributes that its hardware has, and documents the others
     /// ([`EXEC`](Attr::EXEC) is implied where hardware cannot forbid it, for example).
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
     pub struct Attr: u32 {
@@ -28,23 +28,22 @@ bitflags! {
         const UNCACHED = 1 << 7;
         /// The page is a device's: uncached, and accesses are neither merged nor reordered.
         const DEVICE = 1 << 8;
-        /// The kernel's own mark, which no hardware reads: the page lost [`WRITE`](Attr::WRITE) because its frame is
-        /// shared, and gets a copy of the frame when it is next written.
+        /// A bit of the kernel, which no hardware reads: the page lost [`WRITE`](Attr::WRITE) because its frame is shared, and
+        /// gets a copy of the frame at the next store.
         const COPY_ON_WRITE = 1 << 9;
-        /// The first bit to which the kernel gives a meaning, where a format has room for it. No hardware reads it, and no
-        /// table: it goes with the page.
+        /// The first bit whose meaning the kernel chooses, in formats that have it. Neither hardware nor a table interprets it.
         const SOFT_1 = 1 << 10;
         /// The second such bit.
         const SOFT_2 = 1 << 11;
-        /// The four bits of a protection key, where hardware has them ([`KEY`](Attr::KEY)): this one counts 1.
+        /// Bit 0 of the protection key, where hardware has one ([`KEY`](Attr::KEY)).
         const KEY_1 = 1 << 12;
-        /// The second, which counts 2.
+        /// Bit 1 of the protection key.
         const KEY_2 = 1 << 13;
-        /// The third, which counts 4.
+        /// Bit 2 of the protection key.
         const KEY_4 = 1 << 14;
-        /// The fourth, which counts 8.
+        /// Bit 3 of the protection key.
         const KEY_8 = 1 << 15;
-        /// The first bit of the variety of a memory type, where hardware has more than three types: see
+        /// The first of two bits that distinguish memory types, where hardware has more than three: see
         /// [`VARIETY`](Attr::VARIETY).
         const VARIETY_1 = 1 << 16;
         /// The second such bit.
@@ -58,10 +57,10 @@ impl Attr {
     pub const RIGHTS: Self = Self::READ.union(Self::WRITE).union(Self::EXEC).union(Self::USER);
 
     /// The memory type: [`UNCACHED`](Attr::UNCACHED) and [`DEVICE`](Attr::DEVICE). Where hardware has more types,
-    /// [`VARIETY`](Attr::VARIETY) tells those of each kind.
+    /// [`VARIETY`](Attr::VARIETY) distinguishes those of one kind.
     pub const MEMORY: Self = Self::UNCACHED.union(Self::DEVICE);
 
-    /// What tells several memory types of one kind. A format refuses varieties that it has no type for.
+    /// The bits that distinguish several memory types of one kind. A format refuses a combination for which it has no type.
     ///
     /// | | cached | [`UNCACHED`](Attr::UNCACHED) | [`DEVICE`](Attr::DEVICE) |
     /// |-|-|-|-|
@@ -77,7 +76,7 @@ impl Attr {
     /// Cached memory with allocation tags (Arm's Memory Tagging Extension).
     pub const TAGGED: Self = Self::VARIETY_2;
 
-    /// A device that acknowledges each store itself: a store that has completed has reached it.
+    /// A device that acknowledges each store itself: a store that has completed has reached the device.
     pub const STRICT: Self = Self::UNCACHED.union(Self::DEVICE).union(Self::VARIETY_1);
 
     /// A device whose accesses may be reordered, but not merged.
@@ -86,11 +85,11 @@ impl Attr {
     /// A device whose accesses may be reordered and merged: a frame buffer.
     pub const GATHERED: Self = Self::UNCACHED.union(Self::DEVICE).union(Self::VARIETY);
 
-    /// The page's protection key, a number from 0 to 15: a register of the CPU says what loads and stores of pages with the key
-    /// may do, beside the rights of the page.
+    /// The page's protection key, a number from 0 to 15. A register of the CPU restricts the loads and stores of pages with the
+    /// key further than the rights of the page do.
     pub const KEY: Self = Self::KEY_1.union(Self::KEY_2).union(Self::KEY_4).union(Self::KEY_8);
 
-    /// Returns the bits of a protection key, of which the low four bits count.
+    /// Returns the attribute bits of a protection key. Only the low four bits of `key` are used.
     #[must_use]
     pub const fn of_key(key: u8) -> Self {
         Self::from_bits_truncate((key as u32 & 15) << Self::KEY_1.bits().trailing_zeros())
@@ -102,7 +101,7 @@ impl Attr {
         (self.bits() >> Self::KEY_1.bits().trailing_zeros()) as u8 & 15
     }
 
-    /// What no hardware reads: [`COPY_ON_WRITE`](Attr::COPY_ON_WRITE), [`SOFT_1`](Attr::SOFT_1) and
+    /// The attributes that no hardware reads: [`COPY_ON_WRITE`](Attr::COPY_ON_WRITE), [`SOFT_1`](Attr::SOFT_1) and
     /// [`SOFT_2`](Attr::SOFT_2).
     pub const SOFTWARE: Self = Self::COPY_ON_WRITE.union(Self::SOFT_1).union(Self::SOFT_2);
 }

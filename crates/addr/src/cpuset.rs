@@ -10,7 +10,7 @@ use core::fmt;
 pub struct CpuSet<const WORDS: usize = 1>([usize; WORDS]);
 
 impl<const WORDS: usize> CpuSet<WORDS> {
-    /// How many CPUs the set can hold: `0..CAPACITY`.
+    /// The number of CPUs that the set can hold: `0..CAPACITY`.
     pub const CAPACITY: usize = WORDS * usize::BITS as usize;
 
     /// Returns the set without any CPU.
@@ -43,7 +43,7 @@ impl<const WORDS: usize> CpuSet<WORDS> {
         Some(absent)
     }
 
-    /// Takes `cpu` out and tells whether it was there.
+    /// Removes `cpu` and tells whether it was in the set.
     #[inline]
     pub fn remove(&mut self, cpu: usize) -> bool {
         let Some((word, bit)) = Self::place(cpu) else { return false };
@@ -102,8 +102,8 @@ impl<const WORDS: usize> CpuSet<WORDS> {
         self
     }
 
-    /// Returns the words, CPU 0 in the lowest bit of the first: what an interrupt controller's mask, or an array of
-    /// atomics, wants.
+    /// Returns the words of the set, with CPU 0 in the lowest bit of the first word: for an interrupt controller's mask, or an
+    /// array of atomics.
     #[inline]
     pub const fn words(&self) -> &[usize; WORDS] {
         &self.0

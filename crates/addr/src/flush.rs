@@ -1,29 +1,29 @@
-//! What a change to a page table asks of the TLBs.
+//! The TLB flush that a change to a page table needs.
 
 use heapless::Vec;
 
 use crate::{Attr, Pages, Vpn};
 
-/// How far a change must be made known before its promise holds.
+/// The scope of a flush: which CPUs must execute it before the change is complete.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum FlushScope {
-    /// No TLB can hold anything that the change made wrong, and hardware sees its stores: nothing to do.
+    /// No TLB can hold a translation that the change made stale, and hardware sees its stores: no CPU flushes.
     #[default]
     Nowhere,
-    /// No TLB can hold anything that the change made wrong, but a hardware walker may not see its stores yet. The CPU
-    /// that made the change executes the architecture's barrier before anything relies on the new translation:
-    /// `dsb ishst; isb` on AArch64.
+    /// No TLB can hold a translation that the change made stale, but a hardware walker may not see its stores yet. The CPU that
+    /// made the change executes the architecture's barrier before any access relies on the new translation: `dsb ishst; isb` on
+    /// AArch64.
     Barrier,
-    /// A TLB may hold a translation that allows less than the new one, or the record that there was no translation (Tzou
-    /// 5.1.1, safe inconsistency). The CPU that made the change flushes its own copy.
+    /// A TLB may hold a translation that allows less than the new one, or a cached absence of a translation (Tzou 5.1.1, safe
+    /// inconsistency). Only the CPU that made the change flushes.
     ///
-    /// Another CPU finds out by a fault, and **flushes its own copy, of the links too, before it tries again**: no
-    /// architecture but x86-64 promises that a fault evicts the entry that caused it. AArch64 keeps an entry after a
-    /// permission fault, and a cached link after a translation fault (`TLBI VAE1`); RISC-V may keep an invalid entry
-    /// or link (`SFENCE.VMA` without an address); a MIPS TLB keeps everything.
+    /// Another CPU that uses the old entry faults, and **flushes that page and the links to it on its own TLB before it repeats
+    /// the access**: only x86-64 promises that a fault evicts the entry that caused it. AArch64 keeps an entry after a permission
+    /// fault, and a cached link after a translation fault (`TLBI VAE1`); RISC-V may keep an invalid entry or link (`SFENCE.VMA`
+    /// without an address); a MIPS TLB keeps everything.
     Local,
-    /// A TLB may hold a translation that allows what is no longer allowed: every CPU that may have loaded it must
-    /// flush before the change counts as done.
+    /// A TLB may hold a translation that allows an access which is no longer allowed: every CPU that may have loaded it must
+    /// flush before the change is complete.
     Everywhere,
 }
 
@@ -31,15 +31,15 @@ impl FlushScope {
     /// Returns the flush scope of a change that removes `lost` from a page's attributes and adds `gained`; the frame stays
     /// the same.
     ///
-    /// - Rights that are added are Tzou's safe inconsistency (5.1.1): a CPU that still has the old entry faults,
-    ///   forgets it ([`FlushScope::Local`]) and finds the new one.
-    /// - Rights that are taken away must reach every CPU, and so must whatever else a stale entry would do wrongly: a
-    ///   cleared status bit that the next access must set again, another memory type, another protection key, or another tag of the
-    ///   address space.
+    /// - Rights that are added are Tzou's safe inconsistency (5.1.1): a CPU that still has the old entry faults, flushes it
+    ///   ([`FlushScope::Local`]) and loads the new one.
+    /// - Removed rights need a flush on every CPU, and so does every other change after which a stale entry would be wrong: a
+    ///   cleared status bit that the next access must set again, another memory type, another protection key, or
+    ///   [`Attr::GLOBAL`].
     /// - Adding [`Attr::USER`] has the same scope: under PXN, SUM or SMAP the kernel loses an access.
     /// - The kernel's own bits, [`Attr::SOFTWARE`], are in no TLB.
     ///
-    /// The one rule for both tables and protocols. Costs a few instructions.
+    /// Tables and shootdown protocols both use this rule. Costs a few instructions.
     #[inline(always)]
     pub const fn of_change(lost: Attr, gained: Attr) -> Self {
         let (lost, gained) = (lost.difference(Attr::SOFTWARE), gained.difference(Attr::SOFTWARE));
@@ -54,24 +54,24 @@ impl FlushScope {
     }
 }
 
-/// What a hardware walker may cache of a table's links, the entries above the leaves, and what makes it forget them.
+/// Whether a hardware walker caches a table's links, which are the entries above the leaves, and which flush evicts them.
 ///
-/// An entry format says which of the three its hardware is.
+/// An entry format states which of the three applies to its hardware.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum WalkCache {
     /// No link is cached: software walks the table.
     Nothing,
-    /// A flush by address forgets the links on the way to the address: `INVLPG` on x86-64, `TLBI VAE1` on AArch64, and
-    /// not those forms that name the last level alone (`TLBI VALE1`).
+    /// A flush by address evicts the links on the way to the address: `INVLPG` on x86-64, `TLBI VAE1` on AArch64, but not the
+    /// forms for the last level only (`TLBI VALE1`).
     ByAddress,
-    /// Only a flush without an address forgets links: `SFENCE.VMA` with an address orders leaf entries alone.
+    /// Only a flush without an address evicts links: `SFENCE.VMA` with an address orders only leaf entries.
     Whole,
 }
 
-/// The pages whose translations a batch of changes made stale, and how far that must be made known.
+/// The pages whose translations a batch of changes made stale, and the scope of the flush.
 ///
-/// Holds up to [`RANGES`](Self::RANGES) separate ranges and merges what touches; with one range more it degrades to
-/// the whole address space ([`is_all`](Self::is_all)): it may ask for more than needed, never for less.
+/// Holds up to [`RANGES`](Self::RANGES) separate ranges, and merges ranges that touch. With one range more it becomes a flush of
+/// the whole address space ([`is_all`](Self::is_all)). So it may name more pages than needed, never fewer.
 ///
 /// ```
 /// use tlbkit_addr::{Flush, FlushScope, Pages, Vpn, WalkCache};
@@ -102,20 +102,20 @@ pub struct Flush {
 }
 
 impl Flush {
-    /// The most ranges that are kept apart.
+    /// The largest number of separate ranges.
     pub const RANGES: usize = 8;
 
-    /// Returns the flush that asks for nothing.
+    /// Returns the empty flush.
     #[inline(always)]
     pub const fn none() -> Self {
         Self { scope: FlushScope::Nowhere, all: false, links: false, ranges: Vec::new() }
     }
 
-    /// Adds a change of the leaf entries of `pages`, to be made known as far as `scope`. [`FlushScope::Nowhere`] adds
-    /// nothing, and [`FlushScope::Barrier`] adds no pages.
+    /// Adds a change of the leaf entries of `pages` with a flush scope. [`FlushScope::Nowhere`] adds nothing, and
+    /// [`FlushScope::Barrier`] adds no pages.
     ///
-    /// The scope of the whole is the widest of its parts. Costs one comparison for a run of neighbours, a few
-    /// for each separate range otherwise.
+    /// The scope of the flush is the widest scope that was added. Costs one comparison for a run of neighbouring pages, otherwise
+    /// a few for each separate range.
     #[inline(always)]
     pub fn add(&mut self, scope: FlushScope, pages: Pages) {
         self.scope = self.scope.max(scope);
@@ -137,7 +137,7 @@ impl Flush {
 
     #[cold]
     fn add_apart(&mut self, mut pages: Pages) {
-        // Whatever the new range touches becomes part of it, and then what the wider one touches.
+        // Merges every range that touches the new one, and repeats that with the wider range.
         while let Some(at) = self.ranges.iter().position(|range| range.merge(pages).is_some()) {
             pages = self.ranges.swap_remove(at).merge(pages).unwrap_or(pages);
         }
@@ -146,15 +146,15 @@ impl Flush {
         }
     }
 
-    /// Adds a change of links on the way to `pages`: a node was linked, unlinked, or replaced by a leaf or another node.
-    /// Asks for all that [`add`](Self::add) asks for, and for the links.
+    /// Adds a change of links on the way to `pages`: a node was linked, unlinked, or replaced by a leaf or another node. Adds
+    /// what [`add`](Self::add) adds, and the links.
     #[inline]
     pub fn add_links(&mut self, scope: FlushScope, pages: Pages) {
         self.add(scope, pages);
         self.links |= scope >= FlushScope::Local;
     }
 
-    /// Asks for the whole address space, links included, to be made known as far as `scope`.
+    /// Adds the whole address space, links included, with a flush scope.
     #[inline]
     pub fn add_all(&mut self, scope: FlushScope) {
         self.scope = self.scope.max(scope);
@@ -170,7 +170,7 @@ impl Flush {
         self.ranges.clear();
     }
 
-    /// Adds everything that `other` asks for.
+    /// Adds everything that `other` names.
     pub fn merge(&mut self, other: &Self) {
         self.scope = self.scope.max(other.scope);
         self.links |= other.links;
@@ -191,7 +191,7 @@ impl Flush {
         self.ranges.clear();
     }
 
-    /// Returns how far the flush must be made known.
+    /// Returns the scope of the flush.
     #[inline]
     pub const fn scope(&self) -> FlushScope {
         self.scope
@@ -209,20 +209,19 @@ impl Flush {
         self.all
     }
 
-    /// Tells whether links changed that hardware may have cached, so that a flush of leaf entries alone is too little:
-    /// see [`by_address`](Self::by_address).
+    /// Tells whether links changed that hardware may have cached, so that a flush of only leaf entries is not enough: see
+    /// [`by_address`](Self::by_address).
     #[inline]
     pub const fn links(&self) -> bool {
         self.links
     }
 
-    /// Returns the pages to flush one at a time, or `None` if the flush is to name no address: the whole address space
-    /// was asked for, there are more than `most` pages, or links changed and `cache` forgets them no other way.
+    /// Returns the pages to flush one at a time. Returns `None` if the flush must name no address: it is of the whole address
+    /// space, it has more than `most` pages, or links changed and `cache` evicts links only without an address.
     ///
-    /// No page is returned twice, and none where the TLBs hold nothing wrong ([`FlushScope::Barrier`]). A page larger than
-    /// the base page is returned as all base pages in it, though one of them would do. `most` is the number from which
-    /// on one flush of everything costs the kernel less; it bounds the cost of the iteration. Costs a few additions for
-    /// each range.
+    /// No page is returned twice, and none for a [`FlushScope::Barrier`]. A page larger than the base page is returned as all its
+    /// base pages, although one of them would be enough. `most` is the largest number of pages for which single flushes cost the
+    /// kernel less than a flush of everything; it bounds the cost of the iteration. Costs a few additions for each range.
     #[inline]
     pub fn by_address(
         &self,
@@ -261,9 +260,9 @@ impl Flush {
 /// The pages of ranges, one after the other.
 #[derive(Clone, Debug)]
 struct Named<'f> {
-    /// How many are left, of all ranges.
+    /// The number of pages that are left, of all ranges.
     left: usize,
-    /// The page returned last, and how many of its range come behind it.
+    /// The page that was returned last, and the number of pages of its range that follow it.
     page: usize,
     behind: usize,
     rest: core::slice::Iter<'f, Pages>,

@@ -6,7 +6,7 @@ use crate::{PhysAddr, VirtAddr};
 
 /// The size of a page: a power of two of bytes, kept as its logarithm.
 ///
-/// A value, not a type: a table with a dozen page sizes is one type, not a dozen.
+/// Page sizes are values and not types, so that a table with a dozen page sizes is one type.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(transparent)]
 pub struct PageSize(u8);
@@ -108,8 +108,8 @@ macro_rules! number {
                 if self.0 <= usize::MAX >> base.shift() { Some(self.address(base)) } else { None }
             }
 
-            /// Returns the address of the page's first byte. Bits beyond a `usize` are cut off: a number that came
-            /// from an address with the same `base` has none.
+            /// Returns the address of the page's first byte. Bits above a `usize` are dropped: a number that was made from an
+            /// address with the same `base` has none.
             #[inline]
             pub const fn address(self, base: PageSize) -> $address {
                 $address::new(self.0 << base.shift())
@@ -124,7 +124,7 @@ macro_rules! number {
                 }
             }
 
-            /// Returns the number `pages` further up, or `None` if it overflows.
+            /// Returns the number plus `pages`, or `None` if it overflows.
             #[inline]
             pub const fn checked_add(self, pages: usize) -> Option<Self> {
                 match self.0.checked_add(pages) {
@@ -133,7 +133,7 @@ macro_rules! number {
                 }
             }
 
-            /// Returns the number `pages` further down, or `None` below zero.
+            /// Returns the number minus `pages`, or `None` if it would be negative.
             #[inline]
             pub const fn checked_sub(self, pages: usize) -> Option<Self> {
                 match self.0.checked_sub(pages) {

@@ -7,7 +7,7 @@ use crate::Vpn;
 
 /// A range of virtual pages, both ends included, never empty.
 ///
-/// Inclusive, so that a range that ends at the top of the address space is like any other.
+/// Both ends are included, so that a range which ends at the top of the address space needs no special case.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Pages {
     first: Vpn,
@@ -53,8 +53,7 @@ impl Pages {
 
     /// Returns the number of pages, at least one.
     ///
-    /// It saturates for `0..=usize::MAX` alone, which is no range of pages on any machine: pages have more than one
-    /// byte.
+    /// It saturates only for `0..=usize::MAX`, which is no range of pages on any machine, because a page has more than one byte.
     #[inline]
     #[expect(clippy::len_without_is_empty, reason = "a range of pages is never empty")]
     pub const fn len(self) -> usize {
@@ -67,7 +66,7 @@ impl Pages {
         self.first.get() <= page.get() && page.get() <= self.last.get()
     }
 
-    /// Returns the pages that both ranges hold, or `None` if they are disjoint.
+    /// Returns the pages that are in both ranges, or `None` if the ranges are disjoint.
     #[inline]
     pub fn intersect(self, other: Self) -> Option<Self> {
         Self::new(self.first.max(other.first), self.last.min(other.last))

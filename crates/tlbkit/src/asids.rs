@@ -25,19 +25,19 @@ pub(crate) struct Tag {
 #[derive(Debug, Default)]
 pub(crate) struct Number {
     tag: Cell<Tag>,
-    /// What [`held`](Self::held) returns: 0 for [`Held::Never`], or the number plus 1.
+    /// The value of [`held`](Self::held): 0 for [`Held::Never`], else the number plus 1.
     held: AtomicU32,
     /// Whether `held` never changes.
     every: bool,
 }
 
-// SAFETY: the cell is used by `Asids` alone, under the lock of the one `Asids` that numbers the address space.
+// SAFETY: only `Asids` uses the cell, under the lock of the only `Asids` that numbers the address space.
 unsafe impl Sync for Number {}
 
 /// Where TLBs may hold translations of an address space.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Held {
-    /// Nowhere: no CPU has ever run it.
+    /// Nowhere: no CPU has ever run the address space.
     Never,
     /// Under this number; 0 if the machine has no numbers.
     Under(Asid),
@@ -48,7 +48,8 @@ impl Number {
         Self { tag: Cell::new(Tag { generation: 0, asid: 0 }), held: AtomicU32::new(0), every: false }
     }
 
-    /// Returns the number of the kernel's own address space, whose translations TLBs may hold under any number: 0 stands for all.
+    /// Returns the number of the kernel's own address space, whose translations TLBs may hold under any number. It is 0, which
+    /// means any number.
     pub(crate) const fn every() -> Self {
         Self { held: AtomicU32::new(1), every: true, ..Self::new() }
     }
@@ -59,7 +60,7 @@ impl Number {
     pub(crate) fn held(&self) -> Held {
         match self.held.load(Ordering::Relaxed).checked_sub(1) {
             None => Held::Never,
-            // As many bits as there can be: the number was given within those that the machine has.
+            // The check passes with the largest number of bits: `run` has assigned a number that fits the machine's.
             Some(asid) => Held::Under(Asid::new(asid as u16, u16::BITS).unwrap_or_default()),
         }
     }
@@ -111,7 +112,7 @@ impl<const CPUS: usize> Asids<CPUS> {
     /// Records that `cpu` runs the address space of `number` from now on, and returns its number. If `bits` are too few for each
     /// CPU to run a different address space, all have the number 0, and every switch flushes.
     ///
-    /// Costs a lock and a few loads; when a number is assigned, a look at each CPU for each number that is reserved.
+    /// Costs a lock and a few loads. To assign a number also costs a load for each CPU, once for each number that is reserved.
     pub(crate) fn run(&self, number: &Number, cpu: usize, bits: u32) -> Given {
         self.0.with(|state| {
             let none = Given { asid: Asid::default(), flush: true };
@@ -145,7 +146,7 @@ fn highest(bits: u32, cpus: usize) -> Option<u16> {
 }
 
 fn asid(tag: Tag) -> Asid {
-    // As many bits as there can be: the number was given within those that the machine has.
+    // The check passes with the largest number of bits: `run` has assigned a number that fits the machine's.
     Asid::new(tag.asid, u16::BITS).unwrap_or_default()
 }
 
@@ -157,7 +158,7 @@ impl<const CPUS: usize> State<CPUS> {
             return old;
         }
         let tag = if old.generation != 0 && self.cpus.iter().any(|cpu| cpu.runs == old) {
-            // A CPU has run it since before this generation began: all go on under that number.
+            // A CPU has run the address space since before this generation began, so every CPU that runs it keeps that number.
             let kept = Tag { generation: self.generation, asid: old.asid };
             self.cpus.iter_mut().filter(|cpu| cpu.runs == old).for_each(|cpu| cpu.runs = kept);
             kept
@@ -168,7 +169,7 @@ impl<const CPUS: usize> State<CPUS> {
         tag
     }
 
-    /// Gives the next number that is not reserved. There is one: there are more numbers than CPUs.
+    /// Returns the next number that is not reserved. There is always one, because there are more numbers than CPUs.
     fn give(&mut self, highest: u16) -> Tag {
         loop {
             if self.last >= highest {

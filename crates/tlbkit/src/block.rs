@@ -46,8 +46,8 @@ pub(crate) struct Block<K: Kernel, const CPUS: usize> {
 /// A counted reference to a [`Block`].
 pub(crate) struct Handle<K: Kernel, const CPUS: usize>(NonNull<Block<K, CPUS>>);
 
-// SAFETY: a handle gives shared references to its block, and drops the block on whatever CPU lets the last one go. The
-// table in it is in shared mode, and its storage is that of a static `Mmu`.
+// SAFETY: a handle gives shared references to its block, and the CPU that drops the last handle drops the block. The table in the
+// block is in shared mode, and its storage is that of a static `Mmu`.
 unsafe impl<K: Kernel, const CPUS: usize> Send for Handle<K, CPUS> {}
 // SAFETY: a shared handle gives shared references to the block, or a clone of itself, which is `Send`; the table in the block is in
 // shared mode.
@@ -58,7 +58,7 @@ impl<K: Kernel, const CPUS: usize> Handle<K, CPUS> {
     ///
     /// # Errors
     ///
-    /// The table, if there is no frame.
+    /// The table, if the kernel has no frame.
     pub(crate) fn new(
         mmu: &'static Mmu<K, CPUS>,
         table: Table<K>,
@@ -83,8 +83,8 @@ impl<K: Kernel, const CPUS: usize> Handle<K, CPUS> {
             lent,
             lender,
         };
-        // SAFETY: the kernel maps the frame there, for this block alone until it is given back; a frame is aligned to
-        // 4096 and as large, and the block is no larger.
+        // SAFETY: the kernel maps the frame at this address, and no other code uses the frame until it is given back. A frame is
+        // aligned to at least 4096 bytes and has at least that size, and the block is no larger.
         unsafe { at.write(block) };
         Ok(Self(at))
     }
@@ -112,8 +112,8 @@ impl<K: Kernel, const CPUS: usize> Deref for Handle<K, CPUS> {
 
 impl<K: Kernel, const CPUS: usize> Clone for Handle<K, CPUS> {
     fn clone(&self) -> Self {
-        // There are fewer handles than bytes of memory, unless they are forgotten: then the count stays at its end, and
-        // the block is never dropped.
+        // The count can reach its maximum only if handles are leaked. It then stays at the maximum, and the block is never
+        // dropped.
         let more = |count: usize| Some(count.saturating_add(1));
         let _ = self.handles.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more);
         Self(self.0)
@@ -126,7 +126,7 @@ impl<K: Kernel, const CPUS: usize> Drop for Handle<K, CPUS> {
         if self.handles.fetch_update(Ordering::Release, Ordering::Relaxed, fewer) != Ok(1) {
             return;
         }
-        // All other uses of the block precede its end.
+        // Pairs with the releases of the other drops: all other uses of the block happen before its drop.
         fence(Ordering::Acquire);
         let (mmu, frame) = (self.mmu, self.frame);
         mmu.kernel().masked(|| {
@@ -165,8 +165,8 @@ impl<K: Kernel, const CPUS: usize> Block<K, CPUS> {
         if self.is_kernels() { self.mmu.online_cpus() } else { &self.cpus }
     }
 
-    /// Tells under which ASID TLBs may hold translations of this address space: under any, which 0 stands for, if it is the
-    /// kernel's own.
+    /// Returns the ASID under which TLBs may hold translations of this address space. For the kernel's own address space it is 0,
+    /// which means any ASID.
     #[inline]
     pub(crate) fn held(&self) -> Held {
         self.number.held()
@@ -214,33 +214,35 @@ impl<K: Kernel, const CPUS: usize> Block<K, CPUS> {
     ///
     /// # Safety
     ///
-    /// As for [`pinned`](Self::pinned), while the proof exists.
+    /// While the proof exists, interrupts are masked and this CPU serves no shootdown.
     #[inline(always)]
     pub(crate) unsafe fn pin(&self, mmu: &'static Mmu<K, CPUS>) -> Option<Pinned<'_>> {
-        // Every online CPU runs the kernel's own address space: changes of that one wait for the CPU, too.
+        // Every online CPU runs the kernel's own address space, so a change of that address space waits for the CPU, too.
         let runs = |cpu| {
             self.cpus.running.contains(cpu) || self.is_kernels() && mmu.online_cpus().running.contains(cpu)
         };
         if CPUS == 1 || runs(mmu.this_cpu()) {
-            // SAFETY: this function's contract: this CPU acknowledges nothing. A change that takes nodes out waits for the
-            // acknowledgement of every CPU that runs the address space; with one CPU there is no other to change it.
+            // SAFETY: by this function's contract this CPU acknowledges no shootdown while the proof exists. A change that
+            // retires nodes waits for the acknowledgement of every CPU that runs the address space; with one CPU no other CPU
+            // makes changes.
             return Some(unsafe { Pinned::by(self) });
         }
         None
     }
 
-    /// Calls `walk` on a CPU that does not run the address space. During the call the CPU counts as one that does. Only
-    /// [`pinned`](Self::pinned) calls this.
+    /// Calls `walk` on a CPU that does not run the address space. During the call the CPU is in the address space's sets of CPUs.
+    /// Only [`pinned`](Self::pinned) calls this function.
     #[cold]
     fn visiting<R>(&self, cpu: usize, walk: impl FnOnce(Pinned<'_>) -> R) -> R {
         // No CPU waits for a CPU that is not online. A CPU inside a call is online.
         let _ = self.mmu.online();
         let _visit = Visit::begin(self.cpus(), cpu);
-        // SAFETY: the promise of the caller of `pinned`; and a change that takes nodes out waits for this CPU.
+        // SAFETY: by the contract of `pinned`, its only caller, this CPU serves no shootdown during `walk`. A change that retires
+        // nodes waits for this CPU, because the CPU is in the address space's sets.
         walk(unsafe { Pinned::by(self) })
     }
 
-    /// Returns an error for a global mapping at pages that other address spaces may map in another way.
+    /// Returns an error for a global mapping of pages that other address spaces may map differently.
     #[inline]
     pub(crate) fn check_global(&self, attr: Attr, pages: Pages) -> Result<(), Error> {
         let shared = |lent: Pages| self.lender.is_none() && lent.intersect(pages) == Some(pages);
@@ -276,8 +278,8 @@ impl<K: Kernel, const CPUS: usize> Block<K, CPUS> {
     }
 }
 
-/// The end of an address space: releases every mapped frame and every payload, then frees the nodes. If the kernel unwinds
-/// meanwhile, the drop of this value continues with the rest.
+/// The end of an address space: releases every mapped frame and every payload, then frees the nodes. If a call of the kernel
+/// unwinds, the drop of this value continues with the rest.
 struct End<'b, K: Kernel, const CPUS: usize> {
     block: &'b mut Block<K, CPUS>,
     /// The first page that has not been visited.
@@ -331,8 +333,8 @@ impl<K: Kernel, const CPUS: usize> End<'_, K, CPUS> {
     }
 
     fn free(&mut self) {
-        // SAFETY: the table is there until here, and no code uses this field again: `free` is called once, by `drop`.
-        // No CPU has the address space's root: each that runs it keeps a handle.
+        // SAFETY: no code has taken the table before, and none uses this field again: `free` is called once, by `drop`. No CPU
+        // has the root loaded, because each CPU that runs the address space keeps a handle.
         unsafe { free::<K>(ManuallyDrop::take(&mut self.block.table)) };
     }
 }
@@ -350,8 +352,8 @@ impl<K: Kernel, const CPUS: usize> Drop for End<'_, K, CPUS> {
 ///
 /// No CPU walks the table, and none will.
 pub(crate) unsafe fn free<K: Kernel>(table: Table<K>) {
-    // SAFETY: by this function's contract no CPU walks the table, and none will. What a TLB holds of it is under an ASID
-    // that no other address space gets before every CPU has flushed.
+    // SAFETY: by this function's contract no CPU walks the table, and none will. A TLB may hold its translations under its ASID,
+    // which no other address space gets before every CPU has flushed.
     unsafe { destroy(table).reclaim() };
 }
 

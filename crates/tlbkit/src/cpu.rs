@@ -9,7 +9,7 @@ use tlbkit_shootdown::CpuHandle;
 use crate::Kernel;
 use crate::block::Handle;
 
-/// How many requests wait for a CPU before it flushes everything instead.
+/// The number of requests that can wait for a CPU. With one more, the CPU flushes everything instead.
 pub(crate) const QUEUE: usize = 8;
 
 /// The CPU is outside any call, and has no [handle](State::handle).

@@ -1,4 +1,4 @@
-//! A position in an address space, for page-fault handlers and for changes page after page.
+//! A cursor: a position in an address space, for page-fault handlers and for changes of one page after another.
 
 use core::fmt;
 use core::ops::ControlFlow;
@@ -13,8 +13,8 @@ use crate::storage::Walk;
 use crate::table::Walk as _;
 use crate::{Access, Edit, Fault, Kernel};
 
-/// A page of an address space, from [`Edit::cursor`](crate::Edit::cursor): after one walk, several steps at that page, and then at
-/// the next ones.
+/// A page of an address space, from [`Edit::cursor`](crate::Edit::cursor). Several operations at that page and at the next pages
+/// share one walk.
 ///
 /// The changes belong to the edit: each is all or nothing, and the edit flushes them. A page that is shared with the kernel's own
 /// address space can be looked up, and its faults are resolved; a change returns [`Error::Borrowed`].
@@ -81,7 +81,7 @@ impl<K: Kernel, const CPUS: usize> Cursor<'_, K, CPUS> {
         self.space.table.entry(unsafe { Pinned::by(self) }, self.at())
     }
 
-    /// Puts a mark in the place of what the entry for the page holds; see [`Edit::mark`](crate::Edit::mark).
+    /// Stores a mark in the entry for the page, and returns what the entry held before; see [`Edit::mark`](crate::Edit::mark).
     ///
     /// # Errors
     ///
@@ -90,13 +90,13 @@ impl<K: Kernel, const CPUS: usize> Cursor<'_, K, CPUS> {
         self.make_room();
         let old = self.walk.mark(Some(mark))?;
         if let Entry::Leaf(leaf) = &old {
-            // There is room.
+            // `make_room` has made room for one run.
             let _ = uncover(self.runs, leaf.run(self.space.base()));
         }
         Ok(old)
     }
 
-    /// Takes the mark of the page away and returns it; see [`Edit::unmark`](crate::Edit::unmark).
+    /// Removes the mark of the page and returns it; see [`Edit::unmark`](crate::Edit::unmark).
     ///
     /// # Errors
     ///
@@ -133,8 +133,8 @@ impl<K: Kernel, const CPUS: usize> Cursor<'_, K, CPUS> {
         self.walk.map(frame, attr)
     }
 
-    /// Unmaps the leaf that maps the page, all of it, and returns it as it was. Its frames go to
-    /// [`Kernel::release`] when no TLB leads to them any more.
+    /// Unmaps the whole leaf that maps the page, and returns the leaf as it was before. [`Kernel::release`] gets its frames when
+    /// no TLB has a translation to them any more.
     ///
     /// # Errors
     ///
@@ -143,12 +143,12 @@ impl<K: Kernel, const CPUS: usize> Cursor<'_, K, CPUS> {
     pub fn unmap(&mut self) -> Result<Leaf, Error> {
         self.make_room();
         let leaf = self.walk.unmap()?;
-        // There is room.
+        // `make_room` has made room for one run.
         let _ = uncover(self.runs, leaf.run(self.space.base()));
         Ok(leaf)
     }
 
-    /// Changes the attributes of the leaf that maps the page, all of it, and returns it as it was.
+    /// Changes the attributes of the whole leaf that maps the page, and returns the leaf as it was before.
     ///
     /// # Errors
     ///
@@ -170,7 +170,7 @@ impl<K: Kernel, const CPUS: usize> Cursor<'_, K, CPUS> {
         self.space.check_global(attr, Pages::one(self.walk.page()))?;
         self.make_room();
         if self.space.table.breaks_frames() {
-            // The kernel may stand on a page that is not a user's.
+            // The kernel may be using a page that is not a user's.
             let leaf = self.look().ok_or(Error::NotMapped { at: self.at() })?;
             if !leaf.attr.contains(Attr::USER) {
                 return Err(Error::Breaks);
@@ -193,8 +193,8 @@ impl<K: Kernel, const CPUS: usize> Cursor<'_, K, CPUS> {
     #[inline(always)]
     pub fn fault(&mut self, access: Access) -> Result<Fault, Error> {
         if let Some(lender) = self.space.lender_of(self.at()) {
-            // The address space that owns the kernel's half changes it, and flushes it in every address space. No CPU
-            // waits for this writer there: the kernel's own address space borrows from no other.
+            // The kernel's own address space changes its pages, and flushes them in every address space. This cannot deadlock: a
+            // writer of the kernel's own address space waits for no other writer, because it borrows no pages.
             let at = self.walk.page().address(self.space.base());
             return Edit::new(lender, self.here).run(|edit| edit.fault(at, access));
         }
@@ -210,11 +210,11 @@ impl<K: Kernel, const CPUS: usize> Cursor<'_, K, CPUS> {
         Ok(Fault::Retry)
     }
 
-    /// Goes to the page around `at`. Costs a walk, unless the page is in the same node.
+    /// Goes to the page of `at`. Costs a walk, unless the page is in the same node.
     ///
     /// # Errors
     ///
-    /// [`Error::OutOfRange`]; the cursor stays where it is then.
+    /// [`Error::OutOfRange`]; the cursor has not moved then.
     #[inline]
     pub fn seek(&mut self, at: VirtAddr) -> Result<(), Error> {
         self.walk.seek(at.vpn(self.space.base()))
@@ -226,15 +226,16 @@ impl<K: Kernel, const CPUS: usize> Cursor<'_, K, CPUS> {
         self.walk.step()
     }
 
-    /// Goes to the first mapped page behind the leaf that maps this one (behind this page, if none does) up to the page of
-    /// `last`, and returns the leaf that maps it. If there is none, the cursor stays. The upper half comes after the lower
-    /// one.
+    /// Goes to the first mapped page after the leaf that maps this page (after this page, if it is not mapped) and up to the page
+    /// of `last`, and returns the leaf that maps the new page. If there is none, the cursor does not move. The upper half follows
+    /// the lower one.
     pub fn next_mapped(&mut self, last: VirtAddr) -> Option<Leaf> {
         let last = last.vpn(self.space.base());
         if self.space.lender().is_some() { self.next_of_both(last) } else { self.walk.next_mapped(last) }
     }
 
-    /// As [`next_mapped`](Self::next_mapped), in an address space that shares pages: the walk passes over these.
+    /// Does what [`next_mapped`](Self::next_mapped) does in an address space that shares pages, which the table's own cursor
+    /// skips.
     fn next_of_both(&mut self, last: Vpn) -> Option<Leaf> {
         let space = self.space.table.space();
         let behind = self.look().map_or(self.walk.page(), |leaf| space.pages_of(&leaf).last());
@@ -250,7 +251,7 @@ impl<K: Kernel, const CPUS: usize> Cursor<'_, K, CPUS> {
         next
     }
 
-    /// Flushes, if there is no room for another frame that waits for it.
+    /// Flushes if there is no room for another run of frames.
     #[inline(always)]
     fn make_room(&mut self) {
         if self.runs.is_full() {

@@ -20,7 +20,7 @@ use crate::{Access, Cursor, Fault, Kernel, Machine};
 ///
 /// Each change is all or nothing. When the edit ends, every CPU flushes the translations that the changes took away or
 /// restricted. A flush takes place earlier if more runs of frames are uncovered than a shootdown has room for (16), if the
-/// hardware wants break before make, or if pages are promoted. The frames and nodes that the changes uncover go back to the
+/// hardware requires break-before-make, or if pages are promoted. The frames and nodes that the changes uncover go back to the
 /// kernel after the flush, never before.
 pub struct Edit<'s, K: Kernel, const CPUS: usize = 1> {
     space: &'s Handle<K, CPUS>,
@@ -30,7 +30,7 @@ pub struct Edit<'s, K: Kernel, const CPUS: usize = 1> {
     runs: Uncovering,
 }
 
-/// The place for the frames of an unmap, which has checked that there is room for them.
+/// The sink for the frames of an unmap. The caller has counted the runs, so there is room.
 struct Counted<'r, K> {
     runs: &'r mut Uncovering,
     kernel: &'r K,
@@ -42,7 +42,7 @@ impl<K: Kernel> Frames for Counted<'_, K> {
     }
 
     fn push(&mut self, frame: Pfn, size: PageSize, base: PageSize, attr: Attr) {
-        // There is room: the leaves are those that were counted. Were there none, the frame would be lost.
+        // `uncover` returns `false` only without room, and the leaves were counted before. Without room the frame would be lost.
         let _ = uncover(self.runs, Leaf { at: VirtAddr::new(0), size, frame, attr }.run(base));
     }
 
@@ -62,7 +62,7 @@ impl<K: Kernel> Frames for Counted<'_, K> {
 }
 
 impl<'s, K: Kernel, const CPUS: usize> Edit<'s, K, CPUS> {
-    /// Becomes the writer of `space`, and serves shootdowns while another CPU is.
+    /// Becomes the writer of `space`. While another CPU is the writer, serves shootdowns.
     #[inline(always)]
     pub(crate) fn new(space: &'s Handle<K, CPUS>, here: &'s mut Here<K, CPUS>) -> Self {
         let turn = loop {
@@ -74,7 +74,7 @@ impl<'s, K: Kernel, const CPUS: usize> Edit<'s, K, CPUS> {
         Self::of(space, here, turn)
     }
 
-    /// Becomes the writer of `space` with a right that has been taken.
+    /// Becomes the writer of `space` with a right that was taken before.
     #[inline(always)]
     pub(crate) fn of(
         space: &'s Handle<K, CPUS>,
@@ -84,7 +84,7 @@ impl<'s, K: Kernel, const CPUS: usize> Edit<'s, K, CPUS> {
         Self { space, here, writer: Writer::of(turn), runs: Uncovering::new() }
     }
 
-    /// Calls `edit`, then flushes its changes, also if it unwinds.
+    /// Calls `edit`, then flushes its changes, also if `edit` unwinds.
     #[inline(always)]
     pub(crate) fn run<R>(&mut self, edit: impl FnOnce(&mut Self) -> R) -> R {
         let unwound = Unwound(self);
@@ -94,7 +94,8 @@ impl<'s, K: Kernel, const CPUS: usize> Edit<'s, K, CPUS> {
         result
     }
 
-    /// Returns a cursor at the page around `at`, for several steps at one page, or page after page, after one walk.
+    /// Returns a cursor at the page of `at`. A cursor makes several operations at one page, or at one page after another, with
+    /// one walk.
     ///
     /// # Errors
     ///
@@ -118,9 +119,9 @@ impl<'s, K: Kernel, const CPUS: usize> Edit<'s, K, CPUS> {
     ///
     /// # Errors
     ///
-    /// [`Error::OutOfRange`], [`Error::FrameTooLarge`], [`Error::WrongAttr`] (so for [`Attr::GLOBAL`], but for
-    /// pages that an address space [lends](crate::AddressSpace::lending)), [`Error::Occupied`], [`Error::Marked`],
-    /// [`Error::Borrowed`] or [`Error::NoMemory`]; nothing has changed then.
+    /// [`Error::OutOfRange`], [`Error::FrameTooLarge`], [`Error::WrongAttr`] (also for [`Attr::GLOBAL`], except in pages that
+    /// this address space [lends](crate::AddressSpace::lending)), [`Error::Occupied`], [`Error::Marked`], [`Error::Borrowed`] or
+    /// [`Error::NoMemory`]; nothing has changed then.
     #[inline(always)]
     pub fn map(&mut self, pages: Pages, frame: Pfn, attr: Attr) -> Result<(), Error> {
         if pages.first() == pages.last() {
@@ -163,7 +164,7 @@ impl<'s, K: Kernel, const CPUS: usize> Edit<'s, K, CPUS> {
                 };
                 let largest = sizes().rev().find_map(fits);
                 let (size, count) = largest.unwrap_or((space.base(), 1));
-                // As many of that size as there are before a larger one would fit, or the range ends.
+                // Pages of that size up to the next boundary of a larger size, or to the end of the range.
                 let next = sizes().find(|&larger| larger > size);
                 let until = next
                     .and_then(|larger| larger.pages(space.base()))
@@ -182,7 +183,7 @@ impl<'s, K: Kernel, const CPUS: usize> Edit<'s, K, CPUS> {
     /// # Errors
     ///
     /// As [`map`](Self::map), and [`Error::NotMapped`] with the first page for which `frames` had no frame. After an error the
-    /// caller owns the frames again, once the edit has ended.
+    /// caller owns the frames again as soon as the edit has ended.
     pub fn map_each(
         &mut self,
         pages: Pages,
@@ -217,21 +218,21 @@ impl<'s, K: Kernel, const CPUS: usize> Edit<'s, K, CPUS> {
         if result.is_err()
             && let Some(mapped) = done.checked_sub(1).and_then(|_| Pages::count(pages.first(), done))
         {
-            // The frames are the caller's, and stay so: nothing is released.
+            // The caller keeps the frames, so none is released.
             self.writer.unmap(mapped, Holes::Skip, None)?;
         }
         result
     }
 
-    /// Unmaps whatever is mapped in `pages`, and returns how many base pages were mapped. Larger pages that the ends of the
-    /// range cut are split first. [`Kernel::release`] gets the frames when no TLB leads to them any more, and learns there
-    /// whether they were written ([`Run::dirty`](tlbkit_pagetable::Run::dirty)): until then a CPU may still write them. Marks
-    /// are removed, and [`Kernel::release_payload`] gets their payloads.
+    /// Unmaps every page of `pages` that is mapped, and returns how many base pages were mapped. Larger pages that extend beyond
+    /// the range are split first. [`Kernel::release`] gets the frames when no TLB has a translation to them any more. Only then
+    /// is it certain whether they were written ([`Run::dirty`](tlbkit_pagetable::Run::dirty)), because until the flush a CPU may
+    /// still write them. Marks are removed, and [`Kernel::release_payload`] gets their payloads.
     ///
     /// # Errors
     ///
     /// [`Error::OutOfRange`] or [`Error::Borrowed`]; [`Error::NoMemory`] if there is no node to split a page, or
-    /// [`Error::Breaks`] on AArch64 if a page to split is not a user's. The mapping is what it was then.
+    /// [`Error::Breaks`] on AArch64 if a page to split is not a user's. The translations have not changed then.
     #[inline(always)]
     pub fn unmap(&mut self, pages: Pages) -> Result<usize, Error> {
         if let Some(mut cursor) = self.small(pages) {
@@ -240,7 +241,7 @@ impl<'s, K: Kernel, const CPUS: usize> Edit<'s, K, CPUS> {
         self.unmap_range(pages)
     }
 
-    /// Returns a cursor at the page, if `pages` is one and it is mapped by itself.
+    /// Returns a cursor at the page, if `pages` is one page that a leaf of the base size maps.
     #[inline(always)]
     fn small(&mut self, pages: Pages) -> Option<Cursor<'_, K, CPUS>> {
         if pages.first() != pages.last() {
@@ -270,8 +271,8 @@ impl<'s, K: Kernel, const CPUS: usize> Edit<'s, K, CPUS> {
         Ok(total)
     }
 
-    /// Returns the longest part at the beginning of `pages` for whose frames there is room, and whether more is mapped behind
-    /// it. If all room is free, the part is not empty.
+    /// Returns the longest part at the start of `pages` for whose frames there is room, and whether pages after that part are
+    /// mapped. If no run waits yet, the part is not empty.
     fn with_room(&self, pages: Pages) -> (Option<Pages>, bool) {
         let mut runs = self.runs.len();
         let mut next = self.runs.last().and_then(|last| last.first.checked_add(last.len));
@@ -287,8 +288,8 @@ impl<'s, K: Kernel, const CPUS: usize> Edit<'s, K, CPUS> {
             next = run.first.checked_add(run.len);
             ControlFlow::Continue(())
         };
-        // SAFETY: this is the one writer of its own pages, and `count` changes nothing and serves no shootdown: so no node is freed
-        // during the visit, not of the pages that it shares either.
+        // SAFETY: this is the one writer of its own pages, and `count` changes nothing and serves no shootdown: so no node is
+        // freed during the visit, neither its own nor one of the pages that it shares.
         let _ = self.space.table.for_each_run(unsafe { Pinned::by(self) }, pages, &mut count);
         match full {
             None => (Some(pages), false),
@@ -296,8 +297,8 @@ impl<'s, K: Kernel, const CPUS: usize> Edit<'s, K, CPUS> {
         }
     }
 
-    /// Changes the attributes of whatever is mapped in `pages`, and returns how many base pages are mapped. Larger pages that
-    /// the ends of the range cut are split first.
+    /// Changes the attributes of every page of `pages` that is mapped, and returns how many base pages are mapped. Larger pages
+    /// that extend beyond the range are split first.
     ///
     /// # Errors
     ///
@@ -313,23 +314,23 @@ impl<'s, K: Kernel, const CPUS: usize> Edit<'s, K, CPUS> {
 
     #[inline(never)]
     fn protect_range(&mut self, pages: Pages, change: Change) -> Result<usize, Error> {
-        // Before a page is split.
+        // These checks come before a page is split.
         self.space.check_own(pages)?;
         check_change::<<K::Machine as Machine>::Format>(change)?;
         self.split_ends(pages)?;
         self.writer.protect(pages, Holes::Skip, change)
     }
 
-    /// Maps in `child` what is mapped here, and takes the right to write away in both; see
+    /// Maps the pages of this address space in `child`, and clears the right to write in both; see
     /// [`SpaceTable::copy_on_write`](crate::table::SpaceTable::copy_on_write).
     pub(crate) fn copy_on_write(&mut self, child: &mut Writer<'_, 'static, Table<K>>) -> Result<(), Error> {
         self.space.table.copy_on_write(&mut self.writer, child, self.space.mmu.kernel())
     }
 
-    /// Splits larger pages that reach over an end of `pages`.
+    /// Splits larger pages that extend beyond an end of `pages`.
     fn split_ends(&mut self, pages: Pages) -> Result<(), Error> {
         let space = self.space.table.space();
-        // What is split of each end, as it was.
+        // The leaf that was split at each end, as it was before.
         let mut split: [Option<Leaf>; 2] = [None; 2];
         for at in 0..2 {
             let end = [pages.first(), pages.last()][at];
@@ -348,7 +349,8 @@ impl<'s, K: Kernel, const CPUS: usize> Edit<'s, K, CPUS> {
         Ok(())
     }
 
-    /// Joins pages that were split. This takes no node; if it fails even so, the translations are still those from before.
+    /// Joins pages that were split. This takes no node. If it fails nevertheless, the translations are still those from before,
+    /// in smaller pages.
     #[cold]
     fn join(&mut self, split: [Option<Leaf>; 2]) {
         for leaf in split.into_iter().rev().flatten() {
@@ -360,8 +362,8 @@ impl<'s, K: Kernel, const CPUS: usize> Edit<'s, K, CPUS> {
     ///
     /// # Errors
     ///
-    /// Those of [`Table::resize`](tlbkit_pagetable::Table::resize); [`Error::Breaks`] if the architecture wants the entries
-    /// empty for a while (AArch64) and a page is not a user's.
+    /// Those of [`Table::resize`](tlbkit_pagetable::Table::resize); [`Error::Breaks`] if the architecture requires
+    /// break-before-make (AArch64) and a page is not a user's.
     pub fn resize(&mut self, pages: Pages, to: PageSize) -> Result<(), Error> {
         if self.space.table.breaks() {
             self.may_break(pages)?;
@@ -371,9 +373,9 @@ impl<'s, K: Kernel, const CPUS: usize> Edit<'s, K, CPUS> {
         unsafe { self.writer.resize_breaking(pages, to, &mut |flush| here.shoot(space, flush, None)) }
     }
 
-    /// Replaces the leaf that maps `at` by one of the same size that leads to `frame`, in one store: no CPU ever finds the
-    /// page absent. (AArch64 wants break before make: the entry is empty in between, and a CPU that faults retries.) The old
-    /// frame is [released](Kernel::release) after the flush.
+    /// Replaces the leaf that maps `at` by one of the same size that leads to `frame`, with one store: no CPU ever finds the page
+    /// absent. (AArch64 requires break-before-make: the entry is empty in between, and a CPU that faults retries.) The old frame
+    /// is [released](Kernel::release) after the flush.
     ///
     /// This is how a copy-on-write page gets a frame of its own.
     ///
@@ -387,17 +389,17 @@ impl<'s, K: Kernel, const CPUS: usize> Edit<'s, K, CPUS> {
         self.cursor(at)?.replace(frame, attr).map(drop)
     }
 
-    /// Stores a mark in the entry for the page of `at`, in one store, and returns what the entry held before. If a frame was
-    /// mapped there, it is [released](Kernel::release) after the flush: a caller that pages it out holds the frame until its
-    /// contents are where the payload says. A payload that the entry held before belongs to the caller.
+    /// Stores a mark in the entry for the page of `at`, with one store, and returns what the entry held before. If a frame was
+    /// mapped there, it is [released](Kernel::release) after the flush: a caller that pages the frame out keeps a reference to it
+    /// until the contents are written. A payload that the entry held before belongs to the caller.
     ///
     /// A page with a mark is not mapped, and [`map`](Self::map) refuses it; [`fill`](Self::fill) maps it.
     ///
     /// # Errors
     ///
-    /// [`Error::WrongMark`] if the machine's entries have too few bits for the payload; [`Error::Partial`] if a larger page
-    /// maps it, which [`resize`](Self::resize) splits; [`Error::OutOfRange`], [`Error::Borrowed`] or [`Error::NoMemory`].
-    /// Nothing has changed then.
+    /// [`Error::WrongMark`] if the machine's entries have too few bits for the payload; [`Error::Partial`] if a larger page maps
+    /// `at`, which [`resize`](Self::resize) can split; [`Error::OutOfRange`], [`Error::Borrowed`] or [`Error::NoMemory`]. Nothing
+    /// has changed then.
     pub fn mark(&mut self, at: VirtAddr, mark: Mark) -> Result<Entry, Error> {
         self.cursor(at)?.mark(mark)
     }
@@ -411,7 +413,7 @@ impl<'s, K: Kernel, const CPUS: usize> Edit<'s, K, CPUS> {
         self.cursor(at)?.unmark()
     }
 
-    /// Maps the page of `at`, which has a mark, to `frame`, in one store, and returns the mark.
+    /// Maps the page of `at`, which has a mark, to `frame`, with one store, and returns the mark.
     ///
     /// # Errors
     ///
@@ -445,20 +447,20 @@ impl<'s, K: Kernel, const CPUS: usize> Edit<'s, K, CPUS> {
 
     /// Returns the leaf that maps `at`.
     fn find(&self, at: VirtAddr) -> Option<Leaf> {
-        // SAFETY: this is the one writer of its own pages, and this CPU serves no shootdown during the walk: so no node is
-        // freed, not of the pages that it shares either.
+        // SAFETY: this is the one writer of its own pages, and this CPU serves no shootdown during the walk: so no node is freed,
+        // neither its own nor one of the pages that it shares.
         self.space.table.lookup(unsafe { Pinned::by(self) }, at)
     }
 
     /// Visits the leaves that map a page of `pages`, in ascending order.
     fn visit(&self, pages: Pages, visit: &mut dyn FnMut(Leaf) -> ControlFlow<()>) -> ControlFlow<()> {
         // SAFETY: this is the one writer of its own pages, and `visit`, which cannot use `self`, changes nothing and serves no
-        // shootdown: so no node is freed during the visit, not of the pages that it shares either.
+        // shootdown: so no node is freed during the visit, neither its own nor one of the pages that it shares.
         self.space.table.for_each(unsafe { Pinned::by(self) }, pages, visit)
     }
 
-    /// Returns an error if a page is not a user's: break before make would unmap, for a while, a page that the kernel may be
-    /// running on.
+    /// Returns an error if a page is not a user's: break-before-make would unmap, for a while, a page that the kernel may be
+    /// using.
     fn may_break(&self, pages: Pages) -> Result<(), Error> {
         let users = self.visit(pages, &mut |leaf| {
             if leaf.attr.contains(Attr::USER) { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
@@ -477,12 +479,12 @@ impl<'s, K: Kernel, const CPUS: usize> Edit<'s, K, CPUS> {
     }
 }
 
-/// Returns what is left of `pages` behind its first `done`.
+/// Returns the pages of `pages` after the first `done`.
 fn after(pages: Pages, done: usize) -> Option<Pages> {
     Pages::new(Vpn::new(pages.first().get().checked_add(done)?), pages.last())
 }
 
-/// An edit that has unwound, when it is dropped.
+/// A guard that flushes an edit's changes if the edit unwinds: its drop runs only then.
 struct Unwound<'e, 's, K: Kernel, const CPUS: usize>(&'e mut Edit<'s, K, CPUS>);
 
 impl<K: Kernel, const CPUS: usize> Drop for Unwound<'_, '_, K, CPUS> {

@@ -1,4 +1,4 @@
-//! Page faults: why an access was refused, and what the kernel does about it.
+//! Page faults: the access, and the reason why it faulted.
 
 use tlbkit_addr::Attr;
 use tlbkit_pagetable::{Leaf, Mark};
@@ -25,14 +25,14 @@ impl Access {
         Self { user: true, ..self }
     }
 
-    /// Tells whether a page with these attributes allows the access. A page without [`Attr::USER`] allows user mode
-    /// nothing. What supervisor mode may do to a user page is the kernel's decision (SUM, SMAP, PAN), and allowed here.
+    /// Tells whether a page with these attributes allows the access. A page without [`Attr::USER`] allows no access from user
+    /// mode. This function allows supervisor mode to access user pages: the kernel decides whether it may (SUM, SMAP, PAN).
     #[inline]
     pub const fn allowed(self, attr: Attr) -> bool {
         attr.contains(self.right) && (!self.user || attr.contains(Attr::USER))
     }
 
-    /// Tells what a fault of the access is on a page that `leaf` maps; `None` if the page allows the access.
+    /// Returns the fault that the access causes on the page of `leaf`, or `None` if the page allows the access.
     #[inline(always)]
     pub(crate) fn refused(self, leaf: &Leaf) -> Option<Fault> {
         if self.allowed(leaf.attr) {
@@ -41,7 +41,7 @@ impl Access {
         if !leaf.attr.intersects(Attr::READ.union(Attr::WRITE).union(Attr::EXEC)) {
             return Some(Fault::Closed(*leaf));
         }
-        // Nothing but the right to write is missing: what is not a user's is not copied for one.
+        // A page is copied only if the right to write is all that is missing: a user's store to a supervisor page is refused.
         let copy = leaf.attr.contains(Attr::COPY_ON_WRITE) && self.allowed(leaf.attr.union(Attr::WRITE));
         Some(if copy { Fault::CopyOnWrite(*leaf) } else { Fault::NoRight(*leaf) })
     }
@@ -60,10 +60,10 @@ pub enum Fault {
     Retry,
     /// No page is mapped there: map one, or kill the process.
     NotMapped,
-    /// No page is mapped there, and the entry holds this payload: read the page that the payload names back into a frame, and
+    /// No page is mapped there, and the entry holds this payload. Read the contents that the payload names into a frame, and
     /// [`fill`](crate::Edit::fill) the entry.
     Swapped(u64),
-    /// The page is a guard: nothing is to be mapped there.
+    /// The page is a guard page: the access is an error.
     Guard,
     /// A store to a page that only [`fork`](crate::AddressSpace::fork) has made read-only. Copy the frame and
     /// [`replace`](crate::AddressSpace::replace) the leaf; or, if the frame is mapped nowhere else,
@@ -71,13 +71,13 @@ pub enum Fault {
     CopyOnWrite(Leaf),
     /// The page does not allow the access.
     NoRight(Leaf),
-    /// The page allows nothing, and keeps its frame: it is mapped without [`Attr::READ`], [`Attr::WRITE`] and
-    /// [`Attr::EXEC`] (`PROT_NONE`).
+    /// The page allows no access and keeps its frame: it is mapped without [`Attr::READ`], [`Attr::WRITE`] and [`Attr::EXEC`]
+    /// (`PROT_NONE`).
     Closed(Leaf),
 }
 
 impl Fault {
-    /// Tells what a fault is on a page that is not mapped, whose entry has `mark`.
+    /// Returns the fault of an access to a page that is not mapped, whose entry has `mark`.
     #[inline]
     pub(crate) const fn absent(mark: Option<Mark>) -> Self {
         match mark {

@@ -15,8 +15,9 @@ use crate::edit::Edit;
 use crate::{AddressSpace, Kernel, Machine};
 
 impl<K: Kernel, const CPUS: usize> AddressSpace<K, CPUS> {
-    /// Returns a copy of the address space. Both map each frame from now on ([`Kernel::share`]), and a store to a page faults in
-    /// either, until its own [`fault`](Self::fault) is resolved. Pages of devices and uncached pages keep their rights.
+    /// Returns a copy of the address space. Both map each frame from now on ([`Kernel::share`]), and a store to a shared page
+    /// faults in each of them, until that address space's [`fault`](Self::fault) is resolved. Pages of devices and uncached pages
+    /// keep their rights.
     ///
     /// The child's entries are clean ([`Attr::DIRTY`] is clear): the kernel learns whether a frame was written when the parent's
     /// mapping of it is [released](Kernel::release). No page of the child is global.
@@ -27,8 +28,8 @@ impl<K: Kernel, const CPUS: usize> AddressSpace<K, CPUS> {
     ///
     /// # Errors
     ///
-    /// [`Error::NoMemory`], and nothing has changed; [`Error::WrongAttr`] if the machine's entries have no room for
-    /// [`Attr::COPY_ON_WRITE`]; [`Error::Busy`] inside of an edit or a visit on this CPU.
+    /// [`Error::NoMemory`], after which nothing has changed; [`Error::WrongAttr`] if the machine's entries have no bit for
+    /// [`Attr::COPY_ON_WRITE`]; [`Error::Busy`] inside an edit or a visit on this CPU.
     pub fn fork(&self) -> Result<Self, Error> {
         if !<<K::Machine as Machine>::Format as Format>::OPTIONAL.contains(Attr::COPY_ON_WRITE) {
             return Err(Error::WrongAttr { attr: Attr::COPY_ON_WRITE });
@@ -36,11 +37,11 @@ impl<K: Kernel, const CPUS: usize> AddressSpace<K, CPUS> {
         let mmu = self.mmu();
         let child = mmu.kernel().masked(|| Self::beside(mmu, self.0.lender()))?;
         self.mmu().here(|here| {
-            // No CPU changes the parent meanwhile.
+            // The edit is the only writer of the parent.
             let mut edit = Edit::new(&self.0, here);
             let mut writer = Writer::new(&*child.0.table)?;
             let done = edit.run(|edit| edit.copy_on_write(&mut writer));
-            // SAFETY: no CPU runs the child, or has ever: none walks it, and no TLB holds anything of it.
+            // SAFETY: no CPU has ever run the child, so no CPU walks its table, and no TLB holds a translation of it.
             unsafe { writer.finish().reclaim() };
             done
         })?;

@@ -56,7 +56,7 @@ where
     const SLOTS: bool = false;
 
     fn new(nodes: &'static N, _lender: Option<&'static Self>) -> Result<Self, Error> {
-        // There is no lender: such tables lend nothing.
+        // There is no lender, because guarded tables cannot lend.
         Self::new(nodes)
     }
 

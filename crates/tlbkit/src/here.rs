@@ -1,4 +1,4 @@
-//! This CPU during a call: what it flushes, which CPUs it asks to flush, and which address space it runs.
+//! A call under way on this CPU: its flushes, its shootdowns, and the switch of address spaces.
 //!
 //! `docs/embedding.md`, section 2, lists the steps from a change to the release of its frames. The edit changes the entries
 //! before it calls [`System::run`]: [`Made::update`] only returns the nodes and frames that those changes uncovered.
@@ -19,10 +19,10 @@ use crate::cpu::{Cpu, Entered, QUEUE};
 use crate::storage::{Table, turn};
 use crate::{Kernel, Machine, Mmu, visit};
 
-/// How many runs of frames wait for one shootdown.
+/// The number of runs of frames that can wait for one shootdown.
 pub(crate) const RUNS: usize = 16;
 
-/// The nodes and frames that changes uncovered. No code may use them again before every TLB has forgotten them.
+/// The nodes and frames that changes uncovered. No code may use them again before every TLB has flushed their translations.
 #[derive(Debug)]
 pub(crate) struct Uncovered {
     nodes: Carried<'static>,
@@ -32,11 +32,11 @@ pub(crate) struct Uncovered {
 /// Runs of frames that wait for a shootdown.
 pub(crate) type Uncovering = Vec<Run, RUNS, u8>;
 
-/// The shootdown system: no CPU leaves an operation to the others.
+/// The shootdown system. Every operation is synchronous: the initiator waits until all CPUs have replied.
 pub(crate) type Shootdowns<const CPUS: usize> =
     System<Option<Uncovered>, Synchronous<Option<Uncovered>>, CPUS, QUEUE>;
 
-/// The CPU at hand, with interrupts masked, and no other call under way on it.
+/// A call under way on this CPU, with interrupts masked. A CPU has at most one.
 pub(crate) struct Here<K: Kernel, const CPUS: usize> {
     mmu: &'static Mmu<K, CPUS>,
     cpu: usize,
@@ -64,7 +64,7 @@ impl Unready {
 
 /// Returns the plan with PTE-first: entries change, then TLBs are flushed (Tzou 3.2.1). It suits every machine whose hardware
 /// writes no status bit over a change; any other machine does not compile.
-#[expect(clippy::panic, reason = "it fails a build, for it is called in a constant alone")]
+#[expect(clippy::panic, reason = "called only in a constant, where a panic is a compile-time error")]
 const fn plan<M: Machine>() -> Plan {
     match Plan::new(Algorithm::PteFirst, &M::HARDWARE, LowRights::NeverWriteBack) {
         Ok(plan) => plan,
@@ -75,7 +75,7 @@ const fn plan<M: Machine>() -> Plan {
 impl<K: Kernel, const CPUS: usize> Here<K, CPUS> {
     const PLAN: Plan = plan::<K::Machine>();
 
-    /// Begins a call on this CPU, whose interrupts are masked. It is online then.
+    /// Begins a call on this CPU, whose interrupts are masked, and brings the CPU online.
     ///
     /// # Errors
     ///
@@ -102,15 +102,16 @@ impl<K: Kernel, const CPUS: usize> Here<K, CPUS> {
         Some((here, turn))
     }
 
-    /// Waits after a call could not begin on this CPU, whose interrupts need not be masked: brings the CPU online; if it is online
-    /// already, serves shootdowns for a while. The call that is tried afterwards has no register to save for this one.
+    /// Waits after a call could not begin on this CPU, whose interrupts need not be masked: brings the CPU online, or, if it is
+    /// online already, serves shootdowns. It is a separate function, so that the call that is tried afterwards need not save
+    /// registers for it.
     ///
     /// # Errors
     ///
     /// [`Unready::Busy`] if the CPU is inside another call.
     #[inline(always)]
     pub(crate) fn ready(mmu: &'static Mmu<K, CPUS>) -> Result<(), Unready> {
-        // One CPU waits for no other.
+        // With one CPU there is no other CPU to wait for.
         if CPUS == 1 { Err(Unready::Busy) } else { Self::ready_more(mmu) }
     }
 
@@ -120,11 +121,11 @@ impl<K: Kernel, const CPUS: usize> Here<K, CPUS> {
         mmu.kernel().masked(|| Self::prepare(mmu))
     }
 
-    /// Prepares a call that could not begin: brings this CPU online; if it is online already, serves shootdowns for a while.
-    /// This is a separate call, so that the call that begins afterwards keeps its values in registers.
+    /// Prepares a call that could not begin: brings this CPU online, or, if it is online already, serves shootdowns. It is a
+    /// separate function, so that the call that begins afterwards keeps its values in registers.
     #[inline(always)]
     fn prepare(mmu: &'static Mmu<K, CPUS>) -> Result<(), Unready> {
-        // One CPU waits for no other.
+        // With one CPU there is no other CPU to wait for.
         if CPUS == 1 { Err(Unready::Busy) } else { Self::prepare_more(mmu) }
     }
 
@@ -142,11 +143,11 @@ impl<K: Kernel, const CPUS: usize> Here<K, CPUS> {
         if here.refused { Err(Unready::Unflushed) } else { Ok(()) }
     }
 
-    /// Begins a call on this CPU, which stays offline if it is.
+    /// Begins a call on this CPU. A CPU that is offline stays offline.
     ///
     /// # Errors
     ///
-    /// As for [`begin`](Self::begin).
+    /// [`Error::Busy`] if the CPU is inside another call.
     #[inline(always)]
     pub(crate) fn enter(mmu: &'static Mmu<K, CPUS>) -> Result<Self, Error> {
         Self::enter_by(mmu, Cpu::enter).ok_or(Error::Busy)
@@ -168,13 +169,13 @@ impl<K: Kernel, const CPUS: usize> Here<K, CPUS> {
         Some(Self { mmu, cpu, own, refused: false })
     }
 
-    /// Takes this CPU out of its address space and out of shootdowns.
+    /// Makes this CPU leave its address space and take part in no more shootdowns.
     pub(crate) fn go_offline(&mut self) {
         self.switch_to(None);
         if let Some(half) = self.own.half.take() {
             self.mmu.kernel().flush(&everything(), None);
-            // Dropping the last handle ends the kernel's own address space: it calls `Kernel::release`, which may look a page
-            // up. As long as this CPU is online, other CPUs wait for it before they free the nodes of that walk.
+            // The drop of the last handle ends the kernel's own address space and calls `Kernel::release`, which may look up a
+            // page. This CPU is still online here, so other CPUs wait for it before they free the nodes of that walk.
             drop(half);
         }
         self.switch(SwitchKind::Offline, self.mmu.online_cpus(), Asid::default());
@@ -184,10 +185,11 @@ impl<K: Kernel, const CPUS: usize> Here<K, CPUS> {
         self.own.set_handle(None);
     }
 
-    /// Tells the shootdown system that this CPU begins or stops to run an address space.
+    /// Tells the shootdown system that this CPU starts or stops running an address space.
     fn switch(&mut self, change: SwitchKind, cpus: &SharedSpace, asid: Asid) {
         let Some(handle) = &mut self.own.handle else { return };
-        // The handle is this system's, and a CPU that goes offline runs nothing; were it not so, the call reports it.
+        // The switch succeeds: the handle is this system's, and a CPU that goes offline runs no address space. Otherwise
+        // `refused` reports the error.
         let done = self.mmu.shootdowns().switch(handle, &mut ThisCpu(self.mmu.kernel()), change, cpus, asid);
         self.refused |= done.is_err();
     }
@@ -196,7 +198,7 @@ impl<K: Kernel, const CPUS: usize> Here<K, CPUS> {
     #[cold]
     pub(crate) fn serve(&mut self) {
         if let Some(handle) = &mut self.own.handle {
-            // Only a handle of another system is refused; there is none.
+            // The poll fails only with the handle of another system, which does not exist here.
             let _ = self.mmu.shootdowns().poll(handle, &mut ThisCpu(self.mmu.kernel()));
         }
     }
@@ -208,29 +210,30 @@ impl<K: Kernel, const CPUS: usize> Here<K, CPUS> {
         self.serve();
     }
 
-    /// Runs an address space, or none.
+    /// Makes this CPU run an address space, or none.
     pub(crate) fn switch_to(&mut self, space: Option<&Handle<K, CPUS>>) {
         let (mmu, kernel) = (self.mmu, self.mmu.kernel());
         let asids = mmu.asids();
         let half = space.and_then(Handle::half);
-        // Whether the TLB may hold what this address space must not use, though it has another number: there are no
-        // numbers, or global translations of another half.
+        // Whether the TLB may hold translations that this address space must not use although it has an ASID of its own: the
+        // machine has no ASIDs, or the TLB holds global translations of another kernel half.
         let flush = match space {
             Some(space) => {
                 let is_new = self.is_new_to(space);
                 let given = asids.run(&space.number, self.cpu, kernel.asid_bits().min(K::Machine::ASID_BITS));
                 self.switch(SwitchKind::In, &space.cpus, given.asid);
                 if self.refused {
-                    // No CPU would ask this CPU to flush. It goes on with what it runs.
+                    // No other CPU would ask this CPU to flush, so it does not switch.
                     return;
                 }
                 let numbered = given.asid != Asid::default();
                 if given.flush && numbered {
-                    // Before the number means this address space: with what the TLB holds under it, the hardware might walk
-                    // nodes that are memory of others by now. The one that this CPU leaves has a number that is reserved.
+                    // The flush comes before the CPU uses the new ASID: the TLB may hold links under that ASID from an earlier
+                    // generation, whose nodes may have other owners now. The address space that this CPU leaves has a reserved
+                    // ASID.
                     kernel.flush(&everything(), None);
                 } else if is_new {
-                    // The stores that made the table are before the walks that the new root begins.
+                    // Orders the stores that built the table before the walks from the new root.
                     kernel.flush(&everything(), tag(given.asid));
                 }
                 kernel.load(K::Machine::root(space.root(), given.asid));
@@ -246,12 +249,12 @@ impl<K: Kernel, const CPUS: usize> Here<K, CPUS> {
         if flush {
             kernel.flush(&everything(), None);
         }
-        // From here on the CPU translates by the new root: what it keeps says so before anything of the kernel's is called
-        // that may unwind, as the end of an address space may.
+        // The CPU now translates by the new root. The state records that before a call of the kernel that may unwind, such as the
+        // end of an address space.
         let before = core::mem::replace(&mut self.own.runs, space.cloned());
-        // The CPU has forgotten the other half, which may go now.
+        // The TLB holds no translation of the old kernel half any more, so its handle may be dropped.
         let _other = space.map(|_| core::mem::replace(&mut self.own.half, half.cloned()));
-        // The CPU cannot walk the other one any more.
+        // The CPU no longer walks the table of the address space that it leaves.
         if let Some(before) = before
             && !space.is_some_and(|space| space.is(&before))
         {
@@ -259,9 +262,9 @@ impl<K: Kernel, const CPUS: usize> Here<K, CPUS> {
         }
     }
 
-    /// Tells whether this CPU has flushed none of the address space's changes so far, so that it must flush before it runs the
-    /// address space: a load of the root register does not order earlier stores before later walks (RISC-V: `satp`; AArch64
-    /// wants a barrier), and a flush does.
+    /// Tells whether this CPU has flushed none of the address space's changes so far. If so, it must flush before it runs the
+    /// address space: a write of the root register does not order earlier stores before later walks (RISC-V: `satp`; AArch64
+    /// needs a barrier), but a flush does.
     fn is_new_to(&self, space: &Block<K, CPUS>) -> bool {
         if CPUS == 1 { space.held() == Held::Never } else { !space.cpus().members.load().contains(self.cpu) }
     }
@@ -295,9 +298,9 @@ impl<K: Kernel, const CPUS: usize> Here<K, CPUS> {
         CPUS > 1 && self.refused
     }
 
-    /// Makes every CPU flush that may hold the translations that `flush` names.
+    /// Executes `flush` on every CPU that may hold the translations that it names.
     #[inline(always)]
-    pub(crate) fn make_known(&mut self, space: &Block<K, CPUS>, flush: &Flush) {
+    pub(crate) fn flush_everywhere(&mut self, space: &Block<K, CPUS>, flush: &Flush) {
         if self.is_alone(space) {
             self.flush(space, flush);
         } else {
@@ -320,12 +323,12 @@ impl<K: Kernel, const CPUS: usize> Here<K, CPUS> {
     /// Flushes a batch of changes on every CPU, then gives the nodes and frames that they uncovered back.
     pub(crate) fn complete(&mut self, space: &Block<K, CPUS>, retired: Retired<'static>, runs: Uncovering) {
         let flush = retired.flush().clone();
-        // The storage is shared, so that every CPU may reclaim its nodes. Were it not, they would be lost, and counted.
+        // `across_cpus` succeeds, because the storage is in shared mode. Otherwise the nodes would be lost, and counted as lost.
         let uncovered = retired.across_cpus().ok().map(|nodes| Uncovered { nodes, runs });
         self.shoot(space, &flush, uncovered);
     }
 
-    /// Makes every CPU flush that may hold the translations that `flush` names, then gives the nodes and frames in `uncovered`
+    /// Executes `flush` on every CPU that may hold the translations that it names, then gives the nodes and frames in `uncovered`
     /// back.
     ///
     /// If the system refuses the operation, nothing is given back: the next change of the table takes up the nodes and a flush of
@@ -369,14 +372,14 @@ fn everything() -> Flush {
 /// Gives nodes and frames that no CPU can reach any more back to the kernel.
 fn hand_back<K: Kernel>(kernel: &K, uncovered: Option<Uncovered>) {
     let Some(Uncovered { nodes, runs }) = uncovered else { return };
-    // If a release unwinds, the table owes the nodes.
+    // If a release unwinds, the nodes become a debt of the table.
     Released { kernel, runs }.release();
-    // SAFETY: every CPU that might have walked the nodes has flushed, outside of any walk: `hand_back` is called when the
-    // shootdown has completed, or when there is no other CPU that may hold a translation, and this one has flushed.
+    // SAFETY: every CPU that might have walked the nodes has left its walk and flushed: `hand_back` is called when the shootdown
+    // has completed, or when no other CPU may hold a translation and this CPU has flushed.
     unsafe { nodes.into_retired().reclaim() };
 }
 
-/// Frames that no CPU can reach any more and that are being released. If a release unwinds, the drop of this value releases
+/// Frames that are being released, because no CPU can reach them any more. If a release unwinds, the drop of this value releases
 /// the rest.
 struct Released<'k, K: Kernel> {
     kernel: &'k K,
@@ -434,7 +437,7 @@ impl<K: Kernel, const CPUS: usize> Edit for Made<'_, K, CPUS> {
     }
 }
 
-/// This CPU, as the shootdown system calls it.
+/// This CPU's functions, as the shootdown system calls them.
 struct ThisCpu<'k, K>(&'k K);
 
 impl<K: Kernel> LocalCpu<Option<Uncovered>> for ThisCpu<'_, K> {
@@ -504,7 +507,7 @@ mod tests {
             SEEN.lock().unwrap().push((found, mmu.online_cpus().running.contains(0)));
         };
         assert!(mmu.kernel().on_release.set(Box::new(on_release)).is_ok());
-        // The CPU's is the last handle of the kernel's own address space, which ends before the CPU is offline.
+        // The CPU has the last handle of the kernel's own address space, which therefore ends before the CPU is offline.
         mmu.offline().unwrap();
         assert_eq!(*SEEN.lock().unwrap(), [(true, true)]);
         assert!(!mmu.online_cpus().running.contains(0), "and then it is");
@@ -516,7 +519,7 @@ mod tests {
         refuse(true);
     }
 
-    /// Has a shootdown refused for a page, with another one in its node or not.
+    /// Makes the shootdown of one page fail. `has_neighbour` tells whether another page is mapped in the same node.
     fn refuse(has_neighbour: bool) {
         run_as(0);
         let mmu = machine::<2>(64);
@@ -530,7 +533,7 @@ mod tests {
         if has_neighbour {
             space.map(page(0x3000), host.data(3).unwrap(), rights).unwrap();
         }
-        // A member that the system does not have, as a kernel breaks its promise: no operation can ask it.
+        // Adds a CPU that the system does not have, which breaks the promises of `Kernel`: the system refuses the operation.
         assert!(space.0.cpus().members.insert(5));
         assert_eq!(space.unmap(page(0x1000)), Err(Error::Unflushed));
         assert_eq!(host.mappings(frame), Use::Data(1), "a CPU may still use it");

@@ -20,14 +20,15 @@ use crate::Machine;
 ///   [`give_frame`](Self::give_frame) gets them back, and not the one at 0. A frame is as large as a base page of the
 ///   [`Machine`](Self::Machine): 4 KiB, unless it has another granule. [`memory`](Self::memory) of such a frame is
 ///   aligned to its size, and stays mapped for reading and writing on every CPU, in every address space, until then;
-/// - **zeroed frames**: so does [`take_zeroed_frame`](Self::take_zeroed_frame), and every byte of its frames is zero;
+/// - **zeroed frames**: [`take_zeroed_frame`](Self::take_zeroed_frame) keeps the promise on frames, and every byte of its frames
+///   is zero;
 /// - **records**: [`record`](Self::record) returns a cell of its own for each frame, the same at each call, that no
 ///   other code uses while [`take_frame`](Self::take_frame) has given the frame away;
-/// - **one**: a CPU uses one [`Mmu`](crate::Mmu): two would give the same ASID to two address spaces;
+/// - **one `Mmu`**: each CPU uses only one [`Mmu`](crate::Mmu), because two would give the same ASID to two address spaces;
 /// - **CPU**: [`cpu`](Self::cpu) returns the number of the CPU that calls it, which is below the `CPUS` of the `Mmu`. (With
-///   one CPU it is not called: then no second CPU uses the `Mmu`, nor an address space of it.) While a closure runs in
-///   [`masked`](Self::masked), it stays on its CPU, and that CPU takes no interrupt whose handler uses the
-///   [`Mmu`](crate::Mmu) or edits an address space;
+///   `CPUS` 1 it is not called, and no second CPU uses the `Mmu` or an address space of it.) While a closure runs in
+///   [`masked`](Self::masked), it stays on its CPU, and that CPU takes no interrupt whose handler uses the [`Mmu`](crate::Mmu) or
+///   edits an address space;
 /// - **TLB**: when [`flush`](Self::flush) returns, this CPU's TLB and walk caches hold nothing that the flush names,
 ///   and every page-table walk that this CPU began before has ended. Stores to page tables that precede the call are
 ///   visible to the walks that follow it;
@@ -109,9 +110,9 @@ pub unsafe trait Kernel: Sync + Sized + 'static {
         let _ = cpus;
     }
 
-    /// Waits a short time while this CPU waits for another one, with interrupts masked: a pause instruction, or a call that
-    /// lets a hypervisor run the other CPU meanwhile. It must return by itself. After each pause this CPU serves the requests
-    /// of other CPUs, so the method may acknowledge an interrupt of theirs that ended the pause.
+    /// Waits a short time while this CPU waits for another one, with interrupts masked: a pause instruction, or a call that lets
+    /// a hypervisor run the other CPU. It must return by itself. After each pause this CPU serves the requests of other CPUs, so
+    /// the method may acknowledge an interrupt from another CPU that ended the pause.
     fn pause(&self) {
         core::hint::spin_loop();
     }

@@ -3,7 +3,8 @@
     not(target_pointer_width = "64"),
     doc = "Virtual memory for kernels: see the documentation for machines with addresses of 64 bits."
 )]
-// Under loom there are only the parts of it that `tests/loom.rs` takes: constants, as an `Mmu` is, cannot have loom's atomics.
+// Under loom this crate is empty, because constants such as `Mmu::new` cannot contain loom's atomics. `tests/loom.rs` includes
+// the modules that it tests.
 #![cfg(not(tlbkit_loom))]
 #![cfg_attr(not(test), no_std)]
 #![cfg_attr(not(test), warn(unused_crate_dependencies))]

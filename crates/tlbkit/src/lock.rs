@@ -10,10 +10,10 @@ pub(crate) struct Lock<T> {
     value: UnsafeCell<T>,
 }
 
-// SAFETY: `with` lets one CPU at a time to the value.
+// SAFETY: `with` gives access to one CPU at a time.
 unsafe impl<T: Send> Sync for Lock<T> {}
 
-/// A lock that is held, and released when this value is dropped, also by an unwinding.
+/// A guard that releases the lock when it is dropped, also during an unwinding.
 struct Held<'l>(&'l AtomicBool);
 
 impl Drop for Held<'_> {

@@ -1,4 +1,4 @@
-//! One type for each machine: what an address space needs to know of the hardware.
+//! The trait of a machine: the properties of the hardware that an address space needs.
 
 use tlbkit_addr::{Asid, PhysAddr};
 use tlbkit_pagetable::Radix;

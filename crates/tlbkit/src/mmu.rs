@@ -1,4 +1,4 @@
-//! What the address spaces of a machine share: node storage, ASIDs, the shootdown system.
+//! The state that all address spaces of a machine share: node storage, ASIDs, the shootdown system.
 
 use core::fmt;
 
@@ -13,8 +13,8 @@ use crate::source::Source;
 use crate::storage::{Frames, Storage, storage};
 use crate::{Kernel, Machine};
 
-/// The virtual memory of a machine with up to `CPUS` CPUs: what its [`AddressSpace`](crate::AddressSpace)s share. A kernel
-/// has one, in a static.
+/// The virtual memory of a machine with up to `CPUS` CPUs: the state that its [`AddressSpace`](crate::AddressSpace)s share. A
+/// kernel has one, in a static.
 ///
 /// With one CPU no shootdown is compiled in: a change flushes this CPU's TLB.
 pub struct Mmu<K: Kernel, const CPUS: usize = 1> {
@@ -51,18 +51,18 @@ impl<K: Kernel, const CPUS: usize> Mmu<K, CPUS> {
     ///
     /// # Errors
     ///
-    /// [`Error::Busy`] inside of an edit or a visit on this CPU.
+    /// [`Error::Busy`] inside an edit or a visit on this CPU.
     pub fn online(&'static self) -> Result<(), Error> {
         self.here(|_| Ok(()))
     }
 
-    /// Takes this CPU out of its address space and out of shootdowns, and flushes its TLB. From then on the CPU must not use
-    /// the kernel's own address space until it is [`online`](Self::online) again. Every call on the CPU except
+    /// Makes this CPU leave its address space and take part in no more shootdowns, and flushes its TLB. From then on the CPU must
+    /// not use the kernel's own address space until it is [`online`](Self::online) again. Every call on the CPU except
     /// [`on_interrupt`](Self::on_interrupt) brings it online again, so this call is the last one before the CPU stops.
     ///
     /// # Errors
     ///
-    /// [`Error::Busy`] inside of an edit or a visit on this CPU.
+    /// [`Error::Busy`] inside an edit or a visit on this CPU.
     pub fn offline(&'static self) -> Result<(), Error> {
         self.here(|here| {
             here.go_offline();
@@ -70,12 +70,12 @@ impl<K: Kernel, const CPUS: usize> Mmu<K, CPUS> {
         })
     }
 
-    /// Takes this CPU out of its address space: loads a root of the kernel's own ([`Kernel::unload`]), and drops the handle
-    /// that the CPU keeps.
+    /// Makes this CPU leave its address space: loads a root of the kernel's own ([`Kernel::unload`]), and drops the handle that
+    /// the CPU keeps.
     ///
     /// # Errors
     ///
-    /// [`Error::Busy`] inside of an edit or a visit on this CPU.
+    /// [`Error::Busy`] inside an edit or a visit on this CPU.
     pub fn idle(&'static self) -> Result<(), Error> {
         self.here(|here| {
             here.switch_to(None);
@@ -105,7 +105,7 @@ impl<K: Kernel, const CPUS: usize> Mmu<K, CPUS> {
         self.frames.held().lost()
     }
 
-    /// Calls `f` with this CPU, with interrupts masked.
+    /// Calls `f` inside a call on this CPU, with interrupts masked.
     #[inline(always)]
     pub(crate) fn here<R>(
         &'static self,
@@ -137,9 +137,9 @@ impl<K: Kernel, const CPUS: usize> Mmu<K, CPUS> {
     /// Returns the number of this CPU, which is below `CPUS`.
     #[inline(always)]
     pub(crate) fn this_cpu(&self) -> usize {
-        // One CPU has the number 0, and is not asked.
+        // With one CPU the number is 0.
         let cpu = if CPUS == 1 { 0 } else { self.kernel().cpu() };
-        // SAFETY: the kernel promises it.
+        // SAFETY: `Kernel::cpu` promises a number below `CPUS`.
         unsafe { core::hint::assert_unchecked(cpu < CPUS) };
         cpu
     }

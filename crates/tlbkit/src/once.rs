@@ -1,4 +1,5 @@
-//! A change of one page: lock, walk, check, store, flush, unlock. A batch is made only if other CPUs have to flush.
+//! The fast path: a change of one page, which takes the right to write, walks, checks, stores and flushes. It makes a batch only
+//! if other CPUs have to flush.
 
 use tlbkit_addr::{Attr, Flush, FlushScope, Pages, Pfn, Vpn};
 use tlbkit_pagetable::format::Format;
@@ -14,7 +15,7 @@ use crate::{Access, AddressSpace, Fault, Kernel, Machine};
 /// The slot of a page in an address space's page table.
 type Slot<'w, K> = mpt::Slot<'w, 'static, Shape<K>, <<K as Kernel>::Machine as Machine>::Format, Storage<K>>;
 
-/// Attributes, as the entries of base pages hold them.
+/// Attributes, encoded for the entries of base pages.
 type Encoded<K> = mpt::Encoded<<<K as Kernel>::Machine as Machine>::Format>;
 
 /// Encodes attributes that a page of any address space may have: all but [`Attr::GLOBAL`], which some address spaces refuse.
@@ -23,7 +24,7 @@ pub(crate) fn encoded<K: Kernel>(attr: Attr) -> Option<Encoded<K>> {
     if attr.contains(Attr::GLOBAL) { None } else { mpt::Encoded::new(attr) }
 }
 
-/// The result of a change of one leaf: the leaf whose frame is uncovered, and what TLBs may hold.
+/// The result of a change of one leaf: the leaf whose frame is uncovered, and the flush that the change needs.
 type Outcome = Option<(Option<Leaf>, mpt::Stale)>;
 
 /// The change is made, but some CPU may still use the old translation. The type has no size, so that a result is a byte.
@@ -36,8 +37,8 @@ impl Unflushed {
     }
 }
 
-/// Changes of a page that are one store. Each returns whether one store was enough. If not, nothing has changed, and an
-/// [`Edit`](crate::Edit) makes the change or reports the error.
+/// Changes of a page with one store. Each function tells whether one store was enough. If not, nothing has changed, and an
+/// [`Edit`](crate::Edit) makes the change or returns the error.
 ///
 /// These functions are not inlined, so that a kernel contains each of them once. They keep their values in registers: the only
 /// call that may unwind is [`Kernel::release`], at the end.
@@ -79,8 +80,8 @@ impl<K: Kernel, const CPUS: usize> AddressSpace<K, CPUS> {
             let (leaf, stale) = if !<<K::Machine as Machine>::Format as Format>::BREAK_FRAME {
                 slot.replace(frame, attr)?
             } else if slot.look()?.attr.contains(Attr::USER) {
-                // SAFETY: the page is a user's: the kernel does not stand on it.
-                unsafe { slot.replace_breaking(frame, attr, |flush| here.make_known(&self.0, flush)) }?
+                // SAFETY: the page is a user's, so the kernel does not need it during the call.
+                unsafe { slot.replace_breaking(frame, attr, |flush| here.flush_everywhere(&self.0, flush)) }?
             } else {
                 return None;
             };
@@ -100,8 +101,8 @@ impl<K: Kernel, const CPUS: usize> AddressSpace<K, CPUS> {
         *wrong = self.edit(|edit| edit.replace(at, frame, attr.attr())).err();
     }
 
-    /// Tells why an access to a page faulted, and mends that by one store at the most; `None` if it takes an
-    /// [`Edit`](crate::Edit) to know.
+    /// Tells why an access to a page faulted, and resolves the fault if one store is enough. Returns `None` if the answer needs
+    /// an [`Edit`](crate::Edit).
     #[inline(always)]
     pub(crate) fn fault_once(&self, page: Vpn, access: Access) -> Option<Fault> {
         if !Table::<K>::SLOTS {
@@ -121,7 +122,7 @@ impl<K: Kernel, const CPUS: usize> AddressSpace<K, CPUS> {
             }
             let missing = status::<K>(access).difference(leaf.attr);
             if !missing.is_empty() {
-                // More is allowed than before: what is stale is stale on this CPU alone, and flushed with the rest.
+                // The change adds only status bits, so only this CPU flushes, which it does below.
                 let _ = slot.protect(Change::set(missing))?;
             }
             here.flush(space, &flush_of_fault(page));
@@ -129,7 +130,7 @@ impl<K: Kernel, const CPUS: usize> AddressSpace<K, CPUS> {
         })
     }
 
-    /// Makes a change of a page.
+    /// Makes a change of a page with one store, and flushes it.
     #[inline(always)]
     fn at_once(
         &self,
@@ -161,8 +162,8 @@ impl<K: Kernel, const CPUS: usize> AddressSpace<K, CPUS> {
         })
     }
 
-    /// Has other CPUs flush after a change that uncovered `frame`. The arguments are passed by value, so that a change on one CPU
-    /// keeps nothing in memory.
+    /// Runs the shootdown of a change that uncovered `frame`. The arguments are passed by value, so that the caller keeps its
+    /// values in registers.
     #[cold]
     #[inline(never)]
     fn shoot_once(
@@ -172,7 +173,7 @@ impl<K: Kernel, const CPUS: usize> AddressSpace<K, CPUS> {
         frame: Option<Pfn>,
         dirty: bool,
     ) -> Result<bool, Unflushed> {
-        // A batch, so that the table owes the flush if the shootdown is refused.
+        // The flush is in a batch, so that it becomes a debt of the table if the shootdown is refused.
         let mut batch = self.0.table.batch();
         batch.merge(&flush_of(FlushScope::Everywhere, page));
         let run = frame.map(|first| Run { first, len: 1, dirty });
@@ -181,7 +182,7 @@ impl<K: Kernel, const CPUS: usize> AddressSpace<K, CPUS> {
     }
 }
 
-/// Returns the flush of what a change of a page makes stale.
+/// Returns the flush of one page with a scope.
 #[inline(always)]
 fn flush_of(scope: FlushScope, page: Vpn) -> Flush {
     let mut flush = Flush::none();

@@ -11,7 +11,7 @@ pub trait Owes {
     ///
     /// # Safety
     ///
-    /// As for [`Retired::reclaim`].
+    /// The contract of [`Retired::reclaim`].
     unsafe fn complete(&mut self);
 
     /// Takes the obligation: later changes go into another one.

@@ -19,7 +19,8 @@ pub(crate) fn settle<K: Kernel, const CPUS: usize>(
     runs: &mut Uncovering,
 ) {
     let Some(pending) = owes.pending() else {
-        // The batch is complete, so these frames are flushed: a call of `Kernel::release` before them has unwound.
+        // The batch is complete, so these frames are flushed. They are left over because an earlier call of `Kernel::release` has
+        // unwound.
         while let Some(run) = runs.pop() {
             here.release(run);
         }
@@ -31,8 +32,8 @@ pub(crate) fn settle<K: Kernel, const CPUS: usize>(
     }
     if (nothing && pending.flush().scope() < FlushScope::Everywhere) || here.is_alone(space) {
         here.flush(space, pending.flush());
-        // SAFETY: nothing is to be freed; or no other CPU may hold a translation of the address space or walk its
-        // table, and this one has flushed, outside of any walk.
+        // SAFETY: there is no node to free; or no other CPU may hold a translation of the address space or walk its table, and
+        // this CPU has flushed and is in no walk.
         unsafe { owes.complete() };
         while let Some(run) = runs.pop() {
             here.release(run);
@@ -42,7 +43,7 @@ pub(crate) fn settle<K: Kernel, const CPUS: usize>(
     }
 }
 
-/// Flushes earlier changes of `pages`, if this machine wants break before make.
+/// Flushes earlier changes of `pages`, if this machine requires break-before-make.
 #[inline(always)]
 pub(crate) fn settle_break<K: Kernel, const CPUS: usize>(
     space: &Handle<K, CPUS>,
@@ -79,13 +80,13 @@ pub(crate) fn uncover(runs: &mut Uncovering, run: Run) -> bool {
     runs.push(run).is_ok()
 }
 
-/// Returns the status bits that the machine's entries have and the access needs.
+/// Returns the status bits that the access needs, of those that the machine's entries have.
 pub(crate) fn status<K: Kernel>(access: Access) -> Attr {
     access.status().intersection(<<K::Machine as Machine>::Format as Format>::OPTIONAL)
 }
 
-/// Returns what a CPU flushes before it repeats an access to a page that allows it: the entry that it faulted on, and the links to
-/// it. No architecture promises that the fault has evicted them.
+/// Returns the flush that a CPU executes before it repeats an access that the page allows: the page's entry and the links to it.
+/// Not every architecture promises that the fault has evicted them.
 #[inline(always)]
 pub(crate) fn flush_of_fault(page: Vpn) -> Flush {
     let mut flush = Flush::none();

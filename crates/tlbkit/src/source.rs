@@ -10,7 +10,7 @@ use crate::{Kernel, Machine};
 #[derive(Debug)]
 pub struct Source<K>(pub(crate) K);
 
-// SAFETY: the promises of `Kernel` on frames and records.
+// SAFETY: the frames and records are the kernel's, and `Kernel` promises the same of them as `FrameSource`.
 unsafe impl<K: Kernel> FrameSource for Source<K> {
     const SIZE: PageSize = <<K::Machine as Machine>::Geometry as Geometry>::BASE;
 

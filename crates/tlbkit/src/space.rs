@@ -16,8 +16,8 @@ use crate::{Access, Edit, Fault, Kernel, Machine, Mmu, MultiLevel};
 
 /// A handle to a virtual address space: a page table, an ASID, and the CPUs that run it.
 ///
-/// Any CPU may look up, change and run it at any time. Changes take turns; a CPU that waits for its turn serves
-/// shootdowns meanwhile. Every method masks interrupts while it works; a CPU that waits for its turn unmasks them now and then.
+/// Any CPU may look up, change and run it at any time. Only one CPU changes it at a time; a CPU that waits for its turn serves
+/// shootdowns and unmasks interrupts now and then. Otherwise every method masks interrupts while it runs.
 ///
 /// Clones are handles to the same address space, and each CPU that [runs](Self::activate) it keeps a handle. When the last
 /// handle is dropped, every mapped frame and every payload is released ([`Kernel::release`], [`Kernel::release_payload`]) and
@@ -35,7 +35,7 @@ impl<K: Kernel, const CPUS: usize> Clone for AddressSpace<K, CPUS> {
 /// The kernel's own address space, and those that share it: of [multi-level](MultiLevel) tables.
 impl<K: Kernel<Machine: Machine<Table = MultiLevel>>, const CPUS: usize> AddressSpace<K, CPUS> {
     /// Returns the kernel's own address space: others can [share](Self::sharing) its `pages`, which begin and end with a
-    /// top-level slot. Costs a node a slot.
+    /// top-level slot. Costs one node for each slot.
     ///
     /// Mappings of these pages may be [`Attr::GLOBAL`]. Every online CPU flushes the changes of this address space. A CPU that runs
     /// an address space which shares it keeps a handle to it, until the CPU runs an address space that does not (the switch costs a
@@ -48,7 +48,7 @@ impl<K: Kernel<Machine: Machine<Table = MultiLevel>>, const CPUS: usize> Address
         mmu.kernel().masked(|| {
             let mut table = Table::<K>::new(mmu.storage())?;
             if let Err(why) = table.lend(pages) {
-                // SAFETY: it is new, and no code has seen it.
+                // SAFETY: the table is new, and no CPU has walked it.
                 unsafe { free::<K>(table) };
                 return Err(why);
             }
@@ -56,8 +56,8 @@ impl<K: Kernel<Machine: Machine<Table = MultiLevel>>, const CPUS: usize> Address
         })
     }
 
-    /// Returns an address space that shares the pages which `kernel` [lends](Self::lending), or shares itself: they are mapped as
-    /// they are there, now and later. Nothing else is mapped.
+    /// Returns an address space that shares the pages which `kernel` [lends](Self::lending), or itself shares. The new address
+    /// space maps these pages as the lender does, now and later. No other page is mapped.
     ///
     /// # Errors
     ///
@@ -84,7 +84,7 @@ impl<K: Kernel, const CPUS: usize> AddressSpace<K, CPUS> {
         lender: Option<&Handle<K, CPUS>>,
     ) -> Result<Self, Error> {
         let lends: Option<*const Table<K>> = lender.map(|lender| &raw const *lender.table);
-        // SAFETY: the new block keeps a handle to the lender's, which therefore outlives its table.
+        // SAFETY: the new block keeps a handle to the lender, whose block therefore outlives the new table.
         let table = Table::<K>::new(mmu.storage(), lends.map(|table| unsafe { &*table }))?;
         Self::of(mmu, table, lender.and_then(|lender| lender.lent), lender.cloned())
     }
@@ -96,7 +96,7 @@ impl<K: Kernel, const CPUS: usize> AddressSpace<K, CPUS> {
         lender: Option<Handle<K, CPUS>>,
     ) -> Result<Self, Error> {
         Handle::new(mmu, table, lent, lender).map(Self).map_err(|table| {
-            // SAFETY: it is new, and no code has seen it.
+            // SAFETY: the table is new, and no CPU has walked it.
             unsafe { free::<K>(table) };
             Error::NoMemory { wanted: 1, pending: 0 }
         })
@@ -112,7 +112,7 @@ impl<K: Kernel, const CPUS: usize> AddressSpace<K, CPUS> {
     /// Costs one load a level.
     #[inline]
     pub fn lookup(&self, at: VirtAddr) -> Option<Leaf> {
-        // SAFETY: interrupts are masked, and a lookup calls nothing of the kernel's.
+        // SAFETY: interrupts are masked, and a lookup serves no shootdown.
         self.mmu().kernel().masked(|| unsafe { self.0.pinned(|pinned| self.0.table.lookup(pinned, at)) })
     }
 
@@ -120,7 +120,7 @@ impl<K: Kernel, const CPUS: usize> AddressSpace<K, CPUS> {
     ///
     /// Costs one load a level.
     pub fn entry(&self, at: VirtAddr) -> Entry {
-        // SAFETY: interrupts are masked, and a lookup calls nothing of the kernel's.
+        // SAFETY: interrupts are masked, and a lookup serves no shootdown.
         self.mmu().kernel().masked(|| unsafe { self.0.pinned(|pinned| self.0.table.entry(pinned, at)) })
     }
 
@@ -129,7 +129,7 @@ impl<K: Kernel, const CPUS: usize> AddressSpace<K, CPUS> {
     ///
     /// # Errors
     ///
-    /// [`Error::Busy`], inside of another visit or edit on this CPU.
+    /// [`Error::Busy`], inside another visit or edit on this CPU.
     pub fn for_each_mark(
         &self,
         pages: Pages,
@@ -138,7 +138,7 @@ impl<K: Kernel, const CPUS: usize> AddressSpace<K, CPUS> {
         let mut visit =
             |at, entry: Entry| entry.mark().map_or(ControlFlow::Continue(()), |mark| visit(at, mark));
         self.mmu().here(|_| {
-            // SAFETY: interrupts are masked; this CPU is in the midst of a call, so that it serves no shootdown for `visit`.
+            // SAFETY: interrupts are masked; this CPU is inside a call, so that it serves no shootdown during `visit`.
             Ok(unsafe { self.0.pinned(|pinned| self.0.table.for_each_entry(pinned, pages, &mut visit)) })
         })
     }
@@ -149,7 +149,7 @@ impl<K: Kernel, const CPUS: usize> AddressSpace<K, CPUS> {
     #[inline]
     pub fn translate(&self, at: VirtAddr) -> Option<PhysAddr> {
         let mmu = self.mmu();
-        // SAFETY: interrupts are masked, and a walk calls nothing of the kernel's.
+        // SAFETY: interrupts are masked, and a walk serves no shootdown.
         let walk = || match unsafe { self.0.pin(mmu) } {
             Some(pinned) => (true, self.0.table.translate(pinned, at)),
             None => (false, None),
@@ -164,7 +164,7 @@ impl<K: Kernel, const CPUS: usize> AddressSpace<K, CPUS> {
     #[cold]
     #[inline(never)]
     fn translate_elsewhere(&self, at: VirtAddr) -> Option<PhysAddr> {
-        // SAFETY: interrupts are masked, and a walk calls nothing of the kernel's.
+        // SAFETY: interrupts are masked, and a walk serves no shootdown.
         self.mmu().kernel().masked(|| unsafe { self.0.pinned(|pinned| self.0.table.translate(pinned, at)) })
     }
 
@@ -173,43 +173,43 @@ impl<K: Kernel, const CPUS: usize> AddressSpace<K, CPUS> {
         self.0.table.footprint()
     }
 
-    /// Visits every leaf that maps a page of `pages`, in ascending order, until told to stop. A change that another CPU
-    /// makes meanwhile may or may not be observed.
+    /// Visits every leaf that maps a page of `pages`, in ascending order, until `visit` breaks. A concurrent change may or may
+    /// not be observed.
     ///
     /// `visit` runs with interrupts masked, and this CPU serves no shootdown until it returns: the others wait for it. It
     /// must not call back into the [`Mmu`] or an address space: changes are refused with [`Error::Busy`].
     ///
     /// # Errors
     ///
-    /// [`Error::Busy`], inside of another visit or edit on this CPU.
+    /// [`Error::Busy`], inside another visit or edit on this CPU.
     pub fn for_each(
         &self,
         pages: Pages,
         mut visit: impl FnMut(Leaf) -> ControlFlow<()>,
     ) -> Result<ControlFlow<()>, Error> {
         self.mmu().here(|_| {
-            // SAFETY: interrupts are masked; this CPU is in the midst of a call, so that it serves no shootdown for `visit`.
+            // SAFETY: interrupts are masked; this CPU is inside a call, so that it serves no shootdown during `visit`.
             Ok(unsafe { self.0.pinned(|pinned| self.0.table.for_each(pinned, pages, &mut visit)) })
         })
     }
 
-    /// Runs `edit` as the only writer of this address space. At the end every CPU has flushed the translations that `edit` took
-    /// away or restricted, by one shootdown, or by more as [`Edit`] says: no CPU uses them any more. Another CPU may still hold a
-    /// translation that allows less than the new one; its access faults, and [`fault`](Self::fault) returns [`Fault::Retry`].
+    /// Runs `edit` as the only writer of this address space. When this call returns, every CPU has flushed the translations that
+    /// `edit` removed or restricted, with one shootdown or, in the cases that [`Edit`] lists, with several. Another CPU may still
+    /// hold a translation that allows less than the new one; its access faults, and [`fault`](Self::fault) returns
+    /// [`Fault::Retry`].
     ///
     /// If `edit` returns an error, the changes that it made before stay. `edit` must not call back into an address space: such a
     /// call returns [`Error::Busy`].
     ///
     /// # Errors
     ///
-    /// What `edit` returns; [`Error::Busy`] inside of another edit or visit on this CPU; [`Error::Unflushed`] if the
+    /// The error that `edit` returns; [`Error::Busy`] inside another edit or visit on this CPU; [`Error::Unflushed`] if the
     /// shootdown was refused, which the promises of [`Kernel`] rule out.
     #[inline(always)]
     pub fn edit<R>(&self, edit: impl FnOnce(&mut Edit<'_, K, CPUS>) -> Result<R, Error>) -> Result<R, Error> {
         let mut edit = Some(edit);
         loop {
-            // What waits is a call of its own, with nothing under way: so what does not wait is in registers that need not
-            // be saved for it.
+            // The wait is a separate call after this attempt has ended, so that the common case need not save registers for it.
             let mmu = self.mmu();
             let done = mmu.kernel().masked(|| {
                 let (mut here, turn) = Here::in_turn(mmu, &self.0)?;
@@ -254,7 +254,7 @@ impl<K: Kernel, const CPUS: usize> AddressSpace<K, CPUS> {
         self.edit(|edit| edit.map_linear(pages, frame, attr))
     }
 
-    /// Maps each page of `pages` to the next of `frames`; see [`Edit::map_each`].
+    /// Maps each page of `pages` to the next frame of `frames`; see [`Edit::map_each`].
     ///
     /// # Errors
     ///
@@ -268,7 +268,7 @@ impl<K: Kernel, const CPUS: usize> AddressSpace<K, CPUS> {
         self.edit(|edit| edit.map_each(pages, frames, attr))
     }
 
-    /// Unmaps what is mapped in `pages`; see [`Edit::unmap`].
+    /// Unmaps every mapped page of `pages`; see [`Edit::unmap`].
     ///
     /// # Errors
     ///
@@ -286,7 +286,7 @@ impl<K: Kernel, const CPUS: usize> AddressSpace<K, CPUS> {
         self.edit(|edit| edit.unmap(pages))
     }
 
-    /// Changes the attributes of what is mapped in `pages`; see [`Edit::protect`].
+    /// Changes the attributes of every mapped page of `pages`; see [`Edit::protect`].
     ///
     /// # Errors
     ///
@@ -325,7 +325,7 @@ impl<K: Kernel, const CPUS: usize> AddressSpace<K, CPUS> {
         self.edit(|edit| edit.replace(at, frame, attr))
     }
 
-    /// Puts a mark in the place of what the entry for the page of `at` holds; see [`Edit::mark`].
+    /// Stores a mark in the entry for the page of `at`, and returns what the entry held before; see [`Edit::mark`].
     ///
     /// # Errors
     ///
@@ -359,7 +359,7 @@ impl<K: Kernel, const CPUS: usize> AddressSpace<K, CPUS> {
     ///
     /// # Errors
     ///
-    /// [`Error::Busy`] inside of an edit or a visit on this CPU.
+    /// [`Error::Busy`] inside an edit or a visit on this CPU.
     pub fn activate(&self) -> Result<(), Error> {
         self.mmu().here(|here| {
             here.switch_to(Some(&self.0));
@@ -371,7 +371,7 @@ impl<K: Kernel, const CPUS: usize> AddressSpace<K, CPUS> {
     ///
     /// # Errors
     ///
-    /// [`Error::Busy`] inside of an edit or a visit on this CPU.
+    /// [`Error::Busy`] inside an edit or a visit on this CPU.
     #[inline(never)]
     pub fn fault(&self, at: VirtAddr, access: Access) -> Result<Fault, Error> {
         match self.fault_once(at.vpn(self.0.base()), access) {
@@ -395,9 +395,9 @@ impl<K: Kernel, const CPUS: usize> AddressSpace<K, CPUS> {
     /// # Errors
     ///
     /// [`Error::NotMapped`] with the first address that does not allow the access, or whose entry lacks a status bit that the
-    /// access would set: the kernel can resolve a [`fault`](Self::fault) there and go on. The pieces before that address have been
-    /// visited. [`Error::OutOfRange`] if the bytes reach past the last address; [`Error::Busy`] inside of an edit or a visit on
-    /// this CPU.
+    /// access would set. The kernel can resolve a [`fault`](Self::fault) there and continue. The pieces before that address have
+    /// been visited. [`Error::OutOfRange`] if the bytes extend beyond the last address; [`Error::Busy`] inside an edit or a visit
+    /// on this CPU.
     pub fn pieces(
         &self,
         at: VirtAddr,
@@ -418,8 +418,7 @@ impl<K: Kernel, const CPUS: usize> AddressSpace<K, CPUS> {
         self.mmu().here(|_| {
             let mut rest = Some(at);
             while let Some(at) = rest {
-                // SAFETY: interrupts are masked; this CPU is in the midst of a call, so that it serves no shootdown for
-                // `piece`.
+                // SAFETY: interrupts are masked; this CPU is inside a call, so that it serves no shootdown during `piece`.
                 rest = unsafe { self.0.pinned(|pinned| next(at, pinned)) }?;
             }
             Ok(())
@@ -427,7 +426,7 @@ impl<K: Kernel, const CPUS: usize> AddressSpace<K, CPUS> {
     }
 }
 
-/// Returns the error, if there is one. Without an error no value is moved.
+/// Returns `Err` if `wrong` holds an error. Without an error this moves no value.
 #[inline(always)]
 fn told(wrong: Option<Error>) -> Result<(), Error> {
     if wrong.is_none() { Ok(()) } else { wrong.map_or(Ok(()), Err) }

@@ -10,7 +10,7 @@ type Geometry<K> = <<K as Kernel>::Machine as Machine>::Geometry;
 type Format<K> = <<K as Kernel>::Machine as Machine>::Format;
 type Kind<K> = <<K as Kernel>::Machine as Machine>::Table;
 
-/// The frames that the tables are made of.
+/// The frames from which tables take their nodes.
 pub(crate) type Frames<K> = table::Frames<Format<K>, K>;
 /// The node storage of a kernel's tables.
 pub(crate) type Storage<K> = <Kind<K> as TableKind<Geometry<K>, Format<K>>>::Storage<K>;
@@ -28,8 +28,8 @@ pub(crate) fn storage<K: Kernel>(frames: &'static Frames<K>) -> &'static Storage
 #[inline(always)]
 pub(crate) fn turn<K: Kernel, const CPUS: usize>(table: &Table<K>) -> Option<Turn<'_, 'static, Table<K>>> {
     if CPUS == 1 {
-        // SAFETY: every change is made in the midst of a call. There is one at a time on a CPU, and no other CPU; a call that
-        // changes two tables takes the right of each.
+        // SAFETY: every change is made inside a call. With one CPU there is one call at a time; a call that changes two tables
+        // takes the right of each.
         return Some(unsafe { Turn::sole(table) });
     }
     Turn::new(table).ok()

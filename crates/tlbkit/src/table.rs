@@ -36,10 +36,10 @@ pub(crate) type Frames<F, K> = Pieces<<F as Format>::Word, Source<K>>;
 pub trait SpaceTable<G: Radix, F: Format, N: Nodes<Word = F::Word>>:
     Table<'static> + Sized + 'static
 {
-    /// Its cursor.
+    /// The table's cursor.
     type Walk<'c>: Walk;
 
-    /// Returns an empty table, which borrows what `lender` lends.
+    /// Returns an empty table, which borrows the part that `lender` lends.
     ///
     /// # Errors
     ///
@@ -62,8 +62,8 @@ pub trait SpaceTable<G: Radix, F: Format, N: Nodes<Word = F::Word>>:
     /// [`Error::OutOfRange`].
     fn cursor<'c>(writer: &'c mut Writer<'_, 'static, Self>, page: Vpn) -> Result<Self::Walk<'c>, Error>;
 
-    /// Copies the mappings of this table into `child`, an empty table, and takes the right to write away in both. A frame is
-    /// [shared](Kernel::share) before the child maps it: if that call unwinds, the child releases no frame that it does not map.
+    /// Copies the mappings of this table into `child`, an empty table, and clears the right to write in both. A frame is
+    /// [shared](Kernel::share) before the child maps it: if the copy unwinds, the child releases only frames that were shared.
     ///
     /// # Errors
     ///
@@ -76,7 +76,7 @@ pub trait SpaceTable<G: Radix, F: Format, N: Nodes<Word = F::Word>>:
     ) -> Result<(), Error>;
 }
 
-/// A place in a table.
+/// A cursor of a page table, of either kind.
 pub trait Walk: Owes + fmt::Debug {
     fn page(&self) -> Vpn;
     fn look(&self) -> Option<Leaf>;
@@ -88,7 +88,7 @@ pub trait Walk: Owes + fmt::Debug {
     fn protect(&mut self, change: Change) -> Result<Leaf, Error>;
     /// # Safety
     ///
-    /// As for [`Writer::replace_breaking`].
+    /// The contract of [`Writer::replace_breaking`].
     unsafe fn replace_breaking(
         &mut self,
         frame: Pfn,
@@ -189,7 +189,7 @@ walks! {
 #[derive(Debug)]
 pub struct MultiLevel;
 
-/// Tells whether no node is larger than a frame, which is as large as a base page.
+/// Tells whether every node fits a frame, which has the size of a base page.
 const fn is_whole<G: Radix, F: Format>() -> bool {
     let mut level = 0;
     while level < G::WIDTHS.len() {

@@ -1,4 +1,4 @@
-//! Armv8-A, with granules of 4, 16 and 64 KiB.
+//! Armv8-A with a granule of 4, 16 or 64 KiB.
 
 use tlbkit_addr::{Asid, PhysAddr};
 use tlbkit_pagetable::format;
