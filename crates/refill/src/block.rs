@@ -1,20 +1,20 @@
-//! What a handler and its kernel share: a few words in kseg0 for each CPU.
+//! The words of each CPU that a handler and its kernel share.
 
 use core::mem::offset_of;
 use core::sync::atomic::{AtomicU32, Ordering};
 
-/// The words of one CPU, which only that CPU and its handler use.
+/// The words of one CPU. Only that CPU and its handler access them.
 ///
-/// A handler is assembled for the address of its block, so each CPU runs its own copy of the code: EBase is per CPU from
-/// release 2 on, and there are no release 1 multiprocessors. The block lies in kseg0, as all statics of a kernel
-/// that is linked there do; or a wired TLB entry maps it at the end of kseg3, from 0xffff_8000 on, where a handler loads
+/// A handler is assembled for the address of its block, so each CPU runs its own copy of the code: each CPU has its own
+/// EBase from release 2 on, and there are no release 1 multiprocessors. The block is in kseg0, like all statics of a kernel
+/// that is linked there. A wired TLB entry may also map it at the end of kseg3, from 0xffff_8000 on, where a handler loads
 /// the root with one instruction.
 ///
 /// ```text
-///    0  root   of the table of the running address space, as `Walk::root` encodes it
-///    4  next   where the next report goes   \  the log: see `Miss`
-///    8  end    where the log ends           /
-///   12  save   five words, the handler's own
+///    0  root   root of the running address space's table, as `Walk::root` encodes it
+///    4  next   address of the next record   \  the log: see `Miss`
+///    8  end    address of the log's end     /
+///   12  save   five words for the handler's temporary values
 /// ```
 #[derive(Debug, Default)]
 #[repr(C, align(32))]
@@ -26,8 +26,8 @@ pub struct Block {
 }
 
 impl Block {
-    /// Returns a block without a table and without a log. A reporting handler passes every miss on until there is a log.
-    /// Another handler must not run before [`set_root`](Self::set_root).
+    /// Returns a block without a table and without a log. Until there is a log, a reporting handler passes every miss on to
+    /// the general vector. Another handler must not run before [`set_root`](Self::set_root).
     pub const fn new() -> Self {
         Self {
             root: AtomicU32::new(0),
@@ -37,14 +37,14 @@ impl Block {
         }
     }
 
-    /// Makes `root` the word that the handler starts from: [`Walk::root`](crate::handler::Walk::root) says what it is.
+    /// Sets the root word, which [`Walk::root`](crate::handler::Walk::root) returns.
     ///
-    /// To be called on this CPU, with interrupts masked or before anything in kuseg is touched.
+    /// The kernel calls it on the CPU that the block belongs to, with interrupts masked, or before that CPU accesses kuseg.
     pub fn set_root(&self, root: u32) {
         self.root.store(root, Ordering::Relaxed);
     }
 
-    /// Returns the word that the handler starts from.
+    /// Returns the root word.
     pub fn root(&self) -> u32 {
         self.root.load(Ordering::Relaxed)
     }
@@ -55,5 +55,6 @@ impl Block {
     pub(crate) const SAVE: u32 = offset_of!(Self, save) as u32;
 }
 
-// The size and the alignment are 32, so no block crosses a 32 KiB boundary, and one `lui` serves all its words.
+// The size and the alignment are 32 bytes, so no block crosses a 32 KiB boundary, and one `lui` makes the base for all its
+// words.
 const _: () = assert!(size_of::<Block>() == 32);

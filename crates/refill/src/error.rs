@@ -1,4 +1,4 @@
-//! Why there is no handler.
+//! The errors of assembling a handler.
 
 use core::fmt;
 
@@ -8,18 +8,18 @@ use crate::features::Isa;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Error {
-    /// The code is longer than its place.
+    /// The code is longer than the space for it.
     TooLong {
-        /// How many words it has.
+        /// The number of words of the code.
         words: usize,
-        /// How many words there is room for.
+        /// The number of words that the space has.
         room: usize,
     },
     /// The CPU lacks an instruction.
     NoInstruction {
         /// Where, in words from the start of the code.
         word: usize,
-        /// What brought the instruction.
+        /// The instruction set that introduced the instruction.
         needs: Isa,
     },
     /// The CPU lacks the scratch register.
@@ -42,18 +42,20 @@ pub enum Error {
         /// Where, in words from the start of the code.
         word: usize,
     },
-    /// More labels or branches than the assembler can keep.
+    /// There are more labels or branches than the assembler can hold.
     TooManyLabels,
-    /// The address must be that of a word in kseg0, or a multiple of something larger; a block's may be at the end of kseg3.
+    /// An address is not in kseg0 (a block's may also be at the end of kseg3, a linear table's is in kseg2), or is not
+    /// aligned as needed.
     BadAddress {
         /// The address.
         address: u32,
     },
-    /// The table has a shape that the handler does not know.
+    /// The handler does not support the table's geometry.
     Geometry,
-    /// The replaced entry must be the one that was read: that takes [`Write::Index`](crate::handler::Write::Index).
+    /// A reporting handler needs [`Write::Index`](crate::handler::Write::Index), because it must replace the entry that it
+    /// has read.
     ReportNeedsIndex,
-    /// The parts of the handler do not go together.
+    /// The parts of the handler cannot be combined.
     Unsupported,
 }
 

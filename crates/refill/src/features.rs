@@ -1,19 +1,19 @@
-//! What a CPU has, as far as its refill handler is concerned.
+//! The features of a CPU that its refill handler depends on.
 
 /// The instructions that a CPU has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Isa {
     /// MIPS III, 64 bits: the paper's R4700.
     Mips3,
-    /// MIPS32 release 1: no bit fields, and hazards are waited for.
+    /// MIPS32 release 1: no bit-field instructions, and a program waits for hazards by cycles.
     R1,
-    /// MIPS32 release 2 and later, but not 6: bit fields, rotation, `ehb`.
+    /// MIPS32 release 2 and later, but not 6: bit-field instructions, rotation, `ehb`.
     R2,
 }
 
 /// The order of the bytes in a word.
 ///
-/// A handler that loads nothing but words is the same in both orders; the 64-bit ones also load double words.
+/// A handler that loads only words is the same in both orders; 64-bit handlers also load double words.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Endian {
     /// The lowest byte first.
@@ -22,14 +22,14 @@ pub enum Endian {
     Big,
 }
 
-/// A CPU.
+/// The features of a CPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Features {
-    /// The instructions that it has.
+    /// The instructions that the CPU has.
     pub isa: Isa,
-    /// The order of its bytes.
+    /// The byte order.
     pub endian: Endian,
-    /// Which KScratch registers it has, bit n for select n: the field KScrExist of Config4.
+    /// The set of KScratch registers, with bit n for select n: the field KScrExist of Config4.
     pub kscratch: u8,
 }
 
@@ -43,7 +43,7 @@ impl Features {
     /// R4000 and R4700.
     pub const MIPS3: Self = Self { isa: Isa::Mips3, ..Self::R1 };
 
-    /// Returns the same CPU with its bytes in the given order.
+    /// Returns the same CPU with the given byte order.
     pub const fn with_endian(self, endian: Endian) -> Self {
         Self { endian, ..self }
     }

@@ -1,4 +1,4 @@
-//! What a handler that reports has seen: the log, and its records.
+//! The log of a reporting handler, and its records.
 
 use core::sync::atomic::{AtomicU32, Ordering};
 
@@ -23,14 +23,14 @@ pub struct Miss {
     pub at: u32,
     /// Its pair of pages and the ASID.
     pub entry_hi: u32,
-    /// What was replaced.
+    /// The TLB entry that was replaced.
     pub evicted: Evicted,
 }
 
 /// A TLB entry that was replaced.
 ///
-/// An entry that the kernel has emptied is one whose pages are both invalid, or one in kseg0, or, with EHINV, bit 10 of
-/// EntryHi: [`is_empty`](Self::is_empty).
+/// The entry may be one that the kernel has emptied: both pages are invalid, or its address is in kseg0 or kseg1, or EHINV,
+/// bit 10 of EntryHi, is set ([`is_empty`](Self::is_empty)).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Evicted {
     /// The pair of pages and the ASID.
@@ -44,7 +44,7 @@ pub struct Evicted {
 }
 
 impl Evicted {
-    /// Tells whether the entry translated nothing.
+    /// Tells whether the entry translated no address.
     pub const fn is_empty(&self) -> bool {
         let unmapped = self.entry_hi >> 30 == 0b10;
         let marked = self.entry_hi >> 10 & 1 != 0;
@@ -52,11 +52,11 @@ impl Evicted {
     }
 }
 
-/// Room for `N` records, in kseg0.
+/// The memory for `N` records, in kseg0.
 ///
-/// The handler appends; when the log is full it passes every miss on to the general vector, where the kernel drains the
-/// log and returns, and the miss is taken again. With room for one record the kernel hears of each miss before the next.
-/// A miss that the handler passes on is not in the log.
+/// The handler appends records. When the log is full, the handler passes every miss on to the general vector; the kernel
+/// drains the log and returns, and the CPU takes the miss again. With `N` of 1 the kernel receives each miss before the next
+/// one. A miss that the handler passes on is not in the log.
 #[derive(Debug)]
 #[repr(C)]
 pub struct Log<const N: usize> {
@@ -69,18 +69,18 @@ impl<const N: usize> Log<N> {
         Self { records: [const { [const { AtomicU32::new(0) }; WORDS] }; N] }
     }
 
-    /// Gives the log to a CPU's handler. `address` is where the handler finds it: its own address, in kseg0.
+    /// Makes a CPU's handler use this log. `address` is the log's own address, in kseg0.
     pub fn attach(&self, block: &Block, address: u32) {
         block.next.store(address, Ordering::Relaxed);
         block.end.store(address + size_of::<Self>() as u32, Ordering::Relaxed);
     }
 
-    /// Hands every record to `each`, the oldest first, and empties the log. To be called on the CPU that it belongs to,
-    /// with no miss in between. A CPU that no log was given to has seen none.
+    /// Calls `each` with every record, the oldest first, and empties the log. The kernel calls it on the CPU that the log
+    /// belongs to, and that CPU takes no miss during the call. Without a log, the call does nothing.
     pub fn drain(&self, block: &Block, mut each: impl FnMut(Miss)) {
         let end = block.end.load(Ordering::Relaxed);
         if end == 0 {
-            // To its handler the log is full, and must stay so.
+            // There is no log: `next` equals `end`, so the handler treats the log as full, and must go on doing so.
             return;
         }
         let start = end.wrapping_sub(size_of::<Self>() as u32);

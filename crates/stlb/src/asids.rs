@@ -1,4 +1,4 @@
-//! Numbers for address spaces, and what happens when they run out.
+//! The allocation of ASIDs, in generations.
 
 use core::sync::atomic::{AtomicU32, Ordering};
 
@@ -6,14 +6,15 @@ use tlbkit_addr::Asid;
 
 use crate::{AsidRange, AsidTag, EntryLayout, Invalidate};
 
-/// Hands out ASIDs in generations, so that a number is never used twice while anything remembers its first use.
+/// Allocates ASIDs in generations, so that no ASID is used again while a cache still holds entries of its first use.
 ///
-/// Within a generation each number is given to one address space only; a dead one's number stays unused. When they
-/// run out, a new generation begins: everything is forgotten, and each address space gets a new number when it
-/// runs next. An address space may thus die without any invalidation.
+/// Within a generation, each number goes to one address space only; the number of an address space that has ended stays
+/// unused. When the numbers run out, a new generation begins: all caches are emptied, and each address space gets a new
+/// number when it runs next. So the end of an address space needs no invalidation.
 ///
-/// One for each CPU, beside the per-CPU cache, with a [`Context`] of each address space for it. Where CPUs share a cache
-/// and numbers, the beginning of a generation is a shootdown and the kernel's own affair, with
+/// A kernel has one allocator for each CPU, like the per-CPU cache, and for each allocator a [`Context`] in each address
+/// space. If CPUs share a cache and its numbers, this allocator is not suitable: the begin of a generation would need a
+/// shootdown. Such a kernel allocates numbers itself, and calls
 /// [`Shared::invalidate_space`](crate::Shared::invalidate_space).
 ///
 /// ```
@@ -31,19 +32,20 @@ use crate::{AsidRange, AsidTag, EntryLayout, Invalidate};
 /// ```
 #[derive(Debug)]
 pub struct Asids<L> {
-    /// No two allocators ever have one in common.
+    /// The current generation. No two allocators ever have the same generation.
     generation: u64,
     first: AsidTag<L>,
     last: AsidTag<L>,
-    /// The next number to give, or `None` if this generation has no more.
+    /// The next number to allocate, or `None` if this generation has none left.
     next: Option<AsidTag<L>>,
 }
 
-/// What an address space keeps to know its number by: belongs in its control block. Starts without a number.
+/// The number of an address space, which its control block keeps. A new context has no number.
 ///
-/// Keep one for each CPU that has an [`Asids`] of its own. One that was numbered by another allocator, or by an earlier
-/// one of this CPU, counts as without a number: an address space that took a single one from CPU to CPU would use up a
-/// number each time. It is never copied: two address spaces would have one number.
+/// An address space has one context for each CPU that has its own [`Asids`]. A context with a number of another allocator,
+/// or of an earlier allocator of this CPU, counts as a context without a number: an address space with a single context for
+/// several CPUs would use up a number at each change of CPU. The type is not `Copy` or `Clone`, because two address spaces
+/// would have the same number.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Context<L> {
     given: Option<(u64, AsidTag<L>)>,
@@ -55,19 +57,19 @@ impl<L> Default for Context<L> {
     }
 }
 
-/// Returns the first of 2^32 generations that no other code has.
+/// Returns the first of 2^32 consecutive generations that no other allocator has.
 fn generations() -> u64 {
-    // Not loom's: it orders nothing.
+    // The atomic is not loom's, because it orders no other access.
     static TAKEN: AtomicU32 = AtomicU32::new(0);
     u64::from(TAKEN.fetch_add(1, Ordering::Relaxed)) << 32
 }
 
 impl<L: EntryLayout> Asids<L> {
-    /// Returns the allocator of the numbers `first..=last`. Nothing may remember one of them from before.
+    /// Returns an allocator of the numbers `first..=last`. No cache may hold an entry with one of these numbers.
     ///
     /// # Errors
     ///
-    /// [`AsidRange`] if the tag has no room for `last`, or `last` is below `first`.
+    /// [`AsidRange`] if the tag's ASID field cannot hold `last`, or `last` is less than `first`.
     pub fn new(first: u16, last: u16) -> Result<Self, AsidRange> {
         let space = |number| {
             let out_of_range = AsidRange { asid: number as usize, bits: L::ASID_BITS };
@@ -80,11 +82,11 @@ impl<L: EntryLayout> Asids<L> {
         Ok(Self { generation: generations(), first, last, next: Some(first) })
     }
 
-    /// Returns the number under which an address space is to run now, giving it one if it has none of this generation.
+    /// Returns the number with which an address space must run now. Allocates one if it has none of this generation.
     ///
-    /// Call it at each switch to the address space. If a new generation has to begin, everything in `caches` is
-    /// forgotten first: that must be all that remembers numbers, the hardware TLB (a type of the kernel's that
-    /// flushes it) as well as the software caches; a tuple holds several.
+    /// The kernel calls it at each switch to the address space. If a new generation has to begin, the call empties `caches`
+    /// first. `caches` must include everything that holds entries with numbers: the hardware TLB (by a type of the kernel
+    /// that flushes it) and all software caches. A tuple combines several.
     pub fn activate(&mut self, context: &mut Context<L>, caches: &mut impl Invalidate<L>) -> AsidTag<L> {
         if let Some((generation, space)) = context.given
             && generation == self.generation
@@ -108,7 +110,7 @@ mod tests {
     use super::*;
     use crate::{CacheMemory, Direct, Page64};
 
-    /// After the last generation of its own an allocator takes others, and not those of the next.
+    /// After the last of its generations, an allocator takes 2^32 new ones, which are not those of another allocator.
     #[test]
     fn generations_are_ones_own() {
         let mut memory = CacheMemory::<256>::new();

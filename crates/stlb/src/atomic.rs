@@ -1,4 +1,4 @@
-//! Atomic words, those of `core` or those that loom explores.
+//! Atomic words: those of `core`, or those of loom under `cfg(tlbkit_loom)`.
 
 #[cfg(all(not(tlbkit_loom), target_has_atomic = "64"))]
 use core::sync::atomic::AtomicU64;
@@ -12,9 +12,9 @@ pub(crate) use loom::sync::atomic::{AtomicU32, AtomicUsize, Ordering, fence};
 
 use crate::Pair;
 
-/// A value that can be kept in atomic words, each read and written by itself, for a cache that CPUs share.
+/// A value that a cache shared by CPUs keeps in atomic words. Each word is read and written separately.
 ///
-/// Reading all of them gives a whole value only if no CPU writes meanwhile; finding out is the cache's task.
+/// A read of all words returns a consistent value only if no CPU writes them during the read; the cache checks this.
 pub trait Atomic: Copy + Eq {
     /// The words.
     type Cell: core::fmt::Debug;

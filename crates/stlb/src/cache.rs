@@ -1,37 +1,38 @@
-//! What every software TLB cache can do.
+//! The operations of every software TLB cache.
 
 use tlbkit_addr::{Pages, VirtAddr, Vpn};
 
 use crate::{AsidTag, EntryLayout};
 
-/// Forgets translations that a page table no longer gives.
+/// Invalidates entries for translations that the page table no longer has.
 ///
-/// **The rule.** Whenever a translation changes or goes away, name *all* its pages: of a superpage that is split,
-/// unmapped or moved every page, of small pages that become a superpage likewise (a page table's
-/// [`Flush`](tlbkit_addr::Flush) does). A superpage is cached unit by unit, and each of its entries gives the hardware
-/// the whole of it.
+/// **The rule.** When a translation changes or is removed, the kernel invalidates *all* of its pages: every page of a
+/// superpage that is split, unmapped or moved, and every page of small pages that become a superpage. A page table's
+/// [`Flush`](tlbkit_addr::Flush) names all of them. A superpage is cached unit by unit, and each of its entries gives the
+/// hardware the translation of the whole superpage.
 ///
-/// **The order.** First the page table, then the hardware TLB, then these caches, with no refill and no IPC of this CPU
-/// in between: a prefetch TLB records what the hardware TLB holds.
+/// **The order.** The kernel changes the page table first, then flushes the hardware TLB, then invalidates these caches.
+/// This CPU does no refill and no IPC in between, because a prefetch TLB records entries that the hardware TLB holds.
 ///
-/// A tuple of caches forgets in each of them, and so does `&mut` of one.
+/// An invalidation of a tuple of caches applies to each of them.
 pub trait Invalidate<L: EntryLayout> {
-    /// Forgets these pages of one address space.
+    /// Invalidates the entries of these pages in one address space.
     ///
-    /// Costs one set for each unit of `pages`, or one pass over the cache if that is less.
+    /// The time is one set for each unit of `pages`, or one pass over the cache if that is less.
     fn invalidate_pages(&mut self, space: AsidTag<L>, pages: Pages);
 
-    /// Forgets these pages in every address space: what a change to a page with
-    /// [`Attr::GLOBAL`](tlbkit_addr::Attr::GLOBAL) needs. Costs one pass over the cache.
+    /// Invalidates the entries of these pages in every address space, as a change to a page with
+    /// [`Attr::GLOBAL`](tlbkit_addr::Attr::GLOBAL) needs. The time is one pass over the cache.
     fn invalidate_global(&mut self, pages: Pages);
 
-    /// Forgets an address space. Needed before its ASID is given to another one. Costs one pass over the cache.
+    /// Invalidates all entries of an address space. It is needed before another address space gets the same ASID. The time
+    /// is one pass over the cache.
     fn invalidate_space(&mut self, space: AsidTag<L>);
 
-    /// Forgets everything. Costs one pass over the cache.
+    /// Invalidates all entries. The time is one pass over the cache.
     fn invalidate_all(&mut self);
 
-    /// Forgets one page of one address space. Costs one set: at most two cache lines.
+    /// Invalidates the entry of one page in one address space. The time is one set.
     #[inline]
     fn invalidate_page(&mut self, space: AsidTag<L>, page: Vpn) {
         self.invalidate_pages(space, Pages::one(page));
@@ -68,28 +69,28 @@ impl<L: EntryLayout, A: Invalidate<L>, B: Invalidate<L>> Invalidate<L> for (A, B
     forward!(this => this.0, this.1);
 }
 
-/// A software TLB cache of one CPU, whatever its organization.
+/// A software TLB cache of one CPU, of any organization.
 pub trait Cache<L: EntryLayout>: Invalidate<L> {
-    /// Returns what is known of `at`, and after how many probes, and counts a hit or a miss.
+    /// Returns the entry for `at` and the number of probes, and counts a hit or a miss.
     fn find(&mut self, at: VirtAddr, space: AsidTag<L>) -> Option<Hit<L::Data>>;
 
-    /// Returns what is known of `at`, and counts and moves nothing.
+    /// Returns the datum for `at` without a count and without a move of entries.
     fn peek(&self, at: VirtAddr, space: AsidTag<L>) -> Option<L::Data>;
 
-    /// Remembers the translation of the unit around `at`, in place of what was known of it.
+    /// Stores the translation of the unit around `at`, and replaces the unit's entry if there is one.
     ///
-    /// May push out any other entry. An address for which the tag has no room is not remembered.
+    /// The call may evict another entry. It stores nothing if the tag's word is too narrow for the address.
     fn fill(&mut self, at: VirtAddr, space: AsidTag<L>, data: L::Data);
 
     /// Returns the counters.
     fn count(&self) -> &L::Count;
 }
 
-/// A hit, and what it took.
+/// A hit, and its cost in probes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Hit<D> {
-    /// The datum that was filled in.
+    /// The datum that [`Cache::fill`] stored.
     pub data: D,
-    /// How many slots were compared, 1 for the first.
+    /// The number of slots that were compared: 1 for the first.
     pub probes: usize,
 }

@@ -1,10 +1,10 @@
-//! Counters, or none.
+//! Counters of a cache's events.
 
 use core::cell::Cell;
 use core::fmt;
 
-/// What a cache reports while it works. Each method does nothing unless it is implemented, so `()` counts nothing
-/// and costs nothing: no space, no instruction.
+/// The events that a cache reports. Each method does nothing by default, so `()` counts nothing, and needs no memory and no
+/// instruction.
 pub trait Count: Default + fmt::Debug {
     /// A lookup found its entry.
     #[inline]
@@ -12,20 +12,20 @@ pub trait Count: Default + fmt::Debug {
     /// A lookup did not find its entry.
     #[inline]
     fn miss(&self) {}
-    /// An entry that was filled in pushed another one out.
+    /// A fill evicted another entry.
     #[inline]
     fn conflict(&self) {}
-    /// An entry was handed out to be loaded ahead of its use.
+    /// An entry was returned for a load into the TLB before its use.
     #[inline]
     fn prefetched(&self) {}
-    /// An entry that was loaded ahead was used; only the caller's TLB can tell.
+    /// An entry that was loaded before its use was used. The caller reports this, because only its TLB knows.
     #[inline]
     fn prefetch_used(&self) {}
 }
 
 impl Count for () {}
 
-/// Counts everything, for a cache of one CPU.
+/// Counts all events, for a cache of one CPU.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
     hits: Cell<u64>,
@@ -46,22 +46,23 @@ impl Counters {
         self.misses.get()
     }
 
-    /// Returns how many fills pushed another entry out.
+    /// Returns how many fills evicted another entry.
     pub fn conflicts(&self) -> u64 {
         self.conflicts.get()
     }
 
-    /// Returns how many entries were handed out to be loaded ahead of their use.
+    /// Returns how many entries were returned for a load into the TLB before their use.
     pub fn prefetched(&self) -> u64 {
         self.prefetched.get()
     }
 
-    /// Returns how many of those the caller has reported as used.
+    /// Returns how many of the [`prefetched`](Self::prefetched) entries the caller has reported as used.
     pub fn prefetches_used(&self) -> u64 {
         self.prefetches_used.get()
     }
 }
 
+/// Adds one to a counter.
 fn bump(counter: &Cell<u64>) {
     counter.set(counter.get().wrapping_add(1));
 }

@@ -1,4 +1,4 @@
-//! One slot, and the arithmetic of its tag.
+//! A slot of a cache, and the arithmetic of its tag.
 
 use core::marker::PhantomData;
 
@@ -6,7 +6,7 @@ use tlbkit_addr::{Pages, VirtAddr};
 
 use crate::{AsidTag, EntryLayout, Mips32, Page64, Tag};
 
-/// One slot: tag, then datum.
+/// A slot: the tag, then the datum.
 #[derive(Clone, Copy, Debug)]
 #[repr(C, align(16))]
 pub(crate) struct Entry<L: EntryLayout> {
@@ -16,11 +16,12 @@ pub(crate) struct Entry<L: EntryLayout> {
 
 const _: () = assert!(size_of::<Entry<Mips32>>() == 16 && size_of::<Entry<Page64>>() == 16);
 
-/// The tag's arithmetic, and the units that a range of pages falls into.
+/// The arithmetic of tags, and of the units that a range of pages overlaps.
 pub(crate) struct Bits<L>(PhantomData<L>);
 
 impl<L: EntryLayout> Bits<L> {
-    /// The bit that only empty slots have. The assertion is what keeps address and ASID apart.
+    /// The bit that only the tags of empty slots have. The assertions ensure that address, this bit and ASID do not overlap
+    /// in a tag.
     pub(crate) const EMPTY: usize = {
         assert!(L::ASID_BITS <= u16::BITS, "an ASID has at most 16 bits");
         assert!(L::ASID_BITS < L::UNIT.shift(), "no room for the ASID and the empty bit inside a unit");
@@ -50,20 +51,20 @@ impl<L: EntryLayout> Bits<L> {
         tag.bits() & Self::EMPTY != 0
     }
 
-    /// Tells whether a tag is that of an address space, whatever the page.
+    /// Tells whether a tag belongs to an address space, for any page.
     #[inline]
     pub(crate) fn is_in(tag: L::Tag, space: AsidTag<L>) -> bool {
         tag.bits() & (Self::EMPTY | (Self::EMPTY - 1)) == space.asid()
     }
 
-    /// Tells whether a tag is that of one of `units`, whatever the address space.
+    /// Tells whether a tag belongs to one of `units`, in any address space.
     #[inline]
     pub(crate) fn within(tag: L::Tag, units: Units) -> bool {
         let unit = tag.bits() >> L::UNIT.shift();
         units.first <= unit && unit <= units.last
     }
 
-    /// Returns the units that `pages` touches, or `None` if all of it lies beyond the address space.
+    /// Returns the units that `pages` overlaps, or `None` if all pages are beyond the end of the address space.
     #[inline]
     pub(crate) fn units(pages: Pages) -> Option<Units> {
         let top = usize::MAX >> L::BASE.shift();
@@ -73,7 +74,7 @@ impl<L: EntryLayout> Bits<L> {
     }
 }
 
-/// The units `first..=last`.
+/// The range of units `first..=last`.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Units {
     first: usize,
@@ -82,14 +83,15 @@ pub(crate) struct Units {
 }
 
 impl Units {
-    /// Returns how many there are.
+    /// Returns the number of units.
     #[inline]
     pub(crate) fn len(self) -> usize {
-        // A unit has at least two bytes (it has room for the empty bit): no overflow.
+        // A unit has at least two bytes, because a tag has the empty bit in place of an address bit. So the sum does not
+        // overflow.
         self.last - self.first + 1
     }
 
-    /// Returns the address at which each of them starts.
+    /// Returns the first address of each unit.
     #[inline]
     pub(crate) fn addresses(self) -> impl Iterator<Item = VirtAddr> {
         (self.first..=self.last).map(move |unit| VirtAddr::new(unit << self.shift))
@@ -97,7 +99,7 @@ impl Units {
 }
 
 impl<L: EntryLayout> Entry<L> {
-    /// Returns the slot that holds nothing.
+    /// Returns an empty slot.
     #[inline]
     pub(crate) fn empty() -> Self {
         Self { tag: L::Tag::from(Bits::<L>::EMPTY as u32), data: L::Data::default() }

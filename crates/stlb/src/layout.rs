@@ -1,4 +1,4 @@
-//! What a slot looks like in memory, and which addresses it serves.
+//! The layout of a slot in memory, and the addresses that it serves.
 
 use core::fmt;
 use core::marker::PhantomData;
@@ -7,7 +7,7 @@ use tlbkit_addr::{Asid, PageSize};
 
 use crate::Count;
 
-/// The shape of a cache's entries: the bytes that Rust and an assembly handler agree on.
+/// The layout of a cache's entries, which Rust code and an assembly handler share.
 ///
 /// An entry is a tag and a datum, in that order. The tag has the form of the MIPS `EntryHi` register, so that a
 /// handler compares it with one instruction:
@@ -19,13 +19,13 @@ use crate::Count;
 ///       +---------------------------+----------------+-----------+
 /// ```
 ///
-/// The bit above the ASID is 0 in every address that hardware presents; a slot that holds nothing has it set, and so
-/// matches nothing. A unit is what one entry translates: one page, or a pair of pages where the TLB's entries are pairs.
+/// The bit above the ASID is 0 in every address that the hardware presents. An empty slot has it set, and so matches no
+/// address. A unit is the range that one entry translates: one page, or a pair of pages if the TLB's entries are pairs.
 ///
-/// A superpage is cached unit by unit: each unit that was touched has its own entry, whose datum says how far the
-/// translation really reaches (PageMask, on MIPS). A hit therefore needs one probe whatever the sizes in use.
+/// A superpage is cached unit by unit: each unit that was accessed has its own entry, whose datum contains the size of the
+/// translation (PageMask, on MIPS). So a hit needs one probe, for any set of page sizes.
 ///
-/// [`Mips32`] and [`Page64`] are ready to use. One's own takes five lines:
+/// [`Mips32`] and [`Page64`] are layouts of this crate. A kernel can define its own:
 ///
 /// ```
 /// use tlbkit_addr::PageSize;
@@ -50,22 +50,23 @@ use crate::Count;
 pub trait EntryLayout: Copy + Eq + fmt::Debug + 'static {
     /// The word that holds the tag.
     type Tag: Tag;
-    /// What a hit returns: anything. With 12 bytes beside a `u32` tag, or 8 beside a `u64`, an entry has 16 bytes.
+    /// The datum that a hit returns, of any type. With a `u32` tag and 12 bytes, or a `u64` tag and 8 bytes, an entry has 16
+    /// bytes.
     type Data: Copy + Default + fmt::Debug;
-    /// What is counted: [`Counters`](crate::Counters), or nothing at no cost, `()`.
+    /// The counters: [`Counters`](crate::Counters), or `()`, which counts nothing and costs nothing.
     type Count: Count;
     /// The size in which the caller counts pages ([`Vpn`](tlbkit_addr::Vpn), [`Pages`](tlbkit_addr::Pages)).
     const BASE: PageSize;
-    /// How much one entry translates; a power-of-two multiple of [`BASE`](Self::BASE).
+    /// The size of a unit, which one entry translates: a power-of-two multiple of [`BASE`](Self::BASE).
     const UNIT: PageSize;
-    /// How many bits an ASID has; fewer than the address bits inside a unit.
+    /// The number of bits of an ASID: less than the number of address bits inside a unit, and at most 16.
     const ASID_BITS: u32;
 
     /// Returns a number whose low bits choose the set for a unit of an address space.
     ///
-    /// The unit's own number by default, as in the thesis: neighbours never conflict, and a handler computes it in
-    /// two instructions. Address spaces that are laid out alike do conflict; [`folded`](crate::folded) keeps them
-    /// apart for a few instructions more.
+    /// The default is the unit's own number, as in the thesis: adjacent units do not conflict, and a handler computes it
+    /// with two instructions. Address spaces with the same layout conflict; [`folded`](crate::folded) separates them for a
+    /// few more instructions.
     #[inline]
     fn index(unit: usize, asid: usize) -> usize {
         let _ = asid;
@@ -103,11 +104,11 @@ impl Tag for u64 {
     }
 }
 
-/// What a MIPS32 TLB entry holds beside its `EntryHi`, in the order in which a handler loads it.
+/// The content of a MIPS32 TLB entry without its `EntryHi`, in the order in which a handler loads it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[repr(C)]
 pub struct Pair {
-    /// The PageMask register: how large the two pages are.
+    /// The PageMask register: the size of the two pages.
     pub page_mask: u32,
     /// The EntryLo0 register: frame and rights of the even page.
     pub lo0: u32,
@@ -115,10 +116,10 @@ pub struct Pair {
     pub lo1: u32,
 }
 
-/// MIPS32 with 4 KiB pages: 16 bytes of EntryHi, PageMask, EntryLo0, EntryLo1 for a pair of pages.
+/// The layout for MIPS32 with 4 KiB pages: 16 bytes of EntryHi, PageMask, EntryLo0 and EntryLo1 for a pair of pages.
 ///
-/// The refill handler of 12 instructions finds the slot in the Context register alone (BadVPN2 times 16, below the
-/// base in PTEBase), moves both EntryLo registers, and compares the tag with EntryHi.
+/// The refill handler of 12 instructions computes the slot's address from the Context register (BadVPN2 times 16, and the
+/// cache's address as PTEBase), moves both EntryLo registers, and compares the tag with EntryHi.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mips32;
 
@@ -134,7 +135,7 @@ impl EntryLayout for Mips32 {
     const ASID_BITS: u32 = 8;
 }
 
-/// One 64-bit entry for each 4 KiB page: 16 bytes of tag and datum.
+/// The layout with one 64-bit datum for each 4 KiB page: 16 bytes of tag and datum.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Page64;
 
@@ -147,18 +148,18 @@ impl EntryLayout for Page64 {
     const ASID_BITS: u32 = 11;
 }
 
-/// An address space as a cache of layout `L` knows it: an ASID that is known to fit into the tag.
+/// An ASID that fits the tags of layout `L`.
 ///
-/// Made once for each address space, so that nothing needs checking on a hit.
+/// The kernel makes it once for each address space, so that a hit needs no check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct AsidTag<L>(usize, PhantomData<L>);
 
 impl<L: EntryLayout> AsidTag<L> {
-    /// Returns the address space numbered `asid`.
+    /// Returns the tag part for `asid`.
     ///
     /// # Errors
     ///
-    /// [`AsidRange`] if the tag has no room for the number.
+    /// [`AsidRange`] if the tag's ASID field cannot hold `asid`.
     #[inline]
     pub const fn new(asid: Asid) -> Result<Self, AsidRange> {
         if asid.get() as usize >> L::ASID_BITS == 0 {
@@ -174,18 +175,18 @@ impl<L: EntryLayout> AsidTag<L> {
         self.0
     }
 
-    /// Returns the address space with the next number. It must not be the last one.
+    /// Returns the next number. This number must not be the last that fits the tag.
     pub(crate) const fn successor(self) -> Self {
         Self(self.0 + 1, PhantomData)
     }
 }
 
-/// An ASID, or a number of ASIDs, for which the tag has no room.
+/// The error of an ASID that the tag's ASID field cannot hold, or of an empty range of ASIDs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AsidRange {
-    /// The number.
+    /// The ASID.
     pub asid: usize,
-    /// How many bits the tag has for it.
+    /// The number of bits of the tag's ASID field.
     pub bits: u32,
 }
 

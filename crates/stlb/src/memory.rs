@@ -1,9 +1,9 @@
-//! The memory that a cache lives in: the caller's.
+//! The memory of a cache, which the caller provides.
 
 use core::fmt;
 use core::mem::MaybeUninit;
 
-/// The alignment that every cache asks of its memory: a cache line, so that no entry lies across two.
+/// The alignment, in bytes, that every cache needs: a cache line, so that no entry crosses a line boundary.
 pub const LINE: usize = 64;
 
 /// Aligned memory for a cache, for callers without a frame allocator.
@@ -20,12 +20,12 @@ pub const LINE: usize = 64;
 pub struct CacheMemory<const BYTES: usize>([MaybeUninit<u8>; BYTES]);
 
 impl<const BYTES: usize> CacheMemory<BYTES> {
-    /// Returns `BYTES` bytes without contents.
+    /// Returns `BYTES` uninitialized bytes.
     pub const fn new() -> Self {
         Self([MaybeUninit::uninit(); BYTES])
     }
 
-    /// Lends the bytes.
+    /// Returns the bytes.
     pub const fn bytes(&mut self) -> &mut [MaybeUninit<u8>] {
         &mut self.0
     }
@@ -37,24 +37,24 @@ impl<const BYTES: usize> Default for CacheMemory<BYTES> {
     }
 }
 
-/// Why a cache cannot live in the memory it was given.
+/// Why memory is unsuitable for a cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BadMemory {
     /// The number of sets, or of ways, is no power of two.
     NotPowerOfTwo {
-        /// The number.
+        /// The number of sets or ways.
         number: usize,
     },
     /// The memory is too small.
     TooSmall {
-        /// How many bytes the cache needs.
+        /// The number of bytes that the cache needs.
         needed: usize,
-        /// How many it was given.
+        /// The number of bytes that the caller provided.
         given: usize,
     },
-    /// The memory does not start at a multiple of what the cache needs.
+    /// The memory is not aligned as the cache needs.
     Misaligned {
-        /// The multiple, in bytes.
+        /// The alignment that the cache needs, in bytes.
         needed: usize,
     },
 }
@@ -71,7 +71,7 @@ impl fmt::Display for BadMemory {
 
 impl core::error::Error for BadMemory {}
 
-/// Makes `SETS` sets in `memory`, each as `make` returns it. `ways` is only checked.
+/// Initializes `SETS` sets in `memory`, each with a result of `make`. Checks that `SETS` and `ways` are powers of two.
 pub(crate) fn carve<T, const SETS: usize>(
     memory: &mut [MaybeUninit<u8>],
     ways: usize,
@@ -89,8 +89,9 @@ pub(crate) fn carve<T, const SETS: usize>(
     if !sets.addr().is_multiple_of(align) {
         return Err(BadMemory::Misaligned { needed: align });
     }
-    // SAFETY: `memory` is borrowed exclusively for as long as the result lives, was just found to be large enough and
-    // aligned for `SETS` values of `T`, and each of them is written before the reference to all of them is made.
+    // SAFETY: `memory` is borrowed exclusively for the lifetime of the result. The checks above ensure that it is large
+    // enough and aligned for `SETS` values of `T`. The loop initializes each of them before the reference to all of them is
+    // made.
     unsafe {
         for set in 0..SETS {
             sets.add(set).write(make());

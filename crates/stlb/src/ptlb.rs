@@ -1,4 +1,4 @@
-//! The prefetch TLB, alone and integrated with the software TLB cache.
+//! The prefetch TLB, as a table of its own and integrated with the software TLB cache.
 
 use core::marker::PhantomData;
 use core::mem::MaybeUninit;
@@ -9,40 +9,40 @@ use crate::cache::forward;
 use crate::entry::Bits;
 use crate::{AsidTag, BadMemory, Cache, Count, Direct, EntryLayout, Hit, Invalidate};
 
-/// The hardware TLB, as a kernel can ask it (`tlbp` and `tlbr` on MIPS).
+/// A read access to the hardware TLB (`tlbp` and `tlbr` on MIPS).
 pub trait Probe<L: EntryLayout> {
-    /// Returns the entry that the TLB holds for `at`, or `None`. Loads nothing.
+    /// Returns the entry that the TLB holds for `at`, or `None`. Does not change the TLB.
     fn probe(&mut self, at: VirtAddr, space: AsidTag<L>) -> Option<L::Data>;
 }
 
-/// What became of an address that was to be recorded.
+/// The result of recording an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Recorded {
-    /// Its entry was taken from the TLB.
+    /// The entry was copied from the TLB.
     Now,
-    /// Its entry was there already.
+    /// The table already had the entry.
     Before,
-    /// The TLB does not hold it at present; it is asked again at the next IPC. So it is with an address for which the tag
-    /// has no room, and the TLB is not asked.
+    /// The TLB does not hold the entry now; the kernel records the address again at the next IPC. It is also the result for
+    /// an address that does not fit the tag, without an access to the TLB.
     NotInTlb,
 }
 
-/// The prefetch TLB (thesis 3.1): entries that are loaded into the TLB when a message is received, because the
-/// receiver is about to need them.
+/// The prefetch TLB (thesis 3.1): entries that the kernel loads into the TLB when a process receives a message, because the
+/// process is about to use them.
 ///
-/// The kernel's IPC path calls it twice, for each address that predicts a miss: those that map the process's program
-/// counter, stack pointer and message buffers, and the kernel's own IPC data (thesis 3.1.4).
+/// The kernel's IPC path calls it twice, for each address at which it expects a miss: the process's program counter, stack
+/// pointer and message buffers, and the kernel's own IPC data (thesis 3.1.4).
 ///
 /// | when | call | what happens |
 /// |-|-|-|
-/// | a process sends | [`record`](Self::record) | an unknown entry is copied from the TLB; if the TLB lacks it, next time |
-/// | a process receives | [`prefetch`](Self::prefetch) | a known entry that the TLB lacks is returned, to be loaded |
+/// | a process sends | [`record`](Self::record) | copies an unknown entry from the TLB, if the TLB has it |
+/// | a process receives | [`prefetch`](Self::prefetch) | returns a known entry that the TLB lacks, which the kernel loads |
 ///
-/// Whether a "first" IPC is that of a process (the thesis) or of a pair of processes (the OSDI paper) depends on when
-/// the caller asks; what is recorded is the same. Load what `prefetch` returns before asking for the next address: it
-/// asks the TLB, so nothing is ever loaded that the TLB holds, even if two addresses share a page.
+/// The caller decides whether a "first" IPC is that of a process (the thesis) or of a pair of processes (the OSDI paper);
+/// the records are the same. The kernel must load the entry that `prefetch` returns before it calls `prefetch` for the next
+/// address. `prefetch` probes the TLB, so it returns no entry that the TLB holds, even if two addresses share a page.
 ///
-/// Direct-mapped, and so bounded: a new entry pushes out the one whose slot it takes.
+/// The table is direct-mapped, and so bounded: a new entry evicts the entry in its slot.
 #[derive(Debug)]
 pub struct Ptlb<'a, L: EntryLayout, const SLOTS: usize>(Direct<'a, L, SLOTS>);
 
@@ -59,17 +59,17 @@ impl<'a, L: EntryLayout, const SLOTS: usize> Ptlb<'a, L, SLOTS> {
         Ok(Self(Direct::new(memory)?))
     }
 
-    /// Copies the entry for `at` from the TLB, unless it is there already.
+    /// Copies the entry for `at` from the TLB, unless the table already has it.
     pub fn record(&mut self, at: VirtAddr, space: AsidTag<L>, tlb: &mut impl Probe<L>) -> Recorded {
         record(&mut self.0, at, space, tlb)
     }
 
-    /// Returns the entry to load for `at`, or `None` if none is known or the TLB holds one.
+    /// Returns the entry that the kernel must load for `at`, or `None` if the table has none or the TLB holds one.
     pub fn prefetch(&mut self, at: VirtAddr, space: AsidTag<L>, tlb: &mut impl Probe<L>) -> Option<L::Data> {
         prefetch(&self.0, at, space, tlb)
     }
 
-    /// Returns the counters; [`Count::prefetch_used`] is the caller's to report.
+    /// Returns the counters. The caller reports [`Count::prefetch_used`].
     pub fn count(&self) -> &L::Count {
         self.0.count()
     }
@@ -79,20 +79,19 @@ impl<L: EntryLayout, const SLOTS: usize> Invalidate<L> for Ptlb<'_, L, SLOTS> {
     forward!(this => this.0);
 }
 
-/// How an address's entry ranks in a page table that is itself mapped.
+/// The level of an entry in a page table that is itself mapped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rank {
-    /// Maps the root of the page table's own mapping (L3 in Mach): needed only by a cascade of misses.
+    /// The entry maps the root of the page table's own mapping (L3 in Mach). Only a nested miss of a nested miss needs it.
     Top,
-    /// Anything else.
+    /// Any other entry.
     Lower,
 }
 
 /// One table that serves both as software TLB cache and as prefetch TLB (thesis 3.3).
 ///
-/// Since the refill handler finds its entries here and no longer walks the page table, top-level entries are missed
-/// hardly ever, and prefetching them would only push useful entries out of the TLB: they are not
-/// ([`Rank::Top`]).
+/// The refill handler finds its entries in this table and rarely walks the page table, so misses on top-level entries are
+/// rare. A prefetch of them would only evict useful entries from the TLB, so they are not prefetched ([`Rank::Top`]).
 #[derive(Debug)]
 pub struct Integrated<L, C> {
     cache: C,
@@ -105,7 +104,7 @@ impl<L: EntryLayout, C: Cache<L>> Integrated<L, C> {
         Self { cache, layout: PhantomData }
     }
 
-    /// As [`Ptlb::record`]; an address of rank [`Rank::Top`] counts as not in the TLB.
+    /// As [`Ptlb::record`]; for [`Rank::Top`] always [`Recorded::NotInTlb`].
     pub fn record(
         &mut self,
         at: VirtAddr,
@@ -119,7 +118,7 @@ impl<L: EntryLayout, C: Cache<L>> Integrated<L, C> {
         }
     }
 
-    /// As [`Ptlb::prefetch`]; always `None` for an address of rank [`Rank::Top`].
+    /// As [`Ptlb::prefetch`]; for [`Rank::Top`] always `None`.
     pub fn prefetch(
         &mut self,
         at: VirtAddr,

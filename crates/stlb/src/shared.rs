@@ -1,4 +1,4 @@
-//! The form that several CPUs share.
+//! The software TLB cache that several CPUs share.
 
 use core::mem::MaybeUninit;
 
@@ -11,38 +11,39 @@ use crate::{AsidTag, Atomic, BadMemory, Count, EntryLayout};
 
 /// A software TLB cache that several CPUs read, fill and invalidate at the same time, without a lock.
 ///
-/// With two plain loads a reader could pair the tag of one entry with the datum of another, whichever is written
-/// first, and reading the tag again does not help: the same tag may have come back meanwhile. So each set has a
-/// version, and the reader revalidates:
+/// With two plain loads, a reader could combine the tag of one entry with the datum of another, in either order of the
+/// writes. A second read of the tag is not sufficient, because the same tag may have been written again in between (A-B-A).
+/// So each set has a version, which a reader reads before and after:
 ///
 /// ```text
 ///   set      version | way 0: tag, datum | way 1: tag, datum | ...     all of it atomic words
 ///
-///   version  even: at rest             a reader believes what it read if it saw the same even version twice
+///   version  even: no CPU writes       a reader has a hit only if it saw the same even version twice
 ///            odd:  one CPU, the owner, is writing ways; readers miss
 ///
-///   look up  v = version; read tag, datum; version still v and even? hit : miss, with (set, v) as ticket
+///   lookup   v = version; read tag, datum; version still v and even? hit : miss, with (set, v) as ticket
 ///   fill     compare-and-swap version from the ticket's v to v + 1, or give up; write; release
-///   forget   even: compare-and-swap to v + 1, empty what matches, release
+///   forget   even: compare-and-swap to v + 1, empty the matching ways, release
 ///            odd:  compare-and-swap to v + 2: the owner will notice
-///   release  compare-and-swap v + 1 to v + 2; if another CPU has moved it, empty the whole set and try again
+///   release  compare-and-swap v + 1 to v + 2; if another CPU has changed it, empty the whole set and try again
 /// ```
 ///
-/// * **No torn entry**: a reader that saw any word of a later write also sees that write's version.
-/// * **No stale entry**: `forget` changes the version even if nothing matches. A CPU that looked up before, and has
-///   walked the page table since, comes back with an old ticket, and its fill does nothing. After `forget` has
-///   returned no CPU hits the old entry: the set is either rid of it or odd until its owner has emptied it.
-/// * **Lock-free**: `lookup` and `fill` never wait. `forget` and `release` try again only because another CPU has
-///   made a change. A CPU that is held up in the middle of a write costs the others misses in one set, not progress.
+/// (`forget` is the common part of the `invalidate` methods.)
 ///
-/// Against the per-CPU form a hit costs two more loads of the version, a barrier where loads are reordered, a second
-/// branch, and the space of the version; `benches/benches/stlb.rs` measures both.
+/// * **No torn entry**: a reader that saw any word of a later write also sees that write's version, and misses.
+/// * **No stale entry**: `forget` changes the version even if no way matches. A CPU that called `lookup` before, and has
+///   walked the page table since, has an old ticket, and its fill does nothing. After `forget` has returned, no CPU hits the
+///   old entry: either the set does not have it, or the version is odd until the owner has emptied the set.
+/// * **Lock-free**: `lookup` and `fill` never wait. `forget` and `release` repeat only if another CPU has made a change. A
+///   CPU that is delayed during a write costs the other CPUs misses in one set, and no waiting.
 ///
-/// The rules of [`Invalidate`](crate::Invalidate) hold here too, so does the order: page table first. A version that
-/// goes once through all its values while one CPU walks a page table would deceive it: with 32 bits that is 2^31
-/// changes of one set during one walk.
+/// Compared with the per-CPU caches, a hit costs two loads of the version, a barrier on CPUs that reorder loads, a second
+/// branch, and the memory of the version; `benches/benches/stlb.rs` measures both.
 ///
-/// Needs [`BYTES`](Self::BYTES) bytes aligned to [`LINE`](crate::LINE).
+/// The rule and the order of [`Invalidate`](crate::Invalidate) apply here, too. A ticket would be accepted wrongly if the
+/// version took all its values during one walk of the page table: with 32 bits, after 2^31 changes of one set.
+///
+/// The cache needs [`BYTES`](Self::BYTES) bytes, aligned to [`LINE`](crate::LINE).
 #[derive(Debug)]
 pub struct Shared<'a, L: EntryLayout, const SETS: usize, const WAYS: usize>
 where
@@ -53,7 +54,7 @@ where
     count: L::Count,
 }
 
-/// The version, then the ways; kept within as few lines as its size allows.
+/// A set: the version, then the ways. The alignment keeps a small set within one cache line.
 #[derive(Debug)]
 #[repr(C, align(32))]
 struct Set<L: EntryLayout, const WAYS: usize>
@@ -65,6 +66,7 @@ where
     ways: [Way<L>; WAYS],
 }
 
+/// A slot, whose words are atomic.
 #[derive(Debug)]
 #[repr(C)]
 struct Way<L: EntryLayout>
@@ -76,7 +78,7 @@ where
     data: <L::Data as Atomic>::Cell,
 }
 
-/// What a miss leaves behind: the right to fill, which any invalidation of the set in between revokes.
+/// The right to fill a set after a miss. Any change of the set after the miss revokes it.
 #[derive(Clone, Copy, Debug)]
 #[must_use = "the entry that the page table gives wants to be filled in"]
 pub struct Ticket {
@@ -103,25 +105,27 @@ where
         Ok(Self { sets: carve(memory, WAYS, set)?, count: L::Count::default() })
     }
 
-    /// Returns what is known of `at`, or the ticket to fill it in with. Never waits.
+    /// Returns the datum for `at`, or a ticket to fill it in. Never waits.
     ///
     /// # Errors
     ///
-    /// A [`Ticket`] if nothing is known or the set is being written. Walk the page table *after* this call and give the
-    /// ticket to [`fill`](Self::fill).
+    /// A [`Ticket`] if the cache has no entry for `at`, or a CPU is writing the set. The caller walks the page table *after*
+    /// this call, and passes the ticket to [`fill`](Self::fill).
     #[inline]
     pub fn lookup(&self, at: VirtAddr, space: AsidTag<L>) -> Result<L::Data, Ticket> {
         let index = Self::index(at, space);
         let set = &self.sets[index];
         let tag = Bits::<L>::tag(at, space);
-        // Acquire: the walk that follows a miss sees the page table as of any invalidation that this version counts.
+        // Acquire: the walk that follows a miss sees the page table at least as it was at every invalidation that this
+        // version counts.
         let version = set.version.load(Ordering::Acquire);
         for way in &set.ways {
             if Some(Atomic::load(&way.tag)) == tag {
                 let data = Atomic::load(&way.data);
-                // The CPU that wrote a word that was just read had made the version odd before.
+                // The CPU that wrote a word which was just read had made the version odd before. The fence orders the second
+                // load of the version after the loads of the words.
                 fence(Ordering::Acquire);
-                // Cleared of its lowest bit, an odd version lies in the past: it equals no version any more.
+                // If `version` is odd, clearing its lowest bit gives an earlier version, which cannot be the current one.
                 if set.version.load(Ordering::Relaxed) == version & !1 {
                     self.count.hit();
                     return Ok(data);
@@ -133,8 +137,8 @@ where
         Err(Ticket { set: index, version })
     }
 
-    /// Remembers the translation of the unit around `at`, unless its set was written since the ticket was given: then
-    /// the translation may be stale. Tells whether it did. Never waits.
+    /// Stores the translation of the unit around `at`, unless its set has changed since the ticket was issued, because the
+    /// translation may be stale then. Returns whether it stored the translation. Never waits.
     pub fn fill(&self, ticket: Ticket, at: VirtAddr, space: AsidTag<L>, data: L::Data) -> bool {
         let Some(tag) = Bits::<L>::tag(at, space) else { return false };
         let set = &self.sets[Self::index(at, space)];
@@ -150,8 +154,8 @@ where
         set.release(ticket.version)
     }
 
-    /// Forgets these pages of one address space. Costs as [`Invalidate`](crate::Invalidate) says, and one
-    /// compare-and-swap for each set.
+    /// Invalidates the entries of these pages in one address space. The time is that of [`Invalidate`](crate::Invalidate),
+    /// and one compare-and-swap for each set.
     pub fn invalidate_pages(&self, space: AsidTag<L>, pages: Pages) {
         let Some(units) = Bits::<L>::units(pages) else { return };
         if units.len() > SETS {
@@ -163,19 +167,19 @@ where
         }
     }
 
-    /// Forgets these pages in every address space.
+    /// Invalidates the entries of these pages in every address space.
     pub fn invalidate_global(&self, pages: Pages) {
         if let Some(units) = Bits::<L>::units(pages) {
             self.forget_all(|tag| Bits::<L>::within(tag, units));
         }
     }
 
-    /// Forgets an address space.
+    /// Invalidates all entries of an address space.
     pub fn invalidate_space(&self, space: AsidTag<L>) {
         self.forget_all(|tag| Bits::<L>::is_in(tag, space));
     }
 
-    /// Forgets everything.
+    /// Invalidates all entries.
     pub fn invalidate_all(&self) {
         self.forget_all(|_| true);
     }
@@ -206,9 +210,10 @@ where
     L::Tag: Atomic,
     L::Data: Atomic,
 {
-    /// Moves the version from `from` (even) to odd, and tells whether it did: this CPU is then the owner.
+    /// Changes the version from `from`, which is even, to `from + 1`. Returns whether it did; if so, this CPU is the owner.
     fn own(&self, from: usize) -> bool {
-        // Success acquires what the previous owner wrote, and releases this CPU's change of the page table.
+        // Acquire: this CPU sees the previous owner's writes. Release: a CPU that sees this version sees this CPU's change
+        // of the page table.
         let owned =
             self.version.compare_exchange(from, from.wrapping_add(1), Ordering::AcqRel, Ordering::Relaxed);
         // No word of the ways may become visible before the odd version.
@@ -216,8 +221,9 @@ where
         owned.is_ok()
     }
 
-    /// Makes the version even again, `from + 2` if nothing happened. Tells whether nothing did: if another CPU has
-    /// moved the version, it wanted something forgotten that the owner does not know, so all is.
+    /// Makes the version even again: `from + 2` if no other CPU has changed it. If another CPU has, that CPU invalidates an
+    /// entry that the owner does not know, so the owner empties the whole set. Returns whether no other CPU has changed the
+    /// version.
     fn release(&self, from: usize) -> bool {
         let mut owned = from.wrapping_add(1);
         let mut alone = true;
@@ -231,6 +237,7 @@ where
         alone
     }
 
+    /// Invalidates the ways for whose tags `is_stale` returns true, or makes the owner empty the set.
     fn forget(&self, is_stale: impl Fn(L::Tag) -> bool) {
         let mut version = self.version.load(Ordering::Relaxed);
         loop {
@@ -251,15 +258,15 @@ where
         }
     }
 
-    /// Empties what `is_stale`. For the owner.
+    /// Empties the ways for whose tags `is_stale` returns true. Only the owner may call it.
     fn empty(&self, is_stale: impl Fn(L::Tag) -> bool) {
         for way in self.ways.iter().filter(|way| is_stale(Atomic::load(&way.tag))) {
             empty::<L>().store(&way.tag);
         }
     }
 
-    /// Puts an entry into way 0 and moves the others back, over one of the same tag, an empty one or the oldest. Tells
-    /// whether another entry had to leave. For the owner.
+    /// Stores an entry in way 0, and moves the entries before the replaced way back by one. The replaced way is that with
+    /// the same tag, else an empty one, else the last. Returns whether it evicted another entry. Only the owner may call it.
     fn insert(&self, tag: L::Tag, data: L::Data) -> bool {
         let tags = || self.ways.iter().map(|way| <L::Tag as Atomic>::load(&way.tag));
         let same = tags().position(|old| old == tag);

@@ -1,4 +1,4 @@
-//! Direct-mapped and set-associative: the per-CPU form with the shortest hit.
+//! The direct-mapped and set-associative caches of one CPU, which have the shortest hit path.
 
 use core::mem::MaybeUninit;
 
@@ -21,10 +21,10 @@ pub type Direct<'a, L, const SETS: usize> = Assoc<'a, L, SETS, 1>;
 ///   set      L::index(unit, asid) & (SETS - 1)
 /// ```
 ///
-/// A way is looked at only if those before it did not match, since that is what software associativity costs; the
-/// newest entry of a set is in way 0 and the oldest gives way.
+/// A lookup compares the ways one after the other, and ends at the first match. The newest entry of a set is in way 0, and a
+/// fill evicts the oldest.
 ///
-/// Needs [`BYTES`](Self::BYTES) bytes aligned to [`LINE`](crate::LINE).
+/// The cache needs [`BYTES`](Self::BYTES) bytes, aligned to [`LINE`](crate::LINE).
 #[derive(Debug)]
 pub struct Assoc<'a, L: EntryLayout, const SETS: usize, const WAYS: usize> {
     sets: &'a mut [[Entry<L>; WAYS]; SETS],
@@ -45,7 +45,7 @@ impl<'a, L: EntryLayout, const SETS: usize, const WAYS: usize> Assoc<'a, L, SETS
         Ok(Self { sets, count: L::Count::default() })
     }
 
-    /// Returns what is known of `at`: the hit path. With one way it is two loads and one branch.
+    /// Returns the datum for `at`. With one way, a hit is two loads and one branch.
     #[inline]
     pub fn lookup(&self, at: VirtAddr, space: AsidTag<L>) -> Option<L::Data> {
         match self.locate(at, space) {
@@ -60,14 +60,14 @@ impl<'a, L: EntryLayout, const SETS: usize, const WAYS: usize> Assoc<'a, L, SETS
         }
     }
 
-    /// Returns the address of the first slot, for the handler.
+    /// Returns the address of the first slot, for a refill handler.
     pub fn base(&self) -> *const u8 {
         self.sets.as_ptr().cast()
     }
 
     #[inline]
     fn set(&self, at: VirtAddr, space: AsidTag<L>) -> &[Entry<L>; WAYS] {
-        // In range: `new` has seen that SETS is a power of two, and the compiler sees it as well.
+        // The index is in range because `new` has checked that SETS is a power of two.
         &self.sets[Bits::<L>::index(at, space) & SETS.wrapping_sub(1)]
     }
 
@@ -87,13 +87,13 @@ impl<'a, L: EntryLayout, const SETS: usize, const WAYS: usize> Assoc<'a, L, SETS
         None
     }
 
-    /// Puts the entry into way 0 of its set and returns the one that had to leave.
+    /// Stores an entry in way 0 of its set, and returns the entry that it evicted, if any.
     #[inline]
     pub(crate) fn replace(&mut self, at: VirtAddr, space: AsidTag<L>, data: L::Data) -> Option<Entry<L>> {
         let tag = Bits::<L>::tag(at, space)?;
         let set = self.set_mut(at, space);
-        // The slot to give up: the one of the same tag, so that a tag is never there twice; else an empty one; else
-        // the oldest.
+        // The slot to replace: the one with the same tag, so that no tag is in a set twice; else an empty slot; else the
+        // oldest entry's.
         let same = set.iter().position(|entry| entry.tag == tag);
         let slot = same
             .or_else(|| set.iter().position(|entry| Bits::<L>::is_empty(entry.tag)))
@@ -104,7 +104,7 @@ impl<'a, L: EntryLayout, const SETS: usize, const WAYS: usize> Assoc<'a, L, SETS
         (old.tag != tag && !Bits::<L>::is_empty(old.tag)).then_some(old)
     }
 
-    /// Empties every slot whose tag `is_stale`.
+    /// Empties every slot for whose tag `is_stale` returns true.
     pub(crate) fn sweep(&mut self, is_stale: impl Fn(L::Tag) -> bool) {
         for entry in self.sets.as_flattened_mut() {
             if is_stale(entry.tag) {

@@ -1,4 +1,4 @@
-//! Direct-mapped with a victim cache.
+//! A direct-mapped cache with a victim cache.
 
 use core::mem::{MaybeUninit, swap};
 
@@ -8,12 +8,12 @@ use crate::cache::forward;
 use crate::entry::{Bits, Entry, Units};
 use crate::{AsidTag, BadMemory, Cache, Count, Direct, EntryLayout, Hit, Invalidate};
 
-/// A direct-mapped cache with a small fully associative one behind it that takes what conflicts push out (thesis 3.2,
-/// after Jouppi).
+/// A direct-mapped cache with a small fully associative victim cache, which takes the entries that conflicts evict (thesis
+/// 3.2, after Jouppi).
 ///
-/// An entry that is found among the victims changes places with the one that had taken its slot, so two addresses
-/// that share a slot cost a longer search when they alternate, but never a walk. The victims are searched from the one
-/// that came last on, and the one that came first gives way. Beyond the memory of [`Direct`], they live in this value.
+/// An entry that is found among the victims changes places with the entry in its slot. So two addresses that share a slot
+/// and alternate cost a longer search, but no walk. The search starts at the newest victim; a new victim replaces the
+/// oldest. The victims are in this value, not in the memory of [`Direct`].
 #[derive(Debug)]
 pub struct Victim<'a, L: EntryLayout, const SETS: usize, const VICTIMS: usize> {
     main: Direct<'a, L, SETS>,
@@ -33,7 +33,7 @@ impl<'a, L: EntryLayout, const SETS: usize, const VICTIMS: usize> Victim<'a, L, 
         Ok(Self { main: Direct::new(memory)?, victims: Victims([Entry::empty(); VICTIMS]) })
     }
 
-    /// Returns what is known of `at`. Costs one probe, or up to `1 + VICTIMS`.
+    /// Returns the datum for `at`. The time is one probe, or up to `1 + VICTIMS` probes.
     #[inline]
     pub fn lookup(&mut self, at: VirtAddr, space: AsidTag<L>) -> Option<L::Data> {
         self.find(at, space).map(|found| found.data)
@@ -66,7 +66,7 @@ impl<L: EntryLayout, const SETS: usize, const VICTIMS: usize> Cache<L> for Victi
     }
 
     fn fill(&mut self, at: VirtAddr, space: AsidTag<L>, data: L::Data) {
-        // What is known of `at` may be among the victims; there must not be two answers.
+        // If a victim is an entry for `at`, it must go: otherwise there would be two entries for `at`.
         if let Some(place) = self.victims.position(at, space) {
             self.victims.take(place);
         }
@@ -87,26 +87,27 @@ impl<L: EntryLayout, const SETS: usize, const VICTIMS: usize> Invalidate<L> for 
 
 /// The victims, replaced first in, first out.
 ///
-/// They stand in the order in which they came, the youngest first, and empty slots behind them all. So what falls off
-/// the end when one more comes is an empty slot if there is one, or else the oldest victim.
+/// The victims are in the order of their arrival, the newest first, followed by the empty slots. So a new victim drops the
+/// last slot: an empty slot if there is one, or else the oldest victim.
 #[derive(Debug)]
 struct Victims<L: EntryLayout, const VICTIMS: usize>([Entry<L>; VICTIMS]);
 
 impl<L: EntryLayout, const VICTIMS: usize> Victims<L, VICTIMS> {
-    /// Returns the place of what is known of `at`.
+    /// Returns the index of the victim for `at`.
     #[inline]
     fn position(&self, at: VirtAddr, space: AsidTag<L>) -> Option<usize> {
         let tag = Bits::<L>::tag(at, space)?;
         self.0.iter().position(|entry| entry.tag == tag)
     }
 
+    /// Adds a victim as the newest, and drops the last slot.
     fn push(&mut self, mut entry: Entry<L>) {
         for slot in &mut self.0 {
             swap(slot, &mut entry);
         }
     }
 
-    /// Takes the victim at `place` out: the older ones move up.
+    /// Removes and returns the victim at `place`. The older victims move up by one.
     fn take(&mut self, place: usize) -> Entry<L> {
         let mut entry = Entry::empty();
         for slot in self.0.iter_mut().skip(place).rev() {

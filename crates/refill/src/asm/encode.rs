@@ -1,4 +1,4 @@
-//! The encodings (MIPS Architecture for Programmers, volumes II-A; MIPS R4000 User's Manual, appendix A).
+//! The encodings of instructions (MIPS Architecture for Programmers, volume II-A; MIPS R4000 User's Manual, appendix A).
 
 use super::{Asm, Cp0, Label, Reg, ZERO};
 use crate::Error;
@@ -30,7 +30,7 @@ const fn move_cp0(direction: u8, rt: Reg, cp0: Cp0) -> u32 {
     fields(0x10, [Reg::from_number(direction), rt], number, 0, select)
 }
 
-/// Loads, stores and arithmetic with an immediate: name, opcode, and what it does.
+/// Defines loads and stores: name, opcode, the instruction set that has it, and documentation.
 macro_rules! memory {
     ($($name:ident $op:literal $needs:ident $doc:literal)*) => { $(
         #[doc = $doc]
@@ -91,7 +91,8 @@ macro_rules! plain {
 }
 
 impl Asm {
-    /// Notes an error unless the CPU has what `isa` brought: [`Isa::R1`] stands for what all have.
+    /// Records an error unless the CPU has the instructions that `isa` introduced; [`Isa::R1`] means those that all CPUs
+    /// have.
     const fn needs(&mut self, isa: Isa) {
         let missing = match (isa, self.isa()) {
             (Isa::R1, _) | (Isa::R2, Isa::R2) | (Isa::Mips3, Isa::Mips3) => false,
@@ -102,7 +103,7 @@ impl Asm {
         }
     }
 
-    /// Notes an error unless a field's value is below its limit.
+    /// Records an error unless a field's value is less than its limit.
     const fn below(&mut self, value: u32, limit: u32) {
         if value >= limit {
             self.fail(Error::TooWide { word: self.len() });
@@ -233,7 +234,8 @@ impl Asm {
         self.word(move_cp0(0x05, rt, cp0));
     }
 
-    /// Branches if `rs == rt`. So do all branches: the instruction that follows, in the delay slot, runs first.
+    /// Branches if `rs == rt`. As with all branches, the CPU executes the instruction that follows, in the delay slot,
+    /// first.
     pub const fn beq(&mut self, rs: Reg, rt: Reg, to: Label) {
         self.branch(immediate(0x04, rs, rt, 0), to);
     }
@@ -273,16 +275,16 @@ impl Asm {
         self.word(0x02 << 26 | address >> 2 & 0x03ff_ffff);
     }
 
-    /// Makes what `mtc0` wrote to coprocessor 0 take effect before the instruction that follows, be it `mfc0` or a write of
-    /// the TLB: one `ehb` where the architecture defines it, else two cycles.
+    /// Makes the registers that `mtc0` wrote take effect before the next instruction, which may be `mfc0` or a write of the
+    /// TLB: one `ehb` on release 2, two `ssnop` and an `ehb` on release 1, two `nop` on MIPS III.
     pub const fn barrier(&mut self) {
         self.barrier_head();
         self.barrier_tail();
     }
 
-    /// The [`barrier`](Self::barrier) but for its last instruction, [`barrier_tail`](Self::barrier_tail).
+    /// The [`barrier`](Self::barrier) without its last instruction, [`barrier_tail`](Self::barrier_tail).
     ///
-    /// A branch may stand between the two, with the tail in its delay slot. Then the barrier lies on both ways, whether
+    /// A branch may be between the two, with the tail in its delay slot. Then both paths execute the whole barrier, whether
     /// the branch is taken or not.
     pub const fn barrier_head(&mut self) {
         match self.isa() {
@@ -303,8 +305,8 @@ impl Asm {
         }
     }
 
-    /// Makes what `tlbr` or `tlbp` read, or a new EntryHi, take effect before the instruction that follows, whatever that is:
-    /// one cycle more than a [`barrier`](Self::barrier) where cycles are waited for.
+    /// Makes the registers that `tlbr` or `tlbp` wrote, or a new EntryHi, take effect before any next instruction. It is one
+    /// instruction longer than a [`barrier`](Self::barrier) on CPUs that have to wait for cycles, before release 2.
     pub const fn long_barrier(&mut self) {
         match self.isa() {
             Isa::R2 => {}

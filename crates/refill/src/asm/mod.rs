@@ -1,9 +1,10 @@
-//! A small assembler: the instructions that refill handlers are made of, and labels to branch to.
+//! A small assembler: the instructions that refill handlers consist of, and labels as targets of branches.
 //!
 //! Everything is `const`, so that a handler can be assembled at compile time as well as at boot. Instructions are
-//! methods named as in the manual, with operands in the order of assembly language. They return nothing: what goes
-//! wrong (an instruction that the CPU does not have, a branch too far, no room) is remembered, and
-//! [`finish`](Asm::finish) reports the first of it.
+//! methods named as in the manual, with operands in the order of assembly language. They return nothing. The assembler
+//! records the first error (an instruction that the CPU does not have, a branch that does not reach its target, code that is
+//! too long), and
+//! [`finish`](Asm::finish) returns it.
 //!
 //! ```
 //! use tlbkit_refill::asm::{Asm, Code, Cp0, K0, K1};
@@ -33,14 +34,14 @@ pub use reg::{Cp0, K0, K1, Reg, ZERO};
 use crate::Error;
 use crate::features::Isa;
 
-/// The most words that a piece of code can have.
+/// The most words (of 32 bits) that an [`Asm`] can hold, its tail included.
 pub const MOST: usize = 448;
 const LABELS: usize = 64;
 const FIXUPS: usize = 128;
-/// The place of a label that is not bound yet.
+/// The position of a label that is not bound yet.
 const UNBOUND: i32 = i32::MIN;
 
-/// A place in the code, to branch to before or after it is [bound](Asm::bind).
+/// A position in the code. Branches to it may come before or after it is [bound](Asm::bind).
 #[derive(Clone, Copy, Debug)]
 #[must_use]
 pub struct Label(usize);
@@ -51,19 +52,19 @@ pub struct Asm {
     isa: Isa,
     words: [u32; MOST],
     len: usize,
-    /// Where each label is, in words from the start.
+    /// The position of each label, in words from the start.
     labels: [i32; LABELS],
     label_count: usize,
-    /// Branches whose offset is filled in at the end: the word, and its label.
+    /// The branches whose offsets are filled in at the end: the index of the word, and the label.
     fixups: [(usize, usize); FIXUPS],
     fixup_count: usize,
-    /// The first word of the tail, and where that is, in words from the start.
+    /// The index of the tail's first word. `tail_at` is the position of that word, in words from the start.
     tail: usize,
     tail_at: i32,
     error: Option<Error>,
 }
 
-/// Finished code: words for the machine's own byte order, to be stored as `u32`.
+/// Finished code. The kernel stores each word as a `u32`, in the machine's byte order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Code {
     words: [u32; MOST],
@@ -78,7 +79,7 @@ impl Code {
 }
 
 impl Asm {
-    /// Returns no code, for a CPU with these instructions.
+    /// Returns an assembler without code, for a CPU with these instructions.
     pub const fn new(isa: Isa) -> Self {
         Self {
             isa,
@@ -94,7 +95,7 @@ impl Asm {
         }
     }
 
-    /// Returns which instructions the CPU has.
+    /// Returns the instructions that the CPU has.
     pub const fn isa(&self) -> Isa {
         self.isa
     }
@@ -109,7 +110,7 @@ impl Asm {
         self.len == 0
     }
 
-    /// Notes the first error.
+    /// Records an error, if it is the first.
     pub const fn fail(&mut self, error: Error) {
         if self.error.is_none() {
             self.error = Some(error);
@@ -124,7 +125,7 @@ impl Asm {
         self.len += 1;
     }
 
-    /// Returns a new label, which is nowhere yet.
+    /// Returns a new label that is not bound.
     pub const fn label(&mut self) -> Label {
         if self.label_count == LABELS {
             self.fail(Error::TooManyLabels);
@@ -134,8 +135,8 @@ impl Asm {
         Label(self.label_count - 1)
     }
 
-    /// Begins the tail: what follows will be `words` words from the start of the code, wherever the words before end.
-    /// Once only; later calls do nothing.
+    /// Begins the tail: the next word will be at position `words`, in words from the start of the code, wherever the words
+    /// before it end. Only the first call has an effect.
     pub const fn split(&mut self, words: i32) {
         if self.tail == usize::MAX {
             self.tail = self.len;
@@ -143,30 +144,30 @@ impl Asm {
         }
     }
 
-    /// Returns where a word will be, in words from the start.
+    /// Returns the position of the word with this index, in words from the start.
     const fn place(&self, word: usize) -> i32 {
         if word < self.tail { word as i32 } else { self.tail_at + (word - self.tail) as i32 }
     }
 
-    /// Puts a label here.
+    /// Binds a label to the next word.
     pub const fn bind(&mut self, label: Label) {
         self.labels[label.0] = self.place(self.len);
     }
 
-    /// Puts a label at a distance in words from the start of the code, before or behind it: a place that other code
-    /// fills, such as the general exception vector.
+    /// Binds a label to a position outside of this code, in words from its start, such as the general exception vector. The
+    /// position may be negative.
     pub const fn bind_at(&mut self, label: Label, words: i32) {
         self.labels[label.0] = words;
     }
 
-    /// Returns a label that is here.
+    /// Returns a new label that is bound to the next word.
     pub const fn here(&mut self) -> Label {
         let label = self.label();
         self.bind(label);
         label
     }
 
-    /// Appends a branch, whose offset is not known yet.
+    /// Appends a branch, whose offset [`finish_parts`](Self::finish_parts) fills in.
     const fn branch(&mut self, word: u32, to: Label) {
         if self.fixup_count == FIXUPS {
             return self.fail(Error::TooManyLabels);
@@ -176,11 +177,11 @@ impl Asm {
         self.word(word);
     }
 
-    /// Returns the code, if all went well and it has at most `room` words.
+    /// Returns the code, if there was no error and it has at most `room` words.
     ///
     /// # Errors
     ///
-    /// The first thing that went wrong.
+    /// The first error.
     pub const fn finish(self, room: usize) -> Result<Code, Error> {
         match self.finish_parts(room, 0) {
             Ok((code, _)) => Ok(code),
@@ -188,11 +189,11 @@ impl Asm {
         }
     }
 
-    /// Returns the code and its tail, if all went well and they have at most `room` and `tail_room` words.
+    /// Returns the code and its tail, if there was no error and they have at most `room` and `tail_room` words.
     ///
     /// # Errors
     ///
-    /// The first thing that went wrong.
+    /// The first error.
     pub const fn finish_parts(mut self, room: usize, tail_room: usize) -> Result<(Code, Code), Error> {
         if let Some(error) = self.error {
             return Err(error);

@@ -26,29 +26,30 @@ impl Reg {
 /// A register of coprocessor 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cp0 {
-    /// The TLB entry that `tlbr` reads and `tlbwi` writes; bit 31 after a `tlbp` that found nothing.
+    /// The index of the TLB entry that `tlbr` reads and `tlbwi` writes. Bit 31 is set after a `tlbp` that found no entry.
     Index,
-    /// The TLB entry that `tlbwr` writes, another one after every instruction, never a wired one.
+    /// The index of the TLB entry that `tlbwr` writes. It changes with every instruction, and is never that of a wired
+    /// entry.
     Random,
-    /// The even page of a pair.
+    /// The frame and rights of a pair's even page.
     EntryLo0,
-    /// The odd page of a pair.
+    /// The frame and rights of a pair's odd page.
     EntryLo1,
-    /// PTEBase, the kernel's, above the number of the pair of pages that missed, times 16.
+    /// PTEBase, which the kernel writes, in the high bits; below it the number of the pair of pages that missed, times 16.
     Context,
     /// The size of the two pages.
     PageMask,
-    /// How many entries at the bottom of the TLB `tlbwr` leaves alone.
+    /// The number of wired entries, from index 0, which `tlbwr` never writes.
     Wired,
     /// The address that missed.
     BadVAddr,
-    /// The pair of pages that missed, and the ASID.
+    /// The number of the pair of pages that missed, and the ASID.
     EntryHi,
-    /// Modes and interrupt masks.
+    /// The CPU's mode and interrupt masks.
     Status,
-    /// Why the exception was taken.
+    /// The cause of the exception.
     Cause,
-    /// Where the exception was taken.
+    /// The address of the instruction at which the exception was taken.
     Epc,
     /// As Context, for 64-bit addresses.
     XContext,
@@ -80,7 +81,7 @@ impl Cp0 {
         }
     }
 
-    /// Returns the register with this number and select, if there is one here.
+    /// Returns the register with this number and select, if this type has it.
     pub const fn from_number(number: u32, select: u32) -> Option<Self> {
         Some(match (number, select) {
             (0, 0) => Self::Index,

@@ -1,4 +1,4 @@
-//! What all handlers have in common: where the root is, how the entry is written, how a miss is passed on.
+//! The common parts of all handlers: the load of the root, the write of the TLB entry, and the branch to the general vector.
 
 use super::{Front, Root, Spec, Write, report};
 use crate::Error;
@@ -6,29 +6,29 @@ use crate::asm::{Asm, Cp0, K0, K1, Label, Reg, ZERO};
 use crate::block::Block;
 use crate::features::Isa;
 
-/// From here on, at the end of kseg3, register 0 is the base of a load's 16-bit offset.
+/// The first address, at the end of kseg3, that a load's 16-bit offset reaches from register 0.
 const NEAR: u32 = 0xffff_8000;
 
 /// A handler under construction.
 ///
-/// The parts agree on this: k0 and k1 are free wherever no part says otherwise; EntryHi is what the hardware made it, and
-/// Index, if the handler reports, what was chosen, up to the write.
+/// Conventions between the parts: k0 and k1 are free unless a part's documentation says otherwise. Until the write of the
+/// TLB entry, EntryHi has the value that the hardware set and, in a reporting handler, Index names the entry to replace.
 pub(crate) struct Build {
     pub(crate) asm: Asm,
     pub(crate) spec: Spec,
-    /// The general exception vector: branching there passes the miss on, with everything but k0 and k1 intact.
+    /// The general exception vector. A branch to it passes the miss on, and only k0 and k1 have lost their values.
     pub(crate) general: Label,
 }
 
 impl Build {
-    /// Begins the code at the refill vector.
+    /// Begins code for the refill vector.
     pub(crate) const fn new(spec: &Spec) -> Self {
         let mut build = Self::nested(spec);
         build.asm.bind_at(build.general, spec.place.general / 4);
         build
     }
 
-    /// Begins the code at the general vector.
+    /// Begins code for the general vector.
     pub(crate) const fn nested(spec: &Spec) -> Self {
         let mut asm = Asm::new(spec.features.isa);
         let general = asm.label();
@@ -44,23 +44,23 @@ impl Build {
         Self { asm, spec: *spec, general }
     }
 
-    /// Tells whether the CPU has bit fields.
+    /// Tells whether the CPU has bit-field instructions.
     pub(crate) const fn has_fields(&self) -> bool {
         matches!(self.spec.features.isa, Isa::R2)
     }
 
-    /// Tells whether a cache stands in front, which PTEBase then is the address of.
+    /// Tells whether there is a software TLB in front. If so, PTEBase is its address.
     pub(crate) const fn is_fronted(&self) -> bool {
         !matches!(self.spec.front, Front::None)
     }
 
-    /// What follows is for few misses: it goes to the tail.
+    /// Puts the code that follows into the tail, because few misses execute it.
     pub(crate) const fn cold(&mut self) {
         self.asm.split(self.spec.place.tail / 4);
     }
 
-    /// Returns the base for the words of the CPU's block: `rt`, or, if the block is that near, register 0, which takes no
-    /// instruction.
+    /// Returns a base register for the words of the CPU's block: register 0 if the block is at the end of kseg3, which takes
+    /// no instruction; otherwise `rt`, which it loads.
     pub(crate) const fn block_base(&mut self, rt: Reg) -> Reg {
         if self.spec.block >= NEAR {
             return ZERO;
@@ -69,29 +69,29 @@ impl Build {
         rt
     }
 
-    /// Makes `rt` the base for the words of the CPU's block.
+    /// Loads `rt` with the base for the words of the CPU's block.
     const fn block_high(&mut self, rt: Reg) {
         self.asm.lui(rt, (self.spec.block.wrapping_add(0x8000) >> 16) as u16);
     }
 
-    /// Returns the offset of a word of the block from its base.
+    /// Returns the offset of a word of the block from the base.
     pub(crate) const fn block_low(&self, word: u32) -> i16 {
         (self.spec.block + word) as i16
     }
 
-    /// Makes `rt` the base for the block's word `save`, one of the handler's own, and returns the word's offset. These are
-    /// for few misses, and the base is often made in a delay slot: `rt` is it wherever the block is.
+    /// Loads `rt` with the base for the temporary word `save` of the block, and returns the word's offset. It always emits
+    /// an instruction and uses `rt`, wherever the block is, because callers often emit it into a delay slot.
     pub(crate) const fn save_high(&mut self, rt: Reg, save: usize) -> i16 {
         self.block_high(rt);
         self.save_low(save)
     }
 
-    /// Returns the offset of one of the handler's own words from the block's base.
+    /// Returns the offset of the temporary word `save` from the block's base.
     pub(crate) const fn save_low(&self, save: usize) -> i16 {
         self.block_low(Block::SAVE + 4 * save as u32)
     }
 
-    /// Loads the root word: one instruction if it is in a register or near, else two.
+    /// Loads the root word: one instruction if it is in a register or the block is at the end of kseg3, otherwise two.
     pub(crate) const fn load_root(&mut self, rt: Reg) {
         match self.spec.root {
             Root::Block => {
@@ -117,27 +117,27 @@ impl Build {
         }
     }
 
-    /// Tells whether PageMask can be another than that of 4 KiB: hits of a cache in front leave it as they found it in their
-    /// entry.
+    /// Tells whether PageMask may have another value than that of 4 KiB: a hit in the software TLB sets it to the entry's
+    /// value, and does not clear it.
     pub(crate) const fn can_be_larger(&self) -> bool {
         self.spec.form.sized && self.is_fronted()
     }
 
-    /// Makes PageMask that of 4 KiB, if it can be another.
+    /// Sets PageMask to 4 KiB, if it may have another value.
     pub(crate) const fn small(&mut self) {
         if self.can_be_larger() {
             self.asm.mtc0(ZERO, Cp0::PageMask);
         }
     }
 
-    /// Ends a path for pages of 4 KiB: k0 is for the even page and k1 for the odd one.
+    /// Ends a path for pages of 4 KiB: k0 has the EntryLo of the even page, k1 that of the odd page.
     pub(crate) const fn finish(&mut self) {
         self.asm.mtc0(K0, Cp0::EntryLo0);
         self.asm.mtc0(K1, Cp0::EntryLo1);
         self.finish_moved();
     }
 
-    /// Ends a path for pages of 4 KiB: the EntryLos are moved.
+    /// Ends a path for pages of 4 KiB whose values have already been moved to the EntryLo registers.
     pub(crate) const fn finish_moved(&mut self) {
         self.choose(K0);
         self.small();
@@ -145,7 +145,7 @@ impl Build {
         self.close();
     }
 
-    /// Chooses the entry that is replaced, unless `tlbwr` does, or the report has.
+    /// Sets Index to the entry to replace, unless `tlbwr` chooses it or [`report::open`] has set it.
     pub(crate) const fn choose(&mut self, temporary: Reg) {
         if matches!(self.spec.write, Write::Index) && !self.spec.form.reporting {
             self.asm.mfc0(temporary, Cp0::Random);
@@ -153,7 +153,7 @@ impl Build {
         }
     }
 
-    /// Ends a walk: the EntryLos, PageMask and Index have taken effect.
+    /// Ends a walk after EntryLo0, EntryLo1, PageMask and Index have taken effect.
     pub(crate) const fn close(&mut self) {
         if let Front::Stlb(stlb) = self.spec.front {
             stlb.fill(self);
@@ -161,8 +161,8 @@ impl Build {
         self.write();
     }
 
-    /// Ends a path for larger pages: the EntryLos and PageMask are moved. Leaves PageMask as paths for pages of 4 KiB
-    /// expect it.
+    /// Ends a path for larger pages whose values have been moved to the EntryLo registers and PageMask. Without a software
+    /// TLB, it sets PageMask back to 4 KiB, as the paths for pages of 4 KiB expect.
     pub(crate) const fn finish_sized(&mut self) {
         self.choose(K0);
         self.asm.barrier();
@@ -179,7 +179,7 @@ impl Build {
         self.asm.eret();
     }
 
-    /// Writes the entry and returns. What it needs has taken effect.
+    /// Writes the entry and returns from the exception. The registers of the entry must have taken effect.
     pub(crate) const fn write(&mut self) {
         self.write_entry();
         if self.spec.form.reporting {

@@ -1,18 +1,18 @@
-//! The guarded table.
+//! The walk of a guarded table.
 //!
 //! ```text
-//!   fixed      link      | 1 | node address          | shift |     BadVAddr >> shift is the digit, and what is above
-//!              inserted  | 1 | node address  | digit | shift |     the slot's address but for two constant bits
+//!   fixed      link      | 1 | node address          | shift |     the digit is in the low bits of BadVAddr >> shift
+//!              inserted  | 1 | node address  | digit | shift |     the slot's address, except for two constant bits
 //!   adaptive   link      | 1 | node address / 4 | 32 - width | 32 - top |
 //!   leaf       link      | 0 | address | 1 |
 //! ```
 //!
-//! A level of a fixed table takes five instructions: shift, insert, load, branch by the sign, and in its delay slot the
-//! address anew. A level of an adaptive one takes ten: two shifts cut the digit out, three make the address; and so does
-//! one of nodes of two or four slots, whose links are of that kind.
+//! A level of a fixed table takes five instructions: shift, insert, load, branch by the sign, and in the delay slot the load
+//! of BadVAddr for the next level. A level of an adaptive table takes ten: among them two shifts that extract the digit.
+//! Tables with nodes of two or four slots have links of the adaptive kind, and also take ten.
 //!
-//! No level compares a guard. The leaf's tag is the number of its pair, and is compared with the number of the pair that
-//! missed in all its bits: so whatever way an address takes through the nodes, it matches no leaf but its own.
+//! No level compares a guard. The leaf's tag is the number of its pair of pages, and the handler compares all its bits with
+//! the number of the pair that missed. So an address matches only its own leaf, whatever nodes it passes through.
 //!
 //! ```text
 //!   Context    | 0 0000 0000 | pair: 19 bits | 0000 |     with PTEBase = 0
@@ -21,10 +21,11 @@
 //!
 //! # Larger pages
 //!
-//! Their tags equal no Context, so they cost the others nothing. The plain form passes their misses on. The form for
-//! them ([`larger`](Gpt::larger)) compares without the low bits, as many as the size says, and has the EntryLos moved
-//! already: if both are valid PageMask is all that is missing. If one is not, the other half of the pair may hold smaller
-//! pages, or be closed, and the entry is a pair within the page: see [`sized`]. A page that is closed itself is passed on.
+//! The tag of a larger page equals no Context, so larger pages do not slow down misses of 4 KiB pages. The plain form passes
+//! their misses on. The form for larger pages ([`larger`](Gpt::larger)) compares the tags without as many low bits as the
+//! size says. The EntryLo registers are loaded then; if both halves are valid, the handler only has to set PageMask. If one
+//! is not, the other half of the pair may hold smaller pages, or be closed, and the handler loads an entry for a pair within
+//! the page ([`sized`]). A miss on a closed page is passed on.
 
 use tlbkit_pagetable::Geometry;
 
@@ -35,33 +36,34 @@ use crate::asm::{Cp0, K0, K1, Label, ZERO};
 /// A guarded table in the layout [`Kseg0`](tlbkit_pagetable::gpt::Kseg0).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Gpt {
-    /// The bits of every digit, if that is fixed and links have no room for it.
+    /// The number of bits of every digit, if it is fixed and the links do not contain it.
     width: Option<u32>,
 }
 
 /// The lowest position of a digit.
 const LOWEST: u32 = 13;
-/// The bits of a tag, and of Context, up to those of the pair's number, and below it.
+/// The number of bits of a tag, and of Context without PTEBase.
 const TAGGED: u32 = 23;
+/// The number of a tag's low bits, below the pair's number, which hold the size.
 const SIZE: u32 = 4;
-/// Where a page's number begins in an address.
+/// The lowest bit of a page's number in an address.
 const PAGE: u32 = 12;
-/// The largest page that a tag has a size for.
+/// The base-two logarithm of the bytes of the largest page whose size a tag can hold.
 const LARGEST: u32 = 26;
 /// V of an EntryLo.
 const VALID: u16 = 2;
-/// What a leaf's link is larger than its address, and the words of a leaf behind an odd address.
+/// The offsets of a leaf's words from its odd link, which is the leaf's address plus one: the tag, and the two PTEs.
 const TAG: i16 = -1;
 const LO0: i16 = 3;
 const LO1: i16 = 7;
 
 impl Gpt {
-    /// Returns the handler's idea of `Gpt<G, EntryLo, _, Kseg0<Fixed<W>>, Fixed<W>>`.
+    /// Returns the walk of a `Gpt<G, EntryLo, _, Kseg0<Fixed<W>>, Fixed<W>>`, for `W` of `width`.
     ///
     /// # Errors
     ///
-    /// [`Error::Geometry`] unless the space has 32 bits, its pages are of 4 KiB to 64 MiB, powers of four, and nodes have
-    /// 2 to 256 slots.
+    /// [`Error::Geometry`] unless the address space has 32 bits, its page sizes are powers of four from 4 KiB to 64 MiB, and
+    /// nodes have 2 to 256 slots.
     pub const fn fixed<G: Geometry>(width: u32) -> Result<Self, Error> {
         match width {
             1 | 2 => Self::of::<G>(None),
@@ -70,11 +72,11 @@ impl Gpt {
         }
     }
 
-    /// Returns the handler's idea of `Gpt<G, EntryLo, _, Kseg0<Adaptive>>`. It serves nodes of 2 to 256 slots.
+    /// Returns the walk of a `Gpt<G, EntryLo, _, Kseg0<Adaptive>>`. It supports nodes of 2 to 256 slots.
     ///
     /// # Errors
     ///
-    /// [`Error::Geometry`] unless the space has 32 bits, and its pages are of 4 KiB to 64 MiB, powers of four.
+    /// [`Error::Geometry`] unless the address space has 32 bits and its page sizes are powers of four from 4 KiB to 64 MiB.
     pub const fn adaptive<G: Geometry>() -> Result<Self, Error> {
         Self::of::<G>(None)
     }
@@ -109,7 +111,7 @@ impl Gpt {
         b.asm.bltz(K1, level);
         b.asm.mfc0(K0, Cp0::BadVAddr);
         if b.spec.form.reporting && !b.has_fields() {
-            // Without bit fields all of it does not fit at the vector.
+            // Without bit-field instructions the whole path does not fit at the refill vector.
             b.asm.b(leaf);
             b.asm.nop();
             b.cold();
@@ -135,11 +137,11 @@ impl Gpt {
         }
     }
 
-    /// Loads the tag of the pair that missed, if it is one of pages of 4 KiB, into k0.
+    /// Loads k0 with the tag that the pair that missed would have with pages of 4 KiB.
     const fn pair(b: &mut Build) {
         b.asm.mfc0(K0, Cp0::Context);
         if b.is_fronted() {
-            // PTEBase is the cache.
+            // PTEBase is the software TLB's address, and must be removed.
             if b.has_fields() {
                 b.asm.ext(K0, K0, 0, TAGGED);
             } else {
@@ -149,7 +151,8 @@ impl Gpt {
         }
     }
 
-    /// Serves a leaf of larger pages: k0 is the tag that was looked for and k1 the leaf's, and the EntryLos are moved.
+    /// Serves a miss whose leaf has another tag than pages of 4 KiB: k0 is the tag of the pair that missed, k1 the leaf's
+    /// tag, and the EntryLo registers are loaded.
     const fn larger(b: &mut Build, other: Label) {
         let general = b.general;
         let (own, within, odd, done) = (b.asm.label(), b.asm.label(), b.asm.label(), b.asm.label());
@@ -160,7 +163,7 @@ impl Gpt {
         b.asm.srlv(K0, K0, K1);
         b.asm.bne(K0, ZERO, general);
         b.asm.addiu(K0, ZERO, 1);
-        // The size in pages of 4 KiB is the bit of the page's number that tells the halves apart.
+        // The size in pages of 4 KiB is also the bit of the page's number that distinguishes the two halves of the pair.
         b.asm.sllv(K0, K0, K1);
         b.asm.mfc0(K1, Cp0::BadVAddr);
         b.asm.srl(K1, K1, PAGE);
@@ -183,7 +186,7 @@ impl Gpt {
         b.asm.lw(K0, bits, K0);
         sized::whole(b, K0, done);
 
-        // The other half is absent, or closed: then it has a frame of its own.
+        // The other half of the pair is absent or closed, so the entry is a pair within this page.
         b.asm.bind(within);
         b.save_high(K1, sized::BITS);
         b.asm.lw(K1, bits, K1);
@@ -203,7 +206,7 @@ impl Gpt {
         sized::within(b, done);
     }
 
-    /// Loads the next link: k0 is the address that missed, k1 the link.
+    /// Loads k1 with the next link: k0 is the address that missed, k1 the current link.
     const fn fixed_level(b: &mut Build, width: u32) {
         b.asm.srlv(K0, K0, K1);
         if !b.has_fields() {
@@ -216,7 +219,8 @@ impl Gpt {
         }
         b.asm.ins(K1, K0, 2, width);
         if width.is_multiple_of(4) {
-            // Below the digit the two low bits of the shift are left: the positions of all digits are the same modulo four.
+            // Below the digit, the two low bits of the shift remain. They are the same for all digits, because the positions
+            // differ by multiples of the width, and so the load's offset subtracts them.
             b.asm.lw(K1, -((LOWEST & 3) as i16), K1);
         } else {
             b.asm.ins(K1, ZERO, 0, 2);
@@ -230,7 +234,8 @@ impl Gpt {
         b.asm.srl(K1, K1, 5);
         b.asm.srlv(K0, K0, K1);
         b.asm.sll(K0, K0, 2);
-        // The two bits below the address are the high ones of the count, which is 24 at least: both are set.
+        // The two bits below the address are the high bits of `32 - width`, which is at least 24: both are set, and the
+        // load's offset subtracts them.
         if b.has_fields() {
             b.asm.ext(K1, K1, 3, 23);
         } else {
@@ -242,10 +247,10 @@ impl Gpt {
         b.asm.lw(K1, -3, K1);
     }
 
-    /// Makes an odd physical address in k1 one in kseg0.
+    /// Turns an odd physical address in k1 into an address in kseg0.
     const fn make_kseg0(b: &mut Build) {
         if b.has_fields() {
-            // Its lowest bit, which is set, is copied to its highest.
+            // Copies the lowest bit, which is set, to the highest.
             b.asm.ins(K1, K1, 31, 1);
         } else {
             b.asm.lui(K0, 0x8000);

@@ -1,16 +1,16 @@
-//! Hashed and clustered tables: a probe, and the chain behind it.
+//! The walk of a hashed or clustered table: the probe of a bucket's first unit, then its chain.
 //!
 //! ```text
 //!   Context      | 1 0000 0000 | pair: 19 bits | 0000 |     with PTEBase = 0x8000_0000
-//!   folded       |             | which unit    | .... |     Context XOR (Context >> 10), without what PTEBase adds
+//!   folded       |             | which unit    | .... |     Context XOR (Context >> 10), without the bits of PTEBase
 //!   unit         | tag | PTE even | PTE odd | link |
 //! ```
 //!
-//! Context is the pair's tag, and sixteen times the pair's number, which is also the distance of a unit: so hash and tag come
-//! from one register. A block of several pairs is as many units side by side, each with a tag and a link of its own
-//! ([`hpt`](tlbkit_pagetable::hpt)), so that this code need not know of blocks: the fold's low bits say which unit of a
-//! bucket it is, the others which bucket. The EntryLos are moved before the tag is compared, with the barrier in the delay
-//! slot.
+//! Context equals the pair's tag, and contains the pair's number times sixteen, the size of a unit in bytes. So hash and tag
+//! come from one register. A block of several pairs consists of as many adjacent units, each with its own tag and link
+//! ([`hpt`](tlbkit_pagetable::hpt)), so this code does not depend on the size of blocks: the low bits of the folded number
+//! select the unit of a bucket, the others the bucket. The handler moves the PTEs to the EntryLo registers before it
+//! compares the tag, so that the barrier is in the branch's delay slot.
 //!
 //! # Tables that grow
 //!
@@ -19,10 +19,11 @@
 //!   directory    | segment ... | short: 5 bits |     1024 of these words, 4 KiB
 //! ```
 //!
-//! The root is the directory, and stays where it is for the table's whole life. The segment of a table that has only one, of
-//! fewer units, is `short` bits shorter than others. The handler finds every page at every stage of growing and shrinking:
-//! a bucket is in its chain before it leaves another one. Beside a writer on another CPU it may be led astray once
-//! ([`hpt`](tlbkit_pagetable::hpt)), and then passes the miss on.
+//! The root is the directory, which does not move during the table's lifetime. If a table has only one segment, that segment
+//! has fewer units: `short` is the base-two logarithm of the ratio to a full segment. The handler finds every page at every
+//! stage of growing and shrinking, because a bucket enters its new chain before it leaves the old one. If a writer on
+//! another CPU changes a chain during the walk, the walk may follow a link into another chain
+//! ([`hpt`](tlbkit_pagetable::hpt)); then it passes the miss on.
 
 use tlbkit_pagetable::Geometry;
 
@@ -30,41 +31,45 @@ use super::{Build, sized};
 use crate::Error;
 use crate::asm::{Cp0, K0, K1, Label, Reg, ZERO};
 
-/// A hashed table of [`EntryLo`](tlbkit_pagetable::format::EntryLo) words for a 32-bit space of 4 KiB pages, all nodes in
-/// kseg0.
+/// A hashed table of [`EntryLo`](tlbkit_pagetable::format::EntryLo) words for a 32-bit address space of 4 KiB pages, with
+/// all nodes in kseg0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Hashed {
     /// The base-two logarithm of the pages of a block.
     cluster: u32,
-    /// The base-two logarithm of the units in the array, if that is fixed.
+    /// The base-two logarithm of the number of units in the array, if that is fixed.
     log: Option<u32>,
-    /// From one granularity of tags to the next, in bits of an address, and how many there are.
+    /// The distance from one granularity of tags to the next, in bits of an address. `grains` is the number of
+    /// granularities.
     step: u32,
     grains: u32,
 }
 
-/// How far pair numbers are folded onto themselves.
+/// The number of bits by which a pair's number is shifted and combined with itself.
 const FOLD: u32 = 10;
-/// LIVE, for `lui`: the tag's top bit.
+/// The upper half of LIVE, the tag's top bit, for `lui`.
 const LIVE: u16 = 0x8000;
-/// The low bits of a root word, or of a directory's, that are no address.
+/// The low bits of a root word, or of a directory's word, that are not part of the address.
 const LOG: u32 = 31;
-/// The base-two logarithms of the units of a whole segment, and of the entries of a directory.
+/// The base-two logarithm of the number of units of a full segment.
 const SEGMENT: u32 = 9;
+/// The base-two logarithm of the number of words of a directory.
 const ENTRIES: u32 = PAIR_BITS - SEGMENT;
-/// Where Context, and a tag, have the pair's number, and how many bits that has.
+/// The lowest bit of the pair's number in Context and in a tag.
 const PAIR: u32 = 4;
+/// The number of bits of a pair's number.
 const PAIR_BITS: u32 = 19;
-/// The words of a unit.
+/// The offsets of a unit's words, in bytes.
 const TAG: i16 = 0;
 const EVEN: i16 = 4;
 const ODD: i16 = 8;
 const LINK: i16 = 12;
-/// The base-two logarithm of its bytes.
+/// The base-two logarithm of a unit's bytes.
 const UNIT: u32 = 4;
 
-/// Returns how far the granularities of tags are apart, in bits of an address, and how many there are; or `None` if they
-/// are not equally far apart. They are the base page, then the next size that the blocks of the one before cannot hold.
+/// Returns the distance between the granularities of tags, in bits of an address, and their number; or `None` if the
+/// distances are not equal. The first granularity is the base page; each further one is the next page size that a block of
+/// the one before cannot hold.
 const fn grains<G: Geometry>(cluster: u32) -> Option<(u32, u32)> {
     let (mut last, mut step, mut count) = (G::BASE.shift(), 0, 1);
     let mut at = 1;
@@ -84,15 +89,15 @@ const fn grains<G: Geometry>(cluster: u32) -> Option<(u32, u32)> {
 }
 
 impl Hashed {
-    /// Returns the handler's idea of `Hashed<G, EntryLo, _, CLUSTER, BUCKETS, LOAD>`.
+    /// Returns the walk of a `Hashed<G, EntryLo, _, CLUSTER, BUCKETS, LOAD>`.
     ///
-    /// An array of a fixed size of more than 64 KiB must lie at a multiple of its size, as the runs of a
-    /// [`Slab`](tlbkit_pagetable::nodes::Slab) do.
+    /// An array of a fixed size of more than 64 KiB must be aligned to its size, as the runs of a
+    /// [`Slab`](tlbkit_pagetable::nodes::Slab) are.
     ///
     /// # Errors
     ///
-    /// [`Error::Geometry`] unless the space has 32 bits of 4 KiB pages, blocks have 2 to 16 pages, and a table of a fixed
-    /// size has at most 4 MiB.
+    /// [`Error::Geometry`] unless the address space has 32 bits and 4 KiB pages, blocks have 2 to 16 pages, and a table of a
+    /// fixed size has at most 4 MiB.
     pub const fn of<G: Geometry>(cluster: u32, buckets: u32, load: usize) -> Result<Self, Error> {
         if G::VA_BITS != 32 || G::BASE.shift() != 12 || cluster < 1 || cluster > 4 {
             return Err(Error::Geometry);
@@ -105,9 +110,9 @@ impl Hashed {
         Ok(Self { cluster, log: if load == 0 { Some(units) } else { None }, step, grains })
     }
 
-    /// Returns what the handler starts from, made of what the table calls its root.
+    /// Returns the root word for the handler, from the table's root.
     ///
-    /// That of a table that grows is its directory, and never changes.
+    /// The root word of a table that grows is its directory, and never changes.
     pub const fn root(&self, root: usize) -> u32 {
         let array = root as u32 & !LOG;
         match self.log {
@@ -120,14 +125,14 @@ impl Hashed {
         }
     }
 
-    /// Tells whether an array of `2^log` units is too large for an immediate to mask its index. Its root word is the
-    /// address, which is a multiple of the size, without the bits that are zero: `ins` joins the two.
+    /// Tells whether an array of `2^log` units is too large for a 16-bit immediate to mask its index. The root word of such
+    /// an array is its address without the low bits, which are zero, so that `ins` can combine the address and the index.
     const fn is_wide(log: u32) -> bool {
         log + UNIT > 16
     }
 
-    /// Folds the pair's number into k1, from bit `UNIT` on; what is below means nothing. On release 1 LIVE is in it: there
-    /// that is for arrays in which an immediate masks the index.
+    /// Loads k1 with the folded pair's number from bit `UNIT` on; the bits below are undefined. On release 1 the result also
+    /// contains LIVE, which an immediate masks afterwards.
     const fn fold(b: &mut Build) {
         if b.is_fronted() {
             Self::fold_address(b, UNIT);
@@ -142,7 +147,8 @@ impl Hashed {
         b.asm.xor(K1, K1, K0);
     }
 
-    /// The same from bit `at` on, of the address, whose top bits are nothing but the pair's: neither LIVE nor a cache's.
+    /// As [`fold`](Self::fold), from bit `at` on, and from the address instead of Context: the result has neither LIVE nor
+    /// bits of PTEBase.
     const fn fold_address(b: &mut Build, at: u32) {
         b.asm.mfc0(K0, Cp0::BadVAddr);
         b.asm.srl(K1, K0, 13 + FOLD - at);
@@ -150,7 +156,7 @@ impl Hashed {
         b.asm.xor(K1, K1, K0);
     }
 
-    /// Loads the address of the first unit into k1.
+    /// Loads k1 with the address of the bucket's first unit for the pair that missed.
     const fn first(&self, b: &mut Build) {
         match self.log {
             Some(log) if !Self::is_wide(log) => {
@@ -175,7 +181,7 @@ impl Hashed {
             }
             None if b.has_fields() => {
                 Self::fold(b);
-                // The entry's number goes to the bottom, the unit's to the top.
+                // The rotation moves the directory's index to the low bits, and the unit's index to the high bits.
                 b.asm.rotr(K1, K1, UNIT + SEGMENT);
                 b.load_root(K0);
                 b.asm.ins(K0, K1, 2, ENTRIES);
@@ -189,7 +195,7 @@ impl Hashed {
             }
             None => {
                 Self::fold_address(b, 0);
-                // There are two registers for the sum of two things and a third.
+                // The computation needs three values in two registers, so one is saved in the block.
                 let base = b.block_base(K0);
                 b.asm.sw(K1, b.save_low(sized::BUCKET), base);
                 b.asm.srl(K1, K1, SEGMENT);
@@ -205,8 +211,8 @@ impl Hashed {
         }
     }
 
-    /// Makes a folded pair's number, from bit 0 on, the distance of its unit in the segment of a directory's word, and the word
-    /// the segment's address.
+    /// Turns `folded`, a folded pair's number from bit 0 on, into the offset in bytes of its unit within a segment, and
+    /// `word`, the directory's word, into the segment's address.
     const fn within(b: &mut Build, folded: Reg, word: Reg) {
         b.asm.sll(folded, folded, 32 - SEGMENT);
         b.asm.sllv(folded, folded, word);
@@ -216,8 +222,7 @@ impl Hashed {
         b.clear_low(word, LOG.trailing_ones());
     }
 
-    /// Branches by whether k0 is the tag of the pair that missed: if it is and `equal`, or is not and not. Loses both
-    /// registers.
+    /// Branches if k0 is the tag of the pair that missed (`equal`), or if it is not (`!equal`). Overwrites k0 and k1.
     const fn compare(b: &mut Build, equal: bool, to: Label) {
         if b.is_fronted() {
             b.asm.mfc0(K1, Cp0::BadVAddr);
@@ -264,12 +269,12 @@ impl Hashed {
             self.coarse(b, sized);
         }
         if mixed || b.spec.form.sized && self.grains > 1 {
-            // The other half of a page that fills a block is in another one.
+            // The other half of a pair whose page fills a block is in another block.
             sized::emit_units(b, sized, 4 << self.cluster);
         }
     }
 
-    /// Looks behind the first unit; where larger pages may be in a block, looks at that one again.
+    /// Searches the chain behind the first unit; if blocks may hold larger pages, starts at the first unit again.
     const fn chain(&self, b: &mut Build, none: Label, sized: Label) {
         let mixed = b.spec.form.sized && self.cluster > 1;
         let found = b.asm.label();
@@ -307,11 +312,11 @@ impl Hashed {
         b.finish();
     }
 
-    /// Looks for the larger granularities one after the other. Goes to `sized` with what it finds.
+    /// Searches for the larger granularities one after the other, and branches to `sized` with the PTE that it finds.
     const fn coarse(&self, b: &mut Build, sized: Label) {
         let general = b.general;
         let (next, walk, found) = (b.asm.label(), b.asm.label(), b.asm.label());
-        // Which granularity: its size, and its number as the tag has it.
+        // The granularity: the difference of its shift to that of a page, and its number as in the tag.
         let size = b.save_high(K1, sized::GRAIN);
         let number = b.save_low(sized::OWN);
         let tag = b.save_low(sized::BITS);
@@ -394,7 +399,7 @@ impl Hashed {
         b.asm.addiu(K1, K1, EVEN);
         b.asm.lw(K0, 0, K1);
         b.asm.srl(K0, K0, 30);
-        // A block of larger pages has room for no other sizes: nothing is mapped here.
+        // A block of a larger granularity holds only larger pages, so a PTE that is none of them maps nothing.
         b.asm.beq(K0, ZERO, general);
         let own = b.save_high(K0, sized::OWN);
         b.asm.b(sized);

@@ -1,18 +1,18 @@
-//! The linear table: one load, which may miss.
+//! The walk of a linear table: one load, which may miss.
 //!
 //! ```text
 //!   Context    | 1 | AT: 8 bits, less its first | pair: 19 bits | 0000 |
 //!   half of it | 1   1 | AT ...                 | pair: 19 bits | 000  |     the pair's PTEs
 //! ```
 //!
-//! An arithmetic shift makes PTEBase the table's address, for a table in the upper half of kseg2. When the load
-//! misses, EXL is set already: the exception goes to the general vector and leaves EPC alone. What is there
-//! ([`nested`](Lpt::nested)) writes the entry for the page of the table and returns to the instruction that missed
-//! first, which misses again, and now the load hits.
+//! An arithmetic shift turns PTEBase into the table's address, for a table from 0xc000_0000 on. When the load misses, EXL is
+//! already set, so the exception goes to the general vector and does not change EPC. The code there
+//! ([`nested`](Lpt::nested)) writes the TLB entry for the page of the table, and returns to the instruction that missed
+//! first. That instruction misses again, and now the load hits.
 //!
-//! The nested exception has overwritten BadVAddr and EntryHi. So where the table has no such page, the handler cannot pass
-//! the first miss on; it writes an invalid entry for the pair that missed (its number is in the address of the PTE) and
-//! returns. The instruction raises TLB Invalid, with everything as the kernel wants it.
+//! The nested exception has overwritten BadVAddr and EntryHi. So if the table has no such page, the handler cannot pass the
+//! first miss on. It writes an invalid TLB entry for the pair that missed, whose number is in the address of the PTE, and
+//! returns. The instruction then raises TLB Invalid, with BadVAddr, EntryHi and EPC of the first access.
 
 use tlbkit_pagetable::Radix;
 use tlbkit_pagetable::format::EntryLo;
@@ -28,27 +28,29 @@ pub struct Lpt {
     at: u32,
 }
 
-/// The index bits of the root.
+/// The number of index bits of the root.
 const TOP: u32 = 10;
-/// The base-two logarithm of a page of the table and of a PTE.
+/// The base-two logarithm of the bytes of a page of the table.
 const PAGE: u32 = 12;
+/// The base-two logarithm of the bytes of a PTE.
 const PTE: u32 = 2;
-/// The base-two logarithm of the table.
+/// The base-two logarithm of the bytes of the table.
 const REGION: u32 = TOP + PAGE;
-/// The code of a TLB miss on a load, where it stands in Cause.
+/// The exception code of a TLB miss on a load, at its position in Cause.
 const LOAD_MISS: u16 = 2 << 2;
 /// V of an EntryLo.
 const VALID: u16 = 2;
 
 impl Lpt {
-    /// Returns the handler's idea of a table of geometry `G` at `AT`: `Lpt<G, EntryLo, _, AT>`.
+    /// Returns the walk of an `Lpt<G, EntryLo, _, AT>`: a table of geometry `G` at the virtual address `AT`.
     ///
     /// # Errors
     ///
-    /// [`Error::Geometry`] unless the table has two levels of ten bits: then it has 32 bits of 4 KiB pages, as the nodes
-    /// of a linear table are pages. [`Error::BadAddress`] unless it is at a multiple of 4 MiB from 0xc000_0000 on.
+    /// - [`Error::Geometry`] unless the table has two levels of ten bits. (Then the address space has 32 bits and 4 KiB
+    ///   pages, because the nodes of a linear table are pages.)
+    /// - [`Error::BadAddress`] unless `AT` is a multiple of 4 MiB from 0xc000_0000 on.
     pub const fn of<G: Radix, const AT: usize>() -> Result<Self, Error> {
-        // That the table lies within the address space, and in pages, is checked where its geometry is made.
+        // `Linear` checks that the table is within the address space and aligned to pages.
         const { assert!(Linear::<G, EntryLo, AT>::LINEAR.is_some()) };
         if !matches!(G::WIDTHS, [TOP, 10]) {
             return Err(Error::Geometry);
@@ -59,7 +61,7 @@ impl Lpt {
         Ok(Self { at: AT as u32 })
     }
 
-    /// Returns what PTEBase must be.
+    /// Returns the value of Context, with PTEBase, that the walk needs.
     pub(super) const fn context(&self) -> u32 {
         self.at << 1
     }
@@ -96,14 +98,15 @@ impl Lpt {
         b.asm.or(K1, K1, K0);
         sized::sort(b, 0, small, sized);
         sized::small(b, small);
-        // The other half of a page that fills a page of the table is in another one, which may not exist.
+        // The other half of a pair whose page fills a page of the table is in another page of the table, which may not
+        // exist.
         sized::emit(b, sized, 1 << PAGE);
     }
 
-    /// Returns the beginning of the code at the general vector: the kernel's own follows it.
+    /// Returns the code for the begin of the general vector. The kernel's own code follows it.
     ///
-    /// It takes over a load that missed in the table, and falls through with k0 and k1 changed otherwise. Only the
-    /// refill handler may load from there.
+    /// The code handles a load that missed in the table. For any other exception it falls through, with k0 and k1
+    /// overwritten. Only the refill handler may load from the table's addresses.
     pub(super) const fn nested(&self, b: &Build) -> Asm {
         let spec: &Spec = &b.spec;
         let mut n = Build::nested(spec);
@@ -118,7 +121,7 @@ impl Lpt {
         n.asm.srl(K0, K1, REGION);
         n.asm.xori(K0, K0, (self.at >> REGION) as u16);
         n.asm.bne(K0, ZERO, out);
-        // The table's page, in words of the root.
+        // The offset in bytes of the word in the root for the table's page.
         n.asm.srl(K0, K1, PAGE - PTE);
         n.asm.andi(K0, K0, (1 << (TOP + PTE)) - 4);
         n.load_root(K1);
@@ -136,7 +139,7 @@ impl Lpt {
             n.small();
             n.asm.barrier();
         }
-        // The TLB may hold the pair with this half invalid, from before the page was there.
+        // The TLB may hold an entry for the pair with this half invalid, from before the table had the page.
         n.asm.tlbp();
         n.asm.long_barrier();
         n.asm.mfc0(K0, Cp0::Index);
@@ -146,7 +149,7 @@ impl Lpt {
         n.asm.eret();
         n.asm.bind(absent);
         n.asm.mfc0(K0, Cp0::BadVAddr);
-        // The PTE's distance from the table's start is eight bytes a pair; the table's address is shifted out.
+        // The PTE's offset from the table's start is eight bytes a pair. The shift removes the table's address.
         n.asm.sll(K0, K0, PAGE - PTE);
         n.asm.mfc0(K1, Cp0::EntryHi);
         n.asm.andi(K1, K1, 0xff);

@@ -1,4 +1,4 @@
-//! Handlers: a front, a walk, a form and a way to write, put together.
+//! Refill handlers, each a combination of a front, a walk, a form and a way to write the TLB entry.
 
 mod build;
 mod gpt;
@@ -20,79 +20,79 @@ use crate::Error;
 use crate::asm::{Asm, Code};
 use crate::features::{Features, Isa};
 
-/// Everything that a handler is made from.
+/// The parameters of a handler.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Spec {
     /// The CPU.
     pub features: Features,
-    /// Where the code will be.
+    /// The place of the code.
     pub place: Place,
     /// The address of this CPU's [`Block`](crate::Block): in kseg0, or, through a wired TLB entry, from 0xffff_8000 on.
     pub block: u32,
-    /// Where the root word of the running address space's table is.
+    /// The place of the root word of the running address space's table.
     pub root: Root,
-    /// What stands before the table.
+    /// The cache that the handler searches before it walks the table.
     pub front: Front,
     /// The table.
     pub walk: Walk,
-    /// What the handler does beside refilling with pages of 4 KiB.
+    /// The work of the handler in addition to refills with pages of 4 KiB.
     pub form: Form,
-    /// Which entry it replaces, and how.
+    /// The way in which the handler chooses and writes the TLB entry.
     pub write: Write,
 }
 
-/// Where the code will be, and how long it may be.
+/// The place of the code, and its largest length.
 ///
 /// ```text
-///   0x000  refill vector     the way that most misses take, up to the cache error vector at 0x100
+///   0x000  refill vector     the path that most misses take, up to the cache error vector at 0x100
 ///   0x180  general vector
-///   tail   anywhere within 128 KiB: what is left
+///   tail   anywhere within 128 KiB: the rest of the handler
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Place {
-    /// How far the general exception vector is from the first word, in bytes.
+    /// The distance of the general exception vector from the first word, in bytes.
     pub general: i32,
-    /// How many words there is room for.
+    /// The number of words (of 32 bits) at the refill vector.
     pub room: usize,
-    /// How far the tail is from the first word, in bytes.
+    /// The distance of the tail from the first word, in bytes.
     pub tail: i32,
-    /// How many words the tail has room for.
+    /// The number of words at the tail's place.
     pub tail_room: usize,
 }
 
 impl Place {
-    /// At the refill vector, the tail 0x400 bytes behind it, up to the end of the page.
+    /// The code at the refill vector, and the tail from 0x400 bytes behind it to the end of the page.
     pub const VECTOR: Self = Self { general: 0x180, room: 0x100 / 4, tail: 0x400, tail_room: 0xc00 / 4 };
 
-    /// The same over the cache error vector, for kernels that have no use for it: on release 1, a clustered table that
-    /// grows needs that much for the form that reports.
+    /// As [`VECTOR`](Self::VECTOR), but the code also occupies the cache error vector, for kernels that do not use that. On
+    /// release 1, the reporting form for a clustered table that grows needs this space.
     pub const WIDE: Self = Self { room: 0x180 / 4, ..Self::VECTOR };
 
-    /// At the refill vector of 64-bit addresses.
+    /// The code at the refill vector of 64-bit addresses.
     pub const VECTOR_64: Self = Self { general: 0x100, room: 0x80 / 4, tail: 0x380, ..Self::VECTOR };
 }
 
-/// Where the root word of the running address space's table is. The kernel writes it when it switches spaces.
+/// The place of the root word of the running address space's table. The kernel writes it when it switches address spaces.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Root {
-    /// In the CPU's [`Block`](crate::Block): two instructions, or one from 0xffff_8000 on.
+    /// In the CPU's [`Block`](crate::Block). The load takes two instructions, or one if the block is from 0xffff_8000 on.
     Block,
-    /// In a scratch register, with this select: one instruction.
+    /// In the KScratch register with this select. The load takes one instruction.
     KScratch(u8),
-    /// In ErrorEPC, which every CPU has and no code uses until a reset, an NMI or a cache error, whose handlers must
-    /// restore it: one instruction.
+    /// In ErrorEPC, which every CPU has. Only a reset, an NMI or a cache error changes it, and their handlers must restore
+    /// it. The load takes one instruction.
     ErrorEpc,
-    /// In memory, in the word whose address in kseg0 is in ErrorEPC: two instructions. For a table whose root changes while
-    /// several CPUs run it, as a guarded one's does: a handle to such a table begins with the word.
+    /// In memory, in a word whose address in kseg0 is in ErrorEPC. The load takes two instructions. It is for a table whose
+    /// root can change while several CPUs run it, such as a guarded table, whose handle begins with this word.
     Cell,
 }
 
-/// What stands before the table.
+/// The cache that the handler searches before it walks the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Front {
-    /// Nothing.
+    /// No cache.
     None,
-    /// A software TLB cache, this CPU's own.
+    /// A software TLB of this CPU.
     Stlb(Stlb),
 }
 
@@ -110,11 +110,11 @@ pub enum Walk {
 }
 
 impl Walk {
-    /// Returns the root word, made of what the table says is its root: `root()` of the table. A linear table's is a
-    /// physical address below 512 MiB, those of others are in kseg0.
+    /// Returns the root word for the handler, from the result of the table's `root()`. The root of a linear table is a
+    /// physical address below 512 MiB; the roots of other tables are addresses in kseg0.
     ///
-    /// A hashed table that grows keeps its root for life: the kernel writes the word when it switches address spaces, and
-    /// nowhere else.
+    /// The root of a hashed table that grows never changes, so the kernel writes the root word only when it switches address
+    /// spaces.
     pub const fn root(&self, root: usize) -> u32 {
         match self {
             Self::Mpt(_) | Self::Gpt(_) => root as u32,
@@ -124,59 +124,61 @@ impl Walk {
     }
 }
 
-/// What the handler does beside refilling with pages of 4 KiB.
+/// The work of a handler in addition to refills with pages of 4 KiB.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Form {
-    /// It loads larger pages, with PageMask.
+    /// Whether the handler loads larger pages, with PageMask.
     pub sized: bool,
-    /// It writes each miss and what was replaced for it into the CPU's [`Log`](crate::Log).
+    /// Whether the handler writes each miss and the TLB entry that it replaced to the CPU's [`Log`](crate::Log).
     pub reporting: bool,
-    /// Other CPUs change the table while the handler walks it: no entry takes in more than one larger page, and none is made of
-    /// a word that another CPU has just changed. For [`Walk::Mpt`] with larger pages.
+    /// Whether other CPUs change the table while the handler walks it. If so, no TLB entry covers more than one larger page,
+    /// and none combines a word that another CPU has just changed with one that it has not. Only [`Walk::Mpt`] with larger
+    /// pages supports it.
     ///
-    /// A larger page is several words, and its neighbour in the TLB's pair is several more. A writer stores one after the other,
-    /// and a CPU that misses in between would load the page in parts of a pair within it, then all of both: two entries that
-    /// match, a machine check. So here a page is always loaded in pairs within it, of a quarter of its size, and an access that
-    /// finds one word of a pair that is larger and one that is not is passed on as a fault: the kernel waits for the writer.
+    /// A larger page is several words, and the other half of its TLB pair is several more. A writer stores one word after
+    /// the other. A CPU that misses in between could load a pair within the page, and later an entry for the whole pair: two
+    /// entries that match, which is a machine check. So with this form the handler always loads a pair within the page, of a
+    /// quarter of its size each. If one word of a pair belongs to a larger page and the other does not, the handler passes
+    /// the miss on as a fault, and the kernel waits for the writer.
     pub shared: bool,
 }
 
 impl Form {
-    /// Nothing.
+    /// No additional work.
     pub const PLAIN: Self = Self { sized: false, reporting: false, shared: false };
     /// Larger pages.
     pub const SIZED: Self = Self { sized: true, reporting: false, shared: false };
     /// Reports.
     pub const REPORTING: Self = Self { sized: false, reporting: true, shared: false };
-    /// Larger pages, beside other CPUs that change the table.
+    /// Larger pages, while other CPUs change the table.
     pub const SHARED: Self = Self { shared: true, ..Self::SIZED };
     /// Larger pages and reports: what a promotion policy needs.
     pub const BOTH: Self = Self { sized: true, reporting: true, shared: false };
 }
 
-/// Which entry is replaced, and how.
+/// The way in which the handler chooses and writes the TLB entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Write {
-    /// `tlbwr`: the entry that Random names when it executes.
+    /// By `tlbwr`, which replaces the entry that Random names when the instruction executes.
     Random,
-    /// Random is copied to Index, for `tlbwi`: two instructions more. Under QEMU, whose `tlbwr` keeps what it evicts for
-    /// a while, the number of misses is right only so.
+    /// By `tlbwi`, after a copy of Random to Index: two more instructions. QEMU keeps entries that `tlbwr` evicts for some
+    /// time, so under QEMU only this way gives the right number of misses.
     Index,
 }
 
-/// The code of a handler: three pieces, of which the last two may be empty.
+/// The code of a handler, in three parts, of which the last two may be empty.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Handler {
-    /// For the refill vector.
+    /// The code for the refill vector.
     pub refill: Code,
-    /// For the tail's place.
+    /// The code for the tail's place.
     pub tail: Code,
-    /// For the general vector, before the kernel's own code: a linear table's nested misses.
+    /// The code for the general vector, before the kernel's own code: a linear table's nested misses.
     pub general: Code,
 }
 
 impl Spec {
-    /// Returns what the kernel writes to the Context register of this CPU: PTEBase.
+    /// Returns the value that the kernel writes to the Context register of this CPU: PTEBase.
     pub const fn context(&self) -> u32 {
         match (self.front, self.walk) {
             (Front::Stlb(stlb), _) => stlb.base(),
@@ -190,7 +192,11 @@ impl Spec {
     ///
     /// # Errors
     ///
-    /// What does not fit or does not go together.
+    /// - [`Error::ReportNeedsIndex`] if a reporting form does not write by [`Write::Index`].
+    /// - [`Error::Unsupported`] if [`Form::shared`] is set for another walk than [`Walk::Mpt`] with larger pages, or the CPU
+    ///   is MIPS III.
+    /// - [`Error::TooLong`] if a part is longer than its place.
+    /// - Any other error of the assembler.
     pub const fn assemble(&self) -> Result<Handler, Error> {
         if self.form.reporting && matches!(self.write, Write::Random) {
             return Err(Error::ReportNeedsIndex);

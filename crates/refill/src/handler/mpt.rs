@@ -1,12 +1,12 @@
-//! The two-level table.
+//! The walk of a two-level table.
 //!
 //! ```text
 //!   BadVAddr   | index 0: 10 bits | pair: 9 bits |   | offset |
 //!   rotated by 22        | pair: 9 bits |   | offset | index 0: 10 bits |
 //! ```
 //!
-//! The rotated address serves both levels: its low end is the first index, its high end the second. That is four
-//! instructions fewer than loading and shifting twice.
+//! The rotated address serves both levels: its low bits are the first index, its high bits the second. This takes four
+//! instructions fewer than two loads of BadVAddr with shifts.
 
 use tlbkit_pagetable::Radix;
 
@@ -14,25 +14,26 @@ use super::{Build, sized};
 use crate::Error;
 use crate::asm::{Cp0, K0, K1, Label, ZERO};
 
-/// A two-level table of [`EntryLo`](tlbkit_pagetable::format::EntryLo) words, all nodes in kseg0.
+/// A two-level table of [`EntryLo`](tlbkit_pagetable::format::EntryLo) words, with all nodes in kseg0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mpt {
-    /// The index bits of both levels.
+    /// The number of index bits of each level.
     widths: [u32; 2],
 }
 
 impl Mpt {
-    /// Returns the handler's idea of a table of geometry `G`.
+    /// Returns the walk of a table of geometry `G`.
     ///
     /// # Errors
     ///
-    /// [`Error::Geometry`] unless the table has 32 bits of 4 KiB pages in two levels of at most ten bits.
+    /// [`Error::Geometry`] unless the address space has 32 bits and 4 KiB pages, and the table has two levels of at most ten
+    /// bits.
     pub const fn of<G: Radix>() -> Result<Self, Error> {
         let widths = G::WIDTHS;
         if G::VA_BITS != 32 || G::BASE.shift() != 12 || widths.len() != 2 || G::LINEAR.is_some() {
             return Err(Error::Geometry);
         }
-        // A root of at most a page is aligned to its size, and so are the other nodes.
+        // Nodes of at most a page are aligned to their size, so `ins` can insert an index into their addresses.
         if widths[0] > 10 || widths[1] > 10 {
             return Err(Error::Geometry);
         }
@@ -45,14 +46,14 @@ impl Mpt {
         self.top(b);
         b.asm.lw(K1, 0, K1);
         if b.has_fields() {
-            // A link is an address in kseg0; a larger page, or nothing, has bit 31 clear.
+            // A link is an address in kseg0, and so negative. The word of a larger page, or of no page, has bit 31 clear.
             b.asm.bgez(K1, large);
             b.asm.srl(K0, K0, 32 - pair);
             b.asm.ins(K1, K0, 3, pair);
         } else {
             b.asm.mfc0(K0, Cp0::Context);
             b.asm.bgez(K1, large);
-            // The pair's number stands 4 bits up, and a pair of words has 8 bytes.
+            // Context has the pair's number times 16, and a pair of words has 8 bytes.
             b.asm.srl(K0, K0, 1);
             b.asm.andi(K0, K0, (((1u32 << pair) - 1) << 3) as u16);
             b.asm.addu(K1, K1, K0);
@@ -71,7 +72,8 @@ impl Mpt {
         self.emit_sized(b, large, larger);
     }
 
-    /// Loads the address of the root's slot into k1. The address that missed is in k0, rotated if there are bit fields.
+    /// Loads k1 with the address of the root's slot, and k0 with the address that missed: rotated if the CPU has bit-field
+    /// instructions, otherwise shifted.
     const fn top(&self, b: &mut Build) {
         let top = self.widths[0];
         b.load_root(K1);
@@ -86,7 +88,7 @@ impl Mpt {
         }
     }
 
-    /// Serves what stands in the root (`large`), and what may be larger than 4 KiB in a node (`larger`).
+    /// Serves larger pages: at `large` those in the root, at `larger` those in a node of the second level.
     const fn emit_sized(&self, b: &mut Build, large: Label, larger: Label) {
         let leaf = self.widths[1];
         let sized = b.asm.label();
@@ -95,7 +97,7 @@ impl Mpt {
         b.asm.bind(large);
         self.top(b);
         if b.spec.form.shared {
-            // What is no larger page is passed on: nothing, or a link that has just been stored.
+            // A word that is no larger page is passed on: it is absent, or a link that another CPU has just stored.
             sized::sort(b, leaf as i16, general, sized);
         } else {
             b.asm.lw(K0, 0, K1);
@@ -113,7 +115,7 @@ impl Mpt {
         b.asm.addu(K1, K1, K0);
         sized::sort(b, 0, small, sized);
         sized::small(b, small);
-        // No pair of pages stands in two nodes.
+        // Both halves of a pair are always in one node.
         sized::emit(b, sized, i16::MAX);
     }
 }

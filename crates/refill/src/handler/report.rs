@@ -1,14 +1,14 @@
-//! The form that reports: it reads the entry that it is about to replace.
+//! The reporting form: the handler reads the TLB entry that it is about to replace, and records it with the miss.
 
 use super::Build;
 use crate::asm::{Cp0, K0, K1, ZERO};
 use crate::block::Block;
 
-/// The bytes of a record.
+/// The number of bytes of a record.
 const RECORD: i16 = 24;
 
-/// Begins a handler: chooses the entry, and writes a record that does not count yet. EntryHi is as before, PageMask is
-/// that of 4 KiB.
+/// Begins a handler: chooses the TLB entry to replace, and writes a record that is not yet part of the log. Afterwards
+/// EntryHi has its former value, and PageMask is that of 4 KiB.
 pub(super) const fn open(b: &mut Build) {
     let general = b.general;
     let base = b.block_base(K0);
@@ -34,12 +34,12 @@ pub(super) const fn open(b: &mut Build) {
     b.asm.lw(K1, 4, K0);
     b.asm.mtc0(K1, Cp0::EntryHi);
     b.asm.mtc0(ZERO, Cp0::PageMask);
-    // A cache compares its tag with EntryHi, a linear table is loaded under its ASID, and the kernel, to which any walk may
-    // pass the miss on, reads it.
+    // The code that follows uses EntryHi: a software TLB compares it with a tag, the load of a linear table uses its ASID,
+    // and the kernel reads it if the miss is passed on.
     b.asm.long_barrier();
 }
 
-/// Makes the record count, once the entry is written.
+/// Adds the record to the log, after the TLB entry has been written.
 pub(super) const fn close(b: &mut Build) {
     let base = b.block_base(K0);
     let next = b.block_low(Block::NEXT);

@@ -1,55 +1,61 @@
-//! The form for larger pages: PageMask, and what stands beside the page in its pair.
+//! The form for larger pages: the choice of PageMask, which depends on the other half of the page's pair.
 //!
-//! A TLB entry is a pair. If the other half of a larger page's pair is a page of the same size, the entry takes both, with
-//! the size as PageMask. If it is not, such an entry could not be: its other half would cover what smaller pages are
-//! mapped there, and two entries that match one address are a machine check. Then the entry is a pair **within** the
-//! page, of the next smaller size:
+//! A TLB entry maps a pair of pages. If both halves of a larger page's pair are pages of the same size, one entry maps both,
+//! with that size as PageMask. If the other half holds smaller pages, such an entry is not possible: its other half would
+//! overlap the entries of the smaller pages, and two entries that match one address are a machine check. Then the entry is
+//! for a pair **within** the page, of the next smaller size:
 //!
 //! ```text
 //!   16K 16K      one entry, PageMask 16K         16K 4K -       two entries, PageMask 4K, for the halves of the first
 //!   64K 64K      one entry, PageMask 64K         64K 16K ...    two entries, PageMask 16K, ...
 //! ```
 //!
-//! So where a larger page appears beside one of its size, entries of that one may be in the TLB which the pair's entry
-//! would overlap; and where one of two goes, a cache in software may know the pair's entry by an address of the other. The
-//! flushes that the tables of [`tlbkit_pagetable`] ask for name whole pairs: a kernel that does what they say has neither.
+//! Two hazards follow. When a larger page is mapped next to one of the same size, the TLB may hold entries for pairs within
+//! the first page, which the entry of the whole pair would overlap. When one of two such pages is unmapped, a software TLB
+//! may hold the entry of the pair under an address of the other page. The flushes that the tables of [`tlbkit_pagetable`]
+//! ask for name whole pairs, so a kernel that executes them avoids both.
 //!
-//! That is for a CPU that is alone with its table. Beside others ([`Form::shared`](super::Form)) the entry is always a pair
-//! within the page: the flush is over before the words are stored, and a CPU may load what is there of them at any moment.
-//! Then no larger page has anything to do with the one beside it.
+//! This holds for a table that one CPU uses. If other CPUs change the table during a walk ([`Form::shared`](super::Form)),
+//! the entry is always a pair within the page: the flush is done before the words are stored, and a CPU may load the words
+//! while only some of them are stored. Then the entry of a larger page never depends on the other half.
 //!
-//! A closed page, whose word has no V, is loaded like any other: the TLB gets a half that is not valid, and the access faults.
+//! A closed page, whose word has no V, is loaded like any other: the TLB gets a half that is not valid, and the access
+//! faults.
 //!
-//! The size is in the leaf: as many ignored PFN bits as the size asks for, of which the highest two are not both 0
+//! The leaf contains the size: the low PFN bits that the size ignores, of which the highest two are not both 0, encode it
 //! ([`EntryLo`](tlbkit_pagetable::format::EntryLo)).
 
 use super::Build;
 use crate::asm::{Cp0, K0, K1, Label, Reg, ZERO};
 
-/// Where the PFN begins in a leaf.
+/// The lowest bit of the PFN in a leaf.
 const PFN: u32 = 6;
-/// Where PageMask begins, and a page's number in an address.
+/// The lowest bit of PageMask.
 const MASK: u32 = 13;
+/// The lowest bit of a page's number in an address.
 const PAGE: u32 = 12;
-/// Where S begins; 1 is a leaf of more than 4 KiB.
+/// The lowest bit of the field S in a leaf. S = 1 is a leaf of more than 4 KiB.
 const S: u32 = 30;
 
-/// The words of the block that are used, by turns for different things. This one is the bucket of a chain, then the
-/// distance of the halves' PTEs, or the leaf without its size.
+/// A temporary word of the block: first a unit of a chain, then the distance between the PTEs of the two halves, or the leaf
+/// without its size bits.
 pub(super) const BUCKET: usize = 0;
-/// The address of the own PTE.
+/// A temporary word of the block: the address of the PTE of the page that missed.
 pub(super) const OWN: usize = 1;
-/// All bits of a PFN that the size ignores.
+/// A temporary word of the block: a mask of all PFN bits that the size ignores.
 pub(super) const BITS: usize = 2;
-/// Whether the page is the odd half, or one in the PFN's lowest bit that is not ignored any more.
+/// A temporary word of the block: all ones if the page is the odd half of its pair; or a one at the lowest PFN bit that the
+/// size of a pair within the page does not ignore.
 const HALF: usize = 3;
-/// The base-two logarithm of the pages of a slot.
+/// A temporary word of the block: the base-two logarithm of the pages of a slot.
 pub(super) const GRAIN: usize = 4;
 
-/// Branches to `larger` if k0, the pair's even word, may be that of a larger page. Loses k0; the next instruction is in
-/// the delay slot. S = 3 gets there too, and is sorted out there: a page of 4 KiB that was written, then protected.
+/// Branches to `larger` if k0, the pair's even word, may be that of a larger page. Overwrites k0; the next instruction is in
+/// the delay slot. A word with S = 3, a page of 4 KiB that was written and then protected, also branches; the code at
+/// `larger` separates it.
 ///
-/// Beside other CPUs the odd word, in k1, is looked at as well: one of the two may have been stored already.
+/// With [`Form::shared`](super::Form), it also tests the odd word, in k1, because another CPU may have stored only one of
+/// the two.
 pub(super) const fn test(b: &mut Build, larger: Label) {
     if b.spec.form.shared {
         b.asm.or(K0, K0, K1);
@@ -59,8 +65,8 @@ pub(super) const fn test(b: &mut Build, larger: Label) {
     b.asm.bltz(K0, larger);
 }
 
-/// From here on k1 is the address of the PTE of the page that missed, in a node whose slots have `2^grain` pages. Goes to
-/// `small` with that if it is no larger page, else to `sized`.
+/// Branches to `sized` if the PTE at address k1 is that of a larger page, otherwise to `small`. k1 is the address of the PTE
+/// of the page that missed, in a node whose slots have `2^grain` pages, and keeps its value on the way to `small`.
 pub(super) const fn sort(b: &mut Build, grain: i16, small: Label, sized: Label) {
     if b.spec.form.shared {
         return sort_shared(b, small, sized);
@@ -72,7 +78,7 @@ pub(super) const fn sort(b: &mut Build, grain: i16, small: Label, sized: Label) 
     enter(b, grain, sized);
 }
 
-/// Goes to `sized`: k1 is the address of a larger page's PTE, in a node whose slots have `2^grain` pages.
+/// Branches to `sized`: k1 is the address of a larger page's PTE, in a node whose slots have `2^grain` pages.
 pub(super) const fn enter(b: &mut Build, grain: i16, sized: Label) {
     let own = b.save_high(K0, OWN);
     b.asm.sw(K1, own, K0);
@@ -81,7 +87,7 @@ pub(super) const fn enter(b: &mut Build, grain: i16, sized: Label) {
     b.asm.sw(K1, b.save_low(GRAIN), K0);
 }
 
-/// The same where other CPUs store to the node: the PTE is loaded once, and kept.
+/// As [`sort`], while other CPUs store to the node: the handler loads the PTE once, and keeps it in the block.
 const fn sort_shared(b: &mut Build, small: Label, sized: Label) {
     let own = b.save_high(K0, OWN);
     b.asm.sw(K1, own, K0);
@@ -95,13 +101,13 @@ const fn sort_shared(b: &mut Build, small: Label, sized: Label) {
     b.asm.lw(K1, own, K1);
 }
 
-/// Loads a word of the block's.
+/// Loads a temporary word of the block.
 const fn load(b: &mut Build, to: Reg, word: usize) {
     let low = b.save_high(to, word);
     b.asm.lw(to, low, to);
 }
 
-/// Loads the page's PTE.
+/// Loads the PTE of the page that missed.
 const fn leaf(b: &mut Build, to: Reg) {
     if b.spec.form.shared {
         return load(b, to, BUCKET);
@@ -110,13 +116,14 @@ const fn leaf(b: &mut Build, to: Reg) {
     b.asm.lw(to, 0, to);
 }
 
-/// Loads both halves of the page's pair, or halves of a pair within it, and ends the handler. Halves that are `reach`
-/// bytes apart, or more, are not in one node.
+/// Loads an entry for both halves of the page's pair, or for a pair within the page, and ends the handler. If the PTEs of
+/// the halves are `reach` bytes apart or more, they are not in one node, and the entry is a pair within the page.
 pub(super) const fn emit(b: &mut Build, sized: Label, reach: i16) {
     emit_by(b, sized, reach, false);
 }
 
-/// The same for nodes of units: two slots each in four words, in any order that keeps pairs of units together.
+/// As [`emit`], for nodes that consist of units: two slots each in four words, in any order that keeps pairs of units
+/// adjacent.
 pub(super) const fn emit_units(b: &mut Build, sized: Label, reach: i16) {
     emit_by(b, sized, reach, true);
 }
@@ -126,7 +133,7 @@ const fn emit_by(b: &mut Build, sized: Label, reach: i16, units: bool) {
     let done = b.asm.label();
     b.asm.bind(sized);
     leaf(b, K1);
-    // All bits up to the lowest one that is set, and up to an odd number of them.
+    // The mask of all bits up to the lowest one that is set, extended to an even number of bits.
     b.asm.srl(K1, K1, PFN);
     b.asm.addiu(K0, K1, -1);
     b.asm.xor(K1, K1, K0);
@@ -140,7 +147,7 @@ const fn emit_by(b: &mut Build, sized: Label, reach: i16, units: bool) {
         b.asm.bind(done);
         return b.finish_sized();
     }
-    // All ones if the page is the odd half.
+    // HALF is all ones if the page is the odd half of its pair.
     b.asm.addiu(K1, K1, 1);
     b.asm.mfc0(K0, Cp0::BadVAddr);
     b.asm.srl(K0, K0, PAGE);
@@ -149,7 +156,7 @@ const fn emit_by(b: &mut Build, sized: Label, reach: i16, units: bool) {
     b.asm.subu(K0, ZERO, K0);
     let odd = b.save_high(K1, HALF);
     b.asm.sw(K0, odd, K1);
-    // From one half's PTE to the other's, in bytes.
+    // The distance from one half's PTE to the other's, in bytes.
     b.asm.lw(K0, bits, K1);
     b.asm.lw(K1, b.save_low(GRAIN), K1);
     b.asm.addiu(K0, K0, 1);
@@ -158,7 +165,8 @@ const fn emit_by(b: &mut Build, sized: Label, reach: i16, units: bool) {
     b.asm.sltiu(K1, K0, reach);
     b.asm.beq(K1, ZERO, within);
     if units {
-        // Halves of a slot are in one unit. Those of four slots are two units apart: all words of both are alike.
+        // If the halves are one slot apart, they are in one unit. If they are four slots apart, they are two units apart,
+        // and both words of a unit are equal.
         b.asm.sll(K0, K0, 1);
         b.asm.andi(K0, K0, 32);
     }
@@ -183,7 +191,7 @@ const fn emit_by(b: &mut Build, sized: Label, reach: i16, units: bool) {
     }
     b.asm.mtc0(K0, Cp0::EntryLo0);
     b.asm.mtc0(K1, Cp0::EntryLo1);
-    // One of them has S = 1 and the size's bits. Does the other?
+    // One of the halves has S = 1 and the size bits. The entry maps both only if the other has the same.
     b.asm.xor(K0, K0, K1);
     b.asm.srl(K1, K0, S);
     b.asm.bne(K1, ZERO, within);
@@ -198,8 +206,8 @@ const fn emit_by(b: &mut Build, sized: Label, reach: i16, units: bool) {
     self::within(b, done);
 }
 
-/// Ends the handler at `done` with an entry for two pages: the EntryLos are moved, and all bits that the size ignores are
-/// in a register.
+/// Ends the handler, at `done`, with an entry for two larger pages: the EntryLo registers are loaded, and `bits` is the mask
+/// of all PFN bits that the size ignores.
 pub(super) const fn whole(b: &mut Build, bits: Reg, done: Label) {
     b.asm.sll(bits, bits, MASK);
     b.asm.mtc0(bits, Cp0::PageMask);
@@ -207,7 +215,7 @@ pub(super) const fn whole(b: &mut Build, bits: Reg, done: Label) {
     b.finish_sized();
 }
 
-/// Goes to `done` with an entry for halves of a pair within the page: `BITS` and `OWN` say which.
+/// Branches to `done` with an entry for a pair within the page, which the words `BITS` and `OWN` of the block describe.
 pub(super) const fn within(b: &mut Build, done: Label) {
     load(b, K0, BITS);
     b.asm.srl(K0, K0, 2);
@@ -217,7 +225,8 @@ pub(super) const fn within(b: &mut Build, done: Label) {
     b.asm.sll(K0, K0, PFN);
     let one = b.save_high(K1, HALF);
     b.asm.sw(K0, one, K1);
-    // The leaf's two highest ignored bits become the address's: the higher one that of the pair, the lower one 0 and 1.
+    // The two highest PFN bits that the size ignores get new values: the higher one is the address's bit, which selects the
+    // pair within the page; the lower one is 0 for the even half and 1 for the odd half.
     b.asm.sll(K1, K0, 1);
     b.asm.addu(K1, K1, K0);
     b.asm.nor(K1, K1, ZERO);
@@ -248,7 +257,8 @@ pub(super) const fn small(b: &mut Build, small: Label) {
     if !b.spec.form.shared {
         return b.finish();
     }
-    // Half of a larger page that is being stored: its writer ends first, and the kernel waits for that.
+    // If one word is that of a larger page, a writer is storing that page. The miss is passed on, and the kernel waits for
+    // the writer.
     b.asm.mtc0(K0, Cp0::EntryLo0);
     b.asm.mtc0(K1, Cp0::EntryLo1);
     let general = b.general;

@@ -1,13 +1,14 @@
-//! The software TLB cache in front of a table.
+//! The software TLB in front of a table.
 //!
 //! ```text
 //!   Context    | PTEBase: 9 bits | pair: 19 bits | 0000 |
 //!   without the pair's high bits |  set          | 0000 |     the address of a 16-byte entry
 //! ```
 //!
-//! PTEBase is the cache, so finding the entry takes two instructions. The EntryLos are moved before the tag is compared:
-//! on a miss they are moved again. The barrier is the delay slot of that comparison's branch, which makes twelve
-//! instructions, two of which are the paper's `nine-cycle` floor's uncounted ones (Elphinstone et al. 3.1, 4.2).
+//! PTEBase is the address of the cache, so the handler computes the entry's address with two instructions. It moves the PTEs
+//! to the EntryLo registers before it compares the tag, so that the barrier is in the delay slot of the branch; on a miss
+//! the walk moves them again. A hit takes twelve instructions, among them two that the paper's nine-cycle minimum does not
+//! count (Elphinstone et al. 3.1, 4.2).
 
 use tlbkit_stlb::{EntryLayout, Mips32};
 
@@ -22,24 +23,25 @@ pub struct Stlb {
     log_sets: u32,
 }
 
-/// Where the parts of an entry are.
+/// The offsets of an entry's words, in bytes.
 const TAG: i16 = 0;
 const PAGE_MASK: i16 = 4;
 const LO0: i16 = 8;
 const LO1: i16 = 12;
-/// The base-two logarithm of an entry's bytes, and of what PTEBase counts.
+/// The base-two logarithm of an entry's bytes.
 const LOG_ENTRY: u32 = 4;
+/// The base-two logarithm of the alignment, in bytes, of an address that PTEBase can hold.
 const LOG_BASE: u32 = 23;
 
 const _: () = assert!(Mips32::UNIT.shift() == 13 && Mips32::ASID_BITS == 8);
 
 impl Stlb {
-    /// Returns the cache of `sets` sets at the address `base` in kseg0.
+    /// Returns the front for a cache of `sets` sets at the address `base` in kseg0.
     ///
     /// # Errors
     ///
-    /// [`Error::BadAddress`] unless the address is a multiple of 8 MiB in kseg0: PTEBase holds no other.
-    /// [`Error::Geometry`] unless `sets` is a power of two from 2 to 2^19.
+    /// - [`Error::BadAddress`] unless `base` is a multiple of 8 MiB in kseg0, which is what PTEBase can hold.
+    /// - [`Error::Geometry`] unless `sets` is a power of two from 2 to 2^19.
     pub const fn new(base: u32, sets: usize) -> Result<Self, Error> {
         if base >> 29 != 0b100 || base & ((1 << LOG_BASE) - 1) != 0 {
             return Err(Error::BadAddress { address: base });
@@ -55,7 +57,7 @@ impl Stlb {
         self.base
     }
 
-    /// Finds the entry; `other` is lost.
+    /// Loads `to` with the address of the entry for the pair that missed. Overwrites `other`.
     const fn entry(&self, b: &mut Build, to: Reg, other: Reg) {
         let top = self.log_sets + LOG_ENTRY;
         b.asm.mfc0(to, Cp0::Context);
@@ -71,7 +73,7 @@ impl Stlb {
         }
     }
 
-    /// Serves a hit; a miss goes on at `miss`.
+    /// Serves a hit. On a miss, branches to `miss`.
     pub(super) const fn probe(&self, b: &mut Build, miss: Label) {
         self.entry(b, K0, K1);
         if b.spec.form.sized {
@@ -91,8 +93,8 @@ impl Stlb {
         b.write();
     }
 
-    /// Remembers what is in the EntryLos and PageMask, which has taken effect. The tag goes last, for no reason but
-    /// order: no other code reads this CPU's cache.
+    /// Stores the EntryLo registers, PageMask and EntryHi, which must have taken effect, as an entry of the cache. Only this
+    /// CPU reads the cache, so the order of the stores does not matter.
     pub(super) const fn fill(&self, b: &mut Build) {
         self.entry(b, K0, K1);
         b.asm.mfc0(K1, Cp0::EntryLo0);

@@ -5,38 +5,39 @@ use crate::asm::Cp0;
 
 /// Coprocessor 0 without the TLB.
 ///
-/// EntryLo drops its top two bits, Fill; PageMask and Context drop what they have no room for.
+/// A write to EntryLo0 or EntryLo1 ignores the top two bits (Fill); a write to another register ignores the bits that the
+/// register does not have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct State {
-    /// The entry that `tlbwi` writes; bit 31 after a `tlbp` that found nothing.
+    /// The index of the entry that `tlbwi` writes. Bit 31 is set after a `tlbp` that found no entry.
     pub index: u64,
-    /// The entry that `tlbwr` writes.
+    /// The index of the entry that `tlbwr` writes.
     pub random: u64,
-    /// The even page.
+    /// The frame and rights of the even page.
     pub entry_lo0: u64,
-    /// The odd page.
+    /// The frame and rights of the odd page.
     pub entry_lo1: u64,
     /// PTEBase and BadVPN2.
     pub context: u64,
     /// The size of the pages.
     pub page_mask: u64,
-    /// The first entry that `tlbwr` may write.
+    /// The index of the first entry that `tlbwr` may write.
     pub wired: u64,
     /// The address of the last TLB exception.
     pub bad_vaddr: u64,
     /// The pair of pages and the ASID.
     pub entry_hi: u64,
-    /// Only EXL is looked at.
+    /// The interpreter uses only EXL.
     pub status: u64,
     /// ExcCode and BD.
     pub cause: u64,
-    /// Where to return to.
+    /// The address to which `eret` returns.
     pub epc: u64,
     /// PTEBase and BadVPN2 of 64 bits.
     pub xcontext: u64,
-    /// Nothing but a register here.
+    /// A register without a function in this interpreter.
     pub error_epc: u64,
-    /// KScratch, select 2 to 7 at 0 to 5.
+    /// The KScratch registers of select 2 to 7, at index 0 to 5.
     pub kscratch: [u64; 6],
     entries: u64,
 }
@@ -76,7 +77,7 @@ impl State {
         self.status & Self::EXL != 0
     }
 
-    /// Moves Random on, as every instruction does.
+    /// Changes Random, as every instruction does.
     pub(super) const fn tick(&mut self) {
         self.random = if self.random <= self.wired { self.entries - 1 } else { self.random - 1 };
     }
@@ -103,7 +104,7 @@ impl State {
         }
     }
 
-    /// Writes a register, those bits that can be written.
+    /// Writes the writable bits of a register.
     pub(super) fn set(&mut self, register: Cp0, value: u64) {
         match register {
             Cp0::Index => self.index = value & 0x3f,

@@ -4,12 +4,12 @@ use super::execute::Pending;
 use super::{Machine, Memory, State, merge};
 use crate::features::Isa;
 
-/// What an access does.
+/// The kind of an access.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
-    /// It reads, or fetches an instruction.
+    /// The access reads, or fetches an instruction.
     Load,
-    /// It writes.
+    /// The access writes.
     Store,
 }
 
@@ -20,12 +20,12 @@ pub enum Cause {
     Refill(Access),
     /// The matching entry's page is invalid.
     Invalid(Access),
-    /// A store to a page without D.
+    /// A store to a page whose entry has D clear.
     Modified,
 }
 
 impl Cause {
-    /// Returns the number that the Cause register has for it.
+    /// Returns the exception code, as in the Cause register.
     pub const fn code(self) -> u64 {
         match self {
             Self::Modified => 1,
@@ -40,7 +40,7 @@ const VALID: u64 = 2;
 const DIRTY: u64 = 4;
 
 impl<M: Memory, const N: usize> Machine<M, N> {
-    /// Translates a mapped address in the running address space, or says what keeps it from that.
+    /// Returns the physical address of a mapped address in the running address space.
     ///
     /// # Errors
     ///
@@ -57,7 +57,7 @@ impl<M: Memory, const N: usize> Machine<M, N> {
         Ok(merge(frame, at, found.bytes - 1))
     }
 
-    /// Translates an address as the kernel uses it: unmapped in kseg0 and kseg1, and in xkphys.
+    /// Returns the physical address of an address that the kernel accesses: kseg0, kseg1 and xkphys are unmapped.
     pub(super) fn translate_kernel(&self, at: u64, access: Access) -> Result<u64, Cause> {
         match at {
             0xffff_ffff_8000_0000..=0xffff_ffff_bfff_ffff => Ok(at & 0x1fff_ffff),
@@ -68,13 +68,13 @@ impl<M: Memory, const N: usize> Machine<M, N> {
         }
     }
 
-    /// Takes a TLB exception at the current instruction.
+    /// Takes a TLB exception for the address `at`, at the current instruction.
     pub fn raise(&mut self, cause: Cause, at: u64) {
         let cp0 = &mut self.cp0;
         self.counts.exceptions += 1;
         self.counts.nested += u64::from(cp0.exl());
         cp0.bad_vaddr = at;
-        // The pair's number, times 16; above it the two highest bits of an address of 64.
+        // The pair's number times 16. In XContext, the two highest bits of a 64-bit address follow above it.
         let pair = at >> 13 << 4;
         cp0.context = merge(cp0.context, pair, 0x7f_ffff);
         cp0.xcontext = merge(cp0.xcontext, merge(pair, at >> 31, 3 << 31), 0x1_ffff_ffff);
@@ -96,7 +96,7 @@ impl<M: Memory, const N: usize> Machine<M, N> {
         }
         cp0.cause = merge(cp0.cause, cause.code() << 2, 0x7c);
         cp0.status |= State::EXL;
-        // The CPU does what an `ehb` would when it takes an exception.
+        // An exception clears all hazards, as an `ehb` does.
         self.pending = Pending::default();
         self.pc = self.vectors + vector;
     }

@@ -1,20 +1,20 @@
-//! One instruction.
+//! The execution of one instruction.
 
 use super::{Access, Entry, Machine, Memory, State, Stop, merge};
 use crate::asm::Cp0;
 use crate::features::Isa;
 
-/// What was changed of coprocessor 0 since the last barrier.
+/// The registers of coprocessor 0 that have changed since the last barrier.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Pending {
-    /// The number of the instruction that changed a register last, or 0.
+    /// For each register, the number of the instruction that changed it last, or 0.
     since: [u64; 32],
 }
 
-/// What `tlbr` reads, and `tlbwi` and `tlbwr` write.
+/// The registers that `tlbr` writes, and that `tlbwi` and `tlbwr` read.
 const ENTRY: [Cp0; 4] = [Cp0::EntryHi, Cp0::PageMask, Cp0::EntryLo0, Cp0::EntryLo1];
 
-/// A register's place among those that are pending.
+/// Returns the index of a register in [`Pending::since`].
 const fn place(register: Cp0) -> usize {
     register.number().0 as usize
 }
@@ -46,13 +46,13 @@ impl Fields {
     const fn signed(self) -> u64 {
         self.0 as u16 as i16 as u64
     }
-    /// The immediate as it is.
+    /// The immediate, zero-extended.
     const fn unsigned(self) -> u64 {
         self.0 as u16 as u64
     }
 }
 
-/// Returns a result of 32 bits as a register holds it.
+/// Returns a 32-bit result as a register holds it, sign-extended.
 const fn word(value: u64) -> u64 {
     value as u32 as i32 as u64
 }
@@ -89,8 +89,8 @@ impl<M: Memory, const N: usize> Machine<M, N> {
         Ok(())
     }
 
-    /// Does what an instruction says, and returns the target of a branch that is taken. A branch that is not taken goes
-    /// on behind its delay slot.
+    /// Executes an instruction. For a branch or jump, returns the address of the instruction after the delay slot: the
+    /// target if it is taken, otherwise the next one.
     fn execute(&mut self, i: Fields) -> Result<Option<u64>, Stop> {
         let (rs, rt) = (self.gpr[i.rs()], self.gpr[i.rt()]);
         let wide = self.features.isa == Isa::Mips3;
@@ -127,7 +127,7 @@ impl<M: Memory, const N: usize> Machine<M, N> {
         Stop::Unknown { pc: self.pc, word: i.0 }
     }
 
-    /// Writes a general register: k0, k1, or register 0 in vain.
+    /// Writes k0 or k1. A write to register 0 has no effect; a write to another register stops the machine.
     fn set(&mut self, register: usize, value: u64) -> Result<(), Stop> {
         match register {
             0 => {}
@@ -143,8 +143,8 @@ impl<M: Memory, const N: usize> Machine<M, N> {
         let rotates = self.features.isa == Isa::R2;
         let (shift, low) = (i.shift(), rt as u32);
         let value = match (i.function(), i.rs(), shift) {
-            // Only what is all zero but the shift, 3, waits for coprocessor 0, and before release 2 not even that; any
-            // shift of register 0 is a `nop`.
+            // `sll` with all fields zero except a shift of 3 is `ehb`, which only release 2 has. Any other shift of register
+            // 0 is a `nop`.
             (0x00, 0, _) => {
                 if i.0 == 0xc0 && rotates {
                     self.pending = Pending::default();
@@ -261,15 +261,15 @@ impl<M: Memory, const N: usize> Machine<M, N> {
         if stored { Ok(()) } else { Err(Stop::Bus { pc: self.pc, at }) }
     }
 
-    /// Notes that registers of coprocessor 0 have changed.
+    /// Records that registers of coprocessor 0 have changed.
     fn changed(&mut self, registers: &[Cp0]) {
         for &register in registers {
             self.pending.since[place(register)] = self.executed;
         }
     }
 
-    /// Stops if a change of one of these registers may not have taken effect. Before release 2 that takes two
-    /// instructions between.
+    /// Stops the machine if a change of one of these registers may not have taken effect. On release 2 that needs an `ehb`;
+    /// before release 2, two instructions in between.
     fn settled(&self, registers: &[Cp0]) -> Result<(), Stop> {
         let hazard = |&register: &Cp0| {
             let since = self.pending.since[place(register)];
@@ -281,7 +281,7 @@ impl<M: Memory, const N: usize> Machine<M, N> {
         Ok(())
     }
 
-    /// Moves to and from coprocessor 0, and the TLB's instructions.
+    /// Executes a move to or from coprocessor 0, or a TLB instruction.
     fn coprocessor(&mut self, i: Fields, rt: u64) -> Result<(), Stop> {
         let wide = self.features.isa == Isa::Mips3;
         match i.0 {
@@ -340,7 +340,7 @@ impl<M: Memory, const N: usize> Machine<M, N> {
         }
     }
 
-    /// `tlbwi` and `tlbwr`: the number of the entry depends on a register.
+    /// Executes `tlbwi` or `tlbwr`. `chooser` is the register on which the entry's index depends.
     fn write(&mut self, chooser: Cp0, index: u64) -> Result<(), Stop> {
         self.settled(&[chooser])?;
         self.settled(&ENTRY)?;

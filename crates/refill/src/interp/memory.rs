@@ -1,21 +1,21 @@
-//! Physical memory.
+//! The physical memory of the interpreter's machine.
 
 use core::marker::PhantomData;
 use core::sync::atomic::{AtomicU32, Ordering};
 
 /// The machine's physical memory, in aligned words.
 ///
-/// A word is a value: what the guest loads is what Rust stored, in either byte order. The order shows in bytes, half
-/// words and double words only, which the interpreter takes apart and puts together itself.
+/// A word is a value: the guest loads the value that Rust code has stored, in either byte order. The byte order affects only
+/// bytes, half words and double words, which the interpreter extracts from words and combines from words.
 pub trait Memory {
-    /// Returns the word at a physical address, a multiple of four, or `None` if there is no memory.
+    /// Returns the word at a physical address, which is a multiple of four, or `None` if there is no memory.
     fn load(&mut self, at: u64) -> Option<u32>;
 
-    /// Stores a word at a physical address, a multiple of four, and tells whether there is memory.
+    /// Stores a word at a physical address, which is a multiple of four. Returns whether there is memory.
     fn store(&mut self, at: u64, word: u32) -> bool;
 }
 
-/// A piece of the host's memory that the guest sees at a physical address.
+/// A range of the host's memory that the guest accesses at a physical address.
 #[derive(Clone, Copy, Debug)]
 pub struct Window<'m> {
     at: u64,
@@ -25,29 +25,32 @@ pub struct Window<'m> {
 }
 
 impl<'m> Window<'m> {
-    /// Shows these words at the physical address `at`.
+    /// Maps these words to the physical address `at`.
     pub const fn new(at: u64, words: &'m [AtomicU32]) -> Self {
         Self { at, first: words.as_ptr(), words: words.len(), memory: PhantomData }
     }
 
-    /// Shows `words` words from `first` on at the physical address `at`: memory that a table or a cache was built in.
+    /// Maps `words` words from `first` on to the physical address `at`, for memory that holds a table or a cache.
     ///
     /// # Safety
     ///
-    /// The memory is there for reading and writing for as long as `'m`, and while the machine runs other code accesses
-    /// it only with atomic instructions.
+    /// The caller ensures both for the lifetime `'m`:
+    ///
+    /// - `words` words from `first` on are valid for reads and writes, and `first` is aligned for `AtomicU32`;
+    /// - while the machine runs, other code accesses these words only atomically.
     pub const unsafe fn from_raw(at: u64, first: *const AtomicU32, words: usize) -> Self {
         Self { at, first, words, memory: PhantomData }
     }
 
     fn cell(&self, at: u64) -> Option<&AtomicU32> {
         let index = usize::try_from(at.checked_sub(self.at)? / 4).ok()?;
-        // SAFETY: the index is within the window, whose memory is live: a slice, or the caller of `from_raw` says so.
+        // SAFETY: `index` is less than `words`, and the window's words are valid for `'m`: `new` took them from a slice, and
+        // the caller of `from_raw` has guaranteed it.
         (index < self.words).then(|| unsafe { &*self.first.add(index) })
     }
 }
 
-/// Memory that is made of windows. The first that has an address is it.
+/// Memory that consists of windows. If several windows contain an address, the first one applies.
 #[derive(Clone, Copy, Debug)]
 pub struct Windows<'m, const W: usize>(pub [Window<'m>; W]);
 

@@ -1,18 +1,19 @@
-//! An interpreter for refill handlers: the CPU, its coprocessor 0, its TLB, and what they count.
+//! An interpreter for refill handlers: the CPU, its coprocessor 0, its TLB, and counters.
 //!
-//! It runs the words that a kernel copies to the exception vectors, on the host, against tables that Rust edits. It
-//! knows the instructions of [`asm`](crate::asm) and what the architecture says of a TLB that is loaded by software:
+//! It executes, on the host, the words that a kernel copies to the exception vectors, with tables that Rust code edits. It
+//! implements the instructions of [`asm`](crate::asm) and the architecture of a TLB that software loads:
 //!
 //! * entries of two pages, with PageMask, ASID and G; Random, Wired, Index; `tlbp`, `tlbr`, `tlbwi`, `tlbwr`;
-//! * exceptions: a TLB miss sets BadVAddr, Context and EntryHi and goes to the refill vector, or, while EXL is set, to
-//!   the general one without touching EPC; delay slots;
-//! * kseg0 and kseg1 unmapped, everything else through the TLB, so that a handler's own loads can miss;
-//! * hazards: reading what `mtc0`, `tlbp` or `tlbr` has changed without a [`barrier`](crate::asm::Asm::barrier) stops
-//!   the machine ([`Stop::Hazard`]), where a real one would now and then do the wrong thing. So does a
-//!   write that would leave two TLB entries for one address ([`Stop::Duplicate`]).
+//! * exceptions and delay slots: a TLB miss sets BadVAddr, Context and EntryHi, and goes to the refill vector or, while EXL
+//!   is set, to the general vector without a change of EPC;
+//! * kseg0 and kseg1 are unmapped, all other addresses use the TLB, so that a handler's own loads can miss;
+//! * hazards: a use of a register that `mtc0`, `tlbp` or `tlbr` has changed, without a
+//!   [`barrier`](crate::asm::Asm::barrier), stops the machine ([`Stop::Hazard`]); a real CPU may use the old or the new
+//!   value;
+//! * a write that would make two TLB entries match one address stops the machine ([`Stop::Duplicate`]).
 //!
-//! On MIPS III it has 64-bit registers and all 64 bits of an address in EntryHi, as the tables of Elphinstone et al. do,
-//! where the R4700 has 40.
+//! On MIPS III it has 64-bit registers, and EntryHi has all 64 bits of an address, as the tables of Elphinstone et al. need;
+//! EntryHi of the R4700 has 40.
 
 mod cp0;
 mod exception;
@@ -32,45 +33,45 @@ const fn merge(value: u64, other: u64, mask: u64) -> u64 {
     value & !mask | other & mask
 }
 
-/// What was counted.
+/// The counters of a machine.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     /// Instructions executed.
     pub instructions: u64,
-    /// Loads among them.
+    /// Load instructions executed.
     pub loads: u64,
-    /// Stores among them.
+    /// Store instructions executed.
     pub stores: u64,
     /// Exceptions taken.
     pub exceptions: u64,
-    /// Exceptions among them that were taken while another one was being handled.
+    /// Exceptions that were taken while EXL was set.
     pub nested: u64,
 }
 
 /// Why the machine stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stop {
-    /// An `eret` has left the exception.
+    /// An `eret` has returned from the exception.
     Returned,
-    /// The next instruction is the one at [`Machine::stop`].
+    /// The next instruction is at [`Machine::stop`].
     Reached,
-    /// As many instructions as were allowed have been executed.
+    /// The machine has executed as many instructions as the caller allowed.
     Limit,
-    /// A word that is no instruction of this CPU, or none that the interpreter knows.
+    /// A word is no instruction of this CPU, or none that the interpreter implements.
     Unknown {
         /// Where.
         pc: u64,
         /// The word.
         word: u32,
     },
-    /// No memory, or a misaligned access.
+    /// An access to an address without memory, or a misaligned access.
     Bus {
         /// Where the instruction is.
         pc: u64,
         /// The virtual address.
         at: u64,
     },
-    /// Coprocessor 0 was used before a change to it had taken effect.
+    /// An instruction used a register of coprocessor 0 before a change of it had taken effect.
     Hazard {
         /// Where.
         pc: u64,
@@ -92,10 +93,10 @@ pub enum Stop {
     },
 }
 
-/// A machine with a TLB of `N` entries.
+/// A CPU with a TLB of `N` entries, and its memory.
 #[derive(Clone, Debug)]
 pub struct Machine<M, const N: usize> {
-    /// What the CPU has.
+    /// The features of the CPU.
     pub features: Features,
     /// Physical memory.
     pub memory: M,
@@ -105,18 +106,19 @@ pub struct Machine<M, const N: usize> {
     pub cp0: State,
     /// The general registers, sign-extended.
     pub gpr: [u64; 32],
-    /// The next instruction.
+    /// The address of the next instruction.
     pub pc: u64,
-    /// Where the vectors are: EBase.
+    /// The address of the exception vectors: EBase.
     pub vectors: u64,
-    /// Where the machine stops: the kernel's own code, which is not run.
+    /// The address at which the machine stops: that of the kernel's own code, which the machine does not execute.
     pub stop: u64,
-    /// The counts, to be set to zero at will.
+    /// The counters, which the caller may set to zero.
     pub counts: Counts,
-    /// The target of a branch whose delay slot is next.
+    /// If the next instruction is in a delay slot, the address of the instruction after it.
     target: Option<u64>,
-    /// What was changed of coprocessor 0 since the last barrier.
+    /// The registers of coprocessor 0 that have changed since the last barrier.
     pending: execute::Pending,
+    /// The number of instructions executed, which numbers them for `pending`.
     executed: u64,
 }
 
@@ -160,7 +162,7 @@ impl<M: Memory, const N: usize> Machine<M, N> {
     /// Accesses a mapped address in user mode and returns the physical address, or takes the exception and runs its
     /// handler until the machine stops.
     ///
-    /// After [`Stop::Returned`] the access is to be tried again, as the CPU would.
+    /// After [`Stop::Returned`] the caller repeats the access, as a CPU would.
     ///
     /// # Errors
     ///
@@ -175,11 +177,11 @@ impl<M: Memory, const N: usize> Machine<M, N> {
         }
     }
 
-    /// Accesses a mapped address in user mode, again after every refill, and returns the physical address.
+    /// Accesses a mapped address in user mode, repeats the access after every refill, and returns the physical address.
     ///
     /// # Errors
     ///
-    /// Why the machine stopped: [`Stop::Reached`] if the kernel's turn has come.
+    /// Why the machine stopped: [`Stop::Reached`] if the handler has passed the miss on to the kernel.
     pub fn settle(&mut self, at: u64, access: Access) -> Result<u64, Stop> {
         for _ in 0..16 {
             match self.touch(at, access) {

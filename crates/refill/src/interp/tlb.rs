@@ -5,26 +5,26 @@ use super::{Stop, merge};
 /// A TLB entry, as `tlbwi` stores it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Entry {
-    /// The size of its pages: bits 13 and up are not compared.
+    /// The size of the pages: address bits that are set here are not compared.
     pub page_mask: u64,
-    /// The pair's address and the ASID.
+    /// The address of the pair, and the ASID.
     pub hi: u64,
-    /// The even and the odd page. Both have the same G bit.
+    /// The EntryLo of the even page and of the odd page. Both have the same G bit.
     pub lo: [u64; 2],
 }
 
-/// What an address matches.
+/// The page that an address matches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Found {
-    /// The entry's number.
+    /// The index of the entry.
     pub index: usize,
     /// The EntryLo of the page.
     pub lo: u64,
-    /// How many bytes the page has.
+    /// The size of the page, in bytes.
     pub bytes: u64,
 }
 
-/// What is compared of an address: the pair's number.
+/// The bits of an address that are compared: the pair's number.
 const PAIR: u64 = !0x1fff;
 /// The ASID in EntryHi.
 const ASID: u64 = 0xff;
@@ -56,7 +56,7 @@ impl<const N: usize> Tlb<N> {
         Self { entries: [None; N] }
     }
 
-    /// Returns the entries; `None` for those that match nothing.
+    /// Returns the entries; an empty entry is `None`.
     pub const fn entries(&self) -> &[Option<Entry>; N] {
         &self.entries
     }
@@ -66,15 +66,15 @@ impl<const N: usize> Tlb<N> {
         self.entries = [None; N];
     }
 
-    /// Empties every entry that `which` chooses.
+    /// Empties every entry for which `which` returns false.
     pub fn retain(&mut self, mut which: impl FnMut(&Entry) -> bool) {
         for entry in &mut self.entries {
             *entry = entry.filter(&mut which);
         }
     }
 
-    /// Looks an address up in the address space with this ASID. At most one entry matches: [`write`](Self::write) sees
-    /// to that.
+    /// Returns the page that matches an address in the address space with this ASID. At most one entry matches, because
+    /// [`write`](Self::write) refuses a second.
     pub fn find(&self, at: u64, asid: u64) -> Option<Found> {
         let entries = self.entries.iter().enumerate();
         let mut entries = entries.filter_map(|(index, entry)| Some((index, (*entry)?)));
@@ -89,11 +89,11 @@ impl<const N: usize> Tlb<N> {
         self.entries.get(index as usize).copied().flatten().unwrap_or_default()
     }
 
-    /// Writes an entry, as `tlbwi` does: G is the two G bits together.
+    /// Writes an entry, as `tlbwi` does: the entry is global if both halves have the G bit.
     ///
     /// # Errors
     ///
-    /// [`Stop::Duplicate`] if another entry would match some of its addresses too.
+    /// [`Stop::Duplicate`] if another entry matches some of the addresses of `entry`.
     pub fn write(&mut self, index: u64, entry: Entry) -> Result<(), Stop> {
         let global = entry.lo[0] & entry.lo[1] & 1;
         let lo = entry.lo.map(|lo| merge(lo, global, 1));

@@ -1,4 +1,4 @@
-//! The paper's PTEs with the bits that a TLB takes.
+//! The paper's PTEs, with the bits that the TLB needs.
 
 use tlbkit_addr::{Attr, FlushScope, PageSize, Pfn};
 use tlbkit_pagetable::format::{EntryLo, Format};
@@ -10,7 +10,8 @@ use tlbkit_pagetable::{Change, Error};
 #[derive(Clone, Copy, Debug)]
 pub struct PaperLo;
 
-// SAFETY: leaves and links are those of `EntryLo`.
+// SAFETY: all constants and functions are those of `EntryLo`, which implements `Format`; only `EXTRA`, a number of
+// additional words, differs.
 unsafe impl Format for PaperLo {
     type Word = u32;
 

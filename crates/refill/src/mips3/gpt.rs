@@ -1,26 +1,27 @@
-//! The guarded table in the paper's layout: guard and pointer of 64 bits.
+//! The walk of a guarded table in the paper's layout: a guard and a pointer of 64 bits each.
 //!
 //! ```text
 //!   pointer to a node    | 1 .. 1 | node address: 32 | width: 4 | ..  | shift: 6 |
 //!   pointer to a leaf    | 0 ..               .. | leaf address: 32               |
 //! ```
 //!
-//! A pointer is everything that a level needs, in one register: shifted right, arithmetically, it is the node's address.
-//! Each level loads the guard too, in the delay slot, and the last one is compared: it is all of the pair's
-//! address, so no other can match.
+//! A pointer contains all that a level needs, in one register: an arithmetic shift to the right gives the node's address.
+//! Each level also loads the guard, in the delay slot, and the handler compares the last one. That guard is the complete
+//! address of the pair, so no other pair matches.
 
 use super::Build;
 use crate::Error;
 use crate::asm::{Cp0, K0, K1, ZERO};
 
-/// A guarded table of [`PaperLo`](super::PaperLo) words, all nodes of a size; its root is its root slot.
+/// A guarded table of [`PaperLo`](super::PaperLo) words, with nodes of one size. The root is the root slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Gpt {
     width: u32,
 }
 
 impl Gpt {
-    /// Returns the handler's idea of `PaperGpt<_, Fixed<width>>` with another format: G2 is 1, G256 is 8.
+    /// Returns the walk of a `PaperGpt<_, Fixed<width>>` with the format [`PaperLo`](super::PaperLo). The width of G2 is 1,
+    /// that of G256 is 8.
     ///
     /// # Errors
     ///

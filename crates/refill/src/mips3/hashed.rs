@@ -1,7 +1,7 @@
-//! Hashed and clustered tables: the block's number folded onto itself, a tag, a chain.
+//! The walk of a hashed or clustered table: the hash of the block's number, the comparison of the tag, the chain.
 //!
 //! ```text
-//!   bucket   | tag: 64 bits | PTE, one for each page | as many of the kernel's words | link: 64 bits |
+//!   bucket   | tag: 64 bits | a PTE for each page | a word of the kernel for each page | link: 64 bits |
 //!   tag      | 1 | block << (c + 3) |     of blocks of `2^c` pages
 //! ```
 
@@ -9,21 +9,21 @@ use super::Build;
 use crate::Error;
 use crate::asm::{Cp0, K0, K1, Label, ZERO};
 
-/// A hashed table of [`PaperLo`](super::PaperLo) words, of a fixed size; its root is the address of its array.
+/// A hashed table of [`PaperLo`](super::PaperLo) words, of a fixed size. The root is the address of the array.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Hashed {
     cluster: u32,
     log: u32,
 }
 
-/// How far block numbers are folded onto themselves.
+/// The number of bits by which a block's number is shifted and combined with itself.
 const FOLD: u32 = 10;
-/// Where the tag has the number of the block's first pair.
+/// The lowest bit of the number of the block's first pair in the tag.
 const BLOCK: u32 = 4;
 
 impl Hashed {
-    /// Returns the handler's idea of `Hashed<Va64, PaperLo, _, CLUSTER, BUCKETS, 0>`: H8k is (1, 8), H128k (1, 12), C128k
-    /// (3, 10).
+    /// Returns the walk of a `Hashed<Va64, PaperLo, _, CLUSTER, BUCKETS, 0>`. (`cluster`, `buckets`) is (1, 8) for H8k, (1,
+    /// 12) for H128k and (3, 10) for C128k.
     ///
     /// # Errors
     ///
@@ -35,7 +35,7 @@ impl Hashed {
         Ok(Self { cluster, log: buckets })
     }
 
-    /// The base-two logarithm of a bucket's bytes: tag and link, and eight for each page, padded.
+    /// Returns the base-two logarithm of a bucket's bytes: tag and link, and eight bytes for each page, padded.
     const fn log_bucket(&self) -> u32 {
         (16 + (8u32 << self.cluster)).next_power_of_two().trailing_zeros()
     }
@@ -44,7 +44,7 @@ impl Hashed {
         8 + (8 << self.cluster)
     }
 
-    /// Makes k1 the first bucket.
+    /// Loads k1 with the address of the first bucket.
     const fn bucket(&self, b: &mut Build) {
         b.asm.dmfc0(K0, Cp0::BadVAddr);
         b.asm.dsrl(K0, K0, 12 + self.cluster);
@@ -57,7 +57,7 @@ impl Hashed {
         b.asm.daddu(K1, K1, K0);
     }
 
-    /// Adds eight times the pair within the block to k1.
+    /// Adds eight times the number of the pair within the block to k1.
     const fn pair(&self, b: &mut Build) {
         if self.cluster > 1 {
             b.asm.dmfc0(K0, Cp0::BadVAddr);
@@ -67,7 +67,7 @@ impl Hashed {
         }
     }
 
-    /// Branches unless the bucket in k1 has the tag of the block that missed. Loses both registers; the delay slot follows.
+    /// Branches unless the bucket at k1 has the tag of the block that missed. Overwrites k0 and k1; the delay slot follows.
     const fn differs(&self, b: &mut Build, to: Label) {
         b.asm.ld(K1, 0, K1);
         b.asm.dmfc0(K0, Cp0::BadVAddr);

@@ -1,10 +1,9 @@
-//! Handlers for MIPS III, 64 bits: the structures of Elphinstone et al. 3.2, so that their Figures 2 and 5 can be redrawn in
+//! Handlers for 64-bit MIPS III, for the structures of Elphinstone et al. 3.2, to reproduce their Figures 2 and 5 in
 //! instructions and loads.
 //!
-//! Tables are those of [`tlbkit_pagetable`] over [`PaperLo`] and [`Va64`](tlbkit_pagetable::geometry::Va64), with pages of
-//! 4 KiB alone, in the memory of a little-endian machine: the paper's 64-bit guards, tags and pointers lie in the tables as
-//! two words, the low one first. Nodes lie in kseg0, and their 32-bit addresses are sign-extended when they are loaded,
-//! as the paper's are.
+//! The tables are those of [`tlbkit_pagetable`] with [`PaperLo`] and [`Va64`](tlbkit_pagetable::geometry::Va64), with 4 KiB
+//! pages only, on a little-endian machine: the paper's 64-bit guards, tags and pointers are two words in the tables, the low
+//! word first. Nodes are in kseg0, and their 32-bit addresses are sign-extended when they are loaded, as in the paper.
 //!
 //! ```text
 //!   table                     instructions                          loads
@@ -16,10 +15,10 @@
 //!   C128k, first bucket       33                                    4
 //! ```
 //!
-//! `nop`s and the return are counted: three of them lie between `tlbwr` and the return on an R4000, where an R4700 asks for
-//! one. A TLB refill of the paper leaves out the return and two instructions more.
+//! The numbers include `nop`s and the return: three `nop`s are between `tlbwr` and the return, as an R4000 needs; an R4700
+//! needs one. The paper's numbers for a TLB refill do not include the return and two more instructions.
 //!
-//! A [`Block`] in kseg0 holds the root. ErrorEPC serves some walks as a third register.
+//! A [`Block`] in kseg0 holds the root. Some walks use ErrorEPC as a third register.
 
 mod format;
 mod gpt;
@@ -37,17 +36,18 @@ use crate::Error;
 use crate::asm::{Asm, Code, Cp0, K0, K1, Label, Reg};
 use crate::features::Isa;
 
-/// How far the refill vector of 64-bit addresses is from the first vector, in bytes.
+/// The distance of the refill vector of 64-bit addresses from the first vector, in bytes.
 pub const VECTOR: u32 = 0x80;
-/// The same of the general vector, where misses go that no table resolves.
+/// The distance of the general vector, to which misses go that the table does not resolve, from the first vector, in bytes.
 pub const GENERAL: u32 = 0x180;
-/// The same of the code for which there is no room between the two.
+/// The distance of the code that does not fit between the two from the first vector, in bytes.
 pub const TAIL: u32 = 0x400;
 
-/// Where the root is: the first four words are a guarded table's root slot, the first is the address of another's root.
+/// The place of the root: the four words are a guarded table's root slot; the first word is the address of another table's
+/// root.
 pub type Block = [u32; 4];
 
-/// Everything that a handler is made from.
+/// The parameters of a handler.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Spec {
     /// The address in kseg0 of the [`Block`], a multiple of 16.
@@ -61,20 +61,20 @@ pub struct Spec {
 /// The table, and its geometry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Walk {
-    /// Multi-level.
+    /// A multi-level table.
     Mpt(Mpt),
-    /// Guarded, of the paper's layout.
+    /// A guarded table in the paper's layout.
     Gpt(Gpt),
-    /// Hashed or clustered, of a fixed size.
+    /// A hashed or clustered table of a fixed size.
     Hashed(Hashed),
 }
 
 /// The code of a handler.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Handler {
-    /// For [`VECTOR`].
+    /// The code for [`VECTOR`].
     pub refill: Code,
-    /// For [`TAIL`].
+    /// The code for [`TAIL`].
     pub tail: Code,
 }
 
@@ -83,7 +83,8 @@ impl Spec {
     ///
     /// # Errors
     ///
-    /// [`Error::BadAddress`] if the block is not in kseg0, [`Error::TooLong`].
+    /// [`Error::BadAddress`] if the block is not in kseg0 or not aligned to 16 bytes, [`Error::TooLong`] if a part is too
+    /// long.
     pub const fn assemble(&self) -> Result<Handler, Error> {
         let mut b = Build::new(self);
         if let Some(cache) = self.cache {
@@ -108,7 +109,7 @@ impl Spec {
 struct Build {
     asm: Asm,
     spec: Spec,
-    /// The general vector: branching there passes the miss on.
+    /// The general vector. A branch to it passes the miss on.
     general: Label,
 }
 
@@ -123,12 +124,12 @@ impl Build {
         Self { asm, spec: *spec, general }
     }
 
-    /// What follows is for few misses.
+    /// Puts the code that follows into the tail, because few misses execute it.
     const fn cold(&mut self) {
         self.asm.split(((TAIL - VECTOR) / 4) as i32);
     }
 
-    /// Makes `rt` the base of the block, and returns the block's offset from there.
+    /// Loads `rt` with a base for the block, and returns the block's offset from the base.
     const fn block(&mut self, rt: Reg) -> i16 {
         self.asm.lui(rt, ((self.spec.block + 0x8000) >> 16) as u16);
         self.spec.block as i16
@@ -143,18 +144,18 @@ impl Build {
         }
     }
 
-    /// Ends a walk: k0 is for the even page, k1 for the odd one.
+    /// Ends a walk: k0 has the EntryLo of the even page, k1 that of the odd page.
     const fn finish(&mut self) {
         self.asm.mtc0(K0, Cp0::EntryLo0);
         self.asm.mtc0(K1, Cp0::EntryLo1);
-        // To find the cache's entry takes more instructions than a barrier has.
+        // With a software TLB, the instructions that compute its entry's address are at least as many as a barrier has.
         if self.spec.cache.is_none() {
             self.asm.barrier();
         }
         self.close();
     }
 
-    /// Ends a walk: the EntryLos have taken effect.
+    /// Ends a walk after the EntryLo registers have taken effect.
     const fn close(&mut self) {
         if let Some(cache) = self.spec.cache {
             cache.fill(self);
@@ -162,8 +163,8 @@ impl Build {
         self.write();
     }
 
-    /// Writes the entry and returns. On an R4000 the return, and the fetch behind it, come three instructions after the
-    /// entry is written, or they may not see it.
+    /// Writes the entry and returns from the exception. On an R4000, three instructions must be between the write and the
+    /// return, so that the fetch after the return uses the new entry.
     const fn write(&mut self) {
         self.asm.tlbwr();
         self.asm.nop();

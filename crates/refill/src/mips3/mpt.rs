@@ -1,4 +1,4 @@
-//! The multi-level table: a digit, an address, a load a level.
+//! The walk of a multi-level table: at each level an index, an address and a load.
 
 use tlbkit_pagetable::Radix;
 
@@ -6,10 +6,10 @@ use super::Build;
 use crate::Error;
 use crate::asm::{Cp0, K0, K1};
 
-/// The most levels.
+/// The largest number of levels.
 const MAX: usize = 8;
 
-/// A multi-level table of [`PaperLo`](super::PaperLo) words; its root is the address of its root node.
+/// A multi-level table of [`PaperLo`](super::PaperLo) words. The root is the address of the root node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mpt {
     widths: [u32; MAX],
@@ -17,11 +17,12 @@ pub struct Mpt {
 }
 
 impl Mpt {
-    /// Returns the handler's idea of `Mpt<G, PaperLo, _>`.
+    /// Returns the walk of an `Mpt<G, PaperLo, _>`.
     ///
     /// # Errors
     ///
-    /// [`Error::Geometry`] unless the space has 64 bits of 4 KiB pages in levels of at most ten bits.
+    /// [`Error::Geometry`] unless the address space has 64 bits and 4 KiB pages, and the table has at most eight levels of
+    /// at most ten bits.
     pub const fn of<G: Radix>() -> Result<Self, Error> {
         let levels = G::WIDTHS.len();
         if G::VA_BITS != 64 || G::BASE.shift() != 12 || G::LINEAR.is_some() || levels > MAX {
@@ -58,7 +59,7 @@ impl Mpt {
             b.asm.dmfc0(K0, Cp0::BadVAddr);
             level += 1;
         }
-        // Two PTEs, two words of the kernel's: 16 bytes a pair.
+        // A pair has two PTEs and two words of the kernel: 16 bytes.
         let pairs = self.widths[level] - 1;
         b.right(K0, K0, 13 - 4);
         b.asm.andi(K0, K0, (((1u32 << pairs) - 1) << 4) as u16);

@@ -1,29 +1,30 @@
-//! The tagged, direct-mapped software TLB: 16-byte entries of a 64-bit tag, which is EntryHi, and two PTEs.
+//! The direct-mapped software TLB of the paper: entries of 16 bytes, with a 64-bit tag, which is EntryHi, and two PTEs.
 
 use super::Build;
 use crate::Error;
 use crate::asm::{Cp0, K0, K1, Label};
 
-/// A software TLB.
+/// A software TLB in front of a table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stlb {
     base: u32,
     log: u32,
 }
 
-/// Where the PTEs are in an entry.
+/// The offsets of the PTEs in an entry, in bytes.
 const LO0: i16 = 8;
 const LO1: i16 = 12;
 /// The base-two logarithm of an entry's bytes.
 const ENTRY: u32 = 4;
 
 impl Stlb {
-    /// Returns the cache of `bytes` bytes at the address `base` in kseg0: S8k has 8192, S128k 131072.
+    /// Returns the front for a software TLB of `bytes` bytes at the address `base` in kseg0: S8k has 8192 bytes, S128k
+    /// 131072.
     ///
     /// # Errors
     ///
-    /// [`Error::BadAddress`] unless the base is a multiple of 64 KiB in kseg0; [`Error::Geometry`] unless the size is a power
-    /// of two from 32 bytes to 4 MiB.
+    /// - [`Error::BadAddress`] unless `base` is a multiple of 64 KiB in kseg0.
+    /// - [`Error::Geometry`] unless `bytes` is a power of two from 32 bytes to 4 MiB.
     pub const fn new(base: u32, bytes: u32) -> Result<Self, Error> {
         if base >> 29 != 0b100 || base & 0xffff != 0 {
             return Err(Error::BadAddress { address: base });
@@ -34,7 +35,8 @@ impl Stlb {
         Ok(Self { base, log: bytes.trailing_zeros() })
     }
 
-    /// Makes k1 the entry of the pair that missed. Context has its number, times 16; PTEBase is zero.
+    /// Loads k1 with the address of the entry for the pair that missed. Context has the pair's number times 16; PTEBase is
+    /// zero.
     const fn entry(&self, b: &mut Build) {
         b.asm.mfc0(K0, Cp0::Context);
         if self.log <= 16 {
@@ -60,7 +62,7 @@ impl Stlb {
         b.write();
     }
 
-    /// Remembers what is in the EntryLos.
+    /// Stores the EntryLo registers and EntryHi as an entry of the software TLB.
     pub(super) const fn fill(&self, b: &mut Build) {
         self.entry(b);
         b.asm.mfc0(K0, Cp0::EntryLo0);

@@ -36,7 +36,7 @@ pub enum Action {
         /// Whether to wait for status writes.
         drain: bool,
     },
-    /// Set the number of acknowledgements to wait for. (2-phase with [`Rendezvous::Flag`](crate::Rendezvous::Flag) waits for
+    /// Set the number of acknowledgements to wait for. (2-phase with [`Rendezvous::Flag`] waits for
     /// flags, and no CPU counts down.)
     SetCount(u32),
     /// Put a request into this CPU's queue, and interrupt the CPU. If the CPU is offline, count its acknowledgement instead,

@@ -461,7 +461,7 @@ where
     }
 
     /// Supersedes an operation in flight, for a caller that raises the rights of its page again. If it returns true, the
-    /// operation will end as [`Outcome::Superseded`](crate::Outcome::Superseded) and not write the entry, and the caller
+    /// operation will end as [`Outcome::Superseded`] and not write the entry, and the caller
     /// writes the entry. If it returns false, it is too late.
     ///
     /// The kernel ensures both:
