@@ -1,4 +1,4 @@
-//! Dry runs: what a range holds, before a change of it begins.
+//! Dry runs: the checks and counts of a range before a change of it begins.
 
 use core::ops::ControlFlow;
 use core::sync::atomic::Ordering;
@@ -14,11 +14,13 @@ use crate::nodes::Nodes;
 use crate::pairs::stale;
 use crate::{Entry, Error, Geometry, Holes};
 
-/// What a range holds.
+/// The content of a range.
 pub(super) struct Census {
-    /// Base pages that are mapped.
+    /// The number of base pages that are mapped.
     pub(super) pages: usize,
+    /// The number of leaves, of any size.
     pub(super) leaves: usize,
+    /// The number of marks.
     pub(super) marks: usize,
 }
 
@@ -29,18 +31,18 @@ where
     F: Format,
     N: Nodes<Word = F::Word>,
 {
-    /// Tells whether nothing is mapped but in the finest grain, so that no larger page can be in the way.
+    /// Tells whether only the finest grain is in use, so that no larger page can occupy a range.
     #[inline(always)]
     pub(super) fn is_finest(&self) -> bool {
         Self::GRAINS == 1 || self.grains.load(Ordering::Relaxed).is_multiple_of(MOVE)
     }
 
-    /// Refuses a range that has more blocks than the table can have buckets, without a look at the range's contents. Each block needs
-    /// a bucket of its own: one in use, a first bucket, or a new one for which the storage has room.
+    /// Refuses a range that has more blocks than the table can have buckets, without a search of the range. Each block needs
+    /// its own bucket: one in use, a first bucket, or a new one that the storage can provide.
     pub(super) fn check_room(&self, grain: usize, pages: Pages) -> Result<(), Error> {
         let (first, last) = Self::blocks_of(grain, pages);
         let there = self.blocks() + self.buckets();
-        // One less than the blocks, which are as many as a `usize` can count.
+        // One less than the number of blocks, which may exceed a `usize` by one.
         let wanted = (last - first).saturating_sub(there);
         if wanted > 0 && wanted > self.nodes.room(Self::NODE) {
             return Err(Error::no_memory(wanted, self.nodes.held()));
@@ -48,10 +50,14 @@ where
         Ok(())
     }
 
-    /// Finds what is in the way of a new mapping.
+    /// Returns an error if an entry occupies a page of a new mapping.
+    ///
+    /// # Safety
+    ///
+    /// The caller is the only writer.
     pub(super) unsafe fn check_vacant(&self, pages: Pages) -> Result<(), Error> {
         let mut result = Ok(());
-        // SAFETY: the caller is the writer.
+        // SAFETY: by this function's contract the caller is the only writer.
         let _ = unsafe {
             self.parts(pages, Visitor::Writer, |part| {
                 result = self.check_part(part);
@@ -61,11 +67,18 @@ where
         result
     }
 
-    /// Finds what is in the way of a new mapping in the slots of a part.
+    /// Returns an error if an entry occupies a slot of a part of a new mapping.
+    ///
+    /// # Safety
+    ///
+    /// The caller ensures:
+    ///
+    /// - the caller is the only writer;
+    /// - `part` is a part of a bucket of the table.
     #[inline(always)]
     pub(super) unsafe fn check_part(&self, part: Part) -> Result<(), Error> {
         let mut result = Ok(());
-        // SAFETY: the caller is the writer.
+        // SAFETY: by this function's contract the caller is the only writer.
         let _ = unsafe {
             self.each_taken(part, |_, at, occupant| {
                 result = Err(Error::taken(at, occupant));
@@ -75,11 +88,15 @@ where
         result
     }
 
-    /// The dry run of an unmap or protect: counts what is mapped, and finds holes and pages cut by the ends. Counts marks
-    /// only where `marks` asks for them.
+    /// Makes the dry run of an unmap or protect: counts the entries of a range, and refuses holes and pages that are only
+    /// partly in the range. Counts marks only if `marks` is true.
+    ///
+    /// # Safety
+    ///
+    /// The caller is the only writer.
     pub(super) unsafe fn census(&self, pages: Pages, holes: Holes, marks: bool) -> Result<Census, Error> {
         let mut census = Census { pages: 0, leaves: 0, marks: 0 };
-        // SAFETY: the caller is the writer.
+        // SAFETY: by this function's contract the caller is the only writer.
         unsafe {
             for end in [pages.first(), pages.last()] {
                 if let Some(leaf) = self.find(end.address(G::BASE)) {
@@ -119,11 +136,15 @@ where
         Ok(census)
     }
 
-    /// Names the first page of a range that is not mapped.
+    /// Returns the error for the first page of a range that is not mapped. There must be such a page.
+    ///
+    /// # Safety
+    ///
+    /// The caller is the only writer.
     #[cold]
     pub(super) unsafe fn first_hole(&self, pages: Pages) -> Error {
         let mut page = pages.first();
-        // SAFETY: the caller is the writer.
+        // SAFETY: by this function's contract the caller is the only writer.
         while let Some(leaf) = unsafe { self.find(page.address(G::BASE)) }
             && G::SPACE.pages_of(&leaf).last() < pages.last()
         {
@@ -132,9 +153,13 @@ where
         Error::NotMapped { at: page.address(G::BASE) }
     }
 
-    /// Returns what a change of the leaves in `pages`, all of them whole, makes stale.
+    /// Returns the pages whose translations become stale by a change of the leaves in `pages`, all of which are whole.
+    ///
+    /// # Safety
+    ///
+    /// The caller is the only writer.
     pub(super) unsafe fn stale(&self, pages: Pages) -> Pages {
-        // SAFETY: the caller is the writer.
+        // SAFETY: by this function's contract the caller is the only writer.
         stale::<G, F>(pages, |page| unsafe { self.find(page.address(G::BASE)) }.map(|leaf| leaf.size))
     }
 }

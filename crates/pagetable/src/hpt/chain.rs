@@ -1,4 +1,5 @@
-//! Chains as their writer sees them: finding a block's bucket, giving it one, and taking empty ones out.
+//! The writer's operations on chains: search of a block's bucket, assignment of a bucket to a block, and removal of empty
+//! buckets.
 
 use core::sync::atomic::Ordering;
 
@@ -14,7 +15,7 @@ use crate::nodes::{NodeAddr, Nodes, Stock};
 use crate::word::atomics::AtomicUsize;
 use crate::{Error, Geometry, Retired, Word};
 
-/// Overflow buckets set aside for a change.
+/// Overflow buckets that are reserved for a change.
 pub(super) type Spare<'n, N> = Stock<'n, N, 1>;
 
 impl<'n, G, F, N, const CLUSTER: u32, const BUCKETS: u32, const LOAD: usize>
@@ -28,26 +29,41 @@ where
     ///
     /// # Safety
     ///
-    /// The caller is the only writer; so for all that follow, whose spots are buckets of the table, or private.
+    /// The caller is the only writer.
     #[inline(always)]
     pub(super) unsafe fn head(&self, block: usize) -> Spot {
-        // SAFETY: by this function's contract the caller is the only writer. In the array a block's bucket is where its
-        // first unit is.
+        // SAFETY: by this function's contract the caller is the only writer. In the array, a block's bucket begins with its
+        // first unit.
         Self::bucket(unsafe { self.first(self.root(), Self::lead(block)) })
     }
 
-    /// Returns the overflow bucket behind a bucket.
+    /// Returns the overflow bucket that follows `spot` in its chain.
+    ///
+    /// # Safety
+    ///
+    /// The caller ensures:
+    ///
+    /// - the caller is the only writer;
+    /// - `spot` is a bucket of the table, or one that no walker can reach.
     #[inline(always)]
     pub(super) unsafe fn behind(&self, spot: Spot) -> Option<Spot> {
-        // SAFETY: by the contract of `head`, which is this function's too, the caller is the only writer.
+        // SAFETY: by this function's contract the caller is the only writer.
         let link = unsafe { self.nodes.read(spot.node, spot.at + Self::LINK) };
         (link != F::Word::ZERO).then(|| Spot::node(NodeAddr::new(link.to_usize())))
     }
 
-    /// Makes a bucket lead to an overflow bucket, or to none: every unit to the one of the same number.
+    /// Links a bucket to the overflow bucket `behind`, or ends the chain if that is `None`. Each unit links to the unit of
+    /// the same number.
+    ///
+    /// # Safety
+    ///
+    /// The caller ensures:
+    ///
+    /// - the caller is the only writer;
+    /// - `spot` is a bucket of the table or one that no walker can reach, and `behind` is a complete overflow bucket.
     #[inline(always)]
     pub(super) unsafe fn publish_link(&self, spot: Spot, behind: Option<Spot>) {
-        // SAFETY: by the contract of `head`, which is this function's too, the caller is the only writer.
+        // SAFETY: by this function's contract the caller is the only writer.
         unsafe {
             N::Mode::release();
             for unit in (0..Self::UNITS).map(|unit| unit * Self::UNIT) {
@@ -57,11 +73,18 @@ where
         }
     }
 
-    /// Finds the bucket with a live tag in the chain that begins at `head`.
+    /// Returns the bucket with the tag `tag` in the chain that begins at `head`.
+    ///
+    /// # Safety
+    ///
+    /// The caller ensures:
+    ///
+    /// - the caller is the only writer;
+    /// - `head` is the first bucket of a chain of the table.
     #[inline(always)]
     pub(super) unsafe fn seek(&self, head: Spot, tag: usize) -> Option<Spot> {
         let mut spot = head;
-        // SAFETY: by the contract of `head`, which is this function's too, the caller is the only writer.
+        // SAFETY: by this function's contract the caller is the only writer.
         unsafe {
             while self.read_tag(spot) != tag {
                 spot = self.behind(spot)?;
@@ -70,11 +93,19 @@ where
         Some(spot)
     }
 
-    /// The same, and the bucket before it if it is not the first.
+    /// Returns the bucket with the tag `tag` in the chain that begins at `head`, and the bucket before it if it is not the
+    /// first.
+    ///
+    /// # Safety
+    ///
+    /// The caller ensures:
+    ///
+    /// - the caller is the only writer;
+    /// - `head` is the first bucket of a chain of the table.
     #[inline(always)]
     pub(super) unsafe fn seek_past(&self, head: Spot, tag: usize) -> Option<(Option<Spot>, Spot)> {
         let (mut before, mut spot) = (None, head);
-        // SAFETY: by the contract of `head`, which is this function's too, the caller is the only writer.
+        // SAFETY: by this function's contract the caller is the only writer.
         unsafe {
             while self.read_tag(spot) != tag {
                 (before, spot) = (Some(spot), self.behind(spot)?);
@@ -83,24 +114,35 @@ where
         Some((before, spot))
     }
 
-    /// Tells whether a chain's first bucket may be given to the block of a live `tag` now.
+    /// Tells whether the first bucket of a chain may be assigned to the block of a live `tag` now.
+    ///
+    /// # Safety
+    ///
+    /// The caller ensures:
+    ///
+    /// - the caller is the only writer;
+    /// - `head` is the first bucket of the chain for `tag`.
     pub(super) unsafe fn is_free(&self, head: Spot, tag: usize) -> bool {
-        // SAFETY: by the contract of `head`, which is this function's too, the caller is the only writer.
+        // SAFETY: by this function's contract the caller is the only writer.
         let old = unsafe { self.read_tag(head) };
         old == 0
             || old & Self::DEAD != 0
                 && (old == Self::flagged(tag, Self::DEAD) || self.nodes.held().is_quiet(&self.flag))
     }
 
-    /// The end of a dry run: sets aside what it takes to give every block of `grain` in a range a bucket. The blocks that have
-    /// one are shown to `check`, which may refuse.
+    /// Reserves a bucket for every block of `grain` in a range that has none, at the end of a dry run. `check` is called for
+    /// the blocks that have a bucket, and may refuse the change.
     ///
-    /// First buckets that are free are claimed on the spot, so that two blocks cannot count on one, nor a bucket stop
-    /// to be free: a claimed tag matches nothing. The others need overflow buckets.
+    /// A block whose chain has a free first bucket claims this bucket: a claimed tag matches no address, and no other block
+    /// can claim the bucket. The other blocks need overflow buckets, which are taken from the storage.
     ///
     /// # Errors
     ///
-    /// [`Error::NoMemory`], or what `check` returns; no claim is left then.
+    /// [`Error::NoMemory`], or the error of `check`. Then the function has undone all its claims.
+    ///
+    /// # Safety
+    ///
+    /// The caller is the only writer.
     pub(super) unsafe fn reserve(
         &self,
         grain: usize,
@@ -111,7 +153,7 @@ where
         let mut want = 0;
         let mut claim = |block| {
             let tag = Self::tag_of(grain, block);
-            // SAFETY: by the contract of `head`, which is this function's too, the caller is the only writer.
+            // SAFETY: by this function's contract the caller is the only writer.
             unsafe {
                 let head = self.head(block);
                 if let Some(spot) = self.seek(head, tag) {
@@ -129,11 +171,11 @@ where
         let spare = claimed.and_then(|()| Stock::take(self.nodes, &[Self::NODE], [want]));
         if spare.is_err() {
             for block in first..=last {
-                // SAFETY: by the contract of `head`, which is this function's too, the caller is the only writer.
+                // SAFETY: by this function's contract the caller is the only writer.
                 unsafe {
                     let head = self.head(block);
                     if self.read_tag(head) == Self::flagged(Self::tag_of(grain, block), Self::CLAIMED) {
-                        // It may have been dead before.
+                        // The bucket may have been dead before the claim.
                         self.reflag(head, Self::DEAD);
                     }
                 }
@@ -142,8 +184,16 @@ where
         spare
     }
 
-    /// Stores `count` PTEs from `slot` on in the bucket of a block, which gets one if it has none: the claimed first
-    /// bucket, or a spare one. The caller counts these PTEs; those in their place are counted out.
+    /// Stores `count` PTEs from `slot` on in the bucket of a block. A block without a bucket gets the claimed first bucket
+    /// or a spare one. The function subtracts the replaced PTEs from the tally; the caller adds the new ones.
+    ///
+    /// # Safety
+    ///
+    /// The caller ensures:
+    ///
+    /// - the caller is the only writer;
+    /// - [`reserve`](Self::reserve) returned `spare` for a range with this block;
+    /// - slots `slot` to `slot + count - 1` are within a bucket.
     #[inline(always)]
     pub(super) unsafe fn install(
         &self,
@@ -155,11 +205,11 @@ where
         word: impl Fn(usize) -> F::Word,
     ) {
         let tag = Self::tag_of(grain, block);
-        // SAFETY: this function's contract: the slots are within a bucket.
+        // SAFETY: by this function's contract the caller is the only writer, and the slots are within the bucket.
         unsafe {
             let head = self.head(block);
             if self.read_tag(head) == Self::flagged(tag, Self::CLAIMED) {
-                // The dry run has looked through the chain.
+                // The dry run has searched the chain, so the block has no other bucket.
                 self.fit_out(head, grain, block, slot, count, word);
             } else if let Some(spot) = self.seek(head, tag) {
                 let old = self.count_taken(spot, block, slot, count);
@@ -167,7 +217,7 @@ where
                 self.fill(spot, block, slot, count, word);
                 self.settle_pairs(spot, grain, block);
             } else if self.read_tag(head) == 0 {
-                // The table has grown since, and the block has a bucket that was never used.
+                // The table has grown since the dry run, and the chain of the block now has an unused first bucket.
                 self.fit_out(head, grain, block, slot, count, word);
             } else if let Some(node) = spare.next(0) {
                 self.append(head, node, grain, block, slot, count, word);
@@ -175,9 +225,18 @@ where
         }
     }
 
-    /// Gives a new overflow bucket to a block, with `count` PTEs from `slot` on.
+    /// Assigns the new overflow bucket `node` to a block, with `count` PTEs from `slot` on, and links it.
+    ///
+    /// # Safety
+    ///
+    /// The caller ensures:
+    ///
+    /// - the caller is the only writer;
+    /// - `head` is the first bucket of the chain of `block`;
+    /// - `node` was taken with [`NODE`](Self::NODE) words, and no other code knows it;
+    /// - slots `slot` to `slot + count - 1` are within a bucket.
     #[inline(always)]
-    #[expect(clippy::too_many_arguments, reason = "where, and what")]
+    #[expect(clippy::too_many_arguments, reason = "a place and its content")]
     pub(super) unsafe fn append(
         &self,
         head: Spot,
@@ -189,7 +248,8 @@ where
         word: impl Fn(usize) -> F::Word,
     ) {
         let spot = Spot::node(node);
-        // SAFETY: this function's contract: the slots are within a bucket, and no code knows the node.
+        // SAFETY: by this function's contract the caller is the only writer, the slots are within a bucket, and no other
+        // code knows the node.
         unsafe {
             self.count_node(1);
             self.fill(spot, block, slot, count, word);
@@ -200,7 +260,15 @@ where
         }
     }
 
-    /// Gives a bucket that no walker can match to a block, with `count` PTEs from `slot` on.
+    /// Assigns a bucket that no walker can match to a block, with `count` PTEs from `slot` on.
+    ///
+    /// # Safety
+    ///
+    /// The caller ensures:
+    ///
+    /// - the caller is the only writer;
+    /// - no walker can match `spot`, which is in the table or which no walker can reach;
+    /// - slots `slot` to `slot + count - 1` are within a bucket.
     #[inline(always)]
     pub(super) unsafe fn fit_out(
         &self,
@@ -211,9 +279,9 @@ where
         count: usize,
         word: impl Fn(usize) -> F::Word,
     ) {
-        // SAFETY: this function's contract: the slots are within a bucket.
+        // SAFETY: by this function's contract the caller is the only writer, and the slots are within the bucket.
         unsafe {
-            // What fills all slots leaves nothing of what was there.
+            // PTEs that fill all slots overwrite the former content, so only other cases need it cleared.
             if count < Self::SLOTS || F::EXTRA > 0 {
                 self.wipe(spot);
             }
@@ -225,26 +293,50 @@ where
     }
 
     /// Counts the leaves in `count` slots of a block from `slot` on.
+    ///
+    /// # Safety
+    ///
+    /// The caller ensures:
+    ///
+    /// - the caller is the only writer;
+    /// - `spot` is a bucket of the table, or one that no walker can reach;
+    /// - slots `slot` to `slot + count - 1` are within a bucket.
     #[inline(always)]
     pub(super) unsafe fn count_leaves(&self, spot: Spot, block: usize, slot: usize, count: usize) -> usize {
         let is_leaf = |&slot: &usize| {
-            // SAFETY: this function's contract: the slots are within a bucket.
+            // SAFETY: by this function's contract the caller is the only writer, and the slots are within the bucket.
             F::is_leaf(unsafe { self.nodes.read(spot.node, Self::place(spot, block, slot)) }, true)
         };
         (slot..slot + count).filter(is_leaf).count()
     }
 
     /// Counts the leaves and marks in `count` slots of a block from `slot` on.
+    ///
+    /// # Safety
+    ///
+    /// The caller ensures:
+    ///
+    /// - the caller is the only writer;
+    /// - `spot` is a bucket of the table, or one that no walker can reach;
+    /// - slots `slot` to `slot + count - 1` are within a bucket.
     #[inline(always)]
     pub(super) unsafe fn count_taken(&self, spot: Spot, block: usize, slot: usize, count: usize) -> usize {
         let taken = |&slot: &usize| {
-            // SAFETY: this function's contract: the slots are within a bucket.
+            // SAFETY: by this function's contract the caller is the only writer, and the slots are within the bucket.
             is_taken::<F>(unsafe { self.nodes.read(spot.node, Self::place(spot, block, slot)) })
         };
         (slot..slot + count).filter(taken).count()
     }
 
     /// Stores `word(0)`, `word(1)`, ... in `count` slots of a block from `slot` on.
+    ///
+    /// # Safety
+    ///
+    /// The caller ensures:
+    ///
+    /// - the caller is the only writer;
+    /// - `spot` is a bucket of the table, or one that no walker can reach;
+    /// - slots `slot` to `slot + count - 1` are within a bucket.
     #[inline(always)]
     unsafe fn fill(
         &self,
@@ -255,28 +347,48 @@ where
         word: impl Fn(usize) -> F::Word,
     ) {
         for at in 0..count {
-            // SAFETY: this function's contract: the slots are within a bucket.
+            // SAFETY: by this function's contract the caller is the only writer, and the slots are within the bucket.
             unsafe { self.nodes.store_relaxed(spot.node, Self::place(spot, block, slot + at), word(at)) };
         }
     }
 
-    /// Stores what another bucket holds in one that no walker can reach, but for its links.
+    /// Copies a bucket, except its links, to one that no walker can reach.
+    ///
+    /// # Safety
+    ///
+    /// The caller ensures:
+    ///
+    /// - the caller is the only writer;
+    /// - `to` is a bucket that no walker can reach, and `from` is a bucket of the table or one that no walker can reach.
     pub(super) unsafe fn copy_contents(&self, to: Spot, from: Spot) {
-        // SAFETY: by the contract of `head`, which is this function's too, the caller is the only writer.
+        // SAFETY: by this function's contract the caller is the only writer.
         unsafe { self.copy_words(to, from, 0) };
     }
 
-    /// The same in one that no walker can match, but for its tags too.
+    /// Copies a bucket, except its tags and links, to one that no walker can match.
+    ///
+    /// # Safety
+    ///
+    /// The caller ensures:
+    ///
+    /// - the caller is the only writer;
+    /// - no walker can match `to`, and both buckets are in the table or no walker can reach them.
     pub(super) unsafe fn copy_entries(&self, to: Spot, from: Spot) {
-        // SAFETY: by the contract of `head`, which is this function's too, the caller is the only writer.
+        // SAFETY: by this function's contract the caller is the only writer.
         unsafe { self.copy_words(to, from, Self::PTE) };
     }
 
+    /// # Safety
+    ///
+    /// The caller ensures:
+    ///
+    /// - the caller is the only writer;
+    /// - both buckets are in the table or no walker can reach them, and walkers that can reach `to` match none of its tags.
     #[inline(always)]
     unsafe fn copy_words(&self, to: Spot, from: Spot, first: usize) {
         for (to_unit, from_unit) in Self::units(to).zip(Self::units(from)) {
             for word in first..Self::LINK {
-                // SAFETY: by the contract of `head`, which is this function's too, the caller is the only writer.
+                // SAFETY: by this function's contract the caller is the only writer.
                 unsafe {
                     self.nodes.store_relaxed(
                         to.node,
@@ -288,7 +400,7 @@ where
         }
     }
 
-    /// Counts a bucket in.
+    /// Counts a bucket of `grain` that comes into use, and announces the grain to walkers if it is the first.
     fn enter(&self, grain: usize) {
         if bump(&self.used[grain], 1) == 1 && grain > 0 {
             let others = self.grains.load(Ordering::Relaxed);
@@ -296,46 +408,69 @@ where
         }
     }
 
-    /// Counts a bucket out.
+    /// Counts a bucket of `grain` that goes out of use, and withdraws the grain if it was the last.
     fn leave(&self, grain: usize) {
         if bump(&self.used[grain], -1) == 0 && grain > 0 {
             self.grains.store(self.grains.load(Ordering::Relaxed) & !(1 << grain), Ordering::Release);
         }
     }
 
-    /// Tells walkers that what they did not find may have moved to another grain.
+    /// Increments the count of moves, which tells walkers that a page that they did not find may have moved to another
+    /// grain.
     pub(super) fn count_move(&self) {
         let now = self.grains.load(Ordering::Relaxed).wrapping_add(MOVES) | MOVE;
         self.grains.store(now, Ordering::Release);
     }
 
-    /// Counts an overflow bucket in or out.
+    /// Adds an overflow bucket to the tally, or subtracts one: `sign` is 1 or -1.
     pub(super) fn count_node(&self, sign: isize) {
         self.tally.node(sign, Self::NODE * F::Word::BYTES);
         self.growth.note_bytes(self.tally.bytes());
     }
 
-    /// Clears all of a bucket that no walker can match but its links.
+    /// Clears a bucket that no walker can match, except its links.
+    ///
+    /// # Safety
+    ///
+    /// The caller ensures:
+    ///
+    /// - the caller is the only writer;
+    /// - no walker can match `spot`, which is in the table or which no walker can reach.
     pub(super) unsafe fn wipe(&self, spot: Spot) {
         for unit in Self::units(spot) {
             for word in 0..Self::LINK {
-                // SAFETY: by the contract of `head`, which is this function's too, the caller is the only writer.
+                // SAFETY: by this function's contract the caller is the only writer.
                 unsafe { self.nodes.store_relaxed(spot.node, unit + word, F::Word::ZERO) };
             }
         }
     }
 
     /// Tells whether a bucket holds no leaf and no mark.
+    ///
+    /// # Safety
+    ///
+    /// The caller ensures:
+    ///
+    /// - the caller is the only writer;
+    /// - `spot` is a bucket of the table, or one that no walker can reach.
     #[inline(always)]
     pub(super) unsafe fn is_vacant(&self, spot: Spot) -> bool {
-        // SAFETY: by the contract of `head`, which is this function's too, the caller is the only writer, whose spots are
+        // SAFETY: by this function's contract the caller is the only writer, whose spots are
         // buckets of the table, or private. All slots are the same in any order.
         unsafe { self.count_taken(spot, 0, 0, Self::SLOTS) == 0 }
     }
 
-    /// Takes the empty buckets out of the chain that begins at `head`.
+    /// Removes the empty buckets of the chain that begins at `head`.
+    ///
+    /// # Safety
+    ///
+    /// The caller ensures:
+    ///
+    /// - the caller is the only writer;
+    /// - the batch came from this table;
+    /// - `head` is the first bucket of a chain.
     pub(super) unsafe fn tidy(&self, batch: &mut Retired<'n>, head: Spot) {
-        // SAFETY: by the contract of `head`, which is this function's too, the caller is the only writer.
+        // SAFETY: by this function's contract the caller is the only writer.
         unsafe {
             let mut before = head;
             while let Some(spot) = self.behind(before) {
@@ -351,9 +486,17 @@ where
         }
     }
 
-    /// Takes an empty bucket out of its chain: the first one, or the one behind `before`.
+    /// Removes an empty bucket from its chain: the first one, or the one behind `before`.
+    ///
+    /// # Safety
+    ///
+    /// The caller ensures:
+    ///
+    /// - the caller is the only writer;
+    /// - the batch came from this table;
+    /// - `spot` is an empty bucket of the table: the first of its chain, or the one behind `before`.
     pub(super) unsafe fn take_out(&self, batch: &mut Retired<'n>, before: Option<Spot>, spot: Spot) {
-        // SAFETY: by the contract of `head`, which is this function's too, the caller is the only writer.
+        // SAFETY: by this function's contract the caller is the only writer.
         unsafe {
             self.leave(Self::untag(self.read_tag(spot)).0);
             if let Some(before) = before {
@@ -366,7 +509,7 @@ where
             } else if let Some(spot) = self.behind(head)
                 && self.leads_to(head, self.read_tag(spot))
             {
-                // The first bucket is the one that is found soonest.
+                // The next bucket moves into the first, where a lookup finds it with one probe.
                 self.copy_contents(head, spot);
                 self.unlink(batch, head, spot);
             } else {
@@ -375,42 +518,66 @@ where
         }
     }
 
-    /// Unlinks the overflow bucket behind `before` and retires it. Walkers that are in it still find their way on.
+    /// Unlinks the overflow bucket behind `before`, and retires it. Its own links stay, so walkers that are in it can
+    /// continue.
+    ///
+    /// # Safety
+    ///
+    /// The caller ensures:
+    ///
+    /// - the caller is the only writer;
+    /// - the batch came from this table;
+    /// - `spot` is the overflow bucket behind `before`, in a chain of the table.
     unsafe fn unlink(&self, batch: &mut Retired<'n>, before: Spot, spot: Spot) {
-        // SAFETY: this function's contract; after the store no word leads to the node.
+        // SAFETY: by this function's contract the caller is the only writer; after the store no word leads to the node.
         unsafe {
             self.lead_past(before, spot);
             self.retire(batch, spot.node);
         }
     }
 
-    /// Hands an overflow bucket over to which no word leads any more.
+    /// Retires an overflow bucket to which no word leads any more.
+    ///
+    /// # Safety
+    ///
+    /// The caller ensures:
+    ///
+    /// - the caller is the only writer;
+    /// - the batch came from this table;
+    /// - `node` is an overflow bucket to which no word leads any more.
     pub(super) unsafe fn retire(&self, batch: &mut Retired<'n>, node: NodeAddr) {
-        // SAFETY: by the contract of `head`, which is this function's too, the caller is the only writer. The node has a
+        // SAFETY: by this function's contract the caller is the only writer. The node has a
         // tag, so it is not clean.
         unsafe { batch.push_sized(self.nodes, node, Self::NODE, false) };
         self.count_node(-1);
     }
 
-    /// Makes the words beside the leaves of a bucket agree with them, where two words are one TLB entry.
+    /// Updates the words beside the leaves of a bucket, in a format in which two words are one TLB entry.
+    ///
+    /// # Safety
+    ///
+    /// The caller ensures:
+    ///
+    /// - the caller is the only writer;
+    /// - `spot` is the bucket of `block`, in the table or one that no walker can reach.
     #[inline(always)]
     pub(super) unsafe fn settle_pairs(&self, spot: Spot, grain: usize, block: usize) {
         if !F::PAIRED {
             return;
         }
         for slot in 0..Self::SLOTS {
-            // SAFETY: this function's contract; the slots are in the bucket.
+            // SAFETY: by this function's contract the caller is the only writer; the slots are in the bucket.
             unsafe {
                 let old = self.nodes.read(spot.node, Self::place(spot, block, slot));
                 if F::is_leaf(old, true) {
                     continue;
                 }
-                // The partner is as many slots away as its page fills. A mark stays one.
+                // The partner in a TLB entry is as many slots away as its page fills. A mark keeps its bits.
                 let mut wanted = F::absent(F::absent_bits(old));
                 let mut away = 1;
                 while away < Self::SLOTS {
                     let word = self.nodes.read(spot.node, Self::place(spot, block, slot ^ away));
-                    // Only a leaf has a size.
+                    // `F::size` is defined for leaves only.
                     if F::is_leaf(word, true)
                         && F::size(word, Self::GRAIN[grain]).pages(Self::GRAIN[grain]) == Some(away)
                     {
@@ -426,7 +593,7 @@ where
     }
 }
 
-/// Adds without a locked instruction, for there is one writer, and returns the sum.
+/// Adds to a counter and returns the sum. It needs no atomic read-modify-write, because only the writer changes the counter.
 #[inline(always)]
 pub(super) fn bump(counter: &AtomicUsize, by: isize) -> usize {
     let sum = counter.load(Ordering::Relaxed).wrapping_add_signed(by);

@@ -4,67 +4,70 @@
 //!   root --> directory                    segments of first buckets
 //!            | 0 | 1 | 2 | 3 |
 //!              |   |   |   |
-//!              +---|---+---|-----------> | 0 |    not split yet: two entries lead to it
+//!              +---|---+---|-----------> | 0 |    not split yet: two entries of the directory lead to it
 //!                  |       |
 //!                  +-------|-----------> | 1 |    split: one bit more of the hash
 //!                          +-----------> | 3 |    says which of the two
 //! ```
 //!
-//! The first buckets are numbered, and a table has any number of them (Litwin 1980; Larson 1988: the bucket to split is the
-//! next one in turn, not the full one). They stand in **segments**, and a **directory** has the segments' addresses. An entry
-//! for a segment that does not exist yet leads to the one that it will be split from, so a walker takes as many bits of the
-//! hash as the directory has, and does not ask how far the splitting has come.
+//! The first buckets are numbered, and a table can have any number of them (Litwin 1980; Larson 1988: the bucket to split is
+//! the next one in turn, not a full one). They are in **segments**, and a **directory** has the segments' addresses. An
+//! entry for a segment that does not exist yet leads to the segment from which it will be split. So a walker uses as many
+//! bits of the hash as the directory has, and needs no information on how many segments have been split.
 //!
 //! # Splitting
 //!
-//! A table that is beyond its load splits the next segment in turn. The writer builds two segments, copies each first
-//! bucket into the one that its hash belongs to, lets the first buckets of the same place in both lead to **one chain**, and
-//! publishes the segments in the directory; the old one is retired. So a segment is split without a look at any chain, however
-//! long chains are, and a walker finds what it looks for at once: what else is in the chain has other tags.
+//! A table that exceeds its load splits the next segment in turn. The writer builds two segments, copies each first bucket
+//! into the segment that its hash selects, links the first buckets of the same place in both segments to **one joined
+//! chain**, publishes the segments in the directory, and retires the old segment. So a split reads no chain, however long
+//! chains are. A walker finds its bucket in the joined chain, because buckets of the other chain have other tags.
 //!
-//! Each change after that takes a few steps to part the chains. A **step** looks at the first overflow bucket that two chains
-//! have in common, and makes the other chain lead past it; or, where the first bucket is free, moves the overflow bucket's
-//! contents there. The next segment is split when all chains of the last have been parted.
+//! Each change after that makes a few steps that part the chains. A **step** takes the first overflow bucket that two chains
+//! have in common. It removes the bucket from the chain to which its hash does not belong. If the first bucket of the other
+//! chain is free, it moves the contents there, and retires the overflow bucket. The next segment is split when all chains of
+//! the last split have been parted.
 //!
 //! # Merging
 //!
-//! A table with less than a quarter of its load merges the segment that was split last with the one that it came from: it
-//! links one chain to the end of the other, builds a segment, publishes and retires. If both chains of a pair are longer than
-//! [`SHORT`], the table stays as it is: nothing goes through them to find an end.
+//! A table with less than a quarter of its load merges the segment that was split last with the segment from which it was
+//! split: the writer links one chain to the end of the other, builds one segment, publishes it, and retires both. If both
+//! chains of a pair have more than [`SHORT`] buckets, the table does not merge, because the search of an end would take too
+//! long.
 //!
 //! # Reserving while the table grows
 //!
-//! A range that is mapped reserves its buckets first, and fails, if it fails, before anything has changed
+//! A change that maps a range first reserves its buckets, so that it fails before it has changed anything
 //! ([`reserve`](Hashed::reserve)). A block without a bucket gets one in one of two ways:
 //!
-//! | its chain's first bucket | reserved |
+//! | first bucket of the block's chain | reservation |
 //! |-|-|
-//! | free | **claimed**: it gets the block's tag with a mark, so that it matches nothing and is free for no other block |
+//! | free | the first bucket is **claimed**: it gets the block's tag with the flag CLAIMED, so that it matches no address and is free for no other block |
 //! | in use | an overflow bucket from the storage, linked when the block is written |
 //!
-//! Only then the table is made large enough for the blocks to come ([`make_room`](Hashed::make_room)), so it may split
-//! between the reservation and the stores. What was reserved is still enough:
+//! Then the writer grows the table for the new blocks ([`make_room`](Hashed::make_room)), so splits may come between the
+//! reservation and the stores. The reservation is still sufficient:
 //!
-//! - A split copies a claimed bucket, tag and all, to the side that the tag's hash belongs to, and that is where the block
-//!   looks for it.
-//! - A block with an overflow bucket may find its first bucket free after the split. It takes that one, and the overflow
-//!   bucket goes back to the storage.
-//! - A merge would bring two claims into one first bucket, and one of the two blocks would need an overflow bucket that was
-//!   not reserved. So none is made in between.
+//! - A split copies a claimed bucket with its tag to the segment that the tag's hash selects, where the block searches for
+//!   it.
+//! - A block with a reserved overflow bucket may find its first bucket free after the split. It uses the first bucket, and
+//!   the overflow bucket goes back to the storage.
+//! - A merge could move two claims into one first bucket, and one of the two blocks would need an overflow bucket that was
+//!   not reserved. So the table does not merge between the reservation and the stores.
 //!
 //! # Walkers
 //!
-//! Nothing is ever out of reach for a walk that begins. A walk that is under way can be led astray by one thing alone: it is in
-//! an overflow bucket of the other chain when that is made to lead past the next one. Each such store comes behind a count in
-//! the **record** of the segment, so a walker that has found nothing looks whether the directory leads to the same segment as
-//! before and the count is what it was, and if not it walks again. A walker that finds what it looks for does not look at
-//! the count. (A refill handler never does: it finds nothing once, and the kernel's own lookup finds the page.)
+//! A walk that begins can reach every bucket. A walk that is under way can miss a bucket in one case only: it is in an
+//! overflow bucket of the other chain when a step links that bucket past the next one. Before each such store, the writer
+//! increments a count in the **record** of the segment. A walker that has found nothing checks that the directory leads to
+//! the same segment as before and that the count has not changed; otherwise it walks again. A walker that finds its bucket
+//! does not check the count. (A refill handler never checks it: it passes such a miss on, and the kernel's own lookup finds
+//! the page.)
 //!
 //! # Bounds
 //!
-//! A change of one page splits or merges one segment at the most, of 128 first buckets (512 units), and takes [`STEPS`] steps;
-//! a range does so for each of its blocks. Once for each doubling the directory is copied; it has up to 32,768 entries.
-//! Beyond that, or without memory, chains get longer.
+//! A change of one page splits or merges at most one segment, of 128 first buckets (512 units in a table that a refill
+//! handler walks), or makes [`STEPS`] steps; a change of a range does so for each of its blocks. Each doubling copies the
+//! directory, which has up to 32,768 entries. Beyond that, or without memory, chains get longer.
 
 mod merge;
 mod split;
@@ -79,20 +82,22 @@ use crate::nodes::{Freed, NodeAddr, Nodes};
 use crate::word::atomics::AtomicUsize;
 use crate::{Geometry, Retired, Word};
 
-/// How many steps a change takes for each bucket that it has filled or emptied.
+/// The number of steps that a change makes for each bucket that it has filled or emptied.
 const STEPS: usize = 16;
 
-/// The longest chain whose end is looked for.
+/// The number of overflow buckets of the longest chain whose end a merge searches.
 const SHORT: usize = 32;
 
 /// The state of growth, and its cost so far. Only the writer uses it.
 #[derive(Debug)]
 pub(super) struct Growth {
-    /// How many first buckets there are.
+    /// The number of first buckets.
     heads: AtomicUsize,
-    /// The first bucket whose chain has not been parted from the chain of the bucket that it was split from.
+    /// The number of the first bucket, among those that the last split has added, whose chain has not been parted. It equals
+    /// `heads` if all chains have been parted.
     joined: AtomicUsize,
-    /// For each of these two chains, its last bucket that is not in the other chain: the node and the word.
+    /// For each of the two chains that are joined there, its last bucket that is not in the other chain: the node, and the
+    /// word within the node.
     tails: [[AtomicUsize; 2]; 2],
     /// The most blocks that one step has moved.
     most: AtomicUsize,
@@ -111,16 +116,18 @@ impl Growth {
         }
     }
 
-    /// Remembers the most.
+    /// Records the number of bytes if it is the largest so far.
     #[inline(always)]
     pub(super) fn note_bytes(&self, bytes: usize) {
         self.peak.store(self.peak.load(Ordering::Relaxed).max(bytes), Ordering::Relaxed);
     }
 
+    /// Records the number of moved blocks if it is the largest so far.
     fn note_moved(&self, moved: usize) {
         self.most.store(self.most.load(Ordering::Relaxed).max(moved), Ordering::Relaxed);
     }
 
+    /// Returns the two tails.
     fn tails(&self) -> [Spot; 2] {
         self.tails.each_ref().map(|[node, at]| Spot {
             node: NodeAddr::new(node.load(Ordering::Relaxed)),
@@ -128,6 +135,7 @@ impl Growth {
         })
     }
 
+    /// Sets the two tails.
     fn set_tails(&self, tails: [Spot; 2]) {
         for ([node, at], tail) in self.tails.iter().zip(tails) {
             node.store(tail.node.get(), Ordering::Relaxed);
@@ -158,13 +166,14 @@ where
         self.growth.peak.load(Ordering::Relaxed)
     }
 
-    /// Returns how many first buckets a table of `heads` gets by a split, and how far each is from the one it is split from.
+    /// Returns how many first buckets a split adds to a table of `heads`, and the distance of each from the bucket from
+    /// which it is split.
     const fn split_of(heads: usize) -> (usize, usize) {
         let segment = 1 << Self::SEGMENT;
         (if heads < segment { heads } else { segment }, 1 << heads.ilog2())
     }
 
-    /// Returns how many first buckets there were before the last split.
+    /// Returns how many first buckets a table of `heads` had before the last split.
     const fn before(heads: usize) -> usize {
         let segment = 1 << Self::SEGMENT;
         if heads <= segment { heads / 2 } else { heads - segment }
@@ -174,7 +183,10 @@ where
     ///
     /// # Safety
     ///
-    /// The caller is pinned, or the writer; so for all that follow.
+    /// The caller ensures:
+    ///
+    /// - the caller is pinned, or is the only writer;
+    /// - `root` was loaded while the caller was pinned, or by the writer.
     pub(super) unsafe fn entries(&self, root: usize) -> u32 {
         if Self::FOLDED {
             return Self::ENTRIES;
@@ -184,12 +196,20 @@ where
         (mask & Self::ENTRY).count_ones()
     }
 
-    /// Returns how many first buckets the segment of an entry has.
+    /// Returns how many first buckets the segment of a directory's entry has.
+    ///
+    /// # Safety
+    ///
+    /// The caller ensures:
+    ///
+    /// - the caller is pinned, or is the only writer;
+    /// - `root` was loaded while the caller was pinned, or by the writer;
+    /// - `entry` was loaded from the directory of `root`.
     pub(super) unsafe fn segment_of(&self, root: usize, entry: usize) -> usize {
         if Self::FOLDED {
             return (1 << Self::SEGMENT) >> (entry & LOG);
         }
-        // SAFETY: by the contract of `entries`, which is this function's too, the caller is pinned, or the writer.
+        // SAFETY: by this function's contract the caller is pinned, or the writer.
         let mask = unsafe { self.nodes.follow(NodeAddr::new(root), 0) }.to_usize();
         (mask >> Self::WITHIN) + 1
     }
@@ -199,37 +219,67 @@ where
         NodeAddr::new(if Self::FOLDED { entry & !LOG } else { entry })
     }
 
-    /// Loads an entry of a root's directory as a walker does. The directory has the entry.
+    /// Loads an entry of a root's directory as a walker does.
+    ///
+    /// # Safety
+    ///
+    /// The caller ensures:
+    ///
+    /// - the caller is pinned, or is the only writer;
+    /// - `root` was loaded while the caller was pinned, or by the writer;
+    /// - `index` is less than the number of the directory's entries.
     #[inline(always)]
     pub(super) unsafe fn entry(&self, root: usize, index: usize) -> usize {
-        // SAFETY: by the contract of `entries`, which is this function's too, the caller is pinned, or the writer.
+        // SAFETY: by this function's contract the caller is pinned, or the writer.
         unsafe { self.nodes.follow(NodeAddr::new(root), Self::HEADER + index) }.to_usize()
     }
 
-    /// Returns how often the chains of a segment have been changed so that a walker may be led astray.
+    /// Returns the count of a segment: how often its chains have been changed such that a walk under way may miss a bucket.
+    ///
+    /// # Safety
+    ///
+    /// The caller ensures:
+    ///
+    /// - the caller is pinned, or is the only writer;
+    /// - `segment` is a segment of the table, or was when the caller was already pinned.
     pub(super) unsafe fn version(&self, segment: NodeAddr) -> u32 {
-        // SAFETY: this function's contract: the segment is live or retired, and its record with it.
+        // SAFETY: by this function's contract the segment is live or retired, so its record exists.
         unsafe { (*self.nodes.link(segment)).load(Ordering::Acquire) }
     }
 
-    /// Counts another change of the chains of a segment, before it is made.
+    /// Increments the count of a segment, before a change of its chains.
+    ///
+    /// # Safety
+    ///
+    /// The caller ensures:
+    ///
+    /// - the caller is the only writer;
+    /// - `segment` is a segment of the table.
     unsafe fn count_change(&self, segment: NodeAddr) {
-        // SAFETY: the caller is the writer, and the segment live.
+        // SAFETY: by this function's contract the segment is one of the table, so its record exists.
         unsafe {
             let record = &*self.nodes.link(segment);
             record.store(record.load(Ordering::Relaxed).wrapping_add(1), Ordering::Release);
         }
     }
 
-    /// Returns a first bucket by its number, of which there is one.
+    /// Returns the first bucket with this number.
+    ///
+    /// # Safety
+    ///
+    /// The caller ensures:
+    ///
+    /// - the caller is pinned, or is the only writer;
+    /// - `number` is less than [`buckets`](Self::buckets).
     pub(super) unsafe fn numbered(&self, number: usize) -> Spot {
-        // SAFETY: the number is that of a first bucket, and a directory has an entry for each segment.
+        // SAFETY: by this function's contract the number is that of a first bucket, and a directory has an entry for each
+        // segment.
         let entry = unsafe { self.entry(self.root(), number >> Self::SEGMENT) };
         let within = number & ((1 << Self::SEGMENT) - 1);
         Spot { node: Self::segment(entry), at: within * Self::STRIDE }
     }
 
-    /// Returns the first bucket that a key's chain begins at, by its number.
+    /// Returns the number of the first bucket of a key's chain.
     fn number(&self, key: usize) -> usize {
         let (heads, hash) = (self.buckets(), self.bucket_hash(key));
         let all = heads.next_power_of_two();
@@ -237,7 +287,12 @@ where
         if number < heads { number } else { number - all / 2 }
     }
 
-    /// Returns the last buckets that two chains do not have in common, if a key's is one of a pair that has not been parted.
+    /// Returns the last buckets that two chains do not have in common, if the chain of `key` is one of a pair that has not
+    /// been parted.
+    ///
+    /// # Safety
+    ///
+    /// The caller is the only writer.
     #[inline(always)]
     unsafe fn joined(&self, key: usize) -> Option<[Spot; 2]> {
         if LOAD == 0 {
@@ -247,10 +302,16 @@ where
         if joined == heads {
             return None;
         }
-        // SAFETY: by the contract of `entries`, which is this function's too, the caller is pinned, or the writer.
+        // SAFETY: by this function's contract the caller is pinned, or the writer.
         unsafe { self.find_joined(key, joined, heads) }
     }
 
+    /// # Safety
+    ///
+    /// The caller ensures:
+    ///
+    /// - the caller is the only writer;
+    /// - `joined` and `heads` are the current values of the growth's state, and `joined` is less than `heads`.
     #[inline(never)]
     unsafe fn find_joined(&self, key: usize, joined: usize, heads: usize) -> Option<[Spot; 2]> {
         let (_, apart) = Self::split_of(Self::before(heads));
@@ -262,19 +323,22 @@ where
         if high == joined {
             return Some(self.growth.tails());
         }
-        // SAFETY: the caller is the writer; both are below the first buckets.
+        // SAFETY: by this function's contract the caller is the only writer, and both numbers are less than `heads`.
         Some(unsafe { [self.numbered(high - apart), self.numbered(high)] })
     }
 
-    /// Links a bucket that is complete into the chain of a key that begins at `head`.
+    /// Links a complete bucket into the chain of `key`, which begins at `head`.
     ///
     /// # Safety
     ///
-    /// The caller is the only writer; so for all that follow.
+    /// The caller ensures:
+    ///
+    /// - the caller is the only writer;
+    /// - `head` is the first bucket of the chain of `key`, and `spot` is a complete bucket that no walker can reach.
     pub(super) unsafe fn link(&self, head: Spot, key: usize, spot: Spot) {
         // SAFETY: by this function's contract the caller is the only writer.
         unsafe {
-            // Where chains have an end in common, a bucket joins that, so that they still have all of it in common.
+            // If two chains are joined, the bucket goes to the begin of their common part, so that the part stays common.
             let [one, other] = self.joined(key).unwrap_or([head; 2]);
             self.publish_link(spot, self.behind(one));
             self.publish_link(one, Some(spot));
@@ -284,9 +348,17 @@ where
         }
     }
 
-    /// Makes nothing lead to the overflow bucket behind `before`. Walkers that are in it still find their way on.
+    /// Unlinks the overflow bucket `spot`, which is behind `before`, from all chains. Its own links stay, so walkers that
+    /// are in it can continue.
+    ///
+    /// # Safety
+    ///
+    /// The caller ensures:
+    ///
+    /// - the caller is the only writer;
+    /// - `spot` is the overflow bucket behind `before`, in a chain of the table.
     pub(super) unsafe fn lead_past(&self, before: Spot, spot: Spot) {
-        // SAFETY: by the contract of `link`, which is this function's too, the caller is the only writer.
+        // SAFETY: by this function's contract the caller is the only writer.
         unsafe {
             let behind = self.behind(spot);
             let key = Self::key_of(self.read_tag(spot));
@@ -315,51 +387,67 @@ where
         }
     }
 
-    /// Tells whether a bucket with this tag, in the chain that begins at `head`, is there for its own sake, and not for that of
-    /// a chain that has not been parted from it.
+    /// Tells whether a bucket with this tag belongs to the chain that begins at `head`, and not to a chain that has not been
+    /// parted from it.
     ///
     /// # Safety
     ///
-    /// The caller is pinned, or the writer.
+    /// The caller is pinned, or is the only writer.
     pub(super) unsafe fn leads_to(&self, head: Spot, tag: usize) -> bool {
         // SAFETY: by this function's contract the caller is pinned, or the writer.
         LOAD == 0 || Self::bucket(unsafe { self.first(self.root(), Self::key_of(tag)) }) == head
     }
 
-    /// Goes on growing or shrinking after a change that has filled or emptied `changed` buckets.
+    /// Continues to grow or shrink the table after a change that has filled or emptied `changed` buckets.
     ///
     /// # Safety
     ///
-    /// The caller is the only writer, and the batch came from this table; so for all that follow.
+    /// The caller ensures:
+    ///
+    /// - the caller is the only writer;
+    /// - the batch came from this table.
     #[inline]
     pub(super) unsafe fn adapt(&self, batch: &mut Retired<'n>, changed: usize) {
         // SAFETY: by this function's contract the caller is the only writer, and the batch came from this table.
         unsafe { self.adapt_to(batch, self.blocks(), changed, true) }
     }
 
-    /// Makes the table large enough for `more` blocks that are about to be mapped. The buckets for them are reserved before, so that a
-    /// change that fails does not resize the table. A split copies a claimed bucket with its claim, so no block needs more buckets
-    /// than before. There is no merge here: two claims could meet in one bucket.
+    /// Grows the table for `more` blocks that the change is about to map. The caller has reserved their buckets before, so
+    /// that a change that fails does not resize the table. A split copies a claimed bucket with its claim, so no block needs
+    /// more buckets than before. There is no merge here, because it could move two claims into one bucket.
+    ///
+    /// # Safety
+    ///
+    /// The caller ensures:
+    ///
+    /// - the caller is the only writer;
+    /// - the batch came from this table.
     #[inline]
     pub(super) unsafe fn make_room(&self, batch: &mut Retired<'n>, more: usize) {
-        // One block more or less can wait.
+        // The check for a single block follows in `adapt`.
         if more > 1 {
-            // SAFETY: by the contract of `adapt`, which is this function's too, the caller is the only writer, and the
+            // SAFETY: by this function's contract the caller is the only writer, and the
             // batch came from this table.
             unsafe { self.adapt_to(batch, self.blocks().saturating_add(more), more, false) };
         }
     }
 
+    /// # Safety
+    ///
+    /// The caller ensures:
+    ///
+    /// - the caller is the only writer;
+    /// - the batch came from this table.
     #[inline(always)]
     unsafe fn adapt_to(&self, batch: &mut Retired<'n>, blocks: usize, changed: usize, may_merge: bool) {
         if LOAD > 0 && self.must_adapt(blocks, may_merge) {
-            // SAFETY: by the contract of `adapt`, which is this function's too, the caller is the only writer, and the
+            // SAFETY: by this function's contract the caller is the only writer, and the
             // batch came from this table.
             unsafe { self.adapt_slowly(batch, blocks, changed, may_merge) };
         }
     }
 
-    /// Tells whether `blocks` blocks are too many, or too few, or whether chains are still to be parted.
+    /// Tells whether the table must grow or shrink for `blocks` blocks, or has chains that have not been parted.
     #[inline(always)]
     fn must_adapt(&self, blocks: usize, may_merge: bool) -> bool {
         let heads = self.buckets();
@@ -368,23 +456,29 @@ where
             || may_merge && Self::is_deserted(blocks, heads)
     }
 
-    /// Tells whether a table of `heads` first buckets is beyond its load. There are at most [`MOST`](Self::MOST) of them.
+    /// Tells whether a table of `heads` first buckets, at most [`MOST`](Self::MOST), exceeds its load with `blocks` blocks.
     #[inline(always)]
     fn is_crowded(blocks: usize, heads: usize) -> bool {
         blocks.saturating_mul(100) > LOAD * heads
     }
 
-    /// Tells whether a table of `heads` first buckets has less than a quarter of its load.
+    /// Tells whether a table of `heads` first buckets has less than a quarter of its load with `blocks` blocks.
     #[inline(always)]
     fn is_deserted(blocks: usize, heads: usize) -> bool {
         heads > 1 << BUCKETS && blocks.saturating_mul(400) < LOAD * heads
     }
 
+    /// # Safety
+    ///
+    /// The caller ensures:
+    ///
+    /// - the caller is the only writer;
+    /// - the batch came from this table.
     #[inline(never)]
     unsafe fn adapt_slowly(&self, batch: &mut Retired<'n>, blocks: usize, changed: usize, may_merge: bool) {
         for _ in 0..changed.max(1) {
             let heads = self.buckets();
-            // SAFETY: by the contract of `adapt`, which is this function's too, the caller is the only writer, and the
+            // SAFETY: by this function's contract the caller is the only writer, and the
             // batch came from this table.
             let goes_on = unsafe {
                 if self.growth.joined.load(Ordering::Relaxed) < heads {
@@ -404,7 +498,8 @@ where
         }
     }
 
-    /// Takes a segment that is to be the only one, and the directory that is published with it, if that is a new one.
+    /// Takes the memory of a segment that will be the only one, and of the directory that is published with it. Returns the
+    /// directory, which is address 0 if the table keeps its directory, and the segment.
     fn take_only(&self, words: usize) -> Option<(NodeAddr, NodeAddr)> {
         let segment = self.take_array(words)?;
         if Self::FOLDED {
@@ -413,12 +508,21 @@ where
         if let Some(directory) = self.take_array(Self::directory_words(0)) {
             return Some((directory, segment));
         }
-        // SAFETY: it was just taken.
+        // SAFETY: the segment was just taken, so no other code knows it.
         unsafe { self.give_array(segment, words) };
         None
     }
 
-    /// Publishes the segment of `heads` first buckets that is all there is.
+    /// Publishes a segment of `heads` first buckets as the only one.
+    ///
+    /// # Safety
+    ///
+    /// The caller ensures:
+    ///
+    /// - the caller is the only writer;
+    /// - the batch came from this table;
+    /// - `directory` and `segment` are what [`take_only`](Self::take_only) returned; `segment` is complete, and has `heads`
+    ///   first buckets.
     unsafe fn publish_only(
         &self,
         batch: &mut Retired<'n>,
@@ -427,8 +531,8 @@ where
         heads: usize,
     ) {
         let old = self.root();
-        // SAFETY: this function's contract; the directory is new where it says how many bits of the hash count, so that one store
-        // changes both.
+        // SAFETY: by this function's contract the caller is the only writer. A directory with a mask is new, so that one
+        // store changes the mask and the segment.
         unsafe {
             if Self::FOLDED {
                 let short = Self::SEGMENT - heads.ilog2();
@@ -441,11 +545,20 @@ where
         }
     }
 
-    /// Publishes a segment in the directory's entry `first`, and in those that are `apart` first buckets on, in this order: a
-    /// visit relies on it. It has `2^short` times fewer first buckets than others.
+    /// Publishes a segment in the directory's entry `first` and in every entry that is a multiple of `apart` first buckets
+    /// further, in ascending order, on which a visit relies. The segment has `2^short` times fewer first buckets than
+    /// others.
+    ///
+    /// # Safety
+    ///
+    /// The caller ensures:
+    ///
+    /// - the caller is the only writer;
+    /// - `segment` is complete;
+    /// - `first` is an index of the directory, and `apart` a multiple of a segment's buckets.
     unsafe fn publish_segment(&self, first: usize, apart: usize, segment: NodeAddr, short: usize) {
         let root = self.root();
-        // SAFETY: by the contract of `adapt`, which is this function's too, the caller is the only writer, and the batch
+        // SAFETY: by this function's contract the caller is the only writer, and the batch
         // came from this table.
         unsafe {
             for index in (first..1 << self.entries(root)).step_by(apart >> Self::SEGMENT) {
@@ -456,23 +569,44 @@ where
     }
 
     /// Publishes a directory.
+    ///
+    /// # Safety
+    ///
+    /// The caller ensures:
+    ///
+    /// - the caller is the only writer;
+    /// - `directory` is complete.
     unsafe fn publish_root(&self, directory: NodeAddr) {
         let root = F::Word::from_usize(directory.get());
-        // SAFETY: the cell is a field, and the caller the only writer.
+        // SAFETY: the cell is a field, and by this function's contract the caller is the only writer.
         unsafe { F::Word::publish(&raw const self.root, root) };
     }
 
     /// Stores the [mask](Self::HEADER) of a new directory of `2^entries` entries, which leads to segments of `heads` first
     /// buckets.
+    ///
+    /// # Safety
+    ///
+    /// The caller ensures:
+    ///
+    /// - the caller is the only writer;
+    /// - no walker can reach `directory` yet, which was taken with [`directory_words`](Self::directory_words) of `entries`.
     unsafe fn mask(nodes: &N, directory: NodeAddr, entries: u32, heads: usize) {
         let mask = (heads - 1) << Self::WITHIN | ((1 << entries) - 1);
-        // SAFETY: this function's contract; no walker can reach the directory yet.
+        // SAFETY: by this function's contract the caller is the only writer; no walker can reach the directory yet.
         unsafe { nodes.store_relaxed(directory, 0, F::Word::from_usize(mask)) };
     }
 
-    /// Doubles the directory if it has no entry for segment `number`, and tells whether it has one now.
+    /// Doubles the directory if it has no entry for segment `number`. Returns whether the directory has the entry now.
+    ///
+    /// # Safety
+    ///
+    /// The caller ensures:
+    ///
+    /// - the caller is the only writer;
+    /// - the batch came from this table.
     unsafe fn widen(&self, batch: &mut Retired<'n>, number: usize) -> bool {
-        // SAFETY: by the contract of `adapt`, which is this function's too, the caller is the only writer, and the batch
+        // SAFETY: by this function's contract the caller is the only writer, and the batch
         // came from this table.
         unsafe {
             let entries = self.entries(self.root());
@@ -480,9 +614,16 @@ where
         }
     }
 
-    /// Halves the directory if a quarter of it has an entry for each of `segments` segments.
+    /// Halves the directory if a quarter of its entries is enough for `segments` segments.
+    ///
+    /// # Safety
+    ///
+    /// The caller ensures:
+    ///
+    /// - the caller is the only writer;
+    /// - the batch came from this table.
     unsafe fn narrow(&self, batch: &mut Retired<'n>, segments: usize) {
-        // SAFETY: by the contract of `adapt`, which is this function's too, the caller is the only writer, and the batch
+        // SAFETY: by this function's contract the caller is the only writer, and the batch
         // came from this table. Without memory the directory stays as it is.
         unsafe {
             let entries = self.entries(self.root());
@@ -492,11 +633,18 @@ where
         }
     }
 
-    /// Replaces the directory by one of `2^entries` entries, and tells whether there was memory.
+    /// Replaces the directory by one of `2^entries` entries. Returns whether there was memory.
+    ///
+    /// # Safety
+    ///
+    /// The caller ensures:
+    ///
+    /// - the caller is the only writer;
+    /// - the batch came from this table.
     unsafe fn copy_directory(&self, batch: &mut Retired<'n>, entries: u32) -> bool {
         let old = self.root();
         let Some(new) = self.take_array(Self::directory_words(entries)) else { return false };
-        // SAFETY: this function's contract; no walker can reach the new directory yet.
+        // SAFETY: by this function's contract the caller is the only writer; no walker can reach the new directory yet.
         unsafe {
             let had = self.entries(old);
             Self::mask(self.nodes, new, entries, 1 << Self::SEGMENT);
@@ -510,14 +658,14 @@ where
         true
     }
 
-    /// Returns the words of a directory of `2^entries` entries. The smallest fills a line of the cache where it multiplies, so
-    /// that small ones are of one size.
+    /// Returns the number of words of a directory of `2^entries` entries. A small directory has a full cache line, so that
+    /// all small ones have the same size.
     const fn directory_words(entries: u32) -> usize {
         let (words, line) = (Self::HEADER + (1 << entries), 64 / F::Word::BYTES);
         if words < line { line } else { words }
     }
 
-    /// Takes what a table of `2^BUCKETS` first buckets begins with, and returns its root.
+    /// Takes the nodes of a new table of `2^BUCKETS` first buckets, and returns its root word.
     pub(super) fn begin(nodes: &N, tally: &Tally) -> Option<usize> {
         let words = Self::STRIDE << BUCKETS;
         let array = nodes.take(words)?;
@@ -528,7 +676,7 @@ where
         let entries = if Self::FOLDED { Self::ENTRIES } else { 0 };
         let Some(directory) = nodes.take(Self::directory_words(entries)) else {
             let freed = Freed::new(nodes.held(), 0);
-            // SAFETY: it was just taken.
+            // SAFETY: the array was just taken, so no other code knows it, and it is zero.
             unsafe { nodes.free(array, true) };
             freed.done();
             return None;
@@ -551,31 +699,51 @@ where
         Some(directory.get())
     }
 
+    /// Takes an array of `words` words, and counts it.
     fn take_array(&self, words: usize) -> Option<NodeAddr> {
         let array = self.nodes.take(words)?;
         self.count_array(1, words);
         Some(array)
     }
 
-    /// Gives an array back that no code has seen.
+    /// Frees an array that no other code knows.
+    ///
+    /// # Safety
+    ///
+    /// The caller ensures:
+    ///
+    /// - the caller is the only writer;
+    /// - `array` was taken with `words` words, and no other code knows it.
     unsafe fn give_array(&self, array: NodeAddr, words: usize) {
         self.count_array(-1, words);
         let freed = Freed::new(self.nodes.held(), 0);
-        // SAFETY: by the contract of `adapt`, which is this function's too, the caller is the only writer, and the batch
+        // SAFETY: by this function's contract the caller is the only writer, and the batch
         // came from this table.
         unsafe { self.nodes.free(array, true) };
         freed.done();
     }
 
-    /// Hands an array over to which no word leads any more.
+    /// Retires an array to which no word leads any more.
+    ///
+    /// # Safety
+    ///
+    /// The caller ensures:
+    ///
+    /// - the caller is the only writer;
+    /// - the batch came from this table;
+    /// - `array` was taken with `words` words, and no word leads to it any more.
     unsafe fn retire_array(&self, batch: &mut Retired<'n>, array: NodeAddr, words: usize) {
-        // SAFETY: by the contract of `adapt`, which is this function's too, the caller is the only writer, and the batch
+        // SAFETY: by this function's contract the caller is the only writer, and the batch
         // came from this table.
         unsafe { batch.push(array, false) };
         self.count_array(-1, words);
     }
 
-    /// Counts the directory and the segments, or the array.
+    /// Adds the directory and the segments, or the array, to the tally.
+    ///
+    /// # Safety
+    ///
+    /// The caller is the only writer.
     pub(super) unsafe fn count_arrays(&self) {
         let heads = self.buckets();
         if LOAD == 0 {
@@ -585,7 +753,7 @@ where
         for _ in (0..heads).step_by(segment) {
             self.count_array(1, segment * Self::STRIDE);
         }
-        // SAFETY: the caller is the writer.
+        // SAFETY: by this function's contract the caller is the only writer, and the root is the current one.
         self.count_array(1, Self::directory_words(unsafe { self.entries(self.root()) }));
     }
 
@@ -595,12 +763,20 @@ where
     }
 
     /// Retires every node of the table.
+    ///
+    /// # Safety
+    ///
+    /// The caller ensures:
+    ///
+    /// - the caller is the only writer;
+    /// - the batch came from this table;
+    /// - no code uses the table any more.
     pub(super) unsafe fn retire_all(&self, batch: &mut Retired<'n>) {
         let heads = self.buckets();
         let root = self.root();
-        // SAFETY: this function's contract: no CPU changes the table any more.
+        // SAFETY: by this function's contract the caller is the only writer, and no other code uses the table any more.
         unsafe {
-            // So that no bucket is in two chains.
+            // After this no bucket is in two chains, so each is retired once.
             while LOAD > 0 && self.growth.joined.load(Ordering::Relaxed) < heads {
                 self.unzip(batch, heads);
             }

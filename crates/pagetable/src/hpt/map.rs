@@ -19,11 +19,14 @@ where
     F: Format,
     N: Nodes<Word = F::Word>,
 {
-    /// See [`Table::map`](crate::Table::map).
+    /// Implements [`Table::map`](crate::Table::map).
     ///
     /// # Safety
     ///
-    /// The caller is the only writer, and the batch came from this table; so for all that follow.
+    /// The caller ensures:
+    ///
+    /// - the caller is the only writer;
+    /// - the batch came from this table.
     #[inline]
     pub(super) unsafe fn map_pages(
         &self,
@@ -37,21 +40,29 @@ where
         G::SPACE.check_frames(frame, pages.len(), size)?;
         check_attr::<F>(attr)?;
         let word = F::leaf(frame, size, attr, true)?;
-        // SAFETY: the caller is the writer.
+        // SAFETY: by this function's contract the caller is the only writer.
         if pages.len() == 1 && unsafe { self.map_one(batch, pages.first(), word) }? {
             batch.touch(F::APPEARS, pages);
             return Ok(());
         }
-        // SAFETY: the caller is the writer, and the batch came from this table.
+        // SAFETY: by this function's contract the caller is the only writer, and the batch came from this table.
         unsafe { self.map_range(batch, pages, frame, size, attr) }
     }
 
-    /// Maps one base page, and tells whether it could: where larger pages are mapped, the range must look for them.
+    /// Maps one base page. Returns false if larger pages are mapped and the block has no bucket: then the caller must use
+    /// [`map_range`](Self::map_range), which searches for a larger page in the way.
+    ///
+    /// # Safety
+    ///
+    /// The caller ensures:
+    ///
+    /// - the caller is the only writer;
+    /// - the batch came from this table.
     #[inline(always)]
     unsafe fn map_one(&self, batch: &mut Retired<'n>, page: Vpn, word: F::Word) -> Result<bool, Error> {
         let at = page.address(G::BASE);
         let block = Self::block(0, at);
-        // SAFETY: the caller is the writer. A block with a bucket is in no larger page.
+        // SAFETY: by this function's contract the caller is the only writer.
         unsafe {
             let (head, tag) = (self.head(block), Self::tag_of(0, block));
             let Some(spot) = self.seek(head, tag) else {
@@ -72,8 +83,16 @@ where
         Ok(true)
     }
 
-    /// Gives a block of base pages that has none a bucket, with the entry `word` for the page at `at`. `head` is where its
-    /// chain begins.
+    /// Assigns a bucket, with the entry `word` for the page at `at`, to a block of base pages that has none. `head` is the
+    /// first bucket of its chain.
+    ///
+    /// # Safety
+    ///
+    /// The caller ensures:
+    ///
+    /// - the caller is the only writer;
+    /// - the batch came from this table;
+    /// - `head` is the first bucket of the chain for the page at `at`, whose block has no bucket.
     #[inline(always)]
     pub(super) unsafe fn begin_block(
         &self,
@@ -83,7 +102,7 @@ where
         word: F::Word,
     ) -> Result<(), Error> {
         let (block, slot) = (Self::block(0, at), Self::slot(0, at));
-        // SAFETY: the caller is the writer.
+        // SAFETY: by this function's contract the caller is the only writer.
         unsafe {
             if self.is_free(head, Self::tag_of(0, block)) {
                 N::Mode::release();
@@ -99,7 +118,14 @@ where
         Ok(())
     }
 
-    /// Maps a range, with whatever buckets that needs.
+    /// Maps a range: makes the dry run, reserves buckets, and stores the leaves.
+    ///
+    /// # Safety
+    ///
+    /// The caller ensures:
+    ///
+    /// - the caller is the only writer;
+    /// - the batch came from this table.
     unsafe fn map_range(
         &self,
         batch: &mut Retired<'n>,
@@ -109,15 +135,15 @@ where
         attr: Attr,
     ) -> Result<(), Error> {
         let size_pages = size.pages(G::BASE).unwrap_or(1);
-        // The highest frame must fit too; `check_frames` has seen that it exists.
+        // The highest frame must also fit the format; `check_frames` has checked that its number does not overflow.
         F::leaf(Pfn::new(frame.get() + (pages.len() - size_pages)), size, attr, true)?;
         let grain = Self::grain_of(size);
         let before = self.blocks();
         self.check_room(grain, pages)?;
-        // SAFETY: the caller is the writer.
+        // SAFETY: by this function's contract the caller is the only writer.
         unsafe {
             let mut spare = if grain == 0 && self.is_finest() {
-                // Whatever is in the way is in the buckets that are looked for.
+                // Only base pages are mapped, so an entry in the way is in one of the buckets that `reserve` finds.
                 self.reserve(grain, pages, |part| self.check_part(part))?
             } else {
                 self.check_vacant(pages)?;
@@ -125,7 +151,7 @@ where
             };
             let (first, last) = Self::blocks_of(grain, pages);
             self.make_room(batch, last - first);
-            // Frames are whole before the table leads to them.
+            // The caller's stores to the frames become visible before the table leads to them.
             N::Mode::release();
             self.write(&mut spare, pages, frame, size, attr);
             self.adapt(batch, self.blocks() - before);
@@ -134,7 +160,15 @@ where
         Ok(())
     }
 
-    /// Stores the leaves of a range whose buckets are there or reserved.
+    /// Stores the leaves of a range, each of whose blocks has a bucket or a reserved one.
+    ///
+    /// # Safety
+    ///
+    /// The caller ensures:
+    ///
+    /// - the caller is the only writer;
+    /// - [`reserve`](Self::reserve) returned `spare` for a range that contains `pages`;
+    /// - [`Format::leaf`] can encode every leaf of the range.
     pub(super) unsafe fn write(
         &self,
         spare: &mut Spare<'n, N>,
@@ -146,10 +180,10 @@ where
         let grain = Self::grain_of(size);
         let shift = Self::slot_shift(grain);
         let size_pages = size.pages(G::BASE).unwrap_or(1);
-        // How many slots a leaf fills.
+        // The number of slots that a leaf fills.
         let repeat = (size_pages >> shift).max(1);
         let (first, last) = Self::blocks_of(grain, pages);
-        // The dry run has seen that all of these can be encoded.
+        // The dry run has checked that the format can encode all leaves.
         let all = F::leaf(frame, size, attr, true).unwrap_or(F::Word::ZERO);
         let mut filled = 0;
         for block in first..=last {
@@ -159,7 +193,7 @@ where
             let count = ((to.get() - from.get()) >> shift) + 1;
             let word = all.advance(F::STEP, from.get() - pages.first().get());
             filled += count;
-            // SAFETY: the caller is the writer, and the slots are within a bucket.
+            // SAFETY: by this function's contract the caller is the only writer, and the slots are within a bucket.
             unsafe {
                 if repeat == 1 {
                     self.install(spare, grain, block, slot, count, |at| word.advance(F::STEP, at << shift));

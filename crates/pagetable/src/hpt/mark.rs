@@ -1,4 +1,5 @@
-//! Entries that hold a mark instead of a leaf: in a slot of base pages, where they keep a block's bucket as a leaf does.
+//! Entries that hold a mark instead of a leaf, in slots of base pages. A block with a mark keeps its bucket, like a block
+//! with a leaf.
 
 use tlbkit_addr::{Attr, FlushScope, Pages, Pfn, VirtAddr};
 
@@ -15,11 +16,14 @@ where
     F: Format,
     N: Nodes<Word = F::Word>,
 {
-    /// See [`Table::mark`](crate::Table::mark).
+    /// Implements [`Table::mark`](crate::Table::mark).
     ///
     /// # Safety
     ///
-    /// The caller is the only writer, and the batch came from this table; so for all that follow.
+    /// The caller ensures:
+    ///
+    /// - the caller is the only writer;
+    /// - the batch came from this table.
     pub(super) unsafe fn mark_page(
         &self,
         batch: &mut Retired<'n>,
@@ -29,7 +33,7 @@ where
         let word = entry_word::<F>(mark)?;
         let page = Pages::one(at.vpn(G::BASE));
         G::SPACE.check_pages(page)?;
-        // SAFETY: the caller is the writer.
+        // SAFETY: by this function's contract the caller is the only writer.
         unsafe {
             let old = self.find_entry(at);
             match old {
@@ -48,10 +52,18 @@ where
         }
     }
 
-    /// Stores a mark where nothing is.
+    /// Stores a mark in an empty entry.
+    ///
+    /// # Safety
+    ///
+    /// The caller ensures:
+    ///
+    /// - the caller is the only writer;
+    /// - the batch came from this table.
     unsafe fn mark_empty(&self, batch: &mut Retired<'n>, at: VirtAddr, word: F::Word) -> Result<(), Error> {
         let block = Self::block(0, at);
-        // SAFETY: the caller is the writer. No larger page is there, so the block may have a bucket.
+        // SAFETY: by this function's contract the caller is the only writer. No larger page maps `at`, so the block may get
+        // a bucket.
         unsafe {
             let head = self.head(block);
             if self.seek(head, Self::tag_of(0, block)).is_none() {
@@ -63,10 +75,14 @@ where
         Ok(())
     }
 
-    /// Stores the entry of a base page in the bucket that its block has.
+    /// Stores the entry of a base page in the bucket of its block, which must have one.
+    ///
+    /// # Safety
+    ///
+    /// The caller is the only writer.
     unsafe fn store_over(&self, at: VirtAddr, word: F::Word) {
         let block = Self::block(0, at);
-        // SAFETY: the caller is the writer; the slot is in the bucket.
+        // SAFETY: by this function's contract the caller is the only writer; the slot is in the bucket.
         unsafe {
             if let Some(spot) = self.seek(self.head(block), Self::tag_of(0, block)) {
                 self.nodes.publish(spot.node, Self::place(spot, block, Self::slot(0, at)), word);
@@ -75,7 +91,14 @@ where
         }
     }
 
-    /// See [`Table::fill`](crate::Table::fill).
+    /// Implements [`Table::fill`](crate::Table::fill).
+    ///
+    /// # Safety
+    ///
+    /// The caller ensures:
+    ///
+    /// - the caller is the only writer;
+    /// - the batch came from this table.
     pub(super) unsafe fn fill_page(
         &self,
         batch: &mut Retired<'n>,
@@ -88,7 +111,7 @@ where
         G::SPACE.check_frames(frame, 1, G::BASE)?;
         check_attr::<F>(attr)?;
         let word = F::leaf(frame, G::BASE, attr, true)?;
-        // SAFETY: the caller is the writer.
+        // SAFETY: by this function's contract the caller is the only writer.
         unsafe {
             match self.find_entry(at) {
                 Entry::Leaf(occupant) => Err(Error::occupied(&occupant)),

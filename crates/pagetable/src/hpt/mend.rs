@@ -1,4 +1,4 @@
-//! Mending a table after a change that has unwound.
+//! The repair of a table after a change that has unwound.
 
 use core::sync::atomic::Ordering;
 
@@ -16,11 +16,11 @@ where
     F: Format,
     N: Nodes<Word = F::Word>,
 {
-    /// Counts the table's entries anew, from the words that are there, after a change that has unwound. Takes back its
-    /// claims, and takes out buckets that are empty now. Nodes that the change had taken for itself are lost. Growing and
-    /// shrinking take what they need first, so they have happened or not.
+    /// Repairs the table after a change that has unwound: counts the entries again, undoes the change's claims, and removes
+    /// buckets that are empty now. Nodes that the change had taken and not linked are lost. A split or merge takes its
+    /// memory before its first store, so it is complete or has not begun.
     ///
-    /// Costs a walk over the whole table.
+    /// The time is a walk over the whole table.
     ///
     /// # Safety
     ///
@@ -32,10 +32,11 @@ where
         for used in &self.used {
             used.store(0, Ordering::Relaxed);
         }
-        // SAFETY: the caller is the writer.
+        // SAFETY: by this function's contract the caller is the only writer.
         unsafe { self.count_arrays() };
         for number in 0..self.buckets() {
-            // SAFETY: the caller is the writer; `number` is below the number of first buckets.
+            // SAFETY: by this function's contract the caller is the only writer; `number` is below the number of first
+            // buckets.
             unsafe { self.mend_chain(self.first_bucket(number)) };
         }
         let moves = self.grains.load(Ordering::Relaxed) & !(MOVE - 1);
@@ -43,30 +44,44 @@ where
         let grains = (0..Self::GRAINS).filter(in_use).map(|grain| 1 << grain).sum::<usize>();
         self.grains.store(moves | grains, Ordering::Release);
         for number in 0..self.buckets() {
-            // SAFETY: the caller is the writer, the batch came from this table, and `number` is below the number
-            // of first buckets.
+            // SAFETY: by this function's contract the caller is the only writer, the batch came from this table, and
+            // `number` is below the number of first buckets.
             unsafe { self.tidy(batch, self.first_bucket(number)) };
         }
         let found = self.tally.footprint().nodes + batch.nodes();
         self.nodes.held().lose(owned.saturating_sub(found));
     }
 
-    /// Returns a first bucket by its number, of which there is one, in a table of either kind.
+    /// Returns the first bucket with this number, in a table that grows or one of a fixed size.
+    ///
+    /// # Safety
+    ///
+    /// The caller ensures:
+    ///
+    /// - the caller is pinned, or is the only writer;
+    /// - `number` is less than [`buckets`](Self::buckets).
     unsafe fn first_bucket(&self, number: usize) -> Spot {
         if LOAD == 0 {
             return Spot { node: NodeAddr::new(self.root() & !LOG), at: number * Self::STRIDE };
         }
-        // SAFETY: `number` is below the number of first buckets.
+        // SAFETY: by this function's contract `number` is less than the number of first buckets.
         unsafe { self.numbered(number) }
     }
 
-    /// Counts the buckets of a chain that are there for its own sake, and takes a claim back.
+    /// Counts the buckets that belong to the chain of `head`, and undoes a claim.
+    ///
+    /// # Safety
+    ///
+    /// The caller ensures:
+    ///
+    /// - the caller is the only writer;
+    /// - `head` is the first bucket of a chain of the table.
     unsafe fn mend_chain(&self, head: Spot) {
-        // SAFETY: the caller is the writer; the chain is in the table.
+        // SAFETY: by this function's contract the caller is the only writer; the chain is in the table.
         unsafe {
             let tag = self.read_tag(head);
             if tag & Self::CLAIMED != 0 {
-                // It may have been dead before.
+                // The bucket may have been dead before the claim.
                 self.reflag(head, Self::DEAD);
             }
             let mut next = Some(head);

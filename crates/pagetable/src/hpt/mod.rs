@@ -11,12 +11,12 @@
 //!             +----------------+
 //! ```
 //!
-//! An array of buckets is indexed by a hash of the block number: the address without page offset and slot. A bucket
-//! says by a **tag** which block it is for, and has one PTE for each page of that block. Blocks that collide are
-//! chained in overflow buckets (Elphinstone et al. 2.2; 3.2: H8k and H128k). This module has the mechanism for blocks
-//! of one page up to sixteen, [`Hashed`]; a table with blocks of one or two pages is what the literature calls
-//! hashed, one with more is [clustered](crate::cpt). Where a refill handler may walk, the buckets of larger blocks are
-//! made of buckets of pairs, each with a tag and a link: the same handler serves both.
+//! A hash of the block number, which is the address without page offset and slot, is the index into an array of buckets. A
+//! **tag** names the block of a bucket, and the bucket has one PTE for each page of that block. Blocks with the same hash
+//! are chained in overflow buckets (Elphinstone et al. 2.2; 3.2: H8k and H128k). [`Hashed`] implements blocks of one to
+//! sixteen pages. The literature calls a table with blocks of one or two pages hashed, and one with larger blocks
+//! [clustered](crate::cpt). In a table that a refill handler may walk, the bucket of a larger block consists of units of a
+//! pair each, with a tag and a link: the same handler serves both kinds.
 //!
 //! | | words | bucket | |
 //! |-|-|-|-|
@@ -48,82 +48,86 @@
 //!
 //! | operation | loads and stores of table words |
 //! |-|-|
-//! | lookup, first bucket | 2: tag and PTE, which depend on nothing but the address. A 64-bit tag in 32-bit words is 2 loads. In a table that grows, two words of the directory come first |
-//! | each overflow bucket before the hit | link and tag, the second waits for the first |
+//! | lookup, first bucket | 2: tag and PTE, whose addresses do not depend on another load. A 64-bit tag in 32-bit words is 2 loads. In a table that grows, two words of the directory come first |
+//! | each overflow bucket before the hit | link and tag; the load of the tag depends on the link |
 //! | miss | tag and link of every bucket of the chain |
 //! | map, unmap, protect, mark, fill one page | the probe, then one store |
-//! | a range | a probe a block and a load and store a page, twice: the dry run comes first. It finds what is in the way and reserves buckets in one visit, unless larger pages are mapped |
-//! | iterate | a probe a block, or, when that is less, every bucket once |
+//! | a range | a probe for each block and a load and a store for each page, twice: the dry run comes first. The dry run checks for entries in the way and reserves buckets in one visit, unless larger pages are mapped |
+//! | iterate | a probe for each block, or every bucket once if that is less |
 //!
-//! On x86-64 every operation takes at most 2 KiB of stack, also while the table grows; `cargo xtask stack` prints the figures.
+//! On x86-64 every operation takes at most 2 KiB of stack, also while the table grows; `cargo xtask stack` prints the
+//! figures.
 //!
-//! With `n` blocks in `m` buckets, hashed evenly, a hit looks at `1 + n / 2m` buckets on the average. A table that is
-//! too small for its load is ruined by its chains, as H8k is from 1000 pages on (Elphinstone et al. 4.2): hence `Hr`.
+//! With `n` blocks in `m` buckets, hashed evenly, a hit reads `1 + n / 2m` buckets on average. A table that is too small for
+//! its load is slow because of its chains, as H8k is from 1000 pages on (Elphinstone et al. 4.2). `Hr` grows, and so avoids
+//! this.
 //!
 //! # Move to front
 //!
 //! In [`Solo`](crate::Solo) mode, tables of a fixed size swap the bucket that a lookup hits with the first of its
-//! chain, as the paper's refill routine does. Others never write while they read: a table that grows has short chains,
-//! and in shared mode a lookup may not write.
+//! chain, as the paper's refill routine does. In other tables a lookup never writes: a table that grows has short chains,
+//! and in shared mode a lookup must not write.
 //!
 //! # Larger pages
 //!
-//! A page of up to a block stands in its bucket, in every slot that it covers. Larger ones have buckets of their own,
-//! with tags of a coarser **grain**: a slot is then a larger page. One word says which grains are in use, so only
-//! spaces with such pages ever probe for them (Talluri, Hill and Khalidi call these multiple page tables in one).
+//! The leaf of a page that is at most as large as a block is in the block's bucket, in every slot that the page covers.
+//! Larger pages have their own buckets, with tags of a coarser **grain**, whose slots are larger pages. One word says which
+//! grains are in use, so only address spaces with such pages probe for them (Talluri, Hill and Khalidi call these multiple
+//! page tables in one).
 //!
 //! # Growing and shrinking
 //!
 //! A table whose load has a bound (`LOAD` percent) grows by linear hashing, a **segment** of 128 buckets at a time, and
-//! shrinks when it has less than a quarter of that load. A **directory** leads to the segments, which costs a lookup two loads
-//! more. A change of one page splits or merges one segment at the most, or takes a few steps to part the chains that the last
-//! split has left joined, whatever the pages are. Without memory the chains just get longer; a later change tries again. How
-//! walkers find their way meanwhile is in the source of `hpt/grow.rs`.
+//! shrinks when it has less than a quarter of that load. A **directory** has the addresses of the segments, which costs a
+//! lookup two more loads. A change of one page splits or merges at most one segment, or makes a few steps that part the
+//! chains which the last split has joined, for any set of pages. Without memory the chains get longer, and a later change
+//! tries again. The source of `hpt/grow.rs` describes how walkers find their buckets during this.
 //!
-//! | at the most | for a change of one page |
+//! | largest cost | for a change of one page |
 //! |-|-|
 //! | buckets moved | 128, and 16 of chains |
-//! | bytes cleared | two segments, or a directory of 8 bytes for each 128 buckets, once a doubling |
-//! | words touched, of a million changes | [`Hr`] 13,000 to 500,000 pages, 26,000 to a million; the average is 50 |
+//! | bytes cleared | two segments, or a directory of 8 bytes for each 128 buckets, once for each doubling |
+//! | words accessed, among a million changes | [`Hr`] 13,000 up to 500,000 pages, 26,000 up to a million; the average is 50 |
 //!
-//! `cargo test -p tlbkit-pagetable --test hashed_bounds -- --nocapture` prints the words, and `cargo xtask worst` the time of the
-//! slowest change of a million and the most bytes that a page takes at any size. A directory has at most 32,768
-//! entries: 4 million first buckets. From there on chains get longer.
+//! `cargo test -p tlbkit-pagetable --test hashed_bounds -- --nocapture` prints the words, and `cargo xtask worst` the time
+//! of the slowest change of a million and the most bytes that a page takes at any size. A directory has at most 32,768
+//! entries: 4 million first buckets. Beyond that, chains get longer.
 //!
 //! # Instructions of a hit
 //!
-//! `cargo xtask instructions HR hit` (and `CPT4`, `CPT8`) counts a call on x86-64: 45, 48 and 47 in solo mode, the mean of hits
-//! in the first bucket and behind it, and at most one more in shared mode. A hit in the first bucket of an [`Hr`] is 40 of
-//! them:
+//! `cargo xtask instructions HR hit` (and `CPT4`, `CPT8`) counts a call on x86-64: 45, 48 and 47 in solo mode, the mean of
+//! hits in the first bucket and behind it, and at most one more in shared mode. A hit in the first bucket of an [`Hr`] is 40
+//! of them:
 //!
 //! | instructions | for |
 //! |-|-|
-//! | 4 | whether the address is one of the space |
-//! | 4 | the key: a shift; copies of the arguments for the calls that a hit in the first bucket does not make |
-//! | 2 | the stack, aligned for these calls |
+//! | 4 | the check that the address is in the address space |
+//! | 4 | the key: a shift, and copies of the arguments for calls that a hit in the first bucket does not make |
+//! | 2 | the alignment of the stack for these calls |
 //! | 1 | the root |
 //! | 6 | **the hash**: load the secret, multiply, fold the halves of the product, multiply |
 //! | 7 | **the directory**: load the mask, shift and mask the hash, split it, load the segment |
-//! | 6 | load the tag, make the wanted one of the key, compare |
+//! | 6 | load the tag, compute the expected tag from the key, compare |
 //! | 3 | load the PTE, test whether it is valid |
 //! | 7 | the physical address, and the return |
 //!
-//! * **The secret** costs no instruction, for a public number must be loaded too. What it needs costs four: one product would be
-//!   enough for a public number that is known to spread pages in a row, but among secrets there are some that turn a stride
-//!   into long chains (`cargo test -p tlbkit-pagetable --test hashed_bounds` tries a hundred). Two products have none.
-//! * **Growth without a lock on the walk** costs five and two loads. An array of a fixed size is found in the root word, and its
-//!   bucket by a shift; here the size and the segments must change in one store, so they are in a node of their own,
-//!   the directory, whose first word is the mask.
+//! * **The secret** costs no instruction itself, because a public number would also be loaded. It makes a second product
+//!   necessary, which costs four instructions: one product is sufficient for a public number that is known to spread
+//!   adjacent pages, but some secrets would turn a stride into long chains
+//!   (`cargo test -p tlbkit-pagetable --test hashed_bounds` tries a hundred). With two products none does.
+//! * **Growth without a lock on the walk** costs five instructions and two loads. An array of a fixed size has its address
+//!   in the root word, and a shift computes the bucket. Here the size and the segments must change in one store, so they are
+//!   in a separate node, the directory, whose first word is the mask.
 //!
 //! # Chains
 //!
-//! Nothing bounds a chain but the hash, and a lookup that ends in a chain of `c` buckets loads their tags and links. With the
-//! public hash ([`Hashed::new`]) a program that chooses the addresses can put all blocks into one chain. With a secret
-//! ([`Hashed::keyed`]) it takes the secret to do so. A hash that a refill handler computes has none: it folds the address in two
-//! instructions, and a multiplication would need HI and LO. So in a 32-bit space user programs can make chains: 2^19 pairs
-//! fold onto `m` units, at most `2^19 / m` of them onto each, which are 512 in [`Hpt32`]; a table that grows has as
-//! many buckets as blocks, almost, and its longest chain has at most some 400. Chains of the other spaces' tables
-//! stay what they were.
+//! Only the hash bounds the length of a chain. A lookup that reads a chain of `c` buckets loads their tags and links. With
+//! the public hash ([`Hashed::new`]), a program that chooses its addresses can put all blocks into one chain. With a secret
+//! ([`Hashed::keyed`]) it would have to know the secret. The hash that a refill handler computes has no secret: it folds the
+//! address in two instructions, and a multiplication would need HI and LO, which belong to the interrupted program. So in a
+//! 32-bit space a user program can make long chains: 2^19 pairs fold onto `m` units, at most `2^19 / m` onto each, which is
+//! 512 in [`Hpt32`]. A table that grows has almost as many buckets as blocks, and its longest chain has at most some 400
+//! buckets. A program affects only the table of its own space.
 
 mod census;
 mod chain;
@@ -155,7 +159,7 @@ use crate::{Error, Geometry, Word, WriterFlag, geometry};
 /// A hashed page table of geometry `G` with entries of format `F` in nodes from `N`.
 ///
 /// `CLUSTER` is the base-two logarithm of the pages of a block, `BUCKETS` that of the buckets at first. `LOAD` is the
-/// most blocks per hundred buckets before the table grows; with 0 it never does.
+/// largest number of blocks per hundred buckets before the table grows; with 0 the table never grows.
 ///
 /// The value itself is a handle of a few words; the table is its nodes.
 pub struct Hashed<
@@ -168,17 +172,18 @@ pub struct Hashed<
     const LOAD: usize,
 > {
     nodes: &'n N,
-    /// The array's address, and in its low bits the base-two logarithm of the number of its buckets. In a table that grows the
+    /// The array's address, and in its low bits the base-two logarithm of the number of its buckets. In a table that grows
+    /// the
     /// [directory's](grow) address.
     root: <F::Word as Word>::Cell,
-    /// What a key is multiplied with.
+    /// The odd number by which the hash multiplies keys.
     secret: usize,
-    /// Which grains but the finest are in use, whether pages have [moved](MOVE) from one to another, and
-    /// [how often](MOVES). While it is zero, walkers need not look again.
+    /// The set of grains in use, without the finest; the flag that pages have [moved](MOVE) between grains; and the
+    /// [number of moves](MOVES). While it is zero, walkers need not search again.
     grains: AtomicUsize,
-    /// Buckets in use by grain.
+    /// The number of buckets in use, by grain.
     used: [AtomicUsize; shape::MAX],
-    /// How many visits are under way, during which no lookup may reorder a chain.
+    /// The number of visits under way, during which no lookup may reorder a chain.
     visits: AtomicUsize,
     growth: grow::Growth,
     flag: WriterFlag,
@@ -186,9 +191,10 @@ pub struct Hashed<
     shape: PhantomData<(G, F)>,
 }
 
-/// The bit of the grains word that says that pages were split or promoted. It keeps the word from being zero when the count wraps.
+/// The bit of the grains word that says that a page has been split or promoted. It keeps the word from being zero when the
+/// count wraps.
 const MOVE: usize = 1 << shape::MAX;
-/// What one split or promotion adds to it.
+/// The number that a split or promotion adds to the grains word.
 const MOVES: usize = MOVE << 1;
 
 /// The paper's hashed table of 8 KiB: 256 buckets of a page pair, to the byte.
@@ -210,7 +216,7 @@ pub type Hpt32<'n, N, F = Compact32> = Hashed<'n, geometry::Va32, F, N, 1, 10, 0
 #[cfg(target_pointer_width = "64")]
 pub type Hr<'n, N> = Hashed<'n, geometry::Va48, crate::format::Compact, N, 0, 1, 150>;
 
-/// Single pages of a 64-bit space in a table that grows late: the least memory where pages have no neighbours.
+/// Single pages of a 64-bit space in a table that grows late: the least memory for pages without mapped neighbours.
 #[cfg(target_pointer_width = "64")]
 pub type HrSmall<'n, N> = Hashed<'n, geometry::Va64, Compact32, N, 0, 4, 200>;
 
@@ -221,9 +227,9 @@ where
     F: Format,
     N: Nodes<Word = F::Word>,
 {
-    /// Returns an empty table with the public hash: its array of buckets.
+    /// Returns an empty table with the public hash.
     ///
-    /// A program that chooses the addresses can put all blocks into one chain: see [`keyed`](Self::keyed) and
+    /// A program that chooses its addresses can put all blocks into one chain: see [`keyed`](Self::keyed) and
     /// [chains](crate::hpt#chains).
     ///
     /// # Errors
@@ -233,19 +239,20 @@ where
         Self::multiplied(nodes, shape::GOLDEN)
     }
 
-    /// Returns an empty table whose hash has a secret: a random number of this table's own.
+    /// Returns an empty table whose hash uses a secret, which must be a random number for this table only.
     ///
-    /// An array of a fixed size then has a hash of a universal family (multiply-shift: Dietzfelbinger et al. 1997): two pages
-    /// chosen without knowledge of the secret share one of `m` first buckets with a probability of `2 / m` at most. A table that
-    /// grows folds the product and multiplies a second time. Either way a lookup meets a few others on the average, whatever the
-    /// pages are, and the secret costs no instruction: the public hash is the same with a public number. A secret that is not
-    /// random, such as a small number, is no secret, but as good a hash: what keys are multiplied with is made of all its bits.
+    /// An array of a fixed size then has a hash of a universal family (multiply-shift: Dietzfelbinger et al. 1997): two
+    /// pages chosen without knowledge of the secret share one of `m` first buckets with a probability of `2 / m` at most. A
+    /// table that grows folds the product and multiplies a second time. In both cases a lookup reads a few other buckets on
+    /// average, for any set of pages. The secret costs no instruction: the public hash is the same with a public number. A
+    /// number that is not random, such as a small one, can be guessed, but gives an equally good hash, because the
+    /// multiplier depends on all of its bits.
     ///
-    /// A program that measures lookups for long may find pages that collide. Such pages cost a longer chain; what a
-    /// change moves is bounded for them too.
+    /// A program that measures the time of many lookups may find pages that collide. Such pages cost a longer chain; the
+    /// bound on the number of blocks that a change moves also holds for them.
     ///
-    /// Shapes that a refill handler walks, in 32-bit spaces or with paired words, have no use for the secret:
-    /// [chains](crate::hpt#chains).
+    /// Tables that a refill handler walks, those of 32-bit spaces or with paired words, do not use the secret
+    /// ([chains](crate::hpt#chains)).
     ///
     /// # Errors
     ///
@@ -254,7 +261,7 @@ where
         Self::multiplied(nodes, shape::multiplier(secret))
     }
 
-    /// Returns an empty table that multiplies keys with an odd number.
+    /// Returns an empty table whose hash multiplies keys by `multiplier`, which is odd.
     fn multiplied(nodes: &'n N, multiplier: usize) -> Result<Self, Error> {
         const {
             assert!(G::BASE.shift() == F::BASE.shift(), "the format counts frames of another size");
@@ -287,15 +294,15 @@ where
         })
     }
 
-    /// Returns the root word: the address of the array of buckets, whose low five bits are replaced by the base-two
-    /// logarithm of their number. In a table that grows it is the address of the directory; where a refill handler may walk, the
-    /// root never changes.
+    /// Returns the root word: the address of the array of buckets, with the base-two logarithm of the number of buckets in
+    /// its low five bits. In a table that grows it is the address of the directory, which never changes if a refill handler
+    /// may walk the table.
     pub fn root(&self) -> usize {
         // SAFETY: the cell is a field.
         unsafe { F::Word::follow(&raw const self.root) }.to_usize()
     }
 
-    /// Returns how many buckets are in use: blocks of which something is mapped.
+    /// Returns how many buckets are in use: the number of blocks with at least one leaf or mark.
     pub fn blocks(&self) -> usize {
         self.used[..Self::GRAINS].iter().map(|used| used.load(Ordering::Relaxed)).sum()
     }
@@ -309,7 +316,7 @@ where
     N: Nodes<Word = F::Word>,
 {
     fn drop(&mut self) {
-        // SAFETY: this is the drop of the table that the flag belongs to.
+        // SAFETY: this is the `drop` of the table to which the flag belongs.
         unsafe { self.nodes.held().bury(&self.flag, self.tally.footprint().nodes) };
     }
 }

@@ -16,10 +16,19 @@ where
     F: Format,
     N: Nodes<Word = F::Word>,
 {
-    /// Swaps a bucket with the first of its chain: whatever they hold but their links.
+    /// Swaps a bucket with the first bucket of its chain: tags and PTEs, but not the links.
+    ///
+    /// # Safety
+    ///
+    /// The caller ensures:
+    ///
+    /// - the caller is the only writer;
+    /// - the table is in solo mode, and no visit is under way;
+    /// - both buckets are in the table.
     #[inline(never)]
     pub(super) unsafe fn move_to_front(&self, first: Spot, hit: Spot) {
-        // SAFETY: in solo mode no CPU walks or writes meanwhile; both buckets are in the table.
+        // SAFETY: by this function's contract the table is in solo mode, so no CPU walks or writes during the swap, and both
+        // buckets are in the table.
         unsafe {
             if self.read_tag(first) & Self::LIVE == 0 {
                 return;

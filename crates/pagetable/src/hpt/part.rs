@@ -14,7 +14,7 @@ pub(super) struct Part {
     pub(super) spot: Spot,
     pub(super) grain: usize,
     pub(super) block: usize,
-    /// The first slot and how many.
+    /// The first slot. `slots` is the number of slots.
     pub(super) slot: usize,
     pub(super) slots: usize,
     /// The first page of the first slot.
@@ -28,14 +28,14 @@ where
     F: Format,
     N: Nodes<Word = F::Word>,
 {
-    /// Returns the first and the last block of `grain` that a range is in.
+    /// Returns the first and the last block of `grain` that a range overlaps.
     #[inline(always)]
     pub(super) fn blocks_of(grain: usize, pages: Pages) -> (usize, usize) {
         let shift = Self::slot_shift(grain);
         (pages.first().get() >> shift >> CLUSTER, pages.last().get() >> shift >> CLUSTER)
     }
 
-    /// Returns the slots of a block's bucket that are in a range, if any are.
+    /// Returns the slots of a block's bucket that a range covers, or `None` if it covers none.
     #[inline(always)]
     pub(super) fn part(spot: Spot, grain: usize, block: usize, pages: Pages) -> Option<Part> {
         let (first, last) = Self::bounds(grain, block);
@@ -49,7 +49,7 @@ where
         Some(Part { spot, grain, block, slot, slots, first: Vpn::new(from.get() >> shift << shift) })
     }
 
-    /// Returns a part such that the compiler knows what every part is like: a bucket of one slot has no other.
+    /// Returns the same part, such that the compiler knows that a bucket of one slot has only slot 0.
     #[inline(always)]
     pub(super) fn known(part: Part) -> Part {
         if Self::SLOTS == 1 { Part { slot: 0, slots: 1, ..part } } else { part }

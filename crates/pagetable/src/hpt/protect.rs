@@ -1,4 +1,4 @@
-//! Protection of a page or a range: PTEs are changed where they are.
+//! Protection of a page or a range: PTEs are changed in place.
 
 use core::ops::ControlFlow;
 
@@ -19,7 +19,14 @@ where
     F: Format,
     N: Nodes<Word = F::Word>,
 {
-    /// See [`Table::protect`](crate::Table::protect).
+    /// Implements [`Table::protect`](crate::Table::protect).
+    ///
+    /// # Safety
+    ///
+    /// The caller ensures:
+    ///
+    /// - the caller is the only writer;
+    /// - the batch came from this table.
     #[inline]
     pub(super) unsafe fn protect_pages(
         &self,
@@ -30,7 +37,7 @@ where
     ) -> Result<usize, Error> {
         G::SPACE.check_pages(pages)?;
         check_change::<F>(change)?;
-        // SAFETY: the caller is the writer.
+        // SAFETY: by this function's contract the caller is the only writer.
         unsafe {
             if pages.len() == 1
                 && let Some((spot, place)) = self.find_one(pages.first())
@@ -53,14 +60,21 @@ where
         }
     }
 
-    /// Makes of each leaf of a range what `change` does.
+    /// Applies `change` to each leaf of a range.
+    ///
+    /// # Safety
+    ///
+    /// The caller ensures:
+    ///
+    /// - the caller is the only writer;
+    /// - every leaf of `pages` is whole.
     #[inline(always)]
     unsafe fn protect_parts(&self, pages: Pages, change: impl Fn(F::Word) -> F::Word + Copy) {
-        // SAFETY: the caller is the writer; the slots of a part are in its bucket.
+        // SAFETY: by this function's contract the caller is the only writer; the slots of a part are in its bucket.
         let _ = unsafe {
             self.parts(pages, Visitor::Writer, |part| {
                 let part = Self::known(part);
-                // A copy for each part, which stays in registers: a store to a word cannot change it.
+                // A copy for each part: the compiler keeps it in registers, because no store to a word can change it.
                 let changed = change;
                 let change = |word| if F::is_leaf(word, true) { changed(word) } else { word };
                 if Self::UNITS == 1 {
@@ -78,11 +92,15 @@ where
     }
 
     /// Finds the word of one page that is mapped as a base page: its bucket, and the place in the bucket's node.
+    ///
+    /// # Safety
+    ///
+    /// The caller is the only writer.
     #[inline(always)]
     pub(super) unsafe fn find_one(&self, page: Vpn) -> Option<(Spot, usize)> {
         let at = page.address(G::BASE);
         let block = Self::block(0, at);
-        // SAFETY: the caller is the writer.
+        // SAFETY: by this function's contract the caller is the only writer.
         unsafe {
             let spot = self.seek(self.head(block), Self::tag_of(0, block))?;
             let place = Self::place(spot, block, Self::slot(0, at));

@@ -1,4 +1,4 @@
-//! Replacing a leaf.
+//! Replacement of a leaf.
 
 use core::ops::ControlFlow;
 
@@ -20,7 +20,7 @@ where
     F: Format,
     N: Nodes<Word = F::Word>,
 {
-    /// See [`Table::replace`](crate::Table::replace).
+    /// Implements [`Table::replace`](crate::Table::replace).
     ///
     /// # Safety
     ///
@@ -34,7 +34,7 @@ where
         known: &mut dyn FnMut(&Flush),
     ) -> Result<Leaf, Error> {
         G::SPACE.check_pages(Pages::one(at.vpn(G::BASE)))?;
-        // SAFETY: the caller is the writer.
+        // SAFETY: by this function's contract the caller is the only writer.
         if let Some((spot, place)) = unsafe { self.find_one(at.vpn(G::BASE)) } {
             // SAFETY: the writer's search has just found the place in that bucket.
             let old = Self::leaf(unsafe { self.nodes.read(spot.node, place) }, 0, at);
@@ -51,15 +51,16 @@ where
             exchange::<F>(store, new, pages, known);
             return Ok(old);
         }
-        // SAFETY: the caller is the writer.
+        // SAFETY: by this function's contract the caller is the only writer.
         let old = unsafe { self.find(at) }.ok_or(Error::NotMapped { at })?;
         let new = replacement::<G, F>(&old, frame, attr, true)?;
         let pages = G::SPACE.pages_of(&old);
         let stale = stale::<G, F>(pages, |_| Some(old.size));
         batch.touch(if F::BREAK_FRAME { F::APPEARS } else { FlushScope::Everywhere }, stale);
         let grain = Self::grain_of(old.size);
-        // SAFETY: the caller is the writer; the parts of a leaf's pages are the slots that it stands in, of its own grain. A
-        // larger page beside it may have a bucket, of a coarser one, in which an empty slot covers them too.
+        // SAFETY: by this function's contract the caller is the only writer; the parts of a leaf's pages are the slots that
+        // it stands in, of its own grain. A larger page beside it may have a bucket, of a coarser one, in which an empty
+        // slot covers them too.
         let store = |word| unsafe {
             let mut was = F::Word::ZERO;
             let _ = self.parts(pages, Visitor::Writer, |part| {

@@ -1,4 +1,4 @@
-//! Splitting a page into smaller ones, and promoting small ones to a larger.
+//! The split of a page into smaller pages, and the promotion of small pages to a larger one.
 
 use core::ops::ControlFlow;
 
@@ -14,7 +14,7 @@ use crate::nodes::Nodes;
 use crate::pairs::stale;
 use crate::{Error, Geometry, Leaf, Retired};
 
-/// What the kernel notes in a leaf, which does not keep pages from being one.
+/// The status attributes of a leaf. Pages that differ only in these can be promoted to one page.
 const STATUS: Attr = Attr::ACCESSED.union(Attr::DIRTY);
 
 impl<'n, G, F, N, const CLUSTER: u32, const BUCKETS: u32, const LOAD: usize>
@@ -24,11 +24,14 @@ where
     F: Format,
     N: Nodes<Word = F::Word>,
 {
-    /// See [`Table::resize`](crate::Table::resize).
+    /// Implements [`Table::resize`](crate::Table::resize).
     ///
     /// # Safety
     ///
-    /// The caller is the only writer, and the batch came from this table; so for all that follow.
+    /// The caller ensures:
+    ///
+    /// - the caller is the only writer;
+    /// - the batch came from this table.
     pub(super) unsafe fn resize_pages(
         &self,
         batch: &mut Retired<'n>,
@@ -39,7 +42,7 @@ where
         G::SPACE.check_sized(pages, to)?;
         let grain = Self::grain_of(to);
         let before = self.blocks();
-        // SAFETY: the caller is the writer.
+        // SAFETY: by this function's contract the caller is the only writer.
         unsafe {
             self.each_piece(pages, to, |piece, leaf| {
                 if leaf.size > to {
@@ -50,7 +53,7 @@ where
                     Ok(())
                 }
             })?;
-            // Where a block of the new size has no bucket, nothing of that size is mapped, so all of it changes.
+            // If a block of the new size has no bucket, no page of that size is mapped in it, so all of its pages change.
             let mut spare = self.reserve(grain, pages, |_| Ok(()))?;
             let (first, last) = Self::blocks_of(grain, pages);
             self.make_room(batch, last - first);
@@ -66,8 +69,12 @@ where
         Ok(())
     }
 
-    /// Cuts a range into pieces: a leaf larger than `to` is one, else whatever fills a page of `to`. Passes the leaf
-    /// that begins each.
+    /// Calls `visit` for each piece of a range, with the piece's first leaf. A piece is a leaf larger than `to`, or the
+    /// pages that fill a page of size `to`.
+    ///
+    /// # Safety
+    ///
+    /// The caller is the only writer.
     unsafe fn each_piece(
         &self,
         pages: Pages,
@@ -77,7 +84,7 @@ where
         let mut first = pages.first();
         loop {
             let at = first.address(G::BASE);
-            // SAFETY: the caller is the writer.
+            // SAFETY: by this function's contract the caller is the only writer.
             let Some(leaf) = (unsafe { self.find(at) }) else { return Err(Error::NotMapped { at }) };
             let size = leaf.size.max(to);
             let piece = G::SPACE.pages_of(&Leaf { at: at.align_down(size), size, ..leaf });
@@ -89,7 +96,11 @@ where
         }
     }
 
-    /// Checks that the leaves of a piece continue each other and agree in their rights.
+    /// Checks that the leaves of a piece map consecutive frames with the same attributes, except status.
+    ///
+    /// # Safety
+    ///
+    /// The caller is the only writer.
     unsafe fn check_uniform(&self, piece: Pages, first: Leaf, to: PageSize) -> Result<(), Error> {
         if !first.frame.is_aligned(to, G::BASE) {
             return Err(Error::NotUniform { at: first.at });
@@ -98,7 +109,7 @@ where
         let mut page = piece.first();
         loop {
             let at = page.address(G::BASE);
-            // SAFETY: the caller is the writer.
+            // SAFETY: by this function's contract the caller is the only writer.
             let Some(leaf) = (unsafe { self.find(at) }) else { return Err(Error::NotMapped { at }) };
             let frame = Pfn::new(first.frame.get() + (page.get() - piece.first().get()));
             if leaf.frame != frame || leaf.attr.difference(STATUS) != first.attr.difference(STATUS) {
@@ -112,12 +123,21 @@ where
         }
     }
 
-    /// Replaces what maps a piece by leaves of size `to`.
+    /// Replaces the leaves of a piece by leaves of size `to`.
     ///
-    /// The new leaves are there before the old ones go, unless the format wants a break between. A walker looks for
-    /// small leaves first: while pages are promoted it finds those, or else the large leaf, which came before they
-    /// went. While one is split it may look for the small ones too early and for the large one too late, and a visitor
-    /// that goes bucket by bucket may so miss either: the count of moves tells it to look again.
+    /// The new leaves are stored before the old ones are cleared, unless the format needs a break in between. A walker
+    /// searches small leaves first. During a promotion it finds a small leaf, or else the large leaf, which was stored
+    /// before the small ones were cleared. During a split it may search for the small leaves too early and for the large
+    /// leaf too late; a visitor that reads bucket by bucket may miss either in the same way. The count of moves tells both
+    /// to search again.
+    ///
+    /// # Safety
+    ///
+    /// The caller ensures:
+    ///
+    /// - the caller is the only writer;
+    /// - the batch came from this table;
+    /// - the dry run has checked `piece`, and reserved `spare` for it.
     unsafe fn remake(
         &self,
         batch: &mut Retired<'n>,
@@ -130,7 +150,8 @@ where
         let grain = Self::grain_of(to);
         let mut attr = leaf.attr;
         let stale = stale::<G, F>(piece, |_| Some(leaf.size.max(to)));
-        // SAFETY: the caller is the writer, and the dry run has seen that leaves fill the piece.
+        // SAFETY: by this function's contract the caller is the only writer, and the dry run has seen that leaves fill the
+        // piece.
         unsafe {
             let _ = self.each_leaf(piece, |leaf| {
                 attr |= leaf.attr & STATUS;
@@ -149,7 +170,7 @@ where
             if Self::grain_of(leaf.size) != grain {
                 self.count_move();
             }
-            // What is left of other grains. Buckets that the break has emptied go too.
+            // Clears the old leaves of other grains, and removes the buckets that are empty now.
             let _ = self.parts(piece, Visitor::Pruner(batch), |part| {
                 if part.grain != grain {
                     self.empty(part);

@@ -1,11 +1,12 @@
-//! The constants that a geometry, a format and a cluster size make of a hashed table.
+//! The constants of a hashed table, which follow from its geometry, its format and its cluster size.
 //!
 //! ```text
 //!  bucket   | tag | PTE 0 | PTE 1 | ... | PTE 2^c - 1 | the kernel's words, if any | link | (padding) |
 //!           0     PTE                                 EXTRA                        LINK   NODE        STRIDE
 //! ```
 //!
-//! In the array a bucket is padded to a power of two, so that a shift finds it; an overflow bucket is not.
+//! In the array, a bucket is padded to a power of two, so that a shift computes its address. An overflow bucket is not
+//! padded.
 //!
 //! # Units
 //!
@@ -17,10 +18,10 @@
 //!           0     PTE         LINK   UNIT                       NODE = STRIDE
 //! ```
 //!
-//! A unit has the layout of a bucket in a table of pairs, so the same handler finds a pair in both: it hashes the pair's number
-//! and compares the unit's tag. The number that is hashed and tagged is the **key**. (In the other shapes a bucket is one
-//! unit.) Folding leaves the unit in the key's low bits, and the bucket in those above them. All pairs of a block are in one
-//! bucket, in the order `unit XOR` [`turn(block)`](Hashed::turn).
+//! A unit has the layout of a bucket in a table of pairs, so the same handler finds a pair in both: it hashes the pair's
+//! number and compares the unit's tag. The number that the hash and the tag use is the **key**. (In other tables a bucket is
+//! one unit.) The low bits of the folded key select the unit, the bits above them the bucket. All pairs of a block are in
+//! one bucket, in the order `unit XOR` [`turn(block)`](Hashed::turn).
 
 use tlbkit_addr::{PageSize, VirtAddr, Vpn};
 
@@ -32,16 +33,16 @@ use crate::{Entry, Geometry, Leaf, Word};
 /// The maximum number of granularities (sizes of a slot) that a tag can name.
 pub(super) const MAX: usize = 8;
 
-/// Where a bucket is: in the array, or in a node of its own.
+/// The place of a bucket or unit: in the array, or in its own node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Spot {
     pub(super) node: NodeAddr,
-    /// Its first word.
+    /// The index of its first word in the node.
     pub(super) at: usize,
 }
 
 impl Spot {
-    /// Returns the overflow bucket that is a node.
+    /// Returns the overflow bucket in `node`.
     pub(super) const fn node(node: NodeAddr) -> Self {
         Self { node, at: 0 }
     }
@@ -51,9 +52,9 @@ impl Spot {
 /// Fibonacci hashing), which spreads neighbours evenly and any stride well.
 pub(super) const GOLDEN: usize = 0x9e37_79b9_7f4a_7c15_u64 as usize;
 
-/// Returns an odd number to multiply keys with, in which every bit depends on every bit of a secret but the highest. The steps are
-/// invertible, so uniform secrets give uniform odd multipliers. A number with a pattern would be a poor one: with
-/// 0x1234_5678_9abc_def1 three of four pages in a row share their bucket.
+/// Returns the odd multiplier for a secret. Every bit of the multiplier depends on every bit of the secret except the
+/// highest. The steps are invertible, so uniform secrets give uniform odd multipliers. A secret with a pattern would be a
+/// bad multiplier itself: with 0x1234_5678_9abc_def1, three of four adjacent pages share a bucket.
 pub(super) const fn multiplier(secret: usize) -> usize {
     let half = usize::BITS / 2;
     let mut mixed = secret ^ secret >> half;
@@ -66,11 +67,13 @@ pub(super) const fn multiplier(secret: usize) -> usize {
 /// The first multiplier of MurmurHash3's 64-bit finalizer.
 const MIX: usize = 0xff51_afd7_ed55_8ccd_u64 as usize;
 
-/// How far 32-bit block numbers are folded onto themselves: half of their bits, so that all count.
+/// The number of bits by which a 32-bit block number is shifted and combined with itself: half of its bits, so that all bits
+/// affect the hash.
 const FOLD: u32 = 10;
 
-/// The low bits of the root word of an array of a fixed size, which say how many buckets there are, and of a directory's
-/// entry where a refill handler may walk.
+/// The mask of the low bits, which hold a logarithm instead of address bits: in the root word of an array of a fixed size
+/// that of the number of buckets, in a directory's entry for refill handlers that of the ratio of a full segment to this
+/// segment.
 pub(super) const LOG: usize = 31;
 
 impl<'n, G, F, N, const CLUSTER: u32, const BUCKETS: u32, const LOAD: usize>
@@ -80,7 +83,7 @@ where
     F: Format,
     N: Nodes<Word = F::Word>,
 {
-    /// Slots of a bucket.
+    /// The number of slots of a bucket.
     pub(super) const SLOTS: usize = {
         assert!(CLUSTER <= 4, "a cluster has 1, 2, 4, 8 or 16 pages");
         assert!(!F::STATUS, "hardware walks no hashed table, so none sets status bits in one");
@@ -88,29 +91,30 @@ where
         1 << CLUSTER
     };
 
-    /// Significant bits of a tag.
+    /// The number of bits of a tag.
     pub(super) const TAG_BITS: u32 = if G::VA_BITS <= 32 { 32 } else { 64 };
-    /// Whether block numbers are folded. A refill handler must not multiply: HI and LO belong to the interrupted program.
+    /// Whether the hash folds block numbers. A refill handler must not multiply, because HI and LO belong to the interrupted
+    /// program.
     pub(super) const FOLDED: bool = Self::TAG_BITS == 32 || F::PAIRED;
-    /// Words of a tag. If there are two, the low half comes first, and the flags are in the second.
+    /// The number of words of a tag. If there are two, the low half comes first, and the flags are in the second.
     pub(super) const TAG: usize = Self::TAG_BITS.div_ceil(F::Word::BITS) as usize;
     /// The base-two logarithm of the slots of a unit.
     const UNIT_LOG: u32 =
         if Self::FOLDED && Self::TAG == 1 && F::EXTRA == 0 && CLUSTER > 1 { 1 } else { CLUSTER };
     /// The base-two logarithm of the units of a bucket.
     pub(super) const GROUP: u32 = CLUSTER - Self::UNIT_LOG;
-    /// Units of a bucket.
+    /// The number of units of a bucket.
     pub(super) const UNITS: usize = 1 << Self::GROUP;
-    /// The first word of a unit's PTEs.
+    /// The index of the first word of a unit's PTEs.
     pub(super) const PTE: usize = Self::TAG;
-    /// The word of a unit's link. Its second half, in the paper's layout, stays zero.
+    /// The index of a unit's link. In the paper's layout the link has a second word, which stays zero.
     pub(super) const LINK: usize = Self::PTE + (1 << Self::UNIT_LOG) * (1 + F::EXTRA);
-    /// The words of a unit. Where the kernel has words in it, the layout is the paper's, whose link is as wide as the
-    /// tag.
+    /// The number of words of a unit. If the format has words for the kernel, the layout is the paper's, whose link is as
+    /// wide as the tag.
     pub(super) const UNIT: usize = Self::LINK + if F::EXTRA > 0 { Self::TAG } else { 1 };
-    /// The words of an overflow bucket.
+    /// The number of words of an overflow bucket.
     pub(super) const NODE: usize = Self::UNITS * Self::UNIT;
-    /// The words from one bucket of the array to the next.
+    /// The distance, in words, from one bucket of the array to the next.
     pub(super) const STRIDE: usize = Self::NODE.next_power_of_two();
 
     /// The size of a slot by granularity: the base page, then the next size that the buckets of the one before
@@ -134,7 +138,7 @@ where
         grains
     };
 
-    /// How many granularities there are.
+    /// The number of granularities.
     pub(super) const GRAINS: usize = {
         let mut count = 1;
         while count < MAX && Self::GRAIN[count].shift() > Self::GRAIN[count - 1].shift() {
@@ -146,11 +150,11 @@ where
     /// Returns the granularity whose buckets hold pages of `size`: the finest that can.
     #[inline(always)]
     pub(super) fn grain_of(size: PageSize) -> usize {
-        // The finest first: it needs no search.
+        // The finest granularity needs no search.
         if size.shift() <= G::BASE.shift() + CLUSTER {
             return 0;
         }
-        // The default is never taken, but tells the compiler that the result is a grain.
+        // The default is never used. It tells the compiler that the result is less than `GRAINS`.
         let fits = |&grain: &usize| size.shift() <= Self::GRAIN[grain].shift() + CLUSTER;
         (1..Self::GRAINS).find(fits).unwrap_or(Self::GRAINS - 1)
     }
@@ -164,11 +168,12 @@ where
     /// Returns the number of the block of `grain` that `at` is in.
     #[inline(always)]
     pub(super) const fn block(grain: usize, at: VirtAddr) -> usize {
-        // A page is smaller than the address, but the block of the largest may be all of it.
+        // Two shifts, because their sum may be the number of bits of an address: a block of the largest pages may be the
+        // whole space.
         at.get() >> Self::GRAIN[grain].shift() >> CLUSTER
     }
 
-    /// Returns the slot of its bucket that `at` falls into.
+    /// Returns the slot, in its bucket, of the page of `grain` that contains `at`.
     #[inline(always)]
     pub(super) const fn slot(grain: usize, at: VirtAddr) -> usize {
         at.get() >> Self::GRAIN[grain].shift() & (Self::SLOTS - 1)
@@ -187,14 +192,14 @@ where
         at.get() >> Self::GRAIN[grain].shift() >> Self::UNIT_LOG
     }
 
-    /// Returns the word of the PTE in a unit that `at` falls into.
+    /// Returns the index, in the node of `unit`, of the PTE for `at`.
     #[inline(always)]
     pub(super) const fn pte(unit: Spot, grain: usize, at: VirtAddr) -> usize {
         let slot = at.get() >> Self::GRAIN[grain].shift() & ((1 << Self::UNIT_LOG) - 1);
         unit.at + Self::PTE + slot
     }
 
-    /// Returns the number that is XORed with a unit's index to get its place in the bucket.
+    /// Returns the number that is XORed with a unit's index to get the unit's place in the bucket.
     #[inline(always)]
     pub(super) const fn turn(block: usize) -> usize {
         if Self::FOLDED { block << Self::GROUP >> FOLD & (Self::UNITS - 1) } else { 0 }
@@ -206,30 +211,31 @@ where
         (block << Self::GROUP) + Self::turn(block)
     }
 
-    /// Returns the word of a slot of a block in its bucket.
+    /// Returns the index, in the node of `bucket`, of the PTE in a slot of `block`.
     #[inline(always)]
     pub(super) const fn place(bucket: Spot, block: usize, slot: usize) -> usize {
         if Self::UNITS == 1 {
-            // So that the compiler sees that slots follow each other.
+            // This form tells the compiler that adjacent slots are adjacent words.
             return bucket.at + Self::PTE + slot;
         }
         let unit = slot >> Self::UNIT_LOG ^ Self::turn(block);
         bucket.at + unit * Self::UNIT + Self::PTE + (slot & ((1 << Self::UNIT_LOG) - 1))
     }
 
-    /// Returns where the units of a bucket begin.
+    /// Returns the index of each unit's first word in the node of a bucket.
     pub(super) fn units(bucket: Spot) -> impl Iterator<Item = usize> {
         (0..Self::UNITS).map(move |unit| bucket.at + unit * Self::UNIT)
     }
 
-    /// Returns the bucket that a unit is in: where its first unit is.
+    /// Returns the bucket that contains a unit.
     #[inline(always)]
     pub(super) const fn bucket(unit: Spot) -> Spot {
         Spot { at: unit.at & !(Self::STRIDE - 1), ..unit }
     }
 
-    /// The base-two logarithm of the first buckets of a whole segment, in a table that grows: 512 units of a refill handler's;
-    /// in other shapes 128 buckets, or 4 KiB of them, because storage wastes part of a page on smaller nodes.
+    /// The base-two logarithm of the number of first buckets of a full segment, in a table that grows. A segment has 512
+    /// units if a refill handler walks the table. Otherwise it has 128 buckets, or 4 KiB of buckets if those are more,
+    /// because storage wastes part of a page with smaller nodes.
     pub(super) const SEGMENT: u32 = {
         let page = 12 - (Self::STRIDE * F::Word::BYTES).ilog2();
         if Self::FOLDED {
@@ -240,25 +246,25 @@ where
             7
         }
     };
-    /// The base-two logarithm of the entries of a directory that has all of them from the beginning.
+    /// The base-two logarithm of the number of entries of a directory for refill handlers, which has all entries from the
+    /// beginning.
     pub(super) const ENTRIES: u32 = {
         let bits = if G::VA_BITS < usize::BITS { G::VA_BITS } else { usize::BITS };
         let entries = (bits - G::BASE.shift() - Self::UNIT_LOG).saturating_sub(Self::SEGMENT + Self::GROUP);
         if entries < 10 { entries } else { 10 }
     };
-    /// The maximum number of buckets of a table that grows, overflow buckets not counted, which is also what the largest directory
-    /// leads to.
+    /// The largest number of first buckets of a table that grows, to which the largest directory can lead.
     pub(super) const MOST: usize = 1 << (Self::SEGMENT + if Self::FOLDED { Self::ENTRIES } else { 15 });
 
     /// Hashes a key.
     ///
-    /// A shape that a refill handler walks folds it, which tells the unit in the low bits and the bucket in those above. An
-    /// array of a fixed size takes the high bits of the product with the table's secret.
+    /// A table that a refill handler walks folds the key: the low bits select the unit, the bits above the bucket. An array
+    /// of a fixed size uses the high bits of the product with the table's secret.
     ///
-    /// A table that grows takes bits from two places: the number of the bucket in its segment from the top, and the segment,
-    /// one bit more for each doubling, from bit 32 on. All of them must depend on all of the key, also where the keys have a
-    /// stride that the secret happens to turn into a small step. So both halves of the product, which is twice as wide as a
-    /// key, are folded onto each other, which no stride survives, and multiplied again, which brings them into those bits.
+    /// A table that grows uses bits from two places: the top bits for the bucket within its segment, and the bits from bit
+    /// 32 on for the segment, one more for each doubling. All of these bits must depend on all bits of the key, also if the
+    /// keys have a stride that the secret turns into a small step. So the two halves of the product, which is twice as wide
+    /// as a key, are combined by XOR, which destroys any stride, and multiplied again, which spreads them over all bits.
     #[inline(always)]
     fn hash(&self, key: usize) -> usize {
         if Self::FOLDED {
@@ -271,8 +277,8 @@ where
         ((product >> usize::BITS) as usize ^ product as usize).wrapping_mul(self.secret)
     }
 
-    /// Returns the hash by which a key's bucket is chosen: the number of the first bucket in a table with
-    /// [`MOST`](Self::MOST) of them. Higher bits mean nothing.
+    /// Returns the hash that selects a key's bucket: the number of its first bucket in a table with [`MOST`](Self::MOST)
+    /// first buckets. Higher bits are undefined.
     #[inline(always)]
     pub(super) fn bucket_hash(&self, key: usize) -> usize {
         let hash = self.hash(key);
@@ -282,7 +288,8 @@ where
         hash >> (usize::BITS - Self::SEGMENT) | hash >> (usize::BITS / 2) << Self::SEGMENT
     }
 
-    /// The words before a directory's entries: one, a mask of the hash bits in use, where the hash multiplies.
+    /// The number of words before a directory's entries. If the hash multiplies, there is one: the mask of the hash bits in
+    /// use.
     ///
     /// ```text
     ///  hash      | bucket | ..   | segment |     32 bits
@@ -290,19 +297,23 @@ where
     ///  directory | mask | segment | segment | ...
     /// ```
     ///
-    /// The mask tells how many entries there are, and how many buckets are in a segment if there is only one and it is not
-    /// whole. So a walk takes the same few instructions at every size, and one store of the root changes both.
+    /// The mask gives the number of entries, and the number of buckets of a segment that is the only one and not full. So a
+    /// walk takes the same instructions at every size, and one store of the root changes the mask and the entries.
     pub(super) const HEADER: usize = if Self::FOLDED { 0 } else { 1 };
-    /// Where a masked hash has the number of a bucket in its segment; the segment's is in the bits below.
+    /// The lowest bit, in a masked hash, of the number of a bucket within its segment. The segment's number is in the bits
+    /// below.
     pub(super) const WITHIN: u32 = 32 - Self::SEGMENT;
-    /// The bits of a masked hash that have the number of a segment.
+    /// The mask of a segment's number in a masked hash.
     pub(super) const ENTRY: usize = (Self::MOST >> Self::SEGMENT) - 1;
 
     /// Returns the unit at which the chain of a key begins.
     ///
     /// # Safety
     ///
-    /// The caller is pinned, or the writer; `root` was loaded meanwhile.
+    /// The caller ensures:
+    ///
+    /// - the caller is pinned, or is the only writer;
+    /// - `root` was loaded while the caller was pinned, or by the writer.
     #[inline(always)]
     pub(super) unsafe fn first(&self, root: usize, key: usize) -> Spot {
         let hash = self.hash(key);
@@ -317,8 +328,9 @@ where
             };
             return Spot { node: NodeAddr::new(root & !LOG), at: index * unit };
         }
-        // SAFETY: `root` was loaded while the caller was pinned, or by the writer, so the directory is not freed before the call
-        // ends; `ENTRIES`, or the mask in its first word, keeps the index below its length.
+        // SAFETY: by this function's contract `root` was loaded while the caller was pinned, or by the writer, so the
+        // directory is not freed before the call ends. `ENTRIES`, or the mask in the directory's first word, keeps the index
+        // below its length.
         unsafe {
             if Self::FOLDED {
                 let units = Self::UNITS << Self::SEGMENT;
@@ -339,7 +351,7 @@ where
         Self::leaf_of(word, Self::size(word, grain), at)
     }
 
-    /// Decodes what a slot of `grain` holds.
+    /// Decodes the entry in a slot of `grain`.
     #[inline(always)]
     pub(super) fn decode(word: F::Word, grain: usize, at: VirtAddr) -> Entry {
         entry_of::<F>(word, |word| Self::leaf(word, grain, at))

@@ -14,8 +14,8 @@ use crate::{
     Table, WriterFlag,
 };
 
-// SAFETY: the batch is over the table's storage, and the flag is a field. When a change returns, the nodes that it pushes
-// are unlinked; one that unwinds is mended.
+// SAFETY: `batch` returns a batch over the table's storage, and the flag is a field. When a change returns, the nodes that
+// it has pushed to the batch are unlinked. `mend` repairs the table after a change that unwinds.
 unsafe impl<'n, G, F, N, const CLUSTER: u32, const BUCKETS: u32, const LOAD: usize> Table<'n>
     for Hashed<'n, G, F, N, CLUSTER, BUCKETS, LOAD>
 where
@@ -32,7 +32,7 @@ where
         if !G::SPACE.holds(at) {
             return None;
         }
-        // SAFETY: the caller is pinned.
+        // SAFETY: `_pinned` proves that the caller is pinned.
         unsafe { self.find(at) }
     }
 
@@ -42,22 +42,23 @@ where
             return None;
         }
         let decode = |word, size, at| phys(F::frame(word, size), size, at, G::BASE);
-        // SAFETY: the caller is pinned.
+        // SAFETY: `_pinned` proves that the caller is pinned.
         unsafe { self.find_with(at, decode) }
     }
 
-    /// Visits every leaf of a range. Where the range has more blocks than the table has buckets, it reads the buckets
-    /// instead, and the order is that of their hashes.
+    /// Visits every leaf of a range. If the range has more blocks than the table has buckets, the visit reads the buckets
+    /// one after the other, and the order is that of their hashes.
     ///
-    /// Beside a writer a leaf may be visited more than once: a table that grows or shrinks meanwhile begins a segment again for
-    /// each change of its chains, and if pages are split or promoted, all leaves of the range are visited again.
+    /// If a writer changes the table during the visit, a leaf may be visited more than once: the visit of a segment starts
+    /// again after a change of its chains by growing or shrinking, and the visit of the whole range starts again after a
+    /// split or promotion.
     fn for_each(
         &self,
         _pinned: Pinned<'_>,
         pages: Pages,
         visit: &mut dyn FnMut(Leaf) -> ControlFlow<()>,
     ) -> ControlFlow<()> {
-        // SAFETY: the caller is pinned, and the pages are in the space.
+        // SAFETY: `_pinned` proves that the caller is pinned, and `each_half` passes pages of one half of the space.
         self.each_half(pages, |pages| unsafe { self.each_leaf(pages, &mut *visit) })
     }
 
@@ -67,7 +68,7 @@ where
 
     #[inline]
     fn entry(&self, _pinned: Pinned<'_>, at: VirtAddr) -> Entry {
-        // SAFETY: the caller is pinned.
+        // SAFETY: `_pinned` proves that the caller is pinned.
         if G::SPACE.holds(at) { unsafe { self.find_entry(at) } } else { Entry::Empty }
     }
 
@@ -77,7 +78,7 @@ where
         pages: Pages,
         visit: &mut dyn FnMut(VirtAddr, Entry) -> ControlFlow<()>,
     ) -> ControlFlow<()> {
-        // SAFETY: the caller is pinned, and the pages are in the space.
+        // SAFETY: `_pinned` proves that the caller is pinned, and `each_half` passes pages of one half of the space.
         self.each_half(pages, |pages| unsafe { self.each_entry(pages, &mut *visit) })
     }
 

@@ -1,4 +1,4 @@
-//! Tags: what a bucket is for, and what it is about to be.
+//! Tags: the block to which a bucket belongs, and the state of the bucket.
 //!
 //! ```text
 //!      top bit                           4+c    4  3       1   0
@@ -7,17 +7,17 @@
 //!     +------+------+---------+------------+------+----------+---+
 //! ```
 //!
-//! The key of a pair begins at bit 4, one of `2^c` pairs `c` bits higher.
+//! The lowest bit of the key is bit 4 for pairs, and bit `4 + c` for units of `2^c` pairs.
 //!
-//! A walker compares the whole tag, so only a live one can match. A key is an address shifted right past the unit. For
-//! pairs of 4 KiB pages on MIPS32 a live tag is then, bit for bit, what the Context register holds whose PTEBase is
-//! 0x8000_0000, and `Context & 0x7f_fff0` is 16 times the pair's number: a 16-byte unit's offset.
+//! A walker compares the whole tag, so only a live tag can match. A key is an address shifted right by the size of a unit.
+//! For pairs of 4 KiB pages on MIPS32, a live tag equals the Context register with a PTEBase of 0x8000_0000, and
+//! `Context & 0x7f_fff0` is 16 times the pair's number: the offset of a 16-byte unit.
 //!
 //! # When another tag may take a bucket
 //!
-//! A walker reads the tag, then a PTE. If the bucket changed hands between the two, it would read another page's PTE:
-//! reading the tag once more does not help, for the first owner may have come back. So a bucket of the array goes
-//! through these states in a shared table:
+//! A walker reads the tag, then a PTE. If the bucket were assigned to another block between the two reads, the walker would
+//! read another page's PTE. A second read of the tag is not sufficient, because the bucket may belong to the first block
+//! again (A-B-A). So in a shared table a bucket of the array goes through these states:
 //!
 //! ```text
 //!            last PTE is unmapped          the batch completes            a block without a bucket
@@ -28,30 +28,29 @@
 //!        a itself may come back at any time
 //! ```
 //!
-//! Marking matters as much as waiting: were the tag kept as it is, a walker that starts after completion would match
-//! it. Whether the batches that killed buckets have completed is one count for the whole storage
-//! ([`Held`](crate::nodes::Held)): while it is not zero, only its old owner may use a dead bucket, and other
-//! blocks go to overflow buckets, which are nodes and wait in the batch themselves. A batch that is dropped holds up
-//! its own table alone, until the table's next batch, which takes it up, has completed. In solo mode an empty bucket of
-//! the array is free at once.
+//! Both the DEAD flag and the wait are necessary: without the flag, a walker that starts after the completion would match
+//! the tag. One count for the whole storage says whether the batches that emptied buckets have completed
+//! ([`Held`](crate::nodes::Held)). While it is not zero, only its old block may use a dead bucket. Other blocks get overflow
+//! buckets, which are nodes, and so wait in the batch when they are removed. A batch that is dropped affects only its own
+//! table, until the table's next batch, which takes over the obligation, has completed. In solo mode an empty bucket of the
+//! array is free at once.
 //!
 //! # Several tags
 //!
 //! A bucket of several [units](super::shape) has as many tags, which differ in the unit's bits of the key, and as many
-//! links, each to the unit of the same number in the next bucket. So a walker stays in the column of its unit, as in a table
-//! of pairs, and reads no word of the others. The writer has one bucket: it reads the first tag and link, and stores all of
-//! them, in any order, one after the other. That is as good as one store, because nothing happens between that a
-//! walker could tell apart:
+//! links, each to the unit of the same number in the next bucket. So a walker reads only units of one number, as in a table
+//! of pairs. For the writer it is one bucket: the writer reads the first tag and link, and stores all of them, in any order,
+//! one after the other. That is as good as one store, because a walker cannot distinguish the states in between:
 //!
-//! * **To LIVE**: the PTEs are all there before the first tag. A walker that finds its own still DEAD finds nothing, as it
-//!   would have before the change; it asks for one page and sees one tag.
-//! * **To DEAD**: the PTEs are all zero by then, so that a LIVE tag that is left finds nothing either. What counts is that
-//!   none is left when the batch completes: then the bucket may go to another block, whose PTEs come **before** its tags,
-//!   and would be taken for the old owner's under a tag that still says so. The batch is complete after the call that
-//!   kills the last tag, and a walker that saw a LIVE one has left by then.
-//! * **To CLAIMED**: no tag of the bucket was live, and none is.
-//! * **Links**: those to a new bucket lead to complete units. Those that go round a bucket that is taken out are all stored
-//!   before it is retired, and its own stay as they are for those that are in it.
+//! * **To LIVE**: all PTEs are stored before the first tag. A walker that finds its unit's tag still DEAD finds nothing, as
+//!   before the change. It searches one page, and so reads one tag.
+//! * **To DEAD**: all PTEs are zero before, so a walker that finds a remaining LIVE tag finds nothing. No LIVE tag may
+//!   remain when the batch completes: then another block may get the bucket, and store its PTEs **before** its tags, and
+//!   under a LIVE tag of the old block a walker would take these PTEs for the old block's. The batch completes after the
+//!   call that stores the last DEAD tag, and walkers that saw a LIVE tag have left by then.
+//! * **To CLAIMED**: no tag of the bucket was live before, and none is afterwards.
+//! * **Links**: links to a new bucket lead to complete units. Links that bypass a removed bucket are all stored before the
+//!   bucket is retired, and the bucket's own links stay for walkers that are in it.
 
 use core::sync::atomic::Ordering;
 
@@ -64,7 +63,9 @@ use crate::nodes::Nodes;
 use crate::word::atomics::fence;
 use crate::{Geometry, Word};
 
+/// The lowest bit of the grain.
 const GRAIN_SHIFT: u32 = 1;
+/// The mask of the grain, shifted to bit 0.
 const GRAIN_MASK: usize = 7;
 
 impl<'n, G, F, N, const CLUSTER: u32, const BUCKETS: u32, const LOAD: usize>
@@ -74,19 +75,19 @@ where
     F: Format,
     N: Nodes<Word = F::Word>,
 {
-    /// The bucket belongs to the tag's block.
+    /// The flag that the bucket belongs to the tag's block.
     pub(super) const LIVE: usize = {
-        // Upper halves of signed spaces are keys with ones up to the top of a `usize`.
+        // In a signed space, keys of the upper half have ones up to the top of a `usize`.
         let wide = if G::SIGNED { usize::BITS } else { G::VA_BITS };
         let bits = wide - G::BASE.shift() - (CLUSTER - Self::GROUP);
         assert!(bits + Self::KEY_SHIFT <= Self::TAG_BITS - 3, "a key fits beside the flags");
         1 << (Self::TAG_BITS - 1)
     };
-    /// The bucket belonged to the tag's block, and a walker may still think so.
+    /// The flag that the bucket belonged to the tag's block, and that a walker may still have seen the live tag.
     pub(super) const DEAD: usize = Self::LIVE >> 1;
-    /// A change that has not failed yet will give the bucket to the tag's block.
+    /// The flag that a change under way has reserved the bucket for the tag's block.
     pub(super) const CLAIMED: usize = Self::LIVE >> 2;
-    /// Where the key begins.
+    /// The lowest bit of the key.
     const KEY_SHIFT: u32 = 4 + (CLUSTER - Self::GROUP).saturating_sub(1);
     const FLAGS: usize = Self::LIVE | Self::DEAD | Self::CLAIMED;
 
@@ -123,7 +124,10 @@ where
     ///
     /// # Safety
     ///
-    /// The unit is in the table, or was when the caller was already pinned.
+    /// The caller ensures:
+    ///
+    /// - the caller is pinned, or is the only writer;
+    /// - `spot` is a unit of the table, or was when the caller was already pinned.
     #[inline(always)]
     pub(super) unsafe fn follow_tag(&self, spot: Spot) -> usize {
         // SAFETY: by this function's contract the unit is in the table, or was when the caller was already pinned.
@@ -133,10 +137,10 @@ where
             }
             let high = self.nodes.follow(spot.node, spot.at + 1).to_usize();
             if N::Mode::SHARED {
-                // The half with the flags is stored last and must be loaded first.
+                // The writer stores the half with the flags last, so a walker must load it first.
                 fence(Ordering::Acquire);
             }
-            // Shifted twice, for the code that a `usize` of 32 bits never runs.
+            // Two shifts, because one shift by 32 would not compile for a `usize` of 32 bits, which never executes this.
             self.nodes.follow(spot.node, spot.at).to_usize() | high << 16 << 16
         }
     }
@@ -145,7 +149,10 @@ where
     ///
     /// # Safety
     ///
-    /// The caller is the only writer, and the bucket is in the table; so for all that follow.
+    /// The caller ensures:
+    ///
+    /// - the caller is the only writer;
+    /// - `spot` is a bucket of the table, or one that no walker can reach.
     #[inline(always)]
     pub(super) unsafe fn read_tag(&self, spot: Spot) -> usize {
         // SAFETY: by this function's contract the caller is the only writer, and the bucket is in the table.
@@ -159,11 +166,18 @@ where
         }
     }
 
-    /// Stores the tags of a bucket, whose first one is `tag`, after everything that the bucket holds: of a wide one the
-    /// half with the flags last.
+    /// Publishes the tags of a bucket, of which the first is `tag`, after all stores to the bucket. Of a tag of two words it
+    /// stores the half with the flags last.
+    ///
+    /// # Safety
+    ///
+    /// The caller ensures:
+    ///
+    /// - the caller is the only writer;
+    /// - `spot` is a bucket of the table, or one that no walker can reach.
     #[inline(always)]
     pub(super) unsafe fn publish_tag(&self, spot: Spot, tag: usize) {
-        // SAFETY: by the contract of `read_tag`, which is this function's too, the caller is the only writer, and the
+        // SAFETY: by this function's contract the caller is the only writer, and the
         // bucket is in the table.
         unsafe {
             if Self::TAG > 1 {
@@ -178,9 +192,16 @@ where
         }
     }
 
-    /// Changes nothing but the flags of a bucket's tags.
+    /// Replaces the flags of a bucket's tags by `flag`.
+    ///
+    /// # Safety
+    ///
+    /// The caller ensures:
+    ///
+    /// - the caller is the only writer;
+    /// - `spot` is a bucket of the table, or one that no walker can reach.
     pub(super) unsafe fn reflag(&self, spot: Spot, flag: usize) {
-        // SAFETY: by the contract of `read_tag`, which is this function's too, the caller is the only writer, and the
+        // SAFETY: by this function's contract the caller is the only writer, and the
         // bucket is in the table.
         unsafe { self.publish_tag(spot, Self::flagged(self.read_tag(spot), flag)) };
     }

@@ -1,4 +1,4 @@
-//! Removal of a page or a range: PTEs are emptied, and buckets that have none left are taken out.
+//! Removal of a page or a range: PTEs are cleared, and empty buckets are removed.
 
 use core::ops::ControlFlow;
 
@@ -19,7 +19,14 @@ where
     F: Format,
     N: Nodes<Word = F::Word>,
 {
-    /// See [`Table::unmap`](crate::Table::unmap).
+    /// Implements [`Table::unmap`](crate::Table::unmap).
+    ///
+    /// # Safety
+    ///
+    /// The caller ensures:
+    ///
+    /// - the caller is the only writer;
+    /// - the batch came from this table.
     #[inline]
     pub(super) unsafe fn unmap_pages(
         &self,
@@ -29,7 +36,8 @@ where
         mut frames: Option<&mut dyn Frames>,
     ) -> Result<usize, Error> {
         G::SPACE.check_pages(pages)?;
-        // SAFETY: the caller is the writer; every leaf of the range is whole.
+        // SAFETY: by this function's contract the caller is the only writer. After the census every leaf of the range is
+        // whole.
         unsafe {
             if pages.len() == 1 && frames.is_none() && self.unmap_one(batch, pages.first()) {
                 batch.touch(FlushScope::Everywhere, pages);
@@ -51,14 +59,29 @@ where
         }
     }
 
-    /// Unmaps one page that is mapped as a base page, and tells whether it is.
+    /// Unmaps one page if it is mapped as a base page. Returns whether it was.
+    ///
+    /// # Safety
+    ///
+    /// The caller ensures:
+    ///
+    /// - the caller is the only writer;
+    /// - the batch came from this table.
     #[inline(always)]
     unsafe fn unmap_one(&self, batch: &mut Retired<'n>, page: Vpn) -> bool {
-        // SAFETY: the caller is the writer.
+        // SAFETY: by this function's contract the caller is the only writer.
         unsafe { self.empty_one(batch, page, |old| F::is_leaf(old, true) && Self::size(old, 0) == G::BASE) }
     }
 
-    /// Empties the slot of one page in its bucket of base pages, and tells whether it held what is `wanted`.
+    /// Clears the slot of one page in its bucket of base pages, if `wanted` returns true for its word. Returns whether it
+    /// did.
+    ///
+    /// # Safety
+    ///
+    /// The caller ensures:
+    ///
+    /// - the caller is the only writer;
+    /// - the batch came from this table.
     #[inline(always)]
     pub(super) unsafe fn empty_one(
         &self,
@@ -68,7 +91,7 @@ where
     ) -> bool {
         let at = page.address(G::BASE);
         let block = Self::block(0, at);
-        // SAFETY: the caller is the writer.
+        // SAFETY: by this function's contract the caller is the only writer.
         unsafe {
             let head = self.head(block);
             let Some((before, spot)) = self.seek_past(head, Self::tag_of(0, block)) else { return false };
@@ -87,9 +110,17 @@ where
         true
     }
 
-    /// Takes every leaf and mark out of a range.
+    /// Removes every leaf and mark of a range.
+    ///
+    /// # Safety
+    ///
+    /// The caller ensures:
+    ///
+    /// - the caller is the only writer;
+    /// - the batch came from this table;
+    /// - every leaf of `pages` is whole.
     unsafe fn clear(&self, batch: &mut Retired<'n>, pages: Pages, mut frames: Option<&mut dyn Frames>) {
-        // SAFETY: the caller is the writer.
+        // SAFETY: by this function's contract the caller is the only writer.
         let _ = unsafe {
             self.parts(pages, Visitor::Pruner(batch), |part| {
                 let Some(frames) = &mut frames else {
@@ -97,7 +128,7 @@ where
                     return ControlFlow::Continue(());
                 };
                 self.each_taken(part, |slot, at, entry| {
-                    // Nothing leads to the frame when it is handed over, whatever that call does.
+                    // The leaf is cleared before the frame is passed on, so no word leads to it even if the call unwinds.
                     let size = entry.leaf().map_or(G::BASE, |leaf| leaf.size);
                     let slots = 1 << (size.shift() - Self::GRAIN[part.grain].shift());
                     self.empty(Part { slot, slots, ..part });
@@ -113,13 +144,20 @@ where
     }
 
     /// Clears the slots of a part.
+    ///
+    /// # Safety
+    ///
+    /// The caller ensures:
+    ///
+    /// - the caller is the only writer;
+    /// - `part` is a part of a bucket of the table.
     pub(super) unsafe fn empty(&self, part: Part) {
         let Part { spot, block, slot: first, slots, .. } = Self::known(part);
-        // SAFETY: the caller is the writer; the slots of a part are in its bucket.
+        // SAFETY: by this function's contract the caller is the only writer; the slots of a part are in its bucket.
         unsafe {
             let taken = self.count_taken(spot, block, first, slots);
             for slot in first..first + slots {
-                // Not before what may have replaced the leaf.
+                // A releasing store: it becomes visible after the leaf that may have replaced this one.
                 self.nodes.publish(spot.node, Self::place(spot, block, slot), F::Word::ZERO);
             }
             self.settle_pairs(spot, part.grain, block);
@@ -127,9 +165,17 @@ where
         }
     }
 
-    /// Takes the whole table apart.
+    /// Retires all nodes of the table.
+    ///
+    /// # Safety
+    ///
+    /// The caller ensures:
+    ///
+    /// - the caller is the only writer;
+    /// - the batch came from this table;
+    /// - no code uses the table any more.
     pub(super) unsafe fn take_apart(&mut self, batch: &mut Retired<'n>) {
-        // SAFETY: no code but the caller uses the table any more.
+        // SAFETY: by this function's contract no other code uses the table any more, and the batch came from this table.
         unsafe { self.retire_all(batch) };
         self.tally.ptes(-(self.tally.footprint().ptes as isize));
     }

@@ -1,4 +1,5 @@
-//! Visiting what a range holds: block by block, or bucket by bucket where that is less.
+//! Visits of the entries of a range: block by block, or bucket by bucket if the table has fewer buckets than the range has
+//! blocks.
 
 use core::ops::ControlFlow;
 use core::sync::atomic::Ordering;
@@ -16,7 +17,7 @@ use crate::nodes::{NodeAddr, Nodes};
 use crate::word::atomics::{AtomicUsize, fence};
 use crate::{Entry, Geometry, Leaf, Retired};
 
-/// A visit, which may unwind: no lookup reorders a chain during it.
+/// Counts a visit until it is dropped, also if the visit unwinds. No lookup reorders a chain during a visit.
 struct Still<'t>(&'t AtomicUsize);
 
 impl<'t> Still<'t> {
@@ -34,11 +35,11 @@ impl Drop for Still<'_> {
 
 /// The kind of visitor.
 pub(super) enum Visitor<'b, 'n> {
-    /// A walker, beside a writer.
+    /// A walker, while a writer may change the table.
     Walker,
     /// The writer.
     Writer,
-    /// The writer, which takes out the buckets that its visit has emptied.
+    /// The writer, which removes the buckets that its visit has emptied.
     Pruner(&'b mut Retired<'n>),
 }
 
@@ -49,11 +50,14 @@ where
     F: Format,
     N: Nodes<Word = F::Word>,
 {
-    /// Visits the live buckets of a range, each once.
+    /// Calls `visit` with the part of each live bucket that a range covers.
     ///
     /// # Safety
     ///
-    /// The caller is pinned, or the writer, as it says.
+    /// The caller ensures:
+    ///
+    /// - the caller is pinned, or is the only writer;
+    /// - a [`Visitor::Writer`] or [`Visitor::Pruner`] is the only writer, and the pruner's batch came from this table.
     pub(super) unsafe fn parts(
         &self,
         pages: Pages,
@@ -62,8 +66,8 @@ where
     ) -> ControlFlow<()> {
         let (first, last) = Self::blocks_of(0, pages);
         let _still = (!N::Mode::SHARED).then(|| Still::new(&self.visits));
-        // SAFETY: by this function's contract the caller is pinned, or the writer, as it says. Looking a block up costs
-        // about as much as reading a bucket.
+        // A search for a block costs about as much as a read of a bucket.
+        // SAFETY: by this function's contract the caller is pinned, or is the only writer, as `visitor` says.
         unsafe {
             if last - first < self.buckets() {
                 self.visit_blocks(pages, visitor, &mut visit)
@@ -73,7 +77,14 @@ where
         }
     }
 
-    /// Looks up every block of a range.
+    /// Searches the bucket of every block of a range.
+    ///
+    /// # Safety
+    ///
+    /// The caller ensures:
+    ///
+    /// - the caller is pinned, or is the only writer;
+    /// - a [`Visitor::Writer`] or [`Visitor::Pruner`] is the only writer, and the pruner's batch came from this table.
     #[inline(always)]
     unsafe fn visit_blocks(
         &self,
@@ -85,7 +96,7 @@ where
         for grain in (0..Self::GRAINS).filter(|grain| grains >> grain & 1 != 0) {
             let (first, last) = Self::blocks_of(grain, pages);
             for block in first..=last {
-                // SAFETY: by the contract of `parts`, which is this function's too, the caller is pinned, or the writer,
+                // SAFETY: by this function's contract the caller is pinned, or the writer,
                 // as it says.
                 unsafe {
                     let found = if let Visitor::Walker = visitor {
@@ -111,7 +122,7 @@ where
                 }
             }
             if N::Mode::SHARED {
-                // As in a lookup: small leaves first, then the larger ones that may have replaced them.
+                // As in a lookup, small leaves are read before the larger leaves that may have replaced them.
                 fence(Ordering::Acquire);
             }
         }
@@ -120,10 +131,18 @@ where
 
     /// Reads every bucket of the table, segment by segment.
     ///
-    /// A table may grow and shrink meanwhile. The order is that of the directory's indices with their bits reversed: a segment
-    /// has then all hashes from one place to another, and the segments that it is split into have the same. So what is
-    /// behind the place has been visited, and what is ahead has not, however many segments there are by now (this is how
-    /// Redis scans). If a segment is changed during its visit, it is visited again.
+    /// The table may grow and shrink during the visit. The order is that of the directory's indices with their bits
+    /// reversed. In this order a segment has all hashes from one place to another, and the segments into which it is split
+    /// have the same hashes together. So all hashes before the current place have been visited, and none after it, however
+    /// many segments there are now (Redis scans its tables in the same way). If a segment changes during its visit, it is
+    /// visited again.
+    ///
+    /// # Safety
+    ///
+    /// The caller ensures:
+    ///
+    /// - the caller is pinned, or is the only writer;
+    /// - a [`Visitor::Writer`] or [`Visitor::Pruner`] is the only writer, and the pruner's batch came from this table.
     unsafe fn visit_buckets(
         &self,
         pages: Pages,
@@ -134,21 +153,23 @@ where
             let array = NodeAddr::new(self.root() & !LOG);
             for at in 0..1 << BUCKETS {
                 let head = Spot { node: array, at: at * Self::STRIDE };
-                // SAFETY: this function's contract; the index is below the buckets of the array.
+                // SAFETY: by this function's contract the caller is pinned, or is the only writer; the bucket is in the
+                // array.
                 unsafe { self.visit_chain(head, pages, &mut visitor, visit) }?;
             }
             return ControlFlow::Continue(());
         }
         let mut place = 0u64;
         while place < 1 << 32 {
-            // SAFETY: this function's contract; a directory has an entry for each index, and a segment a bucket for each number in
-            // it.
+            // SAFETY: by this function's contract the caller is pinned, or is the only writer. The entry was loaded from the
+            // directory, and a segment has a bucket for each number below `segment_of`.
             unsafe {
                 let (root, entry) = self.entry_at(place as u32);
                 let segment = Self::segment(entry);
                 let before = self.version(segment);
-                // Before the visit. A merge stores one entry of the directory after the other: buckets that the visit passes over,
-                // as their entry still leads elsewhere, must not count as visited because it leads here by then.
+                // `bits_of` is called before the visit. A merge stores one entry of the directory after the other. Buckets
+                // that the visit does not read, because their entry still leads to another segment, must not count as
+                // visited if that entry leads to this segment after the visit.
                 let bits = self.bits_of(root, place as u32, entry);
                 let is_same = || {
                     fence(Ordering::Acquire);
@@ -172,10 +193,14 @@ where
         ControlFlow::Continue(())
     }
 
-    /// Returns the root, and the entry of its directory whose index is the first bits of `place`, the first of them lowest.
+    /// Returns the root, and the entry of its directory whose index consists of the first bits of `place` in reversed order.
+    ///
+    /// # Safety
+    ///
+    /// The caller is pinned, or is the only writer.
     unsafe fn entry_at(&self, place: u32) -> (usize, usize) {
         let root = self.root();
-        // SAFETY: by the contract of `parts`, which is this function's too, the caller is pinned, or the writer, as it
+        // SAFETY: by this function's contract the caller is pinned, or the writer, as it
         // says.
         unsafe {
             let index = place.reverse_bits() as usize & ((1 << self.entries(root)) - 1);
@@ -183,12 +208,21 @@ where
         }
     }
 
-    /// Returns how many bits of an index lead to the segment of an entry.
+    /// Returns the smallest number of low index bits such that all entries with these bits lead to the same segment as
+    /// `entry`.
     ///
-    /// The entries that have these bits in common are stored one after the other, and the one with the highest index is the
-    /// last: where that leads to the segment, all do.
+    /// The writer stores the entries with the same low bits in ascending order. So if the entry with the highest index leads
+    /// to the segment, all of them do.
+    ///
+    /// # Safety
+    ///
+    /// The caller ensures:
+    ///
+    /// - the caller is pinned, or is the only writer;
+    /// - `root` was loaded while the caller was pinned, or by the writer;
+    /// - `entry` was loaded from the directory of `root` at `place`.
     unsafe fn bits_of(&self, root: usize, place: u32, entry: usize) -> u32 {
-        // SAFETY: this function's contract; the index is below the entries.
+        // SAFETY: by this function's contract the caller is pinned, or is the only writer; the index is below the entries.
         unsafe {
             let entries = self.entries(root);
             let mut bits = entries;
@@ -204,7 +238,15 @@ where
         }
     }
 
-    /// Visits the chain of a first bucket: what is there for its own sake.
+    /// Visits the buckets that belong to the chain of `head`.
+    ///
+    /// # Safety
+    ///
+    /// The caller ensures:
+    ///
+    /// - the caller is pinned, or is the only writer;
+    /// - `head` is a first bucket of the table, or was when the caller was already pinned;
+    /// - a [`Visitor::Writer`] or [`Visitor::Pruner`] is the only writer, and the pruner's batch came from this table.
     unsafe fn visit_chain(
         &self,
         head: Spot,
@@ -214,7 +256,7 @@ where
     ) -> ControlFlow<()> {
         let mut spot = Some(head);
         while let Some(here) = spot {
-            // SAFETY: by the contract of `parts`, which is this function's too, the caller is pinned, or the writer, as
+            // SAFETY: by this function's contract the caller is pinned, or the writer, as
             // it says.
             unsafe {
                 let tag = self.follow_tag(here);
@@ -228,18 +270,21 @@ where
             }
         }
         if let Visitor::Pruner(batch) = visitor {
-            // SAFETY: the caller is the writer.
+            // SAFETY: by this function's contract the caller is the only writer.
             unsafe { self.tidy(batch, head) };
         }
         ControlFlow::Continue(())
     }
 
-    /// Calls `visit` with every leaf and mark of a part, once each: the slot at which the part meets it, its first address, and
-    /// what it is.
+    /// Calls `visit` with every leaf and mark of a part, once each: the first slot of the part that holds it, its first
+    /// address, and the entry.
     ///
     /// # Safety
     ///
-    /// The caller is pinned, or the writer.
+    /// The caller ensures:
+    ///
+    /// - the caller is pinned, or is the only writer;
+    /// - `part` is a part of a bucket of the table, or was when the caller was already pinned.
     #[inline(always)]
     pub(super) unsafe fn each_taken(
         &self,
@@ -250,7 +295,7 @@ where
         let shift = Self::slot_shift(part.grain);
         let mut slot = part.slot;
         while slot < part.slot + part.slots {
-            // SAFETY: the slots of a part are in its bucket.
+            // SAFETY: by this function's contract the part is one of a bucket of the table, so its slots are in that bucket.
             let word = unsafe { self.nodes.follow(part.spot.node, Self::place(part.spot, part.block, slot)) };
             if !is_taken::<F>(word) {
                 slot += 1;
@@ -270,7 +315,8 @@ where
         ControlFlow::Continue(())
     }
 
-    /// Makes visits of the part of a range in each half of the space, again where pages have moved between grains meanwhile.
+    /// Calls `visit` with the part of a range in each half of the address space, and again if pages have moved between
+    /// grains during the call.
     pub(super) fn each_half(
         &self,
         pages: Pages,
@@ -284,8 +330,8 @@ where
                 if !N::Mode::SHARED {
                     break;
                 }
-                // What moved was put in its new place, counted, and taken from the old: a visitor that has missed it in
-                // both places sees the count, if it read both before.
+                // The writer stores a moved leaf in its new place, increments the count, and clears the old place. A visitor
+                // that has read the new place too early and the old place too late sees the new count.
                 fence(Ordering::Acquire);
                 if self.grains.load(Ordering::Relaxed) / MOVE == before {
                     break;
@@ -295,11 +341,14 @@ where
         ControlFlow::Continue(())
     }
 
-    /// Visits every leaf of a range.
+    /// Visits every leaf of a range within one half of the address space.
     ///
     /// # Safety
     ///
-    /// The caller is pinned, or the writer.
+    /// The caller ensures:
+    ///
+    /// - the caller is pinned, or is the only writer;
+    /// - `pages` are in one half of the address space.
     pub(super) unsafe fn each_leaf(
         &self,
         pages: Pages,
@@ -314,11 +363,14 @@ where
         }
     }
 
-    /// Visits every leaf and mark of a range.
+    /// Visits every leaf and mark of a range within one half of the address space.
     ///
     /// # Safety
     ///
-    /// The caller is pinned, or the writer.
+    /// The caller ensures:
+    ///
+    /// - the caller is pinned, or is the only writer;
+    /// - `pages` are in one half of the address space.
     #[inline(always)]
     pub(super) unsafe fn each_entry(
         &self,

@@ -1,4 +1,4 @@
-//! The walk: a probe of the first bucket, and the slow path behind it.
+//! The walk: a probe of the first bucket, and the slow path for other buckets and grains.
 
 use core::sync::atomic::Ordering;
 
@@ -22,32 +22,32 @@ where
     F: Format,
     N: Nodes<Word = F::Word>,
 {
-    /// Whether a walker may be led astray by growing, see [`grow`](super::grow).
+    /// Whether a walk may miss a bucket because the table grows, see [`grow`](super::grow).
     const TURNS: bool = LOAD > 0 && N::Mode::SHARED;
 
-    /// No leaf and no mark.
+    /// The result of a search that finds neither a leaf nor a mark.
     const NOTHING: Found<F> = (F::Word::ZERO, G::BASE);
 
-    /// Finds the leaf that maps `at`. The one walk of readers.
+    /// Returns the leaf that maps `at`.
     ///
     /// # Safety
     ///
-    /// The caller is pinned, or the writer; so for all that follow.
+    /// The caller is pinned, or is the only writer.
     #[inline(always)]
     pub(super) unsafe fn find(&self, at: VirtAddr) -> Option<Leaf> {
         // SAFETY: by this function's contract the caller is pinned, or the writer.
         unsafe { self.find_with(at, Self::leaf_of) }
     }
 
-    /// Finds the leaf that maps `at`, and decodes what is asked of it.
+    /// Finds the leaf that maps `at`, and returns the result of `decode` for it.
     ///
-    /// This function probes the first bucket, and ends in a call of the function that probes the rest. Each of the three
-    /// decodes what it has found itself, so the calls are jumps: the hit in the first bucket saves no register and uses no
-    /// stack.
+    /// This function probes the first bucket, and ends with a call of the function that probes the rest. Each function of
+    /// the walk decodes the leaf that it has found itself, so the calls are jumps: a hit in the first bucket saves no
+    /// register and uses no stack.
     ///
     /// # Safety
     ///
-    /// The caller is pinned, or the writer.
+    /// The caller is pinned, or is the only writer.
     #[inline(always)]
     pub(super) unsafe fn find_with<T>(
         &self,
@@ -55,15 +55,16 @@ where
         decode: impl Fn(F::Word, PageSize, VirtAddr) -> T,
     ) -> Option<T> {
         let key = Self::key(0, at);
-        // SAFETY: the array is live or retired, and pinned walkers are waited for; the hash is below its buckets.
+        // SAFETY: by this function's contract the caller is pinned, or is the only writer, so no node that it reaches is
+        // freed.
         unsafe {
             let first = self.first(self.root(), key);
             let tag = self.follow_tag(first);
             if tag != Self::tag(0, key) {
                 return self.find_behind(first, Self::tag(0, key), at, decode);
             }
-            // Hardware may load the PTE before the tag. All that the two can belong to is the owner of then and the owner
-            // of now, and no bucket changes hands while a walker that saw the old owner is pinned.
+            // The CPU may load the PTE before the tag. Both still belong to the same block, because no bucket is assigned to
+            // another block while a walker that saw the old tag is pinned.
             let (word, size) = self.load(first, 0, at);
             if F::is_leaf(word, true) {
                 return Some(decode(word, size, at));
@@ -72,15 +73,29 @@ where
         }
     }
 
-    /// Loads the PTE of a unit that `at` falls into, and says which size it has if it is a leaf.
+    /// Loads the PTE for `at` in a unit. Returns the word, and the page size if the word is a leaf.
+    ///
+    /// # Safety
+    ///
+    /// The caller ensures:
+    ///
+    /// - the caller is pinned, or is the only writer;
+    /// - `unit` is a unit of the table, or was when the caller was already pinned.
     #[inline(always)]
     unsafe fn load(&self, unit: Spot, grain: usize, at: VirtAddr) -> Found<F> {
-        // SAFETY: this function's contract; the word is within the unit.
+        // SAFETY: by this function's contract the caller is pinned, or is the only writer; the word is within the unit.
         let word = unsafe { self.nodes.follow(unit.node, Self::pte(unit, grain, at)) };
         (word, Self::size(word, grain))
     }
 
-    /// Finds the leaf that maps `at` where the first bucket's tag is another's: behind it, or in another grain.
+    /// As [`find_with`](Self::find_with), after the first bucket had another tag: searches the chain, then the other grains.
+    ///
+    /// # Safety
+    ///
+    /// The caller ensures:
+    ///
+    /// - the caller is pinned, or is the only writer;
+    /// - `first` is the first unit of the chain for `at`, or was when the caller was already pinned.
     #[inline(never)]
     unsafe fn find_behind<T>(
         &self,
@@ -89,7 +104,7 @@ where
         at: VirtAddr,
         decode: impl Fn(F::Word, PageSize, VirtAddr) -> T,
     ) -> Option<T> {
-        // SAFETY: by the contract of `find_with`, which is this function's too, the caller is pinned, or the writer.
+        // SAFETY: by this function's contract the caller is pinned, or the writer.
         unsafe {
             if let Some(unit) = self.follow_chain(first, wanted) {
                 let (word, size) = self.load(unit, 0, at);
@@ -105,7 +120,11 @@ where
         }
     }
 
-    /// Finds the leaf that maps `at`, once the first look at the finest grain has failed.
+    /// As [`find_with`](Self::find_with), after the first search of the finest grain has found no leaf.
+    ///
+    /// # Safety
+    ///
+    /// The caller is pinned, or is the only writer.
     #[inline(always)]
     unsafe fn find_again<T>(
         &self,
@@ -116,18 +135,22 @@ where
         if is_only && !Self::TURNS {
             return None;
         }
-        // SAFETY: by the contract of `find_with`, which is this function's too, the caller is pinned, or the writer.
+        // SAFETY: by this function's contract the caller is pinned, or the writer.
         unsafe { self.find_slowly(at, decode) }
     }
 
-    /// Finds the leaf that maps `at` in any grain, by walks that cannot be led astray.
+    /// As [`find_with`](Self::find_with), in all grains, by walks that check for missed buckets.
+    ///
+    /// # Safety
+    ///
+    /// The caller is pinned, or is the only writer.
     #[inline(never)]
     unsafe fn find_slowly<T>(
         &self,
         at: VirtAddr,
         decode: impl Fn(F::Word, PageSize, VirtAddr) -> T,
     ) -> Option<T> {
-        // SAFETY: by the contract of `find_with`, which is this function's too, the caller is pinned, or the writer.
+        // SAFETY: by this function's contract the caller is pinned, or the writer.
         unsafe {
             if Self::TURNS
                 && let Some(unit) = self.follow(0, Self::key(0, at))
@@ -142,23 +165,27 @@ where
         }
     }
 
-    /// Finds the leaf that maps `at`, whatever its grain, once the finest has failed; or the mark that has come meanwhile.
+    /// Returns the leaf that maps `at`, of any grain, after the search of the finest grain has failed; or a mark that has
+    /// been stored in between.
+    ///
+    /// # Safety
+    ///
+    /// The caller is pinned, or is the only writer.
     #[inline]
     unsafe fn find_coarse(&self, at: VirtAddr) -> Found<F> {
         loop {
             if N::Mode::SHARED {
-                // A walker that saw a page's small leaves gone must see the large one, which was there before they
-                // went.
+                // A walker that saw cleared small leaves must see the large leaf, which was stored before they were cleared.
                 fence(Ordering::Acquire);
             }
             let before = self.grains.load(Ordering::Acquire);
             if before == 0 {
                 return Self::NOTHING;
             }
-            // SAFETY: by the contract of `find_with`, which is this function's too, the caller is pinned, or the writer.
+            // SAFETY: by this function's contract the caller is pinned, or the writer.
             let found = unsafe { self.find_grains(at, before) };
-            // A split puts small leaves where we had looked, counts, and takes away the large one before we look
-            // there.
+            // A split may store small leaves after the search of the finest grain, increment the count, and clear the large
+            // leaf before the search of its grain.
             let is_sure = !N::Mode::SHARED || self.grains.load(Ordering::Relaxed) == before;
             if is_taken::<F>(found.0) || is_sure {
                 return found;
@@ -166,15 +193,19 @@ where
         }
     }
 
-    /// Probes every grain that is in use.
+    /// Probes every grain in the set `grains`.
+    ///
+    /// # Safety
+    ///
+    /// The caller is pinned, or is the only writer.
     #[inline(never)]
     unsafe fn find_grains(&self, at: VirtAddr, grains: usize) -> Found<F> {
         for grain in 0..Self::GRAINS {
-            // The finest has been tried; a split that is under way makes a second try necessary.
+            // The finest grain has been searched. In shared mode it is searched again, because a split may be under way.
             if grain == 0 && !N::Mode::SHARED || grain > 0 && grains >> grain & 1 == 0 {
                 continue;
             }
-            // SAFETY: by the contract of `find_with`, which is this function's too, the caller is pinned, or the writer.
+            // SAFETY: by this function's contract the caller is pinned, or the writer.
             unsafe {
                 if let Some(unit) = self.follow(grain, Self::key(grain, at)) {
                     let found = self.load(unit, grain, at);
@@ -190,9 +221,13 @@ where
         Self::NOTHING
     }
 
-    /// Finds the entry of the page at `at`: a leaf of any size, a mark, or nothing.
+    /// Returns the entry of the page at `at`: a leaf of any size, a mark, or an empty entry.
+    ///
+    /// # Safety
+    ///
+    /// The caller is pinned, or is the only writer.
     pub(super) unsafe fn find_entry(&self, at: VirtAddr) -> Entry {
-        // SAFETY: by the contract of `find_with`, which is this function's too, the caller is pinned, or the writer.
+        // SAFETY: by this function's contract the caller is pinned, or the writer.
         unsafe {
             if let Some(unit) = self.follow(0, Self::key(0, at)) {
                 let (word, _) = self.load(unit, 0, at);
@@ -205,14 +240,18 @@ where
         }
     }
 
-    /// Finds the unit of a key as a walker does.
+    /// Returns the unit of a key, as a walker finds it.
     ///
-    /// A walker that finds nothing walks again if it may have been led astray. That takes a change of the same segment's
-    /// chains while it walked, and those come to an end.
+    /// A walk that finds nothing starts again if it may have missed the bucket, which needs a change of the same segment's
+    /// chains during the walk. The number of such changes is bounded.
+    ///
+    /// # Safety
+    ///
+    /// The caller is pinned, or is the only writer.
     pub(super) unsafe fn follow(&self, grain: usize, key: usize) -> Option<Spot> {
         let wanted = Self::tag(grain, key);
         loop {
-            // SAFETY: by the contract of `find_with`, which is this function's too, the caller is pinned, or the writer.
+            // SAFETY: by this function's contract the caller is pinned, or the writer.
             unsafe {
                 let first = self.first(self.root(), key);
                 let before = if Self::TURNS { self.version(first.node) } else { 0 };
@@ -231,11 +270,19 @@ where
         }
     }
 
-    /// Goes on from the first unit, which has another tag, to the one with the tag wanted.
+    /// Returns the unit with the tag `wanted` in the chain behind the unit `first`.
+    ///
+    /// # Safety
+    ///
+    /// The caller ensures:
+    ///
+    /// - the caller is pinned, or is the only writer;
+    /// - `first` is a unit of the table, or was when the caller was already pinned.
     #[inline(always)]
     unsafe fn follow_chain(&self, first: Spot, wanted: usize) -> Option<Spot> {
         let mut spot = first;
-        // SAFETY: this function's contract; a node that a link leads to is live or retired.
+        // SAFETY: by this function's contract the caller is pinned, or is the only writer, so a node that a link leads to is
+        // not freed.
         unsafe {
             loop {
                 spot = self.follow_link(spot)?;
@@ -246,17 +293,24 @@ where
         }
     }
 
-    /// Returns the unit behind a unit, in an overflow bucket.
+    /// Returns the unit that follows `spot` in its chain, in an overflow bucket.
+    ///
+    /// # Safety
+    ///
+    /// The caller ensures:
+    ///
+    /// - the caller is pinned, or is the only writer;
+    /// - `spot` is a unit of the table, or was when the caller was already pinned.
     #[inline(always)]
     pub(super) unsafe fn follow_link(&self, spot: Spot) -> Option<Spot> {
-        // SAFETY: by the contract of `find_with`, which is this function's too, the caller is pinned, or the writer.
+        // SAFETY: by this function's contract the caller is pinned, or the writer.
         let link = unsafe { self.nodes.follow(spot.node, spot.at + Self::LINK) };
-        // It has the same number there.
+        // The unit has the same number in the overflow bucket.
         let at = if Self::UNITS == 1 { 0 } else { spot.at & (Self::STRIDE - 1) };
         let node = || NodeAddr::new(link.to_usize() - at * F::Word::BYTES);
         (link != F::Word::ZERO).then(|| Spot { node: node(), at })
     }
 }
 
-/// The grains word has a bit for each.
+/// The grains word has a bit for each grain.
 const _: () = assert!(MAX <= 8);

@@ -1,4 +1,4 @@
-//! Merging two segments, as [`grow`](super) describes it.
+//! The merge of two segments, which [`grow`](super) describes.
 
 use core::sync::atomic::Ordering;
 
@@ -17,14 +17,23 @@ where
     F: Format,
     N: Nodes<Word = F::Word>,
 {
-    /// Merges the segment that was split last with the one that it was split from, and tells whether it could.
+    /// Merges the segment that was split last with the segment from which it was split. Returns whether it did.
+    ///
+    /// # Safety
+    ///
+    /// The caller ensures:
+    ///
+    /// - the caller is the only writer;
+    /// - the batch came from this table;
+    /// - the chains of the last split have all been parted.
     #[inline(never)]
     pub(super) unsafe fn merge(&self, batch: &mut Retired<'n>) -> bool {
         let heads = self.buckets();
         let before = Self::before(heads);
         let (added, apart) = Self::split_of(before);
         let is_small = heads <= 1 << Self::SEGMENT;
-        // SAFETY: this function's contract; no walker can reach the new segment before it is published.
+        // SAFETY: by this function's contract the caller is the only writer; no walker can reach the new segment before it
+        // is published.
         unsafe {
             let mut want = 0;
             for high in before..heads {
@@ -82,11 +91,18 @@ where
         true
     }
 
-    /// Returns the last bucket of a chain that is not long.
+    /// Returns the last bucket of a chain, or `None` if the chain has [`SHORT`] or more overflow buckets.
+    ///
+    /// # Safety
+    ///
+    /// The caller ensures:
+    ///
+    /// - the caller is the only writer;
+    /// - `head` is the first bucket of a chain of the table.
     unsafe fn short_end(&self, head: Spot) -> Option<Spot> {
         let mut end = head;
         for _ in 0..SHORT {
-            // SAFETY: the caller is the only writer, as `Hashed::adapt` demands.
+            // SAFETY: by this function's contract the caller is the only writer.
             match unsafe { self.behind(end) } {
                 Some(next) => end = next,
                 None => return Some(end),
@@ -95,9 +111,16 @@ where
         None
     }
 
-    /// Makes one chain of what is behind two first buckets, one of which is not long, and returns its first bucket.
+    /// Joins the chains behind two first buckets, at least one of which is short, and returns the first overflow bucket.
+    ///
+    /// # Safety
+    ///
+    /// The caller ensures:
+    ///
+    /// - the caller is the only writer;
+    /// - `pair` are two first buckets of the table.
     unsafe fn join(&self, pair: [Spot; 2]) -> Option<Spot> {
-        // SAFETY: the caller is the only writer, as `Hashed::adapt` demands.
+        // SAFETY: by this function's contract the caller is the only writer.
         unsafe {
             let [one, other] = pair.map(|head| self.behind(head));
             let (Some(_), Some(_)) = (one, other) else { return one.or(other) };

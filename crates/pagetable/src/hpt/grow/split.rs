@@ -1,4 +1,4 @@
-//! Splitting a segment, and parting the chains that the split leaves joined, as [`grow`](super) describes it.
+//! The split of a segment, and the steps that part the chains which the split has joined, as [`grow`](super) describes.
 
 use core::sync::atomic::Ordering;
 
@@ -15,7 +15,15 @@ where
     F: Format,
     N: Nodes<Word = F::Word>,
 {
-    /// Parts chains that the last split has left joined.
+    /// Makes up to `steps` steps, which part chains that the last split has joined.
+    ///
+    /// # Safety
+    ///
+    /// The caller ensures:
+    ///
+    /// - the caller is the only writer;
+    /// - the batch came from this table;
+    /// - the chains of the last split have not all been parted.
     #[inline(never)]
     pub(super) unsafe fn unzip(&self, batch: &mut Retired<'n>, steps: usize) {
         let heads = self.buckets();
@@ -24,7 +32,8 @@ where
         let mut tails = self.growth.tails();
         let mut moved = 0;
         for _ in 0..steps {
-            // SAFETY: this function's contract; the bucket is in both chains, and each tail in one.
+            // SAFETY: by this function's contract the caller is the only writer. The bucket is in both chains, and each tail
+            // is in one.
             unsafe {
                 let Some(spot) = self.behind(tails[0]) else {
                     high += 1;
@@ -43,7 +52,7 @@ where
                     self.move_contents(owner, spot);
                     moved += 1;
                 }
-                // Before the store that may lead a walker astray.
+                // The count changes before the store by which a walk under way may miss a bucket.
                 for head in [high - apart, high] {
                     self.count_change(self.numbered(head).node);
                 }
@@ -60,22 +69,38 @@ where
         self.growth.note_moved(moved);
     }
 
-    /// Copies a bucket into a first one that is free, for walkers to find.
+    /// Copies a bucket into a free first bucket, and publishes the tag.
+    ///
+    /// # Safety
+    ///
+    /// The caller ensures:
+    ///
+    /// - the caller is the only writer;
+    /// - both buckets are in the table, and no walker can match `to`.
     unsafe fn move_contents(&self, to: Spot, from: Spot) {
-        // SAFETY: the caller is the only writer, as `Hashed::adapt` demands; the buckets are in the table or private.
+        // SAFETY: by this function's contract the caller is the only writer, and both buckets are in the table.
         unsafe {
             self.copy_entries(to, from);
             self.publish_tag(to, self.read_tag(from));
         }
     }
 
-    /// Splits the next segment in turn, and tells whether there was memory.
+    /// Splits the next segment in turn. Returns whether it did: there was memory, and the table had not its largest size.
+    ///
+    /// # Safety
+    ///
+    /// The caller ensures:
+    ///
+    /// - the caller is the only writer;
+    /// - the batch came from this table;
+    /// - the chains of the last split have all been parted.
     #[inline(never)]
     pub(super) unsafe fn split(&self, batch: &mut Retired<'n>) -> bool {
         let heads = self.buckets();
         let (added, apart) = Self::split_of(heads);
         let is_small = heads < 1 << Self::SEGMENT;
-        // SAFETY: this function's contract; no walker can reach the new segments before they are published.
+        // SAFETY: by this function's contract the caller is the only writer; no walker can reach the new segments before
+        // they are published.
         unsafe {
             if heads >= Self::MOST || !is_small && !self.widen(batch, heads >> Self::SEGMENT) {
                 return false;
@@ -90,7 +115,8 @@ where
                     at: (at + if is_small { side * added } else { 0 }) * Self::STRIDE,
                 });
                 let tag = self.read_tag(from);
-                // What is dead was dead for walkers that saw it live there, and no code has seen the new bucket.
+                // A dead tag is not copied: it matters only for walkers that saw it live in the old bucket, and no walker
+                // has seen the new one.
                 if tag & (Self::LIVE | Self::CLAIMED) != 0 {
                     let side = usize::from(self.bucket_hash(Self::key_of(tag)) & apart != 0);
                     self.copy_contents(to[side], from);
@@ -117,7 +143,11 @@ where
         true
     }
 
-    /// Takes what a split of `added` first buckets makes: two segments, or one of twice the size with its directory.
+    /// Takes the memory for a split of `added` first buckets: two segments, or one of twice the size with its directory.
+    ///
+    /// # Safety
+    ///
+    /// The caller is the only writer.
     unsafe fn take_for_split(&self, is_small: bool, added: usize) -> Option<(NodeAddr, [NodeAddr; 2])> {
         let words = Self::STRIDE * added;
         if is_small {
@@ -128,7 +158,7 @@ where
         if let Some(high) = self.take_array(words) {
             return Some((NodeAddr::new(0), [low, high]));
         }
-        // SAFETY: it was just taken.
+        // SAFETY: the segment was just taken, so no other code knows it.
         unsafe { self.give_array(low, words) };
         None
     }
