@@ -95,10 +95,20 @@ pub enum WalkCache {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Flush {
     scope: FlushScope,
-    all: bool,
     links: bool,
-    // The unused part of the array is not initialized.
-    ranges: Vec<Pages, 8, u8>,
+    stale: Stale,
+}
+
+/// Which pages are stale. Each set of ranges has one form, so that equal flushes compare equal. A change of one page writes a tag
+/// and a range: no array is initialized.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+enum Stale {
+    #[default]
+    Nothing,
+    One(Pages),
+    /// Two ranges or more.
+    Many(Vec<Pages, { Flush::RANGES }, u8>),
+    All,
 }
 
 impl Flush {
@@ -108,7 +118,7 @@ impl Flush {
     /// Returns the empty flush.
     #[inline(always)]
     pub const fn none() -> Self {
-        Self { scope: FlushScope::Nowhere, all: false, links: false, ranges: Vec::new() }
+        Self { scope: FlushScope::Nowhere, links: false, stale: Stale::Nothing }
     }
 
     /// Adds a change of the leaf entries of `pages` with a flush scope. [`FlushScope::Nowhere`] adds nothing, and
@@ -119,30 +129,34 @@ impl Flush {
     #[inline(always)]
     pub fn add(&mut self, scope: FlushScope, pages: Pages) {
         self.scope = self.scope.max(scope);
-        if scope < FlushScope::Local || self.all {
+        if scope < FlushScope::Local {
             return;
         }
-        // The common cases: the first range, and a run of neighbours. With more ranges a new one may close a gap.
-        match &mut *self.ranges {
-            [] => {
-                let _ = self.ranges.push(pages);
-            }
-            [only] => match only.merge(pages) {
+        match &mut self.stale {
+            Stale::Nothing => self.stale = Stale::One(pages),
+            Stale::One(only) => match only.merge(pages) {
                 Some(merged) => *only = merged,
                 None => self.add_apart(pages),
             },
-            _ => self.add_apart(pages),
+            Stale::Many(_) => self.add_apart(pages),
+            Stale::All => {}
         }
     }
 
     #[cold]
     fn add_apart(&mut self, mut pages: Pages) {
-        // Merges every range that touches the new one, and repeats that with the wider range.
-        while let Some(at) = self.ranges.iter().position(|range| range.merge(pages).is_some()) {
-            pages = self.ranges.swap_remove(at).merge(pages).unwrap_or(pages);
+        if let Stale::One(only) = self.stale {
+            self.stale = Stale::Many(Vec::from_array([only]));
         }
-        if self.ranges.push(pages).is_err() {
-            self.widen();
+        let Stale::Many(ranges) = &mut self.stale else { return };
+        // Merges every range that touches the new one, and repeats that with the wider range.
+        while let Some(at) = ranges.iter().position(|range| range.merge(pages).is_some()) {
+            pages = ranges.swap_remove(at).merge(pages).unwrap_or(pages);
+        }
+        if ranges.is_empty() {
+            self.stale = Stale::One(pages);
+        } else if ranges.push(pages).is_err() {
+            self.stale = Stale::All;
         }
     }
 
@@ -160,24 +174,18 @@ impl Flush {
         self.scope = self.scope.max(scope);
         if scope >= FlushScope::Local {
             self.links = true;
-            self.widen();
+            self.stale = Stale::All;
         }
-    }
-
-    #[inline]
-    fn widen(&mut self) {
-        self.all = true;
-        self.ranges.clear();
     }
 
     /// Adds everything that `other` names.
     pub fn merge(&mut self, other: &Self) {
         self.scope = self.scope.max(other.scope);
         self.links |= other.links;
-        if other.all {
-            self.widen();
+        if other.is_all() {
+            self.stale = Stale::All;
         }
-        for &pages in &other.ranges {
+        for &pages in other.ranges() {
             self.add(other.scope, pages);
         }
     }
@@ -186,9 +194,8 @@ impl Flush {
     #[inline]
     pub fn clear(&mut self) {
         self.scope = FlushScope::Nowhere;
-        self.all = false;
         self.links = false;
-        self.ranges.clear();
+        self.stale = Stale::Nothing;
     }
 
     /// Returns the scope of the flush.
@@ -206,7 +213,7 @@ impl Flush {
     /// Tells whether the whole address space is to be flushed; [`ranges`](Self::ranges) is empty then.
     #[inline]
     pub const fn is_all(&self) -> bool {
-        self.all
+        matches!(self.stale, Stale::All)
     }
 
     /// Tells whether links changed that hardware may have cached, so that a flush of only leaf entries is not enough: see
@@ -228,32 +235,36 @@ impl Flush {
         cache: WalkCache,
         most: usize,
     ) -> Option<impl Iterator<Item = Vpn> + Clone + '_> {
-        if self.all || (self.links && cache == WalkCache::Whole) {
+        if self.is_all() || (self.links && cache == WalkCache::Whole) {
             return None;
         }
         let left = self.pages();
-        (left <= most).then(|| Named { left, page: 0, behind: 0, rest: self.ranges.iter() })
+        (left <= most).then(|| Named { left, page: 0, behind: 0, rest: self.ranges().iter() })
     }
 
     /// Counts the pages of the ranges. One range, the common case, costs no loop.
     #[inline(always)]
     fn pages(&self) -> usize {
-        match &*self.ranges {
-            [] => 0,
-            [only] => only.len(),
-            many => many.iter().fold(0, |pages, range| pages.saturating_add(range.len())),
+        match &self.stale {
+            Stale::One(only) => only.len(),
+            Stale::Many(many) => many.iter().fold(0, |pages, range| pages.saturating_add(range.len())),
+            Stale::Nothing | Stale::All => 0,
         }
     }
 
     /// Returns the ranges to flush, disjoint and in no order.
     #[inline]
     pub fn ranges(&self) -> &[Pages] {
-        &self.ranges
+        match &self.stale {
+            Stale::Nothing | Stale::All => &[],
+            Stale::One(only) => core::slice::from_ref(only),
+            Stale::Many(many) => many,
+        }
     }
 
     /// Tells whether the flush covers every page of `pages`.
     pub fn covers(&self, pages: Pages) -> bool {
-        self.all || self.ranges.iter().any(|range| range.intersect(pages) == Some(pages))
+        self.is_all() || self.ranges().iter().any(|range| range.intersect(pages) == Some(pages))
     }
 }
 

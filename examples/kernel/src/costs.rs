@@ -22,8 +22,9 @@ fn each(mut f: impl FnMut(VirtAddr) -> Result<(), Error>) -> Result<usize, Error
     let nothing = count(arch::instructions());
     let mut sum = 0;
     for page in 1..PAGES {
+        let at = black_box(address(page));
         let begin = arch::instructions();
-        f(address(page))?;
+        f(at)?;
         sum += count(begin) - nothing;
     }
     Ok(sum / (PAGES - 1))

@@ -67,6 +67,10 @@ pub(crate) fn switching<R>(switch: impl FnOnce() -> R) -> R {
 
 /// Tells whether a flush that this CPU is to carry out is left out, for now or for good.
 pub(crate) fn leaves_out_flush() -> bool {
+    any() && leaves_out_this_flush()
+}
+
+fn leaves_out_this_flush() -> bool {
     let later = NO_WAIT.planted() && ASKED[arch::cpu()].load(Ordering::Relaxed);
     if later {
         LATER[arch::cpu()].store(true, Ordering::Relaxed);

@@ -55,7 +55,8 @@ unsafe impl Kernel for Machine {
     }
 
     fn memory(&self, frame: PhysAddr) -> *mut u8 {
-        TABLES[number(frame)].0.as_ptr().cast_mut().cast()
+        let first = TABLES[0].frame().address(PageSize::K4);
+        TABLES.as_ptr().cast_mut().cast::<u8>().wrapping_add(frame.get().wrapping_sub(first.get()))
     }
 
     fn record(&self, frame: PhysAddr) -> Option<&Record> {
