@@ -56,7 +56,8 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
         let (mut live, mut last) = (0, Edge::EMPTY);
         // SAFETY: this function's contract; the node is private, and the slots are within it.
         unsafe {
-            for first in (0..node.slots()).step_by(2 * half) {
+            let both = job.page - node.shift + 1;
+            for first in (0..node.slots() >> both).map(|pair| pair << both) {
                 let start = new.base | first << node.shift;
                 let pair = match span.within(start, unit, job.page) {
                     Some(part) => self.couple(job, new, old, span, first, part),

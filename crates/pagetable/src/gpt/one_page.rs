@@ -122,11 +122,11 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
             };
             let nodes = 1 + usize::from(fork.is_some());
             let no_memory = || Some(Err(Error::no_memory(nodes, self.nodes.held())));
-            let Some(node) = self.take(Self::WORDS[leaf_kind(width)]) else { return no_memory() };
+            let Some(node) = self.take(Self::words(leaf_kind(width))) else { return no_memory() };
             let mut top = Edge::EMPTY;
             if let Some((shift, width)) = fork {
                 let spare = Spare::new(self.nodes, node);
-                let Some(node) = self.take(Self::WORDS[inner_kind(width)]) else { return no_memory() };
+                let Some(node) = self.take(Self::words(inner_kind(width))) else { return no_memory() };
                 spare.keep();
                 top = Edge { node, shift, width, leaf: false, base: 0 };
             }

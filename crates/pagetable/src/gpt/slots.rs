@@ -241,11 +241,17 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
         }
     }
 
+    /// Returns the words of a node of a kind. There is no kind without an element of [`WORDS`](Self::WORDS).
+    #[inline(always)]
+    pub(super) fn words(kind: usize) -> usize {
+        Self::WORDS.get(kind).map_or(0, |&words| words)
+    }
+
     /// Returns the record of a node, which counts the slots in use.
     #[inline(always)]
     pub(super) unsafe fn record(&self, edge: Edge) -> &Record {
         // SAFETY: the node is in the table, or private; only the writer changes records.
-        unsafe { &*self.nodes.record(edge.node, Self::WORDS[Self::kind(edge)]) }
+        unsafe { &*self.nodes.record(edge.node, Self::words(Self::kind(edge))) }
     }
 
     /// Returns how many slots of a node are in use.
@@ -275,13 +281,13 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
 
     /// Counts a new node in.
     pub(super) fn count_in(&self, edge: Edge) {
-        let bytes = Self::WORDS[Self::kind(edge)] * F::Word::BYTES;
+        let bytes = Self::words(Self::kind(edge)) * F::Word::BYTES;
         if edge.leaf { self.tally.leaf(1, bytes) } else { self.tally.node(1, bytes) }
     }
 
     /// Hands over a node that the table will not lead to any more.
     pub(super) unsafe fn retire(&self, batch: &mut Retired<'n>, edge: Edge) {
-        let words = Self::WORDS[Self::kind(edge)];
+        let words = Self::words(Self::kind(edge));
         // SAFETY: the node is the table's, and the caller unlinks it before the change is over; so is the batch.
         unsafe { batch.push_sized(self.nodes, edge.node, words, false) };
         let bytes = words * F::Word::BYTES;

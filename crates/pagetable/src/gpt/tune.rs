@@ -162,10 +162,13 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
             // SAFETY: the caller is the writer; the slot is within the node.
             let child = unsafe { self.edge(Place::In(node.node, slot), node.shift, 0) };
             if !child.is_empty() {
-                halves[slot >> (node.width - 1)] += usize::from(child != last);
+                halves[usize::from(slot >> (node.width - 1) != 0)] += usize::from(child != last);
                 if child.top() >= node.shift {
                     blocked |= child.leaf;
-                    below[child.width as usize] += 1;
+                    // No width is larger than the largest.
+                    if let Some(below) = below.get_mut(child.width as usize) {
+                        *below += 1;
+                    }
                     if !child.leaf && child.width == 2 {
                         // Of its two halves, those with one entry need no node.
                         // SAFETY: the child is in the table.
@@ -191,12 +194,13 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
         }
         // Growing by what the narrowest of them has swallows those of that width whole. Nodes no larger than a leaf
         // can be stay apart, so that they can become one.
-        if !blocked && let Some(most) = (1..=MAX_WIDTH as u32).find(|&width| below[width as usize] > 0) {
+        let below = |width: u32| below.get(width as usize).copied().unwrap_or(0);
+        if !blocked && let Some(most) = (1..=MAX_WIDTH as u32).find(|&width| below(width) > 0) {
             for bits in [1, most] {
                 let saved: isize = (most..=Self::WIDEST)
                     .map(|width| {
                         let rest = if width > bits { cost(width - bits) << bits } else { 0 };
-                        below[width as usize] * (cost(width) - rest)
+                        below(width) * (cost(width) - rest)
                     })
                     .sum();
                 let lone = if bits == 1 { lone * cost(1) } else { 0 };
@@ -422,7 +426,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
             if !Self::worth(self.pages_below(node), width) {
                 return None;
             }
-            let new = self.take(Self::WORDS[leaf_kind(width)])?;
+            let new = self.take(Self::words(leaf_kind(width)))?;
             let leaf = Edge { node: new, shift: Self::BASE, width, leaf: true, base: Self::base(base) };
             self.count_in(leaf);
             self.put_tag(leaf, base);

@@ -184,7 +184,9 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
         if let Some(other) = way.levels().iter().position(|level| !agree(witness, at, level.top())) {
             if witness > at {
                 way.truncate(other + 1);
-                way.levels()[other].slot = 0;
+                if let Some(level) = way.levels().last_mut() {
+                    level.slot = 0;
+                }
             } else {
                 way.truncate(other);
             }

@@ -157,7 +157,7 @@ impl<W: Word, S: FrameSource> Pieces<W, S> {
     /// Takes a node of a class from a frame in the list.
     fn take_listed(&self, class: usize, last: usize) -> Option<NodeAddr> {
         self.locked(|partial| {
-            let mut number = partial[class];
+            let mut number = partial[class % CLASSES];
             while number != 0 && frame(number) | (FRAME - 1) > last {
                 // SAFETY: the frame is in the list, and the lock is held: its header is ours.
                 number = unsafe { (*self.header(frame(number))).next };
@@ -166,7 +166,7 @@ impl<W: Word, S: FrameSource> Pieces<W, S> {
                 return None;
             }
             let (at, header) = (frame(number), self.header(frame(number)));
-            let cut = CUTS[class];
+            let cut = CUTS[class % CLASSES];
             // SAFETY: the frame is in the list, and the lock is held: its header is ours. A free node's record is
             // a link of its frame's list.
             unsafe {
@@ -183,7 +183,7 @@ impl<W: Word, S: FrameSource> Pieces<W, S> {
                 };
                 (*header).used += 1;
                 if (*header).used == cut.nodes {
-                    self.unlink(&mut partial[class], at);
+                    self.unlink(&mut partial[class % CLASSES], at);
                 }
                 Some(node_at(at, class, index))
             }
@@ -196,9 +196,9 @@ impl<W: Word, S: FrameSource> Pieces<W, S> {
         let header = Header { next: 0, previous: 0, free: 0, used: 1, fresh: 1, class: class as u16 };
         // SAFETY: the frame is ours, mapped there, and aligned to more than a header.
         unsafe { self.header(at).write(header) };
-        if CUTS[class].nodes > 1 {
+        if CUTS[class % CLASSES].nodes > 1 {
             // SAFETY: the frame is in no list.
-            self.locked(|partial| unsafe { self.push(&mut partial[class], at) });
+            self.locked(|partial| unsafe { self.push(&mut partial[class % CLASSES], at) });
         }
         Some(node_at(at, class, 0))
     }
@@ -252,13 +252,13 @@ impl<W: Word, S: FrameSource> Pieces<W, S> {
         // SAFETY: the lock is held, the frame is ours, and the node's record with it. A frame is in the list if it has a free node.
         self.locked(|partial| unsafe {
             (*record).store((*header).free.into(), Ordering::Relaxed);
-            let index = index_within(node.get() % FRAME - usize::from(CUTS[class].first), class);
+            let index = index_within(node.get() % FRAME - usize::from(CUTS[class % CLASSES].first), class);
             (*header).free = index as u16 + 1;
-            let was_full = (*header).used == CUTS[class].nodes;
+            let was_full = (*header).used == CUTS[class % CLASSES].nodes;
             (*header).used -= 1;
             match ((*header).used == 0, was_full) {
-                (true, false) => self.unlink(&mut partial[class], at),
-                (false, true) => self.push(&mut partial[class], at),
+                (true, false) => self.unlink(&mut partial[class % CLASSES], at),
+                (false, true) => self.push(&mut partial[class % CLASSES], at),
                 _ => {}
             }
             ((*header).used == 0).then_some(NodeAddr::new(at))
@@ -281,7 +281,7 @@ const fn frame(number: u32) -> usize {
 /// Returns a node of a frame.
 #[inline(always)]
 fn node_at(frame: usize, class: usize, index: u16) -> NodeAddr {
-    NodeAddr::new(frame + usize::from(CUTS[class].first) + usize::from(index) * class_bytes(class))
+    NodeAddr::new(frame + usize::from(CUTS[class % CLASSES].first) + usize::from(index) * class_bytes(class))
 }
 
 /// Tells whether a node is a frame of its own.

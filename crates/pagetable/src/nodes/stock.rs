@@ -119,7 +119,10 @@ impl<'n, N: Nodes, const KINDS: usize> Stock<'n, N, KINDS> {
     /// nodes, because a kernel's stack is short.
     #[inline]
     pub(crate) fn want(&mut self, kind: usize) {
-        self.kinds[kind] = WANTED | self.kinds[kind].saturating_add(1);
+        // There is no other kind.
+        if let Some(wanted) = self.kinds.get_mut(kind) {
+            *wanted = WANTED | wanted.saturating_add(1);
+        }
     }
 
     /// Takes the nodes that are wanted, such that links of `reach` can lead to them.
