@@ -6,9 +6,9 @@ use tlbkit_pagetable::nodes::{NodeAddr, Nodes, Reclaim};
 
 use crate::wrap::forward;
 
-/// Storage that sees every word that a walker follows: memory references are counted, not declared.
+/// Storage that counts the words that walkers load.
 ///
-/// The writer's own reads are not counted.
+/// The writer's own loads are not counted.
 ///
 /// ```
 /// use tlbkit_addr::{Attr, PageSize, Pages, Pfn, VirtAddr};
@@ -39,18 +39,18 @@ impl<N> Counting<N> {
         Self { inner, loads: AtomicUsize::new(0) }
     }
 
-    /// Returns how many words walkers have loaded so far.
+    /// Returns the number of words that walkers have loaded so far.
     pub fn loads(&self) -> u64 {
         self.loads.load(Ordering::Relaxed) as u64
     }
 
-    /// Returns the storage inside.
+    /// Returns the inner storage.
     pub const fn inner(&self) -> &N {
         &self.inner
     }
 }
 
-// SAFETY: whatever it hands out came from the storage inside, as it was.
+// SAFETY: it returns the nodes of the inner storage unchanged.
 unsafe impl<N: Nodes> Nodes for Counting<N> {
     type Word = N::Word;
     type Mode = N::Mode;
@@ -61,12 +61,12 @@ unsafe impl<N: Nodes> Nodes for Counting<N> {
 
     unsafe fn follow(&self, node: NodeAddr, index: usize) -> N::Word {
         self.loads.fetch_add(1, Ordering::Relaxed);
-        // SAFETY: this function's contract, about the storage inside.
+        // SAFETY: this function's contract holds for the inner storage.
         unsafe { self.inner.follow(node, index) }
     }
 }
 
-// SAFETY: every answer is that of the storage inside; the counter is atomic, so the wrapper is `Sync` if that is.
+// SAFETY: every result is that of the inner storage; the counter is atomic, so the wrapper is `Sync` if the inner storage is.
 unsafe impl<N: Nodes> Reclaim for Counting<N> {
     forward!(free);
     forward!(reclaim);

@@ -6,7 +6,7 @@ use tlbkit_pagetable::nodes::{NodeAddr, Nodes, Reclaim};
 
 use crate::wrap::forward;
 
-/// Storage that refuses one chosen node, or all beyond a number, and knows how many are out.
+/// Storage that refuses one chosen allocation, or all beyond a limit, and counts the nodes that are taken.
 ///
 /// ```
 /// use tlbkit_conformance::Failing;
@@ -27,7 +27,7 @@ use crate::wrap::forward;
 #[derive(Debug)]
 pub struct Failing<N> {
     inner: N,
-    /// How many takes succeed before the one that fails.
+    /// The number of takes that succeed before the one that fails.
     left: AtomicUsize,
     out: AtomicUsize,
     limit: AtomicUsize,
@@ -39,7 +39,7 @@ const NEVER: usize = usize::MAX;
 const DONE: usize = usize::MAX - 1;
 
 impl<N> Failing<N> {
-    /// Wraps a storage. Nothing fails until [`fail_at`](Self::fail_at).
+    /// Wraps a storage. No take fails until [`fail_at`](Self::fail_at) is called.
     pub const fn new(inner: N) -> Self {
         Self {
             inner,
@@ -54,28 +54,28 @@ impl<N> Failing<N> {
         self.left.store(takes, Ordering::Relaxed);
     }
 
-    /// Takes the planned failure back, and tells whether it has happened.
+    /// Cancels the planned failure, and tells whether it has happened.
     pub fn failed(&self) -> bool {
         self.left.swap(NEVER, Ordering::Relaxed) == DONE
     }
 
-    /// Refuses every node beyond `nodes` that are out at a time: memory of a fixed size.
+    /// Refuses a take while `nodes` nodes are taken, as memory of a fixed size does.
     pub fn limit(&self, nodes: usize) {
         self.limit.store(nodes, Ordering::Relaxed);
     }
 
-    /// Returns how many nodes are taken and not free.
+    /// Returns the number of nodes that are taken and not freed.
     pub fn out(&self) -> usize {
         self.out.load(Ordering::Relaxed)
     }
 
-    /// Returns the storage inside.
+    /// Returns the inner storage.
     pub const fn inner(&self) -> &N {
         &self.inner
     }
 }
 
-// SAFETY: whatever it hands out came from the storage inside, as it was.
+// SAFETY: it returns the nodes of the inner storage unchanged.
 unsafe impl<N: Nodes> Nodes for Failing<N> {
     type Word = N::Word;
     type Mode = N::Mode;
@@ -85,7 +85,7 @@ unsafe impl<N: Nodes> Nodes for Failing<N> {
     }
 
     fn take_within(&self, words: usize, last: usize) -> Option<NodeAddr> {
-        // Of a property there is one thread.
+        // A property runs in one thread, so a load and a store are enough.
         let left = self.left.load(Ordering::Relaxed);
         if !matches!(left, NEVER | DONE) {
             self.left.store(left.checked_sub(1).unwrap_or(DONE), Ordering::Relaxed);
@@ -107,12 +107,12 @@ unsafe impl<N: Nodes> Nodes for Failing<N> {
     forward!(store);
 }
 
-// SAFETY: every answer is that of the storage inside; the counters are atomic, so the wrapper is `Sync` if that is.
+// SAFETY: every result is that of the inner storage; the counters are atomic, so the wrapper is `Sync` if the inner storage is.
 unsafe impl<N: Nodes> Reclaim for Failing<N> {
     unsafe fn free(&self, node: NodeAddr, clean: bool) {
-        // SAFETY: this function's contract, about the storage inside.
+        // SAFETY: this function's contract holds for the inner storage.
         unsafe { self.inner.free(node, clean) };
-        // The storage inside may have unwound instead.
+        // The count comes after the call, because the inner storage may unwind.
         self.out.fetch_sub(1, Ordering::Relaxed);
     }
 

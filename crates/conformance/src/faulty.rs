@@ -1,4 +1,4 @@
-//! Storage that corrupts one store, so that a check can be seen to fail.
+//! Storage that corrupts one store, to test that a check can fail.
 
 use std::fmt;
 use std::sync::OnceLock;
@@ -12,7 +12,7 @@ use crate::wrap::forward;
 /// A fault in the store of a PTE.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// An unmap's store is lost: the old translation stays, even if the table clears the entry again.
+    /// An unmap's store is lost: the old translation remains, even if the table clears the entry again.
     Stale,
     /// A map's store is lost: the translation never appears.
     Lost,
@@ -20,11 +20,11 @@ pub enum Fault {
     Wrong,
 }
 
-/// Storage that plants one [`Fault`].
+/// Storage that injects one [`Fault`].
 ///
-/// Only stores of PTEs are corrupted, never those of links: a wrong link is a wild pointer, and no check survives it.
-/// So the caller says which words are PTEs. In a table whose frames lie above its nodes' addresses, for example,
-/// they are those whose [`Format::frame`](tlbkit_pagetable::format::Format::frame) is one of its frames.
+/// Only stores of PTEs are corrupted, never those of links: a wrong link is a wild pointer, which no check survives. So the
+/// caller decides which words are PTEs. In a table whose frame numbers differ from the addresses of its nodes, for example, a PTE
+/// is a word whose [`Format::frame`](tlbkit_pagetable::format::Format::frame) is one of the table's frames.
 ///
 /// ```
 /// use tlbkit_addr::{Attr, PageSize, Pages, Pfn, VirtAddr};
@@ -52,18 +52,18 @@ pub enum Fault {
 pub struct Faulty<N: Nodes, P> {
     inner: N,
     fault: Fault,
-    /// How many stores are right before the one that is not.
+    /// The number of correct stores before the corrupted one.
     left: AtomicUsize,
-    /// The entry that a lost unmap left stale: a table may clear it twice, and the second store must not mend it.
+    /// The entry whose clearing store was lost. A table may clear an entry twice, and the second store must not repair the fault.
     stale: OnceLock<(NodeAddr, usize)>,
     bit: N::Word,
     pte: P,
 }
 
 impl<N: Nodes, P: Fn(N::Word) -> bool> Faulty<N, P> {
-    /// Wraps a storage. After `stores` stores that the fault could hit, one is hit. `bit` is the bit that
-    /// [`Fault::Wrong`] flips: a format's [`STEP`](tlbkit_pagetable::format::Format::STEP) is the lowest bit of
-    /// a frame number. `pte` tells whether a word is a PTE.
+    /// Wraps a storage. The fault corrupts the store that follows `stores` stores of its kind. `bit` is the bit that
+    /// [`Fault::Wrong`] flips: a format's [`STEP`](tlbkit_pagetable::format::Format::STEP) is the lowest bit of a frame number.
+    /// `pte` tells whether a word is a PTE.
     pub const fn new(inner: N, fault: Fault, stores: usize, bit: N::Word, pte: P) -> Self {
         Self { inner, fault, left: AtomicUsize::new(stores), stale: OnceLock::new(), bit, pte }
     }
@@ -73,19 +73,19 @@ impl<N: Nodes, P: Fn(N::Word) -> bool> Faulty<N, P> {
         self.left.load(Ordering::Relaxed) == DONE
     }
 
-    /// Returns the storage inside.
+    /// Returns the inner storage.
     pub const fn inner(&self) -> &N {
         &self.inner
     }
 
-    /// Returns what is stored instead of `word`; nothing, if the store is lost.
+    /// Returns the word to store instead of `word`, or `None` if the store is lost.
     ///
     /// # Safety
     ///
-    /// As for [`Nodes::store_relaxed`].
+    /// The contract of [`Nodes::store_relaxed`].
     unsafe fn corrupt(&self, node: NodeAddr, index: usize, word: N::Word) -> Option<N::Word> {
         let hit = match self.fault {
-            // SAFETY: the contract of `Nodes::store_relaxed` is this function's.
+            // SAFETY: this function has the contract of `Nodes::store_relaxed`, under which the writer may read the word.
             Fault::Stale => !(self.pte)(word) && (self.pte)(unsafe { self.inner.read(node, index) }),
             Fault::Lost | Fault::Wrong => (self.pte)(word),
         };
@@ -94,14 +94,14 @@ impl<N: Nodes, P: Fn(N::Word) -> bool> Faulty<N, P> {
         }
         let left = self.left.load(Ordering::Relaxed);
         if hit && left != DONE {
-            // There is one writer.
+            // There is one writer, so a load and a store are enough.
             self.left.store(left.checked_sub(1).unwrap_or(DONE), Ordering::Relaxed);
         }
         if !hit || left != 0 {
             return Some(word);
         }
         if self.fault == Fault::Stale {
-            // It is hit once.
+            // The cell is set only once, because one store is corrupted.
             let _ = self.stale.set((node, index));
         }
         (self.fault == Fault::Wrong).then(|| (word | self.bit) & !(word & self.bit))
@@ -111,8 +111,8 @@ impl<N: Nodes, P: Fn(N::Word) -> bool> Faulty<N, P> {
 /// The fault has happened.
 const DONE: usize = usize::MAX;
 
-// SAFETY: nodes are those of the storage inside. A fault changes what a PTE says, and no link; a node that a lost
-// store left dirty is not passed on as clean.
+// SAFETY: the nodes are those of the inner storage. A fault changes a PTE and no link. `free` passes no node on as clean, because
+// a lost store may have left it dirty.
 unsafe impl<N: Nodes, P: Fn(N::Word) -> bool> Nodes for Faulty<N, P> {
     type Word = N::Word;
     type Mode = N::Mode;
@@ -121,23 +121,23 @@ unsafe impl<N: Nodes, P: Fn(N::Word) -> bool> Nodes for Faulty<N, P> {
     forward!(cells);
     forward!(follow);
 
-    // The storage inside knows nothing of the fault, so stores of many words go one by one.
+    // Stores of several words are made one by one, because the inner storage would make them without the fault.
     unsafe fn fill(&self, node: NodeAddr, first: usize, count: usize, word: N::Word, step: N::Word) {
         for at in 0..count {
-            // SAFETY: `Nodes::fill` demands for every word what `store_relaxed` does.
+            // SAFETY: the contract of `Nodes::fill` is that of `store_relaxed` for every word.
             unsafe { self.store_relaxed(node, first + at, word.advance(step, at)) };
         }
     }
 
     unsafe fn edit(&self, node: NodeAddr, first: usize, count: usize, change: impl Fn(N::Word) -> N::Word) {
         for at in first..first + count {
-            // SAFETY: `Nodes::edit` demands for every word what `store_relaxed` does.
+            // SAFETY: the contract of `Nodes::edit` is that of `store_relaxed` for every word.
             unsafe { self.store_relaxed(node, at, change(self.read(node, at))) };
         }
     }
 
     unsafe fn publish(&self, node: NodeAddr, index: usize, word: N::Word) {
-        // SAFETY: this function's contract, about the storage inside.
+        // SAFETY: this function's contract holds for the inner storage.
         unsafe {
             if let Some(word) = self.corrupt(node, index, word) {
                 self.inner.publish(node, index, word);
@@ -146,7 +146,7 @@ unsafe impl<N: Nodes, P: Fn(N::Word) -> bool> Nodes for Faulty<N, P> {
     }
 
     unsafe fn store_relaxed(&self, node: NodeAddr, index: usize, word: N::Word) {
-        // SAFETY: this function's contract, about the storage inside.
+        // SAFETY: this function's contract holds for the inner storage.
         unsafe {
             if let Some(word) = self.corrupt(node, index, word) {
                 self.inner.store_relaxed(node, index, word);
@@ -155,11 +155,11 @@ unsafe impl<N: Nodes, P: Fn(N::Word) -> bool> Nodes for Faulty<N, P> {
     }
 }
 
-// SAFETY: every answer is that of the storage inside. If that says that it is `Sync`, so is this but for `pte`, which
-// a table cannot send to another CPU without this being `Sync` too.
+// SAFETY: every result is that of the inner storage. If the inner storage is `Sync`, so is every field of this one except `pte`.
+// If `pte` is not `Sync`, this type is not, so no table can use it on another CPU.
 unsafe impl<N: Nodes, P: Fn(N::Word) -> bool> Reclaim for Faulty<N, P> {
     unsafe fn free(&self, node: NodeAddr, _clean: bool) {
-        // SAFETY: this function's contract, about the storage inside. The table may think a lost store happened.
+        // SAFETY: this function's contract holds for the inner storage. The table may think a lost store happened.
         unsafe { self.inner.free(node, false) };
     }
 

@@ -1,12 +1,12 @@
-//! The adapter for a page table that has never heard of [`Table`](tlbkit_pagetable::Table): a kernel's own mapper.
+//! The adapter for a page table that does not implement [`Table`](tlbkit_pagetable::Table): a kernel's own mapper.
 //!
-//! It asks for [`map`](Foreign::map), [`unmap`](Foreign::unmap) and [`translate`](Foreign::translate) of one page. Whatever
-//! else the mapper can do it says by the other functions. [`Want`] names what is not checked for want of them, [`check`]
-//! returns it, and the test that [`mapper!`](crate::mapper) writes prints it.
+//! An implementation needs [`map`](Foreign::map), [`unmap`](Foreign::unmap) and [`translate`](Foreign::translate) of one page.
+//! The other functions are optional. [`Want`] names the checks that a missing function makes impossible: [`check`] returns them,
+//! and the test that [`mapper!`](crate::mapper) writes prints them.
 //!
-//! The operations are those of the suite, cut into single pages, and the model is the suite's; a mapper is asked only for
-//! what its own types can say: aligned pages of sizes that it has, within its space. A page that is mapped, or not, in the
-//! way of an operation must make it fail.
+//! The operations are those of the suite, divided into single pages, and the model is the suite's. A mapper gets only arguments
+//! that its own types can express: aligned pages of its own sizes, in its space. A map of a page that is mapped must fail, and so
+//! must an unmap or a protect of a page that is not.
 
 pub mod frames;
 mod run;
@@ -24,100 +24,101 @@ use self::run::Run;
 use crate::hang::{self, Step};
 use crate::{Op, ops, rust, suite};
 
-/// A mapper, as the kernel that owns it would call it. Addresses are bytes; a page is named by its first.
+/// A mapper, with the functions that its kernel would call. An address counts bytes; a page is named by its first address.
 pub trait Foreign {
-    /// Returns a new one, with nothing mapped.
+    /// Returns a new mapper, in which no page is mapped.
     fn new() -> Self;
 
     /// Returns the addresses and page sizes that the mapper has: see [`Space::new`].
     fn space(&self) -> Space;
 
-    /// Maps one page, and tells whether it did.
+    /// Maps one page, and tells whether it succeeded.
     fn map(&mut self, at: usize, to: usize, size: PageSize, writable: bool) -> bool;
 
-    /// Unmaps one page, and tells whether it did.
+    /// Unmaps one page, and tells whether it succeeded.
     fn unmap(&mut self, at: usize, size: PageSize) -> bool;
 
-    /// Returns where an address lies in physical memory.
+    /// Returns the physical address that `at` is translated to.
     fn translate(&self, at: usize) -> Option<usize>;
 
-    /// Makes one page writable or read-only, and tells whether it did; nothing if the mapper has no such function.
+    /// Makes one page writable or read-only, and tells whether it succeeded. Returns `None` if the mapper has no such function.
     fn protect(&mut self, at: usize, size: PageSize, writable: bool) -> Option<bool> {
         let _ = (at, size, writable);
         None
     }
 
-    /// Tells whether a mapped address can be written; nothing if the mapper does not say.
+    /// Tells whether a mapped address can be written. Returns `None` if the mapper cannot tell.
     fn writable(&self, at: usize) -> Option<bool> {
         let _ = at;
         None
     }
 
-    /// Visits every page, as its first address, its physical one and its size, in any order; returns false if the mapper
-    /// cannot.
+    /// Visits every page with its first address, its physical address and its size, in any order. Returns `false` if the mapper
+    /// has no such function.
     fn visit(&self, visit: &mut dyn FnMut(usize, usize, PageSize)) -> bool {
         let _ = visit;
         false
     }
 
-    /// Returns the first address and the bytes of each flush that was asked for since the last call; nothing if the mapper does
-    /// not say. A page is flushed if the ranges cover it together; `(0, usize::MAX)` is a flush of everything.
+    /// Returns the first address and the number of bytes of each flush that was requested since the last call, or `None` if the
+    /// mapper does not tell. A page counts as flushed if the ranges together cover it; `(0, usize::MAX)` is a flush of
+    /// everything.
     fn flushed(&mut self) -> Option<Vec<(usize, usize)>> {
         None
     }
 
-    /// Lets `takes` allocations of nodes succeed and those after them fail, or all succeed; returns false if that cannot
-    /// be done. A mapper whose nodes are [`frames`] need not say it.
+    /// Makes the next `takes` allocations of nodes succeed and those after them fail; with `None` all succeed. Returns `false` if
+    /// the mapper cannot do that. A mapper whose nodes are [`frames`] need not implement this function.
     fn fail_after(&mut self, takes: Option<usize>) -> bool {
         frames::limit(takes)
     }
 
-    /// Tells whether a node that was emptied stays, in the way of a larger page. Then a map that gets no memory may leave its
-    /// new nodes in the table, too, for the next map of that page to use.
+    /// Tells whether an empty node stays in the table, so that no larger page can be mapped there. A map that gets no memory may
+    /// then also leave its new nodes in the table, for the next map of that page to use.
     fn keeps_empty(&self) -> bool {
         false
     }
 
-    /// Tells whether an unmap and a protect that name another page size than the page has are refused. A mapper whose functions
-    /// are told no size does to the page whatever size it has; the test asks such a one for the page's own size alone.
+    /// Tells whether the mapper refuses an unmap or a protect with a page size that is not the page's. If it does not, as a
+    /// mapper whose functions get no size, the test passes only the page's own size.
     fn refuses_other_sizes(&self) -> bool {
         false
     }
 
-    /// Returns how many nodes the mapper has of its allocator, after it has freed what it can; nothing if it does not say. A
-    /// mapper whose nodes are [`frames`] says it only if it keeps those that are empty, and can free them.
+    /// Returns the number of nodes that the mapper has allocated, after it has freed every node that it can, or `None` if it
+    /// cannot tell. A mapper whose nodes are [`frames`] needs this function only if it keeps empty nodes and can free them.
     ///
-    /// Unless the mapper [keeps empty nodes](Self::keeps_empty), a map that is refused must leave as many as before: what it
-    /// took and does not use comes back by no unmap. So must a map and an unmap of the same page. A mapper that keeps empty
-    /// nodes, but exchanges them for a large page, returns nothing here, or frees them first.
+    /// Unless the mapper [keeps empty nodes](Self::keeps_empty), a refused map must not change this number, because no unmap
+    /// would free its unused nodes; nor may a map followed by an unmap of the same page. A mapper that keeps empty nodes but
+    /// replaces them by a large page returns `None` here, or frees them first.
     fn nodes(&mut self) -> Option<usize> {
         frames::out().filter(|_| !self.keeps_empty())
     }
 }
 
-/// What of a mapper was left unchecked, by the function that would have allowed it.
+/// A check that was not made, named by the function that it needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Want {
-    /// Without [`Foreign::protect`].
+    /// Not checked without [`Foreign::protect`].
     Protect,
-    /// Without [`Foreign::writable`].
+    /// Not checked without [`Foreign::writable`].
     Writable,
-    /// Without [`Foreign::visit`].
+    /// Not checked without [`Foreign::visit`].
     Visit,
-    /// Without [`Foreign::flushed`].
+    /// Not checked without [`Foreign::flushed`].
     Flushed,
-    /// Without [`Foreign::fail_after`].
+    /// Not checked without [`Foreign::fail_after`].
     FailAfter,
-    /// Where [`Foreign::keeps_empty`] says so.
+    /// Not checked if [`Foreign::keeps_empty`] returns `true`.
     KeepsEmpty,
-    /// Where [`Foreign::refuses_other_sizes`] does not say that they are.
+    /// Not checked if [`Foreign::refuses_other_sizes`] returns `false`.
     OtherSizes,
-    /// Without [`Foreign::nodes`].
+    /// Not checked without [`Foreign::nodes`].
     Nodes,
 }
 
 impl Want {
-    /// All of them.
+    /// All variants.
     pub const ALL: [Self; 8] = [
         Self::Protect,
         Self::Writable,
@@ -155,12 +156,12 @@ impl fmt::Display for Want {
     }
 }
 
-/// The fewest operations found after which a mapper was wrong. Displayed, it ends with a test that repeats it.
+/// The shortest sequence of operations found that makes a mapper fail. Its `Display` ends with a test that repeats the failure.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Failure {
-    /// What was wrong.
+    /// The description of the failure.
     pub what: String,
-    /// What the mapper was called for, in words.
+    /// The calls of the mapper, in words.
     pub calls: Vec<String>,
     /// The operations, as [`replay`] takes them.
     pub ops: Vec<Op>,
@@ -185,19 +186,18 @@ impl std::error::Error for Failure {}
 /// The most operations of a case.
 const OPS: usize = 40;
 
-/// Checks a mapper by `cases` sequences of operations that `seed` draws. Returns what was left unchecked.
+/// Checks a mapper with `cases` random sequences of operations from `seed`. Returns the checks that were not made.
 ///
 /// # Errors
 ///
-/// What was wrong, after which operations.
+/// The failure, with its operations.
 pub fn check<F: Foreign>(cases: u32, seed: u64) -> Result<BTreeSet<Want>, Box<Failure>> {
     let rng_seed = RngSeed::Fixed(seed);
     search::<F>(Config { cases, rng_seed, failure_persistence: None, ..Config::default() })
 }
 
-/// Checks a mapper by as many random sequences of operations as `PROPTEST_CASES` says, from the seed that
-/// `PROPTEST_RNG_SEED` says; keeps the seed of one that fails beside `source`, the file of the test. Prints what is left
-/// unchecked.
+/// Checks a mapper with `PROPTEST_CASES` random sequences of operations from the seed `PROPTEST_RNG_SEED`. Keeps the seed of a
+/// failing sequence beside `source`, the file of the test. Prints the checks that were not made.
 ///
 /// # Panics
 ///
@@ -209,20 +209,20 @@ pub fn holds<F: Foreign>(source: &'static str) {
     }
 }
 
-/// Checks a mapper by one sequence of operations. Returns what was left unchecked.
+/// Checks a mapper with one sequence of operations. Returns the checks that were not made.
 ///
 /// # Errors
 ///
-/// What was wrong.
+/// The failure.
 pub fn replay<F: Foreign>(ops: &[Op]) -> Result<BTreeSet<Want>, Box<Failure>> {
     let mapper = type_name::<F>();
     let tell = |seconds: u64, steps: &[Step]| hung::<F>(ops, seconds, steps).to_string();
     hang::guard(tell, || {
         let mut run = Run::<F>::new();
-        // A mapper that panics has been called for something, too.
+        // The calls before a panic of the mapper are part of the failure, too.
         let done = catch_unwind(AssertUnwindSafe(|| run.all(ops)));
         let Run { unchecked, calls, mapper: tested, frees_all, model, .. } = run;
-        // One that was wrong may panic once more.
+        // The drop of a mapper that has failed may panic again.
         let dropped = catch_unwind(AssertUnwindSafe(|| drop(tested)));
         let done = match (done, dropped, frames::out()) {
             (Ok(Ok(())), Ok(()), Some(left)) if left > 0 && frees_all => Ok(Err(format!(
@@ -238,7 +238,7 @@ pub fn replay<F: Foreign>(ops: &[Op]) -> Result<BTreeSet<Want>, Box<Failure>> {
     })
 }
 
-/// Returns the failure of a mapper that hangs: the operations up to the one that it is in.
+/// Returns the failure of a mapper that hangs: the operations up to the one that does not return.
 fn hung<F>(ops: &[Op], seconds: u64, steps: &[Step]) -> Failure {
     let (mut calls, mut did) = (Vec::new(), Vec::new());
     for step in steps {
@@ -253,7 +253,7 @@ fn hung<F>(ops: &[Op], seconds: u64, steps: &[Step]) -> Failure {
     Failure { what, calls, ops: ops[..begun].to_vec(), mapper: type_name::<F>() }
 }
 
-/// Returns what a panic says.
+/// Returns the message of a panic.
 pub(crate) fn words(panic: &dyn Any) -> &str {
     let text = panic.downcast_ref::<String>().map(String::as_str);
     text.or(panic.downcast_ref::<&str>().copied()).unwrap_or("no words")
@@ -276,7 +276,7 @@ fn search<F: Foreign>(config: Config) -> Result<BTreeSet<Want>, Box<Failure>> {
     });
     match found {
         Ok(()) => {
-            // The largest page alone, every part of which is looked at.
+            // A sequence of one map of the largest page, every part of which is compared.
             unchecked.extend(largest(&space).map_or(Ok(BTreeSet::new()), |map| replay::<F>(&[map]))?);
             Ok(unchecked)
         }
@@ -290,7 +290,7 @@ fn search<F: Foreign>(config: Config) -> Result<BTreeSet<Want>, Box<Failure>> {
     }
 }
 
-/// Returns the map of the largest page that a space has, if it has large ones.
+/// Returns the map of the largest page of a space, if the space has large pages.
 fn largest(space: &Space) -> Option<Op> {
     let base = space.base();
     let size = space.sizes().iter().copied().rfind(|size| *size > base)?;
@@ -301,9 +301,9 @@ fn largest(space: &Space) -> Option<Op> {
     Some(Op::Map { pages, frame: Pfn::new(units), size, attr: Attr::READ | Attr::EXEC })
 }
 
-/// Checks a [`Foreign`] mapper: one line in a test of yours.
+/// Checks a [`Foreign`] mapper: one line in a test file.
 ///
-/// `mapper!(name, Mapper)` is a test that prints what it leaves unchecked.
+/// `mapper!(name, Mapper)` writes a test, which prints the checks that it did not make.
 #[macro_export]
 macro_rules! mapper {
     ($name:ident, $mapper:ty) => {

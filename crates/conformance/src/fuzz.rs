@@ -1,6 +1,6 @@
-//! The bodies of fuzz targets, for a table and for a mapper, of ours and of others.
+//! The bodies of fuzz targets for a table and for a mapper.
 //!
-//! Any bytes are an input:
+//! Every byte string is an input:
 //!
 //! ```text
 //!  byte   0          1               2..14        14
@@ -10,7 +10,7 @@
 //!       +----------+---------------+------------+------------------+-----
 //! ```
 //!
-//! A target of one's own is a line: see `docs/own-table.md`. [`CORPUS`] has inputs to begin with.
+//! A fuzz target takes one line: see `docs/own-table.md`. [`CORPUS`] is an initial corpus.
 
 use std::any::type_name;
 use std::cell::{Cell, RefCell};
@@ -27,32 +27,33 @@ use crate::foreign::{self, Foreign};
 use crate::hang;
 use crate::{Failing, Mismatch, Op, Outcome, Profile, Runner, Subject, Watching, rust};
 
-/// The folder of inputs that fuzzing our own tables has kept: each goes somewhere in them where no other does.
+/// The folder of the inputs that fuzzing of this crate's tables has kept: each reaches code that no other one reaches.
 pub const CORPUS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/corpus");
 
-/// The most steps of an input; more of them find nothing that fewer do not.
+/// The largest number of steps of an input. The rest of a longer input is not used.
 const STEPS: usize = 48;
 
-/// The bytes of a step.
+/// The number of bytes of a step.
 const STEP: usize = Op::BYTES + 1;
 
-/// Steps from one comparison of the whole table to the next. In between, the pages around each step are compared.
+/// The number of steps from one comparison of the whole table to the next. After the other steps only the pages around the step
+/// are compared.
 const EVERY: usize = 8;
 
 /// Allocations up to this one can be made to fail.
 const FAILS: u8 = 16;
 
 thread_local! {
-    /// 8 MiB, enough for what one input can map, whatever the earlier ones left in it. It is kept: to clear as much for every
-    /// input would take longer than the input.
+    /// 8 MiB, enough for the pages that one input can map. The memory is reused for all inputs, because to clear it would take
+    /// longer than an input.
     static MEMORY: RefCell<Vec<Chunk>> = RefCell::new(vec![Chunk::ZERO; if cfg!(miri) { 192 } else { 2048 }]);
 }
 
-/// What an input says, but for its operations.
+/// The part of an input that is not operations.
 struct Input<'i> {
-    /// How many batches wait, as if for shootdowns.
+    /// The number of batches that wait, as if for shootdowns.
     patience: usize,
-    /// How many nodes there are beside those of an empty table, if that is limited.
+    /// The number of nodes in addition to those of an empty table, if it is limited.
     room: Option<usize>,
     steps: &'i [[u8; STEP]],
 }
@@ -69,12 +70,12 @@ impl<'i> Input<'i> {
     }
 }
 
-/// An input for which a table was wrong. Displayed, it ends with a test that repeats it.
+/// An input with which a table failed. Its `Display` ends with a test that repeats the failure.
 #[derive(Clone, Debug)]
 pub struct Failure {
-    /// What was wrong.
+    /// The description of the failure.
     pub mismatch: Mismatch,
-    /// The input, to the step that was wrong.
+    /// The input, up to the step that failed.
     pub input: Vec<u8>,
     subject: &'static str,
 }
@@ -93,12 +94,12 @@ impl fmt::Display for Failure {
 
 impl std::error::Error for Failure {}
 
-/// Chooses one of `of` kinds of tables by an input, where a target has several.
+/// Chooses one of `of` kinds of tables from an input, for a target with several kinds.
 pub fn pick(input: &[u8], of: usize) -> usize {
     usize::from(input.first().map_or(0, |byte| byte / 4)) % of
 }
 
-/// Runs an input on a new table, and takes it apart: the body of a target.
+/// Runs an input on a new table and destroys the table: the body of a fuzz target.
 ///
 /// # Panics
 ///
@@ -109,7 +110,7 @@ pub fn table<S: Subject>(input: &[u8]) {
     }
 }
 
-/// Runs an input on a new table, and takes it apart.
+/// Runs an input on a new table and destroys the table.
 ///
 /// # Errors
 ///
@@ -118,7 +119,7 @@ pub fn check<S: Subject>(input: &[u8]) -> Result<(), Box<Failure>> {
     let Some(parts) = Input::new(input) else { return Ok(()) };
     let steps = Cell::new(0);
     let run = |every| MEMORY.with_borrow_mut(|memory| run::<S>(&parts, memory, every, &steps));
-    // Where something is wrong, the second run says after which step.
+    // After a failure, the second run compares after every step to find the step that failed.
     run(EVERY).map_err(|late| {
         let mismatch = run(1).err().unwrap_or(late);
         let input = input[..input.len().min(2 + steps.get() * STEP)].to_vec();
@@ -126,7 +127,7 @@ pub fn check<S: Subject>(input: &[u8]) -> Result<(), Box<Failure>> {
     })
 }
 
-/// Runs an input on a new mapper: the body of a target.
+/// Runs an input on a new mapper: the body of a fuzz target.
 ///
 /// # Panics
 ///
@@ -140,11 +141,11 @@ pub fn mapper<F: Foreign>(input: &[u8]) {
     }
 }
 
-/// Runs every input of a folder: [`CORPUS`], or what a fuzzer has kept.
+/// Runs every input of a folder: [`CORPUS`], or the corpus that a fuzzer has kept.
 ///
 /// # Panics
 ///
-/// If there is none, or `body` does.
+/// If the folder has no input, or `body` does.
 pub fn replay(folder: impl AsRef<Path>, body: impl Fn(&[u8])) {
     each(folder.as_ref(), &mut |name, input| {
         let name = name.to_string_lossy();
@@ -155,11 +156,11 @@ pub fn replay(folder: impl AsRef<Path>, body: impl Fn(&[u8])) {
     });
 }
 
-/// Copies every input of a folder to another: [`CORPUS`] to where a fuzzer looks.
+/// Copies every input of a folder to another folder: for example [`CORPUS`] to the folder of a fuzzer.
 ///
 /// # Panics
 ///
-/// If there is none, or the other folder cannot be made.
+/// If the folder has no input, or the other folder cannot be made.
 pub fn copy(folder: impl AsRef<Path>, to: impl AsRef<Path>) {
     let to = to.as_ref();
     did(to, fs::create_dir_all(to));
@@ -185,7 +186,7 @@ fn decode(space: &tlbkit_pagetable::Space, step: &[u8; STEP]) -> (Op, u8) {
     (Op::decode(space, op), fail)
 }
 
-/// Runs an input, and compares everything each time `every` steps have been done.
+/// Runs an input, and compares the whole table after every `every` steps.
 fn run<S: Subject>(
     input: &Input<'_>,
     memory: &mut [Chunk],
@@ -193,7 +194,7 @@ fn run<S: Subject>(
     steps: &Cell<usize>,
 ) -> Result<(), Mismatch> {
     let slab: Slab<'_, <S::Format as Format>::Word, S::Mode> = Slab::new(memory, 0).expect("it is enough");
-    // It names a node that is freed twice.
+    // `Watching` detects a node that is freed twice.
     let nodes = Watching::new(Failing::new(slab));
     let storage = nodes.inner();
     let table = S::build(&nodes).map_err(Mismatch::no_table)?;
@@ -211,7 +212,7 @@ fn run<S: Subject>(
         let before = had();
         let is_whole = steps.get().is_multiple_of(every);
         let outcome = if is_whole { runner.step(&table, &op) } else { runner.step_near(&table, &op) };
-        // Whatever else is wrong comes of what was wrong with a node.
+        // A fault of a node comes first, because it causes the other mismatches.
         if let Some(fault) = nodes.fault() {
             return Err(Mismatch::of(fault).after(&op, outcome.as_ref().ok()));
         }
@@ -240,7 +241,7 @@ fn run<S: Subject>(
             "`dismantle` has left {retired} nodes in the batch, and the table had {out}"
         )));
     }
-    // SAFETY: the table is gone, and no walker is left.
+    // SAFETY: the table is dropped, and no walker is left.
     unsafe { batch.reclaim() };
     if let Some(fault) = nodes.fault() {
         return Err(Mismatch::of(fault));

@@ -1,6 +1,6 @@
-//! A table, or a mapper, that never comes back: it is told, with what it was called for, and ends the process.
+//! The detection of a table or mapper that does not return: prints the operations up to the one that hangs, and ends the process.
 //!
-//! Nothing stops a thread, so there is nothing to shrink. What is printed is the case up to the operation that hangs.
+//! A thread cannot be stopped, so the case is not shrunk.
 
 use std::cell::RefCell;
 use std::io::Write as _;
@@ -11,20 +11,19 @@ use std::time::Duration;
 
 use crate::Op;
 
-/// Seconds for one operation and what is compared after it, unless `TLBKIT_PATIENCE` says others. The properties of our own
-/// tables pass with 3 of them on two processors that thirty other processes share.
+/// The seconds allowed for one operation and the comparison after it. The environment variable `TLBKIT_PATIENCE` overrides it.
 const SECONDS: u64 = 30;
 
-/// What a case does.
+/// A step of a case.
 #[derive(Clone, Debug)]
 pub(crate) enum Step {
     /// An operation of a table.
     Op(Op),
-    /// Anything else, in words.
+    /// Any other step, in words.
     Said(String),
 }
 
-/// What a case has done so far, the last of it perhaps not to its end.
+/// The steps of a case so far. The last one may not have ended.
 #[derive(Default)]
 struct Log {
     state: Mutex<State>,
@@ -34,23 +33,23 @@ struct Log {
 #[derive(Default)]
 struct State {
     steps: Vec<Step>,
-    /// How often a step has gone on.
+    /// The number of calls of [`goes_on`].
     signs: usize,
     has_ended: bool,
 }
 
 thread_local! {
-    /// The log of the case that the thread is in.
+    /// The log of the case that the thread runs.
     static LOG: RefCell<Option<Arc<Log>>> = const { RefCell::new(None) };
 }
 
-/// Says what comes next, and prints it at once if `TLBKIT_TRACE` is set: a crash leaves nothing else.
+/// Records the next step. Prints it at once if `TLBKIT_TRACE` is set, because nothing else is left after a crash.
 pub(crate) fn step(step: impl FnOnce() -> Step) {
     LOG.with_borrow(|log| {
         if let Some(log) = log {
             let step = step();
             if traces() {
-                // Not by `eprintln`, which a test keeps until it has ended.
+                // `eprintln` would not do: the test harness keeps its output until the test has ended.
                 let _ = match &step {
                     Step::Op(op) => writeln!(std::io::stderr(), "{op:?}"),
                     Step::Said(what) => writeln!(std::io::stderr(), "{what}"),
@@ -66,7 +65,7 @@ fn traces() -> bool {
     *TRACES.get_or_init(|| std::env::var_os("TLBKIT_TRACE").is_some())
 }
 
-/// Says that what came last goes on: what calls it counts the calls, and stops what does not end.
+/// Records progress of the last step. Callers count their calls of this function, and stop a step that does not end.
 pub(crate) fn goes_on() {
     LOG.with_borrow(|log| {
         if let Some(log) = log {
@@ -75,20 +74,20 @@ pub(crate) fn goes_on() {
     });
 }
 
-/// Says in words what comes next.
+/// Records the next step in words.
 pub(crate) fn say(what: &str) {
     step(|| Step::Said(what.to_owned()));
 }
 
-/// Runs a case. If it hangs, prints what `tell` returns of how long nothing has come back and of the steps until then, and ends
-/// the process.
+/// Runs a case. If the case hangs, prints the text that `tell` returns for the seconds without progress and the steps so far, and
+/// ends the process.
 pub(crate) fn guard<T>(tell: impl Fn(u64, &[Step]) -> String + Sync, body: impl FnOnce() -> T) -> T {
     if cfg!(miri) {
         return body();
     }
     let log = Arc::new(Log::default());
     thread::scope(|scope| {
-        // A system that has no thread left checks without.
+        // If no thread can be created, the case runs unwatched.
         let _ = thread::Builder::new().spawn_scoped(scope, || log.watch(&tell));
         let _case = Case::begin(&log);
         body()
@@ -107,7 +106,7 @@ impl Log {
     }
 
     fn watch(&self, tell: &dyn Fn(u64, &[Step]) -> String) {
-        // Seconds are counted one by one, so that a machine that sleeps meanwhile is not taken for a table that does.
+        // Counts sleeps of one second each, so that the suspension of the machine does not count as a hang.
         let (mut seen, mut still, second) = ((0, 0), 0, Duration::from_secs(1));
         let mut state = self.lock();
         while !state.has_ended {
@@ -117,7 +116,7 @@ impl Log {
             still = if now == seen { still + 1 } else { 0 };
             seen = now;
             if still >= patience() && !state.has_ended {
-                // Not by `eprintln`, which a test keeps until it has ended.
+                // `eprintln` would not do: the test harness keeps its output until the test has ended.
                 let _ = writeln!(std::io::stderr(), "\n{}\n", tell(still, &state.steps));
                 process::exit(101);
             }
@@ -125,7 +124,7 @@ impl Log {
     }
 }
 
-/// The case of a thread, until it is dropped.
+/// A guard that makes a log the current one of its thread until it is dropped.
 struct Case(Option<Arc<Log>>);
 
 impl Case {

@@ -12,15 +12,14 @@
 //! # fn main() {}
 //! ```
 //!
-//! Random sequences of operations run on the table and on a [`Model`], a `BTreeMap` that predicts every result, error
-//! and flush. Ranges lie at both ends of the address space and collide, cut superpages, leave one page of a pair,
-//! reach over the hole of a signed space or out of it. After every operation every page, the visits of a range
-//! and the footprint are compared, and visits are stopped in the middle; in the end the table is taken apart and its storage
-//! must be empty. The same runs while retired nodes wait, with a failure at every single allocation, in memory that is too
-//! small, and with a panic at every single call to the caller's code. No batch completes, and no node may come back; walkers
-//! look at every page after every single store, and operations run between two loads of a walk. What fails is shrunk to a few
-//! operations, which are printed as a test that repeats them; the seed is kept beside the test, in a file that ends in
-//! `.failures`.
+//! Random sequences of operations run on the table and on a [`Model`], a `BTreeMap` that predicts every result, error and flush.
+//! Ranges are at both ends of the address space. They overlap, cover parts of superpages, leave one page of a pair, include the
+//! hole of a signed space, and extend beyond the space. After every operation the suite compares every page, the visits of a
+//! range and the footprint, and stops visits in the middle. At the end it destroys the table, whose storage must then be empty.
+//! It repeats this while retired nodes wait, with a failure at each allocation, in memory that is too small, and with a panic at
+//! each call to the caller's code. While no batch completes, no node may come back to the storage. Walkers look up every page
+//! after every store, and operations run between two loads of a walk. A failing sequence is shrunk to a few operations, which are
+//! printed as a test that repeats the failure. The seed is kept beside the test, in a file that ends in `.failures`.
 //!
 //! Operation by operation, for a fuzzer or a test of your own:
 //!
@@ -51,13 +50,13 @@
 //! | [`Op`], [`ops`] | operations, decoded from bytes, with a bias to cases that often fail |
 //! | [`Runner`], [`Mismatch`] | performs operations and compares the results |
 //! | [`suite`], [`conformance!`] | the properties |
-//! | [`mod@threads`], [`threads!`] | real walkers beside a real writer |
+//! | [`mod@threads`], [`threads!`] | threads that walk while another thread writes |
 //! | `scenes`, [`walkers!`] | one writer and one or two walkers in every interleaving, by loom |
-//! | [`foreign`], [`mapper!`] | the same for a kernel's own mapper, which is not a `Table` |
-//! | [`fuzz`] | the bodies of fuzz targets for both, and inputs to begin with |
-//! | [`Failing`], [`Counting`], [`Faulty`], [`Tripping`], [`Watching`] | node storage that fails, counts loads, plants a fault, unwinds, looks on |
+//! | [`foreign`], [`mapper!`] | the suite for a kernel's own mapper, which is not a `Table` |
+//! | [`fuzz`] | the bodies of fuzz targets for tables and mappers, and a corpus of inputs |
+//! | [`Failing`], [`Counting`], [`Faulty`], [`Tripping`], [`Watching`] | node storage that fails, counts loads, corrupts a store, unwinds, checks every access |
 
-// Loom's atomics have no slab.
+// Under loom there is no `Slab`, because loom's atomics cannot lie in raw memory.
 cfg_if::cfg_if! {
     if #[cfg(not(tlbkit_loom))] {
         mod counting;
@@ -92,7 +91,7 @@ cfg_if::cfg_if! {
     }
 }
 
-// They export macros, which must not come out of another.
+// These modules export macros, so a macro must not generate them.
 #[cfg(not(tlbkit_loom))]
 pub mod foreign;
 #[cfg(tlbkit_loom)]
@@ -105,7 +104,7 @@ pub mod threads;
 #[doc(hidden)]
 pub use tlbkit_pagetable as pagetable;
 
-/// What a printed failure names.
+/// The items that the code of a printed failure uses.
 #[cfg(not(tlbkit_loom))]
 pub mod prelude {
     pub use tlbkit_addr::{Attr, PageSize, Pages, Pfn, VirtAddr, Vpn};
@@ -115,41 +114,41 @@ pub mod prelude {
     pub use crate::{Op, Property, conformance, foreign, fuzz};
 }
 
-/// The page about tables of one's own, compiled.
+/// Compiles the examples of the page on writing a table.
 #[cfg(doctest)]
 #[doc = include_str!("../../../docs/own-table.md")]
 struct OwnTable;
 
-// What is there the one way or the other is nothing otherwise, so that one file of tests serves both.
+// With and without loom, each macro of the other configuration expands to nothing, so that one file of tests serves both.
 
-/// Plays the loom scenes with a kind of table: one line in a test of yours.
+/// Runs the loom scenes with a kind of table: one line in a test file.
 ///
-/// `walkers!(name, |nodes| constructor)` makes a module `name` with a test for each scene, one writer and a walker or two in
-/// every interleaving with a few preemptions. Without `--cfg tlbkit_loom` it is nothing; with it, the feature `loom` of this
-/// crate is wanted, and [`conformance!`] and [`threads!`] are nothing:
+/// `walkers!(name, |nodes| constructor)` makes a module `name` with a test for each scene, which runs one writer and one or two
+/// walkers in every interleaving with a few preemptions. Without `--cfg tlbkit_loom` it expands to nothing. With that flag the
+/// feature `loom` of this crate is required, and [`conformance!`] and [`threads!`] expand to nothing:
 ///
 /// ```console
 /// $ RUSTFLAGS="--cfg tlbkit_loom" cargo test --release --test own
 /// ```
 ///
-/// The constructor is given `&'static scenes::Watched<W>`, storage that catches every access to a freed node, and returns a
-/// `Result`. The table's geometry is `scenes::Tiny`, or another of eight pages or more with a second page size of two of
-/// them; for a table of one page size it is `scenes::Tiny<12, 1>`, and nothing is joined or split. A table whose changes are
-/// many stores, because it grows, says so with `, grows` at the end, and is interrupted less often.
+/// The constructor gets `&'static scenes::Watched<W>`, storage that detects every access to a freed node, and returns a `Result`.
+/// The table's geometry is `scenes::Tiny`, or another one with at least eight pages and a second page size of two pages. For a
+/// table of one page size it is `scenes::Tiny<12, 1>`, and no pages are joined or split. Add `, grows` at the end for a table
+/// that grows: its changes take many stores, so the scenes run with fewer preemptions.
 #[cfg(not(tlbkit_loom))]
 #[macro_export]
 macro_rules! walkers {
     ($($anything:tt)*) => {};
 }
 
-/// Runs the whole suite over a kind of table. Under `--cfg tlbkit_loom` it is nothing.
+/// Runs the whole suite on a kind of table. Expands to nothing under `--cfg tlbkit_loom`.
 #[cfg(tlbkit_loom)]
 #[macro_export]
 macro_rules! conformance {
     ($($anything:tt)*) => {};
 }
 
-/// Runs real walkers beside a real writer of a kind of table. Under `--cfg tlbkit_loom` it is nothing.
+/// Runs threads that walk a table while another thread writes it. Expands to nothing under `--cfg tlbkit_loom`.
 #[cfg(tlbkit_loom)]
 #[macro_export]
 macro_rules! threads {

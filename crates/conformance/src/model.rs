@@ -1,8 +1,8 @@
-//! The model: what a page table is, said with a `BTreeMap`.
+//! The model: the specification of a page table, as a `BTreeMap`.
 //!
-//! It predicts an operation before the table performs it: everything that is wrong with it, each as the exact
-//! [`Error`], or, if nothing is, what it changes. A table may check in any order, so of several things wrong it may
-//! report any one; the address, the page size and the page in the way that it names must be right.
+//! It predicts an operation before the table performs it: every exact [`Error`] with which the table may refuse it, or, if there
+//! is none, the changes. A table may check in any order, so it may report any one of several errors. The address, the page size
+//! and the conflicting page in the error must be right.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,7 @@ use tlbkit_pagetable::{Change, Entry, Error, Holes, Leaf, Mark, Space};
 
 use crate::{Op, Profile};
 
-/// What hardware notes in a leaf, which does not keep pages from being promoted.
+/// The bits that hardware sets in a leaf. Pages that differ only in these bits can be promoted.
 const STATUS: Attr = Attr::ACCESSED.union(Attr::DIRTY);
 
 /// A page table as a map from first pages to leaves.
@@ -20,23 +20,23 @@ pub struct Model {
     space: Space,
     profile: Profile,
     leaves: BTreeMap<usize, Leaf>,
-    /// How many bits a payload may have; `None` if the table holds no marks.
+    /// The number of bits of a payload; `None` if the table holds no marks.
     payload_bits: Option<u32>,
     marks: BTreeMap<usize, Mark>,
 }
 
-/// What an operation that must succeed does.
+/// The effect of an operation that must succeed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Effect {
-    /// The base pages that it found mapped: what `unmap` and `protect` return.
+    /// The number of base pages that were mapped, which `unmap` and `protect` return.
     pub pages: usize,
-    /// The pages that it changes, and how far that must be made known.
+    /// The pages that change, with the flush scope of each change.
     pub touched: Vec<(FlushScope, Pages)>,
-    /// The leaves that it takes away.
+    /// The leaves that are removed.
     pub removed: Vec<Leaf>,
-    /// The leaves that it puts there.
+    /// The leaves that are added.
     pub added: Vec<Leaf>,
-    /// The pages that get a mark, or have none any more.
+    /// The pages whose mark is stored or removed.
     pub marked: Vec<(Vpn, Option<Mark>)>,
 }
 
@@ -46,7 +46,7 @@ impl Model {
         Self { space, profile, leaves: BTreeMap::new(), payload_bits: None, marks: BTreeMap::new() }
     }
 
-    /// Lets the model hold marks as a table does whose [`payload_bits`](tlbkit_pagetable::Table::payload_bits) are these.
+    /// Makes the model hold marks as a table with these [`payload_bits`](tlbkit_pagetable::Table::payload_bits) does.
     #[must_use]
     pub fn with_marks(self, payload_bits: Option<u32>) -> Self {
         Self { payload_bits, ..self }
@@ -63,7 +63,7 @@ impl Model {
         self.payload_bits.is_some()
     }
 
-    /// Returns how many pages have a mark.
+    /// Returns the number of pages that have a mark.
     pub fn marked(&self) -> usize {
         self.marks.len()
     }
@@ -94,12 +94,12 @@ impl Model {
         self.leaves.len()
     }
 
-    /// Tells whether nothing is mapped.
+    /// Tells whether no page is mapped.
     pub fn is_empty(&self) -> bool {
         self.leaves.is_empty()
     }
 
-    /// Returns how many base pages are mapped.
+    /// Returns the number of base pages that are mapped.
     pub fn pages(&self) -> usize {
         self.leaves().map(|leaf| self.units(leaf.size)).sum()
     }
@@ -115,9 +115,9 @@ impl Model {
         self.leaves.range(first.get()..=pages.last().get()).map(|(_, &leaf)| leaf)
     }
 
-    /// Returns everything that is wrong with an operation. If there is nothing, it must succeed.
+    /// Returns every error with which an operation may be refused. If there is none, the operation must succeed.
     ///
-    /// Memory and room for frames are not the model's to know.
+    /// The model does not predict a lack of memory or of room for frames.
     pub fn refusals(&self, op: &Op) -> Vec<Error> {
         match *op {
             Op::Map { pages, frame, size, attr } => self.refuse_map(pages, frame, size, attr),
@@ -138,7 +138,7 @@ impl Model {
         }
     }
 
-    /// Returns what an operation that [`refusals`](Self::refusals) finds nothing wrong with does.
+    /// Returns the effect of an operation for which [`refusals`](Self::refusals) returns no error.
     pub fn effect(&self, op: &Op) -> Effect {
         match *op {
             Op::Map { pages, frame, size, attr } => {
@@ -179,13 +179,13 @@ impl Model {
         }
     }
 
-    /// Takes other leaves for what is mapped.
+    /// Replaces the leaves and marks of the model.
     pub(crate) fn adopt(&mut self, leaves: &[Leaf], marks: &[(VirtAddr, Mark)]) {
         self.marks = marks.iter().map(|&(at, mark)| (at.vpn(self.space.base()).get(), mark)).collect();
         self.leaves = leaves.iter().map(|leaf| (self.whole(leaf).first().get(), *leaf)).collect();
     }
 
-    /// Makes an effect true.
+    /// Applies an effect to the model.
     pub fn commit(&mut self, effect: &Effect) {
         for leaf in &effect.removed {
             self.leaves.remove(&self.whole(leaf).first().get());
@@ -201,7 +201,7 @@ impl Model {
         }
     }
 
-    /// Returns how many leaves an operation would make, whether it succeeds or not: what bounds its cost.
+    /// Returns the number of leaves that an operation would make, whether it succeeds or not. This bounds its cost.
     pub fn weight(&self, op: &Op) -> usize {
         match *op {
             Op::Map { pages, size, .. } => pages.len() / self.units(size),
@@ -251,7 +251,7 @@ impl Model {
         }
     }
 
-    /// Adds what keeps a range from being cut into pages of `size`.
+    /// Adds the errors of a range that cannot be divided into pages of `size`.
     fn refuse_size(&self, refusals: &mut Vec<Error>, pages: Pages, size: PageSize) {
         if !self.space.sizes().contains(&size) {
             refusals.push(Error::WrongSize { size });
@@ -321,7 +321,8 @@ impl Model {
         refusals
     }
 
-    /// Adds what the format cannot encode of the first and the last page, and where between them it begins to fail.
+    /// Adds the errors of the first and the last page that the format cannot encode, and of the first page between them that it
+    /// cannot encode.
     fn refuse_frames(
         &self,
         refusals: &mut Vec<Error>,
@@ -339,7 +340,7 @@ impl Model {
             }
             self.profile.stored(frame, size, attr, self.is_base(size)).map(drop)
         };
-        // Too large is a matter of order, so the first frame that is can be searched by halving.
+        // A binary search finds the first frame that is too large, because every later frame is too large as well.
         let (mut low, mut high) = (0, frames.div_ceil(units) - 1);
         let place = |page: usize| first.get().saturating_add(page * units);
         let last = place(high);
@@ -450,7 +451,7 @@ impl Model {
         refusals
     }
 
-    /// Returns the pages of the page of `size` around `page`.
+    /// Returns the base pages of the page of `size` that contains `page`.
     fn page_around(&self, page: Vpn, size: PageSize) -> Pages {
         let first = Vpn::new(page.get() & !(self.units(size) - 1));
         Pages::count(first, self.units(size)).unwrap_or(Pages::one(first))
@@ -483,7 +484,7 @@ impl Model {
     fn replaced(&self, at: VirtAddr, frame: Pfn, attr: Attr) -> Effect {
         let removed: Vec<_> = self.lookup(at).into_iter().collect();
         let added = removed.iter().flat_map(|old| self.cut(self.whole(old), old.size, frame, attr)).collect();
-        // Where the entry was empty for a while, every walker knows that it was.
+        // Where the entry was empty in between, every CPU has flushed the old leaf already.
         let scope = if self.profile.breaks_frames { self.profile.appears } else { FlushScope::Everywhere };
         self.tally(scope, removed, added)
     }
@@ -510,8 +511,8 @@ impl Model {
     }
 }
 
-/// How far a change must be made known: a TLB that does not know of more rights is told so by a fault, and reads again. It
-/// never knows of the kernel's own mark.
+/// Returns the flush scope of a change. Added rights need no flush on other CPUs: an access there faults, and the CPU loads the
+/// entry again. The kernel's own bits are in no TLB.
 fn scope(change: Change) -> FlushScope {
     let rights = Attr::READ | Attr::WRITE | Attr::EXEC | Attr::ACCESSED | Attr::DIRTY;
     let (lost, new) = (change.clear - change.set - Attr::SOFTWARE, change.set - Attr::SOFTWARE);

@@ -1,4 +1,4 @@
-//! What a walker may see in the middle of a change: every page as it was before the change, or as it is after it.
+//! The results that a walker may find during a change: every page as it was before the change, or as it is after the change.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
@@ -12,15 +12,15 @@ use crate::hang;
 use crate::run::ENDLESS;
 use crate::{Model, Op};
 
-/// The most pages that are looked at after one store.
+/// The largest number of pages that are looked up after one store.
 const LOOKS: usize = 12;
 
-/// The moments of one change.
+/// The results that are allowed during one change.
 #[derive(Debug)]
 pub(crate) struct Moments {
     /// The pages of the change and their neighbours first, then others.
     pages: Vec<Moment>,
-    /// How many of them are looked at after every store.
+    /// The number of them that are looked up after every store.
     near: usize,
     /// Stores so far.
     stores: Cell<usize>,
@@ -29,7 +29,7 @@ pub(crate) struct Moments {
     wrong: RefCell<Option<String>>,
 }
 
-/// What a page may look like.
+/// The results that are allowed for a page.
 #[derive(Debug)]
 struct Moment {
     at: VirtAddr,
@@ -37,16 +37,16 @@ struct Moment {
     after: Entry,
     /// Whether the entry must be empty between the two.
     breaks: bool,
-    /// Whether its status may be that of several slots.
+    /// Whether its status bits may be the union of those of several slots.
     noted: bool,
-    /// How far the page has come for walkers that look it up, for those that ask for its entry, and for those that visit it: a
-    /// table may have several words that say what there is to look at, and visitors and lookups read others.
+    /// How far the page has changed for lookups, for reads of its entry, and for visits. These may read different words of the
+    /// table, so each has a progress of its own.
     seen: Cell<Seen>,
     seen_entry: Cell<Seen>,
     seen_visit: Cell<Seen>,
 }
 
-/// What a walker asks for.
+/// The function that a walker calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Ask {
     /// [`Table::lookup`].
@@ -59,7 +59,7 @@ pub(crate) enum Ask {
     VisitEntry,
 }
 
-/// How far a page has come.
+/// How far a page has changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Seen {
     Before,
@@ -68,7 +68,7 @@ enum Seen {
 }
 
 impl Moments {
-    /// Returns the lookups that are right while `op`, which the model has not performed yet, is under way.
+    /// Returns the results that are right during `op`, which the model has not performed yet.
     pub(crate) fn of(model: &Model, op: &Op) -> Self {
         let base = model.space().base();
         let effect = if model.refusals(op).is_empty() { model.effect(op) } else { crate::Effect::default() };
@@ -91,7 +91,8 @@ impl Moments {
         let mut new = |at: &usize| known.insert(*at);
         let mut places: Vec<_> =
             near.chain(ends).chain(marked).map(|at| at & !base.mask()).filter(&mut new).collect();
-        // If there are more pages than `LOOKS`, each store looks at some, and the next store at others.
+        // If there are more pages than `LOOKS`, a part of them is looked up after each store, and other ones after the next
+        // store.
         let near = if places.len() > LOOKS { 0 } else { places.len() };
         places.extend(far.filter(new));
         let breaks = match op {
@@ -106,10 +107,10 @@ impl Moments {
         let moment = |at: usize| {
             let at = VirtAddr::new(at);
             let (before, after) = (model.entry(at), after.entry(at));
-            // A page that is replaced by itself is empty for a moment, too.
+            // A page that is replaced by the same leaf is also empty in between.
             let replaced = before.leaf().is_some() && before.leaf() == replaced;
             let breaks = breaks && (before != after || replaced);
-            // Hardware notes in any slot of a page that has several, and those are not of the base size.
+            // Hardware sets status bits in any slot of a page with several slots, and such a page is not of the base size.
             let noted = model.profile().notes && before.leaf().is_some_and(|leaf| leaf.size != base);
             let [seen, seen_entry, seen_visit] = [const { Cell::new(Seen::Before) }; 3];
             Moment { at, before, after, breaks, noted, seen, seen_entry, seen_visit }
@@ -127,11 +128,11 @@ impl Moments {
         (!of.is_empty()).then(|| of[number / 8 % of.len()].at)
     }
 
-    /// Looks at the table after a store.
+    /// Looks up pages of the table after a store.
     ///
     /// # Safety
     ///
-    /// As for [`Ask::of`].
+    /// No retired node of the table is reclaimed during the call.
     pub(crate) unsafe fn look<'n>(&self, table: &dyn Table<'n>) {
         let store = self.stores.get();
         self.stores.set(store + 1);
@@ -144,7 +145,7 @@ impl Moments {
         }
         let (near, far) = self.pages.split_at(self.near);
         let some = far.len().div_ceil(LOOKS).max(1);
-        // Pages that the change does not concern are looked at after every eighth store.
+        // Pages outside the change are looked up after every eighth store.
         let turn = if self.near > 0 && !store.is_multiple_of(8) { far.len() } else { store % some };
         for page in near.iter().chain(far.iter().skip(turn).step_by(some)) {
             let entries = [Ask::Entry, Ask::VisitEntry].into_iter().filter(|_| self.marks);
@@ -170,7 +171,7 @@ impl Moments {
         }
     }
 
-    /// Judges what a walk has found that began before the change and ended after.
+    /// Checks the result of a walk that began before the change and ended after it.
     pub(crate) fn judge(&self, at: VirtAddr, ask: Ask, found: Entry) -> Result<(), String> {
         let Some(page) = self.pages.iter().find(|page| page.at == at) else { return Ok(()) };
         let (before, after) = (ask.shows(page.before), ask.shows(page.after));
@@ -188,7 +189,7 @@ impl Moments {
 }
 
 impl Ask {
-    /// Asks a table for a page.
+    /// Calls the function for a page of a table.
     ///
     /// # Safety
     ///
@@ -208,7 +209,8 @@ impl Ask {
                 });
             }
             Self::VisitEntry => {
-                // A page that changes its size may be visited as it is, and again as it was: the first is what a lookup finds.
+                // A page that changes its size may be visited twice, with its new and with its old leaf. The first one is the
+                // result.
                 let _ = table.for_each_entry(pinned, page, &mut |_, entry| {
                     found = entry;
                     ControlFlow::Break(())
@@ -218,7 +220,7 @@ impl Ask {
         found
     }
 
-    /// Returns what is to be found of an entry: only some ask for marks.
+    /// Returns the part of an entry that this function can return: only some functions return marks.
     fn shows(self, entry: Entry) -> Entry {
         match (self, entry) {
             (Self::Lookup | Self::Visit, Entry::Mark(_)) => Entry::Empty,
@@ -245,8 +247,8 @@ impl Moment {
         format!("it was {before} before{by_way}, and is {after} after")
     }
 
-    /// Returns `either` for a larger page some of whose status bits are as before a change and some as after it: the bits are
-    /// those of all slots that it stands in, which change one after the other.
+    /// Returns `either` for a larger page with some status bits from before a change and some from after it: the bits are the
+    /// union of those of all its slots, which change one after the other.
     fn settled(&self, found: Entry, either: Entry) -> Entry {
         let status = Attr::ACCESSED | Attr::DIRTY;
         let leaves = (self.before, self.after, found);
@@ -258,7 +260,7 @@ impl Moment {
         if self.noted && same && between { either } else { found }
     }
 
-    /// Takes in what a look has found. `always` says that none is left out.
+    /// Records the result of a lookup. `always` tells that the page is looked up after every store.
     fn see(&self, ask: Ask, found: Entry, always: bool) -> Result<(), String> {
         let (before, after) = (ask.shows(self.before), ask.shows(self.after));
         let seen = match ask {
@@ -291,12 +293,12 @@ impl Moment {
     }
 }
 
-/// Says what a lookup found.
+/// Describes the result of a lookup.
 pub(crate) fn show(found: Option<Leaf>) -> String {
     found.map_or("unmapped".to_owned(), |leaf| format!("mapped by the {leaf}"))
 }
 
-/// Says what an entry holds.
+/// Describes an entry.
 pub(crate) fn show_entry(found: Entry) -> String {
     match found {
         Entry::Mark(mark) => format!("unmapped, with the mark {mark}"),
@@ -304,7 +306,7 @@ pub(crate) fn show_entry(found: Entry) -> String {
     }
 }
 
-/// Says where an address is translated to.
+/// Describes a physical address.
 pub(crate) fn place(phys: Option<usize>) -> String {
     phys.map_or("to nothing".to_owned(), |phys| format!("to {phys:#x}"))
 }

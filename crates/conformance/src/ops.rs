@@ -1,8 +1,8 @@
-//! Operations on a table, and how twelve bytes become one.
+//! Operations on a table, and their encoding in twelve bytes.
 //!
-//! There is one decoder for all: proptest draws the bytes and shrinks them, a fuzzer mutates them. Smaller
-//! bytes decode to simpler operations (a base page near the bottom of the space, no fault), so shrinking works
-//! without knowing what an operation is.
+//! Proptest and fuzzers use the same decoder: proptest draws the bytes and shrinks them, a fuzzer mutates them. Smaller bytes
+//! decode to simpler operations (a base page near the bottom of the space, no fault), so shrinking the bytes shrinks the
+//! operations.
 //!
 //! ```text
 //!  byte   0      1       2        3       4      5       6     7      8..12
@@ -11,10 +11,10 @@
 //!       +------+-------+--------+-------+------+-------+-----+------+----------+
 //! ```
 //!
-//! Spots are few, so that operations meet: both ends of the space (of each half, if it has two), blocks of the largest
-//! page size in the middle, and one anywhere. The offset counts pages of the size, up from a spot or down from an
-//! end. The twist is mostly nothing; the rest of its values bend the range: an end off by one page, beyond the space,
-//! over the hole between the halves, over everything, a size that the table does not have, or frames that are off by one.
+//! There are only a few spots, so that operations overlap: both ends of the space (of each half, if it has two), blocks of the
+//! largest page size in the middle, and one anywhere. The offset counts pages of the size, up from a spot or down from an end.
+//! Most values of the twist have no effect; the others modify the range: an end off by one page, beyond the space, over the hole
+//! between the halves, over everything, a size that the table does not have, or frames that are off by one.
 
 use proptest::prelude::*;
 use tlbkit_addr::{Attr, PageSize, Pages, Pfn, VirtAddr, Vpn};
@@ -38,16 +38,16 @@ pub enum Op {
     Unmap {
         /// The range.
         pages: Pages,
-        /// What to do about holes.
+        /// The treatment of holes.
         holes: Holes,
-        /// Room for uncovered frames, or `None` to let them go.
+        /// The room for uncovered frames, or `None` to pass no place for them.
         room: Option<usize>,
     },
     /// [`Table::protect`](tlbkit_pagetable::Table::protect).
     Protect {
         /// The range.
         pages: Pages,
-        /// What to do about holes.
+        /// The treatment of holes.
         holes: Holes,
         /// The change.
         change: Change,
@@ -72,7 +72,7 @@ pub enum Op {
     Mark {
         /// The page.
         page: Vpn,
-        /// What it is to have.
+        /// The new mark.
         mark: Option<Mark>,
     },
     /// [`Table::fill`](tlbkit_pagetable::Table::fill).
@@ -94,27 +94,27 @@ pub enum Op {
     ForEach {
         /// The range.
         pages: Pages,
-        /// After how many leaves to stop.
+        /// The number of leaves after which the visit stops.
         stop: usize,
     },
 }
 
 impl Op {
-    /// How many bytes [`decode`](Self::decode) takes.
+    /// The number of bytes that [`decode`](Self::decode) takes.
     pub const BYTES: usize = 12;
 
-    /// Decodes an operation on a table of the given space. Every string of bytes is one.
+    /// Decodes an operation on a table of the given space. Every byte string decodes to an operation.
     pub fn decode(space: &Space, bytes: [u8; Self::BYTES]) -> Self {
         let [kind, spot, offset, count, size, twist, set, clear, number @ ..] = bytes;
         let number = u32::from_le_bytes(number) as usize;
         let sizes = space.sizes();
-        // Half of all pages are base pages, most others one size larger, or they would hardly ever meet.
+        // Half of all pages are base pages, and most others are one size larger: otherwise operations would rarely overlap.
         let pick = |byte: u8| match byte {
             0..128 => 0,
             128..208 => 1 % sizes.len(),
             _ => byte as usize % sizes.len(),
         };
-        // What changes its size is mostly a whole page of a larger one, and something must have filled that before.
+        // A range whose page size changes is mostly one whole larger page, so maps must often fill whole larger pages.
         let fill = kind < 120 && (110..199).contains(&twist);
         let resize = (180..215).contains(&kind);
         let size = if fill || resize { pick(size).max(1).min(sizes.len() - 1) } else { pick(size) };
@@ -125,7 +125,7 @@ impl Op {
             _ => size,
         };
         let pages = range(space, spot, offset, count, size, twist, number);
-        // One page, and one that has an address.
+        // One page, whose number is that of an address.
         let one = pages.first().checked_address(space.base()).map_or(Vpn::new(0), |at| at.vpn(space.base()));
         let holes = if count & 1 == 0 { Holes::Refuse } else { Holes::Skip };
         match kind {
@@ -180,12 +180,12 @@ impl Op {
         }
     }
 
-    /// Decodes as many operations as the bytes hold: what a fuzz target does with its input.
+    /// Decodes as many operations as the bytes hold, as a fuzz target does with its input.
     pub fn decode_all(space: Space, bytes: &[u8]) -> impl Iterator<Item = Self> + '_ {
         bytes.as_chunks().0.iter().map(move |&bytes| Self::decode(&space, bytes))
     }
 
-    /// Returns the range that the operation is about, if it has one.
+    /// Returns the range of the operation, if it has one.
     pub const fn pages(&self) -> Option<Pages> {
         match *self {
             Self::Map { pages, .. }
@@ -205,7 +205,7 @@ pub fn ops(space: Space, most: usize) -> impl Strategy<Value = Vec<Op>> {
     proptest::collection::vec(one, 1..=most)
 }
 
-/// Places a range.
+/// Returns the range that these values encode.
 fn range(space: &Space, spot: u8, offset: u8, count: u8, size: PageSize, twist: u8, number: usize) -> Pages {
     let unit = size.pages(space.base()).unwrap_or(1);
     let [low, high] = space.halves();
@@ -234,7 +234,7 @@ fn range(space: &Space, spot: u8, offset: u8, count: u8, size: PageSize, twist: 
         7 => up(high.first().get()),
         8..=11 => down(high.last().get()),
         12 => up(middle),
-        // The block before, so that ranges cross from one into the other.
+        // The block before, so that ranges extend from one block into the other.
         13 => down(middle.saturating_sub(1)),
         14 => up((high.first().get() / 2 + high.last().get() / 2) & !(largest * 4 - 1)),
         _ => {
@@ -251,7 +251,7 @@ fn range(space: &Space, spot: u8, offset: u8, count: u8, size: PageSize, twist: 
         222..=223 => (low.last().get() + 1 + offset, low.last().get() + 1 + offset),
         224..=225 => (first.min(high.last().get()), high.last().get().saturating_add(1 + offset)),
         226..=227 => (first, usize::MAX),
-        // Everything below, above, and altogether.
+        // All pages below, all pages above, and all pages of the space.
         236..=237 => (low.first().get(), first),
         238..=239 => (first.min(high.last().get()), high.last().get()),
         240..=241 => (high.first().get(), high.last().get()),
@@ -261,12 +261,12 @@ fn range(space: &Space, spot: u8, offset: u8, count: u8, size: PageSize, twist: 
     Pages::new(Vpn::new(first), Vpn::new(last)).unwrap_or(Pages::one(Vpn::new(first)))
 }
 
-/// Places the frames of a map.
+/// Returns the first frame that these values encode.
 fn frame(space: &Space, pages: Pages, size: PageSize, twist: u8, set: u8, number: usize) -> Pfn {
     let unit = size.pages(space.base()).unwrap_or(1);
     let top = usize::MAX >> space.base().shift();
     let frame = match set {
-        // In step with the addresses, so that what is mapped piece by piece can be promoted.
+        // Frame numbers that follow the page numbers, so that pages from several maps can be promoted.
         0..128 => pages.first().get() & 0xffff,
         128..250 => (number % 0xffff) & !(unit - 1),
         // The top of physical memory, and beyond.
@@ -274,11 +274,11 @@ fn frame(space: &Space, pages: Pages, size: PageSize, twist: u8, set: u8, number
         252..=253 => number << 12 & !(unit - 1),
         _ => top.saturating_sub(number % 4),
     };
-    // A run whose frames follow each other, none of them where a larger page may begin.
+    // A run of consecutive frames that are not aligned to a larger page.
     Pfn::new(if (190..=199).contains(&twist) { frame + 1 } else { frame })
 }
 
-/// Attributes that every format has, mostly.
+/// Returns attributes, mostly such that every format has.
 fn attr(set: u8) -> Attr {
     match set % 8 {
         0 | 4 => Attr::READ | Attr::EXEC,
@@ -290,7 +290,7 @@ fn attr(set: u8) -> Attr {
     }
 }
 
-/// Any attributes, few at a time.
+/// Returns any attributes, a few at a time.
 fn attr_bits(bits: u8) -> Attr {
     let one = |at: u8| Attr::from_bits_truncate(1 << (at % 12));
     one(bits) | if bits >= 128 { one(bits / 12) } else { Attr::empty() }

@@ -1,42 +1,41 @@
-//! What the model knows of an entry format.
+//! The properties of an entry format that the model needs.
 
 use tlbkit_addr::{Attr, FlushScope, PageSize, Pfn, WalkCache};
 use tlbkit_pagetable::format::Format;
 use tlbkit_pagetable::{Change, Error, Word as _};
 
-/// What an access can do.
+/// The rights that allow an access.
 const ACCESS: Attr = Attr::READ.union(Attr::WRITE).union(Attr::EXEC);
 
-/// A [`Format`] as a value: what a leaf word keeps of what it is asked to hold.
+/// A [`Format`] as a value: the attributes that its leaf words can hold.
 ///
-/// The model asks the format's own encoding what it can hold, one leaf at a time. What a *table* does with leaves
-/// is predicted without it.
+/// The model calls the format's own functions to encode one leaf at a time. It predicts the behaviour of a *table* without them.
 #[derive(Clone, Copy, Debug)]
 pub struct Profile {
     /// Attributes that every leaf has.
     pub implied: Attr,
-    /// Whether a leaf can be closed, and then lacks those of them that allow an access.
+    /// Whether a leaf can be closed. A closed leaf lacks the implied attributes that allow an access.
     pub closes: bool,
     /// Attributes that a leaf can have or lack.
     pub optional: Attr,
     /// Attributes that no change may touch.
     pub fixed: Attr,
-    /// How far a new mapping must be made known.
+    /// The flush scope of a new mapping.
     pub appears: FlushScope,
-    /// What hardware may cache of links.
+    /// How hardware caches links.
     pub cache: WalkCache,
-    /// Whether a change of size must go by way of an empty entry.
+    /// Whether a change of size needs break-before-make.
     pub breaks: bool,
-    /// Whether a change of frame must go by way of an empty entry.
+    /// Whether a change of frame needs break-before-make.
     pub breaks_frames: bool,
-    /// Whether hardware notes status bits in leaves.
+    /// Whether hardware sets status bits in leaves.
     pub notes: bool,
     continues: fn(Pfn, Pfn, PageSize, Attr, bool) -> bool,
     encode: fn(Pfn, PageSize, Attr, bool) -> Result<Attr, Error>,
     change: fn(PageSize, Attr, bool, Change) -> Attr,
 }
 
-/// Tells whether leaves of a size stand at the last level: base pages do, and runs of them.
+/// Tells whether leaves of a size are at the last level: those of base pages, and runs of them.
 fn is_last<F: Format>(size: PageSize, attr: Attr, is_base: bool) -> bool {
     let is_refused = |last| matches!(F::leaf(Pfn::new(0), size, attr, last), Err(Error::WrongSize { .. }));
     is_base || is_refused(false) && !is_refused(true)
@@ -76,7 +75,7 @@ impl Profile {
         }
     }
 
-    /// Returns the profile of a mapper whose pages are writable or not, in whatever format.
+    /// Returns the profile of a mapper of any format, whose pages are writable or read-only.
     pub(crate) fn plain() -> Self {
         let implied = Attr::READ.union(Attr::EXEC);
         Self {
@@ -110,12 +109,12 @@ impl Profile {
         (self.encode)(frame, size, attr, is_base)
     }
 
-    /// Tells whether one range can lead to the frames from `first` to `last`: all that differs in their entries is one field.
+    /// Tells whether one range can map the frames from `first` to `last`: whether their entries differ only in one field.
     pub(crate) fn continues(&self, first: Pfn, last: Pfn, size: PageSize, attr: Attr, is_base: bool) -> bool {
         (self.continues)(first, last, size, attr, is_base)
     }
 
-    /// Returns what a leaf's attributes become under a change that the format accepts.
+    /// Returns the attributes of a leaf after a change that the format accepts.
     pub fn changed(&self, size: PageSize, attr: Attr, is_base: bool, change: Change) -> Attr {
         (self.change)(size, attr, is_base, change)
     }
@@ -124,7 +123,7 @@ impl Profile {
     pub fn refused(&self, change: Change) -> Attr {
         let foreign = change.set.difference(self.implied.union(self.optional));
         let lost = change.clear.difference(change.set);
-        // A leaf that is closed loses them all.
+        // A closed leaf loses all attributes that allow an access.
         let kept = if self.closes && lost.contains(ACCESS) { self.implied - ACCESS } else { self.implied };
         foreign.union(lost.intersection(kept)).union(change.set.union(change.clear).intersection(self.fixed))
     }

@@ -1,4 +1,4 @@
-//! The properties, each of one sequence of operations.
+//! The check of each property on one sequence of operations.
 
 mod agrees;
 mod beside;
@@ -16,7 +16,7 @@ use crate::hang;
 use crate::subject::{Property, Storage, Subject};
 use crate::{Failing, Mismatch, Model, Op, Profile, Runner, Tripping, Watching, whole};
 
-/// What a property has done so often that it should be told.
+/// The number of times that a property has done what [`Property::counts`](crate::subject::Property) names.
 pub(crate) type Count = Cell<u64>;
 
 type Checked = Result<(), Mismatch>;
@@ -38,12 +38,13 @@ pub(crate) fn check<S: Subject>(
     if matches!(property, Property::PublishesInOrder | Property::WalksBeside | Property::CountsLost) {
         return check_in::<S>(property, memory, 1, ops, count);
     }
-    // Where something is wrong, the second run says after which operation.
+    // After a failure, the second run compares after every operation to find the one that failed.
     check_in::<S>(property, memory, EVERY, ops, count)
         .map_err(|late| check_in::<S>(property, memory, 1, ops, count).err().unwrap_or(late))
 }
 
-/// Operations from one comparison of the whole table to the next. In between, the pages around each are compared.
+/// The number of operations from one comparison of the whole table to the next. After the other operations only the pages around
+/// the operation are compared.
 const EVERY: usize = 4;
 
 fn check_in<S: Subject>(
@@ -70,7 +71,7 @@ fn check_in<S: Subject>(
         Property::StaysApart => stays_apart::<S>(nodes, every, ops),
         Property::CountsLost => counts_lost::<S>(nodes, ops),
     };
-    // Whatever else is wrong comes of what was wrong first.
+    // A fault of a node comes first, because it causes the other mismatches.
     match (nodes.fault(), checked) {
         (None, checked) => checked,
         (Some(what), Ok(())) => Err(Mismatch::of(what)),
@@ -83,7 +84,7 @@ fn storage<S: Subject>(memory: &mut [Chunk], watched: bool) -> Storage<'_, S> {
     if watched { Watching::watched(nodes) } else { Watching::new(nodes) }
 }
 
-/// Makes a table, checks something of it, and takes it apart.
+/// Makes a table, runs a check on it, and destroys it.
 fn with_table<S: Subject>(
     nodes: &Storage<'_, S>,
     body: impl for<'n> FnOnce(&dyn Table<'n>, Runner<'n>) -> Checked,
@@ -106,11 +107,12 @@ fn with_table<S: Subject>(
     Ok(())
 }
 
-/// Takes a table apart that is the last one of its storage.
+/// Destroys a table that is the last one of its storage.
 fn take_apart<'n, S: Subject>(nodes: &Storage<'_, S>, mut table: impl Table<'n>) -> Checked {
     hang::say("it is taken apart");
     let mut batch = table.batch();
-    // What `destroy` does, which shows no footprint. SAFETY: the table is ours alone, and dropped.
+    // These are the steps of `destroy`, which would not return the footprint. SAFETY: this function owns the table, so no other
+    // code uses it.
     unsafe {
         batch.take_up();
         table.dismantle(&mut batch);
@@ -137,7 +139,7 @@ fn take_apart<'n, S: Subject>(nodes: &Storage<'_, S>, mut table: impl Table<'n>)
             "the table was taken apart, and its footprint, which should be all zeroes, counts {left:?}"
         )));
     }
-    // SAFETY: the table is gone, and no walker is left.
+    // SAFETY: the table is dropped, and no walker is left.
     unsafe { batch.reclaim() };
     fault::<S>(nodes)
 }
@@ -146,7 +148,7 @@ fn fault<S: Subject>(nodes: &Storage<'_, S>) -> Checked {
     nodes.fault().map_or(Ok(()), |fault| Err(Mismatch::of(fault)))
 }
 
-/// Checks that the storage agrees about the nodes that wait.
+/// Checks that the storage counts as many waiting nodes as the runner.
 fn check_pending(nodes: &impl Nodes, runner: &Runner<'_>) -> Checked {
     let (pending, held) = (nodes.held().pending(), runner.pending());
     if pending == held {
@@ -157,7 +159,7 @@ fn check_pending(nodes: &impl Nodes, runner: &Runner<'_>) -> Checked {
     )))
 }
 
-/// Returns a number below four that a map's first frame draws.
+/// Returns a number below four that depends on a map's first frame.
 fn draw<'n>(table: &dyn Table<'n>, frame: Pfn, size: PageSize) -> usize {
     frame.get() / size.pages(table.space().base()).unwrap_or(1) % 4
 }
@@ -182,7 +184,8 @@ fn smaller<'n>(table: &dyn Table<'n>, op: &Op) -> Option<(Pages, PageSize)> {
 fn waits<S: Subject>(nodes: &Storage<'_, S>, every: usize, ops: &[Op]) -> Checked {
     with_table::<S>(nodes, |table, runner| {
         let mut runner = runner.with_patience(3).comparing(every);
-        // What can be one page becomes one, mostly: what the join has counted shows when everything is unmapped.
+        // Most maps that can be joined to one page are joined. If the join counts wrongly, the final unmap of everything shows
+        // it.
         let joined = ops.iter().flat_map(|op| {
             let join = match *op {
                 Op::Map { pages, frame, size, .. } if draw(table, frame, size) != 3 => {
@@ -202,7 +205,7 @@ fn waits<S: Subject>(nodes: &Storage<'_, S>, every: usize, ops: &[Op]) -> Checke
     })
 }
 
-/// No batch completes, so no node comes back.
+/// Checks that no node comes back while no batch completes.
 fn holds_back<S: Subject>(nodes: &Storage<'_, S>, every: usize, ops: &[Op]) -> Checked {
     with_table::<S>(nodes, |table, runner| {
         let mut runner = runner.with_patience(usize::MAX).comparing(every);
@@ -243,7 +246,7 @@ fn survives_exhaustion<S: Subject>(nodes: &Storage<'_, S>, every: usize, ops: &[
     })
 }
 
-/// Returns the model of a new table, which is dropped: whether it can be taken apart is for the properties to say.
+/// Returns the model of a new table, which is dropped. Whether a table can be destroyed is checked by the properties.
 fn model<S: Subject>(memory: &mut [Chunk]) -> Result<Model, Mismatch> {
     let nodes = storage::<S>(memory, false);
     let table = S::build(&nodes).map_err(Mismatch::no_table)?;
@@ -256,7 +259,7 @@ pub(crate) fn new_space<S: Subject>(memory: &mut [Chunk]) -> Result<Space, Misma
     model::<S>(memory).map(|model| *model.space())
 }
 
-/// Two tables on one storage know nothing of each other.
+/// Checks that two tables on one storage do not affect each other.
 fn stays_apart<S: Subject>(nodes: &Storage<'_, S>, every: usize, ops: &[Op]) -> Checked {
     nodes.begin(1);
     let one = S::build(nodes).map_err(Mismatch::no_table)?;
@@ -293,14 +296,14 @@ fn stays_apart<S: Subject>(nodes: &Storage<'_, S>, every: usize, ops: &[Op]) -> 
     if !(flush.is_all() && flush.links() && flush.scope() == FlushScope::Everywhere) {
         return Err(Mismatch::of(format!("a table was taken apart, and its batch asks for {flush:?}")));
     }
-    // SAFETY: no walker is in the table any more.
+    // SAFETY: no walker is in the table.
     unsafe { batch.reclaim() };
     fault::<S>(nodes)?;
     nodes.begin(2);
     take_apart::<S>(nodes, two)
 }
 
-/// A table that is dropped counts what is lost by that.
+/// Checks that a dropped table counts its nodes as lost.
 fn counts_lost<S: Subject>(nodes: &Storage<'_, S>, ops: &[Op]) -> Checked {
     let table = S::build(nodes).map_err(Mismatch::no_table)?;
     let mut runner = Runner::new(&table, Profile::of::<S::Format>(), usize::MAX);

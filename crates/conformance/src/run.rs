@@ -11,14 +11,14 @@ use crate::hang::{self, Step};
 use crate::moments::show;
 use crate::{Effect, Model, Op, Profile, Trip};
 
-/// What a table did that the model did not predict.
+/// A difference between a table and its model.
 #[derive(Clone, Debug)]
 pub struct Mismatch {
-    /// The operation after which it showed, if any.
+    /// The operation after which the difference was found, if any.
     pub op: Option<Op>,
-    /// What became of that operation, if it had been judged by then.
+    /// The outcome of that operation, if it was already known.
     pub outcome: Option<Outcome>,
-    /// What was found and what was expected.
+    /// The description: what was found and what was expected.
     pub what: String,
 }
 
@@ -41,12 +41,12 @@ impl fmt::Display for Mismatch {
 impl std::error::Error for Mismatch {}
 
 impl Mismatch {
-    /// Returns a mismatch of no operation.
+    /// Returns a mismatch without an operation.
     pub(crate) fn of(what: impl Into<String>) -> Self {
         Self { op: None, outcome: None, what: what.into() }
     }
 
-    /// Returns the mismatch as one that showed after an operation.
+    /// Returns the mismatch with the operation after which it was found.
     pub(crate) fn after(self, op: &Op, outcome: Option<&Outcome>) -> Self {
         Self { op: self.op.or(Some(*op)), outcome: self.outcome.or(outcome.cloned()), ..self }
     }
@@ -56,27 +56,27 @@ impl Mismatch {
     }
 }
 
-/// More pages than any case maps: a visit that has met this number does not end.
+/// More pages than any case maps: a visit of this many pages does not end.
 pub(crate) const ENDLESS: usize = 1 << 20;
 
-/// Adds a page to those that a visit has met.
+/// Adds a page to those that a visit has found.
 fn meet<T>(found: &mut Vec<T>, page: T) {
     assert!(found.len() < ENDLESS, "a visit has met {ENDLESS} pages, and does not end: fewer are mapped");
     found.push(page);
 }
 
-/// What became of an operation.
+/// The outcome of an operation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// It did what the model predicted.
+    /// It had the effect that the model predicted.
     Done,
     /// It was refused, as the model predicted, and changed nothing.
     Refused(Error),
     /// Node storage was exhausted, and nothing changed.
     NoMemory {
-        /// How many nodes it wanted.
+        /// The number of nodes that the error names as wanted.
         wanted: usize,
-        /// How many nodes were pending.
+        /// The number of nodes that the error names as pending.
         pending: usize,
     },
     /// It would have made more leaves than [`Runner::MOST`], or a resize more than 1100, and was not performed.
@@ -85,7 +85,7 @@ pub enum Outcome {
 
 /// A table, its model, and the batches that wait to be reclaimed.
 ///
-/// The table must be a new one. No other code may use it, or reclaim what it retired.
+/// The table must be new. No other code may use it or reclaim its retired nodes.
 #[derive(Debug)]
 pub struct Runner<'n> {
     model: Model,
@@ -93,9 +93,9 @@ pub struct Runner<'n> {
     patience: usize,
     batches: Vec<Retired<'n>>,
     steps: usize,
-    /// Steps from one comparison of the whole table to the next.
+    /// The number of steps from one comparison of the whole table to the next.
     every: usize,
-    /// How many nodes the last operation has retired.
+    /// The number of nodes that the last operation has retired.
     retired: usize,
 }
 
@@ -108,10 +108,10 @@ mod compare;
 mod unwound;
 
 impl<'n> Runner<'n> {
-    /// The most leaves that one operation may make: single pages of gigabytes are mapped, but not split to the last.
+    /// The largest number of leaves that one operation may make. Pages of gigabytes are mapped, but not split into base pages.
     pub const MOST: usize = if cfg!(miri) { 16 } else { 600 };
 
-    /// The most leaves that a resize alone may make: a split that takes two nodes of nine bits makes 1024.
+    /// The largest number of leaves that a resize may make: a split that takes two nodes of nine bits makes 1024.
     pub(crate) const MOST_RESIZED: usize = if cfg!(miri) { 16 } else { 1100 };
 
     fn is_too_large(&self, op: &Op) -> bool {
@@ -138,8 +138,8 @@ impl<'n> Runner<'n> {
         Self { patience, ..self }
     }
 
-    /// Lets [`step`](Self::step) compare the whole table after every operation number `every` alone, and the pages around the
-    /// operation after the others.
+    /// Makes [`step`](Self::step) compare the whole table only after every `every` operations, and otherwise only the pages
+    /// around the operation.
     pub(crate) fn comparing(self, every: usize) -> Self {
         Self { every, ..self }
     }
@@ -156,7 +156,7 @@ impl<'n> Runner<'n> {
         Ok(outcome)
     }
 
-    /// Performs one operation, and compares nothing but its result and its flush.
+    /// Performs one operation, and compares only its result and its flush.
     pub(crate) fn perform_only(&mut self, table: &dyn Table<'n>, op: &Op) -> Result<Outcome, Mismatch> {
         if self.is_too_large(op) {
             return Ok(Outcome::TooLarge);
@@ -164,7 +164,7 @@ impl<'n> Runner<'n> {
         self.perform(table, op).map_err(|mismatch| mismatch.after(op, None))
     }
 
-    /// Drops every other batch, so that the table owes what these own. Returns how many nodes that is.
+    /// Drops every other batch, so that their nodes become a debt of the table. Returns the number of these nodes.
     pub(crate) fn drop_some(&mut self) -> usize {
         let had = self.pending();
         let mut keep = false;
@@ -180,21 +180,21 @@ impl<'n> Runner<'n> {
         &self.model
     }
 
-    /// Returns how many nodes wait in batches.
+    /// Returns the number of nodes that wait in batches.
     pub fn pending(&self) -> usize {
         self.batches.iter().map(Retired::nodes).sum()
     }
 
-    /// Returns how many nodes the last operation has retired.
+    /// Returns the number of nodes that the last operation has retired.
     pub(crate) const fn retired(&self) -> usize {
         self.retired
     }
 
-    /// Performs one operation, and compares the result, what must be flushed, and the whole table.
+    /// Performs one operation, and compares the result, the flush, and the whole table.
     ///
     /// # Errors
     ///
-    /// The first thing that differs.
+    /// The first difference.
     pub fn step(&mut self, table: &dyn Table<'n>, op: &Op) -> Result<Outcome, Mismatch> {
         if self.is_too_large(op) {
             return Ok(Outcome::TooLarge);
@@ -214,8 +214,7 @@ impl<'n> Runner<'n> {
         Ok(outcome)
     }
 
-    /// Performs one operation, and compares the result, what must be flushed, and the pages around it alone: most of what
-    /// [`step`](Self::step) compares is what it has compared before.
+    /// Performs one operation, and compares the result, the flush, and only the pages around the operation.
     pub(crate) fn step_near(&mut self, table: &dyn Table<'n>, op: &Op) -> Result<Outcome, Mismatch> {
         self.steps += 1;
         let outcome = self.perform_only(table, op)?;
@@ -227,7 +226,7 @@ impl<'n> Runner<'n> {
     ///
     /// # Errors
     ///
-    /// The first thing that differs; that memory is exhausted is one.
+    /// The first difference. Exhausted memory also counts as one.
     pub fn run(&mut self, table: &dyn Table<'n>, ops: &[Op]) -> Result<(), Mismatch> {
         for op in ops {
             if let Outcome::NoMemory { wanted, pending } = self.step(table, op)? {
@@ -237,7 +236,7 @@ impl<'n> Runner<'n> {
         Ok(())
     }
 
-    /// Performs all operations, and compares nothing but their results.
+    /// Performs all operations, and compares only their results.
     pub(crate) fn replay(&mut self, table: &dyn Table<'n>, ops: &[Op]) -> Result<(), Mismatch> {
         for op in ops.iter().filter(|op| !matches!(op, Op::Lookup { .. } | Op::ForEach { .. })) {
             if self.model.weight(op) <= Self::MOST {
@@ -247,12 +246,12 @@ impl<'n> Runner<'n> {
         Ok(())
     }
 
-    /// Unmaps everything, one range for each half of the space, and checks that an empty table takes no more nodes
-    /// than a new one if `shrinks`.
+    /// Unmaps all pages, one range for each half of the space. If `shrinks` is set, checks that the empty table has no more nodes
+    /// than a new one.
     ///
     /// # Errors
     ///
-    /// The first thing that differs.
+    /// The first difference.
     pub fn clear(&mut self, table: &dyn Table<'n>, shrinks: bool) -> Result<(), Mismatch> {
         for pages in self.model.space().halves().into_iter().flatten() {
             let op = Op::Unmap { pages, holes: tlbkit_pagetable::Holes::Skip, room: None };
@@ -269,12 +268,12 @@ impl<'n> Runner<'n> {
     /// Reclaims all batches.
     pub fn settle(&mut self) {
         for batch in self.batches.drain(..) {
-            // SAFETY: there is no TLB here, and no walker but the runner, which does not walk now.
+            // SAFETY: no TLB and no walker uses the table except the runner, which is in no walk.
             unsafe { batch.reclaim() };
         }
     }
 
-    /// Performs an operation and judges its result and its batch.
+    /// Performs an operation and checks its result and its batch.
     fn perform(&mut self, table: &dyn Table<'n>, op: &Op) -> Result<Outcome, Mismatch> {
         hang::step(|| Step::Op(*op));
         let refusals = self.model.refusals(op);
@@ -317,7 +316,7 @@ impl<'n> Runner<'n> {
                         }
                     }
                 };
-                // SAFETY: nothing runs on the pages of a table that no machine uses.
+                // SAFETY: no machine uses the table, so no code needs the pages.
                 unsafe { writer.resize_breaking(pages, to, known) }.map(|()| None)
             }
             Op::Replace { at, frame, attr } => {
@@ -333,7 +332,7 @@ impl<'n> Runner<'n> {
                         broken.pieces.extend(pieces);
                     }
                 };
-                // SAFETY: nothing runs on the pages of a table that no machine uses.
+                // SAFETY: no machine uses the table, so no code needs the pages.
                 let old = unsafe { writer.replace_breaking(at, frame, attr, known) };
                 if let Ok(old) = old
                     && Some(old) != self.model.lookup(at)
@@ -441,13 +440,13 @@ impl<'n> Runner<'n> {
         };
         self.batches.push(batch);
         while self.batches.len() > self.patience {
-            // SAFETY: there is no TLB here, and no walker but the runner, which does not walk now.
+            // SAFETY: no TLB and no walker uses the table except the runner, which is in no walk.
             unsafe { self.batches.remove(0).reclaim() };
         }
         Ok(outcome)
     }
 
-    /// Says what an operation may have been refused for that should not have been.
+    /// Describes a likely reason why an operation was wrongly refused.
     fn hint(&self, table: &dyn Table<'n>, op: &Op, error: Error) -> String {
         let base = self.model.space().base();
         if let (Error::WrongMark, Op::Mark { mark, .. }) = (error, op) {
@@ -481,9 +480,8 @@ impl<'n> Runner<'n> {
         self.batches.iter().flat_map(Retired::list).chain(batch.list()).find(|node| !known.insert(*node))
     }
 
-    /// Checks that a batch asks for every flush that the effect needs, and that the entries were broken if they
-    /// must be.
-    /// `moved` says that nodes came or went, which may be to be made known though no page was mapped.
+    /// Checks that a batch names every flush that the effect needs, and that break-before-make was done where it is required.
+    /// `moved` tells that nodes were linked or unlinked, which may need a flush although no page was mapped.
     fn check_flush(
         &self,
         op: &Op,
@@ -498,7 +496,7 @@ impl<'n> Runner<'n> {
             let named = named || (scope == FlushScope::Barrier && flush.scope() == scope);
             if scope > FlushScope::Nowhere && !named {
                 return mismatch!(
-                    "pages {pages} must be flushed with reach {scope:?}, and the batch asks for {flush:?}"
+                    "pages {pages} must be flushed with scope {scope:?}, and the batch asks for {flush:?}"
                 );
             }
             let breaks = match op {
@@ -510,7 +508,7 @@ impl<'n> Runner<'n> {
                 return mismatch!("{pages} changed without a break that every walker knows of");
             }
         }
-        // In place, pages that become larger are made known where hardware notes something, each piece once.
+        // In a promotion in place, each piece is flushed once if hardware sets status bits.
         let breaks = if matches!(op, Op::Replace { .. }) { profile.breaks_frames } else { profile.breaks };
         if !breaks
             && (!broken.pieces.is_empty()
@@ -531,8 +529,8 @@ impl<'n> Runner<'n> {
         Ok(())
     }
 
-    /// Checks that a batch says of links what the nodes say that came and went: where hardware caches links, one that is
-    /// gone or replaced, and a new one where the hardware may know that there was none; nowhere else.
+    /// Checks that a batch flushes links only where nodes were linked or unlinked: where hardware caches links, a removed or
+    /// replaced link, and a new link if the hardware may have cached its absence.
     fn check_links(&self, op: &Op, before: usize, after: usize, batch: &Retired<'_>) -> Result<(), Mismatch> {
         let profile = self.model.profile();
         let gone = batch.nodes();
@@ -552,20 +550,20 @@ impl<'n> Runner<'n> {
     }
 }
 
-/// What became known to every CPU in the course of a change of size.
+/// The flushes during a change of size.
 #[derive(Debug, Default)]
 struct Broken {
     times: usize,
-    /// What was empty then.
+    /// The pieces that were empty at a flush.
     pieces: Vec<Pages>,
-    /// What was of the new size then.
+    /// The pieces that had the new size at a flush.
     promoted: Vec<Pages>,
 }
 
 /// The frames of a page, its size, the base size, and its attributes.
 type Uncovered = (Pfn, PageSize, PageSize, Attr);
 
-/// Where uncovered frames go: a list with room for some.
+/// The place for uncovered frames: a list with limited room.
 #[derive(Debug, Default)]
 struct Collector<'t> {
     /// Counts the calls.
@@ -592,7 +590,7 @@ impl Frames for Collector<'_> {
     }
 
     fn by_runs(&self) -> bool {
-        // What unwinds takes one page at a time.
+        // A sink that may unwind takes one page at a time.
         self.trip.is_none()
     }
 
@@ -603,7 +601,7 @@ impl Frames for Collector<'_> {
 }
 
 impl Collector<'_> {
-    /// Compares what was uncovered with what was removed.
+    /// Compares the uncovered frames with those of the removed leaves.
     fn check(mut self, effect: &Effect, model: &Model) -> Result<(), Mismatch> {
         let base = model.space().base();
         let mut wanted: Vec<_> =
@@ -611,7 +609,7 @@ impl Collector<'_> {
         self.frames.sort_unstable();
         wanted.sort_unstable();
         if self.frames != wanted {
-            // What all have alike is not shown.
+            // A property that all frames share is not printed.
             let is_base = self.frames.iter().all(|&(_, _, told, _)| told == base);
             let show = |frames: &[_]| {
                 let text = frames.iter().map(|&(frame, size, base, attr): &Uncovered| {

@@ -1,4 +1,4 @@
-//! Operations as Rust that compiles, for a test that repeats a failure.
+//! Operations as Rust source code, for a test that repeats a failure.
 
 use std::fmt::Write as _;
 
@@ -7,7 +7,7 @@ use tlbkit_pagetable::Mark;
 
 use crate::Op;
 
-/// Returns operations as an array in Rust. What it names is in [`crate::prelude`].
+/// Returns operations as a Rust array. The names that it uses are in [`crate::prelude`].
 pub(crate) fn array(ops: &[Op]) -> String {
     let mut text = "[\n".to_owned();
     for op in ops {
@@ -16,12 +16,12 @@ pub(crate) fn array(ops: &[Op]) -> String {
     text + "    ]"
 }
 
-/// Returns a type's path as a test of its crate writes it.
+/// Returns the path of a type, as a test of the type's crate writes it.
 pub(crate) fn within_crate(path: &str) -> String {
     let Some((name, _)) = path.split_once("::") else { return path.to_owned() };
     let is_word = |c: char| c.is_alphanumeric() || c == '_' || c == ':';
     let mut text = String::new();
-    // The crate's name begins a path here and there among the parameters, too.
+    // Paths among the type's parameters may also begin with the crate's name.
     for piece in path.split_inclusive(|c| !is_word(c)) {
         match piece.strip_prefix(name) {
             Some(rest) if rest.starts_with("::") => text = text + "crate" + rest,

@@ -1,4 +1,4 @@
-//! The suite: each property over many random sequences of operations, shrunk to the smallest that fails.
+//! The suite: checks each property on many random sequences of operations, and shrinks a failing sequence.
 
 use std::any::type_name;
 use std::cell::{Cell, RefCell};
@@ -14,18 +14,18 @@ use crate::properties::{check, new_space};
 use crate::subject::{OPS, Property, Subject};
 use crate::{Mismatch, Op, Profile, ops, rust, whole};
 
-/// Memory for the storage: enough for what the operations of one case can map.
+/// The memory of the storage: enough for the operations of one case.
 const CHUNKS: usize = if cfg!(miri) { 192 } else { 2048 };
 
-/// The smallest sequence of operations found for which a property does not hold. Displayed, it ends with a test that
-/// repeats it.
+/// The smallest sequence of operations found for which a property does not hold. Its `Display` ends with a test that repeats the
+/// failure.
 #[derive(Clone, Debug)]
 pub struct Failure {
     /// The property.
     pub property: Property,
     /// The operations.
     pub ops: Vec<Op>,
-    /// What was wrong.
+    /// The difference that was found.
     pub mismatch: Mismatch,
     subject: &'static str,
 }
@@ -46,8 +46,7 @@ impl fmt::Display for Failure {
 
 impl std::error::Error for Failure {}
 
-/// Checks a property of random sequences of operations: as many as `PROPTEST_CASES` says, from the seed that
-/// `PROPTEST_RNG_SEED` says.
+/// Checks a property on `PROPTEST_CASES` random sequences of operations from the seed `PROPTEST_RNG_SEED`.
 ///
 /// # Panics
 ///
@@ -58,7 +57,7 @@ pub fn holds<S: Subject>(property: Property) {
     }
 }
 
-/// Returns what proptest is to do, and where it keeps the seeds of cases that fail: beside the file of a test.
+/// Returns the configuration of proptest, which keeps the seeds of failing cases beside the file of the test.
 pub(crate) fn config(source: Option<&'static str>) -> Config {
     let mut config = Config::default();
     if std::env::var_os("PROPTEST_CASES").is_none() {
@@ -76,12 +75,12 @@ pub(crate) fn config(source: Option<&'static str>) -> Config {
     config
 }
 
-/// Checks once more what has failed, if it fails otherwise than by a panic.
+/// Repeats a failed check. Returns `None` if it panics instead.
 pub(crate) fn again<T>(check: impl FnOnce() -> Option<T>) -> Option<T> {
     catch_unwind(AssertUnwindSafe(check)).ok().flatten()
 }
 
-/// Checks a property of `cases` random sequences of operations, which `seed` draws.
+/// Checks a property on `cases` random sequences of operations from `seed`.
 ///
 /// # Errors
 ///
@@ -91,11 +90,11 @@ pub fn find<S: Subject>(property: Property, cases: u32, seed: u64) -> Result<(),
     search::<S>(property, Config { cases, rng_seed, failure_persistence: None, ..Config::default() })
 }
 
-/// Checks a property of one sequence of operations.
+/// Checks a property on one sequence of operations.
 ///
 /// # Errors
 ///
-/// That it does not hold.
+/// The failure, if the property does not hold.
 pub fn replay<S: Subject>(property: Property, ops: &[Op]) -> Result<(), Box<Failure>> {
     let mut memory = vec![Chunk::ZERO; CHUNKS];
     guarded::<S>(property, &mut memory, ops, &Cell::new(0)).map_err(|mismatch| {
@@ -103,7 +102,7 @@ pub fn replay<S: Subject>(property: Property, ops: &[Op]) -> Result<(), Box<Fail
     })
 }
 
-/// Checks a property of one sequence of operations, which is told if it does not end.
+/// Checks a property on one sequence of operations, and reports a hang.
 fn guarded<S: Subject>(
     property: Property,
     memory: &mut [Chunk],
@@ -115,11 +114,11 @@ fn guarded<S: Subject>(
     hang::guard(tell, || check::<S>(property, memory, ops, count))
 }
 
-/// Returns the failure of a case that hangs: its operations up to the one that it is in.
+/// Returns the failure of a case that hangs: its operations up to the one that does not return.
 fn hung(property: Property, ops: &[Op], subject: &'static str, seconds: u64, steps: &[Step]) -> Failure {
     let did: Vec<Op> =
         steps.iter().filter_map(|step| if let Step::Op(op) = step { Some(*op) } else { None }).collect();
-    // Which operation unwinds is a matter of which is the last.
+    // The last operation is the one that unwinds, so all operations are kept.
     let all = property == Property::SurvivesUnwinding;
     let begun = ops.iter().rposition(|op| all || did.contains(op)).map_or(0, |last| last + 1);
     let what = match steps.last() {
@@ -133,7 +132,7 @@ fn hung(property: Property, ops: &[Op], subject: &'static str, seconds: u64, ste
     Failure { property, ops: ops[..begun].to_vec(), mismatch, subject }
 }
 
-/// Checks the one case that splits a large page into all the small ones at once.
+/// Checks the case that splits a large page into base pages at once.
 fn splits_whole<S: Subject>(ops: &[Op]) -> Result<(), Box<Failure>> {
     let (property, done) = (Property::Agrees, Cell::new(0));
     let checked = catch_unwind(AssertUnwindSafe(|| guarded::<S>(property, &mut [], ops, &done)));
@@ -149,7 +148,7 @@ fn splits_whole<S: Subject>(ops: &[Op]) -> Result<(), Box<Failure>> {
 }
 
 fn search<S: Subject>(property: Property, config: Config) -> Result<(), Box<Failure>> {
-    // One allocation for all cases; storage does not ask for clean memory.
+    // All cases share one allocation, because the storage does not need zeroed memory.
     let memory = RefCell::new(vec![Chunk::ZERO; CHUNKS]);
     let space = {
         let mut memory = memory.borrow_mut();
@@ -173,7 +172,7 @@ fn search<S: Subject>(property: Property, config: Config) -> Result<(), Box<Fail
             }
         }
         Err(TestError::Fail(why, ops)) => {
-            // A table may also panic.
+            // The table may panic in the repeated check.
             let mismatch = again(|| guarded::<S>(property, &mut memory.borrow_mut(), &ops, &count).err());
             let mismatch = mismatch.unwrap_or_else(|| Mismatch::of(why.to_string()));
             Err(Box::new(Failure { property, ops, mismatch, subject: type_name::<S>() }))
@@ -182,12 +181,11 @@ fn search<S: Subject>(property: Property, config: Config) -> Result<(), Box<Fail
     }
 }
 
-/// Runs the whole suite over a kind of table: one line in a test of yours.
+/// Runs the whole suite on a kind of table: one line in a test file.
 ///
 /// `conformance!(name, Format, Mode, |nodes| constructor)` makes a module `name` with a test for each [`Property`]. The
-/// constructor is given `&'n N`, any node storage for the format's words in the mode, and returns a `Result`; the
-/// table's geometry is one of its parameters. A table that keeps nodes when everything is unmapped says so with
-/// `, keeps` at the end.
+/// constructor gets `&'n N`, any node storage for the format's words in the mode, and returns a `Result`; the table's geometry is
+/// one of its parameters. Add `, keeps` at the end for a table that keeps nodes after all pages were unmapped.
 ///
 /// ```
 /// use tlbkit_conformance::conformance;

@@ -1,8 +1,9 @@
-//! Real walkers beside a real writer: what they see is what was there, and no node is reused under them.
+//! Threads that walk a table while another thread writes it: every result must be one that was true, and no node may be reused
+//! during a walk.
 //!
-//! Blocks of pages change, over and over: absent, writable, read-only, one large page. A frame's number says which page it
-//! belongs to and in which generation of its block, so every answer can be judged. Beside the blocks are pages that stay:
-//! every visit meets them. Walkers acknowledge between two walks, and the writer reclaims when all have.
+//! Blocks of pages change in a cycle: absent, writable, read-only, one large page. A frame number encodes the page and the
+//! generation of its block, so every result can be checked. Next to the blocks are pages that stay mapped: every visit must find
+//! them. Walkers acknowledge between two walks, and the writer reclaims nodes when all have acknowledged.
 
 use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -16,18 +17,18 @@ use crate::hang::{self, Step};
 use crate::moments::show;
 use crate::run::ENDLESS;
 
-/// Threads that look pages up, and one more that visits all.
+/// The number of threads that look up pages. One more thread visits all pages.
 const WALKERS: usize = 2;
-/// The generations of a block of pages, over and over: absent, writable, read-only, one large page.
+/// The number of stages of a block, which repeat: absent, writable, read-only, one large page.
 const STAGES: usize = 4;
 
 const WRITE: Attr = Attr::READ.union(Attr::WRITE);
 
-/// A run of pages that changes as one, as large as the second page size.
+/// A run of pages that change together, of the second page size.
 struct Block {
     pages: Pages,
     number: usize,
-    /// The size that it has in the last of its stages.
+    /// The page size in the last stage.
     large: PageSize,
     /// The generation that every walker has acknowledged.
     oldest: AtomicUsize,
@@ -43,7 +44,7 @@ impl Block {
         Pfn::new(((generation / STAGES % 64 + 1) * 4 + self.number) * self.pages.len())
     }
 
-    /// Tells whether a page may look like this in a generation.
+    /// Tells whether `found` is right for a page in a generation.
     fn looks(&self, generation: usize, page: Vpn, found: Option<Leaf>, base: PageSize) -> bool {
         let Some(leaf) = found else {
             return generation.is_multiple_of(STAGES) || self.breaks && generation % STAGES == 3;
@@ -58,7 +59,7 @@ impl Block {
             && leaf.size == size
     }
 
-    /// Returns how many leaves the block has in a generation.
+    /// Returns the number of leaves of the block in a generation.
     fn leaves(&self, generation: usize, base: PageSize) -> usize {
         match generation % STAGES {
             0 => 0,
@@ -67,7 +68,7 @@ impl Block {
         }
     }
 
-    /// Judges what was found of a page while its block came from one generation to another.
+    /// Checks the result for a page while its block changes from one generation to another.
     fn judge(
         &self,
         (oldest, newest): (usize, usize),
@@ -96,13 +97,13 @@ impl Block {
     }
 }
 
-/// What the threads have in common.
+/// The state that the threads share.
 struct Scene {
     space: Space,
     blocks: Vec<Block>,
-    /// Pages that are mapped all the time, each to the frame of its place in this list.
+    /// The pages that stay mapped. Each is mapped to the frame whose number is its index in this list.
     stay: Vec<Vpn>,
-    /// A shootdown's one number, and every walker's acknowledgement of it.
+    /// The number of the current shootdown, which every walker acknowledges.
     request: AtomicUsize,
     acknowledged: [AtomicUsize; WALKERS + 1],
     stop: AtomicBool,
@@ -150,12 +151,12 @@ impl Scene {
         self.stop.load(Ordering::Relaxed)
     }
 
-    /// Says that a thread is in no walk that began before the last shootdown.
+    /// Acknowledges the last shootdown: the thread is in no walk that began before it.
     fn acknowledge(&self, me: usize) {
         self.acknowledged[me].store(self.request.load(Ordering::Acquire), Ordering::Release);
     }
 
-    /// Judges what was found of a page that stays.
+    /// Checks the result for a page that stays mapped.
     fn judge_stay(&self, number: usize, found: Option<Leaf>) -> Result<(), String> {
         let at = self.stay[number].address(self.space.base());
         let is_right = |leaf: Leaf| {
@@ -171,11 +172,11 @@ impl Scene {
         ))
     }
 
-    /// Looks pages up, and returns how many.
+    /// Looks up pages, and returns the number of lookups.
     fn look<'n>(&self, table: &dyn Table<'n>, me: usize) -> Result<usize, String> {
         let base = self.space.base();
         let (mut random, mut walks) = (me + 1, 0);
-        // SAFETY: this thread acknowledges between walks only.
+        // SAFETY: this thread acknowledges only between walks.
         let look = |page: Vpn| table.lookup(unsafe { Pinned::by(&()) }, page.address(base));
         while !self.stopped() {
             self.acknowledge(me);
@@ -199,7 +200,7 @@ impl Scene {
         Ok(walks)
     }
 
-    /// Visits everything, and returns how often.
+    /// Visits all pages repeatedly, and returns the number of visits.
     fn visit<'n>(&self, table: &dyn Table<'n>) -> Result<usize, String> {
         let mut visits = 0;
         while !self.stopped() {
@@ -208,7 +209,7 @@ impl Scene {
                 self.blocks.iter().map(|block| block.oldest.load(Ordering::SeqCst)).collect();
             let mut seen = Vec::new();
             for half in self.space.halves().into_iter().flatten() {
-                // SAFETY: this thread acknowledges between visits only.
+                // SAFETY: this thread acknowledges only between visits.
                 let _ = table.for_each(unsafe { Pinned::by(&()) }, half, &mut |leaf| {
                     assert!(seen.len() < ENDLESS, "a visit has met {ENDLESS} pages, and does not end");
                     seen.push(leaf);
@@ -218,7 +219,7 @@ impl Scene {
             if self.stopped() {
                 break;
             }
-            // A hashed table may show a leaf twice.
+            // A hashed table may visit a leaf twice.
             seen.sort_unstable_by_key(|leaf| (leaf.at, leaf.frame, leaf.size, leaf.attr));
             seen.dedup();
             self.judge_visit(&seen, &oldest).map_err(|wrong| format!("in a visit of all pages, {wrong}"))?;
@@ -228,7 +229,7 @@ impl Scene {
         Ok(visits)
     }
 
-    /// Judges what a visit has met that began when the blocks were in these generations.
+    /// Checks the result of a visit that began when the blocks were in these generations.
     fn judge_visit(&self, seen: &[Leaf], oldest: &[usize]) -> Result<(), String> {
         let base = self.space.base();
         let mut known = 0;
@@ -287,7 +288,7 @@ impl Scene {
                 let change = Change::clear(Attr::WRITE);
                 writer.protect(pages, Holes::Refuse, change).map_err(refused)?;
             }
-            // SAFETY: nothing runs on these pages.
+            // SAFETY: no code uses these pages.
             _ => unsafe { writer.resize_breaking(pages, block.large, &mut |_| ()) }.map_err(refused)?,
         }
         let batch = writer.finish();
@@ -300,7 +301,7 @@ impl Scene {
             yield_now();
         }
         block.oldest.store(generation, Ordering::SeqCst);
-        // SAFETY: every walker has left the walk it was in when the change was made.
+        // SAFETY: every walker has left the walk that it was in when the change was made.
         unsafe { batch.reclaim() };
         Ok(())
     }
@@ -329,15 +330,15 @@ impl Drop for Stop<'_> {
     }
 }
 
-/// Lets two threads look up and one visit while one changes blocks of pages, for 0.3 seconds. Then takes the table apart.
+/// For 0.3 seconds, two threads look up pages and one visits them, while one changes blocks of pages. Then destroys the table.
 ///
 /// # Errors
 ///
-/// What a walker saw that was never there, or what the table refused its writer.
+/// A result that was never true, or an error that the table returned to its writer.
 ///
 /// # Panics
 ///
-/// If a thread of the table's does.
+/// If a thread panics in the table.
 pub fn race<'n>(table: impl Table<'n> + Sync) -> Result<(), String> {
     let tell = |seconds: u64, steps: &[Step]| {
         let when = match steps.last() {
@@ -379,7 +380,7 @@ fn raced<'n>(table: impl Table<'n> + Sync) -> Result<(), String> {
         let walked = walkers.into_iter().map(|walker| walker.join().expect("a walk that does not panic"));
         walked.chain([written.map(|()| 1)]).collect()
     });
-    // SAFETY: every walker is gone.
+    // SAFETY: every walker has ended.
     unsafe { destroy(table).reclaim() };
     for walks in seen {
         if walks? == 0 {
@@ -389,10 +390,10 @@ fn raced<'n>(table: impl Table<'n> + Sync) -> Result<(), String> {
     Ok(())
 }
 
-/// Runs real walkers beside a real writer of a kind of table: one line in a test of yours.
+/// Runs threads that walk a table while another thread writes it: one line in a test file.
 ///
-/// `threads!(name, Format, |nodes| constructor)` is a test. The constructor is given `&Slab`, node storage for the format's
-/// words in [`Shared`](tlbkit_pagetable::Shared) mode, and returns a `Result`.
+/// `threads!(name, Format, |nodes| constructor)` writes a test. The constructor gets `&Slab`, node storage for the format's words
+/// in [`Shared`](tlbkit_pagetable::Shared) mode, and returns a `Result`.
 ///
 /// ```
 /// use tlbkit_conformance::threads;

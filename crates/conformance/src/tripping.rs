@@ -1,4 +1,4 @@
-//! Storage that unwinds when it is told to, and the count-down that it shares with the caller's closures.
+//! Storage that unwinds at a chosen call, and the count-down that it shares with the caller's closures.
 
 use std::panic::resume_unwind;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -7,18 +7,18 @@ use tlbkit_pagetable::nodes::{NodeAddr, Nodes, Reclaim};
 
 use crate::wrap::forward;
 
-/// A count-down over the calls of a table to its caller's code, the last of which unwinds.
+/// A count-down of the calls of a table to its caller's code. The call at its end unwinds.
 #[derive(Debug)]
 pub struct Trip {
-    /// How many calls return before the one that unwinds.
+    /// The number of calls that return before the one that unwinds.
     left: AtomicUsize,
-    /// How many calls there were since it was set.
+    /// The number of calls since the count-down was set.
     calls: AtomicUsize,
 }
 
 /// No call unwinds.
 const NEVER: usize = usize::MAX;
-/// One has.
+/// A call has unwound.
 const DONE: usize = usize::MAX - 1;
 
 impl Trip {
@@ -27,13 +27,13 @@ impl Trip {
         Self { left: AtomicUsize::new(NEVER), calls: AtomicUsize::new(0) }
     }
 
-    /// Lets `calls` calls return from now on, and the next one unwind.
+    /// Makes the next `calls` calls return, and the call after them unwind.
     pub fn set(&self, calls: usize) {
         self.left.store(calls, Ordering::Relaxed);
         self.calls.store(0, Ordering::Relaxed);
     }
 
-    /// Returns how many calls there were since the count-down was set.
+    /// Returns the number of calls since the count-down was set.
     pub fn calls(&self) -> usize {
         self.calls.load(Ordering::Relaxed)
     }
@@ -47,7 +47,7 @@ impl Trip {
     ///
     /// # Panics
     ///
-    /// If it is the chosen one; without a message.
+    /// If the call is the chosen one. The panic has no message.
     pub fn call(&self) {
         self.calls.fetch_add(1, Ordering::Relaxed);
         let left = self.left.load(Ordering::Relaxed);
@@ -66,7 +66,7 @@ impl Default for Trip {
     }
 }
 
-/// Storage whose `take` and `free` are calls of a [`Trip`]. One that unwinds has done nothing.
+/// Storage whose `take` and `free` count as calls of a [`Trip`]. A call that unwinds changes nothing.
 #[derive(Debug)]
 pub struct Tripping<N> {
     inner: N,
@@ -84,13 +84,13 @@ impl<N> Tripping<N> {
         &self.trip
     }
 
-    /// Returns the storage inside.
+    /// Returns the inner storage.
     pub const fn inner(&self) -> &N {
         &self.inner
     }
 }
 
-// SAFETY: whatever it hands out came from the storage inside, as it was.
+// SAFETY: it returns the nodes of the inner storage unchanged.
 unsafe impl<N: Nodes> Nodes for Tripping<N> {
     type Word = N::Word;
     type Mode = N::Mode;
@@ -109,11 +109,11 @@ unsafe impl<N: Nodes> Nodes for Tripping<N> {
     forward!(store);
 }
 
-// SAFETY: every answer is that of the storage inside; the count-down is atomic, so the wrapper is `Sync` if that is.
+// SAFETY: every result is that of the inner storage; the count-down is atomic, so the wrapper is `Sync` if the inner storage is.
 unsafe impl<N: Nodes> Reclaim for Tripping<N> {
     unsafe fn free(&self, node: NodeAddr, clean: bool) {
         self.trip.call();
-        // SAFETY: this function's contract, about the storage inside.
+        // SAFETY: this function's contract holds for the inner storage.
         unsafe { self.inner.free(node, clean) };
     }
 

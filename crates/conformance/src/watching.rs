@@ -1,4 +1,4 @@
-//! Storage that looks on: it knows whose every node is, and lets others look at every moment of a change or of a walk.
+//! Storage that checks every access to a node, and calls hooks after each store of a change or before a load of a walk.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -11,26 +11,26 @@ use std::sync::atomic::Ordering;
 use tlbkit_pagetable::Word;
 use tlbkit_pagetable::nodes::{Held, NodeAddr, Nodes, Reclaim, Record, Store};
 
-/// Words of the dummy node that stands in for one that is free: more than any table asks for.
+/// The number of words of the dummy node that replaces a free node: more than any table takes.
 const SINK: usize = 1 << 12;
 
 /// Storage that watches its users.
 ///
-/// It knows which nodes are taken: one that is freed twice, or as [clean](Reclaim::free) and is not, is a
-/// [fault](Self::fault). While it [watches](Self::watched), it knows by which table, too, and an access to any
-/// other node is a fault, is answered with zeroes and does no harm. [`at_stores`](Self::at_stores) calls back after
-/// every store of a change, [`at_load`](Self::at_load) before one load of a walk.
+/// It records which nodes are taken. A node that is freed twice, or as [clean](Reclaim::free) although it is not, is a
+/// [fault](Self::fault). If it [watches](Self::watched) accesses, it also records the table that has taken each node. An access
+/// to any other node is a fault, reads zeroes and changes nothing. [`at_stores`](Self::at_stores) calls back after every store of
+/// a change, [`at_load`](Self::at_load) before one load of a walk.
 ///
-/// A store through a pointer from [`Nodes::at`] that the table does not [tell](Nodes::stored) is noticed at the next call of
-/// the storage.
+/// A store through a pointer from [`Nodes::at`] that the table does not [tell](Nodes::stored) is detected at the next call of the
+/// storage.
 pub struct Watching<N: Nodes> {
     inner: N,
     on: bool,
-    /// A hook is running: its own accesses are not watched for moments.
+    /// Whether a hook is running. Its own accesses call no hook.
     busy: Cell<bool>,
     store: Cell<Option<NonNull<dyn Fn()>>>,
     load: Cell<Option<NonNull<dyn Fn()>>>,
-    /// How many loads come before the one with the hook.
+    /// The number of loads before the one with the hook.
     left: Cell<usize>,
     book: RefCell<Book>,
     sink: Vec<<N::Word as Word>::Cell>,
@@ -56,7 +56,7 @@ struct Taken {
     walked: bool,
 }
 
-/// What comes to a node: a walker or the writer.
+/// The accessor of a node: a walker or the writer.
 #[derive(Clone, Copy, PartialEq)]
 enum By {
     Walker,
@@ -64,12 +64,12 @@ enum By {
 }
 
 impl<N: Nodes> Watching<N> {
-    /// Wraps a storage that no table has taken a node of, and watches no access.
+    /// Wraps a storage of which no node is taken, and does not watch accesses.
     pub fn new(inner: N) -> Self {
         Self::of(inner, false)
     }
 
-    /// Wraps a storage that no table has taken a node of, and watches it.
+    /// Wraps a storage of which no node is taken, and watches accesses.
     pub fn watched(inner: N) -> Self {
         Self::of(inner, true)
     }
@@ -89,7 +89,7 @@ impl<N: Nodes> Watching<N> {
         }
     }
 
-    /// Returns the storage inside.
+    /// Returns the inner storage.
     pub const fn inner(&self) -> &N {
         &self.inner
     }
@@ -101,7 +101,7 @@ impl<N: Nodes> Watching<N> {
         book.operation += 1;
     }
 
-    /// Returns how many nodes have come back that an operation before this one had taken, or a walker had met.
+    /// Returns the number of nodes that have come back although an earlier operation had taken them or a walker had met them.
     pub fn returned(&self) -> usize {
         self.book.borrow().returned
     }
@@ -119,7 +119,7 @@ impl<N: Nodes> Watching<N> {
         result
     }
 
-    /// Calls `change` before load number `loads` of those that `walk` does, once. Tells whether there was such a load.
+    /// Calls `change` once, before load number `loads` of `walk`. Tells whether there was such a load.
     pub fn at_load<T>(&self, loads: usize, change: &dyn Fn(), walk: impl FnOnce() -> T) -> (T, bool) {
         self.left.set(loads);
         let _guard = Hooked::new(&self.load, change);
@@ -127,7 +127,7 @@ impl<N: Nodes> Watching<N> {
         (result, self.load.get().is_none())
     }
 
-    /// Returns how many loads a walk does.
+    /// Returns the number of loads of a walk.
     pub fn loads<T>(&self, walk: impl FnOnce() -> T) -> usize {
         self.at_load(usize::MAX, &|| (), walk);
         usize::MAX - self.left.get()
@@ -142,12 +142,12 @@ impl<N: Nodes> Watching<N> {
     fn call(&self, hook: NonNull<dyn Fn()>) {
         if !self.busy.replace(true) {
             let _idle = Idle(&self.busy);
-            // SAFETY: it is borrowed as long as it is in its cell: see `Hooked`.
+            // SAFETY: the hook is borrowed as long as it is in its cell: see `Hooked`.
             unsafe { hook.as_ref()() };
         }
     }
 
-    /// Tells whether a node is taken; notes a fault if not, or if it is another table's.
+    /// Tells whether a node is taken by this table. Records a fault if it is not.
     fn knows(&self, node: NodeAddr, by: By) -> bool {
         if !self.on {
             return true;
@@ -156,7 +156,7 @@ impl<N: Nodes> Watching<N> {
     }
 }
 
-// Not generic, so that it is compiled once, and optimized.
+// This type is not generic, so that it is compiled once, and optimized.
 impl Book {
     fn knows(&mut self, node: NodeAddr, by: By) -> bool {
         let table = self.table;
@@ -188,7 +188,7 @@ impl Book {
         self.nodes.insert(node, taken);
     }
 
-    /// Tells whether a node that is to be in a batch is taken; notes a fault if not.
+    /// Tells whether a node that is added to a batch is taken. Records a fault if it is not.
     fn holds(&mut self, node: NodeAddr) -> bool {
         let is_taken = self.nodes.contains_key(&node);
         if !is_taken {
@@ -202,7 +202,7 @@ impl Book {
         is_taken
     }
 
-    /// Tells whether a node may be freed, and how many words it has.
+    /// Returns the number of words of a node that may be freed. Records a fault if it may not.
     fn free(&mut self, node: NodeAddr) -> Option<usize> {
         let taken = self.nodes.remove(&node);
         if let Some(taken) = &taken {
@@ -235,12 +235,12 @@ impl Hasher for Spread {
     }
 }
 
-/// A hook in its cell, from which it is taken when this is dropped.
+/// A guard that removes a hook from its cell when it is dropped.
 struct Hooked<'c>(&'c Cell<Option<NonNull<dyn Fn()>>>);
 
 impl<'c> Hooked<'c> {
     fn new(cell: &'c Cell<Option<NonNull<dyn Fn()>>>, hook: &'c dyn Fn()) -> Self {
-        // SAFETY: only the lifetime differs, and the pointer leaves the cell before that ends.
+        // SAFETY: only the lifetime differs, and the pointer is removed from the cell before the lifetime ends.
         let hook =
             unsafe { mem::transmute::<NonNull<dyn Fn() + 'c>, NonNull<dyn Fn()>>(NonNull::from(hook)) };
         cell.set(Some(hook));
@@ -254,7 +254,7 @@ impl Drop for Hooked<'_> {
     }
 }
 
-/// A hook that runs until this is dropped.
+/// A guard that records that a hook runs until it is dropped.
 struct Idle<'c>(&'c Cell<bool>);
 
 impl Drop for Idle<'_> {
@@ -263,8 +263,8 @@ impl Drop for Idle<'_> {
     }
 }
 
-// SAFETY: whatever it hands out came from the storage inside, as it was. A table that breaks the rules by coming to a node
-// that is free gets cells that nothing else uses.
+// SAFETY: it returns the nodes of the inner storage unchanged. A table that wrongly accesses a free node gets cells that no other
+// code uses.
 unsafe impl<N: Nodes> Nodes for Watching<N> {
     type Word = N::Word;
     type Mode = N::Mode;
@@ -288,7 +288,7 @@ unsafe impl<N: Nodes> Nodes for Watching<N> {
         if !self.knows(node, By::Writer) {
             return self.sink.as_ptr();
         }
-        // SAFETY: this function's contract, about the storage inside.
+        // SAFETY: this function's contract holds for the inner storage.
         unsafe { self.inner.at(node) }
     }
 
@@ -296,7 +296,7 @@ unsafe impl<N: Nodes> Nodes for Watching<N> {
         if !self.knows(node, By::Writer) {
             return &raw const self.record;
         }
-        // SAFETY: this function's contract, about the storage inside.
+        // SAFETY: this function's contract holds for the inner storage.
         unsafe { self.inner.record(node, words) }
     }
 
@@ -315,7 +315,7 @@ unsafe impl<N: Nodes> Nodes for Watching<N> {
         if !self.knows(node, By::Walker) {
             return N::Word::ZERO;
         }
-        // SAFETY: this function's contract, about the storage inside.
+        // SAFETY: this function's contract holds for the inner storage.
         unsafe { self.inner.follow(node, index) }
     }
 
@@ -323,13 +323,13 @@ unsafe impl<N: Nodes> Nodes for Watching<N> {
         if !self.knows(node, By::Writer) {
             return N::Word::ZERO;
         }
-        // SAFETY: this function's contract, about the storage inside.
+        // SAFETY: this function's contract holds for the inner storage.
         unsafe { self.inner.read(node, index) }
     }
 
     unsafe fn publish(&self, node: NodeAddr, index: usize, word: N::Word) {
         if self.knows(node, By::Writer) {
-            // SAFETY: this function's contract, about the storage inside.
+            // SAFETY: this function's contract holds for the inner storage.
             unsafe { self.inner.publish(node, index, word) };
         }
         self.look();
@@ -337,7 +337,7 @@ unsafe impl<N: Nodes> Nodes for Watching<N> {
 
     unsafe fn store_relaxed(&self, node: NodeAddr, index: usize, word: N::Word) {
         if self.knows(node, By::Writer) {
-            // SAFETY: this function's contract, about the storage inside.
+            // SAFETY: this function's contract holds for the inner storage.
             unsafe { self.inner.store_relaxed(node, index, word) };
         }
         self.look();
@@ -364,12 +364,12 @@ unsafe impl<N: Nodes> Nodes for Watching<N> {
     }
 }
 
-// SAFETY: every answer is that of the storage inside, except that it never is `Sync`.
+// SAFETY: every result is that of the inner storage, except that this wrapper is never `Sync`.
 unsafe impl<N: Nodes> Reclaim for Watching<N> {
     unsafe fn free(&self, node: NodeAddr, clean: bool) {
         let words = self.book.borrow_mut().free(node);
         let Some(words) = words else { return };
-        // SAFETY: this function's contract, about the storage inside: no other code is in the node.
+        // SAFETY: this function's contract holds for the inner storage: no other code is in the node.
         let word = |index: &usize| unsafe { self.inner.read(node, *index) } != N::Word::ZERO;
         let dirty = if clean { (0..words).find(word) } else { None };
         if let Some(index) = dirty {
@@ -381,7 +381,7 @@ unsafe impl<N: Nodes> Reclaim for Watching<N> {
                 )
             });
         }
-        // SAFETY: this function's contract, about the storage inside: no other code is in the node.
+        // SAFETY: this function's contract holds for the inner storage: no other code is in the node.
         unsafe { self.inner.free(node, clean && dirty.is_none()) };
     }
 
@@ -390,7 +390,7 @@ unsafe impl<N: Nodes> Reclaim for Watching<N> {
             self.record.store(0, Ordering::Relaxed);
             return &raw const self.record;
         }
-        // SAFETY: this function's contract, about the storage inside.
+        // SAFETY: this function's contract holds for the inner storage.
         unsafe { self.inner.link(node) }
     }
 

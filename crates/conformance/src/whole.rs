@@ -1,7 +1,9 @@
-//! A large page that is split into base pages at once, through every level between the two, and joined again: once in a run.
+//! A large page that is split into base pages at once, through all levels between, and joined again. This runs once in a run of
+//! the suite.
 //!
-//! Random operations split a large page into the next smaller ones, and those of many thousands not at all: each is a case of
-//! as many leaves as all others together. This one compares as it goes, and costs some milliseconds.
+//! Random operations split a large page only into pages of the next smaller size, and split no page into many thousands of
+//! leaves, because one such case would have as many leaves as all others together. This case compares during its visits, which is
+//! cheaper.
 
 use std::cell::Cell;
 use std::mem;
@@ -14,19 +16,20 @@ use crate::hang::{self, Step};
 use crate::moments::show;
 use crate::{Mismatch, Op, Outcome, Profile, Runner};
 
-/// The most pages that the large one is split into: as many as 1 GiB has of 4 KiB.
+/// The largest number of pages that the large page is split into: the 4 KiB pages of 1 GiB.
 const MOST: usize = 1 << 18;
 
-/// Memory for a table of as many leaves, of two words each, in nodes that are half full.
+/// The memory for a table with that number of leaves, of two words each, in nodes that are half full.
 pub(crate) const CHUNKS: usize = 4096;
 
-/// Returns the case of a space: the map of a page, and its split. Nothing if other cases split every page whole.
+/// Returns the case of a space: the map of a page, and its split. Returns `None` if the random cases already split every page
+/// into base pages.
 pub(crate) fn case(space: &Space, profile: &Profile) -> Option<[Op; 2]> {
     let base = space.base();
     let units = |size: &PageSize| size.pages(base).filter(|units| *units <= MOST);
     let size = space.sizes().iter().copied().rfind(|size| units(size).is_some())?;
     let units = units(&size).filter(|units| *units > Runner::MOST_RESIZED && !cfg!(miri))?;
-    // The second page of the size, if there is one.
+    // The second page of the size if there is one, else the first.
     let pages = [units, 0].into_iter().filter_map(|first| Pages::count(Vpn::new(first), units));
     let pages = pages.into_iter().find(|pages| space.check_pages(*pages).is_ok())?;
     let attr = profile.implied | Attr::READ | Attr::EXEC;
@@ -34,7 +37,7 @@ pub(crate) fn case(space: &Space, profile: &Profile) -> Option<[Op; 2]> {
     Some([Op::Map { pages, frame, size, attr }, Op::Resize { pages, to: base }])
 }
 
-/// Tells whether operations may be such a case.
+/// Tells whether these operations have the form of such a case.
 pub(crate) fn is_one(ops: &[Op]) -> bool {
     match ops {
         [Op::Map { pages, .. }, Op::Resize { pages: split, .. }] => {
@@ -44,7 +47,7 @@ pub(crate) fn is_one(ops: &[Op]) -> bool {
     }
 }
 
-/// Checks a case, which [`is_one`] and maps one page. Sets `done` if the page was split: the memory may be too small for that.
+/// Checks a case for which [`is_one`] returns `true`. Sets `done` if the page was split: the memory may be too small for that.
 pub(crate) fn splits<'n>(
     table: &dyn Table<'n>,
     runner: &mut Runner<'n>,
@@ -65,7 +68,7 @@ pub(crate) fn splits<'n>(
     done.set(1);
     let join = Op::Resize { pages, to: large.size };
     if resize(table, &join)? {
-        // What the split has made is gone, and the model never knew of it.
+        // After the join the table is as before the split, which the model was not told of.
         let joined = runner.compare(table, Some(pages)).and_then(|()| {
             let after = table.footprint();
             if after.ptes == before.ptes {
@@ -81,29 +84,29 @@ pub(crate) fn splits<'n>(
     Ok(())
 }
 
-/// Changes the size of pages for which nothing may refuse it but memory. Tells whether it was done.
+/// Changes the size of pages. The only error allowed is a lack of memory. Tells whether the size was changed.
 fn resize<'n>(table: &dyn Table<'n>, op: &Op) -> Result<bool, Mismatch> {
     let &Op::Resize { pages, to } = op else { return Ok(false) };
     hang::step(|| Step::Op(*op));
     let Ok(mut writer) = Writer::new(table) else { return Err(Mismatch::of("a writer was left behind")) };
-    // SAFETY: nothing runs on the pages of a table that no machine uses.
+    // SAFETY: no machine uses the table, so no code needs the pages.
     let result = unsafe { writer.resize_breaking(pages, to, &mut |_| ()) };
     let batch = writer.finish();
     let flush = batch.flush().clone();
-    // SAFETY: there is no TLB here, and no walker.
+    // SAFETY: no TLB holds translations of the table, and there is no walker.
     unsafe { batch.reclaim() };
     let what = match result {
         Err(Error::NoMemory { .. }) => return Ok(false),
         Err(error) => format!("it failed for no reason: {error:?}"),
         Ok(()) if flush.scope() >= FlushScope::Everywhere && flush.covers(pages) => return Ok(true),
         Ok(()) => {
-            format!("pages {pages} must be flushed with reach Everywhere, and the batch asks for {flush:?}")
+            format!("pages {pages} must be flushed with scope Everywhere, and the batch asks for {flush:?}")
         }
     };
     Err(Mismatch::of(what).after(op, None))
 }
 
-/// Checks that pages of `size` are there in the place of a large one, and nothing else.
+/// Checks that exactly the pages of `size` that replace a large page are mapped.
 fn compare<'n>(table: &dyn Table<'n>, large: Leaf, pages: Pages, size: PageSize) -> Result<(), Mismatch> {
     let base = table.space().base();
     let (first, units) = (pages.first().get(), size.pages(base).unwrap_or(1));
@@ -116,7 +119,7 @@ fn compare<'n>(table: &dyn Table<'n>, large: Leaf, pages: Pages, size: PageSize)
     };
     let mut met = vec![false; count];
     let (mut visits, mut wrong) = (0, None);
-    // SAFETY: nothing is reclaimed meanwhile.
+    // SAFETY: no node is reclaimed during the call.
     let _ = table.for_each(unsafe { Pinned::by(&()) }, pages, &mut |found| {
         visits += 1;
         let number = found.at.vpn(base).get().wrapping_sub(first) / units;
@@ -137,7 +140,7 @@ fn compare<'n>(table: &dyn Table<'n>, large: Leaf, pages: Pages, size: PageSize)
     if visits != count {
         return Err(Mismatch::of(format!("a visit of {pages} met {visits} leaves, and {count} are mapped")));
     }
-    // The ends, the middle, and where a node may begin or end.
+    // Both ends, the middle, and the places where a node may begin or end.
     let ends = (0..usize::BITS).map(|bit| 1_usize.wrapping_shl(bit)).take_while(|end| *end < count);
     let numbers = [0, count - 1].into_iter().chain(ends.flat_map(|end| [end - 1, end, count - end]));
     for number in numbers {
@@ -145,7 +148,7 @@ fn compare<'n>(table: &dyn Table<'n>, large: Leaf, pages: Pages, size: PageSize)
         let last = leaf.at.get() + size.mask();
         for at in [leaf.at.get(), last] {
             let at = VirtAddr::new(at);
-            // SAFETY: nothing is reclaimed meanwhile.
+            // SAFETY: no node is reclaimed during the call.
             let found = table.lookup(unsafe { Pinned::by(&()) }, at);
             if found != Some(leaf) {
                 let what = format!("{at} is {}; it should be {}", show(found), show(Some(leaf)));
@@ -156,7 +159,7 @@ fn compare<'n>(table: &dyn Table<'n>, large: Leaf, pages: Pages, size: PageSize)
     let before = Vpn::new(first.wrapping_sub(1)).checked_address(base);
     let after = pages.last().checked_add(1).and_then(|page| page.checked_address(base));
     for at in [before, after].into_iter().flatten() {
-        // SAFETY: nothing is reclaimed meanwhile.
+        // SAFETY: no node is reclaimed during the call.
         if let Some(found) = table.lookup(unsafe { Pinned::by(&()) }, at) {
             return Err(Mismatch::of(format!("{at} is {}; it should be unmapped", show(Some(found)))));
         }

@@ -1,8 +1,8 @@
-//! What the storage wrappers pass on to the storage inside them.
+//! The methods that storage wrappers forward to their inner storage.
 
-/// Writes the methods of [`Nodes`](tlbkit_pagetable::nodes::Nodes) and
-/// [`Reclaim`](tlbkit_pagetable::nodes::Reclaim) that a wrapper does not watch, by groups. The wrapper has a field
-/// `inner`, whose nodes it hands out as they are: the promises of its callers are about that.
+/// Writes the methods of [`Nodes`](tlbkit_pagetable::nodes::Nodes) and [`Reclaim`](tlbkit_pagetable::nodes::Reclaim) that a
+/// wrapper only forwards, in groups. The wrapper has a field `inner` and returns its nodes unchanged, so the contracts of these
+/// methods hold for the inner storage.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! forward {
@@ -24,7 +24,7 @@ macro_rules! forward {
             &self,
             node: $crate::pagetable::nodes::NodeAddr,
         ) -> *const <<Self as $crate::pagetable::nodes::Nodes>::Word as $crate::pagetable::Word>::Cell {
-            // SAFETY: this function's contract, about the storage inside.
+            // SAFETY: this function's contract holds for the inner storage.
             unsafe { self.inner.at(node) }
         }
 
@@ -33,24 +33,24 @@ macro_rules! forward {
             node: $crate::pagetable::nodes::NodeAddr,
             words: usize,
         ) -> *const $crate::pagetable::nodes::Record {
-            // SAFETY: this function's contract, about the storage inside.
+            // SAFETY: this function's contract holds for the inner storage.
             unsafe { self.inner.record(node, words) }
         }
 
         unsafe fn read(&self, node: $crate::pagetable::nodes::NodeAddr, index: usize) -> Self::Word {
-            // SAFETY: this function's contract, about the storage inside.
+            // SAFETY: this function's contract holds for the inner storage.
             unsafe { self.inner.read(node, index) }
         }
     };
     (follow) => {
         unsafe fn follow(&self, node: $crate::pagetable::nodes::NodeAddr, index: usize) -> Self::Word {
-            // SAFETY: this function's contract, about the storage inside.
+            // SAFETY: this function's contract holds for the inner storage.
             unsafe { self.inner.follow(node, index) }
         }
     };
     (store) => {
         unsafe fn publish(&self, node: $crate::pagetable::nodes::NodeAddr, index: usize, word: Self::Word) {
-            // SAFETY: this function's contract, about the storage inside.
+            // SAFETY: this function's contract holds for the inner storage.
             unsafe { self.inner.publish(node, index, word) };
         }
 
@@ -60,7 +60,7 @@ macro_rules! forward {
             index: usize,
             word: Self::Word,
         ) {
-            // SAFETY: this function's contract, about the storage inside.
+            // SAFETY: this function's contract holds for the inner storage.
             unsafe { self.inner.store_relaxed(node, index, word) };
         }
 
@@ -70,7 +70,7 @@ macro_rules! forward {
     };
     (free) => {
         unsafe fn free(&self, node: $crate::pagetable::nodes::NodeAddr, clean: bool) {
-            // SAFETY: this function's contract, about the storage inside.
+            // SAFETY: this function's contract holds for the inner storage.
             unsafe { self.inner.free(node, clean) };
         }
     };
@@ -84,7 +84,7 @@ macro_rules! forward {
             &self,
             node: $crate::pagetable::nodes::NodeAddr,
         ) -> *const $crate::pagetable::nodes::Record {
-            // SAFETY: this function's contract, about the storage inside.
+            // SAFETY: this function's contract holds for the inner storage.
             unsafe { self.inner.link(node) }
         }
 

@@ -34,7 +34,7 @@ macro_rules! bugs {
 
 bugs! {
     LostPage: "a split loses the last of the small pages", Agrees, "leaves, and 512 are mapped";
-    OnePageFlushed: "an unmap of a range flushes its first page", Agrees, "must be flushed with reach Everywhere";
+    OnePageFlushed: "an unmap of a range flushes its first page", Agrees, "must be flushed with scope Everywhere";
     ClearedFirst: "an unmap clears entries before it knows that there is room for the frames", Agrees,
         "frames were handed over and";
     LinkedEarly: "a node is linked before all are had", FailsCleanly, "and the table is not as it was";
@@ -46,7 +46,7 @@ bugs! {
     LostDirty: "an unmap hands a frame over without its dirty bit", Agrees, "frames were handed over and";
     OtherTable: "a node of another table of the same storage is linked", StaysApart, "which belongs to table";
     OffByOne: "the first address above the lower half is walked", Agrees, "it should be unmapped";
-    ReachTooLow: "the loss of a right reaches one CPU", Agrees, "must be flushed with reach Everywhere";
+    ReachTooLow: "the loss of a right reaches one CPU", Agrees, "must be flushed with scope Everywhere";
     RetiredFirst: "a node is retired before it is unlinked", SurvivesUnwinding, "nodes are out: the table counts";
     CountOff: "an unmap counts one page too few", Agrees, "base pages, and";
     StatusDropped: "a join keeps the status bits of the first page only", Agrees, "it should be mapped by the";
@@ -85,7 +85,7 @@ bugs! {
     JoinedGap: "a join does not ask whether a page in the midst is mapped", Agrees, "was unmapped, and nothing maps its page";
     SplitLeaks: "a split that gets no memory for its second node loses the first", FailsCleanly, "and the table is not as it was";
     GlobalLost: "a protect that takes the right to write takes from a page that it is global", Agrees, "it should be mapped by the";
-    ExecForgotten: "the loss of the right to execute alone asks for no flush", Agrees, "must be flushed with reach Everywhere";
+    ExecForgotten: "the loss of the right to execute alone asks for no flush", Agrees, "must be flushed with scope Everywhere";
     FrameAskew: "a map takes a frame that does not begin where a large page may", Agrees, "it succeeded, but";
     SwapAskew: "a replace takes a frame that does not begin where a large page may", Agrees, "it succeeded, but";
     HugePassed: "a protect passes over pages of 1 GiB", Agrees, "it should be mapped by the";

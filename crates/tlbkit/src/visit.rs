@@ -25,7 +25,7 @@ impl<'c> Visit<'c> {
     /// Records that `cpu` may be in a walk, before the walk begins.
     pub(crate) fn begin(cpus: &'c SharedSpace, cpu: usize) -> Self {
         let joined = cpus.members.insert(cpu);
-        // A CPU that has just come online already runs the kernel's own address space, and goes on running it.
+        // A CPU that has just come online already runs the kernel's own address space, and continues to run it after the visit.
         let entered = cpus.running.insert(cpu);
         fence(Ordering::SeqCst);
         Self { cpus, cpu, joined, entered }

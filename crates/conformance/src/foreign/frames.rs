@@ -1,14 +1,14 @@
 //! Frames for the nodes of a mapper under test: memory whose physical address is its address.
 //!
-//! One mapper of a thread has them at a time. They are kept for the next one, which gets all of them, whatever the last one
-//! has not given back.
+//! Only one mapper of a thread uses them at a time. The next mapper gets the same frames, including those that the last one has
+//! not given back.
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::ptr;
 use std::sync::{Mutex, PoisonError};
 
-/// Bytes of a frame, and its alignment.
+/// The size and the alignment of a frame, in bytes.
 pub const BYTES: usize = 4096;
 
 #[repr(C, align(4096))]
@@ -18,20 +18,21 @@ struct Frame([u8; BYTES]);
 struct Pool {
     free: Vec<usize>,
     out: BTreeSet<usize>,
-    /// How many more can be had, if that is limited.
+    /// The number of frames that may still be taken, if it is limited.
     left: Option<usize>,
-    /// Whether the mapper has asked for one.
+    /// Whether the mapper has taken a frame.
     used: bool,
 }
 
-/// Every frame that there is: they are never given back to the system, and a checker of leaks finds them here.
+/// All frames. They are never freed, and this list keeps them reachable for a leak checker.
 static ALL: Mutex<Vec<usize>> = Mutex::new(Vec::new());
 
 thread_local! {
     static POOL: RefCell<Pool> = RefCell::default();
 }
 
-/// Takes a frame, if the test lets the mapper have one. It is not cleared: a mapper that is promised zeroes clears it first.
+/// Takes a frame, if the test lets the mapper have one. The frame is not cleared: the adapter of a mapper that expects zeroed
+/// frames clears it.
 pub fn take() -> Option<usize> {
     POOL.with_borrow_mut(|pool| {
         pool.used = true;
@@ -44,8 +45,8 @@ pub fn take() -> Option<usize> {
             frame
         };
         let frame = pool.free.pop().unwrap_or_else(new);
-        // Every word looks like an entry, and each time like the same, so that what fails fails again.
-        // SAFETY: the frame has no other user.
+        // Every word looks like an entry. The pattern is always the same, so that failures repeat.
+        // SAFETY: no other code uses the frame.
         unsafe { ptr::write_bytes(ptr::with_exposed_provenance_mut::<u8>(frame), 0xa7, BYTES) };
         pool.out.insert(frame);
         Some(frame)
@@ -56,7 +57,7 @@ pub fn take() -> Option<usize> {
 ///
 /// # Panics
 ///
-/// If it is not out: the mapper has given it back twice, or never had it.
+/// If the frame is not taken: the mapper has given it back twice, or never took it.
 pub fn give(frame: usize) {
     POOL.with_borrow_mut(|pool| {
         assert!(
@@ -67,12 +68,13 @@ pub fn give(frame: usize) {
     });
 }
 
-/// Returns how many frames are out, if the mapper takes any.
+/// Returns the number of frames that are taken, or `None` if the mapper has never taken one.
 pub fn out() -> Option<usize> {
     POOL.with_borrow(|pool| pool.used.then_some(pool.out.len()))
 }
 
-/// Lets `takes` more frames be taken, or any number. Tells whether the mapper has taken any: before, it has all that it asks for.
+/// Limits the mapper to `takes` more frames, or removes the limit. Returns `false` if the mapper has never taken a frame, in
+/// which case there is no limit.
 pub(crate) fn limit(takes: Option<usize>) -> bool {
     POOL.with_borrow_mut(|pool| {
         pool.left = takes.filter(|_| pool.used);
@@ -80,10 +82,10 @@ pub(crate) fn limit(takes: Option<usize>) -> bool {
     })
 }
 
-/// Takes every frame back, for another mapper.
+/// Takes back every frame, for the next mapper.
 pub(crate) fn reset() {
     POOL.with_borrow_mut(|pool| {
-        // In the same order each time, so that what fails fails again.
+        // The order is always the same, so that failures repeat.
         pool.free.extend(std::mem::take(&mut pool.out));
         pool.free.sort_unstable_by(|a, b| b.cmp(a));
         (pool.left, pool.used) = (None, false);

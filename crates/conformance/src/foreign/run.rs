@@ -11,31 +11,31 @@ use crate::moments::place;
 use crate::run::ENDLESS;
 use crate::{Effect, Model, Op, Profile};
 
-/// The most pages of one operation.
+/// The largest number of pages of one operation.
 const MOST: usize = 24;
 
-/// The most places that are looked at in a large page: every page of 4 KiB in one of 2 MiB.
+/// The largest number of places that are looked up in a large page: every 4 KiB page of 2 MiB.
 const PLACES: usize = if cfg!(miri) { 8 } else { 512 };
 
-/// The most places that are looked at once in a run: every page of 4 KiB in one of 1 GiB.
+/// The largest number of places that are looked up once in a run: every 4 KiB page of 1 GiB.
 const ALL_PLACES: usize = if cfg!(miri) { 64 } else { 1 << 18 };
 
-/// The operations of a case, the first ones, that leave pages mapped when the mapper is dropped.
+/// The number of maps of a case that are repeated before the mapper is dropped with these pages mapped.
 const LEFT: usize = 4;
 
-/// How often a map is tried that gets no memory: more nodes than any page needs.
+/// The number of attempts of a map without memory: more than the nodes that any page needs.
 const TRIES: usize = 8;
 
-/// A mapper under test, the model beside it, and what was called.
+/// A mapper under test, its model, and the calls so far.
 pub(super) struct Run<F> {
     pub(super) mapper: F,
     pub(super) model: Model,
     pub(super) unchecked: BTreeSet<Want>,
-    /// Where nodes may be that were emptied, by first address and size.
+    /// The ranges that may have empty nodes, by first address and size.
     kept: BTreeSet<(usize, PageSize)>,
-    /// What was called, in words.
+    /// The calls, in words.
     pub(super) calls: Vec<String>,
-    /// Whether a mapper that is dropped gives its [`frames`] back: a new one does.
+    /// Whether a dropped mapper gives back its [`frames`], as tested with a new mapper.
     pub(super) frees_all: bool,
 }
 
@@ -57,7 +57,7 @@ impl<F: Foreign> Run<F> {
         }
     }
 
-    /// Writes down what the mapper is called for next.
+    /// Records the next call of the mapper.
     fn call(&mut self, call: String) {
         hang::say(&call);
         self.calls.push(call);
@@ -74,7 +74,7 @@ impl<F: Foreign> Run<F> {
         }
         self.clear()?;
         let full = self.mapper.nodes();
-        // A mapper is dropped with pages mapped.
+        // Maps pages again, so that the mapper is dropped with mapped pages.
         for op in ops.iter().filter(|op| matches!(op, Op::Map { .. })).take(LEFT) {
             self.one(op)?;
         }
@@ -103,7 +103,7 @@ impl<F: Foreign> Run<F> {
                 else {
                     return Ok(());
                 };
-                // Physical addresses of 40 bits.
+                // Physical addresses have 40 bits.
                 let frame = frame.get() & ((1 << (40 - base.shift())) - 1) & !(units - 1);
                 for page in 0..(pages.len() / units).min(MOST) {
                     let Some(pages) =
@@ -124,7 +124,7 @@ impl<F: Foreign> Run<F> {
                 self.each(pages, |pages| Op::Unmap { pages, holes: Holes::Refuse, room: None })
             }
             Op::Protect { pages, change, .. } => {
-                // What the change leaves alone becomes what it was not.
+                // A change that does not affect the right to write inverts that right.
                 let first = self.model.overlap(pages).next();
                 let is_writable = first.is_some_and(|leaf| leaf.attr.contains(Attr::WRITE));
                 let writable =
@@ -138,7 +138,7 @@ impl<F: Foreign> Run<F> {
         }
     }
 
-    /// Looks at pages in the midst of a large one, takes the right to write from it or gives it, and takes that back.
+    /// Looks up addresses inside a large page, inverts its right to write, and restores the right.
     fn large(&mut self, pages: Pages) -> Result<(), String> {
         let Some(leaf) =
             self.model.overlap(pages).next().filter(|leaf| self.model.space().pages_of(leaf) == pages)
@@ -155,19 +155,19 @@ impl<F: Foreign> Run<F> {
         Ok(())
     }
 
-    /// Looks at up to `most` base pages of a page, as far from each other as the next.
+    /// Looks up at most `most` base pages of a page, at equal distances.
     fn look_within(&mut self, leaf: Leaf, most: usize) -> Result<(), String> {
         let base = self.model.space().base();
         let units = leaf.size.pages(base).unwrap_or(1);
         let step = units.div_ceil(most);
-        // Another page of each part each time.
+        // Each call looks up other pages.
         for page in (self.calls.len() * 7 % step..units).step_by(step) {
             self.look(leaf.at.get() + page * base.bytes() + self.calls.len() % base.bytes())?;
         }
         Ok(())
     }
 
-    /// Does something to every page that a range meets, and to the first of the range if there is none.
+    /// Performs an operation on every mapped page that overlaps a range, or on the first page of the range if none does.
     fn each(&mut self, pages: Pages, op: impl Fn(Pages) -> Op) -> Result<(), String> {
         let space = *self.model.space();
         let mut leaves: Vec<_> =
@@ -182,7 +182,7 @@ impl<F: Foreign> Run<F> {
         Ok(())
     }
 
-    /// Asks for what is to be done to a page by every other size that the space has, which must be refused.
+    /// Tries an operation on a page with every other page size of the space. The mapper must refuse it.
     fn others(&mut self, pages: Pages, op: &impl Fn(Pages) -> Op) -> Result<(), String> {
         let space = *self.model.space();
         let base = space.base();
@@ -232,7 +232,7 @@ impl<F: Foreign> Run<F> {
     /// Performs an operation on one page.
     fn step(&mut self, op: &Op) -> Result<(), String> {
         let refusals = self.model.refusals(op);
-        // The mapper's own types rule the others out.
+        // The mapper's own types exclude the other errors.
         let said = |error: &Error| matches!(error, Error::Occupied { .. } | Error::NotMapped { .. });
         if !refusals.iter().all(said) {
             return Ok(());
@@ -257,7 +257,7 @@ impl<F: Foreign> Run<F> {
                 if refusals.is_empty() {
                     let failed = self.fail(op, at, to, size, writable)?;
                     let done = self.mapper.map(at, to, size, writable);
-                    // A mapper that takes its first node now is limited from the next map on.
+                    // The frames of a mapper that takes its first node in this call can be limited from the next map on.
                     if !failed && !self.mapper.fail_after(None) {
                         self.unchecked.insert(Want::FailAfter);
                     }
@@ -298,7 +298,7 @@ impl<F: Foreign> Run<F> {
         self.compare(at, size)
     }
 
-    /// Says of a page whether it is the last of its half of the space.
+    /// Describes a page that is the last one of its half of the space.
     fn if_last(&self, at: usize, size: PageSize) -> &'static str {
         let last = VirtAddr::new(at | size.mask()).vpn(self.model.space().base());
         let is_last = self.model.space().halves().into_iter().flatten().any(|half| half.last() == last);
@@ -309,12 +309,12 @@ impl<F: Foreign> Run<F> {
         }
     }
 
-    /// Returns how many nodes the mapper has, if each that is empty goes back at once.
+    /// Returns the number of nodes of the mapper, if it frees empty nodes at once.
     fn nodes(&mut self) -> Option<usize> {
         if self.mapper.keeps_empty() { None } else { self.mapper.nodes() }
     }
 
-    /// Checks that the mapper has the nodes that it had before `what`.
+    /// Checks that the mapper has as many nodes as before `what`.
     fn check_nodes(&mut self, before: Option<usize>, what: impl FnOnce() -> String) -> Result<(), String> {
         match (before, self.nodes()) {
             (Some(before), Some(after)) if before != after => Err(format!(
@@ -326,7 +326,7 @@ impl<F: Foreign> Run<F> {
         }
     }
 
-    /// Asks for a map of what is mapped, and tells whether it was done. It must keep no node.
+    /// Tries to map a page that is mapped already, and tells whether the mapper did so. The refused map must keep no node.
     fn map_in_the_way(
         &mut self,
         at: usize,
@@ -339,7 +339,7 @@ impl<F: Foreign> Run<F> {
         self.check_nodes(before.filter(|_| !done), || {
             "a page was in the way, and the map was refused, which gives back what it took".to_owned()
         })?;
-        // What a mapper keeps that keeps empty nodes is there the next time.
+        // A mapper that keeps empty nodes reuses them at the second attempt.
         let kept = frames::out();
         done = done || self.mapper.map(at, to, size, writable);
         if !done && frames::out() > kept {
@@ -353,7 +353,7 @@ impl<F: Foreign> Run<F> {
         Ok(done)
     }
 
-    /// Lets every allocation of a map fail, one after the other. Returns whether that can be done.
+    /// Makes each allocation of a map fail in turn. Tells whether the mapper supports that.
     fn fail(
         &mut self,
         op: &Op,
@@ -363,7 +363,8 @@ impl<F: Foreign> Run<F> {
         writable: bool,
     ) -> Result<bool, String> {
         let before = self.nodes();
-        // The frame says whether nodes that a refused map has kept are looked for: that takes them for the rest of the test.
+        // The frame number decides whether the refused map is repeated, which detects nodes that it keeps. Not every map is
+        // repeated, because such nodes stay taken for the rest of the test.
         let most = if (to >> size.shift()).is_multiple_of(2) { TRIES } else { 1 };
         for takes in 0..TRIES {
             let had = frames::out();
@@ -374,7 +375,8 @@ impl<F: Foreign> Run<F> {
                 let done = self.mapper.map(at, to, size, writable);
                 self.mapper.fail_after(None);
                 if done {
-                    // No more to fail: as it was, for the real one. What is wrong once may be so now.
+                    // All allocations have succeeded, so the map is undone before the real one. A mapper that fails only once may
+                    // fail here.
                     let effect = self.model.effect(op);
                     self.model.commit(&effect);
                     self.compare(at, size)?;
@@ -438,7 +440,7 @@ impl<F: Foreign> Run<F> {
         Ok(())
     }
 
-    /// Compares every page with the model, and what lies around one.
+    /// Compares every page with the model, and the neighbours of one page.
     fn compare(&mut self, at: usize, size: PageSize) -> Result<(), String> {
         for at in [at, at + size.mask(), at.wrapping_sub(1), at.wrapping_add(size.mask() + 1)] {
             self.look(at)?;
@@ -516,8 +518,8 @@ impl<F: Foreign> Run<F> {
     }
 }
 
-/// Tells whether ranges, each a first address and bytes, cover every address from `first` to `last` together. As many bytes as a
-/// `usize` can say are all that follow.
+/// Tells whether ranges, each a first address and a number of bytes, together cover every address from `first` to `last`.
+/// `usize::MAX` bytes mean all addresses that follow.
 fn covers(ranges: &[(usize, usize)], first: usize, last: usize) -> bool {
     let mut ranges = ranges.to_vec();
     ranges.sort_unstable();

@@ -1,4 +1,4 @@
-//! A table answers as the model does, whatever it is asked.
+//! The property that a table agrees with the model.
 
 use tlbkit_addr::{Attr, PageSize, Pages, Pfn};
 use tlbkit_pagetable::{Change, Holes, Leaf, Mark, Table};
@@ -7,7 +7,7 @@ use super::{Checked, Count, check_pending, draw, fault, larger, smaller, with_ta
 use crate::subject::{Storage, Subject};
 use crate::{Mismatch, Op, Runner, whole};
 
-/// Every operation has the outcome that the model says, and the table holds what the model holds.
+/// Checks that every operation has the outcome that the model predicts, and that the table has the leaves and marks of the model.
 pub(super) fn agrees<S: Subject>(nodes: &Storage<'_, S>, every: usize, ops: &[Op], odd: &Count) -> Checked {
     with_table::<S>(nodes, |table, runner| {
         let mut runner = runner.comparing(every);
@@ -15,7 +15,7 @@ pub(super) fn agrees<S: Subject>(nodes: &Storage<'_, S>, every: usize, ops: &[Op
             return whole::splits(table, &mut runner, ops, odd);
         }
         for op in ops {
-            // What hardware has noted of one page is kept for the whole that it is joined to, and for all that it is split into.
+            // A status bit of one page is kept in the page that it is joined to, and in all pages that it is split into.
             let noted = |runner: &Runner<'_>, pages: Pages| {
                 let last = runner.model().overlap(pages).last();
                 let pages = last.map_or(Pages::one(pages.last()), |last| table.space().pages_of(&last));
@@ -26,8 +26,8 @@ pub(super) fn agrees<S: Subject>(nodes: &Storage<'_, S>, every: usize, ops: &[Op
                     let noted = noted(&runner, pages);
                     runner.run(table, &[noted, *op])?;
                 }
-                // What can be one page becomes one, mostly; and the first two of what cannot become many, or stay as they are. It
-                // is the frame that says what happens, so that a case without the operations before fails as it did.
+                // Most maps that can be joined to one page are joined. Of the others the first two pages are split, or left as
+                // they are. The frame number decides, so that the choice does not depend on the operations before.
                 Op::Map { pages, frame, size, .. } => {
                     askew(table, &mut runner, op)?;
                     runner.run(table, &[*op])?;
@@ -45,7 +45,7 @@ pub(super) fn agrees<S: Subject>(nodes: &Storage<'_, S>, every: usize, ops: &[Op
                         runner.run(table, if draw.is_multiple_of(2) { &steps } else { &steps[..1] })?;
                     }
                 }
-                // The smallest payload, the largest that the table says it holds, and the next one.
+                // The smallest payload, the largest one that the table accepts, and the next larger one.
                 Op::Mark { page, mark: Some(Mark::Payload(_)) } => {
                     let largest =
                         table.payload_bits().map_or(0, |bits| u64::MAX.checked_shr(64 - bits).unwrap_or(0));
@@ -62,7 +62,7 @@ pub(super) fn agrees<S: Subject>(nodes: &Storage<'_, S>, every: usize, ops: &[Op
     })
 }
 
-/// Asks for the map of a large page to frames that do not begin where its frame may: by one frame, and by half of it.
+/// Tries to map a large page to misaligned frames: off by one frame, and by half of the page.
 fn askew<'n>(table: &dyn Table<'n>, runner: &mut Runner<'n>, op: &Op) -> Checked {
     let Op::Map { pages, frame, size, attr } = *op else { return Ok(()) };
     let Some(units) = size.pages(table.space().base()).filter(|units| *units > 1) else { return Ok(()) };
@@ -73,13 +73,13 @@ fn askew<'n>(table: &dyn Table<'n>, runner: &mut Runner<'n>, op: &Op) -> Checked
     Ok(())
 }
 
-/// Takes each attribute that a page can lack from the first page of a map, alone and with the ones before it, and gives it back.
+/// Clears each optional attribute of the first page of a map, alone and together with the ones before it, and sets it again.
 fn rights<'n>(table: &dyn Table<'n>, runner: &mut Runner<'n>, pages: Pages, size: PageSize) -> Checked {
     let base = table.space().base();
     let Some(leaf) = runner.model().overlap(pages).next().filter(|leaf| leaf.size == size) else {
         return Ok(());
     };
-    // Some will do: every fourth page is one.
+    // Every fourth page is enough.
     if !(pages.first().get() / size.pages(base).unwrap_or(1)).is_multiple_of(4) {
         return Ok(());
     }
@@ -96,8 +96,8 @@ fn rights<'n>(table: &dyn Table<'n>, runner: &mut Runner<'n>, pages: Pages, size
     Ok(())
 }
 
-/// Hands over the frame of the first page of a map of large pages, and maps it again. Before that, asks to exchange it for frames
-/// that do not begin where it may.
+/// Unmaps the first page of a map of large pages with a place for its frames, and maps it again. Before that, tries to replace
+/// its frame by misaligned ones.
 fn handed<'n>(table: &dyn Table<'n>, runner: &mut Runner<'n>, pages: Pages, size: PageSize) -> Checked {
     let Some(leaf) = runner.model().overlap(pages).next() else { return Ok(()) };
     if size == table.space().base() || leaf.size != size {
@@ -113,8 +113,8 @@ fn handed<'n>(table: &dyn Table<'n>, runner: &mut Runner<'n>, pages: Pages, size
     Ok(())
 }
 
-/// Joins pages one of which, any but the first, is missing, or differs from the others in one attribute, or in its frame: each
-/// that there is, one after the other. None may be joined but by what hardware notes. Returns how many joins were tried, and
+/// Tries to join pages of which one (not the first) is missing, has another frame, or differs in one attribute, for each
+/// attribute in turn. A join may succeed only if the difference is a status bit. Returns the number of joins that were tried, and
 /// leaves the pages as they were.
 fn odd_one_out<'n>(
     table: &dyn Table<'n>,
@@ -123,14 +123,14 @@ fn odd_one_out<'n>(
     to: PageSize,
 ) -> Result<u64, Mismatch> {
     let space = table.space();
-    // Addresses and frames draw which one it is, so that a case without the operations before fails as it did.
+    // Addresses and frames choose the page, so that the choice does not depend on the operations before.
     let leaves = runner.model().overlap(pages).count();
     let Some(first) = runner.model().overlap(pages).next() else { return Ok(0) };
     let random =
         (pages.first().get() ^ first.frame.get()).wrapping_add(leaves).wrapping_mul(0x9e37_79b1) >> 12;
     let which = leaves - 1 - random % leaves.saturating_sub(1).max(1);
     let odd = runner.model().overlap(pages).nth(which);
-    // What was refused is no block of small pages.
+    // If the map was refused, there is no block of small pages.
     let Some(leaf) = odd.filter(|odd| odd.size < to) else { return Ok(0) };
     let Leaf { at, size, frame, attr } = leaf;
     let page = Pages::count(at.vpn(space.base()), size.pages(space.base()).unwrap_or(1));

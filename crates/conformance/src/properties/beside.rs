@@ -1,4 +1,4 @@
-//! What a walker finds that is beside the writer.
+//! The properties of walks during a change.
 
 use std::cell::{Cell, RefCell};
 
@@ -11,13 +11,13 @@ use crate::moments::Moments;
 use crate::subject::{Storage, Subject};
 use crate::{Mismatch, Op, Runner};
 
-/// Tells whether a walk may begin while the writer is in a change: beside another CPU's, or the MMU's.
+/// Tells whether a walk may run during a change: that of another CPU, or of the MMU.
 fn walked_beside<S: Subject>() -> bool {
     S::Mode::SHARED || S::Format::WALK_CACHE != WalkCache::Nothing
 }
 
-/// Returns an operation, and what makes one page of what was mapped and small pages of that again, if that can be; or what
-/// maps the page that was marked, and marks it again.
+/// Returns an operation and the ones that follow it: for a map, a join of its pages to one page and a split, if they can be
+/// joined; for a mark, a map of the marked page and the mark again.
 fn with_joins<'n>(table: &dyn Table<'n>, op: &Op) -> Vec<Op> {
     let mut ops = vec![*op];
     if let Op::Mark { page, mark: Some(_) } = *op {
@@ -30,14 +30,14 @@ fn with_joins<'n>(table: &dyn Table<'n>, op: &Op) -> Vec<Op> {
     ops
 }
 
-/// After every store of an operation a walk gives the answer before it or the one after it.
+/// Checks that after every store of an operation a walk returns the result from before or from after the operation.
 pub(super) fn publishes_in_order<S: Subject>(nodes: &Storage<'_, S>, ops: &[Op], looks: &Count) -> Checked {
     if !walked_beside::<S>() {
         return Ok(());
     }
     with_table::<S>(nodes, |table, runner| {
         let mut runner = runner.with_patience(usize::MAX);
-        // A join and a split are many stores: some will do.
+        // A join and a split take many stores, so only some are run.
         let joined = |(number, op): (usize, &Op)| {
             if number.is_multiple_of(4) { with_joins(table, op) } else { vec![*op] }
         };
@@ -64,14 +64,14 @@ pub(super) fn publishes_in_order<S: Subject>(nodes: &Storage<'_, S>, ops: &[Op],
     })
 }
 
-/// An operation runs between two loads of a walk, which finds what was there before or what is there after.
+/// Checks that a walk, between two loads of which an operation runs, returns the result from before or from after the operation.
 pub(super) fn walks_beside<S: Subject>(nodes: &Storage<'_, S>, ops: &[Op], between: &Count) -> Checked {
     if !S::Mode::SHARED {
         return Ok(());
     }
     with_table::<S>(nodes, |table, runner| {
         let runner = RefCell::new(runner.with_patience(usize::MAX));
-        // What is mapped is joined, split and unmapped under a walk, too, and comes back.
+        // Mapped pages are also joined, split, unmapped and mapped again during a walk.
         let ops = ops.iter().flat_map(|op| {
             let mut ops = with_joins(table, op);
             if let Op::Map { pages, .. } = *op {
@@ -86,7 +86,7 @@ pub(super) fn walks_beside<S: Subject>(nodes: &Storage<'_, S>, ops: &[Op], betwe
                 continue;
             }
             let moments = Moments::of(runner.borrow().model(), op);
-            // Any numbers will do that differ from operation to operation.
+            // The seed only has to differ from operation to operation.
             let seed = op.pages().map_or(0, |pages| pages.last().get()).wrapping_add(number * 31);
             let random = seed.wrapping_mul(0x9e37_79b1) >> 7;
             let Some(at) = moments.pick(random) else { continue };

@@ -1,4 +1,4 @@
-//! An operation that gets no memory changes nothing.
+//! The property that an operation without memory changes nothing.
 
 use tlbkit_pagetable::Table;
 
@@ -6,7 +6,7 @@ use super::{Checked, Count, smaller, with_table};
 use crate::subject::{Storage, Subject};
 use crate::{Mismatch, Op, Outcome, Runner};
 
-/// Each operation is tried with no node, with one, and so on, until it has what it needs.
+/// Tries each operation with no node, with one node, and so on, until it succeeds.
 pub(super) fn fails_cleanly<S: Subject>(
     nodes: &Storage<'_, S>,
     every: usize,
@@ -16,7 +16,7 @@ pub(super) fn fails_cleanly<S: Subject>(
     let storage = nodes.inner();
     with_table::<S>(nodes, |table, runner| {
         let mut runner = runner.comparing(every);
-        // Two of a case will do.
+        // Two splits of a case are enough.
         let mut splits = 2;
         for op in ops {
             let mut said = None;
@@ -28,7 +28,7 @@ pub(super) fn fails_cleanly<S: Subject>(
                 failures.set(failures.get() + u64::from(failed));
                 let outcome = outcome?;
                 let Outcome::NoMemory { wanted, .. } = outcome else {
-                    // The batch is reclaimed already.
+                    // The batch has been reclaimed, so its nodes are not counted.
                     let used = (storage.out() + runner.retired()).saturating_sub(before.0);
                     if outcome == Outcome::Done && used < takes {
                         let what = format!(
@@ -73,8 +73,8 @@ pub(super) fn fails_cleanly<S: Subject>(
     })
 }
 
-/// Splits the first two pages of a map of large ones, with memory for some of the nodes that this takes: it must change nothing.
-/// Tells whether that was more than one.
+/// Splits the first two pages of a map of large pages with memory for only some of the nodes: the split must change nothing.
+/// Tells whether the split takes more than one node.
 fn splits_cleanly<'n, S: Subject>(
     nodes: &Storage<'_, S>,
     table: &dyn Table<'n>,
@@ -113,7 +113,7 @@ fn splits_cleanly<'n, S: Subject>(
         }
         runner.compare_near(table, Some(pages)).map_err(|mismatch| mismatch.after(&split, Some(&outcome)))?;
         if takes == 0 {
-            // Of hundreds of nodes some: the second, one in the middle, and the last.
+            // With hundreds of nodes only three failures are tried: at the second node, in the middle, and at the last.
             tries = [1, wanted / 2, wanted.saturating_sub(1)];
         }
         let Some(next) = tries.iter().copied().find(|next| *next > takes && *next < wanted) else {

@@ -1,4 +1,4 @@
-//! The caller's code unwinds in the middle of an operation.
+//! The property that a table survives an unwinding of the caller's code.
 
 use std::mem::ManuallyDrop;
 
@@ -10,7 +10,7 @@ use super::{Checked, Count, check_pending, fault, model, storage};
 use crate::subject::{OPS, Storage, Subject};
 use crate::{Effect, Mismatch, Op, Profile, Runner};
 
-/// The last operation of a sequence that does anything unwinds, in one call to the caller's code after the other.
+/// Runs the last operation of a sequence that changes anything, and makes each of its calls to the caller's code unwind in turn.
 pub(super) fn survives_unwinding<S: Subject>(memory: &mut [Chunk], ops: &[Op], unwound: &Count) -> Checked {
     let mut model = model::<S>(memory)?;
     let mut does = |op: &Op| {
@@ -26,12 +26,13 @@ pub(super) fn survives_unwinding<S: Subject>(memory: &mut [Chunk], ops: &[Op], u
     let ops = &ops[..doing.unwrap_or(ops.len())];
     let Some((last, first)) = ops.split_last() else { return Ok(()) };
     unwinds::<S>(memory, first, last, unwound)?;
-    // What a few pages were mapped for is to be unmapped, and their frames handed over.
+    // A map of a few pages is followed by an unmap with a place for their frames.
     match *last {
         Op::Map { pages, size, .. } if pages.len() <= 8 * size.pages(PageSize::K4).unwrap_or(1) => {
             let unmap = Op::Unmap { pages, holes: Holes::Skip, room: Some(usize::MAX) };
             unwinds::<S>(memory, ops, &unmap, unwound)?;
-            // Of a table that has nothing else: what is left of its nodes is known. Of one that holds marks, with one.
+            // Repeats the unmap in a table with no other pages, so that the number of its remaining nodes is known. If the table
+            // holds marks, it has one mark as well.
             let marked = Pages::count(pages.first(), pages.len() + 1)
                 .filter(|marked| model.has_marks() && model.space().check_pages(*marked).is_ok());
             match marked {
@@ -47,10 +48,10 @@ pub(super) fn survives_unwinding<S: Subject>(memory: &mut [Chunk], ops: &[Op], u
     }
 }
 
-/// The number of a call that there is not: none unwinds, and all are counted.
+/// A number larger than that of any call: no call unwinds, and all are counted.
 const NONE: usize = usize::MAX / 2;
 
-/// Says which call unwound.
+/// Describes the call that unwound.
 fn call_unwound(call: usize) -> String {
     match call {
         NONE => "no call to the caller's code unwound".to_owned(),
@@ -58,7 +59,7 @@ fn call_unwound(call: usize) -> String {
     }
 }
 
-/// Calls at the beginning, and at the end, that unwind one after the other; of those in between about as many.
+/// The number of calls at the start and at the end that unwind in turn. About as many of the calls in between unwind.
 const CALLS: usize = 4;
 
 fn unwinds<S: Subject>(memory: &mut [Chunk], first: &[Op], last: &Op, unwound: &Count) -> Checked {
@@ -71,7 +72,7 @@ fn unwinds<S: Subject>(memory: &mut [Chunk], first: &[Op], last: &Op, unwound: &
     Ok(())
 }
 
-/// Lets call number `call` unwind. Returns how many calls there were up to that, none if the operation is too large.
+/// Makes call number `call` unwind. Returns the number of calls up to that one, or 0 if the operation is too large.
 fn unwinds_at<S: Subject>(
     memory: &mut [Chunk],
     first: &[Op],
@@ -82,7 +83,7 @@ fn unwinds_at<S: Subject>(
     let mut table = S::build(&nodes).map_err(Mismatch::no_table)?;
     let calls = unwind_at::<S>(&nodes, &mut table, first, last, call);
     let calls = fault::<S>(&nodes).and(calls)?;
-    // SAFETY: no walker is in the table any more.
+    // SAFETY: no walker is in the table.
     unsafe { destroy(table).reclaim() };
     let (out, lost, pending) = (nodes.inner().out(), nodes.held().lost(), nodes.held().pending());
     if out != lost || pending != 0 {
@@ -95,7 +96,7 @@ fn unwinds_at<S: Subject>(
     Ok(calls)
 }
 
-/// Lets call number `call` unwind of a table's. Returns as `unwinds_at`.
+/// Makes call number `call` of an operation on a table unwind. Returns the result of `unwinds_at`.
 fn unwind_at<'n, S: Subject>(
     nodes: &Storage<'_, S>,
     table: &mut dyn Table<'n>,
@@ -105,7 +106,7 @@ fn unwind_at<'n, S: Subject>(
 ) -> Result<usize, Mismatch> {
     let table = &*table;
     let fresh = table.footprint();
-    // The batches of a table that fails may hold a node twice, and a list that ends nowhere: they are not dropped.
+    // The batches of a failing table may hold a node twice, which makes the list circular, so they are not dropped.
     let mut runner = ManuallyDrop::new(Runner::new(table, Profile::of::<S::Format>(), 0));
     runner.replay(table, first)?;
     if runner.model().weight(last) > Runner::MOST {
@@ -129,7 +130,7 @@ fn unwind_at<'n, S: Subject>(
     let calls = trip.calls();
     unwound.and_then(|_| whole()).map_err(|mismatch| mismatch.after(last, None))?;
     check_pending(nodes, &runner).map_err(|mismatch| mismatch.after(last, None))?;
-    // Goes on with it as with any other table.
+    // Continues with the table as with any other.
     runner.settle();
     runner.compare(table, last.pages())?;
     let left = table.footprint();

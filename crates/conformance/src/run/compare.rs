@@ -1,4 +1,4 @@
-//! Whether a table is what its model says: leaves, marks, visits, the footprint.
+//! The comparison of a table with its model: leaves, marks, visits, the footprint.
 
 use std::ops::ControlFlow;
 
@@ -18,11 +18,11 @@ impl NestedMissObserver for Tlb {
 }
 
 impl<'n> Runner<'n> {
-    /// Returns everything that the table maps, in ascending order.
+    /// Returns every leaf of the table, in ascending order.
     pub(super) fn all(&self, table: &dyn Table<'n>) -> Vec<Leaf> {
         let mut found = Vec::new();
         for pages in self.model.space().halves().into_iter().flatten() {
-            // SAFETY: only the runner reclaims, and it does not during the call.
+            // SAFETY: only the runner reclaims nodes, and it does not do so during the call.
             let _ = table.for_each(unsafe { Pinned::by(self) }, pages, &mut |leaf| {
                 meet(&mut found, leaf);
                 ControlFlow::Continue(())
@@ -32,11 +32,11 @@ impl<'n> Runner<'n> {
         found
     }
 
-    /// Returns every mark of the table, in ascending order, and how many entries a visit of all has met.
+    /// Returns every mark of the table, in ascending order, and the number of entries that a visit of all pages finds.
     pub(super) fn all_marks(&self, table: &dyn Table<'n>) -> (Vec<(VirtAddr, Mark)>, usize) {
         let (mut found, mut met) = (Vec::new(), 0);
         for pages in self.model.space().halves().into_iter().flatten() {
-            // SAFETY: only the runner reclaims, and it does not during the call.
+            // SAFETY: only the runner reclaims nodes, and it does not do so during the call.
             let _ = table.for_each_entry(unsafe { Pinned::by(self) }, pages, &mut |at, entry| {
                 met += 1;
                 assert!(
@@ -57,7 +57,7 @@ impl<'n> Runner<'n> {
     ///
     /// The first thing that differs.
     pub fn compare(&self, table: &dyn Table<'n>, around: Option<Pages>) -> Result<(), Mismatch> {
-        // Of many leaves some, others the next time: the visits below see them all.
+        // Of many leaves only some are looked up, and other ones the next time. The visits below find all of them.
         let (some, turn) = (self.model.len() / 64 + 1, self.steps);
         for leaf in self.model.leaves().skip(turn % some).step_by(some) {
             let (first, last) = (leaf.at.get(), leaf.at.get() + leaf.size.mask());
@@ -88,7 +88,7 @@ impl<'n> Runner<'n> {
             );
         }
         for (at, mark) in wanted {
-            // SAFETY: only the runner reclaims, and it does not during the call.
+            // SAFETY: only the runner reclaims nodes, and it does not do so during the call.
             let entry = table.entry(unsafe { Pinned::by(self) }, at);
             if entry != Entry::Mark(mark) {
                 return mismatch!("the entry at {at} is {entry:?}, not {mark:?}{}", payloads(table));
@@ -109,7 +109,7 @@ impl<'n> Runner<'n> {
             }
         }
         self.check_for_each(table, pages, usize::MAX)?;
-        // A visit that is told to stop in the middle.
+        // A visit that stops in the middle.
         let entries = self.model.overlap(pages).count();
         if entries > 0 {
             self.check_for_each(table, pages, entries.div_ceil(2))?;
@@ -125,12 +125,12 @@ impl<'n> Runner<'n> {
 
     /// Looks a page up as a walker.
     pub(super) fn look(&self, table: &dyn Table<'n>, page: Vpn) -> Option<Leaf> {
-        // SAFETY: only the runner reclaims, and it does not during the call.
+        // SAFETY: only the runner reclaims nodes, and it does not do so during the call.
         table.lookup(unsafe { Pinned::by(self) }, page.address(self.model.space().base()))
     }
 
     pub(super) fn check_lookup(&self, table: &dyn Table<'n>, at: VirtAddr) -> Result<(), Mismatch> {
-        // SAFETY: only the runner reclaims, and it does not during the call.
+        // SAFETY: only the runner reclaims nodes, and it does not do so during the call.
         let pinned = unsafe { Pinned::by(self) };
         let (found, wanted) = (table.lookup(pinned, at), self.model.lookup(at));
         if found != wanted {
@@ -156,7 +156,7 @@ impl<'n> Runner<'n> {
         Ok(())
     }
 
-    /// Compares what `for_each` meets of a range with the model, if it is told to stop at the leaf number `stop`.
+    /// Compares a visit of a range by `for_each`, which stops after `stop` leaves, with the model.
     pub(super) fn check_for_each(
         &self,
         table: &dyn Table<'n>,
@@ -164,7 +164,7 @@ impl<'n> Runner<'n> {
         stop: usize,
     ) -> Result<(), Mismatch> {
         let mut found = Vec::new();
-        // SAFETY: only the runner reclaims, and it does not during the call.
+        // SAFETY: only the runner reclaims nodes, and it does not do so during the call.
         let flow = table.for_each(unsafe { Pinned::by(self) }, pages, &mut |leaf| {
             meet(&mut found, (leaf.at, Entry::Leaf(leaf)));
             if found.len() == stop { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
@@ -173,10 +173,10 @@ impl<'n> Runner<'n> {
         judge_visit(&Visit { of: "", met: "leaves", are: "are mapped", pages, stop }, found, wanted, flow)
     }
 
-    /// Compares what `for_each_entry` meets of a range with the model, if it is told to stop at the entry number `stop`.
+    /// Compares a visit of a range by `for_each_entry`, which stops after `stop` entries, with the model.
     fn check_for_each_entry(&self, table: &dyn Table<'n>, pages: Pages, stop: usize) -> Result<(), Mismatch> {
         let mut found = Vec::new();
-        // SAFETY: only the runner reclaims, and it does not during the call.
+        // SAFETY: only the runner reclaims nodes, and it does not do so during the call.
         let flow = table.for_each_entry(unsafe { Pinned::by(self) }, pages, &mut |at, entry| {
             meet(&mut found, (at, entry));
             if found.len() == stop { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
@@ -194,7 +194,7 @@ impl<'n> Runner<'n> {
     }
 }
 
-/// A visit, in the words of its messages.
+/// The words that describe a visit in messages.
 struct Visit {
     of: &'static str,
     met: &'static str,
@@ -203,7 +203,7 @@ struct Visit {
     stop: usize,
 }
 
-/// Compares what a visit has met with what there is, which is in ascending order.
+/// Compares the result of a visit with the expected result, which is in ascending order.
 fn judge_visit(
     &Visit { of, met, are, pages, stop }: &Visit,
     mut found: Vec<(VirtAddr, Entry)>,
@@ -257,7 +257,7 @@ fn judge_visit(
     }
 }
 
-/// Says how many bits a payload may have, where that may be what is wrong.
+/// Describes the number of bits of a payload, for messages about marks.
 pub(super) fn payloads<'n>(table: &dyn Table<'n>) -> String {
     match table.payload_bits() {
         Some(bits) => format!("; `payload_bits` says that a payload may have {bits} bits"),

@@ -1,4 +1,4 @@
-//! Operations of which one call to the caller's code unwinds, and what they leave.
+//! Operations during which one call to the caller's code unwinds, and the checks after them.
 
 use std::mem;
 use std::ops::ControlFlow;
@@ -12,13 +12,12 @@ use crate::hang::{self, Step};
 use crate::{Effect, Op, Trip};
 
 impl<'n> Runner<'n> {
-    /// Performs an operation of which one call to the caller's code unwinds, the one that `trip` is set to: changes to the
-    /// table that do not, and what is left is compared with the model. Every page must be as it was, as it was to
-    /// become, or, of those that were to change, unmapped; what has changed must be flushed; and no frame is handed over
-    /// that the table leads to. The model takes over what is there. With `keep` the writer outlives the panic, otherwise the
-    /// next one takes over what it owed. Before that, `whole` counts the nodes.
+    /// Performs an operation during which the call that `trip` selects unwinds, and compares the table with the model. Every page
+    /// must be as before the operation, as after it, or, if the operation was to change it, unmapped. Every changed page must be
+    /// flushed, and no frame that the table still maps may be handed over. The model then adopts the state of the table. With
+    /// `keep` the writer outlives the panic; otherwise the next writer takes up its debt. Before that, `whole` counts the nodes.
     ///
-    /// Returns whether a call has unwound. Without one the operation was performed.
+    /// Returns whether a call has unwound. If none has, the operation was performed.
     ///
     /// # Errors
     ///
@@ -46,11 +45,11 @@ impl<'n> Runner<'n> {
             }
             Op::Protect { pages, holes, change } => writer.protect(pages, holes, change).is_ok(),
             Op::Resize { pages, to } => {
-                // SAFETY: the pages have no user.
+                // SAFETY: no code uses the pages.
                 unsafe { writer.resize_breaking(pages, to, &mut |_| trip.call()) }.is_ok()
             }
             Op::Replace { at, frame, attr } => {
-                // SAFETY: the page has no user.
+                // SAFETY: no code uses the page.
                 unsafe { writer.replace_breaking(at, frame, attr, &mut |_| trip.call()) }.is_ok()
             }
             Op::Mark { page, mark } => writer.mark(page.address(base), mark).is_ok(),
@@ -71,7 +70,7 @@ impl<'n> Runner<'n> {
             return mismatch!("a panic that was not planned");
         }
         if let Err(mismatch) = whole() {
-            // The list of such a batch may end nowhere.
+            // The list of such a batch may be circular, so the batch is not dropped.
             mem::forget(writer);
             return Err(mismatch);
         }
@@ -95,7 +94,7 @@ impl<'n> Runner<'n> {
         Ok(unwound)
     }
 
-    /// Checks that marks are as they were, or as an operation was to make them that unwound.
+    /// Checks that every mark is as before an operation that has unwound, or as after it.
     fn check_marks_unwound(
         &self,
         effect: &Effect,
@@ -124,7 +123,7 @@ impl<'n> Runner<'n> {
         Ok(())
     }
 
-    /// Checks what an operation has left that unwound.
+    /// Checks the table after an operation that has unwound.
     fn check_unwound(
         &self,
         effect: &Effect,

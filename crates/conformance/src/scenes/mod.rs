@@ -1,6 +1,6 @@
-//! Scenes of one writer and a walker or two, in every interleaving and with every stale value that the memory model allows.
+//! Scenes of one writer and one or two walkers, in every interleaving and with every stale value that the memory model allows.
 //!
-//! They are there under `--cfg tlbkit_loom`, with the feature `loom`: see [`walkers!`](crate::walkers).
+//! This module exists only under `--cfg tlbkit_loom` with the feature `loom`: see [`walkers!`](crate::walkers).
 
 mod play;
 mod storage;
@@ -72,7 +72,7 @@ pub const UNMAP_ONE: Scene = Scene {
     broken: &[],
 };
 
-/// The other of the two disappears: what stands behind another in a chain leaves it.
+/// The other of the two pages disappears: in a hashed table an entry that is not the first leaves its chain.
 pub const UNMAP_OTHER: Scene = Scene {
     before: UNMAP_ONE.before,
     steps: &[|pen| assert_eq!(pen.unmap(pages(7, 1), Holes::Refuse, None), Ok(1))],
@@ -119,7 +119,7 @@ pub const SPLIT: Scene = Scene {
     broken: &[3],
 };
 
-/// A page goes, and before any walker has flushed it others come: what was its slot, or its node, must not be taken
+/// A page is unmapped, and before any walker has flushed it other pages are mapped. A walker must not take the old slot or node
 /// for theirs.
 pub const REPLACE: Scene = Scene {
     before: |pen| pen.set(0, 8, WRITE),
@@ -133,7 +133,8 @@ pub const REPLACE: Scene = Scene {
     broken: &[],
 };
 
-/// A page goes, and after every walker has flushed it another takes its place, while walkers ask again for both.
+/// A page is unmapped, and after every walker has flushed it another page takes its slot or node, while walkers look up both
+/// pages again.
 pub const REUSE: Scene = Scene {
     before: |pen| pen.set(2, 8, WRITE),
     steps: &[|pen| assert_eq!(pen.unmap(pages(2, 1), Holes::Refuse, None), Ok(1))],
@@ -142,7 +143,8 @@ pub const REUSE: Scene = Scene {
     broken: &[],
 };
 
-/// The first of three pages disappears, and none is in the first slot of a node of four slots: a visitor goes on to the others.
+/// The first of three pages disappears, none of which is in the first slot of a node of four slots: a visitor must find the
+/// others.
 pub const VISIT_UNMAP: Scene = Scene {
     before: |pen| [2, 4, 7].into_iter().for_each(|page| pen.set(page, 8 + page, WRITE)),
     steps: &[|pen| assert_eq!(pen.unmap(pages(2, 1), Holes::Refuse, None), Ok(1))],
@@ -151,7 +153,7 @@ pub const VISIT_UNMAP: Scene = Scene {
     broken: &[],
 };
 
-/// A page appears before, between or behind two others.
+/// A page appears before, between or after two others.
 pub const VISIT_MAP: Scene = Scene {
     before: |pen| [4, 7].into_iter().for_each(|page| pen.set(page, 8 + page, WRITE)),
     steps: &[|pen| pen.set(2, 10, WRITE)],
@@ -160,10 +162,11 @@ pub const VISIT_MAP: Scene = Scene {
     broken: &[],
 };
 
-/// The pages that stay in the scenes of visitors.
+/// The pages that stay mapped in the scenes of visitors.
 pub const STAY: &[usize] = &[4, 7];
 
-/// Plays the loom scenes with a kind of table. What it is without `--cfg tlbkit_loom` says how.
+/// Runs the loom scenes with a kind of table. The documentation of this macro without `--cfg tlbkit_loom` describes its
+/// arguments.
 #[macro_export]
 macro_rules! walkers {
     ($name:ident, |$nodes:ident| $new:expr) => {

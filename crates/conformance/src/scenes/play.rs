@@ -11,14 +11,14 @@ use tlbkit_pagetable::{Error, Leaf, Pinned, Retired, Table, Word, Writer, destro
 
 use super::storage::Watched;
 
-/// What a writer does.
+/// A change that a writer makes.
 pub type Step = for<'t> fn(&mut Pen<'t>);
 
-/// The writer of a scene, and what it knows of its table.
+/// The writer of a scene, and the properties of its table.
 pub struct Pen<'t> {
     writer: Writer<'t, 'static, dyn Table<'static> + 't>,
     table: &'t (dyn Table<'static> + 't),
-    /// Whether pages were to be joined or split of a table that has one size.
+    /// Whether a step was skipped: a join or split in a table with one page size.
     idle: bool,
 }
 
@@ -57,7 +57,7 @@ impl Pen<'_> {
     ///
     /// # Panics
     ///
-    /// If the table refuses it; so below.
+    /// If the table refuses the change.
     pub fn set(&mut self, page: usize, frame: usize, attr: Attr) {
         self.small(Pages::one(Vpn::new(page)), frame, attr);
     }
@@ -72,40 +72,39 @@ impl Pen<'_> {
         self.writer.map(pages, Pfn::new(frame), self.size(1), attr).unwrap();
     }
 
-    /// Splits pages, or brings small ones together: `size` is the index of the new size. Where there is one size nothing is to
-    /// be done.
+    /// Splits or joins pages: `size` is the index of the new size. Does nothing in a table with one page size.
     pub fn reshape(&mut self, pages: Pages, size: usize) {
         if self.table.space().sizes().len() == 1 {
             self.idle = true;
             return;
         }
         let to = self.size(size);
-        // SAFETY: nothing runs on these pages.
+        // SAFETY: no code uses these pages.
         unsafe { self.writer.resize_breaking(pages, to, &mut |_| ()) }.unwrap();
     }
 }
 
-/// What the writer does while others walk, and where they look.
+/// A scene: the changes of the writer, and the pages that the walkers look up.
 #[derive(Debug)]
 pub struct Scene {
-    /// What is mapped before.
+    /// The change before the walkers start.
     pub before: Step,
     /// The changes.
     pub steps: &'static [Step],
-    /// More of them, once the shootdown of the first has completed, if it has before the walkers are done.
+    /// More changes, made only if the shootdown of the first ones completes before the walkers end.
     pub then: &'static [Step],
     /// The pages to look up.
     pub probe: &'static [usize],
-    /// Those of them that may be absent for a moment, where the format breaks before it makes.
+    /// The probed pages that may be absent in between, where the format requires break-before-make.
     pub broken: &'static [usize],
 }
 
-/// How many of a scene's interleavings are played. Bugs that need more preemptions are rare, and schedules are many.
+/// The bound on the interleavings of a scene. Few bugs need more preemptions, and their number of interleavings is large.
 #[derive(Clone, Copy, Debug)]
 pub struct Bound {
-    /// How many walkers there are.
+    /// The number of walkers.
     pub walkers: usize,
-    /// How often a thread is interrupted that could go on.
+    /// The number of preemptions of a thread that could continue.
     pub preemptions: usize,
 }
 
@@ -113,8 +112,8 @@ pub struct Bound {
 pub const TWO: Bound = Bound { walkers: 2, preemptions: 2 };
 /// One walker.
 pub const ONE: Bound = Bound { walkers: 1, preemptions: 3 };
-/// One walker, for tables that grow, whose changes are many stores: a walk begins at any of them, is interrupted anywhere, and
-/// goes on after any other.
+/// One walker, for tables that grow, whose changes take many stores. A walk may begin after any store, be interrupted once, and
+/// continue after any other store.
 pub const GROWING: Bound = Bound { walkers: 1, preemptions: 2 };
 
 /// Storage that outlives every thread of one execution.
@@ -123,7 +122,7 @@ struct Stage<W: Word>(*mut Watched<W>);
 impl<W: Word> Stage<W> {
     fn new() -> (Self, &'static Watched<W>) {
         let storage = Box::into_raw(Box::default());
-        // SAFETY: it lives until `self` is dropped, and every user of it is gone by then: see `play`.
+        // SAFETY: the storage lives until `self` is dropped, and no code uses it afterwards: see `play`.
         (Self(storage), unsafe { &*storage })
     }
 }
@@ -132,7 +131,7 @@ impl<W: Word> Drop for Stage<W> {
     fn drop(&mut self) {
         // While a panic unwinds, other threads may still hold the table.
         if !std::thread::panicking() {
-            // SAFETY: it came from a box, and no code uses it any more.
+            // SAFETY: the pointer came from a `Box`, and no code uses the storage any more.
             drop(unsafe { Box::from_raw(self.0) });
         }
     }
@@ -151,10 +150,10 @@ fn new<W: Word, T: Table<'static>>(build: Build<W, T>, storage: &'static Watched
     table
 }
 
-/// How a walker asks for a page.
+/// The function by which a walker finds a page.
 type Look = fn(&dyn Table<'static>, usize) -> Option<Leaf>;
 
-/// Visits a page, which is one walk in every table. A lookup in a hashed table that finds nothing walks a second time.
+/// Visits a page, which is one walk in every table. (A lookup in a hashed table that finds nothing walks a second time.)
 fn visit_page(table: &dyn Table<'static>, page: usize) -> Option<Leaf> {
     let mut found = None;
     let page = Pages::one(Vpn::new(page));
@@ -176,7 +175,7 @@ fn write(table: &dyn Table<'static>, steps: &[Step]) -> Retired<'static> {
     write_some(table, steps).0
 }
 
-/// Makes changes, and tells whether there was nothing to do in one of them.
+/// Makes changes, and tells whether one of them was skipped.
 fn write_some(table: &dyn Table<'static>, steps: &[Step]) -> (Retired<'static>, bool) {
     let mut pen = Pen { writer: Writer::new(table).unwrap(), table, idle: false };
     for step in steps {
@@ -185,11 +184,11 @@ fn write_some(table: &dyn Table<'static>, steps: &[Step]) -> (Retired<'static>, 
     (pen.writer.finish(), pen.idle)
 }
 
-/// Returns what each probe finds before and after every step, on a table of its own.
+/// Returns the expected result of each probe before and after every step, from a separate table.
 fn expected<W: Word, T: Table<'static>>(scene: &Scene, build: Build<W, T>) -> Vec<Vec<Option<Leaf>>> {
     let (_stage, storage) = Stage::new();
     let table = new(build, storage);
-    // SAFETY: no other thread knows this table.
+    // SAFETY: no other thread uses this table.
     unsafe { write(&table, &[scene.before]).reclaim() };
     let find = |table: &T| scene.probe.iter().map(|&page| look(table, page)).collect();
     let mut states = vec![find(&table)];
@@ -197,19 +196,19 @@ fn expected<W: Word, T: Table<'static>>(scene: &Scene, build: Build<W, T>) -> Ve
     for step in scene.steps.iter().chain(scene.then) {
         let (batch, idle) = write_some(&table, &[*step]);
         is_idle |= idle;
-        // SAFETY: no other thread knows this table.
+        // SAFETY: no other thread uses this table.
         unsafe { batch.reclaim() };
         states.push(find(&table));
     }
-    // SAFETY: no other thread knows this table.
+    // SAFETY: no other thread uses this table.
     unsafe { destroy(table).reclaim() };
-    // What is expected comes from the table itself: one that does nothing would agree with that.
+    // The expected results come from the table itself, so a table that does nothing must be detected here.
     assert!(is_idle || states.first() != states.last(), "the steps have changed nothing");
     states
 }
 
-/// Checks that walkers see nothing but what was there at some moment, before and after they have
-/// acknowledged, and that no walker meets a freed node.
+/// Checks that walkers find only results that were true at some moment, before and after their acknowledgement, and that no
+/// walker meets a freed node.
 pub fn check<W: Word, T>(bound: Bound, scene: &'static Scene, build: Build<W, T>)
 where
     T: Table<'static> + Send + Sync + 'static,
@@ -217,7 +216,7 @@ where
     explore(Some(bound.preemptions), move || play(bound.walkers, look, scene, build, true));
 }
 
-/// The same with walkers that visit the pages one by one.
+/// Checks what [`check`] checks, with walkers that visit the pages one by one.
 pub fn check_visits<W: Word, T>(bound: Bound, scene: &'static Scene, build: Build<W, T>)
 where
     T: Table<'static> + Send + Sync + 'static,
@@ -225,8 +224,8 @@ where
     explore(Some(bound.preemptions), move || play(bound.walkers, visit_page, scene, build, true));
 }
 
-/// Checks that one visitor of the whole table meets every page of `stay` once, which no step changes, and of the probes what
-/// was there at some moment.
+/// Checks one visitor of the whole table. It must find every page of `stay`, which no step changes, once, and for the probed
+/// pages only results that were true at some moment.
 pub fn check_visit<W: Word, T>(scene: &'static Scene, stay: &'static [usize], build: Build<W, T>)
 where
     T: Table<'static> + Send + Sync + 'static,
@@ -252,16 +251,16 @@ where
             let ever = states.iter().flatten().any(|known| *known == Some(*leaf));
             assert!(ever, "{leaf:?} was never there: {states:?}");
         }
-        // SAFETY: the visitor is gone.
+        // SAFETY: the visitor has ended.
         unsafe { batch.reclaim() };
         let table = Arc::into_inner(table).expect("the visitor is gone");
-        // SAFETY: the visitor is gone.
+        // SAFETY: the visitor has ended.
         unsafe { destroy(table).reclaim() };
         drop(stage);
     });
 }
 
-/// Returns the leaves that a visit of the whole table meets.
+/// Returns the leaves that a visit of the whole table finds.
 fn visit(table: &dyn Table<'static>) -> Vec<Leaf> {
     let mut seen = Vec::new();
     let whole = table.space().halves()[0].unwrap();
@@ -273,7 +272,7 @@ fn visit(table: &dyn Table<'static>) -> Vec<Leaf> {
     seen
 }
 
-/// The same with one walker and a writer that does not wait: the check can fail.
+/// Checks with one walker and a writer that does not wait for acknowledgements, to test that the check can fail.
 pub fn check_early<W: Word, T>(scene: &'static Scene, build: Build<W, T>)
 where
     T: Table<'static> + Send + Sync + 'static,
@@ -281,11 +280,11 @@ where
     explore(None, move || play(1, look, scene, build, false));
 }
 
-/// Plays in every interleaving with at most `preemptions` preemptions, and prints how many interleavings those are.
+/// Runs `play` in every interleaving with at most `preemptions` preemptions, and prints the number of interleavings.
 fn explore(preemptions: Option<usize>, play: impl Fn() + Send + Sync + 'static) {
     let mut model = loom::model::Builder::new();
     model.preemption_bound = preemptions;
-    // The lookups that say what to expect are steps of the model too.
+    // The lookups for the expected results also count as steps in loom.
     model.max_branches = 20_000;
     let played = Arc::new(AtomicUsize::new(0));
     let count = Arc::clone(&played);
@@ -296,7 +295,7 @@ fn explore(preemptions: Option<usize>, play: impl Fn() + Send + Sync + 'static) 
     println!("{} interleavings", played.load(Relaxed));
 }
 
-/// One execution.
+/// Runs one execution.
 fn play<W: Word, T>(walkers: usize, look: Look, scene: &'static Scene, build: Build<W, T>, wait: bool)
 where
     T: Table<'static> + Send + Sync + 'static,
@@ -335,7 +334,7 @@ where
     if (!wait || all())
         && let Some(batch) = batch.take()
     {
-        // SAFETY: every walker has acknowledged, or that it has not is what the test is about.
+        // SAFETY: every walker has acknowledged. `check_early` reclaims earlier on purpose: its storage is never reused.
         unsafe { batch.reclaim() };
         again = (!scene.then.is_empty()).then(|| write(&*table, scene.then));
     }
@@ -347,7 +346,7 @@ where
             let broken = found.is_none() && breaks && scene.broken.contains(page);
             let ever = broken || states.iter().any(|state| state[place] == found);
             assert!(ever, "page {page}: {found:?} was never there: {states:?}");
-            // A larger page appears and disappears with one store: what was seen of it is there for the next look.
+            // A larger page appears and disappears with one store, so the result for one of its pages holds for the next lookup.
             for (later, _) in scene.probe.iter().enumerate().skip(place + 1) {
                 let together = states.iter().all(|state| state[place] == state[later]);
                 if together && !broken && seen[0][later].is_some() == seen[0][place].is_none() {
@@ -356,7 +355,7 @@ where
                     assert!(newer, "page {page} was {found:?}, then a part of it {:?}", seen[0][later]);
                 }
             }
-            // A walker that has acknowledged sees the end of it, and what came then.
+            // A walker that has acknowledged finds the last state of the first changes or a later one.
             if let Some(after) = seen.get(1) {
                 let found = after[place];
                 let later = states[scene.steps.len()..].iter().any(|state| state[place] == found);
@@ -365,11 +364,11 @@ where
         }
     }
     for batch in batch.into_iter().chain(again) {
-        // SAFETY: every walker is gone.
+        // SAFETY: every walker has ended.
         unsafe { batch.reclaim() };
     }
     let table = Arc::into_inner(table).expect("every walker is gone");
-    // SAFETY: every walker is gone.
+    // SAFETY: every walker has ended.
     unsafe { destroy(table).reclaim() };
     assert!(storage.out() == 0, "the table is gone, and {} of its nodes were not freed", storage.out());
 

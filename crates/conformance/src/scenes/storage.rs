@@ -1,5 +1,5 @@
-//! Node storage for the model checker: nodes of loom's atomics, which are never reused, so that a walker in a freed
-//! one is caught.
+//! Node storage for the model checker: nodes of loom's atomics, which are never reused, so that an access to a freed node is
+//! detected.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use tlbkit_pagetable::nodes::{Held, NodeAddr, Nodes, Reclaim, Record};
 use tlbkit_pagetable::{Shared, Word};
 
-/// A node that was handed out.
+/// A node that was taken.
 #[derive(Debug)]
 struct Node<W: Word> {
     cells: Box<[W::Cell]>,
@@ -15,8 +15,7 @@ struct Node<W: Word> {
     freed: AtomicBool,
 }
 
-/// Storage that watches over its nodes. Not loom's lock and flags: they are no part of what is checked, and add no
-/// interleavings.
+/// Storage that checks accesses to its nodes. Its lock and flags are not loom's, so that they add no interleavings.
 #[derive(Debug)]
 pub struct Watched<W: Word = u64> {
     nodes: Mutex<Vec<Node<W>>>,
@@ -30,11 +29,11 @@ impl<W: Word> Default for Watched<W> {
     }
 }
 
-/// Nodes are as far apart as pages, which is as aligned as any table asks for.
+/// The binary logarithm of the distance between nodes: a page, the largest alignment that a table needs.
 const SHIFT: u32 = 12;
 
 impl<W: Word> Watched<W> {
-    /// Returns how many nodes are taken and not free.
+    /// Returns the number of nodes that are taken and not freed.
     pub fn out(&self) -> usize {
         self.out.load(Ordering::Relaxed)
     }
@@ -47,8 +46,7 @@ impl<W: Word> Watched<W> {
     }
 }
 
-// SAFETY: every node is a new one, with cells and a record of its own, and its memory stays until the storage is
-// dropped.
+// SAFETY: every node is new, with cells and a record of its own, and its memory is freed only when the storage is dropped.
 unsafe impl<W: Word> Nodes for Watched<W> {
     type Word = W;
     type Mode = Shared;
@@ -83,7 +81,7 @@ unsafe impl<W: Word> Nodes for Watched<W> {
     }
 }
 
-// SAFETY: the record is the one that `record` gives; numbers count nodes from one; all parts are `Sync`.
+// SAFETY: the record is the one that `record` returns; the numbers count nodes from one; all fields are `Sync`.
 unsafe impl<W: Word> Reclaim for Watched<W> {
     unsafe fn free(&self, node: NodeAddr, clean: bool) {
         self.with(node, |node| {

@@ -51,7 +51,7 @@ unsafe impl<T: TableKind<Va32, format::EntryLoCow>> Machine for Mips32<T> {
 /// [`Mips32`] with several CPUs whose caches hardware keeps coherent: 1004K, interAptiv, P5600.
 ///
 /// The words of a page of more than 4 KiB are stored one after the other while other CPUs miss. So a refill handler must not load
-/// such a page in one TLB entry with the page beside it, nor one of its words as a page of 4 KiB: the flag `shared` of
+/// such a page in one TLB entry with its neighbour, nor one of its words as a page of 4 KiB: the flag `shared` of
 /// `tlbkit_refill::handler::Form` makes such a handler. There is none for guarded tables, so `Mips32Coherent<Guarded>` has only
 /// pages of 4 KiB.
 #[derive(Debug)]
