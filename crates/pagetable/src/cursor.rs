@@ -142,11 +142,11 @@ impl<'n, T: Table<'n> + ?Sized> AnyCursor<'_, 'n, T> {
         &mut self,
         frame: Pfn,
         attr: Attr,
-        known: &mut dyn FnMut(&Flush),
+        flush_all_cpus: &mut dyn FnMut(&Flush),
     ) -> Result<Leaf, Error> {
         // SAFETY: the cursor borrows the only writer and its batch, which is one of this table. By this function's
         // contract nothing that runs until the call returns needs the page.
-        unsafe { self.table.replace(self.batch, self.at(), frame, attr, known) }
+        unsafe { self.table.replace(self.batch, self.at(), frame, attr, flush_all_cpus) }
     }
 
     /// Goes to `page`.

@@ -37,8 +37,8 @@ pub(crate) fn replacement<G: Checked, F: Format>(
 }
 
 /// Replaces a leaf by `new`. `store` stores a word in every slot of the leaf and returns the old word. Where hardware requires
-/// break-before-make, this stores zero first, and calls `known` to flush `pages` on all CPUs before it stores `new`. If `known`
-/// unwinds, the old leaf is stored again.
+/// break-before-make, this stores zero first, and calls `flush_all_cpus` with a flush of `pages` before it stores `new`. If
+/// `flush_all_cpus` unwinds, the old leaf is stored again.
 ///
 /// Returns the old leaf with the status bits that hardware set before the first store.
 #[inline(always)]
@@ -46,7 +46,7 @@ pub(crate) fn exchange<F: Format>(
     store: impl Fn(F::Word) -> F::Word,
     new: F::Word,
     pages: Pages,
-    known: &mut dyn FnMut(&Flush),
+    flush_all_cpus: &mut dyn FnMut(&Flush),
 ) -> F::Word {
     if !F::BREAK_FRAME {
         return store(new);
@@ -55,7 +55,7 @@ pub(crate) fn exchange<F: Format>(
     let mut flush = Flush::none();
     flush.add(FlushScope::Everywhere, pages);
     let mut filled = Filled { store, word: old };
-    known(&flush);
+    flush_all_cpus(&flush);
     filled.word = new;
     drop(filled);
     old

@@ -187,8 +187,8 @@ pub unsafe trait Table<'n>: Debug {
     /// the status bits that hardware set in it before that store. No walker finds the page absent; until the flush a walker may
     /// find the old leaf. This is how a copy-on-write page gets a frame of its own.
     ///
-    /// If the format's [`BREAK_FRAME`](crate::format::Format::BREAK_FRAME) is set, the entry is empty while `known` is called.
-    /// `known` must have its flush executed on all CPUs before it returns.
+    /// If the format's [`BREAK_FRAME`](crate::format::Format::BREAK_FRAME) is set, the entry is empty while `flush_all_cpus` is
+    /// called. `flush_all_cpus` must have its flush executed on all CPUs before it returns.
     ///
     /// A page that occupies several slots is replaced slot by slot.
     ///
@@ -206,7 +206,7 @@ pub unsafe trait Table<'n>: Debug {
         at: VirtAddr,
         frame: Pfn,
         attr: Attr,
-        known: &mut dyn FnMut(&Flush),
+        flush_all_cpus: &mut dyn FnMut(&Flush),
     ) -> Result<Leaf, Error>;
 
     /// Tells whether [`replace`](Self::replace) empties the entry for a while: its format's
@@ -219,12 +219,12 @@ pub unsafe trait Table<'n>: Debug {
     ///
     /// Entries change in place, each by one store or exchange, so that every page of the range is mapped at every moment, unless
     /// the hardware requires break-before-make ([`breaks`](Self::breaks)): then the range changes part by part, and the entries
-    /// of a part are empty until `known` has returned.
+    /// of a part are empty until `flush_all_cpus` has returned.
     ///
-    /// `known` must have the flush that it is given executed on all CPUs before it returns. The flush names one part of the
-    /// range and the pages that share TLB entries with it. `known` is called for each part that is emptied, and after small
-    /// pages have become a larger one in place, because hardware may set status bits in the old entries until the flush. It is
-    /// not called for a part that is split in place, or promoted with all status bits set.
+    /// `flush_all_cpus` must have the flush that it is given executed on all CPUs before it returns. The flush names one part of
+    /// the range and the pages that share TLB entries with it. `flush_all_cpus` is called for each part that is emptied, and
+    /// after small pages have become a larger one in place, because hardware may set status bits in the old entries until the
+    /// flush. It is not called for a part that is split in place, or promoted with all status bits set.
     ///
     /// # Errors
     ///
@@ -240,7 +240,7 @@ pub unsafe trait Table<'n>: Debug {
         batch: &mut Retired<'n>,
         pages: Pages,
         to: PageSize,
-        known: &mut dyn FnMut(&Flush),
+        flush_all_cpus: &mut dyn FnMut(&Flush),
     ) -> Result<(), Error>;
 
     /// Stores a mark, or nothing, in the entry for the page at `at`, with one store. Returns what the entry held before: a leaf

@@ -180,32 +180,38 @@ impl<'t, 'n, T: Table<'n> + ?Sized> Writer<'t, 'n, T> {
         at: VirtAddr,
         frame: Pfn,
         attr: Attr,
-        known: &mut dyn FnMut(&Flush),
+        flush_all_cpus: &mut dyn FnMut(&Flush),
     ) -> Result<Leaf, Error> {
         let table = self.table;
         // SAFETY: this is the only writer, and `batch` returns a batch of this table. By this function's contract
         // nothing that runs until the call returns needs the page.
-        unsafe { table.replace(self.batch(), at, frame, attr, known) }
+        unsafe { table.replace(self.batch(), at, frame, attr, flush_all_cpus) }
     }
 
-    /// Splits or promotes the leaves of a range in place; see [`Table::resize`], also for `known`.
+    /// Splits or promotes the leaves of a range in place; see [`Table::resize`], also for `flush_all_cpus`.
     ///
     /// # Errors
     ///
     /// [`Error::Breaks`] if the hardware requires break-before-make; else those of [`Table::resize`].
-    pub fn resize(&mut self, pages: Pages, to: PageSize, known: &mut dyn FnMut(&Flush)) -> Result<(), Error> {
+    pub fn resize(
+        &mut self,
+        pages: Pages,
+        to: PageSize,
+        flush_all_cpus: &mut dyn FnMut(&Flush),
+    ) -> Result<(), Error> {
         if self.table.breaks() {
             return Err(Error::Breaks);
         }
         // SAFETY: the table does not break.
-        unsafe { self.resize_breaking(pages, to, known) }
+        unsafe { self.resize_breaking(pages, to, flush_all_cpus) }
     }
 
     /// Splits or promotes the leaves of a range; see [`Table::resize`]. Where the hardware requires break-before-make, the
     /// entries are empty in between.
     ///
-    /// If the table [`breaks`](Table::breaks), the pages are not mapped while `known` runs. A user's access to one of them
-    /// faults, and the fault handler finds nothing mapped: it must wait for the writer before it treats the fault as an error.
+    /// If the table [`breaks`](Table::breaks), the pages are not mapped while `flush_all_cpus` runs. A user's access to one of
+    /// them faults, and the fault handler finds nothing mapped: it must wait for the writer before it treats the fault as an
+    /// error.
     ///
     /// # Errors
     ///
@@ -213,19 +219,19 @@ impl<'t, 'n, T: Table<'n> + ?Sized> Writer<'t, 'n, T> {
     ///
     /// # Safety
     ///
-    /// If the table [`breaks`](Table::breaks): nothing that runs on any CPU until this returns needs the pages of the
-    /// range to be mapped. They hold no code, stack or data of the kernel, nothing that `known` or a fault or interrupt
-    /// handler touches, and no node of the table. Pages that only user mode uses are fine.
+    /// If the table [`breaks`](Table::breaks): nothing that runs on any CPU until this returns needs the pages of the range to be
+    /// mapped. They hold no code, stack or data of the kernel, nothing that `flush_all_cpus` or a fault or interrupt handler
+    /// touches, and no node of the table. Pages that only user mode uses are fine.
     pub unsafe fn resize_breaking(
         &mut self,
         pages: Pages,
         to: PageSize,
-        known: &mut dyn FnMut(&Flush),
+        flush_all_cpus: &mut dyn FnMut(&Flush),
     ) -> Result<(), Error> {
         let table = self.table;
         // SAFETY: this is the only writer, and `batch` returns a batch of this table. By this function's contract
         // nothing that runs until the call returns needs the pages.
-        unsafe { table.resize(self.batch(), pages, to, known) }
+        unsafe { table.resize(self.batch(), pages, to, flush_all_cpus) }
     }
 
     /// Stores a mark, or nothing, in the entry for the page at `at`; see [`Table::mark`].

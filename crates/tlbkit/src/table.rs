@@ -93,7 +93,7 @@ pub trait Walk: Owes + fmt::Debug {
         &mut self,
         frame: Pfn,
         attr: Attr,
-        known: &mut dyn FnMut(&Flush),
+        flush_all_cpus: &mut dyn FnMut(&Flush),
     ) -> Result<Leaf, Error>;
     fn seek(&mut self, page: Vpn) -> Result<(), Error>;
     fn step(&mut self) -> bool;
@@ -141,11 +141,11 @@ macro_rules! walks {
                 &mut self,
                 frame: Pfn,
                 attr: Attr,
-                known: &mut dyn FnMut(&Flush),
+                flush_all_cpus: &mut dyn FnMut(&Flush),
             ) -> Result<Leaf, Error> {
                 // SAFETY: the contract of `Walk::replace_breaking` is that of `Writer::replace_breaking`, as is that of
                 // the cursor's.
-                unsafe { self.replace_breaking(frame, attr, known) }
+                unsafe { self.replace_breaking(frame, attr, flush_all_cpus) }
             }
             #[inline(always)]
             fn seek(&mut self, page: Vpn) -> Result<(), Error> {

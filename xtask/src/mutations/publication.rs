@@ -225,7 +225,7 @@ const MUTATIONS: [Mutation; 29] = [
         "MPT: what hardware notes through a cached link is not read",
         "crates/pagetable/src/mpt/resize.rs",
         [
-            "known();",
+            "flush_all_cpus();",
             "self.change_live(node, place, last, |word| F::change(word, noted, last));",
             "let _ = noted;",
         ],

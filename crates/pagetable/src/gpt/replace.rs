@@ -24,7 +24,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
         at: VirtAddr,
         frame: Pfn,
         attr: Attr,
-        known: &mut dyn FnMut(&Flush),
+        flush_all_cpus: &mut dyn FnMut(&Flush),
     ) -> Result<Leaf, Error> {
         G::SPACE.check_pages(Pages::one(at.vpn(G::BASE)))?;
         // SAFETY: the caller is the writer; the index is below the leaf's slots.
@@ -48,7 +48,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
             self.settle_pair(found.edge(), at.get());
             was
         };
-        exchange::<F>(store, new, stale, known);
+        exchange::<F>(store, new, stale, flush_all_cpus);
         Ok(old)
     }
 }

@@ -147,13 +147,13 @@ unsafe impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, 
         at: VirtAddr,
         frame: Pfn,
         attr: Attr,
-        known: &mut dyn FnMut(&Flush),
+        flush_all_cpus: &mut dyn FnMut(&Flush),
     ) -> Result<Leaf, Error> {
         // SAFETY: by the contract of `Table::replace` the caller is the only writer, and the batch came from this table;
         // if the format breaks, nothing that runs meanwhile needs the page.
         unsafe {
             batch.change_late(
-                |batch| self.replace_leaf(batch, at, frame, attr, known),
+                |batch| self.replace_leaf(batch, at, frame, attr, flush_all_cpus),
                 |batch, forgotten| self.mend(batch, forgotten),
             )
         }

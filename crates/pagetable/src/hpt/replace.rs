@@ -31,7 +31,7 @@ where
         at: VirtAddr,
         frame: Pfn,
         attr: Attr,
-        known: &mut dyn FnMut(&Flush),
+        flush_all_cpus: &mut dyn FnMut(&Flush),
     ) -> Result<Leaf, Error> {
         G::SPACE.check_pages(Pages::one(at.vpn(G::BASE)))?;
         // SAFETY: by this function's contract the caller is the only writer.
@@ -48,7 +48,7 @@ where
                 self.settle_pairs(spot, 0, Self::block(0, at));
                 was
             };
-            exchange::<F>(store, new, pages, known);
+            exchange::<F>(store, new, pages, flush_all_cpus);
             return Ok(old);
         }
         // SAFETY: by this function's contract the caller is the only writer.
@@ -77,7 +77,7 @@ where
             });
             was
         };
-        exchange::<F>(store, new, stale, known);
+        exchange::<F>(store, new, stale, flush_all_cpus);
         Ok(old)
     }
 }

@@ -143,12 +143,15 @@ where
         at: VirtAddr,
         frame: Pfn,
         attr: Attr,
-        known: &mut dyn FnMut(&Flush),
+        flush_all_cpus: &mut dyn FnMut(&Flush),
     ) -> Result<Leaf, Error> {
         // SAFETY: by the contract of `Table::replace` the caller is the only writer, and the batch came from this table;
         // if the format breaks, nothing that runs meanwhile needs the page.
         unsafe {
-            batch.change(|batch| self.replace_leaf(batch, at, frame, attr, known), |batch| self.mend(batch))
+            batch.change(
+                |batch| self.replace_leaf(batch, at, frame, attr, flush_all_cpus),
+                |batch| self.mend(batch),
+            )
         }
     }
 

@@ -235,10 +235,10 @@ unsafe impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>, const AT: usize> 
         at: VirtAddr,
         frame: Pfn,
         attr: Attr,
-        known: &mut dyn FnMut(&Flush),
+        flush_all_cpus: &mut dyn FnMut(&Flush),
     ) -> Result<Leaf, Error> {
         // SAFETY: this function's contract.
-        unsafe { self.tree.replace(batch, at, frame, attr, known) }
+        unsafe { self.tree.replace(batch, at, frame, attr, flush_all_cpus) }
     }
 
     fn breaks_frames(&self) -> bool {
@@ -250,10 +250,10 @@ unsafe impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>, const AT: usize> 
         batch: &mut Retired<'n>,
         pages: Pages,
         to: PageSize,
-        known: &mut dyn FnMut(&Flush),
+        flush_all_cpus: &mut dyn FnMut(&Flush),
     ) -> Result<(), Error> {
         // SAFETY: this function's contract.
-        unsafe { self.tree.resize(batch, pages, to, known) }
+        unsafe { self.tree.resize(batch, pages, to, flush_all_cpus) }
     }
 
     fn breaks(&self) -> bool {

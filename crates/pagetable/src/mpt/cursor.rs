@@ -290,7 +290,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Cursor<'_, 'n, G, F, N> 
         &mut self,
         frame: Pfn,
         attr: Attr,
-        known: &mut dyn FnMut(&Flush),
+        flush_all_cpus: &mut dyn FnMut(&Flush),
     ) -> Result<Leaf, Error> {
         if let Some(slot) = self.small_slot()
             && let Some((leaf, stale)) = Encoded::new(attr).and_then(|attr| slot.replace(frame, attr))
@@ -300,7 +300,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Cursor<'_, 'n, G, F, N> 
         }
         let at = self.at();
         // SAFETY: the contract of `Writer::replace_breaking` is this function's.
-        self.anew(|table, batch| unsafe { table.replace_slow(batch, at, frame, attr, known) })
+        self.anew(|table, batch| unsafe { table.replace_slow(batch, at, frame, attr, flush_all_cpus) })
     }
 
     /// Goes to `page`. Costs a walk, unless the page is in the same node.

@@ -67,7 +67,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
         let (node, last) = (part.path.node(level), level + 1 == Self::LEVELS);
         // SAFETY: the slots of a part are in its node, and the caller is the only writer but hardware.
         unsafe {
-            if Self::NOTED_BESIDE {
+            if Self::STATUS_RACES {
                 for slot in part.index..part.index + part.slots {
                     self.change_live(node, Self::place(level, slot), last, &change);
                 }

@@ -24,7 +24,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
         at: VirtAddr,
         frame: Pfn,
         attr: Attr,
-        known: &mut dyn FnMut(&Flush),
+        flush_all_cpus: &mut dyn FnMut(&Flush),
     ) -> Result<Leaf, Error> {
         G::SPACE.check_pages(Pages::one(at.vpn(G::BASE)))?;
         self.check_own(Pages::one(at.vpn(G::BASE)))?;
@@ -66,7 +66,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
             }
             was
         };
-        let was = exchange::<F>(store, new, stale, known);
+        let was = exchange::<F>(store, new, stale, flush_all_cpus);
         Ok(Self::leaf(was, level, at))
     }
 }

@@ -47,7 +47,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
         batch: &mut Retired<'n>,
         pages: Pages,
         to: PageSize,
-        known: &mut dyn FnMut(&Flush),
+        flush_all_cpus: &mut dyn FnMut(&Flush),
     ) -> Result<(), Error> {
         G::SPACE.check_sized(pages, to)?;
         self.check_own(pages)?;
@@ -58,7 +58,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
             let mut stock = Stock::take_within(self.nodes, &Self::WORDS, want, F::REACH)?;
             self.each_piece(pages, to, |piece, leaf| {
                 if leaf.size != to {
-                    self.remake(batch, &mut stock, piece, leaf, to, known);
+                    self.remake(batch, &mut stock, piece, leaf, to, flush_all_cpus);
                 }
                 Ok(())
             })
@@ -172,7 +172,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
         piece: Pages,
         leaf: Leaf,
         to: PageSize,
-        known: &mut dyn FnMut(&Flush),
+        flush_all_cpus: &mut dyn FnMut(&Flush),
     ) {
         let at = piece.first().address(G::BASE);
         // The slots that change: those of the larger of the two sizes.
@@ -194,11 +194,13 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
             let attr = leaf.attr.union(noted);
             let part = Remade { node, level, index: Self::index(level, at), slots, at, to };
             if Self::RUNS && slots > 1 {
-                self.remake_run(batch, stock, &part, Leaf { attr, ..leaf }, &mut || known(&flush));
+                self.remake_run(batch, stock, &part, Leaf { attr, ..leaf }, &mut || flush_all_cpus(&flush));
             } else if F::BREAK {
-                self.break_and_make(batch, stock, &part, Leaf { attr, ..leaf }, &mut || known(&flush));
+                self.break_and_make(batch, stock, &part, Leaf { attr, ..leaf }, &mut || {
+                    flush_all_cpus(&flush)
+                });
             } else if F::STATUS {
-                self.exchange(batch, stock, &part, Leaf { attr, ..leaf }, &mut || known(&flush));
+                self.exchange(batch, stock, &part, Leaf { attr, ..leaf }, &mut || flush_all_cpus(&flush));
             } else {
                 for slot in 0..slots {
                     let place = Self::place(level, part.index + slot);
@@ -228,7 +230,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
     /// bits in the new word, also for a TLB entry that it loaded from the old leaf without D: it sets D with another walk or with
     /// a compare-and-exchange of its own, as the manuals say that the format's module quotes. One case remains. When small pages
     /// become a larger one, a CPU that has cached the old link may set bits in the old node until that CPU has flushed. So unless
-    /// the new leaf has all status bits, `known` is called to flush on all CPUs, and then the old node is read again.
+    /// the new leaf has all status bits, `flush_all_cpus` is called, and then the old node is read again.
     ///
     /// # Safety
     ///
@@ -240,7 +242,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
         stock: &mut Stock<'n, N, MAX>,
         part: &Remade,
         leaf: Leaf,
-        known: &mut dyn FnMut(),
+        flush_all_cpus: &mut dyn FnMut(),
     ) {
         let &Remade { node, level, index, at, to, .. } = part;
         let place = Self::place(level, index);
@@ -260,20 +262,20 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
             let last = level + 1 == Self::LEVELS;
             let all = F::OPTIONAL.intersection(STATUS);
             if !last && F::is_link(old) && !F::attr(word, last).contains(all) {
-                known();
+                flush_all_cpus();
                 let noted = Change::set(self.status(old, level, at));
                 self.change_live(node, place, last, |word| F::change(word, noted, last));
             }
         }
     }
 
-    /// Empties the slots of a piece, flushes on all CPUs by `known`, and then fills the slots.
+    /// Empties the slots of a piece, calls `flush_all_cpus`, and then fills the slots.
     ///
-    /// If `known` unwinds, a TLB may still hold the old leaves, so new leaves must not be stored: the old leaves are put back.
-    /// Small pages in several slots, which were to become a larger page, stay unmapped.
+    /// If `flush_all_cpus` unwinds, a TLB may still hold the old leaves, so new leaves must not be stored: the old leaves are put
+    /// back. Small pages in several slots, which were to become a larger page, stay unmapped.
     ///
-    /// The new leaves get the status bits that hardware sets until `known` returns. Below an old link hardware sets bits until
-    /// every CPU has flushed the link.
+    /// The new leaves get the status bits that hardware sets until `flush_all_cpus` returns. Below an old link hardware sets bits
+    /// until every CPU has flushed the link.
     ///
     /// # Safety
     ///
@@ -285,7 +287,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
         stock: &mut Stock<'n, N, MAX>,
         part: &Remade,
         leaf: Leaf,
-        known: &mut dyn FnMut(),
+        flush_all_cpus: &mut dyn FnMut(),
     ) {
         let &Remade { node, level, index, slots, at, to } = part;
         // The slots of a larger page that is split all hold the same word.
@@ -315,7 +317,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
                 settle();
             }
         });
-        known();
+        flush_all_cpus();
         mem::forget(unwound);
         // SAFETY: the caller is the only writer, and the batch came from this table: a discarded node is not freed before the
         // batch completes. (Where hardware writes status bits there is one slot only; `remake_run` handles several.)

@@ -135,7 +135,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
         stock: &mut Stock<'n, N, MAX>,
         part: &Remade,
         leaf: Leaf,
-        known: &mut dyn FnMut(),
+        flush_all_cpus: &mut dyn FnMut(),
     ) {
         let mut olds = [F::Word::ZERO; MOST];
         let olds = &mut olds[..part.slots];
@@ -143,14 +143,14 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
         // stock has the nodes that are missing.
         unsafe {
             if F::BREAK {
-                self.break_run(batch, stock, part, leaf, olds, known);
+                self.break_run(batch, stock, part, leaf, olds, flush_all_cpus);
             } else {
-                self.exchange_run(batch, stock, part, leaf, olds, known);
+                self.exchange_run(batch, stock, part, leaf, olds, flush_all_cpus);
             }
         }
     }
 
-    /// Empties all slots, flushes on all CPUs by `known`, and fills the slots. If `known` unwinds, the old words are put back.
+    /// Empties all slots, calls `flush_all_cpus`, and fills the slots. If `flush_all_cpus` unwinds, the old words are put back.
     ///
     /// # Safety
     ///
@@ -163,7 +163,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
         part: &Remade,
         leaf: Leaf,
         olds: &mut [F::Word],
-        known: &mut dyn FnMut(),
+        flush_all_cpus: &mut dyn FnMut(),
     ) {
         let &Remade { node, level, index, at, to, .. } = part;
         // SAFETY: by this function's contract the caller is the only writer; the slots are in the node.
@@ -179,7 +179,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
                 unsafe { self.publish(node, Self::place(level, index + slot), old) };
             }
         });
-        known();
+        flush_all_cpus();
         mem::forget(unwound);
         // SAFETY: the caller is the only writer, the batch came from this table, and the stock has the nodes that are missing.
         // The nodes that the old words lead to are not freed before the batch completes.
@@ -209,7 +209,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
         part: &Remade,
         leaf: Leaf,
         olds: &mut [F::Word],
-        known: &mut dyn FnMut(),
+        flush_all_cpus: &mut dyn FnMut(),
     ) {
         let &Remade { node, level, index, at, to, .. } = part;
         let last = level + 1 == Self::LEVELS;
@@ -240,7 +240,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
             }
             let all = F::OPTIONAL.intersection(STATUS);
             if !last && !noted.contains(all) && olds.iter().any(|&old| F::is_link(old)) {
-                known();
+                flush_all_cpus();
                 noted = olds.iter().fold(noted, |noted, &old| noted | self.status(old, level, at));
             }
             if noted != stored {

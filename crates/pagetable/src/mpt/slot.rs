@@ -7,7 +7,7 @@
 //! ```
 //!
 //! So these functions return no error, and take or retire no node. Only [`Slot::replace_breaking`] calls code that may unwind,
-//! its `known`.
+//! its `flush_all_cpus`.
 
 use tlbkit_addr::{Attr, Flush, FlushScope, Pages, Pfn, VirtAddr, Vpn};
 
@@ -292,8 +292,8 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Slot<'_, 'n, G, F, N> {
         Some((self.leaf(old), self.stale(FlushScope::Everywhere)))
     }
 
-    /// Empties the entry of a base page, calls `known` to flush on all CPUs, then stores the new leaf. Returns the old leaf with
-    /// the status bits that hardware set before the first store. If `known` unwinds, the old leaf is stored again.
+    /// Empties the entry of a base page, calls `flush_all_cpus`, then stores the new leaf. Returns the old leaf with the status
+    /// bits that hardware set before the first store. If `flush_all_cpus` unwinds, the old leaf is stored again.
     ///
     /// # Safety
     ///
@@ -303,7 +303,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Slot<'_, 'n, G, F, N> {
         self,
         frame: Pfn,
         attr: Encoded<F>,
-        known: impl FnOnce(&Flush),
+        flush_all_cpus: impl FnOnce(&Flush),
     ) -> Option<(Leaf, Stale)> {
         if !self.is_last() {
             return None;
@@ -324,7 +324,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Slot<'_, 'n, G, F, N> {
             self.settle_pair();
         };
         let mut filled = Filled { store, word: old };
-        known(&flush);
+        flush_all_cpus(&flush);
         filled.word = new;
         drop(filled);
         Some((self.leaf(old), self.stale(F::APPEARS)))

@@ -20,7 +20,7 @@ impl<G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'_, G, F, N> {
     ///
     /// In solo mode only this CPU's MMU walks. It cannot set D between the load and the store, only A of a speculative access,
     /// which may be lost.
-    pub(super) const NOTED_BESIDE: bool = F::STATUS && N::Mode::SHARED;
+    pub(super) const STATUS_RACES: bool = F::STATUS && N::Mode::SHARED;
 
     /// Returns the cell at a place in a node.
     ///
@@ -125,7 +125,7 @@ impl<G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'_, G, F, N> {
         // SAFETY: by this function's contract the node is in the table, or retired and not reclaimed, or new; the place is in the
         // node; and the caller is the node's only writer but hardware.
         unsafe {
-            if Self::NOTED_BESIDE {
+            if Self::STATUS_RACES {
                 return self.swap(node, place, F::Word::ZERO);
             }
             self.store_relaxed(node, place, F::Word::ZERO);
@@ -151,7 +151,7 @@ impl<G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'_, G, F, N> {
         // SAFETY: by this function's contract the node is in the table, or retired and not reclaimed, or new; the place is in the
         // node; and the caller is the node's only writer but hardware.
         unsafe {
-            if Self::NOTED_BESIDE {
+            if Self::STATUS_RACES {
                 return self.swap(node, place, new);
             }
             self.publish(node, place, new);
@@ -177,7 +177,7 @@ impl<G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'_, G, F, N> {
         // SAFETY: by this function's contract the node is in the table, or retired and not reclaimed, or new; the place is in the
         // node; and the caller is the node's only writer but hardware.
         unsafe {
-            if Self::NOTED_BESIDE {
+            if Self::STATUS_RACES {
                 // Hardware only sets A and D, each once, so the loop ends and the word stays a leaf.
                 while let Err(now) = F::Word::exchange(self.cell(node, place), seen, change(seen)) {
                     seen = now;
@@ -257,7 +257,7 @@ impl<G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'_, G, F, N> {
     }
 
     /// Applies `change` to each word of a run of slots. A status bit that hardware sets between the load and the store is lost:
-    /// see [`NOTED_BESIDE`](Self::NOTED_BESIDE).
+    /// see [`STATUS_RACES`](Self::STATUS_RACES).
     ///
     /// # Safety
     ///

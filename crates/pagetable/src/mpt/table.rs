@@ -195,7 +195,7 @@ unsafe impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Table<'n> for Mpt
         at: VirtAddr,
         frame: Pfn,
         attr: Attr,
-        known: &mut dyn FnMut(&Flush),
+        flush_all_cpus: &mut dyn FnMut(&Flush),
     ) -> Result<Leaf, Error> {
         // SAFETY: by the contract of `Table::replace` the caller is the only writer, and the batch came from this table; if the
         // format breaks, nothing that runs during the call needs the page.
@@ -206,7 +206,7 @@ unsafe impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Table<'n> for Mpt
                 stale.add_to(batch);
                 return Ok(leaf);
             }
-            self.replace_slow(batch, at, frame, attr, known)
+            self.replace_slow(batch, at, frame, attr, flush_all_cpus)
         }
     }
 
@@ -238,11 +238,14 @@ unsafe impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Table<'n> for Mpt
         batch: &mut Retired<'n>,
         pages: Pages,
         to: PageSize,
-        known: &mut dyn FnMut(&Flush),
+        flush_all_cpus: &mut dyn FnMut(&Flush),
     ) -> Result<(), Error> {
         // SAFETY: by the contract of `Table::resize` the caller is the only writer, and the batch came from this table; if the
         // table breaks, nothing that runs during the call needs the pages.
-        unsafe { batch.change(|batch| self.resize_pages(batch, pages, to, known), |batch| self.mend(batch)) }
+        unsafe {
+            batch
+                .change(|batch| self.resize_pages(batch, pages, to, flush_all_cpus), |batch| self.mend(batch))
+        }
     }
 
     fn breaks(&self) -> bool {
@@ -287,11 +290,14 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
         at: VirtAddr,
         frame: Pfn,
         attr: Attr,
-        known: &mut dyn FnMut(&Flush),
+        flush_all_cpus: &mut dyn FnMut(&Flush),
     ) -> Result<Leaf, Error> {
         // SAFETY: by this function's contract the caller is the only writer, and the batch came from this table.
         unsafe {
-            batch.change(|batch| self.replace_leaf(batch, at, frame, attr, known), |batch| self.mend(batch))
+            batch.change(
+                |batch| self.replace_leaf(batch, at, frame, attr, flush_all_cpus),
+                |batch| self.mend(batch),
+            )
         }
     }
 

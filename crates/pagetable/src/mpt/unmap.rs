@@ -54,7 +54,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
                     Some(frames) if by_runs && part.path.level + 1 == Self::LEVELS => {
                         self.uncover_runs(&part, *frames);
                     }
-                    None if !Self::NOTED_BESIDE => self.clear(&part),
+                    None if !Self::STATUS_RACES => self.clear(&part),
                     frames => {
                         for slot in 0..part.slots {
                             self.uncover(&part, slot, frames, &mut noted);
