@@ -7,7 +7,7 @@ use tlbkit_addr::{Attr, Pages, Pfn, VirtAddr, Vpn};
 use tlbkit_pagetable::{Change, Entry, Error, Leaf, Mark, Pinned, Table as _};
 
 use crate::block::Handle;
-use crate::here::{Here, Uncovering};
+use crate::cpu_call::{CpuCall, UncoveredRuns};
 use crate::settle::{flush_of_fault, settle, settle_break, status, uncover};
 use crate::storage::Walk;
 use crate::table::Walk as _;
@@ -43,8 +43,8 @@ use crate::{Access, Edit, Fault, Kernel};
 /// ```
 pub struct Cursor<'c, K: Kernel, const CPUS: usize = 1> {
     pub(crate) space: &'c Handle<K, CPUS>,
-    pub(crate) here: &'c mut Here<K, CPUS>,
-    pub(crate) runs: &'c mut Uncovering,
+    pub(crate) call: &'c mut CpuCall<K, CPUS>,
+    pub(crate) runs: &'c mut UncoveredRuns,
     pub(crate) walk: Walk<'c, K>,
 }
 
@@ -116,7 +116,7 @@ impl<K: Kernel, const CPUS: usize> Cursor<'_, K, CPUS> {
     pub fn fill(&mut self, frame: Pfn, attr: Attr) -> Result<Mark, Error> {
         let page = Pages::one(self.walk.page());
         self.space.check_global(attr, page)?;
-        settle_break(self.space, self.here, &mut self.walk, self.runs, page);
+        settle_break(self.space, self.call, &mut self.walk, self.runs, page);
         self.walk.fill(frame, attr)
     }
 
@@ -129,7 +129,7 @@ impl<K: Kernel, const CPUS: usize> Cursor<'_, K, CPUS> {
     pub fn map(&mut self, frame: Pfn, attr: Attr) -> Result<(), Error> {
         let page = Pages::one(self.walk.page());
         self.space.check_global(attr, page)?;
-        settle_break(self.space, self.here, &mut self.walk, self.runs, page);
+        settle_break(self.space, self.call, &mut self.walk, self.runs, page);
         self.walk.map(frame, attr)
     }
 
@@ -176,10 +176,10 @@ impl<K: Kernel, const CPUS: usize> Cursor<'_, K, CPUS> {
                 return Err(Error::Breaks);
             }
         }
-        let (space, here) = (self.space, &mut *self.here);
+        let (space, call) = (self.space, &mut *self.call);
         // SAFETY: the page is a user's, if its entry is to be empty for a while.
         let old =
-            unsafe { self.walk.replace_breaking(frame, attr, &mut |flush| here.shoot(space, flush, None)) }?;
+            unsafe { self.walk.replace_breaking(frame, attr, &mut |flush| call.shoot(space, flush, None)) }?;
         let _ = uncover(self.runs, old.run(self.space.base()));
         Ok(old)
     }
@@ -196,7 +196,7 @@ impl<K: Kernel, const CPUS: usize> Cursor<'_, K, CPUS> {
             // The kernel's own address space changes its pages, and flushes them in every address space. This cannot deadlock: a
             // writer of the kernel's own address space waits for no other writer, because it borrows no pages.
             let at = self.walk.page().address(self.space.base());
-            return Edit::new(lender, self.here).run(|edit| edit.fault(at, access));
+            return Edit::new(lender, self.call).run(|edit| edit.fault(at, access));
         }
         let Some(leaf) = self.walk.look() else { return Ok(Fault::absent(self.walk.entry().mark())) };
         if let Some(fault) = access.refused(&leaf) {
@@ -206,7 +206,7 @@ impl<K: Kernel, const CPUS: usize> Cursor<'_, K, CPUS> {
         if !missing.is_empty() {
             self.walk.protect(Change::set(missing))?;
         }
-        self.here.flush(self.space, &flush_of_fault(self.walk.page()));
+        self.call.flush(self.space, &flush_of_fault(self.walk.page()));
         Ok(Fault::Retry)
     }
 
@@ -255,7 +255,7 @@ impl<K: Kernel, const CPUS: usize> Cursor<'_, K, CPUS> {
     #[inline(always)]
     fn make_room(&mut self) {
         if self.runs.is_full() {
-            settle(self.space, self.here, &mut self.walk, self.runs);
+            settle(self.space, self.call, &mut self.walk, self.runs);
         }
     }
 }

@@ -10,7 +10,7 @@ use tlbkit_pagetable::{
 };
 
 use crate::block::Handle;
-use crate::here::{Here, Uncovering};
+use crate::cpu_call::{CpuCall, UncoveredRuns};
 use crate::settle::{settle, settle_break, uncover};
 use crate::storage::{Table, turn};
 use crate::table::SpaceTable as _;
@@ -24,15 +24,15 @@ use crate::{Access, Cursor, Fault, Kernel, Machine};
 /// kernel after the flush, never before.
 pub struct Edit<'s, K: Kernel, const CPUS: usize = 1> {
     space: &'s Handle<K, CPUS>,
-    here: &'s mut Here<K, CPUS>,
+    call: &'s mut CpuCall<K, CPUS>,
     writer: Writer<'s, 'static, Table<K>>,
     /// Frames that the changes have uncovered.
-    runs: Uncovering,
+    runs: UncoveredRuns,
 }
 
 /// The sink for the frames of an unmap. The caller has counted the runs, so there is room.
 struct Counted<'r, K> {
-    runs: &'r mut Uncovering,
+    runs: &'r mut UncoveredRuns,
     kernel: &'r K,
 }
 
@@ -64,24 +64,24 @@ impl<K: Kernel> Frames for Counted<'_, K> {
 impl<'s, K: Kernel, const CPUS: usize> Edit<'s, K, CPUS> {
     /// Becomes the writer of `space`. While another CPU is the writer, serves shootdowns.
     #[inline(always)]
-    pub(crate) fn new(space: &'s Handle<K, CPUS>, here: &'s mut Here<K, CPUS>) -> Self {
+    pub(crate) fn new(space: &'s Handle<K, CPUS>, call: &'s mut CpuCall<K, CPUS>) -> Self {
         let turn = loop {
             match turn::<K, CPUS>(&space.table) {
                 Some(turn) => break turn,
-                None => here.wait(),
+                None => call.wait(),
             }
         };
-        Self::of(space, here, turn)
+        Self::of(space, call, turn)
     }
 
     /// Becomes the writer of `space` with a right that was taken before.
     #[inline(always)]
     pub(crate) fn of(
         space: &'s Handle<K, CPUS>,
-        here: &'s mut Here<K, CPUS>,
+        call: &'s mut CpuCall<K, CPUS>,
         turn: Turn<'s, 'static, Table<K>>,
     ) -> Self {
-        Self { space, here, writer: Writer::of(turn), runs: Uncovering::new() }
+        Self { space, call, writer: Writer::of(turn), runs: UncoveredRuns::new() }
     }
 
     /// Calls `edit`, then flushes its changes, also if `edit` unwinds.
@@ -108,9 +108,9 @@ impl<'s, K: Kernel, const CPUS: usize> Edit<'s, K, CPUS> {
     /// Returns a cursor at a page.
     #[inline(always)]
     fn cursor_at(&mut self, page: Vpn) -> Result<Cursor<'_, K, CPUS>, Error> {
-        let Self { space, here, writer, runs } = self;
+        let Self { space, call, writer, runs } = self;
         let walk = Table::<K>::cursor(writer, page)?;
-        Ok(Cursor { space, here, runs, walk })
+        Ok(Cursor { space, call, runs, walk })
     }
 
     /// Maps `pages` to the frames from `frame` on, in base pages.
@@ -138,7 +138,7 @@ impl<'s, K: Kernel, const CPUS: usize> Edit<'s, K, CPUS> {
     #[inline(never)]
     pub fn map_sized(&mut self, pages: Pages, frame: Pfn, size: PageSize, attr: Attr) -> Result<(), Error> {
         self.space.check_global(attr, pages)?;
-        settle_break(self.space, self.here, &mut self.writer, &mut self.runs, pages);
+        settle_break(self.space, self.call, &mut self.writer, &mut self.runs, pages);
         self.writer.map(pages, frame, size, attr)
     }
 
@@ -368,9 +368,9 @@ impl<'s, K: Kernel, const CPUS: usize> Edit<'s, K, CPUS> {
         if self.space.table.breaks() {
             self.may_break(pages)?;
         }
-        let (space, here) = (self.space, &mut *self.here);
+        let (space, call) = (self.space, &mut *self.call);
         // SAFETY: the pages are a user's, if their entries are to be empty for a while.
-        unsafe { self.writer.resize_breaking(pages, to, &mut |flush| here.shoot(space, flush, None)) }
+        unsafe { self.writer.resize_breaking(pages, to, &mut |flush| call.shoot(space, flush, None)) }
     }
 
     /// Replaces the leaf that maps `at` by one of the same size that leads to `frame`, with one store: no CPU ever finds the page
@@ -442,7 +442,7 @@ impl<'s, K: Kernel, const CPUS: usize> Edit<'s, K, CPUS> {
     /// An edit flushes at its end anyway. Costs a few loads if nothing has changed.
     #[inline(always)]
     pub fn flush(&mut self) {
-        settle(self.space, self.here, &mut self.writer, &mut self.runs);
+        settle(self.space, self.call, &mut self.writer, &mut self.runs);
     }
 
     /// Returns the leaf that maps `at`.

@@ -36,9 +36,9 @@ impl<K: Kernel, const CPUS: usize> AddressSpace<K, CPUS> {
         }
         let mmu = self.mmu();
         let child = mmu.kernel().masked(|| Self::beside(mmu, self.0.lender()))?;
-        self.mmu().here(|here| {
+        self.mmu().call(|call| {
             // The edit is the only writer of the parent.
-            let mut edit = Edit::new(&self.0, here);
+            let mut edit = Edit::new(&self.0, call);
             let mut writer = Writer::new(&*child.0.table)?;
             let done = edit.run(|edit| edit.copy_on_write(&mut writer));
             // SAFETY: no CPU has ever run the child, so no CPU walks its table, and no TLB holds a translation of it.

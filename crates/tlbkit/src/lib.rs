@@ -17,12 +17,13 @@ pub mod arch;
 mod asids;
 mod block;
 mod cpu;
+mod cpu_call;
 mod cursor;
 mod edit;
 mod fault;
 mod fork;
 mod guarded;
-mod here;
+mod has_retired;
 #[cfg(all(test, target_pointer_width = "64"))]
 #[path = "../tests/host/mod.rs"]
 mod host;
@@ -31,7 +32,6 @@ mod lock;
 mod machine;
 mod mmu;
 mod once;
-mod owes;
 mod settle;
 mod source;
 mod space;

@@ -8,7 +8,7 @@ use tlbkit_shootdown::SharedSpace;
 
 use crate::asids::Asids;
 use crate::cpu::Cpu;
-use crate::here::{Here, Shootdowns};
+use crate::cpu_call::{CpuCall, Shootdowns};
 use crate::source::Source;
 use crate::storage::{Frames, Storage, storage};
 use crate::{Kernel, Machine};
@@ -53,7 +53,7 @@ impl<K: Kernel, const CPUS: usize> Mmu<K, CPUS> {
     ///
     /// [`Error::Busy`] inside an edit or a visit on this CPU.
     pub fn online(&'static self) -> Result<(), Error> {
-        self.here(|_| Ok(()))
+        self.call(|_| Ok(()))
     }
 
     /// Makes this CPU leave its address space and take part in no more shootdowns, and flushes its TLB. From then on the CPU must
@@ -64,8 +64,8 @@ impl<K: Kernel, const CPUS: usize> Mmu<K, CPUS> {
     ///
     /// [`Error::Busy`] inside an edit or a visit on this CPU.
     pub fn offline(&'static self) -> Result<(), Error> {
-        self.here(|here| {
-            here.go_offline();
+        self.call(|call| {
+            call.go_offline();
             Ok(())
         })
     }
@@ -77,8 +77,8 @@ impl<K: Kernel, const CPUS: usize> Mmu<K, CPUS> {
     ///
     /// [`Error::Busy`] inside an edit or a visit on this CPU.
     pub fn idle(&'static self) -> Result<(), Error> {
-        self.here(|here| {
-            here.switch_to(None);
+        self.call(|call| {
+            call.switch_to(None);
             Ok(())
         })
     }
@@ -94,8 +94,8 @@ impl<K: Kernel, const CPUS: usize> Mmu<K, CPUS> {
         }
         self.kernel().masked(|| {
             // An interrupt that comes late does not bring a CPU online again.
-            if let Ok(mut here) = Here::enter(self) {
-                here.serve();
+            if let Ok(mut call) = CpuCall::enter(self) {
+                call.serve();
             }
         });
     }
@@ -107,14 +107,14 @@ impl<K: Kernel, const CPUS: usize> Mmu<K, CPUS> {
 
     /// Calls `f` inside a call on this CPU, with interrupts masked.
     #[inline(always)]
-    pub(crate) fn here<R>(
+    pub(crate) fn call<R>(
         &'static self,
-        f: impl FnOnce(&mut Here<K, CPUS>) -> Result<R, Error>,
+        f: impl FnOnce(&mut CpuCall<K, CPUS>) -> Result<R, Error>,
     ) -> Result<R, Error> {
         self.kernel().masked(|| {
-            let mut here = Here::begin(self)?;
-            let result = f(&mut here);
-            here.checked(result)
+            let mut call = CpuCall::begin(self)?;
+            let result = f(&mut call);
+            call.checked(result)
         })
     }
 

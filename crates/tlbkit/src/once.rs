@@ -6,7 +6,7 @@ use tlbkit_pagetable::format::Format;
 use tlbkit_pagetable::{Change, Entry, Error, Leaf, Run, Table as _, mpt};
 
 use crate::block::Shape;
-use crate::here::Here;
+use crate::cpu_call::CpuCall;
 use crate::settle::{flush_of_fault, status};
 use crate::storage::{Storage, Table, turn};
 use crate::table::SpaceTable as _;
@@ -76,12 +76,12 @@ impl<K: Kernel, const CPUS: usize> AddressSpace<K, CPUS> {
 
     #[inline(never)]
     pub(crate) fn replace_once(&self, page: Vpn, frame: Pfn, attr: Encoded<K>, wrong: &mut Option<Error>) {
-        let done = self.at_once(page, |here, slot| {
+        let done = self.at_once(page, |call, slot| {
             let (leaf, stale) = if !<<K::Machine as Machine>::Format as Format>::BREAK_FRAME {
                 slot.replace(frame, attr)?
             } else if slot.look()?.attr.contains(Attr::USER) {
                 // SAFETY: the page is a user's, so the kernel does not need it during the call.
-                unsafe { slot.replace_breaking(frame, attr, |flush| here.flush_everywhere(&self.0, flush)) }?
+                unsafe { slot.replace_breaking(frame, attr, |flush| call.flush_everywhere(&self.0, flush)) }?
             } else {
                 return None;
             };
@@ -110,7 +110,7 @@ impl<K: Kernel, const CPUS: usize> AddressSpace<K, CPUS> {
         }
         let space = &self.0;
         space.mmu.kernel().masked(|| {
-            let here = Here::if_online(space.mmu)?;
+            let call = CpuCall::if_online(space.mmu)?;
             let mut turn = turn::<K, CPUS>(&space.table)?;
             let slot = Table::<K>::slot(&mut turn, page)?;
             let leaf = match slot.entry()? {
@@ -125,7 +125,7 @@ impl<K: Kernel, const CPUS: usize> AddressSpace<K, CPUS> {
                 // The change adds only status bits, so only this CPU flushes, which it does below.
                 let _ = slot.protect(Change::set(missing))?;
             }
-            here.flush(space, &flush_of_fault(page));
+            call.flush(space, &flush_of_fault(page));
             Some(Fault::Retry)
         })
     }
@@ -135,28 +135,28 @@ impl<K: Kernel, const CPUS: usize> AddressSpace<K, CPUS> {
     fn at_once(
         &self,
         page: Vpn,
-        change: impl FnOnce(&mut Here<K, CPUS>, Slot<'_, K>) -> Outcome,
+        change: impl FnOnce(&mut CpuCall<K, CPUS>, Slot<'_, K>) -> Outcome,
     ) -> Result<bool, Unflushed> {
         if !Table::<K>::SLOTS {
             return Ok(false);
         }
         let space = &self.0;
         space.mmu.kernel().masked(|| {
-            let Some(mut here) = Here::if_online(space.mmu) else { return Ok(false) };
+            let Some(mut call) = CpuCall::if_online(space.mmu) else { return Ok(false) };
             let Some(mut turn) = turn::<K, CPUS>(&space.table) else { return Ok(false) };
-            let changed = Table::<K>::slot(&mut turn, page).and_then(|slot| change(&mut here, slot));
+            let changed = Table::<K>::slot(&mut turn, page).and_then(|slot| change(&mut call, slot));
             let Some((old, stale)) = changed else { return Ok(false) };
             if stale.scope == FlushScope::Nowhere {
                 return Ok(true);
             }
             let frame = old.map(|leaf| leaf.frame);
             let dirty = old.is_some_and(|leaf| leaf.attr.contains(Attr::DIRTY));
-            if here.is_refused() || stale.scope == FlushScope::Everywhere && !here.is_alone(space) {
-                return self.shoot_once(here, page, frame, dirty);
+            if call.is_refused() || stale.scope == FlushScope::Everywhere && !call.is_alone(space) {
+                return self.shoot_once(call, page, frame, dirty);
             }
-            here.flush(space, &flush_of(stale.scope, page));
+            call.flush(space, &flush_of(stale.scope, page));
             if let Some(first) = frame {
-                here.release(Run { first, len: 1, dirty });
+                call.release(Run { first, len: 1, dirty });
             }
             Ok(true)
         })
@@ -168,7 +168,7 @@ impl<K: Kernel, const CPUS: usize> AddressSpace<K, CPUS> {
     #[inline(never)]
     fn shoot_once(
         &self,
-        mut here: Here<K, CPUS>,
+        mut call: CpuCall<K, CPUS>,
         page: Vpn,
         frame: Option<Pfn>,
         dirty: bool,
@@ -177,8 +177,8 @@ impl<K: Kernel, const CPUS: usize> AddressSpace<K, CPUS> {
         let mut batch = self.0.table.batch();
         batch.merge(&flush_of(FlushScope::Everywhere, page));
         let run = frame.map(|first| Run { first, len: 1, dirty });
-        here.complete(&self.0, batch, run.into_iter().collect());
-        here.checked(Ok(true)).map_err(|_| Unflushed)
+        call.complete(&self.0, batch, run.into_iter().collect());
+        call.checked(Ok(true)).map_err(|_| Unflushed)
     }
 }
 

@@ -5,24 +5,24 @@ use tlbkit_pagetable::Run;
 use tlbkit_pagetable::format::Format;
 
 use crate::block::Handle;
-use crate::here::{Here, Uncovering};
-use crate::owes::Owes;
+use crate::cpu_call::{CpuCall, UncoveredRuns};
+use crate::has_retired::HasRetired;
 use crate::{Access, Kernel, Machine};
 
-/// Flushes the translations that the changes of `owes` made stale, on every CPU that may hold them, then gives the uncovered nodes
+/// Flushes the translations that the changes of `changed` made stale, on every CPU that may hold them, then gives the uncovered nodes
 /// and frames back. Costs a few loads if nothing has changed.
 #[inline(always)]
 pub(crate) fn settle<K: Kernel, const CPUS: usize>(
     space: &Handle<K, CPUS>,
-    here: &mut Here<K, CPUS>,
-    owes: &mut impl Owes,
-    runs: &mut Uncovering,
+    call: &mut CpuCall<K, CPUS>,
+    changed: &mut impl HasRetired,
+    runs: &mut UncoveredRuns,
 ) {
-    let Some(pending) = owes.pending() else {
+    let Some(pending) = changed.pending() else {
         // The batch is complete, so these frames are flushed. They are left over because an earlier call of `Kernel::release` has
         // unwound.
         while let Some(run) = runs.pop() {
-            here.release(run);
+            call.release(run);
         }
         return;
     };
@@ -30,16 +30,16 @@ pub(crate) fn settle<K: Kernel, const CPUS: usize>(
     if nothing && pending.flush().is_none() {
         return;
     }
-    if (nothing && pending.flush().scope() < FlushScope::Everywhere) || here.is_alone(space) {
-        here.flush(space, pending.flush());
+    if (nothing && pending.flush().scope() < FlushScope::Everywhere) || call.is_alone(space) {
+        call.flush(space, pending.flush());
         // SAFETY: there is no node to free; or no other CPU may hold a translation of the address space or walk its table, and
         // this CPU has flushed and is in no walk.
-        unsafe { owes.complete() };
+        unsafe { changed.complete() };
         while let Some(run) = runs.pop() {
-            here.release(run);
+            call.release(run);
         }
     } else {
-        here.complete(space, owes.take(), core::mem::take(runs));
+        call.complete(space, changed.take(), core::mem::take(runs));
     }
 }
 
@@ -47,9 +47,9 @@ pub(crate) fn settle<K: Kernel, const CPUS: usize>(
 #[inline(always)]
 pub(crate) fn settle_break<K: Kernel, const CPUS: usize>(
     space: &Handle<K, CPUS>,
-    here: &mut Here<K, CPUS>,
-    owes: &mut impl Owes,
-    runs: &mut Uncovering,
+    call: &mut CpuCall<K, CPUS>,
+    changed: &mut impl HasRetired,
+    runs: &mut UncoveredRuns,
     pages: Pages,
 ) {
     if !<<K::Machine as Machine>::Format as Format>::BREAK_FRAME
@@ -57,19 +57,19 @@ pub(crate) fn settle_break<K: Kernel, const CPUS: usize>(
     {
         return;
     }
-    let broken = owes.pending().is_some_and(|pending| {
+    let broken = changed.pending().is_some_and(|pending| {
         let flush = pending.flush();
         let concerns = |range: &Pages| range.intersect(pages).is_some();
         flush.scope() == FlushScope::Everywhere && (flush.is_all() || flush.ranges().iter().any(concerns))
     });
     if broken {
-        settle(space, here, owes, runs);
+        settle(space, call, changed, runs);
     }
 }
 
 /// Adds a leaf's frames to the runs that wait for a shootdown. Returns whether there was room.
 #[inline(always)]
-pub(crate) fn uncover(runs: &mut Uncovering, run: Run) -> bool {
+pub(crate) fn uncover(runs: &mut UncoveredRuns, run: Run) -> bool {
     if let Some(last) = runs.last_mut()
         && last.first.checked_add(last.len) == Some(run.first)
     {

@@ -7,7 +7,7 @@ use tlbkit_addr::{Attr, PageSize, Pages, Pfn, PhysAddr, VirtAddr};
 use tlbkit_pagetable::{Change, Entry, Error, Footprint, Leaf, Mark, Pinned, Table as _};
 
 use crate::block::{Handle, free};
-use crate::here::{Here, Unready};
+use crate::cpu_call::{CpuCall, NotReady};
 use crate::once::{Unflushed, encoded};
 use crate::settle::status;
 use crate::storage::Table;
@@ -137,7 +137,7 @@ impl<K: Kernel, const CPUS: usize> AddressSpace<K, CPUS> {
     ) -> Result<ControlFlow<()>, Error> {
         let mut visit =
             |at, entry: Entry| entry.mark().map_or(ControlFlow::Continue(()), |mark| visit(at, mark));
-        self.mmu().here(|_| {
+        self.mmu().call(|_| {
             // SAFETY: interrupts are masked; this CPU is inside a call, so that it serves no shootdown during `visit`.
             Ok(unsafe { self.0.pinned(|pinned| self.0.table.for_each_entry(pinned, pages, &mut visit)) })
         })
@@ -187,7 +187,7 @@ impl<K: Kernel, const CPUS: usize> AddressSpace<K, CPUS> {
         pages: Pages,
         mut visit: impl FnMut(Leaf) -> ControlFlow<()>,
     ) -> Result<ControlFlow<()>, Error> {
-        self.mmu().here(|_| {
+        self.mmu().call(|_| {
             // SAFETY: interrupts are masked; this CPU is inside a call, so that it serves no shootdown during `visit`.
             Ok(unsafe { self.0.pinned(|pinned| self.0.table.for_each(pinned, pages, &mut visit)) })
         })
@@ -212,13 +212,13 @@ impl<K: Kernel, const CPUS: usize> AddressSpace<K, CPUS> {
             // The wait is a separate call after this attempt has ended, so that the common case need not save registers for it.
             let mmu = self.mmu();
             let done = mmu.kernel().masked(|| {
-                let (mut here, turn) = Here::in_turn(mmu, &self.0)?;
-                let result = Edit::of(&self.0, &mut here, turn).run(edit.take()?);
-                Some(here.checked(result))
+                let (mut call, turn) = CpuCall::in_turn(mmu, &self.0)?;
+                let result = Edit::of(&self.0, &mut call, turn).run(edit.take()?);
+                Some(call.checked(result))
             });
             match done {
                 Some(result) => return result,
-                None => Here::ready(mmu).map_err(Unready::error)?,
+                None => CpuCall::ready(mmu).map_err(NotReady::error)?,
             }
         }
     }
@@ -361,8 +361,8 @@ impl<K: Kernel, const CPUS: usize> AddressSpace<K, CPUS> {
     ///
     /// [`Error::Busy`] inside an edit or a visit on this CPU.
     pub fn activate(&self) -> Result<(), Error> {
-        self.mmu().here(|here| {
-            here.switch_to(Some(&self.0));
+        self.mmu().call(|call| {
+            call.switch_to(Some(&self.0));
             Ok(())
         })
     }
@@ -415,7 +415,7 @@ impl<K: Kernel, const CPUS: usize> AddressSpace<K, CPUS> {
             piece(leaf.phys(at, base), end.get() - at.get() + 1);
             Ok((end < last).then_some(end).and_then(|end| end.checked_add(1)))
         };
-        self.mmu().here(|_| {
+        self.mmu().call(|_| {
             let mut rest = Some(at);
             while let Some(at) = rest {
                 // SAFETY: interrupts are masked; this CPU is inside a call, so that it serves no shootdown during `piece`.

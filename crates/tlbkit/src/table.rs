@@ -11,7 +11,7 @@ use tlbkit_pagetable::{
 };
 
 use crate::Kernel;
-use crate::owes::Owes;
+use crate::has_retired::HasRetired;
 use crate::source::Source;
 
 /// The kind of page table of a [`Machine`](crate::Machine)'s address spaces: [`MultiLevel`], or, where software loads the TLB,
@@ -77,7 +77,7 @@ pub trait SpaceTable<G: Radix, F: Format, N: Nodes<Word = F::Word>>:
 }
 
 /// A cursor of a page table, of either kind.
-pub trait Walk: Owes + fmt::Debug {
+pub trait Walk: HasRetired + fmt::Debug {
     fn page(&self) -> Vpn;
     fn look(&self) -> Option<Leaf>;
     fn entry(&self) -> Entry;
@@ -100,7 +100,7 @@ pub trait Walk: Owes + fmt::Debug {
     fn next_mapped(&mut self, last: Vpn) -> Option<Leaf>;
 }
 
-/// Implements [`Walk`] and [`Owes`] by a cursor's own methods.
+/// Implements [`Walk`] and [`HasRetired`] by a cursor's own methods.
 macro_rules! walks {
     ($(($($parameters:tt)*) $cursor:ty;)+) => {$(
         impl<$($parameters)*> Walk for $cursor {
@@ -161,14 +161,14 @@ macro_rules! walks {
             }
         }
 
-        impl<$($parameters)*> Owes for $cursor {
+        impl<$($parameters)*> HasRetired for $cursor {
             #[inline(always)]
             fn pending(&self) -> Option<&Retired<'static>> {
                 Some(self.pending())
             }
             #[inline(always)]
             unsafe fn complete(&mut self) {
-                // SAFETY: the contract of `Owes::complete` is that of `Retired::reclaim`, as is that of the cursor's
+                // SAFETY: the contract of `HasRetired::complete` is that of `Retired::reclaim`, as is that of the cursor's
                 // `complete`.
                 unsafe { self.complete() };
             }

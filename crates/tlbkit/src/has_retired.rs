@@ -3,7 +3,7 @@
 use tlbkit_pagetable::{Retired, Table, Writer};
 
 /// The holder of an obligation: a writer, or a cursor that has borrowed one.
-pub trait Owes {
+pub trait HasRetired {
     /// Returns a reference to the obligation, if a change has made one.
     fn pending(&self) -> Option<&Retired<'static>>;
 
@@ -18,7 +18,7 @@ pub trait Owes {
     fn take(&mut self) -> Retired<'static>;
 }
 
-impl<T: Table<'static>> Owes for Writer<'_, 'static, T> {
+impl<T: Table<'static>> HasRetired for Writer<'_, 'static, T> {
     #[inline(always)]
     fn pending(&self) -> Option<&Retired<'static>> {
         self.pending()
@@ -26,7 +26,7 @@ impl<T: Table<'static>> Owes for Writer<'_, 'static, T> {
 
     #[inline(always)]
     unsafe fn complete(&mut self) {
-        // SAFETY: the contract of `Owes::complete` is that of `Retired::reclaim`, as is that of `Writer::complete`.
+        // SAFETY: the contract of `HasRetired::complete` is that of `Retired::reclaim`, as is that of `Writer::complete`.
         unsafe { self.complete() };
     }
 

@@ -1,7 +1,7 @@
 //! A call under way on this CPU: its flushes, its shootdowns, and the switch of address spaces.
 //!
 //! `docs/embedding.md`, section 2, lists the steps from a change to the release of its frames. The edit changes the entries
-//! before it calls [`System::run`]: [`Made::update`] only returns the nodes and frames that those changes uncovered.
+//! before it calls [`System::run`]: [`PriorEdit::update`] only returns the nodes and frames that those changes uncovered.
 
 use core::fmt;
 
@@ -26,18 +26,18 @@ pub(crate) const RUNS: usize = 16;
 #[derive(Debug)]
 pub(crate) struct Uncovered {
     nodes: Carried<'static>,
-    runs: Uncovering,
+    runs: UncoveredRuns,
 }
 
 /// Runs of frames that wait for a shootdown.
-pub(crate) type Uncovering = Vec<Run, RUNS, u8>;
+pub(crate) type UncoveredRuns = Vec<Run, RUNS, u8>;
 
 /// The shootdown system. Every operation is synchronous: the initiator waits until all CPUs have replied.
 pub(crate) type Shootdowns<const CPUS: usize> =
     System<Option<Uncovered>, Synchronous<Option<Uncovered>>, CPUS, QUEUE>;
 
 /// A call under way on this CPU, with interrupts masked. A CPU has at most one.
-pub(crate) struct Here<K: Kernel, const CPUS: usize> {
+pub(crate) struct CpuCall<K: Kernel, const CPUS: usize> {
     mmu: &'static Mmu<K, CPUS>,
     cpu: usize,
     own: Entered<'static, K, CPUS>,
@@ -46,14 +46,14 @@ pub(crate) struct Here<K: Kernel, const CPUS: usize> {
 }
 
 /// The reason why no call can begin: one byte, which stays in a register.
-pub(crate) enum Unready {
+pub(crate) enum NotReady {
     /// The CPU is inside another call.
     Busy,
     /// The shootdown system refuses the CPU.
     Unflushed,
 }
 
-impl Unready {
+impl NotReady {
     pub(crate) const fn error(self) -> Error {
         match self {
             Self::Busy => Error::Busy,
@@ -72,7 +72,7 @@ const fn plan<M: Machine>() -> Plan {
     }
 }
 
-impl<K: Kernel, const CPUS: usize> Here<K, CPUS> {
+impl<K: Kernel, const CPUS: usize> CpuCall<K, CPUS> {
     const PLAN: Plan = plan::<K::Machine>();
 
     /// Begins a call on this CPU, whose interrupts are masked, and brings the CPU online.
@@ -84,8 +84,8 @@ impl<K: Kernel, const CPUS: usize> Here<K, CPUS> {
     pub(crate) fn begin(mmu: &'static Mmu<K, CPUS>) -> Result<Self, Error> {
         loop {
             match Self::if_online(mmu) {
-                Some(here) => return Ok(here),
-                None => Self::prepare(mmu).map_err(Unready::error)?,
+                Some(call) => return Ok(call),
+                None => Self::prepare(mmu).map_err(NotReady::error)?,
             }
         }
     }
@@ -97,9 +97,9 @@ impl<K: Kernel, const CPUS: usize> Here<K, CPUS> {
         mmu: &'static Mmu<K, CPUS>,
         space: &'s Block<K, CPUS>,
     ) -> Option<(Self, Turn<'s, 'static, Table<K>>)> {
-        let here = Self::if_online(mmu)?;
+        let call = Self::if_online(mmu)?;
         let turn = turn::<K, CPUS>(&space.table)?;
-        Some((here, turn))
+        Some((call, turn))
     }
 
     /// Waits after a call could not begin on this CPU, whose interrupts need not be masked: brings the CPU online, or, if it is
@@ -108,39 +108,39 @@ impl<K: Kernel, const CPUS: usize> Here<K, CPUS> {
     ///
     /// # Errors
     ///
-    /// [`Unready::Busy`] if the CPU is inside another call.
+    /// [`NotReady::Busy`] if the CPU is inside another call.
     #[inline(always)]
-    pub(crate) fn ready(mmu: &'static Mmu<K, CPUS>) -> Result<(), Unready> {
+    pub(crate) fn ready(mmu: &'static Mmu<K, CPUS>) -> Result<(), NotReady> {
         // With one CPU there is no other CPU to wait for.
-        if CPUS == 1 { Err(Unready::Busy) } else { Self::ready_more(mmu) }
+        if CPUS == 1 { Err(NotReady::Busy) } else { Self::ready_more(mmu) }
     }
 
     #[cold]
     #[inline(never)]
-    fn ready_more(mmu: &'static Mmu<K, CPUS>) -> Result<(), Unready> {
+    fn ready_more(mmu: &'static Mmu<K, CPUS>) -> Result<(), NotReady> {
         mmu.kernel().masked(|| Self::prepare(mmu))
     }
 
     /// Prepares a call that could not begin: brings this CPU online, or, if it is online already, serves shootdowns. It is a
     /// separate function, so that the call that begins afterwards keeps its values in registers.
     #[inline(always)]
-    fn prepare(mmu: &'static Mmu<K, CPUS>) -> Result<(), Unready> {
+    fn prepare(mmu: &'static Mmu<K, CPUS>) -> Result<(), NotReady> {
         // With one CPU there is no other CPU to wait for.
-        if CPUS == 1 { Err(Unready::Busy) } else { Self::prepare_more(mmu) }
+        if CPUS == 1 { Err(NotReady::Busy) } else { Self::prepare_more(mmu) }
     }
 
     #[cold]
     #[inline(never)]
-    fn prepare_more(mmu: &'static Mmu<K, CPUS>) -> Result<(), Unready> {
-        let mut here = Self::enter(mmu).map_err(|_| Unready::Busy)?;
-        if here.own.handle.is_some() {
-            here.wait();
+    fn prepare_more(mmu: &'static Mmu<K, CPUS>) -> Result<(), NotReady> {
+        let mut call = Self::enter(mmu).map_err(|_| NotReady::Busy)?;
+        if call.own.handle.is_some() {
+            call.wait();
             return Ok(());
         }
-        let handle = mmu.shootdowns().attach(here.cpu).map_err(|_| Unready::Busy)?;
-        here.own.set_handle(Some(handle));
-        here.switch(SwitchKind::In, mmu.online_cpus(), Asid::default());
-        if here.refused { Err(Unready::Unflushed) } else { Ok(()) }
+        let handle = mmu.shootdowns().attach(call.cpu).map_err(|_| NotReady::Busy)?;
+        call.own.set_handle(Some(handle));
+        call.switch(SwitchKind::In, mmu.online_cpus(), Asid::default());
+        if call.refused { Err(NotReady::Unflushed) } else { Ok(()) }
     }
 
     /// Begins a call on this CPU. A CPU that is offline stays offline.
@@ -321,7 +321,12 @@ impl<K: Kernel, const CPUS: usize> Here<K, CPUS> {
     }
 
     /// Flushes a batch of changes on every CPU, then gives the nodes and frames that they uncovered back.
-    pub(crate) fn complete(&mut self, space: &Block<K, CPUS>, retired: Retired<'static>, runs: Uncovering) {
+    pub(crate) fn complete(
+        &mut self,
+        space: &Block<K, CPUS>,
+        retired: Retired<'static>,
+        runs: UncoveredRuns,
+    ) {
         let flush = retired.flush().clone();
         // `across_cpus` succeeds, because the storage is in shared mode. Otherwise the nodes would be lost, and counted as lost.
         let uncovered = retired.across_cpus().ok().map(|nodes| Uncovered { nodes, runs });
@@ -339,7 +344,7 @@ impl<K: Kernel, const CPUS: usize> Here<K, CPUS> {
             self.flush(space, flush);
             return hand_back(kernel, uncovered);
         }
-        let mut made = Made { space, flush, uncovered };
+        let mut made = PriorEdit { space, flush, uncovered };
         let done = match &mut self.own.handle {
             Some(handle) => mmu.shootdowns().run(handle, &mut ThisCpu(kernel), Self::PLAN, &mut made).is_ok(),
             None => false,
@@ -383,7 +388,7 @@ fn hand_back<K: Kernel>(kernel: &K, uncovered: Option<Uncovered>) {
 /// the rest.
 struct Released<'k, K: Kernel> {
     kernel: &'k K,
-    runs: Uncovering,
+    runs: UncoveredRuns,
 }
 
 impl<K: Kernel> Released<'_, K> {
@@ -405,13 +410,13 @@ impl<K: Kernel> Drop for Released<'_, K> {
 }
 
 /// A change that has been made already. The edit is the address space's only writer, so no other change comes in between.
-struct Made<'a, K: Kernel, const CPUS: usize> {
+struct PriorEdit<'a, K: Kernel, const CPUS: usize> {
     space: &'a Block<K, CPUS>,
     flush: &'a Flush,
     uncovered: Option<Uncovered>,
 }
 
-impl<K: Kernel, const CPUS: usize> Edit for Made<'_, K, CPUS> {
+impl<K: Kernel, const CPUS: usize> Edit for PriorEdit<'_, K, CPUS> {
     type Payload = Option<Uncovered>;
 
     fn exclude(&mut self) -> bool {
@@ -458,9 +463,9 @@ impl<K: Kernel> LocalCpu<Option<Uncovered>> for ThisCpu<'_, K> {
     }
 }
 
-impl<K: Kernel, const CPUS: usize> fmt::Debug for Here<K, CPUS> {
+impl<K: Kernel, const CPUS: usize> fmt::Debug for CpuCall<K, CPUS> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Here").field("cpu", &self.cpu).finish_non_exhaustive()
+        f.debug_struct("CpuCall").field("cpu", &self.cpu).finish_non_exhaustive()
     }
 }
 
@@ -471,7 +476,7 @@ mod tests {
     use std::sync::Mutex;
     use std::sync::atomic::Ordering;
 
-    use super::{Released, Uncovering};
+    use super::{Released, UncoveredRuns};
     use crate::host::{Use, machine, run_as};
     use crate::unwinding::{RELEASE, as_machine};
     use crate::{AddressSpace, Attr, Error, PageSize, Pages, Run, VirtAddr, arch};
@@ -480,7 +485,8 @@ mod tests {
     fn what_is_behind_a_release_that_unwinds_is_released() {
         let kernel = as_machine::<arch::Sv39>(64).kernel();
         let frames = [0, 1, 2].map(|at| kernel.0.data(at).unwrap());
-        let runs: Uncovering = frames.map(|first| Run { first, len: 1, dirty: false }).into_iter().collect();
+        let runs: UncoveredRuns =
+            frames.map(|first| Run { first, len: 1, dirty: false }).into_iter().collect();
         kernel.unwinds_at(RELEASE, 1);
         assert!(catch_unwind(AssertUnwindSafe(|| Released { kernel, runs }.release())).is_err());
         let left = frames.iter().filter(|&&frame| kernel.0.mappings(frame) != Use::Free).count();
