@@ -2,7 +2,7 @@
 #![cfg(all(target_pointer_width = "64", not(tlbkit_loom)))]
 
 use tlbkit_addr::{Attr, PageSize, Pages, Pfn, VirtAddr, Vpn};
-use tlbkit_pagetable::format::{Compact, Compact32, Format, Sv39, X86};
+use tlbkit_pagetable::format::{Aarch64, Compact, Compact32, Format, RiscvOf, Sv39, X86};
 use tlbkit_pagetable::geometry::{Va32, Va39, Va48};
 use tlbkit_pagetable::mpt::{Mpt, Mpt4};
 use tlbkit_pagetable::nodes::{Chunk, Slab};
@@ -363,5 +363,48 @@ fn a_run_of_shared_frames_ends_with_the_last_frame() {
             // SAFETY: no CPU walks the table now.
             unsafe { batch.reclaim() };
         }
+    }
+}
+
+/// Pages of devices and uncached ones keep their rights in both tables, other pages do not.
+fn forks_devices<G: Radix, F: Format<Word = u64>>(attr: Attr) {
+    let mut memory = vec![Chunk::ZERO; 32];
+    let slab = Storage::new(&mut memory, 0).unwrap();
+    let parent = Mpt::<G, F, _>::new(&slab).unwrap();
+    let child = Mpt::<G, F, _>::new(&slab).unwrap();
+    let mut writer = Writer::new(&parent).unwrap();
+    for (at, size, attr) in [
+        (0x1000, K4, RW | attr),
+        (0x2000, K4, RW),
+        (1 << 21, PageSize::M2, RW | attr),
+        (2 << 21, PageSize::M2, RW),
+    ] {
+        let count = size.bytes() >> 12;
+        let pages = Pages::count(VirtAddr::new(at).vpn(K4), count).unwrap();
+        writer.map(pages, Pfn::new(at >> 12), size, attr).unwrap();
+    }
+    let mut born = Writer::new(&child).unwrap();
+    writer.copy_on_write(&mut born, |_| (), |_| ()).unwrap();
+    let rights = RW | Attr::COPY_ON_WRITE;
+    for table in [&parent, &child] {
+        for (at, kept) in [(0x1000, true), (0x2000, false), (1 << 21, true), (2 << 21, false)] {
+            let seen = look(table, at).unwrap().attr;
+            let wanted = if kept { RW } else { Attr::READ | Attr::COPY_ON_WRITE };
+            assert_eq!(seen & rights, wanted, "{at:#x}, {attr:?}: {seen:?}");
+            assert_eq!(seen.contains(attr), kept);
+        }
+    }
+    for batch in [writer.finish(), born.finish(), destroy(child), destroy(parent)] {
+        // SAFETY: no CPU walks the table now.
+        unsafe { batch.reclaim() };
+    }
+}
+
+#[test]
+fn a_fork_leaves_devices_their_rights() {
+    for attr in [Attr::UNCACHED, Attr::MEMORY] {
+        forks_devices::<Va39, RiscvOf<true, false, true>>(attr);
+        forks_devices::<Va48, X86>(attr);
+        forks_devices::<Va48, Aarch64>(attr);
     }
 }

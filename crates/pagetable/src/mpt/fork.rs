@@ -291,8 +291,8 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
     /// bits.
     #[inline(always)]
     fn loses(leaf: F::Word, last: bool) -> bool {
-        let has = |attr: Attr| Self::without(leaf, attr, last) != leaf;
-        has(Attr::WRITE) && !has(Attr::MEMORY)
+        // No change touches a memory type that is fixed, so `attr` tells that.
+        Self::without(leaf, Attr::WRITE, last) != leaf && !F::attr(leaf, last).intersects(Attr::MEMORY)
     }
 
     /// Returns a leaf without some attributes.
