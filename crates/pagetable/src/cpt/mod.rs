@@ -1,4 +1,4 @@
-//! The clustered page table (CPT): a hashed table whose tags stand for several neighbouring pages.
+//! The clustered page table (CPT): a hashed table in which one tag is for a block of several adjacent pages.
 //!
 //! ```text
 //!             +-----+-------+-------+-- .. --+-------+------+
@@ -9,18 +9,18 @@
 //!             | tag | 16K   | 16K   | 16K | 16K | - | 4K | 4K | - | link |
 //! ```
 //!
-//! One tag and one link serve a block of 2 to 16 pages, so where neighbours are mapped a page takes little more than
-//! its PTE (Talluri, Hill and Khalidi 1995; Elphinstone et al. 2.2, and 3.2 for C128k). The bucket holds at once what
-//! they propose as three kinds of entries:
+//! One tag and one link serve a block of 2 to 16 pages. So a page with mapped neighbours takes little more than its PTE
+//! (Talluri, Hill and Khalidi 1995; Elphinstone et al. 2.2, and 3.2 for C128k). One kind of bucket holds the three kinds of
+//! entries that they propose:
 //!
-//! - *complete* and *partial* subblocks: every PTE has a valid bit of its own, so a block may have holes, and frames
-//!   need not be neighbours;
-//! - *superpages* up to the block: the leaf is repeated in every slot that it covers, with its size in it, so that a
-//!   lookup need not know the sizes.
+//! - *complete* and *partial* subblocks: every PTE has its own valid bit, so a block may have holes, and frames need not be
+//!   adjacent;
+//! - *superpages* up to the size of the block: the leaf is repeated in every slot that it covers, and contains its size, so
+//!   that a lookup need not know the sizes.
 //!
-//! Pages beyond the block are found under a second, coarser tag, for which only spaces with such pages look: see
-//! [`hpt`](crate::hpt), which has the mechanism, the costs, and the growing. A bucket goes back when the last of its
-//! PTEs is invalid.
+//! Pages larger than a block have a second, coarser tag, for which a lookup probes only in address spaces with such pages.
+//! [`hpt`](crate::hpt) describes the implementation, the costs and the growth. A bucket is removed when the last of its PTEs
+//! becomes invalid.
 //!
 //! | | pages a tag | bucket | |
 //! |-|-|-|-|
@@ -30,7 +30,8 @@
 //! | [`Cpt16`] | 16 | tag, 16 PTEs, link: 256 bytes with padding | grows |
 //! | [`Cpt32`] | 8 | four times tag, 2 PTEs, link: 64 bytes, also in overflow | for MIPS32; grows |
 //!
-//! In 32-bit spaces, and with pairs of EntryLo words, what would be padding holds a tag and a link for each pair of pages:
+//! In 32-bit spaces, and with pairs of EntryLo words, the space of the padding holds a tag and a link for each pair of
+//! pages:
 //!
 //! ```text
 //!             +-----+-------+-------+------+-----+-------+-------+------+-- ..
@@ -38,10 +39,10 @@
 //!             +-----+-------+-------+------+-----+-------+-------+------+-- ..
 //! ```
 //!
-//! A refill handler then finds a pair as in a hashed table of pairs, in as many instructions, and loads from one line of
-//! the cache. What that costs is an overflow bucket of 64 bytes instead of 40. In
-//! 64-bit words the layout stays the drawing's: two lines of 64 bytes hold a block's eight PTEs either way, and with one
-//! tag all but the last PTE are in the first.
+//! So a refill handler finds a pair as in a hashed table of pairs, with the same number of instructions, and loads from one
+//! cache line. The cost is an overflow bucket of 64 bytes instead of 40. With 64-bit words the layout is that of the first
+//! drawing: a block's eight PTEs need two lines of 64 bytes in both layouts, and with one tag all but the last PTE are in
+//! the first line.
 //!
 //! ```
 //! use tlbkit_addr::{Attr, PageSize, Pages, Pfn, VirtAddr, Vpn};
@@ -64,12 +65,13 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! A table that grows starts with two buckets, so a small address space costs no more than a few nodes of any other
-//! table; where a refill handler may walk, with a directory of 4 KiB besides. In 64-bit words it grows at three blocks to two
-//! buckets: a page takes at most 25 bytes where its neighbours are mapped and 145 where they are not. For MIPS32 it keeps
-//! half of its buckets free, and a refill ends at the first.
+//! A table that grows starts with two buckets, so a small address space costs no more than a few nodes of any other table; a
+//! table that a refill handler may walk also has a directory of 4 KiB. With 64-bit words the table grows at three blocks to
+//! two buckets: a page takes at most 25 bytes if its neighbours are mapped, and 145 bytes if they are not. For MIPS32 the
+//! table keeps half of its buckets free, so most refills end at the first bucket.
 //!
-//! On x86-64 every operation takes at most 2 KiB of stack, also while the table grows; `cargo xtask stack` prints the figures.
+//! On x86-64 every operation takes at most 2 KiB of stack, also while the table grows; `cargo xtask stack` prints the
+//! figures.
 
 use crate::format::Compact32;
 #[cfg(target_pointer_width = "64")]

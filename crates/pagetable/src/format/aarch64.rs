@@ -8,18 +8,18 @@
 //! closed|                 as a leaf               | output address | as a leaf                | *0 |
 //! mark  |                               software's                                          | 00 |
 //!       +-----------------------------------------+----------------+--------------------------+----+
-//!          * 1 for a page of the last level, 0 for a block above it; an address ends at bit 14 or 16 in the larger granules
+//!          * 1 for a page of the last level, 0 for a block above it; an address begins at bit 14 or 16 in the larger granules
 //! ```
 //!
-//! Bit 1 tells a block from a table above the last level, and no change of attributes touches it. Of an entry without bit 0
-//! hardware reads nothing else. A leaf without [`READ`](Attr::READ), which keeps its frame and allows nothing, is a leaf
-//! with bit 0 clear (closed, in the drawing). Software tells leaves by bit 1 at the last level, and by SH above it, which
-//! links do not have.
+//! Above the last level, bit 1 distinguishes a block from a table, and no change of attributes changes it. Hardware ignores
+//! all other bits of an entry without bit 0. A leaf without [`READ`](Attr::READ), which keeps its frame and allows no
+//! access, is a leaf with bit 0 clear (closed, in the drawing). Software recognizes leaves by bit 1 at the last level, and
+//! above it by SH, which links do not have.
 //!
-//! *Dirty state* is the architecture's (FEAT_HAFDBS, TCR.HD): DBM says that stores are allowed, AP\[2\] that the page
-//! is clean, and hardware clears AP\[2\] at the first store. Without it that store is a permission fault, by which
-//! the kernel does the same through the writer. S, a bit for software, remembers that a page was dirty before it was
-//! write-protected. AF is set by hardware if TCR.HA is on. So edits swap.
+//! *Dirty state* is that of the architecture (FEAT_HAFDBS, TCR.HD): DBM says that stores are allowed, AP\[2\] that the page
+//! is clean, and hardware clears AP\[2\] at the first store. Without FEAT_HAFDBS that store is a permission fault, at which
+//! the kernel clears AP\[2\] through the writer. S, a bit for software, records that a page was dirty before it was
+//! write-protected. Hardware sets AF if TCR.HA is set. So edits are atomic read-modify-writes.
 //!
 //! | [`WRITE`](Attr::WRITE) | [`DIRTY`](Attr::DIRTY) | DBM | AP\[2\] | S |
 //! |-|-|-|-|-|
@@ -28,16 +28,17 @@
 //! | yes | no | 1 | 1 | 0 |
 //! | yes | yes | 1 | 0 | any |
 //!
-//! *Break before make*: the size of a live page changes only by way of an invalid entry that every TLB has seen.
-//! Its memory type, and whether it is global, cannot change at all ([`FIXED`](Format::FIXED)): unmap it, and map it
-//! anew, in another batch than the one that unmapped it. A CPU with FEAT_BBM level 2 does without the break in a change of size
-//! ([`Aarch64Of`] with `BBM2`): the CPU may use either translation until the flush. The architecture lets such a CPU raise a TLB
-//! conflict abort meanwhile; `BBM2` is for those that do not, by their manuals, as Linux's list of them (`bbml2_noabort`), or for
-//! kernels that flush the whole TLB in that abort and go on. Its frame a page cannot change in place either.
+//! *Break before make*: a change of the size of a live page needs an invalid entry in between, and a flush of every TLB. The
+//! memory type of a page, and whether it is global, cannot change ([`FIXED`](Format::FIXED)): the kernel unmaps the page,
+//! and maps it again in another batch. A CPU with FEAT_BBM level 2 needs no break for a change of size ([`Aarch64Of`] with
+//! `BBM2`): it may use either translation until the flush. The architecture allows such a CPU to raise a TLB conflict abort
+//! in this time. `BBM2` is for CPUs whose manuals exclude that (Linux has a list of them, `bbml2_noabort`), or for kernels
+//! that flush the whole TLB in that abort and continue. A page cannot change its frame in place, with or without `BBM2`.
 //!
-//! *Contiguous runs* ([`Aarch64Of`] with `RUNS`): bit 52, C, in each of the leaves of an aligned run says that they continue
-//! each other, so that one TLB entry can hold them all. Each has its own address. Hardware may note AF and dirty state in any
-//! of them. Rights of the whole run may change without a break: each leaf is the old one or the new one until the flush.
+//! *Contiguous runs* ([`Aarch64Of`] with `RUNS`): bit 52, C, in each leaf of an aligned run says that the leaves map
+//! consecutive memory, so that one TLB entry can hold the run. Each leaf has its own address. Hardware may set AF and dirty
+//! state in any of them. The rights of the whole run may change without a break: each leaf is the old one or the new one
+//! until the flush.
 //!
 //! | granule | levels | pages | blocks | runs |
 //! |-|-|-|-|-|
@@ -45,16 +46,16 @@
 //! | 16 KiB | 11 bits each | 16 KiB | 32 MiB | 128 pages: 2 MiB; 32 blocks: 1 GiB |
 //! | 64 KiB | 13 bits each | 64 KiB | 512 MiB | 32 of each: 2 MiB, 16 GiB |
 //!
-//! With addresses of 52 bits there are blocks one level further up, of which there are no runs: 512 GiB, 64 GiB and 4 TiB.
+//! With addresses of 52 bits there are blocks one level higher, without runs: 512 GiB, 64 GiB and 4 TiB.
 //!
-//! *A mapping that appears* costs no flush, for TLBs hold nothing that faults. It costs a barrier
-//! ([`FlushScope::Barrier`]): `dsb ishst; isb` on the CPU that made it, after the last store and before the first use. The
-//! release (`stlr`, or `dmb ish`) that orders a node's words before the link to it is in the store.
+//! *A new mapping* needs no flush, because TLBs hold no entries that fault. It needs a barrier ([`FlushScope::Barrier`]):
+//! `dsb ishst; isb` on the CPU that made it, after the last store and before the first use. The store of a link contains the
+//! release (`stlr`, or `dmb ish`) that orders a node's words before the link.
 //!
 //! *Links* are cached (the walk cache): after a change of one, `TLBI VAE1IS` or `VAAE1IS`, not the forms for the last
 //! level, `VALE1IS` and `VAALE1IS` ([`WalkCache::ByAddress`]). Around any TLBI: `dsb ishst` before, `dsb ish; isb`
-//! after. A permission fault does not evict the entry that caused it: a CPU that faults on a page that lookup finds
-//! allowed executes its own TLBI, of the first kind, before it tries again.
+//! after. A permission fault does not evict the TLB entry that caused it: a CPU that faults on an access that the table
+//! allows executes its own TLBI, of the first kind, before it repeats the access.
 //!
 //! *Memory types*: SH is inner shareable, and AttrIndx names one of the eight fields of MAIR_EL1, which must hold
 //! [`Aarch64::MAIR`].
@@ -73,30 +74,31 @@
 //! Another [variety](Attr::VARIETY) is refused ([`Error::WrongAttr`]).
 //!
 //! [`COPY_ON_WRITE`](Attr::COPY_ON_WRITE), [`SOFT_1`](Attr::SOFT_1) and [`SOFT_2`](Attr::SOFT_2) are bits 56 to 58, reserved
-//! for software as S is.
+//! for software, as S is.
 //!
-//! *Rights*: [`READ`](Attr::READ) is bit 0; a page that can be written or executed can be read. A page of [`USER`](Attr::USER) is executed by user mode alone (PXN), one
-//! of the kernel by the kernel alone (UXN).
+//! *Rights*: [`READ`](Attr::READ) is bit 0; a page that can be written or executed can be read. Only user mode can execute a
+//! page of
+//! [`USER`](Attr::USER) (PXN), and only the kernel can execute other pages (UXN).
 //!
-//! *52 bits* ([`Aarch64Of`] with `WIDE`): FEAT_LPA2 with granules of 4 and 16 KiB, where TCR_EL1.DS must be set, and FEAT_LPA
-//! with one of 64 KiB. The highest bits of an address stand apart from the others:
+//! *52 bits* ([`Aarch64Of`] with `WIDE`): FEAT_LPA2 with granules of 4 and 16 KiB, where TCR_EL1.DS must be set, and
+//! FEAT_LPA with one of 64 KiB. The highest bits of an address are in another field than the others:
 //!
 //! | granule | bits of the address below | above | SH is |
 //! |-|-|-|-|
-//! | 4, 16 KiB | 49 to 12 or 14, in their places | 51 and 50, in bits 9 and 8 | in TCR_EL1, for all pages |
-//! | 64 KiB | 47 to 16, in their places | 51 to 48, in bits 15 to 12 | in the entry |
+//! | 4, 16 KiB | 49 to 12 or 14, at their places | 51 and 50, in bits 9 and 8 | in TCR_EL1, for all pages |
+//! | 64 KiB | 47 to 16, at their places | 51 to 48, in bits 15 to 12 | in the entry |
 //!
-//! So one map of many pages is refused if its frames lie on both sides of a multiple of 2^50 bytes (2^48):
-//! [`Error::FrameTooLarge`] with the last of them. With `WIDE` and without SH software tells a leaf above the last level by PXN
-//! and UXN, one of which each leaf has.
+//! So a map of a range is refused if its frames are on both sides of a multiple of 2^50 bytes (2^48 with 64 KiB):
+//! [`Error::FrameTooLarge`] with the last frame. If entries have no SH, software recognizes a leaf above the last level by
+//! PXN and UXN, of which each leaf has at least one.
 //!
 //! One table of [`Va48`](crate::geometry::Va48) serves both translation table base registers: with T0SZ = T1SZ = 17,
 //! TTBR0 gets the root, and TTBR1 the root plus 2 KiB, its upper half. So it is with
-//! [`Va48K16`](crate::geometry::Va48K16), whose upper half is at 16 KiB (two tables of [`Va47K16`](crate::geometry::Va47K16) do
-//! without a root that is larger than a page), and [`Va48K64`](crate::geometry::Va48K64), at 256
+//! [`Va48K16`](crate::geometry::Va48K16), whose upper half is at 16 KiB (two tables of [`Va47K16`](crate::geometry::Va47K16)
+//! do without a root that is larger than a page), and [`Va48K64`](crate::geometry::Va48K64), at 256
 //! bytes. With `WIDE` a half can have 52 bits, T0SZ = T1SZ = 12: [`Va53`](crate::geometry::Va53), whose upper half is at 128
-//! bytes, [`Va53K16`](crate::geometry::Va53K16), at 256 bytes, and [`Va53K64`](crate::geometry::Va53K64), at 8 KiB. Bits 51 to
-//! 48 of a root's address go to bits 5 to 2 of TTBR0 and TTBR1.
+//! bytes, [`Va53K16`](crate::geometry::Va53K16), at 256 bytes, and [`Va53K64`](crate::geometry::Va53K64), at 8 KiB. Bits 51
+//! to 48 of a root's address go to bits 5 to 2 of TTBR0 and TTBR1.
 
 use tlbkit_addr::{Attr, FlushScope, PageSize, Pfn, WalkCache};
 
@@ -121,8 +123,9 @@ const INNER_SHAREABLE: u64 = 3 << 8;
 const AF: u64 = 1 << 10;
 /// nG, not Global.
 const NG: u64 = 1 << 11;
-/// The bits of an output address or the next table's: 47 and below, or 51.
+/// The number of bits of an output address or of the next table's address.
 const ADDRESS_BITS: u32 = 48;
+/// The same with `WIDE`.
 const WIDE_BITS: u32 = 52;
 /// Contiguous.
 const CONTIGUOUS: u64 = 1 << 52;
@@ -134,11 +137,12 @@ const PXN: u64 = 1 << 53;
 const UXN: u64 = 1 << 54;
 /// S, the first bit that is reserved for software.
 const WAS_DIRTY: u64 = 1 << 55;
-/// The second of them.
+/// The second bit that is reserved for software.
 const COPY_ON_WRITE: u64 = 1 << 56;
 
-/// The third and the fourth.
+/// The third bit that is reserved for software.
 const SOFT_1: u64 = 1 << 57;
+/// The fourth bit that is reserved for software.
 const SOFT_2: u64 = 1 << 58;
 
 /// The memory types and their fields of MAIR_EL1, by AttrIndx.
@@ -153,11 +157,11 @@ const TYPES: [(Attr, u8); 8] = [
     (Attr::GATHERED, 0x0c),
 ];
 
-/// Returns AttrIndx, in its place, of a page with these attributes.
+/// Returns AttrIndx, at its place, of a page with these attributes.
 ///
 /// # Errors
 ///
-/// [`Error::WrongAttr`] if there is no such type.
+/// [`Error::WrongAttr`] if there is no such memory type.
 #[inline(always)]
 fn index_of(attr: Attr) -> Result<u64, Error> {
     let mut kind = attr.intersection(Attr::MEMORY.union(Attr::VARIETY));
@@ -169,7 +173,7 @@ fn index_of(attr: Attr) -> Result<u64, Error> {
     Ok((index as u64) << ATTR_INDX_SHIFT)
 }
 
-/// The attributes that have bits of their own.
+/// The attributes that have their own bits.
 const BITS: [(Attr, u64); 6] = [
     (Attr::WRITE, DBM),
     (Attr::USER, AP_EL0),
@@ -179,11 +183,11 @@ const BITS: [(Attr, u64); 6] = [
     (Attr::SOFT_2, SOFT_2),
 ];
 
-/// All bits that attributes decide, but the memory type.
+/// All bits that depend on attributes, except the memory type.
 const ALL: u64 =
     VALID | AP_EL0 | AP_READ_ONLY | AF | NG | DBM | PXN | UXN | WAS_DIRTY | COPY_ON_WRITE | SOFT_1 | SOFT_2;
 
-/// Returns the bits of a page with these attributes, but for the memory type.
+/// Returns the bits of a page with these attributes, except the memory type.
 #[inline(always)]
 fn encode(attr: Attr) -> u64 {
     let dirty = match (attr.contains(Attr::WRITE), attr.contains(Attr::DIRTY)) {
@@ -201,12 +205,13 @@ fn encode(attr: Attr) -> u64 {
     bits_of(attr, &BITS).with(valid).with(dirty).with(execute).with(ng)
 }
 
-/// 64-bit words that AArch64 walks: pages, blocks and with `RUNS` contiguous runs, below 2^48 bytes of physical memory, with a
-/// granule of `1 << SHIFT` bytes: 12, 14 or 16. `BBM2` says that every CPU has FEAT_BBM level 2 and raises no TLB conflict abort,
-/// `WIDE` that it has FEAT_LPA2, or with 64 KiB FEAT_LPA, which is 2^52 bytes of physical memory.
+/// 64-bit words that AArch64 walks: pages, blocks and, with `RUNS`, contiguous runs, below 2^48 bytes of physical memory.
+/// The granule has `1 << SHIFT` bytes; `SHIFT` is 12, 14 or 16. `BBM2` says that every CPU has FEAT_BBM level 2 and raises
+/// no TLB conflict abort. `WIDE` says that every CPU has FEAT_LPA2 or, with 64 KiB, FEAT_LPA, for 2^52 bytes of physical
+/// memory.
 ///
-/// For [`Va48`](crate::geometry::Va48), [`Va48K16`](crate::geometry::Va48K16) and [`Va48K64`](crate::geometry::Va48K64), with
-/// `WIDE` also for [`Va53`](crate::geometry::Va53), [`Va53K16`](crate::geometry::Va53K16) and
+/// For [`Va48`](crate::geometry::Va48), [`Va48K16`](crate::geometry::Va48K16) and [`Va48K64`](crate::geometry::Va48K64),
+/// with `WIDE` also for [`Va53`](crate::geometry::Va53), [`Va53K16`](crate::geometry::Va53K16) and
 /// [`Va53K64`](crate::geometry::Va53K64), and with `RUNS` for [`Runs`](crate::geometry::Runs) of them.
 #[derive(Clone, Copy, Debug)]
 pub struct Aarch64Of<const SHIFT: u32, const RUNS: bool, const BBM2: bool, const WIDE: bool = false>;
@@ -214,7 +219,7 @@ pub struct Aarch64Of<const SHIFT: u32, const RUNS: bool, const BBM2: bool, const
 /// The granule of 4 KiB, without runs, for every CPU.
 pub type Aarch64 = Aarch64Of<12, false, false>;
 
-/// Returns how many of the slots of a size a run has, as a power of two.
+/// Returns the base-two logarithm of the number of slots of a run.
 #[inline(always)]
 const fn run_bits(granule: u32, slot: u32) -> u32 {
     match (granule, slot) {
@@ -224,14 +229,15 @@ const fn run_bits(granule: u32, slot: u32) -> u32 {
     }
 }
 
-/// Tells whether a leaf of a size is a run of several; `None` if there is no such leaf.
+/// Tells whether a leaf of `size`, a base-two logarithm of bytes, is a run of several slots; `None` if there is no such
+/// leaf.
 #[inline(always)]
 fn is_run(granule: u32, runs: bool, wide: bool, size: u32, last: bool) -> Option<bool> {
-    // A slot of the level above the last covers as many pages as a node has words of eight bytes.
+    // A slot of the level above the last maps as many pages as a node has words of eight bytes.
     let block = 2 * granule - 3;
-    // With 4 KiB there are blocks of two levels.
+    // With 4 KiB there are blocks at two levels.
     let huge = if granule == 12 { 30 } else { block };
-    // With addresses of 52 bits of one more, whose contiguous bit is RES0.
+    // With addresses of 52 bits there are blocks at one more level, whose contiguous bit is RES0.
     let top = if wide { huge + granule - 3 } else { huge };
     if last && size == granule || !last && (size == block || size == huge || size == top) {
         return Some(false);
@@ -244,7 +250,7 @@ fn is_run(granule: u32, runs: bool, wide: bool, size: u32, last: bool) -> Option
 impl<const SHIFT: u32, const RUNS: bool, const BBM2: bool, const WIDE: bool>
     Aarch64Of<SHIFT, RUNS, BBM2, WIDE>
 {
-    /// What MAIR_EL1 must hold.
+    /// The value that MAIR_EL1 must have.
     pub const MAIR: u64 = {
         let (mut mair, mut index) = (0, 0);
         while index < TYPES.len() {
@@ -254,18 +260,18 @@ impl<const SHIFT: u32, const RUNS: bool, const BBM2: bool, const WIDE: bool>
         mair
     };
 
-    /// Whether the entry has no SH, but two bits of the address there.
+    /// Whether the entry has two bits of the address in place of SH.
     const LPA2: bool = WIDE && SHIFT < 16;
-    /// The bits of an address that stand in their places.
+    /// The number of low bits of an address that are at their places in the entry.
     const IN_PLACE: u32 = if Self::LPA2 { 50 } else { ADDRESS_BITS };
-    /// The output address or the next table's: bits 47 or 49 to `SHIFT`.
+    /// The mask of the address bits that are at their places: bits 47 or 49 to `SHIFT`.
     const ADDRESS: u64 = (1 << Self::IN_PLACE) - (1 << SHIFT);
-    /// Where the others stand.
+    /// The lowest bit, in the entry, of the higher address bits.
     const HIGH_SHIFT: u32 = if SHIFT < 16 { 8 } else { 12 };
     const HIGH: u64 = if WIDE { ((1 << (WIDE_BITS - Self::IN_PLACE)) - 1) << Self::HIGH_SHIFT } else { 0 };
     /// SH, if the entry has it.
     const SHAREABLE: u64 = if Self::LPA2 { 0 } else { INNER_SHAREABLE };
-    /// What each leaf has above the last level, and no link.
+    /// The bits of which each leaf above the last level has at least one, and no link has any.
     const LEAF: u64 = if Self::LPA2 { PXN | UXN } else { INNER_SHAREABLE };
 
     /// Encodes an address.
@@ -285,8 +291,8 @@ impl<const SHIFT: u32, const RUNS: bool, const BBM2: bool, const WIDE: bool>
     }
 }
 
-// SAFETY: SH (with `WIDE` PXN and UXN), or the last level, tells a leaf from a link, and what `unpack` takes of a link is the
-// node's address.
+// SAFETY: above the last level, SH (PXN and UXN if entries have no SH) distinguishes a leaf from a link, and `unpack` of a
+// link returns the node's address.
 unsafe impl<const SHIFT: u32, const RUNS: bool, const BBM2: bool, const WIDE: bool> Format
     for Aarch64Of<SHIFT, RUNS, BBM2, WIDE>
 {

@@ -9,10 +9,11 @@
 //!           +---------------------------------+--+-------------+----+----+
 //! ```
 //!
-//! One test of bit 0 tells a link from everything that ends a walk, and the bit folds into the next load's
-//! displacement; one of bit 1 tells a leaf from nothing. With both clear the bits above them hold a mark. Where the size is known, clearing the low twelve bits leaves
-//! the physical address. Otherwise sizes are told as RISC-V's Svnapot does: with N set, a page of `2^k` frames has bit
-//! `k - 1` of its frame number set and those below clear.
+//! A test of bit 0 distinguishes a link from all words that end a walk, and the displacement of the next load subtracts the
+//! bit. A test of bit 1 distinguishes a leaf from an empty word or mark. With both bits clear, the bits above them hold a
+//! mark. If the size is known, the word without its low twelve bits is the physical address. Otherwise the size is encoded
+//! as in RISC-V's Svnapot: with N set, a page of `2^k` frames has bit `k - 1` of its frame number set and the bits below it
+//! clear.
 
 use tlbkit_addr::{Attr, PageSize, Pfn};
 
@@ -35,7 +36,7 @@ macro_rules! compact {
         pub struct $name;
 
         impl $name {
-            /// Returns what a change does to the bits of every leaf.
+            /// Returns the bits that a change clears and sets in every leaf.
             #[inline(always)]
             fn bits_of(change: Change) -> Masks<$word> {
                 let clear = $word::from(change.clear.bits() & ATTRS) << ATTR_SHIFT;
@@ -43,7 +44,7 @@ macro_rules! compact {
             }
         }
 
-        // SAFETY: bit 0 tells a link from a leaf, and what is left of a link is the node's address, as it was.
+        // SAFETY: bit 0 distinguishes a link from a leaf, and a link without it is the node's address.
         unsafe impl Format for $name {
             type Word = $word;
 
@@ -104,7 +105,7 @@ macro_rules! compact {
                 if leaf & NAPOT as $word == 0 {
                     return PageSize::K4;
                 }
-                // There is a marker in every leaf with N set, so the shift is below the word's width.
+                // Every leaf with N set has the marker bit of its size, so the shift is less than the word's width.
                 PageSize::from_shift((leaf >> FRAME_SHIFT).trailing_zeros() + FRAME_SHIFT + 1).unwrap_or(PageSize::K4)
             }
 

@@ -1,6 +1,7 @@
 //! Entry formats: how a leaf, or a link to a node, is encoded in a word.
 //!
-//! A format is data: encodings and what the hardware that reads them does, no instruction of any architecture.
+//! A format is data: the encodings, and the behaviour of the hardware that reads them. It contains no instruction of any
+//! architecture.
 //!
 //! | format | word | walked by | pages |
 //! |-|-|-|-|
@@ -47,92 +48,100 @@ use crate::{Change, Entry, Error, Leaf, Mark};
 ///
 /// # Safety
 ///
-/// Walkers go where a link leads. So no word is both a leaf and a link where links may stand, [`link`](Format::link) of
-/// a node whose address is aligned to [`LINK_ALIGN`](Format::LINK_ALIGN) and within [`REACH`](Format::REACH) is a link,
-/// [`node`](Format::node) of it is the same address, whatever status bits hardware has set meanwhile, and
-/// [`leaf`](Format::leaf), [`change`](Format::change) and [`beside`](Format::beside) make no link of what was none.
+/// Walkers follow links. So an implementation ensures:
+///
+/// - no word is both a leaf and a link, at a level with links;
+/// - for a node whose address is aligned to [`LINK_ALIGN`](Format::LINK_ALIGN) and within [`REACH`](Format::REACH),
+///   [`link`](Format::link) returns a link, and [`node`](Format::node) of that link returns the same address, also after
+///   hardware has set status bits in it;
+/// - [`leaf`](Format::leaf), [`change`](Format::change) and [`beside`](Format::beside) return no link, unless `beside` was
+///   given one.
 pub unsafe trait Format: Debug + 'static {
-    /// What an entry is loaded and stored as, in one access.
+    /// The word of an entry, which one access loads or stores.
     type Word: Word;
 
-    /// The size of the frames that leaves count: a table's base page. 4 KiB in all formats here.
+    /// The size of the frames that a frame number counts, which is a table's base page.
     const BASE: PageSize = PageSize::K4;
 
-    /// What a leaf word grows by from one base frame to the next. If some bits of a frame's number stand apart from the others,
-    /// that is so as long as these do not change: [`map`](crate::Table::map) refuses a range that changes
-    /// them ([`Error::FrameTooLarge`]), in the tables that hardware walks.
+    /// The difference of the leaf words of one base frame and the next. If some bits of a frame's number are in another
+    /// field, the difference holds only while these bits do not change: in tables that hardware walks,
+    /// [`map`](crate::Table::map) refuses a range that changes them ([`Error::FrameTooLarge`]).
     const STEP: Self::Word;
 
-    /// The alignment in bytes that a node's address needs, so that its low bits can be something else.
+    /// The alignment, in bytes, that a node's address needs, so that a link can use its low bits.
     const LINK_ALIGN: usize;
 
-    /// The node addresses that a link can hold, if the word itself can: a table takes no node beyond them.
+    /// The node addresses that a link can hold. A table takes no other nodes.
     const REACH: LinkRange = LinkRange::ALL;
 
-    /// Attributes that a leaf always has, whether asked for or not; of [`Attr::READ`], [`Attr::WRITE`] and [`Attr::EXEC`] a closed
-    /// page ([`CLOSES`](Self::CLOSES)) has none.
+    /// Attributes that every leaf has, whether the caller asks for them or not. A closed page ([`CLOSES`](Self::CLOSES)) has
+    /// none of
+    /// [`Attr::READ`], [`Attr::WRITE`] and [`Attr::EXEC`].
     const IMPLIED: Attr;
 
     /// Attributes that a leaf can have or lack. A format may give [`Attr::READ`] to each leaf with [`Attr::WRITE`] or
     /// [`Attr::EXEC`].
     const OPTIONAL: Attr;
 
-    /// Whether a leaf can be closed: without any of [`Attr::READ`], [`Attr::WRITE`] and [`Attr::EXEC`] it is a page that keeps its
-    /// frame and allows nothing (`PROT_NONE`). Hardware finds it not present; to software it is a leaf of any size like others.
+    /// Whether a leaf can be closed: a leaf without [`Attr::READ`], [`Attr::WRITE`] and [`Attr::EXEC`] is a page that keeps
+    /// its frame and allows no access (`PROT_NONE`). For hardware it is not present; for software it is a leaf like others,
+    /// of any size.
     ///
-    /// Where one of the three is [`IMPLIED`](Self::IMPLIED), a change that takes it away takes all three away, and one that adds
-    /// any of them brings it back. In a format without closed pages a mapping asks for at least one of the three
+    /// If one of the three is [`IMPLIED`](Self::IMPLIED), a change that removes it must remove all three, and a change that
+    /// adds any of them restores it. In a format without closed pages, a mapping must have at least one of the three
     /// ([`Error::WrongAttr`]).
     const CLOSES: bool = !Self::IMPLIED.contains(Attr::READ);
 
-    /// How many bits software has in an entry that is neither a leaf nor a link, where only leaves stand: 62 at most. What
-    /// stands there is a [`Mark`]. With 0 the format holds none.
+    /// The number of bits for software in an entry of the last level that is no leaf, at most 62. They hold a [`Mark`]. With
+    /// 0 the format holds no marks.
     const ABSENT: u32 = 0;
 
-    /// Attributes of a live leaf that no change may touch: it must be unmapped and mapped anew.
+    /// Attributes that no change of a leaf may affect: the page must be unmapped and mapped again.
     const FIXED: Attr = Attr::empty();
 
-    /// The flush scope of a mapping that appears where there was none. Not free where hardware may cache the absence.
+    /// The flush scope of a new mapping of a page that was not mapped. It is not `Nowhere` if hardware may cache the absence
+    /// of a mapping.
     const APPEARS: FlushScope = FlushScope::Nowhere;
 
-    /// What hardware may cache of links. Anything but [`WalkCache::Nothing`] says that hardware walks the table beside
-    /// the CPU: then every store to it is one atomic store, one that links a node releases what the node holds, and a
-    /// change of links is told to the batch ([`Retired::relink`](crate::Retired::relink)).
+    /// The caching of links by hardware. Any value other than [`WalkCache::Nothing`] means that hardware walks the table.
+    /// Then every store to the table is one atomic store, a store of a link is a release of the node's content, and a table
+    /// reports a change of links to the batch ([`Retired::relink`](crate::Retired::relink)).
     const WALK_CACHE: WalkCache = WalkCache::Nothing;
 
-    /// Whether hardware sets [`Attr::ACCESSED`] or [`Attr::DIRTY`] in the word. Edits then swap.
+    /// Whether hardware sets [`Attr::ACCESSED`] or [`Attr::DIRTY`] in the word. If so, edits are atomic read-modify-writes.
     const STATUS: bool = false;
 
-    /// Whether a [`change`](Self::change) of other attributes changes the same bits of a leaf whatever hardware notes in it
-    /// meanwhile. Then they are flipped in one instruction, which cannot fail.
+    /// Whether a [`change`](Self::change) of other attributes changes the same bits of a leaf, whatever status bits hardware
+    /// sets in between. If so, one XOR instruction changes them, which cannot fail.
     const FLIPS: bool = false;
 
-    /// Whether a valid entry may be replaced by one of another size only by way of an empty one that every TLB has
-    /// seen (break before make). Else a change of size is one store or exchange, and either translation may be used until
-    /// the flush. Where it is, a page must not be unmapped and mapped to something else in one batch either.
+    /// Whether a change of a valid entry's size needs an empty entry in between, and a flush of every TLB (break before
+    /// make). If so, a page must also not be unmapped and mapped again in one batch. Otherwise a change of size is one store
+    /// or exchange, and either translation may be used until the flush.
     const BREAK: bool = false;
 
-    /// Whether a valid entry may be replaced by one that leads to another frame only by way of an empty one.
+    /// Whether a change of a valid entry's frame needs an empty entry in between, and a flush of every TLB.
     const BREAK_FRAME: bool = Self::BREAK;
 
-    /// Whether each of the slots of a page that stands in several holds the frame of that slot, instead of the same word as
-    /// the others.
+    /// Whether each slot of a page that occupies several slots holds the frame of that slot, instead of the same word in all
+    /// slots.
     const SPREAD: bool = false;
 
-    /// Whether two neighbouring leaves are one TLB entry. A change to one can concern the other's word then (see
-    /// [`beside`](Format::beside)), and what it makes stale is the entry: where pages are larger than the base size,
-    /// flushes name whole pairs of them.
+    /// Whether two adjacent leaves are one TLB entry. If so, a change of one can change the other's word
+    /// ([`beside`](Format::beside)), and makes the whole TLB entry stale: flushes of pages larger than the base size name
+    /// whole pairs.
     const PAIRED: bool = false;
 
-    /// Words beside each leaf word in a leaf node, which the table keeps room for and leaves to the kernel: the
+    /// The number of words for the kernel for each leaf word in a leaf node, which the table reserves and does not use: the
     /// mapping-tree pointers of Elphinstone et al. A pair of pages has its two leaf words first, then these.
     const EXTRA: usize = 0;
 
-    /// Encodes a leaf of `size`, to which `frame` is aligned. `last` tells whether it stands where only leaves stand.
+    /// Encodes a leaf of `size`, to which `frame` must be aligned. `last` says whether the leaf is at the last level, which
+    /// has no links.
     ///
     /// # Errors
     ///
-    /// [`Error::FrameTooLarge`], or [`Error::WrongSize`] where hardware has no such page.
+    /// [`Error::FrameTooLarge`]; [`Error::WrongSize`] if there is no page of this size at this level.
     ///
     /// # Panics
     ///
@@ -140,26 +149,26 @@ pub unsafe trait Format: Debug + 'static {
     /// ([`Error::MisalignedFrame`]).
     fn leaf(frame: Pfn, size: PageSize, attr: Attr, last: bool) -> Result<Self::Word, Error>;
 
-    /// Returns the leaf that leads to `frame`, which the format has bits for, where `first` leads to frame 0.
+    /// Returns the leaf for `frame`, which the format must have bits for. `first` is the same leaf for frame 0.
     ///
-    /// By default [`STEP`](Format::STEP) says what to add, which a format overrides whose bits of a frame's number are not all in a
-    /// row.
+    /// The default adds [`STEP`](Format::STEP) for each frame. A format overrides it if the bits of a frame's number are in
+    /// several fields.
     #[inline(always)]
     fn leading_to(first: Self::Word, frame: Pfn) -> Self::Word {
         first.advance(Self::STEP, frame.get())
     }
 
-    /// Encodes a link to a node, whose address is aligned to [`LINK_ALIGN`](Format::LINK_ALIGN).
+    /// Encodes a link to a node, whose address must be aligned to [`LINK_ALIGN`](Format::LINK_ALIGN).
     ///
     /// # Panics
     ///
-    /// With debug assertions, if it is not.
+    /// With debug assertions, if the address is not aligned.
     fn link(node: NodeAddr) -> Self::Word;
 
     /// Tells whether the word is a leaf. `last` as for [`leaf`](Format::leaf).
     fn is_leaf(word: Self::Word, last: bool) -> bool;
 
-    /// Tells whether the word, which stands where links may stand, is a link.
+    /// Tells whether a word of a level with links is a link.
     fn is_link(word: Self::Word) -> bool;
 
     /// Returns the node that a link leads to.
@@ -171,45 +180,44 @@ pub unsafe trait Format: Debug + 'static {
     /// Returns the attributes of a leaf. `last` as for [`leaf`](Format::leaf).
     fn attr(leaf: Self::Word, last: bool) -> Attr;
 
-    /// Returns the size of a leaf that stands in a slot for pages of `slot`. Formats that do not encode the size
-    /// return `slot`.
+    /// Returns the size of a leaf in a slot for pages of `slot`. Formats that do not encode the size return `slot`.
     #[inline(always)]
     fn size(leaf: Self::Word, slot: PageSize) -> PageSize {
         let _ = leaf;
         slot
     }
 
-    /// Returns the leaf with changed attributes. The change touches none that are [`FIXED`](Format::FIXED), clears
-    /// none that are [`IMPLIED`](Format::IMPLIED), and sets none that the format does not have. `last` as for
-    /// [`leaf`](Format::leaf): a bit may stand elsewhere in a larger page.
+    /// Returns the leaf with changed attributes. [`check_change`] must have accepted the change. `last` as for
+    /// [`leaf`](Format::leaf), because a bit may have another place in a larger page.
     fn change(leaf: Self::Word, change: Change, last: bool) -> Self::Word;
 
-    /// Returns the masks of a [`change`](Self::change) that clears and sets the same bits in every leaf, so that a range needs
-    /// them once; `None` if what it does depends on the leaf. By default every change does.
+    /// Returns the masks of a [`change`](Self::change) that clears and sets the same bits in every leaf, so that a change of
+    /// a range computes them once. Returns `None` if the bits depend on the leaf, which is the default.
     #[inline(always)]
     fn masks(change: Change, last: bool) -> Option<Masks<Self::Word>> {
         let _ = (change, last);
         None
     }
 
-    /// Encodes the bits of an entry that is neither a leaf nor a link, where only leaves stand. They are fewer than
-    /// [`ABSENT`](Format::ABSENT), and unless none is set one of the lowest two is, as in every [mark](mark_word); no bits are the
-    /// zero word, and nothing else is.
+    /// Encodes the bits for software of an entry of the last level that is no leaf. `bits` has at most
+    /// [`ABSENT`](Format::ABSENT) bits, and is zero or has one of the lowest two bits set, as every [mark](mark_word) has.
+    /// The result is the zero word exactly if `bits` is zero.
     ///
-    /// By default they are the bits above the lowest two, which tell leaves.
+    /// By default the bits are above the lowest two bits of the word, which distinguish leaves.
     #[inline(always)]
     fn absent(bits: u64) -> Self::Word {
         if Self::ABSENT == 0 { Self::Word::ZERO } else { Self::Word::from_u64(bits << 2) }
     }
 
-    /// Returns the bits of an entry that is no leaf where only leaves stand: the inverse of [`absent`](Format::absent).
+    /// Returns the bits for software of an entry of the last level that is no leaf: the inverse of
+    /// [`absent`](Format::absent).
     #[inline(always)]
     fn absent_bits(word: Self::Word) -> u64 {
         if Self::ABSENT == 0 { 0 } else { word.to_u64() >> 2 }
     }
 
-    /// Returns what the word beside `changed` must be now, if two words are one TLB entry. `beside` may be a leaf,
-    /// empty or a link.
+    /// Returns the new value of the word `beside`, which forms one TLB entry with `changed`, after a change of `changed`.
+    /// `beside` may be a leaf, empty or a link.
     #[inline(always)]
     fn beside(changed: Self::Word, beside: Self::Word) -> Self::Word {
         let _ = changed;
@@ -217,12 +225,12 @@ pub unsafe trait Format: Debug + 'static {
     }
 }
 
-/// What a change of attributes does to the bits of every leaf, from [`Format::masks`].
+/// The bits that a change of attributes clears and sets in every leaf, from [`Format::masks`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Masks<W> {
-    /// The bits that it clears.
+    /// The bits that the change clears.
     pub clear: W,
-    /// The bits that it sets, those that it clears among them.
+    /// The bits that the change sets, also if `clear` has them.
     pub set: W,
 }
 
@@ -234,7 +242,7 @@ impl<W: Word> Masks<W> {
     }
 }
 
-/// Tells whether hardware walks tables of a format.
+/// Tells whether hardware walks tables of this format.
 #[inline(always)]
 pub(crate) const fn walked<F: Format>() -> bool {
     !matches!(F::WALK_CACHE, WalkCache::Nothing)
@@ -245,12 +253,12 @@ pub const fn payload_bits<F: Format>() -> Option<u32> {
     F::ABSENT.checked_sub(1)
 }
 
-/// Encodes a mark, as an entry of the base size that no hardware takes for a leaf. Payloads are the odd numbers of
-/// [`Format::absent`]; the word is never zero.
+/// Encodes a mark as an entry of the base size that hardware finds not present. A payload is an odd number for
+/// [`Format::absent`]. The word is never zero.
 ///
 /// # Errors
 ///
-/// [`Error::WrongMark`] if the format has too few bits for it.
+/// [`Error::WrongMark`] if the format has too few bits for the mark.
 #[inline(always)]
 pub fn mark_word<F: Format>(mark: Mark) -> Result<F::Word, Error> {
     let bits = match mark {
@@ -264,8 +272,8 @@ pub fn mark_word<F: Format>(mark: Mark) -> Result<F::Word, Error> {
 /// The even number that stands for a guard mark.
 const GUARD: u64 = 2;
 
-/// Decodes the mark in a word of the base size that is no leaf, and stands where only leaves stand: a table asks
-/// [`Format::is_leaf`] first. Zero is no mark.
+/// Decodes the mark in a word of the last level that is no leaf, which the caller has checked by [`Format::is_leaf`]. Zero
+/// is no mark.
 #[inline(always)]
 pub fn mark_of<F: Format>(word: F::Word) -> Option<Mark> {
     match F::absent_bits(word) {
@@ -275,43 +283,44 @@ pub fn mark_of<F: Format>(word: F::Word) -> Option<Mark> {
     }
 }
 
-/// Tells whether a word, which stands where only leaves stand, is a leaf or a mark.
+/// Tells whether a word of the last level is a leaf or a mark.
 #[inline(always)]
 pub(crate) fn is_taken<F: Format>(word: F::Word) -> bool {
     F::is_leaf(word, true) || F::ABSENT > 0 && F::absent_bits(word) != 0
 }
 
-/// Decodes a word that stands where only leaves stand, with `leaf` if it is one.
+/// Decodes a word of the last level. `leaf` decodes it if it is a leaf.
 #[inline(always)]
 pub(crate) fn entry_of<F: Format>(word: F::Word, leaf: impl FnOnce(F::Word) -> Leaf) -> Entry {
     if F::is_leaf(word, true) { Entry::Leaf(leaf(word)) } else { mark_of::<F>(word).into() }
 }
 
-/// Returns the word that says what `mark` does; the empty one if that is nothing.
+/// Returns the word of a mark, or the zero word if there is none.
 ///
 /// # Errors
 ///
-/// [`Error::WrongMark`] if the format has too few bits for it, or holds no marks.
+/// [`Error::WrongMark`] if the format has too few bits for the mark, or holds no marks.
 #[inline(always)]
 pub(crate) fn entry_word<F: Format>(mark: Option<Mark>) -> Result<F::Word, Error> {
     let word = mark_word::<F>(mark.unwrap_or(Mark::Guard))?;
     Ok(if mark.is_some() { word } else { F::Word::ZERO })
 }
 
-/// Returns what the absent half of a TLB entry is beside a half that has changed, whether it is empty or a mark.
+/// Returns the new value of the absent half of a TLB entry, which is empty or a mark, after a change of the other half.
 #[inline(always)]
 pub(crate) fn absent_beside<F: Format>(changed: F::Word, absent: F::Word) -> F::Word {
     F::absent(F::absent_bits(absent)) | F::beside(changed, F::Word::ZERO)
 }
 
-/// Checks that a format can encode a leaf's attributes: what every [`map`](crate::Table::map) and
-/// [`replace`](crate::Table::replace) checks.
+/// Checks that a format can encode a leaf's attributes, for every [`map`](crate::Table::map) and
+/// [`replace`](crate::Table::replace).
 ///
 /// # Errors
 ///
-/// [`Error::WrongAttr`] with `attr`, all of it, if it has what the format cannot express (an attribute that is neither
-/// [`IMPLIED`](Format::IMPLIED) nor [`OPTIONAL`](Format::OPTIONAL)), or if it has none of [`Attr::READ`], [`Attr::WRITE`] and
-/// [`Attr::EXEC`], and no leaf can be [closed](Format::CLOSES).
+/// [`Error::WrongAttr`] with all of `attr`, if it has an attribute that is neither [`IMPLIED`](Format::IMPLIED) nor
+/// [`OPTIONAL`](Format::OPTIONAL), or if it has none of [`Attr::READ`], [`Attr::WRITE`] and [`Attr::EXEC`] and the format
+/// cannot
+/// [close](Format::CLOSES) a leaf.
 #[inline(always)]
 pub fn check_attr<F: Format>(attr: Attr) -> Result<(), Error> {
     let known = F::IMPLIED.union(F::OPTIONAL);
@@ -322,13 +331,12 @@ pub fn check_attr<F: Format>(attr: Attr) -> Result<(), Error> {
     }
 }
 
-/// Checks that a format can express a change of attributes, whatever they are now: what every
-/// [`protect`](crate::Table::protect) checks.
+/// Checks that a format can make a change of attributes in any leaf, for every [`protect`](crate::Table::protect).
 ///
 /// # Errors
 ///
-/// [`Error::WrongAttr`] with only those attributes that the format cannot set (it does not have them), cannot clear (they
-/// are [`IMPLIED`](Format::IMPLIED), and the change does not [close](Format::CLOSES) the leaf), or lets no change touch
+/// [`Error::WrongAttr`] with the attributes that the format cannot set (it does not have them), cannot clear (they are
+/// [`IMPLIED`](Format::IMPLIED), and the change does not [close](Format::CLOSES) the leaf), or cannot change
 /// ([`FIXED`](Format::FIXED)).
 #[inline(always)]
 pub fn check_change<F: Format>(change: Change) -> Result<(), Error> {
@@ -343,23 +351,22 @@ pub fn check_change<F: Format>(change: Change) -> Result<(), Error> {
     if refused.is_empty() { Ok(()) } else { Err(Error::WrongAttr { attr: refused }) }
 }
 
-/// What an access can do.
+/// The attributes that allow an access.
 const ACCESS: Attr = Attr::READ.union(Attr::WRITE).union(Attr::EXEC);
 
-/// What a change does to the bit that says that hardware finds a leaf present, where a leaf that allows any access can be
-/// read.
+/// The effect of a change on the bit for presence, in formats in which every leaf that allows any access can be read.
 enum Presence {
-    /// It stays.
+    /// The bit does not change.
     Kept,
-    /// It is set: the leaf allows something now.
+    /// The bit is set: the leaf allows some access after the change.
     Set,
-    /// It is clear: the leaf allows nothing now.
+    /// The bit is cleared: the leaf allows no access after the change.
     Clear,
-    /// It is clear if the leaf allows neither stores nor fetches after the change.
+    /// The bit is cleared if the leaf allows neither stores nor fetches after the change.
     Depends,
 }
 
-/// Returns what a change does to the bit for presence. The compiler folds it for a change that it knows.
+/// Returns the effect of a change on the bit for presence. The compiler evaluates it for a constant change.
 #[inline(always)]
 const fn presence(change: Change) -> Presence {
     if change.set.intersects(ACCESS) {
@@ -373,7 +380,7 @@ const fn presence(change: Change) -> Presence {
     }
 }
 
-/// Returns the bits that stand for the attributes of `attr`.
+/// Returns the bits of the attributes in `attr`, from a table of attributes and bits.
 #[inline(always)]
 fn bits_of(attr: Attr, table: &[(Attr, u64)]) -> u64 {
     table.iter().fold(0, |bits, &(which, bit)| if attr.contains(which) { bits | bit } else { bits })
@@ -387,7 +394,7 @@ fn has(word: u64, table: &[(Attr, u64)]) -> Attr {
         .fold(Attr::empty(), |attr, &(which, bit)| if word & bit == bit { attr.union(which) } else { attr })
 }
 
-/// Checks the size of a page that hardware finds by level: 4 KiB at the last, 2 MiB or 1 GiB above it.
+/// Checks the size of a page whose level determines its size: 4 KiB at the last level, 2 MiB or 1 GiB above it.
 ///
 /// # Errors
 ///

@@ -1,12 +1,12 @@
-//! The 32-bit PTEs of Elphinstone et al. 3.2, so that space can be compared to the byte.
+//! The 32-bit PTEs of Elphinstone et al. 3.2, for exact comparisons of space.
 //!
-//! The paper's kernel keeps, beside each pair of MIPS format PTEs, a pair of 32-bit pointers into the mapping tree,
-//! by which it finds the other address spaces that have the page. The table reserves their room ([`Format::EXTRA`]) and
-//! leaves them to the kernel. Internal nodes of the paper's MPT hold 32-bit pointers that are sign-extended; here they
-//! are addresses in an arena of up to 4 GiB.
+//! For each pair of PTEs in MIPS format, the paper's kernel keeps a pair of 32-bit pointers into the mapping tree, by which
+//! it finds the other address spaces that map the page. The table reserves words for them ([`Format::EXTRA`]) and does not
+//! use these. Internal nodes of the paper's MPT hold 32-bit pointers that are sign-extended; here they are addresses in an
+//! arena of up to 4 GiB.
 //!
-//! The paper says only "MIPS format"; the bits within a PTE do not matter to its figures. This one has the layout of
-//! [`Compact32`], which holds the attributes that the properties compare.
+//! The paper says only "MIPS format", and its figures do not depend on the bits of a PTE. This format has the layout of
+//! [`Compact32`], which holds the attributes that the property tests compare.
 
 use tlbkit_addr::{Attr, PageSize, Pfn};
 
@@ -18,7 +18,8 @@ use crate::{Change, Error};
 #[derive(Clone, Copy, Debug)]
 pub struct Paper;
 
-// SAFETY: leaves and links are those of `Compact32`.
+// SAFETY: all constants and functions are those of `Compact32`, which implements `Format`; only `EXTRA`, a number of
+// additional words, differs.
 unsafe impl Format for Paper {
     type Word = u32;
 

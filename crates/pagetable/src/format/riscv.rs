@@ -11,52 +11,52 @@
 //!        N  PBMT                                            RSW             R  V
 //! ```
 //!
-//! An entry with R, W and X all clear is a link, at any level; R is set in every leaf. That keeps the encodings apart
-//! whatever a protect clears, and gives up execute-only pages: a page that can be written or executed can be read. Of an entry
-//! without V hardware reads nothing else, so that a leaf without [`READ`](Attr::READ), which keeps its frame and allows
-//! nothing, is one without V (closed, in the drawing).
+//! An entry with R, W and X all clear is a link, at any level; every leaf has R. So leaves and links stay distinct whatever
+//! a change clears, and there are no execute-only pages: a page that can be written or executed can be read. Hardware
+//! ignores all other bits of an entry without V. So a leaf without [`READ`](Attr::READ), which keeps its frame and allows no
+//! access, is a leaf without V (closed, in the drawing).
 //!
-//! *A and D.* With Svadu on, hardware sets them; without (Svade) an access to a page without A, or a store to one
-//! without D, is a page fault, and the kernel sets them through the writer. The words are the same, and the
-//! format allows for the first, so that one kernel runs on both: edits swap. A kernel without Svadu that does not
-//! care for either maps with both set.
+//! *A and D.* With Svadu on, hardware sets A and D. Without it (Svade), an access to a page without A, or a store to a page
+//! without D, is a page fault, and the kernel sets the bits through the writer. The words are the same in both cases.
+//! [`Sv39`] allows for Svadu, so that one kernel runs on both: edits are atomic read-modify-writes. A kernel without Svadu
+//! that does not use A and D maps pages with both set.
 //!
-//! *A mapping that appears* is not free: a hart may hold the invalid entry in its address-translation cache, unless
-//! it has Svvptc. It costs a local `SFENCE.VMA`; a hart that still has the old entry faults once and fences then.
+//! *A new mapping* needs a flush: a hart may hold the invalid entry in its address-translation cache, unless it has Svvptc.
+//! It costs a local `SFENCE.VMA`; another hart that holds the invalid entry faults once, and then executes a fence.
 //!
-//! *Links*: `SFENCE.VMA` with an address orders accesses to leaf entries alone (section *Supervisor Memory-Management
-//! Fence Instruction*). After a change of a link, a new one included, it is executed without an address
-//! ([`WalkCache::Whole`]); the ASID may be named, unless a page on the way is global. A hart that faults on a page that is
-//! mapped does the same, for it may hold the invalid link. `SFENCE.VMA` also orders the stores before it with the walks
-//! after it, so that no other barrier is needed. The release that orders a node's words before the link to it is a
-//! `fence rw, w`.
+//! *Links*: `SFENCE.VMA` with an address affects leaf entries only (section *Supervisor Memory-Management Fence
+//! Instruction*). After a change of a link, also after a new one, the kernel executes it without an address
+//! ([`WalkCache::Whole`]). It may name the ASID, unless a page under the link is global. A hart that faults on a mapped page
+//! does the same, because it may hold the invalid link. `SFENCE.VMA` also orders the stores before it with the walks after
+//! it, so no other barrier is needed. The release that orders a node's words before the link to it is a `fence rw, w`.
 //!
-//! *Changing the size* of a live page is well defined here: either translation may be used until the fence. So the size
-//! changes in place, by one exchange of the entry. No A or D is lost: to set D, a hart that has cached the old leaf
-//! without it compares the entry in memory with what it has, atomically, and walks again if they differ (section *Virtual
-//! Address Translation Process*); so it sets D in the new leaf. A hart that has cached the *link* to leaves that have
-//! become one page may set their bits until the fence: they are read again after it.
+//! *A change of the size* of a live page is well defined: either translation may be used until the fence. So the size
+//! changes in place, by one exchange of the entry. No A or D is lost: to set D, a hart that has cached the old leaf without
+//! D compares the entry in memory with its copy, atomically, and walks again if they differ (section *Virtual Address
+//! Translation Process*). So it sets D in the new leaf. A hart that has cached the *link* to leaves that have become one
+//! page may set their bits until the fence; the table reads these bits again after the fence.
 //!
-//! *Extensions* are parameters of the format ([`RiscvOf`]), for a hart that lacks one faults on its bits:
+//! *Extensions* are parameters of the format ([`RiscvOf`]), because a hart without an extension faults on its bits:
 //!
 //! | extension | a hart with it | one without |
 //! |-|-|-|
-//! | Svadu | sets A and D | Svade: faults, and software sets them; no edit swaps |
-//! | Svnapot | 64 KiB pages, in 16 slots that hold the same word, with N and a PPN that ends in 1000; A and D of any of the slots | sizes of levels |
+//! | Svadu | sets A and D | Svade: faults, and software sets them; edits are plain stores |
+//! | Svnapot | 64 KiB pages, in 16 slots that hold the same word, with N and a PPN that ends in 1000; hardware may set A and D in any of the slots | only the page sizes of the levels |
 //! | Svpbmt | PBMT 1, NC, for [`UNCACHED`](Attr::UNCACHED); 2, IO, for [`DEVICE`](Attr::DEVICE), which brings `UNCACHED` with it; bit 9 is [`SOFT_1`](Attr::SOFT_1) | `DEVICE` is kept in bit 9, and changes nothing; `UNCACHED` is refused |
 //!
-//! Without Svpbmt the physical memory attributes decide what is cached: a device's registers are not, whatever the entry
-//! says. With it a page's type changes only if no hart caches the memory otherwise (CMO extensions, or never).
+//! Without Svpbmt the physical memory attributes determine what is cached: a device's registers are not, whatever the entry
+//! is. With Svpbmt, the kernel may change a page's memory type only if no hart caches the memory with the old type (by CMO
+//! instructions).
 //!
-//! *A change of a 64 KiB page* is one exchange a slot. Until the fence, which names all 16 pages, a hart may use the old page or
-//! what has replaced it (section *Svnapot*).
+//! *A change of a 64 KiB page* is one exchange for each slot. Until the fence, which names all 16 pages, a hart may use the
+//! old translation or the new one (section *Svnapot*).
 //!
 //! [`COPY_ON_WRITE`](Attr::COPY_ON_WRITE) is bit 8, the first of RSW.
 //!
 //! [`Sv32`] has the same bits in words of 32 bits, with PPNs of 22 bits from bit 10 on: 34 bits of physical address, and no
 //! extension but Svadu.
 //!
-//! The root's physical page number goes into `satp`; give the storage physical addresses as its base.
+//! The kernel writes the root's physical page number to `satp`, so the base of the node storage must be a physical address.
 
 use tlbkit_addr::{Attr, FlushScope, PageSize, Pfn, WalkCache};
 
@@ -73,7 +73,7 @@ const R: u64 = 1 << 1;
 const W: u64 = 1 << 2;
 /// X, eXecute.
 const X: u64 = 1 << 3;
-/// U, User: supervisor mode reaches such pages only with SUM set.
+/// U, User: supervisor mode can access such pages only with SUM set.
 const U: u64 = 1 << 4;
 /// G, Global.
 const G: u64 = 1 << 5;
@@ -81,14 +81,15 @@ const G: u64 = 1 << 5;
 const A: u64 = 1 << 6;
 /// D, Dirty.
 const D: u64 = 1 << 7;
-/// The two bits that are reserved for software (RSW).
+/// The first of the two bits that are reserved for software (RSW).
 const RSW_1: u64 = 1 << 8;
+/// The second bit of RSW.
 const RSW_2: u64 = 1 << 9;
-/// Where the PPN stands, physical page number: bits 53 to 10, or 31 to 10.
+/// The lowest bit of the PPN, the physical page number: bits 53 to 10, or 31 to 10.
 const PPN_SHIFT: u32 = 10;
 const PAGE_SHIFT: u32 = 12;
 
-/// Each attribute with its bit, where the second bit of RSW is for `rsw`.
+/// Returns each attribute with its bit. The second bit of RSW is for `rsw`.
 const fn bits(rsw: Attr) -> [(Attr, u64); 8] {
     [
         (Attr::WRITE, W),
@@ -102,7 +103,7 @@ const fn bits(rsw: Attr) -> [(Attr, u64); 8] {
     ]
 }
 
-/// What every mode has.
+/// The optional attributes of every mode.
 const OPTIONAL: Attr = Attr::READ
     .union(Attr::WRITE)
     .union(Attr::EXEC)
@@ -119,13 +120,13 @@ fn encode(attr: Attr, bits: &[(Attr, u64)]) -> u64 {
     bits_of(attr, bits).with(R).with(if attr.intersects(ACCESS) { V } else { 0 })
 }
 
-/// Returns the attributes that the low ten bits of a leaf stand for.
+/// Returns the attributes that the low ten bits of a leaf encode.
 #[inline(always)]
 fn decode(leaf: u64, bits: &[(Attr, u64)]) -> Attr {
     has(leaf, bits).union(has(leaf, &[(Attr::READ, V)]))
 }
 
-/// Returns a leaf with changes of attributes that are in its low ten bits.
+/// Returns a leaf after a change of attributes in its low ten bits.
 #[inline(always)]
 fn changed(leaf: u64, change: Change, bits: &[(Attr, u64)]) -> u64 {
     let word = leaf & !bits_of(change.clear, bits) | bits_of(change.set, bits);
@@ -137,7 +138,7 @@ fn changed(leaf: u64, change: Change, bits: &[(Attr, u64)]) -> u64 {
     }
 }
 
-/// Returns what a change does to the low ten bits of every leaf; `None` if V depends on others.
+/// Returns the bits that a change clears and sets in the low ten bits of every leaf; `None` if V depends on other bits.
 #[inline(always)]
 fn masks(change: Change, bits: &[(Attr, u64)]) -> Option<Masks<u64>> {
     let (clear, set) = (bits_of(change.clear, bits), bits_of(change.set, bits));
@@ -156,7 +157,7 @@ mod wide {
     const PPN_BITS: u32 = 44;
     /// N: the page is one of 64 KiB, in 16 slots.
     const N: u64 = 1 << 63;
-    /// What the PPN of such a page ends in.
+    /// The low bits of the PPN of a page of 64 KiB.
     const NAPOT: u64 = 1 << (PPN_SHIFT + 3);
     const NAPOT_SHIFT: u32 = 16;
     /// PBMT, Page-Based Memory Type: non-cacheable memory, and I/O.
@@ -173,13 +174,14 @@ mod wide {
     #[derive(Clone, Copy, Debug)]
     pub struct RiscvOf<const SVADU: bool, const SVNAPOT: bool, const SVPBMT: bool>;
 
-    /// The entries of harts with none of the extensions, or with Svadu alone, which runs on those without, too.
+    /// The entries for harts without extensions, or with Svadu only. A kernel with this format also runs on harts without
+    /// Svadu.
     pub type Sv39 = RiscvOf<true, false, false>;
 
     impl<const SVADU: bool, const SVNAPOT: bool, const SVPBMT: bool> RiscvOf<SVADU, SVNAPOT, SVPBMT> {
         const BITS: [(Attr, u64); 8] = bits(if SVPBMT { Attr::SOFT_1 } else { Attr::DEVICE });
 
-        /// Returns PBMT.
+        /// Returns the PBMT field of a page with these attributes.
         #[inline(always)]
         fn memory(attr: Attr) -> u64 {
             if !SVPBMT || !attr.intersects(Attr::MEMORY) {
@@ -192,7 +194,7 @@ mod wide {
         }
     }
 
-    // SAFETY: a leaf has R and a link has not, and a link's bits 10 to 53 are the number of the node's frame.
+    // SAFETY: a leaf has R and a link does not, and a link's bits 10 to 53 are the number of the node's frame.
     unsafe impl<const SVADU: bool, const SVNAPOT: bool, const SVPBMT: bool> Format
         for RiscvOf<SVADU, SVNAPOT, SVPBMT>
     {
@@ -237,7 +239,7 @@ mod wide {
 
         #[inline(always)]
         fn is_link(word: u64) -> bool {
-            // V is all that is in a link beside the PPN: hardware writes nothing there.
+            // Below the PPN, a link has only V: hardware sets no bit in a link.
             word as u8 == V as u8
         }
 
@@ -248,7 +250,7 @@ mod wide {
 
         #[inline(always)]
         fn frame(leaf: u64, size: PageSize) -> Pfn {
-            // Above the PPN there is nothing without these.
+            // Without these extensions the bits above the PPN are zero.
             let bits = if SVNAPOT || SVPBMT { PPN_BITS } else { u64::BITS - PPN_SHIFT };
             let number = (leaf >> PPN_SHIFT & ((1 << bits) - 1)) as usize;
             Pfn::new(if SVNAPOT { number & !(size.mask() >> PAGE_SHIFT) } else { number })
@@ -300,7 +302,7 @@ impl Sv32 {
     const PPN_BITS: u32 = 22;
 }
 
-// SAFETY: a leaf has R and a link has not, and a link's bits 10 to 31 are the number of the node's frame.
+// SAFETY: a leaf has R and a link does not, and a link's bits 10 to 31 are the number of the node's frame.
 unsafe impl Format for Sv32 {
     type Word = u32;
 

@@ -12,31 +12,34 @@
 //!          * PS in a 2 MiB or 1 GiB leaf, whose bit 12 is PAT; PAT in a 4 KiB one         P
 //! ```
 //!
-//! P, or bit 11, tells a leaf where only leaves stand, PS elsewhere; no change of attributes touches PS, so an entry that
-//! points to a table cannot become a page. Links allow everything: the leaf decides.
+//! At the last level, P or bit 11 distinguishes a leaf; above it, PS does. No change of attributes changes PS, so an entry
+//! that points to a table cannot become a page. Links allow every access; the leaf determines the rights.
 //!
-//! Of an entry without P hardware reads nothing else. A leaf without [`READ`](Attr::READ), which keeps its frame and allows
-//! nothing, has bit 11 instead of P (closed, in the drawing). A mark has neither. Processors with the L1 terminal fault
-//! (CVE-2018-3620) speculate on the address in an entry without P, though: a mark is stored with the bits from 12 on
-//! inverted, so that small payloads name memory that no machine has. A closed page names its own frame, which the process
-//! has anyway.
+//! Hardware ignores all other bits of an entry without P. A leaf without [`READ`](Attr::READ), which keeps its frame and
+//! allows no access, has bit 11 instead of P (closed, in the drawing). A mark has neither. However, processors with the L1
+//! terminal fault (CVE-2018-3620) speculate on the address in an entry without P. So a mark is stored with the bits from 12
+//! on inverted, such that small payloads are addresses of memory that no machine has. A closed page has the address of its
+//! own frame, which the process may access anyway.
 //!
-//! Hardware sets A and D in leaves, and A in links, with locked cycles, so edits swap. It caches no absence, and its
-//! walks see stores in order: a mapping that appears costs nothing, and no barrier.
+//! Hardware sets A and D in leaves, and A in links, with locked cycles, so edits are atomic read-modify-writes. It does not
+//! cache absent entries, and its walks see stores in order, so a new mapping needs no flush and no barrier.
 //!
-//! *Links* are cached by PCID (4.10.3). `INVLPG` forgets all of the current PCID's, `INVPCID` of type 0 those on the way
-//! to its address under its PCID, so a flush by address does ([`WalkCache::ByAddress`]). What does not: a load of CR3 with
-//! bit 63 set; either instruction for the links of *other* PCIDs, on the way to global pages too, so that a change of links
-//! that several spaces share is flushed under each of them (`INVPCID` of type 2 or 3, or a new PCID for each); on AMD
-//! `INVLPGB` with the bit for the final translation alone, and, with EFER.TCE, `INVLPG` for other addresses. A page
-//! fault forgets what led to it.
+//! *Links* are cached by PCID (4.10.3). `INVLPG` invalidates all cached links of the current PCID, and `INVPCID` of type 0
+//! those for its address and PCID, so a flush by address is sufficient ([`WalkCache::ByAddress`]). These are not sufficient:
 //!
-//! *Changing the size* of a live page: either size may be used until the flush (4.10.2.3). So the size changes in place,
-//! by one exchange of the entry. No A or D is lost: a store through a TLB entry without D walks the table again and sets
-//! D by a locked cycle in the entry that the walk finds, which is the new one; Linux's deferred flushes rely on the same
-//! (`mm/rmap.c`). A CPU that has cached the *link* to leaves that have become one page may set their bits until the
-//! flush: they are read again after it. AMD's family 10h checks the machine when it holds both sizes (erratum 383); set
-//! bit 47 of DC_CFG (MSR C001_1022) there.
+//! - a load of CR3 with bit 63 set;
+//! - either instruction for the links of *other* PCIDs, also for global pages: a change of links that several address spaces
+//!   share is flushed under each PCID (`INVPCID` of type 2 or 3, or a new PCID for each space);
+//! - on AMD, `INVLPGB` with the bit for the final translation only and, with EFER.TCE, `INVLPG` for other addresses.
+//!
+//! A page fault invalidates the entries that led to it.
+//!
+//! *A change of the size* of a live page: either size may be used until the flush (4.10.2.3). So the size changes in place,
+//! by one exchange of the entry. No A or D is lost: for a store through a TLB entry without D, the CPU walks the table again
+//! and sets D by a locked cycle in the entry that the walk finds, which is the new one; Linux's deferred flushes rely on the
+//! same (`mm/rmap.c`). A CPU that has cached the *link* to leaves that have become one page may set their bits until the
+//! flush; the table reads these bits again after the flush. AMD's family 10h raises a machine check if its TLB holds both
+//! sizes (erratum 383); the kernel must set bit 47 of DC_CFG (MSR C001_1022) there.
 //!
 //! | [`Attr`] | PAT | PCD | PWT | type with the PAT of reset |
 //! |-|-|-|-|-|
@@ -44,25 +47,31 @@
 //! | [`UNCACHED`](Attr::UNCACHED) | 0 | 1 | 0 | UC-, which an MTRR may turn into write-combining |
 //! | [`DEVICE`](Attr::DEVICE), which brings `UNCACHED` with it | 0 | 1 | 1 | UC |
 //!
-//! With [`X86Of`]'s `PAT`, `UNCACHED` is PAT without PCD and PWT, which is write-combining if IA32_PAT (MSR 277H) holds
-//! [`X86Of::IA32_PAT`]: the value of reset but for that field. Bit 7 of a 4 KiB leaf is PAT, and bit 12 of a larger one, where
-//! bit 7 is PS.
+//! With the parameter `PAT` of [`X86Of`], `UNCACHED` is PAT without PCD and PWT, which is write-combining if IA32_PAT (MSR
+//! 277H) is
+//! [`X86Of::IA32_PAT`]: the value after reset, except for that field. PAT is bit 7 of a 4 KiB leaf, and bit 12 of a larger
+//! leaf, in which bit 7 is PS.
 //!
-//! With `KEYS`, bits 59 to 62 are the protection key ([`Attr::KEY`]), which the processor reads if CR4.PKE is on: of a page of
-//! [`USER`](Attr::USER), PKRU then says for each key whether data may be accessed and written (4.6.2). Without, it ignores them.
-//! A page fault that the key is the reason of has bit 5 of its error code set, and is nothing that the entry shows.
+//! With `KEYS`, bits 59 to 62 are the protection key ([`Attr::KEY`]), which the processor uses if CR4.PKE is set: for a page
+//! of
+//! [`USER`](Attr::USER), PKRU says for each key whether data may be accessed and written (4.6.2). Otherwise the processor
+//! ignores these bits. A page fault because of the key has bit 5 of its error code set; the entry does not show the reason.
 //!
-//! [`COPY_ON_WRITE`](Attr::COPY_ON_WRITE) is bit 9, the first that the processor ignores; [`SOFT_1`](Attr::SOFT_1) is bit 10,
-//! and [`SOFT_2`](Attr::SOFT_2) bit 52.
+//! [`COPY_ON_WRITE`](Attr::COPY_ON_WRITE) is bit 9, the first that the processor ignores; [`SOFT_1`](Attr::SOFT_1) is bit
+//! 10, and [`SOFT_2`](Attr::SOFT_2) bit 52.
 //!
-//! *What must be off, or as it is here*: a leaf can have D and not R/W ([`DIRTY`](Attr::DIRTY) outlives
-//! [`WRITE`](Attr::WRITE)), which is a shadow stack where CR4.CET and shadow stacks are on (4.6): the format is for kernels that
-//! leave them off.
-//! Address bits from MAXPHYADDR on are reserved: a frame that is mapped is one that the machine has. Processors without 1 GiB pages
-//! (CPUID, Page1GB) reserve PS there: [`UpToM2`](crate::geometry::UpToM2) has no such size.
+//! *Requirements*:
 //!
-//! [`READ`](Attr::READ) is P: a page that can be written or executed can be read. [`EXEC`](Attr::EXEC) is the absence of XD, so
-//! EFER.NXE must be on.
+//! - Shadow stacks of supervisor and user mode must be off (CR4.CET): a leaf can have D without R/W, because
+//!   [`DIRTY`](Attr::DIRTY) stays when [`WRITE`](Attr::WRITE) goes, and with shadow stacks on such a leaf is a shadow-stack
+//!   page (4.6).
+//! - The kernel must map only frames that the machine has: address bits from MAXPHYADDR on are reserved.
+//! - On processors without 1 GiB pages (CPUID, Page1GB), which reserve PS at that level, the geometry must have no such
+//!   size:
+//!   [`UpToM2`](crate::geometry::UpToM2).
+//!
+//! [`READ`](Attr::READ) is P: a page that can be written or executed can be read. [`EXEC`](Attr::EXEC) is the absence of XD,
+//! so EFER.NXE must be on.
 //! Without `NX` no entry has XD, which is reserved where EFER.NXE is off: a page that can be read can be executed.
 //! [`GLOBAL`](Attr::GLOBAL) needs CR4.PGE.
 
@@ -87,19 +96,21 @@ const PCD: u64 = 1 << 4;
 const A: u64 = 1 << 5;
 /// D, Dirty.
 const D: u64 = 1 << 6;
-/// PAT, of a leaf at the last level and above it.
+/// PAT of a leaf at the last level.
 const PAT_LAST: u64 = 1 << 7;
+/// PAT of a leaf above the last level.
 const PAT_LARGE: u64 = 1 << 12;
-/// PS, Page Size: this entry above the last level is a page.
+/// PS, Page Size: an entry above the last level is a page.
 const PS: u64 = 1 << 7;
 /// G, Global.
 const G: u64 = 1 << 8;
-/// The first of the bits that the processor ignores and leaves to software.
+/// The first of the bits that the processor ignores, for software.
 const COPY_ON_WRITE: u64 = 1 << 9;
-/// The bits that are software's.
+/// The second bit for software.
 const SOFT_1: u64 = 1 << 10;
+/// The third bit for software.
 const SOFT_2: u64 = 1 << 52;
-/// A leaf without P: a bit that the processor ignores.
+/// A bit that the processor ignores, which is set in a leaf without P.
 const CLOSED: u64 = 1 << 11;
 /// XD, eXecute Disable.
 const XD: u64 = 1 << 63;
@@ -118,32 +129,33 @@ const BITS: [(Attr, u64); 8] = [
     (Attr::SOFT_1, SOFT_1),
     (Attr::SOFT_2, SOFT_2),
 ];
-/// The memory type.
+/// The memory types, with their bits.
 const MEMORY: [(Attr, u64); 2] = [(Attr::UNCACHED, PCD), (Attr::DEVICE, PCD | PWT)];
 
-/// Where the protection key stands: bits 62 to 59, in the order of its attributes.
+/// The lowest bit of the protection key: bits 62 to 59, in the order of its attributes.
 const KEY_SHIFT: u32 = 59;
 
-/// The bits of a mark: those from 1 to 10, and those from 12 on.
+/// The number of a mark's low bits, which are bits 1 to 10 of the word.
 const LOW: u32 = 10;
+/// The lowest bit of a mark's high bits in the word.
 const HIGH: u32 = 12;
 
-/// 64-bit words that x86-64 walks: 4 KiB, 2 MiB and 1 GiB pages below 2^52 bytes of physical memory. The parameters say
-/// whether `UNCACHED` is by the PAT bit, whether there are protection keys, and whether there is XD, No-Execute.
+/// 64-bit words that x86-64 walks: 4 KiB, 2 MiB and 1 GiB pages below 2^52 bytes of physical memory. `PAT` says whether
+/// `UNCACHED` is encoded by the PAT bit, `KEYS` whether there are protection keys, and `NX` whether there is XD, No-Execute.
 ///
-/// For [`Va48`](crate::geometry::Va48) and, with CR4.LA57, [`Va57`](crate::geometry::Va57); on processors without pages of 1 GiB
-/// for [`UpToM2`](crate::geometry::UpToM2) of them.
+/// For [`Va48`](crate::geometry::Va48) and, with CR4.LA57, [`Va57`](crate::geometry::Va57); on processors without pages of 1
+/// GiB for [`UpToM2`](crate::geometry::UpToM2) of them.
 #[derive(Clone, Copy, Debug)]
 pub struct X86Of<const PAT: bool, const KEYS: bool, const NX: bool = true>;
 
-/// With the PAT of reset, without protection keys, and with XD.
+/// [`X86Of`] for the PAT after reset, without protection keys, and with XD.
 pub type X86 = X86Of<false, false>;
 
 impl<const PAT: bool, const KEYS: bool, const NX: bool> X86Of<PAT, KEYS, NX> {
-    /// What IA32_PAT must hold with `PAT`: the fifth field is write-combining.
+    /// The value that IA32_PAT must have with `PAT`: the fifth field is write-combining.
     pub const IA32_PAT: u64 = 0x0007_0401_0007_0406;
 
-    /// Returns the PAT bit of a leaf.
+    /// Returns the PAT bit of a leaf, or 0 without `PAT`.
     #[inline(always)]
     const fn pat(last: bool) -> u64 {
         match (PAT, last) {
@@ -169,7 +181,7 @@ impl<const PAT: bool, const KEYS: bool, const NX: bool> X86Of<PAT, KEYS, NX> {
         if KEYS { u64::from(attr.key()) << KEY_SHIFT } else { 0 }
     }
 
-    /// Returns the bits of a page with these attributes, but PS.
+    /// Returns the bits of a page with these attributes, except PS.
     #[inline(always)]
     fn encode(attr: Attr, last: bool) -> u64 {
         let present = if attr.intersects(ACCESS) { P } else { CLOSED };
@@ -178,7 +190,7 @@ impl<const PAT: bool, const KEYS: bool, const NX: bool> X86Of<PAT, KEYS, NX> {
     }
 }
 
-// SAFETY: PS, or the last level, tells a leaf from a link, and a link's bits 12 to 51 are the node's address.
+// SAFETY: above the last level PS distinguishes a leaf from a link, and a link's bits 12 to 51 are the node's address.
 unsafe impl<const PAT: bool, const KEYS: bool, const NX: bool> Format for X86Of<PAT, KEYS, NX> {
     type Word = u64;
 
@@ -240,7 +252,7 @@ unsafe impl<const PAT: bool, const KEYS: bool, const NX: bool> Format for X86Of<
     #[inline(always)]
     fn attr(leaf: u64, last: bool) -> Attr {
         let mut attr = has(leaf, &BITS).union(has(leaf, &MEMORY)).union(has(leaf, &[(Attr::READ, P)]));
-        // Without XD what is present can be executed.
+        // Without XD a present page can be executed.
         attr.set(Attr::EXEC, if NX { leaf & XD == 0 } else { leaf & P != 0 });
         if PAT && leaf & Self::pat(last) != 0 {
             attr = attr.union(Attr::UNCACHED);
@@ -263,10 +275,10 @@ unsafe impl<const PAT: bool, const KEYS: bool, const NX: bool> Format for X86Of<
         let Change { clear, set } = change;
         let presence = presence(change);
         if clear.union(set).intersects(Attr::MEMORY) || matches!(presence, Presence::Depends) {
-            // Two attributes share a bit, or one depends on others.
+            // Two attributes share a bit, or the bit for presence depends on other bits.
             return None;
         }
-        // What is both cleared and set is set.
+        // An attribute that the change both clears and sets is set.
         let (mut off, mut on) =
             (bits_of(clear, &BITS) | Self::key(clear), bits_of(set, &BITS) | Self::key(set));
         if NX && set.contains(Attr::EXEC) {

@@ -1,4 +1,4 @@
-//! The reading of a radix table as a linear one: links are PTEs.
+//! The geometry and format by which a radix table is a linear table: links are PTEs.
 
 use core::marker::PhantomData;
 
@@ -8,8 +8,8 @@ use crate::format::{Format, Masks};
 use crate::nodes::{LinkRange, NodeAddr};
 use crate::{Change, Error, Geometry, Radix, Word};
 
-/// Geometry `G` and format `F` of a linear table at `AT`: a link is the leaf that maps a page of the table, and
-/// leaves of the program's pages stand at the last level only, whatever their size.
+/// The geometry and format of a linear table of geometry `G` and format `F` at the virtual address `AT`: a link is the leaf
+/// that maps a page of the table, and leaves of the program's pages, of any size, are at the last level only.
 #[derive(Debug)]
 pub struct Linear<G, F, const AT: usize>(PhantomData<(G, F)>);
 
@@ -18,7 +18,7 @@ impl<G: Radix, F: Format, const AT: usize> Geometry for Linear<G, F, AT> {
     const BASE: PageSize = G::BASE;
     const SIGNED: bool = G::SIGNED;
 
-    /// What one page of the table covers, and smaller.
+    /// The page sizes that are at most as large as the range that one page of the table maps.
     const SIZES: &'static [PageSize] = {
         let cover = G::BASE.shift() + G::WIDTHS[G::WIDTHS.len() - 1];
         let mut sizes = 0;
@@ -33,7 +33,7 @@ impl<G: Radix, F: Format, const AT: usize> Radix for Linear<G, F, AT> {
     const WIDTHS: &'static [u32] = G::WIDTHS;
 
     const LINEAR: Option<VirtAddr> = {
-        // The table must end below the top, and its pages be pages.
+        // The table must end below the top of the address space, and every node below the root must be a page.
         let mut pages = 0usize;
         let mut bits = 0;
         let mut level = 1;
@@ -53,14 +53,15 @@ impl<G: Radix, F: Format, const AT: usize> Radix for Linear<G, F, AT> {
 }
 
 impl<G: Radix, F: Format, const AT: usize> Linear<G, F, AT> {
-    /// What the table's own pages allow: everything but execution, and no trap that the kernel would have to serve
-    /// while it edits.
+    /// The attributes of the table's own pages: all rights except execution, and accessed and dirty, so that the writer's
+    /// accesses do not trap.
     const TABLE: Attr = F::IMPLIED.union(
         Attr::READ.union(Attr::WRITE).union(Attr::ACCESSED).union(Attr::DIRTY).intersection(F::OPTIONAL),
     );
 }
 
-// SAFETY: leaves stand at the last level alone and links above it; a link is a leaf of `F`, which says what it holds.
+// SAFETY: all leaves are at the last level, and all words above it are links or empty. A link is a leaf of `F`, whose frame
+// is the node's page, so `node` decodes what `link` encodes.
 unsafe impl<G: Radix, F: Format, const AT: usize> Format for Linear<G, F, AT> {
     type Word = F::Word;
 
@@ -88,7 +89,7 @@ unsafe impl<G: Radix, F: Format, const AT: usize> Format for Linear<G, F, AT> {
 
     #[inline(always)]
     fn link(node: NodeAddr) -> F::Word {
-        // Storage hands out addresses that the format can hold, as for any link.
+        // A table takes only nodes whose addresses a link can hold, so the leaf exists.
         F::leaf(Pfn::new(node.get() >> G::BASE.shift()), G::BASE, Self::TABLE, true).unwrap_or(F::Word::ZERO)
     }
 

@@ -1,4 +1,4 @@
-//! The linear page table (LPT): one array of PTEs for the whole space, in virtual memory.
+//! The linear page table (LPT): one array of PTEs for the whole address space, in virtual memory.
 //!
 //! ```text
 //!   virtual memory at AT                                               physical memory
@@ -9,48 +9,46 @@
 //!             |  level 0                              |  level 1 ...         |
 //!             |                                       |                      |
 //!    AT + n * word, n = page number            maps pages of level 0   maps pages of the
-//!    one load, if the TLB has this page                                highest level
+//!    one load, if the TLB holds this page                              highest level
 //! ```
 //!
-//! The table's own pages are mapped by PTEs too: those of level 0 (which hold the PTEs of the program's pages) by
-//! the PTEs of level 1, and so on; the root, in physical memory, maps the last of them. Every level is an array of
-//! its own, one after the other from `AT` on, so index widths may differ by level, no slot of the root is spent on a
-//! mapping of the table to itself, and one formula a level gives the address of a PTE. Only the pages that hold
-//! something exist.
+//! PTEs also map the table's own pages: the PTEs of level 1 map the pages of level 0, which hold the PTEs of the program's
+//! pages, and so on; the root, in physical memory, maps the pages of the highest level. Every level is a separate array, one
+//! after the other from `AT` on. So index widths may differ by level, the root needs no slot that maps the table to itself,
+//! and one formula for each level gives the address of a PTE. Only pages with at least one entry exist.
 //!
-//! This is the [multi-level table](crate::mpt) read in another way: a node is one page, and a link is the leaf word
-//! that maps that page ([`Linear`]). So an LPT takes the memory of an MPT with page-sized nodes, and is edited by the
-//! same code.
+//! A linear table is a [multi-level table](crate::mpt) in which a node is one page, and a link is the leaf word that maps
+//! this page ([`Linear`]). So an LPT takes the memory of an MPT with page-sized nodes, and the same code edits both.
 //!
 //! # Cost
 //!
-//! A lookup is **one load** if the TLB translates the page of level 0. If not, that is a nested miss: the handler loads
-//! the PTE of that page, which may miss on a page of level 1, and so on, in 64 bits up to five times ("six cascaded
-//! faults", Elphinstone et al. 2.1), each of which takes a TLB entry too. They reckon (5.5) that it is faster than the
-//! multi-level table where the TLB hits four times in five or more.
+//! A lookup is **one load** if the TLB translates the page of level 0. If it does not, there is a nested miss: the handler
+//! loads the PTE of that page, which may miss on a page of level 1, and so on, with 64 bits up to five times ("six cascaded
+//! faults", Elphinstone et al. 2.1). Each of these misses also takes a TLB entry. Elphinstone et al. (5.5) estimate that an
+//! LPT is faster than the multi-level table if at least four of five of these loads hit in the TLB.
 //!
-//! [`Table::walk`] asks a [`NestedMissObserver`] about each of those pages, bottom up, and then does the loads, top down. In the
-//! words of Bala et al. (1994, 2), a miss on a user's page is an L1U miss, a "no" at level 0 an L2 miss, one at level 1
-//! an L3 miss; the page's address tells the kernel's part (L1K) from the user's. [`Table::lookup`] takes everything
-//! as translated. In either, a storage that counts [`Nodes::follow`] sees exactly the machine's loads: the kernel's
-//! own lookup cannot count on the TLB, so it finds the page of level 0 from the root, in physical memory, and does
-//! that past the count.
+//! [`Table::walk`] asks a [`NestedMissObserver`] about each of those pages, from level 0 up, and then makes the loads, from
+//! the root down. In the terms of Bala et al. (1994, 2), a miss on a user's page is an L1U miss, an answer "no" at level 0
+//! an L2 miss, and one at level 1 an L3 miss; the page's address distinguishes the kernel's part (L1K) from the user's.
+//! [`Table::lookup`] assumes that the TLB translates every page. In both, a storage that counts [`Nodes::follow`] counts
+//! exactly the machine's loads. The kernel's own lookup cannot rely on the TLB: it finds the page of level 0 from the root,
+//! in physical memory, by loads that are not counted.
 //!
-//! Larger pages are repeated in all their slots, up to what one page of the table covers; larger still are refused
-//! with [`Error::WrongSize`].
+//! The leaf of a larger page is repeated in all its slots. A page may be as large as the range that one page of the table
+//! maps; larger pages are refused with [`Error::WrongSize`].
 //!
 //! On x86-64 every operation takes at most 2 KiB of stack; `cargo xtask stack` prints the figures.
 //!
-//! # What is flushed
+//! # Flushes
 //!
-//! A page of the table that becomes empty is retired, and **its own translation is flushed too**: its virtual page,
-//! in the array of its level, joins the pages that the change itself makes stale. A handler on another CPU could
-//! otherwise go on loading PTEs from a page that has a new owner. Taking the table apart flushes its whole
-//! [`region`](Lpt::region). A page that the table gains is flushed as far as
-//! [`APPEARS`](crate::format::Format::APPEARS) says, for a TLB may hold the other half of its pair.
+//! A page of the table that becomes empty is retired, and **the flush of the change includes its own translation**: its
+//! virtual page in the array of its level. Otherwise a handler on another CPU could load PTEs from a page that has a new
+//! owner. The dismantling of the table flushes its whole [`region`](Lpt::region). A new page of the table needs the flush
+//! that
+//! [`APPEARS`](crate::format::Format::APPEARS) says, because a TLB may hold the other half of its pair.
 //!
-//! `AT` is in the kernel's part of virtual memory. If that is a part of the space that the table maps (and not one
-//! of its own), the kernel keeps the region clear of other mappings.
+//! `AT` is in the kernel's part of virtual memory. If the table also maps that part, the kernel must not map other pages in
+//! the region.
 //!
 //! ```
 //! use tlbkit_addr::{Attr, PageSize, Pages, Pfn, VirtAddr};
@@ -102,8 +100,8 @@ use crate::{
     Space, Table, WriterFlag,
 };
 
-/// A linear page table at virtual address `AT` of geometry `G` with entries of format `F`. `N` names nodes by their
-/// physical address, which the table's own PTEs hold.
+/// A linear page table at virtual address `AT`, of geometry `G`, with entries of format `F`. The addresses of nodes from `N`
+/// must be physical addresses, because the table's own PTEs hold them.
 ///
 /// Every node below the root is one base page; other shapes do not compile.
 #[derive(Debug)]
@@ -114,13 +112,13 @@ pub struct Lpt<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>, const AT: usiz
 /// The linear table of a MIPS32 kernel: 4 MiB at the bottom of kseg2, its 1024 pages mapped by a root of 4 KiB.
 pub type MipsLpt<'n, N> = Lpt<'n, Va32, EntryLo, N, 0xc000_0000>;
 
-/// The linear table of the space of Elphinstone et al., in their format: page-sized nodes of PTE pairs with
-/// mapping-tree words, and of 1024 words above. Its 2^55 bytes begin 2^56 below the top.
+/// The linear table of Elphinstone et al., in their format: page-sized nodes of PTE pairs with mapping-tree words at the
+/// last level, and of 1024 words above. Its 2^55 bytes begin 2^56 bytes below the top of the address space.
 #[cfg(target_pointer_width = "64")]
 pub type PaperLpt<'n, N> = Lpt<'n, crate::geometry::Va64, crate::format::Paper, N, 0xff00_0000_0000_0000>;
 
 impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>, const AT: usize> Lpt<'n, G, F, N, AT> {
-    /// Returns an empty table: its root.
+    /// Returns an empty table, which consists of its root.
     ///
     /// # Errors
     ///
@@ -134,13 +132,13 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>, const AT: usize> Lpt<'n,
         self.tree.root()
     }
 
-    /// Returns the virtual pages that the table can take up, whether they exist or not.
+    /// Returns the virtual pages that the table can occupy, whether they exist or not.
     pub fn region(&self) -> Pages {
         region::<Linear<G, F, AT>>().unwrap_or(Pages::one(VirtAddr::new(AT).vpn(G::BASE)))
     }
 
-    /// Returns the virtual address of the PTE of `at`: what a refill handler loads from. A table of one level is its
-    /// root, at `AT`.
+    /// Returns the virtual address of the PTE of `at`, from which a refill handler loads. A table of one level consists of
+    /// its root, at `AT`.
     pub fn pte(&self, at: VirtAddr) -> VirtAddr {
         let last = G::WIDTHS.len() - 1;
         let page = own_pages::<Linear<G, F, AT>>(last, Pages::one(at.vpn(G::BASE)));
@@ -149,7 +147,8 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>, const AT: usize> Lpt<'n,
     }
 }
 
-// SAFETY: everything is the tree's.
+// SAFETY: every function calls that of the radix table `tree`, which implements `Table`, and the flag and the batches are
+// those of `tree`.
 unsafe impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>, const AT: usize> Table<'n>
     for Lpt<'n, G, F, N, AT>
 {
@@ -159,7 +158,7 @@ unsafe impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>, const AT: usize> 
 
     #[inline(always)]
     fn lookup(&self, _pinned: Pinned<'_>, at: VirtAddr) -> Option<Leaf> {
-        // SAFETY: the caller is pinned.
+        // SAFETY: `_pinned` proves that the caller is pinned.
         unsafe { self.tree.find_translated(at) }
     }
 
@@ -167,7 +166,7 @@ unsafe impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>, const AT: usize> 
         if !G::SPACE.holds(at) {
             return None;
         }
-        // SAFETY: the caller is pinned, and the address is in the space.
+        // SAFETY: `_pinned` proves that the caller is pinned, and the address is in the space.
         unsafe { self.tree.climb(at, |level, page| observe.translates(level, page)) }
     }
 

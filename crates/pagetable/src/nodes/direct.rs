@@ -1,4 +1,4 @@
-//! Whole pages from a kernel's frame allocator, reached through a direct map.
+//! Node storage of whole frames from a kernel's frame allocator, accessed through a direct map.
 
 use core::fmt;
 use core::marker::PhantomData;
@@ -10,60 +10,64 @@ use crate::Mode;
 use crate::word::Word;
 use crate::word::atomics::Ordering;
 
-/// A kernel's physical frames, as far as one [`Direct`] uses them: where they come from and go to, where their memory is
-/// mapped, and where the kernel keeps 32 bits for each.
+/// The interface of a [`Direct`] or [`Pieces`](super::Pieces) to a kernel's physical frames: their allocation, the mapping
+/// of their memory, and a record of 32 bits for each.
 ///
 /// # Safety
 ///
-/// A frame that `take` returns is aligned to [`SIZE`](Self::SIZE) and belongs to the caller until it is given back. Until
-/// then `memory` returns, at every call, where its `SIZE` bytes are mapped for reading and writing, aligned as the frame
-/// is; and `record` returns the same cell at every call, which belongs to no other frame and which no other code
-/// uses. What holds for `take` holds for `take_zeroed`, and all bytes are zero. `memory`, `record` and `stored` do not
-/// unwind: tables call them in intermediate states.
+/// An implementation ensures:
+///
+/// - a frame that `take` or `take_zeroed` returns is aligned to [`SIZE`](Self::SIZE), and belongs to the caller until the
+///   caller gives it back;
+/// - until then, every call of `memory` returns the address at which the frame's `SIZE` bytes are mapped for reads and
+///   writes, aligned like the frame;
+/// - until then, every call of `record` returns the same cell, which belongs to no other frame and which no other code uses;
+/// - all bytes of a frame that `take_zeroed` returns are zero;
+/// - `memory`, `record` and `stored` do not unwind, because tables call them in intermediate states.
 pub unsafe trait FrameSource: Sync {
-    /// The size of the frames: that of a node.
+    /// The size of the frames, which is that of a node.
     const SIZE: PageSize = PageSize::K4;
 
     /// Takes a frame, or returns `None` if there is none.
     ///
-    /// A frame that has no record, or whose address a link cannot hold, goes back at once, and the table reports that
-    /// memory is exhausted. So a source hands out only frames that have a record and an address that a link can hold.
+    /// The storage gives a frame without a record, or whose address a link cannot hold, back at once, and the table reports
+    /// that memory is exhausted. So a source should return only frames with a record and an address that a link can hold.
     fn take(&self) -> Option<PhysAddr>;
 
     /// Takes back a frame that `take` returned.
     fn give(&self, frame: PhysAddr);
 
-    /// Takes a frame that is all zero, if there is one at hand: a node need not be cleared then.
+    /// Takes a frame whose bytes are all zero, if the source has one: the storage need not clear it then.
     #[inline]
     fn take_zeroed(&self) -> Option<PhysAddr> {
         None
     }
 
-    /// Takes back a frame that is all zero, as most nodes of a table are when they are freed. A kernel that keeps such frames apart
-    /// hands them out by [`take_zeroed`](Self::take_zeroed).
+    /// Takes back a frame whose bytes are all zero, as most nodes are when they are freed. A kernel that keeps such frames
+    /// separately can return them by [`take_zeroed`](Self::take_zeroed).
     #[inline]
     fn give_zeroed(&self, frame: PhysAddr) {
         self.give(frame);
     }
 
-    /// Returns where the memory of a frame is mapped: in a kernel with a direct map its address plus a constant, made a
-    /// pointer by [`with_exposed_provenance_mut`](core::ptr::with_exposed_provenance_mut).
+    /// Returns the address at which the memory of a frame is mapped. In a kernel with a direct map, it is the frame's
+    /// address plus a constant, converted by [`with_exposed_provenance_mut`](core::ptr::with_exposed_provenance_mut).
     fn memory(&self, frame: PhysAddr) -> *mut u8;
 
-    /// Is called after each store to a word of a node: see [`Nodes::stored`]. Addresses are physical.
+    /// Receives each store to a word of a node, after the store: see [`Nodes::stored`]. Addresses are physical.
     #[inline(always)]
     fn stored(&self, store: Store) {
         let _ = store;
     }
 
-    /// Returns the record of a frame: a field of the kernel's page structs, or an element of an array. `None` if the frame
-    /// is not to be a node.
+    /// Returns the record of a frame, for instance a field of the kernel's page structs or an element of an array. Returns
+    /// `None` if the frame must not be a node.
     fn record(&self, frame: PhysAddr) -> Option<&Record>;
 }
 
-/// Nodes that are whole frames: words hold physical addresses.
+/// Storage whose nodes are whole frames. Words hold physical addresses.
 ///
-/// For tables whose nodes are all one page, such as those that hardware walks.
+/// It is for tables whose nodes are all one page, such as those that hardware walks.
 pub struct Direct<W, M: Mode, S> {
     source: S,
     held: Held,
@@ -88,8 +92,9 @@ impl<W: Word, M: Mode, S: FrameSource> Direct<W, M, S> {
     }
 }
 
-// SAFETY: the source hands out each frame once, with memory and a record of its own; frames without a record are refused,
-// and so are those that end above `last`; a frame is cleared before it is handed on, unless it is zero by the source's promise.
+// SAFETY: by the contract of `FrameSource`, the source returns each frame to one taker at a time, with its own memory and
+// record. Frames without a record, and frames that end above `last`, are refused. A frame is cleared before it is returned,
+// unless the source guarantees that it is zero.
 unsafe impl<W: Word, M: Mode, S: FrameSource> Nodes for Direct<W, M, S> {
     type Word = W;
     type Mode = M;
@@ -110,7 +115,7 @@ unsafe impl<W: Word, M: Mode, S: FrameSource> Nodes for Direct<W, M, S> {
         };
         let node = NodeAddr::new(frame.get());
         let end = node.get() | S::SIZE.mask();
-        // Frame 0 cannot be told from no node, and the number of a frame is to fit a record.
+        // Address 0 means no node, and a record must be able to hold the frame's number.
         let fits = node.get() != 0
             && end <= last
             && end as u64 <= u64::MAX >> (64 - W::BITS)
@@ -124,7 +129,8 @@ unsafe impl<W: Word, M: Mode, S: FrameSource> Nodes for Direct<W, M, S> {
         };
         record.store(0, Ordering::Relaxed);
         if zeroed.is_none() {
-            // SAFETY: `take` has given the frame to this storage alone, and `memory` maps all its `SIZE` bytes.
+            // SAFETY: by the contract of `FrameSource` the frame belongs to this storage, and `memory` maps its `SIZE`
+            // bytes.
             unsafe { core::ptr::write_bytes(self.source.memory(frame), 0, S::SIZE.bytes()) };
         }
         Some(node)
@@ -150,12 +156,13 @@ unsafe impl<W: Word, M: Mode, S: FrameSource> Nodes for Direct<W, M, S> {
     }
 }
 
-// SAFETY: a record is the frame's own, by the source's promise; the number of a taken frame is below 2^31 and not zero. In
-// shared mode all parts are `Sync`, the marker of the mode's lock included.
+// SAFETY: by the contract of `FrameSource` each frame has its own record. The number of a taken frame is not zero and less
+// than 2^31. In shared mode all fields are `Sync`, including the marker with the mode's lock.
 unsafe impl<W: Word, M: Mode, S: FrameSource> Reclaim for Direct<W, M, S> {
     unsafe fn free(&self, node: NodeAddr, clean: bool) {
         let frame = PhysAddr::new(node.get());
-        // The rest of the frame was zero when the frame was taken, and no code has written to it.
+        // If the node's words are zero, the whole frame is: the rest was zero when the frame was taken, and no code has
+        // written to it.
         if clean { self.source.give_zeroed(frame) } else { self.source.give(frame) }
     }
 

@@ -1,42 +1,46 @@
-//! Nodes that are in no table and not free: those that wait for a shootdown, and those of the tables' debts.
+//! Nodes that are in no table and not free: nodes that wait for a shootdown, and nodes of dropped batches.
 //!
-//! A batch that is dropped without a shootdown leaves its flush undone, so walkers may still be in its nodes. A later batch of
-//! the same table can pay this debt with its own flush, if that flush covers everything: every CPU that may walk the table takes
-//! part in it. So the storage keeps the debt of a table, and the table's next writer takes it up. The storage has room for the
-//! debts of a few tables at a time. Without room the nodes are lost, and places that the batch held back in a hashed table of
-//! shared mode stay unused, in every table of the storage. A batch that is left when its table is gone must be reclaimed: if it is
-//! dropped, its debt takes up room for good.
+//! If a batch is dropped without a shootdown, its flush has not been done, and walkers may still be in its nodes. A later
+//! batch of the same table can free these nodes after its own flush, if that flush covers the whole table on every CPU that
+//! may walk it. So the storage keeps the nodes as the **debt** of the table, and the table's next writer takes the debt
+//! over. The storage has space for the debts of [`DEBTORS`] tables at a time. Without space the nodes are lost, and buckets
+//! that the batch has quarantined in a hashed table of shared mode stay unused, in every table of the storage. A batch that
+//! outlives its table must be reclaimed: if it is dropped, its debt occupies the space for ever.
 //!
 //! ```text
 //!   batch dropped --> debt of table t --> t's next writer: its batch owns the nodes, and flushes everything
 //!                        |
-//!                        +--------------> t is taken apart: so does that batch; or t is dropped: the nodes are lost
+//!                        +--------------> t is dismantled: the same; t is dropped: the nodes are lost
 //! ```
 
 use crate::WriterFlag;
 use crate::mode::{Lock as _, SpinLock};
 use crate::word::atomics::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 
-/// How many tables can owe something at a time.
+/// The number of tables that can have a debt at a time.
 const DEBTORS: usize = 4;
 
-/// Nodes that are in no table and not free either, and dropped obligations.
+/// The tally of a storage's nodes that are in no table and not free, and of dropped batches.
 #[derive(Debug, Default)]
 pub struct Held {
+    /// Nodes that wait for a shootdown.
     pending: AtomicUsize,
+    /// Nodes that will never be freed.
     lost: AtomicUsize,
+    /// Batches that have quarantined buckets.
     quarantined: AtomicUsize,
+    /// Batches that were dropped.
     dropped: AtomicUsize,
     /// The number of the table that was made last.
     tables: AtomicU32,
-    /// How many tables owe something.
+    /// The number of tables with a debt.
     debtors: AtomicUsize,
     /// Guards `owed`.
     lock: SpinLock,
     owed: [Owed; DEBTORS],
 }
 
-/// What a table owes.
+/// The debt of a table.
 #[derive(Debug, Default)]
 struct Owed {
     /// The table's number, or 0.
@@ -53,7 +57,7 @@ pub(crate) struct Debt {
     pub(crate) head: u32,
     /// How many nodes are in the list.
     pub(crate) nodes: usize,
-    /// Whether the batch held places back.
+    /// Whether the batch has quarantined buckets.
     pub(crate) quarantine: bool,
 }
 
@@ -80,48 +84,51 @@ impl Held {
         }
     }
 
-    /// Returns how many nodes wait for a shootdown to complete, those that are owed included.
+    /// Returns how many nodes wait for a shootdown to complete, including those of debts.
     pub fn pending(&self) -> usize {
         self.pending.load(Ordering::Relaxed)
     }
 
-    /// Returns how many nodes were leaked because the table or the obligation that owned them was dropped, and no
-    /// writer can take them up.
+    /// Returns how many nodes were leaked because the table or batch that owned them was dropped and no writer can take them
+    /// over.
     pub fn lost(&self) -> usize {
         self.lost.load(Ordering::Relaxed)
     }
 
-    /// Returns how many obligations were dropped, those included that were taken up again.
+    /// Returns how many batches were dropped, including those whose debts a writer has taken over.
     pub fn dropped(&self) -> usize {
         self.dropped.load(Ordering::Relaxed)
     }
 
-    /// Returns a number for a new table, or 0 if there are no more: such a table's dropped obligations are lost.
+    /// Returns a number for a new table, or 0 if all numbers are in use. A table with number 0 can have no debt: its dropped
+    /// batches are lost.
     pub(crate) fn number(&self) -> u32 {
         let next = |last: u32| last.checked_add(1);
         self.tables.fetch_update(Ordering::Relaxed, Ordering::Relaxed, next).map_or(0, |last| last + 1)
     }
 
-    /// Tells whether no batch holds places back ([`Retired::quarantine`](crate::Retired::quarantine)), which are parts of
-    /// larger nodes: then places that were taken out of use may be used again. Only the table's writer asks: it alone takes up the
-    /// table's debt.
+    /// Tells whether no batch has quarantined parts of nodes ([`Retired::quarantine`](crate::Retired::quarantine)), such as
+    /// buckets, so that parts out of use may be used again. Only the table's writer calls it, because only the writer takes
+    /// over the table's debt.
     pub fn is_quiet(&self, flag: &WriterFlag) -> bool {
         let table = flag.number();
-        // A batch is owed before it stops being counted.
+        // A dropped batch becomes a debt before it stops being counted, so one of the two loads sees it.
         self.quarantined.load(Ordering::Acquire) == 0
             && (self.debtors.load(Ordering::Relaxed) == 0
                 || !self.with(table, |owed| owed.quarantine.load(Ordering::Relaxed)).unwrap_or(false))
     }
 
+    /// Counts a batch that has quarantined parts of nodes.
     pub(crate) fn quarantine(&self) {
         self.quarantined.fetch_add(1, Ordering::Relaxed);
     }
 
+    /// Ends the count of a batch that has quarantined parts of nodes.
     pub(crate) fn release(&self) {
         self.quarantined.fetch_sub(1, Ordering::Release);
     }
 
-    /// Counts nodes that wait for a shootdown. If no other CPU uses the storage, that takes no locked instruction.
+    /// Counts nodes that wait for a shootdown. If no other CPU uses the storage, the call needs no atomic read-modify-write.
     #[inline(always)]
     pub(crate) fn retire(&self, nodes: usize, shared: bool) {
         if shared {
@@ -131,24 +138,24 @@ impl Held {
         }
     }
 
-    /// Counts nodes that have waited for a shootdown.
+    /// Ends the count of nodes that have waited for a shootdown.
     #[inline(always)]
     pub(crate) fn reclaim(&self, nodes: usize, shared: bool) {
         self.retire(nodes.wrapping_neg(), shared);
     }
 
-    /// Counts nodes as lost: no word leads to them, and no batch owns them.
+    /// Counts nodes as lost: no word leads to them, no batch owns them, and they are not free.
     pub fn lose(&self, nodes: usize) {
         self.lost.fetch_add(nodes, Ordering::Relaxed);
     }
 
-    /// Counts a dropped obligation.
+    /// Counts a dropped batch.
     pub(crate) fn note_dropped(&self) {
         self.dropped.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Adds to the debt of a table, and tells whether there was room. `join` links the last node of the added list to the node of
-    /// the number that it is given, or ends the list if that is 0.
+    /// Adds to the debt of a table. Returns whether there was space. `join` must link the last node of the added list to the
+    /// node with the given number, or end the list if that is 0.
     pub(crate) fn owe(&self, table: u32, debt: Debt, join: impl FnOnce(u32)) -> bool {
         if table == 0 {
             return false;
@@ -174,13 +181,13 @@ impl Held {
         owed.is_some()
     }
 
-    /// Tells whether any table owes something.
+    /// Tells whether any table has a debt.
     #[inline(always)]
     pub(crate) fn is_owed(&self) -> bool {
         self.debtors.load(Ordering::Relaxed) != 0
     }
 
-    /// Takes up what a table owes. What it holds back is counted as a batch's again.
+    /// Takes over the debt of a table. If it has quarantined parts, they count as those of a batch again.
     #[inline]
     pub(crate) fn take_up(&self, table: u32) -> Option<Debt> {
         if self.debtors.load(Ordering::Relaxed) == 0 { None } else { self.take_debt(table) }
@@ -203,13 +210,14 @@ impl Held {
         })
     }
 
-    /// Counts what a table leaves behind that is dropped: `nodes` of its own, and what it owes. Every table's `drop` calls it
-    /// with the nodes that it has; after [`destroy`](crate::destroy) these are none.
+    /// Counts the nodes of a dropped table as lost: `nodes` of its own, and those of its debt. The `drop` of every table
+    /// calls it with the nodes that the table has; after [`destroy`](crate::destroy) it has none.
     ///
     /// # Safety
     ///
-    /// The table with this flag is being dropped. The flush that it owes is forgotten here, and with it the places that wait for
-    /// that flush ([`Retired::quarantine`](crate::Retired::quarantine)): a live table would use them again too early.
+    /// The caller is the `drop` of the table with this flag. The call forgets the flush of the table's debt, and the
+    /// quarantine of parts that wait for that flush ([`Retired::quarantine`](crate::Retired::quarantine)): a live table
+    /// would use these parts too early.
     ///
     /// ```compile_fail,E0133
     /// # use tlbkit_pagetable::Table;
@@ -224,13 +232,13 @@ impl Held {
             self.lose(debt.nodes);
             self.reclaim(debt.nodes, true);
             if debt.quarantine {
-                // The places were the table's.
+                // The quarantined parts were in nodes of the table, which is dropped.
                 self.release();
             }
         }
     }
 
-    /// Calls `f` with what a table owes, if it does, under the lock.
+    /// Calls `f` with the debt of a table, if it has one, under the lock.
     fn with<T>(&self, table: u32, f: impl FnOnce(&Owed) -> T) -> Option<T> {
         if table == 0 {
             return None;
@@ -242,8 +250,8 @@ impl Held {
     }
 }
 
-/// A node that is being freed. If the storage unwinds, the node is lost, and the `after` nodes that were to be freed next count as
-/// waiting again.
+/// A guard for a node that is being freed. If the storage unwinds, the guard counts the node as lost, and the `after` nodes
+/// that would have been freed next as waiting again.
 pub(crate) struct Freed<'h> {
     held: &'h Held,
     after: usize,
@@ -254,6 +262,7 @@ impl<'h> Freed<'h> {
         Self { held, after }
     }
 
+    /// Ends the guard: the node has been freed.
     pub(crate) fn done(self) {
         core::mem::forget(self);
     }

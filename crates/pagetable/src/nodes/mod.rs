@@ -1,16 +1,16 @@
-//! Node storage: the only place that knows how an address in a word becomes memory.
+//! Node storage: the only module that maps an address in a word to memory.
 //!
-//! A table asks for nodes of the size that it needs, in words, and stores their [`NodeAddr`] in words, in whatever way its format
-//! says. A node is as small as the table likes (a two-entry guarded node is a few words), so storage hands out many to a page.
-//! Beside each node it keeps one 32-bit **record**, outside the node, because a node must not be overwritten while a walker may be
-//! in it. In a table, the record counts the node's live entries. When the node is retired, in stock or free, the record links it to
-//! the next such node.
+//! A table takes nodes of the size that it needs, in words, and stores their [`NodeAddr`] in words, as its format encodes
+//! links. A node can be small (a guarded node of two entries is a few words), so a page holds many nodes. For each node, the
+//! storage keeps a **record** of 32 bits outside of the node, because a node must not be overwritten while a walker may be
+//! in it. While the node is in a table, the record counts its live entries. While the node is retired, in stock or free, the
+//! record links it to the next such node.
 //!
 //! | storage | memory | for |
 //! |-|-|-|
-//! | [`Slab`] | an array that the caller hands over | every table; the arena may be mapped anywhere |
+//! | [`Slab`] | an array that the caller provides | every table; the array may be mapped anywhere |
 //! | [`Direct`] | the kernel's own frames, through a direct map | tables whose nodes are whole pages |
-//! | [`Pieces`] | the same, cut where nodes are small | guarded tables |
+//! | [`Pieces`] | the kernel's own frames, cut into small nodes | guarded tables |
 
 #[cfg(not(tlbkit_loom))]
 mod direct;
@@ -40,8 +40,8 @@ use crate::Mode;
 use crate::word::atomics::Ordering;
 use crate::word::{Word, atomics};
 
-/// The address of a node, exactly as a word holds it: an offset into an arena, a physical address, an address in
-/// kseg0. Zero is no node.
+/// The address of a node, as a word holds it: an offset into an arena, a physical address, or an address in kseg0. Zero
+/// means no node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(transparent)]
 pub struct NodeAddr(usize);
@@ -77,81 +77,84 @@ impl Store {
 /// The cell of a node's record.
 pub type Record = atomics::AtomicU32;
 
-/// What a table's writer did to the words of its nodes, in the order in which it did it: see [`Nodes::stored`].
+/// A store or fence of a table's writer, which [`Nodes::stored`] receives in the order of execution.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Store {
-    /// A word holds `value` from here on. Its address is a [`NodeAddr`] plus the word's place in bytes.
+    /// A store of `value` to a word. The word's address is a [`NodeAddr`] plus the word's offset in the node, in bytes.
     Word {
         /// The word's address.
         at: usize,
-        /// What it holds.
+        /// The new value.
         value: u64,
     },
-    /// A word was exchanged atomically; `old` includes the bits that hardware had set.
+    /// An atomic exchange of a word. `old` includes the bits that hardware had set.
     Exchange {
         /// The word's address.
         at: usize,
-        /// What came out.
+        /// The old value.
         old: u64,
-        /// What the word holds.
+        /// The new value.
         new: u64,
     },
-    /// What was stored before is seen by a walker that sees what is stored after: a releasing store follows, or a fence.
+    /// A release: a walker that sees a store after it also sees the stores before it. A releasing store follows, or it is a
+    /// fence.
     Release,
-    /// What was stored before is visible before anything that follows: a sequentially consistent fence.
+    /// A sequentially consistent fence: the stores before it are visible before any access after it.
     Fence,
 }
 
 /// Storage for the nodes of tables.
 ///
-/// Several tables, each with a writer of its own, may share one storage; in [`Shared`](crate::Shared) mode it keeps
-/// them apart.
+/// Several tables, each with its own writer, may share one storage; in [`Shared`](crate::Shared) mode the writers may run at
+/// the same time.
 ///
 /// # Safety
 ///
-/// An implementation hands out a node to one taker at a time: until it is freed, `at` maps its address to `words`
-/// live cells that no other taker was given, all [`Word::ZERO`] at first, aligned to the largest power of two (up to
-/// 4096) that divides its size in bytes; `record` maps it to one live record of its own. No byte of a node has an
-/// address below [`lowest`](Self::lowest), nor above the `last` that its taker named, and no address wraps.
+/// An implementation ensures, for a node from its take until it is freed:
 ///
-/// In [`Solo`](crate::Solo) mode the storage is not [`Sync`], even if its own lists have a lock: so the tables, whose
+/// - no other taker gets any part of the node;
+/// - `at` maps its address to `words` live cells, which are all [`Word::ZERO`] at first, and aligned to the largest power of
+///   two (up to 4096) that divides the node's size in bytes;
+/// - `record` maps its address to a live record that belongs to no other node;
+/// - no byte of the node has an address below [`lowest`](Self::lowest) or above the `last` of its taker, and no address
+///   wraps.
+///
+/// In [`Solo`](crate::Solo) mode the storage is not [`Sync`], even if its own lists have a lock, so that the tables, whose
 /// stores are plain, stay on one CPU.
 ///
-/// [`take_within`](Self::take_within) and [`free`](Reclaim::free) may unwind, and so may the functions that do the same for a list
-/// of nodes. No other function of the two traits may: tables call them in intermediate states.
+/// [`take_within`](Self::take_within) and [`free`](Reclaim::free), and the functions that do the same for a list of nodes,
+/// may unwind. No other function of the two traits unwinds, because tables call them in intermediate states.
 pub unsafe trait Nodes: Reclaim + Debug {
     /// The words of the nodes.
     type Word: Word;
-    /// One CPU or several.
+    /// The mode: one CPU or several.
     type Mode: Mode;
 
-    /// Returns an address that no node lies below.
+    /// Returns a lower bound on the addresses of nodes.
     fn lowest(&self) -> NodeAddr;
 
-    /// Takes a node of `words` words, all zero, that ends at the address `last` or below it, or returns `None` if no
-    /// such memory is free. The record is zero too.
+    /// Takes a node of `words` words whose last byte has an address of at most `last`. All words and the record are zero.
+    /// Returns `None` if no such memory is free.
     fn take_within(&self, words: usize, last: usize) -> Option<NodeAddr>;
 
-    /// Takes a node as [`take_within`](Self::take_within) does, wherever it lies.
+    /// As [`take_within`](Self::take_within), at any address.
     #[inline]
     fn take(&self, words: usize) -> Option<NodeAddr> {
         self.take_within(words, usize::MAX)
     }
 
-    /// Takes `count` nodes as [`take_within`](Self::take_within) does and puts each before a list of such nodes. `head` is the number
-    /// of the list's first node, or 0; the record of each node holds the number of the next one. Tells whether there were `count`
-    /// nodes. If there were fewer, they are in the list.
+    /// Takes `count` nodes as [`take_within`](Self::take_within) does, and puts each at the head of a list. `head` is the
+    /// number of the list's first node, or 0; the record of each node holds the number of the next one. Returns whether
+    /// there were `count` nodes. If there were fewer, they are in the list.
     ///
-    /// It is a function of the storage, so that a storage with a lock takes it once for many nodes.
+    /// It is a function of the storage, so that a storage with a lock takes the lock once for many nodes.
     #[doc(hidden)]
     fn take_list(&self, words: usize, count: usize, last: usize, head: &mut u32) -> bool {
         take_each(self, words, count, last, head)
     }
 
-    /// Returns an upper bound on the nodes of `words` words that [`take`](Self::take) can hand out. A change that needs more is
-    /// refused before it looks for anything.
-    ///
-    /// By default there is no bound.
+    /// Returns an upper bound on the number of nodes of `words` words that [`take`](Self::take) can return. A table refuses
+    /// a change that needs more before its dry run. The default is no bound.
     fn room(&self, words: usize) -> usize {
         let _ = words;
         usize::MAX
@@ -164,28 +167,31 @@ pub unsafe trait Nodes: Reclaim + Debug {
     /// `node` was taken from this storage and is not free.
     unsafe fn at(&self, node: NodeAddr) -> *const <Self::Word as Word>::Cell;
 
-    /// Returns the node's record. `words` is what the node was taken with.
+    /// Returns the node's record.
     ///
     /// # Safety
     ///
-    /// As for [`at`](Self::at).
+    /// `node` was taken from this storage with `words` words, and is not free.
     unsafe fn record(&self, node: NodeAddr, words: usize) -> *const Record;
 
-    /// Is called after each store to a word of a node. A storage that records them (`tlbkit-witness`) overrides this; the
-    /// default is empty, and costs no instruction.
+    /// Receives each store to a word of a node, after the store. A storage that records stores (`tlbkit-witness`) overrides
+    /// it. The default is empty, and costs no instruction.
     ///
-    /// The words of a node that [`take_within`](Self::take_within) clears are not reported, nor is a root that the table keeps
-    /// beside its nodes.
+    /// It does not receive the clearing of a node by [`take_within`](Self::take_within), nor stores to a root word outside
+    /// of the nodes.
     #[inline(always)]
     fn stored(&self, store: Store) {
         let _ = store;
     }
 
-    /// Loads word `index` of a node as a walker does. A storage that counts references wraps this.
+    /// Loads word `index` of a node as a walker does. A storage that counts references overrides it.
     ///
     /// # Safety
     ///
-    /// As for [`at`](Self::at), or the node is retired and not reclaimed; `index` is within the node.
+    /// The caller ensures:
+    ///
+    /// - `node` was taken from this storage and is not free; it may be retired and not yet reclaimed;
+    /// - `index` is less than the number of the node's words.
     #[inline(always)]
     unsafe fn follow(&self, node: NodeAddr, index: usize) -> Self::Word {
         // SAFETY: by this function's contract `node` is live, or retired and not reclaimed, and `index` is within it:
@@ -193,22 +199,31 @@ pub unsafe trait Nodes: Reclaim + Debug {
         unsafe { Self::Word::follow(self.at(node).add(index)) }
     }
 
-    /// Reads word `index` as the sole writer.
+    /// Reads word `index` of a node as its only writer.
     ///
     /// # Safety
     ///
-    /// As for [`at`](Self::at); the caller is the only writer of the node; `index` is within the node.
+    /// The caller ensures:
+    ///
+    /// - `node` was taken from this storage and is not free;
+    /// - the caller is the only writer of the node;
+    /// - `index` is less than the number of the node's words.
     #[inline(always)]
     unsafe fn read(&self, node: NodeAddr, index: usize) -> Self::Word {
         // SAFETY: by this function's contract `node` is live, `index` is within it, and no other CPU writes it.
         unsafe { Self::Mode::read(self.at(node).add(index)) }
     }
 
-    /// Publishes a word: whatever it links is complete. A storage that plants faults wraps this.
+    /// Publishes a word by a releasing store: a walker that follows it sees the complete node to which it links. A storage
+    /// that injects faults overrides it.
     ///
     /// # Safety
     ///
-    /// As for [`read`](Self::read).
+    /// The caller ensures:
+    ///
+    /// - `node` was taken from this storage and is not free;
+    /// - the caller is the only writer of the node;
+    /// - `index` is less than the number of the node's words.
     #[inline(always)]
     unsafe fn publish(&self, node: NodeAddr, index: usize, word: Self::Word) {
         // SAFETY: by this function's contract `node` is live, and `index` is within it: what `at` and `add` need.
@@ -217,11 +232,15 @@ pub unsafe trait Nodes: Reclaim + Debug {
         self.stored(Store::word(node, index, word));
     }
 
-    /// Stores a word that leads nowhere, or into a node that no walker can reach yet.
+    /// Stores a word without release: a word that is no link, or any word of a node that no walker can reach yet.
     ///
     /// # Safety
     ///
-    /// As for [`read`](Self::read).
+    /// The caller ensures:
+    ///
+    /// - `node` was taken from this storage and is not free;
+    /// - the caller is the only writer of the node;
+    /// - `index` is less than the number of the node's words.
     #[inline(always)]
     unsafe fn store_relaxed(&self, node: NodeAddr, index: usize, word: Self::Word) {
         // SAFETY: by this function's contract `node` is live, and `index` is within it: what `at` and `add` need.
@@ -229,11 +248,15 @@ pub unsafe trait Nodes: Reclaim + Debug {
         self.stored(Store::word(node, index, word));
     }
 
-    /// Folds `count` words from `first` on, all of them.
+    /// Folds `count` words of a node from `first` on.
     ///
     /// # Safety
     ///
-    /// As for [`read`](Self::read), for every word.
+    /// The caller ensures:
+    ///
+    /// - `node` was taken from this storage and is not free;
+    /// - the caller is the only writer of the node;
+    /// - `first + count` is at most the number of the node's words.
     #[inline(always)]
     unsafe fn fold(
         &self,
@@ -249,11 +272,15 @@ pub unsafe trait Nodes: Reclaim + Debug {
         (0..count).fold(start, |all, at| with(all, unsafe { Self::Mode::read(cells.add(at)) }))
     }
 
-    /// Stores `count` words from `first` on that lead nowhere: `word`, `word + step`, ...
+    /// Stores `count` words from `first` on that are no links: `word`, `word + step`, ...
     ///
     /// # Safety
     ///
-    /// As for [`read`](Self::read), for every word.
+    /// The caller ensures:
+    ///
+    /// - `node` was taken from this storage and is not free;
+    /// - the caller is the only writer of the node;
+    /// - `first + count` is at most the number of the node's words.
     #[inline(always)]
     unsafe fn fill(
         &self,
@@ -273,11 +300,15 @@ pub unsafe trait Nodes: Reclaim + Debug {
         }
     }
 
-    /// Replaces each of `count` words from `first` on by what `change` makes of it.
+    /// Replaces each of `count` words from `first` on by the result of `change`.
     ///
     /// # Safety
     ///
-    /// As for [`read`](Self::read), for every word.
+    /// The caller ensures:
+    ///
+    /// - `node` was taken from this storage and is not free;
+    /// - the caller is the only writer of the node;
+    /// - `first + count` is at most the number of the node's words.
     #[inline(always)]
     unsafe fn edit(
         &self,
@@ -300,26 +331,27 @@ pub unsafe trait Nodes: Reclaim + Debug {
     }
 }
 
-/// Takes nodes for a list one by one: see [`Nodes::take_list`].
+/// Implements [`Nodes::take_list`] by taking the nodes one by one.
 #[inline]
 fn take_each<N: Nodes + ?Sized>(nodes: &N, words: usize, count: usize, last: usize, head: &mut u32) -> bool {
     for _ in 0..count {
         let Some(node) = nodes.take_within(words, last) else { return false };
-        // SAFETY: the node was taken and no other code knows it.
+        // SAFETY: the node was just taken with `words` words, and no other code knows it.
         unsafe { (*nodes.record(node, words)).store(*head, Ordering::Relaxed) };
         *head = nodes.index_of(node);
     }
     true
 }
 
-/// What the record of a retired node holds: the number of the next node, 0 if there is none, and whether the node is clean.
+/// The encoding of a retired node's record: the number of the next node, or 0 if there is none, and whether the node is
+/// clean.
 pub(crate) struct ListLink;
 
 impl ListLink {
-    /// The bit that says that the node is all zero. Node numbers stay below it.
+    /// The flag that all words of the node are zero. Node numbers are less than it.
     pub(crate) const CLEAN: u32 = 1 << 31;
 
-    /// Returns the number of the next node, and whether this one is all zero.
+    /// Returns the number of the next node, and whether all words of this node are zero.
     #[inline(always)]
     pub(crate) const fn read(link: u32) -> (u32, bool) {
         (link & !Self::CLEAN, link & Self::CLEAN != 0)
@@ -332,29 +364,39 @@ impl ListLink {
     }
 }
 
-/// The part of [`Nodes`] that a batch of retired nodes needs, whatever their words are.
+/// The part of [`Nodes`] that a batch of retired nodes needs, independent of the type of words.
 ///
 /// # Safety
 ///
-/// `link` gives every taken node a record of its own, the one that [`Nodes::record`] gives; `index_of` and `node_of`
-/// are inverse; and if `shared` says so, the storage is `Sync`.
+/// An implementation ensures:
+///
+/// - for every taken node, `link` returns the same record as [`Nodes::record`];
+/// - `node_of` is the inverse of `index_of`;
+/// - if `shared` returns true, the storage is `Sync`.
 pub unsafe trait Reclaim {
     /// Frees a node.
     ///
     /// # Safety
     ///
-    /// The node was taken from this storage and is not free, and no walker can reach it any more. `clean` means that
-    /// all its words are zero.
+    /// The caller ensures:
+    ///
+    /// - `node` was taken from this storage, and is not free;
+    /// - no walker can reach `node` any more;
+    /// - if `clean`, all words of `node` are zero.
     unsafe fn free(&self, node: NodeAddr, clean: bool);
 
-    /// Frees the nodes of a batch: `count` of them, linked through their records from `head` on. Takes each out of the list
-    /// before it frees it.
+    /// Frees the `count` nodes of a batch, which are linked through their records from `head` on. Removes each node from the
+    /// list before it frees the node.
     ///
-    /// It is a function of the storage, so that a batch calls through `dyn` once, and not for each node.
+    /// It is a function of the storage, so that a batch makes one dynamic call instead of one for each node.
     ///
     /// # Safety
     ///
-    /// As for [`free`](Self::free), of each node; the records hold the links of a batch's list.
+    /// The caller ensures:
+    ///
+    /// - every node of the list was taken from this storage, and is not free;
+    /// - no walker can reach a node of the list any more;
+    /// - the records link a list of `count` nodes, as a batch does, and all words of a node that is marked clean are zero.
     #[doc(hidden)]
     unsafe fn free_list(&self, head: &mut Option<NodeAddr>, count: &mut usize) {
         self.held().reclaim(*count, self.shared());
@@ -379,15 +421,15 @@ pub unsafe trait Reclaim {
     /// The node was taken from this storage and is not free.
     unsafe fn link(&self, node: NodeAddr) -> *const Record;
 
-    /// Returns the number that stands for a node in a record: never zero, below 2^31.
+    /// Returns the number that represents a node in a record. It is not zero, and less than 2^31.
     fn index_of(&self, node: NodeAddr) -> u32;
 
-    /// The inverse of [`index_of`](Self::index_of).
+    /// Returns the node with this number: the inverse of [`index_of`](Self::index_of).
     fn node_of(&self, index: u32) -> NodeAddr;
 
     /// Tells whether several CPUs may use the storage.
     fn shared(&self) -> bool;
 
-    /// Returns the tally of nodes that are out of the tables and not yet free.
+    /// Returns the tally of nodes that are in no table and not free.
     fn held(&self) -> &Held;
 }

@@ -1,17 +1,18 @@
-//! Nodes of any size up to a frame, cut from a kernel's frames, which are reached through a direct map.
+//! Node storage of any node size up to a frame: nodes are cut from a kernel's frames, which are accessed through a direct
+//! map.
 //!
 //! ```text
 //!   0        16                      a frame of small nodes, all of one class
 //!  +--------+----+----+----+-----+------+------+------+---
-//!  | header | r0 | r1 | r2 |     |  n0  |  n1  |  n2  | ...       no node begins where the frame does
+//!  | header | r0 | r1 | r2 |     |  n0  |  n1  |  n2  | ...       no node begins at the frame's begin
 //!  +--------+----+----+----+-----+------+------+------+---
 //!  +------------------------------------------------------+
 //!  |  one node of more than half a frame                   |       its record is the frame's
 //!  +------------------------------------------------------+
 //! ```
 //!
-//! The frames of a class with a free node are in a list. A frame whose last node goes back is given back at once. Larger nodes
-//! are those of a [`Direct`].
+//! The frames of a class that have a free node are in a list. A frame whose last node is freed is given back at once. Larger
+//! nodes are nodes of a [`Direct`].
 
 use core::cell::UnsafeCell;
 use core::fmt;
@@ -25,9 +26,9 @@ use crate::mode::{Lock as _, SpinLock};
 use crate::word::Word;
 use crate::word::atomics::Ordering;
 
-/// The bytes of a frame.
+/// The number of bytes of a frame.
 const FRAME: usize = PageSize::K4.bytes();
-/// What node numbers count: nodes begin at multiples of 4 bytes.
+/// The unit of node numbers, in bytes: nodes begin at multiples of it.
 const UNIT: usize = 4;
 /// The last address whose node number fits a record.
 const REACH: usize = {
@@ -35,30 +36,31 @@ const REACH: usize = {
     if reach < usize::MAX as u64 { reach as usize } else { usize::MAX }
 };
 
-/// What a frame of small nodes begins with. All of it but the class is for the holder of the lock; the class is written before
+/// The header of a frame of small nodes. Only the holder of the lock accesses it, except `class`, which is written before
 /// the first node of the frame is taken.
 #[repr(C)]
 struct Header {
-    /// The frames before and behind it in its class's list, by number; 0 is none.
+    /// The numbers of the next and the previous frame in the list of the class; 0 means none.
     next: u32,
     previous: u32,
-    /// The first free node that was taken before, counted from one; 0 if there is none. Its record leads to the next one.
+    /// The index plus one of the first free node that was taken before, or 0 if there is none. Its record holds that of the
+    /// next one.
     free: u16,
-    /// How many nodes are taken.
+    /// The number of nodes that are taken.
     used: u16,
-    /// How many nodes were ever taken.
+    /// The number of nodes that were ever taken.
     fresh: u16,
     class: u16,
 }
 
 const HEADER: usize = size_of::<Header>();
 
-/// How a frame is cut.
+/// The layout of a frame of a class.
 #[derive(Clone, Copy)]
 struct Cut {
-    /// Where the first node begins.
+    /// The offset of the first node, in bytes.
     first: u16,
-    /// How many there are.
+    /// The number of nodes.
     nodes: u16,
 }
 
@@ -67,7 +69,7 @@ static CUTS: [Cut; CLASSES] = {
     let mut class = 0;
     while class < CLASSES {
         let bytes = class_bytes(class);
-        // What a node is aligned to.
+        // The alignment of a node.
         let align = 1 << bytes.trailing_zeros();
         let mut nodes = FRAME / bytes;
         while first(nodes, align) + nodes * bytes > FRAME {
@@ -80,23 +82,25 @@ static CUTS: [Cut; CLASSES] = {
     cuts
 };
 
-/// Returns where the first of `nodes` nodes begins.
+/// Returns the offset of the first of `nodes` nodes, in bytes.
 const fn first(nodes: usize, align: usize) -> usize {
     (HEADER + nodes * size_of::<Record>()).next_multiple_of(align)
 }
 
-/// Nodes of any size up to 4 KiB from a kernel's frames: words hold physical addresses. For tables whose nodes are small.
+/// Storage of nodes of any size up to 4 KiB, from a kernel's frames, for tables with small nodes. Words hold physical
+/// addresses.
 ///
-/// Every node of up to half a frame is in a frame with others of its size class; all tables of the storage share these frames. A
-/// [`FrameSource::record`] is used for larger nodes only.
+/// A node of at most half a frame shares its frame with other nodes of its size class, of all tables of the storage. Only
+/// larger nodes use [`FrameSource::record`].
 pub struct Pieces<W, S> {
     frames: Direct<W, Shared, S>,
     lock: SpinLock,
-    /// By class, the first frame with a free node; 0 if there is none.
+    /// For each class, the number of the first frame with a free node; 0 if there is none.
     partial: UnsafeCell<[u32; CLASSES]>,
 }
 
-// SAFETY: the lists, and the headers of the frames in them, are the lock's holder's alone. The rest is `Sync`.
+// SAFETY: only the holder of the lock accesses the lists, and the headers of the frames except `class`, which does not
+// change while a node of the frame is taken. All other fields are `Sync`.
 unsafe impl<W: Word, S: FrameSource> Sync for Pieces<W, S> {}
 
 impl<W: Word, S: FrameSource> Pieces<W, S> {
@@ -105,7 +109,7 @@ impl<W: Word, S: FrameSource> Pieces<W, S> {
         Self { frames: Direct::new(source), lock: SpinLock::new(), partial: UnsafeCell::new([0; CLASSES]) }
     }
 
-    /// Returns the storage of whole frames, for tables whose nodes are no smaller.
+    /// Returns the storage of whole frames, for tables whose nodes are all that large.
     pub const fn frames(&self) -> &Direct<W, Shared, S> {
         &self.frames
     }
@@ -115,16 +119,17 @@ impl<W: Word, S: FrameSource> Pieces<W, S> {
         self.frames.source()
     }
 
-    /// Calls `f` with the lists, under the lock. `f` does not unwind, and calls nothing of the source's but `memory`.
+    /// Calls `f` with the lists, under the lock. `f` must not unwind, and must call no function of the source except
+    /// `memory`.
     fn locked<T>(&self, f: impl FnOnce(&mut [u32; CLASSES]) -> T) -> T {
         self.lock.lock();
-        // SAFETY: the lock is held, and `f` does not take it again.
+        // SAFETY: this CPU holds the lock, and `f` does not call `locked` again, so this is the only reference to the lists.
         let result = f(unsafe { &mut *self.partial.get() });
         self.lock.unlock();
         result
     }
 
-    /// Returns where a byte of a taken frame is.
+    /// Returns the memory of the byte at an address in a taken frame.
     #[inline(always)]
     fn memory(&self, at: usize) -> *mut u8 {
         self.source().memory(PhysAddr::new(at & !(FRAME - 1))).wrapping_add(at % FRAME)
@@ -143,7 +148,8 @@ impl<W: Word, S: FrameSource> Pieces<W, S> {
     /// The node is taken.
     #[inline(always)]
     unsafe fn class_at(&self, node: NodeAddr) -> usize {
-        // SAFETY: the frame is ours, and its class is not written while one of its nodes is taken.
+        // SAFETY: by this function's contract a node of the frame is taken, so the frame belongs to this storage, and
+        // `class` is not written.
         unsafe { (*self.header(frame_of(node))).class.into() }
     }
 
@@ -154,12 +160,12 @@ impl<W: Word, S: FrameSource> Pieces<W, S> {
         self.memory(frame_of(node)).wrapping_add(HEADER).cast::<Record>().wrapping_add(index).cast_const()
     }
 
-    /// Takes a node of a class from a frame in the list.
+    /// Takes a node of a class from a frame in the list that ends at `last` or below.
     fn take_listed(&self, class: usize, last: usize) -> Option<NodeAddr> {
         self.locked(|partial| {
             let mut number = partial[class % CLASSES];
             while number != 0 && frame(number) | (FRAME - 1) > last {
-                // SAFETY: the frame is in the list, and the lock is held: its header is ours.
+                // SAFETY: the frame is in the list, and this CPU holds the lock, so only this code accesses the header.
                 number = unsafe { (*self.header(frame(number))).next };
             }
             if number == 0 {
@@ -167,8 +173,8 @@ impl<W: Word, S: FrameSource> Pieces<W, S> {
             }
             let (at, header) = (frame(number), self.header(frame(number)));
             let cut = CUTS[class % CLASSES];
-            // SAFETY: the frame is in the list, and the lock is held: its header is ours. A free node's record is
-            // a link of its frame's list.
+            // SAFETY: the frame is in the list, and this CPU holds the lock, so only this code accesses the header and the
+            // records of free nodes. A free node's record holds the index of the next free node.
             unsafe {
                 let index = match (*header).free.checked_sub(1) {
                     Some(index) => {
@@ -190,14 +196,15 @@ impl<W: Word, S: FrameSource> Pieces<W, S> {
         })
     }
 
-    /// Cuts a new frame, and takes its first node.
+    /// Takes a new frame for a class, and returns its first node.
     fn take_first(&self, class: usize, last: usize) -> Option<NodeAddr> {
         let at = self.frames.take_within(FRAME / W::BYTES, last)?.get();
         let header = Header { next: 0, previous: 0, free: 0, used: 1, fresh: 1, class: class as u16 };
-        // SAFETY: the frame is ours, mapped there, and aligned to more than a header.
+        // SAFETY: the frame was just taken, so no other code knows it. It is mapped there, and aligned to more than a header
+        // needs.
         unsafe { self.header(at).write(header) };
         if CUTS[class % CLASSES].nodes > 1 {
-            // SAFETY: the frame is in no list.
+            // SAFETY: the lock is held, and the new frame is in no list.
             self.locked(|partial| unsafe { self.push(&mut partial[class % CLASSES], at) });
         }
         Some(node_at(at, class, 0))
@@ -210,7 +217,8 @@ impl<W: Word, S: FrameSource> Pieces<W, S> {
     /// The lock is held, and the frame, one of small nodes, is in no list.
     unsafe fn push(&self, first: &mut u32, at: usize) {
         let (number, header) = ((at / FRAME) as u32, self.header(at));
-        // SAFETY: this function's contract; what is in the list is a frame of small nodes.
+        // SAFETY: by this function's contract this CPU holds the lock, and `at` is a frame of small nodes, as every frame in
+        // the list is.
         unsafe {
             ((*header).next, (*header).previous) = (*first, 0);
             if *first != 0 {
@@ -226,7 +234,8 @@ impl<W: Word, S: FrameSource> Pieces<W, S> {
     ///
     /// The lock is held, and the frame is in the list.
     unsafe fn unlink(&self, first: &mut u32, at: usize) {
-        // SAFETY: by this function's contract the lock is held, and the frame is in the list.
+        // SAFETY: by this function's contract this CPU holds the lock, and the frame and its neighbours in the list are
+        // frames of small nodes.
         unsafe {
             let (next, previous) = ((*self.header(at)).next, (*self.header(at)).previous);
             if next != 0 {
@@ -239,17 +248,18 @@ impl<W: Word, S: FrameSource> Pieces<W, S> {
         }
     }
 
-    /// Puts a small node back, and returns its frame if that has no other one.
+    /// Frees a small node. Returns its frame if no other node of the frame is taken.
     ///
     /// # Safety
     ///
     /// The node was taken, and no code uses it any more.
     unsafe fn put_back(&self, node: NodeAddr) -> Option<NodeAddr> {
-        // SAFETY: by this function's contract the node was taken, and no code uses it any more.
+        // SAFETY: by this function's contract the node is taken.
         let class = unsafe { self.class_at(node) };
         let (at, record) = (frame_of(node), self.small_record(node, class));
         let header = self.header(at);
-        // SAFETY: the lock is held, the frame is ours, and the node's record with it. A frame is in the list if it has a free node.
+        // SAFETY: this CPU holds the lock, and no other code uses the node, so only this code accesses the header and the
+        // node's record. A frame is in the list exactly if it has a free node.
         self.locked(|partial| unsafe {
             (*record).store((*header).free.into(), Ordering::Relaxed);
             let index = index_within(node.get() % FRAME - usize::from(CUTS[class % CLASSES].first), class);
@@ -284,21 +294,22 @@ fn node_at(frame: usize, class: usize, index: u16) -> NodeAddr {
     NodeAddr::new(frame + usize::from(CUTS[class % CLASSES].first) + usize::from(index) * class_bytes(class))
 }
 
-/// Tells whether a node is a frame of its own.
+/// Tells whether a node is a whole frame.
 #[inline(always)]
 const fn is_whole(node: NodeAddr) -> bool {
     node.get().is_multiple_of(FRAME)
 }
 
-// SAFETY: each frame is ours until it goes back, and its nodes are taken under the lock, each by one taker until it is put back;
-// they lie behind the records and not in each other, aligned to what divides their class. Each has a record of its own. A node is
-// cleared when it is taken; frames that end above `last` are passed over. Larger nodes are those of `Direct`.
+// SAFETY: each frame belongs to this storage until it is given back. A node is taken under the lock, by one taker until it
+// is freed. The nodes of a frame are behind the records, do not overlap, and are aligned as `CUTS` computes. Each has its
+// own record. A node is cleared when it is taken, and frames that end above `last` are skipped. Larger nodes are nodes of
+// `Direct`.
 unsafe impl<W: Word, S: FrameSource> Nodes for Pieces<W, S> {
     type Word = W;
     type Mode = Shared;
 
     fn lowest(&self) -> NodeAddr {
-        // Frame 0 is never one.
+        // Frame 0 is never a node's frame.
         NodeAddr::new(FRAME)
     }
 
@@ -309,7 +320,7 @@ unsafe impl<W: Word, S: FrameSource> Nodes for Pieces<W, S> {
             return self.frames.take_within(words, last);
         }
         let node = self.take_listed(class, last).or_else(|| self.take_first(class, last))?;
-        // SAFETY: the node is ours, and no code has seen it; and so is its record.
+        // SAFETY: the node was just taken, so no other code uses it or its record.
         unsafe {
             core::ptr::write_bytes(self.memory(node.get()), 0, class_bytes(class));
             (*self.small_record(node, class)).store(0, Ordering::Relaxed);
@@ -330,20 +341,21 @@ unsafe impl<W: Word, S: FrameSource> Nodes for Pieces<W, S> {
     #[inline(always)]
     unsafe fn record(&self, node: NodeAddr, words: usize) -> *const Record {
         if is_whole(node) {
-            // SAFETY: the node is taken and `words` is what it was taken with, by the contract of `Nodes::record`; so
-            // they are for `frames`.
+            // SAFETY: by the contract of `Nodes::record` the node was taken with `words` words, and a whole frame was taken
+            // from `frames`.
             return unsafe { self.frames.record(node, words) };
         }
         self.small_record(node, class_of(words * W::BYTES))
     }
 }
 
-// SAFETY: `link` is the record that `record` computes, found by the class in the frame's header; numbers count 4 bytes, and are
-// below 2^31 and not zero up to `REACH`. The storage is `Sync`.
+// SAFETY: `link` returns the record that `record` computes, with the class from the frame's header. Node numbers are
+// addresses divided by 4, which are not zero, and less than 2^31 up to `REACH`. The storage is `Sync`.
 unsafe impl<W: Word, S: FrameSource> Reclaim for Pieces<W, S> {
     unsafe fn free(&self, node: NodeAddr, clean: bool) {
-        // SAFETY: by the contract of `Reclaim::free` the node is taken, and no walker can reach it. The frame goes back
-        // outside of the lock, as that may unwind; it has no other node.
+        // The frame is given back after the lock has been released, because that may unwind.
+        // SAFETY: by the contract of `Reclaim::free` the node is taken, and no walker can reach it. A frame that `put_back`
+        // returns has no taken node.
         unsafe {
             if is_whole(node) {
                 self.frames.free(node, clean);
@@ -354,8 +366,7 @@ unsafe impl<W: Word, S: FrameSource> Reclaim for Pieces<W, S> {
     }
 
     unsafe fn link(&self, node: NodeAddr) -> *const Record {
-        // SAFETY: the node is taken or retired, by the contract of `Reclaim::link`: so its frame has a class, or it is
-        // one of `frames`.
+        // SAFETY: by the contract of `Reclaim::link` the node is taken: it is a node of `frames`, or its frame has a class.
         unsafe {
             if is_whole(node) { self.frames.link(node) } else { self.small_record(node, self.class_at(node)) }
         }

@@ -1,14 +1,14 @@
-//! Which node addresses fit into a link.
+//! The node addresses that a link can hold.
 
 use super::NodeAddr;
 
-/// The node addresses that a link can hold: those that its address field gives back as they were.
+/// The node addresses that a link can hold: those that encoding and decoding a link does not change.
 ///
 /// | | addresses | for |
 /// |-|-|-|
 /// | [`unsigned`](Self::unsigned) | the lowest `2^bits` | physical addresses, offsets into an arena |
-/// | [`signed`](Self::signed) | the lowest and the highest `2^(bits-1)` | pointers: a kernel's memory is in the upper half |
-/// | [`apart`](Self::apart) | the lowest `2^bits`, and those from an address on | words that mean something else in between |
+/// | [`signed`](Self::signed) | the lowest and the highest `2^(bits-1)` | pointers, because a kernel's memory is in the upper half |
+/// | [`apart`](Self::apart) | the lowest `2^bits`, and those from an address on | words in which addresses in between have another meaning |
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LinkRange {
     /// The highest address of the lower part.
@@ -21,15 +21,15 @@ impl LinkRange {
     /// All addresses.
     pub const ALL: Self = Self::unsigned(usize::BITS);
 
-    /// Returns the range of links that hold the `bits` low bits of an address, the others being zero. If an address has
-    /// fewer bits, that is all addresses.
+    /// Returns the range of links that hold the `bits` low bits of an address, and decode the other bits as zero. It is all
+    /// addresses if an address has at most `bits` bits.
     pub const fn unsigned(bits: u32) -> Self {
         let low = if bits < usize::BITS { (1 << bits) - 1 } else { usize::MAX };
         Self { low, high: None }
     }
 
-    /// Returns the range of links that hold the `bits` low bits of an address, the others being equal to the highest of
-    /// these. If an address has no more bits, that is all addresses.
+    /// Returns the range of links that hold the `bits` low bits of an address, and decode the other bits as the highest of
+    /// these. It is all addresses if an address has at most `bits` bits.
     pub const fn signed(bits: u32) -> Self {
         if bits == 0 || bits >= usize::BITS {
             return Self::unsigned(bits);
@@ -44,8 +44,8 @@ impl LinkRange {
         Self { low, high: if high > low { Some(high) } else { None } }
     }
 
-    /// Returns the last address that a link can hold of a storage whose nodes begin at `lowest`, or `None` if a link
-    /// cannot hold that one. Between the two, a link can hold every address.
+    /// Returns the last address such that a link can hold every address from `lowest`, where a storage's nodes begin, up to
+    /// it. Returns `None` if a link cannot hold `lowest`.
     #[inline(always)]
     pub const fn last(self, lowest: NodeAddr) -> Option<usize> {
         match self.high {

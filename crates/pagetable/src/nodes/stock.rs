@@ -1,4 +1,4 @@
-//! Nodes taken before a change begins, so that nothing can fail once it has.
+//! Nodes that are taken before a change begins, so that the change cannot fail after its first store.
 
 use core::fmt;
 
@@ -6,7 +6,7 @@ use super::{Freed, LinkRange, NodeAddr, Nodes};
 use crate::Error;
 use crate::word::atomics::Ordering;
 
-/// Checks that links of `reach` can lead to nodes of a storage at all.
+/// Checks that links of `reach` can lead to any node of a storage.
 ///
 /// # Errors
 ///
@@ -17,17 +17,17 @@ pub(crate) fn check_range<N: Nodes>(nodes: &N, reach: LinkRange) -> Result<(), E
     if reach.last(lowest).is_some() { Ok(()) } else { Err(Error::OutOfReach { lowest }) }
 }
 
-/// Takes a node of `words` to which a link of `reach` can lead.
+/// Takes a node of `words` words to which a link of `reach` can lead.
 #[inline]
 pub(crate) fn take_within<N: Nodes>(nodes: &N, words: usize, reach: LinkRange) -> Option<NodeAddr> {
     nodes.take_within(words, reach.last(nodes.lowest())?)
 }
 
-/// Frees a node that was taken and is still zero.
+/// Frees a node that was taken and has not been used.
 ///
 /// # Safety
 ///
-/// No other code knows the node.
+/// `node` was taken from `nodes`, all its words are zero, and no other code knows it.
 unsafe fn give_back<N: Nodes>(nodes: &N, node: NodeAddr) {
     let freed = Freed::new(nodes.held(), 0);
     // SAFETY: by this function's contract no other code knows the node, which was taken from this storage and is all
@@ -66,35 +66,37 @@ impl<N: Nodes> Drop for Spare<'_, N> {
     }
 }
 
-/// Tells a count from a node's number, which is below it.
+/// The flag that distinguishes a count from a node's number, which is less than it.
 const WANTED: u32 = 1 << 31;
 
-/// Nodes of up to `KINDS` kinds, reserved by a dry run and spent by the commit. What is left over goes back when it is dropped.
+/// Nodes of `KINDS` kinds (sizes), which a dry run reserves and the change uses. The nodes that are left are freed when the
+/// stock is dropped.
 ///
-/// Each kind is a list through the nodes' records, so a stock of any depth costs no memory of its own.
+/// Each kind is a list through the nodes' records, so a stock of any number of nodes needs no additional memory.
 pub struct Stock<'n, N: Nodes, const KINDS: usize> {
     nodes: &'n N,
-    /// The first node of each kind, by number; zero is none. With [`WANTED`], how many are to be taken.
+    /// For each kind, the number of the first node, or zero; or, with the flag [`WANTED`], the number of nodes that are to
+    /// be taken.
     kinds: [u32; KINDS],
     words: &'static [usize; KINDS],
 }
 
 impl<'n, N: Nodes, const KINDS: usize> Stock<'n, N, KINDS> {
-    /// Takes `want[k]` nodes of `words[k]` words for every kind `k`: exactly what the dry run counted.
+    /// Takes `want[k]` nodes of `words[k]` words for every kind `k`: exactly as many as the dry run has counted.
     ///
     /// # Errors
     ///
-    /// [`Error::NoMemory`], which says how many were wanted; nothing is taken then.
+    /// [`Error::NoMemory`], which says how many nodes were wanted. Then no node is taken.
     #[inline]
     pub fn take(nodes: &'n N, words: &'static [usize; KINDS], want: [usize; KINDS]) -> Result<Self, Error> {
         Self::take_within(nodes, words, want, LinkRange::ALL)
     }
 
-    /// As [`take`](Self::take), of nodes to which links of `reach` can lead.
+    /// As [`take`](Self::take), for nodes to which links of `reach` can lead.
     ///
     /// # Errors
     ///
-    /// [`Error::NoMemory`]; nothing is taken then.
+    /// [`Error::NoMemory`]. Then no node is taken.
     #[inline]
     pub fn take_within(
         nodes: &'n N,
@@ -115,8 +117,8 @@ impl<'n, N: Nodes, const KINDS: usize> Stock<'n, N, KINDS> {
         Self { nodes, kinds: [0; KINDS], words }
     }
 
-    /// Counts a node of a kind that [`take_wanted`](Self::take_wanted) is to take. The counts are in the words that will hold the
-    /// nodes, because a kernel's stack is short.
+    /// Counts a node of a kind that [`take_wanted`](Self::take_wanted) will take. The counts share the words that will hold
+    /// the nodes' numbers, because a kernel's stack is small.
     #[inline]
     pub(crate) fn want(&mut self, kind: usize) {
         // There is no other kind.
@@ -125,11 +127,11 @@ impl<'n, N: Nodes, const KINDS: usize> Stock<'n, N, KINDS> {
         }
     }
 
-    /// Takes the nodes that are wanted, such that links of `reach` can lead to them.
+    /// Takes the nodes that [`want`](Self::want) has counted, such that links of `reach` can lead to them.
     ///
     /// # Errors
     ///
-    /// [`Error::NoMemory`]; what was taken goes back when the stock is dropped.
+    /// [`Error::NoMemory`]. The nodes taken so far are freed when the stock is dropped.
     #[inline(never)]
     pub(crate) fn take_wanted(&mut self, reach: LinkRange) -> Result<(), Error> {
         let count = |kind: u32| if kind & WANTED == 0 { 0 } else { (kind & !WANTED) as usize };
@@ -162,19 +164,19 @@ impl<'n, N: Nodes, const KINDS: usize> Stock<'n, N, KINDS> {
         }
     }
 
-    /// Gives everything back.
+    /// Frees all nodes of the stock.
     #[inline]
     fn give_all_back(&mut self) {
         for kind in 0..KINDS {
             while let Some(node) = self.next(kind) {
-                // SAFETY: in stock: taken, known to no other code, and still zero.
+                // SAFETY: a node in stock was taken from `nodes`, is still zero, and is known to no other code.
                 unsafe { give_back(self.nodes, node) };
             }
         }
     }
 
-    /// Takes a node of the kind out of the stock, zeroed, its record zero; `None` beyond what was reserved. From here
-    /// on the caller owns it, and links it or frees it.
+    /// Removes a node of a kind from the stock. Its words and its record are zero. The caller owns it, and must link it or
+    /// free it. Returns `None` if the stock has no more nodes of this kind.
     #[inline]
     pub fn next(&mut self, kind: usize) -> Option<NodeAddr> {
         let (first, &words) = (self.kinds.get_mut(kind)?, self.words.get(kind)?);

@@ -1,33 +1,34 @@
-//! Size classes: which nodes share a span, and how long that is.
+//! Size classes: the nodes that share a span, and the length of a span.
 
 use core::mem::size_of;
 
 use crate::nodes::Record;
 
-/// The bytes of a chunk.
+/// The number of bytes of a chunk.
 pub(super) const CHUNK: usize = 4096;
 
-/// So many that node numbers, which count 4 bytes, stay below 2^31.
+/// The largest number of chunks: node numbers, which count units of 4 bytes, stay below 2^31.
 pub(super) const MAX_CHUNKS: usize = 1 << 21;
 
-/// The chunk number at which the upper part of memory begins: 8 MiB, which is what the links of 32-bit words hold
-/// ([`gpt::Link`](crate::gpt::Link)).
+/// The chunk number at which the upper part of memory begins: 8 MiB, because some 32-bit links hold only addresses below
+/// that ([`gpt::Link`](crate::gpt::Link)).
 pub(super) const UPPER: usize = (1 << 23) / CHUNK;
 
-/// Size classes in bytes: `2^(n/2 + 3)`, and half as much again for odd `n`.
+/// The number of size classes. Class `n` has nodes of `2^(n/2 + 3)` bytes if `n` is even, and one and a half times that of
+/// class `n - 1` if `n` is odd.
 pub(in crate::nodes) const CLASSES: usize = 17;
 
-/// What a class makes of its spans, computed once.
+/// The properties of a class.
 #[derive(Clone, Copy)]
 struct Shape {
     bytes: u16,
-    /// The nodes in a span.
+    /// The number of nodes in a span.
     nodes: u16,
-    /// The base-two logarithm of a span's chunks.
+    /// The base-two logarithm of the number of chunks of a span.
     order: u8,
 }
 
-/// The shapes by class; a power of two, so that an index needs no check.
+/// The length of the table of shapes: a power of two, so that a masked index needs no check.
 const SHAPES: usize = CLASSES.next_power_of_two();
 static SHAPE: [Shape; SHAPES] = {
     let mut shapes = [Shape { bytes: 0, nodes: 0, order: 0 }; SHAPES];
@@ -35,14 +36,14 @@ static SHAPE: [Shape; SHAPES] = {
     while class < CLASSES {
         let power = 8 << (class / 2);
         let bytes = if class.is_multiple_of(2) { power } else { power + power / 2 };
-        // Large nodes get longer spans, so that little of a span is wasted at its end; but not longer than necessary, because a
-        // table with one large node takes a whole span for it.
+        // Large nodes get longer spans, so that little of a span is wasted at its end; but not longer than necessary,
+        // because a table with one large node takes a whole span for it.
         let order = match bytes {
             0..=384 => 0,
             385..=1024 => 1,
             _ => 2,
         };
-        // Each node needs its record besides.
+        // A span also holds a record for each node.
         let nodes = (CHUNK << order) / (bytes + size_of::<Record>());
         assert!(bytes < 1 << 16 && nodes < 1 << 16);
         shapes[class] = Shape { bytes: bytes as u16, nodes: nodes as u16, order };
@@ -51,41 +52,41 @@ static SHAPE: [Shape; SHAPES] = {
     shapes
 };
 
-/// The size of class `class` in bytes.
+/// Returns the node size of a class, in bytes.
 #[inline(always)]
 pub(in crate::nodes) const fn class_bytes(class: usize) -> usize {
     SHAPE[class % SHAPES].bytes as usize
 }
 
-/// Returns how many nodes of a class lie in `bytes` bytes: by a shift, and a division by three for odd classes.
+/// Returns how many nodes of a class fit into `bytes` bytes: by a shift, and a division by three for odd classes.
 #[inline(always)]
 pub(in crate::nodes) const fn index_within(bytes: usize, class: usize) -> usize {
     let units = bytes >> (class / 2 + 2);
     if class.is_multiple_of(2) { units / 2 } else { units / 3 }
 }
 
-/// The smallest class of at least `bytes` bytes; [`CLASSES`] or more for whole chunks.
+/// Returns the smallest class of at least `bytes` bytes; [`CLASSES`] or more if the node needs whole chunks.
 #[inline(always)]
 pub(in crate::nodes) const fn class_of(bytes: usize) -> usize {
     if bytes <= 8 {
         return 0;
     }
-    // The highest bit of `bytes - 1` says between which powers of two it lies, the next one in which half.
+    // The highest bit of `bytes - 1` says between which powers of two `bytes` is, the next bit in which half.
     let below = bytes - 1;
     let log = below.ilog2() as usize;
     2 * (log - 3) + 1 + (below >> (log - 1) & 1)
 }
 
-/// The chunks of a span, as a power of two.
+/// Returns the base-two logarithm of the number of chunks of a span.
 #[inline(always)]
 pub(super) fn span_order(class: usize) -> u32 {
     SHAPE[class % SHAPES].order.into()
 }
 
-/// The largest class, in bytes, that keeps an empty span.
+/// The largest node size, in bytes, of a class that keeps an empty span.
 pub(super) const KEPT: usize = 128;
 
-/// The nodes in a span of the class.
+/// Returns the number of nodes in a span of a class.
 #[inline(always)]
 pub(super) fn span_nodes(class: usize) -> usize {
     SHAPE[class % SHAPES].nodes.into()

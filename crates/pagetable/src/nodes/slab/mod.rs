@@ -1,4 +1,4 @@
-//! A slab over memory that the caller hands over.
+//! A slab over memory that the caller provides.
 //!
 //! ```text
 //!   chunk 0..        chunk k
@@ -11,16 +11,16 @@
 //!                    +--------------------------------------------------------+
 //! ```
 //!
-//! Chunks are 4 KiB. A buddy system hands out runs of 2^n of them, for nodes above half a chunk and for **spans**. A
-//! span is cut into nodes of one size class (powers of two and three times powers of two), their records packed at
-//! its end, so that a node of a power-of-two size is aligned to it, and so are runs. A node of 4 KiB costs 16 bytes of
-//! descriptor, one of 16 bytes costs 4 bytes of record.
+//! Chunks are 4 KiB. A buddy system allocates runs of 2^n chunks, for nodes of more than half a chunk and for **spans**. A
+//! span is cut into nodes of one size class (powers of two and three times powers of two). Their records are packed at the
+//! end of the span, so a node of a power-of-two size is aligned to its size, as a run is. A node of 4 KiB costs 16 bytes for
+//! its descriptor, a node of 16 bytes costs 4 bytes for its record.
 //!
-//! Nodes go back zeroed (or are known to be clean), so taking one rarely has to clear it.
+//! Nodes are cleared when they are freed, unless they are known to be clean. So a take rarely has to clear a node.
 //!
-//! Links of 32-bit words hold addresses below 8 MiB only. So there are two lists of each kind, for the memory below that
-//! and for the rest, and a table that can use both is given the rest first. Memory that ends elsewhere for some table
-//! is looked for along the lists, run by run.
+//! Some 32-bit links hold only addresses below 8 MiB. So there are two lists of each kind, for the memory below 8 MiB and
+//! for the rest. A table that can use both gets memory of the rest first. For a table with another limit, a search goes
+//! along the lists, run by run.
 
 mod classes;
 mod runs;
@@ -41,7 +41,7 @@ use crate::mode::Lock;
 use crate::word::Word;
 use crate::word::atomics::Ordering;
 
-/// The unit of memory that a [`Slab`] stands on: 4 KiB, aligned.
+/// The unit of memory of a [`Slab`]: 4 KiB, aligned.
 #[derive(Clone, Debug)]
 #[repr(C, align(4096))]
 pub struct Chunk([u64; CHUNK / 8]);
@@ -51,35 +51,38 @@ impl Chunk {
     pub const ZERO: Self = Self([0; CHUNK / 8]);
 }
 
-/// Runs of up to 2^(ORDERS-1) chunks: 4 GiB. There is no room for two of those, for descriptors come first.
+/// The number of run lengths: runs have up to 2^(ORDERS-1) chunks, which is 4 GiB. A slab never has two runs of that length,
+/// because its descriptors come first.
 const ORDERS: usize = 21;
 const _: () = assert!(MAX_CHUNKS == 1 << ORDERS);
 
-/// No chunk, in a list. Chunk 0 holds descriptors, so it is in no list.
+/// The end of a list. Chunk 0 holds descriptors, so it is in no list.
 const NONE: u32 = 0;
 
-/// What a chunk is used for. Lists are doubly linked through chunk numbers.
+/// The use of a chunk. Lists are doubly linked through chunk numbers.
 #[repr(C)]
 struct Descriptor {
     next: Cell<u32>,
     previous: Cell<u32>,
-    /// For a node of whole chunks its record; for a span the first free node (low half, counted from one) and the
-    /// nodes in use (high half).
+    /// For a node of whole chunks, its record. For a span, the index plus one of the first free node (low half) and the
+    /// number of nodes in use (high half).
     record: Record,
-    /// For a span, how many of its nodes were ever in use.
+    /// For a span, the number of its nodes that were ever in use.
     fresh: Cell<u16>,
-    /// The class of a span, or `RUN + order`, or `FREE + order`.
+    /// The class of a span, or `RUN + order`, or `FREE + order`, or `INNER`.
     kind: Cell<u8>,
     /// Whether the chunk's bytes are all zero.
     clean: Cell<bool>,
 }
 
+/// Added to the order: the first chunk of a node of whole chunks.
 const RUN: u8 = 64;
+/// Added to the order: the first chunk of a free run.
 const FREE: u8 = 128;
-/// A chunk inside a run or span, not its first.
+/// A chunk of a run or span that is not its first.
 const INNER: u8 = 255;
 
-/// The lists, which only the holder of the lock touches.
+/// The lists, which only the holder of the lock accesses.
 #[derive(Debug)]
 struct Lists {
     /// Free runs by order.
@@ -89,31 +92,31 @@ struct Lists {
     usage: Usage,
 }
 
-/// The first chunks of two lists: of the memory below [`UPPER`], and of the rest.
+/// The first chunks of two lists: of memory below [`UPPER`], and of the rest.
 type Heads = [u32; 2];
 
-/// What a [`Slab`] has handed out, in bytes unless said otherwise.
+/// The memory that a [`Slab`] has allocated.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
-    /// How many nodes are in use (retired ones included, until they are reclaimed).
+    /// The number of nodes in use, including retired nodes until they are reclaimed.
     pub nodes: usize,
-    /// The nodes in use, as large as they were asked for.
+    /// The size of the nodes in use, in bytes, rounded up to their classes.
     pub bytes: usize,
-    /// The chunks that hold them, each with its descriptor: what the nodes really take from the memory, rounding,
-    /// records and free room in spans included.
+    /// The memory of the chunks that hold these nodes, and of their descriptors, in bytes. It includes records and the free
+    /// space of spans.
     pub chunks: usize,
-    /// The most that `chunks` has been.
+    /// The largest value of `chunks` so far, in bytes.
     pub peak: usize,
 }
 
-/// Why a [`Slab`] cannot stand on some memory.
+/// Why memory is unsuitable for a [`Slab`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SlabError {
-    /// Fewer than two chunks: one for descriptors, one for nodes.
+    /// The memory has fewer than two chunks: one for descriptors, and one for nodes.
     TooSmall,
-    /// More than 8 GiB, or addresses that a word cannot hold.
+    /// The memory has more than 8 GiB, or addresses that a word cannot hold.
     TooLarge,
-    /// The base address is no multiple of a chunk.
+    /// The base address is no multiple of a chunk's size.
     Misaligned,
 }
 
@@ -152,29 +155,29 @@ pub struct Slab<'m, W, M: Mode, A = Offset> {
     memory: PhantomData<(&'m mut [Chunk], W)>,
 }
 
-// SAFETY: the slab owns what it holds: `'m` borrows the memory mutably, the lists are numbers, and a window, `Offset` or
-// `Identity`, is at most a pointer into that memory.
+// SAFETY: the slab owns its content: `'m` borrows the memory mutably, the lists are numbers, and a window (`Offset` or
+// `Identity`) is at most a pointer into that memory.
 unsafe impl<W, M: Mode, A> Send for Slab<'_, W, M, A> where M::Lock: Send {}
-// SAFETY: a lock that is `Sync` is a real one, and the lists are used under it alone; the counts of `Held` are atomic. A node's
-// cells are atomic too, or its taker's alone.
+// SAFETY: a lock type that is `Sync` excludes other CPUs, and the lists are accessed only under the lock. The counts of
+// `Held` are atomic. The cells of a node are atomic, or only its taker accesses them.
 unsafe impl<W, M: Mode, A> Sync for Slab<'_, W, M, A> where M::Lock: Sync {}
 
 impl<'m, W: Word, M: Mode> Slab<'m, W, M, Identity> {
-    /// Returns storage over `memory` whose words hold the addresses of nodes as they are in memory.
+    /// Returns storage over `memory` in which words hold the nodes' pointers as addresses.
     ///
     /// # Errors
     ///
     /// [`SlabError::TooSmall`] or [`SlabError::TooLarge`].
     pub fn identity(memory: &'m mut [Chunk]) -> Result<Self, SlabError> {
-        // Walks make pointers from the words.
+        // Walks convert words to pointers.
         let base = memory.as_mut_ptr().expose_provenance();
         Self::over(Identity, base, memory.len())
     }
 }
 
 impl<'m, W: Word, M: Mode> Slab<'m, W, M> {
-    /// Returns storage over `memory`. `base` is what the words of tables hold for its first byte: 0 for offsets into
-    /// an arena, a physical address for tables that hardware walks.
+    /// Returns storage over `memory`. `base` is the address of its first byte in words of tables: 0 for offsets into an
+    /// arena, a physical address for tables that hardware walks.
     ///
     /// # Errors
     ///
@@ -186,12 +189,12 @@ impl<'m, W: Word, M: Mode> Slab<'m, W, M> {
 }
 
 impl<'m, W: Word, M: Mode, A: Window> Slab<'m, W, M, A> {
-    /// Lays storage over `chunks` chunks from `base` on. The borrow stays with the callers: taken here once more, it
-    /// would end what the window's pointer may do.
+    /// Returns storage over `chunks` chunks from `base` on. It does not take the borrowed memory itself, because another
+    /// mutable borrow would invalidate the window's pointer.
     fn over(window: A, base: usize, chunks: usize) -> Result<Self, SlabError> {
         let descriptors = Self::descriptors(base, chunks)?;
-        // SAFETY: the first chunks are as large as the descriptors, aligned beyond them, and ours; a zeroed
-        // descriptor is a valid one.
+        // SAFETY: the slab owns the first chunks, which are large enough and aligned for the descriptors. A descriptor of
+        // zeros is valid.
         unsafe { ptr::write_bytes(window.memory(base), 0, descriptors * CHUNK) };
         let lists =
             Lists { free: [[NONE; 2]; ORDERS], partial: [[NONE; 2]; CLASSES], usage: Usage::default() };
@@ -231,15 +234,17 @@ impl<'m, W: Word, M: Mode, A: Window> Slab<'m, W, M, A> {
         if chunks <= descriptors { Err(SlabError::TooSmall) } else { Ok(descriptors) }
     }
 
-    /// Returns what is in use. Costs the lock.
+    /// Returns the memory in use. The call takes the lock.
     pub fn usage(&self) -> Usage {
         self.locked(|lists| lists.usage)
     }
 
+    /// Calls `f` with the lists, under the lock. `f` must not unwind, and must not call this function.
     #[inline]
     fn locked<T>(&self, f: impl FnOnce(&mut Lists) -> T) -> T {
         self.lock.lock();
-        // SAFETY: the lock is held (in solo mode there is no other CPU), and `f` cannot reach the slab's lists again.
+        // SAFETY: this CPU holds the lock (in solo mode there is no other CPU), and `f` does not call `locked`, so this is
+        // the only reference to the lists.
         let result = f(unsafe { &mut *self.lists.get() });
         self.lock.unlock();
         result
@@ -251,16 +256,16 @@ impl<'m, W: Word, M: Mode, A: Window> Slab<'m, W, M, A> {
         self.window.memory(self.base + chunk as usize * CHUNK)
     }
 
-    /// Returns the descriptor of a chunk below `self.chunks`.
+    /// Returns the descriptor of a chunk, whose number must be less than `self.chunks`.
     #[inline(always)]
     fn descriptor(&self, chunk: u32) -> &Descriptor {
         debug_assert!((chunk as usize) < self.chunks, "chunk {chunk} is outside the slab");
-        // SAFETY: chunk numbers come from nodes that were handed out and from the lists, so there is a descriptor;
-        // it was zeroed, and all its fields are cells.
+        // SAFETY: chunk numbers come from taken nodes and from the lists, so they are less than `self.chunks`, and each
+        // chunk has a descriptor, which `over` has initialized. All its fields are cells.
         unsafe { &*self.chunk(0).cast::<Descriptor>().add(chunk as usize) }
     }
 
-    /// Takes a node of whole chunks that ends at `last` or below.
+    /// Takes a node of whole chunks whose last byte has an address of at most `last`.
     fn take_chunks(&self, bytes: usize, last: usize) -> Option<NodeAddr> {
         let order = bytes.div_ceil(CHUNK).next_power_of_two().ilog2();
         let chunk = self.locked(|lists| {
@@ -285,7 +290,7 @@ impl<'m, W: Word, M: Mode, A: Window> Slab<'m, W, M, A> {
         self.find_span(lists, class, last)
     }
 
-    /// The same where the first span of the list will not do.
+    /// As [`open_span`](Self::open_span), if the first span of the list does not end at `last` or below, or the list is empty.
     #[inline(never)]
     fn find_span(&self, lists: &mut Lists, class: usize, last: usize) -> Option<u32> {
         self.upper_first(last, |part| {
@@ -306,7 +311,8 @@ impl<'m, W: Word, M: Mode, A: Window> Slab<'m, W, M, A> {
                 descriptor.fresh.set(fresh + 1);
                 (u32::from(fresh), 0)
             } else {
-                // SAFETY: the node is free, so its record is a link in this list.
+                // SAFETY: the node is free and this CPU holds the lock, so only this code accesses its record, which holds
+                // the index of the next free node.
                 let next =
                     unsafe { (*self.small_record(span, class, free as usize - 1)).load(Ordering::Relaxed) };
                 (free - 1, next)
@@ -319,13 +325,13 @@ impl<'m, W: Word, M: Mode, A: Window> Slab<'m, W, M, A> {
             lists.usage.bytes += class_bytes(class);
             Some((span, index as usize))
         })?;
-        // SAFETY: the node is ours now, and its record with it.
+        // SAFETY: this call has taken the node, so no other code accesses its record.
         unsafe { (*self.small_record(span, class, index)).store(0, Ordering::Relaxed) };
         Some(NodeAddr::new(self.base + span as usize * CHUNK + index * class_bytes(class)))
     }
 
-    /// Takes up to `count` nodes of a class from one span that ends at `last` or below, and puts each before the list that begins
-    /// with the node of the number `head`. Returns how many these are: 0 if there is no memory.
+    /// Takes up to `count` nodes of a class from one span that ends at `last` or below, and puts each at the head of the
+    /// list that begins with node number `head`. Returns how many nodes it has taken: 0 if there is no memory.
     fn take_some(&self, class: usize, count: usize, last: usize, head: &mut u32) -> usize {
         self.locked(|lists| {
             let Some(span) = self.open_span(lists, class, last) else { return 0 };
@@ -336,9 +342,9 @@ impl<'m, W: Word, M: Mode, A: Window> Slab<'m, W, M, A> {
             let some = count.min(span_nodes(class) - used);
             let start = self.base + span as usize * CHUNK;
             for _ in 0..some {
-                // The list has the free nodes that were in use before. The others, at the end of the span, were never in use.
+                // The free list has the nodes that were in use before. The nodes from `fresh` on were never in use.
                 let index = if free == 0 { usize::from(fresh) } else { free as usize - 1 };
-                // SAFETY: the node is free, and its record with it, which is a link of the list or was never used.
+                // SAFETY: the node is free and this CPU holds the lock, so only this code accesses its record.
                 let record = unsafe { &*self.small_record(span, class, index) };
                 if free == 0 {
                     fresh += 1;
@@ -361,7 +367,7 @@ impl<'m, W: Word, M: Mode, A: Window> Slab<'m, W, M, A> {
         })
     }
 
-    /// Takes a run for a span of a class, and lists it.
+    /// Takes a run for a span of a class, and adds it to the list.
     fn take_span(&self, lists: &mut Lists, part: usize, class: usize, last: usize) -> Option<u32> {
         let span = self.take_run(lists, part, span_order(class), last)?;
         let descriptor = self.descriptor(span);
@@ -373,20 +379,20 @@ impl<'m, W: Word, M: Mode, A: Window> Slab<'m, W, M, A> {
         Some(span)
     }
 
-    /// Returns the record of node `index` of a span: they grow down from its end.
+    /// Returns the record of node `index` of a span. The records grow down from the span's end.
     #[inline(always)]
     fn small_record(&self, span: u32, class: usize, index: usize) -> *const Record {
         let end = self.chunk(span).wrapping_add(CHUNK << span_order(class)).cast::<Record>();
         end.wrapping_sub(index + 1).cast_const()
     }
 
-    /// Clears the records of a span whose nodes are all free, and so zero: then all of it is.
+    /// Clears the records of a span whose nodes are all free, and so zero, and marks its chunks as clean.
     fn clean_records(&self, span: u32, class: usize) {
         let used = usize::from(self.descriptor(span).fresh.get());
         if used > 0 {
             let last = self.small_record(span, class, used - 1).cast_mut();
-            // SAFETY: the records lie one behind the other, from the last one that was ever used to the end of the span; the nodes
-            // are free, so no other code has them.
+            // SAFETY: the records are adjacent, from the last one that was ever used to the end of the span. All nodes of
+            // the span are free, so no other code accesses the records.
             unsafe { ptr::write_bytes(last.cast::<u8>(), 0, used * size_of::<Record>()) };
         }
         for chunk in span..span + (1 << span_order(class)) {
@@ -394,18 +400,18 @@ impl<'m, W: Word, M: Mode, A: Window> Slab<'m, W, M, A> {
         }
     }
 
-    /// Returns the span and the number in it of a small node of a known class.
+    /// Returns the span of a small node of a class, and the node's index in it.
     #[inline(always)]
     fn place(&self, node: NodeAddr, class: usize) -> (u32, usize) {
         let span = node.get() & !((CHUNK << span_order(class)) - 1);
         (((span - self.base) / CHUNK) as u32, index_within(node.get() - span, class))
     }
 
-    /// Returns the class of a node by its chunk, or [`CLASSES`] and the order for one of whole chunks.
+    /// Returns the class of a node, from its chunk's descriptor; or, as an error, the order of a node of whole chunks.
     fn class_at(&self, node: NodeAddr) -> Result<usize, u32> {
         let mut number = (node.get() / CHUNK) as u32;
         let kind_at = |number: u32| self.descriptor(number.wrapping_sub(self.number(0))).kind.get();
-        // An inner chunk belongs to the span whose first one has its number with low bits cleared.
+        // The number of a span's first chunk is that of an inner chunk with low bits cleared.
         while kind_at(number) == INNER {
             number &= number - 1;
         }
@@ -413,7 +419,7 @@ impl<'m, W: Word, M: Mode, A: Window> Slab<'m, W, M, A> {
         if kind < RUN { Ok(kind as usize) } else { Err(u32::from(kind - RUN)) }
     }
 
-    /// Returns the record of a node of a class, or of whole chunks.
+    /// Returns the record of a node with the result of [`class_at`](Self::class_at).
     #[inline(always)]
     fn record_at(&self, node: NodeAddr, class: Result<usize, u32>) -> *const Record {
         match class {
@@ -429,7 +435,11 @@ impl<'m, W: Word, M: Mode, A: Window> Slab<'m, W, M, A> {
     ///
     /// # Safety
     ///
-    /// As for [`Reclaim::free`]; the node is the span's, of this number and record.
+    /// The caller ensures:
+    ///
+    /// - `node` was taken from this storage, is not free, and no walker can reach it any more;
+    /// - it is node `index` of `span`, of this class, with this record;
+    /// - if `clean`, all its words are zero.
     #[inline(always)]
     unsafe fn free_small(
         &self,
@@ -439,31 +449,35 @@ impl<'m, W: Word, M: Mode, A: Window> Slab<'m, W, M, A> {
         record: *const Record,
         clean: bool,
     ) {
-        // SAFETY: by this function's contract the node and the record are free from here on, and of this span.
+        // SAFETY: by this function's contract no other code uses the node, and span, index and record are those of the node.
         unsafe {
             self.clear(node, class, clean);
             self.locked(|lists| self.enlist(lists, class, (span, index), record));
         }
     }
 
-    /// Clears a node of a class that is out of every table, unless it is clean.
+    /// Clears a node of a class, unless it is clean.
     ///
     /// # Safety
     ///
-    /// As for [`free_small`](Self::free_small).
+    /// `node` was taken from this storage, is of this class, and no other code uses it.
     #[inline(always)]
     unsafe fn clear(&self, node: NodeAddr, class: usize, clean: bool) {
         if !clean {
-            // SAFETY: the node is out of every table, so its bytes are ours alone.
+            // SAFETY: by this function's contract no other code uses the node, which has `class_bytes(class)` bytes.
             unsafe { ptr::write_bytes(self.window.memory(node.get()), 0, class_bytes(class)) };
         }
     }
 
-    /// Puts a node of a class that is all zero on the list of its span's free nodes.
+    /// Adds a node of a class, whose words are all zero, to the list of its span's free nodes.
     ///
     /// # Safety
     ///
-    /// As for [`free_small`](Self::free_small).
+    /// The caller ensures:
+    ///
+    /// - this CPU holds the lock;
+    /// - the node was taken from this storage, and no other code uses it or its record;
+    /// - it is node `index` of `span`, of this class, with this record.
     #[inline(always)]
     unsafe fn enlist(
         &self,
@@ -475,7 +489,7 @@ impl<'m, W: Word, M: Mode, A: Window> Slab<'m, W, M, A> {
         let descriptor = self.descriptor(span);
         let state = descriptor.record.load(Ordering::Relaxed);
         let (free, used) = (state & 0xffff, state >> 16);
-        // SAFETY: the node is free now, and its record with it.
+        // SAFETY: by this function's contract no other code uses the node or its record.
         unsafe { (*record).store(free, Ordering::Relaxed) };
         descriptor.record.store((index as u32 + 1).with((used - 1) << 16), Ordering::Relaxed);
         if used as usize == span_nodes(class) {
@@ -488,12 +502,17 @@ impl<'m, W: Word, M: Mode, A: Window> Slab<'m, W, M, A> {
         lists.usage.bytes -= class_bytes(class);
     }
 
-    /// Frees the first node of a batch's list and those behind it, while they are of its class and [`RUN_OF_NODES`] at the most: so
-    /// the lock is taken once for all of them, and held for a short time. Returns the list behind them.
+    /// Frees the first node of a batch's list and the nodes that follow, as long as they have the same class, and at most
+    /// [`RUN_OF_NODES`] of them: so it takes the lock once for all of them, and holds it for a short time. Returns the first
+    /// node of the rest of the list.
     ///
     /// # Safety
     ///
-    /// As for [`Reclaim::free_list`]; the node is the first of the list, and of this class.
+    /// The caller ensures:
+    ///
+    /// - `node` is the first of a batch's list, and has this class;
+    /// - every node of the list was taken from this storage, is not free, and no walker can reach it any more;
+    /// - the records hold [`ListLink`]s of the list, and all words of a node that is marked clean are zero.
     #[inline(always)]
     unsafe fn free_some(&self, mut node: NodeAddr, class: usize) -> Option<NodeAddr> {
         self.locked(|lists| {
@@ -517,10 +536,11 @@ impl<'m, W: Word, M: Mode, A: Window> Slab<'m, W, M, A> {
         })
     }
 
-    /// Gives a span back that is empty.
+    /// Frees an empty span, unless its class keeps it.
     #[inline(never)]
     fn free_span(&self, lists: &mut Lists, span: u32, class: usize) {
-        // The last empty span of a small class stays, or mapping and unmapping one page would go to the buddy system each time.
+        // A small class keeps its last empty span. Otherwise repeated mapping and unmapping of one page would use the buddy
+        // system each time.
         let list = &mut lists.partial[class][self.part(span)];
         let only = self.descriptor(span).next.get() == NONE && *list == span;
         if !only || class_bytes(class) > KEPT {
@@ -534,13 +554,17 @@ impl<'m, W: Word, M: Mode, A: Window> Slab<'m, W, M, A> {
     ///
     /// # Safety
     ///
-    /// As for [`Reclaim::free`]; the class is the node's.
+    /// The caller ensures:
+    ///
+    /// - `node` was taken from this storage, is not free, and no walker can reach it any more;
+    /// - `class` is the result of [`class_at`](Self::class_at) for it;
+    /// - if `clean`, all its words are zero.
     unsafe fn free_at(&self, node: NodeAddr, class: Result<usize, u32>, clean: bool) {
         match class {
             Ok(class) => {
                 let (span, index) = self.place(node, class);
                 let record = self.small_record(span, class, index);
-                // SAFETY: the contract of `Reclaim::free` is this function's; the class is the node's.
+                // SAFETY: by this function's contract the node is taken, of this class, and no other code uses it.
                 unsafe { self.free_small(node, class, (span, index), record, clean) };
             }
             Err(order) => {
@@ -558,9 +582,9 @@ impl<'m, W: Word, M: Mode, A: Window> Slab<'m, W, M, A> {
     }
 }
 
-// SAFETY: a node is taken under the lock off a list of free ones, in a run that ends at `last` or below, and `at` and `record`
-// compute its place in memory that is the slab's own. Spans and runs are aligned to a chunk and cut at multiples of the node's
-// size.
+// SAFETY: a node is taken under the lock from free memory, in a run that ends at `last` or below. `at` and `record` compute
+// its place in memory that the slab owns. Spans and runs are aligned to a chunk, and nodes are at multiples of their size in
+// them. Free nodes are zero, and the record is cleared when a node is taken.
 unsafe impl<W: Word, M: Mode, A: Window> Nodes for Slab<'_, W, M, A> {
     type Word = W;
     type Mode = M;
@@ -613,21 +637,23 @@ unsafe impl<W: Word, M: Mode, A: Window> Nodes for Slab<'_, W, M, A> {
     }
 }
 
-// SAFETY: `link` is the record that `record` computes, found by the chunk's class; node numbers count 4 bytes, of
-// which there are at most 2^31 in a slab that `new` accepts. The slab is `Sync` when its lock is.
+// SAFETY: `link` returns the record that `record` computes, with the class from the chunk's descriptor. Node numbers count
+// units of 4 bytes, of which a slab that `new` accepts has at most 2^31; they are not zero, because descriptors come first.
+// The slab is `Sync` if its lock is.
 unsafe impl<W: Word, M: Mode, A: Window> Reclaim for Slab<'_, W, M, A> {
     unsafe fn free(&self, node: NodeAddr, clean: bool) {
-        // SAFETY: by the contract of `Reclaim::free` the node is taken, and no walker can reach it; the class is read
-        // from the node.
+        // SAFETY: by the contract of `Reclaim::free` the node is taken, and no walker can reach it. The class is that of the
+        // node.
         unsafe { self.free_at(node, self.class_at(node), clean) };
     }
 
     unsafe fn free_list(&self, head: &mut Option<NodeAddr>, count: &mut usize) {
         self.held.reclaim(*count, M::SHARED);
-        // Nothing here unwinds.
+        // No call in this loop unwinds, so the list and the count may be inconsistent in between.
         while let Some(node) = *head {
             let class = self.class_at(node);
-            // SAFETY: this function's contract: the node is taken, and its record a link.
+            // SAFETY: by the contract of `Reclaim::free_list` the node is taken, no walker can reach it, and its record is a
+            // `ListLink`.
             unsafe {
                 if let Ok(class) = class
                     && class_bytes(class) <= KEPT
@@ -676,10 +702,10 @@ unsafe impl<W: Word, M: Mode, A: Window> Reclaim for Slab<'_, W, M, A> {
     }
 }
 
-/// How many nodes are freed under one lock.
+/// The largest number of nodes that are freed under one hold of the lock.
 const RUN_OF_NODES: usize = 32;
 
-/// What node numbers count: nodes start at multiples of 4 bytes.
+/// The unit of node numbers, in bytes: nodes begin at multiples of it.
 const UNIT: usize = 4;
 
 impl<W, M: Mode, A> fmt::Debug for Slab<'_, W, M, A> {

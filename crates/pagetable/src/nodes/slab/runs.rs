@@ -1,4 +1,4 @@
-//! Runs of chunks, handed out by a buddy system.
+//! The buddy system, which allocates runs of chunks.
 
 use core::mem::size_of;
 use core::ptr;
@@ -9,7 +9,7 @@ use crate::Mode;
 use crate::word::Word;
 
 impl<W: Word, M: Mode, A: Window> Slab<'_, W, M, A> {
-    /// Puts a chunk at the head of a list.
+    /// Adds a chunk at the head of a list.
     pub(super) fn push(&self, head: &mut u32, chunk: u32) {
         let descriptor = self.descriptor(chunk);
         descriptor.previous.set(NONE);
@@ -20,7 +20,7 @@ impl<W: Word, M: Mode, A: Window> Slab<'_, W, M, A> {
         *head = chunk;
     }
 
-    /// Takes a chunk out of a list.
+    /// Removes a chunk from a list.
     pub(super) fn unlink(&self, head: &mut u32, chunk: u32) {
         let descriptor = self.descriptor(chunk);
         let (previous, next) = (descriptor.previous.get(), descriptor.next.get());
@@ -34,21 +34,21 @@ impl<W: Word, M: Mode, A: Window> Slab<'_, W, M, A> {
         }
     }
 
-    /// Returns which of two lists a run is in by its first chunk: 1 from [`UPPER`] on. No run lies on both sides, for runs
-    /// are aligned to their length.
+    /// Returns which of the two lists has a run with this first chunk: 1 from [`UPPER`] on. No run is on both sides, because
+    /// runs are aligned to their length.
     #[inline(always)]
     pub(super) fn part(&self, chunk: u32) -> usize {
         usize::from(self.base / CHUNK + chunk as usize >= UPPER)
     }
 
-    /// Returns what `take` finds in the upper part of memory, if that has a part and `last` lies there, or else in the lower
-    /// part.
+    /// Returns the result of `take` for the upper part of memory, if the slab has such a part and `last` is in it; if that
+    /// is `None`, the result for the lower part.
     #[inline(always)]
     pub(super) fn upper_first<T>(&self, last: usize, mut take: impl FnMut(usize) -> Option<T>) -> Option<T> {
         if self.first_part(last) == 1 { take(1).or_else(|| take(0)) } else { take(0) }
     }
 
-    /// Returns the part of memory that is looked through first for what ends at `last` or below.
+    /// Returns the part of memory that is searched first for a run that ends at `last` or below.
     #[inline(always)]
     pub(super) fn first_part(&self, last: usize) -> usize {
         self.part(self.chunks as u32 - 1).min(usize::from(last / CHUNK >= UPPER))
@@ -57,11 +57,11 @@ impl<W: Word, M: Mode, A: Window> Slab<'_, W, M, A> {
     /// Tells whether `2^order` chunks from `chunk` on end at `last` or below.
     #[inline(always)]
     pub(super) fn ends_within(&self, chunk: u32, order: u32, last: usize) -> bool {
-        // The slab's last byte has an address, so none of these wraps.
+        // The address of the slab's last byte does not overflow, so none of these does.
         self.base + (chunk as usize * CHUNK) + ((CHUNK << order) - 1) <= last
     }
 
-    /// Returns the first chunk in a list from which on 2^order chunks end at `last` or below.
+    /// Returns the first chunk in a list such that the 2^order chunks from it on end at `last` or below.
     ///
     /// That is the head of the list, unless `last` is in the middle of the list's part of memory.
     #[inline(always)]
@@ -73,12 +73,12 @@ impl<W: Word, M: Mode, A: Window> Slab<'_, W, M, A> {
         (at != NONE).then_some(at)
     }
 
-    /// Returns the number of a chunk among all of memory: runs are aligned there.
+    /// Returns the number of a chunk in the address space of `base`, in which runs are aligned.
     pub(super) fn number(&self, chunk: u32) -> u32 {
         ((self.base / CHUNK) as u32).wrapping_add(chunk)
     }
 
-    /// Lists a free run of 2^order chunks.
+    /// Adds a free run of 2^order chunks to its list.
     pub(super) fn push_free(&self, lists: &mut Lists, chunk: u32, order: u32) {
         self.descriptor(chunk).kind.set(FREE + order as u8);
         self.push(&mut lists.free[order as usize][self.part(chunk)], chunk);
@@ -101,12 +101,12 @@ impl<W: Word, M: Mode, A: Window> Slab<'_, W, M, A> {
         Some(chunk)
     }
 
-    /// Gives a run back and joins it with its free buddies.
+    /// Frees a run, and joins it with its free buddies.
     pub(super) fn free_run(&self, lists: &mut Lists, mut chunk: u32, mut order: u32) {
         lists.usage.chunks -= (CHUNK + size_of::<Descriptor>()) << order;
-        // The longest have no free buddy.
+        // The loop ends: a run of the largest order has no free buddy.
         loop {
-            // Below the first chunk it wraps, and is beyond the last.
+            // The number of a buddy below the first chunk wraps, and so exceeds the last.
             let buddy = (self.number(chunk) ^ (1 << order)).wrapping_sub(self.number(0));
             let end = (buddy as usize).checked_add(1 << order);
             if end.is_none_or(|end| end > self.chunks)
@@ -122,11 +122,12 @@ impl<W: Word, M: Mode, A: Window> Slab<'_, W, M, A> {
         self.push_free(lists, chunk, order);
     }
 
-    /// Clears those chunks of a run that are not clean. The caller marks them again when it frees the run.
+    /// Clears the chunks of a run that are not clean, and resets their marks. The caller sets the marks again when it frees
+    /// the run.
     pub(super) fn clean_run(&self, chunk: u32, order: u32) {
         for at in chunk..chunk + (1 << order) {
             if !self.descriptor(at).clean.replace(false) {
-                // SAFETY: the chunk belongs to a run that was just taken.
+                // SAFETY: the chunk belongs to a run that was just taken, so no other code uses it.
                 unsafe { ptr::write_bytes(self.chunk(at), 0, CHUNK) };
             }
         }

@@ -1,21 +1,22 @@
-//! From a node's address to its memory.
+//! The mapping from a node's address to its memory.
 
 use core::ptr;
 
-/// How a node's address becomes memory: [`Offset`] or [`Identity`].
+/// Maps a node's address to its memory: [`Offset`] or [`Identity`].
 pub trait Window: Copy + sealed::Sealed {
     /// Returns the memory at an address.
     fn memory(self, at: usize) -> *mut u8;
 }
 
-/// Addresses count from some base: offsets into an arena, or physical addresses. Costs an addition a node.
+/// The mapping for addresses relative to a base: offsets into an arena, or physical addresses. It costs one addition for
+/// each node.
 #[derive(Clone, Copy, Debug)]
 pub struct Offset {
-    /// Where address zero would be: adding a node's address gives its memory.
+    /// The pointer for address zero, to which a node's address is added.
     pub(super) origin: *mut u8,
 }
 
-/// Addresses are pointers, as in kseg0 or an identity map. Costs nothing.
+/// The mapping for addresses that are pointers, as in kseg0 or an identity map. It costs nothing.
 #[derive(Clone, Copy, Debug)]
 pub struct Identity;
 
