@@ -6,6 +6,7 @@ use std::process::Stdio;
 use anyhow::{Context, bail};
 use clap::Args;
 use indicatif::ProgressBar;
+use serde::Deserialize;
 use serde_json::{Value, json};
 
 use crate::places;
@@ -17,7 +18,20 @@ const POLICIES: [(&str, &str); 2] = [("APPROX-ONLINE", "ApproxOnline"), ("THRIFT
 /// The shipped traces.
 const TRACES: [&str; 6] = ["cc1", "grep", "gzip", "perl", "sort", "sqlite"];
 
-/// What callgrind and the simulation say of a policy on a trace.
+/// The fields of a row of `tlblab superpage --json` that the count uses.
+#[derive(Debug, Deserialize)]
+struct Row {
+    /// Instructions of the program.
+    instructions: u64,
+    /// TLB misses.
+    tlb_misses: u64,
+    /// Cycles of the miss handler.
+    handler: u64,
+    /// Cycles of copying.
+    copy: u64,
+}
+
+/// The results of callgrind and of the simulation for a policy on a trace.
 struct Measured {
     misses: u64,
     instructions: u64,
@@ -96,21 +110,44 @@ fn count(lab: &str, trace: &str, policy: &str, name: &str) -> anyhow::Result<Mea
     if !output.status.success() {
         bail!("{said}failed ({}); to repeat it: {line}", output.status);
     }
-    let rows: Value = serde_json::from_slice(&output.stdout).context("tlblab printed no JSON")?;
-    let number = |row: usize, field: &str| rows[row][field].as_u64().unwrap_or(0);
-    let misses = number(1, "tlb_misses");
+    let [fixed, row] = rows(&output.stdout)?;
+    let misses = row.tlb_misses;
     let collected =
         said.lines().find_map(|line| line.split_once("Collected : ")?.1.trim().parse::<u64>().ok());
     let Some(instructions @ 1..) = collected.filter(|_| misses > 0) else {
         bail!("callgrind saw no miss of {policy}; to repeat it: {line}");
     };
-    let program = number(1, "instructions");
-    let overhead = number(1, "handler") + number(1, "copy") + instructions;
-    let before = program + number(0, "handler");
+    let program = row.instructions;
+    let overhead = row.handler + row.copy + instructions;
+    let before = program + fixed.handler;
     Ok(Measured {
         misses,
         instructions,
         tlbmcpi: overhead as f64 / program as f64,
         improvement: 100.0 * (1.0 - (program + overhead) as f64 / before as f64),
     })
+}
+
+/// Reads the two rows that `tlblab` prints: that of fixed 4 KB pages, and that of the policy.
+fn rows(json: &[u8]) -> anyhow::Result<[Row; 2]> {
+    serde_json::from_slice(json).context("`tlblab superpage --json` did not print the two rows")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ROW: &str = r#"{ "trace": "t", "instructions": 9, "tlb_misses": 3, "handler": 30, "copy": 5 }"#;
+
+    #[test]
+    fn rows_are_complete_and_two() {
+        let [fixed, row] = rows(format!("[{ROW}, {ROW}]").as_bytes()).unwrap();
+        assert_eq!((fixed.handler, row.instructions, row.tlb_misses, row.copy), (30, 9, 3, 5));
+        for missing in ["instructions", "tlb_misses", "handler", "copy"] {
+            let other = ROW.replace(missing, "other");
+            assert!(rows(format!("[{ROW}, {other}]").as_bytes()).is_err(), "{missing}");
+        }
+        assert!(rows(format!("[{ROW}]").as_bytes()).is_err());
+        assert!(rows(format!("[{ROW}, {ROW}, {ROW}]").as_bytes()).is_err());
+    }
 }
