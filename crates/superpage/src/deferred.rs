@@ -93,7 +93,7 @@ pub(crate) struct Rules {
     thresholds: [u32; SHIFTS],
     /// The counts at which superpages within a block stop, by number: the threshold or more.
     small_prices: Each,
-    /// The same for larger superpages, by shift.
+    /// The counts at which larger superpages stop, by shift.
     prices: [u32; SHIFTS],
     /// The largest quota.
     most: u32,

@@ -125,7 +125,7 @@ const AF: u64 = 1 << 10;
 const NG: u64 = 1 << 11;
 /// The number of bits of an output address or of the next table's address.
 const ADDRESS_BITS: u32 = 48;
-/// The same with `WIDE`.
+/// The number of bits of an output address or of the next table's address, with `WIDE`.
 const WIDE_BITS: u32 = 52;
 /// Contiguous.
 const CONTIGUOUS: u64 = 1 << 52;

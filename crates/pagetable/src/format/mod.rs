@@ -269,7 +269,7 @@ pub fn mark_word<F: Format>(mark: Mark) -> Result<F::Word, Error> {
     if F::ABSENT > 1 { Ok(F::absent(bits)) } else { Err(Error::WrongMark) }
 }
 
-/// The even number that stands for a guard mark.
+/// The even number that encodes a guard mark.
 const GUARD: u64 = 2;
 
 /// Decodes the mark in a word of the last level that is no leaf, which the caller has checked by [`Format::is_leaf`]. Zero

@@ -146,7 +146,7 @@ where
         flush_all_cpus: &mut dyn FnMut(&Flush),
     ) -> Result<Leaf, Error> {
         // SAFETY: by the contract of `Table::replace` the caller is the only writer, and the batch came from this table;
-        // if the format breaks, nothing that runs meanwhile needs the page.
+        // if the format breaks, no code that runs during the break needs the page.
         unsafe {
             batch.change(
                 |batch| self.replace_leaf(batch, at, frame, attr, flush_all_cpus),
@@ -167,7 +167,7 @@ where
         broken: &mut dyn FnMut(&Flush),
     ) -> Result<(), Error> {
         // SAFETY: by the contract of `Table::resize` the caller is the only writer, and the batch came from this table;
-        // if the table breaks, nothing that runs meanwhile needs the pages.
+        // if the table breaks, no code that runs during the break needs the pages.
         unsafe { batch.change(|batch| self.resize_pages(batch, pages, to, broken), |batch| self.mend(batch)) }
     }
 

@@ -200,7 +200,8 @@ unsafe impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>, const AT: usize> 
         size: PageSize,
         attr: Attr,
     ) -> Result<(), Error> {
-        // SAFETY: this function's contract.
+        // SAFETY: the contract of `Table::map`, which the caller keeps for this table, whose writer flag and batches are
+        // those of `tree`, is the contract of the call.
         unsafe { self.tree.map(batch, pages, frame, size, attr) }
     }
 
@@ -212,7 +213,8 @@ unsafe impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>, const AT: usize> 
         holes: Holes,
         frames: Option<&mut dyn Frames>,
     ) -> Result<usize, Error> {
-        // SAFETY: this function's contract.
+        // SAFETY: the contract of `Table::unmap`, which the caller keeps for this table, whose writer flag and batches are
+        // those of `tree`, is the contract of the call.
         unsafe { self.tree.unmap(batch, pages, holes, frames) }
     }
 
@@ -224,7 +226,8 @@ unsafe impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>, const AT: usize> 
         holes: Holes,
         change: Change,
     ) -> Result<usize, Error> {
-        // SAFETY: this function's contract.
+        // SAFETY: the contract of `Table::protect`, which the caller keeps for this table, whose writer flag and batches are
+        // those of `tree`, is the contract of the call.
         unsafe { self.tree.protect(batch, pages, holes, change) }
     }
 
@@ -260,7 +263,8 @@ unsafe impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>, const AT: usize> 
     }
 
     unsafe fn dismantle(&mut self, batch: &mut Retired<'n>) {
-        // SAFETY: this function's contract.
+        // SAFETY: the contract of `Table::dismantle`, which the caller keeps for this table, whose writer flag and batches
+        // are those of `tree`, is the contract of the call.
         unsafe { self.tree.dismantle(batch) }
     }
 }

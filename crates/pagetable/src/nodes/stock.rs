@@ -207,7 +207,7 @@ impl<N: Nodes, const KINDS: usize> Drop for Stock<'_, N, KINDS> {
     }
 }
 
-/// What is left in a stock if the storage unwinds while a node goes back: the others go back nevertheless.
+/// A guard for the rest of a stock: if the storage unwinds while a node is freed, the guard frees the other nodes.
 struct Rest<'s, 'n, N: Nodes, const KINDS: usize>(&'s mut Stock<'n, N, KINDS>);
 
 impl<N: Nodes, const KINDS: usize> Drop for Rest<'_, '_, N, KINDS> {
