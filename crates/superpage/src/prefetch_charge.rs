@@ -1,7 +1,9 @@
-//! The prefetch charge of a miss (section 6.1): which superpages a miss charges, and the one counter that it writes.
+//! The prefetch charge of a miss (Romer et al. 1995, section 6.1): which superpages a miss charges, and the one counter that it
+//! writes.
 //!
-//! A miss to a page charges each superpage that contains the page and another page whose entry is in the TLB that missed: if that
-//! superpage had been one mapping, its entry would have been in the TLB, and the miss would not have happened. If a superpage is
+//! A miss to a page charges each superpage that contains the page, is larger than the page's mapping (the caller asks for these
+//! only), and contains another page whose entry is in the TLB that missed: if that superpage had been one mapping, its entry would
+//! have been in the TLB, and the miss would not have happened. If a superpage is
 //! charged, every larger superpage around it is charged, too. So within a [block](crate::block) a miss finds the smallest charged
 //! superpage and adds one to that superpage's own counter. The count of a superpage is the sum of the counters within it.
 //! Superpages larger than the block get their charges later ([`crate::deferred`]).

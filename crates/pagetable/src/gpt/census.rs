@@ -71,7 +71,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
         all.is_continue().then_some(count)
     }
 
-    /// Counts the words of a part of a leaf that are so, for the writer.
+    /// Counts the words of a part of a leaf for which `is_so` holds. For the writer.
     #[inline(always)]
     pub(super) unsafe fn count_part(&self, leaf: Edge, part: Span, is_so: impl Fn(F::Word) -> bool) -> usize {
         let pages = Self::pages_in(part, leaf.shift);

@@ -5,7 +5,8 @@
 //!             |<---- agree(address, base, shift + width) ----->|
 //! ```
 //!
-//! A walk in the layout [`TwoWords`](super::TwoWords) calls [`agree`] at every node. In the layouts with one word a slot, a walk
+//! A walk in the layout [`TwoWords`](super::TwoWords) compares the guard of every slot on its path, that of the root and that of
+//! the leaf included. In the layouts with one word a slot, a walk
 //! checks all guards together, once, at the leaf: [`OneWord`](super::OneWord) by [`Link::covers`](super::Link::covers), and
 //! [`Kseg0`](super::Kseg0) by the tag of the TLB entry; the writer calls `agree`. The index is also called the **digit**. Shifts
 //! and masks here are defined for the full width of the word, too.

@@ -1,66 +1,4 @@
-//! Links and leaves that a MIPS32 refill handler walks in few instructions: nodes in kseg0, leaves that are TLB entries.
-//!
-//! ```text
-//!  inner link, Fixed<W>      31                            W+2             4        0
-//!                           +---+----------------------------+--------------+----------+
-//!                           | 1 |  node address, aligned to its 2^(W+2) bytes   shift  |
-//!                           +---+----------------------------+--------------+----------+
-//!  inner link, Adaptive      31  30                          10  9         5  4        0
-//!   and Fixed<1>, Fixed<2>  +---+------------------------------+------------+----------+
-//!                           | 1 |  node address / 4            | 32 - width | 32 - top |
-//!                           +---+------------------------------+------------+----------+
-//!  link to a leaf            31                                             1  0
-//!                           +---+----------------------------------------------+---+
-//!                           | 0 |  leaf address                                | 1 |
-//!                           +---+----------------------------------------------+---+
-//!  leaf                     | tag | EntryLo0 | EntryLo1 |
-//!
-//!  tag                       31        23  22                       4  3        0
-//!                           +------------+----------------------------+----------+
-//!                           |     0      |  number of the 8 KiB pair  |   size   |
-//!                           +------------+----------------------------+----------+
-//! ```
-//!
-//! Node addresses are physical, below 512 MiB; bit 31 makes an inner link an address in kseg0. So the sign tells a walker
-//! whether to go on, and nothing has to be masked or added:
-//!
-//! - *Fixed*: the shift lies where the node's alignment leaves bits free, lowest, where a shift instruction reads it, and
-//!   inserting the digit overwrites it: shift, insert, load. All nodes have the memory of `2^W` slots, the topmost
-//!   too, whose digit may be narrower: what lies above the address shifts in as zeroes.
-//! - *Adaptive*: two counts cut the digit out, from above by a shift to the left, from below by one to the right. The
-//!   address has 21 bits: nodes lie in the first 8 MiB. Nodes of two and four slots, between whose addresses no shift
-//!   fits, have the same links where the size is fixed.
-//!
-//! A leaf is one TLB entry: a pair of pages and its tag, which a handler compares with the Context register, in full.
-//! That comparison is the guard, checked once: every address takes some way through the nodes, never out of one,
-//! and matches the leaf at its end only if that is its own.
-//!
-//! # Larger pages
-//!
-//! A pair of larger pages is a leaf as well: `size` is what its pages' logarithm is above that of 4 KiB, and the pair's
-//! number that of its first 8 KiB. For pairs of 4 KiB the tag is Context to the bit, and for others never: a handler
-//! that serves 4 KiB alone pays nothing for larger pages, and a handler that serves both shifts `size` bits out of both
-//! words and compares again.
-//!
-//! The position of an index field does not change: a handler that inserts `W` bits can use no node of fewer, and where `W` is a
-//! multiple of four every shift must be the same modulo four. So a page **stands in all slots that it covers**; they hold the same
-//! link. This costs a handler nothing, and keeps the leaf, with the page's only PTE, the one place where the page is mapped,
-//! protected and unmapped, by one store.
-//!
-//! ```text
-//!   G8 node, slots of 8 KiB    | link | link | link | link |  0  | link |  0  |  0  |
-//!                                  |     |      |      |            `--> | tag 4K  | PTE | 0 |
-//!                                  `-----+---.  `------+-> | tag 16K | 0   | PTE |
-//!                                            `-----------> | tag 16K | PTE | 0   |     (never two: one leaf, both PTEs)
-//! ```
-//!
-//! A half of a pair is mapped by the pair's leaf if its PTE there is valid, and then all its slots lead there. If it is
-//! not, they lead wherever else: the other half of a larger page's pair may hold smaller pages, and neither is moved when
-//! the one or the other comes, goes, grows or is split. What lies between is a node at the bit that tells the halves
-//! apart, as anywhere in the tree; where there is none, the leaf's link stands for both, one of them empty.
-//!
-//! Maps and resizes that change more than one slot of a node build the node anew and link it with one store, after the
-//! break if pages change their size. An unmap clears the PTE first, and then the slots.
+//! The layout [`Kseg0`], for MIPS32 refill handlers.
 
 use core::marker::PhantomData;
 
@@ -70,8 +8,69 @@ use crate::fields::Fields as _;
 use crate::nodes::{LinkRange, NodeAddr, Nodes};
 use crate::word::Word;
 
-/// The layout of a guarded table that a MIPS32 handler walks: 32-bit addresses, pages of 4 KiB to 64 MiB as PageMask has
-/// them, nodes by their physical addresses. `P` is the table's policy: [`Fixed<1>`](Fixed) to `Fixed<8>`, or [`Adaptive`].
+/// The layout of a guarded table that a MIPS32 refill handler walks in few instructions: nodes in kseg0, leaves that are TLB entries.
+///
+/// Addresses have 32 bits, and pages 4 KiB to 64 MiB in steps of four, as PageMask has them. `P` is the table's policy: [`Fixed<1>`](Fixed)
+/// to `Fixed<8>`, or [`Adaptive`].
+///
+/// ```text
+///  inner link, Fixed<W>      31                            W+2             4        0
+///                           +---+----------------------------+--------------+----------+
+///                           | 1 |  node address, aligned to its 2^(W+2) bytes   shift  |
+///                           +---+----------------------------+--------------+----------+
+///  inner link, Adaptive      31  30                          10  9         5  4        0
+///   and Fixed<1>, Fixed<2>  +---+------------------------------+------------+----------+
+///                           | 1 |  node address / 4            | 32 - width | 32 - top |
+///                           +---+------------------------------+------------+----------+
+///  link to a leaf            31                                             1  0
+///                           +---+----------------------------------------------+---+
+///                           | 0 |  leaf address                                | 1 |
+///                           +---+----------------------------------------------+---+
+///  leaf                     | tag | EntryLo0 | EntryLo1 |
+///
+///  tag                       31        23  22                       4  3        0
+///                           +------------+----------------------------+----------+
+///                           |     0      |  number of the 8 KiB pair  |   size   |
+///                           +------------+----------------------------+----------+
+/// ```
+///
+/// Node addresses are physical, below 512 MiB; bit 31 makes an inner link an address in kseg0. A lookup goes on while the link is
+/// negative, and then compares the leaf's tag with the Context register. Nothing has to be masked or added:
+///
+/// - *Fixed*: the shift is in the lowest bits, which the node's alignment leaves free, where a shift instruction reads it; inserting the
+///   index overwrites it. A node costs three instructions: shift, insert, load. Every node has the memory of `2^W` slots. The digit of
+///   the topmost node may be narrower: zeros are shifted in from above the address.
+/// - *Adaptive*: two counts cut the digit out: one shift to the left drops the bits above it, one to the right the bits below. The
+///   address has 21 bits: nodes lie in the first 8 MiB. Nodes of two and four slots have these links in tables of a fixed size, too,
+///   because their alignment leaves no room for a shift.
+///
+/// The comparison of the tag is the check of all guards: every address leads to some leaf, and matches its tag only if the leaf is its
+/// own.
+///
+/// # Larger pages
+///
+/// A pair of larger pages is a leaf as well. `size` is the logarithm of its pages minus 12 (that of 4 KiB), and the pair's number is the
+/// number of its first 8 KiB. The tag of a pair of 4 KiB pages is equal to Context, and no other tag ever is. So a handler that serves
+/// 4 KiB pages alone pays nothing for larger pages. A handler that serves both shifts `size` bits out of tag and Context and compares
+/// again.
+///
+/// The position of an index field does not change: a handler that inserts `W` bits can use no node of fewer slots, and where `W` is a
+/// multiple of four every shift must be the same modulo four. So all slots that a page covers hold the same link. This costs a handler
+/// nothing, and the leaf stays the one place where the page is mapped, protected and unmapped, by one store.
+///
+/// ```text
+///   G8 node, slots of 8 KiB    | link | link | link | link |  0  | link |  0  |  0  |
+///                                  |     |      |      |            `--> | tag 4K  | PTE | 0 |
+///                                  `-----+---.  `------+-> | tag 16K | 0   | PTE |
+///                                            `-----------> | tag 16K | PTE | 0   |     (never two: one leaf, both PTEs)
+/// ```
+///
+/// If the PTE of one half of a pair is valid in the pair's leaf, all slots of that half lead to the leaf. If it is not, they may lead to
+/// smaller pages. A change of one half does not move the other. A node at the bit that tells the halves apart is above them; where
+/// there is none, the link of the leaf is in the slots of both halves, one of which is empty.
+///
+/// Maps and resizes that change more than one slot of a node build the node anew and link it with one store, after the break if pages
+/// change their size. An unmap clears the PTE first, and then the slots.
 #[derive(Debug)]
 pub struct Kseg0<P>(PhantomData<fn() -> P>);
 

@@ -52,14 +52,14 @@ impl Edge {
         1 << self.width
     }
 
-    /// Tells whether a child of this node is a leaf of pages larger than a slot, which stand in all the slots that they
-    /// cover.
+    /// Tells whether a child of this node is a leaf of pages larger than a slot. All slots that such a page covers hold its
+    /// link.
     #[inline(always)]
     pub(super) const fn shares(self, child: Self) -> bool {
         child.leaf && child.top() > self.shift
     }
 
-    /// Returns the slots in which the page stands that is in this one, or just this one.
+    /// Returns the slots that the page in `slot` occupies; `slot` alone, if it holds no larger page.
     #[inline(always)]
     pub(super) const fn run(self, slot: usize, child: Self) -> Range<usize> {
         let bits = if self.shares(child) { child.shift.saturating_sub(self.shift) } else { 0 };

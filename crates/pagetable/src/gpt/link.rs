@@ -1,28 +1,29 @@
-//! The links of the layout [`OneWord`](super::OneWord): a node's address, and the position and size of its digit.
-//!
-//! ```text
-//!  u64   63                                16 15        8  7   6  5        0
-//!       +------------------------------------+-----------+---+---+----------+
-//!       |  node address                      | slots - 1 | 0 | I |  shift   |
-//!       +------------------------------------+-----------+---+---+----------+
-//!  u32   31                     11 10     7  6  5        0
-//!       +-------------------------+--------+---+----------+
-//!       |  node address / 4       | log2   | I |  shift   |
-//!       +-------------------------+--------+---+----------+
-//! ```
-//!
-//! `shift` is the position of the digit's lowest bit: the slot is `(address >> shift) & (slots - 1)`. `I` tells an
-//! indexing node from a leaf, whose slots are PTEs; the zero word is an empty slot and has no `I`, so one test ends
-//! the walk. The shift is in the lowest bits because shift instructions use only the low bits of their count. The slot mask of a
-//! 64-bit word is its second byte, which many machines extract in one instruction.
-//!
-//! A 64-bit word holds the low 48 bits of an address and extends their sign, so that a kernel's nodes may lie in its half of the
-//! address space. A 32-bit word reaches the node addresses below 8 MiB: give such a storage a base of 0.
+//! The links of the layout [`OneWord`](super::OneWord).
 
 use crate::nodes::{LinkRange, NodeAddr};
 use crate::word::Word;
 
-/// A word that can be a link of the layout [`OneWord`](super::OneWord).
+/// A word that can be a link of the layout [`OneWord`](super::OneWord): the address of a node, and the position and size of its
+/// digit.
+///
+/// ```text
+///  u64   63                                16 15        8  7   6  5        0
+///       +------------------------------------+-----------+---+---+----------+
+///       |  node address                      | slots - 1 | 0 | I |  shift   |
+///       +------------------------------------+-----------+---+---+----------+
+///  u32   31                     11 10     7  6  5        0
+///       +-------------------------+--------+---+----------+
+///       |  node address / 4       | log2   | I |  shift   |
+///       +-------------------------+--------+---+----------+
+/// ```
+///
+/// `shift` is the position of the digit's lowest bit: the slot is `(address >> shift) & (slots - 1)`. `I` tells an
+/// indexing node from a leaf, whose slots are PTEs; the zero word is an empty slot and has no `I`, so one test ends
+/// the walk. The shift is in the lowest bits because shift instructions use only the low bits of their count. The slot mask of a
+/// 64-bit word is its second byte, which many machines extract in one instruction.
+///
+/// A 64-bit word holds the low 48 bits of an address and extends their sign, so that a kernel's nodes may lie in its half of the
+/// address space. A 32-bit word reaches the node addresses below 8 MiB: give such a storage a base of 0.
 pub trait Link: Word {
     /// The largest logarithm of a node's slots.
     const MAX_WIDTH: u32;

@@ -10,7 +10,9 @@
 //!                      +------+        +------+
 //! ```
 //!
-//! (The drawing shows the layout [`OneWord`].) A lookup of the address `at` takes these steps:
+//! (The drawing shows the layout [`OneWord`].) [`Link`] draws a link: the address of a node, the position of its lowest index bit
+//! (`shift`), its number of slots, and a bit `I`, which is set if the node has links, not PTEs. A lookup of the address `at` takes
+//! these steps:
 //!
 //! 1. Load the root link.
 //! 2. While the link has the bit `I`, load the link in slot `(at >> shift) & (slots - 1)` of its node.

@@ -380,7 +380,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
                     at = edge.base | at & low(edge.top());
                 }
                 if edge.leaf {
-                    // Of a page that stands in a part of the slots that it is in reach of, the part.
+                    // The low bits stay those of `at`: the result is in the slot of the page through which this walk came.
                     return Some(if L::TAGGED {
                         self.tag(edge.node) | at & low(edge.top())
                     } else {

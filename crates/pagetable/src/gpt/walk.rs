@@ -1,4 +1,5 @@
-//! Two walks. The lookup calls the layout's walk ([`Layout::seek`]) and reads the PTE. The writer's walk compares no guards and
+//! Two walks. [`find`](Gpt::find), for lookups and for changes of a page that is mapped, calls the layout's walk
+//! ([`Layout::seek`], which compares the guards) and reads the PTE. [`walk`](Gpt::walk), for the writer, compares no guards and
 //! ends at the slot where a change begins.
 
 use super::Gpt;

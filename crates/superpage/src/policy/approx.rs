@@ -1,22 +1,4 @@
-//! APPROX-ONLINE (section 7.3): prefetch charges alone.
-//!
-//! From a miss to a promotion:
-//!
-//! 1. The kernel reports the miss: the TLB, the page, and the entry that was evicted.
-//! 2. The miss charges every superpage around the page that is larger than the page's mapping and of which the TLB that
-//!    missed already holds an entry, the evicted one included ([`crate::prefetch_charge`]). The miss writes one counter:
-//!    that of the smallest such superpage. The counts of larger superpages are sums that contain this counter. Up to 64 KB
-//!    the counter is part of a [block](crate::block); for larger superpages the blocks owe charges to a
-//!    [tree](crate::deferred), and pay them before any count can reach its threshold unnoticed.
-//! 3. The refilled entry joins the resident set of that TLB, and the evicted entry leaves it.
-//! 4. The threshold of a superpage is 0.125 R, where R is the cost of copying it, in misses. If the charge made a count
-//!    reach its threshold, the policy asks for the smallest such superpage.
-//! 5. [`Policy::promoted`] sets the counts of the superpage and its parts to zero, and lowers those of all larger superpages
-//!    around it by the threshold. After [`Refusal::NoMemory`] the policy asks for no superpage of that size or larger during
-//!    a wait, which doubles with each refusal. After [`Refusal::NotHere`] the count of that one superpage starts at zero
-//!    again.
-//! 6. [`Policy::demote`], [`Policy::unmapped`], [`Policy::evicted`] and [`Policy::flushed`] update the resident sets and the
-//!    mappings.
+//! APPROX-ONLINE (Romer et al. 1995, section 7.3): prefetch charges alone.
 
 use tlbkit_addr::{Pages, Vpn};
 
@@ -31,8 +13,29 @@ use crate::{CostError, PolicyMemory, SegmentMemory, Setup};
 /// Promotes a superpage when its prefetch charges reach their threshold, and then lowers the charges of the larger
 /// superpages around it by the threshold.
 ///
-/// A miss costs about a hundred instructions (`cargo xtask bookkeeping`). If a count comes near its threshold, the miss also
-/// costs a pass over the charges that are deferred below that superpage.
+/// From a miss to a promotion:
+///
+/// 1. The kernel reports the miss: the TLB, the page, and the entry that was evicted.
+/// 2. The miss charges every superpage, up to the segment, that contains the page, is larger than the page's mapping, and
+///    contains another page whose entry is in the TLB that missed; the evicted entry counts as if it were still there. Such a
+///    superpage would have prevented the miss: its one entry would have been loaded before.
+/// 3. The refilled entry joins the resident set of that TLB, and the evicted entry leaves it.
+/// 4. The threshold of a superpage is [`Costs::prefetch`](crate::Costs::prefetch) thousandths of R, in [`Setup::PAPER`]
+///    0.125 R, where R is the cost of copying the superpage, in misses. If the count of a superpage that was charged is at its threshold, the
+///    policy asks for the smallest such superpage.
+/// 5. [`Policy::promoted`] sets the counts of the superpage and its parts to zero, and lowers the counts of all larger
+///    superpages around it by the threshold, but not below zero. After [`Refusal::NoMemory`] the policy asks for no superpage
+///    of that size or larger during a wait: as many misses as the refused superpage's threshold, and twice as many after each
+///    further refusal. After [`Refusal::NotHere`] the count of that one superpage starts at zero again.
+/// 6. [`Policy::demote`], [`Policy::unmapped`], [`Policy::evicted`] and [`Policy::flushed`] update the resident sets and the
+///    mappings.
+///
+/// A miss writes one counter, that of the smallest superpage that it charges; the counts of larger superpages are sums of
+/// counters. It costs about a hundred instructions (`cargo xtask bookkeeping`). If a count comes near its threshold, the miss
+/// also costs a pass over the charges that are deferred below that superpage.
+//
+// Up to 64 KB the counters are part of a [block](crate::block). For larger superpages the blocks owe charges to a
+// [tree](crate::deferred), and pay them before any count can reach its threshold unnoticed.
 #[derive(Debug)]
 pub struct ApproxOnline<'m> {
     pub(super) ledger: Ledger<'m>,
