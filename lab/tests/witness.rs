@@ -71,7 +71,7 @@ fn what_is_no_event_is_refused_in_one_line_with_its_number() {
         ("0 write 0x1000", "the line ends where a value is expected"),
         ("0 write 0x1004 1", "a word's address is a multiple of 8"),
         ("0 wrote 0x1000 1", "an event is expected"),
-        ("0 uses", "the line ends where `dirty` or `halves` is expected"),
+        ("0 uses", "the line ends where `dirty`, `halves` or `asid` is expected"),
         ("0 fence leaf leaf", "`leaf` stands twice"),
         ("0 fence va 0 asid 1 va 0x1000", "`va` stands twice"),
         ("64 root 0", "a CPU's number is below 64"),
@@ -83,6 +83,7 @@ fn what_is_no_event_is_refused_in_one_line_with_its_number() {
         ("0 frame free 0x1000 0", "a range of memory is expected"),
         ("0 ipi send none 3", "a list of CPUs with commas between them is expected"),
         ("1 ipi take 3", "this interrupt was not sent to this CPU, or was taken already"),
+        ("0 barrier dsb ishst", "only AArch64 has this barrier"),
         ("0 done 3", "no change of this number has begun"),
     ] {
         let refused = witness(&["--arch", "x86_64"], &format!("{LOG}{line}\n"));

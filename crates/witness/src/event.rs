@@ -93,6 +93,11 @@ pub enum Event {
     UsesDirty,
     /// MIPS32: refill handlers load a page of more than 4 KiB by a pair within it, and never together with the one beside it.
     UsesHalves,
+    /// AArch64, `TCR_EL1.A1`: one root register has the ASID of both halves.
+    UsesAsid {
+        /// Tells that it is the second one, that of the upper half: A1 is 1.
+        high: bool,
+    },
     /// A recorder had no room for the next event: nothing is known of what follows.
     Full,
     /// The next event has a number and is not in the record: nothing is known of it, or of what follows.
@@ -135,6 +140,13 @@ pub enum Barrier {
     Complete,
     /// AArch64's `isb`: what the CPU has begun to execute is begun anew.
     Context,
+    /// AArch64's `dsb ishst`: stores before it are visible to every CPU's walks when it has completed. It completes no invalidation.
+    Stores,
+    /// AArch64's `dsb nsh`: the CPU's own walks see its stores before it, and what the CPU invalidated for itself has been
+    /// invalidated.
+    Local,
+    /// AArch64's `dsb nshst`: the CPU's own walks see its stores before it. It completes no invalidation.
+    LocalStores,
     /// x86-64's `tlbsync`: what the CPU invalidated by broadcast has been invalidated.
     TlbSync,
 }

@@ -215,6 +215,7 @@ const FULL: usize = 13;
 const REFILL: usize = 14;
 const HALVES: usize = 15;
 const GAP: usize = 16;
+const ASID: usize = 17;
 /// Stands for the logarithm of a size that is no power of two.
 const NO_SIZE: usize = 0xff;
 
@@ -234,7 +235,18 @@ fn pack(event: Event) -> [usize; 4] {
             let (first, last) = pages.unwrap_or_default();
             (FENCE | flags | usize::from(asid.unwrap_or_default()) << 16, first, last, 0)
         }
-        Event::Barrier(barrier) => (BARRIER | (barrier as usize) << 8, 0, 0, 0),
+        Event::Barrier(barrier) => {
+            let kind = match barrier {
+                Barrier::Release => 0,
+                Barrier::Complete => 1,
+                Barrier::Context => 2,
+                Barrier::TlbSync => 3,
+                Barrier::Stores => 4,
+                Barrier::Local => 5,
+                Barrier::LocalStores => 6,
+            };
+            (BARRIER | kind << 8, 0, 0, 0)
+        }
         Event::Node(Memory { at, bytes, free }) => (NODE | flag(free, 0), at, bytes, 0),
         Event::Frame(Memory { at, bytes, free }) => (FRAME | flag(free, 0), at, bytes, 0),
         Event::IpiSend { cpus, id } => (SEND, cpus, cpus >> 32, id),
@@ -257,6 +269,7 @@ fn pack(event: Event) -> [usize; 4] {
         }
         Event::UsesDirty => (DIRTY, 0, 0, 0),
         Event::UsesHalves => (HALVES, 0, 0, 0),
+        Event::UsesAsid { high } => (ASID | flag(high, 0), 0, 0, 0),
         Event::Full => (FULL, 0, 0, 0),
         Event::Gap => (GAP, 0, 0, 0),
     };
@@ -286,7 +299,11 @@ pub(crate) fn unpack(words: [u64; 4]) -> Option<Event> {
             0 => Barrier::Release,
             1 => Barrier::Complete,
             2 => Barrier::Context,
-            _ => Barrier::TlbSync,
+            3 => Barrier::TlbSync,
+            4 => Barrier::Stores,
+            5 => Barrier::Local,
+            6 => Barrier::LocalStores,
+            _ => return None,
         }),
         NODE => Event::Node(Memory { at: a, bytes: b, free: is(0) }),
         FRAME => Event::Frame(Memory { at: a, bytes: b, free: is(0) }),
@@ -315,6 +332,7 @@ pub(crate) fn unpack(words: [u64; 4]) -> Option<Event> {
         }
         DIRTY => Event::UsesDirty,
         HALVES => Event::UsesHalves,
+        ASID => Event::UsesAsid { high: is(0) },
         FULL => Event::Full,
         GAP => Event::Gap,
         _ => return None,

@@ -137,7 +137,13 @@ pub fn parse(line: &str) -> Result<Option<(usize, Event)>, Malformed> {
         }
         "barrier" => Event::Barrier(match words.word("a barrier")? {
             "release" | "dmb" => Barrier::Release,
-            "fence" | "dsb" | "mfence" | "sync" => Barrier::Complete,
+            "dsb" => match words.rest.next_if(|word| ["ish", "ishst", "nsh", "nshst"].contains(word)) {
+                Some("ishst") => Barrier::Stores,
+                Some("nsh") => Barrier::Local,
+                Some("nshst") => Barrier::LocalStores,
+                _ => Barrier::Complete,
+            },
+            "fence" | "mfence" | "sync" => Barrier::Complete,
             "isb" => Barrier::Context,
             "tlbsync" => Barrier::TlbSync,
             _ => {
@@ -198,10 +204,15 @@ pub fn parse(line: &str) -> Result<Option<(usize, Event)>, Malformed> {
         }
         "full" => Event::Full,
         "gap" => Event::Gap,
-        "uses" => match words.word("`dirty` or `halves`")? {
+        "uses" => match words.word("`dirty`, `halves` or `asid`")? {
             "dirty" => Event::UsesDirty,
             "halves" => Event::UsesHalves,
-            _ => return Err(Malformed::Expected("`dirty` or `halves`")),
+            "asid" => match words.word("`ttbr0` or `ttbr1`")? {
+                "ttbr0" => Event::UsesAsid { high: false },
+                "ttbr1" => Event::UsesAsid { high: true },
+                _ => return Err(Malformed::Expected("`ttbr0` or `ttbr1`")),
+            },
+            _ => return Err(Malformed::Expected("`dirty`, `halves` or `asid`")),
         },
         _ => return Err(Malformed::Expected("an event")),
     };
@@ -277,6 +288,9 @@ impl fmt::Display for Event {
                 Barrier::Complete => "barrier fence",
                 Barrier::Context => "barrier isb",
                 Barrier::TlbSync => "barrier tlbsync",
+                Barrier::Stores => "barrier dsb ishst",
+                Barrier::Local => "barrier dsb nsh",
+                Barrier::LocalStores => "barrier dsb nshst",
             }),
             Self::Node(memory) => write!(f, "node {memory}"),
             Self::Frame(memory) => write!(f, "frame {memory}"),
@@ -316,6 +330,7 @@ impl fmt::Display for Event {
             }
             Self::UsesDirty => f.write_str("uses dirty"),
             Self::UsesHalves => f.write_str("uses halves"),
+            Self::UsesAsid { high } => f.write_str(if high { "uses asid ttbr1" } else { "uses asid ttbr0" }),
             Self::Full => f.write_str("full"),
             Self::Gap => f.write_str("gap"),
         }

@@ -1,6 +1,6 @@
 //! Logs on which the checker and another machine, of `agreement.rs` or of `brute`, once said different things, or both the wrong one.
 
-use tlbkit_witness::check::{Arch, Checker, Refusal, Rule, check};
+use tlbkit_witness::check::{Arch, Checker, Pending, Refusal, Rule, check};
 use tlbkit_witness::event::{Event, Fence, Memory};
 
 /// Where a log breaks, and which rule.
@@ -63,10 +63,11 @@ fn a_global_page_below_a_link_is_had_under_every_number() {
 0 lower 1 0x1000
 0 write 0x20000 0
 0 write 0x10008 0x400007c3
+0 barrier dsb
 0 root 0x1000000040000
 0 done 1"
     );
-    assert_eq!(broken(Arch::Aarch64, &done), Some((13, "right-kept")));
+    assert_eq!(broken(Arch::Aarch64, &done), Some((14, "right-kept")));
     // A larger page of the next table excludes it.
     let made = format!(
         "{begin}0 write 0x21000 0x80000fc1
@@ -379,6 +380,7 @@ fn a_number_that_is_loaded_reaches_what_went_meanwhile() {
 0 root 0x8000100000000030
 1 root 0x8000100000000030
 1 write 0x20000 0x4401
+1 barrier fence
 0 root 0x8000200000000031
 1 root 0x8000200000000031
 0 node free 0x10000 4096
@@ -387,7 +389,7 @@ fn a_number_that_is_loaded_reaches_what_went_meanwhile() {
         )
     };
     for moves in ["node take", "frame take"] {
-        assert_eq!(broken(Arch::Sv39, &log("", moves)), Some((12, "node-reached")));
+        assert_eq!(broken(Arch::Sv39, &log("", moves)), Some((13, "node-reached")));
         assert_eq!(broken(Arch::Sv39, &log("0 fence asid 1\n", moves)), None);
     }
 }
@@ -555,7 +557,8 @@ fn what_is_read_again_while_an_invalidation_is_under_way_stays() {
     assert_eq!(broken(Arch::X86_64, &log("0x0")), None);
 }
 
-/// A CPU that has loaded its root after a store sees that store, whether or not a barrier orders it before the link that follows.
+/// A CPU that has loaded its root after a store, and has a fence between, sees that store, whether or not a barrier orders it before the
+/// link that follows.
 #[test]
 fn a_cpu_that_has_loaded_its_root_since_sees_what_is_linked() {
     let log = |root: &str| {
@@ -571,7 +574,7 @@ fn a_cpu_that_has_loaded_its_root_since_sees_what_is_linked() {
 1 access 0x8 load kernel 0x40000008"
         )
     };
-    assert_eq!(broken(Arch::Sv39, &log("1 root 0x8000100000000030\n")), None);
+    assert_eq!(broken(Arch::Sv39, &log("1 fence\n1 root 0x8000100000000030\n")), None);
     assert_eq!(broken(Arch::Sv39, &log("")), Some((9, "access-differs")));
 }
 
@@ -671,12 +674,13 @@ fn a_walk_that_found_nothing_ends_under_another_number() {
         format!(
             "{ONE}1 root 0x2000000040000
 0 write 0x30008 0xc0000fc1
-{isb}1 root 0x1000000040000
+{isb}0 barrier dsb
+1 root 0x1000000040000
 1 access 0x40000008 load kernel 0xc0000008"
         )
     };
     assert_eq!(broken(Arch::Aarch64, &log("1 barrier isb\n")), None);
-    assert_eq!(broken(Arch::Aarch64, &log("")), Some((11, "access-differs")));
+    assert_eq!(broken(Arch::Aarch64, &log("")), Some((12, "access-differs")));
 }
 
 /// With pages of 16 KiB a half has 47 bits: an invalidation of a page in the upper half names it.
@@ -1080,7 +1084,8 @@ fn a_change_of_another_address_space_is_checked_by_the_root_that_it_names() {
     // Kept under its number by a CPU that runs another one: that has to go before the number runs again.
     let left = "\n1 root 0x8000200000000005";
     let again = "\n1 root 0x8000100000000001\n1 access 0 load user fault";
-    assert_eq!(rule(format!("{begin}{left}{change}{done}{again}")), Err(Some(Rule::AsidReused)));
+    let seen = "\n0 barrier fence";
+    assert_eq!(rule(format!("{begin}{left}{change}{seen}{done}{again}")), Err(Some(Rule::AsidReused)));
     let gone = "\n0 barrier fence\n1 fence asid 1";
     assert_eq!(rule(format!("{begin}{left}{change}{gone}{done}{again}")).unwrap().promised, 1);
     // Without the root, the change is taken to be one of the table that CPU 0 has loaded: nothing of that has changed.
@@ -1095,4 +1100,186 @@ fn a_change_of_another_address_space_is_checked_by_the_root_that_it_names() {
             "{refused}"
         );
     }
+}
+
+/// What a log leaves open when it ends is told, and breaks no rule.
+#[test]
+fn what_a_log_leaves_open_is_told() {
+    let log = format!(
+        "{ONE}0 lower 7 0 0xfff
+0 write 0x10000 0
+0 fence va 0
+0 fence va 0x1000 broadcast
+0 ipi send 1,2 5
+1 ipi take 5
+1 root 0x1000000050000
+"
+    );
+    let mut checker = Checker::new(Arch::Aarch64);
+    for (line, text) in (1..).zip(log.lines()) {
+        let (cpu, event) = tlbkit_witness::parse(text).unwrap().unwrap();
+        checker.event(line, cpu, event).unwrap();
+    }
+    let told: Vec<String> = checker.pending().iter().map(ToString::to_string).collect();
+    assert_eq!(
+        told,
+        [
+            "line 8: change 7 is never promised: no `done 7` follows",
+            "line 10: no barrier of CPU 0 completes this invalidation, nor 1 more",
+            "line 12: interrupt 5 is never taken by CPU 2",
+            "line 14: CPU 1 has to invalidate ASID 1 before it is used, and the log ends before that",
+        ]
+    );
+}
+
+/// A `dsb` for stores alone completes no invalidation, and one for the CPU alone completes those for itself, and says nothing to others.
+#[test]
+fn a_narrow_dsb_does_what_it_does_and_no_more() {
+    let rule = |steps: &str| broken(Arch::Aarch64, &format!("{ONE}{steps}0 frame free 0x40000000 4096\n"));
+    let alone = |steps: &str| {
+        let one = ONE.replace("1 root 0x1000000040000\n", "");
+        broken(Arch::Aarch64, &format!("{one}{steps}0 frame free 0x40000000 4096\n"))
+    };
+    let all = |first: &str, last: &str| {
+        format!("0 write 0x10000 0\n0 barrier dsb{first}\n0 fence broadcast\n0 barrier dsb{last}\n")
+    };
+    assert_eq!(rule(&all("", "")), None);
+    assert_eq!(rule(&all(" ish", " ish")), None);
+    assert_eq!(rule(&all(" ishst", "")), None);
+    for [first, last] in [["", " ishst"], ["", " nsh"], ["", " nshst"], [" nsh", ""], [" nshst", ""]] {
+        assert_eq!(rule(&all(first, last)), Some((12, "frame-reached")), "{first}, {last}");
+    }
+    let own = |first: &str, last: &str| all(first, last).replace(" broadcast", "");
+    for first in ["", " ishst", " nsh", " nshst"] {
+        assert_eq!(alone(&own(first, "")), None, "{first}");
+        assert_eq!(alone(&own(first, " nsh")), None, "{first}");
+        assert_eq!(alone(&own(first, " nshst")), Some((11, "frame-reached")), "{first}");
+    }
+}
+
+/// A promise about a leaf of 256 TiB is looked at by what the tables say, not by pages.
+#[test]
+fn a_huge_leaf_is_promised_at_once() {
+    let log = "0 write 0x1000 0xdf
+0 barrier fence
+0 root 0xa000000000000001
+0 lower 1 0 0xffffffffffff
+0 write 0x1000 0xdb
+0 barrier fence
+0 fence
+0 done 1
+0 lower 2 0 0xffffffffffff
+0 write 0x1000 0xd3
+0 done 2
+";
+    assert_eq!(broken(Arch::Sv57, log), Some((11, "right-kept")));
+    let kept = log.replace("0 done 2", "0 barrier fence\n0 fence\n0 done 2");
+    assert_eq!(broken(Arch::Sv57, &kept), None);
+    // What a link takes the place of is compared page by page where pages differ.
+    let split = "0 write 0x1000 0xdf
+0 write 0x2000 0x1000000000df
+0 barrier fence
+0 root 0xa000000000000001
+0 lower 1 0 0xffffffffffff
+0 write 0x1000 0x801
+0 done 1
+";
+    assert_eq!(broken(Arch::Sv57, split), Some((7, "right-kept")));
+}
+
+/// One register of AArch64 has the number of both halves. Which one it is decides what runs under which number.
+#[test]
+fn the_number_of_both_halves_is_that_of_one_register() {
+    // Programs in the lower half, numbers in TTBR1, as where TCR_EL1.A1 is 1: a page of program 1 is kept under number 1.
+    let begin = "0 write 0x40000 0x30003
+0 write 0x30000 0x20003
+0 write 0x20000 0x10003
+0 write 0x10000 0x40000f43
+0 write 0x60000 0
+0 write 0x50000 0
+0 barrier dsb
+0 root 0x1000000060000 high
+0 root 0x40000
+";
+    let switch = "0 root 0x2000000060000 high\n0 root 0x50000\n0 barrier isb\n0 access 0 load kernel fault\n";
+    // By the register of each half, all programs run under 0, so that the second one takes the number over.
+    assert_eq!(broken(Arch::Aarch64, &format!("{begin}{switch}")), Some((13, "asid-reused")));
+    // The table of the first is walked under the second's number until the second root is loaded.
+    let declared = |log: &str| broken(Arch::Aarch64, &format!("0 uses asid ttbr1\n{log}"));
+    assert_eq!(declared(&format!("{begin}{switch}")), Some((14, "asid-reused")));
+    // So a table of nothing comes between, as Linux has it.
+    let reserved = "0 root 0\n0 barrier isb\n";
+    assert_eq!(declared(&format!("{begin}{reserved}{switch}")), None);
+    // The same number is the same address space, whatever TTBR0 says of it.
+    let same = switch
+        .replace("0 root 0x2000000060000", "0 root 0x1000000060000")
+        .replace("0 root 0x50000", "0 root 0x2000000050000");
+    assert_eq!(declared(&format!("{begin}{reserved}{same}")), Some((16, "asid-reused")));
+    // With A1 0 the lower half's register has it, for the upper half's pages, too.
+    let lower = |log: &str| broken(Arch::Aarch64, &format!("0 uses asid ttbr0\n{log}"));
+    let kernel = "0 write 0x40000 0x30003
+0 write 0x30000 0x20003
+0 write 0x20000 0x10003
+0 write 0x10000 0x40000f43
+0 write 0x50000 0
+0 barrier dsb
+0 root 0x40000 high
+0 root 0x1000000050000
+0 lower 1 0xffff000000000000
+0 write 0x10000 0
+0 barrier dsb
+0 fence asid 1
+0 barrier dsb
+0 done 1
+";
+    assert_eq!(lower(kernel), None, "the kernel's page was under number 1");
+    // It was walked under 0 as well, before the second root; that is not run any more, and has to go before it is.
+    assert_eq!(
+        lower(&format!("{kernel}0 root 0x50000\n0 access 0 load user fault\n")),
+        Some((17, "asid-reused"))
+    );
+    assert_eq!(broken(Arch::Aarch64, kernel), Some((14, "right-kept")), "or under 0, as TTBR1 says");
+    let mut checker = Checker::new(Arch::Aarch64);
+    for line in kernel.lines().take(8) {
+        let (cpu, event) = tlbkit_witness::parse(line).unwrap().unwrap();
+        checker.say(cpu, event).unwrap();
+    }
+    assert!(matches!(checker.pending()[..], [Pending::Halves { cpu: 0, line: 8 }]));
+    for (arch, log) in
+        [(Arch::Sv39, "0 uses asid ttbr1"), (Arch::Aarch64, "0 root 0x1000\n0 uses asid ttbr1")]
+    {
+        assert!(matches!(check(arch, log), Err(Refusal::Impossible { .. })));
+    }
+}
+
+/// At a root nothing is stored: the story says what is loaded.
+#[test]
+fn two_entries_that_match_at_a_root_are_told_as_that() {
+    let log = format!(
+        "{ONE}0 write 0x10000 0
+0 barrier dsb
+0 write 0x21000 0x80000fc1
+0 write 0x31000 0x21003
+0 write 0x41000 0x31003
+0 barrier dsb
+0 root 0x1000000041000"
+    );
+    let refused = check(Arch::Aarch64, &log).unwrap_err();
+    let violation = refused.violation().unwrap();
+    assert_eq!((violation.line(), violation.rule()), (14, Rule::TwoMatch), "{violation}");
+    assert!(violation.story()[0].contains("loads the root 0x41000"), "{violation}");
+}
+
+/// Of the roots that a CPU leaves without an `isb` the last are remembered, and not all of a log.
+#[test]
+fn the_roots_that_a_cpu_leaves_are_bounded() {
+    let log = |others: u64| {
+        let mut log = ONE.replace("1 root 0x1000000040000\n", "0 barrier isb\n");
+        for root in 1..=others {
+            log += &format!("0 root {:#x}\n", (root + 1) << 48 | (0x100_0000 + root * 0x1000));
+        }
+        log + "0 access 0 load kernel fault\n"
+    };
+    assert_eq!(broken(Arch::Aarch64, &log(64)), Some((72, "access-differs")));
+    assert_eq!(broken(Arch::Aarch64, &log(66)), None);
 }

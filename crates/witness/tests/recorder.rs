@@ -27,6 +27,9 @@ fn every_event_is_written_as_it_was_recorded() {
         5 barrier fence\n\
         5 barrier isb\n\
         5 barrier tlbsync\n\
+        5 barrier dsb ishst\n\
+        5 barrier dsb nsh\n\
+        5 barrier dsb nshst\n\
         5 node take 0x1000 4096\n\
         5 ipi send 0,33,63 18446744073709551615\n\
         5 access 0x1000 fetch user 0x2000\n\
@@ -35,6 +38,8 @@ fn every_event_is_written_as_it_was_recorded() {
         5 lower 7 0x0 0xffffffffffffffff root 0x1000\n\
         5 lower 7 0x1000 0x2000\n\
         5 uses dirty\n\
+        5 uses asid ttbr0\n\
+        5 uses asid ttbr1\n\
         5 gap\n";
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("gallery");
     let logs = fs::read_dir(folder).unwrap().map(|file| fs::read_to_string(file.unwrap().path()).unwrap());

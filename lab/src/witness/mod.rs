@@ -9,7 +9,7 @@ use anyhow::{Context, ensure};
 use clap::Args;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use serde_json::json;
-use tlbkit_witness::check::{Arch, Checked, Checker, Refusal, Violation};
+use tlbkit_witness::check::{Arch, Checked, Checker, Pending, Refusal, Violation};
 
 /// Check a kernel's log for a flush, a barrier or a hold that is missing
 ///
@@ -41,13 +41,13 @@ pub(crate) fn run(args: &WitnessArgs) -> anyhow::Result<ExitCode> {
         Box::new(File::open(&args.file).with_context(|| format!("cannot open {}", args.file.display()))?)
     };
     match check(args.arch, BufReader::new(log)) {
-        Ok(checked) => {
+        Ok((checked, pending)) => {
             if let Some(why) = checked.incomplete() {
                 ensure!(args.json, why);
-                tell(true, &holds(&checked), String::new)?;
+                tell(true, &holds(&checked, &pending), String::new)?;
                 return Ok(ExitCode::from(2));
             }
-            tell(args.json, &holds(&checked), || {
+            tell(args.json, &holds(&checked, &pending), || {
                 let Checked { events, writes, fences, freed, promised, unchanged, accesses, full, .. } =
                     checked;
                 let full =
@@ -60,7 +60,8 @@ pub(crate) fn run(args: &WitnessArgs) -> anyhow::Result<ExitCode> {
                 };
                 format!(
                     "{events} events hold: {writes} writes, {fences} fences, {freed} nodes and frames freed, \
-                     {promised} changes promised{idle}, {accesses} accesses{full}"
+                     {promised} changes promised{idle}, {accesses} accesses{full}{}",
+                    open(&pending)
                 )
             })?;
             Ok(ExitCode::SUCCESS)
@@ -78,7 +79,7 @@ pub(crate) fn run(args: &WitnessArgs) -> anyhow::Result<ExitCode> {
 }
 
 /// Checks a log line by line.
-fn check(arch: Arch, mut log: impl BufRead) -> anyhow::Result<Checked> {
+fn check(arch: Arch, mut log: impl BufRead) -> anyhow::Result<(Checked, Vec<Pending>)> {
     let (mut checker, mut text) = (Checker::new(arch), Vec::new());
     for line in 1.. {
         text.clear();
@@ -92,7 +93,7 @@ fn check(arch: Arch, mut log: impl BufRead) -> anyhow::Result<Checked> {
             Err(why) => return Err(Refusal::Malformed { line, why }.into()),
         }
     }
-    Ok(checker.checked())
+    Ok((checker.checked(), checker.pending()))
 }
 
 fn tell(json: bool, value: &serde_json::Value, text: impl Fn() -> String) -> anyhow::Result<()> {
@@ -100,12 +101,25 @@ fn tell(json: bool, value: &serde_json::Value, text: impl Fn() -> String) -> any
     writeln!(stdout().lock(), "{text}").context("cannot print the verdict")
 }
 
-fn holds(checked: &Checked) -> serde_json::Value {
+/// What has begun and not ended: a line each, but for those beyond a few.
+fn open(pending: &[Pending]) -> String {
+    let mut text: String = pending.iter().take(FEW).map(|of| format!("\n  {of}")).collect();
+    if pending.len() > FEW {
+        text += &format!("\n  and {} more that the log leaves open: --json has all", pending.len() - FEW);
+    }
+    text
+}
+
+/// As many are told.
+const FEW: usize = 10;
+
+fn holds(checked: &Checked, pending: &[Pending]) -> serde_json::Value {
     let Checked { events, writes, fences, freed, promised, unchanged, accesses, full, .. } = *checked;
     let why = checked.incomplete();
+    let pending: Vec<String> = pending.iter().map(Pending::to_string).collect();
     json!({
         "holds": why.is_none(), "events": events, "writes": writes, "fences": fences, "freed": freed, "promised": promised,
-        "unchanged": unchanged, "accesses": accesses, "full": full, "why": why,
+        "unchanged": unchanged, "accesses": accesses, "full": full, "why": why, "pending": pending,
     })
 }
 

@@ -1,10 +1,13 @@
 //! AArch64: entries that a TLB must not hold together, and break before make.
 
+use std::format;
+use std::string::String;
 use std::vec;
 
 use super::arch::Entry;
 use super::held::GLOBAL;
 use super::machine::{Holder, Machine};
+use super::story::stores;
 use super::verdict::{Refusal, Rule};
 
 impl Machine {
@@ -32,7 +35,8 @@ impl Machine {
                 made.extend(below.map(|under| (under.level, va + under.offset, under.entry)));
             }
             for (level, va, after) in made {
-                self.matches(cpu, at, holder, (level, va, after))?;
+                let did = || stores(cpu, at);
+                self.matches(&did, holder, (level, va, after))?;
             }
         }
         Ok(())
@@ -41,8 +45,7 @@ impl Machine {
     /// Checks that nothing that a CPU may still hold excludes a new entry.
     fn matches(
         &self,
-        cpu: usize,
-        at: u64,
+        did: &dyn Fn() -> String,
         holder: &Holder,
         (level, va, after): (u32, u64, Entry),
     ) -> Result<(), Refusal> {
@@ -57,7 +60,7 @@ impl Machine {
             // What the CPU has of a table that it left under the same number is told as that.
             if !above && !below && item.stale != 0 && conflict(item.entry, after) {
                 let violation = self.violation(Rule::TwoMatch, Some(holder.cpu));
-                return Err(violation.matching(cpu, at, place, &item));
+                return Err(violation.matching(&did(), place, &item));
             }
         }
         Ok(())
@@ -66,6 +69,7 @@ impl Machine {
     /// Checks that nothing that a CPU may hold excludes an entry of the table that it has loaded.
     pub(super) fn excluded(&self, cpu: usize, root: u64, asid: u16, high: bool) -> Result<(), Refusal> {
         let base = self.arch.base(high);
+        let did = || format!("CPU {cpu} loads the root {root:#x}, whose table has a valid entry");
         let (held, last) = (&self.cpus[cpu].held, base | ((1 << 48) - 1));
         let tags = [asid.into(), GLOBAL].into_iter().filter(|&tag| held.has_present(tag));
         let items = tags.flat_map(|tag| held.near(tag, self.arch.levels(), base, last));
@@ -78,7 +82,7 @@ impl Machine {
                 let va = super::held::span(place).0;
                 let holder = Holder { cpu, asid, root: None, va, rights, since: 0, link: None };
                 for under in self.tables.below(node, rights) {
-                    self.matches(cpu, node, &holder, (under.level, va + under.offset, under.entry))?;
+                    self.matches(&did, &holder, (under.level, va + under.offset, under.entry))?;
                 }
             }
             for found in self.tables.along(root, place.1, super::held::span(place).0 - base) {
@@ -86,7 +90,7 @@ impl Machine {
                 let below = place.1 < found.level && matches!(found.entry, Entry::Link { .. });
                 if !above && !below && conflict(item.entry, found.entry) {
                     let violation = self.violation(Rule::TwoMatch, Some(cpu));
-                    return Err(violation.matching(cpu, root, place, &item));
+                    return Err(violation.matching(&did(), place, &item));
                 }
             }
         }

@@ -216,37 +216,56 @@ impl Machine {
         self.cpus[cpu].ordered = self.now;
     }
 
+    /// The invalidations that a CPU has begun are complete, as far as a barrier completes them.
+    fn completes(&mut self, cpu: usize, of: impl Fn(&Begun) -> bool) {
+        // What is found by way of a link that goes may go with one of the others.
+        for at in 0..self.cpus[cpu].deferred.len() {
+            let begun = self.cpus[cpu].deferred[at];
+            if !of(&begun) {
+                continue;
+            }
+            for target in begun.only.map_or(0..self.seen, |cpu| cpu..cpu + 1) {
+                self.flush(target, &begun.scope, cpu, begun.at, Some(begun.slot));
+            }
+        }
+        self.cpus[cpu].deferred.retain(|begun| !of(begun));
+    }
+
     pub(super) fn barrier(&mut self, cpu: usize, barrier: Barrier) {
         let aarch64 = self.arch.family() == Family::Arm;
         match barrier {
             Barrier::Release => self.order(cpu),
+            Barrier::Stores => {
+                self.order(cpu);
+                self.cpus[cpu].visible = self.now;
+            }
+            Barrier::LocalStores => self.cpus[cpu].near = self.now,
+            Barrier::Local => {
+                self.cpus[cpu].near = self.now;
+                self.completes(cpu, |begun| begun.only.is_some());
+            }
             Barrier::Complete | Barrier::TlbSync => {
                 if barrier == Barrier::Complete {
                     self.order(cpu);
                     self.cpus[cpu].visible = self.now;
                 }
                 if aarch64 == (barrier == Barrier::Complete) {
-                    // What is found by way of a link that goes may go with one of the others.
-                    for at in 0..self.cpus[cpu].deferred.len() {
-                        let begun = self.cpus[cpu].deferred[at];
-                        for target in begun.only.map_or(0..self.seen, |cpu| cpu..cpu + 1) {
-                            self.flush(target, &begun.scope, cpu, begun.at, Some(begun.slot));
-                        }
-                    }
-                    self.cpus[cpu].deferred.clear();
+                    self.completes(cpu, |_| true);
                 }
             }
             Barrier::Context if aarch64 => {
                 self.cpus[cpu].left.clear();
                 self.cpus[cpu].fetched.clear();
-                let (visible, loaded) = (self.visibility(), self.cpus[cpu].loaded);
+                let (visible, loaded, near) = (self.visibility(), self.cpus[cpu].loaded, self.cpus[cpu].near);
                 let all = Scope { pages: None, asid: None, globals: true, links: Links::All };
                 let levels = self.arch.levels();
                 let runs = self.cpus[cpu].roots.map(|root| root.map(|(_, asid)| u32::from(asid)));
                 self.cpus[cpu].held.sweep(&all, levels, |place, item| {
                     // Under a number that it does not run, it begins no walk anew.
-                    let seen =
-                        item.stale <= visible[item.writer].max(loaded) || !runs.contains(&Some(place.0));
+                    let own = item.writer == cpu && item.stale <= near;
+                    let seen = item.stale <= visible[item.writer].max(loaded)
+                        || own
+                        || !runs.contains(&Some(place.0));
                     item.entry == Entry::Absent && seen
                 });
             }

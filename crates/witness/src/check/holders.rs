@@ -165,7 +165,10 @@ impl Machine {
         visible: &[Line; CPUS],
     ) -> bool {
         let link_goes = self.arch.is_software() || scope.links != Links::None;
-        let sees = |writer: usize, line: Line| line <= visible[writer].max(self.cpus[target].loaded);
+        let sees = |writer: usize, line: Line| {
+            let own = &self.cpus[target];
+            line <= visible[writer].max(own.loaded) || (writer == target && line <= own.near)
+        };
         let again = item.again.is_some_and(|(writer, line)| sees(writer, line));
         let sees = sees(item.writer, item.stale) && (item.again.is_none() || link_goes);
         self.arch.is_ordered() || sees || again || self.has_left(target, place, item)

@@ -2,12 +2,12 @@
 
 use std::vec::Vec;
 
-use super::arch::{Arch, Scope, rights};
+use super::arch::{Arch, Family, Scope, rights};
 use super::hash::Map;
 use super::held::{Held, Item, Place};
 use super::memory::{Line, Tables};
 use super::session::Session;
-use super::verdict::{Checked, Refusal};
+use super::verdict::{Checked, Pending, Refusal};
 use crate::event::{Barrier, CPUS, Event};
 
 /// What a CPU is about.
@@ -18,6 +18,12 @@ pub(super) struct Cpu {
     pub(super) held: Held,
     /// The number of the last store that every CPU's walks see, and of those before it.
     pub(super) visible: Line,
+    /// AArch64: its last `dsb` of any domain: its own walks see its stores before.
+    pub(super) near: Line,
+    /// The number of both halves, where one register has it.
+    pub(super) number: u16,
+    /// When it ran its halves under two numbers, and no line says which of them counts.
+    pub(super) twofold: Option<Line>,
     /// When it loaded a root last: it sees the stores before that.
     pub(super) loaded: Line,
     /// Barriers executed.
@@ -63,6 +69,8 @@ pub(super) struct Lowering {
     pub(super) root: u64,
     pub(super) first: u64,
     pub(super) last: u64,
+    /// When it began.
+    pub(super) line: Line,
     /// A word of the table has changed since, in the range.
     pub(super) changed: bool,
 }
@@ -112,10 +120,12 @@ pub(super) struct Machine {
     pub(super) frames: Map<(u32, u64), u32>,
     /// Where links to a node are held that no table has.
     pub(super) cut: Map<u64, Vec<(usize, Place)>>,
-    /// Interrupts on their way.
-    interrupts: Map<u64, u64>,
+    /// Interrupts on their way: to which CPUs, and since when.
+    interrupts: Map<u64, (u64, Line)>,
     /// Changes that have begun.
     pub(super) lowering: Map<u64, Lowering>,
+    /// AArch64: the register that has the number of both halves, if the log says which.
+    pub(super) numbered: Option<bool>,
     /// MIPS32: no entry takes in more than one page of more than 4 KiB.
     pub(super) halves: bool,
     pub(super) checked: Checked,
@@ -126,8 +136,22 @@ impl Machine {
         let (sessions, frames, cut, interrupts, lowering) = Default::default();
         let cpus = (0..CPUS).map(|_| Cpu::default()).collect();
         let (tables, checked) = (Tables::new(arch), Checked::default());
-        let (now, seen, halves) = (0, 0, false);
-        Self { arch, now, seen, tables, cpus, sessions, frames, cut, interrupts, lowering, halves, checked }
+        let (now, seen, halves, numbered) = (0, 0, false, None);
+        Self {
+            arch,
+            now,
+            seen,
+            tables,
+            cpus,
+            sessions,
+            frames,
+            cut,
+            interrupts,
+            lowering,
+            numbered,
+            halves,
+            checked,
+        }
     }
 
     pub(super) fn impossible(&self, why: &'static str) -> Refusal {
@@ -162,6 +186,11 @@ impl Machine {
             Event::Swap { at, old, new } => self.swap(cpu, at, old, new),
             Event::Root { value, high } => self.root(cpu, value, high),
             Event::Fence(fence) => self.fence(cpu, fence),
+            Event::Barrier(Barrier::Stores | Barrier::Local | Barrier::LocalStores)
+                if self.arch.family() != Family::Arm =>
+            {
+                Err(self.impossible("only AArch64 has this barrier"))
+            }
             Event::Barrier(barrier) => {
                 self.barrier(cpu, barrier);
                 Ok(())
@@ -170,7 +199,8 @@ impl Machine {
             Event::Frame(memory) => self.frame(cpu, memory),
             Event::IpiSend { cpus, id } => {
                 // One that is sent twice before it is taken is taken once.
-                *self.interrupts.entry(id).or_default() |= cpus;
+                let (waiting, since) = self.interrupts.entry(id).or_default();
+                (*waiting, *since) = (*waiting | cpus, self.now);
                 self.order(cpu);
                 self.cpus[cpu].visible = self.now;
                 Ok(())
@@ -198,6 +228,16 @@ impl Machine {
                 self.tables.dirty = true;
                 Ok(())
             }
+            Event::UsesAsid { high } => {
+                if self.arch.family() != Family::Arm {
+                    return Err(self.impossible("this architecture has one root register"));
+                }
+                if !self.sessions.is_empty() {
+                    return Err(self.impossible("`uses asid` comes before the first root"));
+                }
+                self.numbered = Some(high);
+                Ok(())
+            }
             Event::UsesHalves => {
                 if !self.arch.is_software() {
                     return Err(self.impossible("software loads no TLB of this architecture"));
@@ -211,9 +251,25 @@ impl Machine {
         }
     }
 
+    /// Returns what has begun and not ended, in the order of its lines.
+    pub(super) fn pending(&self) -> Vec<Pending> {
+        let changes = self.lowering.iter().map(|(&id, change)| Pending::Change { id, line: change.line });
+        let sent = self.interrupts.iter();
+        let sent = sent.map(|(&id, &(cpus, line))| Pending::Interrupt { id, cpus, line });
+        let mut found: Vec<Pending> = changes.chain(sent).collect();
+        for (cpu, of) in (0..).zip(&self.cpus) {
+            let count = of.deferred.len();
+            found.extend(of.deferred.first().map(|of| Pending::Invalidation { cpu, count, line: of.at }));
+            found.extend(of.mixed.map(|of| Pending::Number { cpu, asid: of.asid, line: of.since }));
+            found.extend(of.twofold.map(|line| Pending::Halves { cpu, line }));
+        }
+        found.sort_unstable_by_key(Pending::line);
+        found
+    }
+
     fn take_interrupt(&mut self, cpu: usize, id: u64) -> Result<(), Refusal> {
-        let waiting = self.interrupts.get_mut(&id).filter(|cpus| **cpus >> cpu & 1 != 0);
-        let Some(cpus) = waiting else {
+        let waiting = self.interrupts.get_mut(&id).filter(|(cpus, _)| *cpus >> cpu & 1 != 0);
+        let Some((cpus, _)) = waiting else {
             return Err(self.impossible("this interrupt was not sent to this CPU, or was taken already"));
         };
         *cpus &= !(1 << cpu);

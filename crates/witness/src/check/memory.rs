@@ -331,6 +331,19 @@ impl Tables {
         self.find(node, va).map_or(Entry::Absent, |(_, entry, _)| entry).limited(rights)
     }
 
+    /// Returns how many bits of an address the word stands for that ends a walk.
+    pub(super) fn reach(&self, mut node: u64, va: u64) -> u32 {
+        let Some(mut level) = self.level(node) else { return self.arch.top() };
+        loop {
+            match self.entry(self.arch.slot(node, level, va), level) {
+                Entry::Link { node: next, .. } if self.level(next) == Some(level - self.arch.step()) => {
+                    (node, level) = (next, level - self.arch.step());
+                }
+                _ => return level,
+            }
+        }
+    }
+
     /// Walks likewise: returns the level of what ends the walk, and since when all words on the way have been what they are.
     pub(super) fn find(&self, node: u64, va: u64) -> Option<(u32, Entry, Line)> {
         let (mut node, mut left, mut since) = (node, super::arch::rights::ALL, 0);

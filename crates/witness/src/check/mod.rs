@@ -42,7 +42,7 @@ pub use arch::Arch;
 pub use drive::{Broken, Kernel, Log, Page, drive};
 pub use read::{Place, Recorded, Unread, read};
 pub use sample::{Sample, Without};
-pub use verdict::{Checked, Refusal, Rule, Violation};
+pub use verdict::{Checked, Pending, Refusal, Rule, Violation};
 
 use crate::event::Event;
 use crate::text;
@@ -77,6 +77,14 @@ impl Checker {
     /// As for [`event`](Self::event).
     pub fn say(&mut self, cpu: usize, event: Event) -> Result<(), Refusal> {
         self.machine.event(self.machine.checked.events + 1, cpu, event)
+    }
+
+    /// Returns what has begun and not ended: in a whole log, what it leaves unsaid. None of that breaks a rule.
+    ///
+    /// Costs a look at each of them.
+    #[must_use]
+    pub fn pending(&self) -> std::vec::Vec<Pending> {
+        self.machine.pending()
     }
 
     /// Returns what has been checked.

@@ -10,6 +10,7 @@ use super::arch::{Arch, Entry, G, Links, PAGE, Scope};
 use super::held::{GLOBAL, Item, Place, span};
 use super::machine::{Holder, Machine};
 use super::memory::{Below, Word};
+use super::story::stores;
 use super::verdict::{Refusal, Rule};
 use crate::event::{Event, Fence};
 
@@ -225,9 +226,11 @@ impl Machine {
                         && matches!(item.entry, Entry::Leaf { .. })
                         && (item.sizes[kind] < size || other)
                     {
-                        return Err(self
-                            .violation(Rule::TwoMatch, Some(holder.cpu))
-                            .matching(cpu, at, place, &item));
+                        return Err(self.violation(Rule::TwoMatch, Some(holder.cpu)).matching(
+                            &stores(cpu, at),
+                            place,
+                            &item,
+                        ));
                     }
                 }
             }
@@ -374,7 +377,11 @@ impl Machine {
                     Entry::Link { .. } => false,
                 };
                 if doubles {
-                    return Err(self.violation(Rule::TwoMatch, Some(cpu)).matching(cpu, at, place, &item));
+                    return Err(self.violation(Rule::TwoMatch, Some(cpu)).matching(
+                        &stores(cpu, at),
+                        place,
+                        &item,
+                    ));
                 }
             }
         }
@@ -392,7 +399,7 @@ impl Machine {
                 sizes: [shift; 2],
             };
             let place = (asid.into(), 12, first >> 12);
-            return Err(self.violation(Rule::TwoMatch, Some(cpu)).matching(cpu, at, place, &item));
+            return Err(self.violation(Rule::TwoMatch, Some(cpu)).matching(&stores(cpu, at), place, &item));
         }
         // There was a miss, or the entry that the probe found is written over.
         if !blind {

@@ -148,7 +148,7 @@ impl Machine {
             None => self.root_of(cpu, first)?.0,
             Some(value) => self.named(value)?,
         };
-        let change = Lowering { root, first, last, changed: false };
+        let change = Lowering { root, first, last, line: self.now, changed: false };
         if self.lowering.insert(id, change).is_some() {
             return Err(self.impossible("a change of this number has begun and is not done"));
         }
@@ -393,7 +393,12 @@ impl Machine {
             {
                 let (from, to) = reached(place, &item);
                 let (from, to) = (from.max(first), to.min(last));
-                for va in (from..=to).step_by(PAGE as usize) {
+                let mut next = Some(from);
+                while let Some(va) = next.filter(|&va| va <= to) {
+                    // All pages up to the end of what the entry and the tables say here are alike.
+                    let alike = |of: u64| self.tables.reach(of, va - base);
+                    let bits = alike(root).min(alike(other)).min(place.1);
+                    next = (va | ((1 << bits) - 1)).checked_add(1);
                     let entry = within(place, &item, va);
                     // The table that the CPU walks may give more by a link of its own. A global entry is used under every number.
                     let table = |of: u64| self.tables.walk(of, va - base, rights::ALL);

@@ -30,6 +30,11 @@ fn allowed(right: u8) -> String {
     if words.is_empty() { "touched".into() } else { words.join(", ") }
 }
 
+/// How a CPU comes to an entry that another one may match beside.
+pub(super) fn stores(cpu: usize, at: u64) -> String {
+    format!("CPU {cpu} stores a valid entry at {at:#x}")
+}
+
 impl Teller<'_> {
     fn tell(self, story: impl IntoIterator<Item = String>) -> Refusal {
         let story = story.into_iter().collect();
@@ -181,12 +186,11 @@ impl Teller<'_> {
         self.tell(story)
     }
 
-    pub(super) fn matching(self, cpu: usize, at: u64, place: Place, item: &Item) -> Refusal {
+    /// `did` says how the CPU comes to the entry that another one may match beside.
+    pub(super) fn matching(self, did: &str, place: Place, item: &Item) -> Refusal {
         let holder = self.cpu.unwrap_or(0);
         let story = [
-            self.here(&format!(
-                "CPU {cpu} stores a valid entry at {at:#x}, and another one may still match beside it"
-            )),
+            self.here(&format!("{did}, and another one may still match beside it")),
             self.holds(holder, place, item),
             self.why(holder, place, item),
         ];

@@ -8,6 +8,9 @@ use super::machine::{Holder, Machine, Mixed};
 use super::session::{Kind, Session};
 use super::verdict::{Refusal, Rule};
 
+/// As many roots are known that a CPU has left since its last context synchronisation event.
+const LEFT: usize = 64;
+
 impl Machine {
     pub(super) fn root(&mut self, cpu: usize, value: u64, high: bool) -> Result<(), Refusal> {
         if high && self.arch.family() != Family::Arm {
@@ -21,16 +24,14 @@ impl Machine {
                 self.impossible("satp names a mode that is neither Bare nor that of this architecture")
             );
         };
-        if let Some((old, asid)) = self.cpus[cpu].roots[usize::from(high)].take() {
+        if let Some((old, _)) = self.leave(cpu, high) {
             let now = self.now;
-            let sessions = self.sessions.get_mut(&old).into_iter().flatten();
-            for session in
-                sessions.filter(|session| (session.cpu, session.asid, session.high) == (cpu, asid, high))
-            {
-                session.until = Some(now);
-            }
             if self.arch.is_software() {
                 self.end_walks(cpu);
+            }
+            // Without an `isb` for so long, the first are taken to have gone.
+            if self.cpus[cpu].left.len() >= LEFT {
+                self.cpus[cpu].left.remove(0);
             }
             if self.arch.family() == Family::Arm
                 && !self.cpus[cpu].left.iter().any(|&(of, half, _)| (of, half) == (old, high))
@@ -42,8 +43,49 @@ impl Machine {
             let scope = Scope { pages: None, asid: Some(root.asid), globals: false, links: Links::All };
             self.flush(cpu, &scope, cpu, self.now, None);
         }
-        let Some(node) = root.node else { return Ok(()) };
-        let (asid, now) = (root.asid, self.now);
+        let asid = match self.numbered {
+            None => root.asid,
+            Some(of) => {
+                if of == high {
+                    self.cpus[cpu].number = root.asid;
+                }
+                self.cpus[cpu].number
+            }
+        };
+        if let Some(node) = root.node {
+            self.enter(cpu, (node, asid), high)?;
+        }
+        let beside = self.cpus[cpu].roots[usize::from(!high)].filter(|&(_, number)| number != asid);
+        match (beside, self.numbered) {
+            // What the other half's walks find is under the new number from here on.
+            (Some((node, _)), Some(of)) if of == high => {
+                self.leave(cpu, !high);
+                self.enter(cpu, (node, asid), !high)
+            }
+            (Some(_), None) if root.node.is_some() => {
+                self.cpus[cpu].twofold.get_or_insert(self.now);
+                Ok(())
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// A CPU walks a half's table no more.
+    fn leave(&mut self, cpu: usize, high: bool) -> Option<(u64, u16)> {
+        let (old, asid) = self.cpus[cpu].roots[usize::from(high)].take()?;
+        let now = self.now;
+        let sessions = self.sessions.get_mut(&old).into_iter().flatten();
+        for session in
+            sessions.filter(|session| (session.cpu, session.asid, session.high) == (cpu, asid, high))
+        {
+            session.until = Some(now);
+        }
+        Some((old, asid))
+    }
+
+    /// A CPU walks a table in a half, under a number.
+    fn enter(&mut self, cpu: usize, (node, asid): (u64, u16), high: bool) -> Result<(), Refusal> {
+        let now = self.now;
         if self.tables.freed.contains(&node) {
             return Err(self.violation(Rule::NodeReached, Some(cpu)).linked_free(node));
         }
@@ -58,7 +100,9 @@ impl Machine {
             self.linger(cpu, node, asid, high);
         }
         let dead = self.cpus[cpu].dead.get(&asid).map(|_| node);
-        self.cpus[cpu].mixed = other.or(dead).map(|first| Mixed { asid, since: now, first, root: node });
+        // Of the other half, which has got a new number in the same line, it may be known already.
+        let mixed = other.or(dead).map(|first| Mixed { asid, since: now, first, root: node });
+        self.cpus[cpu].mixed = mixed.or(self.cpus[cpu].mixed);
         self.cpus[cpu].roots[usize::from(high)] = Some((node, asid));
         self.cpus[cpu].loaded = now;
         let sessions = self.sessions.entry(node).or_default();

@@ -4,6 +4,7 @@ use core::fmt;
 use std::string::String;
 use std::vec::Vec;
 
+use crate::event::CPUS;
 use crate::text::Malformed;
 
 /// What a log that holds was checked for.
@@ -42,6 +43,96 @@ impl Checked {
             Some("nothing was checked: the log has no event")
         } else {
             None
+        }
+    }
+}
+
+/// What has begun and not ended when a log ends. A kernel that was stopped leaves such; a kernel that has ended in order should not.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Pending {
+    /// A change began and was not promised.
+    Change {
+        /// Its name.
+        id: u64,
+        /// Where it began.
+        line: u64,
+    },
+    /// An interrupt was sent and not taken.
+    Interrupt {
+        /// Its name.
+        id: u64,
+        /// The CPUs that have not taken it, one bit each.
+        cpus: u64,
+        /// Where it was sent.
+        line: u64,
+    },
+    /// Invalidations were executed, and no barrier that completes them.
+    Invalidation {
+        /// The CPU that executed them.
+        cpu: usize,
+        /// How many there are.
+        count: usize,
+        /// The first of them.
+        line: u64,
+    },
+    /// A number was loaded that has to be invalidated before it is used.
+    Number {
+        /// The CPU that loaded it.
+        cpu: usize,
+        /// The number.
+        asid: u16,
+        /// Where it was loaded.
+        line: u64,
+    },
+    /// AArch64: a CPU ran its halves under two numbers, each that of its own register, which no processor does: the log has to say
+    /// `uses asid`.
+    Halves {
+        /// The CPU.
+        cpu: usize,
+        /// Where it loaded the second of them.
+        line: u64,
+    },
+}
+
+impl Pending {
+    /// Returns the number of the line where it began.
+    #[must_use]
+    pub fn line(&self) -> u64 {
+        match *self {
+            Self::Change { line, .. }
+            | Self::Interrupt { line, .. }
+            | Self::Invalidation { line, .. }
+            | Self::Number { line, .. }
+            | Self::Halves { line, .. } => line,
+        }
+    }
+}
+
+impl fmt::Display for Pending {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "line {}: ", self.line())?;
+        match *self {
+            Self::Change { id, .. } => write!(f, "change {id} is never promised: no `done {id}` follows"),
+            Self::Interrupt { id, cpus, .. } => {
+                write!(f, "interrupt {id} is never taken by")?;
+                let mut cpus = (0..CPUS).filter(|cpu| cpus >> cpu & 1 != 0);
+                cpus.try_for_each(|cpu| write!(f, " CPU {cpu}"))
+            }
+            Self::Invalidation { cpu, count, .. } => {
+                write!(f, "no barrier of CPU {cpu} completes this invalidation")?;
+                if count > 1 { write!(f, ", nor {} more", count - 1) } else { Ok(()) }
+            }
+            Self::Number { cpu, asid, .. } => {
+                write!(
+                    f,
+                    "CPU {cpu} has to invalidate ASID {asid} before it is used, and the log ends before that"
+                )
+            }
+            Self::Halves { cpu, .. } => write!(
+                f,
+                "CPU {cpu} runs its halves under two ASIDs, but one register has that of both: say `uses asid ttbr0`, or `ttbr1`"
+            ),
         }
     }
 }

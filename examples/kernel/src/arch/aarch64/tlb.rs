@@ -26,7 +26,7 @@ static EMPTY: Words = Words::new();
 pub(crate) fn before_fences() {
     // SAFETY: a barrier is always allowed.
     unsafe { asm!("dsb ishst", options(nostack, preserves_flags)) };
-    witness::barrier(Barrier::Complete);
+    witness::barrier(Barrier::Stores);
 }
 
 /// Waits until what was forgotten is forgotten, and the walks have ended that may have used it.
