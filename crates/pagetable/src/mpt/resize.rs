@@ -197,7 +197,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
                 self.remake_run(batch, stock, &part, Leaf { attr, ..leaf }, &mut || flush_all_cpus(&flush));
             } else if F::BREAK {
                 self.break_and_make(batch, stock, &part, Leaf { attr, ..leaf }, &mut || {
-                    flush_all_cpus(&flush)
+                    flush_all_cpus(&flush);
                 });
             } else if F::STATUS {
                 self.exchange(batch, stock, &part, Leaf { attr, ..leaf }, &mut || flush_all_cpus(&flush));
