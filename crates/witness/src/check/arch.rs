@@ -44,11 +44,17 @@ pub(super) enum Family {
 pub(super) mod rights {
     pub(crate) const READ: u8 = 1;
     pub(crate) const WRITE: u8 = 2;
-    pub(crate) const EXEC: u8 = 4;
+    /// The kernel executes it.
+    pub(crate) const KERNEL_EXEC: u8 = 4;
+    /// User mode reads it, and writes it if it can be written.
     pub(crate) const USER: u8 = 8;
     /// A store goes through without a mark in memory.
     pub(crate) const MARKED: u8 = 16;
-    pub(crate) const ALL: u8 = 31;
+    /// User mode executes it.
+    pub(crate) const USER_EXEC: u8 = 32;
+    /// Whoever it is that executes it.
+    pub(crate) const EXEC: u8 = KERNEL_EXEC | USER_EXEC;
+    pub(crate) const ALL: u8 = 63;
 }
 
 /// What an entry says.
@@ -431,7 +437,7 @@ impl Arch {
 
     /// Reads an entry of a node of `level`. `dirty` says that hardware sets the accessed and dirty bits.
     pub(super) fn entry(self, word: u64, level: u32, dirty: bool) -> Entry {
-        use rights::{ALL, EXEC, MARKED, READ, USER, WRITE};
+        use rights::{ALL, KERNEL_EXEC, MARKED, READ, USER, USER_EXEC, WRITE};
         let bit = |at: u32| word >> at & 1 != 0;
         let pick = |set: bool, right: u8| if set { right } else { 0 };
         let shift = level;
@@ -464,14 +470,22 @@ impl Arch {
                 }
                 let rights = pick(bit(1), READ)
                     | pick(bit(2) && (marked || dirty), WRITE)
-                    | pick(bit(3), EXEC)
+                    // The kernel executes no page of user mode's, whatever SUM says.
+                    | pick(bit(3) && !bit(4), KERNEL_EXEC)
+                    | pick(bit(3) && bit(4), USER_EXEC)
                     | pick(bit(4), USER)
                     | pick(bit(2) && marked, MARKED);
                 Entry::Leaf { frame: address, shift, rights, global: bit(5), memory: (word >> 61 & 3) as u8 }
             }
             Family::X86 => {
                 let address = word & ((1 << 52) - 1) & !(PAGE - 1);
-                let above = READ | MARKED | pick(bit(1), WRITE) | pick(!bit(63), EXEC) | pick(bit(2), USER);
+                // Without SMEP the kernel executes pages of user mode's.
+                let above = READ
+                    | MARKED
+                    | pick(bit(1), WRITE)
+                    | pick(!bit(63), KERNEL_EXEC)
+                    | pick(!bit(63) && bit(2), USER_EXEC)
+                    | pick(bit(2), USER);
                 if !bit(0) {
                     Entry::Absent
                 } else if level > 12 && !bit(7) {
@@ -490,8 +504,11 @@ impl Arch {
                     Entry::Absent
                 } else if level > last && bit(1) {
                     // APTable, UXNTable and PXNTable take rights away.
-                    let rights = ALL & !pick(bit(61), USER) & !pick(bit(62), WRITE | MARKED);
-                    Entry::Link { node: address, rights: rights & !pick(bit(60) || bit(59), EXEC) }
+                    let lost = pick(bit(61), USER)
+                        | pick(bit(62), WRITE | MARKED)
+                        | pick(bit(60), USER_EXEC)
+                        | pick(bit(59), KERNEL_EXEC);
+                    Entry::Link { node: address, rights: ALL & !lost }
                 } else if level == self.top() || (level == last) != bit(1) || !(bit(10) || dirty) {
                     Entry::Absent
                 } else {
@@ -500,7 +517,9 @@ impl Arch {
                         | pick(!bit(7) || (dirty && bit(51)), WRITE)
                         | pick(!bit(7), MARKED)
                         | pick(user, USER)
-                        | pick(!bit(if user { 54 } else { 53 }), EXEC);
+                        // User mode executes pages that it cannot read, too; the kernel none that user mode can write.
+                        | pick(!bit(54), USER_EXEC)
+                        | pick(!bit(53) && (!user || bit(7)), KERNEL_EXEC);
                     let memory = (word >> 2 & 7 | (word >> 8 & 3) << 3) as u8;
                     // The words of a contiguous run have each their own address.
                     let shift = if bit(52) { level + self.run(level) } else { level };

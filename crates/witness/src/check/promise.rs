@@ -441,11 +441,14 @@ impl Machine {
         if let Some(mixed) = self.cpus[cpu].mixed {
             return Err(self.violation(Rule::AsidReused, Some(cpu)).mixed(cpu, mixed));
         }
-        let need = match kind {
-            Access::Load => rights::READ,
-            Access::Store => rights::WRITE,
-            Access::Fetch => rights::EXEC,
-        } | if user { rights::USER } else { 0 };
+        let need = match (kind, user) {
+            (Access::Load, false) => rights::READ,
+            (Access::Load, true) => rights::READ | rights::USER,
+            (Access::Store, false) => rights::WRITE,
+            (Access::Store, true) => rights::WRITE | rights::USER,
+            (Access::Fetch, false) => rights::KERNEL_EXEC,
+            (Access::Fetch, true) => rights::USER_EXEC,
+        };
         // User mode has the lower half of MIPS32 alone.
         if user && self.arch == Arch::Mips32 && va >> 31 != 0 {
             if reaches.is_none() {

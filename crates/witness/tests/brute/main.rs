@@ -15,11 +15,13 @@ use tlbkit_witness::check::{Arch, Refusal, Rule, check};
 const CPUS: usize = 2;
 const READ: u8 = 1;
 const WRITE: u8 = 2;
+/// The kernel executes it.
 const EXEC: u8 = 4;
 const USER: u8 = 8;
 /// A store sets no status bit.
 const DIRTY: u8 = 16;
-const ALL: u8 = 31;
+const USER_EXEC: u8 = 32;
+const ALL: u8 = 63;
 
 /// What a word says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -139,7 +141,8 @@ fn decode(arch: Arch, word: u64, level: u32, dirty: bool) -> Says {
             } else {
                 let rights = set(r, READ)
                     | set(w && (bit(7) || dirty), WRITE)
-                    | set(x, EXEC)
+                    | set(x && !bit(4), EXEC)
+                    | set(x && bit(4), USER_EXEC)
                     | set(bit(4), USER)
                     | set(w && bit(7), DIRTY);
                 Says::Page { frame: address, bits: bits(level), rights, global: bit(5), memory: 0 }
@@ -147,7 +150,11 @@ fn decode(arch: Arch, word: u64, level: u32, dirty: bool) -> Says {
         }
         Arch::X86_64 => {
             let address = word & 0x000f_ffff_ffff_f000;
-            let rights = READ | set(bit(1), WRITE) | set(!bit(63), EXEC) | set(bit(2), USER);
+            let rights = READ
+                | set(bit(1), WRITE)
+                | set(bit(2), USER)
+                | set(!bit(63), EXEC)
+                | set(bit(2) && !bit(63), USER_EXEC);
             if !bit(0) {
                 Says::Nothing
             } else if level == 0 || (bit(7) && level < 3) {
@@ -164,7 +171,8 @@ fn decode(arch: Arch, word: u64, level: u32, dirty: bool) -> Says {
             if !bit(0) {
                 Says::Nothing
             } else if level > 0 && bit(1) {
-                Says::Link { node: address, rights: ALL }
+                let lost = set(bit(59), EXEC) | set(bit(60), USER_EXEC);
+                Says::Link { node: address, rights: ALL & !lost }
             } else if level == 3 || (level == 0) != bit(1) || !(bit(10) || dirty) {
                 Says::Nothing
             } else {
@@ -172,7 +180,8 @@ fn decode(arch: Arch, word: u64, level: u32, dirty: bool) -> Says {
                     | set(!bit(7) || (bit(51) && dirty), WRITE)
                     | set(!bit(7), DIRTY)
                     | set(bit(6), USER)
-                    | set(!bit(if bit(6) { 54 } else { 53 }), EXEC);
+                    | set(!bit(54), USER_EXEC)
+                    | set(!bit(53) && (bit(7) || !bit(6)), EXEC);
                 let memory = (word >> 2 & 7) as u8;
                 Says::Page { frame: address & !large, bits: bits(level), rights, global: !bit(11), memory }
             }
@@ -757,12 +766,12 @@ impl Machine {
         let does = |says: Says| leads(says, va).filter(|(_, right)| right & need == need).map(|(to, _)| to);
         let wrong = |says: Says| match (reaches, does(says)) {
             (Some(wanted), Some(found)) => wanted != found,
-            (Some(_), None) => need & USER == 0,
+            (Some(_), None) => need & (USER | USER_EXEC) == 0,
             (None, found) => found.is_some(),
         };
         let mut all = self.finds(cpu);
         all.extend(self.cpus[cpu].tlb.iter().copied());
-        if need & USER == 0 {
+        if need & (USER | USER_EXEC) == 0 {
             // A CPU comes to user mode by a return from an exception.
             all.extend(self.cpus[cpu].fetched.iter().map(|&entry| (entry, 0)));
             if self.cpus[cpu].left.iter().any(|&root| wrong(self.table(root, va))) {
@@ -814,7 +823,7 @@ fn word(arch: Arch, level: u32, dice: &mut Dice) -> u64 {
         return match arch {
             Arch::Sv39 => next >> 2 | 1,
             Arch::X86_64 => next | 1 | [6, 2, 4, 6][dice.below(4) as usize] | u64::from(dice.one_in(8)) << 63,
-            _ => next | 3,
+            _ => next | 3 | u64::from(dice.one_in(8)) << 59 | u64::from(dice.one_in(8)) << 60,
         };
     }
     let frame = frame(level, which);
@@ -831,7 +840,7 @@ fn word(arch: Arch, level: u32, dice: &mut Dice) -> u64 {
         }
         _ => {
             let kind = if level == 0 { 3 } else { 1 };
-            let never = (1 - exec) << 53 | (1 - exec) << 54;
+            let never = (1 - exec) << 53 | (1 - u64::from(dice.one_in(3))) << 54;
             frame | kind | user << 6 | (1 - write) << 7 | 3 << 8 | accessed << 10 | (1 - global) << 11 | never
         }
     }
@@ -1010,7 +1019,11 @@ fn next(machine: &mut Machine, kind: u8, cpu: usize, dice: &mut Dice) -> Option<
             let (root, _) = machine.cpus[cpu].root?;
             let (name, right) = [("load", READ), ("store", WRITE), ("fetch", EXEC)][dice.below(3) as usize];
             let user = dice.below(2) == 0;
-            let need = right | if user { USER } else { 0 };
+            let need = match (right, user) {
+                (_, false) => right,
+                (EXEC, true) => USER_EXEC,
+                (_, true) => right | USER,
+            };
             let now = machine.table(root, va);
             let reaches = leads(now, va).filter(|(_, right)| right & need == need).map(|(to, _)| to);
             let (mode, end) = (
