@@ -12,7 +12,7 @@ use tlbkit_pagetable::{
 };
 
 use crate::Kernel;
-use crate::table::{Frames, SpaceTable, TableKind};
+use crate::table::{Frames, Sealed, SpaceTable, TableKind};
 
 /// A guarded table ([`tlbkit_pagetable::gpt`]) with nodes of 16 slots: [`Mips32<Guarded>`](crate::arch::Mips32). Its memory is
 /// proportional to the mapped pages, wherever they are; [`crate::arch`] has its costs and its limits. Nodes are small: nodes of the
@@ -37,6 +37,8 @@ impl Guarded {
 /// The size of the nodes.
 type Size = Fixed<{ Guarded::WIDTH }>;
 type Table<G, F, N> = Gpt<'static, G, F, N, Kseg0<Size>, Size>;
+
+impl Sealed for Guarded {}
 
 impl<G: Radix, F: Format<Word = u32>> TableKind<G, F> for Guarded {
     type Storage<K: Kernel> = Frames<F, K>;

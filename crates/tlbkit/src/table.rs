@@ -15,8 +15,8 @@ use crate::has_retired::HasRetired;
 use crate::source::Source;
 
 /// The kind of page table of a [`Machine`](crate::Machine)'s address spaces: [`MultiLevel`], or, where software loads the TLB,
-/// [`Guarded`](crate::Guarded). No other type implements this trait.
-pub trait TableKind<G: Radix, F: Format>: fmt::Debug + 'static {
+/// [`Guarded`](crate::Guarded). No other type can implement this trait.
+pub trait TableKind<G: Radix, F: Format>: Sealed + fmt::Debug + 'static {
     /// The node storage, which takes its memory from the kernel's frames.
     #[doc(hidden)]
     type Storage<K: Kernel>: Nodes<Word = F::Word, Mode = Shared> + Sync;
@@ -28,6 +28,9 @@ pub trait TableKind<G: Radix, F: Format>: fmt::Debug + 'static {
     #[doc(hidden)]
     fn storage<K: Kernel>(frames: &'static Frames<F, K>) -> &'static Self::Storage<K>;
 }
+
+/// Is implemented in this crate alone.
+pub trait Sealed {}
 
 /// A kernel's frames as node storage: whole, or cut into small nodes.
 pub(crate) type Frames<F, K> = Pieces<<F as Format>::Word, Source<K>>;
@@ -200,6 +203,8 @@ const fn is_whole<G: Radix, F: Format>() -> bool {
     }
     true
 }
+
+impl Sealed for MultiLevel {}
 
 impl<G: Radix, F: Format> TableKind<G, F> for MultiLevel {
     type Storage<K: Kernel> = Direct<F::Word, Shared, Source<K>>;
