@@ -10,7 +10,7 @@ use std::sync::Barrier;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use host::{Host, Log, cpu, machine, run_as};
-use tlbkit::{Access, AddressSpace, Attr, Change, Fault, Mmu, PageSize, Pages, VirtAddr};
+use tlbkit::{AddressSpace, Attr, Change, Mmu, PageSize, Pages, VirtAddr};
 use tlbkit_witness::check::{Arch, Checked, Refusal, check};
 use tlbkit_witness::event::{Access as Kind, Barrier as Order, Event, Fence};
 
@@ -79,14 +79,11 @@ fn a_day(log: &'static Log) {
     lower(&space, 3, 0x4000_0000, |space| {
         space.unmap(page(0x4000_0000)).unwrap();
     });
+    // Its only page lost the right to write above, so the fork takes nothing from it.
     let mut child = None;
     lower(&space, 4, 0x1000, |space| child = Some(space.fork().unwrap()));
     let child = child.unwrap();
     on(2, &child);
-    let (at, store) = (VirtAddr::new(0x1000), Access::STORE.by_user());
-    if let Fault::CopyOnWrite(_) = child.fault(at, store).unwrap() {
-        child.replace(at, host.data(2).unwrap(), RW).unwrap();
-    }
     // More address spaces than numbers.
     let others: Vec<Space> = (0..8).map(|_| Space::new(mmu).unwrap()).collect();
     others.iter().for_each(|other| on(2, other));
@@ -224,7 +221,7 @@ fn each_flush_barrier_and_hold_that_is_left_out_is_reported() {
     a_day(&LOG);
     let lines = lines(&LOG);
     let held = verdict(&lines).unwrap_or_else(|why| panic!("{why}\n{}", lines.join("\n")));
-    assert_eq!((held.promised, held.full), (5, false));
+    assert_eq!((held.promised, held.unchanged, held.full), (4, 1, false));
     // By what is left out: by which rule it is reported or why nothing needs it, and how often.
     let mut found: BTreeMap<(&str, &str), usize> = BTreeMap::new();
     let mut note = |what, at: usize, run: usize, less: &[String]| {
