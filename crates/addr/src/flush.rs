@@ -235,21 +235,22 @@ impl Flush {
         cache: WalkCache,
         most: usize,
     ) -> Option<impl Iterator<Item = Vpn> + Clone + '_> {
-        if self.is_all() || (self.links && cache == WalkCache::Whole) {
+        if self.links && cache == WalkCache::Whole {
             return None;
         }
-        let left = self.pages();
-        (left <= most).then(|| Named { left, page: 0, behind: 0, rest: self.ranges().iter() })
-    }
-
-    /// Counts the pages of the ranges. One range, the common case, costs no loop.
-    #[inline(always)]
-    fn pages(&self) -> usize {
-        match &self.stale {
-            Stale::One(only) => only.len(),
-            Stale::Many(many) => many.iter().fold(0, |pages, range| pages.saturating_add(range.len())),
-            Stale::Nothing | Stale::All => 0,
-        }
+        let rest: &[Pages] = match &self.stale {
+            Stale::All => return None,
+            Stale::Nothing => &[],
+            // The common case: one range, and no loop.
+            Stale::One(only) => {
+                return Some(Named { run: run_of(*only, most)?, rest: [].iter() });
+            }
+            Stale::Many(many) => {
+                many.iter().try_fold(most, |left, &range| run_of(range, left).map(|run| left - run.1))?;
+                many
+            }
+        };
+        Some(Named { run: (Vpn::new(0), 0), rest: rest.iter() })
     }
 
     /// Returns the ranges to flush, disjoint and in no order.
@@ -268,14 +269,18 @@ impl Flush {
     }
 }
 
+/// Returns the first page of a range and the number of its pages, or `None` if there are more than `most`.
+#[inline(always)]
+fn run_of(range: Pages, most: usize) -> Option<(Vpn, usize)> {
+    let behind = range.last().get() - range.first().get();
+    (behind < most).then_some((range.first(), behind + 1))
+}
+
 /// The pages of ranges, one after the other.
 #[derive(Clone, Debug)]
 struct Named<'f> {
-    /// The number of pages that are left, of all ranges.
-    left: usize,
-    /// The page that was returned last, and the number of pages of its range that follow it.
-    page: usize,
-    behind: usize,
+    /// The rest of the current range: its first page and the number of its pages.
+    run: (Vpn, usize),
     rest: core::slice::Iter<'f, Pages>,
 }
 
@@ -284,14 +289,23 @@ impl Iterator for Named<'_> {
 
     #[inline]
     fn next(&mut self) -> Option<Vpn> {
-        self.left = self.left.checked_sub(1)?;
-        match self.behind.checked_sub(1) {
-            Some(behind) => (self.page, self.behind) = (self.page + 1, behind),
-            None => {
-                let range = self.rest.next()?;
-                (self.page, self.behind) = (range.first().get(), range.last().get() - range.first().get());
+        loop {
+            let (page, left) = self.run;
+            if let Some(left) = left.checked_sub(1) {
+                self.run = (Vpn::new(page.get().wrapping_add(1)), left);
+                return Some(page);
             }
+            self.run = run_of(*self.rest.next()?, usize::MAX)?;
         }
-        Some(Vpn::new(self.page))
+    }
+
+    /// One loop for a range, so that a flush of one page costs no more than its instruction and a comparison.
+    #[inline]
+    fn fold<B, F: FnMut(B, Vpn) -> B>(self, init: B, mut f: F) -> B {
+        let mut of_run = |so_far: B, (first, left): (Vpn, usize)| {
+            (0..left).fold(so_far, |so_far, page| f(so_far, Vpn::new(first.get().wrapping_add(page))))
+        };
+        let so_far = of_run(init, self.run);
+        self.rest.filter_map(|&range| run_of(range, usize::MAX)).fold(so_far, of_run)
     }
 }

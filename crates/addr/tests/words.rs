@@ -187,6 +187,9 @@ proptest! {
             let pages = flush.by_address(WalkCache::Nothing, most).map(|pages| pages.collect::<Vec<_>>());
             match pages {
                 Some(pages) => {
+                    let mut each = Vec::new();
+                    flush.by_address(WalkCache::Nothing, most).unwrap().for_each(|page| each.push(page));
+                    prop_assert_eq!(&each, &pages, "a loop of its own");
                     prop_assert!(!flush.is_all() && pages.len() <= most);
                     prop_assert_eq!((pages.len(), pages.into_iter().collect::<BTreeSet<_>>()), (all.len(), all.clone()));
                 }

@@ -12,6 +12,8 @@ use crate::{Change, Entry, Error, Frames, Holes, Leaf, Mark, Retired, Table};
 #[derive(Debug)]
 pub struct Turn<'t, 'n, T: Table<'n> + ?Sized> {
     table: &'t T,
+    /// Whether the table's flag is taken.
+    flagged: bool,
     nodes: PhantomData<&'n ()>,
 }
 
@@ -23,7 +25,11 @@ impl<'t, 'n, T: Table<'n> + ?Sized> Turn<'t, 'n, T> {
     /// [`Error::Busy`] if other code has the right. This function does not wait: the kernel chooses how to wait.
     #[inline(always)]
     pub fn new(table: &'t T) -> Result<Self, Error> {
-        if table.writer_flag().try_take() { Ok(Self { table, nodes: PhantomData }) } else { Err(Error::Busy) }
+        if table.writer_flag().try_take() {
+            Ok(Self { table, flagged: true, nodes: PhantomData })
+        } else {
+            Err(Error::Busy)
+        }
     }
 
     /// Takes the right to write `table` without checking whether it is taken.
@@ -33,7 +39,7 @@ impl<'t, 'n, T: Table<'n> + ?Sized> Turn<'t, 'n, T> {
     /// No other code has the right while this value exists.
     #[inline(always)]
     pub const unsafe fn sole(table: &'t T) -> Self {
-        Self { table, nodes: PhantomData }
+        Self { table, flagged: false, nodes: PhantomData }
     }
 
     /// Returns the table.
@@ -46,7 +52,9 @@ impl<'t, 'n, T: Table<'n> + ?Sized> Turn<'t, 'n, T> {
 impl<'n, T: Table<'n> + ?Sized> Drop for Turn<'_, 'n, T> {
     #[inline(always)]
     fn drop(&mut self) {
-        self.table.writer_flag().give_back();
+        if self.flagged {
+            self.table.writer_flag().give_back();
+        }
     }
 }
 

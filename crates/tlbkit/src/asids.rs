@@ -25,7 +25,7 @@ pub(crate) struct Tag {
 #[derive(Debug, Default)]
 pub(crate) struct Number {
     tag: Cell<Tag>,
-    /// The value of [`held`](Self::held): 0 for [`Held::Never`], else the number plus 1.
+    /// The value of [`held`](Self::held): 0 for [`Held::Never`], else the number plus [`HELD`].
     held: AtomicU32,
     /// Whether `held` never changes.
     every: bool,
@@ -33,6 +33,9 @@ pub(crate) struct Number {
 
 // SAFETY: only `Asids` uses the cell, under the lock of the only `Asids` that numbers the address space.
 unsafe impl Sync for Number {}
+
+/// The bit of [`Number::held`] that tells a number from [`Held::Never`].
+const HELD: u32 = 1 << 16;
 
 /// Where TLBs may hold translations of an address space.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,23 +54,23 @@ impl Number {
     /// Returns the number of the kernel's own address space, whose translations TLBs may hold under any number. It is 0, which
     /// means any number.
     pub(crate) const fn every() -> Self {
-        Self { held: AtomicU32::new(1), every: true, ..Self::new() }
+        Self { held: AtomicU32::new(HELD), every: true, ..Self::new() }
     }
 
     /// Tells where TLBs may hold translations of the address space. A CPU that begins to run it later, or under another number,
     /// enters the address space's sets of CPUs first, and holds no translation before that.
     #[inline]
     pub(crate) fn held(&self) -> Held {
-        match self.held.load(Ordering::Relaxed).checked_sub(1) {
-            None => Held::Never,
+        match self.held.load(Ordering::Relaxed) {
+            0 => Held::Never,
             // The check passes with the largest number of bits: `run` has assigned a number that fits the machine's.
-            Some(asid) => Held::Under(Asid::new(asid as u16, u16::BITS).unwrap_or_default()),
+            held => Held::Under(Asid::new(held as u16, u16::BITS).unwrap_or_default()),
         }
     }
 
     fn hold(&self, asid: Asid) {
         if !self.every {
-            self.held.store(u32::from(asid.get()) + 1, Ordering::Relaxed);
+            self.held.store(HELD | u32::from(asid.get()), Ordering::Relaxed);
         }
     }
 }

@@ -64,22 +64,22 @@ const FREED: usize = 0xdead_dead_dead_dead_u64 as usize;
 
 /// What the kernel knows of a frame.
 struct Info {
-    /// How often it is mapped or held.
+    /// How often it is mapped or held, and [`EARLY`].
     holders: AtomicU32,
     /// Whether it was written by a mapping that is gone.
     dirty: AtomicBool,
-    /// Whether it was freed before it was unmapped: a planted fault.
-    early: AtomicBool,
     /// The page of the disk that has what the frame held when it was read, or 0.
     slot: AtomicU16,
 }
+
+/// A bit of [`Info::holders`]: the frame was freed before it was unmapped, which is a planted fault.
+const EARLY: u32 = 1 << 31;
 
 impl Info {
     const fn new() -> Self {
         Self {
             holders: AtomicU32::new(0),
             dirty: AtomicBool::new(false),
-            early: AtomicBool::new(false),
             slot: AtomicU16::new(0),
         }
     }
@@ -144,7 +144,7 @@ fn taken(index: usize) -> Pfn {
     let (Words(words), info) = (&MEMORY[index], &INFO[index]);
     let spoilt = words.iter().any(|word| word.load(Ordering::Relaxed) != FREED);
     REPORT.check(!spoilt, Count::StaleWrites, || "a frame was written after it had been freed");
-    let holders = info.holders.swap(1, Ordering::Relaxed);
+    let holders = info.holders.fetch_add(1, Ordering::Relaxed);
     REPORT.check(holders == 0, Count::Failures, || "a frame was free while it was mapped");
     info.dirty.store(false, Ordering::Relaxed);
     MEMORY[index].frame()
@@ -181,9 +181,10 @@ pub(crate) fn release(frame: Pfn, dirty: bool) {
     if dirty {
         info.dirty.store(true, Ordering::Relaxed);
     }
-    let last = info.holders.fetch_sub(1, Ordering::AcqRel) == 1;
-    if !info.early.swap(false, Ordering::Relaxed) && last {
-        free(frame);
+    match info.holders.fetch_sub(1, Ordering::AcqRel) {
+        1 => free(frame),
+        holders if holders & EARLY != 0 => _ = info.holders.fetch_and(!EARLY, Ordering::Relaxed),
+        _ => {}
     }
 }
 
@@ -199,7 +200,7 @@ fn free(frame: Pfn) {
 /// Frees a frame that is still mapped, once: the planted fault. `serve` lets time pass.
 pub(crate) fn free_early(frame: Pfn, serve: fn()) {
     if is_sole(frame) {
-        INFO[index(frame)].early.store(true, Ordering::Relaxed);
+        INFO[index(frame)].holders.fetch_or(EARLY, Ordering::Relaxed);
         free(frame);
         // Time for other CPUs to walk into it.
         (0..20).for_each(|_| serve());

@@ -49,8 +49,16 @@ const NAMES: [&str; 15] = [
 ];
 
 /// The names of what changes cost, in the order in which [`costs`](crate::costs) measures them.
-const COSTS: [&str; 6] =
-    ["insns_empty_edit", "insns_map", "insns_translate", "insns_replace", "insns_unmap", "insns_fork_page"];
+const COSTS: [&str; 8] = [
+    "insns_empty_edit",
+    "insns_map",
+    "insns_translate",
+    "insns_replace",
+    "insns_unmap",
+    "insns_flush",
+    "insns_release",
+    "insns_fork_page",
+];
 
 /// The numbers of a boot.
 pub(crate) struct Report {

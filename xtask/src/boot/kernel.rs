@@ -329,9 +329,18 @@ const NAMES: [&str; 17] = [
     "failures",
 ];
 
-/// Instructions of a call for one page, on one CPU: counted in the guest.
-const COSTS: [&str; 6] =
-    ["insns_empty_edit", "insns_map", "insns_translate", "insns_replace", "insns_unmap", "insns_fork_page"];
+/// Instructions of a call for one page, on one CPU: counted in the guest. `map`, `replace` and `unmap` contain a `flush`, and the
+/// latter two a `release`, which are functions of the kernel.
+const COSTS: [&str; 8] = [
+    "insns_empty_edit",
+    "insns_map",
+    "insns_translate",
+    "insns_replace",
+    "insns_unmap",
+    "insns_flush",
+    "insns_release",
+    "insns_fork_page",
+];
 
 fn number(row: &Value, name: &str) -> u64 {
     row[name].as_u64().unwrap_or(0)

@@ -102,6 +102,12 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
         }
     }
 
+    /// Tells whether a page is borrowed.
+    #[inline(always)]
+    pub(super) fn borrows(&self, page: Vpn) -> bool {
+        self.borrowed.is_some_and(|borrowed| borrowed.contains(page))
+    }
+
     /// Refuses pages that would replace a lent link, because borrowers keep a copy of that link.
     #[inline(always)]
     pub(super) fn check_lent(&self, pages: Pages, size: PageSize) -> Result<(), Error> {

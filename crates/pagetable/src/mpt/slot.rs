@@ -112,7 +112,9 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
     #[inline(always)]
     pub(super) unsafe fn small_slot(&self, page: Vpn) -> Option<Slot<'_, 'n, G, F, N>> {
         let top = Self::top(page)?;
-        self.check_own(Pages::one(page)).ok()?;
+        if self.borrows(page) {
+            return None;
+        }
         let (at, last) = (page.address(G::BASE), Self::LEVELS - 1);
         let mut node = self.root;
         // Walks to the node without loading the word in it.
@@ -135,8 +137,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
     /// The caller is the only writer as long as the slot exists. The page is in the space, and the walk for it ends in `spot`.
     #[inline(always)]
     pub(super) unsafe fn slot_at(&self, spot: Spot, page: Vpn) -> Option<Slot<'_, 'n, G, F, N>> {
-        self.check_own(Pages::one(page)).ok()?;
-        Some(Slot { table: self, spot, page })
+        if self.borrows(page) { None } else { Some(Slot { table: self, spot, page }) }
     }
 }
 

@@ -86,9 +86,16 @@ impl<W: Word, M: Mode, S: FrameSource> Direct<W, M, S> {
     }
 
     /// Returns the record of a frame that is a node.
+    ///
+    /// # Safety
+    ///
+    /// `node` was taken from this storage, and its frame was not given back to the source.
     #[inline(always)]
-    fn record_of(&self, node: NodeAddr) -> *const Record {
-        self.source.record(PhysAddr::new(node.get())).map_or(core::ptr::null(), core::ptr::from_ref)
+    unsafe fn record_of(&self, node: NodeAddr) -> *const Record {
+        let record = self.source.record(PhysAddr::new(node.get()));
+        // SAFETY: when the node was taken, the frame had a record. By the contract of `FrameSource` every call returns that
+        // record until the frame is given back.
+        unsafe { record.unwrap_unchecked() }
     }
 }
 
@@ -152,7 +159,8 @@ unsafe impl<W: Word, M: Mode, S: FrameSource> Nodes for Direct<W, M, S> {
 
     #[inline(always)]
     unsafe fn record(&self, node: NodeAddr, _words: usize) -> *const Record {
-        self.record_of(node)
+        // SAFETY: by the contract of `Nodes::record` the node was taken from this storage, and is not free.
+        unsafe { self.record_of(node) }
     }
 }
 
@@ -167,7 +175,8 @@ unsafe impl<W: Word, M: Mode, S: FrameSource> Reclaim for Direct<W, M, S> {
     }
 
     unsafe fn link(&self, node: NodeAddr) -> *const Record {
-        self.record_of(node)
+        // SAFETY: by the contract of `Reclaim::link` the node was taken from this storage, and is not free.
+        unsafe { self.record_of(node) }
     }
 
     fn index_of(&self, node: NodeAddr) -> u32 {
