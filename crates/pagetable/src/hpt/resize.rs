@@ -159,7 +159,7 @@ where
             });
             if F::BREAK {
                 let _ = self.parts(piece, Visitor::Writer, |part| {
-                    self.empty(part);
+                    self.empty(part, false);
                     ControlFlow::Continue(())
                 });
                 let mut flush = Flush::none();
@@ -173,7 +173,7 @@ where
             // Clears the old leaves of other grains, and removes the buckets that are empty now.
             let _ = self.parts(piece, Visitor::Pruner(batch), |part| {
                 if part.grain != grain {
-                    self.empty(part);
+                    self.empty(part, false);
                 }
                 ControlFlow::Continue(())
             });

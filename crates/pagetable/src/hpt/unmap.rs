@@ -33,16 +33,35 @@ where
         batch: &mut Retired<'n>,
         pages: Pages,
         holes: Holes,
-        mut frames: Option<&mut dyn Frames>,
+        frames: Option<&mut dyn Frames>,
     ) -> Result<usize, Error> {
         G::SPACE.check_pages(pages)?;
-        // SAFETY: by this function's contract the caller is the only writer. After the census every leaf of the range is
-        // whole.
+        // SAFETY: by this function's contract the caller is the only writer.
         unsafe {
             if pages.len() == 1 && frames.is_none() && self.unmap_one(batch, pages.first()) {
                 batch.touch(FlushScope::Everywhere, pages);
                 return Ok(1);
             }
+            self.unmap_range(batch, pages, holes, frames)
+        }
+    }
+
+    /// Unmaps a range, whatever is in it.
+    ///
+    /// # Safety
+    ///
+    /// As for [`unmap_pages`](Self::unmap_pages).
+    #[inline(never)]
+    unsafe fn unmap_range(
+        &self,
+        batch: &mut Retired<'n>,
+        pages: Pages,
+        holes: Holes,
+        mut frames: Option<&mut dyn Frames>,
+    ) -> Result<usize, Error> {
+        // SAFETY: by this function's contract the caller is the only writer. After the census every leaf of the range is
+        // whole.
+        unsafe {
             let census = self.census(pages, holes, true)?;
             if let Some(frames) = &mut frames {
                 frames.reserve(census.leaves)?;
@@ -52,7 +71,9 @@ where
             }
             if census.pages + census.marks > 0 {
                 let before = self.blocks();
-                self.clear(batch, pages, frames);
+                // Of base pages without a hole every entry is taken.
+                let full = census.leaves == pages.len();
+                self.clear(batch, pages, frames, full);
                 self.adapt(batch, before - self.blocks());
             }
             Ok(census.pages)
@@ -110,7 +131,7 @@ where
         true
     }
 
-    /// Removes every leaf and mark of a range.
+    /// Removes every leaf and mark of a range, which is `full` if each page of it has a leaf of its own.
     ///
     /// # Safety
     ///
@@ -119,19 +140,26 @@ where
     /// - the caller is the only writer;
     /// - the batch came from this table;
     /// - every leaf of `pages` is whole.
-    unsafe fn clear(&self, batch: &mut Retired<'n>, pages: Pages, mut frames: Option<&mut dyn Frames>) {
+    unsafe fn clear(
+        &self,
+        batch: &mut Retired<'n>,
+        pages: Pages,
+        mut frames: Option<&mut dyn Frames>,
+        full: bool,
+    ) {
         // SAFETY: by this function's contract the caller is the only writer.
         let _ = unsafe {
-            self.parts(pages, Visitor::Pruner(batch), |part| {
+            self.parts(pages, Visitor::Clearer(batch), |part| {
                 let Some(frames) = &mut frames else {
-                    self.empty(part);
+                    // A bucket of larger pages may be live for others.
+                    self.empty(part, full && part.grain == 0);
                     return ControlFlow::Continue(());
                 };
                 self.each_taken(part, |slot, at, entry| {
                     // The leaf is cleared before the frame is passed on, so no word leads to it even if the call unwinds.
                     let size = entry.leaf().map_or(G::BASE, |leaf| leaf.size);
                     let slots = 1 << (size.shift() - Self::GRAIN[part.grain].shift());
-                    self.empty(Part { slot, slots, ..part });
+                    self.empty(Part { slot, slots, ..part }, true);
                     match entry {
                         Entry::Leaf(leaf) => frames.push(leaf.frame, leaf.size, G::BASE, leaf.attr),
                         Entry::Mark(mark) => frames.marked(at, mark),
@@ -143,7 +171,7 @@ where
         };
     }
 
-    /// Clears the slots of a part.
+    /// Clears the slots of a part, which is `full` if none of them is empty.
     ///
     /// # Safety
     ///
@@ -151,11 +179,11 @@ where
     ///
     /// - the caller is the only writer;
     /// - `part` is a part of a bucket of the table.
-    pub(super) unsafe fn empty(&self, part: Part) {
+    pub(super) unsafe fn empty(&self, part: Part, full: bool) {
         let Part { spot, block, slot: first, slots, .. } = Self::known(part);
         // SAFETY: by this function's contract the caller is the only writer; the slots of a part are in its bucket.
         unsafe {
-            let taken = self.count_taken(spot, block, first, slots);
+            let taken = if full { slots } else { self.count_taken(spot, block, first, slots) };
             for slot in first..first + slots {
                 // A releasing store: it becomes visible after the leaf that may have replaced this one.
                 self.nodes.publish(spot.node, Self::place(spot, block, slot), F::Word::ZERO);

@@ -41,6 +41,8 @@ pub(super) enum Visitor<'b, 'n> {
     Writer,
     /// The writer, which removes the buckets that its visit has emptied.
     Pruner(&'b mut Retired<'n>),
+    /// The same, whose visit empties each part.
+    Clearer(&'b mut Retired<'n>),
 }
 
 impl<'n, G, F, N, const CLUSTER: u32, const BUCKETS: u32, const LOAD: usize>
@@ -113,9 +115,12 @@ where
                     };
                     if let Some(part) = part {
                         visit(part)?;
-                        if let Visitor::Pruner(batch) = &mut visitor
-                            && self.is_vacant(spot)
-                        {
+                        let (batch, clears) = match &mut visitor {
+                            Visitor::Walker | Visitor::Writer => continue,
+                            Visitor::Pruner(batch) => (batch, false),
+                            Visitor::Clearer(batch) => (batch, true),
+                        };
+                        if clears && part.slots == Self::SLOTS || self.is_vacant(spot) {
                             self.take_out(batch, before, spot);
                         }
                     }
@@ -269,7 +274,7 @@ where
                 spot = self.follow_link(here);
             }
         }
-        if let Visitor::Pruner(batch) = visitor {
+        if let Visitor::Pruner(batch) | Visitor::Clearer(batch) = visitor {
             // SAFETY: by this function's contract the caller is the only writer.
             unsafe { self.tidy(batch, head) };
         }
