@@ -486,20 +486,28 @@ impl<'m, W: Word, M: Mode, A: Window> Slab<'m, W, M, A> {
         (span, index): (u32, usize),
         record: *const Record,
     ) {
-        let descriptor = self.descriptor(span);
-        let state = descriptor.record.load(Ordering::Relaxed);
-        let (free, used) = (state & 0xffff, state >> 16);
+        let free = self.descriptor(span).record.load(Ordering::Relaxed) & 0xffff;
         // SAFETY: by this function's contract no other code uses the node or its record.
         unsafe { (*record).store(free, Ordering::Relaxed) };
-        descriptor.record.store((index as u32 + 1).with((used - 1) << 16), Ordering::Relaxed);
-        if used as usize == span_nodes(class) {
+        self.give_some(lists, class, span, (index as u32 + 1, 1));
+    }
+
+    /// Makes `free`, the index plus one of a node, the begin of a span's list of free nodes, to which `count` nodes have been
+    /// added.
+    #[inline(always)]
+    fn give_some(&self, lists: &mut Lists, class: usize, span: u32, (free, count): (u32, usize)) {
+        let descriptor = self.descriptor(span);
+        let used = (descriptor.record.load(Ordering::Relaxed) >> 16) as usize;
+        let left = used - count;
+        descriptor.record.store(free.with((left as u32) << 16), Ordering::Relaxed);
+        if used == span_nodes(class) {
             self.push(&mut lists.partial[class][self.part(span)], span);
         }
-        if used == 1 {
+        if left == 0 {
             self.free_span(lists, span, class);
         }
-        lists.usage.nodes -= 1;
-        lists.usage.bytes -= class_bytes(class);
+        lists.usage.nodes -= count;
+        lists.usage.bytes -= count * class_bytes(class);
     }
 
     /// Frees the first node of a batch's list and the nodes that follow, as long as they have the same class, and at most
@@ -516,23 +524,43 @@ impl<'m, W: Word, M: Mode, A: Window> Slab<'m, W, M, A> {
     #[inline(always)]
     unsafe fn free_some(&self, mut node: NodeAddr, class: usize) -> Option<NodeAddr> {
         self.locked(|lists| {
-            let mut rest = Some(node);
-            for _ in 0..RUN_OF_NODES {
-                let (span, index) = self.place(node, class);
-                let record = self.small_record(span, class, index);
-                // SAFETY: by this function's contract the node is taken, no walker can reach it, and its record is a link.
-                unsafe {
-                    let (next, clean) = ListLink::read((*record).load(Ordering::Relaxed));
-                    rest = (next != 0).then(|| self.node_of(next));
-                    self.clear(node, class, clean);
-                    self.enlist(lists, class, (span, index), record);
-                }
+            let mask = !((CHUNK << span_order(class)) - 1);
+            let mut left = RUN_OF_NODES;
+            loop {
+                // The nodes that follow each other in the list and are in the same span.
+                let start = node.get() & mask;
+                let span = ((start - self.base) / CHUNK) as u32;
+                let descriptor = self.descriptor(span);
+                let state = descriptor.record.load(Ordering::Relaxed);
+                let (mut free, mut count) = (state & 0xffff, 0);
+                let rest = loop {
+                    let index = index_within(node.get() - start, class);
+                    // SAFETY: by this function's contract the node is taken, no walker can reach it, and its record is a link.
+                    let (next, clean) = unsafe {
+                        let record = &*self.small_record(span, class, index);
+                        let link = ListLink::read(record.load(Ordering::Relaxed));
+                        record.store(free, Ordering::Relaxed);
+                        link
+                    };
+                    // SAFETY: the same.
+                    unsafe { self.clear(node, class, clean) };
+                    free = index as u32 + 1;
+                    count += 1;
+                    left -= 1;
+                    if next == 0 {
+                        break None;
+                    }
+                    node = self.node_of(next);
+                    if left == 0 || node.get() & mask != start {
+                        break Some(node);
+                    }
+                };
+                self.give_some(lists, class, span, (free, count));
                 match rest {
-                    Some(next) if self.class_at(next) == Ok(class) => node = next,
-                    _ => break,
+                    Some(next) if left > 0 && self.class_at(next) == Ok(class) => {}
+                    _ => return rest,
                 }
             }
-            rest
         })
     }
 
