@@ -132,14 +132,18 @@ impl Flush {
         if scope < FlushScope::Local {
             return;
         }
+        // The first page of a batch, the common case, costs one comparison.
+        if let Stale::Nothing = self.stale {
+            self.stale = Stale::One(pages);
+            return;
+        }
         match &mut self.stale {
-            Stale::Nothing => self.stale = Stale::One(pages),
+            Stale::Nothing | Stale::All => {}
             Stale::One(only) => match only.merge(pages) {
                 Some(merged) => *only = merged,
                 None => self.add_apart(pages),
             },
             Stale::Many(_) => self.add_apart(pages),
-            Stale::All => {}
         }
     }
 
