@@ -12,7 +12,7 @@ use tlbkit_addr::{Attr, PageSize, Pages, Pfn, VirtAddr, Vpn};
 use tlbkit_pagetable::format::{Compact, Compact32};
 use tlbkit_pagetable::geometry::{Va32, Va48, Va64};
 use tlbkit_pagetable::hpt::{H8k, H128k, Hashed, Hr, HrSmall};
-use tlbkit_pagetable::nodes::{Chunk, NodeAddr, Nodes, Slab};
+use tlbkit_pagetable::nodes::{Chunk, NodeAddr, Nodes, Reclaim as _, Slab};
 use tlbkit_pagetable::{Error, Holes, Local, Pinned, Retired, Shared, Solo, Table, Writer, cpt, destroy};
 
 const RW: Attr = Attr::READ.union(Attr::WRITE);
@@ -37,6 +37,77 @@ fn uniform(pages: usize) -> Vec<usize> {
         (bits ^ bits >> 31) as usize >> 12
     };
     (0..pages).map(|_| next()).collect()
+}
+
+/// A table of two first buckets has an overflow bucket for three pages. It keeps this bucket while its page is unmapped.
+#[test]
+fn a_page_that_comes_and_goes_costs_the_storage_nothing() {
+    let mut memory = vec![Chunk::ZERO; 8];
+    let slab = Slab::<u64, Solo>::new(&mut memory, 0).unwrap();
+    let (hr, cpt) = (Hr::new(&slab).unwrap(), cpt::Cpt8::new(&slab).unwrap());
+    comes_and_goes(&hr, 1, &slab);
+    comes_and_goes(&cpt, 8, &slab);
+    // SAFETY: nothing walks.
+    unsafe {
+        destroy(hr).reclaim();
+        destroy(cpt).reclaim();
+    }
+    assert_eq!((slab.usage().nodes, slab.held().lost()), (0, 0), "the idle bucket goes with its table");
+}
+
+/// Unmaps and maps three pages that are `apart`, in a table that is empty.
+fn comes_and_goes<'n>(table: &impl Table<'n>, apart: usize, slab: &Slab<'_, u64, Solo>) {
+    let mut batch = table.batch();
+    let pages = [0, apart, 2 * apart];
+    for vpn in pages {
+        map(table, &mut batch, vpn);
+    }
+    let (nodes, all) = (slab.usage().nodes, table.footprint().nodes);
+    assert!(all > 2, "an overflow bucket");
+    for vpn in pages.repeat(3) {
+        unmap(table, &mut batch, vpn);
+        assert_eq!((batch.nodes(), table.footprint().nodes), (0, all), "page {vpn}");
+        // Another page of the block: what was in the idle bucket is not in the new one.
+        let other = vpn + apart - 1;
+        map(table, &mut batch, other);
+        // SAFETY: nothing is reclaimed during the loop.
+        let found = |vpn| table.lookup(unsafe { Pinned::by(&slab) }, Vpn::new(vpn).address(PageSize::K4));
+        assert!(found(other).is_some() && (apart == 1 || found(vpn).is_none()));
+        unmap(table, &mut batch, other);
+        map(table, &mut batch, vpn);
+        assert_eq!((slab.usage().nodes, table.footprint().nodes), (nodes, all), "page {vpn}");
+    }
+    // SAFETY: nothing walks.
+    unsafe { batch.reclaim() };
+}
+
+/// A visit that is under way may be in a bucket that a change empties, so the bucket is retired.
+#[test]
+fn a_bucket_that_a_visit_may_be_in_is_retired() {
+    let mut memory = vec![Chunk::ZERO; 4];
+    let slab = Slab::<u64, Solo>::new(&mut memory, 0).unwrap();
+    let table = Hr::new(&slab).unwrap();
+    let mut batch = table.batch();
+    (0..3).for_each(|vpn| {
+        map(&table, &mut batch, vpn);
+    });
+    let overflow = table.footprint().nodes - 2;
+    let mut left = 3;
+    // SAFETY: nothing is reclaimed during the visit.
+    let _ = table.for_each(unsafe { Pinned::by(&slab) }, run(0, 3), &mut |_| {
+        while left > 0 {
+            left -= 1;
+            unmap(&table, &mut batch, left);
+        }
+        ControlFlow::Continue(())
+    });
+    assert!(overflow > 0);
+    assert_eq!((batch.nodes(), slab.held().pending()), (overflow, overflow));
+    // SAFETY: nothing walks.
+    unsafe {
+        batch.reclaim();
+        destroy(table).reclaim();
+    }
 }
 
 /// Elphinstone et al. 3.2: H8k, H128k and C128k.

@@ -105,16 +105,14 @@ where
                     return Err(Error::NotMapped { at: end.address(G::BASE) });
                 }
             }
+            if self.is_by_block(pages) {
+                census = self.count_blocks(pages, marks);
+                return self.check_holes(census, pages, holes);
+            }
             let _ = self.parts(pages, Visitor::Writer, |part| {
                 let part = Self::known(part);
                 if part.grain == 0 && !Self::REPLICATED {
-                    let leaves = self.count_leaves(part.spot, part.block, part.slot, part.slots);
-                    census.leaves += leaves;
-                    census.pages += leaves;
-                    if marks && leaves < part.slots {
-                        census.marks +=
-                            self.count_taken(part.spot, part.block, part.slot, part.slots) - leaves;
-                    }
+                    self.count_part(&mut census, part, marks);
                     return ControlFlow::Continue(());
                 }
                 self.each_taken(part, |_, _, entry| {
@@ -129,11 +127,71 @@ where
                     ControlFlow::Continue(())
                 })
             });
-            if holes == Holes::Refuse && census.pages < pages.len() {
-                return Err(self.first_hole(pages));
-            }
+            self.check_holes(census, pages, holes)
+        }
+    }
+
+    /// Refuses holes in a range of which `census` is the content.
+    ///
+    /// # Safety
+    ///
+    /// The caller is the only writer.
+    #[inline(always)]
+    unsafe fn check_holes(&self, census: Census, pages: Pages, holes: Holes) -> Result<Census, Error> {
+        if holes == Holes::Refuse && census.pages < pages.len() {
+            // SAFETY: by this function's contract the caller is the only writer.
+            return Err(unsafe { self.first_hole(pages) });
         }
         Ok(census)
+    }
+
+    /// Tells whether a change of a range may go from block to block, with one probe for each: only base pages are mapped, each
+    /// in one slot, and the table has more buckets than the range has blocks.
+    #[inline(always)]
+    pub(super) fn is_by_block(&self, pages: Pages) -> bool {
+        let (first, last) = Self::blocks_of(0, pages);
+        !Self::REPLICATED && self.is_finest() && last - first < self.buckets()
+    }
+
+    /// Counts the entries of a range that [`is_by_block`](Self::is_by_block); marks only if `marks` is true.
+    ///
+    /// # Safety
+    ///
+    /// The caller is the only writer.
+    #[inline(always)]
+    unsafe fn count_blocks(&self, pages: Pages, marks: bool) -> Census {
+        let (first, last) = Self::blocks_of(0, pages);
+        let mut census = Census { pages: 0, leaves: 0, marks: 0 };
+        for block in first..=last {
+            // SAFETY: by this function's contract the caller is the only writer; the slots of a part are in its bucket.
+            unsafe {
+                let Some(spot) = self.seek(self.head(block), Self::tag_of(0, block)) else { continue };
+                if Self::SLOTS == 1 || block > first && block < last {
+                    self.count_part(&mut census, Self::whole(spot, 0, block), marks);
+                } else if let Some(part) = Self::part(spot, 0, block, pages) {
+                    self.count_part(&mut census, part, marks);
+                }
+            }
+        }
+        census
+    }
+
+    /// Adds the entries of a part of a bucket of base pages; marks only if `marks` is true.
+    ///
+    /// # Safety
+    ///
+    /// The caller is the only writer, and `part` is a part of a bucket of the table.
+    #[inline(always)]
+    unsafe fn count_part(&self, census: &mut Census, part: Part, marks: bool) {
+        // SAFETY: by this function's contract the caller is the only writer, and the slots are in the bucket.
+        unsafe {
+            let leaves = self.count_leaves(part.spot, part.block, part.slot, part.slots);
+            census.leaves += leaves;
+            census.pages += leaves;
+            if marks && leaves < part.slots {
+                census.marks += self.count_taken(part.spot, part.block, part.slot, part.slots) - leaves;
+            }
+        }
     }
 
     /// Returns the error for the first page of a range that is not mapped. There must be such a page.

@@ -122,12 +122,17 @@ where
     ///
     /// - the caller is the only writer;
     /// - `head` is the first bucket of the chain for `tag`.
+    #[inline(always)]
     pub(super) unsafe fn is_free(&self, head: Spot, tag: usize) -> bool {
         // SAFETY: by this function's contract the caller is the only writer.
         let old = unsafe { self.read_tag(head) };
-        old == 0
-            || old & Self::DEAD != 0
-                && (old == Self::flagged(tag, Self::DEAD) || self.nodes.held().is_quiet(&self.flag))
+        old == 0 || old & Self::DEAD != 0 && self.may_revive(old, tag)
+    }
+
+    /// Tells whether a first bucket with the dead tag `old` may be assigned to the block of a live `tag` now.
+    #[inline(never)]
+    fn may_revive(&self, old: usize, tag: usize) -> bool {
+        old == Self::flagged(tag, Self::DEAD) || self.nodes.held().is_quiet(&self.flag)
     }
 
     /// Reserves a bucket for every block of `grain` in a range that has none, at the end of a dry run. `check` is called for
@@ -219,13 +224,14 @@ where
             } else if self.read_tag(head) == 0 {
                 // The table has grown since the dry run, and the chain of the block now has an unused first bucket.
                 self.fit_out(head, grain, block, slot, count, word);
-            } else if let Some(node) = spare.next(0) {
+            } else if let Some(node) = spare.next_sized(0, Self::NODE) {
+                self.count_node(1);
                 self.append(head, node, grain, block, slot, count, word);
             }
         }
     }
 
-    /// Assigns the new overflow bucket `node` to a block, with `count` PTEs from `slot` on, and links it.
+    /// Assigns the overflow bucket `node`, which the tally has, to a block, with `count` PTEs from `slot` on, and links it.
     ///
     /// # Safety
     ///
@@ -233,7 +239,7 @@ where
     ///
     /// - the caller is the only writer;
     /// - `head` is the first bucket of the chain of `block`;
-    /// - `node` was taken with [`NODE`](Self::NODE) words, and no other code knows it;
+    /// - `node` was taken with [`NODE`](Self::NODE) words, no other code knows it, and its PTEs are zero;
     /// - slots `slot` to `slot + count - 1` are within a bucket.
     #[inline(always)]
     #[expect(clippy::too_many_arguments, reason = "a place and its content")]
@@ -251,7 +257,6 @@ where
         // SAFETY: by this function's contract the caller is the only writer, the slots are within a bucket, and no other
         // code knows the node.
         unsafe {
-            self.count_node(1);
             self.fill(spot, block, slot, count, word);
             self.settle_pairs(spot, grain, block);
             self.enter(grain);
@@ -409,7 +414,8 @@ where
     }
 
     /// Counts a bucket of `grain` that goes out of use, and withdraws the grain if it was the last.
-    fn leave(&self, grain: usize) {
+    #[inline(always)]
+    pub(super) fn leave(&self, grain: usize) {
         if bump(&self.used[grain], -1) == 0 && grain > 0 {
             self.grains.store(self.grains.load(Ordering::Relaxed) & !(1 << grain), Ordering::Release);
         }
@@ -423,9 +429,12 @@ where
     }
 
     /// Adds an overflow bucket to the tally, or subtracts one: `sign` is 1 or -1.
+    #[inline(always)]
     pub(super) fn count_node(&self, sign: isize) {
         self.tally.node(sign, Self::NODE * F::Word::BYTES);
-        self.growth.note_bytes(self.tally.bytes());
+        if sign > 0 {
+            self.growth.note_bytes(self.tally.bytes());
+        }
     }
 
     /// Clears a bucket that no walker can match, except its links.
@@ -457,7 +466,15 @@ where
     pub(super) unsafe fn is_vacant(&self, spot: Spot) -> bool {
         // SAFETY: by this function's contract the caller is the only writer, whose spots are
         // buckets of the table, or private. All slots are the same in any order.
-        unsafe { self.count_taken(spot, 0, 0, Self::SLOTS) == 0 }
+        unsafe {
+            if F::PAIRED || Self::UNITS > 1 {
+                return self.count_taken(spot, 0, 0, Self::SLOTS) == 0;
+            }
+            // An empty slot is zero, because it holds nothing for a partner.
+            let first = Self::place(spot, 0, 0);
+            self.nodes.fold(spot.node, first, Self::SLOTS, F::Word::ZERO, |all, word| all | word)
+                == F::Word::ZERO
+        }
     }
 
     /// Removes the empty buckets of the chain that begins at `head`.
@@ -496,9 +513,22 @@ where
     /// - the batch came from this table;
     /// - `spot` is an empty bucket of the table: the first of its chain, or the one behind `before`.
     pub(super) unsafe fn take_out(&self, batch: &mut Retired<'n>, before: Option<Spot>, spot: Spot) {
-        // SAFETY: by this function's contract the caller is the only writer.
+        // SAFETY: by this function's contract the caller is the only writer, and the bucket is as described.
         unsafe {
             self.leave(Self::untag(self.read_tag(spot)).0);
+            self.remove(batch, before, spot);
+        }
+    }
+
+    /// Removes an empty bucket, which [`leave`](Self::leave) has counted out of use, as [`take_out`](Self::take_out) does.
+    ///
+    /// # Safety
+    ///
+    /// As for [`take_out`](Self::take_out).
+    #[inline(always)]
+    pub(super) unsafe fn remove(&self, batch: &mut Retired<'n>, before: Option<Spot>, spot: Spot) {
+        // SAFETY: by this function's contract the caller is the only writer, and the bucket is as described.
+        unsafe {
             if let Some(before) = before {
                 return self.unlink(batch, before, spot);
             }
@@ -506,10 +536,29 @@ where
             if N::Mode::SHARED {
                 batch.quarantine();
                 self.reflag(head, Self::DEAD);
-            } else if let Some(spot) = self.behind(head)
-                && self.leads_to(head, self.read_tag(spot))
-            {
-                // The next bucket moves into the first, where a lookup finds it with one probe.
+            } else if let Some(spot) = self.behind(head) {
+                self.move_up(batch, head, spot);
+            } else {
+                self.wipe(head);
+            }
+        }
+    }
+
+    /// Moves the bucket `spot` into the empty first bucket before it, where a lookup finds it with one probe; or clears the first
+    /// bucket, if `spot` is of another chain.
+    ///
+    /// # Safety
+    ///
+    /// The caller ensures:
+    ///
+    /// - the caller is the only writer, and the only walker;
+    /// - the batch came from this table;
+    /// - `head` is an empty first bucket of the table, and `spot` is behind it.
+    #[inline(never)]
+    unsafe fn move_up(&self, batch: &mut Retired<'n>, head: Spot, spot: Spot) {
+        // SAFETY: by this function's contract no other CPU walks, and both buckets are in the table.
+        unsafe {
+            if self.leads_to(head, self.read_tag(spot)) {
                 self.copy_contents(head, spot);
                 self.unlink(batch, head, spot);
             } else {
@@ -528,11 +577,14 @@ where
     /// - the caller is the only writer;
     /// - the batch came from this table;
     /// - `spot` is the overflow bucket behind `before`, in a chain of the table.
+    #[inline(always)]
     unsafe fn unlink(&self, batch: &mut Retired<'n>, before: Spot, spot: Spot) {
         // SAFETY: by this function's contract the caller is the only writer; after the store no word leads to the node.
         unsafe {
             self.lead_past(before, spot);
-            self.retire(batch, spot.node);
+            if !self.keep_idle(spot) {
+                self.retire(batch, spot.node);
+            }
         }
     }
 
@@ -545,6 +597,7 @@ where
     /// - the caller is the only writer;
     /// - the batch came from this table;
     /// - `node` is an overflow bucket to which no word leads any more.
+    #[inline(never)]
     pub(super) unsafe fn retire(&self, batch: &mut Retired<'n>, node: NodeAddr) {
         // SAFETY: by this function's contract the caller is the only writer. The node has a
         // tag, so it is not clean.

@@ -99,6 +99,9 @@ pub(super) struct Growth {
     /// For each of the two chains that are joined there, its last bucket that is not in the other chain: the node, and the
     /// word within the node.
     tails: [[AtomicUsize; 2]; 2],
+    /// The numbers of blocks with which a change neither grows nor shrinks the table nor parts chains: the least, and how many
+    /// more there may be.
+    calm: [AtomicUsize; 2],
     /// The most blocks that one step has moved.
     most: AtomicUsize,
     /// The most bytes that the table has had.
@@ -111,6 +114,7 @@ impl Growth {
             heads: AtomicUsize::new(heads),
             joined: AtomicUsize::new(heads),
             tails: core::array::from_fn(|_| core::array::from_fn(|_| AtomicUsize::new(0))),
+            calm: [AtomicUsize::new(usize::MAX), AtomicUsize::new(0)],
             most: AtomicUsize::new(0),
             peak: AtomicUsize::new(0),
         }
@@ -125,6 +129,20 @@ impl Growth {
     /// Records the number of moved blocks if it is the largest so far.
     fn note_moved(&self, moved: usize) {
         self.most.store(self.most.load(Ordering::Relaxed).max(moved), Ordering::Relaxed);
+    }
+
+    /// Tells whether a change that leaves `blocks` blocks neither grows nor shrinks the table nor parts chains.
+    #[inline(always)]
+    fn is_calm(&self, blocks: usize) -> bool {
+        let [least, more] = &self.calm;
+        blocks.wrapping_sub(least.load(Ordering::Relaxed)) <= more.load(Ordering::Relaxed)
+    }
+
+    /// Sets the numbers of blocks for [`is_calm`](Self::is_calm), at most `usize::MAX - 1`; `None` if there is no such number.
+    fn set_calm(&self, blocks: Option<(usize, usize)>) {
+        let (least, most) = blocks.unwrap_or((usize::MAX, usize::MAX));
+        self.calm[0].store(least, Ordering::Relaxed);
+        self.calm[1].store(most - least, Ordering::Relaxed);
     }
 
     /// Returns the two tails.
@@ -295,15 +313,18 @@ where
     /// The caller is the only writer.
     #[inline(always)]
     unsafe fn joined(&self, key: usize) -> Option<[Spot; 2]> {
-        if LOAD == 0 {
+        if !self.has_joined() {
             return None;
         }
         let (joined, heads) = (self.growth.joined.load(Ordering::Relaxed), self.buckets());
-        if joined == heads {
-            return None;
-        }
-        // SAFETY: by this function's contract the caller is pinned, or the writer.
+        // SAFETY: by this function's contract the caller is the only writer, and some chains have not been parted.
         unsafe { self.find_joined(key, joined, heads) }
+    }
+
+    /// Tells whether there are chains that have not been parted.
+    #[inline(always)]
+    fn has_joined(&self) -> bool {
+        LOAD > 0 && self.growth.joined.load(Ordering::Relaxed) != self.buckets()
     }
 
     /// # Safety
@@ -335,6 +356,7 @@ where
     ///
     /// - the caller is the only writer;
     /// - `head` is the first bucket of the chain of `key`, and `spot` is a complete bucket that no walker can reach.
+    #[inline(always)]
     pub(super) unsafe fn link(&self, head: Spot, key: usize, spot: Spot) {
         // SAFETY: by this function's contract the caller is the only writer.
         unsafe {
@@ -357,7 +379,25 @@ where
     ///
     /// - the caller is the only writer;
     /// - `spot` is the overflow bucket behind `before`, in a chain of the table.
+    #[inline(always)]
     pub(super) unsafe fn lead_past(&self, before: Spot, spot: Spot) {
+        // SAFETY: by this function's contract the caller is the only writer, and `before` leads to `spot`.
+        unsafe {
+            if self.has_joined() {
+                self.lead_both_past(before, spot);
+            } else {
+                self.publish_link(before, self.behind(spot));
+            }
+        }
+    }
+
+    /// Does what [`lead_past`](Self::lead_past) does where some chains have not been parted.
+    ///
+    /// # Safety
+    ///
+    /// As for [`lead_past`](Self::lead_past).
+    #[inline(never)]
+    unsafe fn lead_both_past(&self, before: Spot, spot: Spot) {
         // SAFETY: by this function's contract the caller is the only writer.
         unsafe {
             let behind = self.behind(spot);
@@ -406,10 +446,12 @@ where
     ///
     /// - the caller is the only writer;
     /// - the batch came from this table.
-    #[inline]
+    #[inline(always)]
     pub(super) unsafe fn adapt(&self, batch: &mut Retired<'n>, changed: usize) {
-        // SAFETY: by this function's contract the caller is the only writer, and the batch came from this table.
-        unsafe { self.adapt_to(batch, self.blocks(), changed, true) }
+        if LOAD > 0 && !self.growth.is_calm(self.blocks()) {
+            // SAFETY: by this function's contract the caller is the only writer, and the batch came from this table.
+            unsafe { self.adapt_slowly(batch, self.blocks(), changed, true) };
+        }
     }
 
     /// Grows the table for `more` blocks that the change is about to map. The caller has reserved their buckets before, so
@@ -424,36 +466,22 @@ where
     /// - the batch came from this table.
     #[inline]
     pub(super) unsafe fn make_room(&self, batch: &mut Retired<'n>, more: usize) {
+        let blocks = self.blocks().saturating_add(more);
         // The check for a single block follows in `adapt`.
-        if more > 1 {
+        if more > 1 && LOAD > 0 && !self.growth.is_calm(blocks) {
             // SAFETY: by this function's contract the caller is the only writer, and the
             // batch came from this table.
-            unsafe { self.adapt_to(batch, self.blocks().saturating_add(more), more, false) };
+            unsafe { self.adapt_slowly(batch, blocks, more, false) };
         }
     }
 
-    /// # Safety
-    ///
-    /// The caller ensures:
-    ///
-    /// - the caller is the only writer;
-    /// - the batch came from this table.
-    #[inline(always)]
-    unsafe fn adapt_to(&self, batch: &mut Retired<'n>, blocks: usize, changed: usize, may_merge: bool) {
-        if LOAD > 0 && self.must_adapt(blocks, may_merge) {
-            // SAFETY: by this function's contract the caller is the only writer, and the
-            // batch came from this table.
-            unsafe { self.adapt_slowly(batch, blocks, changed, may_merge) };
-        }
-    }
-
-    /// Tells whether the table must grow or shrink for `blocks` blocks, or has chains that have not been parted.
-    #[inline(always)]
-    fn must_adapt(&self, blocks: usize, may_merge: bool) -> bool {
+    /// Returns the least and the largest number of blocks with which [`adapt_slowly`](Self::adapt_slowly) has nothing to do, or
+    /// `None` if it has chains to part.
+    fn calm(&self) -> Option<(usize, usize)> {
         let heads = self.buckets();
-        self.growth.joined.load(Ordering::Relaxed) < heads
-            || Self::is_crowded(blocks, heads)
-            || may_merge && Self::is_deserted(blocks, heads)
+        let least = if heads > 1 << BUCKETS { (LOAD * heads).div_ceil(400) } else { 0 };
+        let most = LOAD * heads / 100;
+        (!self.has_joined() && least <= most).then_some((least, most))
     }
 
     /// Tells whether a table of `heads` first buckets, at most [`MOST`](Self::MOST), exceeds its load with `blocks` blocks.
@@ -476,6 +504,8 @@ where
     /// - the batch came from this table.
     #[inline(never)]
     unsafe fn adapt_slowly(&self, batch: &mut Retired<'n>, blocks: usize, changed: usize, may_merge: bool) {
+        // If a step unwinds, the next change does not rely on these numbers.
+        self.growth.set_calm(None);
         for _ in 0..changed.max(1) {
             let heads = self.buckets();
             // SAFETY: by this function's contract the caller is the only writer, and the
@@ -496,6 +526,7 @@ where
                 break;
             }
         }
+        self.growth.set_calm(self.calm());
     }
 
     /// Takes the memory of a segment that will be the only one, and of the directory that is published with it. Returns the
@@ -779,6 +810,9 @@ where
             // After this no bucket is in two chains, so each is retired once.
             while LOAD > 0 && self.growth.joined.load(Ordering::Relaxed) < heads {
                 self.unzip(batch, heads);
+            }
+            if let Some(node) = self.take_idle() {
+                self.retire(batch, node);
             }
             let segment = if LOAD == 0 { heads } else { heads.min(1 << Self::SEGMENT) };
             for number in (0..heads).step_by(segment) {

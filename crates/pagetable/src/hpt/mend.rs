@@ -34,6 +34,9 @@ where
         }
         // SAFETY: by this function's contract the caller is the only writer.
         unsafe { self.count_arrays() };
+        if self.idle.load(Ordering::Relaxed) != 0 {
+            self.count_node(1);
+        }
         for number in 0..self.buckets() {
             // SAFETY: by this function's contract the caller is the only writer; `number` is below the number of first
             // buckets.

@@ -51,7 +51,7 @@
 //! | lookup, first bucket | 2: tag and PTE, whose addresses do not depend on another load. A 64-bit tag in 32-bit words is 2 loads. In a table that grows, two words of the directory come first |
 //! | each overflow bucket before the hit | link and tag; the load of the tag depends on the link |
 //! | miss | tag and link of every bucket of the chain |
-//! | map, unmap, protect, mark, fill one page | the probe, then one store |
+//! | map, unmap, protect, mark, fill one page | the probe, then one store; a block's first page stores its tag, and the link to an overflow bucket |
 //! | a range | a probe for each block and a load and a store for each page, twice: the dry run comes first. The dry run checks for entries in the way and reserves buckets in one visit, unless larger pages are mapped |
 //! | iterate | a probe for each block, or every bucket once if that is less |
 //!
@@ -82,6 +82,9 @@
 //! lookup two more loads. A change of one page splits or merges at most one segment, or makes a few steps that part the
 //! chains which the last split has joined, for any set of pages. Without memory the chains get longer, and a later change
 //! tries again. The source of `hpt/grow.rs` describes how walkers find their buckets during this.
+//!
+//! In [`Solo`](crate::Solo) mode such a table keeps one overflow bucket that the unmap of a page has emptied, for the next page
+//! that needs one. The bucket counts in the [`Footprint`](crate::Footprint).
 //!
 //! | largest cost | for a change of one page |
 //! |-|-|
@@ -136,6 +139,7 @@ mod map;
 mod mark;
 mod mend;
 mod move_to_front;
+mod one_page;
 mod part;
 mod protect;
 mod replace;
@@ -185,6 +189,8 @@ pub struct Hashed<
     used: [AtomicUsize; shape::MAX],
     /// The number of visits under way, during which no lookup may reorder a chain.
     visits: AtomicUsize,
+    /// The address of the [idle bucket](one_page), or 0 if there is none.
+    idle: AtomicUsize,
     growth: grow::Growth,
     flag: WriterFlag,
     tally: Tally,
@@ -287,6 +293,7 @@ where
             grains: AtomicUsize::new(0),
             used: core::array::from_fn(|_| AtomicUsize::new(0)),
             visits: AtomicUsize::new(0),
+            idle: AtomicUsize::new(0),
             growth,
             flag: WriterFlag::new(nodes.held()),
             tally,

@@ -2,10 +2,9 @@
 
 use core::ops::ControlFlow;
 
-use tlbkit_addr::{Pages, Vpn};
+use tlbkit_addr::Pages;
 
 use super::Hashed;
-use super::shape::Spot;
 use super::visit::Visitor;
 use crate::format::{Format, check_change};
 use crate::geometry::Checked as _;
@@ -89,23 +88,5 @@ where
                 ControlFlow::Continue(())
             })
         };
-    }
-
-    /// Finds the word of one page that is mapped as a base page: its bucket, and the place in the bucket's node.
-    ///
-    /// # Safety
-    ///
-    /// The caller is the only writer.
-    #[inline(always)]
-    pub(super) unsafe fn find_one(&self, page: Vpn) -> Option<(Spot, usize)> {
-        let at = page.address(G::BASE);
-        let block = Self::block(0, at);
-        // SAFETY: by this function's contract the caller is the only writer.
-        unsafe {
-            let spot = self.seek(self.head(block), Self::tag_of(0, block))?;
-            let place = Self::place(spot, block, Self::slot(0, at));
-            let word = self.nodes.read(spot.node, place);
-            (F::is_leaf(word, true) && Self::size(word, 0) == G::BASE).then_some((spot, place))
-        }
     }
 }

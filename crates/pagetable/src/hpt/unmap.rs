@@ -2,7 +2,7 @@
 
 use core::ops::ControlFlow;
 
-use tlbkit_addr::{FlushScope, Pages, Vpn};
+use tlbkit_addr::{FlushScope, Pages};
 
 use super::Hashed;
 use super::part::Part;
@@ -35,10 +35,10 @@ where
         holes: Holes,
         frames: Option<&mut dyn Frames>,
     ) -> Result<usize, Error> {
-        G::SPACE.check_pages(pages)?;
+        let page = pages.first();
         // SAFETY: by this function's contract the caller is the only writer.
         unsafe {
-            if pages.len() == 1 && frames.is_none() && self.unmap_one(batch, pages.first()) {
+            if page == pages.last() && frames.is_none() && G::SPACE.has(page) && self.unmap_one(batch, page) {
                 batch.touch(FlushScope::Everywhere, pages);
                 return Ok(1);
             }
@@ -59,6 +59,7 @@ where
         holes: Holes,
         mut frames: Option<&mut dyn Frames>,
     ) -> Result<usize, Error> {
+        G::SPACE.check_pages(pages)?;
         // SAFETY: by this function's contract the caller is the only writer. After the census every leaf of the range is
         // whole.
         unsafe {
@@ -73,62 +74,15 @@ where
                 let before = self.blocks();
                 // Of base pages without a hole every entry is taken.
                 let full = census.leaves == pages.len();
-                self.clear(batch, pages, frames, full);
+                if full && frames.is_none() && self.is_by_block(pages) {
+                    self.clear_blocks(batch, pages);
+                } else {
+                    self.clear(batch, pages, frames, full);
+                }
                 self.adapt(batch, before - self.blocks());
             }
             Ok(census.pages)
         }
-    }
-
-    /// Unmaps one page if it is mapped as a base page. Returns whether it was.
-    ///
-    /// # Safety
-    ///
-    /// The caller ensures:
-    ///
-    /// - the caller is the only writer;
-    /// - the batch came from this table.
-    #[inline(always)]
-    unsafe fn unmap_one(&self, batch: &mut Retired<'n>, page: Vpn) -> bool {
-        // SAFETY: by this function's contract the caller is the only writer.
-        unsafe { self.empty_one(batch, page, |old| F::is_leaf(old, true) && Self::size(old, 0) == G::BASE) }
-    }
-
-    /// Clears the slot of one page in its bucket of base pages, if `wanted` returns true for its word. Returns whether it
-    /// did.
-    ///
-    /// # Safety
-    ///
-    /// The caller ensures:
-    ///
-    /// - the caller is the only writer;
-    /// - the batch came from this table.
-    #[inline(always)]
-    pub(super) unsafe fn empty_one(
-        &self,
-        batch: &mut Retired<'n>,
-        page: Vpn,
-        wanted: impl Fn(F::Word) -> bool,
-    ) -> bool {
-        let at = page.address(G::BASE);
-        let block = Self::block(0, at);
-        // SAFETY: by this function's contract the caller is the only writer.
-        unsafe {
-            let head = self.head(block);
-            let Some((before, spot)) = self.seek_past(head, Self::tag_of(0, block)) else { return false };
-            let place = Self::place(spot, block, Self::slot(0, at));
-            if !wanted(self.nodes.read(spot.node, place)) {
-                return false;
-            }
-            self.nodes.publish(spot.node, place, F::Word::ZERO);
-            self.settle_pairs(spot, 0, block);
-            self.tally.ptes(-1);
-            if self.is_vacant(spot) {
-                self.take_out(batch, before, spot);
-                self.adapt(batch, 1);
-            }
-        }
-        true
     }
 
     /// Removes every leaf and mark of a range, which is `full` if each page of it has a leaf of its own.
@@ -171,6 +125,58 @@ where
         };
     }
 
+    /// Removes every leaf of a range that [`is_by_block`](Self::is_by_block) and has a leaf for each page.
+    ///
+    /// # Safety
+    ///
+    /// The caller ensures:
+    ///
+    /// - the caller is the only writer;
+    /// - the batch came from this table;
+    /// - each page of the range is mapped as a base page, and no larger page is mapped in the table.
+    unsafe fn clear_blocks(&self, batch: &mut Retired<'n>, pages: Pages) {
+        let (first, last) = Self::blocks_of(0, pages);
+        for block in first..=last {
+            // SAFETY: by this function's contract the caller is the only writer; the slots of a part are in its bucket.
+            unsafe {
+                let found = self.seek_past(self.head(block), Self::tag_of(0, block));
+                let Some((before, spot)) = found else { continue };
+                if Self::SLOTS == 1 || block > first && block < last {
+                    self.empty_slots(Self::whole(spot, 0, block));
+                } else {
+                    let Some(part) = Self::part(spot, 0, block, pages) else { continue };
+                    self.empty_slots(part);
+                    self.settle_pairs(spot, 0, block);
+                    if !self.is_vacant(spot) {
+                        continue;
+                    }
+                }
+                self.leave(0);
+                self.remove(batch, before, spot);
+            }
+        }
+        self.tally.ptes(-(pages.len() as isize));
+    }
+
+    /// Stores zero in the slots of a part.
+    ///
+    /// # Safety
+    ///
+    /// The caller ensures:
+    ///
+    /// - the caller is the only writer;
+    /// - `part` is a part of a bucket of the table.
+    #[inline(always)]
+    unsafe fn empty_slots(&self, part: Part) {
+        for slot in part.slot..part.slot + part.slots {
+            // A releasing store: it becomes visible after the leaf that may have replaced this one.
+            // SAFETY: by this function's contract the caller is the only writer; the slots of a part are in its bucket.
+            unsafe {
+                self.nodes.publish(part.spot.node, Self::place(part.spot, part.block, slot), F::Word::ZERO);
+            }
+        }
+    }
+
     /// Clears the slots of a part, which is `full` if none of them is empty.
     ///
     /// # Safety
@@ -180,14 +186,12 @@ where
     /// - the caller is the only writer;
     /// - `part` is a part of a bucket of the table.
     pub(super) unsafe fn empty(&self, part: Part, full: bool) {
-        let Part { spot, block, slot: first, slots, .. } = Self::known(part);
+        let part = Self::known(part);
+        let Part { spot, block, slot, slots, .. } = part;
         // SAFETY: by this function's contract the caller is the only writer; the slots of a part are in its bucket.
         unsafe {
-            let taken = if full { slots } else { self.count_taken(spot, block, first, slots) };
-            for slot in first..first + slots {
-                // A releasing store: it becomes visible after the leaf that may have replaced this one.
-                self.nodes.publish(spot.node, Self::place(spot, block, slot), F::Word::ZERO);
-            }
+            let taken = if full { slots } else { self.count_taken(spot, block, slot, slots) };
+            self.empty_slots(part);
             self.settle_pairs(spot, part.grain, block);
             self.tally.ptes(-(taken as isize));
         }

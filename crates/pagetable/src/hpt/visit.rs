@@ -121,7 +121,8 @@ where
                             Visitor::Clearer(batch) => (batch, true),
                         };
                         if clears && part.slots == Self::SLOTS || self.is_vacant(spot) {
-                            self.take_out(batch, before, spot);
+                            self.leave(grain);
+                            self.remove(batch, before, spot);
                         }
                     }
                 }

@@ -179,7 +179,15 @@ impl<'n, N: Nodes, const KINDS: usize> Stock<'n, N, KINDS> {
     /// free it. Returns `None` if the stock has no more nodes of this kind.
     #[inline]
     pub fn next(&mut self, kind: usize) -> Option<NodeAddr> {
-        let (first, &words) = (self.kinds.get_mut(kind)?, self.words.get(kind)?);
+        let &words = self.words.get(kind)?;
+        self.next_sized(kind, words)
+    }
+
+    /// Does what [`next`](Self::next) does for a caller that knows the words of the kind as a constant.
+    #[inline(always)]
+    pub(crate) fn next_sized(&mut self, kind: usize, words: usize) -> Option<NodeAddr> {
+        debug_assert!(self.words.get(kind) == Some(&words), "the stock has nodes of another size");
+        let first = self.kinds.get_mut(kind)?;
         if *first == 0 || *first & WANTED != 0 {
             return None;
         }

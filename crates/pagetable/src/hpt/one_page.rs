@@ -1,0 +1,233 @@
+//! Changes of one base page: the probe of its bucket, and a store.
+//!
+//! | the page | what is stored |
+//! |-|-|
+//! | is in a block that has a bucket | the PTE |
+//! | is in a block without a bucket | the PTE and the tag, in the first bucket of the chain if that is free; otherwise in an overflow bucket, and a link to it |
+//! | leaves others in its bucket | the PTE |
+//! | leaves an empty bucket | the PTE; and the link that leads past an overflow bucket, or the tag of the first bucket |
+//!
+//! So a page needs no dry run: it takes at most one overflow bucket, before anything changes.
+//!
+//! # The idle bucket
+//!
+//! In [`Solo`](crate::Solo) mode a table that grows keeps one overflow bucket that the change of a page has emptied, for the next
+//! page that needs one: a page that comes and goes costs the storage nothing. The bucket is in no chain, and counts as a node of
+//! the table. It needs no flush, because no TLB holds a bucket; and no walk is in it, because this CPU, the only one that walks,
+//! is in the writer. Where a visit of the table is under way, which may be in the bucket, the bucket is retired as in shared mode.
+
+use core::sync::atomic::Ordering;
+
+use tlbkit_addr::{VirtAddr, Vpn};
+
+use super::Hashed;
+use super::shape::Spot;
+use crate::format::{Format, is_taken};
+use crate::mode::Mode;
+use crate::nodes::{NodeAddr, Nodes};
+use crate::{Error, Geometry, Retired, Word};
+
+impl<'n, G, F, N, const CLUSTER: u32, const BUCKETS: u32, const LOAD: usize>
+    Hashed<'n, G, F, N, CLUSTER, BUCKETS, LOAD>
+where
+    G: Geometry,
+    F: Format,
+    N: Nodes<Word = F::Word>,
+{
+    /// Whether the table keeps an idle bucket.
+    const IDLES: bool = LOAD > 0 && !N::Mode::SHARED;
+
+    /// Maps one base page. Returns false if larger pages are mapped and the block has no bucket: then the caller must use
+    /// [`map_range`](Self::map_range), which searches for a larger page in the way.
+    ///
+    /// # Safety
+    ///
+    /// The caller ensures:
+    ///
+    /// - the caller is the only writer;
+    /// - the batch came from this table.
+    #[inline(always)]
+    pub(super) unsafe fn map_one(
+        &self,
+        batch: &mut Retired<'n>,
+        page: Vpn,
+        word: F::Word,
+    ) -> Result<bool, Error> {
+        let at = page.address(G::BASE);
+        let block = Self::block(0, at);
+        // SAFETY: by this function's contract the caller is the only writer.
+        unsafe {
+            let (head, tag) = (self.head(block), Self::tag_of(0, block));
+            let Some(spot) = self.seek(head, tag) else {
+                if !self.is_finest() {
+                    return Ok(false);
+                }
+                return self.begin_block(batch, head, at, word).map(|()| true);
+            };
+            let place = Self::place(spot, block, Self::slot(0, at));
+            let old = self.nodes.read(spot.node, place);
+            if is_taken::<F>(old) {
+                return Err(Error::taken(at, Self::decode(old, 0, at)));
+            }
+            self.nodes.publish(spot.node, place, word);
+            self.settle_pairs(spot, 0, block);
+        }
+        self.tally.ptes(1);
+        Ok(true)
+    }
+
+    /// Assigns a bucket, with the entry `word` for the page at `at`, to a block of base pages that has none. `head` is the
+    /// first bucket of its chain.
+    ///
+    /// # Safety
+    ///
+    /// The caller ensures:
+    ///
+    /// - the caller is the only writer;
+    /// - the batch came from this table;
+    /// - `head` is the first bucket of the chain for the page at `at`, whose block has no bucket.
+    #[inline(always)]
+    pub(super) unsafe fn begin_block(
+        &self,
+        batch: &mut Retired<'n>,
+        head: Spot,
+        at: VirtAddr,
+        word: F::Word,
+    ) -> Result<(), Error> {
+        let (block, slot) = (Self::block(0, at), Self::slot(0, at));
+        // SAFETY: by this function's contract the caller is the only writer.
+        unsafe {
+            if self.is_free(head, Self::tag_of(0, block)) {
+                N::Mode::release();
+                self.fit_out(head, 0, block, slot, 1, |_| word);
+            } else {
+                let node = self.take_bucket()?;
+                self.append(head, node, 0, block, slot, 1, |_| word);
+            }
+            self.tally.ptes(1);
+            self.adapt(batch, 1);
+        }
+        Ok(())
+    }
+
+    /// Unmaps one page if it is mapped as a base page. Returns whether it was.
+    ///
+    /// # Safety
+    ///
+    /// The caller ensures:
+    ///
+    /// - the caller is the only writer;
+    /// - the batch came from this table.
+    #[inline(always)]
+    pub(super) unsafe fn unmap_one(&self, batch: &mut Retired<'n>, page: Vpn) -> bool {
+        // SAFETY: by this function's contract the caller is the only writer.
+        unsafe { self.empty_one(batch, page, |old| F::is_leaf(old, true) && Self::size(old, 0) == G::BASE) }
+    }
+
+    /// Clears the slot of one page in its bucket of base pages, if `wanted` returns true for its word. Returns whether it
+    /// did.
+    ///
+    /// # Safety
+    ///
+    /// The caller ensures:
+    ///
+    /// - the caller is the only writer;
+    /// - the batch came from this table.
+    #[inline(always)]
+    pub(super) unsafe fn empty_one(
+        &self,
+        batch: &mut Retired<'n>,
+        page: Vpn,
+        wanted: impl Fn(F::Word) -> bool,
+    ) -> bool {
+        let at = page.address(G::BASE);
+        let block = Self::block(0, at);
+        // SAFETY: by this function's contract the caller is the only writer.
+        unsafe {
+            let head = self.head(block);
+            let Some((before, spot)) = self.seek_past(head, Self::tag_of(0, block)) else { return false };
+            let place = Self::place(spot, block, Self::slot(0, at));
+            if !wanted(self.nodes.read(spot.node, place)) {
+                return false;
+            }
+            self.nodes.publish(spot.node, place, F::Word::ZERO);
+            self.settle_pairs(spot, 0, block);
+            self.tally.ptes(-1);
+            if self.is_vacant(spot) {
+                self.leave(0);
+                self.remove(batch, before, spot);
+                self.adapt(batch, 1);
+            }
+        }
+        true
+    }
+
+    /// Finds the word of one page that is mapped as a base page: its bucket, and the place in the bucket's node.
+    ///
+    /// # Safety
+    ///
+    /// The caller is the only writer.
+    #[inline(always)]
+    pub(super) unsafe fn find_one(&self, page: Vpn) -> Option<(Spot, usize)> {
+        let at = page.address(G::BASE);
+        let block = Self::block(0, at);
+        // SAFETY: by this function's contract the caller is the only writer.
+        unsafe {
+            let spot = self.seek(self.head(block), Self::tag_of(0, block))?;
+            let place = Self::place(spot, block, Self::slot(0, at));
+            let word = self.nodes.read(spot.node, place);
+            (F::is_leaf(word, true) && Self::size(word, 0) == G::BASE).then_some((spot, place))
+        }
+    }
+
+    /// Keeps an overflow bucket to which no word leads any more as the idle bucket. Returns whether it did.
+    ///
+    /// # Safety
+    ///
+    /// The caller ensures:
+    ///
+    /// - the caller is the only writer;
+    /// - `spot` is an overflow bucket to which no word leads any more.
+    #[inline(always)]
+    pub(super) unsafe fn keep_idle(&self, spot: Spot) -> bool {
+        let keeps =
+            Self::IDLES && self.idle.load(Ordering::Relaxed) == 0 && self.visits.load(Ordering::Relaxed) == 0;
+        if keeps {
+            self.idle.store(spot.node.get(), Ordering::Relaxed);
+        }
+        keeps
+    }
+
+    /// Takes the idle bucket, if there is one. Its words are those that it had in its chain.
+    #[inline(always)]
+    pub(super) fn take_idle(&self) -> Option<NodeAddr> {
+        let idle = if Self::IDLES { self.idle.load(Ordering::Relaxed) } else { 0 };
+        (idle != 0).then(|| {
+            self.idle.store(0, Ordering::Relaxed);
+            NodeAddr::new(idle)
+        })
+    }
+
+    /// Takes an overflow bucket for one block: the idle one, or a node from the storage. It is zero, except its tags and links.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NoMemory`].
+    ///
+    /// # Safety
+    ///
+    /// The caller is the only writer.
+    #[inline(always)]
+    unsafe fn take_bucket(&self) -> Result<NodeAddr, Error> {
+        if let Some(node) = self.take_idle() {
+            if Self::SLOTS > 1 || F::EXTRA > 0 {
+                // SAFETY: by this function's contract the caller is the only writer, and no walker can reach the idle bucket.
+                unsafe { self.wipe(Spot::node(node)) };
+            }
+            return Ok(node);
+        }
+        let node = self.nodes.take(Self::NODE).ok_or_else(|| Error::no_memory(1, self.nodes.held()))?;
+        self.count_node(1);
+        Ok(node)
+    }
+}
