@@ -175,7 +175,20 @@ struct Simple {
     last: BTreeMap<u64, (usize, u64)>,
     /// Nodes that hang, or hung, under a root that was loaded: what their words say is known.
     placed: BTreeSet<u64>,
+    /// How many barriers a CPU has executed, and when it last ordered what it sees before its own walks.
+    barriers: [u64; CPUS],
+    own: [u64; CPUS],
+    stored: BTreeMap<(u64, u64), Stored>,
     line: u64,
+}
+
+/// When a word was stored that says what it says, by which CPU, after how many barriers, and whether it said nothing before.
+#[derive(Clone, Copy, Debug)]
+struct Stored {
+    cpu: usize,
+    line: u64,
+    barriers: u64,
+    first: bool,
 }
 
 impl Simple {
@@ -427,6 +440,11 @@ impl Simple {
                 // It is in no walk, and sees now what it did not see before.
                 self.settle(cpu);
                 self.last.insert(at.0, (cpu, line));
+                let old = self.words.get(&at).copied();
+                if old != new {
+                    let stored = Stored { cpu, line, barriers: self.barriers[cpu], first: old.is_none() };
+                    self.stored.insert(at, stored);
+                }
                 match new {
                     Some(entry) => self.words.insert(at, entry),
                     None => self.words.remove(&at),
@@ -461,6 +479,9 @@ impl Simple {
                 self.revived() || (arch == Arch::Aarch64 && self.matches(true))
             }
             Op::Fence { cpu, broadcast, page, asid, leaf } => {
+                if arch == Arch::Sv39 {
+                    self.own[cpu] = line;
+                }
                 let deferred = arch == Arch::Aarch64 || (arch == Arch::X86_64 && broadcast);
                 if deferred {
                     self.begun[cpu].push(op);
@@ -521,6 +542,8 @@ impl Simple {
             }
             Op::Barrier { cpu } => {
                 self.visible[cpu] = line;
+                self.own[cpu] = line;
+                self.barriers[cpu] += 1;
                 if !matches!(arch, Arch::Sv39 | Arch::Mips32) {
                     for (by, target, asid) in std::mem::take(&mut self.dying) {
                         if by == cpu {
@@ -555,6 +578,7 @@ impl Simple {
                     return true;
                 }
                 self.words.retain(|&(node, _), _| node != gone);
+                self.stored.retain(|&(node, _), _| node != gone);
                 self.freed.insert(gone);
                 self.last.remove(&gone);
                 self.placed.remove(&gone);
@@ -595,6 +619,10 @@ impl Simple {
                 let root = self.roots[cpu].unwrap();
                 let does = |at: u64, right: bool| (right || !write).then_some(at);
                 let wanted = self.now(root, page).and_then(|(at, right)| does(at, right));
+                // A fault in kernel mode, too, where the walk finds a word as it was before the root was loaded.
+                if arch == Arch::Sv39 && wanted.is_some() && self.late(cpu, root, page) {
+                    return true;
+                }
                 self.tlb[cpu].keys().any(|&(asid, level, first, entry, _)| {
                     let mine =
                         asid.is_none_or(|asid| asid == Self::asid(root)) && first == page >> level << level;
@@ -616,6 +644,25 @@ impl Simple {
                 })
             }
         }
+    }
+
+    /// Tells whether a walk may find nothing yet in a word that was stored before the root was loaded.
+    fn late(&self, cpu: usize, root: u64, page: u64) -> bool {
+        let way = self.way(root, page);
+        let words = way.iter().filter_map(|&node| self.stored.get(&(node, page >> level_of(node) & 1)));
+        let words: Vec<Stored> = words.copied().collect();
+        words.iter().enumerate().any(|(at, word)| {
+            let &Stored { cpu: by, line, barriers, first } = word;
+            // A link above was stored after a barrier, or by a CPU that saw the word.
+            let after =
+                |link: &Stored| if link.cpu == by { link.barriers > barriers } else { link.line > line };
+            first
+                && line <= self.root_at[cpu]
+                && line > self.visible[by]
+                && line > self.own[cpu]
+                && (by == cpu || self.barriers[by] == barriers)
+                && !words[..at].iter().any(after)
+        })
     }
 
     /// Tells whether a CPU walks to a node that was given back.
@@ -760,6 +807,9 @@ fn log(arch: Arch, ops: &[Op]) -> (String, Option<u64>) {
         last,
         placed,
         begun,
+        barriers: [0; CPUS],
+        own: [0; CPUS],
+        stored: BTreeMap::new(),
         line: 0,
     };
     let mut text = String::new();
@@ -786,6 +836,7 @@ fn log(arch: Arch, ops: &[Op]) -> (String, Option<u64>) {
                 if matches!(entry, Some(Entry::Link(_))) {
                     text += &format!("{cpu} barrier release\n");
                     simple.line += 1;
+                    simple.barriers[cpu] += 1;
                     simple.settle(cpu);
                 }
                 format!("{cpu} write {:#x} {:#x}", at + slot * word, encode(arch, entry, level))

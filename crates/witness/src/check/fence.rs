@@ -38,6 +38,9 @@ impl Machine {
         let current = self.cpus[cpu].roots[0].map_or(0, |(_, asid)| asid);
         let scope = self.arch.scope(fence, pages, current);
         self.cpus[cpu].forgot = self.arch.is_software().then_some(scope);
+        if self.arch.family() == Family::RiscV {
+            self.fenced(cpu, fence);
+        }
         if !self.arch.defers(fence) {
             self.flush(cpu, &scope, cpu, self.now, None);
             return Ok(());
@@ -216,6 +219,13 @@ impl Machine {
         self.cpus[cpu].ordered = self.now;
     }
 
+    /// Stores of a CPU before this are visible to every CPU's walks, and what the CPU sees to its own.
+    pub(super) fn publish(&mut self, cpu: usize) {
+        let (now, cpu) = (self.now, &mut self.cpus[cpu]);
+        (cpu.visible, cpu.near) = (now, now);
+        cpu.filled.clear();
+    }
+
     /// The invalidations that a CPU has begun are complete, as far as a barrier completes them.
     fn completes(&mut self, cpu: usize, of: impl Fn(&Begun) -> bool) {
         // What is found by way of a link that goes may go with one of the others.
@@ -237,7 +247,7 @@ impl Machine {
             Barrier::Release => self.order(cpu),
             Barrier::Stores => {
                 self.order(cpu);
-                self.cpus[cpu].visible = self.now;
+                self.publish(cpu);
             }
             Barrier::LocalStores => self.cpus[cpu].near = self.now,
             Barrier::Local => {
@@ -247,7 +257,7 @@ impl Machine {
             Barrier::Complete | Barrier::TlbSync => {
                 if barrier == Barrier::Complete {
                     self.order(cpu);
-                    self.cpus[cpu].visible = self.now;
+                    self.publish(cpu);
                 }
                 if aarch64 == (barrier == Barrier::Complete) {
                     self.completes(cpu, |_| true);

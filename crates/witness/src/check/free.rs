@@ -33,6 +33,7 @@ impl Machine {
             } else {
                 let store = Store { cpu, line: self.now, epoch: self.cpus[cpu].epoch };
                 self.tables.take(node, store);
+                self.filled(cpu, node);
             }
         }
         Ok(())

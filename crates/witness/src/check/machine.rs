@@ -1,11 +1,12 @@
 //! The machine: what it knows of each CPU, and which event does what.
 
+use std::collections::VecDeque;
 use std::vec::Vec;
 
 use super::arch::{Arch, Family, Scope, rights};
 use super::hash::Map;
 use super::held::{Held, Item, Place};
-use super::memory::{Line, Tables};
+use super::memory::{Line, Store, Tables};
 use super::session::Session;
 use super::verdict::{Checked, Pending, Refusal};
 use crate::event::{Barrier, CPUS, Event};
@@ -18,8 +19,12 @@ pub(super) struct Cpu {
     pub(super) held: Held,
     /// The number of the last store that every CPU's walks see, and of those before it.
     pub(super) visible: Line,
-    /// AArch64: its last `dsb` of any domain: its own walks see its stores before.
+    /// The last event that orders the stores that it sees before its own walks: a `dsb` of any domain, a fence of RISC-V.
     pub(super) near: Line,
+    /// Nodes that it has filled with zeros since its stores were visible to every CPU's walks.
+    pub(super) filled: VecDeque<u64>,
+    /// RISC-V: a table that it has loaded, of which it may read what the memory held before.
+    pub(super) unread: Option<Unread>,
     /// The number of both halves, where one register has it.
     pub(super) number: u16,
     /// When it ran its halves under two numbers, and no line says which of them counts.
@@ -48,6 +53,17 @@ pub(super) struct Cpu {
     pub(super) fetched: Vec<(Place, Item, Line)>,
     /// The last invalidation that it executed, or that reached it.
     pub(super) last_fence: Option<(Line, Scope)>,
+}
+
+/// A table that a CPU has loaded, of which its walks may read a node as that was before a store.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Unread {
+    pub(super) root: u64,
+    pub(super) asid: u16,
+    /// When the root was loaded.
+    pub(super) since: Line,
+    pub(super) node: u64,
+    pub(super) store: Store,
 }
 
 /// A number under which a CPU may hold entries of two tables, or what has gone.
@@ -181,6 +197,7 @@ impl Machine {
         if self.arch.is_software() {
             self.settle(cpu, &event)?;
         }
+        self.has_read(cpu, &event)?;
         match event {
             Event::Write { at, value } => self.write(cpu, at, value, false),
             Event::Swap { at, old, new } => self.swap(cpu, at, old, new),
@@ -202,7 +219,7 @@ impl Machine {
                 let (waiting, since) = self.interrupts.entry(id).or_default();
                 (*waiting, *since) = (*waiting | cpus, self.now);
                 self.order(cpu);
-                self.cpus[cpu].visible = self.now;
+                self.publish(cpu);
                 Ok(())
             }
             Event::IpiTake { id } => self.take_interrupt(cpu, id),
@@ -261,6 +278,7 @@ impl Machine {
             let count = of.deferred.len();
             found.extend(of.deferred.first().map(|of| Pending::Invalidation { cpu, count, line: of.at }));
             found.extend(of.mixed.map(|of| Pending::Number { cpu, asid: of.asid, line: of.since }));
+            found.extend(of.unread.map(|of| Pending::Root { cpu, root: of.root, line: of.since }));
             found.extend(of.twofold.map(|line| Pending::Halves { cpu, line }));
         }
         found.sort_unstable_by_key(Pending::line);

@@ -16,6 +16,10 @@ pub(super) struct Word {
     pub(super) since: Line,
     /// By which CPU.
     pub(super) by: u8,
+    /// How many barriers that CPU had executed.
+    pub(super) epoch: u64,
+    /// It said nothing before.
+    pub(super) new: bool,
 }
 
 /// A store, by its CPU.
@@ -39,6 +43,8 @@ pub(super) struct Node {
     pub(super) last: Option<Store>,
     /// The last store to a word that said something else before, or whose contents were not known.
     pub(super) unsettled: Option<Store>,
+    /// When it was filled with zeros: what it held before is not known.
+    pub(super) filled: Option<Store>,
     /// It was taken while words linked it: a link of another level is one of what it is now.
     remade: bool,
 }
@@ -79,7 +85,7 @@ impl Tables {
     }
 
     pub(super) fn word(&self, at: u64) -> Word {
-        self.words.get(&at).copied().unwrap_or(Word { value: 0, since: 0, by: 0 })
+        self.words.get(&at).copied().unwrap_or(Word { value: 0, since: 0, by: 0, epoch: 0, new: true })
     }
 
     pub(super) fn entry(&self, at: u64, level: u32) -> Entry {
@@ -139,7 +145,7 @@ impl Tables {
         self.dangling.remove(&node);
         let found = self.nodes.entry(node).or_default();
         found.remade = !found.parents.is_empty();
-        (found.last, found.unsettled) = (Some(store), Some(store));
+        (found.last, found.unsettled, found.filled) = (Some(store), Some(store), Some(store));
     }
 
     /// Returns the addresses of a node's words that are not zero.

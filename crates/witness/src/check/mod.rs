@@ -23,6 +23,7 @@ mod drive;
 mod exclude;
 mod fence;
 mod free;
+mod fresh;
 mod hash;
 mod held;
 mod holders;

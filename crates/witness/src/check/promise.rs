@@ -493,6 +493,9 @@ impl Machine {
                     return Err(violation.fetched(at, reaches, does(entry), *line));
                 }
             }
+            if let Some((at, line)) = self.unseen(cpu, root, va - base).filter(|_| wrong(Entry::Absent)) {
+                return Err(self.violation(Rule::AccessDiffers, Some(cpu)).unseen(at, reaches, line));
+            }
             for &(left, high, line) in &self.cpus[cpu].left {
                 let entry = self.tables.walk(left, va - base, rights::ALL);
                 if self.arch.base(high) == base && wrong(entry) {

@@ -45,14 +45,16 @@ impl Machine {
             self.end_walks(cpu);
         }
         let (old, store) = (self.tables.word(at), Store { cpu, line: self.now, epoch: self.cpus[cpu].epoch });
+        let new = !self.arch.says(old.value);
         let found = self.tables.nodes.entry(node).or_default();
         found.last = Some(store);
-        if self.arch.says(old.value) && old.value != value {
+        if !new && old.value != value {
             found.unsettled = Some(store);
         }
-        let word = Word { value, since: self.now, by: cpu as u8 };
+        let word = Word { value, since: self.now, by: cpu as u8, epoch: store.epoch, new };
         let Some(level) = found.level else {
-            self.tables.put(at, word);
+            // What it says is known when the node has a level.
+            self.tables.put(at, if old.value == value { old } else { word });
             return Ok(());
         };
         if old.value != value {

@@ -4,9 +4,9 @@ use std::format;
 use std::string::String;
 use std::vec::Vec;
 
-use super::arch::{Arch, Entry, rights};
+use super::arch::{Arch, Entry, Family, rights};
 use super::held::{GLOBAL, Item, Place, span};
-use super::machine::{Holder, Machine, Mixed};
+use super::machine::{Holder, Machine, Mixed, Unread};
 use super::memory::Line;
 use super::verdict::{Refusal, Rule, Violation};
 
@@ -154,6 +154,40 @@ impl Teller<'_> {
             )),
             format!("line {line} stored in the node what a walk must see, and no barrier lies between"),
             "the walk may see the link first, and then what was in the memory before".into(),
+        ];
+        self.tell(story)
+    }
+
+    pub(super) fn unread(self, cpu: usize, Unread { root, since, node, store, .. }: Unread) -> Refusal {
+        let what = if since == self.machine.now {
+            format!("CPU {cpu} loads the root {root:#x}")
+        } else {
+            format!("CPU {cpu} goes on with the root {root:#x} that it has loaded in line {since}")
+        };
+        let order = match (store.cpu == cpu, self.arch().family()) {
+            (true, Family::Arm) => {
+                "no dsb between lets walks read that: it has to come before the root".into()
+            }
+            (true, _) => format!("no fence of CPU {cpu} since then orders that before its walks"),
+            (false, _) => format!("no barrier of CPU {} orders that before the root is handed on", store.cpu),
+        };
+        let story = [
+            self.here(&format!("{what}, and its walks may read what was in the node at {node:#x} before")),
+            format!("CPU {} filled that node in line {}", store.cpu, store.line),
+            order,
+        ];
+        self.tell(story)
+    }
+
+    /// A kernel's access may find a word empty that was stored before the root was loaded.
+    pub(super) fn unseen(self, at: u64, wanted: Option<u64>, line: Line) -> Refusal {
+        let cpu = self.cpu.unwrap_or(0);
+        let story = [
+            self.here(&format!(
+                "the access must reach {:#x}, and may fault: a walk may find the word at {at:#x} as it was before",
+                wanted.unwrap_or(0)
+            )),
+            format!("line {line} stored it, and nothing orders that before the walks of CPU {cpu}"),
         ];
         self.tell(story)
     }

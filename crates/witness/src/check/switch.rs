@@ -119,6 +119,7 @@ impl Machine {
                 }
             }
         }
+        self.reads(cpu, node, asid)?;
         self.dangles()?;
         if self.arch.is_software() {
             self.meets_held(cpu, node);

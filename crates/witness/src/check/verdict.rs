@@ -85,6 +85,15 @@ pub enum Pending {
         /// Where it was loaded.
         line: u64,
     },
+    /// RISC-V: a root was loaded, and no fence since lets walks read its table as it was stored.
+    Root {
+        /// The CPU that loaded it.
+        cpu: usize,
+        /// The root node.
+        root: u64,
+        /// Where it was loaded.
+        line: u64,
+    },
     /// AArch64: a CPU ran its halves under two numbers, each that of its own register, which no processor does: the log has to say
     /// `uses asid`.
     Halves {
@@ -104,6 +113,7 @@ impl Pending {
             | Self::Interrupt { line, .. }
             | Self::Invalidation { line, .. }
             | Self::Number { line, .. }
+            | Self::Root { line, .. }
             | Self::Halves { line, .. } => line,
         }
     }
@@ -129,6 +139,10 @@ impl fmt::Display for Pending {
                     "CPU {cpu} has to invalidate ASID {asid} before it is used, and the log ends before that"
                 )
             }
+            Self::Root { cpu, root, .. } => write!(
+                f,
+                "CPU {cpu} has loaded the root {root:#x}, and may read its table as it was before: no fence follows"
+            ),
             Self::Halves { cpu, .. } => write!(
                 f,
                 "CPU {cpu} runs its halves under two ASIDs, but one register has that of both: say `uses asid ttbr0`, or `ttbr1`"

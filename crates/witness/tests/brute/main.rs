@@ -51,6 +51,8 @@ struct Version {
     line: u64,
     cpu: usize,
     epoch: u64,
+    /// The word was not valid before.
+    first: bool,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -89,6 +91,10 @@ struct Cpu {
     fenced: u64,
     /// AArch64: tables that it has left since its last `isb`, and pages that it has invalidated itself.
     left: BTreeSet<u64>,
+    /// Its own walks see what was stored before.
+    own: u64,
+    /// RISC-V: the number of a root that it has loaded before its walks see what was stored there.
+    early: Option<u16>,
     fetched: BTreeSet<Entry>,
 }
 
@@ -102,6 +108,8 @@ struct Machine {
     line: u64,
     stored: BTreeMap<u64, (usize, u64)>,
     unsettled: BTreeMap<u64, (usize, u64, u64)>,
+    /// Which CPU filled a node with zeros, when, and after how many barriers.
+    filled: BTreeMap<u64, (usize, u64, u64)>,
     freed: BTreeSet<u64>,
     placed: BTreeSet<u64>,
     lowering: Option<(u64, u64, u64)>,
@@ -224,7 +232,7 @@ struct Way {
 
 impl Machine {
     fn new(arch: Arch) -> Self {
-        let (words, cpus, begun, stored, unsettled, freed, placed) = Default::default();
+        let (words, cpus, begun, stored, unsettled, filled, freed, placed) = Default::default();
         Self {
             arch,
             dirty: false,
@@ -235,6 +243,7 @@ impl Machine {
             line: 0,
             stored,
             unsettled,
+            filled,
             freed,
             placed,
             lowering: None,
@@ -252,7 +261,7 @@ impl Machine {
     /// The values of a word that a CPU's walk may read.
     /// An old one comes with what took its place.
     fn readable(&self, cpu: usize, at: u64, way: &Way) -> Vec<(Version, u64)> {
-        let zero = Version { value: 0, line: 0, cpu: 0, epoch: 0 };
+        let zero = Version { value: 0, line: 0, cpu: 0, epoch: 0, first: true };
         let Some(versions) = self.words.get(&at) else { return vec![(zero, 0)] };
         let mut found = vec![(versions[versions.len() - 1], 0)];
         if self.ordered() {
@@ -495,6 +504,10 @@ impl Machine {
             }
         } else {
             self.cpus[cpu].fenced = self.line;
+            self.cpus[cpu].own = self.line;
+            if fence.pages.is_none() && fence.asid.is_none_or(|asid| self.cpus[cpu].early == Some(asid)) {
+                self.cpus[cpu].early = None;
+            }
             let held = std::mem::take(&mut self.cpus[cpu].tlb);
             self.cpus[cpu].tlb =
                 held.into_iter().filter(|(entry, _)| !self.covers(fence, current, entry)).collect();
@@ -570,12 +583,12 @@ impl Machine {
                 }
             }
         }
-        if before == after {
+        if before == after && (placed || old == value) {
             // What a walk reads is the same.
             let versions = self.words.entry(at).or_default();
             match versions.last_mut() {
                 Some(last) => last.value = value,
-                None => versions.push(Version { value, line: 0, cpu, epoch: 0 }),
+                None => versions.push(Version { value, line: 0, cpu, epoch: 0, first: true }),
             }
             return false;
         }
@@ -592,7 +605,7 @@ impl Machine {
             }
         }
         let epoch = self.cpus[cpu].epoch;
-        self.words.entry(at).or_default().push(Version { value, line, cpu, epoch });
+        self.words.entry(at).or_default().push(Version { value, line, cpu, epoch, first: old & 1 == 0 });
         self.load();
         self.revived()
     }
@@ -671,6 +684,7 @@ impl Machine {
             self.words.retain(|word, _| word & !0xfff != of);
             self.stored.remove(&of);
             self.unsettled.remove(&of);
+            self.filled.remove(&of);
             self.placed.remove(&of);
             for cpu in &mut self.cpus {
                 let numbers: Vec<u16> =
@@ -715,7 +729,54 @@ impl Machine {
         self.cpus[cpu].ran.insert((asid, node), (line, None));
         self.cpus[cpu].globals.insert(node, None);
         self.load();
-        self.revived()
+        let garbage = !self.ordered() && self.garbage(cpu, node, &[]);
+        self.cpus[cpu].early = (garbage && self.arch == Arch::Sv39).then_some(asid);
+        self.revived() || (garbage && self.arch == Arch::Aarch64)
+    }
+
+    /// Tells whether a CPU's walks may find what another one of its stores, or of another CPU's, has not put there yet: they come there by
+    /// the links given.
+    fn late(&self, cpu: usize, (by, line, epoch): (usize, u64, u64), links: &[Version]) -> bool {
+        let writer = &self.cpus[by];
+        let handed = by != cpu && writer.epoch > epoch;
+        let after = |link: &Version| if link.cpu == by { link.epoch > epoch } else { link.line > line };
+        writer.visible < line && self.cpus[cpu].own < line && !handed && !links.iter().any(after)
+    }
+
+    /// Tells whether a walk may find what a node held before it was filled.
+    fn garbage(&self, cpu: usize, node: u64, links: &[Version]) -> bool {
+        if self.filled.get(&node).is_some_and(|&filled| self.late(cpu, filled, links)) {
+            return true;
+        }
+        (0..2).any(|slot| {
+            let last = self.words.get(&(node + 8 * slot)).and_then(|versions| versions.last());
+            let Some(&last) = last else { return false };
+            match decode(self.arch, last.value, level_of(node), self.dirty) {
+                Says::Link { node, .. } => self.garbage(cpu, node, &[links, &[last]].concat()),
+                _ => false,
+            }
+        })
+    }
+
+    /// Tells whether a walk may find nothing yet in a word that was stored before the root was loaded.
+    fn empty(&self, cpu: usize, va: u64) -> bool {
+        let Some((mut node, asid)) = self.cpus[cpu].root else { return false };
+        let loaded = self.cpus[cpu].ran[&(asid, node)].0;
+        let mut links = Vec::new();
+        loop {
+            let level = level_of(node);
+            let last = self.words.get(&(node + 8 * (va >> bits(level) & 1))).and_then(|all| all.last());
+            let Some(&last) = last else { return false };
+            let Version { line, cpu: by, epoch, .. } = last;
+            if last.first && line <= loaded && self.late(cpu, (by, line, epoch), &links) {
+                return true;
+            }
+            match decode(self.arch, last.value, level, self.dirty) {
+                Says::Link { node: next, .. } => node = next,
+                _ => return false,
+            }
+            links.push(last);
+        }
     }
 
     /// The rights of an entry at an address that none of some tables gives there.
@@ -775,6 +836,9 @@ impl Machine {
             // A CPU comes to user mode by a return from an exception.
             all.extend(self.cpus[cpu].fetched.iter().map(|&entry| (entry, 0)));
             if self.cpus[cpu].left.iter().any(|&root| wrong(self.table(root, va))) {
+                return true;
+            }
+            if !self.ordered() && wrong(Says::Nothing) && self.empty(cpu, va) {
                 return true;
             }
         }
@@ -936,6 +1000,7 @@ fn next(machine: &mut Machine, kind: u8, cpu: usize, dice: &mut Dice) -> Option<
             if complete {
                 if kind != "tlbsync" {
                     machine.cpus[cpu].visible = machine.line;
+                    machine.cpus[cpu].own = machine.line;
                 }
                 if kind != "fence" {
                     machine.complete(cpu);
@@ -952,6 +1017,7 @@ fn next(machine: &mut Machine, kind: u8, cpu: usize, dice: &mut Dice) -> Option<
             let other = 1 - cpu;
             machine.cpus[cpu].epoch += 1;
             machine.cpus[cpu].visible = machine.line;
+            machine.cpus[cpu].own = machine.line;
             machine.load();
             (format!("ipi send {other} {}", machine.line), false)
         }
@@ -969,6 +1035,7 @@ fn next(machine: &mut Machine, kind: u8, cpu: usize, dice: &mut Dice) -> Option<
                 let epoch = machine.cpus[cpu].epoch;
                 machine.stored.insert(at, (cpu, machine.line));
                 machine.unsettled.insert(at, (cpu, machine.line, epoch));
+                machine.filled.insert(at, (cpu, machine.line, epoch));
             }
             machine.load();
             (format!("node {} {at:#x} 4096", if free { "free" } else { "take" }), broken)
@@ -1076,10 +1143,12 @@ fn log(arch: Arch, dirty: bool, begun: bool, steps: &[(u8, usize, u64)]) -> (Str
     }
     for &(kind, cpu, number) in steps {
         machine.line += 1;
+        let early = machine.cpus[cpu].early.is_some();
         match next(&mut machine, kind, cpu, &mut Dice(number)) {
             Some((line, broken)) => {
                 text += &format!("{cpu} {line}\n");
-                if broken {
+                let goes_on = !["fence", "barrier"].iter().any(|first| line.starts_with(first));
+                if broken || (early && goes_on) {
                     return (text, Some(machine.line));
                 }
             }
