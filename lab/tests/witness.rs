@@ -84,6 +84,10 @@ fn what_is_no_event_is_refused_in_one_line_with_its_number() {
         ("0 ipi send none 3", "a list of CPUs with commas between them is expected"),
         ("1 ipi take 3", "this interrupt was not sent to this CPU, or was taken already"),
         ("0 barrier dsb ishst", "only AArch64 has this barrier"),
+        ("0 barrier isb", "only AArch64 has an `isb` that concerns translations"),
+        ("0 fence va 0 leaf", "this architecture has no such fence for the last level alone"),
+        ("0 fence broadcast leaf", "a fence for the last level alone names an address"),
+        ("0 root 0x10000000001000", "CR3 has reserved bits"),
         ("0 done 3", "no change of this number has begun"),
     ] {
         let refused = witness(&["--arch", "x86_64"], &format!("{LOG}{line}\n"));
@@ -94,6 +98,24 @@ fn what_is_no_event_is_refused_in_one_line_with_its_number() {
             "{line}"
         );
         assert!(refused.stdout.is_empty(), "{line}");
+        let refused = witness(&["--arch", "x86_64", "--json"], &format!("{LOG}{line}\n"));
+        let object: serde_json::Value = serde_json::from_slice(&refused.stdout).unwrap();
+        assert_eq!((refused.status.code(), &object["holds"]), (Some(2), &false.into()), "{line}");
+        assert_eq!((&object["line"], &object["why"]), (&13.into(), &why.into()), "{line}");
+    }
+    for (arch, line, why) in [
+        ("sv32", "0 root 0x180001000", "the root register has 32 bits"),
+        ("mips32", "0 root 0x100001000", "the root register has 32 bits"),
+        ("sv39", "0 barrier tlbsync", "only x86-64 has this barrier"),
+        ("sv39", "0 fence va 0 leaf", "this architecture has no such fence for the last level alone"),
+    ] {
+        let refused = witness(&["--arch", arch], line);
+        let text = String::from_utf8(refused.stderr).unwrap();
+        assert_eq!(
+            (refused.status.code(), &*text),
+            (Some(2), &*format!("tlblab: line 1: {why}\n")),
+            "{line}"
+        );
     }
 }
 

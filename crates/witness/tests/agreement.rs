@@ -814,7 +814,7 @@ fn log(arch: Arch, ops: &[Op]) -> (String, Option<u64>) {
     };
     let mut text = String::new();
     for &op in ops {
-        let op = within(op, top);
+        let op = within(op, arch, top);
         // What cannot happen is left out.
         let line = match op {
             Op::Write { cpu, level, which, slot, .. } => {
@@ -911,8 +911,11 @@ fn log(arch: Arch, ops: &[Op]) -> (String, Option<u64>) {
     (text, None)
 }
 
-/// Names a page that the architecture has.
-fn within(mut op: Op, top: u32) -> Op {
+/// Names a page and a fence that the architecture has.
+fn within(mut op: Op, arch: Arch, top: u32) -> Op {
+    if let Op::Fence { leaf, page, broadcast, .. } = &mut op {
+        *leaf &= page.is_some() && (arch == Arch::Aarch64 || (arch == Arch::X86_64 && *broadcast));
+    }
     if let Op::Fence { page: Some(page), .. } | Op::Lower { page, .. } | Op::Access { page, .. } = &mut op {
         *page &= (2 << top) - 1;
     }

@@ -927,7 +927,8 @@ fn a_number_that_is_too_wide_is_refused() {
 /// The story of a number names the root that the CPU has loaded, also where that is the one of AArch64's upper half.
 #[test]
 fn a_story_of_two_tables_of_the_upper_half() {
-    let log = "0 root 0x1000000040000
+    let log = "0 write 0x50000 0x30003
+0 root 0x1000000040000
 0 root 0x2000000050000 high
 0 root 0x2000000060000 high
 0 access 0xffff000000000000 load user fault";
@@ -1282,4 +1283,16 @@ fn the_roots_that_a_cpu_leaves_are_bounded() {
     };
     assert_eq!(broken(Arch::Aarch64, &log(64)), Some((72, "access-differs")));
     assert_eq!(broken(Arch::Aarch64, &log(66)), None);
+}
+
+/// A table with nothing in it, as a kernel loads between two programs, leaves nothing under its number where absences are not kept.
+#[test]
+fn an_empty_table_leaves_nothing_under_its_number() {
+    let log =
+        |fill: &str| format!("{ONE}{fill}0 root 0x50000\n0 barrier isb\n0 root 0x60000\n0 barrier isb\n");
+    let asid = |text: String| broken(Arch::Aarch64, &format!("{text}0 access 0 load kernel fault\n"));
+    assert_eq!(asid(log("")), None);
+    // The control: it has had a page, and so may have left it.
+    let page = "0 write 0x50000 0x30003\n0 barrier dsb\n";
+    assert!(asid(log(page)).is_some());
 }

@@ -101,14 +101,15 @@ fn what_cannot_have_happened_is_refused() {
                 "{arch:?}: {line}: {outcome:?}"
             );
         }
-        let (root, last) = match arch {
-            Arch::Mips32 => (0x1fff_ffff_ffff, 0x7fff_f000_u64),
-            _ => (0x8fff_ffff_ffff_ffff_u64, 0x3f_ffff_f000),
+        let (root, last, bytes) = match arch {
+            Arch::Mips32 => (0xffff_ffff, 0x7fff_f000_u64, 0xffff_f000_u64),
+            Arch::X86_64 => (0x800f_ffff_ffff_ffff, 0x3f_ffff_f000, 0x10_0000_0000),
+            _ => (0x8fff_ffff_ffff_ffff_u64, 0x3f_ffff_f000, 0x10_0000_0000),
         };
         let log = "0 write 0xfffffffffffffff8 1";
         check(arch, log).expect("a word at the end of memory");
         let everything = format!(
-            "0 root {root:#x}\n0 frame free 0 0x1000000000\n0 fence va 0 {last:#x}\n0 lower 1 0 {last:#x}\n0 done 1"
+            "0 root {root:#x}\n0 frame free 0 {bytes:#x}\n0 fence va 0 {last:#x}\n0 lower 1 0 {last:#x}\n0 done 1"
         );
         check(arch, &everything).expect("everything, and a table that is not there");
         // A table whose root is a word's own node.

@@ -73,7 +73,13 @@ pub(crate) fn run(args: &WitnessArgs) -> anyhow::Result<ExitCode> {
                 })?;
                 Ok(ExitCode::from(1))
             }
-            None => Err(error),
+            // On standard error, as without JSON.
+            None => {
+                if let Some(refusal) = error.downcast_ref::<Refusal>().filter(|_| args.json) {
+                    tell(true, &refused(refusal), String::new)?;
+                }
+                Err(error)
+            }
         },
     }
 }
@@ -121,6 +127,11 @@ fn holds(checked: &Checked, pending: &[Pending]) -> serde_json::Value {
         "holds": why.is_none(), "events": events, "writes": writes, "fences": fences, "freed": freed, "promised": promised,
         "unchanged": unchanged, "accesses": accesses, "full": full, "why": why, "pending": pending,
     })
+}
+
+/// A line that is no event, or that cannot have happened.
+fn refused(refusal: &Refusal) -> serde_json::Value {
+    json!({ "holds": false, "line": refusal.line(), "why": refusal.why() })
 }
 
 fn broken(violation: &Violation) -> serde_json::Value {

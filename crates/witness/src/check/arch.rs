@@ -378,6 +378,16 @@ impl Arch {
         if high { 1 << 48 } else { 0 }
     }
 
+    /// Returns why the root register cannot have a value, whatever it would name.
+    pub(super) fn no_root(self, value: u64) -> Option<&'static str> {
+        match self.family() {
+            _ if self.is_narrow() && value > self.largest() => Some("the root register has 32 bits"),
+            // Bits 61 and 62 are of LAM, and bit 63 is of the load.
+            Family::X86 if value >> 52 & 0x1ff != 0 => Some("CR3 has reserved bits"),
+            _ => None,
+        }
+    }
+
     /// Reads a value of the root register; returns none if `satp` names a mode that is neither Bare nor the architecture's.
     pub(super) fn root(self, value: u64) -> Option<Root> {
         let riscv = |mode: u64| Root {
@@ -446,7 +456,9 @@ impl Arch {
         match self.family() {
             Family::RiscV => {
                 let mut address = (word >> 10 & ((1 << if self == Self::Sv32 { 22 } else { 44 }) - 1)) << 12;
-                if !bit(0) || (bit(2) && !bit(1)) {
+                // Bits 54 to 60 are reserved: with one of them an entry faults.
+                let reserved = self != Self::Sv32 && word >> 54 & 0x7f != 0;
+                if !bit(0) || (bit(2) && !bit(1)) || reserved {
                     return Entry::Absent;
                 }
                 if !bit(1) && !bit(3) {

@@ -19,6 +19,17 @@ impl Machine {
         if fence.broadcast && matches!(self.arch.family(), Family::RiscV | Family::Mips) {
             return Err(self.impossible("no fence of this architecture reaches other CPUs"));
         }
+        let last_level = match self.arch.family() {
+            Family::Arm => true,
+            Family::X86 => fence.broadcast,
+            Family::RiscV | Family::Mips => false,
+        };
+        if fence.leaf && !last_level {
+            return Err(self.impossible("this architecture has no such fence for the last level alone"));
+        }
+        if fence.leaf && fence.pages.is_none() {
+            return Err(self.impossible("a fence for the last level alone names an address"));
+        }
         let pages = match fence.pages {
             Some((first, last)) => Some((self.va(first)? & !(PAGE - 1), self.va(last)? | (PAGE - 1))),
             None => None,

@@ -208,6 +208,12 @@ impl Machine {
             {
                 Err(self.impossible("only AArch64 has this barrier"))
             }
+            Event::Barrier(Barrier::Context) if self.arch.family() != Family::Arm => {
+                Err(self.impossible("only AArch64 has an `isb` that concerns translations"))
+            }
+            Event::Barrier(Barrier::TlbSync) if self.arch.family() != Family::X86 => {
+                Err(self.impossible("only x86-64 has this barrier"))
+            }
             Event::Barrier(barrier) => {
                 self.barrier(cpu, barrier);
                 Ok(())

@@ -157,6 +157,9 @@ impl Machine {
 
     /// Returns the root node that a register's value names, for a change in a table that its CPU need not have loaded.
     fn named(&mut self, value: u64) -> Result<u64, Refusal> {
+        if let Some(why) = self.arch.no_root(value) {
+            return Err(self.impossible(why));
+        }
         let Some(node) = self.arch.root(value).and_then(|root| root.node) else {
             return Err(
                 self.impossible("this value of the root register names no table of this architecture")

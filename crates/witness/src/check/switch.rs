@@ -19,6 +19,9 @@ impl Machine {
         if let Some(mixed) = self.cpus[cpu].mixed {
             return Err(self.violation(Rule::AsidReused, Some(cpu)).mixed(cpu, mixed));
         }
+        if let Some(why) = self.arch.no_root(value) {
+            return Err(self.impossible(why));
+        }
         let Some(root) = self.arch.root(value) else {
             return Err(
                 self.impossible("satp names a mode that is neither Bare nor that of this architecture")
@@ -73,12 +76,13 @@ impl Machine {
     /// A CPU walks a half's table no more.
     fn leave(&mut self, cpu: usize, high: bool) -> Option<(u64, u16)> {
         let (old, asid) = self.cpus[cpu].roots[usize::from(high)].take()?;
-        let now = self.now;
+        let (now, nothing) = (self.now, self.leaves_nothing(cpu, old, asid));
         let sessions = self.sessions.get_mut(&old).into_iter().flatten();
         for session in
             sessions.filter(|session| (session.cpu, session.asid, session.high) == (cpu, asid, high))
         {
             session.until = Some(now);
+            session.only_global |= nothing;
         }
         Some((old, asid))
     }
@@ -125,6 +129,17 @@ impl Machine {
             self.meets_held(cpu, node);
         }
         if self.arch.breaks() { self.excluded(cpu, node, asid, high) } else { Ok(()) }
+    }
+
+    /// Tells whether a CPU holds nothing of a table that it leaves, but for global pages: the table is empty, an absence is not kept, and
+    /// nothing else was or is under the number.
+    fn leaves_nothing(&self, cpu: usize, root: u64, asid: u16) -> bool {
+        let live = |session: &Session| (session.cpu, session.asid) == (cpu, asid) && !session.only_global;
+        let mut others = self.cpus[cpu].used.get(&asid).into_iter().flatten().filter(|&&used| used != root);
+        matches!(self.arch.family(), Family::Arm | Family::X86)
+            && self.tables.used(root).is_empty()
+            && !self.cpus[cpu].held.has_present(asid.into())
+            && !others.any(|used| self.sessions.get(used).is_some_and(|of| of.iter().any(live)))
     }
 
     /// Another table is about to be walked under a number: the CPU walks on through the links that it has of those before.

@@ -1,7 +1,7 @@
 //! What a check ends with.
 
 use core::fmt;
-use std::string::String;
+use std::string::{String, ToString};
 use std::vec::Vec;
 
 use crate::event::CPUS;
@@ -257,6 +257,25 @@ pub enum Refusal {
 }
 
 impl Refusal {
+    /// Returns the number of the line that is refused.
+    #[must_use]
+    pub fn line(&self) -> u64 {
+        match self {
+            Self::Violation(violation) => violation.line,
+            Self::Impossible { line, .. } | Self::Malformed { line, .. } => *line,
+        }
+    }
+
+    /// Returns why, without the line's number; of a violation its story.
+    #[must_use]
+    pub fn why(&self) -> String {
+        match self {
+            Self::Violation(violation) => violation.to_string(),
+            Self::Impossible { why, .. } => (*why).into(),
+            Self::Malformed { why, .. } => why.to_string(),
+        }
+    }
+
     /// Returns the violation, if it is one.
     #[must_use]
     pub fn violation(&self) -> Option<&Violation> {

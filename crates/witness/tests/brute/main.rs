@@ -709,6 +709,14 @@ impl Machine {
             && let Some(ran) = self.cpus[cpu].ran.get_mut(&(number, old))
         {
             ran.1 = Some(line);
+            // An empty table leaves nothing where absences are not kept.
+            let is = |entry: &Entry| entry.asid == Some(number) && entry.says != Says::Nothing;
+            let holds = self.cpus[cpu].tlb.iter().any(|(entry, _)| is(entry));
+            let others = self.cpus[cpu].ran.keys().any(|&(of, root)| of == number && root != old);
+            let full = self.now(old) != 0 || self.now(old + 8) != 0;
+            if self.arch != Arch::Sv39 && !holds && !others && !full {
+                self.cpus[cpu].ran.remove(&(number, old));
+            }
             self.cpus[cpu].globals.insert(old, Some(line));
             if self.arch == Arch::Aarch64 {
                 self.cpus[cpu].left.insert(old);
@@ -975,7 +983,12 @@ fn next(machine: &mut Machine, kind: u8, cpu: usize, dice: &mut Dice) -> Option<
             };
             let asid = (dice.below(3) == 0).then(|| dice.below(3) as u16);
             let broadcast = arch != Arch::Sv39 && dice.below(2) == 0;
-            let leaf = (arch != Arch::X86_64 || broadcast) && dice.one_in(4);
+            let has = match arch {
+                Arch::Sv39 => false,
+                Arch::X86_64 => broadcast,
+                _ => true,
+            };
+            let leaf = has && pages.is_some() && dice.one_in(4);
             let mut line = "fence".to_string();
             if let Some((first, last)) = pages {
                 line += &format!(" va {first:#x}");
