@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
-use tlbkit_witness::event::Event;
+use tlbkit_witness::event::{Barrier, Event, Fence, Memory};
 use tlbkit_witness::{Recorder, parse};
 
 fn written<const CPUS: usize, const EVENTS: usize>(recorder: &Recorder<CPUS, EVENTS>) -> String {
@@ -264,4 +264,47 @@ fn one_that_is_off_has_no_memory_for_events_and_records_nothing() {
     recorder.record(0, Event::Full);
     assert_eq!(written(&recorder), "");
     assert!(size_of_val(&recorder) <= 5 * 64);
+}
+
+/// Compiles code, and keeps its text.
+macro_rules! with_text {
+    ($text:ident, $($code:tt)*) => {
+        const $text: &str = stringify!($($code)*);
+        $($code)*
+    };
+}
+
+/// The lines with which docs/witness.md shows the recorder are these, and compile.
+#[test]
+#[cfg_attr(miri, ignore = "its memory is 8 MB")]
+fn the_manual_shows_a_recorder_that_compiles() {
+    const CPUS: usize = 2;
+    fn shown(console: &mut String) -> Result<(), std::fmt::Error> {
+        let (cpu, cpus, id, free, mut console) = (0, 2, 1, false, console);
+        let (at, value, bytes, first, last) = (0x1000, 0, 0x1000, 0, 0xfff);
+        let (pages, asid) = (Some((first, last)), None);
+        with_text! { SHOWN,
+            static RECORDER: Recorder<CPUS, 100_000> = Recorder::new();
+
+            RECORDER.record(cpu, Event::Write { at, value });
+            RECORDER.record(cpu, Event::Node(Memory { at, bytes, free }));
+            RECORDER.record(cpu, Event::Root { value, high: false });
+            RECORDER.record(cpu, Event::Fence(Fence { pages, asid, ..Fence::default() }));
+            RECORDER.record(cpu, Event::Barrier(Barrier::Complete));
+            RECORDER.record(cpu, Event::IpiSend { cpus, id });
+            RECORDER.record(cpu, Event::Lower { id, first, last, root: None });
+            RECORDER.record(cpu, Event::Done { id });
+            RECORDER.write(&mut console)?;
+        }
+        let page = include_str!("../../../docs/witness.md");
+        let (_, code) = page.split_once("```rust,ignore\nstatic RECORDER").unwrap();
+        let (code, _) = code.split_once("```").unwrap();
+        let code: String = code.lines().map(|line| line.split("//").next().unwrap()).collect();
+        let words = |text: &str| text.split_whitespace().collect::<String>();
+        assert_eq!(words(&format!("static RECORDER{code}")), words(SHOWN));
+        Ok(())
+    }
+    let mut log = String::new();
+    shown(&mut log).unwrap();
+    assert_eq!(log.lines().count(), 8, "{log}");
 }
