@@ -91,8 +91,8 @@ pub(super) struct Held {
     items: Map<u32, Map<(u32, u64), Items>>,
     /// How many of a number's items are no absences.
     present: Map<u32, u32>,
-    /// How many items are links.
-    links: usize,
+    /// Where links are, by number, and how many.
+    links: Map<u32, Map<(u32, u64), u32>>,
 }
 
 impl Item {
@@ -151,7 +151,9 @@ impl Held {
             }
             None => {
                 items.push(item);
-                self.links += usize::from(matches!(item.entry, Entry::Link { .. }));
+                if let Entry::Link { .. } = item.entry {
+                    *self.links.entry(place.0).or_default().entry((place.1, place.2)).or_default() += 1;
+                }
                 if item.entry != Entry::Absent {
                     *self.present.entry(place.0).or_default() += 1;
                 }
@@ -167,14 +169,15 @@ impl Held {
 
     /// Tells whether there are links among the items.
     pub(super) fn has_links(&self) -> bool {
-        self.links > 0
+        !self.links.is_empty()
     }
 
     /// Returns the links of a number.
     pub(super) fn links(&self, tag: u32) -> impl Iterator<Item = (Place, Item)> {
-        let places = self.items.get(&tag).filter(|_| self.has_links()).into_iter().flatten();
-        let all = places.flat_map(move |(&(level, key), items)| {
-            items.all.iter().map(move |&item| ((tag, level, key), item))
+        let places = self.links.get(&tag).into_iter().flatten();
+        let all = places.flat_map(move |(&(level, key), _)| {
+            let place = (tag, level, key);
+            self.at(place).iter().map(move |&item| (place, item))
         });
         all.filter(|(_, item)| matches!(item.entry, Entry::Link { .. }))
     }
@@ -227,21 +230,29 @@ impl Held {
 
     /// Looks at each item that an invalidation covers, and removes those for which `go` returns true.
     ///
-    /// Costs a few look-ups for a few pages, otherwise a pass over the numbers that are named.
+    /// Costs a few look-ups for a few pages, and for each link if it covers all, otherwise a pass over the numbers that are named.
     pub(super) fn sweep(
         &mut self,
         scope: &Scope,
         levels: &[u32],
         mut go: impl FnMut(Place, &mut Item) -> bool,
     ) {
-        let few = scope.pages.filter(|(first, last)| (last - first) >> 12 < 64 && scope.links != Links::All);
+        let few = scope.pages.filter(|(first, last)| (last - first) >> 12 < 64);
         let (present, links) = (&mut self.present, &mut self.links);
         let mut each = |tag: u32, items: &mut Map<(u32, u64), Items>| {
+            let linked: Vec<(u32, u64)> = match links.get(&tag) {
+                Some(places) if few.is_some() && scope.links == Links::All => {
+                    places.keys().copied().collect()
+                }
+                _ => Vec::new(),
+            };
             let mut one = |key: (u32, u64), at: &mut Items| {
                 let place = (tag, key.0, key.1);
                 at.retain(|item| {
                     let goes = scope.covers(place, item) && go(place, item);
-                    *links -= usize::from(goes && matches!(item.entry, Entry::Link { .. }));
+                    if goes && let Entry::Link { .. } = item.entry {
+                        unlink(links, place);
+                    }
                     if goes
                         && item.entry != Entry::Absent
                         && let Some(count) = present.get_mut(&tag)
@@ -264,6 +275,11 @@ impl Held {
                             }
                         }
                     }
+                    for key in linked {
+                        if items.get_mut(&key).is_some_and(|at| !one(key, at)) {
+                            items.remove(&key);
+                        }
+                    }
                 }
                 None => items.retain(|&key, at| one(key, at)),
             }
@@ -278,5 +294,19 @@ impl Held {
             None => self.items.iter_mut().for_each(|(&tag, items)| each(tag, items)),
         }
         self.items.retain(|_, items| !items.is_empty());
+    }
+}
+
+/// Notes that a link at a place has gone.
+fn unlink(links: &mut Map<u32, Map<(u32, u64), u32>>, (tag, level, key): Place) {
+    let Some(places) = links.get_mut(&tag) else { return };
+    if let Some(count) = places.get_mut(&(level, key)) {
+        *count -= 1;
+        if *count == 0 {
+            places.remove(&(level, key));
+        }
+    }
+    if places.is_empty() {
+        links.remove(&tag);
     }
 }

@@ -199,7 +199,9 @@ impl Machine {
             return;
         }
         match item.entry {
-            Entry::Leaf { frame, shift, .. } => *self.frames.entry((shift, frame)).or_default() += 1,
+            Entry::Leaf { frame, shift, .. } => {
+                *self.frames.entry(((shift, frame), cpu, place)).or_default() += 1;
+            }
             Entry::Link { node, .. } => self.cut.entry(node).or_default().push((cpu, place)),
             Entry::Absent => {}
         }
@@ -208,10 +210,11 @@ impl Machine {
     pub(super) fn forget(&mut self, cpu: usize, place: Place, item: &Item) {
         match item.entry {
             Entry::Leaf { frame, shift, .. } => {
-                if let Some(count) = self.frames.get_mut(&(shift, frame)) {
+                let key = ((shift, frame), cpu, place);
+                if let Some(count) = self.frames.get_mut(&key) {
                     *count -= 1;
                     if *count == 0 {
-                        self.frames.remove(&(shift, frame));
+                        self.frames.remove(&key);
                     }
                 }
             }

@@ -1,6 +1,6 @@
 //! The machine: what it knows of each CPU, and which event does what.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::vec::Vec;
 
 use super::arch::{Arch, Family, Scope, rights};
@@ -132,8 +132,8 @@ pub(super) struct Machine {
     pub(super) tables: Tables,
     pub(super) cpus: Vec<Cpu>,
     pub(super) sessions: Map<u64, Vec<Session>>,
-    /// How many items map a frame: by its size and its address.
-    pub(super) frames: Map<(u32, u64), u32>,
+    /// Where items map a frame, by its size and its address, and how many do so there.
+    pub(super) frames: BTreeMap<((u32, u64), usize, Place), u32>,
     /// Where links to a node are held that no table has.
     pub(super) cut: Map<u64, Vec<(usize, Place)>>,
     /// Interrupts on their way: to which CPUs, and since when.

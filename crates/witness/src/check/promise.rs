@@ -23,13 +23,13 @@ impl Machine {
             let mut frames: Vec<_> = if (to - from) >> shift < 1024 {
                 (from..=to).step_by(size as usize).map(|frame| (shift, frame)).collect()
             } else {
-                self.frames.keys().chain(self.tables.leaves.keys()).copied().filter(known).collect()
+                let held = self.frames.keys().map(|(key, ..)| key);
+                held.chain(self.tables.leaves.keys()).copied().filter(known).collect()
             };
             frames.sort_unstable();
+            frames.dedup();
             for key in frames {
-                if self.frames.contains_key(&key) {
-                    self.unheld(key, &mut idle)?;
-                }
+                self.unheld(key, &mut idle)?;
                 for &at in self.tables.leaves.get(&key).into_iter().flatten() {
                     self.unmapped(at, key, &mut idle)?;
                 }
@@ -67,7 +67,9 @@ impl Machine {
 
     /// Notes what CPUs may hold under numbers that they do not run, and may not use: before one uses such a number, it has to be
     /// invalidated there.
-    pub(super) fn outlive(&mut self, idle: Vec<(usize, u16)>) {
+    pub(super) fn outlive(&mut self, mut idle: Vec<(usize, u16)>) {
+        idle.sort_unstable();
+        idle.dedup();
         for (cpu, asid) in idle {
             let left = self.last_ran(cpu, asid);
             self.cpus[cpu].dead.insert(asid, left);
@@ -90,20 +92,28 @@ impl Machine {
 
     /// Finds the item that maps a frame.
     fn unheld(&self, key: (u32, u64), idle: &mut Vec<(usize, u16)>) -> Result<(), Refusal> {
-        for (cpu, held) in (0..).zip(self.cpus.iter().map(|cpu| &cpu.held)) {
-            let maps =
-                |item: &Item| matches!(item.entry, Entry::Leaf { shift, frame, .. } if (shift, frame) == key);
-            let (used, unused): (Vec<_>, Vec<_>) = held
-                .all()
-                .filter(|(_, item)| maps(item))
-                .partition(|(place, _)| place.0 == GLOBAL || self.uses(cpu, place.0 as u16));
-            idle.extend(unused.iter().map(|(place, _)| (cpu, place.0 as u16)));
-            let found = used.into_iter().min_by_key(|(place, item)| (item.stale, *place));
-            if let Some((place, item)) = found {
-                return Err(self.violation(Rule::FrameReached, Some(cpu)).frame_held(key.1, place, item));
+        let maps =
+            |item: &&Item| matches!(item.entry, Entry::Leaf { shift, frame, .. } if (shift, frame) == key);
+        let last = (key, usize::MAX, (u32::MAX, u32::MAX, u64::MAX));
+        let mut found: Option<(usize, Place, &Item)> = None;
+        for &(_, cpu, place) in self.frames.range((key, 0, (0, 0, 0))..=last).map(|(place, _)| place) {
+            if place.0 != GLOBAL && !self.uses(cpu, place.0 as u16) {
+                idle.push((cpu, place.0 as u16));
+                continue;
             }
+            let items = self.cpus[cpu].held.at(place).iter().filter(maps);
+            // The CPU with the lowest number, and what has been stale there for longest.
+            found = found
+                .into_iter()
+                .chain(items.map(|item| (cpu, place, item)))
+                .min_by_key(|(cpu, place, item)| (*cpu, item.stale, *place));
         }
-        Ok(())
+        match found {
+            Some((cpu, place, item)) => {
+                Err(self.violation(Rule::FrameReached, Some(cpu)).frame_held(key.1, place, item))
+            }
+            None => Ok(()),
+        }
     }
 
     /// Checks that no CPU can walk to a word that maps a frame.
