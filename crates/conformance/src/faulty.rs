@@ -12,9 +12,9 @@ use crate::wrap::forward;
 /// A fault in the store of a PTE.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// An unmap's store is lost: the old translation remains, even if the table clears the entry again.
+    /// An unmap loses its store: the old translation remains, and a second clear of the entry does not remove it.
     Stale,
-    /// A map's store is lost: the translation never appears.
+    /// A map loses its store: the translation never appears.
     Lost,
     /// A map stores the wrong frame: one bit of its number is flipped.
     Wrong,

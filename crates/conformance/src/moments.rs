@@ -260,7 +260,7 @@ impl Moment {
         if self.noted && same && between { either } else { found }
     }
 
-    /// Records the result of a lookup. `always` tells that the page is looked up after every store.
+    /// Records the result of a lookup. If `always` is true, the page is looked up after every store.
     fn see(&self, ask: Ask, found: Entry, always: bool) -> Result<(), String> {
         let (before, after) = (ask.shows(self.before), ask.shows(self.after));
         let seen = match ask {

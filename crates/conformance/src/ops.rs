@@ -12,9 +12,9 @@
 //! ```
 //!
 //! There are only a few spots, so that operations overlap: both ends of the space (of each half, if it has two), blocks of the
-//! largest page size in the middle, and one anywhere. The offset counts pages of the size, up from a spot or down from an end.
+//! largest page size in the middle, and one anywhere. The offset is in pages of the size: added to a spot, or subtracted from an end.
 //! Most values of the twist have no effect; the others modify the range: an end off by one page, beyond the space, over the hole
-//! between the halves, over everything, a size that the table does not have, or frames that are off by one.
+//! between the halves, the whole space, a size that the table does not have, or frames that are off by one.
 
 use proptest::prelude::*;
 use tlbkit_addr::{Attr, PageSize, Pages, Pfn, VirtAddr, Vpn};

@@ -5,6 +5,8 @@
 //!   break before make   old -> empty -> flush on every CPU -> new       a CPU that faults in between retries
 //! ```
 //!
+//! A change of size does the same, in each table's `resize.rs`.
+//!
 //! A copy-on-write page needs this: if the page were unmapped and mapped again, an access of another thread in between would find
 //! it not mapped.
 

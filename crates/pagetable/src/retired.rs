@@ -165,8 +165,9 @@ impl<'n> Retired<'n> {
     ///
     /// Since the last change of this batch, every CPU that may hold a translation of the table (and every one that
     /// walks it in memory, whatever the [`scope`](Flush::scope)) has left the walks it was in and flushed what
-    /// [`flush`](Self::flush) names. A shootdown that returns the batch as complete guarantees that, if its update returned the
-    /// batch: an algorithm that asks the CPUs before it changes the table keeps the batch until it has asked them once more.
+    /// [`flush`](Self::flush) names. A shootdown guarantees this if its update returned the batch and the shootdown has
+    /// returned it as complete. An algorithm that requests flushes before the update (TLB-first) keeps the batch until a later
+    /// operation has waited for the same CPUs.
     pub unsafe fn reclaim(mut self) {
         // SAFETY: `complete` has this function's contract: every CPU has left its walks and flushed what `flush` names.
         unsafe { self.complete() };

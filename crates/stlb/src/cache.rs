@@ -18,18 +18,18 @@ use crate::{AsidTag, EntryLayout};
 pub trait Invalidate<L: EntryLayout> {
     /// Invalidates the entries of these pages in one address space.
     ///
-    /// The time is one set for each unit of `pages`, or one pass over the cache if that is less.
+    /// Costs one access to a set for each unit of `pages`, or one pass over the cache if that is cheaper.
     fn invalidate_pages(&mut self, space: AsidTag<L>, pages: Pages);
 
     /// Invalidates the entries of these pages in every address space, as a change to a page with
-    /// [`Attr::GLOBAL`](tlbkit_addr::Attr::GLOBAL) needs. The time is one pass over the cache.
+    /// [`Attr::GLOBAL`](tlbkit_addr::Attr::GLOBAL) needs. Costs one pass over the cache.
     fn invalidate_global(&mut self, pages: Pages);
 
     /// Invalidates all entries of an address space. It is needed before another address space gets the same ASID. The time
     /// is one pass over the cache.
     fn invalidate_space(&mut self, space: AsidTag<L>);
 
-    /// Invalidates all entries. The time is one pass over the cache.
+    /// Invalidates all entries. Costs one pass over the cache.
     fn invalidate_all(&mut self);
 
     /// Invalidates the entry of one page in one address space. The time is one set.

@@ -1,12 +1,12 @@
 //! The prefetch charge of a miss (Romer et al. 1995, section 6.1): which superpages a miss charges, and the one counter that it
 //! writes.
 //!
-//! A miss to a page charges each superpage that contains the page, is larger than the page's mapping (the caller asks for these
-//! only), and contains another page whose entry is in the TLB that missed: if that superpage had been one mapping, its entry would
-//! have been in the TLB, and the miss would not have happened. If a superpage is
-//! charged, every larger superpage around it is charged, too. So within a [block](crate::block) a miss finds the smallest charged
-//! superpage and adds one to that superpage's own counter. The count of a superpage is the sum of the counters within it.
-//! Superpages larger than the block get their charges later ([`crate::deferred`]).
+//! A miss to a page charges each superpage that contains the page, is larger than the page's mapping (the caller raises
+//! [`smallest`]'s result to the size above it), and contains another page whose entry is in the TLB that missed: if that superpage
+//! had been one mapping, its entry would have been in the TLB, and the miss would not have happened. If a superpage is charged,
+//! every larger superpage around it is charged, too. So within a [block](crate::block) a miss finds the smallest charged superpage
+//! and adds one to that superpage's own counter. The count of a superpage is the sum of the counters within it. Superpages larger
+//! than the block get their charges later ([`crate::deferred`]).
 //!
 //! ```text
 //!   unit       0 1 2 3 4 5 6 7      resident: unit 4       a miss to unit 6
@@ -32,7 +32,7 @@ pub(crate) const AROUND: [u64; UNITS] = {
     around
 };
 
-/// Finds the smallest superpage around `unit` that contains a unit of `resident`. Returns its size in pairs, as a power of two, or
+/// Finds the smallest superpage around `unit` that contains a unit of `resident`. Returns the logarithm of its size in pairs, or
 /// `None` if there is no such superpage in the block. `around` is [`AROUND`].
 #[inline(always)]
 pub(crate) const fn smallest(resident: u16, unit: usize, around: &[u64; UNITS]) -> Option<u32> {

@@ -97,7 +97,7 @@ struct PerCpu {
     flush: bool,
 }
 
-/// The number under which a CPU runs an address space, and whether it must flush before.
+/// The ASID under which a CPU runs an address space, and whether the CPU must flush before it uses that ASID.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Given {
     /// The number.

@@ -1,4 +1,5 @@
-//! Page faults: the access, and the reason why it faulted.
+//! Page faults: the access, and the reason why it faulted. The kernel resolves a copy-on-write fault with `Edit::replace` or
+//! `Edit::protect`: see `page_fault` in `docs/embedding.md`.
 
 use tlbkit_addr::Attr;
 use tlbkit_pagetable::{Leaf, Mark};

@@ -134,7 +134,9 @@ pub unsafe trait Kernel: Sync + Sized + 'static {
     /// Makes this CPU translate by a root of the kernel's own.
     fn unload(&self);
 
-    /// Returns how many bits of ASID the CPUs have, at most [`Machine::ASID_BITS`]; 0 if there is none.
+    /// Returns how many bits of ASID every CPU has, at most [`Machine::ASID_BITS`]; 0 if there is none. The default is the most
+    /// that the architecture allows. RISC-V and AArch64 let a CPU have fewer: measure it at boot, because with a value that is too
+    /// large two address spaces use each other's translations.
     fn asid_bits(&self) -> u32 {
         Self::Machine::ASID_BITS
     }

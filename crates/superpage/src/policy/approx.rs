@@ -18,15 +18,17 @@ use crate::{CostError, PolicyMemory, SegmentMemory, Setup};
 /// 1. The kernel reports the miss: the TLB, the page, and the entry that was evicted.
 /// 2. The miss charges every superpage, up to the segment, that contains the page, is larger than the page's mapping, and
 ///    contains another page whose entry is in the TLB that missed; the evicted entry counts as if it were still there. Such a
-///    superpage would have prevented the miss: its one entry would have been loaded before.
+///    superpage would have prevented the miss: its one entry would have been loaded before. If [`Setup::activity`] sets a rate of
+///    misses and the last 256 misses came at a lower rate, nothing is charged.
 /// 3. The refilled entry joins the resident set of that TLB, and the evicted entry leaves it.
-/// 4. The threshold of a superpage is [`Costs::prefetch`](crate::Costs::prefetch) thousandths of R, in [`Setup::PAPER`]
-///    0.125 R, where R is the cost of copying the superpage, in misses. If the count of a superpage that was charged is at its threshold, the
-///    policy asks for the smallest such superpage.
-/// 5. [`Policy::promoted`] sets the counts of the superpage and its parts to zero, and lowers the counts of all larger
-///    superpages around it by the threshold, but not below zero. After [`Refusal::NoMemory`] the policy asks for no superpage
-///    of that size or larger during a wait: as many misses as the refused superpage's threshold, and twice as many after each
-///    further refusal. After [`Refusal::NotHere`] the count of that one superpage starts at zero again.
+/// 4. The threshold of a superpage is [`Costs::prefetch`](crate::Costs::prefetch) thousandths of R, in [`Setup::PAPER`] 0.125 R,
+///    where R is the cost of copying the superpage, in misses. If the count of a superpage that was charged is at its threshold,
+///    the policy asks for the smallest such superpage.
+/// 5. [`Policy::promoted`] sets the counts of the superpage and its parts to zero, and lowers the counts of all larger superpages
+///    around it by the threshold, but not below zero. After [`Refusal::NoMemory`] the policy asks for no superpage of that size or
+///    larger during a wait: as many misses as the refused superpage's threshold, and twice as many after each further refusal. A
+///    promotion of that size or a larger one ends the wait. After [`Refusal::NotHere`] the count of that one superpage starts at
+///    zero again.
 /// 6. [`Policy::demote`], [`Policy::unmapped`], [`Policy::evicted`] and [`Policy::flushed`] update the resident sets and the
 ///    mappings.
 ///

@@ -158,11 +158,11 @@ register! {
     kscratch1, 31, 2
 }
 register! {
-    /// As above.
+    /// A register that only the kernel uses, like `kscratch1`.
     kscratch2, 31, 3
 }
 register! {
-    /// As above.
+    /// A register that only the kernel uses, like `kscratch1`.
     kscratch3, 31, 4
 }
 

@@ -21,7 +21,7 @@ _start:
 2:  call    hart_stack
     j       {first}
 
-    # As above, on every other hart.
+    # The entry of every other hart, whose number is in a0.
     .balign 4
 {entry}:
     call    hart_stack
