@@ -1,8 +1,8 @@
 //! Address spaces on every machine, with one CPU and with four.
 
 use tlbkit::{
-    Access, AddressSpace, Asid, Attr, Change, CpuSet, Error, Fault, Flush, Kernel, Leaf, PageSize, Pages,
-    Pfn, PhysAddr, Record, Run, VirtAddr,
+    Access, AddressSpace, Asid, Attr, Change, CpuSet, Error, Fault, Flush, Guarded, Kernel, Leaf, PageSize,
+    Pages, Pfn, PhysAddr, Record, Run, VirtAddr, arch,
 };
 
 unsafe extern "C" {
@@ -20,7 +20,7 @@ unsafe extern "C" {
 
 /// Writes a kernel on a machine, and what it does to an address space on so many CPUs.
 macro_rules! spaces {
-    ($($kernel:ident: $machine:ident, $cpus:literal, $map:ident, $unmap:ident, $protect:ident, $replace:ident,
+    ($($kernel:ident: $machine:ty, $cpus:literal, $map:ident, $unmap:ident, $protect:ident, $replace:ident,
         $fault:ident, $lookup:ident, $interrupt:ident;)+) => {$(
         /// A kernel whose methods are all defined outside of this crate.
         #[derive(Debug)]
@@ -28,7 +28,7 @@ macro_rules! spaces {
 
         // SAFETY: the functions are a kernel's that keeps the promises.
         unsafe impl Kernel for $kernel {
-            type Machine = tlbkit::arch::$machine;
+            type Machine = $machine;
 
             fn cpu(&self) -> usize {
                 tlbkit_cpu()
@@ -114,20 +114,25 @@ macro_rules! spaces {
 }
 
 spaces! {
-    OneMips: Mips32, 1, edit_space_mips1_map, edit_space_mips1_unmap, edit_space_mips1_protect,
+    OneMips: arch::Mips32, 1, edit_space_mips1_map, edit_space_mips1_unmap, edit_space_mips1_protect,
         edit_space_mips1_replace, edit_space_mips1_fault, hit_space_mips1_lookup, edit_space_mips1_interrupt;
-    FourMips: Mips32Coherent, 4, edit_space_mips4_map, edit_space_mips4_unmap, edit_space_mips4_protect,
+    FourMips: arch::Mips32Coherent, 4, edit_space_mips4_map, edit_space_mips4_unmap, edit_space_mips4_protect,
         edit_space_mips4_replace, edit_space_mips4_fault, edit_space_mips4_lookup, edit_space_mips4_interrupt;
+    OneGuarded: arch::Mips32<Guarded>, 1, edit_space_gpt1_map, edit_space_gpt1_unmap, edit_space_gpt1_protect,
+        edit_space_gpt1_replace, edit_space_gpt1_fault, hit_space_gpt1_lookup, edit_space_gpt1_interrupt;
+    FourGuarded: arch::Mips32Coherent<Guarded>, 4, edit_space_gpt4_map, edit_space_gpt4_unmap,
+        edit_space_gpt4_protect, edit_space_gpt4_replace, edit_space_gpt4_fault, edit_space_gpt4_lookup,
+        edit_space_gpt4_interrupt;
 }
 
 #[cfg(target_pointer_width = "64")]
 spaces! {
-    OneSv39: Sv39, 1, edit_space_sv39_1_map, edit_space_sv39_1_unmap, edit_space_sv39_1_protect,
+    OneSv39: arch::Sv39, 1, edit_space_sv39_1_map, edit_space_sv39_1_unmap, edit_space_sv39_1_protect,
         edit_space_sv39_1_replace, edit_space_sv39_1_fault, hit_space_sv39_1_lookup, edit_space_sv39_1_interrupt;
-    FourSv39: Sv39, 4, edit_space_sv39_4_map, edit_space_sv39_4_unmap, edit_space_sv39_4_protect,
+    FourSv39: arch::Sv39, 4, edit_space_sv39_4_map, edit_space_sv39_4_unmap, edit_space_sv39_4_protect,
         edit_space_sv39_4_replace, edit_space_sv39_4_fault, edit_space_sv39_4_lookup, edit_space_sv39_4_interrupt;
-    FourX86: X86_64, 4, edit_space_x86_4_map, edit_space_x86_4_unmap, edit_space_x86_4_protect,
+    FourX86: arch::X86_64, 4, edit_space_x86_4_map, edit_space_x86_4_unmap, edit_space_x86_4_protect,
         edit_space_x86_4_replace, edit_space_x86_4_fault, edit_space_x86_4_lookup, edit_space_x86_4_interrupt;
-    FourArm: AArch64, 4, edit_space_arm_4_map, edit_space_arm_4_unmap, edit_space_arm_4_protect,
+    FourArm: arch::AArch64, 4, edit_space_arm_4_map, edit_space_arm_4_unmap, edit_space_arm_4_protect,
         edit_space_arm_4_replace, edit_space_arm_4_fault, edit_space_arm_4_lookup, edit_space_arm_4_interrupt;
 }
