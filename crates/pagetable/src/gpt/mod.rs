@@ -108,7 +108,7 @@
 //! No operation recurses with the depth of the tree: walks, visits and changes are loops, and a path of bounded length replaces
 //! the call stack. On x86-64 a change takes at most 2 KiB of stack, and a visit 1 KiB, in every layout, node size and mode.
 //! `cargo xtask stack` measures that for pages at powers of two, fails above the limit, and prints the figures: `resize` takes
-//! up to 1920 bytes, `map` 1848, `unmap` 1752.
+//! up to 1928 bytes, `map` 1928, `unmap` 1640.
 //!
 //! A pair format ([`Format::PAIRED`]) keeps both halves of a pair of base pages in one leaf; a larger page has a leaf of its own,
 //! and the other half of its pair is absent. In the layout [`Kseg0`] pages of all sizes are in pairs.
