@@ -5,6 +5,7 @@ use core::ops::ControlFlow;
 use tlbkit_addr::Pages;
 
 use super::Hashed;
+use super::part::Part;
 use super::visit::Visitor;
 use crate::format::{Format, check_change};
 use crate::geometry::Checked as _;
@@ -34,18 +35,39 @@ where
         holes: Holes,
         change: Change,
     ) -> Result<usize, Error> {
+        let page = pages.first();
+        // SAFETY: by this function's contract the caller is the only writer.
+        unsafe {
+            if page == pages.last() && G::SPACE.has(page) {
+                check_change::<F>(change)?;
+                if let Some((spot, place)) = self.find_one(page) {
+                    self.nodes.edit(spot.node, place, 1, |word| F::change(word, change, true));
+                    self.settle_pairs(spot, 0, Self::block(0, page.address(G::BASE)));
+                    batch.touch(change.scope(), pages);
+                    return Ok(1);
+                }
+            }
+            self.protect_range(batch, pages, holes, change)
+        }
+    }
+
+    /// Protects a range, whatever is in it.
+    ///
+    /// # Safety
+    ///
+    /// As for [`protect_pages`](Self::protect_pages).
+    #[inline(never)]
+    unsafe fn protect_range(
+        &self,
+        batch: &mut Retired<'n>,
+        pages: Pages,
+        holes: Holes,
+        change: Change,
+    ) -> Result<usize, Error> {
         G::SPACE.check_pages(pages)?;
         check_change::<F>(change)?;
         // SAFETY: by this function's contract the caller is the only writer.
         unsafe {
-            if pages.len() == 1
-                && let Some((spot, place)) = self.find_one(pages.first())
-            {
-                self.nodes.edit(spot.node, place, 1, |word| F::change(word, change, true));
-                self.settle_pairs(spot, 0, Self::block(0, pages.first().address(G::BASE)));
-                batch.touch(change.scope(), pages);
-                return Ok(1);
-            }
             let census = self.census(pages, holes, false)?;
             if census.pages == 0 {
                 return Ok(0);
@@ -69,24 +91,50 @@ where
     /// - every leaf of `pages` is whole.
     #[inline(always)]
     unsafe fn protect_parts(&self, pages: Pages, change: impl Fn(F::Word) -> F::Word + Copy) {
-        // SAFETY: by this function's contract the caller is the only writer; the slots of a part are in its bucket.
-        let _ = unsafe {
-            self.parts(pages, Visitor::Writer, |part| {
-                let part = Self::known(part);
-                // A copy for each part: the compiler keeps it in registers, because no store to a word can change it.
-                let changed = change;
-                let change = |word| if F::is_leaf(word, true) { changed(word) } else { word };
-                if Self::UNITS == 1 {
-                    let first = Self::place(part.spot, part.block, part.slot);
-                    self.nodes.edit(part.spot.node, first, part.slots, change);
-                } else {
-                    for slot in part.slot..part.slot + part.slots {
-                        self.nodes.edit(part.spot.node, Self::place(part.spot, part.block, slot), 1, &change);
+        if self.is_by_block(pages) {
+            let (first, last) = Self::blocks_of(0, pages);
+            for block in first..=last {
+                // SAFETY: by this function's contract the caller is the only writer.
+                unsafe {
+                    let Some(spot) = self.seek(self.head(block), Self::tag_of(0, block)) else { continue };
+                    if Self::SLOTS == 1 || block > first && block < last {
+                        self.protect_part(Self::whole(spot, 0, block), change);
+                    } else if let Some(part) = Self::part(spot, 0, block, pages) {
+                        self.protect_part(part, change);
                     }
                 }
-                self.settle_pairs(part.spot, part.grain, part.block);
+            }
+            return;
+        }
+        // SAFETY: by this function's contract the caller is the only writer.
+        let _ = unsafe {
+            self.parts(pages, Visitor::Writer, |part| {
+                self.protect_part(part, change);
                 ControlFlow::Continue(())
             })
         };
+    }
+
+    /// Applies `change` to each leaf of a part of a bucket.
+    ///
+    /// # Safety
+    ///
+    /// The caller is the only writer, and `part` is a part of a bucket of the table.
+    #[inline(always)]
+    unsafe fn protect_part(&self, part: Part, change: impl Fn(F::Word) -> F::Word) {
+        let part = Self::known(part);
+        let change = |word| if F::is_leaf(word, true) { change(word) } else { word };
+        // SAFETY: by this function's contract the caller is the only writer; the slots of a part are in its bucket.
+        unsafe {
+            if Self::UNITS == 1 {
+                let first = Self::place(part.spot, part.block, part.slot);
+                self.nodes.edit(part.spot.node, first, part.slots, change);
+            } else {
+                for slot in part.slot..part.slot + part.slots {
+                    self.nodes.edit(part.spot.node, Self::place(part.spot, part.block, slot), 1, &change);
+                }
+            }
+            self.settle_pairs(part.spot, part.grain, part.block);
+        }
     }
 }
