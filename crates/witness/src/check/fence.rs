@@ -199,6 +199,7 @@ impl Machine {
 
     fn flush_sessions(&mut self, target: usize, scope: &Scope, at: Line) {
         let levels = self.arch.levels();
+        self.cpus[target].flushed.take_all(scope, at, levels);
         let (sessions, used) = (&mut self.sessions, &mut self.cpus[target].used);
         let mut each = |asid: u16, roots: &mut Vec<u64>| {
             roots.retain(|root| {
@@ -214,12 +215,14 @@ impl Machine {
             });
             !roots.is_empty()
         };
-        match scope.asid.filter(|_| !scope.globals) {
+        match scope.asid.filter(|_| !scope.globals || scope.pages.is_some()) {
             Some(asid) => {
                 if used.get_mut(&asid).is_some_and(|roots| !each(asid, roots)) {
                     used.remove(&asid);
                 }
             }
+            // No number has pages of its own to note.
+            None if scope.pages.is_some() => {}
             None => used.retain(|&asid, roots| each(asid, roots)),
         }
     }

@@ -51,7 +51,7 @@ impl Machine {
 
     /// Tells whether a CPU may hold an entry in a word of `level` of the holder's node.
     pub(super) fn may_hold(&self, holder: &Holder, kind: Kind, level: u32, va: u64, since: Line) -> bool {
-        let since = since.max(holder.since);
+        let (since, all) = (since.max(holder.since), &self.cpus[holder.cpu].flushed);
         // A walk of software has ended when its CPU loads another root.
         let ended =
             |session: &Session| kind == Kind::Link && self.arch.is_software() && session.until.is_some();
@@ -60,7 +60,7 @@ impl Machine {
                 && !ended(session)
                 && session.asid == holder.asid
                 && holder.root.is_none_or(|(_, high)| high == session.high)
-                && session.may_hold(kind, level, va, since)
+                && session.may_hold(all, kind, level, va, since)
         };
         match holder.root {
             Some((root, _)) => self.sessions.get(&root).into_iter().flatten().any(of),

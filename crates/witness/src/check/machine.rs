@@ -7,7 +7,7 @@ use super::arch::{Arch, Family, Scope, rights};
 use super::hash::Map;
 use super::held::{Held, Item, Place};
 use super::memory::{Line, Store, Tables};
-use super::session::Session;
+use super::session::{Flushed, Session};
 use super::verdict::{Checked, Pending, Refusal};
 use crate::event::{Barrier, CPUS, Event};
 
@@ -51,6 +51,8 @@ pub(super) struct Cpu {
     pub(super) left: Vec<(u64, bool, Line)>,
     /// AArch64: pages that it has invalidated itself since then, and when that was complete.
     pub(super) fetched: Vec<(Place, Item, Line)>,
+    /// What it has invalidated of all numbers.
+    pub(super) flushed: Flushed,
     /// The last invalidation that it executed, or that reached it.
     pub(super) last_fence: Option<(Line, Scope)>,
 }

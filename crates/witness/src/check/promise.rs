@@ -290,7 +290,7 @@ impl Machine {
             let (place, of) = ((tag, level, (base + offset) >> level), base + offset);
             let holds = |session: &Session| {
                 (session.cpu, session.asid, session.high) == (cpu, asid, high)
-                    && session.may_hold(kind, level, of, since)
+                    && session.may_hold(&self.cpus[cpu].flushed, kind, level, of, since)
             };
             if self.sessions.get(&root).is_some_and(|sessions| sessions.iter().any(holds)) {
                 let item = Item {
@@ -320,7 +320,13 @@ impl Machine {
             let mine = |session: &Session| {
                 let high = self.arch.family() == Family::Arm && va >> 48 != 0;
                 (session.cpu, session.asid, session.high) == (cpu, asid, high)
-                    && session.may_hold(Kind::Global, level, va >> level << level, since)
+                    && session.may_hold(
+                        &self.cpus[cpu].flushed,
+                        Kind::Global,
+                        level,
+                        va >> level << level,
+                        since,
+                    )
             };
             let global = matches!(entry, Entry::Leaf { global: true, .. });
             let held = global && self.sessions.get(&other)?.iter().any(mine);

@@ -3,7 +3,7 @@
 use std::vec::Vec;
 
 use super::arch::{Links, Scope};
-use super::hash::Set;
+use super::hash::Map;
 use super::memory::Line;
 
 /// A table that a CPU walks, or has walked and may still hold entries of.
@@ -19,9 +19,71 @@ pub(super) struct Session {
     pub(super) until: Option<Line>,
     /// All but global entries have been invalidated.
     pub(super) only_global: bool,
-    /// What has been invalidated since then, by level and address.
-    flushed: Set<(Kind, u32, u64)>,
-    ranges: Vec<(Kind, u64, u64)>,
+    /// What has been invalidated since then under this number alone.
+    flushed: Flushed,
+}
+
+/// What a CPU has invalidated, by level and address, and when.
+#[derive(Debug, Default)]
+pub(super) struct Flushed {
+    places: Map<(Kind, u32, u64), Line>,
+    ranges: Vec<(Kind, u64, u64, Line)>,
+}
+
+impl Flushed {
+    fn add(&mut self, kind: Kind, (first, last): (u64, u64), at: Line, levels: &[u32]) {
+        if (last - first) >> 12 < 64 {
+            for &level in levels {
+                for key in first >> level..=last >> level {
+                    let known = self.places.entry((kind, level, key)).or_default();
+                    *known = at.max(*known);
+                }
+            }
+            return;
+        }
+        match self.ranges.iter_mut().find(|&&mut (of, from, to, _)| (of, from, to) == (kind, first, last)) {
+            Some(known) => known.3 = at.max(known.3),
+            None => self.ranges.push((kind, first, last, at)),
+        }
+    }
+
+    /// Takes an invalidation of pages in.
+    fn take(&mut self, scope: &Scope, pages: (u64, u64), at: Line, levels: &[u32]) {
+        self.add(Kind::Leaf, pages, at, levels);
+        match scope.links {
+            Links::None => {}
+            Links::OnTheWay => self.add(Kind::Link, pages, at, levels),
+            Links::All => self.add(Kind::Link, (0, u64::MAX >> 8), at, levels),
+        }
+    }
+
+    /// Takes an invalidation in as far as it is of all numbers.
+    pub(super) fn take_all(&mut self, scope: &Scope, at: Line, levels: &[u32]) {
+        let Some(pages) = scope.pages else {
+            // Nothing is held of before.
+            if scope.asid.is_none() && scope.globals {
+                self.places.retain(|_, line| *line > at);
+                self.ranges.retain(|range| range.3 > at);
+            }
+            return;
+        };
+        if scope.asid.is_none() {
+            self.take(scope, pages, at, levels);
+        }
+        if scope.globals {
+            self.add(Kind::Global, pages, at, levels);
+        }
+    }
+
+    /// Tells whether an invalidation at a line or later covers an entry.
+    fn covers(&self, kind: Kind, level: u32, va: u64, since: Line) -> bool {
+        let (first, last) = (va, va + (1 << level) - 1);
+        self.places.get(&(kind, level, va >> level)).is_some_and(|&at| at >= since)
+            || self
+                .ranges
+                .iter()
+                .any(|&(of, from, to, at)| of == kind && first <= to && from <= last && at >= since)
+    }
 }
 
 /// What an invalidation tells apart.
@@ -34,8 +96,7 @@ pub(super) enum Kind {
 
 impl Session {
     pub(super) fn new(cpu: usize, asid: u16, high: bool, from: Line) -> Self {
-        let (flushed, ranges) = Default::default();
-        Self { cpu, asid, high, from, until: None, only_global: false, flushed, ranges }
+        Self { cpu, asid, high, from, until: None, only_global: false, flushed: Flushed::default() }
     }
 
     /// The root is loaded again: everything may be read again.
@@ -43,51 +104,33 @@ impl Session {
         self.until = None;
         self.from = now;
         self.only_global = false;
-        self.flushed.clear();
-        self.ranges.clear();
+        self.flushed = Flushed::default();
     }
 
-    /// Tells whether the CPU may hold an entry of this table that is in a word of `level`, at `va`, since `since`.
-    pub(super) fn may_hold(&self, kind: Kind, level: u32, va: u64, since: Line) -> bool {
+    /// Tells whether the CPU may hold an entry of this table that is in a word of `level`, at `va`, since `since`. `all` is what
+    /// the CPU has invalidated of all numbers.
+    pub(super) fn may_hold(&self, all: &Flushed, kind: Kind, level: u32, va: u64, since: Line) -> bool {
         let Some(until) = self.until else { return true };
-        let (first, last) = (va, va + (1 << level) - 1);
         since <= until
             && (kind == Kind::Global || !self.only_global)
-            && !self.flushed.contains(&(kind, level, va >> level))
-            && !self.ranges.iter().any(|&(of, from, to)| of == kind && first <= to && from <= last)
+            && !self.flushed.covers(kind, level, va, until)
+            && !all.covers(kind, level, va, until)
     }
 
-    /// Takes an invalidation in that was executed at `at`. Returns false if nothing is left that the CPU may hold.
+    /// Takes an invalidation in that was executed at `at`, but for what it covers of all numbers. Returns false if nothing is left that the
+    /// CPU may hold.
     pub(super) fn flush(&mut self, scope: &Scope, at: Line, levels: &[u32]) -> bool {
         if self.until.is_none_or(|until| until > at) {
             return true;
         }
-        let named = scope.asid.is_none_or(|asid| asid == self.asid);
-        let Some((first, last)) = scope.pages else {
+        let Some(pages) = scope.pages else {
+            let named = scope.asid.is_none_or(|asid| asid == self.asid);
             // A flush of one number leaves the global pages, and one of the global pages alone does not exist.
             self.only_global |= named;
             return !(named && scope.globals);
         };
-        let mut add = |kind: Kind, first: u64, last: u64| {
-            if (last - first) >> 12 < 64 {
-                for &level in levels {
-                    let keys = first >> level..=last >> level;
-                    self.flushed.extend(keys.map(|key| (kind, level, key)));
-                }
-            } else if !self.ranges.contains(&(kind, first, last)) {
-                self.ranges.push((kind, first, last));
-            }
-        };
-        if named {
-            add(Kind::Leaf, first, last);
-        }
-        if scope.globals {
-            add(Kind::Global, first, last);
-        }
-        match scope.links {
-            Links::OnTheWay if named => add(Kind::Link, first, last),
-            Links::All if named => add(Kind::Link, 0, u64::MAX >> 8),
-            _ => {}
+        if scope.asid == Some(self.asid) {
+            self.flushed.take(scope, pages, at, levels);
         }
         true
     }
