@@ -572,7 +572,8 @@ impl Arch {
         let (asid, globals, links) = match self.family() {
             // With an address: leaf entries alone. With a number: none that is global.
             Family::RiscV => (asid, asid.is_none(), if named { Links::None } else { Links::All }),
-            // INVLPG: the current number, global pages too, and every link. INVPCID 0: by address, no global page.
+            // INVLPG invalidates pages of the current PCID, global pages and all links. INVPCID of type 0 invalidates one
+            // address without global pages.
             Family::X86 if named && asid.is_none() && !broadcast => (Some(current), true, Links::All),
             Family::X86 => (asid, asid.is_none(), if named { Links::OnTheWay } else { Links::All }),
             // By address global pages match whatever number is named; without one they do not.

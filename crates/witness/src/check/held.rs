@@ -1,7 +1,7 @@
-//! What a CPU may still hold that its tables no longer say.
+//! Translations that a CPU may still hold although its tables have changed.
 //!
-//! What they do say, a CPU may hold at any moment; that needs no record. When a word changes, each CPU that may have read it gets an
-//! item with what it said before.
+//! A CPU may hold a current entry at any moment, so current entries need no record. When a word changes, each CPU that may have read
+//! the old word gets an item with the old entry.
 
 use std::vec::Vec;
 

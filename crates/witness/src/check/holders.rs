@@ -77,7 +77,7 @@ impl Machine {
         self.keep_as(holder, said, linked, writer, (false, [0; 2]));
     }
 
-    /// Does so. What an absence is in all address spaces, and by which size a page is loaded, the caller says.
+    /// Records the item. The caller states whether an absence is global, and the page size of the entry.
     pub(super) fn keep_as(
         &mut self,
         holder: &Holder,

@@ -13,9 +13,9 @@
 //!
 //! # How
 //!
-//! What the tables say needs no record: a CPU that walks them may hold it. When a word changes, every CPU that may have read it
-//! gets an item with what it said, until an invalidation covers that. So memory grows with tables and with what has not
-//! been invalidated, not with the log; an event costs a few look-ups for each CPU and table that reaches its word, and a link
+//! A CPU may hold a current entry of a table that it walks at any moment, so current entries need no record. When a word changes,
+//! every CPU that may have read the old word gets an item with the old entry, until an invalidation covers it. So memory grows with
+//! tables and with items that are not invalidated, not with the log; an event costs a few look-ups for each CPU and table that reaches its word, and a link
 //! that is cut costs a pass over what is below it.
 
 mod arch;

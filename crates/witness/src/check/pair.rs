@@ -115,7 +115,7 @@ impl Machine {
         self.tables.word(at).value & self.tables.word(at ^ 4).value & G != 0
     }
 
-    /// Checks a page that is stored: that no CPU may load it beside an entry for a part of it, or for another address space.
+    /// Checks a stored page: no CPU may load its entry while it holds an entry for a part of it, or for another address space.
     pub(super) fn doubled(
         &mut self,
         cpu: usize,
@@ -241,7 +241,7 @@ impl Machine {
     /// A CPU has loaded a table. Pages of it may match beside what the CPU holds, of other numbers or of what the table said before: the
     /// CPU has as long to flush as for pages that it stores.
     pub(super) fn meets_held(&mut self, cpu: usize, root: u64) {
-        // Who has to invalidate the whole number first is told so.
+        // A CPU that has to invalidate the whole ASID first gets `asid-reused`, not this rule.
         if !self.tables.overlaps || self.cpus[cpu].mixed.is_some() {
             return;
         }

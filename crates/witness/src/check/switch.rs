@@ -1,4 +1,4 @@
-//! A CPU loads a root.
+//! A CPU loads a root: the ASID that goes with it, and the rule `asid-reused`.
 
 use std::vec;
 

@@ -1,4 +1,4 @@
-//! What a check ends with.
+//! The result of a check.
 
 use core::fmt;
 use std::string::{String, ToString};
