@@ -108,7 +108,7 @@ const MUTATIONS: [Mutation; 29] = [
         Test::Plain(PAGETABLE, "gpt_properties", "agrees"),
     ),
     mutation(
-        "GPT: a node that loses its last fork is not retired",
+        "GPT: a node with one entry left is not retired",
         "crates/pagetable/src/gpt/one_page.rs",
         [".unwrap_or(Edge::EMPTY);", "self.retire(batch, above);", ""],
         Test::Walkers("g2::unmap_one"),

@@ -69,7 +69,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
                 } else if S::REAL {
                     self.edge(Place::In(node.node, node.index(at)), node.shift, at)
                 } else {
-                    let (shift, width) = Self::upper(job.page, node.shift, part);
+                    let (shift, width) = Self::upper_digit(job.page, node.shift, part);
                     Edge { node: node.node, shift, width, leaf: false, base: 0 }
                 };
                 if top.is_empty() {
@@ -111,7 +111,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
             if L::PAIRS && !node.leaf && Self::is_done(job.page, node) {
                 let base = span.first & !low(node.top());
                 let fresh = Fresh { node, base, around: Around::Nothing };
-                self.compose(job, &fresh, Edge::EMPTY, span);
+                self.fill_node(job, &fresh, Edge::EMPTY, span);
             }
             node
         }
@@ -127,15 +127,15 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
     ) -> Edge {
         // SAFETY: the caller is the writer.
         unsafe {
-            match Self::fits(job.page, span) {
-                Some(width) => self.plant(job, width, span),
-                None => self.frame(job, ceiling, span),
+            match Self::leaf_width_for(job.page, span) {
+                Some(width) => self.new_leaf(job, width, span),
+                None => self.new_upper_node(job, ceiling, span),
             }
         }
     }
 
     /// Returns the logarithm of the number of pages of the leaf that a span is worth, if it is worth one.
-    fn fits(page: u32, span: Span) -> Option<u32> {
+    fn leaf_width_for(page: u32, span: Span) -> Option<u32> {
         let bit = Self::top_bit(span.first ^ span.last);
         if page > Self::BASE {
             return (bit < Self::unit(page)).then_some(Self::unit(page) - page);
@@ -146,19 +146,19 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
     }
 
     /// Takes an indexing node for a span.
-    unsafe fn frame<S: Supply, W: Fn(usize) -> F::Word>(
+    unsafe fn new_upper_node<S: Supply, W: Fn(usize) -> F::Word>(
         &self,
         job: &mut Job<'_, 'n, S, W>,
         ceiling: u32,
         span: Span,
     ) -> Edge {
-        let (shift, width) = Self::upper(job.page, ceiling, span);
+        let (shift, width) = Self::upper_digit(job.page, ceiling, span);
         // SAFETY: the caller is the writer; the new node is private.
         unsafe { self.new_node(job.supply, shift, width, span.first & !low(shift + width)) }
     }
 
     /// Returns the digit of the uppermost node for a span that needs more than one leaf.
-    fn upper(page: u32, ceiling: u32, span: Span) -> (u32, u32) {
+    fn upper_digit(page: u32, ceiling: u32, span: Span) -> (u32, u32) {
         let bit = Self::top_bit(span.first ^ span.last);
         Self::choose(bit, Self::floor(page, bit), ceiling, Some(span))
     }
@@ -185,7 +185,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
     }
 
     /// Takes a new leaf of `2^width` pages and maps a span in it.
-    pub(super) unsafe fn plant<S: Supply, W: Fn(usize) -> F::Word>(
+    pub(super) unsafe fn new_leaf<S: Supply, W: Fn(usize) -> F::Word>(
         &self,
         job: &mut Job<'_, 'n, S, W>,
         width: u32,
@@ -198,7 +198,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
             // SAFETY: the leaf is private.
             unsafe {
                 self.count_in(leaf);
-                self.put_tag(leaf, base);
+                self.store_tag(leaf, base);
                 self.fill(job, leaf, span);
             }
         }
@@ -252,12 +252,13 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
 
     /// Whether any two pages in the region of a leaf are worth that leaf: it takes no more bytes than the node of a fixed size, and
     /// two leaves, that would be there instead.
-    pub(super) const WHOLE: bool = L::TAGGED && !L::PAIRS && !P::ADAPTIVE && Self::WIDEST >= Self::LEAF_MAX;
+    pub(super) const ANY_TWO_GET_A_LEAF: bool =
+        L::TAGGED && !L::PAIRS && !P::ADAPTIVE && Self::WIDEST >= Self::LEAF_MAX;
 
     /// Tells whether `pages` pages are worth a leaf of `2^width` pages: they fill at least half of it, or less would take more
     /// memory.
     pub(super) const fn worth(pages: usize, width: u32) -> bool {
-        width <= Self::LEAF_MIN || pages * 2 >= 1 << width || Self::WHOLE
+        width <= Self::LEAF_MIN || pages * 2 >= 1 << width || Self::ANY_TWO_GET_A_LEAF
     }
 
     /// Returns the value for an edge's `base`, which only layouts with guards in their slots keep.

@@ -55,7 +55,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
         let mut count = Census { pages: 0, leaves: 0, marks: 0 };
         // SAFETY: the caller is the writer.
         let all = unsafe {
-            self.sweep_leaves(self.look_root(), span, &mut |leaf, _, part| {
+            self.sweep_leaves(self.follow_root(), span, &mut |leaf, _, part| {
                 if leaf.shift > Self::BASE {
                     return ControlFlow::Break(());
                 }

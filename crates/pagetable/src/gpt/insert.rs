@@ -1,7 +1,7 @@
 //! Insertion: how the tree maps a range of pages.
 //!
 //! A loop inserts the range part by part. For the first page that is not inserted yet, one walk from the root finds the slot that
-//! has to change ([`insert_next`](Gpt::insert_next)). The part is the pages that this one change can map; its new nodes are built
+//! has to change ([`insert_part`](Gpt::insert_part)). The part is the pages that this one change can map; its new nodes are built
 //! privately and linked with one store. The loop ends because every part has at least one page.
 //!
 //! ```text
@@ -38,10 +38,10 @@
 //! | guard | the bits between two digits, in which all pages below agree |
 //! | near | an address in the subtree to which a slot leads; no inner node stores the position of its region |
 //! | unit | the region of a leaf of larger pages: a page, or a pair |
-//! | over | whether pages of another size are replaced |
+//! | replaces | whether pages of another size are replaced |
 //!
 //! In a layout in which a larger page may occupy several slots instead, a node that has to change for such a page is built anew:
-//! see [`compose`](super::compose).
+//! see [`fill_node`](super::rebuild).
 
 use tlbkit_addr::Flush;
 
@@ -82,11 +82,11 @@ struct Done {
     /// Whether nodes have changed.
     changed: bool,
     /// Whether a node was divided, so that there are new nodes that do not cover the pages.
-    parted: bool,
+    divided: bool,
 }
 
 /// The way in which a part of a span is joined with an existing node or leaf.
-enum Fork {
+enum GuardSplit {
     /// In one leaf, which holds the PTEs of both.
     Leaf(Span, Edge),
     /// In the slot, of this many bits, of a node that the dry run has counted for a part before.
@@ -96,7 +96,7 @@ enum Fork {
 }
 
 /// A slot that has to change.
-struct Step {
+struct Target {
     place: Place,
     /// The number of address bits that the slot covers.
     ceiling: u32,
@@ -108,12 +108,12 @@ struct Step {
     near: usize,
     /// The pages that the change of this slot can map.
     part: Span,
-    way: By,
+    change: SlotChange,
 }
 
 /// How a slot changes.
 #[derive(Clone, Copy)]
-enum By {
+enum SlotChange {
     /// The slot is empty: the part is built in it.
     Building,
     /// The part is built in the slot, and the slot's old subtree is retired.
@@ -121,9 +121,9 @@ enum By {
     /// The slot's subtree and the part are joined.
     Joining,
     /// The slot's node is built anew.
-    Renewing,
+    Rebuilding,
     /// The slot's node is divided.
-    Parting,
+    Dividing,
     /// The slot's node is built anew, without one of its larger pages.
     Splitting,
 }
@@ -135,21 +135,21 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
     ///
     /// The caller is the only writer, and the batch came from this table; so for all that follow.
     #[inline(always)]
-    pub(super) unsafe fn grow(
+    pub(super) unsafe fn insert_span(
         &self,
         batch: &mut Retired<'n>,
         span: Span,
         page: u32,
-        over: bool,
+        replaces: bool,
         word: impl Fn(usize) -> F::Word,
         broken: &mut dyn FnMut(&Flush),
     ) -> Result<(), Error> {
         let span = Span { first: span.first, last: span.last & !low(page) };
         // SAFETY: the caller is the writer.
         unsafe {
-            let done = self.insert(batch, span, page, over, word, broken)?;
+            let done = self.reserve_and_insert(batch, span, page, replaces, word, broken)?;
             if done.changed {
-                self.tune_span(batch, span, over, done.parted);
+                self.tune_span(batch, span, replaces, done.divided);
             }
         }
         Ok(())
@@ -157,12 +157,12 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
 
     /// Counts the nodes that a span needs, reserves them, and inserts the span.
     #[inline(never)]
-    unsafe fn insert(
+    unsafe fn reserve_and_insert(
         &self,
         batch: &mut Retired<'n>,
         span: Span,
         page: u32,
-        over: bool,
+        replaces: bool,
         word: impl Fn(usize) -> F::Word,
         broken: &mut dyn FnMut(&Flush),
     ) -> Result<Done, Error> {
@@ -170,31 +170,33 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
         // SAFETY: the caller is the writer.
         unsafe {
             let supply = &mut Count(&mut stock);
-            self.insert_all(&mut Job { supply, batch, page, over, word: &word, broken }, span);
+            self.insert_parts(&mut Job { supply, batch, page, replaces, word: &word, broken }, span);
         }
         stock.take_wanted(L::REACH)?;
         // The contents of the frames are visible before the table leads to them.
         N::Mode::release();
         let supply = &mut stock;
         // SAFETY: the caller is the writer.
-        unsafe { Ok(self.insert_all(&mut Job { supply, batch, page, over, word: &word, broken }, span)) }
+        unsafe {
+            Ok(self.insert_parts(&mut Job { supply, batch, page, replaces, word: &word, broken }, span))
+        }
     }
 
     /// Inserts the parts of a span one after the other.
-    unsafe fn insert_all<S: Supply, W: Fn(usize) -> F::Word>(
+    unsafe fn insert_parts<S: Supply, W: Fn(usize) -> F::Word>(
         &self,
         job: &mut Job<'_, 'n, S, W>,
         span: Span,
     ) -> Done {
         let mut rest = span;
-        let mut all = Done { last: span.first, changed: false, parted: false };
+        let mut all = Done { last: span.first, changed: false, divided: false };
         let mut plan = Plan { node: None, filled: (NodeAddr::new(0), 0) };
         loop {
             // SAFETY: the caller is the writer.
-            let done = unsafe { self.insert_next(job, rest, &mut plan) };
+            let done = unsafe { self.insert_part(job, rest, &mut plan) };
             all.last = done.last;
             all.changed |= done.changed;
-            all.parted |= done.parted;
+            all.divided |= done.divided;
             match (done.last | low(job.page)).checked_add(1).filter(|&next| next <= span.last) {
                 Some(next) => rest.first = next,
                 None => return all,
@@ -205,14 +207,14 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
     /// Tunes the nodes that the insertion of a span has changed: those that reach over one of its ends, and, where pages were
     /// resized, also those within it.
     #[inline(never)]
-    unsafe fn tune_span(&self, batch: &mut Retired<'n>, span: Span, within: bool, parted: bool) {
+    unsafe fn tune_span(&self, batch: &mut Retired<'n>, span: Span, within: bool, divided: bool) {
         let all = span.first != span.last;
         let which = if all { Which::All } else { Which::Lowest };
         let mut at = span.first;
         // SAFETY: the caller is the writer.
         unsafe {
             loop {
-                let lowest = self.tune_path(batch, at, which, parted);
+                let lowest = self.tune_path(batch, at, which, divided);
                 if !within || at == span.last {
                     break;
                 }
@@ -222,28 +224,28 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
                 }
             }
             if all {
-                let which = if within || parted { Which::All } else { Which::NotOf(span.first) };
-                self.tune_path(batch, span.last, which, parted);
+                let which = if within || divided { Which::All } else { Which::NotOf(span.first) };
+                self.tune_path(batch, span.last, which, divided);
             }
         }
     }
 
     /// Inserts the first part of a span, which the change of one slot can map, and returns where the part ends.
     ///
-    /// One walk for the span's first page finds the slot ([`next_step`](Self::next_step)). The step depends on the slot's contents:
+    /// One walk for the span's first page finds the slot ([`find_target`](Self::find_target)). The step depends on the slot's contents:
     ///
     /// | the slot leads to | the part is | the step makes |
     /// |-|-|-|
     /// | nothing | the pages that the slot covers | a new subtree |
-    /// | a node or leaf of another region, or one page of a pair | the pages before that region | a new node above both: `branch` |
+    /// | a node or leaf of another region, or one page of a pair | the pages before that region | a new node above both: `split_guard` |
     /// | a leaf of pages of this size that covers the part | the pages that the leaf covers | the PTEs |
     /// | pages that the part replaces | the pages that they cover | a new subtree, and retires the old one |
-    /// | a node with slots smaller than the pages | the pages that the node covers | the node anew: `part`, `renew` |
+    /// | a node with slots smaller than the pages | the pages that the node covers | the node anew: `divide`, `rebuild` |
     ///
     /// The dry run sees the tree without the parts that it has planned. Above or beside the next part these can have added only
     /// one node and some PTEs, which `plan` holds.
     #[inline(never)]
-    unsafe fn insert_next<S: Supply, W: Fn(usize) -> F::Word>(
+    unsafe fn insert_part<S: Supply, W: Fn(usize) -> F::Word>(
         &self,
         job: &mut Job<'_, 'n, S, W>,
         rest: Span,
@@ -251,12 +253,12 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
     ) -> Done {
         // SAFETY: the caller is the writer, in everything called.
         unsafe {
-            let step = self.next_step(job, rest, plan);
-            let step = match &step {
-                Ok(step) => step,
+            let target = self.find_target(job, rest, plan);
+            let target = match &target {
+                Ok(target) => target,
                 Err(done) => return *done,
             };
-            let (part, new, gone) = self.take_for(job, step, plan);
+            let (part, new, gone) = self.take_nodes(job, target, plan);
             // The nodes are filled here, where the stack frames of the functions that took them are gone.
             let new = match new {
                 New::Below(ceiling) => self.build(job, ceiling, part),
@@ -264,38 +266,40 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
                     self.build_slots(job, node, part);
                     node
                 }
-                New::Filled(fresh) => self.compose(job, &fresh, step.old, part),
+                New::Filled(fresh) => self.fill_node(job, &fresh, target.old, part),
                 New::Whole(new) => new,
             };
             if S::REAL {
-                self.break_old(job, step.old, part);
-                self.link(job, step, part, new, &gone);
+                self.break_old(job, target.old, part);
+                self.link(job, target, part, new, &gone);
                 if matches!(gone, Gone::Node) {
-                    self.let_go(job.batch, step.old, new);
+                    self.retire_replaced(job.batch, target.old, new);
                 }
             }
-            Done { last: part.last, changed: true, parted: matches!(gone, Gone::Parted) }
+            Done { last: part.last, changed: true, divided: matches!(gone, Gone::Divided) }
         }
     }
 
     /// Takes the node that a slot will lead to.
     #[inline(never)]
-    unsafe fn take_for<S: Supply, W: Fn(usize) -> F::Word>(
+    unsafe fn take_nodes<S: Supply, W: Fn(usize) -> F::Word>(
         &self,
         job: &mut Job<'_, 'n, S, W>,
-        step: &Step,
+        target: &Target,
         plan: &mut Plan,
     ) -> (Span, New, Gone) {
-        let part = step.part;
+        let part = target.part;
         // SAFETY: the caller is the writer.
         unsafe {
-            match step.way {
-                By::Building => (part, New::Below(step.ceiling), Gone::Nothing),
-                By::Replacing => (part, New::Below(step.ceiling), Gone::Subtree),
-                By::Joining => self.branch(job, step, plan),
-                By::Renewing => (part, self.renew(job, step.old, part), Gone::Node),
-                By::Parting => self.part(job, step.old, part),
-                By::Splitting => (part, New::Open(self.split_page(job, step.old, part)), Gone::Node),
+            match target.change {
+                SlotChange::Building => (part, New::Below(target.ceiling), Gone::Nothing),
+                SlotChange::Replacing => (part, New::Below(target.ceiling), Gone::Subtree),
+                SlotChange::Joining => self.split_guard(job, target, plan),
+                SlotChange::Rebuilding => (part, self.rebuild(job, target.old, part), Gone::Node),
+                SlotChange::Dividing => self.divide(job, target.old, part),
+                SlotChange::Splitting => {
+                    (part, New::Open(self.split_page(job, target.old, part)), Gone::Node)
+                }
             }
         }
     }
@@ -305,12 +309,12 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
     unsafe fn link<S, W>(
         &self,
         job: &mut Job<'_, 'n, S, W>,
-        step: &Step,
+        target: &Target,
         part: Span,
         new: Edge,
         gone: &Gone,
     ) {
-        let Step { place, ceiling, width, old, .. } = *step;
+        let Target { place, ceiling, width, old, .. } = *target;
         // SAFETY: the caller is the writer, and the new subtree is complete.
         unsafe {
             self.publish(place, ceiling, new);
@@ -323,13 +327,13 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
             match gone {
                 // The caller retires it.
                 Gone::Nothing | Gone::Node => (),
-                Gone::Parted => {
+                Gone::Divided => {
                     let slots = old.index(part.first)..old.index(part.last | low(job.page)) + 1;
                     self.discard_slots(job.batch, old, slots);
                     self.retire(job.batch, old);
                 }
                 Gone::Copied => self.retire(job.batch, old),
-                Gone::Page => self.release(job.batch, old),
+                Gone::Page => self.remove_half(job.batch, old),
                 Gone::Subtree => self.discard(job.batch, old),
             }
         }
@@ -337,12 +341,12 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
 
     /// Finds the slot that has to change next. If an existing leaf covers the part, fills that leaf instead.
     #[inline(never)]
-    unsafe fn next_step<S: Supply, W: Fn(usize) -> F::Word>(
+    unsafe fn find_target<S: Supply, W: Fn(usize) -> F::Word>(
         &self,
         job: &mut Job<'_, 'n, S, W>,
         rest: Span,
         plan: &mut Plan,
-    ) -> Result<Step, Done> {
+    ) -> Result<Target, Done> {
         let (at, page) = (rest.first, job.page);
         // SAFETY: the caller is the writer, in everything called; slots are within their nodes.
         unsafe {
@@ -350,38 +354,41 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
             let mut old = self.edge(place, ceiling, at);
             let near = if old.is_empty() { at } else { self.nearest(old, at).unwrap_or(at) };
             let mut near = near;
-            let (part, way) = loop {
+            let (part, change) = loop {
                 if old.is_empty() {
-                    break (rest.clip(at, ceiling, page), By::Building);
+                    break (rest.clip(at, ceiling, page), SlotChange::Building);
                 }
                 if !agree(at, near, old.top()) {
-                    break (rest, By::Joining);
+                    break (rest, SlotChange::Joining);
                 }
                 if old.leaf && old.shift == page {
                     let part = rest.clip(at, old.top(), page);
-                    if S::REAL && !job.over {
+                    if S::REAL && !job.replaces {
                         self.fill(job, old, part);
                     }
                     plan.filled = (old.node, Self::pages_in(part, page));
                     let changed = !above.is_empty() && above.top() <= Self::LEAF_TOP;
-                    return Err(Done { last: part.last, changed, parted: false });
+                    return Err(Done { last: part.last, changed, divided: false });
                 }
                 if old.leaf {
                     if let Some(other) = self.other_half(page, old, near & !low(old.top()), rest) {
                         near = other;
-                        break (if job.over { rest.clip(at, old.shift, page) } else { rest }, By::Joining);
+                        break (
+                            if job.replaces { rest.clip(at, old.shift, page) } else { rest },
+                            SlotChange::Joining,
+                        );
                     }
-                    break (rest.clip(at, old.top().max(page), page), By::Replacing);
+                    break (rest.clip(at, old.top().max(page), page), SlotChange::Replacing);
                 }
-                if job.over && old.top() <= page {
-                    break (Span { first: at, last: at }, By::Replacing);
+                if job.replaces && old.top() <= page {
+                    break (Span { first: at, last: at }, SlotChange::Replacing);
                 }
                 let part = rest.clip(at, old.top(), page);
                 if L::PAIRS && old.shift < Self::unit(page) {
-                    break (part, By::Renewing);
+                    break (part, SlotChange::Rebuilding);
                 }
                 if !L::PAIRS && old.shift < page {
-                    break (part, By::Parting);
+                    break (part, SlotChange::Dividing);
                 }
                 let slot = Place::In(old.node, old.index(at));
                 let child = self.edge(slot, old.shift, at);
@@ -389,41 +396,41 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
                     // One page of a pair, which stands in several slots.
                     let part = rest.clip(at, child.shift, page);
                     if child.shift == page {
-                        return Err(Done { last: part.last, changed: false, parted: false });
+                        return Err(Done { last: part.last, changed: false, divided: false });
                     }
-                    break (part, By::Splitting);
+                    break (part, SlotChange::Splitting);
                 }
                 (place, ceiling, above) = (slot, old.shift, old);
                 old = child;
             };
-            Ok(Step { place, ceiling, width: above.width, old, near, part, way })
+            Ok(Target { place, ceiling, width: above.width, old, near, part, change })
         }
     }
 
     /// Joins a slot's subtree, in which `near` is, with the first part of a span outside of that subtree: in one larger leaf, or
     /// under a new node at the highest bit in which the two differ.
     #[inline(never)]
-    unsafe fn branch<S: Supply, W: Fn(usize) -> F::Word>(
+    unsafe fn split_guard<S: Supply, W: Fn(usize) -> F::Word>(
         &self,
         job: &mut Job<'_, 'n, S, W>,
-        step: &Step,
+        target: &Target,
         plan: &mut Plan,
     ) -> (Span, New, Gone) {
-        let Step { ceiling, old, near, part: rest, .. } = *step;
+        let Target { ceiling, old, near, part: rest, .. } = *target;
         // SAFETY: the caller is the writer; the new node is private.
         unsafe {
             let (at, base) = (rest.first, near & !low(old.top()));
-            let new = match self.fork(job, old, ceiling, rest, near, plan) {
-                Fork::Leaf(part, leaf) => return (part, New::Whole(leaf), Gone::Copied),
-                Fork::Below(ceiling) => {
+            let new = match self.choose_split(job, old, ceiling, rest, near, plan) {
+                GuardSplit::Leaf(part, leaf) => return (part, New::Whole(leaf), Gone::Copied),
+                GuardSplit::Below(ceiling) => {
                     return (rest.clip(at, ceiling, job.page), New::Below(ceiling), Gone::Nothing);
                 }
-                Fork::Node(new) => new,
+                GuardSplit::Node(new) => new,
             };
             let region = near & !low(new.top());
             let shared = new.shares(old);
             let last = if shared { base | low(old.top()) } else { base };
-            let gone = if job.over { Gone::Page } else { Gone::Nothing };
+            let gone = if job.replaces { Gone::Page } else { Gone::Nothing };
             if Self::unit(job.page) > new.shift {
                 let part = rest.clip(at, new.top(), job.page);
                 // Where the part ends in the half of the old leaf's pair that is free, a new leaf has both pages.
@@ -433,7 +440,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
                 return (part, New::Filled(fresh), gone);
             }
             // The new PTEs of pages that are split come from the old leaf, which can be found until the node is linked.
-            let part = if job.over { rest } else { rest.clip(at, new.shift, job.page) };
+            let part = if job.replaces { rest } else { rest.clip(at, new.shift, job.page) };
             if S::REAL {
                 for slot in new.index(base)..=new.index(last) {
                     if !shared || self.keeps(old, region | slot << new.shift, part) {
@@ -448,7 +455,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
 
     /// Chooses the way in which a slot's subtree and the first part of a span outside of it are joined, and takes the leaf or node.
     #[inline(never)]
-    unsafe fn fork<S: Supply, W: Fn(usize) -> F::Word>(
+    unsafe fn choose_split<S: Supply, W: Fn(usize) -> F::Word>(
         &self,
         job: &mut Job<'_, 'n, S, W>,
         old: Edge,
@@ -456,18 +463,18 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
         rest: Span,
         near: usize,
         plan: &mut Plan,
-    ) -> Fork {
+    ) -> GuardSplit {
         let at = rest.first;
         // Where the span is the other half of a pair, the bit that tells them apart.
-        let home = near & !low(if L::PAIRS && old.leaf { old.shift } else { old.top() });
-        let bit = Self::top_bit(at ^ home);
+        let old_base = near & !low(if L::PAIRS && old.leaf { old.shift } else { old.top() });
+        let bit = Self::top_bit(at ^ old_base);
         let (mut top, mut alone) = (old.top(), old.leaf);
         if let Some(new) = plan.node
             && !S::REAL
         {
             if agree(new.at, at, new.top) {
                 if bit >= new.shift {
-                    return Fork::Below(new.shift);
+                    return GuardSplit::Below(new.shift);
                 }
                 // It may be below the slot that has to change, or above.
                 ceiling = ceiling.min(new.shift);
@@ -479,22 +486,22 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
         unsafe {
             if alone && old.shift == job.page && old.shift == Self::BASE && bit < Self::LEAF_TOP {
                 let part = rest.clip(at, Self::LEAF_TOP.min(ceiling), job.page);
-                let width = Self::top_bit((part.last ^ at) | (at ^ home)) + 1 - Self::BASE;
+                let width = Self::top_bit((part.last ^ at) | (at ^ old_base)) + 1 - Self::BASE;
                 // The commit has filled the leaf by now.
                 let filled = if !S::REAL && plan.filled.0 == old.node { plan.filled.1 } else { 0 };
                 if Self::worth(self.live(old) + filled + Self::pages_in(part, job.page), width) {
-                    let leaf = self.plant(job, width, part);
+                    let leaf = self.new_leaf(job, width, part);
                     if S::REAL {
                         self.copy_leaf(old, near & !low(old.top()), leaf);
                     }
-                    return Fork::Leaf(part, leaf);
+                    return GuardSplit::Leaf(part, leaf);
                 }
             }
             let floor = Self::floor(job.page, bit).max(top);
             let (shift, width) = Self::choose(bit, floor, ceiling, None);
-            let new = self.new_node(job.supply, shift, width, home & !low(shift + width));
+            let new = self.new_node(job.supply, shift, width, old_base & !low(shift + width));
             plan.node = Some(Planned { at, shift, top: shift + width });
-            Fork::Node(new)
+            GuardSplit::Node(new)
         }
     }
 

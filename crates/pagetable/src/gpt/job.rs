@@ -47,7 +47,7 @@ pub(super) struct Job<'j, 'n, S, W> {
     /// The logarithm of the page size.
     pub(super) page: u32,
     /// Whether what is mapped there with another size is replaced. Otherwise nothing is mapped there.
-    pub(super) over: bool,
+    pub(super) replaces: bool,
     /// The PTE of the page at an address.
     pub(super) word: W,
     /// The closure that makes a break known before the new pages are linked.
@@ -76,8 +76,8 @@ pub(super) enum Gone {
     Page,
     /// Everything below goes.
     Subtree,
-    /// A node that was parted goes, with what the part replaces.
-    Parted,
+    /// A node that was divided goes, with what the part replaces.
+    Divided,
     /// A node goes, with everything below it that the new one does not lead to.
     Node,
 }

@@ -68,7 +68,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
             if pages.len() > 1 {
                 self.check_vacant(span)?;
             }
-            self.grow(batch, span, size.shift(), false, word, &mut |_| ())?;
+            self.insert_span(batch, span, size.shift(), false, word, &mut |_| ())?;
         }
         batch.touch(F::APPEARS, stale::<G, F>(pages, |_| Some(size)));
         Ok(())

@@ -54,7 +54,9 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
         unsafe {
             match self.map_one(batch, page, word, FlushScope::Nowhere) {
                 Some(done) => done,
-                None => self.grow(batch, Self::span(page), G::BASE.shift(), false, |_| word, &mut |_| ()),
+                None => {
+                    self.insert_span(batch, Self::span(page), G::BASE.shift(), false, |_| word, &mut |_| ())
+                }
             }
         }
     }

@@ -77,7 +77,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
             }
             let live = self.entries(old);
             if live < 2 {
-                let only = self.only(old, base);
+                let only = self.last_entry(old, base);
                 self.retire(batch, old);
                 return only;
             }

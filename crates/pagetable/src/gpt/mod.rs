@@ -72,7 +72,7 @@
 //! | a page in a node no larger than a leaf can be | also a read of what is below the node |
 //! | in the layouts with pairs, another new or emptied leaf | a dry run, the same once more, at most one node more or less, and one store; in an adaptive table also a read of the nodes' slots |
 //! | unmap, protect of a range | two loads and one store a page, and a walk a leaf |
-//! | superpage within a node of smaller slots | that node is parted; or, where pairs may stand in several slots, built anew |
+//! | superpage within a node of smaller slots | that node is divided; or, where pairs may stand in several slots, built anew |
 //! | promote, split | one store a node that changes |
 //!
 //! With `n` single pages at random addresses G2 has `n - 1` nodes: `48 - 32/n` bytes a PTE in the paper's layout with
@@ -115,7 +115,7 @@
 
 mod build;
 mod census;
-mod compose;
+mod divide;
 mod guard;
 mod insert;
 mod job;
@@ -127,8 +127,9 @@ mod mark;
 mod mend;
 mod node_size;
 mod one_page;
-mod part;
+mod path;
 mod protect;
+mod rebuild;
 mod replace;
 mod resize;
 mod slots;
@@ -139,7 +140,6 @@ mod two_words;
 mod unmap;
 mod visit;
 mod walk;
-mod way;
 
 #[cfg(all(test, not(tlbkit_loom), target_pointer_width = "64"))]
 mod tests;

@@ -70,7 +70,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
             self.add_live(leaf, 1);
             self.tally.ptes(1);
             batch.touch(reach, pages);
-            if L::TAGGED && !Self::WHOLE && found.width < Self::LEAF_MAX {
+            if L::TAGGED && !Self::ANY_TWO_GET_A_LEAF && found.width < Self::LEAF_MAX {
                 self.join_path(batch, Self::key(at));
             }
         }
@@ -91,11 +91,11 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
         // SAFETY: the caller is the writer; the new leaf and node are private until they are linked.
         unsafe {
             let mut end = self.walk(key);
-            let lone = end.above.is_empty() && end.edge.is_empty();
-            if !lone && !Self::PLAIN {
+            let is_empty_table = end.above.is_empty() && end.edge.is_empty();
+            if !is_empty_table && !Self::PLAIN {
                 return None;
             }
-            let near = if lone {
+            let near = if is_empty_table {
                 key
             } else {
                 self.any_base(if end.edge.is_empty() { end.above } else { end.edge })?
@@ -106,11 +106,11 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
             }
             let End { place, above, edge: old, .. } = end;
             let ceiling = if above.is_empty() { G::VA_BITS } else { above.shift };
-            let home = near & !low(old.top());
-            let (width, fork) = if old.is_empty() {
+            let old_base = near & !low(old.top());
+            let (width, split) = if old.is_empty() {
                 (Self::LEAF_MIN, None)
             } else {
-                let bit = Self::top_bit(key ^ home);
+                let bit = Self::top_bit(key ^ old_base);
                 let width = (bit + 1).saturating_sub(Self::BASE);
                 let fits = old.leaf && old.shift == Self::BASE && bit < Self::LEAF_TOP;
                 if fits && Self::worth(self.live(old) + 1, width) {
@@ -120,11 +120,11 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
                     (Self::LEAF_MIN, Some(Self::choose(bit, floor, ceiling, None)))
                 }
             };
-            let nodes = 1 + usize::from(fork.is_some());
+            let nodes = 1 + usize::from(split.is_some());
             let no_memory = || Some(Err(Error::no_memory(nodes, self.nodes.held())));
             let Some(node) = self.take(Self::words(leaf_kind(width))) else { return no_memory() };
             let mut top = Edge::EMPTY;
-            if let Some((shift, width)) = fork {
+            if let Some((shift, width)) = split {
                 let spare = Spare::new(self.nodes, node);
                 let Some(node) = self.take(Self::words(inner_kind(width))) else { return no_memory() };
                 spare.keep();
@@ -133,18 +133,18 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
             let base = key & !low(Self::BASE + width);
             let leaf = Edge { node, shift: Self::BASE, width, leaf: true, base: Self::base(base) };
             self.count_in(leaf);
-            self.put_tag(leaf, base);
-            if !old.is_empty() && fork.is_none() {
-                self.copy_leaf(old, home, leaf);
+            self.store_tag(leaf, base);
+            if !old.is_empty() && split.is_none() {
+                self.copy_leaf(old, old_base, leaf);
             }
             // The frame is whole before the table leads to it.
             N::Mode::release();
             self.nodes.publish(node, Self::pte_of(leaf, key), word);
             self.settle_pair(leaf, key);
             self.add_live(leaf, 1);
-            if fork.is_some() {
+            if split.is_some() {
                 self.count_in(top);
-                self.store_edge(top.node, top.index(home), top.shift, old);
+                self.store_edge(top.node, top.index(old_base), top.shift, old);
                 self.store_edge(top.node, top.index(key), top.shift, leaf);
                 self.set_live(top, 2);
                 self.publish(place, ceiling, top);
@@ -158,13 +158,13 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
             }
             self.tally.ptes(1);
             batch.touch(reach, pages);
-            let lowest = if fork.is_some() { top } else { above };
+            let lowest = if split.is_some() { top } else { above };
             // A node may grow by what is right below its digit: a node of two slots by one of up to four, which is what saves bytes.
             let grows = top.top() == ceiling && !above.is_empty()
                 || !old.leaf && old.width <= 2 && old.top() == top.shift;
             if L::TAGGED && !lowest.is_empty() && lowest.top() <= Self::LEAF_TOP {
                 self.join_path(batch, key);
-            } else if P::ADAPTIVE && fork.is_some() && grows {
+            } else if P::ADAPTIVE && split.is_some() && grows {
                 self.tune_path(batch, key, Which::Lowest, false);
             }
         }

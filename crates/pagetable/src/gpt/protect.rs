@@ -48,7 +48,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
     unsafe fn protect_span(&self, span: Span, change: impl Fn(F::Word) -> F::Word) {
         // SAFETY: the caller is the writer; what is swept is in the table.
         let _ = unsafe {
-            self.sweep_leaves(self.look_root(), span, &mut |leaf, base, part| {
+            self.sweep_leaves(self.follow_root(), span, &mut |leaf, base, part| {
                 self.protect_part(leaf, base, part, &change);
                 ControlFlow::Continue(())
             })

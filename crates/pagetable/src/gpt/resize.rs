@@ -42,7 +42,14 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
         unsafe {
             let Some(stale) = self.check_resize(pages, to)? else { return Ok(()) };
             // The old leaves can be found until the new ones are linked.
-            self.grow(batch, Self::span(pages), to.shift(), true, |at| self.renewed(at, to), broken)?;
+            self.insert_span(
+                batch,
+                Self::span(pages),
+                to.shift(),
+                true,
+                |at| self.resized_pte(at, to),
+                broken,
+            )?;
             batch.touch(FlushScope::Everywhere, stale);
             Ok(())
         }
@@ -131,7 +138,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
     /// another size, and makes that known: what replaces them is complete, and not linked.
     #[inline(never)]
     pub(super) unsafe fn break_old<S, W>(&self, job: &mut Job<'_, 'n, S, W>, old: Edge, span: Span) {
-        if !F::BREAK || !job.over {
+        if !F::BREAK || !job.replaces {
             return;
         }
         // A span names its last page by that page's first byte; what maps it now may be smaller.
@@ -195,7 +202,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
     }
 
     /// Returns the PTE of size `to` for the page at `key`, from what maps it now.
-    unsafe fn renewed(&self, key: usize, to: PageSize) -> F::Word {
+    unsafe fn resized_pte(&self, key: usize, to: PageSize) -> F::Word {
         // SAFETY: the caller is the writer.
         let Some(leaf) = (unsafe { self.find(Self::address(key)) }) else { return F::Word::ZERO };
         let offset = Self::address(key) - leaf.at.get();

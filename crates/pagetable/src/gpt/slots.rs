@@ -7,7 +7,7 @@ use tlbkit_addr::{PageSize, VirtAddr};
 use super::guard::{digit, low};
 use super::layout::{Edge, Layout};
 use super::node_size::NodeSize;
-use super::way::{DEPTH, Way};
+use super::path::{DEPTH, Path};
 use super::{Gpt, MAX_WIDTH};
 use crate::format::{Format, absent_beside, entry_of};
 use crate::mode::Mode;
@@ -308,13 +308,13 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
                 self.retire(batch, edge);
                 return;
             }
-            let mut way = Way::new();
+            let mut path = Path::new();
             let mut last = Edge::EMPTY;
-            way.push(self.nodes, edge, 0);
-            while let Some(level) = way.levels().last_mut() {
+            path.push(self.nodes, edge, 0);
+            while let Some(level) = path.levels().last_mut() {
                 let (node, slot) = (level.edge(self.nodes), level.slot as usize);
                 if slot >= node.slots() {
-                    way.pop();
+                    path.pop();
                     self.retire(batch, node);
                     continue;
                 }
@@ -328,7 +328,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
                     self.tally.ptes(-(self.live(child) as isize));
                     self.retire(batch, child);
                 } else {
-                    way.push(self.nodes, child, 0);
+                    path.push(self.nodes, child, 0);
                 }
             }
         }
@@ -387,12 +387,12 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
                         edge.base
                     });
                 }
-                let way = |slot: usize, at| self.look(edge.node, slot, edge.shift, at);
-                let mut child = way(edge.index(at), at);
+                let child_in = |slot: usize, at| self.follow_edge(edge.node, slot, edge.shift, at);
+                let mut child = child_in(edge.index(at), at);
                 if child.is_empty() {
-                    let slot = (0..edge.slots()).find(|&slot| !way(slot, at).is_empty())?;
+                    let slot = (0..edge.slots()).find(|&slot| !child_in(slot, at).is_empty())?;
                     at = at & !(low(edge.top()) & !low(edge.shift)) | slot << edge.shift;
-                    child = way(slot, at);
+                    child = child_in(slot, at);
                     if child.is_empty() {
                         return None;
                     }
@@ -404,7 +404,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
 
     /// Decodes a slot as a walker does.
     #[inline(always)]
-    pub(super) unsafe fn look(&self, node: NodeAddr, slot: usize, ceiling: u32, at: usize) -> Edge {
+    pub(super) unsafe fn follow_edge(&self, node: NodeAddr, slot: usize, ceiling: u32, at: usize) -> Edge {
         // SAFETY: by the contract of `nearest`, which is this function's too, the caller is pinned, or the writer; the
         // edge is one of a slot that covers `2^ceiling` bytes around `at`.
         unsafe { L::edge(self.nodes, |word| self.nodes.follow(node, slot * L::WORDS + word), ceiling, at) }
@@ -412,7 +412,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
 
     /// Decodes the root slot as a walker does.
     #[inline(always)]
-    pub(super) unsafe fn look_root(&self) -> Edge {
+    pub(super) unsafe fn follow_root(&self) -> Edge {
         // SAFETY: the root has as many cells as a slot has words; by the contract of `nearest`, which is this function's
         // too, the caller is pinned, or the writer; the edge is one of a slot that covers `2^ceiling` bytes around `at`.
         unsafe { L::edge(self.nodes, |word| F::Word::follow(L::cells(&self.root).add(word)), G::VA_BITS, 0) }
@@ -433,7 +433,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
     }
 
     /// Writes the tag of a new leaf.
-    pub(super) unsafe fn put_tag(&self, leaf: Edge, base: usize) {
+    pub(super) unsafe fn store_tag(&self, leaf: Edge, base: usize) {
         let tag = L::tag(Self::address(base), leaf);
         // SAFETY: the edge's node is a leaf, which has its tag words, and is new: no other code knows it.
         unsafe {

@@ -125,7 +125,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
                 let Some(new) = self.try_step(batch, now, base, step) else { break };
                 now = new;
                 if deep > 0 && matches!(step, Step::Grow(_) | Step::Split) {
-                    self.settle(batch, now, base, deep - 1);
+                    self.tune_children(batch, now, base, deep - 1);
                 }
                 if let Some(near) = self.nearest(now, base) {
                     base = near & !low(now.top());
@@ -254,7 +254,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
                 Step::Trim(half) => {
                     let slots = old.slots() / 2;
                     let start = base | half << (old.top() - 1);
-                    self.gather(supply, old, half * slots..(half + 1) * slots, old.width - 1, start)
+                    self.entry_of_slots(supply, old, half * slots..(half + 1) * slots, old.width - 1, start)
                 }
             };
             if S::REAL {
@@ -266,7 +266,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
 
     /// Tunes the nodes right below the digit of a node at `base`, which the step or the parting that made it has made too.
     #[inline(never)]
-    pub(super) unsafe fn settle(&self, batch: &mut Retired<'n>, node: Edge, base: usize, deep: u32) {
+    pub(super) unsafe fn tune_children(&self, batch: &mut Retired<'n>, node: Edge, base: usize, deep: u32) {
         // SAFETY: the caller is the writer; the slots are within the node.
         unsafe {
             for slot in 0..node.slots() {
@@ -309,7 +309,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
                     let entry = if direct {
                         let slots = child.slots() >> bits;
                         let group = part * slots..(part + 1) * slots;
-                        self.gather(supply, child, group, child.width - bits, start | part << shift)
+                        self.entry_of_slots(supply, child, group, child.width - bits, start | part << shift)
                     } else if part == side {
                         child
                     } else {
@@ -340,7 +340,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
             for half in 0..2 {
                 let start = base | half << shift;
                 let group = half * slots..(half + 1) * slots;
-                let entry = self.gather(supply, old, group, old.width - 1, start);
+                let entry = self.entry_of_slots(supply, old, group, old.width - 1, start);
                 if S::REAL {
                     self.store_edge(new.node, half, shift, entry);
                 }
@@ -429,7 +429,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
             let new = self.take(Self::words(leaf_kind(width)))?;
             let leaf = Edge { node: new, shift: Self::BASE, width, leaf: true, base: Self::base(base) };
             self.count_in(leaf);
-            self.put_tag(leaf, base);
+            self.store_tag(leaf, base);
             self.move_below(batch, node, leaf);
             Some(leaf)
         }
@@ -490,7 +490,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
     }
 
     /// Tunes the nodes that cover `at`, the lowest first: those that `which` names, and more as long as a node below has changed.
-    /// If a node was `parted`, also tunes the nodes right below each. Returns the position above the digit of the lowest.
+    /// If a node was `divided`, also tunes the nodes right below each. Returns the position above the digit of the lowest.
     ///
     /// A walk from the root finds each node: a path of all of them would occupy stack while the nodes are tuned.
     #[inline(never)]
@@ -499,7 +499,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
         batch: &mut Retired<'n>,
         at: usize,
         which: Which,
-        parted: bool,
+        divided: bool,
     ) -> u32 {
         // SAFETY: the caller is the writer.
         unsafe {
@@ -514,7 +514,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
                     break;
                 }
                 touched -= 1;
-                if self.tune_level(batch, at, level, parted) {
+                if self.tune_level(batch, at, level, divided) {
                     touched = touched.max(1);
                 }
             }
@@ -523,7 +523,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
     }
 
     /// Tunes the node that a walk for `at` meets after `level` other nodes, and tells whether the node has changed.
-    unsafe fn tune_level(&self, batch: &mut Retired<'n>, at: usize, level: usize, parted: bool) -> bool {
+    unsafe fn tune_level(&self, batch: &mut Retired<'n>, at: usize, level: usize, divided: bool) -> bool {
         // SAFETY: the caller is the writer; slots are within their nodes.
         unsafe {
             let mut place = Place::Root;
@@ -533,8 +533,8 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
                 node = self.edge(place, G::VA_BITS, at);
             }
             let base = at & !low(node.top());
-            if P::ADAPTIVE && parted {
-                self.settle(batch, node, base, DEEP - 1);
+            if P::ADAPTIVE && divided {
+                self.tune_children(batch, node, base, DEEP - 1);
             }
             let new = self.tune(batch, node, base);
             if new != node {
@@ -572,7 +572,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
     /// Tells whether a leaf of `2^width` PTEs, of which `live` are in use, is too large: at most an eighth is in use, or one of
     /// four or more.
     pub(super) const fn sparse(width: u32, live: usize) -> bool {
-        live * 8 <= 1 << width && !Self::WHOLE || live == 1 && width > 1
+        live * 8 <= 1 << width && !Self::ANY_TWO_GET_A_LEAF || live == 1 && width > 1
     }
 
     /// Returns smaller leaves for some slots of a leaf.
@@ -601,7 +601,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
                 let new = Edge { node, shift: leaf.shift, width, leaf: true, base: Self::base(start) };
                 if S::REAL {
                     self.count_in(new);
-                    self.put_tag(new, start);
+                    self.store_tag(new, start);
                     for slot in first..=last {
                         let at = base | slot << leaf.shift;
                         if is_taken::<F>(word(slot)) {

@@ -6,11 +6,11 @@ use super::Gpt;
 use super::guard::{agree, low};
 use super::layout::{Edge, Layout};
 use super::node_size::NodeSize;
+use super::path::Path;
 use super::slots::Place;
 use super::tune::Which;
 use super::visit::Span;
 use super::walk::End;
-use super::way::Way;
 use crate::format::{Format, is_taken};
 use crate::geometry::Checked as _;
 use crate::nodes::Nodes;
@@ -184,13 +184,13 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
                 let part = span.within(base, root.top(), 0)?;
                 return Some(FirstLeaf { node: Edge::EMPTY, slot: 0, leaf: root, base, part });
             }
-            let mut way = Way::new();
-            self.enter(&mut way, root, span.first);
+            let mut path = Path::new();
+            self.enter(&mut path, root, span.first);
             loop {
-                let level = way.levels().last_mut()?;
+                let level = path.levels().last_mut()?;
                 let (node, slot) = (level.edge(self.nodes), level.slot as usize);
                 if slot >= node.slots() {
-                    way.pop();
+                    path.pop();
                     continue;
                 }
                 level.slot += 1;
@@ -199,7 +199,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
                     continue;
                 }
                 if !leaf.leaf {
-                    way.push(self.nodes, leaf, 0);
+                    path.push(self.nodes, leaf, 0);
                     continue;
                 }
                 let base = self.base_of(leaf);
@@ -232,7 +232,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
                 let next = Place::In(node.node, node.index(at));
                 let child = self.edge(next, node.shift, at);
                 if child.is_empty() {
-                    let only = self.only(node, at & !low(node.top()));
+                    let only = self.last_entry(node, at & !low(node.top()));
                     self.publish(place, G::VA_BITS, only);
                     self.retire(batch, node);
                     return;
@@ -243,7 +243,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
     }
 
     /// Returns the last entry of a node, the only one if there is but one.
-    pub(super) unsafe fn only(&self, node: Edge, base: usize) -> Edge {
+    pub(super) unsafe fn last_entry(&self, node: Edge, base: usize) -> Edge {
         (0..node.slots())
             // SAFETY: the caller is the writer; the slots are within the node.
             .map(|slot| unsafe {

@@ -7,8 +7,8 @@ use tlbkit_addr::{Pages, VirtAddr, Vpn};
 use super::guard::{agree, low};
 use super::layout::{Edge, Layout};
 use super::node_size::NodeSize;
+use super::path::Path;
 use super::slots::Place;
-use super::way::Way;
 use super::{Gpt, MAX_WIDTH};
 use crate::format::{Format, is_taken};
 use crate::nodes::Nodes;
@@ -60,7 +60,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
     ) -> ControlFlow<()> {
         // SAFETY: by this function's contract the caller is pinned, or the writer.
         unsafe {
-            let root = self.look_root();
+            let root = self.follow_root();
             self.sweep_from(root, span, visit)
         }
     }
@@ -108,21 +108,21 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
                     None => ControlFlow::Continue(()),
                 };
             }
-            let mut way = Way::new();
-            self.enter(&mut way, edge, span.first);
-            while let Some(level) = way.levels().last_mut() {
+            let mut path = Path::new();
+            self.enter(&mut path, edge, span.first);
+            while let Some(level) = path.levels().last_mut() {
                 let (node, slot) = (level.edge(self.nodes), level.slot as usize);
                 if slot >= node.slots() {
-                    way.pop();
+                    path.pop();
                     continue;
                 }
                 level.slot += 1;
-                let child = self.look(node.node, slot, node.shift, 0);
+                let child = self.follow_edge(node.node, slot, node.shift, 0);
                 if child.is_empty() {
                     continue;
                 }
                 if !child.leaf {
-                    way.push(self.nodes, child, 0);
+                    path.push(self.nodes, child, 0);
                     continue;
                 }
                 let base = self.base_of(child);
@@ -173,43 +173,43 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
     ///
     /// Where the subtree says nothing of its region, because all below was unmapped meanwhile, the path is the
     /// subtree's root and its first slot: then a visit passes over what lies below `at`.
-    pub(super) unsafe fn enter(&self, way: &mut Way, root: Edge, at: usize) {
+    pub(super) unsafe fn enter(&self, path: &mut Path, root: Edge, at: usize) {
         // SAFETY: by the contract of `sweep`, which is this function's too, the caller is pinned, or the writer.
-        let Some(witness) = (unsafe { self.follow_to(way, root, at) }) else {
-            way.truncate(0);
-            way.push(self.nodes, root, 0);
+        let Some(witness) = (unsafe { self.follow_to(path, root, at) }) else {
+            path.truncate(0);
+            path.push(self.nodes, root, 0);
             return;
         };
         // The nodes on the path above the first bit in which a page below them differs from `at` cover `at`.
-        if let Some(other) = way.levels().iter().position(|level| !agree(witness, at, level.top())) {
+        if let Some(other) = path.levels().iter().position(|level| !agree(witness, at, level.top())) {
             if witness > at {
-                way.truncate(other + 1);
-                if let Some(level) = way.levels().last_mut() {
+                path.truncate(other + 1);
+                if let Some(level) = path.levels().last_mut() {
                     level.slot = 0;
                 }
             } else {
-                way.truncate(other);
+                path.truncate(other);
             }
         }
     }
 
     /// Fills a path with the nodes that a walk for `at` goes through, and returns the first key of a leaf below the last.
-    unsafe fn follow_to(&self, way: &mut Way, root: Edge, at: usize) -> Option<usize> {
+    unsafe fn follow_to(&self, path: &mut Path, root: Edge, at: usize) -> Option<usize> {
         let mut node = root;
         // SAFETY: this function's contract; the slots are within their nodes.
         unsafe {
             let child = loop {
                 let slot = node.index(at);
                 // The child in this slot is on the path; what is right of it is next.
-                way.push(self.nodes, node, slot + 1);
-                let child = self.look(node.node, slot, node.shift, 0);
+                path.push(self.nodes, node, slot + 1);
+                let child = self.follow_edge(node.node, slot, node.shift, 0);
                 if child.is_empty() || child.leaf {
                     break child;
                 }
                 node = child;
             };
             // The last node's slot is read again: by then it may lead elsewhere, and that is what will be visited.
-            if let Some(last) = way.levels().last_mut() {
+            if let Some(last) = path.levels().last_mut() {
                 last.slot -= 1;
             }
             if child.is_empty() { self.any_base(node) } else { Some(self.base_of(child)) }
@@ -255,7 +255,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
         unsafe {
             while !node.leaf {
                 node = (0..node.slots())
-                    .map(|slot| self.look(node.node, slot, node.shift, 0))
+                    .map(|slot| self.follow_edge(node.node, slot, node.shift, 0))
                     .find(|child| !child.is_empty())?;
             }
             Some(self.base_of(node))
@@ -321,24 +321,24 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
         };
         // SAFETY: this function's contract; slots are within their nodes.
         unsafe {
-            let root = self.look_root();
+            let root = self.follow_root();
             if root.is_empty() || root.leaf {
                 return;
             }
             count(root);
-            let mut way = Way::new();
-            way.push(self.nodes, root, 0);
-            while let Some(level) = way.levels().last_mut() {
+            let mut path = Path::new();
+            path.push(self.nodes, root, 0);
+            while let Some(level) = path.levels().last_mut() {
                 let (node, slot) = (level.edge(self.nodes), level.slot as usize);
                 if slot >= node.slots() {
-                    way.pop();
+                    path.pop();
                     continue;
                 }
                 level.slot += 1;
-                let child = self.look(node.node, slot, node.shift, 0);
+                let child = self.follow_edge(node.node, slot, node.shift, 0);
                 if !child.is_empty() && !child.leaf {
                     count(child);
-                    way.push(self.nodes, child, 0);
+                    path.push(self.nodes, child, 0);
                 }
             }
         }

@@ -51,12 +51,12 @@ impl Level {
 }
 
 /// The inner nodes from the root of a subtree to the one whose slots are being read.
-pub(super) struct Way {
+pub(super) struct Path {
     levels: [MaybeUninit<Level>; DEPTH],
     len: usize,
 }
 
-impl Way {
+impl Path {
     #[inline(always)]
     pub(super) const fn new() -> Self {
         Self { levels: [const { MaybeUninit::uninit() }; DEPTH], len: 0 }

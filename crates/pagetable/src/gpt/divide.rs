@@ -1,4 +1,4 @@
-//! Parting a digit: an upper node with slots of the size that a larger page needs, lower ones for what was there.
+//! Dividing a digit: an upper node with slots of the size that a larger page needs, lower ones for what was there.
 
 use super::Gpt;
 use super::guard::low;
@@ -15,7 +15,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
     /// Parts the digit of a node whose slots are smaller than the pages to be mapped: an upper node with slots of
     /// that size, empty where the pages will be, and lower ones for what the old node holds.
     #[inline(never)]
-    pub(super) unsafe fn part<S: Supply, W: Fn(usize) -> F::Word>(
+    pub(super) unsafe fn divide<S: Supply, W: Fn(usize) -> F::Word>(
         &self,
         job: &mut Job<'_, 'n, S, W>,
         old: Edge,
@@ -24,7 +24,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
         let (cut, base) = (job.page, span.first & !low(old.top()));
         // SAFETY: the caller is the writer; the new nodes are private, and slots within their nodes.
         unsafe {
-            if job.over && span.first == span.last {
+            if job.replaces && span.first == span.last {
                 let gone = old.index(span.first)..old.index(span.last | low(cut)) + 1;
                 let empty = |slot| self.edge(Place::In(old.node, slot), old.shift, base).is_empty();
                 if (0..old.slots()).all(|slot| gone.contains(&slot) || empty(slot)) {
@@ -41,7 +41,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
                 if span.within(start, cut, cut).is_some() {
                     continue;
                 }
-                let child = self.gather(job.supply, old, group, below, start);
+                let child = self.entry_of_slots(job.supply, old, group, below, start);
                 if S::REAL {
                     self.store_edge(upper.node, slot, cut, child);
                 }
@@ -50,14 +50,14 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
             if S::REAL {
                 self.set_live(upper, live);
             }
-            (span, New::Open(upper), Gone::Parted)
+            (span, New::Open(upper), Gone::Divided)
         }
     }
 
     /// Returns what stands for some slots of a node, `2^width` of them from `start` on, in a slot of their size: a
     /// node of their own if there is more than one entry.
     #[inline(never)]
-    pub(super) unsafe fn gather<S: Supply>(
+    pub(super) unsafe fn entry_of_slots<S: Supply>(
         &self,
         supply: &mut S,
         old: Edge,

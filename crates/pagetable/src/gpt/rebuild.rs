@@ -21,8 +21,8 @@
 //!
 //! A node is never changed slot by slot for a page that needs several slots: a walker would find one page in some of them and
 //! another page in the rest. Instead a new node is filled with the span and, around it, the entries of the old node
-//! ([`renew`](Gpt::renew)), and linked by one store. Then everything below the old node to which the new node does not lead is
-//! retired ([`let_go`](Gpt::let_go)).
+//! ([`rebuild`](Gpt::rebuild)), and linked by one store. Then everything below the old node to which the new node does not lead is
+//! retired ([`retire_replaced`](Gpt::retire_replaced)).
 
 use super::Gpt;
 use super::guard::{agree, digit, low};
@@ -43,7 +43,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
     ///
     /// The caller is the only writer, and retires the nodes and leaves that have lost their slots; so for all that follow.
     #[inline(never)]
-    pub(super) unsafe fn compose<S: Supply, W: Fn(usize) -> F::Word>(
+    pub(super) unsafe fn fill_node<S: Supply, W: Fn(usize) -> F::Word>(
         &self,
         job: &mut Job<'_, 'n, S, W>,
         new: &Fresh,
@@ -60,14 +60,14 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
             for first in (0..node.slots() >> both).map(|pair| pair << both) {
                 let start = new.base | first << node.shift;
                 let pair = match span.within(start, unit, job.page) {
-                    Some(part) => self.couple(job, new, old, span, first, part),
+                    Some(part) => self.new_pair_leaf(job, new, old, span, first, part),
                     None => (Edge::EMPTY, [false; 2]),
                 };
                 for slot in first..first + 2 * half {
                     let entry = if pair.1[usize::from(slot >= first + half)] {
                         pair.0
                     } else {
-                        self.around(new, old, span, slot)
+                        self.entry_around(new, old, span, slot)
                     };
                     if !entry.is_empty() {
                         // Slots in which a leaf stands follow each other.
@@ -91,10 +91,10 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
 
     /// Returns the entry of a slot of a new node in which no page of the span is.
     #[inline(never)]
-    unsafe fn around(&self, new: &Fresh, old: Edge, span: Span, slot: usize) -> Edge {
+    unsafe fn entry_around(&self, new: &Fresh, old: Edge, span: Span, slot: usize) -> Edge {
         let node = new.node;
         let start = new.base | slot << node.shift;
-        // SAFETY: by the contract of `compose`, which is this function's too, the caller is the only writer, and lets go
+        // SAFETY: by the contract of `fill_node`, which is this function's too, the caller is the only writer, and lets go
         // of what has lost its slots.
         unsafe {
             match new.around {
@@ -115,7 +115,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
     /// Takes a new leaf for the one or two pages of a part, and for the page beside them if there is one of this size. Returns
     /// the leaf, and the halves of the unit's slots that lead to it: none if the existing leaf already maps these pages.
     #[inline(never)]
-    unsafe fn couple<S: Supply, W: Fn(usize) -> F::Word>(
+    unsafe fn new_pair_leaf<S: Supply, W: Fn(usize) -> F::Word>(
         &self,
         job: &mut Job<'_, 'n, S, W>,
         new: &Fresh,
@@ -128,9 +128,9 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
         let (mut lacks, mut beside) = (false, Edge::EMPTY);
         for which in 0..2 {
             let slot = first + (which << (job.page - new.node.shift));
-            // SAFETY: by the contract of `compose`, which is this function's too, the caller is the only writer, and lets
+            // SAFETY: by the contract of `fill_node`, which is this function's too, the caller is the only writer, and lets
             // go of what has lost its slots.
-            let now = unsafe { self.around(new, old, span, slot) };
+            let now = unsafe { self.entry_around(new, old, span, slot) };
             let is_same = now.leaf && now.shift == job.page;
             if own.contains(&which) {
                 lacks |= !is_same;
@@ -142,7 +142,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
             return (Edge::EMPTY, [false; 2]);
         }
         // SAFETY: this function's contract; the new leaf is private, and of the same pair.
-        let leaf = unsafe { self.plant(job, 1, part) };
+        let leaf = unsafe { self.new_leaf(job, 1, part) };
         if S::REAL && !beside.is_empty() {
             let start = new.base | first << new.node.shift;
             // SAFETY: the caller is the only writer, `beside` is a leaf of the table, and no other code knows the new leaf.
@@ -156,7 +156,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
 
     /// Takes a node in place of one whose slots are smaller than the pages of a span.
     #[inline(never)]
-    pub(super) unsafe fn renew<S: Supply, W: Fn(usize) -> F::Word>(
+    pub(super) unsafe fn rebuild<S: Supply, W: Fn(usize) -> F::Word>(
         &self,
         job: &mut Job<'_, 'n, S, W>,
         old: Edge,
@@ -187,7 +187,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
     /// Retires a node, and everything below it to which its replacement does not lead. The replacement is another node with slots
     /// smaller than the pages, or a single leaf.
     #[inline(never)]
-    pub(super) unsafe fn let_go(&self, batch: &mut Retired<'n>, old: Edge, new: Edge) {
+    pub(super) unsafe fn retire_replaced(&self, batch: &mut Retired<'n>, old: Edge, new: Edge) {
         let mut slot = 0;
         // SAFETY: the caller is the writer, and slots are within their nodes.
         unsafe {
@@ -196,7 +196,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
                 let then = if new.leaf { new } else { self.edge(Place::In(new.node, slot), new.shift, 0) };
                 if !now.is_empty() && now != then {
                     if old.shares(now) {
-                        self.release(batch, now);
+                        self.remove_half(batch, now);
                     } else {
                         self.discard(batch, now);
                     }
@@ -225,7 +225,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
     }
 
     /// Records that a leaf of two pages has lost one.
-    pub(super) unsafe fn release(&self, batch: &mut Retired<'n>, leaf: Edge) {
+    pub(super) unsafe fn remove_half(&self, batch: &mut Retired<'n>, leaf: Edge) {
         // SAFETY: the caller is the writer, and unlinks the leaf if that was the last.
         unsafe {
             let live = self.live(leaf) - 1;
