@@ -20,7 +20,7 @@
 //! | ceiling | the position above the slot's highest bit: no digit of a new node goes beyond it |
 //! | floor | the lowest position at which a digit may begin: above the leaves, or above the region of a larger page |
 //! | done | a leaf, or a node whose slots are filled by larger pages: nothing more is built below it |
-//! | worth | a span is worth a leaf if it fills at least half of the leaf, if there is no smaller leaf, or, of two pages or more, if nodes have one size and the smallest takes more bytes |
+//! | worth | a span is worth a leaf if it fills at least half of the leaf, or if there is no smaller leaf. If all nodes have one size, of as many slots as the largest leaf or more, any two pages are worth a leaf |
 //!
 //! The width of a new node of an adaptive table ([`choose`](Gpt::choose)): `n` entries take `n - 1` nodes of two slots. So the new
 //! node gets the largest number of slots whose bytes do not exceed those of the `n - 1` nodes that it replaces.
@@ -40,8 +40,12 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
     /// Maps a span in an empty slot of `2^ceiling` bytes: in a leaf, or in leaves under new nodes.
     ///
     /// The leaves are made from left to right, each after the new nodes above it. The nodes for a part of the span depend on that
-    /// part alone. So a walk from the uppermost node finds the way to the next leaf, also in a dry run, which has no nodes to
-    /// read, and the stack need not hold a path of nodes. No walker can reach the nodes yet.
+    /// part alone. So a walk from the uppermost node finds the slot of the next leaf, and the stack need not hold a path of nodes.
+    /// A dry run, which has no nodes to read, computes the nodes on that walk. No walker can reach the nodes yet.
+    ///
+    /// # Safety
+    ///
+    /// The caller is the only writer, and the job's batch came from this table.
     #[inline(never)]
     pub(super) unsafe fn build<S: Supply, W: Fn(usize) -> F::Word>(
         &self,
@@ -53,7 +57,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
         unsafe {
             let (mut top, mut node, mut at) = (Edge::EMPTY, Edge::EMPTY, span.first);
             loop {
-                // The uppermost node comes first.
+                // The uppermost node is made first, for the whole span.
                 let (bits, part) = if top.is_empty() {
                     (ceiling, span)
                 } else {
@@ -97,7 +101,11 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
         made.leaf || page > Self::BASE && made.shift < Self::unit(page)
     }
 
-    /// Takes the uppermost node for a span, and fills it if its slots are smaller than the pages.
+    /// Takes the uppermost node or leaf for a span. Fills a node whose slots are smaller than the pages.
+    ///
+    /// # Safety
+    ///
+    /// The caller is the only writer, and the job's batch came from this table.
     #[inline(always)]
     unsafe fn build_node<S: Supply, W: Fn(usize) -> F::Word>(
         &self,
@@ -117,7 +125,11 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
         }
     }
 
-    /// Takes the uppermost node for a span: a leaf, if the span is worth one.
+    /// Takes the uppermost node for a span, or a leaf, if the span is worth one.
+    ///
+    /// # Safety
+    ///
+    /// The caller is the only writer, and the job's batch came from this table.
     #[inline(never)]
     unsafe fn build_upper<S: Supply, W: Fn(usize) -> F::Word>(
         &self,
@@ -134,7 +146,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
         }
     }
 
-    /// Returns the logarithm of the number of pages of the leaf that a span is worth, if it is worth one.
+    /// Returns the width of the leaf for a span, if the span is worth one.
     fn leaf_width_for(page: u32, span: Span) -> Option<u32> {
         let bit = Self::top_bit(span.first ^ span.last);
         if page > Self::BASE {
@@ -145,7 +157,11 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
         (width <= Self::LEAF_MAX && Self::worth(Self::pages_in(span, page), width)).then_some(width)
     }
 
-    /// Takes an indexing node for a span.
+    /// Takes the uppermost indexing node for a span that needs more than one leaf.
+    ///
+    /// # Safety
+    ///
+    /// The caller is the only writer, and the job's batch came from this table.
     unsafe fn new_upper_node<S: Supply, W: Fn(usize) -> F::Word>(
         &self,
         job: &mut Job<'_, 'n, S, W>,
@@ -164,6 +180,10 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
     }
 
     /// Maps a span in the slots of a private node, which are empty.
+    ///
+    /// # Safety
+    ///
+    /// The caller is the only writer, the job's batch came from this table, and `node` is a new node, to which no slot leads yet.
     pub(super) unsafe fn build_slots<S: Supply, W: Fn(usize) -> F::Word>(
         &self,
         job: &mut Job<'_, 'n, S, W>,
@@ -185,6 +205,10 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
     }
 
     /// Takes a new leaf of `2^width` pages and maps a span in it.
+    ///
+    /// # Safety
+    ///
+    /// The caller is the only writer, and the job's batch came from this table.
     pub(super) unsafe fn new_leaf<S: Supply, W: Fn(usize) -> F::Word>(
         &self,
         job: &mut Job<'_, 'n, S, W>,
@@ -206,6 +230,10 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
     }
 
     /// Stores the PTEs of a span in their leaf.
+    ///
+    /// # Safety
+    ///
+    /// The caller is the only writer, and `leaf` is a leaf of this table, or a new one, that covers the span.
     pub(super) unsafe fn fill<S, W: Fn(usize) -> F::Word>(
         &self,
         job: &Job<'_, 'n, S, W>,
@@ -227,7 +255,12 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
         self.tally.ptes(pages as isize);
     }
 
-    /// Copies the PTEs of a leaf that are not empty to a private leaf that covers them.
+    /// Copies the PTEs and marks of a leaf to a new leaf that covers its pages.
+    ///
+    /// # Safety
+    ///
+    /// The caller is the only writer, `old` is a leaf of this table that begins at `base`, and `new` is a new leaf that covers its
+    /// pages.
     pub(super) unsafe fn copy_leaf(&self, old: Edge, base: usize, new: Edge) {
         let mut live = 0;
         // SAFETY: the slots are within both leaves.
@@ -250,18 +283,18 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
         ((span.last - span.first) >> page) + 1
     }
 
-    /// Whether any two pages in the region of a leaf are worth that leaf: it takes no more bytes than the node of a fixed size, and
-    /// two leaves, that would be there instead.
+    /// Whether any two pages in the region of a leaf are worth that leaf: it takes no more bytes than a node of the fixed size and
+    /// two small leaves.
     pub(super) const ANY_TWO_GET_A_LEAF: bool =
         L::TAGGED && !L::PAIRS && !P::ADAPTIVE && Self::WIDEST >= Self::LEAF_MAX;
 
-    /// Tells whether `pages` pages are worth a leaf of `2^width` pages: they fill at least half of it, or less would take more
-    /// memory.
+    /// Tells whether `pages` pages are worth a leaf of `2^width` pages: they fill at least half of it, or there is no smaller leaf,
+    /// or a node and smaller leaves would take more memory.
     pub(super) const fn worth(pages: usize, width: u32) -> bool {
         width <= Self::LEAF_MIN || pages * 2 >= 1 << width || Self::ANY_TWO_GET_A_LEAF
     }
 
-    /// Returns the value for an edge's `base`, which only layouts with guards in their slots keep.
+    /// Returns the value of an edge's `base`: zero in the layouts whose slots hold no guard.
     pub(super) const fn base(base: usize) -> usize {
         if L::TAGGED { 0 } else { base }
     }
@@ -282,8 +315,8 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
     /// the node's entries differ. `span` is given if its pages will be the node's only entries.
     pub(super) fn choose(bit: u32, floor: u32, ceiling: u32, span: Option<Span>) -> (u32, u32) {
         if !P::ADAPTIVE {
-            // Digits begin at multiples of the width above the leaves. So that this is always possible, a pair of pages may
-            // occupy several slots.
+            // Digits begin at multiples of the width above the leaves. This is always possible, because a page of a pair may occupy
+            // several slots.
             let origin = if bit >= Self::LEAF_TOP { Self::LEAF_TOP } else { Self::BASE };
             let low = origin + (bit - origin) / Self::WIDEST * Self::WIDEST;
             let high = if bit >= Self::LEAF_TOP {
@@ -294,7 +327,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
             let shift = if L::PAIRS { low } else { low.max(floor) };
             return (shift, high.min(ceiling) - shift);
         }
-        // The largest node that takes no more bytes than two-slot nodes would.
+        // The largest node that takes no more bytes than the two-slot nodes that it replaces.
         let mut width = 1;
         if let Some(span) = span {
             for wider in 2..=Self::RANGE.min(bit + 1 - floor) {

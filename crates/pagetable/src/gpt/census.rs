@@ -23,6 +23,10 @@ pub(super) struct Census {
 
 impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: NodeSize> Gpt<'n, G, F, N, L, P> {
     /// Checks that nothing is mapped in a range, and no page has a mark.
+    ///
+    /// # Safety
+    ///
+    /// The caller is the only writer.
     #[inline(never)]
     pub(super) unsafe fn check_vacant(&self, span: Span) -> Result<(), Error> {
         let mut outcome = Ok(());
@@ -37,6 +41,10 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
     }
 
     /// The dry run of an unmap or protect: counts what is mapped, and finds holes and pages cut by the ends.
+    ///
+    /// # Safety
+    ///
+    /// The caller is the only writer.
     #[inline(never)]
     pub(super) unsafe fn census(&self, pages: Pages, holes: Holes) -> Result<Census, Error> {
         // SAFETY: the caller is the writer.
@@ -48,8 +56,12 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
         }
     }
 
-    /// Counts the base pages that are mapped in a span, and the marks, leaf by leaf; `None` if there is a larger page. Its path
-    /// is gone from the stack when it returns.
+    /// Counts the base pages that are mapped in a span, and the marks, leaf by leaf; `None` if there is a larger page. A function
+    /// of its own, to keep its path off the caller's stack.
+    ///
+    /// # Safety
+    ///
+    /// The caller is the only writer.
     #[inline(never)]
     pub(super) unsafe fn count_base(&self, span: Span) -> Option<Census> {
         let mut count = Census { pages: 0, leaves: 0, marks: 0 };
@@ -72,6 +84,10 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
     }
 
     /// Counts the words of a part of a leaf for which `is_so` holds. For the writer.
+    ///
+    /// # Safety
+    ///
+    /// The caller is the only writer, and `leaf` is a leaf of this table that covers the part.
     #[inline(always)]
     pub(super) unsafe fn count_part(&self, leaf: Edge, part: Span, is_so: impl Fn(F::Word) -> bool) -> usize {
         let pages = Self::pages_in(part, leaf.shift);
@@ -90,6 +106,10 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
     }
 
     /// As [`census`](Self::census), page by page.
+    ///
+    /// # Safety
+    ///
+    /// The caller is the only writer.
     #[inline(never)]
     pub(super) unsafe fn census_closely(&self, pages: Pages, holes: Holes) -> Result<Census, Error> {
         let mut census = Census { pages: 0, leaves: 0, marks: 0 };
@@ -126,6 +146,10 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
     }
 
     /// Returns what a change of the leaves in `pages`, all of them whole, makes stale.
+    ///
+    /// # Safety
+    ///
+    /// The caller is the only writer.
     pub(super) unsafe fn stale(&self, pages: Pages) -> Pages {
         // SAFETY: the caller is the writer.
         let find = |page: Vpn| unsafe { self.find(page.address(G::BASE).get()) };

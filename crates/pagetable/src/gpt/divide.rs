@@ -1,4 +1,15 @@
-//! Dividing a digit: an upper node with slots of the size that a larger page needs, lower ones for what was there.
+//! Dividing a node: an upper node, with slots of the size that a larger page needs, and lower nodes replace a node of smaller
+//! slots.
+//!
+//! ```text
+//!   old node, slots of 2^s bytes        upper node, slots of 2^page bytes
+//!   +----+----+----+----+----+----+     +--------+--------+--------+
+//!   | A  | B  |    |    | C  |    |     |   *    |  page  |   C    |
+//!   +----+----+----+----+----+----+     +--------+--------+--------+
+//!                                           `-> +----+----+
+//!                                               | A  | B  |   lower node, slots of 2^s bytes
+//!                                               +----+----+
+//! ```
 
 use super::Gpt;
 use super::guard::low;
@@ -12,8 +23,12 @@ use crate::format::Format;
 use crate::nodes::Nodes;
 
 impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: NodeSize> Gpt<'n, G, F, N, L, P> {
-    /// Parts the digit of a node whose slots are smaller than the pages to be mapped: an upper node with slots of
-    /// that size, empty where the pages will be, and lower ones for what the old node holds.
+    /// Divides a node whose slots are smaller than the pages to be mapped: takes an upper node with slots of the pages' size, which
+    /// are empty for the pages of the span, and lower nodes for the other entries of the old node.
+    ///
+    /// # Safety
+    ///
+    /// The caller is the only writer, the job's batch came from this table, and `old` is a node of this table that covers the span.
     #[inline(never)]
     pub(super) unsafe fn divide<S: Supply, W: Fn(usize) -> F::Word>(
         &self,
@@ -54,8 +69,13 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
         }
     }
 
-    /// Returns what stands for some slots of a node, `2^width` of them from `start` on, in a slot of their size: a
-    /// node of their own if there is more than one entry.
+    /// Returns the one entry that replaces a group of `2^width` slots of a node: a new node with their entries if there are
+    /// several, the only entry if there is one, and otherwise an empty one.
+    ///
+    /// # Safety
+    ///
+    /// The caller is the only writer, `old` is a node of this table, and the group is `2^width` of its slots, the first of them at
+    /// `start`.
     #[inline(never)]
     pub(super) unsafe fn entry_of_slots<S: Supply>(
         &self,
@@ -66,7 +86,8 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
         start: usize,
     ) -> Edge {
         let first = group.start;
-        // SAFETY: the caller is the writer; the group is within the node, and the new node private.
+        // SAFETY: by this function's contract the caller is the writer, and the group is within the node; no walker can reach the
+        // new node.
         unsafe {
             let child = |slot: usize| {
                 self.edge(Place::In(old.node, slot), old.shift, start | (slot - first) << old.shift)

@@ -1,26 +1,56 @@
-//! The parts of an address at a node: the guard's bits, which [`agree`] checks, and the index into the node.
+//! The check of the guards, and the fields of an address that guards and nodes divide it into.
 //!
 //! ```text
 //!   address   | bits above | guard of the node | index (width) | bits below (shift) |
-//!             |<---- agree(address, base, shift + width) ----->|
+//!             |<-- equal to the node's base if the address is below it -->|
 //! ```
 //!
-//! A walk in the layout [`TwoWords`](super::TwoWords) compares the guard of every slot on its path, that of the root and that of
-//! the leaf included. In the layouts with one word a slot, a walk
-//! checks all guards together, once, at the leaf: [`OneWord`](super::OneWord) by [`Link::covers`](super::Link::covers), and
-//! [`Kseg0`](super::Kseg0) by the tag of the TLB entry; the writer calls `agree`. The index is also called the **digit**. Shifts
-//! and masks here are defined for the full width of the word, too.
+//! An address is below a node or leaf if it agrees with the first address of the node's region (`base`) in all bits above the
+//! node's index. This implies that the address agrees with every guard on the path. So a walk needs one comparison in all,
+//! at the leaf, if the leaf holds its base:
+//!
+//! | layout | the walk compares | function |
+//! |-|-|-|
+//! | [`OneWord`](super::OneWord) | the tag of the leaf, once | [`leaf_covers`], by way of [`Link::covers`](super::Link::covers) |
+//! | [`Kseg0`](super::Kseg0) | the tag of the leaf, which is a TLB entry, once | [`pair_covers`] |
+//! | [`TwoWords`](super::TwoWords) | the guard of every slot on its path, that of the root and that of the leaf included | [`agree`] |
+//!
+//! The writer uses [`agree`]. The index of a node is also called the node's **digit**. Shifts and masks here are defined for the
+//! full width of a word, too.
+
+/// Tells whether a leaf of the layout [`OneWord`](super::OneWord) that begins at `base` covers `at`: the check of all guards on
+/// the path. The low bits of `shift` are the position of the leaf's digit; the bits above them, of the link that holds it, are
+/// ignored. `last` is the index of the leaf's last slot.
+#[inline(always)]
+pub(super) const fn leaf_covers(at: usize, base: usize, shift: u32, last: usize) -> bool {
+    (at ^ base).wrapping_shr(shift) <= last
+}
+
+/// As [`leaf_covers`], for a leaf of `2^width` slots: a 32-bit link holds the width, from which the last slot's index would have to
+/// be computed.
+#[inline(always)]
+pub(super) const fn leaf_covers_width(at: usize, base: usize, shift: u32, width: u32) -> bool {
+    (at ^ base).wrapping_shr(shift) >> width == 0
+}
+
+/// Tells whether a leaf of the layout [`Kseg0`](super::Kseg0) covers the pair of small pages with the number `pair`: the check of
+/// all guards on the path. The leaf's tag holds the number of its first pair, `first`, and its size: it covers `2^size` pairs.
+#[inline(always)]
+pub(super) const fn pair_covers(pair: usize, first: usize, size: u32) -> bool {
+    (pair ^ first) >> size == 0
+}
+
+/// Tells whether two addresses agree in every bit from `bit` up: the check of one guard, and the writer's test whether a node
+/// covers an address. If `bit` is `usize::BITS` or more, they agree.
+#[inline(always)]
+pub(super) const fn agree(a: usize, b: usize, bit: u32) -> bool {
+    (a ^ b) & !low(bit) == 0
+}
 
 /// Returns a word whose lowest `bits` bits are set. If `bits` is `usize::BITS` or more, all bits are set.
 #[inline(always)]
 pub(super) const fn low(bits: u32) -> usize {
     if bits >= usize::BITS { usize::MAX } else { (1 << bits) - 1 }
-}
-
-/// Tells whether two addresses agree in every bit from `bit` up. If `bit` is `usize::BITS` or more, they do.
-#[inline(always)]
-pub(super) const fn agree(a: usize, b: usize, bit: u32) -> bool {
-    (a ^ b) & !low(bit) == 0
 }
 
 /// Returns the `width` bits of an address from `shift` up, as an index.

@@ -1,8 +1,8 @@
 //! Insertion: how the tree maps a range of pages.
 //!
 //! A loop inserts the range part by part. For the first page that is not inserted yet, one walk from the root finds the slot that
-//! has to change ([`insert_part`](Gpt::insert_part)). The part is the pages that this one change can map; its new nodes are built
-//! privately and linked with one store. The loop ends because every part has at least one page.
+//! has to change ([`insert_part`](Gpt::insert_part)). The part is the pages that this one change can map. Its new nodes are built
+//! where no walker can reach them, and linked with one store. The loop ends because every part has at least one page.
 //!
 //! ```text
 //!   slot -> X, pages outside X         slot -> new                 the insertion splits X's
@@ -14,18 +14,18 @@
 //!
 //!   slot -> X of small slots,          slot -> upper               a larger page needs a
 //!            one page of 2^k slots      +------+------+            slot of its own size:
-//!                                       | page | lower|            X's digit is divided
+//!                                       | page | lower|            X's digit is divided ([`divide`](super::divide))
 //!                                       +------+------+
 //! ```
 //!
 //! The loop runs twice: first a dry run with a supply that counts nodes, then the real run with a supply that hands out exactly
 //! those nodes. So a range is inserted as a whole or not at all. The dry run sees the tree without the parts that it has planned
-//! before. This matters in one case only. Nothing is mapped in the range, so each existing node on the way reaches over one end of
-//! the range. A part therefore either fills an empty slot, and touches nothing beside the slot, or branches off an existing node or
-//! leaf. Parts that branch off the same node or leaf meet the new nodes of the parts before them: on the way towards it each part
-//! branches off below the last new node, and on the way away from it above that node. So the dry run remembers the last new node
-//! ([`Planned`]) and no other. It also remembers how many PTEs it has put in the current leaf, because that number decides whether
-//! leaves join.
+//! before. This matters in one case only. Nothing is mapped in the range, so the region of each existing node on the path contains
+//! one end of the range. A part therefore either fills an empty slot, and changes nothing beside the slot, or splits the guard of
+//! an existing node or leaf. Several parts may split the same guard. Parts at lower addresses than the node or leaf come nearer to
+//! it, so each splits the guard below the new node of the part before. Parts at higher addresses go away from it, so each splits
+//! the guard above that node. So the dry run remembers the last new node ([`Planned`]) and no other. It also remembers how many
+//! PTEs it has put in the current leaf, because that number decides whether leaves join.
 //!
 //! A part costs a walk, and with a new node the stores of its slots. A range of `n` leaves has at most as many parts as there are
 //! nodes on the paths to its two ends. The nodes built in one part cost one walk below the part's uppermost node for each lowest
@@ -36,12 +36,15 @@
 //! | edge | the contents of a slot: a link to a node or leaf, or nothing |
 //! | digit | the address bits that index a node; `shift` is the lowest, `top` the position above the highest |
 //! | guard | the bits between two digits, in which all pages below agree |
-//! | near | an address in the subtree to which a slot leads; no inner node stores the position of its region |
+//! | base | the first address of the region of a node or leaf; `old_base` and `new_base` are those of `old` and `new` |
+//! | near | an address in the subtree to which a slot leads: no node stores its base, so a leaf below it tells |
+//! | split a guard | link a new node, at the highest bit in which a page and the guard differ, above both |
+//! | divide a node | replace it by an upper node and lower ones, each with some bits of its digit |
 //! | unit | the region of a leaf of larger pages: a page, or a pair |
-//! | replaces | whether pages of another size are replaced |
+//! | replaces | whether the new pages take the place of pages of another size |
 //!
-//! In a layout in which a larger page may occupy several slots instead, a node that has to change for such a page is built anew:
-//! see [`fill_node`](super::rebuild).
+//! In a layout in which a larger page may occupy several slots, a node that has to change for such a page is not divided but built
+//! anew: see [`rebuild`](super::rebuild).
 
 use tlbkit_addr::Flush;
 
@@ -85,17 +88,17 @@ struct Done {
     divided: bool,
 }
 
-/// The way in which a part of a span is joined with an existing node or leaf.
+/// How the guard above an existing node or leaf is split, so that a part of a span gets a place beside it.
 enum GuardSplit {
-    /// In one leaf, which holds the PTEs of both.
+    /// One leaf replaces the existing one, and holds the PTEs of both.
     Leaf(Span, Edge),
-    /// In the slot, of this many bits, of a node that the dry run has counted for a part before.
+    /// The dry run has counted a new node for a part before. This part is built in a slot of it, of this many bits.
     Below(u32),
-    /// In a new node, which is empty.
+    /// A new node, which is empty.
     Node(Edge),
 }
 
-/// A slot that has to change.
+/// The slot that has to change for the next part.
 struct Target {
     place: Place,
     /// The number of address bits that the slot covers.
@@ -104,7 +107,7 @@ struct Target {
     width: u32,
     /// The slot's contents.
     old: Edge,
-    /// A key below `old`.
+    /// A key in the region of `old`.
     near: usize,
     /// The pages that the change of this slot can map.
     part: Span,
@@ -118,14 +121,14 @@ enum SlotChange {
     Building,
     /// The part is built in the slot, and the slot's old subtree is retired.
     Replacing,
-    /// The slot's subtree and the part are joined.
-    Joining,
+    /// The guard above the slot's node or leaf is split, and the part gets a place beside it.
+    SplittingGuard,
     /// The slot's node is built anew.
     Rebuilding,
-    /// The slot's node is divided.
+    /// The slot's node is divided into nodes of fewer bits.
     Dividing,
-    /// The slot's node is built anew, without one of its larger pages.
-    Splitting,
+    /// The slot's node is built anew, with smaller pages in the place of one of its larger pages.
+    SplittingPage,
 }
 
 impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: NodeSize> Gpt<'n, G, F, N, L, P> {
@@ -133,7 +136,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
     ///
     /// # Safety
     ///
-    /// The caller is the only writer, and the batch came from this table; so for all that follow.
+    /// The caller is the only writer, and the batch came from this table.
     #[inline(always)]
     pub(super) unsafe fn insert_span(
         &self,
@@ -156,6 +159,10 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
     }
 
     /// Counts the nodes that a span needs, reserves them, and inserts the span.
+    ///
+    /// # Safety
+    ///
+    /// The caller is the only writer, and the batch came from this table.
     #[inline(never)]
     unsafe fn reserve_and_insert(
         &self,
@@ -183,6 +190,10 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
     }
 
     /// Inserts the parts of a span one after the other.
+    ///
+    /// # Safety
+    ///
+    /// The caller is the only writer, and the job's batch came from this table.
     unsafe fn insert_parts<S: Supply, W: Fn(usize) -> F::Word>(
         &self,
         job: &mut Job<'_, 'n, S, W>,
@@ -204,8 +215,12 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
         }
     }
 
-    /// Tunes the nodes that the insertion of a span has changed: those that reach over one of its ends, and, where pages were
+    /// Tunes the nodes that the insertion of a span has changed: those whose region contains one of its ends, and, if pages were
     /// resized, also those within it.
+    ///
+    /// # Safety
+    ///
+    /// The caller is the only writer, and the batch came from this table.
     #[inline(never)]
     unsafe fn tune_span(&self, batch: &mut Retired<'n>, span: Span, within: bool, divided: bool) {
         let all = span.first != span.last;
@@ -232,18 +247,23 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
 
     /// Inserts the first part of a span, which the change of one slot can map, and returns where the part ends.
     ///
-    /// One walk for the span's first page finds the slot ([`find_target`](Self::find_target)). The step depends on the slot's contents:
+    /// One walk for the span's first page finds the slot ([`find_target`](Self::find_target)). The change depends on the slot's
+    /// contents:
     ///
-    /// | the slot leads to | the part is | the step makes |
+    /// | the slot leads to | the part is | the change makes |
     /// |-|-|-|
     /// | nothing | the pages that the slot covers | a new subtree |
     /// | a node or leaf of another region, or one page of a pair | the pages before that region | a new node above both: `split_guard` |
-    /// | a leaf of pages of this size that covers the part | the pages that the leaf covers | the PTEs |
-    /// | pages that the part replaces | the pages that they cover | a new subtree, and retires the old one |
-    /// | a node with slots smaller than the pages | the pages that the node covers | the node anew: `divide`, `rebuild` |
+    /// | a leaf of pages of this size that covers the part | the pages that the leaf covers | their PTEs |
+    /// | pages that the part replaces | the pages that they cover | a new subtree; the old one is retired |
+    /// | a node with slots smaller than the pages | the pages that the node covers | new nodes for this one: `divide`, `rebuild` |
     ///
-    /// The dry run sees the tree without the parts that it has planned. Above or beside the next part these can have added only
-    /// one node and some PTEs, which `plan` holds.
+    /// The dry run sees the tree without the parts that it has planned. Of what these add, only one node and some PTEs can matter
+    /// to the next part; `plan` holds them.
+    ///
+    /// # Safety
+    ///
+    /// The caller is the only writer, and the job's batch came from this table.
     #[inline(never)]
     unsafe fn insert_part<S: Supply, W: Fn(usize) -> F::Word>(
         &self,
@@ -251,7 +271,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
         rest: Span,
         plan: &mut Plan,
     ) -> Done {
-        // SAFETY: the caller is the writer, in everything called.
+        // SAFETY: by this function's contract the caller is the writer; the target is a slot of the table.
         unsafe {
             let target = self.find_target(job, rest, plan);
             let target = match &target {
@@ -259,7 +279,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
                 Err(done) => return *done,
             };
             let (part, new, gone) = self.take_nodes(job, target, plan);
-            // The nodes are filled here, where the stack frames of the functions that took them are gone.
+            // The nodes are filled here, after the functions that took them have returned, to keep the stack small.
             let new = match new {
                 New::Below(ceiling) => self.build(job, ceiling, part),
                 New::Open(node) => {
@@ -280,7 +300,11 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
         }
     }
 
-    /// Takes the node that a slot will lead to.
+    /// Takes the node or leaf to which the target slot will lead.
+    ///
+    /// # Safety
+    ///
+    /// The caller is the only writer, the job's batch came from this table, and the target is a slot of this table.
     #[inline(never)]
     unsafe fn take_nodes<S: Supply, W: Fn(usize) -> F::Word>(
         &self,
@@ -294,17 +318,22 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
             match target.change {
                 SlotChange::Building => (part, New::Below(target.ceiling), Gone::Nothing),
                 SlotChange::Replacing => (part, New::Below(target.ceiling), Gone::Subtree),
-                SlotChange::Joining => self.split_guard(job, target, plan),
+                SlotChange::SplittingGuard => self.split_guard(job, target, plan),
                 SlotChange::Rebuilding => (part, self.rebuild(job, target.old, part), Gone::Node),
                 SlotChange::Dividing => self.divide(job, target.old, part),
-                SlotChange::Splitting => {
+                SlotChange::SplittingPage => {
                     (part, New::Open(self.split_page(job, target.old, part)), Gone::Node)
                 }
             }
         }
     }
 
-    /// Links the new node or leaf from the slot of a step.
+    /// Links the new node or leaf from the target slot, and retires what the slot led to.
+    ///
+    /// # Safety
+    ///
+    /// The caller is the only writer, the job's batch came from this table, and the target is a slot of this table, and the subtree
+    /// `new` is complete.
     #[inline(never)]
     unsafe fn link<S, W>(
         &self,
@@ -325,7 +354,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
                 self.add_live(above, 1);
             }
             match gone {
-                // The caller retires it.
+                // Nothing is retired, or the caller does it.
                 Gone::Nothing | Gone::Node => (),
                 Gone::Divided => {
                     let slots = old.index(part.first)..old.index(part.last | low(job.page)) + 1;
@@ -339,7 +368,12 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
         }
     }
 
-    /// Finds the slot that has to change next. If an existing leaf covers the part, fills that leaf instead.
+    /// Finds the slot that has to change for the next part. If no slot has to change, because a leaf covers the part, stores the
+    /// PTEs and returns the end of that part instead.
+    ///
+    /// # Safety
+    ///
+    /// The caller is the only writer, and the job's batch came from this table.
     #[inline(never)]
     unsafe fn find_target<S: Supply, W: Fn(usize) -> F::Word>(
         &self,
@@ -348,18 +382,17 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
         plan: &mut Plan,
     ) -> Result<Target, Done> {
         let (at, page) = (rest.first, job.page);
-        // SAFETY: the caller is the writer, in everything called; slots are within their nodes.
+        // SAFETY: by this function's contract the caller is the writer; slots are within their nodes.
         unsafe {
             let (mut place, mut ceiling, mut above) = (Place::Root, G::VA_BITS, Edge::EMPTY);
             let mut old = self.edge(place, ceiling, at);
-            let near = if old.is_empty() { at } else { self.nearest(old, at).unwrap_or(at) };
-            let mut near = near;
+            let mut near = if old.is_empty() { at } else { self.nearest(old, at).unwrap_or(at) };
             let (part, change) = loop {
                 if old.is_empty() {
                     break (rest.clip(at, ceiling, page), SlotChange::Building);
                 }
                 if !agree(at, near, old.top()) {
-                    break (rest, SlotChange::Joining);
+                    break (rest, SlotChange::SplittingGuard);
                 }
                 if old.leaf && old.shift == page {
                     let part = rest.clip(at, old.top(), page);
@@ -375,7 +408,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
                         near = other;
                         break (
                             if job.replaces { rest.clip(at, old.shift, page) } else { rest },
-                            SlotChange::Joining,
+                            SlotChange::SplittingGuard,
                         );
                     }
                     break (rest.clip(at, old.top().max(page), page), SlotChange::Replacing);
@@ -393,12 +426,12 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
                 let slot = Place::In(old.node, old.index(at));
                 let child = self.edge(slot, old.shift, at);
                 if old.shares(child) {
-                    // One page of a pair, which stands in several slots.
+                    // One page of a pair, which occupies several slots.
                     let part = rest.clip(at, child.shift, page);
                     if child.shift == page {
                         return Err(Done { last: part.last, changed: false, divided: false });
                     }
-                    break (part, SlotChange::Splitting);
+                    break (part, SlotChange::SplittingPage);
                 }
                 (place, ceiling, above) = (slot, old.shift, old);
                 old = child;
@@ -407,8 +440,13 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
         }
     }
 
-    /// Joins a slot's subtree, in which `near` is, with the first part of a span outside of that subtree: in one larger leaf, or
-    /// under a new node at the highest bit in which the two differ.
+    /// Splits the guard above the node or leaf of a slot, because the first page of a span differs from it: takes a new node at the
+    /// highest bit in which the two differ, or one larger leaf for both.
+    ///
+    /// # Safety
+    ///
+    /// The caller is the only writer, the job's batch came from this table, and the target is a slot of this table that is not
+    /// empty.
     #[inline(never)]
     unsafe fn split_guard<S: Supply, W: Fn(usize) -> F::Word>(
         &self,
@@ -419,7 +457,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
         let Target { ceiling, old, near, part: rest, .. } = *target;
         // SAFETY: the caller is the writer; the new node is private.
         unsafe {
-            let (at, base) = (rest.first, near & !low(old.top()));
+            let (at, old_base) = (rest.first, near & !low(old.top()));
             let new = match self.choose_split(job, old, ceiling, rest, near, plan) {
                 GuardSplit::Leaf(part, leaf) => return (part, New::Whole(leaf), Gone::Copied),
                 GuardSplit::Below(ceiling) => {
@@ -427,23 +465,24 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
                 }
                 GuardSplit::Node(new) => new,
             };
-            let region = near & !low(new.top());
+            let new_base = near & !low(new.top());
             let shared = new.shares(old);
-            let last = if shared { base | low(old.top()) } else { base };
+            let last = if shared { old_base | low(old.top()) } else { old_base };
             let gone = if job.replaces { Gone::Page } else { Gone::Nothing };
             if Self::unit(job.page) > new.shift {
                 let part = rest.clip(at, new.top(), job.page);
                 // Where the part ends in the half of the old leaf's pair that is free, a new leaf has both pages.
-                let joins = old.leaf && old.shift == job.page && part.last >= base && part.first < base;
+                let joins =
+                    old.leaf && old.shift == job.page && part.last >= old_base && part.first < old_base;
                 let gone = if joins { Gone::Page } else { gone };
-                let fresh = Fresh { node: new, base: region, around: Around::Entry(near) };
+                let fresh = Fresh { node: new, base: new_base, around: Around::Entry(near) };
                 return (part, New::Filled(fresh), gone);
             }
-            // The new PTEs of pages that are split come from the old leaf, which can be found until the node is linked.
+            // When a page is split, the new PTEs are computed from the old leaf. Lookups find it until the new node is linked.
             let part = if job.replaces { rest } else { rest.clip(at, new.shift, job.page) };
             if S::REAL {
-                for slot in new.index(base)..=new.index(last) {
-                    if !shared || self.keeps(old, region | slot << new.shift, part) {
+                for slot in new.index(old_base)..=new.index(last) {
+                    if !shared || self.keeps(old, new_base | slot << new.shift, part) {
                         self.store_edge(new.node, slot, new.shift, old);
                     }
                 }
@@ -453,7 +492,11 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
         }
     }
 
-    /// Chooses the way in which a slot's subtree and the first part of a span outside of it are joined, and takes the leaf or node.
+    /// Chooses how the guard above the node or leaf `old` is split for the first part of a span, and takes the new leaf or node.
+    ///
+    /// # Safety
+    ///
+    /// The caller is the only writer, the job's batch came from this table, and `old` is a node or leaf of this table.
     #[inline(never)]
     unsafe fn choose_split<S: Supply, W: Fn(usize) -> F::Word>(
         &self,
@@ -465,7 +508,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
         plan: &mut Plan,
     ) -> GuardSplit {
         let at = rest.first;
-        // Where the span is the other half of a pair, the bit that tells them apart.
+        // If the span is the other half of a pair of which `old` maps one half, this is the base of that half.
         let old_base = near & !low(if L::PAIRS && old.leaf { old.shift } else { old.top() });
         let bit = Self::top_bit(at ^ old_base);
         let (mut top, mut alone) = (old.top(), old.leaf);
@@ -476,7 +519,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
                 if bit >= new.shift {
                     return GuardSplit::Below(new.shift);
                 }
-                // It may be below the slot that has to change, or above.
+                // The planned node may be below the slot that has to change, or above.
                 ceiling = ceiling.min(new.shift);
             } else if agree(new.at, near, new.top) {
                 (top, alone) = (top.max(new.top), false);
@@ -487,7 +530,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
             if alone && old.shift == job.page && old.shift == Self::BASE && bit < Self::LEAF_TOP {
                 let part = rest.clip(at, Self::LEAF_TOP.min(ceiling), job.page);
                 let width = Self::top_bit((part.last ^ at) | (at ^ old_base)) + 1 - Self::BASE;
-                // The commit has filled the leaf by now.
+                // The real run has stored the PTEs of the parts before in the leaf; the dry run has counted them.
                 let filled = if !S::REAL && plan.filled.0 == old.node { plan.filled.1 } else { 0 };
                 if Self::worth(self.live(old) + filled + Self::pages_in(part, job.page), width) {
                     let leaf = self.new_leaf(job, width, part);
@@ -507,6 +550,10 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
 
     /// Takes a node in place of one in which smaller pages replace one larger page of a pair that occupies several slots. Those
     /// slots are empty in the new node.
+    ///
+    /// # Safety
+    ///
+    /// The caller is the only writer, the job's batch came from this table, and `old` is a node of this table that covers the part.
     #[inline(never)]
     unsafe fn split_page<S: Supply, W: Fn(usize) -> F::Word>(
         &self,

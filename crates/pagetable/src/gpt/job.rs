@@ -1,4 +1,4 @@
-//! What the files of an insertion share: the job, the supply of nodes, and what a step puts in the place of what.
+//! Types that the files of an insertion share: the job, the supply of nodes, and what takes the place of a slot's old contents.
 
 use tlbkit_addr::Flush;
 
@@ -7,16 +7,16 @@ use super::slots::KINDS;
 use crate::Retired;
 use crate::nodes::{NodeAddr, Nodes, Stock};
 
-/// Where nodes come from.
+/// The source of the nodes that an insertion or a step of tuning takes.
 pub(super) trait Supply {
-    /// Whether the nodes are real; if not nothing is written.
+    /// Whether the nodes are real. If not, this is a dry run, which writes nothing.
     const REAL: bool;
 
     /// Takes a node of a kind.
     fn take(&mut self, kind: usize) -> NodeAddr;
 }
 
-/// A supply that counts, in the stock that will have the nodes.
+/// The supply of a dry run: counts the nodes in the stock that will provide them.
 pub(super) struct Count<'s, 'n, N: Nodes>(pub(super) &'s mut Stock<'n, N, KINDS>);
 
 impl<N: Nodes> Supply for Count<'_, '_, N> {
@@ -33,70 +33,71 @@ impl<N: Nodes> Supply for Stock<'_, N, KINDS> {
     const REAL: bool = true;
 
     fn take(&mut self, kind: usize) -> NodeAddr {
-        // The dry run, which is the same code, has counted it.
+        // The dry run, which runs the same code, has counted this node.
         let node = self.next(kind);
         debug_assert!(node.is_some(), "the dry run has counted no node of kind {kind} for this");
         node.unwrap_or(NodeAddr::new(0))
     }
 }
 
-/// What to map.
+/// An insertion: the pages' size and PTEs, and the supply of nodes.
 pub(super) struct Job<'j, 'n, S, W> {
     pub(super) supply: &'j mut S,
     pub(super) batch: &'j mut Retired<'n>,
     /// The logarithm of the page size.
     pub(super) page: u32,
-    /// Whether what is mapped there with another size is replaced. Otherwise nothing is mapped there.
+    /// Whether pages of another size are mapped there, which these pages replace. Otherwise nothing is mapped there.
     pub(super) replaces: bool,
-    /// The PTE of the page at an address.
+    /// The closure that returns the PTE of the page at an address.
     pub(super) word: W,
-    /// The closure that makes a break known before the new pages are linked.
+    /// The closure that flushes every CPU after the old PTEs are emptied and before the new pages are linked.
     pub(super) broken: &'j mut dyn FnMut(&Flush),
 }
 
-/// What takes the place of what a slot leads to.
+/// The new contents of a slot.
 pub(super) enum New {
-    /// What is to be built in the slot, of this many bits.
+    /// A subtree, which is to be built in the slot, of this many bits.
     Below(u32),
-    /// A new node, in which the part is to be built.
+    /// A new node, in whose slots the part is to be built.
     Open(Edge),
-    /// A new node of slots smaller than the pages, which is to be filled with the part and what is around it.
+    /// A new node of slots smaller than the pages, which is to be filled with the part and the entries around it.
     Filled(Fresh),
-    /// A leaf or node that is complete.
+    /// A leaf, which is complete.
     Whole(Edge),
 }
 
-/// What becomes of what a slot led to, once the slot leads to something else.
+/// What happens to the old contents of a slot after the new ones are published.
 pub(super) enum Gone {
-    /// It stays below the new node, or is taken care of.
+    /// Nothing: the slot was empty, or the old node or leaf is below the new node.
     Nothing,
-    /// A leaf whose PTEs have been copied.
+    /// A leaf, whose PTEs have been copied, is retired.
     Copied,
-    /// A leaf of two pages loses one: smaller pages replace it, or a new leaf has it together with the other half.
+    /// A leaf of two pages loses one of them: smaller pages replace it, or a new leaf has it together with the other half.
     Page,
-    /// Everything below goes.
+    /// The node or leaf is retired, with everything below it.
     Subtree,
-    /// A node that was divided goes, with what the part replaces.
+    /// A node that was divided is retired, with the entries that the part replaces.
     Divided,
-    /// A node goes, with everything below it that the new one does not lead to.
+    /// A node that was built anew is retired, with everything below it to which the new one does not lead.
     Node,
 }
 
-/// What a new node leads to beside the pages of a span.
+/// The entries of a new node beside the pages of a span.
 #[derive(Clone, Copy)]
 pub(super) enum Around {
     /// Nothing.
     Nothing,
-    /// What the node led to that stood in its place.
+    /// The entries of the node that it replaces.
     Node,
-    /// A node or leaf, in which this key is. Of a pair, the page that the span leaves alone.
+    /// One entry: the node or leaf whose region contains this key. If that is a leaf of a pair, only the page that the span does
+    /// not replace.
     Entry(usize),
 }
 
 /// A new node to be filled.
 #[derive(Clone, Copy)]
 pub(super) struct Fresh {
-    /// The node; without an address if it will have one entry, which takes its place.
+    /// The node. It has no address if it would have one entry only; then the entry takes its place.
     pub(super) node: Edge,
     /// The first key that it covers.
     pub(super) base: usize,

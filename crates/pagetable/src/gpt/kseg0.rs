@@ -2,16 +2,18 @@
 
 use core::marker::PhantomData;
 
+use super::guard::pair_covers;
 use super::layout::{Edge, Found, Layout, SLOT};
 use super::node_size::{Adaptive, Fixed, NodeSize};
 use crate::fields::Fields as _;
 use crate::nodes::{LinkRange, NodeAddr, Nodes};
 use crate::word::Word;
 
-/// The layout of a guarded table that a MIPS32 refill handler walks in few instructions: nodes in kseg0, leaves that are TLB entries.
+/// The layout of a guarded table that a MIPS32 refill handler walks in few instructions. Nodes are in kseg0, and a leaf is a TLB
+/// entry.
 ///
-/// Addresses have 32 bits, and pages 4 KiB to 64 MiB in steps of four, as PageMask has them. `P` is the table's policy: [`Fixed<1>`](Fixed)
-/// to `Fixed<8>`, or [`Adaptive`].
+/// Addresses have 32 bits, and pages 4 KiB to 64 MiB in steps of four, the sizes of PageMask. `P` is the table's policy:
+/// [`Fixed<1>`](Fixed) to `Fixed<8>`, or [`Adaptive`].
 ///
 /// ```text
 ///  inner link, Fixed<W>      31                            W+2             4        0
@@ -34,29 +36,30 @@ use crate::word::Word;
 ///                           +------------+----------------------------+----------+
 /// ```
 ///
-/// Node addresses are physical, below 512 MiB; bit 31 makes an inner link an address in kseg0. A lookup goes on while the link is
-/// negative, and then compares the leaf's tag with the Context register. Nothing has to be masked or added:
+/// An inner link leads to an indexing node. Node addresses are physical, below 512 MiB; bit 31 makes an inner link an address in
+/// kseg0. A lookup follows links while they are negative, and then compares the leaf's tag with the Context register. It needs no
+/// mask and no addition:
 ///
-/// - *Fixed*: the shift is in the lowest bits, which the node's alignment leaves free, where a shift instruction reads it; inserting the
-///   index overwrites it. A node costs three instructions: shift, insert, load. Every node has the memory of `2^W` slots. The digit of
-///   the topmost node may be narrower: zeros are shifted in from above the address.
-/// - *Adaptive*: two counts cut the digit out: one shift to the left drops the bits above it, one to the right the bits below. The
-///   address has 21 bits: nodes lie in the first 8 MiB. Nodes of two and four slots have these links in tables of a fixed size, too,
-///   because their alignment leaves no room for a shift.
+/// - *Fixed*: the shift is in the lowest bits, which are free because of the node's alignment. A shift instruction reads it there, and
+///   the instruction that inserts the index overwrites it. A node costs three instructions: shift, insert, load. Every node has the
+///   memory of `2^W` slots. The digit of the topmost node may be narrower: the bits above the address are zero.
+/// - *Adaptive*: the link holds two shift counts. A shift to the left drops the bits above the digit, and a shift to the right the
+///   bits below. The address has 21 bits, so nodes are in the first 8 MiB. Nodes of two and four slots have these links in tables of
+///   a fixed size, too, because their alignment leaves no room for a shift.
 ///
-/// The comparison of the tag is the check of all guards: every address leads to some leaf, and matches its tag only if the leaf is its
-/// own.
+/// The comparison of the tag is the check of all guards. An address may lead to the leaf of another address; it is equal to the tag
+/// only if the leaf maps it.
 ///
 /// # Larger pages
 ///
-/// A pair of larger pages is a leaf as well. `size` is the logarithm of its pages minus 12 (that of 4 KiB), and the pair's number is the
-/// number of its first 8 KiB. The tag of a pair of 4 KiB pages is equal to Context, and no other tag ever is. So a handler that serves
-/// 4 KiB pages alone pays nothing for larger pages. A handler that serves both shifts `size` bits out of tag and Context and compares
-/// again.
+/// A pair of larger pages is a leaf as well. `size` is the logarithm of the page size minus 12 (the logarithm of 4 KiB), and the
+/// pair's number is the number of its first 8 KiB. The tag of a pair of 4 KiB pages is equal to Context, and no other tag is. So a
+/// handler that serves only 4 KiB pages has no cost for larger pages. A handler that serves both shifts `size` bits out of tag and
+/// Context and compares again.
 ///
-/// The position of an index field does not change: a handler that inserts `W` bits can use no node of fewer slots, and where `W` is a
-/// multiple of four every shift must be the same modulo four. So all slots that a page covers hold the same link. This costs a handler
-/// nothing, and the leaf stays the one place where the page is mapped, protected and unmapped, by one store.
+/// A larger page does not change the position of an index field. For a handler that inserts `W` bits can use no node of fewer
+/// slots, and if `W` is a multiple of four every shift must be the same modulo four. So all slots that a page covers hold the same
+/// link. This costs a handler nothing, and one store in the leaf still maps, protects or unmaps the page.
 ///
 /// ```text
 ///   G8 node, slots of 8 KiB    | link | link | link | link |  0  | link |  0  |  0  |
@@ -65,35 +68,36 @@ use crate::word::Word;
 ///                                            `-----------> | tag 16K | PTE | 0   |     (never two: one leaf, both PTEs)
 /// ```
 ///
-/// If the PTE of one half of a pair is valid in the pair's leaf, all slots of that half lead to the leaf. If it is not, they may lead to
-/// smaller pages. A change of one half does not move the other. A node at the bit that tells the halves apart is above them; where
-/// there is none, the link of the leaf is in the slots of both halves, one of which is empty.
+/// If the PTE of one half of a pair is valid in the pair's leaf, all slots of that half lead to the leaf. If it is not, they may
+/// lead to smaller pages. A change of one half does not change the slots of the other. A node whose digit has the bit in which the
+/// halves differ has slots for each half. If no node has that bit, one slot covers both halves, and its leaf maps only one of them.
 ///
-/// Maps and resizes that change more than one slot of a node build the node anew and link it with one store, after the break if pages
-/// change their size. An unmap clears the PTE first, and then the slots.
+/// A map or resize that changes more than one slot of a node builds the node anew and links it with one store, after the break if
+/// pages change their size. An unmap clears the PTE first, and then the slots.
 #[derive(Debug)]
 pub struct Kseg0<P>(PhantomData<fn() -> P>);
 
-/// What the sign of a link says.
+/// The sign bit of a link, which is set if the link leads to an indexing node.
 const INNER: u32 = 1 << 31;
-/// What makes a leaf's address odd.
+/// The bit that is set in a link to a leaf.
 const LEAF: u32 = 1;
-/// The position of a page's number in an address.
+/// The position of the number of a 4 KiB page in an address.
 const PAGE: u32 = 12;
-/// The position of a pair's number in an address, and in a tag.
+/// The position of the number of an 8 KiB pair in an address.
 const PAIR: u32 = PAGE + 1;
+/// The position of that number in a tag.
 const NUMBER: u32 = 4;
-/// What a tag has below the number.
+/// The bits of a tag that hold the size.
 const SIZE: u32 = (1 << NUMBER) - 1;
-/// The least width of nodes whose alignment leaves room for a shift below their addresses.
+/// The least width of a node in whose address enough low bits are zero to hold a shift.
 const ALIGNED: u32 = 3;
 
-/// How a link says where a node is and what its digit is.
+/// The encoding of a link to an indexing node: the node's address and its digit.
 pub trait Digits: NodeSize {
     /// The largest logarithm of a node's slots.
     #[doc(hidden)]
     const MOST: u32;
-    /// The logarithm of the slots that every node has memory for.
+    /// The logarithm of the number of slots for which every node has memory.
     #[doc(hidden)]
     const FULL: u32;
     /// The largest logarithm to which nodes grow.
@@ -183,7 +187,8 @@ impl<N: Nodes<Word = u32>, P: Digits> Layout<N> for Kseg0<P> {
             link if link & INNER != 0 => P::edge(link),
             link => {
                 let node = NodeAddr::new((link & !LEAF) as usize);
-                // SAFETY: this function's contract: a linked leaf is live, or held for pinned walkers, and has its tag.
+                // SAFETY: by this function's contract the caller is pinned, or the writer, so the leaf is not freed meanwhile; it
+                // has its tag.
                 let tag = unsafe { nodes.follow(node, 0) };
                 Edge { node, shift: PAGE + (tag & SIZE), width: 1, leaf: true, base: 0 }
             }
@@ -213,8 +218,8 @@ impl<N: Nodes<Word = u32>, P: Digits> Layout<N> for Kseg0<P> {
 
     #[inline(always)]
     unsafe fn seek(nodes: &N, root: &Self::Root, _bits: u32, _tag: usize, at: usize) -> Option<Found> {
-        // SAFETY: the root is live. A node that a link leads to is live or retired, and pinned walkers are waited
-        // for; the index is below the node's slots, and a leaf has its tag.
+        // SAFETY: the root is a field of a live table. By this function's contract the caller is pinned, or the writer, so a node
+        // to which a loaded link leads is not freed during the walk. The index is below the node's slots, and a leaf has its tag.
         unsafe {
             let mut link = u32::follow(root);
             while link & INNER != 0 {
@@ -227,8 +232,8 @@ impl<N: Nodes<Word = u32>, P: Digits> Layout<N> for Kseg0<P> {
             let leaf = NodeAddr::new((link & !LEAF) as usize);
             let tag = nodes.follow(leaf, 0);
             let (size, number) = (tag & SIZE, (tag >> NUMBER) as usize);
-            let (shift, own) = (PAGE + size, (at >> PAIR ^ number) >> size == 0);
-            own.then_some(Found { leaf, shift, width: 1, index: at >> shift & 1 })
+            let (shift, covers) = (PAGE + size, pair_covers(at >> PAIR, number, size));
+            covers.then_some(Found { leaf, shift, width: 1, index: at >> shift & 1 })
         }
     }
 }

@@ -1,4 +1,4 @@
-//! What a slot is: the one place where the layouts differ.
+//! The layout of a slot, by which the three guarded tables differ: the trait [`Layout`], and the layout [`OneWord`].
 
 use core::fmt::Debug;
 use core::ops::Range;
@@ -11,7 +11,7 @@ use crate::word::Word;
 /// The most words of a slot.
 pub(super) const SLOT: usize = 4;
 
-/// What a slot says: nothing, or the way to an indexing node or a leaf.
+/// The decoded contents of a slot: a link to an indexing node or a leaf, or nothing.
 #[doc(hidden)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Edge {
@@ -19,7 +19,7 @@ pub struct Edge {
     pub(super) node: NodeAddr,
     /// The position of the lowest bit of the node's digit.
     pub(super) shift: u32,
-    /// The bits of the digit: the node has `2^width` slots.
+    /// The number of bits of the digit: the node has `2^width` slots.
     pub(super) width: u32,
     /// Whether the slots are PTEs.
     pub(super) leaf: bool,
@@ -35,7 +35,7 @@ impl Edge {
         self.node.get() == 0
     }
 
-    /// Returns the position above the digit: the node covers `2^top` bytes.
+    /// Returns the position above the highest bit of the digit: the node covers `2^top` bytes.
     #[inline(always)]
     pub(super) const fn top(self) -> u32 {
         self.shift + self.width
@@ -59,7 +59,7 @@ impl Edge {
         child.leaf && child.top() > self.shift
     }
 
-    /// Returns the slots that the page in `slot` occupies; `slot` alone, if it holds no larger page.
+    /// Returns the slots that the page in `slot` occupies: only `slot`, unless `child` is a leaf of pages larger than a slot.
     #[inline(always)]
     pub(super) const fn run(self, slot: usize, child: Self) -> Range<usize> {
         let bits = if self.shares(child) { child.shift.saturating_sub(self.shift) } else { 0 };
@@ -68,7 +68,7 @@ impl Edge {
     }
 }
 
-/// Where a walk found the PTE of an address.
+/// The position of the PTE of an address, which a walk has found.
 #[doc(hidden)]
 #[derive(Clone, Copy, Debug)]
 pub struct Found {
@@ -79,7 +79,7 @@ pub struct Found {
 }
 
 impl Found {
-    /// Returns the way to the leaf.
+    /// Returns the edge that leads to the leaf.
     pub(super) const fn edge(self) -> Edge {
         Edge { node: self.leaf, shift: self.shift, width: self.width, leaf: true, base: 0 }
     }
@@ -90,26 +90,26 @@ pub trait Layout<N: Nodes>: Debug + 'static + sealed::Sealed {
     /// Words of a slot.
     #[doc(hidden)]
     const WORDS: usize;
-    /// Whether leaves begin with a tag, and hold as many neighbours as is worth it. Otherwise guards stand in the
-    /// slots, and a leaf is a pair of pages.
+    /// Whether a leaf begins with a tag, and its size follows the number of neighbours that are mapped. Otherwise each slot holds
+    /// a guard, and a leaf is a pair of pages.
     #[doc(hidden)]
     const TAGGED: bool;
-    /// Whether a leaf is one TLB entry: a pair of pages of any size. Those larger than a slot stand in several; else a
-    /// larger page has a leaf of its own, and a slot of its size.
+    /// Whether a leaf is one TLB entry: a pair of pages of any size. Then a page larger than a slot occupies several slots.
+    /// Otherwise a larger page has a leaf of its own and a slot of its size.
     #[doc(hidden)]
     const PAIRS: bool = false;
-    /// The logarithm of the slots that every indexing node has memory for, used or not.
+    /// The logarithm of the number of slots for which every indexing node has memory, even if its digit is narrower.
     #[doc(hidden)]
     const FULL: u32 = 0;
     /// The largest logarithm of a node's slots.
     #[doc(hidden)]
     const MAX_WIDTH: u32;
-    /// The largest logarithm of a node's slots to which nodes grow by themselves.
+    /// The largest logarithm of a node's slots to which an adaptive node grows.
     #[doc(hidden)]
     const GROWN: u32;
     /// The node addresses that a slot can hold.
     const REACH: LinkRange;
-    /// Bytes that storage takes for a node beside its words.
+    /// The bytes that storage takes for a node in addition to its words.
     #[doc(hidden)]
     const BESIDE: usize;
 
@@ -121,11 +121,11 @@ pub trait Layout<N: Nodes>: Debug + 'static + sealed::Sealed {
     #[doc(hidden)]
     fn cells(root: &Self::Root) -> *const <N::Word as Word>::Cell;
 
-    /// Decodes a slot: `word(k)` loads its word `k`. The slot covers `2^ceiling` bytes, of which `at` is one.
+    /// Decodes a slot that covers `2^ceiling` bytes, among them the byte at `at`. `word(k)` loads word `k` of the slot.
     ///
     /// # Safety
     ///
-    /// The caller is pinned, or the writer, and the slot is one of the table's.
+    /// The caller is pinned, or the only writer, and the slot is one of the table.
     #[doc(hidden)]
     unsafe fn edge(nodes: &N, word: impl Fn(usize) -> N::Word, ceiling: u32, at: usize) -> Edge;
 
@@ -133,26 +133,26 @@ pub trait Layout<N: Nodes>: Debug + 'static + sealed::Sealed {
     #[doc(hidden)]
     fn words(edge: Edge, ceiling: u32) -> [N::Word; SLOT];
 
-    /// Encodes the tag of a leaf that begins at `base`, if leaves have one.
+    /// Encodes the tag of a leaf that begins at `base`. Only a layout whose leaves have tags uses the result.
     #[doc(hidden)]
     #[inline(always)]
     fn tag(base: usize, _leaf: Edge) -> usize {
         base
     }
 
-    /// Returns where a leaf begins, from its tag.
+    /// Returns the address at which a leaf begins, from its tag.
     #[doc(hidden)]
     #[inline(always)]
     fn tagged(tag: usize) -> usize {
         tag
     }
 
-    /// Walks to the PTE of `at`. The one walk of readers. `bits` is the width of an address, `tag` the words of a
-    /// leaf's tag.
+    /// Walks to the PTE of `at` and checks the guards on the path; returns `None` if one of them differs from `at`. All lookups use
+    /// this walk. `bits` is the width of an address, `tag` the number of words of a leaf's tag.
     ///
     /// # Safety
     ///
-    /// The caller is pinned, or the writer.
+    /// The caller is pinned, or the only writer.
     #[doc(hidden)]
     unsafe fn seek(nodes: &N, root: &Self::Root, bits: u32, tag: usize, at: usize) -> Option<Found>;
 }
@@ -165,7 +165,7 @@ mod sealed {
     impl Sealed for crate::gpt::TwoWords {}
 }
 
-/// One word a slot; the guards are checked together, against the tag of the leaf. For any number of CPUs.
+/// One word a slot: a link. A walk checks all guards at once, by the tag of the leaf. For any number of CPUs.
 #[derive(Clone, Copy, Debug)]
 pub struct OneWord;
 
@@ -204,8 +204,9 @@ impl<N: Nodes<Word: Link>> Layout<N> for OneWord {
 
     #[inline(always)]
     unsafe fn seek(nodes: &N, root: &Self::Root, _bits: u32, tag: usize, at: usize) -> Option<Found> {
-        // SAFETY: the root is live. A node that a link leads to is live or retired, and pinned walkers are waited
-        // for; the index is below the node's slots, and a leaf has its tag words.
+        // SAFETY: the root is a field of a live table. By this function's contract the caller is pinned, or the writer, so a node
+        // to which a loaded link leads is not freed during the walk. The index is below the node's slots, and a leaf has its tag
+        // words.
         unsafe {
             let mut link = N::Word::follow(root);
             while link.is_inner() {

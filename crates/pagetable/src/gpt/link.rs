@@ -1,5 +1,6 @@
 //! The links of the layout [`OneWord`](super::OneWord).
 
+use super::guard;
 use crate::nodes::{LinkRange, NodeAddr};
 use crate::word::Word;
 
@@ -17,22 +18,22 @@ use crate::word::Word;
 ///       +-------------------------+--------+---+----------+
 /// ```
 ///
-/// `shift` is the position of the digit's lowest bit: the slot is `(address >> shift) & (slots - 1)`. `I` tells an
-/// indexing node from a leaf, whose slots are PTEs; the zero word is an empty slot and has no `I`, so one test ends
-/// the walk. The shift is in the lowest bits because shift instructions use only the low bits of their count. The slot mask of a
-/// 64-bit word is its second byte, which many machines extract in one instruction.
+/// `shift` is the position of the digit's lowest bit: the slot is `(address >> shift) & (slots - 1)`. `I` is set if the link leads
+/// to an indexing node, and clear if it leads to a leaf, whose slots are PTEs. An empty slot is a zero word. In it `I` is clear
+/// too, so a walk needs one test a node. The shift is in the lowest bits because shift instructions use only the low bits of their
+/// count. The slot mask of a 64-bit word is its second byte, which many machines extract in one instruction.
 ///
-/// A 64-bit word holds the low 48 bits of an address and extends their sign, so that a kernel's nodes may lie in its half of the
-/// address space. A 32-bit word reaches the node addresses below 8 MiB: give such a storage a base of 0.
+/// A 64-bit word holds the low 48 bits of an address and extends their sign, so a kernel's nodes may be in the upper half of the
+/// address space. A 32-bit word holds the node addresses below 8 MiB: give such a storage a base of 0.
 pub trait Link: Word {
     /// The largest logarithm of a node's slots.
     const MAX_WIDTH: u32;
     /// The largest logarithm of a node's slots to which adaptive nodes grow.
     ///
-    /// Storage divides each of its pages into nodes of one size, so each additional size leaves a part of a page unused. Narrow
-    /// words, which are chosen for space, stop at nodes of 64 bytes.
+    /// Storage divides each of its pages into nodes of one size, so each additional size leaves some of a page unused. A table with
+    /// 32-bit words is chosen to save space, so its nodes grow to 64 bytes only.
     const GROWN: u32;
-    /// The node addresses that fit.
+    /// The node addresses that a link can hold.
     const REACH: LinkRange;
 
     /// Returns the link to a node of `2^width` slots whose digit begins at bit `shift`.
@@ -47,13 +48,14 @@ pub trait Link: Word {
     /// Returns the logarithm of the node's slots.
     fn width(self) -> u32;
 
-    /// Returns the node.
+    /// Returns the address of the node.
     fn node(self) -> NodeAddr;
 
     /// Returns the slot of `at`.
     fn index(self, at: usize) -> usize;
 
-    /// Tells whether a node whose region begins at `base` covers `at`.
+    /// Tells whether the node or leaf of this link covers `at`, if its region begins at `base`. For a leaf, whose tag is `base`,
+    /// this is the check of all guards on the path.
     fn covers(self, base: usize, at: usize) -> bool;
 }
 
@@ -83,7 +85,7 @@ impl Link for u64 {
 
     #[inline(always)]
     fn width(self) -> u32 {
-        // One instruction more than the load, where counting ones takes a dozen.
+        // This takes two or three instructions; counting ones takes a dozen on machines without an instruction for that.
         ((self as u32 >> 8 & 0xff) + 1).trailing_zeros()
     }
 
@@ -99,7 +101,7 @@ impl Link for u64 {
 
     #[inline(always)]
     fn covers(self, base: usize, at: usize) -> bool {
-        (at ^ base).wrapping_shr(self as u32) <= (self >> 8 & 0xff) as usize
+        guard::leaf_covers(at, base, self as u32, (self >> 8 & 0xff) as usize)
     }
 }
 
@@ -141,6 +143,6 @@ impl Link for u32 {
 
     #[inline(always)]
     fn covers(self, base: usize, at: usize) -> bool {
-        (at ^ base).wrapping_shr(self) >> self.width() == 0
+        guard::leaf_covers_width(at, base, self, self.width())
     }
 }

@@ -1,4 +1,5 @@
-//! Mapping, from where the pages come in: one page is [`map_one`](super::one_page)'s if that can, the rest is an insertion.
+//! Mapping: [`map_one`](super::one_page) maps one base page if the change of one slot can; [`insert`](super::insert) maps all other
+//! pages and ranges.
 
 use tlbkit_addr::{Attr, PageSize, Pages, Pfn};
 
@@ -16,7 +17,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
     ///
     /// # Safety
     ///
-    /// The caller is the only writer, and the batch came from this table; so for all that follow.
+    /// The caller is the only writer, and the batch came from this table.
     #[inline(always)]
     pub(super) unsafe fn map_pages(
         &self,
@@ -40,12 +41,16 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
         unsafe { self.map_range(batch, pages, frame, size, attr, word) }
     }
 
-    /// Takes a node that a slot can lead to.
+    /// Takes a node whose address a slot can hold.
     pub(super) fn take(&self, words: usize) -> Option<NodeAddr> {
         take_within(self.nodes, words, L::REACH)
     }
 
-    /// Maps a range, with whatever nodes that needs.
+    /// Maps a range with all nodes that it needs.
+    ///
+    /// # Safety
+    ///
+    /// The caller is the only writer, and the batch came from this table.
     #[inline(never)]
     unsafe fn map_range(
         &self,
@@ -57,14 +62,14 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
         word: F::Word,
     ) -> Result<(), Error> {
         let size_pages = size.pages(G::BASE).unwrap_or(1);
-        // The highest frame must fit too; `check_frames` has seen that it exists.
+        // The format must be able to encode the highest frame, too. `check_frames` has checked that its number does not overflow.
         F::leaf(Pfn::new(frame.get() + (pages.len() - size_pages)), size, attr, true)?;
         let span = Self::span(pages);
-        // A format's step is that of a base frame's number; the low bits of a larger page's stay what they are.
+        // A format's step is that of a base frame's number; the low bits of a larger page's frame number do not change.
         let word = |at: usize| word.advance(F::STEP, (at - span.first) >> Self::BASE);
         // SAFETY: the caller is the writer.
         unsafe {
-            // Of one page the walk has told.
+            // For one page, `map_one` has checked it.
             if pages.len() > 1 {
                 self.check_vacant(span)?;
             }

@@ -1,5 +1,5 @@
-//! Entries that hold a mark instead of a leaf: words of a leaf of base pages, which count as its PTEs do when it is chosen, joined
-//! and made smaller.
+//! Entries that hold a mark instead of a PTE. A mark is a word in a leaf of base pages. It counts as a PTE when the size of a leaf
+//! is chosen.
 
 use tlbkit_addr::{Attr, FlushScope, Pages, Pfn, VirtAddr};
 
@@ -16,7 +16,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
     ///
     /// # Safety
     ///
-    /// The caller is the only writer, and the batch came from this table; so for all that follow.
+    /// The caller is the only writer, and the batch came from this table.
     pub(super) unsafe fn mark_page(
         &self,
         batch: &mut Retired<'n>,
@@ -47,10 +47,14 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
         }
     }
 
-    /// Stores a mark where nothing is, with a leaf for it, and nodes on the way there.
+    /// Stores a mark in an empty entry, with the leaf and the nodes that it needs.
+    ///
+    /// # Safety
+    ///
+    /// The caller is the only writer, and the batch came from this table.
     #[inline(never)]
     unsafe fn mark_empty(&self, batch: &mut Retired<'n>, page: Pages, word: F::Word) -> Result<(), Error> {
-        // SAFETY: the caller is the writer. Walkers find nothing before and after.
+        // SAFETY: by this function's contract the caller is the writer, and the batch came from this table.
         unsafe {
             match self.map_one(batch, page, word, FlushScope::Nowhere) {
                 Some(done) => done,
@@ -61,7 +65,11 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
         }
     }
 
-    /// Stores the entry of a base page in the leaf that it has.
+    /// Stores the word of a base page in the leaf that covers it.
+    ///
+    /// # Safety
+    ///
+    /// The caller is the only writer.
     unsafe fn store_over(&self, at: VirtAddr, word: F::Word) {
         // SAFETY: the caller is the writer; the leaf is live and the index below its slots.
         unsafe {
@@ -74,6 +82,10 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
     }
 
     /// See [`Table::fill`](crate::Table::fill).
+    ///
+    /// # Safety
+    ///
+    /// The caller is the only writer, and the batch came from this table.
     pub(super) unsafe fn fill_page(
         &self,
         batch: &mut Retired<'n>,

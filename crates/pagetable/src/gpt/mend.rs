@@ -10,10 +10,9 @@ use crate::nodes::Nodes;
 use crate::{Geometry, Retired};
 
 impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: NodeSize> Gpt<'n, G, F, N, L, P> {
-    /// Counts the table's entries anew, from the words that are there, after a change that has unwound. Takes out leaves
-    /// that are empty now, and nodes that have lost their choice. Nodes that no word leads to are lost: those that the
-    /// change had taken for itself, and of those that it had pushed, `forgotten` by the batch, the ones that it had
-    /// unlinked.
+    /// Counts the table's entries anew after a change that has unwound, and retires leaves that are empty and nodes with fewer than
+    /// two entries. A node to which no slot leads is counted as lost: the change had taken it, or had unlinked it and passed it to
+    /// the batch, which has forgotten `forgotten` nodes.
     ///
     /// Costs a walk over the whole table.
     ///
@@ -39,7 +38,11 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
         self.nodes.held().lose(owned.saturating_sub(count(batch)));
     }
 
-    /// Counts what is in use of a node and below it, and returns what its slot shall say.
+    /// Counts the entries of a node and of all nodes below it, and returns the edge that its slot should hold.
+    ///
+    /// # Safety
+    ///
+    /// The caller is the only writer, the batch came from this table, and a slot of this table leads to `old`.
     unsafe fn mend_edge(&self, batch: &mut Retired<'n>, old: Edge) -> Edge {
         if old.is_empty() {
             return old;
@@ -50,7 +53,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
             if old.leaf {
                 return self.mend_leaf(batch, old);
             }
-            // Where slots have guards these tell addresses; where leaves have tags no other node needs its own.
+            // In a layout with guards the edge holds the base. In a layout with tags only leaves need theirs, and it is zero here.
             let base = old.base & !low(old.top());
             let (mut before, mut after) = (Edge::EMPTY, Edge::EMPTY);
             let mut slot = 0;
@@ -62,7 +65,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
                 if child.is_empty() {
                     continue;
                 }
-                // A leaf of two pages stands in the slots of both.
+                // The slots of both pages lead to a leaf of two pages.
                 if child != before {
                     (before, after) = (child, self.mend_edge(batch, child));
                 }
@@ -87,6 +90,10 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
     }
 
     /// Counts the PTEs of a leaf, and its marks.
+    ///
+    /// # Safety
+    ///
+    /// The caller is the only writer, the batch came from this table, and a slot of this table leads to `leaf`.
     unsafe fn mend_leaf(&self, batch: &mut Retired<'n>, leaf: Edge) -> Edge {
         // SAFETY: the caller is the writer; slots are within the leaf.
         unsafe {

@@ -18,7 +18,7 @@
 //! 2. While the link has the bit `I`, load the link in slot `(at >> shift) & (slots - 1)` of its node.
 //! 3. If the link is zero, nothing is mapped.
 //! 4. Load the tag of the leaf, the address at which its region begins. If `at` differs from it above the bits that index
-//!    the leaf, nothing is mapped: this one comparison stands for all guards on the way.
+//!    the leaf, nothing is mapped. This one comparison checks all guards on the path.
 //! 5. Load the PTE. If it is invalid, nothing is mapped.
 //!
 //! Where an MPT has a chain of nodes with one entry each, a GPT has a guard, which holds the address bits of the chain. So
@@ -29,10 +29,10 @@
 //!
 //! # Layouts
 //!
-//! [`OneWord`], our own: **one word a slot**, which holds a node's address, the position of its digit and its size ([`Link`]
-//! draws it). No slot holds a guard: the walk skips the guards' bits and compares the tag of the leaf at the end. The tag is
-//! the first address of the leaf's region. A leaf holds up to 16 neighbouring PTEs. A leaf of several PTEs is built when half
-//! of them are mapped, and shrinks when an eighth or less of them is left, or only one. Where nodes have one size, of 16 slots or
+//! [`OneWord`], which is new here: **one word a slot**, which holds a node's address, the position of its digit and its size
+//! ([`Link`] draws it). No slot holds a guard: the walk skips the guards' bits and compares the tag of the leaf at the end. The tag
+//! is the first address of the leaf's region. A leaf holds up to 16 neighbouring PTEs. A leaf of several PTEs is built when half
+//! of them are mapped, and shrinks when an eighth or less of them is left, or only one. If all nodes have one size, of 16 slots or
 //! more, any two pages in the region of a leaf get that leaf, because a node and two leaves take more bytes.
 //!
 //! ```text
@@ -45,17 +45,17 @@
 //! [`Kseg0`], for MIPS32 refill handlers: the same with 32-bit links that need no masking. Each leaf is one TLB entry: a pair
 //! of pages of any size.
 //!
-//! [`TwoWords`], the paper's layout to the byte (3.2): a slot is a 64-bit guard and a 64-bit pointer, a walk compares the value
-//! and the length of the guard at each level, and a leaf is 16 bytes: the PTEs of a page pair and two mapping-tree words. It
-//! serves for comparison, on one CPU.
+//! [`TwoWords`], the layout of the paper to the byte (3.2): a slot is a 64-bit guard and a 64-bit pointer, a walk compares the
+//! value and the length of the guard at each level, and a leaf is 16 bytes: the PTEs of a page pair and two mapping-tree words. It
+//! is for comparison, on one CPU.
 //!
 //! # Publication
 //!
-//! In the layout [`OneWord`] every change of the tree is one store: insert, split, merge and resize build new nodes
-//! privately, link the uppermost one with one word and retire the nodes that it replaces. A node's region, digit and size never
-//! change while the node lives, nor does a leaf's tag, so a walker that entered the old nodes finishes in a tree that was valid
-//! when it entered. A leaf that grows or shrinks is copied with its PTEs. No PTE is live in two copies: the writer changes only
-//! the new one, and the shootdown of the first change that matters to a walker in the old leaf waits for that walker. Hardware
+//! In the layout [`OneWord`] every change of the tree is one store: insert, split, merge and resize build new nodes where no walker
+//! can reach them, link the uppermost one with one store and retire the nodes that it replaces. A node's region, digit and size
+//! never change while the node lives, nor does a leaf's tag, so a walker that entered the old nodes finishes in a tree that was
+//! valid when it entered. A leaf that grows or shrinks is copied with its PTEs. No PTE is live in two copies: the writer changes
+//! only the new one, and the shootdown of the first change that matters to a walker in the old leaf waits for that walker. Hardware
 //! must not set bits in a PTE, because it might set them in the old copy: formats with hardware status bits do not compile. If a
 //! format wants break before make between two sizes of a page ([`Format::BREAK`]), the old PTEs are emptied and every TLB is
 //! flushed before the store that links the new ones.
@@ -69,11 +69,11 @@
 //! | map, unmap, protect, replace, mark, fill of one page whose leaf stays | the walk, one load and one store |
 //! | map or unmap of a page whose leaf grows or shrinks | two walks, a copy of the leaf's PTEs, and one store; `n` pages in a row copy fewer than `n` PTEs in all |
 //! | a new leaf, or the last page of a leaf | two or three walks, at most one node more or less, and one store of the slot above; in an adaptive table an unmap, or a new node that another may take bits from, also reads the slots of the nodes |
-//! | a page in a node no larger than a leaf can be | also a read of what is below the node |
+//! | a page in a node whose region is no larger than that of a leaf can be | also a read of all leaves below the node |
 //! | in the layouts with pairs, another new or emptied leaf | a dry run, the same once more, at most one node more or less, and one store; in an adaptive table also a read of the nodes' slots |
 //! | unmap, protect of a range | two loads and one store a page, and a walk a leaf |
-//! | superpage within a node of smaller slots | that node is divided; or, where pairs may stand in several slots, built anew |
-//! | promote, split | one store a node that changes |
+//! | superpage within a node of smaller slots | that node is divided; or, if a page may occupy several slots, built anew |
+//! | promote, split a superpage | one store for each node that changes |
 //!
 //! With `n` single pages at random addresses G2 has `n - 1` nodes: `48 - 32/n` bytes a PTE in the paper's layout with
 //! leaves counted, `32 - 32/n` without (5.3, Figure 8).
@@ -95,7 +95,7 @@
 //! assert_eq!((table.footprint().nodes, table.footprint().leaves), (1, 2));
 //! assert_eq!(table.footprint().total(), 48);
 //!
-//! // Without the second page the node would have one entry, so it goes.
+//! // Without the second page the node would have one entry, so the table retires it.
 //! let page = Pages::one(VirtAddr::new(0xffff_8123_4567_8000).vpn(PageSize::K4));
 //! table.unmap(page, Holes::Refuse, None)?;
 //! assert_eq!((table.footprint().nodes, table.footprint().leaves), (0, 1));
@@ -105,13 +105,13 @@
 //!
 //! # Limits
 //!
-//! No operation recurses with the depth of the tree: walks, visits and changes are loops, and a path of bounded length replaces
-//! the call stack. On x86-64 a change takes at most 2 KiB of stack, and a visit 1 KiB, in every layout, node size and mode.
-//! `cargo xtask stack` measures that for pages at powers of two, fails above the limit, and prints the figures: `resize` takes
-//! up to 1928 bytes, `map` 1928, `unmap` 1640.
+//! No operation recurses with the depth of the tree: walks, visits and changes are loops over a path of bounded length. On x86-64 a
+//! change takes at most 2 KiB of stack, and a visit 1 KiB, in every layout, node size and mode. `cargo xtask stack` measures that
+//! for pages at powers of two, fails above the limit, and prints the figures: `resize` takes up to 1928 bytes, `map` 1928, `unmap`
+//! 1640.
 //!
-//! A pair format ([`Format::PAIRED`]) keeps both halves of a pair of base pages in one leaf; a larger page has a leaf of its own,
-//! and the other half of its pair is absent. In the layout [`Kseg0`] pages of all sizes are in pairs.
+//! With a pair format ([`Format::PAIRED`]) both halves of a pair of base pages are in one leaf. A larger page has a leaf of its
+//! own, in which the other half of its pair is empty. In the layout [`Kseg0`] pages of all sizes are in pairs.
 
 mod build;
 mod census;
@@ -206,7 +206,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
 
     /// Returns how many indexing nodes there are of each size: element `w` counts those of `2^w` slots.
     ///
-    /// Costs a walk over all of them.
+    /// Costs a visit of all of them.
     pub fn node_sizes(&self, _pinned: Pinned<'_>) -> [usize; MAX_WIDTH + 1] {
         let mut sizes = [0; MAX_WIDTH + 1];
         // SAFETY: the caller is pinned.
@@ -222,8 +222,8 @@ where
     N: Nodes<Word = u32>,
     P: Digits,
 {
-    /// Returns the root word, as a refill handler wants it: the root's link. Every change of the table may change it. The table
-    /// itself begins with this word: a handler that is told where the table is loads it from there.
+    /// Returns the root link, for a refill handler. Every change of the table may change it. The table itself begins with this
+    /// word, so a handler that knows the address of the table can load the link from there.
     pub fn root(&self) -> usize {
         // SAFETY: the cell is a field.
         unsafe { u32::follow(&raw const self.root) as usize }
@@ -238,7 +238,7 @@ where
     N: Nodes<Word = u32, Mode = crate::Solo>,
     P: NodeSize,
 {
-    /// Returns the root slot, guard and pointer, as a refill handler wants it. Every change of the table may change it.
+    /// Returns the root slot, guard and pointer, for a refill handler. Every change of the table may change it.
     pub fn root_slot(&self) -> [u32; 4] {
         // SAFETY: the cells are a field.
         core::array::from_fn(|word| unsafe { u32::follow(&raw const self.root[word]) })

@@ -6,16 +6,15 @@ use core::fmt::Debug;
 pub trait NodeSize: Debug + 'static + sealed::Sealed {
     /// Whether nodes grow and shrink with the number of their entries.
     const ADAPTIVE: bool;
-    /// The base-two logarithm of a node's slots: of each node, or of the largest.
+    /// The logarithm of the number of slots of each node, if all have one size, and otherwise of the largest.
     const WIDTH: u32;
 }
 
 /// Nodes of `2^W` slots: G2 is `Fixed<1>`, G16 `Fixed<4>`, G256 `Fixed<8>`; up to `Fixed<12>`, or `Fixed<8>` in
 /// the layout [`OneWord`](super::OneWord) with 64-bit links.
 ///
-/// Digits begin at multiples of `W` above the leaves, so two tables with the same pages have the same nodes. Where
-/// the width does not divide the address evenly, or a larger page ends within a digit, the digit is shorter and the node
-/// smaller.
+/// Digits begin at multiples of `W` above the leaves, so two tables with the same pages have the same nodes. If the width does not
+/// divide the address evenly, or a larger page ends within a digit, the digit is shorter and the node smaller.
 #[derive(Clone, Copy, Debug)]
 pub struct Fixed<const W: u32>;
 
@@ -23,7 +22,8 @@ pub struct Fixed<const W: u32>;
 /// [`OneWord`](super::OneWord) nodes grow to 64 slots with 64-bit links, and to 16 with 32-bit links; a node that a range of
 /// neighbours fills at once may have four times as many.
 ///
-/// A node that joins two entries has two slots; a node for a range has as many slots as save bytes. After each change a node
+/// A new node for two entries has two slots. A new node for a range has the largest number of slots that takes no more bytes than
+/// nodes of two slots would. After each change a node
 /// takes bits from the nodes below it, or gives bits back, if that saves bytes. Giving back must save an eighth of the node, so
 /// that a page that is mapped and unmapped again and again does not make the node change its size each time.
 #[derive(Clone, Copy, Debug)]

@@ -1,23 +1,23 @@
-//! Changes of one base page that change one slot of the tree, or none: a walk, and a store.
+//! Changes of one base page that change one slot of the tree, or none: a walk and a store.
 //!
-//! | the page | what is stored |
-//! |-|-|
-//! | has room in its leaf | the PTE |
-//! | is near a leaf that is worth growing by it | a link to a wider leaf, with the PTEs of the old one |
-//! | has an empty slot | a link to a new leaf |
-//! | differs in a guard's bits | a link to a new node of two entries: a new leaf, and what the slot led to |
-//! | leaves a leaf of enough others | the PTE |
-//! | leaves a leaf that is too large now | the PTE, and a link to a smaller leaf |
-//! | leaves an empty leaf | the PTE, and the slot; if its node has one entry left, the slot above, which gets that entry |
+//! | change | case | stores |
+//! |-|-|-|
+//! | map | a leaf covers the page | the PTE |
+//! | map | a leaf is near, and a wider leaf would be full enough with the page | a link to the wider leaf, with the PTEs of the old one |
+//! | map | the page's slot is empty | a link to a new leaf |
+//! | map | the page differs from a guard | a link to a new node of two entries: a new leaf, and what the slot led to |
+//! | unmap | the leaf stays as it is | the PTE |
+//! | unmap | the leaf is too large for the pages that are left | the PTE, and a link to a smaller leaf |
+//! | unmap | the leaf is empty | the PTE, and the slot; if its node has one entry left, the slot above, which gets that entry |
 //!
-//! So a page needs no dry run: it takes at most two nodes, both before anything changes. In the layouts whose leaves are pairs
-//! a page may need more, which is a general [insertion](super::insert) or removal. Leaves at least double, so a run of `n` pages
-//! that come one by one copies fewer than `n` PTEs.
+//! So a page needs no dry run: a change takes at most two nodes, both before it changes anything. In the layouts whose leaves are
+//! pairs a page may need more nodes; then a general [insertion](super::insert) or [removal](super::unmap) makes the change. A leaf
+//! that grows at least doubles, so `n` neighbouring pages that are mapped one by one copy fewer than `n` PTEs.
 //!
-//! A leaf in a slot that was empty gives nodes no reason to grow, shrink or split: a node grows by what nodes below it give, and
-//! shrinks with fewer entries. A new node gives one only if it is right below a node's digit, or has a narrow node right below its
-//! own. Nothing else is tuned when a page comes, but the nodes that are no larger than a leaf can be, which may be worth one leaf
-//! now. When a leaf goes or shrinks, adaptive nodes are tuned.
+//! Tuning ([`tune`](super::tune)) follows only the changes that may make a step pay. A leaf in a slot that was empty makes none
+//! pay: a node grows by the bits of nodes below it, and shrinks with fewer entries. A new node can make a step pay only if it is
+//! right below the digit of a node, or has a narrow node right below its own. A node whose region is no larger than that of a leaf
+//! can be may be worth one leaf with the new page. After a leaf shrinks or is retired, adaptive nodes are tuned.
 
 use tlbkit_addr::{FlushScope, Pages};
 
@@ -35,11 +35,16 @@ use crate::word::atomics::Ordering;
 use crate::{Change, Error, Geometry, Retired, Word};
 
 impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: NodeSize> Gpt<'n, G, F, N, L, P> {
-    /// Whether a base page is in a leaf of base pages alone, which stands in one slot.
+    /// Whether a base page is always in a leaf of base pages, to which one slot leads.
     pub(super) const PLAIN: bool = L::TAGGED && !L::PAIRS;
 
-    /// Makes a leaf, or a mark, the entry of one base page if one slot's change does, or says why it cannot be. Otherwise the
-    /// page has neither. What appears is made known to `reach`.
+    /// Stores a PTE or a mark for one base page, if the change of at most one slot can do that. Returns `None` if it cannot; then
+    /// the page is not mapped and has no mark. Otherwise returns the result of the change, after which the batch flushes the page
+    /// on the CPUs of `reach`.
+    ///
+    /// # Safety
+    ///
+    /// The caller is the only writer, the batch came from this table, and `pages` is one base page.
     #[inline(always)]
     pub(super) unsafe fn map_one(
         &self,
@@ -61,7 +66,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
                 return Some(Err(Error::taken(page, Self::entry(old, found.shift, at))));
             }
             if found.shift != Self::BASE {
-                // The page is in the empty half of a larger one's pair.
+                // The page is in the empty half of a pair of larger pages.
                 return None;
             }
             let leaf = found.edge();
@@ -77,8 +82,12 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
         Some(Ok(()))
     }
 
-    /// Maps a page that no leaf covers, by a new leaf: in a slot that is empty, in place of a leaf that the new one includes, or
-    /// beside what the slot leads to, under a new node.
+    /// Maps a page that no leaf covers, in a new leaf. The leaf is in a slot that was empty, in the place of a smaller leaf whose
+    /// pages it takes over, or below a new node beside what the slot led to.
+    ///
+    /// # Safety
+    ///
+    /// The caller is the only writer, the batch came from this table, and `pages` is one base page, which no leaf covers.
     #[inline(never)]
     unsafe fn map_missing(
         &self,
@@ -101,7 +110,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
                 self.any_base(if end.edge.is_empty() { end.above } else { end.edge })?
             };
             if !end.above.is_empty() && !agree(key, near, end.above.top()) {
-                // The page branches off further up.
+                // The page differs from a guard above the last node on the path.
                 end = self.walk_along(key, near);
             }
             let End { place, above, edge: old, .. } = end;
@@ -137,7 +146,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
             if !old.is_empty() && split.is_none() {
                 self.copy_leaf(old, old_base, leaf);
             }
-            // The frame is whole before the table leads to it.
+            // The contents of the frame are visible before the table leads to it.
             N::Mode::release();
             self.nodes.publish(node, Self::pte_of(leaf, key), word);
             self.settle_pair(leaf, key);
@@ -159,7 +168,8 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
             self.tally.ptes(1);
             batch.touch(reach, pages);
             let lowest = if split.is_some() { top } else { above };
-            // A node may grow by what is right below its digit: a node of two slots by one of up to four, which is what saves bytes.
+            // A node may grow by the bits of a node right below its digit. For a node of two slots this saves bytes if the lower
+            // node has at most four.
             let grows = top.top() == ceiling && !above.is_empty()
                 || !old.leaf && old.width <= 2 && old.top() == top.shift;
             if L::TAGGED && !lowest.is_empty() && lowest.top() <= Self::LEAF_TOP {
@@ -171,8 +181,12 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
         Some(Ok(()))
     }
 
-    /// Empties the entry of one base page if one slot's change does and it holds what is `wanted`, and tells whether it has.
-    /// What goes is made known to `reach`.
+    /// Empties the entry of one base page if its word is `wanted` and the change of one slot suffices, and tells whether it has
+    /// done so. The batch then flushes the page on the CPUs of `reach`.
+    ///
+    /// # Safety
+    ///
+    /// The caller is the only writer, the batch came from this table, and `pages` is one base page.
     #[inline(always)]
     pub(super) unsafe fn unmap_one(
         &self,
@@ -209,8 +223,13 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
         true
     }
 
-    /// Unmaps a page whose leaf goes with it, or becomes smaller, having `live` others. If the leaf was one of a node's last two
-    /// entries, the other takes the node's place.
+    /// Unmaps a page whose leaf is retired, or replaced by a smaller one. The leaf has `live` other entries. If an empty leaf was
+    /// one of a node's last two entries, the other entry takes the node's place.
+    ///
+    /// # Safety
+    ///
+    /// The caller is the only writer, the batch came from this table, and `pages` is one base page, in a leaf with `live` other
+    /// entries that stands in one slot.
     #[inline(never)]
     unsafe fn unmap_last(&self, batch: &mut Retired<'n>, pages: Pages, live: usize, reach: FlushScope) {
         let key = Self::span(pages).first;
@@ -252,7 +271,11 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
         }
     }
 
-    /// Protects one base page in place, if it is mapped: a walk and a store.
+    /// Protects one base page, if it is mapped, with a walk and a store. Tells whether it has done so.
+    ///
+    /// # Safety
+    ///
+    /// The caller is the only writer, the batch came from this table, and `pages` is one base page.
     #[inline(always)]
     pub(super) unsafe fn protect_one(&self, batch: &mut Retired<'n>, pages: Pages, change: Change) -> bool {
         let at = pages.first().address(G::BASE).get();

@@ -1,4 +1,4 @@
-//! A path of bounded length: how readers and the writer go over a subtree in a loop, without recursion.
+//! A path of bounded length, by which readers and the writer visit a subtree in a loop, without recursion.
 //!
 //! ```text
 //!   levels[0]  | node | slot ------.         each level says which slot of its node is read next
@@ -8,8 +8,8 @@
 //!   levels[2]                    | node | slot
 //! ```
 //!
-//! Every inner node resolves at least one bit of a page number, so a path is no longer than a page number is wide:
-//! [`DEPTH`] bounds it, and with it the stack that any visit takes.
+//! Every indexing node resolves at least one bit of a page number, so a path has no more nodes than a page number has bits.
+//! [`DEPTH`] is that bound; it also bounds the stack that a visit takes.
 
 use core::mem::MaybeUninit;
 
@@ -19,7 +19,7 @@ use crate::nodes::Nodes;
 /// The most nodes on a path: one for each bit of an address above the smallest pages, of 1 KiB.
 pub(super) const DEPTH: usize = usize::BITS as usize - 10;
 
-/// A node on a path, and the slot of it that is read next.
+/// A node on a path, and the number of its slot that is read next.
 #[derive(Clone, Copy)]
 pub(super) struct Level {
     /// The node's number in its storage.
@@ -50,7 +50,7 @@ impl Level {
     }
 }
 
-/// The inner nodes from the root of a subtree to the one whose slots are being read.
+/// The indexing nodes from the root of a subtree to the one whose slots are being read.
 pub(super) struct Path {
     levels: [MaybeUninit<Level>; DEPTH],
     len: usize,
@@ -62,7 +62,7 @@ impl Path {
         Self { levels: [const { MaybeUninit::uninit() }; DEPTH], len: 0 }
     }
 
-    /// Adds an inner node below the last one. There is room for it: a node's digit lies below the digit of the node
+    /// Adds an indexing node below the last one. The path has room for it, because a node's digit is below the digit of the node
     /// before, and above the offset in a page.
     #[inline(always)]
     pub(super) fn push(&mut self, nodes: &impl Nodes, edge: Edge, slot: usize) {
@@ -81,7 +81,7 @@ impl Path {
         self.len = self.len.saturating_sub(1);
     }
 
-    /// Leaves the first `len` nodes.
+    /// Removes all but the first `len` nodes.
     #[inline(always)]
     pub(super) fn truncate(&mut self, len: usize) {
         self.len = self.len.min(len);

@@ -15,6 +15,10 @@ use crate::{Change, Error, Geometry, Holes, Retired};
 
 impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: NodeSize> Gpt<'n, G, F, N, L, P> {
     /// See [`Table::protect`](crate::Table::protect).
+    ///
+    /// # Safety
+    ///
+    /// The caller is the only writer, and the batch came from this table.
     pub(super) unsafe fn protect_pages(
         &self,
         batch: &mut Retired<'n>,
@@ -43,7 +47,11 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
         }
     }
 
-    /// Makes of each leaf entry of a span what `change` does. Its path is gone from the stack when it returns.
+    /// Applies `change` to each leaf entry of a span. A function of its own, to keep its path off the caller's stack.
+    ///
+    /// # Safety
+    ///
+    /// The caller is the only writer.
     #[inline(never)]
     unsafe fn protect_span(&self, span: Span, change: impl Fn(F::Word) -> F::Word) {
         // SAFETY: the caller is the writer; what is swept is in the table.
@@ -55,7 +63,11 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
         };
     }
 
-    /// Makes of each leaf entry in a part of one leaf what `change` does.
+    /// Applies `change` to each leaf entry in a part of one leaf.
+    ///
+    /// # Safety
+    ///
+    /// The caller is the only writer, and `leaf` is a leaf of this table that begins at `base` and covers the part.
     #[inline(always)]
     unsafe fn protect_part(&self, leaf: Edge, base: usize, part: Span, change: impl Fn(F::Word) -> F::Word) {
         let edit = |word| if F::is_leaf(word, true) { change(word) } else { word };

@@ -1,6 +1,6 @@
-//! Filling a new node with the pages of a span and, around them, the entries of the old node.
+//! Building a node anew, with the pages of a span and, around them, the entries of the old node.
 //!
-//! Where a leaf is a pair of pages ([`Layout::PAIRS`]), pages may be larger than the node's slots. Then the node is filled pair by
+//! If a leaf is a pair of pages ([`Layout::PAIRS`]), pages may be larger than the node's slots. Then the node is filled pair by
 //! pair, and each page goes into all slots that it covers:
 //!
 //! ```text
@@ -16,13 +16,13 @@
 //! | half | the number of slots that one page of the pair takes |
 //! | new | the node that is filled, and its entries around the span ([`Fresh`], [`Around`]) |
 //! | old | the node, or the single entry, that the new node replaces |
-//! | lone | a node that would have one entry: no node is taken, and the entry itself takes its place |
+//! | lone | true if the node would have one entry: then no node is taken, and the entry itself takes its place |
 //! | run | neighbouring slots that lead to one leaf; a run counts as one entry |
 //!
 //! A node is never changed slot by slot for a page that needs several slots: a walker would find one page in some of them and
-//! another page in the rest. Instead a new node is filled with the span and, around it, the entries of the old node
-//! ([`rebuild`](Gpt::rebuild)), and linked by one store. Then everything below the old node to which the new node does not lead is
-//! retired ([`retire_replaced`](Gpt::retire_replaced)).
+//! another page in the rest. Instead a new node is taken ([`rebuild`](Gpt::rebuild)), filled with the span and, around it, the
+//! entries of the old node ([`fill_node`](Gpt::fill_node)), and linked by one store. Then everything below the old node to which
+//! the new node does not lead is retired ([`retire_replaced`](Gpt::retire_replaced)).
 
 use super::Gpt;
 use super::guard::{agree, digit, low};
@@ -41,7 +41,9 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
     ///
     /// # Safety
     ///
-    /// The caller is the only writer, and retires the nodes and leaves that have lost their slots; so for all that follow.
+    /// The caller is the only writer, the job's batch came from this table, and `old`, if it is not empty, is a node or leaf of
+    /// this table. In the real run the caller publishes the result in the place of `old`, and retires the nodes and leaves to which
+    /// no slot leads then.
     #[inline(never)]
     pub(super) unsafe fn fill_node<S: Supply, W: Fn(usize) -> F::Word>(
         &self,
@@ -54,7 +56,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
         let unit = Self::unit(job.page);
         let half = 1 << (job.page - node.shift);
         let (mut live, mut last) = (0, Edge::EMPTY);
-        // SAFETY: this function's contract; the node is private, and the slots are within it.
+        // SAFETY: by this function's contract the caller is the writer; the node is private, and the slots are within it.
         unsafe {
             let both = job.page - node.shift + 1;
             for first in (0..node.slots() >> both).map(|pair| pair << both) {
@@ -70,7 +72,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
                         self.entry_around(new, old, span, slot)
                     };
                     if !entry.is_empty() {
-                        // Slots in which a leaf stands follow each other.
+                        // The slots that lead to one leaf are neighbours.
                         live += usize::from(entry != last);
                         last = entry;
                         if S::REAL && !node.is_empty() {
@@ -90,12 +92,16 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
     }
 
     /// Returns the entry of a slot of a new node in which no page of the span is.
+    ///
+    /// # Safety
+    ///
+    /// The caller is the only writer, and `old`, if it is not empty, is a node or leaf of this table.
     #[inline(never)]
     unsafe fn entry_around(&self, new: &Fresh, old: Edge, span: Span, slot: usize) -> Edge {
         let node = new.node;
         let start = new.base | slot << node.shift;
-        // SAFETY: by the contract of `fill_node`, which is this function's too, the caller is the only writer, and lets go
-        // of what has lost its slots.
+        // SAFETY: by this function's contract the caller is the only writer, and `old` is in the table if it is not empty; the
+        // slots are within their nodes.
         unsafe {
             match new.around {
                 Around::Nothing => Edge::EMPTY,
@@ -112,8 +118,14 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
         }
     }
 
-    /// Takes a new leaf for the one or two pages of a part, and for the page beside them if there is one of this size. Returns
-    /// the leaf, and the halves of the unit's slots that lead to it: none if the existing leaf already maps these pages.
+    /// Takes a new leaf for the one or two pages of a part. If the part is one page and the other half of its pair is mapped in the
+    /// same size, the leaf gets a copy of that PTE. Returns the leaf, and which halves of the pair's slots lead to it: none if the
+    /// existing leaf already maps these pages.
+    ///
+    /// # Safety
+    ///
+    /// The caller is the only writer, the job's batch came from this table, and `old`, if it is not empty, is a node or leaf of
+    /// this table.
     #[inline(never)]
     unsafe fn new_pair_leaf<S: Supply, W: Fn(usize) -> F::Word>(
         &self,
@@ -128,8 +140,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
         let (mut lacks, mut beside) = (false, Edge::EMPTY);
         for which in 0..2 {
             let slot = first + (which << (job.page - new.node.shift));
-            // SAFETY: by the contract of `fill_node`, which is this function's too, the caller is the only writer, and lets
-            // go of what has lost its slots.
+            // SAFETY: by this function's contract the caller is the only writer, and `old` is in the table if it is not empty.
             let now = unsafe { self.entry_around(new, old, span, slot) };
             let is_same = now.leaf && now.shift == job.page;
             if own.contains(&which) {
@@ -141,7 +152,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
         if !lacks {
             return (Edge::EMPTY, [false; 2]);
         }
-        // SAFETY: this function's contract; the new leaf is private, and of the same pair.
+        // SAFETY: by this function's contract the caller is the writer; the new leaf is private, and of the same pair.
         let leaf = unsafe { self.new_leaf(job, 1, part) };
         if S::REAL && !beside.is_empty() {
             let start = new.base | first << new.node.shift;
@@ -154,7 +165,11 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
         (leaf, [0, 1].map(|which| own.contains(&which) || !beside.is_empty()))
     }
 
-    /// Takes a node in place of one whose slots are smaller than the pages of a span.
+    /// Takes a node in the place of one whose slots are smaller than the pages of a span. [`fill_node`](Self::fill_node) fills it.
+    ///
+    /// # Safety
+    ///
+    /// The caller is the only writer, the job's batch came from this table, and `old` is a node of this table that covers the span.
     #[inline(never)]
     pub(super) unsafe fn rebuild<S: Supply, W: Fn(usize) -> F::Word>(
         &self,
@@ -163,7 +178,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
         span: Span,
     ) -> New {
         let base = span.first & !low(old.top());
-        // A pair that takes the place of all that there is needs no node.
+        // If one pair replaces all entries of the node, it needs no node.
         let pair = span.first & !low(Self::unit(job.page));
         let lone = pair == span.last & !low(Self::unit(job.page)) && {
             let run = old.index(pair)..=old.index(pair | low(Self::unit(job.page)));
@@ -186,6 +201,11 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
 
     /// Retires a node, and everything below it to which its replacement does not lead. The replacement is another node with slots
     /// smaller than the pages, or a single leaf.
+    ///
+    /// # Safety
+    ///
+    /// The caller is the only writer, the batch came from this table, and `new` has been published in the place of `old`, a node of
+    /// this table.
     #[inline(never)]
     pub(super) unsafe fn retire_replaced(&self, batch: &mut Retired<'n>, old: Edge, new: Edge) {
         let mut slot = 0;
@@ -208,6 +228,10 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
     }
 
     /// Tells whether a leaf of larger pages maps the page at `at`, and a span of smaller pages does not replace that page.
+    ///
+    /// # Safety
+    ///
+    /// The caller is the only writer, and `leaf` is a leaf of this table that covers `at`.
     pub(super) unsafe fn keeps(&self, leaf: Edge, at: usize, span: Span) -> bool {
         let start = at & !low(leaf.shift);
         // SAFETY: the caller is the writer; the leaf has both PTEs.
@@ -216,6 +240,10 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
     }
 
     /// Returns the page of a leaf that stays when smaller pages are mapped in the other half of its pair.
+    ///
+    /// # Safety
+    ///
+    /// The caller is the only writer, and `leaf` is a node or leaf of this table that begins at `base`.
     pub(super) unsafe fn other_half(&self, page: u32, leaf: Edge, base: usize, span: Span) -> Option<usize> {
         if !L::PAIRS || !leaf.leaf || leaf.shift <= page {
             return None;
@@ -225,6 +253,11 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
     }
 
     /// Records that a leaf of two pages has lost one.
+    ///
+    /// # Safety
+    ///
+    /// The caller is the only writer, the batch came from this table, and `leaf` is a leaf of this table. If it maps one page only,
+    /// the caller unlinks it.
     pub(super) unsafe fn remove_half(&self, batch: &mut Retired<'n>, leaf: Edge) {
         // SAFETY: the caller is the writer, and unlinks the leaf if that was the last.
         unsafe {

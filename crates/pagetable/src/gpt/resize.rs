@@ -1,10 +1,10 @@
 //! Splitting a page into smaller ones, and promoting small ones to a larger.
 //!
-//! Both are an insertion over what is there: the leaf or subtree that maps a piece gives its slot to one that maps the
-//! same frames in pages of the other size.
+//! Both are an insertion that replaces pages: a new leaf or subtree, which maps the same frames in pages of the other size, takes
+//! the slot of the old one.
 //!
-//! Where the hardware wants break before make ([`Format::BREAK`]), the new subtree is complete and not linked yet when
-//! the PTEs of the old one are emptied; then every TLB is told; then the one store links the new.
+//! If the hardware requires break before make ([`Format::BREAK`]), the writer builds the new subtree, empties the PTEs of the old
+//! one, flushes every TLB, and then links the new subtree with one store.
 
 use core::ops::ControlFlow;
 
@@ -22,7 +22,7 @@ use crate::nodes::Nodes;
 use crate::pairs::stale;
 use crate::{Error, Geometry, Leaf, Retired, Word};
 
-/// What is noted in a leaf and does not keep pages from being one.
+/// The status bits of a leaf. Pages that differ only in these can be promoted to one page.
 const STATUS: Attr = Attr::ACCESSED.union(Attr::DIRTY);
 
 impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: NodeSize> Gpt<'n, G, F, N, L, P> {
@@ -30,7 +30,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
     ///
     /// # Safety
     ///
-    /// The caller is the only writer, and the batch came from this table; so for all that follow.
+    /// The caller is the only writer, and the batch came from this table.
     pub(super) unsafe fn resize_pages(
         &self,
         batch: &mut Retired<'n>,
@@ -41,7 +41,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
         // SAFETY: the caller is the writer.
         unsafe {
             let Some(stale) = self.check_resize(pages, to)? else { return Ok(()) };
-            // The old leaves can be found until the new ones are linked.
+            // Lookups find the old leaves until the new ones are linked.
             self.insert_span(
                 batch,
                 Self::span(pages),
@@ -56,6 +56,10 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
     }
 
     /// Checks that pages can be resized, and returns what that makes stale if it changes anything.
+    ///
+    /// # Safety
+    ///
+    /// The caller is the only writer.
     #[inline(never)]
     unsafe fn check_resize(&self, pages: Pages, to: PageSize) -> Result<Option<Pages>, Error> {
         G::SPACE.check_sized(pages, to)?;
@@ -78,8 +82,12 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
         }
     }
 
-    /// Cuts a range into pieces: a leaf larger than `to` is one, else whatever fills a page of `to`. Passes the leaf
-    /// that begins each.
+    /// Divides a range into pieces and passes each to `visit`, with its first leaf. A piece is a leaf larger than `to`, or the
+    /// pages that one page of size `to` will replace.
+    ///
+    /// # Safety
+    ///
+    /// The caller is the only writer.
     unsafe fn each_piece(
         &self,
         pages: Pages,
@@ -101,7 +109,11 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
         }
     }
 
-    /// Checks that the leaves of a piece continue each other and agree in their rights.
+    /// Checks that the frames of a piece are contiguous and its leaves have the same rights.
+    ///
+    /// # Safety
+    ///
+    /// The caller is the only writer.
     unsafe fn check_uniform(&self, piece: Pages, first: Leaf, to: PageSize) -> Result<(), Error> {
         if !first.frame.is_aligned(to, G::BASE) {
             return Err(Error::NotUniform { at: first.at });
@@ -134,14 +146,18 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
         }
     }
 
-    /// Empties the PTEs of a subtree that a slot is about to stop leading to, where it maps the pages of a span with
-    /// another size, and makes that known: what replaces them is complete, and not linked.
+    /// Break before make: empties the PTEs of a subtree that map the pages of a span with another size, and flushes those pages on
+    /// every CPU. The subtree that replaces them is complete, and not linked yet.
+    ///
+    /// # Safety
+    ///
+    /// The caller is the only writer, the job's batch came from this table, and a slot of this table leads to `old`.
     #[inline(never)]
     pub(super) unsafe fn break_old<S, W>(&self, job: &mut Job<'_, 'n, S, W>, old: Edge, span: Span) {
         if !F::BREAK || !job.replaces {
             return;
         }
-        // A span names its last page by that page's first byte; what maps it now may be smaller.
+        // A span holds the first byte of its last page, which smaller pages may map now.
         let span = Span { first: span.first, last: span.last | low(job.page) & !low(Self::BASE) };
         let page = job.page;
         let mut tell = |(base, bits): (usize, u32)| {
@@ -174,8 +190,12 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
         }
     }
 
-    /// Returns all attributes that some page of a span has, whose pages are all mapped. Goes from leaf to leaf by walks from the
-    /// root, for it is called where new nodes are filled, and a path would lie on the stack above theirs.
+    /// Returns the union of the attributes of all pages of a span. Finds each leaf by a walk from the root, because a path would
+    /// add to the stack of the functions that fill new nodes, which call this.
+    ///
+    /// # Safety
+    ///
+    /// The caller is the only writer, and all pages of the span are mapped.
     unsafe fn attributes(&self, span: Span) -> Attr {
         let (mut attr, mut at) = (Attr::empty(), span.first);
         // SAFETY: the caller is the writer; the PTE is in its leaf.
@@ -183,7 +203,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
             while let Some(found) = L::seek(self.nodes, &self.root, G::VA_BITS, Self::TAG, Self::address(at))
             {
                 let leaf = found.edge();
-                // The other page of a pair may have given its place to smaller ones, which have leaves of their own.
+                // Smaller pages, which have leaves of their own, may have replaced the other page of a pair.
                 let end = at | low(if L::PAIRS { leaf.shift } else { leaf.top() });
                 let pages = (end.min(span.last) - at) >> leaf.shift;
                 for page in 0..=pages {
@@ -201,7 +221,11 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
         attr
     }
 
-    /// Returns the PTE of size `to` for the page at `key`, from what maps it now.
+    /// Returns the PTE of size `to` for the page at `key`, computed from the leaf that maps it now.
+    ///
+    /// # Safety
+    ///
+    /// The caller is the only writer.
     unsafe fn resized_pte(&self, key: usize, to: PageSize) -> F::Word {
         // SAFETY: the caller is the writer.
         let Some(leaf) = (unsafe { self.find(Self::address(key)) }) else { return F::Word::ZERO };

@@ -1,4 +1,4 @@
-//! The constants that geometry, format and layout make of a guarded table, and its slots as the writer handles them.
+//! The constants that follow from a table's geometry, format and layout; the writer's accesses to slots, tags and live counts.
 
 use core::ops::Range;
 
@@ -31,7 +31,7 @@ pub(super) const fn leaf_kind(width: u32) -> usize {
     MAX_WIDTH + width as usize
 }
 
-/// Where a slot is.
+/// The position of a slot.
 #[derive(Clone, Copy)]
 pub(super) enum Place {
     Root,
@@ -41,7 +41,7 @@ pub(super) enum Place {
 impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: NodeSize> Gpt<'n, G, F, N, L, P> {
     /// The position of the lowest bit of a page number.
     pub(super) const BASE: u32 = {
-        // A leaf is copied when it grows or shrinks, and hardware would note in either.
+        // A leaf is copied when it grows or shrinks, and hardware might set status bits in the old copy.
         assert!(!F::STATUS, "no hardware walks a guarded page table");
         assert!(P::WIDTH <= L::MAX_WIDTH, "a slot cannot express nodes of this size");
         assert!(
@@ -65,14 +65,14 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
         G::BASE.shift()
     };
 
-    /// The logarithm of the PTEs that the smallest leaf has room for, used or not: two words can be one TLB entry.
+    /// The logarithm of the number of PTEs for which the smallest leaf has room: both PTEs of a pair, even if one page is mapped.
     pub(super) const ROOM: u32 = if F::PAIRED || F::EXTRA > 0 || !L::TAGGED { 1 } else { 0 };
 
-    /// The smallest leaf of base pages.
+    /// The logarithm of the number of PTEs of the smallest leaf of base pages.
     pub(super) const LEAF_MIN: u32 = if L::TAGGED { Self::ROOM } else { 1 };
 
-    /// The largest leaf of base pages: up to the next page size, so that a larger page never shares its region with
-    /// small ones.
+    /// The logarithm of the number of PTEs of the largest leaf of base pages. A leaf is no larger than the next page size, so a
+    /// larger page never shares a leaf's region with base pages.
     pub(super) const LEAF_MAX: u32 = if L::TAGGED && !L::PAIRS {
         let gap = if G::SIZES.len() > 1 {
             G::SIZES[1].shift() - G::BASE.shift()
@@ -84,16 +84,17 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
         1
     };
 
-    /// The position above the largest leaf of base pages.
+    /// The position above the digit of the largest leaf of base pages.
     pub(super) const LEAF_TOP: u32 = Self::BASE + Self::LEAF_MAX;
 
     /// The largest logarithm of a node's slots.
     pub(super) const WIDEST: u32 = if P::ADAPTIVE && L::GROWN < P::WIDTH { L::GROWN } else { P::WIDTH };
 
-    /// The same for nodes that a range of neighbours fills at once: there will be several of them.
+    /// As [`WIDEST`](Self::WIDEST), for a node that a range of neighbours fills at once. Such nodes may be wider, because several
+    /// nodes of that size share a page of the storage.
     pub(super) const RANGE: u32 = if Self::WIDEST + 2 < P::WIDTH { Self::WIDEST + 2 } else { P::WIDTH };
 
-    /// Returns the logarithm of what a leaf of larger pages covers, and a node's slots should: a page, or a pair.
+    /// Returns the logarithm of the number of bytes that a leaf of pages of `2^page` bytes covers: a page, or a pair.
     pub(super) const fn unit(page: u32) -> u32 {
         if L::PAIRS { page + 1 } else { page }
     }
@@ -107,7 +108,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
         2
     };
 
-    /// Whether that is all of an address.
+    /// Whether a tag holds all bits of an address.
     pub(super) const TAG_IS_WHOLE: bool = Self::TAG * F::Word::BITS as usize >= usize::BITS as usize;
 
     /// The words of a node by kind.
@@ -128,22 +129,23 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
         words
     };
 
-    /// Returns what an indexing node takes of memory: what the choice of sizes minimises.
+    /// Returns the bytes that an indexing node takes of memory. The choice of node sizes minimises their sum.
     pub(super) const fn cost(width: u32) -> isize {
         ((L::WORDS << width) * F::Word::BYTES + L::BESIDE) as isize
     }
 
-    /// Returns where in its leaf the PTE of a page is: behind the PTEs before, and the other words of whole pairs.
+    /// Returns the position in its leaf of the PTE with this index. Before it are the tag, the PTEs with lower indexes, and the
+    /// other words of the pairs before its own.
     #[inline(always)]
     pub(super) const fn pte(index: usize) -> usize {
         Self::TAG + index + (index & !1) * F::EXTRA
     }
 
-    /// Whether the PTEs of a leaf's pages are in a row, and each stands for itself.
+    /// Whether the PTEs of a leaf are consecutive words, and no PTE depends on its neighbour.
     pub(super) const IN_A_ROW: bool = !F::PAIRED && F::EXTRA == 0;
 
-    /// Returns where in its leaf the PTE of the page at `at` is: a lone half of a pair stands where it would beside
-    /// the other.
+    /// Returns the position in its leaf of the PTE of the page at `at`. If only one half of a pair is mapped, its PTE has the
+    /// position that it has beside the other.
     #[inline(always)]
     pub(super) fn pte_of(edge: Edge, at: usize) -> usize {
         Self::pte(digit(at, edge.shift, edge.width.max(Self::ROOM)))
@@ -188,26 +190,32 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
         }
     }
 
-    /// Decodes a PTE, or what stands in its place.
+    /// Decodes a word of a leaf: a PTE, a mark, or nothing.
     #[inline(always)]
     pub(super) fn entry(word: F::Word, shift: u32, at: usize) -> Entry {
         entry_of::<F>(word, |word| Self::leaf(word, shift, at))
     }
 
-    /// Decodes a slot as the writer.
+    /// Loads and decodes a slot as the writer.
     ///
     /// # Safety
     ///
-    /// The caller is the writer, and the slot is in a node of the table; so for all that follow.
+    /// The caller is the only writer, and the place is a slot of this table, or of a new node.
     #[inline(always)]
     pub(super) unsafe fn edge(&self, place: Place, ceiling: u32, at: usize) -> Edge {
-        // SAFETY: by this function's contract the caller is the writer, and the slot is in a node of the table.
+        // SAFETY: by this function's contract the caller is the writer, and the place is a slot of the table or of a new node.
         unsafe { L::edge(self.nodes, |word| self.slot_word(place, word), ceiling, at) }
     }
 
+    /// Loads a word of a slot as the writer.
+    ///
+    /// # Safety
+    ///
+    /// The caller is the only writer, the place is a slot of this table, or of a new node, and `word` is below the words of a slot.
     #[inline(always)]
     unsafe fn slot_word(&self, place: Place, word: usize) -> F::Word {
-        // SAFETY: the root has as many cells as a slot has words; this function's contract for a node.
+        // SAFETY: the root has as many cells as a slot has words. By this function's contract the caller is the writer, and another
+        // place is a slot of a node.
         unsafe {
             match place {
                 Place::Root => N::Mode::read(L::cells(&self.root).add(word)),
@@ -216,12 +224,18 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
         }
     }
 
-    /// Stores an edge so that whatever it leads to is seen complete: the one store of every change.
+    /// Publishes an edge: a walker that loads it finds the subtree below it complete. Every change of the tree ends with this
+    /// store.
+    ///
+    /// # Safety
+    ///
+    /// The caller is the only writer, the place is a slot of this table, and the subtree to which the edge leads is complete.
     #[inline(always)]
     pub(super) unsafe fn publish(&self, place: Place, ceiling: u32, edge: Edge) {
         let words = L::words(edge, ceiling);
         for word in 0..L::WORDS {
-            // SAFETY: the root has as many cells as a slot has words; this function's contract for a node.
+            // SAFETY: the root has as many cells as a slot has words. By this function's contract the caller is the writer, and
+            // another place is a slot of a node.
             unsafe {
                 match place {
                     Place::Root => N::Mode::publish(L::cells(&self.root).add(word), words[word]),
@@ -232,63 +246,85 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
     }
 
     /// Stores an edge in a node that no walker can reach yet.
+    ///
+    /// # Safety
+    ///
+    /// The caller is the only writer, and `slot` is a slot of `node`, a new node, which no walker can reach.
     pub(super) unsafe fn store_edge(&self, node: NodeAddr, slot: usize, ceiling: u32, edge: Edge) {
         let words = L::words(edge, ceiling);
         for word in 0..L::WORDS {
-            // SAFETY: by the contract of `edge`, which is this function's too, the caller is the writer, and the slot is
-            // in a node of the table.
+            // SAFETY: by this function's contract the caller is the writer, and the slot is in the node.
             unsafe { self.nodes.store_relaxed(node, slot * L::WORDS + word, words[word]) };
         }
     }
 
-    /// Returns the words of a node of a kind. There is no kind without an element of [`WORDS`](Self::WORDS).
+    /// Returns the number of words of a node of a kind. Every kind has an element in [`WORDS`](Self::WORDS).
     #[inline(always)]
     pub(super) fn words(kind: usize) -> usize {
         Self::WORDS.get(kind).map_or(0, |&words| words)
     }
 
     /// Returns the record of a node, which counts the slots in use.
+    ///
+    /// # Safety
+    ///
+    /// The caller is the only writer, and the edge leads to a node or leaf of this table, or to a new one.
     #[inline(always)]
     pub(super) unsafe fn record(&self, edge: Edge) -> &Record {
-        // SAFETY: the node is in the table, or private; only the writer changes records.
+        // SAFETY: by this function's contract the node is in the table, or new, and only the caller changes records.
         unsafe { &*self.nodes.record(edge.node, Self::words(Self::kind(edge))) }
     }
 
     /// Returns how many slots of a node are in use.
+    ///
+    /// # Safety
+    ///
+    /// The caller is the only writer, and the edge leads to a node or leaf of this table, or to a new one.
     #[inline(always)]
     pub(super) unsafe fn live(&self, edge: Edge) -> usize {
-        // SAFETY: by the contract of `edge`, which is this function's too, the caller is the writer, and the slot is in a
-        // node of the table.
+        // SAFETY: by this function's contract the caller is the writer, and the node is in the table, or new.
         unsafe { self.record(edge).load(Ordering::Relaxed) as usize }
     }
 
     /// Sets how many slots of a node are in use.
+    ///
+    /// # Safety
+    ///
+    /// The caller is the only writer, and the edge leads to a node or leaf of this table, or to a new one.
     #[inline(always)]
     pub(super) unsafe fn set_live(&self, edge: Edge, live: usize) {
-        // SAFETY: by the contract of `edge`, which is this function's too, the caller is the writer, and the slot is in a
-        // node of the table.
+        // SAFETY: by this function's contract the caller is the writer, and the node is in the table, or new.
         unsafe { self.record(edge).store(live as u32, Ordering::Relaxed) };
     }
 
-    /// Counts slots in.
+    /// Adds to the number of slots of a node that are in use.
+    ///
+    /// # Safety
+    ///
+    /// The caller is the only writer, and the edge leads to a node or leaf of this table, or to a new one.
     #[inline(always)]
     pub(super) unsafe fn add_live(&self, edge: Edge, more: usize) {
-        // SAFETY: by the contract of `edge`, which is this function's too, the caller is the writer, and the slot is in a
-        // node of the table.
+        // SAFETY: by this function's contract the caller is the writer, and the node is in the table, or new.
         let record = unsafe { self.record(edge) };
         record.store(record.load(Ordering::Relaxed) + more as u32, Ordering::Relaxed);
     }
 
-    /// Counts a new node in.
+    /// Counts a new node or leaf in the table's footprint.
     pub(super) fn count_in(&self, edge: Edge) {
         let bytes = Self::words(Self::kind(edge)) * F::Word::BYTES;
         if edge.leaf { self.tally.leaf(1, bytes) } else { self.tally.node(1, bytes) }
     }
 
-    /// Hands over a node that the table will not lead to any more.
+    /// Passes a node or leaf to the batch, to which no slot of the table leads when the change is over.
+    ///
+    /// # Safety
+    ///
+    /// The caller is the only writer, the batch came from this table, and the edge leads to a node or leaf of this table, to which
+    /// no slot leads when the change is over.
     pub(super) unsafe fn retire(&self, batch: &mut Retired<'n>, edge: Edge) {
         let words = Self::words(Self::kind(edge));
-        // SAFETY: the node is the table's, and the caller unlinks it before the change is over; so is the batch.
+        // SAFETY: by this function's contract the node and the batch are of this table, and no slot leads to the node when the
+        // change is over.
         unsafe { batch.push_sized(self.nodes, edge.node, words, false) };
         let bytes = words * F::Word::BYTES;
         if edge.leaf {
@@ -299,9 +335,15 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
     }
 
     /// Retires a node with everything below it, in a loop.
+    ///
+    /// # Safety
+    ///
+    /// The caller is the only writer, the batch came from this table, and the edge leads to a node or leaf of this table. When the
+    /// change is over, no slot of the table leads to it, nor to anything below it.
     #[inline(never)]
     pub(super) unsafe fn discard(&self, batch: &mut Retired<'n>, edge: Edge) {
-        // SAFETY: this function's contract, for all nodes below too; slots are within their nodes.
+        // SAFETY: by this function's contract the caller is the writer, and no slot leads to a node below the edge when the change
+        // is over; slots are within their nodes.
         unsafe {
             if edge.leaf {
                 self.tally.ptes(-(self.live(edge) as isize));
@@ -334,11 +376,16 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
         }
     }
 
-    /// Retires what some slots of a node lead to, with everything below.
+    /// Retires the nodes and leaves to which some slots of a node lead, with everything below.
+    ///
+    /// # Safety
+    ///
+    /// The caller is the only writer, the batch came from this table, and `node` is a node of this table. When the change is over,
+    /// no slot of the table leads to what these slots lead to.
     pub(super) unsafe fn discard_slots(&self, batch: &mut Retired<'n>, node: Edge, slots: Range<usize>) {
         let mut last = Edge::EMPTY;
         for slot in slots {
-            // SAFETY: this function's contract; the slots are within the node.
+            // SAFETY: by this function's contract the caller is the writer; the slots are within the node.
             unsafe {
                 let child = self.edge(Place::In(node.node, slot), node.shift, 0);
                 if !child.is_empty() && child != last {
@@ -349,12 +396,16 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
         }
     }
 
-    /// Counts what a node leads to: slots in which one page stands are one entry.
+    /// Counts the entries of a node. Neighbouring slots that one page occupies are one entry.
+    ///
+    /// # Safety
+    ///
+    /// The caller is the only writer, and `node` is a node of this table, or a new one.
     pub(super) unsafe fn entries(&self, node: Edge) -> usize {
         let mut last = Edge::EMPTY;
         (0..node.slots())
             .filter(|&slot| {
-                // SAFETY: this function's contract; the slots are within the node.
+                // SAFETY: by this function's contract the caller is the writer; the slots are within the node.
                 let child = unsafe { self.edge(Place::In(node.node, slot), node.shift, 0) };
                 let another = !child.is_empty() && child != last;
                 last = child;
@@ -363,24 +414,26 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
             .count()
     }
 
-    /// Returns an address that a subtree covers: the one of `at`'s page if the way there exists, else one as near as
-    /// the slots in use allow. `None` if everything below is empty, as a walker beside the writer may find it.
+    /// Returns a key below an edge: `at`, if the walk for it ends at a leaf that covers it, and otherwise a key in a leaf that the
+    /// walk reaches from the last slot in use. Returns `None` if everything below is empty, which only a walker beside the writer
+    /// may find.
     ///
     /// Costs a walk down.
     ///
     /// # Safety
     ///
-    /// The caller is pinned, or the writer; the edge is one of a slot that covers `2^ceiling` bytes around `at`.
+    /// The caller is pinned, or the only writer, and the edge leads to a node or leaf of this table.
     pub(super) unsafe fn nearest(&self, mut edge: Edge, mut at: usize) -> Option<usize> {
-        // SAFETY: linked nodes are live, or retired and held for pinned walkers; indexes are within them.
+        // SAFETY: by this function's contract the caller is pinned, or the writer, so no node below the edge is freed meanwhile;
+        // the slots are within their nodes.
         unsafe {
             loop {
                 if !L::TAGGED {
-                    // The guard says where the subtree is.
+                    // The guard holds the address of the subtree's region.
                     at = edge.base | at & low(edge.top());
                 }
                 if edge.leaf {
-                    // The low bits stay those of `at`: the result is in the slot of the page through which this walk came.
+                    // The low bits are those of `at`, so the result is in the half of the pair to which the last slot belongs.
                     return Some(if L::TAGGED {
                         self.tag(edge.node) | at & low(edge.top())
                     } else {
@@ -402,15 +455,23 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
         }
     }
 
-    /// Decodes a slot as a walker does.
+    /// Loads and decodes a slot as a walker.
+    ///
+    /// # Safety
+    ///
+    /// The caller is pinned, or the only writer, and `slot` is a slot of `node`, to which a slot of this table leads, or led when
+    /// the caller loaded that slot.
     #[inline(always)]
     pub(super) unsafe fn follow_edge(&self, node: NodeAddr, slot: usize, ceiling: u32, at: usize) -> Edge {
-        // SAFETY: by the contract of `nearest`, which is this function's too, the caller is pinned, or the writer; the
-        // edge is one of a slot that covers `2^ceiling` bytes around `at`.
+        // SAFETY: by this function's contract the caller is pinned, or the writer, and the slot is one of a node of the table.
         unsafe { L::edge(self.nodes, |word| self.nodes.follow(node, slot * L::WORDS + word), ceiling, at) }
     }
 
-    /// Decodes the root slot as a walker does.
+    /// Loads and decodes the root slot as a walker.
+    ///
+    /// # Safety
+    ///
+    /// The caller is pinned, or the only writer.
     #[inline(always)]
     pub(super) unsafe fn follow_root(&self) -> Edge {
         // SAFETY: the root has as many cells as a slot has words; by the contract of `nearest`, which is this function's
@@ -418,10 +479,16 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
         unsafe { L::edge(self.nodes, |word| F::Word::follow(L::cells(&self.root).add(word)), G::VA_BITS, 0) }
     }
 
-    /// Reads the tag of a leaf: the key at which it begins. In memory it is the address, for walkers to compare.
+    /// Reads the tag of a leaf, and returns the key at which the leaf begins. In memory the tag is an address, because walkers
+    /// compare it with an address.
+    ///
+    /// # Safety
+    ///
+    /// The caller is pinned, or the only writer, and `leaf` is a leaf to which a slot of this table leads, or led when the caller
+    /// loaded that slot.
     #[inline(always)]
     pub(super) unsafe fn tag(&self, leaf: NodeAddr) -> usize {
-        // SAFETY: a leaf has its tag words.
+        // SAFETY: by this function's contract the caller is pinned, or the writer, and `leaf` is a leaf, which has its tag words.
         unsafe {
             let tag = self.nodes.follow(leaf, 0).to_usize();
             Self::key(L::tagged(if Self::TAG == 2 {
@@ -433,9 +500,13 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
     }
 
     /// Writes the tag of a new leaf.
+    ///
+    /// # Safety
+    ///
+    /// The caller is the only writer, and `leaf` is a new leaf, which no walker can reach.
     pub(super) unsafe fn store_tag(&self, leaf: Edge, base: usize) {
         let tag = L::tag(Self::address(base), leaf);
-        // SAFETY: the edge's node is a leaf, which has its tag words, and is new: no other code knows it.
+        // SAFETY: by this function's contract the leaf is new, and no walker can reach it; it has its tag words.
         unsafe {
             if Self::TAG > 0 {
                 self.nodes.store_relaxed(leaf.node, 0, F::Word::from_usize(tag));
@@ -446,13 +517,17 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
         }
     }
 
-    /// Makes the two words of a TLB entry agree after one of them has changed.
+    /// Stores in the second PTE of a pair what the hardware requires there after the first has changed.
+    ///
+    /// # Safety
+    ///
+    /// The caller is the only writer, and the edge leads to a leaf of this table, or to a new one, that covers `at`.
     #[inline(always)]
     pub(super) unsafe fn settle_pair(&self, edge: Edge, at: usize) {
         if F::PAIRED {
             let (one, other) = (Self::pte_of(edge, at), Self::pte_of(edge, at ^ 1 << edge.shift));
             for (a, b) in [(one, other), (other, one)] {
-                // SAFETY: a paired leaf has both words.
+                // SAFETY: by this function's contract the caller is the writer; a paired leaf has both words.
                 unsafe {
                     let (changed, now) = (self.nodes.read(edge.node, a), self.nodes.read(edge.node, b));
                     let wanted = if F::is_leaf(now, true) {

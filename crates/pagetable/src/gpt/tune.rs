@@ -97,17 +97,23 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
     ///
     /// # Safety
     ///
-    /// The caller is the only writer, and replaces the node by the result; so for all that follow.
+    /// The caller is the only writer, the batch came from this table, and `old` is a node of this table that begins at `base`. The
+    /// caller publishes the result in its place.
     pub(super) unsafe fn tune(&self, batch: &mut Retired<'n>, old: Edge, base: usize) -> Edge {
         // SAFETY: by this function's contract the caller is the only writer, and puts the result in the node's place.
         unsafe { self.tune_to(batch, old, base, DEEP) }
     }
 
-    /// As [`tune`](Self::tune); new nodes of a step are tuned `deep` levels below the node. So the recursion is bounded: deeper
-    /// nodes were tuned before and have not changed since.
+    /// As [`tune`](Self::tune), and tunes the new nodes of a step down to `deep` levels below the node. This bounds the recursion;
+    /// deeper nodes were tuned before and have not changed since.
+    ///
+    /// # Safety
+    ///
+    /// The caller is the only writer, the batch came from this table, and `old` is a node of this table that begins at `base`. The
+    /// caller publishes the result in its place.
     #[inline(never)]
     unsafe fn tune_to(&self, batch: &mut Retired<'n>, old: Edge, base: usize, deep: u32) -> Edge {
-        // SAFETY: by the contract of `tune`, which is this function's too, the caller is the only writer, and puts the
+        // SAFETY: by this function's contract the caller is the only writer, and puts the
         // result in the node's place.
         unsafe {
             if L::TAGGED
@@ -135,7 +141,12 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
         }
     }
 
-    /// Takes a step, if there is memory for the nodes that it needs.
+    /// Takes a step, if there is memory for the nodes that it needs: counts them, reserves them, and takes the step.
+    ///
+    /// # Safety
+    ///
+    /// The caller is the only writer, the batch came from this table, and `node` is a node of this table that begins at `base`. The
+    /// caller publishes the result in its place.
     #[inline(never)]
     unsafe fn try_step(&self, batch: &mut Retired<'n>, node: Edge, base: usize, step: Step) -> Option<Edge> {
         let mut stock = Stock::empty(self.nodes, &Self::WORDS);
@@ -147,14 +158,18 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
     }
 
     /// Chooses a step that saves enough, if there is one.
+    ///
+    /// # Safety
+    ///
+    /// The caller is the only writer, and `node` is a node of this table, or one that will take the place of a node of this table.
     #[inline(never)]
     unsafe fn step(&self, node: Edge) -> Option<Step> {
         let cost = Self::cost;
-        // The nodes right below the digit, which can give their highest bits, by width. A leaf there cannot.
+        // The nodes right below the digit, by width, can give their highest bits to it. A leaf there cannot.
         let (mut below, mut blocked, mut lone) = ([0isize; MAX_WIDTH + 1], false, 0);
-        // How high the others reach, which lie behind guards: a slot must not become smaller than what it leads to.
+        // The highest position that a node or leaf behind a guard reaches: a slot must not become smaller than such a region.
         let mut guarded = 0;
-        // What halving does: the pairs of slots in use, and what becomes of those in use both.
+        // Halving: the pairs of slots with an entry, and the bytes that merging the pairs with two entries saves.
         let (mut pairs, mut merged) = (0, 0);
         let mut halves = [0; 2];
         let (mut left, mut last) = (Edge::EMPTY, Edge::EMPTY);
@@ -170,7 +185,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
                         *below += 1;
                     }
                     if !child.leaf && child.width == 2 {
-                        // Of its two halves, those with one entry need no node.
+                        // A half of it with one entry needs no node.
                         // SAFETY: the child is in the table.
                         lone += 4 - unsafe { self.live(child) } as isize;
                     }
@@ -192,8 +207,8 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
                 };
             }
         }
-        // Growing by what the narrowest of them has swallows those of that width whole. Nodes no larger than a leaf
-        // can be stay apart, so that they can become one.
+        // Growing by the width of the narrowest removes all nodes of that width. Nodes whose region is no larger than that of a
+        // leaf can be keep their bits, so that they can be joined to a leaf.
         let below = |width: u32| below.get(width as usize).copied().unwrap_or(0);
         if !blocked && let Some(most) = (1..=MAX_WIDTH as u32).find(|&width| below(width) > 0) {
             for bits in [1, most] {
@@ -237,6 +252,12 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
             && left.width < Self::WIDEST
     }
 
+    /// Takes a step; with a supply that counts, counts the nodes that the step needs.
+    ///
+    /// # Safety
+    ///
+    /// The caller is the only writer, the batch came from this table, and `old` is a node of this table that begins at `base`. If
+    /// the supply is real, the caller publishes the result in its place.
     unsafe fn take_step<S: Supply>(
         &self,
         supply: &mut S,
@@ -264,7 +285,13 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
         }
     }
 
-    /// Tunes the nodes right below the digit of a node at `base`, which the step or the parting that made it has made too.
+    /// Tunes the nodes right below the digit of a node that begins at `base`. The step or division that made the node made them,
+    /// too.
+    ///
+    /// # Safety
+    ///
+    /// The caller is the only writer, the batch came from this table, and `node` is a node of this table that begins at `base`, or
+    /// one that will take the place of such a node.
     #[inline(never)]
     pub(super) unsafe fn tune_children(&self, batch: &mut Retired<'n>, node: Edge, base: usize, deep: u32) {
         // SAFETY: the caller is the writer; the slots are within the node.
@@ -282,7 +309,12 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
         }
     }
 
-    /// Returns a node with more bits. A node or leaf behind a guard is not changed: it fits in one of the new slots.
+    /// Returns a node with `bits` more bits. A node or leaf behind a guard does not change, because one of the new slots covers it.
+    ///
+    /// # Safety
+    ///
+    /// The caller is the only writer, the batch came from this table, and `old` is a node of this table that begins at `base`. If
+    /// the supply is real, the caller publishes the result in its place.
     #[inline(never)]
     unsafe fn wider<S: Supply>(
         &self,
@@ -330,7 +362,12 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
         }
     }
 
-    /// Returns a node of two slots, and below it one for each half that has more than one entry.
+    /// Returns a node of two slots, and below it a node for each half that has more than one entry.
+    ///
+    /// # Safety
+    ///
+    /// The caller is the only writer, and `old` is a node of this table that begins at `base`. If the supply is real, the caller
+    /// publishes the result in its place, and retires `old`.
     #[inline(never)]
     unsafe fn split<S: Supply>(&self, supply: &mut S, old: Edge, base: usize) -> Edge {
         let (shift, slots) = (old.top() - 1, old.slots() / 2);
@@ -353,6 +390,11 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
     }
 
     /// Returns a node of half the slots, or, if that would have only one entry, the entry itself.
+    ///
+    /// # Safety
+    ///
+    /// The caller is the only writer, the batch came from this table, and `old` is a node of this table that begins at `base`. If
+    /// the supply is real, the caller publishes the result in its place.
     #[inline(never)]
     unsafe fn narrower<S: Supply>(
         &self,
@@ -418,6 +460,11 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
     }
 
     /// Returns one leaf for all pages under a node that is no larger than a leaf can be, if they are worth a leaf.
+    ///
+    /// # Safety
+    ///
+    /// The caller is the only writer, the batch came from this table, and `node` is a node of this table that begins at `base`. The
+    /// caller publishes the result, if there is one, in its place.
     #[inline(never)]
     unsafe fn join(&self, batch: &mut Retired<'n>, node: Edge, base: usize) -> Option<Edge> {
         let width = node.top() - Self::BASE;
@@ -435,7 +482,12 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
         }
     }
 
-    /// Counts the pages, with a leaf entry or a mark, under a node that is no larger than a leaf can be: so the recursion is bounded.
+    /// Counts the pages, with a leaf entry or a mark, under a node that is no larger than a leaf can be: so the recursion is
+    /// bounded.
+    ///
+    /// # Safety
+    ///
+    /// The caller is the only writer, and `node` is a node or leaf of this table.
     unsafe fn pages_below(&self, node: Edge) -> usize {
         // SAFETY: the caller is the writer; slots are within their nodes.
         unsafe {
@@ -449,8 +501,13 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
         }
     }
 
-    /// Copies the pages under a node, which is no larger than a leaf can be, to a private leaf, and retires the node with everything
-    /// below it.
+    /// Copies the pages under a node, which is no larger than a leaf can be, to a private leaf, and retires the node with
+    /// everything below it.
+    ///
+    /// # Safety
+    ///
+    /// The caller is the only writer, the batch came from this table, and `node` is a node or leaf of this table. The caller
+    /// publishes `leaf`, a new leaf that covers its pages, in its place.
     unsafe fn move_below(&self, batch: &mut Retired<'n>, node: Edge, leaf: Edge) {
         // SAFETY: the caller is the writer, and links the leaf in the node's place; slots are within their nodes.
         unsafe {
@@ -468,9 +525,14 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
         }
     }
 
-    /// Makes one leaf of all that is under the uppermost node that covers `at`, is no larger than a leaf can be, and is worth that.
+    /// Joins all pages below a node that covers `at` to one leaf: the uppermost node whose region is no larger than that of a leaf
+    /// can be, and whose pages are worth a leaf.
     ///
-    /// No node above has a step to take after that: of what is below its digit only a node that gave it no bits has become a leaf.
+    /// After that no step pays at a node above, because the joined node had no bits to give it.
+    ///
+    /// # Safety
+    ///
+    /// The caller is the only writer, and the batch came from this table.
     #[inline(never)]
     pub(super) unsafe fn join_path(&self, batch: &mut Retired<'n>, at: usize) {
         // SAFETY: the caller is the writer; slots are within their nodes.
@@ -489,10 +551,14 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
         }
     }
 
-    /// Tunes the nodes that cover `at`, the lowest first: those that `which` names, and more as long as a node below has changed.
-    /// If a node was `divided`, also tunes the nodes right below each. Returns the position above the digit of the lowest.
+    /// Tunes the nodes that cover `at`, the lowest first: those that `which` selects, and the node above each node that has
+    /// changed. If a node was `divided`, also tunes the nodes right below each. Returns the position above the digit of the lowest.
     ///
-    /// A walk from the root finds each node: a path of all of them would occupy stack while the nodes are tuned.
+    /// Finds each node by a walk from the root: a path of all of them would be on the stack while the nodes are tuned.
+    ///
+    /// # Safety
+    ///
+    /// The caller is the only writer, and the batch came from this table.
     #[inline(never)]
     pub(super) unsafe fn tune_path(
         &self,
@@ -523,6 +589,10 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
     }
 
     /// Tunes the node that a walk for `at` meets after `level` other nodes, and tells whether the node has changed.
+    ///
+    /// # Safety
+    ///
+    /// The caller is the only writer, the batch came from this table, and more than `level` nodes cover `at`.
     unsafe fn tune_level(&self, batch: &mut Retired<'n>, at: usize, level: usize, divided: bool) -> bool {
         // SAFETY: the caller is the writer; slots are within their nodes.
         unsafe {
@@ -545,6 +615,11 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
     }
 
     /// Returns the best replacement for a leaf that has lost PTEs and has `live` left.
+    ///
+    /// # Safety
+    ///
+    /// The caller is the only writer, the batch came from this table, and `leaf` is a leaf of this table that begins at `base`. The
+    /// caller publishes the result in its place.
     #[inline(never)]
     pub(super) unsafe fn shrink(
         &self,
@@ -576,6 +651,11 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
     }
 
     /// Returns smaller leaves for some slots of a leaf.
+    ///
+    /// # Safety
+    ///
+    /// The caller is the only writer, and `leaf` is a leaf of this table that begins at `base`. If the supply is real, the caller
+    /// publishes the result in its place, and retires the leaf.
     unsafe fn smaller_leaves<S: Supply>(
         &self,
         supply: &mut S,
@@ -630,6 +710,10 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
     }
 
     /// Takes a new indexing node.
+    ///
+    /// # Safety
+    ///
+    /// The caller is the only writer.
     pub(super) unsafe fn new_node<S: Supply>(
         &self,
         supply: &mut S,

@@ -7,8 +7,8 @@ use crate::nodes::{LinkRange, NodeAddr, Nodes};
 use crate::word::Word;
 use crate::{Mode, Solo};
 
-/// The 16-byte slots of Elphinstone et al. 3.2 in 32-bit words: a 64-bit guard and a 64-bit pointer. A slot is not
-/// written with one store, so it is for one CPU: the storage must be in [`Solo`] mode.
+/// The 16-byte slots of Elphinstone et al. 3.2 in 32-bit words: a 64-bit guard and a 64-bit pointer. A slot takes several stores,
+/// so the layout is for one CPU: the storage must be in [`Solo`] mode.
 ///
 /// ```text
 ///            63                                   6 5     0
@@ -25,24 +25,25 @@ use crate::{Mode, Solo};
 ///           +---+--------+--------+------------------------+
 /// ```
 ///
-/// A guard is the address that the node's region begins at, so it repeats what the nodes before have resolved: nothing
-/// has to be stripped before it is compared, and a walk may compare the last one alone, which implies the others. The low
-/// six bits (addresses of pages have no use for them) say where it ends. A pointer's digit stands below its address, which
-/// an arithmetic shift uncovers; the sign tells nodes from leaves. Nodes in kseg0, the upper half of 32 bits, are then
-/// addresses of 64.
+/// A guard is the address at which the node's region begins, so it includes the bits that the nodes above have resolved. A walk
+/// does not strip those bits before it compares, and may compare only the last guard, which implies the others. The low six bits,
+/// which are zero in the address of a page, hold the position at which the guard ends. A pointer's digit is below the node's
+/// address; an arithmetic shift extracts the address. The sign is set in a pointer to a node, and clear in a pointer to a leaf. So
+/// a node in kseg0, in the upper half of 32 bits, has a 64-bit address that is sign-extended.
 #[derive(Clone, Copy, Debug)]
 pub struct TwoWords;
 
-/// The bits of a guard's word that say where it ends.
+/// The bits of a guard's word that hold the position at which the guard ends.
 const END: usize = 63;
-/// Where a pointer has the node's address.
+/// The position of the node's address in a pointer to a node.
 const NODE: u32 = 12;
-/// Where it has the digit's width.
+/// The position of the digit's width in a pointer to a node.
 const WIDTH: u32 = 8;
-/// What is above the node's address.
+/// The bits of a pointer to a node that are above the node's address, all set.
 const INNER: usize = usize::MAX << 44;
-/// Where the pointer to a leaf has its digit.
+/// The position of the digit's shift in a pointer to a leaf.
 const LEAF_SHIFT: u32 = 32;
+/// The position of the digit's width in a pointer to a leaf.
 const LEAF_WIDTH: u32 = 40;
 
 impl<N: Nodes<Word = u32, Mode = Solo>> Layout<N> for TwoWords {
@@ -89,11 +90,12 @@ impl<N: Nodes<Word = u32, Mode = Solo>> Layout<N> for TwoWords {
     unsafe fn seek(nodes: &N, root: &Self::Root, bits: u32, _tag: usize, at: usize) -> Option<Found> {
         let cells = <Self as Layout<N>>::cells(root);
         let at = at & low(bits);
-        // SAFETY: the root is live and has four cells; the slots below are within their nodes.
+        // SAFETY: the root is a field of a live table, and has four cells.
         let mut edge = step(|word| unsafe { Solo::read(cells.add(word)) }, at)?;
         while !edge.leaf {
             let slot = edge.index(at) * SLOT;
-            // SAFETY: a linked node is live, and the slot within it.
+            // SAFETY: by this function's contract the caller is pinned, or the writer, so the node is not freed during the walk;
+            // the slot is within it.
             edge = step(|word| unsafe { nodes.follow(edge.node, slot + word) }, at)?;
         }
         Some(Found { leaf: edge.node, shift: edge.shift, width: edge.width, index: edge.index(at) })
@@ -119,7 +121,7 @@ fn follow(pointer: usize) -> Edge {
     Edge { node, shift: shift as u32 & 63, width: width as u32 & 15, leaf, base: 0 }
 }
 
-/// Takes a slot's way for `at`, if its guard is a prefix of that.
+/// Returns the node or leaf to which a slot leads, if the slot's guard agrees with `at`: the check of one guard.
 #[inline(always)]
 fn step(word: impl Fn(usize) -> u32, at: usize) -> Option<Edge> {
     let pointer = double(&word, 2);
@@ -127,7 +129,7 @@ fn step(word: impl Fn(usize) -> u32, at: usize) -> Option<Edge> {
         return None;
     }
     let guard = double(&word, 0);
-    // Six bits cannot say 64, where a guard ends that has no bits at all before the whole address.
+    // Six bits cannot hold 64. A guard without any bits ends at position 64, which is stored as 0.
     let end = if guard & END == 0 { usize::BITS } else { (guard & END) as u32 };
     agree(at, guard, end).then(|| follow(pointer))
 }

@@ -1,4 +1,4 @@
-//! Removal: how pages leave the tree, leaf by leaf, and what is left closes up. Removal needs no memory.
+//! Removal: pages are unmapped leaf by leaf, and a node that has one entry left is replaced by that entry. Removal needs no memory.
 
 use tlbkit_addr::{FlushScope, Pages, VirtAddr};
 
@@ -33,7 +33,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
     ///
     /// # Safety
     ///
-    /// The caller is the only writer, and the batch came from this table; so for all that follow.
+    /// The caller is the only writer, and the batch came from this table.
     #[inline(always)]
     pub(super) unsafe fn unmap_pages(
         &self,
@@ -55,6 +55,11 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
         unsafe { self.unmap_range(batch, pages, holes, frames) }
     }
 
+    /// Unmaps a range after a dry run.
+    ///
+    /// # Safety
+    ///
+    /// The caller is the only writer, and the batch came from this table.
     #[inline(never)]
     unsafe fn unmap_range(
         &self,
@@ -79,7 +84,11 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
         }
     }
 
-    /// Takes the leaves and marks of a range out of the tree.
+    /// Removes the leaf entries and marks of a range from the tree.
+    ///
+    /// # Safety
+    ///
+    /// The caller is the only writer, and the batch came from this table.
     pub(super) unsafe fn remove(
         &self,
         batch: &mut Retired<'n>,
@@ -93,7 +102,8 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
             while let Some(at) = next {
                 next = self.remove_next(batch, Span { first: at, last: span.last }, frames);
             }
-            // A node that has lost a part of what it led to reaches over one end of the span. Of one size, it stays as it is.
+            // The region of a node that has lost only some of its pages contains one end of the span. A node of a fixed size is not
+            // tuned.
             if P::ADAPTIVE {
                 let all = pages.len() > 1;
                 self.tune_path(batch, span.first, if all { Which::All } else { Which::Lowest }, false);
@@ -104,15 +114,19 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
         }
     }
 
-    /// Unmaps the pages of a span in the first leaf that has any, and closes the tree up where that leaf was. Returns
-    /// where to go on.
+    /// Unmaps the pages of a span in the first leaf that has any. If the leaf is empty then, retires it, and its node if that has
+    /// one entry left. Returns the first key that is not removed yet.
     ///
     /// ```text
     ///   parent  | X | leaf |      leaf empty: its slot is emptied. If X is then the node's last entry, X takes the
     ///                             node's place, and the node's digit becomes a part of X's guard
     /// ```
     ///
-    /// Needs no memory: a smaller leaf that cannot be had leaves the larger one where it is.
+    /// Needs no memory: if there is none for a smaller leaf, the larger one stays.
+    ///
+    /// # Safety
+    ///
+    /// The caller is the only writer, and the batch came from this table.
     #[inline(never)]
     unsafe fn remove_next(
         &self,
@@ -132,7 +146,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
                 return None;
             }
             if node.shares(leaf) {
-                // What is left of a leaf that several slots lead to is the other page's, which has its own.
+                // The other page of the pair, if it is mapped, has slots of its own.
                 for slot in node.run(slot, leaf) {
                     self.publish(Place::In(node.node, slot), node.shift, Edge::EMPTY);
                 }
@@ -150,7 +164,12 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
         }
     }
 
-    /// Finds the leaf that covers the first page of a span, if one does and stands in one slot: by a walk.
+    /// Finds the leaf that covers the first page of a span by a walk, if one does. Only for tables in which one slot leads to each
+    /// leaf of base pages.
+    ///
+    /// # Safety
+    ///
+    /// The caller is the only writer.
     #[inline(always)]
     unsafe fn leaf_at(&self, span: Span) -> Option<FirstLeaf> {
         if !Self::PLAIN {
@@ -169,8 +188,12 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
         }
     }
 
-    /// Finds the first leaf that covers pages of a span. The path that leads there is gone when this returns, so that it does
-    /// not lie on the stack while the leaf is changed.
+    /// Finds the first leaf that covers pages of a span. A function of its own, so that its path is not on the stack while the leaf
+    /// is changed.
+    ///
+    /// # Safety
+    ///
+    /// The caller is the only writer.
     #[inline(never)]
     unsafe fn first_leaf(&self, span: Span) -> Option<FirstLeaf> {
         // SAFETY: the caller is the writer; slots are within their nodes.
@@ -221,7 +244,12 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
         }
     }
 
-    /// Puts the one entry of a node in the node's place: of the last node that a walk for `at` meets, which finds nothing.
+    /// Publishes the only entry of a node in the place of that node, the last on the walk for `at`, and retires the node.
+    ///
+    /// # Safety
+    ///
+    /// The caller is the only writer, the batch came from this table, and the walk for `at` ends at an empty slot, of a node with
+    /// one entry.
     #[inline(never)]
     unsafe fn close_up(&self, batch: &mut Retired<'n>, at: usize) {
         // SAFETY: the caller is the writer; slots are within their nodes, and the walk ends at an empty one.
@@ -242,7 +270,11 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
         }
     }
 
-    /// Returns the last entry of a node, the only one if there is but one.
+    /// Returns the last entry of a node. If the node has one entry, that is its only one.
+    ///
+    /// # Safety
+    ///
+    /// The caller is the only writer, and `node` is a node of this table that begins at `base`.
     pub(super) unsafe fn last_entry(&self, node: Edge, base: usize) -> Edge {
         (0..node.slots())
             // SAFETY: the caller is the writer; the slots are within the node.
@@ -255,6 +287,11 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
     }
 
     /// Empties the slots of a leaf that a span covers.
+    ///
+    /// # Safety
+    ///
+    /// The caller is the only writer, the batch came from this table, and `leaf` is a leaf of this table that begins at `base` and
+    /// covers the span. The caller publishes the result in its place.
     #[inline(never)]
     unsafe fn empty_leaf(
         &self,
@@ -283,7 +320,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
                     self.settle_pair(leaf, at);
                     gone += 1;
                     if let Some(frames) = frames {
-                        // Nothing leads to the frame any more, whatever this call does.
+                        // The PTE is empty by now, so the table is consistent even if this call unwinds.
                         match Self::entry(word, leaf.shift, at) {
                             Entry::Leaf(page) => frames.push(page.frame, page.size, G::BASE, page.attr),
                             Entry::Mark(mark) => {
@@ -298,7 +335,13 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
         }
     }
 
-    /// Returns what stands for a leaf in which `gone` PTEs have been emptied.
+    /// Returns the edge that replaces the edge to a leaf in which `gone` PTEs have been emptied: to the same leaf, to a smaller
+    /// one, or empty.
+    ///
+    /// # Safety
+    ///
+    /// The caller is the only writer, the batch came from this table, and `leaf` is a leaf of this table that begins at `base`. The
+    /// caller publishes the result in its place.
     #[inline(always)]
     unsafe fn emptied(&self, batch: &mut Retired<'n>, leaf: Edge, base: usize, gone: usize) -> Edge {
         self.tally.ptes(-(gone as isize));
@@ -314,7 +357,11 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
         }
     }
 
-    /// Takes the whole table apart.
+    /// Retires all nodes and leaves of the table.
+    ///
+    /// # Safety
+    ///
+    /// The caller is the only writer, the batch came from this table, and the table is not used any more.
     pub(super) unsafe fn take_apart(&mut self, batch: &mut Retired<'n>) {
         // SAFETY: no code but the caller uses the table any more.
         unsafe {

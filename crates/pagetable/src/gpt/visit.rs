@@ -51,7 +51,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
     ///
     /// # Safety
     ///
-    /// The caller is pinned, or the writer.
+    /// The caller is pinned, or the only writer.
     #[inline(always)]
     pub(super) unsafe fn sweep(
         &self,
@@ -67,11 +67,14 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
 
     /// As [`sweep`](Self::sweep), of a subtree.
     ///
-    /// Beside a writer it reads every slot once, and that one load decides: what the slot led to is visited, whatever
-    /// the slot says afterwards. The slots that lead to a page are never all empty while the page stays mapped, and
-    /// what a walker has reached leads on to the page until the walker is done, so a page that does not change is
-    /// visited. That a node's region, digit and size never change while it lives is all that is known about a node
-    /// from outside it: where its region is, only a leaf's tag tells.
+    /// Beside a writer, the visit loads every slot once and visits the node or leaf that it has loaded, even if the slot changes
+    /// afterwards. While a page stays mapped, some slot leads to it, and a node that a walker has reached still leads to it until
+    /// the walker is done. So a page that does not change is visited. A node's region, digit and size never change while it lives,
+    /// but a node does not store its base: only the tag of a leaf below tells where its region is.
+    ///
+    /// # Safety
+    ///
+    /// The caller is pinned, or the only writer, and the edge is empty, or leads to a node or leaf of this table.
     pub(super) unsafe fn sweep_from(
         &self,
         edge: Edge,
@@ -81,14 +84,18 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
         if edge.is_empty() {
             return ControlFlow::Continue(());
         }
-        // SAFETY: by the contract of `sweep`, which is this function's too, the caller is pinned, or the writer.
+        // SAFETY: by this function's contract the caller is pinned, or the writer.
         unsafe {
             self.sweep_leaves(edge, span, &mut |leaf, base, part| self.sweep_leaf(leaf, base, part, visit))
         }
     }
 
     /// As [`sweep_from`](Self::sweep_from), leaf by leaf: calls `visit` with the leaf, its first key, and the part of the span
-    /// that it covers. Each leaf comes once, but for one that stands in the slots of two larger pages.
+    /// that it covers. Each leaf is visited once, but a leaf of two larger pages once for each page that occupies slots of its own.
+    ///
+    /// # Safety
+    ///
+    /// The caller is pinned, or the only writer, and the edge is empty, or leads to a node or leaf of this table.
     #[inline(always)]
     pub(super) unsafe fn sweep_leaves(
         &self,
@@ -99,7 +106,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
         if edge.is_empty() {
             return ControlFlow::Continue(());
         }
-        // SAFETY: this function's contract; the slots are within their nodes.
+        // SAFETY: by this function's contract the caller is pinned, or the writer; the slots are within their nodes.
         unsafe {
             if edge.leaf {
                 let base = self.base_of(edge);
@@ -130,9 +137,8 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
                     // Leaves come in ascending order.
                     break;
                 }
-                // A page that reaches over the span's ends belongs to it: its own slot is what counts.
                 let part = if node.shares(child) {
-                    // One of the pair's pages stands in this run of slots.
+                    // One page of the pair occupies this run of slots.
                     let run = node.run(slot, child);
                     level.slot = run.end as u16;
                     let start = base & !low(node.top()) | run.start << node.shift;
@@ -149,6 +155,10 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
     }
 
     /// Visits the PTEs and marks of a part of one leaf at `base`, each loaded once.
+    ///
+    /// # Safety
+    ///
+    /// The caller is pinned, or the only writer, and `leaf` is a leaf of this table that begins at `base` and covers the part.
     #[inline(always)]
     unsafe fn sweep_leaf(
         &self,
@@ -159,7 +169,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
     ) -> ControlFlow<()> {
         for slot in leaf.index(part.first)..=leaf.index(part.last) {
             let at = base | slot << leaf.shift;
-            // SAFETY: this function's contract; the slot is within the leaf.
+            // SAFETY: by this function's contract the caller is pinned, or the writer; the slot is within the leaf.
             let word = unsafe { self.nodes.follow(leaf.node, Self::pte_of(leaf, at)) };
             if is_taken::<F>(word) {
                 visit(leaf, at, word)?;
@@ -168,13 +178,16 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
         ControlFlow::Continue(())
     }
 
-    /// Fills a path with the nodes of a subtree that cover `at`, and beside them the slots from which on everything at
-    /// or above `at` lies.
+    /// Fills a path with the nodes of a subtree that cover `at`, each with the first slot that a visit from `at` on has to read.
     ///
-    /// Where the subtree says nothing of its region, because all below was unmapped meanwhile, the path is the
-    /// subtree's root and its first slot: then a visit passes over what lies below `at`.
+    /// If the walk finds no leaf, because everything below was unmapped meanwhile, the region of the subtree is unknown. Then the
+    /// path is the subtree's root and its first slot, and a visit skips the leaves below `at`.
+    ///
+    /// # Safety
+    ///
+    /// The caller is pinned, or the only writer, and `root` is a node of this table.
     pub(super) unsafe fn enter(&self, path: &mut Path, root: Edge, at: usize) {
-        // SAFETY: by the contract of `sweep`, which is this function's too, the caller is pinned, or the writer.
+        // SAFETY: by this function's contract the caller is pinned, or the writer.
         let Some(witness) = (unsafe { self.follow_to(path, root, at) }) else {
             path.truncate(0);
             path.push(self.nodes, root, 0);
@@ -194,9 +207,13 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
     }
 
     /// Fills a path with the nodes that a walk for `at` goes through, and returns the first key of a leaf below the last.
+    ///
+    /// # Safety
+    ///
+    /// The caller is pinned, or the only writer, and `root` is a node of this table.
     unsafe fn follow_to(&self, path: &mut Path, root: Edge, at: usize) -> Option<usize> {
         let mut node = root;
-        // SAFETY: this function's contract; the slots are within their nodes.
+        // SAFETY: by this function's contract the caller is pinned, or the writer; the slots are within their nodes.
         unsafe {
             let child = loop {
                 let slot = node.index(at);
@@ -217,6 +234,10 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
     }
 
     /// Returns how many nodes cover `at`, and the position above the digit of the lowest, for the writer.
+    ///
+    /// # Safety
+    ///
+    /// The caller is the only writer.
     #[inline(never)]
     pub(super) unsafe fn covering(&self, at: usize) -> (usize, u32) {
         let (mut depth, mut lowest) = (0, G::VA_BITS);
@@ -233,6 +254,10 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
     }
 
     /// Returns how many nodes cover both `at` and `other`, for the writer.
+    ///
+    /// # Safety
+    ///
+    /// The caller is the only writer.
     #[inline(never)]
     pub(super) unsafe fn covering_both(&self, at: usize, other: usize) -> usize {
         let mut depth = 0;
@@ -250,8 +275,12 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
     }
 
     /// Returns the first key of some leaf below a node, `None` if a walker finds none there.
+    ///
+    /// # Safety
+    ///
+    /// The caller is pinned, or the only writer, and `node` is a node or leaf of this table.
     pub(super) unsafe fn any_base(&self, mut node: Edge) -> Option<usize> {
-        // SAFETY: this function's contract; the slots are within their nodes.
+        // SAFETY: by this function's contract the caller is pinned, or the writer; the slots are within their nodes.
         unsafe {
             while !node.leaf {
                 node = (0..node.slots())
@@ -263,9 +292,13 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
     }
 
     /// Returns the first key that a leaf covers.
+    ///
+    /// # Safety
+    ///
+    /// The caller is pinned, or the only writer, and `leaf` is a leaf of this table.
     #[inline(always)]
     pub(super) unsafe fn base_of(&self, leaf: Edge) -> usize {
-        // SAFETY: by the contract of `sweep`, which is this function's too, the caller is pinned, or the writer.
+        // SAFETY: by this function's contract the caller is pinned, or the writer.
         if L::TAGGED { unsafe { self.tag(leaf.node) } } else { leaf.base }
     }
 
@@ -273,7 +306,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
     ///
     /// # Safety
     ///
-    /// The caller is pinned, or the writer.
+    /// The caller is pinned, or the only writer.
     pub(super) unsafe fn visit(
         &self,
         span: Span,
@@ -292,7 +325,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
     ///
     /// # Safety
     ///
-    /// The caller is pinned, or the writer.
+    /// The caller is pinned, or the only writer.
     #[inline(always)]
     pub(super) unsafe fn visit_entries(
         &self,
@@ -319,7 +352,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
                 *count += 1;
             }
         };
-        // SAFETY: this function's contract; slots are within their nodes.
+        // SAFETY: by this function's contract the caller is pinned; slots are within their nodes.
         unsafe {
             let root = self.follow_root();
             if root.is_empty() || root.leaf {

@@ -1,6 +1,6 @@
-//! Two walks. [`find`](Gpt::find), for lookups and for changes of a page that is mapped, calls the layout's walk
-//! ([`Layout::seek`], which compares the guards) and reads the PTE. [`walk`](Gpt::walk), for the writer, compares no guards and
-//! ends at the slot where a change begins.
+//! The two walks. [`find`](Gpt::find), for lookups and for changes of a page that is mapped, calls the layout's walk
+//! ([`Layout::seek`]), which follows the links and checks the guards ([`guard`](super::guard)), and reads the PTE.
+//! [`walk`](Gpt::walk), for the writer, compares no guards and ends at the slot where a change begins.
 
 use super::Gpt;
 use super::guard::agree;
@@ -11,12 +11,13 @@ use crate::format::Format;
 use crate::nodes::Nodes;
 use crate::{Entry, Geometry, Leaf};
 
-/// Where the walk for a page ends.
+/// The slot at which the writer's walk for a page ends.
 pub(super) struct End {
     pub(super) place: Place,
     /// The node that has the slot; empty if that is the root slot.
     pub(super) above: Edge,
-    /// What the slot leads to: a leaf, of this page or of others, or nothing; or what does not cover the page.
+    /// The slot's contents: empty, a leaf, or, after [`walk_along`](Gpt::walk_along), a node or leaf that does not cover the page.
+    /// A leaf may be that of another page.
     pub(super) edge: Edge,
     /// The slot that leads to the node above, and the node that has that slot.
     pub(super) before: (Place, Edge),
@@ -27,10 +28,10 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
     ///
     /// # Safety
     ///
-    /// The caller is pinned, or the writer.
+    /// The caller is pinned, or the only writer.
     #[inline(always)]
     pub(super) unsafe fn find(&self, at: usize) -> Option<Leaf> {
-        // SAFETY: this function's contract; the index is below the leaf's slots.
+        // SAFETY: by this function's contract the caller is pinned, or the writer; the index is below the leaf's slots.
         unsafe {
             let found = L::seek(self.nodes, &self.root, G::VA_BITS, Self::TAG, at)?;
             let word = self.nodes.follow(found.leaf, Self::pte_at(found.shift, found.index, at));
@@ -42,10 +43,10 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
     ///
     /// # Safety
     ///
-    /// As for [`find`](Self::find).
+    /// The caller is pinned, or the only writer.
     #[inline(always)]
     pub(super) unsafe fn find_entry(&self, at: usize) -> Entry {
-        // SAFETY: this function's contract; the index is below the leaf's slots.
+        // SAFETY: by this function's contract the caller is pinned, or the writer; the index is below the leaf's slots.
         unsafe {
             let found = L::seek(self.nodes, &self.root, G::VA_BITS, Self::TAG, at);
             found.map_or(Entry::Empty, |found| {
@@ -55,33 +56,39 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
         }
     }
 
-    /// Walks to the last node on the way of `key`, without comparing guards.
+    /// Walks down by the digits of `key` until a slot is empty or leads to a leaf. Compares no guards.
     ///
     /// # Safety
     ///
-    /// The caller is the only writer, and the batch came from this table; so for all that follow.
+    /// The caller is the only writer.
     #[inline(always)]
     pub(super) unsafe fn walk(&self, key: usize) -> End {
-        // SAFETY: this function's contract.
+        // SAFETY: by this function's contract the caller is the writer.
         unsafe { self.walk_while(key, |_| true) }
     }
 
-    /// Walks to the slot of `key` whose contents do not cover it. `near` is a key that all nodes on the way cover.
+    /// Walks down by the digits of `key` until a slot is empty, or leads to a leaf or to a node that does not cover `key`. `near`
+    /// is a key that all nodes on the path cover.
     ///
     /// # Safety
     ///
-    /// As for [`walk`](Self::walk).
+    /// The caller is the only writer.
     #[inline(always)]
     pub(super) unsafe fn walk_along(&self, key: usize, near: usize) -> End {
-        // SAFETY: this function's contract.
+        // SAFETY: by this function's contract the caller is the writer.
         unsafe { self.walk_while(key, |edge| agree(key, near, edge.top())) }
     }
 
+    /// Walks down for `key` as long as `covers` holds for the node or leaf that a slot leads to.
+    ///
+    /// # Safety
+    ///
+    /// The caller is the only writer.
     #[inline(always)]
     unsafe fn walk_while(&self, key: usize, covers: impl Fn(Edge) -> bool) -> End {
         let (mut place, mut above) = (Place::Root, Edge::EMPTY);
         let mut before = (place, above);
-        // SAFETY: by the contract of `walk`, which is this function's too, the caller is the writer; slots are within
+        // SAFETY: by this function's contract the caller is the writer; slots are within
         // their nodes.
         unsafe {
             let mut edge = self.edge(place, G::VA_BITS, key);

@@ -239,7 +239,8 @@ unsafe impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>, const AT: usize> 
         attr: Attr,
         flush_all_cpus: &mut dyn FnMut(&Flush),
     ) -> Result<Leaf, Error> {
-        // SAFETY: this function's contract.
+        // SAFETY: the contract of `Table::replace`, which the caller keeps for this table, whose writer flag and batches are
+        // those of `tree`, is the contract of the call.
         unsafe { self.tree.replace(batch, at, frame, attr, flush_all_cpus) }
     }
 
@@ -254,7 +255,8 @@ unsafe impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>, const AT: usize> 
         to: PageSize,
         flush_all_cpus: &mut dyn FnMut(&Flush),
     ) -> Result<(), Error> {
-        // SAFETY: this function's contract.
+        // SAFETY: the contract of `Table::resize`, which the caller keeps for this table, whose writer flag and batches are
+        // those of `tree`, is the contract of the call.
         unsafe { self.tree.resize(batch, pages, to, flush_all_cpus) }
     }
 
