@@ -233,7 +233,7 @@ impl Flush {
     /// No page is returned twice, and none for a [`FlushScope::Barrier`]. A page larger than the base page is returned as all its
     /// base pages, although one of them would be enough. `most` is the largest number of pages for which single flushes cost the
     /// kernel less than a flush of everything; it bounds the cost of the iteration. Costs a few additions for each range.
-    #[inline]
+    #[inline(always)]
     pub fn by_address(
         &self,
         cache: WalkCache,
@@ -250,7 +250,9 @@ impl Flush {
                 return Some(Named { run: run_of(*only, most)?, rest: [].iter() });
             }
             Stale::Many(many) => {
-                many.iter().try_fold(most, |left, &range| run_of(range, left).map(|run| left - run.1))?;
+                if !are_within(many, most) {
+                    return None;
+                }
                 many
             }
         };
@@ -280,6 +282,13 @@ fn run_of(range: Pages, most: usize) -> Option<(Vpn, usize)> {
     (behind < most).then_some((range.first(), behind + 1))
 }
 
+/// Tells whether ranges have `most` pages or fewer.
+#[cold]
+fn are_within(ranges: &[Pages], most: usize) -> bool {
+    let rest = ranges.iter().try_fold(most, |rest, &range| run_of(range, rest).map(|run| rest - run.1));
+    rest.is_some()
+}
+
 /// The pages of ranges, one after the other.
 #[derive(Clone, Debug)]
 struct Named<'f> {
@@ -304,7 +313,7 @@ impl Iterator for Named<'_> {
     }
 
     /// One loop for a range, so that a flush of one page costs no more than its instruction and a comparison.
-    #[inline]
+    #[inline(always)]
     fn fold<B, F: FnMut(B, Vpn) -> B>(self, init: B, mut f: F) -> B {
         let mut of_run = |so_far: B, (first, left): (Vpn, usize)| {
             (0..left).fold(so_far, |so_far, page| f(so_far, Vpn::new(first.get().wrapping_add(page))))
