@@ -1296,3 +1296,30 @@ fn an_empty_table_leaves_nothing_under_its_number() {
     let page = "0 write 0x50000 0x30003\n0 barrier dsb\n";
     assert!(asid(log(page)).is_some());
 }
+
+/// A CPU's own fence orders the node that it fills before its own walks; other CPUs' walks want a barrier.
+#[test]
+fn a_node_that_is_linked_after_a_fence_is_seen_by_ones_own_walks() {
+    let risc_v = |other: &str, fence: &str| {
+        let log = format!(
+            "0 root 0x8000000000000001\n{other}0 node take 0x5000 4096\n{fence}0 write 0x1000 0x1401\n"
+        );
+        broken(Arch::Sv39, &log)
+    };
+    assert_eq!(risc_v("", "0 fence\n"), None);
+    assert_eq!(risc_v("", "0 barrier release\n"), None);
+    assert_eq!(risc_v("", ""), Some((3, "unwritten")));
+    assert_eq!(risc_v("1 root 0x8000000000000001\n", "0 fence\n"), Some((5, "unwritten")));
+    let arm = |other: &str, barrier: &str| {
+        let log = format!(
+            "0 root 0x1000\n{other}0 barrier isb\n0 node take 0x5000 4096\n0 barrier {barrier}\n0 write 0x1000 0x5003\n"
+        );
+        broken(Arch::Aarch64, &log)
+    };
+    for barrier in ["dsb nshst", "dsb nsh", "dsb ishst", "dsb"] {
+        assert_eq!(arm("", barrier), None, "{barrier}");
+    }
+    assert_eq!(arm("", "isb"), Some((5, "unwritten")));
+    assert_eq!(arm("1 root 0x1000\n", "dsb nsh"), Some((6, "unwritten")));
+    assert_eq!(arm("1 root 0x1000\n", "dsb ishst"), None);
+}

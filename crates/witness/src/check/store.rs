@@ -184,19 +184,24 @@ impl Machine {
         }
         // A walk of software is in the order of what its CPU does.
         let apart = |holder: &&Holder| !(self.arch.is_software() && holder.cpu == cpu);
-        let reader =
-            holders.iter().find(|holder| self.walks(holder) && apart(holder)).map(|holder| holder.cpu);
+        let mut readers = holders.iter().filter(|holder| self.walks(holder) && apart(holder));
+        let reader = readers.clone().find(|holder| holder.cpu != cpu).map(|holder| holder.cpu);
+        let own = readers.find(|holder| holder.cpu == cpu).map(|holder| holder.cpu);
         let mut nodes = vec![(node, level - self.arch.step())];
         while let Some((node, level)) = nodes.pop() {
             // A CPU that links nodes has the locks of those below, too.
             self.synchronise(cpu, node);
             let unsettled = self.tables.nodes.get(&node).and_then(|node| node.unsettled);
-            let Cpu { epoch, visible, .. } = self.cpus[cpu];
-            if let (Some(store), Some(reader)) = (unsettled, reader)
+            let Cpu { epoch, visible, near, .. } = self.cpus[cpu];
+            if let Some(store) = unsettled
                 && (store.cpu, store.epoch) == (cpu, epoch)
-                && store.line > visible
             {
-                return Err(self.violation(Rule::Unwritten, Some(reader)).unwritten(node, store.line));
+                // What the CPU has ordered before its own walks, other CPUs' walks may still not read.
+                let reader = reader.filter(|_| store.line > visible);
+                let own = own.filter(|_| store.line > visible.max(near));
+                if let Some(reader) = reader.or(own) {
+                    return Err(self.violation(Rule::Unwritten, Some(reader)).unwritten(node, store.line));
+                }
             }
             for at in self.tables.used(node) {
                 if let Entry::Link { node, .. } = self.tables.entry(at, level) {

@@ -566,12 +566,15 @@ impl Machine {
             if self.freed.contains(&node) {
                 return true;
             }
-            let reader = (0..CPUS).any(|cpu| self.reaches(cpu, of));
+            let reader = (0..CPUS).any(|other| other != cpu && self.reaches(other, of));
+            let myself = self.reaches(cpu, of);
             let mut below = vec![node];
-            while let Some(node) = below.pop().filter(|_| reader && !self.ordered()) {
+            while let Some(node) = below.pop().filter(|_| (reader || myself) && !self.ordered()) {
+                let own = self.cpus[cpu].own;
                 if let Some(&(by, when, epoch)) = self.unsettled.get(&node)
                     && (by, epoch) == (cpu, self.cpus[cpu].epoch)
                     && when > self.cpus[cpu].visible
+                    && (reader || when > own)
                 {
                     return true;
                 }
