@@ -240,6 +240,11 @@ impl Arch {
         node + (va >> level & ((1 << self.step()) - 1)) * self.word()
     }
 
+    /// The size of the smallest run of words that may be one TLB entry, in bits.
+    pub(super) fn smallest_run(self) -> u32 {
+        self.sizes().find(|size| !self.levels().contains(size)).unwrap_or(self.levels()[0])
+    }
+
     /// The sizes of pages, in bits: of words, of runs of words, and of PageMask.
     pub(super) fn sizes(self) -> impl Iterator<Item = u32> {
         let sizes: &[u32] = match self {

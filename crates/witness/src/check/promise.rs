@@ -401,17 +401,23 @@ impl Machine {
             let mut left = self.leftovers(cpu, asid, first, last);
             let pages = self.pages(cpu, (root, other), first, last);
             left.extend(pages.iter().filter_map(|&va| self.elsewhere(cpu, root, va)));
-            // A run has 64 KiB or more.
-            let runs = pages.iter().filter(|&&va| va == first || va % 0x1_0000 == 0);
+            // Once for each run, not for each of its words.
+            let bits = self.arch.smallest_run();
+            let runs = pages.iter().filter(|&&va| va == first || va % (1 << bits) == 0);
             left.extend(runs.flat_map(|&va| self.run_beside(cpu, asid, other, va)));
             // What is under the number by now is of another table, if the number was invalidated since.
             let mine = |place: Place| place.0 == GLOBAL || !only_global;
+            let mut before = None;
             for (place, item) in left
                 .into_iter()
                 .filter(|(place, item)| mine(*place) && matches!(item.entry, Entry::Leaf { .. }))
             {
                 let (from, to) = reached(place, &item);
                 let (from, to) = (from.max(first), to.min(last));
+                // Each word of a run gives the same entry for all of it.
+                if before.replace((place.0, from, item.entry)) == Some((place.0, from, item.entry)) {
+                    continue;
+                }
                 let mut next = Some(from);
                 while let Some(va) = next.filter(|&va| va <= to) {
                     // All pages up to the end of what the entry and the tables say here are alike.
