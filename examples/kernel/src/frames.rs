@@ -77,11 +77,7 @@ const EARLY: u32 = 1 << 31;
 
 impl Info {
     const fn new() -> Self {
-        Self {
-            holders: AtomicU32::new(0),
-            dirty: AtomicBool::new(false),
-            slot: AtomicU16::new(0),
-        }
+        Self { holders: AtomicU32::new(0), dirty: AtomicBool::new(false), slot: AtomicU16::new(0) }
     }
 }
 
