@@ -26,13 +26,6 @@ pub(super) const fn leaf_covers(at: usize, base: usize, shift: u32, last: usize)
     (at ^ base).wrapping_shr(shift) <= last
 }
 
-/// As [`leaf_covers`], for a leaf of `2^width` slots: a 32-bit link holds the width, from which the last slot's index would have to
-/// be computed.
-#[inline(always)]
-pub(super) const fn leaf_covers_width(at: usize, base: usize, shift: u32, width: u32) -> bool {
-    (at ^ base).wrapping_shr(shift) >> width == 0
-}
-
 /// Tells whether a leaf of the layout [`Kseg0`](super::Kseg0) covers the pair of small pages with the number `pair`: the check of
 /// all guards on the path. The leaf's tag holds the number of its first pair, `first`, and its size: it covers `2^size` pairs.
 #[inline(always)]

@@ -143,6 +143,6 @@ impl Link for u32 {
 
     #[inline(always)]
     fn covers(self, base: usize, at: usize) -> bool {
-        guard::leaf_covers_width(at, base, self, self.width())
+        guard::leaf_covers(at, base, self, (1 << self.width()) - 1)
     }
 }
