@@ -140,6 +140,9 @@ impl<K: Kernel, const CPUS: usize> CpuCall<K, CPUS> {
         let handle = mmu.shootdowns().attach(call.cpu).map_err(|_| NotReady::Busy)?;
         call.own.set_handle(Some(handle));
         call.switch(SwitchKind::In, mmu.online_cpus(), Asid::default());
+        // Orders the changes of the kernel's own address space, which this CPU did not flush while it was offline, before the
+        // walks of this CPU.
+        mmu.kernel().flush(&everything(), None);
         if call.refused { Err(NotReady::Unflushed) } else { Ok(()) }
     }
 
@@ -262,11 +265,12 @@ impl<K: Kernel, const CPUS: usize> CpuCall<K, CPUS> {
         }
     }
 
-    /// Tells whether this CPU has flushed none of the address space's changes so far. If so, it must flush before it runs the
-    /// address space: a write of the root register does not order earlier stores before later walks (RISC-V: `satp`; AArch64
-    /// needs a barrier), but a flush does.
+    /// Tells whether this CPU has never run the address space. If so, it must flush before it runs the address space: a write of
+    /// the root register does not order earlier stores before later walks (RISC-V: `satp`; AArch64 needs a barrier), but a flush
+    /// does. The CPUs that have run the kernel's own address space are in its own set, although every online CPU flushes its
+    /// changes. With one CPU the kernel's own address space is [flushed when it is new](crate::AddressSpace::lending).
     fn is_new_to(&self, space: &Block<K, CPUS>) -> bool {
-        if CPUS == 1 { space.held() == Held::Never } else { !space.cpus().members.load().contains(self.cpu) }
+        if CPUS == 1 { space.held() == Held::Never } else { !space.cpus.members.load().contains(self.cpu) }
     }
 
     /// Flushes this CPU's TLB, unless no CPU has ever run the address space.
@@ -368,7 +372,8 @@ fn tag(asid: Asid) -> Option<Asid> {
     (asid != Asid::default()).then_some(asid)
 }
 
-fn everything() -> Flush {
+/// Returns a flush of everything.
+pub(crate) fn everything() -> Flush {
     let mut flush = Flush::none();
     flush.add_all(FlushScope::Everywhere);
     flush

@@ -7,7 +7,7 @@ use tlbkit_addr::{Attr, PageSize, Pages, Pfn, PhysAddr, VirtAddr};
 use tlbkit_pagetable::{Change, Entry, Error, Footprint, Leaf, Mark, Pinned, Table as _};
 
 use crate::block::{Handle, free};
-use crate::cpu_call::{CpuCall, NotReady};
+use crate::cpu_call::{CpuCall, NotReady, everything};
 use crate::once::{Unflushed, encoded};
 use crate::settle::status;
 use crate::storage::Table;
@@ -52,7 +52,13 @@ impl<K: Kernel<Machine: Machine<Table = MultiLevel>>, const CPUS: usize> Address
                 unsafe { free::<K>(table) };
                 return Err(why);
             }
-            Self::of(mmu, table, Some(pages), None)
+            let space = Self::of(mmu, table, Some(pages), None)?;
+            if CPUS == 1 {
+                // Orders the stores that built the table before the walks of this CPU. One of several CPUs does that when it first
+                // runs the address space.
+                mmu.kernel().flush(&everything(), None);
+            }
+            Ok(space)
         })
     }
 

@@ -78,6 +78,7 @@ fn a_cpu_that_is_new_to_an_address_space_flushes_before_it_runs_it() {
         let spaces = [0, 1].map(|_| AddressSpace::new(mmu).unwrap());
         for cpu in 0..CPUS {
             run_as(cpu);
+            mmu.idle().unwrap(); // The CPU is online.
             for space in &spaces {
                 let before = host.flushes.load(Ordering::Relaxed);
                 space.activate().unwrap();
@@ -88,6 +89,43 @@ fn a_cpu_that_is_new_to_an_address_space_flushes_before_it_runs_it() {
             spaces[0].activate().unwrap();
             assert_eq!(host.flushes.load(Ordering::Relaxed), before, "CPU {cpu} of {CPUS}");
             mmu.idle().unwrap();
+        }
+        run_as(0);
+    }
+    check::<1>();
+    check::<2>();
+}
+
+/// The same of the kernel's own address space, to which no change is made between its beginning and its first use; and of a CPU
+/// that comes back, which was not asked to flush its changes.
+#[test]
+fn the_kernels_own_address_space_is_flushed_before_a_cpu_runs_it() {
+    fn check<const CPUS: usize>() {
+        let mmu = machine::<CPUS>(64);
+        let flushes = || mmu.kernel().flushes.load(Ordering::Relaxed);
+        for cpu in 0..CPUS {
+            run_as(cpu);
+            mmu.idle().unwrap(); // The CPU is online.
+        }
+        run_as(0);
+        let before = flushes();
+        let kernel = AddressSpace::lending(mmu, pages(4 << 30, 1 << 18)).unwrap();
+        for cpu in 0..CPUS {
+            run_as(cpu);
+            let before = if CPUS == 1 { before } else { flushes() };
+            kernel.activate().unwrap();
+            assert_eq!(flushes(), before + 1, "CPU {cpu} of {CPUS}");
+            mmu.idle().unwrap();
+            let before = flushes();
+            kernel.activate().unwrap();
+            assert_eq!(flushes(), before, "CPU {cpu} of {CPUS} has flushed");
+            mmu.idle().unwrap();
+            mmu.offline().unwrap();
+            let before = flushes();
+            kernel.activate().unwrap();
+            assert!(CPUS == 1 || flushes() > before, "CPU {cpu} of {CPUS} comes back");
+            mmu.idle().unwrap();
+            mmu.offline().unwrap();
         }
         run_as(0);
     }
