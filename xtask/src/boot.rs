@@ -334,6 +334,9 @@ fn check_machine(machine: Architecture, args: &BootArgs) -> anyhow::Result<()> {
         ("--work", args.work.is_some()),
     ];
     none_of(&given, "--machine")?;
+    if let (Architecture::X86_64, Some(fault @ Inject::NoSwitchFlush)) = (machine, args.inject) {
+        misused!("--inject {} is no fault on x86_64: without PCIDs a load of CR3 flushes", fault.name());
+    }
     if args.witness && is_guarded(args) {
         misused!(
             "--witness does not go with --table {GUARDED}: it knows the tables that hardware could walk"
