@@ -224,15 +224,15 @@ pub fn parse(line: &str) -> Result<Option<(usize, Event)>, Malformed> {
 }
 
 impl Event {
-    /// Checks what the types of its fields leave open: a range of memory or of addresses has an end, an interrupt has a receiver,
-    /// and a page a size.
+    /// Checks what the types of the fields do not: a range ends within the address space, an interrupt has a receiver, and a page
+    /// has a size.
     ///
-    /// [`parse`] and the checker refuse what this refuses. A recorder takes any event, as it has nobody to tell; what it has taken is
-    /// in its log as it was.
+    /// [`parse`] and the checker refuse the events that this method refuses. A recorder takes every event, because it has no way
+    /// to return an error; its log holds the event unchanged.
     ///
     /// # Errors
     ///
-    /// What is wrong with the event.
+    /// The first field that is wrong.
     pub fn well_formed(&self) -> Result<(), Malformed> {
         match *self {
             Self::Node(Memory { at, bytes, .. }) | Self::Frame(Memory { at, bytes, .. })

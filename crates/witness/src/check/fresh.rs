@@ -1,9 +1,9 @@
 //! A table that is loaded before walks see what was stored in it.
 //!
-//! A store to a table that no CPU walks leaves nothing in a TLB. But nothing orders that store before the walks of a CPU that loads
-//! the table, if there is no barrier: they may read the word as it was before. Where that was nothing, they find an absence, and the
-//! access faults, which matters to the kernel alone. Where nobody knows what it was, as in memory that was taken for a node, they may
-//! go anywhere.
+//! A store to a table that no CPU walks leaves nothing in a TLB. But without a barrier nothing orders that store before the walks
+//! of a CPU that loads the table: the walks may read the word's earlier value. If that value was 0, a walk finds no translation and
+//! the access faults, which matters only to accesses by the kernel. If the value is unknown, as in memory that was taken for a node,
+//! a walk may go anywhere.
 
 use std::vec;
 use std::vec::Vec;
@@ -15,12 +15,12 @@ use super::memory::{Line, Store, Word};
 use super::verdict::{Refusal, Rule};
 use crate::event::{Event, Fence};
 
-/// As many nodes are known that a CPU has filled since its stores were visible to all.
+/// The largest number of nodes kept for a CPU that it has filled since its stores were last visible to all.
 const FILLED: usize = 256;
 
 impl Word {
-    /// Tells whether a walk that finds this word, which is a link, finds also what a store stored: a barrier of the same CPU came between,
-    /// or the CPU that stored this one saw what the other had stored.
+    /// Tells whether a walk that finds this word, a link, also finds what `store` stored: the CPU executed a barrier between the two
+    /// stores or, if two CPUs made them, the CPU that stored the link had seen the other store.
     fn follows(&self, store: Store) -> bool {
         if usize::from(self.by) == store.cpu { self.epoch > store.epoch } else { self.since > store.line }
     }
@@ -39,9 +39,9 @@ impl Machine {
         filled.push_back(node);
     }
 
-    /// Tells whether a CPU's walks of a table that it loads read what a store stored: the CPU has ordered what it sees before its walks, or
-    /// the store is visible to all. Another CPU has handed the table on, and its store is visible to the one that loads it if a barrier
-    /// came between.
+    /// Tells whether the walks of a table that `cpu` loads read what a store stored: the store is visible to all CPUs, or `cpu` has
+    /// ordered the stores that it sees before its walks. If another CPU made the store and handed the table on, any barrier of that
+    /// CPU after the store is enough.
     fn is_seen(&self, cpu: usize, Store { cpu: writer, line, epoch }: Store) -> bool {
         let by = &self.cpus[writer];
         line <= by.visible.max(self.cpus[cpu].near) || (writer != cpu && epoch < by.epoch)
