@@ -801,6 +801,10 @@ impl Machine {
 
     fn done(&mut self) -> bool {
         let Some((root, first, last)) = self.lowering.take() else { return false };
+        if !self.freed.contains(&root) {
+            // Its root may have been taken since.
+            self.placed.insert(root);
+        }
         let pages: Vec<u64> = pages(self.arch).filter(|va| (first..=last).contains(va)).collect();
         // A table that links the same node has the same pages.
         let same = |other: u64, va: u64| {

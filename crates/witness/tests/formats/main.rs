@@ -4,6 +4,7 @@
 //! `cargo test -p tlbkit-witness --features check --test formats -- --nocapture` prints what is reported, and by which rule.
 #![cfg(all(target_pointer_width = "64", not(miri)))]
 
+mod mirrored;
 mod traced;
 
 use proptest::prelude::*;

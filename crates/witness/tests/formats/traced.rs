@@ -18,7 +18,7 @@ use tlbkit_witness::check::Arch;
 use tlbkit_witness::event::{Access, Barrier, Event, Fence, Memory};
 
 /// Bytes of memory for nodes.
-const MEMORY: usize = 4 << 20;
+pub(super) const MEMORY: usize = 4 << 20;
 
 /// One call of a table.
 #[derive(Clone, Copy, Debug)]
@@ -47,7 +47,7 @@ pub(crate) struct Log {
 }
 
 /// What the architectures differ in.
-trait Machine {
+pub(super) trait Machine {
     type Geometry: Radix;
     type Format: Format;
     /// The size that pages are counted in.
@@ -81,7 +81,7 @@ trait Machine {
 
 macro_rules! machine {
     ($name:ident, $arch:ident, $geometry:ty, $format:ty, $nodes:literal, $root:expr, $translates:expr $(, $forks:ident)?) => {
-        struct $name;
+        pub(super) struct $name;
 
         impl Machine for $name {
             type Geometry = $geometry;
@@ -204,12 +204,12 @@ pub(crate) const SUBJECTS: [Subject; 14] = [
     Subject::of::<Mips>("mips32", Arch::Mips32, 16),
 ];
 
-type WordOf<M> = <<M as Machine>::Format as Format>::Word;
-type TableOf<'n, M, N> = Mpt<'n, <M as Machine>::Geometry, <M as Machine>::Format, N>;
+pub(super) type WordOf<M> = <<M as Machine>::Format as Format>::Word;
+pub(super) type TableOf<'n, M, N> = Mpt<'n, <M as Machine>::Geometry, <M as Machine>::Format, N>;
 
 /// Storage that records what it hears.
 #[derive(Debug)]
-struct Traced<'m, W: Word, M: Mode> {
+pub(super) struct Traced<'m, W: Word, M: Mode> {
     slab: Slab<'m, W, M>,
     /// How many CPUs run the table.
     cpus: usize,
@@ -226,7 +226,7 @@ impl<W: Word, M: Mode> Traced<'_, W, M> {
     }
 
     /// Every CPU loads a root.
-    fn load(&self, value: u64) {
+    pub(super) fn load(&self, value: u64) {
         self.say(Event::Barrier(Barrier::Complete));
         self.events.borrow_mut().extend((0..self.cpus).map(|cpu| (cpu, Event::Root { value, high: false })));
     }
@@ -237,7 +237,7 @@ impl<W: Word, M: Mode> Traced<'_, W, M> {
 
     /// Executes a flush as far as it reaches: on CPU 0, or on both. All CPUs are asked, whatever it reaches, if nodes go: a walk
     /// may be in them.
-    fn flush<A: Machine>(&self, flush: &Flush, nodes: usize) {
+    pub(super) fn flush<A: Machine>(&self, flush: &Flush, nodes: usize) {
         let page = |at: u64| Fence { pages: Some((at, at)), ..Fence::default() };
         let fences: Vec<Fence> = match flush.by_address(A::Format::WALK_CACHE, 64) {
             Some(pages) => pages.map(|at| page(at.address(A::BASE).get() as u64)).collect(),
@@ -354,6 +354,7 @@ macro_rules! perform {
         }
     };
 }
+pub(super) use perform;
 
 fn log<M: Machine>(how: How, steps: &[Step]) -> Log {
     let mut memory = vec![Chunk::ZERO; MEMORY / size_of::<Chunk>()];
@@ -363,7 +364,7 @@ fn log<M: Machine>(how: How, steps: &[Step]) -> Log {
     }
 }
 
-fn storage<M: Machine, Md: Mode>(memory: &mut [Chunk], cpus: usize) -> Traced<'_, WordOf<M>, Md> {
+pub(super) fn storage<M: Machine, Md: Mode>(memory: &mut [Chunk], cpus: usize) -> Traced<'_, WordOf<M>, Md> {
     let traced = Traced {
         slab: Slab::new(memory, M::NODES).unwrap(),
         cpus,
@@ -524,7 +525,7 @@ fn is_small<M: Machine>(op: &Op, leaves: &[Leaf]) -> bool {
 }
 
 /// Does the steps one after the other, and notes what each promises, frees, and makes of an access.
-fn follow<'n, M: Machine, B: Table<'n>, T>(
+pub(super) fn follow<'n, M: Machine, B: Table<'n>, T>(
     nodes: &Traced<'_, WordOf<M>, impl Mode>,
     on: &mut T,
     steps: &[Step],
