@@ -1323,18 +1323,3 @@ fn a_node_that_is_linked_after_a_fence_is_seen_by_ones_own_walks() {
     assert_eq!(arm("1 root 0x1000\n", "dsb nsh"), Some((6, "unwritten")));
     assert_eq!(arm("1 root 0x1000\n", "dsb ishst"), None);
 }
-
-/// A change names a table whose root is taken while the change is under way: what the root says counts from then on.
-#[test]
-fn a_root_that_is_taken_after_a_change_has_named_it_is_of_a_table() {
-    // Both tables link the node that gets a global page.
-    let log = "0 write 0x30000 0x8001\n\
-               0 barrier fence\n\
-               0 root 0x8000100000000030\n\
-               0 lower 1 0x200000 0x200fff root 0x8000000000000031\n\
-               0 node take 0x31000 4096\n\
-               0 write 0x31000 0x8001\n\
-               0 swap 0x20008 0x0 0x20080063\n\
-               0 done 1\n";
-    assert_eq!(broken(Arch::Sv39, log), None);
-}

@@ -384,10 +384,6 @@ impl Machine {
         let Some(Lowering { root, first, last, changed, .. }) = self.lowering.remove(&id) else {
             return Err(self.impossible("no change of this number has begun"));
         };
-        if !self.tables.freed.contains(&root) {
-            // The root may have been taken since the change has named it.
-            self.tables.place(root, self.arch.top());
-        }
         // A CPU that runs another table has the pages of the nodes that both link.
         let base = self.arch.base(self.arch.family() == Family::Arm && first >> 48 != 0);
         let mut holders = Vec::new();

@@ -801,10 +801,6 @@ impl Machine {
 
     fn done(&mut self) -> bool {
         let Some((root, first, last)) = self.lowering.take() else { return false };
-        if !self.freed.contains(&root) {
-            // Its root may have been taken since.
-            self.placed.insert(root);
-        }
         let pages: Vec<u64> = pages(self.arch).filter(|va| (first..=last).contains(va)).collect();
         // A table that links the same node has the same pages.
         let same = |other: u64, va: u64| {
@@ -1044,7 +1040,9 @@ fn next(machine: &mut Machine, kind: u8, cpu: usize, dice: &mut Dice) -> Option<
         12 => {
             let level = dice.below(u64::from(top(arch)) + 1) as u32;
             let (at, free) = (node(level, dice.below(2)), dice.below(3) > 0);
-            if free && machine.freed.contains(&at) {
+            // The root of a table is there before a change in that table begins (docs/witness.md).
+            let is_named = machine.lowering.is_some_and(|(root, ..)| root == at);
+            if free && machine.freed.contains(&at) || !free && is_named {
                 return None;
             }
             let broken = machine.moves(at, 4096);

@@ -426,12 +426,14 @@ impl Machine {
             let kept = held.into_iter().filter(|pair| {
                 let at = node + (pair.va >> 12 & 0x3ff) * 4;
                 let nothing = [at, at ^ 4].iter().all(|&at| page(self.now(at)).is_none());
+                // A pair under an ASID was read before the words became global.
+                let as_now = pair.asid.is_none() == [at, at ^ 4].iter().all(|&at| self.now(at) & 1 != 0);
                 let mut stores = self.words.get(&pair.link.0).into_iter().flatten();
                 let here = stores.find(|store| store.line == pair.link.1).and_then(|store| link(store.value));
                 let mine = here == Some(node)
                     && pair.asid.is_none_or(|asid| ran.contains(&asid))
                     && pair.va >> 22 == base >> 22;
-                !(mine && nothing && pair.halves == [None; 2])
+                !(mine && nothing && as_now && pair.halves == [None; 2])
             });
             self.cpus[cpu].tlb = kept.collect();
         }
