@@ -35,7 +35,7 @@ impl<K: Kernel, const CPUS: usize> Clone for AddressSpace<K, CPUS> {
 /// The kernel's own address space, and those that share it: of [multi-level](MultiLevel) tables.
 impl<K: Kernel<Machine: Machine<Table = MultiLevel>>, const CPUS: usize> AddressSpace<K, CPUS> {
     /// Returns the kernel's own address space: others can [share](Self::sharing) its `pages`, which begin and end with a
-    /// top-level slot. Costs one node for each slot.
+    /// top-level slot. Costs one node for each slot, and with one CPU a flush.
     ///
     /// Mappings of these pages may be [`Attr::GLOBAL`]. Every online CPU flushes the changes of this address space. A CPU that runs
     /// an address space which shares it keeps a handle to it, until the CPU runs an address space that does not (the switch costs a
