@@ -5,23 +5,19 @@
 
 mod algorithm;
 mod batch;
-pub mod dash;
 mod hardware;
 #[cfg(test)]
 mod hazards;
-pub mod ipc;
 mod lazy;
 mod mailbox;
 mod op_id;
 mod operation;
-pub mod pageout;
 mod plan;
 mod protocol;
 mod queue;
 mod space;
 mod sync;
 mod system;
-pub mod tolerance;
 #[cfg(all(feature = "hazards", not(tlbkit_loom)))]
 mod watched;
 

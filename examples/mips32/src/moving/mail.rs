@@ -2,7 +2,7 @@
 
 use heapless::Vec;
 use tlbkit_addr::{Attr, PageSize, Pfn};
-use tlbkit_shootdown::ipc::{Access, IpcError, IpcRegion, LowAction, MessageStep, Passing, Receive, Send};
+use tlbkit_dash::ipc::{Access, IpcError, IpcRegion, LowAction, MessageStep, Passing, Receive, Send};
 
 use super::SIZES;
 use crate::memory::KSEG0;

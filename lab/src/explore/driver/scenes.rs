@@ -4,8 +4,8 @@ use std::fmt;
 use std::rc::Rc;
 
 use tlbkit_addr::{Attr, Pfn};
-use tlbkit_shootdown::ipc;
-use tlbkit_shootdown::tolerance::{Advice, Context, Entry, classify};
+use tlbkit_dash::ipc;
+use tlbkit_dash::tolerance::{Advice, Context, Entry, classify};
 use tlbkit_shootdown::{
     Algorithm, CpuHandle, Hardware, LowRights, Misuse, Order, Plan, Rendezvous, Repair, Status, StatusBit,
     Style, SwitchKind, System,

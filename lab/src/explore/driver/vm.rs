@@ -8,12 +8,12 @@ use std::collections::VecDeque;
 use std::rc::Rc;
 
 use tlbkit_addr::{Asid, Attr, CpuSet, Flush, PageSize, Pfn, Vpn};
-use tlbkit_shootdown::dash::{
+use tlbkit_dash::ipc::{Access, IpcError, IpcRegion, LowAction, MessageStep, Passing, Receive, Send};
+use tlbkit_dash::pageout::{PageAction, PageOut, State};
+use tlbkit_dash::tolerance::Entry;
+use tlbkit_dash::unmapping::{
     Completed, Config, Dash, DashError, Hint, SharingId, Tables, Ticket, Unmapping,
 };
-use tlbkit_shootdown::ipc::{Access, IpcError, IpcRegion, LowAction, MessageStep, Passing, Receive, Send};
-use tlbkit_shootdown::pageout::{PageAction, PageOut, State};
-use tlbkit_shootdown::tolerance::Entry;
 use tlbkit_shootdown::{
     CpuHandle, Edit, Hardware, LocalCpu, LowRights, Misuse, OpId, Order, Outcome, Plan, RemoteTlbs, Repair,
     SharedSpace, SwitchKind, System,

@@ -1,7 +1,7 @@
 //! What a simulated CPU unmaps, classified and gathered by the crate.
 
 use tlbkit_addr::{Asid, Attr, FlushScope, Pages, Pfn, Vpn};
-use tlbkit_shootdown::tolerance::{Advice, Context, Entry, classify};
+use tlbkit_dash::tolerance::{Advice, Context, Entry, classify};
 use tlbkit_shootdown::{Batch, Target};
 
 /// Pages of a batch beyond which the whole space is flushed.

@@ -9,7 +9,7 @@
 use core::sync::atomic::Ordering;
 
 use tlbkit_shootdown::SwitchKind;
-use tlbkit_shootdown::ipc::{Access, IpcError, LowAction, MessageStep, Passing, Receive, Send};
+use tlbkit_dash::ipc::{Access, IpcError, LowAction, MessageStep, Passing, Receive, Send};
 
 use super::engine::{self, Engine, SEATS};
 use super::vm::{self, Fault, Talk, Vm};

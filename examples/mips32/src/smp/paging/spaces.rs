@@ -2,8 +2,8 @@
 
 use tlbkit_addr::{Asid, Attr, PageSize, Pages, Pfn, Vpn};
 use tlbkit_pagetable::{Change, Holes, Pinned, Writer};
-use tlbkit_shootdown::dash::Tables;
-use tlbkit_shootdown::tolerance::Entry;
+use tlbkit_dash::unmapping::Tables;
+use tlbkit_dash::tolerance::Entry;
 
 use super::{PAGES, SPACES, vpn, wrong};
 use crate::smp::Shot;

@@ -3,8 +3,8 @@
 #![cfg(not(tlbkit_loom))]
 
 use proptest::prelude::*;
+use tlbkit_dash::pageout::{PageAction, PageOut, State, WrongState};
 use tlbkit_shootdown::Outcome;
-use tlbkit_shootdown::pageout::{PageAction, PageOut, State, WrongState};
 
 /// What can happen to a page on its way out.
 #[derive(Clone, Debug)]

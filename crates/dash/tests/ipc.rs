@@ -3,7 +3,7 @@
 #![cfg(not(tlbkit_loom))]
 
 use proptest::prelude::*;
-use tlbkit_shootdown::ipc::{Access, IpcError, IpcRegion, LowAction, MessageStep, Passing, Receive, Send};
+use tlbkit_dash::ipc::{Access, IpcError, IpcRegion, LowAction, MessageStep, Passing, Receive, Send};
 
 /// Found by the property below: three ownerships of a page that stays mapped for writing, one of which is copied away.
 #[test]

@@ -4,7 +4,7 @@
 
 use proptest::prelude::*;
 use tlbkit_addr::{Attr, FlushScope, Pfn};
-use tlbkit_shootdown::tolerance::{Advice, Context, Entry, Tolerance, classify};
+use tlbkit_dash::tolerance::{Advice, Context, Entry, Tolerance, classify};
 
 fn entry() -> impl Strategy<Value = Option<Entry>> {
     let some = (0..3usize, 0..512u32)

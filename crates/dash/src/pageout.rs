@@ -21,7 +21,7 @@
 
 use core::fmt;
 
-use crate::Outcome;
+use tlbkit_shootdown::Outcome;
 
 /// The states of a physical page (5.3.3.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -3,7 +3,7 @@
 //! The interface hides the algorithm that synchronizes TLBs, but not the synchronization: an unmapping can be asynchronous,
 //! takes hints, and reports its end by a message. The interface runs no operation itself. An unmapping is a ticket and the
 //! plan that the hint asks for; the kernel runs one operation for it in each space that shares the page
-//! ([`Dash::spaces_of`]). The hooks of that operation's [`Edit`](crate::Edit) call this interface:
+//! ([`Dash::spaces_of`]). The hooks of that operation's [`Edit`](tlbkit_shootdown::Edit) call this interface:
 //!
 //! | hook | call |
 //! |-|-|
@@ -13,7 +13,7 @@
 //! | `check` | [`Dash::is_lowered`] |
 //! | `flush`, `low_rights` | [`Unmapping::flush`], [`Unmapping::low_rights`] |
 //! | `is_walked` | `false`, because no walk reads a frame |
-//! | [`LocalCpu::complete`](crate::LocalCpu::complete) | [`Dash::completed`] |
+//! | [`LocalCpu::complete`](tlbkit_shootdown::LocalCpu::complete) | [`Dash::completed`] |
 //!
 //! An entry changes only when the operation calls `update`: with 2-phase after all CPUs have stopped, with TLB-first after
 //! all CPUs have flushed. A dirty bit that the hardware sets until then comes back with the message.
@@ -33,7 +33,7 @@ use heapless::Vec;
 use tlbkit_addr::{Asid, Attr, Flush, FlushScope, PageSize, Pages, Vpn};
 
 use crate::tolerance::{Context, Entry, Tolerance, classify};
-use crate::{LowRights, Outcome, Plan};
+use tlbkit_shootdown::{LowRights, Outcome, Plan};
 
 /// The status bits, which the hardware sets in an entry.
 const STATUS: Attr = Attr::ACCESSED.union(Attr::DIRTY);
@@ -683,7 +683,11 @@ mod tests {
     /// The states of this test are not reachable by calls, except after 2^32 tickets.
     #[test]
     fn check_finds_two_unmappings_of_one_page_and_two_of_one_ticket() {
-        let plan = Plan::new(crate::Algorithm::TwoPhase, &crate::Hardware::RP3, LowRights::NeverWriteBack);
+        let plan = Plan::new(
+            tlbkit_shootdown::Algorithm::TwoPhase,
+            &tlbkit_shootdown::Hardware::RP3,
+            LowRights::NeverWriteBack,
+        );
         let Ok(plan) = plan else { panic!("2-phase suits any hardware") };
         let of = |ticket, page, superseded| {
             let (space, at) = (Asid::default(), Vpn::new(page));

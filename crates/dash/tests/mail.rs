@@ -6,7 +6,7 @@
 use std::collections::VecDeque;
 
 use proptest::prelude::*;
-use tlbkit_shootdown::ipc::{Access, IpcError, IpcRegion, LowAction, MessageStep, Passing, Receive, Send};
+use tlbkit_dash::ipc::{Access, IpcError, IpcRegion, LowAction, MessageStep, Passing, Receive, Send};
 
 const SPACES: usize = 3;
 const PAGES: usize = 3;

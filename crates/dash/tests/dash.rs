@@ -8,10 +8,10 @@ use std::rc::Rc;
 
 use proptest::prelude::*;
 use tlbkit_addr::{Asid, Attr, Flush, FlushScope, PageSize, Pages, Pfn, Vpn};
-use tlbkit_shootdown::dash::{
+use tlbkit_dash::tolerance::Entry;
+use tlbkit_dash::unmapping::{
     Completed, Config, Dash, DashError, Hint, SharingId, Tables, Ticket, Unmapping,
 };
-use tlbkit_shootdown::tolerance::Entry;
 use tlbkit_shootdown::{Algorithm, Hardware, LowRights, Outcome, Plan};
 
 /// Page tables. A clone is the same tables: the hardware has one, to write status bits.

@@ -7,8 +7,8 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use tlbkit_addr::{Asid, Attr, CpuSet, Flush, PageSize, Pfn, Vpn};
-use tlbkit_shootdown::dash::{Completed, Config, Dash, Hint, Tables, Ticket, Unmapping};
-use tlbkit_shootdown::tolerance::Entry;
+use tlbkit_dash::tolerance::Entry;
+use tlbkit_dash::unmapping::{Completed, Config, Dash, Hint, Tables, Ticket, Unmapping};
 use tlbkit_shootdown::{
     Algorithm, Edit, Hardware, Loader, LocalCpu, LowRights, OpId, Outcome, Plan, SharedSpace, Status,
     StatusBit, System,

@@ -11,10 +11,10 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard};
 
 use tlbkit_addr::{Asid, Attr, CpuSet, Flush, PageSize, Pages, Pfn, Vpn};
-use tlbkit_shootdown::dash::{Config, Dash, DashError, Hint, Tables, Ticket, Unmapping};
-use tlbkit_shootdown::ipc::{Access, IpcError, IpcRegion, LowAction, MessageStep, Passing, Receive, Send};
-use tlbkit_shootdown::pageout::{PageAction, PageOut};
-use tlbkit_shootdown::tolerance::Entry;
+use tlbkit_dash::ipc::{Access, IpcError, IpcRegion, LowAction, MessageStep, Passing, Receive, Send};
+use tlbkit_dash::pageout::{PageAction, PageOut};
+use tlbkit_dash::tolerance::Entry;
+use tlbkit_dash::unmapping::{Config, Dash, DashError, Hint, Tables, Ticket, Unmapping};
 use tlbkit_shootdown::{
     Algorithm, CpuHandle, Edit, Hardware, LocalCpu, LowRights, Misuse, OpId, Order, Outcome, Plan,
     SharedSpace, Status, SwitchKind, System,

@@ -133,7 +133,7 @@ struct Seat {
 /// A region of `PAGES` IPC pages, shared by up to `SPACES` address spaces. `SPACES` is at most 65,536.
 ///
 /// ```compile_fail,E0080
-/// use tlbkit_shootdown::ipc::IpcRegion;
+/// use tlbkit_dash::ipc::IpcRegion;
 ///
 /// const REGION: IpcRegion<1, 65_537> = IpcRegion::new();
 /// ```
