@@ -127,7 +127,8 @@ unsafe impl FrameSource for Frames {
     }
 }
 
-const RIGHTS: Attr = Attr::READ.union(Attr::WRITE).union(Attr::USER);
+/// The attributes of a page that the handler of a store's page fault maps: it is accessed and dirty.
+const RIGHTS: Attr = Attr::READ.union(Attr::WRITE).union(Attr::USER).union(Attr::ACCESSED).union(Attr::DIRTY);
 
 fn writable(writable: bool) -> Change {
     if writable { Change::set(Attr::WRITE) } else { Change::clear(Attr::WRITE) }

@@ -167,6 +167,12 @@ fn check<F: Format>(known: &Known, c: Choice) {
     let bits = |word: F::Word| word ^ F::change(word, other, c.last);
     assert!(!F::FLIPS || bits(noted) == bits(leaf));
 
+    // A leaf that has all status bits does not change when they are set; a writable leaf with both has all of them.
+    let set_both = |leaf| F::change(leaf, Change::set(status & F::OPTIONAL), c.last);
+    assert!(!F::has_all_status(leaf) || set_both(leaf) == leaf);
+    let written = F::change(leaf, Change::set(can(Attr::WRITE.bits()) - F::FIXED), c.last);
+    assert!(!F::STATUS || F::has_all_status(set_both(written)));
+
     // The next page of a range is some steps away.
     let step = size.pages(F::BASE).unwrap();
     if let Ok(next) = F::leaf(Pfn::new(frame + step), size, can(c.attr), c.last)

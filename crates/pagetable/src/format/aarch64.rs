@@ -19,7 +19,8 @@
 //! *Dirty state* is that of the architecture (FEAT_HAFDBS, TCR.HD): DBM says that stores are allowed, AP\[2\] that the page
 //! is clean, and hardware clears AP\[2\] at the first store. Without FEAT_HAFDBS that store is a permission fault, at which
 //! the kernel clears AP\[2\] through the writer. S, a bit for software, records that a page was dirty before it was
-//! write-protected. Hardware sets AF if TCR.HA is set. So edits are atomic read-modify-writes.
+//! write-protected. Hardware sets AF if TCR.HA is set. So edits are atomic read-modify-writes. A leaf with AF and without
+//! AP\[2\] does not change any more, and is edited with a plain store.
 //!
 //! | [`WRITE`](Attr::WRITE) | [`DIRTY`](Attr::DIRTY) | DBM | AP\[2\] | S |
 //! |-|-|-|-|-|
@@ -388,6 +389,11 @@ unsafe impl<const SHIFT: u32, const RUNS: bool, const BBM2: bool, const WIDE: bo
         } else {
             slot
         }
+    }
+
+    #[inline(always)]
+    fn has_all_status(leaf: u64) -> bool {
+        leaf & (AF | AP_READ_ONLY) == AF
     }
 
     #[inline(always)]

@@ -108,7 +108,8 @@ pub unsafe trait Format: Debug + 'static {
     /// reports a change of links to the batch ([`Retired::relink`](crate::Retired::relink)).
     const WALK_CACHE: WalkCache = WalkCache::Nothing;
 
-    /// Whether hardware sets [`Attr::ACCESSED`] or [`Attr::DIRTY`] in the word. If so, edits are atomic read-modify-writes.
+    /// Whether hardware sets [`Attr::ACCESSED`] or [`Attr::DIRTY`] in the word. If so, edits are atomic read-modify-writes,
+    /// except of leaves that [have all status bits](Self::has_all_status).
     const STATUS: bool = false;
 
     /// Whether a [`change`](Self::change) of other attributes changes the same bits of a leaf, whatever status bits hardware
@@ -185,6 +186,14 @@ pub unsafe trait Format: Debug + 'static {
     fn size(leaf: Self::Word, slot: PageSize) -> PageSize {
         let _ = leaf;
         slot
+    }
+
+    /// Tells whether hardware can set no further status bit in a leaf, so that no bit is lost between the writer's load and
+    /// its store. The default is `false`, which is always correct.
+    #[inline(always)]
+    fn has_all_status(leaf: Self::Word) -> bool {
+        let _ = leaf;
+        false
     }
 
     /// Returns the leaf with changed attributes. [`check_change`] must have accepted the change. `last` as for

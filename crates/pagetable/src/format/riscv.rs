@@ -19,7 +19,8 @@
 //! *A and D.* With Svadu on, hardware sets A and D. Without it (Svade), an access to a page without A, or a store to a page
 //! without D, is a page fault, and the kernel sets the bits through the writer. The words are the same in both cases.
 //! [`Sv39`] allows for Svadu, so that one kernel runs on both: edits are atomic read-modify-writes. A kernel without Svadu
-//! that does not use A and D maps pages with both set.
+//! that does not use A and D maps pages with both set. A leaf with both does not change any more, and is edited with a plain
+//! store.
 //!
 //! *A new mapping* needs a flush: a hart may hold the invalid entry in its address-translation cache, unless it has Svvptc.
 //! It costs a local `SFENCE.VMA`; another hart that holds the invalid entry faults once, and then executes a fence.
@@ -272,6 +273,11 @@ mod wide {
         }
 
         #[inline(always)]
+        fn has_all_status(leaf: u64) -> bool {
+            !leaf & (A | D) == 0
+        }
+
+        #[inline(always)]
         fn change(leaf: u64, change: Change, last: bool) -> u64 {
             let word = changed(leaf, change, &Self::BITS);
             if SVPBMT && change.clear.union(change.set).intersects(Attr::MEMORY) {
@@ -356,6 +362,11 @@ unsafe impl Format for Sv32 {
     #[inline(always)]
     fn attr(leaf: u32, _last: bool) -> Attr {
         decode(leaf.into(), &Self::BITS)
+    }
+
+    #[inline(always)]
+    fn has_all_status(leaf: u32) -> bool {
+        !leaf & (A | D) as u32 == 0
     }
 
     #[inline(always)]

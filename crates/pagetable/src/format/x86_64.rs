@@ -21,8 +21,10 @@
 //! on inverted, such that small payloads are addresses of memory that no machine has. A closed page has the address of its
 //! own frame, which the process may access anyway.
 //!
-//! Hardware sets A and D in leaves, and A in links, with locked cycles, so edits are atomic read-modify-writes. It does not
-//! cache absent entries, and its walks see stores in order, so a new mapping needs no flush and no barrier.
+//! Hardware sets A and D in leaves, and A in links, with locked cycles, so edits are atomic read-modify-writes. A leaf with
+//! A and D does not change any more, and is edited with a plain store. A read-only leaf without D can change: processors
+//! without shadow stacks may set D for a store that began before R/W was cleared. Hardware does not cache absent entries, and
+//! its walks see stores in order, so a new mapping needs no flush and no barrier.
 //!
 //! *Links* are cached by PCID (4.10.3). `INVLPG` invalidates all cached links of the current PCID, and `INVPCID` of type 0
 //! those for its address and PCID, so a flush by address is sufficient ([`WalkCache::ByAddress`]). These are not sufficient:
@@ -258,6 +260,11 @@ unsafe impl<const PAT: bool, const KEYS: bool, const NX: bool> Format for X86Of<
             attr = attr.union(Attr::UNCACHED);
         }
         if KEYS { attr.union(Attr::of_key((leaf >> KEY_SHIFT) as u8)) } else { attr }
+    }
+
+    #[inline(always)]
+    fn has_all_status(leaf: u64) -> bool {
+        !leaf & (A | D) == 0
     }
 
     #[inline(always)]

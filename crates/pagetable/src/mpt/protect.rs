@@ -78,7 +78,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
         }
     }
 
-    /// Applies `change` to a leaf with an exchange, which keeps the status bits that hardware sets at the same time.
+    /// Applies `change` to the word at a place if it is a leaf, and keeps the status bits that hardware sets at the same time.
     ///
     /// # Safety
     ///
@@ -97,6 +97,10 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
             let mut old = F::Word::follow(cell);
             while F::is_leaf(old, last) {
                 let word = change(old);
+                if F::has_all_status(old) {
+                    self.swap_leaf(node, place, old, word);
+                    return;
+                }
                 match F::Word::exchange(cell, old, word) {
                     Ok(()) => return self.exchanged(node, place, old, word),
                     Err(now) => old = now,

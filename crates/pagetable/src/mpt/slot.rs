@@ -264,9 +264,14 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Slot<'_, 'n, G, F, N> {
     pub fn protect(self, change: Change) -> Option<(Leaf, Stale)> {
         check_change::<F>(change).ok()?;
         let word = self.leaf_word()?;
-        let changed = |leaf| F::change(leaf, change, self.is_last());
+        let (node, last) = (self.spot.node, self.is_last());
         // SAFETY: the place is in the node, and the slot borrows the only writer but hardware.
-        let old = unsafe { self.table.amend(self.spot.node, self.place(), word, changed) };
+        let old = unsafe {
+            match F::masks(change, last) {
+                Some(masks) => self.table.amend(node, self.place(), word, |leaf| masks.apply(leaf)),
+                None => self.table.amend(node, self.place(), word, |leaf| F::change(leaf, change, last)),
+            }
+        };
         if F::PAIRED && change.set.union(change.clear).contains(Attr::GLOBAL) {
             self.settle_pair();
         }

@@ -16,7 +16,8 @@ use crate::word::atomics;
 use crate::{Radix, Word};
 
 impl<G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'_, G, F, N> {
-    /// Whether hardware may set A or D in a leaf between the writer's load and store. If so, the writer uses one atomic exchange.
+    /// Whether hardware may set A or D in a leaf between the writer's load and store. If so, the writer uses one atomic exchange,
+    /// except for leaves that [have all status bits](Format::has_all_status).
     ///
     /// In solo mode only this CPU's MMU walks. It cannot set D between the load and the store, only A of a speculative access,
     /// which may be lost.
@@ -106,7 +107,34 @@ impl<G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'_, G, F, N> {
         old
     }
 
-    /// Tells the storage that an atomic exchange has replaced `old` by `word`.
+    /// Replaces the leaf that the writer has read as `seen`, and returns the old leaf with the status bits that hardware set before
+    /// the store. If hardware can set no more of them, a plain store does what an exchange would.
+    ///
+    /// # Safety
+    ///
+    /// The node is in the table, or retired and not reclaimed, or new; the place is in the node; the caller is the node's only
+    /// writer but hardware.
+    #[inline(always)]
+    pub(super) unsafe fn swap_leaf(
+        &self,
+        node: NodeAddr,
+        place: usize,
+        seen: F::Word,
+        word: F::Word,
+    ) -> F::Word {
+        // SAFETY: by this function's contract the node is in the table, or retired and not reclaimed, or new; the place is in the
+        // node; and the caller is the node's only writer but hardware.
+        unsafe {
+            if !F::has_all_status(seen) {
+                return self.swap(node, place, word);
+            }
+            F::Word::publish(self.cell(node, place), word);
+        }
+        self.exchanged(node, place, seen, word);
+        seen
+    }
+
+    /// Tells the storage that an atomic exchange has replaced `old` by `word`, or a store that has the same effect.
     #[inline(always)]
     pub(super) fn exchanged(&self, node: NodeAddr, place: usize, old: F::Word, word: F::Word) {
         self.nodes.stored(Store::Release);
@@ -126,7 +154,7 @@ impl<G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'_, G, F, N> {
         // node; and the caller is the node's only writer but hardware.
         unsafe {
             if Self::STATUS_RACES {
-                return self.swap(node, place, F::Word::ZERO);
+                return self.swap_leaf(node, place, seen, F::Word::ZERO);
             }
             self.store_relaxed(node, place, F::Word::ZERO);
         }
@@ -152,7 +180,7 @@ impl<G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'_, G, F, N> {
         // node; and the caller is the node's only writer but hardware.
         unsafe {
             if Self::STATUS_RACES {
-                return self.swap(node, place, new);
+                return self.swap_leaf(node, place, seen, new);
             }
             self.publish(node, place, new);
         }
@@ -178,6 +206,9 @@ impl<G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'_, G, F, N> {
         // node; and the caller is the node's only writer but hardware.
         unsafe {
             if Self::STATUS_RACES {
+                if F::has_all_status(seen) {
+                    return self.swap_leaf(node, place, seen, change(seen));
+                }
                 // Hardware only sets A and D, each once, so the loop ends and the word stays a leaf.
                 while let Err(now) = F::Word::exchange(self.cell(node, place), seen, change(seen)) {
                     seen = now;

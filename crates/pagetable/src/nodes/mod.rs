@@ -87,7 +87,8 @@ pub enum Store {
         /// The new value.
         value: u64,
     },
-    /// An atomic exchange of a word. `old` includes the bits that hardware had set.
+    /// An atomic exchange of a word, or a store over a leaf entry in which hardware can set no more bits. `old` includes the
+    /// bits that hardware had set.
     Exchange {
         /// The word's address.
         at: usize,
