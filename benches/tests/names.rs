@@ -33,3 +33,15 @@ fn the_names_are_those_of_the_benches() {
         );
     }
 }
+
+#[test]
+fn each_of_our_tables_has_the_name_that_every_program_uses() {
+    let cases = Subjects::all().cases();
+    let ours = cases.iter().filter_map(|case| {
+        let (table, mode) = case.subject.split_once(' ')?;
+        (["solo", "shared"].contains(&mode) && !["X86", "Sv39"].contains(&table)).then_some(table)
+    });
+    let ours: BTreeSet<_> = ours.collect();
+    assert!(ours.len() > 5, "{ours:?}");
+    assert!(ours.iter().all(|table| tlbkit_names::ALL.contains(table)), "{ours:?}");
+}

@@ -1,5 +1,6 @@
 //! The first page: what to choose when, from the data.
 
+use tlbkit_names::{C128K, GA, HR, LPT, MPT};
 use tlblab::shootdown::{Model, Source};
 use tlblab::tables::{Row, TablesArgs};
 
@@ -18,7 +19,7 @@ pub(crate) struct Choice {
 }
 
 /// The structures that one would choose from: the fixed guarded tables and the fixed arrays are for comparison.
-const CANDIDATES: [&str; 5] = ["MPT", "LPT", "GA", "HR", "C128k"];
+const CANDIDATES: [&str; 5] = [MPT, LPT, GA, HR, C128K];
 
 /// Returns the choices.
 ///
@@ -98,7 +99,7 @@ fn small_tasks(lab: &Lab) -> anyhow::Result<Choice> {
     let times = papers::timed(lab)?;
     let space = lab.rows::<TablesArgs>("tables --workload uniform --pages 1 --layout compact")?;
     let mut ranked = Vec::new();
-    for name in CANDIDATES.into_iter().filter(|name| *name != "LPT") {
+    for name in CANDIDATES.into_iter().filter(|name| *name != LPT) {
         let of_mpt = times.at("task", name)?.of_mpt;
         let bytes = space.of(name)?.bytes as f64;
         let text = format!("{name} ({} of MPT's time, {} bytes)", cell(of_mpt), cell(bytes));

@@ -28,30 +28,16 @@ mod witness;
 
 use machine::Machine;
 use row::Row;
+use tlbkit_names::{
+    C128K, G8, G16, G64, G256, GA, H8K, H128K, HR, LPT, MPT, ON_MIPS32, S8K_G16, S8K_GA, S8K_MPT, S128K_G16,
+    S128K_LPT, S128K_MPT,
+};
 
 /// Every table that is booted unless some are named: each alone, then those behind a software TLB cache.
 const TABLES: [&str; 17] = [
-    "MPT",
-    "LPT",
-    "G8",
-    "G16",
-    "G64",
-    "G256",
-    "GA",
-    "H8k",
-    "H128k",
-    "HR",
-    "C128k",
-    "S8k/MPT",
-    "S128k/MPT",
-    "S8k/G16",
-    "S128k/G16",
-    "S8k/GA",
-    "S128k/LPT",
+    MPT, LPT, G8, G16, G64, G256, GA, H8K, H128K, HR, C128K, S8K_MPT, S128K_MPT, S8K_G16, S128K_G16, S8K_GA,
+    S128K_LPT,
 ];
-
-/// Guarded tables that are booted if they are named.
-const SMALL_NODES: [&str; 2] = ["G2", "G4"];
 
 /// Refills of random stress for each table.
 const STRESS: u32 = 1_000_000;
@@ -191,14 +177,12 @@ impl BootArgs {
 pub(crate) fn run(args: &BootArgs) -> anyhow::Result<()> {
     let of_machine = args.machine.is_some() && is_guarded(args);
     for table in args.table.iter().filter(|_| !of_machine) {
-        let alone = table.strip_prefix("S8k/").or(table.strip_prefix("S128k/")).unwrap_or(table);
-        let names: Vec<_> =
-            TABLES.into_iter().filter(|name| !name.contains('/')).chain(SMALL_NODES).collect();
-        if !names.contains(&alone) {
-            let hint = near::hint(alone, names.iter().copied());
+        let (_, alone) = tlbkit_names::split(table).unwrap_or((0, table));
+        if !ON_MIPS32.contains(&alone) {
+            let hint = near::hint(alone, ON_MIPS32);
             misused!(
                 "--table: there is no table `{table}`{hint}; choose from {}, S8k/ or S128k/ in front",
-                names.join(", ")
+                ON_MIPS32.join(", ")
             );
         }
     }

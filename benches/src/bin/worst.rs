@@ -7,6 +7,7 @@ use std::error::Error;
 use std::time::Instant;
 
 use tlbkit_addr::{Attr, Flush, PageSize, Pages, Pfn, Vpn};
+use tlbkit_names::{CPT8, HR};
 use tlbkit_pagetable::nodes::{Chunk, Slab};
 use tlbkit_pagetable::{Holes, Local, Solo, cpt::Cpt8, hpt::Hr};
 
@@ -78,14 +79,14 @@ fn main() -> Result<(), Box<dyn Error>> {
         "table", "pages", "mean ns", "worst ns", "mean ns", "worst ns", "a page", "a page"
     );
     for (name, shape, place) in [
-        ("HR", "dense", dense as fn(usize) -> usize),
-        ("HR", "sparse", sparse),
-        ("CPT8", "dense", dense),
-        ("CPT8", "sparse", sparse),
+        (HR, "dense", dense as fn(usize) -> usize),
+        (HR, "sparse", sparse),
+        (CPT8, "dense", dense),
+        (CPT8, "sparse", sparse),
     ] {
         let mut seen = Seen { nanoseconds: vec![u32::MAX; 2 * PAGES], bytes: [0.0; 2] };
         for _ in 0..ROUNDS {
-            if name == "HR" {
+            if name == HR {
                 round!(Hr<'_, _>, &mut memory, place, &mut seen);
             } else {
                 round!(Cpt8<'_, _>, &mut memory, place, &mut seen);

@@ -1,5 +1,6 @@
 //! The page tables by name: those of Elphinstone et al. 3.2, alone and behind a software TLB cache.
 
+use tlbkit_names::{C128K, G2, G16, G256, H8K, H128K, MPT};
 use tlbkit_pagetable::geometry::Va64;
 use tlbkit_pagetable::gpt::{self, Gpt};
 use tlbkit_pagetable::hpt::Hashed;
@@ -30,19 +31,19 @@ pub fn all(inject: Option<Inject>) -> Checks {
     let mut checks = Checks { inject, ..Checks::default() };
     let root = |table: &Mpt<'_, Va64, PaperLo, Nodes>| [table.root().get() as u32, 0, 0, 0];
     each(
-        "MPT",
+        MPT,
         nodes,
         Mpt::<Va64, PaperLo, _>::new,
         root,
         Walk::Mpt(fits(mips3::Mpt::of::<Va64>())),
         &mut checks,
     );
-    guarded::<1>("G2", nodes, &mut checks);
-    guarded::<4>("G16", nodes, &mut checks);
-    guarded::<8>("G256", nodes, &mut checks);
-    hashed::<1, 8>("H8k", nodes, &mut checks);
-    hashed::<1, 12>("H128k", nodes, &mut checks);
-    hashed::<3, 10>("C128k", nodes, &mut checks);
+    guarded::<1>(G2, nodes, &mut checks);
+    guarded::<4>(G16, nodes, &mut checks);
+    guarded::<8>(G256, nodes, &mut checks);
+    hashed::<1, 8>(H8K, nodes, &mut checks);
+    hashed::<1, 12>(H128K, nodes, &mut checks);
+    hashed::<3, 10>(C128K, nodes, &mut checks);
     checks
 }
 

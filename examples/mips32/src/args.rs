@@ -4,6 +4,7 @@
 
 use core::fmt;
 
+use tlbkit_names::MPT;
 use tlbkit_refill::handler::Root;
 
 /// The wishes.
@@ -78,7 +79,7 @@ impl Args {
     /// [`Unknown`], with the first word that says nothing.
     pub fn parse(words: &'static str) -> Result<Self, Unknown> {
         let mut args = Self {
-            table: "MPT",
+            table: MPT,
             work: Work::Measure,
             refills: 20_000,
             seed: 1,

@@ -34,6 +34,7 @@ mod vm;
 mod work;
 
 use arch::semihosting;
+use tlbkit_names as names;
 
 /// What CPU 0 does.
 #[unsafe(no_mangle)]
@@ -72,26 +73,22 @@ fn table(args: &args::Args) -> u32 {
     if args.work == args::Work::Ipc {
         return run::ipc();
     }
-    let (sets, name) = match args.table.split_once('/') {
-        None => (0, args.table),
-        Some(("S8k", name)) => (512, name),
-        Some(("S128k", name)) => (8192, name),
-        Some(_) => (0, ""),
-    };
+    let (bytes, name) = names::split(args.table).unwrap_or((0, ""));
+    let sets = bytes / 16;
     match name {
-        "MPT" => drive::<MultiLevel>(args, sets),
-        "LPT" => drive::<Linear>(args, sets),
-        "G2" => drive::<Guarded<Fixed<1>>>(args, sets),
-        "G4" => drive::<Guarded<Fixed<2>>>(args, sets),
-        "G8" => drive::<Guarded<Fixed<3>>>(args, sets),
-        "G16" => drive::<Guarded<Fixed<4>>>(args, sets),
-        "G64" => drive::<Guarded<Fixed<6>>>(args, sets),
-        "G256" => drive::<Guarded<Fixed<8>>>(args, sets),
-        "GA" => drive::<Guarded<Adaptive>>(args, sets),
-        "H8k" => drive::<Hash<1, 9>>(args, sets),
-        "H128k" => drive::<Hash<1, 13>>(args, sets),
-        "HR" => drive::<Hash<1, 1, 100>>(args, sets),
-        "C128k" => drive::<Hash<3, 11>>(args, sets),
+        names::MPT => drive::<MultiLevel>(args, sets),
+        names::LPT => drive::<Linear>(args, sets),
+        names::G2 => drive::<Guarded<Fixed<1>>>(args, sets),
+        names::G4 => drive::<Guarded<Fixed<2>>>(args, sets),
+        names::G8 => drive::<Guarded<Fixed<3>>>(args, sets),
+        names::G16 => drive::<Guarded<Fixed<4>>>(args, sets),
+        names::G64 => drive::<Guarded<Fixed<6>>>(args, sets),
+        names::G256 => drive::<Guarded<Fixed<8>>>(args, sets),
+        names::GA => drive::<Guarded<Adaptive>>(args, sets),
+        names::H8K => drive::<Hash<1, 9>>(args, sets),
+        names::H128K => drive::<Hash<1, 13>>(args, sets),
+        names::HR => drive::<Hash<1, 1, 100>>(args, sets),
+        names::C128K => drive::<Hash<3, 11>>(args, sets),
         _ => {
             println!("error: the kernel knows no table `{}`", args.table);
             1

@@ -22,6 +22,7 @@ use rand::seq::SliceRandom;
 use rand_chacha::ChaCha8Rng;
 use serde::{Deserialize, Serialize};
 use tlbkit_addr::{Attr, PageSize, Pages, Pfn, Vpn};
+use tlbkit_names::{C128K, G16, GA, H8K, H128K, HR, MPT};
 use tlbkit_pagetable::format::Paper;
 use tlbkit_pagetable::geometry::Va64;
 use tlbkit_pagetable::gpt::{self, Adaptive, Fixed, Gpt};
@@ -111,18 +112,18 @@ type Start = for<'n> fn(&'n Nodes<'n>, Benchmark, u64) -> Result<Round<'n>, Erro
 /// Returns every table's name, and what sets it up for a benchmark.
 fn structures() -> Vec<(&'static str, Start)> {
     macro_rules! structures {
-        ($($name:literal $make:expr;)*) => {
+        ($($name:ident $make:expr;)*) => {
             vec![$( ($name, |nodes, benchmark, seed| start(benchmark, seed, move || $make(nodes))) ),*]
         };
     }
     structures! {
-        "MPT" Mpt::<Va64, Paper, _>::new;
-        "G16" Gpt::<Va64, Paper, _, gpt::TwoWords, Fixed<4>>::new;
-        "GA" Gpt::<Va64, Paper, _, gpt::TwoWords, Adaptive>::new;
-        "H8k" Hashed::<Va64, Paper, _, 1, 8, 0>::new;
-        "H128k" Hashed::<Va64, Paper, _, 1, 12, 0>::new;
-        "HR" Hashed::<Va64, Paper, _, 1, 1, 100>::new;
-        "C128k" Hashed::<Va64, Paper, _, 3, 10, 0>::new;
+        MPT Mpt::<Va64, Paper, _>::new;
+        G16 Gpt::<Va64, Paper, _, gpt::TwoWords, Fixed<4>>::new;
+        GA Gpt::<Va64, Paper, _, gpt::TwoWords, Adaptive>::new;
+        H8K Hashed::<Va64, Paper, _, 1, 8, 0>::new;
+        H128K Hashed::<Va64, Paper, _, 1, 12, 0>::new;
+        HR Hashed::<Va64, Paper, _, 1, 1, 100>::new;
+        C128K Hashed::<Va64, Paper, _, 3, 10, 0>::new;
     }
 }
 

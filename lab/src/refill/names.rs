@@ -1,5 +1,9 @@
 //! The structures, their tables and their handlers.
 
+use tlbkit_names::{
+    C128K, G2, G4, G8, G16, G32, G64, G128, G256, H8K, H128K, MPT, S8K_G16, S8K_MPT, S128K_G16, S128K_MPT,
+    split,
+};
 use tlbkit_pagetable::Error;
 use tlbkit_pagetable::geometry::Va64;
 use tlbkit_pagetable::gpt::{self, Fixed, Gpt};
@@ -25,28 +29,26 @@ pub(super) struct Named {
 /// Returns every structure.
 pub(super) fn all() -> Vec<Named> {
     fn named<S: Structure>(name: &'static str) -> Named {
-        Named { name, cache: None, run: run::<S> }
-    }
-    fn fronted<S: Structure>(name: &'static str, bytes: u32) -> Named {
-        Named { name, cache: Some(bytes), run: run::<S> }
+        let cache = split(name).map(|(bytes, _)| bytes as u32).filter(|&bytes| bytes > 0);
+        Named { name, cache, run: run::<S> }
     }
     vec![
-        named::<MultiLevel>("MPT"),
-        named::<Guarded<1>>("G2"),
-        named::<Guarded<2>>("G4"),
-        named::<Guarded<3>>("G8"),
-        named::<Guarded<4>>("G16"),
-        named::<Guarded<5>>("G32"),
-        named::<Guarded<6>>("G64"),
-        named::<Guarded<7>>("G128"),
-        named::<Guarded<8>>("G256"),
-        named::<HashTable<1, 8>>("H8k"),
-        named::<HashTable<1, 12>>("H128k"),
-        named::<HashTable<3, 10>>("C128k"),
-        fronted::<Guarded<4>>("S8k/G16", 8 << 10),
-        fronted::<Guarded<4>>("S128k/G16", 128 << 10),
-        fronted::<MultiLevel>("S8k/MPT", 8 << 10),
-        fronted::<MultiLevel>("S128k/MPT", 128 << 10),
+        named::<MultiLevel>(MPT),
+        named::<Guarded<1>>(G2),
+        named::<Guarded<2>>(G4),
+        named::<Guarded<3>>(G8),
+        named::<Guarded<4>>(G16),
+        named::<Guarded<5>>(G32),
+        named::<Guarded<6>>(G64),
+        named::<Guarded<7>>(G128),
+        named::<Guarded<8>>(G256),
+        named::<HashTable<1, 8>>(H8K),
+        named::<HashTable<1, 12>>(H128K),
+        named::<HashTable<3, 10>>(C128K),
+        named::<Guarded<4>>(S8K_G16),
+        named::<Guarded<4>>(S128K_G16),
+        named::<MultiLevel>(S8K_MPT),
+        named::<MultiLevel>(S128K_MPT),
     ]
 }
 

@@ -12,6 +12,7 @@ use clap::{Args, ValueEnum};
 use indicatif::ProgressStyle;
 use serde::{Deserialize, Serialize};
 use tlbkit_addr::Vpn;
+use tlbkit_names::{GA, LPT};
 
 use crate::rows::{self, Aside};
 use crate::tlb::TlbArgs;
@@ -187,7 +188,7 @@ pub(crate) fn walks(trace: Option<&Input>, tlb: &TlbArgs, seed: u64) -> anyhow::
     let mut tables = Vec::new();
     // A table in virtual memory has misses of its own.
     let others = names::all(Layout::Paper);
-    for structure in others.iter().filter(|structure| structure.name != "LPT" && !structure.aside) {
+    for structure in others.iter().filter(|structure| structure.name != LPT && !structure.aside) {
         if let Some(row) = (structure.run)(structure.name, &run)? {
             tables.push((structure.name.to_owned(), row.walks));
         }
@@ -213,7 +214,7 @@ impl Experiment for TablesArgs {
             names => names.iter().any(|name| name == structure.name),
         });
         // Without one there is no need to model its machine.
-        let way = structures.iter().any(|structure| structure.name == "LPT").then(|| names::way(self.layout));
+        let way = structures.iter().any(|structure| structure.name == LPT).then(|| names::way(self.layout));
         let machines = load::Machines::new(&self.tlb, self.seed, way)?;
         let load = match self.workload {
             Some(workload) => {
@@ -256,5 +257,5 @@ impl Experiment for TablesArgs {
 pub(crate) fn run(args: &TablesArgs) -> anyhow::Result<()> {
     // Long, or of few structures.
     let fields = &["peak_bytes", "moved_max", "node_bytes", "node_bytes_optimum"];
-    rows::print_aside(args.json, &args.rows()?, Aside { fields, of: "GA" })
+    rows::print_aside(args.json, &args.rows()?, Aside { fields, of: GA })
 }

@@ -18,6 +18,7 @@
 
 use std::marker::PhantomData;
 
+use tlbkit_names::{C128K, CS, G2, G4, G8, G16, G32, G64, G128, G256, GA, H8K, H128K, HR, LPT, MPT};
 use tlbkit_pagetable::format::{self, Format};
 use tlbkit_pagetable::geometry::Va64;
 use tlbkit_pagetable::gpt::{self, Adaptive, Fixed, Gpt, NodeSize};
@@ -68,22 +69,22 @@ pub(super) fn all(layout: Layout) -> Vec<Named> {
             /// A guarded table of the paper's.
             type G<P> = Guarded<format::Paper, gpt::TwoWords, P>;
             vec![
-                named::<MultiLevel<format::Paper>>("MPT"),
-                named::<Linear<Va64, format::Paper>>("LPT"),
-                named::<G<Fixed<1>>>("G2"),
-                named::<G<Fixed<2>>>("G4"),
-                named::<G<Fixed<3>>>("G8"),
-                named::<G<Fixed<4>>>("G16"),
-                named::<G<Fixed<5>>>("G32"),
-                named::<G<Fixed<6>>>("G64"),
-                named::<G<Fixed<7>>>("G128"),
-                named::<G<Fixed<8>>>("G256"),
-                named::<G<Adaptive>>("GA"),
-                named::<HashTable<format::Paper, 1, 8, 0>>("H8k"),
-                named::<HashTable<format::Paper, 1, 12, 0>>("H128k"),
-                named::<HashTable<format::Paper, 1, 1, 100>>("HR"),
-                named::<HashTable<format::Paper, 3, 10, 0>>("C128k"),
-                named::<Superpages<format::Paper>>("CS"),
+                named::<MultiLevel<format::Paper>>(MPT),
+                named::<Linear<Va64, format::Paper>>(LPT),
+                named::<G<Fixed<1>>>(G2),
+                named::<G<Fixed<2>>>(G4),
+                named::<G<Fixed<3>>>(G8),
+                named::<G<Fixed<4>>>(G16),
+                named::<G<Fixed<5>>>(G32),
+                named::<G<Fixed<6>>>(G64),
+                named::<G<Fixed<7>>>(G128),
+                named::<G<Fixed<8>>>(G256),
+                named::<G<Adaptive>>(GA),
+                named::<HashTable<format::Paper, 1, 8, 0>>(H8K),
+                named::<HashTable<format::Paper, 1, 12, 0>>(H128K),
+                named::<HashTable<format::Paper, 1, 1, 100>>(HR),
+                named::<HashTable<format::Paper, 3, 10, 0>>(C128K),
+                named::<Superpages<format::Paper>>(CS),
             ]
         }
         Layout::Compact => {
@@ -94,22 +95,22 @@ pub(super) fn all(layout: Layout) -> Vec<Named> {
                 >(name)
             }
             vec![
-                named::<MultiLevel<format::Compact32>>("MPT"),
-                named::<Linear<PageNodes, format::Compact32>>("LPT"),
-                guarded::<Fixed<1>>("G2"),
-                guarded::<Fixed<2>>("G4"),
-                guarded::<Fixed<3>>("G8"),
-                guarded::<Fixed<4>>("G16"),
-                guarded::<Fixed<5>>("G32"),
-                guarded::<Fixed<6>>("G64"),
-                guarded::<Fixed<7>>("G128"),
-                guarded::<Fixed<8>>("G256"),
-                guarded::<Adaptive>("GA"),
-                named::<HashTable<format::Compact32, 0, 9, 0>>("H8k"),
-                named::<HashTable<format::Compact32, 0, 13, 0>>("H128k"),
-                named::<HashTable<format::Compact32, 0, 4, 200>>("HR"),
-                named::<HashTable<format::Compact32, 3, 11, 0>>("C128k"),
-                named::<Superpages<format::Compact32>>("CS"),
+                named::<MultiLevel<format::Compact32>>(MPT),
+                named::<Linear<PageNodes, format::Compact32>>(LPT),
+                guarded::<Fixed<1>>(G2),
+                guarded::<Fixed<2>>(G4),
+                guarded::<Fixed<3>>(G8),
+                guarded::<Fixed<4>>(G16),
+                guarded::<Fixed<5>>(G32),
+                guarded::<Fixed<6>>(G64),
+                guarded::<Fixed<7>>(G128),
+                guarded::<Fixed<8>>(G256),
+                guarded::<Adaptive>(GA),
+                named::<HashTable<format::Compact32, 0, 9, 0>>(H8K),
+                named::<HashTable<format::Compact32, 0, 13, 0>>(H128K),
+                named::<HashTable<format::Compact32, 0, 4, 200>>(HR),
+                named::<HashTable<format::Compact32, 3, 11, 0>>(C128K),
+                named::<Superpages<format::Compact32>>(CS),
             ]
         }
     }

@@ -3,16 +3,17 @@
 
 use anyhow::ensure;
 use serde_json::Value;
+use tlbkit_names::{C128K, G16, GA, HR, LPT, MPT, S8K_G16};
 
 use super::machine::Machine;
 use super::{Root, SEVERAL, row, superpage};
 use crate::shell::Shell;
 
 /// Tables that together have every kind of walk.
-const TABLES: [&str; 7] = ["MPT", "LPT", "G16", "GA", "HR", "C128k", "S8k/G16"];
+const TABLES: [&str; 7] = [MPT, LPT, G16, GA, HR, C128K, S8K_G16];
 
 /// Tables whose handlers for larger pages, which report, have code of their own.
-const LARGER: [&str; 3] = ["MPT", "G16", "C128k"];
+const LARGER: [&str; 3] = [MPT, G16, C128K];
 
 /// CPUs of 32 bits, and where the handlers have their root.
 const CPUS: [(&str, Root); 2] = [("4Kc", Root::Block), (SEVERAL, Root::Kscratch1)];

@@ -5,6 +5,7 @@ use std::fmt::Write;
 
 use anyhow::{bail, ensure};
 use serde_json::{Value, json};
+use tlbkit_names::MPT;
 use tlbkit_shootdown::Algorithm;
 
 use super::machine::Machine;
@@ -104,7 +105,7 @@ impl Row {
     pub(super) fn json(&self, cpu: &str) -> Value {
         let nothing = Value::Null;
         let mut row = json!({
-            "cpu": cpu, "cpus": self.number("cpus"), "table": "MPT", "stlb": false, "write": "random",
+            "cpu": cpu, "cpus": self.number("cpus"), "table": MPT, "stlb": false, "write": "random",
             "refills": nothing, "insns_per_refill_mean": nothing, "insns_per_refill_min": nothing,
             "insns_per_refill_max": nothing, "task_insns": nothing, "prot1_insns": nothing, "protn_insns": nothing,
             "bytes": nothing, "checks": self.number("touches"), "failures": self.failures(), "protocol": self.protocol,

@@ -57,6 +57,7 @@ use crate::args::Args;
 use crate::println;
 use crate::vm::machine::BLOCK;
 use crate::vm::structure::{MultiLevel, Structure};
+use tlbkit_names::MPT;
 
 /// The most CPUs that take part.
 const CPUS: usize = 4;
@@ -147,7 +148,7 @@ pub fn run(args: &Args) -> u32 {
         println!("error: {} CPUs are asked for; there may be 1 to {there}", args.cpus);
         return 1;
     }
-    if args.table != "MPT" {
+    if args.table != MPT {
         println!("error: several CPUs share a table MPT, not `{}`", args.table);
         return 1;
     }

@@ -1,5 +1,6 @@
 //! Figure 2: what a refill takes, by the size of a guarded table's nodes.
 
+use tlbkit_names::{GA, MPT};
 use tlblab::{refill, tables};
 
 use crate::chart::{Chart, Series};
@@ -50,13 +51,13 @@ pub(super) fn by_size(traces: &Traces) -> anyhow::Result<Figure> {
     let curve = over_sizes("Gn", 0, handlers, insns)?;
     let (two, four, large) = (curve.points[0].1, curve.points[1].1, curve.points[7].1);
     let falls = curve.points.windows(2).all(|pair| pair[1].1 <= pair[0].1);
-    let instructions = vec![curve, across("MPT", 2, handlers, "MPT", insns)?];
+    let instructions = vec![curve, across(MPT, 2, handlers, MPT, insns)?];
     let memory = vec![
         over_sizes("Gn, the handler's", 0, handlers, loads)?,
         over_sizes("Gn, 32-bit words", 1, paper, refs)?,
         over_sizes("Gn, compact layout", 3, compact, refs)?,
-        across("GA, 32-bit words", 4, paper, "GA", refs)?,
-        across("GA, compact layout", 5, compact, "GA", refs)?,
+        across("GA, 32-bit words", 4, paper, GA, refs)?,
+        across("GA, compact layout", 5, compact, GA, refs)?,
     ];
     let chart = |title, y, series| {
         Chart::curves(title, "slots of a node", y, (true, false), series).ticks(&SIZES.map(f64::from))

@@ -1,5 +1,7 @@
 //! Figure 3: space of guarded tables by the size of their nodes, conventional programs.
 
+use tlbkit_names::GA;
+
 use crate::chart::{Chart, Series};
 use crate::figure::{Figure, Verdict, cell};
 use crate::rows::mean;
@@ -22,8 +24,8 @@ pub(super) fn by_size(traces: &Traces) -> anyhow::Result<Figure> {
             points.push((f64::from(size), value));
         }
     }
-    let (adaptive, _) = traces.paper.mean("GA", |row| row.bytes_per_pte)?;
-    let (optimum, _) = traces.paper.mean("GA", |row| row.bytes_per_pte_optimum.unwrap_or(f64::NAN))?;
+    let (adaptive, _) = traces.paper.mean(GA, |row| row.bytes_per_pte)?;
+    let (optimum, _) = traces.paper.mean(GA, |row| row.bytes_per_pte_optimum.unwrap_or(f64::NAN))?;
     let average = points[1].clone();
     let mut series: Vec<_> = curves
         .into_iter()

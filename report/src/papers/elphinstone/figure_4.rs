@@ -1,5 +1,6 @@
 //! Figure 4: space of guarded tables by the size of their nodes, sparse workloads.
 
+use tlbkit_names::GA;
 use tlblab::tables::TablesArgs;
 
 use crate::chart::{Chart, Series};
@@ -40,7 +41,7 @@ pub(super) fn sparse_by_size(lab: &Lab, printed: &Printed) -> anyhow::Result<Fig
         }
         ratios.push((workload, points[3].1 / points[0].1));
         series.push(Series::ours(workload, 2 * colour, points).with_spread(spread));
-        let (adaptive, _) = mean(&all(&runs, "GA", |row| row.bytes_per_pte)?);
+        let (adaptive, _) = mean(&all(&runs, GA, |row| row.bytes_per_pte)?);
         let flat = vec![(2.0, adaptive), (256.0, adaptive)];
         series.push(Series::ours(format!("GA, {workload}"), 2 * colour + 1, flat));
         figure = runs.into_iter().fold(figure, |figure, run| figure.by(run.command));

@@ -1,5 +1,6 @@
 //! Figure 5: what a refill takes with every structure.
 
+use tlbkit_names::{C128K, G16, GA, H8K, H128K, LPT, MPT, S8K_G16, S8K_MPT, S128K_G16, S128K_MPT};
 use tlblab::refill::RefillArgs;
 use tlblab::tables::TablesArgs;
 
@@ -12,8 +13,7 @@ use super::handlers::{HANDLERS, WORDS_RUN};
 use super::{Guest, PAPER, STRUCTURES, SUPERPAGES, Traces, WORDS, booted, with_guest};
 
 /// Those of the kernel for MIPS32.
-const BOOTED: [&str; 11] =
-    ["MPT", "LPT", "G16", "GA", "H8k", "H128k", "C128k", "S8k/G16", "S128k/G16", "S8k/MPT", "S128k/MPT"];
+const BOOTED: [&str; 11] = [MPT, LPT, G16, GA, H8K, H128K, C128K, S8K_G16, S128K_G16, S8K_MPT, S128K_MPT];
 
 /// Returns Figure 5.
 ///
@@ -106,18 +106,17 @@ pub(super) fn of_structures(
 
     let of = |name: &str| HANDLERS.iter().position(|other| *other == name).map_or(f64::NAN, |at| means[at]);
     let claims = [
-        ("GPT between MPT and HPT", of("G16") < of("MPT") && of("G16") > of("H128k")),
-        ("large HPT before small", of("H128k") < of("H8k")),
-        ("large cache before small", of("S128k/G16") <= of("S8k/G16")),
-        ("cached before plain GPT", of("S8k/G16") < of("G16")),
-        ("cached GPT before MPT", of("S128k/G16") < of("MPT")),
-        ("cached GPT before large HPT", of("S128k/G16") < of("H128k")),
-        ("a cache before MPT as before GPT", (of("S128k/MPT") / of("S128k/G16") - 1.0).abs() < 0.1),
+        ("GPT between MPT and HPT", of(G16) < of(MPT) && of(G16) > of(H128K)),
+        ("large HPT before small", of(H128K) < of(H8K)),
+        ("large cache before small", of(S128K_G16) <= of(S8K_G16)),
+        ("cached before plain GPT", of(S8K_G16) < of(G16)),
+        ("cached GPT before MPT", of(S128K_G16) < of(MPT)),
+        ("cached GPT before large HPT", of(S128K_G16) < of(H128K)),
+        ("a cache before MPT as before GPT", (of(S128K_MPT) / of(S128K_G16) - 1.0).abs() < 0.1),
     ];
     let holding = claims.iter().filter(|(_, holds)| *holds).count();
     let not: Vec<_> = claims.iter().filter(|(_, holds)| !holds).map(|(claim, _)| *claim).collect();
-    let least =
-        handlers.all("S8k/G16", |row| row.insns_min as f64)?.into_iter().fold(f64::INFINITY, f64::min);
+    let least = handlers.all(S8K_G16, |row| row.insns_min as f64)?.into_iter().fold(f64::INFINITY, f64::min);
     let floor = printed.at(&["4.2 (Figure 5)", "least cycles of a refill"])?;
     let row = vec!["least of a refill".into(), cell(least), cell(floor)];
     let head = ["", "instructions", "*cycles, without the return"];
@@ -129,8 +128,8 @@ pub(super) fn of_structures(
             claims.len(),
             if not.is_empty() { "" } else { "; not: " },
             not.join(", "),
-            cell(of("G16")),
-            cell(of("MPT"))
+            cell(of(G16)),
+            cell(of(MPT))
         ),
     ))
 }

@@ -1,5 +1,7 @@
 //! Figure 6: space of every structure, conventional programs.
 
+use tlbkit_names::{C128K, G16, GA, H8K, H128K, HR, MPT};
+
 use crate::chart::{Chart, Series};
 use crate::figure::{Figure, Verdict, cell};
 
@@ -27,17 +29,13 @@ pub(super) fn of_structures(traces: &Traces) -> anyhow::Result<Figure> {
         series.push(Series::ours(layout, colour, points).with_spread(spread));
     }
     let mut order: Vec<_> =
-        means.iter().filter(|(name, _)| ["MPT", "G16", "H8k", "H128k", "C128k"].contains(name)).collect();
+        means.iter().filter(|(name, _)| [MPT, G16, H8K, H128K, C128K].contains(name)).collect();
     order.sort_by(|one, other| one.1.total_cmp(&other.1));
     let order: Vec<_> = order.iter().map(|(name, _)| *name).collect();
     let of =
         |name: &str| means.iter().find(|(other, _)| *other == name).map_or(f64::NAN, |(_, value)| *value);
-    let claims = [
-        of("G16") < of("H8k") * 1.1,
-        of("H8k") < of("MPT"),
-        of("MPT") < of("C128k"),
-        of("C128k") < of("H128k") * 1.05,
-    ];
+    let claims =
+        [of(G16) < of(H8K) * 1.1, of(H8K) < of(MPT), of(MPT) < of(C128K), of(C128K) < of(H128K) * 1.05];
     let holding = claims.iter().filter(|holds| **holds).count();
     let figure = Figure::new(
         PAPER,
@@ -53,8 +51,8 @@ pub(super) fn of_structures(traces: &Traces) -> anyhow::Result<Figure> {
             "the paper's order is G16, H8k, MPT, C128k, H128k, {holding} of 4 neighbours stand so here ({}); the \
              adaptive table takes {} bytes a page, the resizing hashed one {}, the clustered one with superpages {}.",
             order.join(", "),
-            cell(of("GA")),
-            cell(of("HR")),
+            cell(of(GA)),
+            cell(of(HR)),
             cell(of(SUPERPAGES))
         ),
     );

@@ -1,5 +1,7 @@
 //! Figure 7: a task created and deleted.
 
+use tlbkit_names::{C128K, G16, H8K, H128K, MPT};
+
 use crate::chart::{Chart, Series};
 use crate::figure::{Figure, Table, Verdict, cell};
 use crate::lab::Lab;
@@ -31,9 +33,9 @@ pub(super) fn tasks(lab: &Lab, guest: &Guest, printed: &Printed) -> anyhow::Resu
         for (at, name) in of.names().iter().enumerate() {
             points.push((at as f64, of.task(name)?));
         }
-        let guarded = of.task("G16")?;
-        small = guarded / of.task("H8k")?;
-        let others = [of.task("MPT")?, of.task("H128k")?, of.task("C128k")?];
+        let guarded = of.task(G16)?;
+        small = guarded / of.task(H8K)?;
+        let others = [of.task(MPT)?, of.task(H128K)?, of.task(C128K)?];
         least = others.into_iter().fold(f64::INFINITY, f64::min) / guarded;
         cheapest = points.iter().all(|(_, cost)| *cost >= guarded);
         ratios.iter_mut().zip([small, least]).for_each(|(row, ratio)| row.push(cell(ratio)));

@@ -1,5 +1,6 @@
 //! Figure 8: space of every structure, sparse workloads.
 
+use tlbkit_names::{C128K, G16, GA, H8K, H128K, HR, MPT};
 use tlblab::tables::TablesArgs;
 
 use crate::chart::{Chart, Series};
@@ -20,7 +21,7 @@ const SPARSE: [u32; 8] = [64, 128, 256, 512, 1024, 2048, 4096, 8192];
 /// If the lab fails.
 pub(crate) fn sparse_space(lab: &Lab) -> anyhow::Result<Figure> {
     let printed = printed::elphinstone()?;
-    let names = ["MPT", "G16", "GA", "H8k", "H128k", "HR", "C128k", SUPERPAGES];
+    let names = [MPT, G16, GA, H8K, H128K, HR, C128K, SUPERPAGES];
     let mut figure = Figure::new(
         PAPER,
         "Figure 8",
@@ -41,8 +42,8 @@ pub(crate) fn sparse_space(lab: &Lab) -> anyhow::Result<Figure> {
                 series.points.push((f64::from(pages), rows.of(name)?.bytes_per_pte));
             }
             let of = |name: &str| Ok::<_, anyhow::Error>(rows.of(name)?.bytes_per_pte);
-            ratios.push(of("MPT")? / of("G16")?);
-            adaptive.push(of("GA")? / of("H8k")?);
+            ratios.push(of(MPT)? / of(G16)?);
+            adaptive.push(of(GA)? / of(H8K)?);
             figure = figure.by(rows.command).by(superpages.command);
         }
         let chart = Chart::curves(workload, "pages mapped", "bytes for each page", (true, true), series);

@@ -1,5 +1,6 @@
 //! Figures 9 to 11: pages protected and unprotected.
 
+use tlbkit_names::{C128K, G16, H8K, H128K, MPT};
 use tlblab::mapping::Row;
 
 use crate::chart::{Chart, Series};
@@ -94,16 +95,16 @@ fn growth(of: &Ends) -> String {
 /// are those of a page; what is saved is in percent, the least and the most, and so is what is printed.
 fn compact_claims(costs: &[(&str, f64)], saved: (f64, f64), said: (f64, f64)) -> [(&'static str, bool); 5] {
     let of = |name: &str| costs.iter().find(|(other, _)| *other == name).map_or(f64::NAN, |(_, cost)| *cost);
-    let hashed = of("H8k").max(of("H128k"));
-    let others = [of("MPT"), of("G16"), of("C128k")];
+    let hashed = of(H8K).max(of(H128K));
+    let others = [of(MPT), of(G16), of(C128K)];
     let most = costs.iter().map(|(_, cost)| *cost).fold(f64::NEG_INFINITY, f64::max);
     let least = costs.iter().map(|(_, cost)| *cost).fold(f64::INFINITY, f64::min);
     [
         ("the hashed tables are best", others.iter().all(|other| hashed < *other)),
-        ("MPT is worst", others.iter().all(|other| *other <= of("MPT")) && hashed < of("MPT")),
+        ("MPT is worst", others.iter().all(|other| *other <= of(MPT)) && hashed < of(MPT)),
         (
             "CPT and GPT are in between",
-            [of("C128k"), of("G16")].iter().all(|cost| hashed < *cost && *cost < of("MPT")),
+            [of(C128K), of(G16)].iter().all(|cost| hashed < *cost && *cost < of(MPT)),
         ),
         ("the tables do not differ much (by half at the most)", most <= 1.5 * least),
         ("one call for all pages saves what is printed", said.0 * 0.8 <= saved.0 && saved.1 <= said.1 * 1.2),
@@ -116,13 +117,13 @@ fn sparse_claims(alone: &Ends) -> [(&'static str, bool); 5] {
         let (small, large) = ends(alone, name);
         large / small
     };
-    let drops = |name: &str| grows(name) > 2.0 && grows(name) > grows("H8k");
+    let drops = |name: &str| grows(name) > 2.0 && grows(name) > grows(H8K);
     [
-        ("MPT drops dramatically, more than the small HPT", drops("MPT")),
-        ("so does the large HPT", drops("H128k")),
-        ("so does the CPT", drops("C128k")),
-        ("the small HPT drops less dramatically", grows("H8k") > grows("G16")),
-        ("GPT is unaffected (by half at the most)", grows("G16") <= 1.5),
+        ("MPT drops dramatically, more than the small HPT", drops(MPT)),
+        ("so does the large HPT", drops(H128K)),
+        ("so does the CPT", drops(C128K)),
+        ("the small HPT drops less dramatically", grows(H8K) > grows(G16)),
+        ("GPT is unaffected (by half at the most)", grows(G16) <= 1.5),
     ]
 }
 
@@ -130,14 +131,14 @@ fn sparse_claims(alone: &Ends) -> [(&'static str, bool); 5] {
 fn beside_claims(alone: &Ends, beside: &Ends) -> [(&'static str, bool); 6] {
     let cost = |name: &str| ends(beside, name).1;
     let worse = |name: &str| cost(name) / ends(alone, name).1;
-    let others = ["MPT", "G16", "H128k", "C128k"];
+    let others = [MPT, G16, H128K, C128K];
     [
-        ("the small HPT is worst", others.iter().all(|name| cost(name) < cost("H8k"))),
-        ("MPT is further degraded", worse("MPT") > 1.05),
-        ("so is the large HPT", worse("H128k") > 1.05),
-        ("CPT is, too, but less", worse("C128k") > 1.0 && worse("C128k") < worse("MPT").max(worse("H128k"))),
-        ("GPT is unaffected (by half at the most)", worse("G16") <= 1.5),
-        ("GPT is best", ["MPT", "H8k", "H128k", "C128k"].iter().all(|name| cost("G16") <= cost(name))),
+        ("the small HPT is worst", others.iter().all(|name| cost(name) < cost(H8K))),
+        ("MPT is further degraded", worse(MPT) > 1.05),
+        ("so is the large HPT", worse(H128K) > 1.05),
+        ("CPT is, too, but less", worse(C128K) > 1.0 && worse(C128K) < worse(MPT).max(worse(H128K))),
+        ("GPT is unaffected (by half at the most)", worse(G16) <= 1.5),
+        ("GPT is best", [MPT, H8K, H128K, C128K].iter().all(|name| cost(G16) <= cost(name))),
     ]
 }
 

@@ -1,5 +1,6 @@
 //! Tasks and mapping operations: timed by `tlblab mapping` on this host, counted by the kernel in the emulator.
 
+use tlbkit_names::{C128K, G16, GA, H8K, H128K, HR, MPT};
 use tlblab::mapping::{Mapping, Row};
 
 use crate::kernel;
@@ -8,10 +9,10 @@ use crate::rows::Rows;
 
 use super::{Guest, booted};
 
-pub(super) const NAMES: [&str; 7] = ["MPT", "G16", "GA", "H8k", "H128k", "HR", "C128k"];
+pub(super) const NAMES: [&str; 7] = [MPT, G16, GA, H8K, H128K, HR, C128K];
 
 /// Those of them that the kernel has.
-const BOOTED: [&str; 6] = ["MPT", "G16", "GA", "H8k", "H128k", "C128k"];
+const BOOTED: [&str; 6] = [MPT, G16, GA, H8K, H128K, C128K];
 
 pub(super) const HOST: &str = "First timed on this host, the tables in turn, median of the rounds, the table alone: ratios mean \
                     something, nanoseconds depend on the host. Then counted by the kernel in the emulator, in \

@@ -1,5 +1,6 @@
 //! Elphinstone et al.: refill cost and space of every structure, on our traces and the paper's workloads.
 
+use tlbkit_names::{C128K, CS, G16, GA, H8K, H128K, HR, LPT, MPT};
 use tlblab::Experiment;
 use tlblab::refill::{self, RefillArgs};
 use tlblab::tables::{self, TablesArgs};
@@ -33,10 +34,10 @@ const PAPER: &str = "Elphinstone";
 const SIZES: [u32; 8] = [2, 4, 8, 16, 32, 64, 128, 256];
 
 /// The structures that the paper compares and we have, and the new ones.
-const STRUCTURES: [&str; 8] = ["MPT", "LPT", "G16", "GA", "H8k", "H128k", "HR", "C128k"];
+const STRUCTURES: [&str; 8] = [MPT, LPT, G16, GA, H8K, H128K, HR, C128K];
 
 /// Superpages in a clustered table that grows.
-const SUPERPAGES: &str = "CS";
+const SUPERPAGES: &str = CS;
 
 /// Load costs are of 32-bit words.
 const WORDS: &str = "Loads are of 32-bit words, as a 32-bit handler makes them: a slot of the paper's guarded tables, a \

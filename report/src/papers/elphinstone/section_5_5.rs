@@ -1,6 +1,7 @@
 //! Section 5.5: when a linear table beats a multi-level one.
 
 use anyhow::Context;
+use tlbkit_names::{LPT, MPT};
 use tlblab::tables::TablesArgs;
 
 use crate::chart::{Chart, Series};
@@ -40,7 +41,7 @@ pub(super) fn against_levels(lab: &Lab, printed: &Printed) -> anyhow::Result<Fig
             let trace = lab.trace(name);
             let line = format!("tables MPT LPT --trace {} --tlb-entries {entries}", trace.display());
             let rows = lab.rows::<TablesArgs>(&line)?;
-            let (mpt, lpt) = (rows.of("MPT")?, rows.of("LPT")?);
+            let (mpt, lpt) = (rows.of(MPT)?, rows.of(LPT)?);
             let misses = lpt.nested_misses_mean.context("a linear table without nested misses")?;
             // Misses that cascade are counted with those that began them: few, so this is close.
             let hits = 100.0 * (1.0 - misses).max(0.0);

@@ -1,5 +1,7 @@
 //! Table 1: the conventional programs.
 
+use tlbkit_names::MPT;
+
 use crate::figure::{Figure, Table, Verdict, cell};
 use crate::lab::TRACES;
 use crate::printed::Printed;
@@ -11,9 +13,9 @@ use super::{PAPER, Traces};
 pub(super) fn programs(traces: &Traces, printed: &Printed) -> anyhow::Result<Figure> {
     let mut rows = Vec::new();
     for (((name, habit), of), handlers) in TRACES.iter().zip(&traces.paper.runs).zip(&traces.handlers.runs) {
-        let row = of.of("MPT")?;
+        let row = of.of(MPT)?;
         let megabytes = row.pages as f64 * 4096.0 / f64::from(1 << 20);
-        let instructions = program(handlers.of("MPT")?);
+        let instructions = program(handlers.of(MPT)?);
         rows.push(vec![
             (*name).into(),
             (*habit).into(),

@@ -1,5 +1,7 @@
 //! Table 2: what the structure costs a program.
 
+use tlbkit_names::MPT;
+
 use crate::figure::{Figure, Table, Verdict, cell};
 use crate::lab::TRACES;
 use crate::printed::Printed;
@@ -19,7 +21,7 @@ const MEASURED: usize = 7;
 pub(super) fn elapsed(traces: &Traces, printed: &Printed) -> anyhow::Result<Figure> {
     let names = &HANDLERS[..MEASURED];
     let handlers = &traces.handlers;
-    let (refills, own) = (handlers.all("MPT", |row| row.refills as f64)?, handlers.all("MPT", program)?);
+    let (refills, own) = (handlers.all(MPT, |row| row.refills as f64)?, handlers.all(MPT, program)?);
     let mut of_name = Vec::new();
     for name in names {
         of_name.push(handlers.all(name, |row| row.insns_mean)?);

@@ -3,8 +3,8 @@
 use core::sync::atomic::Ordering;
 
 use tlbkit_addr::{Asid, CpuSet, Flush, PageSize, Pages, VirtAddr};
-use tlbkit_pagetable::format::{EntryLo, Format};
 use tlbkit_dash::unmapping::Tables;
+use tlbkit_pagetable::format::{EntryLo, Format};
 use tlbkit_shootdown::{CpuHandle, LocalCpu, Miss, MissAction, Misuse, OpId, Outcome, Source, SwitchKind};
 
 use super::spaces::asid;

@@ -8,8 +8,8 @@
 
 use core::sync::atomic::Ordering;
 
-use tlbkit_shootdown::SwitchKind;
 use tlbkit_dash::ipc::{Access, IpcError, LowAction, MessageStep, Passing, Receive, Send};
+use tlbkit_shootdown::SwitchKind;
 
 use super::engine::{self, Engine, SEATS};
 use super::vm::{self, Fault, Talk, Vm};

@@ -1,9 +1,9 @@
 //! The page tables of both address spaces, as `Dash` sees them.
 
 use tlbkit_addr::{Asid, Attr, PageSize, Pages, Pfn, Vpn};
-use tlbkit_pagetable::{Change, Holes, Pinned, Writer};
-use tlbkit_dash::unmapping::Tables;
 use tlbkit_dash::tolerance::Entry;
+use tlbkit_dash::unmapping::Tables;
+use tlbkit_pagetable::{Change, Holes, Pinned, Writer};
 
 use super::{PAGES, SPACES, vpn, wrong};
 use crate::smp::Shot;

@@ -3,8 +3,8 @@
 use core::sync::atomic::Ordering;
 
 use tlbkit_addr::{Asid, Flush, PageSize};
-use tlbkit_pagetable::format::{EntryLo, Format};
 use tlbkit_dash::unmapping::{DashError, Ticket, Unmapping};
+use tlbkit_pagetable::format::{EntryLo, Format};
 use tlbkit_shootdown::{Edit, LowRights, SharedSpace};
 
 use super::spaces::asid;

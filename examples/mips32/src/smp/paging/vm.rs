@@ -2,10 +2,10 @@
 
 use heapless::{Deque, Vec};
 use tlbkit_addr::{Attr, PageSize, Pages};
-use tlbkit_dash::unmapping::{Config, Dash, Hint, SharingId, Ticket, Unmapping};
 use tlbkit_dash::ipc::{Access, IpcError, IpcRegion, LowAction, Passing, Receive};
 use tlbkit_dash::pageout::{PageAction, PageOut};
 use tlbkit_dash::tolerance::Entry;
+use tlbkit_dash::unmapping::{Config, Dash, Hint, SharingId, Ticket, Unmapping};
 use tlbkit_shootdown::{Outcome, Plan};
 
 use super::spaces::{Spaces, asid};
