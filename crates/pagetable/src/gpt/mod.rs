@@ -121,6 +121,7 @@ mod insert;
 mod job;
 mod kseg0;
 mod layout;
+mod leaf_size;
 mod link;
 mod map;
 mod mark;
@@ -135,6 +136,7 @@ mod resize;
 mod slots;
 mod table;
 mod tune;
+mod tune_steps;
 #[cfg(target_pointer_width = "64")]
 mod two_words;
 mod unmap;

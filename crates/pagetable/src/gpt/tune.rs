@@ -1,4 +1,5 @@
-//! Tuning: the sizes of nodes follow the number of their entries. Leaves join and shrink, nodes grow and give bits back.
+//! Tuning: the sizes of nodes follow the number of their entries. This file chooses the steps, [`tune_steps`](super::tune_steps)
+//! takes them. Leaves have other rules ([`leaf_size`](super::leaf_size)).
 //!
 //! ```text
 //!   grow: a node takes the next bit            halve: the reverse
@@ -56,13 +57,13 @@
 //! Tuning only saves memory, and nothing depends on it: a step that finds no memory for its new nodes is not taken, and the next
 //! change tries again.
 
-use super::guard::{digit, low};
-use super::job::{Count, Supply};
+use super::guard::low;
+use super::job::Count;
 use super::layout::{Edge, Layout};
 use super::node_size::NodeSize;
-use super::slots::{Place, inner_kind, leaf_kind};
+use super::slots::Place;
 use super::{Gpt, MAX_WIDTH};
-use crate::format::{Format, is_taken};
+use crate::format::Format;
 use crate::nodes::{Nodes, Stock};
 use crate::{Geometry, Retired};
 
@@ -71,7 +72,7 @@ const DEEP: u32 = 1;
 
 /// A change of a node's size.
 #[derive(Clone, Copy)]
-enum Step {
+pub(super) enum Step {
     /// Takes this number of bits from the nodes below.
     Grow(u32),
     /// Gives the lowest bit back.
@@ -243,46 +244,13 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
     }
 
     /// Tells whether two neighbours, in slots that begin at bit `shift`, can become one node of one bit more.
-    fn mergeable(left: Edge, right: Edge, shift: u32) -> bool {
+    pub(super) fn mergeable(left: Edge, right: Edge, shift: u32) -> bool {
         !left.leaf
             && !right.leaf
             && left.top() == shift
             && right.top() == shift
             && left.width == right.width
             && left.width < Self::WIDEST
-    }
-
-    /// Takes a step; with a supply that counts, counts the nodes that the step needs.
-    ///
-    /// # Safety
-    ///
-    /// The caller is the only writer, the batch came from this table, and `old` is a node of this table that begins at `base`. If
-    /// the supply is real, the caller publishes the result in its place.
-    unsafe fn take_step<S: Supply>(
-        &self,
-        supply: &mut S,
-        batch: &mut Retired<'n>,
-        old: Edge,
-        base: usize,
-        step: Step,
-    ) -> Edge {
-        // SAFETY: the caller is the writer.
-        unsafe {
-            let new = match step {
-                Step::Grow(bits) => self.wider(supply, batch, old, base, bits),
-                Step::Split => self.split(supply, old, base),
-                Step::Halve => self.narrower(supply, batch, old, base),
-                Step::Trim(half) => {
-                    let slots = old.slots() / 2;
-                    let start = base | half << (old.top() - 1);
-                    self.entry_of_slots(supply, old, half * slots..(half + 1) * slots, old.width - 1, start)
-                }
-            };
-            if S::REAL {
-                self.retire(batch, old);
-            }
-            new
-        }
     }
 
     /// Tunes the nodes right below the digit of a node that begins at `base`. The step or division that made the node made them,
@@ -305,248 +273,6 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
                         self.publish(Place::In(node.node, slot), node.shift, new);
                     }
                 }
-            }
-        }
-    }
-
-    /// Returns a node with `bits` more bits. A node or leaf behind a guard does not change, because one of the new slots covers it.
-    ///
-    /// # Safety
-    ///
-    /// The caller is the only writer, the batch came from this table, and `old` is a node of this table that begins at `base`. If
-    /// the supply is real, the caller publishes the result in its place.
-    #[inline(never)]
-    unsafe fn wider<S: Supply>(
-        &self,
-        supply: &mut S,
-        batch: &mut Retired<'n>,
-        old: Edge,
-        base: usize,
-        bits: u32,
-    ) -> Edge {
-        let shift = old.shift - bits;
-        // SAFETY: the caller is the writer; the new node is private, and slots are within their nodes.
-        unsafe {
-            let new = self.new_node(supply, shift, old.width + bits, base);
-            for slot in 0..old.slots() {
-                let start = base | slot << old.shift;
-                let child = self.edge(Place::In(old.node, slot), old.shift, start);
-                if child.is_empty() {
-                    continue;
-                }
-                let direct = child.top() == old.shift;
-                let side =
-                    if direct { 0 } else { digit(self.nearest(child, start).unwrap_or(start), shift, bits) };
-                for part in 0..1 << bits {
-                    let entry = if direct {
-                        let slots = child.slots() >> bits;
-                        let group = part * slots..(part + 1) * slots;
-                        self.entry_of_slots(supply, child, group, child.width - bits, start | part << shift)
-                    } else if part == side {
-                        child
-                    } else {
-                        continue;
-                    };
-                    if S::REAL {
-                        self.store_edge(new.node, slot << bits | part, shift, entry);
-                    }
-                }
-                if S::REAL && direct {
-                    self.retire(batch, child);
-                }
-            }
-            if S::REAL {
-                self.set_live(new, self.entries(new));
-            }
-            new
-        }
-    }
-
-    /// Returns a node of two slots, and below it a node for each half that has more than one entry.
-    ///
-    /// # Safety
-    ///
-    /// The caller is the only writer, and `old` is a node of this table that begins at `base`. If the supply is real, the caller
-    /// publishes the result in its place, and retires `old`.
-    #[inline(never)]
-    unsafe fn split<S: Supply>(&self, supply: &mut S, old: Edge, base: usize) -> Edge {
-        let (shift, slots) = (old.top() - 1, old.slots() / 2);
-        // SAFETY: the caller is the writer; the new nodes are private, and slots within the node.
-        unsafe {
-            let new = self.new_node(supply, shift, 1, base);
-            for half in 0..2 {
-                let start = base | half << shift;
-                let group = half * slots..(half + 1) * slots;
-                let entry = self.entry_of_slots(supply, old, group, old.width - 1, start);
-                if S::REAL {
-                    self.store_edge(new.node, half, shift, entry);
-                }
-            }
-            if S::REAL {
-                self.set_live(new, 2);
-            }
-            new
-        }
-    }
-
-    /// Returns a node of half the slots, or, if that would have only one entry, the entry itself.
-    ///
-    /// # Safety
-    ///
-    /// The caller is the only writer, the batch came from this table, and `old` is a node of this table that begins at `base`. If
-    /// the supply is real, the caller publishes the result in its place.
-    #[inline(never)]
-    unsafe fn narrower<S: Supply>(
-        &self,
-        supply: &mut S,
-        batch: &mut Retired<'n>,
-        old: Edge,
-        base: usize,
-    ) -> Edge {
-        let shift = old.shift + 1;
-        // SAFETY: the caller is the writer; new nodes are private, and slots are within their nodes.
-        unsafe {
-            let child =
-                |slot: usize| self.edge(Place::In(old.node, slot), old.shift, base | slot << old.shift);
-            let used = |pair: usize| !child(2 * pair).is_empty() || !child(2 * pair + 1).is_empty();
-            let live = (0..old.slots() / 2).filter(|&pair| used(pair)).count();
-            let upper =
-                if live == 1 { Edge::EMPTY } else { self.new_node(supply, shift, old.width - 1, base) };
-            let mut last = Edge::EMPTY;
-            for pair in (0..old.slots() / 2).filter(|&pair| used(pair)) {
-                let (left, right) = (child(2 * pair), child(2 * pair + 1));
-                let start = base | pair << shift;
-                last = if left.is_empty() {
-                    right
-                } else if right.is_empty() || left == right {
-                    left
-                } else if Self::mergeable(left, right, old.shift) {
-                    let new = self.new_node(supply, left.shift, left.width + 1, start);
-                    if S::REAL {
-                        for (half, from) in [left, right].into_iter().enumerate() {
-                            let from_base = start | half << old.shift;
-                            for slot in 0..from.slots() {
-                                let at = from_base | slot << from.shift;
-                                let entry = self.edge(Place::In(from.node, slot), from.shift, at);
-                                self.store_edge(new.node, half << left.width | slot, new.shift, entry);
-                            }
-                        }
-                        self.set_live(new, self.live(left) + self.live(right));
-                        self.retire(batch, left);
-                        self.retire(batch, right);
-                    }
-                    new
-                } else {
-                    let new = self.new_node(supply, old.shift, 1, start);
-                    if S::REAL {
-                        self.store_edge(new.node, 0, old.shift, left);
-                        self.store_edge(new.node, 1, old.shift, right);
-                        self.set_live(new, 2);
-                    }
-                    new
-                };
-                if S::REAL && live > 1 {
-                    self.store_edge(upper.node, pair, shift, last);
-                }
-            }
-            if live == 1 {
-                return last;
-            }
-            if S::REAL {
-                self.set_live(upper, self.entries(upper));
-            }
-            upper
-        }
-    }
-
-    /// Returns one leaf for all pages under a node that is no larger than a leaf can be, if they are worth a leaf.
-    ///
-    /// # Safety
-    ///
-    /// The caller is the only writer, the batch came from this table, and `node` is a node of this table that begins at `base`. The
-    /// caller publishes the result, if there is one, in its place.
-    #[inline(never)]
-    unsafe fn join(&self, batch: &mut Retired<'n>, node: Edge, base: usize) -> Option<Edge> {
-        let width = node.top() - Self::BASE;
-        // SAFETY: the caller is the writer; the new leaf is private and covers what the node covers.
-        unsafe {
-            if !Self::worth(self.pages_below(node), width) {
-                return None;
-            }
-            let new = self.take(Self::words(leaf_kind(width)))?;
-            let leaf = Edge { node: new, shift: Self::BASE, width, leaf: true, base: Self::base(base) };
-            self.count_in(leaf);
-            self.store_tag(leaf, base);
-            self.move_below(batch, node, leaf);
-            Some(leaf)
-        }
-    }
-
-    /// Counts the pages, with a leaf entry or a mark, under a node that is no larger than a leaf can be: so the recursion is
-    /// bounded.
-    ///
-    /// # Safety
-    ///
-    /// The caller is the only writer, and `node` is a node or leaf of this table.
-    unsafe fn pages_below(&self, node: Edge) -> usize {
-        // SAFETY: the caller is the writer; slots are within their nodes.
-        unsafe {
-            if node.leaf {
-                return self.live(node);
-            }
-            (0..node.slots())
-                .map(|slot| self.edge(Place::In(node.node, slot), node.shift, 0))
-                .map(|child| if child.is_empty() { 0 } else { self.pages_below(child) })
-                .sum()
-        }
-    }
-
-    /// Copies the pages under a node, which is no larger than a leaf can be, to a private leaf, and retires the node with
-    /// everything below it.
-    ///
-    /// # Safety
-    ///
-    /// The caller is the only writer, the batch came from this table, and `node` is a node or leaf of this table. The caller
-    /// publishes `leaf`, a new leaf that covers its pages, in its place.
-    unsafe fn move_below(&self, batch: &mut Retired<'n>, node: Edge, leaf: Edge) {
-        // SAFETY: the caller is the writer, and links the leaf in the node's place; slots are within their nodes.
-        unsafe {
-            if node.leaf {
-                self.copy_leaf(node, self.base_of(node), leaf);
-            } else {
-                for slot in 0..node.slots() {
-                    let child = self.edge(Place::In(node.node, slot), node.shift, 0);
-                    if !child.is_empty() {
-                        self.move_below(batch, child, leaf);
-                    }
-                }
-            }
-            self.retire(batch, node);
-        }
-    }
-
-    /// Joins all pages below a node that covers `at` to one leaf: the uppermost node whose region is no larger than that of a leaf
-    /// can be, and whose pages are worth a leaf.
-    ///
-    /// After that no step pays at a node above, because the joined node had no bits to give it.
-    ///
-    /// # Safety
-    ///
-    /// The caller is the only writer, and the batch came from this table.
-    #[inline(never)]
-    pub(super) unsafe fn join_path(&self, batch: &mut Retired<'n>, at: usize) {
-        // SAFETY: the caller is the writer; slots are within their nodes.
-        unsafe {
-            let mut place = Place::Root;
-            let mut node = self.edge(place, G::VA_BITS, at);
-            while !node.is_empty() && !node.leaf {
-                if node.top() <= Self::LEAF_TOP
-                    && let Some(leaf) = self.join(batch, node, at & !low(node.top()))
-                {
-                    return self.publish(place, G::VA_BITS, leaf);
-                }
-                place = Place::In(node.node, node.index(at));
-                node = self.edge(place, G::VA_BITS, at);
             }
         }
     }
@@ -612,120 +338,5 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
             }
             new != node
         }
-    }
-
-    /// Returns the best replacement for a leaf that has lost PTEs and has `live` left.
-    ///
-    /// # Safety
-    ///
-    /// The caller is the only writer, the batch came from this table, and `leaf` is a leaf of this table that begins at `base`. The
-    /// caller publishes the result in its place.
-    #[inline(never)]
-    pub(super) unsafe fn shrink(
-        &self,
-        batch: &mut Retired<'n>,
-        leaf: Edge,
-        base: usize,
-        live: usize,
-    ) -> Edge {
-        if !Self::sparse(leaf.width, live) {
-            return leaf;
-        }
-        // SAFETY: the caller is the writer.
-        unsafe {
-            let mut stock = Stock::empty(self.nodes, &Self::WORDS);
-            self.smaller_leaves(&mut Count(&mut stock), leaf, base, 0..leaf.slots());
-            if stock.take_wanted(L::REACH).is_err() {
-                return leaf;
-            }
-            let new = self.smaller_leaves(&mut stock, leaf, base, 0..leaf.slots());
-            self.retire(batch, leaf);
-            new
-        }
-    }
-
-    /// Tells whether a leaf of `2^width` PTEs, of which `live` are in use, is too large: at most an eighth is in use, or one of
-    /// four or more.
-    pub(super) const fn sparse(width: u32, live: usize) -> bool {
-        live * 8 <= 1 << width && !Self::ANY_TWO_GET_A_LEAF || live == 1 && width > 1
-    }
-
-    /// Returns smaller leaves for some slots of a leaf.
-    ///
-    /// # Safety
-    ///
-    /// The caller is the only writer, and `leaf` is a leaf of this table that begins at `base`. If the supply is real, the caller
-    /// publishes the result in its place, and retires the leaf.
-    unsafe fn smaller_leaves<S: Supply>(
-        &self,
-        supply: &mut S,
-        leaf: Edge,
-        base: usize,
-        slots: core::ops::Range<usize>,
-    ) -> Edge {
-        // SAFETY: the caller is the writer; new nodes are private, and slots are within their nodes.
-        unsafe {
-            let word =
-                |slot: usize| self.nodes.read(leaf.node, Self::pte_of(leaf, base | slot << leaf.shift));
-            let mut used = slots.filter(|&slot| is_taken::<F>(word(slot)));
-            let Some(first) = used.next() else { return Edge::EMPTY };
-            let (mut last, mut live) = (first, 1);
-            for slot in used {
-                (last, live) = (slot, live + 1);
-            }
-            let hull = if first == last { 0 } else { (first ^ last).ilog2() + 1 };
-            let width = hull.max(Self::LEAF_MIN);
-            let start = base | (first & !low(width)) << leaf.shift;
-            if Self::worth(live, width) {
-                let node = supply.take(leaf_kind(width));
-                let new = Edge { node, shift: leaf.shift, width, leaf: true, base: Self::base(start) };
-                if S::REAL {
-                    self.count_in(new);
-                    self.store_tag(new, start);
-                    for slot in first..=last {
-                        let at = base | slot << leaf.shift;
-                        if is_taken::<F>(word(slot)) {
-                            self.nodes.store_relaxed(node, Self::pte_of(new, at), word(slot));
-                            self.settle_pair(new, at);
-                        }
-                    }
-                    self.set_live(new, live);
-                }
-                return new;
-            }
-            let shift = leaf.shift + hull - 1;
-            let new = self.new_node(supply, shift, 1, start);
-            let middle = (last >> (hull - 1)) << (hull - 1);
-            for (slot, part) in [first..middle, middle..last + 1].into_iter().enumerate() {
-                let entry = self.smaller_leaves(supply, leaf, base, part);
-                if S::REAL {
-                    self.store_edge(new.node, slot, shift, entry);
-                }
-            }
-            if S::REAL {
-                self.set_live(new, 2);
-            }
-            new
-        }
-    }
-
-    /// Takes a new indexing node.
-    ///
-    /// # Safety
-    ///
-    /// The caller is the only writer.
-    pub(super) unsafe fn new_node<S: Supply>(
-        &self,
-        supply: &mut S,
-        shift: u32,
-        width: u32,
-        base: usize,
-    ) -> Edge {
-        let node = supply.take(inner_kind(width));
-        let new = Edge { node, shift, width, leaf: false, base: Self::base(base) };
-        if S::REAL {
-            self.count_in(new);
-        }
-        new
     }
 }

@@ -134,6 +134,7 @@
 
 mod census;
 mod chain;
+mod directory;
 mod grow;
 mod map;
 mod mark;

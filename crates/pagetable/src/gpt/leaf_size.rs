@@ -1,0 +1,212 @@
+//! The sizes of leaves: crowded leaves join to a larger one, and a sparse leaf shrinks.
+//!
+//! ```text
+//!      node                                          leaf
+//!        +-----+-----+              join               +---+---+---+---+
+//!        |  *  |  *  |         ------------->          | A | B | C | D |
+//!        +--|--+--|--+         <-------------          +---+---+---+---+
+//!           |     `-> | C | D |    shrink
+//!           `-------> | A | B |
+//! ```
+//!
+//! A region gets one leaf if its pages are [worth](Gpt::worth) it, and loses it when the leaf is [sparse](Gpt::sparse). The two
+//! limits are apart, so that a page that is mapped and unmapped again and again does not change the leaf each time.
+
+use super::Gpt;
+use super::guard::low;
+use super::job::{Count, Supply};
+use super::layout::{Edge, Layout};
+use super::node_size::NodeSize;
+use super::slots::{Place, leaf_kind};
+use crate::format::{Format, is_taken};
+use crate::nodes::{Nodes, Stock};
+use crate::{Geometry, Retired};
+
+impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: NodeSize> Gpt<'n, G, F, N, L, P> {
+    /// Returns one leaf for all pages under a node that is no larger than a leaf can be, if they are worth a leaf.
+    ///
+    /// # Safety
+    ///
+    /// The caller is the only writer, the batch came from this table, and `node` is a node of this table that begins at `base`. The
+    /// caller publishes the result, if there is one, in its place.
+    #[inline(never)]
+    pub(super) unsafe fn join(&self, batch: &mut Retired<'n>, node: Edge, base: usize) -> Option<Edge> {
+        let width = node.top() - Self::BASE;
+        // SAFETY: the caller is the writer; the new leaf is private and covers what the node covers.
+        unsafe {
+            if !Self::worth(self.pages_below(node), width) {
+                return None;
+            }
+            let new = self.take(Self::words(leaf_kind(width)))?;
+            let leaf = Edge { node: new, shift: Self::BASE, width, leaf: true, base: Self::base(base) };
+            self.count_in(leaf);
+            self.store_tag(leaf, base);
+            self.move_below(batch, node, leaf);
+            Some(leaf)
+        }
+    }
+
+    /// Counts the pages, with a leaf entry or a mark, under a node that is no larger than a leaf can be: so the recursion is
+    /// bounded.
+    ///
+    /// # Safety
+    ///
+    /// The caller is the only writer, and `node` is a node or leaf of this table.
+    unsafe fn pages_below(&self, node: Edge) -> usize {
+        // SAFETY: the caller is the writer; slots are within their nodes.
+        unsafe {
+            if node.leaf {
+                return self.live(node);
+            }
+            (0..node.slots())
+                .map(|slot| self.edge(Place::In(node.node, slot), node.shift, 0))
+                .map(|child| if child.is_empty() { 0 } else { self.pages_below(child) })
+                .sum()
+        }
+    }
+
+    /// Copies the pages under a node, which is no larger than a leaf can be, to a private leaf, and retires the node with
+    /// everything below it.
+    ///
+    /// # Safety
+    ///
+    /// The caller is the only writer, the batch came from this table, and `node` is a node or leaf of this table. The caller
+    /// publishes `leaf`, a new leaf that covers its pages, in its place.
+    unsafe fn move_below(&self, batch: &mut Retired<'n>, node: Edge, leaf: Edge) {
+        // SAFETY: the caller is the writer, and links the leaf in the node's place; slots are within their nodes.
+        unsafe {
+            if node.leaf {
+                self.copy_leaf(node, self.base_of(node), leaf);
+            } else {
+                for slot in 0..node.slots() {
+                    let child = self.edge(Place::In(node.node, slot), node.shift, 0);
+                    if !child.is_empty() {
+                        self.move_below(batch, child, leaf);
+                    }
+                }
+            }
+            self.retire(batch, node);
+        }
+    }
+
+    /// Joins all pages below a node that covers `at` to one leaf: the uppermost node whose region is no larger than that of a leaf
+    /// can be, and whose pages are worth a leaf.
+    ///
+    /// After that no step pays at a node above, because the joined node had no bits to give it.
+    ///
+    /// # Safety
+    ///
+    /// The caller is the only writer, and the batch came from this table.
+    #[inline(never)]
+    pub(super) unsafe fn join_path(&self, batch: &mut Retired<'n>, at: usize) {
+        // SAFETY: the caller is the writer; slots are within their nodes.
+        unsafe {
+            let mut place = Place::Root;
+            let mut node = self.edge(place, G::VA_BITS, at);
+            while !node.is_empty() && !node.leaf {
+                if node.top() <= Self::LEAF_TOP
+                    && let Some(leaf) = self.join(batch, node, at & !low(node.top()))
+                {
+                    return self.publish(place, G::VA_BITS, leaf);
+                }
+                place = Place::In(node.node, node.index(at));
+                node = self.edge(place, G::VA_BITS, at);
+            }
+        }
+    }
+
+    /// Returns the best replacement for a leaf that has lost PTEs and has `live` left.
+    ///
+    /// # Safety
+    ///
+    /// The caller is the only writer, the batch came from this table, and `leaf` is a leaf of this table that begins at `base`. The
+    /// caller publishes the result in its place.
+    #[inline(never)]
+    pub(super) unsafe fn shrink(
+        &self,
+        batch: &mut Retired<'n>,
+        leaf: Edge,
+        base: usize,
+        live: usize,
+    ) -> Edge {
+        if !Self::sparse(leaf.width, live) {
+            return leaf;
+        }
+        // SAFETY: the caller is the writer.
+        unsafe {
+            let mut stock = Stock::empty(self.nodes, &Self::WORDS);
+            self.smaller_leaves(&mut Count(&mut stock), leaf, base, 0..leaf.slots());
+            if stock.take_wanted(L::REACH).is_err() {
+                return leaf;
+            }
+            let new = self.smaller_leaves(&mut stock, leaf, base, 0..leaf.slots());
+            self.retire(batch, leaf);
+            new
+        }
+    }
+
+    /// Tells whether a leaf of `2^width` PTEs, of which `live` are in use, is too large: at most an eighth is in use, or one of
+    /// four or more.
+    pub(super) const fn sparse(width: u32, live: usize) -> bool {
+        live * 8 <= 1 << width && !Self::ANY_TWO_GET_A_LEAF || live == 1 && width > 1
+    }
+
+    /// Returns smaller leaves for some slots of a leaf.
+    ///
+    /// # Safety
+    ///
+    /// The caller is the only writer, and `leaf` is a leaf of this table that begins at `base`. If the supply is real, the caller
+    /// publishes the result in its place, and retires the leaf.
+    unsafe fn smaller_leaves<S: Supply>(
+        &self,
+        supply: &mut S,
+        leaf: Edge,
+        base: usize,
+        slots: core::ops::Range<usize>,
+    ) -> Edge {
+        // SAFETY: the caller is the writer; new nodes are private, and slots are within their nodes.
+        unsafe {
+            let word =
+                |slot: usize| self.nodes.read(leaf.node, Self::pte_of(leaf, base | slot << leaf.shift));
+            let mut used = slots.filter(|&slot| is_taken::<F>(word(slot)));
+            let Some(first) = used.next() else { return Edge::EMPTY };
+            let (mut last, mut live) = (first, 1);
+            for slot in used {
+                (last, live) = (slot, live + 1);
+            }
+            let hull = if first == last { 0 } else { (first ^ last).ilog2() + 1 };
+            let width = hull.max(Self::LEAF_MIN);
+            let start = base | (first & !low(width)) << leaf.shift;
+            if Self::worth(live, width) {
+                let node = supply.take(leaf_kind(width));
+                let new = Edge { node, shift: leaf.shift, width, leaf: true, base: Self::base(start) };
+                if S::REAL {
+                    self.count_in(new);
+                    self.store_tag(new, start);
+                    for slot in first..=last {
+                        let at = base | slot << leaf.shift;
+                        if is_taken::<F>(word(slot)) {
+                            self.nodes.store_relaxed(node, Self::pte_of(new, at), word(slot));
+                            self.settle_pair(new, at);
+                        }
+                    }
+                    self.set_live(new, live);
+                }
+                return new;
+            }
+            let shift = leaf.shift + hull - 1;
+            let new = self.new_node(supply, shift, 1, start);
+            let middle = (last >> (hull - 1)) << (hull - 1);
+            for (slot, part) in [first..middle, middle..last + 1].into_iter().enumerate() {
+                let entry = self.smaller_leaves(supply, leaf, base, part);
+                if S::REAL {
+                    self.store_edge(new.node, slot, shift, entry);
+                }
+            }
+            if S::REAL {
+                self.set_live(new, 2);
+            }
+            new
+        }
+    }
+}
