@@ -7,6 +7,8 @@
 //!
 //! An [`Index`] over the words of all segments records the words that are not empty, so that a flush visits no others.
 
+use crate::prefetch_charge::{self, AROUND};
+
 /// log2 of the bits of a word.
 const WORD: u32 = usize::BITS.trailing_zeros();
 
@@ -218,12 +220,13 @@ impl<'m> Occupied<'m> {
 /// and must not contain `bit`.
 #[inline(always)]
 const fn nearest(others: usize, bit: u32) -> u32 {
-    let (above, below) = (others & (usize::MAX << bit), others & !(usize::MAX << bit));
-    // `bit` is not in `others`, so each difference is at least one. Setting its lowest bit does not change its logarithm,
-    // and tells the compiler that it is not zero.
-    let (above_by, below_by) = (above.trailing_zeros() ^ bit | 1, (below | 1).ilog2() ^ bit | 1);
-    let least = if below == 0 || above != 0 && above_by < below_by { above_by } else { below_by };
-    1 + least.ilog2()
+    // The sixteen bits around `bit` are searched as the units of a block are.
+    let sixteen = (others >> (bit & !15)) as u16;
+    match prefetch_charge::smallest(sixteen, bit as usize, &AROUND) {
+        Some(beyond_pair) => beyond_pair + 1,
+        None if (others >> (bit & !31)) as u32 != 0 => 5,
+        None => 6,
+    }
 }
 
 #[cfg(test)]
