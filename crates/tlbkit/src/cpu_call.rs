@@ -6,7 +6,8 @@
 use core::fmt;
 
 use heapless::Vec;
-use tlbkit_addr::{Asid, CpuSet, Flush, FlushScope};
+use tlbkit_addr::{Asid, CpuSet, Flush, FlushScope, Pages, Vpn};
+use tlbkit_pagetable::format::Format as _;
 use tlbkit_pagetable::nodes::Store;
 use tlbkit_pagetable::{Carried, Error, Retired, Run, Turn};
 use tlbkit_shootdown::{
@@ -74,6 +75,11 @@ const fn plan<M: Machine>() -> Plan {
 
 impl<K: Kernel, const CPUS: usize> CpuCall<K, CPUS> {
     const PLAN: Plan = plan::<K::Machine>();
+
+    /// Whether walks see this CPU's stores only after a barrier of this CPU (AArch64). A CPU that flushes for itself before it
+    /// asks others executes the barrier there. A CPU that does not run the address space executes it alone: a CPU that waits
+    /// may find the request, and flush, before it is interrupted.
+    const BARRIER: bool = matches!(<K::Machine as Machine>::Format::APPEARS, FlushScope::Barrier);
 
     /// Begins a call on this CPU, whose interrupts are masked, and brings the CPU online.
     ///
@@ -347,6 +353,11 @@ impl<K: Kernel, const CPUS: usize> CpuCall<K, CPUS> {
         if self.is_alone(space) {
             self.flush(space, flush);
             return hand_back(kernel, uncovered);
+        }
+        if Self::BARRIER && !space.cpus().running.load().contains(self.cpu) {
+            let mut barrier = Flush::none();
+            barrier.add(FlushScope::Barrier, Pages::one(Vpn::new(0)));
+            self.flush(space, &barrier);
         }
         let mut made = PriorEdit { space, flush, uncovered };
         let done = match &mut self.own.handle {

@@ -102,6 +102,9 @@ pub unsafe trait Kernel: Sync + Sized + 'static {
     ///
     /// If [`flush.links()`](Flush::links) is set, a link between page-table nodes has changed, and the CPU's caches of upper
     /// levels must be flushed too (RISC-V: `sfence.vma` without an address).
+    ///
+    /// A flush of scope [`FlushScope::Barrier`](tlbkit_addr::FlushScope::Barrier) names no translation. When this method returns,
+    /// the walks of every CPU see this CPU's stores (AArch64: `dsb ishst`).
     fn flush(&self, flush: &Flush, asid: Option<Asid>);
 
     /// Interrupts these CPUs. The interrupt's handler on each calls [`Mmu::on_interrupt`](crate::Mmu::on_interrupt). Never

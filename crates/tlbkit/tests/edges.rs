@@ -14,7 +14,7 @@ use tlbkit::pagetable::format;
 use tlbkit::pagetable::geometry::Va39;
 use tlbkit::shootdown::Hardware;
 use tlbkit::{AddressSpace, Asid, Attr, Kernel, Machine, PageSize, Pages, Pfn, PhysAddr, VirtAddr, arch};
-use unwinding::{RELEASE, SHARE, as_machine};
+use unwinding::{RELEASE, SHARE, as_machine, as_machines};
 
 const RW: Attr = Attr::READ.union(Attr::WRITE).union(Attr::USER);
 
@@ -131,6 +131,43 @@ fn the_kernels_own_address_space_is_flushed_before_a_cpu_runs_it() {
     }
     check::<1>();
     check::<2>();
+}
+
+/// A CPU that does not run the address space asks another one to flush. Where a store is seen by walks only after a barrier of
+/// the CPU that stored, the barrier comes first: the other CPU may find the request before it is interrupted.
+#[test]
+fn a_barrier_comes_before_a_request_where_stores_need_one() {
+    fn check<M: Machine>(barriers: usize) {
+        let mmu = as_machines::<M, 2>(64);
+        let host = &mmu.kernel().0;
+        let flushes = || host.flushes.load(Ordering::Relaxed);
+        let space = AddressSpace::new(mmu).unwrap();
+        run_as(1);
+        space.activate().unwrap();
+        space.map(pages(0x1000, 1), host.data(1).unwrap(), RW).unwrap();
+        run_as(0);
+        mmu.idle().unwrap(); // The CPU is online.
+        let before = flushes();
+        let found = std::sync::Arc::new(std::sync::atomic::AtomicUsize::new(usize::MAX));
+        let counted = found.clone();
+        let meanwhile = move || {
+            // The request is there, and CPU 1 has not looked at it.
+            counted.fetch_min(mmu.kernel().0.flushes.load(Ordering::Relaxed), Ordering::Relaxed);
+            run_as(1);
+            mmu.on_interrupt();
+            run_as(0);
+        };
+        assert!(host.meanwhile.set(Box::new(meanwhile)).is_ok());
+        assert_eq!(space.unmap(pages(0x1000, 1)), Ok(1));
+        assert_eq!(found.load(Ordering::Relaxed) - before, barriers);
+        assert_eq!(flushes() - before, barriers + 1);
+        run_as(1);
+        mmu.idle().unwrap();
+        run_as(0);
+    }
+    check::<arch::AArch64>(1);
+    check::<arch::Sv39>(0);
+    check::<arch::X86_64>(0);
 }
 
 #[test]

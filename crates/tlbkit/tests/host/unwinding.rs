@@ -66,6 +66,9 @@ unsafe impl<M: Machine> Kernel for As<M> {
     fn interrupt(&self, cpus: CpuSet) {
         self.0.interrupt(cpus);
     }
+    fn pause(&self) {
+        self.0.pause();
+    }
     fn masked<R>(&self, f: impl FnOnce() -> R) -> R {
         f()
     }
@@ -80,10 +83,15 @@ unsafe impl<M: Machine> Kernel for As<M> {
     }
 }
 
-/// Returns a machine with so many frames of memory.
+/// Returns a machine with one CPU and so many frames of memory.
 pub fn as_machine<M: Machine>(frames: usize) -> &'static Mmu<As<M>> {
-    let mmu: &'static Mmu<As<M>> =
-        Box::leak(Box::new(Mmu::new(As(Host::new(frames, 1), PhantomData, Default::default()))));
+    as_machines(frames)
+}
+
+/// Returns a machine with so many frames of memory.
+pub fn as_machines<M: Machine, const CPUS: usize>(frames: usize) -> &'static Mmu<As<M>, CPUS> {
+    let mmu: &'static Mmu<As<M>, CPUS> =
+        Box::leak(Box::new(Mmu::new(As(Host::new(frames, CPUS), PhantomData, Default::default()))));
     keep(Box::new(mmu));
     mmu
 }
