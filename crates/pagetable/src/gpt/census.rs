@@ -1,4 +1,4 @@
-//! Dry runs: what a range holds, before a change of it begins.
+//! Dry runs: the checks and counts of a range before a change of it begins.
 
 use core::ops::ControlFlow;
 
@@ -14,10 +14,13 @@ use crate::nodes::Nodes;
 use crate::pairs::stale;
 use crate::{Entry, Error, Geometry, Holes};
 
-/// What a range holds.
+/// The content of a range.
 pub(super) struct Census {
+    /// The number of base pages that are mapped.
     pub(super) pages: usize,
+    /// The number of leaves, of any size.
     pub(super) leaves: usize,
+    /// The number of marks.
     pub(super) marks: usize,
 }
 
@@ -40,7 +43,8 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
         outcome
     }
 
-    /// The dry run of an unmap or protect: counts what is mapped, and finds holes and pages cut by the ends.
+    /// Makes the dry run of an unmap or protect: counts the entries of a range, and refuses holes and pages that are only partly in
+    /// the range.
     ///
     /// # Safety
     ///
@@ -83,7 +87,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
         all.is_continue().then_some(count)
     }
 
-    /// Counts the words of a part of a leaf for which `is_so` holds. For the writer.
+    /// Counts the words of a part of a leaf for which the predicate `is_so` returns true.
     ///
     /// # Safety
     ///
@@ -145,7 +149,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
         Ok(census)
     }
 
-    /// Returns what a change of the leaves in `pages`, all of them whole, makes stale.
+    /// Returns the pages whose translations become stale by a change of the leaves in `pages`, all of which are whole.
     ///
     /// # Safety
     ///

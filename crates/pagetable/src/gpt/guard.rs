@@ -1,13 +1,14 @@
 //! The check of the guards, and the fields of an address that guards and nodes divide it into.
 //!
 //! ```text
-//!   address   | bits above | guard of the node | index (width) | bits below (shift) |
-//!             |<-- equal to the node's base if the address is below it -->|
+//!   address   | bits above | guard of the node | digit (width) | bits below (shift) |
+//!             `---------------v---------------'
+//!                the node covers the address if these bits are equal to those of its base
 //! ```
 //!
-//! An address is below a node or leaf if it agrees with the first address of the node's region (`base`) in all bits above the
-//! node's index. This implies that the address agrees with every guard on the path. So a walk needs one comparison in all,
-//! at the leaf, if the leaf holds its base:
+//! A node or leaf **covers** an address if the address agrees with the first address of the node's region (`base`) in all bits
+//! above the node's digit. This implies that the address agrees with every guard on the path. So a walk needs one comparison in
+//! all, at the leaf, if the leaf holds its base:
 //!
 //! | layout | the walk compares | function |
 //! |-|-|-|
@@ -15,12 +16,12 @@
 //! | [`Kseg0`](super::Kseg0) | the tag of the leaf, which is a TLB entry, once | [`pair_covers`] |
 //! | [`TwoWords`](super::TwoWords) | the guard of every slot on its path, that of the root and that of the leaf included | [`agree`] |
 //!
-//! The writer uses [`agree`]. The index of a node is also called the node's **digit**. Shifts and masks here are defined for the
-//! full width of a word, too.
+//! The writer uses [`agree`]. The **digit** of a node is the field of the address that is the index of one of its slots. The
+//! functions here also accept shifts and widths of all bits of a word.
 
 /// Tells whether a leaf of the layout [`OneWord`](super::OneWord) that begins at `base` covers `at`: the check of all guards on
-/// the path. The low bits of `shift` are the position of the leaf's digit; the bits above them, of the link that holds it, are
-/// ignored. `last` is the index of the leaf's last slot.
+/// the path. The low bits of `shift` are the position of the leaf's digit. The caller may pass a whole link, whose bits above
+/// these are ignored. `last` is the index of the leaf's last slot.
 #[inline(always)]
 pub(super) const fn leaf_covers(at: usize, base: usize, shift: u32, last: usize) -> bool {
     (at ^ base).wrapping_shr(shift) <= last

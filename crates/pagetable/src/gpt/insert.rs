@@ -28,16 +28,23 @@
 //! PTEs it has put in the current leaf, because that number decides whether leaves join.
 //!
 //! A part costs a walk, and with a new node the stores of its slots. A range of `n` leaves has at most as many parts as there are
-//! nodes on the paths to its two ends. The nodes built in one part cost one walk below the part's uppermost node for each lowest
-//! node, and a constant for each leaf.
+//! nodes on the paths to its two ends. In a new subtree, each lowest node costs a walk from the subtree's uppermost node, and
+//! each leaf a constant.
 //!
 //! | term | here |
 //! |-|-|
+//! | key | the significant bits of an address ([`key`](Gpt::key)): all addresses in this file are keys |
+//! | span | the pages to be mapped: the keys of the first and of the last one. `rest` is what is not inserted yet |
+//! | part | the pages of the span that the change of one slot maps |
+//! | old, new | the edge that the slot holds, and the edge that replaces it |
 //! | edge | the contents of a slot: a link to a node or leaf, or nothing |
 //! | digit | the address bits that index a node; `shift` is the lowest, `top` the position above the highest |
+//! | ceiling | the position above the highest address bit that a slot leaves open: the slot covers `2^ceiling` bytes |
 //! | guard | the bits between two digits, in which all pages below agree |
-//! | base | the first address of the region of a node or leaf; `old_base` and `new_base` are those of `old` and `new` |
-//! | near | an address in the subtree to which a slot leads: no node stores its base, so a leaf below it tells |
+//! | region | the `2^top` bytes that a node or leaf covers |
+//! | base | the first key of a region; `old_base` and `new_base` are those of `old` and `new` |
+//! | near | a key in the region of `old`. A node does not store its base, so it is read from a leaf below: `near` without its low `top` bits is the base. (The slots of [`TwoWords`](super::TwoWords) store it.) |
+//! | start | the first key of one slot's region: the node's base with the slot's number as its digit |
 //! | split a guard | link a new node, at the highest bit in which a page and the guard differ, above both |
 //! | divide a node | replace it by an upper node and lower ones, each with some bits of its digit |
 //! | unit | the region of a leaf of larger pages: a page, or a pair |
@@ -107,7 +114,7 @@ struct Target {
     width: u32,
     /// The slot's contents.
     old: Edge,
-    /// A key in the region of `old`.
+    /// A key in the region of `old`; the part's first key if `old` is empty.
     near: usize,
     /// The pages that the change of this slot can map.
     part: Span,
@@ -258,8 +265,8 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
     /// | pages that the part replaces | the pages that they cover | a new subtree; the old one is retired |
     /// | a node with slots smaller than the pages | the pages that the node covers | new nodes for this one: `divide`, `rebuild` |
     ///
-    /// The dry run sees the tree without the parts that it has planned. Of what these add, only one node and some PTEs can matter
-    /// to the next part; `plan` holds them.
+    /// The dry run sees the tree without the parts that it has planned. Only one of their nodes, and the number of PTEs in one leaf,
+    /// can matter to the next part; `plan` holds both.
     ///
     /// # Safety
     ///
@@ -328,11 +335,11 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
         }
     }
 
-    /// Links the new node or leaf from the target slot, and retires what the slot led to.
+    /// Links the new node or leaf from the target slot, and retires the nodes and leaves that it replaces.
     ///
     /// # Safety
     ///
-    /// The caller is the only writer, the job's batch came from this table, and the target is a slot of this table, and the subtree
+    /// The caller is the only writer, the job's batch came from this table, the target is a slot of this table, and the subtree
     /// `new` is complete.
     #[inline(never)]
     unsafe fn link<S, W>(
@@ -354,7 +361,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
                 self.add_live(above, 1);
             }
             match gone {
-                // Nothing is retired, or the caller does it.
+                // Nothing is retired, or the caller retires it.
                 Gone::Nothing | Gone::Node => (),
                 Gone::Divided => {
                     let slots = old.index(part.first)..old.index(part.last | low(job.page)) + 1;
@@ -471,7 +478,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
             let gone = if job.replaces { Gone::Page } else { Gone::Nothing };
             if Self::unit(job.page) > new.shift {
                 let part = rest.clip(at, new.top(), job.page);
-                // Where the part ends in the half of the old leaf's pair that is free, a new leaf has both pages.
+                // If the part's last page is the free half of the old leaf's pair, a new leaf maps both pages of the pair.
                 let joins =
                     old.leaf && old.shift == job.page && part.last >= old_base && part.first < old_base;
                 let gone = if joins { Gone::Page } else { gone };
@@ -508,7 +515,8 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
         plan: &mut Plan,
     ) -> GuardSplit {
         let at = rest.first;
-        // If the span is the other half of a pair of which `old` maps one half, this is the base of that half.
+        // In a layout of pairs `old` may be the leaf of one half of a pair, and the span may begin with the other half. So for a leaf
+        // this is the base of the mapped half, not of the pair.
         let old_base = near & !low(if L::PAIRS && old.leaf { old.shift } else { old.top() });
         let bit = Self::top_bit(at ^ old_base);
         let (mut top, mut alone) = (old.top(), old.leaf);

@@ -12,8 +12,8 @@ use crate::word::Word;
 /// The layout of a guarded table that a MIPS32 refill handler walks in few instructions. Nodes are in kseg0, and a leaf is a TLB
 /// entry.
 ///
-/// Addresses have 32 bits, and pages 4 KiB to 64 MiB in steps of four, the sizes of PageMask. `P` is the table's policy:
-/// [`Fixed<1>`](Fixed) to `Fixed<8>`, or [`Adaptive`].
+/// Addresses have 32 bits. Pages have the sizes of PageMask: 4 KiB, 16 KiB and so on to 64 MiB, each four times the one before. `P`
+/// is the choice of node sizes: [`Fixed<1>`](Fixed) to `Fixed<8>`, or [`Adaptive`].
 ///
 /// ```text
 ///  inner link, Fixed<W>      31                            W+2             4        0
@@ -57,7 +57,7 @@ use crate::word::Word;
 /// handler that serves only 4 KiB pages has no cost for larger pages. A handler that serves both shifts `size` bits out of tag and
 /// Context and compares again.
 ///
-/// A larger page does not change the position of an index field. For a handler that inserts `W` bits can use no node of fewer
+/// A larger page does not change the position of an index field, because a handler that inserts `W` bits can use no node of fewer
 /// slots, and if `W` is a multiple of four every shift must be the same modulo four. So all slots that a page covers hold the same
 /// link. This costs a handler nothing, and one store in the leaf still maps, protects or unmaps the page.
 ///

@@ -23,7 +23,7 @@ pub struct Edge {
     pub(super) width: u32,
     /// Whether the slots are PTEs.
     pub(super) leaf: bool,
-    /// The first address that the node covers, where the layout keeps guards in the slots.
+    /// The first address that the node covers, if the layout stores guards in the slots; otherwise zero.
     pub(super) base: usize,
 }
 

@@ -46,8 +46,8 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
         }
     }
 
-    /// Counts the pages, with a leaf entry or a mark, under a node that is no larger than a leaf can be: so the recursion is
-    /// bounded.
+    /// Counts the pages under a node that have a leaf entry or a mark. The node's region is no larger than that of a leaf can be,
+    /// which bounds the recursion.
     ///
     /// # Safety
     ///
@@ -92,7 +92,8 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
     /// Joins all pages below a node that covers `at` to one leaf: the uppermost node whose region is no larger than that of a leaf
     /// can be, and whose pages are worth a leaf.
     ///
-    /// After that no step pays at a node above, because the joined node had no bits to give it.
+    /// After that no further step pays at a node above: no node grows by the bits of a node of such a small region, and halving saves
+    /// less above a leaf than above a node ([`tune`](super::tune)).
     ///
     /// # Safety
     ///

@@ -53,7 +53,8 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
             if old.leaf {
                 return self.mend_leaf(batch, old);
             }
-            // In a layout with guards the edge holds the base. In a layout with tags only leaves need theirs, and it is zero here.
+            // In a layout with guards the edge holds the base. In a layout with tags the base of an edge is zero, and only leaves have
+            // a base, in their tags.
             let base = old.base & !low(old.top());
             let (mut before, mut after) = (Edge::EMPTY, Edge::EMPTY);
             let mut slot = 0;

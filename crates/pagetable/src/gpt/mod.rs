@@ -21,7 +21,8 @@
 //!    the leaf, nothing is mapped. This one comparison checks all guards on the path.
 //! 5. Load the PTE. If it is invalid, nothing is mapped.
 //!
-//! Where an MPT has a chain of nodes with one entry each, a GPT has a guard, which holds the address bits of the chain. So
+//! Where an MPT has a chain of nodes with one entry each, a GPT has a guard: the address bits of the chain. ([`TwoWords`] stores
+//! each guard in a slot. The other layouts store no guard: the tag of the leaf has the bits of all guards on the path.) So
 //! every node has at least two entries, there are fewer nodes than leaves, and the length of a walk grows with the local
 //! density of mappings, not with the width of the address. Nodes have 2 to 4096 slots (2 to 256 with 64-bit links), and one
 //! tree may have nodes of several sizes: see [`Fixed`] (G2, G4, ..) and [`Adaptive`] (GA). The leaf of a larger page is higher
@@ -29,7 +30,7 @@
 //!
 //! # Layouts
 //!
-//! [`OneWord`], which is new here: **one word a slot**, which holds a node's address, the position of its digit and its size
+//! [`OneWord`], which the paper does not have: **one word a slot**, which holds a node's address, the position of its digit and its size
 //! ([`Link`] draws it). No slot holds a guard: the walk skips the guards' bits and compares the tag of the leaf at the end. The tag
 //! is the first address of the leaf's region. A leaf holds up to 16 neighbouring PTEs. A leaf of several PTEs is built when half
 //! of them are mapped, and shrinks when an eighth or less of them is left, or only one. If all nodes have one size, of 16 slots or
@@ -68,11 +69,11 @@
 //! | lookup, `TwoWords` | guard and pointer (two words of 64 bits) a node, then the PTE |
 //! | map, unmap, protect, replace, mark, fill of one page whose leaf stays | the walk, one load and one store |
 //! | map or unmap of a page whose leaf grows or shrinks | two walks, a copy of the leaf's PTEs, and one store; `n` pages in a row copy fewer than `n` PTEs in all |
-//! | a new leaf, or the last page of a leaf | two or three walks, at most one node more or less, and one store of the slot above; in an adaptive table an unmap, or a new node that another may take bits from, also reads the slots of the nodes |
+//! | a new leaf, or the last page of a leaf | two or three walks, at most one node more or less, and one store of the slot above; an adaptive table also reads the slots of the nodes after an unmap, or if the node above a new node may take bits from it |
 //! | a page in a node whose region is no larger than that of a leaf can be | also a read of all leaves below the node |
 //! | in the layouts with pairs, another new or emptied leaf | a dry run, the same once more, at most one node more or less, and one store; in an adaptive table also a read of the nodes' slots |
 //! | unmap, protect of a range | two loads and one store a page, and a walk a leaf |
-//! | superpage within a node of smaller slots | that node is divided; or, if a page may occupy several slots, built anew |
+//! | map of a superpage in a node of smaller slots | the node is divided; in the layout with pairs, built anew |
 //! | promote, split a superpage | one store for each node that changes |
 //!
 //! With `n` single pages at random addresses G2 has `n - 1` nodes: `48 - 32/n` bytes a PTE in the paper's layout with
@@ -166,7 +167,8 @@ pub const MAX_WIDTH: usize = 12;
 
 /// A guarded page table of geometry `G` with PTEs of format `F` in nodes from `N`, with the layout `L` and the node sizes `P`.
 ///
-/// The value itself is a handle of a few words, and begins with the root slot. The table is its nodes; an empty table has none.
+/// The value itself is a handle of a few words, and begins with the root slot. All entries are in the nodes; an empty table has no
+/// node.
 #[repr(C)]
 pub struct Gpt<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: NodeSize = Adaptive> {
     root: L::Root,

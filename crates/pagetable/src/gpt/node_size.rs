@@ -23,9 +23,9 @@ pub struct Fixed<const W: u32>;
 /// neighbours fills at once may have four times as many.
 ///
 /// A new node for two entries has two slots. A new node for a range has the largest number of slots that takes no more bytes than
-/// nodes of two slots would. After each change a node
-/// takes bits from the nodes below it, or gives bits back, if that saves bytes. Giving back must save an eighth of the node, so
-/// that a page that is mapped and unmapped again and again does not make the node change its size each time.
+/// nodes of two slots would. After each change a node takes bits from the nodes below it, or gives bits back, if that saves bytes.
+/// Giving bits back must save more than an eighth of the node, so that a page that is mapped and unmapped again and again does not
+/// make the node change its size each time.
 #[derive(Clone, Copy, Debug)]
 pub struct Adaptive;
 

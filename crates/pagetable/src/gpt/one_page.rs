@@ -3,9 +3,9 @@
 //! | change | case | stores |
 //! |-|-|-|
 //! | map | a leaf covers the page | the PTE |
-//! | map | a leaf is near, and a wider leaf would be full enough with the page | a link to the wider leaf, with the PTEs of the old one |
+//! | map | the page's slot leads to a leaf of other pages, and one leaf for these and the page is [worth](Gpt::worth) its memory | a link to this wider leaf, which has the PTEs of the old leaf |
 //! | map | the page's slot is empty | a link to a new leaf |
-//! | map | the page differs from a guard | a link to a new node of two entries: a new leaf, and what the slot led to |
+//! | map | the page differs from a guard | a link to a new node of two entries: a new leaf, and the old contents of the slot |
 //! | unmap | the leaf stays as it is | the PTE |
 //! | unmap | the leaf is too large for the pages that are left | the PTE, and a link to a smaller leaf |
 //! | unmap | the leaf is empty | the PTE, and the slot; if its node has one entry left, the slot above, which gets that entry |
@@ -14,10 +14,15 @@
 //! pairs a page may need more nodes; then a general [insertion](super::insert) or [removal](super::unmap) makes the change. A leaf
 //! that grows at least doubles, so `n` neighbouring pages that are mapped one by one copy fewer than `n` PTEs.
 //!
-//! Tuning ([`tune`](super::tune)) follows only the changes that may make a step pay. A leaf in a slot that was empty makes none
-//! pay: a node grows by the bits of nodes below it, and shrinks with fewer entries. A new node can make a step pay only if it is
-//! right below the digit of a node, or has a narrow node right below its own. A node whose region is no larger than that of a leaf
-//! can be may be worth one leaf with the new page. After a leaf shrinks or is retired, adaptive nodes are tuned.
+//! Tuning ([`tune`](super::tune)) follows only the changes after which a step may pay:
+//!
+//! - After a leaf is linked in a slot that was empty, no step pays: a node grows by the bits of nodes below it, and becomes smaller
+//!   when it has fewer entries.
+//! - After a new node is linked, a step can pay only if the node is right below the digit of the node above, or if it has a narrow
+//!   node right below its own digit.
+//! - With the new page, all pages below a node may be worth one leaf, if the node's region is no larger than that of a leaf can be
+//!   ([`join_path`](Gpt::join_path)).
+//! - After a leaf has shrunk or was retired, adaptive nodes are tuned.
 
 use tlbkit_addr::{FlushScope, Pages};
 
@@ -38,7 +43,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
     /// Whether a base page is always in a leaf of base pages, to which one slot leads.
     pub(super) const PLAIN: bool = L::TAGGED && !L::PAIRS;
 
-    /// Stores a PTE or a mark for one base page, if the change of at most one slot can do that. Returns `None` if it cannot; then
+    /// Stores a PTE or a mark for one base page, if a change of at most one slot is sufficient. If it is not, returns `None`, and
     /// the page is not mapped and has no mark. Otherwise returns the result of the change, after which the batch flushes the page
     /// on the CPUs of `reach`.
     ///
@@ -82,8 +87,8 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
         Some(Ok(()))
     }
 
-    /// Maps a page that no leaf covers, in a new leaf. The leaf is in a slot that was empty, in the place of a smaller leaf whose
-    /// pages it takes over, or below a new node beside what the slot led to.
+    /// Maps a page that no leaf covers, in a new leaf. The page's slot then leads to this leaf, which also has the pages of the leaf
+    /// that it replaces, or to a new node with two entries: the new leaf, and the old contents of the slot.
     ///
     /// # Safety
     ///
@@ -223,13 +228,13 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
         true
     }
 
-    /// Unmaps a page whose leaf is retired, or replaced by a smaller one. The leaf has `live` other entries. If an empty leaf was
-    /// one of a node's last two entries, the other entry takes the node's place.
+    /// Unmaps a page, and retires its leaf or replaces the leaf by a smaller one. The leaf has `live` other entries. If the leaf is
+    /// retired and its node had two entries, the other entry takes the node's place.
     ///
     /// # Safety
     ///
-    /// The caller is the only writer, the batch came from this table, and `pages` is one base page, in a leaf with `live` other
-    /// entries that stands in one slot.
+    /// The caller is the only writer, the batch came from this table, and `pages` is one base page. One slot leads to its leaf, which
+    /// has `live` other entries.
     #[inline(never)]
     unsafe fn unmap_last(&self, batch: &mut Retired<'n>, pages: Pages, live: usize, reach: FlushScope) {
         let key = Self::span(pages).first;

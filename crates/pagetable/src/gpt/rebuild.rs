@@ -1,22 +1,32 @@
-//! Building a node anew, with the pages of a span and, around them, the entries of the old node.
+//! Building a node anew: the new node has the pages of a span and, around them, the entries of the old node.
 //!
 //! If a leaf is a pair of pages ([`Layout::PAIRS`]), pages may be larger than the node's slots. Then the node is filled pair by
-//! pair, and each page goes into all slots that it covers:
+//! pair, and all slots that a page covers lead to the page's leaf:
 //!
 //! ```text
-//!   one page, nothing or smaller pages in the other half      | leaf | leaf |  ..  |  ..  |
-//!   one page, the other half mapped in this size              | leaf | leaf | leaf | leaf |   the other's leaf is copied
+//!                         base       start of slot 4
+//!                         v             v
+//!   new node, 8 slots     | s0 | s1 | s2 | s3 | s4 | s5 | s6 | s7 |       a page takes 2 slots, a pair 4
+//!                         `---- pair 0 -----' `---- pair 1 -----'
+//!                         `- half -'`- half -'
+//!
+//!   the span has in a pair, and the other half has            the pair's slots
+//!   one page, and nothing or smaller pages                    | leaf | leaf |  ..  |  ..  |   the old entries stay in ..
+//!   one page, and a page of the same size                     | leaf | leaf | leaf | leaf |   the other page's PTE is copied
 //!   both pages                                                | leaf | leaf | leaf | leaf |
 //! ```
 //!
 //! | term | here |
 //! |-|-|
-//! | span, part | the pages to be mapped; those of them in one pair |
-//! | pair, unit | two neighbouring pages of the span's size, which one leaf maps; `2^unit` bytes |
-//! | half | the number of slots that one page of the pair takes |
+//! | span, part | the keys of the pages to be mapped; those of them in one pair |
+//! | pair, unit | two neighbouring pages of the span's size, which one leaf maps; a pair has `2^unit` bytes |
+//! | half | one page of a pair; as a variable, the number of slots that it takes |
+//! | base | the first key of the region of the new node, which is also that of the old node |
+//! | start | the first key of a slot's region, or of a pair's: the base and the slot's number, shifted to its digit |
+//! | near | a key of the region of the single entry that the new node keeps ([`Around::Entry`]) |
 //! | new | the node that is filled, and its entries around the span ([`Fresh`], [`Around`]) |
 //! | old | the node, or the single entry, that the new node replaces |
-//! | lone | true if the node would have one entry: then no node is taken, and the entry itself takes its place |
+//! | lone | whether the node would have one entry: then no node is taken, and the entry itself takes the node's place |
 //! | run | neighbouring slots that lead to one leaf; a run counts as one entry |
 //!
 //! A node is never changed slot by slot for a page that needs several slots: a walker would find one page in some of them and
@@ -165,7 +175,8 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
         (leaf, [0, 1].map(|which| own.contains(&which) || !beside.is_empty()))
     }
 
-    /// Takes a node in the place of one whose slots are smaller than the pages of a span. [`fill_node`](Self::fill_node) fills it.
+    /// Takes a node that will replace `old`, whose slots are smaller than the pages of a span. [`fill_node`](Self::fill_node) fills
+    /// the new node.
     ///
     /// # Safety
     ///

@@ -55,7 +55,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
         }
     }
 
-    /// Checks that pages can be resized, and returns what that makes stale if it changes anything.
+    /// Checks that pages can be resized. Returns the pages whose translations become stale, or `None` if all pages have this size.
     ///
     /// # Safety
     ///
@@ -237,7 +237,8 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
             // SAFETY: the caller is the writer, and every page of the span is mapped: see `check_uniform`.
             attr |= unsafe { self.attributes(span) } & STATUS;
         }
-        // The dry run, or the leaf that is being split, had these attributes and frames.
+        // The format can encode this leaf: `check_uniform` has checked that for a larger page, and a smaller page has the attributes
+        // of the page that is split and some of its frames.
         F::leaf(frame, to, attr, true).unwrap_or(F::Word::ZERO)
     }
 }

@@ -90,8 +90,8 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
     /// The largest logarithm of a node's slots.
     pub(super) const WIDEST: u32 = if P::ADAPTIVE && L::GROWN < P::WIDTH { L::GROWN } else { P::WIDTH };
 
-    /// As [`WIDEST`](Self::WIDEST), for a node that a range of neighbours fills at once. Such nodes may be wider, because several
-    /// nodes of that size share a page of the storage.
+    /// The largest logarithm of the slots of a node that a range of neighbours fills at once. Such a node may be wider than
+    /// [`WIDEST`](Self::WIDEST), because several nodes of that size share a page of the storage.
     pub(super) const RANGE: u32 = if Self::WIDEST + 2 < P::WIDTH { Self::WIDEST + 2 } else { P::WIDTH };
 
     /// Returns the logarithm of the number of bytes that a leaf of pages of `2^page` bytes covers: a page, or a pair.
@@ -129,7 +129,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
         words
     };
 
-    /// Returns the bytes that an indexing node takes of memory. The choice of node sizes minimises their sum.
+    /// Returns the bytes of memory that an indexing node of `2^width` slots takes. The choice of node sizes minimises their sum.
     pub(super) const fn cost(width: u32) -> isize {
         ((L::WORDS << width) * F::Word::BYTES + L::BESIDE) as isize
     }
@@ -315,12 +315,12 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
         if edge.leaf { self.tally.leaf(1, bytes) } else { self.tally.node(1, bytes) }
     }
 
-    /// Passes a node or leaf to the batch, to which no slot of the table leads when the change is over.
+    /// Passes a node or leaf to the batch. When the change is over, no slot of the table leads to it.
     ///
     /// # Safety
     ///
-    /// The caller is the only writer, the batch came from this table, and the edge leads to a node or leaf of this table, to which
-    /// no slot leads when the change is over.
+    /// The caller is the only writer, the batch came from this table, and the edge leads to a node or leaf of this table. When the
+    /// change is over, no slot of the table leads to that node or leaf.
     pub(super) unsafe fn retire(&self, batch: &mut Retired<'n>, edge: Edge) {
         let words = Self::words(Self::kind(edge));
         // SAFETY: by this function's contract the node and the batch are of this table, and no slot leads to the node when the
@@ -414,11 +414,11 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
             .count()
     }
 
-    /// Returns a key below an edge: `at`, if the walk for it ends at a leaf that covers it, and otherwise a key in a leaf that the
-    /// walk reaches from the last slot in use. Returns `None` if everything below is empty, which only a walker beside the writer
-    /// may find.
+    /// Returns a key in a leaf below an edge: `at`, if the walk for `at` ends at a leaf that covers it. If the walk comes to an empty
+    /// slot, it goes on from the first slot of that node that is in use. Returns `None` if the node has no such slot, which only a
+    /// walker beside the writer may find.
     ///
-    /// Costs a walk down.
+    /// Costs a walk to a leaf.
     ///
     /// # Safety
     ///
@@ -433,7 +433,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
                     at = edge.base | at & low(edge.top());
                 }
                 if edge.leaf {
-                    // The low bits are those of `at`, so the result is in the half of the pair to which the last slot belongs.
+                    // The low bits are those of `at`, so the result is in the half of the pair that covers the slot of the walk.
                     return Some(if L::TAGGED {
                         self.tag(edge.node) | at & low(edge.top())
                     } else {
@@ -474,8 +474,8 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
     /// The caller is pinned, or the only writer.
     #[inline(always)]
     pub(super) unsafe fn follow_root(&self) -> Edge {
-        // SAFETY: the root has as many cells as a slot has words; by the contract of `nearest`, which is this function's
-        // too, the caller is pinned, or the writer; the edge is one of a slot that covers `2^ceiling` bytes around `at`.
+        // SAFETY: the root has as many cells as a slot has words. By this function's contract the caller is pinned, or the writer.
+        // The root slot covers the `2^VA_BITS` bytes of the address space.
         unsafe { L::edge(self.nodes, |word| F::Word::follow(L::cells(&self.root).add(word)), G::VA_BITS, 0) }
     }
 
@@ -517,7 +517,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
         }
     }
 
-    /// Stores in the second PTE of a pair what the hardware requires there after the first has changed.
+    /// Adapts the other PTE of a pair after the PTE of `at` has changed: the hardware requires some bits to be equal in both.
     ///
     /// # Safety
     ///

@@ -2,57 +2,69 @@
 //! takes them. Leaves have other rules ([`leaf_size`](super::leaf_size)).
 //!
 //! ```text
-//!   grow: a node takes the next bit            halve: the reverse
-//!        +-----+-----+                            +-----+-----+-----+-----+
-//!        |  A  |  B  |                            |  a0 |  a1 |  B  |     |
-//!        +-----+-----+                            +-----+-----+-----+-----+
-//!           |     `-> B, its guard goes on           A's slots, or halves of A, stand in the node;
-//!        +-----+-----+                               B, whose guard covers that bit, in the slot of its
-//!        |  a0 |  a1 |                               side
-//!        +-----+-----+
+//!   +-----+-----+                                     +-----+-----+-----+-----+
+//!   |  *  |  *  |       grow: takes the next bit      |  a0 |  a1 |  B  |     |
+//!   +--|--+--|--+     ----------------------------->  +-----+-----+-----+-----+
+//!      |     `-> guard, B                               node A is gone: its two halves a0 and a1 have slots of
+//!      |                                                their own. (A half with one entry is that entry, not a
+//!   +-----+-----+       halve: gives the bit back       node.) The guard above B contains this bit, so one
+//!   |  a0 |  a1 |     <-----------------------------    slot leads to B, and the other one is empty.
+//!   +-----+-----+  A
 //! ```
 //!
 //! Two more steps avoid a local optimum. Growing by several bits at once removes whole nodes, where growing by one bit would only
-//! split them. Splitting off the highest bit separates a crowded half of a node from an empty one.
+//! split them. Splitting off the highest bit separates a crowded half of a node from a sparse one.
 //!
-//! A step is taken if it saves bytes. A step that makes smaller nodes must save more than an eighth of the node, so that a page
-//! that is mapped and unmapped again and again does not change the node's size each time. When a change returns, no further step
-//! pays at the nodes that it touched. Halving leaves no node of `2^w` slots, `w > 1`, that uses less than three eighths of its
-//! slots, give or take a pair. So at any moment the indexing nodes take at most twice the bytes of the same tree with two-slot
-//! nodes only: below 64 bytes a leaf in the paper's layout. On the loads of Elphinstone et al. 3.3 the sizes are within 3 % of
-//! the best choice.
+//! A step **pays** if it saves the bytes that the tables below ask for. A step that makes smaller nodes must save more than an
+//! eighth of the node, so that a page that is mapped and unmapped again and again does not change the node's size each time. When a
+//! change returns, no further step pays at the nodes that it touched, unless a step found no memory.
+//!
+//! So no node of `2^w` slots, `w > 1`, uses less than three eighths of its slots, give or take a pair. In the paper's layout
+//! `cost(w)` is `16 * 2^w`, and each pair with two entries needs a node of `cost(1) = 32` bytes after halving. Halving does not pay
+//! if `8 * 2^w - 32 * pairs <= 2 * 2^w`, which is the case if `3/16 * 2^w` pairs or more have two entries. The two-slot nodes in the
+//! place of this node would take half of its bytes or more. So the indexing nodes take at most twice the bytes of the same tree with
+//! two-slot nodes only: below 64 bytes a leaf in the paper's layout.
 //!
 //! # What a step saves
 //!
-//! `cost(w)` is the bytes of an indexing node of `2^w` slots, with the record that the storage keeps of the node. For a node of
-//! width `w`:
+//! `cost(w)` ([`cost`](Gpt::cost)) is the bytes of an indexing node of `2^w` slots, with the record that the storage keeps of the
+//! node. For a node of width `w`:
 //!
 //! | term | meaning | effect |
 //! |-|-|-|
 //! | `below[v]` | nodes of width `v` right below the digit: no guard is between | growing by `b` bits replaces each by `2^b` nodes of width `v - b`, or by none if `v = b`: it saves `cost(v) - 2^b cost(v - b)` |
-//! | `lone` | empty slots of the nodes of width 2 below | growing by one bit halves such a node; a half with one entry needs no node, so each empty slot saves one `cost(1)` more |
+//! | `lone` | empty slots of the nodes of width 2 right below | growing by one bit halves such a node; a half with one entry needs no node, so each empty slot saves one `cost(1)` more |
 //! | `guarded` | the highest position that a node or leaf behind a guard reaches | the node's new slots must not be smaller than that |
 //! | `blocked` | a leaf is right below the digit | a leaf has no bits to give, so the node does not grow |
 //! | `pairs` | pairs of slots, `2k` and `2k + 1`, with an entry | halving makes one slot of each pair; if one pair is left, the node goes, and that pair's entry takes its place |
-//! | `merged` | the bytes saved below by halving, at the pairs with two entries | two nodes of width `v` right below become one of width `v + 1`, which saves `2 cost(v) - cost(v + 1)`; any other two entries need a node of two slots, which takes `cost(1)` |
+//! | `merged` | the bytes saved below by halving, at the pairs with two entries | two nodes of width `v` right below become one of width `v + 1`, which saves `2 cost(v) - cost(v + 1)`; any other two entries need a node of two slots, which takes `cost(1)`. Two slots that lead to one leaf are one entry |
 //! | `halves` | the entries in the lower and in the upper half of the slots | an empty half is dropped; splitting gives each half with more than one entry a node of width `w - 1` |
 //!
 //! | step | bytes saved | taken if they are |
 //! |-|-|-|
-//! | grow by `b` | the sum over `below`, and `lone` if `b = 1`, less `cost(w + b) - cost(w)` | more than 0 |
+//! | grow by `b`: 1, or the least `v` with a node in `below[v]` | the sum over `below` up to the width [`WIDEST`](Gpt::WIDEST), and `lone` times `cost(1)` if `b = 1`, less `cost(w + b) - cost(w)` | more than 0 |
 //! | trim | `cost(w) - cost(w - 1)` | always more than 0 |
 //! | halve | `cost(w) + merged - cost(w - 1)`, without the last term if one pair is left | more than `cost(w) / 8` |
 //! | split | `cost(w) - cost(1)`, less `cost(w - 1)` for each half that needs a node | more than `cost(w) / 8` |
 //!
-//! A step saves at least the bytes in its row: growing may leave more halves with one entry than `lone` counts.
+//! Growing may save more than its row says: it may also leave halves with one entry, or none, of nodes wider than those that `lone`
+//! counts. It saves less than its row says for two kinds of nodes right below:
+//!
+//! - a node wider than `WIDEST`, which the sum leaves out. A range has made it ([`RANGE`](Gpt::RANGE)), and no step makes one. Each
+//!   of its `2^b` parts has a record, so growing takes the bytes of `2^b - 1` records more;
+//! - a node of width 2 with an empty half. `lone` counts both empty slots, but only one `cost(1)` is saved. Such a node has not been
+//!   trimmed: a step found no memory, or another step made the node further below than [`DEEP`].
 //!
 //! # Why the loop ends
 //!
-//! Each step reduces the bytes of the subtree by at least one, nothing else in the loop increases them, and they are never
-//! negative. New nodes of a step are tuned [`DEEP`] levels below the node, so the recursion and its stack are bounded.
+//! A step that saves what its row says reduces the bytes of the subtree by at least one, nothing else in the loop increases them, and
+//! they are never negative. The other steps are finitely many, because each takes something away that no step gives back: a bit of a
+//! node wider than `WIDEST`, or the empty half of a node.
 //!
-//! After a change of a range, tuning follows the paths to the two ends of the range ([`tune_path`](Gpt::tune_path)): a node of
-//! which only a part was mapped or unmapped reaches over one of the ends.
+//! The new nodes of a step are tuned, too, down to [`DEEP`] levels below the node, so the recursion and its stack are bounded.
+//!
+//! After a change of a range, tuning follows the paths to the two ends of the range ([`tune_path`](Gpt::tune_path)). If the change
+//! has mapped or unmapped only some of a node's region, the region contains one of the ends.
 //!
 //! Tuning only saves memory, and nothing depends on it: a step that finds no memory for its new nodes is not taken, and the next
 //! change tries again.
@@ -94,7 +106,8 @@ pub(super) enum Which {
 }
 
 impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: NodeSize> Gpt<'n, G, F, N, L, P> {
-    /// Returns the best replacement for a node that has changed: the node itself, another node, or its only entry.
+    /// Returns the result of the steps that pay at a node that has changed: the node itself, another node or leaf, or the node's only
+    /// entry.
     ///
     /// # Safety
     ///
@@ -105,8 +118,8 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
         unsafe { self.tune_to(batch, old, base, DEEP) }
     }
 
-    /// As [`tune`](Self::tune), and tunes the new nodes of a step down to `deep` levels below the node. This bounds the recursion;
-    /// deeper nodes were tuned before and have not changed since.
+    /// As [`tune`](Self::tune), and tunes the new nodes of a step down to `deep` levels below the node, which bounds the recursion.
+    /// The new nodes of a step on the lowest of these levels are not tuned before the next change there.
     ///
     /// # Safety
     ///
@@ -186,7 +199,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
                         *below += 1;
                     }
                     if !child.leaf && child.width == 2 {
-                        // A half of it with one entry needs no node.
+                        // A half of this child with one entry needs no node.
                         // SAFETY: the child is in the table.
                         lone += 4 - unsafe { self.live(child) } as isize;
                     }
@@ -208,8 +221,8 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
                 };
             }
         }
-        // Growing by the width of the narrowest removes all nodes of that width. Nodes whose region is no larger than that of a
-        // leaf can be keep their bits, so that they can be joined to a leaf.
+        // Growing by the width of the narrowest child removes all nodes of that width. A child whose region is no larger than that of
+        // a leaf can be keeps its bits, so that it can be joined to a leaf.
         let below = |width: u32| below.get(width as usize).copied().unwrap_or(0);
         if !blocked && let Some(most) = (1..=MAX_WIDTH as u32).find(|&width| below(width) > 0) {
             for bits in [1, most] {

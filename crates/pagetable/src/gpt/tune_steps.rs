@@ -1,7 +1,7 @@
 //! The steps of [tuning](super::tune): each builds the nodes that replace a node, from its entries and those of the nodes below.
 //!
-//! A step runs twice: first with a supply that counts the nodes that it needs, then with the nodes. The second run retires what
-//! the new nodes replace.
+//! A step runs twice: first with a supply that counts the nodes that it needs, then with the nodes. The second run retires the
+//! nodes that the new ones replace.
 
 use super::Gpt;
 use super::guard::digit;
@@ -48,7 +48,8 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
         }
     }
 
-    /// Returns a node with `bits` more bits. A node or leaf behind a guard does not change, because one of the new slots covers it.
+    /// Returns a node with `bits` more bits. A node or leaf behind a guard does not change, because its region is within one of the
+    /// new slots.
     ///
     /// # Safety
     ///

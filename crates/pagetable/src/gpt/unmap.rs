@@ -114,15 +114,15 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
         }
     }
 
-    /// Unmaps the pages of a span in the first leaf that has any. If the leaf is empty then, retires it, and its node if that has
-    /// one entry left. Returns the first key that is not removed yet.
+    /// Unmaps the pages of a span in the first leaf that has any. A leaf that is empty then is retired, and so is its node if the
+    /// node has one entry left. Returns the first key that is not removed yet.
     ///
     /// ```text
-    ///   parent  | X | leaf |      leaf empty: its slot is emptied. If X is then the node's last entry, X takes the
-    ///                             node's place, and the node's digit becomes a part of X's guard
+    ///   slot -> | X | leaf |      slot -> | X |  0  |       slot -> X         if X was the node's only other entry; the
+    ///                               the leaf is empty                         node's digit is now a part of X's guard
     /// ```
     ///
-    /// Needs no memory: if there is none for a smaller leaf, the larger one stays.
+    /// Needs no memory: if there is no memory for a smaller leaf, the larger leaf stays.
     ///
     /// # Safety
     ///
@@ -164,8 +164,8 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
         }
     }
 
-    /// Finds the leaf that covers the first page of a span by a walk, if one does. Only for tables in which one slot leads to each
-    /// leaf of base pages.
+    /// Finds the leaf that covers the first page of a span, if there is one, by one walk. Returns `None` in tables in which several
+    /// slots may lead to a leaf of base pages ([`PLAIN`](Self::PLAIN)).
     ///
     /// # Safety
     ///
@@ -244,7 +244,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
         }
     }
 
-    /// Publishes the only entry of a node in the place of that node, the last on the walk for `at`, and retires the node.
+    /// Walks for `at` to a node that has one entry, publishes this entry in the node's place, and retires the node.
     ///
     /// # Safety
     ///
@@ -270,7 +270,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
         }
     }
 
-    /// Returns the last entry of a node. If the node has one entry, that is its only one.
+    /// Returns the last entry of a node: its only entry, if it has one.
     ///
     /// # Safety
     ///
@@ -286,7 +286,8 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
             .unwrap_or(Edge::EMPTY)
     }
 
-    /// Empties the slots of a leaf that a span covers.
+    /// Empties the slots of a leaf that a span covers. Returns the edge that replaces the edge to the leaf, as
+    /// [`emptied`](Self::emptied) does.
     ///
     /// # Safety
     ///
@@ -345,7 +346,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
     #[inline(always)]
     unsafe fn emptied(&self, batch: &mut Retired<'n>, leaf: Edge, base: usize, gone: usize) -> Edge {
         self.tally.ptes(-(gone as isize));
-        // SAFETY: the caller is the writer, and the leaf live.
+        // SAFETY: by this function's contract the caller is the writer, and the leaf is in the table.
         unsafe {
             let live = self.live(leaf) - gone;
             if live == 0 {

@@ -14,7 +14,7 @@ use crate::format::{Format, is_taken};
 use crate::nodes::Nodes;
 use crate::{Entry, Geometry, Leaf};
 
-/// Keys of pages, both ends included: each is that of the page's first byte.
+/// A range of pages, by the keys of the first byte of its first page and of its last page.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Span {
     pub(super) first: usize,
@@ -46,8 +46,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
         Span { first: key(pages.first()), last: key(pages.last()) }
     }
 
-    /// Visits the PTEs between the ends of a span, those alone that map a page or hold a mark, with their leaf, in ascending
-    /// order.
+    /// Visits the entries of a span that map a page or hold a mark, in ascending order. `visit` gets the leaf, the key and the word.
     ///
     /// # Safety
     ///
@@ -68,9 +67,9 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
     /// As [`sweep`](Self::sweep), of a subtree.
     ///
     /// Beside a writer, the visit loads every slot once and visits the node or leaf that it has loaded, even if the slot changes
-    /// afterwards. While a page stays mapped, some slot leads to it, and a node that a walker has reached still leads to it until
-    /// the walker is done. So a page that does not change is visited. A node's region, digit and size never change while it lives,
-    /// but a node does not store its base: only the tag of a leaf below tells where its region is.
+    /// afterwards. A page that does not change during the visit is visited: some slot always leads to it, and a node that the visit
+    /// has reached leads to it until the visit ends. A node's region, digit and size never change while the node is in use. A node
+    /// does not store its base, so the visit reads the base from the tag of a leaf below.
     ///
     /// # Safety
     ///
@@ -180,8 +179,8 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
 
     /// Fills a path with the nodes of a subtree that cover `at`, each with the first slot that a visit from `at` on has to read.
     ///
-    /// If the walk finds no leaf, because everything below was unmapped meanwhile, the region of the subtree is unknown. Then the
-    /// path is the subtree's root and its first slot, and a visit skips the leaves below `at`.
+    /// If the walk finds no leaf, because the pages there were unmapped meanwhile, the region of the subtree is unknown. Then the
+    /// path is the subtree's root with its first slot, and a visit reads and skips the leaves of lower keys than `at`.
     ///
     /// # Safety
     ///
@@ -193,7 +192,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
             path.push(self.nodes, root, 0);
             return;
         };
-        // The nodes on the path above the first bit in which a page below them differs from `at` cover `at`.
+        // A node covers `at` if a page below it (`witness`) agrees with `at` in all bits above the node's digit.
         if let Some(other) = path.levels().iter().position(|level| !agree(witness, at, level.top())) {
             if witness > at {
                 path.truncate(other + 1);
@@ -217,7 +216,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
         unsafe {
             let child = loop {
                 let slot = node.index(at);
-                // The child in this slot is on the path; what is right of it is next.
+                // The child in this slot is on the path, so the next slot to read is the one after it.
                 path.push(self.nodes, node, slot + 1);
                 let child = self.follow_edge(node.node, slot, node.shift, 0);
                 if child.is_empty() || child.leaf {
@@ -225,7 +224,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
                 }
                 node = child;
             };
-            // The last node's slot is read again: by then it may lead elsewhere, and that is what will be visited.
+            // The visit reads the last node's slot again, and visits the node or leaf to which the slot leads then.
             if let Some(last) = path.levels().last_mut() {
                 last.slot -= 1;
             }

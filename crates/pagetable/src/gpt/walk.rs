@@ -17,9 +17,9 @@ pub(super) struct End {
     /// The node that has the slot; empty if that is the root slot.
     pub(super) above: Edge,
     /// The slot's contents: empty, a leaf, or, after [`walk_along`](Gpt::walk_along), a node or leaf that does not cover the page.
-    /// A leaf may be that of another page.
+    /// A leaf after [`walk`](Gpt::walk) need not cover the page.
     pub(super) edge: Edge,
-    /// The slot that leads to the node above, and the node that has that slot.
+    /// The slot that leads to `above`, and the node that has that slot.
     pub(super) before: (Place, Edge),
 }
 
@@ -88,8 +88,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
     unsafe fn walk_while(&self, key: usize, covers: impl Fn(Edge) -> bool) -> End {
         let (mut place, mut above) = (Place::Root, Edge::EMPTY);
         let mut before = (place, above);
-        // SAFETY: by this function's contract the caller is the writer; slots are within
-        // their nodes.
+        // SAFETY: by this function's contract the caller is the writer; slots are within their nodes.
         unsafe {
             let mut edge = self.edge(place, G::VA_BITS, key);
             while !edge.is_empty() && !edge.leaf && covers(edge) {

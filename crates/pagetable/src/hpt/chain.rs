@@ -383,6 +383,8 @@ where
         unsafe { self.copy_words(to, from, Self::PTE) };
     }
 
+    /// Copies the words of each unit from index `first` up to the link.
+    ///
     /// # Safety
     ///
     /// The caller ensures:

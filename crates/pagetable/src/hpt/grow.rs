@@ -31,13 +31,13 @@
 //!
 //! A table with less than a quarter of its load merges the segment that was split last with the segment from which it was
 //! split: the writer links one chain to the end of the other, builds one segment, publishes it, and retires both. If both
-//! chains of a pair have more than [`SHORT`] buckets, the table does not merge, because the search of an end would take too
-//! long.
+//! chains of a pair have [`SHORT`] overflow buckets or more, the table does not merge, because the search for the end of a
+//! chain would take too long.
 //!
 //! # Reserving while the table grows
 //!
-//! A change that maps a range first reserves its buckets, so that it fails before it has changed anything
-//! ([`reserve`](Hashed::reserve)). A block without a bucket gets one in one of two ways:
+//! A change that maps a range first reserves its buckets ([`reserve`](Hashed::reserve)), so that a lack of memory is an error
+//! before the table has changed. A block without a bucket gets one in one of two ways:
 //!
 //! | first bucket of the block's chain | reservation |
 //! |-|-|
@@ -50,7 +50,8 @@
 //! - A split copies a claimed bucket with its tag to the segment that the tag's hash selects, where the block searches for
 //!   it.
 //! - A block with a reserved overflow bucket may find its first bucket free after the split. It uses the first bucket, and
-//!   the overflow bucket goes back to the storage.
+//!   the overflow bucket goes back to the storage. If a step moves an overflow bucket into that first bucket before, the block
+//!   uses its reserved bucket. A step moves nothing into a claimed first bucket, because that is not free.
 //! - A merge could move two claims into one first bucket, and one of the two blocks would need an overflow bucket that was
 //!   not reserved. So the table does not merge between the reservation and the stores.
 //!
@@ -84,7 +85,7 @@ use crate::{Geometry, Retired};
 /// The number of steps that a change makes for each bucket that it has filled or emptied.
 const STEPS: usize = 16;
 
-/// The number of overflow buckets of the longest chain whose end a merge searches.
+/// A merge searches the end only of chains with fewer overflow buckets than this.
 const SHORT: usize = 32;
 
 /// The state of growth, and its cost so far. Only the writer uses it.
@@ -271,6 +272,8 @@ where
         LOAD > 0 && self.growth.joined.load(Ordering::Relaxed) != self.buckets()
     }
 
+    /// Does what [`joined`](Self::joined) does if some chains have not been parted.
+    ///
     /// # Safety
     ///
     /// The caller ensures:
@@ -456,6 +459,9 @@ where
         heads > 1 << BUCKETS && blocks.saturating_mul(400) < LOAD * heads
     }
 
+    /// Grows or shrinks a table of `blocks` blocks: does [`STEPS`] steps, a split or a merge for each of `changed` buckets, and at
+    /// least once. Merges only if `may_merge` is true.
+    ///
     /// # Safety
     ///
     /// The caller ensures:

@@ -1,20 +1,23 @@
 //! Changes of one base page: the probe of its bucket, and a store.
 //!
-//! | the page | what is stored |
-//! |-|-|
-//! | is in a block that has a bucket | the PTE |
-//! | is in a block without a bucket | the PTE and the tag, in the first bucket of the chain if that is free; otherwise in an overflow bucket, and a link to it |
-//! | leaves others in its bucket | the PTE |
-//! | leaves an empty bucket | the PTE; and the link that leads past an overflow bucket, or the tag of the first bucket |
+//! | change | case | stores |
+//! |-|-|-|
+//! | map | the page's block has a bucket | the PTE |
+//! | map | the block has no bucket, and the first bucket of its chain is free | the PTE and the tag in the first bucket |
+//! | map | the block has no bucket, and the first bucket is in use | the PTE and the tag in an overflow bucket, and a link to that bucket |
+//! | unmap | the bucket has other entries | the PTE |
+//! | unmap | an overflow bucket is empty then | the PTE, and the link that bypasses the bucket |
+//! | unmap | a first bucket is empty then | the PTE, and the tag |
 //!
 //! So a page needs no dry run: it takes at most one overflow bucket, before anything changes.
 //!
 //! # The idle bucket
 //!
 //! In [`Solo`](crate::Solo) mode a table that grows keeps one overflow bucket that the change of a page has emptied, for the next
-//! page that needs one: a page that comes and goes costs the storage nothing. The bucket is in no chain, and counts as a node of
-//! the table. It needs no flush, because no TLB holds a bucket; and no walk is in it, because this CPU, the only one that walks,
-//! is in the writer. Where a visit of the table is under way, which may be in the bucket, the bucket is retired as in shared mode.
+//! page that needs one: if a page is mapped and unmapped again and again, the storage takes and frees no node. The idle bucket is in
+//! no chain, and counts as a node of the table. It needs no flush, because no TLB holds a bucket. No walk is in it, because this CPU,
+//! the only one that walks, executes the writer's code. If a visit of the table is under way, it may be in the bucket; then the
+//! bucket is retired as in shared mode.
 
 use core::sync::atomic::Ordering;
 

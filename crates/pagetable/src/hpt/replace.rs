@@ -58,9 +58,9 @@ where
         let stale = stale::<G, F>(pages, |_| Some(old.size));
         batch.touch(if F::BREAK_FRAME { F::APPEARS } else { FlushScope::Everywhere }, stale);
         let grain = Self::grain_of(old.size);
-        // SAFETY: by this function's contract the caller is the only writer; the parts of a leaf's pages are the slots that
-        // it stands in, of its own grain. A larger page beside it may have a bucket, of a coarser one, in which an empty
-        // slot covers them too.
+        // SAFETY: by this function's contract the caller is the only writer. The parts of the leaf's pages in buckets of the
+        // leaf's grain are the slots that the leaf fills. A bucket of a coarser grain, for a larger page beside the leaf, may
+        // also have a slot that covers these pages; that slot is empty, and is skipped.
         let store = |word| unsafe {
             let mut was = F::Word::ZERO;
             let _ = self.parts(pages, Visitor::Writer, |part| {

@@ -30,7 +30,7 @@ use crate::format::{Format, entry_of};
 use crate::nodes::{NodeAddr, Nodes};
 use crate::{Entry, Geometry, Leaf, Word};
 
-/// The maximum number of granularities (sizes of a slot) that a tag can name.
+/// The largest number of grains (sizes of a slot) that a tag can name.
 pub(super) const MAX: usize = 8;
 
 /// The place of a bucket or unit: in the array, or in its own node.
@@ -71,9 +71,9 @@ const MIX: usize = 0xff51_afd7_ed55_8ccd_u64 as usize;
 /// affect the hash.
 const FOLD: u32 = 10;
 
-/// The mask of the low bits, which hold a logarithm instead of address bits: in the root word of an array of a fixed size
-/// that of the number of buckets, in a directory's entry for refill handlers that of the ratio of a full segment to this
-/// segment.
+/// The mask of the low bits of an address word, which hold a base-two logarithm. In the root word of an array of a fixed size it
+/// is the logarithm of the number of buckets. In a directory's entry for refill handlers it says how many times smaller the
+/// segment is than a full one.
 pub(super) const LOG: usize = 31;
 
 impl<'n, G, F, N, const CLUSTER: u32, const BUCKETS: u32, const LOAD: usize>
@@ -117,8 +117,8 @@ where
     /// The distance, in words, from one bucket of the array to the next.
     pub(super) const STRIDE: usize = Self::NODE.next_power_of_two();
 
-    /// The size of a slot by granularity: the base page, then the next size that the buckets of the one before
-    /// cannot hold.
+    /// The size of a slot by grain. The finest grain has slots of the base page size; each further grain has the smallest page
+    /// size that is too large for the buckets of the grain before.
     pub(super) const GRAIN: [PageSize; MAX] = {
         let mut grains = [G::BASE; MAX];
         let (mut grain, mut at) = (0, 1);
@@ -138,7 +138,7 @@ where
         grains
     };
 
-    /// The number of granularities.
+    /// The number of grains.
     pub(super) const GRAINS: usize = {
         let mut count = 1;
         while count < MAX && Self::GRAIN[count].shift() > Self::GRAIN[count - 1].shift() {
@@ -147,10 +147,10 @@ where
         count
     };
 
-    /// Returns the granularity whose buckets hold pages of `size`: the finest that can.
+    /// Returns the finest grain whose buckets can hold pages of `size`.
     #[inline(always)]
     pub(super) fn grain_of(size: PageSize) -> usize {
-        // The finest granularity needs no search.
+        // The finest grain needs no search.
         if size.shift() <= G::BASE.shift() + CLUSTER {
             return 0;
         }

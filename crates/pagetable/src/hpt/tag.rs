@@ -63,7 +63,7 @@ use crate::nodes::Nodes;
 use crate::word::atomics::fence;
 use crate::{Geometry, Word};
 
-/// The lowest bit of the grain.
+/// The lowest bit of a tag's grain.
 const GRAIN_SHIFT: u32 = 1;
 /// The mask of the grain, shifted to bit 0.
 const GRAIN_MASK: usize = 7;
@@ -109,7 +109,7 @@ where
         (tag & !Self::FLAGS) >> Self::KEY_SHIFT
     }
 
-    /// Returns the granularity and the block number of a tag.
+    /// Returns the grain and the block number of a tag.
     #[inline(always)]
     pub(super) const fn untag(tag: usize) -> (usize, usize) {
         (tag >> GRAIN_SHIFT & GRAIN_MASK, Self::key_of(tag) >> Self::GROUP)

@@ -41,7 +41,7 @@ pub(super) enum Visitor<'b, 'n> {
     Writer,
     /// The writer, which removes the buckets that its visit has emptied.
     Pruner(&'b mut Retired<'n>),
-    /// The same, whose visit empties each part.
+    /// The writer, which removes the buckets that its visit has emptied, and whose visit empties every part.
     Clearer(&'b mut Retired<'n>),
 }
 
@@ -59,7 +59,8 @@ where
     /// The caller ensures:
     ///
     /// - the caller is pinned, or is the only writer;
-    /// - a [`Visitor::Writer`] or [`Visitor::Pruner`] is the only writer, and the pruner's batch came from this table.
+    /// - a visitor other than [`Visitor::Walker`] is the only writer, and its batch, if it has one, came from this table;
+    /// - the `visit` of a [`Visitor::Clearer`] empties every part with which it is called.
     pub(super) unsafe fn parts(
         &self,
         pages: Pages,
@@ -86,7 +87,8 @@ where
     /// The caller ensures:
     ///
     /// - the caller is pinned, or is the only writer;
-    /// - a [`Visitor::Writer`] or [`Visitor::Pruner`] is the only writer, and the pruner's batch came from this table.
+    /// - a visitor other than [`Visitor::Walker`] is the only writer, and its batch, if it has one, came from this table;
+    /// - the `visit` of a [`Visitor::Clearer`] empties every part with which it is called.
     #[inline(always)]
     unsafe fn visit_blocks(
         &self,
@@ -148,7 +150,8 @@ where
     /// The caller ensures:
     ///
     /// - the caller is pinned, or is the only writer;
-    /// - a [`Visitor::Writer`] or [`Visitor::Pruner`] is the only writer, and the pruner's batch came from this table.
+    /// - a visitor other than [`Visitor::Walker`] is the only writer, and its batch, if it has one, came from this table;
+    /// - the `visit` of a [`Visitor::Clearer`] empties every part with which it is called.
     unsafe fn visit_buckets(
         &self,
         pages: Pages,
@@ -252,7 +255,8 @@ where
     ///
     /// - the caller is pinned, or is the only writer;
     /// - `head` is a first bucket of the table, or was when the caller was already pinned;
-    /// - a [`Visitor::Writer`] or [`Visitor::Pruner`] is the only writer, and the pruner's batch came from this table.
+    /// - a visitor other than [`Visitor::Walker`] is the only writer, and its batch, if it has one, came from this table;
+    /// - the `visit` of a [`Visitor::Clearer`] empties every part with which it is called.
     unsafe fn visit_chain(
         &self,
         head: Spot,
