@@ -1,9 +1,9 @@
-//! What a log consists of: what a CPU did that concerns translations.
+//! The events of a log: each is an action of one CPU that concerns translations.
 
-/// The most CPUs that a log speaks of.
+/// The largest number of CPUs in a log.
 pub const CPUS: usize = 64;
 
-/// An event of one CPU. Addresses are physical byte addresses unless they are called virtual.
+/// An event of one CPU. An address is a physical byte address unless its field says that it is virtual.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Event {
@@ -11,16 +11,16 @@ pub enum Event {
     Write {
         /// The word's physical address.
         at: u64,
-        /// What it holds from here on.
+        /// The value that was stored.
         value: u64,
     },
     /// An atomic exchange of a word of a table: status bits that hardware has set are in `old`.
     Swap {
         /// The word's physical address.
         at: u64,
-        /// What came out.
+        /// The value that the exchange returned.
         old: u64,
-        /// What the word holds from here on.
+        /// The value that was stored.
         new: u64,
     },
     /// The root register was loaded.
@@ -28,92 +28,93 @@ pub enum Event {
         /// The register's value: `satp`, `CR3`, `TTBR0_EL1` or `TTBR1_EL1`; on MIPS32, which has none,
         /// the root node's address with the ASID in its low 8 bits.
         value: u64,
-        /// Tells that the register is AArch64's second one, that of the upper half.
+        /// Whether the register is `TTBR1_EL1`, AArch64's root register of the upper half.
         high: bool,
     },
-    /// The CPU executed an invalidation of its own TLB, or of every CPU's.
+    /// The CPU executed an invalidation of its own TLB, or of the TLBs of all CPUs.
     Fence(Fence),
     /// The CPU executed a barrier.
     Barrier(Barrier),
     /// Memory for a node of a table was taken and filled with zeros, or was given back.
     Node(Memory),
-    /// Memory for data was taken, or was given back: from here on it may be used for something else.
+    /// Memory for data was taken, or was given back: the kernel may use it for another purpose after this event.
     Frame(Memory),
-    /// An interrupt was sent. What the sender stored before is visible to the CPU that takes it.
+    /// An interrupt was sent. The sender's earlier stores are visible to the CPU that takes the interrupt.
     IpiSend {
-        /// The CPUs that it was sent to, one bit each.
+        /// The CPUs to which the interrupt was sent, one bit each.
         cpus: u64,
-        /// Names the interrupt.
+        /// The interrupt's identifier.
         id: u64,
     },
     /// An interrupt was taken.
     IpiTake {
-        /// The name that it was sent under.
+        /// The identifier with which the interrupt was sent.
         id: u64,
     },
     /// A change begins that takes rights or pages away.
     Lower {
-        /// Names the change.
+        /// The change's identifier.
         id: u64,
-        /// The first virtual address that it concerns.
+        /// The first virtual address of the change's range.
         first: u64,
-        /// The last virtual address that it concerns.
+        /// The last virtual address of the change's range.
         last: u64,
-        /// The root of the table that it is made in, as [`Root`](Self::Root) has it, or none if the CPU has loaded it.
+        /// The root of the table in which the change is made, as a value of [`Root`](Self::Root); `None` for the table that the
+        /// CPU has loaded.
         root: Option<u64>,
     },
-    /// The change is promised to be in force on every CPU.
+    /// The kernel promises that a change is in force on every CPU.
     Done {
-        /// The name under which it began.
+        /// The identifier of the change's [`Lower`](Self::Lower).
         id: u64,
     },
-    /// An access, with what it must do.
+    /// An access, and the result that it must have.
     Access {
         /// The virtual address.
         at: u64,
-        /// What is done there.
+        /// The kind of the access.
         kind: Access,
-        /// Tells that it is done in user mode.
+        /// Whether the CPU was in user mode.
         user: bool,
-        /// The physical address that it must reach, or none if it must fault.
+        /// The physical address that the access must reach, or `None` if the access must fault.
         reaches: Option<u64>,
     },
-    /// MIPS32: software wrote a pair of pages in the CPU's TLB, under the ASID that the CPU runs.
+    /// MIPS32: software wrote a pair of pages to the CPU's TLB, under the ASID that the CPU runs.
     Refill {
         /// A virtual address in the pair.
         at: u64,
-        /// What was written to `EntryLo0` and to `EntryLo1`.
+        /// The values of `EntryLo0` and `EntryLo1`.
         words: [u64; 2],
-        /// The size of one page in bytes, as `PageMask` says it.
+        /// The size of one page in bytes, which `PageMask` holds.
         bytes: u64,
-        /// Tells that nothing said that the TLB had no entry there: neither a miss nor a probe.
+        /// Whether neither a miss nor a probe has shown that the TLB has no entry there.
         blind: bool,
     },
-    /// From here on hardware sets the accessed and dirty bits, and the kernel relies on them.
+    /// Hardware sets the accessed and dirty bits after this event, and the kernel relies on them.
     UsesDirty,
-    /// MIPS32: refill handlers load a page of more than 4 KiB by a pair within it, and never together with the one beside it.
+    /// MIPS32: refill handlers load a page of more than 4 KiB by a pair within it, and never in one entry with its neighbour.
     UsesHalves,
     /// AArch64, `TCR_EL1.A1`: one root register has the ASID of both halves.
     UsesAsid {
-        /// Tells that it is the second one, that of the upper half: A1 is 1.
+        /// Whether it is `TTBR1_EL1`, the register of the upper half: A1 is 1.
         high: bool,
     },
-    /// A recorder had no room for the next event: nothing is known of what follows.
+    /// A recorder had no room for the next event. The log does not tell what happened afterwards.
     Full,
-    /// The next event has a number and is not in the record: nothing is known of it, or of what follows.
+    /// The next event has a number and is not in the record. The log does not tell what this event was, or what happened afterwards.
     Gap,
 }
 
 /// An invalidation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Fence {
-    /// The first and last virtual address that it names, or none if it names none.
+    /// The first and last virtual address that the invalidation names, or `None` if it names no address.
     pub pages: Option<(u64, u64)>,
-    /// The address space that it names, or none if it names none.
+    /// The ASID that the invalidation names, or `None` if it names no ASID.
     pub asid: Option<u16>,
-    /// Tells that it names the last level alone: cached links stay.
+    /// Whether the invalidation covers leaf entries only: cached links stay.
     pub leaf: bool,
-    /// Tells that it reaches every CPU.
+    /// Whether the invalidation reaches every CPU.
     pub broadcast: bool,
 }
 
@@ -122,36 +123,36 @@ pub struct Fence {
 pub struct Memory {
     /// The physical address.
     pub at: u64,
-    /// How many bytes.
+    /// The number of bytes.
     pub bytes: u64,
-    /// Tells that it was given back, not taken.
+    /// Whether the memory was given back, not taken.
     pub free: bool,
 }
 
 /// A barrier.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Barrier {
-    /// Stores before it are seen before stores after it: `fence w,w`, a store-release, `dmb ishst`.
+    /// Stores before the barrier are visible before stores after it: `fence w,w`, a store-release, `dmb ishst`.
     Release,
-    /// Stores before it are visible to every CPU when it has completed: `fence rw,rw`, `mfence`, `dsb ish`,
-    /// `sync`.
+    /// Stores before the barrier are visible to every CPU when it has completed: `fence rw,rw`, `mfence`, `dsb ish`, `sync`.
     ///
-    /// On AArch64, `dsb ish`: what the CPU invalidated before it has been invalidated, too.
+    /// On AArch64 (`dsb ish`) the CPU's earlier invalidations are complete then, too.
     Complete,
-    /// AArch64's `isb`: what the CPU has begun to execute is begun anew.
+    /// AArch64's `isb`: a context synchronisation event. The CPU fetches later instructions again.
     Context,
-    /// AArch64's `dsb ishst`: stores before it are visible to every CPU's walks when it has completed. It completes no invalidation.
+    /// AArch64's `dsb ishst`: stores before the barrier are visible to every CPU's walks when it has completed. It completes no
+    /// invalidation.
     Stores,
-    /// AArch64's `dsb nsh`: the CPU's own walks see its stores before it, and what the CPU invalidated for itself has been
-    /// invalidated.
+    /// AArch64's `dsb nsh`: the CPU's own walks see its stores before the barrier, and the invalidations that the CPU executed for
+    /// itself alone are complete.
     Local,
-    /// AArch64's `dsb nshst`: the CPU's own walks see its stores before it. It completes no invalidation.
+    /// AArch64's `dsb nshst`: the CPU's own walks see its stores before the barrier. It completes no invalidation.
     LocalStores,
-    /// x86-64's `tlbsync`: what the CPU invalidated by broadcast has been invalidated.
+    /// x86-64's `tlbsync`: the CPU's broadcast invalidations are complete.
     TlbSync,
 }
 
-/// What an access does.
+/// The kind of an access.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
     /// A load.

@@ -1,42 +1,43 @@
-//! The recorder: what a kernel links in to write a log.
+//! The recorder, which a kernel links in to write a log.
 
 use core::fmt;
 use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use crate::event::{Access, Barrier, Event, Fence, Memory};
 
-/// How many interrupts of a CPU may record while what they have interrupted records.
+/// The number of nested interrupts of a CPU that may record while the code that they interrupt records.
 pub(crate) const NESTED: usize = 8;
 
-/// What the CPUs of a kernel did, in fixed memory: up to `EVENTS` events of each of `CPUS` CPUs.
+/// The events of a kernel's CPUs, in fixed memory: up to `EVENTS` events of each of `CPUS` CPUs.
 ///
-/// A kernel has one in a static, and calls [`record`](Self::record) after each store, fence and so on, on the CPU that did it.
-/// With `EVENTS` 0 nothing is compiled: that is how a build without the witness switches it off.
+/// A kernel has one recorder in a static, and calls [`record`](Self::record) after each store, fence and so on, on the CPU that
+/// executed it. With `EVENTS` 0 no code is compiled; a build without the witness uses that.
 ///
 /// # Order
 ///
-/// The number of an event is taken from one counter of all CPUs, so that what happens before something else (by a lock, an
-/// interrupt, an acknowledgement) has the smaller number. Each CPU writes to a log of its own. No lock is taken, and an interrupt
-/// may record at any moment, up to eight of them in the midst of each other. A thread may be preempted while it records: its event is
-/// found wherever it is, once the thread has gone on. Until then the log has a hole, and ends there with [`Event::Gap`].
+/// All CPUs take the numbers of events from one counter. So if one event happens before another (by a lock, an interrupt, an
+/// acknowledgement), it has the smaller number. Each CPU writes to a log of its own. The recorder takes no lock. An interrupt may
+/// record at any moment; up to eight interrupts may be nested. A thread may be preempted while it records. Its event is in the log
+/// when the thread has continued; until then the log has a hole, and [`events`](Self::events) ends there with [`Event::Gap`].
 ///
-/// The first event that finds no room ends the record, on all CPUs: a log with a hole would accuse the wrong event. The last
-/// event then is [`Event::Full`]. To record [`Event::Full`] does the same.
+/// The first event that finds no room ends the record on all CPUs, because the checker would blame the wrong event in a log with a
+/// hole. The last event is [`Event::Full`] then. A kernel that records [`Event::Full`] ends the record in the same way.
 ///
-/// Numbers are as wide as a `usize`: on a machine of 32 bits, addresses and entries above that are cut off.
+/// Numbers are as wide as a `usize`: a 32-bit machine records the low 32 bits of addresses and entries.
 ///
 /// # Memory
 ///
-/// Five words an event, laid out so that a program that has the machine's memory can read the record (`check::read`):
+/// An event takes five words. The layout is fixed, so that a program that has the machine's memory can read the record
+/// (`check::read`):
 ///
 /// ```text
-///   byte 0         how many numbers have been taken, a word
+///   byte 0         the number of events that have begun, a word
 ///        1 word    1 after an event that found no room, a byte
-///        64        the log of CPU 0: how many events it has, a word; then for each a number, counted from 1, and four words
+///        64        the log of CPU 0: the number of its events, a word; then for each its number, counted from 1, and four words
 ///        ...       the log of CPU 1, at the next multiple of 64
 /// ```
 ///
-/// Memory that is all zero is a recorder that has recorded nothing.
+/// A recorder that has recorded nothing is memory that is all zero.
 ///
 /// ```
 /// use tlbkit_witness::Recorder;
@@ -53,14 +54,14 @@ pub(crate) const NESTED: usize = 8;
 #[derive(Debug)]
 #[repr(C)]
 pub struct Recorder<const CPUS: usize, const EVENTS: usize> {
-    /// How many numbers have been taken.
+    /// The number of events that have begun.
     taken: AtomicUsize,
-    /// An event has found no room.
+    /// Whether an event has found no room.
     full: AtomicBool,
     logs: [Log<EVENTS>; CPUS],
 }
 
-/// The log of one CPU. It has lines of the cache of its own.
+/// The log of one CPU, on cache lines of its own.
 #[derive(Debug)]
 #[repr(C, align(64))]
 struct Log<const EVENTS: usize> {
@@ -88,8 +89,8 @@ impl<const CPUS: usize, const EVENTS: usize> Recorder<CPUS, EVENTS> {
 
     /// Records an event of `cpu`, the CPU that calls this.
     ///
-    /// Costs at most 25 instructions where the kind of the event is a constant (`cargo xtask instructions Recorder`). If there is
-    /// no room, or no such CPU, the record ends here.
+    /// Costs at most 25 instructions if the kind of the event is a constant (`cargo xtask instructions Recorder`). If there is no
+    /// room, or no such CPU, the record ends with this call.
     #[inline(always)]
     pub fn record(&self, cpu: usize, event: Event) {
         if EVENTS == 0 {
@@ -106,7 +107,8 @@ impl<const CPUS: usize, const EVENTS: usize> Recorder<CPUS, EVENTS> {
         if self.full.load(Ordering::Relaxed) {
             return;
         }
-        // Before the place in the log: an event that finds none leaves a hole in the numbers, where the record ends.
+        // The number is taken before the place in the log: an event that finds no place leaves a hole in the numbers, and the record
+        // ends there.
         let number = self.taken.fetch_add(1, Ordering::Relaxed) + 1;
         let slot = self.logs.get(cpu).and_then(|log| log.slots.get(log.used.fetch_add(1, Ordering::Relaxed)));
         let Some(slot) = slot else { return self.full.store(true, Ordering::Relaxed) };
@@ -116,10 +118,11 @@ impl<const CPUS: usize, const EVENTS: usize> Recorder<CPUS, EVENTS> {
         slot.number.store(number, Ordering::Release);
     }
 
-    /// Returns the events in their order, each with its CPU. If one found no room, those before it, and [`Event::Full`]. If one is
-    /// being recorded, by another CPU or by a thread that was preempted, those before it, and [`Event::Gap`].
+    /// Returns the events in their order, each with its CPU. If an event found no room, returns the events before it, then
+    /// [`Event::Full`]. If an event is being recorded, by another CPU or by a thread that was preempted, returns the events before
+    /// it, then [`Event::Gap`].
     ///
-    /// Costs a few look-ups an event. An event of a thread that was preempted while it recorded costs a pass over the logs.
+    /// Costs a load for each CPU and event. An event of a thread that was preempted while it recorded costs a pass over the logs.
     pub fn events(&self) -> impl Iterator<Item = (usize, Event)> {
         let (mut heads, mut number, mut ended) = ([0; CPUS], 0, false);
         core::iter::from_fn(move || {
@@ -134,7 +137,7 @@ impl<const CPUS: usize, const EVENTS: usize> Recorder<CPUS, EVENTS> {
                 return (last == Event::Full || number <= taken).then_some((self.fullest(), last));
             };
             ended = event == Event::Gap;
-            // What is behind the head and has been returned already was recorded by an interrupt.
+            // An interrupt may have recorded the next events of the log, which have been returned already.
             while self.number(cpu, heads[cpu]).is_some_and(|at| at <= number) {
                 heads[cpu] += 1;
             }
@@ -142,7 +145,8 @@ impl<const CPUS: usize, const EVENTS: usize> Recorder<CPUS, EVENTS> {
         })
     }
 
-    /// Returns the event of a number. It is at a head or shortly behind, unless its thread was preempted before it had a place.
+    /// Returns the event with this number. It is at the head of a log or a few places after it, unless its thread was preempted before
+    /// it took a place.
     fn find(&self, heads: &[usize; CPUS], number: usize) -> Option<(usize, Event)> {
         let is = |&(cpu, slot): &(usize, usize)| self.number(cpu, slot) == Some(number);
         let near = (0..=NESTED).flat_map(|ahead| (0..CPUS).map(move |cpu| (cpu, heads[cpu] + ahead)));
@@ -153,12 +157,12 @@ impl<const CPUS: usize, const EVENTS: usize> Recorder<CPUS, EVENTS> {
         Some((cpu, unpack(words)?))
     }
 
-    /// Returns how many places of a CPU's log are taken.
+    /// Returns the number of places of a CPU's log that are taken.
     fn used(&self, cpu: usize) -> usize {
         self.logs[cpu].used.load(Ordering::Relaxed).min(EVENTS)
     }
 
-    /// Returns the number of an event, if it has been recorded.
+    /// Returns the number of the event in a place, if its recording is complete.
     fn number(&self, cpu: usize, slot: usize) -> Option<usize> {
         let number = self.logs[cpu].slots.get(slot)?.number.load(Ordering::Acquire);
         (number != 0).then_some(number)
@@ -173,7 +177,7 @@ impl<const CPUS: usize, const EVENTS: usize> Recorder<CPUS, EVENTS> {
     ///
     /// # Errors
     ///
-    /// What `out` returns.
+    /// The error that `out` returns.
     pub fn write(&self, out: &mut impl fmt::Write) -> fmt::Result {
         self.events().try_for_each(|(cpu, event)| writeln!(out, "{cpu} {event}"))
     }
@@ -197,7 +201,7 @@ impl<const CPUS: usize, const EVENTS: usize> Default for Recorder<CPUS, EVENTS> 
     }
 }
 
-// Kinds of events, in the low byte of the first word. Flags are in the next byte, an ASID or a small number above.
+// Kinds of events, in the low byte of the first word. Flags are in the next byte, and an ASID or a small number in the bytes above.
 const WRITE: usize = 0;
 const SWAP: usize = 1;
 const ROOT: usize = 2;
@@ -222,7 +226,7 @@ const NO_SIZE: usize = 0xff;
 /// The bits of a page's number.
 const PAGES: u64 = u64::MAX >> 12;
 
-/// Makes words of an event.
+/// Encodes an event as words.
 #[inline(always)]
 fn pack(event: Event) -> [usize; 4] {
     let (first, a, b, c) = match event {
@@ -252,7 +256,8 @@ fn pack(event: Event) -> [usize; 4] {
         Event::IpiSend { cpus, id } => (SEND, cpus, cpus >> 32, id),
         Event::IpiTake { id } => (TAKE, id, 0, 0),
         Event::Lower { id, first, last, root: None } => (LOWER, id, first, last),
-        // In pages, as one word has to do for the first and the last: how many follow the first is in what both words have to spare.
+        // The range is encoded in pages, because one word has to hold both ends: the number of pages after the first is in the low 12
+        // bits of the first page's address and in the free bits of the first word.
         Event::Lower { id, first, last, root: Some(root) } => {
             let more = (last >> 12).wrapping_sub(first >> 12) & PAGES;
             let low = first & !0xfff | more & 0xfff;
@@ -281,7 +286,7 @@ fn flag(set: bool, at: u32) -> usize {
     usize::from(set) << (8 + at)
 }
 
-/// The inverse of [`pack`]; none if no event was packed so.
+/// Decodes the words of an event, or returns `None` if [`pack`] returns them for no event.
 pub(crate) fn unpack(words: [u64; 4]) -> Option<Event> {
     let [first, a, b, c] = words;
     let (is, upper) = (|at: u32| first >> (8 + at) & 1 != 0, first >> 16);
@@ -339,7 +344,7 @@ pub(crate) fn unpack(words: [u64; 4]) -> Option<Event> {
     })
 }
 
-/// Tells whether a recorder writes an event in just these words, each of so many bytes.
+/// Tells whether a recorder encodes the event of these words, of `bytes` bytes each, in exactly these words.
 #[cfg(feature = "check")]
 pub(crate) fn holds(event: Event, words: [u64; 4], bytes: usize) -> bool {
     let mask = u64::MAX >> (64 - 8 * bytes);
@@ -350,7 +355,8 @@ pub(crate) fn holds(event: Event, words: [u64; 4], bytes: usize) -> bool {
 mod tests {
     use super::*;
 
-    /// An interrupt records between the number and the place of the event that it interrupts: the log is in order of numbers.
+    /// An interrupt records after the event that it interrupts has taken its number, and before that event takes its place. The
+    /// events are returned in the order of their numbers.
     #[test]
     fn an_interrupt_may_record_in_the_midst_of_recording() {
         let recorder = Recorder::<2, 16>::new();
@@ -370,8 +376,8 @@ mod tests {
         assert!(recorder.events().eq([done(1, 1), done(0, 2), done(0, 3), done(0, 4), done(1, 5)]));
     }
 
-    /// A thread is preempted between the number and the place of its event, and others fill the log meanwhile: the log has a gap,
-    /// and says so. When the thread has gone on, all events are there.
+    /// A thread is preempted after its event has taken its number, and before the event takes its place; other threads fill the log
+    /// meanwhile. The log then ends with a gap. When the thread has continued, all events are returned.
     #[test]
     fn a_thread_may_be_preempted_in_the_midst_of_recording() {
         const OTHERS: u64 = 300;

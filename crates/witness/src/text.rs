@@ -4,15 +4,15 @@ use core::fmt;
 
 use crate::event::{Access, Barrier, CPUS, Event, Fence, Memory};
 
-/// A line that is no event, and why.
+/// The reason why a line is no event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Malformed {
-    /// The line ends before what is named here.
+    /// The line ends before this field.
     Missing(&'static str),
-    /// Something else stands where what is named here was expected.
+    /// The line has something else in the place of this field.
     Expected(&'static str),
-    /// What is named here stands twice.
+    /// The line has this field twice.
     Twice(&'static str),
     /// There are more words than the event has.
     TooLong,
@@ -76,7 +76,7 @@ impl<'a> Words<'a> {
 
 /// Reads a number: decimal, or hexadecimal after `0x`.
 fn number(word: &str) -> Option<u64> {
-    // The standard parser takes a sign, the text form does not.
+    // The standard parser accepts a sign, which the text form does not have.
     if word.contains(['+', '-']) {
         return None;
     }
@@ -86,13 +86,13 @@ fn number(word: &str) -> Option<u64> {
     }
 }
 
-/// Reads a line: a CPU's number and its event, or none if the line is empty or a comment.
+/// Reads a line: a CPU's number and its event, or `None` if the line is empty or a comment.
 ///
 /// Costs a pass over the line.
 ///
 /// # Errors
 ///
-/// What is wrong with the line, if it is no event.
+/// [`Malformed`] if the line is no event.
 pub fn parse(line: &str) -> Result<Option<(usize, Event)>, Malformed> {
     let line = line.split('#').next().unwrap_or_default();
     let mut words = Words { rest: line.split_whitespace().peekable() };
@@ -262,7 +262,7 @@ impl fmt::Display for Memory {
     }
 }
 
-/// The event as the text form has it, without the CPU.
+/// Writes the event in the text form, without the CPU.
 impl fmt::Display for Event {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match *self {

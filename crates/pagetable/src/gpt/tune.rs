@@ -23,7 +23,9 @@
 //! `cost(w)` is `16 * 2^w`, and each pair with two entries needs a node of `cost(1) = 32` bytes after halving. Halving does not pay
 //! if `8 * 2^w - 32 * pairs <= 2 * 2^w`, which is the case if `3/16 * 2^w` pairs or more have two entries. The two-slot nodes in the
 //! place of this node would take half of its bytes or more. So the indexing nodes take at most twice the bytes of the same tree with
-//! two-slot nodes only: below 64 bytes a leaf in the paper's layout.
+//! two-slot nodes only: below 64 bytes a leaf in the paper's layout. On the loads of Elphinstone et al. 3.3 they take at most 3 % more
+//! than with the best choice of sizes: `cargo xtask demo --workload uniform`, `file`, `dense` or `conventional`, row `GA`, prints both
+//! sums a page.
 //!
 //! # What a step saves
 //!

@@ -1,17 +1,17 @@
-//! What the architectures say: how an entry is read, and what an invalidation covers.
+//! The rules of each architecture: how an entry is decoded, and what an invalidation covers.
 //!
-//! The decoders are the checker's own, written from the manuals: a second reading of them beside the one of the tables that it
-//! checks.
+//! The decoders are written from the manuals and share no code with the tables that the checker checks, so a mistake in one of them
+//! is found by the other.
 
 use crate::event::Fence;
 
 /// An architecture, and the shape of its tables.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Arch {
-    /// RISC-V with Sv32: two levels, of words of 32 bits. Without `uses dirty` RISC-V has Svade: an entry without A, or a store to one
-    /// without D, faults.
+    /// RISC-V with Sv32: two levels, of words of 32 bits. Without `uses dirty` RISC-V has Svade: an access by an entry without A faults,
+    /// and so does a store by an entry without D.
     Sv32,
-    /// RISC-V with Sv39: three levels. In this and what follows with Svnapot.
+    /// RISC-V with Sv39: three levels. This one, Sv48 and Sv57 have Svnapot.
     Sv39,
     /// RISC-V with Sv48: four levels.
     Sv48,
@@ -21,17 +21,17 @@ pub enum Arch {
     X86_64,
     /// x86-64 with five levels: CR4.LA57.
     X86_64La57,
-    /// AArch64, stage 1, 4 KiB granule, 48 bits, four levels; in this and what follows with contiguous runs.
+    /// AArch64, stage 1, 4 KiB granule, 48 bits, four levels. All three granules have contiguous runs.
     Aarch64,
     /// AArch64, stage 1, 16 KiB granule, 47 bits, three levels.
     Aarch64K16,
     /// AArch64, stage 1, 64 KiB granule, 48 bits, three levels. A root is at a multiple of 64 KiB.
     Aarch64K64,
-    /// MIPS32, whose TLB software loads: two levels of ten bits, of words as `EntryLo` has them.
+    /// MIPS32, whose TLB is loaded by software: two levels of ten bits, of words in the format of `EntryLo`.
     Mips32,
 }
 
-/// An architecture, whatever the shape of its tables.
+/// An architecture, without the shape of its tables.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Family {
     RiscV,
@@ -52,12 +52,12 @@ pub(super) mod rights {
     pub(crate) const MARKED: u8 = 16;
     /// User mode executes it.
     pub(crate) const USER_EXEC: u8 = 32;
-    /// Whoever it is that executes it.
+    /// The kernel and user mode execute it.
     pub(crate) const EXEC: u8 = KERNEL_EXEC | USER_EXEC;
     pub(crate) const ALL: u8 = 63;
 }
 
-/// What an entry says.
+/// A decoded entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Entry {
     Absent,
@@ -82,7 +82,7 @@ pub(super) struct Root {
     /// The root node, or none if nothing is translated.
     pub(super) node: Option<u64>,
     pub(super) asid: u16,
-    /// Loading it forgets what is cached under its number, but for global pages.
+    /// Whether loading the value removes all entries under its number, except global pages.
     pub(super) flushes: bool,
 }
 
@@ -97,9 +97,9 @@ pub(super) enum Links {
 /// What an invalidation covers.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Scope {
-    /// The addresses of leaf entries, in the checker's form; none for all.
+    /// The addresses of leaf entries, in the checker's form; `None` for all.
     pub(super) pages: Option<(u64, u64)>,
-    /// The number that entries have which are not global; none for all.
+    /// The number of the entries that are not global; `None` for all numbers.
     pub(super) asid: Option<u16>,
     pub(super) globals: bool,
     pub(super) links: Links,
@@ -117,8 +117,9 @@ const PFN_MASK: u64 = (1 << 24) - 1;
 /// MIPS32: the largest page, in bits.
 const LARGE: u32 = 28;
 
-/// MIPS32: the size of the page that a valid word of a table maps, in bits. `PageMask` is no part of the word: bits 31 and 30, which
-/// hardware ignores, are 01 for more than 4 KiB, and the lowest two bits of the PFN that are not 0, taken in twos, say how much.
+/// Returns the logarithm of the size of the page that a valid word of a MIPS32 table maps. `PageMask` is not part of the word: bits 31
+/// and 30, which hardware ignores, are 01 for a page of more than 4 KiB, and the position of the lowest pair of PFN bits that is not 0
+/// gives the size.
 fn size(word: u64) -> Option<u32> {
     if word >> 30 != 1 {
         return Some(12);
@@ -128,7 +129,7 @@ fn size(word: u64) -> Option<u32> {
 }
 
 impl Arch {
-    /// All of them.
+    /// All architectures.
     pub const ALL: [Self; 10] = [
         Self::Sv32,
         Self::Sv39,
@@ -142,7 +143,7 @@ impl Arch {
         Self::Mips32,
     ];
 
-    /// Returns the name that `tlblab witness --arch` has for it.
+    /// Returns the name that `tlblab witness --arch` takes.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -159,13 +160,13 @@ impl Arch {
         }
     }
 
-    /// Returns the one that has a name.
+    /// Returns the architecture with a name.
     #[must_use]
     pub fn named(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|arch| arch.name() == name)
     }
 
-    /// Whose rules hold, whatever the shape of the tables.
+    /// Returns the architecture without the shape of its tables.
     pub(super) fn family(self) -> Family {
         match self {
             Self::Sv32 | Self::Sv39 | Self::Sv48 | Self::Sv57 => Family::RiscV,
@@ -175,7 +176,7 @@ impl Arch {
         }
     }
 
-    /// The levels: how many bits of an address one word of a node stands for, the last level first.
+    /// Returns the levels, the last one first: the logarithm of the bytes that one word of a node covers.
     pub(super) fn levels(self) -> &'static [u32] {
         match self {
             Self::Mips32 | Self::Sv32 => &[12, 22],
@@ -187,7 +188,7 @@ impl Arch {
         }
     }
 
-    /// The bytes of a node, and of the smallest page.
+    /// Returns the bytes of a node, which are also those of the smallest page.
     pub(super) fn granule(self) -> u64 {
         1 << self.levels()[0]
     }
@@ -197,17 +198,17 @@ impl Arch {
         at & !(self.granule() - 1)
     }
 
-    /// The level of the root node.
+    /// Returns the level of the root node.
     pub(super) fn top(self) -> u32 {
         self.levels()[self.levels().len() - 1]
     }
 
-    /// From one level to the next: how many bits of an address choose a word of a node.
+    /// Returns the difference between two levels: the number of address bits that index a node.
     pub(super) fn step(self) -> u32 {
         self.levels()[1] - self.levels()[0]
     }
 
-    /// How many bytes a word of a table has.
+    /// Returns the bytes of a word.
     pub(super) fn word(self) -> u64 {
         if self.is_narrow() { 4 } else { 8 }
     }
@@ -216,12 +217,12 @@ impl Arch {
         matches!(self, Self::Mips32 | Self::Sv32)
     }
 
-    /// The largest value of a word.
+    /// Returns the largest value of a word.
     pub(super) fn largest(self) -> u64 {
         if self.is_narrow() { u32::MAX.into() } else { u64::MAX }
     }
 
-    /// Why something is no word of a table.
+    /// Returns the error for an address or a value that no word of a table has.
     pub(super) fn no_word(self) -> &'static str {
         if self.is_narrow() {
             "a word has 4 bytes, and its address is a multiple of 4"
@@ -230,22 +231,22 @@ impl Arch {
         }
     }
 
-    /// Returns which address a word stands for, from the first of its node.
+    /// Returns the first address that a word covers, less the first address of its node.
     pub(super) fn offset(self, at: u64, level: u32) -> u64 {
         (at % self.granule() / self.word()) << level
     }
 
-    /// Returns the address of the word of a node that stands for an address.
+    /// Returns the physical address of the word of a node that covers an address.
     pub(super) fn slot(self, node: u64, level: u32, va: u64) -> u64 {
         node + (va >> level & ((1 << self.step()) - 1)) * self.word()
     }
 
-    /// The size of the smallest run of words that may be one TLB entry, in bits.
+    /// Returns the logarithm of the size of the smallest run of words that may be one TLB entry.
     pub(super) fn smallest_run(self) -> u32 {
         self.sizes().find(|size| !self.levels().contains(size)).unwrap_or(self.levels()[0])
     }
 
-    /// The sizes of pages, in bits: of words, of runs of words, and of PageMask.
+    /// Returns the logarithms of the page sizes: those of words, of contiguous runs, and of PageMask.
     pub(super) fn sizes(self) -> impl Iterator<Item = u32> {
         let sizes: &[u32] = match self {
             Self::Sv32 => &[12, 22],
@@ -261,7 +262,7 @@ impl Arch {
         sizes.iter().copied()
     }
 
-    /// AArch64: how many words a contiguous run has, in bits.
+    /// Returns the logarithm of the number of words of a contiguous run of AArch64.
     fn run(self, level: u32) -> u32 {
         match (self, level) {
             (Self::Aarch64, _) => 4,
@@ -270,7 +271,7 @@ impl Arch {
         }
     }
 
-    /// Returns how many bits the number of an address space has, and what to say of one that has more.
+    /// Returns the number of bits of an address space's number, and the error for a number with more bits.
     pub(super) fn asid(self) -> (u32, &'static str) {
         match self {
             Self::Sv32 => (9, "an ASID of Sv32 has 9 bits"),
@@ -280,22 +281,22 @@ impl Arch {
         }
     }
 
-    /// Tells whether a word may say something to a walker.
+    /// Tells whether a word may be a leaf or a link.
     pub(super) fn says(self, word: u64) -> bool {
         if self == Self::Mips32 { word & !G != 0 } else { word & 1 != 0 }
     }
 
-    /// Tells whether a walk is one of software, which keeps no link and ends before its CPU does anything else.
+    /// Tells whether software walks the tables. Such a walk keeps no link, and ends before its CPU's next event.
     pub(super) fn is_software(self) -> bool {
         self == Self::Mips32
     }
 
-    /// Tells whether stores become visible in their order, and to all at once.
+    /// Tells whether stores become visible in their order, and to all CPUs at the same time.
     pub(super) fn is_ordered(self) -> bool {
         self.family() == Family::X86
     }
 
-    /// Tells whether a word may be one of a larger page, or of a pair that is global.
+    /// Tells whether a word may map a larger page, or be half of a global pair.
     pub(super) fn may_overlap(self, word: u64) -> bool {
         self == Self::Mips32 && (word & G != 0 || word >> 30 == 1)
     }
@@ -310,7 +311,7 @@ impl Arch {
         }
     }
 
-    /// Tells whether an invalidation completes at a barrier only.
+    /// Tells whether an invalidation completes only at a barrier.
     pub(super) fn defers(self, fence: Fence) -> bool {
         match self.family() {
             Family::Arm => true,
@@ -319,12 +320,13 @@ impl Arch {
         }
     }
 
-    /// Tells whether a page's size, frame and memory type change only by way of an entry that is not valid.
+    /// Tells whether the architecture requires break before make: a change of a page's size, frame or memory type goes through an invalid
+    /// entry.
     pub(super) fn breaks(self) -> bool {
         self.family() == Family::Arm
     }
 
-    /// Returns a virtual address in the checker's form: without what only extends its sign; none if it is not canonical.
+    /// Returns a virtual address in the checker's form, without the bits of its sign extension; `None` if it is not canonical.
     pub(super) fn va(self, va: u64) -> Option<u64> {
         let signed =
             |bits: u32| matches!((va as i64) >> (bits - 1), 0 | -1).then_some(va & ((1 << bits) - 1));
@@ -355,12 +357,12 @@ impl Arch {
         }
     }
 
-    /// The bits of an address in either half of AArch64's.
+    /// Returns the number of bits of an address in each half of AArch64's address space.
     fn half_bits(self) -> u32 {
         if self == Self::Aarch64K16 { 47 } else { 48 }
     }
 
-    /// Returns an address in the checker's form as the kernel writes it.
+    /// Returns the kernel's form of an address in the checker's form.
     pub(super) fn show(self, va: u64) -> u64 {
         let signed = |bits: u32| ((va << (64 - bits)) as i64 >> (64 - bits)) as u64;
         match self {
@@ -378,22 +380,22 @@ impl Arch {
         }
     }
 
-    /// The first address, in the checker's form, that a root register translates.
+    /// Returns the first address, in the checker's form, that a root register translates.
     pub(super) fn base(self, high: bool) -> u64 {
         if high { 1 << 48 } else { 0 }
     }
 
-    /// Returns why the root register cannot have a value, whatever it would name.
+    /// Returns the reason why the root register cannot have a value, or `None` if it can.
     pub(super) fn no_root(self, value: u64) -> Option<&'static str> {
         match self.family() {
             _ if self.is_narrow() && value > self.largest() => Some("the root register has 32 bits"),
-            // Bits 61 and 62 are of LAM, and bit 63 is of the load.
+            // Bits 61 and 62 belong to LAM. Bit 63 is an operand of the load.
             Family::X86 if value >> 52 & 0x1ff != 0 => Some("CR3 has reserved bits"),
             _ => None,
         }
     }
 
-    /// Reads a value of the root register; returns none if `satp` names a mode that is neither Bare nor the architecture's.
+    /// Decodes a value of the root register. Returns `None` if `satp` names a mode that is neither Bare nor this architecture's.
     pub(super) fn root(self, value: u64) -> Option<Root> {
         let riscv = |mode: u64| Root {
             node: (value >> 60 == mode).then_some((value & ((1 << 44) - 1)) << 12),
@@ -424,7 +426,7 @@ impl Arch {
                 flushes: value >> 63 == 0,
             },
             Self::Aarch64 | Self::Aarch64K16 | Self::Aarch64K64 => Root {
-                // A base of zero stands for a table that is switched off.
+                // A base of zero means that no table is loaded.
                 node: Some(self.node(value & BITS_48)).filter(|&node| node != 0),
                 asid: (value >> 48) as u16,
                 flushes: false,
@@ -437,7 +439,7 @@ impl Arch {
         })
     }
 
-    /// Returns the bits of a word that hardware may have changed since it was stored: those that mark an access and a store.
+    /// Returns the bits of a word that hardware may have changed since the store: the accessed and dirty bits.
     pub(super) fn set_by_hardware(self, word: u64, dirty: bool) -> u64 {
         let (set, cleared) = match self.family() {
             Family::RiscV if dirty => (3 << 6, 0),
@@ -450,13 +452,13 @@ impl Arch {
         if word & 1 != 0 { set & !word | cleared & word } else { 0 }
     }
 
-    /// Reads an entry of a node of `level`. `dirty` says that hardware sets the accessed and dirty bits.
+    /// Decodes a word of a node of `level`. `dirty` tells whether hardware sets the accessed and dirty bits.
     pub(super) fn entry(self, word: u64, level: u32, dirty: bool) -> Entry {
         use rights::{ALL, KERNEL_EXEC, MARKED, READ, USER, USER_EXEC, WRITE};
         let bit = |at: u32| word >> at & 1 != 0;
         let pick = |set: bool, right: u8| if set { right } else { 0 };
         let shift = level;
-        // A page's address is a multiple of its size; what stands below means something else.
+        // A page's address is a multiple of its size; the lower bits have another meaning.
         let frame = |address: u64| address & !((1 << shift) - 1);
         match self.family() {
             Family::RiscV => {
@@ -538,14 +540,14 @@ impl Arch {
                         | pick(!bit(54), USER_EXEC)
                         | pick(!bit(53) && (!user || bit(7)), KERNEL_EXEC);
                     let memory = (word >> 2 & 7 | (word >> 8 & 3) << 3) as u8;
-                    // The words of a contiguous run have each their own address.
+                    // Each word of a contiguous run holds the address of its own part.
                     let shift = if bit(52) { level + self.run(level) } else { level };
                     let frame = frame(address) >> shift << shift;
                     Entry::Leaf { frame, shift, rights, global: !bit(11), memory }
                 }
             }
             Family::Mips if word & VALID != 0 => match size(word) {
-                // A page of 4 MiB or more stands in the root.
+                // A page of 4 MiB or more is in the root.
                 Some(shift) if (shift >= 22) == (level == 22) => Self::half(word, shift),
                 _ => Entry::Absent,
             },
@@ -557,7 +559,7 @@ impl Arch {
         }
     }
 
-    /// Reads half of a MIPS32 pair of pages of `1 << shift` bytes: the word of an `EntryLo` register.
+    /// Decodes half of a MIPS32 pair of pages of `1 << shift` bytes: the value of an `EntryLo` register.
     pub(super) fn half(word: u64, shift: u32) -> Entry {
         use rights::{EXEC, MARKED, READ, USER, WRITE};
         if word & VALID == 0 {
@@ -569,24 +571,23 @@ impl Arch {
         Entry::Leaf { frame, shift, rights: READ | EXEC | USER | write, global, memory }
     }
 
-    /// Returns what an invalidation covers that a CPU executes under the number `current`; its addresses are in the checker's
-    /// form.
+    /// Returns the scope of an invalidation that a CPU executes while it runs the number `current`. The addresses are in the checker's form.
     pub(super) fn scope(self, fence: Fence, pages: Option<(u64, u64)>, current: u16) -> Scope {
         let Fence { asid, leaf, broadcast, .. } = fence;
         let named = pages.is_some();
         let (asid, globals, links) = match self.family() {
-            // With an address: leaf entries alone. With a number: none that is global.
+            // With an address it covers leaf entries only. With a number it covers no global entry.
             Family::RiscV => (asid, asid.is_none(), if named { Links::None } else { Links::All }),
             // INVLPG invalidates pages of the current PCID, global pages and all links. INVPCID of type 0 invalidates one
             // address without global pages.
             Family::X86 if named && asid.is_none() && !broadcast => (Some(current), true, Links::All),
             Family::X86 => (asid, asid.is_none(), if named { Links::OnTheWay } else { Links::All }),
-            // By address global pages match whatever number is named; without one they do not.
+            // With an address it covers global pages, whatever number it names. With a number alone it does not.
             Family::Arm => (asid, named || asid.is_none(), if named { Links::OnTheWay } else { Links::All }),
-            // TLBP finds what the address and the number match, a global pair too.
+            // TLBP finds the entry that matches the address and the number, also a global pair.
             Family::Mips => (asid, named || asid.is_none(), Links::None),
         };
-        // The form for the last level is a form by address.
+        // An invalidation of the last level only always names an address.
         let links = if leaf && named { Links::None } else { links };
         Scope { pages, asid, globals, links }
     }

@@ -1,4 +1,5 @@
-//! Page-table code under the checker: any bytes are changes, and no interleaving of walks may be wrong.
+//! Runs page-table code under the checker: arbitrary bytes are decoded as changes, and the code must be correct for every interleaving of
+//! the CPUs' walks.
 
 use core::fmt;
 use std::cell::RefCell;
@@ -9,7 +10,7 @@ use std::vec::Vec;
 use super::{Arch, Checked, Checker, Refusal};
 use crate::event::Event;
 
-/// What a page of an address space is.
+/// The state of a page of an address space.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Page {
     /// Not mapped.
@@ -23,8 +24,8 @@ pub enum Page {
 
 /// Page-table code of a kernel, or a model of it, as [`drive`] drives it.
 ///
-/// Each event that it causes it tells [`Log::say`], in the order in which they happen: its stores to tables, loads of roots, fences,
-/// barriers, interrupts, and what it takes and gives back.
+/// The code passes each of its events to [`Log::say`], in the order in which they happen: stores to tables, loads of roots, fences,
+/// barriers, interrupts, and memory that it takes and gives back.
 pub trait Kernel {
     /// Returns how many CPUs there are.
     fn cpus(&self) -> usize;
@@ -38,14 +39,14 @@ pub trait Kernel {
     /// Returns the virtual address of a page.
     fn va(&self, page: usize) -> u64;
 
-    /// A CPU loads the root of an address space.
+    /// Makes a CPU load the root of an address space.
     fn run(&mut self, cpu: usize, space: usize);
 
-    /// A CPU makes a page what `to` says. When this returns, that is in force on every CPU.
+    /// Makes a CPU change a page to the state `to`. When this returns, the change is in force on every CPU.
     fn set(&mut self, cpu: usize, space: usize, page: usize, to: Page);
 }
 
-/// Where code under test tells what it does.
+/// The log to which code under test writes its events.
 #[derive(Clone, Debug)]
 pub struct Log {
     shared: Rc<RefCell<Shared>>,
@@ -58,10 +59,10 @@ struct Shared {
     refused: Option<Refusal>,
 }
 
-/// What was wrong, and the log that leads there.
+/// The checker's refusal, and the log up to the refused event.
 #[derive(Clone, Debug)]
 pub struct Broken {
-    /// What the checker says. Lines count the events from 1.
+    /// The refusal. Its line numbers count the events from 1.
     pub refusal: Refusal,
     /// The events, each with its CPU. `Display` writes them in the text form, for `tlblab witness`.
     pub events: Vec<(usize, Event)>,
@@ -82,7 +83,7 @@ impl Log {
         Self { shared: Rc::new(RefCell::new(shared)) }
     }
 
-    /// Tells that `cpu` has caused an event. After one that was refused nothing is looked at.
+    /// Passes an event of `cpu` to the checker. After a refused event, further events are ignored.
     pub fn say(&self, cpu: usize, event: Event) {
         let mut shared = self.shared.borrow_mut();
         if shared.refused.is_none() {
@@ -103,9 +104,10 @@ impl Log {
 /// Drives page-table code with changes, any three bytes each, under a checker of `arch`. `begin` returns the
 /// code, which keeps the log that it is given.
 ///
-/// Any CPU changes any page of any address space, or loads any of the roots. A change that takes something away from the address space
-/// that its CPU runs is promised when [`Kernel::set`] returns. Whatever a CPU might have walked and kept meanwhile, the code must have
-/// flushed. Bytes are what proptest shrinks and what a fuzzer has, so that one line is a property, and one a fuzz target:
+/// Any CPU changes any page of any address space, or loads any of the roots. When [`Kernel::set`] returns, a change that takes rights or
+/// pages from the address space that its CPU runs counts as promised: the code must have flushed every entry that a CPU may have read
+/// meanwhile. The input is bytes, which proptest can shrink and a fuzzer can generate, so a property takes one line, and so does a fuzz
+/// target:
 ///
 /// ```
 /// use proptest::collection::vec;
@@ -120,7 +122,7 @@ impl Log {
 ///
 /// # Errors
 ///
-/// The first event that breaks a rule, or that cannot have happened, with the log that leads there.
+/// The first event that breaks a rule, or that cannot have happened, with the log up to this event.
 pub fn drive<K: Kernel>(
     arch: Arch,
     changes: &[[u8; 3]],

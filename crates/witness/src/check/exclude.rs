@@ -11,7 +11,8 @@ use super::story::stores;
 use super::verdict::{Refusal, Rule};
 
 impl Machine {
-    /// Checks a new entry where the old one has to be invalid first, and invalidated.
+    /// Checks that a new entry follows break before make: it replaces no valid entry that excludes it, and no CPU may still hold such an
+    /// entry.
     pub(super) fn broken(
         &self,
         cpu: usize,
@@ -28,7 +29,7 @@ impl Machine {
                 let violation = self.violation(Rule::BreakLeftOut, Some(holder.cpu));
                 return Err(violation.unbroken(at, va, since));
             }
-            // A table that is linked brings its own leaves with it.
+            // A link also adds the entries of the nodes below it.
             let mut made = vec![(level, va, after)];
             if let Entry::Link { node, rights } = after {
                 let below = self.tables.below(node, rights).into_iter();
@@ -42,7 +43,7 @@ impl Machine {
         Ok(())
     }
 
-    /// Checks that nothing that a CPU may still hold excludes a new entry.
+    /// Checks that a CPU may hold no item that excludes a new entry.
     fn matches(
         &self,
         did: &dyn Fn() -> String,
@@ -54,7 +55,7 @@ impl Machine {
         let near = |tag| held.near(tag, self.arch.levels(), va, last);
         let below = self.global_below(holder.cpu, holder.asid, va, last);
         for (place, item) in near(holder.asid.into()).into_iter().chain(near(GLOBAL)).chain(below) {
-            // A link leads on to what is below it, as another table does.
+            // A link above an entry, or an entry below a new link, does not exclude it.
             let above = place.1 > level && matches!(item.entry, Entry::Link { .. });
             let below = place.1 < level && matches!(after, Entry::Link { .. });
             // What the CPU has of a table that it left under the same number is told as that.
@@ -66,7 +67,7 @@ impl Machine {
         Ok(())
     }
 
-    /// Checks that nothing that a CPU may hold excludes an entry of the table that it has loaded.
+    /// Checks that a CPU may hold no item that excludes an entry of the table that it has loaded.
     pub(super) fn excluded(&self, cpu: usize, root: u64, asid: u16, high: bool) -> Result<(), Refusal> {
         let base = self.arch.base(high);
         let did = || format!("CPU {cpu} loads the root {root:#x}, whose table has a valid entry");
@@ -77,7 +78,7 @@ impl Machine {
             if item.entry == Entry::Absent || item.stale == 0 {
                 continue;
             }
-            // What a walk finds below a link that the CPU holds is loaded beside what it holds already.
+            // Through a link that it holds, the CPU may load the entries below it beside the items that it holds.
             if let Entry::Link { node, rights } = item.entry {
                 let va = super::held::span(place).0;
                 let holder = Holder { cpu, asid, root: None, va, rights, since: 0, link: None };
@@ -98,7 +99,7 @@ impl Machine {
     }
 }
 
-/// Tells whether two entries must not both be in a TLB, or the second not take the first's place at once.
+/// Tells whether a TLB must not hold both entries, and the second must not replace the first without an invalid entry in between.
 pub(super) fn conflict(before: Entry, after: Entry) -> bool {
     match (before, after) {
         (Entry::Absent, _) | (_, Entry::Absent) => false,

@@ -1,4 +1,4 @@
-//! Invalidations and barriers: what a CPU holds no more.
+//! Invalidations and barriers: which items a CPU no longer holds.
 
 use std::vec::Vec;
 
@@ -10,7 +10,8 @@ use super::session::Kind;
 use super::verdict::Refusal;
 use crate::event::{Barrier, CPUS, Fence};
 
-/// As many pages are known that a CPU has invalidated since its last context synchronisation event: a log may have none.
+/// The largest number of pages kept for a CPU that it has invalidated since its last context synchronisation event. A log may have no
+/// such event.
 const FETCHED: usize = 1024;
 
 impl Machine {
@@ -37,7 +38,7 @@ impl Machine {
         if pages.is_some_and(|(first, last)| last < first) {
             return Err(self.impossible("the range is not in one half of the address space"));
         }
-        // An entry of MIPS32 is a pair, and goes as one.
+        // A TLB entry of MIPS32 is a pair, and an invalidation removes both halves.
         let pages = match pages {
             Some((first, last)) if self.arch == Arch::Mips32 => Some((first & !PAGE, last | PAGE)),
             pages => pages,
@@ -78,7 +79,8 @@ impl Machine {
         core::array::from_fn(|cpu| self.cpus[cpu].visible)
     }
 
-    /// Takes an invalidation in that `by` executed at line `at`. If it was deferred, the items go that have its bit.
+    /// Applies an invalidation that CPU `by` executed in line `at` to the TLB of `target`. If it was deferred, it removes the items that
+    /// have its bit.
     pub(super) fn flush(&mut self, target: usize, scope: &Scope, by: usize, at: Line, slot: Option<u32>) {
         self.drop(target, scope, by, slot);
         self.cpus[target].last_fence = Some((at, *scope));
@@ -91,7 +93,7 @@ impl Machine {
         }
     }
 
-    /// Takes the items out that an invalidation covers, or the end of a walk.
+    /// Removes the items that an invalidation, or the end of a walk, covers.
     pub(super) fn drop(&mut self, target: usize, scope: &Scope, by: usize, slot: Option<u32>) {
         let (mut visible, levels) = (self.visibility(), self.arch.levels());
         // A CPU's fence orders its own stores before its own walks.
@@ -117,14 +119,14 @@ impl Machine {
         for (place, item) in &gone {
             self.forget(target, *place, item);
         }
-        // What the CPU found by way of a link that goes stays, if the invalidation does not cover it.
+        // An entry that the CPU has found through a link that is removed stays if the invalidation does not cover the entry.
         for (place, item) in &gone {
             self.outlast(target, *place, item, |at, kept| !scope.covers(at, kept));
         }
     }
 
-    /// AArch64: notes the pages that go by a CPU's own invalidation: until its next context synchronisation event the CPU may execute
-    /// what it has fetched before.
+    /// AArch64: records the pages that a CPU's own invalidation removes. Until its next context synchronisation event the CPU may
+    /// execute instructions that it has fetched before.
     fn fetch(&mut self, cpu: usize, scope: &Scope, gone: &[(Place, Item)]) {
         let mut found = Vec::new();
         for &(place, item) in gone {
@@ -144,7 +146,7 @@ impl Machine {
         fetched.extend(found.into_iter().take(room).map(|(place, item)| (place, item, now)));
     }
 
-    /// Notes what a CPU may have found by way of a link that it holds no more, as far as that `stays`.
+    /// Records the entries that a CPU may have found through a link that it no longer holds, and for which `stays` returns true.
     pub(super) fn outlast(
         &mut self,
         target: usize,
@@ -174,13 +176,13 @@ impl Machine {
                 _ if global => Kind::Global,
                 _ => Kind::Leaf,
             };
-            // Also what an invalidation has covered meanwhile: the CPU may have read it again by way of the link.
+            // This includes entries that an invalidation has covered since: the CPU may have read them again through the link.
             let read = self.may_hold(&holder, kind, under.level, va, under.since);
             if read && stays(place, &kept) {
                 let kept = Item { going: self.going_with(link, place, &kept), ..kept };
                 self.hold(target, place, kept, false);
             }
-            // With a page of MIPS32 the other half of its pair was read, also where that is invalid.
+            // MIPS32: a refill has read both halves of the pair, also a half that is invalid.
             let other = self.arch.slot(node, under.level, under.offset) ^ 4;
             if self.arch.is_software()
                 && matches!(under.entry, Entry::Leaf { shift: 12, .. })
@@ -221,28 +223,28 @@ impl Machine {
                     used.remove(&asid);
                 }
             }
-            // No number has pages of its own to note.
+            // `Flushed::take_all` has recorded an invalidation of pages of all numbers.
             None if scope.pages.is_some() => {}
             None => used.retain(|&asid, roots| each(asid, roots)),
         }
     }
 
-    /// Stores of a CPU from here on are seen after those before.
+    /// Records a barrier: the CPU's earlier stores are visible before its later ones.
     pub(super) fn order(&mut self, cpu: usize) {
         self.cpus[cpu].epoch += 1;
         self.cpus[cpu].ordered = self.now;
     }
 
-    /// Stores of a CPU before this are visible to every CPU's walks, and what the CPU sees to its own.
+    /// Makes a CPU's stores visible to every CPU's walks, and the stores that the CPU sees to its own walks.
     pub(super) fn publish(&mut self, cpu: usize) {
         let (now, cpu) = (self.now, &mut self.cpus[cpu]);
         (cpu.visible, cpu.near) = (now, now);
         cpu.filled.clear();
     }
 
-    /// The invalidations that a CPU has begun are complete, as far as a barrier completes them.
+    /// Completes the invalidations that a CPU has begun and for which `of` returns true.
     fn completes(&mut self, cpu: usize, of: impl Fn(&Begun) -> bool) {
-        // What is found by way of a link that goes may go with one of the others.
+        // An entry that is kept when its link is removed may be covered by a later one of these invalidations.
         for at in 0..self.cpus[cpu].deferred.len() {
             let begun = self.cpus[cpu].deferred[at];
             if !of(&begun) {
@@ -285,7 +287,7 @@ impl Machine {
                 let levels = self.arch.levels();
                 let runs = self.cpus[cpu].roots.map(|root| root.map(|(_, asid)| u32::from(asid)));
                 self.cpus[cpu].held.sweep(&all, levels, |place, item| {
-                    // Under a number that it does not run, it begins no walk anew.
+                    // The CPU begins no walk under a number that it does not run.
                     let own = item.writer == cpu && item.stale <= near;
                     let seen = item.stale <= visible[item.writer].max(loaded)
                         || own

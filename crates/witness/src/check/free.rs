@@ -1,4 +1,4 @@
-//! Memory that is taken or given back.
+//! The events `node` and `frame`: memory is taken or given back.
 
 use std::vec::Vec;
 
@@ -10,7 +10,7 @@ use super::session::Kind;
 use super::verdict::{Refusal, Rule};
 use crate::event::Memory;
 
-/// The most nodes that a line takes or gives back.
+/// The largest number of nodes that a line takes or gives back.
 const NODES: u64 = 4096;
 
 impl Machine {
@@ -64,13 +64,13 @@ impl Machine {
         Ok(())
     }
 
-    /// Returns the first and last address of memory.
+    /// Returns the first and last address of a range of memory.
     fn range(&self, Memory { at, bytes, .. }: Memory) -> Result<(u64, u64), Refusal> {
         let last = bytes.checked_sub(1).and_then(|more| at.checked_add(more));
         last.map(|last| (at, last)).ok_or_else(|| self.impossible("a range of memory is expected"))
     }
 
-    /// Takes a node out of the tables, if no CPU can be in it.
+    /// Removes a node from the tables, if no CPU can be in it.
     fn free_node(&mut self, node: u64, cpu: usize) -> Result<(), Refusal> {
         let holders = self.holders(node);
         let Some(level) = self.tables.level(node) else {
@@ -101,7 +101,8 @@ impl Machine {
             self.tables.part(at, level);
         }
         self.tables.remove(node);
-        // Its number is dead. What is global, a CPU has under every number, also what it found by way of links that no table has.
+        // If the node was a root, its numbers are dead. A CPU uses global entries under every number, also those that it has found through
+        // links that no table has.
         let left: Vec<_> =
             self.sessions.get(&node).into_iter().flatten().map(|of| (of.cpu, of.asid)).collect();
         for (cpu, asid) in left {

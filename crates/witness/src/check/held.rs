@@ -9,7 +9,7 @@ use super::arch::{Entry, Links, Scope};
 use super::hash::Map;
 use super::memory::Line;
 
-/// The number that entries have which every address space uses.
+/// The number of global entries, which every address space uses.
 pub(super) const GLOBAL: u32 = u32::MAX;
 
 /// An entry that a CPU may hold.
@@ -17,24 +17,25 @@ pub(super) const GLOBAL: u32 = u32::MAX;
 pub(super) struct Item {
     /// A leaf, a link, or an absence.
     pub(super) entry: Entry,
-    /// For an absence: a link has taken its place.
+    /// For an absence: whether the word has become a link.
     pub(super) linked: bool,
-    /// When the word was stored that it was read from.
+    /// The line in which the word that the entry was read from was stored.
     pub(super) since: Line,
-    /// The CPU that changed that word, and when.
+    /// The CPU that changed this word, or the link above it, and the line of the change.
     pub(super) writer: usize,
     pub(super) stale: Line,
-    /// The CPU that changed it once more, and when, if it was read by way of a link that had been changed before.
+    /// If the entry was read through a link that had been changed before: the CPU that changed the word, and the line.
     pub(super) again: Option<(usize, Line)>,
-    /// The root of the table that it was read from, or 0 if it was read by way of a link that no table had.
+    /// The root of the table from which the entry was read, or 0 if it was read through a link that no table had.
     pub(super) root: u64,
-    /// The invalidations that have begun and cover it, one bit each: their slots.
+    /// The invalidations that have begun and cover the item: the bits of their slots.
     pub(super) going: u64,
-    /// MIPS32: the bits of a page that its entry was loaded with, by one kind of handler and the other.
+    /// MIPS32: the logarithm of the page size with which each of two kinds of handler loads the entry.
     pub(super) sizes: [u32; 2],
 }
 
-/// A place in a CPU's TLB: the number, the level of the word, and the address without as many bits as the level says.
+/// A place in a CPU's TLB: the number, the level of the word (the logarithm of the bytes that it covers), and the address shifted right
+/// by the level.
 pub(super) type Place = (u32, u32, u64);
 
 /// Returns the first and last address of a place.
@@ -46,18 +47,18 @@ pub(super) fn span((_, level, key): Place) -> (u64, u64) {
 #[derive(Debug, Default)]
 struct Items {
     all: Vec<Item>,
-    /// Where each is, by what it says, once they are many; empty if that is not known.
+    /// The index of each item by its [`Said`]; empty if there are few items, or after items were removed.
     index: Map<Said, usize>,
 }
 
-/// What tells the items of a place apart.
+/// The fields by which the items of a place differ.
 type Said = (Entry, bool, [u32; 2]);
 
-/// As many items are looked through.
+/// Up to this number of items, a search reads all of them.
 const FEW: usize = 16;
 
 impl Items {
-    /// Finds the item that says the same as another one, in a few steps however many there are.
+    /// Finds the item with the same [`Said`] as `item`. The time does not depend on the number of items.
     fn find(&mut self, item: &Item) -> Option<&mut Item> {
         let at = if self.all.len() <= FEW {
             self.all.iter().position(|old| old.said() == item.said())
@@ -89,9 +90,9 @@ impl Items {
 #[derive(Debug, Default)]
 pub(super) struct Held {
     items: Map<u32, Map<(u32, u64), Items>>,
-    /// How many of a number's items are no absences.
+    /// For each number, how many of its items are leaves or links.
     present: Map<u32, u32>,
-    /// Where links are, by number, and how many.
+    /// For each number, the places that have links, and how many.
     links: Map<u32, Map<(u32, u64), u32>>,
 }
 
@@ -110,7 +111,7 @@ impl Item {
 }
 
 impl Scope {
-    /// Tells whether an invalidation covers what is held at a place.
+    /// Tells whether an invalidation covers an item at a place.
     pub(super) fn covers(&self, place: Place, item: &Item) -> bool {
         let tagged = match place.0 {
             GLOBAL => self.globals,
@@ -132,14 +133,15 @@ impl Scope {
 }
 
 impl Held {
-    /// Adds an item. Makes the one that says the same as young, unless no table says that any more: then the CPU reads it again
-    /// only by way of a link that is older, and goes with it.
+    /// Adds an item, and returns whether it is new. If there is an item with the same [`Said`], renews it if `said` is true, that is,
+    /// if a table had the entry until now. Otherwise the CPU can read the entry again only through an older link, and the item is
+    /// removed together with this link.
     pub(super) fn add(&mut self, place: Place, item: Item, said: bool) -> bool {
         let items = self.items.entry(place.0).or_default().entry((place.1, place.2)).or_default();
         match items.find(&item) {
             Some(old) => {
                 if said {
-                    // A global entry that two tables have is of neither alone.
+                    // A global entry of two tables belongs to neither alone.
                     let root = if place.0 == GLOBAL && old.root != item.root { 0 } else { item.root };
                     *old = Item { since: old.since, root, ..item };
                 } else {
@@ -162,7 +164,7 @@ impl Held {
         }
     }
 
-    /// Tells whether there are items of a number that are no absences.
+    /// Tells whether a number has items that are leaves or links.
     pub(super) fn has_present(&self, tag: u32) -> bool {
         self.present.contains_key(&tag)
     }
@@ -195,7 +197,7 @@ impl Held {
             .map_or(&[], |items| items.all.as_slice())
     }
 
-    /// Returns the items of a number on the way to, at, or below the pages from `first` to `last`.
+    /// Returns the items of a number that cover a page from `first` to `last`, or are links above such a page.
     pub(super) fn near(&self, tag: u32, levels: &[u32], first: u64, last: u64) -> Vec<(Place, Item)> {
         let Some(items) = self.items.get(&tag) else { return Vec::new() };
         let mut found = Vec::new();
@@ -230,7 +232,8 @@ impl Held {
 
     /// Looks at each item that an invalidation covers, and removes those for which `go` returns true.
     ///
-    /// Costs a few look-ups for a few pages, and for each link if it covers all, otherwise a pass over the numbers that are named.
+    /// For a few pages, costs a few look-ups, and one for each link if the invalidation covers all links. Otherwise costs a pass over
+    /// the items of the numbers that the invalidation names.
     pub(super) fn sweep(
         &mut self,
         scope: &Scope,
@@ -297,7 +300,7 @@ impl Held {
     }
 }
 
-/// Notes that a link at a place has gone.
+/// Subtracts a link that was removed from a place.
 fn unlink(links: &mut Map<u32, Map<(u32, u64), u32>>, (tag, level, key): Place) {
     let Some(places) = links.get_mut(&tag) else { return };
     if let Some(count) = places.get_mut(&(level, key)) {

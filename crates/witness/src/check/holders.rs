@@ -1,7 +1,7 @@
-//! Which CPUs may hold what a word says, and what they hold when the word says something else.
+//! Which CPUs may hold the entry of a word, and which items they hold when the word changes.
 //!
-//! A CPU may hold what a table says at any moment. That is not recorded: it follows from the tables and from the roots that the CPU
-//! has loaded. `Machine::retire` records what a word said when the word changes.
+//! A CPU may hold a table's current entries at any moment. This is not recorded: it follows from the tables and from the roots that
+//! the CPU has loaded. When a word changes, `Machine::retire` records the word's old entry.
 
 use std::vec::Vec;
 
@@ -13,7 +13,7 @@ use super::session::{Kind, Session};
 use crate::event::CPUS;
 
 impl Machine {
-    /// Returns the CPUs that may hold what a node says.
+    /// Returns the CPUs that may hold entries of a node.
     pub(super) fn holders(&self, node: u64) -> Vec<Holder> {
         let mut found = Vec::new();
         if let Some(level) = self.tables.level(node) {
@@ -52,7 +52,7 @@ impl Machine {
     /// Tells whether a CPU may hold an entry in a word of `level` of the holder's node.
     pub(super) fn may_hold(&self, holder: &Holder, kind: Kind, level: u32, va: u64, since: Line) -> bool {
         let (since, all) = (since.max(holder.since), &self.cpus[holder.cpu].flushed);
-        // A walk of software has ended when its CPU loads another root.
+        // A walk by software has ended when its CPU loads another root.
         let ended =
             |session: &Session| kind == Kind::Link && self.arch.is_software() && session.until.is_some();
         let of = |session: &Session| {
@@ -64,7 +64,7 @@ impl Machine {
         };
         match holder.root {
             Some((root, _)) => self.sessions.get(&root).into_iter().flatten().any(of),
-            // Through a link that it holds a CPU walks whenever the link's number is loaded.
+            // A CPU walks through a link that it holds whenever it runs the link's number.
             None => {
                 let roots = self.cpus[holder.cpu].used.get(&holder.asid);
                 roots.into_iter().flatten().filter_map(|root| self.sessions.get(root)).flatten().any(of)
@@ -72,12 +72,14 @@ impl Machine {
         }
     }
 
-    /// Notes that a CPU may hold what a word said until `writer` changed it, if it may. `offset` is from the holder's node.
+    /// Records that a CPU may hold the entry of a word that `writer` changes in this line, if the CPU may. The entry's offset is from
+    /// the beginning of the holder's node.
     pub(super) fn keep(&mut self, holder: &Holder, said: Below, linked: bool, writer: usize) {
         self.keep_as(holder, said, linked, writer, (false, [0; 2]));
     }
 
-    /// Records the item. The caller states whether an absence is global, and the page size of the entry.
+    /// Records an item as [`keep`](Self::keep) does. `loaded` tells whether an absence is global, and the page sizes with which handlers
+    /// load the entry.
     pub(super) fn keep_as(
         &mut self,
         holder: &Holder,
@@ -89,7 +91,7 @@ impl Machine {
         self.keep_until(self.now, holder, said, linked, writer, loaded);
     }
 
-    /// Does so for what `writer` changed at a line.
+    /// Records an item as [`keep_as`](Self::keep_as) does, of an entry that `writer` changed in line `stale`.
     pub(super) fn keep_until(
         &mut self,
         stale: Line,
@@ -101,7 +103,7 @@ impl Machine {
     ) {
         let Below { level, offset, entry, since } = said;
         let (entry, va) = (entry.limited(holder.rights), holder.va + offset);
-        // The CPU that stores is in no walk of software.
+        // A CPU that stores is in no walk by software.
         if self.arch.is_software() && matches!(entry, Entry::Link { .. }) && holder.cpu == writer {
             return;
         }
@@ -115,13 +117,13 @@ impl Machine {
             let place = (tag, level, va >> level);
             let root = holder.root.map_or(0, |(root, _)| root);
             let mut item = Item { entry, linked, since, writer, stale, root, again: None, going: 0, sizes };
-            // What was read by way of a link that no table has goes with that link.
+            // An entry that was read through a link that no table has is removed together with that link.
             if let Some(link) = &holder.link {
                 (item.writer, item.stale) = (link.writer, link.stale);
                 item.again = Some((writer, stale));
                 item.going = self.going_with(link, place, &item);
             }
-            // A CPU that left the table before an invalidation began reads nothing again.
+            // A CPU that left the table before an invalidation began does not read the entry again.
             for begun in self.begun() {
                 let here = begun.only.is_none_or(|cpu| cpu == holder.cpu);
                 if here && begun.scope.covers(place, &item) && self.left(holder, begun.at) {
@@ -132,7 +134,8 @@ impl Machine {
         }
     }
 
-    /// Tells whether a CPU reads an item no more, whatever it sees of the store that changed it: it has left the table.
+    /// Tells whether a CPU cannot read an item's entry again because it has left the table, whether or not it sees the store that
+    /// changed the entry.
     fn has_left(&self, target: usize, place: Place, item: &Item) -> bool {
         let mut loaded = self.cpus[target].roots.iter().flatten();
         let va = super::held::span(place).0;
@@ -140,10 +143,10 @@ impl Machine {
             let at = self.arch.slot(root, self.arch.top(), va);
             self.tables.entry(at, self.arch.top())
         };
-        // Tables may share what a top-level entry links; an entry that links nothing shares nothing.
+        // Two tables may have the same link in a top-level entry. Entries that are no links share no node.
         let shares = |entry: Entry| matches!(entry, Entry::Link { .. }) && entry == top(item.root);
         let same = |root: u64| item.root == 0 || root == item.root || shares(top(root));
-        // It walks on through links that it holds of the table that it left, under the same number.
+        // Under the same number, the CPU also walks through links that it holds of the table that it has left.
         let ran = |asid: u16| {
             let mut sessions = self.sessions.get(&item.root).into_iter().flatten();
             sessions.any(|session| (session.cpu, session.asid) == (target, asid))
@@ -154,8 +157,9 @@ impl Machine {
         })
     }
 
-    /// Tells whether a CPU does not read an item again that an invalidation covers: it sees a store that changed it. If it holds
-    /// the link to it yet, that has to be the last one.
+    /// Tells whether a CPU cannot read the entry of an item again that an invalidation covers: it sees the store that changed the entry.
+    /// If the entry was read through a link that the invalidation does not remove, the CPU must see the last change
+    /// ([`again`](Item::again)).
     pub(super) fn is_past(
         &self,
         target: usize,
@@ -185,7 +189,7 @@ impl Machine {
         self.cpus.iter().position(|cpu| cpu.deferred.iter().any(of)).unwrap_or(0)
     }
 
-    /// Returns the invalidations that cover what was read by way of a link, and that have begun to cover the link itself.
+    /// Returns the invalidations that have begun, that cover a link, and that also cover an item which was read through this link.
     pub(super) fn going_with(&self, link: &Item, place: Place, item: &Item) -> u64 {
         if link.going == 0 {
             return 0;
@@ -232,7 +236,7 @@ impl Machine {
         }
     }
 
-    /// Notes for each holder what a word said, and what was below it. `linked` says that a link takes its place.
+    /// Records, for each holder, the old entry of a word and the entries below it. `linked` tells whether the word becomes a link.
     pub(super) fn retire(&mut self, at: u64, level: u32, linked: bool, holders: &[Holder], writer: usize) {
         let (entry, since) = (self.tables.entry(at, level), self.tables.word(at).since);
         let said = Below { level, offset: self.arch.offset(at, level), entry, since };
@@ -253,7 +257,7 @@ impl Machine {
         }
     }
 
-    /// Tells whether a holder's CPU had left the tables of its number at a line.
+    /// Tells whether a holder's CPU had left all tables of its number before a line.
     fn left(&self, holder: &Holder, at: Line) -> bool {
         let roots = self.cpus[holder.cpu].used.get(&holder.asid).into_iter().flatten();
         let mut sessions = roots.filter_map(|root| self.sessions.get(root)).flatten();
@@ -263,7 +267,7 @@ impl Machine {
         })
     }
 
-    /// Tells whether a holder's CPU walks on from there.
+    /// Tells whether a holder's CPU can walk to the holder's node now: it runs the holder's number, by the holder's root if there is one.
     pub(super) fn walks(&self, holder: &Holder) -> bool {
         let roots = self.cpus[holder.cpu].roots.iter().flatten();
         let mut roots = roots.filter(|(_, asid)| *asid == holder.asid);

@@ -1,4 +1,4 @@
-//! The machine: what it knows of each CPU, and which event does what.
+//! The checker's machine: the state of each CPU, and the effect of each event.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::vec::Vec;
@@ -11,85 +11,86 @@ use super::session::{Flushed, Session};
 use super::verdict::{Checked, Pending, Refusal};
 use crate::event::{Barrier, CPUS, Event};
 
-/// What a CPU is about.
+/// The state of a CPU.
 #[derive(Debug, Default)]
 pub(super) struct Cpu {
     /// The root node of each register, and the number that goes with it.
     pub(super) roots: [Option<(u64, u16)>; 2],
     pub(super) held: Held,
-    /// The number of the last store that every CPU's walks see, and of those before it.
+    /// The line up to which this CPU's stores are visible to every CPU's walks.
     pub(super) visible: Line,
-    /// The last event that orders the stores that it sees before its own walks: a `dsb` of any domain, a fence of RISC-V.
+    /// The last event that orders the stores that this CPU sees before its own walks: a `dsb` of any domain, a fence of RISC-V.
     pub(super) near: Line,
-    /// Nodes that it has filled with zeros since its stores were visible to every CPU's walks.
+    /// The nodes that this CPU has filled with zeros since its stores were last visible to every CPU's walks.
     pub(super) filled: VecDeque<u64>,
-    /// RISC-V: a table that it has loaded, of which it may read what the memory held before.
+    /// RISC-V: a table that this CPU has loaded and in which its walks may read the memory's earlier contents.
     pub(super) unread: Option<Unread>,
-    /// The number of both halves, where one register has it.
+    /// The number of both halves, if one register holds it.
     pub(super) number: u16,
-    /// When it ran its halves under two numbers, and no line says which of them counts.
+    /// The line in which the CPU first ran its halves under two numbers, if the log does not say which of them is in force.
     pub(super) twofold: Option<Line>,
-    /// When it loaded a root last: it sees the stores before that.
+    /// The line in which the CPU last loaded a root: the CPU sees all stores before it.
     pub(super) loaded: Line,
-    /// Barriers executed.
+    /// The number of barriers that the CPU has executed.
     pub(super) epoch: u64,
-    /// The last of them: stores before it are seen before stores after it.
+    /// The line of the last of these barriers: stores before it are visible before stores after it.
     pub(super) ordered: Line,
-    /// Invalidations that have not completed.
+    /// The CPU's invalidations that have not completed.
     pub(super) deferred: Vec<Begun>,
-    /// A number that it has to invalidate before it goes on.
+    /// A number that the CPU has to invalidate before its next access or root.
     pub(super) mixed: Option<Mixed>,
-    /// Numbers under which it may hold what has been given back or taken away while it did not run them, and when it last did.
+    /// The numbers under which the CPU may hold entries of memory or rights that went while it did not run the number, each with the
+    /// line in which the CPU last left the number.
     pub(super) dead: Map<u16, Line>,
-    /// The tables that it may hold entries of, by number.
+    /// The tables of which the CPU may hold entries, by number.
     pub(super) used: Map<u16, Vec<u64>>,
-    /// MIPS32: words that it stored and that it may not translate by, together with what it holds.
+    /// MIPS32: words that the CPU stored. It must not load a pair with such a word while it holds certain other entries.
     pub(super) unpaired: Vec<u64>,
-    /// MIPS32: what it has just invalidated, and done nothing since.
+    /// MIPS32: the scope of an invalidation that was the CPU's last action.
     pub(super) forgot: Option<Scope>,
-    /// AArch64: the roots that it has left since its last context synchronisation event, and when.
+    /// AArch64: the roots that the CPU has left since its last context synchronisation event, with their half and the line.
     pub(super) left: Vec<(u64, bool, Line)>,
-    /// AArch64: pages that it has invalidated itself since then, and when that was complete.
+    /// AArch64: the pages that the CPU has invalidated itself since that event, and the line in which the invalidation completed.
     pub(super) fetched: Vec<(Place, Item, Line)>,
-    /// What it has invalidated of all numbers.
+    /// The CPU's invalidations that name no number.
     pub(super) flushed: Flushed,
-    /// The last invalidation that it executed, or that reached it.
+    /// The last invalidation that the CPU executed, or that reached it.
     pub(super) last_fence: Option<(Line, Scope)>,
 }
 
-/// A table that a CPU has loaded, of which its walks may read a node as that was before a store.
+/// A table that a CPU has loaded, and a node of it that the CPU's walks may read as the node was before a store.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Unread {
     pub(super) root: u64,
     pub(super) asid: u16,
-    /// When the root was loaded.
+    /// The line in which the root was loaded.
     pub(super) since: Line,
     pub(super) node: u64,
     pub(super) store: Store,
 }
 
-/// A number under which a CPU may hold entries of two tables, or what has gone.
+/// A number under which a CPU may hold entries of two tables, or entries of memory or rights that have gone.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Mixed {
     pub(super) asid: u16,
-    /// When the second root was loaded.
+    /// The line in which the second root was loaded.
     pub(super) since: Line,
-    /// The root of the table that it ran under this number before.
+    /// The root of the table that the CPU ran under this number before.
     pub(super) first: u64,
-    /// The root that it has loaded since.
+    /// The second root.
     pub(super) root: u64,
 }
 
 /// A change that has begun and is not promised yet.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Lowering {
-    /// The root of the table that it is made in.
+    /// The root of the table in which the change is made.
     pub(super) root: u64,
     pub(super) first: u64,
     pub(super) last: u64,
-    /// When it began.
+    /// The line in which the change began.
     pub(super) line: Line,
-    /// A word of the table has changed since, in the range.
+    /// Whether a word of the table has changed in the range since then.
     pub(super) changed: bool,
 }
 
@@ -98,28 +99,29 @@ pub(super) struct Lowering {
 pub(super) struct Begun {
     pub(super) scope: Scope,
     pub(super) at: Line,
-    /// The CPU that it is for, or none for all.
+    /// The CPU whose TLB the invalidation affects; `None` if it affects all.
     pub(super) only: Option<usize>,
-    /// Its bit in the items that go with it. Those that find no bit of their own share the last one.
+    /// The invalidation's bit in the items that it removes. Invalidations that find no free bit share the last one.
     pub(super) slot: u32,
 }
 
-/// A holder of what a node says: a CPU, under a number, with the node at an address.
+/// A holder of a node's entries: a CPU that finds the node at an address, under a number.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Holder {
     pub(super) cpu: usize,
     pub(super) asid: u16,
-    /// The root, or none if it goes on through a link that a table no longer has.
+    /// The root by which the CPU finds the node, and whether it is that of the upper half. `None` if the CPU finds the node by a
+    /// link that it holds and that no table has any more.
     pub(super) root: Option<(u64, bool)>,
     pub(super) va: u64,
     pub(super) rights: u8,
     pub(super) since: Line,
-    /// That link.
+    /// This link, if it is known.
     pub(super) link: Option<Item>,
 }
 
 impl Holder {
-    /// A CPU that goes on at `va` through a link that no table has.
+    /// Returns a CPU that walks at `va` through a link that it holds and that no table has.
     pub(super) fn by_link(cpu: usize, asid: u16, va: u64) -> Self {
         Self { cpu, asid, root: None, va, rights: rights::ALL, since: 0, link: None }
     }
@@ -129,22 +131,22 @@ impl Holder {
 pub(super) struct Machine {
     pub(super) arch: Arch,
     pub(super) now: Line,
-    /// CPUs below this have had events.
+    /// One more than the highest number of a CPU that has had an event.
     pub(super) seen: usize,
     pub(super) tables: Tables,
     pub(super) cpus: Vec<Cpu>,
     pub(super) sessions: Map<u64, Vec<Session>>,
-    /// Where items map a frame, by its size and its address, and how many do so there.
+    /// The places with items that map a frame: by the frame's size and address, the CPU and the place, the number of such items.
     pub(super) frames: BTreeMap<((u32, u64), usize, Place), u32>,
-    /// Where links to a node are held that no table has.
+    /// For each node, the CPUs and places with an item that is a link to it.
     pub(super) cut: Map<u64, Vec<(usize, Place)>>,
-    /// Interrupts on their way: to which CPUs, and since when.
+    /// The interrupts that are sent and not taken: the CPUs that have to take each, and the line of its last send.
     interrupts: Map<u64, (u64, Line)>,
-    /// Changes that have begun.
+    /// The changes that have begun and are not promised.
     pub(super) lowering: Map<u64, Lowering>,
-    /// AArch64: the register that has the number of both halves, if the log says which.
+    /// AArch64: whether the register of the upper half has the number of both halves, if the log says which register has it.
     pub(super) numbered: Option<bool>,
-    /// MIPS32: no entry takes in more than one page of more than 4 KiB.
+    /// MIPS32: whether no TLB entry maps two pages of more than 4 KiB.
     pub(super) halves: bool,
     pub(super) checked: Checked,
 }
@@ -223,7 +225,7 @@ impl Machine {
             Event::Node(memory) => self.node(cpu, memory),
             Event::Frame(memory) => self.frame(cpu, memory),
             Event::IpiSend { cpus, id } => {
-                // One that is sent twice before it is taken is taken once.
+                // An interrupt that is sent twice before it is taken is taken once.
                 let (waiting, since) = self.interrupts.entry(id).or_default();
                 (*waiting, *since) = (*waiting | cpus, self.now);
                 self.order(cpu);
@@ -276,7 +278,7 @@ impl Machine {
         }
     }
 
-    /// Returns what has begun and not ended, in the order of its lines.
+    /// Returns the actions that have begun and not ended, in the order of their lines.
     pub(super) fn pending(&self) -> Vec<Pending> {
         let changes = self.lowering.iter().map(|(&id, change)| Pending::Change { id, line: change.line });
         let sent = self.interrupts.iter();
@@ -302,7 +304,7 @@ impl Machine {
         if *cpus == 0 {
             self.interrupts.remove(&id);
         }
-        // An exception begins anew what the CPU executes.
+        // Taking an exception is a context synchronisation event.
         self.barrier(cpu, Barrier::Context);
         Ok(())
     }

@@ -5,55 +5,56 @@ use std::vec::Vec;
 use super::arch::{Arch, Entry, G};
 use super::hash::{Map, Set};
 
-/// Where one event stands in the log: the number of its line.
+/// The number of an event's line in the log.
 pub(super) type Line = u64;
 
 /// A word of a table.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Word {
     pub(super) value: u64,
-    /// When what it says to a walker was stored.
+    /// The line in which the word's entry was stored.
     pub(super) since: Line,
-    /// By which CPU.
+    /// The CPU that stored it.
     pub(super) by: u8,
-    /// How many barriers that CPU had executed.
+    /// The number of barriers that this CPU had executed before.
     pub(super) epoch: u64,
-    /// It said nothing before.
+    /// Whether the word was an empty entry before.
     pub(super) new: bool,
 }
 
-/// A store, by its CPU.
+/// A store by a CPU.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Store {
     pub(super) cpu: usize,
     pub(super) line: Line,
-    /// How many barriers the CPU had executed.
+    /// The number of barriers that the CPU had executed before.
     pub(super) epoch: u64,
 }
 
 /// A page of memory that holds words of a table.
 #[derive(Debug, Default)]
 pub(super) struct Node {
-    /// Its level, once it hangs under a root that has been loaded: how many bits of an address one of its words stands for.
+    /// The node's level, if links lead to it from a root that has been loaded: the logarithm of the bytes that one word covers. A node
+    /// with a level is **placed**.
     pub(super) level: Option<u32>,
-    /// Which of its words have been stored.
+    /// The words that have been stored, one bit each.
     used: Vec<u64>,
-    /// The words that link it.
+    /// The words that link the node.
     pub(super) parents: Vec<u64>,
     pub(super) last: Option<Store>,
-    /// The last store to a word that said something else before, or whose contents were not known.
+    /// The last store that changed a non-empty word, or a word with unknown contents.
     pub(super) unsettled: Option<Store>,
-    /// When it was filled with zeros: what it held before is not known.
+    /// The store that filled the node with zeros. The contents before it are not known.
     pub(super) filled: Option<Store>,
-    /// It was taken while words linked it: a link of another level is one of what it is now.
+    /// Whether the node was taken while words linked it. Then a link of another level is a link to the node that it is now.
     remade: bool,
 }
 
-/// What is found below a link.
+/// An entry that a walk finds below a link.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Below {
     pub(super) level: u32,
-    /// From the first address of the link.
+    /// The entry's first address, less the link's first address.
     pub(super) offset: u64,
     pub(super) entry: Entry,
     pub(super) since: Line,
@@ -62,19 +63,19 @@ pub(super) struct Below {
 #[derive(Debug)]
 pub(super) struct Tables {
     pub(super) arch: Arch,
-    /// Hardware sets the accessed and dirty bits.
+    /// Whether hardware sets the accessed and dirty bits.
     pub(super) dirty: bool,
-    /// A word has been one of a run: Svnapot, or the contiguous bit.
+    /// Whether a word has been part of a contiguous run: Svnapot, or AArch64's contiguous bit.
     pub(super) runs: bool,
-    /// MIPS32: a word has been that of a larger page, or has had G.
+    /// MIPS32: whether a word has mapped a larger page, or has had G.
     pub(super) overlaps: bool,
     words: Map<u64, Word>,
     pub(super) nodes: Map<u64, Node>,
-    /// The words that map a frame: by its size and its address.
+    /// The words that map each frame, by the frame's size and address.
     pub(super) leaves: Map<(u32, u64), Vec<u64>>,
     /// Nodes that were given back, and not taken since.
     pub(super) freed: Set<u64>,
-    /// Those of them that a word of a placed node still links.
+    /// The nodes of `freed` that a word of a placed node still links.
     pub(super) dangling: Set<u64>,
 }
 
@@ -95,7 +96,7 @@ impl Tables {
     /// Reads a word as if it held `value`.
     pub(super) fn read(&self, at: u64, value: u64, level: u32) -> Entry {
         let mut entry = self.arch.entry(value, level, self.dirty);
-        // A pair of MIPS32 is global if both halves say so.
+        // A TLB entry of MIPS32 is global if both halves of the pair have G.
         if let (Arch::Mips32, Entry::Leaf { shift: 12, global, .. }) = (self.arch, &mut entry) {
             *global &= self.word(at ^ 4).value & G != 0;
         }
@@ -106,7 +107,7 @@ impl Tables {
         self.nodes.get(&node)?.level
     }
 
-    /// Stores a word that no table has, or that says the same to a walker as before.
+    /// Stores a word that is in no table, or whose entry does not change.
     pub(super) fn put(&mut self, at: u64, word: Word) {
         let slot = at % self.arch.granule() / self.arch.word();
         let used = &mut self.nodes.entry(self.arch.node(at)).or_default().used;
@@ -119,7 +120,7 @@ impl Tables {
         self.words.insert(at, word);
     }
 
-    /// Forgets a node and its words, but for what links it.
+    /// Forgets a node and its words. Keeps the list of words that link the node.
     pub(super) fn remove(&mut self, node: u64) {
         for at in self.stored(node) {
             self.words.remove(&at);
@@ -131,7 +132,7 @@ impl Tables {
         }
     }
 
-    /// Notes that a node was given back.
+    /// Records that a node was given back.
     pub(super) fn free(&mut self, node: u64) {
         self.freed.insert(node);
         if self.nodes.contains_key(&node) {
@@ -139,7 +140,7 @@ impl Tables {
         }
     }
 
-    /// Notes that a node was taken and filled with zeros.
+    /// Records that a node was taken and filled with zeros.
     pub(super) fn take(&mut self, node: u64, store: Store) {
         self.freed.remove(&node);
         self.dangling.remove(&node);
@@ -166,7 +167,7 @@ impl Tables {
         used.iter().enumerate().flat_map(one).collect()
     }
 
-    /// Makes a node one of `level`, and what it links nodes of the levels below.
+    /// Gives a node its level, and the nodes below it theirs.
     pub(super) fn place(&mut self, node: u64, level: u32) {
         let found = self.nodes.entry(node).or_default();
         let other = found.level.is_some_and(|of| of != level);
@@ -183,7 +184,7 @@ impl Tables {
         }
     }
 
-    /// Notes what a word of a placed node says.
+    /// Adds the entry of a placed node's word to the lists of links and leaves.
     pub(super) fn join(&mut self, at: u64, level: u32) {
         match self.entry(at, level) {
             Entry::Absent => {}
@@ -204,7 +205,7 @@ impl Tables {
         }
     }
 
-    /// Forgets what a word of a placed node says.
+    /// Removes the entry of a placed node's word from the lists of links and leaves.
     pub(super) fn part(&mut self, at: u64, level: u32) {
         match self.entry(at, level) {
             Entry::Absent => {}
@@ -227,7 +228,7 @@ impl Tables {
         }
     }
 
-    /// Returns all entries in and below a node, with the rights that the way to them leaves.
+    /// Returns all entries in and below a node, each with the rights that it has behind `rights` and the links on the way.
     pub(super) fn below(&self, node: u64, rights: u8) -> Vec<Below> {
         let mut found = Vec::new();
         if let Some(level) = self.level(node) {
@@ -254,8 +255,7 @@ impl Tables {
         }
     }
 
-    /// Returns the entries of a table that an entry of `level` for `va` would stand beside: on the way to it, at its place,
-    /// and below.
+    /// Returns the entries of a table above, at and below the place of an entry of `level` for `va`.
     pub(super) fn along(&self, root: u64, level: u32, va: u64) -> Vec<Below> {
         let (mut node, mut found) = (root, Vec::new());
         let Some(mut at) = self.level(node) else { return found };
@@ -277,7 +277,8 @@ impl Tables {
         }
     }
 
-    /// Adds the addresses from `first` to `last`, counted from the first of two nodes of `level`, for which both lead to one node.
+    /// Adds the ranges of addresses from `first` to `last` for which two nodes of `level` lead to the same node. Addresses are counted
+    /// from the first address of the two nodes.
     pub(super) fn shared(
         &self,
         (one, two): (u64, u64),
@@ -307,7 +308,8 @@ impl Tables {
         }
     }
 
-    /// Returns what the words say of an address whose contiguous run it is in, from the root's first.
+    /// Returns the entries of all words of the contiguous run that covers an address. The address is counted from the root's first
+    /// address.
     pub(super) fn beside(&self, root: u64, va: u64) -> Vec<Below> {
         let (Some(mut level), mut node) = (self.level(root), root) else { return Vec::new() };
         while let Entry::Link { node: next, .. } = self.entry(self.arch.slot(node, level, va), level) {
@@ -331,13 +333,13 @@ impl Tables {
             .collect()
     }
 
-    /// Walks from a node at `va`, an address from the node's first: returns what ends the walk, with the rights that the way
-    /// leaves.
+    /// Walks from a node for `va`, which is counted from the node's first address. Returns the entry that ends the walk, with the rights
+    /// that it has behind `rights` and the links on the way.
     pub(super) fn walk(&self, node: u64, va: u64, rights: u8) -> Entry {
         self.find(node, va).map_or(Entry::Absent, |(_, entry, _)| entry).limited(rights)
     }
 
-    /// Returns how many bits of an address the word stands for that ends a walk.
+    /// Returns the level of the word that ends a walk: the logarithm of the bytes that the word covers.
     pub(super) fn reach(&self, mut node: u64, va: u64) -> u32 {
         let Some(mut level) = self.level(node) else { return self.arch.top() };
         loop {
@@ -350,7 +352,8 @@ impl Tables {
         }
     }
 
-    /// Walks likewise: returns the level of what ends the walk, and since when all words on the way have been what they are.
+    /// Walks as [`walk`](Self::walk) does. Returns the level of the entry that ends the walk, the entry, and the line since which no word on
+    /// the way has changed.
     pub(super) fn find(&self, node: u64, va: u64) -> Option<(u32, Entry, Line)> {
         let (mut node, mut left, mut since) = (node, super::arch::rights::ALL, 0);
         let mut level = self.level(node)?;
@@ -369,7 +372,7 @@ impl Tables {
 }
 
 impl Entry {
-    /// Takes rights away that the way does not leave.
+    /// Returns the entry without the rights that `limit` does not have.
     pub(super) fn limited(self, limit: u8) -> Self {
         match self {
             Self::Absent => self,

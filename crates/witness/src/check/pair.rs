@@ -1,8 +1,8 @@
 //! MIPS32: a TLB that software loads, in pairs of pages.
 //!
-//! A refill handler runs when a CPU misses: it reads both words of a pair in the table that the CPU has loaded, and writes them in
-//! the TLB. What a program accesses no log tells, so each handler may have run for each address at any moment. It runs with
-//! interrupts off, in the order of what its CPU does: when a CPU does anything that the log tells, its walk has ended.
+//! A refill handler runs when a CPU misses: it reads both words of a pair in the table that the CPU has loaded, and writes them to
+//! the TLB. A log does not tell which addresses a program accesses, so a handler may have run for each address at any moment. A
+//! handler runs with interrupts off, in the order of its CPU's other actions: at each event of a CPU, the CPU's walk has ended.
 
 use std::vec::Vec;
 
@@ -14,13 +14,13 @@ use super::story::stores;
 use super::verdict::{Refusal, Rule};
 use crate::event::{Event, Fence};
 
-/// Ends walks: covers links, and no page.
+/// The scope of the end of a walk: it covers links, and no page.
 const WALKS: Scope =
     Scope { pages: Some((u64::MAX, u64::MAX)), asid: None, globals: false, links: Links::All };
 
 impl Machine {
-    /// A CPU does something: its walk has ended. What it stored before and has not flushed it may use, if it does more than store
-    /// and flush.
+    /// Records that a CPU's walk has ended, before an event of this CPU. If the event is no store, fence or barrier, checks the larger and
+    /// global pages that the CPU has stored before, because the CPU may load them from now on.
     pub(super) fn settle(&mut self, cpu: usize, event: &Event) -> Result<(), Refusal> {
         self.end_walks(cpu);
         if !matches!(event, Event::Fence(_) | Event::Barrier(_) | Event::Refill { .. }) {
@@ -33,7 +33,7 @@ impl Machine {
         core::mem::take(&mut self.cpus[cpu].unpaired).into_iter().try_for_each(|at| self.fits(cpu, at))
     }
 
-    /// Checks that a CPU may load what a word says beside all that it holds.
+    /// Checks that a CPU may load the entry of a word beside the items that it holds.
     fn fits(&self, cpu: usize, at: u64) -> Result<(), Refusal> {
         let node = self.arch.node(at);
         let Some(level) = self.tables.level(node) else { return Ok(()) };
@@ -43,14 +43,14 @@ impl Machine {
         own.try_for_each(|holder| self.outgrows(cpu, at, level, entry, holder))
     }
 
-    /// Ends the CPU's walk. A link that it still sees it may read again, if it runs the table.
+    /// Ends a CPU's walk. The CPU may read a link again if it runs the table and does not see the store that changed the link.
     pub(super) fn end_walks(&mut self, cpu: usize) {
         if self.cpus[cpu].held.has_links() {
             self.drop(cpu, &WALKS, cpu, None);
         }
     }
 
-    /// The word at `at` stays as it is, and its pair becomes global or ceases to be.
+    /// Records the item for the word at `at` if its pair becomes global, or ceases to be, by a store to the other word.
     pub(super) fn beside(&mut self, at: u64, global: bool, holders: &[Holder], writer: usize) {
         let word = self.tables.word(at);
         let was = word.value & self.tables.word(at ^ 4).value & G != 0;
@@ -61,10 +61,10 @@ impl Machine {
         }
     }
 
-    /// Notes for each holder what a word said, and the pairs below it. With a page of 4 KiB goes the other half of its entry, if that
-    /// is invalid: the entry may stay when the table says something else of both.
+    /// Records, for each holder, the old entry of a word and the pairs below it. For a page of 4 KiB, also records the other half of its TLB
+    /// entry if that half is invalid, because a TLB may keep the entry after both words have changed.
     ///
-    /// Where a link goes, a pair of which both halves are invalid is not kept.
+    /// If the old entry is a link, a pair below it with two invalid halves is not recorded.
     pub(super) fn retire_pairs(
         &mut self,
         at: u64,
@@ -115,7 +115,8 @@ impl Machine {
         self.tables.word(at).value & self.tables.word(at ^ 4).value & G != 0
     }
 
-    /// Checks a stored page: no CPU may load its entry while it holds an entry for a part of it, or for another address space.
+    /// Checks a page that is stored: no CPU may load its TLB entry while the CPU holds an entry that maps a part of it, or, for a global
+    /// page, one of another address space.
     pub(super) fn doubled(
         &mut self,
         cpu: usize,
@@ -141,8 +142,8 @@ impl Machine {
         Ok(())
     }
 
-    /// Checks that no other CPU's handler may load a pair of which one word is that of a larger page and the other one not, or not
-    /// yet: it takes both for pages of 4 KiB.
+    /// Checks that no other CPU's handler may load a pair in which only one word is of a larger page: the handler would treat both words as
+    /// pages of 4 KiB.
     pub(super) fn halved(
         &self,
         cpu: usize,
@@ -168,14 +169,14 @@ impl Machine {
         }
     }
 
-    /// Tells whether a handler takes a page together with the one beside it, which has its size.
+    /// Tells whether a handler loads a page in one entry with its neighbour, which has the same size.
     fn is_whole(&self, at: u64, level: u32, shift: u32) -> bool {
         let beside = || self.tables.entry(at ^ 4 << (shift - level), level);
         let same = |entry| matches!(entry, Entry::Leaf { shift: size, .. } if size == shift);
         shift > 12 && !self.halves && same(beside())
     }
 
-    /// Tells whether smaller pages are beside a page.
+    /// Tells whether the other half of a page's pair has smaller pages, or handlers load larger pages in parts anyway.
     fn is_parted(&self, at: u64, level: u32, shift: u32) -> bool {
         let words = 1 << (shift - level);
         let first = (at & !(4 * words - 1)) ^ (4 * words);
@@ -184,8 +185,9 @@ impl Machine {
         self.halves || (0..words).any(|slot| smaller(first + 4 * slot))
     }
 
-    /// Returns the bits of a page that handlers load the page by that a word maps: one that takes a page with nothing beside it for a
-    /// pair within it, and one that takes it for the valid half of an entry of its size.
+    /// Returns the logarithm of the page size with which two kinds of handlers load the page that a word maps. If nothing is mapped in the
+    /// other half of the page's pair, the first kind loads a pair within the page, and the second kind an entry of the page's size with
+    /// an invalid half.
     pub(super) fn sizes(&self, at: u64, level: u32) -> [u32; 2] {
         match self.tables.entry(at, level) {
             Entry::Leaf { shift, .. } if self.arch.is_software() => self.sizes_of(at, level, shift),
@@ -199,8 +201,8 @@ impl Machine {
         [size(self.is_whole(at, level, shift)), size(!parted())]
     }
 
-    /// Checks that a CPU holds no smaller page where a larger one would be loaded beside it, and none of one address space where
-    /// one of all would.
+    /// Checks that a CPU may load the entry of a page that is stored at `at`: it holds no smaller page within that entry and, if the page is
+    /// global, no page of another address space.
     fn outgrows(
         &self,
         cpu: usize,
@@ -238,8 +240,8 @@ impl Machine {
         Ok(())
     }
 
-    /// A CPU has loaded a table. Pages of it may match beside what the CPU holds, of other numbers or of what the table said before: the
-    /// CPU has as long to flush as for pages that it stores.
+    /// Records the pages of a table that a CPU has just loaded that may match beside the items that the CPU holds, under other numbers or of
+    /// the table's old entries. The CPU has to flush as soon as for pages that it stores.
     pub(super) fn meets_held(&mut self, cpu: usize, root: u64) {
         // A CPU that has to invalidate the whole ASID first gets `asid-reused`, not this rule.
         if !self.tables.overlaps || self.cpus[cpu].mixed.is_some() {
@@ -250,7 +252,7 @@ impl Machine {
             if !matches!(item.entry, Entry::Leaf { .. }) {
                 continue;
             }
-            // An entry takes in its page and the one beside it.
+            // A TLB entry maps its page and the page's neighbour.
             let va = span(place).0;
             let beside = self.arch.sizes().map(|size| va ^ 1 << size);
             words.extend([va].into_iter().chain(beside).filter_map(|va| self.overlapping(root, va)));
@@ -261,7 +263,7 @@ impl Machine {
         self.cpus[cpu].unpaired.extend(words);
     }
 
-    /// Returns the word of a table that maps an address, if that is to a larger page or a global one.
+    /// Returns the word of a table that maps an address, if it maps a larger or a global page.
     fn overlapping(&self, root: u64, va: u64) -> Option<u64> {
         let (mut at, mut level) = (self.arch.slot(root, 22, va), 22);
         if let Entry::Link { node, .. } = self.tables.entry(at, level) {
@@ -271,8 +273,8 @@ impl Machine {
         is(self.tables.entry(at, level)).then_some(at)
     }
 
-    /// The pages of another node than that of the word at `at` that a CPU may have loaded by way of a link that no table has, and that
-    /// it sees yet.
+    /// Returns the pages that a CPU may have loaded through a link that it holds and that no table has, if the link's node is not that of the
+    /// word at `at`.
     fn pages_below(&self, cpu: usize, at: u64, (place, link): (Place, Item)) -> Vec<(Place, Item)> {
         let Entry::Link { node, .. } = link.entry else { return Vec::new() };
         let mut found = Vec::new();
@@ -286,7 +288,8 @@ impl Machine {
         found
     }
 
-    /// A CPU stores a page beside one of its size: it may hold that one by pairs within, which the pair of both would take in.
+    /// Records the neighbour of a page that a CPU stores, if the neighbour has the same size: the CPU may hold the neighbour by pairs within
+    /// it, and the TLB entry of both pages would overlap them.
     fn joins(&mut self, at: u64, level: u32, (before, after): (Entry, Entry), holder: &Holder) {
         let Entry::Leaf { shift: shift @ 13.., .. } = after else { return };
         let same = |entry: Entry| matches!(entry, Entry::Leaf { shift: size, .. } if size == shift);
@@ -300,8 +303,8 @@ impl Machine {
         self.keep_as(holder, said, false, holder.cpu, (false, [shift - 2, shift]));
     }
 
-    /// Checks that a larger page is not stored beside what another CPU may have loaded from the same table: smaller pages in its
-    /// pair, or the other half, whose entries were smaller as long as it was alone.
+    /// Checks that a larger page is not stored while another CPU may have loaded overlapping entries from the same table: smaller pages in
+    /// the same pair, or the other half of the pair, which was loaded by smaller entries while it was alone.
     fn overlaps(
         &self,
         at: u64,
@@ -339,7 +342,7 @@ impl Machine {
         Ok(())
     }
 
-    /// Software writes a pair in a CPU's TLB.
+    /// Handles the event `refill`: software writes a pair to a CPU's TLB.
     pub(super) fn refill(
         &mut self,
         cpu: usize,
@@ -357,7 +360,7 @@ impl Machine {
         }
         let (first, last) = pair(self.va(at)?, shift);
         let (root, asid) = self.root_of(cpu, first)?;
-        // What the CPU has just invalidated it does not hold.
+        // The CPU does not hold an entry that its last action has invalidated.
         let forgot = self.cpus[cpu].forgot.take();
         let gone = |scope: Scope| {
             scope.asid.is_none_or(|named| named == asid)
@@ -366,7 +369,7 @@ impl Machine {
         let blind = blind && !forgot.is_some_and(gone);
         let halves = words.map(|word| Arch::half(word, shift));
         let global = words[0] & words[1] & G != 0;
-        // What it may hold already: of the table, and of what the table said before.
+        // The entries that the CPU may hold already: the table's current entries, and items.
         let held = &self.cpus[cpu].held;
         for tag in held.tags().filter(|&tag| global || tag == GLOBAL || tag == u32::from(asid)) {
             let other = tag != GLOBAL && tag != u32::from(asid);
@@ -401,7 +404,7 @@ impl Machine {
             let place = (asid.into(), 12, first >> 12);
             return Err(self.violation(Rule::TwoMatch, Some(cpu)).matching(&stores(cpu, at), place, &item));
         }
-        // There was a miss, or the entry that the probe found is written over.
+        // There was a miss, or the new entry replaces the entry that the probe has found.
         if !blind {
             let page = self.va(at)?;
             let near = if shift == 12 {
@@ -416,7 +419,7 @@ impl Machine {
         for (half, entry) in (0..).zip(halves) {
             let va = first + (half << shift);
             let Entry::Leaf { frame, shift, rights, memory, .. } = entry else {
-                // The table may have the page meanwhile.
+                // The table may map this page by now.
                 let level = if shift < 22 { 12 } else { 22 };
                 if level == 12 && self.tables.find(root, va).is_some_and(|(_, said, _)| said != Entry::Absent)
                 {
@@ -441,7 +444,7 @@ impl Machine {
             };
             let entry = Entry::Leaf { frame, shift, rights, global, memory };
             let level = if shift < 22 { 12 } else { 22 };
-            // What the table says is known already.
+            // The table's own entry needs no item.
             if self.tables.find(root, va).is_some_and(|(_, said, _)| said == entry) {
                 continue;
             }
@@ -465,8 +468,8 @@ impl Machine {
     }
 }
 
-/// Tells whether a CPU has read an item, or the link to it, after the link that a holder goes on through was replaced. A CPU that has
-/// seen a store to a word sees no earlier one there.
+/// Tells whether a CPU has read an item, or the link to it, after the link through which a holder walks was replaced. A CPU that has
+/// seen a store to a word does not read the word's earlier values.
 fn is_after(item: &Item, holder: &Holder) -> bool {
     let same = |link: &Item| item.root != 0 && item.root == link.root;
     holder.link.is_some_and(|link| same(&link) && item.stale > link.stale && item.since >= link.stale)
@@ -481,7 +484,7 @@ fn pair(va: u64, shift: u32) -> (u64, u64) {
     span((0, shift + 1, va >> (shift + 1)))
 }
 
-/// Returns the first and last address that entries of a page take in that are loaded with `size`.
+/// Returns the first and last address that the TLB entries of a page map if a handler loads them with pages of `2^size` bytes.
 fn over(va: u64, shift: u32, size: u32) -> (u64, u64) {
     if size == shift { pair(va, shift) } else { span((0, shift, va >> shift)) }
 }

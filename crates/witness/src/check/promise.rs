@@ -1,4 +1,4 @@
-//! What the machine is asked: whether memory can be reached, whether a change is in force, what an access does.
+//! Checks: whether a CPU can reach memory that changes hands, whether a promised change is in force, and the result of an access.
 
 use std::vec;
 use std::vec::Vec;
@@ -12,13 +12,13 @@ use super::verdict::{Refusal, Rule};
 use crate::event::Access;
 
 impl Machine {
-    /// Checks that no CPU can reach memory by way of a leaf.
+    /// Checks that no CPU can reach memory, by a leaf or as a node.
     pub(super) fn unreached(&mut self, first: u64, last: u64) -> Result<(), Refusal> {
         let mut idle = Vec::new();
         for shift in self.arch.sizes() {
             let size = 1 << shift;
             let (from, to) = (first & !(size - 1), last & !(size - 1));
-            // The pages of a large range may be more than those that anything maps.
+            // A large range may have more pages than there are frames that a table or an item maps.
             let known = |&(of, frame): &(u32, u64)| of == shift && (from..=to).contains(&frame);
             let mut frames: Vec<_> = if (to - from) >> shift < 1024 {
                 (from..=to).step_by(size as usize).map(|frame| (shift, frame)).collect()
@@ -40,7 +40,7 @@ impl Machine {
         Ok(())
     }
 
-    /// Checks that no CPU can walk to memory that is in no table any more, by way of a link that the CPU holds.
+    /// Checks that no CPU can walk, through a link that it holds, to memory that is no longer a node of a table.
     fn unlinked(&self, first: u64, last: u64, idle: &mut Vec<(usize, u16)>) -> Result<(), Refusal> {
         let page = self.arch.granule();
         let from = self.arch.node(first);
@@ -65,8 +65,8 @@ impl Machine {
         Ok(())
     }
 
-    /// Notes what CPUs may hold under numbers that they do not run, and may not use: before one uses such a number, it has to be
-    /// invalidated there.
+    /// Records the CPUs that may hold entries of gone memory or rights under a number that they do not run. Such a CPU has to invalidate
+    /// the number before it uses the number again.
     pub(super) fn outlive(&mut self, mut idle: Vec<(usize, u16)>) {
         idle.sort_unstable();
         idle.dedup();
@@ -76,8 +76,8 @@ impl Machine {
         }
     }
 
-    /// Returns when a CPU last left a number that it does not run: an invalidation since then covers all that it holds under it,
-    /// also if that began before something went and is complete after it.
+    /// Returns the line in which a CPU last left a number that it does not run. An invalidation after this line covers all entries that
+    /// the CPU holds under the number, even if it began before the memory or right went, and completed afterwards.
     fn last_ran(&self, cpu: usize, asid: u16) -> Line {
         let tables = self.cpus[cpu].used.get(&asid).into_iter().flatten();
         let sessions = tables.filter_map(|root| self.sessions.get(root)).flatten();
@@ -85,12 +85,12 @@ impl Machine {
         own.map(|session| session.until.unwrap_or(self.now)).max().unwrap_or(self.now)
     }
 
-    /// Tells whether a CPU can use what it holds under a number.
+    /// Tells whether a CPU runs a number, and so can use the entries that it holds under the number.
     pub(super) fn uses(&self, cpu: usize, asid: u16) -> bool {
         self.cpus[cpu].roots.iter().flatten().any(|&(_, loaded)| loaded == asid)
     }
 
-    /// Finds the item that maps a frame.
+    /// Checks that no CPU holds an item that maps a frame.
     fn unheld(&self, key: (u32, u64), idle: &mut Vec<(usize, u16)>) -> Result<(), Refusal> {
         let maps =
             |item: &&Item| matches!(item.entry, Entry::Leaf { shift, frame, .. } if (shift, frame) == key);
@@ -102,7 +102,7 @@ impl Machine {
                 continue;
             }
             let items = self.cpus[cpu].held.at(place).iter().filter(maps);
-            // The CPU with the lowest number, and what has been stale there for longest.
+            // The report names the CPU with the lowest number, and its item that has been stale for the longest time.
             found = found
                 .into_iter()
                 .chain(items.map(|item| (cpu, place, item)))
@@ -116,7 +116,7 @@ impl Machine {
         }
     }
 
-    /// Checks that no CPU can walk to a word that maps a frame.
+    /// Checks that no CPU may hold the entry of a word that maps a frame.
     fn unmapped(&self, at: u64, key: (u32, u64), idle: &mut Vec<(usize, u16)>) -> Result<(), Refusal> {
         let Some(level) = self.tables.level(self.arch.node(at)) else { return Ok(()) };
         let (entry, since) = (self.tables.entry(at, level), self.tables.word(at).since);
@@ -136,7 +136,7 @@ impl Machine {
         Ok(())
     }
 
-    /// Returns the root that a CPU translates an address with.
+    /// Returns the root and the number by which a CPU translates an address.
     pub(super) fn root_of(&self, cpu: usize, va: u64) -> Result<(u64, u16), Refusal> {
         let high = usize::from(self.arch.family() == Family::Arm && va >> 48 != 0);
         self.cpus[cpu].roots[high]
@@ -165,7 +165,7 @@ impl Machine {
         Ok(())
     }
 
-    /// Returns the root node that a register's value names, for a change in a table that its CPU need not have loaded.
+    /// Returns the root node that a value of the root register names. The CPU need not have loaded the table.
     fn named(&mut self, value: u64) -> Result<u64, Refusal> {
         if let Some(why) = self.arch.no_root(value) {
             return Err(self.impossible(why));
@@ -182,7 +182,7 @@ impl Machine {
         Ok(node)
     }
 
-    /// Notes the changes that a word of a placed node is of, which is about to say something else.
+    /// Marks the changes ([`Lowering`]) to whose table and range a word belongs. The word is about to change.
     pub(super) fn changes(&mut self, at: u64, level: u32) {
         if self.lowering.values().all(|change| change.changed) {
             return;
@@ -204,10 +204,10 @@ impl Machine {
         }
     }
 
-    /// Everything that a CPU may use for an address from `first` to `last` and that a table does not say.
+    /// Returns the items that a CPU may use for an address from `first` to `last`, and the entries below links among them.
     fn leftovers(&self, cpu: usize, asid: u16, first: u64, last: u64) -> Vec<(Place, Item)> {
         let mut found = Vec::new();
-        // What was read from another word of a run is of its whole.
+        // An entry that was read from one word of a contiguous run maps the whole run.
         let bits = if self.tables.runs { self.arch.sizes().max().unwrap_or(0) } else { 0 };
         let (from, to) = (first >> bits << bits, last | ((1 << bits) - 1));
         for tag in [asid.into(), GLOBAL] {
@@ -220,17 +220,17 @@ impl Machine {
                     found.push((place, item));
                     continue;
                 };
-                // What is below a link that the CPU holds it may use.
+                // The CPU may use the entries below a link that it holds.
                 found.push((place, item));
                 self.below((cpu, asid), (place, item), (first, last), &mut found, |_| true);
             }
         }
-        // What is global it may have found by way of any link, under any number.
+        // The CPU may have found a global entry through any link, under any number.
         found.extend(self.global_below(cpu, asid, first, last));
         found
     }
 
-    /// The global leaves for addresses from `first` to `last` that a CPU may have found by way of links that it holds under other
+    /// Returns the global leaves for addresses from `first` to `last` that a CPU may have found through links that it holds under other
     /// numbers.
     pub(super) fn global_below(&self, cpu: usize, asid: u16, first: u64, last: u64) -> Vec<(Place, Item)> {
         let mut found = Vec::new();
@@ -276,7 +276,7 @@ impl Machine {
         }
     }
 
-    /// What a CPU may have for an address of the words of its run, as a table has them.
+    /// Returns the entries that a CPU may hold for an address from any word of the address's contiguous run, as the table has them now.
     fn run_beside(&self, cpu: usize, asid: u16, root: u64, va: u64) -> Vec<(Place, Item)> {
         if !self.tables.runs {
             return Vec::new();
@@ -310,7 +310,7 @@ impl Machine {
         found
     }
 
-    /// The global entry for an address that a CPU may have of a table that it does not walk.
+    /// Returns the global entry for an address that a CPU may hold of a table that it does not walk.
     fn elsewhere(&self, cpu: usize, root: u64, va: u64) -> Option<(Place, Item)> {
         let others =
             self.cpus[cpu].used.iter().flat_map(|(asid, roots)| roots.iter().map(move |root| (*asid, *root)));
@@ -345,10 +345,8 @@ impl Machine {
         })
     }
 
-    /// Returns the pages from `first` to `last` at which a CPU may have a global page of a table that is not `root`, or what another
-    /// word of a run says in `other`.
-    ///
-    /// If the range is short, these are all of its pages; if not, the tables have fewer.
+    /// Returns the pages from `first` to `last` for which a CPU may hold a global page of a table that is not `root`, or an entry of a
+    /// contiguous run of `other`. For a short range, returns all pages of the range.
     fn pages(&self, cpu: usize, (root, other): (u64, u64), first: u64, last: u64) -> Vec<u64> {
         if (last - first) / PAGE < 1024 {
             return (first..=last).step_by(PAGE as usize).collect();
@@ -366,7 +364,7 @@ impl Machine {
                 if !counts {
                     continue;
                 }
-                // A run reaches beyond its word.
+                // A contiguous run covers more addresses than one of its words.
                 let va = base + said.offset;
                 let (from, to) = (va >> shift << shift, va | ((1 << shift) - 1));
                 if from <= last && first <= to {
@@ -384,7 +382,7 @@ impl Machine {
         let Some(Lowering { root, first, last, changed, .. }) = self.lowering.remove(&id) else {
             return Err(self.impossible("no change of this number has begun"));
         };
-        // A CPU that runs another table has the pages of the nodes that both link.
+        // A CPU that runs another table maps the pages of the nodes that both tables link.
         let base = self.arch.base(self.arch.family() == Family::Arm && first >> 48 != 0);
         let mut holders = Vec::new();
         for (&other, sessions) in &self.sessions {
@@ -401,11 +399,11 @@ impl Machine {
             let mut left = self.leftovers(cpu, asid, first, last);
             let pages = self.pages(cpu, (root, other), first, last);
             left.extend(pages.iter().filter_map(|&va| self.elsewhere(cpu, root, va)));
-            // Once for each run, not for each of its words.
+            // A contiguous run is checked once, not once for each of its words.
             let bits = self.arch.smallest_run();
             let runs = pages.iter().filter(|&&va| va == first || va % (1 << bits) == 0);
             left.extend(runs.flat_map(|&va| self.run_beside(cpu, asid, other, va)));
-            // What is under the number by now is of another table, if the number was invalidated since.
+            // If the number has been invalidated since, the entries under it are of another table.
             let mine = |place: Place| place.0 == GLOBAL || !only_global;
             let mut before = None;
             for (place, item) in left
@@ -420,7 +418,7 @@ impl Machine {
                 }
                 let mut next = Some(from);
                 while let Some(va) = next.filter(|&va| va <= to) {
-                    // All pages up to the end of what the entry and the tables say here are alike.
+                    // The entry and the words of both tables are the same for all pages up to the end of the smallest of them.
                     let alike = |of: u64| self.tables.reach(of, va - base);
                     let bits = alike(root).min(alike(other)).min(place.1);
                     next = (va | ((1 << bits) - 1)).checked_add(1);
@@ -444,7 +442,7 @@ impl Machine {
         Ok(())
     }
 
-    /// Tells whether an entry allows at an address what none of the others does.
+    /// Tells whether an entry gives a right at an address, to the same memory, that none of the entries `new` gives.
     fn is_more(&self, old: Entry, va: u64, new: [Entry; 2]) -> bool {
         let Some((reached, right)) = reach(old, va) else { return false };
         let care = if self.tables.dirty { rights::ALL } else { rights::ALL & !rights::MARKED };
@@ -474,7 +472,7 @@ impl Machine {
             (Access::Fetch, false) => rights::KERNEL_EXEC,
             (Access::Fetch, true) => rights::USER_EXEC,
         };
-        // User mode has the lower half of MIPS32 alone.
+        // On MIPS32 user mode may use only the lower half of the addresses.
         if user && self.arch == Arch::Mips32 && va >> 31 != 0 {
             if reaches.is_none() {
                 self.checked.accesses += 1;
@@ -486,7 +484,7 @@ impl Machine {
             |entry: Entry| reach(entry, va).filter(|(_, right)| right & need == need).map(|(to, _)| to);
         let wrong = |entry: Entry| match (reaches, does(entry)) {
             (Some(wanted), Some(found)) => wanted != found,
-            // A fault in user mode is the kernel's to resolve: it finds the entry there, and goes on.
+            // A fault in user mode is no error: the kernel finds the entry, and the program continues.
             (Some(_), None) => !user,
             (None, found) => found.is_some(),
         };
@@ -497,7 +495,7 @@ impl Machine {
                 let violation = self.violation(Rule::AccessDiffers, Some(cpu));
                 return Err(violation.access(at, reaches, does(item.entry), Some((place, &item))));
             }
-            // Through a link that the CPU holds a walk ends where the node has nothing.
+            // A walk through a link that the CPU holds may end at an empty word of the linked node.
             if let Entry::Link { node, rights } = item.entry {
                 let end = self.tables.walk(node, va - span(place).0, rights);
                 if end == Entry::Absent && wrong(end) {
@@ -507,7 +505,7 @@ impl Machine {
             }
         }
         let base = self.arch.base(self.arch.family() == Family::Arm && va >> 48 != 0);
-        // In user mode the CPU has returned from an exception.
+        // A CPU in user mode has returned from an exception, which is a context synchronisation event.
         if !user {
             for (place, item, line) in &self.cpus[cpu].fetched {
                 let (first, last) = reached(*place, item);
@@ -538,7 +536,8 @@ impl Machine {
     }
 }
 
-/// Returns the first and last address that an entry translates: of a run all pages, whatever word it was read from.
+/// Returns the first and last address that an entry translates. An entry of a contiguous run translates all pages of the run, whichever
+/// word it was read from.
 fn reached(place: Place, item: &Item) -> (u64, u64) {
     let (first, last) = span(place);
     match item.entry {
@@ -547,13 +546,13 @@ fn reached(place: Place, item: &Item) -> (u64, u64) {
     }
 }
 
-/// Returns what an entry says of an address: of a page of another word of its run nothing about the dirty bit.
+/// Returns the entry as it applies to an address. For a page of another word of the run it says nothing about the dirty bit.
 fn within(place: Place, item: &Item, va: u64) -> Entry {
     let own = va >> place.1 == place.2;
     item.entry.limited(if own { rights::ALL } else { rights::ALL & !rights::MARKED })
 }
 
-/// Returns what an entry makes of an address: where it leads, and with which rights.
+/// Returns the physical address to which an entry translates an address, and the rights; `None` if the entry is no leaf.
 fn reach(entry: Entry, va: u64) -> Option<(u64, u8)> {
     match entry {
         Entry::Leaf { frame, shift, rights, .. } => Some((frame | va & ((1 << shift) - 1), rights)),

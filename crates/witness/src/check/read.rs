@@ -1,4 +1,4 @@
-//! A recorder's log, out of a machine's memory.
+//! Reads a recorder's log from a machine's memory.
 
 use core::fmt;
 use std::io::{self, Read, Seek, SeekFrom};
@@ -8,43 +8,43 @@ use std::vec::Vec;
 use crate::event::{CPUS, Event};
 use crate::record::{self, NESTED};
 
-/// The words of an event, its number first.
+/// The words of an event; the first is its number.
 const SLOT: usize = 5;
 
-/// Where a [`Recorder`](crate::Recorder) is in a machine's memory, and which one it is. The machine is little-endian.
+/// The place and the type of a [`Recorder`](crate::Recorder) in the memory of a machine, which is little-endian.
 #[derive(Clone, Copy, Debug)]
 pub struct Place {
-    /// Its first byte.
+    /// The offset of the recorder's first byte in the memory.
     pub at: u64,
-    /// The bytes of a word: 4 or 8.
+    /// The bytes of the machine's word: 4 or 8.
     pub word: usize,
-    /// Its `CPUS`.
+    /// The recorder's `CPUS`.
     pub cpus: usize,
-    /// Its `EVENTS`.
+    /// The recorder's `EVENTS`.
     pub events: usize,
 }
 
-/// What a recorder has recorded.
+/// The events of a recorder.
 #[derive(Clone, Debug, Default)]
 pub struct Recorded {
     /// The events in their order, each with its CPU, as [`Recorder::events`](crate::Recorder::events) returns them.
     pub events: Vec<(usize, Event)>,
-    /// How many events have a number and are not there, among those before the last one that is, and after it: CPUs, interrupts and
-    /// threads that were recording when the machine stopped.
+    /// The number of events that have a number and are not in the record, before and after the last recorded one: their CPUs, interrupts
+    /// or threads were recording when the machine stopped.
     pub missing: u64,
 }
 
-/// Why no log was read.
+/// The reason why no log was read.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Unread {
-    /// The file says so; [`io::ErrorKind::UnexpectedEof`] if the recorder reaches beyond the memory.
+    /// The file could not be read; [`io::ErrorKind::UnexpectedEof`] if the recorder extends beyond the memory.
     File(io::Error),
     /// No recorder has such words, or so many CPUs or events.
     NoPlace,
     /// There is no event: the recorder has recorded nothing, or is elsewhere.
     Nothing,
-    /// A recorder leaves something else than what is there.
+    /// The memory holds no record of a recorder of this type.
     NoRecorder(&'static str),
 }
 
@@ -67,19 +67,19 @@ impl From<io::Error> for Unread {
     }
 }
 
-/// Reads what a recorder has recorded out of a file that holds a machine's memory.
+/// Reads the events of a recorder from a file that holds a machine's memory.
 ///
-/// A machine that has stopped at any moment, by itself or not, leaves a log that can be read. A CPU that was recording an event at
-/// that moment has left it out; what other CPUs recorded after it is there, for that CPU did nothing more that they could have seen.
-/// [`Recorded::missing`] counts such events: a kernel whose threads may be preempted while they record should have none.
-/// If the recorder was full, the log ends with the first event that is missing, and [`Event::Full`].
+/// The log can be read whenever the machine has stopped, for whatever reason. If a CPU was recording an event at that moment, the event
+/// is left out, and the later events of other CPUs are kept: that CPU did nothing more that they could have seen.
+/// [`Recorded::missing`] counts the events that are left out. A kernel whose threads may be preempted while they record should have
+/// none. If the recorder was full, the log ends before the first missing event, with [`Event::Full`].
 ///
-/// Costs a sort of the events; of the memory it reads what has been recorded, and no more.
+/// Costs a sort of the events. Reads only the part of the memory that holds recorded events.
 ///
 /// # Errors
 ///
-/// [`Unread`]. A recorder has no mark by which to know it, for memory that is all zero is one: so each event must be one that a
-/// recorder writes, and their numbers must be those that it has taken.
+/// [`Unread`]. A recorder has no magic number, because memory that is all zero is a recorder. So this function checks that each event is
+/// one that a recorder writes, and that the events' numbers are those that the recorder has given out.
 pub fn read(memory: &mut (impl Read + Seek), place: Place) -> Result<Recorded, Unread> {
     let Place { at, word, cpus, events } = place;
     let log =
@@ -93,7 +93,7 @@ pub fn read(memory: &mut (impl Read + Seek), place: Place) -> Result<Recorded, U
     if full > 1 {
         return Err(Unread::NoRecorder("it is neither full nor not"));
     }
-    // Each CPU may have stopped in the midst of one event, and of those whose interrupts had come in the midst of that.
+    // Each CPU may have stopped while it recorded one event, and one for each nested interrupt.
     let midst = NESTED as u64 + 1;
     let (mut found, mut fullest) = (Vec::new(), (0, 0));
     for cpu in 0..cpus {
@@ -109,7 +109,7 @@ pub fn read(memory: &mut (impl Read + Seek), place: Place) -> Result<Recorded, U
         }
         let used = used.min(events as u64) as usize;
         let slots = words(memory, at.saturating_add(word as u64), used * SLOT, word)?;
-        // One that is being written has no number yet.
+        // An event that is being written has no number yet.
         let (slots, _) = slots.as_chunks::<SLOT>();
         found.extend(slots.iter().filter(|slot| slot[0] != 0).map(|slot| (cpu, *slot)));
     }
@@ -144,7 +144,7 @@ pub fn read(memory: &mut (impl Read + Seek), place: Place) -> Result<Recorded, U
 
 const MISSING: &str = "more events are missing than CPUs can have been recording";
 
-/// How many bytes a CPU's log has.
+/// Returns the bytes of a CPU's log.
 fn log_bytes(word: usize, events: usize) -> Option<u64> {
     let words = events.checked_mul(SLOT)?.checked_add(1)?;
     Some(words.checked_mul(word)?.checked_next_multiple_of(64)? as u64)

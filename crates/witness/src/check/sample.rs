@@ -1,4 +1,4 @@
-//! A small kernel's page-table code, in each of the architectures: what [`drive`](super::drive) is tried on.
+//! A small kernel's page-table code for each architecture, to test [`drive`](super::drive).
 
 use std::vec;
 use std::vec::Vec;
@@ -13,7 +13,8 @@ const PAGES: usize = 4;
 
 /// Page-table code of a kernel with three CPUs and two address spaces of four pages, which share one node of the last level.
 ///
-/// The node comes with the first page and goes with the last. Each change that takes something away is flushed on all CPUs.
+/// The node is taken with the first page that is mapped in it, and given back with the last. Each change that takes a page or a right
+/// away is flushed on all CPUs.
 #[derive(Debug)]
 pub struct Sample {
     arch: Arch,
@@ -24,7 +25,7 @@ pub struct Sample {
     free: Vec<u64>,
 }
 
-/// What a [`Sample`] leaves out, so that a test sees it found.
+/// A step that a [`Sample`] leaves out, so that a test can check that the checker finds it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Without {
@@ -43,13 +44,13 @@ pub enum Without {
 }
 
 impl Without {
-    /// All of them.
+    /// All steps that can be left out.
     pub const ALL: [Self; 6] =
         [Self::Own, Self::Others, Self::Barrier, Self::Release, Self::Hold, Self::NodeHold];
 }
 
 impl Sample {
-    /// Returns the code, and tells `log` of the tables that it begins with.
+    /// Returns the code, and passes the events of its first tables to `log`.
     #[must_use]
     pub fn new(arch: Arch, log: Log) -> Self {
         let free =
@@ -72,7 +73,7 @@ impl Sample {
         sample
     }
 
-    /// Returns the code without something that it needs.
+    /// Returns the code without one of its steps.
     #[must_use]
     pub fn without(self, what: Without) -> Self {
         Self { without: Some(what), ..self }
@@ -82,12 +83,12 @@ impl Sample {
         self.without == Some(what)
     }
 
-    /// The number of the last level's node.
+    /// Returns the index of the last level's node.
     fn last(&self) -> usize {
         self.arch.levels().len() - 1
     }
 
-    /// The node of a level of a space's table, the root 0.
+    /// Returns the node of a level of a space's table; the root is level 0.
     fn node_of(&self, space: usize, level: usize) -> u64 {
         self.arch.granule() * (16 * (space as u64 + 1) + level as u64)
     }
@@ -115,7 +116,7 @@ impl Sample {
         self.log.say(cpu, Event::Write { at, value });
     }
 
-    /// Makes all CPUs forget a page of a space, or, with none, all that they have of it.
+    /// Makes all CPUs flush a page of a space, or, if `page` is `None`, the whole space.
     fn flush(&self, cpu: usize, space: usize, page: Option<usize>) {
         let pages = page.map(|page| (self.va(page), self.va(page)));
         let fence = Fence { pages, asid: Some(space as u16 + 1), ..Fence::default() };

@@ -1,4 +1,4 @@
-//! Which tables a CPU has walked, and under which number.
+//! Sessions: the tables that a CPU walks or has walked, and under which number.
 
 use std::vec::Vec;
 
@@ -11,19 +11,19 @@ use super::memory::Line;
 pub(super) struct Session {
     pub(super) cpu: usize,
     pub(super) asid: u16,
-    /// The second root register.
+    /// Whether the root is in AArch64's root register of the upper half.
     pub(super) high: bool,
-    /// When it was last loaded.
+    /// The line in which the root was last loaded.
     pub(super) from: Line,
-    /// When another root took its place, or none if it is loaded.
+    /// The line in which another root replaced it; `None` if the root is loaded.
     pub(super) until: Option<Line>,
-    /// All but global entries have been invalidated.
+    /// Whether all entries but global ones have been invalidated since then.
     pub(super) only_global: bool,
-    /// What has been invalidated since then under this number alone.
+    /// The invalidations since then that name this number and pages.
     flushed: Flushed,
 }
 
-/// What a CPU has invalidated, by level and address, and when.
+/// A CPU's invalidations of pages: for each kind, level and address, the line of the last one.
 #[derive(Debug, Default)]
 pub(super) struct Flushed {
     places: Map<(Kind, u32, u64), Line>,
@@ -47,7 +47,7 @@ impl Flushed {
         }
     }
 
-    /// Takes an invalidation of pages in.
+    /// Records an invalidation of pages.
     fn take(&mut self, scope: &Scope, pages: (u64, u64), at: Line, levels: &[u32]) {
         self.add(Kind::Leaf, pages, at, levels);
         match scope.links {
@@ -57,10 +57,10 @@ impl Flushed {
         }
     }
 
-    /// Takes an invalidation in as far as it is of all numbers.
+    /// Records the part of an invalidation that affects all numbers.
     pub(super) fn take_all(&mut self, scope: &Scope, at: Line, levels: &[u32]) {
         let Some(pages) = scope.pages else {
-            // Nothing is held of before.
+            // The CPU holds no entry of an earlier line.
             if scope.asid.is_none() && scope.globals {
                 self.places.retain(|_, line| *line > at);
                 self.ranges.retain(|range| range.3 > at);
@@ -75,7 +75,7 @@ impl Flushed {
         }
     }
 
-    /// Tells whether an invalidation at a line or later covers an entry.
+    /// Tells whether an invalidation in line `since` or later covers an entry.
     fn covers(&self, kind: Kind, level: u32, va: u64, since: Line) -> bool {
         let (first, last) = (va, va + (1 << level) - 1);
         self.places.get(&(kind, level, va >> level)).is_some_and(|&at| at >= since)
@@ -86,7 +86,7 @@ impl Flushed {
     }
 }
 
-/// What an invalidation tells apart.
+/// The kinds of entries that an invalidation treats differently.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Kind {
     Leaf,
@@ -99,7 +99,7 @@ impl Session {
         Self { cpu, asid, high, from, until: None, only_global: false, flushed: Flushed::default() }
     }
 
-    /// The root is loaded again: everything may be read again.
+    /// Records that the root is loaded again: the CPU may read every entry again.
     pub(super) fn resume(&mut self, now: Line) {
         self.until = None;
         self.from = now;
@@ -107,8 +107,8 @@ impl Session {
         self.flushed = Flushed::default();
     }
 
-    /// Tells whether the CPU may hold an entry of this table that is in a word of `level`, at `va`, since `since`. `all` is what
-    /// the CPU has invalidated of all numbers.
+    /// Tells whether the CPU may hold an entry of this table that a word of `level` at `va` has had since line `since`. `all` is the
+    /// CPU's invalidations of all numbers.
     pub(super) fn may_hold(&self, all: &Flushed, kind: Kind, level: u32, va: u64, since: Line) -> bool {
         let Some(until) = self.until else { return true };
         since <= until
@@ -117,15 +117,15 @@ impl Session {
             && !all.covers(kind, level, va, until)
     }
 
-    /// Takes an invalidation in that was executed at `at`, but for what it covers of all numbers. Returns false if nothing is left that the
-    /// CPU may hold.
+    /// Records an invalidation of line `at`, except the part that affects all numbers. Returns false if the CPU can hold no entry of this
+    /// session any more.
     pub(super) fn flush(&mut self, scope: &Scope, at: Line, levels: &[u32]) -> bool {
         if self.until.is_none_or(|until| until > at) {
             return true;
         }
         let Some(pages) = scope.pages else {
             let named = scope.asid.is_none_or(|asid| asid == self.asid);
-            // A flush of one number leaves the global pages, and one of the global pages alone does not exist.
+            // An invalidation of one number does not cover global pages. No invalidation covers only global pages.
             self.only_global |= named;
             return !(named && scope.globals);
         };

@@ -1,4 +1,4 @@
-//! A store to a word of a table: what it makes visible, what it breaks, and what it leaves in TLBs.
+//! The events `write` and `swap`: the stores that become visible, the rules that a store may break, and the items that it leaves.
 
 use std::vec;
 use std::vec::Vec;
@@ -9,7 +9,8 @@ use super::memory::{Below, Store, Word};
 use super::verdict::{Refusal, Rule};
 
 impl Machine {
-    /// A CPU stores to a node after another one: it holds the lock under which that one stored.
+    /// Makes the last store of another CPU to a node visible, because a CPU that stores to the node, or links it, holds the lock under which
+    /// the other CPU stored.
     fn synchronise(&mut self, cpu: usize, node: u64) {
         let Some(Store { cpu: other, line, .. }) = self.tables.nodes.get(&node).and_then(|node| node.last)
         else {
@@ -20,14 +21,14 @@ impl Machine {
         }
     }
 
-    /// An atomic exchange: what came out is what the word held, with the status bits that hardware has set since.
+    /// Handles an atomic exchange: the old value is the value that was stored, with the status bits that hardware has set since.
     pub(super) fn swap(&mut self, cpu: usize, at: u64, old: u64, new: u64) -> Result<(), Refusal> {
         let word = self.tables.word(at);
         if (word.value ^ old) & !self.arch.set_by_hardware(word.value, self.tables.dirty) != 0 {
             return Err(self.impossible("the word did not hold this old value before"));
         }
         if word.value != old {
-            // Neither what the word links nor the frame that it maps is another one.
+            // Status bits change neither the node that the word links nor the frame that it maps.
             self.tables.put(at, Word { value: old, ..word });
         }
         self.write(cpu, at, new, true)
@@ -41,7 +42,7 @@ impl Machine {
         let node = self.arch.node(at);
         self.synchronise(cpu, node);
         if self.arch.is_software() {
-            // The CPU is in no walk, and sees from here on what it did not see before.
+            // The CPU is in no walk, and later walks see the stores to this node.
             self.end_walks(cpu);
         }
         let (old, store) = (self.tables.word(at), Store { cpu, line: self.now, epoch: self.cpus[cpu].epoch });
@@ -53,7 +54,7 @@ impl Machine {
         }
         let word = Word { value, since: self.now, by: cpu as u8, epoch: store.epoch, new };
         let Some(level) = found.level else {
-            // What it says is known when the node has a level.
+            // The word can be decoded only when the node has a level.
             self.tables.put(at, if old.value == value { old } else { word });
             return Ok(());
         };
@@ -72,28 +73,28 @@ impl Machine {
         if self.tables.dirty && !swapped {
             self.keeps_dirty(cpu, at, level, before, &holders)?;
         }
-        // The other half of a pair may be global from here on, or no more.
+        // The store may make the other half of the pair global, or no longer global.
         let pairs = level == 12 && self.arch.is_software();
         let beside = self.tables.word(at ^ 4).value;
         let unites = pairs && old.value & G == 0 && value & beside & G != 0;
         if pairs && (old.value ^ value) & G != 0 {
             self.beside(at ^ 4, value & G != 0, &holders, cpu);
             if unites {
-                // What was there under one ASID may be in a TLB beside the pair of all.
+                // A TLB may hold the old entry under one ASID beside the global one.
                 self.retire(at, level, false, &holders, cpu);
-                // Read as if this word were stored.
+                // Decodes the other half as if this word were stored.
                 let now = self.tables.word(at ^ 4).value;
                 let after = Arch::half(now, 12);
                 self.doubled(cpu, at ^ 4, level, after, after, &holders)?;
             }
         }
-        // So may an invalid half.
+        // The same holds for an invalid half.
         let tagged = |value: u64| value & self.tables.word(at ^ 4).value & G != 0;
         if before == after && !(pairs && tagged(old.value) != tagged(value)) {
             self.tables.put(at, Word { value, ..old });
             return Ok(());
         }
-        // What a page takes the place of may be in a TLB beside it.
+        // A TLB may hold the entry that a page replaces beside the page.
         let is_page = self.arch.is_software() && matches!(after, Entry::Leaf { .. });
         if is_page && !unites {
             self.retire(at, level, false, &holders, cpu);
@@ -102,7 +103,7 @@ impl Machine {
             self.doubled(cpu, at, level, before, after, &holders)?;
             self.halved(cpu, at, level, after, &holders)?;
         }
-        // What a new node says is compared with what CPUs hold.
+        // The entries of a new node are compared with the items that CPUs hold.
         if let Entry::Link { node, .. } = after {
             self.tables.place(node, level - self.arch.step());
         }
@@ -123,8 +124,8 @@ impl Machine {
         self.dangles()
     }
 
-    /// A CPU has linked a node, and no barrier lies between that and some of its stores in the node or below: a walk that sees the link
-    /// may find an absence yet where such a store is.
+    /// Records absences after a CPU has linked a node without a barrier after its stores to the node or below: a walk that sees the link may
+    /// still find such a word empty.
     fn unordered(&mut self, cpu: usize, linked: (u64, u32), offset: u64, holders: &[Holder]) {
         if self.arch.is_ordered() || self.arch.is_software() {
             return;
@@ -156,12 +157,12 @@ impl Machine {
         }
     }
 
-    /// Checks that no CPU walks to a node that was given back, by way of a link that stayed.
+    /// Checks that no CPU walks to a node that was given back, through a link that is still in a table.
     pub(super) fn dangles(&self) -> Result<(), Refusal> {
         let mut nodes: Vec<u64> = self.tables.dangling.iter().copied().collect();
         nodes.sort_unstable();
         for node in nodes {
-            // What it holds under a number that it has to invalidate first is not used yet.
+            // A CPU does not use the links that it holds under a number that it has to invalidate first.
             let used = |holder: &&Holder| {
                 let mixed = self.cpus[holder.cpu].mixed.map(|mixed| mixed.asid);
                 self.walks(holder) && (holder.root.is_some() || mixed != Some(holder.asid))
@@ -173,7 +174,7 @@ impl Machine {
         Ok(())
     }
 
-    /// Checks a node that is about to be linked: that it is one, and that a walk sees its words before the link.
+    /// Checks a node that is about to be linked: it was not given back, and a walk that sees the link sees the node's words.
     fn linked(&mut self, cpu: usize, node: u64, level: u32, holders: &[Holder]) -> Result<(), Refusal> {
         if self.tables.freed.contains(&node) {
             let reader = holders.iter().find(|holder| self.walks(holder)).map_or(cpu, |holder| holder.cpu);
@@ -182,21 +183,21 @@ impl Machine {
         if self.arch.is_ordered() {
             return Ok(());
         }
-        // A walk of software is in the order of what its CPU does.
+        // A walk by software sees all earlier stores of its own CPU.
         let apart = |holder: &&Holder| !(self.arch.is_software() && holder.cpu == cpu);
         let mut readers = holders.iter().filter(|holder| self.walks(holder) && apart(holder));
         let reader = readers.clone().find(|holder| holder.cpu != cpu).map(|holder| holder.cpu);
         let own = readers.find(|holder| holder.cpu == cpu).map(|holder| holder.cpu);
         let mut nodes = vec![(node, level - self.arch.step())];
         while let Some((node, level)) = nodes.pop() {
-            // A CPU that links nodes has the locks of those below, too.
+            // A CPU that links a node also holds the locks of the nodes below.
             self.synchronise(cpu, node);
             let unsettled = self.tables.nodes.get(&node).and_then(|node| node.unsettled);
             let Cpu { epoch, visible, near, .. } = self.cpus[cpu];
             if let Some(store) = unsettled
                 && (store.cpu, store.epoch) == (cpu, epoch)
             {
-                // What the CPU has ordered before its own walks, other CPUs' walks may still not read.
+                // Other CPUs' walks may not see a store that the CPU has ordered before its own walks.
                 let reader = reader.filter(|_| store.line > visible);
                 let own = own.filter(|_| store.line > visible.max(near));
                 if let Some(reader) = reader.or(own) {
@@ -212,8 +213,9 @@ impl Machine {
         Ok(())
     }
 
-    /// Checks a plain store over an entry in which another CPU's hardware may be setting the dirty bit. That of the CPU that stores sets
-    /// it for that CPU's own stores to the page, before or after this one, and never for a speculated one.
+    /// Checks that a plain store replaces no entry in which another CPU's hardware may be setting the dirty bit. The hardware of the
+    /// storing CPU sets the bit only for this CPU's own stores to the page, which come before or after this store, and never by
+    /// speculation.
     fn keeps_dirty(
         &self,
         cpu: usize,

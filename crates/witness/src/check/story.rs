@@ -1,4 +1,4 @@
-//! The story of a violation: a few sentences that name lines of the log.
+//! The explanation of a violation: a few sentences that name lines of the log.
 
 use std::format;
 use std::string::String;
@@ -30,7 +30,7 @@ fn allowed(right: u8) -> String {
     if words.is_empty() { "touched".into() } else { words.join(", ") }
 }
 
-/// How a CPU comes to an entry that another one may match beside.
+/// Returns a clause that says by which event a CPU gets an entry beside which another entry may match.
 pub(super) fn stores(cpu: usize, at: u64) -> String {
     format!("CPU {cpu} stores a valid entry at {at:#x}")
 }
@@ -49,7 +49,7 @@ impl Teller<'_> {
         self.machine.arch
     }
 
-    /// What an item is, in a sentence that begins with the CPU.
+    /// Returns a sentence about an item, which begins with the CPU.
     fn holds(&self, cpu: usize, place: Place, item: &Item) -> String {
         let va = self.arch().show(span(place).0);
         let tag = if place.0 == GLOBAL { "as global".into() } else { format!("under ASID {}", place.0) };
@@ -77,7 +77,7 @@ impl Teller<'_> {
         )
     }
 
-    /// Why nothing removed an item.
+    /// Returns a sentence that says why no invalidation has removed an item.
     fn why(&self, cpu: usize, place: Place, item: &Item) -> String {
         if item.going != 0 {
             let by = self.machine.beginner(item.going);
@@ -179,7 +179,7 @@ impl Teller<'_> {
         self.tell(story)
     }
 
-    /// A kernel's access may find a word empty that was stored before the root was loaded.
+    /// Explains that an access of the kernel may find a word empty although the word was stored before the root was loaded.
     pub(super) fn unseen(self, at: u64, wanted: Option<u64>, line: Line) -> Refusal {
         let cpu = self.cpu.unwrap_or(0);
         let story = [
@@ -220,7 +220,7 @@ impl Teller<'_> {
         self.tell(story)
     }
 
-    /// `did` says how the CPU comes to the entry that another one may match beside.
+    /// Explains that two entries may match. `did` is the clause about the event by which the CPU gets the second entry.
     pub(super) fn matching(self, did: &str, place: Place, item: &Item) -> Refusal {
         let holder = self.cpu.unwrap_or(0);
         let story = [
@@ -259,7 +259,7 @@ impl Teller<'_> {
     }
 
     pub(super) fn mixed(self, cpu: usize, Mixed { asid, since: line, first, root: now }: Mixed) -> Refusal {
-        // The table is the same, or the one that was there has been freed: what the CPU holds has gone meanwhile.
+        // The table is the same, or the earlier one was freed: memory or rights of entries that the CPU holds have gone meanwhile.
         let (what, held) = if now == first {
             let held =
                 format!("it ran ASID {asid} before, and a frame, a node or a right of then has gone since");
@@ -335,7 +335,7 @@ impl Teller<'_> {
         self.tell(story)
     }
 
-    /// The first sentence about an access.
+    /// Returns the first sentence about an access.
     fn may(&self, va: u64, wanted: Option<u64>, found: Option<u64>) -> String {
         let end = |end: Option<u64>| end.map_or("fault".into(), |at| format!("reach {at:#x}"));
         self.here(&format!("the access to VA {va:#x} must {}, and may {}", end(wanted), end(found)))

@@ -1,4 +1,4 @@
-//! A CPU loads a root: the ASID that goes with it, and the rule `asid-reused`.
+//! The event `root`: a CPU loads a root under a number, and the rule `asid-reused`.
 
 use std::vec;
 
@@ -8,7 +8,7 @@ use super::machine::{Holder, Machine, Mixed};
 use super::session::{Kind, Session};
 use super::verdict::{Refusal, Rule};
 
-/// As many roots are known that a CPU has left since its last context synchronisation event.
+/// The largest number of roots kept for a CPU that it has left since its last context synchronisation event.
 const LEFT: usize = 64;
 
 impl Machine {
@@ -32,7 +32,7 @@ impl Machine {
             if self.arch.is_software() {
                 self.end_walks(cpu);
             }
-            // Without an `isb` for so long, the first are taken to have gone.
+            // After so many roots without an `isb`, the checker assumes that the CPU no longer uses the first of them.
             if self.cpus[cpu].left.len() >= LEFT {
                 self.cpus[cpu].left.remove(0);
             }
@@ -60,7 +60,7 @@ impl Machine {
         }
         let beside = self.cpus[cpu].roots[usize::from(!high)].filter(|&(_, number)| number != asid);
         match (beside, self.numbered) {
-            // What the other half's walks find is under the new number from here on.
+            // From this line on, the CPU holds the entries of the other half's walks under the new number.
             (Some((node, _)), Some(of)) if of == high => {
                 self.leave(cpu, !high);
                 self.enter(cpu, (node, asid), !high)
@@ -73,7 +73,7 @@ impl Machine {
         }
     }
 
-    /// A CPU walks a half's table no more.
+    /// Records that a CPU no longer walks the table of a half. Returns the table's root and number.
     fn leave(&mut self, cpu: usize, high: bool) -> Option<(u64, u16)> {
         let (old, asid) = self.cpus[cpu].roots[usize::from(high)].take()?;
         let (now, nothing) = (self.now, self.leaves_nothing(cpu, old, asid));
@@ -87,7 +87,7 @@ impl Machine {
         Some((old, asid))
     }
 
-    /// A CPU walks a table in a half, under a number.
+    /// Records that a CPU walks a table in a half from this line on, under a number.
     fn enter(&mut self, cpu: usize, (node, asid): (u64, u16), high: bool) -> Result<(), Refusal> {
         let now = self.now;
         if self.tables.freed.contains(&node) {
@@ -104,7 +104,7 @@ impl Machine {
             self.linger(cpu, node, asid, high);
         }
         let dead = self.cpus[cpu].dead.get(&asid).map(|_| node);
-        // Of the other half, which has got a new number in the same line, it may be known already.
+        // If the other half got its number in the same line, `mixed` may be set already.
         let mixed = other.or(dead).map(|first| Mixed { asid, since: now, first, root: node });
         self.cpus[cpu].mixed = mixed.or(self.cpus[cpu].mixed);
         self.cpus[cpu].roots[usize::from(high)] = Some((node, asid));
@@ -131,8 +131,8 @@ impl Machine {
         if self.arch.breaks() { self.excluded(cpu, node, asid, high) } else { Ok(()) }
     }
 
-    /// Tells whether a CPU holds nothing of a table that it leaves, but for global pages: the table is empty, an absence is not kept, and
-    /// nothing else was or is under the number.
+    /// Tells whether a CPU that leaves a table holds no entry under the number, except global ones: the table is empty, the architecture
+    /// keeps no absences, and the CPU has used no other table and holds no item under the number.
     fn leaves_nothing(&self, cpu: usize, root: u64, asid: u16) -> bool {
         let live = |session: &Session| (session.cpu, session.asid) == (cpu, asid) && !session.only_global;
         let mut others = self.cpus[cpu].used.get(&asid).into_iter().flatten().filter(|&&used| used != root);
@@ -142,7 +142,8 @@ impl Machine {
             && !others.any(|used| self.sessions.get(used).is_some_and(|of| of.iter().any(live)))
     }
 
-    /// Another table is about to be walked under a number: the CPU walks on through the links that it has of those before.
+    /// Records the links that a CPU may hold of the tables that it has used under a number, because it is about to walk another table under
+    /// that number. It walks through these links, too.
     fn linger(&mut self, cpu: usize, now: u64, asid: u16, high: bool) {
         let roots = self.cpus[cpu].used.get(&asid).cloned().unwrap_or_default();
         for root in roots.into_iter().filter(|&root| root != now) {

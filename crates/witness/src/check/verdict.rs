@@ -7,7 +7,7 @@ use std::vec::Vec;
 use crate::event::CPUS;
 use crate::text::Malformed;
 
-/// What a log that holds was checked for.
+/// The counts of what was checked in a log that holds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Checked {
@@ -21,20 +21,20 @@ pub struct Checked {
     pub freed: u64,
     /// Changes that were promised, and were in force.
     pub promised: u64,
-    /// Promises of which no word changed in the table that they name, between `lower` and `done`: nothing was checked, unless the
-    /// change was made before.
+    /// Promises of changes for which no word of the range changed in the named table between `lower` and `done`. The change was made before,
+    /// or in another table.
     pub unchanged: u64,
-    /// Accesses that could do only what they had to.
+    /// Accesses that could have only the result that the log gives.
     pub accesses: u64,
-    /// Tells that the log's last event is [`Event::Full`](crate::event::Event::Full): what came after it is not checked.
+    /// Whether the log's last event is [`Event::Full`](crate::event::Event::Full): the log does not have the events after it.
     pub full: bool,
-    /// Tells that the log's last event is [`Event::Gap`](crate::event::Event::Gap): an event is missing, and what came after it is
-    /// not checked. Such a log does not hold, whatever was checked of it.
+    /// Whether the log's last event is [`Event::Gap`](crate::event::Event::Gap): an event is missing, and the log does not have the events
+    /// after it. Such a log does not hold, even if it breaks no rule before.
     pub gap: bool,
 }
 
 impl Checked {
-    /// Tells why the log is not one that holds, although nothing in it breaks a rule: it has no event, or a gap.
+    /// Returns the reason why a log does not hold although it breaks no rule: it has no event, or a gap.
     #[must_use]
     pub fn incomplete(&self) -> Option<&'static str> {
         if self.gap {
@@ -47,7 +47,8 @@ impl Checked {
     }
 }
 
-/// What has begun and not ended when a log ends. A kernel that was stopped leaves such; a kernel that has ended in order should not.
+/// An action that has begun and not ended when a log ends. A kernel that was stopped at any moment leaves such actions; a kernel that
+/// has shut down in order should leave none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Pending {
@@ -76,7 +77,7 @@ pub enum Pending {
         /// The first of them.
         line: u64,
     },
-    /// A number was loaded that has to be invalidated before it is used.
+    /// A root was loaded under a number that has to be invalidated before the CPU's next access.
     Number {
         /// The CPU that loaded it.
         cpu: usize,
@@ -85,7 +86,7 @@ pub enum Pending {
         /// Where it was loaded.
         line: u64,
     },
-    /// RISC-V: a root was loaded, and no fence since lets walks read its table as it was stored.
+    /// RISC-V: a root was loaded, and no fence since then makes the stores to its table visible to the CPU's walks.
     Root {
         /// The CPU that loaded it.
         cpu: usize,
@@ -94,7 +95,7 @@ pub enum Pending {
         /// Where it was loaded.
         line: u64,
     },
-    /// AArch64: a CPU ran its halves under two numbers, each that of its own register, which no processor does: the log has to say
+    /// AArch64: a CPU ran its halves under two numbers, each from the half's own register. No processor does that, so the log has to say
     /// `uses asid`.
     Halves {
         /// The CPU.
@@ -151,7 +152,7 @@ impl fmt::Display for Pending {
     }
 }
 
-/// What a log can break.
+/// The rules that an event can break.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Rule {
@@ -163,20 +164,20 @@ pub enum Rule {
     RightKept,
     /// A new entry may match beside an old one, where the architecture forbids that.
     TwoMatch,
-    /// An entry was replaced by one that the architecture allows only by way of an invalid one.
+    /// A valid entry was replaced by another without an invalid entry in between, and the architecture requires break before make.
     BreakLeftOut,
     /// A dirty bit that hardware sets may be lost.
     DirtyLost,
-    /// A number of an address space is used for another table while a CPU may hold entries of the first.
+    /// An ASID is used for another table while a CPU may hold entries of the first table under it.
     AsidReused,
     /// A walk may read a word of a node before it was written.
     Unwritten,
-    /// An access may do something else than it must.
+    /// An access may have another result than the log gives.
     AccessDiffers,
 }
 
 impl Rule {
-    /// The name that JSON has.
+    /// Returns the rule's name in the JSON output.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -221,7 +222,8 @@ impl Violation {
         self.cpu
     }
 
-    /// Returns the sentences that tell how: what was promised, what the CPU may hold, since when, and why nothing removed it.
+    /// Returns sentences that explain the violation: what was promised, which entry the CPU may hold, since which line, and why no
+    /// invalidation has removed it.
     #[must_use]
     pub fn story(&self) -> &[String] {
         &self.story
@@ -244,7 +246,7 @@ pub enum Refusal {
     Impossible {
         /// The number of its line.
         line: u64,
-        /// Why not.
+        /// The reason.
         why: &'static str,
     },
     /// The line is no event.
@@ -266,7 +268,7 @@ impl Refusal {
         }
     }
 
-    /// Returns why, without the line's number; of a violation its story.
+    /// Returns the reason without the line's number; for a violation, the sentences that explain it.
     #[must_use]
     pub fn why(&self) -> String {
         match self {
