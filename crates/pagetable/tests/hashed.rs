@@ -155,7 +155,8 @@ fn neighbours_share_a_bucket() {
     table.destroy();
 }
 
-/// Two loads where the tag is one word, three where it is two; two more, of the directory, in a table that grows.
+/// Two loads where the tag is one word, three where it is two. In a table that grows, two loads of the directory and two of links
+/// more, and the tag three times: the walk reads three buckets, or the last one of a shorter chain again.
 #[test]
 fn loads_of_a_lookup() {
     let mut memory = vec![Chunk::ZERO; 8];
@@ -163,7 +164,7 @@ fn loads_of_a_lookup() {
     let mut table = Local::new(Hr::new(&nodes).unwrap(), |_| ());
     table.map(page(7), Pfn::new(3), PageSize::K4, RW).unwrap();
     let (leaf, loads) = nodes.loads_of(|| table.lookup(VirtAddr::new(7 << 12)));
-    assert_eq!((leaf.unwrap().frame, loads), (Pfn::new(3), 4));
+    assert_eq!((leaf.unwrap().frame, loads), (Pfn::new(3), 8));
     table.destroy();
 
     let mut memory = vec![Chunk::ZERO; 8];
@@ -393,7 +394,7 @@ fn a_range_makes_room() {
         most = most.max(loads);
         all += loads;
     }
-    assert!(most <= 32 && all <= 7 * pages, "{most} loads, {all} in all");
+    assert!(most <= 32 && all <= 10 * pages, "{most} loads, {all} in all");
     table.destroy();
 }
 

@@ -73,14 +73,6 @@ where
         }
     }
 
-    /// Returns the bucket with the tag `tag` in the chain that begins at `head`.
-    ///
-    /// # Safety
-    ///
-    /// The caller ensures:
-    ///
-    /// - the caller is the only writer;
-    /// - `head` is the first bucket of a chain of the table.
     #[inline(always)]
     pub(super) unsafe fn seek(&self, head: Spot, tag: usize) -> Option<Spot> {
         let mut spot = head;

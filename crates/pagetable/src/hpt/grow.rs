@@ -59,10 +59,14 @@
 //!
 //! A walk that begins can reach every bucket. A walk that is under way can miss a bucket in one case only: it is in an
 //! overflow bucket of the other chain when a step links that bucket past the next one. Before each such store, the writer
-//! increments a count in the **record** of the segment. A walker that has found nothing checks that the directory leads to
-//! the same segment as before and that the count has not changed; otherwise it walks again. A walker that finds its bucket
-//! does not check the count. (A refill handler never checks it: it passes such a miss on, and the kernel's own lookup finds
-//! the page.)
+//! increments two counts: one of the table ([`steps`](Growth::steps)), and one in the **record** of the segment.
+//!
+//! A lookup loads the count of the table before it loads the root. If it has found nothing and this count has not changed, no
+//! page is there. If the count has changed, the lookup walks again with the counts of segments, as a visit does: it checks
+//! that the directory leads to the same segment as before and that the segment's count has not changed, and otherwise repeats
+//! the walk. So a lookup has little to load, and is repeated only as often as the chains of its own segment are parted. A walker
+//! that finds its bucket checks no count. (A refill handler never checks one: it passes such a miss on, and the kernel's own
+//! lookup finds the page.)
 //!
 //! # Bounds
 //!
@@ -79,7 +83,7 @@ use super::Hashed;
 use super::shape::Spot;
 use crate::format::Format;
 use crate::nodes::{NodeAddr, Nodes};
-use crate::word::atomics::AtomicUsize;
+use crate::word::atomics::{AtomicUsize, fence};
 use crate::{Geometry, Retired};
 
 /// The number of steps that a change makes for each bucket that it has filled or emptied.
@@ -102,6 +106,8 @@ pub(super) struct Growth {
     /// The numbers of blocks with which a change neither grows nor shrinks the table nor parts chains: the least, and how many
     /// more there may be.
     calm: [AtomicUsize; 2],
+    /// The number of [steps](Self::steps). Walkers read it.
+    steps: AtomicUsize,
     /// The most blocks that one step has moved.
     most: AtomicUsize,
     /// The most bytes that the table has had.
@@ -115,9 +121,25 @@ impl Growth {
             joined: AtomicUsize::new(heads),
             tails: core::array::from_fn(|_| core::array::from_fn(|_| AtomicUsize::new(0))),
             calm: [AtomicUsize::new(usize::MAX), AtomicUsize::new(0)],
+            steps: AtomicUsize::new(0),
             most: AtomicUsize::new(0),
             peak: AtomicUsize::new(0),
         }
+    }
+
+    /// Returns the number of steps that have parted chains of the table. A walk that began after this call and has found nothing
+    /// calls [`has_stepped`](Self::has_stepped) afterwards.
+    #[inline(always)]
+    pub(super) fn steps(&self) -> usize {
+        self.steps.load(Ordering::Acquire)
+    }
+
+    /// Tells whether a walk that began after [`steps`](Self::steps) has returned `before` may have missed a bucket.
+    #[inline(always)]
+    pub(super) fn has_stepped(&self, before: usize) -> bool {
+        // The loads of the walk come before the load of the count. The writer increments the count before a step's stores.
+        fence(Ordering::Acquire);
+        self.steps.load(Ordering::Relaxed) != before
     }
 
     /// Records the number of bytes if it is the largest so far.
@@ -210,7 +232,7 @@ where
         unsafe { (*self.nodes.link(segment)).load(Ordering::Acquire) }
     }
 
-    /// Increments the count of a segment, before a change of its chains.
+    /// Increments the count of a segment and that of the table, before a change of the segment's chains.
     ///
     /// # Safety
     ///
@@ -224,6 +246,8 @@ where
             let record = &*self.nodes.link(segment);
             record.store(record.load(Ordering::Relaxed).wrapping_add(1), Ordering::Release);
         }
+        let steps = &self.growth.steps;
+        steps.store(steps.load(Ordering::Relaxed).wrapping_add(1), Ordering::Release);
     }
 
     /// Returns the first bucket with this number.

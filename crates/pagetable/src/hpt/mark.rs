@@ -66,7 +66,7 @@ where
         // a bucket.
         unsafe {
             let head = self.head(block);
-            if self.seek(head, Self::tag_of(0, block)).is_none() {
+            if self.probe(head, Self::tag_of(0, block)).is_none() {
                 return self.begin_block(batch, head, at, word);
             }
             self.store_over(at, word);
@@ -84,7 +84,7 @@ where
         let block = Self::block(0, at);
         // SAFETY: by this function's contract the caller is the only writer; the slot is in the bucket.
         unsafe {
-            if let Some(spot) = self.seek(self.head(block), Self::tag_of(0, block)) {
+            if let Some(spot) = self.probe(self.head(block), Self::tag_of(0, block)) {
                 self.nodes.publish(spot.node, Self::place(spot, block, Self::slot(0, at)), word);
                 self.settle_pairs(spot, 0, block);
             }

@@ -50,6 +50,7 @@
 //! |-|-|
 //! | lookup, first bucket | 2: tag and PTE, whose addresses do not depend on another load. A 64-bit tag in 32-bit words is 2 loads. In a table that grows, two words of the directory come first |
 //! | each overflow bucket before the hit | link and tag; the load of the tag depends on the link |
+//! | lookup in [`Hr`] and other tables of 64-bit words that grow | 8: two of the directory, three tags and two links of the [near buckets](#near-buckets), and the PTE. Each overflow bucket behind these is 2 loads more |
 //! | miss | tag and link of every bucket of the chain |
 //! | map, unmap, protect, mark, fill one page | the probe, then one store; a block's first page stores its tag, and the link to an overflow bucket |
 //! | a range | a probe for each block and a load and a store for each page, twice: the dry run comes first. The dry run checks for entries in the way and reserves buckets in one visit, unless larger pages are mapped |
@@ -90,29 +91,42 @@
 //! |-|-|
 //! | buckets moved | 128, and 16 of chains |
 //! | bytes cleared | two segments, or a directory of 8 bytes for each 128 buckets, once for each doubling |
-//! | words accessed, among a million changes | [`Hr`] 13,000 up to 500,000 pages, 26,000 up to a million; the average is 50 |
+//! | words accessed, among a million changes of up to 500,000 pages | [`Hr`] 14,102, the average is 29; [`Cpt8`](crate::cpt::Cpt8) 18,555 and 57 |
 //!
 //! `cargo test -p tlbkit-pagetable --test hashed_bounds -- --nocapture` prints the words, and `cargo xtask worst` the time
 //! of the slowest change of a million and the most bytes that a page takes at any size. A directory has at most 32,768
 //! entries: 4 million first buckets. Beyond that, chains get longer.
 //!
+//! # Near buckets
+//!
+//! In a table with 150 blocks for each 100 first buckets, 52 of 100 blocks are in the first bucket of their chain, 30 in the
+//! second, and 12 in the third. A walk that stops at the bucket with the right tag branches on a tag that no CPU can predict,
+//! and waits for a mispredicted branch in half of all lookups. So a lookup reads these three buckets without a branch: two
+//! conditional moves select the next bucket, or the same one again if its tag matches or its chain ends there. Only the
+//! comparison of the third tag is a branch, which is predicted well. A lookup that depends on the one before takes as long as
+//! with branches, and other lookups two thirds of that time (`cargo xtask bench --summary lookup`). The search for the page of
+//! a change is the same; that of a range branches, because the pages of a range are often changed in the order of an earlier
+//! change, and then the CPU predicts well.
+//!
+//! Tables that a refill handler may walk, and tables of 32-bit words with tags of two words, search bucket by bucket.
+//!
 //! # Instructions of a hit
 //!
-//! `cargo xtask instructions HR hit` (and `CPT4`, `CPT8`) counts a call on x86-64: 45, 48 and 47 in solo mode, the mean of
-//! hits in the first bucket and behind it, and at most one more in shared mode. A hit in the first bucket of an [`Hr`] is 40
-//! of them:
+//! `cargo xtask instructions HR hit` (and `CPT4`, `CPT8`) counts a call on x86-64: 63, 66 and 66 in solo mode, the mean of
+//! hits in the near buckets and behind them, and two more in shared mode, which loads the count of
+//! [steps](#growing-and-shrinking). A hit in a near bucket of an [`Hr`] consists of:
 //!
 //! | instructions | for |
 //! |-|-|
 //! | 4 | the check that the address is in the address space |
-//! | 4 | the key: a shift, and copies of the arguments for calls that a hit in the first bucket does not make |
-//! | 2 | the alignment of the stack for these calls |
+//! | 5 | the key and the tag that it should have |
 //! | 1 | the root |
 //! | 6 | **the hash**: load the secret, multiply, fold the halves of the product, multiply |
 //! | 7 | **the directory**: load the mask, shift and mask the hash, split it, load the segment |
-//! | 6 | load the tag, compute the expected tag from the key, compare |
+//! | 19 | the first two of the near buckets: for each, load the link and the tag, compare both, select the next bucket |
+//! | 3 | load the third tag, compare |
 //! | 3 | load the PTE, test whether it is valid |
-//! | 7 | the physical address, and the return |
+//! | 10 | the physical address, the alignment of the stack for calls that only misses and later buckets make, and the return |
 //!
 //! * **The secret** costs no instruction itself, because a public number would also be loaded. It makes a second product
 //!   necessary, which costs four instructions: one product is sufficient for a public number that is known to spread

@@ -61,7 +61,7 @@ where
         // SAFETY: by this function's contract the caller is the only writer.
         unsafe {
             let (head, tag) = (self.head(block), Self::tag_of(0, block));
-            let Some(spot) = self.seek(head, tag) else {
+            let Some(spot) = self.probe(head, tag) else {
                 if !self.is_finest() {
                     return Ok(false);
                 }
@@ -176,7 +176,7 @@ where
         let block = Self::block(0, at);
         // SAFETY: by this function's contract the caller is the only writer.
         unsafe {
-            let spot = self.seek(self.head(block), Self::tag_of(0, block))?;
+            let spot = self.probe(self.head(block), Self::tag_of(0, block))?;
             let place = Self::place(spot, block, Self::slot(0, at));
             let word = self.nodes.read(spot.node, place);
             (F::is_leaf(word, true) && Self::size(word, 0) == G::BASE).then_some((spot, place))

@@ -1,5 +1,6 @@
-//! The walk: a probe of the first bucket, and the slow path for other buckets and grains.
+//! The walk: a probe of the near buckets of a chain, and the slow path for other buckets and grains.
 
+use core::hint::select_unpredictable;
 use core::sync::atomic::Ordering;
 
 use tlbkit_addr::{PageSize, VirtAddr};
@@ -23,7 +24,15 @@ where
     N: Nodes<Word = F::Word>,
 {
     /// Whether a walk may miss a bucket because the table grows, see [`grow`](super::grow).
-    const TURNS: bool = LOAD > 0 && N::Mode::SHARED;
+    const MISSES: bool = LOAD > 0 && N::Mode::SHARED;
+
+    /// The number of buckets of a chain that a lookup reads without a branch.
+    ///
+    /// With 150 blocks for each 100 first buckets, 52 of 100 blocks are in the first bucket of their chain, 30 in the second and 12
+    /// in the third. No CPU can predict which, and a mispredicted branch costs more than the loads of the second and the third
+    /// bucket. A table for refill handlers is for machines that predict little, and in a table with tags of two words the loads
+    /// would cost twice as much.
+    const NEAR: usize = if LOAD > 0 && !Self::FOLDED && Self::TAG == 1 { 3 } else { 1 };
 
     /// The result of a search that finds neither a leaf nor a mark.
     const NOTHING: Found<F> = (F::Word::ZERO, G::BASE);
@@ -41,9 +50,9 @@ where
 
     /// Finds the leaf that maps `at`, and returns the result of `decode` for it.
     ///
-    /// This function probes the first bucket, and ends with a call of the function that probes the rest. Each function of
-    /// the walk decodes the leaf that it has found itself, so the calls are jumps: a hit in the first bucket saves no
-    /// register and uses no stack.
+    /// This function probes the [near](Self::NEAR) buckets of the chain, and ends with a call of the function that probes the
+    /// rest. Each function of the walk decodes the leaf that it has found itself, so the calls are jumps: a hit in a near
+    /// bucket saves no register and uses no stack.
     ///
     /// # Safety
     ///
@@ -54,23 +63,53 @@ where
         at: VirtAddr,
         decode: impl Fn(F::Word, PageSize, VirtAddr) -> T,
     ) -> Option<T> {
+        let steps = if Self::MISSES { self.growth.steps() } else { 0 };
         let key = Self::key(0, at);
+        let wanted = Self::tag(0, key);
         // SAFETY: by this function's contract the caller is pinned, or is the only writer, so no node that it reaches is
         // freed.
         unsafe {
-            let first = self.first(self.root(), key);
-            let tag = self.follow_tag(first);
-            if tag != Self::tag(0, key) {
-                return self.find_behind(first, Self::tag(0, key), at, decode);
+            let unit = self.near(self.first(self.root(), key), wanted);
+            if self.follow_tag(unit) != wanted {
+                return self.find_behind(unit, steps, at, decode);
             }
             // The CPU may load the PTE before the tag. Both still belong to the same block, because no bucket is assigned to
             // another block while a walker that saw the old tag is pinned.
-            let (word, size) = self.load(first, 0, at);
+            let (word, size) = self.load(unit, 0, at);
             if F::is_leaf(word, true) {
                 return Some(decode(word, size, at));
             }
-            self.find_again(at, decode)
+            self.find_larger(at, decode)
         }
+    }
+
+    /// Returns the unit with the tag `wanted` if it is one of the [near](Self::NEAR) units of the chain that begins at `first`, and
+    /// the last of the near units if not.
+    ///
+    /// # Safety
+    ///
+    /// The caller ensures:
+    ///
+    /// - the caller is pinned, or is the only writer;
+    /// - `first` is a unit of the table, or was when the caller was already pinned.
+    #[inline(always)]
+    pub(super) unsafe fn near(&self, first: Spot, wanted: usize) -> Spot {
+        let mut unit = first;
+        for _ in 1..Self::NEAR {
+            // SAFETY: by this function's contract the caller is pinned, or is the only writer, so a node that a link leads to is
+            // not freed.
+            unsafe {
+                let link = self.nodes.follow(unit.node, unit.at + Self::LINK);
+                let stays = (self.follow_tag(unit) == wanted) | (link == F::Word::ZERO);
+                let next = Self::linked(link, unit);
+                // A selection of each number, because that of a struct would be one in memory.
+                unit = Spot {
+                    node: NodeAddr::new(select_unpredictable(stays, unit.node.get(), next.node.get())),
+                    at: select_unpredictable(stays, unit.at, next.at),
+                };
+            }
+        }
+        unit
     }
 
     /// Loads the PTE for `at` in a unit. Returns the word, and the page size if the word is a leaf.
@@ -88,81 +127,76 @@ where
         (word, Self::size(word, grain))
     }
 
-    /// As [`find_with`](Self::find_with), after the first bucket had another tag: searches the chain, then the other grains.
+    /// As [`find_with`](Self::find_with), after the near buckets had other tags: searches the rest of the chain, then the other
+    /// grains. `unit` is the last near one, and `steps` the [count of steps](super::grow::Growth::steps) before the walk.
     ///
     /// # Safety
     ///
     /// The caller ensures:
     ///
     /// - the caller is pinned, or is the only writer;
-    /// - `first` is the first unit of the chain for `at`, or was when the caller was already pinned.
+    /// - `unit` is a unit of the chain for `at`, or was when the caller was already pinned.
     #[inline(never)]
     unsafe fn find_behind<T>(
         &self,
-        first: Spot,
-        wanted: usize,
+        unit: Spot,
+        steps: usize,
         at: VirtAddr,
         decode: impl Fn(F::Word, PageSize, VirtAddr) -> T,
     ) -> Option<T> {
+        let key = Self::key(0, at);
         // SAFETY: by this function's contract the caller is pinned, or the writer.
         unsafe {
-            if let Some(unit) = self.follow_chain(first, wanted) {
-                let (word, size) = self.load(unit, 0, at);
+            let mut found = self.follow_chain(unit, Self::tag(0, key));
+            if Self::MISSES && found.is_none() && self.growth.has_stepped(steps) {
+                found = self.follow(0, key);
+            }
+            if let Some(spot) = found {
+                let (word, size) = self.load(spot, 0, at);
                 if F::is_leaf(word, true) {
                     let may_write = !N::Mode::SHARED && LOAD == 0 && self.visits.load(Ordering::Relaxed) == 0;
                     if may_write {
-                        self.move_to_front(Self::bucket(first), Self::bucket(unit));
+                        self.move_to_front(Self::bucket(unit), Self::bucket(spot));
                     }
                     return Some(decode(word, size, at));
                 }
             }
-            self.find_again(at, decode)
+            self.find_larger(at, decode)
         }
     }
 
-    /// As [`find_with`](Self::find_with), after the first search of the finest grain has found no leaf.
+    /// As [`find_with`](Self::find_with), after the search of the finest grain has found no leaf.
     ///
     /// # Safety
     ///
     /// The caller is pinned, or is the only writer.
     #[inline(always)]
-    unsafe fn find_again<T>(
+    unsafe fn find_larger<T>(
         &self,
         at: VirtAddr,
         decode: impl Fn(F::Word, PageSize, VirtAddr) -> T,
     ) -> Option<T> {
-        let is_only = Self::GRAINS == 1 || !N::Mode::SHARED && self.grains.load(Ordering::Relaxed) == 0;
-        if is_only && !Self::TURNS {
+        if Self::GRAINS == 1 || !N::Mode::SHARED && self.grains.load(Ordering::Relaxed) == 0 {
             return None;
         }
         // SAFETY: by this function's contract the caller is pinned, or the writer.
-        unsafe { self.find_slowly(at, decode) }
+        unsafe { self.find_large(at, decode) }
     }
 
-    /// As [`find_with`](Self::find_with), in all grains, by walks that check for missed buckets.
+    /// As [`find_with`](Self::find_with), in the grains of larger pages.
     ///
     /// # Safety
     ///
     /// The caller is pinned, or is the only writer.
     #[inline(never)]
-    unsafe fn find_slowly<T>(
+    unsafe fn find_large<T>(
         &self,
         at: VirtAddr,
         decode: impl Fn(F::Word, PageSize, VirtAddr) -> T,
     ) -> Option<T> {
         // SAFETY: by this function's contract the caller is pinned, or the writer.
-        unsafe {
-            if Self::TURNS
-                && let Some(unit) = self.follow(0, Self::key(0, at))
-            {
-                let (word, size) = self.load(unit, 0, at);
-                if F::is_leaf(word, true) {
-                    return Some(decode(word, size, at));
-                }
-            }
-            let (word, size) = if Self::GRAINS == 1 { Self::NOTHING } else { self.find_coarse(at) };
-            F::is_leaf(word, true).then(|| decode(word, size, at))
-        }
+        let (word, size) = unsafe { self.find_coarse(at) };
+        F::is_leaf(word, true).then(|| decode(word, size, at))
     }
 
     /// Returns the leaf that maps `at`, of any grain, after the search of the finest grain has failed; or a mark that has
@@ -254,12 +288,9 @@ where
             // SAFETY: by this function's contract the caller is pinned, or the writer.
             unsafe {
                 let first = self.first(self.root(), key);
-                let before = if Self::TURNS { self.version(first.node) } else { 0 };
-                if self.follow_tag(first) == wanted {
-                    return Some(first);
-                }
-                let found = self.follow_chain(first, wanted);
-                if found.is_some() || !Self::TURNS {
+                let before = if Self::MISSES { self.version(first.node) } else { 0 };
+                let found = self.probe(first, wanted);
+                if found.is_some() || !Self::MISSES {
                     return found;
                 }
                 fence(Ordering::Acquire);
@@ -267,6 +298,23 @@ where
                     return None;
                 }
             }
+        }
+    }
+
+    /// Returns the unit with the tag `wanted` in the chain that begins at the unit `first`.
+    ///
+    /// # Safety
+    ///
+    /// The caller ensures:
+    ///
+    /// - the caller is pinned, or is the only writer;
+    /// - `first` is a unit of the table, or was when the caller was already pinned.
+    #[inline(always)]
+    pub(super) unsafe fn probe(&self, first: Spot, wanted: usize) -> Option<Spot> {
+        // SAFETY: by this function's contract the caller is pinned, or the writer.
+        unsafe {
+            let unit = self.near(first, wanted);
+            if self.follow_tag(unit) == wanted { Some(unit) } else { self.follow_chain(unit, wanted) }
         }
     }
 
@@ -305,10 +353,15 @@ where
     pub(super) unsafe fn follow_link(&self, spot: Spot) -> Option<Spot> {
         // SAFETY: by this function's contract the caller is pinned, or the writer.
         let link = unsafe { self.nodes.follow(spot.node, spot.at + Self::LINK) };
+        (link != F::Word::ZERO).then(|| Self::linked(link, spot))
+    }
+
+    /// Returns the unit to which the link of `spot` leads. If the link is zero, the result is no unit.
+    #[inline(always)]
+    fn linked(link: F::Word, spot: Spot) -> Spot {
         // The unit has the same number in the overflow bucket.
         let at = if Self::UNITS == 1 { 0 } else { spot.at & (Self::STRIDE - 1) };
-        let node = || NodeAddr::new(link.to_usize() - at * F::Word::BYTES);
-        (link != F::Word::ZERO).then(|| Spot { node: node(), at })
+        Spot { node: NodeAddr::new(link.to_usize().wrapping_sub(at * F::Word::BYTES)), at }
     }
 }
 
