@@ -284,10 +284,10 @@ fn a_handler_finds_a_pair() {
     finds_a_pair::<4, 9>();
 }
 
-fn finds_a_pair<const CLUSTER: u32, const BUCKETS: u32>() {
+fn finds_a_pair<const CLUSTER_LOG: u32, const BUCKETS_LOG: u32>() {
     let mut memory = vec![Chunk::ZERO; 64];
     let slab = Slab::<u32, Solo>::new(&mut memory, 0).unwrap();
-    let table = Hashed::<Va32, Compact32, _, CLUSTER, BUCKETS, 0>::new(&slab).unwrap();
+    let table = Hashed::<Va32, Compact32, _, CLUSTER_LOG, BUCKETS_LOG, 0>::new(&slab).unwrap();
     let root = table.root();
     let mut table = Local::new(table, |_| ());
     for vpn in [0x400, 0x401, 0x1_0000, 0x7_ffff, 0xf_fffc] {

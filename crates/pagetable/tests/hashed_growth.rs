@@ -111,8 +111,8 @@ fn a_growth_may_stop_at_any_node() {
 /// A range that cannot fit is refused before its pages are looked at, however long it is.
 #[test]
 fn a_huge_range_is_refused_at_once() {
-    fn refuses<const CLUSTER: u32, const LOAD: usize>(nodes: &Watched<'_, u64, Solo>) {
-        let table = Hashed::<Va48, Compact, _, CLUSTER, 1, LOAD>::new(nodes).unwrap();
+    fn refuses<const CLUSTER_LOG: u32, const LOAD: usize>(nodes: &Watched<'_, u64, Solo>) {
+        let table = Hashed::<Va48, Compact, _, CLUSTER_LOG, 1, LOAD>::new(nodes).unwrap();
         let mut table = Local::new(table, |_| ());
         table.map(page(7), Pfn::new(7), PageSize::K4, Attr::READ).unwrap();
         let before = (table.footprint(), nodes.inner.usage());

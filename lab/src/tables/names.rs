@@ -169,14 +169,14 @@ where
     }
 }
 
-/// Hashed, `2^CLUSTER` pages an entry, `2^BUCKETS` entries at first. Grows beyond `LOAD` percent, or never.
-struct HashTable<F, const CLUSTER: u32, const BUCKETS: u32, const LOAD: usize>(PhantomData<F>);
+/// Hashed, `2^CLUSTER_LOG` pages an entry, `2^BUCKETS_LOG` entries at first. Grows beyond `LOAD` percent, or never.
+struct HashTable<F, const CLUSTER_LOG: u32, const BUCKETS_LOG: u32, const LOAD: usize>(PhantomData<F>);
 
-impl<F: Format, const CLUSTER: u32, const BUCKETS: u32, const LOAD: usize> Structure
-    for HashTable<F, CLUSTER, BUCKETS, LOAD>
+impl<F: Format, const CLUSTER_LOG: u32, const BUCKETS_LOG: u32, const LOAD: usize> Structure
+    for HashTable<F, CLUSTER_LOG, BUCKETS_LOG, LOAD>
 {
     type Word = F::Word;
-    type Table<'n> = Hashed<'n, Va64, F, Storage<'n, F::Word>, CLUSTER, BUCKETS, LOAD>;
+    type Table<'n> = Hashed<'n, Va64, F, Storage<'n, F::Word>, CLUSTER_LOG, BUCKETS_LOG, LOAD>;
 
     fn build<'n>(nodes: &'n Storage<'n, F::Word>) -> Result<Self::Table<'n>, Error> {
         Hashed::new(nodes)

@@ -120,11 +120,11 @@ const PFN_BITS: u32 = 24;
 const S_SHIFT: u32 = 30;
 
 /// The base-two logarithm of the smallest page, in bytes.
-const SMALL: u32 = 12;
+const SMALL_LOG: u32 = 12;
 /// The base-two logarithm of the smallest page with a size digit, in bytes.
-const SMALL_SIZED: u32 = SMALL + 2;
+const SMALL_SIZED_LOG: u32 = SMALL_LOG + 2;
 /// The base-two logarithm of the largest page that PageMask can encode, 256 MiB, in bytes.
-const LARGE: u32 = 28;
+const LARGE_LOG: u32 = 28;
 
 // The values of S and of size digits.
 const READ_ONLY: u32 = 0;
@@ -267,9 +267,9 @@ unsafe impl<const CCA: u32, const COW: u32, const LINK: u32> Format for EntryLoO
         let word = ((frame.get() as u32) << PFN_SHIFT).with(low);
         match size.shift() {
             // A leaf above the last level must have S = 1, so a page of 4 KiB is possible at the last level only.
-            SMALL if last => Ok(word.with(Self::digit(state, S_SHIFT))),
-            shift @ SMALL_SIZED..=LARGE if shift.is_multiple_of(2) => {
-                let digit = Self::digit(state, shift - SMALL - 2 + PFN_SHIFT);
+            SMALL_LOG if last => Ok(word.with(Self::digit(state, S_SHIFT))),
+            shift @ SMALL_SIZED_LOG..=LARGE_LOG if shift.is_multiple_of(2) => {
+                let digit = Self::digit(state, shift - SMALL_LOG - 2 + PFN_SHIFT);
                 Ok(word.with(SIZED << S_SHIFT).with(digit))
             }
             _ => Err(Error::WrongSize { size }),
@@ -299,7 +299,7 @@ unsafe impl<const CCA: u32, const COW: u32, const LINK: u32> Format for EntryLoO
     #[inline(always)]
     fn frame(leaf: u32, size: PageSize) -> Pfn {
         let frame = (leaf >> PFN_SHIFT & ((1 << PFN_BITS) - 1)) as usize;
-        Pfn::new(frame & !(size.mask() >> SMALL))
+        Pfn::new(frame & !(size.mask() >> SMALL_LOG))
     }
 
     #[inline(always)]
@@ -319,8 +319,8 @@ unsafe impl<const CCA: u32, const COW: u32, const LINK: u32> Format for EntryLoO
     #[inline(always)]
     fn size(leaf: u32, slot: PageSize) -> PageSize {
         let shift = match Self::state_shift(leaf) {
-            S_SHIFT => SMALL,
-            digit => digit - PFN_SHIFT + 2 + SMALL,
+            S_SHIFT => SMALL_LOG,
+            digit => digit - PFN_SHIFT + 2 + SMALL_LOG,
         };
         PageSize::from_shift(shift).unwrap_or(slot)
     }

@@ -153,8 +153,8 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
             return (bit < Self::unit(page)).then_some(Self::unit(page) - page);
         }
         let one = span.first == span.last;
-        let width = if one { Self::LEAF_MIN } else { (bit + 1 - Self::BASE).max(Self::LEAF_MIN) };
-        (width <= Self::LEAF_MAX && Self::worth(Self::pages_in(span, page), width)).then_some(width)
+        let width = if one { Self::MIN_LEAF_WIDTH } else { (bit + 1 - Self::BASE).max(Self::MIN_LEAF_WIDTH) };
+        (width <= Self::MAX_LEAF_WIDTH && Self::worth(Self::pages_in(span, page), width)).then_some(width)
     }
 
     /// Takes the uppermost indexing node for a span that needs more than one leaf.
@@ -286,12 +286,12 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
     /// Whether any two pages in the region of a leaf are worth that leaf: it takes no more bytes than a node of the fixed size and
     /// two small leaves.
     pub(super) const ANY_TWO_GET_A_LEAF: bool =
-        L::TAGGED && !L::PAIRS && !P::ADAPTIVE && Self::WIDEST >= Self::LEAF_MAX;
+        L::TAGGED && !L::PAIRS && !P::ADAPTIVE && Self::WIDEST >= Self::MAX_LEAF_WIDTH;
 
     /// Tells whether `pages` pages are worth a leaf of `2^width` pages: they fill at least half of it, or there is no smaller leaf,
     /// or a node and smaller leaves would take more memory.
     pub(super) const fn worth(pages: usize, width: u32) -> bool {
-        width <= Self::LEAF_MIN || pages * 2 >= 1 << width || Self::ANY_TWO_GET_A_LEAF
+        width <= Self::MIN_LEAF_WIDTH || pages * 2 >= 1 << width || Self::ANY_TWO_GET_A_LEAF
     }
 
     /// Returns the value of an edge's `base`: zero in the layouts whose slots hold no guard.
@@ -307,7 +307,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
         } else if bit >= Self::LEAF_TOP {
             Self::LEAF_TOP
         } else {
-            Self::BASE + Self::LEAF_MIN
+            Self::BASE + Self::MIN_LEAF_WIDTH
         }
     }
 
@@ -330,7 +330,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
         // The largest node that takes no more bytes than the two-slot nodes that it replaces.
         let mut width = 1;
         if let Some(span) = span {
-            for wider in 2..=Self::RANGE.min(bit + 1 - floor) {
+            for wider in 2..=Self::RANGE_WIDTH.min(bit + 1 - floor) {
                 let shift = bit + 1 - wider;
                 let slots = digit(span.last, shift, wider) - digit(span.first, shift, wider) + 1;
                 if Self::cost(wider) <= (slots as isize - 1) * Self::cost(1) {

@@ -99,10 +99,10 @@ pub trait Digits: NodeSize {
     const MOST: u32;
     /// The logarithm of the number of slots for which every node has memory.
     #[doc(hidden)]
-    const FULL: u32;
+    const FULL_WIDTH: u32;
     /// The largest logarithm to which nodes grow.
     #[doc(hidden)]
-    const GROWN: u32;
+    const GROWN_WIDTH: u32;
     /// The node addresses that a link can hold.
     #[doc(hidden)]
     const REACH: LinkRange;
@@ -121,8 +121,8 @@ impl<const W: u32> Digits for Fixed<W> {
         assert!(W <= Adaptive::MOST, "nodes have at most 256 slots");
         W
     };
-    const FULL: u32 = if W < ALIGNED { Adaptive::FULL } else { W };
-    const GROWN: u32 = W;
+    const FULL_WIDTH: u32 = if W < ALIGNED { Adaptive::FULL_WIDTH } else { W };
+    const GROWN_WIDTH: u32 = W;
     const REACH: LinkRange = if W < ALIGNED { Adaptive::REACH } else { LinkRange::unsigned(29) };
 
     #[inline(always)]
@@ -146,8 +146,8 @@ impl<const W: u32> Digits for Fixed<W> {
 
 impl Digits for Adaptive {
     const MOST: u32 = 8;
-    const FULL: u32 = 0;
-    const GROWN: u32 = 4;
+    const FULL_WIDTH: u32 = 0;
+    const GROWN_WIDTH: u32 = 4;
     const REACH: LinkRange = LinkRange::unsigned(23);
 
     #[inline(always)]
@@ -167,9 +167,9 @@ impl<N: Nodes<Word = u32>, P: Digits> Layout<N> for Kseg0<P> {
     const WORDS: usize = 1;
     const TAGGED: bool = true;
     const PAIRS: bool = true;
-    const FULL: u32 = P::FULL;
+    const FULL_WIDTH: u32 = P::FULL_WIDTH;
     const MAX_WIDTH: u32 = P::MOST;
-    const GROWN: u32 = P::GROWN;
+    const GROWN_WIDTH: u32 = P::GROWN_WIDTH;
     const REACH: LinkRange = P::REACH;
     const BESIDE: usize = size_of::<crate::nodes::Record>();
 

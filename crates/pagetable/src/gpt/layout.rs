@@ -100,13 +100,13 @@ pub trait Layout<N: Nodes>: Debug + 'static + sealed::Sealed {
     const PAIRS: bool = false;
     /// The logarithm of the number of slots for which every indexing node has memory, even if its digit is narrower.
     #[doc(hidden)]
-    const FULL: u32 = 0;
+    const FULL_WIDTH: u32 = 0;
     /// The largest logarithm of a node's slots.
     #[doc(hidden)]
     const MAX_WIDTH: u32;
     /// The largest logarithm of a node's slots to which an adaptive node grows.
     #[doc(hidden)]
-    const GROWN: u32;
+    const GROWN_WIDTH: u32;
     /// The node addresses that a slot can hold.
     const REACH: LinkRange;
     /// The bytes that storage takes for a node in addition to its words.
@@ -173,7 +173,7 @@ impl<N: Nodes<Word: Link>> Layout<N> for OneWord {
     const WORDS: usize = 1;
     const TAGGED: bool = true;
     const MAX_WIDTH: u32 = <N::Word as Link>::MAX_WIDTH;
-    const GROWN: u32 = <N::Word as Link>::GROWN;
+    const GROWN_WIDTH: u32 = <N::Word as Link>::GROWN_WIDTH;
     const REACH: LinkRange = <N::Word as Link>::REACH;
     const BESIDE: usize = size_of::<crate::nodes::Record>();
 

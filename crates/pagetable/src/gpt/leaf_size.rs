@@ -176,7 +176,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
                 (last, live) = (slot, live + 1);
             }
             let hull = if first == last { 0 } else { (first ^ last).ilog2() + 1 };
-            let width = hull.max(Self::LEAF_MIN);
+            let width = hull.max(Self::MIN_LEAF_WIDTH);
             let start = base | (first & !low(width)) << leaf.shift;
             if Self::worth(live, width) {
                 let node = supply.take(leaf_kind(width));

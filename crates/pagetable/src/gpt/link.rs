@@ -32,7 +32,7 @@ pub trait Link: Word {
     ///
     /// Storage divides each of its pages into nodes of one size, so each additional size leaves some of a page unused. A table with
     /// 32-bit words is chosen to save space, so its nodes grow to 64 bytes only.
-    const GROWN: u32;
+    const GROWN_WIDTH: u32;
     /// The node addresses that a link can hold.
     const REACH: LinkRange;
 
@@ -64,7 +64,7 @@ const INNER: u32 = 1 << 6;
 #[cfg(target_has_atomic = "64")]
 impl Link for u64 {
     const MAX_WIDTH: u32 = 8;
-    const GROWN: u32 = 6;
+    const GROWN_WIDTH: u32 = 6;
     const REACH: LinkRange = LinkRange::signed(48);
 
     #[inline(always)]
@@ -107,7 +107,7 @@ impl Link for u64 {
 
 impl Link for u32 {
     const MAX_WIDTH: u32 = 12;
-    const GROWN: u32 = 4;
+    const GROWN_WIDTH: u32 = 4;
     const REACH: LinkRange = LinkRange::unsigned(23);
 
     #[inline(always)]

@@ -80,7 +80,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
             self.add_live(leaf, 1);
             self.tally.ptes(1);
             batch.touch(reach, pages);
-            if L::TAGGED && !Self::ANY_TWO_GET_A_LEAF && found.width < Self::LEAF_MAX {
+            if L::TAGGED && !Self::ANY_TWO_GET_A_LEAF && found.width < Self::MAX_LEAF_WIDTH {
                 self.join_path(batch, Self::key(at));
             }
         }
@@ -122,7 +122,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
             let ceiling = if above.is_empty() { G::VA_BITS } else { above.shift };
             let old_base = near & !low(old.top());
             let (width, split) = if old.is_empty() {
-                (Self::LEAF_MIN, None)
+                (Self::MIN_LEAF_WIDTH, None)
             } else {
                 let bit = Self::top_bit(key ^ old_base);
                 let width = (bit + 1).saturating_sub(Self::BASE);
@@ -131,7 +131,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
                     (width, None)
                 } else {
                     let floor = Self::floor(Self::BASE, bit).max(old.top());
-                    (Self::LEAF_MIN, Some(Self::choose(bit, floor, ceiling, None)))
+                    (Self::MIN_LEAF_WIDTH, Some(Self::choose(bit, floor, ceiling, None)))
                 }
             };
             let nodes = 1 + usize::from(split.is_some());

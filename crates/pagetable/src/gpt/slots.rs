@@ -66,14 +66,14 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
     };
 
     /// The logarithm of the number of PTEs for which the smallest leaf has room: both PTEs of a pair, even if one page is mapped.
-    pub(super) const ROOM: u32 = if F::PAIRED || F::EXTRA > 0 || !L::TAGGED { 1 } else { 0 };
+    pub(super) const ROOM_WIDTH: u32 = if F::PAIRED || F::EXTRA > 0 || !L::TAGGED { 1 } else { 0 };
 
     /// The logarithm of the number of PTEs of the smallest leaf of base pages.
-    pub(super) const LEAF_MIN: u32 = if L::TAGGED { Self::ROOM } else { 1 };
+    pub(super) const MIN_LEAF_WIDTH: u32 = if L::TAGGED { Self::ROOM_WIDTH } else { 1 };
 
     /// The logarithm of the number of PTEs of the largest leaf of base pages. A leaf is no larger than the next page size, so a
     /// larger page never shares a leaf's region with base pages.
-    pub(super) const LEAF_MAX: u32 = if L::TAGGED && !L::PAIRS {
+    pub(super) const MAX_LEAF_WIDTH: u32 = if L::TAGGED && !L::PAIRS {
         let gap = if G::SIZES.len() > 1 {
             G::SIZES[1].shift() - G::BASE.shift()
         } else {
@@ -85,14 +85,15 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
     };
 
     /// The position above the digit of the largest leaf of base pages.
-    pub(super) const LEAF_TOP: u32 = Self::BASE + Self::LEAF_MAX;
+    pub(super) const LEAF_TOP: u32 = Self::BASE + Self::MAX_LEAF_WIDTH;
 
     /// The largest logarithm of a node's slots.
-    pub(super) const WIDEST: u32 = if P::ADAPTIVE && L::GROWN < P::WIDTH { L::GROWN } else { P::WIDTH };
+    pub(super) const WIDEST: u32 =
+        if P::ADAPTIVE && L::GROWN_WIDTH < P::WIDTH { L::GROWN_WIDTH } else { P::WIDTH };
 
     /// The largest logarithm of the slots of a node that a range of neighbours fills at once. Such a node may be wider than
     /// [`WIDEST`](Self::WIDEST), because several nodes of that size share a page of the storage.
-    pub(super) const RANGE: u32 = if Self::WIDEST + 2 < P::WIDTH { Self::WIDEST + 2 } else { P::WIDTH };
+    pub(super) const RANGE_WIDTH: u32 = if Self::WIDEST + 2 < P::WIDTH { Self::WIDEST + 2 } else { P::WIDTH };
 
     /// Returns the logarithm of the number of bytes that a leaf of pages of `2^page` bytes covers: a page, or a pair.
     pub(super) const fn unit(page: u32) -> u32 {
@@ -116,13 +117,13 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
         let mut words = [0; KINDS];
         let mut width = 1;
         while width <= MAX_WIDTH {
-            let full = if width < L::FULL as usize { L::FULL as usize } else { width };
+            let full = if width < L::FULL_WIDTH as usize { L::FULL_WIDTH as usize } else { width };
             words[inner_kind(width as u32)] = L::WORDS << full;
             width += 1;
         }
         let mut width = 0;
         while width < LEAF_WIDTHS as u32 {
-            let room = if width < Self::ROOM { Self::ROOM } else { width };
+            let room = if width < Self::ROOM_WIDTH { Self::ROOM_WIDTH } else { width };
             words[leaf_kind(width)] = Self::TAG + ((1 + F::EXTRA) << room);
             width += 1;
         }
@@ -148,7 +149,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
     /// position that it has beside the other.
     #[inline(always)]
     pub(super) fn pte_of(edge: Edge, at: usize) -> usize {
-        Self::pte(digit(at, edge.shift, edge.width.max(Self::ROOM)))
+        Self::pte(digit(at, edge.shift, edge.width.max(Self::ROOM_WIDTH)))
     }
 
     /// Returns the kind of the node at an edge.

@@ -52,8 +52,8 @@
 //! Growing may save more than its row says: it may also leave halves with one entry, or none, of nodes wider than those that `lone`
 //! counts. It saves less than its row says for two kinds of nodes right below:
 //!
-//! - a node wider than `WIDEST`, which the sum leaves out. A range has made it ([`RANGE`](Gpt::RANGE)), and no step makes one. Each
-//!   of its `2^b` parts has a record, so growing takes the bytes of `2^b - 1` records more;
+//! - a node wider than `WIDEST`, which the sum leaves out. A range has made it ([`RANGE_WIDTH`](Gpt::RANGE_WIDTH)), and no step
+//!   makes one. Each of its `2^b` parts has a record, so growing takes the bytes of `2^b - 1` records more;
 //! - a node of width 2 with an empty half. `lone` counts both empty slots, but only one `cost(1)` is saved. Such a node has not been
 //!   trimmed: a step found no memory, or another step made the node further below than [`DEEP`].
 //!

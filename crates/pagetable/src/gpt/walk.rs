@@ -104,6 +104,6 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
     #[inline(always)]
     pub(super) fn pte_at(shift: u32, index: usize, at: usize) -> usize {
         // A lone half of a pair has the position that it would have beside the other half.
-        if Self::ROOM > 0 { Self::pte(index | at >> shift & 1) } else { Self::pte(index) }
+        if Self::ROOM_WIDTH > 0 { Self::pte(index | at >> shift & 1) } else { Self::pte(index) }
     }
 }

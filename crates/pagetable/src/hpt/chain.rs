@@ -18,8 +18,8 @@ use crate::{Error, Geometry, Retired, Word};
 /// Overflow buckets that are reserved for a change.
 pub(super) type Spare<'n, N> = Stock<'n, N, 1>;
 
-impl<'n, G, F, N, const CLUSTER: u32, const BUCKETS: u32, const LOAD: usize>
-    Hashed<'n, G, F, N, CLUSTER, BUCKETS, LOAD>
+impl<'n, G, F, N, const CLUSTER_LOG: u32, const BUCKETS_LOG: u32, const LOAD: usize>
+    Hashed<'n, G, F, N, CLUSTER_LOG, BUCKETS_LOG, LOAD>
 where
     G: Geometry,
     F: Format,

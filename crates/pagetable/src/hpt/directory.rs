@@ -10,8 +10,8 @@ use crate::format::Format;
 use crate::nodes::{Freed, NodeAddr, Nodes};
 use crate::{Geometry, Retired, Word};
 
-impl<'n, G, F, N, const CLUSTER: u32, const BUCKETS: u32, const LOAD: usize>
-    Hashed<'n, G, F, N, CLUSTER, BUCKETS, LOAD>
+impl<'n, G, F, N, const CLUSTER_LOG: u32, const BUCKETS_LOG: u32, const LOAD: usize>
+    Hashed<'n, G, F, N, CLUSTER_LOG, BUCKETS_LOG, LOAD>
 where
     G: Geometry,
     F: Format,
@@ -27,7 +27,7 @@ where
     /// - `root` was loaded while the caller was pinned, or by the writer.
     pub(super) unsafe fn entries(&self, root: usize) -> u32 {
         if Self::FOLDED {
-            return Self::ENTRIES;
+            return Self::ENTRIES_LOG;
         }
         // SAFETY: by this function's contract the caller is pinned, or the writer.
         let mask = unsafe { self.nodes.follow(NodeAddr::new(root), 0) }.to_usize();
@@ -45,7 +45,7 @@ where
     /// - `entry` was loaded from the directory of `root`.
     pub(super) unsafe fn segment_of(&self, root: usize, entry: usize) -> usize {
         if Self::FOLDED {
-            return (1 << Self::SEGMENT) >> (entry & LOG);
+            return (1 << Self::SEGMENT_LOG) >> (entry & LOG);
         }
         // SAFETY: by this function's contract the caller is pinned, or the writer.
         let mask = unsafe { self.nodes.follow(NodeAddr::new(root), 0) }.to_usize();
@@ -116,7 +116,7 @@ where
         let root = self.root();
         // SAFETY: by this function's contract the caller is the only writer, and the index is one of the directory.
         unsafe {
-            for index in (first..1 << self.entries(root)).step_by(apart >> Self::SEGMENT) {
+            for index in (first..1 << self.entries(root)).step_by(apart >> Self::SEGMENT_LOG) {
                 let entry = F::Word::from_usize(segment.get() | if Self::FOLDED { short } else { 0 });
                 self.nodes.publish(NodeAddr::new(root), Self::HEADER + index, entry);
             }
@@ -160,8 +160,8 @@ where
         // store changes the mask and the segment.
         unsafe {
             if Self::FOLDED {
-                let short = Self::SEGMENT - heads.ilog2();
-                return self.publish_segment(0, 1 << Self::SEGMENT, segment, short as usize);
+                let short = Self::SEGMENT_LOG - heads.ilog2();
+                return self.publish_segment(0, 1 << Self::SEGMENT_LOG, segment, short as usize);
             }
             Self::mask(self.nodes, directory, 0, heads);
             self.nodes.store_relaxed(directory, Self::HEADER, F::Word::from_usize(segment.get()));
@@ -220,7 +220,7 @@ where
         // SAFETY: by this function's contract the caller is the only writer; no walker can reach the new directory yet.
         unsafe {
             let had = self.entries(old);
-            Self::mask(self.nodes, new, entries, 1 << Self::SEGMENT);
+            Self::mask(self.nodes, new, entries, 1 << Self::SEGMENT_LOG);
             for index in 0..1 << entries {
                 let entry = self.entry(old, index & ((1 << had) - 1));
                 self.nodes.store_relaxed(new, Self::HEADER + index, F::Word::from_usize(entry));
@@ -238,15 +238,15 @@ where
         if words < line { line } else { words }
     }
 
-    /// Takes the nodes of a new table of `2^BUCKETS` first buckets, and returns its root word.
+    /// Takes the nodes of a new table of `2^BUCKETS_LOG` first buckets, and returns its root word.
     pub(super) fn begin(nodes: &N, tally: &Tally) -> Option<usize> {
-        let words = Self::STRIDE << BUCKETS;
+        let words = Self::STRIDE << BUCKETS_LOG;
         let array = nodes.take(words)?;
         tally.node(1, words * F::Word::BYTES);
         if LOAD == 0 {
-            return Some(array.get() | BUCKETS as usize);
+            return Some(array.get() | BUCKETS_LOG as usize);
         }
-        let entries = if Self::FOLDED { Self::ENTRIES } else { 0 };
+        let entries = if Self::FOLDED { Self::ENTRIES_LOG } else { 0 };
         let Some(directory) = nodes.take(Self::directory_words(entries)) else {
             let freed = Freed::new(nodes.held(), 0);
             // SAFETY: the array was just taken, so no other code knows it, and it is zero.
@@ -255,11 +255,11 @@ where
             return None;
         };
         tally.node(1, Self::directory_words(entries) * F::Word::BYTES);
-        let short = if Self::FOLDED { (Self::SEGMENT - BUCKETS) as usize } else { 0 };
+        let short = if Self::FOLDED { (Self::SEGMENT_LOG - BUCKETS_LOG) as usize } else { 0 };
         // SAFETY: the directory was just taken, and no code knows it.
         unsafe {
             if !Self::FOLDED {
-                Self::mask(nodes, directory, entries, 1 << BUCKETS);
+                Self::mask(nodes, directory, entries, 1 << BUCKETS_LOG);
             }
             for index in 0..1 << entries {
                 nodes.store_relaxed(
@@ -320,7 +320,7 @@ where
         if LOAD == 0 {
             return self.count_array(1, heads * Self::STRIDE);
         }
-        let segment = heads.min(1 << Self::SEGMENT);
+        let segment = heads.min(1 << Self::SEGMENT_LOG);
         for _ in (0..heads).step_by(segment) {
             self.count_array(1, segment * Self::STRIDE);
         }
@@ -352,7 +352,7 @@ where
             if let Some(node) = self.take_idle() {
                 self.retire(batch, node);
             }
-            let segment = if LOAD == 0 { heads } else { heads.min(1 << Self::SEGMENT) };
+            let segment = if LOAD == 0 { heads } else { heads.min(1 << Self::SEGMENT_LOG) };
             for number in (0..heads).step_by(segment) {
                 let array = if LOAD == 0 { NodeAddr::new(root & !LOG) } else { self.numbered(number).node };
                 for at in 0..segment {

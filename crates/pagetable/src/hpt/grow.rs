@@ -184,8 +184,8 @@ impl Growth {
     }
 }
 
-impl<'n, G, F, N, const CLUSTER: u32, const BUCKETS: u32, const LOAD: usize>
-    Hashed<'n, G, F, N, CLUSTER, BUCKETS, LOAD>
+impl<'n, G, F, N, const CLUSTER_LOG: u32, const BUCKETS_LOG: u32, const LOAD: usize>
+    Hashed<'n, G, F, N, CLUSTER_LOG, BUCKETS_LOG, LOAD>
 where
     G: Geometry,
     F: Format,
@@ -193,7 +193,7 @@ where
 {
     /// Returns how many first buckets the table has.
     pub fn buckets(&self) -> usize {
-        if LOAD == 0 { 1 << BUCKETS } else { self.growth.heads.load(Ordering::Relaxed) }
+        if LOAD == 0 { 1 << BUCKETS_LOG } else { self.growth.heads.load(Ordering::Relaxed) }
     }
 
     /// Returns the most blocks that growing or shrinking has moved in one step: at most 128.
@@ -209,13 +209,13 @@ where
     /// Returns how many first buckets a split adds to a table of `heads`, and the distance of each from the bucket from
     /// which it is split.
     const fn split_of(heads: usize) -> (usize, usize) {
-        let segment = 1 << Self::SEGMENT;
+        let segment = 1 << Self::SEGMENT_LOG;
         (if heads < segment { heads } else { segment }, 1 << heads.ilog2())
     }
 
     /// Returns how many first buckets a table of `heads` had before the last split.
     const fn before(heads: usize) -> usize {
-        let segment = 1 << Self::SEGMENT;
+        let segment = 1 << Self::SEGMENT_LOG;
         if heads <= segment { heads / 2 } else { heads - segment }
     }
 
@@ -261,8 +261,8 @@ where
     pub(super) unsafe fn numbered(&self, number: usize) -> Spot {
         // SAFETY: by this function's contract the number is that of a first bucket, and a directory has an entry for each
         // segment.
-        let entry = unsafe { self.entry(self.root(), number >> Self::SEGMENT) };
-        let within = number & ((1 << Self::SEGMENT) - 1);
+        let entry = unsafe { self.entry(self.root(), number >> Self::SEGMENT_LOG) };
+        let within = number & ((1 << Self::SEGMENT_LOG) - 1);
         Spot { node: Self::segment(entry), at: within * Self::STRIDE }
     }
 
@@ -466,7 +466,7 @@ where
     /// `None` if it has chains to part.
     fn calm(&self) -> Option<(usize, usize)> {
         let heads = self.buckets();
-        let least = if heads > 1 << BUCKETS { (LOAD * heads).div_ceil(400) } else { 0 };
+        let least = if heads > 1 << BUCKETS_LOG { (LOAD * heads).div_ceil(400) } else { 0 };
         let most = LOAD * heads / 100;
         (!self.has_joined() && least <= most).then_some((least, most))
     }
@@ -480,7 +480,7 @@ where
     /// Tells whether a table of `heads` first buckets has less than a quarter of its load with `blocks` blocks.
     #[inline(always)]
     fn is_deserted(blocks: usize, heads: usize) -> bool {
-        heads > 1 << BUCKETS && blocks.saturating_mul(400) < LOAD * heads
+        heads > 1 << BUCKETS_LOG && blocks.saturating_mul(400) < LOAD * heads
     }
 
     /// Grows or shrinks a table of `blocks` blocks: does [`STEPS`] steps, a split or a merge for each of `changed` buckets, and at

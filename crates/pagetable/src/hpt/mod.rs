@@ -177,7 +177,7 @@ use crate::{Error, Geometry, Word, WriterFlag, geometry};
 
 /// A hashed page table of geometry `G` with entries of format `F` in nodes from `N`.
 ///
-/// `CLUSTER` is the base-two logarithm of the pages of a block, `BUCKETS` that of the buckets at first. `LOAD` is the
+/// `CLUSTER_LOG` is the base-two logarithm of the pages of a block, `BUCKETS_LOG` that of the buckets at first. `LOAD` is the
 /// largest number of blocks per hundred buckets before the table grows; with 0 the table never grows.
 ///
 /// The value itself is a handle of a few words; the table is its nodes.
@@ -186,8 +186,8 @@ pub struct Hashed<
     G: Geometry,
     F: Format,
     N: Nodes<Word = F::Word>,
-    const CLUSTER: u32,
-    const BUCKETS: u32,
+    const CLUSTER_LOG: u32,
+    const BUCKETS_LOG: u32,
     const LOAD: usize,
 > {
     nodes: &'n N,
@@ -241,8 +241,8 @@ pub type Hr<'n, N> = Hashed<'n, geometry::Va48, crate::format::Compact, N, 0, 1,
 #[cfg(target_pointer_width = "64")]
 pub type HrSmall<'n, N> = Hashed<'n, geometry::Va64, Compact32, N, 0, 4, 200>;
 
-impl<'n, G, F, N, const CLUSTER: u32, const BUCKETS: u32, const LOAD: usize>
-    Hashed<'n, G, F, N, CLUSTER, BUCKETS, LOAD>
+impl<'n, G, F, N, const CLUSTER_LOG: u32, const BUCKETS_LOG: u32, const LOAD: usize>
+    Hashed<'n, G, F, N, CLUSTER_LOG, BUCKETS_LOG, LOAD>
 where
     G: Geometry,
     F: Format,
@@ -286,20 +286,23 @@ where
     fn multiplied(nodes: &'n N, multiplier: usize) -> Result<Self, Error> {
         const {
             assert!(G::BASE.shift() == F::BASE.shift(), "the format counts frames of another size");
-            assert!(BUCKETS <= 24, "at most 16 million buckets to begin with");
-            assert!(LOAD == 0 || BUCKETS <= Self::SEGMENT, "a table that grows begins with one segment");
+            assert!(BUCKETS_LOG <= 24, "at most 16 million buckets to begin with");
             assert!(
-                BUCKETS > 0 || LOAD == 0,
+                LOAD == 0 || BUCKETS_LOG <= Self::SEGMENT_LOG,
+                "a table that grows begins with one segment"
+            );
+            assert!(
+                BUCKETS_LOG > 0 || LOAD == 0,
                 "a table that grows begins with two buckets, so that its hash has a bit"
             );
             assert!(
-                (Self::STRIDE * F::Word::BYTES) << BUCKETS > shape::LOG,
+                (Self::STRIDE * F::Word::BYTES) << BUCKETS_LOG > shape::LOG,
                 "the root word has room for the size"
             );
         }
         let tally = Tally::default();
         let root = Self::begin(nodes, &tally).ok_or_else(|| Error::no_memory(1, nodes.held()))?;
-        let growth = grow::Growth::new(1 << BUCKETS);
+        let growth = grow::Growth::new(1 << BUCKETS_LOG);
         growth.note_bytes(tally.footprint().bytes);
         Ok(Self {
             nodes,
@@ -330,8 +333,8 @@ where
     }
 }
 
-impl<G, F, N, const CLUSTER: u32, const BUCKETS: u32, const LOAD: usize> Drop
-    for Hashed<'_, G, F, N, CLUSTER, BUCKETS, LOAD>
+impl<G, F, N, const CLUSTER_LOG: u32, const BUCKETS_LOG: u32, const LOAD: usize> Drop
+    for Hashed<'_, G, F, N, CLUSTER_LOG, BUCKETS_LOG, LOAD>
 where
     G: Geometry,
     F: Format,
@@ -343,8 +346,8 @@ where
     }
 }
 
-impl<G, F, N, const CLUSTER: u32, const BUCKETS: u32, const LOAD: usize> fmt::Debug
-    for Hashed<'_, G, F, N, CLUSTER, BUCKETS, LOAD>
+impl<G, F, N, const CLUSTER_LOG: u32, const BUCKETS_LOG: u32, const LOAD: usize> fmt::Debug
+    for Hashed<'_, G, F, N, CLUSTER_LOG, BUCKETS_LOG, LOAD>
 where
     G: Geometry,
     F: Format,

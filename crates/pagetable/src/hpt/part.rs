@@ -21,8 +21,8 @@ pub(super) struct Part {
     pub(super) first: Vpn,
 }
 
-impl<G, F, N, const CLUSTER: u32, const BUCKETS: u32, const LOAD: usize>
-    Hashed<'_, G, F, N, CLUSTER, BUCKETS, LOAD>
+impl<G, F, N, const CLUSTER_LOG: u32, const BUCKETS_LOG: u32, const LOAD: usize>
+    Hashed<'_, G, F, N, CLUSTER_LOG, BUCKETS_LOG, LOAD>
 where
     G: Geometry,
     F: Format,
@@ -32,7 +32,7 @@ where
     #[inline(always)]
     pub(super) fn blocks_of(grain: usize, pages: Pages) -> (usize, usize) {
         let shift = Self::slot_shift(grain);
-        (pages.first().get() >> shift >> CLUSTER, pages.last().get() >> shift >> CLUSTER)
+        (pages.first().get() >> shift >> CLUSTER_LOG, pages.last().get() >> shift >> CLUSTER_LOG)
     }
 
     /// Returns the slots of a block's bucket that a range covers, or `None` if it covers none.

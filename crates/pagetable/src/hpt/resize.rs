@@ -17,8 +17,8 @@ use crate::{Error, Geometry, Leaf, Retired};
 /// The status attributes of a leaf. Pages that differ only in these can be promoted to one page.
 const STATUS: Attr = Attr::ACCESSED.union(Attr::DIRTY);
 
-impl<'n, G, F, N, const CLUSTER: u32, const BUCKETS: u32, const LOAD: usize>
-    Hashed<'n, G, F, N, CLUSTER, BUCKETS, LOAD>
+impl<'n, G, F, N, const CLUSTER_LOG: u32, const BUCKETS_LOG: u32, const LOAD: usize>
+    Hashed<'n, G, F, N, CLUSTER_LOG, BUCKETS_LOG, LOAD>
 where
     G: Geometry,
     F: Format,

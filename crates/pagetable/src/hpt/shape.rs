@@ -76,8 +76,8 @@ const FOLD: u32 = 10;
 /// segment is than a full one.
 pub(super) const LOG: usize = 31;
 
-impl<'n, G, F, N, const CLUSTER: u32, const BUCKETS: u32, const LOAD: usize>
-    Hashed<'n, G, F, N, CLUSTER, BUCKETS, LOAD>
+impl<'n, G, F, N, const CLUSTER_LOG: u32, const BUCKETS_LOG: u32, const LOAD: usize>
+    Hashed<'n, G, F, N, CLUSTER_LOG, BUCKETS_LOG, LOAD>
 where
     G: Geometry,
     F: Format,
@@ -85,10 +85,10 @@ where
 {
     /// The number of slots of a bucket.
     pub(super) const SLOTS: usize = {
-        assert!(CLUSTER <= 4, "a cluster has 1, 2, 4, 8 or 16 pages");
+        assert!(CLUSTER_LOG <= 4, "a cluster has 1, 2, 4, 8 or 16 pages");
         assert!(!F::STATUS, "hardware walks no hashed table, so none sets status bits in one");
-        assert!(!F::PAIRED || CLUSTER > 0, "a pair of pages stands in one bucket");
-        1 << CLUSTER
+        assert!(!F::PAIRED || CLUSTER_LOG > 0, "a pair of pages stands in one bucket");
+        1 << CLUSTER_LOG
     };
 
     /// The number of bits of a tag.
@@ -99,16 +99,16 @@ where
     /// The number of words of a tag. If there are two, the low half comes first, and the flags are in the second.
     pub(super) const TAG: usize = Self::TAG_BITS.div_ceil(F::Word::BITS) as usize;
     /// The base-two logarithm of the slots of a unit.
-    const UNIT_LOG: u32 =
-        if Self::FOLDED && Self::TAG == 1 && F::EXTRA == 0 && CLUSTER > 1 { 1 } else { CLUSTER };
+    const UNIT_SLOTS_LOG: u32 =
+        if Self::FOLDED && Self::TAG == 1 && F::EXTRA == 0 && CLUSTER_LOG > 1 { 1 } else { CLUSTER_LOG };
     /// The base-two logarithm of the units of a bucket.
-    pub(super) const GROUP: u32 = CLUSTER - Self::UNIT_LOG;
+    pub(super) const UNITS_LOG: u32 = CLUSTER_LOG - Self::UNIT_SLOTS_LOG;
     /// The number of units of a bucket.
-    pub(super) const UNITS: usize = 1 << Self::GROUP;
+    pub(super) const UNITS: usize = 1 << Self::UNITS_LOG;
     /// The index of the first word of a unit's PTEs.
     pub(super) const PTE: usize = Self::TAG;
     /// The index of a unit's link. In the paper's layout the link has a second word, which stays zero.
-    pub(super) const LINK: usize = Self::PTE + (1 << Self::UNIT_LOG) * (1 + F::EXTRA);
+    pub(super) const LINK: usize = Self::PTE + (1 << Self::UNIT_SLOTS_LOG) * (1 + F::EXTRA);
     /// The number of words of a unit. If the format has words for the kernel, the layout is the paper's, whose link is as
     /// wide as the tag.
     pub(super) const UNIT: usize = Self::LINK + if F::EXTRA > 0 { Self::TAG } else { 1 };
@@ -123,7 +123,7 @@ where
         let mut grains = [G::BASE; MAX];
         let (mut grain, mut at) = (0, 1);
         while at < G::SIZES.len() {
-            if G::SIZES[at].shift() > grains[grain].shift() + CLUSTER {
+            if G::SIZES[at].shift() > grains[grain].shift() + CLUSTER_LOG {
                 grain += 1;
                 assert!(grain < MAX, "too many page sizes for the tag");
                 grains[grain] = G::SIZES[at];
@@ -151,11 +151,11 @@ where
     #[inline(always)]
     pub(super) fn grain_of(size: PageSize) -> usize {
         // The finest grain needs no search.
-        if size.shift() <= G::BASE.shift() + CLUSTER {
+        if size.shift() <= G::BASE.shift() + CLUSTER_LOG {
             return 0;
         }
         // The default is never used. It tells the compiler that the result is less than `GRAINS`.
-        let fits = |&grain: &usize| size.shift() <= Self::GRAIN[grain].shift() + CLUSTER;
+        let fits = |&grain: &usize| size.shift() <= Self::GRAIN[grain].shift() + CLUSTER_LOG;
         (1..Self::GRAINS).find(fits).unwrap_or(Self::GRAINS - 1)
     }
 
@@ -170,7 +170,7 @@ where
     pub(super) const fn block(grain: usize, at: VirtAddr) -> usize {
         // Two shifts, because their sum may be the number of bits of an address: a block of the largest pages may be the
         // whole space.
-        at.get() >> Self::GRAIN[grain].shift() >> CLUSTER
+        at.get() >> Self::GRAIN[grain].shift() >> CLUSTER_LOG
     }
 
     /// Returns the slot, in its bucket, of the page of `grain` that contains `at`.
@@ -182,33 +182,33 @@ where
     /// Returns the first and the last page of a block.
     #[inline(always)]
     pub(super) const fn bounds(grain: usize, block: usize) -> (Vpn, Vpn) {
-        let first = block << CLUSTER << Self::slot_shift(grain);
+        let first = block << CLUSTER_LOG << Self::slot_shift(grain);
         (Vpn::new(first), Vpn::new(first + ((Self::SLOTS << Self::slot_shift(grain)) - 1)))
     }
 
     /// Returns the key of the unit of `grain` that `at` is in.
     #[inline(always)]
     pub(super) const fn key(grain: usize, at: VirtAddr) -> usize {
-        at.get() >> Self::GRAIN[grain].shift() >> Self::UNIT_LOG
+        at.get() >> Self::GRAIN[grain].shift() >> Self::UNIT_SLOTS_LOG
     }
 
     /// Returns the index, in the node of `unit`, of the PTE for `at`.
     #[inline(always)]
     pub(super) const fn pte(unit: Spot, grain: usize, at: VirtAddr) -> usize {
-        let slot = at.get() >> Self::GRAIN[grain].shift() & ((1 << Self::UNIT_LOG) - 1);
+        let slot = at.get() >> Self::GRAIN[grain].shift() & ((1 << Self::UNIT_SLOTS_LOG) - 1);
         unit.at + Self::PTE + slot
     }
 
     /// Returns the number that is XORed with a unit's index to get the unit's place in the bucket.
     #[inline(always)]
     pub(super) const fn turn(block: usize) -> usize {
-        if Self::FOLDED { block << Self::GROUP >> FOLD & (Self::UNITS - 1) } else { 0 }
+        if Self::FOLDED { block << Self::UNITS_LOG >> FOLD & (Self::UNITS - 1) } else { 0 }
     }
 
     /// Returns the key of the first unit of a block's bucket.
     #[inline(always)]
     pub(super) const fn lead(block: usize) -> usize {
-        (block << Self::GROUP) + Self::turn(block)
+        (block << Self::UNITS_LOG) + Self::turn(block)
     }
 
     /// Returns the index, in the node of `bucket`, of the PTE in a slot of `block`.
@@ -218,8 +218,8 @@ where
             // This form tells the compiler that adjacent slots are adjacent words.
             return bucket.at + Self::PTE + slot;
         }
-        let unit = slot >> Self::UNIT_LOG ^ Self::turn(block);
-        bucket.at + unit * Self::UNIT + Self::PTE + (slot & ((1 << Self::UNIT_LOG) - 1))
+        let unit = slot >> Self::UNIT_SLOTS_LOG ^ Self::turn(block);
+        bucket.at + unit * Self::UNIT + Self::PTE + (slot & ((1 << Self::UNIT_SLOTS_LOG) - 1))
     }
 
     /// Returns the index of each unit's first word in the node of a bucket.
@@ -236,10 +236,10 @@ where
     /// The base-two logarithm of the number of first buckets of a full segment, in a table that grows. A segment has 512
     /// units if a refill handler walks the table. Otherwise it has 128 buckets, or 4 KiB of buckets if those are more,
     /// because storage wastes part of a page with smaller nodes.
-    pub(super) const SEGMENT: u32 = {
+    pub(super) const SEGMENT_LOG: u32 = {
         let page = 12 - (Self::STRIDE * F::Word::BYTES).ilog2();
         if Self::FOLDED {
-            9 - Self::GROUP
+            9 - Self::UNITS_LOG
         } else if page > 7 {
             page
         } else {
@@ -248,13 +248,15 @@ where
     };
     /// The base-two logarithm of the number of entries of a directory for refill handlers, which has all entries from the
     /// beginning.
-    pub(super) const ENTRIES: u32 = {
+    pub(super) const ENTRIES_LOG: u32 = {
         let bits = if G::VA_BITS < usize::BITS { G::VA_BITS } else { usize::BITS };
-        let entries = (bits - G::BASE.shift() - Self::UNIT_LOG).saturating_sub(Self::SEGMENT + Self::GROUP);
+        let entries = (bits - G::BASE.shift() - Self::UNIT_SLOTS_LOG)
+            .saturating_sub(Self::SEGMENT_LOG + Self::UNITS_LOG);
         if entries < 10 { entries } else { 10 }
     };
     /// The largest number of first buckets of a table that grows, to which the largest directory can lead.
-    pub(super) const MOST: usize = 1 << (Self::SEGMENT + if Self::FOLDED { Self::ENTRIES } else { 15 });
+    pub(super) const MOST: usize =
+        1 << (Self::SEGMENT_LOG + if Self::FOLDED { Self::ENTRIES_LOG } else { 15 });
 
     /// Hashes a key.
     ///
@@ -283,9 +285,9 @@ where
     pub(super) fn bucket_hash(&self, key: usize) -> usize {
         let hash = self.hash(key);
         if Self::FOLDED {
-            return hash >> Self::GROUP;
+            return hash >> Self::UNITS_LOG;
         }
-        hash >> (usize::BITS - Self::SEGMENT) | hash >> (usize::BITS / 2) << Self::SEGMENT
+        hash >> (usize::BITS - Self::SEGMENT_LOG) | hash >> (usize::BITS / 2) << Self::SEGMENT_LOG
     }
 
     /// The number of words before a directory's entries. If the hash multiplies, there is one: the mask of the hash bits in
@@ -302,9 +304,9 @@ where
     pub(super) const HEADER: usize = if Self::FOLDED { 0 } else { 1 };
     /// The lowest bit, in a masked hash, of the number of a bucket within its segment. The segment's number is in the bits
     /// below.
-    pub(super) const WITHIN: u32 = 32 - Self::SEGMENT;
+    pub(super) const WITHIN: u32 = 32 - Self::SEGMENT_LOG;
     /// The mask of a segment's number in a masked hash.
-    pub(super) const ENTRY: usize = (Self::MOST >> Self::SEGMENT) - 1;
+    pub(super) const ENTRY: usize = (Self::MOST >> Self::SEGMENT_LOG) - 1;
 
     /// Returns the unit at which the chain of a key begins.
     ///
@@ -317,24 +319,24 @@ where
     #[inline(always)]
     pub(super) unsafe fn first(&self, root: usize, key: usize) -> Spot {
         let hash = self.hash(key);
-        let unit = Self::STRIDE >> Self::GROUP;
+        let unit = Self::STRIDE >> Self::UNITS_LOG;
         if LOAD == 0 {
             let index = if Self::FOLDED {
-                hash & ((Self::UNITS << BUCKETS) - 1)
-            } else if BUCKETS == 0 {
+                hash & ((Self::UNITS << BUCKETS_LOG) - 1)
+            } else if BUCKETS_LOG == 0 {
                 0
             } else {
-                hash >> (usize::BITS - BUCKETS)
+                hash >> (usize::BITS - BUCKETS_LOG)
             };
             return Spot { node: NodeAddr::new(root & !LOG), at: index * unit };
         }
         // SAFETY: by this function's contract `root` was loaded while the caller was pinned, or by the writer, so the
-        // directory is not freed before the call ends. `ENTRIES`, or the mask in the directory's first word, keeps the index
+        // directory is not freed before the call ends. `ENTRIES_LOG`, or the mask in the directory's first word, keeps the index
         // below its length.
         unsafe {
             if Self::FOLDED {
-                let units = Self::UNITS << Self::SEGMENT;
-                let entry = self.entry(root, (hash / units) & ((1 << Self::ENTRIES) - 1));
+                let units = Self::UNITS << Self::SEGMENT_LOG;
+                let entry = self.entry(root, (hash / units) & ((1 << Self::ENTRIES_LOG) - 1));
                 let within = hash & ((units - 1) >> (entry & LOG));
                 return Spot { node: NodeAddr::new(entry & !LOG), at: within * unit };
             }
@@ -371,5 +373,5 @@ where
 
     /// Whether a page can fill several slots of a bucket of base pages.
     pub(super) const REPLICATED: bool =
-        G::SIZES.len() > 1 && G::SIZES[1].shift() <= G::BASE.shift() + CLUSTER;
+        G::SIZES.len() > 1 && G::SIZES[1].shift() <= G::BASE.shift() + CLUSTER_LOG;
 }

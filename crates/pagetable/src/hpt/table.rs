@@ -16,8 +16,8 @@ use crate::{
 
 // SAFETY: `batch` returns a batch over the table's storage, and the flag is a field. When a change returns, the nodes that
 // it has pushed to the batch are unlinked. `mend` repairs the table after a change that unwinds.
-unsafe impl<'n, G, F, N, const CLUSTER: u32, const BUCKETS: u32, const LOAD: usize> Table<'n>
-    for Hashed<'n, G, F, N, CLUSTER, BUCKETS, LOAD>
+unsafe impl<'n, G, F, N, const CLUSTER_LOG: u32, const BUCKETS_LOG: u32, const LOAD: usize> Table<'n>
+    for Hashed<'n, G, F, N, CLUSTER_LOG, BUCKETS_LOG, LOAD>
 where
     G: Geometry,
     F: Format,
@@ -199,8 +199,8 @@ where
 }
 
 // SAFETY: the table has no method that links another table's nodes.
-unsafe impl<'n, G, F, N, const CLUSTER: u32, const BUCKETS: u32, const LOAD: usize> Private<'n>
-    for Hashed<'n, G, F, N, CLUSTER, BUCKETS, LOAD>
+unsafe impl<'n, G, F, N, const CLUSTER_LOG: u32, const BUCKETS_LOG: u32, const LOAD: usize> Private<'n>
+    for Hashed<'n, G, F, N, CLUSTER_LOG, BUCKETS_LOG, LOAD>
 where
     G: Geometry,
     F: Format,

@@ -68,8 +68,8 @@ const GRAIN_SHIFT: u32 = 1;
 /// The mask of the grain, shifted to bit 0.
 const GRAIN_MASK: usize = 7;
 
-impl<'n, G, F, N, const CLUSTER: u32, const BUCKETS: u32, const LOAD: usize>
-    Hashed<'n, G, F, N, CLUSTER, BUCKETS, LOAD>
+impl<'n, G, F, N, const CLUSTER_LOG: u32, const BUCKETS_LOG: u32, const LOAD: usize>
+    Hashed<'n, G, F, N, CLUSTER_LOG, BUCKETS_LOG, LOAD>
 where
     G: Geometry,
     F: Format,
@@ -79,7 +79,7 @@ where
     pub(super) const LIVE: usize = {
         // In a signed space, keys of the upper half have ones up to the top of a `usize`.
         let wide = if G::SIGNED { usize::BITS } else { G::VA_BITS };
-        let bits = wide - G::BASE.shift() - (CLUSTER - Self::GROUP);
+        let bits = wide - G::BASE.shift() - (CLUSTER_LOG - Self::UNITS_LOG);
         assert!(bits + Self::KEY_SHIFT <= Self::TAG_BITS - 3, "a key fits beside the flags");
         1 << (Self::TAG_BITS - 1)
     };
@@ -88,7 +88,7 @@ where
     /// The flag that a change under way has reserved the bucket for the tag's block.
     pub(super) const CLAIMED: usize = Self::LIVE >> 2;
     /// The lowest bit of the key.
-    const KEY_SHIFT: u32 = 4 + (CLUSTER - Self::GROUP).saturating_sub(1);
+    const KEY_SHIFT: u32 = 4 + (CLUSTER_LOG - Self::UNITS_LOG).saturating_sub(1);
     const FLAGS: usize = Self::LIVE | Self::DEAD | Self::CLAIMED;
 
     /// Returns the live tag of a key.
@@ -112,7 +112,7 @@ where
     /// Returns the grain and the block number of a tag.
     #[inline(always)]
     pub(super) const fn untag(tag: usize) -> (usize, usize) {
-        (tag >> GRAIN_SHIFT & GRAIN_MASK, Self::key_of(tag) >> Self::GROUP)
+        (tag >> GRAIN_SHIFT & GRAIN_MASK, Self::key_of(tag) >> Self::UNITS_LOG)
     }
 
     /// Returns the tag with another flag in place of its own.

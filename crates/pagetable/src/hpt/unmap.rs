@@ -12,8 +12,8 @@ use crate::geometry::Checked as _;
 use crate::nodes::Nodes;
 use crate::{Entry, Error, Frames, Geometry, Holes, Retired, Word};
 
-impl<'n, G, F, N, const CLUSTER: u32, const BUCKETS: u32, const LOAD: usize>
-    Hashed<'n, G, F, N, CLUSTER, BUCKETS, LOAD>
+impl<'n, G, F, N, const CLUSTER_LOG: u32, const BUCKETS_LOG: u32, const LOAD: usize>
+    Hashed<'n, G, F, N, CLUSTER_LOG, BUCKETS_LOG, LOAD>
 where
     G: Geometry,
     F: Format,

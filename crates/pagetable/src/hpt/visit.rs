@@ -45,8 +45,8 @@ pub(super) enum Visitor<'b, 'n> {
     Clearer(&'b mut Retired<'n>),
 }
 
-impl<'n, G, F, N, const CLUSTER: u32, const BUCKETS: u32, const LOAD: usize>
-    Hashed<'n, G, F, N, CLUSTER, BUCKETS, LOAD>
+impl<'n, G, F, N, const CLUSTER_LOG: u32, const BUCKETS_LOG: u32, const LOAD: usize>
+    Hashed<'n, G, F, N, CLUSTER_LOG, BUCKETS_LOG, LOAD>
 where
     G: Geometry,
     F: Format,
@@ -160,7 +160,7 @@ where
     ) -> ControlFlow<()> {
         if LOAD == 0 {
             let array = NodeAddr::new(self.root() & !LOG);
-            for at in 0..1 << BUCKETS {
+            for at in 0..1 << BUCKETS_LOG {
                 let head = Spot { node: array, at: at * Self::STRIDE };
                 // SAFETY: by this function's contract the caller is pinned, or is the only writer; the bucket is in the
                 // array.

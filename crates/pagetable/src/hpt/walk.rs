@@ -16,8 +16,8 @@ use crate::{Entry, Geometry, Leaf, Word};
 /// A word, and the size of the page that it maps if it is a leaf entry.
 type Found<F> = (<F as Format>::Word, PageSize);
 
-impl<'n, G, F, N, const CLUSTER: u32, const BUCKETS: u32, const LOAD: usize>
-    Hashed<'n, G, F, N, CLUSTER, BUCKETS, LOAD>
+impl<'n, G, F, N, const CLUSTER_LOG: u32, const BUCKETS_LOG: u32, const LOAD: usize>
+    Hashed<'n, G, F, N, CLUSTER_LOG, BUCKETS_LOG, LOAD>
 where
     G: Geometry,
     F: Format,

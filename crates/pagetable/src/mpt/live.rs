@@ -17,7 +17,7 @@ use crate::word::atomics::Ordering;
 /// The bits of a record that hold the count, above the last level.
 const LIVE: u32 = 0xffff;
 /// The binary logarithm of the number of parts, in a node of at least that many slots.
-const PARTS: u32 = 4;
+const PARTS_LOG: u32 = 4;
 
 impl<G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'_, G, F, N> {
     /// Checks that the count of each node above the last level, a loan included, fits its bits of the record.
@@ -120,7 +120,7 @@ impl<G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'_, G, F, N> {
     /// Returns the binary logarithm of a part's slots.
     #[inline(always)]
     pub(super) fn part_shift(level: usize) -> u32 {
-        Self::width(level).saturating_sub(PARTS)
+        Self::width(level).saturating_sub(PARTS_LOG)
     }
 
     #[inline(always)]

@@ -49,7 +49,7 @@ const SIZE: u32 = 4;
 /// The lowest bit of a page's number in an address.
 const PAGE: u32 = 12;
 /// The base-two logarithm of the bytes of the largest page whose size a tag can hold.
-const LARGEST: u32 = 26;
+const LARGEST_LOG: u32 = 26;
 /// V of an EntryLo.
 const VALID: u16 = 2;
 /// The offsets of a leaf's words from its odd link, which is the leaf's address plus one: the tag, and the two PTEs.
@@ -88,7 +88,7 @@ impl Gpt {
         let mut at = 0;
         while at < G::SIZES.len() {
             let shift = G::SIZES[at].shift();
-            if shift > LARGEST || !shift.is_multiple_of(2) {
+            if shift > LARGEST_LOG || !shift.is_multiple_of(2) {
                 return Err(Error::Geometry);
             }
             at += 1;

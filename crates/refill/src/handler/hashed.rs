@@ -52,9 +52,9 @@ const LIVE: u16 = 0x8000;
 /// The low bits of a root word, or of a directory's word, that are not part of the address.
 const LOG: u32 = 31;
 /// The base-two logarithm of the number of units of a full segment.
-const SEGMENT: u32 = 9;
+const SEGMENT_LOG: u32 = 9;
 /// The base-two logarithm of the number of words of a directory.
-const ENTRIES: u32 = PAIR_BITS - SEGMENT;
+const ENTRIES_LOG: u32 = PAIR_BITS - SEGMENT_LOG;
 /// The lowest bit of the pair's number in Context and in a tag.
 const PAIR: u32 = 4;
 /// The number of bits of a pair's number.
@@ -65,7 +65,7 @@ const EVEN: i16 = 4;
 const ODD: i16 = 8;
 const LINK: i16 = 12;
 /// The base-two logarithm of a unit's bytes.
-const UNIT: u32 = 4;
+const UNIT_LOG: u32 = 4;
 
 /// Returns the distance between the granularities of tags, in bits of an address, and their number; or `None` if the
 /// distances are not equal. The first granularity is the base page; each further one is the next page size that a block of
@@ -89,7 +89,7 @@ const fn grains<G: Geometry>(cluster: u32) -> Option<(u32, u32)> {
 }
 
 impl Hashed {
-    /// Returns the walk of a `Hashed<G, EntryLo, _, CLUSTER, BUCKETS, LOAD>`.
+    /// Returns the walk of a `Hashed<G, EntryLo, _, CLUSTER_LOG, BUCKETS_LOG, LOAD>`.
     ///
     /// An array of a fixed size of more than 64 KiB must be aligned to its size, as the runs of a
     /// [`Slab`](tlbkit_pagetable::nodes::Slab) are.
@@ -104,7 +104,7 @@ impl Hashed {
         }
         let Some((step, grains)) = grains::<G>(cluster) else { return Err(Error::Geometry) };
         let units = buckets + cluster - 1;
-        if load == 0 && units + UNIT > 22 {
+        if load == 0 && units + UNIT_LOG > 22 {
             return Err(Error::Geometry);
         }
         Ok(Self { cluster, log: if load == 0 { Some(units) } else { None }, step, grains })
@@ -117,8 +117,11 @@ impl Hashed {
         let array = root as u32 & !LOG;
         match self.log {
             Some(log) if Self::is_wide(log) => {
-                debug_assert!(array.trailing_zeros() >= log + UNIT, "the array is no multiple of its size");
-                array >> (log + UNIT)
+                debug_assert!(
+                    array.trailing_zeros() >= log + UNIT_LOG,
+                    "the array is no multiple of its size"
+                );
+                array >> (log + UNIT_LOG)
             }
             Some(_) => array,
             None => array,
@@ -128,14 +131,14 @@ impl Hashed {
     /// Tells whether an array of `2^log` units is too large for a 16-bit immediate to mask its index. The root word of such
     /// an array is its address without the low bits, which are zero, so that `ins` can combine the address and the index.
     const fn is_wide(log: u32) -> bool {
-        log + UNIT > 16
+        log + UNIT_LOG > 16
     }
 
-    /// Loads k1 with the folded pair's number from bit `UNIT` on; the bits below are undefined. On release 1 the result also
+    /// Loads k1 with the folded pair's number from bit `UNIT_LOG` on; the bits below are undefined. On release 1 the result also
     /// contains LIVE, which an immediate masks afterwards.
     const fn fold(b: &mut Build) {
         if b.is_fronted() {
-            Self::fold_address(b, UNIT);
+            Self::fold_address(b, UNIT_LOG);
             return;
         }
         b.asm.mfc0(K0, Cp0::Context);
@@ -161,44 +164,44 @@ impl Hashed {
         match self.log {
             Some(log) if !Self::is_wide(log) => {
                 Self::fold(b);
-                b.asm.andi(K1, K1, (((1u32 << log) - 1) << UNIT) as u16);
+                b.asm.andi(K1, K1, (((1u32 << log) - 1) << UNIT_LOG) as u16);
                 b.load_root(K0);
                 b.asm.addu(K1, K1, K0);
             }
             Some(log) if b.has_fields() => {
                 Self::fold(b);
                 b.load_root(K0);
-                b.asm.ins(K1, K0, log + UNIT, 32 - log - UNIT);
-                b.asm.ins(K1, ZERO, 0, UNIT);
+                b.asm.ins(K1, K0, log + UNIT_LOG, 32 - log - UNIT_LOG);
+                b.asm.ins(K1, ZERO, 0, UNIT_LOG);
             }
             Some(log) => {
                 Self::fold_address(b, 0);
                 b.load_root(K0);
                 b.asm.sll(K1, K1, 32 - log);
-                b.asm.srl(K1, K1, 32 - log - UNIT);
-                b.asm.sll(K0, K0, log + UNIT);
+                b.asm.srl(K1, K1, 32 - log - UNIT_LOG);
+                b.asm.sll(K0, K0, log + UNIT_LOG);
                 b.asm.addu(K1, K1, K0);
             }
             None if b.has_fields() => {
                 Self::fold(b);
                 // The rotation moves the directory's index to the low bits, and the unit's index to the high bits.
-                b.asm.rotr(K1, K1, UNIT + SEGMENT);
+                b.asm.rotr(K1, K1, UNIT_LOG + SEGMENT_LOG);
                 b.load_root(K0);
-                b.asm.ins(K0, K1, 2, ENTRIES);
+                b.asm.ins(K0, K1, 2, ENTRIES_LOG);
                 b.asm.lw(K0, 0, K0);
                 b.asm.sllv(K1, K1, K0);
                 b.asm.srlv(K1, K1, K0);
-                b.asm.srl(K1, K1, 32 - UNIT - SEGMENT);
+                b.asm.srl(K1, K1, 32 - UNIT_LOG - SEGMENT_LOG);
                 b.clear_low(K0, LOG.trailing_ones());
                 b.asm.addu(K1, K1, K0);
-                b.clear_low(K1, UNIT);
+                b.clear_low(K1, UNIT_LOG);
             }
             None => {
                 Self::fold_address(b, 0);
                 // The computation needs three values in two registers, so one is saved in the block.
                 let base = b.block_base(K0);
                 b.asm.sw(K1, b.save_low(sized::BUCKET), base);
-                b.asm.srl(K1, K1, SEGMENT);
+                b.asm.srl(K1, K1, SEGMENT_LOG);
                 b.asm.sll(K1, K1, 2);
                 b.load_root(K0);
                 b.asm.addu(K0, K0, K1);
@@ -214,11 +217,11 @@ impl Hashed {
     /// Turns `folded`, a folded pair's number from bit 0 on, into the offset in bytes of its unit within a segment, and
     /// `word`, the directory's word, into the segment's address.
     const fn within(b: &mut Build, folded: Reg, word: Reg) {
-        b.asm.sll(folded, folded, 32 - SEGMENT);
+        b.asm.sll(folded, folded, 32 - SEGMENT_LOG);
         b.asm.sllv(folded, folded, word);
         b.asm.srlv(folded, folded, word);
-        b.asm.srl(folded, folded, 32 - SEGMENT);
-        b.asm.sll(folded, folded, UNIT);
+        b.asm.srl(folded, folded, 32 - SEGMENT_LOG);
+        b.asm.sll(folded, folded, UNIT_LOG);
         b.clear_low(word, LOG.trailing_ones());
     }
 
@@ -305,7 +308,7 @@ impl Hashed {
             b.asm.addiu(K1, K1, EVEN);
             sized::sort(b, 0, small, sized);
             b.asm.bind(small);
-            b.clear_low(K1, UNIT);
+            b.clear_low(K1, UNIT_LOG);
         }
         b.asm.lw(K0, EVEN, K1);
         b.asm.lw(K1, ODD, K1);
@@ -354,15 +357,15 @@ impl Hashed {
             Some(log) => {
                 b.load_root(K1);
                 b.asm.sll(K0, K0, 32 - log);
-                b.asm.srl(K0, K0, 32 - log - UNIT);
+                b.asm.srl(K0, K0, 32 - log - UNIT_LOG);
                 if Self::is_wide(log) {
-                    b.asm.sll(K1, K1, log + UNIT);
+                    b.asm.sll(K1, K1, log + UNIT_LOG);
                 }
             }
             None => {
                 b.save_high(K1, sized::BUCKET);
                 b.asm.sw(K0, bucket, K1);
-                b.asm.srl(K0, K0, SEGMENT);
+                b.asm.srl(K0, K0, SEGMENT_LOG);
                 b.asm.sll(K0, K0, 2);
                 b.load_root(K1);
                 b.asm.addu(K1, K1, K0);

@@ -31,11 +31,11 @@ pub struct Lpt {
 /// The number of index bits of the root.
 const TOP: u32 = 10;
 /// The base-two logarithm of the bytes of a page of the table.
-const PAGE: u32 = 12;
+const PAGE_LOG: u32 = 12;
 /// The base-two logarithm of the bytes of a PTE.
-const PTE: u32 = 2;
+const PTE_LOG: u32 = 2;
 /// The base-two logarithm of the bytes of the table.
-const REGION: u32 = TOP + PAGE;
+const REGION_LOG: u32 = TOP + PAGE_LOG;
 /// The exception code of a TLB miss on a load, at its position in Cause.
 const LOAD_MISS: u16 = 2 << 2;
 /// V of an EntryLo.
@@ -55,7 +55,7 @@ impl Lpt {
         if !matches!(G::WIDTHS, [TOP, 10]) {
             return Err(Error::Geometry);
         }
-        if AT >> 30 != 3 || !AT.is_multiple_of(1 << REGION) {
+        if AT >> 30 != 3 || !AT.is_multiple_of(1 << REGION_LOG) {
             return Err(Error::BadAddress { address: AT as u32 });
         }
         Ok(Self { at: AT as u32 })
@@ -69,8 +69,8 @@ impl Lpt {
     pub(super) const fn emit(&self, b: &mut Build) {
         if b.is_fronted() {
             b.asm.mfc0(K0, Cp0::BadVAddr);
-            b.asm.srl(K0, K0, PAGE + 1);
-            b.asm.sll(K0, K0, PTE + 1);
+            b.asm.srl(K0, K0, PAGE_LOG + 1);
+            b.asm.sll(K0, K0, PTE_LOG + 1);
             b.asm.lui(K1, (self.at >> 16) as u16);
             b.asm.or(K0, K0, K1);
         } else {
@@ -92,15 +92,15 @@ impl Lpt {
         b.cold();
         b.asm.bind(larger);
         b.asm.mfc0(K1, Cp0::BadVAddr);
-        b.asm.srl(K1, K1, PAGE);
-        b.asm.sll(K1, K1, PTE);
+        b.asm.srl(K1, K1, PAGE_LOG);
+        b.asm.sll(K1, K1, PTE_LOG);
         b.asm.lui(K0, (self.at >> 16) as u16);
         b.asm.or(K1, K1, K0);
         sized::sort(b, 0, small, sized);
         sized::small(b, small);
         // The other half of a pair whose page fills a page of the table is in another page of the table, which may not
         // exist.
-        sized::emit(b, sized, 1 << PAGE);
+        sized::emit(b, sized, 1 << PAGE_LOG);
     }
 
     /// Returns the code for the begin of the general vector. The kernel's own code follows it.
@@ -118,19 +118,19 @@ impl Lpt {
         n.asm.xori(K0, K0, LOAD_MISS);
         n.asm.bne(K0, ZERO, out);
         n.asm.mfc0(K1, Cp0::BadVAddr);
-        n.asm.srl(K0, K1, REGION);
-        n.asm.xori(K0, K0, (self.at >> REGION) as u16);
+        n.asm.srl(K0, K1, REGION_LOG);
+        n.asm.xori(K0, K0, (self.at >> REGION_LOG) as u16);
         n.asm.bne(K0, ZERO, out);
         // The offset in bytes of the word in the root for the table's page.
-        n.asm.srl(K0, K1, PAGE - PTE);
-        n.asm.andi(K0, K0, (1 << (TOP + PTE)) - 4);
+        n.asm.srl(K0, K1, PAGE_LOG - PTE_LOG);
+        n.asm.andi(K0, K0, (1 << (TOP + PTE_LOG)) - 4);
         n.load_root(K1);
         n.asm.addu(K1, K1, K0);
         n.asm.lw(K0, 0, K1);
         n.asm.andi(K0, K0, VALID);
         n.asm.beq(K0, ZERO, absent);
-        n.asm.srl(K1, K1, PTE + 1);
-        n.asm.sll(K1, K1, PTE + 1);
+        n.asm.srl(K1, K1, PTE_LOG + 1);
+        n.asm.sll(K1, K1, PTE_LOG + 1);
         n.asm.lw(K0, 0, K1);
         n.asm.lw(K1, 4, K1);
         n.asm.mtc0(K0, Cp0::EntryLo0);
@@ -150,7 +150,7 @@ impl Lpt {
         n.asm.bind(absent);
         n.asm.mfc0(K0, Cp0::BadVAddr);
         // The PTE's offset from the table's start is eight bytes a pair. The shift removes the table's address.
-        n.asm.sll(K0, K0, PAGE - PTE);
+        n.asm.sll(K0, K0, PAGE_LOG - PTE_LOG);
         n.asm.mfc0(K1, Cp0::EntryHi);
         n.asm.andi(K1, K1, 0xff);
         n.asm.or(K0, K0, K1);

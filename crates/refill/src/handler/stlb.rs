@@ -29,9 +29,9 @@ const PAGE_MASK: i16 = 4;
 const LO0: i16 = 8;
 const LO1: i16 = 12;
 /// The base-two logarithm of an entry's bytes.
-const LOG_ENTRY: u32 = 4;
+const ENTRY_LOG: u32 = 4;
 /// The base-two logarithm of the alignment, in bytes, of an address that PTEBase can hold.
-const LOG_BASE: u32 = 23;
+const BASE_LOG: u32 = 23;
 
 const _: () = assert!(Mips32::UNIT.shift() == 13 && Mips32::ASID_BITS == 8);
 
@@ -43,10 +43,10 @@ impl Stlb {
     /// - [`Error::BadAddress`] unless `base` is a multiple of 8 MiB in kseg0, which is what PTEBase can hold.
     /// - [`Error::Geometry`] unless `sets` is a power of two from 2 to 2^19.
     pub const fn new(base: u32, sets: usize) -> Result<Self, Error> {
-        if base >> 29 != 0b100 || base & ((1 << LOG_BASE) - 1) != 0 {
+        if base >> 29 != 0b100 || base & ((1 << BASE_LOG) - 1) != 0 {
             return Err(Error::BadAddress { address: base });
         }
-        if !sets.is_power_of_two() || sets < 2 || sets > 1 << (LOG_BASE - LOG_ENTRY) {
+        if !sets.is_power_of_two() || sets < 2 || sets > 1 << (BASE_LOG - ENTRY_LOG) {
             return Err(Error::Geometry);
         }
         Ok(Self { base, log_sets: sets.trailing_zeros() })
@@ -59,14 +59,14 @@ impl Stlb {
 
     /// Loads `to` with the address of the entry for the pair that missed. Overwrites `other`.
     const fn entry(&self, b: &mut Build, to: Reg, other: Reg) {
-        let top = self.log_sets + LOG_ENTRY;
+        let top = self.log_sets + ENTRY_LOG;
         b.asm.mfc0(to, Cp0::Context);
-        if top == LOG_BASE {
+        if top == BASE_LOG {
         } else if b.has_fields() {
-            b.asm.ins(to, ZERO, top, LOG_BASE - top);
+            b.asm.ins(to, ZERO, top, BASE_LOG - top);
         } else {
-            b.asm.srl(other, to, LOG_BASE);
-            b.asm.sll(other, other, LOG_BASE);
+            b.asm.srl(other, to, BASE_LOG);
+            b.asm.sll(other, other, BASE_LOG);
             b.asm.sll(to, to, 32 - top);
             b.asm.srl(to, to, 32 - top);
             b.asm.or(to, to, other);

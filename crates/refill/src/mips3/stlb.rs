@@ -15,7 +15,7 @@ pub struct Stlb {
 const LO0: i16 = 8;
 const LO1: i16 = 12;
 /// The base-two logarithm of an entry's bytes.
-const ENTRY: u32 = 4;
+const ENTRY_LOG: u32 = 4;
 
 impl Stlb {
     /// Returns the front for a software TLB of `bytes` bytes at the address `base` in kseg0: S8k has 8192 bytes, S128k
@@ -40,7 +40,7 @@ impl Stlb {
     const fn entry(&self, b: &mut Build) {
         b.asm.mfc0(K0, Cp0::Context);
         if self.log <= 16 {
-            b.asm.andi(K0, K0, ((1u32 << self.log) - (1 << ENTRY)) as u16);
+            b.asm.andi(K0, K0, ((1u32 << self.log) - (1 << ENTRY_LOG)) as u16);
         } else {
             b.asm.sll(K0, K0, 32 - self.log);
             b.asm.srl(K0, K0, 32 - self.log);

@@ -124,15 +124,17 @@ impl Structure for Linear {
     }
 }
 
-/// Hashed, `2^CLUSTER` pages a bucket, `2^BUCKETS` buckets: `H8k`, `H128k`, `C128k`; so many at first, where a `LOAD` is
+/// Hashed, `2^CLUSTER_LOG` pages a bucket, `2^BUCKETS_LOG` buckets: `H8k`, `H128k`, `C128k`; so many at first, where a `LOAD` is
 /// the most percent of them that are used before the table grows: `HR`.
-pub enum Hash<const CLUSTER: u32, const BUCKETS: u32, const LOAD: usize = 0> {}
+pub enum Hash<const CLUSTER_LOG: u32, const BUCKETS_LOG: u32, const LOAD: usize = 0> {}
 
-impl<const CLUSTER: u32, const BUCKETS: u32, const LOAD: usize> Structure for Hash<CLUSTER, BUCKETS, LOAD> {
+impl<const CLUSTER_LOG: u32, const BUCKETS_LOG: u32, const LOAD: usize> Structure
+    for Hash<CLUSTER_LOG, BUCKETS_LOG, LOAD>
+{
     type Window = Identity;
-    type Table<'n> = Hashed<'n, Va32, EntryLo, Nodes<Identity>, CLUSTER, BUCKETS, LOAD>;
+    type Table<'n> = Hashed<'n, Va32, EntryLo, Nodes<Identity>, CLUSTER_LOG, BUCKETS_LOG, LOAD>;
 
-    const WALK: Walk = Walk::Hashed(fits(handler::Hashed::of::<Va32>(CLUSTER, BUCKETS, LOAD)));
+    const WALK: Walk = Walk::Hashed(fits(handler::Hashed::of::<Va32>(CLUSTER_LOG, BUCKETS_LOG, LOAD)));
 
     fn create(nodes: &Nodes<Identity>) -> Result<Self::Table<'_>, Error> {
         Hashed::new(nodes)

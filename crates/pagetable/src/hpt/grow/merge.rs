@@ -10,8 +10,8 @@ use crate::hpt::shape::Spot;
 use crate::nodes::{NodeAddr, Nodes};
 use crate::{Geometry, Retired};
 
-impl<'n, G, F, N, const CLUSTER: u32, const BUCKETS: u32, const LOAD: usize>
-    Hashed<'n, G, F, N, CLUSTER, BUCKETS, LOAD>
+impl<'n, G, F, N, const CLUSTER_LOG: u32, const BUCKETS_LOG: u32, const LOAD: usize>
+    Hashed<'n, G, F, N, CLUSTER_LOG, BUCKETS_LOG, LOAD>
 where
     G: Geometry,
     F: Format,
@@ -31,7 +31,7 @@ where
         let heads = self.buckets();
         let before = Self::before(heads);
         let (added, apart) = Self::split_of(before);
-        let is_small = heads <= 1 << Self::SEGMENT;
+        let is_small = heads <= 1 << Self::SEGMENT_LOG;
         // SAFETY: by this function's contract the caller is the only writer; no walker can reach the new segment before it
         // is published.
         unsafe {
@@ -74,7 +74,7 @@ where
             if is_small {
                 self.publish_only(batch, directory, new, before);
             } else {
-                self.publish_segment((before - apart) >> Self::SEGMENT, apart, new, 0);
+                self.publish_segment((before - apart) >> Self::SEGMENT_LOG, apart, new, 0);
             }
             self.growth.heads.store(before, Ordering::Relaxed);
             self.growth.joined.store(before, Ordering::Relaxed);
@@ -85,7 +85,7 @@ where
                 for old in old {
                     self.retire_array(batch, old.node, added * Self::STRIDE);
                 }
-                self.narrow(batch, before >> Self::SEGMENT);
+                self.narrow(batch, before >> Self::SEGMENT_LOG);
             }
         }
         true

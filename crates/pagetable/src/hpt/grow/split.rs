@@ -8,8 +8,8 @@ use crate::hpt::shape::Spot;
 use crate::nodes::{NodeAddr, Nodes};
 use crate::{Geometry, Retired};
 
-impl<'n, G, F, N, const CLUSTER: u32, const BUCKETS: u32, const LOAD: usize>
-    Hashed<'n, G, F, N, CLUSTER, BUCKETS, LOAD>
+impl<'n, G, F, N, const CLUSTER_LOG: u32, const BUCKETS_LOG: u32, const LOAD: usize>
+    Hashed<'n, G, F, N, CLUSTER_LOG, BUCKETS_LOG, LOAD>
 where
     G: Geometry,
     F: Format,
@@ -98,11 +98,11 @@ where
     pub(super) unsafe fn split(&self, batch: &mut Retired<'n>) -> bool {
         let heads = self.buckets();
         let (added, apart) = Self::split_of(heads);
-        let is_small = heads < 1 << Self::SEGMENT;
+        let is_small = heads < 1 << Self::SEGMENT_LOG;
         // SAFETY: by this function's contract the caller is the only writer; no walker can reach the new segments before
         // they are published.
         unsafe {
-            if heads >= Self::MOST || !is_small && !self.widen(batch, heads >> Self::SEGMENT) {
+            if heads >= Self::MOST || !is_small && !self.widen(batch, heads >> Self::SEGMENT_LOG) {
                 return false;
             }
             let Some((directory, new)) = self.take_for_split(is_small, added) else { return false };
@@ -131,8 +131,8 @@ where
             if is_small {
                 self.publish_only(batch, directory, new[0], 2 * heads);
             } else {
-                self.publish_segment((heads - apart) >> Self::SEGMENT, 2 * apart, new[0], 0);
-                self.publish_segment(heads >> Self::SEGMENT, 2 * apart, new[1], 0);
+                self.publish_segment((heads - apart) >> Self::SEGMENT_LOG, 2 * apart, new[0], 0);
+                self.publish_segment(heads >> Self::SEGMENT_LOG, 2 * apart, new[1], 0);
             }
             self.growth.heads.store(heads + added, Ordering::Relaxed);
             self.growth.joined.store(heads, Ordering::Relaxed);
