@@ -58,7 +58,7 @@ const fn mutation(
 
 const PAGETABLE: &str = "tlbkit-pagetable";
 
-const MUTATIONS: [Mutation; 29] = [
+const MUTATIONS: [Mutation; 30] = [
     mutation(
         "a word is published without what it leads to",
         "crates/pagetable/src/word.rs",
@@ -162,6 +162,12 @@ const MUTATIONS: [Mutation; 29] = [
         "crates/pagetable/src/hpt/grow/split.rs",
         ["unsafe fn unzip(", "self.count_change(self.numbered(head).node);", ""],
         Test::Walkers("grows::grow"),
+    ),
+    mutation(
+        "HPT: a lookup does not notice that it may have been led astray",
+        "crates/pagetable/src/hpt/grow.rs",
+        ["fn has_stepped(", "self.steps.load(Ordering::Relaxed) != before", "before == usize::MAX"],
+        Test::Walkers("grows::grow_chain"),
     ),
     mutation(
         "a place in a bucket is used again before the shootdown of its page",

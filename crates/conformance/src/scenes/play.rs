@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use loom::sync::atomic::{AtomicBool, Ordering};
 use tlbkit_addr::{Attr, PageSize, Pages, Pfn, Vpn};
-use tlbkit_pagetable::{Error, Leaf, Pinned, Retired, Table, Word, Writer, destroy};
+use tlbkit_pagetable::{Error, Footprint, Leaf, Pinned, Retired, Table, Word, Writer, destroy};
 
 use super::storage::Watched;
 
@@ -51,6 +51,11 @@ impl Pen<'_> {
         size.filter(is_double).unwrap_or_else(|| {
             panic!("scenes want pages of one size and of twice that, as `Tiny` has: {space:?}")
         })
+    }
+
+    /// Returns the memory that the table takes, for a scene that relies on the shape of its table.
+    pub fn footprint(&self) -> Footprint {
+        self.table.footprint()
     }
 
     /// Maps one page.
@@ -153,7 +158,7 @@ fn new<W: Word, T: Table<'static>>(build: Build<W, T>, storage: &'static Watched
 /// The function by which a walker finds a page.
 type Look = fn(&dyn Table<'static>, usize) -> Option<Leaf>;
 
-/// Visits a page, which is one walk in every table. (A lookup in a hashed table that finds nothing walks a second time.)
+/// Visits a page.
 fn visit_page(table: &dyn Table<'static>, page: usize) -> Option<Leaf> {
     let mut found = None;
     let page = Pages::one(Vpn::new(page));
