@@ -51,8 +51,7 @@ where
     /// Finds the leaf that maps `at`, and returns the result of `decode` for it.
     ///
     /// This function probes the [near](Self::NEAR) buckets of the chain, and ends with a call of the function that probes the
-    /// rest. Each function of the walk decodes the leaf that it has found itself, so the calls are jumps: a hit in a near
-    /// bucket saves no register and uses no stack.
+    /// rest. Each function of the walk decodes the leaf that it has found itself, so no value has to survive a call.
     ///
     /// # Safety
     ///
