@@ -73,6 +73,15 @@ where
         }
     }
 
+    /// Returns the bucket with the tag `tag` in the chain that begins at `head`: the search of a change of a range, with branches.
+    /// A change of one page calls [`probe`](Self::probe).
+    ///
+    /// # Safety
+    ///
+    /// The caller ensures:
+    ///
+    /// - the caller is the only writer;
+    /// - `head` is the first bucket of a chain of the table.
     #[inline(always)]
     pub(super) unsafe fn seek(&self, head: Spot, tag: usize) -> Option<Spot> {
         let mut spot = head;

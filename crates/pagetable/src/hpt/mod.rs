@@ -103,10 +103,11 @@
 //! second, and 12 in the third. A walk that stops at the bucket with the right tag branches on a tag that no CPU can predict,
 //! and waits for a mispredicted branch in half of all lookups. So a lookup reads these three buckets without a branch: two
 //! conditional moves select the next bucket, or the same one again if its tag matches or its chain ends there. Only the
-//! comparison of the third tag is a branch, which is predicted well. A lookup that depends on the one before takes as long as
-//! with branches, and other lookups two thirds of that time (`cargo xtask bench --summary lookup`). The search for the page of
-//! a change is the same; that of a range branches, because the pages of a range are often changed in the order of an earlier
-//! change, and then the CPU predicts well.
+//! comparison of the third tag is a branch, which is predicted well. In pages looked up in random order, a hit takes about
+//! two thirds of the time that it takes with branches; a lookup that waits for the result of the one before takes about a
+//! tenth longer (`cargo xtask bench --summary 'lookup dense' 'lookup chain dense'`). The search for the page of a change is
+//! the same; that of a range branches, because the pages of a range are often changed in the order of an earlier change, and
+//! then the CPU predicts well.
 //!
 //! Tables that a refill handler may walk, and tables of 32-bit words with tags of two words, search bucket by bucket.
 //!
@@ -114,19 +115,19 @@
 //!
 //! `cargo xtask instructions HR hit` (and `CPT4`, `CPT8`) counts a call on x86-64: 63, 66 and 66 in solo mode, the mean of
 //! hits in the near buckets and behind them, and two more in shared mode, which loads the count of
-//! [steps](#growing-and-shrinking). A hit in a near bucket of an [`Hr`] consists of:
+//! [steps](#growing-and-shrinking). A hit in a near bucket of an [`Hr`] in solo mode is 59 of them:
 //!
 //! | instructions | for |
 //! |-|-|
 //! | 4 | the check that the address is in the address space |
-//! | 5 | the key and the tag that it should have |
+//! | 7 | the key, the tag that its bucket has, and a copy of the address for the end |
 //! | 1 | the root |
 //! | 6 | **the hash**: load the secret, multiply, fold the halves of the product, multiply |
 //! | 7 | **the directory**: load the mask, shift and mask the hash, split it, load the segment |
 //! | 19 | the first two of the near buckets: for each, load the link and the tag, compare both, select the next bucket |
 //! | 3 | load the third tag, compare |
 //! | 3 | load the PTE, test whether it is valid |
-//! | 10 | the physical address, the alignment of the stack for calls that only misses and later buckets make, and the return |
+//! | 9 | the physical address, the alignment of the stack for calls that only misses and later buckets make, and the return |
 //!
 //! * **The secret** costs no instruction itself, because a public number would also be loaded. It makes a second product
 //!   necessary, which costs four instructions: one product is sufficient for a public number that is known to spread

@@ -300,7 +300,8 @@ where
         }
     }
 
-    /// Returns the unit with the tag `wanted` in the chain that begins at the unit `first`.
+    /// Returns the unit with the tag `wanted` in the chain that begins at the unit `first`: the search for one page, which reads the
+    /// [near](Self::NEAR) units without a branch.
     ///
     /// # Safety
     ///
