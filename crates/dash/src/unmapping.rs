@@ -27,11 +27,17 @@
 //! - If such an unmapping has updated the entry, the entry has at most the reduced rights ([`Dash::check`]).
 //! - Every message comes back exactly once.
 
-use core::fmt;
+mod dirty;
+mod error;
+mod pending;
+mod sharing;
 
 use heapless::Vec;
 use tlbkit_addr::{Asid, Attr, Flush, FlushScope, PageSize, Pages, Vpn};
 
+pub use self::error::DashError;
+use self::pending::{Flight, Pending};
+pub use self::sharing::SharingId;
 use crate::tolerance::{Context, Entry, Tolerance, classify};
 use tlbkit_shootdown::{LowRights, Outcome, Plan};
 
@@ -83,118 +89,6 @@ pub struct Completed<M> {
     pub outcome: Outcome,
     /// The status bits that the page had, in any of the spaces.
     pub status: Attr,
-}
-
-/// The address spaces that share a segment.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum SharingId {
-    /// Every address space (the text's 0).
-    AllSpaces,
-    /// The spaces that have called [`Dash::share`] with this number.
-    Group(u32),
-}
-
-/// The error of a call that cannot be carried out. Nothing has changed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum DashError {
-    /// No page is mapped there.
-    NotMapped,
-    /// The page is being unmapped already.
-    BeingUnmapped(Ticket),
-    /// Another page is mapped there.
-    Occupied(Entry),
-    /// The page is writable, so a TLB could write the dirty bit back at any time (2.4.2.1).
-    Writable,
-    /// There are too many unmappings in flight, or too many shared segments.
-    Full,
-    /// The space shares none of these pages.
-    NotShared,
-    /// No such unmapping is in flight in that space.
-    UnknownTicket(Ticket),
-    /// The plan was made for unmapping, and the hardware may write status bits to the entry of a page that stays readable.
-    OtherRights,
-}
-
-impl fmt::Display for DashError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::NotMapped => f.write_str("no page is mapped there"),
-            Self::BeingUnmapped(_) => f.write_str("the page is being unmapped"),
-            Self::Occupied(entry) => write!(f, "frame {} is mapped there", entry.frame),
-            Self::Writable => f.write_str("the page is writable, so its dirty bit cannot be cleared"),
-            Self::Full => f.write_str("too many unmappings in flight or segments shared"),
-            Self::NotShared => f.write_str("the space shares none of these pages"),
-            Self::UnknownTicket(_) => f.write_str("no such unmapping is in flight there"),
-            Self::OtherRights => {
-                f.write_str("the plan is for unmapping: make one with `LowRights::MayWriteBack`")
-            }
-        }
-    }
-}
-
-impl core::error::Error for DashError {}
-
-/// The operation of an unmapping in one space.
-#[derive(Clone, Copy, Debug)]
-struct Flight {
-    space: Asid,
-    /// Whether the operation has the exclusion.
-    excludes: bool,
-    /// Whether the operation has changed the entry, or found none.
-    updated: bool,
-    /// Whether the operation has ended.
-    ended: bool,
-}
-
-impl Flight {
-    const fn new(space: Asid) -> Self {
-        Self { space, excludes: false, updated: false, ended: false }
-    }
-}
-
-#[derive(Clone, Debug)]
-struct Pending<M, const SHARES: usize> {
-    ticket: Ticket,
-    /// The operation in the space that the caller named.
-    own: Flight,
-    /// The operations in the other spaces that shared the page when the unmapping began. TLBs may keep stale entries of a
-    /// space that stops sharing the page.
-    others: Vec<Flight, SHARES>,
-    at: Vpn,
-    readonly: bool,
-    /// The entry that a TLB may still hold, with the union of the rights in all spaces that shared the page.
-    old: Entry,
-    /// The status bits that the updates have found.
-    status: Attr,
-    superseded: bool,
-    /// [`Outcome::Done`], or the first other outcome of its operations.
-    outcome: Outcome,
-    message: Option<M>,
-}
-
-impl<M, const SHARES: usize> Pending<M, SHARES> {
-    fn flights(&self) -> impl Iterator<Item = &Flight> {
-        self.others.iter().chain([&self.own])
-    }
-
-    fn flight(&mut self, space: Asid) -> Option<&mut Flight> {
-        self.others.iter_mut().chain([&mut self.own]).find(|flight| flight.space == space && !flight.ended)
-    }
-
-    fn spaces(&self) -> impl Iterator<Item = Asid> {
-        self.flights().map(|flight| flight.space)
-    }
-
-    /// Tells whether the unmapping is of the page at `at` in this space, and has not been superseded.
-    fn concerns(&self, space: Asid, at: Vpn) -> bool {
-        self.at == at && !self.superseded && self.spaces().any(|of| of == space)
-    }
-
-    /// Tells whether this unmapping is not `ticket`, and its operation on the page at `at` of `space` has the exclusion.
-    fn excludes(&self, ticket: Ticket, space: Asid, at: Vpn) -> bool {
-        let has = |flight: &Flight| flight.space == space && flight.excludes;
-        self.ticket != ticket && self.at == at && self.flights().any(has)
-    }
 }
 
 /// Returns the entry that an unmapping leaves: read-only if `readonly`, otherwise none.
@@ -257,38 +151,6 @@ impl<T: Tables, M, const PENDING: usize, const SHARES: usize> Dash<T, M, PENDING
     /// Returns the tables.
     pub const fn tables(&self) -> &T {
         &self.tables
-    }
-
-    /// Returns the other spaces that share the page at `at`: those that share a segment with `space` there, and transitively
-    /// those that share one with any of these, because an unmapping concerns every space that shares the page with a space
-    /// that it concerns.
-    ///
-    /// The time grows with the square of the number of declarations.
-    fn sharers(&self, space: Asid, at: Vpn) -> Vec<Asid, SHARES> {
-        let here = || self.shares.iter().filter(|(.., pages)| pages.contains(at));
-        let mut others: Vec<Asid, SHARES> = Vec::new();
-        let (mut next, mut done) = (Some(space), 0);
-        while let Some(of) = next {
-            let ids = here().filter(|(_, whose, _)| *whose == of).map(|(id, ..)| id);
-            for (_, other, _) in ids.flat_map(|id| here().filter(move |(same, ..)| same == id)) {
-                if *other != space && !others.contains(other) {
-                    // There are at most as many spaces as declarations, so the push succeeds.
-                    let _ = others.push(*other);
-                }
-            }
-            next = others.get(done).copied();
-            done += 1;
-        }
-        others
-    }
-
-    /// Returns all spaces that share the page at `at`, including `space`.
-    fn spaces(
-        &self,
-        space: Asid,
-        at: Vpn,
-    ) -> impl Iterator<Item = Asid> + Clone + use<T, M, PENDING, SHARES> {
-        self.sharers(space, at).into_iter().chain([space])
     }
 
     /// Returns the unmapping in flight that concerns the page at `at` in any of the spaces that share it.
@@ -555,84 +417,6 @@ impl<T: Tables, M, const PENDING: usize, const SHARES: usize> Dash<T, M, PENDING
         let status = here.fold(ended.status, |status, entry| status | entry.attr & STATUS);
         let outcome = if ended.superseded { Outcome::Superseded } else { ended.outcome };
         Ok(Some(Completed { message: ended.message, outcome, status }))
-    }
-
-    /// `is_dirty(virt_addr)`: tells whether any space that shares the page has written to it.
-    ///
-    /// # Errors
-    ///
-    /// [`DashError::NotMapped`].
-    pub fn is_dirty(&self, space: Asid, at: Vpn) -> Result<bool, DashError> {
-        Ok(self.attr_of_all(space, at)?.contains(Attr::DIRTY))
-    }
-
-    /// Returns the union of the attributes that a page has in all spaces that share it.
-    fn attr_of_all(&self, space: Asid, at: Vpn) -> Result<Attr, DashError> {
-        let entries = self.spaces(space, at).filter_map(|of| self.tables.entry(of, at));
-        entries.map(|entry| entry.attr).reduce(Attr::union).ok_or(DashError::NotMapped)
-    }
-
-    /// `clear_dirty(virt_addr)`, in all spaces that share the page.
-    ///
-    /// # Errors
-    ///
-    /// [`DashError::NotMapped`]; [`DashError::Writable`]; [`DashError::BeingUnmapped`] while a TLB may still hold a writable
-    /// entry of the page.
-    pub fn clear_dirty(&mut self, space: Asid, at: Vpn) -> Result<(), DashError> {
-        if self.attr_of_all(space, at)?.contains(Attr::WRITE) {
-            return Err(DashError::Writable);
-        }
-        if let Some(pending) = self.pending(space, at) {
-            return Err(DashError::BeingUnmapped(pending.ticket));
-        }
-        for of in self.spaces(space, at) {
-            if let Some(entry) = self.tables.entry(of, at) {
-                let clean = Entry { attr: entry.attr.difference(Attr::DIRTY), ..entry };
-                self.tables.exchange(of, at, Some(clean));
-            }
-        }
-        Ok(())
-    }
-
-    /// `share(sharing_id, seg_start, seg_end)`: from now on, mapping and unmapping in these pages affects every space that
-    /// has called this with the same `id` for them. Each space must call it itself, also for [`SharingId::AllSpaces`].
-    /// Existing mappings do not change; the caller ensures that all spaces map the same frames there.
-    ///
-    /// # Errors
-    ///
-    /// [`DashError::Full`].
-    pub fn share(&mut self, space: Asid, id: SharingId, segment: Pages) -> Result<(), DashError> {
-        self.shares.push((id, space, segment)).map_err(|_| DashError::Full)
-    }
-
-    /// `share(-1, seg_start, seg_end)`: ends this space's sharing of these pages in all segments. The part of a segment that
-    /// is outside these pages stays shared.
-    ///
-    /// # Errors
-    ///
-    /// [`DashError::NotShared`] if the space shares none of these pages; [`DashError::Full`] if there is no space for the
-    /// declarations of the remaining parts.
-    pub fn unshare(&mut self, space: Asid, segment: Pages) -> Result<(), DashError> {
-        let ends =
-            |(_, of, pages): &&(SharingId, Asid, Pages)| *of == space && pages.intersect(segment).is_some();
-        if !self.shares.iter().any(|share| ends(&share)) {
-            return Err(DashError::NotShared);
-        }
-        let mut rest = Vec::new();
-        for share in &self.shares {
-            if !ends(&share) {
-                rest.push(*share).map_err(|_| DashError::Full)?;
-                continue;
-            }
-            let (id, of, pages) = *share;
-            let below = segment.first().checked_sub(1).and_then(|last| Pages::new(pages.first(), last));
-            let above = segment.last().checked_add(1).and_then(|first| Pages::new(first, pages.last()));
-            for piece in below.into_iter().chain(above) {
-                rest.push((id, of, piece)).map_err(|_| DashError::Full)?;
-            }
-        }
-        self.shares = rest;
-        Ok(())
     }
 
     /// `set_page_fault_hdr(handler)`.
