@@ -106,7 +106,8 @@ where
                 }
             }
             if self.is_by_block(pages) {
-                census = self.count_blocks(pages, marks);
+                census =
+                    if marks { self.count_blocks::<true>(pages) } else { self.count_blocks::<false>(pages) };
                 return self.check_holes(census, pages, holes);
             }
             let _ = self.parts(pages, Visitor::Writer, |part| {
@@ -153,23 +154,24 @@ where
         !Self::REPLICATED && self.is_finest() && last - first < self.buckets()
     }
 
-    /// Counts the entries of a range that [`is_by_block`](Self::is_by_block); marks only if `marks` is true.
+    /// Counts the entries of a range that [`is_by_block`](Self::is_by_block); marks only if `MARKS` is true.
     ///
     /// # Safety
     ///
     /// The caller is the only writer.
     #[inline(always)]
-    unsafe fn count_blocks(&self, pages: Pages, marks: bool) -> Census {
+    unsafe fn count_blocks<const MARKS: bool>(&self, pages: Pages) -> Census {
         let (first, last) = Self::blocks_of(0, pages);
         let mut census = Census { pages: 0, leaves: 0, marks: 0 };
-        for block in first..=last {
+        // No block's number is the largest `usize`, and this range compiles to a simpler loop than `first..=last`.
+        for block in first..last + 1 {
             // SAFETY: by this function's contract the caller is the only writer; the slots of a part are in its bucket.
             unsafe {
                 let Some(spot) = self.seek(self.head(block), Self::tag_of(0, block)) else { continue };
                 if Self::SLOTS == 1 || block > first && block < last {
-                    self.count_part(&mut census, Self::whole(spot, 0, block), marks);
+                    self.count_part(&mut census, Self::whole(spot, 0, block), MARKS);
                 } else if let Some(part) = Self::part(spot, 0, block, pages) {
-                    self.count_part(&mut census, part, marks);
+                    self.count_part(&mut census, part, MARKS);
                 }
             }
         }

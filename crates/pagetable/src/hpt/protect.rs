@@ -93,7 +93,7 @@ where
     unsafe fn protect_parts(&self, pages: Pages, change: impl Fn(F::Word) -> F::Word + Copy) {
         if self.is_by_block(pages) {
             let (first, last) = Self::blocks_of(0, pages);
-            for block in first..=last {
+            for block in first..last + 1 {
                 // SAFETY: by this function's contract the caller is the only writer.
                 unsafe {
                     let Some(spot) = self.seek(self.head(block), Self::tag_of(0, block)) else { continue };

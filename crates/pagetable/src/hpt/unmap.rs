@@ -136,7 +136,7 @@ where
     /// - each page of the range is mapped as a base page, and no larger page is mapped in the table.
     unsafe fn clear_blocks(&self, batch: &mut Retired<'n>, pages: Pages) {
         let (first, last) = Self::blocks_of(0, pages);
-        for block in first..=last {
+        for block in first..last + 1 {
             // SAFETY: by this function's contract the caller is the only writer; the slots of a part are in its bucket.
             unsafe {
                 let found = self.seek_past(self.head(block), Self::tag_of(0, block));
