@@ -231,7 +231,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
     #[inline(never)]
     unsafe fn tune_span(&self, batch: &mut Retired<'n>, span: Span, within: bool, divided: bool) {
         let all = span.first != span.last;
-        let which = if all { Which::All } else { Which::Lowest };
+        let which = if all { Which::All } else { Which::Lowest(2) };
         let mut at = span.first;
         // SAFETY: the caller is the writer.
         unsafe {

@@ -22,7 +22,7 @@
 //!   node right below its own digit.
 //! - With the new page, all pages below a node may be worth one leaf, if the node's region is no larger than that of a leaf can be
 //!   ([`join_path`](Gpt::join_path)).
-//! - After a leaf has shrunk or was retired, adaptive nodes are tuned.
+//! - After a leaf was retired or divided, the adaptive nodes at which a step may pay are tuned ([`unmap_last`](Gpt::unmap_last)).
 
 use tlbkit_addr::{FlushScope, Pages};
 
@@ -180,7 +180,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
             if L::TAGGED && !lowest.is_empty() && lowest.top() <= Self::LEAF_TOP {
                 self.join_path(batch, key);
             } else if P::ADAPTIVE && split.is_some() && grows {
-                self.tune_path(batch, key, Which::Lowest, false);
+                self.tune_path(batch, key, Which::Lowest(2), false);
             }
         }
         Some(Ok(()))
@@ -247,14 +247,22 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
             self.set_live(leaf, live);
             self.tally.ptes(-1);
             let mut new;
+            // At how many of the lowest nodes that cover the page a step may pay now.
+            let mut touched = 2;
             if live > 0 {
                 new = self.shrink(batch, leaf, key & !low(leaf.top()), live);
+                // No step depends on the size of a leaf: a node grows only if its slots are larger than any leaf.
+                if new.leaf {
+                    touched = 0;
+                }
             } else {
                 self.retire(batch, leaf);
                 new = Edge::EMPTY;
                 if !above.is_empty() {
                     let left = self.live(above) - 1;
                     self.set_live(above, left);
+                    // The node above `above` counts the entries of `above` only in nodes of this width, for `lone`.
+                    touched = if above.width == 2 { 2 } else { 1 };
                     if left < 2 {
                         let own = above.index(key);
                         new = (0..above.slots())
@@ -264,14 +272,15 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
                             .unwrap_or(Edge::EMPTY);
                         self.retire(batch, above);
                         (place, above) = before;
+                        touched = 1;
                     }
                 }
             }
             if new != leaf {
                 self.publish(place, if above.is_empty() { G::VA_BITS } else { above.shift }, new);
             }
-            if P::ADAPTIVE && !above.is_empty() {
-                self.tune_path(batch, key, Which::Lowest, false);
+            if P::ADAPTIVE && !above.is_empty() && touched > 0 {
+                self.tune_path(batch, key, Which::Lowest(touched), false);
             }
         }
     }

@@ -17,7 +17,8 @@
 //!
 //! A step **pays** if it saves the bytes that the tables below ask for. A step that makes smaller nodes must save more than an
 //! eighth of the node, so that a page that is mapped and unmapped again and again does not change the node's size each time. When a
-//! change returns, no further step pays at the nodes that it touched, unless a step found no memory.
+//! change returns, no further step pays at the nodes that it touched, unless a step found no memory or changed nodes further below
+//! than [`DEEP`].
 //!
 //! So no node of `2^w` slots, `w > 1`, uses less than three eighths of its slots, give or take a pair. In the paper's layout
 //! `cost(w)` is `16 * 2^w`, and each pair with two entries needs a node of `cost(1) = 32` bytes after halving. Halving does not pay
@@ -100,8 +101,8 @@ pub(super) enum Step {
 /// Which of the nodes that cover a page are tuned.
 #[derive(Clone, Copy)]
 pub(super) enum Which {
-    /// The two lowest, which the change of one page may have touched.
-    Lowest,
+    /// The lowest so many, which the change of one page may have touched.
+    Lowest(usize),
     All,
     /// Those that do not cover this other page, too: all nodes that cover that page have been tuned.
     NotOf(usize),
@@ -146,7 +147,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
             {
                 let Some(new) = self.try_step(batch, now, base, step) else { break };
                 now = new;
-                if deep > 0 && matches!(step, Step::Grow(_) | Step::Split) {
+                if deep > 0 && !matches!(step, Step::Trim(_)) {
                     self.tune_children(batch, now, base, deep - 1);
                 }
                 if let Some(near) = self.nearest(now, base) {
@@ -179,7 +180,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
     ///
     /// The caller is the only writer, and `node` is a node of this table, or one that will take the place of a node of this table.
     #[inline(never)]
-    unsafe fn step(&self, node: Edge) -> Option<Step> {
+    pub(super) unsafe fn step(&self, node: Edge) -> Option<Step> {
         let cost = Self::cost;
         // The nodes right below the digit, by width, can give their highest bits to it. A leaf there cannot.
         let (mut below, mut blocked, mut lone) = ([0isize; MAX_WIDTH + 1], false, 0);
@@ -312,7 +313,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
         unsafe {
             let (depth, lowest) = self.covering(at);
             let mut touched = match which {
-                Which::Lowest => 2,
+                Which::Lowest(nodes) => nodes,
                 Which::All => depth,
                 Which::NotOf(other) => depth - self.covering_both(at, other),
             };

@@ -106,7 +106,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
             // tuned.
             if P::ADAPTIVE {
                 let all = pages.len() > 1;
-                self.tune_path(batch, span.first, if all { Which::All } else { Which::Lowest }, false);
+                self.tune_path(batch, span.first, if all { Which::All } else { Which::Lowest(2) }, false);
                 if all {
                     self.tune_path(batch, span.last, Which::NotOf(span.first), false);
                 }

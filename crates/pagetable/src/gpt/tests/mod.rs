@@ -2,6 +2,7 @@
 
 mod history;
 mod space;
+mod tuned;
 
 use core::cell::Cell;
 use std::collections::BTreeMap;

@@ -3,10 +3,10 @@
 use super::*;
 
 /// Pseudo-random numbers (xorshift64*), so that a seed gives the same load everywhere.
-struct Random(u64);
+pub(super) struct Random(pub(super) u64);
 
 impl Random {
-    fn next(&mut self) -> u64 {
+    pub(super) fn next(&mut self) -> u64 {
         self.0 ^= self.0 >> 12;
         self.0 ^= self.0 << 25;
         self.0 ^= self.0 >> 27;
@@ -40,7 +40,7 @@ fn uniform(pages: usize, seed: u64) -> Vec<usize> {
 }
 
 /// Objects at uniform addresses, sizes lognormal with median 3 KB and sigma 2.
-fn file(pages: usize, seed: u64) -> Vec<usize> {
+pub(super) fn file(pages: usize, seed: u64) -> Vec<usize> {
     let mut random = Random(seed);
     let mut set = std::collections::BTreeSet::new();
     let mut order = Vec::new();
