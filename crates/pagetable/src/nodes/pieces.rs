@@ -19,7 +19,7 @@ use core::fmt;
 
 use tlbkit_addr::{PageSize, PhysAddr};
 
-use super::slab::{CLASSES, class_bytes, class_of, index_within};
+use super::slab::{CLASSES, class_bytes, class_of, index_at};
 use super::{Direct, FrameSource, Held, NodeAddr, Nodes, Reclaim, Record, Store};
 use crate::Shared;
 use crate::mode::{Lock as _, SpinLock};
@@ -156,7 +156,7 @@ impl<W: Word, S: FrameSource> Pieces<W, S> {
     /// Returns the record of a small node.
     #[inline(always)]
     fn small_record(&self, node: NodeAddr, class: usize) -> *const Record {
-        let index = index_within(node.get() % FRAME - usize::from(CUTS[class % CLASSES].first), class);
+        let index = index_at(node.get() % FRAME - usize::from(CUTS[class % CLASSES].first), class);
         self.memory(frame_of(node)).wrapping_add(HEADER).cast::<Record>().wrapping_add(index).cast_const()
     }
 
@@ -262,7 +262,7 @@ impl<W: Word, S: FrameSource> Pieces<W, S> {
         // node's record. A frame is in the list exactly if it has a free node.
         self.locked(|partial| unsafe {
             (*record).store((*header).free.into(), Ordering::Relaxed);
-            let index = index_within(node.get() % FRAME - usize::from(CUTS[class % CLASSES].first), class);
+            let index = index_at(node.get() % FRAME - usize::from(CUTS[class % CLASSES].first), class);
             (*header).free = index as u16 + 1;
             let was_full = (*header).used == CUTS[class % CLASSES].nodes;
             (*header).used -= 1;

@@ -33,7 +33,7 @@ use core::mem::size_of;
 use core::{fmt, ptr};
 
 use self::classes::{CHUNK, KEPT, MAX_CHUNKS, UPPER};
-pub(super) use self::classes::{CLASSES, class_bytes, class_of, index_within};
+pub(super) use self::classes::{CLASSES, class_bytes, class_of, index_at};
 pub use self::window::{Identity, Offset, Window};
 use super::{Held, ListLink, NodeAddr, Nodes, Reclaim, Record, take_each};
 use crate::Mode;

@@ -3,7 +3,7 @@
 use core::mem::size_of;
 use core::ptr;
 
-use super::classes::{CHUNK, KEPT, class_bytes, index_within, span_nodes, span_order};
+use super::classes::{CHUNK, KEPT, class_bytes, index_at, span_bytes, span_nodes, span_order};
 use super::{Lists, NONE, RUN_OF_NODES, Slab, Window};
 use crate::Mode;
 use crate::fields::Fields as _;
@@ -114,7 +114,7 @@ impl<W: Word, M: Mode, A: Window> Slab<'_, W, M, A> {
     /// Returns the record of node `index` of a span. The records grow down from the span's end.
     #[inline(always)]
     pub(super) fn small_record(&self, span: u32, class: usize, index: usize) -> *const Record {
-        let end = self.chunk(span).wrapping_add(CHUNK << span_order(class)).cast::<Record>();
+        let end = self.chunk(span).wrapping_add(span_bytes(class)).cast::<Record>();
         end.wrapping_sub(index + 1).cast_const()
     }
 
@@ -135,8 +135,8 @@ impl<W: Word, M: Mode, A: Window> Slab<'_, W, M, A> {
     /// Returns the span of a small node of a class, and the node's index in it.
     #[inline(always)]
     pub(super) fn place(&self, node: NodeAddr, class: usize) -> (u32, usize) {
-        let span = node.get() & !((CHUNK << span_order(class)) - 1);
-        (((span - self.base) / CHUNK) as u32, index_within(node.get() - span, class))
+        let span = node.get() & !(span_bytes(class) - 1);
+        (((span - self.base) / CHUNK) as u32, index_at(node.get() - span, class))
     }
 
     /// Frees a node of a class.
@@ -232,7 +232,7 @@ impl<W: Word, M: Mode, A: Window> Slab<'_, W, M, A> {
     #[inline(always)]
     pub(super) unsafe fn free_some(&self, mut node: NodeAddr, class: usize) -> Option<NodeAddr> {
         self.locked(|lists| {
-            let mask = !((CHUNK << span_order(class)) - 1);
+            let mask = !(span_bytes(class) - 1);
             let mut left = RUN_OF_NODES;
             loop {
                 // The nodes that follow each other in the list and are in the same span.
@@ -242,7 +242,7 @@ impl<W: Word, M: Mode, A: Window> Slab<'_, W, M, A> {
                 let state = descriptor.record.load(Ordering::Relaxed);
                 let (mut free, mut count) = (state & 0xffff, 0);
                 let rest = loop {
-                    let index = index_within(node.get() - start, class);
+                    let index = index_at(node.get() - start, class);
                     // SAFETY: by this function's contract the node is taken, no walker can reach it, and its record is a link.
                     let (next, clean) = unsafe {
                         let record = &*self.small_record(span, class, index);
