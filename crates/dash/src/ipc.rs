@@ -21,10 +21,9 @@
 //! No call waits. A call returns the work that the kernel has to finish as a [`LowAction`]. A reduction under way delays
 //! neither the next send of the page nor a duplicate of it (5.3.4.6): ownerships may move during the reduction, and
 //! [`IpcRegion::reduced`] returns a further reduction if one is needed. Two calls need the reduction to be finished: a
-//! receive without trust, and
-//! [`IpcRegion::mapin`] for writing. A space becomes the only owner when the other owners release the page or take copies of
-//! it, and may then write to the page in place. That space has not declared that it trusts the others, so their mappings are
-//! removed first (guarantee 2 of 5.3.4.5: no other space reads more than it had already read).
+//! receive without trust, and [`IpcRegion::mapin`] for writing. A space becomes the only owner when the other owners release
+//! the page or take copies of it, and may then write to the page in place. That space has not declared that it trusts the
+//! others, so their mappings are removed first (guarantee 2 of 5.3.4.5: no other space reads more than it had already read).
 
 use core::fmt;
 
@@ -281,8 +280,8 @@ impl<const PAGES: usize, const SPACES: usize> IpcRegion<PAGES, SPACES> {
     }
 
     /// `finish_transfer(source_vas, virt_addr)`: reduces the source's mapping to what the source owns. The caller repeats
-    /// the call after a
-    /// [`LowAction::Wait`], and after [`reduced`](Self::reduced) has been called for a [`LowAction::Reduce`].
+    /// the call after a [`LowAction::Wait`], and after [`reduced`](Self::reduced) has been called for a
+    /// [`LowAction::Reduce`].
     ///
     /// # Errors
     ///
@@ -325,9 +324,9 @@ impl<const PAGES: usize, const SPACES: usize> IpcRegion<PAGES, SPACES> {
     }
 
     /// `make_writable(vas, virt_addr, new_addr p)`: makes a page writable. If the page has one ownership, the call has the
-    /// effect of
-    /// [`mapin`](Self::mapin) for writing. Otherwise the space gets a copy of the page instead of its ownership, and its
-    /// mapping of the old page is reduced. The call is explicit, unlike copy on write: no space relies on a fault (5.3.5).
+    /// effect of [`mapin`](Self::mapin) for writing. Otherwise the space gets a copy of the page instead of its ownership,
+    /// and its mapping of the old page is reduced. The call is explicit, unlike copy on write: no space relies on a fault
+    /// (5.3.5).
     ///
     /// # Errors
     ///
@@ -351,9 +350,8 @@ impl<const PAGES: usize, const SPACES: usize> IpcRegion<PAGES, SPACES> {
     /// a receiver before its first access.
     ///
     /// For writing, no mapping of another space may allow more than that space owns, unless this space trusts it. Otherwise
-    /// the result is
-    /// [`LowAction::Reduce`] or [`LowAction::Wait`] for the other space, and the caller repeats the call when that reduction
-    /// is done. The result is also [`LowAction::Wait`] while this space's own mapping is being reduced.
+    /// the result is [`LowAction::Reduce`] or [`LowAction::Wait`] for the other space, and the caller repeats the call when
+    /// that reduction is done. The result is also [`LowAction::Wait`] while this space's own mapping is being reduced.
     ///
     /// # Errors
     ///

@@ -73,8 +73,7 @@ pub struct Unmapping {
     /// The plan that the hint asks for.
     pub plan: Plan,
     /// The flush for each of the spaces. If it is [no flush](Flush::scope), no stale TLB entry can do harm, and the kernel
-    /// may call
-    /// [`Dash::update`] and [`Dash::completed`] without an operation.
+    /// may call [`Dash::update`] and [`Dash::completed`] without an operation.
     pub flush: Flush,
     /// Whether the hardware may write status bits to the new entry.
     pub low_rights: LowRights,

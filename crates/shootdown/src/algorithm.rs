@@ -136,8 +136,7 @@ impl core::error::Error for Unsuitable {}
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum LowRights {
     /// The hardware never writes the entry: the page is unmapped, or every status bit is set already and the hardware does
-    /// not
-    /// [write such a bit again](Hardware::rewrites_set_bits).
+    /// not [write such a bit again](Hardware::rewrites_set_bits).
     NeverWriteBack,
     /// The hardware may set a status bit in the entry: the page stays readable and has a referenced bit.
     MayWriteBack,

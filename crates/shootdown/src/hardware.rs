@@ -35,9 +35,8 @@ impl Status {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct StatusBit {
     /// The way in which the hardware writes the bit when a TLB miss loads the entry. The hardware reads the entry for the
-    /// load, so
-    /// [`Status::ReadThenWrite`] and [`Status::FromTlb`] mean the same here: the hardware writes the word that it has just
-    /// loaded, with the bit set. The field has no effect if software loads the TLB, because a miss handler writes
+    /// load, so [`Status::ReadThenWrite`] and [`Status::FromTlb`] mean the same here: the hardware writes the word that it
+    /// has just loaded, with the bit set. The field has no effect if software loads the TLB, because a miss handler writes
     /// atomically.
     pub on_miss: Status,
     /// The way in which the hardware writes the bit when an access uses a TLB entry that does not have the bit.

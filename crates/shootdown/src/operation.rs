@@ -74,8 +74,7 @@ pub struct Ended<P> {
 
 impl<P, const W: usize> Operation<P, W> {
     /// Returns an operation that CPU `me` starts. `earlier` is the payload that an earlier operation on the same address
-    /// space has
-    /// [carried](Ended::carried), if there is one.
+    /// space has [carried](Ended::carried), if there is one.
     ///
     /// # Errors
     ///

@@ -168,8 +168,7 @@ impl Plan {
     }
 
     /// Returns the plan with the `conditional` hint of Table 5.2: if the check of an optimistic operation fails, the
-    /// operation ends as
-    /// [`Outcome::Overwritten`](crate::Outcome) instead of starting over.
+    /// operation ends as [`Outcome::Overwritten`](crate::Outcome) instead of starting over.
     #[must_use]
     pub const fn conditional(self) -> Self {
         Self { conditional: true, ..self }

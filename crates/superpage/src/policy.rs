@@ -118,9 +118,8 @@ pub trait Policy: fmt::Debug {
     fn promoted(&mut self, range: Superpage);
 
     /// Records that the kernel has not done the promotion that the policy asked for, and why. For a policy that reserves
-    /// memory,
-    /// [`Refusal::NoMemory`] for a range that the policy did not ask to copy means that the kernel could not make the
-    /// reservation, or has broken it.
+    /// memory, [`Refusal::NoMemory`] for a range that the policy did not ask to copy means that the kernel could not make
+    /// the reservation, or has broken it.
     fn refused(&mut self, range: Superpage, why: Refusal);
 
     /// Records that one page of a superpage needs a mapping of its own (page-out, copy on write, other rights). Returns the

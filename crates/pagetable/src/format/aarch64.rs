@@ -78,8 +78,7 @@
 //! for software, as S is.
 //!
 //! *Rights*: [`READ`](Attr::READ) is bit 0; a page that can be written or executed can be read. Only user mode can execute a
-//! page of
-//! [`USER`](Attr::USER) (PXN), and only the kernel can execute other pages (UXN).
+//! page of [`USER`](Attr::USER) (PXN), and only the kernel can execute other pages (UXN).
 //!
 //! *52 bits* ([`Aarch64Of`] with `WIDE`): FEAT_LPA2 with granules of 4 and 16 KiB, where TCR_EL1.DS must be set, and
 //! FEAT_LPA with one of 64 KiB. The highest bits of an address are in another field than the others:

@@ -67,11 +67,9 @@
 //!
 //! Implied attributes are [`READ`](Attr::READ) and [`EXEC`](Attr::EXEC), which V encodes, unless the page is closed, and
 //! [`USER`](Attr::USER), which depends on the address: user mode can access kuseg only. Optional attributes are `WRITE`,
-//! `DIRTY`,
-//! [`GLOBAL`](Attr::GLOBAL) and [`UNCACHED`](Attr::UNCACHED). C of a page without `UNCACHED` is one value for the machine:
-//! 3, which every core has, or 5 if hardware keeps the caches of several CPUs coherent ([`EntryLoCoherent`]). C = 2 is as
-//! strict as a device needs.
-//! [`DEVICE`](Attr::DEVICE) and [`ACCESSED`](Attr::ACCESSED) have no encoding.
+//! `DIRTY`, [`GLOBAL`](Attr::GLOBAL) and [`UNCACHED`](Attr::UNCACHED). C of a page without `UNCACHED` is one value for the
+//! machine: 3, which every core has, or 5 if hardware keeps the caches of several CPUs coherent ([`EntryLoCoherent`]). C = 2 is
+//! as strict as a device needs. [`DEVICE`](Attr::DEVICE) and [`ACCESSED`](Attr::ACCESSED) have no encoding.
 //!
 //! # Copy on write
 //!

@@ -75,8 +75,7 @@ pub unsafe trait Format: Debug + 'static {
     const REACH: LinkRange = LinkRange::ALL;
 
     /// Attributes that every leaf has, whether the caller asks for them or not. A closed page ([`CLOSES`](Self::CLOSES)) has
-    /// none of
-    /// [`Attr::READ`], [`Attr::WRITE`] and [`Attr::EXEC`].
+    /// none of [`Attr::READ`], [`Attr::WRITE`] and [`Attr::EXEC`].
     const IMPLIED: Attr;
 
     /// Attributes that a leaf can have or lack. A format may give [`Attr::READ`] to each leaf with [`Attr::WRITE`] or
@@ -328,8 +327,7 @@ pub(crate) fn absent_beside<F: Format>(changed: F::Word, absent: F::Word) -> F::
 ///
 /// [`Error::WrongAttr`] with all of `attr`, if it has an attribute that is neither [`IMPLIED`](Format::IMPLIED) nor
 /// [`OPTIONAL`](Format::OPTIONAL), or if it has none of [`Attr::READ`], [`Attr::WRITE`] and [`Attr::EXEC`] and the format
-/// cannot
-/// [close](Format::CLOSES) a leaf.
+/// cannot [close](Format::CLOSES) a leaf.
 #[inline(always)]
 pub fn check_attr<F: Format>(attr: Attr) -> Result<(), Error> {
     let known = F::IMPLIED.union(F::OPTIONAL);

@@ -55,8 +55,7 @@
 //! leaf, in which bit 7 is PS.
 //!
 //! With `KEYS`, bits 59 to 62 are the protection key ([`Attr::KEY`]), which the processor uses if CR4.PKE is set: for a page
-//! of
-//! [`USER`](Attr::USER), PKRU says for each key whether data may be accessed and written (4.6.2). Otherwise the processor
+//! of [`USER`](Attr::USER), PKRU says for each key whether data may be accessed and written (4.6.2). Otherwise the processor
 //! ignores these bits. A page fault because of the key has bit 5 of its error code set; the entry does not show the reason.
 //!
 //! [`COPY_ON_WRITE`](Attr::COPY_ON_WRITE) is bit 9, the first that the processor ignores; [`SOFT_1`](Attr::SOFT_1) is bit

@@ -193,8 +193,7 @@ pub struct Hashed<
 > {
     nodes: &'n N,
     /// The array's address, and in its low bits the base-two logarithm of the number of its buckets. In a table that grows
-    /// the
-    /// [directory's](grow) address.
+    /// the [directory's](grow) address.
     root: <F::Word as Word>::Cell,
     /// The odd number by which the hash multiplies keys.
     secret: usize,

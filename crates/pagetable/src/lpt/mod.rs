@@ -44,8 +44,7 @@
 //! A page of the table that becomes empty is retired, and **the flush of the change includes its own translation**: its
 //! virtual page in the array of its level. Otherwise a handler on another CPU could load PTEs from a page that has a new
 //! owner. The dismantling of the table flushes its whole [`region`](Lpt::region). A new page of the table needs the flush
-//! that
-//! [`APPEARS`](crate::format::Format::APPEARS) says, because a TLB may hold the other half of its pair.
+//! that [`APPEARS`](crate::format::Format::APPEARS) says, because a TLB may hold the other half of its pair.
 //!
 //! `AT` is in the kernel's part of virtual memory. If the table also maps that part, the kernel must not map other pages in
 //! the region.

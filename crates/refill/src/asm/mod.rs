@@ -3,8 +3,7 @@
 //! Everything is `const`, so that a handler can be assembled at compile time as well as at boot. Instructions are
 //! methods named as in the manual, with operands in the order of assembly language. They return nothing. The assembler
 //! records the first error (an instruction that the CPU does not have, a branch that does not reach its target, code that is
-//! too long), and
-//! [`finish`](Asm::finish) returns it.
+//! too long), and [`finish`](Asm::finish) returns it.
 //!
 //! ```
 //! use tlbkit_refill::asm::{Asm, Code, Cp0, K0, K1};

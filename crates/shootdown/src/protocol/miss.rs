@@ -64,9 +64,8 @@ impl Miss {
     }
 
     /// Tells whether interprocessor interrupts are masked until the handler has ended: always, except in a test that
-    /// switches
-    /// [`Repair::MISS_MASKED`] off. Without the mask, the CPU could acknowledge a flush between the read and the load, and
-    /// then load the old entry.
+    /// switches [`Repair::MISS_MASKED`] off. Without the mask, the CPU could acknowledge a flush between the read and the
+    /// load, and then load the old entry.
     pub const fn is_masked(&self) -> bool {
         self.masked
     }

@@ -15,8 +15,7 @@
 //!
 //! The printed check is not sufficient if the hardware reads the entry and writes it later: the late write of one CPU
 //! restores the old rights, a second CPU loads them, and the late write of a third CPU writes the new rights again before
-//! the check.
-//! [`Plan::rounds`](crate::Plan::rounds) says how many rounds exclude this.
+//! the check. [`Plan::rounds`](crate::Plan::rounds) says how many rounds exclude this.
 
 use super::Line::{self, *};
 

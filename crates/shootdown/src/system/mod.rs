@@ -101,8 +101,7 @@ struct Flag(AtomicU32);
 /// ```
 ///
 /// The compiler checks the sizes: `CPUS`, `N`, `W` and `SLOTS` are not zero, `SLOTS` is at most 65536, and a `CpuSet<W>` and
-/// an
-/// [`OpId`] can name every CPU.
+/// an [`OpId`] can name every CPU.
 ///
 /// ```compile_fail
 /// # use tlbkit_shootdown::{Hardware, Synchronous, System};

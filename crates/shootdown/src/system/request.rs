@@ -70,8 +70,7 @@ where
 
     /// Starts an operation, and runs it as far as this CPU can: to its end, unless the plan is asynchronous. When the
     /// operation ends, on this CPU or on another one, that CPU calls [`LocalCpu::ended`] and [`LocalCpu::complete`]. Returns
-    /// the operation's name, which
-    /// [`Edit::begin`] has received before.
+    /// the operation's name, which [`Edit::begin`] has received before.
     ///
     /// The preconditions are those of [`run`](Self::run).
     ///
