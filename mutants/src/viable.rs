@@ -98,6 +98,15 @@ fn blame(error: &Value, woven: &BTreeMap<&str, Woven>, built: &mut Built) {
             }
         }
     }
+    // An error in a function's signature comes from a mutant of its body, as a constant function that no longer moves its argument.
+    let primary = spans.iter().find(|span| span["is_primary"] == true);
+    if let Some((woven, _, end)) = primary.and_then(|span| place(span, woven)) {
+        let behind = woven.mutants.iter().filter(|(range, _)| end <= range.start);
+        if let Some((_, number)) = behind.min_by_key(|(range, _)| range.start) {
+            built.unwoven.insert(*number);
+            eprintln!("  left out for:\n{}", rendered(error));
+        }
+    }
 }
 
 /// Returns where a span of an error is, or where the macro was called that it is in.
@@ -149,4 +158,29 @@ pub(crate) fn cargo(root: &Path, step: &str, package: &str, place: &Path) -> any
         bail!("failed; to repeat it in {}: {command:?}", root.display());
     }
     Ok(said)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    /// Returns the mutants that an error at some bytes is blamed on: those that do not compile, and those that are left out.
+    fn blamed(start: usize, end: usize) -> (Vec<Number>, Vec<Number>) {
+        let woven = Woven { text: String::new(), mutants: vec![(30..32, 7), (31..32, 8), (50..52, 9)] };
+        let span = json!({ "is_primary": true, "file_name": "a.rs", "byte_start": start, "byte_end": end });
+        let mut built = Built::default();
+        blame(&json!({ "spans": [span], "rendered": "" }), &BTreeMap::from([("a.rs", woven)]), &mut built);
+        (built.unviable.into_iter().collect(), built.unwoven.into_iter().collect())
+    }
+
+    #[test]
+    fn an_error_is_blamed_on_the_mutant_around_it_or_inside_or_behind() {
+        assert_eq!(blamed(31, 32), (vec![8], vec![]));
+        assert_eq!(blamed(30, 31), (vec![7], vec![]));
+        assert_eq!(blamed(20, 40), (vec![], vec![7, 8]));
+        assert_eq!(blamed(10, 14), (vec![], vec![7]));
+        assert_eq!(blamed(60, 61), (vec![], vec![]));
+    }
 }

@@ -26,9 +26,16 @@ pub(crate) fn run(shell: &Shell, args: &MutantsArgs) -> anyhow::Result<()> {
     }
     known.sort();
     check(&args.args, &known)?;
-    tools::cargo(shell, "mutants")?;
-    tools::toolchain(shell, tools::NIGHTLY, &[])?;
+    if !asks(&args.args) {
+        tools::cargo(shell, "mutants")?;
+        tools::toolchain(shell, tools::NIGHTLY, &[])?;
+    }
     shell.run(&Line::new("cargo", "run --quiet -p tlbkit-mutants --").with(&args.args))
+}
+
+/// Tells whether the arguments ask what the program is, and not for its work: an answer needs no tools.
+fn asks(words: &[String]) -> bool {
+    words.iter().any(|word| ["-h", "--help", "-V", "--version"].contains(&word.as_str()))
 }
 
 /// Checks the names of crates among the program's arguments, before anything is installed or built for them.
