@@ -9,6 +9,9 @@ use crate::{Entry, Leaf};
 
 /// The reason why a table refused a change. The table is then exactly as it was before the call.
 ///
+/// If several reasons hold, a table returns one of them, which may be another one when the call is repeated: where memory is short, it
+/// may refuse a range before it has looked for pages that are mapped already.
+///
 /// An error takes two words, so that a result is returned in registers. It names the page that caused the error; a lookup of that
 /// page returns the details.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -74,8 +74,12 @@ pub unsafe trait Kernel: Sync + Sized + 'static {
     /// array. Returns `None` for frames that must not become page-table nodes.
     fn record(&self, frame: PhysAddr) -> Option<&Record>;
 
-    /// Takes notice that one mapping of each of these frames is gone from every page table and every TLB. `run.dirty` tells
-    /// whether any of the frames was written through that mapping. A kernel that counts the mappings of a frame counts one less.
+    /// Takes notice that one mapping of each of these frames is gone from every page table, and that no CPU can use it any more.
+    /// `run.dirty` tells whether any of the frames was written through that mapping. A kernel that counts the mappings of a frame
+    /// counts one less.
+    ///
+    /// After the end of an address space a TLB may still hold its mappings, under a number that no CPU uses again before that TLB
+    /// was flushed.
     fn release(&self, run: Run);
 
     /// Takes notice that [`AddressSpace::fork`](crate::AddressSpace::fork) maps each of these frames once more. A kernel that
