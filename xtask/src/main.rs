@@ -95,7 +95,7 @@ enum Command {
     Doc,
     Bench(bench::BenchArgs),
     Instructions(instructions::InstructionsArgs),
-    /// Time a million changes of the tables that grow: the worst of them, and the most bytes a page
+    /// Time two million changes of the tables that grow: the worst of them, and the most bytes a page
     Worst,
     /// Measure the stack that each operation of each table takes; more than 2 KiB is an error
     Stack,

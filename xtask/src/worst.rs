@@ -1,4 +1,4 @@
-//! `cargo xtask worst`: the most expensive of a million changes of tables that grow, and what a page takes at most.
+//! `cargo xtask worst`: the most expensive of two million changes of tables that grow, and what a page takes at most.
 
 use crate::shell::{Line, Shell};
 

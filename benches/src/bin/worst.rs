@@ -1,4 +1,4 @@
-//! The most expensive of a million changes of one page, and the most bytes that a page ever takes, of the tables that grow.
+//! The most expensive of two million changes of one page, and the most bytes that a page ever takes, of the tables that grow.
 //!
 //! `cargo xtask worst` runs it. The same changes are made several times, and of each change the fastest time counts: what is
 //! left is the change's own, for interrupts do not come at the same change every time.

@@ -60,12 +60,12 @@ impl Batch {
         self.changes
     }
 
-    /// Returns the flush that the batch needs, for one operation, and empties the batch. Returns `None` if no other CPU has
-    /// to flush. If the batch has at most [`Flush::RANGES`] separate ranges and no more pages than the limit, every CPU
-    /// flushes these ranges only.
+    /// Returns the flush that the batch needs, and empties the batch. Returns `None` if nothing has to be flushed. A flush of
+    /// [`FlushScope::Everywhere`] is for one operation; any other concerns this CPU only. If the batch has at most
+    /// [`Flush::RANGES`] separate ranges and no more pages than the limit, every CPU flushes these ranges only.
     pub fn take(&mut self) -> Option<Flush> {
         let taken = core::mem::replace(self, Self::new(self.space, self.limit));
-        (taken.flush.scope() == FlushScope::Everywhere).then_some(taken.flush)
+        (!taken.flush.is_none()).then_some(taken.flush)
     }
 
     /// Returns the address space.

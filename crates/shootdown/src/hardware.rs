@@ -208,8 +208,7 @@ impl Hardware {
     ];
 
     /// Returns this hardware under a kernel that sets the status bits in every entry beforehand, or emulates them by faults
-    /// (Tzou 2.1.3), so that the hardware never writes one. Every algorithm that status bits make unsuitable suits the
-    /// result.
+    /// (Tzou 2.1.3), so that the hardware never writes one. No algorithm is unsuitable because of status bits then.
     ///
     /// To set the bits beforehand is not sufficient if the hardware [rewrites](Self::rewrites_set_bits) them on a miss.
     #[must_use]

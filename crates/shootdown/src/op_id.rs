@@ -31,17 +31,15 @@ pub enum Outcome {
     Overwritten,
 }
 
-/// The error of a call whose precondition does not hold. Nothing has changed.
+/// The error of a call whose precondition does not hold. Nothing has changed, unless the call's documentation says otherwise.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Misuse {
-    /// There is no such CPU: the number exceeds the set's capacity or the system's size.
+    /// There is no such CPU: the number is not below the set's capacity, or not below the number of the system's CPUs.
     NoSuchCpu {
         /// The number.
         cpu: usize,
     },
-    /// The set of CPUs is empty, and at least one CPU is needed.
-    NoCpus,
-    /// A queue or table has size zero, or a slot's number exceeds the number of slots.
+    /// A queue or table has size zero, or a slot's number is not below the number of slots.
     NoRoom,
     /// The slot has no operation of this generation under way.
     UnknownGeneration {
@@ -87,8 +85,7 @@ impl fmt::Display for Misuse {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::NoSuchCpu { cpu } => write!(f, "there is no CPU {cpu}"),
-            Self::NoCpus => f.write_str("the set of CPUs is empty"),
-            Self::NoRoom => f.write_str("a queue of size zero holds nothing"),
+            Self::NoRoom => f.write_str("a size is zero, or there is no such slot"),
             Self::UnknownGeneration { op, current } => {
                 write!(f, "operation {op} is not the one under way, which is #{current}")
             }

@@ -65,8 +65,9 @@ pub struct Ended<P> {
     pub outcome: Outcome,
     /// The payload that an earlier operation [carried](Self::carried): no CPU can reach it any more.
     pub earlier: Option<P>,
-    /// The payload that the update returned: no CPU can reach it any more. `None` if the operation was superseded before its
-    /// update, or if the payload is in [`carried`](Self::carried).
+    /// The payload that the update returned: no CPU can reach it any more, unless the outcome is [`Outcome::Superseded`]: then
+    /// the page is in use again. `None` if the operation was superseded before its update, or if the payload is in
+    /// [`carried`](Self::carried).
     pub free: Option<P>,
     /// The payload that the update returned after all CPUs had acknowledged: a walk may still be in it.
     pub carried: Option<P>,

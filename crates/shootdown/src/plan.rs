@@ -10,9 +10,9 @@ bitflags! {
     /// (feature `hazards`) to show which error the repair prevents.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
     pub struct Repair: u32 {
-        /// Optimistic: the number of rounds is one more than the hardware has status bits with overwriting writes. One
-        /// successful check is not sufficient, because a second late status write can hide the first (A-B-A). Without this
-        /// repair there is one round fewer.
+        /// Optimistic: if a late write of the new entry is possible, the number of rounds is one more than the hardware has
+        /// status bits with overwriting writes. One successful check is not sufficient, because a second late status write
+        /// can hide the first (A-B-A). Without this repair there is one round fewer.
         const ROUNDS = 1 << 0;
         /// A flush waits for the status writes of its CPU that are under way.
         const DRAIN = 1 << 1;
@@ -149,8 +149,8 @@ impl Plan {
             A::OptimisticAsync,
             A::TlbFirstAsync,
             A::PteFirst,
-            A::TlbFirst,
             A::Optimistic,
+            A::TlbFirst,
             A::TwoPhase,
         ];
         CHEAPEST_FIRST

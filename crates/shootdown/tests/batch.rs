@@ -24,7 +24,11 @@ fn a_batch_is_one_request() {
     assert_eq!(batch.take().map(|flush| Target::of(SPACE, &flush)), Some(Target::Pages(SPACE, pages(0, 32))));
     assert_eq!((batch.take(), batch.changes()), (None, 0));
     batch.add(FlushScope::Local, pages(0, 32));
-    assert_eq!(batch.take(), None, "no other CPU needs to know");
+    assert_eq!(
+        batch.take().map(|flush| flush.scope()),
+        Some(FlushScope::Local),
+        "no other CPU needs to know"
+    );
     batch.add(FlushScope::Everywhere, pages(0, 65));
     assert_eq!(batch.take().map(|flush| Target::of(batch.space(), &flush)), Some(Target::Space(SPACE)));
 }
@@ -122,8 +126,8 @@ proptest! {
         prop_assert!(all || asked == stale);
 
         let taken = batch.take();
-        prop_assert_eq!(taken.is_some(), scope == FlushScope::Everywhere);
-        if let Some(taken) = taken {
+        prop_assert_eq!(taken.as_ref().map_or(FlushScope::Nowhere, Flush::scope), scope);
+        if let Some(taken) = taken.filter(|_| scope == FlushScope::Everywhere) {
             let target = Target::of(SPACE, &taken);
             prop_assert!(stale.iter().all(|&page| target.covers(SPACE, page)));
             prop_assert!(!target.covers(Asid::default(), Vpn::new(0)), "another space");

@@ -377,3 +377,55 @@ fn one_cpu_flushes_and_is_done() {
     let other_system = other.run(&mut handle, &mut here, plan(Algorithm::PteFirst), &mut note);
     assert_eq!(other_system, Err(Misuse::OtherSystem { cpu: 0 }));
 }
+
+/// An edit that knows its flush when the tentative entry is set, as TLB-first plans allow.
+struct Tentative<'s> {
+    space: &'s SharedSpace,
+    flush: Flush,
+}
+
+impl Edit for Tentative<'_> {
+    type Payload = u8;
+
+    fn exclude(&mut self) -> bool {
+        true
+    }
+    fn release(&mut self) {}
+    fn set_tentative(&mut self) {
+        self.flush.clone_from(&PAGE[0]);
+    }
+    fn update(&mut self) -> u8 {
+        7
+    }
+    fn space(&self) -> &SharedSpace {
+        self.space
+    }
+    fn asid(&self) -> Asid {
+        Asid::default()
+    }
+    fn flush(&self) -> &Flush {
+        &self.flush
+    }
+}
+
+/// A CPU that counts the flushes of something.
+struct Flushes(usize);
+
+impl LocalCpu<u8> for Flushes {
+    fn flush(&mut self, _space: Option<Asid>, what: &Flush, _drain: bool) {
+        self.0 += usize::from(!what.is_none());
+    }
+    fn interrupt(&mut self, _cpus: CpuSet) {}
+    fn complete(&mut self, _op: OpId, _payload: u8, _outcome: Outcome) {}
+}
+
+#[test]
+fn one_cpu_sets_the_tentative_entry_too() {
+    let alone = System::<u8, Synchronous<u8>, 1, 1>::new(SOFT);
+    let mut handle = alone.attach(0).unwrap();
+    let mut here = Flushes(0);
+    let space = space(&[0]);
+    let mut edit = Tentative { space: &space, flush: Flush::none() };
+    alone.run(&mut handle, &mut here, plan(Algorithm::TlbFirst), &mut edit).unwrap();
+    assert_eq!(here.0, 1);
+}

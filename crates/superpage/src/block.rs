@@ -14,7 +14,7 @@
 //! - `populated` has the bit of every unit that was touched, for policies that reserve memory at first touches. For other
 //!   policies all units count as populated, because such a policy does nothing at a first touch.
 //! - A miss writes *one* charge ([`crate::prefetch_charge`]): the prefetch count of a superpage is the sum of the charges
-//!   within it. The sums are computed modulo 2^16; every count is smaller than that.
+//!   within it. The sums are computed modulo 2^16; every count that is read is smaller than that.
 //! - `due` counts down the misses until the policy has to compute the sums. `due` is small enough that no count of the block
 //!   reaches its threshold before that, and that the superpages larger than the block do not wait long for their charges
 //!   ([`crate::deferred`]). `due` starts at `start`; `start - due` is the number of charges that the block owes to the

@@ -38,7 +38,8 @@ pub enum CostError {
     ZeroR,
     /// A threshold is zero: every superpage would be promoted at its first miss.
     ZeroThreshold,
-    /// A threshold does not fit its counter: 16 bits for superpages of up to 16 units (64 KB), 32 for larger ones.
+    /// A threshold does not fit its counter: it must be below 65280 for superpages of up to 16 units (64 KB), and have at most 32
+    /// bits for larger ones.
     TooLarge,
 }
 

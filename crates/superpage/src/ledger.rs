@@ -174,7 +174,7 @@ impl<'m> Ledger<'m> {
         self.levels.get(level).copied().unwrap_or(u32::MAX)
     }
 
-    /// Returns the chunk of a segment, all zero if it is new.
+    /// Returns the chunk of a segment, without charges if it is new.
     #[inline(never)]
     fn touch(&mut self, segment: usize) -> Option<usize> {
         if let Some(chunk) = self.directory.find(segment) {

@@ -79,8 +79,8 @@ pub enum Action {
         /// Whether its pages are not contiguous yet.
         copy: bool,
     },
-    /// There is no memory for the counters of this page's segment, so the policy will promote nothing there. The policy
-    /// reports this once in its lifetime.
+    /// There is no memory for the counters of this page's segment, so the policy will promote nothing there until another
+    /// segment is unmapped. The policy reports this once in its lifetime.
     OutOfSegments {
         /// The page that missed.
         page: Vpn,
@@ -95,8 +95,9 @@ pub enum Refusal {
     /// size or a larger one succeeds.
     NoMemory,
     /// This range cannot be one mapping, however much memory there is: part of it is not mapped, its pages differ in
-    /// rights, or one of them cannot be moved. The refusal concerns this range alone: its charges, or its population, start
-    /// at zero again. The policy asks again when the charges, or the population, have reached the threshold again.
+    /// rights, or one of them cannot be moved. The range's charges, or its population, start at zero again, and the policy asks
+    /// again when they have reached the threshold again. Charges of other ranges stay. A population is that of pages: superpages
+    /// around the range, and within it, have lost those pages, too.
     NotHere,
 }
 

@@ -1,5 +1,5 @@
-//! The prefetch charge of a miss (Romer et al. 1995, section 6.1): which superpages a miss charges, and the one counter that it
-//! writes.
+//! The prefetch charge of a miss (Romer et al. 1995, section 6.1): which superpages a miss charges, and the one charge that it
+//! adds to.
 //!
 //! A miss to a page charges each superpage that contains the page, is larger than the page's mapping (the caller raises
 //! [`smallest`]'s result to the size above it), and contains another page whose entry is in the TLB that missed: if that superpage

@@ -10,7 +10,7 @@ use crate::directory::{self, Directory, Exhausted, Slot};
 pub struct SegmentMemory {
     /// Number of words (`usize`) of bitmaps.
     pub bits: usize,
-    /// Number of 16-bit counters. A count whose threshold exceeds 16 bits takes two.
+    /// Number of 16-bit counters. What may exceed 16 bits takes two or more.
     pub counters: usize,
 }
 

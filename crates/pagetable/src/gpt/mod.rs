@@ -47,8 +47,8 @@
 //! of pages of any size.
 //!
 //! [`TwoWords`], the layout of the paper to the byte (3.2): a slot is a 64-bit guard and a 64-bit pointer, a walk compares the
-//! value and the length of the guard at each level, and a leaf is 16 bytes: the PTEs of a page pair and two mapping-tree words. It
-//! is for comparison, on one CPU.
+//! guard's value at each level, in as many bits as the guard's length says, and a leaf is 16 bytes: the PTEs of a page pair and
+//! two mapping-tree words. It is for comparison, on one CPU.
 //!
 //! # Publication
 //!

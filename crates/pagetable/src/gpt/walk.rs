@@ -1,6 +1,7 @@
-//! The two walks. [`find`](Gpt::find), for lookups and for changes of a page that is mapped, calls the layout's walk
+//! The walks. [`find`](Gpt::find), for lookups and for changes of a page that is mapped, calls the layout's walk
 //! ([`Layout::seek`]), which follows the links and checks the guards ([`guard`](super::guard)), and reads the PTE.
-//! [`walk`](Gpt::walk), for the writer, compares no guards and ends at the slot where a change begins.
+//! [`walk`](Gpt::walk), for the writer, compares no guards and ends at the slot where a change begins; so does
+//! [`walk_along`](Gpt::walk_along), which also ends at a node that does not cover the page.
 
 use super::Gpt;
 use super::guard::agree;

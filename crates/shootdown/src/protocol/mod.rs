@@ -2,7 +2,7 @@
 //!
 //! | file | holds |
 //! |-|-|
-//! | `pte_first`, `tlb_first`, `two_phase`, `optimistic` | the requesters' programs, with their two variants |
+//! | `pte_first`, `tlb_first`, `two_phase`, `optimistic` | the requesters' programs, with an asynchronous and a remote variant of all but 2-phase |
 //! | `requester` | the action that each line asks for, and the next line after the answer |
 //! | `replier` | the repliers' side of all ten algorithms |
 //! | `miss` | the TLB miss handler of software-loaded TLBs, with the flag that TLB-first needs |

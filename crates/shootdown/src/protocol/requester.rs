@@ -6,7 +6,8 @@ use super::{Line, program};
 use crate::{Misuse, Outcome, Plan, Rendezvous, Repair};
 
 /// An action that the requester asks its driver to do. Other CPUs see each action as one step, and all actions are
-/// sequentially consistent unless the action's documentation says otherwise.
+/// sequentially consistent, except that release or acquire suffices for [`SetCount`](Self::SetCount),
+/// [`AllAcknowledged`](Self::AllAcknowledged), [`Continue`](Self::Continue), [`Open`](Self::Open) and [`Close`](Self::Close).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Action {
     /// Take the exclusion of the entry (or of the table that holds it) if it is free. Answer: [`Seen::Yes`], or [`Seen::No`]

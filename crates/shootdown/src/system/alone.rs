@@ -31,6 +31,9 @@ where
         if plan.stops_repliers() && self.hardware.status_overwrites() {
             local.drain();
         }
+        if matches!(plan.algorithm().order(), Order::TlbFirst) {
+            edit.set_tentative();
+        }
         let mut payload = edit.update();
         let (mut round, mut outcome) = (1, Outcome::Done);
         loop {

@@ -13,9 +13,10 @@
 //!     N is free
 //! ```
 //!
-//! The next operation of the same CPU on the same space completes the payload at no additional cost. [`System::drain`]
-//! completes it by requests to the CPUs that may be in such a walk, and so does an operation that finds no other slot free.
-//! A CPU that does not run the space, or is offline, is in no walk of the space.
+//! The next operation of the same CPU on the same space that interrupts the other CPUs completes the payload at no
+//! additional cost. [`System::drain`] completes it by requests to the CPUs that may be in such a walk, or by a flush that
+//! ends their walks, and so does an operation that finds no other slot free. A CPU that does not run the space, or is
+//! offline, is in no walk of the space.
 
 use tlbkit_addr::{CpuSet, Flush};
 
@@ -78,8 +79,9 @@ where
     }
 
     /// Completes all payloads that any CPU carries for `space`: sends requests to the CPUs that may be in a walk of the
-    /// nodes that the space's updates have unlinked, and waits for their acknowledgements. There are such payloads only if a
-    /// plan is TLB-first, or flushes remotely and [`RemoteTlbs::ends_walks`] is false.
+    /// nodes that the space's updates have unlinked, and waits for their acknowledgements. If a remote flush ends such walks
+    /// ([`RemoteTlbs::ends_walks`]), it flushes instead. There are such payloads only if a plan is TLB-first, or flushes
+    /// remotely and [`RemoteTlbs::ends_walks`] is false.
     ///
     /// A kernel calls it before it drops the space, and when it is short of memory. A payload that is carried for a dropped
     /// space stays until the CPU that carries it has no other slot for an operation; until then, that CPU has one slot less.
@@ -87,7 +89,9 @@ where
     /// stay in the system, and a call on another CPU completes them.
     ///
     /// The call reads every slot of the system. For each payload, of which there are at most `CPUS * SLOTS`, it makes one
-    /// round of acknowledgements. It interrupts only CPUs that ran the space when the payload was unlinked and run it now.
+    /// round of acknowledgements, or one remote flush if that ends walks. It interrupts only CPUs that ran the space when
+    /// the payload was unlinked and run it now; and, if this CPU has no free slot, those that ran the space of one other
+    /// payload, which is completed first.
     ///
     /// # Errors
     ///

@@ -26,10 +26,11 @@ pub trait Edit<const W: usize = 1> {
     /// [`exclude`](Self::exclude): the CPU that gave the last acknowledgement. So the exclusion must not be a lock that a
     /// CPU owns.
     fn release(&mut self);
-    /// [`Action::SetTentative`](crate::Action::SetTentative). Only TLB-first plans call it.
+    /// [`Action::SetTentative`](crate::Action::SetTentative), before [`update`](Self::update). Only TLB-first plans call it.
     fn set_tentative(&mut self) {}
     /// [`Action::SetChanging`](crate::Action::SetChanging) of TLB-first, whose miss handlers read the flag.
-    /// ([`System`](crate::System) keeps the flag of 2-phase.)
+    /// ([`System`](crate::System) keeps the flag of 2-phase.) On a machine with one CPU it is not called: that CPU
+    /// flushes after the update.
     fn set_changing(&mut self, _on: bool) {}
     /// [`Action::Update`](crate::Action::Update) in the first round: changes the entry, and returns the objects that the
     /// change unlinks.
@@ -55,8 +56,8 @@ pub trait Edit<const W: usize = 1> {
     fn space(&self) -> &SharedSpace<W>;
     /// Returns the address space's identifier.
     fn asid(&self) -> Asid;
-    /// Returns the flush that the change needs. It is called after [`update`](Self::update), or after
-    /// [`set_tentative`](Self::set_tentative) with a TLB-first plan, or before the update with 2-phase.
+    /// Returns the flush that the change needs. It is called after [`update`](Self::update); but with a TLB-first plan perhaps
+    /// after [`set_tentative`](Self::set_tentative) already, and with 2-phase perhaps after [`exclude`](Self::exclude).
     fn flush(&self) -> &Flush;
 }
 
@@ -121,8 +122,8 @@ pub trait LocalCpu<P, const W: usize = 1> {
     /// [`pause`](Self::pause). The interrupt that ends the sleep may also have been for a request, so the kernel calls
     /// [`System::poll`](crate::System::poll) after each call that may have slept.
     fn changed(&mut self) {}
-    /// Returns the other CPUs' TLBs, if this CPU can flush them itself. Only plans with
-    /// [`Style::Remote`](crate::Style::Remote) use them.
+    /// Returns the other CPUs' TLBs, if this CPU can flush them itself. Plans with [`Style::Remote`](crate::Style::Remote) use
+    /// them, and so does the release of a payload that was carried, if a flush [ends walks](RemoteTlbs::ends_walks).
     fn remote(&mut self) -> Option<&mut dyn RemoteTlbs<W>> {
         None
     }
@@ -140,12 +141,14 @@ pub trait LocalCpu<P, const W: usize = 1> {
 ///
 /// A walk by software is that of a miss handler, or a lookup in the kernel. The walker masks interprocessor interrupts, so a
 /// CPU that replies to one has left its walk. Firmware executes its fence in machine mode even if interrupts are masked, and
-/// a flush by hardware interrupts no CPU; both can complete during a walk. So the [`System`](crate::System) keeps a payload
-/// that a walk may read until the CPU replies to a request ([`System::drain`](crate::System::drain)), unless
+/// a flush by hardware interrupts no CPU; both can complete during a walk. A miss handler that has read the old entry must
+/// not load it after the flush: [`flush`](Self::flush) waits for such a handler. The [`System`](crate::System) keeps a
+/// payload that a walk may read until the CPU replies to a request ([`System::drain`](crate::System::drain)), unless
 /// [`ends_walks`](Self::ends_walks) returns true.
 pub trait RemoteTlbs<const W: usize = 1> {
     /// Starts a flush of `what` on `cpus`, of one address space, or of all if `space` is `None`. With `drain`, the flush
-    /// also waits for the status writes under way on these CPUs. Returns the number of the flush.
+    /// also waits for the status writes under way on these CPUs and, where software loads TLBs, for the miss handlers that have
+    /// read an entry and not loaded it yet. Returns the number of the flush.
     fn flush(&mut self, cpus: CpuSet<W>, space: Option<Asid>, what: &Flush, drain: bool) -> u32;
     /// Tells whether flush number `ticket` is done on all its CPUs.
     fn is_flushed(&mut self, ticket: u32) -> bool;

@@ -41,8 +41,8 @@ enum Post {
 /// handle detaches the CPU.
 ///
 /// A CPU must use its handle with interrupts disabled, at least the interrupt whose handler calls [`System::poll`]: a
-/// handler that interrupts a call could not borrow the handle. The interrupted call serves the requests of such an interrupt
-/// itself.
+/// handler that interrupts a call could not borrow the handle. A call serves requests only while it waits for other CPUs; a
+/// request that arrives at another moment waits for the next [`System::poll`].
 #[derive(Debug)]
 pub struct CpuHandle<'s, const N: usize, const W: usize = 1, const SLOTS: usize = 1> {
     me: usize,
@@ -122,13 +122,14 @@ pub struct System<P, E, const CPUS: usize, const N: usize, const W: usize = 1, c
 }
 
 // SAFETY: the mailboxes are `Sync`, and so are the atomics. The two cells of a slot remain.
-// - One CPU at a time accesses the cell `cell`: first the CPU that owns the slot, before it sends the first request; then no
-//   CPU; then the CPU whose decrement of the count returned zero, which the acquire-release decrements order after all
-//   accesses of the other CPUs; then, if the slot carries a payload, the CPU that claims it by an acquiring exchange of the
-//   state, which a releasing store has set. Payload and edit move between CPUs with the cell, hence `P: Send` and `E: Send`.
+// - One CPU at a time accesses the cell `cell`: first the CPU that owns the slot, until it sends the last request, before
+//   which the count is not zero; then no CPU; then the CPU whose decrement of the count returned zero, which the
+//   acquire-release decrements order after all accesses of the other CPUs; then, if the slot carries a payload, the CPU that
+//   claims it by an acquiring exchange of the state, which a releasing store has set. Payload and edit move between CPUs
+//   with the cell, hence `P: Send` and `E: Send`.
 // - The owner of `cell` writes the cell `flush` while no acknowledgement is outstanding. Only CPUs that have an
-//   acknowledgement to give read it: the mailbox's lock orders their reads after the write, and they acknowledge after the
-//   read.
+//   acknowledgement to give, or in 2-phase wait to continue, read it: the mailbox's lock orders their reads after the write, and
+//   they acknowledge, or continue, after the read.
 // The owner is one thread, because a CPU has at most one handle at a time. No CPU counts an acknowledgement that another CPU
 // has to give (the safety contract of `System::acknowledge`).
 unsafe impl<P: Send, E: Send, const CPUS: usize, const N: usize, const W: usize, const SLOTS: usize> Sync

@@ -25,8 +25,8 @@ where
     /// # Errors
     ///
     /// [`Misuse::OtherSystem`] if the handle belongs to another system, and there is a request. Otherwise only if a mailbox
-    /// held a request of an operation that does not exist: now, or in an earlier wait of [`start`](Self::start), which could
-    /// not report it. All other requests in the mailboxes have had their reply.
+    /// held a request of an operation that does not exist: now, or in an earlier wait of [`run`](Self::run) or
+    /// [`start`](Self::start), which do not report it. All other requests in the mailboxes have had their reply.
     #[inline]
     pub fn poll(
         &self,
@@ -173,7 +173,7 @@ where
     /// - the CPU uses the space, and has its root installed, only between the end of a [`SwitchKind::In`] and the begin of
     ///   any other change.
     ///
-    /// A CPU that leaves the space keeps its translations, and does not flush. If status writes can undo a change,
+    /// With [`SwitchKind::Out`] a CPU keeps its translations, and does not flush. If status writes can undo a change,
     /// [`LocalCpu::drain`] waits for those under way. On hardware whose cache lines
     /// [need the entry](crate::Hardware::lines_need_entry), a CPU that leaves flushes the space.
     ///

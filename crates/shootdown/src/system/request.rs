@@ -325,8 +325,9 @@ where
                 Action::SetCount(count) => {
                     what = Target::of(edit.asid(), edit.flush());
                     if let Target::Listed(_) = what {
-                        // SAFETY: this CPU owns the slot's cell. No CPU has a request of this round yet, and all requests of
-                        // earlier rounds, and of earlier operations in this slot, have been acknowledged: no CPU reads.
+                        // SAFETY: this CPU owns the slot's cell. No CPU has a request of this round yet. The repliers of earlier
+                        // rounds, and of earlier operations in this slot, have acknowledged or, in 2-phase, continued: no CPU
+                        // reads.
                         slot.flush.with_mut(|flush| unsafe { (*flush).clone_from(edit.flush()) });
                     }
                     slot.word.store(tagged(id.generation, count & 0xffff), Ordering::Release);
@@ -460,8 +461,8 @@ where
     }
 
     /// Supersedes an operation in flight, for a caller that raises the rights of its page again. If it returns true, the
-    /// operation will end as [`Outcome::Superseded`] and not write the entry, and the caller
-    /// writes the entry. If it returns false, it is too late.
+    /// operation will end as [`Outcome::Superseded`] and not write the entry any more, and the caller writes the entry. If
+    /// it returns false, it is too late.
     ///
     /// The kernel ensures both:
     ///

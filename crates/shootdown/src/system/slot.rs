@@ -58,10 +58,10 @@ pub(super) enum Cargo<P, E, const W: usize> {
 
 /// An operation in flight.
 ///
-/// The count of acknowledgements says which CPU owns the cell of an asynchronous operation: no CPU while the count is not
-/// zero, and then the CPU whose decrement returned zero. The requester owns the cell of a synchronous operation. A replier
-/// of a synchronous operation writes only `word`, so the cache line that the requester reads moves to the replier once and
-/// back once.
+/// The requester owns the cell of an asynchronous operation until it sends the last request. From then on the count of
+/// acknowledgements says which CPU owns it: no CPU while the count is not zero, and then the CPU whose decrement returned
+/// zero. The requester owns the cell of a synchronous operation. A replier of a synchronous operation writes only `word`, so
+/// the cache line that the requester reads moves to the replier once and back once.
 #[derive(Debug)]
 #[repr(align(64))]
 pub(super) struct Slot<P, E, const W: usize> {
@@ -76,7 +76,7 @@ pub(super) struct Slot<P, E, const W: usize> {
     pub(super) space: AtomicUsize,
     pub(super) cell: Cell<Cargo<P, E, W>>,
     /// The operation's flush, if it does not fit a request. Written by the cell's owner while no request is outstanding;
-    /// read by repliers before they acknowledge.
+    /// read by repliers before they acknowledge or, in 2-phase, continue.
     pub(super) flush: Cell<Flush>,
 }
 

@@ -19,7 +19,7 @@ use crate::{CostError, PolicyMemory, SegmentMemory, Setup};
 /// 2. The miss charges every superpage, up to the segment, that contains the page, is larger than the page's mapping, and
 ///    contains another page whose entry is in the TLB that missed; the evicted entry counts as if it were still there. Such a
 ///    superpage would have prevented the miss: its one entry would have been loaded before. If [`Setup::activity`] sets a rate of
-///    misses and the last 256 misses came at a lower rate, nothing is charged.
+///    misses, the misses that it says are not charged.
 /// 3. The refilled entry joins the resident set of that TLB, and the evicted entry leaves it.
 /// 4. The threshold of a superpage is [`Costs::prefetch`](crate::Costs::prefetch) thousandths of R, in [`Setup::PAPER`] 0.125 R,
 ///    where R is the cost of copying the superpage, in misses. If the count of a superpage that was charged is at its threshold,
@@ -32,9 +32,9 @@ use crate::{CostError, PolicyMemory, SegmentMemory, Setup};
 /// 6. [`Policy::demote`], [`Policy::unmapped`], [`Policy::evicted`] and [`Policy::flushed`] update the resident sets and the
 ///    mappings.
 ///
-/// A miss writes one counter, that of the smallest superpage that it charges; the counts of larger superpages are sums of
-/// counters. It costs about a hundred instructions (`cargo xtask bookkeeping`). If a count comes near its threshold, the miss
-/// also costs a pass over the charges that are deferred below that superpage.
+/// A miss adds to one charge, that of the smallest superpage that it charges, and counts down until the sums are due; the counts
+/// of larger superpages are sums of charges. It costs about a hundred instructions (`cargo xtask bookkeeping`). If a count comes
+/// near its threshold, the miss also costs a pass over the charges that are deferred below that superpage.
 //
 // Up to 64 KB the counters are part of a [block](crate::block). For larger superpages the blocks owe charges to a
 // [tree](crate::deferred), and pay them before any count can reach its threshold unnoticed.

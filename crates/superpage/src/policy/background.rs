@@ -26,8 +26,8 @@ pub struct Utilization {
     pub size: PageSize,
     /// The percentage of a region's units that must have been referenced. One unit is always required.
     pub percent: u32,
-    /// The number of misses, after the policy was made and after each request for a promotion, during which it makes no
-    /// request. After that, it checks at every miss until it makes a request. Zero means one.
+    /// The earliest miss, counted from the policy's beginning and again from each request for a promotion, at which the policy
+    /// makes a request. From that miss on it checks at every miss until it makes a request. Zero means one.
     pub period: u32,
 }
 
