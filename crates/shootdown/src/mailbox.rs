@@ -1,7 +1,7 @@
 //! A CPU's request queue in shared memory.
 
 use crate::sync::{AtomicBool, Cell, Ordering, constructor, fence, relax};
-use crate::{Misuse, Queue, Request, Work};
+use crate::{Misuse, OpId, Queue, Request, Work};
 
 /// A [`Queue`] to which other CPUs post requests, with its lock and with a flag that says whether it holds a request.
 ///
@@ -78,6 +78,11 @@ impl<const N: usize, const W: usize, const SLOTS: usize> Mailbox<N, W, SLOTS> {
     #[inline]
     pub fn is_empty(&self) -> bool {
         !self.pending.load(Ordering::Acquire)
+    }
+
+    /// Tells whether a request of this operation has not been taken yet.
+    pub(crate) fn has(&self, op: OpId) -> bool {
+        self.locked(|queue| queue.has(op))
     }
 
     /// Takes the next piece of work. If there is none, the call costs a barrier and does not take the lock.

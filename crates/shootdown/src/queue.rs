@@ -137,6 +137,10 @@ impl<const W: usize, const SLOTS: usize> OpSet<W, SLOTS> {
         }
     }
 
+    fn has(&self, op: OpId) -> bool {
+        self.0.get(usize::from(op.slot)).is_some_and(|cpus| cpus.contains(usize::from(op.cpu)))
+    }
+
     /// Tells whether the set is empty.
     pub fn is_empty(&self) -> bool {
         self.0.iter().all(CpuSet::is_empty)
@@ -256,6 +260,11 @@ impl<const N: usize, const W: usize, const SLOTS: usize> Queue<N, W, SLOTS> {
         }
         self.len = self.len.checked_sub(1)?;
         Some(Work::One(moved))
+    }
+
+    /// Tells whether a request of this operation, which has not ended, waits in the queue.
+    pub(crate) fn has(&self, op: OpId) -> bool {
+        self.owed.has(op) || self.requests.iter().take(self.len as usize).any(|request| request.op == op)
     }
 
     /// Tells whether the queue has no work.

@@ -20,7 +20,7 @@
 
 use tlbkit_addr::{CpuSet, Flush};
 
-use super::slot::{CARRIES, CONTINUED, Cargo, Carried, FREE, Kept, Slot, tagged};
+use super::slot::{CARRIES, CLAIMED, CONTINUED, Cargo, Carried, FREE, Kept, Slot, tagged};
 use super::{CpuHandle, Edit, LocalCpu, RemoteTlbs, System};
 use crate::operation::Hold;
 use crate::sync::Ordering;
@@ -55,27 +55,29 @@ where
     }
 
     /// Takes the payload that a slot carries for the space of this name, or for any space if `name` is `None`. If there is
-    /// one, the caller owns the slot afterwards.
-    pub(super) fn claim(slot: &Slot<P, E, W>, name: Option<usize>) -> Option<Carried<P, W>> {
+    /// one, `then` is the state of the slot afterwards: [`FREE`], or [`CONTINUED`] for a slot of this CPU, which then owns it.
+    pub(super) fn claim(slot: &Slot<P, E, W>, name: Option<usize>, then: u32) -> Option<Carried<P, W>> {
         let is_wanted = || name.is_none_or(|name| slot.space.load(Ordering::Relaxed) == name);
         if slot.state.load(Ordering::Relaxed) != CARRIES || !is_wanted() {
             return None;
         }
-        slot.state.compare_exchange(CARRIES, CONTINUED, Ordering::Acquire, Ordering::Relaxed).ok()?;
+        slot.state.compare_exchange(CARRIES, CLAIMED, Ordering::Acquire, Ordering::Relaxed).ok()?;
         // Between the check above and the exchange, another CPU may have claimed the slot, and its owner may have carried a
         // payload of another space in it.
         if !is_wanted() {
             slot.state.store(CARRIES, Ordering::Release);
             return None;
         }
-        slot.cell.with_mut(|cell| {
+        let taken = slot.cell.with_mut(|cell| {
             // SAFETY: this CPU has changed the state from CARRIES, so it owns the cell now. The acquiring exchange orders
             // this access after the write of the former owner, which stored the state with release.
             match core::mem::replace(unsafe { &mut *cell }, Cargo::Nothing) {
                 Cargo::Carried(carried) => Some(carried),
                 _ => None,
             }
-        })
+        });
+        slot.state.store(then, Ordering::Release);
+        taken
     }
 
     /// Completes all payloads that any CPU carries for `space`: sends requests to the CPUs that may be in a walk of the
@@ -119,11 +121,7 @@ where
                 let walkers = carried.walkers.intersection(space.running.load());
                 self.settle(handle, local, (mine, at), Carried { walkers, ..carried })?;
             }
-            carried = others.by_ref().find_map(|slot| {
-                let carried = Self::claim(slot, Some(name))?;
-                slot.state.store(FREE, Ordering::Release);
-                Some(carried)
-            });
+            carried = others.by_ref().find_map(|slot| Self::claim(slot, Some(name), FREE));
             if carried.is_none() {
                 mine.state.store(FREE, Ordering::Release);
                 return Ok(());
@@ -140,7 +138,7 @@ where
         own: &'s [Slot<P, E, W>],
     ) -> Result<(&'s Slot<P, E, W>, usize), Misuse> {
         for (at, slot) in own.iter().enumerate() {
-            if let Some(carried) = Self::claim(slot, None) {
+            if let Some(carried) = Self::claim(slot, None, CONTINUED) {
                 self.settle(handle, local, (slot, at), carried)?;
                 return Ok((slot, at));
             }

@@ -89,6 +89,8 @@ impl<P, const W: usize> Edit<W> for Synchronous<P> {
 }
 
 /// The operations of the CPU that calls [`System`](crate::System).
+///
+/// If a call panics, the CPU serves no further request with its handle, and a CPU that waits for its reply waits for ever.
 pub trait LocalCpu<P, const W: usize = 1> {
     /// Flushes `what` from this CPU's TLB, of one address space, or of all if `space` is `None`. With `drain`, first waits
     /// until this CPU's status writes are in memory. When the call returns, the CPU has left the walks that it was in.

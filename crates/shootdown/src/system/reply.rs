@@ -77,7 +77,19 @@ where
                     handle.replier(of).did()?;
                 }
                 Reply::Take => {
-                    let work = self.mailbox(of, handle.me)?.take();
+                    let mailbox = self.mailbox(of, handle.me)?;
+                    // A CPU takes a request to stop only while it is stopped: `wait_until_flushed` relies on this. After `Leave`
+                    // the CPU is not stopped, and the fence of `set_stopped` was between its flag and this look at the mailbox.
+                    let work = if of == Post::Stops && !self.is_stopped(handle.me)? {
+                        if mailbox.is_empty() {
+                            None
+                        } else {
+                            self.stop(handle.me, local);
+                            mailbox.take()
+                        }
+                    } else {
+                        mailbox.take()
+                    };
                     handle.replier(of).took(work)?;
                 }
                 Reply::Flush { what, drain } => {

@@ -3,10 +3,10 @@
 use tlbkit_addr::CpuSet;
 
 use super::slot::{
-    CARRIES, CONTINUED, Cargo, Carried, FREE, Kept, LEFT, OPEN, SUPERSEDED, Slot, TAKEN, tagged,
+    CARRIES, CLAIMED, CONTINUED, Cargo, Carried, FREE, Kept, LEFT, OPEN, SUPERSEDED, Slot, TAKEN, tagged,
 };
 use super::{CpuHandle, Edit, LocalCpu, Post, RemoteTlbs, System};
-use crate::sync::{Ordering, fence};
+use crate::sync::{Ordering, fence, relax};
 use crate::{Action, Duty, Misuse, OpId, Operation, Outcome, Plan, Rendezvous, Request, Seen, Style, Target};
 
 /// The last request of an asynchronous operation: its receiver, the request, and the other CPUs to interrupt together with
@@ -30,7 +30,8 @@ where
     /// or flushes remotely and [`RemoteTlbs::ends_walks`] is false: then a walk may still reach the payload, which comes
     /// back later ([`drain`](Self::drain)).
     ///
-    /// With `CPUS` 1 it consists of the edit and the local flush only.
+    /// With `CPUS` 1 it consists of the edit and the local flush only, and [`Misuse::Busy`], [`Misuse::NoRemoteTlbs`] and
+    /// [`Misuse::NoSuchCpu`] do not occur.
     ///
     /// The caller ensures:
     ///
@@ -145,23 +146,32 @@ where
         space: Option<usize>,
     ) -> Result<Taken<'_, P, E, W>, Misuse> {
         let own = self.slots.get(handle.me).ok_or(Misuse::NoSuchCpu { cpu: handle.me })?;
-        if space.is_some() {
-            for (at, slot) in own.iter().enumerate() {
-                if let Some(carried) = Self::claim(slot, space) {
-                    return Ok((slot, at, Some(carried)));
+        loop {
+            if space.is_some() {
+                for (at, slot) in own.iter().enumerate() {
+                    if let Some(carried) = Self::claim(slot, space, CONTINUED) {
+                        return Ok((slot, at, Some(carried)));
+                    }
                 }
             }
-        }
-        for (at, slot) in own.iter().enumerate() {
-            if slot.state.load(Ordering::Acquire) == FREE {
-                // A CPU whose queue overflowed may hold the slot's previous operation by the slot's number alone. It must
-                // not wait for the new operation, which may need that CPU to leave first. So the state says that such a CPU
-                // may continue, until the new operation sends its requests.
-                slot.state.store(CONTINUED, Ordering::Release);
-                return Ok((slot, at, None));
+            for (at, slot) in own.iter().enumerate() {
+                if slot.state.load(Ordering::Acquire) == FREE {
+                    // A CPU whose queue overflowed may hold the slot's previous operation by the slot's number alone. It must
+                    // not wait for the new operation, which may need that CPU to leave first. So the state says that such a
+                    // CPU may continue, until the new operation sends its requests.
+                    slot.state.store(CONTINUED, Ordering::Release);
+                    return Ok((slot, at, None));
+                }
             }
+            let unloaded = self.unload(handle, local, own).map(|(slot, at)| (slot, at, None));
+            // While another CPU takes what a slot carries (`drain`), the slot is in use by no operation.
+            let passes =
+                |slot: &Slot<P, E, W>| matches!(slot.state.load(Ordering::Acquire), FREE | CARRIES | CLAIMED);
+            if !matches!(unloaded, Err(Misuse::Busy { .. })) || !own.iter().any(passes) {
+                return unloaded;
+            }
+            relax();
         }
-        self.unload(handle, local, own).map(|(slot, at)| (slot, at, None))
     }
 
     /// Returns the name of the operation that begins in a slot: increments the slot's generation.
@@ -398,7 +408,7 @@ where
                 }
                 Action::Done(_) => {
                     if plan.stops_repliers() {
-                        self.wait_until_flushed(handle, local, operation.machine().repliers())?;
+                        self.wait_until_flushed(handle, local, id, operation.machine().repliers())?;
                     }
                     return Ok(None);
                 }
@@ -407,15 +417,20 @@ where
         }
     }
 
-    /// Waits until the stopped CPUs among `cpus` have flushed. A CPU that continues has flushed for all operations for which
-    /// it stopped.
+    /// Waits until `cpus`, which have requests of 2-phase operation `id`, have flushed for it. A CPU that continues has flushed for all
+    /// operations whose requests it had taken. It may have been stopped for another operation only, and take this operation's
+    /// request after it has continued: then it stops again.
     fn wait_until_flushed(
         &self,
         handle: &mut CpuHandle<'_, N, W, SLOTS>,
         local: &mut impl LocalCpu<P, W>,
+        id: OpId,
         cpus: CpuSet<W>,
     ) -> Result<(), Misuse> {
         for cpu in cpus.iter() {
+            // The mailbox's lock orders the load of the count after the CPU's stop.
+            let requests = self.mailbox(Post::Stops, cpu)?;
+            self.wait(handle, local, |_| Ok(!requests.has(id)))?;
             let stopped = self.stops_of(cpu)?;
             if stopped & 1 == 1 {
                 self.wait(handle, local, |_| Ok(self.stops_of(cpu)? != stopped))?;

@@ -18,6 +18,8 @@ pub(super) const CARRIES: u32 = 3;
 
 /// A value of [`Slot::state`]: the slot has an asynchronous operation, which the last replier finishes.
 pub(super) const LEFT: u32 = 4;
+/// A value of [`Slot::state`]: a CPU is taking the payload that the slot carries, and waits for nothing before it stores the next state.
+pub(super) const CLAIMED: u32 = 5;
 
 /// A value of the lower half of [`Slot::rights`]: a CPU may raise the rights.
 pub(super) const OPEN: u32 = 1;
@@ -67,7 +69,7 @@ pub(super) enum Cargo<P, E, const W: usize> {
 pub(super) struct Slot<P, E, const W: usize> {
     /// The generation in the upper half, the number of outstanding acknowledgements in the lower half.
     pub(super) word: AtomicU32,
-    /// [`FREE`] to [`LEFT`]. Written by the cell's owner, and by a CPU that claims the payload that the slot carries.
+    /// [`FREE`] to [`CLAIMED`]. Written by the cell's owner, and by a CPU that claims the payload that the slot carries.
     pub(super) state: AtomicU32,
     /// The generation in the upper half; 0, [`OPEN`] or [`SUPERSEDED`] in the lower half. Any CPU may write it while it is
     /// [`OPEN`], otherwise only the cell's owner.
