@@ -248,20 +248,19 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
             self.tally.ptes(-1);
             let mut new;
             // At how many of the lowest nodes that cover the page a step may pay now.
-            let mut touched = 2;
+            let mut touched;
             if live > 0 {
                 new = self.shrink(batch, leaf, key & !low(leaf.top()), live);
-                // No step depends on the size of a leaf: a node grows only if its slots are larger than any leaf.
-                if new.leaf {
-                    touched = 0;
-                }
+                // No step depends on the size of a leaf: a node grows only if its slots are larger than any leaf. A node that has
+                // taken the leaf's place may cover the page, too.
+                touched = if new.leaf { 0 } else { 2 };
             } else {
                 self.retire(batch, leaf);
-                new = Edge::EMPTY;
+                (new, touched) = (Edge::EMPTY, 0);
                 if !above.is_empty() {
                     let left = self.live(above) - 1;
                     self.set_live(above, left);
-                    // The node above `above` counts the entries of `above` only in nodes of this width, for `lone`.
+                    // The node above `above` counts the entries of `above` only if this has width 2, for `lone`.
                     touched = if above.width == 2 { 2 } else { 1 };
                     if left < 2 {
                         let own = above.index(key);
@@ -271,6 +270,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
                             .find(|other| !other.is_empty())
                             .unwrap_or(Edge::EMPTY);
                         self.retire(batch, above);
+                        // That node has another entry now, in as many slots as before.
                         (place, above) = before;
                         touched = 1;
                     }

@@ -6,7 +6,9 @@ use super::edit::everything;
 use super::slot::{LEFT, TAKEN};
 use super::{CpuHandle, Edit, LocalCpu, Post, System};
 use crate::sync::{Ordering, fence};
-use crate::{Duty, Misuse, OpId, Reply, Request, SharedSpace, Switch, SwitchAction, SwitchKind, Target};
+use crate::{
+    Duty, Misuse, OpId, Reply, Request, SharedSpace, Switch, SwitchAction, SwitchKind, Target, Work,
+};
 
 impl<P, E, const CPUS: usize, const N: usize, const W: usize, const SLOTS: usize>
     System<P, E, CPUS, N, W, SLOTS>
@@ -77,18 +79,9 @@ where
                     handle.replier(of).did()?;
                 }
                 Reply::Take => {
-                    let mailbox = self.mailbox(of, handle.me)?;
-                    // A CPU takes a request to stop only while it is stopped: `wait_until_flushed` relies on this. After `Leave`
-                    // the CPU is not stopped, and the fence of `set_stopped` was between its flag and this look at the mailbox.
-                    let work = if of == Post::Stops && !self.is_stopped(handle.me)? {
-                        if mailbox.is_empty() {
-                            None
-                        } else {
-                            self.stop(handle.me, local);
-                            mailbox.take()
-                        }
-                    } else {
-                        mailbox.take()
+                    let work = match of {
+                        Post::Stops => self.take_stopped(handle.me, local)?,
+                        Post::Flushes => self.mailbox(of, handle.me)?.take(),
                     };
                     handle.replier(of).took(work)?;
                 }
@@ -136,6 +129,32 @@ where
                 }
             }
         }
+    }
+
+    /// Takes the next request to stop, if there is one. A CPU takes such a request only while it is stopped, because the
+    /// requester that finds its request taken waits for this CPU's next continuing ([`wait_until_flushed`](Self::wait_until_flushed)).
+    /// A CPU that has continued and looks again is not stopped. It stops if the mailbox has a request, and continues if that was
+    /// refused.
+    fn take_stopped(
+        &self,
+        me: usize,
+        local: &mut impl LocalCpu<P, W>,
+    ) -> Result<Option<Work<W, SLOTS>>, Misuse> {
+        let mailbox = self.mailbox(Post::Stops, me)?;
+        if self.is_stopped(me)? {
+            return Ok(mailbox.take());
+        }
+        // A full fence has followed the store that cleared this CPU's flag (`set_stopped`).
+        while !mailbox.is_empty() {
+            self.stop(me, local);
+            let work = mailbox.take();
+            if work.is_some() {
+                return Ok(work);
+            }
+            self.set_stopped(me, false);
+            local.changed();
+        }
+        Ok(None)
     }
 
     /// Passes the result of a counted acknowledgement to the replier. `finish` says that the CPU which counts the last

@@ -417,10 +417,10 @@ where
         }
     }
 
-    /// Waits until `cpus`, which have requests of 2-phase operation `id`, have flushed for it. A CPU that continues has flushed for all
-    /// operations whose requests it had taken. It may have been stopped for another operation only, and take this operation's
-    /// request after it has continued: then it stops again.
-    fn wait_until_flushed(
+    /// Waits until `cpus`, which have requests of 2-phase operation `id`, have flushed for it. A CPU that continues has flushed
+    /// for all operations whose requests it had taken. It may have been stopped for another operation only: then it stops again
+    /// before it takes this operation's request.
+    pub(super) fn wait_until_flushed(
         &self,
         handle: &mut CpuHandle<'_, N, W, SLOTS>,
         local: &mut impl LocalCpu<P, W>,

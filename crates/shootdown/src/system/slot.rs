@@ -18,7 +18,8 @@ pub(super) const CARRIES: u32 = 3;
 
 /// A value of [`Slot::state`]: the slot has an asynchronous operation, which the last replier finishes.
 pub(super) const LEFT: u32 = 4;
-/// A value of [`Slot::state`]: a CPU is taking the payload that the slot carries, and waits for nothing before it stores the next state.
+/// A value of [`Slot::state`]: a CPU is taking the payload that the slot carries, and waits for nothing before it stores the
+/// next state.
 pub(super) const CLAIMED: u32 = 5;
 
 /// A value of the lower half of [`Slot::rights`]: a CPU may raise the rights.
