@@ -323,6 +323,47 @@ fn what_a_walk_may_enter_after_its_acknowledgement_is_carried() {
     }
 }
 
+/// A CPU has one slot, which carries a payload. While another CPU takes that to drain it, the slot is in use by no operation.
+#[test]
+fn a_slot_whose_payload_is_drained_is_not_busy() {
+    explore(Some(2), || {
+        let node = Arc::new(Node {
+            linked: AtomicUsize::new(1),
+            contents: AtomicUsize::new(0),
+            ended: AtomicUsize::new(0),
+            space: SharedSpace::new(),
+        });
+        for cpu in [0, 1] {
+            node.space.members.insert(cpu);
+            node.space.running.insert(cpu);
+        }
+        let plan = Plan::new(Algorithm::TlbFirst, &SOFT, LowRights::NeverWriteBack).expect("it suits");
+        let kernel: Arc<System<bool, Unlink, 2, 1>> = Arc::new(System::new(SOFT));
+        let drains = {
+            let (node, kernel) = (node.clone(), kernel.clone());
+            thread::spawn(move || {
+                let mut handle = kernel.attach(1).expect("it exists");
+                let mut cpu = Walker(node.clone());
+                for ended in [1, 2] {
+                    while node.ended.load(Ordering::Acquire) < ended {
+                        kernel.poll(&mut handle, &mut cpu).expect("in flight");
+                        thread::yield_now();
+                    }
+                    kernel.drain(&mut handle, &mut cpu, &node.space).expect("its own slot is free");
+                }
+            })
+        };
+        let mut handle = kernel.attach(0).expect("it exists");
+        let mut cpu = Walker(node.clone());
+        for _ in 0..2 {
+            let started = kernel.start(&mut handle, &mut cpu, plan, Unlink(node.clone()));
+            assert!(started.is_ok(), "no operation is in flight");
+        }
+        drains.join().expect("it holds");
+        assert_eq!(node.contents.load(Ordering::Relaxed), FREE);
+    });
+}
+
 /// A CPU switches to the space, and another unmaps a page of it: one of them sees the other.
 #[test]
 fn a_lazy_cpu_and_a_requester_do_not_miss_each_other() {
