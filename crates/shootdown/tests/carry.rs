@@ -305,7 +305,7 @@ fn what_is_carried_outlives_its_space() {
     {
         let mut there = cpu(&log, || ());
         let mut here = cpu(&log, || kernel.poll(&mut one, &mut there).unwrap());
-        let mut note = Unlinked { space: &place, payload: 1 };
+        let mut note = Unlinked { space: &place, payload: 1, flush: Flush::none() };
         kernel.run(&mut zero, &mut here, plan(Algorithm::TlbFirst), &mut note).unwrap();
     }
     *place = space(&[0, 1]);
@@ -314,7 +314,7 @@ fn what_is_carried_outlives_its_space() {
     {
         let mut there = cpu(&log, || ());
         let mut here = cpu(&log, || kernel.poll(&mut one, &mut there).unwrap());
-        let mut note = Unlinked { space: &place, payload: 2 };
+        let mut note = Unlinked { space: &place, payload: 2, flush: Flush::none() };
         kernel.run(&mut zero, &mut here, plan(Algorithm::TlbFirst), &mut note).unwrap();
         assert_eq!(here.asked, [1, 1], "its walkers are asked first");
     }
@@ -325,10 +325,11 @@ fn what_is_carried_outlives_its_space() {
     assert!(leaked() > before);
 }
 
-/// As [`Note`], but lives as short as one likes.
+/// As [`Note`], but lives as short as one likes, and knows its flush when the tentative entry is set, as TLB-first plans allow.
 struct Unlinked<'s> {
     space: &'s SharedSpace,
     payload: u8,
+    flush: Flush,
 }
 
 impl Edit for Unlinked<'_> {
@@ -338,6 +339,9 @@ impl Edit for Unlinked<'_> {
         true
     }
     fn release(&mut self) {}
+    fn set_tentative(&mut self) {
+        self.flush.clone_from(&PAGE[0]);
+    }
     fn update(&mut self) -> u8 {
         self.payload
     }
@@ -348,7 +352,7 @@ impl Edit for Unlinked<'_> {
         Asid::default()
     }
     fn flush(&self) -> &Flush {
-        &PAGE[0]
+        &self.flush
     }
 }
 
@@ -378,36 +382,6 @@ fn one_cpu_flushes_and_is_done() {
     assert_eq!(other_system, Err(Misuse::OtherSystem { cpu: 0 }));
 }
 
-/// An edit that knows its flush when the tentative entry is set, as TLB-first plans allow.
-struct Tentative<'s> {
-    space: &'s SharedSpace,
-    flush: Flush,
-}
-
-impl Edit for Tentative<'_> {
-    type Payload = u8;
-
-    fn exclude(&mut self) -> bool {
-        true
-    }
-    fn release(&mut self) {}
-    fn set_tentative(&mut self) {
-        self.flush.clone_from(&PAGE[0]);
-    }
-    fn update(&mut self) -> u8 {
-        7
-    }
-    fn space(&self) -> &SharedSpace {
-        self.space
-    }
-    fn asid(&self) -> Asid {
-        Asid::default()
-    }
-    fn flush(&self) -> &Flush {
-        &self.flush
-    }
-}
-
 /// A CPU that counts the flushes of something.
 struct Flushes(usize);
 
@@ -425,7 +399,7 @@ fn one_cpu_sets_the_tentative_entry_too() {
     let mut handle = alone.attach(0).unwrap();
     let mut here = Flushes(0);
     let space = space(&[0]);
-    let mut edit = Tentative { space: &space, flush: Flush::none() };
+    let mut edit = Unlinked { space: &space, payload: 7, flush: Flush::none() };
     alone.run(&mut handle, &mut here, plan(Algorithm::TlbFirst), &mut edit).unwrap();
     assert_eq!(here.0, 1);
 }

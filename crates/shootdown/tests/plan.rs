@@ -124,6 +124,10 @@ fn the_chooser_takes_the_cheapest_that_is_sound() {
     assert_eq!(chosen(&Hardware::RP3, want(Consistency::Always, false)), Algorithm::TlbFirst);
     assert_eq!(chosen(&Hardware::VAX, want(when_done, false)), Algorithm::Optimistic);
     assert_eq!(chosen(&Hardware::MC88200, want(when_done, false)), Algorithm::PteFirstRemote);
+    // A check of the entry costs less than a flag that every miss reads, whether the caller waits or not.
+    let soft = Hardware { loader: Loader::Software, ..writing(Status::Never, Status::FromTlb) };
+    assert_eq!(chosen(&soft, want(when_done, false)), Algorithm::Optimistic);
+    assert_eq!(chosen(&soft, want(when_done, true)), Algorithm::OptimisticAsync);
 }
 
 /// The rights that are left count only where the hardware reads an entry with them and writes it back.
