@@ -13,7 +13,8 @@ pub enum Order {
     TlbFirst,
     /// All CPUs of the address space stop, the entry changes, then all CPUs flush and continue.
     TwoPhase,
-    /// As PTE-first; then the requester checks whether a status write has overwritten the entry, and starts over if so.
+    /// As PTE-first; then the requester checks whether a status write has overwritten the entry. It starts over if so, and if it
+    /// has made fewer rounds than [`Plan::rounds`](crate::Plan::rounds).
     Optimistic,
 }
 
@@ -154,15 +155,16 @@ impl Algorithm {
     /// Checks whether the algorithm provides its [consistency](Self::consistency) on `hardware`, for a change to rights of
     /// the kind `low`.
     ///
-    /// The rules are Table 3.1's last column, and two more that the explorer of all interleavings found:
+    /// The rules are Table 3.1's last column; two for hardware that the table does not have, whose flushes do not wait for status
+    /// writes, or whose cache lines need the entry to be written back; and two that the explorer of all interleavings found:
     ///
     /// - With TLB-first, the old entry is in memory while TLB entries with the new rights are in use. A status write for
     ///   such a TLB entry may read the old entry, and write it back after the change.
-    /// - The check of the optimistic algorithms can miss a reappearance of the old entry if another late write has
-    ///   overwritten the old entry before the check. The number of rounds is sufficient only if each late write sets one
-    ///   more status bit. On hardware that [rewrites set bits](Hardware::rewrites_set_bits) it need not, so no late write of
-    ///   the new entry may exist: neither from TLB entries with the new rights nor, after the first round, from stale ones.
-    ///   If the hardware has only one such status bit, no stale TLB entry lacks the bit after the first round.
+    /// - The check of the optimistic algorithms can miss a reappearance of the old entry if another late write has overwritten the
+    ///   old entry before the check. The number of rounds is sufficient only if each late write sets one more status bit. On
+    ///   hardware that [rewrites set bits](Hardware::rewrites_set_bits) a late write may set none, so no late write of the new
+    ///   entry may exist: neither from TLB entries with the new rights nor, after the first round, from stale ones. If the hardware
+    ///   has only one such status bit, no stale TLB entry lacks the bit after the first round.
     ///
     /// # Errors
     ///

@@ -9,10 +9,11 @@
 //!   stale     must flush before it uses them again
 //! ```
 //!
-//! A requester interrupts the members that run the address space. It marks each other member as stale, *and then* reads
-//! again whether that member runs the space. A CPU that switches to the space sets its running bit, *and then* reads its
-//! stale mark. So at least one of the two sees the other: the requester sends a request, or the CPU flushes by itself. No
-//! CPU waits for a CPU that does not run the space, and a stale mark takes no space in a queue.
+//! A requester interrupts the members that run the address space. It marks each other member as stale, *and then* reads again
+//! whether that member runs the space. A CPU that switches to the space sets its running bit, *and then* reads its stale mark. So
+//! at least one of the two sees the other: the requester sends a request, or the CPU flushes by itself. No CPU waits for a CPU that
+//! does not run the space, and a stale mark takes no space in a queue. A requester that flushes remotely marks no member, and
+//! flushes the TLBs of all.
 //!
 //! An idle CPU has switched out. If hardware loads the TLB and the kernel frees page-table nodes, an idle CPU must not walk
 //! the table of the space that it has left: the kernel installs another root on it.
@@ -50,8 +51,9 @@ pub enum SwitchKind {
 pub enum SwitchAction {
     /// Accept requests (again).
     Open,
-    /// Become a member of the space. Answer: whether this CPU may have missed a change under way: if it was no member before
-    /// or, more exactly, if an entry of the space is changing.
+    /// Become a member of the space. Answer: whether this CPU may have missed a change under way. It may have if it was no member
+    /// before; a driver that knows whether an entry of the space is changing may answer that instead, as [`System`](crate::System)
+    /// does.
     Join,
     /// Say that this CPU runs the space.
     SetRunning,

@@ -3,7 +3,7 @@
 use crate::sync::{AtomicBool, Cell, Ordering, constructor, fence, relax};
 use crate::{Misuse, OpId, Queue, Request, Work};
 
-/// A [`Queue`] to which other CPUs post requests, with its lock and with a flag that says whether it holds a request.
+/// A [`Queue`] to which other CPUs post requests, with its lock and with a flag that is clear only if it holds no request.
 ///
 /// A post holds the lock for a few stores; a check for requests is one load. If `W` and `SLOTS` are 1, the flag, the lock
 /// and the first request share one cache line: no other line moves from the requester to the replier.
@@ -74,7 +74,8 @@ impl<const N: usize, const W: usize, const SLOTS: usize> Mailbox<N, W, SLOTS> {
         posted
     }
 
-    /// Tells whether the mailbox has no request. The call costs one load.
+    /// Returns true only if the mailbox has no request. False may also mean that a closed mailbox has refused a request. The call
+    /// costs one load.
     #[inline]
     pub fn is_empty(&self) -> bool {
         !self.pending.load(Ordering::Acquire)

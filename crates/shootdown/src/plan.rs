@@ -34,7 +34,7 @@ bitflags! {
         const ENQUEUE_BEFORE_FLAG = 1 << 8;
         /// 2-phase: repliers flush after the update, not when they stop.
         const FLUSH_AFTER_UPDATE = 1 << 9;
-        /// 2-phase: the requester also flushes after the update.
+        /// 2-phase: the requester flushes after the update, and not before it as printed.
         const REQUESTER_FLUSHES_AFTER = 1 << 10;
         /// 2-phase: every CPU that may load the entry stops, not only every CPU that holds it.
         const ALL_LOADERS = 1 << 11;
@@ -167,8 +167,9 @@ impl Plan {
         Self { rendezvous, ..self }
     }
 
-    /// Returns the plan with the `conditional` hint of Table 5.2: if the check of an optimistic operation fails, the
-    /// operation ends as [`Outcome::Overwritten`](crate::Outcome) instead of starting over.
+    /// Returns the plan with the `conditional` hint of Table 5.2: if the check of an optimistic operation fails in the last of its
+    /// [`rounds`](Self::rounds), the operation ends as [`Outcome::Overwritten`](crate::Outcome) instead of starting over. A check
+    /// that fails in an earlier round does not end it.
     #[must_use]
     pub const fn conditional(self) -> Self {
         Self { conditional: true, ..self }
@@ -206,7 +207,7 @@ impl Plan {
         self.algorithm
     }
 
-    /// Returns the smallest number of rounds that an operation makes.
+    /// Returns the smallest number of rounds that an optimistic operation makes. Operations of other algorithms make one round.
     #[inline]
     pub const fn rounds(&self) -> u8 {
         if self.has(Repair::ROUNDS) || self.rounds == 1 { self.rounds } else { self.rounds - 1 }
@@ -228,7 +229,7 @@ impl Plan {
             || matches!(self.low, LowRights::MayWriteBack)
     }
 
-    /// Tells whether an operation ends after a failed check instead of starting over.
+    /// Tells whether an operation ends after a failed check in its last required round instead of starting over.
     #[inline]
     pub const fn is_conditional(&self) -> bool {
         self.conditional

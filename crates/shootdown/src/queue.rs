@@ -152,7 +152,7 @@ impl<const W: usize, const SLOTS: usize> OpSet<W, SLOTS> {
     }
 
     /// Removes one operation, and returns its CPU and its slot. Its generation is the slot's current generation, because an
-    /// operation does not end before all CPUs have acknowledged.
+    /// operation does not end before all CPUs have acknowledged or, in 2-phase, flushed.
     pub fn pop(&mut self) -> Option<(u16, u16)> {
         for (slot, cpus) in self.0.iter_mut().enumerate() {
             if let Some(cpu) = cpus.iter().next() {

@@ -109,7 +109,7 @@ pub trait Policy: fmt::Debug {
     /// Records a miss. Returns at most one action.
     fn on_miss(&mut self, miss: Miss) -> Option<Action>;
 
-    /// Tells whether the last miss was charged. It was not charged if [`Activity`] kept the policy inactive.
+    /// Tells whether [`Activity`] let the policy charge the last miss.
     fn is_active(&self) -> bool {
         true
     }

@@ -260,7 +260,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
     /// | the slot leads to | the part is | the change makes |
     /// |-|-|-|
     /// | nothing | the pages that the slot covers | a new subtree |
-    /// | a node or leaf of another region, or one page of a pair | the pages before that region | a new node above both: `split_guard` |
+    /// | a node or leaf of another region, or one page of a pair | the pages of one slot of the new node, or of the new leaf | a new node above both, or one leaf for both: `split_guard` |
     /// | a leaf of pages of this size that covers the part | the pages that the leaf covers | their PTEs |
     /// | pages that the part replaces | the pages that they cover | a new subtree; the old one is retired |
     /// | a node with slots smaller than the pages | the pages that the node covers | new nodes for this one: `divide`, `rebuild` |

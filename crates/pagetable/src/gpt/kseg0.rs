@@ -10,7 +10,7 @@ use crate::nodes::{LinkRange, NodeAddr, Nodes};
 use crate::word::Word;
 
 /// The layout of a guarded table that a MIPS32 refill handler walks in few instructions. Nodes are in kseg0, and a leaf is a TLB
-/// entry.
+/// entry. As in [`OneWord`](super::OneWord), CPUs may walk the table while the writer changes it.
 ///
 /// Addresses have 32 bits. Pages have the sizes of PageMask: 4 KiB, 16 KiB and so on to 64 MiB, each four times the one before. `P`
 /// is the choice of node sizes: [`Fixed<1>`](Fixed) to `Fixed<8>`, or [`Adaptive`].

@@ -90,8 +90,8 @@ pub trait Layout<N: Nodes>: Debug + 'static + sealed::Sealed {
     /// Words of a slot.
     #[doc(hidden)]
     const WORDS: usize;
-    /// Whether a leaf begins with a tag, and its size follows the number of neighbours that are mapped. Otherwise each slot holds
-    /// a guard, and a leaf is a pair of pages.
+    /// Whether a leaf begins with a tag; then its size follows the number of neighbours that are mapped, unless
+    /// [`PAIRS`](Self::PAIRS) says that it is a pair of pages. Otherwise each slot holds a guard, and a leaf is a pair of pages.
     #[doc(hidden)]
     const TAGGED: bool;
     /// Whether a leaf is one TLB entry: a pair of pages of any size. Then a page larger than a slot occupies several slots.

@@ -30,11 +30,12 @@
 //!
 //! # Layouts
 //!
-//! [`OneWord`], which the paper does not have: **one word a slot**, which holds a node's address, the position of its digit and its size
-//! ([`Link`] draws it). No slot holds a guard: the walk skips the guards' bits and compares the tag of the leaf at the end. The tag
-//! is the first address of the leaf's region. A leaf holds up to 16 neighbouring PTEs. A leaf of several PTEs is built when half
-//! of them are mapped, and shrinks when an eighth or less of them is left, or only one. If all nodes have one size, of 16 slots or
-//! more, any two pages in the region of a leaf get that leaf, because a node and two leaves take more bytes.
+//! [`OneWord`], which the paper does not have: **one word a slot**, which holds a node's address, the position of its digit and its
+//! size ([`Link`] draws it). No slot holds a guard: the walk skips the guards' bits and compares the tag of the leaf at the end.
+//! The tag is the first address of the leaf's region. A leaf holds up to 16 neighbouring PTEs. A leaf of several PTEs is built when
+//! half of them are mapped, and shrinks when an eighth or less of them is left, or one of four or more. If all nodes have one size,
+//! of 16 slots or more, any two pages in the region of a leaf get that leaf, because a node and two leaves take more bytes; then a
+//! leaf shrinks only when one page is left.
 //!
 //! ```text
 //!   G4 node                       leaf of 4 pages
@@ -56,10 +57,10 @@
 //! can reach them, link the uppermost one with one store and retire the nodes that it replaces. A node's region, digit and size
 //! never change while the node lives, nor does a leaf's tag, so a walker that entered the old nodes finishes in a tree that was
 //! valid when it entered. A leaf that grows or shrinks is copied with its PTEs. No PTE is live in two copies: the writer changes
-//! only the new one, and the shootdown of the first change that matters to a walker in the old leaf waits for that walker. Hardware
-//! must not set bits in a PTE, because it might set them in the old copy: formats with hardware status bits do not compile. If a
-//! format wants break before make between two sizes of a page ([`Format::BREAK`]), the old PTEs are emptied and every TLB is
-//! flushed before the store that links the new ones.
+//! only the new one. A walker in the old leaf does not see such a change; the change's shootdown waits until the walker has left.
+//! Hardware must not set bits in a PTE, because it might set them in the old copy: formats with hardware status bits do not
+//! compile. If a format wants break before make between two sizes of a page ([`Format::BREAK`]), the old PTEs are emptied and every
+//! TLB is flushed before the store that links the new ones.
 //!
 //! # Cost
 //!
@@ -67,7 +68,7 @@
 //! |-|-|
 //! | lookup, `OneWord` | one load a node, then the tag (two words where the address is wider than a word) and the PTE |
 //! | lookup, `TwoWords` | guard and pointer (two words of 64 bits) a node, then the PTE |
-//! | map, unmap, protect, replace, mark, fill of one page whose leaf stays | the walk, one load and one store |
+//! | map, unmap, protect, replace, mark, fill of one page whose leaf stays | the walk, one load and one store; a map in a leaf smaller than the largest walks once more, unless any two pages get a leaf |
 //! | map or unmap of a page whose leaf grows or shrinks | two walks, a copy of the leaf's PTEs, and one store; `n` pages in a row copy fewer than `n` PTEs in all |
 //! | a new leaf, or the last page of a leaf | two or three walks, at most one node more or less, and one store of the slot above; an adaptive table also reads the slots of the nodes after an unmap, or if the node above a new node may take bits from it |
 //! | a page in a node whose region is no larger than that of a leaf can be | also a read of all leaves below the node |
@@ -106,10 +107,10 @@
 //!
 //! # Limits
 //!
-//! No operation recurses with the depth of the tree: walks, visits and changes are loops over a path of bounded length. On x86-64 a
-//! change takes at most 2 KiB of stack, and a visit 1 KiB, in every layout, node size and mode. `cargo xtask stack` measures that
-//! for pages at powers of two, fails above the limit, and prints the figures: `resize` takes up to 1928 bytes, `map` 1928, `unmap`
-//! 1640.
+//! Walks, visits and changes are loops over a path of bounded length. Only the mending of a table after a change that unwound
+//! recurses, with the depth of the tree. On x86-64 a change takes at most 2 KiB of stack, and a visit 1 KiB, in every layout, node
+//! size and mode. `cargo xtask stack` measures that for pages at powers of two, fails above the limit, and prints the figures:
+//! `resize` takes up to 1928 bytes, `map` 1928, `unmap` 1640.
 //!
 //! With a pair format ([`Format::PAIRED`]) both halves of a pair of base pages are in one leaf. A larger page has a leaf of its
 //! own, in which the other half of its pair is empty. In the layout [`Kseg0`] pages of all sizes are in pairs.

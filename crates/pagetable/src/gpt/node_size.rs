@@ -11,10 +11,11 @@ pub trait NodeSize: Debug + 'static + sealed::Sealed {
 }
 
 /// Nodes of `2^W` slots: G2 is `Fixed<1>`, G16 `Fixed<4>`, G256 `Fixed<8>`; up to `Fixed<12>`, or `Fixed<8>` in
-/// the layout [`OneWord`](super::OneWord) with 64-bit links.
+/// the layout [`Kseg0`](super::Kseg0), and in [`OneWord`](super::OneWord) with 64-bit links.
 ///
-/// Digits begin at multiples of `W` above the leaves, so two tables with the same pages have the same nodes. If the width does not
-/// divide the address evenly, or a larger page ends within a digit, the digit is shorter and the node smaller.
+/// Digits begin at multiples of `W` above the leaves, so the nodes hardly depend on the order of changes: only a node that was
+/// divided for a larger page stays divided, and a leaf that has lost pages may be larger than a new one would be. If the width does
+/// not divide the address evenly, or a larger page ends within a digit, the digit is shorter and the node smaller.
 #[derive(Clone, Copy, Debug)]
 pub struct Fixed<const W: u32>;
 

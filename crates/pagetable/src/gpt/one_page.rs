@@ -7,12 +7,13 @@
 //! | map | the page's slot is empty | a link to a new leaf |
 //! | map | the page differs from a guard | a link to a new node of two entries: a new leaf, and the old contents of the slot |
 //! | unmap | the leaf stays as it is | the PTE |
-//! | unmap | the leaf is too large for the pages that are left | the PTE, and a link to a smaller leaf |
+//! | unmap | the leaf is too large for the pages that are left | the PTE, and a link to a smaller leaf, or to a node above smaller leaves |
 //! | unmap | the leaf is empty | the PTE, and the slot; if its node has one entry left, the slot above, which gets that entry |
 //!
-//! So a page needs no dry run: a change takes at most two nodes, both before it changes anything. In the layouts whose leaves are
-//! pairs a page may need more nodes; then a general [insertion](super::insert) or [removal](super::unmap) makes the change. A leaf
-//! that grows at least doubles, so `n` neighbouring pages that are mapped one by one copy fewer than `n` PTEs.
+//! So a map needs no dry run: it takes at most two nodes, both before it changes anything. An unmap that leaves a leaf too large
+//! takes the nodes for the smaller leaves after it has stored the PTE; if there is no memory, the leaf stays. In the layouts whose
+//! leaves are pairs a page may need more nodes; then a general [insertion](super::insert) or [removal](super::unmap) makes the
+//! change. A leaf that grows at least doubles, so `n` neighbouring pages that are mapped one by one copy fewer than `n` PTEs.
 //!
 //! Tuning ([`tune`](super::tune)) follows only the changes after which a step may pay:
 //!

@@ -45,7 +45,7 @@
 //!
 //! | step | bytes saved | taken if they are |
 //! |-|-|-|
-//! | grow by `b`: 1, or the least `v` with a node in `below[v]` | the sum over `below` up to the width [`WIDEST`](Gpt::WIDEST), and `lone` times `cost(1)` if `b = 1`, less `cost(w + b) - cost(w)` | more than 0 |
+//! | grow by `b`: 1, or the least `v` with a node in `below[v]` | the sum over `below` up to the width [`WIDEST`](Gpt::WIDEST), and `lone` times `cost(1)` if `b = 1`, less `cost(w + b) - cost(w)` | more than 0, if `w + b` is at most `WIDEST` and no new slot is smaller than the region of the largest leaf |
 //! | trim | `cost(w) - cost(w - 1)` | always more than 0 |
 //! | halve | `cost(w) + merged - cost(w - 1)`, without the last term if one pair is left | more than `cost(w) / 8` |
 //! | split | `cost(w) - cost(1)`, less `cost(w - 1)` for each half that needs a node | more than `cost(w) / 8` |

@@ -337,7 +337,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
     }
 
     /// Returns the edge that replaces the edge to a leaf in which `gone` PTEs have been emptied: to the same leaf, to a smaller
-    /// one, or empty.
+    /// one, to a node above smaller ones, or empty.
     ///
     /// # Safety
     ///

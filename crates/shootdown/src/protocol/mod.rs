@@ -44,7 +44,7 @@ enum Line {
     /// Mark targets that do not run the address space as stale: they flush before they run it again (3.3.2), and no CPU
     /// waits for them.
     Defer,
-    /// `count = sizeof(target_set - requester)`.
+    /// `count = sizeof(target_set - requester)`, without the CPUs that `Defer` has marked. So are the sets of `Request` and `Wait`.
     Count,
     /// `for each processor in (target_set - requester) send an interprocessor request`.
     Request,

@@ -75,7 +75,7 @@ pub struct Replier<const N: usize, const W: usize = 1, const SLOTS: usize = 1> {
     slot: Option<(u16, u16)>,
     /// The CPU and the slot of the operation to take over.
     taken_over: (u16, u16),
-    /// 2-phase: requests that have been acknowledged and whose flush is still to be done.
+    /// 2-phase: requests that have been taken and whose flush is still to be done.
     held: Queue<N, W, SLOTS>,
     /// 2-phase: this CPU is a waiting requester, so requests are only acknowledged and held.
     collecting: bool,

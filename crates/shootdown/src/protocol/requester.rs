@@ -28,11 +28,11 @@ pub enum Action {
     ReadTargets,
     /// Read which CPUs hold the entry now ([`Repair::ALL_LOADERS`] switched off). Answer: [`Seen::Targets`].
     ReadHolders,
-    /// Mark this CPU as stale: it must flush before it runs the address space again.
+    /// Mark the CPU with this number as stale: it must flush before it runs the address space again.
     MarkStale(usize),
-    /// Read whether this CPU runs the address space. Answer: [`Seen::Yes`] or [`Seen::No`].
+    /// Read whether the CPU with this number runs the address space. Answer: [`Seen::Yes`] or [`Seen::No`].
     IsRunning(usize),
-    /// Flush the entry from the requester's own TLB. With `drain`, wait for this CPU's status writes first.
+    /// Flush the entry from the requester's own TLB. With `drain`, wait for the requester's status writes first.
     FlushLocally {
         /// Whether to wait for status writes.
         drain: bool,
@@ -40,19 +40,19 @@ pub enum Action {
     /// Set the number of acknowledgements to wait for. (2-phase with [`Rendezvous::Flag`] waits for
     /// flags, and no CPU counts down.)
     SetCount(u32),
-    /// Put a request into this CPU's queue, and interrupt the CPU. If the CPU is offline, count its acknowledgement instead,
-    /// and answer [`Seen::No`].
+    /// Put a request into the queue of the CPU with this number, and interrupt the CPU. If the CPU is offline, count its
+    /// acknowledgement instead, and answer [`Seen::No`].
     Send(usize),
     /// As [`Send`](Self::Send), with the last request, after which the repliers own the operation: answer first, then send,
     /// and do not access the state machine afterwards.
     SendAndLeave(usize),
-    /// Read whether all CPUs have acknowledged. Answer: [`Seen::Yes`] or [`Seen::No`]. While they have not, serve this CPU's
+    /// Read whether all CPUs have acknowledged. Answer: [`Seen::Yes`] or [`Seen::No`]. While they have not, serve the requester's
     /// own queue.
     AllAcknowledged,
     /// Enter 2-phase: disable interrupts, wait for the requester's own status writes, and set its flag. (The caller of
     /// [`System`](crate::System) disables the interrupts.)
     Enter,
-    /// Read whether this CPU is in 2-phase. Answer: [`Seen::Yes`] or [`Seen::No`].
+    /// Read whether the CPU with this number is in 2-phase. Answer: [`Seen::Yes`] or [`Seen::No`].
     IsStopped(usize),
     /// Set the operation's continuing signal.
     Continue,

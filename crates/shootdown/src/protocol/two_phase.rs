@@ -15,9 +15,9 @@
 //!         send a continuing signal;
 //! ```
 //!
-//! As printed, the requester flushes before the update and the repliers after it. Hardware that loads TLBs speculatively may
-//! load the old entry into the requester's TLB between its flush and the update, so here the requester also flushes after
-//! the update.
+//! As printed, the requester flushes before the update and the repliers after it. Hardware that loads TLBs speculatively may load
+//! the old entry into the requester's TLB between its flush and the update. So here the requester flushes once, after the update
+//! and the continuing signals.
 //!
 //! Every CPU that runs the address space stops, not only every CPU that holds the entry: a CPU that does not hold the entry
 //! may load it, and write it back, during the update. A CPU that starts to run the address space during the operation waits

@@ -18,7 +18,8 @@ pub trait Edit<const W: usize = 1> {
     /// CPU can reach them.
     type Payload;
 
-    /// Receives the operation's name, before any other call.
+    /// Receives the operation's name when the operation begins. Only [`low_rights`](Self::low_rights) and [`space`](Self::space)
+    /// may be called before; an operation that is refused does not begin.
     fn begin(&mut self, _op: OpId) {}
     /// [`Action::Exclude`](crate::Action::Exclude).
     fn exclude(&mut self) -> bool;
@@ -105,19 +106,18 @@ pub trait LocalCpu<P, const W: usize = 1> {
     fn interrupt(&mut self, cpus: CpuSet<W>);
     /// Receives the end of an operation: from now on every TLB is consistent with the entry.
     fn ended(&mut self, _op: OpId, _outcome: Outcome) {}
-    /// Receives the payload that the update of an operation returned. No CPU can reach the payload any more, by a
-    /// translation or a walk (unless the outcome says that the page is in use again). It is called once for each payload:
-    /// when the operation ends, or later if its plan was TLB-first, or flushed remotely and [`RemoteTlbs::ends_walks`] is
-    /// false ([`System::drain`](crate::System::drain)).
+    /// Receives the payload that the update of an operation returned. No CPU can reach the payload any more, by a translation or a
+    /// walk (unless the outcome says that the page is in use again). It is called once for each payload: when the operation ends
+    /// or, for a payload that is [carried](crate::System::run), later.
     fn complete(&mut self, op: OpId, payload: P, outcome: Outcome);
     /// Lets time pass while this CPU waits for another CPU: by a pause instruction, or a yield on host threads. If a
     /// kernel's CPUs sleep here, [`changed`](Self::changed) must wake them.
     fn pause(&mut self) {
         relax();
     }
-    /// Receives that a state has changed for which another CPU may wait in [`pause`](Self::pause): the last acknowledgement,
-    /// a stopped CPU, a continuing signal, or the release of an exclusion. A kernel whose CPUs sleep must wake each CPU that
-    /// waits, or is about to wait, when this is called.
+    /// Receives that a state has changed for which another CPU may wait in [`pause`](Self::pause): the last acknowledgement, a CPU
+    /// that has stopped or continued, a continuing signal, or the release of an exclusion. A kernel whose CPUs sleep must wake each
+    /// CPU that waits, or is about to wait, when this is called.
     ///
     /// A CPU loses no wake-up if it announces that it may wait before it calls [`System`](crate::System), and keeps
     /// interrupts disabled from there until it sleeps: `System` does nothing between the load that makes it wait and
@@ -151,6 +151,8 @@ pub trait RemoteTlbs<const W: usize = 1> {
     /// Starts a flush of `what` on `cpus`, of one address space, or of all if `space` is `None`. With `drain`, the flush
     /// also waits for the status writes under way on these CPUs and, where software loads TLBs, for the miss handlers that have
     /// read an entry and not loaded it yet. Returns the number of the flush.
+    ///
+    /// `cpus` may be empty, and `what` may name nothing: such a flush only ends walks.
     fn flush(&mut self, cpus: CpuSet<W>, space: Option<Asid>, what: &Flush, drain: bool) -> u32;
     /// Tells whether flush number `ticket` is done on all its CPUs.
     fn is_flushed(&mut self, ticket: u32) -> bool;

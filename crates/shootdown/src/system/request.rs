@@ -25,10 +25,13 @@ impl<P, E, const CPUS: usize, const N: usize, const W: usize, const SLOTS: usize
 where
     E: Edit<W, Payload = P>,
 {
-    /// Runs an operation to its end, and returns its name and its outcome. An asynchronous algorithm runs in its synchronous
-    /// form. The payload comes back through [`LocalCpu::complete`] before this method returns, unless the plan is TLB-first,
-    /// or flushes remotely and [`RemoteTlbs::ends_walks`] is false: then a walk may still reach the payload, which comes
-    /// back later ([`drain`](Self::drain)).
+    /// Runs an operation to its end, and returns its name and its outcome. An asynchronous algorithm runs in its synchronous form.
+    /// The payload comes back through [`LocalCpu::complete`] before this method returns, unless a walk on another CPU may still
+    /// reach it. Then the slot carries it, and it comes back later ([`drain`](Self::drain)). That needs all of these:
+    ///
+    /// - the plan is TLB-first, or flushes remotely and [`RemoteTlbs::ends_walks`] is false;
+    /// - the payload [is walked](Edit::is_walked);
+    /// - another CPU runs the space.
     ///
     /// With `CPUS` 1 it consists of the edit and the local flush only, and [`Misuse::Busy`], [`Misuse::NoRemoteTlbs`] and
     /// [`Misuse::NoSuchCpu`] do not occur.
@@ -477,7 +480,7 @@ where
 
     /// Supersedes an operation in flight, for a caller that raises the rights of its page again. If it returns true, the
     /// operation will end as [`Outcome::Superseded`] and not write the entry any more, and the caller writes the entry. If
-    /// it returns false, it is too late.
+    /// it returns false, it is too late. It always returns false for a synchronous operation.
     ///
     /// The kernel ensures both:
     ///

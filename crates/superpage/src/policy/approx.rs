@@ -13,13 +13,16 @@ use crate::{CostError, PolicyMemory, SegmentMemory, Setup};
 /// Promotes a superpage when its prefetch charges reach their threshold, and then lowers the charges of the larger
 /// superpages around it by the threshold.
 ///
+/// It approximates [`Online`](super::Online) by leaving out the capacity charges. Its own counts are not approximate: each is exact
+/// when it reaches its threshold.
+///
 /// From a miss to a promotion:
 ///
 /// 1. The kernel reports the miss: the TLB, the page, and the entry that was evicted.
-/// 2. The miss charges every superpage, up to the segment, that contains the page, is larger than the page's mapping, and
-///    contains another page whose entry is in the TLB that missed; the evicted entry counts as if it were still there. Such a
-///    superpage would have prevented the miss: its one entry would have been loaded before. If [`Setup::activity`] sets a rate of
-///    misses, the misses that it says are not charged.
+/// 2. The miss charges every superpage, up to the segment, that contains the page, is larger than the page's mapping, and contains
+///    another page whose entry is in the TLB that missed; the evicted entry counts as if it were still there. Such a superpage
+///    would have prevented the miss: its one entry would have been loaded before. If [`Setup::activity`] sets a rate of misses,
+///    misses at a lower rate charge nothing ([`Activity`](crate::Activity)).
 /// 3. The refilled entry joins the resident set of that TLB, and the evicted entry leaves it.
 /// 4. The threshold of a superpage is [`Costs::prefetch`](crate::Costs::prefetch) thousandths of R, in [`Setup::PAPER`] 0.125 R,
 ///    where R is the cost of copying the superpage, in misses. If the count of a superpage that was charged is at its threshold,
@@ -30,7 +33,7 @@ use crate::{CostError, PolicyMemory, SegmentMemory, Setup};
 ///    promotion of that size or a larger one ends the wait. After [`Refusal::NotHere`] the count of that one superpage starts at
 ///    zero again.
 /// 6. [`Policy::demote`], [`Policy::unmapped`], [`Policy::evicted`] and [`Policy::flushed`] update the resident sets and the
-///    mappings.
+///    mappings. [`Policy::unmapped`] also frees the counters of the segments that are wholly in its range.
 ///
 /// A miss adds to one charge, that of the smallest superpage that it charges, and counts down until the sums are due; the counts
 /// of larger superpages are sums of charges. It costs about a hundred instructions (`cargo xtask bookkeeping`). If a count comes

@@ -2,9 +2,9 @@
 
 /// The miss rate below which a policy is inactive (the last remark of section 8.2).
 ///
-/// The rate of each 256 misses decides on the next 256: if it is below the limit, they charge nothing. With a limit, the
-/// first 255 misses charge nothing either. The policy always records which entries the TLBs hold, so that charges are
-/// correct as soon as it becomes active.
+/// The rate of each 256 misses decides on the last of them and the 255 that follow: if it is below the limit, they charge
+/// nothing. With a limit, the first 255 misses charge nothing either. The policy always records which entries the TLBs
+/// hold, so that charges are correct as soon as it becomes active.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Activity {
     /// The policy is active at this many misses or more per million ticks of the clock, the unit of [`Miss::now`]; zero
