@@ -355,6 +355,13 @@ pub struct Change {
 }
 
 impl Change {
+    /// A page becomes read-only until its frame is copied: the next store is a copy-on-write fault. What fork does to the pages of
+    /// both spaces, and what `mprotect` with the right to write does to a page whose frame others may map, too.
+    pub const COPY_ON_WRITE: Self = Self { clear: Attr::WRITE, set: Attr::COPY_ON_WRITE };
+    /// A page becomes read-only for good: what `mprotect` without the right to write does. To clear [`Attr::WRITE`] alone would not
+    /// be enough: a page that fork has made read-only keeps [`Attr::COPY_ON_WRITE`], so the next store would make it writable.
+    pub const READ_ONLY: Self = Self::clear(Attr::WRITE.union(Attr::COPY_ON_WRITE));
+
     /// Returns the change that clears these attributes.
     pub const fn clear(attr: Attr) -> Self {
         Self { clear: attr, set: Attr::empty() }

@@ -66,9 +66,13 @@ pub enum Fault {
     Swapped(u64),
     /// The page is a guard page: the access is an error.
     Guard,
-    /// A store to a page that only [`fork`](crate::AddressSpace::fork) has made read-only. Copy the frame and
-    /// [`replace`](crate::AddressSpace::replace) the leaf; or, if the frame is mapped nowhere else,
-    /// [`protect`](crate::AddressSpace::protect) it: set [`Attr::WRITE`], and clear [`Attr::COPY_ON_WRITE`].
+    /// A store to a page with [`Attr::COPY_ON_WRITE`] that lacks only [`Attr::WRITE`]: [`fork`](crate::AddressSpace::fork) has
+    /// made it read-only, or a [`protect`](crate::AddressSpace::protect) with [`Change::COPY_ON_WRITE`]. Copy the frame and
+    /// [`replace`](crate::AddressSpace::replace) the leaf; or, if the frame is mapped nowhere else, protect it: set
+    /// [`Attr::WRITE`], and clear [`Attr::COPY_ON_WRITE`]. A change that forbids stores for good is [`Change::READ_ONLY`].
+    ///
+    /// [`Change::COPY_ON_WRITE`]: crate::Change::COPY_ON_WRITE
+    /// [`Change::READ_ONLY`]: crate::Change::READ_ONLY
     CopyOnWrite(Leaf),
     /// The page does not allow the access.
     NoRight(Leaf),

@@ -11,7 +11,6 @@ use tlbkit_addr::Attr;
 use tlbkit_pagetable::format::Format;
 use tlbkit_pagetable::{Error, Writer};
 
-use crate::edit::Edit;
 use crate::{AddressSpace, Kernel, Machine};
 
 impl<K: Kernel, const CPUS: usize> AddressSpace<K, CPUS> {
@@ -29,18 +28,16 @@ impl<K: Kernel, const CPUS: usize> AddressSpace<K, CPUS> {
     /// # Errors
     ///
     /// [`Error::NoMemory`], after which nothing has changed; [`Error::WrongAttr`] if the machine's entries have no bit for
-    /// [`Attr::COPY_ON_WRITE`]; [`Error::Busy`] inside an edit or a visit on this CPU.
+    /// [`Attr::COPY_ON_WRITE`]; those of [`edit`](Self::edit).
     pub fn fork(&self) -> Result<Self, Error> {
         if !<<K::Machine as Machine>::Format as Format>::OPTIONAL.contains(Attr::COPY_ON_WRITE) {
             return Err(Error::WrongAttr { attr: Attr::COPY_ON_WRITE });
         }
         let mmu = self.mmu();
         let child = mmu.kernel().masked(|| Self::beside(mmu, self.0.lender()))?;
-        self.mmu().call(|call| {
-            // The edit is the only writer of the parent.
-            let mut edit = Edit::new(&self.0, call);
+        self.edit(|edit| {
             let mut writer = Writer::new(&*child.0.table)?;
-            let done = edit.run(|edit| edit.copy_on_write(&mut writer));
+            let done = edit.copy_on_write(&mut writer);
             // SAFETY: no CPU has ever run the child, so no CPU walks its table, and no TLB holds a translation of it.
             unsafe { writer.finish().reclaim() };
             done

@@ -88,7 +88,8 @@ where
         each_entry(self, |at, entry| match entry {
             Entry::Leaf(leaf) => {
                 let pages = space.pages_of(&leaf);
-                let attr = if is_writable(leaf.attr) { SHARED.apply(leaf.attr) } else { leaf.attr };
+                let attr =
+                    if is_writable(leaf.attr) { Change::COPY_ON_WRITE.apply(leaf.attr) } else { leaf.attr };
                 let run = Run { first: leaf.frame, len: pages.len(), dirty: false };
                 kernel.share(run);
                 let mapped = child.map(pages, leaf.frame, leaf.size, attr.difference(FORGOTTEN));
@@ -109,15 +110,13 @@ where
         })?;
         each_entry(self, |_, entry| {
             if let Some(leaf) = entry.leaf().filter(|leaf| is_writable(leaf.attr)) {
-                writer.protect(space.pages_of(&leaf), Holes::Refuse, SHARED)?;
+                writer.protect(space.pages_of(&leaf), Holes::Refuse, Change::COPY_ON_WRITE)?;
             }
             Ok(())
         })
     }
 }
 
-/// The change of a writable page whose frame becomes shared.
-const SHARED: Change = Change { clear: Attr::WRITE, set: Attr::COPY_ON_WRITE };
 /// The attributes that the copy of a page does not have.
 const FORGOTTEN: Attr = Attr::DIRTY.union(Attr::GLOBAL);
 

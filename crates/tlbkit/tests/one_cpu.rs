@@ -135,6 +135,33 @@ fn a_store_after_a_fork_is_seen_by_its_own_process_alone() {
     assert_eq!(host.in_use(), 0);
 }
 
+/// After a fork a page that loses only the right to write is still copied at a store; `READ_ONLY` forbids the store, and
+/// `COPY_ON_WRITE` allows it again without the other process's frame.
+#[test]
+fn a_protection_outlives_a_fork() {
+    let mmu = machine::<1>(128);
+    let host = mmu.kernel();
+    let parent = AddressSpace::new(mmu).unwrap();
+    parent.map_each(pages(0x1000, 2), (0..2).map(|at| data(mmu, at)), RW).unwrap();
+    let child = parent.fork().unwrap();
+    child.activate().unwrap();
+    let refused = |at, change| {
+        child.protect(page(at), change).unwrap();
+        access(&child, at, true)
+    };
+    assert!(matches!(refused(0x1000, Change::clear(Attr::WRITE)), Err(Fault::CopyOnWrite(_))));
+    assert!(matches!(refused(0x1000, Change::READ_ONLY), Err(Fault::NoRight(_))));
+    assert!(matches!(refused(0x1000, Change::COPY_ON_WRITE), Err(Fault::CopyOnWrite(_))));
+    // The same for a page that no fork has touched.
+    child.replace(VirtAddr::new(0x2000), data(mmu, 7), RW).unwrap();
+    assert!(access(&child, 0x2000, true).is_ok());
+    assert!(matches!(refused(0x2000, Change::READ_ONLY), Err(Fault::NoRight(_))));
+    assert!(matches!(refused(0x2000, Change::COPY_ON_WRITE), Err(Fault::CopyOnWrite(_))));
+    mmu.idle().unwrap();
+    drop((parent, child));
+    assert_eq!(host.in_use(), 0);
+}
+
 #[test]
 fn a_fork_that_runs_out_of_memory_changes_nothing() {
     let mmu = machine::<1>(64);

@@ -188,9 +188,7 @@ impl Body {
         self.all(part, true)?;
         self.cut(part)?;
         // A page that others may have, too, gets the right when it is first written.
-        let shared = Change { clear: Attr::WRITE, set: Attr::COPY_ON_WRITE };
-        let never = Change::clear(Attr::WRITE | Attr::COPY_ON_WRITE);
-        let change = if write { shared } else { never };
+        let change = if write { Change::COPY_ON_WRITE } else { Change::READ_ONLY };
         witness::lowering(part.pages(), || self.space.protect(part.pages(), change))?;
         self.pages[part.indices()].iter_mut().flatten().for_each(|page| page.write = write);
         Ok(())

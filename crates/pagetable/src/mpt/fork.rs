@@ -11,8 +11,6 @@ use crate::geometry::Checked as _;
 use crate::nodes::{NodeAddr, Nodes, Stock, Store};
 use crate::{Change, Error, Mark, Radix, Retired, Run, Table as _, Word, Writer};
 
-/// The change of a page of writable memory in the table that is copied.
-const SHARED: Change = Change { clear: Attr::WRITE, set: Attr::COPY_ON_WRITE };
 /// The attributes that a page also loses in the copy: the entry in the copied table already records that the page is dirty, and
 /// no page of a copy is global.
 const FORGOTTEN: Attr = Attr::DIRTY.union(Attr::GLOBAL);
@@ -413,15 +411,17 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
             let shared = Self::loses(old, last);
             if shared {
                 if F::FLIPS {
-                    old = F::Word::flip(here, old ^ F::change(old, SHARED, last));
+                    old = F::Word::flip(here, old ^ F::change(old, Change::COPY_ON_WRITE, last));
                 } else {
                     // Hardware only sets A and D, each once, so the loop ends and the leaf stays a leaf.
-                    while let Err(now) = F::Word::exchange(here, old, F::change(old, SHARED, last)) {
+                    while let Err(now) =
+                        F::Word::exchange(here, old, F::change(old, Change::COPY_ON_WRITE, last))
+                    {
                         old = now;
                     }
                 }
-                self.exchanged(from, slot, old, F::change(old, SHARED, last));
-                word = F::change(word, SHARED, last);
+                self.exchanged(from, slot, old, F::change(old, Change::COPY_ON_WRITE, last));
+                word = F::change(word, Change::COPY_ON_WRITE, last);
             }
             F::Word::publish(there, word);
             copy.nodes.stored(Store::Release);
