@@ -13,8 +13,8 @@ pub enum Order {
     TlbFirst,
     /// All CPUs of the address space stop, the entry changes, then all CPUs flush and continue.
     TwoPhase,
-    /// As PTE-first; then the requester checks whether a status write has overwritten the entry. It starts over if so, and if it
-    /// has made fewer rounds than [`Plan::rounds`](crate::Plan::rounds).
+    /// As PTE-first; then the requester checks the entry. It starts over in two cases: a status write has overwritten the entry, or
+    /// the requester has made fewer rounds than [`Plan::rounds`](crate::Plan::rounds).
     Optimistic,
 }
 

@@ -9,8 +9,8 @@ pub struct OpId {
     pub cpu: u16,
     /// The number of the slot.
     pub slot: u16,
-    /// The generation, which distinguishes the operation from earlier operations in the same slot. A
-    /// [`System`](crate::System) counts generations modulo 2^16, so a slot uses a name again after 65536 operations.
+    /// The generation, which distinguishes the operation from earlier operations in the same slot. A [`System`](crate::System)
+    /// counts generations modulo 2^16, so a slot uses a name again after 65536 operations and [drains](crate::System::drain).
     pub generation: u32,
 }
 

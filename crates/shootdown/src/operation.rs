@@ -47,6 +47,10 @@ impl<P> Drop for Hold<P> {
 /// [carries](Ended::carried) it, and gives it as `earlier` to a later operation on the same address space. The
 /// acknowledgements of that operation come after the update, so the payload is free when that operation ends.
 ///
+/// A plan that flushes remotely asks for no acknowledgements. Where its flush does not end walks by software
+/// ([`RemoteTlbs::ends_walks`](crate::RemoteTlbs::ends_walks)), the caller treats [`free`](Ended::free) as carried, and gives no
+/// `earlier` payload to such an operation. [`System`](crate::System) does both.
+///
 /// If an operation is dropped before its end, its payloads are leaked and counted ([`leaked`]), because some TLB may still
 /// translate to them.
 #[derive(Debug)]
@@ -63,11 +67,12 @@ pub struct Operation<P, const W: usize = 1> {
 pub struct Ended<P> {
     /// How the operation ended.
     pub outcome: Outcome,
-    /// The payload that an earlier operation [carried](Self::carried): no CPU can reach it any more.
+    /// The payload that an earlier operation [carried](Self::carried): no CPU can reach it any more, if this operation's flush ends
+    /// walks.
     pub earlier: Option<P>,
-    /// The payload that the update returned: no CPU can reach it any more, unless the outcome is [`Outcome::Superseded`]: then
-    /// the page is in use again. `None` if the operation was superseded before its update, or if the payload is in
-    /// [`carried`](Self::carried).
+    /// The payload that the update returned. No CPU can reach it any more, if the operation's flush ends walks. But if the outcome
+    /// is [`Outcome::Superseded`], the page is in use again. `None` if the operation was superseded before its update, or if the
+    /// payload is in [`carried`](Self::carried).
     pub free: Option<P>,
     /// The payload that the update returned after all CPUs had acknowledged: a walk may still be in it.
     pub carried: Option<P>,

@@ -132,6 +132,9 @@ impl Plan {
 
     /// Returns the plan with the cheapest algorithm that meets the requirements `want`.
     ///
+    /// On hardware with a [remote flush](Hardware::remote_flush) that is a plan that flushes remotely, if one suits: it needs
+    /// [`LocalCpu::remote`](crate::LocalCpu::remote). A kernel without it sets `remote_flush` to false.
+    ///
     /// The cost is the work of all CPUs together (Tzou 4.4): a remote flush interrupts no CPU; to wait costs more than not
     /// to wait; a check of the entry costs more than none; a flag that the miss handler reads costs every miss; to stop
     /// every CPU costs most.

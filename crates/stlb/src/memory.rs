@@ -3,7 +3,8 @@
 use core::fmt;
 use core::mem::MaybeUninit;
 
-/// The alignment, in bytes, that every cache needs: a cache line, so that no entry crosses a line boundary.
+/// The alignment, in bytes, that every cache needs: a cache line, so that no entry of 16, 32 or 64 bytes crosses
+/// a line boundary.
 pub const LINE: usize = 64;
 
 /// Aligned memory for a cache, for callers without a frame allocator.

@@ -80,7 +80,7 @@ where
 
 /// The right to fill a set after a miss. Any change of the set after the miss revokes it.
 #[derive(Clone, Copy, Debug)]
-#[must_use = "the entry that the page table gives wants to be filled in"]
+#[must_use = "fill in the entry that the page table has"]
 pub struct Ticket {
     set: usize,
     version: usize,
@@ -109,8 +109,8 @@ where
     ///
     /// # Errors
     ///
-    /// A [`Ticket`] if the cache has no entry for `at`, or a CPU is writing the set. The caller walks the page table *after*
-    /// this call, and passes the ticket to [`fill`](Self::fill).
+    /// A [`Ticket`] if the cache has no entry for `at`, or another CPU is writing the set or has changed it during the call. The
+    /// caller walks the page table *after* this call, and passes the ticket to [`fill`](Self::fill).
     #[inline]
     pub fn lookup(&self, at: VirtAddr, space: AsidTag<L>) -> Result<L::Data, Ticket> {
         let index = Self::index(at, space);

@@ -143,7 +143,7 @@ impl<'s, K: Kernel, const CPUS: usize> Edit<'s, K, CPUS> {
     }
 
     /// Maps `pages` to the frames from `frame` on, each part in the largest pages that fit there; among pages that are
-    /// [lent](crate::AddressSpace::lending), the largest below a top-level slot.
+    /// [lent](crate::AddressSpace::lending), the largest below a top-level slot. (One page that is lent decides for all of `pages`.)
     ///
     /// # Errors
     ///
@@ -179,6 +179,8 @@ impl<'s, K: Kernel, const CPUS: usize> Edit<'s, K, CPUS> {
     }
 
     /// Maps each page of `pages` to the next frame of `frames`.
+    ///
+    /// Costs a walk and a store for each page.
     ///
     /// # Errors
     ///
@@ -300,6 +302,9 @@ impl<'s, K: Kernel, const CPUS: usize> Edit<'s, K, CPUS> {
     /// Changes the attributes of every page of `pages` that is mapped, and returns how many base pages are mapped. Larger pages
     /// that extend beyond the range are split first.
     ///
+    /// In an address space that [forks](crate::AddressSpace::fork), the right to write is taken with [`Change::READ_ONLY`] and given
+    /// with [`Change::COPY_ON_WRITE`].
+    ///
     /// # Errors
     ///
     /// As [`unmap`](Self::unmap), and [`Error::WrongAttr`].
@@ -374,8 +379,8 @@ impl<'s, K: Kernel, const CPUS: usize> Edit<'s, K, CPUS> {
     }
 
     /// Replaces the leaf that maps `at` by one of the same size that leads to `frame`, with one store: no CPU ever finds the page
-    /// absent. (AArch64 requires break-before-make: the entry is empty in between, and a CPU that faults retries.) The old frame
-    /// is [released](Kernel::release) after the flush.
+    /// absent. (A page in several slots is replaced slot by slot. AArch64 requires break-before-make: the entry is empty in between,
+    /// and a CPU that faults retries.) The old frame is [released](Kernel::release) after the flush.
     ///
     /// This is how a copy-on-write page gets a frame of its own.
     ///

@@ -10,7 +10,8 @@ use crate::Machine;
 ///
 /// Every method may be called on any CPU, with interrupts masked ([`masked`](Self::masked)). So wherever the kernel holds a lock
 /// that one of these methods takes, it masks interrupts. No method may call back into the [`Mmu`](crate::Mmu) or one of its
-/// [`AddressSpace`](crate::AddressSpace)s: a change or a visit from there returns [`Error::Busy`](crate::Error::Busy).
+/// [`AddressSpace`](crate::AddressSpace)s: a change or a visit from there returns [`Error::Busy`](crate::Error::Busy), unless a new
+/// address space or the drop of a last handle has called the method.
 ///
 /// # Safety
 ///
@@ -32,9 +33,9 @@ use crate::Machine;
 /// - **TLB**: when [`flush`](Self::flush) returns, this CPU's TLB and walk caches hold nothing that the flush names,
 ///   and every page-table walk that this CPU began before has ended. Stores to page tables that precede the call are
 ///   visible to the walks that follow it;
-/// - **root**: when [`load`](Self::load) returns, this CPU translates by that root, by a root that a later call
-///   of `load` or [`unload`](Self::unload) names, or by one that belongs to no [`AddressSpace`](crate::AddressSpace),
-///   and has ASID 0;
+/// - **root**: when [`load`](Self::load) returns, this CPU translates by that root, by a root that a later call of `load` or
+///   [`unload`](Self::unload) names, or by one that belongs to no [`AddressSpace`](crate::AddressSpace). A root that belongs to
+///   none has ASID 0;
 /// - **returns**: [`memory`](Self::memory), [`record`](Self::record), [`flush`](Self::flush),
 ///   [`interrupt`](Self::interrupt), [`pause`](Self::pause), [`stored`](Self::stored), `load` and `unload` return: they do not
 ///   unwind, and they look nothing up in an address space;
@@ -49,8 +50,8 @@ pub unsafe trait Kernel: Sync + Sized + 'static {
     /// Takes a frame, or returns `None` if memory is exhausted.
     fn take_frame(&self) -> Option<PhysAddr>;
 
-    /// Takes back a frame that [`take_frame`](Self::take_frame) returned: it was a page-table node, and no CPU can reach
-    /// it any more.
+    /// Takes back a frame that [`take_frame`](Self::take_frame) returned: it was a page-table node, or the control block
+    /// of an address space, and no CPU can reach it any more.
     fn give_frame(&self, frame: PhysAddr);
 
     /// Takes a frame whose bytes are all zero, if the kernel has one ready: `tlbkit` need not clear it then. The
@@ -74,7 +75,8 @@ pub unsafe trait Kernel: Sync + Sized + 'static {
     /// array. Returns `None` for frames that must not become page-table nodes.
     fn record(&self, frame: PhysAddr) -> Option<&Record>;
 
-    /// Takes notice that one mapping of each of these frames is gone from every page table, and that no CPU can use it any more.
+    /// Takes notice that one mapping of each of these frames is gone from its page table, and that no CPU can use that mapping any
+    /// more.
     /// `run.dirty` tells whether any of the frames was written through that mapping. A kernel that counts the mappings of a frame
     /// counts one less.
     ///

@@ -51,18 +51,20 @@ impl<K: Kernel, const CPUS: usize> Mmu<K, CPUS> {
     ///
     /// # Errors
     ///
-    /// [`Error::Busy`] inside an edit or a visit on this CPU.
+    /// [`Error::Busy`] inside an edit or a visit on this CPU; [`Error::Unflushed`] as for
+    /// [`AddressSpace::edit`](crate::AddressSpace::edit).
     pub fn online(&'static self) -> Result<(), Error> {
         self.call(|_| Ok(()))
     }
 
     /// Makes this CPU leave its address space and take part in no more shootdowns, and flushes its TLB. From then on the CPU must
-    /// not use the kernel's own address space until it is [`online`](Self::online) again. Every call on the CPU except
-    /// [`on_interrupt`](Self::on_interrupt) brings it online again, so this call is the last one before the CPU stops.
+    /// not use the kernel's own address space until it is [`online`](Self::online) again. Every lookup, visit, change and switch on
+    /// the CPU brings it online again, so this call is the last one before the CPU stops.
     ///
     /// # Errors
     ///
-    /// [`Error::Busy`] inside an edit or a visit on this CPU.
+    /// [`Error::Busy`] inside an edit or a visit on this CPU; [`Error::Unflushed`] as for
+    /// [`AddressSpace::edit`](crate::AddressSpace::edit).
     pub fn offline(&'static self) -> Result<(), Error> {
         self.call(|call| {
             call.go_offline();
@@ -75,7 +77,8 @@ impl<K: Kernel, const CPUS: usize> Mmu<K, CPUS> {
     ///
     /// # Errors
     ///
-    /// [`Error::Busy`] inside an edit or a visit on this CPU.
+    /// [`Error::Busy`] inside an edit or a visit on this CPU; [`Error::Unflushed`] as for
+    /// [`AddressSpace::edit`](crate::AddressSpace::edit).
     pub fn idle(&'static self) -> Result<(), Error> {
         self.call(|call| {
             call.switch_to(None);

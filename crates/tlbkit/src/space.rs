@@ -17,7 +17,8 @@ use crate::{Access, Edit, Fault, Kernel, Machine, Mmu, MultiLevel};
 /// A handle to a virtual address space: a page table, an ASID, and the CPUs that run it.
 ///
 /// Any CPU may look up, change and run it at any time. Only one CPU changes it at a time; a CPU that waits for its turn serves
-/// shootdowns and unmasks interrupts now and then. Otherwise every method masks interrupts while it runs.
+/// shootdowns and unmasks interrupts now and then. Otherwise every method masks interrupts while it runs. (A fault on a page that
+/// is [shared](Self::sharing) waits with interrupts masked, and serves shootdowns.)
 ///
 /// Clones are handles to the same address space, and each CPU that [runs](Self::activate) it keeps a handle. When the last
 /// handle is dropped, every mapped frame and every payload is released ([`Kernel::release`], [`Kernel::release_payload`]) and
@@ -115,7 +116,8 @@ impl<K: Kernel, const CPUS: usize> AddressSpace<K, CPUS> {
 
     /// Returns the leaf that maps `at`. An address outside the address space is not mapped.
     ///
-    /// Costs one load a level.
+    /// Costs one load a level; and on a CPU of several that does not run the address space, up to four atomic updates of its sets of
+    /// CPUs and a fence.
     #[inline]
     pub fn lookup(&self, at: VirtAddr) -> Option<Leaf> {
         // SAFETY: interrupts are masked, and a lookup serves no shootdown.
@@ -124,7 +126,7 @@ impl<K: Kernel, const CPUS: usize> AddressSpace<K, CPUS> {
 
     /// Returns what the entry for the page of `at` holds: a leaf, a mark, or nothing.
     ///
-    /// Costs one load a level.
+    /// Costs as much as [`lookup`](Self::lookup).
     pub fn entry(&self, at: VirtAddr) -> Entry {
         // SAFETY: interrupts are masked, and a lookup serves no shootdown.
         self.mmu().kernel().masked(|| unsafe { self.0.pinned(|pinned| self.0.table.entry(pinned, at)) })
@@ -135,7 +137,7 @@ impl<K: Kernel, const CPUS: usize> AddressSpace<K, CPUS> {
     ///
     /// # Errors
     ///
-    /// [`Error::Busy`], inside another visit or edit on this CPU.
+    /// [`Error::Busy`] inside another visit or edit on this CPU; [`Error::Unflushed`] as for [`edit`](Self::edit).
     pub fn for_each_mark(
         &self,
         pages: Pages,
@@ -151,7 +153,7 @@ impl<K: Kernel, const CPUS: usize> AddressSpace<K, CPUS> {
 
     /// Returns the physical address that `at` is translated to.
     ///
-    /// Costs one load a level.
+    /// Costs as much as [`lookup`](Self::lookup).
     #[inline]
     pub fn translate(&self, at: VirtAddr) -> Option<PhysAddr> {
         let mmu = self.mmu();
@@ -182,12 +184,12 @@ impl<K: Kernel, const CPUS: usize> AddressSpace<K, CPUS> {
     /// Visits every leaf that maps a page of `pages`, in ascending order, until `visit` breaks. A concurrent change may or may
     /// not be observed.
     ///
-    /// `visit` runs with interrupts masked, and this CPU serves no shootdown until it returns: the others wait for it. It
-    /// must not call back into the [`Mmu`] or an address space: changes are refused with [`Error::Busy`].
+    /// `visit` runs with interrupts masked, and this CPU serves no shootdown until it returns: the others wait for it. Inside it a
+    /// change, another visit or a switch returns [`Error::Busy`].
     ///
     /// # Errors
     ///
-    /// [`Error::Busy`], inside another visit or edit on this CPU.
+    /// [`Error::Busy`] inside another visit or edit on this CPU; [`Error::Unflushed`] as for [`edit`](Self::edit).
     pub fn for_each(
         &self,
         pages: Pages,
@@ -204,8 +206,8 @@ impl<K: Kernel, const CPUS: usize> AddressSpace<K, CPUS> {
     /// hold a translation that allows less than the new one; its access faults, and [`fault`](Self::fault) returns
     /// [`Fault::Retry`].
     ///
-    /// If `edit` returns an error, the changes that it made before stay. `edit` must not call back into an address space: such a
-    /// call returns [`Error::Busy`].
+    /// If `edit` returns an error, the changes that it made before stay. Inside `edit` a change, a visit or a switch of any address
+    /// space returns [`Error::Busy`]; [`lookup`](Self::lookup), [`entry`](Self::entry) and [`translate`](Self::translate) work.
     ///
     /// # Errors
     ///
@@ -361,11 +363,13 @@ impl<K: Kernel, const CPUS: usize> AddressSpace<K, CPUS> {
     /// Makes this CPU run the address space: assigns an ASID if the address space has none, and loads the root register
     /// ([`Kernel::load`]). The CPU keeps a handle until it activates another address space, or [idles](Mmu::idle).
     ///
-    /// The translations of the address space that the CPU ran before stay in its TLB, under their ASID.
+    /// The translations of the address space that the CPU ran before stay in its TLB under their ASID, if the machine has ASIDs.
+    /// The CPU flushes this address space if it is new to the CPU, and its whole TLB if the machine has no ASIDs, if a new
+    /// generation of ASIDs begins, or if the address space shares another kernel half.
     ///
     /// # Errors
     ///
-    /// [`Error::Busy`] inside an edit or a visit on this CPU.
+    /// [`Error::Busy`] inside an edit or a visit on this CPU; [`Error::Unflushed`] as for [`edit`](Self::edit).
     pub fn activate(&self) -> Result<(), Error> {
         self.mmu().call(|call| {
             call.switch_to(Some(&self.0));
@@ -377,7 +381,7 @@ impl<K: Kernel, const CPUS: usize> AddressSpace<K, CPUS> {
     ///
     /// # Errors
     ///
-    /// [`Error::Busy`] inside an edit or a visit on this CPU.
+    /// [`Error::Busy`] inside an edit or a visit on this CPU; [`Error::Unflushed`] as for [`edit`](Self::edit).
     #[inline(never)]
     pub fn fault(&self, at: VirtAddr, access: Access) -> Result<Fault, Error> {
         match self.fault_once(at.vpn(self.0.base()), access) {
@@ -403,7 +407,7 @@ impl<K: Kernel, const CPUS: usize> AddressSpace<K, CPUS> {
     /// [`Error::NotMapped`] with the first address that does not allow the access, or whose entry lacks a status bit that the
     /// access would set. The kernel can resolve a [`fault`](Self::fault) there and continue. The pieces before that address have
     /// been visited. [`Error::OutOfRange`] if the bytes extend beyond the last address; [`Error::Busy`] inside an edit or a visit
-    /// on this CPU.
+    /// on this CPU; [`Error::Unflushed`] as for [`edit`](Self::edit).
     pub fn pieces(
         &self,
         at: VirtAddr,

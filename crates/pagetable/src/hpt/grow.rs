@@ -22,10 +22,10 @@
 //! chain**, publishes the segments in the directory, and retires the old segment. So a split reads no chain, however long
 //! chains are. A walker finds its bucket in the joined chain, because buckets of the other chain have other tags.
 //!
-//! Each change after that makes a few steps that part the chains. A **step** takes the first overflow bucket that two chains
-//! have in common. It removes the bucket from the chain to which its hash does not belong. If the first bucket of the other
-//! chain is free, it moves the contents there, and retires the overflow bucket. The next segment is split when all chains of
-//! the last split have been parted.
+//! Each change after that which fills or empties a bucket makes a few steps that part the chains. A **step** takes the first
+//! overflow bucket that two chains have in common. It removes the bucket from the chain to which its hash does not belong. If the
+//! first bucket of the other chain is free, it moves the contents there, and retires the overflow bucket. The next segment is split
+//! when all chains of the last split have been parted.
 //!
 //! # Merging
 //!
@@ -70,9 +70,10 @@
 //!
 //! # Bounds
 //!
-//! A change of one page splits or merges at most one segment, of 128 first buckets (512 units in a table that a refill
-//! handler walks), or makes [`STEPS`] steps; a change of a range does so for each of its blocks. Each doubling copies the
-//! directory, which has up to 32,768 entries. Beyond that, or without memory, chains get longer.
+//! A change of one page splits one segment, or merges two, or makes [`STEPS`] steps; a change of a range does so for each of its
+//! blocks, once before and once after it. A segment has 128 first buckets; 256 in [`HrSmall`](super::HrSmall), and 512 units in a
+//! table that a refill handler walks. Each doubling copies the directory, which has up to 32,768 entries (1024 in such a table).
+//! Beyond that, or without memory, chains get longer.
 
 mod merge;
 mod split;
@@ -196,7 +197,8 @@ where
         if LOAD == 0 { 1 << BUCKETS_LOG } else { self.growth.heads.load(Ordering::Relaxed) }
     }
 
-    /// Returns the most blocks that growing or shrinking has moved in one step: at most 128.
+    /// Returns the most blocks that growing or shrinking has moved in one step: at most the buckets of two full segments, 256 in
+    /// [`Hr`](super::Hr).
     pub fn most_moved(&self) -> usize {
         self.growth.most.load(Ordering::Relaxed)
     }

@@ -48,11 +48,12 @@
 //!
 //! | operation | loads and stores of table words |
 //! |-|-|
-//! | lookup, first bucket | 2: tag and PTE, whose addresses do not depend on another load. A 64-bit tag in 32-bit words is 2 loads. In a table that grows, two words of the directory come first |
+//! | lookup, first bucket | 2: tag and PTE, whose addresses do not depend on another load. A 64-bit tag in 32-bit words is 2 loads. In a table that grows, two words of the directory come first, or one if a refill handler may walk the table |
 //! | each overflow bucket before the hit | link and tag; the load of the tag depends on the link |
 //! | lookup in [`Hr`] and other tables of 64-bit words that grow | 8: two of the directory, three tags and two links of the [near buckets](#near-buckets), and the PTE. Each overflow bucket behind these is 2 loads more |
 //! | miss | tag and link of every bucket of the chain |
-//! | map, unmap, protect, mark, fill one page | the probe, then one store; a block's first page stores its tag, and the link to an overflow bucket |
+//! | map, unmap, protect one page | the probe, then one store; a block's first page stores its tag, and the link to an overflow bucket |
+//! | mark, fill one page | two or three probes, then the same stores |
 //! | a range | a probe for each block and a load and a store for each page, twice: the dry run comes first. The dry run checks for entries in the way and reserves buckets in one visit, unless larger pages are mapped |
 //! | iterate | a probe for each block, or every bucket once if that is less |
 //!
@@ -78,38 +79,40 @@
 //!
 //! # Growing and shrinking
 //!
-//! A table whose load has a bound (`LOAD` percent) grows by linear hashing, a **segment** of 128 buckets at a time, and
-//! shrinks when it has less than a quarter of that load. A **directory** has the addresses of the segments, which costs a
-//! lookup two more loads. A change of one page splits or merges at most one segment, or makes a few steps that part the
-//! chains which the last split has joined, for any set of pages. Without memory the chains get longer, and a later change
-//! tries again. The source of `hpt/grow.rs` describes how walkers find their buckets during this.
+//! A table whose load has a bound (`LOAD` percent) grows by linear hashing, a **segment** of 128 buckets at a time (256 in
+//! [`HrSmall`], 512 units in tables that a refill handler may walk), and shrinks when it has less than a quarter of that load. A
+//! **directory** has the addresses of the segments, which costs a lookup two more loads, or one. A change of one page splits or
+//! merges at most one segment, or makes a few steps that part the chains which the last split has joined, for any set of pages.
+//! Without memory the chains get longer, and a later change tries again. The source of `hpt/grow.rs` describes how walkers find
+//! their buckets during this.
 //!
 //! In [`Solo`](crate::Solo) mode such a table keeps one overflow bucket that the unmap of a page has emptied, for the next page
 //! that needs one. The bucket counts in the [`Footprint`](crate::Footprint).
 //!
 //! | largest cost | for a change of one page |
 //! |-|-|
-//! | buckets moved | 128, and 16 of chains |
-//! | bytes cleared | two segments, or a directory of 8 bytes for each 128 buckets, once for each doubling |
+//! | buckets moved | those of a segment by a split, of two by a merge, or 16 of chains: 128, 256 and 16 in [`Hr`] |
+//! | bytes cleared | two segments, and once for each doubling a directory, of 8 bytes for each segment |
 //! | words accessed, among a million changes of up to 500,000 pages | [`Hr`] 14,102, the average is 29; [`Cpt8`](crate::cpt::Cpt8) 18,555 and 57 |
 //!
-//! `cargo test -p tlbkit-pagetable --test hashed_bounds -- --nocapture` prints the words, and `cargo xtask worst` the time
-//! of the slowest change of a million and the most bytes that a page takes at any size. A directory has at most 32,768
-//! entries: 4 million first buckets. Beyond that, chains get longer.
+//! `cargo test -p tlbkit-pagetable --test hashed_bounds -- --nocapture` prints the words, and `cargo xtask worst` the time of the
+//! slowest change of a million and the most bytes that a page takes at any size. A directory has at most 32,768 entries: 4 million
+//! first buckets in [`Hr`]. Beyond that, chains get longer.
 //!
 //! # Near buckets
 //!
 //! In a table with 150 blocks for each 100 first buckets, 52 of 100 blocks are in the first bucket of their chain, 30 in the
-//! second, and 12 in the third. A walk that stops at the bucket with the right tag branches on a tag that no CPU can predict,
-//! and waits for a mispredicted branch in half of all lookups. So a lookup reads these three buckets without a branch: two
-//! conditional moves select the next bucket, or the same one again if its tag matches or its chain ends there. Only the
-//! comparison of the third tag is a branch, which is predicted well. In pages looked up in random order, a hit takes about
-//! two thirds of the time that it takes with branches; a lookup that waits for the result of the one before takes about a
-//! tenth longer (`cargo xtask bench --summary 'lookup dense' 'lookup chain dense'`). The search for the page of a change is
-//! the same; that of a range branches, because the pages of a range are often changed in the order of an earlier change, and
-//! then the CPU predicts well.
+//! second, and 12 in the third. A walk that stops at the bucket with the right tag branches on a tag that no CPU can predict, and
+//! waits for a mispredicted branch in half of all lookups. So a lookup reads these three buckets without a branch: two conditional
+//! moves select the next bucket, or the same one again if its tag matches or its chain ends there. Only the comparison of the third
+//! tag is a branch, which is predicted well. In pages looked up in random order, a hit takes about two thirds of the time that it
+//! takes with branches; a lookup that waits for the result of the one before takes about a tenth longer (`cargo xtask bench
+//! --summary 'lookup dense' 'lookup chain dense'`). The search for the page of a change is the same, except that of an unmap, which
+//! also looks for the bucket before. It branches, and so does that of a range, because the pages of a range are often changed in
+//! the order of an earlier change, and then the CPU predicts well.
 //!
-//! Tables that a refill handler may walk, and tables of 32-bit words with tags of two words, search bucket by bucket.
+//! Tables of a fixed size, tables that a refill handler may walk, and tables of 32-bit words with tags of two words search bucket by
+//! bucket.
 //!
 //! # Instructions of a hit
 //!

@@ -7,7 +7,7 @@
 //! | map | the block has no bucket, and the first bucket is in use | the PTE and the tag in an overflow bucket, and a link to that bucket |
 //! | unmap | the bucket has other entries | the PTE |
 //! | unmap | an overflow bucket is empty then | the PTE, and the link that bypasses the bucket |
-//! | unmap | a first bucket is empty then | the PTE, and the tag |
+//! | unmap | a first bucket is empty then | the PTE, and the tag; in solo mode all words of the bucket, or those of the next bucket |
 //!
 //! So a page needs no dry run: it takes at most one overflow bucket, before anything changes.
 //!

@@ -37,8 +37,8 @@ pub enum Action {
         /// Whether to wait for status writes.
         drain: bool,
     },
-    /// Set the number of acknowledgements to wait for. (2-phase with [`Rendezvous::Flag`] waits for
-    /// flags, and no CPU counts down.)
+    /// Set the number of acknowledgements to wait for. (2-phase with [`Rendezvous::Flag`] waits for flags instead, and no replier
+    /// counts down.)
     SetCount(u32),
     /// Put a request into the queue of the CPU with this number, and interrupt the CPU. If the CPU is offline, count its
     /// acknowledgement instead, and answer [`Seen::No`].

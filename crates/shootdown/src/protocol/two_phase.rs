@@ -23,12 +23,13 @@
 //! may load it, and write it back, during the update. A CPU that starts to run the address space during the operation waits
 //! until the flag `changing_PTE_flag` is clear (the gate in [`Switch`](crate::Switch)).
 //!
-//! The line that waits for the acknowledgements is [`Line::WaitStopped`]: the requester asks
-//! [`Action::IsStopped`](crate::Action::IsStopped) for each replier, and the loop of [`System::run`](crate::System::run)
-//! waits (`system/request.rs`, `wait`). By default ([`Rendezvous::Flag`](crate::Rendezvous::Flag)) the repliers count down
-//! no acknowledgements: the requester waits until the stop flag of each replier is set, perhaps for another operation. After the
-//! last line [`System::run`](crate::System::run) waits until each replier has taken this operation's request and then has
-//! continued, and so has flushed (`wait_until_flushed`).
+//! The line that waits for the acknowledgements is [`Line::WaitStopped`]: by default the requester asks
+//! [`Action::IsStopped`](crate::Action::IsStopped) for each replier (with [`Rendezvous::Serve`](crate::Rendezvous::Serve) it asks
+//! [`Action::AllAcknowledged`](crate::Action::AllAcknowledged)), and the loop of [`System::run`](crate::System::run) waits
+//! (`system/request.rs`, `wait`). By default ([`Rendezvous::Flag`](crate::Rendezvous::Flag)) the repliers count down no
+//! acknowledgements: the requester waits until the stop flag of each replier is set, perhaps for another operation. After the last
+//! line [`System::run`](crate::System::run) waits until each replier has taken this operation's request and then has continued, and
+//! so has flushed (`wait_until_flushed`).
 
 use super::Line::{self, *};
 

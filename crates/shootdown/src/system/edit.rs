@@ -110,8 +110,9 @@ pub trait LocalCpu<P, const W: usize = 1> {
     /// walk (unless the outcome says that the page is in use again). It is called once for each payload: when the operation ends
     /// or, for a payload that is [carried](crate::System::run), later.
     fn complete(&mut self, op: OpId, payload: P, outcome: Outcome);
-    /// Lets time pass while this CPU waits for another CPU: by a pause instruction, or a yield on host threads. If a
-    /// kernel's CPUs sleep here, [`changed`](Self::changed) must wake them.
+    /// Lets time pass while this CPU waits for another CPU: by a pause instruction, or a yield on host threads. If a kernel's CPUs
+    /// sleep here, [`changed`](Self::changed) must wake them. Nothing calls `changed` at the end of a remote flush, so a kernel
+    /// with [`remote`](Self::remote) TLBs does not sleep here.
     fn pause(&mut self) {
         relax();
     }

@@ -40,9 +40,9 @@ enum Post {
 /// The state of one CPU of a [`System`], which only that CPU uses. Each CPU has at most one handle at a time; dropping the
 /// handle detaches the CPU.
 ///
-/// A CPU must use its handle with interrupts disabled, at least the interrupt whose handler calls [`System::poll`]: a
-/// handler that interrupts a call could not borrow the handle. A call serves requests only while it waits for other CPUs; a
-/// request that arrives at another moment waits for the next [`System::poll`].
+/// A CPU must use its handle with interrupts disabled, at least the interrupt whose handler calls [`System::poll`]: a handler that
+/// interrupts a call could not borrow the handle. A call serves requests while it waits for other CPUs, when it ends 2-phase, and
+/// when it takes the CPU offline; a request that arrives at another moment waits for the next [`System::poll`].
 #[derive(Debug)]
 pub struct CpuHandle<'s, const N: usize, const W: usize = 1, const SLOTS: usize = 1> {
     me: usize,

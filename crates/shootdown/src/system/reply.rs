@@ -26,9 +26,10 @@ where
     ///
     /// # Errors
     ///
-    /// [`Misuse::OtherSystem`] if the handle belongs to another system, and there is a request. Otherwise only if a mailbox
+    /// None if there is no request. [`Misuse::OtherSystem`] if the handle belongs to another system. Otherwise only if a mailbox
     /// held a request of an operation that does not exist: now, or in an earlier wait of [`run`](Self::run) or
-    /// [`start`](Self::start), which do not report it. All other requests in the mailboxes have had their reply.
+    /// [`start`](Self::start), which do not report it ([`switch`](Self::switch) returns such an error, too). All other requests in
+    /// the mailboxes have had their reply.
     #[inline]
     pub fn poll(
         &self,

@@ -29,7 +29,7 @@ pub(crate) fn before_fences() {
     witness::barrier(Barrier::Stores);
 }
 
-/// Waits until what was forgotten is forgotten, and the walks have ended that may have used it.
+/// Waits until the TLBs have dropped what was flushed, and the walks that may have used it have ended.
 pub(crate) fn after_fences() {
     // SAFETY: a barrier is always allowed.
     unsafe { asm!("dsb ish", "isb", options(nostack, preserves_flags)) };
