@@ -95,7 +95,8 @@ impl<T> DerefMut for OneCpu<T> {
 
 /// A table and the function that flushes the TLB. Each change flushes, then frees nodes, before it returns.
 ///
-/// Only this value uses the table, so the only other walker is the MMU whose TLB `flush` flushes.
+/// Only this value uses the table, so the only other walker is the MMU whose TLB `flush` flushes. It is the table's writer:
+/// [`Writer::new`](crate::Writer::new) for its [`table`](Self::table) returns [`Error::Busy`].
 ///
 /// ```
 /// use tlbkit_addr::{Attr, PageSize, Pages, Pfn, VirtAddr};
@@ -139,6 +140,9 @@ impl<'n, T: Private<'n>, F: FnMut(&Flush)> Local<'n, T, F> {
 impl<'n, T: Private<'n>, F: Invalidate> Local<'n, T, F> {
     /// Wraps `table`, as [`new`](Self::new) does, with a `flush` of a type that has a name, so that a static can hold the result.
     pub fn with(table: T, flush: F) -> Self {
+        // No other code has the table, so its flag is free, unless a writer was forgotten. It is never given back, because the table
+        // lives no longer than this value.
+        let _ = table.writer_flag().try_take();
         let mut batch = table.batch();
         // SAFETY: the table is ours alone, and the batch came from it.
         unsafe { batch.take_up() };

@@ -304,6 +304,44 @@ fn a_fork_leaves_alone_what_the_child_borrows() {
     assert_eq!(slab.usage().nodes, out);
 }
 
+/// Nodes of two storages may have the same address, and parent and child may borrow the same pages from two tables: then the
+/// child would have other pages than the parent.
+#[test]
+fn a_fork_knows_whose_pages_the_child_borrows() {
+    let mut memory = [vec![Chunk::ZERO; 32], vec![Chunk::ZERO; 32]];
+    let [one, other] = memory.each_mut().map(|memory| Storage::new(memory, 0).unwrap());
+    let slot = Pages::count(Vpn::new(0), 1 << 18).unwrap();
+    let lending = |slab| {
+        let mut table = Mpt::<Va39, Sv39, _>::new(slab).unwrap();
+        table.lend(slot).unwrap();
+        table
+    };
+    let (lender, stranger) = (lending(&one), lending(&one));
+    let parent = Mpt::<Va39, Sv39, _>::new(&other).unwrap();
+    let mut writer = Writer::new(&parent).unwrap();
+    writer.map(Pages::one(Vpn::new(5)), Pfn::new(7), K4, RW).unwrap();
+    let child = Mpt::sharing(&lender).unwrap();
+    let mut born = Writer::new(&child).unwrap();
+    let refused = Err(Error::Borrowed { at: VirtAddr::new(0) });
+    assert_eq!(writer.copy_on_write(&mut born, |_| (), |_| ()), refused, "the node of another storage");
+    let borrows = Mpt::sharing(&stranger).unwrap();
+    let mut second = Writer::new(&borrows).unwrap();
+    assert_eq!(second.copy_on_write(&mut born, |_| (), |_| ()), refused, "another lender");
+    for batch in [writer.finish(), born.finish(), second.finish()] {
+        // SAFETY: no CPU walks the tables now.
+        unsafe { batch.reclaim() };
+    }
+    for batch in [destroy(parent), destroy(child), destroy(borrows)] {
+        // SAFETY: no CPU walks the tables now.
+        unsafe { batch.reclaim() };
+    }
+    for batch in [destroy(lender), destroy(stranger)] {
+        // SAFETY: no CPU walks the tables now, and no table borrows from them.
+        unsafe { batch.reclaim() };
+    }
+    assert_eq!([one.usage().nodes, other.usage().nodes], [0, 0]);
+}
+
 /// What a child that is not empty has of its own, at its address, and not what it borrows below that.
 #[test]
 fn a_fork_names_what_the_child_has_of_its_own() {

@@ -1,13 +1,13 @@
 //! The batch that owns what a change took out: it is reclaimed, carried to another CPU, or lost and counted.
 #![cfg(not(tlbkit_loom))]
 
-use tlbkit_addr::{Attr, FlushScope, PageSize, Pages, Pfn, Vpn};
+use tlbkit_addr::{Attr, Flush, FlushScope, PageSize, Pages, Pfn, Vpn};
 use tlbkit_pagetable::format::Compact32;
 use tlbkit_pagetable::geometry::Va32;
 use tlbkit_pagetable::hpt::Hashed;
 use tlbkit_pagetable::mpt::Mpt;
 use tlbkit_pagetable::nodes::{Chunk, Reclaim, Slab};
-use tlbkit_pagetable::{Change, Error, Holes, Mode, Retired, Shared, Solo, Table, Writer, destroy};
+use tlbkit_pagetable::{Change, Error, Holes, Local, Mode, Retired, Shared, Solo, Table, Writer, destroy};
 
 /// Calls `test` with the nodes of a table of two: its root, and one in which a page is mapped.
 fn taken_apart<M: Mode>(test: impl FnOnce(&Slab<'_, u32, M>, Retired<'_>)) {
@@ -33,6 +33,19 @@ fn a_batch_that_is_dropped_is_a_loss_that_is_counted() {
         drop(Retired::new(slab));
         assert_eq!((slab.held().pending(), slab.held().lost()), (0, 2));
     });
+}
+
+/// A writer beside a `Local` would leave debts that the `Local` never takes up.
+#[test]
+fn a_local_is_its_tables_only_writer() {
+    let mut memory = vec![Chunk::ZERO; 8];
+    let slab = Slab::<u32, Solo>::new(&mut memory, 0).unwrap();
+    let mut local = Local::new(Mpt::<Va32, Compact32, _>::new(&slab).unwrap(), |_: &Flush| ());
+    assert_eq!(Writer::new(local.table()).err(), Some(Error::Busy));
+    local.map(Pages::one(Vpn::new(7)), Pfn::new(9), PageSize::K4, Attr::READ).unwrap();
+    assert_eq!(Writer::new(local.table()).err(), Some(Error::Busy));
+    local.destroy();
+    assert_eq!(slab.usage().nodes, 0);
 }
 
 #[test]

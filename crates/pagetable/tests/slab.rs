@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::Ordering;
 
 use proptest::prelude::*;
-use tlbkit_pagetable::nodes::{Chunk, NodeAddr, Nodes, Reclaim, Slab, SlabError};
-use tlbkit_pagetable::{Retired, Shared, Solo};
+use tlbkit_pagetable::nodes::{Chunk, NodeAddr, Nodes, Reclaim, Slab, SlabError, Stock};
+use tlbkit_pagetable::{Error, Retired, Shared, Solo};
 
 const CHUNK: usize = 4096;
 const CHUNKS: usize = if cfg!(miri) { 24 } else { 96 };
@@ -478,4 +478,14 @@ fn threads_share_a_slab() {
         }
     });
     assert_eq!((slab.usage().nodes, slab.usage().bytes), (0, 0));
+}
+
+/// The sum of the counts may exceed a `usize`.
+#[test]
+fn a_stock_of_too_many_nodes_is_refused() {
+    let mut memory = vec![Chunk::ZERO; 4];
+    let slab = Solo32::new(&mut memory, 0).unwrap();
+    let refused = Stock::take(&slab, &[512, 512], [usize::MAX, 2]).map(drop);
+    assert_eq!(refused, Err(Error::NoMemory { wanted: u32::MAX, pending: 0 }));
+    assert_eq!(slab.usage().nodes, 0);
 }

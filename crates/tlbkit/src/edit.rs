@@ -185,7 +185,7 @@ impl<'s, K: Kernel, const CPUS: usize> Edit<'s, K, CPUS> {
     /// # Errors
     ///
     /// As [`map`](Self::map), and [`Error::NotMapped`] with the first page for which `frames` had no frame. After an error the
-    /// caller owns the frames again as soon as the edit has ended.
+    /// caller owns the frames again as soon as the edit has ended. If `frames` panics, the pages that were mapped before stay mapped.
     pub fn map_each(
         &mut self,
         pages: Pages,

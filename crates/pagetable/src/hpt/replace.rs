@@ -5,7 +5,7 @@ use core::ops::ControlFlow;
 use tlbkit_addr::{Attr, Flush, FlushScope, Pages, Pfn, VirtAddr};
 
 use super::Hashed;
-use super::visit::Visitor;
+use super::visit::{Still, Visitor};
 use crate::format::Format;
 use crate::geometry::Checked as _;
 use crate::nodes::Nodes;
@@ -48,6 +48,8 @@ where
                 self.settle_pairs(spot, 0, Self::block(0, at));
                 was
             };
+            // The caller's flush may look other pages up, and such a lookup must not move the bucket.
+            let _still = F::BREAK_FRAME.then(|| Still::new(&self.visits));
             exchange::<F>(store, new, pages, flush_all_cpus);
             return Ok(old);
         }

@@ -18,10 +18,10 @@ use crate::word::atomics::{AtomicUsize, fence};
 use crate::{Entry, Geometry, Leaf, Retired};
 
 /// Counts a visit until it is dropped, also if the visit unwinds. No lookup reorders a chain during a visit.
-struct Still<'t>(&'t AtomicUsize);
+pub(super) struct Still<'t>(&'t AtomicUsize);
 
 impl<'t> Still<'t> {
-    fn new(visits: &'t AtomicUsize) -> Self {
+    pub(super) fn new(visits: &'t AtomicUsize) -> Self {
         bump(visits, 1);
         Self(visits)
     }

@@ -23,7 +23,7 @@ struct Calls<S: FnMut(Run), C: FnMut(u64)> {
 
 impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Writer<'_, 'n, Mpt<'n, G, F, N>> {
     /// Maps in `child`, an empty table, every page that this table maps to the same frame, except the pages of a part that this
-    /// table lends to the child. A page of writable memory loses [`Attr::WRITE`] and gets [`Attr::COPY_ON_WRITE`] in both tables.
+    /// table lends to the child, or borrows. A page of writable memory loses [`Attr::WRITE`] and gets [`Attr::COPY_ON_WRITE`] in both tables.
     /// Device pages and uncached pages are copied unchanged. Marks are copied. `share` is called with each run of frames, and
     /// `copy` with each payload, before the child has it.
     ///
@@ -33,8 +33,8 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Writer<'_, 'n, Mpt<'n, G
     /// # Errors
     ///
     /// [`Error::WrongAttr`] if the format has no bit for [`Attr::COPY_ON_WRITE`]; [`Error::Occupied`] or [`Error::Marked`] if the
-    /// child has a leaf or a mark; [`Error::WrongSize`] if the child lends a part; [`Error::Borrowed`] if this table maps pages
-    /// where the child borrows others; [`Error::NoMemory`]. After an error nothing has changed.
+    /// child has a leaf or a mark; [`Error::WrongSize`] if the child lends a part; [`Error::Borrowed`] if this table maps or
+    /// borrows pages where the child borrows others; [`Error::NoMemory`]. After an error nothing has changed.
     pub fn copy_on_write(
         &mut self,
         child: &mut Writer<'_, 'n, Mpt<'n, G, F, N>>,
@@ -103,23 +103,26 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
         Error::WrongSize { size: G::BASE }
     }
 
-    /// Checks each top-level slot that `copy` borrows: this table's slot is empty, is borrowed too, or has the same link.
+    /// Checks the top-level slots that `copy` borrows: this table's slot is empty or has the same link.
     ///
     /// # Errors
     ///
-    /// [`Error::Borrowed`] with the first page of a slot in which this table has an entry of its own.
+    /// [`Error::Borrowed`] with the first page of a slot in which this table has another entry.
     ///
     /// # Safety
     ///
     /// The caller is the only writer of both tables.
     unsafe fn check_apart(&self, copy: &Self) -> Result<(), Error> {
-        if copy.borrowed == self.borrowed {
-            return Ok(());
-        }
-        for slot in (0..Self::slots(0)).filter(|&slot| copy.is_borrowed(slot) && !self.is_borrowed(slot)) {
+        let Some(pages) = copy.borrowed else { return Ok(()) };
+        // Each table borrows from one lender, so one slot tells whether both borrow the same pages from the same lender.
+        let most = if self.borrowed == copy.borrowed { 1 } else { usize::MAX };
+        let index = |page: Vpn| Self::index(0, page.address(G::BASE));
+        for slot in (index(pages.first())..=index(pages.last())).take(most) {
             // SAFETY: the slots are in the roots.
             let (own, borrowed) = unsafe { (self.read(self.root, slot), copy.read(copy.root, slot)) };
-            let shared = F::is_link(own) && F::node(own) == F::node(borrowed);
+            // Nodes of two storages may have the same address.
+            let is_one = core::ptr::eq(self.nodes, copy.nodes) && F::node(own) == F::node(borrowed);
+            let shared = F::is_link(own) && is_one;
             let taken = F::is_link(own) || F::is_leaf(own, Self::LEVELS == 1) || Self::is_mark(own, 0);
             if taken && !shared {
                 let page = Self::canonical(Pages::one(Vpn::new(slot * Self::slot_pages(0))));

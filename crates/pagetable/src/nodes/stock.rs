@@ -106,7 +106,7 @@ impl<'n, N: Nodes, const KINDS: usize> Stock<'n, N, KINDS> {
     ) -> Result<Self, Error> {
         let mut stock = Self::empty(nodes, words);
         for kind in 0..KINDS {
-            stock.add(kind, want[kind], || want.iter().sum(), reach)?;
+            stock.add(kind, want[kind], || want.iter().copied().fold(0, usize::saturating_add), reach)?;
         }
         Ok(stock)
     }
