@@ -64,7 +64,8 @@ pub enum SwitchAction {
     TakeStale,
     /// Flush the address space.
     FlushSpace,
-    /// Stop using the space, and wait for this CPU's status writes under way.
+    /// Stop using the space, and wait for this CPU's status writes under way; on hardware whose cache lines
+    /// [need the entry](crate::Hardware::lines_need_entry), flush the space.
     Drain,
     /// Say that this CPU no longer runs the space.
     ClearRunning,

@@ -26,7 +26,7 @@ impl<P> Hold<P> {
         self.0.take()
     }
 
-    fn place(&mut self) -> &mut Option<P> {
+    pub(crate) fn place(&mut self) -> &mut Option<P> {
         &mut self.0
     }
 }

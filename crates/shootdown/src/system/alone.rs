@@ -1,6 +1,7 @@
 //! An operation on a machine with one CPU: the edit and the local flush, without requests, stops and flags.
 
 use super::{CpuHandle, Edit, LocalCpu, System};
+use crate::operation::Hold;
 use crate::{Misuse, OpId, Order, Outcome, Plan};
 
 impl<P, E, const CPUS: usize, const N: usize, const W: usize, const SLOTS: usize>
@@ -8,8 +9,8 @@ impl<P, E, const CPUS: usize, const N: usize, const W: usize, const SLOTS: usize
 where
     E: Edit<W, Payload = P>,
 {
-    /// Implements [`run`](Self::run) for `CPUS` 1. An optimistic plan still makes its rounds, because the CPU's own late
-    /// status write may restore the old entry.
+    /// Implements [`run`](Self::run) for `CPUS` 1. The CPU's own late status write may restore the old entry, so a TLB-first plan
+    /// still flushes before the update, 2-phase waits for the write, and an optimistic plan makes its rounds.
     #[inline]
     pub(super) fn run_alone<X: Edit<W, Payload = P>>(
         &self,
@@ -31,16 +32,26 @@ where
         if plan.stops_repliers() && self.hardware.status_overwrites() {
             local.drain();
         }
-        if matches!(plan.algorithm().order(), Order::TlbFirst) {
-            edit.set_tentative();
-        }
-        let mut payload = edit.update();
-        let (mut round, mut outcome) = (1, Outcome::Done);
-        loop {
+        let flush = |edit: &X, local: &mut _| {
             if edit.space().members.contains(0) {
-                local.flush(Some(edit.asid()), edit.flush(), true);
+                LocalCpu::flush(local, Some(edit.asid()), edit.flush(), true);
             }
-            if !matches!(plan.algorithm().order(), Order::Optimistic) {
+        };
+        let order = plan.algorithm().order();
+        if matches!(order, Order::TlbFirst) {
+            edit.set_tentative();
+            edit.set_changing(true);
+            flush(edit, local);
+        }
+        // If a call below panics, the payload is leaked, because the TLB may still lead to it.
+        let mut payload = Hold::new(Some(edit.update()));
+        let (mut round, mut outcome) = (1, Outcome::Done);
+        if matches!(order, Order::TlbFirst) {
+            edit.set_changing(false);
+        }
+        while !matches!(order, Order::TlbFirst) {
+            flush(edit, local);
+            if !matches!(order, Order::Optimistic) {
                 break;
             }
             let unchanged = edit.check();
@@ -49,12 +60,16 @@ where
                 break;
             }
             round = round.saturating_add(1);
-            edit.update_again(&mut payload);
+            if let Some(payload) = payload.place() {
+                edit.update_again(payload);
+            }
         }
         edit.release();
         local.changed();
         local.ended(id, outcome);
-        local.complete(id, payload, outcome);
+        if let Some(payload) = payload.take() {
+            local.complete(id, payload, outcome);
+        }
         Ok((id, outcome))
     }
 }

@@ -30,8 +30,7 @@ pub trait Edit<const W: usize = 1> {
     /// [`Action::SetTentative`](crate::Action::SetTentative), before [`update`](Self::update). Only TLB-first plans call it.
     fn set_tentative(&mut self) {}
     /// [`Action::SetChanging`](crate::Action::SetChanging) of TLB-first, whose miss handlers read the flag.
-    /// ([`System`](crate::System) keeps the flag of 2-phase.) On a machine with one CPU it is not called: that CPU
-    /// flushes after the update.
+    /// ([`System`](crate::System) keeps the flag of 2-phase.)
     fn set_changing(&mut self, _on: bool) {}
     /// [`Action::Update`](crate::Action::Update) in the first round: changes the entry, and returns the objects that the
     /// change unlinks.

@@ -38,7 +38,7 @@ enum Post {
 }
 
 /// The state of one CPU of a [`System`], which only that CPU uses. Each CPU has at most one handle at a time; dropping the
-/// handle detaches the CPU.
+/// handle detaches the CPU, unless a call panicked in the middle of a reply or of 2-phase: then the CPU stays attached.
 ///
 /// A CPU must use its handle with interrupts disabled, at least the interrupt whose handler calls [`System::poll`]: a handler that
 /// interrupts a call could not borrow the handle. A call serves requests while it waits for other CPUs, when it ends 2-phase, and
@@ -78,7 +78,11 @@ impl<const N: usize, const W: usize, const SLOTS: usize> CpuHandle<'_, N, W, SLO
 
 impl<const N: usize, const W: usize, const SLOTS: usize> Drop for CpuHandle<'_, N, W, SLOTS> {
     fn drop(&mut self) {
-        self.attached.store(false, Ordering::Release);
+        // After a panic in the middle of a reply or of 2-phase the CPU stays attached: a new handle would reply, and a requester
+        // would take that for the flush that never came.
+        if self.flusher.is_idle() && self.stopper.is_idle() && !self.entered {
+            self.attached.store(false, Ordering::Release);
+        }
     }
 }
 
@@ -183,7 +187,8 @@ impl<P, E, const CPUS: usize, const N: usize, const W: usize, const SLOTS: usize
     ///
     /// # Errors
     ///
-    /// [`Misuse::NoSuchCpu`], or [`Misuse::Attached`] if the CPU has a handle.
+    /// [`Misuse::NoSuchCpu`], or [`Misuse::Attached`] if the CPU has a handle, or has had one that a panic ended
+    /// ([`CpuHandle`]).
     pub fn attach(&self, me: usize) -> Result<CpuHandle<'_, N, W, SLOTS>, Misuse> {
         let attached = self.attached.get(me).ok_or(Misuse::NoSuchCpu { cpu: me })?;
         if attached.swap(true, Ordering::Acquire) {

@@ -207,7 +207,7 @@ where
     ///
     /// With [`SwitchKind::Out`] a CPU keeps its translations, and does not flush. If status writes can undo a change,
     /// [`LocalCpu::drain`] waits for those under way. On hardware whose cache lines
-    /// [need the entry](crate::Hardware::lines_need_entry), a CPU that leaves flushes the space.
+    /// [need the entry](crate::Hardware::lines_need_entry), a CPU that leaves flushes the space while it still counts as running it.
     ///
     /// # Errors
     ///
@@ -280,8 +280,10 @@ where
                 }
                 SwitchAction::Drain => {
                     // A CPU that does not run the space gets no request to flush, so no operation would wait for its
-                    // status writes.
-                    if self.hardware.status_overwrites() {
+                    // status writes, or for its cache lines.
+                    if self.hardware.lines_need_entry {
+                        local.flush(Some(asid), &everything(), true);
+                    } else if self.hardware.status_overwrites() {
                         local.drain();
                     }
                     false

@@ -6,6 +6,7 @@ use super::slot::{
     CARRIES, CLAIMED, CONTINUED, Cargo, Carried, FREE, Kept, LEFT, OPEN, SUPERSEDED, Slot, TAKEN, tagged,
 };
 use super::{CpuHandle, Edit, LocalCpu, Post, RemoteTlbs, System};
+use crate::operation::Hold;
 use crate::sync::{Ordering, fence, relax};
 use crate::{Action, Duty, Misuse, OpId, Operation, Outcome, Plan, Rendezvous, Request, Seen, Style, Target};
 
@@ -238,18 +239,19 @@ where
         edit: &X,
     ) -> Result<Outcome, Misuse> {
         let ends_walks = ends_walks(operation.machine().plan(), local);
+        let space = edit.space();
         let Ok(ended) = operation.finish() else { return Err(Misuse::NotAsked) };
         let outcome = ended.outcome;
         let (mut free, mut carried) = (ended.free, ended.carried);
         if !ends_walks {
             carried = carried.or(free.take());
         }
+        // If `is_walked` panics, the payload is leaked.
+        let mut carried = Hold::new(carried);
+        let is_walked = carried.place().as_ref().is_some_and(|kept| edit.is_walked(&kept.payload));
         let mut state = FREE;
-        if let Some(kept) = carried.map(|kept| Kept { outcome, ..kept }) {
-            free = match edit.is_walked(&kept.payload) {
-                true => Self::carry(handle.me, slot, edit.space(), kept),
-                false => Some(kept),
-            };
+        if let Some(kept) = carried.take().map(|kept| Kept { outcome, ..kept }) {
+            free = if is_walked { Self::carry(handle.me, slot, space, kept) } else { Some(kept) };
             state = if free.is_some() { FREE } else { CARRIES };
         }
         let free = free.map(|kept| Kept { outcome, ..kept });
