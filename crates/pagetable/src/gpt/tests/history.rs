@@ -244,7 +244,7 @@ macro_rules! histories {
     ($($name:ident: $G:ty, $F:ty, $L:ty, $P:ty;)*) => { $(
         #[test]
         fn $name() {
-            let (cases, len) = if cfg!(miri) { (2, 6) } else { (60, 40) };
+            let (cases, len) = if cfg!(miri) { (1, 6) } else { (60, 40) };
             let config = ProptestConfig { cases, failure_persistence: None, ..ProptestConfig::default() };
             proptest!(config, |(history in ops(len))| {
                 let mut memory = memory(if cfg!(miri) { 200 } else { 1200 });
@@ -296,6 +296,10 @@ where
             table.unmap(one, Holes::Refuse, None).unwrap();
             mapped.remove(&page);
         }
+        // Miri takes seconds for one check.
+        if cfg!(miri) && !mapped.len().is_multiple_of(4) {
+            continue;
+        }
         let leaves = table.table().check();
         assert!(leaves.iter().map(|leaf| leaf.at.vpn(PageSize::K4).get()).eq(mapped.iter().copied()));
         for &page in pages {
@@ -333,7 +337,7 @@ fn gpt_a_node_grows_no_deeper_than_the_nodes_behind_guards() {
 
 proptest! {
     #![proptest_config(ProptestConfig {
-        cases: if cfg!(miri) { 2 } else { 100 },
+        cases: if cfg!(miri) { 1 } else { 100 },
         failure_persistence: None,
         ..ProptestConfig::default()
     })]
@@ -348,7 +352,7 @@ proptest! {
         // An odd factor permutes the numbers.
         let place = |number: usize| number.wrapping_mul(2 * order + 1) % 128;
         let pages = (0..128).map(place).filter(|page| !holes.contains(page)).map(|page| 0x5a00_0000 | page << spread);
-        let pages: Vec<_> = if cfg!(miri) { pages.take(12).collect() } else { pages.collect() };
+        let pages: Vec<_> = if cfg!(miri) { pages.take(6).collect() } else { pages.collect() };
         one_by_one::<format::Compact32, OneWord>(&pages);
         one_by_one::<format::Compact, OneWord>(&pages);
         one_by_one::<format::Paper, TwoWords>(&pages);

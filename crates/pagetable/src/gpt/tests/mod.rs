@@ -192,7 +192,7 @@ fn gpt_a_page_that_comes_and_goes_does_not_make_nodes_flap() {
     let mut memory = memory(100);
     let slab = Slab::<u32, Solo>::new(&mut memory, 0).unwrap();
     let mut table = Local::new(PaperGpt::<_, Adaptive>::new(&slab).unwrap(), |_| ());
-    for count in 1..if cfg!(miri) { 6 } else { 130 } {
+    for count in 1..if cfg!(miri) { 3 } else { 130 } {
         let page = Pages::one(Vpn::new(2 * count));
         let sizes = |table: &Local<'_, PaperGpt<'_, _, Adaptive>, _>| {
             // SAFETY: no CPU writes meanwhile.

@@ -55,7 +55,7 @@ where
 
 #[test]
 fn gpt_no_step_pays_after_the_change_of_a_page() {
-    let count = if cfg!(miri) { 20 } else { 300 };
+    let count = if cfg!(miri) { 3 } else { 300 };
     for seed in 4..if cfg!(miri) { 5 } else { 7 } {
         let mut random = Random(seed);
         let crowd: Vec<_> = (0..count).map(|_| random.next() as usize % (8 * count)).collect();
@@ -70,7 +70,7 @@ fn gpt_no_step_pays_after_the_change_of_a_page() {
 
 #[test]
 fn gpt_no_step_pays_after_the_change_of_a_range() {
-    let changes = if cfg!(miri) { 20 } else { 1000 };
+    let changes = if cfg!(miri) { 6 } else { 1000 };
     for longest in [4, 40] {
         for seed in 1..if cfg!(miri) { 2 } else { 3 } {
             let choose = |random: &mut Random| {
