@@ -139,19 +139,21 @@ pub(crate) fn pairing(algorithm: Algorithm, machine: &Machine, cpus: usize, fewe
     let same = [(0, Word::READ), (0, Word::NONE)];
     add("two on one page", protects, machine.scene(algorithm, fewer, &same));
     add("two on two pages", unmaps, machine.scene(algorithm, fewer, &[(0, Word::NONE), (1, Word::NONE)]));
-    if machine.hardware.lines_need_entry {
-        return cases; // No lazy handling there.
-    }
+    // There is no lazy handling on such hardware: a CPU that leaves keeps nothing.
+    let keeps = !machine.hardware.lines_need_entry;
     let changes = [
         ("a CPU joins", SwitchKind::In),
         ("a CPU idles", SwitchKind::Out),
         ("a CPU forgets", SwitchKind::OutAndForget),
         ("a CPU goes offline", SwitchKind::Offline),
     ];
-    for (doing, change) in changes {
+    for (doing, change) in changes.into_iter().filter(|&(_, change)| keeps || change != SwitchKind::Out) {
         let mut scene = machine.scene(algorithm, fewer, &[(0, Word::NONE)]);
         scene.change = Some((fewer - 1, change));
         add(doing, unmaps, scene);
+    }
+    if !keeps {
+        return cases;
     }
     let mut scene = machine.scene(algorithm, fewer, &[(0, Word::NONE)]);
     scene.change = Some((fewer - 1, SwitchKind::In));

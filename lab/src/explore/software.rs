@@ -168,6 +168,10 @@ impl World {
                 self.flush(scene, cpu, Target::All, true);
                 false
             }
+            SwitchAction::Drain if scene.hardware.lines_need_entry => {
+                self.flush(scene, cpu, Target::All, true);
+                false
+            }
             SwitchAction::Drain => {
                 self.land(cpu);
                 false

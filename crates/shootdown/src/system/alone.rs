@@ -45,24 +45,25 @@ where
         }
         // If a call below panics, the payload is leaked, because the TLB may still lead to it.
         let mut payload = Hold::new(Some(edit.update()));
-        let (mut round, mut outcome) = (1, Outcome::Done);
         if matches!(order, Order::TlbFirst) {
             edit.set_changing(false);
-        }
-        while !matches!(order, Order::TlbFirst) {
+        } else {
             flush(edit, local);
-            if !matches!(order, Order::Optimistic) {
-                break;
-            }
-            let unchanged = edit.check();
-            if round >= plan.rounds() && (unchanged || plan.is_conditional()) {
-                outcome = if unchanged { Outcome::Done } else { Outcome::Overwritten };
-                break;
-            }
-            round = round.saturating_add(1);
-            if let Some(payload) = payload.place() {
-                edit.update_again(payload);
-            }
+        }
+        let mut outcome = Outcome::Done;
+        if matches!(order, Order::Optimistic) {
+            let mut round = 1_u8;
+            outcome = loop {
+                let unchanged = edit.check();
+                if round >= plan.rounds() && (unchanged || plan.is_conditional()) {
+                    break if unchanged { Outcome::Done } else { Outcome::Overwritten };
+                }
+                round = round.saturating_add(1);
+                if let Some(payload) = payload.place() {
+                    edit.update_again(payload);
+                }
+                flush(edit, local);
+            };
         }
         edit.release();
         local.changed();
