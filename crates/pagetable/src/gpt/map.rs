@@ -6,6 +6,7 @@ use tlbkit_addr::{Attr, PageSize, Pages, Pfn};
 use super::Gpt;
 use super::layout::Layout;
 use super::node_size::NodeSize;
+use super::slots::leaf_kind;
 use crate::format::{Format, check_attr};
 use crate::geometry::Checked as _;
 use crate::nodes::{NodeAddr, Nodes, take_within};
@@ -71,11 +72,23 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
         unsafe {
             // For one page, `map_one` has checked it.
             if pages.len() > 1 {
+                self.check_room(pages.len() / size_pages)?;
                 self.check_vacant(span)?;
             }
             self.insert_span(batch, span, size.shift(), false, word, &mut |_| ())?;
         }
         batch.touch(F::APPEARS, stale::<G, F>(pages, |_| Some(size)));
+        Ok(())
+    }
+
+    /// Refuses a range of `count` pages that needs more leaves than the storage can provide, without a dry run.
+    fn check_room(&self, count: usize) -> Result<(), Error> {
+        // The leaves at the ends of the range may have other pages, too.
+        let there = self.tally.footprint().leaves + 2;
+        let wanted = (count >> Self::MAX_LEAF_WIDTH).saturating_sub(there);
+        if wanted > 0 && wanted > self.nodes.room(Self::WORDS[leaf_kind(Self::MIN_LEAF_WIDTH)]) {
+            return Err(Error::no_memory(wanted, self.nodes.held()));
+        }
         Ok(())
     }
 }

@@ -103,6 +103,9 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
 
     /// Counts the missing nodes by level, as the dry run of a map. Returns an error if a page of the range has a leaf or a mark.
     ///
+    /// Costs a walk for each node that exists and each empty slot above the last level that the range has: so a range of any length
+    /// is refused soon.
+    ///
     /// # Safety
     ///
     /// The caller is the only writer, and the pages are in the space and not borrowed.
@@ -111,7 +114,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
         let mut want = [0; MAX];
         let mut at = pages.first();
         loop {
-            let end = self.node_end(level, at).min(pages.last());
+            let mut end = self.node_end(level, at).min(pages.last());
             let va = at.address(G::BASE);
             // SAFETY: the caller is the writer.
             let path = unsafe { self.path(va, level) };
@@ -123,10 +126,11 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
                 if F::is_leaf(word, false) {
                     return Err(Error::occupied(&Self::leaf(word, path.level, va)));
                 }
+                // No node below the slot exists.
+                end = Vpn::new(at.get() | (Self::slot_pages(path.level) - 1)).min(pages.last());
                 for missing in path.level + 1..=level {
-                    // A missing node is counted once, at the first page of the range that it covers.
-                    let cover = Self::slot_pages(missing - 1);
-                    want[missing] += usize::from(at == pages.first() || at.get() & (cover - 1) == 0);
+                    let cover = Self::slot_pages(missing - 1).ilog2();
+                    want[missing] += (end.get() >> cover) - (at.get() >> cover) + 1;
                 }
             } else {
                 let index = Self::index(level, va);
