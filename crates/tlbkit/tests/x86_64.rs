@@ -15,10 +15,10 @@ use tlbkit::{
 mod hardware {
     // guide: begin
     use core::arch::asm;
-    /// Forgets what `INVPCID` of a type names; the processor has it, and CR4.PCIDE is on.
+    /// Removes from the TLB what `INVPCID` of a type names; the processor has it, and CR4.PCIDE is on.
     pub fn invpcid(kind: usize, pcid: u16, at: usize) {
         let what = [usize::from(pcid), at];
-        // SAFETY: it makes the processor walk again, and no more.
+        // SAFETY: the instruction only makes the processor walk again.
         unsafe { asm!("invpcid {}, [{}]", in(reg) kind, in(reg) &what, options(nostack, preserves_flags)) }
     }
     pub fn load_cr3(root: usize) {
