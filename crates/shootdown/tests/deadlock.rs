@@ -7,33 +7,11 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use tlbkit_addr::{Asid, CpuSet, Flush};
 use tlbkit_shootdown::{
-    Algorithm, Edit, Hardware, LocalCpu, LowRights, OpId, Outcome, Plan, Rendezvous, SharedSpace, System,
+    Algorithm, Hardware, LocalCpu, LowRights, OpId, Outcome, Plan, Rendezvous, SharedSpace, System,
 };
 
 mod support;
-use support::EVERYTHING;
-
-/// A change of an entry of its own.
-struct Change<'m>(&'m SharedSpace);
-
-impl Edit<1> for Change<'_> {
-    type Payload = ();
-
-    fn exclude(&mut self) -> bool {
-        true
-    }
-    fn release(&mut self) {}
-    fn update(&mut self) {}
-    fn space(&self) -> &SharedSpace {
-        self.0
-    }
-    fn asid(&self) -> Asid {
-        Asid::default()
-    }
-    fn flush(&self) -> &Flush {
-        &EVERYTHING
-    }
-}
+use support::{EVERYTHING, Nothing};
 
 /// A CPU. The first thing that it tells the other one is that it has entered the algorithm: both have, before either
 /// asks the other.
@@ -62,7 +40,7 @@ impl LocalCpu<()> for Cpu<'_> {
 fn two_requesters_do_not_wait_for_each_other_for_ever() {
     let plan = Plan::new(Algorithm::TwoPhase, &Hardware::RP3, LowRights::NeverWriteBack).expect("it suits");
     for rendezvous in [Rendezvous::Flag, Rendezvous::Serve] {
-        let kernel = System::<(), Change<'_>, 2, 1>::new(Hardware::RP3).with_rendezvous(rendezvous);
+        let kernel = System::<(), Nothing<'_>, 2, 1>::new(Hardware::RP3).with_rendezvous(rendezvous);
         let (space, barrier) = (SharedSpace::new(), Barrier::new(2));
         let (flushes, ended) = (AtomicUsize::new(0), AtomicUsize::new(0));
         for cpu in [0, 1] {
@@ -75,7 +53,7 @@ fn two_requesters_do_not_wait_for_each_other_for_ever() {
                 scope.spawn(move || {
                     let mut handle = kernel.attach(me).expect("it exists");
                     let mut cpu = Cpu(flushes, Some(barrier));
-                    let started = kernel.start(&mut handle, &mut cpu, plan, Change(space));
+                    let started = kernel.start(&mut handle, &mut cpu, plan, Nothing::new(space, &EVERYTHING));
                     assert!(started.is_ok());
                     ended.fetch_add(1, Ordering::SeqCst);
                     // The other one may ask only now: an interrupt.

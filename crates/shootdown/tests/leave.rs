@@ -4,34 +4,11 @@
 
 use tlbkit_addr::{Asid, CpuSet, Flush};
 use tlbkit_shootdown::{
-    Algorithm, Edit, Hardware, LocalCpu, LowRights, Misuse, OpId, Outcome, Plan, SharedSpace, SwitchKind,
-    System,
+    Algorithm, Hardware, LocalCpu, LowRights, Misuse, OpId, Outcome, Plan, SharedSpace, SwitchKind, System,
 };
 
 mod support;
-use support::PAGE;
-
-#[derive(Debug)]
-struct Page<'s>(&'s SharedSpace);
-
-impl Edit for Page<'_> {
-    type Payload = ();
-
-    fn exclude(&mut self) -> bool {
-        true
-    }
-    fn release(&mut self) {}
-    fn update(&mut self) {}
-    fn space(&self) -> &SharedSpace {
-        self.0
-    }
-    fn asid(&self) -> Asid {
-        Asid::default()
-    }
-    fn flush(&self) -> &Flush {
-        &PAGE[0]
-    }
-}
+use support::{Nothing, PAGE};
 
 /// A CPU that counts what it does to its own TLB.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -63,7 +40,7 @@ impl LocalCpu<()> for Cpu {
     fn complete(&mut self, _op: OpId, (): (), _outcome: Outcome) {}
 }
 
-type Kernel<'s> = System<(), Page<'s>, 2, 2>;
+type Kernel<'s> = System<(), Nothing<'s>, 2, 2>;
 
 fn plan(hardware: &Hardware) -> Plan {
     let suits = |algorithm| Plan::new(algorithm, hardware, LowRights::NeverWriteBack);
@@ -90,7 +67,7 @@ fn leaving_keeps_translations() {
         assert_eq!(switch(&mut here, SwitchKind::In), Cpu::default(), "{name}: it has kept what it had");
         switch(&mut here, SwitchKind::Out);
         let mut requester = Cpu::default();
-        kernel.start(&mut zero, &mut requester, plan(&hardware), Page(&space)).unwrap();
+        kernel.start(&mut zero, &mut requester, plan(&hardware), Nothing::new(&space, &PAGE[0])).unwrap();
         assert_eq!((requester.asked.len(), requester.ended), (0, 1), "{name}: no CPU waits for it");
         assert_eq!(switch(&mut here, SwitchKind::In), Cpu { flushes: 1, ..Cpu::default() }, "{name}");
         let forgets = Cpu { flushes: 1, drains, ..Cpu::default() };
@@ -154,7 +131,7 @@ fn a_cpu_that_runs_another_space_does_not_go_offline() {
     assert_eq!(switch(&mut there, SwitchKind::Offline, &SharedSpace::new()), refused);
     assert_eq!((there, one_space.running.contains(1)), (Cpu::default(), true), "nothing has been done");
     let mut there = Cpu::default();
-    kernel.start(&mut zero, &mut here, plan(&Hardware::I386), Page(&other)).unwrap();
+    kernel.start(&mut zero, &mut here, plan(&Hardware::I386), Nothing::new(&other, &PAGE[0])).unwrap();
     assert_eq!((here.asked.as_slice(), here.ended), ([1].as_slice(), 0), "it is asked");
     // Having left that one, it goes offline with the other, and replies before it does.
     switch(&mut there, SwitchKind::Out, &other).unwrap();

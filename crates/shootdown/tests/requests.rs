@@ -7,38 +7,16 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use tlbkit_addr::{Asid, CpuSet, Flush, FlushScope, Pages, Vpn};
 use tlbkit_shootdown::{
-    Algorithm, Edit, Hardware, LocalCpu, LowRights, OpId, Outcome, Plan, Rendezvous, SharedSpace, System,
+    Algorithm, Hardware, LocalCpu, LowRights, OpId, Outcome, Plan, Rendezvous, SharedSpace, System,
 };
+
+mod support;
+use support::Nothing;
 
 const CPUS: usize = 3;
 /// What a CPU has flushed, and of which space: of all if there is none.
 type Flushed = (Option<Asid>, Flush);
 const SPACE: Asid = Asid::new(5, 8).unwrap();
-
-#[derive(Debug)]
-struct Change<'s> {
-    space: &'s SharedSpace,
-    flush: Flush,
-}
-
-impl Edit for Change<'_> {
-    type Payload = ();
-
-    fn exclude(&mut self) -> bool {
-        true
-    }
-    fn release(&mut self) {}
-    fn update(&mut self) {}
-    fn space(&self) -> &SharedSpace {
-        self.space
-    }
-    fn asid(&self) -> Asid {
-        SPACE
-    }
-    fn flush(&self) -> &Flush {
-        &self.flush
-    }
-}
 
 /// What the CPUs have flushed, and how requesters interrupted them.
 #[derive(Default)]
@@ -79,7 +57,7 @@ fn everywhere() -> SharedSpace {
 /// Runs an operation of CPU 0, to which the others reply, and returns what has been seen.
 fn shoot(algorithm: Algorithm, rendezvous: Rendezvous, flushes: &[Flush]) -> Seen {
     let (seen, space) = (Seen::default(), everywhere());
-    let kernel: System<(), Change<'_>, CPUS, 2> = System::new(Hardware::RP3).with_rendezvous(rendezvous);
+    let kernel: System<(), Nothing<'_>, CPUS, 2> = System::new(Hardware::RP3).with_rendezvous(rendezvous);
     let plan = Plan::new(algorithm, &Hardware::RP3, LowRights::NeverWriteBack).unwrap();
     let (over, mut flushed) = (AtomicBool::new(false), true);
     std::thread::scope(|scope| {
@@ -96,7 +74,7 @@ fn shoot(algorithm: Algorithm, rendezvous: Rendezvous, flushes: &[Flush]) -> See
         let mut handle = kernel.attach(0).unwrap();
         for flush in flushes {
             seen.ended.store(false, Ordering::SeqCst);
-            let change = Change { space: &space, flush: flush.clone() };
+            let change = Nothing { asid: SPACE, ..Nothing::new(&space, flush) };
             kernel.start(&mut handle, &mut Cpu(0, &seen), plan, change).unwrap();
             while !seen.ended.load(Ordering::SeqCst) {
                 std::thread::yield_now();

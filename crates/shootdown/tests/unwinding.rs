@@ -12,7 +12,7 @@ use tlbkit_shootdown::{
 };
 
 mod support;
-use support::PAGE;
+use support::{Nothing, PAGE};
 
 /// A payload that counts its drops.
 struct Counted<'c>(&'c Cell<usize>);
@@ -131,27 +131,6 @@ impl LocalCpu<()> for Waits<'_, '_> {
     }
 }
 
-struct Nothing<'s>(&'s SharedSpace);
-
-impl Edit for Nothing<'_> {
-    type Payload = ();
-
-    fn exclude(&mut self) -> bool {
-        true
-    }
-    fn release(&mut self) {}
-    fn update(&mut self) {}
-    fn space(&self) -> &SharedSpace {
-        self.0
-    }
-    fn asid(&self) -> Asid {
-        Asid::default()
-    }
-    fn flush(&self) -> &Flush {
-        &PAGE[3]
-    }
-}
-
 #[test]
 fn a_cpu_that_panicked_while_stopped_stays_attached() {
     let (system, space) = (Three::new(Hardware::I386), SharedSpace::new());
@@ -162,8 +141,9 @@ fn a_cpu_that_panicked_while_stopped_stays_attached() {
     system.switch(&mut handle, &mut cpu, SwitchKind::In, &space, Asid::default()).unwrap();
     one.replace(Some(handle));
     let mut zero = system.attach(0).unwrap();
-    let ended =
-        catch_unwind(AssertUnwindSafe(|| system.run(&mut zero, &mut cpu, plan, &mut Nothing(&space))));
+    let ended = catch_unwind(AssertUnwindSafe(|| {
+        system.run(&mut zero, &mut cpu, plan, &mut Nothing::new(&space, &PAGE[3]))
+    }));
     assert!(ended.is_err(), "CPU 0 waits");
     // A new handle would answer for requests that only the old one knew.
     assert_eq!(attached.get(), Some(Misuse::Attached { cpu: 1 }));

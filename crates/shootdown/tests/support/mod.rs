@@ -3,7 +3,8 @@
 
 use std::sync::LazyLock;
 
-use tlbkit_addr::{Flush, FlushScope, Pages, Vpn};
+use tlbkit_addr::{Asid, Flush, FlushScope, Pages, Vpn};
+use tlbkit_shootdown::{Edit, SharedSpace};
 
 /// A whole address space.
 pub(crate) static EVERYTHING: LazyLock<Flush> = LazyLock::new(|| {
@@ -20,3 +21,36 @@ pub(crate) static PAGE: LazyLock<[Flush; 4]> = LazyLock::new(|| {
         flush
     })
 });
+
+/// A change that changes nothing and has a flush.
+#[derive(Debug)]
+pub(crate) struct Nothing<'s> {
+    pub(crate) space: &'s SharedSpace,
+    pub(crate) asid: Asid,
+    pub(crate) flush: Flush,
+}
+
+impl<'s> Nothing<'s> {
+    pub(crate) fn new(space: &'s SharedSpace, flush: &Flush) -> Self {
+        Self { space, asid: Asid::default(), flush: flush.clone() }
+    }
+}
+
+impl Edit for Nothing<'_> {
+    type Payload = ();
+
+    fn exclude(&mut self) -> bool {
+        true
+    }
+    fn release(&mut self) {}
+    fn update(&mut self) {}
+    fn space(&self) -> &SharedSpace {
+        self.space
+    }
+    fn asid(&self) -> Asid {
+        self.asid
+    }
+    fn flush(&self) -> &Flush {
+        &self.flush
+    }
+}
