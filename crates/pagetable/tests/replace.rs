@@ -2,16 +2,19 @@
 #![cfg(not(tlbkit_loom))]
 #![cfg(target_pointer_width = "64")]
 
+mod common;
+
 use std::cell::{Cell, RefCell};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
+use common::rebased::Rebased;
 use tlbkit_addr::{Attr, Flush, FlushScope, PageSize, Pages, Pfn, VirtAddr};
 use tlbkit_pagetable::format::{self, Format};
 use tlbkit_pagetable::geometry::{Va32, Va39, Va48, Va64};
 use tlbkit_pagetable::mpt::{Encoded, Mpt};
-use tlbkit_pagetable::nodes::{Chunk, LinkRange, NodeAddr, Slab};
+use tlbkit_pagetable::nodes::{Chunk, Slab};
 use tlbkit_pagetable::{
-    Change, Error, Holes, Local, Pinned, Private, Solo, Table as _, Turn, Writer, cpt, destroy, gpt, hpt,
+    Error, Holes, Local, Pinned, Private, Solo, Table as _, Turn, Writer, cpt, destroy, gpt, hpt,
 };
 
 const AT: VirtAddr = VirtAddr::new(0x40_3000);
@@ -210,65 +213,13 @@ fn a_slot_is_empty_while_its_replacement_is_made_known() {
     assert_eq!(slab.usage().nodes, 0);
 }
 
-/// `Compact`, in which a change of a frame breaks before it makes.
-#[derive(Debug)]
-struct Breaking;
-
-type Plain = format::Compact;
-
-// SAFETY: the encodings are those of `Compact`.
-unsafe impl Format for Breaking {
-    type Word = u64;
-    const STEP: u64 = Plain::STEP;
-    const LINK_ALIGN: usize = Plain::LINK_ALIGN;
-    const REACH: LinkRange = Plain::REACH;
-    const IMPLIED: Attr = Plain::IMPLIED;
-    const OPTIONAL: Attr = Plain::OPTIONAL;
-    const ABSENT: u32 = Plain::ABSENT;
-    const BREAK_FRAME: bool = true;
-
-    fn leaf(frame: Pfn, size: PageSize, attr: Attr, last: bool) -> Result<u64, Error> {
-        Plain::leaf(frame, size, attr, last)
-    }
-    fn link(node: NodeAddr) -> u64 {
-        Plain::link(node)
-    }
-    fn is_leaf(word: u64, last: bool) -> bool {
-        Plain::is_leaf(word, last)
-    }
-    fn is_link(word: u64) -> bool {
-        Plain::is_link(word)
-    }
-    fn node(link: u64) -> NodeAddr {
-        Plain::node(link)
-    }
-    fn frame(leaf: u64, size: PageSize) -> Pfn {
-        Plain::frame(leaf, size)
-    }
-    fn attr(leaf: u64, last: bool) -> Attr {
-        Plain::attr(leaf, last)
-    }
-    fn size(leaf: u64, smallest: PageSize) -> PageSize {
-        Plain::size(leaf, smallest)
-    }
-    fn change(leaf: u64, change: Change, last: bool) -> u64 {
-        Plain::change(leaf, change, last)
-    }
-    fn absent(bits: u64) -> u64 {
-        Plain::absent(bits)
-    }
-    fn absent_bits(word: u64) -> u64 {
-        Plain::absent_bits(word)
-    }
-}
-
 /// A lookup of another page in the flush of a break must not move the bucket whose word is stored afterwards: in solo mode a table
 /// of a fixed size moves what a lookup hits to the front of its chain.
 #[test]
 fn a_lookup_during_a_break_moves_no_bucket() {
     let mut memory = vec![Chunk::ZERO; 64];
     let slab = Slab::<u64, Solo>::new(&mut memory, 0).unwrap();
-    let table = hpt::Hashed::<Va48, Breaking, _, 0, 1, 0>::new(&slab).unwrap();
+    let table = hpt::Hashed::<Va48, Rebased<12, true>, _, 0, 1, 0>::new(&slab).unwrap();
     let at = |page: usize| VirtAddr::new(page << 12);
     let frame = |page: usize| {
         // SAFETY: in solo mode any walk is pinned.

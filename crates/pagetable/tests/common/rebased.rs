@@ -5,11 +5,11 @@ use tlbkit_pagetable::format::{Compact, Format};
 use tlbkit_pagetable::nodes::NodeAddr;
 use tlbkit_pagetable::{Change, Error};
 
-/// Frames of `2^SHIFT` bytes, encoded as if they had 4 KiB.
+/// Frames of `2^SHIFT` bytes, encoded as if they had 4 KiB. With `BREAKS`, a change of the frame breaks before it makes.
 #[derive(Debug)]
-pub(crate) struct Rebased<const SHIFT: u32>;
+pub(crate) struct Rebased<const SHIFT: u32, const BREAKS: bool = false>;
 
-impl<const SHIFT: u32> Rebased<SHIFT> {
+impl<const SHIFT: u32, const BREAKS: bool> Rebased<SHIFT, BREAKS> {
     /// Returns the size that a size is encoded as, which is as many base pages.
     fn encoded(size: PageSize) -> Option<PageSize> {
         PageSize::from_shift((size.shift() + Compact::BASE.shift()).checked_sub(SHIFT)?)
@@ -17,7 +17,7 @@ impl<const SHIFT: u32> Rebased<SHIFT> {
 }
 
 // SAFETY: leaves and links are those of `Compact`.
-unsafe impl<const SHIFT: u32> Format for Rebased<SHIFT> {
+unsafe impl<const SHIFT: u32, const BREAKS: bool> Format for Rebased<SHIFT, BREAKS> {
     type Word = u64;
 
     const BASE: PageSize = PageSize::from_shift(SHIFT).unwrap();
@@ -25,6 +25,7 @@ unsafe impl<const SHIFT: u32> Format for Rebased<SHIFT> {
     const LINK_ALIGN: usize = Compact::LINK_ALIGN;
     const IMPLIED: Attr = Compact::IMPLIED;
     const OPTIONAL: Attr = Compact::OPTIONAL;
+    const BREAK_FRAME: bool = BREAKS;
 
     fn leaf(frame: Pfn, size: PageSize, attr: Attr, last: bool) -> Result<u64, Error> {
         Compact::leaf(frame, Self::encoded(size).ok_or(Error::WrongSize { size })?, attr, last)
