@@ -39,7 +39,7 @@ fn uniform(pages: usize) -> Vec<usize> {
     (0..pages).map(|_| next()).collect()
 }
 
-/// A table of two first buckets has an overflow bucket for three pages. It keeps this bucket while its page is unmapped.
+/// A table of two first buckets has an overflow bucket for three pages. It keeps this bucket, vacant, while its page is unmapped.
 #[test]
 fn a_page_that_comes_and_goes_costs_the_storage_nothing() {
     let mut memory = vec![Chunk::ZERO; 8];
@@ -52,7 +52,7 @@ fn a_page_that_comes_and_goes_costs_the_storage_nothing() {
         destroy(hr).reclaim();
         destroy(cpt).reclaim();
     }
-    assert_eq!((slab.usage().nodes, slab.held().lost()), (0, 0), "the idle bucket goes with its table");
+    assert_eq!((slab.usage().nodes, slab.held().lost()), (0, 0), "the vacant buckets go with their table");
 }
 
 /// Unmaps and maps three pages that are `apart`, in a table that is empty.
@@ -67,7 +67,7 @@ fn comes_and_goes<'n>(table: &impl Table<'n>, apart: usize, slab: &Slab<'_, u64,
     for vpn in pages.repeat(3) {
         unmap(table, &mut batch, vpn);
         assert_eq!((batch.nodes(), table.footprint().nodes), (0, all), "page {vpn}");
-        // Another page of the block: what was in the idle bucket is not in the new one.
+        // Another page of the block: nothing is left of the first one.
         let other = vpn + apart - 1;
         map(table, &mut batch, other);
         // SAFETY: nothing is reclaimed during the loop.

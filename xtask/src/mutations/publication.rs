@@ -58,7 +58,7 @@ const fn mutation(
 
 const PAGETABLE: &str = "tlbkit-pagetable";
 
-const MUTATIONS: [Mutation; 30] = [
+const MUTATIONS: [Mutation; 31] = [
     mutation(
         "a word is published without what it leads to",
         "crates/pagetable/src/word.rs",
@@ -202,6 +202,12 @@ const MUTATIONS: [Mutation; 30] = [
             "push_sized(self.nodes, node, Self::NODE, true)",
         ],
         Test::Walkers("hpt::"),
+    ),
+    mutation(
+        "HPT: a vacant bucket is under a larger page",
+        "crates/pagetable/src/hpt/map.rs",
+        ["unsafe fn map_range(", "self.clear_way(batch, pages);", ""],
+        Test::Plain(PAGETABLE, "vacant", "no_vacant_bucket"),
     ),
     mutation(
         "HPT: a page moves to another grain uncounted",

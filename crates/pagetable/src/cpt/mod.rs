@@ -19,8 +19,8 @@
 //!   that a lookup need not know the sizes.
 //!
 //! Pages larger than a block have a second, coarser tag, for which a lookup probes only in address spaces with such pages.
-//! [`hpt`](crate::hpt) describes the implementation, the costs and the growth. A bucket is removed when the last of its PTEs
-//! becomes invalid.
+//! [`hpt`](crate::hpt) describes the implementation, the costs and the growth. A bucket without a valid PTE is removed, in a
+//! table that grows [not at once](crate::hpt#vacant-buckets).
 //!
 //! | | pages a tag | bucket | |
 //! |-|-|-|-|

@@ -41,7 +41,7 @@ where
     /// its own bucket: one in use, a first bucket, or a new one that the storage can provide.
     pub(super) fn check_room(&self, grain: usize, pages: Pages) -> Result<(), Error> {
         let (first, last) = Self::blocks_of(grain, pages);
-        let there = self.blocks() + self.buckets();
+        let there = self.used() + self.buckets();
         // One less than the number of blocks, which may exceed a `usize` by one.
         let wanted = (last - first).saturating_sub(there);
         if wanted > 0 && wanted > self.nodes.room(Self::NODE) {
@@ -55,7 +55,7 @@ where
     /// # Safety
     ///
     /// The caller is the only writer.
-    pub(super) unsafe fn check_vacant(&self, pages: Pages) -> Result<(), Error> {
+    pub(super) unsafe fn check_empty(&self, pages: Pages) -> Result<(), Error> {
         let mut result = Ok(());
         // SAFETY: by this function's contract the caller is the only writer.
         let _ = unsafe {

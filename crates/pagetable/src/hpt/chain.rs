@@ -1,5 +1,5 @@
-//! The writer's operations on chains: search of a block's bucket, assignment of a bucket to a block, and removal of empty
-//! buckets.
+//! The writer's operations on chains: search of a block's bucket, assignment of a bucket to a block, and removal of an empty
+//! bucket.
 
 use core::sync::atomic::Ordering;
 
@@ -137,8 +137,39 @@ where
         old == Self::flagged(tag, Self::DEAD) || self.nodes.held().is_quiet(&self.flag)
     }
 
-    /// Reserves a bucket for every block of `grain` in a range that has none, at the end of a dry run. `check` is called for
-    /// the blocks that have a bucket, and may refuse the change.
+    /// Reserves a bucket for every block of base pages in a range that has none, and refuses the range if one of its pages has an
+    /// entry. No larger page may be mapped.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NoMemory`], [`Error::Occupied`] or [`Error::Marked`]. Then nothing is reserved.
+    ///
+    /// # Safety
+    ///
+    /// The caller is the only writer.
+    #[inline(never)]
+    pub(super) unsafe fn reserve_empty(&self, pages: Pages) -> Result<(Spare<'n, N>, usize), Error> {
+        // SAFETY: by this function's contract the caller is the only writer.
+        unsafe { self.reserve_with(0, pages, |part| self.check_part(part)) }
+    }
+
+    /// Reserves a bucket for every block of `grain` in a range that has none.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NoMemory`]. Then nothing is reserved.
+    ///
+    /// # Safety
+    ///
+    /// The caller is the only writer.
+    #[inline(never)]
+    pub(super) unsafe fn reserve(&self, grain: usize, pages: Pages) -> Result<(Spare<'n, N>, usize), Error> {
+        // SAFETY: by this function's contract the caller is the only writer.
+        unsafe { self.reserve_with(grain, pages, |_| Ok(())) }
+    }
+
+    /// Reserves a bucket for every block of `grain` in a range that has none, at the end of a dry run, and returns also how many
+    /// blocks these are. `check` is called for the blocks that have a bucket, and may refuse the change.
     ///
     /// A block whose chain has a free first bucket claims this bucket: a claimed tag matches no address, and no other block
     /// can claim the bucket. The other blocks need overflow buckets, which are taken from the storage.
@@ -150,32 +181,18 @@ where
     /// # Safety
     ///
     /// The caller is the only writer.
-    pub(super) unsafe fn reserve(
+    #[inline(always)]
+    unsafe fn reserve_with(
         &self,
         grain: usize,
         pages: Pages,
         check: impl Fn(Part) -> Result<(), Error>,
-    ) -> Result<Spare<'n, N>, Error> {
+    ) -> Result<(Spare<'n, N>, usize), Error> {
         let (first, last) = Self::blocks_of(grain, pages);
-        let mut want = 0;
-        let mut claim = |block| {
-            let tag = Self::tag_of(grain, block);
-            // SAFETY: by this function's contract the caller is the only writer.
-            unsafe {
-                let head = self.head(block);
-                if let Some(spot) = self.seek(head, tag) {
-                    return Self::part(spot, grain, block, pages).map_or(Ok(()), &check);
-                }
-                if self.is_free(head, tag) {
-                    self.publish_tag(head, Self::flagged(tag, Self::CLAIMED));
-                } else {
-                    want += 1;
-                }
-            }
-            Ok(())
-        };
-        let claimed = (first..=last).try_for_each(&mut claim);
-        let spare = claimed.and_then(|()| Stock::take(self.nodes, &[Self::NODE], [want]));
+        let (mut claims, mut want) = (0, 0);
+        // SAFETY: this function's contract.
+        let claimed = unsafe { self.claim(grain, pages, check, &mut claims, &mut want) };
+        let mut spare = claimed.and_then(|()| Stock::take(self.nodes, &[Self::NODE], [want]));
         if spare.is_err() {
             for block in first..=last {
                 // SAFETY: by this function's contract the caller is the only writer.
@@ -188,7 +205,53 @@ where
                 }
             }
         }
-        spare
+        if let Err(Error::NoMemory { wanted, .. }) = spare {
+            spare = Err(self.no_memory(wanted as usize));
+        }
+        spare.map(|spare| (spare, claims + want))
+    }
+
+    /// Claims a first bucket for every block of a range that has no bucket, if it is free. Adds their number to `claims`, and the
+    /// number of the other blocks without a bucket to `want`.
+    ///
+    /// # Errors
+    ///
+    /// That of `check`. Then some blocks have claimed a bucket.
+    ///
+    /// # Safety
+    ///
+    /// The caller is the only writer.
+    #[inline(always)]
+    unsafe fn claim(
+        &self,
+        grain: usize,
+        pages: Pages,
+        check: impl Fn(Part) -> Result<(), Error>,
+        claims: &mut usize,
+        want: &mut usize,
+    ) -> Result<(), Error> {
+        let (first, last) = Self::blocks_of(grain, pages);
+        // No block's number is the largest `usize`, and this range compiles to a simpler loop than `first..=last`.
+        for block in first..last + 1 {
+            let tag = Self::tag_of(grain, block);
+            // SAFETY: by this function's contract the caller is the only writer.
+            unsafe {
+                let head = self.head(block);
+                if let Some(spot) = self.seek(head, tag) {
+                    if Self::SLOTS == 1 || block > first && block < last {
+                        check(Self::whole(spot, grain, block))?;
+                    } else if let Some(part) = Self::part(spot, grain, block, pages) {
+                        check(part)?;
+                    }
+                } else if self.is_free(head, tag) {
+                    self.publish_tag(head, Self::flagged(tag, Self::CLAIMED));
+                    *claims += 1;
+                } else {
+                    *want += 1;
+                }
+            }
+        }
+        Ok(())
     }
 
     /// Stores `count` PTEs from `slot` on in the bucket of a block. A block without a bucket gets the claimed first bucket
@@ -219,6 +282,7 @@ where
                 // The dry run has searched the chain, so the block has no other bucket.
                 self.fit_out(head, grain, block, slot, count, word);
             } else if let Some(spot) = self.seek(head, tag) {
+                self.occupy(grain, spot);
                 let old = self.count_taken(spot, block, slot, count);
                 self.tally.ptes(-(old as isize));
                 self.fill(spot, block, slot, count, word);
@@ -481,49 +545,6 @@ where
         }
     }
 
-    /// Removes the empty buckets of the chain that begins at `head`.
-    ///
-    /// # Safety
-    ///
-    /// The caller ensures:
-    ///
-    /// - the caller is the only writer;
-    /// - the batch came from this table;
-    /// - `head` is the first bucket of a chain.
-    pub(super) unsafe fn tidy(&self, batch: &mut Retired<'n>, head: Spot) {
-        // SAFETY: by this function's contract the caller is the only writer.
-        unsafe {
-            let mut before = head;
-            while let Some(spot) = self.behind(before) {
-                if self.is_vacant(spot) {
-                    self.take_out(batch, Some(before), spot);
-                } else {
-                    before = spot;
-                }
-            }
-            if self.read_tag(head) & Self::LIVE != 0 && self.is_vacant(head) {
-                self.take_out(batch, None, head);
-            }
-        }
-    }
-
-    /// Removes an empty bucket from its chain: the first one, or the one behind `before`.
-    ///
-    /// # Safety
-    ///
-    /// The caller ensures:
-    ///
-    /// - the caller is the only writer;
-    /// - the batch came from this table;
-    /// - `spot` is an empty bucket of the table: the first of its chain, or the one behind `before`.
-    pub(super) unsafe fn take_out(&self, batch: &mut Retired<'n>, before: Option<Spot>, spot: Spot) {
-        // SAFETY: by this function's contract the caller is the only writer, and the bucket is as described.
-        unsafe {
-            self.leave(Self::untag(self.read_tag(spot)).0);
-            self.remove(batch, before, spot);
-        }
-    }
-
     /// Removes an empty bucket, which [`leave`](Self::leave) has counted out of use, as [`take_out`](Self::take_out) does.
     ///
     /// # Safety
@@ -586,9 +607,7 @@ where
         // SAFETY: by this function's contract the caller is the only writer; after the store no word leads to the node.
         unsafe {
             self.lead_past(before, spot);
-            if !self.keep_idle(spot) {
-                self.retire(batch, spot.node);
-            }
+            self.retire(batch, spot.node);
         }
     }
 

@@ -349,9 +349,6 @@ where
         unsafe {
             // After this no bucket is in two chains, so each is retired once.
             self.part_all(batch);
-            if let Some(node) = self.take_idle() {
-                self.retire(batch, node);
-            }
             let segment = if LOAD == 0 { heads } else { heads.min(1 << Self::SEGMENT_LOG) };
             for number in (0..heads).step_by(segment) {
                 let array = if LOAD == 0 { NodeAddr::new(root & !LOG) } else { self.numbered(number).node };

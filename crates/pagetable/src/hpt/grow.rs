@@ -17,22 +17,23 @@
 //!
 //! # Splitting
 //!
-//! A table that exceeds its load splits the next segment in turn. The writer builds two segments, copies each first bucket
-//! into the segment that its hash selects, links the first buckets of the same place in both segments to **one joined
-//! chain**, publishes the segments in the directory, and retires the old segment. So a split reads no chain, however long
-//! chains are. A walker finds its bucket in the joined chain, because buckets of the other chain have other tags.
+//! A table that exceeds its load, in which [vacant](super::vacant) buckets count, splits the next segment in turn. The
+//! writer builds two segments, copies each first bucket into the segment that its hash selects, links the first buckets of
+//! the same place in both segments to **one joined chain**, publishes the segments in the directory, and retires the old
+//! segment. So a split reads no chain, however long chains are. A walker finds its bucket in the joined chain, because
+//! buckets of the other chain have other tags.
 //!
-//! Each change after that which fills or empties a bucket makes a few steps that part the chains. A **step** takes the first
+//! Each change after that which takes a bucket or empties one makes a few steps that part the chains. A **step** takes the first
 //! overflow bucket that two chains have in common. It removes the bucket from the chain to which its hash does not belong. If the
 //! first bucket of the other chain is free, it moves the contents there, and retires the overflow bucket. The next segment is split
 //! when all chains of the last split have been parted.
 //!
 //! # Merging
 //!
-//! A table with less than a quarter of its load merges the segment that was split last with the segment from which it was
-//! split: the writer links one chain to the end of the other, builds one segment, publishes it, and retires both. If both
-//! chains of a pair have [`SHORT`] overflow buckets or more, the table does not merge, because the search for the end of a
-//! chain would take too long.
+//! A table with less than a quarter of its load, in which vacant buckets do not count, merges the segment that was split
+//! last with the segment from which it was split: the writer links one chain to the end of the other, builds one segment,
+//! publishes it, and retires both. If both chains of a pair have [`SHORT`] overflow buckets or more, the table does not
+//! merge, because the search for the end of a chain would take too long.
 //!
 //! # Reserving while the table grows
 //!
@@ -54,6 +55,8 @@
 //!   uses its reserved bucket. A step moves nothing into a claimed first bucket, because that is not free.
 //! - A merge could move two claims into one first bucket, and one of the two blocks would need an overflow bucket that was
 //!   not reserved. So the table does not merge between the reservation and the stores.
+//! - A block with a vacant bucket has reserved none. So the table does not sweep between the reservation and the stores, and
+//!   splits, merges and steps treat vacant buckets like others.
 //!
 //! # Walkers
 //!
@@ -70,10 +73,10 @@
 //!
 //! # Bounds
 //!
-//! A change of one page splits one segment, or merges two, or makes [`STEPS`] steps; a change of a range does so for each of its
-//! blocks, once before and once after it. A segment has 128 first buckets; 256 in [`HrSmall`](super::HrSmall), and 512 units in a
-//! table that a refill handler walks. Each doubling copies the directory, which has up to 32,768 entries (1024 in such a table).
-//! Beyond that, or without memory, chains get longer.
+//! A change of one page splits one segment, or sweeps [`STEPS`] chains and merges two segments, or makes [`STEPS`] steps; a
+//! change of a range does so for each of its blocks, once before and once after it. A segment has 128 first buckets; 256 in
+//! [`HrSmall`](super::HrSmall), and 512 units in a table that a refill handler walks. Each doubling copies the directory,
+//! which has up to 32,768 entries (1024 in such a table). Beyond that, or without memory, chains get longer.
 
 mod merge;
 mod split;
@@ -87,8 +90,8 @@ use crate::nodes::{NodeAddr, Nodes};
 use crate::word::atomics::{AtomicUsize, fence};
 use crate::{Geometry, Retired};
 
-/// The number of steps that a change makes for each bucket that it has filled or emptied.
-const STEPS: usize = 16;
+/// The number of steps that a change makes for each bucket that it has taken or emptied, and of chains that it sweeps.
+pub(super) const STEPS: usize = 16;
 
 /// A merge searches the end only of chains with fewer overflow buckets than this.
 const SHORT: usize = 32;
@@ -104,8 +107,8 @@ pub(super) struct Growth {
     /// For each of the two chains that are joined there, its last bucket that is not in the other chain: the node, and the
     /// word within the node.
     tails: [[AtomicUsize; 2]; 2],
-    /// The numbers of blocks with which a change neither grows nor shrinks the table nor parts chains: the least, and how many
-    /// more there may be.
+    /// The least number of blocks, and the largest number of buckets in use, with which a change neither grows nor shrinks the
+    /// table nor parts chains.
     calm: [AtomicUsize; 2],
     /// The number of [steps](Self::steps). Walkers read it.
     steps: AtomicUsize,
@@ -154,18 +157,20 @@ impl Growth {
         self.most.store(self.most.load(Ordering::Relaxed).max(moved), Ordering::Relaxed);
     }
 
-    /// Tells whether a change that leaves `blocks` blocks neither grows nor shrinks the table nor parts chains.
+    /// Tells whether a change that leaves `blocks` blocks and `used` buckets in use neither grows nor shrinks the table nor parts
+    /// chains.
     #[inline(always)]
-    fn is_calm(&self, blocks: usize) -> bool {
-        let [least, more] = &self.calm;
-        blocks.wrapping_sub(least.load(Ordering::Relaxed)) <= more.load(Ordering::Relaxed)
+    pub(super) fn is_calm(&self, blocks: usize, used: usize) -> bool {
+        let [least, most] = self.calm.each_ref().map(|number| number.load(Ordering::Relaxed));
+        least <= blocks && used <= most
     }
 
-    /// Sets the numbers of blocks for [`is_calm`](Self::is_calm), at most `usize::MAX - 1`; `None` if there is no such number.
-    fn set_calm(&self, blocks: Option<(usize, usize)>) {
-        let (least, most) = blocks.unwrap_or((usize::MAX, usize::MAX));
-        self.calm[0].store(least, Ordering::Relaxed);
-        self.calm[1].store(most - least, Ordering::Relaxed);
+    /// Sets the numbers for [`is_calm`](Self::is_calm): the least number of blocks, and the largest number of buckets in use. There
+    /// is no such number of buckets if the least number is larger.
+    pub(super) fn set_calm(&self, numbers: [usize; 2]) {
+        for (calm, number) in self.calm.iter().zip(numbers) {
+            calm.store(number, Ordering::Relaxed);
+        }
     }
 
     /// Returns the two tails.
@@ -411,7 +416,7 @@ where
         LOAD == 0 || Self::bucket(unsafe { self.first(self.root(), Self::key_of(tag)) }) == head
     }
 
-    /// Continues to grow or shrink the table after a change that has filled or emptied `changed` buckets.
+    /// Continues to grow, sweep or shrink the table after a change that has taken or emptied `changed` buckets.
     ///
     /// # Safety
     ///
@@ -421,9 +426,13 @@ where
     /// - the batch came from this table.
     #[inline(always)]
     pub(super) unsafe fn adapt(&self, batch: &mut Retired<'n>, changed: usize) {
-        if LOAD > 0 && !self.growth.is_calm(self.blocks()) {
+        if LOAD == 0 {
+            return;
+        }
+        let (used, blocks) = (self.used(), self.blocks());
+        if !self.growth.is_calm(blocks, used) || used - blocks > blocks {
             // SAFETY: by this function's contract the caller is the only writer, and the batch came from this table.
-            unsafe { self.adapt_slowly(batch, self.blocks(), changed, true) };
+            unsafe { self.adapt_slowly(batch, changed, 0) };
         }
     }
 
@@ -439,12 +448,12 @@ where
     /// - the batch came from this table.
     #[inline]
     pub(super) unsafe fn make_room(&self, batch: &mut Retired<'n>, more: usize) {
-        let blocks = self.blocks().saturating_add(more);
+        let used = self.used().saturating_add(more);
         // The check for a single block follows in `adapt`.
-        if more > 1 && LOAD > 0 && !self.growth.is_calm(blocks) {
+        if more > 1 && LOAD > 0 && !self.growth.is_calm(self.blocks(), used) {
             // SAFETY: by this function's contract the caller is the only writer, and the
             // batch came from this table.
-            unsafe { self.adapt_slowly(batch, blocks, more, false) };
+            unsafe { self.adapt_slowly(batch, more, more) };
         }
     }
 
@@ -464,54 +473,72 @@ where
         }
     }
 
-    /// Returns the least and the largest number of blocks with which [`adapt_slowly`](Self::adapt_slowly) has nothing to do, or
-    /// `None` if it has chains to part.
-    fn calm(&self) -> Option<(usize, usize)> {
+    /// Returns the least number of blocks, and the largest number of buckets in use, with which
+    /// [`adapt_slowly`](Self::adapt_slowly) has nothing to do but to sweep. If it has chains to part, or to sweep for want of
+    /// memory, there are no such numbers.
+    fn calm(&self) -> [usize; 2] {
         let heads = self.buckets();
+        if self.has_joined() || self.is_starved() {
+            return Self::NEVER_CALM;
+        }
         let least = if heads > 1 << BUCKETS_LOG { (LOAD * heads).div_ceil(400) } else { 0 };
-        let most = LOAD * heads / 100;
-        (!self.has_joined() && least <= most).then_some((least, most))
+        [least, LOAD * heads / 100]
     }
 
-    /// Tells whether a table of `heads` first buckets, at most [`MOST`](Self::MOST), exceeds its load with `blocks` blocks.
+    /// Numbers with which no table is calm.
+    pub(super) const NEVER_CALM: [usize; 2] = [usize::MAX, 0];
+
+    /// Tells whether a table of `heads` first buckets, at most [`MOST`](Self::MOST), exceeds its load with `used` buckets in use.
     #[inline(always)]
-    fn is_crowded(blocks: usize, heads: usize) -> bool {
-        blocks.saturating_mul(100) > LOAD * heads
+    fn is_crowded(used: usize, heads: usize) -> bool {
+        used.saturating_mul(100) > LOAD * heads
     }
 
-    /// Tells whether a table of `heads` first buckets has less than a quarter of its load with `blocks` blocks.
-    #[inline(always)]
-    fn is_deserted(blocks: usize, heads: usize) -> bool {
-        heads > 1 << BUCKETS_LOG && blocks.saturating_mul(400) < LOAD * heads
-    }
-
-    /// Grows or shrinks a table of `blocks` blocks: does [`STEPS`] steps, a split or a merge for each of `changed` buckets, and at
-    /// least once. Merges only if `may_merge` is true.
+    /// Merges two segments if the table has less than a quarter of its load. Returns whether it did.
     ///
     /// # Safety
     ///
     /// The caller ensures:
     ///
     /// - the caller is the only writer;
-    /// - the batch came from this table.
+    /// - the batch came from this table;
+    /// - the chains of the last split have all been parted.
+    unsafe fn shrink(&self, batch: &mut Retired<'n>) -> bool {
+        let heads = self.buckets();
+        let is_deserted = heads > 1 << BUCKETS_LOG && self.blocks().saturating_mul(400) < LOAD * heads;
+        // SAFETY: this function's contract.
+        is_deserted && unsafe { self.merge(batch) }
+    }
+
+    /// Grows, sweeps or shrinks the table: does [`STEPS`] steps, a split or a merge for each of `changed` buckets, and at least
+    /// once. `coming` is the number of buckets that the change has reserved and not filled. Only if there are none, it sweeps and
+    /// merges: then the change does not rely on a bucket that it has found.
+    ///
+    /// # Safety
+    ///
+    /// The caller ensures:
+    ///
+    /// - the caller is the only writer;
+    /// - the batch came from this table;
+    /// - if `coming` is 0, the change relies on no bucket that it has found or reserved.
     #[inline(never)]
-    unsafe fn adapt_slowly(&self, batch: &mut Retired<'n>, blocks: usize, changed: usize, may_merge: bool) {
+    pub(super) unsafe fn adapt_slowly(&self, batch: &mut Retired<'n>, changed: usize, coming: usize) {
         // If a step unwinds, the next change does not rely on these numbers.
-        self.growth.set_calm(None);
+        self.growth.set_calm(Self::NEVER_CALM);
         for _ in 0..changed.max(1) {
-            let heads = self.buckets();
             // SAFETY: by this function's contract the caller is the only writer, and the
             // batch came from this table.
             let goes_on = unsafe {
-                if self.growth.joined.load(Ordering::Relaxed) < heads {
+                if self.has_joined() {
                     self.unzip(batch, STEPS);
                     true
-                } else if Self::is_crowded(blocks, heads) {
+                } else if coming == 0 && self.is_littered() {
+                    self.sweep(batch);
+                    self.shrink(batch) || self.is_littered()
+                } else if Self::is_crowded(self.used().saturating_add(coming), self.buckets()) {
                     self.split(batch)
-                } else if may_merge && Self::is_deserted(blocks, heads) {
-                    self.merge(batch)
                 } else {
-                    false
+                    coming == 0 && self.shrink(batch)
                 }
             };
             if !goes_on {

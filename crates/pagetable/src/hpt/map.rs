@@ -74,23 +74,24 @@ where
         // The highest frame must also fit the format; `check_frames` has checked that its number does not overflow.
         F::leaf(Pfn::new(frame.get() + (pages.len() - size_pages)), size, attr, true)?;
         let grain = Self::grain_of(size);
-        let before = self.blocks();
         self.check_room(grain, pages)?;
         // SAFETY: by this function's contract the caller is the only writer.
         unsafe {
-            let mut spare = if grain == 0 && self.is_finest() {
+            let (mut spare, new) = if grain == 0 && self.is_finest() {
                 // Only base pages are mapped, so an entry in the way is in one of the buckets that `reserve` finds.
-                self.reserve(grain, pages, |part| self.check_part(part))?
+                self.reserve_empty(pages)?
             } else {
-                self.check_vacant(pages)?;
-                self.reserve(grain, pages, |_| Ok(()))?
+                self.check_empty(pages)?;
+                self.reserve(grain, pages)?
             };
-            let (first, last) = Self::blocks_of(grain, pages);
-            self.make_room(batch, last - first);
+            if grain > 0 {
+                self.clear_way(batch, pages);
+            }
+            self.make_room(batch, new);
             // The caller's stores to the frames become visible before the table leads to them.
             N::Mode::release();
             self.write(&mut spare, pages, frame, size, attr);
-            self.adapt(batch, self.blocks() - before);
+            self.adapt(batch, new);
         }
         batch.touch(F::APPEARS, stale::<G, F>(pages, |_| Some(size)));
         Ok(())

@@ -66,9 +66,10 @@ where
         // a bucket.
         unsafe {
             let head = self.head(block);
-            if self.probe(head, Self::tag_of(0, block)).is_none() {
+            let Some(spot) = self.probe(head, Self::tag_of(0, block)) else {
                 return self.begin_block(batch, head, at, word);
-            }
+            };
+            self.occupy(0, spot);
             self.store_over(at, word);
         }
         self.tally.ptes(1);

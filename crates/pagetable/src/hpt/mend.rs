@@ -32,11 +32,9 @@ where
         for used in &self.used {
             used.store(0, Ordering::Relaxed);
         }
+        self.vacant.store(0, Ordering::Relaxed);
         // SAFETY: by this function's contract the caller is the only writer.
         unsafe { self.count_arrays() };
-        if self.idle.load(Ordering::Relaxed) != 0 {
-            self.count_node(1);
-        }
         for number in 0..self.buckets() {
             // SAFETY: by this function's contract the caller is the only writer; `number` is below the number of first
             // buckets.
@@ -97,7 +95,11 @@ where
                 if tag & Self::LIVE != 0 {
                     let (grain, block) = Self::untag(tag);
                     bump(&self.used[grain], 1);
-                    self.tally.ptes(self.count_taken(spot, block, 0, Self::SLOTS) as isize);
+                    let taken = self.count_taken(spot, block, 0, Self::SLOTS);
+                    self.tally.ptes(taken as isize);
+                    if Self::keeps(grain) && taken == 0 {
+                        self.count_vacant(1);
+                    }
                 }
                 if spot != head {
                     self.count_node(1);

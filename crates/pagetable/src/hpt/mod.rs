@@ -52,7 +52,7 @@
 //! | each overflow bucket before the hit | link and tag; the load of the tag depends on the link |
 //! | lookup in [`Hr`] and other tables of 64-bit words that grow | 8: two of the directory, three tags and two links of the [near buckets](#near-buckets), and the PTE. Each overflow bucket behind these is 2 loads more |
 //! | miss | tag and link of every bucket of the chain |
-//! | map, unmap, protect one page | the probe, then one store; a block's first page stores its tag, and the link to an overflow bucket |
+//! | map, unmap, protect one page | the probe, then one store; a block's first page stores its tag, and the link to an overflow bucket, unless the bucket is still there |
 //! | mark, fill one page | two or three probes, then the same stores |
 //! | a range | a probe for each block and a load and a store for each page, twice: the dry run comes first. The dry run checks for entries in the way and reserves buckets in one visit, unless larger pages are mapped |
 //! | iterate | a probe for each block, or every bucket once if that is less |
@@ -86,30 +86,37 @@
 //! Without memory the chains get longer, and a later change tries again. The source of `hpt/grow.rs` describes how walkers find
 //! their buckets during this.
 //!
-//! In [`Solo`](crate::Solo) mode such a table keeps one overflow bucket that the unmap of a page has emptied, for the next page
-//! that needs one. The bucket counts in the [`Footprint`](crate::Footprint).
-//!
 //! | largest cost | for a change of one page |
 //! |-|-|
 //! | buckets moved | those of a segment by a split, of two by a merge, or 16 of chains: 128, 256 and 16 in [`Hr`] |
+//! | chains swept | 16, and that of the page |
 //! | bytes cleared | two segments, and once for each doubling a directory, of 8 bytes for each segment |
-//! | words accessed, among a million changes of up to 500,000 pages | [`Hr`] 14,102, the average is 29; [`Cpt8`](crate::cpt::Cpt8) 18,555 and 57 |
+//! | words accessed, among a million changes of up to 500,000 pages | [`Hr`] 14,102, the average is 34; [`Cpt8`](crate::cpt::Cpt8) 18,555 and 62 |
 //!
 //! `cargo test -p tlbkit-pagetable --test hashed_bounds -- --nocapture` prints the words, and `cargo xtask worst` the time of the
 //! slowest change of a million and the most bytes that a page takes at any size. A directory has at most 32,768 entries: 4 million
 //! first buckets in [`Hr`]. Beyond that, chains get longer.
 //!
+//! # Vacant buckets
+//!
+//! In a table that grows, a bucket of base pages that an unmap empties stays in its chain, **vacant**, and the next map of its
+//! page is one probe and one store. The table keeps at most as many vacant buckets as it has blocks with an entry; beyond that,
+//! each change sweeps a few chains, and an empty table has none. Vacant buckets count in the [`Footprint`](crate::Footprint):
+//! where pages are exchanged for others again and again, a table may take twice the memory that it takes for pages that are only
+//! mapped. After a lack of memory a table keeps none: one map may be refused while there are vacant buckets, and then each unmap
+//! gives its bucket back.
+//!
 //! # Near buckets
 //!
 //! In a table with 150 blocks for each 100 first buckets, 52 of 100 blocks are in the first bucket of their chain, 30 in the
 //! second, and 12 in the third. A walk that stops at the bucket with the right tag branches on a tag that no CPU can predict, and
-//! waits for a mispredicted branch in half of all lookups. So a lookup reads these three buckets without a branch: two conditional
-//! moves select the next bucket, or the same one again if its tag matches or its chain ends there. Only the comparison of the third
-//! tag is a branch, which is predicted well. In pages looked up in random order, a hit takes about two thirds of the time that it
-//! takes with branches; a lookup that waits for the result of the one before takes about a tenth longer (`cargo xtask bench
-//! --summary 'lookup dense' 'lookup chain dense'`). The search for the page of a change is the same, except that of an unmap, which
-//! also looks for the bucket before. It branches, and so does that of a range, because the pages of a range are often changed in
-//! the order of an earlier change, and then the CPU predicts well.
+//! waits for a mispredicted branch in half of all lookups. So a lookup reads these three buckets without a branch: two
+//! conditional moves select the next bucket, or the same one again if its tag matches or its chain ends there. Only the
+//! comparison of the third tag is a branch, which is predicted well. In pages looked up in random order, a hit takes about two
+//! thirds of the time that it takes with branches; a lookup that waits for the result of the one before takes about a tenth
+//! longer (`cargo xtask bench --summary 'lookup dense' 'lookup chain dense'`). The search for the page of a change is the same.
+//! That of a range branches, because the pages of a range are often changed in the order of an earlier change, and then the CPU
+//! predicts well.
 //!
 //! Tables of a fixed size, tables that a refill handler may walk, and tables of 32-bit words with tags of two words search bucket by
 //! bucket.
@@ -167,6 +174,7 @@ mod shape;
 mod table;
 mod tag;
 mod unmap;
+mod vacant;
 mod visit;
 mod walk;
 
@@ -207,8 +215,12 @@ pub struct Hashed<
     used: [AtomicUsize; shape::MAX],
     /// The number of visits under way, during which no lookup may reorder a chain.
     visits: AtomicUsize,
-    /// The address of the [idle bucket](one_page), or 0 if there is none.
-    idle: AtomicUsize,
+    /// The number of [vacant](vacant) buckets of base pages, which are among those in use.
+    vacant: AtomicUsize,
+    /// Whether a change has ever found no memory: 1, or 0.
+    starved: AtomicUsize,
+    /// The number of the first bucket at which the next sweep begins, or one that is too large, if it begins at the first.
+    swept: AtomicUsize,
     growth: grow::Growth,
     flag: WriterFlag,
     tally: Tally,
@@ -314,7 +326,9 @@ where
             grains: AtomicUsize::new(0),
             used: core::array::from_fn(|_| AtomicUsize::new(0)),
             visits: AtomicUsize::new(0),
-            idle: AtomicUsize::new(0),
+            vacant: AtomicUsize::new(0),
+            starved: AtomicUsize::new(0),
+            swept: AtomicUsize::new(0),
             growth,
             flag: WriterFlag::new(nodes.held()),
             tally,
@@ -330,8 +344,13 @@ where
         unsafe { F::Word::follow(&raw const self.root) }.to_usize()
     }
 
-    /// Returns how many buckets are in use: the number of blocks with at least one leaf or mark.
+    /// Returns the number of blocks with at least one leaf or mark.
     pub fn blocks(&self) -> usize {
+        self.used().saturating_sub(self.vacant.load(Ordering::Relaxed))
+    }
+
+    /// Returns how many buckets are in use: those of blocks, and the [vacant](vacant) ones.
+    fn used(&self) -> usize {
         self.used[..Self::GRAINS].iter().map(|used| used.load(Ordering::Relaxed)).sum()
     }
 }

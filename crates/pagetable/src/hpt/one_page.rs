@@ -6,20 +6,11 @@
 //! | map | the block has no bucket, and the first bucket of its chain is free | the PTE and the tag in the first bucket |
 //! | map | the block has no bucket, and the first bucket is in use | the PTE and the tag in an overflow bucket, and a link to that bucket |
 //! | unmap | the bucket has other entries | the PTE |
-//! | unmap | an overflow bucket is empty then | the PTE, and the link that bypasses the bucket |
-//! | unmap | a first bucket is empty then | the PTE, and the tag; in solo mode all words of the bucket, or those of the next bucket |
+//! | unmap | the bucket is empty then, in a table that grows | the PTE: the bucket is [vacant](super::vacant) |
+//! | unmap | an overflow bucket is empty then, in a table of a fixed size | the PTE, and the link that bypasses the bucket |
+//! | unmap | a first bucket is empty then, in a table of a fixed size | the PTE, and the tag; in solo mode all words of the bucket, or those of the next bucket |
 //!
 //! So a page needs no dry run: it takes at most one overflow bucket, before anything changes.
-//!
-//! # The idle bucket
-//!
-//! In [`Solo`](crate::Solo) mode a table that grows keeps one overflow bucket that the change of a page has emptied, for the next
-//! page that needs one: if a page is mapped and unmapped again and again, the storage takes and frees no node. The idle bucket is in
-//! no chain, and counts as a node of the table. It needs no flush, because no TLB holds a bucket. No walk is in it, because this CPU,
-//! the only one that walks, executes the writer's code. If a visit of the table is under way, it may be in the bucket; then the
-//! bucket is retired as in shared mode.
-
-use core::sync::atomic::Ordering;
 
 use tlbkit_addr::{VirtAddr, Vpn};
 
@@ -27,7 +18,7 @@ use super::Hashed;
 use super::shape::Spot;
 use crate::format::{Format, is_taken};
 use crate::mode::Mode;
-use crate::nodes::{NodeAddr, Nodes};
+use crate::nodes::Nodes;
 use crate::{Error, Geometry, Retired, Word};
 
 impl<'n, G, F, N, const CLUSTER_LOG: u32, const BUCKETS_LOG: u32, const LOAD: usize>
@@ -37,9 +28,6 @@ where
     F: Format,
     N: Nodes<Word = F::Word>,
 {
-    /// Whether the table keeps an idle bucket.
-    const IDLES: bool = LOAD > 0 && !N::Mode::SHARED;
-
     /// Maps one base page. Returns false if larger pages are mapped and the block has no bucket: then the caller must use
     /// [`map_range`](Self::map_range), which searches for a larger page in the way.
     ///
@@ -72,6 +60,7 @@ where
             if is_taken::<F>(old) {
                 return Err(Error::taken(at, Self::decode(old, 0, at)));
             }
+            self.occupy(0, spot);
             self.nodes.publish(spot.node, place, word);
             self.settle_pairs(spot, 0, block);
         }
@@ -104,7 +93,8 @@ where
                 N::Mode::release();
                 self.fit_out(head, 0, block, slot, 1, |_| word);
             } else {
-                let node = self.take_bucket()?;
+                let node = self.nodes.take(Self::NODE).ok_or_else(|| self.no_memory(1))?;
+                self.count_node(1);
                 self.append(head, node, 0, block, slot, 1, |_| word);
             }
             self.tally.ptes(1);
@@ -147,8 +137,14 @@ where
         let block = Self::block(0, at);
         // SAFETY: by this function's contract the caller is the only writer.
         unsafe {
-            let head = self.head(block);
-            let Some((before, spot)) = self.seek_past(head, Self::tag_of(0, block)) else { return false };
+            let (head, tag) = (self.head(block), Self::tag_of(0, block));
+            // Only a bucket that is taken out at once needs the one before.
+            let found = if Self::keeps(0) {
+                self.probe(head, tag).map(|spot| (None, spot))
+            } else {
+                self.seek_past(head, tag)
+            };
+            let Some((before, spot)) = found else { return false };
             let place = Self::place(spot, block, Self::slot(0, at));
             if !wanted(self.nodes.read(spot.node, place)) {
                 return false;
@@ -157,9 +153,11 @@ where
             self.settle_pairs(spot, 0, block);
             self.tally.ptes(-1);
             if self.is_vacant(spot) {
-                self.leave(0);
-                self.remove(batch, before, spot);
-                self.adapt(batch, 1);
+                if Self::keeps(0) {
+                    self.vacate(batch, head);
+                } else {
+                    self.take_out(batch, before, spot);
+                }
             }
         }
         true
@@ -181,56 +179,5 @@ where
             let word = self.nodes.read(spot.node, place);
             (F::is_leaf(word, true) && Self::size(word, 0) == G::BASE).then_some((spot, place))
         }
-    }
-
-    /// Keeps an overflow bucket to which no word leads any more as the idle bucket. Returns whether it did.
-    ///
-    /// # Safety
-    ///
-    /// The caller ensures:
-    ///
-    /// - the caller is the only writer;
-    /// - `spot` is an overflow bucket to which no word leads any more.
-    #[inline(always)]
-    pub(super) unsafe fn keep_idle(&self, spot: Spot) -> bool {
-        let keeps =
-            Self::IDLES && self.idle.load(Ordering::Relaxed) == 0 && self.visits.load(Ordering::Relaxed) == 0;
-        if keeps {
-            self.idle.store(spot.node.get(), Ordering::Relaxed);
-        }
-        keeps
-    }
-
-    /// Takes the idle bucket, if there is one. Its words are those that it had in its chain.
-    #[inline(always)]
-    pub(super) fn take_idle(&self) -> Option<NodeAddr> {
-        let idle = if Self::IDLES { self.idle.load(Ordering::Relaxed) } else { 0 };
-        (idle != 0).then(|| {
-            self.idle.store(0, Ordering::Relaxed);
-            NodeAddr::new(idle)
-        })
-    }
-
-    /// Takes an overflow bucket for one block: the idle one, or a node from the storage. It is zero, except its tags and links.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::NoMemory`].
-    ///
-    /// # Safety
-    ///
-    /// The caller is the only writer.
-    #[inline(always)]
-    unsafe fn take_bucket(&self) -> Result<NodeAddr, Error> {
-        if let Some(node) = self.take_idle() {
-            if Self::SLOTS > 1 || F::EXTRA > 0 {
-                // SAFETY: by this function's contract the caller is the only writer, and no walker can reach the idle bucket.
-                unsafe { self.wipe(Spot::node(node)) };
-            }
-            return Ok(node);
-        }
-        let node = self.nodes.take(Self::NODE).ok_or_else(|| Error::no_memory(1, self.nodes.held()))?;
-        self.count_node(1);
-        Ok(node)
     }
 }

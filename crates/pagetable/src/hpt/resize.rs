@@ -54,9 +54,8 @@ where
                 }
             })?;
             // If a block of the new size has no bucket, no page of that size is mapped in it, so all of its pages change.
-            let mut spare = self.reserve(grain, pages, |_| Ok(()))?;
-            let (first, last) = Self::blocks_of(grain, pages);
-            self.make_room(batch, last - first);
+            let (mut spare, new) = self.reserve(grain, pages)?;
+            self.make_room(batch, new);
             N::Mode::release();
             self.each_piece(pages, to, |piece, leaf| {
                 if leaf.size != to {

@@ -20,20 +20,20 @@
 //! again (A-B-A). So in a shared table a bucket of the array goes through these states:
 //!
 //! ```text
-//!            last PTE is unmapped          the batch completes            a block without a bucket
+//!           taken out, without a PTE       the batch completes            a block without a bucket
 //!   LIVE a ----------------------> DEAD a ---------------------> DEAD a -----------------> PTEs of b, then LIVE b
-//!      ^    tag marked at once        |   all walkers that saw
+//!      ^                              |   all walkers that saw
 //!      |                              |   LIVE a have left
 //!      +------------------------------+
 //!        a itself may come back at any time
 //! ```
 //!
 //! Both the DEAD flag and the wait are necessary: without the flag, a walker that starts after the completion would match
-//! the tag. One count for the whole storage says whether the batches that emptied buckets have completed
+//! the tag. One count for the whole storage says whether the batches that took buckets out have completed
 //! ([`Held`](crate::nodes::Held)). While it is not zero, only its old block may use a dead bucket. Other blocks get overflow
 //! buckets, which are nodes, and so wait in the batch when they are removed. A batch that is dropped affects only its own
-//! table, until the table's next batch, which takes over the obligation, has completed. In solo mode an empty bucket of the
-//! array is free at once.
+//! table, until the table's next batch, which takes over the obligation, has completed. In solo mode a bucket of the array
+//! that is taken out is free at once. A [vacant](super::vacant) bucket is LIVE.
 //!
 //! # Several tags
 //!

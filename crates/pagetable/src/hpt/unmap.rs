@@ -1,4 +1,4 @@
-//! Removal of a page or a range: PTEs are cleared, and empty buckets are removed.
+//! Removal of a page or a range: PTEs are cleared, and empty buckets become [vacant](super::vacant) or are removed.
 
 use core::ops::ControlFlow;
 
@@ -136,10 +136,16 @@ where
     /// - each page of the range is mapped as a base page, and no larger page is mapped in the table.
     unsafe fn clear_blocks(&self, batch: &mut Retired<'n>, pages: Pages) {
         let (first, last) = Self::blocks_of(0, pages);
+        let mut emptied = 0;
         for block in first..last + 1 {
             // SAFETY: by this function's contract the caller is the only writer; the slots of a part are in its bucket.
             unsafe {
-                let found = self.seek_past(self.head(block), Self::tag_of(0, block));
+                let (head, tag) = (self.head(block), Self::tag_of(0, block));
+                let found = if Self::keeps(0) {
+                    self.seek(head, tag).map(|spot| (None, spot))
+                } else {
+                    self.seek_past(head, tag)
+                };
                 let Some((before, spot)) = found else { continue };
                 if Self::SLOTS == 1 || block > first && block < last {
                     self.empty_slots(Self::whole(spot, 0, block));
@@ -151,10 +157,14 @@ where
                         continue;
                     }
                 }
-                self.leave(0);
-                self.remove(batch, before, spot);
+                if Self::keeps(0) {
+                    emptied += 1;
+                } else {
+                    self.take_out(batch, before, spot);
+                }
             }
         }
+        self.count_vacant(emptied);
         self.tally.ptes(-(pages.len() as isize));
     }
 
@@ -194,6 +204,9 @@ where
             self.empty_slots(part);
             self.settle_pairs(spot, part.grain, block);
             self.tally.ptes(-(taken as isize));
+            if Self::keeps(part.grain) && taken > 0 && self.is_vacant(spot) {
+                self.count_vacant(1);
+            }
         }
     }
 

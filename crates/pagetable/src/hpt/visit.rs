@@ -39,9 +39,10 @@ pub(super) enum Visitor<'b, 'n> {
     Walker,
     /// The writer.
     Writer,
-    /// The writer, which removes the buckets that its visit has emptied.
+    /// The writer, which removes the buckets that are empty after its visit.
     Pruner(&'b mut Retired<'n>),
-    /// The writer, which removes the buckets that its visit has emptied, and whose visit empties every part.
+    /// The writer, which removes the buckets that its visit has emptied where they cannot stay [vacant](super::vacant), and whose
+    /// visit empties every part.
     Clearer(&'b mut Retired<'n>),
 }
 
@@ -119,12 +120,12 @@ where
                         visit(part)?;
                         let (batch, clears) = match &mut visitor {
                             Visitor::Walker | Visitor::Writer => continue,
+                            Visitor::Clearer(_) if Self::keeps(grain) && !self.is_littered() => continue,
                             Visitor::Pruner(batch) => (batch, false),
                             Visitor::Clearer(batch) => (batch, true),
                         };
                         if clears && part.slots == Self::SLOTS || self.is_vacant(spot) {
-                            self.leave(grain);
-                            self.remove(batch, before, spot);
+                            self.take_out(batch, before, spot);
                         }
                     }
                 }

@@ -83,6 +83,26 @@ const UNMAP_JOINED: Scene = Scene {
     broken: &[],
 };
 
+/// The same chain, of whose buckets two are vacant when a third one is emptied: the change removes all three from both buckets'
+/// chains, and parts what is left.
+const SWEEP_JOINED: Scene = Scene {
+    before: |writer| {
+        CHAIN(writer);
+        for page in [0, 4] {
+            writer.unmap(pages(page, 1), Holes::Refuse, None).unwrap();
+        }
+        set(writer, 1);
+    },
+    steps: &[|writer| {
+        let before = writer.footprint().nodes;
+        assert_eq!(writer.unmap(pages(6, 1), Holes::Refuse, None), Ok(1));
+        assert!(writer.footprint().nodes < before, "vacant buckets are gone");
+    }],
+    then: &[],
+    probe: &[2, 6],
+    broken: &[],
+};
+
 /// Maps seven pages, which splits two buckets, and unmaps all but `kept`, which parts the chains.
 fn split_keeping(writer: &mut Pen<'_>, kept: &[usize]) {
     for page in [0, 2, 4, 6, 1, 3, 5] {
@@ -153,6 +173,11 @@ macro_rules! grows {
             #[test]
             fn unmap_joined() {
                 check_visits(GROWING, &UNMAP_JOINED, build::<200>);
+            }
+
+            #[test]
+            fn sweep_joined() {
+                check(GROWING, &SWEEP_JOINED, build::<200>);
             }
 
             #[test]

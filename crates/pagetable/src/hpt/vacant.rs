@@ -1,0 +1,237 @@
+//! Vacant buckets: those whose entries an unmap has all cleared, and which stay in their chains.
+//!
+//! A page that is unmapped is often mapped again: a heap shrinks and grows, a file is mapped at the address of the last one. In a
+//! table that grows, a bucket of base pages that an unmap empties keeps its tag and its place in the chain. So the unmap is a
+//! probe and a store, and so is the map of the page when it returns: no node is retired and none is taken, and in a shared table
+//! no bucket waits for a flush.
+//!
+//! A walker that finds a vacant bucket finds an empty entry, as in any bucket with unmapped pages.
+//!
+//! # How many there may be
+//!
+//! A table has at most as many vacant buckets as blocks with an entry. If a change leaves more, it sweeps: it takes the vacant
+//! buckets out of the chain of its page, and of the next [`STEPS`](super::grow) chains in turn, or of fewer if that suffices. A
+//! table has at most three chains for each vacant bucket that is too many, because it would have been [merged](super::grow)
+//! otherwise; so with a hash that spreads the blocks a few chains suffice for each bucket that a change empties. If a program
+//! chooses blocks of few chains, the sweep is late by one turn through all chains. An empty table has no vacant bucket, unless it
+//! could not be merged for want of memory.
+//!
+//! After a lack of memory the table keeps no vacant bucket: each change sweeps until there is none, and what an unmap empties is
+//! taken out at once. The change that is refused does not sweep, because a refused change leaves the table and its batch as they
+//! were.
+//!
+//! A vacant bucket counts in the load for which the table grows, so chains are as long as without vacant buckets. It does not
+//! count among the blocks whose number decides whether the table shrinks.
+//!
+//! # Where there are none
+//!
+//! - A bucket of larger pages is taken out at once, so that lookups probe for these sizes only while such pages are mapped.
+//! - A block that a larger page covers has no bucket of a finer grain, not even a vacant one: the map of a page in a block that
+//!   has a bucket need not search for a larger page.
+//! - In a table of a fixed size an empty bucket is taken out at once. Such a table may have many more chains than buckets in use,
+//!   and a sweep would be long.
+
+use core::ops::ControlFlow;
+use core::sync::atomic::Ordering;
+
+use tlbkit_addr::Pages;
+
+use super::Hashed;
+use super::chain::bump;
+use super::grow::STEPS;
+use super::shape::Spot;
+use super::visit::Visitor;
+use crate::format::Format;
+use crate::nodes::Nodes;
+use crate::{Error, Geometry, Retired};
+
+impl<'n, G, F, N, const CLUSTER_LOG: u32, const BUCKETS_LOG: u32, const LOAD: usize>
+    Hashed<'n, G, F, N, CLUSTER_LOG, BUCKETS_LOG, LOAD>
+where
+    G: Geometry,
+    F: Format,
+    N: Nodes<Word = F::Word>,
+{
+    /// Tells whether an empty bucket of `grain` stays in its chain.
+    #[inline(always)]
+    pub(super) const fn keeps(grain: usize) -> bool {
+        LOAD > 0 && grain == 0
+    }
+
+    /// Counts `buckets` of base pages that have become vacant.
+    #[inline(always)]
+    pub(super) fn count_vacant(&self, buckets: usize) {
+        bump(&self.vacant, buckets as isize);
+    }
+
+    /// Counts a bucket of base pages that the unmap of a page has emptied, and sweeps or shrinks the table if it is time to.
+    ///
+    /// # Safety
+    ///
+    /// The caller ensures:
+    ///
+    /// - the caller is the only writer;
+    /// - the batch came from this table;
+    /// - `head` is the first bucket of a chain of the table, with one empty bucket that has not been counted.
+    #[inline(always)]
+    pub(super) unsafe fn vacate(&self, batch: &mut Retired<'n>, head: Spot) {
+        let vacant = bump(&self.vacant, 1);
+        let blocks = self.used() - vacant;
+        if vacant > blocks || !self.growth.is_calm(blocks, 0) {
+            // SAFETY: this function's contract; the bucket has been counted.
+            unsafe { self.vacate_slowly(batch, head) };
+        }
+    }
+
+    /// Continues to grow, sweep or shrink the table after a bucket in the chain of `head` has become vacant. The bucket itself is
+    /// taken out if the table is [littered](Self::is_littered).
+    ///
+    /// # Safety
+    ///
+    /// The caller ensures:
+    ///
+    /// - the caller is the only writer;
+    /// - the batch came from this table;
+    /// - `head` is the first bucket of a chain of the table.
+    #[inline(never)]
+    unsafe fn vacate_slowly(&self, batch: &mut Retired<'n>, head: Spot) {
+        // SAFETY: by this function's contract the caller is the only writer, and the batch came from this table.
+        unsafe {
+            if self.is_littered() {
+                self.tidy(batch, head);
+            }
+            self.adapt_slowly(batch, 1, 0);
+        }
+    }
+
+    /// Counts a bucket as no longer vacant, if it is, before an entry is stored in it.
+    ///
+    /// # Safety
+    ///
+    /// The caller ensures:
+    ///
+    /// - the caller is the only writer;
+    /// - `spot` is a bucket of `grain` of the table.
+    #[inline(always)]
+    pub(super) unsafe fn occupy(&self, grain: usize, spot: Spot) {
+        // SAFETY: by this function's contract the caller is the only writer, and the bucket is in the table.
+        if Self::keeps(grain) && self.vacant.load(Ordering::Relaxed) > 0 && unsafe { self.is_vacant(spot) } {
+            bump(&self.vacant, -1);
+        }
+    }
+
+    /// Removes an empty bucket from its chain: the first one, or the one behind `before`.
+    ///
+    /// # Safety
+    ///
+    /// The caller ensures:
+    ///
+    /// - the caller is the only writer;
+    /// - the batch came from this table;
+    /// - `spot` is an empty bucket of the table: the first of its chain, or the one behind `before`. If its grain
+    ///   [keeps](Self::keeps) vacant buckets, it has been counted.
+    #[inline(always)]
+    pub(super) unsafe fn take_out(&self, batch: &mut Retired<'n>, before: Option<Spot>, spot: Spot) {
+        // SAFETY: by this function's contract the caller is the only writer, and the bucket is as described.
+        unsafe {
+            let (grain, _) = Self::untag(self.read_tag(spot));
+            if Self::keeps(grain) {
+                bump(&self.vacant, -1);
+            }
+            self.leave(grain);
+            self.remove(batch, before, spot);
+        }
+    }
+
+    /// Removes the empty buckets of the chain that begins at `head`.
+    ///
+    /// # Safety
+    ///
+    /// The caller ensures:
+    ///
+    /// - the caller is the only writer;
+    /// - the batch came from this table;
+    /// - `head` is the first bucket of a chain, whose empty buckets have been counted where [`take_out`](Self::take_out) says so.
+    #[inline(never)]
+    pub(super) unsafe fn tidy(&self, batch: &mut Retired<'n>, head: Spot) {
+        // SAFETY: by this function's contract the caller is the only writer.
+        unsafe {
+            let mut before = head;
+            while let Some(spot) = self.behind(before) {
+                if self.is_vacant(spot) {
+                    self.take_out(batch, Some(before), spot);
+                } else {
+                    before = spot;
+                }
+            }
+            if self.read_tag(head) & Self::LIVE != 0 && self.is_vacant(head) {
+                self.take_out(batch, None, head);
+            }
+        }
+    }
+
+    /// Takes the vacant buckets of a range out, which larger pages are about to cover.
+    ///
+    /// # Safety
+    ///
+    /// The caller ensures:
+    ///
+    /// - the caller is the only writer;
+    /// - the batch came from this table.
+    #[inline(never)]
+    pub(super) unsafe fn clear_way(&self, batch: &mut Retired<'n>, pages: Pages) {
+        if Self::keeps(0) && self.vacant.load(Ordering::Relaxed) > 0 {
+            // SAFETY: by this function's contract the caller is the only writer, and the batch came from this table.
+            let _ = unsafe { self.parts(pages, Visitor::Pruner(batch), |_| ControlFlow::Continue(())) };
+        }
+    }
+
+    /// Tells whether the table has more vacant buckets than it may have: more than blocks, or any after a lack of memory.
+    #[inline(always)]
+    pub(super) fn is_littered(&self) -> bool {
+        if LOAD == 0 {
+            return false;
+        }
+        let may_have = if self.is_starved() { 0 } else { self.blocks() };
+        self.vacant.load(Ordering::Relaxed) > may_have
+    }
+
+    /// Tells whether a change has ever found no memory.
+    pub(super) fn is_starved(&self) -> bool {
+        self.starved.load(Ordering::Relaxed) != 0
+    }
+
+    /// Takes the vacant buckets out of the next chains in turn, until the table is no longer [littered](Self::is_littered) or
+    /// [`STEPS`] chains have been swept.
+    ///
+    /// # Safety
+    ///
+    /// The caller ensures:
+    ///
+    /// - the caller is the only writer;
+    /// - the batch came from this table;
+    /// - no code relies on a vacant bucket that it has found.
+    #[inline(never)]
+    pub(super) unsafe fn sweep(&self, batch: &mut Retired<'n>) {
+        for _ in 0..STEPS {
+            if !self.is_littered() {
+                break;
+            }
+            let next = self.swept.load(Ordering::Relaxed);
+            let number = if next < self.buckets() { next } else { 0 };
+            self.swept.store(number + 1, Ordering::Relaxed);
+            // SAFETY: by this function's contract the caller is the only writer, and the batch came from this table; `number` is that
+            // of a first bucket.
+            unsafe { self.tidy(batch, self.numbered(number)) };
+        }
+    }
+
+    /// Returns the error of a change for which the storage had fewer than `wanted` nodes. From now on the table keeps no vacant
+    /// buckets: each change sweeps, and a bucket that an unmap empties is taken out at once.
+    #[cold]
+    pub(super) fn no_memory(&self, wanted: usize) -> Error {
+        self.starved.store(1, Ordering::Relaxed);
+        self.growth.set_calm(Self::NEVER_CALM);
+        Error::no_memory(wanted, self.nodes.held())
+    }
+}
