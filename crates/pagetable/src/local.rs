@@ -314,6 +314,12 @@ impl<'n, T: Table<'n>, F: Invalidate> Local<'n, T, F> {
         done
     }
 
+    /// Calls `change` with the table and its batch, as the only writer, flushes, and frees nodes.
+    pub(crate) fn change(&mut self, change: impl FnOnce(&T, &mut Retired<'n>)) {
+        change(&self.table, &mut self.batch);
+        self.settle();
+    }
+
     /// Flushes the translations that the last change made stale, then frees the nodes that it retired.
     #[inline(always)]
     fn settle(&mut self) {

@@ -6,7 +6,9 @@ use tlbkit_addr::{Attr, Flush, PageSize, Pages, Pfn, VirtAddr, Vpn};
 use tlbkit_pagetable::hpt::Hr;
 use tlbkit_pagetable::nodes::Reclaim as _;
 use tlbkit_pagetable::nodes::{Chunk, Slab};
-use tlbkit_pagetable::{Error, Holes, Local, Shared, Solo, Table as _, Writer, cpt::Cpt8, destroy};
+use tlbkit_pagetable::{
+    Error, Frames, Holes, Invalidate, Local, Pinned, Shared, Solo, Table as _, Writer, cpt::Cpt8, destroy,
+};
 
 const RW: Attr = Attr::READ.union(Attr::WRITE);
 
@@ -132,7 +134,9 @@ fn no_vacant_bucket_is_under_a_larger_page() {
 /// change, and an unmap gives its bucket back.
 #[test]
 fn a_table_without_memory_keeps_no_vacant_bucket() {
-    let mut memory = vec![Chunk::ZERO; 8];
+    // Enough first buckets that a sweep does not reach each of them.
+    let times = if cfg!(miri) { 1 } else { 10 };
+    let mut memory = vec![Chunk::ZERO; 8 * times];
     let slab = Slab::<u64, Solo>::new(&mut memory, 0).unwrap();
     let mut table = Local::new(Hr::new(&slab).unwrap(), |_: &Flush| ());
     macro_rules! map {
@@ -140,33 +144,84 @@ fn a_table_without_memory_keeps_no_vacant_bucket() {
             table.map(page($vpn), Pfn::new(1), PageSize::K4, RW)
         };
     }
-    (0..300).for_each(|vpn| map!(vpn).unwrap());
-    table.unmap(run(0, 100), Holes::Refuse, None).unwrap();
-    let mut last = 300;
+    let third = 100 * times;
+    (0..3 * third).for_each(|vpn| map!(vpn).unwrap());
+    table.unmap(run(0, third), Holes::Refuse, None).unwrap();
+    let mut last = 3 * third;
     while map!(last).is_ok() {
         last += 1;
     }
-    assert!(last > 400 && table.table().blocks() == last - 100, "storage for more pages than these");
+    assert!(last > 4 * third && table.table().blocks() == last - third, "storage for more pages than these");
     // The vacant buckets go before this many pages are unmapped.
     let before = table.footprint().nodes;
-    (100..200).for_each(|vpn| assert_eq!(table.unmap(page(vpn), Holes::Refuse, None), Ok(1)));
-    assert!(before - table.footprint().nodes > 50, "{before} nodes, and {:?}", table.footprint());
-    // From here on a page can be exchanged for another one, whatever is free.
+    (third..2 * third).for_each(|vpn| assert_eq!(table.unmap(page(vpn), Holes::Refuse, None), Ok(1)));
+    assert!(before - table.footprint().nodes > third / 2, "{before} nodes, and {:?}", table.footprint());
+    assert!(!trims(&mut table), "a vacant bucket is left");
     while map!(last).is_ok() {
         last += 1;
     }
-    for vpn in 200..last - 100 {
-        let before = (table.footprint(), slab.usage());
-        assert!(matches!(map!(last), Err(Error::NoMemory { pending: 0, .. })));
-        assert_eq!((table.footprint(), slab.usage()), before);
-        // A first bucket is of use to its own chain only.
-        let mut first = vpn;
-        while table.unmap(page(first), Holes::Refuse, None).is_ok() && map!(last).is_err() {
-            first += 1;
-        }
-        table.unmap(page(last), Holes::Refuse, None).unwrap();
-        (vpn..=first).for_each(|vpn| map!(vpn).unwrap());
+    // A range gives all of its buckets back, with a sink for its frames and without one.
+    for first in (2 * third..2 * third + 40).step_by(4) {
+        table.unmap(run(first, 2), Holes::Refuse, None).unwrap();
+        assert!(!trims(&mut table), "a vacant bucket of a range is left");
+        table.unmap(run(first + 2, 2), Holes::Refuse, Some(&mut Sink)).unwrap();
+        assert!(!trims(&mut table), "a vacant bucket of a range is left");
     }
     table.destroy();
+    assert_eq!(slab.usage().nodes, 0);
+}
+
+/// Tells whether a table has a vacant bucket.
+fn trims<'n>(table: &mut Local<'n, Hr<'n, Slab<'n, u64, Solo>>, impl Invalidate>) -> bool {
+    let before = table.footprint();
+    table.trim();
+    table.footprint() != before
+}
+
+/// Takes frames, and keeps none.
+#[derive(Debug)]
+struct Sink;
+
+impl Frames for Sink {
+    fn reserve(&mut self, _frames: usize) -> Result<(), Error> {
+        Ok(())
+    }
+
+    fn push(&mut self, _frame: Pfn, _size: PageSize, _base: PageSize, _attr: Attr) {}
+}
+
+/// A kernel that is short of memory has the vacant buckets, before a change is refused or after it.
+#[test]
+fn trim_frees_the_vacant_buckets() {
+    let mut memory = vec![Chunk::ZERO; 64];
+    let slab = Slab::<u64, Shared>::new(&mut memory, 0).unwrap();
+    let table = Cpt8::new(&slab).unwrap();
+    let mut writer = Writer::new(&table).unwrap();
+    for block in 0..BLOCKS / 10 {
+        writer.map(run(8 * block, 2), Pfn::new(block), PageSize::K4, RW).unwrap();
+    }
+    // SAFETY: nothing walks.
+    unsafe { writer.finish().reclaim() };
+    let full = table.footprint().nodes;
+    let mut writer = Writer::new(&table).unwrap();
+    for block in 0..BLOCKS / 30 {
+        writer.unmap(run(8 * block, 2), Holes::Refuse, None).unwrap();
+    }
+    assert_eq!(table.footprint().nodes, full);
+    writer.trim();
+    let retired = full - table.footprint().nodes;
+    assert!(retired > 0);
+    let batch = writer.finish();
+    assert_eq!((batch.nodes(), slab.held().pending()), (retired, retired));
+    // SAFETY: nothing walks.
+    unsafe { batch.reclaim() };
+    for block in 0..BLOCKS / 10 {
+        // SAFETY: nothing is reclaimed during the walk.
+        let pinned = unsafe { Pinned::by(&slab) };
+        let mapped = table.lookup(pinned, at(8 * block + 1)).is_some();
+        assert_eq!(mapped, block >= BLOCKS / 30, "block {block}");
+    }
+    // SAFETY: nothing walks.
+    unsafe { destroy(table).reclaim() };
     assert_eq!(slab.usage().nodes, 0);
 }

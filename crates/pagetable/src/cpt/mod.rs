@@ -67,8 +67,9 @@
 //!
 //! A table that grows starts with two buckets, so a small address space costs no more than a few nodes of any other table; a
 //! table that a refill handler may walk also has a directory of 4 KiB. With 64-bit words the table grows at three blocks to
-//! two buckets: a page takes at most 25 bytes if its neighbours are mapped, and 145 bytes if they are not. For MIPS32 the
-//! table keeps half of its buckets free, so most refills end at the first bucket.
+//! two buckets: a page takes at most 25 bytes if its neighbours are mapped, and 145 bytes if they are not; up to twice that
+//! where pages are [exchanged for others](crate::hpt#vacant-buckets). For MIPS32 the table keeps half of its buckets free, so
+//! most refills end at the first bucket.
 //!
 //! On x86-64 every operation takes at most 2 KiB of stack, also while the table grows; `cargo xtask stack` prints the
 //! figures.

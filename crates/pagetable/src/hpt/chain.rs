@@ -74,8 +74,8 @@ where
     }
 
     /// Returns the bucket with the tag `tag` in the chain that begins at `head`: the search of a change of a range, with branches.
-    /// A change of one page calls [`probe`](Self::probe), unless it may remove the bucket: then it calls
-    /// [`seek_past`](Self::seek_past).
+    /// A change of one page calls [`probe`](Self::probe), unless it may remove the bucket, and so does not leave it
+    /// [vacant](super::vacant): then it calls [`seek_past`](Self::seek_past).
     ///
     /// # Safety
     ///

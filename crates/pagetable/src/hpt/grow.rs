@@ -299,7 +299,7 @@ where
 
     /// Tells whether there are chains that have not been parted.
     #[inline(always)]
-    fn has_joined(&self) -> bool {
+    pub(super) fn has_joined(&self) -> bool {
         LOAD > 0 && self.growth.joined.load(Ordering::Relaxed) != self.buckets()
     }
 

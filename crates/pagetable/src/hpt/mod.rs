@@ -89,7 +89,7 @@
 //! | largest cost | for a change of one page |
 //! |-|-|
 //! | buckets moved | those of a segment by a split, of two by a merge, or 16 of chains: 128, 256 and 16 in [`Hr`] |
-//! | chains swept | 16, and that of the page |
+//! | chains swept | 16, and that of the page; a merge may follow |
 //! | bytes cleared | two segments, and once for each doubling a directory, of 8 bytes for each segment |
 //! | words accessed, among a million changes of up to 500,000 pages | [`Hr`] 14,102, the average is 34; [`Cpt8`](crate::cpt::Cpt8) 18,555 and 62 |
 //!
@@ -102,9 +102,11 @@
 //! In a table that grows, a bucket of base pages that an unmap empties stays in its chain, **vacant**, and the next map of its
 //! page is one probe and one store. The table keeps at most as many vacant buckets as it has blocks with an entry; beyond that,
 //! each change sweeps a few chains, and an empty table has none. Vacant buckets count in the [`Footprint`](crate::Footprint):
-//! where pages are exchanged for others again and again, a table may take twice the memory that it takes for pages that are only
-//! mapped. After a lack of memory a table keeps none: one map may be refused while there are vacant buckets, and then each unmap
-//! gives its bucket back.
+//! where pages are exchanged for others again and again, a table takes up to twice the memory of one whose pages were only mapped.
+//!
+//! A change may be refused for want of memory while there are vacant buckets. [`Writer::trim`](crate::Writer::trim) retires them
+//! all. Without it, too, the table keeps none after a lack of memory: each unmap that empties a bucket gives it back. A bucket of
+//! [`PaperHr`] is never vacant, because the kernel's own words are in it.
 //!
 //! # Near buckets
 //!
@@ -154,8 +156,8 @@
 //! ([`Hashed::keyed`]) it would have to know the secret. The hash that a refill handler computes has no secret: it folds the
 //! address in two instructions, and a multiplication would need HI and LO, which belong to the interrupted program. So in a
 //! 32-bit space a user program can make long chains: 2^19 pairs fold onto `m` units, at most `2^19 / m` onto each, which is
-//! 512 in [`Hpt32`]. A table that grows has almost as many buckets as blocks, and its longest chain has at most some 400
-//! buckets. A program affects only the table of its own space.
+//! 512 in [`Hpt32`]. A table that grows has as many first buckets as its load demands, and its longest chain has
+//! at most some 400 buckets. A program affects only the table of its own space.
 
 mod census;
 mod chain;
@@ -190,7 +192,8 @@ use crate::{Error, Geometry, Word, WriterFlag, geometry};
 /// A hashed page table of geometry `G` with entries of format `F` in nodes from `N`.
 ///
 /// `CLUSTER_LOG` is the base-two logarithm of the pages of a block, `BUCKETS_LOG` that of the buckets at first. `LOAD` is the
-/// largest number of blocks per hundred buckets before the table grows; with 0 the table never grows.
+/// largest number of buckets in use, [vacant ones](crate::hpt#vacant-buckets) included, per hundred first buckets before the table
+/// grows; with 0 the table never grows.
 ///
 /// The value itself is a handle of a few words; the table is its nodes.
 pub struct Hashed<
@@ -248,7 +251,8 @@ pub type PaperHr<'n, N> = Hashed<'n, geometry::Va64, crate::format::Paper, N, 1,
 /// Page pairs of a 32-bit space in 1024 buckets of four words: 16 KiB.
 pub type Hpt32<'n, N, F = Compact32> = Hashed<'n, geometry::Va32, F, N, 1, 10, 0>;
 
-/// Single pages of a 48-bit space in a table that grows: at most 37 bytes a page from a thousand pages on.
+/// Single pages of a 48-bit space in a table that grows: at most 37 bytes a page from a thousand pages on while pages are mapped, and
+/// up to [twice that](crate::hpt#vacant-buckets) where they are exchanged for others.
 #[cfg(target_pointer_width = "64")]
 pub type Hr<'n, N> = Hashed<'n, geometry::Va48, crate::format::Compact, N, 0, 1, 150>;
 

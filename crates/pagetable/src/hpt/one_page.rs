@@ -157,6 +157,7 @@ where
                     self.vacate(batch, head);
                 } else {
                     self.take_out(batch, before, spot);
+                    self.adapt(batch, 1);
                 }
             }
         }

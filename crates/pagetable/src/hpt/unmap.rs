@@ -136,16 +136,11 @@ where
     /// - each page of the range is mapped as a base page, and no larger page is mapped in the table.
     unsafe fn clear_blocks(&self, batch: &mut Retired<'n>, pages: Pages) {
         let (first, last) = Self::blocks_of(0, pages);
-        let mut emptied = 0;
+        let mut may_keep = self.may_keep();
         for block in first..last + 1 {
             // SAFETY: by this function's contract the caller is the only writer; the slots of a part are in its bucket.
             unsafe {
-                let (head, tag) = (self.head(block), Self::tag_of(0, block));
-                let found = if Self::keeps(0) {
-                    self.seek(head, tag).map(|spot| (None, spot))
-                } else {
-                    self.seek_past(head, tag)
-                };
+                let found = self.seek_past(self.head(block), Self::tag_of(0, block));
                 let Some((before, spot)) = found else { continue };
                 if Self::SLOTS == 1 || block > first && block < last {
                     self.empty_slots(Self::whole(spot, 0, block));
@@ -158,13 +153,15 @@ where
                     }
                 }
                 if Self::keeps(0) {
-                    emptied += 1;
+                    self.count_vacant(1);
+                }
+                if may_keep > 0 {
+                    may_keep -= 1;
                 } else {
                     self.take_out(batch, before, spot);
                 }
             }
         }
-        self.count_vacant(emptied);
         self.tally.ptes(-(pages.len() as isize));
     }
 

@@ -11,14 +11,14 @@
 //!
 //! A table has at most as many vacant buckets as blocks with an entry. If a change leaves more, it sweeps: it takes the vacant
 //! buckets out of the chain of its page, and of the next [`STEPS`](super::grow) chains in turn, or of fewer if that suffices. A
-//! table has at most three chains for each vacant bucket that is too many, because it would have been [merged](super::grow)
-//! otherwise; so with a hash that spreads the blocks a few chains suffice for each bucket that a change empties. If a program
-//! chooses blocks of few chains, the sweep is late by one turn through all chains. An empty table has no vacant bucket, unless it
-//! could not be merged for want of memory.
+//! table that has been able to [merge](super::grow) has at most `400 / LOAD` chains for each block, so with a hash that spreads
+//! the blocks a few chains suffice for each bucket that a change empties. If a program chooses blocks of few chains, or the table
+//! could not merge, the sweep is late by one turn through all chains. An empty table that could merge has no vacant bucket, if
+//! `LOAD` is at least 50.
 //!
-//! After a lack of memory the table keeps no vacant bucket: each change sweeps until there is none, and what an unmap empties is
-//! taken out at once. The change that is refused does not sweep, because a refused change leaves the table and its batch as they
-//! were.
+//! A change that finds no memory is refused, and leaves the table and its batch as they were, with the vacant buckets. But from
+//! then on the table keeps none: a bucket that an unmap empties is taken out at once, and each change that empties a bucket or
+//! takes one sweeps. A kernel that will not wait for that, or whose other tables need the memory, calls [`Writer::trim`].
 //!
 //! A vacant bucket counts in the load for which the table grows, so chains are as long as without vacant buckets. It does not
 //! count among the blocks whose number decides whether the table shrinks.
@@ -28,6 +28,8 @@
 //! - A bucket of larger pages is taken out at once, so that lookups probe for these sizes only while such pages are mapped.
 //! - A block that a larger page covers has no bucket of a finer grain, not even a vacant one: the map of a page in a block that
 //!   has a bucket need not search for a larger page.
+//! - A bucket with words of the kernel's own ([`Format::EXTRA`]) is taken out at once, so that another life of its block does not begin
+//!   with these words.
 //! - In a table of a fixed size an empty bucket is taken out at once. Such a table may have many more chains than buckets in use,
 //!   and a sweep would be long.
 
@@ -43,7 +45,7 @@ use super::shape::Spot;
 use super::visit::Visitor;
 use crate::format::Format;
 use crate::nodes::Nodes;
-use crate::{Error, Geometry, Retired};
+use crate::{Error, Geometry, Invalidate, Local, Retired, Writer};
 
 impl<'n, G, F, N, const CLUSTER_LOG: u32, const BUCKETS_LOG: u32, const LOAD: usize>
     Hashed<'n, G, F, N, CLUSTER_LOG, BUCKETS_LOG, LOAD>
@@ -55,7 +57,7 @@ where
     /// Tells whether an empty bucket of `grain` stays in its chain.
     #[inline(always)]
     pub(super) const fn keeps(grain: usize) -> bool {
-        LOAD > 0 && grain == 0
+        LOAD > 0 && grain == 0 && F::EXTRA == 0
     }
 
     /// Counts `buckets` of base pages that have become vacant.
@@ -83,8 +85,8 @@ where
         }
     }
 
-    /// Continues to grow, sweep or shrink the table after a bucket in the chain of `head` has become vacant. The bucket itself is
-    /// taken out if the table is [littered](Self::is_littered).
+    /// Continues to grow, sweep or shrink the table after a bucket in the chain of `head` has become vacant. If the table is
+    /// [littered](Self::is_littered) and the chain is not joined to another one, its vacant buckets are taken out.
     ///
     /// # Safety
     ///
@@ -97,7 +99,8 @@ where
     unsafe fn vacate_slowly(&self, batch: &mut Retired<'n>, head: Spot) {
         // SAFETY: by this function's contract the caller is the only writer, and the batch came from this table.
         unsafe {
-            if self.is_littered() {
+            // In chains that have not been parted each removal walks both, and there may be many.
+            if self.is_littered() && !self.has_joined() {
                 self.tidy(batch, head);
             }
             self.adapt_slowly(batch, 1, 0);
@@ -201,6 +204,14 @@ where
         self.starved.load(Ordering::Relaxed) != 0
     }
 
+    /// Returns how many blocks may lose their last entry before the table is [littered](Self::is_littered).
+    pub(super) fn may_keep(&self) -> usize {
+        if !Self::keeps(0) || self.is_starved() {
+            return 0;
+        }
+        self.blocks().saturating_sub(self.vacant.load(Ordering::Relaxed)) / 2
+    }
+
     /// Takes the vacant buckets out of the next chains in turn, until the table is no longer [littered](Self::is_littered) or
     /// [`STEPS`] chains have been swept.
     ///
@@ -227,11 +238,62 @@ where
     }
 
     /// Returns the error of a change for which the storage had fewer than `wanted` nodes. From now on the table keeps no vacant
-    /// buckets: each change sweeps, and a bucket that an unmap empties is taken out at once.
+    /// buckets: each change that empties a bucket or takes one sweeps.
     #[cold]
     pub(super) fn no_memory(&self, wanted: usize) -> Error {
         self.starved.store(1, Ordering::Relaxed);
         self.growth.set_calm(Self::NEVER_CALM);
         Error::no_memory(wanted, self.nodes.held())
+    }
+
+    /// Takes out every vacant bucket.
+    ///
+    /// # Safety
+    ///
+    /// As for [`sweep`](Self::sweep).
+    #[cold]
+    unsafe fn sweep_all(&self, batch: &mut Retired<'n>) {
+        if self.vacant.load(Ordering::Relaxed) == 0 {
+            return;
+        }
+        // SAFETY: by this function's contract the caller is the only writer, and the batch came from this table; `number` is that of a
+        // first bucket.
+        unsafe {
+            self.part_all(batch);
+            for number in 0..self.buckets() {
+                self.tidy(batch, self.numbered(number));
+            }
+        }
+    }
+}
+
+impl<'n, G, F, N, const CLUSTER_LOG: u32, const BUCKETS_LOG: u32, const LOAD: usize>
+    Writer<'_, 'n, Hashed<'n, G, F, N, CLUSTER_LOG, BUCKETS_LOG, LOAD>>
+where
+    G: Geometry,
+    F: Format,
+    N: Nodes<Word = F::Word>,
+{
+    /// Retires every [vacant bucket](crate::hpt#vacant-buckets): a kernel that is short of memory calls it for each of its tables. The
+    /// nodes are free when the batch has completed. The time is that of a visit of the whole table.
+    pub fn trim(&mut self) {
+        let (table, batch) = self.parts();
+        // SAFETY: this is the only writer, the batch came from this table, and no change is under way.
+        unsafe { table.sweep_all(batch) };
+    }
+}
+
+impl<'n, G, F, N, I, const CLUSTER_LOG: u32, const BUCKETS_LOG: u32, const LOAD: usize>
+    Local<'n, Hashed<'n, G, F, N, CLUSTER_LOG, BUCKETS_LOG, LOAD>, I>
+where
+    G: Geometry,
+    F: Format,
+    N: Nodes<Word = F::Word>,
+    I: Invalidate,
+{
+    /// Frees every [vacant bucket](crate::hpt#vacant-buckets); see [`Writer::trim`].
+    pub fn trim(&mut self) {
+        // SAFETY: the function is called as the table's only writer with its batch, and no change is under way.
+        self.change(|table, batch| unsafe { table.sweep_all(batch) });
     }
 }
