@@ -218,7 +218,7 @@ pub struct Hashed<
     used: [AtomicUsize; shape::MAX],
     /// The number of visits under way, during which no lookup may reorder a chain.
     visits: AtomicUsize,
-    /// The number of [vacant](vacant) buckets of base pages, which are among those in use.
+    /// The number of [vacant] buckets of base pages, which are among those in use.
     vacant: AtomicUsize,
     /// Whether a change has ever found no memory: 1, or 0.
     starved: AtomicUsize,
@@ -353,7 +353,7 @@ where
         self.used().saturating_sub(self.vacant.load(Ordering::Relaxed))
     }
 
-    /// Returns how many buckets are in use: those of blocks, and the [vacant](vacant) ones.
+    /// Returns how many buckets are in use: those of blocks, and the [vacant] ones.
     fn used(&self) -> usize {
         self.used[..Self::GRAINS].iter().map(|used| used.load(Ordering::Relaxed)).sum()
     }
