@@ -24,7 +24,7 @@ const EACH: [&str; 6] = [
     "-p tlbkit --test one_cpu --test properties",
     "-p tlbkit-pagetable --lib --test slab --test pieces --test unwinding --test formats --test lpt --test mpt_share --test mpt_pairs",
     "-p tlbkit-pagetable --test mpt --test lpt_properties",
-    "-p tlbkit-pagetable --test gpt_properties --test hashed_properties",
+    "-p tlbkit-pagetable --test gpt_properties --test hashed_properties --test vacant",
     "-p tlbkit-stlb --test forms --test never_stale",
     // But for the test that makes 65 551 operations.
     "-p tlbkit-shootdown --test api --test queue -- --skip a_name_is_one_operations",
