@@ -483,7 +483,7 @@ where
 
     /// Counts a bucket of `grain` that goes out of use, and withdraws the grain if it was the last.
     #[inline(always)]
-    pub(super) fn leave(&self, grain: usize) {
+    fn leave(&self, grain: usize) {
         if bump(&self.used[grain], -1) == 0 && grain > 0 {
             self.grains.store(self.grains.load(Ordering::Relaxed) & !(1 << grain), Ordering::Release);
         }
@@ -545,15 +545,25 @@ where
         }
     }
 
-    /// Removes an empty bucket, which [`leave`](Self::leave) has counted out of use, as [`take_out`](Self::take_out) does.
+    /// Removes an empty bucket from its chain: the first one, or the one behind `before`.
     ///
     /// # Safety
     ///
-    /// As for [`take_out`](Self::take_out).
+    /// The caller ensures:
+    ///
+    /// - the caller is the only writer;
+    /// - the batch came from this table;
+    /// - `spot` is an empty bucket of the table: the first of its chain, or the one behind `before`; and it has been
+    ///   [counted](Self::count_vacant).
     #[inline(always)]
-    pub(super) unsafe fn remove(&self, batch: &mut Retired<'n>, before: Option<Spot>, spot: Spot) {
+    pub(super) unsafe fn take_out(&self, batch: &mut Retired<'n>, before: Option<Spot>, spot: Spot) {
         // SAFETY: by this function's contract the caller is the only writer, and the bucket is as described.
         unsafe {
+            let (grain, _) = Self::untag(self.read_tag(spot));
+            if Self::keeps(grain) {
+                bump(&self.vacant, -1);
+            }
+            self.leave(grain);
             if let Some(before) = before {
                 return self.unlink(batch, before, spot);
             }

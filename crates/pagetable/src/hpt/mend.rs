@@ -97,8 +97,8 @@ where
                     bump(&self.used[grain], 1);
                     let taken = self.count_taken(spot, block, 0, Self::SLOTS);
                     self.tally.ptes(taken as isize);
-                    if Self::keeps(grain) && taken == 0 {
-                        self.count_vacant(1);
+                    if taken == 0 {
+                        self.count_vacant(grain);
                     }
                 }
                 if spot != head {

@@ -152,9 +152,7 @@ where
                         continue;
                     }
                 }
-                if Self::keeps(0) {
-                    self.count_vacant(1);
-                }
+                self.count_vacant(0);
                 if may_keep > 0 {
                     may_keep -= 1;
                 } else {
@@ -202,7 +200,7 @@ where
             self.settle_pairs(spot, part.grain, block);
             self.tally.ptes(-(taken as isize));
             if Self::keeps(part.grain) && taken > 0 && self.is_vacant(spot) {
-                self.count_vacant(1);
+                self.count_vacant(part.grain);
             }
         }
     }

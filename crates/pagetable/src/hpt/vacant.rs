@@ -28,8 +28,8 @@
 //! - A bucket of larger pages is taken out at once, so that lookups probe for these sizes only while such pages are mapped.
 //! - A block that a larger page covers has no bucket of a finer grain, not even a vacant one: the map of a page in a block that
 //!   has a bucket need not search for a larger page.
-//! - A bucket with words of the kernel's own ([`Format::EXTRA`]) is taken out at once, so that another life of its block does not begin
-//!   with these words.
+//! - A bucket with words of the kernel's own ([`Format::EXTRA`]) is taken out at once, so that another life of its block does not
+//!   begin with these words.
 //! - In a table of a fixed size an empty bucket is taken out at once. Such a table may have many more chains than buckets in use,
 //!   and a sweep would be long.
 
@@ -60,10 +60,12 @@ where
         LOAD > 0 && grain == 0 && F::EXTRA == 0
     }
 
-    /// Counts `buckets` of base pages that have become vacant.
+    /// Counts a bucket that a change has emptied, if it [stays](Self::keeps) in its chain.
     #[inline(always)]
-    pub(super) fn count_vacant(&self, buckets: usize) {
-        bump(&self.vacant, buckets as isize);
+    pub(super) fn count_vacant(&self, grain: usize) {
+        if Self::keeps(grain) {
+            bump(&self.vacant, 1);
+        }
     }
 
     /// Counts a bucket of base pages that the unmap of a page has emptied, and sweeps or shrinks the table if it is time to.
@@ -79,6 +81,7 @@ where
     pub(super) unsafe fn vacate(&self, batch: &mut Retired<'n>, head: Spot) {
         let vacant = bump(&self.vacant, 1);
         let blocks = self.used() - vacant;
+        // An unmap takes no bucket into use, so it is not the change that makes the table grow.
         if vacant > blocks || !self.growth.is_calm(blocks, 0) {
             // SAFETY: this function's contract; the bucket has been counted.
             unsafe { self.vacate_slowly(batch, head) };
@@ -120,29 +123,6 @@ where
         // SAFETY: by this function's contract the caller is the only writer, and the bucket is in the table.
         if Self::keeps(grain) && self.vacant.load(Ordering::Relaxed) > 0 && unsafe { self.is_vacant(spot) } {
             bump(&self.vacant, -1);
-        }
-    }
-
-    /// Removes an empty bucket from its chain: the first one, or the one behind `before`.
-    ///
-    /// # Safety
-    ///
-    /// The caller ensures:
-    ///
-    /// - the caller is the only writer;
-    /// - the batch came from this table;
-    /// - `spot` is an empty bucket of the table: the first of its chain, or the one behind `before`. If its grain
-    ///   [keeps](Self::keeps) vacant buckets, it has been counted.
-    #[inline(always)]
-    pub(super) unsafe fn take_out(&self, batch: &mut Retired<'n>, before: Option<Spot>, spot: Spot) {
-        // SAFETY: by this function's contract the caller is the only writer, and the bucket is as described.
-        unsafe {
-            let (grain, _) = Self::untag(self.read_tag(spot));
-            if Self::keeps(grain) {
-                bump(&self.vacant, -1);
-            }
-            self.leave(grain);
-            self.remove(batch, before, spot);
         }
     }
 
@@ -252,18 +232,22 @@ where
     ///
     /// As for [`sweep`](Self::sweep).
     #[cold]
-    unsafe fn sweep_all(&self, batch: &mut Retired<'n>) {
+    unsafe fn trim(&self, batch: &mut Retired<'n>) {
         if self.vacant.load(Ordering::Relaxed) == 0 {
             return;
         }
-        // SAFETY: by this function's contract the caller is the only writer, and the batch came from this table; `number` is that of a
-        // first bucket.
-        unsafe {
-            self.part_all(batch);
-            for number in 0..self.buckets() {
-                self.tidy(batch, self.numbered(number));
+        let sweep_all = |batch: &mut Retired<'n>| {
+            // SAFETY: by this function's contract the caller is the only writer, and the batch came from this table; `number` is
+            // that of a first bucket.
+            unsafe {
+                self.part_all(batch);
+                for number in 0..self.buckets() {
+                    self.tidy(batch, self.numbered(number));
+                }
             }
-        }
+        };
+        // SAFETY: by this function's contract the caller is the only writer, and the batch came from this table.
+        batch.change(sweep_all, |batch| unsafe { self.mend(batch) });
     }
 }
 
@@ -279,7 +263,7 @@ where
     pub fn trim(&mut self) {
         let (table, batch) = self.parts();
         // SAFETY: this is the only writer, the batch came from this table, and no change is under way.
-        unsafe { table.sweep_all(batch) };
+        unsafe { table.trim(batch) };
     }
 }
 
@@ -294,6 +278,6 @@ where
     /// Frees every [vacant bucket](crate::hpt#vacant-buckets); see [`Writer::trim`].
     pub fn trim(&mut self) {
         // SAFETY: the function is called as the table's only writer with its batch, and no change is under way.
-        self.change(|table, batch| unsafe { table.sweep_all(batch) });
+        self.change(|table, batch| unsafe { table.trim(batch) });
     }
 }
