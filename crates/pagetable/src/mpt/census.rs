@@ -76,15 +76,16 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
     pub(super) unsafe fn leaves(&self, part: &Part) -> usize {
         let level = part.path.level;
         let last = level + 1 == Self::LEVELS;
+        let count = |leaves: u32, word| leaves + u32::from(F::is_leaf(word, last));
         // SAFETY: the slots of a part are in its node.
         unsafe {
+            let node = part.path.node(level);
             // A leaf is recognized by bits that are set, so the AND of all words is a leaf only if every word is one.
-            let all =
-                self.fold(part.path.node(level), level, part.index, part.slots, !F::Word::ZERO, |a, b| a & b);
+            let all = self.fold(node, level, part.index, part.slots, !F::Word::ZERO, |a, b| a & b);
             if (last || !F::is_link(all)) && F::is_leaf(all, last) {
                 part.slots
             } else {
-                (0..part.slots).filter(|&slot| F::is_leaf(self.slot(part, slot), last)).count()
+                self.fold(node, level, part.index, part.slots, 0, count) as usize
             }
         }
     }

@@ -267,15 +267,15 @@ impl<G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'_, G, F, N> {
     /// The node is one of `level`, in the table or new; the slots are in the node; the caller is the node's only writer but
     /// hardware.
     #[inline(always)]
-    pub(super) unsafe fn fold(
+    pub(super) unsafe fn fold<T>(
         &self,
         node: NodeAddr,
         level: usize,
         index: usize,
         slots: usize,
-        start: F::Word,
-        with: impl Fn(F::Word, F::Word) -> F::Word,
-    ) -> F::Word {
+        start: T,
+        with: impl Fn(T, F::Word) -> T,
+    ) -> T {
         // SAFETY: by this function's contract the slots are in the node, which is live.
         unsafe {
             if F::EXTRA == 0 && !walked::<F>() {

@@ -113,8 +113,8 @@ impl<G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'_, G, F, N> {
         unsafe { self.visit_words(node, level, pages, &mut found) }
     }
 
-    /// Calls `found` with each word of `pages` under `node` that is no link, in ascending order. `found` returns the last page
-    /// that it has handled, and the visit continues after that page.
+    /// Calls `found` with each word of `pages` under `node` that is neither zero nor a link, in ascending order. `found` returns
+    /// the last page that it has handled, and the visit continues after that page.
     ///
     /// # Safety
     ///
@@ -132,7 +132,11 @@ impl<G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'_, G, F, N> {
             let index = Self::index(level, at.address(G::BASE));
             // SAFETY: by this function's contract a walk may read the node, and the place is in it.
             let word = unsafe { self.nodes.follow(node, Self::place(level, index)) };
-            let end = if level + 1 < Self::LEVELS
+            let end = if word == F::Word::ZERO {
+                // SAFETY: by this function's contract a walk may read the node.
+                let empty = unsafe { self.empty_slots(node, level, index, pages.last()) };
+                Vpn::new(first.get() + (empty * Self::slot_pages(level) - 1))
+            } else if level + 1 < Self::LEVELS
                 && F::is_link(word)
                 && let end = Self::last_of(first, level)
                 && let Some(below) = Pages::new(at, end.min(pages.last()))
@@ -150,6 +154,22 @@ impl<G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'_, G, F, N> {
             }
             at = Vpn::new(end.get() + 1);
         }
+    }
+
+    /// Counts the slots whose words are zero, from the slot `index`, which is one, to the next that is not or to that of `last`.
+    ///
+    /// # Safety
+    ///
+    /// The caller is pinned or the writer; `index` is a slot of the node, which is of `level`.
+    #[inline(always)]
+    unsafe fn empty_slots(&self, node: NodeAddr, level: usize, index: usize, last: Vpn) -> usize {
+        let last = Self::index(level, last.address(G::BASE));
+        let mut next = index + 1;
+        // SAFETY: by this function's contract a walk may read the node; `next` is not above `last`, which is a slot.
+        while next <= last && unsafe { self.nodes.follow(node, Self::place(level, next)) } == F::Word::ZERO {
+            next += 1;
+        }
+        next - index
     }
 
     /// Returns the last page of the slot of `level` that begins with the page `first`.

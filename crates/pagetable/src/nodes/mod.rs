@@ -259,14 +259,14 @@ pub unsafe trait Nodes: Reclaim + Debug {
     /// - the caller is the only writer of the node;
     /// - `first + count` is at most the number of the node's words.
     #[inline(always)]
-    unsafe fn fold(
+    unsafe fn fold<T>(
         &self,
         node: NodeAddr,
         first: usize,
         count: usize,
-        start: Self::Word,
-        with: impl Fn(Self::Word, Self::Word) -> Self::Word,
-    ) -> Self::Word {
+        start: T,
+        with: impl Fn(T, Self::Word) -> T,
+    ) -> T {
         // SAFETY: by this function's contract `node` is live, and all `count` words from `first` on are within it.
         let cells = unsafe { self.at(node).add(first) };
         // SAFETY: `at` is below `count`, so the cell is in the node, of which the caller is the only writer.
