@@ -27,14 +27,14 @@
 
 use super::Gpt;
 use super::guard::{agree, digit, low};
-use super::job::{Around, Fresh, Job, Supply};
+use super::job::{Around, Fresh, Job, Ptes, Supply};
 use super::layout::{Edge, Layout};
 use super::node_size::NodeSize;
 use super::slots::{Place, leaf_kind};
 use super::visit::Span;
-use crate::Geometry;
 use crate::format::{Format, is_taken};
 use crate::nodes::Nodes;
+use crate::{Geometry, Word as _};
 
 impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: NodeSize> Gpt<'n, G, F, N, L, P> {
     /// Maps a span in an empty slot of `2^ceiling` bytes: in a leaf, or in leaves under new nodes.
@@ -47,9 +47,9 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
     ///
     /// The caller is the only writer, and the job's batch came from this table.
     #[inline(never)]
-    pub(super) unsafe fn build<S: Supply, W: Fn(usize) -> F::Word>(
+    pub(super) unsafe fn build<S: Supply>(
         &self,
-        job: &mut Job<'_, 'n, S, W>,
+        job: &mut Job<'_, 'n, S, F::Word>,
         ceiling: u32,
         span: Span,
     ) -> Edge {
@@ -107,9 +107,9 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
     ///
     /// The caller is the only writer, and the job's batch came from this table.
     #[inline(always)]
-    unsafe fn build_node<S: Supply, W: Fn(usize) -> F::Word>(
+    unsafe fn build_node<S: Supply>(
         &self,
-        job: &mut Job<'_, 'n, S, W>,
+        job: &mut Job<'_, 'n, S, F::Word>,
         ceiling: u32,
         span: Span,
     ) -> Edge {
@@ -131,9 +131,9 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
     ///
     /// The caller is the only writer, and the job's batch came from this table.
     #[inline(never)]
-    unsafe fn build_upper<S: Supply, W: Fn(usize) -> F::Word>(
+    unsafe fn build_upper<S: Supply>(
         &self,
-        job: &mut Job<'_, 'n, S, W>,
+        job: &mut Job<'_, 'n, S, F::Word>,
         ceiling: u32,
         span: Span,
     ) -> Edge {
@@ -162,9 +162,9 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
     /// # Safety
     ///
     /// The caller is the only writer, and the job's batch came from this table.
-    unsafe fn new_upper_node<S: Supply, W: Fn(usize) -> F::Word>(
+    unsafe fn new_upper_node<S: Supply>(
         &self,
-        job: &mut Job<'_, 'n, S, W>,
+        job: &mut Job<'_, 'n, S, F::Word>,
         ceiling: u32,
         span: Span,
     ) -> Edge {
@@ -184,9 +184,9 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
     /// # Safety
     ///
     /// The caller is the only writer, the job's batch came from this table, and `node` is a new node, to which no slot leads yet.
-    pub(super) unsafe fn build_slots<S: Supply, W: Fn(usize) -> F::Word>(
+    pub(super) unsafe fn build_slots<S: Supply>(
         &self,
-        job: &mut Job<'_, 'n, S, W>,
+        job: &mut Job<'_, 'n, S, F::Word>,
         node: Edge,
         span: Span,
     ) {
@@ -209,9 +209,9 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
     /// # Safety
     ///
     /// The caller is the only writer, and the job's batch came from this table.
-    pub(super) unsafe fn new_leaf<S: Supply, W: Fn(usize) -> F::Word>(
+    pub(super) unsafe fn new_leaf<S: Supply>(
         &self,
-        job: &mut Job<'_, 'n, S, W>,
+        job: &mut Job<'_, 'n, S, F::Word>,
         width: u32,
         span: Span,
     ) -> Edge {
@@ -234,12 +234,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
     /// # Safety
     ///
     /// The caller is the only writer, and `leaf` is a leaf of this table, or a new one, that covers the span.
-    pub(super) unsafe fn fill<S, W: Fn(usize) -> F::Word>(
-        &self,
-        job: &Job<'_, 'n, S, W>,
-        leaf: Edge,
-        span: Span,
-    ) {
+    pub(super) unsafe fn fill<S>(&self, job: &Job<'_, 'n, S, F::Word>, leaf: Edge, span: Span) {
         let pages = Self::pages_in(span, leaf.shift);
         let first = Self::pte_of(leaf, span.first);
         // SAFETY: the leaf covers the span, and only the caller writes it.
@@ -247,12 +242,27 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
             for page in 0..pages {
                 let at = span.first + (page << leaf.shift);
                 let place = if Self::IN_A_ROW { first + page } else { Self::pte_of(leaf, at) };
-                self.nodes.publish(leaf.node, place, (job.word)(at));
+                self.nodes.publish(leaf.node, place, self.inserted_pte(job.ptes, at));
                 self.settle_pair(leaf, at);
             }
             self.add_live(leaf, pages);
         }
         self.tally.ptes(pages as isize);
+    }
+
+    /// Returns the PTE of the page at `key`.
+    ///
+    /// # Safety
+    ///
+    /// The caller is the only writer.
+    #[inline(always)]
+    unsafe fn inserted_pte(&self, ptes: Ptes<F::Word>, key: usize) -> F::Word {
+        match ptes {
+            // A format's step is that of a base frame's number; the low bits of a larger page's frame number do not change.
+            Ptes::Frames(first, pte) => pte.advance(F::STEP, (key - first) >> Self::BASE),
+            // SAFETY: the caller is the writer.
+            Ptes::Resized(to) => unsafe { self.resized_pte(key, to) },
+        }
     }
 
     /// Copies the PTEs and marks of a leaf to a new leaf that covers its pages.

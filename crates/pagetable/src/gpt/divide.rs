@@ -30,9 +30,9 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
     ///
     /// The caller is the only writer, the job's batch came from this table, and `old` is a node of this table that covers the span.
     #[inline(never)]
-    pub(super) unsafe fn divide<S: Supply, W: Fn(usize) -> F::Word>(
+    pub(super) unsafe fn divide<S: Supply>(
         &self,
-        job: &mut Job<'_, 'n, S, W>,
+        job: &mut Job<'_, 'n, S, F::Word>,
         old: Edge,
         span: Span,
     ) -> (Span, New, Gone) {

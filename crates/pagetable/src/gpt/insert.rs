@@ -57,7 +57,7 @@ use tlbkit_addr::Flush;
 
 use super::Gpt;
 use super::guard::{agree, low};
-use super::job::{Around, Count, Fresh, Gone, Job, New, Supply};
+use super::job::{Around, Count, Fresh, Gone, Job, New, Ptes, Supply};
 use super::layout::{Edge, Layout};
 use super::node_size::NodeSize;
 use super::slots::Place;
@@ -151,13 +151,13 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
         span: Span,
         page: u32,
         replaces: bool,
-        word: impl Fn(usize) -> F::Word,
+        ptes: Ptes<F::Word>,
         broken: &mut dyn FnMut(&Flush),
     ) -> Result<(), Error> {
         let span = Span { first: span.first, last: span.last & !low(page) };
         // SAFETY: the caller is the writer.
         unsafe {
-            let done = self.reserve_and_insert(batch, span, page, replaces, word, broken)?;
+            let done = self.reserve_and_insert(batch, span, page, replaces, ptes, broken)?;
             if done.changed {
                 self.tune_span(batch, span, replaces, done.divided);
             }
@@ -177,23 +177,21 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
         span: Span,
         page: u32,
         replaces: bool,
-        word: impl Fn(usize) -> F::Word,
+        ptes: Ptes<F::Word>,
         broken: &mut dyn FnMut(&Flush),
     ) -> Result<Done, Error> {
         let mut stock = Stock::empty(self.nodes, &Self::WORDS);
         // SAFETY: the caller is the writer.
         unsafe {
             let supply = &mut Count(&mut stock);
-            self.insert_parts(&mut Job { supply, batch, page, replaces, word: &word, broken }, span);
+            self.insert_parts(&mut Job { supply, batch, page, replaces, ptes, broken }, span);
         }
         stock.take_wanted(L::REACH)?;
         // The contents of the frames are visible before the table leads to them.
         N::Mode::release();
         let supply = &mut stock;
         // SAFETY: the caller is the writer.
-        unsafe {
-            Ok(self.insert_parts(&mut Job { supply, batch, page, replaces, word: &word, broken }, span))
-        }
+        unsafe { Ok(self.insert_parts(&mut Job { supply, batch, page, replaces, ptes, broken }, span)) }
     }
 
     /// Inserts the parts of a span one after the other.
@@ -201,11 +199,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
     /// # Safety
     ///
     /// The caller is the only writer, and the job's batch came from this table.
-    unsafe fn insert_parts<S: Supply, W: Fn(usize) -> F::Word>(
-        &self,
-        job: &mut Job<'_, 'n, S, W>,
-        span: Span,
-    ) -> Done {
+    unsafe fn insert_parts<S: Supply>(&self, job: &mut Job<'_, 'n, S, F::Word>, span: Span) -> Done {
         let mut rest = span;
         let mut all = Done { last: span.first, changed: false, divided: false };
         let mut plan = Plan { node: None, filled: (NodeAddr::new(0), 0) };
@@ -272,9 +266,9 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
     ///
     /// The caller is the only writer, and the job's batch came from this table.
     #[inline(never)]
-    unsafe fn insert_part<S: Supply, W: Fn(usize) -> F::Word>(
+    unsafe fn insert_part<S: Supply>(
         &self,
-        job: &mut Job<'_, 'n, S, W>,
+        job: &mut Job<'_, 'n, S, F::Word>,
         rest: Span,
         plan: &mut Plan,
     ) -> Done {
@@ -313,9 +307,9 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
     ///
     /// The caller is the only writer, the job's batch came from this table, and the target is a slot of this table.
     #[inline(never)]
-    unsafe fn take_nodes<S: Supply, W: Fn(usize) -> F::Word>(
+    unsafe fn take_nodes<S: Supply>(
         &self,
-        job: &mut Job<'_, 'n, S, W>,
+        job: &mut Job<'_, 'n, S, F::Word>,
         target: &Target,
         plan: &mut Plan,
     ) -> (Span, New, Gone) {
@@ -342,9 +336,9 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
     /// The caller is the only writer, the job's batch came from this table, the target is a slot of this table, and the subtree
     /// `new` is complete.
     #[inline(never)]
-    unsafe fn link<S, W>(
+    unsafe fn link<S>(
         &self,
-        job: &mut Job<'_, 'n, S, W>,
+        job: &mut Job<'_, 'n, S, F::Word>,
         target: &Target,
         part: Span,
         new: Edge,
@@ -382,9 +376,9 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
     ///
     /// The caller is the only writer, and the job's batch came from this table.
     #[inline(never)]
-    unsafe fn find_target<S: Supply, W: Fn(usize) -> F::Word>(
+    unsafe fn find_target<S: Supply>(
         &self,
-        job: &mut Job<'_, 'n, S, W>,
+        job: &mut Job<'_, 'n, S, F::Word>,
         rest: Span,
         plan: &mut Plan,
     ) -> Result<Target, Done> {
@@ -455,9 +449,9 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
     /// The caller is the only writer, the job's batch came from this table, and the target is a slot of this table that is not
     /// empty.
     #[inline(never)]
-    unsafe fn split_guard<S: Supply, W: Fn(usize) -> F::Word>(
+    unsafe fn split_guard<S: Supply>(
         &self,
-        job: &mut Job<'_, 'n, S, W>,
+        job: &mut Job<'_, 'n, S, F::Word>,
         target: &Target,
         plan: &mut Plan,
     ) -> (Span, New, Gone) {
@@ -505,9 +499,9 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
     ///
     /// The caller is the only writer, the job's batch came from this table, and `old` is a node or leaf of this table.
     #[inline(never)]
-    unsafe fn choose_split<S: Supply, W: Fn(usize) -> F::Word>(
+    unsafe fn choose_split<S: Supply>(
         &self,
-        job: &mut Job<'_, 'n, S, W>,
+        job: &mut Job<'_, 'n, S, F::Word>,
         old: Edge,
         mut ceiling: u32,
         rest: Span,
@@ -563,12 +557,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
     ///
     /// The caller is the only writer, the job's batch came from this table, and `old` is a node of this table that covers the part.
     #[inline(never)]
-    unsafe fn split_page<S: Supply, W: Fn(usize) -> F::Word>(
-        &self,
-        job: &mut Job<'_, 'n, S, W>,
-        old: Edge,
-        part: Span,
-    ) -> Edge {
+    unsafe fn split_page<S: Supply>(&self, job: &mut Job<'_, 'n, S, F::Word>, old: Edge, part: Span) -> Edge {
         let base = part.first & !low(old.top());
         // SAFETY: the caller is the writer; the new node is private, and slots are within their nodes.
         unsafe {

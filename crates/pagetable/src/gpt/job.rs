@@ -1,6 +1,6 @@
 //! Types that the files of an insertion share: the job, the supply of nodes, and what takes the place of a slot's old contents.
 
-use tlbkit_addr::Flush;
+use tlbkit_addr::{Flush, PageSize};
 
 use super::layout::Edge;
 use super::slots::KINDS;
@@ -48,10 +48,18 @@ pub(super) struct Job<'j, 'n, S, W> {
     pub(super) page: u32,
     /// Whether pages of another size are mapped there, which these pages replace. Otherwise nothing is mapped there.
     pub(super) replaces: bool,
-    /// The closure that returns the PTE of the page at an address.
-    pub(super) word: W,
+    pub(super) ptes: Ptes<W>,
     /// The closure that flushes every CPU after the old PTEs are emptied and before the new pages are linked.
     pub(super) broken: &'j mut dyn FnMut(&Flush),
+}
+
+/// The PTEs of the pages that are inserted.
+#[derive(Clone, Copy)]
+pub(super) enum Ptes<W> {
+    /// The first page's key, and its PTE. Each later PTE is computed from it: the page's frames follow those of the page before.
+    Frames(usize, W),
+    /// Those of the pages that the new ones, of this size, replace.
+    Resized(PageSize),
 }
 
 /// The new contents of a slot.

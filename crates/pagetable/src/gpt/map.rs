@@ -4,6 +4,7 @@
 use tlbkit_addr::{Attr, PageSize, Pages, Pfn};
 
 use super::Gpt;
+use super::job::Ptes;
 use super::layout::Layout;
 use super::node_size::NodeSize;
 use super::slots::leaf_kind;
@@ -11,7 +12,7 @@ use crate::format::{Format, check_attr};
 use crate::geometry::Checked as _;
 use crate::nodes::{NodeAddr, Nodes, take_within};
 use crate::pairs::stale;
-use crate::{Error, Geometry, Retired, Word};
+use crate::{Error, Geometry, Retired};
 
 impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: NodeSize> Gpt<'n, G, F, N, L, P> {
     /// See [`Table::map`](crate::Table::map).
@@ -66,8 +67,6 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
         // The format must be able to encode the highest frame, too. `check_frames` has checked that its number does not overflow.
         F::leaf(Pfn::new(frame.get() + (pages.len() - size_pages)), size, attr, true)?;
         let span = Self::span(pages);
-        // A format's step is that of a base frame's number; the low bits of a larger page's frame number do not change.
-        let word = |at: usize| word.advance(F::STEP, (at - span.first) >> Self::BASE);
         // SAFETY: the caller is the writer.
         unsafe {
             // For one page, `map_one` has checked it.
@@ -75,7 +74,8 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
                 self.check_room(pages.len() / size_pages)?;
                 self.check_vacant(span)?;
             }
-            self.insert_span(batch, span, size.shift(), false, word, &mut |_| ())?;
+            let ptes = Ptes::Frames(span.first, word);
+            self.insert_span(batch, span, size.shift(), false, ptes, &mut |_| ())?;
         }
         batch.touch(F::APPEARS, stale::<G, F>(pages, |_| Some(size)));
         Ok(())

@@ -4,6 +4,7 @@
 use tlbkit_addr::{Attr, FlushScope, Pages, Pfn, VirtAddr};
 
 use super::Gpt;
+use super::job::Ptes;
 use super::layout::Layout;
 use super::node_size::NodeSize;
 use crate::format::{Format, check_attr, entry_word, is_taken};
@@ -59,7 +60,9 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
             match self.map_one(batch, page, word, FlushScope::Nowhere) {
                 Some(done) => done,
                 None => {
-                    self.insert_span(batch, Self::span(page), G::BASE.shift(), false, |_| word, &mut |_| ())
+                    let span = Self::span(page);
+                    let ptes = Ptes::Frames(span.first, word);
+                    self.insert_span(batch, span, G::BASE.shift(), false, ptes, &mut |_| ())
                 }
             }
         }

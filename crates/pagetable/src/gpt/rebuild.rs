@@ -55,9 +55,9 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
     /// this table. In the real run the caller publishes the result in the place of `old`, and retires the nodes and leaves to which
     /// no slot leads then.
     #[inline(never)]
-    pub(super) unsafe fn fill_node<S: Supply, W: Fn(usize) -> F::Word>(
+    pub(super) unsafe fn fill_node<S: Supply>(
         &self,
-        job: &mut Job<'_, 'n, S, W>,
+        job: &mut Job<'_, 'n, S, F::Word>,
         new: &Fresh,
         old: Edge,
         span: Span,
@@ -137,9 +137,9 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
     /// The caller is the only writer, the job's batch came from this table, and `old`, if it is not empty, is a node or leaf of
     /// this table.
     #[inline(never)]
-    unsafe fn new_pair_leaf<S: Supply, W: Fn(usize) -> F::Word>(
+    unsafe fn new_pair_leaf<S: Supply>(
         &self,
-        job: &mut Job<'_, 'n, S, W>,
+        job: &mut Job<'_, 'n, S, F::Word>,
         new: &Fresh,
         old: Edge,
         span: Span,
@@ -182,9 +182,9 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
     ///
     /// The caller is the only writer, the job's batch came from this table, and `old` is a node of this table that covers the span.
     #[inline(never)]
-    pub(super) unsafe fn rebuild<S: Supply, W: Fn(usize) -> F::Word>(
+    pub(super) unsafe fn rebuild<S: Supply>(
         &self,
-        job: &mut Job<'_, 'n, S, W>,
+        job: &mut Job<'_, 'n, S, F::Word>,
         old: Edge,
         span: Span,
     ) -> New {

@@ -12,7 +12,7 @@ use tlbkit_addr::{Attr, Flush, FlushScope, PageSize, Pages, Pfn, VirtAddr, Vpn};
 
 use super::Gpt;
 use super::guard::low;
-use super::job::Job;
+use super::job::{Job, Ptes};
 use super::layout::{Edge, Layout};
 use super::node_size::NodeSize;
 use super::visit::Span;
@@ -42,14 +42,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
         unsafe {
             let Some(stale) = self.check_resize(pages, to)? else { return Ok(()) };
             // Lookups find the old leaves until the new ones are linked.
-            self.insert_span(
-                batch,
-                Self::span(pages),
-                to.shift(),
-                true,
-                |at| self.resized_pte(at, to),
-                broken,
-            )?;
+            self.insert_span(batch, Self::span(pages), to.shift(), true, Ptes::Resized(to), broken)?;
             batch.touch(FlushScope::Everywhere, stale);
             Ok(())
         }
@@ -153,7 +146,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
     ///
     /// The caller is the only writer, the job's batch came from this table, and a slot of this table leads to `old`.
     #[inline(never)]
-    pub(super) unsafe fn break_old<S, W>(&self, job: &mut Job<'_, 'n, S, W>, old: Edge, span: Span) {
+    pub(super) unsafe fn break_old<S>(&self, job: &mut Job<'_, 'n, S, F::Word>, old: Edge, span: Span) {
         if !F::BREAK || !job.replaces {
             return;
         }
@@ -226,7 +219,8 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
     /// # Safety
     ///
     /// The caller is the only writer.
-    unsafe fn resized_pte(&self, key: usize, to: PageSize) -> F::Word {
+    #[inline(never)]
+    pub(super) unsafe fn resized_pte(&self, key: usize, to: PageSize) -> F::Word {
         // SAFETY: the caller is the writer.
         let Some(leaf) = (unsafe { self.find(Self::address(key)) }) else { return F::Word::ZERO };
         let offset = Self::address(key) - leaf.at.get();
