@@ -55,10 +55,10 @@ impl Tally {
 
 /// Runs the targets for as long as the arguments say.
 pub(crate) fn run(shell: &Shell, args: &FuzzArgs) -> anyhow::Result<()> {
-    fuzz_all(shell, args, "--release")
+    fuzz_all(shell, args, &["--release"])
 }
 
-fn fuzz_all(shell: &Shell, args: &FuzzArgs, profile: &'static str) -> anyhow::Result<()> {
+fn fuzz_all(shell: &Shell, args: &FuzzArgs, flags: &[&str]) -> anyhow::Result<()> {
     let known = targets()?;
     if let Some(unknown) = args.targets.iter().find(|target| !known.contains(target)) {
         let hint = near::hint(unknown, known.iter().map(String::as_str));
@@ -70,10 +70,10 @@ fn fuzz_all(shell: &Shell, args: &FuzzArgs, profile: &'static str) -> anyhow::Re
     tools::cargo(shell, "fuzz")?;
     // A run builds its target; all of them are built side by side.
     if args.targets.is_empty() {
-        shell.run(&cargo_fuzz("build", profile))?;
+        shell.run(&cargo_fuzz("build", flags))?;
     }
     for target in chosen {
-        let tally = fuzz(shell, target, args.seconds, profile)?;
+        let tally = fuzz(shell, target, args.seconds, flags)?;
         if matches!(shell, Shell::Plain) {
             let Tally { executions, edges, corpus } = tally;
             let rate = executions / args.seconds.max(1);
@@ -86,21 +86,29 @@ fn fuzz_all(shell: &Shell, args: &FuzzArgs, profile: &'static str) -> anyhow::Re
     Ok(())
 }
 
-/// What the gate runs, for a few seconds each; clippy has compiled the others. All of them would take ten minutes to build.
+/// What the gate runs, for a few seconds each; clippy has compiled the others. The lab, which some of those fuzz, takes minutes to
+/// build.
 const SOME: [&str; 3] = ["address_space", "stlb", "witness"];
 
 /// Some targets, not optimized, for a few seconds.
 pub(crate) fn briefly(shell: &Shell) -> anyhow::Result<()> {
-    fuzz_all(shell, &FuzzArgs { seconds: 5, targets: SOME.map(String::from).to_vec() }, "--dev")
+    fuzz_all(
+        shell,
+        &FuzzArgs { seconds: 5, targets: SOME.map(String::from).to_vec() },
+        &["--dev", "--no-default-features"],
+    )
 }
 
-fn cargo_fuzz(verb: &str, profile: &str) -> Line {
+fn cargo_fuzz(verb: &str, flags: &[&str]) -> Line {
     let place = places::target().join("fuzz");
     // Their nightly compiler and its sanitizer have a place of their own.
-    Line::new("cargo", "+nightly fuzz").with([verb, profile, "--target-dir", &place.to_string_lossy()])
+    Line::new("cargo", "+nightly fuzz")
+        .with([verb])
+        .with(flags.iter().copied())
+        .with(["--target-dir", &place.to_string_lossy()])
 }
 
-fn fuzz(shell: &Shell, target: &str, seconds: u64, profile: &str) -> anyhow::Result<Tally> {
+fn fuzz(shell: &Shell, target: &str, seconds: u64, flags: &[&str]) -> anyhow::Result<Tally> {
     let kept = absolute(places::target())?.join("fuzz/corpus").join(target);
     fs::create_dir_all(&kept).with_context(|| format!("cannot make {}", kept.display()))?;
     let mut folders = vec![kept.to_string_lossy().into_owned()];
@@ -114,7 +122,7 @@ fn fuzz(shell: &Shell, target: &str, seconds: u64, profile: &str) -> anyhow::Res
     }
     // Long inputs from the start: a table does not show its faults in two operations.
     let limits = format!("-- -max_total_time={seconds} -len_control=0 -max_len=1024 -rss_limit_mb=4096");
-    let line = cargo_fuzz("run", profile).with([target]).with(folders).with(limits.split(' '));
+    let line = cargo_fuzz("run", flags).with([target]).with(folders).with(limits.split(' '));
     let bar = match shell {
         Shell::Plain => ProgressBar::new(seconds),
         Shell::Quiet { bar, .. } => bar.clone(),

@@ -218,6 +218,8 @@ fn build(shell: &Shell, boot: &Boot<'_>) -> anyhow::Result<PathBuf> {
     let line = line.with(["--quiet", "--release", "--manifest-path", &format!("{FOLDER}/Cargo.toml")]);
     let line = line.with(["--target", board.target, "--target-dir"]);
     let line = line.with([folder.to_string_lossy()]);
+    // `core` and what no feature changes are built once for all of them.
+    let line = line.set("CARGO_BUILD_BUILD_DIR", &places::target().join("kernels").to_string_lossy());
     shell.run(&line.with(["--features", &features.join(",")]))?;
     Ok(folder.join(board.target).join("release"))
 }
