@@ -138,10 +138,11 @@ fn doctests(shell: &Shell) -> anyhow::Result<()> {
     shell.run(&Line::new("cargo", "test --workspace --doc"))
 }
 
-/// Tables of each kind in the kernel for MIPS32, then four CPUs; the kernel with programs on RISC-V, on one CPU and on four, and on
-/// four of MIPS32, x86-64 and AArch64; on MIPS32 with guarded tables too. On RISC-V the witness finds a planted fault.
+/// Five tables in the kernel for MIPS32 (`cargo xtask boot` has all), then four CPUs; the kernel with programs on RISC-V, on one CPU
+/// and on four, and on four of MIPS32, x86-64 and AArch64; on MIPS32 with guarded tables too. On RISC-V the witness finds a planted
+/// fault.
 fn boot(shell: &Shell) -> anyhow::Result<()> {
-    shell.run(&Line::new("cargo", "xtask boot --table MPT,LPT,G16,GA,HR,C128k,S8k/GA"))?;
+    shell.run(&Line::new("cargo", "xtask boot --table MPT,LPT,GA,HR,S8k/GA"))?;
     shell.run(&Line::new("cargo", "xtask boot --cpus 4"))?;
     for line in [
         "riscv64",

@@ -61,7 +61,7 @@ pub fn holds<S: Subject>(property: Property) {
 pub(crate) fn config(source: Option<&'static str>) -> Config {
     let mut config = Config::default();
     if std::env::var_os("PROPTEST_CASES").is_none() {
-        config.cases = if cfg!(miri) { 1 } else { 32 };
+        config.cases = if cfg!(miri) { 1 } else { 16 };
     }
     config.max_shrink_iters = 600;
     config.max_shrink_time = 15_000;
