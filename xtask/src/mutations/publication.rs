@@ -104,7 +104,7 @@ const MUTATIONS: [Mutation; 31] = [
     mutation(
         "GPT: a node that an insertion replaces is not published",
         "crates/pagetable/src/gpt/insert.rs",
-        ["unsafe fn link<S, W>(", "self.publish(place, ceiling, new);", ""],
+        ["unsafe fn link<S>(", "self.publish(place, ceiling, new);", ""],
         Test::Plain(PAGETABLE, "gpt_properties", "agrees"),
     ),
     mutation(
