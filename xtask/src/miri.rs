@@ -81,8 +81,7 @@ pub(crate) fn run(shell: &Shell, args: &MiriArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// As narrow as the narrowest machine, of 32 bits, the high byte first, and no atomic of 64 bits; and it has a `std` that need not be
-/// built.
+/// As narrow as the narrowest of [`MACHINES`]: 32 bits, the high byte first, no atomic of 64 bits. Its `std` need not be built.
 const NARROW: &str = "powerpc-unknown-linux-gnu";
 
 /// Compiles what is run on every machine for a narrow one.

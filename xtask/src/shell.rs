@@ -42,7 +42,7 @@ impl Line {
         self
     }
 
-    /// Returns the command. This program runs itself without cargo, which would wait for a test that is being built.
+    /// Returns the command. For `cargo xtask` it is this program itself: cargo would first wait for what another step builds.
     pub(crate) fn command(&self) -> Command {
         let itself = Path::new("/proc/self/exe");
         let (program, arguments) = match self.words.as_slice() {

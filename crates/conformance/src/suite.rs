@@ -46,7 +46,7 @@ impl fmt::Display for Failure {
 
 impl std::error::Error for Failure {}
 
-/// Checks a property on `PROPTEST_CASES` random sequences of operations from the seed `PROPTEST_RNG_SEED`.
+/// Checks a property on `PROPTEST_CASES` random sequences of operations, 16 if it is not set, from the seed `PROPTEST_RNG_SEED`.
 ///
 /// # Panics
 ///

@@ -16,7 +16,7 @@ conformance!(hpt32_entrylo_shared, EntryLo, Shared, |nodes| Hpt32::<_, EntryLo>:
 conformance!(cpt32_compact32_shared, Compact32, Shared, |nodes| Cpt32::<_, Compact32>::new(nodes), keeps);
 conformance!(cpt32_entrylo_solo, EntryLo, Solo, |nodes| Cpt32::<_, EntryLo>::new(nodes), keeps);
 
-// Few buckets: everything is in long chains. (With two, a check after each store of a page's bucket takes half of this file's time.)
+// Few buckets: everything is in long chains. With two, checks after each store took half of this file's time.
 type Chain<'n, N> = Hashed<'n, Odd, Compact32, N, 0, 3, 0>;
 type Few<'n, N> = Hashed<'n, Odd, Compact32, N, 2, 1, 0>;
 type Grows<'n, N> = Hashed<'n, Odd, Compact32, N, 1, 1, 100>;

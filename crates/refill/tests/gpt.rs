@@ -101,8 +101,9 @@ fn machine<P: Guarded>(
     table.destroy();
 }
 
-/// Asks the handler about every pair of pages of the 32-bit space, and on a processor of release 1 about each 13th: what it loads is what the table says, and what the
-/// table does not say, or says of a page that is too large for the form, is passed on as it was.
+/// Asks the handler about every pair of pages of the 32-bit space, and on a processor of release 1 about each 13th: what it
+/// loads is what the table says, and what the table does not say, or says of a page that is too large for the form, is passed
+/// on as it was.
 fn exhaustive<P: Guarded>(features: Features, form: Form, pages: &[Mapped]) {
     machine::<P>(features, form, pages, |machine, table| {
         let step = if features == Features::R1 { 13 } else { 1 };
