@@ -62,7 +62,7 @@ pub unsafe trait Table<'n>: Debug {
     }
 
     /// Visits every leaf that maps a page of `pages`, in no particular order, until `visit` breaks. A leaf that extends beyond
-    /// the range is visited too, once.
+    /// the range is visited too, once. Pages outside of the space have no leaves.
     ///
     /// A concurrent change may or may not be observed. A leaf that does not change is visited; a hashed table that grows or
     /// shrinks during the visit may visit it more than once. In [`Solo`](crate::Solo) mode the table must not change during the

@@ -160,7 +160,7 @@ impl<G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'_, G, F, N> {
     ///
     /// # Safety
     ///
-    /// The caller is pinned or the writer; `index` is a slot of the node, which is of `level`.
+    /// The caller is pinned or the writer; `index` is a slot of the node, which is of `level` and covers the page `last`.
     #[inline(always)]
     unsafe fn empty_slots(&self, node: NodeAddr, level: usize, index: usize, last: Vpn) -> usize {
         let last = Self::index(level, last.address(G::BASE));
