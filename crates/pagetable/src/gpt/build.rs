@@ -28,7 +28,7 @@
 use super::Gpt;
 use super::guard::{agree, digit, low};
 use super::job::{Around, Fresh, Job, Ptes, Supply};
-use super::layout::{Edge, Layout};
+use super::layout::{Edge, Holds, Layout};
 use super::node_size::NodeSize;
 use super::slots::{Place, leaf_kind};
 use super::visit::Span;
@@ -74,7 +74,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
                     self.edge(Place::In(node.node, node.index(at)), node.shift, at)
                 } else {
                     let (shift, width) = Self::upper_digit(job.page, node.shift, part);
-                    Edge { node: node.node, shift, width, leaf: false, base: 0 }
+                    Edge { node: node.node, shift, width, holds: Holds::Links, base: 0 }
                 };
                 if top.is_empty() {
                     top = child;
@@ -98,7 +98,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
     /// Tells whether the leaf or node that was made for a part of a span maps all of the part: a leaf, or a node whose slots the
     /// pages fill.
     fn is_done(page: u32, made: Edge) -> bool {
-        made.leaf || page > Self::BASE && made.shift < Self::unit(page)
+        made.is_leaf() || page > Self::BASE && made.shift < Self::unit(page)
     }
 
     /// Takes the uppermost node or leaf for a span. Fills a node whose slots are smaller than the pages.
@@ -116,7 +116,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
         // SAFETY: the caller is the writer.
         unsafe {
             let node = self.build_upper(job, ceiling, span);
-            if L::PAIRS && !node.leaf && Self::is_done(job.page, node) {
+            if L::PAIRS && !node.is_leaf() && Self::is_done(job.page, node) {
                 let base = span.first & !low(node.top());
                 let fresh = Fresh { node, base, around: Around::Nothing };
                 self.fill_node(job, &fresh, Edge::EMPTY, span);
@@ -217,7 +217,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
     ) -> Edge {
         let node = job.supply.take(leaf_kind(width));
         let base = span.first & !low(job.page + width);
-        let leaf = Edge { node, shift: job.page, width, leaf: true, base: Self::base(base) };
+        let leaf = Edge { node, shift: job.page, width, holds: Holds::Ptes, base: Self::base(base) };
         if S::REAL {
             // SAFETY: the leaf is private.
             unsafe {

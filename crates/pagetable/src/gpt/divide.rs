@@ -14,7 +14,7 @@
 use super::Gpt;
 use super::guard::low;
 use super::job::{Gone, Job, New, Supply};
-use super::layout::{Edge, Layout};
+use super::layout::{Edge, Holds, Layout};
 use super::node_size::NodeSize;
 use super::slots::{Place, inner_kind};
 use super::visit::Span;
@@ -103,7 +103,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
                 return only;
             }
             let node = supply.take(inner_kind(width));
-            let new = Edge { node, shift: old.shift, width, leaf: false, base: Self::base(start) };
+            let new = Edge { node, shift: old.shift, width, holds: Holds::Links, base: Self::base(start) };
             if S::REAL {
                 self.count_in(new);
                 for slot in group {

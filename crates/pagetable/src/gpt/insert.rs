@@ -58,7 +58,7 @@ use tlbkit_addr::Flush;
 use super::Gpt;
 use super::guard::{agree, low};
 use super::job::{Around, Count, Fresh, Gone, Job, New, Ptes, Supply};
-use super::layout::{Edge, Layout};
+use super::layout::{Edge, Holds, Layout};
 use super::node_size::NodeSize;
 use super::slots::Place;
 use super::tune::Which;
@@ -351,7 +351,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
             if let Place::In(node, _) = place
                 && old.is_empty()
             {
-                let above = Edge { node, shift: ceiling, width, leaf: false, base: 0 };
+                let above = Edge { node, shift: ceiling, width, holds: Holds::Links, base: 0 };
                 self.add_live(above, 1);
             }
             match gone {
@@ -395,7 +395,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
                 if !agree(at, near, old.top()) {
                     break (rest, SlotChange::SplittingGuard);
                 }
-                if old.leaf && old.shift == page {
+                if old.is_leaf() && old.shift == page {
                     let part = rest.clip(at, old.top(), page);
                     if S::REAL && !job.replaces {
                         self.fill(job, old, part);
@@ -404,7 +404,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
                     let changed = !above.is_empty() && above.top() <= Self::LEAF_TOP;
                     return Err(Done { last: part.last, changed, divided: false });
                 }
-                if old.leaf {
+                if old.is_leaf() {
                     if let Some(other) = self.other_half(page, old, near & !low(old.top()), rest) {
                         near = other;
                         break (
@@ -474,7 +474,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
                 let part = rest.clip(at, new.top(), job.page);
                 // If the part's last page is the free half of the old leaf's pair, a new leaf maps both pages of the pair.
                 let joins =
-                    old.leaf && old.shift == job.page && part.last >= old_base && part.first < old_base;
+                    old.is_leaf() && old.shift == job.page && part.last >= old_base && part.first < old_base;
                 let gone = if joins { Gone::Page } else { gone };
                 let fresh = Fresh { node: new, base: new_base, around: Around::Entry(near) };
                 return (part, New::Filled(fresh), gone);
@@ -511,9 +511,9 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
         let at = rest.first;
         // In a layout of pairs `old` may be the leaf of one half of a pair, and the span may begin with the other half. So for a leaf
         // this is the base of the mapped half, not of the pair.
-        let old_base = near & !low(if L::PAIRS && old.leaf { old.shift } else { old.top() });
+        let old_base = near & !low(if L::PAIRS && old.is_leaf() { old.shift } else { old.top() });
         let bit = Self::top_bit(at ^ old_base);
-        let (mut top, mut alone) = (old.top(), old.leaf);
+        let (mut top, mut alone) = (old.top(), old.is_leaf());
         if let Some(new) = plan.node
             && !S::REAL
         {

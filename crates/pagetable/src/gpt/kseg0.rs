@@ -3,7 +3,7 @@
 use core::marker::PhantomData;
 
 use super::guard::pair_covers;
-use super::layout::{Edge, Found, Layout, SLOT};
+use super::layout::{Edge, Found, Holds, Layout, SLOT};
 use super::node_size::{Adaptive, Fixed, NodeSize};
 use crate::fields::Fields as _;
 use crate::nodes::{LinkRange, NodeAddr, Nodes};
@@ -140,7 +140,13 @@ impl<const W: u32> Digits for Fixed<W> {
         }
         let shift = link & 31;
         let node = link & !INNER & !((4 << W) - 1);
-        Edge { node: NodeAddr::new(node as usize), shift, width: W.min(32 - shift), leaf: false, base: 0 }
+        Edge {
+            node: NodeAddr::new(node as usize),
+            shift,
+            width: W.min(32 - shift),
+            holds: Holds::Links,
+            base: 0,
+        }
     }
 }
 
@@ -159,7 +165,7 @@ impl Digits for Adaptive {
     fn edge(link: u32) -> Edge {
         let (top, width) = (32 - (link & 31), 32 - (link >> 5 & 31));
         let node = (link & !INNER) >> 10 << 2;
-        Edge { node: NodeAddr::new(node as usize), shift: top - width, width, leaf: false, base: 0 }
+        Edge { node: NodeAddr::new(node as usize), shift: top - width, width, holds: Holds::Links, base: 0 }
     }
 }
 
@@ -190,7 +196,7 @@ impl<N: Nodes<Word = u32>, P: Digits> Layout<N> for Kseg0<P> {
                 // SAFETY: by this function's contract the caller is pinned, or the writer, so the leaf is not freed meanwhile; it
                 // has its tag.
                 let tag = unsafe { nodes.follow(node, 0) };
-                Edge { node, shift: PAGE + (tag & SIZE), width: 1, leaf: true, base: 0 }
+                Edge { node, shift: PAGE + (tag & SIZE), width: 1, holds: Holds::Ptes, base: 0 }
             }
         }
     }
@@ -208,7 +214,7 @@ impl<N: Nodes<Word = u32>, P: Digits> Layout<N> for Kseg0<P> {
     #[inline(always)]
     fn words(edge: Edge, _ceiling: u32) -> [u32; SLOT] {
         let mut words = [0; SLOT];
-        if edge.leaf {
+        if edge.is_leaf() {
             words[0] = (edge.node.get() as u32).with(LEAF);
         } else if !edge.is_empty() {
             words[0] = P::link(edge.node, edge.shift, edge.width);

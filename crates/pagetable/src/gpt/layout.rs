@@ -11,6 +11,24 @@ use crate::word::Word;
 /// The most words of a slot.
 pub(super) const SLOT: usize = 4;
 
+/// What the slots of a node are.
+///
+/// It is as wide as an address, so that an [`Edge`] has no padding. The compiler copies seven bytes of padding in two pieces that
+/// overlap, and a CPU that loads pieces it has just stored may wait until the stores have reached its cache.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(usize)]
+pub(super) enum Holds {
+    Links,
+    Ptes,
+}
+
+impl Holds {
+    #[inline(always)]
+    pub(super) const fn new(is_leaf: bool) -> Self {
+        if is_leaf { Self::Ptes } else { Self::Links }
+    }
+}
+
 /// The decoded contents of a slot: a link to an indexing node or a leaf, or nothing.
 #[doc(hidden)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,14 +39,20 @@ pub struct Edge {
     pub(super) shift: u32,
     /// The number of bits of the digit: the node has `2^width` slots.
     pub(super) width: u32,
-    /// Whether the slots are PTEs.
-    pub(super) leaf: bool,
+    pub(super) holds: Holds,
     /// The first address that the node covers, if the layout stores guards in the slots; otherwise zero.
     pub(super) base: usize,
 }
 
 impl Edge {
-    pub(super) const EMPTY: Self = Self { node: NodeAddr::new(0), shift: 0, width: 0, leaf: false, base: 0 };
+    pub(super) const EMPTY: Self =
+        Self { node: NodeAddr::new(0), shift: 0, width: 0, holds: Holds::Links, base: 0 };
+
+    /// Tells whether the node is a leaf: its slots are PTEs.
+    #[inline(always)]
+    pub(super) const fn is_leaf(self) -> bool {
+        matches!(self.holds, Holds::Ptes)
+    }
 
     #[inline(always)]
     pub(super) const fn is_empty(self) -> bool {
@@ -56,7 +80,7 @@ impl Edge {
     /// link.
     #[inline(always)]
     pub(super) const fn shares(self, child: Self) -> bool {
-        child.leaf && child.top() > self.shift
+        child.is_leaf() && child.top() > self.shift
     }
 
     /// Returns the slots that the page in `slot` occupies: only `slot`, unless `child` is a leaf of pages larger than a slot.
@@ -81,7 +105,7 @@ pub struct Found {
 impl Found {
     /// Returns the edge that leads to the leaf.
     pub(super) const fn edge(self) -> Edge {
-        Edge { node: self.leaf, shift: self.shift, width: self.width, leaf: true, base: 0 }
+        Edge { node: self.leaf, shift: self.shift, width: self.width, holds: Holds::Ptes, base: 0 }
     }
 }
 
@@ -190,14 +214,20 @@ impl<N: Nodes<Word: Link>> Layout<N> for OneWord {
         if link == N::Word::ZERO {
             return Edge::EMPTY;
         }
-        Edge { node: link.node(), shift: link.shift(), width: link.width(), leaf: !link.is_inner(), base: 0 }
+        Edge {
+            node: link.node(),
+            shift: link.shift(),
+            width: link.width(),
+            holds: Holds::new(!link.is_inner()),
+            base: 0,
+        }
     }
 
     #[inline(always)]
     fn words(edge: Edge, _ceiling: u32) -> [N::Word; SLOT] {
         let mut words = [N::Word::ZERO; SLOT];
         if !edge.is_empty() {
-            words[0] = N::Word::new(edge.node, edge.shift, edge.width, edge.leaf);
+            words[0] = N::Word::new(edge.node, edge.shift, edge.width, edge.is_leaf());
         }
         words
     }

@@ -1,25 +1,25 @@
-//! The sizes of leaves: crowded leaves join to a larger one, and a sparse leaf shrinks.
+//! The sizes of leaves: crowded leaves join to a larger one, and a leaf whose last page but one goes shrinks to the smallest size.
 //!
 //! ```text
 //!      node                                          leaf
 //!        +-----+-----+              join               +---+---+---+---+
 //!        |  *  |  *  |         ------------->          | A | B | C | D |
-//!        +--|--+--|--+         <-------------          +---+---+---+---+
-//!           |     `-> | C | D |    shrink
+//!        +--|--+--|--+                                 +---+---+---+---+
+//!           |     `-> | C | D |
 //!           `-------> | A | B |
 //! ```
 //!
 //! A region gets one leaf if its pages are [worth](Gpt::worth) it, and loses it when the leaf is [sparse](Gpt::sparse). The two
-//! limits are apart, so that a page that is mapped and unmapped again and again does not change the leaf each time.
+//! limits are far apart: a page that is mapped and unmapped again and again does not change the leaf each time, and pages that are
+//! unmapped one after the other, as most are, leave nothing that is worth a smaller leaf before the last one.
 
 use super::Gpt;
 use super::guard::low;
-use super::job::{Count, Supply};
-use super::layout::{Edge, Layout};
+use super::layout::{Edge, Holds, Layout};
 use super::node_size::NodeSize;
 use super::slots::{Place, leaf_kind};
 use crate::format::{Format, is_taken};
-use crate::nodes::{Nodes, Stock};
+use crate::nodes::Nodes;
 use crate::{Geometry, Retired};
 
 impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: NodeSize> Gpt<'n, G, F, N, L, P> {
@@ -38,7 +38,8 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
                 return None;
             }
             let new = self.take(Self::words(leaf_kind(width)))?;
-            let leaf = Edge { node: new, shift: Self::BASE, width, leaf: true, base: Self::base(base) };
+            let leaf =
+                Edge { node: new, shift: Self::BASE, width, holds: Holds::Ptes, base: Self::base(base) };
             self.count_in(leaf);
             self.store_tag(leaf, base);
             self.move_below(batch, node, leaf);
@@ -55,7 +56,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
     unsafe fn pages_below(&self, node: Edge) -> usize {
         // SAFETY: the caller is the writer; slots are within their nodes.
         unsafe {
-            if node.leaf {
+            if node.is_leaf() {
                 return self.live(node);
             }
             (0..node.slots())
@@ -75,7 +76,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
     unsafe fn move_below(&self, batch: &mut Retired<'n>, node: Edge, leaf: Edge) {
         // SAFETY: the caller is the writer, and links the leaf in the node's place; slots are within their nodes.
         unsafe {
-            if node.leaf {
+            if node.is_leaf() {
                 self.copy_leaf(node, self.base_of(node), leaf);
             } else {
                 for slot in 0..node.slots() {
@@ -104,7 +105,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
         unsafe {
             let mut place = Place::Root;
             let mut node = self.edge(place, G::VA_BITS, at);
-            while !node.is_empty() && !node.leaf {
+            while !node.is_empty() && !node.is_leaf() {
                 if node.top() <= Self::LEAF_TOP
                     && let Some(leaf) = self.join(batch, node, at & !low(node.top()))
                 {
@@ -116,7 +117,8 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
         }
     }
 
-    /// Returns the best replacement for a leaf that has lost PTEs and has `live` left.
+    /// Returns the edge that replaces the edge to a leaf that has lost PTEs and has `live` left: to a new leaf of the smallest size if
+    /// the leaf is [sparse](Self::sparse) and there is memory, and to the leaf itself if not.
     ///
     /// # Safety
     ///
@@ -133,81 +135,27 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
         if !Self::sparse(leaf.width, live) {
             return leaf;
         }
-        // SAFETY: the caller is the writer.
+        let width = Self::MIN_LEAF_WIDTH;
+        // SAFETY: the caller is the writer; the new leaf is private and covers the page, and slots are within their leaves.
         unsafe {
-            let mut stock = Stock::empty(self.nodes, &Self::WORDS);
-            self.smaller_leaves(&mut Count(&mut stock), leaf, base, 0..leaf.slots());
-            if stock.take_wanted(L::REACH).is_err() {
-                return leaf;
-            }
-            let new = self.smaller_leaves(&mut stock, leaf, base, 0..leaf.slots());
+            let pages = (0..leaf.slots()).map(|slot| base | slot << leaf.shift);
+            let mut entries = pages.map(|at| (at, self.nodes.read(leaf.node, Self::pte_of(leaf, at))));
+            let Some((at, word)) = entries.find(|&(_, word)| is_taken::<F>(word)) else { return leaf };
+            let Some(node) = self.take(Self::words(leaf_kind(width))) else { return leaf };
+            let start = at & !low(leaf.shift + width);
+            let new = Edge { node, shift: leaf.shift, width, holds: Holds::Ptes, base: Self::base(start) };
+            self.count_in(new);
+            self.store_tag(new, start);
+            self.nodes.store_relaxed(node, Self::pte_of(new, at), word);
+            self.settle_pair(new, at);
+            self.set_live(new, live);
             self.retire(batch, leaf);
             new
         }
     }
 
-    /// Tells whether a leaf of `2^width` PTEs, of which `live` are in use, is too large: at most an eighth is in use, or one of
-    /// four or more.
+    /// Tells whether a leaf of `2^width` PTEs, of which `live` are in use, is too large: one of four or more is in use.
     pub(super) const fn sparse(width: u32, live: usize) -> bool {
-        live * 8 <= 1 << width && !Self::ANY_TWO_GET_A_LEAF || live == 1 && width > 1
-    }
-
-    /// Returns smaller leaves for some slots of a leaf.
-    ///
-    /// # Safety
-    ///
-    /// The caller is the only writer, and `leaf` is a leaf of this table that begins at `base`. If the supply is real, the caller
-    /// publishes the result in its place, and retires the leaf.
-    unsafe fn smaller_leaves<S: Supply>(
-        &self,
-        supply: &mut S,
-        leaf: Edge,
-        base: usize,
-        slots: core::ops::Range<usize>,
-    ) -> Edge {
-        // SAFETY: the caller is the writer; new nodes are private, and slots are within their nodes.
-        unsafe {
-            let word =
-                |slot: usize| self.nodes.read(leaf.node, Self::pte_of(leaf, base | slot << leaf.shift));
-            let mut used = slots.filter(|&slot| is_taken::<F>(word(slot)));
-            let Some(first) = used.next() else { return Edge::EMPTY };
-            let (mut last, mut live) = (first, 1);
-            for slot in used {
-                (last, live) = (slot, live + 1);
-            }
-            let hull = if first == last { 0 } else { (first ^ last).ilog2() + 1 };
-            let width = hull.max(Self::MIN_LEAF_WIDTH);
-            let start = base | (first & !low(width)) << leaf.shift;
-            if Self::worth(live, width) {
-                let node = supply.take(leaf_kind(width));
-                let new = Edge { node, shift: leaf.shift, width, leaf: true, base: Self::base(start) };
-                if S::REAL {
-                    self.count_in(new);
-                    self.store_tag(new, start);
-                    for slot in first..=last {
-                        let at = base | slot << leaf.shift;
-                        if is_taken::<F>(word(slot)) {
-                            self.nodes.store_relaxed(node, Self::pte_of(new, at), word(slot));
-                            self.settle_pair(new, at);
-                        }
-                    }
-                    self.set_live(new, live);
-                }
-                return new;
-            }
-            let shift = leaf.shift + hull - 1;
-            let new = self.new_node(supply, shift, 1, start);
-            let middle = (last >> (hull - 1)) << (hull - 1);
-            for (slot, part) in [first..middle, middle..last + 1].into_iter().enumerate() {
-                let entry = self.smaller_leaves(supply, leaf, base, part);
-                if S::REAL {
-                    self.store_edge(new.node, slot, shift, entry);
-                }
-            }
-            if S::REAL {
-                self.set_live(new, 2);
-            }
-            new
-        }
+        live == 1 && width > 1
     }
 }

@@ -50,7 +50,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
         self.count_in(old);
         // SAFETY: the caller is the writer; slots are within their nodes.
         unsafe {
-            if old.leaf {
+            if old.is_leaf() {
                 return self.mend_leaf(batch, old);
             }
             // In a layout with guards the edge holds the base. In a layout with tags the base of an edge is zero, and only leaves have

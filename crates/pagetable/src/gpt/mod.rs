@@ -33,9 +33,8 @@
 //! [`OneWord`], which the paper does not have: **one word a slot**, which holds a node's address, the position of its digit and its
 //! size ([`Link`] draws it). No slot holds a guard: the walk skips the guards' bits and compares the tag of the leaf at the end.
 //! The tag is the first address of the leaf's region. A leaf holds up to 16 neighbouring PTEs. A leaf of several PTEs is built when
-//! half of them are mapped, and shrinks when an eighth or less of them is left, or one of four or more. If all nodes have one size,
-//! of 16 slots or more, any two pages in the region of a leaf get that leaf, because a node and two leaves take more bytes; then a
-//! leaf shrinks only when one page is left.
+//! half of them are mapped, and a leaf of four or more shrinks when one is left. If all nodes have one size, of 16 slots or more, any
+//! two pages in the region of a leaf get that leaf, because a node and two leaves take more bytes.
 //!
 //! ```text
 //!   G4 node                       leaf of 4 pages

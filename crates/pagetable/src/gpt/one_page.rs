@@ -7,12 +7,12 @@
 //! | map | the page's slot is empty | a link to a new leaf |
 //! | map | the page differs from a guard | a link to a new node of two entries: a new leaf, and the old contents of the slot |
 //! | unmap | the leaf stays as it is | the PTE |
-//! | unmap | the leaf is too large for the pages that are left | the PTE, and a link to a smaller leaf, or to a node above smaller leaves |
+//! | unmap | one page is left in a leaf of four or more | the PTE, and a link to a new leaf of the smallest size |
 //! | unmap | the leaf is empty | the PTE, and the slot; if its node has one entry left, the slot above, which gets that entry |
 //!
-//! So a map needs no dry run: it takes at most two nodes, both before it changes anything. An unmap that leaves a leaf too large
-//! takes the nodes for the smaller leaves after it has stored the PTE; if there is no memory, the leaf stays. In the layouts whose
-//! leaves are pairs a page may need more nodes; then a general [insertion](super::insert) or [removal](super::unmap) makes the
+//! So a map needs no dry run: it takes at most two nodes, both before it changes anything. An unmap that leaves one page takes the
+//! node for the small leaf after it has stored the PTE; if there is no memory, the large leaf stays. In the layouts whose leaves are
+//! pairs a page may need more nodes; then a general [insertion](super::insert) or [removal](super::unmap) makes the
 //! change. A leaf that grows at least doubles, so `n` neighbouring pages that are mapped one by one copy fewer than `n` PTEs.
 //!
 //! Tuning ([`tune`](super::tune)) follows only the changes after which a step may pay:
@@ -23,13 +23,13 @@
 //!   node right below its own digit.
 //! - With the new page, all pages below a node may be worth one leaf, if the node's region is no larger than that of a leaf can be
 //!   ([`join_path`](Gpt::join_path)).
-//! - After a leaf was retired or divided, the adaptive nodes at which a step may pay are tuned ([`unmap_last`](Gpt::unmap_last)).
+//! - After a leaf was retired, the adaptive nodes at which a step may pay are tuned ([`unmap_last`](Gpt::unmap_last)).
 
 use tlbkit_addr::{FlushScope, Pages};
 
 use super::Gpt;
 use super::guard::{agree, low};
-use super::layout::{Edge, Layout};
+use super::layout::{Edge, Holds, Layout};
 use super::node_size::NodeSize;
 use super::slots::{Place, inner_kind, leaf_kind};
 use super::tune::Which;
@@ -127,7 +127,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
             } else {
                 let bit = Self::top_bit(key ^ old_base);
                 let width = (bit + 1).saturating_sub(Self::BASE);
-                let fits = old.leaf && old.shift == Self::BASE && bit < Self::LEAF_TOP;
+                let fits = old.is_leaf() && old.shift == Self::BASE && bit < Self::LEAF_TOP;
                 if fits && Self::worth(self.live(old) + 1, width) {
                     (width, None)
                 } else {
@@ -143,10 +143,10 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
                 let spare = Spare::new(self.nodes, node);
                 let Some(node) = self.take(Self::words(inner_kind(width))) else { return no_memory() };
                 spare.keep();
-                top = Edge { node, shift, width, leaf: false, base: 0 };
+                top = Edge { node, shift, width, holds: Holds::Links, base: 0 };
             }
             let base = key & !low(Self::BASE + width);
-            let leaf = Edge { node, shift: Self::BASE, width, leaf: true, base: Self::base(base) };
+            let leaf = Edge { node, shift: Self::BASE, width, holds: Holds::Ptes, base: Self::base(base) };
             self.count_in(leaf);
             self.store_tag(leaf, base);
             if !old.is_empty() && split.is_none() {
@@ -177,7 +177,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
             // A node may grow by the bits of a node right below its digit. For a node of two slots this saves bytes if the lower
             // node has at most four.
             let grows = top.top() == ceiling && !above.is_empty()
-                || !old.leaf && old.width <= 2 && old.top() == top.shift;
+                || !old.is_leaf() && old.width <= 2 && old.top() == top.shift;
             if L::TAGGED && !lowest.is_empty() && lowest.top() <= Self::LEAF_TOP {
                 self.join_path(batch, key);
             } else if P::ADAPTIVE && split.is_some() && grows {
@@ -229,7 +229,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
         true
     }
 
-    /// Unmaps a page, and retires its leaf or replaces the leaf by a smaller one. The leaf has `live` other entries. If the leaf is
+    /// Unmaps a page, and retires its leaf or replaces the leaf by one of the smallest size. The leaf has `live` other entries. If the leaf is
     /// retired and its node had two entries, the other entry takes the node's place.
     ///
     /// # Safety
@@ -252,9 +252,8 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
             let mut touched;
             if live > 0 {
                 new = self.shrink(batch, leaf, key & !low(leaf.top()), live);
-                // No step depends on the size of a leaf: a node grows only if its slots are larger than any leaf. A node that has
-                // taken the leaf's place may cover the page, too.
-                touched = if new.leaf { 0 } else { 2 };
+                // No step depends on the size of a leaf: a node grows only if its slots are larger than any leaf.
+                touched = 0;
             } else {
                 self.retire(batch, leaf);
                 (new, touched) = (Edge::EMPTY, 0);

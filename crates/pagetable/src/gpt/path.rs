@@ -13,7 +13,7 @@
 
 use core::mem::MaybeUninit;
 
-use super::layout::Edge;
+use super::layout::{Edge, Holds};
 use crate::nodes::Nodes;
 
 /// The most nodes on a path: one for each bit of an address above the smallest pages, of 1 KiB.
@@ -38,7 +38,7 @@ impl Level {
             node: nodes.node_of(self.node),
             shift: self.shift.into(),
             width: self.width.into(),
-            leaf: false,
+            holds: Holds::Links,
             base: 0,
         }
     }

@@ -152,7 +152,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
             let slot = first + (which << (job.page - new.node.shift));
             // SAFETY: by this function's contract the caller is the only writer, and `old` is in the table if it is not empty.
             let now = unsafe { self.entry_around(new, old, span, slot) };
-            let is_same = now.leaf && now.shift == job.page;
+            let is_same = now.is_leaf() && now.shift == job.page;
             if own.contains(&which) {
                 lacks |= !is_same;
             } else if is_same {
@@ -197,7 +197,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
             (0..old.slots()).all(|slot| {
                 // SAFETY: the caller is the writer, and the slots are within the node.
                 let now = unsafe { self.edge(Place::In(old.node, slot), old.shift, base) };
-                let joins = run.contains(&slot) && now.leaf && now.shift == job.page;
+                let joins = run.contains(&slot) && now.is_leaf() && now.shift == job.page;
                 now.is_empty() || own.contains(&slot) || joins
             })
         };
@@ -224,7 +224,8 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
         unsafe {
             while slot < old.slots() {
                 let now = self.edge(Place::In(old.node, slot), old.shift, 0);
-                let then = if new.leaf { new } else { self.edge(Place::In(new.node, slot), new.shift, 0) };
+                let then =
+                    if new.is_leaf() { new } else { self.edge(Place::In(new.node, slot), new.shift, 0) };
                 if !now.is_empty() && now != then {
                     if old.shares(now) {
                         self.remove_half(batch, now);
@@ -256,7 +257,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
     ///
     /// The caller is the only writer, and `leaf` is a node or leaf of this table that begins at `base`.
     pub(super) unsafe fn other_half(&self, page: u32, leaf: Edge, base: usize, span: Span) -> Option<usize> {
-        if !L::PAIRS || !leaf.leaf || leaf.shift <= page {
+        if !L::PAIRS || !leaf.is_leaf() || leaf.shift <= page {
             return None;
         }
         // SAFETY: the caller is the writer.

@@ -154,7 +154,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
 
     /// Returns the kind of the node at an edge.
     pub(super) const fn kind(edge: Edge) -> usize {
-        if edge.leaf { leaf_kind(edge.width) } else { inner_kind(edge.width) }
+        if edge.is_leaf() { leaf_kind(edge.width) } else { inner_kind(edge.width) }
     }
 
     /// Returns the position of the highest bit in which two keys differ, 0 if there is none.
@@ -313,7 +313,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
     /// Counts a new node or leaf in the table's footprint.
     pub(super) fn count_in(&self, edge: Edge) {
         let bytes = Self::words(Self::kind(edge)) * F::Word::BYTES;
-        if edge.leaf { self.tally.leaf(1, bytes) } else { self.tally.node(1, bytes) }
+        if edge.is_leaf() { self.tally.leaf(1, bytes) } else { self.tally.node(1, bytes) }
     }
 
     /// Passes a node or leaf to the batch. When the change is over, no slot of the table leads to it.
@@ -328,7 +328,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
         // change is over.
         unsafe { batch.push_sized(self.nodes, edge.node, words, false) };
         let bytes = words * F::Word::BYTES;
-        if edge.leaf {
+        if edge.is_leaf() {
             self.tally.leaf(-1, bytes);
         } else {
             self.tally.node(-1, bytes);
@@ -346,7 +346,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
         // SAFETY: by this function's contract the caller is the writer, and no slot leads to a node below the edge when the change
         // is over; slots are within their nodes.
         unsafe {
-            if edge.leaf {
+            if edge.is_leaf() {
                 self.tally.ptes(-(self.live(edge) as isize));
                 self.retire(batch, edge);
                 return;
@@ -367,7 +367,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
                     continue;
                 }
                 last = child;
-                if child.leaf {
+                if child.is_leaf() {
                     self.tally.ptes(-(self.live(child) as isize));
                     self.retire(batch, child);
                 } else {
@@ -433,7 +433,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
                     // The guard holds the address of the subtree's region.
                     at = edge.base | at & low(edge.top());
                 }
-                if edge.leaf {
+                if edge.is_leaf() {
                     // The low bits are those of `at`, so the result is in the half of the pair that covers the slot of the walk.
                     return Some(if L::TAGGED {
                         self.tag(edge.node) | at & low(edge.top())

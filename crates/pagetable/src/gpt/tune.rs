@@ -141,7 +141,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
             }
             let (mut now, mut base) = (old, base);
             while P::ADAPTIVE
-                && !now.leaf
+                && !now.is_leaf()
                 && now.top() > Self::LEAF_TOP
                 && let Some(step) = self.step(now)
             {
@@ -196,12 +196,12 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
             if !child.is_empty() {
                 halves[usize::from(slot >> (node.width - 1) != 0)] += usize::from(child != last);
                 if child.top() >= node.shift {
-                    blocked |= child.leaf;
+                    blocked |= child.is_leaf();
                     // No width is larger than the largest.
                     if let Some(below) = below.get_mut(child.width as usize) {
                         *below += 1;
                     }
-                    if !child.leaf && child.width == 2 {
+                    if !child.is_leaf() && child.width == 2 {
                         // A half of this child with one entry needs no node.
                         // SAFETY: the child is in the table.
                         lone += 4 - unsafe { self.live(child) } as isize;
@@ -261,8 +261,8 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
 
     /// Tells whether two neighbours, in slots that begin at bit `shift`, can become one node of one bit more.
     pub(super) fn mergeable(left: Edge, right: Edge, shift: u32) -> bool {
-        !left.leaf
-            && !right.leaf
+        !left.is_leaf()
+            && !right.is_leaf()
             && left.top() == shift
             && right.top() == shift
             && left.width == right.width
@@ -283,7 +283,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
             for slot in 0..node.slots() {
                 let start = base | slot << node.shift;
                 let child = self.edge(Place::In(node.node, slot), node.shift, start);
-                if !child.is_empty() && !child.leaf && child.top() == node.shift {
+                if !child.is_empty() && !child.is_leaf() && child.top() == node.shift {
                     let new = self.tune_to(batch, child, start, deep);
                     if new != child {
                         self.publish(Place::In(node.node, slot), node.shift, new);

@@ -6,7 +6,7 @@
 use super::Gpt;
 use super::guard::digit;
 use super::job::Supply;
-use super::layout::{Edge, Layout};
+use super::layout::{Edge, Holds, Layout};
 use super::node_size::NodeSize;
 use super::slots::{Place, inner_kind};
 use super::tune::Step;
@@ -212,7 +212,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
         base: usize,
     ) -> Edge {
         let node = supply.take(inner_kind(width));
-        let new = Edge { node, shift, width, leaf: false, base: Self::base(base) };
+        let new = Edge { node, shift, width, holds: Holds::Links, base: Self::base(base) };
         if S::REAL {
             self.count_in(new);
         }

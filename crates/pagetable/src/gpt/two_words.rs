@@ -1,7 +1,7 @@
 //! The paper's slots: a 64-bit guard and a 64-bit pointer.
 
 use super::guard::{agree, low};
-use super::layout::{Edge, Found, Layout, SLOT};
+use super::layout::{Edge, Found, Holds, Layout, SLOT};
 use crate::fields::Fields as _;
 use crate::nodes::{LinkRange, NodeAddr, Nodes};
 use crate::word::Word;
@@ -78,7 +78,7 @@ impl<N: Nodes<Word = u32, Mode = Solo>> Layout<N> for TwoWords {
         }
         let guard = (edge.base & !low(edge.top())).with(edge.top() as usize & END);
         let (shift, width, node) = (edge.shift as usize, edge.width as usize, edge.node.get());
-        let pointer = if edge.leaf {
+        let pointer = if edge.is_leaf() {
             (width << LEAF_WIDTH).with(shift << LEAF_SHIFT).with(node)
         } else {
             INNER.with(node << NODE).with(width << WIDTH).with(shift)
@@ -92,7 +92,7 @@ impl<N: Nodes<Word = u32, Mode = Solo>> Layout<N> for TwoWords {
         let at = at & low(bits);
         // SAFETY: the root is a field of a live table, and has four cells.
         let mut edge = step(|word| unsafe { Solo::read(cells.add(word)) }, at)?;
-        while !edge.leaf {
+        while !edge.is_leaf() {
             let slot = edge.index(at) * SLOT;
             // SAFETY: by this function's contract the caller is pinned, or the writer, so the node is not freed during the walk;
             // the slot is within it.
@@ -118,7 +118,7 @@ fn follow(pointer: usize) -> Edge {
         (pointer >> NODE, pointer >> WIDTH & 15, pointer)
     };
     let node = NodeAddr::new(node as u32 as usize);
-    Edge { node, shift: shift as u32 & 63, width: width as u32 & 15, leaf, base: 0 }
+    Edge { node, shift: shift as u32 & 63, width: width as u32 & 15, holds: Holds::new(leaf), base: 0 }
 }
 
 /// Returns the node or leaf to which a slot leads, if the slot's guard agrees with `at`: the check of one guard.

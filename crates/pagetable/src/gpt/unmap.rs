@@ -122,7 +122,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
     ///                               the leaf is empty                         node's digit is now a part of X's guard
     /// ```
     ///
-    /// Needs no memory: if there is no memory for a smaller leaf, the larger leaf stays.
+    /// Needs no memory: if there is no memory for a small leaf, the large one stays.
     ///
     /// # Safety
     ///
@@ -202,7 +202,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
             if root.is_empty() {
                 return None;
             }
-            if root.leaf {
+            if root.is_leaf() {
                 let base = self.base_of(root);
                 let part = span.within(base, root.top(), 0)?;
                 return Some(FirstLeaf { node: Edge::EMPTY, slot: 0, leaf: root, base, part });
@@ -221,7 +221,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
                 if leaf.is_empty() {
                     continue;
                 }
-                if !leaf.leaf {
+                if !leaf.is_leaf() {
                     path.push(self.nodes, leaf, 0);
                     continue;
                 }
@@ -256,7 +256,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
         unsafe {
             let mut place = Place::Root;
             let mut node = self.edge(place, G::VA_BITS, at);
-            while !node.is_empty() && !node.leaf {
+            while !node.is_empty() && !node.is_leaf() {
                 let next = Place::In(node.node, node.index(at));
                 let child = self.edge(next, node.shift, at);
                 if child.is_empty() {
@@ -277,12 +277,12 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
     /// The caller is the only writer, and `node` is a node of this table that begins at `base`.
     pub(super) unsafe fn last_entry(&self, node: Edge, base: usize) -> Edge {
         (0..node.slots())
+            .rev()
             // SAFETY: the caller is the writer; the slots are within the node.
             .map(|slot| unsafe {
                 self.edge(Place::In(node.node, slot), node.shift, base | slot << node.shift)
             })
-            .filter(|child| !child.is_empty())
-            .last()
+            .find(|child| !child.is_empty())
             .unwrap_or(Edge::EMPTY)
     }
 
@@ -336,8 +336,8 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
         }
     }
 
-    /// Returns the edge that replaces the edge to a leaf in which `gone` PTEs have been emptied: to the same leaf, to a smaller
-    /// one, to a node above smaller ones, or empty.
+    /// Returns the edge that replaces the edge to a leaf in which `gone` PTEs have been emptied: to the same leaf, to one of the
+    /// smallest size, or empty.
     ///
     /// # Safety
     ///

@@ -107,7 +107,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
         }
         // SAFETY: by this function's contract the caller is pinned, or the writer; the slots are within their nodes.
         unsafe {
-            if edge.leaf {
+            if edge.is_leaf() {
                 let base = self.base_of(edge);
                 return match span.within(base, edge.top(), 0) {
                     Some(part) => visit(edge, base, part),
@@ -127,7 +127,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
                 if child.is_empty() {
                     continue;
                 }
-                if !child.leaf {
+                if !child.is_leaf() {
                     path.push(self.nodes, child, 0);
                     continue;
                 }
@@ -219,7 +219,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
                 // The child in this slot is on the path, so the next slot to read is the one after it.
                 path.push(self.nodes, node, slot + 1);
                 let child = self.follow_edge(node.node, slot, node.shift, 0);
-                if child.is_empty() || child.leaf {
+                if child.is_empty() || child.is_leaf() {
                     break child;
                 }
                 node = child;
@@ -244,7 +244,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
         unsafe {
             let mut node = self.edge(Place::Root, G::VA_BITS, 0);
             let near = if node.is_empty() { at } else { self.nearest(node, at).unwrap_or(at) };
-            while !node.is_empty() && !node.leaf && agree(near, at, node.top()) {
+            while !node.is_empty() && !node.is_leaf() && agree(near, at, node.top()) {
                 (depth, lowest) = (depth + 1, node.top());
                 node = self.edge(Place::In(node.node, node.index(at)), node.shift, at);
             }
@@ -265,7 +265,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
             let mut node = self.edge(Place::Root, G::VA_BITS, 0);
             let near = if node.is_empty() { at } else { self.nearest(node, at).unwrap_or(at) };
             let covers = |node: Edge, page| agree(near, page, node.top());
-            while !node.is_empty() && !node.leaf && covers(node, at) && covers(node, other) {
+            while !node.is_empty() && !node.is_leaf() && covers(node, at) && covers(node, other) {
                 depth += 1;
                 node = self.edge(Place::In(node.node, node.index(at)), node.shift, at);
             }
@@ -281,7 +281,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
     pub(super) unsafe fn any_base(&self, mut node: Edge) -> Option<usize> {
         // SAFETY: by this function's contract the caller is pinned, or the writer; the slots are within their nodes.
         unsafe {
-            while !node.leaf {
+            while !node.is_leaf() {
                 node = (0..node.slots())
                     .map(|slot| self.follow_edge(node.node, slot, node.shift, 0))
                     .find(|child| !child.is_empty())?;
@@ -354,7 +354,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
         // SAFETY: by this function's contract the caller is pinned; slots are within their nodes.
         unsafe {
             let root = self.follow_root();
-            if root.is_empty() || root.leaf {
+            if root.is_empty() || root.is_leaf() {
                 return;
             }
             count(root);
@@ -368,7 +368,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
                 }
                 level.slot += 1;
                 let child = self.follow_edge(node.node, slot, node.shift, 0);
-                if !child.is_empty() && !child.leaf {
+                if !child.is_empty() && !child.is_leaf() {
                     count(child);
                     path.push(self.nodes, child, 0);
                 }

@@ -92,7 +92,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
         // SAFETY: by this function's contract the caller is the writer; slots are within their nodes.
         unsafe {
             let mut edge = self.edge(place, G::VA_BITS, key);
-            while !edge.is_empty() && !edge.leaf && covers(edge) {
+            while !edge.is_empty() && !edge.is_leaf() && covers(edge) {
                 before = (place, above);
                 (place, above) = (Place::In(edge.node, edge.index(key)), edge);
                 edge = self.edge(place, above.shift, key);

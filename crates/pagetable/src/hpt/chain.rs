@@ -532,17 +532,12 @@ where
     /// - `spot` is a bucket of the table, or one that no walker can reach.
     #[inline(always)]
     pub(super) unsafe fn is_vacant(&self, spot: Spot) -> bool {
-        // SAFETY: by this function's contract the caller is the only writer, whose spots are
-        // buckets of the table, or private. All slots are the same in any order.
-        unsafe {
-            if F::PAIRED || Self::UNITS > 1 {
-                return self.count_taken(spot, 0, 0, Self::SLOTS) == 0;
-            }
-            // An empty slot is zero, because it holds nothing for a partner.
-            let first = Self::place(spot, 0, 0);
-            self.nodes.fold(spot.node, first, Self::SLOTS, F::Word::ZERO, |all, word| all | word)
-                == F::Word::ZERO
-        }
+        // All slots are the same in any order. Word by word, because a wider load would wait for the store that has just emptied a
+        // slot; the last first, because most runs of pages are unmapped in ascending order.
+        (0..Self::SLOTS).rev().all(|slot| {
+            // SAFETY: by this function's contract the caller is the only writer; the slot is in the bucket.
+            !is_taken::<F>(unsafe { self.nodes.read(spot.node, Self::place(spot, 0, slot)) })
+        })
     }
 
     /// Removes an empty bucket from its chain: the first one, or the one behind `before`.

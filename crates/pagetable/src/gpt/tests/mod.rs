@@ -121,7 +121,7 @@ impl<G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: NodeSize
         if edge.is_empty() {
             return;
         }
-        assert!(edge.top() <= ceiling || L::PAIRS && edge.leaf, "a node covers more than its slot");
+        assert!(edge.top() <= ceiling || L::PAIRS && edge.is_leaf(), "a node covers more than its slot");
         // SAFETY: no other code uses the table during the check.
         unsafe {
             let base = self.nearest(edge, start).unwrap() & !guard::low(edge.top());
@@ -131,7 +131,7 @@ impl<G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: NodeSize
             );
             let bytes = Self::WORDS[Self::kind(edge)] * F::Word::BYTES;
             let mut live = 0;
-            if edge.leaf {
+            if edge.is_leaf() {
                 tally.leaves += 1;
                 tally.leaf_bytes += bytes;
             } else {
@@ -142,7 +142,7 @@ impl<G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: NodeSize
             let mut last = Edge::EMPTY;
             for slot in 0..edge.slots() {
                 let at = base | slot << edge.shift;
-                if edge.leaf {
+                if edge.is_leaf() {
                     let word = self.nodes.read(edge.node, Self::pte_of(edge, at));
                     if F::is_leaf(word, true) {
                         leaves.push(Self::leaf(word, edge.shift, at));
@@ -161,8 +161,8 @@ impl<G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: NodeSize
                 }
             }
             assert_eq!(live, self.live(edge), "the live count is wrong");
-            assert!(live >= if edge.leaf { 1 } else { 2 }, "a node with {live} entries stays");
-            if edge.leaf {
+            assert!(live >= if edge.is_leaf() { 1 } else { 2 }, "a node with {live} entries stays");
+            if edge.is_leaf() {
                 tally.ptes += live;
             }
         }

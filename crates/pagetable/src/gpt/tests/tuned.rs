@@ -11,7 +11,7 @@ impl<G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: NodeSize
         unsafe {
             let mut rest = vec![self.edge(Place::Root, G::VA_BITS, 0)];
             while let Some(node) = rest.pop() {
-                if node.is_empty() || node.leaf {
+                if node.is_empty() || node.is_leaf() {
                     continue;
                 }
                 if node.top() > Self::LEAF_TOP && self.step(node).is_some() {
