@@ -137,14 +137,13 @@ impl Flush {
             self.stale = Stale::One(pages);
             return;
         }
-        match &mut self.stale {
-            Stale::Nothing | Stale::All => {}
-            Stale::One(only) => match only.merge(pages) {
-                Some(merged) => *only = merged,
-                None => self.add_apart(pages),
-            },
-            Stale::Many(_) => self.add_apart(pages),
+        if let Stale::One(only) = &mut self.stale
+            && let Some(merged) = only.merge(pages)
+        {
+            *only = merged;
+            return;
         }
+        self.add_apart(pages);
     }
 
     #[cold]

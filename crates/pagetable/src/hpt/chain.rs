@@ -73,9 +73,10 @@ where
         }
     }
 
-    /// Returns the bucket with the tag `tag` in the chain that begins at `head`: the search of a change of a range, with branches.
-    /// A change of one page calls [`probe`](Self::probe), unless it may remove the bucket, and so does not leave it
-    /// [vacant](super::vacant): then it calls [`seek_past`](Self::seek_past).
+    /// Returns the bucket with the tag `tag` in the chain that begins at `head`: the search of a change of a range, and
+    /// of an unmap of one of the pages that share a bucket, with branches. Other changes of one page call [`probe`](Self::probe),
+    /// unless they may remove the bucket, and so do not leave it [vacant](super::vacant): then they call
+    /// [`seek_past`](Self::seek_past).
     ///
     /// # Safety
     ///

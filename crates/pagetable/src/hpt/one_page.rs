@@ -139,10 +139,13 @@ where
         unsafe {
             let (head, tag) = (self.head(block), Self::tag_of(0, block));
             // Only a bucket that is taken out at once needs the one before.
-            let found = if Self::keeps(0) {
-                self.probe(head, tag).map(|spot| (None, spot))
-            } else {
+            let found = if !Self::keeps(0) {
                 self.seek_past(head, tag)
+            } else if Self::SLOTS > 1 {
+                // Most pages are unmapped in a run, and the pages of a block take the same branches.
+                self.seek(head, tag).map(|spot| (None, spot))
+            } else {
+                self.probe(head, tag).map(|spot| (None, spot))
             };
             let Some((before, spot)) = found else { return false };
             let place = Self::place(spot, block, Self::slot(0, at));
