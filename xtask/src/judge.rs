@@ -60,6 +60,16 @@ const LIMIT: &str = "300";
 
 /// Builds the kernel for each processor and runs it.
 pub(crate) fn run(shell: &Shell) -> anyhow::Result<()> {
+    judge(shell, "")
+}
+
+/// The same with a third of the operations.
+pub(crate) fn briefly(shell: &Shell) -> anyhow::Result<()> {
+    judge(shell, "brief")
+}
+
+/// Does so with a further feature of the kernel.
+fn judge(shell: &Shell, feature: &str) -> anyhow::Result<()> {
     let place = places::target().join("judge");
     for processor in PROCESSORS {
         tools::parts(shell, &[], &[processor.target])?;
@@ -68,7 +78,7 @@ pub(crate) fn run(shell: &Shell) -> anyhow::Result<()> {
             let build =
                 Line::new("cargo", "build --release --manifest-path examples/judge/Cargo.toml --target-dir");
             let build = build.with([&place.to_string_lossy(), "--target", processor.target]);
-            shell.run(&build.with(["--features", *features]))?;
+            shell.run(&build.with(["--features", &format!("{features},{feature}")]))?;
             let kernel = place.join(processor.target).join("release/tlbkit-judge");
             let boot =
                 Line::new("timeout", LIMIT).with([processor.program]).with(processor.machine.split(' '));

@@ -43,7 +43,7 @@ const STEPS: [Step; 13] = [
     ("oldest Rust", Folder::Own, msrv::run),
     ("loom", Folder::Own, loom::run),
     ("Miri", Folder::Own, |shell| miri::run(shell, &miri::MiriArgs::default())),
-    ("judge", Folder::Own, judge::run),
+    ("judge", Folder::Own, judge::briefly),
     ("boot", Folder::Own, boot),
     ("fuzz", Folder::Own, fuzz::briefly),
 ];

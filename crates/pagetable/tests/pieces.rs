@@ -195,6 +195,7 @@ fn exhaustion_is_an_error_of_the_table() {
 
 /// The reason why the address spaces of `tlbkit` have no hashed tables: see the first page of `tlbkit::arch`.
 #[test]
+#[cfg_attr(miri, ignore = "it is about bytes; the tests above take the same ways")]
 fn hashed_tables_need_more_than_single_frames() {
     let mut memory = vec![Chunk::ZERO; 16];
     let frames = Frames::new(&mut memory);

@@ -87,8 +87,8 @@ const POOL_BYTES: usize = 64 << 20;
 
 /// How many operations succeed and how many accesses are allowed before the judge is content, and how many operations it
 /// tries at most.
-const OPERATIONS: usize = 3000;
-const ACCESSES: usize = 50_000;
+const OPERATIONS: usize = if cfg!(feature = "brief") { 1000 } else { 3000 };
+const ACCESSES: usize = if cfg!(feature = "brief") { 15_000 } else { 50_000 };
 const ATTEMPTS: usize = 4 * OPERATIONS;
 /// Addresses that are looked at after each operation.
 const LOOKS: usize = 12;
