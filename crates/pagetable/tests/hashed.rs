@@ -13,7 +13,9 @@ use tlbkit_pagetable::format::{Compact, Compact32};
 use tlbkit_pagetable::geometry::{Va32, Va48, Va64};
 use tlbkit_pagetable::hpt::{H8k, H128k, Hashed, Hr, HrSmall};
 use tlbkit_pagetable::nodes::{Chunk, NodeAddr, Nodes, Reclaim as _, Slab};
-use tlbkit_pagetable::{Error, Holes, Local, Pinned, Retired, Shared, Solo, Table, Writer, cpt, destroy};
+use tlbkit_pagetable::{
+    Error, Holes, Local, Mark, Pinned, Retired, Shared, Solo, Table, Writer, cpt, destroy,
+};
 
 const RW: Attr = Attr::READ.union(Attr::WRITE);
 
@@ -534,4 +536,30 @@ fn no_visit_misses_what_is_promoted_meanwhile() {
         check(&Hr::new(&slab).unwrap(), run(0, 1 << 35), apart);
         check(&cpt::Cpt16::new(&slab).unwrap(), run(0, 1 << 35), apart);
     }
+}
+
+/// The error of a map names the first page in the way, also where the search meets another one first: it goes from grain to
+/// grain, and over many blocks in the order of their hashes.
+#[test]
+fn the_first_page_in_the_way_is_named() {
+    let mut memory = vec![Chunk::ZERO; 64];
+    let slab = Slab::<u32, Solo>::new(&mut memory, 0).unwrap();
+    let mut table = Local::new(HrSmall::new(&slab).unwrap(), |_| ());
+    let page = |vpn: usize| VirtAddr::new(vpn << 12);
+    let range = Pages::count(Vpn::new(0x12340), 64).unwrap();
+    let (mark, large) = (Mark::Guard, PageSize::from_shift(18).unwrap());
+    for vpn in [0x1237f, 0x12360, 0x1234e, 0x12348, 0x12340] {
+        table.mark(page(vpn), Some(mark)).unwrap();
+        let refused = table.map(range, Pfn::new(0x40), large, Attr::READ);
+        assert_eq!(refused, Err(Error::Marked { at: page(vpn) }));
+    }
+    table.unmap(range, Holes::Skip, None).unwrap();
+    // A larger page is in the way behind a base page.
+    table
+        .map(Pages::count(Vpn::new(0x12350), 4).unwrap(), Pfn::new(0x80), PageSize::K16, Attr::READ)
+        .unwrap();
+    table.map(Pages::count(Vpn::new(0x12360), 1).unwrap(), Pfn::new(0x90), PageSize::K4, Attr::READ).unwrap();
+    let refused = table.map(range, Pfn::new(0x40), large, Attr::READ);
+    assert!(matches!(refused, Err(Error::Occupied { at, .. }) if at == page(0x12350)), "{refused:?}");
+    table.destroy();
 }

@@ -44,6 +44,9 @@ pub struct Edge {
     pub(super) base: usize,
 }
 
+/// An edge has no padding; see [`Holds`].
+const _: () = assert!(size_of::<Edge>() == 3 * size_of::<usize>() + 2 * size_of::<u32>());
+
 impl Edge {
     pub(super) const EMPTY: Self =
         Self { node: NodeAddr::new(0), shift: 0, width: 0, holds: Holds::Links, base: 0 };

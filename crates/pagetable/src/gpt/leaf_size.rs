@@ -117,8 +117,8 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
         }
     }
 
-    /// Returns the edge that replaces the edge to a leaf that has lost PTEs and has `live` left: to a new leaf of the smallest size if
-    /// the leaf is [sparse](Self::sparse) and there is memory, and to the leaf itself if not.
+    /// Returns the edge that replaces the edge to a leaf that has lost PTEs and has `live` left: to a new leaf of the smallest size
+    /// if the leaf is [sparse](Self::sparse) and there is memory, and to the leaf itself if not.
     ///
     /// # Safety
     ///

@@ -55,7 +55,7 @@
 //! In the layout [`OneWord`] every change of the tree is one store: insert, split, merge and resize build new nodes where no walker
 //! can reach them, link the uppermost one with one store and retire the nodes that it replaces. A node's region, digit and size
 //! never change while the node lives, nor does a leaf's tag, so a walker that entered the old nodes finishes in a tree that was
-//! valid when it entered. A leaf that grows or shrinks is copied with its PTEs. No PTE is live in two copies: the writer changes
+//! valid when it entered. A leaf that grows or shrinks is copied with the PTEs in use. No PTE is live in two copies: the writer changes
 //! only the new one. A walker in the old leaf does not see such a change; the change's shootdown waits until the walker has left.
 //! Hardware must not set bits in a PTE, because it might set them in the old copy: formats with hardware status bits do not
 //! compile. If a format wants break before make between two sizes of a page ([`Format::BREAK`]), the old PTEs are emptied and every
@@ -68,7 +68,8 @@
 //! | lookup, `OneWord` | one load a node, then the tag (two words where the address is wider than a word) and the PTE |
 //! | lookup, `TwoWords` | guard and pointer (two words of 64 bits) a node, then the PTE |
 //! | map, unmap, protect, replace, mark, fill of one page whose leaf stays | the walk, one load and one store; a map in a leaf smaller than the largest walks once more, unless any two pages get a leaf |
-//! | map or unmap of a page whose leaf grows or shrinks | two walks, a copy of the leaf's PTEs, and one store; `n` pages in a row copy fewer than `n` PTEs in all |
+//! | map of a page whose leaf grows | two walks, a copy of the leaf's PTEs, and one store; `n` pages in a row copy fewer than `n` PTEs in all |
+//! | unmap of a page whose leaf shrinks | two walks, a copy of the PTE that is left, and one store |
 //! | a new leaf, or the last page of a leaf | two or three walks, at most one node more or less, and one store of the slot above; an adaptive table also reads the slots of the nodes after an unmap, or if the node above a new node may take bits from it |
 //! | a page in a node whose region is no larger than that of a leaf can be | also a read of all leaves below the node |
 //! | in the layouts with pairs, another new or emptied leaf | a dry run, the same once more, at most one node more or less, and one store; in an adaptive table also a read of the nodes' slots |
@@ -106,8 +107,9 @@
 //!
 //! # Limits
 //!
-//! Walks, visits and changes are loops over a path of bounded length. Only the mending of a table after a change that unwound
-//! recurses, with the depth of the tree. On x86-64 a change takes at most 2 KiB of stack, and a visit 1 KiB, in every layout, node
+//! Walks, visits and changes are loops over a path of bounded length. Three things recurse: what joins the pages below a node to a
+//! leaf, by at most the bits of a leaf's digit; the tuning of the nodes that a step has made, by one level; and the mending of a table
+//! after a change that unwound, by the depth of the tree. On x86-64 a change takes at most 2 KiB of stack, and a visit 1 KiB, in every layout, node
 //! size and mode. `cargo xtask stack` measures that for pages at powers of two, fails above the limit, and prints the figures:
 //! `resize` takes up to 1928 bytes, `map` 1928, `unmap` 1640.
 //!

@@ -23,7 +23,7 @@
 //!   node right below its own digit.
 //! - With the new page, all pages below a node may be worth one leaf, if the node's region is no larger than that of a leaf can be
 //!   ([`join_path`](Gpt::join_path)).
-//! - After a leaf was retired, the adaptive nodes at which a step may pay are tuned ([`unmap_last`](Gpt::unmap_last)).
+//! - After a slot of a node became empty, the adaptive nodes at which a step may pay are tuned ([`unmap_last`](Gpt::unmap_last)).
 
 use tlbkit_addr::{FlushScope, Pages};
 
@@ -229,8 +229,8 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
         true
     }
 
-    /// Unmaps a page, and retires its leaf or replaces the leaf by one of the smallest size. The leaf has `live` other entries. If the leaf is
-    /// retired and its node had two entries, the other entry takes the node's place.
+    /// Unmaps a page, and retires its leaf or replaces the leaf by one of the smallest size. The leaf has `live` other entries. If the
+    /// leaf is retired and its node had two entries, the other entry takes the node's place.
     ///
     /// # Safety
     ///

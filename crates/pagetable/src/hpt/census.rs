@@ -3,7 +3,7 @@
 use core::ops::ControlFlow;
 use core::sync::atomic::Ordering;
 
-use tlbkit_addr::{Pages, Vpn};
+use tlbkit_addr::{Pages, VirtAddr, Vpn};
 
 use super::part::Part;
 use super::visit::Visitor;
@@ -50,21 +50,27 @@ where
         Ok(())
     }
 
-    /// Returns an error if an entry occupies a page of a new mapping.
+    /// Returns an error if an entry occupies a page of a new mapping: that of the first such page.
     ///
     /// # Safety
     ///
     /// The caller is the only writer.
     pub(super) unsafe fn check_empty(&self, pages: Pages) -> Result<(), Error> {
-        let mut result = Ok(());
+        let mut first: Option<(VirtAddr, Entry)> = None;
+        // The parts come in the order of their grains, or of their hashes.
         // SAFETY: by this function's contract the caller is the only writer.
         let _ = unsafe {
             self.parts(pages, Visitor::Writer, |part| {
-                result = self.check_part(part);
-                if result.is_ok() { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+                let _ = self.each_taken(part, |_, at, occupant| {
+                    if first.is_none_or(|(before, _)| at < before) {
+                        first = Some((at, occupant));
+                    }
+                    ControlFlow::Break(())
+                });
+                ControlFlow::Continue(())
             })
         };
-        result
+        first.map_or(Ok(()), |(at, occupant)| Err(Error::taken(at, occupant)))
     }
 
     /// Returns an error if an entry occupies a slot of a part of a new mapping.

@@ -73,10 +73,10 @@ where
         }
     }
 
-    /// Returns the bucket with the tag `tag` in the chain that begins at `head`: the search of a change of a range, and
-    /// of an unmap of one of the pages that share a bucket, with branches. Other changes of one page call [`probe`](Self::probe),
-    /// unless they may remove the bucket, and so do not leave it [vacant](super::vacant): then they call
-    /// [`seek_past`](Self::seek_past).
+    /// Returns the bucket with the tag `tag` in the chain that begins at `head`: the search of a change of a range, with branches.
+    /// A change of one page calls [`probe`](Self::probe), with two exceptions ([`empty_one`](Self::empty_one)): if it may remove the
+    /// bucket, and so does not leave it [vacant](super::vacant), it calls [`seek_past`](Self::seek_past), and to empty a slot of a
+    /// bucket of several pages, this function.
     ///
     /// # Safety
     ///
@@ -533,7 +533,7 @@ where
     /// - `spot` is a bucket of the table, or one that no walker can reach.
     #[inline(always)]
     pub(super) unsafe fn is_vacant(&self, spot: Spot) -> bool {
-        // All slots are the same in any order. Word by word, because a wider load would wait for the store that has just emptied a
+        // Any order will do. Word by word, because a wider load would wait for the store that has just emptied a
         // slot; the last first, because most runs of pages are unmapped in ascending order.
         (0..Self::SLOTS).rev().all(|slot| {
             // SAFETY: by this function's contract the caller is the only writer; the slot is in the bucket.

@@ -118,7 +118,8 @@
 //! thirds of the time that it takes with branches; a lookup that waits for the result of the one before takes about a tenth
 //! longer (`cargo xtask bench --summary 'lookup dense' 'lookup chain dense'`). The search for the page of a change is the same.
 //! That of a range branches, because the pages of a range are often changed in the order of an earlier change, and then the CPU
-//! predicts well.
+//! predicts well. So does that of an unmap of one page in a clustered table, because most pages are unmapped in a run, and the pages
+//! of a block take the same branches.
 //!
 //! Tables of a fixed size, tables that a refill handler may walk, and tables of 32-bit words with tags of two words search bucket by
 //! bucket.
