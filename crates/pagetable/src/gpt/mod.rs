@@ -107,11 +107,11 @@
 //!
 //! # Limits
 //!
-//! Walks, visits and changes are loops over a path of bounded length. Three things recurse: what joins the pages below a node to a
-//! leaf, by at most the bits of a leaf's digit; the tuning of the nodes that a step has made, by one level; and the mending of a table
-//! after a change that unwound, by the depth of the tree. On x86-64 a change takes at most 2 KiB of stack, and a visit 1 KiB, in every layout, node
-//! size and mode. `cargo xtask stack` measures that for pages at powers of two, fails above the limit, and prints the figures:
-//! `resize` takes up to 1928 bytes, `map` 1928, `unmap` 1640.
+//! Walks, visits and changes are loops over a path of bounded length. Three things recurse: what joins the pages below a node
+//! to a leaf, by at most the bits of a leaf's digit; the tuning of the nodes that a step has made, by one level; and the
+//! mending of a table after a change that unwound, by the depth of the tree. On x86-64 a change takes at most 2 KiB of stack,
+//! and a visit 1 KiB, in every layout, node size and mode. `cargo xtask stack` measures that for pages at powers of two, fails
+//! above the limit, and prints the figures: `resize` takes up to 1928 bytes, `map` 1928, `unmap` 1640.
 //!
 //! With a pair format ([`Format::PAIRED`]) both halves of a pair of base pages are in one leaf. A larger page has a leaf of its
 //! own, in which the other half of its pair is empty. In the layout [`Kseg0`] pages of all sizes are in pairs.
