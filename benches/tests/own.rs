@@ -15,7 +15,7 @@ macro_rules! planted_bugs {
     () => {};
 }
 
-#[path = "../../crates/conformance/tests/own/table.rs"]
+#[path = "../../crates/conformance/tests/all/own/table.rs"]
 #[allow(
     unreachable_pub,
     dead_code,

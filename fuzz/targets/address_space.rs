@@ -1,4 +1,4 @@
-//! Address spaces against the model of `crates/tlbkit/tests/driven`, on the machine, with the CPUs and with the number of ASID
+//! Address spaces against the model of `crates/tlbkit/tests/all/driven`, on the machine, with the CPUs and with the number of ASID
 //! bits that the input chooses: results, frames, nodes, marks, copies, and what TLBs hold. Frames run out as the steps say.
 #![no_main]
 
@@ -8,7 +8,7 @@ use libfuzzer_sys::arbitrary::{self, Arbitrary};
 use libfuzzer_sys::fuzz_target;
 use tlbkit::{Guarded, arch};
 
-#[path = "../../crates/tlbkit/tests/driven/mod.rs"]
+#[path = "../../crates/tlbkit/tests/all/driven/mod.rs"]
 mod driven;
 
 #[derive(Arbitrary, Debug)]

@@ -12,7 +12,7 @@ macro_rules! planted_bugs {
     () => {};
 }
 
-#[path = "../../crates/conformance/tests/own/table.rs"]
+#[path = "../../crates/conformance/tests/all/own/table.rs"]
 #[allow(
     missing_docs,
     clippy::redundant_locals,

@@ -10,7 +10,7 @@ use tlbkit_pagetable::geometry::Va32;
 use tlbkit_refill::features::{Endian, Features};
 use tlbkit_refill::handler::{Form, Root, Write};
 
-#[path = "../../crates/refill/tests/common/mod.rs"]
+#[path = "../../crates/refill/tests/all/common/mod.rs"]
 mod common;
 
 #[derive(Arbitrary, Debug)]

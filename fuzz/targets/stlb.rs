@@ -9,7 +9,7 @@ use machine::{
 };
 use tlbkit_stlb::{Assoc, CacheMemory, Direct, EntryLayout, Integrated, Ptlb, Shared, Victim};
 
-#[path = "../../crates/stlb/tests/machine/mod.rs"]
+#[path = "../../crates/stlb/tests/all/machine/mod.rs"]
 #[allow(dead_code, reason = "the tests use the rest")]
 mod machine;
 

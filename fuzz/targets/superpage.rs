@@ -13,7 +13,7 @@ use tlbkit_superpage::{
     Superpage, Thrift,
 };
 
-#[path = "../../crates/superpage/tests/model/mod.rs"]
+#[path = "../../crates/superpage/tests/all/model/mod.rs"]
 mod model;
 
 #[derive(Arbitrary, Debug)]

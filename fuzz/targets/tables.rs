@@ -17,7 +17,7 @@ use tlbkit_pagetable::lpt::{Linear, Lpt, PaperLpt};
 use tlbkit_pagetable::mpt::Mpt;
 use tlbkit_pagetable::{Shared, Solo};
 
-#[path = "../../crates/pagetable/tests/common/mod.rs"]
+#[path = "../../crates/pagetable/tests/all/common/mod.rs"]
 mod common;
 
 const KSEG2: usize = 0xc000_0000;

@@ -16,26 +16,30 @@ pub(crate) struct MiriArgs {
 }
 
 /// What the gate runs: small tests, for a step takes a hundred times as long. (`tlbkit-addr` forbids unsafe code.)
-const SOME: [&str; 2] =
-    ["-p tlbkit-pagetable --lib --test slab --test pieces --test unwinding", "-p tlbkit --test properties"];
+const SOME: [&str; 3] = [
+    "-p tlbkit-pagetable --lib",
+    "-p tlbkit-pagetable --test all -- slab:: pieces:: unwinding::",
+    "-p tlbkit --test all -- properties::",
+];
 
 /// What is run on every machine.
-const EACH: [&str; 6] = [
-    "-p tlbkit --test one_cpu --test properties",
-    "-p tlbkit-pagetable --lib --test slab --test pieces --test unwinding --test formats --test lpt --test mpt_share --test mpt_pairs",
-    "-p tlbkit-pagetable --test mpt --test lpt_properties",
-    "-p tlbkit-pagetable --test gpt_properties --test hashed_properties --test vacant",
-    "-p tlbkit-stlb --test forms --test never_stale",
+const EACH: [&str; 7] = [
+    "-p tlbkit --test all -- one_cpu:: properties::",
+    "-p tlbkit-pagetable --lib",
+    "-p tlbkit-pagetable --test all -- slab:: pieces:: unwinding:: formats:: lpt:: mpt_share:: mpt_pairs::",
+    "-p tlbkit-pagetable --test all -- mpt:: lpt_properties::",
+    "-p tlbkit-pagetable --test all -- gpt_properties:: hashed_properties:: vacant::",
+    "-p tlbkit-stlb --test all -- forms:: never_stale::",
     // But for the test that makes 65 551 operations.
-    "-p tlbkit-shootdown --test api --test queue -- --skip a_name_is_one_operations",
+    "-p tlbkit-shootdown --test all -- api:: queue:: --skip a_name_is_one_operations",
 ];
 
 /// What has threads, and so a schedule: once for each seed.
 const THREADS: [&str; 4] = [
-    "-p tlbkit --test cpus",
-    "-p tlbkit-stlb --test shared_stress",
-    "-p tlbkit-pagetable --test hashed_threads",
-    "-p tlbkit-pagetable --test slab threads_share_a_slab",
+    "-p tlbkit --test all cpus::",
+    "-p tlbkit-stlb --test all shared_stress::",
+    "-p tlbkit-pagetable --test all hashed_threads::",
+    "-p tlbkit-pagetable --test all slab::threads_share_a_slab",
 ];
 
 const SEEDS: u32 = 4;

@@ -4,12 +4,11 @@ use crate::ledger::Ledger;
 use crate::shell::{Line, Shell};
 use crate::{places, tools};
 
-const TESTS: [&str; 5] = [
-    "-p tlbkit-pagetable --test threads",
-    "-p tlbkit-pagetable --test hashed_threads",
-    "-p tlbkit-pagetable --test slab",
-    "-p tlbkit-stlb --test shared_stress",
-    "-p tlbkit-shootdown --test threads",
+const TESTS: [&str; 4] = [
+    "-p tlbkit-pagetable --test all threads::",
+    "-p tlbkit-pagetable --test all slab::",
+    "-p tlbkit-stlb --test all shared_stress::",
+    "-p tlbkit-shootdown --test all threads::",
 ];
 
 const HOST: &str = "x86_64-unknown-linux-gnu";

@@ -6,6 +6,6 @@ use crate::shell::{Line, Shell};
 
 /// Lets the test write what it would compare.
 pub(crate) fn run(shell: &Shell) -> anyhow::Result<()> {
-    let test = Line::new("cargo", "test --quiet --package tlbkit --test support");
+    let test = Line::new("cargo", "test --quiet --package tlbkit --test all support");
     shell.run(&test.set("TLBKIT_WRITE_SUPPORT", "1"))
 }

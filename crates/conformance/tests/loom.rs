@@ -17,7 +17,7 @@ macro_rules! planted_bugs {
     () => {};
 }
 
-#[path = "own/table.rs"]
+#[path = "all/own/table.rs"]
 #[allow(dead_code, unreachable_pub, reason = "as the page shows it, with bugs that are not planted")]
 mod table;
 

@@ -14,6 +14,7 @@ use tlbkit_shootdown::{
     SharedSpace, Source, SwitchKind, System, Target,
 };
 
+#[path = "all/support/mod.rs"]
 mod support;
 use support::PAGE;
 

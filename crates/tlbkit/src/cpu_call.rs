@@ -493,8 +493,8 @@ mod tests {
     use std::sync::atomic::Ordering;
 
     use super::{Released, UncoveredRuns};
+    use crate::host::unwinding::{RELEASE, as_machine};
     use crate::host::{Use, machine, run_as};
-    use crate::unwinding::{RELEASE, as_machine};
     use crate::{AddressSpace, Attr, Error, PageSize, Pages, Run, VirtAddr, arch};
 
     #[test]

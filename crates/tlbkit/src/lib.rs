@@ -25,7 +25,7 @@ mod fork;
 mod guarded;
 mod has_retired;
 #[cfg(all(test, target_pointer_width = "64"))]
-#[path = "../tests/host/mod.rs"]
+#[path = "../tests/all/host/mod.rs"]
 mod host;
 mod kernel;
 mod lock;
@@ -40,9 +40,6 @@ mod sync {
     pub(crate) use core::sync::atomic::{Ordering, fence};
 }
 mod table;
-#[cfg(all(test, target_pointer_width = "64"))]
-#[path = "../tests/host/unwinding.rs"]
-mod unwinding;
 mod visit;
 
 pub use cursor::Cursor;

@@ -24,8 +24,8 @@ enum Test {
     Walkers(&'static str),
     /// The shared STLB, in every interleaving.
     SharedCache(&'static str),
-    /// A test of the package, by file and name.
-    Plain(&'static str, &'static str, &'static str),
+    /// The tests of the package whose names begin so.
+    Plain(&'static str, &'static str),
 }
 
 impl Test {
@@ -42,7 +42,7 @@ impl Test {
         match self {
             Self::Walkers(name) => loom::explored(cargo("tlbkit-pagetable", "loom", name, "loom")),
             Self::SharedCache(name) => loom::explored(cargo("tlbkit-stlb", "shared_loom", name, "loom")),
-            Self::Plain(package, file, name) => cargo(package, file, name, "plain"),
+            Self::Plain(package, name) => cargo(package, "all", name, "plain"),
         }
     }
 }
@@ -105,7 +105,7 @@ const MUTATIONS: [Mutation; 31] = [
         "GPT: a node that an insertion replaces is not published",
         "crates/pagetable/src/gpt/insert.rs",
         ["unsafe fn link<S>(", "self.publish(place, ceiling, new);", ""],
-        Test::Plain(PAGETABLE, "gpt_properties", "agrees"),
+        Test::Plain(PAGETABLE, "gpt_properties::g16_32_shared::agrees"),
     ),
     mutation(
         "GPT: a node with one entry left is not retired",
@@ -149,13 +149,13 @@ const MUTATIONS: [Mutation; 31] = [
         "HPT: a segment that is split is not published",
         "crates/pagetable/src/hpt/grow/split.rs",
         ["unsafe fn split(", "self.publish_only(batch, directory, new[0], 2 * heads);", ""],
-        Test::Plain(PAGETABLE, "hashed_properties", "grows_odd_shared"),
+        Test::Plain(PAGETABLE, "hashed_properties::grows_odd_shared"),
     ),
     mutation(
         "HPT: a segment that is split is not retired",
         "crates/pagetable/src/hpt/grow/split.rs",
         ["unsafe fn split(", "self.retire_array(batch, old.node, added * Self::STRIDE);", ""],
-        Test::Plain(PAGETABLE, "hashed_properties", "grows_odd_shared"),
+        Test::Plain(PAGETABLE, "hashed_properties::grows_odd_shared"),
     ),
     mutation(
         "HPT: a change that may lead a walker astray is not counted",
@@ -185,13 +185,13 @@ const MUTATIONS: [Mutation; 31] = [
         "a batch keeps what a change pushed that has unwound",
         "crates/pagetable/src/retired.rs",
         ["pub unsafe fn change_late<T>(", "(batch.head, batch.count) = (head, count);", ""],
-        Test::Plain(PAGETABLE, "unwinding", "g16"),
+        Test::Plain(PAGETABLE, "unwinding::g16"),
     ),
     mutation(
         "no writer takes up what a dropped writer owes",
         "crates/pagetable/src/writer.rs",
         ["pub fn new(table: &'t T)", "unsafe { batch.take_up() };", ""],
-        Test::Plain(PAGETABLE, "obligation", "a_writer"),
+        Test::Plain(PAGETABLE, "obligation::a_writer"),
     ),
     mutation(
         "a node is retired as clean that is not",
@@ -207,31 +207,31 @@ const MUTATIONS: [Mutation; 31] = [
         "HPT: a vacant bucket is under a larger page",
         "crates/pagetable/src/hpt/map.rs",
         ["unsafe fn map_range(", "self.clear_way(batch, pages);", ""],
-        Test::Plain(PAGETABLE, "vacant", "no_vacant_bucket"),
+        Test::Plain(PAGETABLE, "vacant::no_vacant_bucket"),
     ),
     mutation(
         "HPT: a page moves to another grain uncounted",
         "crates/pagetable/src/hpt/resize.rs",
         ["unsafe fn remake(", "self.count_move();", ""],
-        Test::Plain(PAGETABLE, "hashed", "no_visit_misses"),
+        Test::Plain(PAGETABLE, "hashed::no_visit_misses"),
     ),
     mutation(
         "MPT: a lent link is replaced and its node retired",
         "crates/pagetable/src/mpt/resize.rs",
         ["unsafe fn resize_pages(", "self.check_lent(pages, to)?;", ""],
-        Test::Plain(PAGETABLE, "mpt_share", "no_page_takes"),
+        Test::Plain(PAGETABLE, "mpt_share::no_page_takes"),
     ),
     mutation(
         "MPT: a link goes, and the flush does not say so",
         "crates/pagetable/src/mpt/unmap.rs",
         ["unsafe fn prune(", "batch.relink(FlushScope::Everywhere, page);", ""],
-        Test::Plain(PAGETABLE, "mpt", "va48_x86_shared::agrees"),
+        Test::Plain(PAGETABLE, "mpt::wide::va48_x86_shared::agrees"),
     ),
     mutation(
         "MPT: what hardware notes before the exchange is overwritten",
         "crates/pagetable/src/mpt/resize.rs",
         ["old = now;", "word = self.noted(word, level, self.status(old, level, at));", ""],
-        Test::Plain(PAGETABLE, "mpt_hardware", "any_moment"),
+        Test::Plain(PAGETABLE, "mpt_hardware::what_hardware_notes_at_any_moment"),
     ),
     mutation(
         "MPT: what hardware notes through a cached link is not read",
@@ -241,7 +241,7 @@ const MUTATIONS: [Mutation; 31] = [
             "self.change_live(node, place, last, |word| F::change(word, noted, last));",
             "let _ = noted;",
         ],
-        Test::Plain(PAGETABLE, "mpt_hardware", "any_moment"),
+        Test::Plain(PAGETABLE, "mpt_hardware::what_hardware_notes_at_any_moment"),
     ),
     mutation(
         "a table has two writers",
@@ -251,7 +251,7 @@ const MUTATIONS: [Mutation; 31] = [
             "!self.taken.swap(true, Ordering::Acquire)",
             "!self.taken.swap(false, Ordering::Acquire)",
         ],
-        Test::Plain(PAGETABLE, "mpt", "va32_compact32_shared::agrees"),
+        Test::Plain(PAGETABLE, "mpt::va32_compact32_shared::agrees"),
     ),
     mutation(
         "shared STLB: a reader does not revalidate",

@@ -93,7 +93,7 @@
 //! | bytes cleared | two segments, and once for each doubling a directory, of 8 bytes for each segment |
 //! | words accessed, among a million changes of up to 500,000 pages | [`Hr`] 14,102, the average is 34; [`Cpt8`](crate::cpt::Cpt8) 18,555 and 62 |
 //!
-//! `cargo test -p tlbkit-pagetable --test hashed_bounds -- --nocapture` prints the words, and `cargo xtask worst` the time of the
+//! `cargo test -p tlbkit-pagetable --test all hashed_bounds -- --nocapture` prints the words, and `cargo xtask worst` the time of the
 //! slowest change of a million and the most bytes that a page takes at any size. A directory has at most 32,768 entries: 4 million
 //! first buckets in [`Hr`]. Beyond that, chains get longer.
 //!
@@ -145,7 +145,7 @@
 //! * **The secret** costs no instruction itself, because a public number would also be loaded. It makes a second product
 //!   necessary, which costs four instructions: one product is sufficient for a public number that is known to spread
 //!   adjacent pages, but some secrets would turn a stride into long chains
-//!   (`cargo test -p tlbkit-pagetable --test hashed_bounds` tries a hundred). With two products none does.
+//!   (`cargo test -p tlbkit-pagetable --test all hashed_bounds` tries a hundred). With two products none does.
 //! * **Growth without a lock on the walk** costs five instructions and two loads. An array of a fixed size has its address
 //!   in the root word, and a shift computes the bucket. Here the size and the segments must change in one store, so they are
 //!   in a separate node, the directory, whose first word is the mask.

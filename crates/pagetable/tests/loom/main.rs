@@ -4,7 +4,7 @@
 #![cfg(tlbkit_loom)]
 
 mod pairs;
-#[path = "../common/rebased.rs"]
+#[path = "../all/common/rebased.rs"]
 mod rebased;
 
 use rebased::Rebased;

@@ -61,7 +61,7 @@
 //! | [`lending`](crate::AddressSpace::lending), [`sharing`](crate::AddressSpace::sharing), global pages | yes | no such functions: kseg0 needs no table |
 //! | [`Kernel::stored`](crate::Kernel::stored) is called for every store | yes | except stores of the root word |
 //!
-//! `cargo test -p tlbkit --test mips32` counts the frames and the instructions.
+//! `cargo test -p tlbkit --test all mips32` counts the frames and the instructions.
 //!
 //! # MIPS32: hashed and clustered tables
 //!
@@ -72,7 +72,7 @@
 //! addresses. [`for_each`](crate::AddressSpace::for_each) and [`Cursor::next_mapped`](crate::Cursor::next_mapped) promise ascending
 //! addresses, and an unmap of many frames, which flushes and continues, needs them. **Use**: in 32 bits such a table is neither the
 //! fastest nor the smallest. A refill from one that grows takes 24 instructions or more where a multi-level table takes 16
-//! (`Form::PLAIN`; `cargo test -p tlbkit-refill --test counts`), and each address space takes a frame for the directory. So take
+//! (`Form::PLAIN`; `cargo test -p tlbkit-refill --test all counts`), and each address space takes a frame for the directory. So take
 //! `MultiLevel` for short refills and `Guarded` for little memory, either with a software TLB in front (`Front::Stlb`), whose hits take
 //! the same 12 instructions with every table. A kernel that needs a hashed table combines [`pagetable`](crate::pagetable),
 //! [`shootdown`](crate::shootdown) and `tlbkit-refill` itself: `docs/embedding.md`, section 4, "The parts alone", has the steps, and

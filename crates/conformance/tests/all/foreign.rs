@@ -1,0 +1,225 @@
+//! The mappers of two crates that have never heard of tlbkit, behind the adapter.
+#![cfg(all(target_arch = "x86_64", not(miri)))]
+
+use std::process::Command;
+
+use tlbkit_addr::PageSize;
+use tlbkit_conformance::foreign::{Foreign, Want, check, frames};
+use tlbkit_conformance::mapper;
+use tlbkit_pagetable::Space;
+
+use crate::page;
+
+#[path = "mappers/x86_64.rs"]
+mod x86_64_mapper;
+
+mod by_x86_64 {
+    use super::x86_64_mapper::X86;
+    use super::*;
+
+    #[test]
+    fn agrees() {
+        assert_eq!(check::<X86<true, true>>(64, 0), Ok([Want::Visit, Want::KeepsEmpty].into()));
+    }
+
+    mapper!(holds, X86<true, true>);
+
+    /// A bug of x86_64 0.15: `map_to` of a small page where a large one is mapped adds the small page's flags to the large
+    /// one's entry, as if that were a link, before it fails with `ParentEntryHugePage`. A caller that is refused a writable
+    /// page has made a read-only one writable.
+    #[test]
+    fn a_refused_map_gives_a_right() {
+        let wrong = check::<X86<false, true>>(64, 0).unwrap_err().to_string();
+        assert!(wrong.contains("is writable, and should be read-only"), "{wrong}");
+    }
+
+    /// Another: `update_flags` of a large page where small ones are mapped makes a large page of the node that leads to them.
+    #[test]
+    fn a_protect_of_a_large_page_takes_a_node_for_one() {
+        let wrong = check::<X86<true, false>>(64, 0).unwrap_err().to_string();
+        assert!(
+            wrong.contains("it was done, and should have been refused: no page of 2M is mapped at"),
+            "{wrong}"
+        );
+    }
+}
+
+#[path = "mappers/multiarch.rs"]
+mod multiarch_mapper;
+
+mod by_multiarch {
+    use super::multiarch_mapper::Multiarch;
+    use super::*;
+
+    #[test]
+    fn agrees() {
+        assert_eq!(
+            check::<Multiarch>(64, 0),
+            Ok([Want::Visit, Want::Flushed, Want::KeepsEmpty, Want::OtherSizes, Want::Nodes].into())
+        );
+    }
+}
+
+#[path = "mappers/planted.rs"]
+mod planted_mapper;
+
+mod planted {
+    use super::planted_mapper::{BUG, BUGS, Bug, Radix};
+    use super::*;
+
+    /// Cases until a bug is found: as many as the macro's test draws.
+    const CASES: u32 = 32;
+
+    #[test]
+    fn without_a_bug_nothing_is_found() {
+        assert_eq!(check::<Radix>(64, 0), Ok([].into()));
+    }
+
+    mapper!(holds, Radix);
+
+    #[test]
+    #[ignore = "it hangs: `each_is_found` runs it in a process of its own"]
+    fn hangs() {
+        BUG.set(Some(Bug::Hangs));
+        let _ = check::<Radix>(CASES, 0);
+    }
+
+    /// Returns what is printed of a mapper that hangs, which ends the process.
+    fn hung() -> String {
+        let mut tests = Command::new(std::env::current_exe().expect("this file"));
+        let output = tests
+            .args(["--exact", "foreign::planted::hangs", "--ignored"])
+            .env("TLBKIT_PATIENCE", "2")
+            .output();
+        let output = output.expect("a second process");
+        assert_eq!(output.status.code(), Some(101));
+        String::from_utf8(output.stderr).expect("text")
+    }
+
+    #[test]
+    fn each_is_found() {
+        let mut rows = String::new();
+        for &(bug, wrong, says) in BUGS {
+            let message = if bug == Bug::Hangs {
+                hung()
+            } else {
+                BUG.set(Some(bug));
+                let found = check::<Radix>(CASES, 0);
+                BUG.set(None);
+                let Err(found) = found else { panic!("{bug:?} is not found") };
+                found.to_string()
+            };
+            println!("{bug:?}: {message}\n");
+            assert!(message.contains(says), "{bug:?} is found, but `{says}` is not said: {message}");
+            rows += &format!("| `{bug:?}` | {wrong} | `{says}` |\n");
+        }
+        let begin = "| bug of a mapper | what is wrong | the message says |\n|-|-|-|\n";
+        page::shows(begin, "\n<!-- end of mappers -->", &rows);
+    }
+
+    /// Bugs that random operations alone meet seldom are found whatever the seed.
+    #[test]
+    fn any_seed_finds() {
+        for bug in [
+            Bug::WrongSpot,
+            Bug::HugeSpot,
+            Bug::WrongOnce,
+            Bug::HugeProtects,
+            Bug::LargeKeeps,
+            Bug::DropsEmpty,
+        ] {
+            for seed in 1..=3 {
+                BUG.set(Some(bug));
+                let found = check::<Radix>(CASES, seed);
+                BUG.set(None);
+                assert!(found.is_err(), "{bug:?} by seed {seed}");
+            }
+        }
+    }
+}
+
+/// The ten lines that a mapper needs, and a bug of one that they find.
+#[test]
+fn a_map_of_nothing_is_tested() {
+    struct Least(std::collections::BTreeMap<usize, usize>);
+
+    impl Foreign for Least {
+        fn new() -> Self {
+            Self(Default::default())
+        }
+
+        fn space(&self) -> Space {
+            Space::new(32, false, PageSize::K4, &[PageSize::K4])
+        }
+
+        fn map(&mut self, at: usize, to: usize, _size: PageSize, _writable: bool) -> bool {
+            self.0.insert(at, to).is_none()
+        }
+
+        fn unmap(&mut self, at: usize, _size: PageSize) -> bool {
+            self.0.remove(&at).is_some()
+        }
+
+        fn translate(&self, at: usize) -> Option<usize> {
+            self.0.get(&(at & !0xfff)).map(|to| to + (at & 0xfff))
+        }
+    }
+
+    // A map that is refused has replaced what was there.
+    let wrong = check::<Least>(64, 0).unwrap_err().to_string();
+    assert!(wrong.contains("is translated to") && wrong.contains("map(0x"), "{wrong}");
+}
+
+/// A mapper that takes its first node when it maps its first page is limited from then on.
+#[test]
+fn a_mapper_may_begin_without_a_node() {
+    struct Lazy<const MAPS_FIRST: bool>(std::collections::BTreeMap<usize, usize>, Option<usize>);
+
+    impl<const MAPS_FIRST: bool> Foreign for Lazy<MAPS_FIRST> {
+        fn new() -> Self {
+            Self(Default::default(), None)
+        }
+
+        fn space(&self) -> Space {
+            Space::new(32, false, PageSize::K4, &[PageSize::K4])
+        }
+
+        fn map(&mut self, at: usize, to: usize, _size: PageSize, _writable: bool) -> bool {
+            if self.0.contains_key(&at) {
+                return false;
+            }
+            if MAPS_FIRST {
+                self.0.insert(at, to);
+            }
+            self.1 = self.1.or_else(frames::take);
+            if self.1.is_some() {
+                self.0.insert(at, to);
+            }
+            self.1.is_some()
+        }
+
+        fn unmap(&mut self, at: usize, _size: PageSize) -> bool {
+            let done = self.0.remove(&at).is_some();
+            if self.0.is_empty() {
+                self.1.take().into_iter().for_each(frames::give);
+            }
+            done
+        }
+
+        fn translate(&self, at: usize) -> Option<usize> {
+            self.0.get(&(at & !0xfff)).map(|to| to + (at & 0xfff))
+        }
+    }
+
+    let unchecked = check::<Lazy<false>>(64, 0).unwrap_or_else(|wrong| panic!("{wrong}"));
+    assert!(!unchecked.contains(&Want::FailAfter), "{unchecked:?}");
+    let wrong = check::<Lazy<true>>(64, 0).unwrap_err().to_string();
+    assert!(wrong.contains("allocation 0 failed, and the map with it"), "{wrong}");
+}
+
+/// The page says what is not checked.
+#[test]
+fn the_page_says_what_is_unchecked() {
+    let rows: String = Want::ALL.iter().map(|want| format!("- {want}\n")).collect();
+    page::shows("<!-- unchecked -->\n", "<!-- end of unchecked -->", &rows);
+}

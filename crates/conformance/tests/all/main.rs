@@ -1,0 +1,305 @@
+//! Bugs of a foreign table, each of which the suite finds: what the table of docs/own-table.md says. The tests of mappers and of what
+//! the suite prints are modules beside them.
+#![cfg(not(tlbkit_loom))]
+
+use std::cell::Cell;
+use std::panic::catch_unwind;
+use std::process::Command;
+use std::time::Instant;
+
+use tlbkit_addr::{Attr, PageSize, Pages, Pfn, Vpn};
+use tlbkit_conformance::suite::{find, replay};
+use tlbkit_conformance::{Op, Property, conformance, fuzz, subject, threads};
+use tlbkit_pagetable::Shared;
+use tlbkit_pagetable::format::Compact;
+use tlbkit_pagetable::geometry::Va39;
+use tlbkit_pagetable::nodes::NodeAddr;
+
+thread_local! {
+    /// The bug that the table has.
+    static BUG: Cell<Option<Bug>> = const { Cell::new(None) };
+    /// The storage, the root of a table, and a node of it.
+    static LINKED: Cell<Option<(usize, NodeAddr, NodeAddr)>> = const { Cell::new(None) };
+}
+
+/// Bugs of the table: what is wrong, the property that finds it, and a part of what that says.
+macro_rules! bugs {
+    ($($bug:ident: $wrong:literal, $property:ident, $says:literal;)+) => {
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        enum Bug { $($bug),+ }
+
+        const BUGS: &[(Bug, &str, Property, &str)] = &[$((Bug::$bug, $wrong, Property::$property, $says)),+];
+    };
+}
+
+bugs! {
+    LostPage: "a split loses the last of the small pages", Agrees, "leaves, and 512 are mapped";
+    OnePageFlushed: "an unmap of a range flushes its first page", Agrees, "must be flushed with scope Everywhere";
+    ClearedFirst: "an unmap clears entries before it knows that there is room for the frames", Agrees,
+        "frames were handed over and";
+    LinkedEarly: "a node is linked before all are had", FailsCleanly, "and the table is not as it was";
+    FreedAtOnce: "an emptied node goes back to the storage at once", HoldsBack, "freed that no shootdown has let go";
+    ZeroedFirst: "a leaf is zeroed before the node that it is split into is linked", PublishesInOrder,
+        "unmapped: it was mapped by the";
+    StaleSize: "a join stores the size of the small pages", Agrees, "it should be mapped by the 2M page";
+    LastPage: "ranges end one entry early at the last page of the space", Agrees, "met 0 leaves, and 1 are mapped";
+    LostDirty: "an unmap hands a frame over without its dirty bit", Agrees, "frames were handed over and";
+    OtherTable: "a node of another table of the same storage is linked", StaysApart, "which belongs to table";
+    OffByOne: "the first address above the lower half is walked", Agrees, "it should be unmapped";
+    ReachTooLow: "the loss of a right reaches one CPU", Agrees, "must be flushed with scope Everywhere";
+    RetiredFirst: "a node is retired before it is unlinked", SurvivesUnwinding, "nodes are out: the table counts";
+    CountOff: "an unmap counts one page too few", Agrees, "base pages, and";
+    StatusDropped: "a join keeps the status bits of the first page only", Agrees, "it should be mapped by the";
+    ReadsTwice: "a walk loads a word once to test it and once to use it", WalksBeside, "ran before load";
+    NotBuried: "a table that is dropped counts nothing as lost", CountsLost, "was dropped that was not taken apart";
+    GlobalIgnored: "a join does not compare whether pages are global", Agrees, "it succeeded, but the page at";
+    JoinedAskew: "a join does not ask where its first frame lies", Agrees, "NotUniform";
+    WipedJoined: "a join zeroes the node of the small pages, in which a walker may be", WalksBeside, "ran before load";
+    KeptEmpty: "an emptied node stays in the table", Waits, "an emptied table takes";
+    FlushedForNothing: "an unmap of what is not mapped asks for a flush", Agrees, "nothing changed, and yet";
+    FalseClean: "a node that holds entries goes back as clean", Agrees, "was given back as clean";
+    RetiredTwice: "an emptied node is pushed into the batch twice", Agrees, "was retired twice";
+    NotMended: "nothing is mended after an unwinding, and an emptied node stays", SurvivesUnwinding,
+        "left nothing mapped, and the table takes";
+    OneTooMany: "a map takes one node more than it needs", FailsCleanly, "it takes more than it needs";
+    StillCounted: "`dismantle` leaves a leaf in the footprint", Agrees, "its footprint, which should be all zeroes";
+    FreedRoot: "`dismantle` frees the root, which is in the batch, too", Agrees, "or was freed before";
+    MarkBroken: "a mark is put where the entry was emptied first", PublishesInOrder, "again, as before the operation";
+    EntryTwice: "`entry` walks once for a leaf and once more for a mark", WalksBeside, "`entry` found";
+    TooManyBits: "a table says that payloads have one bit more than they have", Agrees, "says that a payload may have";
+    TooFewBits: "a table says that payloads have one bit less than it takes", Agrees, "says that a payload may have";
+    PayloadZero: "a payload of zero is taken for no mark", Agrees, "met 0 entries, and 1 are there";
+    MarkCounted: "a mark is counted before its nodes are had", FailsCleanly, "the footprint counts";
+    MarkHandedFirst: "marks are handed over before the entries are emptied", SurvivesUnwinding, "and is still in the table";
+    EntriesRestart: "a visit of entries begins anew where there is a mark", Agrees, "entries";
+    EntriesLie: "a visit of entries that is told to stop says that it was not", Agrees, "was told to stop at";
+    HandedFirst: "frames are handed over before the entries are emptied", SurvivesUnwinding, "and is still mapped";
+    FrameTwice: "an unmap hands each frame over twice", Agrees, "was handed over 2 times";
+    WrongBase: "an unmap hands frames over as frames of another base size", Agrees, "in frames of 16K";
+    FreedTwice: "an emptied node is freed twice", Agrees, "was freed twice";
+    JoinLive: "a join counts one entry too many in the node above", Waits, "an emptied table takes";
+    JoinTally: "a join counts the large page twice in the footprint", Agrees, "footprint";
+    SplitAskew: "a split over two levels gives all nodes of the lower one the same frames", Agrees, "a visit of";
+    SecondSplit: "of two pages that are split both get the frames of the first", Agrees, "it should be mapped by the";
+    SizeTold: "an unmap hands a page of 1 GiB over as one of 2 MiB", Agrees, "frames were handed over and";
+    JoinedGap: "a join does not ask whether a page in the midst is mapped", Agrees, "was unmapped, and nothing maps its page";
+    SplitLeaks: "a split that gets no memory for its second node loses the first", FailsCleanly, "and the table is not as it was";
+    GlobalLost: "a protect that takes the right to write takes from a page that it is global", Agrees, "it should be mapped by the";
+    ExecForgotten: "the loss of the right to execute alone asks for no flush", Agrees, "must be flushed with scope Everywhere";
+    FrameAskew: "a map takes a frame that does not begin where a large page may", Agrees, "it succeeded, but";
+    SwapAskew: "a replace takes a frame that does not begin where a large page may", Agrees, "it succeeded, but";
+    HugePassed: "a protect passes over pages of 1 GiB", Agrees, "it should be mapped by the";
+    VisitRestarts: "a visit begins anew after the first leaf", Agrees, "it met what is at";
+    BreaksLie: "a visit that is told to stop says that it was not", Agrees, "was told to stop at";
+    GoesOn: "a visit that is told to stop goes on", Agrees, "was told to stop after";
+    LastRefused: "the last page of the space is refused", Agrees, "which is a page like any other";
+    WantsMore: "a map that gets no memory says that it wants one node more than it does", FailsCleanly, "it wanted";
+    VisitEndless: "a visit never ends", Agrees, "a visit has met 1048576 pages, and does not end";
+    StoresEndless: "a map stores without end", PublishesInOrder, "an operation has stored 1048576 times, and does not end";
+    Endless: "a walk of the last page of the space never ends", Agrees, "the table has not come back for";
+}
+
+/// What is right, or what is wrong if the table has the bug.
+macro_rules! planted {
+    ($bug:ident, $right:expr, $wrong:expr) => {
+        if crate::BUG.get() == Some(crate::Bug::$bug) { $wrong } else { $right }
+    };
+}
+
+/// The bugs that need more than a line.
+macro_rules! planted_bugs {
+    () => {
+        #[path = "bugs.rs"]
+        mod bugs;
+    };
+}
+
+mod foreign;
+mod notices;
+mod page;
+
+#[path = "own/table.rs"]
+#[allow(unreachable_pub, clippy::redundant_else, reason = "as the page shows it, and with bugs that return")]
+mod table;
+
+#[path = "own/marked.rs"]
+#[allow(clippy::redundant_else, reason = "bugs that return")]
+mod marked;
+
+conformance!(own, Compact, Shared, |nodes| table::Own::<Va39, _>::new(nodes));
+threads!(own_beside_a_writer, Compact, |nodes| table::Own::<Va39, _>::new(nodes));
+
+/// Cases of each property until it has found its bug: as many as the macro's tests draw.
+const CASES: u32 = 32;
+
+/// Bugs of the table with marks.
+const MARKS: [Bug; 9] = [
+    Bug::MarkBroken,
+    Bug::EntryTwice,
+    Bug::TooManyBits,
+    Bug::TooFewBits,
+    Bug::PayloadZero,
+    Bug::MarkCounted,
+    Bug::MarkHandedFirst,
+    Bug::EntriesRestart,
+    Bug::EntriesLie,
+];
+
+/// Returns what a property says of a bug whose cases take so long that there is one.
+fn panicked(bug: Bug, property: Property) -> String {
+    let pages = Pages::one(Vpn::new(1));
+    let attr = Attr::READ | Attr::EXEC;
+    let map = Op::Map { pages, frame: Pfn::new(2), size: PageSize::K4, attr };
+    BUG.set(Some(bug));
+    let panic = catch_unwind(|| replay::<own::Tested>(property, &[map]));
+    BUG.set(None);
+    *panic.expect_err("a panic").downcast::<String>().expect("a message")
+}
+
+/// Returns what a property says of a bug.
+fn found(bug: Bug, property: Property) -> String {
+    BUG.set(Some(bug));
+    let found = if MARKS.contains(&bug) {
+        find::<Marks>(property, CASES, 0)
+    } else {
+        find::<own::Tested>(property, CASES, 0)
+    };
+    BUG.set(None);
+    found.err().map_or_else(|| "nothing is found".to_owned(), |found| found.to_string())
+}
+
+/// Returns what is printed of a table that hangs, which ends the process.
+fn hung() -> String {
+    let mut tests = Command::new(std::env::current_exe().expect("this file"));
+    let output = tests
+        .args(["--exact", "hangs", "--ignored"])
+        .env("TLBKIT_PATIENCE", "2")
+        .env("TLBKIT_TRACE", "1")
+        .output();
+    let output = output.expect("a second process");
+    assert_eq!(output.status.code(), Some(101));
+    let printed = String::from_utf8(output.stderr).expect("text");
+    let (trace, _) = printed.split_once("has not come back").expect("what hangs");
+    assert!(trace.contains("it is made\n"), "what comes is printed before it runs: {printed}");
+    printed
+}
+
+#[test]
+#[ignore = "it hangs: `each_is_found` runs it in a process of its own"]
+fn hangs() {
+    BUG.set(Some(Bug::Endless));
+    let _ = find::<own::Tested>(Property::Agrees, CASES, 0);
+}
+
+#[test]
+fn each_is_found() {
+    let (mut rows, mut printed, mut missed) = (String::new(), String::new(), Vec::new());
+    for &(bug, wrong, property, says) in BUGS {
+        let begun = Instant::now();
+        let message = match bug {
+            Bug::Endless => hung(),
+            Bug::VisitEndless | Bug::StoresEndless => panicked(bug, property),
+            _ => found(bug, property),
+        };
+        println!("{bug:?}, in {:.1?}: {message}\n", begun.elapsed());
+        if !message.contains(says) {
+            missed.push(format!("{bug:?} by {property:?}: `{says}` is not said: {message}"));
+            continue;
+        }
+        if !matches!(bug, Bug::Endless | Bug::VisitEndless | Bug::StoresEndless) {
+            let (_, test) = message.split_once("To repeat it:\n\n").expect("a test that repeats it");
+            printed += &format!("printed! {{ {bug:?}:\n{test}\n}}\n\n");
+        }
+        rows += &format!("| `{bug:?}` | {wrong} | `{property:?}` | `{says}` |\n");
+    }
+    assert!(missed.is_empty(), "{}", missed.join("\n\n"));
+    page::shows(
+        "| bug | what is wrong | found by | the message says |\n|-|-|-|-|\n",
+        "\n## A mapper that",
+        &rows,
+    );
+    if std::env::var_os("BLESS").is_some() {
+        std::fs::write(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/all/own/printed.rs"), printed).unwrap();
+    }
+}
+
+/// Bugs that the operations alone meet seldom are found whatever the seed.
+#[test]
+fn any_seed_finds() {
+    for &(bug, _, property, _) in BUGS.iter().filter(|(bug, ..)| SELDOM.contains(bug)) {
+        for seed in 1..=3 {
+            BUG.set(Some(bug));
+            let found = find::<own::Tested>(property, CASES, seed);
+            BUG.set(None);
+            assert!(found.is_err(), "{bug:?} by seed {seed}");
+        }
+    }
+}
+
+/// Bugs that need what random operations seldom do.
+const SELDOM: [Bug; 8] = [
+    Bug::SizeTold,
+    Bug::JoinedGap,
+    Bug::SplitLeaks,
+    Bug::GlobalLost,
+    Bug::ExecForgotten,
+    Bug::FrameAskew,
+    Bug::SwapAskew,
+    Bug::HugePassed,
+];
+
+/// A test that was printed for a bug, as it was printed.
+macro_rules! printed {
+    ($bug:ident: $(#[$test:meta])+ fn $repeats:ident() $body:block) => {
+        #[allow(non_snake_case, reason = "the name of the bug")]
+        mod $bug {
+            $(#[$test])+ fn $repeats() $body
+
+            /// What is printed compiles and passes, and fails with the bug.
+            #[test]
+            fn fails() {
+                crate::BUG.set(Some(crate::Bug::$bug));
+                let failed = std::panic::catch_unwind($repeats).is_err();
+                crate::BUG.set(None);
+                assert!(failed);
+            }
+        }
+    };
+}
+
+/// What `each_is_found` printed when it was last run with `BLESS=1`.
+mod printed {
+    include!("own/printed.rs");
+}
+
+/// The page shows the table of this test, without its bugs.
+#[test]
+fn the_page_shows_this_table() {
+    let source = include_str!("own/table.rs");
+    let (source, _) = source.split_once("\n// Planted bugs").expect("the end of the table");
+    let plain: String =
+        source.lines().filter(|line| !line.contains("planted!(")).map(|line| format!("{line}\n")).collect();
+    page::shows("# // own-table\n", "```\n<!-- end -->", &plain);
+}
+
+/// The page shows the target that fuzz/ builds.
+#[test]
+fn the_page_shows_a_target() {
+    let source = include_str!("../../../../fuzz/targets/own.rs");
+    let (_, shown) = source.split_once("mod own;\n\n").expect("where the target begins");
+    page::shows("#![no_main]\n\n", "```\n<!-- end of target -->", shown);
+}
+
+subject!(Marks, Compact, Shared, |nodes| marked::Marked::new(nodes));
+subject!(Plain, Compact, Shared, |nodes| table::Own::<Va39, _>::new(nodes));
+
+/// The inputs that ship are inputs of a table outside the tree, too, and one that fails says how to repeat it.
+#[test]
+fn the_corpus_is_run() {
+    fuzz::replay(fuzz::CORPUS, fuzz::table::<Plain>);
+    BUG.set(Some(Bug::LostPage));
+    let found = catch_unwind(|| fuzz::replay(fuzz::CORPUS, fuzz::table::<Plain>));
+    BUG.set(None);
+    let message = *found.expect_err("a bug is found").downcast::<String>().expect("a message");
+    assert!(message.contains("tlbkit_conformance::fuzz::table::<crate::Plain>(&["), "{message}");
+}

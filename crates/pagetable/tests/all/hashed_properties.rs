@@ -1,0 +1,54 @@
+//! The shared property suite over hashed and clustered tables: fixed and growing, chains short and long.
+
+use crate::common::{Odd, Pair};
+use tlbkit_conformance::conformance;
+use tlbkit_pagetable::cpt::Cpt32;
+use tlbkit_pagetable::format::{Compact32, EntryLo};
+use tlbkit_pagetable::hpt::{Hashed, Hpt32};
+use tlbkit_pagetable::{Shared, Solo};
+
+conformance!(hpt32_compact32_solo, Compact32, Solo, |nodes| Hpt32::<_, Compact32>::new(nodes));
+conformance!(hpt32_compact32_shared, Compact32, Shared, |nodes| Hpt32::<_, Compact32>::new(nodes));
+conformance!(hpt32_entrylo_shared, EntryLo, Shared, |nodes| Hpt32::<_, EntryLo>::new(nodes));
+conformance!(cpt32_compact32_shared, Compact32, Shared, |nodes| Cpt32::<_, Compact32>::new(nodes), keeps);
+conformance!(cpt32_entrylo_solo, EntryLo, Solo, |nodes| Cpt32::<_, EntryLo>::new(nodes), keeps);
+
+// Few buckets: everything is in long chains. With two, checks after each store took half of this file's time.
+type Chain<'n, N> = Hashed<'n, Odd, Compact32, N, 0, 3, 0>;
+type Few<'n, N> = Hashed<'n, Odd, Compact32, N, 2, 1, 0>;
+type Grows<'n, N> = Hashed<'n, Odd, Compact32, N, 1, 1, 100>;
+
+conformance!(chain_odd_solo, Compact32, Solo, |nodes| Chain::new(nodes));
+conformance!(chain_odd_shared, Compact32, Shared, |nodes| Chain::new(nodes));
+conformance!(few_odd_solo, Compact32, Solo, |nodes| Few::new(nodes));
+conformance!(few_odd_shared, Compact32, Shared, |nodes| Few::new(nodes));
+conformance!(grows_odd_shared, Compact32, Shared, |nodes| Grows::new(nodes), keeps);
+conformance!(pair_solo, Compact32, Solo, |nodes| Hashed::<Pair, Compact32, _, 0, 1, 0>::new(nodes));
+
+#[cfg(target_pointer_width = "64")]
+mod wide {
+    use super::*;
+    use crate::common::Full;
+    use tlbkit_pagetable::cpt::{C128k, Cpt4, Cpt8, Cpt16};
+    use tlbkit_pagetable::format::{Compact, Paper};
+    use tlbkit_pagetable::hpt::{H8k, Hr, HrSmall, PaperHr};
+
+    conformance!(h8k_solo, Paper, Solo, |nodes| H8k::new(nodes));
+    conformance!(h8k_shared, Paper, Shared, |nodes| H8k::new(nodes));
+    conformance!(paper_hr_shared, Paper, Shared, |nodes| PaperHr::new(nodes), keeps);
+    conformance!(hr_solo, Compact, Solo, |nodes| Hr::new(nodes), keeps);
+    conformance!(hr_shared, Compact, Shared, |nodes| Hr::new(nodes), keeps);
+    conformance!(hr_small_shared, Compact32, Shared, |nodes| HrSmall::new(nodes), keeps);
+    conformance!(c128k_solo, Paper, Solo, |nodes| C128k::new(nodes));
+    conformance!(c128k_shared, Paper, Shared, |nodes| C128k::new(nodes));
+    conformance!(cpt4_shared, Compact, Shared, |nodes| Cpt4::new(nodes), keeps);
+    conformance!(cpt8_solo, Compact, Solo, |nodes| Cpt8::new(nodes), keeps);
+    conformance!(cpt16_shared, Compact, Shared, |nodes| Cpt16::new(nodes), keeps);
+    conformance!(
+        full_shared,
+        Compact,
+        Shared,
+        |nodes| Hashed::<Full, Compact, _, 1, 1, 100>::new(nodes),
+        keeps
+    );
+}

@@ -1,0 +1,41 @@
+//! The tests of this crate, in one program: what they share is compiled once.
+#![cfg(not(tlbkit_loom))]
+
+mod common;
+mod cursor;
+mod direct;
+mod dropped;
+mod formats;
+mod frames;
+mod gpt_pairs;
+mod gpt_properties;
+mod gpt_ranges;
+mod gpt_sizes;
+mod gpt_words;
+mod hashed;
+mod hashed_bounds;
+mod hashed_growth;
+mod hashed_model;
+mod hashed_properties;
+mod hashed_space;
+mod hashed_threads;
+mod huge;
+mod lpt;
+mod lpt_properties;
+mod manuals;
+mod mpt;
+mod mpt_hardware;
+mod mpt_pairs;
+mod mpt_share;
+mod obligation;
+mod pieces;
+mod reach;
+mod replace;
+mod runs;
+mod slab;
+mod spaces;
+mod stale_pairs;
+mod threads;
+mod unwinding;
+mod vacant;
+mod visits;

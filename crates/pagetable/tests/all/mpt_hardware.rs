@@ -1,0 +1,397 @@
+//! Multi-level tables that hardware walks: status bits, break before make, and links that no change can harm.
+#![cfg(target_pointer_width = "64")]
+
+use std::cell::{Cell, RefCell};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::rc::Rc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use tlbkit_addr::{Attr, Flush, FlushScope, PageSize, Pages, Pfn, VirtAddr, Vpn};
+use tlbkit_conformance::forward;
+use tlbkit_pagetable::format::{Aarch64, Aarch64Of, Compact, Format, RiscvOf, Sv39, X86};
+use tlbkit_pagetable::geometry::{Napot, Runs as Contiguous, Va39, Va48};
+use tlbkit_pagetable::mpt::Mpt;
+use tlbkit_pagetable::nodes::{Chunk, NodeAddr, Nodes, Reclaim, Record, Slab};
+use tlbkit_pagetable::{
+    Change, Error, Holes, Local, Mode, Pinned, Radix, Run, Runs, Solo, Table, Writer, destroy,
+};
+
+const PHYS: usize = 0x8020_0000;
+const K4: PageSize = PageSize::K4;
+const M2: PageSize = PageSize::M2;
+const RW: Attr = Attr::READ.union(Attr::WRITE);
+
+type Storage<'m> = Slab<'m, u64, Solo>;
+
+fn pages(first: usize, count: usize) -> Pages {
+    Pages::count(Vpn::new(first), count).unwrap()
+}
+
+/// Returns the cell at which hardware's walk for `at` ends: it follows links and knows nothing else.
+fn cell<'s, G: Radix, F: Format<Word = u64>, M: Mode>(
+    slab: &'s Slab<'_, u64, M>,
+    root: NodeAddr,
+    at: usize,
+) -> &'s AtomicU64 {
+    let (mut node, mut shift) = (root, G::VA_BITS);
+    for (level, width) in G::WIDTHS.iter().enumerate() {
+        shift -= width;
+        // SAFETY: the node is in the table or retired; the index is within it; cells are atomic.
+        let cell = unsafe { &*slab.at(node).add(at >> shift & 511) };
+        let word = cell.load(Ordering::Relaxed);
+        if level + 1 == G::WIDTHS.len() || !F::is_link(word) {
+            return cell;
+        }
+        node = F::node(word);
+    }
+    unreachable!()
+}
+
+/// What an MMU does, and when: at the n-th access of the writer to a node.
+type Mmu<'m> = Box<dyn FnMut(&Slab<'m, u64, Solo>, usize) + 'm>;
+
+/// Storage beside whose writer an MMU works.
+struct Watched<'m> {
+    inner: Slab<'m, u64, Solo>,
+    accesses: Cell<usize>,
+    mmu: RefCell<Option<Mmu<'m>>>,
+}
+
+impl<'m> Watched<'m> {
+    fn new(memory: &'m mut [Chunk]) -> Self {
+        let inner = Slab::new(memory, PHYS).unwrap();
+        Self { inner, accesses: Cell::new(0), mmu: RefCell::new(None) }
+    }
+}
+
+impl std::fmt::Debug for Watched<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.inner.fmt(f)
+    }
+}
+
+// SAFETY: everything is the slab's.
+unsafe impl Nodes for Watched<'_> {
+    type Word = u64;
+    type Mode = Solo;
+
+    forward!(take);
+
+    unsafe fn at(&self, node: NodeAddr) -> *const AtomicU64 {
+        if let Some(mmu) = &mut *self.mmu.borrow_mut() {
+            self.accesses.set(self.accesses.get() + 1);
+            mmu(&self.inner, self.accesses.get());
+        }
+        // SAFETY: the caller's promise.
+        unsafe { self.inner.at(node) }
+    }
+
+    unsafe fn record(&self, node: NodeAddr, words: usize) -> *const Record {
+        // SAFETY: the caller's promise.
+        unsafe { self.inner.record(node, words) }
+    }
+}
+
+// SAFETY: everything is the slab's.
+unsafe impl Reclaim for Watched<'_> {
+    forward!(free);
+    forward!(reclaim);
+    forward!(shared);
+}
+
+const AT: VirtAddr = VirtAddr::new(0x0060_7000);
+const STATUS: Attr = Attr::ACCESSED.union(Attr::DIRTY);
+
+/// Changes the size of the page around [`AT`] while the MMU stores to it at the writer's access `moment`: by a walk, or
+/// through the link that it has cached, until it is told to forget. The page must be mapped at every moment, unless the
+/// format breaks, and dirty afterwards. Returns whether there was such a moment.
+fn dirtied_at<G: Radix, F: Format<Word = u64>>(
+    (from, to): (PageSize, PageSize),
+    moment: usize,
+    cached: bool,
+) -> bool {
+    let mut memory = vec![Chunk::ZERO; 32];
+    let nodes = Watched::new(&mut memory);
+    let table: Mpt<'_, G, F, _> = Mpt::new(&nodes).unwrap();
+    let whole = pages(0x600, 512);
+    let mut writer = Writer::new(&table).unwrap();
+    writer.map(whole, Pfn::new(0x400), from, RW | Attr::ACCESSED).unwrap();
+    let root = table.root();
+    let relinked = from == M2 || to == M2;
+    // The way to the old leaf. Nodes that are retired are not freed meanwhile, so it can be gone.
+    let old: *const AtomicU64 = cell::<G, F, _>(&nodes.inner, root, AT.get());
+    let (forgot, noted) = (Rc::new(Cell::new(false)), Rc::new(Cell::new(false)));
+    let (mmu_forgot, mmu_noted) = (forgot.clone(), noted.clone());
+    *nodes.mmu.borrow_mut() = Some(Box::new(move |slab, access| {
+        let now = cell::<G, F, _>(slab, root, AT.get());
+        assert!(F::BREAK || now.load(Ordering::Relaxed) != 0, "not mapped at access {access}");
+        if access == moment {
+            // SAFETY: retired nodes are not freed before their batch completes: the old leaf's cell is still one.
+            let cell = if cached && !mmu_forgot.get() { unsafe { &*old } } else { now };
+            let word = cell.load(Ordering::Relaxed);
+            if word != 0 {
+                // The bit stands at the same place at every level.
+                cell.store(F::change(word, Change::set(Attr::DIRTY), true), Ordering::Relaxed);
+                mmu_noted.set(true);
+            }
+        }
+    }));
+    // SAFETY: nothing runs on these pages.
+    unsafe {
+        writer.resize_breaking(whole, to, &mut |flush| {
+            assert!(flush.scope() == FlushScope::Everywhere);
+            // A run is flushed by itself, and has the same links as what is made of it.
+            assert!(if relinked { flush.covers(whole) && flush.links() } else { !flush.links() });
+            if flush.covers(Pages::one(AT.vpn(K4))) {
+                forgot.set(true);
+            }
+        })
+    }
+    .unwrap();
+    let accesses = nodes.accesses.get();
+    *nodes.mmu.borrow_mut() = None;
+    // SAFETY: no CPU reclaims meanwhile.
+    let leaf = table.lookup(unsafe { Pinned::by(&nodes) }, AT).unwrap();
+    let frame = if to == K4 { 0x407 } else { 0x400 };
+    assert_eq!((leaf.size, leaf.frame), (to, Pfn::new(frame)));
+    let dirty = if noted.get() { STATUS } else { Attr::ACCESSED };
+    assert_eq!(leaf.attr, RW | dirty, "the MMU stored at access {moment} of {accesses}");
+    let batch = writer.finish();
+    assert!((batch.flush().links() || !relinked) && batch.flush().covers(whole));
+    // SAFETY: no CPU walks the table.
+    unsafe {
+        batch.reclaim();
+        assert_eq!(table.footprint().ptes, if to == M2 { 1 } else { 512 });
+        destroy(table).reclaim();
+    }
+    assert_eq!((nodes.inner.usage().nodes, nodes.held().lost()), (0, 0));
+    moment <= accesses
+}
+
+fn dirtied<G: Radix, F: Format<Word = u64>>(step: usize) {
+    // A TLB entry of the larger page is no way past the table: D is set by a walk.
+    for (sizes, cached) in [((K4, M2), true), ((K4, M2), false), ((M2, K4), false)] {
+        let moments =
+            (1..).step_by(step).take_while(|&moment| dirtied_at::<G, F>(sizes, moment, cached)).count();
+        assert!(moments > 3);
+    }
+}
+
+#[test]
+#[cfg_attr(miri, ignore = "minutes for a moment; the tests below take the same ways")]
+fn what_hardware_notes_at_any_moment_of_a_change_of_size_is_kept() {
+    dirtied::<Va48, X86>(1);
+    dirtied::<Va39, Sv39>(7);
+    dirtied::<Va48, Aarch64>(7);
+}
+
+/// Runs: pages in several slots, in any of which hardware notes status.
+#[test]
+#[cfg_attr(miri, ignore = "as above")]
+fn what_hardware_notes_at_any_moment_of_a_change_of_a_run_is_kept() {
+    fn dirtied<G: Radix, F: Format<Word = u64>>(step: usize) {
+        const K64: PageSize = PageSize::K64;
+        for (sizes, cached) in [
+            ((K4, K64), false),
+            ((K64, K4), false),
+            ((K64, M2), true),
+            ((K64, M2), false),
+            ((M2, K64), false),
+        ] {
+            let moments =
+                (1..).step_by(step).take_while(|&moment| dirtied_at::<G, F>(sizes, moment, cached)).count();
+            assert!(moments > 3);
+        }
+    }
+    dirtied::<Napot<Va39>, RiscvOf<true, true, false>>(7);
+    dirtied::<Contiguous<Va48>, Aarch64Of<12, true, false>>(23);
+    dirtied::<Contiguous<Va48>, Aarch64Of<12, true, true>>(17);
+}
+
+/// Pages whose status bits are all set change their size without a flush: one store each.
+#[test]
+fn a_size_changes_in_place_where_the_architecture_permits_it() {
+    fn changes<G: Radix, F: Format<Word = u64>>() {
+        let mut memory = vec![Chunk::ZERO; 12];
+        let slab = Slab::<u64, Solo>::new(&mut memory, PHYS).unwrap();
+        let table: Mpt<'_, G, F, _> = Mpt::new(&slab).unwrap();
+        let mut writer = Writer::new(&table).unwrap();
+        writer.map(pages(0x600, 512), Pfn::new(0x400), M2, RW | STATUS).unwrap();
+        let told = &mut |_: &Flush| panic!("no CPU is to be told");
+        writer.resize(pages(0x600, 512), K4, told).unwrap();
+        writer.resize(pages(0x600, 512), M2, told).unwrap();
+        // SAFETY: no CPU walks the table.
+        unsafe {
+            writer.finish().reclaim();
+            destroy(table).reclaim();
+        }
+    }
+    changes::<Va48, X86>();
+    changes::<Va39, Sv39>();
+}
+
+#[test]
+fn where_the_architecture_wants_a_break_it_takes_a_promise() {
+    let mut memory = vec![Chunk::ZERO; 12];
+    let slab = Slab::<u64, Solo>::new(&mut memory, PHYS).unwrap();
+    let mut table = Local::new(Mpt::<'_, Va48, Aarch64, _>::new(&slab).unwrap(), |_| ());
+    table.map(pages(0x600, 512), Pfn::new(0x400), M2, RW).unwrap();
+    let before = table.lookup(AT);
+    assert_eq!(table.resize(pages(0x600, 512), K4), Err(Error::Breaks));
+    assert_eq!(table.lookup(AT), before);
+    // SAFETY: nothing runs on these pages.
+    unsafe { table.resize_breaking(pages(0x600, 512), K4) }.unwrap();
+    assert_eq!(table.lookup(AT).unwrap().size, K4);
+    table.destroy();
+}
+
+/// A flush that unwinds leaves a whole table, and a batch that owns what is not in it.
+#[test]
+fn a_flush_that_unwinds_in_a_change_of_size_leaves_every_page_mapped() {
+    fn unwinds<G: Radix, F: Format<Word = u64>>(from: PageSize, to: PageSize) {
+        let mut memory = vec![Chunk::ZERO; 12];
+        let slab = Slab::<u64, Solo>::new(&mut memory, PHYS).unwrap();
+        let table: Mpt<'_, G, F, _> = Mpt::new(&slab).unwrap();
+        let whole = pages(0x600, 512);
+        let mut batch = table.batch();
+        // SAFETY: this is the only writer, and the batch is the table's; nothing runs on these pages.
+        unsafe { table.map(&mut batch, whole, Pfn::new(0x400), from, RW) }.unwrap();
+        let unwound = catch_unwind(AssertUnwindSafe(|| {
+            // SAFETY: this is the only writer, and the batch is the table's; nothing runs on these pages.
+            unsafe { table.resize(&mut batch, whole, to, &mut |_| panic!("the flush")) }
+        }));
+        assert!(unwound.is_err());
+        // SAFETY: no CPU reclaims meanwhile.
+        let leaf = table.lookup(unsafe { Pinned::by(&slab) }, AT).unwrap();
+        // In place the new leaf is there already; after a break the old one is there again, for the TLBs may hold it.
+        assert_eq!((leaf.size, leaf.attr), (if F::BREAK { from } else { to }, RW));
+        assert!(batch.flush().links() && batch.flush().covers(whole));
+        // SAFETY: no CPU walks the table.
+        unsafe {
+            batch.reclaim();
+            destroy(table).reclaim();
+        }
+        assert_eq!((slab.usage().nodes, slab.held().lost(), slab.held().pending()), (0, 0, 0));
+    }
+    unwinds::<Va48, X86>(K4, M2);
+    unwinds::<Va39, Sv39>(K4, M2);
+    unwinds::<Va48, Aarch64>(K4, M2);
+    unwinds::<Va48, Aarch64>(M2, K4);
+}
+
+#[test]
+fn the_dirty_bit_travels_with_the_frame() {
+    let mut memory = vec![Chunk::ZERO; 8];
+    let slab = Storage::new(&mut memory, PHYS).unwrap();
+    let mut table = Local::new(Mpt::<'_, Va39, Sv39, _>::new(&slab).unwrap(), |_| ());
+    table.map(pages(0x10, 4), Pfn::new(0x90), K4, RW).unwrap();
+    cell::<Va39, Sv39, _>(&slab, table.table().root(), 0x12_000).fetch_or(3 << 6, Ordering::Relaxed);
+    let mut room = [None; 4];
+    let mut runs = Runs::new(&mut room);
+    table.unmap(pages(0x10, 4), Holes::Refuse, Some(&mut runs)).unwrap();
+    let run = Run { first: Pfn::new(0x90), len: 4, dirty: true };
+    assert_eq!(runs.iter().collect::<Vec<_>>(), [run]);
+    table.destroy();
+}
+
+#[test]
+fn a_change_of_flags_never_makes_a_page_of_a_table() {
+    let mut memory = vec![Chunk::ZERO; 12];
+    let slab = Storage::new(&mut memory, PHYS).unwrap();
+    let mut table = Local::new(Mpt::<'_, Va48, X86, _>::new(&slab).unwrap(), |_| ());
+    table.map(pages(0x200, 3), Pfn::new(0x90), K4, RW).unwrap();
+    table.map(pages(0x400, 512), Pfn::new(0x200), M2, RW).unwrap();
+    let root = table.table().root();
+    let dir = |at: usize| {
+        let mut node = root;
+        for shift in [39, 30] {
+            // SAFETY: the node is in the table, and the index within it.
+            node = X86::node(unsafe { slab.follow(node, at >> shift & 511) });
+        }
+        // SAFETY: the node is in the table, and the index within it.
+        unsafe { slab.follow(node, at >> 21 & 511) }
+    };
+    let before = dir(0x20_0000);
+    assert!(X86::is_link(before) && X86::is_leaf(dir(0x40_0000), false));
+    let change = Change { set: Attr::GLOBAL | Attr::DEVICE, clear: Attr::WRITE };
+    table.protect(pages(0x200, 1024), Holes::Skip, change).unwrap();
+    assert_eq!(dir(0x20_0000), before, "the link to the table is as it was");
+    assert_eq!(X86::attr(dir(0x40_0000), false), Attr::READ | Attr::GLOBAL | Attr::MEMORY);
+    assert_eq!(table.lookup(VirtAddr::new(0x20_1000)).unwrap().frame, Pfn::new(0x91));
+    // A part of the large page is refused by name.
+    let cut = table.protect(pages(0x400, 1), Holes::Skip, change);
+    assert!(matches!(cut, Err(Error::Partial { size, .. }) if size == M2));
+    table.destroy();
+}
+
+#[test]
+fn aarch64_refuses_to_change_the_memory_type_of_a_live_page() {
+    let mut memory = vec![Chunk::ZERO; 8];
+    let slab = Storage::new(&mut memory, PHYS).unwrap();
+    let mut table = Local::new(Mpt::<'_, Va48, Aarch64, _>::new(&slab).unwrap(), |_| ());
+    table.map(pages(1, 1), Pfn::new(9), K4, RW).unwrap();
+    for attr in [Attr::DEVICE, Attr::UNCACHED, Attr::GLOBAL] {
+        let refused = table.protect(pages(1, 1), Holes::Refuse, Change::set(attr));
+        assert_eq!(refused, Err(Error::WrongAttr { attr }));
+    }
+    table.destroy();
+}
+
+#[test]
+fn what_can_be_written_or_executed_can_be_read() {
+    fn maps<G: Radix, F: Format<Word = u64>>() {
+        let mut memory = vec![Chunk::ZERO; 8];
+        let slab = Slab::<u64, Solo>::new(&mut memory, PHYS).unwrap();
+        let mut table = Local::new(Mpt::<'_, G, F, _>::new(&slab).unwrap(), |_| ());
+        for (page, attr) in [(1, Attr::WRITE), (2, Attr::EXEC), (3, RW | Attr::DEVICE)] {
+            table.map(pages(page, 1), Pfn::new(9), K4, attr).unwrap();
+            let found = table.lookup(VirtAddr::new(page << 12)).unwrap().attr;
+            assert!(found.contains(attr | Attr::READ), "{found:?}");
+        }
+        // A page that allows nothing keeps its frame.
+        for (page, attr) in [(4, Attr::empty()), (5, Attr::USER), (6, Attr::ACCESSED)] {
+            table.map(pages(page, 1), Pfn::new(9), K4, attr).unwrap();
+            assert_eq!(table.lookup(VirtAddr::new(page << 12)).unwrap().attr, attr);
+        }
+        table.destroy();
+    }
+    maps::<Va39, Sv39>();
+    maps::<Va48, X86>();
+    maps::<Va48, Aarch64>();
+}
+
+#[test]
+fn lent_links_are_to_be_flushed_where_absence_may_be_cached() {
+    fn lends<G: Radix, F: Format<Word = u64>>() -> Flush {
+        let mut memory = vec![Chunk::ZERO; 16];
+        let slab = Slab::<u64, Solo>::new(&mut memory, PHYS).unwrap();
+        let mut table = Mpt::<'_, G, F, _>::new(&slab).unwrap();
+        let slot = 1 << (G::VA_BITS - 12 - G::WIDTHS[0]);
+        let flush = table.lend(pages(0, 2 * slot)).unwrap();
+        assert!(flush.scope() < FlushScope::Local || flush.covers(pages(0, 2 * slot)));
+        // SAFETY: no CPU walks the table.
+        unsafe { destroy(table).reclaim() };
+        flush
+    }
+    let riscv = lends::<Va39, Sv39>();
+    assert!(riscv.links() && riscv.scope() == FlushScope::Local);
+    assert_eq!(lends::<Va48, X86>(), Flush::none());
+    assert_eq!((lends::<Va48, Aarch64>().is_none(), lends::<Va39, Compact>()), (false, Flush::none()));
+}
+
+#[test]
+fn where_absence_may_be_cached_a_new_page_asks_for_a_local_flush() {
+    let mut memory = vec![Chunk::ZERO; 8];
+    let slab = Storage::new(&mut memory, PHYS).unwrap();
+    let table = Mpt::<'_, Va39, Sv39, _>::new(&slab).unwrap();
+    let mut writer = Writer::new(&table).unwrap();
+    let high = pages(usize::MAX >> 12, 1);
+    writer.map(high, Pfn::new(1), K4, RW).unwrap();
+    let batch = writer.finish();
+    assert!(batch.flush().scope() == FlushScope::Local && batch.flush().covers(high));
+    // SAFETY: no CPU walks the table.
+    unsafe {
+        batch.reclaim();
+        destroy(table).reclaim();
+    }
+}

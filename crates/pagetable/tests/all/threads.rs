@@ -1,0 +1,50 @@
+//! Real walkers beside a real writer, of every table.
+
+use tlbkit_conformance::threads::race;
+use tlbkit_conformance::{Fault, Faulty, threads};
+use tlbkit_pagetable::cpt::Cpt32;
+#[cfg(all(target_pointer_width = "64", not(miri)))]
+use tlbkit_pagetable::format;
+use tlbkit_pagetable::format::{Compact32, EntryLo, Format};
+#[cfg(all(target_pointer_width = "64", not(miri)))]
+use tlbkit_pagetable::geometry;
+use tlbkit_pagetable::geometry::Va32;
+use tlbkit_pagetable::gpt::{self, Adaptive, Fixed, Gpt};
+use tlbkit_pagetable::hpt::{Hashed, Hpt32};
+use tlbkit_pagetable::nodes::{Chunk, Slab};
+use tlbkit_pagetable::{Shared, lpt, mpt};
+
+threads!(mpt_va32_compact32, Compact32, |nodes| mpt::Mpt::<Va32, Compact32, _>::new(nodes));
+threads!(mpt_va32_entrylo, EntryLo, |nodes| mpt::Mpt::<Va32, EntryLo, _>::new(nodes));
+threads!(lpt_mips, EntryLo, |nodes| lpt::MipsLpt::new(nodes));
+#[cfg(all(target_pointer_width = "64", not(miri)))]
+threads!(mpt_va48_compact, format::Compact, |nodes| mpt::Mpt4::new(nodes));
+// Hardware's formats: in place, or broken first.
+#[cfg(all(target_pointer_width = "64", not(miri)))]
+threads!(mpt_va39_sv39, format::Sv39, |nodes| mpt::Mpt::<geometry::Va39, format::Sv39, _>::new(nodes));
+#[cfg(all(target_pointer_width = "64", not(miri)))]
+threads!(mpt_va48_aarch64, format::Aarch64, |nodes| mpt::Mpt::<geometry::Va48, format::Aarch64, _>::new(
+    nodes
+));
+threads!(g4_va32_compact32, Compact32, |nodes| Gpt::<Va32, Compact32, _, gpt::OneWord, Fixed<2>>::new(nodes));
+threads!(ga_va32_compact32, Compact32, |nodes| Gpt::<Va32, Compact32, _, gpt::OneWord, Adaptive>::new(nodes));
+threads!(hpt_va32_compact32, Compact32, |nodes| Hpt32::<_, Compact32>::new(nodes));
+// From two buckets on, so that it grows under the walkers.
+threads!(hr_va32_compact32, Compact32, |nodes| Hashed::<Va32, Compact32, _, 0, 1, 75>::new(nodes));
+threads!(cpt_va32_compact32, Compact32, |nodes| Cpt32::<_, Compact32>::new(nodes));
+
+/// The check can fail: a walker sees a frame that the writer never mapped.
+#[test]
+fn a_planted_fault_is_seen() {
+    let mut memory = vec![Chunk::ZERO; 64];
+    let slab = Slab::<u32, Shared>::new(&mut memory, 0).unwrap();
+    let pte = |word| Compact32::is_leaf(word, true);
+    // Four pages stay, and each of the first two changes stores the four PTEs of each of three blocks. The next store is in
+    // the promotion of the first block, so that the writer itself does not stumble over it. Bit 20 is none that tells the
+    // size.
+    let nodes = Faulty::new(slab, Fault::Wrong, 28, Compact32::STEP << 8, pte);
+    let seen = race(mpt::Mpt::<Va32, Compact32, _>::new(&nodes).unwrap());
+    assert!(nodes.planted());
+    let seen = seen.unwrap_err();
+    assert!(seen.contains("in generations"), "{seen}");
+}

@@ -1,0 +1,9 @@
+//! The tests of this crate, in one program: what they share is compiled once.
+#![cfg(not(tlbkit_loom))]
+
+mod exact;
+mod forms;
+mod machine;
+mod never_stale;
+mod ops;
+mod shared_stress;

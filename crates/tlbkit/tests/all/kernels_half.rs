@@ -1,0 +1,188 @@
+//! The kernel's half, which every address space shares: which CPUs are told of its changes, and what is not to get out
+//! of it.
+#![cfg(target_pointer_width = "64")]
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use crate::host::{Host, Met, Use, machine, run_as};
+use tlbkit::{Access, AddressSpace, Attr, Change, Error, Fault, Mmu, PageSize, Pages, Pfn, VirtAddr};
+
+const GIB: usize = 1 << 30;
+/// The top-level slots that are lent, and a page in them that user programs may read, so that this machine's can.
+const LENT: usize = 4 * GIB;
+const AT: VirtAddr = VirtAddr::new(LENT + 0x5000);
+const READ: Attr = Attr::READ.union(Attr::USER);
+const GLOBAL: Attr = READ.union(Attr::GLOBAL);
+
+fn lending<const CPUS: usize>(mmu: &'static Mmu<Host, CPUS>) -> AddressSpace<Host, CPUS> {
+    let pages = Pages::count(VirtAddr::new(LENT).vpn(PageSize::K4), 2 * GIB / 4096).unwrap();
+    AddressSpace::lending(mmu, pages).unwrap()
+}
+
+fn page() -> Pages {
+    Pages::one(AT.vpn(PageSize::K4))
+}
+
+#[test]
+fn a_cpu_whose_first_call_is_a_lookup_is_told_of_changes() {
+    let mmu = machine::<2>(64);
+    let kernel = lending(mmu);
+    let user = AddressSpace::sharing(&kernel).unwrap();
+    kernel.map(page(), mmu.kernel().data(7).unwrap(), GLOBAL).unwrap();
+    // 1: CPU 1 has the translation. 2: it is unmapped.
+    let step = AtomicUsize::new(0);
+    let after = std::thread::scope(|scope| {
+        let other = scope.spawn(|| {
+            run_as(1);
+            assert!(kernel.lookup(AT).is_some());
+            user.activate().unwrap();
+            assert!(matches!(mmu.kernel().access(AT, false), Met::Memory(_)));
+            step.store(1, Ordering::SeqCst);
+            while step.load(Ordering::SeqCst) < 2 {
+                mmu.on_interrupt();
+                std::thread::yield_now();
+            }
+            let after = mmu.kernel().access(AT, false);
+            mmu.idle().unwrap();
+            mmu.offline().unwrap();
+            after
+        });
+        run_as(0);
+        while step.load(Ordering::SeqCst) < 1 {
+            std::thread::yield_now();
+        }
+        let unmapped = kernel.unmap(page());
+        step.store(2, Ordering::SeqCst);
+        assert_eq!(unmapped, Ok(1));
+        other.join().unwrap()
+    });
+    assert_eq!(after, Met::Fault);
+}
+
+#[test]
+fn a_late_interrupt_brings_no_cpu_online() {
+    let mmu = machine::<2>(64);
+    run_as(0);
+    let kernel = lending(mmu);
+    kernel.map(page(), mmu.kernel().data(7).unwrap(), GLOBAL).unwrap();
+    let done = AtomicUsize::new(0);
+    std::thread::scope(|scope| {
+        let other = scope.spawn(|| {
+            run_as(1);
+            mmu.online().unwrap();
+            mmu.offline().unwrap();
+            mmu.on_interrupt();
+            // It could stop here; a CPU that is asked even so would keep the other one waiting.
+            done.store(1, Ordering::SeqCst);
+            while done.load(Ordering::SeqCst) < 2 {
+                mmu.on_interrupt();
+                std::thread::yield_now();
+            }
+        });
+        while done.load(Ordering::SeqCst) < 1 {
+            std::thread::yield_now();
+        }
+        let unmapped = kernel.unmap(page());
+        done.store(2, Ordering::SeqCst);
+        other.join().unwrap();
+        assert_eq!(unmapped, Ok(1));
+    });
+    assert_eq!(mmu.kernel().interrupted.load(Ordering::Relaxed), 0);
+}
+
+#[test]
+fn a_fault_in_the_kernels_half_is_mended_there() {
+    let mmu = machine::<2>(64);
+    run_as(0);
+    let kernel = lending(mmu);
+    let user = AddressSpace::sharing(&kernel).unwrap();
+    kernel.map(page(), mmu.kernel().data(7).unwrap(), GLOBAL).unwrap();
+    // What hardware without Svadu leaves to software.
+    run_as(1);
+    user.activate().unwrap();
+    assert_eq!(user.fault(AT, Access::LOAD.by_user()), Ok(Fault::Retry));
+    assert!(kernel.lookup(AT).unwrap().attr.contains(Attr::ACCESSED));
+    assert!(matches!(mmu.kernel().access(AT, false), Met::Memory(_)));
+    // More rights are not made known. A CPU that faults forgets the old ones, which every address space's number may
+    // name.
+    run_as(0);
+    kernel.protect(page(), Change::set(Attr::WRITE)).unwrap();
+    run_as(1);
+    assert_eq!(mmu.kernel().access(AT, true), Met::Fault);
+    assert_eq!(user.fault(AT, Access::STORE.by_user()), Ok(Fault::Retry));
+    assert!(matches!(mmu.kernel().access(AT, true), Met::Memory(_)));
+    mmu.idle().unwrap();
+}
+
+#[test]
+fn a_copy_of_the_kernels_own_has_no_global_pages() {
+    let mmu = machine::<1>(64);
+    let kernel = lending(mmu);
+    kernel.map(page(), mmu.kernel().data(7).unwrap(), GLOBAL).unwrap();
+    let copy = kernel.fork().unwrap();
+    copy.activate().unwrap();
+    assert!(matches!(mmu.kernel().access(AT, false), Met::Memory(_)));
+    copy.unmap(page()).unwrap();
+    assert_eq!(mmu.kernel().access(AT, false), Met::Fault);
+    mmu.idle().unwrap();
+}
+
+#[test]
+fn what_is_global_is_forgotten_before_another_half_is_there() {
+    let mmu = machine::<1>(64);
+    let kernel = lending(mmu);
+    let user = AddressSpace::sharing(&kernel).unwrap();
+    kernel.map(page(), mmu.kernel().data(7).unwrap(), GLOBAL).unwrap();
+    user.activate().unwrap();
+    assert!(matches!(mmu.kernel().access(AT, false), Met::Memory(_)));
+    mmu.idle().unwrap();
+    drop((user, kernel));
+    // It shares nothing: what the TLB holds of every address space is none of its own.
+    let other = AddressSpace::new(mmu).unwrap();
+    other.activate().unwrap();
+    assert_eq!(mmu.kernel().access(AT, false), Met::Fault);
+    mmu.offline().unwrap();
+    drop(other);
+    assert_eq!(mmu.kernel().in_use(), 0);
+}
+
+#[test]
+fn a_cpu_that_goes_offline_flushes_and_lets_the_kernels_half_go() {
+    let mmu = machine::<1>(64);
+    let kernel = lending(mmu);
+    kernel.map(page(), mmu.kernel().data(7).unwrap(), GLOBAL).unwrap();
+    kernel.activate().unwrap();
+    let before = mmu.kernel().full_flushes.load(Ordering::Relaxed);
+    mmu.offline().unwrap();
+    assert!(mmu.kernel().full_flushes.load(Ordering::Relaxed) > before);
+    drop(kernel);
+    assert_eq!(mmu.kernel().in_use(), 0);
+}
+
+#[test]
+fn whoever_shares_with_one_that_shares_has_the_kernels_half() {
+    let mmu = machine::<1>(64);
+    let kernel = lending(mmu);
+    let first = AddressSpace::sharing(&kernel).unwrap();
+    let second = AddressSpace::sharing(&first).unwrap();
+    let frame = mmu.kernel().data(7).unwrap();
+    kernel.map(page(), frame, GLOBAL).unwrap();
+    assert_eq!(second.lookup(AT).map(|leaf| leaf.frame), Some(frame));
+    let own = mmu.kernel().data(8).unwrap();
+    assert_eq!(second.map(page(), own, READ), Err(Error::Borrowed { at: AT }));
+    mmu.kernel().put_back(own);
+    drop((first, second, kernel));
+    assert_eq!(mmu.kernel().mappings(frame), Use::Free);
+    assert_eq!(mmu.kernel().in_use(), 0);
+}
+
+#[test]
+fn a_direct_map_is_made_of_the_largest_pages_that_can_be_lent() {
+    let mmu = machine::<1>(64);
+    let kernel = lending(mmu);
+    let all = Pages::count(VirtAddr::new(LENT).vpn(PageSize::K4), GIB / 4096).unwrap();
+    kernel.map_linear(all, Pfn::new(0x8000_0000 / 4096), Attr::READ).unwrap();
+    assert_eq!(kernel.lookup(AT).map(|leaf| leaf.size), Some(PageSize::M2));
+    // Nothing of this machine's memory: it must not be released.
+    std::mem::forget(kernel);
+}

@@ -1,0 +1,17 @@
+//! The tests of this crate, in one program: what they share is compiled once.
+#![cfg(not(tlbkit_loom))]
+
+mod adversary;
+mod cpus;
+mod driven;
+mod edges;
+mod host;
+mod kernels_half;
+mod marks;
+mod mips32;
+mod one_cpu;
+mod promises;
+mod properties;
+mod support;
+mod witness;
+mod x86_64;

@@ -1,0 +1,195 @@
+//! Promises of the documentation that an adversary, or a kernel that unwinds, puts to the test.
+#![cfg(target_pointer_width = "64")]
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use crate::host::unwinding::{RELEASE, SHARE, as_machine};
+use crate::host::{Met, Use, machine};
+use tlbkit::{Access, AddressSpace, Attr, Change, Error, Fault, PageSize, Pages, Pfn, VirtAddr, arch};
+
+const RW: Attr = Attr::READ.union(Attr::WRITE).union(Attr::USER);
+const M2: usize = 1 << 21;
+
+fn pages(at: usize, count: usize) -> Pages {
+    Pages::count(VirtAddr::new(at).vpn(PageSize::K4), count).unwrap()
+}
+
+#[test]
+fn a_user_gets_no_copy_of_a_page_that_is_not_a_users() {
+    let mmu = machine::<1>(64);
+    let space = AddressSpace::new(mmu).unwrap();
+    let at = VirtAddr::new(0x1000);
+    space.map(pages(0x1000, 1), mmu.kernel().data(7).unwrap(), Attr::READ | Attr::WRITE).unwrap();
+    let child = space.fork().unwrap();
+    for copy in [&space, &child] {
+        assert!(matches!(copy.fault(at, Access::STORE.by_user()), Ok(Fault::NoRight(_))));
+        assert!(matches!(copy.fault(at, Access::STORE), Ok(Fault::CopyOnWrite(_))));
+    }
+}
+
+#[test]
+fn the_next_mapped_page_may_be_in_the_upper_half() {
+    let mmu = machine::<1>(64);
+    let space = AddressSpace::new(mmu).unwrap();
+    let at = [0x3f_ffff_f000, 0xffff_ffc0_0000_0000, 0xffff_ffff_ffff_f000].map(VirtAddr::new);
+    for at in at {
+        let frame = mmu.kernel().data(1).unwrap();
+        space.map(Pages::one(at.vpn(PageSize::K4)), frame, RW).unwrap();
+    }
+    let visited = space.edit(|edit| {
+        let mut cursor = edit.cursor(VirtAddr::new(0))?;
+        let mut visited = Vec::new();
+        // The hole is no end, but the last page asked for is.
+        assert_eq!(cursor.next_mapped(VirtAddr::new(0x3f_ffff_e000)), None);
+        cursor.seek(at[0])?;
+        assert_eq!(cursor.next_mapped(VirtAddr::new(0x40_0000_0000)), None);
+        assert_eq!(cursor.at(), at[0]);
+        cursor.seek(VirtAddr::new(0))?;
+        while let Some(leaf) = cursor.next_mapped(VirtAddr::new(usize::MAX)) {
+            visited.push(leaf.at);
+        }
+        Ok(visited)
+    });
+    assert_eq!(visited.unwrap(), at);
+}
+
+#[test]
+fn a_fork_that_unwinds_half_way_releases_what_it_has_shared() {
+    for unwinds in 1..4 {
+        let mmu = as_machine::<arch::Sv39>(64);
+        let kernel = mmu.kernel();
+        let space = AddressSpace::new(mmu).unwrap();
+        let frames: Vec<Pfn> = (0..3).map(|at| kernel.0.data(at).unwrap()).collect();
+        // No frame continues another one.
+        for (at, &frame) in [0x3000, 0x2000, 0x4000_0000].into_iter().zip(&frames) {
+            space.map(pages(at, 1), frame, RW).unwrap();
+        }
+        let before = kernel.0.in_use();
+        kernel.unwinds_at(SHARE, unwinds);
+        assert!(catch_unwind(AssertUnwindSafe(|| space.fork())).is_err());
+        assert!(frames.iter().all(|&frame| kernel.0.mappings(frame) == Use::Data(1)), "call {unwinds}");
+        assert_eq!((kernel.0.in_use(), mmu.lost()), (before, 0), "call {unwinds}");
+        drop(space);
+        assert_eq!(kernel.0.in_use(), 0);
+    }
+}
+
+#[test]
+fn a_change_that_is_refused_splits_no_page_and_maps_none() {
+    let mmu = machine::<1>(64);
+    let host = mmu.kernel();
+    let space = AddressSpace::new(mmu).unwrap();
+    // Nothing of this machine's memory: it must not be released.
+    let space = std::mem::ManuallyDrop::new(space);
+    space.edit(|edit| edit.map_sized(pages(M2, 512), Pfn::new(512), PageSize::M2, RW)).unwrap();
+    let leaf = space.lookup(VirtAddr::new(M2));
+    let first = VirtAddr::new(M2 + 0x1000).vpn(PageSize::K4);
+    let over_the_hole = Pages::new(first, VirtAddr::new(usize::MAX).vpn(PageSize::K4)).unwrap();
+    let cleared = Change::clear(Attr::WRITE);
+    assert!(matches!(space.protect(over_the_hole, cleared), Err(Error::OutOfRange { .. })));
+    assert!(matches!(
+        space.protect(pages(M2 + 0x1000, 1), Change::set(Attr::UNCACHED)),
+        Err(Error::WrongAttr { .. })
+    ));
+    assert_eq!(space.lookup(VirtAddr::new(M2)), leaf);
+    // A range that cannot be mapped asks for no frame and takes none.
+    let before = host.in_use();
+    let behind = Pages::new(VirtAddr::new(0x3f_ffff_f000).vpn(PageSize::K4), over_the_hole.last()).unwrap();
+    let asked = AtomicUsize::new(0);
+    let frames = std::iter::from_fn(|| {
+        asked.fetch_add(1, Ordering::Relaxed);
+        Some(Pfn::new(7))
+    });
+    assert!(matches!(space.map_each(behind, frames, RW), Err(Error::OutOfRange { .. })));
+    assert_eq!((asked.into_inner(), host.in_use()), (0, before));
+}
+
+#[test]
+fn what_nobody_shares_is_global_nowhere() {
+    let mmu = machine::<1>(64);
+    let half = Pages::new(
+        VirtAddr::new(0xffff_ffff_8000_0000).vpn(PageSize::K4),
+        VirtAddr::new(usize::MAX).vpn(PageSize::K4),
+    );
+    let kernel = AddressSpace::lending(mmu, half.unwrap()).unwrap();
+    let frame = mmu.kernel().data(7).unwrap();
+    // It would stay in the TLB when the CPU goes on to one that shares the other pages.
+    let refused = kernel.map(pages(0x1000, 1), frame, RW | Attr::GLOBAL);
+    assert_eq!(refused, Err(Error::WrongAttr { attr: Attr::GLOBAL }));
+    assert_eq!(kernel.map(pages(0x1000, 1), frame, RW), Ok(()));
+    let refused = kernel.protect(pages(0x1000, 1), Change::set(Attr::GLOBAL));
+    assert_eq!(refused, Err(Error::WrongAttr { attr: Attr::GLOBAL }));
+    let user = AddressSpace::sharing(&kernel).unwrap();
+    kernel.activate().unwrap();
+    assert!(matches!(mmu.kernel().access(VirtAddr::new(0x1000), false), Met::Memory(_)));
+    user.activate().unwrap();
+    assert_eq!(mmu.kernel().access(VirtAddr::new(0x1000), false), Met::Fault);
+    mmu.idle().unwrap();
+}
+
+#[test]
+fn a_change_for_which_there_is_no_memory_splits_no_page() {
+    let mmu = machine::<1>(64);
+    let host = mmu.kernel();
+    let space = AddressSpace::new(mmu).unwrap();
+    // Nothing of this machine's memory: it must not be released.
+    let space = std::mem::ManuallyDrop::new(space);
+    space.edit(|edit| edit.map_sized(pages(M2, 1024), Pfn::new(512), PageSize::M2, RW)).unwrap();
+    let leaves = || [M2, 2 * M2].map(|at| space.lookup(VirtAddr::new(at)));
+    let before = (leaves(), host.in_use());
+    // From the midst of one page to the midst of the other, with a node for one of them.
+    let cut = pages(M2 + 0x1000, 1022);
+    host.allowance.store(1, Ordering::Relaxed);
+    assert!(matches!(space.unmap(cut), Err(Error::NoMemory { .. })));
+    assert_eq!((leaves(), host.in_use()), before);
+    host.allowance.store(1, Ordering::Relaxed);
+    assert!(matches!(space.protect(cut, Change::clear(Attr::WRITE)), Err(Error::NoMemory { .. })));
+    assert_eq!((leaves(), host.in_use()), before);
+}
+
+#[test]
+fn the_end_of_an_address_space_that_unwinds_hands_the_rest_back() {
+    for call in 1..4 {
+        let mmu = as_machine::<arch::Sv39>(64);
+        let kernel = mmu.kernel();
+        let space = AddressSpace::new(mmu).unwrap();
+        // No frame continues another one.
+        for (at, page) in [0x3000, 0x2000, 0x4000_0000].into_iter().enumerate() {
+            space.map(pages(page, 1), kernel.0.data(at as u64).unwrap(), RW).unwrap();
+        }
+        kernel.unwinds_at(RELEASE, call);
+        assert!(catch_unwind(AssertUnwindSafe(|| drop(space))).is_err());
+        // What the kernel was given when it unwound is the kernel's affair.
+        assert_eq!((kernel.0.in_use(), mmu.lost()), (1, 0), "call {call}");
+    }
+}
+
+#[test]
+fn what_is_behind_a_release_that_unwinds_is_released_too() {
+    for (by_cursor, call) in [(false, 1), (false, 2), (true, 1), (true, 2)] {
+        let mmu = as_machine::<arch::Sv39>(64);
+        let kernel = mmu.kernel();
+        let space = AddressSpace::new(mmu).unwrap();
+        // No frame continues another one.
+        let frames: Vec<Pfn> = (0..6).map(|at| kernel.0.data(at).unwrap()).step_by(2).collect();
+        space.map_each(pages(0x1000, 3), frames.iter().copied(), RW).unwrap();
+        kernel.unwinds_at(RELEASE, call);
+        let unmap = || {
+            if !by_cursor {
+                return space.unmap(pages(0, 16)).map(drop);
+            }
+            space.edit(|edit| {
+                let mut cursor = edit.cursor(VirtAddr::new(0))?;
+                while cursor.next_mapped(VirtAddr::new(usize::MAX)).is_some() {
+                    cursor.unmap()?;
+                }
+                Ok(())
+            })
+        };
+        assert!(catch_unwind(AssertUnwindSafe(unmap)).is_err());
+        // What the kernel was given when it unwound is the kernel's affair.
+        let left = frames.iter().filter(|&&frame| kernel.0.mappings(frame) != Use::Free).count();
+        assert_eq!((left, space.footprint().ptes), (1, 0), "by cursor: {by_cursor}, call {call}");
+    }
+}

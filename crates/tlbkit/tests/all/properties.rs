@@ -1,0 +1,124 @@
+//! Address spaces against a model of their pages, on every machine, with one CPU and with several: results, frames, nodes,
+//! marks, copies, and what TLBs hold.
+
+use crate::driven::kernel::Arch;
+use crate::driven::{Fault, STEP, run};
+use proptest::collection::vec;
+use proptest::prelude::*;
+use proptest::test_runner::TestRunner;
+use tlbkit::{Guarded, arch};
+
+const SEVERAL: usize = 3;
+
+/// A generator of bytes.
+struct Bytes(u64);
+
+impl Bytes {
+    fn step(&mut self) -> [u8; STEP] {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d).to_be_bytes()
+    }
+}
+
+/// Histories of `steps` steps on one machine.
+fn hold<A: Arch, const CPUS: usize>(steps: usize) {
+    let bits = prop_oneof![4 => Just(16_u32), 1 => Just(0), 1 => 2..4_u32];
+    let mut runner = TestRunner::new(ProptestConfig { cases: 40, ..ProptestConfig::default() });
+    let histories = (bits, vec(any::<[u8; STEP]>(), 1..steps));
+    let held = runner.run(&histories, |(bits, steps)| {
+        run::<A, CPUS>(bits, &steps, Fault::default());
+        Ok(())
+    });
+    held.unwrap_or_else(|why| panic!("{why}"));
+}
+
+/// Writes the tests of each machine. Miri would take minutes for each.
+macro_rules! properties {
+    ($($one:ident, $several:ident: $machine:ty;)+) => {$(
+        #[test]
+        #[cfg(not(miri))]
+        fn $one() {
+            hold::<$machine, 1>(120);
+        }
+
+        #[test]
+        #[cfg(not(miri))]
+        fn $several() {
+            hold::<$machine, SEVERAL>(120);
+        }
+    )+};
+}
+
+#[cfg(target_pointer_width = "64")]
+properties! {
+    one_cpu_with_sv39, several_cpus_with_sv39: arch::Sv39;
+    one_cpu_with_x86_64, several_cpus_with_x86_64: arch::X86_64;
+    one_cpu_with_aarch64, several_cpus_with_aarch64: arch::AArch64;
+    one_cpu_with_svnapot, several_cpus_with_svnapot: arch::Sv39Svnapot;
+    one_cpu_with_pages_of_16_kib, several_cpus_with_pages_of_16_kib: arch::AArch64K16;
+    one_cpu_with_pages_of_64_kib, several_cpus_with_pages_of_64_kib: arch::AArch64K64;
+}
+
+properties! {
+    one_cpu_with_sv32, several_cpus_with_sv32: arch::Sv32;
+    one_cpu_with_mips32, several_cpus_with_mips32: arch::Mips32;
+    one_cpu_with_a_guarded_table, several_cpus_with_a_guarded_table: arch::Mips32<Guarded>;
+}
+
+/// The same histories every time: what Miri interprets.
+fn few<A: Arch, const CPUS: usize>(seed: u64) {
+    let mut bytes = Bytes(seed);
+    let steps = if cfg!(miri) { 16 } else { 400 };
+    let history: Vec<_> = (0..steps).map(|_| bytes.step()).collect();
+    run::<A, CPUS>(16, &history, Fault::default());
+}
+
+/// Writes two tests of each machine that Miri can run: a history with one CPU, and one with several.
+macro_rules! few {
+    ($($one:ident, $several:ident: $machine:ty, $seeds:expr;)+) => {$(
+        #[test]
+        fn $one() {
+            few::<$machine, 1>($seeds[0]);
+        }
+
+        #[test]
+        fn $several() {
+            few::<$machine, SEVERAL>($seeds[1]);
+        }
+    )+};
+}
+
+#[cfg(target_pointer_width = "64")]
+few! {
+    a_history_with_sv39, a_history_of_cpus_with_sv39: arch::Sv39, [1, 2];
+    a_history_with_x86_64, a_history_of_cpus_with_x86_64: arch::X86_64, [9, 3];
+    a_history_with_aarch64, a_history_of_cpus_with_aarch64: arch::AArch64, [10, 4];
+}
+
+few! {
+    a_history_with_mips32, a_history_of_cpus_with_mips32: arch::Mips32, [5, 6];
+    a_history_with_a_guarded_table, a_history_of_cpus_with_a_guarded_table: arch::Mips32<Guarded>, [7, 8];
+}
+
+/// Whether some histories with a fault end in a panic.
+#[cfg(not(miri))]
+fn is_found<A: Arch, const CPUS: usize>(fault: Fault) -> bool {
+    (1..9).any(|seed| {
+        let mut bytes = Bytes(seed);
+        let history: Vec<_> = (0..400).map(|_| bytes.step()).collect();
+        std::panic::catch_unwind(|| run::<A, CPUS>(16, &history, fault)).is_err()
+    })
+}
+
+/// The controls: a machine that flushes nothing, and a model that is wrong.
+#[test]
+#[cfg(all(not(miri), target_pointer_width = "64"))]
+fn what_is_wrong_is_found() {
+    let forgets = Fault { forgets: true, ..Fault::default() };
+    let misses = Fault { misses: true, ..Fault::default() };
+    assert!(is_found::<arch::Sv39, 1>(forgets) && is_found::<arch::X86_64, SEVERAL>(forgets));
+    assert!(is_found::<arch::AArch64, 1>(misses) && is_found::<arch::Mips32, SEVERAL>(misses));
+    assert!(is_found::<arch::Mips32<Guarded>, SEVERAL>(forgets));
+}

@@ -1,0 +1,11 @@
+//! The tests of this crate, in one program: what they share is compiled once.
+
+mod agreement;
+mod brute;
+mod corners;
+mod formats;
+mod gallery;
+mod own_code;
+mod recorder;
+mod tables;
+mod words;
