@@ -42,10 +42,19 @@ pub(crate) fn format(shell: &Shell) -> anyhow::Result<()> {
 
 /// Has clippy nothing to say, of any target of any package?
 pub(crate) fn clippy(shell: &Shell) -> anyhow::Result<()> {
+    lint(shell, &["--workspace".into()])
+}
+
+/// The same of these packages, and of what is a workspace of its own.
+pub(crate) fn clippy_of(shell: &Shell, packages: &[String]) -> anyhow::Result<()> {
+    lint(shell, &places::chosen(packages))
+}
+
+fn lint(shell: &Shell, packages: &[String]) -> anyhow::Result<()> {
     let machines: Vec<_> = ISLANDS.iter().flat_map(|(_, machines, _)| *machines).copied().collect();
     tools::parts(shell, &["clippy"], &machines)?;
     let deny = ["--", "-D", "warnings"];
-    shell.run(&Line::new("cargo", "clippy --workspace --all-targets").with(deny))?;
+    shell.run(&Line::new("cargo", "clippy --all-targets").with(packages.iter().cloned()).with(deny))?;
     for (folder, machines, part) in ISLANDS {
         let place = places::target().join("islands");
         let line = Line::new("cargo", "clippy --manifest-path").with([manifest(folder)]);

@@ -3,6 +3,10 @@
 use crate::places;
 use crate::shell::{Line, Shell};
 
+/// Those that have such tests.
+pub(crate) const PACKAGES: [&str; 5] =
+    ["tlbkit", "tlbkit-conformance", "tlbkit-pagetable", "tlbkit-shootdown", "tlbkit-stlb"];
+
 /// Runs each crate's test targets that have loom in their name.
 pub(crate) fn run(shell: &Shell) -> anyhow::Result<()> {
     // Loom's atomics are other types, so what is built with them has a place of its own.
@@ -11,7 +15,7 @@ pub(crate) fn run(shell: &Shell) -> anyhow::Result<()> {
     // Where the processor runs a table's tests for seconds, loom does for minutes.
     let test = test.with(["--config", "profile.dev.package.tlbkit-pagetable.opt-level=1"]);
     // Each test says how many interleavings there were.
-    let test = explored(test).with(places::kernel_packages()?).with(["-p", "tlbkit-conformance"]);
+    let test = explored(test).with(places::chosen(&PACKAGES.map(String::from)));
     shell.run(&test.with(["--test", "*loom*", "--", "--show-output"]))
 }
 

@@ -23,6 +23,7 @@ macro_rules! misused {
 mod bench;
 mod bookkeeping;
 mod boot;
+mod changed;
 mod check;
 #[cfg(test)]
 mod contributing;

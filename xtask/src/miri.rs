@@ -15,6 +15,9 @@ pub(crate) struct MiriArgs {
     full: bool,
 }
 
+/// What the gate looks at.
+pub(crate) const PACKAGES: [&str; 2] = ["tlbkit-pagetable", "tlbkit"];
+
 /// What the gate runs: small tests, for a step takes a hundred times as long. (`tlbkit-addr` forbids unsafe code.)
 const SOME: [&str; 3] = [
     "-p tlbkit-pagetable --lib",

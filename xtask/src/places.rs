@@ -54,8 +54,13 @@ pub(crate) fn package(folder: &str) -> String {
 
 /// Returns `-p` and the package for each folder of `crates`.
 pub(crate) fn kernel_packages() -> anyhow::Result<Vec<String>> {
-    let package = |folder: String| ["-p".into(), package(&folder)];
-    Ok(kernel_folders()?.into_iter().flat_map(package).collect())
+    let packages: Vec<_> = kernel_folders()?.iter().map(|folder| package(folder)).collect();
+    Ok(chosen(&packages))
+}
+
+/// Returns `-p` and its name for each package.
+pub(crate) fn chosen(packages: &[String]) -> Vec<String> {
+    packages.iter().flat_map(|package| ["-p".to_owned(), package.clone()]).collect()
 }
 
 #[cfg(test)]

@@ -3,6 +3,7 @@
 use clap::Args;
 
 use crate::ledger::Ledger;
+use crate::places;
 use crate::shell::{Line, Shell};
 
 /// Run every test in several rounds, each with random cases of its own; the gate draws the same ones every time
@@ -16,22 +17,43 @@ pub(crate) struct PropertiesArgs {
 /// The seed of the gate: the same on every run, so that an unchanged tree passes again.
 pub(crate) const GATE: u64 = 0;
 
-/// Returns the command that runs all tests with the cases that a seed draws. The benches' own run every job twice.
-fn tests(seed: u64) -> Line {
-    let line = Line::new("cargo", "test --workspace --lib --bins --tests --examples");
+/// Returns the command that runs all tests of these packages with the cases that a seed draws. The benches' own run every job twice.
+fn tests(packages: &[String], seed: u64) -> Line {
+    let line = Line::new("cargo", "test --lib --bins --tests --examples").with(packages.iter().cloned());
     line.set("PROPTEST_RNG_SEED", &seed.to_string())
+}
+
+/// All packages.
+fn all() -> [String; 1] {
+    ["--workspace".into()]
 }
 
 /// Runs the tests with the gate's cases.
 pub(crate) fn gate(shell: &Shell) -> anyhow::Result<()> {
-    shell.run(&tests(GATE))
+    shell.run(&tests(&all(), GATE))
+}
+
+/// Runs those of these packages.
+pub(crate) fn gate_of(shell: &Shell, packages: &[String]) -> anyhow::Result<()> {
+    shell.run(&tests(&places::chosen(packages), GATE))
+}
+
+/// Runs all tests, those among them that the gate leaves out because they take minutes.
+pub(crate) fn long(shell: &Shell) -> anyhow::Result<()> {
+    // Another flag is another build.
+    let place = places::target().join("full");
+    shell.run(
+        &tests(&all(), GATE)
+            .with(["--target-dir", &place.to_string_lossy()])
+            .set("RUSTFLAGS", "--cfg tlbkit_full"),
+    )
 }
 
 /// Runs the rounds.
 pub(crate) fn run(shell: &Shell, args: &PropertiesArgs) -> anyhow::Result<()> {
     let mut ledger = Ledger::open("properties")?;
     for round in 1..=args.rounds {
-        let line = tests(GATE + round);
+        let line = tests(&all(), GATE + round).set("RUSTFLAGS", "--cfg tlbkit_full");
         ledger.job(&line.to_string(), || shell.run(&line))?;
     }
     Ok(())

@@ -1,22 +1,32 @@
 //! `cargo xtask test`: every test that the gate runs.
 
 use std::cell::Cell;
+use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
+use std::{fs, path::PathBuf};
 
+use anyhow::Context;
 use clap::Args;
 use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
 
+use crate::changed::{self, Reach};
 use crate::shell::{Line, Shell};
-use crate::{check, doc, fuzz, judge, locks, loom, miri, msrv, near, no_std, properties};
+use crate::{check, doc, fuzz, judge, locks, loom, miri, msrv, near, no_std, places, properties};
 
 /// Run every test that the gate runs, two steps at a time, up to the first failure
 #[derive(Args, Debug)]
 pub(crate) struct TestArgs {
     /// Only the steps of these names, such as `loom` [default: all]
-    #[arg(value_name = "STEP")]
+    #[arg(value_name = "STEP", conflicts_with_all = ["full", "changed"])]
     steps: Vec<String>,
+    /// More than the gate: tests that take minutes, all that the judge does, fuzzing
+    #[arg(long, conflicts_with = "changed")]
+    full: bool,
+    /// Only what the changes since the last run that passed can reach
+    #[arg(long)]
+    changed: bool,
 }
 
 /// What a step builds in: cargo lets one command at a time into a folder.
@@ -28,24 +38,61 @@ enum Folder {
     Own,
 }
 
-/// A step's name, what it builds in, and what it does.
-type Step = (&'static str, Folder, fn(&Shell) -> anyhow::Result<()>);
+/// What a step is about, and so which changes can reach it.
+#[derive(Clone, Copy, Debug)]
+enum About {
+    /// The files of the tree.
+    Tree,
+    /// Packages of the workspace, each by itself: a change has those tested that it reaches.
+    Packages(fn(&Shell, &[String]) -> anyhow::Result<()>),
+    /// The packages that a kernel embeds.
+    Crates,
+    /// These packages.
+    Of(&'static [&'static str]),
+}
 
-/// Those that fail fast come first.
-const STEPS: [Step; 13] = [
-    ("format", Folder::Debug, check::format),
-    ("no std", Folder::Debug, no_std::run),
-    ("locks", Folder::Debug, locks::run),
-    ("clippy", Folder::Debug, check::clippy),
-    ("tests", Folder::Debug, properties::gate),
-    ("doctests", Folder::Debug, doctests),
-    ("documentation", Folder::Debug, doc::run),
-    ("oldest Rust", Folder::Own, msrv::run),
-    ("loom", Folder::Own, loom::run),
-    ("Miri", Folder::Own, |shell| miri::run(shell, &miri::MiriArgs::default())),
-    ("judge", Folder::Own, judge::briefly),
-    ("boot", Folder::Own, boot),
-    ("fuzz", Folder::Own, fuzz::briefly),
+/// A step: its name, what it builds in, what it is about and what it does.
+#[derive(Clone, Copy)]
+struct Step {
+    name: &'static str,
+    folder: Folder,
+    about: About,
+    run: fn(&Shell) -> anyhow::Result<()>,
+}
+
+const fn step(
+    name: &'static str,
+    folder: Folder,
+    about: About,
+    run: fn(&Shell) -> anyhow::Result<()>,
+) -> Step {
+    Step { name, folder, about, run }
+}
+
+/// The gate's. Those that fail fast come first.
+const STEPS: [Step; 12] = [
+    step("format", Folder::Debug, About::Tree, check::format),
+    step("no std", Folder::Debug, About::Crates, no_std::run),
+    step("locks", Folder::Debug, About::Crates, locks::run),
+    step("clippy", Folder::Debug, About::Packages(check::clippy_of), check::clippy),
+    step("tests", Folder::Debug, About::Packages(properties::gate_of), properties::gate),
+    step("doctests", Folder::Debug, About::Crates, doctests),
+    step("documentation", Folder::Debug, About::Crates, doc::run),
+    step("Miri", Folder::Own, About::Of(&miri::PACKAGES), |shell| {
+        miri::run(shell, &miri::MiriArgs::default())
+    }),
+    step("boot", Folder::Own, About::Of(&["tlbkit-kernel", "tlbkit-mips32"]), boot),
+    step("loom", Folder::Own, About::Of(&loom::PACKAGES), loom::run),
+    step("judge", Folder::Own, About::Of(&["tlbkit-judge"]), judge::briefly),
+    step("oldest Rust", Folder::Own, About::Crates, msrv::run),
+];
+
+/// What `--full` adds.
+const MORE: [Step; 4] = [
+    step("long tests", Folder::Own, About::Tree, properties::long),
+    step("judge whole", Folder::Own, About::Tree, judge::run),
+    step("boot whole", Folder::Own, About::Tree, boot_whole),
+    step("fuzz", Folder::Own, About::Tree, fuzz::briefly),
 ];
 
 /// Steps at a time: linkers, interpreters and emulators keep one core busy, and leave one.
@@ -57,26 +104,27 @@ struct Progress {
     left: Vec<Step>,
     /// Whether a step builds in [`Folder::Debug`].
     is_building: bool,
-    passed: usize,
+    /// How many seconds each step took that passed.
+    passed: BTreeMap<String, f64>,
     failures: Vec<anyhow::Error>,
 }
 
 impl Progress {
     /// Returns the first step that can begin; none after a failure.
     fn next(&mut self) -> Option<Step> {
-        let can_begin = |step: &Step| step.1 == Folder::Own || !self.is_building;
+        let can_begin = |step: &Step| step.folder == Folder::Own || !self.is_building;
         let at = self.left.iter().position(can_begin).filter(|_| self.failures.is_empty())?;
         let step = self.left.remove(at);
-        self.is_building |= step.1 == Folder::Debug;
+        self.is_building |= step.folder == Folder::Debug;
         Some(step)
     }
 
     /// Notes how a step has ended.
-    fn end(&mut self, (name, folder, _): Step, outcome: anyhow::Result<()>) {
-        self.is_building &= folder != Folder::Debug;
+    fn end(&mut self, step: Step, seconds: f64, outcome: anyhow::Result<()>) {
+        self.is_building &= step.folder != Folder::Debug;
         match outcome {
-            Ok(()) => self.passed += 1,
-            Err(error) => self.failures.push(error.context(name)),
+            Ok(()) => drop(self.passed.insert(step.name.to_owned(), seconds)),
+            Err(error) => self.failures.push(error.context(step.name)),
         }
     }
 }
@@ -87,16 +135,31 @@ impl Progress {
 ///
 /// If a step fails: its output is shown, and the error says what to repeat. If there is no step of a name.
 pub(crate) fn run(args: &TestArgs) -> anyhow::Result<()> {
-    for step in &args.steps {
-        let names = STEPS.map(|(name, ..)| name);
-        if !names.iter().any(|name| name.eq_ignore_ascii_case(step)) {
-            let (hint, all) = (near::hint(step, names), names.join(" | "));
-            misused!("there is no step `{step}`{hint}; the steps are: {all}");
+    let known: Vec<Step> = STEPS.into_iter().chain(MORE).collect();
+    for wanted in &args.steps {
+        let names: Vec<_> = known.iter().map(|step| step.name).collect();
+        if !names.iter().any(|name| name.eq_ignore_ascii_case(wanted)) {
+            let (hint, all) = (near::hint(wanted, names.iter().copied()), names.join(" | "));
+            misused!("there is no step `{wanted}`{hint}; the steps are: {all}");
         }
     }
-    let wanted =
-        |name: &str| args.steps.is_empty() || args.steps.iter().any(|step| step.eq_ignore_ascii_case(name));
-    let left = STEPS.into_iter().filter(|&(name, ..)| wanted(name)).collect();
+    let tree = changed::tree()?;
+    let reach = if args.changed { changed::reach()? } else { None };
+    if args.changed && reach.is_none() {
+        println!("no run has passed yet, or a file has changed that every package reads: all steps");
+    }
+    let left = if args.steps.is_empty() {
+        let more = if args.full { &MORE[..] } else { &[] };
+        STEPS.iter().chain(more).copied().collect()
+    } else {
+        let wanted = |step: &Step| args.steps.iter().any(|name| name.eq_ignore_ascii_case(step.name));
+        known.into_iter().filter(wanted).collect()
+    };
+    let left = reached(left, reach.as_ref())?;
+    if args.full {
+        println!("beyond the gate: {}", MORE.map(|step| step.name).join(", "));
+    }
+    let (before, begun) = (times(), Instant::now());
     let progress = Mutex::new(Progress { left, ..Progress::default() });
     let locked = || progress.lock().unwrap_or_else(PoisonError::into_inner);
     let bars = MultiProgress::new();
@@ -105,54 +168,154 @@ pub(crate) fn run(args: &TestArgs) -> anyhow::Result<()> {
             scope.spawn(|| {
                 loop {
                     let Some(step) = locked().next() else { return };
-                    let outcome = take(&bars, step);
-                    locked().end(step, outcome);
+                    let started = Instant::now();
+                    let outcome = take(&bars, step, reach.as_ref(), before.get(step.name).copied());
+                    locked().end(step, started.elapsed().as_secs_f64(), outcome);
                 }
             });
         }
     });
     let Progress { passed, mut failures, .. } = progress.into_inner().unwrap_or_else(PoisonError::into_inner);
-    println!("{passed} steps passed, {} failed", failures.len());
+    let count = passed.len();
+    if failures.is_empty() && reach.is_none() {
+        let all = (WHOLE.to_owned(), begun.elapsed().as_secs_f64());
+        let whole = args.steps.is_empty() && !args.full;
+        if whole {
+            println!("{}", timed(WHOLE, "", all.1, before.get(WHOLE).copied(), ""));
+        }
+        note_times(before.into_iter().chain(passed).chain(whole.then_some(all)).collect())?;
+    }
+    if failures.is_empty() && args.steps.is_empty() {
+        changed::note_green(&tree)?;
+    }
+    println!("{count} steps passed, {} failed", failures.len());
     failures.drain(..).next().map_or(Ok(()), Err)
 }
 
+/// Leaves out the steps that a change does not reach.
+fn reached(steps: Vec<Step>, reach: Option<&Reach>) -> anyhow::Result<Vec<Step>> {
+    let Some(reach) = reach else { return Ok(steps) };
+    let crates = places::kernel_folders()?.iter().map(|folder| places::package(folder)).collect::<Vec<_>>();
+    let workspace = changed::workspace()?;
+    let is_reached = |step: &Step| match step.about {
+        About::Tree => true,
+        About::Packages(_) => reach.any(&workspace),
+        About::Crates => reach.any(&crates),
+        About::Of(packages) => reach.any(&packages.iter().map(|&package| package.into()).collect::<Vec<_>>()),
+    };
+    Ok(steps.into_iter().filter(is_reached).collect())
+}
+
+/// The row of the whole run.
+const WHOLE: &str = "all of it";
+
 /// Takes a step, with a bar for it while it lasts, and prints how it went.
-fn take(bars: &MultiProgress, (name, _, step): Step) -> anyhow::Result<()> {
+fn take(bars: &MultiProgress, step: Step, reach: Option<&Reach>, before: Option<f64>) -> anyhow::Result<()> {
     let bar = bars.add(ProgressBar::new_spinner());
     bar.set_style(ProgressStyle::with_template("{prefix:<14} {elapsed:>5} {wide_msg:.dim}")?);
-    bar.set_prefix(name);
+    bar.set_prefix(step.name);
     bar.enable_steady_tick(Duration::from_millis(200));
     let start = Instant::now();
     let shell = Shell::Quiet { bar, tests: Cell::new(0) };
-    let outcome = step(&shell);
+    let outcome = match (step.about, reach) {
+        (About::Packages(run), Some(reach)) => {
+            changed::workspace().and_then(|packages| run(&shell, &reach.of(packages)))
+        }
+        _ => (step.run)(&shell),
+    };
     let Shell::Quiet { bar, tests } = shell else { unreachable!("it was made so") };
     bar.finish_and_clear();
     let verdict = if outcome.is_ok() { "ok" } else { "FAILED" };
     let count = if tests.get() > 0 { format!("{} tests", tests.get()) } else { String::new() };
-    bars.suspend(|| println!("{name:<14} {verdict:<6} {:>7.1} s  {count}", start.elapsed().as_secs_f64()));
+    let row = timed(step.name, verdict, start.elapsed().as_secs_f64(), before, &count);
+    bars.suspend(|| println!("{row}"));
     outcome
+}
+
+/// Returns a row: how long a step took, and how long it took in the last run of all of it.
+fn timed(name: &str, verdict: &str, seconds: f64, before: Option<f64>, count: &str) -> String {
+    let before = before.map_or(String::new(), |before| format!("(last time {before:.1} s)"));
+    format!("{name:<14} {verdict:<6} {seconds:>7.1} s  {before:<22} {count}").trim_end().to_owned()
+}
+
+fn times_file() -> PathBuf {
+    places::target().join("test/times")
+}
+
+/// Returns how many seconds each step took when it last passed as a whole.
+fn times() -> BTreeMap<String, f64> {
+    let text = fs::read_to_string(times_file()).unwrap_or_default();
+    let row = |line: &str| {
+        let (name, seconds) = line.split_once('\t')?;
+        Some((name.to_owned(), seconds.parse().ok()?))
+    };
+    text.lines().filter_map(row).collect()
+}
+
+fn note_times(times: BTreeMap<String, f64>) -> anyhow::Result<()> {
+    let file = times_file();
+    fs::create_dir_all(file.parent().context("it is in a folder")?)?;
+    let text: String = times.iter().map(|(name, seconds)| format!("{name}\t{seconds:.1}\n")).collect();
+    fs::write(&file, text).with_context(|| format!("cannot write {}", file.display()))
 }
 
 /// The examples in the documentation and in the README.
 fn doctests(shell: &Shell) -> anyhow::Result<()> {
-    shell.run(&Line::new("cargo", "test --workspace --doc"))
+    shell.run(&Line::new("cargo", "test --doc --workspace"))
 }
 
-/// Five tables in the kernel for MIPS32 (`cargo xtask boot` has all), then four CPUs; the kernel with programs on RISC-V, on one CPU
-/// and on four, and on four of MIPS32, x86-64 and AArch64; on MIPS32 with guarded tables too. On RISC-V the witness finds a planted
-/// fault.
+/// Three tables in the kernel for MIPS32, then four CPUs; the kernel with programs on four CPUs of each machine, and on one of RISC-V,
+/// for which `tlbkit` has other code. On RISC-V the witness finds a planted fault.
 fn boot(shell: &Shell) -> anyhow::Result<()> {
-    shell.run(&Line::new("cargo", "xtask boot --table MPT,LPT,GA,HR,S8k/GA"))?;
-    shell.run(&Line::new("cargo", "xtask boot --cpus 4"))?;
-    for line in [
-        "riscv64",
-        "riscv64 --cpus 4",
-        "mips32 --cpus 4",
-        "mips32 --cpus 4 --table guarded",
-        "x86_64 --cpus 4",
-        "aarch64 --cpus 4",
-    ] {
-        shell.run(&Line::new("cargo", "xtask boot --machine").with(line.split(' ')))?;
+    boots(
+        shell,
+        &[
+            "boot --table MPT,GA,HR",
+            "boot --cpus 4",
+            "boot --machine riscv64",
+            "boot --machine riscv64 --cpus 4",
+            "boot --machine mips32 --cpus 4",
+            "boot --machine x86_64 --cpus 4",
+            "boot --machine aarch64 --cpus 4",
+            "witness --machine riscv64 --with early-free",
+        ],
+    )
+}
+
+/// The tables and the kinds of address spaces that the gate leaves out.
+fn boot_whole(shell: &Shell) -> anyhow::Result<()> {
+    boots(shell, &["boot", "boot --machine mips32 --cpus 4 --table guarded", "witness"])
+}
+
+fn boots(shell: &Shell, commands: &[&str]) -> anyhow::Result<()> {
+    commands.iter().try_for_each(|command| shell.run(&Line::new("cargo", "xtask").with(command.split(' '))))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_row_has_the_last_time_beside_it() {
+        assert_eq!(
+            timed("loom", "ok", 12.34, None, "3 tests"),
+            "loom           ok        12.3 s                         3 tests"
+        );
+        assert_eq!(
+            timed("loom", "ok", 12.34, Some(8.0), ""),
+            "loom           ok        12.3 s  (last time 8.0 s)"
+        );
     }
-    shell.run(&Line::new("cargo", "xtask witness --machine riscv64 --with early-free"))
+
+    #[test]
+    fn one_step_at_a_time_builds_in_a_folder() {
+        let mut progress = Progress { left: STEPS.to_vec(), ..Progress::default() };
+        let (first, second) = (progress.next().unwrap(), progress.next().unwrap());
+        assert!(first.folder == Folder::Debug && second.folder == Folder::Own);
+        progress.end(first, 1.0, Ok(()));
+        let third = progress.next().unwrap();
+        assert_eq!(third.folder, Folder::Debug);
+        progress.end(third, 1.0, Err(anyhow::anyhow!("it failed")));
+        assert!(progress.next().is_none() && progress.passed.contains_key(first.name));
+    }
 }

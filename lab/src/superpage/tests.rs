@@ -252,6 +252,7 @@ fn names_and_numbers_of_the_command_line() {
 /// On every shipped trace, too: three ways to count, and what THRIFT is with and without reservations: it takes less time
 /// and no more memory than APPROX-ONLINE.
 #[test]
+#[cfg_attr(not(tlbkit_full), ignore = "cargo xtask test --full")]
 fn the_shipped_traces() {
     let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/traces");
     let tlbs = Tlbs { instruction: 32, data: 32, unified: false };

@@ -6,17 +6,14 @@ use std::ops::ControlFlow;
 use anyhow::Context;
 use tlbkit_addr::{Attr, PageSize, Pages, Pfn, VirtAddr, Vpn};
 use tlbkit_pagetable::nodes::{Chunk, NodeAddr, Slab};
-use tlbkit_pagetable::{
-    Change, Error, Holes, Leaf, NestedMissObserver, Pinned, Table, Word, Writer, destroy,
-};
+use tlbkit_pagetable::{Change, Error, Holes, Leaf, NestedMissObserver, Pinned, Table, Word, Writer};
+use tlblab_tables::{Build, Form, Named, Storage};
 
 use super::load::Load;
 use super::machine::Refill;
 use super::optimum::Optimum;
 use super::pieces::{Piece, singles, superpages};
 use super::refs::Refs;
-use super::storage::Storage;
-use super::structure::Structure;
 use super::{Inject, Layout, Row};
 
 /// What every structure of a run is given.
@@ -37,36 +34,44 @@ const CHUNK: usize = size_of::<Chunk>();
 const CHUNKS: usize = 1 << 11;
 
 /// Measures a structure in as much node memory as it needs; `None` if that is more than its words can address.
-pub(super) fn measure<S: Structure>(name: &'static str, run: &Run<'_>) -> anyhow::Result<Option<Row>> {
-    let most = S::REACH.last(NodeAddr::new(0)).unwrap_or(0) / CHUNK;
+pub(super) fn measure(structure: &Named, run: &Run<'_>) -> anyhow::Result<Option<Row>> {
+    match (measure_form(structure, structure.form, run)?, structure.wider) {
+        (None, Some(wider)) => measure_form(structure, wider, run),
+        (row, _) => Ok(row),
+    }
+}
+
+fn measure_form<W: Word>(structure: &Named, form: Form<W>, run: &Run<'_>) -> anyhow::Result<Option<Row>> {
+    let most = form.reach.last(NodeAddr::new(0)).unwrap_or(0) / CHUNK;
     let mut chunks = CHUNKS.min(most);
     loop {
         let mut memory = vec![Chunk::ZERO; chunks];
         let storage = Storage::new(Slab::new(&mut memory, 0).map_err(anyhow::Error::msg)?);
-        match measure_in::<S>(name, run, &storage) {
+        match measure_in(structure, form.build, run, &storage) {
             Err(Error::NoMemory { .. }) if chunks < most => chunks = most.min(chunks * 4),
             Err(Error::NoMemory { .. }) => return Ok(None),
-            row => return Ok(Some(row.context(name)?)),
+            row => return Ok(Some(row.context(structure.name)?)),
         }
     }
 }
 
-fn measure_in<'n, S: Structure>(
-    name: &'static str,
+fn measure_in<'n, W: Word>(
+    structure: &Named,
+    build: Build<W>,
     run: &Run<'_>,
-    storage: &'n Storage<'n, S::Word>,
+    storage: &'n Storage<'n, W>,
 ) -> Result<Row, Error> {
-    let table = S::build(storage)?;
+    let built = build(storage)?;
     let empty = storage.bytes();
-    let refills = if S::LINEAR { &run.load.linear } else { &run.load.refills };
-    let pieces = if S::SUPERPAGES { superpages(&run.load.pages) } else { singles(&run.load.pages) };
-    let mut row = examine(name, run, storage, refills, &table, &pieces)?;
-    row.nested_misses_mean = row.nested_misses_mean.filter(|_| S::LINEAR);
-    row.moved_max = S::moved_max(&table);
+    let refills = if structure.linear { &run.load.linear } else { &run.load.refills };
+    let pieces = if structure.superpages { superpages(&run.load.pages) } else { singles(&run.load.pages) };
+    let mut row = examine(structure.name, run, storage, refills, built.table(), &pieces)?;
+    row.nested_misses_mean = row.nested_misses_mean.filter(|_| structure.linear);
+    row.moved_max = built.moved_max();
     // An array that has grown stays; nothing else does.
     row.verified &= row.moved_max.is_some() || storage.bytes() == empty;
     // SAFETY: no other thread walks the table, and this one does not now, and there is no TLB.
-    unsafe { destroy(table).reclaim() };
+    unsafe { built.destroy().reclaim() };
     row.verified &= storage.bytes() == 0;
     Ok(row)
 }

@@ -2,7 +2,7 @@
 //!
 //! What a program touched, or a workload draws, is mapped into each structure; the references go through a modelled
 //! TLB, and every miss is looked up in each. Loads are counted and nodes weighed by the storage underneath
-//! (`storage`), every answer is compared with a plain map (`measure`), and the best guarded table that any choice
+//! (`tlblab_tables::Storage`), every answer is compared with a plain map (`measure`), and the best guarded table that any choice
 //! of node sizes could make is computed beside (`optimum`).
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -13,6 +13,7 @@ use indicatif::ProgressStyle;
 use serde::{Deserialize, Serialize};
 use tlbkit_addr::Vpn;
 use tlbkit_names::{GA, LPT};
+use tlblab_tables::Named;
 
 use crate::rows::{self, Aside};
 use crate::tlb::TlbArgs;
@@ -20,16 +21,12 @@ use crate::trace::{Header, Input};
 use crate::workload::{FileSizes, Workload};
 use crate::{Experiment, Name, progress};
 
-mod linear;
 mod load;
 mod machine;
 mod measure;
-mod names;
 mod optimum;
 mod pieces;
 mod refs;
-mod storage;
-mod structure;
 
 /// Map a program's pages into every page table, replay its TLB misses, compare
 #[derive(Args, Debug)]
@@ -72,6 +69,24 @@ pub enum Layout {
     Paper,
     /// Ours; bytes are all that the nodes take from memory, records and rounding included
     Compact,
+}
+
+impl Layout {
+    /// Returns every structure in the layout.
+    fn structures(self) -> Vec<Named> {
+        match self {
+            Self::Paper => tlblab_tables::paper(),
+            Self::Compact => tlblab_tables::compact(),
+        }
+    }
+
+    /// Returns what the machine of the layout's linear table asks for.
+    fn way(self) -> machine::Way {
+        match self {
+            Self::Paper => tlblab_tables::paper_way,
+            Self::Compact => tlblab_tables::compact_way,
+        }
+    }
 }
 
 /// A fault to plant.
@@ -187,9 +202,9 @@ pub(crate) fn walks(trace: Option<&Input>, tlb: &TlbArgs, seed: u64) -> anyhow::
     let run = measure::Run { load: &load, seed, layout: Layout::Paper, inject: None, optimum };
     let mut tables = Vec::new();
     // A table in virtual memory has misses of its own.
-    let others = names::all(Layout::Paper);
-    for structure in others.iter().filter(|structure| structure.name != LPT && !structure.aside) {
-        if let Some(row) = (structure.run)(structure.name, &run)? {
+    let others = tlblab_tables::paper();
+    for structure in others.iter().filter(|structure| !structure.linear && !structure.superpages) {
+        if let Some(row) = measure::measure(structure, &run)? {
             tables.push((structure.name.to_owned(), row.walks));
         }
     }
@@ -202,7 +217,7 @@ impl Experiment for TablesArgs {
     type Row = Row;
 
     fn rows(&self) -> anyhow::Result<Vec<Row>> {
-        let mut structures = names::all(self.layout);
+        let mut structures = self.layout.structures();
         for name in &self.names {
             if !structures.iter().any(|structure| structure.name == *name) {
                 let names: Vec<_> = structures.iter().map(|structure| structure.name).collect();
@@ -210,11 +225,11 @@ impl Experiment for TablesArgs {
             }
         }
         structures.retain(|structure| match self.names.as_slice() {
-            [] => !structure.aside,
+            [] => !structure.superpages,
             names => names.iter().any(|name| name == structure.name),
         });
         // Without one there is no need to model its machine.
-        let way = structures.iter().any(|structure| structure.name == LPT).then(|| names::way(self.layout));
+        let way = structures.iter().any(|structure| structure.name == LPT).then(|| self.layout.way());
         let machines = load::Machines::new(&self.tlb, self.seed, way)?;
         let load = match self.workload {
             Some(workload) => {
@@ -237,7 +252,7 @@ impl Experiment for TablesArgs {
         let mut results = Vec::new();
         for structure in bar.wrap_iter(structures.iter()) {
             bar.set_message(structure.name);
-            let row = (structure.run)(structure.name, &run)?;
+            let row = measure::measure(structure, &run)?;
             results.push(row.with_context(|| {
                 format!(
                     "{} needs more than 4 GB of nodes: give fewer --pages, or name others",

@@ -233,7 +233,8 @@ fn machine(boot: &Boot<'_>, built: &Path, kernel: &str, record: Option<&Record>)
         Some(record) => record.memory(line),
         None => line.with(["-m", "256M"]),
     };
-    let line = line.with("-nic none -nographic -no-reboot -smp".split(' ')).with([&cpus]);
+    // Without a display adapter, whose firmware is a package of its own.
+    let line = line.with("-nic none -vga none -nographic -no-reboot -smp".split(' ')).with([&cpus]);
     // A CPU that is alone counts its time in instructions, and so every boot is the same.
     let line =
         if boot.cpus == 1 { line.with(["-icount", &format!("shift={SHIFT},sleep=off")]) } else { line };

@@ -1,7 +1,7 @@
 //! The shared property suite over linear tables.
 
 use tlbkit_conformance::conformance;
-use tlbkit_pagetable::format::{Compact32, EntryLo};
+use tlbkit_pagetable::format::EntryLo;
 use tlbkit_pagetable::geometry::Va32;
 use tlbkit_pagetable::lpt::{Linear, Lpt};
 use tlbkit_pagetable::{Shared, Solo};
@@ -9,11 +9,9 @@ use tlbkit_pagetable::{Shared, Solo};
 const KSEG2: usize = 0xc000_0000;
 
 type Mips = Linear<Va32, EntryLo, KSEG2>;
-type Soft = Linear<Va32, Compact32, KSEG2>;
 
 conformance!(mips_solo, Mips, Solo, |nodes| Lpt::<Va32, EntryLo, _, KSEG2>::new(nodes));
 conformance!(mips_shared, Mips, Shared, |nodes| Lpt::<Va32, EntryLo, _, KSEG2>::new(nodes));
-conformance!(compact32_shared, Soft, Shared, |nodes| Lpt::<Va32, Compact32, _, KSEG2>::new(nodes));
 
 #[cfg(target_pointer_width = "64")]
 mod wide {
@@ -28,6 +26,21 @@ mod wide {
     type Four = Linear<Va48, Compact, BELOW_TOP>;
 
     conformance!(paper_solo, Book, Solo, |nodes| PaperLpt::new(nodes));
-    conformance!(paper_shared, Book, Shared, |nodes| PaperLpt::new(nodes));
     conformance!(va48_compact_shared, Four, Shared, |nodes| Lpt::<Va48, Compact, _, BELOW_TOP>::new(nodes));
+}
+
+/// More pairings of formats, geometries and modes that the gate has, each of which the lines above have with another one:
+/// `cargo xtask test --full`.
+#[cfg(all(tlbkit_full, target_pointer_width = "64"))]
+mod full {
+    use super::*;
+    use tlbkit_pagetable::format::{Compact32, Paper};
+    use tlbkit_pagetable::geometry::Va64;
+    use tlbkit_pagetable::lpt::PaperLpt;
+
+    type Soft = Linear<Va32, Compact32, KSEG2>;
+    type Book = Linear<Va64, Paper, 0xff00_0000_0000_0000>;
+
+    conformance!(compact32_shared, Soft, Shared, |nodes| Lpt::<Va32, Compact32, _, KSEG2>::new(nodes));
+    conformance!(paper_shared, Book, Shared, |nodes| PaperLpt::new(nodes));
 }

@@ -56,9 +56,13 @@ properties! {
     one_cpu_with_sv39, several_cpus_with_sv39: arch::Sv39;
     one_cpu_with_x86_64, several_cpus_with_x86_64: arch::X86_64;
     one_cpu_with_aarch64, several_cpus_with_aarch64: arch::AArch64;
+    one_cpu_with_pages_of_64_kib, several_cpus_with_pages_of_64_kib: arch::AArch64K64;
+}
+
+#[cfg(all(target_pointer_width = "64", tlbkit_full))]
+properties! {
     one_cpu_with_svnapot, several_cpus_with_svnapot: arch::Sv39Svnapot;
     one_cpu_with_pages_of_16_kib, several_cpus_with_pages_of_16_kib: arch::AArch64K16;
-    one_cpu_with_pages_of_64_kib, several_cpus_with_pages_of_64_kib: arch::AArch64K64;
 }
 
 properties! {

@@ -8,11 +8,11 @@ use tlbkit_pagetable::nodes::{Chunk, Slab};
 use tlbkit_pagetable::{Geometry, Local, NestedMissObserver, Pinned, Radix, Solo, Table};
 
 /// Where linear tables begin: 2^56 bytes below the top.
-pub(super) const AT: usize = 0xff00_0000_0000_0000;
+pub(crate) const AT: usize = 0xff00_0000_0000_0000;
 
 /// The 64-bit space in six levels whose nodes below the root are pages of 32-bit words.
 #[derive(Debug)]
-pub(super) struct PageNodes;
+pub(crate) struct PageNodes;
 
 impl Geometry for PageNodes {
     const VA_BITS: u32 = Va64::VA_BITS;
@@ -26,7 +26,7 @@ impl Radix for PageNodes {
 
 /// Returns the pages of a linear table that lead to the PTE of `page`, the one that holds it first: what a walk in a
 /// table of that one page asks for.
-pub(super) fn way<G: Radix, F: Format>(page: Vpn) -> Vec<Vpn> {
+pub(crate) fn way<G: Radix, F: Format>(page: Vpn) -> Vec<Vpn> {
     // A page for each of the six levels, one for the slab's descriptors, one to spare.
     let mut memory = [Chunk::ZERO; 8];
     let mut cold = Cold(Vec::new());

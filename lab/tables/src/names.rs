@@ -18,6 +18,7 @@
 
 use std::marker::PhantomData;
 
+use tlbkit_addr::Vpn;
 use tlbkit_names::{C128K, CS, G2, G4, G8, G16, G32, G64, G128, G256, GA, H8K, H128K, HR, LPT, MPT};
 use tlbkit_pagetable::format::{self, Format};
 use tlbkit_pagetable::geometry::Va64;
@@ -28,100 +29,97 @@ use tlbkit_pagetable::mpt::Mpt;
 use tlbkit_pagetable::nodes::LinkRange;
 use tlbkit_pagetable::{Error, Radix};
 
-use super::linear::{self, PageNodes};
-use super::machine::Way;
-use super::measure::{Run, measure};
-use super::storage::Storage;
-use super::structure::Structure;
-use super::{Layout, Row};
+use crate::linear::{self, PageNodes};
+use crate::storage::Storage;
+use crate::structure::{Form, Structure, form};
 
-/// A name, and what measures that structure.
+/// A structure by its name.
 #[derive(Debug)]
-pub(super) struct Named {
-    /// As the paper calls it, or the house.
-    pub(super) name: &'static str,
-    /// Whether it is measured only where it is named.
-    pub(super) aside: bool,
-    /// Measures it; nothing, if it needs more node storage than it can address.
-    pub(super) run: fn(&'static str, &Run<'_>) -> anyhow::Result<Option<Row>>,
+pub struct Named {
+    /// The name that the paper gives it, or this project.
+    pub name: &'static str,
+    /// Whether it lies in virtual memory and competes for the TLB.
+    pub linear: bool,
+    /// Whether aligned runs of pages are mapped as superpages. Such a structure is measured only where it is named.
+    pub superpages: bool,
+    /// The table in words of 32 bits.
+    pub form: Form<u32>,
+    /// The table in words of 64 bits, for what needs more nodes than the narrow links can address.
+    pub wider: Option<Form<u64>>,
 }
 
-fn named<S: Structure>(name: &'static str) -> Named {
-    Named { name, aside: S::SUPERPAGES, run: measure::<S> }
+fn named<S: Structure<Word = u32> + 'static>(name: &'static str) -> Named {
+    Named { name, linear: S::LINEAR, superpages: S::SUPERPAGES, form: form::<S>(), wider: None }
 }
 
 /// As [`named`], with another structure for what is too large for the first.
-fn widening<S: Structure, Wider: Structure>(name: &'static str) -> Named {
-    Named {
-        name,
-        aside: false,
-        run: |name, run| match measure::<S>(name, run)? {
-            None => measure::<Wider>(name, run),
-            row => Ok(row),
-        },
-    }
+fn widening<S, Wider>(name: &'static str) -> Named
+where
+    S: Structure<Word = u32> + 'static,
+    Wider: Structure<Word = u64> + 'static,
+{
+    Named { wider: Some(form::<Wider>()), ..named::<S>(name) }
 }
 
-/// Returns every structure in a layout.
-pub(super) fn all(layout: Layout) -> Vec<Named> {
-    match layout {
-        Layout::Paper => {
-            /// A guarded table of the paper's.
-            type G<P> = Guarded<format::Paper, gpt::TwoWords, P>;
-            vec![
-                named::<MultiLevel<format::Paper>>(MPT),
-                named::<Linear<Va64, format::Paper>>(LPT),
-                named::<G<Fixed<1>>>(G2),
-                named::<G<Fixed<2>>>(G4),
-                named::<G<Fixed<3>>>(G8),
-                named::<G<Fixed<4>>>(G16),
-                named::<G<Fixed<5>>>(G32),
-                named::<G<Fixed<6>>>(G64),
-                named::<G<Fixed<7>>>(G128),
-                named::<G<Fixed<8>>>(G256),
-                named::<G<Adaptive>>(GA),
-                named::<HashTable<format::Paper, 1, 8, 0>>(H8K),
-                named::<HashTable<format::Paper, 1, 12, 0>>(H128K),
-                named::<HashTable<format::Paper, 1, 1, 100>>(HR),
-                named::<HashTable<format::Paper, 3, 10, 0>>(C128K),
-                named::<Superpages<format::Paper>>(CS),
-            ]
-        }
-        Layout::Compact => {
-            fn guarded<P: NodeSize>(name: &'static str) -> Named {
-                widening::<
-                    Guarded<format::Compact32, gpt::OneWord, P>,
-                    Guarded<format::Compact, gpt::OneWord, P>,
-                >(name)
-            }
-            vec![
-                named::<MultiLevel<format::Compact32>>(MPT),
-                named::<Linear<PageNodes, format::Compact32>>(LPT),
-                guarded::<Fixed<1>>(G2),
-                guarded::<Fixed<2>>(G4),
-                guarded::<Fixed<3>>(G8),
-                guarded::<Fixed<4>>(G16),
-                guarded::<Fixed<5>>(G32),
-                guarded::<Fixed<6>>(G64),
-                guarded::<Fixed<7>>(G128),
-                guarded::<Fixed<8>>(G256),
-                guarded::<Adaptive>(GA),
-                named::<HashTable<format::Compact32, 0, 9, 0>>(H8K),
-                named::<HashTable<format::Compact32, 0, 13, 0>>(H128K),
-                named::<HashTable<format::Compact32, 0, 4, 200>>(HR),
-                named::<HashTable<format::Compact32, 3, 11, 0>>(C128K),
-                named::<Superpages<format::Compact32>>(CS),
-            ]
-        }
-    }
+/// Returns every structure in the paper's layout.
+pub fn paper() -> Vec<Named> {
+    /// A guarded table of the paper's.
+    type G<P> = Guarded<format::Paper, gpt::TwoWords, P>;
+    vec![
+        named::<MultiLevel<format::Paper>>(MPT),
+        named::<Linear<Va64, format::Paper>>(LPT),
+        named::<G<Fixed<1>>>(G2),
+        named::<G<Fixed<2>>>(G4),
+        named::<G<Fixed<3>>>(G8),
+        named::<G<Fixed<4>>>(G16),
+        named::<G<Fixed<5>>>(G32),
+        named::<G<Fixed<6>>>(G64),
+        named::<G<Fixed<7>>>(G128),
+        named::<G<Fixed<8>>>(G256),
+        named::<G<Adaptive>>(GA),
+        named::<HashTable<format::Paper, 1, 8, 0>>(H8K),
+        named::<HashTable<format::Paper, 1, 12, 0>>(H128K),
+        named::<HashTable<format::Paper, 1, 1, 100>>(HR),
+        named::<HashTable<format::Paper, 3, 10, 0>>(C128K),
+        named::<Superpages<format::Paper>>(CS),
+    ]
 }
 
-/// Returns what the machine of the layout's linear table asks for.
-pub(super) fn way(layout: Layout) -> Way {
-    match layout {
-        Layout::Paper => linear::way::<Va64, format::Paper>,
-        Layout::Compact => linear::way::<PageNodes, format::Compact32>,
+/// Returns every structure in the compact layout.
+pub fn compact() -> Vec<Named> {
+    fn guarded<P: NodeSize>(name: &'static str) -> Named {
+        widening::<Guarded<format::Compact32, gpt::OneWord, P>, Guarded<format::Compact, gpt::OneWord, P>>(
+            name,
+        )
     }
+    vec![
+        named::<MultiLevel<format::Compact32>>(MPT),
+        named::<Linear<PageNodes, format::Compact32>>(LPT),
+        guarded::<Fixed<1>>(G2),
+        guarded::<Fixed<2>>(G4),
+        guarded::<Fixed<3>>(G8),
+        guarded::<Fixed<4>>(G16),
+        guarded::<Fixed<5>>(G32),
+        guarded::<Fixed<6>>(G64),
+        guarded::<Fixed<7>>(G128),
+        guarded::<Fixed<8>>(G256),
+        guarded::<Adaptive>(GA),
+        named::<HashTable<format::Compact32, 0, 9, 0>>(H8K),
+        named::<HashTable<format::Compact32, 0, 13, 0>>(H128K),
+        named::<HashTable<format::Compact32, 0, 4, 200>>(HR),
+        named::<HashTable<format::Compact32, 3, 11, 0>>(C128K),
+        named::<Superpages<format::Compact32>>(CS),
+    ]
+}
+
+/// Returns the pages of the paper's linear table on the way to the PTE of `page`, the one that holds it first.
+pub fn paper_way(page: Vpn) -> Vec<Vpn> {
+    linear::way::<Va64, format::Paper>(page)
+}
+
+/// Returns the same of the compact layout's linear table.
+pub fn compact_way(page: Vpn) -> Vec<Vpn> {
+    linear::way::<PageNodes, format::Compact32>(page)
 }
 
 /// Six levels.

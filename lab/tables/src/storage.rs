@@ -10,7 +10,7 @@ use tlbkit_pagetable::{Solo, Word};
 /// A slab whose loads are counted and whose live nodes are weighed. What it reports is what the table asked for and
 /// did, not what the table says about itself.
 #[derive(Debug)]
-pub(super) struct Storage<'m, W: Word> {
+pub struct Storage<'m, W: Word> {
     slab: Counting<Slab<'m, W, Solo>>,
     /// The bytes of every live node.
     live: RefCell<HashMap<NodeAddr, usize>>,
@@ -20,28 +20,28 @@ pub(super) struct Storage<'m, W: Word> {
 
 impl<'m, W: Word> Storage<'m, W> {
     /// Wraps a slab that nothing has been taken from.
-    pub(super) fn new(slab: Slab<'m, W, Solo>) -> Self {
+    pub fn new(slab: Slab<'m, W, Solo>) -> Self {
         let slab = Counting::new(slab);
         Self { slab, live: RefCell::default(), bytes: Cell::new(0), peak: Cell::new(0) }
     }
 
     /// Returns how many words walks have loaded so far.
-    pub(super) fn loads(&self) -> u64 {
+    pub fn loads(&self) -> u64 {
         self.slab.loads()
     }
 
     /// Returns the bytes of all live nodes, as large as they were asked for.
-    pub(super) fn bytes(&self) -> usize {
+    pub fn bytes(&self) -> usize {
         self.bytes.get()
     }
 
     /// Returns the most that [`bytes`](Self::bytes) has been.
-    pub(super) fn peak(&self) -> usize {
+    pub fn peak(&self) -> usize {
         self.peak.get()
     }
 
     /// Returns how many live nodes there are of each size in bytes.
-    pub(super) fn sizes(&self) -> BTreeMap<usize, usize> {
+    pub fn sizes(&self) -> BTreeMap<usize, usize> {
         let mut sizes = BTreeMap::new();
         for &bytes in self.live.borrow().values() {
             *sizes.entry(bytes).or_default() += 1;
@@ -50,7 +50,7 @@ impl<'m, W: Word> Storage<'m, W> {
     }
 
     /// Returns what the nodes take of the slab's memory, its own overhead included.
-    pub(super) fn usage(&self) -> Usage {
+    pub fn usage(&self) -> Usage {
         self.slab.inner().usage()
     }
 }
