@@ -4,7 +4,9 @@ use std::hint::black_box;
 use std::marker::PhantomData;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use tlbkit::{Access, AddressSpace, Asid, CpuSet, Fault, Flush, Kernel, Machine, Mmu, Run, arch};
+use tlbkit::{
+    Access, AddressSpace, Asid, CpuSet, Fault, Flush, Kernel, Machine, Mmu, Run, SupervisorPages, arch,
+};
 use tlbkit_addr::{Attr, Pfn, PhysAddr, VirtAddr};
 use tlbkit_pagetable::format::Format;
 use tlbkit_pagetable::nodes::Record;
@@ -215,7 +217,7 @@ impl<M: With<CPUS>, const CPUS: usize> Fork for Space<M, CPUS> {
 
     #[inline(always)]
     fn fork(&self) -> Self {
-        Self(self.0.fork().expect("memory"))
+        Self(self.0.fork(SupervisorPages::LeftOut).expect("memory"))
     }
 
     fn unshare(&mut self, vpn: usize, pages: usize) {

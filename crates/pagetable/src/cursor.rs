@@ -149,6 +149,26 @@ impl<'n, T: Table<'n> + ?Sized> AnyCursor<'_, 'n, T> {
         unsafe { self.table.replace(self.batch, self.at(), frame, attr, flush_all_cpus) }
     }
 
+    /// Makes every leaf of `pages` one of size `to`; see [`Table::resize`].
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Table::resize`].
+    ///
+    /// # Safety
+    ///
+    /// As for [`Writer::resize_breaking`].
+    pub unsafe fn resize_breaking(
+        &mut self,
+        pages: Pages,
+        to: PageSize,
+        flush_all_cpus: &mut dyn FnMut(&Flush),
+    ) -> Result<(), Error> {
+        // SAFETY: the cursor borrows the only writer and its batch, which is one of this table. By this function's
+        // contract nothing that runs until the call returns needs the pages.
+        unsafe { self.table.resize(self.batch, pages, to, flush_all_cpus) }
+    }
+
     /// Goes to `page`.
     ///
     /// # Errors

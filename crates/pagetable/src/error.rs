@@ -102,6 +102,12 @@ pub enum Error {
         /// The first such address.
         at: VirtAddr,
     },
+    /// The table lends a part to others, and a fork would take the right to write from pages that all of them map. No table returns
+    /// this error; the code that forks whole address spaces does.
+    Lent {
+        /// The first address that the table lends.
+        at: VirtAddr,
+    },
     /// The caller's [`Frames`](crate::Frames) has no room for the uncovered frames.
     NoRoom,
     /// The hardware requires break-before-make: while a page changes its size or frame, it is not mapped for a while. Use
@@ -175,6 +181,7 @@ impl fmt::Display for Error {
             Self::Borrowed { at } => {
                 write!(f, "{at} is borrowed from another table: change it in that table")
             }
+            Self::Lent { at } => write!(f, "the table lends the pages from {at} on to others"),
             Self::NoRoom => write!(f, "no room to keep the uncovered frames"),
             Self::Breaks => {
                 write!(

@@ -27,6 +27,15 @@ impl Leaf {
         phys(self.frame, self.size, at, base)
     }
 
+    /// Returns the part of the page that is the base page of `at`, which is an address in the page: its address and its own frame.
+    /// `base` is the table's base page size.
+    #[inline(always)]
+    #[must_use]
+    pub fn part(&self, at: VirtAddr, base: PageSize) -> Self {
+        let at = VirtAddr::new(at.get() & !base.mask());
+        Self { at, size: base, frame: self.phys(at, base).pfn(base), attr: self.attr }
+    }
+
     /// Returns the frames of the page. `base` is the table's base page size.
     #[inline(always)]
     pub fn run(&self, base: PageSize) -> Run {

@@ -185,7 +185,8 @@ pub unsafe trait Table<'n>: Debug {
 
     /// Replaces the leaf that maps `at` by one of the same size that leads to `frame`, in one store. Returns the old leaf, with
     /// the status bits that hardware set in it before that store. No walker finds the page absent; until the flush a walker may
-    /// find the old leaf. This is how a copy-on-write page gets a frame of its own.
+    /// find the old leaf. The new leaf leads to as many frames from `frame` on as the old one: [`resize`](Self::resize) first splits
+    /// a leaf of which one page alone gets another frame.
     ///
     /// If the format's [`BREAK_FRAME`](crate::format::Format::BREAK_FRAME) is set, the entry is empty while `flush_all_cpus` is
     /// called. `flush_all_cpus` must have its flush executed on all CPUs before it returns.

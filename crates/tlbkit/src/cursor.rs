@@ -3,8 +3,8 @@
 use core::fmt;
 use core::ops::ControlFlow;
 
-use tlbkit_addr::{Attr, Pages, Pfn, VirtAddr, Vpn};
-use tlbkit_pagetable::{Change, Entry, Error, Leaf, Mark, Pinned, Table as _};
+use tlbkit_addr::{Attr, PageSize, Pages, Pfn, VirtAddr, Vpn};
+use tlbkit_pagetable::{Change, Entry, Error, Leaf, Mark, Pinned, Run, Table as _};
 
 use crate::block::Handle;
 use crate::cpu_call::{CpuCall, UncoveredRuns};
@@ -19,23 +19,25 @@ use crate::{Access, Edit, Fault, Kernel};
 /// The changes belong to the edit: each is all or nothing, and the edit flushes them. A page that is shared with the kernel's own
 /// address space can be looked up, and its faults are resolved; a change returns [`Error::Borrowed`].
 ///
-/// A page-fault handler:
+/// A page-fault handler. [`Edit::fault_cursor`](crate::Edit::fault_cursor) returns no cursor for an address that no page can have:
 ///
 /// ```no_run
 /// # use tlbkit::{Access, AddressSpace, Attr, Error, Fault, Kernel, Pfn, VirtAddr};
 /// # const RIGHTS: Attr = Attr::READ;
 /// # fn fresh() -> Pfn { Pfn::new(1) }
-/// # fn copy(of: Pfn) -> Pfn { of }
+/// # fn is_sole(_frame: Pfn) -> bool { false }
+/// # fn copy(of: Pfn) -> Result<Pfn, Error> { Ok(of) }
 /// # fn read_back(slot: u64) -> Pfn { Pfn::new(slot as usize) }
 /// fn on_fault<K: Kernel>(space: &AddressSpace<K>, at: VirtAddr, access: Access) -> Result<Fault, Error> {
 ///     space.edit(|edit| {
-///         let mut cursor = edit.cursor(at)?;
-///         let fault = cursor.fault(access)?;
-///         match fault {
-///             Fault::NotMapped => cursor.map(fresh(), RIGHTS)?,
-///             Fault::CopyOnWrite(leaf) => drop(cursor.replace(copy(leaf.frame), RIGHTS | Attr::WRITE)?),
-///             Fault::Swapped(slot) => drop(cursor.fill(read_back(slot), RIGHTS)?),
-///             Fault::Retry | Fault::NoRight(_) | Fault::Closed(_) | Fault::Guard => {}
+///         let (fault, cursor) = edit.fault_cursor(at, access)?;
+///         if let Some(mut cursor) = cursor {
+///             match fault {
+///                 Fault::NotMapped => cursor.map(fresh(), RIGHTS)?,
+///                 Fault::CopyOnWrite(_) => cursor.unshare(is_sole, copy)?,
+///                 Fault::Swapped(slot) => drop(cursor.fill(read_back(slot), RIGHTS)?),
+///                 Fault::Retry | Fault::NoRight(_) | Fault::Closed(_) | Fault::Guard => {}
+///             }
 ///         }
 ///         Ok(fault)
 ///     })
@@ -159,7 +161,7 @@ impl<K: Kernel, const CPUS: usize> Cursor<'_, K, CPUS> {
         self.walk.protect(change)
     }
 
-    /// Replaces the leaf that maps the page by one of the same size that leads to `frame`, and returns the old one; see
+    /// Maps the page to `frame` instead of the frame that it has, and returns the old leaf of the page; see
     /// [`Edit::replace`](crate::Edit::replace).
     ///
     /// # Errors
@@ -167,6 +169,114 @@ impl<K: Kernel, const CPUS: usize> Cursor<'_, K, CPUS> {
     /// As [`Edit::replace`](crate::Edit::replace).
     #[inline(always)]
     pub fn replace(&mut self, frame: Pfn, attr: Attr) -> Result<Leaf, Error> {
+        match self.walk.look() {
+            Some(leaf) if leaf.size != self.space.base() => {
+                self.replace_sized(frame, self.space.base(), attr)
+            }
+            _ => self.replace_leaf(frame, attr),
+        }
+    }
+
+    /// Replaces the page of `size` at this page by the frames from `frame` on; see
+    /// [`Edit::replace_sized`](crate::Edit::replace_sized).
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn replace_sized(&mut self, frame: Pfn, size: PageSize, attr: Attr) -> Result<Leaf, Error> {
+        if !self.space.table.space().sizes().contains(&size) {
+            return Err(Error::WrongSize { size });
+        }
+        // The check comes before a page is split.
+        self.space.check_own(Pages::one(self.walk.page()))?;
+        let whole = self.split(size)?;
+        let done = match self.walk.look() {
+            Some(Leaf { at, size: smaller, .. }) if smaller != size => {
+                Err(Error::Occupied { at, size: smaller })
+            }
+            _ => self.replace_leaf(frame, attr),
+        };
+        done.inspect_err(|_| self.join(whole))
+    }
+
+    /// Gives a copy-on-write page the right to write; see [`Edit::unshare`](crate::Edit::unshare).
+    ///
+    /// # Errors
+    ///
+    /// As [`Edit::unshare`](crate::Edit::unshare).
+    pub fn unshare(
+        &mut self,
+        mut is_sole: impl FnMut(Pfn) -> bool,
+        copy: impl FnOnce(Pfn) -> Result<Pfn, Error>,
+    ) -> Result<(), Error> {
+        let (base, at) = (self.space.base(), self.at());
+        self.space.check_own(Pages::one(self.walk.page()))?;
+        let rights =
+            Change { clear: Attr::COPY_ON_WRITE, set: Attr::WRITE.union(status::<K>(Access::STORE)) };
+        let mut whole = None;
+        let leaf = loop {
+            let copied = |leaf: &Leaf| matches!(Access::STORE.refused(leaf), Some(Fault::CopyOnWrite(_)));
+            let Some(leaf) = self.walk.look().filter(copied) else { return Ok(()) };
+            let own = leaf.part(at, base).frame;
+            if is_small(leaf, base)
+                && is_sole(own)
+                && leaf.run(base).frames().all(|frame| frame == own || is_sole(frame))
+            {
+                return self.walk.protect(rights).map(drop).inspect_err(|_| self.join(whole));
+            }
+            if leaf.size == base {
+                break leaf;
+            }
+            whole.get_or_insert(leaf);
+            self.split_once(leaf, base).inspect_err(|_| self.join(whole))?;
+        };
+        let copied = copy(leaf.frame).and_then(|new| {
+            let replaced = self.replace_leaf(new, rights.apply(leaf.attr)).map(drop);
+            replaced.inspect_err(|_| self.call.release(Run { first: new, len: 1, dirty: false }))
+        });
+        copied.inspect_err(|_| self.join(whole))
+    }
+
+    /// Splits the leaf that maps the page until it is no larger than `to`. Returns the leaf as it was, if it was larger.
+    fn split(&mut self, to: PageSize) -> Result<Option<Leaf>, Error> {
+        let mut whole = None;
+        while let Some(leaf) = self.walk.look().filter(|leaf| leaf.size > to) {
+            whole.get_or_insert(leaf);
+            self.split_once(leaf, to).inspect_err(|_| self.join(whole))?;
+        }
+        Ok(whole)
+    }
+
+    /// Splits the leaf that maps the page into leaves of the next smaller size, which is not smaller than `to`.
+    fn split_once(&mut self, leaf: Leaf, to: PageSize) -> Result<(), Error> {
+        let sizes = self.space.table.space().sizes();
+        let smaller = sizes.iter().rev().find(|&&size| size < leaf.size).copied().unwrap_or(to);
+        self.resize(leaf, smaller)
+    }
+
+    /// Joins the pages into which `whole` was split. This takes no node. If it fails nevertheless, the translations are still those
+    /// from before, in smaller pages.
+    fn join(&mut self, whole: Option<Leaf>) {
+        if let Some(whole) = whole {
+            let _ = self.resize(whole, whole.size);
+        }
+    }
+
+    /// Makes every leaf of the pages of `whole` one of size `to`.
+    #[cold]
+    #[inline(never)]
+    fn resize(&mut self, whole: Leaf, to: PageSize) -> Result<(), Error> {
+        if self.space.table.breaks() && !whole.attr.contains(Attr::USER) {
+            // The kernel may be using a page that is not a user's.
+            return Err(Error::Breaks);
+        }
+        let pages = self.space.table.space().pages_of(&whole);
+        let (space, call) = (self.space, &mut *self.call);
+        // SAFETY: the pages are a user's, if their entries are to be empty for a while.
+        unsafe { self.walk.resize_breaking(pages, to, &mut |flush| call.shoot(space, flush, None)) }
+    }
+
+    /// Replaces the leaf that maps the page by one of the same size.
+    #[inline(always)]
+    fn replace_leaf(&mut self, frame: Pfn, attr: Attr) -> Result<Leaf, Error> {
         self.space.check_global(attr, Pages::one(self.walk.page()))?;
         self.make_room();
         if self.space.table.breaks_frames() {
@@ -186,12 +296,8 @@ impl<K: Kernel, const CPUS: usize> Cursor<'_, K, CPUS> {
 
     /// Tells why an access to the page by this CPU faulted, and resolves the faults that need no decision of the kernel; see
     /// [`AddressSpace::fault`](crate::AddressSpace::fault).
-    ///
-    /// # Errors
-    ///
-    /// None in this version.
     #[inline(always)]
-    pub fn fault(&mut self, access: Access) -> Result<Fault, Error> {
+    pub(crate) fn fault(&mut self, access: Access) -> Result<Fault, Error> {
         if let Some(lender) = self.space.lender_of(self.at()) {
             // The kernel's own address space changes its pages, and flushes them in every address space. This cannot deadlock: a
             // writer of the kernel's own address space waits for no other writer, because it borrows no pages.
@@ -199,6 +305,8 @@ impl<K: Kernel, const CPUS: usize> Cursor<'_, K, CPUS> {
             return Edit::new(lender, self.call).run(|edit| edit.fault(at, access));
         }
         let Some(leaf) = self.walk.look() else { return Ok(Fault::absent(self.walk.entry().mark())) };
+        // A larger leaf's first frame is that of another page.
+        let leaf = leaf.part(self.at(), self.space.base());
         if let Some(fault) = access.refused(&leaf) {
             return Ok(fault);
         }
@@ -259,6 +367,14 @@ impl<K: Kernel, const CPUS: usize> Cursor<'_, K, CPUS> {
         }
     }
 }
+
+/// Tells whether a leaf has few enough frames that the kernel is asked about each of them.
+fn is_small(leaf: Leaf, base: PageSize) -> bool {
+    leaf.size.pages(base).is_some_and(|pages| pages <= ASKED)
+}
+
+/// The most frames of a leaf about which the kernel is asked in one call, with interrupts masked: those of 2 MiB.
+const ASKED: usize = 512;
 
 impl<K: Kernel, const CPUS: usize> fmt::Debug for Cursor<'_, K, CPUS> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -11,10 +11,11 @@ use tlbkit_pagetable::{
 
 use crate::block::Handle;
 use crate::cpu_call::{CpuCall, UncoveredRuns};
+use crate::rights::change;
 use crate::settle::{settle, settle_break, uncover};
 use crate::storage::{Table, turn};
 use crate::table::SpaceTable as _;
-use crate::{Access, Cursor, Fault, Kernel, Machine};
+use crate::{Access, Cursor, Fault, Kernel, Machine, Mapping};
 
 /// The right to change an [`AddressSpace`](crate::AddressSpace), inside [`AddressSpace::edit`](crate::AddressSpace::edit).
 ///
@@ -82,6 +83,11 @@ impl<'s, K: Kernel, const CPUS: usize> Edit<'s, K, CPUS> {
         turn: Turn<'s, 'static, Table<K>>,
     ) -> Self {
         Self { space, call, writer: Writer::of(turn), runs: UncoveredRuns::new() }
+    }
+
+    /// Returns the address space.
+    pub(crate) const fn space(&self) -> &'s Handle<K, CPUS> {
+        self.space
     }
 
     /// Calls `edit`, then flushes its changes, also if `edit` unwinds.
@@ -302,8 +308,9 @@ impl<'s, K: Kernel, const CPUS: usize> Edit<'s, K, CPUS> {
     /// Changes the attributes of every page of `pages` that is mapped, and returns how many base pages are mapped. Larger pages
     /// that extend beyond the range are split first.
     ///
-    /// In an address space that [forks](crate::AddressSpace::fork), the right to write is taken with [`Change::READ_ONLY`] and given
-    /// with [`Change::COPY_ON_WRITE`].
+    /// [`set_rights`](Self::set_rights) does what `mprotect` needs. In an address space that [forks](crate::AddressSpace::fork), a
+    /// change that clears [`Attr::WRITE`] alone leaves a page copy-on-write, and one that sets it lets the page write to a frame that
+    /// others map.
     ///
     /// # Errors
     ///
@@ -324,6 +331,21 @@ impl<'s, K: Kernel, const CPUS: usize> Edit<'s, K, CPUS> {
         check_change::<<K::Machine as Machine>::Format>(change)?;
         self.split_ends(pages)?;
         self.writer.protect(pages, Holes::Skip, change)
+    }
+
+    /// Gives every page of `pages` that is mapped the access rights `rights`, of [`Attr::READ`], [`Attr::WRITE`] and
+    /// [`Attr::EXEC`], and no others: what `mprotect` does, whatever rights the pages had before. Without rights the pages are
+    /// closed (`PROT_NONE`), and keep their frames. Returns how many base pages are mapped.
+    ///
+    /// The right to write includes the right to read. Where the machine's entries cannot refuse one right without refusing all, it
+    /// comes with the others: the right to read on x86-64.
+    ///
+    /// # Errors
+    ///
+    /// As [`protect`](Self::protect); [`Error::WrongAttr`] for other attributes, and where the machine's entries cannot express
+    /// closed pages or [`Attr::COPY_ON_WRITE`].
+    pub fn set_rights(&mut self, pages: Pages, mapping: Mapping, rights: Attr) -> Result<usize, Error> {
+        self.protect(pages, change::<<K::Machine as Machine>::Format>(mapping, rights)?)
     }
 
     /// Maps the pages of this address space in `child`, and clears the right to write in both; see
@@ -378,20 +400,74 @@ impl<'s, K: Kernel, const CPUS: usize> Edit<'s, K, CPUS> {
         unsafe { self.writer.resize_breaking(pages, to, &mut |flush| call.shoot(space, flush, None)) }
     }
 
-    /// Replaces the leaf that maps `at` by one of the same size that leads to `frame`, with one store: no CPU ever finds the page
-    /// absent. (A page in several slots is replaced slot by slot. AArch64 requires break-before-make: the entry is empty in between,
-    /// and a CPU that faults retries.) The old frame is [released](Kernel::release) after the flush.
+    /// Maps the base page of `at` to `frame` instead of the frame that it has, with one store: no CPU ever finds the page absent.
+    /// (AArch64 requires break-before-make: the entry is empty in between, and a CPU that faults retries.) A larger page is split
+    /// first. The old frame is [released](Kernel::release) after the flush.
     ///
-    /// This is how a copy-on-write page gets a frame of its own.
+    /// [`unshare`](Self::unshare) gives a copy-on-write page a frame of its own.
     ///
     /// # Errors
     ///
-    /// [`Error::NotMapped`]; [`Error::OutOfRange`], [`Error::MisalignedFrame`], [`Error::FrameTooLarge`],
-    /// [`Error::WrongAttr`] or [`Error::Borrowed`]; [`Error::Breaks`] on AArch64 if the page is not a user's. Nothing has
-    /// changed then.
+    /// [`Error::NotMapped`]; [`Error::OutOfRange`], [`Error::FrameTooLarge`], [`Error::WrongAttr`] or [`Error::Borrowed`];
+    /// [`Error::NoMemory`] if there is no node to split a page; [`Error::Breaks`] on AArch64 if the page is not a user's. The
+    /// translations have not changed then.
     #[inline(always)]
     pub fn replace(&mut self, at: VirtAddr, frame: Pfn, attr: Attr) -> Result<(), Error> {
         self.cursor(at)?.replace(frame, attr).map(drop)
+    }
+
+    /// Maps the page of `size` at `at` to the frames from `frame` on, otherwise as [`replace`](Self::replace). (A page in several
+    /// slots is replaced slot by slot.)
+    ///
+    /// # Errors
+    ///
+    /// As [`replace`](Self::replace), and [`Error::WrongSize`] or [`Error::MisalignedFrame`]; [`Error::Occupied`] if a smaller
+    /// page is mapped at `at`, which [`resize`](Self::resize) can join with its neighbours.
+    pub fn replace_sized(
+        &mut self,
+        at: VirtAddr,
+        frame: Pfn,
+        size: PageSize,
+        attr: Attr,
+    ) -> Result<(), Error> {
+        self.cursor(at)?.replace_sized(frame, size, attr).map(drop)
+    }
+
+    /// Resolves a store to the copy-on-write page of `at` ([`Fault::CopyOnWrite`]): the page may be written afterwards, and no
+    /// other mapping of its old frame sees what is written.
+    ///
+    /// `is_sole` tells whether this page's is the only use of a frame. If so, the page keeps its frame and gets the right to
+    /// write. Otherwise `copy` is called with the frame of the page, and returns a new frame, which belongs to the address space
+    /// from then on, with the same contents. The old frame is [released](Kernel::release) after the flush. In both cases
+    /// [`Attr::ACCESSED`] and [`Attr::DIRTY`] are set, because the store follows.
+    ///
+    /// A larger leaf gets the right as a whole if it has at most 512 frames and each is only used there. Otherwise it is split, in
+    /// steps, and only the base page of `at` is copied. The other pages stay copy-on-write. If an error follows, the pages are
+    /// joined again. (If a function panics, they stay split.)
+    ///
+    /// A page that is not copy-on-write (any more) stays as it is, and neither function is called: repeat the access, whose
+    /// fault tells why. So two CPUs may resolve the same fault.
+    ///
+    /// Both functions run with interrupts masked, and must not call back into the [`Mmu`](crate::Mmu) or an address space. If a
+    /// count of mappings tells whether a frame is used elsewhere, load it with `Acquire`: what other CPUs did with the frame must
+    /// come before the next store.
+    ///
+    /// Costs a walk, and a store and a flush here; or the copy, an exchange and a shootdown. The split of a larger leaf takes a node
+    /// for each level.
+    ///
+    /// # Errors
+    ///
+    /// The error of `copy`; [`Error::NoMemory`] if there is no node to split a page, before `copy` is called;
+    /// [`Error::OutOfRange`] or [`Error::Borrowed`]; [`Error::FrameTooLarge`] if the machine's entries cannot hold the new frame,
+    /// which is then [released](Kernel::release); [`Error::Breaks`] on AArch64 if the page is not a user's. The translations have
+    /// not changed then.
+    pub fn unshare(
+        &mut self,
+        at: VirtAddr,
+        is_sole: impl FnMut(Pfn) -> bool,
+        copy: impl FnOnce(Pfn) -> Result<Pfn, Error>,
+    ) -> Result<(), Error> {
+        self.cursor(at)?.unshare(is_sole, copy)
     }
 
     /// Stores a mark in the entry for the page of `at`, with one store, and returns what the entry held before. If a frame was
@@ -435,10 +511,24 @@ impl<'s, K: Kernel, const CPUS: usize> Edit<'s, K, CPUS> {
     /// None in this version.
     #[inline(always)]
     pub fn fault(&mut self, at: VirtAddr, access: Access) -> Result<Fault, Error> {
-        match self.cursor(at) {
-            Ok(mut cursor) => cursor.fault(access),
-            Err(_) => Ok(Fault::NotMapped),
-        }
+        self.fault_cursor(at, access).map(|(fault, _)| fault)
+    }
+
+    /// Tells why an access to `at` by this CPU faulted, as [`fault`](Self::fault) does, and returns a cursor at the page, with which
+    /// the fault can be resolved by the same walk. An address that no page of the table can have is [`Fault::NotMapped`], as any
+    /// other access of a program to nothing, and has no cursor.
+    ///
+    /// # Errors
+    ///
+    /// None in this version.
+    #[inline(always)]
+    pub fn fault_cursor(
+        &mut self,
+        at: VirtAddr,
+        access: Access,
+    ) -> Result<(Fault, Option<Cursor<'_, K, CPUS>>), Error> {
+        let Ok(mut cursor) = self.cursor(at) else { return Ok((Fault::NotMapped, None)) };
+        Ok((cursor.fault(access)?, Some(cursor)))
     }
 
     /// Flushes the translations that the changes so far made stale, on every CPU that may hold them, and gives the frames and
@@ -458,7 +548,11 @@ impl<'s, K: Kernel, const CPUS: usize> Edit<'s, K, CPUS> {
     }
 
     /// Visits the leaves that map a page of `pages`, in ascending order.
-    fn visit(&self, pages: Pages, visit: &mut dyn FnMut(Leaf) -> ControlFlow<()>) -> ControlFlow<()> {
+    pub(crate) fn visit(
+        &self,
+        pages: Pages,
+        visit: &mut dyn FnMut(Leaf) -> ControlFlow<()>,
+    ) -> ControlFlow<()> {
         // SAFETY: this is the one writer of its own pages, and `visit`, which cannot use `self`, changes nothing and serves no
         // shootdown: so no node is freed during the visit, neither its own nor one of the pages that it shares.
         self.space.table.for_each(unsafe { Pinned::by(self) }, pages, visit)

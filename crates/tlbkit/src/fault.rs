@@ -1,5 +1,5 @@
-//! Page faults: the access, and the reason why it faulted. The kernel resolves a copy-on-write fault with `Edit::replace` or
-//! `Edit::protect`: see `page_fault` in `docs/embedding.md`.
+//! Page faults: the access, and the reason why it faulted. The kernel resolves a copy-on-write fault with `Edit::unshare`: see
+//! `page_fault` in `docs/embedding.md`.
 
 use tlbkit_addr::Attr;
 use tlbkit_pagetable::{Leaf, Mark};
@@ -54,6 +54,9 @@ impl Access {
 }
 
 /// Why an access faulted, from [`AddressSpace::fault`](crate::AddressSpace::fault).
+///
+/// The [`Leaf`] in it is that of the base page which faulted: the page's own address and frame, and the attributes of its entry.
+/// [`lookup`](crate::AddressSpace::lookup) returns the whole leaf, if that is larger.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
     /// The page allows the access, so repeat it. Either this CPU's TLB held an older entry (Tzou 5.1.1, safe inconsistency),
@@ -67,9 +70,8 @@ pub enum Fault {
     /// The page is a guard page: the access is an error.
     Guard,
     /// A store to a page with [`Attr::COPY_ON_WRITE`] that lacks only [`Attr::WRITE`]: [`fork`](crate::AddressSpace::fork) has
-    /// made it read-only, or a [`protect`](crate::AddressSpace::protect) with [`Change::COPY_ON_WRITE`]. Copy the frame and
-    /// [`replace`](crate::AddressSpace::replace) the leaf; or, if the frame is mapped nowhere else, protect it: set
-    /// [`Attr::WRITE`], and clear [`Attr::COPY_ON_WRITE`]. A change that forbids stores for good is [`Change::READ_ONLY`].
+    /// made it read-only, or a [`protect`](crate::AddressSpace::protect) with [`Change::COPY_ON_WRITE`].
+    /// [`unshare`](crate::AddressSpace::unshare) resolves it. A change that forbids stores for good is [`Change::READ_ONLY`].
     ///
     /// [`Change::COPY_ON_WRITE`]: crate::Change::COPY_ON_WRITE
     /// [`Change::READ_ONLY`]: crate::Change::READ_ONLY

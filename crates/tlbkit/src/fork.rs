@@ -6,30 +6,73 @@
 //!                parent  page -> frame 7, read-only, copy on write     then one shootdown for all pages
 //!   a store      fault -> CopyOnWrite: the page gets a copy of the frame, or keeps it if no other space maps it any more
 //! ```
+//!
+//! A supervisor page cannot wait for a fault: the store may be the one that saves the registers of a trap. So its copy is made
+//! before any page loses a right, and it stays writable in both.
 
-use tlbkit_addr::Attr;
+use core::fmt;
+use core::ops::ControlFlow;
+
+use tlbkit_addr::{Attr, Pages, Pfn, VirtAddr};
 use tlbkit_pagetable::format::Format;
-use tlbkit_pagetable::{Error, Writer};
+use tlbkit_pagetable::{Error, Leaf, Run, Table as _, Writer};
 
-use crate::{AddressSpace, Kernel, Machine};
+use crate::storage::Table;
+use crate::table::is_users;
+use crate::{AddressSpace, Edit, Kernel, Machine};
+
+/// What a [fork](AddressSpace::fork) does with the supervisor pages of an address space: pages without [`Attr::USER`], except those
+/// that it [shares](AddressSpace::sharing) with the kernel's own. They never become copy-on-write, because a store of the kernel to
+/// such a page, with which a trap begins for example, must not fault.
+pub enum SupervisorPages<'f> {
+    /// The child does not map them.
+    LeftOut,
+    /// The child maps each with the same attributes, except [`Attr::GLOBAL`], to what the function returns for its leaf: a new
+    /// frame, or the first of as many new frames as the leaf has, into which the function has copied the contents. For pages that
+    /// no CPU writes, such as a trampoline, it may return the leaf's own frame, whose use by the child it counts as
+    /// [`Kernel::share`] does. The mapping is [released](Kernel::release) in the end as any other.
+    ///
+    /// The function runs with interrupts masked, and must not call back into the [`Mmu`](crate::Mmu) or an address space. Its
+    /// error ends the fork.
+    Copied(&'f mut dyn FnMut(Leaf) -> Result<Pfn, Error>),
+}
+
+impl fmt::Debug for SupervisorPages<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::LeftOut => "LeftOut",
+            Self::Copied(_) => "Copied",
+        })
+    }
+}
 
 impl<K: Kernel, const CPUS: usize> AddressSpace<K, CPUS> {
-    /// Returns a copy of the address space. Both map each frame from now on ([`Kernel::share`]), and a store to a shared page
-    /// faults in each of them, until that address space's [`fault`](Self::fault) is resolved. Pages of devices and uncached pages
-    /// keep their rights.
+    /// Returns a copy of the address space. Both map each frame of user pages from now on ([`Kernel::share`]), and a store to a
+    /// shared page faults in each of them, until that address space's [`fault`](Self::fault) is resolved
+    /// ([`unshare`](Self::unshare)). Pages of devices and uncached pages keep their rights. `supervisor` says what becomes of
+    /// pages that are not the user's.
     ///
     /// The child's entries are clean ([`Attr::DIRTY`] is clear): the kernel learns whether a frame was written when the parent's
-    /// mapping of it is [released](Kernel::release). No page of the child is global.
+    /// mapping of it is [released](Kernel::release). (Copies of supervisor pages keep their status bits.) No page of the child is
+    /// global.
     ///
     /// Until this call returns, a store by another thread may be visible in both address spaces.
     ///
-    /// Costs a visit of each leaf, a store for each in the child and one for each writable leaf here, and one shootdown.
+    /// Costs a visit of each leaf, a store for each in the child and one for each writable leaf here, and one shootdown; with
+    /// [`SupervisorPages::Copied`] a second visit.
     ///
     /// # Errors
     ///
-    /// [`Error::NoMemory`], after which nothing has changed; [`Error::WrongAttr`] if the machine's entries have no bit for
-    /// [`Attr::COPY_ON_WRITE`]; those of [`edit`](Self::edit).
-    pub fn fork(&self) -> Result<Self, Error> {
+    /// [`Error::Lent`] for the kernel's own address space ([`lending`](AddressSpace::lending)): a fork would take the right to write
+    /// from pages that every address space maps. [`Error::NoMemory`], or the error of the function in `supervisor`;
+    /// [`Error::MisalignedFrame`] or [`Error::FrameTooLarge`] if the child cannot map what the function has returned, which is then
+    /// [released](Kernel::release). [`Error::WrongAttr`] if the machine's entries have no bit for [`Attr::COPY_ON_WRITE`]; those
+    /// of [`edit`](Self::edit). Nothing has changed then.
+    pub fn fork(&self, supervisor: SupervisorPages<'_>) -> Result<Self, Error> {
+        if self.0.is_kernels() {
+            let at = self.0.lent.map_or(VirtAddr::new(0), |lent| lent.first().address(self.0.base()));
+            return Err(Error::Lent { at });
+        }
         if !<<K::Machine as Machine>::Format as Format>::OPTIONAL.contains(Attr::COPY_ON_WRITE) {
             return Err(Error::WrongAttr { attr: Attr::COPY_ON_WRITE });
         }
@@ -37,11 +80,44 @@ impl<K: Kernel, const CPUS: usize> AddressSpace<K, CPUS> {
         let child = mmu.kernel().masked(|| Self::beside(mmu, self.0.lender()))?;
         self.edit(|edit| {
             let mut writer = Writer::new(&*child.0.table)?;
-            let done = edit.copy_on_write(&mut writer);
+            let copied = match supervisor {
+                SupervisorPages::LeftOut => Ok(()),
+                SupervisorPages::Copied(copy) => edit.copy_supervisor(&mut writer, copy),
+            };
+            let done = copied.and_then(|()| edit.copy_on_write(&mut writer));
             // SAFETY: no CPU has ever run the child, so no CPU walks its table, and no TLB holds a translation of it.
             unsafe { writer.finish().reclaim() };
             done
         })?;
         Ok(child)
+    }
+}
+
+impl<K: Kernel, const CPUS: usize> Edit<'_, K, CPUS> {
+    /// Maps the supervisor pages of this address space in `child`, to what `copy` returns for each leaf.
+    fn copy_supervisor(
+        &mut self,
+        child: &mut Writer<'_, 'static, Table<K>>,
+        copy: &mut dyn FnMut(Leaf) -> Result<Pfn, Error>,
+    ) -> Result<(), Error> {
+        let (block, kernel) = (self.space(), self.space().mmu.kernel());
+        let space = block.table.space();
+        let mut each = |leaf: Leaf| {
+            let frame = copy(leaf)?;
+            let pages = space.pages_of(&leaf);
+            let mapped = child.map(pages, frame, leaf.size, leaf.attr.difference(Attr::GLOBAL));
+            mapped.inspect_err(|_| kernel.release(Run { first: frame, len: pages.len(), dirty: false }))
+        };
+        let mut done = Ok(());
+        block.own().try_for_each(|pages: Pages| {
+            let flow = self.visit(pages, &mut |leaf| {
+                if !is_users::<<K::Machine as Machine>::Format>(leaf.attr) {
+                    done = each(leaf);
+                }
+                if done.is_ok() { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+            });
+            if flow.is_break() { None } else { Some(()) }
+        });
+        done
     }
 }

@@ -8,11 +8,12 @@ use tlbkit_pagetable::format::Format;
 use tlbkit_pagetable::gpt::{Fixed, Gpt, Kseg0};
 use tlbkit_pagetable::nodes::Nodes;
 use tlbkit_pagetable::{
-    AnyCursor, Change, Entry, Error, Holes, Mark, Pinned, Radix, Run, Shared, Table as _, Turn, Writer, mpt,
+    AnyCursor, Change, Entry, Error, Holes, Leaf, Mark, Pinned, Radix, Run, Shared, Table as _, Turn, Writer,
+    mpt,
 };
 
 use crate::Kernel;
-use crate::table::{Frames, Sealed, SpaceTable, TableKind};
+use crate::table::{Frames, Sealed, SpaceTable, TableKind, is_users};
 
 /// A guarded table ([`tlbkit_pagetable::gpt`]) with nodes of 16 slots: [`Mips32<Guarded>`](crate::arch::Mips32). Its memory is
 /// proportional to the mapped pages, wherever they are; [`crate::arch`] has its costs and its limits. Nodes are small: nodes of the
@@ -86,6 +87,7 @@ where
     ) -> Result<(), Error> {
         let space = self.space();
         each_entry(self, |at, entry| match entry {
+            Entry::Leaf(leaf) if !is_users::<F>(leaf.attr) => Ok(()),
             Entry::Leaf(leaf) => {
                 let pages = space.pages_of(&leaf);
                 let attr =
@@ -109,7 +111,8 @@ where
             Entry::Empty => Ok(()),
         })?;
         each_entry(self, |_, entry| {
-            if let Some(leaf) = entry.leaf().filter(|leaf| is_writable(leaf.attr)) {
+            let shared = |leaf: &Leaf| is_writable(leaf.attr) && is_users::<F>(leaf.attr);
+            if let Some(leaf) = entry.leaf().filter(shared) {
                 writer.protect(space.pages_of(&leaf), Holes::Refuse, Change::COPY_ON_WRITE)?;
             }
             Ok(())

@@ -12,7 +12,7 @@ use crate::once::{Unflushed, encoded};
 use crate::settle::status;
 use crate::storage::Table;
 use crate::table::SpaceTable as _;
-use crate::{Access, Edit, Fault, Kernel, Machine, Mmu, MultiLevel};
+use crate::{Access, Edit, Fault, Kernel, Machine, Mapping, Mmu, MultiLevel};
 
 /// A handle to a virtual address space: a page table, an ASID, and the CPUs that run it.
 ///
@@ -312,7 +312,16 @@ impl<K: Kernel, const CPUS: usize> AddressSpace<K, CPUS> {
         self.edit(|edit| edit.protect(pages, change))
     }
 
-    /// Replaces the leaf that maps `at`; see [`Edit::replace`].
+    /// Gives every mapped page of `pages` these access rights and no others; see [`Edit::set_rights`].
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Edit::set_rights`] and [`edit`](Self::edit).
+    pub fn set_rights(&self, pages: Pages, mapping: Mapping, rights: Attr) -> Result<usize, Error> {
+        self.edit(|edit| edit.set_rights(pages, mapping, rights))
+    }
+
+    /// Maps the base page of `at` to another frame; see [`Edit::replace`].
     ///
     /// # Errors
     ///
@@ -331,6 +340,30 @@ impl<K: Kernel, const CPUS: usize> AddressSpace<K, CPUS> {
     #[inline(never)]
     fn replace_more(&self, at: VirtAddr, frame: Pfn, attr: Attr) -> Result<(), Error> {
         self.edit(|edit| edit.replace(at, frame, attr))
+    }
+
+    /// Replaces the page of `size` at `at`; see [`Edit::replace_sized`].
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Edit::replace_sized`] and [`edit`](Self::edit).
+    pub fn replace_sized(&self, at: VirtAddr, frame: Pfn, size: PageSize, attr: Attr) -> Result<(), Error> {
+        self.edit(|edit| edit.replace_sized(at, frame, size, attr))
+    }
+
+    /// Resolves a store to the copy-on-write page of `at`: gives the page the right to write, and a frame of its own if its frame
+    /// is used elsewhere; see [`Edit::unshare`].
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Edit::unshare`] and [`edit`](Self::edit).
+    pub fn unshare(
+        &self,
+        at: VirtAddr,
+        is_sole: impl FnMut(Pfn) -> bool,
+        copy: impl FnOnce(Pfn) -> Result<Pfn, Error>,
+    ) -> Result<(), Error> {
+        self.edit(|edit| edit.unshare(at, is_sole, copy))
     }
 
     /// Stores a mark in the entry for the page of `at`, and returns what the entry held before; see [`Edit::mark`].
@@ -397,17 +430,17 @@ impl<K: Kernel, const CPUS: usize> AddressSpace<K, CPUS> {
     }
 
     /// Calls `piece` with the physical address and the length of each piece of memory to which the `len` bytes from `at` on are
-    /// mapped, in ascending order. Stops at the first page that does not allow `access`.
+    /// mapped, in ascending order. Stops at the first page that does not allow `access`. Sets the status bits that the access needs,
+    /// as hardware does for an access of the program.
     ///
     /// While `piece` runs, no page of the piece is unmapped and released: interrupts are masked, and a CPU that unmaps the page
     /// waits. So `piece` copies and returns; it must not call back into the [`Mmu`] or an address space.
     ///
     /// # Errors
     ///
-    /// [`Error::NotMapped`] with the first address that does not allow the access, or whose entry lacks a status bit that the
-    /// access would set. The kernel can resolve a [`fault`](Self::fault) there and continue. The pieces before that address have
-    /// been visited. [`Error::OutOfRange`] if the bytes extend beyond the last address; [`Error::Busy`] inside an edit or a visit
-    /// on this CPU; [`Error::Unflushed`] as for [`edit`](Self::edit).
+    /// [`Error::NotMapped`] with the first address that does not allow the access. The kernel can resolve a [`fault`](Self::fault)
+    /// there and continue. The pieces before that address have been visited. [`Error::OutOfRange`] if the bytes extend beyond the
+    /// last address; [`Error::Busy`] inside an edit or a visit on this CPU; [`Error::Unflushed`] as for [`edit`](Self::edit).
     pub fn pieces(
         &self,
         at: VirtAddr,
@@ -418,21 +451,39 @@ impl<K: Kernel, const CPUS: usize> AddressSpace<K, CPUS> {
         let Some(more) = len.checked_sub(1) else { return Ok(()) };
         let last = at.checked_add(more).ok_or(Error::OutOfRange { at })?;
         let (table, base) = (&self.0.table, self.0.base());
-        let allowed = |leaf: &Leaf| access.allowed(leaf.attr) && leaf.attr.contains(status::<K>(access));
+        let allowed = |leaf: &Leaf| access.allowed(leaf.attr);
+        // Returns the address after the piece at `at`; `Err(None)` if the entry lacks a status bit.
         let mut next = |at: VirtAddr, pinned: Pinned<'_>| {
-            let leaf = table.lookup(pinned, at).filter(allowed).ok_or(Error::NotMapped { at })?;
+            let leaf = table.lookup(pinned, at).filter(allowed).ok_or(Some(Error::NotMapped { at }))?;
+            if !leaf.attr.contains(status::<K>(access)) {
+                return Err(None);
+            }
             let end = VirtAddr::new(leaf.at.get() | leaf.size.mask()).min(last);
             piece(leaf.phys(at, base), end.get() - at.get() + 1);
             Ok((end < last).then_some(end).and_then(|end| end.checked_add(1)))
         };
-        self.mmu().call(|_| {
-            let mut rest = Some(at);
-            while let Some(at) = rest {
-                // SAFETY: interrupts are masked; this CPU is inside a call, so that it serves no shootdown during `piece`.
-                rest = unsafe { self.0.pinned(|pinned| next(at, pinned)) }?;
+        let mut rest = Some(at);
+        while let Some(at) = rest {
+            // Returns the address whose entry lacks a status bit, which only a writer sets.
+            rest = self.mmu().call(|_| {
+                let mut rest = Some(at);
+                while let Some(at) = rest {
+                    // SAFETY: interrupts are masked; this CPU is inside a call, so that it serves no shootdown during `piece`.
+                    rest = match unsafe { self.0.pinned(|pinned| next(at, pinned)) } {
+                        Ok(next) => next,
+                        Err(None) => return Ok(Some(at)),
+                        Err(Some(error)) => return Err(error),
+                    };
+                }
+                Ok(None)
+            })?;
+            if let Some(at) = rest
+                && self.fault(at, access)? != Fault::Retry
+            {
+                return Err(Error::NotMapped { at });
             }
-            Ok(())
-        })
+        }
+        Ok(())
     }
 }
 

@@ -2,7 +2,7 @@
 
 use core::fmt;
 
-use tlbkit_addr::{Attr, Flush, Pfn, PhysAddr, Vpn};
+use tlbkit_addr::{Attr, Flush, PageSize, Pages, Pfn, PhysAddr, Vpn};
 use tlbkit_pagetable::format::Format;
 use tlbkit_pagetable::mpt::{self, Mpt};
 use tlbkit_pagetable::nodes::{Direct, Nodes, Pieces};
@@ -65,8 +65,9 @@ pub trait SpaceTable<G: Radix, F: Format, N: Nodes<Word = F::Word>>:
     /// [`Error::OutOfRange`].
     fn cursor<'c>(writer: &'c mut Writer<'_, 'static, Self>, page: Vpn) -> Result<Self::Walk<'c>, Error>;
 
-    /// Copies the mappings of this table into `child`, an empty table, and clears the right to write in both. A frame is
-    /// [shared](Kernel::share) before the child maps it: if the copy unwinds, the child releases only frames that were shared.
+    /// Copies the user's mappings of this table into `child`, and clears the right to write in both. The child maps nothing but
+    /// copies of supervisor pages. A frame is [shared](Kernel::share) before the child maps it: if the copy unwinds, the child
+    /// releases only frames that were shared.
     ///
     /// # Errors
     ///
@@ -77,6 +78,11 @@ pub trait SpaceTable<G: Radix, F: Format, N: Nodes<Word = F::Word>>:
         child: &mut Writer<'_, 'static, Self>,
         kernel: &K,
     ) -> Result<(), Error>;
+}
+
+/// Tells whether a page with these attributes is a user's. In a format without a bit for [`Attr::USER`] every page is.
+pub(crate) fn is_users<F: Format>(attr: Attr) -> bool {
+    !F::OPTIONAL.contains(Attr::USER) || attr.contains(Attr::USER)
 }
 
 /// A cursor of a page table, of either kind.
@@ -98,6 +104,15 @@ pub trait Walk: HasRetired + fmt::Debug {
         attr: Attr,
         flush_all_cpus: &mut dyn FnMut(&Flush),
     ) -> Result<Leaf, Error>;
+    /// # Safety
+    ///
+    /// The contract of [`Writer::resize_breaking`].
+    unsafe fn resize_breaking(
+        &mut self,
+        pages: Pages,
+        to: PageSize,
+        flush_all_cpus: &mut dyn FnMut(&Flush),
+    ) -> Result<(), Error>;
     fn seek(&mut self, page: Vpn) -> Result<(), Error>;
     fn step(&mut self) -> bool;
     fn next_mapped(&mut self, last: Vpn) -> Option<Leaf>;
@@ -149,6 +164,16 @@ macro_rules! walks {
                 // SAFETY: the contract of `Walk::replace_breaking` is that of `Writer::replace_breaking`, as is that of
                 // the cursor's.
                 unsafe { self.replace_breaking(frame, attr, flush_all_cpus) }
+            }
+            unsafe fn resize_breaking(
+                &mut self,
+                pages: Pages,
+                to: PageSize,
+                flush_all_cpus: &mut dyn FnMut(&Flush),
+            ) -> Result<(), Error> {
+                // SAFETY: the contract of `Walk::resize_breaking` is that of `Writer::resize_breaking`, as is that of the
+                // cursor's.
+                unsafe { self.resize_breaking(pages, to, flush_all_cpus) }
             }
             #[inline(always)]
             fn seek(&mut self, page: Vpn) -> Result<(), Error> {

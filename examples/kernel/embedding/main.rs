@@ -9,7 +9,7 @@ use core::mem::ManuallyDrop;
 use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use spin::Mutex;
-use tlbkit::{Access, AddressSpace, PageSize, Pages, VirtAddr};
+use tlbkit::{Access, AddressSpace, Attr, Kernel as _, PageSize, Pages, PhysAddr, SupervisorPages, VirtAddr};
 
 #[path = "../src/arch/riscv64/sbi.rs"]
 #[allow(dead_code, reason = "the kernel of several harts uses the rest")]
@@ -111,17 +111,59 @@ fn run_process(process: &AddressSpace<Mine>) {
     *CURRENT.lock() = Some(process.clone());
 }
 
+/// A page of 2 MiB that two processes share: each copies the parts that it writes.
+fn large(kernel: &AddressSpace<Mine>) {
+    const AT: usize = 0x2000_0000;
+    const PARTS: usize = 512;
+    // The kernel has just begun: it gives out its last frame first, and the others in descending order.
+    let mut frames = [PhysAddr::new(0); 2 * PARTS - 1];
+    frames.fill_with(|| MMU.kernel().take_frame().expect("there is memory"));
+    let number = |frame: PhysAddr| frame.pfn(PageSize::K4).get();
+    let last = frames.iter().position(|&frame| number(frame) % PARTS == PARTS - 1).expect("one ends a page");
+    let first = frames[last + PARTS - 1];
+    check(number(frames[last]) - number(first) == PARTS - 1, "the frames are in a row");
+    let others = frames[..last].iter().chain(&frames[last + PARTS..]);
+    others.rev().for_each(|&frame| MMU.kernel().give_frame(frame));
+    let parent = AddressSpace::sharing(kernel).expect("there is memory");
+    let pages = Pages::count(VirtAddr::new(AT).vpn(PageSize::K4), PARTS).expect("they are in range");
+    let user = Attr::READ | Attr::WRITE | Attr::USER;
+    parent.map_linear(pages, first.pfn(PageSize::K4), user).expect("nothing is there");
+    let at = |part: usize| AT + part * PageSize::K4.bytes();
+    run_process(&parent);
+    (0..PARTS).for_each(|part| check(store(at(part), part as u64), "a large page can be written"));
+    let child = parent.fork(SupervisorPages::LeftOut).expect("there is memory");
+    let has = |space: &AddressSpace<Mine>, written: &[(usize, u64)], what: &str| {
+        run_process(space);
+        for part in 0..PARTS {
+            let word = written.iter().find(|write| write.0 == part).map_or(part as u64, |write| write.1);
+            check(load(at(part)) == Some(word), what);
+        }
+    };
+    check(store(at(9), 1000), "the parent may write a part of a large page");
+    has(&child, &[], "the child has the large page as it was");
+    check(store(at(10), 2000) && store(at(9), 3000), "the child may write parts of it");
+    has(&parent, &[(9, 1000)], "the parent does not see what the child writes");
+    has(&child, &[(9, 3000), (10, 2000)], "the child has what it wrote");
+    run_process(&parent);
+    drop(child);
+    check(store(at(10), 4000), "the parent may write what it has alone");
+    has(&parent, &[(9, 1000), (10, 4000)], "the parent has what it wrote");
+    *CURRENT.lock() = None;
+    MMU.idle().expect("nothing else is under way");
+}
+
 /// More processes than there is memory for, one after the other.
 const PROCESSES: u64 = 3000;
 
 extern "C" fn run() -> ! {
     const AT: usize = 0x3fff_f000;
     let kernel = ManuallyDrop::new(boot().expect("there is memory"));
+    large(&kernel);
     for round in 1..=PROCESSES {
         let parent = AddressSpace::sharing(&kernel).expect("what processes had has come back");
         run_process(&parent);
         check(store(AT, round) && load(AT) == Some(round), "a page is there when it is first used");
-        let child = parent.fork().expect("there is memory");
+        let child = parent.fork(SupervisorPages::LeftOut).expect("there is memory");
         check(store(AT, !round), "the parent may write");
         run_process(&child);
         check(load(AT) == Some(round), "the child has what was");

@@ -1,6 +1,6 @@
 use super::hart;
 use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
-use tlbkit::{Access, AddressSpace, Asid, Attr, Change, Error, Fault, Flush, Kernel, Mmu, PageSize, Pages};
+use tlbkit::{Access, AddressSpace, Asid, Attr, Error, Fault, Flush, Kernel, Mmu, PageSize, Pages};
 use tlbkit::{Pfn, PhysAddr, Record, Run, VirtAddr, Vpn, WalkCache, arch};
 
 /// RAM is mapped one to one. The kernel gives out its second half: `FRAMES` frames from number `FIRST` on.
@@ -27,12 +27,16 @@ fn take(copy_of: Option<Pfn>) -> Result<Pfn, Error> {
     Ok(frame)
 }
 
+/// Returns how often a frame is mapped; `None` if the frame is none of those that the kernel gives out.
+fn info(frame: Pfn) -> Option<&'static AtomicUsize> { INFO.get(frame.get().wrapping_sub(FIRST)) }
+
+/// Tells whether a frame is mapped once and used by nobody else.
+fn is_sole(frame: Pfn) -> bool { info(frame).is_some_and(|info| info.load(Relaxed) == 1) }
+
 /// Notes that a frame is mapped once less.
 fn put(frame: Pfn) {
-    let info = &INFO[frame.get() - FIRST];
-    if info.fetch_sub(1, Relaxed) == 1 {
-        hart::masked(|| info.store(FREE.swap(frame.get() - FIRST, Relaxed), Relaxed));
-    }
+    let Some(info) = info(frame).filter(|info| info.fetch_sub(1, Relaxed) == 1) else { return };
+    hart::masked(|| info.store(FREE.swap(frame.get() - FIRST, Relaxed), Relaxed));
 }
 
 // SAFETY: a free frame has no other owner, and RAM is mapped one to one; a record is its frame's. `fence`
@@ -43,8 +47,8 @@ unsafe impl Kernel for Mine {
     fn take_frame(&self) -> Option<PhysAddr> { Some(take(None).ok()?.address(PageSize::K4)) }
     fn give_frame(&self, frame: PhysAddr) { put(frame.pfn(PageSize::K4)); }
     fn memory(&self, frame: PhysAddr) -> *mut u8 { hart::memory(frame) }
-    fn record(&self, frame: PhysAddr) -> Option<&Record> { RECORDS.get((frame.get() >> 12) - FIRST) }
-    fn share(&self, run: Run) { run.frames().for_each(|f| _ = INFO[f.get() - FIRST].fetch_add(1, Relaxed)); }
+    fn record(&self, frame: PhysAddr) -> Option<&Record> { RECORDS.get((frame.get() >> 12).wrapping_sub(FIRST)) }
+    fn share(&self, run: Run) { run.frames().filter_map(info).for_each(|info| _ = info.fetch_add(1, Relaxed)); }
     fn release(&self, run: Run) { run.frames().for_each(put); }
     fn flush(&self, flush: &Flush, asid: Option<Asid>) {
         match flush.by_address(WalkCache::Whole, 64).filter(|_| asid.is_some()) {
@@ -68,18 +72,16 @@ pub fn boot() -> Result<AddressSpace<Mine>, Error> {
 
 /// Resolves a page fault of a process; `false` if the process must not do what it tried.
 pub fn page_fault(process: &AddressSpace<Mine>, at: VirtAddr, access: Access) -> Result<bool, Error> {
-    let page = Pages::one(at.vpn(PageSize::K4));
     process.edit(|edit| {
-        let shared = match edit.fault(at, access)? {
-            Fault::Retry => return Ok(true), // The TLB held an older entry, which is flushed now.
-            Fault::NotMapped if HEAP.contains(&at.get()) => None,
-            Fault::CopyOnWrite(leaf) if INFO[leaf.frame.get() - FIRST].load(Relaxed) == 1 => return edit
-                .protect(page, Change { clear: Attr::COPY_ON_WRITE, set: Attr::WRITE }).map(|_| true),
-            Fault::CopyOnWrite(leaf) => Some(leaf.frame),
+        match edit.fault(at, access)? {
+            Fault::Retry => {} // The TLB held an older entry, which is flushed now.
+            Fault::NotMapped if HEAP.contains(&at.get()) => {
+                let frame = take(None)?;
+                edit.map(Pages::one(at.vpn(PageSize::K4)), frame, USER).inspect_err(|_| put(frame))?;
+            }
+            Fault::CopyOnWrite(_) => edit.unshare(at, is_sole, |shared| take(Some(shared)))?,
             _ => return Ok(false),
-        };
-        let frame = take(shared)?;
-        let done = if shared.is_some() { edit.replace(at, frame, USER) } else { edit.map(page, frame, USER) };
-        done.inspect_err(|_| put(frame)).map(|()| true)
+        }
+        Ok(true)
     })
 }

@@ -9,7 +9,7 @@
 //! The disk may have what a frame holds, too, until that is written; [`frames`] knows.
 
 use spin::RelaxStrategy as _;
-use tlbkit::{Access, Attr, Change, Entry, Error, Fault, Leaf, Mark, PageSize, Pages, Pfn, VirtAddr};
+use tlbkit::{Edit, SupervisorPages, Access, Attr, Change, Entry, Error, Fault, Leaf, Mark, PageSize, Pages, Pfn, VirtAddr};
 use tlbkit_superpage::{Refusal, Superpage};
 
 use crate::disk::Slot;
@@ -18,6 +18,10 @@ use crate::memory::{Serving, Space};
 use crate::report::{Count, REPORT};
 use crate::window::{PAGES, Part, Refused, WINDOW, address, vpn};
 use crate::{arch, faults, frames, witness, words};
+
+/// The size of the pages that a program may ask for, if the machine's tables have one beside those that grow.
+pub(crate) const LARGE: Option<PageSize> =
+    if cfg!(target_arch = "mips") { None } else { Some(PageSize::M2) };
 
 /// The most pages of a message.
 pub(crate) const MESSAGE: usize = 8;
@@ -69,9 +73,28 @@ impl Body {
         Ok(())
     }
 
+    /// Maps a large page, full of zeros.
+    pub(crate) fn reserve_large(&mut self, at: usize) -> Result<(), Refused> {
+        let size = LARGE.ok_or(Refused::Wrong)?;
+        let part = Part::new(at, size.bytes() >> PageSize::K4.shift())?;
+        self.all(part, false)?;
+        // The program does without, if no frames are in a row.
+        let first = frames::take_run(part.len, size).ok_or(Refused::Wrong)?;
+        let frames = || (first.get()..first.get() + part.len).map(Pfn::new);
+        frames().for_each(frames::clear);
+        let page = Page::new(true);
+        let map = |edit: &mut Edit<'_, _, _>| edit.map_sized(part.pages(), first, size, page.attr());
+        if let Err(error) = self.space.edit(map) {
+            frames().for_each(|frame| frames::release(frame, false));
+            return Err(error.into());
+        }
+        self.pages[part.indices()].fill(Some(page));
+        Ok(())
+    }
+
     /// Maps in small pages what is larger among these.
     fn alone(&mut self, part: Part) -> Result<(), Refused> {
-        if arch::SIZES.is_empty() {
+        if arch::SIZES.is_empty() && LARGE.is_none() {
             return Ok(());
         }
         for index in part.indices() {
@@ -122,7 +145,7 @@ impl Body {
         let fits = |index: usize| {
             let is_ours = match self.space.entry(address(index)) {
                 Entry::Empty => true,
-                Entry::Leaf(leaf) => leaf.size != PageSize::K4 || frames::is_sole(leaf.frame),
+                Entry::Leaf(leaf) => frames::is_sole(leaf.part(address(index), PageSize::K4).frame),
                 Entry::Mark(_) => false,
             };
             is_ours && self.pages[index].is_some_and(|page| page.write == write)
@@ -279,7 +302,7 @@ impl Body {
             Fault::Retry => Ok(()),
             Fault::NotMapped => self.fetch(at, access, None),
             Fault::Swapped(slot) => self.fetch(at, access, Some(Slot::of(Mark::Payload(slot)))),
-            Fault::CopyOnWrite(leaf) => self.unshare(at, leaf),
+            Fault::CopyOnWrite(_) => self.unshare(at),
             Fault::NoRight(_) | Fault::Closed(_) | Fault::Guard => Err(Refused::Wrong),
         }
     }
@@ -308,29 +331,24 @@ impl Body {
     }
 
     /// Gives the process a frame of its own for a page that others may have.
-    fn unshare(&mut self, at: VirtAddr, leaf: Leaf) -> Result<(), Refused> {
-        let page = Pages::one(at.vpn(PageSize::K4));
-        let mut leaf = leaf;
-        if leaf.size != PageSize::K4 {
-            self.alone(Part::new(page.first().address(PageSize::K4).get(), 1)?)?;
-            leaf = self.space.lookup(at).ok_or(Refused::Wrong)?;
-        }
+    fn unshare(&mut self, at: VirtAddr) -> Result<(), Refused> {
         REPORT.add(Count::Operations, 1);
-        if frames::is_sole(leaf.frame) || faults::NO_COW.planted() {
-            self.space.protect(page, Change { clear: Attr::COPY_ON_WRITE, set: Attr::WRITE })?;
-            return Ok(());
+        if self.space.lookup(at).is_some_and(|leaf| leaf.size != PageSize::K4) {
+            REPORT.add(Count::LargeCopies, 1);
+            // Its pages may have other frames from now on.
+            let _ = self.growth.demote(at.vpn(PageSize::K4));
         }
-        let copy = frames::take_copy(leaf.frame).ok_or(Refused::NoMemory)?;
-        let attr = Attr::READ | Attr::WRITE | Attr::USER;
-        witness::lowering(page, || self.space.replace(at, copy, attr))?;
+        let is_sole = |frame| frames::is_sole(frame) || faults::NO_COW.planted();
+        let copy = |frame| frames::take_copy(frame).ok_or(Error::NoMemory { wanted: 1, pending: 0 });
+        let page = Pages::one(at.vpn(PageSize::K4));
+        witness::lowering(page, || self.space.unshare(at, is_sole, copy))?;
         Ok(())
     }
 
     /// Returns a copy of the process's memory, whose frames are shared until they are written.
     pub(crate) fn fork(&mut self) -> Result<Self, Refused> {
-        let window = Part { first: 0, len: PAGES };
-        self.alone(window)?;
-        let space = witness::lowering(window.pages(), || self.space.fork())?;
+        let window = Part { first: 0, len: PAGES }.pages();
+        let space = witness::lowering(window, || self.space.fork(SupervisorPages::LeftOut))?;
         Ok(Self { space, growth: Growth::new(), pages: self.pages })
     }
 

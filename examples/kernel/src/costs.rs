@@ -3,7 +3,7 @@
 use core::hint::black_box;
 use core::sync::atomic::Ordering;
 
-use tlbkit::{Asid, Attr, Error, Flush, FlushScope, Kernel as _, PageSize, Pages, Pfn, Run, VirtAddr};
+use tlbkit::{SupervisorPages, Asid, Attr, Error, Flush, FlushScope, Kernel as _, PageSize, Pages, Pfn, Run, VirtAddr};
 
 use crate::memory::{MMU, Space, sharing};
 use crate::report::REPORT;
@@ -69,7 +69,7 @@ pub(crate) fn measure(kernel: &Space, unit: usize) -> Result<(), Error> {
         {
             map(one)?;
             let begin = arch::instructions();
-            let child = space.fork()?;
+            let child = space.fork(SupervisorPages::LeftOut)?;
             let forked = arch::instructions() - begin;
             drop(child);
             forked / PAGES

@@ -98,6 +98,12 @@ pub(crate) fn first(boot: Boot) -> ! {
         Count::Failures,
         || "no page has grown, or none was split again",
     );
+    let copied = REPORT.get(Count::LargeCopies) > 0;
+    REPORT.check(
+        copied || body::LARGE.is_none() && arch::SIZES.is_empty(),
+        Count::Failures,
+        || "no large page was shared and written",
+    );
     let leaked = frames::in_use() + disk::in_use();
     REPORT.end(leaked, memory::tables() - tables + MMU.lost())
 }

@@ -28,9 +28,11 @@ pub(crate) enum Count {
     Promotions,
     Refusals,
     Demotions,
+    /// Stores to large pages that processes share.
+    LargeCopies,
 }
 
-const NAMES: [&str; 15] = [
+const NAMES: [&str; 16] = [
     "checks",
     "failures",
     "stale_reads",
@@ -46,6 +48,7 @@ const NAMES: [&str; 15] = [
     "promotions",
     "refusals",
     "demotions",
+    "large_copies",
 ];
 
 /// The names of what changes cost, in the order in which [`costs`](crate::costs) measures them.

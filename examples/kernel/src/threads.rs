@@ -190,6 +190,7 @@ impl Thread {
             13 => Ok(crate::cpus()),
             14 => Ok(crate::wanted()),
             15 => Ok(REPORT.get(Count::Operations)),
+            16 => operation(process.with(|body| body.reserve_large(a))),
             _ => Err(Refused::Wrong),
         };
         match answer {

@@ -11,6 +11,7 @@ use sys::Found;
 
 mod arch;
 mod dense;
+mod large;
 mod messages;
 mod pressure;
 mod storm;
@@ -118,6 +119,11 @@ extern "C" fn main() -> ! {
         for _ in 0..cpus.div_ceil(2) {
             seed += 1;
             run(|| dense::run(&mut Numbers::new(seed)));
+        }
+        sys::wait();
+        for _ in 0..cpus.div_ceil(2) {
+            seed += 1;
+            run(|| large::run(&mut Numbers::new(seed)));
         }
         sys::wait();
         run(|| tree::run(100));

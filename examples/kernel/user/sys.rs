@@ -54,6 +54,11 @@ pub(crate) fn map(at: usize, pages: usize) -> bool {
     call(5, [at, pages, 1]) == 0
 }
 
+/// Maps a large page, if memory of its size is in a row and the machine has such pages.
+pub(crate) fn map_large(at: usize) -> bool {
+    call(16, [at, 0, 0]) == 0
+}
+
 pub(crate) fn unmap(at: usize, pages: usize) -> bool {
     call(6, [at, pages, 0]) == 0
 }

@@ -312,7 +312,7 @@ fn text(row: &Value) -> String {
 }
 
 /// What a row has for every machine.
-const NAMES: [&str; 17] = [
+const NAMES: [&str; 18] = [
     "operations",
     "forks",
     "faults",
@@ -324,6 +324,7 @@ const NAMES: [&str; 17] = [
     "promotions",
     "refusals",
     "demotions",
+    "large_copies",
     "stale_reads",
     "stale_writes",
     "frames_leaked",

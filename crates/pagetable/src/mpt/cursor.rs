@@ -2,7 +2,7 @@
 
 use core::fmt;
 
-use tlbkit_addr::{Attr, Flush, Pages, Pfn, VirtAddr, Vpn};
+use tlbkit_addr::{Attr, Flush, PageSize, Pages, Pfn, VirtAddr, Vpn};
 
 use super::leaf::Spot;
 use super::shape::Shape;
@@ -301,6 +301,26 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Cursor<'_, 'n, G, F, N> 
         let at = self.at();
         // SAFETY: the contract of `Writer::replace_breaking` is this function's.
         self.anew(|table, batch| unsafe { table.replace_slow(batch, at, frame, attr, flush_all_cpus) })
+    }
+
+    /// Makes every leaf of `pages` one of size `to`; see [`Table::resize`](crate::Table::resize).
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Table::resize`](crate::Table::resize).
+    ///
+    /// # Safety
+    ///
+    /// As for [`Writer::resize_breaking`].
+    pub unsafe fn resize_breaking(
+        &mut self,
+        pages: Pages,
+        to: PageSize,
+        flush_all_cpus: &mut dyn FnMut(&Flush),
+    ) -> Result<(), Error> {
+        // SAFETY: the cursor borrows the only writer and its batch. By this function's contract nothing that runs until the call
+        // returns needs the pages.
+        self.anew(|table, batch| unsafe { table.resize(batch, pages, to, flush_all_cpus) })
     }
 
     /// Goes to `page`. Costs a walk, unless the page is in the same node.

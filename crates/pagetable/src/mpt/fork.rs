@@ -1,5 +1,7 @@
-//! Copy on write: a copy of a table that maps the same frames. A page that was writable before is writable in neither table
-//! afterwards.
+//! Copy on write: a copy of a table that maps the same frames. A user's page that was writable before is writable in neither table
+//! afterwards. Supervisor pages are passed over: the code that runs a fork cannot wait for a fault of its own stores.
+
+use core::ops::ControlFlow;
 
 use tlbkit_addr::{Attr, FlushScope, Pages, Pfn, VirtAddr, Vpn};
 
@@ -9,23 +11,33 @@ use crate::cursor::without;
 use crate::format::Format;
 use crate::geometry::Checked as _;
 use crate::nodes::{NodeAddr, Nodes, Stock, Store};
-use crate::{Change, Error, Mark, Radix, Retired, Run, Table as _, Word, Writer};
+use crate::{Change, Entry, Error, Leaf, Mark, Pinned, Radix, Retired, Run, Table as _, Word, Writer};
 
 /// The attributes that a page also loses in the copy: the entry in the copied table already records that the page is dirty, and
 /// no page of a copy is global.
 const FORGOTTEN: Attr = Attr::DIRTY.union(Attr::GLOBAL);
 
-/// The caller's functions that a copy calls.
-struct Calls<S: FnMut(Run), C: FnMut(u64)> {
+/// Tells whether a page with these attributes is a user's.
+fn is_users<F: Format>(attr: Attr) -> bool {
+    !F::OPTIONAL.contains(Attr::USER) || attr.contains(Attr::USER)
+}
+
+/// The caller's functions that a copy calls, and the obligation for changes of the copy.
+struct Calls<'b, 'n, S: FnMut(Run), C: FnMut(u64)> {
     share: S,
     copy: C,
+    born: &'b mut Retired<'n>,
 }
 
 impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Writer<'_, 'n, Mpt<'n, G, F, N>> {
-    /// Maps in `child`, an empty table, every page that this table maps to the same frame, except the pages of a part that this
-    /// table lends to the child, or borrows. A page of writable memory loses [`Attr::WRITE`] and gets [`Attr::COPY_ON_WRITE`] in both tables.
+    /// Maps in `child` every user's page that this table maps to the same frame, except the pages of a part that this table lends
+    /// to the child, or borrows. A page of writable memory loses [`Attr::WRITE`] and gets [`Attr::COPY_ON_WRITE`] in both tables.
     /// Device pages and uncached pages are copied unchanged. Marks are copied. `share` is called with each run of frames, and
-    /// `copy` with each payload, before the child has it.
+    /// `payload` with each payload, before the child has it.
+    ///
+    /// Supervisor pages, without [`Attr::USER`], keep their rights here and are not copied. The child may have pages of the same
+    /// size at their addresses already, and is empty otherwise. (In a format that has no bit for [`Attr::USER`] every page is a
+    /// user's.)
     ///
     /// Costs a load of each slot of each node, except the empty slots after the node's last entry and, above the last level, the
     /// sixteenths of a node that have had no entry.
@@ -33,13 +45,14 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Writer<'_, 'n, Mpt<'n, G
     /// # Errors
     ///
     /// [`Error::WrongAttr`] if the format has no bit for [`Attr::COPY_ON_WRITE`]; [`Error::Occupied`] or [`Error::Marked`] if the
-    /// child has a leaf or a mark; [`Error::WrongSize`] if the child lends a part; [`Error::Borrowed`] if this table maps or
-    /// borrows pages where the child borrows others; [`Error::NoMemory`]. After an error nothing has changed.
+    /// child has a leaf or a mark where this table has no supervisor page; [`Error::WrongSize`] if the child lends a part;
+    /// [`Error::Borrowed`] if this table maps or borrows pages where the child borrows others; [`Error::NoMemory`]. After an error
+    /// nothing has changed.
     pub fn copy_on_write(
         &mut self,
         child: &mut Writer<'_, 'n, Mpt<'n, G, F, N>>,
         share: impl FnMut(Run),
-        copy: impl FnMut(u64),
+        payload: impl FnMut(u64),
     ) -> Result<(), Error> {
         const {
             let mut level = 2;
@@ -52,17 +65,15 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Writer<'_, 'n, Mpt<'n, G
         if !F::OPTIONAL.contains(Attr::COPY_ON_WRITE) {
             return Err(Error::WrongAttr { attr: Attr::COPY_ON_WRITE });
         }
-        let mut calls = Calls { share, copy };
         let ((table, batch), (copy, born)) = (self.parts(), child.parts());
-        if copy.footprint().ptes > 0 || copy.footprint().nodes != 1 {
-            // SAFETY: the caller is the child's writer.
-            return Err(unsafe { copy.first_own() });
-        }
         // SAFETY: the caller is the only writer of both tables.
-        unsafe { table.check_apart(copy) }?;
+        unsafe {
+            table.check_room(copy)?;
+            table.check_apart(copy)?;
+        }
         let mut want = [0; MAX];
-        // All nodes below the root have the size of the second level's.
-        want[1] = table.footprint().nodes - 1;
+        // All nodes below the root have the size of the second level's. The copy has no node where this table has none.
+        want[1] = table.footprint().nodes.saturating_sub(copy.footprint().nodes);
         let mut stock = Stock::take_within(copy.nodes, &Mpt::<'n, G, F, N>::WORDS, want, F::REACH)?;
         let (root, new) = (table.root, copy.root);
         // SAFETY: the caller is the only writer of both tables, and the batches are theirs.
@@ -70,6 +81,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Writer<'_, 'n, Mpt<'n, G
             born.change(
                 |born| {
                     born.touch_all(F::APPEARS);
+                    let mut calls = Calls { share, copy: payload, born };
                     batch.change(
                         |batch| {
                             table.fork_node(copy, &mut stock, batch, (root, new), 0, Vpn::new(0), &mut calls);
@@ -85,22 +97,45 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Writer<'_, 'n, Mpt<'n, G
 }
 
 impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
-    /// Returns the error that names the first leaf or mark of this table, which should be empty. Borrowed pages do not count.
+    /// Checks that `copy` maps and marks no page of its own but those that are supervisor pages of the same size here, and lends
+    /// nothing. So each of its nodes is in the place of one of this table.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Occupied`] or [`Error::Marked`] with the first such page, or [`Error::WrongSize`].
     ///
     /// # Safety
     ///
-    /// The caller is the only writer.
-    #[cold]
-    unsafe fn first_own(&self) -> Error {
+    /// The caller is the only writer of both tables.
+    unsafe fn check_room(&self, copy: &Self) -> Result<(), Error> {
+        if copy.lent.is_some() {
+            return Err(Error::WrongSize { size: G::BASE });
+        }
+        if copy.footprint().ptes == 0 {
+            return Ok(());
+        }
+        let mut done = Ok(());
+        let mut check = |at: VirtAddr, entry: Entry| {
+            // SAFETY: by this function's contract the caller is the only writer.
+            let here = unsafe { self.find(at) };
+            let alike = |leaf: &Leaf, here: &Leaf| here.size == leaf.size && !is_users::<F>(here.attr);
+            match (entry, here) {
+                (Entry::Empty, _) => return ControlFlow::Continue(()),
+                (Entry::Leaf(leaf), Some(here)) if alike(&leaf, &here) => return ControlFlow::Continue(()),
+                _ => done = Err(Error::taken(at, entry)),
+            }
+            ControlFlow::Break(())
+        };
         let halves = G::SPACE.halves().into_iter().flatten();
-        for own in halves.flat_map(|half| without(half, self.borrowed)).flatten() {
-            // SAFETY: by this function's contract the caller is the only writer, and no page of the range is borrowed.
-            match unsafe { self.occupied(own.first(), own.last(), G::BASE) } {
-                Error::WrongSize { .. } => {}
-                found => return found,
+        for own in halves.flat_map(|half| without(half, copy.borrowed)).flatten() {
+            // SAFETY: by this function's contract the caller is the only writer, and frees nothing during the visit; no page of the
+            // range is borrowed.
+            let flow = copy.for_each_entry(unsafe { Pinned::by(copy) }, own, &mut check);
+            if flow.is_break() {
+                break;
             }
         }
-        Error::WrongSize { size: G::BASE }
+        done
     }
 
     /// Checks the top-level slots that `copy` borrows: this table's slot is empty or has the same link.
@@ -136,8 +171,9 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
     ///
     /// # Safety
     ///
-    /// The caller is the only writer of both tables. `from` is a node of `level` in this table, and `to` an empty node of `level`
-    /// in `copy`. The stock has a node for each node below `from`.
+    /// The caller is the only writer of both tables, and [`check_room`](Self::check_room) has found that `copy` has room. `from` is
+    /// a node of `level` in this table, and `to` one of `level` in `copy`. The stock has a node for each node below `from` that
+    /// has none in its place below `to`.
     #[expect(clippy::too_many_arguments, reason = "two tables, and where they are")]
     unsafe fn fork_node(
         &self,
@@ -147,7 +183,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
         (from, to): (NodeAddr, NodeAddr),
         level: usize,
         first: Vpn,
-        calls: &mut Calls<impl FnMut(Run), impl FnMut(u64)>,
+        calls: &mut Calls<'_, 'n, impl FnMut(Run), impl FnMut(u64)>,
     ) {
         let (last, slots, cover) = (level + 1 == Self::LEVELS, Self::slots(level), Self::slot_pages(level));
         if last && !Self::REPLICATED {
@@ -189,6 +225,9 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
                             }
                             (index, live) = (index + 1, live - 1);
                         }
+                        if !Self::is_users(word, last) {
+                            continue;
+                        }
                         (calls.share)(Run { first: frame, len: (index - first) * cover, dirty: false });
                         for slot in first..index {
                             let word = F::Word::follow(here.add(slot));
@@ -218,14 +257,16 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
                         let borrowed = level == 0 && (self.is_borrowed(index) || copy.is_borrowed(index));
                         if !borrowed
                             && !empty
-                            && let Some(new) = stock.next(1)
+                            && let Some(new) = copy.node_for(stock, to, level, index)
                         {
                             let at = Vpn::new(first.get() + index * cover);
-                            copy.tally.node(1, Self::words(level + 1) * F::Word::BYTES);
-                            // No CPU walks the copy yet. The node is linked now, so that the repair finds it if `share` unwinds.
-                            copy.publish(to, index, F::link(new));
-                            copy.add_live(to, level, index, 1);
                             self.fork_node(copy, stock, batch, (below, new), level + 1, at, calls);
+                            if copy.live(new, level + 1) == 0 {
+                                // All that is below is the supervisor's.
+                                copy.store_relaxed(to, index, F::Word::ZERO);
+                                copy.sub_live(to, level, 1);
+                                copy.retire(calls.born, new, level + 1, true);
+                            }
                         }
                     }
                     index += 1;
@@ -249,6 +290,33 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
         }
     }
 
+    /// Returns the node in slot `index` of `to`, a node of `level`. If there is none, links one from the stock.
+    ///
+    /// # Safety
+    ///
+    /// The caller is the only writer, and no CPU walks this table yet. The slot is in the node, and holds a link or nothing.
+    unsafe fn node_for(
+        &self,
+        stock: &mut Stock<'n, N, MAX>,
+        to: NodeAddr,
+        level: usize,
+        index: usize,
+    ) -> Option<NodeAddr> {
+        // SAFETY: by this function's contract the caller is the only writer, and the slot is in the node.
+        unsafe {
+            let word = self.read(to, index);
+            if F::is_link(word) {
+                return Some(F::node(word));
+            }
+            let new = stock.next(1)?;
+            self.tally.node(1, Self::words(level + 1) * F::Word::BYTES);
+            // The node is linked now, so that the repair finds it if `share` unwinds.
+            self.publish(to, index, F::link(new));
+            self.add_live(to, level, index, 1);
+            Some(new)
+        }
+    }
+
     /// Copies the leaf in the slot `start` of a last-level node, whose word was loaded as `first`, and the leaves after it that
     /// map the next frames with the same attributes. Returns the slot after the last of them.
     ///
@@ -262,7 +330,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
         (from, to): (NodeAddr, NodeAddr),
         start: usize,
         first: F::Word,
-        calls: &mut Calls<impl FnMut(Run), impl FnMut(u64)>,
+        calls: &mut Calls<'_, 'n, impl FnMut(Run), impl FnMut(u64)>,
     ) -> usize {
         // SAFETY: by this function's contract both nodes are of this level, and every index is below the number of its slots.
         unsafe {
@@ -286,6 +354,12 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
             }
             end
         }
+    }
+
+    /// Tells whether a leaf maps a user's page. Hardware does not change that bit.
+    #[inline(always)]
+    fn is_users(leaf: F::Word, last: bool) -> bool {
+        !F::OPTIONAL.contains(Attr::USER) || Self::without(leaf, Attr::USER, last) != leaf
     }
 
     /// Tells whether a leaf loses a right when it is shared: whether it maps writable memory. Hardware changes neither of these
@@ -315,7 +389,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
         batch: &mut Retired<'n>,
         (from, to): (NodeAddr, NodeAddr),
         first: Vpn,
-        calls: &mut Calls<impl FnMut(Run), impl FnMut(u64)>,
+        calls: &mut Calls<'_, 'n, impl FnMut(Run), impl FnMut(u64)>,
     ) {
         let (level, slots) = (Self::LEVELS - 1, Self::slots(Self::LEVELS - 1));
         // SAFETY: by this function's contract both nodes are of this level, and every index is below the number of its slots.
@@ -323,8 +397,8 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
             let (here, there) = (self.cell(from, 0), copy.cell(to, 0));
             let all = self.live(from, level) as usize;
             let (mut index, mut live) = (0, all);
-            // The first slot whose leaf has lost a right, and the slot after the last such slot.
-            let (mut begin, mut end) = (slots, 0);
+            // The first slot whose leaf has lost a right, and the slot after the last such slot; how many leaves are passed over.
+            let (mut begin, mut end, mut passed) = (slots, 0, 0);
             let mut word = F::Word::follow(here);
             // The loop ends when the count of slots in use is 0.
             while live > 0 && index < slots {
@@ -332,7 +406,11 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
                 // The common case: leaves that lose a right and do not continue the leaf before. The last slot is left to the
                 // code below, because this loop loads the slot after each leaf.
                 let limit = index + live.min(slots - 1 - index);
-                while index < limit && F::is_leaf(word, true) && Self::loses(word, true) {
+                while index < limit
+                    && F::is_leaf(word, true)
+                    && Self::loses(word, true)
+                    && Self::is_users(word, true)
+                {
                     let behind = F::Word::follow(here.add(index + 1));
                     if behind == word.advance(F::STEP, 1) {
                         break;
@@ -346,7 +424,9 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
                     (begin, end) = (begin.min(slot), index);
                     continue;
                 }
-                if F::is_leaf(word, true) {
+                if F::is_leaf(word, true) && !Self::is_users(word, true) {
+                    (index, live, passed) = (index + 1, live - 1, passed + 1);
+                } else if F::is_leaf(word, true) {
                     index = self.fork_run(copy, (from, to), slot, word, calls);
                     live = live.saturating_sub(index - slot);
                     if Self::loses(word, true) {
@@ -367,8 +447,9 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
                 // After the last slot this loads the first slot again. The loop then ends, and the word is not used.
                 word = F::Word::follow(here.add(index & (slots - 1)));
             }
-            copy.add_live(to, level, 0, all - live);
-            copy.tally.ptes((all - live) as isize);
+            let copied = all - live - passed;
+            copy.add_live(to, level, 0, copied);
+            copy.tally.ptes(copied as isize);
             let page = |slot: usize| Vpn::new(first.get() + slot);
             if begin < end
                 && let Some(pages) = Pages::new(page(begin), page(end - 1))

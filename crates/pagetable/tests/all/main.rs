@@ -24,6 +24,7 @@ mod lpt;
 mod lpt_properties;
 mod manuals;
 mod mpt;
+mod mpt_fork;
 mod mpt_hardware;
 mod mpt_pairs;
 mod mpt_share;

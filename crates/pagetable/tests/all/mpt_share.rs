@@ -247,7 +247,7 @@ fn forks<'n>(
     let child = Mpt::sharing(kernel).unwrap();
     let mut writer = Writer::new(&parent).unwrap();
     let page = |at: usize| Pages::one(VirtAddr::new(at).vpn(K4));
-    writer.map(page(0x1000), Pfn::new(7), K4, RW).unwrap();
+    writer.map(page(0x1000), Pfn::new(7), K4, RW | Attr::USER).unwrap();
     if clash {
         writer.map(page(HIGHER), Pfn::new(8), K4, RW).unwrap();
     }
@@ -257,10 +257,11 @@ fn forks<'n>(
     if clash {
         assert!(matches!(forked, Err(Error::Borrowed { .. })), "{forked:?}");
         assert_eq!((slab.usage().nodes, (parent.footprint(), child.footprint())), (nodes, before));
-        assert_eq!(look(&parent, 0x1000).unwrap().attr, RW);
+        assert_eq!(look(&parent, 0x1000).unwrap().attr, RW | Attr::USER);
     } else {
         forked.unwrap();
-        assert_eq!(look(&child, 0x1000).unwrap().attr, Attr::READ | Attr::COPY_ON_WRITE);
+        let copied = Attr::READ | Attr::USER | Attr::COPY_ON_WRITE;
+        assert_eq!(look(&child, 0x1000).unwrap().attr, copied);
     }
     // The kernel's page is there as it was.
     let seen = look(&child, HIGHER).unwrap();
@@ -375,6 +376,7 @@ fn a_fork_names_what_the_child_has_of_its_own() {
 #[test]
 fn a_run_of_shared_frames_ends_with_the_last_frame() {
     for (size, rights) in [(K4, RW), (K4, Attr::READ), (PageSize::M2, RW)] {
+        let rights = rights | Attr::USER;
         let mut memory = vec![Chunk::ZERO; 16];
         let slab = Storage::new(&mut memory, 0).unwrap();
         let parent = Mpt::<Va48, X86, _>::new(&slab).unwrap();
@@ -419,7 +421,7 @@ fn forks_devices<G: Radix, F: Format<Word = u64>>(attr: Attr) {
     ] {
         let count = size.bytes() >> 12;
         let pages = Pages::count(VirtAddr::new(at).vpn(K4), count).unwrap();
-        writer.map(pages, Pfn::new(at >> 12), size, attr).unwrap();
+        writer.map(pages, Pfn::new(at >> 12), size, attr | Attr::USER).unwrap();
     }
     let mut born = Writer::new(&child).unwrap();
     writer.copy_on_write(&mut born, |_| (), |_| ()).unwrap();

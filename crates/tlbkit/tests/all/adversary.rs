@@ -15,7 +15,7 @@ use std::sync::{Mutex, OnceLock};
 
 use tlbkit::{
     Access, AddressSpace, Asid, Attr, Change, CpuSet, Edit, Error, Fault, Flush, Kernel, Leaf, Mark, Mmu,
-    PageSize, Pages, Pfn, PhysAddr, Record, Run, Store, VirtAddr, Vpn, WalkCache, arch,
+    PageSize, Pages, Pfn, PhysAddr, Record, Run, Store, SupervisorPages, VirtAddr, Vpn, WalkCache, arch,
 };
 use tlbkit_witness::check::{Arch, Checker};
 use tlbkit_witness::event::{Barrier, Event, Fence, Memory};
@@ -747,15 +747,14 @@ fn cursor(edit: &mut Edit<'_, Foe, CPUS>, model: &mut Model, kernels: &BTreeMap<
                 }
             }
             3 => {
-                let len = found.map_or(1, |(_, leaf)| leaf.pages);
-                let frame = fresh(len);
+                let frame = fresh(1);
                 let done = cursor.replace(Pfn::new(frame), RWU);
-                assert_eq!(done.is_ok(), found.is_some() && !shared, "{at:#x} {done:?}");
-                if let (Ok(_), Some((first, was))) = (done, found) {
-                    let new = Page { frame, attr: RWU, written: false, ..was };
-                    model.leaves.insert(first, new);
+                assert!(done.is_ok() == (found.is_some() && !shared) || scarce, "{at:#x} {done:?}");
+                if done.is_ok() {
+                    model.split(at, at);
+                    model.leaves.insert(at, Page { frame, pages: 1, attr: RWU, written: false });
                 } else {
-                    put_back(frame, len);
+                    put_back(frame, 1);
                 }
             }
             4 => {
@@ -767,7 +766,7 @@ fn cursor(edit: &mut Edit<'_, Foe, CPUS>, model: &mut Model, kernels: &BTreeMap<
                     attr if attr.contains(Attr::COPY_ON_WRITE) && access.allowed(attr | Attr::WRITE) => 1,
                     _ => 2,
                 };
-                let got = match cursor.fault(access).unwrap() {
+                let got = match edit.fault(address(at), access).unwrap() {
                     Fault::Retry => Some(0),
                     Fault::CopyOnWrite(_) => Some(1),
                     Fault::NoRight(_) => Some(2),
@@ -786,6 +785,7 @@ fn cursor(edit: &mut Edit<'_, Foe, CPUS>, model: &mut Model, kernels: &BTreeMap<
                     }
                 };
                 assert_eq!(got, found.map(|(_, leaf)| wanted(&leaf)), "{at:#x}");
+                cursor = edit.cursor(address(at)).unwrap();
             }
             5 => {
                 let last = at == (1 << 26) - 1 || at == TOP;
@@ -974,17 +974,34 @@ impl World {
                 self.bury();
             }
             9 if self.spaces.len() < 7 => {
-                let child = handle.fork();
+                let mut copies = BTreeMap::new();
+                let mut copy = |leaf: Leaf| {
+                    call(Call::Closure);
+                    let frame = fresh(leaf.size.bytes() >> 12);
+                    copies.insert(leaf.at.get() >> 12, frame);
+                    Ok(Pfn::new(frame))
+                };
+                let copied = below(2) == 0;
+                let child = handle.fork(if copied {
+                    SupervisorPages::Copied(&mut copy)
+                } else {
+                    SupervisorPages::LeftOut
+                });
+                assert!(!self.spaces[&name].lends || matches!(child, Err(Error::Lent { .. })));
                 if let Ok(child) = child {
                     let parent = self.spaces.get_mut(&name).unwrap();
                     let mut leaves = parent.leaves.clone();
+                    let supervisor = |leaf: &Page| !leaf.attr.contains(Attr::USER);
+                    leaves.retain(|_, leaf| copied || !supervisor(leaf));
                     for leaf in parent.leaves.values_mut().chain(leaves.values_mut()) {
-                        if leaf.attr.contains(Attr::WRITE) && !leaf.attr.intersects(Attr::MEMORY) {
+                        let is_memory = !supervisor(leaf) && !leaf.attr.intersects(Attr::MEMORY);
+                        if leaf.attr.contains(Attr::WRITE) && is_memory {
                             leaf.attr = leaf.attr.difference(Attr::WRITE) | Attr::COPY_ON_WRITE;
                         }
                     }
-                    for leaf in leaves.values_mut() {
+                    for (at, leaf) in &mut leaves {
                         (leaf.attr, leaf.written) = (leaf.attr.difference(Attr::GLOBAL), false);
+                        leaf.frame = copies.get(at).copied().unwrap_or(leaf.frame);
                     }
                     let (lender, marks) = (parent.lender, parent.marks.clone());
                     self.add(child, false, lender);
@@ -1038,13 +1055,29 @@ impl World {
                 Fault::Retry => {}
                 Fault::CopyOnWrite(leaf) if owner == name => {
                     let (at, was) = found.unwrap();
-                    assert_eq!(leaf.at, address(at));
-                    let frame = fresh(was.pages);
-                    assert_eq!(handle.replace(address(page), Pfn::new(frame), RWU), Ok(()));
-                    let new = Page { frame, attr: RWU, written: false, ..was };
-                    self.spaces.get_mut(&name).unwrap().leaves.insert(at, new);
-                    if was.written {
-                        was_dirty(&was);
+                    let own = was.frame + (page - at);
+                    assert_eq!((leaf.at, leaf.frame.get()), (address(page), own));
+                    let is_sole = |frame: usize| with(|state| state.data[&frame] == 1);
+                    let all = (was.frame..was.frame + was.pages).all(is_sole);
+                    let mut new = None;
+                    let done = handle.unshare(
+                        address(page),
+                        |frame| is_sole(frame.get()),
+                        |_| Ok(Pfn::new(*new.insert(fresh(1)))),
+                    );
+                    let Ok(()) = done else { return assert!(matches!(done, Err(Error::NoMemory { .. }))) };
+                    let model = self.spaces.get_mut(&name).unwrap();
+                    if !all {
+                        model.split(page, page);
+                    }
+                    let at = if all { at } else { page };
+                    let leaf = model.leaves.get_mut(&at).unwrap();
+                    leaf.attr = leaf.attr.difference(Attr::COPY_ON_WRITE) | Attr::WRITE;
+                    if let Some(frame) = new {
+                        (leaf.frame, leaf.written) = (frame, false);
+                        if was.written {
+                            was_dirty(&Page { frame: own, pages: 1, ..was });
+                        }
                     }
                 }
                 _ => return assert!(found.is_none_or(|(_, leaf)| !kind.allowed(leaf.attr))),
@@ -1256,7 +1289,7 @@ impl World {
         let done = catch_unwind(AssertUnwindSafe(|| {
             if forks {
                 // The copy goes at once.
-                drop(handle.fork());
+                drop(handle.fork(SupervisorPages::LeftOut));
                 return;
             }
             let _ = handle.edit(|edit| {

@@ -6,8 +6,10 @@ use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Barrier, Mutex};
 
-use crate::host::{Host, Met, machine, run_as};
-use tlbkit::{Access, AddressSpace, Attr, Change, Error, Fault, Mmu, PageSize, Pages, VirtAddr};
+use crate::host::{Host, Met, Use, machine, run_as};
+use tlbkit::{
+    Access, AddressSpace, Attr, Change, Error, Fault, Mmu, PageSize, Pages, SupervisorPages, VirtAddr,
+};
 
 const CPUS: usize = 4;
 const ROUNDS: usize = if cfg!(miri) { 12 } else { 3000 };
@@ -72,14 +74,14 @@ fn access(process: &Process, slot: usize, store: bool) {
         match space.fault(address(slot), kind) {
             Ok(Fault::Retry) => {}
             Ok(Fault::CopyOnWrite(_)) => {
-                let Some(frame) = host.data(pattern(process.family, slot)) else { return };
+                let is_sole = |frame| host.mappings(frame) == Use::Data(1);
+                let copy = |_| {
+                    let frame = host.data(pattern(process.family, slot));
+                    frame.ok_or(Error::NoMemory { wanted: 1, pending: 0 })
+                };
                 // Another CPU may have been first.
-                let replaced = space.edit(|edit| match edit.fault(address(slot), kind)? {
-                    Fault::CopyOnWrite(_) => edit.replace(address(slot), frame, RW),
-                    _ => Err(Error::NoRoom),
-                });
-                if replaced.is_err() {
-                    host.put_back(frame);
+                if space.unshare(address(slot), is_sole, copy).is_err() {
+                    return;
                 }
             }
             Ok(_) => return,
@@ -127,7 +129,7 @@ fn step(mmu: &'static Mmu<Host, CPUS>, processes: &[Mutex<Option<Process>>], num
         }
         12 => assert!(space.protect(page(slot), Change::clear(Attr::WRITE)).unwrap() <= SLOTS),
         13 => {
-            if let Ok(child) = space.fork() {
+            if let Ok(child) = space.fork(SupervisorPages::LeftOut) {
                 let mut other = processes[numbers.below(processes.len())].lock().unwrap();
                 *other = Some(Process { space: child, family: process.family });
             }

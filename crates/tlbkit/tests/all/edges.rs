@@ -10,7 +10,10 @@ use crate::host::{Met, Use, machine, run_as};
 use tlbkit::pagetable::format;
 use tlbkit::pagetable::geometry::Va39;
 use tlbkit::shootdown::Hardware;
-use tlbkit::{AddressSpace, Asid, Attr, Kernel, Machine, PageSize, Pages, Pfn, PhysAddr, VirtAddr, arch};
+use tlbkit::{
+    AddressSpace, Asid, Attr, Kernel, Machine, PageSize, Pages, Pfn, PhysAddr, SupervisorPages, VirtAddr,
+    arch,
+};
 
 const RW: Attr = Attr::READ.union(Attr::WRITE).union(Attr::USER);
 
@@ -249,7 +252,7 @@ fn a_linear_range_is_mapped_in_contiguous_runs() {
         assert_eq!(space.unmap(pages(0x5_0000, 16)), Ok(15));
         let mapped = |at: usize| host.mappings(frames[first + at]);
         assert_eq!([2, 3, 18, 19].map(mapped), [Use::Data(1), Use::Free, Use::Free, Use::Data(1)]);
-        let child = space.fork().unwrap();
+        let child = space.fork(SupervisorPages::LeftOut).unwrap();
         assert_eq!([2, 19, 34].map(mapped), [Use::Data(2); 3]);
         drop(child);
         assert_eq!(space.unmap(whole), Ok(3 + 16 + 2));
@@ -267,10 +270,10 @@ fn a_fork_whose_kernel_unwinds_releases_no_frame_that_it_has_not_shared() {
     let frames: Vec<Pfn> = (0..3).map(|at| kernel.0.data(at).unwrap()).collect();
     space.map_each(pages(0x1000, 3), frames.iter().copied(), RW).unwrap();
     kernel.unwinds_at(SHARE, 1);
-    assert!(catch_unwind(AssertUnwindSafe(|| space.fork())).is_err());
+    assert!(catch_unwind(AssertUnwindSafe(|| space.fork(SupervisorPages::LeftOut))).is_err());
     kernel.unwinds_at(SHARE, 0);
     assert!(frames.iter().all(|&frame| kernel.0.mappings(frame) == Use::Data(1)));
-    let child = space.fork().unwrap();
+    let child = space.fork(SupervisorPages::LeftOut).unwrap();
     assert!(frames.iter().all(|&frame| kernel.0.mappings(frame) == Use::Data(2)));
     drop(child);
     assert_eq!(space.unmap(pages(0, 16)), Ok(3));

@@ -115,19 +115,6 @@ fn a_fault_in_the_kernels_half_is_mended_there() {
 }
 
 #[test]
-fn a_copy_of_the_kernels_own_has_no_global_pages() {
-    let mmu = machine::<1>(64);
-    let kernel = lending(mmu);
-    kernel.map(page(), mmu.kernel().data(7).unwrap(), GLOBAL).unwrap();
-    let copy = kernel.fork().unwrap();
-    copy.activate().unwrap();
-    assert!(matches!(mmu.kernel().access(AT, false), Met::Memory(_)));
-    copy.unmap(page()).unwrap();
-    assert_eq!(mmu.kernel().access(AT, false), Met::Fault);
-    mmu.idle().unwrap();
-}
-
-#[test]
 fn what_is_global_is_forgotten_before_another_half_is_there() {
     let mmu = machine::<1>(64);
     let kernel = lending(mmu);

@@ -2,9 +2,11 @@
 #![cfg(not(tlbkit_loom))]
 
 mod adversary;
+mod copies;
 mod cpus;
 mod driven;
 mod edges;
+mod guide;
 mod host;
 mod kernels_half;
 mod marks;

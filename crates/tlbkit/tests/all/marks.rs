@@ -5,7 +5,10 @@ use std::ops::ControlFlow;
 use std::sync::atomic::Ordering;
 
 use crate::host::{Host, Met, Use, machine};
-use tlbkit::{Access, AddressSpace, Attr, Change, Entry, Error, Fault, Mark, PageSize, Pages, Pfn, VirtAddr};
+use tlbkit::{
+    Access, AddressSpace, Attr, Change, Entry, Error, Fault, Mark, PageSize, Pages, Pfn, SupervisorPages,
+    VirtAddr,
+};
 
 const RW: Attr = Attr::READ.union(Attr::WRITE).union(Attr::USER);
 const ACCESS: Attr = Attr::READ.union(Attr::WRITE).union(Attr::EXEC);
@@ -87,7 +90,7 @@ fn the_kernel_gets_every_payload_back_once() {
     let nodes = space.footprint().nodes;
 
     // A copy has them, too, and guards, and the frames.
-    let child = space.fork().unwrap();
+    let child = space.fork(SupervisorPages::LeftOut).unwrap();
     assert_eq!([5, 6, 7].map(|payload| host.holders(payload)), [2, 2, 4]);
     assert_eq!(child.fault(at(0x3000), STORE), Ok(Fault::Swapped(6)));
     assert_eq!(child.fault(at(0x6000), STORE), Ok(Fault::Guard));
@@ -130,7 +133,7 @@ fn a_closed_page_keeps_its_frame_and_allows_nothing() {
     assert!(space.pieces(at(0x1000), 8, LOAD, |_, _| panic!("it cannot be read")).is_err());
 
     // A copy shares the frame; in neither is it a page to copy before it is opened.
-    let child = space.fork().unwrap();
+    let child = space.fork(SupervisorPages::LeftOut).unwrap();
     assert_eq!(host.mappings(frames[0]), Use::Data(2));
     child.protect(pages(0x1000, 1), Change::set(Attr::COPY_ON_WRITE)).unwrap();
     assert!(matches!(child.fault(at(0x1000), STORE), Ok(Fault::Closed(_))));

@@ -10,7 +10,8 @@ use tlbkit::pagetable::format::EntryLoCow;
 use tlbkit::pagetable::geometry::Va32;
 use tlbkit::{
     Access, AddressSpace, Asid, Attr, Change, Entry, Error, Fault, Flush, Guarded, Kernel, Mark, Mmu,
-    MultiLevel, PageSize, Pages, Pfn, PhysAddr, Record, Run, TableKind, VirtAddr, Vpn, WalkCache, arch,
+    MultiLevel, PageSize, Pages, Pfn, PhysAddr, Record, Run, SupervisorPages, TableKind, VirtAddr, Vpn,
+    WalkCache, arch,
 };
 use tlbkit_refill::features::Features;
 use tlbkit_refill::handler::{Form, Front, Gpt, Handler, Mpt, Place, Root, Spec, Walk, Write};
@@ -271,23 +272,15 @@ fn at(page: usize) -> VirtAddr {
 }
 
 /// Gives a process a copy of its own of a page that others may have.
-fn unshare<T: Handled>(
-    space: &AddressSpace<Host<T>>,
-    number: usize,
-    leaf: tlbkit::Leaf,
-) -> Result<(), Error> {
+fn unshare<T: Handled>(space: &AddressSpace<Host<T>>, number: usize) -> Result<(), Error> {
     let host = space.mmu().kernel();
-    let all = Pages::count(leaf.at.vpn(PageSize::K4), leaf.size.bytes() / 4096).unwrap();
-    let frame = host.data(1);
-    let from = space.translate(at(number)).unwrap();
-    let word = host.word(from).load(Ordering::Relaxed);
-    host.word(PhysAddr::new(frame.get() * 4096)).store(word, Ordering::Relaxed);
-    space.edit(|edit| {
-        if leaf.size > PageSize::K4 {
-            edit.resize(all, PageSize::K4)?;
-        }
-        edit.replace(at(number), frame, RW)
-    })
+    let copy = |from: Pfn| {
+        let frame = host.data(1);
+        let word = |frame: Pfn| host.word(PhysAddr::new(frame.get() * 4096));
+        word(frame).store(word(from).load(Ordering::Relaxed), Ordering::Relaxed);
+        Ok(frame)
+    };
+    space.unshare(at(number), |_| false, copy)
 }
 
 /// A load or store of the running program's, with the kernel's page-fault handler behind it.
@@ -312,7 +305,7 @@ fn access<T: Handled>(space: &AddressSpace<Host<T>>, number: usize, store: bool)
         }
         match space.fault(at(number), how).unwrap() {
             Fault::Retry => {}
-            Fault::CopyOnWrite(leaf) => unshare(space, number, leaf).unwrap(),
+            Fault::CopyOnWrite(_) => unshare(space, number).unwrap(),
             other => return Err(other),
         }
     }
@@ -379,7 +372,9 @@ fn close_and_open<T: Handled>() {
         assert_eq!(space.protect(part, Change::clear(ACCESS)), Ok(count));
         for (page, store) in [(number, false), (number, true), (last, false)] {
             let fault = access(&space, page, store);
-            assert!(matches!(fault, Err(Fault::Closed(leaf)) if leaf.frame == frame), "{page:#x}: {fault:?}");
+            // The frame of its own page.
+            let own = Pfn::new(frame.get() + page - number);
+            assert!(matches!(fault, Err(Fault::Closed(leaf)) if leaf.frame == own), "{page:#x}: {fault:?}");
         }
         assert_eq!(space.lookup(at(number)).unwrap().attr, Attr::USER | Attr::DIRTY);
         // The other half of the pair is what it was.
@@ -394,9 +389,11 @@ fn close_and_open<T: Handled>() {
     }
     // So it is in a copy.
     assert_eq!(space.protect(all, Change::clear(ACCESS)), Ok(8));
-    let child = space.fork().unwrap();
+    let child = space.fork(SupervisorPages::LeftOut).unwrap();
     child.activate().unwrap();
-    assert!(matches!(access(&child, 1026, false), Err(Fault::Closed(leaf)) if leaf.frame == large));
+    assert!(
+        matches!(access(&child, 1026, false), Err(Fault::Closed(leaf)) if leaf.frame.get() == large.get() + 2)
+    );
     mmu.idle().unwrap();
     drop((space, child));
     assert_eq!(mmu.kernel().in_use(), 0);
@@ -550,7 +547,7 @@ fn drive<T: Handled>(mmu: &'static Mmu<Host<T>>, rounds: usize) -> Result<(), St
             }
             6 => {
                 // The parent, or another one, goes where there are too many.
-                let child = (space.fork().unwrap(), model.clone());
+                let child = (space.fork(SupervisorPages::LeftOut).unwrap(), model.clone());
                 if all.len() == 4 {
                     all[below(4)] = child;
                 } else {

@@ -6,7 +6,8 @@ use std::sync::atomic::Ordering;
 
 use crate::host::{Host, Met, Use, machine};
 use tlbkit::{
-    Access, AddressSpace, Attr, Change, Error, Fault, Mmu, PageSize, Pages, Pfn, PhysAddr, VirtAddr,
+    Access, AddressSpace, Attr, Change, Error, Fault, Mmu, PageSize, Pages, Pfn, PhysAddr, SupervisorPages,
+    VirtAddr,
 };
 
 const RW: Attr = Attr::READ.union(Attr::WRITE).union(Attr::USER);
@@ -108,7 +109,7 @@ fn a_store_after_a_fork_is_seen_by_its_own_process_alone() {
     parent.activate().unwrap();
     assert!(access(&parent, 0x1000, true).is_ok(), "and the TLB knows that it may");
 
-    let child = parent.fork().unwrap();
+    let child = parent.fork(SupervisorPages::LeftOut).unwrap();
     assert!(frames.iter().all(|&frame| host.mappings(frame) == Use::Data(2)));
     let stored = access(&parent, 0x1000, true);
     let Err(Fault::CopyOnWrite(leaf)) = stored else { panic!("{stored:?}") };
@@ -141,7 +142,7 @@ fn a_protection_outlives_a_fork() {
     let host = mmu.kernel();
     let parent = AddressSpace::new(mmu).unwrap();
     parent.map_each(pages(0x1000, 2), (0..2).map(|at| data(mmu, at)), RW).unwrap();
-    let child = parent.fork().unwrap();
+    let child = parent.fork(SupervisorPages::LeftOut).unwrap();
     child.activate().unwrap();
     let refused = |at, change| {
         child.protect(page(at), change).unwrap();
@@ -171,12 +172,15 @@ fn a_fork_that_runs_out_of_memory_changes_nothing() {
     let before = host.in_use();
     for allowance in 0..8 {
         host.allowance.store(allowance, Ordering::Relaxed);
-        assert!(matches!(parent.fork(), Err(Error::NoMemory { .. })), "with {allowance} frames");
+        assert!(
+            matches!(parent.fork(SupervisorPages::LeftOut), Err(Error::NoMemory { .. })),
+            "with {allowance} frames"
+        );
         assert_eq!(host.in_use(), before, "with {allowance} frames");
         assert!(parent.lookup(VirtAddr::new(0x1000)).unwrap().attr.contains(Attr::WRITE));
     }
     host.allowance.store(usize::MAX, Ordering::Relaxed);
-    drop(parent.fork().unwrap());
+    drop(parent.fork(SupervisorPages::LeftOut).unwrap());
     assert_eq!(host.in_use(), before);
     drop(parent);
     assert_eq!(host.in_use(), 0);
@@ -329,7 +333,7 @@ fn the_kernels_half_is_in_every_address_space_and_global() {
         user.map(page(0x1000), data(mmu, 1), RW | Attr::GLOBAL),
         Err(Error::WrongAttr { attr: Attr::GLOBAL })
     );
-    let child = user.fork().unwrap();
+    let child = user.fork(SupervisorPages::LeftOut).unwrap();
     assert_eq!(child.translate(at), kernel.translate(at));
     // The lender lives as long as the spaces that share.
     drop((kernel, user));

@@ -10,7 +10,7 @@ use std::sync::Barrier;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::host::{Host, Log, cpu, machine, run_as};
-use tlbkit::{AddressSpace, Attr, Change, Mmu, PageSize, Pages, VirtAddr};
+use tlbkit::{AddressSpace, Attr, Change, Mmu, PageSize, Pages, SupervisorPages, VirtAddr};
 use tlbkit_witness::check::{Arch, Checked, Refusal, check};
 use tlbkit_witness::event::{Access as Kind, Barrier as Order, Event, Fence};
 
@@ -81,7 +81,7 @@ fn a_day(log: &'static Log) {
     });
     // Its only page lost the right to write above, so the fork takes nothing from it.
     let mut child = None;
-    lower(&space, 4, 0x1000, |space| child = Some(space.fork().unwrap()));
+    lower(&space, 4, 0x1000, |space| child = Some(space.fork(SupervisorPages::LeftOut).unwrap()));
     let child = child.unwrap();
     on(2, &child);
     // More address spaces than numbers.
@@ -303,7 +303,7 @@ fn threads_leave_a_log_that_holds() {
                             }
                         }
                         2 => drop(space.unmap(page(at)).unwrap()),
-                        _ => drop(space.fork().unwrap()),
+                        _ => drop(space.fork(SupervisorPages::LeftOut).unwrap()),
                     }
                     let _ = host.access(VirtAddr::new(at), true);
                     if host.pending() {

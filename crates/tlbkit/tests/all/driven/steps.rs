@@ -2,9 +2,11 @@
 
 use std::ops::ControlFlow;
 
-use tlbkit::pagetable::format::check_change;
+use tlbkit::pagetable::Geometry as _;
+use tlbkit::pagetable::format::{Format as _, check_change};
 use tlbkit::{
-    Access, AddressSpace, Attr, Change, Edit, Entry, Error, Fault, Mark, PageSize, Pages, Pfn, VirtAddr, Vpn,
+    Access, AddressSpace, Attr, Change, Edit, Entry, Error, Fault, Mark, PageSize, Pages, Pfn,
+    SupervisorPages, VirtAddr, Vpn,
 };
 
 use super::kernel::{Arch, Held, Ram};
@@ -177,7 +179,7 @@ impl<A: Arch, const CPUS: usize> World<A, CPUS> {
 
     fn fork(&mut self, at: At, chosen: usize) {
         let process = &mut self.processes[chosen];
-        let forked = process.handle.as_ref().expect("it lives").fork();
+        let forked = process.handle.as_ref().expect("it lives").fork(SupervisorPages::LeftOut);
         let Ok(child) = forked else {
             at.expect(&forked, true);
             return;
@@ -320,13 +322,23 @@ fn resize<A: Arch, const CPUS: usize>(space: &Space<A, CPUS>, model: &mut Model,
 
 fn replace<A: Arch, const CPUS: usize>(kernel: &Ram<A>, space: &Space<A, CPUS>, model: &mut Model, at: At) {
     let found = model.find(at.page);
-    let (count, attr) = (found.map_or(1, |(_, page)| page.pages), rights(at.rights));
+    let is_large = at.twist < 128 && found.is_some_and(|(_, page)| page.pages > 1);
+    let (count, attr) = (if is_large { large::<A>() } else { 1 }, rights(at.rights));
     let frame = kernel.fresh(count, count);
-    let done = space.replace(address::<A>(at.page), Pfn::new(frame), attr);
+    let (to, new) = (address::<A>(at.page), Pfn::new(frame));
+    let done = if is_large {
+        space.replace_sized(to, new, A::Geometry::SIZES[1], attr)
+    } else {
+        space.replace(to, new, attr)
+    };
     if !at.expect(&done, fits::<A>(at.page, at.page) && found.is_some()) {
         return kernel.put_back(frame, count);
     }
     let (first, _) = found.expect("it was replaced");
+    let first = if is_large { first } else { at.page };
+    if !is_large {
+        model.split(first, first);
+    }
     model.leaves.insert(first, Page::new::<A>(frame, count, attr));
 }
 
@@ -359,17 +371,35 @@ fn fault<A: Arch, const CPUS: usize>(kernel: &Ram<A>, space: &Space<A, CPUS>, mo
         Fault::NoRight(_) => assert!(!access.allowed(page.attr) && !copies, "{page:?} and {access:?}"),
         Fault::CopyOnWrite(leaf) => {
             assert!(copies && !access.allowed(page.attr), "{page:?} and {access:?}");
-            assert_eq!(leaf.frame.get(), page.frame);
-            // The last space that has it keeps it.
-            if kernel.state().mapped[&page.frame] == 1 && page.pages == 1 {
-                let change = Change { clear: Attr::COPY_ON_WRITE, set: Attr::WRITE };
-                assert_eq!(space.protect(pages(first, first), change), Ok(1));
-                model.protect::<A>(first, first, change);
-            } else {
-                let frame = kernel.fresh(page.pages, page.pages);
-                let done = space.replace(address::<A>(at.page), Pfn::new(frame), RWU);
-                assert!(done.is_ok(), "{done:?}");
-                model.leaves.insert(first, Page::new::<A>(frame, page.pages, RWU));
+            let own = page.frame + (at.page - first);
+            assert_eq!((leaf.at, leaf.frame.get()), (address::<A>(at.page), own));
+            let is_sole = |frame: Pfn| kernel.state().mapped[&frame.get()] == 1;
+            let all_sole = page.pages <= 512
+                && (page.frame..page.frame + page.pages).all(|frame| is_sole(Pfn::new(frame)));
+            let sole = is_sole(Pfn::new(own));
+            let mut new = None;
+            let copy = |frame: Pfn| {
+                assert_eq!(frame.get(), own);
+                Ok(Pfn::new(*new.insert(kernel.fresh(1, 1))))
+            };
+            let done = space.unshare(address::<A>(at.page), is_sole, copy);
+            if !at.expect(&done, true) {
+                return assert_eq!(new, None, "it is copied when nothing can fail any more");
+            }
+            // The last space that has a frame keeps it.
+            assert_eq!(new.is_none(), sole);
+            let dirty = Attr::DIRTY.intersection(A::Format::OPTIONAL);
+            let change = Change { clear: Attr::COPY_ON_WRITE, set: Attr::WRITE.union(dirty) };
+            if all_sole {
+                return model.protect::<A>(first, first, change);
+            }
+            model.split(at.page, at.page);
+            match new {
+                None => model.protect::<A>(at.page, at.page, change),
+                Some(frame) => {
+                    let page = Page::new::<A>(frame, 1, change.apply(page.attr));
+                    model.leaves.insert(at.page, page);
+                }
             }
         }
         other => panic!("{other:?} for {page:?}"),

@@ -1,0 +1,165 @@
+//! A fork passes supervisor pages over: they keep their rights, and the child has what it had of them.
+#![cfg(target_pointer_width = "64")]
+
+use std::collections::BTreeMap;
+use std::ops::ControlFlow;
+
+use tlbkit_addr::{Attr, PageSize, Pages, Pfn, VirtAddr, Vpn};
+use tlbkit_pagetable::format::{Aarch64, Format, RiscvOf, Sv39, X86};
+use tlbkit_pagetable::geometry::{Napot, Va39, Va48};
+use tlbkit_pagetable::mpt::Mpt;
+use tlbkit_pagetable::nodes::{Chunk, Slab};
+use tlbkit_pagetable::{Error, Leaf, Mark, Pinned, Radix, Shared, Table, Writer, destroy};
+
+const K4: PageSize = PageSize::K4;
+const KERNEL: Attr = Attr::READ.union(Attr::WRITE);
+const USER: Attr = KERNEL.union(Attr::USER);
+type Storage<'m> = Slab<'m, u64, Shared>;
+
+/// Returns all leaves, by page.
+fn leaves<'n>(table: &impl Table<'n>) -> BTreeMap<usize, Leaf> {
+    let mut found = BTreeMap::new();
+    for half in table.space().halves().into_iter().flatten() {
+        // SAFETY: nothing is reclaimed meanwhile.
+        let _ = table.for_each(unsafe { Pinned::by(table) }, half, &mut |leaf| {
+            found.insert(leaf.at.get() >> 12, leaf);
+            ControlFlow::Continue(())
+        });
+    }
+    found
+}
+
+/// A generator of numbers.
+struct Numbers(u64);
+
+impl Numbers {
+    fn below(&mut self, end: usize) -> usize {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0 % end as u64) as usize
+    }
+}
+
+/// Forks tables of random leaves, of users and the kernel's, into a child that has copies of some of the kernel's.
+fn forks<G: Radix, F: Format<Word = u64>>(seed: u64) {
+    let mut memory = vec![Chunk::ZERO; 512];
+    let slab = Storage::new(&mut memory, 0).unwrap();
+    let mut numbers = Numbers(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
+    let parent = Mpt::<G, F, _>::new(&slab).unwrap();
+    let child = Mpt::<G, F, _>::new(&slab).unwrap();
+    let (mut writer, mut born) = (Writer::new(&parent).unwrap(), Writer::new(&child).unwrap());
+    // Nodes of users alone, of the kernel alone, and of both.
+    for _ in 0..40 {
+        let block = numbers.below(6);
+        let size = G::SIZES[numbers.below(G::SIZES.len().min(3))];
+        let count = size.pages(G::BASE).unwrap();
+        let first = (block << 18 | numbers.below(4) << 9 | numbers.below(24)) & !(count - 1);
+        let attr = match block % 3 {
+            0 => USER,
+            1 => KERNEL,
+            _ => [USER, KERNEL][numbers.below(2)],
+        };
+        let frame = (1 << 20 | numbers.below(1 << 12)) & !(count - 1);
+        let pages = Pages::count(Vpn::new(first), count).unwrap();
+        // Some are in the way of others.
+        let _ = writer.map(pages, Pfn::new(frame), size, attr);
+    }
+    let marked = VirtAddr::new((7 << 18 | 3) << 12);
+    writer.mark(marked, Some(Mark::Payload(5))).unwrap();
+    let before = leaves(&parent);
+    let supervisor = |leaf: &&Leaf| !leaf.attr.contains(Attr::USER);
+    let copied: Vec<Leaf> =
+        before.values().filter(supervisor).filter(|_| numbers.below(2) == 0).copied().collect();
+    for leaf in &copied {
+        let pages = parent.space().pages_of(leaf);
+        let frame = Pfn::new(leaf.frame.get() + (1 << 21));
+        born.map(pages, frame, leaf.size, leaf.attr).unwrap();
+    }
+    let copies = leaves(&child);
+    let (mut shared, mut payloads) = (0, Vec::new());
+    writer.copy_on_write(&mut born, |run| shared += run.len, |payload| payloads.push(payload)).unwrap();
+    let (now, new) = (leaves(&parent), leaves(&child));
+    let cow = Attr::READ | Attr::USER | Attr::COPY_ON_WRITE;
+    let rights = |leaf: &Leaf| leaf.attr & (cow | Attr::WRITE);
+    let mut users = 0;
+    for (page, leaf) in &before {
+        if leaf.attr.contains(Attr::USER) {
+            users += leaf.size.pages(K4).unwrap();
+            assert_eq!((rights(&now[page]), rights(&new[page])), (cow, cow));
+            assert_eq!((now[page].frame, new[page].frame), (leaf.frame, leaf.frame));
+            assert_eq!((now[page].size, new[page].size), (leaf.size, leaf.size));
+        } else {
+            assert_eq!((now[page], new.get(page)), (*leaf, copies.get(page)), "{seed}");
+        }
+    }
+    assert_eq!(
+        (now.len(), new.len()),
+        (before.len(), before.len() - before.values().filter(supervisor).count() + copied.len())
+    );
+    assert_eq!((shared, payloads), (users, vec![5]));
+    // SAFETY: no CPU walks the child.
+    unsafe { born.finish().reclaim() };
+    // Each node of the child has an entry: those that are left when its pages are mapped one by one.
+    let fresh = Mpt::<G, F, _>::new(&slab).unwrap();
+    let mut again = Writer::new(&fresh).unwrap();
+    for leaf in new.values() {
+        again.map(parent.space().pages_of(leaf), leaf.frame, leaf.size, KERNEL).unwrap();
+    }
+    again.mark(marked, Some(Mark::Guard)).unwrap();
+    assert_eq!(child.footprint(), fresh.footprint(), "{seed}");
+    for batch in [again.finish(), writer.finish(), destroy(fresh), destroy(child), destroy(parent)] {
+        // SAFETY: no CPU walks the tables now.
+        unsafe { batch.reclaim() };
+    }
+    assert_eq!(slab.usage().nodes, 0);
+}
+
+#[test]
+fn supervisor_pages_keep_their_rights_and_are_not_copied() {
+    for seed in 0..if cfg!(miri) { 3 } else { 200 } {
+        forks::<Va39, Sv39>(seed);
+        forks::<Napot<Va39>, RiscvOf<true, true, false>>(seed);
+        forks::<Va48, X86>(seed);
+        forks::<Va48, Aarch64>(seed);
+    }
+}
+
+/// The child may have nothing where the parent has a user's page, or nothing, or a page of another size.
+#[test]
+fn a_child_has_room_for_the_users_pages() {
+    let mut memory = vec![Chunk::ZERO; 64];
+    let slab = Storage::new(&mut memory, 0).unwrap();
+    let parent = Mpt::<Va39, Sv39, _>::new(&slab).unwrap();
+    let mut writer = Writer::new(&parent).unwrap();
+    let large = Pages::count(Vpn::new(512), 512).unwrap();
+    writer.map(Pages::one(Vpn::new(1)), Pfn::new(7), K4, USER).unwrap();
+    writer.map(Pages::one(Vpn::new(2)), Pfn::new(8), K4, KERNEL).unwrap();
+    writer.map(large, Pfn::new(512), PageSize::M2, KERNEL).unwrap();
+    let before = leaves(&parent);
+    for page in [1, 3, 700, 1 << 18] {
+        let child = Mpt::<Va39, Sv39, _>::new(&slab).unwrap();
+        let mut born = Writer::new(&child).unwrap();
+        born.map(Pages::one(Vpn::new(2)), Pfn::new(9), K4, KERNEL).unwrap();
+        let at = VirtAddr::new(page << 12);
+        let taken = if page == 3 {
+            born.mark(at, Some(Mark::Guard)).unwrap();
+            Error::Marked { at }
+        } else {
+            born.map(Pages::one(Vpn::new(page)), Pfn::new(9), K4, KERNEL).unwrap();
+            Error::Occupied { at, size: K4 }
+        };
+        let nodes = slab.usage().nodes;
+        let done = writer.copy_on_write(&mut born, |_| panic!("it is shared"), |_| ());
+        assert_eq!((done, leaves(&parent), slab.usage().nodes), (Err(taken), before.clone(), nodes));
+        for batch in [born.finish(), destroy(child)] {
+            // SAFETY: no CPU walks the table now.
+            unsafe { batch.reclaim() };
+        }
+    }
+    // SAFETY: no CPU walks the table now.
+    unsafe { writer.finish().reclaim() };
+    // SAFETY: no CPU walks the table now.
+    unsafe { destroy(parent).reclaim() };
+    assert_eq!(slab.usage().nodes, 0);
+}
