@@ -5,7 +5,8 @@ use std::marker::PhantomData;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use tlbkit::{
-    Access, AddressSpace, Asid, CpuSet, Fault, Flush, Kernel, Machine, Mmu, Run, SupervisorPages, arch,
+    Access, AddressSpace, Asid, CpuSet, Fault, Flush, Kernel, Machine, Mmu, Overdue, Run, SupervisorPages,
+    arch,
 };
 use tlbkit_addr::{Attr, Pfn, PhysAddr, VirtAddr};
 use tlbkit_pagetable::format::Format;
@@ -103,6 +104,10 @@ unsafe impl<M: Machine> Kernel for Host<M> {
     #[inline]
     fn interrupt(&self, cpus: CpuSet) {
         unreachable!("{cpus:?} run nothing")
+    }
+
+    fn overdue(&self, what: Overdue) {
+        unreachable!("{what:?}, and no other CPU runs")
     }
 
     #[inline(always)]

@@ -116,6 +116,12 @@ pub enum Error {
     Breaks,
     /// Another writer of this table exists.
     Busy,
+    /// This CPU is inside another call already: an edit, a visit, or a method of the kernel that a change has called. A CPU makes one
+    /// call at a time, and a method of the kernel makes none. No table returns this error; `tlbkit` does.
+    Nested,
+    /// A CPU with this number takes part in shootdowns already: the kernel gives two CPUs one number, or brings a CPU online twice. No
+    /// table returns this error; `tlbkit` does.
+    Online,
     /// The change is made, but its shootdown was refused: a CPU may still use an older translation. The frames and nodes that the
     /// change uncovered are not freed; the next change of the same table flushes everything. No table returns this error; the
     /// code that drives a shootdown does.
@@ -190,6 +196,13 @@ impl fmt::Display for Error {
                 )
             }
             Self::Busy => write!(f, "another writer holds the table"),
+            Self::Nested => {
+                write!(
+                    f,
+                    "this CPU is inside an edit, a visit, or a method of the kernel that one of them called"
+                )
+            }
+            Self::Online => write!(f, "a CPU with this number is online already"),
             Self::Unflushed => write!(
                 f,
                 "the change is made, but its flush was refused: a CPU may still use the old translation"

@@ -235,11 +235,17 @@ impl<K: Kernel, const CPUS: usize> Block<K, CPUS> {
     #[cold]
     fn visiting<R>(&self, cpu: usize, walk: impl FnOnce(Pinned<'_>) -> R) -> R {
         // No CPU waits for a CPU that is not online. A CPU inside a call is online.
-        let _ = self.mmu.online();
+        let _ = self.mmu.call(|_| Ok(()));
         let _visit = Visit::begin(self.cpus(), cpu);
         // SAFETY: by the contract of `pinned`, its only caller, this CPU serves no shootdown during `walk`. A change that retires
         // nodes waits for this CPU, because the CPU is in the address space's sets.
         walk(unsafe { Pinned::by(self) })
+    }
+
+    /// Tells whether the page may have a global mapping: no address space maps it differently.
+    #[inline(never)]
+    pub(crate) fn may_be_global(&self, page: Vpn) -> bool {
+        self.check_global(Attr::GLOBAL, Pages::one(page)).is_ok()
     }
 
     /// Returns an error for a global mapping of pages that other address spaces may map differently.

@@ -4,24 +4,28 @@ use core::cell::UnsafeCell;
 use core::ops::{Deref, DerefMut};
 use core::sync::atomic::{AtomicU8, Ordering};
 
+use tlbkit_addr::Vpn;
 use tlbkit_shootdown::CpuHandle;
 
-use crate::Kernel;
 use crate::block::Handle;
+use crate::{Access, Kernel};
 
 /// The number of requests that can wait for a CPU. With one more, the CPU flushes everything instead.
 pub(crate) const QUEUE: usize = 8;
 
-/// The CPU is outside any call, and has no [handle](State::handle).
-const OFFLINE: u8 = 0;
-/// The CPU is outside any call, and has a handle.
-const ONLINE: u8 = 1;
 /// The CPU is inside a call.
-const BUSY: u8 = 2;
+const BUSY: u8 = 0;
+/// The CPU is outside any call, and has no [handle](State::handle).
+const OFFLINE: u8 = 1;
+/// The CPU is outside any call, and has a handle.
+const ONLINE: u8 = 2;
+/// The CPU is outside any call and ready for the next one; the call before has answered the fault in [`State::retried`] with
+/// [`Retry`](crate::Fault::Retry).
+const RETRIED: u8 = 3;
 
 /// A CPU's part of an [`Mmu`](crate::Mmu).
 pub(crate) struct Cpu<K: Kernel, const CPUS: usize> {
-    /// [`OFFLINE`], [`ONLINE`] or [`BUSY`]: one load tells whether a call can begin.
+    /// [`BUSY`], [`OFFLINE`], [`ONLINE`] or [`RETRIED`]: one load and one comparison tell whether a call can begin.
     at: AtomicU8,
     state: UnsafeCell<State<K, CPUS>>,
 }
@@ -34,6 +38,16 @@ pub(crate) struct State<K: Kernel, const CPUS: usize> {
     pub(crate) runs: Option<Handle<K, CPUS>>,
     /// The kernel's own address space whose global translations the CPU's TLB may hold.
     pub(crate) half: Option<Handle<K, CPUS>>,
+    /// The last fault whose answer was [`Retry`](crate::Fault::Retry).
+    pub(crate) retried: Option<Retried>,
+}
+
+/// A fault: its page, its access, and the address of the block of the address space.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Retried {
+    pub(crate) page: Vpn,
+    pub(crate) access: Access,
+    pub(crate) space: usize,
 }
 
 // SAFETY: a CPU uses only its own part, with interrupts masked: by the promise of `Kernel` no other code of that CPU runs
@@ -45,7 +59,7 @@ impl<K: Kernel, const CPUS: usize> Cpu<K, CPUS> {
     pub(crate) const fn new() -> Self {
         Self {
             at: AtomicU8::new(OFFLINE),
-            state: UnsafeCell::new(State { handle: None, runs: None, half: None }),
+            state: UnsafeCell::new(State { handle: None, runs: None, half: None, retried: None }),
         }
     }
 
@@ -54,28 +68,34 @@ impl<K: Kernel, const CPUS: usize> Cpu<K, CPUS> {
     pub(crate) fn enter(&self) -> Option<Entered<'_, K, CPUS>> {
         match self.at.load(Ordering::Acquire) {
             BUSY => None,
-            at => Some(self.entered(at)),
+            OFFLINE => Some(self.entered(OFFLINE, OFFLINE)),
+            at => Some(self.entered(at, Self::READY)),
         }
     }
+
+    /// The value of [`at`](Self::at) outside any call of a CPU that can begin one: one of several CPUs then has a handle.
+    const READY: u8 = if CPUS == 1 { OFFLINE } else { ONLINE };
 
     /// Begins a call on this CPU, whose interrupts are masked, unless the CPU is inside another call, or is one of several CPUs and
     /// has no handle.
     #[inline(always)]
     pub(crate) fn enter_online(&self) -> Option<Entered<'_, K, CPUS>> {
-        let ready = if CPUS == 1 { OFFLINE } else { ONLINE };
-        (self.at.load(Ordering::Acquire) == ready).then(|| self.entered(ready))
+        let at = self.at.load(Ordering::Acquire);
+        (at >= Self::READY).then(|| self.entered(at, Self::READY))
     }
 
     #[inline(always)]
-    fn entered(&self, then: u8) -> Entered<'_, K, CPUS> {
+    fn entered(&self, at: u8, then: u8) -> Entered<'_, K, CPUS> {
         self.at.store(BUSY, Ordering::Relaxed);
-        Entered { cpu: self, then }
+        Entered { cpu: self, at, then }
     }
 }
 
 /// A call under way on a CPU, which ends when this is dropped.
 pub(crate) struct Entered<'c, K: Kernel, const CPUS: usize> {
     cpu: &'c Cpu<K, CPUS>,
+    /// The value of [`Cpu::at`] before the call.
+    at: u8,
     /// The value of [`Cpu::at`] after the call.
     then: u8,
 }
@@ -85,6 +105,33 @@ impl<K: Kernel, const CPUS: usize> Entered<'_, K, CPUS> {
     pub(crate) fn set_handle(&mut self, handle: Option<CpuHandle<'static, QUEUE>>) {
         self.then = if handle.is_some() { ONLINE } else { OFFLINE };
         self.handle = handle;
+    }
+
+    /// Returns the fault that the call before has answered with [`Retry`](crate::Fault::Retry), if that call was the last thing
+    /// which this CPU has done here.
+    pub(crate) fn just_retried(&self) -> Option<Retried> {
+        if self.at == RETRIED { self.retried } else { None }
+    }
+
+    /// Records that this call answers `fault` with [`Retry`](crate::Fault::Retry).
+    pub(crate) fn retries(&mut self, fault: Retried) {
+        self.retried = Some(fault);
+        self.then = RETRIED;
+    }
+
+    /// Makes the next call find what this one finds by [`just_retried`](Self::just_retried).
+    pub(crate) fn pass_on(&mut self) {
+        if self.at == RETRIED {
+            self.then = RETRIED;
+        }
+    }
+
+    /// Forgets the fault before, because another CPU may have changed the page since.
+    pub(crate) fn forget_retried(&mut self) {
+        self.at = BUSY;
+        if self.then == RETRIED {
+            self.then = Cpu::<K, CPUS>::READY;
+        }
     }
 }
 

@@ -9,16 +9,18 @@ use heapless::Vec;
 use tlbkit_addr::{Asid, CpuSet, Flush, FlushScope, Pages, Vpn};
 use tlbkit_pagetable::format::Format as _;
 use tlbkit_pagetable::nodes::Store;
-use tlbkit_pagetable::{Carried, Error, Retired, Run, Turn};
+use tlbkit_pagetable::{Carried, Error, Leaf, Retired, Run, Turn};
 use tlbkit_shootdown::{
     Algorithm, Edit, LocalCpu, LowRights, OpId, Outcome, Plan, SharedSpace, SwitchKind, Synchronous, System,
 };
 
 use crate::asids::Held;
 use crate::block::{Block, Handle};
-use crate::cpu::{Cpu, Entered, QUEUE};
+use crate::cpu::{Cpu, Entered, QUEUE, Retried};
+use crate::fault::Report;
+use crate::settle::flush_of_fault;
 use crate::storage::{Table, turn};
-use crate::{Kernel, Machine, Mmu, visit};
+use crate::{Access, Fault, Kernel, Machine, Mmu, Overdue, Reason, visit};
 
 /// The number of runs of frames that can wait for one shootdown.
 pub(crate) const RUNS: usize = 16;
@@ -49,7 +51,9 @@ pub(crate) struct CpuCall<K: Kernel, const CPUS: usize> {
 /// The reason why no call can begin: one byte, which stays in a register.
 pub(crate) enum NotReady {
     /// The CPU is inside another call.
-    Busy,
+    Nested,
+    /// A CPU with this number is online already.
+    Online,
     /// The shootdown system refuses the CPU.
     Unflushed,
 }
@@ -57,7 +61,8 @@ pub(crate) enum NotReady {
 impl NotReady {
     pub(crate) const fn error(self) -> Error {
         match self {
-            Self::Busy => Error::Busy,
+            Self::Nested => Error::Nested,
+            Self::Online => Error::Online,
             Self::Unflushed => Error::Unflushed,
         }
     }
@@ -85,13 +90,13 @@ impl<K: Kernel, const CPUS: usize> CpuCall<K, CPUS> {
     ///
     /// # Errors
     ///
-    /// [`Error::Busy`] if the CPU is inside another call.
+    /// [`Error::Nested`] if the CPU is inside another call.
     #[inline(always)]
     pub(crate) fn begin(mmu: &'static Mmu<K, CPUS>) -> Result<Self, Error> {
         loop {
             match Self::if_online(mmu) {
                 Some(call) => return Ok(call),
-                None => Self::prepare(mmu).map_err(NotReady::error)?,
+                None => Self::prepare(mmu, &mut Wait::new()).map_err(NotReady::error)?,
             }
         }
     }
@@ -108,58 +113,86 @@ impl<K: Kernel, const CPUS: usize> CpuCall<K, CPUS> {
         Some((call, turn))
     }
 
-    /// Waits after a call could not begin on this CPU, whose interrupts need not be masked: brings the CPU online, or, if it is
-    /// online already, serves shootdowns. It is a separate function, so that the call that is tried afterwards need not save
-    /// registers for it.
+    /// Waits after a call could not begin on this CPU, whose interrupts need not be masked: brings the CPU online, then serves
+    /// shootdowns until no CPU writes the table of `space`, which is one of `mmu`. It is a separate function, so that the call that
+    /// is tried afterwards need not save registers for it.
     ///
     /// # Errors
     ///
-    /// [`NotReady::Busy`] if the CPU is inside another call.
+    /// [`NotReady::Nested`] if the CPU is inside another call.
     #[inline(always)]
-    pub(crate) fn ready(mmu: &'static Mmu<K, CPUS>) -> Result<(), NotReady> {
+    pub(crate) fn ready(mmu: &'static Mmu<K, CPUS>, space: &Block<K, CPUS>) -> Result<(), NotReady> {
         // With one CPU there is no other CPU to wait for.
-        if CPUS == 1 { Err(NotReady::Busy) } else { Self::ready_more(mmu) }
+        if CPUS == 1 { Err(NotReady::Nested) } else { Self::ready_more(mmu, space) }
     }
 
     #[cold]
     #[inline(never)]
-    fn ready_more(mmu: &'static Mmu<K, CPUS>) -> Result<(), NotReady> {
-        mmu.kernel().masked(|| Self::prepare(mmu))
+    fn ready_more(mmu: &'static Mmu<K, CPUS>, space: &Block<K, CPUS>) -> Result<(), NotReady> {
+        let mut wait = Wait::new();
+        // Interrupts are unmasked now and then.
+        let mut step = || {
+            mmu.kernel().masked(|| {
+                Self::prepare(mmu, &mut wait)?;
+                Ok(turn::<K, CPUS>(&space.table).is_some())
+            })
+        };
+        while !step()? {}
+        Ok(())
     }
 
     /// Prepares a call that could not begin: brings this CPU online, or, if it is online already, serves shootdowns. It is a
     /// separate function, so that the call that begins afterwards keeps its values in registers.
     #[inline(always)]
-    fn prepare(mmu: &'static Mmu<K, CPUS>) -> Result<(), NotReady> {
+    fn prepare(mmu: &'static Mmu<K, CPUS>, wait: &mut Wait) -> Result<(), NotReady> {
         // With one CPU there is no other CPU to wait for.
-        if CPUS == 1 { Err(NotReady::Busy) } else { Self::prepare_more(mmu) }
+        if CPUS == 1 { Err(NotReady::Nested) } else { Self::prepare_more(mmu, wait) }
     }
 
     #[cold]
     #[inline(never)]
-    fn prepare_more(mmu: &'static Mmu<K, CPUS>) -> Result<(), NotReady> {
-        let mut call = Self::enter(mmu).map_err(|_| NotReady::Busy)?;
+    fn prepare_more(mmu: &'static Mmu<K, CPUS>, wait: &mut Wait) -> Result<(), NotReady> {
+        let mut call = Self::enter(mmu).map_err(|_| NotReady::Nested)?;
         if call.own.handle.is_some() {
-            call.wait();
+            call.wait(wait);
             return Ok(());
         }
-        let handle = mmu.shootdowns().attach(call.cpu).map_err(|_| NotReady::Busy)?;
-        call.own.set_handle(Some(handle));
-        call.switch(SwitchKind::In, mmu.online_cpus(), Asid::default());
+        call.go_online()
+    }
+
+    /// Brings this CPU online, which no CPU of this number is.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Mmu::online`].
+    pub(crate) fn first(mmu: &'static Mmu<K, CPUS>) -> Result<(), NotReady> {
+        let mut call = Self::enter(mmu).map_err(|_| NotReady::Nested)?;
+        if CPUS == 1 {
+            return Ok(());
+        }
+        if call.own.handle.is_some() { Err(NotReady::Online) } else { call.go_online() }
+    }
+
+    /// Gives this CPU a handle, and makes it flush the changes of the kernel's own address space from now on.
+    fn go_online(&mut self) -> Result<(), NotReady> {
+        let mmu = self.mmu;
+        let handle = mmu.shootdowns().attach(self.cpu).map_err(|_| NotReady::Online)?;
+        self.own.set_handle(Some(handle));
+        self.switch(SwitchKind::In, mmu.online_cpus(), Asid::default());
         // Orders the changes of the kernel's own address space, which this CPU did not flush while it was offline, before the
         // walks of this CPU.
         mmu.kernel().flush(&everything(), None);
-        if call.refused { Err(NotReady::Unflushed) } else { Ok(()) }
+        if self.refused { Err(NotReady::Unflushed) } else { Ok(()) }
     }
 
     /// Begins a call on this CPU. A CPU that is offline stays offline.
     ///
     /// # Errors
     ///
-    /// [`Error::Busy`] if the CPU is inside another call.
+    /// [`Error::Nested`] if the CPU is inside another call.
     #[inline(always)]
     pub(crate) fn enter(mmu: &'static Mmu<K, CPUS>) -> Result<Self, Error> {
-        Self::enter_by(mmu, Cpu::enter).ok_or(Error::Busy)
+        Self::enter_by(mmu, Cpu::enter).ok_or(Error::Nested)
     }
 
     /// Begins a call on this CPU, unless the CPU is inside another call or not online yet.
@@ -199,24 +232,96 @@ impl<K: Kernel, const CPUS: usize> CpuCall<K, CPUS> {
         let Some(handle) = &mut self.own.handle else { return };
         // The switch succeeds: the handle is this system's, and a CPU that goes offline runs no address space. Otherwise
         // `refused` reports the error.
-        let done = self.mmu.shootdowns().switch(handle, &mut ThisCpu(self.mmu.kernel()), change, cpus, asid);
+        let done = self.mmu.shootdowns().switch(handle, &mut ThisCpu::new(self.mmu), change, cpus, asid);
         self.refused |= done.is_err();
     }
 
     /// Replies to the requests of other CPUs.
     #[cold]
     pub(crate) fn serve(&mut self) {
+        if !self.mmu.shootdowns().is_asked(self.cpu) {
+            return;
+        }
+        self.own.forget_retried();
         if let Some(handle) = &mut self.own.handle {
             // The poll fails only with the handle of another system, which does not exist here.
-            let _ = self.mmu.shootdowns().poll(handle, &mut ThisCpu(self.mmu.kernel()));
+            let _ = self.mmu.shootdowns().poll(handle, &mut ThisCpu::new(self.mmu));
         }
     }
 
     /// Pauses while another CPU edits an address space, and serves shootdowns: that CPU may be waiting for a reply of this one.
     #[cold]
-    pub(crate) fn wait(&mut self) {
+    fn wait(&mut self, wait: &mut Wait) {
+        self.own.forget_retried();
         self.mmu.kernel().pause();
         self.serve();
+        if wait.is_overdue::<K>() {
+            Mmu::<K, CPUS>::OVERDUE(self.mmu.kernel(), Overdue::Edit);
+        }
+    }
+
+    /// Waits for the right to write the table of `space` while another CPU has it.
+    #[cold]
+    pub(crate) fn wait_for<'s>(&mut self, space: &'s Block<K, CPUS>) -> Turn<'s, 'static, Table<K>> {
+        let mut wait = Wait::new();
+        loop {
+            self.wait(&mut wait);
+            if let Some(turn) = turn::<K, CPUS>(&space.table) {
+                return turn;
+            }
+        }
+    }
+
+    /// Answers the fault of an access to a page whose leaf entry allows it: flushes what this CPU's TLB may hold of the page, so that
+    /// the access can be repeated, or returns the reason why a repeat would fault again. `is_new` tells whether this call has set
+    /// a status bit that the entry lacked.
+    ///
+    /// If the call before on this CPU has answered the same fault, and this CPU runs the address space, then nothing has changed since
+    /// that flush. A change that forbids the access waits for this CPU's reply, and keeps the right to write until then. A CPU that
+    /// replies, or that waits for the right to write, [forgets](Entered::forget_retried) the fault before.
+    #[inline(never)]
+    pub(crate) fn retry(
+        &mut self,
+        space: &Block<K, CPUS>,
+        page: Vpn,
+        access: Access,
+        leaf: &Leaf,
+        is_new: bool,
+    ) -> Fault {
+        let runs = space.is_kernels() || self.runs(space);
+        if !runs && access.report != Report::Nothing {
+            return Fault::Refused(Reason::OtherRoot);
+        }
+        let fault = Retried { page, access, space: core::ptr::from_ref(space).addr() };
+        if !is_new && self.own.just_retried() == Some(fault) {
+            return Fault::Refused(access.repeated(leaf));
+        }
+        if access.report == Report::Conflict {
+            self.mmu.kernel().flush(&everything(), None);
+        } else {
+            self.flush(space, &flush_of_fault(page));
+        }
+        if runs {
+            self.own.retries(fault);
+        }
+        Fault::Retry
+    }
+
+    /// Tells whether this CPU runs the address space.
+    pub(crate) fn runs(&self, space: &Block<K, CPUS>) -> bool {
+        self.own.runs.as_ref().is_some_and(|runs| core::ptr::eq::<Block<K, CPUS>>(&**runs, space))
+    }
+
+    /// Makes the next call find the fault that the call before this one has answered with [`Fault::Retry`].
+    pub(crate) fn pass_on_fault(&mut self) {
+        self.own.pass_on();
+    }
+
+    /// Makes this CPU run no process: it runs the kernel's own address space, if it has run an address space that shares it.
+    /// Otherwise it translates by a root of the kernel's.
+    pub(crate) fn idle(&mut self) {
+        let half = self.own.half.clone();
+        self.switch_to(half.as_ref());
     }
 
     /// Makes this CPU run an address space, or none.
@@ -361,7 +466,9 @@ impl<K: Kernel, const CPUS: usize> CpuCall<K, CPUS> {
         }
         let mut made = PriorEdit { space, flush, uncovered };
         let done = match &mut self.own.handle {
-            Some(handle) => mmu.shootdowns().run(handle, &mut ThisCpu(kernel), Self::PLAN, &mut made).is_ok(),
+            Some(handle) => {
+                mmu.shootdowns().run(handle, &mut ThisCpu::new(mmu), Self::PLAN, &mut made).is_ok()
+            }
             None => false,
         };
         self.refused |= !done;
@@ -458,24 +565,62 @@ impl<K: Kernel, const CPUS: usize> Edit for PriorEdit<'_, K, CPUS> {
     }
 }
 
-/// This CPU's functions, as the shootdown system calls them.
-struct ThisCpu<'k, K>(&'k K);
+/// How often this CPU has paused while it waits for another one.
+pub(crate) struct Wait(u32);
 
-impl<K: Kernel> LocalCpu<Option<Uncovered>> for ThisCpu<'_, K> {
+impl Wait {
+    pub(crate) const fn new() -> Self {
+        Self(0)
+    }
+
+    /// Counts a pause, and tells whether it is the last one of those that the kernel considers normal.
+    fn is_overdue<K: Kernel>(&mut self) -> bool {
+        self.0 = (self.0 + 1) % K::PATIENCE;
+        self.0 == 0
+    }
+}
+
+/// This CPU's functions, as the shootdown system calls them.
+struct ThisCpu<K: Kernel, const CPUS: usize> {
+    mmu: &'static Mmu<K, CPUS>,
+    /// The CPUs that were interrupted.
+    asked: CpuSet,
+    wait: Wait,
+}
+
+impl<K: Kernel, const CPUS: usize> ThisCpu<K, CPUS> {
+    const fn new(mmu: &'static Mmu<K, CPUS>) -> Self {
+        Self { mmu, asked: CpuSet::empty(), wait: Wait::new() }
+    }
+
+    #[cold]
+    fn report(&self) {
+        // A CPU that has taken its requests is replying to them.
+        let silent: CpuSet = self.asked.iter().filter(|&cpu| self.mmu.shootdowns().is_asked(cpu)).collect();
+        let silent = if silent.is_empty() { self.asked } else { silent };
+        Mmu::<K, CPUS>::OVERDUE(self.mmu.kernel(), Overdue::Replies(silent));
+    }
+}
+
+impl<K: Kernel, const CPUS: usize> LocalCpu<Option<Uncovered>> for ThisCpu<K, CPUS> {
     fn flush(&mut self, space: Option<Asid>, what: &Flush, _drain: bool) {
-        self.0.flush(what, space.and_then(tag));
+        self.mmu.kernel().flush(what, space.and_then(tag));
     }
 
     fn interrupt(&mut self, cpus: CpuSet) {
-        self.0.interrupt(cpus);
+        self.asked = self.asked.union(cpus);
+        Mmu::<K, CPUS>::INTERRUPT(self.mmu.kernel(), cpus);
     }
 
     fn pause(&mut self) {
-        self.0.pause();
+        self.mmu.kernel().pause();
+        if self.wait.is_overdue::<K>() {
+            self.report();
+        }
     }
 
     fn complete(&mut self, _op: OpId, payload: Option<Uncovered>, _outcome: Outcome) {
-        hand_back(self.0, payload);
+        hand_back(self.mmu.kernel(), payload);
     }
 }
 

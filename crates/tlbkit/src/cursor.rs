@@ -8,7 +8,7 @@ use tlbkit_pagetable::{Change, Entry, Error, Leaf, Mark, Pinned, Run, Table as _
 
 use crate::block::Handle;
 use crate::cpu_call::{CpuCall, UncoveredRuns};
-use crate::settle::{flush_of_fault, settle, settle_break, status, uncover};
+use crate::settle::{settle, settle_break, status, uncover};
 use crate::storage::Walk;
 use crate::table::Walk as _;
 use crate::{Access, Edit, Fault, Kernel};
@@ -36,7 +36,7 @@ use crate::{Access, Edit, Fault, Kernel};
 ///                 Fault::NotMapped => cursor.map(fresh(), RIGHTS)?,
 ///                 Fault::CopyOnWrite(_) => cursor.unshare(is_sole, copy)?,
 ///                 Fault::Swapped(slot) => drop(cursor.fill(read_back(slot), RIGHTS)?),
-///                 Fault::Retry | Fault::NoRight(_) | Fault::Closed(_) | Fault::Guard => {}
+///                 Fault::Retry | Fault::Refused(_) | Fault::NoRight(_) | Fault::Closed(_) | Fault::Guard => {}
 ///             }
 ///         }
 ///         Ok(fault)
@@ -298,6 +298,9 @@ impl<K: Kernel, const CPUS: usize> Cursor<'_, K, CPUS> {
     /// [`AddressSpace::fault`](crate::AddressSpace::fault).
     #[inline(always)]
     pub(crate) fn fault(&mut self, access: Access) -> Result<Fault, Error> {
+        if let Some(fault) = access.hopeless() {
+            return Ok(fault);
+        }
         if let Some(lender) = self.space.lender_of(self.at()) {
             // The kernel's own address space changes its pages, and flushes them in every address space. This cannot deadlock: a
             // writer of the kernel's own address space waits for no other writer, because it borrows no pages.
@@ -314,8 +317,7 @@ impl<K: Kernel, const CPUS: usize> Cursor<'_, K, CPUS> {
         if !missing.is_empty() {
             self.walk.protect(Change::set(missing))?;
         }
-        self.call.flush(self.space, &flush_of_fault(self.walk.page()));
-        Ok(Fault::Retry)
+        Ok(self.call.retry(self.space, self.walk.page(), access, &leaf, !missing.is_empty()))
     }
 
     /// Goes to the page of `at`. Costs a walk, unless the page is in the same node.

@@ -66,11 +66,9 @@ impl<'s, K: Kernel, const CPUS: usize> Edit<'s, K, CPUS> {
     /// Becomes the writer of `space`. While another CPU is the writer, serves shootdowns.
     #[inline(always)]
     pub(crate) fn new(space: &'s Handle<K, CPUS>, call: &'s mut CpuCall<K, CPUS>) -> Self {
-        let turn = loop {
-            match turn::<K, CPUS>(&space.table) {
-                Some(turn) => break turn,
-                None => call.wait(),
-            }
+        let turn = match turn::<K, CPUS>(&space.table) {
+            Some(turn) => turn,
+            None => call.wait_for(space),
         };
         Self::of(space, call, turn)
     }
@@ -527,7 +525,9 @@ impl<'s, K: Kernel, const CPUS: usize> Edit<'s, K, CPUS> {
         at: VirtAddr,
         access: Access,
     ) -> Result<(Fault, Option<Cursor<'_, K, CPUS>>), Error> {
-        let Ok(mut cursor) = self.cursor(at) else { return Ok((Fault::NotMapped, None)) };
+        let Ok(mut cursor) = self.cursor(at) else {
+            return Ok((access.hopeless().unwrap_or(Fault::NotMapped), None));
+        };
         Ok((cursor.fault(access)?, Some(cursor)))
     }
 

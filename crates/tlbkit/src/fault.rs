@@ -5,20 +5,44 @@ use tlbkit_addr::Attr;
 use tlbkit_pagetable::{Leaf, Mark};
 
 /// An access to memory, as the fault register of the machine describes it.
+///
+/// A page-fault handler passes the register to [`from_x86_64`](Self::from_x86_64), [`from_riscv`](Self::from_riscv),
+/// [`from_aarch64`](Self::from_aarch64) or [`from_mips32`](Self::from_mips32), because the register says more than what the access
+/// does: also why the hardware refused it. The constants describe an access that the kernel makes by software.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Access {
-    /// What the access does: one of [`Attr::READ`], [`Attr::WRITE`] and [`Attr::EXEC`].
-    right: Attr,
-    user: bool,
+    /// The rights of which the access needs one: [`Attr::READ`], [`Attr::WRITE`] or [`Attr::EXEC`].
+    pub(crate) right: Attr,
+    pub(crate) user: bool,
+    pub(crate) report: Report,
+}
+
+/// What the machine has reported besides the access.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Report {
+    /// No machine has reported this access: the kernel has described it.
+    Nothing,
+    /// A fault.
+    Fault,
+    /// A fault, because the walk found no translation.
+    Absent,
+    /// A fault, because several TLB entries match the address.
+    Conflict,
+    /// A fault for a reason that no flush removes.
+    Refused(Reason),
 }
 
 impl Access {
     /// A load in supervisor mode.
-    pub const LOAD: Self = Self { right: Attr::READ, user: false };
+    pub const LOAD: Self = Self::by_software(Attr::READ);
     /// A store in supervisor mode.
-    pub const STORE: Self = Self { right: Attr::WRITE, user: false };
+    pub const STORE: Self = Self::by_software(Attr::WRITE);
     /// An instruction fetch in supervisor mode.
-    pub const FETCH: Self = Self { right: Attr::EXEC, user: false };
+    pub const FETCH: Self = Self::by_software(Attr::EXEC);
+
+    const fn by_software(right: Attr) -> Self {
+        Self { right, user: false, report: Report::Nothing }
+    }
 
     /// Returns the same access from user mode.
     #[must_use]
@@ -30,14 +54,45 @@ impl Access {
     /// mode. This function allows supervisor mode to access user pages: the kernel decides whether it may (SUM, SMAP, PAN).
     #[inline]
     pub const fn allowed(self, attr: Attr) -> bool {
-        attr.contains(self.right) && (!self.user || attr.contains(Attr::USER))
+        attr.intersects(self.right) && (!self.user || attr.contains(Attr::USER))
     }
 
-    /// Returns the fault that the access causes on the page of `leaf`, or `None` if the page allows the access.
+    /// Returns the reason of a fault that does not depend on the page's entry.
+    #[inline(always)]
+    pub(crate) const fn hopeless(self) -> Option<Fault> {
+        match self.report {
+            Report::Refused(reason @ (Reason::Alignment | Reason::Memory | Reason::Unknown)) => {
+                Some(Fault::Refused(reason))
+            }
+            _ => None,
+        }
+    }
+
+    /// Returns the reason that the machine has reported for a fault on a page whose entry allows the access.
+    const fn reported(self, leaf: &Leaf) -> Option<Reason> {
+        match self.report {
+            Report::Refused(Reason::UserPage) if !leaf.attr.contains(Attr::USER) => None,
+            Report::Refused(reason) => Some(reason),
+            _ => None,
+        }
+    }
+
+    /// Returns the most probable reason of a fault that a flush of the page has not removed, and that the page's entry does not
+    /// explain.
+    pub(crate) const fn repeated(self, leaf: &Leaf) -> Reason {
+        match self.report {
+            Report::Absent => Reason::OtherRoot,
+            _ if !self.user && leaf.attr.contains(Attr::USER) => Reason::UserPage,
+            _ => Reason::Unknown,
+        }
+    }
+
+    /// Returns the fault that the access causes on the page of `leaf`, or `None` if the page allows the access and the machine has
+    /// reported no other reason.
     #[inline(always)]
     pub(crate) fn refused(self, leaf: &Leaf) -> Option<Fault> {
         if self.allowed(leaf.attr) {
-            return None;
+            return self.reported(leaf).map(Fault::Refused);
         }
         if !leaf.attr.intersects(Attr::READ.union(Attr::WRITE).union(Attr::EXEC)) {
             return Some(Fault::Closed(*leaf));
@@ -59,7 +114,8 @@ impl Access {
 /// [`lookup`](crate::AddressSpace::lookup) returns the whole leaf, if that is larger.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// The page allows the access, so repeat it. Either this CPU's TLB held an older entry (Tzou 5.1.1, safe inconsistency),
+    /// The page allows the access, so repeat it. Never the answer to the same fault twice in a row
+    /// ([`AddressSpace::fault`](crate::AddressSpace::fault)). Either this CPU's TLB held an older entry (Tzou 5.1.1, safe inconsistency),
     /// which is flushed now, or the entry lacked a status bit that this hardware leaves to software, which is set now.
     Retry,
     /// No page is mapped there: map one, or kill the process.
@@ -76,11 +132,43 @@ pub enum Fault {
     /// [`Change::COPY_ON_WRITE`]: crate::Change::COPY_ON_WRITE
     /// [`Change::READ_ONLY`]: crate::Change::READ_ONLY
     CopyOnWrite(Leaf),
+    /// The page allows the access, and the hardware refuses it for another reason, which no flush removes: the access would fault
+    /// again for ever. What to do depends on the reason: mend the kernel, or end the process.
+    Refused(Reason),
     /// The page does not allow the access.
     NoRight(Leaf),
     /// The page allows no access and keeps its frame: it is mapped without [`Attr::READ`], [`Attr::WRITE`] and [`Attr::EXEC`]
     /// (`PROT_NONE`).
     Closed(Leaf),
+}
+
+/// Why the hardware refuses an access that the page's entry allows; see [`Fault::Refused`].
+///
+/// The reason is the machine's own if the [`Access`] has been decoded from its fault register and the register tells; otherwise it is
+/// the most probable one for a fault that has come twice in a row ([`AddressSpace::fault`](crate::AddressSpace::fault)).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Reason {
+    /// The kernel has accessed a user's page where the CPU forbids that: SMAP or SMEP (x86-64), SUM or a fetch (RISC-V), PAN or
+    /// PXN (AArch64).
+    UserPage,
+    /// The CPU walks another table: its root register does not have the root of this address space, or another address space has
+    /// been [activated](crate::AddressSpace::activate) on it.
+    OtherRoot,
+    /// The CPU does not accept an entry on the way: a reserved bit is set, a page has a size that this CPU does not have, or an
+    /// address lies beyond its physical memory.
+    Entry,
+    /// The page's protection key (x86-64) or overlay (AArch64) forbids the access.
+    ProtectionKey,
+    /// The access is one of a shadow stack, and the page is none; or the other way round.
+    ShadowStack,
+    /// The address is not aligned as the access needs it, or lies in a segment that the mode may not use (MIPS32).
+    Alignment,
+    /// The memory system has refused the access, or has failed: PMP and PMA (RISC-V), an external abort, a granule protection check
+    /// or an uncorrectable error (AArch64), a bus error (MIPS32), the EPCM or the RMP (x86-64).
+    Memory,
+    /// None of the others.
+    Unknown,
 }
 
 impl Fault {

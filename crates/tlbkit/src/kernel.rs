@@ -6,12 +6,75 @@ use tlbkit_pagetable::nodes::{Record, Store};
 
 use crate::Machine;
 
+/// What a CPU has waited for longer than it should: see [`Kernel::overdue`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Overdue {
+    /// These CPUs have been interrupted for a shootdown, and have not called [`Mmu::on_interrupt`](crate::Mmu::on_interrupt) since. (If
+    /// each of them has, they have not finished what it does.)
+    Replies(CpuSet),
+    /// Another CPU changes an address space, and does not come to an end.
+    Edit,
+}
+
 /// A kernel, as [`Mmu`](crate::Mmu) needs it: frames, this CPU's TLB, interrupts to the other CPUs.
 ///
-/// Every method may be called on any CPU, with interrupts masked ([`masked`](Self::masked)). So wherever the kernel holds a lock
-/// that one of these methods takes, it masks interrupts. No method may call back into the [`Mmu`](crate::Mmu) or one of its
-/// [`AddressSpace`](crate::AddressSpace)s: a change or a visit from there returns [`Error::Busy`](crate::Error::Busy), unless a new
-/// address space or the drop of a last handle has called the method.
+/// Every method may be called on any CPU, with interrupts masked ([`masked`](Self::masked)). What that means for the kernel's locks:
+///
+/// - The methods that take and give (`take_frame` to `release_payload` in the list below, and `share_payload`) may take locks. Where
+///   the kernel holds such a lock, it masks interrupts, and makes no change, visit or switch of an address space: it holds the lock
+///   for a few instructions.
+/// - These methods may wait for such a lock as the kernel waits for its other locks, by calling
+///   [`Mmu::on_interrupt`](crate::Mmu::on_interrupt) again and again. So one type of lock serves for all. Inside a change that call
+///   serves nothing, and has the interrupt come again afterwards; the holder of the lock does not wait for this CPU.
+/// - It is the only call into the [`Mmu`](crate::Mmu) that they may make. Another one that needs this CPU (a change, a visit, a switch)
+///   returns [`Error::Nested`](crate::Error::Nested), unless a new address space or the drop of a last handle has called the method.
+///
+/// A kernel for several CPUs also implements [`cpu`](Self::cpu), [`interrupt`](Self::interrupt) and [`overdue`](Self::overdue).
+/// Without one of them its [`Mmu`](crate::Mmu) compiles for one CPU only:
+///
+/// ```
+/// # use tlbkit::{AddressSpace, Asid, Flush, Kernel, Mmu, PhysAddr, Record, Run, arch};
+/// struct Mine;
+/// // SAFETY: it has no frames.
+/// unsafe impl Kernel for Mine {
+///     // No `cpu`, `interrupt` and `overdue`.
+/// #   type Machine = arch::Sv32;
+/// #   fn take_frame(&self) -> Option<PhysAddr> { None }
+/// #   fn give_frame(&self, _: PhysAddr) {}
+/// #   fn memory(&self, _: PhysAddr) -> *mut u8 { core::ptr::null_mut() }
+/// #   fn record(&self, _: PhysAddr) -> Option<&Record> { None }
+/// #   fn release(&self, _: Run) {}
+/// #   fn flush(&self, _: &Flush, _: Option<Asid>) {}
+/// #   fn masked<R>(&self, f: impl FnOnce() -> R) -> R { f() }
+/// #   fn load(&self, _: usize) {}
+/// #   fn unload(&self) {}
+/// }
+/// static MMU: Mmu<Mine, 1> = Mmu::new(Mine);
+/// assert!(AddressSpace::new(&MMU).is_err(), "there is no frame");
+/// MMU.idle().unwrap();
+/// ```
+///
+/// ```compile_fail,E0080
+/// # use tlbkit::{AddressSpace, Asid, Flush, Kernel, Mmu, PhysAddr, Record, Run, arch};
+/// struct Mine;
+/// // SAFETY: it has no frames.
+/// unsafe impl Kernel for Mine {
+///     // No `cpu`, `interrupt` and `overdue`.
+/// #   type Machine = arch::Sv32;
+/// #   fn take_frame(&self) -> Option<PhysAddr> { None }
+/// #   fn give_frame(&self, _: PhysAddr) {}
+/// #   fn memory(&self, _: PhysAddr) -> *mut u8 { core::ptr::null_mut() }
+/// #   fn record(&self, _: PhysAddr) -> Option<&Record> { None }
+/// #   fn release(&self, _: Run) {}
+/// #   fn flush(&self, _: &Flush, _: Option<Asid>) {}
+/// #   fn masked<R>(&self, f: impl FnOnce() -> R) -> R { f() }
+/// #   fn load(&self, _: usize) {}
+/// #   fn unload(&self) {}
+/// }
+/// static MMU: Mmu<Mine, 2> = Mmu::new(Mine);
+/// assert!(AddressSpace::new(&MMU).is_err(), "there is no frame");
+/// MMU.idle().unwrap();
+/// ```
 ///
 /// # Safety
 ///
@@ -26,8 +89,8 @@ use crate::Machine;
 /// - **records**: [`record`](Self::record) returns a cell of its own for each frame, the same at each call, that no
 ///   other code uses while [`take_frame`](Self::take_frame) has given the frame away;
 /// - **one `Mmu`**: each CPU uses only one [`Mmu`](crate::Mmu), because two would give the same ASID to two address spaces;
-/// - **CPU**: [`cpu`](Self::cpu) returns the number of the CPU that calls it, which is below the `CPUS` of the `Mmu`. (With
-///   `CPUS` 1 it is not called, and no second CPU uses the `Mmu` or an address space of it.) While a closure runs in
+/// - **CPU**: [`cpu`](Self::cpu) returns the number of the CPU that calls it, which is below the `CPUS` of the `Mmu` and no other
+///   CPU's. (With `CPUS` 1 it is not called, and no second CPU uses the `Mmu` or an address space of it.) While a closure runs in
 ///   [`masked`](Self::masked), it stays on its CPU, and that CPU takes no interrupt whose handler uses the [`Mmu`](crate::Mmu) or
 ///   edits an address space;
 /// - **TLB**: when [`flush`](Self::flush) returns, this CPU's TLB and walk caches hold nothing that the flush names,
@@ -38,14 +101,24 @@ use crate::Machine;
 ///   none has ASID 0;
 /// - **returns**: [`memory`](Self::memory), [`record`](Self::record), [`flush`](Self::flush),
 ///   [`interrupt`](Self::interrupt), [`pause`](Self::pause), [`stored`](Self::stored), `load` and `unload` return: they do not
-///   unwind, and they look nothing up in an address space;
+///   unwind, they look nothing up in an address space, and they do not call [`Mmu::on_interrupt`](crate::Mmu::on_interrupt).
+///   [`cpu`](Self::cpu) and [`overdue`](Self::overdue) do not unwind either;
 /// - **machine**: every CPU is of the type [`Machine`](Self::Machine) and has [`asid_bits`](Self::asid_bits) bits of ASID.
 pub unsafe trait Kernel: Sync + Sized + 'static {
     /// The entry format, the geometry, and the root register: [`arch::Sv39`](crate::arch::Sv39), for example.
     type Machine: Machine;
 
-    /// Returns the number of the CPU that calls this, counted from 0.
-    fn cpu(&self) -> usize;
+    /// The number of pauses after which a wait for another CPU is [`overdue`](Self::overdue). The default is two to the power of 26:
+    /// seconds, with a `pause` of one instruction.
+    const PATIENCE: u32 = 1 << 26;
+
+    /// Returns the number of the CPU that calls this, counted from 0. Every CPU has another number: [`Mmu::online`](crate::Mmu::online)
+    /// returns an error on the second CPU that has the same. A kernel for one CPU does not need this method, which is never called
+    /// there.
+    fn cpu(&self) -> usize {
+        const { assert!(align_of::<Self>() == 0, "an `Mmu` for several CPUs needs `Kernel::cpu`") };
+        0
+    }
 
     /// Takes a frame, or returns `None` if memory is exhausted.
     fn take_frame(&self) -> Option<PhysAddr>;
@@ -113,10 +186,23 @@ pub unsafe trait Kernel: Sync + Sized + 'static {
     /// the walks of every CPU see this CPU's stores (AArch64: `dsb ishst`).
     fn flush(&self, flush: &Flush, asid: Option<Asid>);
 
-    /// Interrupts these CPUs. The interrupt's handler on each calls [`Mmu::on_interrupt`](crate::Mmu::on_interrupt). Never
-    /// called with one CPU.
+    /// Interrupts these CPUs, of which the calling one may be one. The interrupt's handler on each calls
+    /// [`Mmu::on_interrupt`](crate::Mmu::on_interrupt). A kernel for one CPU does not need this method, which is never called there.
     fn interrupt(&self, cpus: CpuSet) {
+        const { assert!(align_of::<Self>() == 0, "an `Mmu` for several CPUs needs `Kernel::interrupt`") };
         let _ = cpus;
+    }
+
+    /// Takes notice that this CPU has waited for another one for [`PATIENCE`](Self::PATIENCE) pauses, and goes on waiting: it cannot
+    /// do without the other CPU. It is called again after as many pauses more.
+    ///
+    /// Something is wrong: the handler of the interrupt that [`interrupt`](Self::interrupt) sends does not call
+    /// [`Mmu::on_interrupt`](crate::Mmu::on_interrupt); or a CPU keeps interrupts masked, or waits inside an edit, a visit or a method of
+    /// this trait for a lock whose holder waits for that CPU. So a kernel prints `what` and stops. A kernel for one CPU does not need
+    /// this method, which is never called there.
+    fn overdue(&self, what: Overdue) {
+        const { assert!(align_of::<Self>() == 0, "an `Mmu` for several CPUs needs `Kernel::overdue`") };
+        let _ = what;
     }
 
     /// Waits a short time while this CPU waits for another one, with interrupts masked: a pause instruction, or a call that lets
@@ -140,7 +226,10 @@ pub unsafe trait Kernel: Sync + Sized + 'static {
     /// anything. A kernel that returns to user mode through a trampoline keeps the value for the trampoline.
     fn load(&self, root: usize);
 
-    /// Makes this CPU translate by a root of the kernel's own.
+    /// Makes this CPU translate by a root of the kernel's own: one that maps what the CPU needs while it runs no address space. A CPU
+    /// that goes [offline](crate::Mmu::offline) does that, and a CPU that [idles](crate::Mmu::idle) before it has first run an address
+    /// space that shares the [kernel's own](crate::AddressSpace::lending) (or if there is none). After that an idle CPU runs the
+    /// kernel's own address space, whose root `load` gets.
     fn unload(&self);
 
     /// Returns how many bits of ASID every CPU has, at most [`Machine::ASID_BITS`]; 0 if there is none. The default is the most

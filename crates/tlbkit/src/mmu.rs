@@ -2,16 +2,17 @@
 
 use core::fmt;
 
+use tlbkit_addr::CpuSet;
 use tlbkit_pagetable::Error;
 use tlbkit_pagetable::nodes::{Pieces, Reclaim as _};
 use tlbkit_shootdown::SharedSpace;
 
 use crate::asids::Asids;
 use crate::cpu::Cpu;
-use crate::cpu_call::{CpuCall, Shootdowns};
+use crate::cpu_call::{CpuCall, NotReady, Shootdowns};
 use crate::source::Source;
 use crate::storage::{Frames, Storage, storage};
-use crate::{Kernel, Machine};
+use crate::{Kernel, Machine, Overdue};
 
 /// The virtual memory of a machine with up to `CPUS` CPUs: the state that its [`AddressSpace`](crate::AddressSpace)s share. A
 /// kernel has one, in a static.
@@ -30,6 +31,7 @@ impl<K: Kernel, const CPUS: usize> Mmu<K, CPUS> {
     /// Returns the virtual memory of `kernel`: no address space, no CPU online.
     pub const fn new(kernel: K) -> Self {
         const { assert!(CPUS <= usize::BITS as usize, "a CPU for each bit of a word, at most") };
+        const { assert!(K::PATIENCE > 0, "a wait for another CPU takes at least one pause") };
         Self {
             frames: Pieces::new(Source(kernel)),
             asids: Asids::new(),
@@ -46,15 +48,18 @@ impl<K: Kernel, const CPUS: usize> Mmu<K, CPUS> {
     }
 
     /// Makes this CPU take part in shootdowns from now on: of the kernel's own address space, and of those that the CPU runs.
-    /// A CPU calls this method before it first uses the kernel's own address space;
-    /// [`activate`](crate::AddressSpace::activate) has the same effect.
+    ///
+    /// Each of several CPUs calls this method first of all, once, before it uses the kernel's own address space: if
+    /// [`Kernel::cpu`] gives two CPUs one number, the second of them gets [`Error::Online`], and not other programs' memory. (A
+    /// lookup, visit, change or switch on a CPU that is offline brings it online, too, without that check.) With one CPU the method
+    /// does nothing.
     ///
     /// # Errors
     ///
-    /// [`Error::Busy`] inside an edit or a visit on this CPU; [`Error::Unflushed`] as for
-    /// [`AddressSpace::edit`](crate::AddressSpace::edit).
+    /// [`Error::Online`] if a CPU with this number is online; [`Error::Nested`] if it is in a call;
+    /// [`Error::Unflushed`] as for [`AddressSpace::edit`](crate::AddressSpace::edit).
     pub fn online(&'static self) -> Result<(), Error> {
-        self.call(|_| Ok(()))
+        self.kernel().masked(|| CpuCall::first(self)).map_err(NotReady::error)
     }
 
     /// Makes this CPU leave its address space and take part in no more shootdowns, and flushes its TLB. From then on the CPU must
@@ -63,7 +68,7 @@ impl<K: Kernel, const CPUS: usize> Mmu<K, CPUS> {
     ///
     /// # Errors
     ///
-    /// [`Error::Busy`] inside an edit or a visit on this CPU; [`Error::Unflushed`] as for
+    /// [`Error::Nested`] inside an edit or a visit on this CPU; [`Error::Unflushed`] as for
     /// [`AddressSpace::edit`](crate::AddressSpace::edit).
     pub fn offline(&'static self) -> Result<(), Error> {
         self.call(|call| {
@@ -72,23 +77,28 @@ impl<K: Kernel, const CPUS: usize> Mmu<K, CPUS> {
         })
     }
 
-    /// Makes this CPU leave its address space: loads a root of the kernel's own ([`Kernel::unload`]), and drops the handle that
-    /// the CPU keeps.
+    /// Makes this CPU leave its address space, and drops the handle that the CPU keeps.
+    ///
+    /// A CPU that has run the kernel's own address space ([`lending`](crate::AddressSpace::lending)), or one that shares it, runs the
+    /// kernel's own address space from now on: all that the kernel has mapped there, and will map, stays accessible. Another CPU
+    /// loads a root of the kernel's own ([`Kernel::unload`]).
     ///
     /// # Errors
     ///
-    /// [`Error::Busy`] inside an edit or a visit on this CPU; [`Error::Unflushed`] as for
+    /// [`Error::Nested`] inside an edit or a visit on this CPU; [`Error::Unflushed`] as for
     /// [`AddressSpace::edit`](crate::AddressSpace::edit).
     pub fn idle(&'static self) -> Result<(), Error> {
         self.call(|call| {
-            call.switch_to(None);
+            call.idle();
             Ok(())
         })
     }
 
     /// Serves the shootdowns that other CPUs ask of this one. The handler of the interrupt that [`Kernel::interrupt`]
-    /// sends calls this method; a call without a pending request is harmless. Inside an edit or a visit this method does
-    /// nothing: interrupts are masked there, and the interrupt is taken when they are unmasked.
+    /// sends calls this method; a call without a pending request is harmless. Inside an edit, a visit or a method of [`Kernel`] that
+    /// one of them has called, this CPU cannot serve: if there is a request, the method interrupts this CPU again
+    /// ([`Kernel::interrupt`]), because the caller may have acknowledged the interrupt. Interrupts are masked there, so the interrupt
+    /// is taken afterwards.
     ///
     /// Costs a few loads and stores if there is nothing to do, and nothing with one CPU.
     pub fn on_interrupt(&'static self) {
@@ -98,7 +108,12 @@ impl<K: Kernel, const CPUS: usize> Mmu<K, CPUS> {
         self.kernel().masked(|| {
             // An interrupt that comes late does not bring a CPU online again.
             if let Ok(mut call) = CpuCall::enter(self) {
+                call.pass_on_fault();
                 call.serve();
+            } else if self.shootdowns.is_asked(self.this_cpu()) {
+                let mut this = CpuSet::empty();
+                this.insert(self.this_cpu());
+                Self::INTERRUPT(self.kernel(), this);
             }
         });
     }
@@ -137,11 +152,16 @@ impl<K: Kernel, const CPUS: usize> Mmu<K, CPUS> {
         &self.online
     }
 
+    /// What a kernel does only for several CPUs. With one CPU these constants do not name the methods of [`Kernel`], whose
+    /// defaults do not compile.
+    const CPU: fn(&K) -> usize = if CPUS == 1 { |_| 0 } else { K::cpu };
+    pub(crate) const INTERRUPT: fn(&K, CpuSet) = if CPUS == 1 { |_, _| () } else { K::interrupt };
+    pub(crate) const OVERDUE: fn(&K, Overdue) = if CPUS == 1 { |_, _| () } else { K::overdue };
+
     /// Returns the number of this CPU, which is below `CPUS`.
     #[inline(always)]
     pub(crate) fn this_cpu(&self) -> usize {
-        // With one CPU the number is 0.
-        let cpu = if CPUS == 1 { 0 } else { self.kernel().cpu() };
+        let cpu = Self::CPU(self.kernel());
         // SAFETY: `Kernel::cpu` promises a number below `CPUS`.
         unsafe { core::hint::assert_unchecked(cpu < CPUS) };
         cpu

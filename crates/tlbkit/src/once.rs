@@ -5,9 +5,9 @@ use tlbkit_addr::{Attr, Flush, FlushScope, Pages, Pfn, Vpn};
 use tlbkit_pagetable::format::Format;
 use tlbkit_pagetable::{Change, Entry, Error, Leaf, Run, Table as _, mpt};
 
-use crate::block::Shape;
+use crate::block::{Block, Shape};
 use crate::cpu_call::CpuCall;
-use crate::settle::{flush_of_fault, status};
+use crate::settle::status;
 use crate::storage::{Storage, Table, turn};
 use crate::table::SpaceTable as _;
 use crate::{Access, AddressSpace, Fault, Kernel, Machine};
@@ -18,10 +18,14 @@ type Slot<'w, K> = mpt::Slot<'w, 'static, Shape<K>, <<K as Kernel>::Machine as M
 /// Attributes, encoded for the entries of base pages.
 type Encoded<K> = mpt::Encoded<<<K as Kernel>::Machine as Machine>::Format>;
 
-/// Encodes attributes that a page of any address space may have: all but [`Attr::GLOBAL`], which some address spaces refuse.
+/// Encodes attributes that a page of `space` may have: [`Attr::GLOBAL`] is refused for most pages.
 #[inline(always)]
-pub(crate) fn encoded<K: Kernel>(attr: Attr) -> Option<Encoded<K>> {
-    if attr.contains(Attr::GLOBAL) { None } else { mpt::Encoded::new(attr) }
+pub(crate) fn encoded<K: Kernel, const CPUS: usize>(
+    space: &Block<K, CPUS>,
+    page: Vpn,
+    attr: Attr,
+) -> Option<Encoded<K>> {
+    if attr.contains(Attr::GLOBAL) && !space.may_be_global(page) { None } else { mpt::Encoded::new(attr) }
 }
 
 /// The result of a change of one leaf: the leaf whose frame is uncovered, and the flush that the change needs.
@@ -68,7 +72,7 @@ impl<K: Kernel, const CPUS: usize> AddressSpace<K, CPUS> {
 
     #[inline(never)]
     pub(crate) fn protect_once(&self, page: Vpn, change: Change) -> Result<bool, Unflushed> {
-        if change.set.contains(Attr::GLOBAL) {
+        if change.set.contains(Attr::GLOBAL) && !self.0.may_be_global(page) {
             return Ok(false);
         }
         self.at_once(page, |_, slot| Some((None, slot.protect(change)?.1)))
@@ -110,23 +114,28 @@ impl<K: Kernel, const CPUS: usize> AddressSpace<K, CPUS> {
         }
         let space = &self.0;
         space.mmu.kernel().masked(|| {
-            let call = CpuCall::if_online(space.mmu)?;
+            let mut call = CpuCall::if_online(space.mmu)?;
             let mut turn = turn::<K, CPUS>(&space.table)?;
-            let slot = Table::<K>::slot(&mut turn, page)?;
-            let leaf = match slot.entry()? {
-                Entry::Leaf(leaf) => leaf,
-                entry => return Some(Fault::absent(entry.mark())),
-            };
-            if let Some(fault) = access.refused(&leaf) {
-                return Some(fault);
+            let fault = Table::<K>::slot(&mut turn, page).and_then(|slot| {
+                let leaf = match slot.entry()? {
+                    Entry::Leaf(leaf) => leaf,
+                    entry => return Some(Fault::absent(entry.mark())),
+                };
+                if let Some(fault) = access.refused(&leaf) {
+                    return Some(fault);
+                }
+                let missing = status::<K>(access).difference(leaf.attr);
+                if !missing.is_empty() {
+                    // The change adds only status bits, so only this CPU flushes, which it does below.
+                    let _ = slot.protect(Change::set(missing))?;
+                }
+                Some(call.retry(space, page, access, &leaf, !missing.is_empty()))
+            });
+            if fault.is_none() {
+                // The edit that answers the fault takes the place of this call.
+                call.pass_on_fault();
             }
-            let missing = status::<K>(access).difference(leaf.attr);
-            if !missing.is_empty() {
-                // The change adds only status bits, so only this CPU flushes, which it does below.
-                let _ = slot.protect(Change::set(missing))?;
-            }
-            call.flush(space, &flush_of_fault(page));
-            Some(Fault::Retry)
+            fault
         })
     }
 

@@ -137,7 +137,7 @@ impl<K: Kernel, const CPUS: usize> AddressSpace<K, CPUS> {
     ///
     /// # Errors
     ///
-    /// [`Error::Busy`] inside another visit or edit on this CPU; [`Error::Unflushed`] as for [`edit`](Self::edit).
+    /// [`Error::Nested`] inside another visit or edit on this CPU; [`Error::Unflushed`] as for [`edit`](Self::edit).
     pub fn for_each_mark(
         &self,
         pages: Pages,
@@ -185,11 +185,11 @@ impl<K: Kernel, const CPUS: usize> AddressSpace<K, CPUS> {
     /// not be observed.
     ///
     /// `visit` runs with interrupts masked, and this CPU serves no shootdown until it returns: the others wait for it. Inside it a
-    /// change, another visit or a switch returns [`Error::Busy`].
+    /// change, another visit or a switch returns [`Error::Nested`].
     ///
     /// # Errors
     ///
-    /// [`Error::Busy`] inside another visit or edit on this CPU; [`Error::Unflushed`] as for [`edit`](Self::edit).
+    /// [`Error::Nested`] inside another visit or edit on this CPU; [`Error::Unflushed`] as for [`edit`](Self::edit).
     pub fn for_each(
         &self,
         pages: Pages,
@@ -207,11 +207,11 @@ impl<K: Kernel, const CPUS: usize> AddressSpace<K, CPUS> {
     /// [`Fault::Retry`].
     ///
     /// If `edit` returns an error, the changes that it made before stay. Inside `edit` a change, a visit or a switch of any address
-    /// space returns [`Error::Busy`]; [`lookup`](Self::lookup), [`entry`](Self::entry) and [`translate`](Self::translate) work.
+    /// space returns [`Error::Nested`]; [`lookup`](Self::lookup), [`entry`](Self::entry) and [`translate`](Self::translate) work.
     ///
     /// # Errors
     ///
-    /// The error that `edit` returns; [`Error::Busy`] inside another edit or visit on this CPU; [`Error::Unflushed`] if the
+    /// The error that `edit` returns; [`Error::Nested`] inside another edit or visit on this CPU; [`Error::Unflushed`] if the
     /// shootdown was refused, which the promises of [`Kernel`] rule out.
     #[inline(always)]
     pub fn edit<R>(&self, edit: impl FnOnce(&mut Edit<'_, K, CPUS>) -> Result<R, Error>) -> Result<R, Error> {
@@ -226,7 +226,7 @@ impl<K: Kernel, const CPUS: usize> AddressSpace<K, CPUS> {
             });
             match done {
                 Some(result) => return result,
-                None => CpuCall::ready(mmu).map_err(NotReady::error)?,
+                None => CpuCall::ready(mmu, &self.0).map_err(NotReady::error)?,
             }
         }
     }
@@ -239,7 +239,7 @@ impl<K: Kernel, const CPUS: usize> AddressSpace<K, CPUS> {
     #[inline]
     pub fn map(&self, pages: Pages, frame: Pfn, attr: Attr) -> Result<(), Error> {
         if is_one(pages)
-            && let Some(encoded) = encoded::<K>(attr)
+            && let Some(encoded) = encoded(&self.0, pages.first(), attr)
         {
             let mut wrong = None;
             self.map_once(pages.first(), frame, encoded, &mut wrong);
@@ -328,9 +328,10 @@ impl<K: Kernel, const CPUS: usize> AddressSpace<K, CPUS> {
     /// Those of [`Edit::replace`] and [`edit`](Self::edit).
     #[inline]
     pub fn replace(&self, at: VirtAddr, frame: Pfn, attr: Attr) -> Result<(), Error> {
-        if let Some(encoded) = encoded::<K>(attr) {
+        let page = at.vpn(self.0.base());
+        if let Some(encoded) = encoded(&self.0, page, attr) {
             let mut wrong = None;
-            self.replace_once(at.vpn(self.0.base()), frame, encoded, &mut wrong);
+            self.replace_once(page, frame, encoded, &mut wrong);
             return told(wrong);
         }
         self.replace_more(at, frame, attr)
@@ -402,9 +403,12 @@ impl<K: Kernel, const CPUS: usize> AddressSpace<K, CPUS> {
     ///
     /// # Errors
     ///
-    /// [`Error::Busy`] inside an edit or a visit on this CPU; [`Error::Unflushed`] as for [`edit`](Self::edit).
+    /// [`Error::Nested`] inside an edit or a visit on this CPU; [`Error::Unflushed`] as for [`edit`](Self::edit).
     pub fn activate(&self) -> Result<(), Error> {
         self.mmu().call(|call| {
+            if call.runs(&self.0) {
+                call.pass_on_fault();
+            }
             call.switch_to(Some(&self.0));
             Ok(())
         })
@@ -412,11 +416,24 @@ impl<K: Kernel, const CPUS: usize> AddressSpace<K, CPUS> {
 
     /// Tells why an access to `at` by this CPU faulted, and resolves the faults that need no decision of the kernel.
     ///
+    /// The answer compares what the machine has reported ([`Access::from_riscv`] and its kind) with what the page's entry allows.
+    /// If the entry allows the access, the CPU flushes the page and repeats the access ([`Fault::Retry`]), unless the machine has
+    /// reported a reason that no flush removes ([`Fault::Refused`]).
+    ///
+    /// A fault is answered [`Fault::Refused`], too, if it is the same one as in the call before: the same page, access and address
+    /// space, which this CPU runs, and no other call of this CPU in between that may have changed or served anything (a
+    /// [`lookup`](Self::lookup) and its like, a repeated [`activate`](Self::activate) and an [`on_interrupt`](Mmu::on_interrupt) without
+    /// a request are none). Then no CPU has changed the page since its flush, and the repeat did not help. So call this method
+    /// once for each fault; to find out whether a page allows an access, use [`lookup`](Self::lookup) and [`Access::allowed`].
+    ///
     /// # Errors
     ///
-    /// [`Error::Busy`] inside an edit or a visit on this CPU; [`Error::Unflushed`] as for [`edit`](Self::edit).
+    /// [`Error::Nested`] inside an edit or a visit on this CPU; [`Error::Unflushed`] as for [`edit`](Self::edit).
     #[inline(never)]
     pub fn fault(&self, at: VirtAddr, access: Access) -> Result<Fault, Error> {
+        if let Some(fault) = access.hopeless() {
+            return Ok(fault);
+        }
         match self.fault_once(at.vpn(self.0.base()), access) {
             Some(fault) => Ok(fault),
             None => self.fault_again(at, access),
@@ -440,7 +457,7 @@ impl<K: Kernel, const CPUS: usize> AddressSpace<K, CPUS> {
     ///
     /// [`Error::NotMapped`] with the first address that does not allow the access. The kernel can resolve a [`fault`](Self::fault)
     /// there and continue. The pieces before that address have been visited. [`Error::OutOfRange`] if the bytes extend beyond the
-    /// last address; [`Error::Busy`] inside an edit or a visit on this CPU; [`Error::Unflushed`] as for [`edit`](Self::edit).
+    /// last address; [`Error::Nested`] inside an edit or a visit on this CPU; [`Error::Unflushed`] as for [`edit`](Self::edit).
     pub fn pieces(
         &self,
         at: VirtAddr,

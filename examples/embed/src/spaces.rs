@@ -1,7 +1,7 @@
 //! Address spaces on every machine, with one CPU and with four.
 
 use tlbkit::{
-    Access, AddressSpace, Asid, Attr, Change, CpuSet, Error, Fault, Flush, Guarded, Kernel, Leaf, PageSize,
+    Access, AddressSpace, Asid, Attr, Change, CpuSet, Error, Fault, Flush, Guarded, Kernel, Leaf, Overdue, PageSize,
     Pages, Pfn, PhysAddr, Record, Run, VirtAddr, arch,
 };
 
@@ -55,6 +55,7 @@ macro_rules! spaces {
             fn interrupt(&self, cpus: CpuSet) {
                 tlbkit_interrupt(cpus.into_iter().fold(0, |bits, cpu| bits | 1 << cpu));
             }
+            fn overdue(&self, _what: Overdue) {}
             fn masked<R>(&self, f: impl FnOnce() -> R) -> R {
                 let before = tlbkit_mask(0);
                 let result = f();

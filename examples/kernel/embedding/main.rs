@@ -49,6 +49,7 @@ _start:
     .endr
     csrr    a0, scause
     csrr    a1, stval
+    csrr    a2, sstatus
     call    {fault}
     .irp    n, 1,3,4,5,6,7,8,9,10,11,12,13,14,15,16,17,18,19,20,21,22,23,24,25,26,27,28,29,30,31
     ld      x\n, 8*\n(sp)
@@ -67,12 +68,8 @@ static REFUSED: AtomicBool = AtomicBool::new(false);
 static CHECKS: AtomicUsize = AtomicUsize::new(0);
 static FAILURES: AtomicUsize = AtomicUsize::new(0);
 
-extern "C" fn fault(cause: usize, at: usize) {
-    let access = match cause {
-        13 => Access::LOAD,
-        15 => Access::STORE,
-        _ => panic!("trap {cause}, value {at:#x}"),
-    };
+extern "C" fn fault(cause: usize, at: usize, status: usize) {
+    let Some(access) = Access::from_riscv(cause, status) else { panic!("trap {cause}, value {at:#x}") };
     let process = CURRENT.lock().clone().expect("a process runs");
     if !page_fault(&process, VirtAddr::new(at), access.by_user()).expect("there is memory") {
         REFUSED.store(true, Ordering::Relaxed);

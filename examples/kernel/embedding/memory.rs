@@ -11,7 +11,7 @@ const HEAP: core::ops::Range<usize> = 0x40_0000..0x4000_0000; // Where user prog
 const USER: Attr = Attr::READ.union(Attr::WRITE).union(Attr::USER);
 /// For each frame: a word for tlbkit; how often the frame is mapped, or the free frame behind it.
 static RECORDS: [Record; FRAMES] = [const { Record::new(0) }; FRAMES];
-static INFO: [AtomicUsize; FRAMES] = [const { AtomicUsize::new(1) }; FRAMES];
+static INFO: [AtomicUsize; FRAMES] = [const { AtomicUsize::new(0) }; FRAMES];
 static FREE: AtomicUsize = AtomicUsize::new(FRAMES);
 pub struct Mine;
 pub static MMU: Mmu<Mine> = Mmu::new(Mine);
@@ -43,7 +43,6 @@ fn put(frame: Pfn) {
 // orders the stores before it, and ends what the hart has walked. There is one hart.
 unsafe impl Kernel for Mine {
     type Machine = arch::Sv39;
-    fn cpu(&self) -> usize { 0 }
     fn take_frame(&self) -> Option<PhysAddr> { Some(take(None).ok()?.address(PageSize::K4)) }
     fn give_frame(&self, frame: PhysAddr) { put(frame.pfn(PageSize::K4)); }
     fn memory(&self, frame: PhysAddr) -> *mut u8 { hart::memory(frame) }
@@ -63,6 +62,7 @@ unsafe impl Kernel for Mine {
 
 /// Returns the kernel's own address space, which is never dropped: RAM, for every process's to share.
 pub fn boot() -> Result<AddressSpace<Mine>, Error> {
+    INFO.iter().for_each(|info| info.store(1, Relaxed)); // Zeros at first: the image does not hold them.
     (FIRST..FIRST + FRAMES).for_each(|frame| put(Pfn::new(frame)));
     let ram = |count| Pages::count(Vpn::new(RAM), count).ok_or(Error::NoRoom);
     let kernel = AddressSpace::lending(&MMU, ram(1 << 18)?)?;

@@ -9,7 +9,9 @@
 //! The disk may have what a frame holds, too, until that is written; [`frames`] knows.
 
 use spin::RelaxStrategy as _;
-use tlbkit::{Edit, SupervisorPages, Access, Attr, Change, Entry, Error, Fault, Leaf, Mark, PageSize, Pages, Pfn, VirtAddr};
+use tlbkit::{
+    Access, Attr, Change, Edit, Entry, Error, Fault, Leaf, Mark, PageSize, Pages, Pfn, Reason, SupervisorPages, VirtAddr,
+};
 use tlbkit_superpage::{Refusal, Superpage};
 
 use crate::disk::Slot;
@@ -303,6 +305,11 @@ impl Body {
             Fault::NotMapped => self.fetch(at, access, None),
             Fault::Swapped(slot) => self.fetch(at, access, Some(Slot::of(Mark::Payload(slot)))),
             Fault::CopyOnWrite(_) => self.unshare(at),
+            Fault::Refused(reason) => {
+                let of_program = matches!(reason, Reason::Alignment);
+                REPORT.check(of_program, Count::Failures, || "hardware refuses what the table allows");
+                Err(Refused::Wrong)
+            }
             Fault::NoRight(_) | Fault::Closed(_) | Fault::Guard => Err(Refused::Wrong),
         }
     }

@@ -5,10 +5,10 @@
 
 use core::sync::atomic::{AtomicBool, AtomicU16, AtomicU32, Ordering};
 
-use spin::Mutex;
 use tlbkit::{PageSize, Pfn};
 
 use crate::disk::Slot;
+use crate::memory::Lock;
 use crate::report::{Count, REPORT};
 use crate::witness;
 use crate::words::{Page, Words, copy, fill};
@@ -18,7 +18,7 @@ pub(crate) const FRAMES: usize = 2048;
 
 static MEMORY: [Words; FRAMES] = [const { Words::new() }; FRAMES];
 static INFO: [Info; FRAMES] = [const { Info::new() }; FRAMES];
-static FREE: Mutex<Free> = Mutex::new(Free { words: [0; FRAMES / BITS], count: 0 });
+static FREE: Lock<Free> = Lock::new(Free { words: [0; FRAMES / BITS], count: 0 });
 
 /// The frames that are free, a bit each.
 struct Free {

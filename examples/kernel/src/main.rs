@@ -65,6 +65,7 @@ pub(crate) fn wanted() -> usize {
 /// What the first CPU does.
 pub(crate) fn first(boot: Boot) -> ! {
     let cpus = number(boot.words, "cpus").unwrap_or(1);
+    assert_eq!(MMU.online(), Ok(()));
     WANTED.store(number(boot.words, "operations").unwrap_or(0), Ordering::Relaxed);
     if let Some(name) = value(boot.words, "inject") {
         faults::plant(name);
@@ -111,6 +112,7 @@ pub(crate) fn first(boot: Boot) -> ! {
 /// What every other CPU does.
 pub(crate) fn other() -> ! {
     arch::fetch_anew();
+    assert_eq!(MMU.online(), Ok(()), "no two CPUs have one number");
     threads::work();
     loop {
         time::idle();

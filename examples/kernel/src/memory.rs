@@ -1,8 +1,8 @@
 //! The kernel, as `tlbkit` needs it. Nothing else is `unsafe` here but what is in `arch`.
 
-use spin::{Mutex, RelaxStrategy};
+use spin::RelaxStrategy;
 use tlbkit::{
-    AddressSpace, Asid, Attr, CpuSet, Error, Flush, Kernel, Mark, Mmu, PageSize, Pages, Pfn, PhysAddr,
+    AddressSpace, Asid, Attr, CpuSet, Error, Flush, Kernel, Mark, Mmu, Overdue, PageSize, Pages, Pfn, PhysAddr,
     Record, Run, Store, VirtAddr,
 };
 
@@ -24,7 +24,7 @@ pub(crate) static MMU: Mmu<Machine, CPUS> = Mmu::new(Machine);
 const NODES: usize = 2048;
 static TABLES: [Words; NODES] = [const { Words::new() }; NODES];
 static RECORDS: [Record; NODES] = [const { Record::new(0) }; NODES];
-static FREE: Mutex<heapless::Vec<u16, NODES>> = Mutex::new(heapless::Vec::new());
+static FREE: Lock<heapless::Vec<u16, NODES>> = Lock::new(heapless::Vec::new());
 
 fn number(frame: PhysAddr) -> usize {
     (frame.get() >> PageSize::K4.shift()).wrapping_sub(TABLES[0].frame().get())
@@ -102,6 +102,13 @@ unsafe impl Kernel for Machine {
         arch::interrupt(cpus.into_iter().fold(0, |mask, cpu| mask | 1 << cpu));
     }
 
+    /// A minute and more.
+    const PATIENCE: u32 = 60_000;
+
+    fn overdue(&self, what: Overdue) {
+        panic!("CPU {} waits for ever: {what:?}", arch::cpu());
+    }
+
     fn pause(&self) {
         time::pause();
         // An interrupt that stands would end the next pause at once. What it was sent for is looked for after each.
@@ -122,7 +129,7 @@ unsafe impl Kernel for Machine {
     }
 
     fn unload(&self) {
-        // SAFETY: memory is where it was, without translation or by the machine's own root.
+        // SAFETY: memory is where it was, without translation or by the root that the CPU has booted with.
         unsafe { arch::set_root(0) }
     }
 
@@ -137,7 +144,8 @@ pub(crate) fn on_interrupt() {
     faults::asked(|| MMU.on_interrupt());
 }
 
-/// A lock that is held over changes of an address space: a CPU that waits for it serves their shootdowns.
+/// A lock. A CPU that waits for it serves shootdowns, because the holder may change an address space; only a holder of a lock that the
+/// methods of [`Machine`] take changes none.
 pub(crate) type Lock<T> = spin::mutex::Mutex<T, Serving>;
 
 /// How a CPU waits for such a lock.

@@ -36,8 +36,7 @@ where
         handle: &mut CpuHandle<'_, N, W, SLOTS>,
         local: &mut impl LocalCpu<P, W>,
     ) -> Result<(), Misuse> {
-        let asked = |of| self.mailbox(of, handle.me).is_ok_and(|mailbox| !mailbox.is_empty());
-        if asked(Post::Flushes) || asked(Post::Stops) { self.poll_both(handle, local) } else { Ok(()) }
+        if self.is_asked(handle.me) { self.poll_both(handle, local) } else { Ok(()) }
     }
 
     #[cold]
@@ -56,6 +55,14 @@ where
             }
         }
         handle.wrong.take().map_or(Ok(()), Err)
+    }
+
+    /// Tells whether a request waits in one of the mailboxes of `cpu`, because the CPU has not taken it yet. Costs two loads.
+    #[inline]
+    pub fn is_asked(&self, cpu: usize) -> bool {
+        [Post::Flushes, Post::Stops]
+            .into_iter()
+            .any(|of| self.mailbox(of, cpu).is_ok_and(|mailbox| !mailbox.is_empty()))
     }
 
     /// Runs one of this CPU's two repliers until it is idle.

@@ -2,6 +2,7 @@
 #![cfg(not(tlbkit_loom))]
 
 mod api;
+mod asked;
 mod batch;
 mod carry;
 mod deadlock;

@@ -6,6 +6,7 @@
 //! | [`Sv32`] | RISC-V with 32 bits, two levels | 9 bits at most | `satp` |
 //! | [`Sv39Svnapot`] | Sv39 with pages of 64 KiB | 16 bits at most | `satp` |
 //! | [`X86_64`], [`X86_64La57`] | x86-64, four or five levels | PCID, 12 bits | `CR3` |
+//! | [`X86_64G1`], [`X86_64La57G1`] | the same with pages of 1 GiB | PCID, 12 bits | `CR3` |
 //! | [`AArch64`] | Armv8-A, 4 KiB granule, four levels | 16 bits at most | `TTBR0_EL1` |
 //! | [`AArch64Runs`] | the same with contiguous runs | 16 bits at most | `TTBR0_EL1` |
 //! | [`AArch64K16`], [`AArch64K64`] | Armv8-A, granules of 16 and 64 KiB with contiguous runs, three levels | 16 bits at most | `TTBR0_EL1` |
@@ -29,7 +30,7 @@
 //! // SAFETY: Intel SDM volume 3, 4.5: four levels of 512 entries; 4.8: A and D are set by locked read-modify-writes. This
 //! // kernel sets CR4.PKE, and IA32_PAT to `X86Of::<true, true>::IA32_PAT`.
 //! unsafe impl Machine for WithKeys {
-//!     type Geometry = geometry::Va48;
+//!     type Geometry = geometry::UpToM2<geometry::Va48>;
 //!     type Format = format::X86Of<true, true>;
 //!     type Table = MultiLevel;
 //!     const HARDWARE: Hardware = Hardware::X86_64;
@@ -94,4 +95,4 @@ pub use riscv32::Sv32;
 #[cfg(target_pointer_width = "64")]
 pub use riscv64::{Sv39, Sv39Svnapot, Sv48, Sv57};
 #[cfg(target_pointer_width = "64")]
-pub use x86_64::{X86_64, X86_64La57};
+pub use x86_64::{X86_64, X86_64G1, X86_64La57, X86_64La57G1};

@@ -15,7 +15,8 @@ use std::sync::{Mutex, OnceLock};
 
 use tlbkit::{
     Access, AddressSpace, Asid, Attr, Change, CpuSet, Edit, Error, Fault, Flush, Kernel, Leaf, Mark, Mmu,
-    PageSize, Pages, Pfn, PhysAddr, Record, Run, Store, SupervisorPages, VirtAddr, Vpn, WalkCache, arch,
+    Overdue, PageSize, Pages, Pfn, PhysAddr, Reason, Record, Run, Store, SupervisorPages, VirtAddr, Vpn,
+    WalkCache, arch,
 };
 use tlbkit_witness::check::{Arch, Checker};
 use tlbkit_witness::event::{Barrier, Event, Fence, Memory};
@@ -398,6 +399,10 @@ unsafe impl Kernel for Foe {
         with(|state| cpus.into_iter().for_each(|cpu| state.tlbs[cpu].asked = true));
         self.speculate();
     }
+    fn overdue(&self, what: Overdue) {
+        eprintln!("CPU {} waits for ever: {what:?}", CPU.get());
+        std::process::abort();
+    }
     fn pause(&self) {
         self.speculate();
         let me = CPU.get();
@@ -767,7 +772,8 @@ fn cursor(edit: &mut Edit<'_, Foe, CPUS>, model: &mut Model, kernels: &BTreeMap<
                     _ => 2,
                 };
                 let got = match edit.fault(address(at), access).unwrap() {
-                    Fault::Retry => Some(0),
+                    // The second of two in a row.
+                    Fault::Retry | Fault::Refused(Reason::Unknown | Reason::UserPage) => Some(0),
                     Fault::CopyOnWrite(_) => Some(1),
                     Fault::NoRight(_) => Some(2),
                     Fault::Closed(_) => Some(3),
@@ -779,6 +785,7 @@ fn cursor(edit: &mut Edit<'_, Foe, CPUS>, model: &mut Model, kernels: &BTreeMap<
                         assert_eq!(marked, Some(Mark::Payload(payload)), "{at:#x}");
                         None
                     }
+                    Fault::Refused(reason) => panic!("{reason:?} at {at:#x}"),
                     Fault::Guard => {
                         assert_eq!(marked, Some(Mark::Guard), "{at:#x}");
                         None
@@ -1018,7 +1025,7 @@ impl World {
                         for _ in 0..1 + below(3) {
                             change(edit, &mut model, kernels);
                             call(Call::Closure);
-                            assert_eq!(handle.activate(), Err(Error::Busy));
+                            assert_eq!(handle.activate(), Err(Error::Nested));
                         }
                         Ok(())
                     });

@@ -14,6 +14,8 @@ mod mips32;
 mod one_cpu;
 mod promises;
 mod properties;
+mod refused;
 mod support;
+mod waits;
 mod witness;
 mod x86_64;

@@ -303,9 +303,9 @@ fn a_call_in_the_midst_of_another_is_refused() {
     let space = AddressSpace::new(mmu).unwrap();
     space.map(page(0x1000), data(mmu, 1), RW).unwrap();
     let inner = space.edit(|_| Ok((space.unmap(page(0x1000)), space.activate(), mmu.idle())));
-    assert_eq!(inner, Ok((Err(Error::Busy), Err(Error::Busy), Err(Error::Busy))));
+    assert_eq!(inner, Ok((Err(Error::Nested), Err(Error::Nested), Err(Error::Nested))));
     let visited = space.for_each(pages(0, 16), |leaf| {
-        assert_eq!(space.unmap(page(leaf.at.get())), Err(Error::Busy));
+        assert_eq!(space.unmap(page(leaf.at.get())), Err(Error::Nested));
         assert_eq!(space.lookup(leaf.at), Some(leaf), "a lookup is none that waits");
         ControlFlow::Break(())
     });

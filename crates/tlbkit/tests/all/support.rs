@@ -142,7 +142,8 @@ fn made() -> String {
     );
     rows!(text, machine_row:
         arch::Sv32 as "Sv32", arch::Sv39 as "Sv39", arch::Sv39Svnapot as "Sv39Svnapot", arch::Sv48 as "Sv48", arch::Sv57 as "Sv57", arch::X86_64 as "X86_64",
-        arch::X86_64La57 as "X86_64La57", arch::AArch64 as "AArch64", arch::AArch64Runs as "AArch64Runs",
+        arch::X86_64G1 as "X86_64G1",
+        arch::X86_64La57 as "X86_64La57", arch::X86_64La57G1 as "X86_64La57G1", arch::AArch64 as "AArch64", arch::AArch64Runs as "AArch64Runs",
         arch::AArch64K16 as "AArch64K16", arch::AArch64K64 as "AArch64K64", arch::Mips32 as "Mips32",
         arch::Mips32Coherent as "Mips32Coherent", arch::Mips32<Guarded> as "Mips32<Guarded>",
         arch::Mips32Coherent<Guarded> as "Mips32Coherent<Guarded>");

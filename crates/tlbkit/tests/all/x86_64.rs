@@ -6,8 +6,8 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
 use tlbkit::{
-    AddressSpace, Asid, Attr, CpuSet, Flush, Kernel, Mmu, PageSize, Pages, Pfn, PhysAddr, Record, Run,
-    VirtAddr, WalkCache, arch,
+    AddressSpace, Asid, Attr, CpuSet, Flush, Kernel, Mmu, Overdue, PageSize, Pages, Pfn, PhysAddr, Record,
+    Run, VirtAddr, WalkCache, arch,
 };
 
 /// The instructions, which are not executed here.
@@ -107,6 +107,7 @@ unsafe impl Kernel for Mine {
         RECORDS.get((frame.get() - BASE) >> 12)
     }
     fn release(&self, _run: Run) {}
+    fn overdue(&self, _what: Overdue) {}
     fn pause(&self) {
         // The other CPU takes its interrupt.
         let me = CPU.load(Ordering::Relaxed);

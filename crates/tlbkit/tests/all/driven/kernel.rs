@@ -8,7 +8,7 @@ use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use tlbkit::pagetable::Geometry;
 use tlbkit::pagetable::format::Format;
-use tlbkit::{Asid, CpuSet, Flush, Guarded, Kernel, Machine, PhysAddr, Record, Run, arch};
+use tlbkit::{Asid, CpuSet, Flush, Guarded, Kernel, Machine, Overdue, PhysAddr, Record, Run, arch};
 
 /// The first frame of the arena, and how many there are.
 const FIRST: usize = 0x100;
@@ -310,6 +310,10 @@ unsafe impl<A: Arch> Kernel for Ram<A> {
     fn interrupt(&self, cpus: CpuSet) {
         let mut state = self.state();
         cpus.into_iter().for_each(|cpu| state.tlbs[cpu].asked = true);
+    }
+
+    fn overdue(&self, what: Overdue) {
+        eprintln!("{what:?}");
     }
 
     fn pause(&self) {

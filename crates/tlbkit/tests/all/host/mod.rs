@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering}
 use std::sync::{Mutex, MutexGuard, OnceLock};
 
 use tlbkit::{
-    Asid, CpuSet, Flush, Kernel, Mmu, Pfn, PhysAddr, Record, Run, Store, VirtAddr, WalkCache, arch,
+    Asid, CpuSet, Flush, Kernel, Mmu, Overdue, Pfn, PhysAddr, Record, Run, Store, VirtAddr, WalkCache, arch,
 };
 use tlbkit_witness::Recorder;
 use tlbkit_witness::event::{Barrier, Event, Fence, Memory};
@@ -74,6 +74,8 @@ pub struct Host {
     pub interrupted: AtomicUsize,
     /// How often a CPU has waited for another.
     pub pauses: AtomicUsize,
+    /// What CPUs have waited for too long.
+    pub overdue: Mutex<Vec<Overdue>>,
     /// Frames that were released dirty.
     pub dirty: AtomicUsize,
     /// Whether flushes are left out: what a test must notice.
@@ -88,6 +90,8 @@ pub struct Host {
     pub log: OnceLock<&'static Log>,
     /// What happens while a CPU waits for another one.
     pub meanwhile: OnceLock<Box<dyn Fn() + Send + Sync>>,
+    /// What happens when a frame is taken or given back.
+    pub on_frame: OnceLock<Box<dyn Fn() + Send + Sync>>,
     /// What happens when frames are released.
     pub on_release: OnceLock<Box<dyn Fn() + Send + Sync>>,
 }
@@ -125,6 +129,7 @@ impl Host {
             full_flushes: AtomicUsize::new(0),
             interrupted: AtomicUsize::new(0),
             pauses: AtomicUsize::new(0),
+            overdue: Mutex::default(),
             dirty: AtomicUsize::new(0),
             forgets: AtomicBool::new(false),
             allowance: AtomicUsize::new(usize::MAX),
@@ -132,6 +137,7 @@ impl Host {
             payloads: Mutex::default(),
             log: OnceLock::new(),
             meanwhile: OnceLock::new(),
+            on_frame: OnceLock::new(),
             on_release: OnceLock::new(),
         }
     }
@@ -299,10 +305,12 @@ unsafe impl Kernel for Host {
     }
 
     fn take_frame(&self) -> Option<PhysAddr> {
+        self.on_frame.get().inspect(|on_frame| on_frame());
         self.take(Use::Taken)
     }
 
     fn give_frame(&self, frame: PhysAddr) {
+        self.on_frame.get().inspect(|on_frame| on_frame());
         let mut uses = self.uses();
         self.say(Event::Node(Self::memory_of(Self::index(frame), 1, true)));
         let was = std::mem::replace(&mut uses[Self::index(frame)], Use::Free);
@@ -403,6 +411,12 @@ unsafe impl Kernel for Host {
             self.interrupted.fetch_add(1, Ordering::Relaxed);
             self.interrupts[cpu].store(true, Ordering::SeqCst);
         }
+    }
+
+    const PATIENCE: u32 = 1 << 12;
+
+    fn overdue(&self, what: Overdue) {
+        self.overdue.lock().unwrap().push(what);
     }
 
     fn pause(&self) {

@@ -5,7 +5,7 @@ use std::marker::PhantomData;
 use std::panic::resume_unwind;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use tlbkit::{Asid, CpuSet, Flush, Kernel, Machine, Mmu, PhysAddr, Record, Run, Store};
+use tlbkit::{Asid, CpuSet, Flush, Kernel, Machine, Mmu, Overdue, PhysAddr, Record, Run, Store};
 
 use crate::host::{Host, keep};
 
@@ -65,6 +65,9 @@ unsafe impl<M: Machine> Kernel for As<M> {
     }
     fn interrupt(&self, cpus: CpuSet) {
         self.0.interrupt(cpus);
+    }
+    fn overdue(&self, what: Overdue) {
+        self.0.overdue(what);
     }
     fn pause(&self) {
         self.0.pause();

@@ -213,23 +213,12 @@ pub(crate) fn run(frame: &mut Frame) -> Trap {
         // One of another CPU may have been taken back meanwhile.
         return if gic::pending() == gic::TIMER { Trap::Timer } else { Trap::Interrupt };
     }
-    /// WnR: a store.
-    const STORE: usize = 1 << 6;
-    let access = match syndrome >> 26 {
-        0x15 => {
-            frame.go_to(frame.pc() - CONVENTION.call);
-            return Trap::Call;
-        }
-        0x20 => Access::FETCH,
-        0x24 if syndrome & STORE != 0 => Access::STORE,
-        0x24 => Access::LOAD,
-        _ => return Trap::Illegal,
-    };
-    // Translation, access flag, permission; with the level in the last two bits.
-    match syndrome >> 2 & 15 {
-        1..=3 => Trap::Fault(VirtAddr::new(address), access.by_user()),
-        0 => panic!("an entry leads beyond memory, address {address:#x}"),
-        12 => panic!("two TLB entries match {address:#x}"),
-        _ => Trap::Illegal,
+    if syndrome >> 26 == 0x15 {
+        frame.go_to(frame.pc() - CONVENTION.call);
+        return Trap::Call;
+    }
+    match Access::from_aarch64(syndrome as u64) {
+        Some(access) => Trap::Fault(VirtAddr::new(address), access),
+        None => Trap::Illegal,
     }
 }

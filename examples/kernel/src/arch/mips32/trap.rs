@@ -170,15 +170,15 @@ pub(crate) fn run(frame: &mut Frame) -> Trap {
     // SAFETY: user mode reaches the pages of the address space that this CPU runs; the registers that a function call keeps
     // are kept, and the trap comes back with interrupts masked.
     unsafe { enter(frame) };
-    let fault = |access: Access| Trap::Fault(VirtAddr::new(frame.more.bad_vaddr), access.by_user());
+    // The mode is that in which the thread was begun.
+    if let Some(access) = Access::from_mips32(frame.more.cause, frame.more.status) {
+        return Trap::Fault(VirtAddr::new(frame.more.bad_vaddr), access);
+    }
     match frame.more.cause >> 2 & 31 {
         0 if frame.more.cause & IPI != 0 => Trap::Interrupt,
         0 if frame.more.cause & TIMER != 0 => Trap::Timer,
         // It has been taken back meanwhile.
         0 => Trap::Interrupt,
-        // TLB Modified, and TLB load and store.
-        1 | 3 => fault(Access::STORE),
-        2 => fault(Access::LOAD),
         8 => Trap::Call,
         _ => Trap::Illegal,
     }

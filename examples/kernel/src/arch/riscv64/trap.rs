@@ -113,12 +113,14 @@ pub(crate) fn run(frame: &mut Frame) -> Trap {
         enter(frame);
     }
     let More { cause, value } = frame.more;
-    let fault = |access: Access| Trap::Fault(VirtAddr::new(value), access.by_user());
+    let sstatus: usize;
+    // SAFETY: it reads a register, which has been as it is since the trap.
+    unsafe { asm!("csrr {}, sstatus", out(reg) sstatus, options(nomem, nostack, preserves_flags)) };
+    if let Some(access) = Access::from_riscv(cause, sstatus) {
+        return Trap::Fault(VirtAddr::new(value), access);
+    }
     match cause as isize {
         8 => Trap::Call,
-        12 => fault(Access::FETCH),
-        13 => fault(Access::LOAD),
-        15 => fault(Access::STORE),
         cause if cause == isize::MIN + 1 => Trap::Interrupt,
         cause if cause == isize::MIN + 5 => Trap::Timer,
         _ => Trap::Illegal,

@@ -253,19 +253,8 @@ pub(crate) fn run(frame: &mut Frame) -> Trap {
     // interrupts masked.
     unsafe { enter(frame) };
     let More { address, vector, error, .. } = frame.more;
-    /// Error code: the access was a store, a reserved bit was set, it was a fetch.
-    const STORE: usize = 1 << 1;
-    const RESERVED: usize = 1 << 3;
-    const FETCH: usize = 1 << 4;
     match vector as u8 {
-        14 if error & RESERVED == 0 => {
-            let access = match error {
-                error if error & FETCH != 0 => Access::FETCH,
-                error if error & STORE != 0 => Access::STORE,
-                _ => Access::LOAD,
-            };
-            Trap::Fault(VirtAddr::new(address), access.by_user())
-        }
+        14 => Trap::Fault(VirtAddr::new(address), Access::from_x86_64(error as u64)),
         CALL => {
             // The thread asks again, unless it gets an answer.
             frame.go_to(frame.pc() - CONVENTION.call);
@@ -281,7 +270,6 @@ pub(crate) fn run(frame: &mut Frame) -> Trap {
         }
         // It has been taken back meanwhile.
         SPURIOUS => Trap::Interrupt,
-        14 => unexpected(vector, error, frame.pc()),
         _ => Trap::Illegal,
     }
 }
