@@ -133,7 +133,7 @@ impl Model {
             Op::Resize { pages, to } => self.refuse_resize(pages, to),
             Op::Replace { at, frame, attr } => self.refuse_replace(at, frame, attr),
             Op::Mark { page, mark } => self.refuse_mark(page, mark),
-            Op::Fill { page, frame, attr } => self.refuse_fill(page, frame, attr),
+            Op::Fill { page, payload, frame } => self.refuse_fill(page, payload, frame),
             Op::Lookup { .. } | Op::ForEach { .. } => Vec::new(),
         }
     }
@@ -158,25 +158,49 @@ impl Model {
             Op::Protect { pages, change, .. } => {
                 let removed: Vec<_> = self.overlap(pages).collect();
                 let added = removed.iter().map(|leaf| self.protected(leaf, change)).collect();
-                self.tally(scope(change), removed, added)
+                let marked = self.marks(pages).filter_map(|(at, mark)| match mark {
+                    Mark::Payload(payload, attr) => {
+                        let attr = self.profile.changed(self.space.base(), attr, true, change);
+                        let mark = Mark::Payload(payload, self.kept(attr & Mark::KEPT));
+                        Some((at.vpn(self.space.base()), Some(mark)))
+                    }
+                    Mark::Guard => None,
+                });
+                let marked = marked.collect();
+                Effect { marked, ..self.tally(scope(change), removed, added) }
             }
             Op::Resize { pages, to } => self.resized(pages, to),
             Op::Replace { at, frame, attr } => self.replaced(at, frame, attr),
             Op::Mark { page, mark } => {
                 let removed = self.at(page).into_iter().collect();
+                let mark = mark.map(|mark| match mark {
+                    Mark::Payload(payload, attr) => Mark::Payload(payload, self.kept(attr)),
+                    Mark::Guard => Mark::Guard,
+                });
                 Effect {
                     marked: vec![(page, mark)],
                     ..self.tally(FlushScope::Everywhere, removed, Vec::new())
                 }
             }
-            Op::Fill { page, frame, attr } => Effect {
-                touched: vec![(self.profile.appears, Pages::one(page))],
-                added: self.cut(Pages::one(page), self.space.base(), frame, attr),
-                marked: vec![(page, None)],
-                ..Effect::default()
-            },
+            Op::Fill { page, frame, .. } => {
+                let attr = match self.entry(self.address(page)) {
+                    Entry::Mark(Mark::Payload(_, attr)) => attr,
+                    _ => self.profile.implied,
+                };
+                Effect {
+                    touched: vec![(self.profile.appears, Pages::one(page))],
+                    added: self.cut(Pages::one(page), self.space.base(), frame, attr),
+                    marked: vec![(page, None)],
+                    ..Effect::default()
+                }
+            }
             Op::Lookup { .. } | Op::ForEach { .. } => Effect::default(),
         }
+    }
+
+    /// Returns the attributes of a mark that was stored with `attr`: those of the leaf that a fill makes.
+    fn kept(&self, attr: Attr) -> Attr {
+        self.profile.stored(Pfn::new(0), self.space.base(), attr, true).unwrap_or(attr)
     }
 
     /// Replaces the leaves and marks of the model.
@@ -291,33 +315,49 @@ impl Model {
         self.refuse_range(&mut refusals, Pages::one(page));
         let fits = match (self.payload_bits, mark) {
             (None, _) => false,
-            (Some(bits), Some(Mark::Payload(payload))) => payload.checked_shr(bits).unwrap_or(0) == 0,
+            (Some(bits), Some(Mark::Payload(payload, _))) => payload.checked_shr(bits).unwrap_or(0) == 0,
             (Some(_), _) => true,
         };
         if !fits {
             refusals.push(Error::WrongMark);
+        }
+        if let Some(Mark::Payload(_, attr)) = mark {
+            let lost = attr - Mark::KEPT;
+            if !lost.is_empty() {
+                refusals.push(Error::WrongAttr { attr: lost });
+            }
+            if !self.profile.takes(attr) {
+                refusals.push(Error::WrongAttr { attr });
+            }
         }
         let larger = self.at(page).filter(|leaf| !self.is_base(leaf.size));
         refusals.extend(larger.map(|Leaf { at, size, .. }| Error::Partial { at, size }));
         refusals
     }
 
-    fn refuse_fill(&self, page: Vpn, frame: Pfn, attr: Attr) -> Vec<Error> {
+    fn refuse_fill(&self, page: Vpn, payload: u64, frame: Pfn) -> Vec<Error> {
         let (mut refusals, at) = (Vec::new(), self.address(page));
         self.refuse_range(&mut refusals, Pages::one(page));
         if self.payload_bits.is_none() {
             refusals.push(Error::NotMapped { at });
         }
-        match self.entry(at) {
-            Entry::Leaf(Leaf { at, size, .. }) => refusals.push(Error::Occupied { at, size }),
-            Entry::Empty => refusals.push(Error::NotMapped { at }),
-            Entry::Mark(_) => {}
-        }
-        let stored = if self.profile.takes(attr) { attr } else { self.profile.implied };
-        if stored != attr {
-            refusals.push(Error::WrongAttr { attr });
-        }
-        self.refuse_frames(&mut refusals, frame, 1, self.space.base(), stored);
+        let attr = match self.entry(at) {
+            Entry::Mark(Mark::Payload(there, attr)) => {
+                if there != payload {
+                    refusals.push(Error::Changed { at });
+                }
+                attr
+            }
+            Entry::Leaf(Leaf { at, size, .. }) => {
+                refusals.push(Error::Occupied { at, size });
+                self.profile.implied
+            }
+            Entry::Empty | Entry::Mark(Mark::Guard) => {
+                refusals.push(Error::NotMapped { at });
+                self.profile.implied
+            }
+        };
+        self.refuse_frames(&mut refusals, frame, 1, self.space.base(), attr);
         refusals
     }
 

@@ -79,10 +79,10 @@ pub enum Op {
     Fill {
         /// The page.
         page: Vpn,
+        /// The payload of its mark.
+        payload: u64,
         /// Its frame.
         frame: Pfn,
-        /// Its attributes.
-        attr: Attr,
     },
     /// [`Table::lookup`](tlbkit_pagetable::Table::lookup) and
     /// [`Table::translate`](tlbkit_pagetable::Table::translate).
@@ -127,6 +127,8 @@ impl Op {
         let pages = range(space, spot, offset, count, size, twist, number);
         // One page, whose number is that of an address.
         let one = pages.first().checked_address(space.base()).map_or(Vpn::new(0), |at| at.vpn(space.base()));
+        // Few payloads, so that a fill often names the one that is there.
+        let payload = if twist < 192 { number as u64 % 3 } else { number as u64 };
         let holes = if count & 1 == 0 { Holes::Refuse } else { Holes::Skip };
         match kind {
             0..=119 => {
@@ -152,17 +154,19 @@ impl Op {
                 Self::Resize { pages, to }
             }
             215..=226 => {
+                let kept = if twist < 192 { Mark::KEPT } else { Attr::all() };
+                let attr = attr(clear) & kept;
                 let mark = match set % 4 {
                     0 => None,
                     1 => Some(Mark::Guard),
-                    2 if set >= 240 => Some(Mark::Payload(u64::MAX >> (clear % 64))),
-                    _ => Some(Mark::Payload(number as u64)),
+                    2 if set >= 240 => Some(Mark::Payload(u64::MAX >> (clear % 64), attr)),
+                    _ => Some(Mark::Payload(payload, attr)),
                 };
                 Self::Mark { page: one, mark }
             }
             227..=234 => {
                 let frame = frame(space, pages, sizes[0], twist, set, number);
-                Self::Fill { page: one, frame, attr: attr(set) }
+                Self::Fill { page: one, payload, frame }
             }
             235..=248 => {
                 let at = pages.first().address(space.base()).get();

@@ -5,7 +5,7 @@ use std::fmt;
 
 use tlbkit_addr::{Attr, Flush, FlushScope, PageSize, Pages, Pfn, VirtAddr, WalkCache};
 use tlbkit_pagetable::nodes::NodeAddr;
-use tlbkit_pagetable::{Entry, Error, Footprint, Frames, Mark, Retired, Table, Writer};
+use tlbkit_pagetable::{Error, Footprint, Frames, Mark, Retired, Table, Writer};
 
 use crate::hang::{self, Step};
 use crate::moments::show;
@@ -348,10 +348,9 @@ impl<'n> Runner<'n> {
                 was = Some((page.address(base), entry));
                 None
             }),
-            Op::Fill { page, frame, attr } => writer.fill(page.address(base), frame, attr).map(|mark| {
-                was = Some((page.address(base), Entry::Mark(mark)));
-                None
-            }),
+            Op::Fill { page, payload, frame } => {
+                writer.fill(page.address(base), payload, frame).map(|()| None)
+            }
             Op::Lookup { at } => return self.check_lookup(table, at).map(|()| Outcome::Done),
             Op::ForEach { pages, stop } => {
                 return self.check_for_each(table, pages, stop).map(|()| Outcome::Done);
@@ -451,7 +450,7 @@ impl<'n> Runner<'n> {
         let base = self.model.space().base();
         if let (Error::WrongMark, Op::Mark { mark, .. }) = (error, op) {
             let this = match mark {
-                Some(Mark::Payload(payload)) => {
+                Some(Mark::Payload(payload, _)) => {
                     format!("this one has {}", u64::BITS - payload.leading_zeros())
                 }
                 _ => "this is none".to_owned(),

@@ -64,15 +64,16 @@ fn one(op: &Op) -> String {
             let mark = match mark {
                 None => "None".to_owned(),
                 Some(Mark::Guard) => "Some(Mark::Guard)".to_owned(),
-                Some(Mark::Payload(payload)) => format!("Some(Mark::Payload({payload:#x}))"),
+                Some(Mark::Payload(payload, attr)) => {
+                    format!("Some(Mark::Payload({payload:#x}, {}))", bits(attr))
+                }
             };
             format!("Op::Mark {{ page: Vpn::new({:#x}), mark: {mark} }}", page.get())
         }
-        Op::Fill { page, frame, attr } => format!(
-            "Op::Fill {{ page: Vpn::new({:#x}), frame: Pfn::new({:#x}), attr: {} }}",
+        Op::Fill { page, payload, frame } => format!(
+            "Op::Fill {{ page: Vpn::new({:#x}), payload: {payload:#x}, frame: Pfn::new({:#x}) }}",
             page.get(),
-            frame.get(),
-            bits(attr)
+            frame.get()
         ),
         Op::Lookup { at } => format!("Op::Lookup {{ at: VirtAddr::new({:#x}) }}", at.get()),
         Op::ForEach { pages, stop } => {

@@ -78,14 +78,14 @@ impl<'n, T: Table<'n> + ?Sized> AnyCursor<'_, 'n, T> {
         unsafe { self.table.mark(self.batch, self.at(), mark) }
     }
 
-    /// Maps the page, which has a mark, to `frame`; see [`Table::fill`].
+    /// Maps the page, whose mark has this payload, to `frame`; see [`Table::fill`].
     ///
     /// # Errors
     ///
     /// Those of [`Table::fill`].
-    pub fn fill(&mut self, frame: Pfn, attr: Attr) -> Result<Mark, Error> {
+    pub fn fill(&mut self, payload: u64, frame: Pfn) -> Result<(), Error> {
         // SAFETY: the cursor borrows the only writer and its batch, which is one of this table.
-        unsafe { self.table.fill(self.batch, self.at(), frame, attr) }
+        unsafe { self.table.fill(self.batch, self.at(), payload, frame) }
     }
 
     /// Maps the page, as one of the base size, to `frame`; see [`Table::map`].
@@ -212,6 +212,11 @@ impl<'n, T: Table<'n> + ?Sized> AnyCursor<'_, 'n, T> {
     #[inline]
     pub fn pending(&self) -> &Retired<'n> {
         self.batch
+    }
+
+    /// Adds a flush to the obligation for the changes so far: one that the caller needs, and the table does not.
+    pub fn merge(&mut self, flush: &Flush) {
+        self.batch.merge(flush);
     }
 
     /// Frees the nodes of the obligation for the changes so far.

@@ -114,6 +114,11 @@ pub enum Error {
     /// [`Writer::resize_breaking`](crate::Writer::resize_breaking) or
     /// [`Writer::replace_breaking`](crate::Writer::replace_breaking) for pages that no code needs during the call.
     Breaks,
+    /// The page is no longer what the caller names: it has another payload, another frame, or was written.
+    Changed {
+        /// The page's address.
+        at: VirtAddr,
+    },
     /// Another writer of this table exists.
     Busy,
     /// This CPU is inside another call already: an edit, a visit, or a method of the kernel that a change has called. A CPU makes one
@@ -195,6 +200,7 @@ impl fmt::Display for Error {
                     "the hardware requires break-before-make: the page is not mapped during this change"
                 )
             }
+            Self::Changed { at } => write!(f, "the page at {at} is no longer what the call names"),
             Self::Busy => write!(f, "another writer holds the table"),
             Self::Nested => {
                 write!(

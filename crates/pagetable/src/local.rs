@@ -234,14 +234,14 @@ impl<'n, T: Table<'n>, F: Invalidate> Local<'n, T, F> {
         done
     }
 
-    /// Maps a page that has a mark; see [`Table::fill`].
+    /// Maps a page whose mark has this payload; see [`Table::fill`].
     ///
     /// # Errors
     ///
     /// Those of [`Table::fill`].
-    pub fn fill(&mut self, at: VirtAddr, frame: Pfn, attr: Attr) -> Result<Mark, Error> {
+    pub fn fill(&mut self, at: VirtAddr, payload: u64, frame: Pfn) -> Result<(), Error> {
         // SAFETY: `&mut self` excludes any other writer, and the batch came from this table.
-        let done = unsafe { self.table.fill(&mut self.batch, at, frame, attr) };
+        let done = unsafe { self.table.fill(&mut self.batch, at, payload, frame) };
         self.settle();
         done
     }

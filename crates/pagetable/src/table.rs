@@ -165,7 +165,8 @@ pub unsafe trait Table<'n>: Debug {
     ) -> Result<usize, Error>;
 
     /// Changes the attributes of the range `pages`, and returns how many base pages were mapped there: PROT1 and
-    /// PROTN of Appel and Li.
+    /// PROTN of Appel and Li. A mark counts as a hole; where holes are skipped, the attributes that a mark with a payload
+    /// [keeps](Mark::KEPT) change, too, and need no flush.
     ///
     /// # Errors
     ///
@@ -250,8 +251,8 @@ pub unsafe trait Table<'n>: Debug {
     ///
     /// # Errors
     ///
-    /// [`Error::WrongMark`], always for tables without marks; [`Error::OutOfRange`]; [`Error::Partial`] if a larger page
-    /// maps it; [`Error::Borrowed`] or [`Error::NoMemory`].
+    /// [`Error::WrongMark`], always for tables without marks; [`Error::WrongAttr`] if a mark cannot keep the attributes;
+    /// [`Error::OutOfRange`]; [`Error::Partial`] if a larger page maps it; [`Error::Borrowed`] or [`Error::NoMemory`].
     ///
     /// # Safety
     ///
@@ -263,13 +264,13 @@ pub unsafe trait Table<'n>: Debug {
         Err(Error::WrongMark)
     }
 
-    /// Maps the page at `at`, which has a mark, to `frame`, with one store, and returns the mark. The flush is that of a page
-    /// which is mapped for the first time: no TLB holds a translation of the page.
+    /// Maps the page at `at`, whose mark has this payload, to `frame`, with one store, and with the attributes that the mark keeps.
+    /// The flush is that of a page which is mapped for the first time: no TLB holds a translation of the page.
     ///
     /// # Errors
     ///
-    /// [`Error::NotMapped`] if there is no mark, [`Error::Occupied`] if a leaf is there; [`Error::OutOfRange`],
-    /// [`Error::FrameTooLarge`], [`Error::WrongAttr`] or [`Error::Borrowed`].
+    /// [`Error::Changed`] if the mark has another payload, [`Error::NotMapped`] if there is no payload, [`Error::Occupied`] if a
+    /// leaf is there; [`Error::OutOfRange`], [`Error::FrameTooLarge`] or [`Error::Borrowed`].
     ///
     /// # Safety
     ///
@@ -278,10 +279,10 @@ pub unsafe trait Table<'n>: Debug {
         &self,
         batch: &mut Retired<'n>,
         at: VirtAddr,
+        payload: u64,
         frame: Pfn,
-        attr: Attr,
-    ) -> Result<Mark, Error> {
-        let _ = (batch, frame, attr);
+    ) -> Result<(), Error> {
+        let _ = (batch, payload, frame);
         self.space().check_pages(Pages::one(at.vpn(self.space().base())))?;
         Err(Error::NotMapped { at })
     }

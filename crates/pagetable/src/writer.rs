@@ -254,22 +254,27 @@ impl<'t, 'n, T: Table<'n> + ?Sized> Writer<'t, 'n, T> {
         unsafe { table.mark(self.batch(), at, mark) }
     }
 
-    /// Maps a page that has a mark; see [`Table::fill`].
+    /// Maps a page whose mark has this payload; see [`Table::fill`].
     ///
     /// # Errors
     ///
     /// Those of [`Table::fill`].
     #[inline]
-    pub fn fill(&mut self, at: VirtAddr, frame: Pfn, attr: Attr) -> Result<Mark, Error> {
+    pub fn fill(&mut self, at: VirtAddr, payload: u64, frame: Pfn) -> Result<(), Error> {
         let table = self.table;
         // SAFETY: this is the only writer, and `batch` returns a batch of this table.
-        unsafe { table.fill(self.batch(), at, frame, attr) }
+        unsafe { table.fill(self.batch(), at, payload, frame) }
     }
 
     /// Returns a reference to the obligation for the changes so far, or `None` before the first change.
     #[inline]
     pub const fn pending(&self) -> Option<&Retired<'n>> {
         self.batch.as_ref()
+    }
+
+    /// Adds a flush to the obligation for the changes so far: one that the caller needs, and the table does not.
+    pub fn merge(&mut self, flush: &Flush) {
+        self.batch().merge(flush);
     }
 
     /// Frees the nodes of the obligation for the changes so far, and remains the writer.

@@ -308,7 +308,7 @@ impl<K: Kernel, const CPUS: usize> End<'_, K, CPUS> {
                     Entry::Leaf(leaf) => leaf,
                     Entry::Mark(mark) => {
                         *next = at.vpn(space.base()).checked_add(1);
-                        if let Mark::Payload(payload) = mark {
+                        if let Mark::Payload(payload, _) = mark {
                             kernel.release_payload(payload);
                         }
                         return ControlFlow::Continue(());

@@ -126,6 +126,12 @@ impl<K: Kernel, const CPUS: usize> Entered<'_, K, CPUS> {
         }
     }
 
+    /// States that this call does not ask for the fault before.
+    #[inline(always)]
+    pub(crate) fn answers_no_fault(&mut self) {
+        self.at = BUSY;
+    }
+
     /// Forgets the fault before, because another CPU may have changed the page since.
     pub(crate) fn forget_retried(&mut self) {
         self.at = BUSY;

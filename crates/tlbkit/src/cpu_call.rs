@@ -9,7 +9,7 @@ use heapless::Vec;
 use tlbkit_addr::{Asid, CpuSet, Flush, FlushScope, Pages, Vpn};
 use tlbkit_pagetable::format::Format as _;
 use tlbkit_pagetable::nodes::Store;
-use tlbkit_pagetable::{Carried, Error, Leaf, Retired, Run, Turn};
+use tlbkit_pagetable::{Carried, Error, Retired, Run, Turn};
 use tlbkit_shootdown::{
     Algorithm, Edit, LocalCpu, LowRights, OpId, Outcome, Plan, SharedSpace, SwitchKind, Synchronous, System,
 };
@@ -273,8 +273,8 @@ impl<K: Kernel, const CPUS: usize> CpuCall<K, CPUS> {
     }
 
     /// Answers the fault of an access to a page whose leaf entry allows it: flushes what this CPU's TLB may hold of the page, so that
-    /// the access can be repeated, or returns the reason why a repeat would fault again. `is_new` tells whether this call has set
-    /// a status bit that the entry lacked.
+    /// the access can be repeated, or returns the reason why a repeat would fault again. `users` tells whether the page is the user's,
+    /// and `is_new` whether this call has set a status bit that the entry lacked.
     ///
     /// If the call before on this CPU has answered the same fault, and this CPU runs the address space, then nothing has changed since
     /// that flush. A change that forbids the access waits for this CPU's reply, and keeps the right to write until then. A CPU that
@@ -285,7 +285,7 @@ impl<K: Kernel, const CPUS: usize> CpuCall<K, CPUS> {
         space: &Block<K, CPUS>,
         page: Vpn,
         access: Access,
-        leaf: &Leaf,
+        users: bool,
         is_new: bool,
     ) -> Fault {
         let runs = space.is_kernels() || self.runs(space);
@@ -294,7 +294,7 @@ impl<K: Kernel, const CPUS: usize> CpuCall<K, CPUS> {
         }
         let fault = Retried { page, access, space: core::ptr::from_ref(space).addr() };
         if !is_new && self.own.just_retried() == Some(fault) {
-            return Fault::Refused(access.repeated(leaf));
+            return Fault::Refused(access.repeated(users));
         }
         if access.report == Report::Conflict {
             self.mmu.kernel().flush(&everything(), None);
@@ -310,6 +310,12 @@ impl<K: Kernel, const CPUS: usize> CpuCall<K, CPUS> {
     /// Tells whether this CPU runs the address space.
     pub(crate) fn runs(&self, space: &Block<K, CPUS>) -> bool {
         self.own.runs.as_ref().is_some_and(|runs| core::ptr::eq::<Block<K, CPUS>>(&**runs, space))
+    }
+
+    /// States that this call answers no fault, so that it need not keep what [`Entered::just_retried`] asks for.
+    #[inline(always)]
+    pub(crate) fn answers_no_fault(&mut self) {
+        self.own.answers_no_fault();
     }
 
     /// Makes the next call find the fault that the call before this one has answered with [`Fault::Retry`].

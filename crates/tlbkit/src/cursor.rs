@@ -4,12 +4,13 @@ use core::fmt;
 use core::ops::ControlFlow;
 
 use tlbkit_addr::{Attr, PageSize, Pages, Pfn, VirtAddr, Vpn};
+use tlbkit_pagetable::format::{Format as _, change_mark, check_change, mark_of, mark_word};
 use tlbkit_pagetable::{Change, Entry, Error, Leaf, Mark, Pinned, Run, Table as _};
 
 use crate::block::Handle;
 use crate::cpu_call::{CpuCall, UncoveredRuns};
-use crate::settle::{settle, settle_break, status, uncover};
-use crate::storage::Walk;
+use crate::settle::{put_in_force, settle, settle_break, status, uncover};
+use crate::storage::{Format, Walk};
 use crate::table::Walk as _;
 use crate::{Access, Edit, Fault, Kernel};
 
@@ -27,7 +28,6 @@ use crate::{Access, Edit, Fault, Kernel};
 /// # fn fresh() -> Pfn { Pfn::new(1) }
 /// # fn is_sole(_frame: Pfn) -> bool { false }
 /// # fn copy(of: Pfn) -> Result<Pfn, Error> { Ok(of) }
-/// # fn read_back(slot: u64) -> Pfn { Pfn::new(slot as usize) }
 /// fn on_fault<K: Kernel>(space: &AddressSpace<K>, at: VirtAddr, access: Access) -> Result<Fault, Error> {
 ///     space.edit(|edit| {
 ///         let (fault, cursor) = edit.fault_cursor(at, access)?;
@@ -35,7 +35,8 @@ use crate::{Access, Edit, Fault, Kernel};
 ///             match fault {
 ///                 Fault::NotMapped => cursor.map(fresh(), RIGHTS)?,
 ///                 Fault::CopyOnWrite(_) => cursor.unshare(is_sole, copy)?,
-///                 Fault::Swapped(slot) => drop(cursor.fill(read_back(slot), RIGHTS)?),
+///                 // The contents are read after the edit, and then `fill` is called: another CPU does not wait for a disk.
+///                 Fault::Swapped(_) => {}
 ///                 Fault::Retry | Fault::Refused(_) | Fault::NoRight(_) | Fault::Closed(_) | Fault::Guard => {}
 ///             }
 ///         }
@@ -89,13 +90,74 @@ impl<K: Kernel, const CPUS: usize> Cursor<'_, K, CPUS> {
     ///
     /// As [`Edit::mark`](crate::Edit::mark).
     pub fn mark(&mut self, mark: Mark) -> Result<Entry, Error> {
+        if let (Mark::Payload(..), Some(leaf)) = (mark, self.walk.look()) {
+            return Err(Error::Occupied { at: leaf.at, size: leaf.size });
+        }
+        self.store_mark(mark)
+    }
+
+    fn store_mark(&mut self, mark: Mark) -> Result<Entry, Error> {
         self.make_room();
         let old = self.walk.mark(Some(mark))?;
         if let Entry::Leaf(leaf) = &old {
             // `make_room` has made room for one run.
             let _ = uncover(self.runs, leaf.run(self.space.base()));
         }
+        // A mark may need new nodes, whose absence a CPU may keep.
+        let page = Pages::one(self.walk.page());
+        put_in_force(self.space, &mut self.walk, page, Attr::USER);
         Ok(old)
+    }
+
+    /// Begins to page the page out: no CPU stores to its frame from the end of the edit on; see
+    /// [`Edit::freeze`](crate::Edit::freeze).
+    ///
+    /// # Errors
+    ///
+    /// As [`Edit::freeze`](crate::Edit::freeze).
+    pub fn freeze(&mut self) -> Result<Leaf, Error> {
+        let leaf = self.small_leaf()?;
+        // Refuses a page that `page_out` would refuse.
+        mark_word::<Format<K>>(Mark::Payload(0, attr_out(leaf.attr)))?;
+        let mut change = Change::clear(leaf.attr.intersection(Attr::DIRTY));
+        if leaf.attr.contains(Attr::WRITE) {
+            // Hardware may set this bit until the change is made.
+            let dirty = Attr::DIRTY.intersection(Format::<K>::OPTIONAL);
+            change = Change { clear: Attr::WRITE.union(dirty), set: Attr::COPY_ON_WRITE };
+        }
+        check_change::<Format<K>>(change)?;
+        let (kernel, run) = (self.space.mmu.kernel(), Run { first: leaf.frame, len: 1, dirty: false });
+        // If this call unwinds, nothing has changed.
+        kernel.share(run);
+        if change == Change::default() {
+            return Ok(leaf);
+        }
+        self.walk.protect(change).inspect_err(|_| kernel.release(run))
+    }
+
+    /// Stores a mark with `payload` in place of the leaf that maps the page to `frame`, if no CPU has written the page since it was
+    /// [frozen](Self::freeze); see [`Edit::page_out`](crate::Edit::page_out).
+    ///
+    /// # Errors
+    ///
+    /// As [`Edit::page_out`](crate::Edit::page_out).
+    pub fn page_out(&mut self, frame: Pfn, payload: u64) -> Result<(), Error> {
+        let leaf = self.small_leaf()?;
+        if leaf.frame != frame || leaf.attr.intersects(Attr::WRITE.union(Attr::DIRTY)) {
+            return Err(Error::Changed { at: self.at() });
+        }
+        self.store_mark(Mark::Payload(payload, attr_out(leaf.attr))).map(drop)
+    }
+
+    /// Returns the leaf that maps the page, which must be a base page of this address space.
+    fn small_leaf(&self) -> Result<Leaf, Error> {
+        let at = self.at();
+        if self.space.lender_of(at).is_some() {
+            return Err(Error::Borrowed { at });
+        }
+        let leaf = self.walk.look().ok_or(Error::NotMapped { at })?;
+        let whole = Error::Partial { at: leaf.at, size: leaf.size };
+        if leaf.size == self.space.base() { Ok(leaf) } else { Err(whole) }
     }
 
     /// Removes the mark of the page and returns it; see [`Edit::unmark`](crate::Edit::unmark).
@@ -110,16 +172,18 @@ impl<K: Kernel, const CPUS: usize> Cursor<'_, K, CPUS> {
         }
     }
 
-    /// Maps the page, which has a mark, to `frame`, and returns the mark; see [`Edit::fill`](crate::Edit::fill).
+    /// Maps the page, whose mark has this payload, to `frame`; see [`Edit::fill`](crate::Edit::fill).
     ///
     /// # Errors
     ///
     /// As [`Edit::fill`](crate::Edit::fill).
-    pub fn fill(&mut self, frame: Pfn, attr: Attr) -> Result<Mark, Error> {
+    pub fn fill(&mut self, payload: u64, frame: Pfn) -> Result<(), Error> {
         let page = Pages::one(self.walk.page());
-        self.space.check_global(attr, page)?;
         settle_break(self.space, self.call, &mut self.walk, self.runs, page);
-        self.walk.fill(frame, attr)
+        self.walk.fill(payload, frame)?;
+        let attr = self.walk.look().map_or(Attr::USER, |leaf| leaf.attr);
+        put_in_force(self.space, &mut self.walk, page, attr);
+        Ok(())
     }
 
     /// Maps the page to `frame`.
@@ -132,7 +196,9 @@ impl<K: Kernel, const CPUS: usize> Cursor<'_, K, CPUS> {
         let page = Pages::one(self.walk.page());
         self.space.check_global(attr, page)?;
         settle_break(self.space, self.call, &mut self.walk, self.runs, page);
-        self.walk.map(frame, attr)
+        self.walk.map(frame, attr)?;
+        put_in_force(self.space, &mut self.walk, page, attr);
+        Ok(())
     }
 
     /// Unmaps the whole leaf that maps the page, and returns the leaf as it was before. [`Kernel::release`] gets its frames when
@@ -150,15 +216,36 @@ impl<K: Kernel, const CPUS: usize> Cursor<'_, K, CPUS> {
         Ok(leaf)
     }
 
-    /// Changes the attributes of the whole leaf that maps the page, and returns the leaf as it was before.
+    /// Changes the attributes of the whole leaf that maps the page, or of the page's mark, and returns what the entry held before:
+    /// a leaf, or a mark with a payload.
     ///
     /// # Errors
     ///
     /// [`Error::NotMapped`], [`Error::WrongAttr`] or [`Error::Borrowed`].
     #[inline(always)]
-    pub fn protect(&mut self, change: Change) -> Result<Leaf, Error> {
-        self.space.check_global(change.set, Pages::one(self.walk.page()))?;
-        self.walk.protect(change)
+    pub fn protect(&mut self, change: Change) -> Result<Entry, Error> {
+        let page = Pages::one(self.walk.page());
+        self.space.check_global(change.set, page)?;
+        match self.walk.protect(change) {
+            Ok(leaf) => {
+                put_in_force(self.space, &mut self.walk, page, leaf.attr);
+                Ok(Entry::Leaf(leaf))
+            }
+            Err(Error::NotMapped { .. }) => self.protect_mark(change),
+            Err(why) => Err(why),
+        }
+    }
+
+    /// Changes the attributes of the page's mark, and returns the mark as it was before.
+    #[cold]
+    #[inline(never)]
+    fn protect_mark(&mut self, change: Change) -> Result<Entry, Error> {
+        let Entry::Mark(mark @ Mark::Payload(..)) = self.walk.entry() else {
+            return Err(Error::NotMapped { at: self.at() });
+        };
+        check_change::<Format<K>>(change)?;
+        let changed = change_mark::<Format<K>>(mark_word::<Format<K>>(mark)?, change);
+        self.walk.mark(mark_of::<Format<K>>(changed))
     }
 
     /// Maps the page to `frame` instead of the frame that it has, and returns the old leaf of the page; see
@@ -317,7 +404,8 @@ impl<K: Kernel, const CPUS: usize> Cursor<'_, K, CPUS> {
         if !missing.is_empty() {
             self.walk.protect(Change::set(missing))?;
         }
-        Ok(self.call.retry(self.space, self.walk.page(), access, &leaf, !missing.is_empty()))
+        let users = leaf.attr.contains(Attr::USER);
+        Ok(self.call.retry(self.space, self.walk.page(), access, users, !missing.is_empty()))
     }
 
     /// Goes to the page of `at`. Costs a walk, unless the page is in the same node.
@@ -377,6 +465,17 @@ fn is_small(leaf: Leaf, base: PageSize) -> bool {
 
 /// The most frames of a leaf about which the kernel is asked in one call, with interrupts masked: those of 2 MiB.
 const ASKED: usize = 512;
+
+/// Returns the attributes that a page with `attr` has when it comes back. Then its frame is its own, so a page that is copied at
+/// the next store may be written.
+const fn attr_out(attr: Attr) -> Attr {
+    let attr = attr.difference(Attr::ACCESSED.union(Attr::DIRTY));
+    if attr.contains(Attr::COPY_ON_WRITE.union(Attr::READ)) {
+        attr.difference(Attr::COPY_ON_WRITE).union(Attr::WRITE)
+    } else {
+        attr
+    }
+}
 
 impl<K: Kernel, const CPUS: usize> fmt::Debug for Cursor<'_, K, CPUS> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -3,7 +3,7 @@
 use core::fmt;
 use core::ops::ControlFlow;
 
-use tlbkit_addr::{Attr, PageSize, Pages, Pfn, VirtAddr, Vpn};
+use tlbkit_addr::{Attr, FlushScope, PageSize, Pages, Pfn, VirtAddr, Vpn};
 use tlbkit_pagetable::format::check_change;
 use tlbkit_pagetable::{
     Change, Entry, Error, Frames, Holes, Leaf, Mark, Pinned, Run, Table as _, Turn, Writer,
@@ -12,7 +12,7 @@ use tlbkit_pagetable::{
 use crate::block::Handle;
 use crate::cpu_call::{CpuCall, UncoveredRuns};
 use crate::rights::change;
-use crate::settle::{settle, settle_break, uncover};
+use crate::settle::{put_in_force, settle, settle_break, uncover};
 use crate::storage::{Table, turn};
 use crate::table::SpaceTable as _;
 use crate::{Access, Cursor, Fault, Kernel, Machine, Mapping};
@@ -56,7 +56,7 @@ impl<K: Kernel> Frames for Counted<'_, K> {
     }
 
     fn marked(&mut self, _at: VirtAddr, mark: Mark) {
-        if let Mark::Payload(payload) = mark {
+        if let Mark::Payload(payload, _) = mark {
             self.kernel.release_payload(payload);
         }
     }
@@ -119,7 +119,8 @@ impl<'s, K: Kernel, const CPUS: usize> Edit<'s, K, CPUS> {
 
     /// Maps `pages` to the frames from `frame` on, in base pages.
     ///
-    /// Costs a walk to each last-level node and a store for each page.
+    /// Costs a walk to each last-level node and a store for each page. If the pages are the kernel's, on several CPUs of
+    /// RISC-V or MIPS32, also a shootdown at the end of the edit ([`AddressSpace::edit`](crate::AddressSpace::edit)).
     ///
     /// # Errors
     ///
@@ -143,7 +144,9 @@ impl<'s, K: Kernel, const CPUS: usize> Edit<'s, K, CPUS> {
     pub fn map_sized(&mut self, pages: Pages, frame: Pfn, size: PageSize, attr: Attr) -> Result<(), Error> {
         self.space.check_global(attr, pages)?;
         settle_break(self.space, self.call, &mut self.writer, &mut self.runs, pages);
-        self.writer.map(pages, frame, size, attr)
+        self.writer.map(pages, frame, size, attr)?;
+        put_in_force(self.space, &mut self.writer, pages, attr);
+        Ok(())
     }
 
     /// Maps `pages` to the frames from `frame` on, each part in the largest pages that fit there; among pages that are
@@ -304,7 +307,8 @@ impl<'s, K: Kernel, const CPUS: usize> Edit<'s, K, CPUS> {
     }
 
     /// Changes the attributes of every page of `pages` that is mapped, and returns how many base pages are mapped. Larger pages
-    /// that extend beyond the range are split first.
+    /// that extend beyond the range are split first. The rights of a page that is [out](Self::page_out) change, too: it has them when
+    /// it comes back. It is not counted.
     ///
     /// [`set_rights`](Self::set_rights) does what `mprotect` needs. In an address space that [forks](crate::AddressSpace::fork), a
     /// change that clears [`Attr::WRITE`] alone leaves a page copy-on-write, and one that sets it lets the page write to a frame that
@@ -328,7 +332,17 @@ impl<'s, K: Kernel, const CPUS: usize> Edit<'s, K, CPUS> {
         self.space.check_own(pages)?;
         check_change::<<K::Machine as Machine>::Format>(change)?;
         self.split_ends(pages)?;
-        self.writer.protect(pages, Holes::Skip, change)
+        let mapped = self.writer.protect(pages, Holes::Skip, change)?;
+        if change.scope() == FlushScope::Local {
+            let is_users = self.space.is_kernels() || self.are_users(pages);
+            put_in_force(
+                self.space,
+                &mut self.writer,
+                pages,
+                if is_users { Attr::USER } else { Attr::empty() },
+            );
+        }
+        Ok(mapped)
     }
 
     /// Gives every page of `pages` that is mapped the access rights `rights`, of [`Attr::READ`], [`Attr::WRITE`] and
@@ -468,17 +482,18 @@ impl<'s, K: Kernel, const CPUS: usize> Edit<'s, K, CPUS> {
         self.cursor(at)?.unshare(is_sole, copy)
     }
 
-    /// Stores a mark in the entry for the page of `at`, with one store, and returns what the entry held before. If a frame was
-    /// mapped there, it is [released](Kernel::release) after the flush: a caller that pages the frame out keeps a reference to it
-    /// until the contents are written. A payload that the entry held before belongs to the caller.
+    /// Stores a mark in the entry for the page of `at`, with one store, and returns what the entry held before. A guard may take the
+    /// place of a page: its frame is [released](Kernel::release) after the flush. A payload may not: [`page_out`](Self::page_out)
+    /// puts a page out. A payload that the entry held before belongs to the caller.
     ///
-    /// A page with a mark is not mapped, and [`map`](Self::map) refuses it; [`fill`](Self::fill) maps it.
+    /// A page with a mark is not mapped, and [`map`](Self::map) refuses it; [`fill`](Self::fill) maps a page with a payload.
     ///
     /// # Errors
     ///
-    /// [`Error::WrongMark`] if the machine's entries have too few bits for the payload; [`Error::Partial`] if a larger page maps
-    /// `at`, which [`resize`](Self::resize) can split; [`Error::OutOfRange`], [`Error::Borrowed`] or [`Error::NoMemory`]. Nothing
-    /// has changed then.
+    /// [`Error::WrongMark`] if the machine's entries have too few bits for the payload; [`Error::WrongAttr`] if a mark does not
+    /// [keep](Mark::KEPT) its attributes; [`Error::Occupied`] if the mark is a payload, and a page is mapped there;
+    /// [`Error::Partial`] if a larger page maps `at`, which [`resize`](Self::resize) can split; [`Error::OutOfRange`],
+    /// [`Error::Borrowed`] or [`Error::NoMemory`]. Nothing has changed then.
     pub fn mark(&mut self, at: VirtAddr, mark: Mark) -> Result<Entry, Error> {
         self.cursor(at)?.mark(mark)
     }
@@ -492,14 +507,64 @@ impl<'s, K: Kernel, const CPUS: usize> Edit<'s, K, CPUS> {
         self.cursor(at)?.unmark()
     }
 
-    /// Maps the page of `at`, which has a mark, to `frame`, with one store, and returns the mark.
+    /// Begins to page out the base page of `at`: makes it read-only until its frame is copied ([`Change::COPY_ON_WRITE`]) and clean,
+    /// and makes the caller one more holder of its frame ([`Kernel::share`]). Returns the leaf as it was before. When the edit has
+    /// ended, no CPU stores to the frame: a store of another thread faults, and because the frame has two holders, the page gets a
+    /// copy. So the caller writes the frame to its slot, outside of the edit; then calls [`page_out`](Self::page_out), in another
+    /// edit; and releases the frame, whatever the result is.
+    ///
+    /// Until then the page stays mapped, and no entry names the slot. So no CPU can read the slot before it is written.
+    ///
+    /// This is for private memory. A frame that several address spaces may write (`MAP_SHARED`) is frozen in none of them by this
+    /// method: the kernel closes or unmaps it in all of them.
+    ///
+    /// Costs a walk, a store, and a shootdown if the page could be written or was dirty. If the page had [`Attr::DIRTY`], the result
+    /// has it; the entry loses it.
     ///
     /// # Errors
     ///
-    /// [`Error::NotMapped`] if there is no mark, [`Error::Occupied`] if a page is mapped there; [`Error::OutOfRange`],
-    /// [`Error::FrameTooLarge`], [`Error::WrongAttr`] or [`Error::Borrowed`]. Nothing has changed then.
-    pub fn fill(&mut self, at: VirtAddr, frame: Pfn, attr: Attr) -> Result<Mark, Error> {
-        self.cursor(at)?.fill(frame, attr)
+    /// [`Error::NotMapped`]; [`Error::Partial`] if a larger page maps `at`, which [`resize`](Self::resize) can split;
+    /// [`Error::WrongAttr`] if a mark does not [keep](Mark::KEPT) the page's attributes, as for a page of a device or a global one,
+    /// or if the machine's entries have no bit for [`Attr::COPY_ON_WRITE`]; [`Error::OutOfRange`] or [`Error::Borrowed`]. Nothing
+    /// has changed then.
+    pub fn freeze(&mut self, at: VirtAddr) -> Result<Leaf, Error> {
+        self.cursor(at)?.freeze()
+    }
+
+    /// Puts out the page of `at`, which is mapped to `frame` and whose contents `payload` names: a mark takes the place of the leaf,
+    /// and keeps the page's rights. The mapping's frame is [released](Kernel::release) after the flush. A page that is copied at the
+    /// next store is writable when it comes back, because its frame is its own then.
+    ///
+    /// The page must be as [`freeze`](Self::freeze) has left it. A page that is read-only and clean anyway, and whose contents are
+    /// in a slot already, needs no `freeze`.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Changed`] if the page has another frame, may be written or is dirty: a CPU has stored to it meanwhile, and the slot
+    /// holds an older state. [`Error::WrongMark`] if the machine's entries have too few bits for the payload; otherwise those of
+    /// [`freeze`](Self::freeze). Nothing has changed then.
+    pub fn page_out(&mut self, at: VirtAddr, frame: Pfn, payload: u64) -> Result<(), Error> {
+        self.cursor(at)?.page_out(frame, payload)
+    }
+
+    /// Maps the page of `at`, whose mark has this payload, to `frame`, which has the contents that the payload names. The page gets
+    /// the attributes that the mark keeps: those that it had when it went out, with the changes of [`protect`](Self::protect) since
+    /// then. The payload belongs to the caller from then on.
+    ///
+    /// A page-fault handler holds the payload, as one more user of it, from the [`Fault::Swapped`] until after this call: while it
+    /// reads the contents, another CPU may fill the page and page it out again. If the number could be used for other contents
+    /// meanwhile, the entry would name the same number, and this method would map the old contents.
+    ///
+    /// If the page may be written, the frame must be this page's alone. A kernel that maps one frame for several pages with the
+    /// payload first makes them [`Change::COPY_ON_WRITE`], in the same edit.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Changed`] if the page has another payload, [`Error::Occupied`] if a page is mapped there, [`Error::NotMapped`] if
+    /// there is no payload: another CPU was faster, so the caller keeps the frame, and the access is repeated.
+    /// [`Error::OutOfRange`], [`Error::FrameTooLarge`] or [`Error::Borrowed`]. Nothing has changed then.
+    pub fn fill(&mut self, at: VirtAddr, payload: u64, frame: Pfn) -> Result<(), Error> {
+        self.cursor(at)?.fill(payload, frame)
     }
 
     /// Tells why an access to `at` by this CPU faulted; see [`AddressSpace::fault`](crate::AddressSpace::fault).
@@ -561,10 +626,15 @@ impl<'s, K: Kernel, const CPUS: usize> Edit<'s, K, CPUS> {
     /// Returns an error if a page is not a user's: break-before-make would unmap, for a while, a page that the kernel may be
     /// using.
     fn may_break(&self, pages: Pages) -> Result<(), Error> {
+        if self.are_users(pages) { Ok(()) } else { Err(Error::Breaks) }
+    }
+
+    /// Tells whether every page of `pages` that is mapped is a user's.
+    fn are_users(&self, pages: Pages) -> bool {
         let users = self.visit(pages, &mut |leaf| {
             if leaf.attr.contains(Attr::USER) { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
         });
-        if users.is_continue() { Ok(()) } else { Err(Error::Breaks) }
+        users.is_continue()
     }
 
     /// Returns a leaf that maps a page of `pages`.

@@ -78,11 +78,11 @@ impl Access {
     }
 
     /// Returns the most probable reason of a fault that a flush of the page has not removed, and that the page's entry does not
-    /// explain.
-    pub(crate) const fn repeated(self, leaf: &Leaf) -> Reason {
+    /// explain. `users` tells whether the page is the user's.
+    pub(crate) const fn repeated(self, users: bool) -> Reason {
         match self.report {
             Report::Absent => Reason::OtherRoot,
-            _ if !self.user && leaf.attr.contains(Attr::USER) => Reason::UserPage,
+            _ if !self.user && users => Reason::UserPage,
             _ => Reason::Unknown,
         }
     }
@@ -121,7 +121,8 @@ pub enum Fault {
     /// No page is mapped there: map one, or kill the process.
     NotMapped,
     /// No page is mapped there, and the entry holds this payload. Read the contents that the payload names into a frame, and
-    /// [`fill`](crate::Edit::fill) the entry.
+    /// [`fill`](crate::Edit::fill) the entry. Hold the payload meanwhile, from the edit on that finds it: `swap.rs` in
+    /// `docs/embedding.md`. Whether the page allows the access is found when the access is repeated.
     Swapped(u64),
     /// The page is a guard page: the access is an error.
     Guard,
@@ -176,7 +177,7 @@ impl Fault {
     #[inline]
     pub(crate) const fn absent(mark: Option<Mark>) -> Self {
         match mark {
-            Some(Mark::Payload(payload)) => Self::Swapped(payload),
+            Some(Mark::Payload(payload, _)) => Self::Swapped(payload),
             Some(Mark::Guard) => Self::Guard,
             None => Self::NotMapped,
         }

@@ -98,12 +98,12 @@ where
                 mapped.inspect_err(|_| kernel.release(run))
             }
             Entry::Mark(mark) => {
-                if let Mark::Payload(payload) = mark {
+                if let Mark::Payload(payload, _) = mark {
                     kernel.share_payload(payload);
                 }
                 let marked = child.mark(at, Some(mark)).map(drop);
                 marked.inspect_err(|_| {
-                    if let Mark::Payload(payload) = mark {
+                    if let Mark::Payload(payload, _) = mark {
                         kernel.release_payload(payload);
                     }
                 })

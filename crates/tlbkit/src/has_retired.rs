@@ -1,5 +1,6 @@
 //! Holders of an obligation: the flush that changes of a table need, and the nodes to free after it.
 
+use tlbkit_addr::Flush;
 use tlbkit_pagetable::{Retired, Table, Writer};
 
 /// The holder of an obligation: a writer, or a cursor that has borrowed one.
@@ -16,6 +17,9 @@ pub trait HasRetired {
 
     /// Takes the obligation: later changes go into another one.
     fn take(&mut self) -> Retired<'static>;
+
+    /// Adds a flush to the obligation.
+    fn merge(&mut self, flush: &Flush);
 }
 
 impl<T: Table<'static>> HasRetired for Writer<'_, 'static, T> {
@@ -32,5 +36,9 @@ impl<T: Table<'static>> HasRetired for Writer<'_, 'static, T> {
 
     fn take(&mut self) -> Retired<'static> {
         self.take()
+    }
+
+    fn merge(&mut self, flush: &Flush) {
+        self.merge(flush);
     }
 }

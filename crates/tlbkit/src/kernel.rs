@@ -157,16 +157,16 @@ pub unsafe trait Kernel: Sync + Sized + 'static {
     /// was flushed.
     fn release(&self, run: Run);
 
-    /// Takes notice that [`AddressSpace::fork`](crate::AddressSpace::fork) maps each of these frames once more. A kernel that
-    /// counts the mappings of a frame counts one more.
+    /// Takes notice that [`AddressSpace::fork`](crate::AddressSpace::fork) maps each of these frames once more, or that the caller of
+    /// [`Edit::freeze`](crate::Edit::freeze) holds the frame. A kernel that counts the mappings of a frame counts one more.
     fn share(&self, run: Run) {
         let _ = run;
     }
 
     /// Takes notice that a page no longer has this [`Mark::Payload`](crate::Mark::Payload): it was unmapped, or its address
     /// space is gone. A kernel that counts the pages with a payload (the holders of a swap slot) counts one less. This method
-    /// is not called for a payload that a call returns to its caller, as [`Edit::mark`](crate::Edit::mark) and
-    /// [`Edit::fill`](crate::Edit::fill) do.
+    /// is not called for a payload that belongs to the caller from then on, as after [`Edit::mark`](crate::Edit::mark) and
+    /// [`Edit::fill`](crate::Edit::fill).
     fn release_payload(&self, payload: u64) {
         let _ = payload;
     }

@@ -7,7 +7,7 @@ use tlbkit_pagetable::{Change, Entry, Error, Leaf, Run, Table as _, mpt};
 
 use crate::block::{Block, Shape};
 use crate::cpu_call::CpuCall;
-use crate::settle::status;
+use crate::settle::{is_supervisors, keeps_absence, status};
 use crate::storage::{Storage, Table, turn};
 use crate::table::SpaceTable as _;
 use crate::{Access, AddressSpace, Fault, Kernel, Machine};
@@ -18,14 +18,17 @@ type Slot<'w, K> = mpt::Slot<'w, 'static, Shape<K>, <<K as Kernel>::Machine as M
 /// Attributes, encoded for the entries of base pages.
 type Encoded<K> = mpt::Encoded<<<K as Kernel>::Machine as Machine>::Format>;
 
-/// Encodes attributes that a page of `space` may have: [`Attr::GLOBAL`] is refused for most pages.
+/// Encodes attributes that a page of `space` may have, and whose flush is that of the entry: [`Attr::GLOBAL`] is refused for most
+/// pages, and a page of the kernel waits for other CPUs, if they have to flush before they can use it.
 #[inline(always)]
 pub(crate) fn encoded<K: Kernel, const CPUS: usize>(
     space: &Block<K, CPUS>,
     page: Vpn,
     attr: Attr,
 ) -> Option<Encoded<K>> {
-    if attr.contains(Attr::GLOBAL) && !space.may_be_global(page) { None } else { mpt::Encoded::new(attr) }
+    let is_refused = attr.contains(Attr::GLOBAL) && !space.may_be_global(page);
+    let is_slow = is_refused || keeps_absence::<K, CPUS>() && is_supervisors::<K>(attr);
+    if is_slow { None } else { mpt::Encoded::new(attr) }
 }
 
 /// The result of a change of one leaf: the leaf whose frame is uncovered, and the flush that the change needs.
@@ -72,10 +75,16 @@ impl<K: Kernel, const CPUS: usize> AddressSpace<K, CPUS> {
 
     #[inline(never)]
     pub(crate) fn protect_once(&self, page: Vpn, change: Change) -> Result<bool, Unflushed> {
-        if change.set.contains(Attr::GLOBAL) && !self.0.may_be_global(page) {
+        if change.set.contains(Attr::GLOBAL) {
             return Ok(false);
         }
-        self.at_once(page, |_, slot| Some((None, slot.protect(change)?.1)))
+        self.at_once(page, |_, slot| {
+            let (leaf, mut stale) = slot.protect(change)?;
+            if CPUS > 1 && stale.scope == FlushScope::Local && is_supervisors::<K>(leaf.attr) {
+                stale.scope = FlushScope::Everywhere;
+            }
+            Some((None, stale))
+        })
     }
 
     #[inline(never)]
@@ -129,7 +138,7 @@ impl<K: Kernel, const CPUS: usize> AddressSpace<K, CPUS> {
                     // The change adds only status bits, so only this CPU flushes, which it does below.
                     let _ = slot.protect(Change::set(missing))?;
                 }
-                Some(call.retry(space, page, access, &leaf, !missing.is_empty()))
+                Some(call.retry(space, page, access, leaf.attr.contains(Attr::USER), !missing.is_empty()))
             });
             if fault.is_none() {
                 // The edit that answers the fault takes the place of this call.
@@ -152,18 +161,22 @@ impl<K: Kernel, const CPUS: usize> AddressSpace<K, CPUS> {
         let space = &self.0;
         space.mmu.kernel().masked(|| {
             let Some(mut call) = CpuCall::if_online(space.mmu) else { return Ok(false) };
+            call.answers_no_fault();
             let Some(mut turn) = turn::<K, CPUS>(&space.table) else { return Ok(false) };
             let changed = Table::<K>::slot(&mut turn, page).and_then(|slot| change(&mut call, slot));
             let Some((old, stale)) = changed else { return Ok(false) };
             if stale.scope == FlushScope::Nowhere {
                 return Ok(true);
             }
+            // The kernel has no handler for a fault on a page that it has mapped: a right that is added is in force everywhere.
+            let is_kernels = CPUS > 1 && stale.scope == FlushScope::Local && space.is_kernels();
+            let scope = if is_kernels { FlushScope::Everywhere } else { stale.scope };
             let frame = old.map(|leaf| leaf.frame);
             let dirty = old.is_some_and(|leaf| leaf.attr.contains(Attr::DIRTY));
-            if call.is_refused() || stale.scope == FlushScope::Everywhere && !call.is_alone(space) {
+            if call.is_refused() || scope == FlushScope::Everywhere && !call.is_alone(space) {
                 return self.shoot_once(call, page, frame, dirty);
             }
-            call.flush(space, &flush_of(stale.scope, page));
+            call.flush(space, &flush_of(scope, page));
             if let Some(first) = frame {
                 call.release(Run { first, len: 1, dirty });
             }

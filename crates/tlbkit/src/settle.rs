@@ -1,8 +1,8 @@
 //! The end of a change: its flush, and the release of the nodes and frames that it uncovered.
 
 use tlbkit_addr::{Attr, Flush, FlushScope, Pages, Vpn};
-use tlbkit_pagetable::Run;
 use tlbkit_pagetable::format::Format;
+use tlbkit_pagetable::{Retired, Run};
 
 use crate::block::Handle;
 use crate::cpu_call::{CpuCall, UncoveredRuns};
@@ -40,6 +40,51 @@ pub(crate) fn settle<K: Kernel, const CPUS: usize>(
         }
     } else {
         call.complete(space, changed.take(), core::mem::take(runs));
+    }
+}
+
+/// Tells whether a CPU may keep the absence of a page that another CPU maps, until it flushes. Only then does it matter on which
+/// CPUs a new page is in force.
+pub(crate) const fn keeps_absence<K: Kernel, const CPUS: usize>() -> bool {
+    CPUS > 1 && matches!(<<K::Machine as Machine>::Format as Format>::APPEARS, FlushScope::Local)
+}
+
+/// Tells whether a page with these attributes is the kernel's, which has no handler for a fault on a page that is mapped: a page
+/// of the kernel's own address space, or one that is not the user's.
+#[inline(always)]
+fn is_of_kernel<K: Kernel, const CPUS: usize>(space: &Handle<K, CPUS>, attr: Attr) -> bool {
+    space.is_kernels() || is_supervisors::<K>(attr)
+}
+
+/// Tells whether user mode may not use a page with these attributes.
+#[inline(always)]
+pub(crate) const fn is_supervisors<K: Kernel>(attr: Attr) -> bool {
+    !attr.union(<<K::Machine as Machine>::Format as Format>::IMPLIED).contains(Attr::USER)
+}
+
+/// Adds to the flush of a change which gave `pages` these attributes, or added rights to them. If the pages are the kernel's, each
+/// CPU flushes what it may keep of the time before: a right that was lacking, the absence of the page, or of a node on the way.
+#[inline(always)]
+pub(crate) fn put_in_force<K: Kernel, const CPUS: usize>(
+    space: &Handle<K, CPUS>,
+    changed: &mut impl HasRetired,
+    pages: Pages,
+    attr: Attr,
+) {
+    if CPUS > 1 && is_of_kernel(space, attr) {
+        reach_all(changed, pages);
+    }
+}
+
+/// Makes a flush that concerns this CPU alone one of all CPUs.
+#[cold]
+#[inline(never)]
+fn reach_all(changed: &mut impl HasRetired, pages: Pages) {
+    let is_local = |pending: &Retired<'_>| pending.flush().scope() == FlushScope::Local;
+    if changed.pending().is_some_and(is_local) {
+        let mut flush = Flush::none();
+        flush.add_links(FlushScope::Everywhere, pages);
+        changed.merge(&flush);
     }
 }
 

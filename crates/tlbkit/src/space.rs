@@ -206,6 +206,11 @@ impl<K: Kernel, const CPUS: usize> AddressSpace<K, CPUS> {
     /// hold a translation that allows less than the new one; its access faults, and [`fault`](Self::fault) returns
     /// [`Fault::Retry`].
     ///
+    /// Pages of the kernel are an exception, because the kernel may use them where it cannot resolve a fault: what `edit`
+    /// maps without [`Attr::USER`], a right that it adds to such a page, and any change of the kernel's own address space
+    /// ([`lending`](Self::lending)) are in force on every CPU when this call returns. For a right, and where a CPU may keep the
+    /// absence of a page (RISC-V, MIPS32), that is a shootdown.
+    ///
     /// If `edit` returns an error, the changes that it made before stay. Inside `edit` a change, a visit or a switch of any address
     /// space returns [`Error::Nested`]; [`lookup`](Self::lookup), [`entry`](Self::entry) and [`translate`](Self::translate) work.
     ///
@@ -376,13 +381,31 @@ impl<K: Kernel, const CPUS: usize> AddressSpace<K, CPUS> {
         self.edit(|edit| edit.mark(at, mark))
     }
 
-    /// Maps the page of `at`, which has a mark; see [`Edit::fill`].
+    /// Begins to page out the page of `at`; see [`Edit::freeze`].
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Edit::freeze`] and [`edit`](Self::edit).
+    pub fn freeze(&self, at: VirtAddr) -> Result<Leaf, Error> {
+        self.edit(|edit| edit.freeze(at))
+    }
+
+    /// Puts out the page of `at`, if no CPU has written it since it was frozen; see [`Edit::page_out`].
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Edit::page_out`] and [`edit`](Self::edit).
+    pub fn page_out(&self, at: VirtAddr, frame: Pfn, payload: u64) -> Result<(), Error> {
+        self.edit(|edit| edit.page_out(at, frame, payload))
+    }
+
+    /// Maps the page of `at`, whose mark has this payload; see [`Edit::fill`].
     ///
     /// # Errors
     ///
     /// Those of [`Edit::fill`] and [`edit`](Self::edit).
-    pub fn fill(&self, at: VirtAddr, frame: Pfn, attr: Attr) -> Result<Mark, Error> {
-        self.edit(|edit| edit.fill(at, frame, attr))
+    pub fn fill(&self, at: VirtAddr, payload: u64, frame: Pfn) -> Result<(), Error> {
+        self.edit(|edit| edit.fill(at, payload, frame))
     }
 
     /// Makes every leaf of `pages` one of size `to`; see [`Edit::resize`].

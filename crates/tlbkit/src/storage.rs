@@ -7,7 +7,7 @@ use crate::{Kernel, Machine};
 
 /// The geometry, format and kind of the tables of a kernel's machine.
 type Geometry<K> = <<K as Kernel>::Machine as Machine>::Geometry;
-type Format<K> = <<K as Kernel>::Machine as Machine>::Format;
+pub(crate) type Format<K> = <<K as Kernel>::Machine as Machine>::Format;
 type Kind<K> = <<K as Kernel>::Machine as Machine>::Table;
 
 /// The frames from which tables take their nodes.

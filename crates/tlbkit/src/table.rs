@@ -91,7 +91,7 @@ pub trait Walk: HasRetired + fmt::Debug {
     fn look(&self) -> Option<Leaf>;
     fn entry(&self) -> Entry;
     fn mark(&mut self, mark: Option<Mark>) -> Result<Entry, Error>;
-    fn fill(&mut self, frame: Pfn, attr: Attr) -> Result<Mark, Error>;
+    fn fill(&mut self, payload: u64, frame: Pfn) -> Result<(), Error>;
     fn map(&mut self, frame: Pfn, attr: Attr) -> Result<(), Error>;
     fn unmap(&mut self) -> Result<Leaf, Error>;
     fn protect(&mut self, change: Change) -> Result<Leaf, Error>;
@@ -139,8 +139,8 @@ macro_rules! walks {
                 self.mark(mark)
             }
             #[inline(always)]
-            fn fill(&mut self, frame: Pfn, attr: Attr) -> Result<Mark, Error> {
-                self.fill(frame, attr)
+            fn fill(&mut self, payload: u64, frame: Pfn) -> Result<(), Error> {
+                self.fill(payload, frame)
             }
             #[inline(always)]
             fn map(&mut self, frame: Pfn, attr: Attr) -> Result<(), Error> {
@@ -202,6 +202,9 @@ macro_rules! walks {
             }
             fn take(&mut self) -> Retired<'static> {
                 self.take()
+            }
+            fn merge(&mut self, flush: &Flush) {
+                self.merge(flush);
             }
         }
     )+};

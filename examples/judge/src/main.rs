@@ -352,11 +352,14 @@ fn rights(random: &mut Random, scope: &Scope) -> Attr {
 }
 
 /// Returns a mark, any bits of which may be set, or none.
-fn mark(random: &mut Random) -> Option<Mark> {
+fn mark(random: &mut Random, scope: &Scope) -> Option<Mark> {
     match random.below(8) {
         0 => None,
         1 => Some(Mark::Guard),
-        _ => Some(Mark::Payload(random.next() as u64 >> (3 + random.below(61)))),
+        _ => Some(Mark::Payload(
+            random.next() as u64 >> (14 + random.below(50)),
+            rights(random, scope) & Mark::KEPT,
+        )),
     }
 }
 
@@ -398,13 +401,17 @@ fn operate(
         9 => {
             // Single pages, whatever is there, whose words are then any but those of leaves.
             for page in pages.into_iter().take(16) {
-                table.mark(page.address(BASE), mark(random))?;
+                table.mark(page.address(BASE), mark(random, scope))?;
             }
             Ok(())
         }
         10 => {
             let frame = (POOL >> BASE.shift()) + pages.first().get() % POOL_PAGES;
-            table.fill(pages.first().address(BASE), Pfn::new(frame), rights(random, scope)).map(drop)
+            let at = pages.first().address(BASE);
+            match table.entry(at).mark() {
+                Some(Mark::Payload(payload, _)) => table.fill(at, payload, Pfn::new(frame)),
+                _ => Err(Error::NotMapped { at }),
+            }
         }
         // Small pages are made of large ones a few at a time: a gigabyte of them would fill the memory.
         _ if pages.len() > 4 * NODE && size < LARGEST => Err(Error::NoRoom),

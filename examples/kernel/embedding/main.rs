@@ -9,7 +9,9 @@ use core::mem::ManuallyDrop;
 use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use spin::Mutex;
-use tlbkit::{Access, AddressSpace, Attr, Kernel as _, PageSize, Pages, PhysAddr, SupervisorPages, VirtAddr};
+use tlbkit::{
+    Access, AddressSpace, Attr, Change, Kernel as _, PageSize, Pages, PhysAddr, SupervisorPages, VirtAddr,
+};
 
 #[path = "../src/arch/riscv64/sbi.rs"]
 #[allow(dead_code, reason = "the kernel of several harts uses the rest")]
@@ -19,9 +21,12 @@ mod sbi;
 mod hart;
 #[rustfmt::skip]
 mod memory;
+#[rustfmt::skip]
+mod swap;
 
-use memory::{MMU, Mine, boot, page_fault};
+use memory::{MMU, Mine, boot};
 use sbi::Console;
+use swap::page_fault;
 
 global_asm!(
     r#"
@@ -149,6 +154,58 @@ fn large(kernel: &AddressSpace<Mine>) {
     MMU.idle().expect("nothing else is under way");
 }
 
+/// A disk in memory.
+mod disk {
+    use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+    use tlbkit::{PageSize, Pfn};
+
+    pub const SLOTS: usize = 4;
+    static PAGES: [[AtomicU64; 512]; SLOTS] = [const { [const { AtomicU64::new(0) }; 512] }; SLOTS];
+
+    fn words(frame: Pfn) -> &'static [AtomicU64; 512] {
+        let at = super::hart::memory(frame.address(PageSize::K4));
+        // SAFETY: a frame of RAM is as large, and this program reaches its words by atomic accesses and by those of user pages.
+        unsafe { &*at.cast() }
+    }
+
+    pub fn write(slot: u64, frame: Pfn) {
+        words(frame)
+            .iter()
+            .zip(&PAGES[slot as usize])
+            .for_each(|(from, to)| to.store(from.load(Relaxed), Relaxed));
+    }
+
+    pub fn read(slot: u64, frame: Pfn) {
+        PAGES[slot as usize]
+            .iter()
+            .zip(words(frame))
+            .for_each(|(from, to)| to.store(from.load(Relaxed), Relaxed));
+    }
+}
+
+/// A page goes out and comes back, with what it held and what it may: also where it is written meanwhile, and after a fork.
+fn page_out_and_in(parent: &AddressSpace<Mine>, at: usize, round: u64) {
+    let page = VirtAddr::new(at);
+    check(store(at, round) && swap::page_out(parent, page) == Ok(()), "a page goes out");
+    check(parent.lookup(page).is_none() && load(at) == Some(round), "and comes back");
+    let child = parent.fork(SupervisorPages::LeftOut).expect("there is memory");
+    check(swap::page_out(parent, page) == Ok(()) && load(at) == Some(round), "also a page that others have");
+    check(swap::page_out(parent, page) == Ok(()), "and again");
+    let both = parent.fork(SupervisorPages::LeftOut).expect("there is memory");
+    check(store(at, !round), "it may be written when it is back");
+    run_process(&both);
+    check(load(at) == Some(round), "a copy has what was out");
+    check(swap::page_out(&both, page) == Ok(()), "it goes out");
+    let pages = Pages::one(page.vpn(PageSize::K4));
+    check(both.protect(pages, Change::READ_ONLY).is_ok(), "what it may changes while it is out");
+    check(!store(at, 1) && load(at) == Some(round), "and it comes back with that");
+    run_process(&child);
+    check(load(at) == Some(round), "the first copy has its own");
+    run_process(parent);
+    check(load(at) == Some(!round), "the parent has what it wrote");
+}
+
 /// More processes than there is memory for, one after the other.
 const PROCESSES: u64 = 3000;
 
@@ -170,6 +227,7 @@ extern "C" fn run() -> ! {
         let page = Pages::one(VirtAddr::new(AT).vpn(PageSize::K4));
         check(parent.unmap(page) == Ok(1) && load(AT) == Some(0), "what is unmapped is gone");
         check(load(8).is_none() && !store(8, 1), "nothing is there");
+        page_out_and_in(&parent, AT, round);
         *CURRENT.lock() = None;
         MMU.idle().expect("nothing else is under way");
     }

@@ -1,4 +1,4 @@
-use super::hart;
+use super::{hart, swap};
 use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use tlbkit::{Access, AddressSpace, Asid, Attr, Error, Fault, Flush, Kernel, Mmu, PageSize, Pages};
 use tlbkit::{Pfn, PhysAddr, Record, Run, VirtAddr, Vpn, WalkCache, arch};
@@ -17,7 +17,7 @@ pub struct Mine;
 pub static MMU: Mmu<Mine> = Mmu::new(Mine);
 
 /// Takes a frame: a copy of another one, or zeros.
-fn take(copy_of: Option<Pfn>) -> Result<Pfn, Error> {
+pub fn take(copy_of: Option<Pfn>) -> Result<Pfn, Error> {
     let frame = hart::masked(|| {
         let first = FREE.load(Relaxed);
         FREE.store(INFO.get(first)?.swap(1, Relaxed), Relaxed);
@@ -34,7 +34,7 @@ fn info(frame: Pfn) -> Option<&'static AtomicUsize> { INFO.get(frame.get().wrapp
 fn is_sole(frame: Pfn) -> bool { info(frame).is_some_and(|info| info.load(Relaxed) == 1) }
 
 /// Notes that a frame is mapped once less.
-fn put(frame: Pfn) {
+pub fn put(frame: Pfn) {
     let Some(info) = info(frame).filter(|info| info.fetch_sub(1, Relaxed) == 1) else { return };
     hart::masked(|| info.store(FREE.swap(frame.get() - FIRST, Relaxed), Relaxed));
 }
@@ -49,6 +49,8 @@ unsafe impl Kernel for Mine {
     fn record(&self, frame: PhysAddr) -> Option<&Record> { RECORDS.get((frame.get() >> 12).wrapping_sub(FIRST)) }
     fn share(&self, run: Run) { run.frames().filter_map(info).for_each(|info| _ = info.fetch_add(1, Relaxed)); }
     fn release(&self, run: Run) { run.frames().for_each(put); }
+    fn share_payload(&self, slot: u64) { swap::hold(slot) }
+    fn release_payload(&self, slot: u64) { swap::let_go(slot) }
     fn flush(&self, flush: &Flush, asid: Option<Asid>) {
         match flush.by_address(WalkCache::Whole, 64).filter(|_| asid.is_some()) {
             Some(pages) => pages.for_each(|page| hart::fence(Some(page.address(PageSize::K4)), asid)),

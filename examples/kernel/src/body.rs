@@ -10,7 +10,8 @@
 
 use spin::RelaxStrategy as _;
 use tlbkit::{
-    Access, Attr, Change, Edit, Entry, Error, Fault, Leaf, Mark, PageSize, Pages, Pfn, Reason, SupervisorPages, VirtAddr,
+    Access, Attr, Change, Edit, Entry, Error, Fault, Leaf, Mark, PageSize, Pages, Pfn, Reason,
+    SupervisorPages, VirtAddr,
 };
 use tlbkit_superpage::{Refusal, Superpage};
 
@@ -19,11 +20,10 @@ use crate::growth::{Growth, Miss};
 use crate::memory::{Serving, Space};
 use crate::report::{Count, REPORT};
 use crate::window::{PAGES, Part, Refused, WINDOW, address, vpn};
-use crate::{arch, faults, frames, witness, words};
+use crate::{arch, disk, faults, frames, witness, words};
 
 /// The size of the pages that a program may ask for, if the machine's tables have one beside those that grow.
-pub(crate) const LARGE: Option<PageSize> =
-    if cfg!(target_arch = "mips") { None } else { Some(PageSize::M2) };
+pub(crate) const LARGE: Option<PageSize> = if cfg!(target_arch = "mips") { None } else { Some(PageSize::M2) };
 
 /// The most pages of a message.
 pub(crate) const MESSAGE: usize = 8;
@@ -239,8 +239,9 @@ impl Body {
                             edit.map(Pages::one(vpn(target)), leaf.frame, leaf.attr)
                                 .inspect_err(|_| frames::release(leaf.frame, false))
                         }
-                        Entry::Mark(mark) => {
-                            let slot = Slot::of(mark);
+                        Entry::Mark(Mark::Guard) => continue,
+                        Entry::Mark(mark @ Mark::Payload(slot, _)) => {
+                            let slot = Slot::of(slot);
                             slot.share();
                             edit.mark(address(target), mark).map(drop).inspect_err(|_| slot.release())
                         }
@@ -277,7 +278,12 @@ impl Body {
             let leaf = loop {
                 match self.leaf(index) {
                     Some(leaf) if leaf.attr.contains(Attr::WRITE) => break leaf,
-                    _ => self.fault(address(index), Access::STORE.by_user())?,
+                    _ => {
+                        if let Some(incoming) = self.fault(address(index), Access::STORE.by_user())? {
+                            incoming.read();
+                            self.come_in(incoming)?;
+                        }
+                    }
                 }
             };
             let _ = taken.push(leaf.frame);
@@ -298,12 +304,20 @@ impl Body {
         Ok(())
     }
 
-    /// Resolves a page fault.
-    pub(crate) fn fault(&mut self, at: VirtAddr, access: Access) -> Result<(), Refused> {
-        match self.space.fault(at, access)? {
+    /// Resolves a page fault. Returns the page if it is on disk: [`Incoming::read`] comes next, without the process's memory,
+    /// and then [`come_in`](Self::come_in).
+    pub(crate) fn fault(&mut self, at: VirtAddr, access: Access) -> Result<Option<Incoming>, Refused> {
+        let done = match self.space.fault(at, access)? {
             Fault::Retry => Ok(()),
-            Fault::NotMapped => self.fetch(at, access, None),
-            Fault::Swapped(slot) => self.fetch(at, access, Some(Slot::of(Mark::Payload(slot)))),
+            Fault::NotMapped => self.fetch(at, access),
+            Fault::Swapped(slot) => {
+                let _ = self.reserved(at, access)?;
+                let frame = frames::take().ok_or(Refused::NoMemory)?;
+                let slot = Slot::of(slot);
+                // Until the page is in, the slot gets no other contents, whoever pages it in and out meanwhile.
+                slot.share();
+                return Ok(Some(Incoming { at, frame, slot }));
+            }
             Fault::CopyOnWrite(_) => self.unshare(at),
             Fault::Refused(reason) => {
                 let of_program = matches!(reason, Reason::Alignment);
@@ -311,30 +325,51 @@ impl Body {
                 Err(Refused::Wrong)
             }
             Fault::NoRight(_) | Fault::Closed(_) | Fault::Guard => Err(Refused::Wrong),
-        }
+        };
+        done.map(|()| None)
     }
 
-    /// Maps a page that is reserved: with what the disk has of it, or full of zeros.
-    fn fetch(&mut self, at: VirtAddr, access: Access, slot: Option<Slot>) -> Result<(), Refused> {
+    /// Returns the page that is reserved at an address, if it allows the access.
+    fn reserved(&self, at: VirtAddr, access: Access) -> Result<Page, Refused> {
         let index = at.get().wrapping_sub(WINDOW) >> PageSize::K4.shift();
         let page = self.pages.get(index).copied().flatten().filter(|page| access.allowed(page.attr()));
-        let page = page.ok_or(Refused::Wrong)?;
+        page.ok_or(Refused::Wrong)
+    }
+
+    /// Maps a page that is reserved, full of zeros.
+    fn fetch(&mut self, at: VirtAddr, access: Access) -> Result<(), Refused> {
+        let page = self.reserved(at, access)?;
         let frame = frames::take().ok_or(Refused::NoMemory)?;
-        let mapped = match slot {
-            None => self.space.map(Pages::one(vpn(index)), frame, page.attr()),
-            Some(slot) => {
-                slot.read(frames::words(frame));
-                // What the entry had of the disk, the frame has now.
-                self.space.fill(at, frame, page.attr()).map(|_| frames::keep_slot(frame, slot))
-            }
-        };
-        if let Err(error) = mapped {
+        if let Err(error) = self.space.map(Pages::one(at.vpn(PageSize::K4)), frame, page.attr()) {
             frames::release(frame, false);
             return Err(error.into());
         }
-        REPORT.add(Count::PagedIn, usize::from(slot.is_some()));
         REPORT.add(Count::Operations, 1);
         Ok(())
+    }
+
+    /// Maps a page that was read from disk, unless another thread was faster.
+    pub(crate) fn come_in(&mut self, incoming: Incoming) -> Result<(), Refused> {
+        let Incoming { at, frame, slot } = incoming;
+        let filled = self.space.fill(at, slot.number().into(), frame);
+        match filled {
+            Ok(()) => {
+                // What the entry had of the disk, the frame has now.
+                frames::keep_slot(frame, slot);
+                REPORT.add(Count::PagedIn, 1);
+                REPORT.add(Count::Operations, 1);
+            }
+            Err(_) => frames::release(frame, false),
+        }
+        slot.release();
+        match filled {
+            // The thread repeats its access, and finds what is there now.
+            Err(Error::Changed { .. } | Error::Occupied { .. } | Error::NotMapped { .. }) => {
+                REPORT.add(Count::CameTwice, 1);
+                Ok(())
+            }
+            filled => Ok(filled?),
+        }
     }
 
     /// Gives the process a frame of its own for a page that others may have.
@@ -360,11 +395,12 @@ impl Body {
     }
 
     /// Moves the clock's hand over pages: one that was used since the hand was there last is not used from now on, and
-    /// one that was not goes to disk. Returns how many went. The caller is the only one that writes to the disk, which
-    /// has room for all of them.
-    pub(crate) fn sweep(&mut self, part: Part) -> usize {
+    /// one that was not begins to go to disk. Returns those: [`Outgoing::write`] comes next, without the process's memory. The
+    /// caller is the only one that writes to the disk, which has room for all of them.
+    pub(crate) fn sweep(&mut self, part: Part) -> Outgoing {
+        let mut outgoing = Outgoing { space: self.space.clone(), pages: heapless::Vec::new() };
         if self.alone(part).is_err() {
-            return 0;
+            return outgoing;
         }
         let is_ours = |&(_, leaf): &(usize, Leaf)| frames::is_sole(leaf.frame);
         let leaves = part.indices().filter_map(|index| Some((index, self.leaf(index)?))).filter(is_ours);
@@ -376,44 +412,97 @@ impl Body {
             let _ = list.push((index, leaf.frame));
         }
         self.pages[part.indices()].iter_mut().flatten().for_each(|page| page.missed = false);
-        // The frames are held until the disk has them; no CPU stores to them once the edit has ended.
-        idle.iter().for_each(|&(_, frame)| frames::share(frame));
-        // Each frame that the disk does not have yet, with its place there; and those that it has.
-        let (mut fresh, mut kept) = (heapless::Vec::<_, SWEEP>::new(), heapless::Vec::<_, SWEEP>::new());
         let swept = self.space.edit(|edit| {
             for &(index, _) in &used {
                 edit.protect(Pages::one(vpn(index)), Change::clear(Attr::ACCESSED))?;
             }
             for &(index, frame) in &idle {
-                let slot = Slot::take().ok_or(Error::NoRoom)?;
-                let was = edit.mark(address(index), slot.mark())?.leaf();
-                // The leaf says what hardware noted up to that store.
-                let written = was.is_none_or(|leaf| leaf.attr.contains(Attr::DIRTY));
-                match frames::slot(frame).filter(|_| !written && !frames::was_written(frame)) {
-                    None => drop(fresh.push((frame, slot))),
-                    Some(old) => {
-                        old.share();
-                        edit.mark(address(index), old.mark())?;
+                // The leaf says what hardware noted up to that store. From the end of the edit on no CPU stores to the frame.
+                let leaf = edit.freeze(address(index))?;
+                if leaf.attr.contains(Attr::DIRTY) {
+                    frames::note_written(frame);
+                }
+                let kept =
+                    frames::slot(frame).filter(|_| !frames::was_written(frame)).inspect(|slot| slot.share());
+                let slot = kept.or_else(Slot::take).ok_or(Error::NoRoom)?;
+                let _ = outgoing.pages.push(Leaving { index, frame, slot, is_there: kept.is_some() });
+            }
+            Ok(())
+        });
+        assert!(swept.is_ok(), "small pages go out without memory, and the disk has room");
+        REPORT.add(Count::Operations, usize::from(!used.is_empty() || !idle.is_empty()));
+        outgoing
+    }
+}
+
+/// A page on its way from disk, which is not mapped yet, with its frame. It holds the slot.
+pub(crate) struct Incoming {
+    at: VirtAddr,
+    frame: Pfn,
+    slot: Slot,
+}
+
+impl Incoming {
+    /// Reads the page into its frame. Threads of the process fault meanwhile, on the same page, too.
+    pub(crate) fn read(&self) {
+        disk::turn();
+        self.slot.read(frames::words(self.frame));
+    }
+}
+
+/// A page on its way to disk, which is mapped still and cannot be written.
+struct Leaving {
+    index: usize,
+    frame: Pfn,
+    slot: Slot,
+    /// Whether the disk has what the frame holds.
+    is_there: bool,
+}
+
+/// Pages on their way to disk.
+pub(crate) struct Outgoing {
+    space: Space,
+    pages: heapless::Vec<Leaving, SWEEP>,
+}
+
+impl Outgoing {
+    /// Writes the pages to disk. Threads of the process use them meanwhile: one that stores to such a page gets a copy.
+    pub(crate) fn write(&self) {
+        for Leaving { frame, slot, is_there, .. } in &self.pages {
+            if *is_there {
+                REPORT.check(
+                    slot.is(frames::words(*frame)),
+                    Count::Failures,
+                    || "a page was written, and its leaf was not dirty",
+                );
+            } else {
+                slot.write(frames::words(*frame));
+            }
+        }
+        disk::turn();
+    }
+
+    /// Unmaps the pages that are as they were, and returns how many. The caller has the process's memory, or what another process
+    /// has begun in its place.
+    pub(crate) fn leave(self) -> usize {
+        let mut gone = 0;
+        let left = self.space.edit(|edit| {
+            for Leaving { index, frame, slot, .. } in &self.pages {
+                match edit.page_out(address(*index), *frame, slot.number().into()) {
+                    Ok(()) => gone += 1,
+                    // It was written, or moved, or unmapped: the slot is of no use.
+                    Err(_) => {
+                        REPORT.add(Count::StayedIn, 1);
                         slot.release();
-                        let _ = kept.push((frame, old));
                     }
                 }
             }
             Ok(())
         });
-        assert!(swept.is_ok(), "small pages go out without memory, and the disk has room");
-        for (frame, slot) in kept {
-            REPORT.check(
-                slot.is(frames::words(frame)),
-                Count::Failures,
-                || "a page was written, and its leaf was not dirty",
-            );
-        }
-        fresh.iter().for_each(|(frame, slot)| slot.write(frames::words(*frame)));
-        idle.iter().for_each(|&(_, frame)| frames::release(frame, false));
-        REPORT.add(Count::PagedOut, idle.len());
-        REPORT.add(Count::Operations, usize::from(!used.is_empty() || !idle.is_empty()));
-        idle.len()
+        assert!(left.is_ok(), "no call is under way");
+        self.pages.iter().for_each(|page| frames::release(page.frame, false));
+        REPORT.add(Count::PagedOut, gone);
+        gone
     }
 }
 

@@ -3,7 +3,9 @@
 use core::hint::black_box;
 use core::sync::atomic::Ordering;
 
-use tlbkit::{SupervisorPages, Asid, Attr, Error, Flush, FlushScope, Kernel as _, PageSize, Pages, Pfn, Run, VirtAddr};
+use tlbkit::{
+    Asid, Attr, Error, Flush, FlushScope, Kernel as _, PageSize, Pages, Pfn, Run, SupervisorPages, VirtAddr,
+};
 
 use crate::memory::{MMU, Space, sharing};
 use crate::report::REPORT;

@@ -2,9 +2,9 @@
 
 use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
-use spin::Mutex;
-use tlbkit::Mark;
+use spin::{Mutex, RelaxStrategy as _};
 
+use crate::memory::Serving;
 use crate::words::{Page, Words, copy};
 
 /// How many pages it has. The first is never used.
@@ -24,6 +24,11 @@ pub(crate) fn prepare() {
     FREE.lock().extend(1..SLOTS as u16);
 }
 
+/// Waits as for a disk, so that other CPUs fault on a page that is on its way.
+pub(crate) fn turn() {
+    (0..4).for_each(|_| Serving::relax());
+}
+
 /// Returns how many pages hold something.
 pub(crate) fn in_use() -> usize {
     SLOTS - 1 - FREE.lock().len()
@@ -41,12 +46,9 @@ impl Slot {
         Some(slot)
     }
 
-    /// Returns the page that a mark names.
-    pub(crate) fn of(mark: Mark) -> Self {
-        match mark {
-            Mark::Payload(slot) => Self::numbered(slot as u16).expect("the payload is a page of the disk"),
-            Mark::Guard => panic!("this kernel has no guard pages"),
-        }
+    /// Returns the page that a payload names.
+    pub(crate) fn of(payload: u64) -> Self {
+        Self::numbered(payload as u16).expect("the payload is a page of the disk")
     }
 
     /// Returns the page of a number; `None` for the first.
@@ -56,11 +58,6 @@ impl Slot {
 
     pub(crate) fn number(self) -> u16 {
         self.0
-    }
-
-    /// Returns the mark that names the page.
-    pub(crate) fn mark(self) -> Mark {
-        Mark::Payload(self.0.into())
     }
 
     /// Writes a frame to the page.

@@ -166,6 +166,11 @@ pub(crate) fn is_sole(frame: Pfn) -> bool {
     INFO[index(frame)].holders.load(Ordering::Acquire) == 1
 }
 
+/// Notes that the frame holds what no page of the disk has.
+pub(crate) fn note_written(frame: Pfn) {
+    INFO[index(frame)].dirty.store(true, Ordering::Relaxed);
+}
+
 /// Tells whether a mapping that is gone has written to the frame.
 pub(crate) fn was_written(frame: Pfn) -> bool {
     INFO[index(frame)].dirty.load(Ordering::Relaxed)

@@ -2,7 +2,7 @@
 
 use spin::RelaxStrategy;
 use tlbkit::{
-    AddressSpace, Asid, Attr, CpuSet, Error, Flush, Kernel, Mark, Mmu, Overdue, PageSize, Pages, Pfn, PhysAddr,
+    AddressSpace, Asid, Attr, CpuSet, Error, Flush, Kernel, Mmu, Overdue, PageSize, Pages, Pfn, PhysAddr,
     Record, Run, Store, VirtAddr,
 };
 
@@ -72,11 +72,11 @@ unsafe impl Kernel for Machine {
     }
 
     fn share_payload(&self, payload: u64) {
-        Slot::of(Mark::Payload(payload)).share();
+        Slot::of(payload).share();
     }
 
     fn release_payload(&self, payload: u64) {
-        Slot::of(Mark::Payload(payload)).release();
+        Slot::of(payload).release();
     }
 
     fn flush(&self, flush: &Flush, asid: Option<Asid>) {

@@ -3,7 +3,7 @@
 use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use heapless::Deque;
-use tlbkit::Pfn;
+use tlbkit::{Access, Pfn, VirtAddr};
 
 use crate::body::{Body, MESSAGE, SWEEP};
 use crate::disk;
@@ -100,6 +100,13 @@ impl Process {
         }
     }
 
+    /// Resolves a page fault. The process's memory is free while the disk reads.
+    pub(crate) fn fault(&self, at: VirtAddr, access: Access) -> Result<(), Refused> {
+        let Some(incoming) = self.with(|body| body.fault(at, access))? else { return Ok(()) };
+        incoming.read();
+        self.with(|body| body.come_in(incoming))
+    }
+
     /// Does something with the process's memory.
     pub(crate) fn with<R>(&self, f: impl FnOnce(&mut Body) -> Result<R, Refused>) -> Result<R, Refused> {
         self.body.lock().as_mut().ok_or(Refused::Wrong).and_then(f)
@@ -138,8 +145,13 @@ pub(crate) fn page_out() -> usize {
         let body = ALL[process].body.try_lock();
         let swept = body
             .and_then(|mut body| Some(body.as_mut()?.sweep(Part::new(WINDOW + page * 4096, SWEEP).ok()?)));
-        gone += swept.unwrap_or(0);
         let next = if swept.is_some() { page + SWEEP } else { PAGES };
+        if let Some(outgoing) = swept {
+            // The process runs on, and faults, while the disk writes.
+            outgoing.write();
+            let _body = ALL[process].body.lock();
+            gone += outgoing.leave();
+        }
         *hand = if next < PAGES { (process, next) } else { ((process + 1) % PROCESSES, 0) };
     }
     gone

@@ -24,6 +24,9 @@ pub(crate) enum Count {
     PagesMoved,
     PagedOut,
     PagedIn,
+    /// Pages that were written or moved on their way to disk, and pages that another thread brought first.
+    StayedIn,
+    CameTwice,
     /// Superpages that were made, that could not be made, and that were taken apart.
     Promotions,
     Refusals,
@@ -32,7 +35,7 @@ pub(crate) enum Count {
     LargeCopies,
 }
 
-const NAMES: [&str; 16] = [
+const NAMES: [&str; 18] = [
     "checks",
     "failures",
     "stale_reads",
@@ -45,6 +48,8 @@ const NAMES: [&str; 16] = [
     "pages_moved",
     "paged_out",
     "paged_in",
+    "stayed_in",
+    "came_twice",
     "promotions",
     "refusals",
     "demotions",

@@ -99,7 +99,7 @@ impl Thread {
             Trap::Call => self.call(),
             Trap::Fault(at, access) => {
                 REPORT.add(Count::Faults, 1);
-                match self.process.with(|body| body.fault(at, access)) {
+                match self.process.fault(at, access) {
                     Ok(()) => {
                         let (last, times) = self.faulted;
                         self.faulted = (at, if at == last { times + 1 } else { 0 });

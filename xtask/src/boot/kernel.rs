@@ -312,7 +312,7 @@ fn text(row: &Value) -> String {
 }
 
 /// What a row has for every machine.
-const NAMES: [&str; 18] = [
+const NAMES: [&str; 20] = [
     "operations",
     "forks",
     "faults",
@@ -321,6 +321,8 @@ const NAMES: [&str; 18] = [
     "pages_moved",
     "paged_out",
     "paged_in",
+    "stayed_in",
+    "came_twice",
     "promotions",
     "refusals",
     "demotions",
@@ -354,6 +356,7 @@ fn number(row: &Value, name: &str) -> u64 {
 mod tests {
     const HART: &str = include_str!("../../../examples/kernel/embedding/hart.rs");
     const MEMORY: &str = include_str!("../../../examples/kernel/embedding/memory.rs");
+    const SWAP: &str = include_str!("../../../examples/kernel/embedding/swap.rs");
     const SEVERAL: &str = include_str!("../../../examples/kernel/src/memory.rs");
     const REFILL: &str = include_str!("../../../examples/kernel/src/arch/mips32/refill.rs");
     const TLB: &str = include_str!("../../../examples/kernel/src/arch/aarch64/tlb.rs");
@@ -371,7 +374,7 @@ mod tests {
         assert_eq!(quotations[..2], [HART, MEMORY]);
         assert!(quotations.len() > 2);
         for quotation in &quotations[2..] {
-            let is_booted = [SEVERAL, REFILL, TLB].iter().any(|file| file.contains(quotation));
+            let is_booted = [SWAP, SEVERAL, REFILL, TLB].iter().any(|file| file.contains(quotation));
             assert!(is_booted, "examples/kernel has no such lines:\n{quotation}");
         }
     }
@@ -386,11 +389,11 @@ mod tests {
     }
 
     #[test]
-    fn a_kernels_memory_is_120_lines_with_5_unsafe() {
+    fn a_kernels_memory_is_122_lines_with_5_unsafe() {
         let lines = || HART.lines().chain(MEMORY.lines());
         let code = |line: &&str| !line.trim_start().starts_with("//");
         let is_unsafe = |line: &&str| line.split(|c: char| !c.is_alphanumeric()).any(|word| word == "unsafe");
-        assert!(lines().count() <= 120, "{} lines", lines().count());
+        assert!(lines().count() <= 122, "{} lines", lines().count());
         assert!(lines().all(|line| line.len() <= 110));
         let count = lines().filter(code).filter(is_unsafe).count();
         assert!(count <= 5, "{count} lines with unsafe");

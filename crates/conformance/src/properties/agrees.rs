@@ -46,11 +46,12 @@ pub(super) fn agrees<S: Subject>(nodes: &Storage<'_, S>, every: usize, ops: &[Op
                     }
                 }
                 // The smallest payload, the largest one that the table accepts, and the next larger one.
-                Op::Mark { page, mark: Some(Mark::Payload(_)) } => {
+                Op::Mark { page, mark: Some(Mark::Payload(_, attr)) } => {
                     let largest =
                         table.payload_bits().map_or(0, |bits| u64::MAX.checked_shr(64 - bits).unwrap_or(0));
                     let payloads = [Some(0), Some(largest), largest.checked_add(1)].into_iter().flatten();
-                    let marks = payloads.map(|payload| Op::Mark { page, mark: Some(Mark::Payload(payload)) });
+                    let marks =
+                        payloads.map(|payload| Op::Mark { page, mark: Some(Mark::Payload(payload, attr)) });
                     runner.run(table, &marks.chain([*op]).collect::<Vec<_>>())?;
                 }
                 _ => runner.run(table, &[*op])?,

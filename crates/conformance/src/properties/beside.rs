@@ -2,9 +2,9 @@
 
 use std::cell::{Cell, RefCell};
 
-use tlbkit_addr::{Attr, Pfn, WalkCache};
+use tlbkit_addr::{Pfn, WalkCache};
 use tlbkit_pagetable::format::Format;
-use tlbkit_pagetable::{Holes, Mode, Table};
+use tlbkit_pagetable::{Holes, Mark, Mode, Table};
 
 use super::{Checked, Count, came_back, larger, with_table};
 use crate::moments::Moments;
@@ -20,9 +20,13 @@ fn walked_beside<S: Subject>() -> bool {
 /// joined; for a mark, a map of the marked page and the mark again.
 fn with_joins<'n>(table: &dyn Table<'n>, op: &Op) -> Vec<Op> {
     let mut ops = vec![*op];
-    if let Op::Mark { page, mark: Some(_) } = *op {
+    if let Op::Mark { page, mark: Some(mark) } = *op {
         let frame = Pfn::new(page.get() & 0xffff);
-        ops.extend([Op::Fill { page, frame, attr: Attr::READ | Attr::EXEC }, *op]);
+        let next = match mark {
+            Mark::Payload(payload, _) => Op::Fill { page, payload, frame },
+            Mark::Guard => Op::Mark { page, mark: None },
+        };
+        ops.extend([next, *op]);
     }
     if let (Op::Map { pages, size, .. }, Some(to)) = (*op, larger(table, op)) {
         ops.extend([to, size].map(|to| Op::Resize { pages, to }));

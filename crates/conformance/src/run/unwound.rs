@@ -53,7 +53,7 @@ impl<'n> Runner<'n> {
                 unsafe { writer.replace_breaking(at, frame, attr, &mut |_| trip.call()) }.is_ok()
             }
             Op::Mark { page, mark } => writer.mark(page.address(base), mark).is_ok(),
-            Op::Fill { page, frame, attr } => writer.fill(page.address(base), frame, attr).is_ok(),
+            Op::Fill { page, payload, frame } => writer.fill(page.address(base), payload, frame).is_ok(),
             Op::Lookup { .. } => true,
             Op::ForEach { pages, .. } => {
                 // SAFETY: only the runner reclaims, and it does not during the call.

@@ -23,7 +23,7 @@ mod x86_64;
 
 use core::fmt::Debug;
 
-use tlbkit_addr::{Attr, FlushScope, PageSize, Pfn, WalkCache};
+use tlbkit_addr::{Attr, FlushScope, PageSize, Pfn, VirtAddr, WalkCache};
 
 #[cfg(target_has_atomic = "64")]
 pub use aarch64::{Aarch64, Aarch64Of};
@@ -256,25 +256,64 @@ pub(crate) const fn walked<F: Format>() -> bool {
     !matches!(F::WALK_CACHE, WalkCache::Nothing)
 }
 
-/// Returns how many bits a [`Mark::Payload`] may have in a format; `None` if the format holds no marks.
-pub const fn payload_bits<F: Format>() -> Option<u32> {
-    F::ABSENT.checked_sub(1)
+/// Returns the attributes that a mark keeps in a format, and that are not the same in every leaf.
+const fn kept<F: Format>() -> Attr {
+    let closed = if F::CLOSES { Attr::READ } else { Attr::empty() };
+    Mark::KEPT.intersection(F::OPTIONAL.union(closed))
 }
 
-/// Encodes a mark as an entry of the base size that hardware finds not present. A payload is an odd number for
-/// [`Format::absent`]. The word is never zero.
+/// Returns how many bits a [`Mark::Payload`] may have in a format; `None` if the format holds no marks. An entry has
+/// [`Format::ABSENT`] bits: one distinguishes a payload from a guard, and one is for each attribute that the mark
+/// [keeps](Mark::KEPT).
+pub const fn payload_bits<F: Format>() -> Option<u32> {
+    if F::ABSENT > 1 { F::ABSENT.checked_sub(1 + kept::<F>().bits().count_ones()) } else { None }
+}
+
+/// Encodes a mark as an entry of the base size that hardware finds not present. The word is never zero.
+///
+/// ```text
+///   bits for Format::absent   | payload | attributes | 1 |         a guard is 2
+/// ```
 ///
 /// # Errors
 ///
-/// [`Error::WrongMark`] if the format has too few bits for the mark.
+/// [`Error::WrongMark`] if the format has too few bits for the payload; [`Error::WrongAttr`] if no leaf has the attributes, or
+/// with those that a mark does not [keep](Mark::KEPT).
 #[inline(always)]
 pub fn mark_word<F: Format>(mark: Mark) -> Result<F::Word, Error> {
-    let bits = match mark {
-        Mark::Payload(payload) if payload < 1 << F::ABSENT.saturating_sub(1) => payload << 1 | 1,
-        Mark::Guard => GUARD,
-        Mark::Payload(_) => return Err(Error::WrongMark),
-    };
-    if F::ABSENT > 1 { Ok(F::absent(bits)) } else { Err(Error::WrongMark) }
+    let room = payload_bits::<F>().ok_or(Error::WrongMark)?;
+    match mark {
+        Mark::Guard => Ok(F::absent(GUARD)),
+        Mark::Payload(payload, attr) => payload_word::<F>(payload, attr, room),
+    }
+}
+
+/// Encodes a payload of at most `room` bits, and the attributes of its page.
+fn payload_word<F: Format>(payload: u64, attr: Attr, room: u32) -> Result<F::Word, Error> {
+    if payload >> room != 0 {
+        return Err(Error::WrongMark);
+    }
+    let lost = attr.difference(Mark::KEPT);
+    if !lost.is_empty() {
+        return Err(Error::WrongAttr { attr: lost });
+    }
+    check_attr::<F>(attr)?;
+    // The attributes of the leaf that a fill makes: a format may imply some.
+    let attr = F::attr(F::leaf(Pfn::new(0), F::BASE, attr, true)?, true);
+    let (mut rest, mut bits) = (kept::<F>(), payload);
+    while let Some(one) = highest(rest) {
+        rest = rest.difference(one);
+        bits = bits << 1 | u64::from(attr.contains(one));
+    }
+    Ok(F::absent(bits << 1 | 1))
+}
+
+/// Returns the last of some attributes.
+const fn highest(attr: Attr) -> Option<Attr> {
+    match attr.bits().checked_ilog2() {
+        Some(at) => Some(Attr::from_bits_retain(1 << at)),
+        None => None,
+    }
 }
 
 /// The even number that encodes a guard mark.
@@ -286,8 +325,48 @@ const GUARD: u64 = 2;
 pub fn mark_of<F: Format>(word: F::Word) -> Option<Mark> {
     match F::absent_bits(word) {
         0 => None,
-        bits if bits & 1 == 1 => Some(Mark::Payload(bits >> 1)),
+        bits if bits & 1 == 1 => Some(payload_of::<F>(bits >> 1)),
         _ => Some(Mark::Guard),
+    }
+}
+
+/// Decodes a payload and the attributes of its page.
+fn payload_of<F: Format>(mut bits: u64) -> Mark {
+    let (mut rest, mut attr) = (kept::<F>().bits(), Attr::empty());
+    while rest != 0 {
+        let one = rest & rest.wrapping_neg();
+        attr.set(Attr::from_bits_retain(one), bits & 1 == 1);
+        (rest, bits) = (rest & !one, bits >> 1);
+    }
+    let closed = F::CLOSES && !attr.intersects(ACCESS);
+    Mark::Payload(bits, attr.union(if closed { F::IMPLIED.difference(ACCESS) } else { F::IMPLIED }))
+}
+
+/// Returns a word of the last level that is no leaf, after a change of attributes that [`check_change`] has accepted, for every
+/// [`protect`](crate::Table::protect). If the word is a mark with a payload, the attributes that the mark [keeps](Mark::KEPT)
+/// change as those of a leaf. Any other word stays as it is.
+pub fn change_mark<F: Format>(word: F::Word, change: Change) -> F::Word {
+    let Some(Mark::Payload(payload, attr)) = mark_of::<F>(word) else { return word };
+    let changed = || {
+        let leaf = F::change(F::leaf(Pfn::new(0), F::BASE, attr, true)?, change, true);
+        mark_word::<F>(Mark::Payload(payload, F::attr(leaf, true).intersection(Mark::KEPT)))
+    };
+    // A leaf can have the attributes of a mark, so there is a word. It keeps the bits that are not those of the mark.
+    changed().map_or(word, |new| word ^ F::absent(F::absent_bits(word)) ^ new)
+}
+
+/// Returns the leaf that a [`fill`](crate::Table::fill) stores in place of `entry`, the entry for the page at `at`.
+///
+/// # Errors
+///
+/// [`Error::Occupied`] if a leaf is there, [`Error::NotMapped`] if there is no payload, [`Error::Changed`] if there is another
+/// payload; [`Error::FrameTooLarge`].
+pub fn fill_word<F: Format>(at: VirtAddr, entry: Entry, payload: u64, frame: Pfn) -> Result<F::Word, Error> {
+    match entry {
+        Entry::Mark(Mark::Payload(there, attr)) if there == payload => F::leaf(frame, F::BASE, attr, true),
+        Entry::Mark(Mark::Payload(..)) => Err(Error::Changed { at }),
+        Entry::Mark(Mark::Guard) | Entry::Empty => Err(Error::NotMapped { at }),
+        Entry::Leaf(occupant) => Err(Error::occupied(&occupant)),
     }
 }
 

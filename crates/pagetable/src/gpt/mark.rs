@@ -1,13 +1,13 @@
 //! Entries that hold a mark instead of a PTE. A mark is a word in a leaf of base pages. It counts as a PTE when the size of a leaf
 //! is chosen.
 
-use tlbkit_addr::{Attr, FlushScope, Pages, Pfn, VirtAddr};
+use tlbkit_addr::{FlushScope, Pages, Pfn, VirtAddr};
 
 use super::Gpt;
 use super::job::Ptes;
 use super::layout::Layout;
 use super::node_size::NodeSize;
-use crate::format::{Format, check_attr, entry_word, is_taken};
+use crate::format::{Format, entry_word, fill_word, is_taken};
 use crate::geometry::Checked as _;
 use crate::nodes::Nodes;
 use crate::{Entry, Error, Geometry, Mark, Retired};
@@ -93,25 +93,18 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
         &self,
         batch: &mut Retired<'n>,
         at: VirtAddr,
+        payload: u64,
         frame: Pfn,
-        attr: Attr,
-    ) -> Result<Mark, Error> {
+    ) -> Result<(), Error> {
         let page = Pages::one(at.vpn(G::BASE));
         G::SPACE.check_pages(page)?;
         G::SPACE.check_frames(frame, 1, G::BASE)?;
-        check_attr::<F>(attr)?;
-        let word = F::leaf(frame, G::BASE, attr, true)?;
         // SAFETY: the caller is the writer.
         unsafe {
-            match self.find_entry(at.get()) {
-                Entry::Leaf(occupant) => Err(Error::occupied(&occupant)),
-                Entry::Empty => Err(Error::NotMapped { at }),
-                Entry::Mark(mark) => {
-                    batch.touch(F::APPEARS, page);
-                    self.store_over(at, word);
-                    Ok(mark)
-                }
-            }
+            let word = fill_word::<F>(at, self.find_entry(at.get()), payload, frame)?;
+            batch.touch(F::APPEARS, page);
+            self.store_over(at, word);
         }
+        Ok(())
     }
 }

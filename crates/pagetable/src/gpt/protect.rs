@@ -8,7 +8,7 @@ use super::Gpt;
 use super::layout::{Edge, Layout};
 use super::node_size::NodeSize;
 use super::visit::Span;
-use crate::format::{Format, check_change};
+use crate::format::{Format, change_mark, check_change};
 use crate::geometry::Checked as _;
 use crate::nodes::Nodes;
 use crate::{Change, Error, Geometry, Holes, Retired};
@@ -35,42 +35,53 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
         // SAFETY: the caller is the writer.
         unsafe {
             let census = self.census(pages, holes)?;
+            if census.marks > 0 {
+                self.protect_span(Self::span(pages), |word| word, |word| change_mark::<F>(word, change));
+            }
             if census.pages == 0 {
                 return Ok(0);
             }
             match F::masks(change, true) {
-                Some(masks) => self.protect_span(Self::span(pages), |word| masks.apply(word)),
-                None => self.protect_span(Self::span(pages), |word| F::change(word, change, true)),
+                Some(masks) => self.protect_span(Self::span(pages), |word| masks.apply(word), |word| word),
+                None => {
+                    self.protect_span(Self::span(pages), |word| F::change(word, change, true), |word| word);
+                }
             }
             batch.touch(change.scope(), self.stale(pages));
             Ok(census.pages)
         }
     }
 
-    /// Applies `change` to each leaf entry of a span. A function of its own, to keep its path off the caller's stack.
+    /// Applies `leaf` to each leaf entry of a span, and `other` to each other entry. A function of its own, to keep its path off
+    /// the caller's stack.
     ///
     /// # Safety
     ///
     /// The caller is the only writer.
     #[inline(never)]
-    unsafe fn protect_span(&self, span: Span, change: impl Fn(F::Word) -> F::Word) {
+    unsafe fn protect_span(
+        &self,
+        span: Span,
+        leaf: impl Fn(F::Word) -> F::Word,
+        other: impl Fn(F::Word) -> F::Word,
+    ) {
+        let edit = |word| if F::is_leaf(word, true) { leaf(word) } else { other(word) };
         // SAFETY: the caller is the writer; what is swept is in the table.
         let _ = unsafe {
             self.sweep_leaves(self.follow_root(), span, &mut |leaf, base, part| {
-                self.protect_part(leaf, base, part, &change);
+                self.protect_part(leaf, base, part, edit);
                 ControlFlow::Continue(())
             })
         };
     }
 
-    /// Applies `change` to each leaf entry in a part of one leaf.
+    /// Applies `edit` to each entry in a part of one leaf.
     ///
     /// # Safety
     ///
     /// The caller is the only writer, and `leaf` is a leaf of this table that begins at `base` and covers the part.
     #[inline(always)]
-    unsafe fn protect_part(&self, leaf: Edge, base: usize, part: Span, change: impl Fn(F::Word) -> F::Word) {
-        let edit = |word| if F::is_leaf(word, true) { change(word) } else { word };
+    unsafe fn protect_part(&self, leaf: Edge, base: usize, part: Span, edit: impl Fn(F::Word) -> F::Word) {
         // SAFETY: the caller is the writer; the leaf covers the part.
         unsafe {
             if Self::IN_A_ROW {
@@ -79,7 +90,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
             }
             for slot in leaf.index(part.first)..=leaf.index(part.last) {
                 let at = base | slot << leaf.shift;
-                self.nodes.edit(leaf.node, Self::pte_of(leaf, at), 1, edit);
+                self.nodes.edit(leaf.node, Self::pte_of(leaf, at), 1, &edit);
                 self.settle_pair(leaf, at);
             }
         }

@@ -194,13 +194,13 @@ unsafe impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, 
         &self,
         batch: &mut Retired<'n>,
         at: VirtAddr,
+        payload: u64,
         frame: Pfn,
-        attr: Attr,
-    ) -> Result<Mark, Error> {
+    ) -> Result<(), Error> {
         // SAFETY: by the contract of `Table::fill` the caller is the only writer, and the batch came from this table.
         unsafe {
             batch.change_late(
-                |batch| self.fill_page(batch, at, frame, attr),
+                |batch| self.fill_page(batch, at, payload, frame),
                 |batch, forgotten| self.mend(batch, forgotten),
             )
         }

@@ -1,10 +1,10 @@
 //! Entries that hold a mark instead of a leaf, in slots of base pages. A block with a mark keeps its bucket, like a block
 //! with a leaf.
 
-use tlbkit_addr::{Attr, FlushScope, Pages, Pfn, VirtAddr};
+use tlbkit_addr::{FlushScope, Pages, Pfn, VirtAddr};
 
 use super::Hashed;
-use crate::format::{Format, check_attr, entry_word, is_taken};
+use crate::format::{Format, entry_word, fill_word, is_taken};
 use crate::geometry::Checked as _;
 use crate::nodes::Nodes;
 use crate::{Entry, Error, Geometry, Mark, Retired};
@@ -104,25 +104,18 @@ where
         &self,
         batch: &mut Retired<'n>,
         at: VirtAddr,
+        payload: u64,
         frame: Pfn,
-        attr: Attr,
-    ) -> Result<Mark, Error> {
+    ) -> Result<(), Error> {
         let page = Pages::one(at.vpn(G::BASE));
         G::SPACE.check_pages(page)?;
         G::SPACE.check_frames(frame, 1, G::BASE)?;
-        check_attr::<F>(attr)?;
-        let word = F::leaf(frame, G::BASE, attr, true)?;
         // SAFETY: by this function's contract the caller is the only writer.
         unsafe {
-            match self.find_entry(at) {
-                Entry::Leaf(occupant) => Err(Error::occupied(&occupant)),
-                Entry::Empty => Err(Error::NotMapped { at }),
-                Entry::Mark(mark) => {
-                    self.store_over(at, word);
-                    batch.touch(F::APPEARS, page);
-                    Ok(mark)
-                }
-            }
+            let word = fill_word::<F>(at, self.find_entry(at), payload, frame)?;
+            self.store_over(at, word);
         }
+        batch.touch(F::APPEARS, page);
+        Ok(())
     }
 }

@@ -7,7 +7,7 @@ use tlbkit_addr::Pages;
 use super::Hashed;
 use super::part::Part;
 use super::visit::Visitor;
-use crate::format::{Format, check_change};
+use crate::format::{Format, change_mark, check_change};
 use crate::geometry::Checked as _;
 use crate::nodes::Nodes;
 use crate::{Change, Error, Geometry, Holes, Retired};
@@ -68,7 +68,10 @@ where
         check_change::<F>(change)?;
         // SAFETY: by this function's contract the caller is the only writer.
         unsafe {
-            let census = self.census(pages, holes, false)?;
+            let census = self.census(pages, holes, true)?;
+            if census.marks > 0 {
+                self.change_marks(pages, change);
+            }
             if census.pages == 0 {
                 return Ok(0);
             }
@@ -79,6 +82,28 @@ where
             batch.touch(change.scope(), self.stale(pages));
             Ok(census.pages)
         }
+    }
+
+    /// Applies `change` to each mark of a range.
+    ///
+    /// # Safety
+    ///
+    /// The caller is the only writer.
+    #[cold]
+    unsafe fn change_marks(&self, pages: Pages, change: Change) {
+        // SAFETY: by this function's contract the caller is the only writer; the slots of a part are in its bucket.
+        let _ = unsafe {
+            self.parts(pages, Visitor::Writer, |part| {
+                self.each_taken(part, |slot, _, entry| {
+                    if entry.mark().is_some() {
+                        let place = Self::place(part.spot, part.block, slot);
+                        let old = self.nodes.read(part.spot.node, place);
+                        self.nodes.store_relaxed(part.spot.node, place, change_mark::<F>(old, change));
+                    }
+                    ControlFlow::Continue(())
+                })
+            })
+        };
     }
 
     /// Applies `change` to each leaf of a range.

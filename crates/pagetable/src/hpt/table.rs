@@ -180,11 +180,11 @@ where
         &self,
         batch: &mut Retired<'n>,
         at: VirtAddr,
+        payload: u64,
         frame: Pfn,
-        attr: Attr,
-    ) -> Result<Mark, Error> {
+    ) -> Result<(), Error> {
         // SAFETY: by the contract of `Table::fill` the caller is the only writer, and the batch came from this table.
-        unsafe { batch.change(|batch| self.fill_page(batch, at, frame, attr), |batch| self.mend(batch)) }
+        unsafe { batch.change(|batch| self.fill_page(batch, at, payload, frame), |batch| self.mend(batch)) }
     }
 
     fn breaks(&self) -> bool {

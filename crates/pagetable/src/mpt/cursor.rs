@@ -121,7 +121,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Cursor<'_, 'n, G, F, N> 
     ///
     /// # Errors
     ///
-    /// [`Error::WrongMark`], [`Error::Partial`], [`Error::Borrowed`] or [`Error::NoMemory`].
+    /// [`Error::WrongMark`], [`Error::WrongAttr`], [`Error::Partial`], [`Error::Borrowed`] or [`Error::NoMemory`].
     pub fn mark(&mut self, mark: Option<Mark>) -> Result<Entry, Error> {
         let at = self.at();
         // SAFETY: the cursor borrows the only writer and its batch, and its page is in the space.
@@ -130,15 +130,15 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Cursor<'_, 'n, G, F, N> 
         })
     }
 
-    /// Maps the page, which has a mark, to `frame`, and returns the mark; see [`Table::fill`](crate::Table::fill).
+    /// Maps the page, whose mark has this payload, to `frame`; see [`Table::fill`](crate::Table::fill).
     ///
     /// # Errors
     ///
-    /// [`Error::NotMapped`], [`Error::Occupied`], [`Error::FrameTooLarge`], [`Error::WrongAttr`] or [`Error::Borrowed`].
-    pub fn fill(&mut self, frame: Pfn, attr: Attr) -> Result<Mark, Error> {
+    /// [`Error::Changed`], [`Error::NotMapped`], [`Error::Occupied`], [`Error::FrameTooLarge`] or [`Error::Borrowed`].
+    pub fn fill(&mut self, payload: u64, frame: Pfn) -> Result<(), Error> {
         let at = self.at();
         // SAFETY: the cursor borrows the only writer and its batch, and the spot is the page's.
-        unsafe { self.table.fill_at(self.batch, self.spot, at, frame, attr) }
+        unsafe { self.table.fill_at(self.batch, self.spot, at, payload, frame) }
     }
 
     /// Maps the page, as one of the base size, to `frame`.
@@ -389,6 +389,11 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Cursor<'_, 'n, G, F, N> 
     #[inline]
     pub fn pending(&self) -> &Retired<'n> {
         self.batch
+    }
+
+    /// Adds a flush to the obligation for the changes so far: one that the caller needs, and the table does not.
+    pub fn merge(&mut self, flush: &Flush) {
+        self.batch.merge(flush);
     }
 
     /// Frees the nodes of the obligation for the changes so far.

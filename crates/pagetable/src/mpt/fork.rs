@@ -242,7 +242,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
                     if Self::is_mark(word, level)
                         && let Some(mark) = Self::entry(word, level, VirtAddr::new(0)).mark()
                     {
-                        if let Mark::Payload(payload) = mark {
+                        if let Mark::Payload(payload, _) = mark {
                             (calls.copy)(payload);
                         }
                         copy.store_relaxed(to, index, F::absent(F::absent_bits(word)));
@@ -437,7 +437,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
                     if word != F::Word::ZERO
                         && let Some(mark) = Self::entry(word, level, VirtAddr::new(0)).mark()
                     {
-                        if let Mark::Payload(payload) = mark {
+                        if let Mark::Payload(payload, _) = mark {
                             (calls.copy)(payload);
                         }
                         copy.store_relaxed(to, slot, F::absent(F::absent_bits(word)));

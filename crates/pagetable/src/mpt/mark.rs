@@ -6,12 +6,12 @@
 //!     one store; TLBs are flushed      no TLB has it, as if it were mapped where nothing was
 //! ```
 
-use tlbkit_addr::{Attr, FlushScope, Pages, Pfn, VirtAddr};
+use tlbkit_addr::{FlushScope, Pages, Pfn, VirtAddr};
 
 use super::leaf::Spot;
 use super::shape::{MAX, Shape};
 use super::{Mpt, own_pages};
-use crate::format::{Format, check_attr, entry_word, mark_of, walked};
+use crate::format::{Format, entry_word, fill_word, mark_of, walked};
 use crate::geometry::Checked as _;
 use crate::nodes::{NodeAddr, Nodes, Stock};
 use crate::{Entry, Error, Leaf, Mark, Radix, Retired, Word};
@@ -182,27 +182,21 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
         batch: &mut Retired<'n>,
         spot: Spot,
         at: VirtAddr,
+        payload: u64,
         frame: Pfn,
-        attr: Attr,
-    ) -> Result<Mark, Error> {
+    ) -> Result<(), Error> {
         let page = Pages::one(at.vpn(G::BASE));
         G::SPACE.check_frames(frame, 1, G::BASE)?;
         self.check_own(page)?;
-        check_attr::<F>(attr)?;
-        let word = F::leaf(frame, G::BASE, attr, true)?;
         // SAFETY: the slot is in the node, and the caller is the writer.
         unsafe {
-            let mark = match self.entry_at(spot, at) {
-                Entry::Mark(mark) => mark,
-                Entry::Leaf(occupant) => return Err(Error::occupied(&occupant)),
-                Entry::Empty => return Err(Error::NotMapped { at }),
-            };
+            let word = fill_word::<F>(at, self.entry_at(spot, at), payload, frame)?;
             let index = Self::index(spot.level, at);
             self.publish(spot.node, Self::place(spot.level, index), word);
             self.settle_pair(spot.node, spot.level, index);
             batch.touch(F::APPEARS, page);
-            Ok(mark)
         }
+        Ok(())
     }
 
     /// Counts the marks of a run of slots of the last level.

@@ -5,7 +5,7 @@ use tlbkit_addr::{Attr, Pages};
 use super::Mpt;
 use super::shape::Shape;
 use super::sweep::Part;
-use crate::format::{Format, check_change};
+use crate::format::{Format, change_mark, check_change};
 use crate::geometry::Checked as _;
 use crate::nodes::{NodeAddr, Nodes};
 use crate::{Change, Error, Holes, Radix, Retired, Word};
@@ -27,7 +27,11 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
         self.check_own(pages)?;
         check_change::<F>(change)?;
         // SAFETY: the caller is the writer.
-        let census = unsafe { self.census(pages, holes, false) }?;
+        let census = unsafe { self.census(pages, holes, true) }?;
+        if census.marks > 0 {
+            // SAFETY: the caller is the writer.
+            unsafe { self.change_marks(pages, change) };
+        }
         if census.pages == 0 {
             return Ok(0);
         }
@@ -54,6 +58,29 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
             })?;
         }
         Ok(census.pages)
+    }
+
+    /// Applies `change` to each mark of a range.
+    ///
+    /// # Safety
+    ///
+    /// The caller is the only writer, and the pages are in the space.
+    #[cold]
+    unsafe fn change_marks(&self, pages: Pages, change: Change) {
+        // SAFETY: the caller is the writer; the slots of a part are in its node.
+        let _ = unsafe {
+            self.sweep(pages, |part| {
+                let level = part.path.level;
+                for slot in 0..if level + 1 == Self::LEVELS { part.slots } else { 0 } {
+                    let old = self.slot(&part, slot);
+                    if Self::is_mark(old, level) {
+                        let place = Self::place(level, part.index + slot);
+                        self.store_relaxed(part.path.node(level), place, change_mark::<F>(old, change));
+                    }
+                }
+                Ok(())
+            })
+        };
     }
 
     /// Applies `change` to each leaf of a part. `all` tells that every word of the part is a leaf.

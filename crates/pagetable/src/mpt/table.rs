@@ -220,12 +220,12 @@ unsafe impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Table<'n> for Mpt
         &self,
         batch: &mut Retired<'n>,
         at: VirtAddr,
+        payload: u64,
         frame: Pfn,
-        attr: Attr,
-    ) -> Result<Mark, Error> {
+    ) -> Result<(), Error> {
         G::SPACE.check_pages(Pages::one(at.vpn(G::BASE)))?;
         // SAFETY: this function's contract, and the page is in the space.
-        unsafe { self.fill_at(batch, self.spot(at), at, frame, attr) }
+        unsafe { self.fill_at(batch, self.spot(at), at, payload, frame) }
     }
 
     #[inline(always)]

@@ -23,6 +23,7 @@ mod huge;
 mod lpt;
 mod lpt_properties;
 mod manuals;
+mod mark_rights;
 mod mpt;
 mod mpt_fork;
 mod mpt_hardware;

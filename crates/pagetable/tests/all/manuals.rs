@@ -510,6 +510,12 @@ fn judge<G: Radix, F: Format<Word = u64>>(mmu: Mmu, phys: usize, frame_bits: u32
                         let attr = rig.normal(change.apply(known.attr));
                         rig.leaves.insert(at, Known { attr, ..known });
                     }
+                    for (page, mark) in rig.marks.clone().range(first..first + count) {
+                        if let &Mark::Payload(payload, attr) = mark {
+                            let attr = rig.normal(change.apply(attr) & Mark::KEPT);
+                            rig.marks.insert(*page, Mark::Payload(payload, attr));
+                        }
+                    }
                 })
             }
             7 => {
@@ -538,7 +544,7 @@ fn judge<G: Radix, F: Format<Word = u64>>(mmu: Mmu, phys: usize, frame_bits: u32
                 let mark = match random.below(3) {
                     0 => None,
                     1 => Some(Mark::Guard),
-                    _ => Some(Mark::Payload(random.next() << random.below(11))),
+                    _ => Some(Mark::Payload(random.next() << random.below(6), rig.normal(attr & Mark::KEPT))),
                 };
                 rig.table.mark(at, mark).map(|_| {
                     rig.leaves.remove(&first);
@@ -560,9 +566,17 @@ fn judge<G: Radix, F: Format<Word = u64>>(mmu: Mmu, phys: usize, frame_bits: u32
                         rig.leaves.insert(at_page, Known { frame, attr, ..known });
                     })
                 } else {
-                    rig.table.fill(at, Pfn::new(frame), attr).map(|mark| {
-                        assert_eq!(rig.marks.remove(&first), Some(mark));
-                        rig.leaves.insert(first, Known { pages: 1, frame, attr: rig.normal(attr) });
+                    let there = match rig.marks.get(&first) {
+                        Some(&Mark::Payload(payload, attr)) => Some((payload, attr)),
+                        _ => None,
+                    };
+                    // Now and then the payload of another page.
+                    let payload = there.map_or(0, |(payload, _)| payload ^ u64::from(random.below(4) == 0));
+                    rig.table.fill(at, payload, Pfn::new(frame)).map(|()| {
+                        let (named, attr) = there.unwrap();
+                        assert_eq!(payload, named);
+                        rig.marks.remove(&first);
+                        rig.leaves.insert(first, Known { pages: 1, frame, attr });
                     })
                 }
             }

@@ -66,7 +66,7 @@ fn forks<G: Radix, F: Format<Word = u64>>(seed: u64) {
         let _ = writer.map(pages, Pfn::new(frame), size, attr);
     }
     let marked = VirtAddr::new((7 << 18 | 3) << 12);
-    writer.mark(marked, Some(Mark::Payload(5))).unwrap();
+    writer.mark(marked, Some(Mark::Payload(5, Attr::READ))).unwrap();
     let before = leaves(&parent);
     let supervisor = |leaf: &&Leaf| !leaf.attr.contains(Attr::USER);
     let copied: Vec<Leaf> =

@@ -148,7 +148,7 @@ fn a_borrowers_cursor_keeps_no_way_into_the_lenders_nodes() {
             map(&other, 0, 9).unwrap();
             assert_eq!((cursor.look(), cursor.entry()), (None, Entry::Empty));
             assert_eq!(cursor.map(Pfn::new(4), RW), Err(borrowed));
-            assert_eq!(cursor.fill(Pfn::new(4), RW), Err(borrowed));
+            assert_eq!(cursor.fill(0, Pfn::new(4)), Err(borrowed));
             assert_eq!(cursor.mark(None), Err(borrowed));
             assert_eq!(cursor.protect(Change::clear(Attr::WRITE)), Err(borrowed));
             assert_eq!(cursor.unmap(), Err(borrowed));
@@ -163,7 +163,7 @@ fn a_borrowers_cursor_keeps_no_way_into_the_lenders_nodes() {
     }
     check!(cursor);
     check!(any_cursor);
-    assert_eq!(writer.fill(VirtAddr::new(HIGH), Pfn::new(4), RW), Err(borrowed));
+    assert_eq!(writer.fill(VirtAddr::new(HIGH), 0, Pfn::new(4)), Err(borrowed));
     drop(writer);
     take_apart(user);
     take_apart(other);

@@ -14,8 +14,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, OnceLock};
 
 use tlbkit::{
-    Access, AddressSpace, Asid, Attr, Change, CpuSet, Edit, Error, Fault, Flush, Kernel, Leaf, Mark, Mmu,
-    Overdue, PageSize, Pages, Pfn, PhysAddr, Reason, Record, Run, Store, SupervisorPages, VirtAddr, Vpn,
+    Access, AddressSpace, Asid, Attr, Change, CpuSet, Edit, Entry, Error, Fault, Flush, Kernel, Leaf, Mark,
+    Mmu, Overdue, PageSize, Pages, Pfn, PhysAddr, Reason, Record, Run, Store, SupervisorPages, VirtAddr, Vpn,
     WalkCache, arch,
 };
 use tlbkit_witness::check::{Arch, Checker};
@@ -553,7 +553,7 @@ fn let_go(payload: u64) {
 }
 
 fn let_go_of(mark: Option<Mark>) {
-    if let Some(Mark::Payload(payload)) = mark {
+    if let Some(Mark::Payload(payload, _)) = mark {
         let_go(payload);
     }
 }
@@ -594,6 +594,14 @@ fn changed(leaf: &mut Page, change: Change) {
     // What can be written or executed can be read.
     leaf.attr.set(Attr::READ, leaf.attr.intersects(ACCESS));
     leaf.written &= !change.clear.contains(Attr::DIRTY);
+}
+
+/// What a page that is out has when it comes back changes as what a leaf has.
+fn changed_mark(mark: &mut Mark, change: Change) {
+    if let Mark::Payload(_, attr) = mark {
+        *attr = change.apply(*attr).intersection(Mark::KEPT);
+        attr.set(Attr::READ, attr.intersects(ACCESS));
+    }
 }
 
 /// One change by an edit, of the model too if it succeeds.
@@ -673,6 +681,7 @@ fn change(edit: &mut Edit<'_, Foe, CPUS>, model: &mut Model, kernels: &BTreeMap<
             if done.is_ok() {
                 model.split(page, last);
                 model.leaves.range_mut(page..=last).for_each(|(_, leaf)| changed(leaf, what));
+                model.marks.range_mut(page..=last).for_each(|(_, mark)| changed_mark(mark, what));
             }
         }
         8 => {
@@ -745,10 +754,11 @@ fn cursor(edit: &mut Edit<'_, Foe, CPUS>, model: &mut Model, kernels: &BTreeMap<
             }
             2 => {
                 let what = some_change();
-                if cursor.protect(what).is_ok()
-                    && let Some((first, _)) = found
-                {
-                    changed(model.leaves.get_mut(&first).unwrap(), what);
+                if cursor.protect(what).is_ok() {
+                    match found {
+                        Some((first, _)) => changed(model.leaves.get_mut(&first).unwrap(), what),
+                        None => changed_mark(model.marks.get_mut(&at).unwrap(), what),
+                    }
                 }
             }
             3 => {
@@ -782,7 +792,10 @@ fn cursor(edit: &mut Edit<'_, Foe, CPUS>, model: &mut Model, kernels: &BTreeMap<
                         None
                     }
                     Fault::Swapped(payload) => {
-                        assert_eq!(marked, Some(Mark::Payload(payload)), "{at:#x}");
+                        assert!(
+                            matches!(marked, Some(Mark::Payload(there, _)) if there == payload),
+                            "{at:#x}"
+                        );
                         None
                     }
                     Fault::Refused(reason) => panic!("{reason:?} at {at:#x}"),
@@ -805,8 +818,29 @@ fn cursor(edit: &mut Edit<'_, Foe, CPUS>, model: &mut Model, kernels: &BTreeMap<
                 at = if in_space(to) { to } else { at };
             }
             7 => {
-                let mark = if below(3) == 0 { Mark::Guard } else { Mark::Payload(new_payload()) };
                 let small = found.is_none_or(|(_, leaf)| leaf.pages == 1);
+                if let Some((first, before)) = found
+                    && below(3) > 0
+                {
+                    let keeps = !before.attr.intersects(Attr::MEMORY.union(Attr::GLOBAL));
+                    let done = cursor.freeze();
+                    assert_eq!(done.is_ok(), !shared && small && keeps, "{at:#x} {done:?}");
+                    let Ok(leaf) = done else { continue };
+                    assert!(!before.written || leaf.attr.contains(Attr::DIRTY));
+                    let payload = new_payload();
+                    assert_eq!(cursor.page_out(leaf.frame, payload), Ok(()), "{at:#x}");
+                    with(|state| *state.data.get_mut(&leaf.frame.get()).unwrap() -= 1);
+                    let entry = cursor.entry();
+                    assert!(matches!(entry, Entry::Mark(Mark::Payload(there, _)) if there == payload));
+                    model.leaves.remove(&first);
+                    model.marks.extend(entry.mark().map(|mark| (at, mark)));
+                    continue;
+                }
+                let mark = if below(3) == 0 || found.is_some() {
+                    Mark::Guard
+                } else {
+                    Mark::Payload(new_payload(), some_attr(false).difference(Attr::DEVICE))
+                };
                 let done = cursor.mark(mark);
                 assert!(done.is_ok() == (!shared && small) || scarce, "{at:#x} {done:?}");
                 let Ok(was) = done else {
@@ -823,11 +857,16 @@ fn cursor(edit: &mut Edit<'_, Foe, CPUS>, model: &mut Model, kernels: &BTreeMap<
             }
             8 => {
                 let frame = fresh(1);
-                let done = cursor.fill(Pfn::new(frame), RWU);
-                assert_eq!(done.ok(), marked.filter(|_| !shared), "{at:#x} {done:?}");
+                let (there, attr) = match marked {
+                    Some(Mark::Payload(there, attr)) => (Some(there), attr),
+                    _ => (None, RWU),
+                };
+                let late = u64::from(below(4) == 0);
+                let done = cursor.fill(there.unwrap_or(1) ^ late, Pfn::new(frame));
+                assert_eq!(done.is_ok(), there.is_some() && late == 0 && !shared, "{at:#x} {done:?}");
                 if done.is_ok() {
                     let_go_of(model.marks.remove(&at));
-                    model.leaves.insert(at, Page { frame, pages: 1, attr: RWU, written: false });
+                    model.leaves.insert(at, Page { frame, pages: 1, attr, written: false });
                 } else {
                     put_back(frame, 1);
                 }
@@ -1161,7 +1200,7 @@ impl World {
         }
         let mut payloads = HashMap::new();
         for mark in self.spaces.values().flat_map(|model| model.marks.values()) {
-            if let Mark::Payload(payload) = mark {
+            if let Mark::Payload(payload, _) = mark {
                 *payloads.entry(*payload).or_insert(0_usize) += 1;
             }
         }

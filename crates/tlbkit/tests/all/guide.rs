@@ -38,6 +38,22 @@ mod hart {
 #[rustfmt::skip]
 mod memory;
 
+/// The guide's file on swap, without a disk: no page of the test goes out.
+#[path = "../../../../examples/kernel/embedding/swap.rs"]
+#[allow(dead_code, unreachable_pub, reason = "the guide's file is a module of a kernel")]
+#[rustfmt::skip]
+mod swap;
+
+mod disk {
+    use tlbkit::Pfn;
+
+    pub(super) const SLOTS: usize = 1;
+
+    pub(super) fn write(_slot: u64, _frame: Pfn) {}
+
+    pub(super) fn read(_slot: u64, _frame: Pfn) {}
+}
+
 use memory::{MMU, Mine, boot, page_fault};
 
 const RAM: usize = 0x8000_0000;
@@ -45,7 +61,7 @@ const RAM: usize = 0x8000_0000;
 #[repr(C, align(4096))]
 struct Memory(UnsafeCell<[u8; 64 << 20]>);
 
-// SAFETY: the one test of this program has one thread.
+// SAFETY: one test uses it, which has one thread.
 unsafe impl Sync for Memory {}
 
 static MEMORY: Memory = Memory(UnsafeCell::new([0; 64 << 20]));

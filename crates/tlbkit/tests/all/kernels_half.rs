@@ -103,13 +103,20 @@ fn a_fault_in_the_kernels_half_is_mended_there() {
     assert_eq!(user.fault(AT, Access::LOAD.by_user()), Ok(Fault::Retry));
     assert!(kernel.lookup(AT).unwrap().attr.contains(Attr::ACCESSED));
     assert!(matches!(mmu.kernel().access(AT, false), Met::Memory(_)));
-    // More rights are not made known. A CPU that faults forgets the old ones, which every address space's number may
-    // name.
+    // More rights are made known: the kernel has no handler for a fault on a page that it may use.
+    let other = move || {
+        run_as(1);
+        if mmu.kernel().pending() {
+            mmu.on_interrupt();
+        }
+        run_as(0);
+    };
+    mmu.kernel().meanwhile.set(Box::new(other)).ok();
     run_as(0);
-    kernel.protect(page(), Change::set(Attr::WRITE)).unwrap();
+    assert_eq!(mmu.kernel().interrupted.load(Ordering::Relaxed), 0);
+    kernel.protect(page(), Change::set(Attr::WRITE | Attr::DIRTY)).unwrap();
+    assert_eq!(mmu.kernel().interrupted.load(Ordering::Relaxed), 1);
     run_as(1);
-    assert_eq!(mmu.kernel().access(AT, true), Met::Fault);
-    assert_eq!(user.fault(AT, Access::STORE.by_user()), Ok(Fault::Retry));
     assert!(matches!(mmu.kernel().access(AT, true), Met::Memory(_)));
     mmu.idle().unwrap();
 }

@@ -2,12 +2,11 @@
 #![cfg(target_pointer_width = "64")]
 
 use std::ops::ControlFlow;
-use std::sync::atomic::Ordering;
 
 use crate::host::{Host, Met, Use, machine};
 use tlbkit::{
-    Access, AddressSpace, Attr, Change, Entry, Error, Fault, Mark, PageSize, Pages, Pfn, SupervisorPages,
-    VirtAddr,
+    Access, AddressSpace, Attr, Change, Entry, Error, Fault, Kernel as _, Mark, PageSize, Pages, Pfn, Run,
+    SupervisorPages, VirtAddr,
 };
 
 const RW: Attr = Attr::READ.union(Attr::WRITE).union(Attr::USER);
@@ -41,18 +40,22 @@ fn a_page_goes_out_in_one_store_and_comes_back_in_another() {
     assert!(matches!(host.access(at(0x1000), true), Met::Memory(_)), "and the TLB has it");
 
     host.hold_payload(17);
-    let was = space.mark(at(0x1abc), Mark::Payload(17)).unwrap();
-    let leaf = was.leaf().unwrap();
+    let leaf = space.freeze(at(0x1abc)).unwrap();
     assert_eq!(
         (leaf.frame, leaf.attr),
         (frames[0], RW | Attr::ACCESSED | Attr::DIRTY),
         "with what hardware noted"
     );
-    // The TLB has it no more, and the frame is free; it was written.
+    // It can be read until it is out, and no store of a CPU reaches the frame, which the caller holds, too.
+    assert!(matches!(host.access(at(0x1000), false), Met::Memory(_)));
+    assert_eq!((host.access(at(0x1000), true), host.mappings(frames[0])), (Met::Fault, Use::Data(2)));
+    space.page_out(at(0x1abc), leaf.frame, 17).unwrap();
     assert_eq!(host.access(at(0x1000), false), Met::Fault);
-    assert_eq!((host.mappings(frames[0]), host.dirty.load(Ordering::Relaxed)), (Use::Free, 1));
+    assert_eq!(host.mappings(frames[0]), Use::Data(1));
+    host.release(Run { first: leaf.frame, len: 1, dirty: false });
+    assert_eq!(host.mappings(frames[0]), Use::Free);
     assert_eq!(space.lookup(at(0x1000)), None);
-    assert_eq!(space.entry(at(0x1fff)), Entry::Mark(Mark::Payload(17)));
+    assert_eq!(space.entry(at(0x1fff)), Entry::Mark(Mark::Payload(17, RW)));
     assert_eq!(space.fault(at(0x1008), LOAD), Ok(Fault::Swapped(17)));
 
     // Nothing is mapped over it by mistake.
@@ -61,18 +64,18 @@ fn a_page_goes_out_in_one_store_and_comes_back_in_another() {
     assert_eq!(space.map(pages(0x1000, 1), frame, RW), Err(taken));
     assert_eq!(space.map(pages(0, 2), frame, RW), Err(taken));
     assert_eq!(
-        space.fill(at(0x2000), frame, RW),
+        space.fill(at(0x2000), 17, frame),
         Err(Error::Occupied { at: at(0x2000), size: PageSize::K4 })
     );
-    assert_eq!(space.fill(at(0x3000), frame, RW), Err(Error::NotMapped { at: at(0x3000) }));
+    assert_eq!(space.fill(at(0x3000), 17, frame), Err(Error::NotMapped { at: at(0x3000) }));
 
-    assert_eq!(space.fill(at(0x1008), frame, RW), Ok(Mark::Payload(17)));
+    assert_eq!(space.fill(at(0x1008), 17, frame), Ok(()));
     host.let_go_payload(17);
     assert!(space.fault(at(0x1000), LOAD).is_ok_and(|fault| fault == Fault::Retry));
     assert!(matches!(host.access(at(0x1000), false), Met::Memory(phys) if phys.get() == frame.get() * 4096));
     // A mark that takes a mark's place returns it, and so does taking it away.
-    assert_eq!(space.mark(at(0x5000), Mark::Payload(1)), Ok(Entry::Empty));
-    assert_eq!(space.mark(at(0x5000), Mark::Guard), Ok(Entry::Mark(Mark::Payload(1))));
+    assert_eq!(space.mark(at(0x5000), Mark::Payload(1, RW)), Ok(Entry::Empty));
+    assert_eq!(space.mark(at(0x5000), Mark::Guard), Ok(Entry::Mark(Mark::Payload(1, RW))));
     assert_eq!(space.edit(|edit| edit.unmark(at(0x5000))), Ok(Some(Mark::Guard)));
     assert_eq!(space.edit(|edit| edit.unmark(at(0x5000))), Ok(None));
     assert_eq!(space.edit(|edit| edit.unmark(at(0x1000))), Ok(None), "a page that is mapped stays");
@@ -84,7 +87,8 @@ fn the_kernel_gets_every_payload_back_once() {
     let (host, space, frames) = space(4);
     for (page, payload) in [(0x1000, 5), (0x3000, 6), (0x40_0000, 7), (0x8000_0000, 7)] {
         host.hold_payload(payload);
-        space.mark(at(page), Mark::Payload(payload)).unwrap();
+        space.unmap(pages(page, 1)).unwrap();
+        space.mark(at(page), Mark::Payload(payload, RW)).unwrap();
     }
     space.mark(at(0x6000), Mark::Guard).unwrap();
     let nodes = space.footprint().nodes;
@@ -102,7 +106,7 @@ fn the_kernel_gets_every_payload_back_once() {
         ControlFlow::Continue(())
     });
     assert_eq!(flow, Ok(ControlFlow::Continue(())));
-    let payload = Mark::Payload;
+    let payload = |payload| Mark::Payload(payload, RW);
     let wanted = [(0x1000, payload(5)), (0x3000, payload(6)), (0x6000, Mark::Guard)];
     assert_eq!(seen, [&wanted[..], &[(0x40_0000, payload(7)), (0x8000_0000, payload(7))]].concat());
 
@@ -171,11 +175,14 @@ fn a_guard_is_no_place_for_a_page() {
 #[test]
 fn what_a_mark_cannot_be_is_refused() {
     let (_, space, frames) = space(1);
-    let large = Mark::Payload(1 << 61);
-    assert_eq!(space.mark(at(0x1000), large), Err(Error::WrongMark));
+    let large = Mark::Payload(1 << 56, RW);
+    assert_eq!(space.mark(at(0x2000), large), Err(Error::WrongMark));
+    // A payload takes no page's place but by `page_out`.
+    let large = Mark::Payload(1, RW);
+    assert_eq!(space.mark(at(0x1000), large), Err(Error::Occupied { at: at(0x1000), size: PageSize::K4 }));
     assert_eq!(space.lookup(at(0x1000)).unwrap().frame, frames[0]);
-    assert_eq!(space.mark(at(0x2000), Mark::Payload((1 << 61) - 1)), Ok(Entry::Empty));
-    assert_eq!(space.fault(at(0x2000), LOAD), Ok(Fault::Swapped((1 << 61) - 1)));
+    assert_eq!(space.mark(at(0x2000), Mark::Payload((1 << 56) - 1, RW)), Ok(Entry::Empty));
+    assert_eq!(space.fault(at(0x2000), LOAD), Ok(Fault::Swapped((1 << 56) - 1)));
     assert!(matches!(space.mark(at(1 << 40), Mark::Guard), Err(Error::OutOfRange { .. })));
     // A part of a larger page: split it first.
     let space = std::mem::ManuallyDrop::new(space);

@@ -9,9 +9,8 @@ use std::sync::{Mutex, MutexGuard};
 use tlbkit::pagetable::format::EntryLoCow;
 use tlbkit::pagetable::geometry::Va32;
 use tlbkit::{
-    Access, AddressSpace, Asid, Attr, Change, Entry, Error, Fault, Flush, Guarded, Kernel, Mark, Mmu,
-    MultiLevel, PageSize, Pages, Pfn, PhysAddr, Record, Run, SupervisorPages, TableKind, VirtAddr, Vpn,
-    WalkCache, arch,
+    Access, AddressSpace, Asid, Attr, Change, Error, Fault, Flush, Guarded, Kernel, Mark, Mmu, MultiLevel,
+    PageSize, Pages, Pfn, PhysAddr, Record, Run, SupervisorPages, TableKind, VirtAddr, Vpn, WalkCache, arch,
 };
 use tlbkit_refill::features::Features;
 use tlbkit_refill::handler::{Form, Front, Gpt, Handler, Mpt, Place, Root, Spec, Walk, Write};
@@ -332,9 +331,17 @@ fn mark_and_fill<T: Handled>() {
     let frames = [1, 2].map(|number| mmu.kernel().data(number));
     space.map(page(5), frames[0], RW).unwrap();
     assert!(access(&space, 5, false).is_ok());
-    assert!(matches!(space.mark(at(5), Mark::Payload(77)), Ok(Entry::Leaf(leaf)) if leaf.frame == frames[0]));
+    let leaf = space.freeze(at(5)).unwrap();
+    assert_eq!(leaf.frame, frames[0]);
+    space.page_out(at(5), leaf.frame, 77).unwrap();
+    mmu.kernel().release(Run { first: leaf.frame, len: 1, dirty: false });
     assert_eq!(access(&space, 5, false), Err(Fault::Swapped(77)));
-    space.fill(at(5), frames[1], RW).unwrap();
+    // What it may do changes while it is out, and it comes back with that.
+    assert!(matches!(space.entry(at(5)).mark(), Some(Mark::Payload(77, attr)) if attr.contains(Attr::WRITE)));
+    assert_eq!(space.protect(page(5), Change::READ_ONLY), Ok(0));
+    assert_eq!(space.fill(at(5), 78, frames[1]), Err(Error::Changed { at: at(5) }));
+    space.fill(at(5), 77, frames[1]).unwrap();
+    assert!(!space.lookup(at(5)).unwrap().attr.contains(Attr::WRITE));
     assert_eq!(access(&space, 5, false), Ok(PhysAddr::new(frames[1].get() * 4096)));
     space.unmap(page(5)).unwrap();
     mmu.idle().unwrap();

@@ -50,7 +50,7 @@ impl<'n, N: Nodes<Word = u64>> Marked<'n, N> {
         mark: Option<Mark>,
     ) -> Result<Entry, Error> {
         // SAFETY: the caller's promise.
-        unsafe { self.0.mark(batch, at, mark.filter(|mark| *mark != Mark::Payload(0))) }
+        unsafe { self.0.mark(batch, at, mark.filter(|mark| !matches!(mark, Mark::Payload(0, _)))) }
     }
 
     /// Hands the marks of a range over before any is taken away.
@@ -260,11 +260,11 @@ unsafe impl<'n, N: Nodes<Word = u64>> Table<'n> for Marked<'n, N> {
         &self,
         batch: &mut Retired<'n>,
         at: VirtAddr,
+        payload: u64,
         frame: Pfn,
-        attr: Attr,
-    ) -> Result<Mark, Error> {
+    ) -> Result<(), Error> {
         // SAFETY: the caller's promise.
-        unsafe { self.0.fill(batch, at, frame, attr) }
+        unsafe { self.0.fill(batch, at, payload, frame) }
     }
 
     fn breaks(&self) -> bool {

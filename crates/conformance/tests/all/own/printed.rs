@@ -220,7 +220,7 @@ fn repeats() {
         Op::Map { pages: Pages::new(Vpn::new(0x2000000), Vpn::new(0x2000001)).unwrap(), frame: Pfn::new(0x0), size: PageSize::from_shift(12).unwrap(), attr: Attr::from_bits_retain(0x41) },
         Op::Map { pages: Pages::new(Vpn::new(0xffffffdf00000), Vpn::new(0xffffffdf00000)).unwrap(), frame: Pfn::new(0xdf9a), size: PageSize::from_shift(12).unwrap(), attr: Attr::from_bits_retain(0x47) },
         Op::Map { pages: Pages::new(Vpn::new(0xffffffffe0000), Vpn::new(0xffffffffe01ff)).unwrap(), frame: Pfn::new(0x1), size: PageSize::from_shift(12).unwrap(), attr: Attr::from_bits_retain(0x805) },
-        Op::Fill { page: Vpn::new(0x0), frame: Pfn::new(0x7b5), attr: Attr::from_bits_retain(0x805) },
+        Op::Fill { page: Vpn::new(0x0), payload: 0x0, frame: Pfn::new(0x7b5) },
         Op::Protect { pages: Pages::new(Vpn::new(0xfffffffffffff), Vpn::new(0xfffffffffffff)).unwrap(), holes: Holes::Skip, change: Change { clear: Attr::from_bits_retain(0x18), set: Attr::from_bits_retain(0x104) } },
         Op::Map { pages: Pages::new(Vpn::new(0xf1), Vpn::new(0xf2)).unwrap(), frame: Pfn::new(0xf1), size: PageSize::from_shift(12).unwrap(), attr: Attr::from_bits_retain(0x47) },
     ];
@@ -389,10 +389,10 @@ fn repeats() {
         Op::Map { pages: Pages::new(Vpn::new(0xffffffc000006), Vpn::new(0xffffffc000006)).unwrap(), frame: Pfn::new(0x6), size: PageSize::from_shift(12).unwrap(), attr: Attr::from_bits_retain(0xf) },
         Op::Protect { pages: Pages::new(Vpn::new(0xf4), Vpn::new(0xf4)).unwrap(), holes: Holes::Refuse, change: Change { clear: Attr::from_bits_retain(0x800), set: Attr::from_bits_retain(0x80) } },
         Op::Map { pages: Pages::new(Vpn::new(0x3ffffff), Vpn::new(0x3ffffff)).unwrap(), frame: Pfn::new(0xffff), size: PageSize::from_shift(12).unwrap(), attr: Attr::from_bits_retain(0x85) },
-        Op::Fill { page: Vpn::new(0xfffffffffffff), frame: Pfn::new(0xb776), attr: Attr::from_bits_retain(0x421) },
+        Op::Fill { page: Vpn::new(0xfffffffffffff), payload: 0x0, frame: Pfn::new(0xb776) },
         Op::Protect { pages: Pages::new(Vpn::new(0x0), Vpn::new(0x0)).unwrap(), holes: Holes::Skip, change: Change { clear: Attr::from_bits_retain(0x40), set: Attr::from_bits_retain(0x880) } },
         Op::ForEach { pages: Pages::new(Vpn::new(0xfffffffffffef), Vpn::new(0xffffffffffff0)).unwrap(), stop: usize::MAX },
-        Op::Mark { page: Vpn::new(0xffffffc000000), mark: Some(Mark::Payload(0xed5308cb)) },
+        Op::Mark { page: Vpn::new(0xffffffc000000), mark: Some(Mark::Payload(0xed5308cb, Attr::from_bits_retain(0x5))) },
     ];
     replay::<crate::Marks>(Property::WalksBeside, &ops).unwrap();
 }
@@ -403,7 +403,7 @@ printed! { TooManyBits:
 fn repeats() {
     use tlbkit_conformance::prelude::*;
     let ops = [
-        Op::Mark { page: Vpn::new(0x0), mark: Some(Mark::Payload(0x0)) },
+        Op::Mark { page: Vpn::new(0x0), mark: Some(Mark::Payload(0x0, Attr::from_bits_retain(0x5))) },
     ];
     replay::<crate::Marks>(Property::Agrees, &ops).unwrap();
 }
@@ -414,7 +414,7 @@ printed! { TooFewBits:
 fn repeats() {
     use tlbkit_conformance::prelude::*;
     let ops = [
-        Op::Mark { page: Vpn::new(0x0), mark: Some(Mark::Payload(0x0)) },
+        Op::Mark { page: Vpn::new(0x0), mark: Some(Mark::Payload(0x0, Attr::from_bits_retain(0x5))) },
     ];
     replay::<crate::Marks>(Property::Agrees, &ops).unwrap();
 }
@@ -425,7 +425,7 @@ printed! { PayloadZero:
 fn repeats() {
     use tlbkit_conformance::prelude::*;
     let ops = [
-        Op::Mark { page: Vpn::new(0x0), mark: Some(Mark::Payload(0x0)) },
+        Op::Mark { page: Vpn::new(0x0), mark: Some(Mark::Payload(0x0, Attr::from_bits_retain(0x5))) },
     ];
     replay::<crate::Marks>(Property::Agrees, &ops).unwrap();
 }

@@ -251,16 +251,23 @@ pub(crate) fn run<'n, T: Private<'n>>(
                 }
             }
             Step::Mark { page, payload } => {
-                let mark = if payload == 0 { Mark::Guard } else { Mark::Payload(payload.into()) };
+                let mark = if payload == 0 {
+                    Mark::Guard
+                } else {
+                    Mark::Payload(payload.into(), attr(payload as usize & 7) & Mark::KEPT)
+                };
                 edited = Some(Pages::one(Vpn::new(page)));
                 if table.mark(Vpn::new(page).address(PageSize::K4), Some(mark)).is_ok() {
                     seen.marks += 1;
                     mapped[now].push((page, 1));
                 }
             }
-            Step::Fill { page, frame, attr: rights } => {
+            Step::Fill { page, frame } => {
                 edited = Some(Pages::one(Vpn::new(page)));
-                let _ = table.fill(Vpn::new(page).address(PageSize::K4), Pfn::new(frame), attr(rights));
+                let at = Vpn::new(page).address(PageSize::K4);
+                if let Some(Mark::Payload(payload, _)) = table.entry(at).mark() {
+                    let _ = table.fill(at, payload, Pfn::new(frame));
+                }
             }
             Step::Switch => now = 1 - now,
             Step::Forget => {

@@ -39,7 +39,6 @@ pub(crate) enum Step {
     Fill {
         page: usize,
         frame: usize,
-        attr: usize,
     },
     /// Of a page, or of one in or near the range that was mapped so many maps ago.
     Touch {
@@ -82,8 +81,8 @@ pub(crate) fn steps(sizes: usize) -> impl Strategy<Value = Vec<Step>> {
         1 => (page(), count, 0usize..8)
             .prop_map(|(first, count, attr)| Step::Protect { first, count, attr }),
         1 => (page(), size).prop_map(|(first, size)| Step::Resize { first, size }),
-        2 => (page(), any::<u32>(), 0..28).prop_map(|(page, any, bits)| Step::Mark { page, payload: any >> 5 >> bits }),
-        1 => (page(), 0usize..0x8000, 0usize..8).prop_map(|(page, frame, attr)| Step::Fill { page, frame, attr }),
+        2 => (page(), any::<u32>(), 0..25).prop_map(|(page, any, bits)| Step::Mark { page, payload: any >> 8 >> bits }),
+        1 => (page(), 0usize..0x8000).prop_map(|(page, frame)| Step::Fill { page, frame }),
         12 => (page(), prop::option::weighted(0.8, 0usize..6), 0usize..0x400, any::<bool>())
             .prop_map(|(page, ago, offset, store)| Step::Touch { page, ago, offset: offset << 2, store }),
         1 => Just(Step::Switch),

@@ -146,7 +146,7 @@ impl<A: Arch, const CPUS: usize> World<A, CPUS> {
                     .for_each(|frame| *frames.entry(frame).or_default() += 1);
             }
             for mark in process.model.marks.values() {
-                if let Mark::Payload(payload) = mark {
+                if let Mark::Payload(payload, _) = mark {
                     *payloads.entry(*payload).or_default() += 1;
                 }
             }

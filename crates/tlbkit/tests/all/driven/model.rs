@@ -63,7 +63,18 @@ impl Model {
             page.attr = effective::<A>(change.apply(page.attr));
             page.dirty = page.attr.contains(Attr::DIRTY) && has_dirty::<A>();
         }
+        for (_, mark) in self.marks.range_mut(first..=last) {
+            if let Mark::Payload(_, attr) = mark {
+                *attr = kept::<A>(change.apply(*attr));
+            }
+        }
     }
+}
+
+/// What a page that is out has when it comes back, of attributes that it is given.
+pub fn kept<A: Machine>(attr: Attr) -> Attr {
+    let known = A::Format::OPTIONAL.union(A::Format::IMPLIED);
+    effective::<A>(effective::<A>(attr).intersection(Mark::KEPT).intersection(known))
 }
 
 impl Page {

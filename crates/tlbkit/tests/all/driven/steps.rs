@@ -5,12 +5,12 @@ use std::ops::ControlFlow;
 use tlbkit::pagetable::Geometry as _;
 use tlbkit::pagetable::format::{Format as _, check_change};
 use tlbkit::{
-    Access, AddressSpace, Attr, Change, Edit, Entry, Error, Fault, Mark, PageSize, Pages, Pfn, Reason,
-    SupervisorPages, VirtAddr, Vpn,
+    Access, AddressSpace, Attr, Change, Edit, Entry, Error, Fault, Kernel as _, Mark, PageSize, Pages, Pfn,
+    Reason, Run, SupervisorPages, VirtAddr, Vpn,
 };
 
 use super::kernel::{Arch, Held, Ram};
-use super::model::{ACCESS, Model, Page, fits, halves, large, spots};
+use super::model::{ACCESS, Model, Page, fits, halves, kept, large, spots};
 use super::{Process, SPACES, STEP, Space, World};
 
 const RU: Attr = Attr::READ.union(Attr::USER);
@@ -354,7 +354,7 @@ fn fault<A: Arch, const CPUS: usize>(kernel: &Ram<A>, space: &Space<A, CPUS>, mo
         let wanted = match model.marks.get(&at.page) {
             None => Fault::NotMapped,
             Some(Mark::Guard) => Fault::Guard,
-            Some(&Mark::Payload(payload)) => Fault::Swapped(payload),
+            Some(&Mark::Payload(payload, _)) => Fault::Swapped(payload),
         };
         return assert_eq!(found, wanted);
     };
@@ -528,14 +528,34 @@ fn mark<A: Arch, const CPUS: usize>(
     let found = model.find(at.page);
     let marked = model.marks.get(&at.page).copied();
     let let_go = |mark: Option<Mark>| {
-        if let Some(Mark::Payload(payload)) = mark {
+        if let Some(Mark::Payload(payload, _)) = mark {
             kernel.let_go(payload);
         }
     };
     match at.twist {
+        16..128 if let Some((first, page)) = found => {
+            kernel.state().payloads.insert(payload, 1);
+            if !page_out(kernel, space, (first, page), at, payload) {
+                if let Some(frozen) = model.leaves.get_mut(&at.page).filter(|frozen| frozen.pages == 1) {
+                    // As a store of another CPU has made it.
+                    frozen.attr = kept::<A>(frozen.attr.difference(Attr::COPY_ON_WRITE).union(Attr::WRITE));
+                    frozen.dirty = false;
+                }
+                return kernel.let_go(payload);
+            }
+            let copies = page.attr.contains(Attr::COPY_ON_WRITE.union(Attr::READ));
+            let attr = page.attr.difference(if copies { Attr::COPY_ON_WRITE } else { Attr::empty() });
+            let attr = kept::<A>(attr.union(if copies { Attr::WRITE } else { Attr::empty() }));
+            model.leaves.remove(&at.page);
+            model.marks.insert(at.page, Mark::Payload(payload, attr));
+        }
         0..128 => {
-            let mark = if at.twist < 16 { Mark::Guard } else { Mark::Payload(payload) };
-            if let Mark::Payload(payload) = mark {
+            let mark = if at.twist < 16 {
+                Mark::Guard
+            } else {
+                Mark::Payload(payload, kept::<A>(rights(at.rights)))
+            };
+            if let Mark::Payload(payload, _) = mark {
                 kernel.state().payloads.insert(payload, 1);
             }
             let done = space.mark(address::<A>(at.page), mark);
@@ -559,14 +579,18 @@ fn mark<A: Arch, const CPUS: usize>(
             model.marks.insert(at.page, mark);
         }
         128..200 => {
-            let (frame, attr) = (kernel.fresh(1, 1), rights(at.rights));
-            let done = space.fill(address::<A>(at.page), Pfn::new(frame), attr);
-            if !at.expect(&done, fits && marked.is_some()) {
+            let frame = kernel.fresh(1, 1);
+            // Now and then a late handler names what the page had before.
+            let (named, attr) = match marked {
+                Some(Mark::Payload(there, attr)) => (there ^ u64::from(at.twist >= 180), Some(attr)),
+                _ => (payload, None),
+            };
+            let done = space.fill(address::<A>(at.page), named, Pfn::new(frame));
+            if !at.expect(&done, fits && attr.is_some() && at.twist < 180) {
                 return kernel.put_back(frame, 1);
             }
-            assert_eq!(done.ok(), marked);
             let_go(model.marks.remove(&at.page));
-            model.leaves.insert(at.page, Page::new::<A>(frame, 1, attr));
+            model.leaves.insert(at.page, Page::new::<A>(frame, 1, attr.expect("the mark has it")));
         }
         _ => {
             let done = space.edit(|edit| edit.unmark(address::<A>(at.page)));
@@ -576,4 +600,31 @@ fn mark<A: Arch, const CPUS: usize>(
             }
         }
     }
+}
+
+/// Pages a page out, and tells whether it is out. Now and then another CPU stores to it before it goes.
+fn page_out<A: Arch, const CPUS: usize>(
+    kernel: &Ram<A>,
+    space: &Space<A, CPUS>,
+    (_, page): (usize, Page),
+    at: At,
+    payload: u64,
+) -> bool {
+    let frozen = space.freeze(address::<A>(at.page));
+    if !at.expect(&frozen, page.pages == 1) {
+        return false;
+    }
+    let leaf = frozen.expect("it is frozen");
+    assert_eq!((leaf.frame.get(), leaf.attr.contains(Attr::DIRTY)), (page.frame, page.dirty));
+    let dirty = leaf.attr.contains(Attr::DIRTY);
+    let is_stored = at.twist.is_multiple_of(4);
+    if is_stored {
+        let writable = Change { clear: Attr::COPY_ON_WRITE, set: Attr::WRITE };
+        assert_eq!(space.protect(pages(at.page, at.page), writable), Ok(1));
+    }
+    let done = space.page_out(address::<A>(at.page), leaf.frame, payload);
+    kernel.release(Run { first: leaf.frame, len: 1, dirty });
+    let is_out = if is_stored { Err(Error::Changed { at: address::<A>(at.page) }) } else { Ok(()) };
+    assert_eq!(done, is_out);
+    done.is_ok()
 }

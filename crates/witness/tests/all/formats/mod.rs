@@ -105,8 +105,8 @@ fn scenes(&Subject { arch, space, large: size, .. }: &Subject) -> Vec<(&'static 
         (
             "fill",
             after(&[
-                Op::Mark { page: page.first(), mark: Some(Mark::Guard) },
-                Op::Fill { page: page.first(), frame, attr },
+                Op::Mark { page: page.first(), mark: Some(Mark::Payload(5, attr & Mark::KEPT)) },
+                Op::Fill { page: page.first(), payload: 5, frame },
             ]),
         ),
         ("map", after(&[map])),

@@ -349,7 +349,7 @@ macro_rules! perform {
             Op::Resize { pages, to } => $resize(pages, to),
             Op::Replace { at, frame, attr } => $replace(at, frame, attr).map(drop),
             Op::Mark { page, mark } => $on.mark(page.address($base), mark).map(drop),
-            Op::Fill { page, frame, attr } => $on.fill(page.address($base), frame, attr).map(drop),
+            Op::Fill { page, payload, frame } => $on.fill(page.address($base), payload, frame),
             Op::Lookup { .. } | Op::ForEach { .. } => Ok(()),
         }
     };
