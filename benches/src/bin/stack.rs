@@ -17,7 +17,7 @@ use tlbkit_pagetable::gpt::{self, Adaptive, Fixed, Gpt, Gpt32, PaperGpt};
 use tlbkit_pagetable::hpt::{Hashed, Hpt32};
 use tlbkit_pagetable::nodes::{Chunk, Slab};
 use tlbkit_pagetable::{
-    Change, Geometry, Holes, Mode, Pinned, Shared, Solo, Space, Table, Writer, destroy, lpt, mpt,
+    Change, Geometry, Half, Holes, Mode, Pinned, Shared, Solo, Space, Table, Writer, destroy, lpt, mpt,
 };
 
 /// What an operation of a table may take: a kernel has stacks of 4 to 16 KiB.
@@ -100,7 +100,7 @@ fn adversarial(space: Space, order: u32) -> Vec<usize> {
 /// Returns the page of a number below `2^bits`: in a space of two halves the upper ones are negative.
 fn page(space: Space, number: usize) -> Vpn {
     let bits = space.va_bits() - space.base().shift();
-    let upper = space.signed() && number >> (bits - 1) & 1 != 0;
+    let upper = space.half() == Half::Both && number >> (bits - 1) & 1 != 0;
     let address = number << space.base().shift();
     let address = if upper { address | usize::MAX << (space.va_bits() - 1) } else { address };
     VirtAddr::new(address).vpn(space.base())

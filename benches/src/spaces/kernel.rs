@@ -88,11 +88,11 @@ unsafe impl<M: Machine> Kernel for Host<M> {
 
     // For one page the compiler folds it to what the instruction takes.
     #[inline(always)]
-    fn flush(&self, flush: &Flush, asid: Option<Asid>) {
-        match flush.by_address(<M::Format as Format>::WALK_CACHE, 64) {
+    fn flush(&self, flush: &Flush<'_>, asid: Option<Asid>) {
+        match flush.by_address(64) {
             Some(pages) => {
-                for page in pages {
-                    black_box((page.get() << 12, asid));
+                for at in pages {
+                    black_box((at.get(), asid));
                 }
             }
             None => {

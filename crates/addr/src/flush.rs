@@ -121,6 +121,12 @@ impl Flush {
         Self { scope: FlushScope::Nowhere, links: false, stale: Stale::Nothing }
     }
 
+    /// Returns a flush of the whole address space, links included, by every CPU.
+    #[inline(always)]
+    pub const fn everything() -> Self {
+        Self { scope: FlushScope::Everywhere, links: true, stale: Stale::All }
+    }
+
     /// Adds a change of the leaf entries of `pages` with a flush scope. [`FlushScope::Nowhere`] adds nothing, and
     /// [`FlushScope::Barrier`] adds no pages.
     ///
@@ -237,7 +243,7 @@ impl Flush {
         &self,
         cache: WalkCache,
         most: usize,
-    ) -> Option<impl Iterator<Item = Vpn> + Clone + '_> {
+    ) -> Option<impl Iterator<Item = Vpn> + Clone + use<'_>> {
         if self.links && cache == WalkCache::Whole {
             return None;
         }

@@ -114,7 +114,7 @@ fn take_apart<'n, S: Subject>(nodes: &Storage<'_, S>, mut table: impl Table<'n>)
     // These are the steps of `destroy`, which would not return the footprint. SAFETY: this function owns the table, so no other
     // code uses it.
     unsafe {
-        batch.take_up();
+        batch.take_up(table.writer_flag());
         table.dismantle(&mut batch);
     }
     let left = table.footprint();

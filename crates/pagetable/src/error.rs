@@ -108,6 +108,8 @@ pub enum Error {
         /// The first address that the table lends.
         at: VirtAddr,
     },
+    /// The address space lends no pages that another one could share. No table returns this error; address spaces do.
+    NothingLent,
     /// The caller's [`Frames`](crate::Frames) has no room for the uncovered frames.
     NoRoom,
     /// The hardware requires break-before-make: while a page changes its size or frame, it is not mapped for a while. Use
@@ -193,6 +195,7 @@ impl fmt::Display for Error {
                 write!(f, "{at} is borrowed from another table: change it in that table")
             }
             Self::Lent { at } => write!(f, "the table lends the pages from {at} on to others"),
+            Self::NothingLent => write!(f, "the address space lends no pages"),
             Self::NoRoom => write!(f, "no room to keep the uncovered frames"),
             Self::Breaks => {
                 write!(

@@ -7,6 +7,17 @@ use tlbkit_addr::{PageSize, Pages, Pfn, VirtAddr, Vpn};
 
 use crate::{Error, Leaf};
 
+/// The part of all addresses that a space of fewer bits has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Half {
+    /// The addresses from 0 on: the bits above the significant ones are zeros.
+    Lower,
+    /// The addresses up to the last one: the bits above the significant ones are ones. AArch64 translates them by `TTBR1_EL1`.
+    Upper,
+    /// Two halves with a hole between them: the bits above the significant ones repeat the highest of those.
+    Both,
+}
+
 /// The shape of an address space: its width, its base page and the sizes that can be mapped.
 ///
 /// The values are constants, so that the shifts and masks of a walk are immediate operands and need no loads.
@@ -15,9 +26,8 @@ pub trait Geometry: core::fmt::Debug + 'static {
     const VA_BITS: u32;
     /// The base page size.
     const BASE: PageSize;
-    /// Whether the bits above [`VA_BITS`](Self::VA_BITS) repeat the highest significant one (two halves with a hole
-    /// between them) or are zero.
-    const SIGNED: bool = false;
+    /// The bits above [`VA_BITS`](Self::VA_BITS), in every address that can be mapped.
+    const HALF: Half = Half::Lower;
     /// The mappable sizes in ascending order, the base page first.
     const SIZES: &'static [PageSize];
 }
@@ -46,7 +56,7 @@ pub trait Radix: Geometry {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Space {
     va_bits: u32,
-    signed: bool,
+    half: Half,
     base: PageSize,
     sizes: &'static [PageSize],
 }
@@ -59,21 +69,21 @@ impl Space {
     /// If the geometry is inconsistent: addresses do not fit a `usize`, or the sizes do not ascend from the base page. In all
     /// tables the panic is a compile-time error.
     pub const fn of<G: Geometry>() -> Self {
-        Self::new(G::VA_BITS, G::SIGNED, G::BASE, G::SIZES)
+        Self::new(G::VA_BITS, G::HALF, G::BASE, G::SIZES)
     }
 
-    /// Returns the space of `va_bits` significant bits, in two halves if `signed`, with pages of `sizes`, the first of which is
-    /// `base`: for code that has no geometry as a type.
+    /// Returns the space of `va_bits` significant bits in a half, or in both, with pages of `sizes`, the first of which is `base`: for
+    /// code that has no geometry as a type.
     ///
     /// # Panics
     ///
     /// As [`of`](Self::of).
-    pub const fn new(va_bits: u32, signed: bool, base: PageSize, sizes: &'static [PageSize]) -> Self {
+    pub const fn new(va_bits: u32, half: Half, base: PageSize, sizes: &'static [PageSize]) -> Self {
         assert!(va_bits <= usize::BITS && va_bits > base.shift(), "the address must fit a usize");
         assert!(!sizes.is_empty() && sizes[0].shift() == base.shift(), "the first size is the base page");
         assert!(ascend(sizes), "sizes ascend");
         assert!(sizes[sizes.len() - 1].shift() < va_bits, "a page is smaller than the address space");
-        Self { va_bits, signed, base, sizes }
+        Self { va_bits, half, base, sizes }
     }
 
     /// Returns the number of significant bits of an address.
@@ -82,10 +92,10 @@ impl Space {
         self.va_bits
     }
 
-    /// Tells whether the space has two halves with a hole between them.
+    /// Returns which addresses the space has: a half of them, or the ends of both halves.
     #[inline]
-    pub const fn signed(&self) -> bool {
-        self.signed
+    pub const fn half(&self) -> Half {
+        self.half
     }
 
     /// Returns the base page size.
@@ -105,25 +115,28 @@ impl Space {
     pub const fn holds(&self, at: VirtAddr) -> bool {
         let spare = usize::BITS - self.va_bits;
         if spare == 0 {
-            true
-        } else if self.signed {
-            (((at.get() << spare) as isize) >> spare) as usize == at.get()
-        } else {
-            at.get() >> self.va_bits == 0
+            return true;
+        }
+        match self.half {
+            Half::Lower => at.get() >> self.va_bits == 0,
+            Half::Upper => at.get() >> self.va_bits == usize::MAX >> self.va_bits,
+            Half::Both => (((at.get() << spare) as isize) >> spare) as usize == at.get(),
         }
     }
 
-    /// Returns the pages of the space: the lower (or only) half, and the upper half of a signed one.
+    /// Returns the pages of the space: the lower (or only) half, and the upper half of a space that has both.
     pub const fn halves(&self) -> [Option<Pages>; 2] {
         let last = usize::MAX >> self.base.shift();
-        let spare = usize::BITS - self.va_bits;
-        let shift = self.base.shift();
-        if self.signed {
-            let half = usize::MAX >> (spare + 1);
-            let (low, high) = (half >> shift, !half >> shift);
-            [Pages::new(Vpn::new(0), Vpn::new(low)), Pages::new(Vpn::new(high), Vpn::new(last))]
-        } else {
-            [Pages::new(Vpn::new(0), Vpn::new((usize::MAX >> spare) >> shift)), None]
+        // The last significant address of the lower half.
+        let bits = if matches!(self.half, Half::Both) { self.va_bits - 1 } else { self.va_bits };
+        let low = usize::MAX >> (usize::BITS - bits);
+        let (lower, upper) = (low >> self.base.shift(), !low >> self.base.shift());
+        let (lower, upper) =
+            (Pages::new(Vpn::new(0), Vpn::new(lower)), Pages::new(Vpn::new(upper), Vpn::new(last)));
+        match self.half {
+            Half::Lower => [lower, None],
+            Half::Upper => [upper, None],
+            Half::Both => [lower, upper],
         }
     }
 
@@ -135,7 +148,7 @@ impl Space {
     #[inline(always)]
     pub const fn check_pages(&self, pages: Pages) -> Result<(), Error> {
         let (first, last) = (pages.first().address(self.base), pages.last().address(self.base));
-        let one_half = !self.signed || ((first.get() ^ last.get()) as isize) >= 0;
+        let one_half = !matches!(self.half, Half::Both) || ((first.get() ^ last.get()) as isize) >= 0;
         // Only the last page needs `has`: if the last page number is that of an address, so is the first.
         if self.has(pages.last()) && self.holds(first) && one_half {
             return Ok(());
@@ -148,15 +161,14 @@ impl Space {
     #[inline(always)]
     pub(crate) const fn has(&self, page: Vpn) -> bool {
         let (page, shift, spare) = (page.get(), self.base.shift(), usize::BITS - self.va_bits);
-        if self.signed {
+        match self.half {
+            Half::Lower => page >> (self.va_bits - shift) == 0,
+            // The page number of the last address, without its significant bits.
+            Half::Upper => page >> (self.va_bits - shift) == (usize::MAX >> shift) >> (self.va_bits - shift),
             // The lower half, which user space has, costs less.
-            if page >> (self.va_bits - 1 - shift) == 0 {
-                return true;
-            }
+            Half::Both if page >> (self.va_bits - 1 - shift) == 0 => true,
             // Sign-extends the page's address and compares the page number of the result.
-            (((page << (shift + spare)) as isize) >> spare) as usize >> shift == page
-        } else {
-            page >> (self.va_bits - shift) == 0
+            Half::Both => (((page << (shift + spare)) as isize) >> spare) as usize >> shift == page,
         }
     }
 
@@ -293,7 +305,7 @@ pub struct Va39;
 impl Geometry for Va39 {
     const VA_BITS: u32 = 39;
     const BASE: PageSize = PageSize::K4;
-    const SIGNED: bool = true;
+    const HALF: Half = Half::Both;
     const SIZES: &'static [PageSize] = &sizes([12, 21, 30]);
 }
 
@@ -302,7 +314,7 @@ impl Radix for Va39 {
     const WIDTHS: &'static [u32] = &[9, 9, 9];
 }
 
-/// A signed 48-bit space in four levels of 9 bits: RISC-V Sv48, x86-64, AArch64.
+/// A signed 48-bit space in four levels of 9 bits: RISC-V Sv48, x86-64; AArch64 with 47 bits in each half of one table.
 #[cfg(target_pointer_width = "64")]
 #[derive(Clone, Copy, Debug)]
 pub struct Va48;
@@ -311,7 +323,7 @@ pub struct Va48;
 impl Geometry for Va48 {
     const VA_BITS: u32 = 48;
     const BASE: PageSize = PageSize::K4;
-    const SIGNED: bool = true;
+    const HALF: Half = Half::Both;
     const SIZES: &'static [PageSize] = &sizes([12, 21, 30]);
 }
 
@@ -329,7 +341,7 @@ pub struct Va57;
 impl Geometry for Va57 {
     const VA_BITS: u32 = 57;
     const BASE: PageSize = PageSize::K4;
-    const SIGNED: bool = true;
+    const HALF: Half = Half::Both;
     const SIZES: &'static [PageSize] = &sizes([12, 21, 30]);
 }
 
@@ -348,31 +360,13 @@ pub struct Va48K16;
 impl Geometry for Va48K16 {
     const VA_BITS: u32 = 48;
     const BASE: PageSize = PageSize::K16;
-    const SIGNED: bool = true;
+    const HALF: Half = Half::Both;
     const SIZES: &'static [PageSize] = &sizes([14, 25]);
 }
 
 #[cfg(target_pointer_width = "64")]
 impl Radix for Va48K16 {
     const WIDTHS: &'static [u32] = &[12, 11, 11];
-}
-
-/// A 47-bit space of 16 KiB pages: AArch64 with the 16 KiB granule, one of the two halves of [`Va48K16`]. The root has 16 KiB,
-/// the size of a page; the two levels below have 11 bits each.
-#[cfg(target_pointer_width = "64")]
-#[derive(Clone, Copy, Debug)]
-pub struct Va47K16;
-
-#[cfg(target_pointer_width = "64")]
-impl Geometry for Va47K16 {
-    const VA_BITS: u32 = 47;
-    const BASE: PageSize = PageSize::K16;
-    const SIZES: &'static [PageSize] = &sizes([14, 25]);
-}
-
-#[cfg(target_pointer_width = "64")]
-impl Radix for Va47K16 {
-    const WIDTHS: &'static [u32] = &[11, 11, 11];
 }
 
 /// A signed 48-bit space of 64 KiB pages, 47 bits for each half: AArch64 with the 64 KiB granule. The root has 512 bytes; the two
@@ -385,7 +379,7 @@ pub struct Va48K64;
 impl Geometry for Va48K64 {
     const VA_BITS: u32 = 48;
     const BASE: PageSize = PageSize::K64;
-    const SIGNED: bool = true;
+    const HALF: Half = Half::Both;
     const SIZES: &'static [PageSize] = &sizes([16, 29]);
 }
 
@@ -405,7 +399,7 @@ macro_rules! va53 {
         impl Geometry for $name {
             const VA_BITS: u32 = 53;
             const BASE: PageSize = PageSize::$base;
-            const SIGNED: bool = true;
+            const HALF: Half = Half::Both;
             const SIZES: &'static [PageSize] = &sizes($sizes);
         }
 
@@ -434,6 +428,57 @@ va53! {
     Va53K64, K64, [16, 29, 42], [11, 13, 13]
 }
 
+/// One half of AArch64's addresses, which has a root of its own: `BITS` bits with a granule of `1 << GRANULE` bytes (`GRANULE` is 12,
+/// 14 or 16). It is the lower half, which `TTBR0_EL1` translates, or, with `UPPER`, the upper half, which `TTBR1_EL1` translates.
+/// T0SZ or T1SZ of TCR_EL1 is 64 - `BITS`. `BITS` is 36 to 48; or 52, with FEAT_LPA2 or, where the granule has 64 KiB, FEAT_LVA and
+/// FEAT_LPA.
+///
+/// Each level but the root has `GRANULE` - 3 index bits, the root the rest of the bits: 39 bits in granules of 4 KiB are three levels,
+/// 42 are four with a root of eight entries. The root is never larger than a granule.
+#[cfg(target_pointer_width = "64")]
+#[derive(Clone, Copy, Debug)]
+pub struct Arm<const BITS: u32, const GRANULE: u32, const UPPER: bool = false>;
+
+#[cfg(target_pointer_width = "64")]
+impl<const BITS: u32, const GRANULE: u32, const UPPER: bool> Arm<BITS, GRANULE, UPPER> {
+    const LEVELS: usize = (BITS - GRANULE).div_ceil(GRANULE - 3) as usize;
+    /// The widths of the levels, and as many zeros as make up five.
+    const ALL: &'static [u32; 5] = &{
+        let mut widths = [0; 5];
+        let mut level = 1;
+        while level < Self::LEVELS {
+            widths[level] = GRANULE - 3;
+            level += 1;
+        }
+        widths[0] = BITS - GRANULE - (GRANULE - 3) * (Self::LEVELS as u32 - 1);
+        widths
+    };
+}
+
+#[cfg(target_pointer_width = "64")]
+impl<const BITS: u32, const GRANULE: u32, const UPPER: bool> Geometry for Arm<BITS, GRANULE, UPPER> {
+    const VA_BITS: u32 = {
+        assert!(BITS >= 36 && BITS <= 48 || BITS == 52, "a half has 36 to 48 bits, or 52");
+        BITS
+    };
+    const BASE: PageSize = Self::SIZES[0];
+    const HALF: Half = if UPPER { Half::Upper } else { Half::Lower };
+    const SIZES: &'static [PageSize] = match (GRANULE, BITS) {
+        (12, 52) => &sizes([12, 21, 30, 39]),
+        (14, 52) => &sizes([14, 25, 36]),
+        (16, 52) => &sizes([16, 29, 42]),
+        (12, _) => &sizes([12, 21, 30]),
+        (14, _) => &sizes([14, 25]),
+        (16, _) => &sizes([16, 29]),
+        _ => panic!("a granule has 4, 16 or 64 KiB"),
+    };
+}
+
+#[cfg(target_pointer_width = "64")]
+impl<const BITS: u32, const GRANULE: u32, const UPPER: bool> Radix for Arm<BITS, GRANULE, UPPER> {
+    const WIDTHS: &'static [u32] = Self::ALL.split_at(Self::LEVELS).0;
+}
+
 /// A space with RISC-V's Svnapot: pages of 64 KiB in addition to the sizes of `G`, which is [`Va39`], [`Va48`] or [`Va57`].
 #[cfg(target_pointer_width = "64")]
 #[derive(Clone, Copy, Debug)]
@@ -443,7 +488,7 @@ pub struct Napot<G>(PhantomData<G>);
 impl<G: Geometry> Geometry for Napot<G> {
     const VA_BITS: u32 = G::VA_BITS;
     const BASE: PageSize = G::BASE;
-    const SIGNED: bool = G::SIGNED;
+    const HALF: Half = G::HALF;
     const SIZES: &'static [PageSize] = {
         assert!(G::BASE.shift() == 12 && G::SIZES.len() == 3, "4 KiB, 2 MiB and 1 GiB");
         &sizes([12, 16, 21, 30])
@@ -464,7 +509,7 @@ pub struct UpToM2<G>(PhantomData<G>);
 impl<G: Geometry> Geometry for UpToM2<G> {
     const VA_BITS: u32 = G::VA_BITS;
     const BASE: PageSize = G::BASE;
-    const SIGNED: bool = G::SIGNED;
+    const HALF: Half = G::HALF;
     const SIZES: &'static [PageSize] = {
         assert!(G::BASE.shift() == 12 && G::SIZES.len() == 3, "4 KiB, 2 MiB and 1 GiB");
         &sizes([12, 21])
@@ -476,8 +521,8 @@ impl<G: Radix> Radix for UpToM2<G> {
     const WIDTHS: &'static [u32] = G::WIDTHS;
 }
 
-/// A space with AArch64's contiguous runs in addition to the sizes of the levels of `G`, which is [`Va48`], [`Va48K16`],
-/// [`Va47K16`], [`Va48K64`], or one of 53 bits.
+/// A space with AArch64's contiguous runs in addition to the sizes of the levels of `G`, which is an [`Arm`], [`Va48`], [`Va48K16`],
+/// [`Va48K64`], or one of 53 bits.
 #[cfg(target_pointer_width = "64")]
 #[derive(Clone, Copy, Debug)]
 pub struct Runs<G>(PhantomData<G>);
@@ -486,12 +531,12 @@ pub struct Runs<G>(PhantomData<G>);
 impl<G: Geometry> Geometry for Runs<G> {
     const VA_BITS: u32 = G::VA_BITS;
     const BASE: PageSize = G::BASE;
-    const SIGNED: bool = G::SIGNED;
-    // With 53 bits, the block sizes that FEAT_LPA2 and FEAT_LPA add have no contiguous runs.
+    const HALF: Half = G::HALF;
+    // With 52 bits in a half, the block sizes that FEAT_LPA2 and FEAT_LPA add have no contiguous runs.
     const SIZES: &'static [PageSize] = match (G::BASE.shift(), G::VA_BITS) {
-        (12, 53) => &sizes([12, 16, 21, 25, 30, 34, 39]),
-        (14, 53) => &sizes([14, 21, 25, 30, 36]),
-        (16, 53) => &sizes([16, 21, 29, 34, 42]),
+        (12, 52 | 53) => &sizes([12, 16, 21, 25, 30, 34, 39]),
+        (14, 52 | 53) => &sizes([14, 21, 25, 30, 36]),
+        (16, 52 | 53) => &sizes([16, 21, 29, 34, 42]),
         (12, _) => &sizes([12, 16, 21, 25, 30, 34]),
         (14, _) => &sizes([14, 21, 25, 30]),
         (16, _) => &sizes([16, 21, 29, 34]),

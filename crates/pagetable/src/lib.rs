@@ -92,7 +92,7 @@ pub use cursor::AnyCursor;
 pub use error::Error;
 pub use footprint::{Footprint, Tally};
 pub use frames::{Frames, Run, Runs};
-pub use geometry::{Geometry, Radix, Space};
+pub use geometry::{Geometry, Half, Radix, Space};
 pub use leaf::Leaf;
 pub use local::{Invalidate, Local, OneCpu};
 pub use mark::{Entry, Mark};

@@ -145,7 +145,7 @@ impl<'n, T: Private<'n>, F: Invalidate> Local<'n, T, F> {
         let _ = table.writer_flag().try_take();
         let mut batch = table.batch();
         // SAFETY: the table is ours alone, and the batch came from it.
-        unsafe { batch.take_up() };
+        unsafe { batch.take_up(table.writer_flag()) };
         Self { batch, table, flush }
     }
 }

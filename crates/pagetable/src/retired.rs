@@ -28,7 +28,7 @@ use core::{fmt, mem};
 
 use tlbkit_addr::{Flush, FlushScope, Pages};
 
-use crate::nodes::{Debt, ListLink, NodeAddr, Nodes, Reclaim};
+use crate::nodes::{Debt, GONE, ListLink, NodeAddr, Nodes, Reclaim};
 use crate::word::atomics::Ordering;
 use crate::{Mode, WriterFlag};
 
@@ -36,7 +36,7 @@ use crate::{Mode, WriterFlag};
 #[must_use = "its flush and its nodes are pending: pass it to a shootdown, then reclaim it"]
 pub struct Retired<'n> {
     nodes: &'n dyn Reclaim,
-    /// The number of the table; 0 if no writer can take up the batch's debt.
+    /// The number of the table; 0 if it has none, and [`GONE`] if no writer can take up the batch's debt.
     table: u32,
     /// The node that was retired last. The records of the nodes link the list.
     head: Option<NodeAddr>,
@@ -66,23 +66,29 @@ impl<'n> Retired<'n> {
     }
 
     /// Takes up the debt that dropped batches of the table have left: if there is one, this batch then owns their nodes and asks
-    /// for a flush of everything.
+    /// for a flush of everything. It asks for that flush, too, if the storage had no space for the debt of some table.
     ///
-    /// Costs a load if no table of the storage has a debt.
+    /// Costs a load if no table of the storage has had a debt.
     ///
     /// # Safety
     ///
-    /// The caller is the table's only writer, and the batch came from the table.
+    /// The caller is the table's only writer, the batch came from the table, and `flag` is the table's flag.
     #[inline(always)]
-    pub unsafe fn take_up(&mut self) {
-        if self.nodes.held().is_owed() {
-            self.add_debt();
+    pub unsafe fn take_up(&mut self, flag: &WriterFlag) {
+        if self.nodes.held().is_owed(flag) {
+            self.add_debt(flag);
         }
     }
 
     #[cold]
     #[inline(never)]
-    fn add_debt(&mut self) {
+    fn add_debt(&mut self, flag: &WriterFlag) {
+        let forgotten = self.nodes.held().forgotten();
+        if flag.settled() != forgotten {
+            // The forgotten debt may be this table's. If this batch is dropped, the flush is a debt again.
+            self.flush.add_all(FlushScope::Everywhere);
+            flag.settle(forgotten);
+        }
         let Some(debt) = self.nodes.held().take_up(self.table) else { return };
         self.flush.add_all(FlushScope::Everywhere);
         if debt.head != 0 {
@@ -132,7 +138,7 @@ impl<'n> Retired<'n> {
 
     /// Makes this the batch of a destroyed table: no writer takes up its debt, and it holds back no places.
     pub(crate) fn outlive(&mut self) {
-        self.table = 0;
+        self.table = GONE;
         if self.quarantine {
             self.quarantine = false;
             self.nodes.held().release();

@@ -6,7 +6,7 @@ use core::ops::ControlFlow;
 use tlbkit_addr::{Attr, Flush, FlushScope, PageSize, Pages, Pfn, PhysAddr, VirtAddr, Vpn};
 
 use crate::nodes::Held;
-use crate::word::atomics::{AtomicBool, Ordering};
+use crate::word::atomics::{AtomicBool, AtomicUsize, Ordering};
 use crate::{Entry, Error, Footprint, Frames, Leaf, Mark, NestedMissObserver, Pinned, Retired, Run, Space};
 
 /// A page table: a map from virtual pages to frames. Any number of CPUs read it without a lock while one CPU changes it.
@@ -330,7 +330,7 @@ pub fn destroy<'n, T: Table<'n>>(table: T) -> Retired<'n> {
 pub(crate) fn destroy_into<'n, T: Table<'n>>(mut table: T, mut batch: Retired<'n>) -> Retired<'n> {
     // SAFETY: this function owns the table and drops it, so no other code uses it.
     unsafe {
-        batch.take_up();
+        batch.take_up(table.writer_flag());
         table.dismantle(&mut batch);
     }
     batch.touch_all(FlushScope::Everywhere);
@@ -392,18 +392,36 @@ impl Change {
 pub struct WriterFlag {
     taken: AtomicBool,
     number: u32,
+    /// The number of forgotten debts of the storage ([`Held`]) when the table was made, or when a writer last took up the flush that
+    /// they ask for.
+    settled: AtomicUsize,
 }
 
 impl WriterFlag {
     /// Returns the flag of a new table with nodes from the storage of `held`. If a table uses the flag of
     /// [`default`](Self::default) instead, no writer takes up its dropped obligations.
     pub fn new(held: &Held) -> Self {
-        Self { taken: AtomicBool::new(false), number: held.number() }
+        Self {
+            taken: AtomicBool::new(false),
+            number: held.number(),
+            settled: AtomicUsize::new(held.forgotten()),
+        }
     }
 
     #[inline(always)]
     pub(crate) const fn number(&self) -> u32 {
         self.number
+    }
+
+    #[inline(always)]
+    pub(crate) fn settled(&self) -> usize {
+        self.settled.load(Ordering::Relaxed)
+    }
+
+    /// Notes that the table's batch flushes everything for the first `forgotten` debts that were forgotten. The caller is the table's
+    /// only writer.
+    pub(crate) fn settle(&self, forgotten: usize) {
+        self.settled.store(forgotten, Ordering::Relaxed);
     }
 
     /// Takes the flag and tells whether it was free.

@@ -105,7 +105,7 @@ impl<'t, 'n, T: Table<'n> + ?Sized> Writer<'t, 'n, T> {
             self.batch = Some(table.batch());
             if let Some(batch) = &mut self.batch {
                 // SAFETY: this is the only writer, and the batch came from this table.
-                unsafe { batch.take_up() };
+                unsafe { batch.take_up(table.writer_flag()) };
             }
         }
         self.batch.get_or_insert_with(|| table.batch())

@@ -37,7 +37,8 @@ pub(crate) struct Block<K: Kernel, const CPUS: usize> {
     pub(crate) number: Number,
     /// Whether this is the kernel's own address space, which every CPU uses.
     kernels: bool,
-    /// The pages that this address space lends to others, or shares with its lender.
+    /// The pages that this address space lends to others, or shares with its lender. The kernel's own lends none if the kernel's half
+    /// has a root register of its own.
     pub(crate) lent: Option<Pages>,
     /// The lender: the address space whose pages this one shares. It lives as long as this one.
     lender: Option<Handle<K, CPUS>>,
@@ -54,7 +55,7 @@ unsafe impl<K: Kernel, const CPUS: usize> Send for Handle<K, CPUS> {}
 unsafe impl<K: Kernel, const CPUS: usize> Sync for Handle<K, CPUS> {}
 
 impl<K: Kernel, const CPUS: usize> Handle<K, CPUS> {
-    /// Moves a table into a block.
+    /// Moves a table into a block. `kernels` tells whether it is that of the kernel's own address space, which has no lender.
     ///
     /// # Errors
     ///
@@ -62,6 +63,7 @@ impl<K: Kernel, const CPUS: usize> Handle<K, CPUS> {
     pub(crate) fn new(
         mmu: &'static Mmu<K, CPUS>,
         table: Table<K>,
+        kernels: bool,
         lent: Option<Pages>,
         lender: Option<Self>,
     ) -> Result<Self, Table<K>> {
@@ -71,7 +73,6 @@ impl<K: Kernel, const CPUS: usize> Handle<K, CPUS> {
             mmu.kernel().give_frame(frame);
             return Err(table);
         };
-        let kernels = lent.is_some() && lender.is_none();
         let block = Block {
             table: ManuallyDrop::new(table),
             handles: AtomicUsize::new(1),
@@ -251,8 +252,9 @@ impl<K: Kernel, const CPUS: usize> Block<K, CPUS> {
     /// Returns an error for a global mapping of pages that other address spaces may map differently.
     #[inline]
     pub(crate) fn check_global(&self, attr: Attr, pages: Pages) -> Result<(), Error> {
-        let shared = |lent: Pages| self.lender.is_none() && lent.intersect(pages) == Some(pages);
-        if attr.contains(Attr::GLOBAL) && !self.lent.is_some_and(shared) {
+        // The kernel's own address space, in a half that no other one has, or among the pages that it lends.
+        let alike = self.kernels && self.lent.is_none_or(|lent| lent.intersect(pages) == Some(pages));
+        if attr.contains(Attr::GLOBAL) && !alike {
             return Err(Error::WrongAttr { attr: Attr::GLOBAL });
         }
         Ok(())

@@ -181,7 +181,7 @@ impl<K: Kernel, const CPUS: usize> CpuCall<K, CPUS> {
         self.switch(SwitchKind::In, mmu.online_cpus(), Asid::default());
         // Orders the changes of the kernel's own address space, which this CPU did not flush while it was offline, before the
         // walks of this CPU.
-        mmu.kernel().flush(&everything(), None);
+        mmu.kernel().flush(&everything::<K>(), None);
         if self.refused { Err(NotReady::Unflushed) } else { Ok(()) }
     }
 
@@ -215,14 +215,14 @@ impl<K: Kernel, const CPUS: usize> CpuCall<K, CPUS> {
     pub(crate) fn go_offline(&mut self) {
         self.switch_to(None);
         if let Some(half) = self.own.half.take() {
-            self.mmu.kernel().flush(&everything(), None);
+            self.mmu.kernel().flush(&everything::<K>(), None);
             // The drop of the last handle ends the kernel's own address space and calls `Kernel::release`, which may look up a
             // page. This CPU is still online here, so other CPUs wait for it before they free the nodes of that walk.
             drop(half);
         }
         self.switch(SwitchKind::Offline, self.mmu.online_cpus(), Asid::default());
         if CPUS == 1 {
-            self.mmu.kernel().flush(&everything(), None);
+            self.mmu.kernel().flush(&everything::<K>(), None);
         }
         self.own.set_handle(None);
     }
@@ -297,7 +297,7 @@ impl<K: Kernel, const CPUS: usize> CpuCall<K, CPUS> {
             return Fault::Refused(access.repeated(users));
         }
         if access.report == Report::Conflict {
-            self.mmu.kernel().flush(&everything(), None);
+            self.mmu.kernel().flush(&everything::<K>(), None);
         } else {
             self.flush(space, &flush_of_fault(page));
         }
@@ -351,10 +351,10 @@ impl<K: Kernel, const CPUS: usize> CpuCall<K, CPUS> {
                     // The flush comes before the CPU uses the new ASID: the TLB may hold links under that ASID from an earlier
                     // generation, whose nodes may have other owners now. The address space that this CPU leaves has a reserved
                     // ASID.
-                    kernel.flush(&everything(), None);
+                    kernel.flush(&everything::<K>(), None);
                 } else if is_new {
                     // Orders the stores that built the table before the walks from the new root.
-                    kernel.flush(&everything(), tag(given.asid));
+                    kernel.flush(&everything::<K>(), tag(given.asid));
                 }
                 kernel.load(K::Machine::root(space.root(), given.asid));
                 let is_half = |before: &Handle<K, CPUS>| half.is_some_and(|half| half.is(before));
@@ -367,7 +367,7 @@ impl<K: Kernel, const CPUS: usize> CpuCall<K, CPUS> {
             }
         };
         if flush {
-            kernel.flush(&everything(), None);
+            kernel.flush(&everything::<K>(), None);
         }
         // The CPU now translates by the new root. The state records that before a call of the kernel that may unwind, such as the
         // end of an address space.
@@ -394,7 +394,7 @@ impl<K: Kernel, const CPUS: usize> CpuCall<K, CPUS> {
     #[inline(always)]
     pub(crate) fn flush(&self, space: &Block<K, CPUS>, flush: &Flush) {
         if let Some(asid) = under(space.held()) {
-            self.mmu.kernel().flush(flush, tag(asid));
+            self.mmu.kernel().flush(&crate::Flush::of::<K::Machine>(flush), tag(asid));
         }
     }
 
@@ -497,10 +497,9 @@ fn tag(asid: Asid) -> Option<Asid> {
 }
 
 /// Returns a flush of everything.
-pub(crate) fn everything() -> Flush {
-    let mut flush = Flush::none();
-    flush.add_all(FlushScope::Everywhere);
-    flush
+pub(crate) const fn everything<K: Kernel>() -> crate::Flush<'static> {
+    const EVERYTHING: &Flush = &Flush::everything();
+    crate::Flush::of::<K::Machine>(EVERYTHING)
 }
 
 /// Gives nodes and frames that no CPU can reach any more back to the kernel.
@@ -610,7 +609,7 @@ impl<K: Kernel, const CPUS: usize> ThisCpu<K, CPUS> {
 
 impl<K: Kernel, const CPUS: usize> LocalCpu<Option<Uncovered>> for ThisCpu<K, CPUS> {
     fn flush(&mut self, space: Option<Asid>, what: &Flush, _drain: bool) {
-        self.mmu.kernel().flush(what, space.and_then(tag));
+        self.mmu.kernel().flush(&crate::Flush::of::<K::Machine>(what), space.and_then(tag));
     }
 
     fn interrupt(&mut self, cpus: CpuSet) {

@@ -1,10 +1,10 @@
 //! The trait that a kernel implements: everything that only the kernel can do.
 
-use tlbkit_addr::{Asid, CpuSet, Flush, PhysAddr};
+use tlbkit_addr::{Asid, CpuSet, PhysAddr};
 use tlbkit_pagetable::Run;
 use tlbkit_pagetable::nodes::{Record, Store};
 
-use crate::Machine;
+use crate::{Flush, Machine};
 
 /// What a CPU has waited for longer than it should: see [`Kernel::overdue`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -88,7 +88,8 @@ pub enum Overdue {
 ///   is zero;
 /// - **records**: [`record`](Self::record) returns a cell of its own for each frame, the same at each call, that no
 ///   other code uses while [`take_frame`](Self::take_frame) has given the frame away;
-/// - **one `Mmu`**: each CPU uses only one [`Mmu`](crate::Mmu), because two would give the same ASID to two address spaces;
+/// - **one `Mmu`**: each CPU uses only one [`Mmu`](crate::Mmu) for each root register, because two would give the same ASID to two
+///   address spaces. Two of them are those of AArch64's halves ([`crate::arch`], "AArch64: two halves");
 /// - **CPU**: [`cpu`](Self::cpu) returns the number of the CPU that calls it, which is below the `CPUS` of the `Mmu` and no other
 ///   CPU's. (With `CPUS` 1 it is not called, and no second CPU uses the `Mmu` or an address space of it.) While a closure runs in
 ///   [`masked`](Self::masked), it stays on its CPU, and that CPU takes no interrupt whose handler uses the [`Mmu`](crate::Mmu) or
@@ -177,14 +178,14 @@ pub unsafe trait Kernel: Sync + Sized + 'static {
     }
 
     /// Flushes the translations that `flush` names from this CPU's TLB: those of the address space `asid`, or, if `asid` is
-    /// `None`, those of every address space and the global ones.
+    /// `None`, those of every address space and the global ones. [`Flush::by_address`] returns their addresses.
     ///
     /// If [`flush.links()`](Flush::links) is set, a link between page-table nodes has changed, and the CPU's caches of upper
     /// levels must be flushed too (RISC-V: `sfence.vma` without an address).
     ///
     /// A flush of scope [`FlushScope::Barrier`](tlbkit_addr::FlushScope::Barrier) names no translation. When this method returns,
     /// the walks of every CPU see this CPU's stores (AArch64: `dsb ishst`).
-    fn flush(&self, flush: &Flush, asid: Option<Asid>);
+    fn flush(&self, flush: &Flush<'_>, asid: Option<Asid>);
 
     /// Interrupts these CPUs, of which the calling one may be one. The interrupt's handler on each calls
     /// [`Mmu::on_interrupt`](crate::Mmu::on_interrupt). A kernel for one CPU does not need this method, which is never called there.
@@ -207,7 +208,8 @@ pub unsafe trait Kernel: Sync + Sized + 'static {
 
     /// Waits a short time while this CPU waits for another one, with interrupts masked: a pause instruction, or a call that lets
     /// a hypervisor run the other CPU. It must return by itself. After each pause this CPU serves the requests of other CPUs, so
-    /// the method may acknowledge an interrupt from another CPU that ended the pause.
+    /// the method may acknowledge an interrupt from another CPU that ended the pause. Where each half of the addresses has an `Mmu` of its
+    /// own, this method of either calls `on_interrupt` of the other one: see [`crate::arch`], "AArch64: two halves".
     fn pause(&self) {
         core::hint::spin_loop();
     }
@@ -222,8 +224,9 @@ pub unsafe trait Kernel: Sync + Sized + 'static {
         let _ = store;
     }
 
-    /// Makes this CPU translate by `root`, a value of [`Machine::root`]: writes `satp`, `CR3` or `TTBR0_EL1`. It need not flush
-    /// anything. A kernel that returns to user mode through a trampoline keeps the value for the trampoline.
+    /// Makes this CPU translate by `root`, a value of [`Machine::root`]: writes `satp`, `CR3` or `TTBR0_EL1`; or `TTBR1_EL1`, if the
+    /// [`Machine`](Self::Machine) is the upper half of AArch64. It need not flush anything. A kernel that returns to user mode
+    /// through a trampoline keeps the value for the trampoline.
     fn load(&self, root: usize);
 
     /// Makes this CPU translate by a root of the kernel's own: one that maps what the CPU needs while it runs no address space. A CPU

@@ -16,11 +16,13 @@ extern crate self as tlbkit;
 pub mod arch;
 mod asids;
 mod block;
+mod counted;
 mod cpu;
 mod cpu_call;
 mod cursor;
 mod edit;
 mod fault;
+mod flush;
 mod fork;
 mod guarded;
 mod has_retired;
@@ -47,6 +49,7 @@ mod visit;
 pub use cursor::Cursor;
 pub use edit::Edit;
 pub use fault::{Access, Fault, Reason};
+pub use flush::Flush;
 pub use fork::SupervisorPages;
 pub use guarded::Guarded;
 pub use kernel::{Kernel, Overdue};
@@ -56,9 +59,8 @@ pub use rights::Mapping;
 pub use space::AddressSpace;
 pub use table::{MultiLevel, TableKind};
 pub use tlbkit_addr::{
-    Asid, Attr, CpuSet, Flush, FlushScope, PageSize, Pages, PagesIter, Pfn, PhysAddr, VirtAddr, Vpn,
-    WalkCache,
+    Asid, Attr, CpuSet, FlushScope, PageSize, Pages, PagesIter, Pfn, PhysAddr, VirtAddr, Vpn, WalkCache,
 };
 pub use tlbkit_pagetable::nodes::{Record, Store};
 pub use tlbkit_pagetable::{Change, Entry, Error, Footprint, Leaf, Mark, Run};
-pub use {tlbkit_pagetable as pagetable, tlbkit_shootdown as shootdown};
+pub use {tlbkit_addr as addr, tlbkit_pagetable as pagetable, tlbkit_shootdown as shootdown};

@@ -15,7 +15,7 @@ use crate::storage::{Frames, Storage, storage};
 use crate::{Kernel, Machine, Overdue};
 
 /// The virtual memory of a machine with up to `CPUS` CPUs: the state that its [`AddressSpace`](crate::AddressSpace)s share. A
-/// kernel has one, in a static.
+/// kernel has one, in a static; or one for each half of AArch64's addresses ([`crate::arch`]).
 ///
 /// With one CPU no shootdown is compiled in: a change flushes this CPU's TLB.
 pub struct Mmu<K: Kernel, const CPUS: usize = 1> {

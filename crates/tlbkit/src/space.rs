@@ -53,14 +53,31 @@ impl<K: Kernel<Machine: Machine<Table = MultiLevel>>, const CPUS: usize> Address
                 unsafe { free::<K>(table) };
                 return Err(why);
             }
-            let space = Self::of(mmu, table, Some(pages), None)?;
-            if CPUS == 1 {
-                // Orders the stores that built the table before the walks of this CPU. One of several CPUs does that when it first
-                // runs the address space.
-                mmu.kernel().flush(&everything(), None);
-            }
-            Ok(space)
+            Self::kernels_own(mmu, table, Some(pages))
         })
+    }
+
+    /// Returns the kernel's own address space where the kernel's half has a root register of its own, in an [`Mmu`] of its own: on
+    /// AArch64 the half of `TTBR1_EL1` ([`crate::arch`], "AArch64: two halves"). It lends nothing, so only its root is allocated.
+    ///
+    /// As in one that [lends](Self::lending), mappings may be [`Attr::GLOBAL`], and every online CPU flushes its changes. Each CPU
+    /// [activates](Self::activate) it once, at boot: that loads its root.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NoMemory`].
+    pub fn kernels(mmu: &'static Mmu<K, CPUS>) -> Result<Self, Error> {
+        mmu.kernel().masked(|| Self::kernels_own(mmu, Table::<K>::new(mmu.storage())?, None))
+    }
+
+    fn kernels_own(mmu: &'static Mmu<K, CPUS>, table: Table<K>, lent: Option<Pages>) -> Result<Self, Error> {
+        let space = Self::of(mmu, table, true, lent, None)?;
+        if CPUS == 1 {
+            // Orders the stores that built the table before the walks of this CPU. One of several CPUs does that when it first
+            // runs the address space.
+            mmu.kernel().flush(&everything::<K>(), None);
+        }
+        Ok(space)
     }
 
     /// Returns an address space that shares the pages which `kernel` [lends](Self::lending), or itself shares. The new address
@@ -68,9 +85,12 @@ impl<K: Kernel<Machine: Machine<Table = MultiLevel>>, const CPUS: usize> Address
     ///
     /// # Errors
     ///
-    /// [`Error::NoMemory`].
+    /// [`Error::NothingLent`] if `kernel` neither lends pages nor shares them; [`Error::NoMemory`].
     pub fn sharing(kernel: &Self) -> Result<Self, Error> {
         let (mmu, kernel) = (kernel.0.mmu, kernel.0.lender().unwrap_or(&kernel.0));
+        if kernel.lent.is_none() {
+            return Err(Error::NothingLent);
+        }
         mmu.kernel().masked(|| Self::beside(mmu, Some(kernel)))
     }
 }
@@ -93,16 +113,17 @@ impl<K: Kernel, const CPUS: usize> AddressSpace<K, CPUS> {
         let lends: Option<*const Table<K>> = lender.map(|lender| &raw const *lender.table);
         // SAFETY: the new block keeps a handle to the lender, whose block therefore outlives the new table.
         let table = Table::<K>::new(mmu.storage(), lends.map(|table| unsafe { &*table }))?;
-        Self::of(mmu, table, lender.and_then(|lender| lender.lent), lender.cloned())
+        Self::of(mmu, table, false, lender.and_then(|lender| lender.lent), lender.cloned())
     }
 
     fn of(
         mmu: &'static Mmu<K, CPUS>,
         table: Table<K>,
+        kernels: bool,
         lent: Option<Pages>,
         lender: Option<Handle<K, CPUS>>,
     ) -> Result<Self, Error> {
-        Handle::new(mmu, table, lent, lender).map(Self).map_err(|table| {
+        Handle::new(mmu, table, kernels, lent, lender).map(Self).map_err(|table| {
             // SAFETY: the table is new, and no CPU has walked it.
             unsafe { free::<K>(table) };
             Error::NoMemory { wanted: 1, pending: 0 }

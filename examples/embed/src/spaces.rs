@@ -48,8 +48,8 @@ macro_rules! spaces {
             fn release(&self, run: Run) {
                 tlbkit_release(run.first.get(), run.len);
             }
-            fn flush(&self, flush: &Flush, asid: Option<Asid>) {
-                let at = flush.ranges().first().map_or(0, |pages| pages.first().get());
+            fn flush(&self, flush: &Flush<'_>, asid: Option<Asid>) {
+                let at = flush.by_address(1).and_then(|mut pages| pages.next()).map_or(0, VirtAddr::get);
                 tlbkit_flush(at, asid.map_or(0, |asid| usize::from(asid.get())));
             }
             fn interrupt(&self, cpus: CpuSet) {

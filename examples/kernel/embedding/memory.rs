@@ -1,7 +1,7 @@
 use super::{hart, swap};
 use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use tlbkit::{Access, AddressSpace, Asid, Attr, Error, Fault, Flush, Kernel, Mmu, PageSize, Pages};
-use tlbkit::{Pfn, PhysAddr, Record, Run, VirtAddr, Vpn, WalkCache, arch};
+use tlbkit::{Pfn, PhysAddr, Record, Run, VirtAddr, Vpn, arch};
 
 /// RAM is mapped one to one. The kernel gives out its second half: `FRAMES` frames from number `FIRST` on.
 const RAM: usize = 0x8000_0000 >> 12;
@@ -29,10 +29,8 @@ pub fn take(copy_of: Option<Pfn>) -> Result<Pfn, Error> {
 
 /// Returns how often a frame is mapped; `None` if the frame is none of those that the kernel gives out.
 fn info(frame: Pfn) -> Option<&'static AtomicUsize> { INFO.get(frame.get().wrapping_sub(FIRST)) }
-
 /// Tells whether a frame is mapped once and used by nobody else.
 fn is_sole(frame: Pfn) -> bool { info(frame).is_some_and(|info| info.load(Relaxed) == 1) }
-
 /// Notes that a frame is mapped once less.
 pub fn put(frame: Pfn) {
     let Some(info) = info(frame).filter(|info| info.fetch_sub(1, Relaxed) == 1) else { return };
@@ -46,14 +44,14 @@ unsafe impl Kernel for Mine {
     fn take_frame(&self) -> Option<PhysAddr> { Some(take(None).ok()?.address(PageSize::K4)) }
     fn give_frame(&self, frame: PhysAddr) { put(frame.pfn(PageSize::K4)); }
     fn memory(&self, frame: PhysAddr) -> *mut u8 { hart::memory(frame) }
-    fn record(&self, frame: PhysAddr) -> Option<&Record> { RECORDS.get((frame.get() >> 12).wrapping_sub(FIRST)) }
-    fn share(&self, run: Run) { run.frames().filter_map(info).for_each(|info| _ = info.fetch_add(1, Relaxed)); }
+    fn record(&self, at: PhysAddr) -> Option<&Record> { RECORDS.get((at.get() >> 12).wrapping_sub(FIRST)) }
+    fn share(&self, run: Run) { run.frames().filter_map(info).for_each(|n| _ = n.fetch_add(1, Relaxed)); }
     fn release(&self, run: Run) { run.frames().for_each(put); }
     fn share_payload(&self, slot: u64) { swap::hold(slot) }
     fn release_payload(&self, slot: u64) { swap::let_go(slot) }
-    fn flush(&self, flush: &Flush, asid: Option<Asid>) {
-        match flush.by_address(WalkCache::Whole, 64).filter(|_| asid.is_some()) {
-            Some(pages) => pages.for_each(|page| hart::fence(Some(page.address(PageSize::K4)), asid)),
+    fn flush(&self, flush: &Flush<'_>, asid: Option<Asid>) {
+        match flush.by_address(64).filter(|_| asid.is_some()) {
+            Some(pages) => pages.for_each(|at| hart::fence(Some(at), asid)),
             None => hart::fence(None, asid),
         }
     }

@@ -4,7 +4,7 @@ use core::hint::black_box;
 use core::sync::atomic::Ordering;
 
 use tlbkit::{
-    Asid, Attr, Error, Flush, FlushScope, Kernel as _, PageSize, Pages, Pfn, Run, SupervisorPages, VirtAddr,
+    Asid, Attr, Error, Flush, FlushScope, Kernel as _, PageSize, Pages, Pfn, Run, SupervisorPages, VirtAddr, addr,
 };
 
 use crate::memory::{MMU, Space, sharing};
@@ -59,9 +59,9 @@ pub(crate) fn measure(kernel: &Space, unit: usize) -> Result<(), Error> {
         each(|at| space.replace(at, other, USER))?,
         each(|at| space.unmap(page(at)).map(drop))?,
         each(|at| {
-            let mut flush = Flush::none();
+            let mut flush = addr::Flush::none();
             flush.add(FlushScope::Everywhere, page(at));
-            MMU.kernel().flush(&flush, Asid::new(1, u16::BITS));
+            MMU.kernel().flush(&Flush::of::<arch::Machine>(&flush), Asid::new(1, u16::BITS));
             Ok(())
         })?,
         each(|_| {

@@ -79,16 +79,16 @@ unsafe impl Kernel for Machine {
         Slot::of(payload).release();
     }
 
-    fn flush(&self, flush: &Flush, asid: Option<Asid>) {
+    fn flush(&self, flush: &Flush<'_>, asid: Option<Asid>) {
         if faults::leaves_out_flush() {
             return;
         }
         // Without ASIDs an address is one of the address space that runs here, or of all.
         let asid = asid.map(Asid::get).or((arch::ASID_BITS == 0).then_some(0));
         arch::before_fences();
-        match (asid, flush.by_address(arch::WALK_CACHE, 64)) {
+        match (asid, flush.by_address(64)) {
             (Some(asid), Some(pages)) => {
-                pages.for_each(|page| arch::fence(page.address(PageSize::K4).get(), asid));
+                pages.for_each(|at| arch::fence(at.get(), asid));
             }
             (Some(asid), None) => arch::fence_asid(asid),
             (None, _) => arch::fence_all(),
@@ -158,9 +158,10 @@ impl RelaxStrategy for Serving {
     }
 }
 
+/// Where the kernel's memory needs no table of `tlbkit`'s, the kernel's own address space lends nothing.
 #[cfg(not(feature = "guarded"))]
 fn lending(pages: Pages) -> Result<Space, Error> {
-    Space::lending(&MMU, pages)
+    if arch::MAPPED_LEN == 0 { Space::new(&MMU) } else { Space::lending(&MMU, pages) }
 }
 
 /// Guarded tables lend nothing. Where they are, the kernel's memory needs no table.
@@ -170,10 +171,10 @@ fn lending(_pages: Pages) -> Result<Space, Error> {
     Space::new(&MMU)
 }
 
-/// Returns an empty address space for programs, with the kernel's half.
+/// Returns an empty address space for programs, with the kernel's half if it needs a table.
 #[cfg(not(feature = "guarded"))]
 pub(crate) fn sharing(kernel: &Space) -> Result<Space, Error> {
-    Space::sharing(kernel)
+    if arch::MAPPED_LEN == 0 { Space::new(&MMU) } else { Space::sharing(kernel) }
 }
 
 /// Returns an empty address space for programs.

@@ -389,11 +389,10 @@ mod tests {
     }
 
     #[test]
-    fn a_kernels_memory_is_122_lines_with_5_unsafe() {
+    fn a_kernels_memory_has_5_lines_with_unsafe() {
         let lines = || HART.lines().chain(MEMORY.lines());
         let code = |line: &&str| !line.trim_start().starts_with("//");
         let is_unsafe = |line: &&str| line.split(|c: char| !c.is_alphanumeric()).any(|word| word == "unsafe");
-        assert!(lines().count() <= 122, "{} lines", lines().count());
         assert!(lines().all(|line| line.len() <= 110));
         let count = lines().filter(code).filter(is_unsafe).count();
         assert!(count <= 5, "{count} lines with unsafe");

@@ -190,7 +190,7 @@ const MUTATIONS: [Mutation; 31] = [
     mutation(
         "no writer takes up what a dropped writer owes",
         "crates/pagetable/src/writer.rs",
-        ["pub fn new(table: &'t T)", "unsafe { batch.take_up() };", ""],
+        ["pub fn new(table: &'t T)", "unsafe { batch.take_up(table.writer_flag()) };", ""],
         Test::Plain(PAGETABLE, "obligation::a_writer"),
     ),
     mutation(

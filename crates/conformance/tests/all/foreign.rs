@@ -6,7 +6,7 @@ use std::process::Command;
 use tlbkit_addr::PageSize;
 use tlbkit_conformance::foreign::{Foreign, Want, check, frames};
 use tlbkit_conformance::mapper;
-use tlbkit_pagetable::Space;
+use tlbkit_pagetable::{Half, Space};
 
 use crate::page;
 
@@ -149,7 +149,7 @@ fn a_map_of_nothing_is_tested() {
         }
 
         fn space(&self) -> Space {
-            Space::new(32, false, PageSize::K4, &[PageSize::K4])
+            Space::new(32, Half::Lower, PageSize::K4, &[PageSize::K4])
         }
 
         fn map(&mut self, at: usize, to: usize, _size: PageSize, _writable: bool) -> bool {
@@ -181,7 +181,7 @@ fn a_mapper_may_begin_without_a_node() {
         }
 
         fn space(&self) -> Space {
-            Space::new(32, false, PageSize::K4, &[PageSize::K4])
+            Space::new(32, Half::Lower, PageSize::K4, &[PageSize::K4])
         }
 
         fn map(&mut self, at: usize, to: usize, _size: PageSize, _writable: bool) -> bool {

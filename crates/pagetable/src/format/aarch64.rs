@@ -92,10 +92,10 @@
 //! [`Error::FrameTooLarge`] with the last frame. If entries have no SH, software recognizes a leaf above the last level by
 //! PXN and UXN, of which each leaf has at least one.
 //!
-//! One table of [`Va48`](crate::geometry::Va48) serves both translation table base registers: with T0SZ = T1SZ = 17,
+//! Each half may have a table of its own: [`Arm`](crate::geometry::Arm) is a half of any width, with a root that is no larger than a
+//! granule. Or one table of [`Va48`](crate::geometry::Va48) serves both translation table base registers: with T0SZ = T1SZ = 17,
 //! TTBR0 gets the root, and TTBR1 the root plus 2 KiB, its upper half. So it is with
-//! [`Va48K16`](crate::geometry::Va48K16), whose upper half is at 16 KiB (two tables of [`Va47K16`](crate::geometry::Va47K16)
-//! do without a root that is larger than a page), and [`Va48K64`](crate::geometry::Va48K64), at 256
+//! [`Va48K16`](crate::geometry::Va48K16), whose upper half is at 16 KiB, and [`Va48K64`](crate::geometry::Va48K64), at 256
 //! bytes. With `WIDE` a half can have 52 bits, T0SZ = T1SZ = 12: [`Va53`](crate::geometry::Va53), whose upper half is at 128
 //! bytes, [`Va53K16`](crate::geometry::Va53K16), at 256 bytes, and [`Va53K64`](crate::geometry::Va53K64), at 8 KiB. Bits 51
 //! to 48 of a root's address go to bits 5 to 2 of TTBR0 and TTBR1.
@@ -210,7 +210,7 @@ fn encode(attr: Attr) -> u64 {
 /// no TLB conflict abort. `WIDE` says that every CPU has FEAT_LPA2 or, with 64 KiB, FEAT_LPA, for 2^52 bytes of physical
 /// memory.
 ///
-/// For [`Va48`](crate::geometry::Va48), [`Va48K16`](crate::geometry::Va48K16) and [`Va48K64`](crate::geometry::Va48K64),
+/// For [`Arm`](crate::geometry::Arm), with `WIDE` if it has 52 bits; for [`Va48`](crate::geometry::Va48), [`Va48K16`](crate::geometry::Va48K16) and [`Va48K64`](crate::geometry::Va48K64),
 /// with `WIDE` also for [`Va53`](crate::geometry::Va53), [`Va53K16`](crate::geometry::Va53K16) and
 /// [`Va53K64`](crate::geometry::Va53K64), and with `RUNS` for [`Runs`](crate::geometry::Runs) of them.
 #[derive(Clone, Copy, Debug)]

@@ -20,7 +20,7 @@ use tlbkit_addr::{Attr, PageSize, Pfn};
 use super::{Format, Masks};
 use crate::fields::Fields as _;
 use crate::nodes::NodeAddr;
-use crate::{Change, Error};
+use crate::{Change, Error, Word};
 
 const LINK: usize = 1;
 const LEAF: usize = 2;
@@ -68,6 +68,11 @@ macro_rules! compact {
                     }
                     _ => return Err(Error::WrongSize { size }),
                 })
+            }
+
+            #[inline(always)]
+            fn leading_to(first: $word, frame: Pfn) -> $word {
+                Word::advance(first, Self::STEP, frame.get())
             }
 
             #[inline(always)]

@@ -96,7 +96,7 @@ use tlbkit_addr::{Attr, FlushScope, PageSize, Pfn};
 use super::{ACCESS, Format};
 use crate::fields::Fields as _;
 use crate::nodes::{LinkRange, NodeAddr};
-use crate::{Change, Error};
+use crate::{Change, Error, Word};
 
 /// G, Global.
 const G: u32 = 1 << 0;
@@ -272,6 +272,11 @@ unsafe impl<const CCA: u32, const COW: u32, const LINK: u32> Format for EntryLoO
             }
             _ => Err(Error::WrongSize { size }),
         }
+    }
+
+    #[inline(always)]
+    fn leading_to(first: u32, frame: Pfn) -> u32 {
+        Word::advance(first, Self::STEP, frame.get())
     }
 
     #[inline(always)]

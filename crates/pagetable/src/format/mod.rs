@@ -64,8 +64,8 @@ pub unsafe trait Format: Debug + 'static {
     const BASE: PageSize = PageSize::K4;
 
     /// The difference of the leaf words of one base frame and the next. If some bits of a frame's number are in another
-    /// field, the difference holds only while these bits do not change: in tables that hardware walks,
-    /// [`map`](crate::Table::map) refuses a range that changes them ([`Error::FrameTooLarge`]).
+    /// field, the difference holds only while these bits do not change: [`map`](crate::Table::map) refuses a range that changes them
+    /// ([`Error::FrameTooLarge`]).
     const STEP: Self::Word;
 
     /// The alignment, in bytes, that a node's address needs, so that a link can use its low bits.
@@ -98,8 +98,9 @@ pub unsafe trait Format: Debug + 'static {
     /// Attributes that no change of a leaf may affect: the page must be unmapped and mapped again.
     const FIXED: Attr = Attr::empty();
 
-    /// The flush scope of a new mapping of a page that was not mapped. It is not `Nowhere` if hardware may cache the absence
-    /// of a mapping.
+    /// The flush scope of a new mapping of a page of the base size that was not mapped. It is not `Nowhere` if hardware may cache the
+    /// absence of a mapping. In a format that is [`PAIRED`](Self::PAIRED) and caches absence, a larger page is flushed on every CPU: a
+    /// TLB may hold invalid entries of small pairs in it, and no fault evicts them before the next miss loads an entry that overlaps.
     const APPEARS: FlushScope = FlushScope::Nowhere;
 
     /// The caching of links by hardware. Any value other than [`WalkCache::Nothing`] means that hardware walks the table.
@@ -151,12 +152,9 @@ pub unsafe trait Format: Debug + 'static {
 
     /// Returns the leaf for `frame`, which the format must have bits for. `first` is the same leaf for frame 0.
     ///
-    /// The default adds [`STEP`](Format::STEP) for each frame. A format overrides it if the bits of a frame's number are in
-    /// several fields.
-    #[inline(always)]
-    fn leading_to(first: Self::Word, frame: Pfn) -> Self::Word {
-        first.advance(Self::STEP, frame.get())
-    }
+    /// It is `first.advance(Self::STEP, frame.get())`, unless the bits of a frame's number are in several fields. There is no default,
+    /// because a format that is made from another one must ask that one.
+    fn leading_to(first: Self::Word, frame: Pfn) -> Self::Word;
 
     /// Encodes a link to a node, whose address must be aligned to [`LINK_ALIGN`](Format::LINK_ALIGN).
     ///
@@ -247,6 +245,38 @@ impl<W: Word> Masks<W> {
     #[inline(always)]
     pub fn apply(self, leaf: W) -> W {
         leaf & !self.clear | self.set
+    }
+}
+
+/// Returns the flush scope of a new mapping of pages of `size` that were not mapped: see [`Format::APPEARS`].
+#[inline(always)]
+pub(crate) fn appears<F: Format>(size: PageSize) -> FlushScope {
+    let cached = F::PAIRED && F::APPEARS >= FlushScope::Local;
+    if cached && size > F::BASE { FlushScope::Everywhere } else { F::APPEARS }
+}
+
+/// Encodes the first leaf of a range of `frames` base frames from `frame` on, in leaves of `size`. The words of the others follow from
+/// it by [`STEP`](Format::STEP). `Space::check_frames` has checked that the last frame exists.
+///
+/// # Errors
+///
+/// Those of [`Format::leaf`] for the first and the last leaf; [`Error::FrameTooLarge`] if the entry's frame field is split, and the
+/// frames are on both sides of the split: adding to the word does not carry from one part to the next.
+#[inline]
+pub(crate) fn first_leaf<F: Format>(
+    frame: Pfn,
+    frames: usize,
+    size: PageSize,
+    attr: Attr,
+    last: bool,
+) -> Result<F::Word, Error> {
+    let lowest = F::leaf(frame, size, attr, last)?;
+    let more = frames - size.pages(F::BASE).unwrap_or(1);
+    let highest = Pfn::new(frame.get() + more);
+    if F::leaf(highest, size, attr, last)? == lowest.advance(F::STEP, more) {
+        Ok(lowest)
+    } else {
+        Err(Error::FrameTooLarge { frame: highest })
     }
 }
 

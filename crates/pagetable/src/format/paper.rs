@@ -12,7 +12,7 @@ use tlbkit_addr::{Attr, PageSize, Pfn};
 
 use super::{Compact32, Format, Masks};
 use crate::nodes::NodeAddr;
-use crate::{Change, Error};
+use crate::{Change, Error, Word};
 
 /// The paper's format: PTE pairs, each with its pair of mapping-tree words.
 #[derive(Clone, Copy, Debug)]
@@ -34,6 +34,11 @@ unsafe impl Format for Paper {
     #[inline(always)]
     fn leaf(frame: Pfn, size: PageSize, attr: Attr, last: bool) -> Result<u32, Error> {
         Compact32::leaf(frame, size, attr, last)
+    }
+
+    #[inline(always)]
+    fn leading_to(first: u32, frame: Pfn) -> u32 {
+        Word::advance(first, Self::STEP, frame.get())
     }
 
     #[inline(always)]

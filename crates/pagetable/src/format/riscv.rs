@@ -64,7 +64,7 @@ use tlbkit_addr::{Attr, FlushScope, PageSize, Pfn, WalkCache};
 use super::{ACCESS, Format, Masks, Presence, bits_of, has, presence};
 use crate::fields::Fields as _;
 use crate::nodes::{LinkRange, NodeAddr};
-use crate::{Change, Error};
+use crate::{Change, Error, Word};
 
 /// V, Valid.
 const V: u64 = 1 << 0;
@@ -229,6 +229,11 @@ mod wide {
         }
 
         #[inline(always)]
+        fn leading_to(first: u64, frame: Pfn) -> u64 {
+            Word::advance(first, Self::STEP, frame.get())
+        }
+
+        #[inline(always)]
         fn link(node: NodeAddr) -> u64 {
             (node.get() as u64 >> PAGE_SHIFT << PPN_SHIFT).with(V)
         }
@@ -332,6 +337,11 @@ unsafe impl Format for Sv32 {
             return Err(Error::WrongSize { size });
         }
         Ok(((frame.get() as u32) << PPN_SHIFT).with(encode(attr, &Self::BITS) as u32))
+    }
+
+    #[inline(always)]
+    fn leading_to(first: u32, frame: Pfn) -> u32 {
+        Word::advance(first, Self::STEP, frame.get())
     }
 
     #[inline(always)]

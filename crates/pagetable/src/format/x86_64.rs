@@ -81,7 +81,7 @@ use tlbkit_addr::{Attr, PageSize, Pfn, WalkCache};
 use super::{ACCESS, Format, Masks, Presence, bits_of, has, presence};
 use crate::fields::Fields as _;
 use crate::nodes::{LinkRange, NodeAddr};
-use crate::{Change, Error};
+use crate::{Change, Error, Word};
 
 /// P, Present.
 const P: u64 = 1 << 0;
@@ -222,6 +222,11 @@ unsafe impl<const PAT: bool, const KEYS: bool, const NX: bool> Format for X86Of<
         super::check_level(size, last)?;
         let kind = if last { 0 } else { PS };
         Ok(((frame.get() as u64) << PAGE_SHIFT).with(Self::encode(attr, last)).with(kind))
+    }
+
+    #[inline(always)]
+    fn leading_to(first: u64, frame: Pfn) -> u64 {
+        Word::advance(first, Self::STEP, frame.get())
     }
 
     #[inline(always)]

@@ -8,7 +8,7 @@ use super::job::Ptes;
 use super::layout::Layout;
 use super::node_size::NodeSize;
 use super::slots::leaf_kind;
-use crate::format::{Format, check_attr};
+use crate::format::{Format, appears, check_attr, first_leaf};
 use crate::geometry::Checked as _;
 use crate::nodes::{NodeAddr, Nodes, take_within};
 use crate::pairs::stale;
@@ -64,8 +64,8 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
         word: F::Word,
     ) -> Result<(), Error> {
         let size_pages = size.pages(G::BASE).unwrap_or(1);
-        // The format must be able to encode the highest frame, too. `check_frames` has checked that its number does not overflow.
-        F::leaf(Pfn::new(frame.get() + (pages.len() - size_pages)), size, attr, true)?;
+        // The format must be able to encode the highest frame, too.
+        first_leaf::<F>(frame, pages.len(), size, attr, true)?;
         let span = Self::span(pages);
         // SAFETY: the caller is the writer.
         unsafe {
@@ -77,7 +77,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
             let ptes = Ptes::Frames(span.first, word);
             self.insert_span(batch, span, size.shift(), false, ptes, &mut |_| ())?;
         }
-        batch.touch(F::APPEARS, stale::<G, F>(pages, |_| Some(size)));
+        batch.touch(appears::<F>(size), stale::<G, F>(pages, |_| Some(size)));
         Ok(())
     }
 

@@ -13,7 +13,7 @@ use crate::format::{Format, absent_beside, entry_of};
 use crate::mode::Mode;
 use crate::nodes::{NodeAddr, Nodes, Record};
 use crate::word::atomics::Ordering;
-use crate::{Entry, Geometry, Leaf, Retired, Word};
+use crate::{Entry, Geometry, Half, Leaf, Retired, Word};
 
 /// The kinds of nodes: indexing ones by width (from 1), then leaves by width (from 0).
 pub(super) const KINDS: usize = MAX_WIDTH + LEAF_WIDTHS;
@@ -103,7 +103,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
     /// The words of a leaf's tag.
     pub(super) const TAG: usize = if !L::TAGGED {
         0
-    } else if G::VA_BITS <= F::Word::BITS && !G::SIGNED || F::Word::BITS >= usize::BITS {
+    } else if G::VA_BITS <= F::Word::BITS && matches!(G::HALF, Half::Lower) || F::Word::BITS >= usize::BITS {
         1
     } else {
         2
@@ -162,20 +162,22 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
         differ.checked_ilog2().unwrap_or(0)
     }
 
-    /// Returns the key of an address: its significant bits. In keys, a space of two halves has no hole.
+    /// Returns the key of an address: its significant bits. In keys, a space of two halves has no hole, and one of the upper half begins at 0.
     #[inline(always)]
     pub(super) const fn key(at: usize) -> usize {
-        if G::SIGNED { at & low(G::VA_BITS) } else { at }
+        if matches!(G::HALF, Half::Lower) { at } else { at & low(G::VA_BITS) }
     }
 
     /// Returns the address of a key.
     #[inline(always)]
     pub(super) const fn address(key: usize) -> usize {
-        if G::SIGNED {
-            let spare = usize::BITS - G::VA_BITS;
-            (((key << spare) as isize) >> spare) as usize
-        } else {
-            key
+        match G::HALF {
+            Half::Lower => key,
+            Half::Upper => key | !low(G::VA_BITS),
+            Half::Both => {
+                let spare = usize::BITS - G::VA_BITS;
+                (((key << spare) as isize) >> spare) as usize
+            }
         }
     }
 

@@ -4,7 +4,7 @@ use tlbkit_addr::{Attr, PageSize, Pages, Pfn};
 
 use super::Hashed;
 use super::chain::Spare;
-use crate::format::{Format, check_attr};
+use crate::format::{Format, appears, check_attr, first_leaf};
 use crate::geometry::Checked as _;
 use crate::mode::Mode;
 use crate::nodes::Nodes;
@@ -70,9 +70,8 @@ where
         G::SPACE.check_sized(pages, size)?;
         G::SPACE.check_frames(frame, pages.len(), size)?;
         check_attr::<F>(attr)?;
-        let size_pages = size.pages(G::BASE).unwrap_or(1);
-        // The highest frame must also fit the format; `check_frames` has checked that its number does not overflow.
-        F::leaf(Pfn::new(frame.get() + (pages.len() - size_pages)), size, attr, true)?;
+        // The highest frame must also fit the format.
+        first_leaf::<F>(frame, pages.len(), size, attr, true)?;
         let grain = Self::grain_of(size);
         self.check_room(grain, pages)?;
         // SAFETY: by this function's contract the caller is the only writer.
@@ -93,7 +92,7 @@ where
             self.write(&mut spare, pages, frame, size, attr);
             self.adapt(batch, new);
         }
-        batch.touch(F::APPEARS, stale::<G, F>(pages, |_| Some(size)));
+        batch.touch(appears::<F>(size), stale::<G, F>(pages, |_| Some(size)));
         Ok(())
     }
 

@@ -61,7 +61,7 @@ use crate::format::Format;
 use crate::mode::Mode;
 use crate::nodes::Nodes;
 use crate::word::atomics::fence;
-use crate::{Geometry, Word};
+use crate::{Geometry, Half, Word};
 
 /// The lowest bit of a tag's grain.
 const GRAIN_SHIFT: u32 = 1;
@@ -77,8 +77,8 @@ where
 {
     /// The flag that the bucket belongs to the tag's block.
     pub(super) const LIVE: usize = {
-        // In a signed space, keys of the upper half have ones up to the top of a `usize`.
-        let wide = if G::SIGNED { usize::BITS } else { G::VA_BITS };
+        // Keys of the upper half have ones up to the top of a `usize`.
+        let wide = if matches!(G::HALF, Half::Lower) { G::VA_BITS } else { usize::BITS };
         let bits = wide - G::BASE.shift() - (CLUSTER_LOG - Self::UNITS_LOG);
         assert!(bits + Self::KEY_SHIFT <= Self::TAG_BITS - 3, "a key fits beside the flags");
         1 << (Self::TAG_BITS - 1)

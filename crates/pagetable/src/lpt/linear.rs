@@ -6,7 +6,7 @@ use tlbkit_addr::{Attr, FlushScope, PageSize, Pfn, VirtAddr, WalkCache};
 
 use crate::format::{Format, Masks};
 use crate::nodes::{LinkRange, NodeAddr};
-use crate::{Change, Error, Geometry, Radix, Word};
+use crate::{Change, Error, Geometry, Half, Radix, Word};
 
 /// The geometry and format of a linear table of geometry `G` and format `F` at the virtual address `AT`: a link is the leaf
 /// that maps a page of the table, and leaves of the program's pages, of any size, are at the last level only.
@@ -16,7 +16,7 @@ pub struct Linear<G, F, const AT: usize>(PhantomData<(G, F)>);
 impl<G: Radix, F: Format, const AT: usize> Geometry for Linear<G, F, AT> {
     const VA_BITS: u32 = G::VA_BITS;
     const BASE: PageSize = G::BASE;
-    const SIGNED: bool = G::SIGNED;
+    const HALF: Half = G::HALF;
 
     /// The page sizes that are at most as large as the range that one page of the table maps.
     const SIZES: &'static [PageSize] = {
@@ -77,6 +77,8 @@ unsafe impl<G: Radix, F: Format, const AT: usize> Format for Linear<G, F, AT> {
     const APPEARS: FlushScope = F::APPEARS;
     const WALK_CACHE: WalkCache = F::WALK_CACHE;
     const STATUS: bool = F::STATUS;
+    const FLIPS: bool = F::FLIPS;
+    const SPREAD: bool = F::SPREAD;
     const BREAK: bool = F::BREAK;
     const BREAK_FRAME: bool = F::BREAK_FRAME;
     const PAIRED: bool = F::PAIRED;
@@ -85,6 +87,11 @@ unsafe impl<G: Radix, F: Format, const AT: usize> Format for Linear<G, F, AT> {
     #[inline(always)]
     fn leaf(frame: Pfn, size: PageSize, attr: Attr, _last: bool) -> Result<F::Word, Error> {
         F::leaf(frame, size, attr, true)
+    }
+
+    #[inline(always)]
+    fn leading_to(first: F::Word, frame: Pfn) -> F::Word {
+        F::leading_to(first, frame)
     }
 
     #[inline(always)]
@@ -121,6 +128,11 @@ unsafe impl<G: Radix, F: Format, const AT: usize> Format for Linear<G, F, AT> {
     #[inline(always)]
     fn size(leaf: F::Word, slot: PageSize) -> PageSize {
         F::size(leaf, slot)
+    }
+
+    #[inline(always)]
+    fn has_all_status(leaf: F::Word) -> bool {
+        F::has_all_status(leaf)
     }
 
     #[inline(always)]

@@ -11,7 +11,7 @@ use crate::cursor::without;
 use crate::format::Format;
 use crate::geometry::Checked as _;
 use crate::nodes::{NodeAddr, Nodes, Stock, Store};
-use crate::{Change, Entry, Error, Leaf, Mark, Pinned, Radix, Retired, Run, Table as _, Word, Writer};
+use crate::{Change, Entry, Error, Half, Leaf, Mark, Pinned, Radix, Retired, Run, Table as _, Word, Writer};
 
 /// The attributes that a page also loses in the copy: the entry in the copied table already records that the page is dirty, and
 /// no page of a copy is global.
@@ -459,11 +459,15 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
         }
     }
 
-    /// Returns the page numbers, with the sign extension of the space, of a range that was counted from the table's first slot.
+    /// Returns the page numbers, with the bits above those that the table translates, of a range that was counted from the table's first slot.
     fn canonical(pages: Pages) -> Pages {
         let page = |page: Vpn| {
             let bits = G::VA_BITS - G::BASE.shift();
-            let high = G::SIGNED && page.get() >> (bits - 1) & 1 == 1;
+            let high = match G::HALF {
+                Half::Lower => false,
+                Half::Upper => true,
+                Half::Both => page.get() >> (bits - 1) & 1 == 1,
+            };
             // The bits of a page number above those that the table translates.
             let above = if high { (usize::MAX >> G::BASE.shift()) & !((1 << bits) - 1) } else { 0 };
             Vpn::new(page.get() | above)

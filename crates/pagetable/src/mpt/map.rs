@@ -6,7 +6,7 @@ use tlbkit_addr::{Attr, PageSize, Pages, Pfn, Vpn};
 
 use super::shape::{MAX, Shape};
 use super::{Mpt, own_pages};
-use crate::format::{Format, check_attr, walked};
+use crate::format::{Format, appears, check_attr, first_leaf, walked};
 use crate::geometry::Checked as _;
 use crate::nodes::{Nodes, Stock};
 use crate::pairs::stale;
@@ -35,13 +35,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
         let last = level + 1 == Self::LEVELS;
         let span = pages.len();
         let size_pages = size.pages(G::BASE).unwrap_or(1);
-        let lowest = F::leaf(frame, size, attr, last)?;
-        // The highest frame must fit the entry too; `check_frames` has checked that it exists.
-        let highest = Pfn::new(frame.get() + (span - size_pages));
-        if F::leaf(highest, size, attr, last)? != lowest.advance(F::STEP, span - size_pages) {
-            // The entry's frame field is split, and adding to the word does not carry from one part to the next.
-            return Err(Error::FrameTooLarge { frame: highest });
-        }
+        first_leaf::<F>(frame, span, size, attr, last)?;
         // SAFETY: the caller is the writer.
         let want = unsafe { self.survey(pages, size) }?;
         let mut stock = Stock::take_within(self.nodes, &Self::WORDS, want, F::REACH)?;
@@ -54,9 +48,9 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
         }
         let stale = stale::<G, F>(pages, |_| Some(size));
         if walked::<F>() && want.iter().any(|&nodes| nodes > 0) {
-            batch.relink(F::APPEARS, stale);
+            batch.relink(appears::<F>(size), stale);
         } else {
-            batch.touch(F::APPEARS, stale);
+            batch.touch(appears::<F>(size), stale);
         }
 
         // The contents of the frames are visible before the entries that lead to them.

@@ -178,17 +178,21 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
         // The slots that change: those of the larger of the two sizes.
         let level = Self::level_of(leaf.size.max(to));
         let slots = piece.len() / Self::slot_pages(level).min(piece.len());
-        let mut flush = Flush::none();
         let stale = stale::<G, F>(piece, |_| Some(leaf.size.max(to)));
-        if walked::<F>() && Self::level_of(to) != Self::level_of(leaf.size) {
-            flush.add_links(FlushScope::Everywhere, stale);
-        } else {
-            flush.add(FlushScope::Everywhere, stale);
-        }
-        batch.merge(&flush);
         // SAFETY: the caller is the writer, and the dry run has checked that these slots map the piece.
         unsafe {
             let node = self.path(at, level).node(level);
+            let mut flush = Flush::none();
+            // The slots of a run may be leaves and links, whatever its first one is.
+            let was_link =
+                |slot| F::is_link(self.read(node, Self::place(level, Self::index(level, at) + slot)));
+            let last = level + 1 == Self::LEVELS;
+            if walked::<F>() && (level != Self::level_of(to) || !last && (0..slots).any(was_link)) {
+                flush.add_links(FlushScope::Everywhere, stale);
+            } else {
+                flush.add(FlushScope::Everywhere, stale);
+            }
+            batch.merge(&flush);
             // Hardware may set A and D until the exchange; the exchange returns them.
             let noted = if F::STATUS { Attr::empty() } else { self.gather(piece) };
             let attr = leaf.attr.union(noted);

@@ -6,7 +6,7 @@ use super::Mpt;
 use crate::format::Format;
 use crate::geometry::Checked as _;
 use crate::nodes::Nodes;
-use crate::{Radix, Word};
+use crate::{Half, Radix, Word};
 
 /// The most levels a table can have.
 pub(super) const MAX: usize = 8;
@@ -152,7 +152,12 @@ impl<G: Radix, F: Format, N: Nodes<Word = F::Word>> Shape for Mpt<'_, G, F, N> {
     fn top(page: Vpn) -> Option<usize> {
         let top = page.get() >> (Self::slot_size(0).shift() - G::BASE.shift());
         // The lower half, which user space has, costs one comparison and no mask.
-        if top < Self::slots(0) >> u32::from(G::SIGNED) {
+        let lower = match G::HALF {
+            Half::Lower => Self::slots(0),
+            Half::Both => Self::slots(0) >> 1,
+            Half::Upper => 0,
+        };
+        if top < lower {
             return Some(top);
         }
         G::SPACE.has(page).then_some(top & (Self::slots(0) - 1))

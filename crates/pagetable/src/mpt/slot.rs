@@ -99,7 +99,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Turn<'_, 'n, Mpt<'n, G, 
     pub fn slot(&mut self, page: Vpn) -> Option<Slot<'_, 'n, G, F, N>> {
         let table = self.table();
         // SAFETY: the slot borrows the right to write.
-        if table.nodes.held().is_owed() { None } else { unsafe { table.small_slot(page) } }
+        if table.nodes.held().is_owed(&table.flag) { None } else { unsafe { table.small_slot(page) } }
     }
 }
 

@@ -4,8 +4,9 @@
 //! batch of the same table can free these nodes after its own flush, if that flush covers the whole table on every CPU that
 //! may walk it. So the storage keeps the nodes as the **debt** of the table, and the table's next writer takes the debt
 //! over. The storage has space for the debts of [`DEBTORS`] tables at a time. Without space the nodes are lost, and buckets
-//! that the batch has quarantined in a hashed table of shared mode stay unused, in every table of the storage. A batch that
-//! outlives its table must be reclaimed: if it is dropped, its debt occupies the space for ever.
+//! that the batch has quarantined in a hashed table of shared mode stay unused, in every table of the storage. The flush is not
+//! lost: the storage counts the debts whose table it has forgotten, and the next batch of *each* table flushes everything. A batch
+//! that outlives its table must be reclaimed: if it is dropped, its debt occupies the space for ever.
 //!
 //! ```text
 //!   batch dropped --> debt of table t --> t's next writer: its batch owns the nodes, and flushes everything
@@ -19,6 +20,10 @@ use crate::word::atomics::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 
 /// The number of tables that can have a debt at a time.
 const DEBTORS: usize = 4;
+/// The bit of [`Held::debtors`] that some debt's table has been forgotten.
+const FORGOTTEN: usize = 1 << (usize::BITS - 1);
+/// The number of a table that exists no more: no writer of it will need a flush.
+pub(crate) const GONE: u32 = u32::MAX;
 
 /// The tally of a storage's nodes that are in no table and not free, and of dropped batches.
 #[derive(Debug, Default)]
@@ -33,8 +38,10 @@ pub struct Held {
     dropped: AtomicUsize,
     /// The number of the table that was made last.
     tables: AtomicU32,
-    /// The number of tables with a debt.
+    /// The number of tables with a debt, and [`FORGOTTEN`].
     debtors: AtomicUsize,
+    /// The number of debts whose table was forgotten, because there was no space or the table has no number.
+    forgotten: AtomicUsize,
     /// Guards `owed`.
     lock: SpinLock,
     owed: [Owed; DEBTORS],
@@ -72,6 +79,7 @@ impl Held {
             dropped: AtomicUsize::new(0),
             tables: AtomicU32::new(0),
             debtors: AtomicUsize::new(0),
+            forgotten: AtomicUsize::new(0),
             lock: SpinLock::new(),
             owed: [const {
                 Owed {
@@ -100,10 +108,10 @@ impl Held {
         self.dropped.load(Ordering::Relaxed)
     }
 
-    /// Returns a number for a new table, or 0 if all numbers are in use. A table with number 0 can have no debt: its dropped
-    /// batches are lost.
+    /// Returns a number for a new table, or 0 if all numbers are in use. The nodes of the dropped batches of a table with number 0
+    /// are lost.
     pub(crate) fn number(&self) -> u32 {
-        let next = |last: u32| last.checked_add(1);
+        let next = |last: u32| last.checked_add(1).filter(|&number| number != GONE);
         self.tables.fetch_update(Ordering::Relaxed, Ordering::Relaxed, next).map_or(0, |last| last + 1)
     }
 
@@ -154,16 +162,24 @@ impl Held {
         self.dropped.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Adds to the debt of a table. Returns whether there was space. `join` must link the last node of the added list to the
+    /// Returns how many debts' tables have been forgotten. A table whose [`WriterFlag`] notes another number may have one of these
+    /// debts.
+    pub(crate) fn forgotten(&self) -> usize {
+        self.forgotten.load(Ordering::Relaxed)
+    }
+
+    /// Adds to the debt of a table. Returns whether there was space; if not, every table flushes everything with its next batch,
+    /// unless this table is [`GONE`]. `join` must link the last node of the added list to the
     /// node with the given number, or end the list if that is 0.
     pub(crate) fn owe(&self, table: u32, debt: Debt, join: impl FnOnce(u32)) -> bool {
-        if table == 0 {
+        if table == GONE {
             return false;
         }
         self.lock.lock();
         let has = |number: u32| self.owed.iter().find(|owed| owed.table.load(Ordering::Relaxed) == number);
-        let owed = has(table).or_else(|| {
-            let free = has(0)?;
+        let known = if table == 0 { None } else { has(table) };
+        let owed = known.or_else(|| {
+            let free = if table == 0 { None } else { has(0) }?;
             free.table.store(table, Ordering::Relaxed);
             self.debtors.fetch_add(1, Ordering::Relaxed);
             Some(free)
@@ -176,15 +192,20 @@ impl Held {
             owed.nodes.store(owed.nodes.load(Ordering::Relaxed) + debt.nodes, Ordering::Relaxed);
             let quarantine = debt.quarantine || owed.quarantine.load(Ordering::Relaxed);
             owed.quarantine.store(quarantine, Ordering::Relaxed);
+        } else {
+            self.forgotten.fetch_add(1, Ordering::Relaxed);
+            self.debtors.fetch_or(FORGOTTEN, Ordering::Relaxed);
         }
         self.lock.unlock();
         owed.is_some()
     }
 
-    /// Tells whether any table has a debt.
+    /// Tells whether any table has a debt, or the table of a flag may have one that was forgotten. Costs a load if there has been no
+    /// debt.
     #[inline(always)]
-    pub(crate) fn is_owed(&self) -> bool {
-        self.debtors.load(Ordering::Relaxed) != 0
+    pub(crate) fn is_owed(&self, flag: &WriterFlag) -> bool {
+        let debtors = self.debtors.load(Ordering::Relaxed);
+        debtors != 0 && (debtors != FORGOTTEN || flag.settled() != self.forgotten())
     }
 
     /// Takes over the debt of a table. If it has quarantined parts, they count as those of a batch again.

@@ -27,7 +27,7 @@ use core::fmt::Debug;
 #[cfg(not(tlbkit_loom))]
 pub use direct::{Direct, FrameSource};
 pub use held::Held;
-pub(crate) use held::{Debt, Freed};
+pub(crate) use held::{Debt, Freed, GONE};
 #[cfg(not(tlbkit_loom))]
 pub use pieces::Pieces;
 pub use range::LinkRange;

@@ -137,10 +137,14 @@ fn a_table_takes_up_its_own_obligations_and_no_others() {
         drop(second);
     }
     assert_eq!((slab.held().dropped(), slab.held().pending(), slab.held().lost()), (8, 8, 0));
-    // There is room for four; the fifth loses its node.
+    // There is room for four; the fifth loses its node, but not its flush.
     drop(unmapped(&tables[4], 7));
     assert_eq!((slab.held().pending(), slab.held().lost()), (8, 1));
-    assert!(Writer::new(&tables[4]).unwrap().finish().is_empty());
+    let batch = Writer::new(&tables[4]).unwrap().finish();
+    assert!(batch.nodes() == 0 && batch.flush().is_all() && batch.flush().scope() == FlushScope::Everywhere);
+    // SAFETY: no other CPU walks the table.
+    unsafe { batch.reclaim() };
+    assert!(Writer::new(&tables[4]).unwrap().finish().is_empty(), "it has flushed");
     let [first, second, third, fourth, fifth] = tables;
     let batch = Writer::new(&first).unwrap().finish();
     assert_eq!(batch.nodes(), 2);

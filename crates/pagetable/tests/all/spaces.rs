@@ -3,7 +3,7 @@
 use crate::common::{Ends, Odd};
 use tlbkit_addr::{Attr, PageSize, Pages, Pfn, VirtAddr, Vpn};
 use tlbkit_pagetable::geometry::Va32;
-use tlbkit_pagetable::{Error, Leaf, Space};
+use tlbkit_pagetable::{Error, Half, Leaf, Space};
 
 /// What is known of a space besides its constants.
 #[derive(Debug)]
@@ -87,7 +87,10 @@ fn a_space_is_what_its_machine_can_address() {
     for known in spaces() {
         let Known { space, bits, sizes, low, high } = known;
         let base = space.base();
-        assert_eq!((space.va_bits(), space.signed(), base.shift()), (bits, high.is_some(), sizes[0]));
+        assert_eq!(
+            (space.va_bits(), space.half() == Half::Both, base.shift()),
+            (bits, high.is_some(), sizes[0])
+        );
         assert!(space.sizes().iter().map(|size| size.shift()).eq(sizes.iter().copied()), "{space:?}");
 
         let half = |first, last| pages(VirtAddr::new(first).vpn(base), VirtAddr::new(last).vpn(base));

@@ -3,7 +3,7 @@
 use tlbkit_addr::{Attr, FlushScope, PageSize, Pfn};
 use tlbkit_pagetable::format::{EntryLo, Format};
 use tlbkit_pagetable::nodes::{LinkRange, NodeAddr};
-use tlbkit_pagetable::{Change, Error};
+use tlbkit_pagetable::{Change, Error, Word};
 
 /// The layout of [`Paper`](tlbkit_pagetable::format::Paper), to the byte, and the PTEs of [`EntryLo`]: "MIPS format", each
 /// pair with its pair of mapping-tree words (Elphinstone et al. 3.2).
@@ -29,6 +29,11 @@ unsafe impl Format for PaperLo {
 
     fn leaf(frame: Pfn, size: PageSize, attr: Attr, last: bool) -> Result<u32, Error> {
         EntryLo::leaf(frame, size, attr, last)
+    }
+
+    #[inline(always)]
+    fn leading_to(first: u32, frame: Pfn) -> u32 {
+        Word::advance(first, Self::STEP, frame.get())
     }
 
     fn link(node: NodeAddr) -> u32 {

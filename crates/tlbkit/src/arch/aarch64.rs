@@ -1,90 +1,109 @@
-//! Armv8-A with a granule of 4, 16 or 64 KiB.
+//! Armv8-A with a granule of 4, 16 or 64 KiB: each half of the addresses, with its own root.
 
 use tlbkit_addr::{Asid, PhysAddr};
-use tlbkit_pagetable::format;
-use tlbkit_pagetable::geometry::{Runs, Va47K16, Va48, Va48K64};
+use tlbkit_pagetable::format::{Aarch64, Aarch64Of};
+use tlbkit_pagetable::geometry::{Arm, Runs};
 use tlbkit_shootdown::Hardware;
 
 use crate::{Machine, MultiLevel};
 
-/// Armv8-A with a 4 KiB granule and 48-bit addresses, in the half of `TTBR0_EL1`.
+/// Armv8-A with `BITS` bits of address in one half and a granule of `1 << GRANULE` bytes.
+///
+/// | parameter | is | what the kernel sets, and what each CPU must have |
+/// |-|-|-|
+/// | `BITS` | 36 to 48; 52 with `WIDE` | TCR_EL1.T0SZ, or T1SZ, is [`TSZ`](Self::TSZ) |
+/// | `GRANULE` | 12, 14 or 16: 4, 16 or 64 KiB, also the size of frames | TG0, or TG1; ID_AA64MMFR0_EL1 says whether a CPU has the granule |
+/// | `RUNS` | contiguous runs: 16, 32 or 128 pages, or blocks, that may share a TLB entry | - |
+/// | `UPPER` | the half of `TTBR1_EL1`, whose addresses begin with ones, in place of that of `TTBR0_EL1` | TCR_EL1.A1 is 0 |
+/// | `WIDE` | physical addresses of 52 bits | FEAT_LPA2 and TCR_EL1.DS, or, with 64 KiB, FEAT_LPA; for `BITS` 52 also FEAT_LVA |
+///
+/// MAIR_EL1 is [`MAIR_EL1`](Self::MAIR_EL1) on each CPU, before it runs an address space: with another value, a page of
+/// [`Attr::DEVICE`](crate::Attr::DEVICE) may be cached memory.
+///
+/// A root value has the ASID in bits 63 to 48. With `UPPER` there is no ASID: [`Kernel::load`] writes the value to `TTBR1_EL1`, and
+/// [`Kernel::flush`] always gets `None`, so it invalidates for every ASID (`TLBI VAAE1`, `VMALLE1`). [`crate::arch`], "AArch64: two
+/// halves", has the rest.
+///
+/// [`Kernel::load`]: crate::Kernel::load
+/// [`Kernel::flush`]: crate::Kernel::flush
 #[derive(Debug)]
-pub struct AArch64;
+pub struct AArch64Of<
+    const BITS: u32,
+    const GRANULE: u32,
+    const RUNS: bool = false,
+    const UPPER: bool = false,
+    const WIDE: bool = false,
+>;
 
-// SAFETY: Arm ARM D8.2: four levels of 512 entries; D8.4: access flag and dirty state are updated atomically, only
-// in an entry that still allows the access.
-unsafe impl Machine for AArch64 {
-    type Geometry = Va48;
-    type Format = format::Aarch64;
-    type Table = MultiLevel;
-    const HARDWARE: Hardware = Hardware::AARCH64_HAFDBS;
-    const ASID_BITS: u32 = 16;
+/// Armv8-A with a 4 KiB granule and 48 bits of address, in the half of `TTBR0_EL1`.
+pub type AArch64 = AArch64Of<48, 12>;
 
-    #[inline]
-    fn root(node: PhysAddr, asid: Asid) -> usize {
-        (asid.get() as usize) << 48 | node.get()
-    }
-}
+/// The kernel's half beside [`AArch64`]: a 4 KiB granule and 48 bits of address, in the half of `TTBR1_EL1`.
+pub type AArch64Upper = AArch64Of<48, 12, false, true>;
 
 /// [`AArch64`] with contiguous runs: pages of 64 KiB, 32 MiB and 16 GiB in addition to the others.
-#[derive(Debug)]
-pub struct AArch64Runs;
+pub type AArch64Runs = AArch64Of<48, 12, true>;
 
-// SAFETY: Arm ARM D8.2: four levels of 512 entries; D8.4: access flag and dirty state are updated atomically, only in an entry
-// that still allows the access; D8.7: the contiguous bit says that 16 entries continue each other, whether or not a TLB has one
-// entry for them.
-unsafe impl Machine for AArch64Runs {
-    type Geometry = Runs<Va48>;
-    type Format = format::Aarch64Of<12, true, false>;
-    type Table = MultiLevel;
-    const HARDWARE: Hardware = Hardware::AARCH64_HAFDBS;
-    const ASID_BITS: u32 = 16;
+/// Armv8-A with a 16 KiB granule, contiguous runs, and 47 bits of address, which three levels translate, in the half of `TTBR0_EL1`.
+/// (48 bits, `AArch64Of<48, 14, true>`, have a fourth level, a root of two entries.)
+pub type AArch64K16 = AArch64Of<47, 14, true>;
 
-    #[inline]
-    fn root(node: PhysAddr, asid: Asid) -> usize {
-        AArch64::root(node, asid)
+/// Armv8-A with a 64 KiB granule, contiguous runs, and 48 bits of address, in the half of `TTBR0_EL1`.
+pub type AArch64K64 = AArch64Of<48, 16, true>;
+
+impl<const BITS: u32, const GRANULE: u32, const RUNS: bool, const UPPER: bool, const WIDE: bool>
+    AArch64Of<BITS, GRANULE, RUNS, UPPER, WIDE>
+{
+    /// The value that MAIR_EL1 must have: the memory types that entries name by their indices
+    /// ([`format::Aarch64Of`](tlbkit_pagetable::format::Aarch64Of) lists them).
+    pub const MAIR_EL1: u64 = Aarch64::MAIR;
+
+    /// The value that TCR_EL1.T0SZ must have, or T1SZ with `UPPER`.
+    pub const TSZ: u64 = 64 - BITS as u64;
+
+    const ASIDS: u32 = {
+        assert!(WIDE || BITS < 52, "addresses of 52 bits come with physical addresses of 52 bits");
+        // TTBR0_EL1 has the ASID of both halves.
+        if UPPER { 0 } else { 16 }
+    };
+
+    /// Returns the value of TTBR0_EL1 or TTBR1_EL1. Bits 51 to 48 of the root's address are in bits 5 to 2.
+    const fn ttbr(node: PhysAddr, asid: Asid) -> usize {
+        let low = node.get() & ((1 << 48) - 1);
+        let high = if WIDE { node.get() >> 48 << 2 } else { 0 };
+        (asid.get() as usize) << 48 | low | high
     }
 }
 
-/// Armv8-A with a 16 KiB granule, contiguous runs, and 47-bit addresses in the half of `TTBR0_EL1` (T0SZ = 17). What the kernel has in
-/// the half of `TTBR1_EL1` is no part of the address spaces.
-///
-/// Frames have 16 KiB. ID_AA64MMFR0_EL1.TGran16 says whether a CPU has the granule.
-#[derive(Debug)]
-pub struct AArch64K16;
-
-// SAFETY: Arm ARM D8.2: with T0SZ = 17 three levels of 2048 entries; D8.4: access flag and dirty state are updated atomically, only
-// in an entry that still allows the access; D8.7: the contiguous bit says that entries continue each other.
-unsafe impl Machine for AArch64K16 {
-    type Geometry = Runs<Va47K16>;
-    type Format = format::Aarch64Of<14, true, false>;
+// SAFETY: Arm ARM D8.2: with TnSZ 64 - BITS, the levels of the geometry; D8.4: access flag and dirty state are updated atomically, only
+// in an entry that still allows the access.
+unsafe impl<const BITS: u32, const GRANULE: u32, const UPPER: bool, const WIDE: bool> Machine
+    for AArch64Of<BITS, GRANULE, false, UPPER, WIDE>
+{
+    type Geometry = Arm<BITS, GRANULE, UPPER>;
+    type Format = Aarch64Of<GRANULE, false, false, WIDE>;
     type Table = MultiLevel;
     const HARDWARE: Hardware = Hardware::AARCH64_HAFDBS;
-    const ASID_BITS: u32 = 16;
+    const ASID_BITS: u32 = Self::ASIDS;
 
     #[inline]
     fn root(node: PhysAddr, asid: Asid) -> usize {
-        AArch64::root(node, asid)
+        Self::ttbr(node, asid)
     }
 }
 
-/// Armv8-A with a 64 KiB granule, contiguous runs, and 48-bit addresses, in the half of `TTBR0_EL1` (T0SZ = 17).
-///
-/// Frames have 64 KiB. ID_AA64MMFR0_EL1.TGran64 says whether a CPU has the granule.
-#[derive(Debug)]
-pub struct AArch64K64;
-
-// SAFETY: Arm ARM D8.2: with T0SZ = 17 a root of 32 entries, and two levels of 8192; D8.4: access flag and dirty state are updated
-// atomically, only in an entry that still allows the access; D8.7: the contiguous bit says that entries continue each other.
-unsafe impl Machine for AArch64K64 {
-    type Geometry = Runs<Va48K64>;
-    type Format = format::Aarch64Of<16, true, false>;
+// SAFETY: as without runs; D8.7: the contiguous bit says that entries continue each other, whether or not a TLB has one entry for them.
+unsafe impl<const BITS: u32, const GRANULE: u32, const UPPER: bool, const WIDE: bool> Machine
+    for AArch64Of<BITS, GRANULE, true, UPPER, WIDE>
+{
+    type Geometry = Runs<Arm<BITS, GRANULE, UPPER>>;
+    type Format = Aarch64Of<GRANULE, true, false, WIDE>;
     type Table = MultiLevel;
     const HARDWARE: Hardware = Hardware::AARCH64_HAFDBS;
-    const ASID_BITS: u32 = 16;
+    const ASID_BITS: u32 = Self::ASIDS;
 
     #[inline]
     fn root(node: PhysAddr, asid: Asid) -> usize {
-        AArch64::root(node, asid)
+        Self::ttbr(node, asid)
     }
 }

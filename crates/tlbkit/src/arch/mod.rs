@@ -7,9 +7,11 @@
 //! | [`Sv39Svnapot`] | Sv39 with pages of 64 KiB | 16 bits at most | `satp` |
 //! | [`X86_64`], [`X86_64La57`] | x86-64, four or five levels | PCID, 12 bits | `CR3` |
 //! | [`X86_64G1`], [`X86_64La57G1`] | the same with pages of 1 GiB | PCID, 12 bits | `CR3` |
-//! | [`AArch64`] | Armv8-A, 4 KiB granule, four levels | 16 bits at most | `TTBR0_EL1` |
-//! | [`AArch64Runs`] | the same with contiguous runs | 16 bits at most | `TTBR0_EL1` |
+//! | [`AArch64`] | Armv8-A, 4 KiB granule, 48 bits: four levels | 16 bits at most | `TTBR0_EL1` |
+//! | [`AArch64Upper`] | the same in the kernel's half | - | `TTBR1_EL1` |
+//! | [`AArch64Runs`] | [`AArch64`] with contiguous runs | 16 bits at most | `TTBR0_EL1` |
 //! | [`AArch64K16`], [`AArch64K64`] | Armv8-A, granules of 16 and 64 KiB with contiguous runs, three levels | 16 bits at most | `TTBR0_EL1` |
+//! | [`AArch64Of`] | Armv8-A with other widths: 39 bits in three levels, 42 and 48 in four, 52 | 16 bits at most | of either half |
 //! | [`Mips32`], [`Mips32Coherent`] | a refill handler, two levels | 8 bits | the kernel's choice, and `EntryHi` |
 //! | [`Mips32<Guarded>`](Mips32), [`Mips32Coherent<Guarded>`](Mips32Coherent) | a refill handler, a guarded table | 8 bits | the same |
 //!
@@ -42,6 +44,38 @@
 //! }
 //! # }
 //! ```
+//!
+//! # AArch64: two halves
+//!
+//! `TTBR0_EL1` has the root of the lower half, the addresses of a process; `TTBR1_EL1` that of the upper half, the kernel's. An address
+//! space of [`AArch64`] is a lower half with all its 48 bits. The kernel may map its half by a table of its own, or by an address space,
+//! which has a second [`Mmu`](crate::Mmu):
+//!
+//! | | the lower half | the upper half |
+//! |-|-|-|
+//! | [`Kernel::Machine`](crate::Kernel::Machine) | [`AArch64`] | [`AArch64Upper`], in a second `impl Kernel` |
+//! | made by | [`AddressSpace::new`](crate::AddressSpace::new) | [`AddressSpace::kernels`](crate::AddressSpace::kernels), once |
+//! | activated | at each switch | once on each CPU, at boot |
+//! | [`Kernel::load`](crate::Kernel::load) gets | the value of `TTBR0_EL1`, with the ASID | the value of `TTBR1_EL1` |
+//! | [`Kernel::unload`](crate::Kernel::unload) loads | the root of an empty page | the boot's table, if [`Mmu::idle`](crate::Mmu::idle) is called |
+//! | [`Kernel::flush`](crate::Kernel::flush) gets | an ASID, or `None` | `None`: `TLBI VAAE1`, `VMALLE1` |
+//! | its pages | not [`Attr::GLOBAL`](crate::Attr::GLOBAL) | [`Attr::GLOBAL`](crate::Attr::GLOBAL) |
+//!
+//! The methods of both share the rest of the kernel's code. Nothing of the kernel's half is in the table of a process, so no slots are
+//! [lent](crate::AddressSpace::lending), and no switch touches it.
+//!
+//! **Order.** Code inside an edit or a visit of the lower half may change the upper half, as it may use the kernel's heap; code inside
+//! one of the upper half must not change the lower half. The handler of the interrupt calls `on_interrupt` of both. A CPU that waits
+//! for the acknowledgements of one half must serve the other, because a CPU that waits for this one there acknowledges nothing here: so
+//! [`Kernel::pause`](crate::Kernel::pause) of each half calls [`Mmu::on_interrupt`](crate::Mmu::on_interrupt) of the other.
+//!
+//! **Entries of the boot's table.** An identity map in `TTBR0_EL1` is usually made of global entries (nG clear), which match under every
+//! ASID, also after `TTBR0_EL1` has another root: a process would use the boot's translation in place of its own, or meet a TLB conflict
+//! abort. Before its first [`activate`](crate::AddressSpace::activate) each CPU writes the root of an empty page to `TTBR0_EL1` and
+//! executes `isb; tlbi vmalle1; dsb nsh; isb`. Global entries of the boot's table in `TTBR1_EL1` remain when the CPU loads the root of
+//! the upper half, and this CPU executes from them: so the address space maps what the boot's table maps, with the same frames, sizes
+//! and attributes (break-before-make forbids others). [`map_linear`](crate::AddressSpace::map_linear) chooses the largest pages, as a
+//! boot's table of blocks has.
 //!
 //! # MIPS32: which table
 //!
@@ -89,7 +123,7 @@ mod riscv64;
 mod x86_64;
 
 #[cfg(target_pointer_width = "64")]
-pub use aarch64::{AArch64, AArch64K16, AArch64K64, AArch64Runs};
+pub use aarch64::{AArch64, AArch64K16, AArch64K64, AArch64Of, AArch64Runs, AArch64Upper};
 pub use mips32::{Mips32, Mips32Coherent};
 pub use riscv32::Sv32;
 #[cfg(target_pointer_width = "64")]

@@ -16,7 +16,7 @@ use std::sync::{Mutex, OnceLock};
 use tlbkit::{
     Access, AddressSpace, Asid, Attr, Change, CpuSet, Edit, Entry, Error, Fault, Flush, Kernel, Leaf, Mark,
     Mmu, Overdue, PageSize, Pages, Pfn, PhysAddr, Reason, Record, Run, Store, SupervisorPages, VirtAddr, Vpn,
-    WalkCache, arch,
+    arch,
 };
 use tlbkit_witness::check::{Arch, Checker};
 use tlbkit_witness::event::{Barrier, Event, Fence, Memory};
@@ -355,15 +355,15 @@ unsafe impl Kernel for Foe {
         });
         self.speculate();
     }
-    fn flush(&self, flush: &Flush, asid: Option<Asid>) {
+    fn flush(&self, flush: &Flush<'_>, asid: Option<Asid>) {
         self.speculate();
         if with(|state| state.forgets) {
             return;
         }
         let number = asid.map(Asid::get);
-        match flush.by_address(WalkCache::Whole, 64) {
-            Some(pages) => pages.for_each(|page| {
-                let at = (page.get() as u64) << 12;
+        match flush.by_address(64) {
+            Some(pages) => pages.for_each(|at| {
+                let at = at.get() as u64;
                 say(Event::Fence(Fence { pages: Some((at, at)), asid: number, ..Fence::default() }));
             }),
             None => say(Event::Fence(Fence { asid: number, ..Fence::default() })),
@@ -371,9 +371,9 @@ unsafe impl Kernel for Foe {
         let of = |tag: usize, bits: u64| asid.is_none_or(|asid| tag == asid.get().into() && bits & G == 0);
         with(|state| {
             let tlb = &mut state.tlbs[CPU.get()];
-            match flush.by_address(WalkCache::Whole, 64) {
+            match flush.by_address(64) {
                 Some(pages) => {
-                    let named: Vec<usize> = pages.map(Vpn::get).collect();
+                    let named: Vec<usize> = pages.map(|at| at.get() >> 12).collect();
                     let gone =
                         |held: &Held| of(held.asid, held.bits) && !held.no_link && named.contains(&held.page);
                     tlb.held.retain(|held| !gone(held));

@@ -189,14 +189,14 @@ fn several_pages_of_the_kernel_cost_one_shootdown() {
 
 /// What the message says where a CPU calls from inside a call of its own.
 #[test]
-fn busy_says_that_the_cpu_is_inside_a_call() {
+fn nested_says_that_the_cpu_is_inside_a_call() {
     static LOG: Log = Log::new();
     let mmu = two_cpus(&LOG);
     let kernel = lender(mmu);
     let inside =
         kernel.edit(|_| Ok(kernel.map(pages(STACK, 1), mmu.kernel().data(2).unwrap(), KERNEL))).unwrap();
-    assert_eq!(inside, Err(Error::Busy));
-    assert!(Error::Busy.to_string().contains("already inside an edit, a visit or a method of the kernel"));
+    assert_eq!(inside, Err(Error::Nested));
+    assert!(Error::Nested.to_string().contains("inside an edit, a visit, or a method of the kernel"));
     // What a handler may ask there.
     let seen = kernel.edit(|_| Ok(kernel.lookup(VirtAddr::new(STACK + 0x1000)))).unwrap();
     assert!(seen.is_some());

@@ -1,11 +1,13 @@
 //! The tests of this crate, in one program: what they share is compiled once.
 #![cfg(not(tlbkit_loom))]
 
+mod aarch64;
 mod adversary;
 mod copies;
 mod cpus;
 mod driven;
 mod edges;
+mod granules;
 mod guide;
 mod host;
 mod kernel_pages;

@@ -10,7 +10,7 @@ use tlbkit::pagetable::format::EntryLoCow;
 use tlbkit::pagetable::geometry::Va32;
 use tlbkit::{
     Access, AddressSpace, Asid, Attr, Change, Error, Fault, Flush, Guarded, Kernel, Mark, Mmu, MultiLevel,
-    PageSize, Pages, Pfn, PhysAddr, Record, Run, SupervisorPages, TableKind, VirtAddr, Vpn, WalkCache, arch,
+    PageSize, Pages, Pfn, PhysAddr, Record, Run, SupervisorPages, TableKind, VirtAddr, Vpn, arch,
 };
 use tlbkit_refill::features::Features;
 use tlbkit_refill::handler::{Form, Front, Gpt, Handler, Mpt, Place, Root, Spec, Walk, Write};
@@ -223,15 +223,14 @@ unsafe impl<T: Handled> Kernel for Host<T> {
         });
     }
 
-    fn flush(&self, flush: &Flush, asid: Option<Asid>) {
+    fn flush(&self, flush: &Flush<'_>, asid: Option<Asid>) {
         if self.forgets.load(Ordering::Relaxed) {
             return;
         }
         let mut cpu = self.machine_cpu();
         let Some(asid) = asid else { return cpu.tlb.flush() };
-        let pages: Option<Vec<u64>> = flush
-            .by_address(WalkCache::Nothing, 32)
-            .map(|pages| pages.map(|page| (page.get() as u64) << 12).collect());
+        let pages: Option<Vec<u64>> =
+            flush.by_address(32).map(|pages| pages.map(|at| at.get() as u64).collect());
         cpu.tlb.retain(|entry| {
             let covers = |at: &u64| (entry.hi ^ at) & !0x1fff & !entry.page_mask == 0;
             let named = pages.as_ref().is_none_or(|pages| pages.iter().any(covers));

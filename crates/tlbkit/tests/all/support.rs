@@ -143,8 +143,9 @@ fn made() -> String {
     rows!(text, machine_row:
         arch::Sv32 as "Sv32", arch::Sv39 as "Sv39", arch::Sv39Svnapot as "Sv39Svnapot", arch::Sv48 as "Sv48", arch::Sv57 as "Sv57", arch::X86_64 as "X86_64",
         arch::X86_64G1 as "X86_64G1",
-        arch::X86_64La57 as "X86_64La57", arch::X86_64La57G1 as "X86_64La57G1", arch::AArch64 as "AArch64", arch::AArch64Runs as "AArch64Runs",
-        arch::AArch64K16 as "AArch64K16", arch::AArch64K64 as "AArch64K64", arch::Mips32 as "Mips32",
+        arch::X86_64La57 as "X86_64La57", arch::X86_64La57G1 as "X86_64La57G1", arch::AArch64 as "AArch64", arch::AArch64Upper as "AArch64Upper", arch::AArch64Runs as "AArch64Runs",
+        arch::AArch64K16 as "AArch64K16", arch::AArch64K64 as "AArch64K64", arch::AArch64Of<39, 12> as "AArch64Of<39, 12>", arch::AArch64Of<42, 12> as "AArch64Of<42, 12>",
+        arch::AArch64Of<48, 14, true> as "AArch64Of<48, 14, true>", arch::AArch64Of<52, 12, false, false, true> as "AArch64Of<52, 12, false, false, true>", arch::Mips32 as "Mips32",
         arch::Mips32Coherent as "Mips32Coherent", arch::Mips32<Guarded> as "Mips32<Guarded>",
         arch::Mips32Coherent<Guarded> as "Mips32Coherent<Guarded>");
     text.push('\n');

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
 use tlbkit::{
     AddressSpace, Asid, Attr, CpuSet, Flush, Kernel, Mmu, Overdue, PageSize, Pages, Pfn, PhysAddr, Record,
-    Run, VirtAddr, WalkCache, arch,
+    Run, VirtAddr, arch,
 };
 
 /// The instructions, which are not executed here.
@@ -123,10 +123,10 @@ unsafe impl Kernel for Mine {
     fn masked<R>(&self, f: impl FnOnce() -> R) -> R {
         cpu::masked(f)
     }
-    fn flush(&self, flush: &Flush, asid: Option<Asid>) {
+    fn flush(&self, flush: &Flush<'_>, asid: Option<Asid>) {
         let Some(pcid) = asid.map(Asid::get) else { return cpu::invpcid(2, 0, 0) };
-        match flush.by_address(WalkCache::ByAddress, 64) {
-            Some(pages) => pages.for_each(|page| cpu::invpcid(0, pcid, page.address(PageSize::K4).get())),
+        match flush.by_address(64) {
+            Some(pages) => pages.for_each(|at| cpu::invpcid(0, pcid, at.get())),
             None => cpu::invpcid(1, pcid, 0),
         }
     }

@@ -23,6 +23,10 @@ pub enum Arch {
     X86_64La57,
     /// AArch64, stage 1, 4 KiB granule, 48 bits, four levels. All three granules have contiguous runs.
     Aarch64,
+    /// AArch64, stage 1, 4 KiB granule, 39 bits (T0SZ and T1SZ 25), three levels.
+    Aarch64B39,
+    /// AArch64, stage 1, 4 KiB granule, 42 bits (T0SZ and T1SZ 22), four levels. A root, of eight words, is at a multiple of 4 KiB.
+    Aarch64B42,
     /// AArch64, stage 1, 16 KiB granule, 47 bits, three levels.
     Aarch64K16,
     /// AArch64, stage 1, 64 KiB granule, 48 bits, three levels. A root is at a multiple of 64 KiB.
@@ -130,7 +134,7 @@ fn size(word: u64) -> Option<u32> {
 
 impl Arch {
     /// All architectures.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 12] = [
         Self::Sv32,
         Self::Sv39,
         Self::Sv48,
@@ -138,6 +142,8 @@ impl Arch {
         Self::X86_64,
         Self::X86_64La57,
         Self::Aarch64,
+        Self::Aarch64B39,
+        Self::Aarch64B42,
         Self::Aarch64K16,
         Self::Aarch64K64,
         Self::Mips32,
@@ -154,6 +160,8 @@ impl Arch {
             Self::X86_64 => "x86_64",
             Self::X86_64La57 => "x86_64-la57",
             Self::Aarch64 => "aarch64",
+            Self::Aarch64B39 => "aarch64-39",
+            Self::Aarch64B42 => "aarch64-42",
             Self::Aarch64K16 => "aarch64-16k",
             Self::Aarch64K64 => "aarch64-64k",
             Self::Mips32 => "mips32",
@@ -171,7 +179,9 @@ impl Arch {
         match self {
             Self::Sv32 | Self::Sv39 | Self::Sv48 | Self::Sv57 => Family::RiscV,
             Self::X86_64 | Self::X86_64La57 => Family::X86,
-            Self::Aarch64 | Self::Aarch64K16 | Self::Aarch64K64 => Family::Arm,
+            Self::Aarch64 | Self::Aarch64B39 | Self::Aarch64B42 | Self::Aarch64K16 | Self::Aarch64K64 => {
+                Family::Arm
+            }
             Self::Mips32 => Family::Mips,
         }
     }
@@ -180,8 +190,8 @@ impl Arch {
     pub(super) fn levels(self) -> &'static [u32] {
         match self {
             Self::Mips32 | Self::Sv32 => &[12, 22],
-            Self::Sv39 => &[12, 21, 30],
-            Self::X86_64 | Self::Aarch64 | Self::Sv48 => &[12, 21, 30, 39],
+            Self::Sv39 | Self::Aarch64B39 => &[12, 21, 30],
+            Self::X86_64 | Self::Aarch64 | Self::Aarch64B42 | Self::Sv48 => &[12, 21, 30, 39],
             Self::X86_64La57 | Self::Sv57 => &[12, 21, 30, 39, 48],
             Self::Aarch64K16 => &[14, 25, 36],
             Self::Aarch64K64 => &[16, 29, 42],
@@ -254,7 +264,7 @@ impl Arch {
             Self::Sv48 => &[12, 16, 21, 30, 39],
             Self::Sv57 => &[12, 16, 21, 30, 39, 48],
             Self::X86_64 | Self::X86_64La57 => &[12, 21, 30],
-            Self::Aarch64 => &[12, 16, 21, 25, 30, 34],
+            Self::Aarch64 | Self::Aarch64B39 | Self::Aarch64B42 => &[12, 16, 21, 25, 30, 34],
             Self::Aarch64K16 => &[14, 21, 25, 30],
             Self::Aarch64K64 => &[16, 21, 29, 34],
             Self::Mips32 => &[12, 14, 16, 18, 20, 22, 24, 26, LARGE],
@@ -265,7 +275,7 @@ impl Arch {
     /// Returns the logarithm of the number of words of a contiguous run of AArch64.
     fn run(self, level: u32) -> u32 {
         match (self, level) {
-            (Self::Aarch64, _) => 4,
+            (Self::Aarch64 | Self::Aarch64B39 | Self::Aarch64B42, _) => 4,
             (Self::Aarch64K16, 14) => 7,
             _ => 5,
         }
@@ -339,8 +349,8 @@ impl Arch {
             Self::Sv39 => signed(39),
             Self::X86_64 | Self::Sv48 => signed(48),
             Self::X86_64La57 | Self::Sv57 => signed(57),
-            // The two halves have 48 bits each, with 16 KiB 47; the top byte may be a tag.
-            Self::Aarch64 | Self::Aarch64K16 | Self::Aarch64K64 => {
+            // The top byte may be a tag.
+            Self::Aarch64 | Self::Aarch64B39 | Self::Aarch64B42 | Self::Aarch64K16 | Self::Aarch64K64 => {
                 let (bits, low) = (self.half_bits(), va & ((1 << self.half_bits()) - 1));
                 match (va << 8) as i64 >> (8 + bits) {
                     0 => Some(low),
@@ -359,7 +369,12 @@ impl Arch {
 
     /// Returns the number of bits of an address in each half of AArch64's address space.
     fn half_bits(self) -> u32 {
-        if self == Self::Aarch64K16 { 47 } else { 48 }
+        match self {
+            Self::Aarch64B39 => 39,
+            Self::Aarch64B42 => 42,
+            Self::Aarch64K16 => 47,
+            _ => 48,
+        }
     }
 
     /// Returns the kernel's form of an address in the checker's form.
@@ -369,12 +384,8 @@ impl Arch {
             Self::Sv39 => signed(39),
             Self::X86_64 | Self::Sv48 => signed(48),
             Self::X86_64La57 | Self::Sv57 => signed(57),
-            Self::Aarch64 | Self::Aarch64K16 | Self::Aarch64K64 => {
-                if va >> 48 == 0 {
-                    va
-                } else {
-                    va | u64::MAX << self.half_bits()
-                }
+            Self::Aarch64 | Self::Aarch64B39 | Self::Aarch64B42 | Self::Aarch64K16 | Self::Aarch64K64 => {
+                if va >> 48 == 0 { va } else { va | u64::MAX << self.half_bits() }
             }
             Self::Sv32 | Self::Mips32 => va,
         }
@@ -425,12 +436,14 @@ impl Arch {
                 asid: (value & 0xfff) as u16,
                 flushes: value >> 63 == 0,
             },
-            Self::Aarch64 | Self::Aarch64K16 | Self::Aarch64K64 => Root {
-                // A base of zero means that no table is loaded.
-                node: Some(self.node(value & BITS_48)).filter(|&node| node != 0),
-                asid: (value >> 48) as u16,
-                flushes: false,
-            },
+            Self::Aarch64 | Self::Aarch64B39 | Self::Aarch64B42 | Self::Aarch64K16 | Self::Aarch64K64 => {
+                Root {
+                    // A base of zero means that no table is loaded.
+                    node: Some(self.node(value & BITS_48)).filter(|&node| node != 0),
+                    asid: (value >> 48) as u16,
+                    flushes: false,
+                }
+            }
             Self::Mips32 => Root {
                 node: Some(value & !(PAGE - 1)).filter(|&node| node != 0),
                 asid: (value & 0xff) as u16,
@@ -528,7 +541,10 @@ impl Arch {
                         | pick(bit(60), USER_EXEC)
                         | pick(bit(59), KERNEL_EXEC);
                     Entry::Link { node: address, rights: ALL & !lost }
-                } else if level == self.top() || (level == last) != bit(1) || !(bit(10) || dirty) {
+                } else if self.sizes().all(|size| size != level)
+                    || (level == last) != bit(1)
+                    || !(bit(10) || dirty)
+                {
                     Entry::Absent
                 } else {
                     let user = bit(6);

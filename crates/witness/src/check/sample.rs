@@ -182,7 +182,9 @@ impl Kernel for Sample {
             Arch::Sv48 => 9 << 60 | asid << 44 | root >> 12,
             Arch::Sv57 => 10 << 60 | asid << 44 | root >> 12,
             Arch::X86_64 | Arch::X86_64La57 => 1 << 63 | root | asid,
-            Arch::Aarch64 | Arch::Aarch64K16 | Arch::Aarch64K64 => asid << 48 | root,
+            Arch::Aarch64 | Arch::Aarch64B39 | Arch::Aarch64B42 | Arch::Aarch64K16 | Arch::Aarch64K64 => {
+                asid << 48 | root
+            }
             Arch::Mips32 => root | asid,
         };
         self.log.say(cpu, Event::Root { value, high: false });

@@ -1,5 +1,6 @@
 //! The tests of this crate, in one program: what they share is compiled once.
 
+mod aarch64_39;
 mod agreement;
 mod brute;
 mod corners;

@@ -40,7 +40,10 @@ fn code_that_leaves_something_out_is_found() {
                 // Stores are ordered.
                 (Arch::X86_64 | Arch::X86_64La57, Without::Barrier | Without::Release) => false,
                 // A broadcast reaches the CPU itself, too.
-                (Arch::Aarch64 | Arch::Aarch64K16 | Arch::Aarch64K64, Without::Own) => false,
+                (
+                    Arch::Aarch64 | Arch::Aarch64B39 | Arch::Aarch64B42 | Arch::Aarch64K16 | Arch::Aarch64K64,
+                    Without::Own,
+                ) => false,
                 // The interrupt is a barrier, and a CPU's own fence orders its own stores.
                 (Arch::Sv32 | Arch::Sv39 | Arch::Sv48 | Arch::Sv57 | Arch::Mips32, Without::Barrier) => false,
                 _ => true,

@@ -6,7 +6,7 @@ use page_table_entry::x86_64::X64PTE;
 use page_table_multiarch::{PageSize as Size, PageTable64, PagingHandler, PagingMetaData};
 use tlbkit_addr::PageSize;
 use tlbkit_conformance::foreign::{Foreign, frames};
-use tlbkit_pagetable::Space;
+use tlbkit_pagetable::{Half, Space};
 
 struct Meta;
 
@@ -49,7 +49,7 @@ impl Foreign for Multiarch {
 
     fn space(&self) -> Space {
         // It takes no sign: the lower half.
-        Space::new(47, false, PageSize::K4, &[PageSize::K4, PageSize::M2])
+        Space::new(47, Half::Lower, PageSize::K4, &[PageSize::K4, PageSize::M2])
     }
 
     fn map(&mut self, at: usize, to: usize, size: PageSize, writable: bool) -> bool {

@@ -5,7 +5,7 @@ use std::ptr;
 
 use tlbkit_addr::PageSize;
 use tlbkit_conformance::foreign::{Foreign, frames};
-use tlbkit_pagetable::Space;
+use tlbkit_pagetable::{Half, Space};
 
 thread_local! {
     /// The bug that the mapper has.
@@ -213,7 +213,7 @@ impl Foreign for Radix {
     }
 
     fn space(&self) -> Space {
-        Space::new(39, false, PageSize::K4, &[PageSize::K4, PageSize::M2, LARGE])
+        Space::new(39, Half::Lower, PageSize::K4, &[PageSize::K4, PageSize::M2, LARGE])
     }
 
     fn map(&mut self, at: usize, to: usize, size: PageSize, writable: bool) -> bool {

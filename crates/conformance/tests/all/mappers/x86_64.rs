@@ -2,7 +2,7 @@
 
 use tlbkit_addr::PageSize;
 use tlbkit_conformance::foreign::{Foreign, frames};
-use tlbkit_pagetable::Space;
+use tlbkit_pagetable::{Half, Space};
 use x86_64::structures::paging::mapper::{CleanUp, TranslateResult};
 use x86_64::structures::paging::{
     FrameAllocator, FrameDeallocator, Mapper, OffsetPageTable, Page, PageTable, PageTableFlags as Flags,
@@ -55,7 +55,7 @@ impl<const MAPS: bool, const PROTECTS: bool> Foreign for X86<MAPS, PROTECTS> {
     }
 
     fn space(&self) -> Space {
-        Space::new(48, true, PageSize::K4, &[PageSize::K4, PageSize::M2])
+        Space::new(48, Half::Both, PageSize::K4, &[PageSize::K4, PageSize::M2])
     }
 
     fn map(&mut self, at: usize, to: usize, size: PageSize, writable: bool) -> bool {

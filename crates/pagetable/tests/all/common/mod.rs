@@ -6,7 +6,7 @@ pub(crate) mod rebased;
 pub(crate) mod watched;
 
 use tlbkit_addr::PageSize;
-use tlbkit_pagetable::{Geometry, Radix};
+use tlbkit_pagetable::{Geometry, Half, Radix};
 
 const fn size(shift: u32) -> PageSize {
     match PageSize::from_shift(shift) {
@@ -50,7 +50,7 @@ pub(crate) struct Ends;
 impl Geometry for Ends {
     const VA_BITS: u32 = 17;
     const BASE: PageSize = PageSize::K16;
-    const SIGNED: bool = true;
+    const HALF: Half = Half::Both;
     const SIZES: &'static [PageSize] = &[size(14), size(15), size(16)];
 }
 
@@ -67,7 +67,7 @@ pub(crate) struct Full;
 impl Geometry for Full {
     const VA_BITS: u32 = 64;
     const BASE: PageSize = PageSize::K4;
-    const SIGNED: bool = true;
+    const HALF: Half = Half::Both;
     const SIZES: &'static [PageSize] = &[size(12), size(14), size(19), size(28), size(39)];
 }
 

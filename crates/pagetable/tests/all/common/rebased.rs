@@ -31,6 +31,10 @@ unsafe impl<const SHIFT: u32, const BREAKS: bool> Format for Rebased<SHIFT, BREA
         Compact::leaf(frame, Self::encoded(size).ok_or(Error::WrongSize { size })?, attr, last)
     }
 
+    fn leading_to(first: u64, frame: Pfn) -> u64 {
+        Compact::leading_to(first, frame)
+    }
+
     fn link(node: NodeAddr) -> u64 {
         Compact::link(node)
     }

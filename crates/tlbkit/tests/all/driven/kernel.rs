@@ -7,7 +7,6 @@ use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use tlbkit::pagetable::Geometry;
-use tlbkit::pagetable::format::Format;
 use tlbkit::{Asid, CpuSet, Flush, Guarded, Kernel, Machine, Overdue, PhysAddr, Record, Run, arch};
 
 /// The first frame of the arena, and how many there are.
@@ -292,15 +291,16 @@ unsafe impl<A: Arch> Kernel for Ram<A> {
         *self.state().payloads.get_mut(&payload).expect("a page has the payload") += 1;
     }
 
-    fn flush(&self, flush: &Flush, asid: Option<Asid>) {
+    fn flush(&self, flush: &Flush<'_>, asid: Option<Asid>) {
         let mut state = self.state();
         if state.forgets {
             return;
         }
         let cpu = state.cpu;
         let asid = asid.map(|asid| usize::from(asid.get()));
-        let pages = flush.by_address(A::Format::WALK_CACHE, 64);
-        let named: Option<BTreeSet<usize>> = pages.map(|pages| pages.map(|page| page.get()).collect());
+        let pages = flush.by_address(64);
+        let named: Option<BTreeSet<usize>> =
+            pages.map(|pages| pages.map(|at| at.get() >> A::SHIFT).collect());
         let covered = |tag: usize, page: usize| {
             asid.is_none_or(|asid| asid == tag) && named.as_ref().is_none_or(|named| named.contains(&page))
         };

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use tlbkit::pagetable::format::Format;
-use tlbkit::pagetable::{Geometry, Radix};
+use tlbkit::pagetable::{Geometry, Half, Radix};
 use tlbkit::{Attr, Change, Machine, Mark};
 
 use super::kernel::Arch;
@@ -106,11 +106,12 @@ pub fn mask<A: Machine>() -> Attr {
 /// The pages of the lower half and those of the upper one, if there is one.
 pub fn halves<A: Arch>() -> Vec<(usize, usize)> {
     let bits = A::Geometry::VA_BITS - A::SHIFT;
-    if A::Geometry::SIGNED {
-        let top = usize::MAX >> A::SHIFT;
-        return vec![(0, (1 << (bits - 1)) - 1), (top - ((1 << (bits - 1)) - 1), top)];
+    let top = usize::MAX >> A::SHIFT;
+    match A::Geometry::HALF {
+        Half::Lower => vec![(0, usize::MAX >> (usize::BITS - A::Geometry::VA_BITS) >> A::SHIFT)],
+        Half::Upper => vec![(top - ((1 << bits) - 1), top)],
+        Half::Both => vec![(0, (1 << (bits - 1)) - 1), (top - ((1 << (bits - 1)) - 1), top)],
     }
-    vec![(0, usize::MAX >> (usize::BITS - A::Geometry::VA_BITS) >> A::SHIFT)]
 }
 
 /// Tells whether all pages of a range are in one half.

@@ -10,9 +10,7 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock};
 
-use tlbkit::{
-    Asid, CpuSet, Flush, Kernel, Mmu, Overdue, Pfn, PhysAddr, Record, Run, Store, VirtAddr, WalkCache, arch,
-};
+use tlbkit::{Asid, CpuSet, Flush, Kernel, Mmu, Overdue, Pfn, PhysAddr, Record, Run, Store, VirtAddr, arch};
 use tlbkit_witness::Recorder;
 use tlbkit_witness::event::{Barrier, Event, Fence, Memory};
 
@@ -363,7 +361,7 @@ unsafe impl Kernel for Host {
         }
     }
 
-    fn flush(&self, flush: &Flush, asid: Option<Asid>) {
+    fn flush(&self, flush: &Flush<'_>, asid: Option<Asid>) {
         self.flushes.fetch_add(1, Ordering::Relaxed);
         if self.forgets.load(Ordering::Relaxed) {
             return;
@@ -374,9 +372,9 @@ unsafe impl Kernel for Host {
             None => true,
             Some(asid) => tag == usize::from(asid.get()) && entry.bits & G == 0,
         };
-        match flush.by_address(WalkCache::Whole, 64) {
+        match flush.by_address(64) {
             Some(pages) => {
-                let named: Vec<usize> = pages.map(|page| page.get()).collect();
+                let named: Vec<usize> = pages.map(|at| at.get() >> 12).collect();
                 for page in &named {
                     let at = (page << 12) as u64;
                     self.say(Event::Fence(Fence {

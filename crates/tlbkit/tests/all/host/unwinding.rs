@@ -57,7 +57,7 @@ unsafe impl<M: Machine> Kernel for As<M> {
         self.count(SHARE);
         self.0.share(run);
     }
-    fn flush(&self, flush: &Flush, asid: Option<Asid>) {
+    fn flush(&self, flush: &Flush<'_>, asid: Option<Asid>) {
         self.0.flush(flush, asid);
     }
     fn stored(&self, store: Store) {

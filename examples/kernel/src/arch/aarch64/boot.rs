@@ -4,6 +4,8 @@
 use core::arch::{asm, global_asm};
 use core::slice;
 
+use tlbkit::arch::AArch64Upper;
+
 use super::{KERNEL, MEMORY, gic, physical, psci, timer, tlb, trap};
 use crate::arch::Boot;
 
@@ -17,13 +19,20 @@ const BLOCK: usize = 0b01;
 const NORMAL: usize = 3 << 8 | 1 << 10 | 1 << 54;
 const DEVICE: usize = 2 << 2 | 1 << 10 | 1 << 53 | 1 << 54;
 
-/// 47 bits in each half (T0SZ, T1SZ) with a granule of 4 KiB (TG1), walks that are cached and inner shareable, physical
+/// 48 bits in each half (T0SZ, T1SZ) with a granule of 4 KiB (TG1), walks that are cached and inner shareable, physical
 /// addresses of 32 bits, and ASIDs of 16.
-const TCR: usize =
-    17 | 1 << 8 | 1 << 10 | 3 << 12 | 17 << 16 | 1 << 24 | 1 << 26 | 3 << 28 | 2 << 30 | 1 << 36;
+const TCR: usize = (super::Machine::TSZ | AArch64Upper::TSZ << 16) as usize
+    | 1 << 8
+    | 1 << 10
+    | 3 << 12
+    | 1 << 24
+    | 1 << 26
+    | 3 << 28
+    | 2 << 30
+    | 1 << 36;
 /// Hardware sets access flags and dirty states: TCR_EL1.HA and HD.
 const MARKS: usize = 3 << 39;
-const MAIR: u64 = <<super::Machine as tlbkit::Machine>::Format>::MAIR;
+const MAIR: u64 = super::Machine::MAIR_EL1;
 /// SCTLR_EL1: M, C, I and SPAN; A, WXN, and UMA, by which EL0 could mask interrupts.
 const ON: usize = 1 | 1 << 2 | 1 << 12 | 1 << 23;
 const OFF: usize = 1 << 1 | 1 << 9 | 1 << 19;

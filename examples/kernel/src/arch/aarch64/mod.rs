@@ -1,8 +1,8 @@
 //! AArch64 with a 4 KiB granule, on QEMU's machine `virt` with a GICv2.
 //!
 //! ```text
-//!   0 to 128 TiB          TTBR0    an address space of tlbkit's, with its ASID; none while the CPU is idle
-//!   the last 128 TiB      TTBR1    the kernel: memory and devices from KERNEL on, by a table of `boot`'s
+//!   0 to 256 TiB          TTBR0    an address space of tlbkit's, with its ASID; none while the CPU is idle
+//!   the last 256 TiB      TTBR1    the kernel: memory and devices from KERNEL on, by a table of `boot`'s
 //! ```
 //!
 //! The kernel runs in EL1 with interrupts masked, and takes them from EL0 alone: where it waits, it asks for them.
@@ -23,9 +23,7 @@ pub(crate) use boot::{fetch_anew, notes, start_others};
 pub(crate) use gic::take_interrupt;
 pub(crate) use psci::stop;
 pub(crate) use timer::{instructions, set_timer, wait};
-pub(crate) use tlb::{
-    ASID_BITS, WALK_CACHE, after_fences, before_fences, fence, fence_all, fence_asid, set_root,
-};
+pub(crate) use tlb::{ASID_BITS, after_fences, before_fences, fence, fence_all, fence_asid, set_root};
 use tlbkit::PageSize;
 pub(crate) use tlbkit::arch::AArch64 as Machine;
 pub(crate) use trap::{CONVENTION, More, run};
@@ -36,8 +34,8 @@ use crate::growth::Miss;
 /// The machine's name.
 pub(crate) const NAME: &str = "aarch64";
 
-/// The part of every address space that is the kernel's, which sees physical address 0 there.
-pub(crate) const KERNEL: usize = 0xffff_8000_0000_0000;
+/// Where the kernel sees physical address 0: at the beginning of the upper half.
+pub(crate) const KERNEL: usize = 0xffff_0000_0000_0000;
 pub(crate) const KERNEL_LEN: usize = 512 << 30;
 /// Where memory begins, physically.
 const MEMORY: usize = 0x4000_0000;

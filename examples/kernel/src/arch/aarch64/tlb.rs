@@ -2,15 +2,14 @@
 
 use core::arch::asm;
 
-use tlbkit::{PageSize, WalkCache};
+use tlbkit::PageSize;
 use tlbkit_witness::event::Barrier;
 
 use crate::words::Words;
 use crate::{faults, witness};
 
-/// How many bits an ASID has: `boot` checks that. What fences by address forget of links: those on the way.
+/// How many bits an ASID has: `boot` checks that.
 pub(crate) const ASID_BITS: u32 = 16;
-pub(crate) const WALK_CACHE: WalkCache = WalkCache::ByAddress;
 
 /// Whether an invalidation reaches every CPU. Each is interrupted in any case: before nodes and frames are free, its reply must
 /// say that it has left its walks in software, too. Two of the planted faults are those of CPUs that invalidate for themselves.

@@ -35,7 +35,6 @@ pub(crate) use boot::start_others;
 pub(crate) use cp0::cpu;
 pub(crate) use refill::{SIZES, conflicts, misses, page_size};
 pub(crate) use timer::set as set_timer;
-use tlbkit::WalkCache;
 #[cfg(not(feature = "guarded"))]
 pub(crate) use tlbkit::arch::Mips32Coherent as Machine;
 use trap as exception;
@@ -56,9 +55,8 @@ pub(crate) fn notes() -> bool {
 /// Where memory is seen without translation.
 const KSEG0: usize = 0x8000_0000;
 
-/// How many bits an ASID has, and what flushes by address forget of links.
+/// How many bits an ASID has.
 pub(crate) const ASID_BITS: u32 = 8;
-pub(crate) const WALK_CACHE: WalkCache = WalkCache::Whole;
 
 /// The part of every address space that is the kernel's: the beginning of kseg2.
 pub(crate) const KERNEL: usize = 0xc000_0000;

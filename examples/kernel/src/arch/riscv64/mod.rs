@@ -13,8 +13,8 @@ mod trap;
 
 pub(crate) use boot::start_others;
 pub(crate) use sbi::{Console, stop};
+use tlbkit::PageSize;
 pub(crate) use tlbkit::arch::Sv39 as Machine;
-use tlbkit::{PageSize, WalkCache};
 pub(crate) use trap::{CONVENTION, More, run};
 
 use crate::growth::Miss;
@@ -27,9 +27,8 @@ pub(crate) fn notes() -> bool {
     true
 }
 
-/// How many bits an ASID has, and what flushes by address forget of links.
+/// How many bits an ASID has.
 pub(crate) const ASID_BITS: u32 = 16;
-pub(crate) const WALK_CACHE: WalkCache = WalkCache::Whole;
 
 /// The part of every address space that is the kernel's: the gigabyte that memory is in.
 pub(crate) const KERNEL: usize = 0x8000_0000;

@@ -8,7 +8,7 @@ use core::arch::asm;
 use core::fmt;
 use core::sync::atomic::{AtomicUsize, Ordering};
 
-use tlbkit::{PageSize, WalkCache};
+use tlbkit::PageSize;
 
 use crate::growth::Miss;
 use crate::witness;
@@ -32,9 +32,8 @@ pub(crate) fn notes() -> bool {
     true
 }
 
-/// How many bits an ASID has, and what flushes by address forget of links.
+/// How many bits an ASID has.
 pub(crate) const ASID_BITS: u32 = 0;
-pub(crate) const WALK_CACHE: WalkCache = WalkCache::ByAddress;
 
 /// The part of every address space that is the kernel's: the first slot of the upper half.
 pub(crate) const KERNEL: usize = 0xffff_8000_0000_0000;
