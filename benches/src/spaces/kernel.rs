@@ -9,7 +9,6 @@ use tlbkit::{
     arch,
 };
 use tlbkit_addr::{Attr, Pfn, PhysAddr, VirtAddr};
-use tlbkit_pagetable::format::Format;
 use tlbkit_pagetable::nodes::Record;
 use tlbkit_pagetable::{Change, Geometry};
 

@@ -3,7 +3,7 @@
 use core::fmt;
 use core::ops::ControlFlow;
 
-use tlbkit_addr::{Attr, PageSize, Pages, Pfn, VirtAddr, Vpn};
+use tlbkit_addr::{Attr, FlushScope, PageSize, Pages, Pfn, VirtAddr, Vpn};
 use tlbkit_pagetable::format::{Format as _, change_mark, check_change, mark_of, mark_word};
 use tlbkit_pagetable::{Change, Entry, Error, Leaf, Mark, Pinned, Run, Table as _};
 
@@ -228,7 +228,9 @@ impl<K: Kernel, const CPUS: usize> Cursor<'_, K, CPUS> {
         self.space.check_global(change.set, page)?;
         match self.walk.protect(change) {
             Ok(leaf) => {
-                put_in_force(self.space, &mut self.walk, page, leaf.attr);
+                if change.scope() == FlushScope::Local {
+                    put_in_force(self.space, &mut self.walk, page, leaf.attr);
+                }
                 Ok(Entry::Leaf(leaf))
             }
             Err(Error::NotMapped { .. }) => self.protect_mark(change),

@@ -76,12 +76,13 @@ pub(crate) fn put_in_force<K: Kernel, const CPUS: usize>(
     }
 }
 
-/// Makes a flush that concerns this CPU alone one of all CPUs.
+/// Makes a flush, also one that concerns this CPU alone, one of all CPUs and of the links to `pages`: another CPU may keep the absence
+/// of a node that an earlier change has linked.
 #[cold]
 #[inline(never)]
 fn reach_all(changed: &mut impl HasRetired, pages: Pages) {
-    let is_local = |pending: &Retired<'_>| pending.flush().scope() == FlushScope::Local;
-    if changed.pending().is_some_and(is_local) {
+    let is_stale = |pending: &Retired<'_>| pending.flush().scope() >= FlushScope::Local;
+    if changed.pending().is_some_and(is_stale) {
         let mut flush = Flush::none();
         flush.add_links(FlushScope::Everywhere, pages);
         changed.merge(&flush);

@@ -495,7 +495,9 @@ impl<K: Kernel, const CPUS: usize> AddressSpace<K, CPUS> {
     /// as hardware does for an access of the program.
     ///
     /// While `piece` runs, no page of the piece is unmapped and released: interrupts are masked, and a CPU that unmaps the page
-    /// waits. So `piece` copies and returns; it must not call back into the [`Mmu`] or an address space.
+    /// waits. So `piece` copies and returns; it must not call back into the [`Mmu`] or an address space. A kernel that maps its own
+    /// memory at the first use writes to a new buffer before this call: its fault handler would find this CPU inside a call
+    /// ([`Error::Busy`]).
     ///
     /// # Errors
     ///

@@ -1,8 +1,8 @@
 //! Address spaces on every machine, with one CPU and with four.
 
 use tlbkit::{
-    Access, AddressSpace, Asid, Attr, Change, CpuSet, Error, Fault, Flush, Guarded, Kernel, Leaf, Overdue, PageSize,
-    Pages, Pfn, PhysAddr, Record, Run, VirtAddr, arch,
+    Access, AddressSpace, Asid, Attr, Change, CpuSet, Error, Fault, Flush, Guarded, Kernel, Leaf, Overdue,
+    PageSize, Pages, Pfn, PhysAddr, Record, Run, VirtAddr, arch,
 };
 
 unsafe extern "C" {

@@ -4,7 +4,8 @@ use core::hint::black_box;
 use core::sync::atomic::Ordering;
 
 use tlbkit::{
-    Asid, Attr, Error, Flush, FlushScope, Kernel as _, PageSize, Pages, Pfn, Run, SupervisorPages, VirtAddr, addr,
+    Asid, Attr, Error, Flush, FlushScope, Kernel as _, PageSize, Pages, Pfn, Run, SupervisorPages, VirtAddr,
+    addr,
 };
 
 use crate::memory::{MMU, Space, sharing};
