@@ -123,6 +123,12 @@ pub trait Fork: Subject {
     /// Returns a copy that shares its frames until they are written.
     fn fork(&self) -> Self;
 
+    /// Replaces a page, or a mark, by a mark.
+    fn mark(&mut self, vpn: usize);
+
+    /// Makes the CPU run the address space, which it runs already or has left for another one.
+    fn activate(&self);
+
     /// Makes pages writable again that a fork has made read-only.
     fn unshare(&mut self, vpn: usize, pages: usize);
 }

@@ -73,6 +73,16 @@ mod operation {
     }
 
     #[inline(never)]
+    pub(crate) fn mark<S: Fork>(space: &mut S, vpn: usize) {
+        space.mark(vpn);
+    }
+
+    #[inline(never)]
+    pub(crate) fn activate<S: Fork>(space: &S) {
+        space.activate();
+    }
+
+    #[inline(never)]
     pub(crate) fn fork<S: Fork>(space: &S) -> S {
         space.fork()
     }
@@ -180,6 +190,14 @@ fn space<S: Fork>(operation: &str) -> bool {
             (0..128).for_each(|page| assert!(space.fault(BASE + page)));
             (0..CALLS).for_each(|call| assert!(operation::fault(&mut space, BASE + call % 128)));
         }
+        "mark" => {
+            let (mut space, _) = half::<S>();
+            (0..CALLS).for_each(|call| operation::mark(&mut space, BASE + call % 128));
+        }
+        "activate" => {
+            let (space, other) = (S::new(), S::new());
+            [&space, &other].iter().cycle().take(CALLS).for_each(|space| operation::activate(*space));
+        }
         "fork 100" => {
             let mut space = S::new();
             (0..100).for_each(|page| space.map(BASE + page, 1 + page * 2));
@@ -226,7 +244,7 @@ const BASIC: &[&str] = &[
     "remap dense",
     "remap mixed",
 ];
-const SPACE: &[&str] = &["empty", "fault", "fork 100"];
+const SPACE: &[&str] = &["empty", "fault", "mark", "activate", "fork 100"];
 
 fn main() {
     let mut arguments = std::env::args().skip(1);

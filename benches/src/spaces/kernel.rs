@@ -10,7 +10,7 @@ use tlbkit::{
 };
 use tlbkit_addr::{Attr, Pfn, PhysAddr, VirtAddr};
 use tlbkit_pagetable::nodes::Record;
-use tlbkit_pagetable::{Change, Geometry};
+use tlbkit_pagetable::{Change, Entry, Geometry, Mark};
 
 use super::{Frames, RIGHTS, range, writable};
 use crate::{Fork, Subject};
@@ -222,6 +222,17 @@ impl<M: With<CPUS>, const CPUS: usize> Fork for Space<M, CPUS> {
     #[inline(always)]
     fn fork(&self) -> Self {
         Self(self.0.fork(SupervisorPages::LeftOut).expect("memory"))
+    }
+
+    #[inline(always)]
+    fn mark(&mut self, vpn: usize) {
+        let marked = self.0.mark(VirtAddr::new(vpn << 12), Mark::Guard);
+        assert!(marked.is_ok_and(|before| before != Entry::Empty));
+    }
+
+    #[inline(always)]
+    fn activate(&self) {
+        self.0.activate().expect("no call is under way");
     }
 
     fn unshare(&mut self, vpn: usize, pages: usize) {

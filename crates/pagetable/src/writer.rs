@@ -90,6 +90,12 @@ impl<'t, 'n, T: Table<'n> + ?Sized> Writer<'t, 'n, T> {
         Self { table: turn.table, batch: None, _turn: turn }
     }
 
+    /// Returns the table.
+    #[inline(always)]
+    pub const fn table(&self) -> &'t T {
+        self.table
+    }
+
     /// Returns the table, and the batch.
     #[inline(always)]
     pub(crate) fn parts(&mut self) -> (&'t T, &mut Retired<'n>) {

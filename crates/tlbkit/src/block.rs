@@ -10,13 +10,12 @@ use core::ops::Deref;
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicUsize, Ordering, fence};
 
-use core::ops::ControlFlow;
-
 use tlbkit_addr::{Attr, PageSize, Pages, PhysAddr, VirtAddr, Vpn};
-use tlbkit_pagetable::{Entry, Error, Geometry as _, Mark, Pinned, Radix as _, Run, Table as _, destroy};
+use tlbkit_pagetable::{Error, Geometry as _, Pinned, Radix as _, Table as _, destroy};
 use tlbkit_shootdown::SharedSpace;
 
 use crate::asids::{Held, Number};
+use crate::detached::Detachment;
 use crate::storage::Table;
 use crate::table::SpaceTable as _;
 use crate::visit::Visit;
@@ -129,12 +128,9 @@ impl<K: Kernel, const CPUS: usize> Drop for Handle<K, CPUS> {
         }
         // Pairs with the releases of the other drops: all other uses of the block happen before its drop.
         fence(Ordering::Acquire);
-        let (mmu, frame) = (self.mmu, self.frame);
-        mmu.kernel().masked(|| {
-            let _frame = GivenBack(mmu.kernel(), frame);
-            // SAFETY: this was the last handle: no other code reaches the block, now or later.
-            unsafe { self.0.drop_in_place() };
-        });
+        let _frame = GivenBack(self.mmu.kernel(), self.frame);
+        // SAFETY: this was the last handle: no other code reaches the block, now or later.
+        unsafe { self.0.drop_in_place() };
     }
 }
 
@@ -143,7 +139,7 @@ struct GivenBack<'k, K: Kernel>(&'k K, PhysAddr);
 
 impl<K: Kernel> Drop for GivenBack<'_, K> {
     fn drop(&mut self) {
-        self.0.give_frame(self.1);
+        self.0.masked(|| self.0.give_frame(self.1));
     }
 }
 
@@ -286,74 +282,6 @@ impl<K: Kernel, const CPUS: usize> Block<K, CPUS> {
     }
 }
 
-/// The end of an address space: releases every mapped frame and every payload, then frees the nodes. If a call of the kernel
-/// unwinds, the drop of this value continues with the rest.
-struct End<'b, K: Kernel, const CPUS: usize> {
-    block: &'b mut Block<K, CPUS>,
-    /// The first page that has not been visited.
-    next: Option<Vpn>,
-    /// A run of frames that is released when the next frame does not continue it.
-    pending: Option<Run>,
-}
-
-impl<K: Kernel, const CPUS: usize> End<'_, K, CPUS> {
-    fn release_all(&mut self) {
-        let Self { block, next, pending } = self;
-        let (kernel, space) = (block.mmu.kernel(), block.table.space());
-        for pages in block.own() {
-            let Some(pages) = next.and_then(|next| Pages::new(next.max(pages.first()), pages.last())) else {
-                continue;
-            };
-            // SAFETY: this is the last use of the table.
-            let _ = block.table.for_each_entry(unsafe { Pinned::by(&**block) }, pages, &mut |at, entry| {
-                let leaf = match entry {
-                    Entry::Leaf(leaf) => leaf,
-                    Entry::Mark(mark) => {
-                        *next = at.vpn(space.base()).checked_add(1);
-                        if let Mark::Payload(payload, _) = mark {
-                            kernel.release_payload(payload);
-                        }
-                        return ControlFlow::Continue(());
-                    }
-                    Entry::Empty => return ControlFlow::Continue(()),
-                };
-                let whole = space.pages_of(&leaf);
-                *next = whole.last().checked_add(1);
-                let run = Run { first: leaf.frame, len: whole.len(), dirty: leaf.attr.contains(Attr::DIRTY) };
-                match pending {
-                    Some(before) if before.first.checked_add(before.len) == Some(run.first) => {
-                        before.len += run.len;
-                        before.dirty |= run.dirty;
-                    }
-                    _ => {
-                        if let Some(before) = pending.replace(run) {
-                            kernel.release(before);
-                        }
-                    }
-                }
-                ControlFlow::Continue(())
-            });
-        }
-        *next = None;
-        if let Some(last) = pending.take() {
-            kernel.release(last);
-        }
-    }
-
-    fn free(&mut self) {
-        // SAFETY: no code has taken the table before, and none uses this field again: `free` is called once, by `drop`. No CPU
-        // has the root loaded, because each CPU that runs the address space keeps a handle.
-        unsafe { free::<K>(ManuallyDrop::take(&mut self.block.table)) };
-    }
-}
-
-impl<K: Kernel, const CPUS: usize> Drop for End<'_, K, CPUS> {
-    fn drop(&mut self) {
-        self.release_all();
-        self.free();
-    }
-}
-
 /// Frees the nodes of a table that no CPU walks.
 ///
 /// # Safety
@@ -367,8 +295,12 @@ pub(crate) unsafe fn free<K: Kernel>(table: Table<K>) {
 
 impl<K: Kernel, const CPUS: usize> Drop for Block<K, CPUS> {
     fn drop(&mut self) {
-        let mut end = End { block: self, next: Some(Vpn::new(0)), pending: None };
-        end.release_all();
+        // SAFETY: no code has taken the table before, and none uses this field again. No CPU has the root loaded, because each CPU
+        // that runs the address space keeps a handle, and no CPU visits it without one. A TLB may hold its translations under its
+        // ASID, which no other address space gets before every CPU has flushed.
+        let end =
+            unsafe { Detachment::new(self.mmu, ManuallyDrop::take(&mut self.table).detach_all(), false) };
+        end.end();
     }
 }
 

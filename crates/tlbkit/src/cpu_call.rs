@@ -86,6 +86,11 @@ impl<K: Kernel, const CPUS: usize> CpuCall<K, CPUS> {
     /// may find the request, and flush, before it is interrupted.
     const BARRIER: bool = matches!(<K::Machine as Machine>::Format::APPEARS, FlushScope::Barrier);
 
+    /// Whether two translations of one address in a TLB are an error (AArch64: a TLB conflict; MIPS: a machine check), and not only
+    /// a choice between them.
+    const BREAKS: bool =
+        <K::Machine as Machine>::Format::BREAK || <K::Machine as Machine>::Format::BREAK_FRAME;
+
     /// Begins a call on this CPU, whose interrupts are masked, and brings the CPU online.
     ///
     /// # Errors
@@ -229,6 +234,10 @@ impl<K: Kernel, const CPUS: usize> CpuCall<K, CPUS> {
 
     /// Tells the shootdown system that this CPU starts or stops running an address space.
     fn switch(&mut self, change: SwitchKind, cpus: &SharedSpace, asid: Asid) {
+        // With one CPU there is no handle. The compiler learns that here, and leaves the code of the switch out.
+        if CPUS == 1 {
+            return;
+        }
         let Some(handle) = &mut self.own.handle else { return };
         // The switch succeeds: the handle is this system's, and a CPU that goes offline runs no address space. Otherwise
         // `refused` reports the error.
@@ -239,7 +248,7 @@ impl<K: Kernel, const CPUS: usize> CpuCall<K, CPUS> {
     /// Replies to the requests of other CPUs.
     #[cold]
     pub(crate) fn serve(&mut self) {
-        if !self.mmu.shootdowns().is_asked(self.cpu) {
+        if CPUS == 1 || !self.mmu.shootdowns().is_asked(self.cpu) {
             return;
         }
         self.own.forget_retried();
@@ -335,12 +344,11 @@ impl<K: Kernel, const CPUS: usize> CpuCall<K, CPUS> {
         let (mmu, kernel) = (self.mmu, self.mmu.kernel());
         let asids = mmu.asids();
         let half = space.and_then(Handle::half);
-        // Whether the TLB may hold translations that this address space must not use although it has an ASID of its own: the
-        // machine has no ASIDs, or the TLB holds global translations of another kernel half.
-        let flush = match space {
+        let bits = kernel.asid_bits().min(K::Machine::ASID_BITS);
+        match space {
             Some(space) => {
                 let is_new = self.is_new_to(space);
-                let given = asids.run(&space.number, self.cpu, kernel.asid_bits().min(K::Machine::ASID_BITS));
+                let given = asids.run(&space.number, self.cpu, bits);
                 self.switch(SwitchKind::In, &space.cpus, given.asid);
                 if self.refused {
                     // No other CPU would ask this CPU to flush, so it does not switch.
@@ -356,18 +364,28 @@ impl<K: Kernel, const CPUS: usize> CpuCall<K, CPUS> {
                     // Orders the stores that built the table before the walks from the new root.
                     kernel.flush(&everything::<K>(), tag(given.asid));
                 }
-                kernel.load(K::Machine::root(space.root(), given.asid));
                 let is_half = |before: &Handle<K, CPUS>| half.is_some_and(|half| half.is(before));
-                (given.flush && !numbered) || !self.own.half.as_ref().is_none_or(is_half)
+                // Whether the TLB may hold translations that this address space must not use although it has an ASID of its own:
+                // the machine has no ASIDs, or the TLB holds global translations of another kernel half.
+                let mixes = (given.flush && !numbered) || !self.own.half.as_ref().is_none_or(is_half);
+                if mixes && Self::BREAKS {
+                    // The old translations must be gone before a walk from the new root loads others beside them, and before the
+                    // flush the CPU must walk from the old root no more.
+                    kernel.unload();
+                    kernel.flush(&everything::<K>(), None);
+                }
+                kernel.load(K::Machine::root(space.root(), given.asid));
+                if mixes && !Self::BREAKS {
+                    kernel.flush(&everything::<K>(), None);
+                }
             }
             None => {
-                let flush = asids.idle(self.cpu, kernel.asid_bits().min(K::Machine::ASID_BITS));
+                let mixes = asids.idle(self.cpu, bits);
                 kernel.unload();
-                flush
+                if mixes {
+                    kernel.flush(&everything::<K>(), None);
+                }
             }
-        };
-        if flush {
-            kernel.flush(&everything::<K>(), None);
         }
         // The CPU now translates by the new root. The state records that before a call of the kernel that may unwind, such as the
         // end of an address space.
@@ -461,7 +479,7 @@ impl<K: Kernel, const CPUS: usize> CpuCall<K, CPUS> {
     /// everything, and the frames are lost. [`checked`](Self::checked) then returns an error.
     pub(crate) fn shoot(&mut self, space: &Block<K, CPUS>, flush: &Flush, uncovered: Option<Uncovered>) {
         let (mmu, kernel) = (self.mmu, self.mmu.kernel());
-        if self.is_alone(space) {
+        if CPUS == 1 || self.is_alone(space) {
             self.flush(space, flush);
             return hand_back(kernel, uncovered);
         }

@@ -9,6 +9,7 @@ use tlbkit_pagetable::{Change, Entry, Error, Leaf, Mark, Pinned, Run, Table as _
 
 use crate::block::Handle;
 use crate::cpu_call::{CpuCall, UncoveredRuns};
+use crate::edit::clears_dirty;
 use crate::settle::{put_in_force, settle, settle_break, status, uncover};
 use crate::storage::{Format, Walk};
 use crate::table::Walk as _;
@@ -48,6 +49,8 @@ pub struct Cursor<'c, K: Kernel, const CPUS: usize = 1> {
     pub(crate) space: &'c Handle<K, CPUS>,
     pub(crate) call: &'c mut CpuCall<K, CPUS>,
     pub(crate) runs: &'c mut UncoveredRuns,
+    /// See [`Edit`].
+    pub(crate) cleared: &'c mut bool,
     pub(crate) walk: Walk<'c, K>,
 }
 
@@ -100,8 +103,7 @@ impl<K: Kernel, const CPUS: usize> Cursor<'_, K, CPUS> {
         self.make_room();
         let old = self.walk.mark(Some(mark))?;
         if let Entry::Leaf(leaf) = &old {
-            // `make_room` has made room for one run.
-            let _ = uncover(self.runs, leaf.run(self.space.base()));
+            self.uncover(leaf);
         }
         // A mark may need new nodes, whose absence a CPU may keep.
         let page = Pages::one(self.walk.page());
@@ -132,6 +134,7 @@ impl<K: Kernel, const CPUS: usize> Cursor<'_, K, CPUS> {
         if change == Change::default() {
             return Ok(leaf);
         }
+        *self.cleared |= clears_dirty(change);
         self.walk.protect(change).inspect_err(|_| kernel.release(run))
     }
 
@@ -211,8 +214,7 @@ impl<K: Kernel, const CPUS: usize> Cursor<'_, K, CPUS> {
     pub fn unmap(&mut self) -> Result<Leaf, Error> {
         self.make_room();
         let leaf = self.walk.unmap()?;
-        // `make_room` has made room for one run.
-        let _ = uncover(self.runs, leaf.run(self.space.base()));
+        self.uncover(&leaf);
         Ok(leaf)
     }
 
@@ -226,6 +228,7 @@ impl<K: Kernel, const CPUS: usize> Cursor<'_, K, CPUS> {
     pub fn protect(&mut self, change: Change) -> Result<Entry, Error> {
         let page = Pages::one(self.walk.page());
         self.space.check_global(change.set, page)?;
+        *self.cleared |= clears_dirty(change);
         match self.walk.protect(change) {
             Ok(leaf) => {
                 if change.scope() == FlushScope::Local {
@@ -379,7 +382,7 @@ impl<K: Kernel, const CPUS: usize> Cursor<'_, K, CPUS> {
         // SAFETY: the page is a user's, if its entry is to be empty for a while.
         let old =
             unsafe { self.walk.replace_breaking(frame, attr, &mut |flush| call.shoot(space, flush, None)) }?;
-        let _ = uncover(self.runs, old.run(self.space.base()));
+        self.uncover(&old);
         Ok(old)
     }
 
@@ -428,7 +431,8 @@ impl<K: Kernel, const CPUS: usize> Cursor<'_, K, CPUS> {
 
     /// Goes to the first mapped page after the leaf that maps this page (after this page, if it is not mapped) and up to the page
     /// of `last`, and returns the leaf that maps the new page. If there is none, the cursor does not move. The upper half follows
-    /// the lower one.
+    /// the lower one. The cursor never goes back: if another CPU joins pages that are shared with the kernel's own address space
+    /// meanwhile, the leaf may begin before the new page.
     pub fn next_mapped(&mut self, last: VirtAddr) -> Option<Leaf> {
         let last = last.vpn(self.space.base());
         if self.space.lender().is_some() { self.next_of_both(last) } else { self.walk.next_mapped(last) }
@@ -447,8 +451,16 @@ impl<K: Kernel, const CPUS: usize> Cursor<'_, K, CPUS> {
             next = Some(leaf);
             ControlFlow::Break(())
         });
-        self.walk.seek(next?.at.vpn(self.space.base())).ok()?;
+        // Another CPU may have joined pages that are shared: the larger leaf then begins before the page that the cursor has left.
+        self.walk.seek(next?.at.vpn(self.space.base()).max(pages.first())).ok()?;
         next
+    }
+
+    /// Adds the frames of a leaf that is no longer mapped to the list, in which [`make_room`](Self::make_room) has made room.
+    #[inline(always)]
+    fn uncover(&mut self, leaf: &Leaf) {
+        let run = leaf.run(self.space.base());
+        let _ = uncover(self.runs, Run { dirty: run.dirty || *self.cleared, ..run });
     }
 
     /// Flushes if there is no room for another run of frames.
@@ -456,6 +468,7 @@ impl<K: Kernel, const CPUS: usize> Cursor<'_, K, CPUS> {
     fn make_room(&mut self) {
         if self.runs.is_full() {
             settle(self.space, self.call, &mut self.walk, self.runs);
+            *self.cleared = false;
         }
     }
 }

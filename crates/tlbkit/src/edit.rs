@@ -11,44 +11,65 @@ use tlbkit_pagetable::{
 
 use crate::block::Handle;
 use crate::cpu_call::{CpuCall, UncoveredRuns};
+use crate::detached::Detachment;
 use crate::rights::change;
 use crate::settle::{put_in_force, settle, settle_break, uncover};
-use crate::storage::{Table, turn};
-use crate::table::SpaceTable as _;
+use crate::storage::{Copying, Table, turn};
+use crate::table::{Copied, PART, SpaceTable as _};
 use crate::{Access, Cursor, Fault, Kernel, Machine, Mapping};
 
 /// The right to change an [`AddressSpace`](crate::AddressSpace), inside [`AddressSpace::edit`](crate::AddressSpace::edit).
 ///
 /// Each change is all or nothing. When the edit ends, every CPU flushes the translations that the changes took away or
-/// restricted. A flush takes place earlier if more runs of frames are uncovered than a shootdown has room for (16), if the
-/// hardware requires break-before-make, or if pages are promoted. The frames and nodes that the changes uncover go back to the
-/// kernel after the flush, never before.
+/// restricted. A flush takes place earlier if the hardware requires break-before-make, if pages are promoted, or if there is no room
+/// for the frames. The edit's list has room for 16 runs of frames: those of changes of one page, and of a range of at most 8192 pages,
+/// 512 of them mapped, whose runs fit. Any other range is unmapped and flushed at once, and its frames wait in the table's own nodes,
+/// whatever their number. (In a [guarded](crate::Guarded) table, and for the larger pages of MIPS32, there is only the list.) The frames and
+/// nodes that the changes uncover go back to the kernel after the flush, never before.
 pub struct Edit<'s, K: Kernel, const CPUS: usize = 1> {
     space: &'s Handle<K, CPUS>,
     call: &'s mut CpuCall<K, CPUS>,
     writer: Writer<'s, 'static, Table<K>>,
     /// Frames that the changes have uncovered.
     runs: UncoveredRuns,
+    /// Whether a change since the last flush has cleared [`Attr::DIRTY`] in a page. Until the flush a CPU may store to the page
+    /// without setting it again, so the frames that are uncovered meanwhile count as dirty.
+    cleared: bool,
 }
 
-/// The sink for the frames of an unmap. The caller has counted the runs, so there is room.
-struct Counted<'r, K> {
+/// The most pages of a range that is unmapped with the list of runs alone.
+const SHORT: usize = 1 << 9;
+
+/// Tells whether a change clears [`Attr::DIRTY`].
+#[inline(always)]
+pub(crate) const fn clears_dirty(change: Change) -> bool {
+    change.clear.difference(change.set).contains(Attr::DIRTY)
+}
+
+/// The sink for frames that go to the list of runs.
+struct ToRuns<'r, K> {
     runs: &'r mut UncoveredRuns,
     kernel: &'r K,
+    /// Whether the frames count as dirty whatever their entries say.
+    dirty: bool,
+    /// How many base pages have been uncovered.
+    pages: usize,
 }
 
-impl<K: Kernel> Frames for Counted<'_, K> {
-    fn reserve(&mut self, _leaves: usize) -> Result<(), Error> {
-        Ok(())
+impl<K: Kernel> Frames for ToRuns<'_, K> {
+    fn reserve(&mut self, leaves: usize) -> Result<(), Error> {
+        if self.runs.capacity() - self.runs.len() >= leaves { Ok(()) } else { Err(Error::NoRoom) }
     }
 
     fn push(&mut self, frame: Pfn, size: PageSize, base: PageSize, attr: Attr) {
-        // `uncover` returns `false` only without room, and the leaves were counted before. Without room the frame would be lost.
-        let _ = uncover(self.runs, Leaf { at: VirtAddr::new(0), size, frame, attr }.run(base));
+        self.push_run(frame, size.pages(base).unwrap_or(1), base, attr);
     }
 
     fn push_run(&mut self, first: Pfn, pages: usize, _base: PageSize, attr: Attr) {
-        let _ = uncover(self.runs, Run { first, len: pages, dirty: attr.contains(Attr::DIRTY) });
+        self.pages += pages;
+        // `uncover` returns `false` only without room, which was reserved. Without room the frame would be lost.
+        let dirty = self.dirty || attr.contains(Attr::DIRTY);
+        let _ = uncover(self.runs, Run { first, len: pages, dirty });
     }
 
     fn by_runs(&self) -> bool {
@@ -59,6 +80,48 @@ impl<K: Kernel> Frames for Counted<'_, K> {
         if let Mark::Payload(payload, _) = mark {
             self.kernel.release_payload(payload);
         }
+    }
+}
+
+/// The sink for the frames of an unmap whose runs have been counted, so that there is room for all of them.
+struct Counted<'r, K>(ToRuns<'r, K>);
+
+impl<K: Kernel> Frames for Counted<'_, K> {
+    fn reserve(&mut self, _leaves: usize) -> Result<(), Error> {
+        Ok(())
+    }
+
+    fn push(&mut self, frame: Pfn, size: PageSize, base: PageSize, attr: Attr) {
+        self.0.push(frame, size, base, attr);
+    }
+
+    fn push_run(&mut self, first: Pfn, pages: usize, base: PageSize, attr: Attr) {
+        self.0.push_run(first, pages, base, attr);
+    }
+
+    fn by_runs(&self) -> bool {
+        true
+    }
+
+    fn marked(&mut self, at: VirtAddr, mark: Mark) {
+        self.0.marked(at, mark);
+    }
+}
+
+/// The part of a range that [`Edit::unmap_part`] has unmapped.
+pub(crate) struct Unmapped<K: Kernel, const CPUS: usize> {
+    /// How many of its base pages are not in `detached`.
+    pages: usize,
+    detached: Option<Detachment<K, CPUS>>,
+    /// The pages after the part.
+    pub(crate) rest: Option<Pages>,
+}
+
+impl<K: Kernel, const CPUS: usize> Unmapped<K, CPUS> {
+    /// Releases the frames that have not gone to the edit's list, and returns how many base pages the part has had. Outside of an
+    /// edit, interrupts are unmasked now and then.
+    pub(crate) fn release(self) -> usize {
+        self.pages + self.detached.map_or(0, Detachment::release)
     }
 }
 
@@ -80,7 +143,7 @@ impl<'s, K: Kernel, const CPUS: usize> Edit<'s, K, CPUS> {
         call: &'s mut CpuCall<K, CPUS>,
         turn: Turn<'s, 'static, Table<K>>,
     ) -> Self {
-        Self { space, call, writer: Writer::of(turn), runs: UncoveredRuns::new() }
+        Self { space, call, writer: Writer::of(turn), runs: UncoveredRuns::new(), cleared: false }
     }
 
     /// Returns the address space.
@@ -112,9 +175,9 @@ impl<'s, K: Kernel, const CPUS: usize> Edit<'s, K, CPUS> {
     /// Returns a cursor at a page.
     #[inline(always)]
     fn cursor_at(&mut self, page: Vpn) -> Result<Cursor<'_, K, CPUS>, Error> {
-        let Self { space, call, writer, runs } = self;
+        let Self { space, call, writer, runs, cleared } = self;
         let walk = Table::<K>::cursor(writer, page)?;
-        Ok(Cursor { space, call, runs, walk })
+        Ok(Cursor { space, call, runs, cleared, walk })
     }
 
     /// Maps `pages` to the frames from `frame` on, in base pages.
@@ -236,7 +299,8 @@ impl<'s, K: Kernel, const CPUS: usize> Edit<'s, K, CPUS> {
     /// Unmaps every page of `pages` that is mapped, and returns how many base pages were mapped. Larger pages that extend beyond
     /// the range are split first. [`Kernel::release`] gets the frames when no TLB has a translation to them any more. Only then
     /// is it certain whether they were written ([`Run::dirty`](tlbkit_pagetable::Run::dirty)), because until the flush a CPU may
-    /// still write them. Marks are removed, and [`Kernel::release_payload`] gets their payloads.
+    /// still write them. If this edit has cleared [`Attr::DIRTY`] in any page and not flushed since, all frames count as written.
+    /// Marks are removed, and [`Kernel::release_payload`] gets their payloads.
     ///
     /// # Errors
     ///
@@ -263,47 +327,56 @@ impl<'s, K: Kernel, const CPUS: usize> Edit<'s, K, CPUS> {
 
     #[inline(never)]
     fn unmap_range(&mut self, pages: Pages) -> Result<usize, Error> {
-        self.space.check_own(pages)?;
-        self.split_ends(pages)?;
         let (mut total, mut rest) = (0, Some(pages));
         while let Some(pages) = rest {
-            let (part, more) = self.with_room(pages);
-            if let Some(part) = part {
-                let mut counted = Counted { runs: &mut self.runs, kernel: self.space.mmu.kernel() };
-                total += self.writer.unmap(part, Holes::Skip, Some(&mut counted))?;
-            }
-            if more {
-                self.flush();
-            }
-            rest = if more { after(pages, part.map_or(0, Pages::len)) } else { None };
+            let part = self.unmap_part(pages)?;
+            rest = part.rest;
+            total += part.release();
         }
         Ok(total)
     }
 
-    /// Returns the longest part at the start of `pages` for whose frames there is room, and whether pages after that part are
-    /// mapped. If no run waits yet, the part is not empty.
-    fn with_room(&self, pages: Pages) -> (Option<Pages>, bool) {
-        let mut runs = self.runs.len();
+    /// Unmaps the first part of `pages`, which has a bounded number of entries and nodes. If the list has no room for the frames of
+    /// the part, its flush has been executed when this returns.
+    pub(crate) fn unmap_part(&mut self, pages: Pages) -> Result<Unmapped<K, CPUS>, Error> {
+        self.space.check_own(pages)?;
+        self.split_ends(pages)?;
+        let (kernel, dirty) = (self.space.mmu.kernel(), self.cleared);
+        let is_short = self.has_room(pages);
+        let mut frames = ToRuns { runs: &mut self.runs, kernel, dirty, pages: 0 };
+        if is_short {
+            let pages = self.writer.unmap(pages, Holes::Skip, Some(&mut Counted(frames)))?;
+            return Ok(Unmapped { pages, detached: None, rest: None });
+        }
+        let (parts, stop) = Table::<K>::detach(&mut self.writer, pages, &mut frames)?;
+        let mapped = frames.pages;
+        let done = stop.map_or(Some(pages), |stop| Pages::new(pages.first(), stop.checked_sub(1)?));
+        // SAFETY: `Taken` flushes before it uses the parts, or gives them up.
+        let detached = unsafe { Detachment::new(self.space.mmu, parts, dirty) };
+        let detached = Taken { edit: self, done, detached: Some(detached) }.clear();
+        let rest = stop.and_then(|stop| Pages::new(stop, pages.last()));
+        Ok(Unmapped { pages: mapped, detached, rest })
+    }
+
+    /// Tells whether the range is short, few of its pages are mapped, and there is room for their frames.
+    fn has_room(&self, pages: Pages) -> bool {
+        if pages.len() > PART {
+            return false;
+        }
+        let (mut runs, mut mapped) = (self.runs.len(), 0);
         let mut next = self.runs.last().and_then(|last| last.first.checked_add(last.len));
-        let mut full = None;
-        let mut count = |page, run: Run| {
-            if next != Some(run.first) {
-                if runs == self.runs.capacity() {
-                    full = Some(page);
-                    return ControlFlow::Break(());
-                }
-                runs += 1;
-            }
+        let mut count = |_, run: Run| {
+            runs += usize::from(next != Some(run.first));
+            mapped += run.len;
             next = run.first.checked_add(run.len);
+            if runs > self.runs.capacity() || mapped > SHORT {
+                return ControlFlow::Break(());
+            }
             ControlFlow::Continue(())
         };
         // SAFETY: this is the one writer of its own pages, and `count` changes nothing and serves no shootdown: so no node is
         // freed during the visit, neither its own nor one of the pages that it shares.
-        let _ = self.space.table.for_each_run(unsafe { Pinned::by(self) }, pages, &mut count);
-        match full {
-            None => (Some(pages), false),
-            Some(full) => (full.checked_sub(1).and_then(|last| Pages::new(pages.first(), last)), true),
-        }
+        self.space.table.for_each_run(unsafe { Pinned::by(self) }, pages, &mut count).is_continue()
     }
 
     /// Changes the attributes of every page of `pages` that is mapped, and returns how many base pages are mapped. Larger pages
@@ -332,6 +405,12 @@ impl<'s, K: Kernel, const CPUS: usize> Edit<'s, K, CPUS> {
         self.space.check_own(pages)?;
         check_change::<<K::Machine as Machine>::Format>(change)?;
         self.split_ends(pages)?;
+        self.protect_entries(pages, change)
+    }
+
+    /// Changes the attributes of pages which no larger page extends beyond.
+    fn protect_entries(&mut self, pages: Pages, change: Change) -> Result<usize, Error> {
+        self.cleared |= clears_dirty(change);
         let mapped = self.writer.protect(pages, Holes::Skip, change)?;
         if change.scope() == FlushScope::Local {
             let is_users = self.space.is_kernels() || self.are_users(pages);
@@ -360,10 +439,45 @@ impl<'s, K: Kernel, const CPUS: usize> Edit<'s, K, CPUS> {
         self.protect(pages, change::<<K::Machine as Machine>::Format>(mapping, rights)?)
     }
 
-    /// Maps the pages of this address space in `child`, and clears the right to write in both; see
-    /// [`SpaceTable::copy_on_write`](crate::table::SpaceTable::copy_on_write).
-    pub(crate) fn copy_on_write(&mut self, child: &mut Writer<'_, 'static, Table<K>>) -> Result<(), Error> {
-        self.space.table.copy_on_write(&mut self.writer, child, self.space.mmu.kernel())
+    /// Changes the attributes of the first part of `pages`, which has a bounded number of entries. Returns how many base pages of it
+    /// are mapped, and the pages after it.
+    pub(crate) fn protect_part(
+        &mut self,
+        pages: Pages,
+        change: Change,
+    ) -> Result<(usize, Option<Pages>), Error> {
+        self.space.check_global(change.set, pages)?;
+        self.space.check_own(pages)?;
+        check_change::<<K::Machine as Machine>::Format>(change)?;
+        self.split_ends(pages)?;
+        let part = self.part(pages);
+        let mapped = self.protect_entries(part, change)?;
+        Ok((mapped, after(pages, part.len())))
+    }
+
+    /// Returns the first part of `pages`, none of which is shared. It has a bounded number of entries.
+    pub(crate) fn part(&self, pages: Pages) -> Pages {
+        // SAFETY: this is the one writer of its own pages, and none of `pages` is shared: so no node is freed during the visit.
+        self.space.table.part(unsafe { Pinned::by(self) }, pages)
+    }
+
+    /// Maps a part of the user's pages of this address space in `child`, and clears the right to write in both; see
+    /// [`SpaceTable::copy_on_write`](crate::table::SpaceTable::copy_on_write). `next` is the page that the part before has returned.
+    pub(crate) fn copy_on_write(
+        &mut self,
+        child: &mut Writer<'_, 'static, Table<K>>,
+        copying: &mut Option<Copying<K>>,
+        next: Option<Vpn>,
+    ) -> Result<Copied, Error> {
+        if let Some(next) = next {
+            // Another CPU may have joined pages since the part before.
+            let mut halves = self.space.table.space().halves().into_iter().flatten();
+            let half = halves.find(|half| half.contains(next));
+            if let Some(rest) = half.and_then(|half| Pages::new(next, half.last())) {
+                self.split_ends(rest)?;
+            }
+        }
+        self.space.table.copy_on_write(&mut self.writer, child, self.space.mmu.kernel(), copying)
     }
 
     /// Splits larger pages that extend beyond an end of `pages`.
@@ -603,6 +717,7 @@ impl<'s, K: Kernel, const CPUS: usize> Edit<'s, K, CPUS> {
     #[inline(always)]
     pub fn flush(&mut self) {
         settle(self.space, self.call, &mut self.writer, &mut self.runs);
+        self.cleared = false;
     }
 
     /// Returns the leaf that maps `at`.
@@ -649,8 +764,45 @@ impl<'s, K: Kernel, const CPUS: usize> Edit<'s, K, CPUS> {
 }
 
 /// Returns the pages of `pages` after the first `done`.
-fn after(pages: Pages, done: usize) -> Option<Pages> {
+pub(crate) fn after(pages: Pages, done: usize) -> Option<Pages> {
     Pages::new(Vpn::new(pages.first().get().checked_add(done)?), pages.last())
+}
+
+/// A range that has been taken out of the table, and waits for its flush. If the flush unwinds, the drop of this value continues.
+struct Taken<'e, 's, K: Kernel, const CPUS: usize> {
+    edit: &'e mut Edit<'s, K, CPUS>,
+    done: Option<Pages>,
+    /// `None` after the flush.
+    detached: Option<Detachment<K, CPUS>>,
+}
+
+impl<K: Kernel, const CPUS: usize> Taken<'_, '_, K, CPUS> {
+    /// Flushes, then empties the entries in which frames wait. Returns the rest of what has been taken out.
+    fn clear(mut self) -> Option<Detachment<K, CPUS>> {
+        self.clear_all();
+        self.detached.take()
+    }
+
+    fn clear_all(&mut self) {
+        let Some(detached) = &mut self.detached else { return };
+        self.edit.flush();
+        if self.edit.call.is_refused() {
+            detached.lose();
+        }
+        let (writer, done) = (&mut self.edit.writer, self.done);
+        detached.release_by(|parts, held| {
+            if let Some(done) = done {
+                // SAFETY: the flush has been executed, or was refused: then `held` releases nothing.
+                unsafe { Table::<K>::clear_detached(writer, done, parts, held) };
+            }
+        });
+    }
+}
+
+impl<K: Kernel, const CPUS: usize> Drop for Taken<'_, '_, K, CPUS> {
+    fn drop(&mut self) {
+        self.clear_all();
+    }
 }
 
 /// A guard that flushes an edit's changes if the edit unwinds: its drop runs only then.

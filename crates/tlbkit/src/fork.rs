@@ -17,8 +17,9 @@ use tlbkit_addr::{Attr, Pages, Pfn, VirtAddr};
 use tlbkit_pagetable::format::Format;
 use tlbkit_pagetable::{Error, Leaf, Run, Table as _, Writer};
 
-use crate::storage::Table;
-use crate::table::is_users;
+use crate::edit::after;
+use crate::storage::{Copying, Table};
+use crate::table::{Copied, is_users};
 use crate::{AddressSpace, Edit, Kernel, Machine};
 
 /// What a [fork](AddressSpace::fork) does with the supervisor pages of an address space: pages without [`Attr::USER`], except those
@@ -56,10 +57,14 @@ impl<K: Kernel, const CPUS: usize> AddressSpace<K, CPUS> {
     /// mapping of it is [released](Kernel::release). (Copies of supervisor pages keep their status bits.) No page of the child is
     /// global.
     ///
-    /// Until this call returns, a store by another thread may be visible in both address spaces.
+    /// Until this call returns, a store by another thread may be visible in both address spaces. The copy is made in parts of about
+    /// 8192 entries, in ascending order from the lower half on, and interrupts are unmasked between two parts. A change that another
+    /// thread or an interrupt handler makes between two parts is in the child if the part with its pages comes after it. A kernel
+    /// whose threads expect a copy of one moment lets none of them change the address space meanwhile. (A [guarded](crate::Guarded)
+    /// table is copied in one part.)
     ///
-    /// Costs a visit of each leaf, a store for each in the child and one for each writable leaf here, and one shootdown; with
-    /// [`SupervisorPages::Copied`] a second visit.
+    /// Costs a visit of each leaf, a store for each in the child and one for each writable leaf here, and one shootdown for each
+    /// part; with [`SupervisorPages::Copied`] a second visit.
     ///
     /// # Errors
     ///
@@ -68,6 +73,10 @@ impl<K: Kernel, const CPUS: usize> AddressSpace<K, CPUS> {
     /// [`Error::MisalignedFrame`] or [`Error::FrameTooLarge`] if the child cannot map what the function has returned, which is then
     /// [released](Kernel::release). [`Error::WrongAttr`] if the machine's entries have no bit for [`Attr::COPY_ON_WRITE`]; those
     /// of [`edit`](Self::edit). Nothing has changed then.
+    ///
+    /// A change between two parts can end the fork: with [`Error::NoMemory`] if the table has got more nodes; with [`Error::Occupied`]
+    /// or [`Error::Breaks`] if it is one of supervisor pages that are copied. Some pages may then be copy-on-write whose frames no
+    /// other address space maps.
     pub fn fork(&self, supervisor: SupervisorPages<'_>) -> Result<Self, Error> {
         if self.0.is_kernels() {
             let at = self.0.lent.map_or(VirtAddr::new(0), |lent| lent.first().address(self.0.base()));
@@ -78,28 +87,70 @@ impl<K: Kernel, const CPUS: usize> AddressSpace<K, CPUS> {
         }
         let mmu = self.mmu();
         let child = mmu.kernel().masked(|| Self::beside(mmu, self.0.lender()))?;
-        self.edit(|edit| {
-            let mut writer = Writer::new(&*child.0.table)?;
-            let copied = match supervisor {
-                SupervisorPages::LeftOut => Ok(()),
-                SupervisorPages::Copied(copy) => edit.copy_supervisor(&mut writer, copy),
-            };
-            let done = copied.and_then(|()| edit.copy_on_write(&mut writer));
-            // SAFETY: no CPU has ever run the child, so no CPU walks its table, and no TLB holds a translation of it.
-            unsafe { writer.finish().reclaim() };
-            done
-        })?;
-        Ok(child)
+        if let SupervisorPages::Copied(copy) = supervisor {
+            self.copy_supervisor(&child, copy)?;
+        }
+        let mut copying = WithNodes { kernel: mmu.kernel(), copying: None };
+        let mut next = None;
+        loop {
+            let copied = self.edit(|edit| {
+                let mut writer = Writer::new(&*child.0.table)?;
+                let copied = edit.copy_on_write(&mut writer, &mut copying.copying, next);
+                // SAFETY: no CPU has ever run the child, so no CPU walks its table, and no TLB holds a translation of it.
+                unsafe { writer.finish().reclaim() };
+                copied
+            })?;
+            match copied {
+                Copied::Nothing => {}
+                Copied::Until(page) => next = Some(page),
+                Copied::All => return Ok(child),
+            }
+        }
+    }
+
+    /// Maps the supervisor pages of this address space in `child`, to what `copy` returns for each leaf.
+    fn copy_supervisor(
+        &self,
+        child: &Self,
+        copy: &mut dyn FnMut(Leaf) -> Result<Pfn, Error>,
+    ) -> Result<(), Error> {
+        for own in self.0.own() {
+            let mut rest = Some(own);
+            while let Some(pages) = rest {
+                rest = self.edit(|edit| {
+                    let mut writer = Writer::new(&*child.0.table)?;
+                    let copied = edit.copy_supervisor(&mut writer, pages, copy);
+                    // SAFETY: no CPU has ever run the child, so no CPU walks its table, and no TLB holds a translation of it.
+                    unsafe { writer.finish().reclaim() };
+                    copied
+                })?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A copy under way. It gives nodes that it has not used back with interrupts masked.
+struct WithNodes<'k, K: Kernel> {
+    kernel: &'k K,
+    copying: Option<Copying<K>>,
+}
+
+impl<K: Kernel> Drop for WithNodes<'_, K> {
+    fn drop(&mut self) {
+        self.kernel.masked(|| drop(self.copying.take()));
     }
 }
 
 impl<K: Kernel, const CPUS: usize> Edit<'_, K, CPUS> {
-    /// Maps the supervisor pages of this address space in `child`, to what `copy` returns for each leaf.
+    /// Maps the supervisor pages of the first part of `pages` in `child`, to what `copy` returns for each leaf. Returns the pages after
+    /// that part, which has a bounded number of entries.
     fn copy_supervisor(
         &mut self,
         child: &mut Writer<'_, 'static, Table<K>>,
+        pages: Pages,
         copy: &mut dyn FnMut(Leaf) -> Result<Pfn, Error>,
-    ) -> Result<(), Error> {
+    ) -> Result<Option<Pages>, Error> {
         let (block, kernel) = (self.space(), self.space().mmu.kernel());
         let space = block.table.space();
         let mut each = |leaf: Leaf| {
@@ -108,16 +159,14 @@ impl<K: Kernel, const CPUS: usize> Edit<'_, K, CPUS> {
             let mapped = child.map(pages, frame, leaf.size, leaf.attr.difference(Attr::GLOBAL));
             mapped.inspect_err(|_| kernel.release(Run { first: frame, len: pages.len(), dirty: false }))
         };
+        let part = self.part(pages);
         let mut done = Ok(());
-        block.own().try_for_each(|pages: Pages| {
-            let flow = self.visit(pages, &mut |leaf| {
-                if !is_users::<<K::Machine as Machine>::Format>(leaf.attr) {
-                    done = each(leaf);
-                }
-                if done.is_ok() { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
-            });
-            if flow.is_break() { None } else { Some(()) }
+        let _ = self.visit(part, &mut |leaf| {
+            if !is_users::<<K::Machine as Machine>::Format>(leaf.attr) {
+                done = each(leaf);
+            }
+            if done.is_ok() { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
         });
-        done
+        done.map(|()| after(pages, part.len()))
     }
 }

@@ -3,17 +3,18 @@
 use core::ops::ControlFlow;
 
 use heapless::Vec;
-use tlbkit_addr::{Attr, Pages, PhysAddr, VirtAddr, Vpn};
+use tlbkit_addr::{Attr, PageSize, Pages, Pfn, PhysAddr, VirtAddr, Vpn};
 use tlbkit_pagetable::format::Format;
 use tlbkit_pagetable::gpt::{Fixed, Gpt, Kseg0};
+use tlbkit_pagetable::mpt::Held;
 use tlbkit_pagetable::nodes::Nodes;
 use tlbkit_pagetable::{
-    AnyCursor, Change, Entry, Error, Holes, Leaf, Mark, Pinned, Radix, Run, Shared, Table as _, Turn, Writer,
-    mpt,
+    AnyCursor, Change, Entry, Error, Frames as Sink, Holes, Leaf, Mark, Pinned, Radix, Run, Shared,
+    Table as _, Turn, Writer, destroy, mpt,
 };
 
 use crate::Kernel;
-use crate::table::{Frames, Sealed, SpaceTable, TableKind, is_users};
+use crate::table::{Copied, Detached, Frames, PART, Sealed, SpaceTable, TableKind, is_users};
 
 /// A guarded table ([`tlbkit_pagetable::gpt`]) with nodes of 16 slots: [`Mips32<Guarded>`](crate::arch::Mips32). Its memory is
 /// proportional to the mapped pages, wherever they are; [`crate::arch`] has its costs and its limits. Nodes are small: nodes of the
@@ -79,12 +80,73 @@ where
         writer.any_cursor(page)
     }
 
+    type Detached = Ended<Self>;
+
+    /// A guarded table has no place where frames can wait, so that all of them go to `frames`.
+    fn detach(
+        writer: &mut Writer<'_, 'static, Self>,
+        pages: Pages,
+        frames: &mut dyn Sink,
+    ) -> Result<(Self::Detached, Option<Vpn>), Error> {
+        let table = writer.table();
+        let (mut runs, mut next, mut stop, mut left) = (0, None, None, PART);
+        // SAFETY: the caller is the writer, and the visit changes nothing.
+        let _ = table.for_each_run(unsafe { Pinned::by(table) }, pages, &mut |page, run| {
+            if next != Some(run.first) {
+                runs += 1;
+            }
+            if frames.reserve(runs).is_err() || left == 0 {
+                stop = Some(page);
+                return ControlFlow::Break(());
+            }
+            next = run.first.checked_add(run.len);
+            left -= 1;
+            ControlFlow::Continue(())
+        });
+        let part = stop.map_or(Some(pages), |stop| Pages::new(pages.first(), stop.checked_sub(1)?));
+        if let Some(part) = part {
+            writer.unmap(part, Holes::Skip, Some(&mut Counted(frames)))?;
+        }
+        Ok((Ended { table: None, next: None }, stop))
+    }
+
+    unsafe fn clear_detached(
+        _writer: &mut Writer<'_, 'static, Self>,
+        _pages: Pages,
+        _detached: &mut Self::Detached,
+        _held: &mut dyn FnMut(Held),
+    ) {
+    }
+
+    fn detach_all(self) -> Self::Detached {
+        Ended { table: Some(self), next: Some(Vpn::new(0)) }
+    }
+
+    fn part(&self, pinned: Pinned<'_>, pages: Pages) -> Pages {
+        let (space, mut left, mut part) = (self.space(), PART, pages);
+        let _ = self.for_each_entry(pinned, pages, &mut |at, entry| {
+            left -= 1;
+            if left > 0 {
+                return ControlFlow::Continue(());
+            }
+            let whole = entry.leaf().map_or(Pages::one(at.vpn(G::BASE)), |leaf| space.pages_of(&leaf));
+            let end = whole.last().min(pages.last());
+            part = Pages::new(pages.first(), end).unwrap_or(pages);
+            ControlFlow::Break(())
+        });
+        part
+    }
+
+    type Copying = ();
+
+    /// Copies the table in one part.
     fn copy_on_write<K: Kernel>(
         &self,
         writer: &mut Writer<'_, 'static, Self>,
         child: &mut Writer<'_, 'static, Self>,
         kernel: &K,
-    ) -> Result<(), Error> {
+        _copying: &mut Option<()>,
+    ) -> Result<Copied, Error> {
         let space = self.space();
         each_entry(self, |at, entry| match entry {
             Entry::Leaf(leaf) if !is_users::<F>(leaf.attr) => Ok(()),
@@ -92,21 +154,17 @@ where
                 let pages = space.pages_of(&leaf);
                 let attr =
                     if is_writable(leaf.attr) { Change::COPY_ON_WRITE.apply(leaf.attr) } else { leaf.attr };
-                let run = Run { first: leaf.frame, len: pages.len(), dirty: false };
-                kernel.share(run);
-                let mapped = child.map(pages, leaf.frame, leaf.size, attr.difference(FORGOTTEN));
-                mapped.inspect_err(|_| kernel.release(run))
+                let run = Run { dirty: false, ..leaf.run(G::BASE) };
+                let share = Share::new(kernel, Held::Frames(run));
+                child.map(pages, leaf.frame, leaf.size, attr.difference(FORGOTTEN))?;
+                share.keep();
+                Ok(())
             }
             Entry::Mark(mark) => {
-                if let Mark::Payload(payload, _) = mark {
-                    kernel.share_payload(payload);
-                }
-                let marked = child.mark(at, Some(mark)).map(drop);
-                marked.inspect_err(|_| {
-                    if let Mark::Payload(payload, _) = mark {
-                        kernel.release_payload(payload);
-                    }
-                })
+                let share = Share::new(kernel, Held::Mark(mark));
+                child.mark(at, Some(mark))?;
+                share.keep();
+                Ok(())
             }
             Entry::Empty => Ok(()),
         })?;
@@ -116,7 +174,106 @@ where
                 writer.protect(space.pages_of(&leaf), Holes::Refuse, Change::COPY_ON_WRITE)?;
             }
             Ok(())
-        })
+        })?;
+        Ok(Copied::All)
+    }
+}
+
+/// A sink for frames whose runs have been counted, so that there is room for all of them.
+struct Counted<'f>(&'f mut dyn Sink);
+
+impl Sink for Counted<'_> {
+    fn reserve(&mut self, _leaves: usize) -> Result<(), Error> {
+        Ok(())
+    }
+
+    fn push(&mut self, frame: Pfn, size: PageSize, base: PageSize, attr: Attr) {
+        self.0.push(frame, size, base, attr);
+    }
+
+    fn marked(&mut self, at: VirtAddr, mark: Mark) {
+        self.0.marked(at, mark);
+    }
+}
+
+/// A table that is no address space's any more.
+#[derive(Debug)]
+pub struct Ended<T> {
+    table: Option<T>,
+    /// The first page that has not been visited.
+    next: Option<Vpn>,
+}
+
+impl<G: Radix, F: Format<Word = u32>, N> Detached for Ended<Table<G, F, N>>
+where
+    N: Nodes<Word = u32, Mode = Shared> + 'static,
+{
+    unsafe fn release(&mut self, most: usize, held: &mut dyn FnMut(Held)) -> bool {
+        let Some(table) = &self.table else { return true };
+        let (space, next, mut left) = (table.space(), &mut self.next, most);
+        for half in space.halves().into_iter().flatten() {
+            let Some(pages) = next.and_then(|next| Pages::new(next.max(half.first()), half.last())) else {
+                continue;
+            };
+            // SAFETY: no other code uses the table.
+            let flow = table.for_each_entry(unsafe { Pinned::by(table) }, pages, &mut |at, entry| {
+                let end = match entry {
+                    Entry::Leaf(leaf) => space.pages_of(&leaf).last(),
+                    Entry::Mark(_) | Entry::Empty => at.vpn(G::BASE),
+                };
+                // The entry is not visited again if `held` unwinds.
+                *next = end.checked_add(1);
+                match entry {
+                    Entry::Leaf(leaf) => held(Held::Frames(leaf.run(G::BASE))),
+                    Entry::Mark(mark) => held(Held::Mark(mark)),
+                    Entry::Empty => {}
+                }
+                left -= 1;
+                if left == 0 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+            });
+            if flow.is_break() {
+                return false;
+            }
+        }
+        *next = None;
+        if let Some(table) = self.table.take() {
+            // SAFETY: by this function's contract no CPU walks the table, and none will.
+            unsafe { destroy(table).reclaim() };
+        }
+        true
+    }
+}
+
+/// Shares the frames or the payload of an entry that a fork copies. If the copy fails or unwinds before the child has the entry, the
+/// drop of this value takes the share back.
+struct Share<'k, K: Kernel> {
+    kernel: &'k K,
+    held: Option<Held>,
+}
+
+impl<'k, K: Kernel> Share<'k, K> {
+    fn new(kernel: &'k K, held: Held) -> Self {
+        match held {
+            Held::Frames(run) => kernel.share(run),
+            Held::Mark(Mark::Payload(payload, _)) => kernel.share_payload(payload),
+            Held::Mark(Mark::Guard) => {}
+        }
+        Self { kernel, held: Some(held) }
+    }
+
+    /// The child has the entry.
+    fn keep(mut self) {
+        self.held = None;
+    }
+}
+
+impl<K: Kernel> Drop for Share<'_, K> {
+    fn drop(&mut self) {
+        match self.held {
+            Some(Held::Frames(run)) => self.kernel.release(run),
+            Some(Held::Mark(Mark::Payload(payload, _))) => self.kernel.release_payload(payload),
+            Some(Held::Mark(Mark::Guard)) | None => {}
+        }
     }
 }
 

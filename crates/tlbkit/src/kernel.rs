@@ -100,6 +100,10 @@ pub enum Overdue {
 /// - **root**: when [`load`](Self::load) returns, this CPU translates by that root, by a root that a later call of `load` or
 ///   [`unload`](Self::unload) names, or by one that belongs to no [`AddressSpace`](crate::AddressSpace). A root that belongs to
 ///   none has ASID 0;
+/// - **walks**: when `load` or `unload` returns, every walk that this CPU's hardware began from another root has ended: it reads no
+///   node of that address space any more, and sets no status bit there. The nodes are freed without a flush when the last CPU has
+///   left. A write of `CR3` waits for such walks; after a write of `satp` or `TTBR0_EL1` the kernel waits for them as its CPUs
+///   require (AArch64: `isb`, then `dsb nsh`);
 /// - **returns**: [`memory`](Self::memory), [`record`](Self::record), [`flush`](Self::flush),
 ///   [`interrupt`](Self::interrupt), [`pause`](Self::pause), [`stored`](Self::stored), `load` and `unload` return: they do not
 ///   unwind, they look nothing up in an address space, and they do not call [`Mmu::on_interrupt`](crate::Mmu::on_interrupt).
@@ -233,6 +237,9 @@ pub unsafe trait Kernel: Sync + Sized + 'static {
     /// that goes [offline](crate::Mmu::offline) does that, and a CPU that [idles](crate::Mmu::idle) before it has first run an address
     /// space that shares the [kernel's own](crate::AddressSpace::lending) (or if there is none). After that an idle CPU runs the
     /// kernel's own address space, whose root `load` gets.
+    ///
+    /// Where two translations of one address in the TLB are an error (AArch64, MIPS32), that root maps nothing that address spaces
+    /// map otherwise: with it loaded, `tlbkit` flushes the translations of one kernel half before it loads a root with another.
     fn unload(&self);
 
     /// Returns how many bits of ASID every CPU has, at most [`Machine::ASID_BITS`]; 0 if there is none. The default is the most

@@ -20,6 +20,7 @@ mod counted;
 mod cpu;
 mod cpu_call;
 mod cursor;
+mod detached;
 mod edit;
 mod fault;
 mod flush;

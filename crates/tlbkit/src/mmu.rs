@@ -17,7 +17,7 @@ use crate::{Kernel, Machine, Overdue};
 /// The virtual memory of a machine with up to `CPUS` CPUs: the state that its [`AddressSpace`](crate::AddressSpace)s share. A
 /// kernel has one, in a static; or one for each half of AArch64's addresses ([`crate::arch`]).
 ///
-/// With one CPU no shootdown is compiled in: a change flushes this CPU's TLB.
+/// With one CPU a change flushes this CPU's TLB, and an optimized program has no code that requests or serves a shootdown.
 pub struct Mmu<K: Kernel, const CPUS: usize = 1> {
     frames: Frames<K>,
     asids: Asids<CPUS>,

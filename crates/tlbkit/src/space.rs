@@ -9,9 +9,10 @@ use tlbkit_pagetable::{Change, Entry, Error, Footprint, Leaf, Mark, Pinned, Tabl
 use crate::block::{Handle, free};
 use crate::cpu_call::{CpuCall, NotReady, everything};
 use crate::once::{Unflushed, encoded};
+use crate::rights::change;
 use crate::settle::status;
 use crate::storage::Table;
-use crate::table::SpaceTable as _;
+use crate::table::{PART, RELEASED, SpaceTable as _};
 use crate::{Access, Edit, Fault, Kernel, Machine, Mapping, Mmu, MultiLevel};
 
 /// A handle to a virtual address space: a page table, an ASID, and the CPUs that run it.
@@ -20,11 +21,29 @@ use crate::{Access, Edit, Fault, Kernel, Machine, Mapping, Mmu, MultiLevel};
 /// shootdowns and unmasks interrupts now and then. Otherwise every method masks interrupts while it runs. (A fault on a page that
 /// is [shared](Self::sharing) waits with interrupts masked, and serves shootdowns.)
 ///
+/// # Long calls
+///
+/// A call that handles many pages does so in parts, and unmasks interrupts between two parts, if they were not masked when it was
+/// called. The caller of an [`edit`](Self::edit) has them masked, so the changes in one edit are not interrupted. Between two parts
+/// another CPU, or an interrupt handler of this CPU, may change the address space.
+///
+/// | call | a part |
+/// |-|-|
+/// | [`unmap`](Self::unmap) | about 8192 nodes and entries, of which a node without other entries is one; then the frames of 512 entries at a time |
+/// | [`protect`](Self::protect), [`fork`](Self::fork) | about 8192 entries, and a shootdown |
+/// | the drop of the last handle | 512 entries |
+/// | [`for_each`](Self::for_each), [`for_each_mark`](Self::for_each_mark) | 512 visits |
+/// | [`pieces`](Self::pieces) | 64 KiB |
+///
+/// `cargo test -p tlbkit --test all ranges` counts the stores, frames and nodes of each part.
+///
+/// # Handles
+///
 /// Clones are handles to the same address space, and each CPU that [runs](Self::activate) it keeps a handle. When the last
 /// handle is dropped, every mapped frame and every payload is released ([`Kernel::release`], [`Kernel::release_payload`]) and
-/// the nodes go back to the kernel ([`Kernel::give_frame`]). That costs a visit of every leaf, and no shootdown. With one page
-/// mapped, an address space for Sv39 takes four frames: the control block that the handles share, the root node, and two nodes
-/// below it.
+/// the nodes go back to the kernel ([`Kernel::give_frame`]). That costs a load of every entry of every node, empty ones included,
+/// and no shootdown. With one page mapped, an address space for Sv39 takes four frames: the control block that the handles share, the
+/// root node, and two nodes below it.
 pub struct AddressSpace<K: Kernel, const CPUS: usize = 1>(pub(crate) Handle<K, CPUS>);
 
 impl<K: Kernel, const CPUS: usize> Clone for AddressSpace<K, CPUS> {
@@ -164,12 +183,66 @@ impl<K: Kernel, const CPUS: usize> AddressSpace<K, CPUS> {
         pages: Pages,
         mut visit: impl FnMut(VirtAddr, Mark) -> ControlFlow<()>,
     ) -> Result<ControlFlow<()>, Error> {
-        let mut visit =
-            |at, entry: Entry| entry.mark().map_or(ControlFlow::Continue(()), |mark| visit(at, mark));
-        self.mmu().call(|_| {
-            // SAFETY: interrupts are masked; this CPU is inside a call, so that it serves no shootdown during `visit`.
-            Ok(unsafe { self.0.pinned(|pinned| self.0.table.for_each_entry(pinned, pages, &mut visit)) })
+        self.visit(pages, &mut |at, entry| {
+            entry.mark().map_or(ControlFlow::Continue(()), |mark| visit(at, mark))
         })
+    }
+
+    /// Visits every leaf and every mark, in bounded parts; see [`for_each`](Self::for_each).
+    fn visit(
+        &self,
+        pages: Pages,
+        visit: &mut dyn FnMut(VirtAddr, Entry) -> ControlFlow<()>,
+    ) -> Result<ControlFlow<()>, Error> {
+        let (space, base) = (self.0.table.space(), self.0.base());
+        // The first page that has not been visited, from the first visit on.
+        let mut next = None;
+        let mut rest = Some(pages);
+        let mut result = ControlFlow::Continue(());
+        while let Some(pages) = rest {
+            let mut left = RELEASED;
+            let mut found = |at: VirtAddr, entry: Entry| {
+                let whole = entry.leaf().map_or(Pages::one(at.vpn(base)), |leaf| space.pages_of(&leaf));
+                let behind = next.filter(|&next| whole.first() < next);
+                // Another CPU has joined pages of which some have been visited: the others are visited one by one.
+                let parts = match (behind, entry) {
+                    (None, _) => {
+                        next = whole.last().checked_add(1);
+                        result = visit(at, entry);
+                        left -= 1;
+                        None
+                    }
+                    (Some(next), Entry::Leaf(leaf)) => {
+                        Pages::new(next, whole.last().min(pages.last())).map(|parts| (leaf, parts))
+                    }
+                    (Some(_), _) => None,
+                };
+                if let Some((leaf, parts)) = parts {
+                    for page in parts {
+                        let frame = Pfn::new(leaf.frame.get() + (page.get() - whole.first().get()));
+                        next = page.checked_add(1);
+                        let at = page.address(base);
+                        result = visit(at, Entry::Leaf(Leaf { at, size: base, frame, attr: leaf.attr }));
+                        left -= 1;
+                        if result.is_break() || left == 0 {
+                            break;
+                        }
+                    }
+                }
+                if result.is_break() || left == 0 {
+                    ControlFlow::Break(())
+                } else {
+                    ControlFlow::Continue(())
+                }
+            };
+            let flow = self.mmu().call(|_| {
+                // SAFETY: interrupts are masked; this CPU is inside a call, so that it serves no shootdown during `visit`.
+                Ok(unsafe { self.0.pinned(|pinned| self.0.table.for_each_entry(pinned, pages, &mut found)) })
+            })?;
+            let is_over = flow.is_continue() || result.is_break();
+            rest = next.filter(|_| !is_over).and_then(|next| Pages::new(next, pages.last()));
+        }
+        Ok(result)
     }
 
     /// Returns the physical address that `at` is translated to.
@@ -203,10 +276,11 @@ impl<K: Kernel, const CPUS: usize> AddressSpace<K, CPUS> {
     }
 
     /// Visits every leaf that maps a page of `pages`, in ascending order, until `visit` breaks. A concurrent change may or may
-    /// not be observed.
+    /// not be observed. If another CPU joins pages of which some have been visited, the others are visited one by one, as leaves of the
+    /// base size: no page is visited twice, and no leaf begins before the end of the leaf that was visited before it.
     ///
     /// `visit` runs with interrupts masked, and this CPU serves no shootdown until it returns: the others wait for it. Inside it a
-    /// change, another visit or a switch returns [`Error::Nested`].
+    /// change, another visit or a switch returns [`Error::Nested`]. After 512 visits interrupts are unmasked for a moment.
     ///
     /// # Errors
     ///
@@ -216,10 +290,7 @@ impl<K: Kernel, const CPUS: usize> AddressSpace<K, CPUS> {
         pages: Pages,
         mut visit: impl FnMut(Leaf) -> ControlFlow<()>,
     ) -> Result<ControlFlow<()>, Error> {
-        self.mmu().call(|_| {
-            // SAFETY: interrupts are masked; this CPU is inside a call, so that it serves no shootdown during `visit`.
-            Ok(unsafe { self.0.pinned(|pinned| self.0.table.for_each(pinned, pages, &mut visit)) })
-        })
+        self.visit(pages, &mut |_, entry| entry.leaf().map_or(ControlFlow::Continue(()), &mut visit))
     }
 
     /// Runs `edit` as the only writer of this address space. When this call returns, every CPU has flushed the translations that
@@ -302,7 +373,8 @@ impl<K: Kernel, const CPUS: usize> AddressSpace<K, CPUS> {
         self.edit(|edit| edit.map_each(pages, frames, attr))
     }
 
-    /// Unmaps every mapped page of `pages`; see [`Edit::unmap`].
+    /// Unmaps every mapped page of `pages`; see [`Edit::unmap`]. A range of up to about 8192 nodes and entries costs one shootdown, and
+    /// is unmapped at one moment; a longer one is unmapped in [parts](Self#long-calls).
     ///
     /// # Errors
     ///
@@ -317,14 +389,25 @@ impl<K: Kernel, const CPUS: usize> AddressSpace<K, CPUS> {
 
     #[inline(never)]
     fn unmap_more(&self, pages: Pages) -> Result<usize, Error> {
-        self.edit(|edit| edit.unmap(pages))
+        if is_one(pages) {
+            return self.edit(|edit| edit.unmap(pages));
+        }
+        let (mut total, mut rest) = (0, Some(pages));
+        while let Some(pages) = rest {
+            let part = self.edit(|edit| edit.unmap_part(pages))?;
+            rest = part.rest;
+            total += part.release();
+        }
+        Ok(total)
     }
 
-    /// Changes the attributes of every mapped page of `pages`; see [`Edit::protect`].
+    /// Changes the attributes of every mapped page of `pages`; see [`Edit::protect`]. A range of more than 8192 pages is changed in
+    /// [parts](Self#long-calls).
     ///
     /// # Errors
     ///
-    /// Those of [`Edit::protect`] and [`edit`](Self::edit).
+    /// Those of [`Edit::protect`] and [`edit`](Self::edit). Nothing has changed then, unless another CPU joins pages at an end of a range
+    /// that is changed in parts, so that they must be split again: the parts before have changed.
     #[inline]
     pub fn protect(&self, pages: Pages, change: Change) -> Result<usize, Error> {
         if is_one(pages) && self.protect_once(pages.first(), change).map_err(Unflushed::error)? {
@@ -335,7 +418,16 @@ impl<K: Kernel, const CPUS: usize> AddressSpace<K, CPUS> {
 
     #[inline(never)]
     fn protect_more(&self, pages: Pages, change: Change) -> Result<usize, Error> {
-        self.edit(|edit| edit.protect(pages, change))
+        if pages.len() <= PART {
+            return self.edit(|edit| edit.protect(pages, change));
+        }
+        let (mut total, mut rest) = (0, Some(pages));
+        while let Some(pages) = rest {
+            let (mapped, more) = self.edit(|edit| edit.protect_part(pages, change))?;
+            total += mapped;
+            rest = more;
+        }
+        Ok(total)
     }
 
     /// Gives every mapped page of `pages` these access rights and no others; see [`Edit::set_rights`].
@@ -344,7 +436,7 @@ impl<K: Kernel, const CPUS: usize> AddressSpace<K, CPUS> {
     ///
     /// Those of [`Edit::set_rights`] and [`edit`](Self::edit).
     pub fn set_rights(&self, pages: Pages, mapping: Mapping, rights: Attr) -> Result<usize, Error> {
-        self.edit(|edit| edit.set_rights(pages, mapping, rights))
+        self.protect(pages, change::<<K::Machine as Machine>::Format>(mapping, rights)?)
     }
 
     /// Maps the base page of `at` to another frame; see [`Edit::replace`].
@@ -442,8 +534,11 @@ impl<K: Kernel, const CPUS: usize> AddressSpace<K, CPUS> {
     /// ([`Kernel::load`]). The CPU keeps a handle until it activates another address space, or [idles](Mmu::idle).
     ///
     /// The translations of the address space that the CPU ran before stay in its TLB under their ASID, if the machine has ASIDs.
-    /// The CPU flushes this address space if it is new to the CPU, and its whole TLB if the machine has no ASIDs, if a new
-    /// generation of ASIDs begins, or if the address space shares another kernel half.
+    /// The CPU flushes this address space if it is new to the CPU, and its whole TLB if a new generation of ASIDs begins, or if the
+    /// address space shares another kernel half. Without ASIDs each call flushes the whole TLB, also that of the address space which
+    /// the CPU runs already, and twice if the address space is new to the CPU.
+    ///
+    /// `cargo xtask instructions AddressSpace activate` counts the instructions, without those of the kernel's flush.
     ///
     /// # Errors
     ///
@@ -492,12 +587,13 @@ impl<K: Kernel, const CPUS: usize> AddressSpace<K, CPUS> {
 
     /// Calls `piece` with the physical address and the length of each piece of memory to which the `len` bytes from `at` on are
     /// mapped, in ascending order. Stops at the first page that does not allow `access`. Sets the status bits that the access needs,
-    /// as hardware does for an access of the program.
+    /// as hardware does for an access of the program. A piece ends at a multiple of 64 KiB at the latest: there interrupts are
+    /// unmasked for a moment.
     ///
     /// While `piece` runs, no page of the piece is unmapped and released: interrupts are masked, and a CPU that unmaps the page
     /// waits. So `piece` copies and returns; it must not call back into the [`Mmu`] or an address space. A kernel that maps its own
     /// memory at the first use writes to a new buffer before this call: its fault handler would find this CPU inside a call
-    /// ([`Error::Busy`]).
+    /// ([`Error::Nested`]).
     ///
     /// # Errors
     ///
@@ -515,40 +611,48 @@ impl<K: Kernel, const CPUS: usize> AddressSpace<K, CPUS> {
         let last = at.checked_add(more).ok_or(Error::OutOfRange { at })?;
         let (table, base) = (&self.0.table, self.0.base());
         let allowed = |leaf: &Leaf| access.allowed(leaf.attr);
-        // Returns the address after the piece at `at`; `Err(None)` if the entry lacks a status bit.
-        let mut next = |at: VirtAddr, pinned: Pinned<'_>| {
+        // Returns the end of the piece at `at`; `Err(None)` if the entry lacks a status bit.
+        let mut next = |at: VirtAddr, last: VirtAddr, pinned: Pinned<'_>| {
             let leaf = table.lookup(pinned, at).filter(allowed).ok_or(Some(Error::NotMapped { at }))?;
             if !leaf.attr.contains(status::<K>(access)) {
                 return Err(None);
             }
             let end = VirtAddr::new(leaf.at.get() | leaf.size.mask()).min(last);
             piece(leaf.phys(at, base), end.get() - at.get() + 1);
-            Ok((end < last).then_some(end).and_then(|end| end.checked_add(1)))
+            Ok(end)
         };
         let mut rest = Some(at);
-        while let Some(at) = rest {
-            // Returns the address whose entry lacks a status bit, which only a writer sets.
-            rest = self.mmu().call(|_| {
-                let mut rest = Some(at);
-                while let Some(at) = rest {
+        while let Some(first) = rest {
+            let until = VirtAddr::new(first.get() | (MASKED - 1)).min(last);
+            // Returns the next address, and whether its entry lacks a status bit, which only a writer sets.
+            let (more, lacks) = self.mmu().call(|_| {
+                let mut at = first;
+                loop {
                     // SAFETY: interrupts are masked; this CPU is inside a call, so that it serves no shootdown during `piece`.
-                    rest = match unsafe { self.0.pinned(|pinned| next(at, pinned)) } {
-                        Ok(next) => next,
-                        Err(None) => return Ok(Some(at)),
-                        Err(Some(error)) => return Err(error),
+                    let end = match unsafe { self.0.pinned(|pinned| next(at, until, pinned)) } {
+                        Ok(end) => end,
+                        Err(None) => break Ok((Some(at), true)),
+                        Err(Some(error)) => break Err(error),
                     };
+                    match end.checked_add(1) {
+                        Some(more) if end < until => at = more,
+                        more => break Ok((more.filter(|_| end < last), false)),
+                    }
                 }
-                Ok(None)
             })?;
-            if let Some(at) = rest
+            if let Some(at) = more.filter(|_| lacks)
                 && self.fault(at, access)? != Fault::Retry
             {
                 return Err(Error::NotMapped { at });
             }
+            rest = more;
         }
         Ok(())
     }
 }
+
+/// The most bytes that [`pieces`](AddressSpace::pieces) visits with interrupts masked.
+const MASKED: usize = 64 << 10;
 
 /// Returns `Err` if `wrong` holds an error. Without an error this moves no value.
 #[inline(always)]

@@ -19,6 +19,12 @@ pub(crate) type Table<K> = <Kind<K> as TableKind<Geometry<K>, Format<K>>>::Table
 /// The cursor of an address space's page table.
 pub(crate) type Walk<'c, K> = <Table<K> as SpaceTable<Geometry<K>, Format<K>, Storage<K>>>::Walk<'c>;
 
+/// What waits for its release outside of an address space's page table.
+pub(crate) type Parts<K> = <Table<K> as SpaceTable<Geometry<K>, Format<K>, Storage<K>>>::Detached;
+
+/// The state of a copy of an address space's page table.
+pub(crate) type Copying<K> = <Table<K> as SpaceTable<Geometry<K>, Format<K>, Storage<K>>>::Copying;
+
 /// Returns the node storage of a kernel's tables.
 pub(crate) fn storage<K: Kernel>(frames: &'static Frames<K>) -> &'static Storage<K> {
     <Kind<K> as TableKind<Geometry<K>, Format<K>>>::storage(frames)

@@ -4,10 +4,11 @@ use core::fmt;
 
 use tlbkit_addr::{Attr, Flush, PageSize, Pages, Pfn, PhysAddr, Vpn};
 use tlbkit_pagetable::format::Format;
-use tlbkit_pagetable::mpt::{self, Mpt};
+use tlbkit_pagetable::mpt::{self, Held, Mpt};
 use tlbkit_pagetable::nodes::{Direct, Nodes, Pieces};
 use tlbkit_pagetable::{
-    AnyCursor, Change, Entry, Error, Leaf, Mark, Radix, Retired, Shared, Table, Turn, Word, Writer,
+    AnyCursor, Change, Entry, Error, Frames as Sink, Leaf, Mark, Pinned, Radix, Retired, Shared, Table, Turn,
+    Word, Writer,
 };
 
 use crate::Kernel;
@@ -65,9 +66,47 @@ pub trait SpaceTable<G: Radix, F: Format, N: Nodes<Word = F::Word>>:
     /// [`Error::OutOfRange`].
     fn cursor<'c>(writer: &'c mut Writer<'_, 'static, Self>, page: Vpn) -> Result<Self::Walk<'c>, Error>;
 
-    /// Copies the user's mappings of this table into `child`, and clears the right to write in both. The child maps nothing but
-    /// copies of supervisor pages. A frame is [shared](Kernel::share) before the child maps it: if the copy unwinds, the child
-    /// releases only frames that were shared.
+    /// The part of a table that [`detach`](Self::detach) has taken out.
+    type Detached: Detached;
+
+    /// Takes the pages of a range out of the table, from the first one on, in one bounded part. Returns what waits for the flush
+    /// that the writer's obligation asks for, and the first page that was not reached. Frames that cannot wait there go to `frames`,
+    /// until it has no more room.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::OutOfRange`], [`Error::Borrowed`] or [`Error::Partial`]: nothing has changed then.
+    fn detach(
+        writer: &mut Writer<'_, 'static, Self>,
+        pages: Pages,
+        frames: &mut dyn Sink,
+    ) -> Result<(Self::Detached, Option<Vpn>), Error>;
+
+    /// Empties the entries of `pages`, of which the frames have waited in the table.
+    ///
+    /// # Safety
+    ///
+    /// The contract of [`Retired::reclaim`] since the call of [`detach`](Self::detach), which has reached all of `pages`.
+    unsafe fn clear_detached(
+        writer: &mut Writer<'_, 'static, Self>,
+        pages: Pages,
+        detached: &mut Self::Detached,
+        held: &mut dyn FnMut(Held),
+    );
+
+    /// Takes the whole table apart, whose frames the caller does not know.
+    fn detach_all(self) -> Self::Detached;
+
+    /// Returns the first part of `pages` that has a bounded number of entries.
+    fn part(&self, pinned: Pinned<'_>, pages: Pages) -> Pages;
+
+    /// The state of a copy that is made in parts.
+    type Copying: fmt::Debug;
+
+    /// Maps in `child` a bounded part of the user's mappings of this table, and clears the right to write in both. At first the child
+    /// maps nothing but copies of supervisor pages. A frame is [shared](Kernel::share) before the child maps it: if the copy unwinds,
+    /// the child releases only frames that were shared. `copying` is `None` for the first part. After each part this table's writer
+    /// flushes. Returns what is still to be done: the first page that was not reached, over which no leaf may extend in the next part.
     ///
     /// # Errors
     ///
@@ -77,7 +116,62 @@ pub trait SpaceTable<G: Radix, F: Format, N: Nodes<Word = F::Word>>:
         writer: &mut Writer<'_, 'static, Self>,
         child: &mut Writer<'_, 'static, Self>,
         kernel: &K,
-    ) -> Result<(), Error>;
+        copying: &mut Option<Self::Copying>,
+    ) -> Result<Copied, Error>;
+}
+
+/// How far a copy has come.
+#[derive(Clone, Copy, Debug)]
+pub enum Copied {
+    /// Nodes for it have been taken, and more are needed.
+    Nothing,
+    /// The pages before this one are copied.
+    Until(Vpn),
+    /// All pages are copied.
+    All,
+}
+
+/// The number of entries and nodes that an address space visits with interrupts masked at most, in the calls that handle a range
+/// in bounded parts. Eight thousand entries are 32 MiB of pages of 4 KiB.
+pub(crate) const PART: usize = 1 << 13;
+
+/// The number of nodes that a fork takes with interrupts masked at most.
+const NODES: usize = 1 << 6;
+
+/// The number of entries whose frames are released with interrupts masked at most.
+pub(crate) const RELEASED: usize = 1 << 9;
+
+/// What waits for its release outside of a table.
+pub trait Detached: fmt::Debug {
+    /// Hands over the frames and marks of about `most` entries, and frees nodes that hold no more. Returns `true` if nothing is left.
+    /// A call that `held` has unwound can be repeated.
+    ///
+    /// # Safety
+    ///
+    /// The contract of [`Retired::reclaim`] since the part has been taken out of its table.
+    unsafe fn release(&mut self, most: usize, held: &mut dyn FnMut(Held)) -> bool;
+}
+
+/// Nodes of a multi-level table, and the obligation of earlier changes whose flush was dropped.
+#[derive(Debug)]
+pub struct DetachedNodes<G: Radix, F: Format, N: Nodes<Word = F::Word> + 'static> {
+    nodes: mpt::Detached<'static, G, F, N>,
+    debt: Option<Retired<'static>>,
+}
+
+impl<G: Radix, F: Format, N: Nodes<Word = F::Word> + 'static> Detached for DetachedNodes<G, F, N> {
+    unsafe fn release(&mut self, most: usize, held: &mut dyn FnMut(Held)) -> bool {
+        // SAFETY: this function's contract is that of both calls.
+        unsafe {
+            if !self.nodes.release(most, held) {
+                return false;
+            }
+            if let Some(debt) = self.debt.take() {
+                debt.reclaim();
+            }
+        }
+        true
+    }
 }
 
 /// Tells whether a page with these attributes is a user's. In a format without a bit for [`Attr::USER`] every page is.
@@ -270,13 +364,56 @@ impl<G: Radix, F: Format, N: Nodes<Word = F::Word> + 'static> SpaceTable<G, F, N
         writer.cursor(page)
     }
 
+    type Detached = DetachedNodes<G, F, N>;
+
+    fn detach(
+        writer: &mut Writer<'_, 'static, Self>,
+        pages: Pages,
+        frames: &mut dyn Sink,
+    ) -> Result<(Self::Detached, Option<Vpn>), Error> {
+        let nodes = writer.detach(pages, PART, frames)?;
+        let stop = nodes.stop();
+        Ok((DetachedNodes { nodes, debt: None }, stop))
+    }
+
+    unsafe fn clear_detached(
+        writer: &mut Writer<'_, 'static, Self>,
+        pages: Pages,
+        detached: &mut Self::Detached,
+        held: &mut dyn FnMut(Held),
+    ) {
+        // SAFETY: this function's contract.
+        unsafe { writer.clear_detached(pages, &mut detached.nodes, held) };
+    }
+
+    fn detach_all(self) -> Self::Detached {
+        let (nodes, debt) = self.detach_all();
+        DetachedNodes { nodes, debt: Some(debt) }
+    }
+
+    fn part(&self, pinned: Pinned<'_>, pages: Pages) -> Pages {
+        self.part(pinned, pages, PART)
+    }
+
+    type Copying = mpt::Copying<'static, N>;
+
     #[inline(always)]
     fn copy_on_write<K: Kernel>(
         &self,
         writer: &mut Writer<'_, 'static, Self>,
         child: &mut Writer<'_, 'static, Self>,
         kernel: &K,
-    ) -> Result<(), Error> {
-        writer.copy_on_write(child, |run| kernel.share(run), |payload| kernel.share_payload(payload))
+        copying: &mut Option<Self::Copying>,
+    ) -> Result<Copied, Error> {
+        let copying = match copying {
+            Some(copying) => copying,
+            None => copying.insert(writer.begin_copy(child)?),
+        };
+        if !copying.reserve(NODES)? {
+            return Ok(Copied::Nothing);
+        }
+        let share = |run| kernel.share(run);
+        let next = writer.copy_part(child, copying, PART, share, |payload| kernel.share_payload(payload))?;
+        Ok(next.map_or(Copied::All, Copied::Until))
     }
 }

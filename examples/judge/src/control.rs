@@ -79,7 +79,8 @@ unsafe impl<F: Format> Format for Controlled<F> {
     const BREAK_FRAME: bool = F::BREAK_FRAME;
 
     fn leaf(frame: Pfn, size: PageSize, attr: Attr, last: bool) -> Result<F::Word, Error> {
-        let frame = Pfn::new(frame.get() - steps_back(attr, size, F::BASE));
+        // Attributes are encoded at frame 0, too: those of a mark, for example.
+        let frame = Pfn::new(frame.get().saturating_sub(steps_back(attr, size, F::BASE)));
         F::leaf(frame, size, twisted(attr), last)
     }
 

@@ -354,9 +354,9 @@ const GUARD: u64 = 2;
 #[inline(always)]
 pub fn mark_of<F: Format>(word: F::Word) -> Option<Mark> {
     match F::absent_bits(word) {
-        0 => None,
         bits if bits & 1 == 1 => Some(payload_of::<F>(bits >> 1)),
-        _ => Some(Mark::Guard),
+        GUARD => Some(Mark::Guard),
+        _ => None,
     }
 }
 
@@ -398,6 +398,33 @@ pub fn fill_word<F: Format>(at: VirtAddr, entry: Entry, payload: u64, frame: Pfn
         Entry::Mark(Mark::Guard) | Entry::Empty => Err(Error::NotMapped { at }),
         Entry::Leaf(occupant) => Err(Error::occupied(&occupant)),
     }
+}
+
+/// The lowest bits of the even number that encodes a frame which waits for a shootdown: no mark has them. The bit above says
+/// whether the page was dirty, and the others are the frame's number.
+const GONE: u64 = 0b110;
+const GONE_DIRTY: u64 = 1 << 3;
+const GONE_SHIFT: u32 = 4;
+
+/// Encodes the first frame of an entry that has been unmapped, while the entry waits for a shootdown: to hardware and to every
+/// walk the entry is empty. `last` as for [`Format::leaf`]. Returns `None` if the format has too few bits, or if such a word is
+/// something else at this level.
+#[inline(always)]
+pub(crate) fn gone_word<F: Format>(frame: Pfn, dirty: bool, last: bool) -> Option<F::Word> {
+    let frame = frame.get() as u64;
+    if F::ABSENT <= GONE_SHIFT || frame >> (F::ABSENT - GONE_SHIFT) != 0 {
+        return None;
+    }
+    let word = F::absent(frame << GONE_SHIFT | if dirty { GONE_DIRTY } else { 0 } | GONE);
+    let is_free = !F::is_leaf(word, last) && (last || !F::is_link(word));
+    is_free.then_some(word)
+}
+
+/// Decodes the frame of a word that is no leaf and no link, and whether the page was dirty: the inverse of [`gone_word`].
+#[inline(always)]
+pub(crate) fn gone_of<F: Format>(word: F::Word) -> Option<(Pfn, bool)> {
+    let bits = F::absent_bits(word);
+    (bits & 0b111 == GONE).then_some((Pfn::new((bits >> GONE_SHIFT) as usize), bits & GONE_DIRTY != 0))
 }
 
 /// Tells whether a word of the last level is a leaf or a mark.

@@ -1,6 +1,7 @@
 //! Copy on write: a copy of a table that maps the same frames. A user's page that was writable before is writable in neither table
 //! afterwards. Supervisor pages are passed over: the code that runs a fork cannot wait for a fault of its own stores.
 
+use core::fmt;
 use core::ops::ControlFlow;
 
 use tlbkit_addr::{Attr, FlushScope, Pages, Pfn, VirtAddr, Vpn};
@@ -10,7 +11,7 @@ use super::shape::{MAX, Shape};
 use crate::cursor::without;
 use crate::format::Format;
 use crate::geometry::Checked as _;
-use crate::nodes::{NodeAddr, Nodes, Stock, Store};
+use crate::nodes::{LinkRange, NodeAddr, Nodes, Stock, Store};
 use crate::{Change, Entry, Error, Half, Leaf, Mark, Pinned, Radix, Retired, Run, Table as _, Word, Writer};
 
 /// The attributes that a page also loses in the copy: the entry in the copied table already records that the page is dirty, and
@@ -27,6 +28,43 @@ struct Calls<'b, 'n, S: FnMut(Run), C: FnMut(u64)> {
     share: S,
     copy: C,
     born: &'b mut Retired<'n>,
+}
+
+/// A copy under way, from [`Writer::begin_copy`].
+pub struct Copying<'n, N: Nodes> {
+    /// Nodes for the copy.
+    stock: Stock<'n, N, MAX>,
+    /// How many nodes the copy needs, and how many of them have been taken.
+    wanted: usize,
+    taken: usize,
+    reach: LinkRange,
+    /// The first page that has not been copied, counted from the table's first slot.
+    next: Vpn,
+    /// How many more entries may be visited.
+    left: usize,
+    /// Whether a node was missing, because the table has grown since the copy began.
+    is_short: bool,
+}
+
+impl<N: Nodes> Copying<'_, N> {
+    /// Takes up to `most` nodes for the copy, and tells whether it has all that it needs.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NoMemory`].
+    pub fn reserve(&mut self, most: usize) -> Result<bool, Error> {
+        let more = most.min(self.wanted - self.taken);
+        // All nodes below the root have the size of the second level's.
+        self.stock.add(1, more, || self.wanted, self.reach)?;
+        self.taken += more;
+        Ok(self.taken == self.wanted)
+    }
+}
+
+impl<N: Nodes> fmt::Debug for Copying<'_, N> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Copying").field("next", &self.next).finish_non_exhaustive()
+    }
 }
 
 impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Writer<'_, 'n, Mpt<'n, G, F, N>> {
@@ -54,6 +92,21 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Writer<'_, 'n, Mpt<'n, G
         share: impl FnMut(Run),
         payload: impl FnMut(u64),
     ) -> Result<(), Error> {
+        let mut copying = self.begin_copy(child)?;
+        copying.reserve(usize::MAX)?;
+        self.copy_part(child, &mut copying, usize::MAX, share, payload).map(drop)
+    }
+
+    /// Begins what [`copy_on_write`](Self::copy_on_write) does, to be done in parts: [`Copying::reserve`], until it has all nodes,
+    /// then [`copy_part`](Self::copy_part), until all pages are copied.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`copy_on_write`](Self::copy_on_write), except [`Error::NoMemory`].
+    pub fn begin_copy(
+        &mut self,
+        child: &mut Writer<'_, 'n, Mpt<'n, G, F, N>>,
+    ) -> Result<Copying<'n, N>, Error> {
         const {
             let mut level = 2;
             while level < G::WIDTHS.len() {
@@ -65,40 +118,85 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Writer<'_, 'n, Mpt<'n, G
         if !F::OPTIONAL.contains(Attr::COPY_ON_WRITE) {
             return Err(Error::WrongAttr { attr: Attr::COPY_ON_WRITE });
         }
+        let (table, copy) = (self.table(), child.table());
+        // SAFETY: the caller is the only writer of both tables.
+        unsafe {
+            table.check_room(copy, Vpn::new(0))?;
+            table.check_apart(copy)?;
+        }
+        Ok(Copying {
+            stock: Stock::empty(copy.nodes, &Mpt::<'n, G, F, N>::WORDS),
+            // The copy has no node where this table has none.
+            wanted: table.footprint().nodes.saturating_sub(copy.footprint().nodes),
+            taken: 0,
+            reach: F::REACH,
+            next: Vpn::new(0),
+            left: 0,
+            is_short: false,
+        })
+    }
+
+    /// Copies about `most` more entries, in ascending order from the first slot on. Returns the first page that is still to be
+    /// copied, or `None` if all are. Between two parts this table may change: a later part copies what it finds. But no leaf may
+    /// extend over the page that was returned; split it first. The child must not change.
+    ///
+    /// Each part must be flushed before this table changes otherwise.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Partial`] if a leaf extends over the next page, and [`Error::NoMemory`] for a child of another node storage than the one
+    /// that the copy began with: this part has changed nothing then. [`Error::Occupied`] if the child has a page in the place of a supervisor page that has changed its size since, or is not
+    /// mapped any more: this part has changed nothing then. [`Error::NoMemory`] if the table has got nodes since the copy began.
+    /// The pages before this part are copied then, and some of this part.
+    pub fn copy_part(
+        &mut self,
+        child: &mut Writer<'_, 'n, Mpt<'n, G, F, N>>,
+        copying: &mut Copying<'n, N>,
+        most: usize,
+        share: impl FnMut(Run),
+        payload: impl FnMut(u64),
+    ) -> Result<Option<Vpn>, Error> {
         let ((table, batch), (copy, born)) = (self.parts(), child.parts());
         // SAFETY: the caller is the only writer of both tables.
         unsafe {
-            table.check_room(copy)?;
-            table.check_apart(copy)?;
+            table.check_next(copying.next)?;
+            table.check_room(copy, copying.next)?;
         }
-        let mut want = [0; MAX];
-        // All nodes below the root have the size of the second level's. The copy has no node where this table has none.
-        want[1] = table.footprint().nodes.saturating_sub(copy.footprint().nodes);
-        let mut stock = Stock::take_within(copy.nodes, &Mpt::<'n, G, F, N>::WORDS, want, F::REACH)?;
+        if !core::ptr::eq(copying.stock.nodes(), copy.nodes) {
+            // The nodes that were taken are not of the child's storage.
+            return Err(Error::no_memory(1, copy.nodes.held()));
+        }
+        copying.left = most;
+        copying.is_short = false;
         let (root, new) = (table.root, copy.root);
         // SAFETY: the caller is the only writer of both tables, and the batches are theirs.
-        unsafe {
+        let stop = unsafe {
             born.change(
                 |born| {
                     born.touch_all(F::APPEARS);
                     let mut calls = Calls { share, copy: payload, born };
                     batch.change(
                         |batch| {
-                            table.fork_node(copy, &mut stock, batch, (root, new), 0, Vpn::new(0), &mut calls);
+                            table.fork_node(copy, copying, batch, (root, new), 0, Vpn::new(0), &mut calls)
                         },
                         |batch| table.mend(batch),
-                    );
+                    )
                 },
                 |born| copy.mend(born),
-            );
+            )
+        };
+        if copying.is_short {
+            return Err(Error::no_memory(1, copy.nodes.held()));
         }
-        Ok(())
+        copying.next = stop.unwrap_or(copying.next);
+        Ok(stop.map(|stop| Mpt::<'n, G, F, N>::canonical(Pages::one(stop)).first()))
     }
 }
 
 impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
-    /// Checks that `copy` maps and marks no page of its own but those that are supervisor pages of the same size here, and lends
-    /// nothing. So each of its nodes is in the place of one of this table.
+    /// Checks that `copy` maps and marks no page of its own, from the page `next` on, but those that are supervisor pages of the
+    /// same size here, and lends nothing. So each of its nodes there is in the place of one of this table. `next` is counted from
+    /// the table's first slot.
     ///
     /// # Errors
     ///
@@ -107,7 +205,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
     /// # Safety
     ///
     /// The caller is the only writer of both tables.
-    unsafe fn check_room(&self, copy: &Self) -> Result<(), Error> {
+    unsafe fn check_room(&self, copy: &Self, next: Vpn) -> Result<(), Error> {
         if copy.lent.is_some() {
             return Err(Error::WrongSize { size: G::BASE });
         }
@@ -126,8 +224,10 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
             }
             ControlFlow::Break(())
         };
+        let next = Self::canonical(Pages::one(next)).first();
         let halves = G::SPACE.halves().into_iter().flatten();
         for own in halves.flat_map(|half| without(half, copy.borrowed)).flatten() {
+            let Some(own) = Pages::new(own.first().max(next), own.last()) else { continue };
             // SAFETY: by this function's contract the caller is the only writer, and frees nothing during the visit; no page of the
             // range is borrowed.
             let flow = copy.for_each_entry(unsafe { Pinned::by(copy) }, own, &mut check);
@@ -136,6 +236,30 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
             }
         }
         done
+    }
+
+    /// Checks that no leaf of this table extends over the page `next`, which is counted from the table's first slot.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Partial`].
+    ///
+    /// # Safety
+    ///
+    /// The caller is the only writer.
+    unsafe fn check_next(&self, next: Vpn) -> Result<(), Error> {
+        let page = Self::canonical(Pages::one(next)).first();
+        let at = page.address(G::BASE);
+        if self.is_borrowed(Self::index(0, at)) {
+            return Ok(());
+        }
+        // SAFETY: by this function's contract the caller is the only writer, and the page is not borrowed.
+        match unsafe { self.find(at) } {
+            Some(leaf) if G::SPACE.pages_of(&leaf).first() < page => {
+                Err(Error::Partial { at: leaf.at, size: leaf.size })
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Checks the top-level slots that `copy` borrows: this table's slot is empty or has the same link.
@@ -167,45 +291,55 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
         Ok(())
     }
 
-    /// Copies a node, whose range begins with the page `first`, and all nodes below it.
+    /// Copies a node, whose range begins with the page `first`, and all nodes below it, from the next page of `copying` on. Returns
+    /// the page at which it stopped, if it did.
     ///
     /// # Safety
     ///
-    /// The caller is the only writer of both tables, and [`check_room`](Self::check_room) has found that `copy` has room. `from` is
-    /// a node of `level` in this table, and `to` one of `level` in `copy`. The stock has a node for each node below `from` that
-    /// has none in its place below `to`.
+    /// The caller is the only writer of both tables, and [`check_room`](Self::check_room) has found that `copy` has room from the
+    /// next page on. `from` is a node of `level` in this table, and `to` one of `level` in `copy`. No leaf of this table extends
+    /// over the next page.
     #[expect(clippy::too_many_arguments, reason = "two tables, and where they are")]
     unsafe fn fork_node(
         &self,
         copy: &Self,
-        stock: &mut Stock<'n, N, MAX>,
+        copying: &mut Copying<'n, N>,
         batch: &mut Retired<'n>,
         (from, to): (NodeAddr, NodeAddr),
         level: usize,
         first: Vpn,
         calls: &mut Calls<'_, 'n, impl FnMut(Run), impl FnMut(u64)>,
-    ) {
+    ) -> Option<Vpn> {
         let (last, slots, cover) = (level + 1 == Self::LEVELS, Self::slots(level), Self::slot_pages(level));
         if last && !Self::REPLICATED {
             // SAFETY: by this function's contract the caller is the only writer of both tables; both nodes are of `level`, which
             // is the last, and the node `to` is empty.
-            return unsafe { self.fork_last(copy, batch, (from, to), first, calls) };
+            let entries = unsafe { self.fork_last(copy, batch, (from, to), first, calls) };
+            copying.left = copying.left.saturating_sub(entries);
+            return None;
         }
+        let page = |slot: usize| Vpn::new(first.get() + slot * cover);
+        let mut stop = None;
         let shift = Self::part_shift(level);
         // SAFETY: by this function's contract both nodes are of this level, and every index is below the number of its slots.
         unsafe {
             let (here, there) = (self.cell(from, 0), copy.cell(to, 0));
             let (mut live, mut parts) = (self.live(from, level), self.parts(from, level));
-            let (mut index, mut leaves) = (0, 0);
+            // The slots before the next page are copied already.
+            let (mut index, mut leaves) = (copying.next.get().saturating_sub(first.get()) / cover, 0);
             // The first and the last slot whose leaf has lost a right.
             let mut lost: Option<(usize, usize)> = None;
             // The loop ends when the count of slots in use is 0. The count of a lent node is higher by one for each loan.
-            while live > 0 && parts != 0 {
+            while live > 0 && parts != 0 && stop.is_none() {
                 let part = parts.trailing_zeros() as usize;
                 parts &= parts - 1;
                 index = index.max(part << shift);
                 while live > 0 && index >> shift == part {
                     let word = F::Word::follow(here.add(index));
+                    if copying.left == 0 {
+                        stop = Some(page(index).max(copying.next));
+                        break;
+                    }
                     if F::is_leaf(word, last) {
                         let size = Self::leaf(word, level, VirtAddr::new(0)).size;
                         let frame = F::frame(word, size);
@@ -225,6 +359,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
                             }
                             (index, live) = (index + 1, live - 1);
                         }
+                        copying.left = copying.left.saturating_sub(index - first);
                         if !Self::is_users(word, last) {
                             continue;
                         }
@@ -247,6 +382,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
                         }
                         copy.store_relaxed(to, index, F::absent(F::absent_bits(word)));
                         copy.add_live(to, level, index, 1);
+                        copying.left = copying.left.saturating_sub(1);
                         (leaves, live) = (leaves + 1, live - 1);
                     }
                     if !last && F::is_link(word) {
@@ -255,12 +391,18 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
                         let lent = level == 0 && self.is_lent(index);
                         let empty = self.live(below, level + 1) == u32::from(lent);
                         let borrowed = level == 0 && (self.is_borrowed(index) || copy.is_borrowed(index));
-                        if !borrowed
-                            && !empty
-                            && let Some(new) = copy.node_for(stock, to, level, index)
-                        {
-                            let at = Vpn::new(first.get() + index * cover);
-                            self.fork_node(copy, stock, batch, (below, new), level + 1, at, calls);
+                        if !borrowed && !empty {
+                            let Some(new) = copy.node_for(&mut copying.stock, to, level, index) else {
+                                copying.is_short = true;
+                                stop = Some(page(index).max(copying.next));
+                                break;
+                            };
+                            let nodes = (below, new);
+                            stop = self.fork_node(copy, copying, batch, nodes, level + 1, page(index), calls);
+                            if stop.is_some() {
+                                // The next part continues in that node.
+                                break;
+                            }
                             if copy.live(new, level + 1) == 0 {
                                 // All that is below is the supervisor's.
                                 copy.store_relaxed(to, index, F::Word::ZERO);
@@ -281,13 +423,13 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
                 }
             }
             copy.tally.ptes(leaves as isize);
-            let page = |slot: usize| Vpn::new(first.get() + slot * cover);
             if let Some((begin, end)) = lost
                 && let Some(pages) = Pages::new(page(begin), Vpn::new(page(end).get() + (cover - 1)))
             {
                 batch.touch(FlushScope::Everywhere, self.stale(Self::canonical(pages)));
             }
         }
+        stop
     }
 
     /// Returns the node in slot `index` of `to`, a node of `level`. If there is none, links one from the stock.
@@ -390,7 +532,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
         (from, to): (NodeAddr, NodeAddr),
         first: Vpn,
         calls: &mut Calls<'_, 'n, impl FnMut(Run), impl FnMut(u64)>,
-    ) {
+    ) -> usize {
         let (level, slots) = (Self::LEVELS - 1, Self::slots(Self::LEVELS - 1));
         // SAFETY: by this function's contract both nodes are of this level, and every index is below the number of its slots.
         unsafe {
@@ -456,6 +598,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
             {
                 batch.touch(FlushScope::Everywhere, self.stale(Self::canonical(pages)));
             }
+            all - live
         }
     }
 

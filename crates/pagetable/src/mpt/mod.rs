@@ -38,6 +38,7 @@
 
 mod census;
 mod cursor;
+mod detach;
 mod dismantle;
 mod fork;
 mod leaf;
@@ -72,6 +73,8 @@ use crate::nodes::{NodeAddr, Nodes, check_range, take_within};
 use crate::{Error, Leaf, Radix, Word, WriterFlag};
 
 pub use cursor::Cursor;
+pub use detach::{Detached, Held};
+pub use fork::Copying;
 pub(crate) use linear::{own_pages, region};
 use shape::Shape;
 pub use slot::{Encoded, Slot, Stale};

@@ -144,8 +144,18 @@ impl<'n, N: Nodes, const KINDS: usize> Stock<'n, N, KINDS> {
         Ok(())
     }
 
+    /// Returns the storage that the nodes are taken from.
+    pub(crate) const fn nodes(&self) -> &'n N {
+        self.nodes
+    }
+
+    /// Takes `want` more nodes of a kind. `all` counts those of the whole change, for the error.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NoMemory`]. The nodes taken so far are freed when the stock is dropped.
     #[inline]
-    fn add(
+    pub(crate) fn add(
         &mut self,
         kind: usize,
         want: usize,

@@ -1,4 +1,5 @@
 //! Where uncovered frames go: room is counted exactly, and found wanting before anything has changed.
+#![cfg(target_pointer_width = "64")]
 
 use std::ops::ControlFlow;
 

@@ -1,4 +1,5 @@
 //! Guarded tables word for word: what refill handlers and the papers' figures find in memory.
+#![cfg(target_pointer_width = "64")]
 
 #[cfg(target_pointer_width = "64")]
 use tlbkit_addr::{Attr, PageSize, Pages, Pfn, Vpn};

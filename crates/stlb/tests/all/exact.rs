@@ -1,4 +1,5 @@
 //! A cache in which nothing can be pushed out knows what was filled in and not forgotten since: no less, and no more.
+#![cfg(target_has_atomic = "64")]
 
 use std::cell::Cell;
 use std::collections::HashMap;

@@ -5,5 +5,6 @@ mod exact;
 mod forms;
 mod machine;
 mod never_stale;
+#[cfg(target_has_atomic = "64")]
 mod ops;
 mod shared_stress;

@@ -1,4 +1,5 @@
 //! The shared form under real threads.
+#![cfg(target_has_atomic = "64")]
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::thread;

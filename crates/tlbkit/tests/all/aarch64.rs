@@ -9,8 +9,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use tlbkit::pagetable::Geometry;
 use tlbkit::{
-    Access, AddressSpace, Asid, Attr, CpuSet, Error, Fault, Flush, Kernel, Machine, Mmu, PageSize, Pages,
-    Pfn, PhysAddr, Record, Run, VirtAddr, arch,
+    Access, AddressSpace, Asid, Attr, CpuSet, Error, Fault, Flush, Kernel, Machine, Mmu, Overdue, PageSize,
+    Pages, Pfn, PhysAddr, Record, Run, VirtAddr, arch,
 };
 
 const RW: Attr = Attr::READ.union(Attr::WRITE).union(Attr::USER);
@@ -312,6 +312,8 @@ mod halves {
         fn flush(&self, _: &Flush<'_>, _: Option<Asid>) {}
 
         fn interrupt(&self, _: CpuSet) {}
+
+        fn overdue(&self, _: Overdue) {}
 
         fn pause(&self) {
             let waits = self.waits.fetch_add(1, Ordering::Relaxed);

@@ -9,6 +9,7 @@ mod driven;
 mod edges;
 mod granules;
 mod guide;
+#[cfg(target_pointer_width = "64")]
 mod host;
 mod kernel_pages;
 mod kernels_half;
@@ -17,6 +18,7 @@ mod mips32;
 mod one_cpu;
 mod promises;
 mod properties;
+mod ranges;
 mod refused;
 mod support;
 mod swap;

@@ -107,7 +107,7 @@ few! {
 }
 
 /// Whether some histories with a fault end in a panic.
-#[cfg(not(miri))]
+#[cfg(all(not(miri), target_pointer_width = "64"))]
 fn is_found<A: Arch, const CPUS: usize>(fault: Fault) -> bool {
     (1..9).any(|seed| {
         let mut bytes = Bytes(seed);

@@ -532,8 +532,8 @@ fn mark<A: Arch, const CPUS: usize>(
             kernel.let_go(payload);
         }
     };
-    match at.twist {
-        16..128 if let Some((first, page)) = found => {
+    match (at.twist, found) {
+        (16..128, Some((first, page))) => {
             kernel.state().payloads.insert(payload, 1);
             if !page_out(kernel, space, (first, page), at, payload) {
                 if let Some(frozen) = model.leaves.get_mut(&at.page).filter(|frozen| frozen.pages == 1) {
@@ -549,7 +549,7 @@ fn mark<A: Arch, const CPUS: usize>(
             model.leaves.remove(&at.page);
             model.marks.insert(at.page, Mark::Payload(payload, attr));
         }
-        0..128 => {
+        (0..128, _) => {
             let mark = if at.twist < 16 {
                 Mark::Guard
             } else {
@@ -578,7 +578,7 @@ fn mark<A: Arch, const CPUS: usize>(
             model.leaves.remove(&at.page);
             model.marks.insert(at.page, mark);
         }
-        128..200 => {
+        (128..200, _) => {
             let frame = kernel.fresh(1, 1);
             // Now and then a late handler names what the page had before.
             let (named, attr) = match marked {

@@ -22,6 +22,13 @@ pub const RAM: usize = 0x8000_0000;
 
 thread_local! {
     static CPU: Cell<usize> = const { Cell::new(0) };
+    /// How many calls of `masked` are under way, and the stores, frames and nodes since the first of them.
+    static MASKED: Cell<(usize, usize)> = const { Cell::new((0, 0)) };
+}
+
+/// Counts work with interrupts masked.
+fn worked(by: usize) {
+    MASKED.set((MASKED.get().0, MASKED.get().1 + by));
 }
 
 /// Runs the calling thread as CPU `cpu`.
@@ -76,6 +83,8 @@ pub struct Host {
     pub overdue: Mutex<Vec<Overdue>>,
     /// Frames that were released dirty.
     pub dirty: AtomicUsize,
+    /// The most stores, frames and nodes that were ever handled with interrupts masked.
+    pub most_masked: AtomicUsize,
     /// Whether flushes are left out: what a test must notice.
     pub forgets: AtomicBool,
     /// How many more frames may be taken.
@@ -129,6 +138,7 @@ impl Host {
             pauses: AtomicUsize::new(0),
             overdue: Mutex::default(),
             dirty: AtomicUsize::new(0),
+            most_masked: AtomicUsize::new(0),
             forgets: AtomicBool::new(false),
             allowance: AtomicUsize::new(usize::MAX),
             mistaken: AtomicUsize::new(0),
@@ -309,6 +319,7 @@ unsafe impl Kernel for Host {
 
     fn give_frame(&self, frame: PhysAddr) {
         self.on_frame.get().inspect(|on_frame| on_frame());
+        worked(1);
         let mut uses = self.uses();
         self.say(Event::Node(Self::memory_of(Self::index(frame), 1, true)));
         let was = std::mem::replace(&mut uses[Self::index(frame)], Use::Free);
@@ -324,6 +335,7 @@ unsafe impl Kernel for Host {
     }
 
     fn release(&self, run: Run) {
+        worked(run.len);
         if let Some(on_release) = self.on_release.get() {
             on_release();
         }
@@ -394,6 +406,7 @@ unsafe impl Kernel for Host {
     }
 
     fn stored(&self, store: Store) {
+        worked(usize::from(!matches!(store, Store::Release | Store::Fence)));
         self.say(match store {
             Store::Word { at, value } => Event::Write { at: at as u64, value },
             Store::Exchange { at, old, new } => Event::Swap { at: at as u64, old, new },
@@ -426,6 +439,17 @@ unsafe impl Kernel for Host {
     }
 
     fn masked<R>(&self, f: impl FnOnce() -> R) -> R {
+        struct Unmasked<'h>(&'h Host);
+        impl Drop for Unmasked<'_> {
+            fn drop(&mut self) {
+                let (depth, work) = MASKED.get();
+                self.0.most_masked.fetch_max(work, Ordering::Relaxed);
+                MASKED.set((depth - 1, if depth == 1 { 0 } else { work }));
+            }
+        }
+        let (depth, work) = MASKED.get();
+        MASKED.set((depth + 1, if depth == 0 { 0 } else { work }));
+        let _unmasked = Unmasked(self);
         f()
     }
 

@@ -3,22 +3,45 @@
 
 use std::marker::PhantomData;
 use std::panic::resume_unwind;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use tlbkit::pagetable::Word;
+use tlbkit::pagetable::format::Format;
 use tlbkit::{Asid, CpuSet, Flush, Kernel, Machine, Mmu, Overdue, PhysAddr, Record, Run, Store};
 
 use crate::host::{Host, keep};
 
 /// The host as another machine, whose kernel unwinds where it is told to.
-pub struct As<M>(pub Host, PhantomData<fn() -> M>, [AtomicUsize; 2]);
+pub struct As<M>(pub Host, PhantomData<fn() -> M>, [AtomicUsize; 3], pub Mutex<Vec<Step>>);
 
 pub const SHARE: usize = 0;
 pub const RELEASE: usize = 1;
+pub const TAKE: usize = 2;
 
-impl<M> As<M> {
+/// A step of a switch, as the kernel makes it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Step {
+    Load,
+    Unload,
+    FlushAll,
+}
+
+impl<M: Machine> As<M> {
+    /// How far a node's frame is below the host's: entries of 32 bits need nodes in kseg0.
+    const BELOW: usize = if <<M::Format as Format>::Word as Word>::BYTES == 4 { 0x7f00_0000 } else { 0 };
+
+    fn frame(frame: PhysAddr) -> PhysAddr {
+        PhysAddr::new(frame.get() + Self::BELOW)
+    }
+
     /// Lets the kernel unwind at the `call`-th call of a method from now on, counted from 1; with 0 never.
     pub fn unwinds_at(&self, method: usize, call: usize) {
         self.2[method].store(call, Ordering::Relaxed);
+    }
+
+    fn step(&self, step: Step) {
+        self.3.lock().unwrap_or_else(|poison| poison.into_inner()).push(step);
     }
 
     fn count(&self, method: usize) {
@@ -38,16 +61,17 @@ unsafe impl<M: Machine> Kernel for As<M> {
         self.0.cpu()
     }
     fn take_frame(&self) -> Option<PhysAddr> {
-        self.0.take_frame()
+        self.count(TAKE);
+        self.0.take_frame().map(|frame| PhysAddr::new(frame.get() - Self::BELOW))
     }
     fn give_frame(&self, frame: PhysAddr) {
-        self.0.give_frame(frame);
+        self.0.give_frame(Self::frame(frame));
     }
     fn memory(&self, frame: PhysAddr) -> *mut u8 {
-        self.0.memory(frame)
+        self.0.memory(Self::frame(frame))
     }
     fn record(&self, frame: PhysAddr) -> Option<&Record> {
-        self.0.record(frame)
+        self.0.record(Self::frame(frame))
     }
     fn release(&self, run: Run) {
         self.count(RELEASE);
@@ -58,6 +82,9 @@ unsafe impl<M: Machine> Kernel for As<M> {
         self.0.share(run);
     }
     fn flush(&self, flush: &Flush<'_>, asid: Option<Asid>) {
+        if flush.is_all() && asid.is_none() {
+            self.step(Step::FlushAll);
+        }
         self.0.flush(flush, asid);
     }
     fn stored(&self, store: Store) {
@@ -76,9 +103,11 @@ unsafe impl<M: Machine> Kernel for As<M> {
         f()
     }
     fn load(&self, root: usize) {
+        self.step(Step::Load);
         self.0.load(root);
     }
     fn unload(&self) {
+        self.step(Step::Unload);
         self.0.unload();
     }
     fn asid_bits(&self) -> u32 {
@@ -93,8 +122,12 @@ pub fn as_machine<M: Machine>(frames: usize) -> &'static Mmu<As<M>> {
 
 /// Returns a machine with so many frames of memory.
 pub fn as_machines<M: Machine, const CPUS: usize>(frames: usize) -> &'static Mmu<As<M>, CPUS> {
-    let mmu: &'static Mmu<As<M>, CPUS> =
-        Box::leak(Box::new(Mmu::new(As(Host::new(frames, CPUS), PhantomData, Default::default()))));
+    let mmu: &'static Mmu<As<M>, CPUS> = Box::leak(Box::new(Mmu::new(As(
+        Host::new(frames, CPUS),
+        PhantomData,
+        Default::default(),
+        Mutex::default(),
+    ))));
     keep(Box::new(mmu));
     mmu
 }

@@ -78,8 +78,8 @@ pub(crate) fn fence_all() {
 /// It is the root of an address space that lives until another one is set, or 0.
 pub(crate) unsafe fn set_root(root: usize) {
     let value = if root == 0 { empty() } else { root };
-    // SAFETY: the caller's promise; the kernel is in the upper half.
-    unsafe { asm!("msr ttbr0_el1, {}", "isb", in(reg) value, options(nostack, preserves_flags)) };
+    // SAFETY: the caller's promise; the kernel is in the upper half. The last barrier waits for walks from the old root.
+    unsafe { asm!("msr ttbr0_el1, {}", "isb", "dsb nsh", in(reg) value, options(nostack, preserves_flags)) };
     witness::root(root);
 }
 
