@@ -1,4 +1,4 @@
-//! The peers from crates.io, each on a host arena through a direct map.
+//! The published peers, each on a host arena through a direct map.
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
