@@ -51,12 +51,12 @@ const PLACES: [&str; 8] = [
     "examples/kernel",
     "examples/mips32/src",
     "fuzz/targets",
-    "lab/src",
-    "xtask/src",
+    "tools/lab/src",
+    "tools/xtask/src",
 ];
 
 fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 
 /// Adds the Rust files below a folder, as paths from the root.

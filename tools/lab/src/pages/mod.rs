@@ -1,7 +1,7 @@
 //! `tlblab pages`: the pages that a program touched, as runs of neighbours.
 //!
 //! What the benches map of the captured programs was made by this:
-//! `tlblab pages --trace lab/traces/cc1.tlbt --first-touches --json`.
+//! `tlblab pages --trace tools/lab/traces/cc1.tlbt --first-touches --json`.
 
 use std::collections::BTreeSet;
 
@@ -77,9 +77,9 @@ mod tests {
 
     #[test]
     fn the_benches_have_the_shipped_programs_first_touches() {
-        let root = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
+        let root = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
         for name in ["cc1", "perl", "sqlite"] {
-            let input: Input = format!("{root}/lab/traces/{name}.tlbt").parse().unwrap();
+            let input: Input = format!("{root}/tools/lab/traces/{name}.tlbt").parse().unwrap();
             let trace = trace::open(&input, &ProgressBar::hidden()).unwrap();
             let mut known = BTreeSet::new();
             let pages = trace.map(|access| access.unwrap().page.get()).filter(|&page| known.insert(page));

@@ -58,7 +58,7 @@ struct Cli {
     #[arg(long, value_name = "FILE")]
     boot: Option<PathBuf>,
     /// The shipped traces
-    #[arg(long, value_name = "DIR", default_value = "lab/traces")]
+    #[arg(long, value_name = "DIR", default_value = "tools/lab/traces")]
     traces: PathBuf,
     /// Where the lab's data are kept from run to run [default: cache, where index.html is written]
     #[arg(long, value_name = "DIR")]

@@ -90,7 +90,7 @@ fn main() -> ExitCode {
 /// Makes the workspace's root the working directory, wherever the command was given.
 fn enter_root() -> anyhow::Result<()> {
     let own = env::var_os("CARGO_MANIFEST_DIR").unwrap_or_else(|| env!("CARGO_MANIFEST_DIR").into());
-    let root = Path::new(&own).parent().context("the package is in no workspace")?;
+    let root = Path::new(&own).ancestors().nth(2).context("the package is in no workspace")?;
     env::set_current_dir(root).with_context(|| format!("cannot enter {}", root.display()))
 }
 

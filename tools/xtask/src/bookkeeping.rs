@@ -59,7 +59,7 @@ pub(crate) fn run(args: &BookkeepingArgs) -> anyhow::Result<()> {
     shell.run(&Line::new("cargo", "build --release -p tlblab"))?;
     let lab = places::target().join("release/tlblab").to_string_lossy().into_owned();
     let traces = match args.traces.as_slice() {
-        [] => TRACES.iter().map(|name| format!("lab/traces/{name}.tlbt")).collect(),
+        [] => TRACES.iter().map(|name| format!("tools/lab/traces/{name}.tlbt")).collect(),
         traces => traces.to_vec(),
     };
     let bar = ProgressBar::new((traces.len() * POLICIES.len()) as u64);

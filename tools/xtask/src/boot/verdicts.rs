@@ -213,7 +213,7 @@ fn one(machine: &str, options: &str) -> anyhow::Result<Found> {
 mod tests {
     use super::*;
 
-    const PAGE: &str = include_str!("../../../docs/witness.md");
+    const PAGE: &str = include_str!("../../../../docs/witness.md");
 
     /// Each cell with a verdict is of a boot that there is, and no other one: the machines and their faults are all there.
     #[test]

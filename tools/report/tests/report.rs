@@ -6,7 +6,7 @@ use std::process::{Command, Output, Stdio};
 
 /// Returns the report's command.
 fn command(args: &[&str], out: &Path) -> Command {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let mut command = Command::new(env!("CARGO_BIN_EXE_tlbkit-report"));
     command.args(args).arg("--out").arg(out).current_dir(root);
     command

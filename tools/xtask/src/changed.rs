@@ -178,8 +178,8 @@ mod tests {
             ("addr", "crates/addr", &[]),
             ("table", "crates/table", &["addr"]),
             ("cache", "crates/cache", &["addr"]),
-            ("plugin", "xtask/plugin", &[]),
-            ("xtask", "xtask", &["table"]),
+            ("plugin", "tools/xtask/plugin", &[]),
+            ("xtask", "tools/xtask", &["table"]),
         ]);
         let readers = [("docs/table.md".to_owned(), "crates/table/tests/page.rs".into())];
         let names = |files: &[&str]| {
@@ -188,7 +188,7 @@ mod tests {
         };
         assert_eq!(names(&["crates/addr/src/lib.rs"]).as_deref(), Some("addr cache table xtask"));
         assert_eq!(names(&["crates/table/src/a/b.rs"]).as_deref(), Some("table xtask"));
-        assert_eq!(names(&["xtask/plugin/src/lib.rs"]).as_deref(), Some("plugin"));
+        assert_eq!(names(&["tools/xtask/plugin/src/lib.rs"]).as_deref(), Some("plugin"));
         assert_eq!(names(&["docs/table.md"]).as_deref(), Some("table xtask"));
         assert_eq!(names(&["docs/other.md"]).as_deref(), Some(""));
         assert_eq!(names(&["Cargo.lock"]), None, "every package may read it");
@@ -196,12 +196,12 @@ mod tests {
 
     #[test]
     fn every_package_of_the_tree_is_known() {
-        let root = fs::canonicalize(concat!(env!("CARGO_MANIFEST_DIR"), "/..")).unwrap();
+        let root = fs::canonicalize(concat!(env!("CARGO_MANIFEST_DIR"), "/../..")).unwrap();
         let packages = packages(&root).unwrap();
         for (name, folder, need) in [
             ("tlbkit", "crates/tlbkit", "tlbkit-pagetable"),
             ("tlbkit-kernel", "examples/kernel", "tlbkit"),
-            ("tlblab", "lab", "tlbkit-shootdown"),
+            ("tlblab", "tools/lab", "tlbkit-shootdown"),
         ] {
             let package = &packages[name];
             assert!(package.folder == Path::new(folder) && package.needs.contains(need), "{package:?}");

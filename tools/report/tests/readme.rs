@@ -6,7 +6,7 @@ use std::process::Command;
 
 #[test]
 fn the_readme_shows_what_the_lab_counts() {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let readme = fs::read_to_string(root.join("README.md")).unwrap();
     let picture = fs::read_to_string(root.join("docs/sparse.svg")).unwrap();
     assert!(

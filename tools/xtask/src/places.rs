@@ -9,7 +9,7 @@ use anyhow::Context;
 pub(crate) fn enter_root() -> anyhow::Result<()> {
     // As cargo runs it: work trees that share a target directory share its program.
     let own = env::var_os("CARGO_MANIFEST_DIR").unwrap_or_else(|| env!("CARGO_MANIFEST_DIR").into());
-    let root = Path::new(&own).parent().context("xtask is no folder of a workspace")?;
+    let root = Path::new(&own).ancestors().nth(2).context("xtask is no folder of a workspace")?;
     env::set_current_dir(root).with_context(|| format!("cannot enter {}", root.display()))
 }
 

@@ -200,7 +200,7 @@ mod tests {
     /// The README shows a picture of this form, with all jobs and subjects. Its times are of one machine, and are not compared.
     #[test]
     fn the_readme_shows_a_picture_of_this_form() {
-        let root = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
+        let root = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
         let readme = fs::read_to_string(format!("{root}/README.md")).unwrap();
         assert!(readme.contains("](docs/bench.svg)"));
         assert!(readme.contains("cargo xtask bench --picture docs/bench.svg"));

@@ -2,7 +2,7 @@
 //! `examples`, `cargo xtask` and the report. A name is written here once, and a misspelled constant does not compile.
 //!
 //! The tables and most names are those of Elphinstone et al. 1999, 3.2. What a name means in bytes depends on the program:
-//! `lab/src/tables/names.rs` has the layouts that the lab measures, `examples/mips32` tables of 32-bit words, and
+//! `tools/lab/src/tables/names.rs` has the layouts that the lab measures, `examples/mips32` tables of 32-bit words, and
 //! `benches/src/ours.rs` tables of 48-bit spaces.
 #![no_std]
 

@@ -354,16 +354,16 @@ fn number(row: &Value, name: &str) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    const HART: &str = include_str!("../../../examples/kernel/embedding/hart.rs");
-    const MEMORY: &str = include_str!("../../../examples/kernel/embedding/memory.rs");
-    const SWAP: &str = include_str!("../../../examples/kernel/embedding/swap.rs");
-    const SEVERAL: &str = include_str!("../../../examples/kernel/src/memory.rs");
-    const REFILL: &str = include_str!("../../../examples/kernel/src/arch/mips32/refill.rs");
-    const TLB: &str = include_str!("../../../examples/kernel/src/arch/aarch64/tlb.rs");
+    const HART: &str = include_str!("../../../../examples/kernel/embedding/hart.rs");
+    const MEMORY: &str = include_str!("../../../../examples/kernel/embedding/memory.rs");
+    const SWAP: &str = include_str!("../../../../examples/kernel/embedding/swap.rs");
+    const SEVERAL: &str = include_str!("../../../../examples/kernel/src/memory.rs");
+    const REFILL: &str = include_str!("../../../../examples/kernel/src/arch/mips32/refill.rs");
+    const TLB: &str = include_str!("../../../../examples/kernel/src/arch/aarch64/tlb.rs");
 
     /// Returns what `docs/embedding.md` shows of files that are compiled elsewhere.
     fn quotations() -> Vec<&'static str> {
-        let page = include_str!("../../../docs/embedding.md");
+        let page = include_str!("../../../../docs/embedding.md");
         let blocks = page.split("```rust,ignore\n").skip(1);
         blocks.filter_map(|rest| rest.split("```").next()).collect()
     }
@@ -381,7 +381,7 @@ mod tests {
 
     #[test]
     fn the_readme_shows_its_fault_handler() {
-        let readme = include_str!("../../../README.md");
+        let readme = include_str!("../../../../README.md");
         let handler =
             readme.split("```rust,ignore\n").nth(1).and_then(|rest| rest.split("```").next()).unwrap();
         assert!(MEMORY.ends_with(handler), "the embedding guide ends otherwise:\n{handler}");
