@@ -103,8 +103,3 @@ pub use retired::{Carried, Retired};
 pub use table::{Change, Holes, Private, Table, WriterFlag, destroy};
 pub use word::Word;
 pub use writer::{Turn, Writer};
-
-/// The README's example, compiled.
-#[cfg(doctest)]
-#[doc = include_str!("../../../README.md")]
-struct Readme;

@@ -1,9 +1,9 @@
 //! A CPU's request queue, of fixed size, which loses no request.
 //!
 //! ```text
-//!   requests   [ op, what | op, what | ... ]    up to N, in order of arrival
-//!   overflow   more than N requests become one flush of everything
-//!   owed       after an overflow: one bit for each operation that waits for its acknowledgement
+//!   requests         [ op, what | op, what | ... ]    up to N, in order of arrival
+//!   overflow         more than N requests become one flush of everything
+//!   unacknowledged   after an overflow: one bit for each operation that waits for its acknowledgement
 //! ```
 //!
 //! An overflow loses the addresses of the requests, but no request. The bits cannot overflow: there is one for each
@@ -183,7 +183,7 @@ pub struct Queue<const N: usize, const W: usize = 1, const SLOTS: usize = 1> {
     /// The number of requests. It has 32 bits, so that the first request is on the cache line of the mailbox's flag.
     len: u32,
     closed: bool,
-    owed: OpSet<W, SLOTS>,
+    unacknowledged: OpSet<W, SLOTS>,
     /// The requests: the first `len` elements. All other elements are [`Request::NONE`].
     requests: [Request; N],
 }
@@ -203,7 +203,7 @@ impl<const N: usize, const W: usize, const SLOTS: usize> Queue<N, W, SLOTS> {
 
     /// As [`new`](Self::new), for sizes that are known not to be zero.
     pub(crate) const fn of_checked_size() -> Self {
-        Self { len: 0, closed: false, owed: OpSet::empty(), requests: [Request::NONE; N] }
+        Self { len: 0, closed: false, unacknowledged: OpSet::empty(), requests: [Request::NONE; N] }
     }
 
     /// Adds a request. Returns whether the CPU will reply; an offline CPU has nothing to flush, and does not.
@@ -225,22 +225,22 @@ impl<const N: usize, const W: usize, const SLOTS: usize> Queue<N, W, SLOTS> {
         if self.closed {
             return Ok(false);
         }
-        if !self.owed.is_empty() {
-            self.owed.insert(request.op);
+        if !self.unacknowledged.is_empty() {
+            self.unacknowledged.insert(request.op);
         } else if let Some(free) = self.requests.get_mut(self.len as usize) {
             *free = request;
             self.len += 1;
         } else {
-            self.owe(request.op);
+            self.overflow_with(request.op);
         }
         Ok(true)
     }
 
     /// Turns the queue into an overflow: adds an operation without its target, and turns all requests into their operations.
-    pub(crate) fn owe(&mut self, op: OpId) {
-        self.owed.insert(op);
+    pub(crate) fn overflow_with(&mut self, op: OpId) {
+        self.unacknowledged.insert(op);
         for earlier in self.requests.iter_mut().take(self.len as usize) {
-            self.owed.insert(earlier.op);
+            self.unacknowledged.insert(earlier.op);
             *earlier = Request::NONE;
         }
         self.len = 0;
@@ -250,8 +250,8 @@ impl<const N: usize, const W: usize, const SLOTS: usize> Queue<N, W, SLOTS> {
     ///
     /// The call moves the requests that follow, at most `N - 1`, by one place.
     pub fn take(&mut self) -> Option<Work<W, SLOTS>> {
-        if !self.owed.is_empty() {
-            return Some(Work::Everything(core::mem::replace(&mut self.owed, OpSet::empty())));
+        if !self.unacknowledged.is_empty() {
+            return Some(Work::Everything(core::mem::replace(&mut self.unacknowledged, OpSet::empty())));
         }
         // Each request moves one place to the front, the last place becomes free, and `moved` is the first request.
         let mut moved = Request::NONE;
@@ -264,22 +264,23 @@ impl<const N: usize, const W: usize, const SLOTS: usize> Queue<N, W, SLOTS> {
 
     /// Tells whether a request of this operation, which has not ended, waits in the queue.
     pub(crate) fn has(&self, op: OpId) -> bool {
-        self.owed.has(op) || self.requests.iter().take(self.len as usize).any(|request| request.op == op)
+        self.unacknowledged.has(op)
+            || self.requests.iter().take(self.len as usize).any(|request| request.op == op)
     }
 
     /// Tells whether the queue has no work.
     pub fn is_empty(&self) -> bool {
-        self.len == 0 && self.owed.is_empty()
+        self.len == 0 && self.unacknowledged.is_empty()
     }
 
     /// Returns the number of waiting requests.
     pub fn len(&self) -> usize {
-        self.len as usize + self.owed.len()
+        self.len as usize + self.unacknowledged.len()
     }
 
     /// Tells whether the queue has overflowed since it was last empty.
     pub fn has_overflowed(&self) -> bool {
-        !self.owed.is_empty()
+        !self.unacknowledged.is_empty()
     }
 
     /// Refuses requests from now on, because the CPU goes offline. The CPU must still take the requests in the queue.

@@ -134,7 +134,7 @@ pub enum Fault {
     /// [`Change::READ_ONLY`]: crate::Change::READ_ONLY
     CopyOnWrite(Leaf),
     /// The page allows the access, and the hardware refuses it for another reason, which no flush removes: the access would fault
-    /// again for ever. What to do depends on the reason: mend the kernel, or end the process.
+    /// again for ever. What to do depends on the reason: correct the kernel, or end the process.
     Refused(Reason),
     /// The page does not allow the access.
     NoRight(Leaf),

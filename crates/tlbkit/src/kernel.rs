@@ -97,9 +97,9 @@ pub enum Overdue {
 /// - **TLB**: when [`flush`](Self::flush) returns, this CPU's TLB and walk caches hold nothing that the flush names,
 ///   and every page-table walk that this CPU began before has ended. Stores to page tables that precede the call are
 ///   visible to the walks that follow it;
-/// - **root**: when [`load`](Self::load) returns, this CPU translates by that root, by a root that a later call of `load` or
-///   [`unload`](Self::unload) names, or by one that belongs to no [`AddressSpace`](crate::AddressSpace). A root that belongs to
-///   none has ASID 0;
+/// - **root**: when [`load`](Self::load) returns, this CPU translates by the root of that call, until the next call of `load` or
+///   [`unload`](Self::unload). Meanwhile the kernel may load a root of its own, which belongs to no
+///   [`AddressSpace`](crate::AddressSpace) and has ASID 0;
 /// - **walks**: when `load` or `unload` returns, every walk that this CPU's hardware began from another root has ended: it reads no
 ///   node of that address space any more, and sets no status bit there. The nodes are freed without a flush when the last CPU has
 ///   left. A write of `CR3` waits for such walks; after a write of `satp` or `TTBR0_EL1` the kernel waits for them as its CPUs

@@ -65,3 +65,8 @@ pub use tlbkit_addr::{
 pub use tlbkit_pagetable::nodes::{Record, Store};
 pub use tlbkit_pagetable::{Change, Entry, Error, Footprint, Leaf, Mark, Run};
 pub use {tlbkit_addr as addr, tlbkit_pagetable as pagetable, tlbkit_shootdown as shootdown};
+
+/// The README's example, compiled.
+#[cfg(doctest)]
+#[doc = include_str!("../../../README.md")]
+struct Readme;

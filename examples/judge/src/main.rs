@@ -13,7 +13,15 @@
 //! ```
 //!
 //! `cargo xtask judge` builds it for each processor and runs it in QEMU. The processor is a folder of instructions:
-//! switch translation on, flush, access in a mode, stop.
+//! switch translation on, flush, access in a mode, stop. Operations are maps, unmaps, changes of rights and of size, from the base
+//! page to the largest, at both ends of both halves of the address space; the run ends when 3000 have succeeded. A dozen addresses
+//! are accessed after each, mapped, not mapped and not canonical, by load, store and fetch, in three modes.
+//!
+//! Then the kernel switches on one [`control`] after the other: a format that exchanges user pages and kernel pages, one that
+//! encodes the frame before a page's own, one that ignores the status bits of the MMU, and, where QEMU keeps its TLB, flushes that
+//! are left out. Each must be noticed within 500 operations, or the run fails. [`spaces`] judges two address spaces under ASIDs.
+//!
+//! If a page has a 52-bit address without memory, AArch64's AT instructions return the address to which it is translated.
 #![no_std]
 #![no_main]
 

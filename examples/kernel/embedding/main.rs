@@ -17,11 +17,8 @@ use tlbkit::{
 #[allow(dead_code, reason = "the kernel of several harts uses the rest")]
 mod sbi;
 
-#[rustfmt::skip]
 mod hart;
-#[rustfmt::skip]
 mod memory;
-#[rustfmt::skip]
 mod swap;
 
 use memory::{MMU, Mine, boot};

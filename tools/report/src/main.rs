@@ -63,11 +63,11 @@ struct Cli {
     /// Where the lab's data are kept from run to run [default: cache, where index.html is written]
     #[arg(long, value_name = "DIR")]
     cache: Option<PathBuf>,
-    /// Write instead the README's picture to this file, and print the README's table
+    /// Write instead the picture of docs/costs.md to this file, and print its table
     #[arg(long, value_name = "FILE", conflicts_with = "json")]
-    readme: Option<PathBuf>,
+    costs: Option<PathBuf>,
     /// Draw one figure, or one paper's, beside index.html: `Romer Figure 3`, `Tzou`
-    #[arg(long, value_name = "NAME", conflicts_with = "readme")]
+    #[arg(long, value_name = "NAME", conflicts_with = "costs")]
     figure: Option<String>,
 }
 
@@ -136,8 +136,8 @@ fn begin(args: Cli, children: &Arc<Children>, bar: &ProgressBar) -> anyhow::Resu
 fn run(args: &Cli, children: Arc<Children>, bar: &ProgressBar) -> anyhow::Result<()> {
     let asked = args.figure.as_deref().map(|name| anyhow::Ok((name, select::paper(name)?))).transpose()?;
     let lab = Arc::new(Lab::new(args, children, bar.clone())?);
-    if let Some(file) = &args.readme {
-        let (picture, table) = papers::readme(&lab)?;
+    if let Some(file) = &args.costs {
+        let (picture, table) = papers::costs(&lab)?;
         lab::write(file, page::picture(&picture)?.as_bytes())?;
         bar.finish_and_clear();
         println!("{table}");

@@ -239,7 +239,7 @@ fn table(page: &mut String, table: &Table) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Returns a picture for the README: the chart with its title, axes and legend in it, and its own style sheet.
+/// Returns a picture for `docs/costs.md`: the chart with its title, axes and legend in it, and its own style sheet.
 ///
 /// # Errors
 ///

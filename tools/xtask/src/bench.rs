@@ -30,7 +30,7 @@ pub(crate) struct BenchArgs {
     /// Compare with what was kept under this name, or with a commit, which is built and measured first; with plots
     #[arg(long, value_name = "BASE", conflicts_with_all = ["summary", "save"])]
     against: Option<String>,
-    /// Draw the README's picture of the ratios to this file
+    /// Draw the picture of docs/costs.md, of the ratios to this file
     #[arg(long, value_name = "FILE", conflicts_with_all = ["summary", "save", "against", "parts"])]
     picture: Option<PathBuf>,
     /// Only what has one of these in its name, as in `map page/x86_64` [default: all]

@@ -14,7 +14,7 @@ use std::{env, fs};
 use anyhow::{Context, ensure};
 use serde_json::Value;
 
-use crate::places;
+use crate::{bare, places};
 
 /// What a change reaches.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -124,7 +124,9 @@ fn described(root: &Path, folder: &str) -> anyhow::Result<Vec<(String, Package)>
 fn readers() -> anyhow::Result<Vec<(String, PathBuf)>> {
     let found = git(&["grep", "-oE", r"(docs/[a-z-]+|README|CONTRIBUTING)\.md", "--", "*.rs"])?;
     let pair = |line: &str| line.split_once(':').map(|(file, page)| (page.to_owned(), file.into()));
-    Ok(found.lines().filter_map(pair).collect())
+    // This package reads each page for the commands that it shows.
+    let shown = bare::pages(Path::new("."))?.into_iter().map(|page| (page, file!().into()));
+    Ok(found.lines().filter_map(pair).chain(shown).collect())
 }
 
 /// Returns the packages that a change of `files` reaches; `None` if that is all of them.

@@ -20,6 +20,7 @@ macro_rules! misused {
     ($($wrong:tt)*) => { return Err(crate::Usage::of(format!($($wrong)*))) };
 }
 
+mod bare;
 mod bench;
 mod bookkeeping;
 mod boot;
@@ -94,6 +95,7 @@ enum Command {
     Release,
     /// Build the documentation; any warning is an error
     Doc,
+    Bare(bare::BareArgs),
     Bench(bench::BenchArgs),
     Instructions(instructions::InstructionsArgs),
     /// Time two million changes of the tables that grow: the worst of them, and the most bytes a page
@@ -174,6 +176,7 @@ fn main() -> ExitCode {
         Command::Release => release::run(&shell),
         Command::Portability => portability::run(&shell),
         Command::Doc => doc::run(&shell),
+        Command::Bare(args) => bare::run(&args),
         Command::Bench(args) => bench::run(&shell, &args),
         Command::Instructions(args) => instructions::run(&args),
         Command::Stack => stack::run(&shell),

@@ -21,19 +21,19 @@ pub(crate) struct ReportArgs {
     /// Where to write index.html [default: report, where cargo builds]
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
-    /// Write instead the README's picture to this file, and print the README's table
+    /// Write instead the picture of docs/costs.md to this file, and print its table
     #[arg(long, value_name = "FILE", conflicts_with_all = ["json", "out"])]
-    readme: Option<PathBuf>,
+    costs: Option<PathBuf>,
     /// Draw one figure, or one paper's, beside index.html: `Romer Figure 3`, `Tzou`
-    #[arg(long, value_name = "NAME", conflicts_with = "readme")]
+    #[arg(long, value_name = "NAME", conflicts_with = "costs")]
     figure: Option<String>,
 }
 
 /// Builds the report's program, and becomes that.
 pub(crate) fn run(shell: &Shell, args: &ReportArgs) -> anyhow::Result<()> {
     let out = args.out.clone().unwrap_or_else(|| places::target().join("report"));
-    match &args.readme {
-        Some(file) => places::can_write("--readme", file)?,
+    match &args.costs {
+        Some(file) => places::can_write("--costs", file)?,
         None => {
             let option = if args.out.is_some() { "--out" } else { "without --out," };
             if let Err(error) = fs::create_dir_all(&out) {
@@ -48,8 +48,8 @@ pub(crate) fn run(shell: &Shell, args: &ReportArgs) -> anyhow::Result<()> {
     let mut line = Line::new(&text(program), "--out").with([text(out)]);
     let own = env::current_exe().context("this program does not know where it is")?;
     line = line.with(["--boot".to_owned(), text(own)]);
-    if let Some(file) = &args.readme {
-        line = line.with(["--readme".to_owned(), text(file.clone())]);
+    if let Some(file) = &args.costs {
+        line = line.with(["--costs".to_owned(), text(file.clone())]);
     }
     if let Some(name) = &args.figure {
         line = line.with(["--figure", name]);

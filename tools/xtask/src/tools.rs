@@ -58,6 +58,10 @@ pub(crate) fn program(shell: &Shell, name: &str, package: &str) -> anyhow::Resul
     if !succeeds(Command::new("sh").args(["-c", "test $(id -u) = 0 && command -v apt-get"])) {
         bail!("{name} is missing: install it, on Debian by `sudo apt-get install {package}`");
     }
+    // A new machine has no lists of packages.
+    if !succeeds(Command::new("apt-cache").args(["show", package])) {
+        shell.run(&Line::new("apt-get", "update"))?;
+    }
     shell.run(&Line::new("apt-get", "install --yes --no-install-recommends").with([package]))
 }
 

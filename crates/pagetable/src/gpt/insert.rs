@@ -19,13 +19,18 @@
 //! ```
 //!
 //! The loop runs twice: first a dry run with a supply that counts nodes, then the real run with a supply that hands out exactly
-//! those nodes. So a range is inserted as a whole or not at all. The dry run sees the tree without the parts that it has planned
-//! before. This matters in one case only. Nothing is mapped in the range, so the region of each existing node on the path contains
-//! one end of the range. A part therefore either fills an empty slot, and changes nothing beside the slot, or splits the guard of
-//! an existing node or leaf. Several parts may split the same guard. Parts at lower addresses than the node or leaf come nearer to
-//! it, so each splits the guard below the new node of the part before. Parts at higher addresses go away from it, so each splits
-//! the guard above that node. So the dry run remembers the last new node ([`Planned`]) and no other. It also remembers how many
-//! PTEs it has put in the current leaf, because that number decides whether leaves join.
+//! those nodes. So a range is inserted as a whole or not at all.
+//!
+//! The dry run changes nothing, so its walks do not find the nodes of the parts that it has planned. That matters only where two
+//! parts change the same slot:
+//!
+//! - Nothing is mapped in the range, so the region of each existing node on the path contains one end of the range. A part either
+//!   fills an empty slot, and changes nothing else, or splits the guard of an existing node or leaf.
+//! - Several parts may split the same guard. A part below the node or leaf splits what the part before it has left of the guard
+//!   below its new node, because such parts come nearer to the node or leaf. A part above it splits what is left above that node.
+//! - In both cases the last new node decides. So the dry run remembers that node ([`Planned`]) and no other.
+//!
+//! The dry run also remembers how many PTEs it has put in the current leaf, because that number decides whether leaves join.
 //!
 //! A part costs a walk, and with a new node the stores of its slots. A range of `n` leaves has at most as many parts as there are
 //! nodes on the paths to its two ends. In a new subtree, each lowest node costs a walk from the subtree's uppermost node, and
@@ -152,12 +157,12 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
         page: u32,
         replaces: bool,
         ptes: Ptes<F::Word>,
-        broken: &mut dyn FnMut(&Flush),
+        flush_all_cpus: &mut dyn FnMut(&Flush),
     ) -> Result<(), Error> {
         let span = Span { first: span.first, last: span.last & !low(page) };
         // SAFETY: the caller is the writer.
         unsafe {
-            let done = self.reserve_and_insert(batch, span, page, replaces, ptes, broken)?;
+            let done = self.reserve_and_insert(batch, span, page, replaces, ptes, flush_all_cpus)?;
             if done.changed {
                 self.tune_span(batch, span, replaces, done.divided);
             }
@@ -178,20 +183,22 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
         page: u32,
         replaces: bool,
         ptes: Ptes<F::Word>,
-        broken: &mut dyn FnMut(&Flush),
+        flush_all_cpus: &mut dyn FnMut(&Flush),
     ) -> Result<Done, Error> {
         let mut stock = Stock::empty(self.nodes, &Self::WORDS);
         // SAFETY: the caller is the writer.
         unsafe {
             let supply = &mut Count(&mut stock);
-            self.insert_parts(&mut Job { supply, batch, page, replaces, ptes, broken }, span);
+            self.insert_parts(&mut Job { supply, batch, page, replaces, ptes, flush_all_cpus }, span);
         }
         stock.take_wanted(L::REACH)?;
         // The contents of the frames are visible before the table leads to them.
         N::Mode::release();
         let supply = &mut stock;
         // SAFETY: the caller is the writer.
-        unsafe { Ok(self.insert_parts(&mut Job { supply, batch, page, replaces, ptes, broken }, span)) }
+        unsafe {
+            Ok(self.insert_parts(&mut Job { supply, batch, page, replaces, ptes, flush_all_cpus }, span))
+        }
     }
 
     /// Inserts the parts of a span one after the other.

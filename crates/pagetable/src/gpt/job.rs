@@ -50,7 +50,7 @@ pub(super) struct Job<'j, 'n, S, W> {
     pub(super) replaces: bool,
     pub(super) ptes: Ptes<W>,
     /// The closure that flushes every CPU after the old PTEs are emptied and before the new pages are linked.
-    pub(super) broken: &'j mut dyn FnMut(&Flush),
+    pub(super) flush_all_cpus: &'j mut dyn FnMut(&Flush),
 }
 
 /// The PTEs of the pages that are inserted.

@@ -36,13 +36,13 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
         batch: &mut Retired<'n>,
         pages: Pages,
         to: PageSize,
-        broken: &mut dyn FnMut(&Flush),
+        flush_all_cpus: &mut dyn FnMut(&Flush),
     ) -> Result<(), Error> {
         // SAFETY: the caller is the writer.
         unsafe {
             let Some(stale) = self.check_resize(pages, to)? else { return Ok(()) };
             // Lookups find the old leaves until the new ones are linked.
-            self.insert_span(batch, Self::span(pages), to.shift(), true, Ptes::Resized(to), broken)?;
+            self.insert_span(batch, Self::span(pages), to.shift(), true, Ptes::Resized(to), flush_all_cpus)?;
             batch.touch(FlushScope::Everywhere, stale);
             Ok(())
         }
@@ -159,7 +159,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
                 let piece = stale::<G, F>(piece, |_| PageSize::from_shift(bits));
                 let mut flush = Flush::none();
                 flush.add(FlushScope::Everywhere, piece);
-                (job.broken)(&flush);
+                (job.flush_all_cpus)(&flush);
             }
         };
         let mut piece = None;

@@ -168,13 +168,13 @@ unsafe impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, 
         batch: &mut Retired<'n>,
         pages: Pages,
         to: PageSize,
-        broken: &mut dyn FnMut(&Flush),
+        flush_all_cpus: &mut dyn FnMut(&Flush),
     ) -> Result<(), Error> {
         // SAFETY: by the contract of `Table::resize` the caller is the only writer, and the batch came from this table;
         // if the table breaks, nothing that runs meanwhile needs the pages.
         unsafe {
             batch.change_late(
-                |batch| self.resize_pages(batch, pages, to, broken),
+                |batch| self.resize_pages(batch, pages, to, flush_all_cpus),
                 |batch, forgotten| self.mend(batch, forgotten),
             )
         }

@@ -73,10 +73,15 @@ where
         }
     }
 
-    /// Returns the bucket with the tag `tag` in the chain that begins at `head`: the search of a change of a range, with branches.
-    /// A change of one page calls [`probe`](Self::probe), with two exceptions ([`empty_one`](Self::empty_one)): if it may remove the
-    /// bucket, and so does not leave it [vacant](super::vacant), it calls [`seek_past`](Self::seek_past), and to empty a slot of a
-    /// bucket of several pages, this function.
+    /// Returns the bucket with the tag `tag` in the chain that begins at `head`. There are three such searches:
+    ///
+    /// | search | called by |
+    /// |-|-|
+    /// | [`probe`](Self::probe) | changes of one page |
+    /// | [`seek_past`](Self::seek_past) | an unmap of one page that may remove the bucket instead of leaving it [vacant](super::vacant) |
+    /// | this one, with branches | changes of a range, and an unmap of one page in a bucket of several pages |
+    ///
+    /// [`empty_one`](Self::empty_one) is the unmap of one page.
     ///
     /// # Safety
     ///

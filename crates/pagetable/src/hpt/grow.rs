@@ -109,7 +109,7 @@ pub(super) struct Growth {
     tails: [[AtomicUsize; 2]; 2],
     /// The least number of blocks, and the largest number of buckets in use, with which a change neither grows nor shrinks the
     /// table nor parts chains.
-    calm: [AtomicUsize; 2],
+    limits: [AtomicUsize; 2],
     /// The number of [steps](Self::steps). Walkers read it.
     steps: AtomicUsize,
     /// The most blocks that one step has moved.
@@ -124,7 +124,7 @@ impl Growth {
             heads: AtomicUsize::new(heads),
             joined: AtomicUsize::new(heads),
             tails: core::array::from_fn(|_| core::array::from_fn(|_| AtomicUsize::new(0))),
-            calm: [AtomicUsize::new(usize::MAX), AtomicUsize::new(0)],
+            limits: [AtomicUsize::new(usize::MAX), AtomicUsize::new(0)],
             steps: AtomicUsize::new(0),
             most: AtomicUsize::new(0),
             peak: AtomicUsize::new(0),
@@ -160,16 +160,16 @@ impl Growth {
     /// Tells whether a change that leaves `blocks` blocks and `used` buckets in use neither grows nor shrinks the table nor parts
     /// chains.
     #[inline(always)]
-    pub(super) fn is_calm(&self, blocks: usize, used: usize) -> bool {
-        let [least, most] = self.calm.each_ref().map(|number| number.load(Ordering::Relaxed));
+    pub(super) fn is_within_limits(&self, blocks: usize, used: usize) -> bool {
+        let [least, most] = self.limits.each_ref().map(|number| number.load(Ordering::Relaxed));
         least <= blocks && used <= most
     }
 
-    /// Sets the numbers for [`is_calm`](Self::is_calm): the least number of blocks, and the largest number of buckets in use. There
-    /// is no such number of buckets if the least number is larger.
-    pub(super) fn set_calm(&self, numbers: [usize; 2]) {
-        for (calm, number) in self.calm.iter().zip(numbers) {
-            calm.store(number, Ordering::Relaxed);
+    /// Sets the limits of [`is_within_limits`](Self::is_within_limits): the least number of blocks, and the largest number of
+    /// buckets in use. There is no such number of buckets if the least number is larger.
+    pub(super) fn set_limits(&self, numbers: [usize; 2]) {
+        for (limit, number) in self.limits.iter().zip(numbers) {
+            limit.store(number, Ordering::Relaxed);
         }
     }
 
@@ -430,7 +430,7 @@ where
             return;
         }
         let (used, blocks) = (self.used(), self.blocks());
-        if !self.growth.is_calm(blocks, used) || used - blocks > blocks {
+        if !self.growth.is_within_limits(blocks, used) || used - blocks > blocks {
             // SAFETY: by this function's contract the caller is the only writer, and the batch came from this table.
             unsafe { self.adapt_slowly(batch, changed, 0) };
         }
@@ -450,7 +450,7 @@ where
     pub(super) unsafe fn make_room(&self, batch: &mut Retired<'n>, more: usize) {
         let used = self.used().saturating_add(more);
         // The check for a single block follows in `adapt`.
-        if more > 1 && LOAD > 0 && !self.growth.is_calm(self.blocks(), used) {
+        if more > 1 && LOAD > 0 && !self.growth.is_within_limits(self.blocks(), used) {
             // SAFETY: by this function's contract the caller is the only writer, and the
             // batch came from this table.
             unsafe { self.adapt_slowly(batch, more, more) };
@@ -476,17 +476,17 @@ where
     /// Returns the least number of blocks, and the largest number of buckets in use, with which
     /// [`adapt_slowly`](Self::adapt_slowly) has nothing to do but to sweep. If it has chains to part, or to sweep for want of
     /// memory, there are no such numbers.
-    fn calm(&self) -> [usize; 2] {
+    fn limits(&self) -> [usize; 2] {
         let heads = self.buckets();
-        if self.has_joined() || self.is_starved() {
-            return Self::NEVER_CALM;
+        if self.has_joined() || self.has_lacked_memory() {
+            return Self::NEVER_WITHIN;
         }
         let least = if heads > 1 << BUCKETS_LOG { (LOAD * heads).div_ceil(400) } else { 0 };
         [least, LOAD * heads / 100]
     }
 
-    /// Numbers with which no table is calm.
-    pub(super) const NEVER_CALM: [usize; 2] = [usize::MAX, 0];
+    /// Limits that no table is within.
+    pub(super) const NEVER_WITHIN: [usize; 2] = [usize::MAX, 0];
 
     /// Tells whether a table of `heads` first buckets, at most [`MOST`](Self::MOST), exceeds its load with `used` buckets in use.
     #[inline(always)]
@@ -524,7 +524,7 @@ where
     #[inline(never)]
     pub(super) unsafe fn adapt_slowly(&self, batch: &mut Retired<'n>, changed: usize, coming: usize) {
         // If a step unwinds, the next change does not rely on these numbers.
-        self.growth.set_calm(Self::NEVER_CALM);
+        self.growth.set_limits(Self::NEVER_WITHIN);
         for _ in 0..changed.max(1) {
             // SAFETY: by this function's contract the caller is the only writer, and the
             // batch came from this table.
@@ -532,9 +532,9 @@ where
                 if self.has_joined() {
                     self.unzip(batch, STEPS);
                     true
-                } else if coming == 0 && self.is_littered() {
+                } else if coming == 0 && self.must_sweep() {
                     self.sweep(batch);
-                    self.shrink(batch) || self.is_littered()
+                    self.shrink(batch) || self.must_sweep()
                 } else if Self::is_crowded(self.used().saturating_add(coming), self.buckets()) {
                     self.split(batch)
                 } else {
@@ -545,6 +545,6 @@ where
                 break;
             }
         }
-        self.growth.set_calm(self.calm());
+        self.growth.set_limits(self.limits());
     }
 }

@@ -222,7 +222,7 @@ pub struct Hashed<
     /// The number of [vacant] buckets of base pages, which are among those in use.
     vacant: AtomicUsize,
     /// Whether a change has ever found no memory: 1, or 0.
-    starved: AtomicUsize,
+    lacked_memory: AtomicUsize,
     /// The number of the first bucket at which the next sweep begins, or one that is too large, if it begins at the first.
     swept: AtomicUsize,
     growth: grow::Growth,
@@ -332,7 +332,7 @@ where
             used: core::array::from_fn(|_| AtomicUsize::new(0)),
             visits: AtomicUsize::new(0),
             vacant: AtomicUsize::new(0),
-            starved: AtomicUsize::new(0),
+            lacked_memory: AtomicUsize::new(0),
             swept: AtomicUsize::new(0),
             growth,
             flag: WriterFlag::new(nodes.held()),

@@ -37,7 +37,7 @@ where
         batch: &mut Retired<'n>,
         pages: Pages,
         to: PageSize,
-        broken: &mut dyn FnMut(&Flush),
+        flush_all_cpus: &mut dyn FnMut(&Flush),
     ) -> Result<(), Error> {
         G::SPACE.check_sized(pages, to)?;
         let grain = Self::grain_of(to);
@@ -59,7 +59,7 @@ where
             N::Mode::release();
             self.each_piece(pages, to, |piece, leaf| {
                 if leaf.size != to {
-                    self.remake(batch, &mut spare, piece, leaf, to, broken);
+                    self.remake(batch, &mut spare, piece, leaf, to, flush_all_cpus);
                 }
                 Ok(())
             })?;
@@ -144,7 +144,7 @@ where
         piece: Pages,
         leaf: Leaf,
         to: PageSize,
-        broken: &mut dyn FnMut(&Flush),
+        flush_all_cpus: &mut dyn FnMut(&Flush),
     ) {
         let grain = Self::grain_of(to);
         let mut attr = leaf.attr;
@@ -163,7 +163,7 @@ where
                 });
                 let mut flush = Flush::none();
                 flush.add(FlushScope::Everywhere, stale);
-                broken(&flush);
+                flush_all_cpus(&flush);
             }
             self.write(spare, piece, leaf.frame, to, attr);
             if Self::grain_of(leaf.size) != grain {

@@ -164,11 +164,14 @@ where
         batch: &mut Retired<'n>,
         pages: Pages,
         to: PageSize,
-        broken: &mut dyn FnMut(&Flush),
+        flush_all_cpus: &mut dyn FnMut(&Flush),
     ) -> Result<(), Error> {
         // SAFETY: by the contract of `Table::resize` the caller is the only writer, and the batch came from this table;
         // if the table breaks, no code that runs during the break needs the pages.
-        unsafe { batch.change(|batch| self.resize_pages(batch, pages, to, broken), |batch| self.mend(batch)) }
+        unsafe {
+            batch
+                .change(|batch| self.resize_pages(batch, pages, to, flush_all_cpus), |batch| self.mend(batch))
+        }
     }
 
     unsafe fn mark(&self, batch: &mut Retired<'n>, at: VirtAddr, mark: Option<Mark>) -> Result<Entry, Error> {

@@ -82,14 +82,14 @@ where
         let vacant = bump(&self.vacant, 1);
         let blocks = self.used() - vacant;
         // An unmap takes no bucket into use, so it is not the change that makes the table grow.
-        if vacant > blocks || !self.growth.is_calm(blocks, 0) {
+        if vacant > blocks || !self.growth.is_within_limits(blocks, 0) {
             // SAFETY: this function's contract; the bucket has been counted.
             unsafe { self.vacate_slowly(batch, head) };
         }
     }
 
     /// Continues to grow, sweep or shrink the table after a bucket in the chain of `head` has become vacant. If the table is
-    /// [littered](Self::is_littered) and the chain is not joined to another one, its vacant buckets are taken out.
+    /// [to be swept](Self::must_sweep) and the chain is not joined to another one, its vacant buckets are taken out.
     ///
     /// # Safety
     ///
@@ -103,7 +103,7 @@ where
         // SAFETY: by this function's contract the caller is the only writer, and the batch came from this table.
         unsafe {
             // In chains that have not been parted each removal walks both, and there may be many.
-            if self.is_littered() && !self.has_joined() {
+            if self.must_sweep() && !self.has_joined() {
                 self.tidy(batch, head);
             }
             self.adapt_slowly(batch, 1, 0);
@@ -171,28 +171,28 @@ where
 
     /// Tells whether the table has more vacant buckets than it may have: more than blocks, or any after a lack of memory.
     #[inline(always)]
-    pub(super) fn is_littered(&self) -> bool {
+    pub(super) fn must_sweep(&self) -> bool {
         if LOAD == 0 {
             return false;
         }
-        let may_have = if self.is_starved() { 0 } else { self.blocks() };
+        let may_have = if self.has_lacked_memory() { 0 } else { self.blocks() };
         self.vacant.load(Ordering::Relaxed) > may_have
     }
 
     /// Tells whether a change has ever found no memory.
-    pub(super) fn is_starved(&self) -> bool {
-        self.starved.load(Ordering::Relaxed) != 0
+    pub(super) fn has_lacked_memory(&self) -> bool {
+        self.lacked_memory.load(Ordering::Relaxed) != 0
     }
 
-    /// Returns how many blocks may lose their last entry before the table is [littered](Self::is_littered).
+    /// Returns how many blocks may lose their last entry before the table is [to be swept](Self::must_sweep).
     pub(super) fn may_keep(&self) -> usize {
-        if !Self::keeps(0) || self.is_starved() {
+        if !Self::keeps(0) || self.has_lacked_memory() {
             return 0;
         }
         self.blocks().saturating_sub(self.vacant.load(Ordering::Relaxed)) / 2
     }
 
-    /// Takes the vacant buckets out of the next chains in turn, until the table is no longer [littered](Self::is_littered) or
+    /// Takes the vacant buckets out of the next chains in turn, until the table is no longer [to be swept](Self::must_sweep) or
     /// [`STEPS`] chains have been swept.
     ///
     /// # Safety
@@ -205,7 +205,7 @@ where
     #[inline(never)]
     pub(super) unsafe fn sweep(&self, batch: &mut Retired<'n>) {
         for _ in 0..STEPS {
-            if !self.is_littered() {
+            if !self.must_sweep() {
                 break;
             }
             let next = self.swept.load(Ordering::Relaxed);
@@ -221,8 +221,8 @@ where
     /// buckets: each change that empties a bucket or takes one sweeps.
     #[cold]
     pub(super) fn no_memory(&self, wanted: usize) -> Error {
-        self.starved.store(1, Ordering::Relaxed);
-        self.growth.set_calm(Self::NEVER_CALM);
+        self.lacked_memory.store(1, Ordering::Relaxed);
+        self.growth.set_limits(Self::NEVER_WITHIN);
         Error::no_memory(wanted, self.nodes.held())
     }
 

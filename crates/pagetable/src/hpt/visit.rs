@@ -120,7 +120,7 @@ where
                         visit(part)?;
                         let (batch, clears) = match &mut visitor {
                             Visitor::Walker | Visitor::Writer => continue,
-                            Visitor::Clearer(_) if Self::keeps(grain) && !self.is_littered() => continue,
+                            Visitor::Clearer(_) if Self::keeps(grain) && !self.must_sweep() => continue,
                             Visitor::Pruner(batch) => (batch, false),
                             Visitor::Clearer(batch) => (batch, true),
                         };

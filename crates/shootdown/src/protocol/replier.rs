@@ -330,7 +330,7 @@ impl<const N: usize, const W: usize, const SLOTS: usize> Replier<N, W, SLOTS> {
     /// Holds the operation of an overflow that is in the current slot.
     fn hold_slot(&mut self) {
         if let Some((cpu, slot)) = self.slot {
-            self.held.owe(OpId { cpu, slot, generation: 0 });
+            self.held.overflow_with(OpId { cpu, slot, generation: 0 });
         }
     }
 
@@ -341,7 +341,7 @@ impl<const N: usize, const W: usize, const SLOTS: usize> Replier<N, W, SLOTS> {
             Some(Work::Everything(mut rest)) => {
                 self.hold_slot();
                 while let Some((cpu, slot)) = rest.pop() {
-                    self.held.owe(OpId { cpu, slot, generation: 0 });
+                    self.held.overflow_with(OpId { cpu, slot, generation: 0 });
                 }
             }
             _ => {}

@@ -945,7 +945,7 @@ impl World {
     }
 
     /// Forgets address spaces without a handle.
-    fn bury(&mut self) {
+    fn forget_dead(&mut self) {
         loop {
             let dead = self.spaces.iter().find(|(name, model)| {
                 model.handles.is_empty()
@@ -997,7 +997,7 @@ impl World {
                 drop(handle);
                 let model = self.spaces.get_mut(&name).unwrap();
                 drop(model.handles.pop());
-                self.bury();
+                self.forget_dead();
             }
             4..8 => {
                 let activated = handle.activate();
@@ -1006,7 +1006,7 @@ impl World {
                 self.runs[cpu] = Some(name);
                 let model = &self.spaces[&name];
                 self.half[cpu] = if model.lends { Some(name) } else { model.lender };
-                self.bury();
+                self.forget_dead();
             }
             8 => {
                 drop(handle);
@@ -1017,7 +1017,7 @@ impl World {
                     assert_eq!(self.mmu.offline(), Ok(()));
                     self.half[cpu] = None;
                 }
-                self.bury();
+                self.forget_dead();
             }
             9 if self.spaces.len() < 7 => {
                 let mut copies = BTreeMap::new();

@@ -35,13 +35,11 @@ mod hart {
 
 #[path = "../../../../examples/kernel/embedding/memory.rs"]
 #[allow(unreachable_pub, reason = "the guide's file is a module of a kernel")]
-#[rustfmt::skip]
 mod memory;
 
 /// The guide's file on swap, without a disk: no page of the test goes out.
 #[path = "../../../../examples/kernel/embedding/swap.rs"]
 #[allow(dead_code, unreachable_pub, reason = "the guide's file is a module of a kernel")]
-#[rustfmt::skip]
 mod swap;
 
 mod disk {

@@ -58,15 +58,15 @@ pub(crate) const ALL: [(&str, Figures); 4] = [
 
 pub(crate) use elphinstone::timed;
 
-/// Returns what the README shows: a chart and the lines of a table.
+/// Returns what `docs/costs.md` shows of the lab: a chart and the lines of a table.
 ///
 /// # Errors
 ///
 /// If the lab fails.
-pub(crate) fn readme(lab: &Lab) -> anyhow::Result<(Chart, String)> {
+pub(crate) fn costs(lab: &Lab) -> anyhow::Result<(Chart, String)> {
     let figure = elphinstone::sparse_space(lab)?;
     let chart = figure.charts.into_iter().next().context("the figure has no chart")?;
     let chart =
         Chart { title: "Bytes of page table for each page, single pages all over 64 bits".into(), ..chart };
-    Ok((chart, elphinstone::readme_table(lab)?))
+    Ok((chart, elphinstone::costs_table(lab)?))
 }

@@ -1,4 +1,4 @@
-//! The README's picture: how long a few subjects take at the jobs that a kernel does most, as ratios to `x86_64`.
+//! The picture of `docs/costs.md`: how long a few subjects take at the jobs that a kernel does most, as ratios to `x86_64`.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -197,13 +197,13 @@ mod tests {
         texts.filter_map(|text| text.split_once('>')?.1.split("</text>").next()).collect()
     }
 
-    /// The README shows a picture of this form, with all jobs and subjects. Its times are of one machine, and are not compared.
+    /// The page shows a picture of this form, with all jobs and subjects. Its times are of one machine, and are not compared.
     #[test]
-    fn the_readme_shows_a_picture_of_this_form() {
+    fn the_page_shows_a_picture_of_this_form() {
         let root = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
-        let readme = fs::read_to_string(format!("{root}/README.md")).unwrap();
-        assert!(readme.contains("](docs/bench.svg)"));
-        assert!(readme.contains("cargo xtask bench --picture docs/bench.svg"));
+        let page = fs::read_to_string(format!("{root}/docs/costs.md")).unwrap();
+        assert!(page.contains("](bench.svg)"));
+        assert!(page.contains("cargo xtask bench --picture docs/bench.svg"));
         let shown = fs::read_to_string(format!("{root}/docs/bench.svg")).unwrap();
         assert!(shown.starts_with("<svg ") && shown.ends_with("</svg>\n") && shown.contains(STYLE));
         let words = words(&shown);

@@ -58,7 +58,7 @@ const MUTATIONS: [Mutation; 13] = [
     line(
         "an overflow forgets which operation waits",
         "queue.rs",
-        "            self.owed.insert(earlier.op);\n",
+        "            self.unacknowledged.insert(earlier.op);\n",
         "",
     ),
     line("an offline CPU accepts requests", "queue.rs", "        self.closed = true;\n", ""),

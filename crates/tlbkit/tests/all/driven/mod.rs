@@ -92,7 +92,7 @@ impl<A: Arch, const CPUS: usize> World<A, CPUS> {
     }
 
     /// Forgets the processes without a handle.
-    fn bury(&mut self) {
+    fn forget_dead(&mut self) {
         let runs = self.runs;
         self.processes.retain(|process| process.handle.is_some() || runs.contains(&Some(process.name)));
     }
@@ -111,7 +111,7 @@ impl<A: Arch, const CPUS: usize> World<A, CPUS> {
             self.processes.iter().map(|process| (process.name, process.model.clone())).collect();
         self.take(bytes, misses);
         kernel.state().allowance = usize::MAX;
-        self.bury();
+        self.forget_dead();
         self.check_released(&before);
         self.check();
     }

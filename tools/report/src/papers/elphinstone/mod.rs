@@ -161,12 +161,12 @@ pub(crate) fn figures(lab: &Lab) -> anyhow::Result<Vec<Figure>> {
     Ok(figures)
 }
 
-/// Returns the README's table: structures on the shipped trace.
+/// Returns the table of `docs/costs.md`: structures on the shipped trace.
 ///
 /// # Errors
 ///
 /// If the lab fails.
-pub(crate) fn readme_table(lab: &Lab) -> anyhow::Result<String> {
+pub(crate) fn costs_table(lab: &Lab) -> anyhow::Result<String> {
     let rows = lab.rows::<TablesArgs>("tables --layout compact")?;
     let mut text = String::from("| table | loads a refill | bytes a page |\n|-|-|-|\n");
     for name in STRUCTURES {

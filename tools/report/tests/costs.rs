@@ -1,22 +1,20 @@
-//! The README's picture and table are what the lab gives: both are counts, so they are the same everywhere.
+//! The picture and the table of docs/costs.md are what the lab gives: both are counts, so they are the same everywhere.
 
 use std::fs;
 use std::path::Path;
 use std::process::Command;
 
 #[test]
-fn the_readme_shows_what_the_lab_counts() {
+fn the_page_shows_what_the_lab_counts() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
-    let readme = fs::read_to_string(root.join("README.md")).unwrap();
+    let page = fs::read_to_string(root.join("docs/costs.md")).unwrap();
     let picture = fs::read_to_string(root.join("docs/sparse.svg")).unwrap();
-    assert!(
-        readme.contains("docs/sparse.svg") && readme.contains("cargo xtask report --readme docs/sparse.svg")
-    );
+    assert!(page.contains("](sparse.svg)") && page.contains("cargo xtask report --costs docs/sparse.svg"));
     roxmltree::Document::parse(&picture).unwrap();
     let folder = tempfile::tempdir().unwrap();
     let made = folder.path().join("made.svg");
     let output = Command::new(env!("CARGO_BIN_EXE_tlbkit-report"))
-        .arg("--readme")
+        .arg("--costs")
         .arg(&made)
         .arg("--cache")
         .arg(folder.path())
@@ -27,7 +25,7 @@ fn the_readme_shows_what_the_lab_counts() {
     let table = String::from_utf8(output.stdout).unwrap();
     assert!(table.lines().count() > 5);
     for line in table.lines() {
-        assert!(readme.lines().any(|row| row == line), "the README lacks `{line}`: make it anew");
+        assert!(page.lines().any(|row| row == line), "docs/costs.md lacks `{line}`: make it anew");
     }
     assert_eq!(picture, fs::read_to_string(made).unwrap(), "the picture is an old one: make it anew");
 }
