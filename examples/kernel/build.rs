@@ -18,7 +18,10 @@ fn main() {
         }
         _ => "riscv64",
     };
-    let kernel = format!("src/arch/{machine}/kernel.ld");
+    let kernel = match machine {
+        "mips32" => "../malta/malta.ld".into(),
+        machine => format!("src/arch/{machine}/kernel.ld"),
+    };
     for (program, script) in [
         ("tlbkit-kernel", kernel.as_str()),
         ("tlbkit-embedding", &kernel),

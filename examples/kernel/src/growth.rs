@@ -9,6 +9,7 @@
 //! process's; what another process's misses replace it does not hear of. So it may count an entry as there that is gone, and
 //! charges a superpage the sooner for it. What is mapped is right whatever it counts.
 
+use core::fmt::Write as _;
 use core::sync::atomic::{AtomicBool, Ordering};
 
 use heapless::Vec;
@@ -20,6 +21,7 @@ use tlbkit_superpage::{
 };
 
 use crate::arch;
+use crate::report::say;
 use crate::window::{PAGES, PROCESSES, window};
 
 /// How many misses a CPU's log has room for.
@@ -89,19 +91,65 @@ fn policy(store: &'static mut Option<Store>) -> ApproxOnline<'static> {
     ApproxOnline::new(&setup, memory).expect("the costs fit")
 }
 
+/// Whether the next process's policy tells what it hears and answers.
+static TELLS: AtomicBool = AtomicBool::new(false);
+
+/// Has the policy of the next process say line by line what it is told and what it answers, for a host that asks its own policy
+/// the same:
+///
+/// ```text
+///   + setup sizes=13,15,17 r_per_kb=2   the page sizes (as shifts) and the costs
+///   + m 4000 4012                       a miss of page 0x4000, which replaced the entry of page 0x4012 (or -)
+///   + p 4000 15                         the answer: promote 2^15 bytes at page 0x4000; it was done
+///   + r 4000 17                         the same, but there is no memory for it
+///   + n 4000 17                         the same, but the range cannot be one mapping
+///   + d 4003 4000 15                    page 0x4003 is needed alone; the policy gave up what it was in
+///   + e 4012                            the entry of page 0x4012 has gone
+///   + u 4000 4003                       these pages are mapped no longer
+/// ```
+pub(crate) fn tell() {
+    TELLS.store(true, Ordering::Relaxed);
+}
+
 /// The policy of a process, if there is one.
-pub(crate) struct Growth(Option<&'static mut ApproxOnline<'static>>);
+pub(crate) struct Growth {
+    policy: Option<&'static mut ApproxOnline<'static>>,
+    /// Whether it says what it hears.
+    tells: bool,
+}
+
+/// Says a line, if this policy does.
+macro_rules! tell {
+    ($growth:expr, $($line:tt)*) => {
+        if $growth.tells {
+            say(format_args!($($line)*));
+        }
+    };
+}
 
 impl Growth {
     pub(crate) fn new() -> Self {
-        Self(FREE.lock().pop())
+        let growth = Self { policy: FREE.lock().pop(), tells: TELLS.swap(false, Ordering::Relaxed) };
+        if growth.tells {
+            let mut sizes = heapless::String::<32>::new();
+            for size in arch::SIZES {
+                let comma = if sizes.is_empty() { "" } else { "," };
+                let _ = write!(sizes, "{comma}{}", size.shift());
+            }
+            say(format_args!("+ setup sizes={sizes} r_per_kb={R_PER_KB}"));
+        }
+        growth
     }
 
     /// Takes a miss, and returns what should become one mapping.
     pub(crate) fn miss(&mut self, Miss { page, evicted }: Miss) -> Option<Superpage> {
         let all = window(PAGES);
-        let policy = self.0.as_mut().filter(|_| all.contains(page))?;
         let evicted = evicted.filter(|&page| all.contains(page));
+        let policy = self.policy.as_mut().filter(|_| all.contains(page))?;
+        match evicted {
+            Some(evicted) => tell!(self, "+ m {:x} {:x}", page.get(), evicted.get()),
+            None => tell!(self, "+ m {:x} -", page.get()),
+        }
         // This policy has no use for the time.
         match policy.on_miss(tlbkit_superpage::Miss { tlb: Tlb::Data, page, evicted, now: 0 }) {
             Some(Action::Promote { range, .. }) => Some(range),
@@ -111,7 +159,13 @@ impl Growth {
 
     /// Answers what [`miss`](Self::miss) returned.
     pub(crate) fn answer(&mut self, range: Superpage, done: Result<(), Refusal>) {
-        match (&mut self.0, done) {
+        let word = match done {
+            Ok(()) => "p",
+            Err(Refusal::NoMemory) => "r",
+            Err(_) => "n",
+        };
+        tell!(self, "+ {word} {:x} {}", range.first.get(), range.size.shift());
+        match (&mut self.policy, done) {
             (Some(policy), Ok(())) => policy.promoted(range),
             (Some(policy), Err(why)) => policy.refused(range, why),
             (None, _) => {}
@@ -120,19 +174,23 @@ impl Growth {
 
     /// An entry has gone, in a miss that is not to be charged any more.
     pub(crate) fn evicted(&mut self, page: Vpn) {
-        if let Some(policy) = self.0.as_mut().filter(|_| window(PAGES).contains(page)) {
+        if let Some(policy) = self.policy.as_mut().filter(|_| window(PAGES).contains(page)) {
+            tell!(self, "+ e {:x}", page.get());
             policy.evicted(Tlb::Data, page);
         }
     }
 
     /// One page is needed alone: returns the superpage that is to be mapped in small pages, if there is one.
     pub(crate) fn demote(&mut self, page: Vpn) -> Option<Superpage> {
-        self.0.as_mut()?.demote(page)
+        let whole = self.policy.as_mut()?.demote(page)?;
+        tell!(self, "+ d {:x} {:x} {}", page.get(), whole.first.get(), whole.size.shift());
+        Some(whole)
     }
 
     /// Pages are mapped no longer.
     pub(crate) fn unmapped(&mut self, pages: Pages) {
-        if let Some(policy) = &mut self.0 {
+        if let Some(policy) = &mut self.policy {
+            tell!(self, "+ u {:x} {:x}", pages.first().get(), pages.last().get());
             policy.unmapped(pages);
         }
     }
@@ -141,7 +199,7 @@ impl Growth {
 impl Drop for Growth {
     fn drop(&mut self) {
         self.unmapped(window(PAGES));
-        if let Some(policy) = self.0.take() {
+        if let Some(policy) = self.policy.take() {
             // There is room: it has all of them.
             let _ = FREE.lock().push(policy);
         }

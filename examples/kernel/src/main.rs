@@ -8,6 +8,9 @@
 //!             │           │        └── disk     in memory, for pages that go out
 //!             │           └── messages, the clock's hand
 //!             └── arch: to user mode and back      memory: the one `unsafe impl Kernel`
+//!
+//!   of their own:  protocols  every shootdown algorithm that suits MIPS32, and Tzou's chapter 5
+//!                  moving     messages, copied and remapped, in instructions
 //! ```
 //!
 //! `cargo xtask boot --machine riscv64`, `aarch64`, `mips32` and `x86_64` build it and run it in QEMU.
@@ -36,7 +39,10 @@ mod frames;
 mod growth;
 mod load;
 mod memory;
+mod moving;
 mod process;
+#[cfg(all(target_arch = "mips", not(feature = "one-cpu")))]
+mod protocols;
 mod report;
 mod threads;
 mod time;
@@ -47,6 +53,10 @@ mod words;
 
 /// How many pages the first process's stack has, at the end of its window.
 const STACK: usize = 8;
+
+/// What the first program is told: to run every program (0), to receive messages, or to run the one that superpages are for.
+const RECEIVE: usize = 1;
+const ONLY_DENSE: usize = 2;
 
 static RUNNING: AtomicUsize = AtomicUsize::new(1);
 /// How many operations the programs are to come to.
@@ -70,11 +80,29 @@ pub(crate) fn first(boot: Boot) -> ! {
     if let Some(name) = value(boot.words, "inject") {
         faults::plant(name);
     }
+    let work = value(boot.words, "work");
+    #[cfg(all(target_arch = "mips", not(feature = "one-cpu")))]
+    if work == Some("protocols") {
+        protocols::begin();
+        RUNNING.store(arch::start_others(cpus), Ordering::Relaxed);
+        assert_eq!(self::cpus(), cpus, "not every CPU that was asked for has started");
+        let total = number(boot.words, "shootdowns").unwrap_or(1000);
+        protocols::first(cpus, total, value(boot.words, "protocol"));
+    }
     let kernel = memory::prepare().expect("there is memory for the kernel's half");
     disk::prepare();
+    let program = match work {
+        None => 0,
+        Some("moving") => moving::run(&kernel, boot.programs, number(boot.words, "costs").unwrap_or(1)),
+        Some("superpage") => {
+            growth::tell();
+            ONLY_DENSE
+        }
+        Some(other) => panic!("the kernel knows no work {other}"),
+    };
     growth::prepare();
     // What maps the kernel's memory reaches every frame at any time, and never changes: it is not recorded.
-    witness::begin();
+    witness::begin(boot.words.split(' ').any(|word| word == "witness"));
     let tables = memory::tables();
 
     if let Some(unit) = number(boot.words, "costs") {
@@ -89,7 +117,7 @@ pub(crate) fn first(boot: Boot) -> ! {
     arch::fetch_anew();
     RUNNING.store(arch::start_others(cpus.min(CPUS)), Ordering::Relaxed);
     // Any CPU may take the first thread, which asks how many CPUs there are.
-    Thread::new(process, space, Frame::new(entry, WINDOW + PAGES * 4096, 0)).ready();
+    Thread::new(process, space, Frame::new(entry, WINDOW + PAGES * 4096, program)).ready();
     REPORT.check(self::cpus() == cpus, Count::Failures, || "not every CPU that was asked for has started");
     threads::work();
     threads::wait_for_all();
@@ -113,6 +141,10 @@ pub(crate) fn first(boot: Boot) -> ! {
 pub(crate) fn other() -> ! {
     arch::fetch_anew();
     assert_eq!(MMU.online(), Ok(()), "no two CPUs have one number");
+    #[cfg(all(target_arch = "mips", not(feature = "one-cpu")))]
+    if protocols::has_begun() {
+        protocols::other()
+    }
     threads::work();
     loop {
         time::idle();

@@ -1,4 +1,5 @@
-//! What the kernel records for the witness (`docs/witness.md`), with the feature `witness`; without it, nothing.
+//! What the kernel records for the witness (`docs/witness.md`), if the boot loader says `witness`. A kernel for one CPU, whose
+//! instructions are counted, can record only with the feature `witness`.
 //!
 //! The recorder is in memory that `cargo xtask boot --witness` reads when the machine has stopped.
 
@@ -11,7 +12,8 @@ use tlbkit_witness::event::{Barrier, Event, Fence, Memory};
 use crate::arch::{self, CPUS};
 use crate::report::say;
 
-const RECORDS: bool = cfg!(feature = "witness");
+/// Whether the kernel can record at all.
+pub(crate) const RECORDS: bool = cfg!(feature = "witness") || CPUS > 1;
 /// The bytes of an event.
 const EVENT: usize = 5 * size_of::<usize>();
 /// How many events each CPU has room for.
@@ -30,9 +32,14 @@ fn recorder() -> &'static Record {
     unsafe { &*core::ptr::with_exposed_provenance(arch::RECORD) }
 }
 
-/// Begins to record, and says where.
-pub(crate) fn begin() {
-    if !RECORDS {
+/// Tells whether the kernel records.
+fn records() -> bool {
+    RECORDS && ON.load(Ordering::Relaxed)
+}
+
+/// Begins to record, if that is wanted, and says where.
+pub(crate) fn begin(wanted: bool) {
+    if !RECORDS || !wanted {
         return;
     }
     ON.store(true, Ordering::Relaxed);
@@ -47,7 +54,7 @@ pub(crate) fn begin() {
 }
 
 fn record(event: Event) {
-    if RECORDS && ON.load(Ordering::Relaxed) {
+    if records() {
         recorder().record(arch::cpu(), event);
     }
 }
@@ -109,7 +116,7 @@ fn name(to: usize, from: usize, count: usize) -> u64 {
 
 /// Records interrupts to the CPUs whose bits are set, before they are sent.
 pub(crate) fn sending(cpus: usize) {
-    if !RECORDS {
+    if !records() {
         return;
     }
     let from = arch::cpu();
@@ -122,7 +129,7 @@ pub(crate) fn sending(cpus: usize) {
 
 /// Records the interrupts that this CPU has taken.
 pub(crate) fn taken() {
-    if !RECORDS {
+    if !records() {
         return;
     }
     let to = arch::cpu();
@@ -137,7 +144,7 @@ pub(crate) fn taken() {
 /// everywhere when it has returned.
 pub(crate) fn lowering<R>(pages: Pages, change: impl FnOnce() -> R) -> R {
     static NEXT: AtomicUsize = AtomicUsize::new(0);
-    if !RECORDS {
+    if !records() {
         return change();
     }
     let id = NEXT.fetch_add(1, Ordering::Relaxed) as u64;

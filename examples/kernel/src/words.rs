@@ -29,9 +29,9 @@ pub(crate) fn fill(words: &Page, word: usize) {
     words.iter().for_each(|at| at.store(word, Ordering::Relaxed));
 }
 
-/// Copies a frame, word by word.
+/// Copies a frame, eight words at a time: in a loop of single ones every other instruction would count.
 pub(crate) fn copy(from: &Page, to: &Page) {
-    for (from, to) in from.iter().zip(to) {
-        to.store(from.load(Ordering::Relaxed), Ordering::Relaxed);
+    for (from, to) in from.chunks_exact(8).zip(to.chunks_exact(8)) {
+        (0..8).for_each(|at| to[at].store(from[at].load(Ordering::Relaxed), Ordering::Relaxed));
     }
 }

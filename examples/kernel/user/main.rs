@@ -13,6 +13,7 @@ mod arch;
 mod dense;
 mod large;
 mod messages;
+mod moving;
 mod pressure;
 mod storm;
 mod sys;
@@ -105,9 +106,17 @@ fn run(program: impl FnOnce()) {
 }
 
 /// The first process: every program, each on as many CPUs as there are; again and again, until there were as many
-/// operations as are wanted.
-extern "C" fn main() -> ! {
-    sys::catch();
+/// operations as are wanted. Or what the kernel says: the one that receives messages (1), or that superpages are for (2).
+extern "C" fn main(what: usize) -> ! {
+    match what {
+        0 => sys::catch(),
+        1 => moving::run(),
+        _ => {
+            sys::catch();
+            dense::run(&mut Numbers::new(1));
+            exit()
+        }
+    }
     let cpus = sys::cpus();
     let mut seed = 0;
     loop {

@@ -11,14 +11,11 @@
 //! The kernel expects an exception only within [`load`] and [`store`], where a fault is a returned error.
 
 use core::arch::{asm, global_asm};
-use core::ffi::CStr;
-use core::fmt::{self, Write};
-use core::ptr::{with_exposed_provenance, with_exposed_provenance_mut};
+use core::ptr::with_exposed_provenance_mut;
 
+use tlbkit_malta::KSEG0;
 use tlbkit_refill::mips3::{Block, GENERAL, Handler, TAIL, VECTOR};
 
-/// Where physical memory is, unmapped and cached.
-pub const KSEG0: usize = 0xffff_ffff_8000_0000;
 /// The handlers' block, an offset from there.
 pub const BLOCK: usize = 0x1000;
 /// The entries of an R4000's TLB.
@@ -168,20 +165,6 @@ pub unsafe fn store(at: u64, value: u32) -> Result<(), Fault> {
     if unsafe { touch_store(at, value) } == 0 { Ok(()) } else { Err(fault()) }
 }
 
-/// Returns the words after `-append`: the second string of the array that the firmware passes, of 32-bit addresses.
-///
-/// # Safety
-///
-/// `arguments` is what the firmware passed: addresses of C strings in memory that no CPU writes.
-pub unsafe fn command_line(count: usize, arguments: *const u32) -> &'static str {
-    if count < 2 {
-        return "";
-    }
-    // SAFETY: the caller's promise.
-    let text = unsafe { CStr::from_ptr(with_exposed_provenance(arguments.add(1).read() as i32 as usize)) };
-    text.to_str().unwrap_or("")
-}
-
 /// Returns the memory cell at a physical address, unmapped.
 pub fn cell(at: usize) -> *mut u32 {
     with_exposed_provenance_mut(KSEG0 + at)
@@ -195,25 +178,36 @@ pub fn image_end() -> usize {
     (&raw const __image_end).expose_provenance()
 }
 
-/// Writes a handler's words to their vectors, and its block.
+/// Says where the table is that the handler walks.
 ///
 /// # Safety
 ///
-/// The handler serves the address space that runs from now on.
-pub unsafe fn install(handler: &Handler, block: Block) {
+/// It is a table that the handler can walk, of the address space that runs from now on.
+pub unsafe fn set_root(block: Block) {
+    for (at, word) in (BLOCK..).step_by(4).zip(block) {
+        // SAFETY: the block is memory that belongs to this function alone.
+        unsafe { cell(at).write_volatile(word) };
+    }
+}
+
+/// Writes a handler's words to their vectors.
+///
+/// # Safety
+///
+/// The handler serves the address spaces that run from now on.
+pub unsafe fn install(handler: &Handler) {
     let entry = general_entry as *const () as usize as u32;
     // lui k0, high; ori k0, k0, low; jr k0; nop
     let jump = [0x3c1a_0000 | entry >> 16, 0x375a_0000 | entry & 0xffff, 0x0340_0008, 0];
-    let parts: [(usize, usize, &[u32]); 4] = [
+    let parts: [(usize, usize, &[u32]); 3] = [
         (VECTOR as usize, GENERAL as usize, handler.refill.words()),
         (GENERAL as usize, TAIL as usize, &jump),
         (TAIL as usize, BLOCK, handler.tail.words()),
-        (BLOCK, BLOCK + 16, &block),
     ];
     for (from, to, words) in parts {
         assert!(from + 4 * words.len() <= to, "a handler is longer than its room");
         for (at, word) in (from..to).step_by(4).zip(words.iter().copied().chain(core::iter::repeat(0))) {
-            // SAFETY: the vectors and the block are memory that belongs to this function alone. QEMU sees what was written
+            // SAFETY: the vectors are memory that belongs to this function alone. QEMU sees what was written
             // to code; a machine with caches wants `cache` here.
             unsafe { cell(at).write_volatile(word) };
         }
@@ -302,33 +296,6 @@ pub fn forget_all() {
     set_wired(0);
     set_context(0);
     (0..u64::from(ENTRIES)).for_each(clear);
-}
-
-/// The serial line: Malta's 16550, polled.
-pub struct Uart;
-
-impl Write for Uart {
-    fn write_str(&mut self, text: &str) -> fmt::Result {
-        for byte in text.bytes() {
-            // SAFETY: the device's registers, uncached; what is written there is sent, and nothing else.
-            unsafe {
-                let registers = with_exposed_provenance_mut::<u8>(0xffff_ffff_b800_03f8);
-                while registers.add(5).read_volatile() & 1 << 5 == 0 {}
-                registers.write_volatile(byte);
-            }
-        }
-        Ok(())
-    }
-}
-
-/// Prints a line.
-#[macro_export]
-macro_rules! println {
-    ($($argument:tt)*) => {{
-        use core::fmt::Write;
-        // The serial line does not fail.
-        let _ = writeln!($crate::arch::Uart, $($argument)*);
-    }};
 }
 
 /// Ends the machine: the board is reset, which QEMU is told to take for the end.

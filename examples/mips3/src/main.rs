@@ -4,7 +4,7 @@
 //! ```text
 //!   arch    boot, exceptions, TLB, serial line, exit
 //!   tables  the page tables by name
-//!   work    random changes and accesses, each judged by a model
+//!   work    the CPU with a kind of table, under random changes and accesses, each judged by a model
 //! ```
 //!
 //! `cargo xtask boot --cpu R4000` builds and runs it. An R4000 has 40 bits of virtual addresses: pages lie below 2^40, in
@@ -17,11 +17,13 @@ mod arch;
 mod tables;
 mod work;
 
+use tlbkit_malta::{firmware, println};
+
 /// What the CPU does.
 #[unsafe(no_mangle)]
 extern "C" fn main(count: usize, arguments: *const u32) -> ! {
     // SAFETY: the firmware's registers, as they came.
-    let words = unsafe { arch::command_line(count, arguments) };
+    let words = unsafe { firmware::command_line(count, arguments) };
     println!("CPU {:#010x}, {} TLB entries, `{words}`", arch::prid(), arch::ENTRIES);
     let inject = match words {
         "" => None,

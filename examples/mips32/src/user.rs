@@ -9,9 +9,12 @@
 
 use core::arch::global_asm;
 
-use tlbkit_addr::{PageSize, Pfn};
+use tlbkit_addr::{Attr, PageSize, Pfn};
+use tlbkit_malta::trap::{Frame, SYSCALL, code, enter};
+use tlbkit_malta::{KSEG0, vectors};
 
-use crate::memory::KSEG0;
+use crate::machine::{self, Space};
+use crate::tables::{Nodes, Structure};
 
 /// Where the programs' page is, in every address space that runs one.
 pub const CODE: u32 = 0x0040_0000;
@@ -29,9 +32,7 @@ unsafe extern "C" {
     static user_begin: u8;
     static user_end: u8;
     static user_message: u8;
-    static user_sweep: u8;
     static user_list: u8;
-    static user_store: u8;
     static user_serve: u8;
 }
 
@@ -40,13 +41,8 @@ unsafe extern "C" {
 pub enum Program {
     /// Sends one message.
     Message,
-    /// Reads the first words of pages, and counts those that are not what they should be: from `a0` on, `a1` apart,
-    /// `a2` of them, `a3` added to the address is the word.
-    Sweep,
     /// Makes the system call `a2` for each of `a1` words at `a0`.
     List,
-    /// Stores `a1` at `a0` and loads it again.
-    Store,
     /// Serves messages for ever: touches its stack, its message buffer at `a3` and `a1` words at random in 4 MB from
     /// `a0` on, adds one to the message in `v0`, and sends it. `a2` is where its random numbers start.
     Serve,
@@ -57,30 +53,51 @@ impl Program {
     pub fn entry(self) -> u32 {
         let at = match self {
             Self::Message => &raw const user_message,
-            Self::Sweep => &raw const user_sweep,
             Self::List => &raw const user_list,
-            Self::Store => &raw const user_store,
             Self::Serve => &raw const user_serve,
         };
         CODE + (at.addr() - (&raw const user_begin).addr()) as u32
     }
 }
 
-/// Copies the programs to a frame.
-///
-/// # Safety
-///
-/// The frame is the caller's.
-pub unsafe fn install(frame: Pfn) {
+/// Returns a frame with the programs.
+pub fn install() -> Pfn {
+    let frame = machine::take();
     let (begin, end) = (&raw const user_begin, &raw const user_end);
     let bytes = end.addr() - begin.addr();
     assert!(bytes <= PageSize::K4.bytes(), "the programs have one page");
     let to = KSEG0 + frame.address(PageSize::K4).get();
-    // SAFETY: the image has the bytes, and the frame is the caller's. Before anything runs there the instruction cache
-    // is told.
-    unsafe {
-        core::ptr::copy_nonoverlapping(begin, core::ptr::with_exposed_provenance_mut(to), bytes);
-        crate::arch::vectors::written(to, bytes);
+    // SAFETY: the image has the bytes, and the frame was just taken. Before anything runs there the instruction cache is told.
+    unsafe { core::ptr::copy_nonoverlapping(begin, core::ptr::with_exposed_provenance_mut(to), bytes) };
+    vectors::written(to, bytes);
+    frame
+}
+
+/// A program and its address space.
+pub struct Task<S: Structure> {
+    pub space: Space<S>,
+    frame: Frame,
+}
+
+impl<S: Structure> Task<S> {
+    /// Returns a program that is about to begin. It shares the frame of the `code`.
+    pub fn new(nodes: &'static Nodes<S::Window>, code: Pfn, program: Program, arguments: [u32; 4]) -> Self {
+        let mut space = Space::new(nodes);
+        space.map_page(CODE, code, Attr::empty()).expect("nothing is there");
+        let mut frame = Frame::new(program.entry(), 0);
+        frame.registers[4..8].copy_from_slice(&arguments);
+        Self { space, frame }
+    }
+
+    /// Runs the program until it asks for something: `v0` and `a0`. It will go on behind it.
+    pub fn run(&mut self) -> (u32, u32) {
+        self.space.activate();
+        // SAFETY: the frame is a program's, and its address space is current.
+        unsafe { enter(&raw mut self.frame) };
+        let Frame { cause, bad_vaddr, .. } = self.frame;
+        assert!(code(cause) == SYSCALL, "a program stops with {cause:#x} at {bad_vaddr:#x}");
+        self.frame.pc += 4;
+        (self.frame.registers[2], self.frame.registers[4])
     }
 }
 
@@ -96,21 +113,6 @@ global_asm!(
     "b 9f",
     "move $a0, $zero",
     "",
-    "user_sweep:",
-    "move $t2, $zero",
-    "1:",
-    "lw $t0, 0($a0)",
-    "addu $t1, $a0, $a3",
-    "xor $t0, $t0, $t1",
-    "sltu $t0, $zero, $t0",
-    "addu $t2, $t2, $t0",
-    "addiu $a2, $a2, -1",
-    "bnez $a2, 1b",
-    "addu $a0, $a0, $a1",
-    "li $v0, {done}",
-    "b 9f",
-    "move $a0, $t2",
-    "",
     "user_list:",
     "move $s0, $a0",
     "move $s1, $a1",
@@ -124,14 +126,6 @@ global_asm!(
     "li $v0, {done}",
     "b 9f",
     "move $a0, $zero",
-    "",
-    "user_store:",
-    "sw $a1, 0($a0)",
-    "lw $t0, 0($a0)",
-    "xor $t0, $t0, $a1",
-    "li $v0, {done}",
-    "b 9f",
-    "sltu $a0, $zero, $t0",
     "",
     "user_serve:",
     "lw $t0, 0($sp)",

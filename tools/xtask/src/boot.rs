@@ -1,10 +1,11 @@
 //! `cargo xtask boot`: the kernels of `examples/mips32`, `examples/mips3` and `examples/kernel` in QEMU.
 //!
-//! What follows is on MIPS32; `--cpu R4000` is the kernel for MIPS III, one boot and a row for each table; `--machine riscv64`,
-//! `aarch64`, `mips32` and `x86_64` are the third, one boot and one row.
+//! Without `--machine` it is the first, which measures refill handlers on one CPU: one boot a table. `--cpu R4000` is the kernel for
+//! MIPS III, one boot and a row for each table; `--machine riscv64`, `aarch64`, `mips32` and `x86_64` are the third, one boot and one
+//! row, or with `--work` one of its workloads.
 //!
-//! One boot a table. What the kernel says is shown; the lines that it means for this program become rows, and the rows a
-//! table at the end, or with `--json` the output.
+//! What the kernel says is shown; the lines that it means for this program become rows, and the rows a table at the end, or with
+//! `--json` the output.
 
 use anyhow::{bail, ensure};
 use clap::{Args, ValueEnum};
@@ -20,8 +21,8 @@ mod elsewhere;
 mod kernel;
 mod machine;
 mod moving;
+mod protocols;
 mod row;
-mod shootdown;
 mod superpage;
 pub(crate) mod verdicts;
 mod witness;
@@ -42,8 +43,8 @@ const TABLES: [&str; 17] = [
 /// Refills of random stress for each table.
 const STRESS: u32 = 1_000_000;
 
-/// The CPU that comes in numbers.
-const SEVERAL: &str = "P5600";
+/// The CPU that has scratch registers.
+const SCRATCH: &str = "P5600";
 
 /// Boot a kernel in QEMU: on MIPS32, its TLB refilled from every page table; or on a machine, with programs that check themselves
 #[derive(Args, Clone, Debug)]
@@ -52,7 +53,7 @@ pub(crate) struct BootArgs {
     #[arg(long, value_enum)]
     machine: Option<Architecture>,
     /// The CPU: 4Kc or 4KEcR1 (release 1), 4KEc, 24Kf, 34Kf, 74Kf, P5600, or R4000 (MIPS III, all its tables at once) [default:
-    /// 34Kf, and P5600 with several CPUs]. With --machine aarch64, as QEMU names it: cortex-a72 leaves the dirty state to software
+    /// 34Kf]. With --machine aarch64, as QEMU names it: cortex-a72 leaves the dirty state to software
     /// [default: max]
     #[arg(long)]
     cpu: Option<String>,
@@ -60,24 +61,24 @@ pub(crate) struct BootArgs {
     /// [default: all]. With --machine mips32: `guarded`, the page tables of all address spaces [default: multi-level ones]
     #[arg(long, value_name = "NAME", num_args = 1.., value_delimiter = ',')]
     table: Vec<String>,
-    /// How many CPUs
+    /// How many CPUs (--machine)
     #[arg(long, default_value_t = 1)]
     cpus: usize,
     /// Where the refill handler has the root of the running table
-    #[arg(long, value_enum, default_value_t = Root::ErrorEpc, conflicts_with_all = ["cpus", "work"])]
+    #[arg(long, value_enum, default_value_t = Root::ErrorEpc, conflicts_with = "work")]
     root: Root,
     /// Boot the big-endian kernel
     #[arg(long)]
     big_endian: bool,
-    /// Random changes and accesses, a million refills for each table, against a model; with several CPUs, ten thousand
-    /// shootdowns by each protocol. Goes on where it was interrupted. With --machine: a million operations
+    /// Random changes and accesses, a million refills for each table, against a model. Goes on where it was interrupted. With
+    /// --machine: a million operations, or ten thousand shootdowns by each protocol
     #[arg(long)]
     stress: bool,
     /// Plant a fault: the checks must fail
     #[arg(long, value_enum)]
     inject: Option<Inject>,
-    /// Boot one of the workloads that no table alone serves
-    #[arg(long, value_enum, conflicts_with_all = ["table", "cpus", "stress", "inject"])]
+    /// Boot one of the workloads of the papers
+    #[arg(long, value_enum, conflicts_with_all = ["table", "witness"])]
     work: Option<Work>,
     /// Record what concerns translations, and let the witness check the record: docs/witness.md (--machine)
     #[arg(long, requires = "machine", conflicts_with = "stress")]
@@ -131,12 +132,29 @@ impl Root {
 }
 
 /// A workload of its own.
-#[derive(Clone, Copy, Debug, ValueEnum)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Work {
     /// A client and a chain of servers over linear page tables, under Bala's schemes
     Ipc,
-    /// Messages that are copied or remapped from one address space to another: Tzou's Figures 5.5 and 5.6
+    /// Messages that are copied or remapped from one address space to another: Tzou's Figures 5.5 and 5.6 (--machine)
     Moving,
+    /// Every shootdown algorithm that suits the machine, under page-out and messages: Tzou's chapters 3 and 5 (--machine mips32,
+    /// several CPUs)
+    Protocols,
+    /// Pages that grow where the TLB misses, and the host's policy beside that of the kernel (--machine mips32)
+    Superpage,
+}
+
+impl Work {
+    /// Returns the word that the kernels know it by.
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Ipc => "ipc",
+            Self::Moving => "moving",
+            Self::Protocols => "protocols",
+            Self::Superpage => "superpage",
+        }
+    }
 }
 
 /// A fault to plant.
@@ -148,8 +166,8 @@ enum Inject {
     CorruptGuard,
     /// Software caches are not told of changes, nor the TLB when address-space numbers begin anew
     SkipInvalidation,
-    /// A CPU that is asked to flush its TLB says that it has, and has not (with several CPUs); with --machine, no TLB is
-    /// flushed at all
+    /// No TLB is flushed at all; with --work protocols, a CPU that is asked to flush its TLB says that it has, and has not
+    /// (--machine)
     NoFlush,
     /// A CPU that is asked to flush its TLB says that it has, and does it later (--machine, several CPUs)
     NoWait,
@@ -163,9 +181,9 @@ enum Inject {
 }
 
 impl BootArgs {
-    /// The CPU that is asked for, or what has as many cores.
+    /// The CPU that is asked for, or the one that is measured.
     fn cpu(&self) -> &str {
-        self.cpu.as_deref().unwrap_or(if self.cpus > 1 { SEVERAL } else { "34Kf" })
+        self.cpu.as_deref().unwrap_or("34Kf")
     }
 }
 
@@ -191,22 +209,22 @@ pub(crate) fn run(args: &BootArgs) -> anyhow::Result<()> {
         return kernel::run(&kernel_on(machine, args)?);
     }
     check_root(args)?;
+    if args.cpus > 1 {
+        misused!("--cpus {} wants --machine: the kernel that measures runs on one CPU", args.cpus);
+    }
     if args.cpu() == machine::MIPS_III {
         return wide(args);
     }
-    if args.cpus > 1 {
-        return several(args, args.cpus);
-    }
-    let machine = Machine::new(&Shell::Plain, args.cpu(), args.cpus, args.big_endian, args.json)?;
-    if let Some(work) = args.work {
-        return alone(&machine, work, args.json);
+    let machine = Machine::new(&Shell::Plain, args.cpu(), args.big_endian, args.json)?;
+    match args.work {
+        Some(Work::Ipc) => return messages(&machine, args.json),
+        Some(work) => misused!("--work {} wants --machine mips32", work.name()),
+        None => {}
     }
     let tables = if args.table.is_empty() { TABLES.map(String::from).to_vec() } else { args.table.clone() };
     let mut rows = Vec::new();
     let mut curves = break_even::Curves::default();
     let mut failed = Vec::new();
-    let mut more = Vec::new();
-    let mut grown = Vec::new();
     let mut ledger = ledger(args)?;
     for table in &tables {
         let words = words(args, table);
@@ -228,10 +246,6 @@ pub(crate) fn run(args: &BootArgs) -> anyhow::Result<()> {
             None => boot(),
         };
         failed.extend(outcome.err().map(|error| format!("{error:#}")));
-        // What stands in front of a table serves larger pages as it serves all.
-        if args.inject.is_none() && !args.stress && !table.contains('/') {
-            grown.push((table.as_str(), superpage::run(&machine, table)?));
-        }
     }
     // Without wishes, everything else that the kernel can show.
     if args.table.is_empty() && args.inject.is_none() && !args.stress {
@@ -246,30 +260,19 @@ pub(crate) fn run(args: &BootArgs) -> anyhow::Result<()> {
                 Ok(text) => print!("{text}"),
                 Err(error) => failed.push(format!("{error:#}")),
             }
-        }
-        let moved = moving::run(&machine)?;
-        if !args.big_endian {
-            let several = Machine::new(&Shell::Plain, SEVERAL, 4, false, args.json)?;
-            more = shootdown::run(&several, 4, false, "", None)?;
-        }
-        let failures = moved.failures + more.iter().map(shootdown::Row::failures).sum::<u64>();
-        if failures > 0 {
-            failed.push(format!("{failures} checks failed"));
-        }
-        if !args.json {
-            print!("{}", moved.text);
-            if !more.is_empty() {
-                print!("{}", shootdown::table(4, &more));
+            // What examples/kernel has of the papers.
+            let machine = Architecture::Mips32;
+            for work in [Work::Moving, Work::Superpage, Work::Protocols] {
+                let cpus = if work == Work::Protocols { 4 } else { 1 };
+                let boot = BootArgs { machine: Some(machine), cpus, work: Some(work), ..args.clone() };
+                let booted = kernel_on(machine, &boot).and_then(|boot| kernel::run(&boot));
+                failed.extend(booted.err().map(|error| format!("{error:#}")));
             }
         }
     }
     if args.json {
-        let rows = rows.iter().map(Row::json).chain(more.iter().map(|row| row.json(SEVERAL)));
-        println!("{:#}", Value::from_iter(rows));
+        println!("{:#}", Value::from_iter(rows.iter().map(Row::json)));
     } else {
-        if !grown.is_empty() {
-            print!("{}", superpage::text(&grown));
-        }
         print!("{}{}", compare::table(&rows), curves.table());
     }
     match failed.as_slice() {
@@ -299,6 +302,7 @@ fn kernel_on(machine: Architecture, args: &BootArgs) -> anyhow::Result<kernel::B
         },
         cpu: args.cpu.as_deref(),
         cpus: args.cpus,
+        work: args.work,
         stress: args.stress,
         inject: args.inject.map(Inject::name),
         witness: args.witness,
@@ -315,9 +319,28 @@ fn check_machine(machine: Architecture, args: &BootArgs) -> anyhow::Result<()> {
         ("--table", !(args.table.is_empty() || is_guarded(args) && machine == Architecture::Mips32)),
         ("--root", args.root != Root::ErrorEpc),
         ("--big-endian", args.big_endian),
-        ("--work", args.work.is_some()),
+        ("--work ipc", args.work == Some(Work::Ipc)),
     ];
     none_of(&given, "--machine")?;
+    let (is_mips32, several) = (machine == Architecture::Mips32, args.cpus > 1);
+    match args.work {
+        Some(Work::Protocols) if !(is_mips32 && several) => {
+            misused!(
+                "--work protocols wants --machine mips32 --cpus 4: only software that loads TLBs suits every order"
+            )
+        }
+        Some(Work::Superpage) if !is_mips32 => {
+            misused!("--work superpage wants --machine mips32: no other one tells of TLB misses")
+        }
+        Some(Work::Moving) if several => misused!("--work moving wants one CPU: leave --cpus out"),
+        Some(Work::Moving | Work::Superpage) => {
+            none_of(
+                &[("--stress", args.stress), ("--inject", args.inject.is_some())],
+                "--work moving or superpage",
+            )?;
+        }
+        _ => {}
+    }
     if let (Architecture::X86_64, Some(fault @ Inject::NoSwitchFlush)) = (machine, args.inject) {
         misused!("--inject {} is no fault on x86_64: without PCIDs a load of CR3 flushes", fault.name());
     }
@@ -372,13 +395,11 @@ fn check_fault(args: &BootArgs) -> anyhow::Result<()> {
     let wants = match (args.machine, inject, args.cpus) {
         (Some(_), NoFlush | NoCow, _) | (Some(_), NoWait | EarlyFree | NoSwitchFlush, 2..) => return Ok(()),
         (None, CorruptGuard, _) if wide => "a CPU of 32 bits: leave --cpu out",
-        (None, NoFlush, 2..) | (None, DropFlush | CorruptGuard | SkipInvalidation, ..2) => return Ok(()),
-        (Some(_), NoWait | EarlyFree | NoSwitchFlush, _) | (None, NoFlush, _) => {
-            "several CPUs: give --cpus 4"
-        }
+        (None, DropFlush | CorruptGuard | SkipInvalidation, ..2) => return Ok(()),
+        (Some(_), NoWait | EarlyFree | NoSwitchFlush, _) => "several CPUs: give --cpus 4",
         (None, DropFlush | CorruptGuard | SkipInvalidation, _) => "one CPU: leave --cpus out",
         (Some(_), DropFlush | CorruptGuard | SkipInvalidation, _) => "the tables: leave --machine out",
-        (None, NoWait | EarlyFree | NoCow | NoSwitchFlush, _) => {
+        (None, NoFlush | NoWait | EarlyFree | NoCow | NoSwitchFlush, _) => {
             "--machine riscv64, aarch64, mips32 or x86_64"
         }
     };
@@ -389,7 +410,6 @@ fn check_fault(args: &BootArgs) -> anyhow::Result<()> {
 fn wide(args: &BootArgs) -> anyhow::Result<()> {
     let given = [
         ("--table", !args.table.is_empty()),
-        ("--cpus", args.cpus != 1),
         ("--work", args.work.is_some()),
         ("--root", args.root != Root::ErrorEpc),
         ("--big-endian", args.big_endian),
@@ -415,8 +435,8 @@ fn wide(args: &BootArgs) -> anyhow::Result<()> {
 /// Checks that the CPU has the register that the root is to be in.
 fn check_root(args: &BootArgs) -> anyhow::Result<()> {
     let anywhere = matches!(args.root, Root::ErrorEpc | Root::Block);
-    if !(anywhere || args.cpu() == SEVERAL) {
-        misused!("--{} wants scratch registers: give --cpu {SEVERAL}", args.root.word().replace('=', " "));
+    if !(anywhere || args.cpu() == SCRATCH) {
+        misused!("--{} wants scratch registers: give --cpu {SCRATCH}", args.root.word().replace('=', " "));
     }
     Ok(())
 }
@@ -427,44 +447,17 @@ fn ledger(args: &BootArgs) -> anyhow::Result<Option<Ledger>> {
     long.then(|| Ledger::open("boot")).transpose()
 }
 
-/// Boots a workload alone. Its rows are the lines that the kernel means for programs.
-fn alone(machine: &Machine, work: Work, json: bool) -> anyhow::Result<()> {
-    let name = match work {
-        Work::Ipc => "ipc",
-        Work::Moving => "moving",
-    };
-    let report = machine.boot(&format!("work={name}"))?;
+/// Boots the processes that send messages. The rows are the lines that the kernel means for programs.
+fn messages(machine: &Machine, json: bool) -> anyhow::Result<()> {
+    let report = machine.boot("work=ipc")?;
     let rows: Vec<_> = report.lines.iter().filter_map(|line| row::said(line)).collect();
-    let failures = rows.iter().rev().find_map(|row| row["failures"].as_u64());
     if json {
         println!("{:#}", Value::from_iter(rows));
-    } else if let Work::Moving = work {
-        print!("{}", moving::read(&report.lines)?.text);
     }
-    match (report.error, failures) {
+    match (report.error, row::failures(&report.lines)) {
         (Some(error), _) => bail!("{error}"),
-        (None, Some(0)) => Ok(()),
-        (None, Some(failures)) => bail!("{failures} checks failed"),
-        (None, None) => bail!("the kernel has not come to the end of {name}"),
-    }
-}
-
-/// Boots several CPUs.
-fn several(args: &BootArgs, cpus: usize) -> anyhow::Result<()> {
-    if args.big_endian {
-        misused!("Rust's target for big-endian MIPS32 has no atomics between CPUs: leave out --big-endian");
-    }
-    let machine = Machine::new(&Shell::Plain, args.cpu(), cpus, args.big_endian, args.json)?;
-    let mut ledger = ledger(args)?;
-    let rows = shootdown::run(&machine, cpus, args.stress, &injected(args), ledger.as_mut())?;
-    if args.json {
-        println!("{:#}", Value::from_iter(rows.iter().map(|row| row.json(args.cpu()))));
-    } else {
-        print!("{}", shootdown::table(cpus, &rows));
-    }
-    match rows.iter().map(shootdown::Row::failures).sum() {
-        0 => Ok(()),
-        failures => bail!("{failures} checks failed"),
+        (None, 0) => Ok(()),
+        (None, failures) => bail!("{failures} checks failed"),
     }
 }
 
@@ -507,8 +500,9 @@ mod tests {
             check_fault(&boot.args).map_err(|error| error.to_string())
         };
         let refused = check(&["--inject", "no-flush"]).unwrap_err();
-        assert!(refused.contains("no-flush") && refused.contains("--cpus"), "{refused}");
-        assert_eq!(check(&["--inject", "no-flush", "--cpus", "2"]), Ok(()));
+        assert!(refused.contains("no-flush") && refused.contains("--machine"), "{refused}");
+        let protocols = ["--machine", "mips32", "--work", "protocols", "--cpus", "2"];
+        assert_eq!(check(&[&protocols[..], &["--inject", "no-flush"]].concat()), Ok(()));
         for fault in ["drop-flush", "corrupt-guard", "skip-invalidation"] {
             assert_eq!(check(&["--inject", fault]), Ok(()));
             assert!(check(&["--inject", fault, "--cpus", "4"]).is_err(), "{fault}");
@@ -563,15 +557,30 @@ mod tests {
                 "{words:?}"
             );
         }
+        assert_eq!(check(&["--machine", "mips32", "--work", "protocols", "--cpus", "4"]), Ok(()));
+        assert_eq!(check(&["--machine", "riscv64", "--work", "moving"]), Ok(()));
+        for words in [
+            &["riscv64", "--work", "protocols", "--cpus", "4"][..],
+            &["mips32", "--work", "protocols"],
+            &["x86_64", "--work", "superpage"],
+            &["mips32", "--work", "moving", "--cpus", "2"],
+            &["mips32", "--work", "moving", "--stress"],
+            &["mips32", "--work", "ipc"],
+        ] {
+            assert!(check(&[&["--machine"], words].concat()).unwrap_err().contains("--work"), "{words:?}");
+        }
         let witnessed = check(&["--machine", "mips32", "--table", "guarded", "--witness"]).unwrap_err();
         assert!(witnessed.contains("--witness"), "{witnessed}");
     }
 
     /// The names that the kernels know are those of the command line.
     #[test]
-    fn a_fault_has_one_name() {
+    fn a_fault_and_a_work_have_one_name() {
         for inject in Inject::value_variants() {
             assert_eq!(inject.to_possible_value().unwrap().get_name(), inject.name());
+        }
+        for work in Work::value_variants() {
+            assert_eq!(work.to_possible_value().unwrap().get_name(), work.name());
         }
     }
 
@@ -588,7 +597,7 @@ mod tests {
         for root in ["block", "error-epc"] {
             assert!(check_root(&parse(&["--root", root, "--cpu", "4Kc"])).is_ok());
         }
-        for words in [["--table", "MPT"], ["--root", "block"], ["--cpus", "2"], ["--work", "ipc"]] {
+        for words in [["--table", "MPT"], ["--root", "block"], ["--work", "ipc"]] {
             let error = wide(&parse(&[&["--cpu", "R4000"], words.as_slice()].concat())).unwrap_err();
             let says = format!("{} does not go with --cpu R4000: leave one of them out", words[0]);
             assert_eq!(error.to_string(), says);

@@ -27,7 +27,7 @@ const ISLANDS: [(&str, &[&str], &str); 5] = [
 ];
 
 /// Nothing but a nightly compiler knows their machines, and what that one warns of changes from night to night.
-const NIGHTLY: [&str; 2] = ["examples/mips32", "examples/mips3"];
+const NIGHTLY: [&str; 3] = ["examples/malta", "examples/mips32", "examples/mips3"];
 
 /// Is everything formatted?
 pub(crate) fn format(shell: &Shell) -> anyhow::Result<()> {

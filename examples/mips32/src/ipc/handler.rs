@@ -10,7 +10,7 @@
 
 use core::cell::UnsafeCell;
 
-use crate::arch::vectors;
+use tlbkit_malta::vectors;
 
 /// Most L1U misses between two messages.
 pub const ROOM: usize = 4096;

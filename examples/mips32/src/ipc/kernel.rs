@@ -1,6 +1,9 @@
 //! The kernel's side: its page table, the processes' as it sees them, and every miss that the refill handler leaves to it.
 
 use tlbkit_addr::{Attr, Flush, PageSize, Pages, Pfn, VirtAddr};
+use tlbkit_malta::stress::PLAIN;
+use tlbkit_malta::trap::{self, Frame};
+use tlbkit_malta::{KSEG0, cp0, tlb};
 use tlbkit_pagetable::format::{EntryLo, Format};
 use tlbkit_pagetable::geometry::Va32;
 use tlbkit_pagetable::lpt::Lpt;
@@ -10,12 +13,8 @@ use tlbkit_stlb::{AsidTag, Pair, Rank};
 
 use super::handler;
 use super::scheme::{self, Counting, Scheme};
-use crate::arch::frame::Frame;
-use crate::arch::{cp0, tlb, touch};
-use crate::memory::KSEG0;
-use crate::vm::frames::Frames;
-use crate::vm::space::PLAIN;
-use crate::vm::structure::{LINEAR, Nodes};
+use crate::machine;
+use crate::tables::{LINEAR, Nodes};
 
 /// Where the kernel's data is, and its page table.
 const DATA: u32 = 0xe000_0000;
@@ -58,7 +57,6 @@ pub struct Process {
 pub struct Kernel {
     pub tally: Tally,
     pub scheme: Scheme,
-    pub frames: Frames,
     nodes: &'static Nodes<Offset>,
     table: KernelTable,
     /// The lower entry that is replaced next.
@@ -86,10 +84,10 @@ impl Kernel {
     /// # Errors
     ///
     /// [`Error`], if there is not enough memory.
-    pub fn new(nodes: &'static Nodes<Offset>, frames: Frames, data: u32) -> Result<Self, Error> {
+    pub fn new(nodes: &'static Nodes<Offset>, data: u32) -> Result<Self, Error> {
         let table = Local::new(Lpt::new(nodes)?, (|_| ()) as fn(&Flush));
         let (tally, pending) = (Tally::default(), heapless::Vec::new());
-        let mut kernel = Self { tally, scheme: Scheme::Plain, frames, nodes, table, next: 0, pending };
+        let mut kernel = Self { tally, scheme: Scheme::Plain, nodes, table, next: 0, pending };
         for page in 0..data {
             kernel.map(data_page(page), None)?;
         }
@@ -100,7 +98,7 @@ impl Kernel {
 
     /// Maps a page of the kernel's memory to a frame, or to a new one.
     fn map(&mut self, at: u32, frame: Option<Pfn>) -> Result<(), Error> {
-        let frame = frame.or_else(|| self.frames.take()).ok_or(Error::NoRoom)?;
+        let frame = frame.unwrap_or_else(machine::take);
         let attr = PLAIN | Attr::WRITE | Attr::DIRTY | Attr::GLOBAL;
         self.table.map(one(at), frame, PageSize::K4, attr)
     }
@@ -122,8 +120,7 @@ impl Kernel {
         table.map(one(places[0]), code, PageSize::K4, PLAIN)?;
         self.show(number, &table, places[0])?;
         for at in pages {
-            let frame = self.frames.take().ok_or(Error::NoRoom)?;
-            table.map(one(at), frame, PageSize::K4, PLAIN | Attr::WRITE | Attr::DIRTY)?;
+            table.map(one(at), machine::take(), PageSize::K4, PLAIN | Attr::WRITE | Attr::DIRTY)?;
             self.show(number, &table, at)?;
         }
         Ok(Process { frame, places, number, _table: table })
@@ -182,7 +179,7 @@ impl Kernel {
         if self.touch(pte) {
             self.tally.cascaded += 1;
         }
-        let word = |at| touch::load(at).map_or(0, |touched| touched.value);
+        let word = |at| trap::load(at).map_or(0, |touched| touched.value);
         Pair { page_mask: 0, lo0: word(pte), lo1: word(pte + 4) }
     }
 
@@ -208,7 +205,7 @@ impl Kernel {
     /// Uses an address, the kernel's or the running process's, and tells whether that missed on one of the kernel's.
     pub fn touch(&mut self, at: u32) -> bool {
         let mut missed = false;
-        while let Err(fault) = touch::load(at) {
+        while let Err(fault) = trap::load(at) {
             assert!(fault.at >= LINEAR as u32, "{:#x} is not mapped", fault.at);
             self.miss(fault.at);
             missed = true;
@@ -311,5 +308,5 @@ fn word_of(root: usize, index: u32) -> u32 {
 }
 
 fn one(at: u32) -> Pages {
-    Pages::one(crate::vm::space::page(at))
+    Pages::one(machine::page(at))
 }

@@ -6,21 +6,19 @@
 //!
 //! The instructions include what is counted: nine for each L1U miss in its log, and some dozens where the log is read.
 
+use tlbkit_malta::check::{Checks, Random};
+use tlbkit_malta::trap::{Frame, LOAD, SYSCALL, code, enter};
+use tlbkit_malta::{print, println, tlb};
 use tlbkit_pagetable::Error;
 use tlbkit_pagetable::nodes::Offset;
 
 use super::handler;
 use super::kernel::{Kernel, Process};
 use super::scheme::{NAMES, SLOTS, Scheme};
-use crate::arch::exception::enter_user;
-use crate::arch::frame::{Exception, Frame};
-use crate::arch::tlb;
+use crate::measure::counted;
+use crate::memory;
+use crate::tables::Nodes;
 use crate::user::{self, CODE, Program};
-use crate::vm::frames::Frames;
-use crate::vm::structure::Nodes;
-use crate::work::check::Checks;
-use crate::work::{Random, counted};
-use crate::{memory, print, println};
 
 /// Most servers of a chain.
 const SERVERS: usize = 8;
@@ -39,10 +37,8 @@ const STACK: u32 = 0x7fff_e000;
 const QUEUES: u32 = 2;
 
 /// Runs it for chains of 1 to 8 servers under every scheme, and returns how many checks failed.
-pub fn run(nodes: &'static Nodes<Offset>, mut frames: Frames) -> u32 {
-    let Some(code) = frames.take() else { panic!("no frame for the programs") };
-    // SAFETY: the frame was just taken.
-    unsafe { user::install(code) };
+pub fn run(nodes: &'static Nodes<Offset>) -> u32 {
+    let code = user::install();
     handler::install();
     println!(
         "Messages over linear page tables in kseg2, {} TLB entries: misses and prefetches a message",
@@ -52,7 +48,7 @@ pub fn run(nodes: &'static Nodes<Offset>, mut frames: Frames) -> u32 {
         "servers  scheme         l1u     l2    l1k     l3  cascaded  cached  prefetched   used   instructions"
     );
     let mut checks = Checks::default();
-    let mut kernel = match Kernel::new(nodes, frames, QUEUES + SERVERS as u32 + 1) {
+    let mut kernel = match Kernel::new(nodes, QUEUES + SERVERS as u32 + 1) {
         Ok(kernel) => kernel,
         Err(error) => panic!("no memory for the kernel's table: {error}"),
     };
@@ -67,7 +63,7 @@ pub fn run(nodes: &'static Nodes<Offset>, mut frames: Frames) -> u32 {
         for name in NAMES {
             kernel.scheme = Scheme::Plain;
             // SAFETY: the scheme before it has just gone.
-            kernel.scheme = Scheme::new(name, unsafe { memory::window(0, 16 * SLOTS) });
+            kernel.scheme = Scheme::new(name, unsafe { memory::window(16 * SLOTS) });
             kernel.tally = Default::default();
             tlb::forget_all(|_| true);
             handler::drain(|_| ());
@@ -164,16 +160,15 @@ impl Chain<'_> {
         receiver.frame.registers[2] = value;
         loop {
             // SAFETY: the frame is the process's, whose address space is current.
-            unsafe { enter_user(&raw mut receiver.frame) };
-            match receiver.frame.exception() {
-                Exception::Syscall => break,
-                Exception::Load if receiver.frame.bad_vaddr >= 0xc000_0000 => {
-                    kernel.miss(receiver.frame.bad_vaddr);
-                }
-                other => panic!("{other:?} at {:#x} in a process", receiver.frame.bad_vaddr),
+            unsafe { enter(&raw mut receiver.frame) };
+            let Frame { cause, bad_vaddr, .. } = receiver.frame;
+            match code(cause) {
+                SYSCALL => break,
+                LOAD if bad_vaddr >= 0xc000_0000 => kernel.miss(bad_vaddr),
+                other => panic!("exception {other} at {bad_vaddr:#x} in a process"),
             }
         }
-        receiver.frame.epc += 4;
+        receiver.frame.pc += 4;
         receiver.frame.registers[2]
     }
 }

@@ -5,7 +5,7 @@ use core::mem::MaybeUninit;
 use tlbkit_addr::{PageSize, VirtAddr};
 use tlbkit_stlb::{AsidTag, Cache, Counters, Direct, EntryLayout, Integrated, Pair, Probe, Ptlb, Rank};
 
-use crate::arch::tlb::{self, Entry};
+use tlbkit_malta::tlb::{self, Entry};
 
 /// Entries of pairs of 4 KiB pages, as the handlers have them, counting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -6,17 +6,14 @@ use serde_json::Value;
 use tlbkit_names::{C128K, G16, GA, HR, LPT, MPT, S8K_G16};
 
 use super::machine::Machine;
-use super::{Root, SEVERAL, row, superpage};
+use super::{Root, SCRATCH, row};
 use crate::shell::Shell;
 
 /// Tables that together have every kind of walk.
 const TABLES: [&str; 7] = [MPT, LPT, G16, GA, HR, C128K, S8K_G16];
 
-/// Tables whose handlers for larger pages, which report, have code of their own.
-const LARGER: [&str; 3] = [MPT, G16, C128K];
-
 /// CPUs of 32 bits, and where the handlers have their root.
-const CPUS: [(&str, Root); 2] = [("4Kc", Root::Block), (SEVERAL, Root::Kscratch1)];
+const CPUS: [(&str, Root); 2] = [("4Kc", Root::Block), (SCRATCH, Root::Kscratch1)];
 
 /// Boots them under random changes and accesses against the kernel's model, and returns what there is to say.
 ///
@@ -26,7 +23,7 @@ const CPUS: [(&str, Root); 2] = [("4Kc", Root::Block), (SEVERAL, Root::Kscratch1
 pub(super) fn run(quiet: bool) -> anyhow::Result<String> {
     let mut text = String::from("\nHandlers of other CPUs, against the model:\n");
     for (cpu, root) in CPUS {
-        let machine = Machine::new(&Shell::Plain, cpu, 1, false, quiet)?;
+        let machine = Machine::new(&Shell::Plain, cpu, false, quiet)?;
         let mut checks = 0;
         for table in TABLES {
             let report = machine.boot(&format!("table={table} work=stress {}", root.word()))?;
@@ -35,9 +32,6 @@ pub(super) fn run(quiet: bool) -> anyhow::Result<String> {
             let ended = report.error.is_none() && !rows.is_empty();
             ensure!(ended && failures == 0, "{cpu}, {table}: {failures} checks failed, {:?}", report.error);
             checks += rows.iter().map(|row| row.checks).sum::<u64>();
-        }
-        for table in LARGER {
-            superpage::run(&machine, table)?;
         }
         text += &format!("  {cpu:<6} {}: {} tables, {checks} checks\n", root.word(), TABLES.len());
     }

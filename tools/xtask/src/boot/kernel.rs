@@ -9,8 +9,8 @@ use anyhow::{Context, bail};
 use serde_json::Value;
 use tlbkit_witness::check::Arch;
 
-use super::row;
 use super::witness::{self, Record};
+use super::{Work, moving, protocols, row, superpage};
 use crate::shell::{Line, Shell};
 use crate::{places, tools};
 
@@ -73,7 +73,7 @@ pub(super) const MIPS32: Board = Board {
     cpus: 4,
     firmware: None,
     witness: witness::Machine { arch: Arch::Mips32, name: "mips32", memory: 0, size: "256M" },
-    counts: false,
+    counts: true,
     has_guide: false,
 };
 
@@ -96,8 +96,9 @@ const LIMIT: [&str; 2] = ["300", "1800"];
 /// The logarithm of the nanoseconds that an instruction takes, on a CPU that is alone.
 const SHIFT: u32 = 4;
 
-/// Operations that the programs come to under stress.
+/// Operations that the programs come to under stress, and shootdowns of each protocol.
 const STRESS: usize = 1_000_000;
+const SHOOTDOWNS: usize = 10_000;
 
 /// What is booted.
 #[derive(Clone, Copy, Debug)]
@@ -106,6 +107,8 @@ pub(super) struct Boot<'a> {
     /// QEMU's name of another CPU than the board's own.
     pub(super) cpu: Option<&'a str>,
     pub(super) cpus: usize,
+    /// What runs in place of the programs.
+    pub(super) work: Option<Work>,
     pub(super) stress: bool,
     /// The fault that is planted.
     pub(super) inject: Option<&'static str>,
@@ -121,6 +124,8 @@ pub(super) struct Boot<'a> {
 /// What a boot came to.
 pub(super) struct Booted {
     pub(super) rows: Vec<Value>,
+    /// What a workload has said beside the row.
+    pub(super) lines: Vec<String>,
     /// What the witness says of its record.
     pub(super) witnessed: Option<witness::Outcome>,
     /// Whether it came to its end, and nothing failed.
@@ -134,12 +139,22 @@ pub(super) struct Booted {
 /// If something is missing, the boot goes wrong or a check fails.
 pub(super) fn run(boot: &Boot<'_>) -> anyhow::Result<()> {
     let say = |text: &str| if boot.json { eprintln!("{text}") } else { println!("{text}") };
-    let Booted { mut rows, witnessed, outcome } = boot_with(boot, &say)?;
+    let Booted { mut rows, lines, witnessed, outcome } = boot_with(boot, &say)?;
     if let (Some(row), Some(witnessed)) = (rows.first_mut(), &witnessed) {
         row["witness"] = witnessed.json();
     }
     if boot.json {
-        println!("{:#}", Value::from_iter(rows));
+        println!("{:#}", Value::from_iter(lines.iter().filter_map(|line| row::said(line)).chain(rows)));
+    } else if let Some(work) = boot.work {
+        print!(
+            "{}",
+            match work {
+                Work::Moving => moving::text(&lines)?,
+                Work::Protocols => protocols::text(&lines),
+                Work::Superpage => superpage::text(&lines)?,
+                Work::Ipc => String::new(),
+            }
+        );
     } else {
         rows.iter().for_each(|row| print!("{}", text(row)));
         witnessed.iter().for_each(|witnessed| print!("{}", witnessed.text()));
@@ -169,7 +184,7 @@ pub(super) fn boot_with(boot: &Boot<'_>, say: &dyn Fn(&str)) -> anyhow::Result<B
         tools::parts(shell, &[], &[board.target])?;
     }
     let built = build(shell, boot)?;
-    let plain = !boot.stress && boot.inject.is_none() && !boot.witness;
+    let plain = !boot.stress && boot.inject.is_none() && !boot.witness && boot.work.is_none();
     if board.has_guide && boot.cpus == 1 && plain {
         let said = listen(&machine(boot, &built, "tlbkit-embedding", None), board, say)?;
         said.outcome?;
@@ -180,9 +195,9 @@ pub(super) fn boot_with(boot: &Boot<'_>, say: &dyn Fn(&str)) -> anyhow::Result<B
             );
         }
     }
-    let Said { rows, recorder, outcome } = listen(&line(boot, &built, record.as_ref()), board, say)?;
+    let Said { rows, lines, recorder, outcome } = listen(&line(boot, &built, record.as_ref()), board, say)?;
     let witnessed = record.map(|record| record.check(recorder.as_ref())).transpose()?;
-    Ok(Booted { rows, witnessed, outcome })
+    Ok(Booted { rows, lines, witnessed, outcome })
 }
 
 /// Tells whether a boot has come to its end, one row, and nothing has failed.
@@ -203,7 +218,8 @@ fn build(shell: &Shell, boot: &Boot<'_>) -> anyhow::Result<PathBuf> {
     let board = &boot.board;
     let features: Vec<_> = [
         (boot.cpus == 1, "one-cpu"),
-        (boot.witness, "witness"),
+        // The one for several CPUs can always record.
+        (boot.witness && boot.cpus == 1, "witness"),
         (boot.interrupts, "interrupts"),
         (boot.guarded, "guarded"),
     ]
@@ -248,8 +264,18 @@ fn line(boot: &Boot<'_>, built: &Path, record: Option<&Record>) -> Line {
         // QEMU counts the nanoseconds that the instructions take.
         words += &format!(" costs={}", 1 << SHIFT);
     }
-    if boot.stress {
-        words += &format!(" operations={STRESS}");
+    match boot.work {
+        None if boot.stress => words += &format!(" operations={STRESS}"),
+        None => {}
+        Some(work) => {
+            words += &format!(" work={}", work.name());
+            if boot.stress {
+                words += &format!(" shootdowns={SHOOTDOWNS}");
+            }
+        }
+    }
+    if record.is_some() {
+        words += " witness";
     }
     if let Some(fault) = boot.inject {
         words += &format!(" inject={fault}");
@@ -266,11 +292,16 @@ fn line(boot: &Boot<'_>, built: &Path, record: Option<&Record>) -> Line {
 /// What the kernel has said to this program.
 struct Said {
     rows: Vec<Value>,
+    /// The lines of a workload.
+    lines: Vec<String>,
     /// Where its record is.
     recorder: Option<Value>,
     /// Whether all is well.
     outcome: anyhow::Result<()>,
 }
+
+/// What begins the lines that a workload means for this program.
+const LINES: [&str; 4] = ["protocol ", "moving ", "passing ", superpage::TRANSCRIPT];
 
 /// Runs a boot. What else the kernel says goes to `say`; what the firmware says does not.
 ///
@@ -285,7 +316,7 @@ fn listen(line: &Line, board: &Board, say: &dyn Fn(&str)) -> anyhow::Result<Said
         .spawn()
         .with_context(|| format!("cannot run `{line}`"))?;
     let output = child.stdout.take().context("no output")?;
-    let (mut rows, mut recorder) = (Vec::new(), None);
+    let (mut rows, mut lines, mut recorder) = (Vec::new(), Vec::new(), None);
     let mut is_kernel = board.firmware.is_none();
     for part in BufReader::new(output).split(b'\n') {
         let part = part?;
@@ -295,13 +326,15 @@ fn listen(line: &Line, board: &Board, say: &dyn Fn(&str)) -> anyhow::Result<Said
             rows.push(row);
         } else if text.starts_with("recorder ") {
             recorder = row::said(text);
+        } else if LINES.iter().any(|begin| text.starts_with(begin)) {
+            lines.push(text.to_owned());
         } else if is_kernel {
             say(text);
         }
         is_kernel |= board.firmware.is_some_and(|last| text.starts_with(last));
     }
     let outcome = outcome(line, &rows, child.wait()?);
-    Ok(Said { rows, recorder, outcome })
+    Ok(Said { rows, lines, recorder, outcome })
 }
 
 /// Returns a row for people: a name and a number in each line.

@@ -11,9 +11,6 @@ use anyhow::Context;
 use crate::shell::{Line, Shell};
 use crate::{near, places, tools};
 
-/// What begins a line of a transcript ([`superpage`](super::superpage)), which is no row.
-pub(super) const TRANSCRIPT: &str = "+ ";
-
 /// The kernel's folder, and its program.
 const FOLDER: &str = "examples/mips32";
 const PROGRAM: &str = "tlbkit-mips32";
@@ -53,7 +50,6 @@ pub(crate) struct Machine {
     plugin: Option<PathBuf>,
     counts: PathBuf,
     cpu: String,
-    cpus: usize,
     big_endian: bool,
     /// Whether standard output is taken, so that the kernel's goes to standard error.
     quiet: bool,
@@ -74,13 +70,7 @@ impl Machine {
     /// # Errors
     ///
     /// If the machine does not exist, or something is missing.
-    pub(crate) fn new(
-        shell: &Shell,
-        cpu: &str,
-        cpus: usize,
-        big_endian: bool,
-        quiet: bool,
-    ) -> anyhow::Result<Self> {
+    pub(crate) fn new(shell: &Shell, cpu: &str, big_endian: bool, quiet: bool) -> anyhow::Result<Self> {
         if !CPUS.contains(&cpu) {
             let known = CPUS.into_iter().chain([MIPS_III]);
             let names: Vec<_> = known.clone().collect();
@@ -89,9 +79,6 @@ impl Machine {
                 near::hint(cpu, known),
                 names.join(", ")
             );
-        }
-        if cpus != 1 && (cpu != "P5600" || !(1..=4).contains(&cpus)) {
-            misused!("--cpus: {cpus} CPUs of type {cpu}: only P5600 comes in numbers, up to 4");
         }
         tools::program(shell, qemu(big_endian), "qemu-system-mips")?;
         tools::toolchain(shell, tools::NIGHTLY, &["rust-src"])?;
@@ -112,7 +99,7 @@ impl Machine {
         let plugin = root.join(places::target()).join("release").join("libtlbkit_count.so");
         let counts = folder.join(format!("counts-{}", std::process::id()));
         let (qemu, plugin, cpu) = (qemu(big_endian), Some(plugin), cpu.into());
-        Ok(Self { qemu, kernel, plugin, counts, cpu, cpus, big_endian, quiet })
+        Ok(Self { qemu, kernel, plugin, counts, cpu, big_endian, quiet })
     }
 
     /// The same with the kernel for MIPS III.
@@ -133,8 +120,8 @@ impl Machine {
         let kernel = folder.join(WIDE_TARGET).join("release").join(WIDE_PROGRAM);
         fs::metadata(&kernel).with_context(|| format!("cargo built no {}", kernel.display()))?;
         let counts = folder.join("no-counts");
-        let (cpu, cpus, big_endian, plugin) = (MIPS_III.into(), 1, false, None);
-        Ok(Self { qemu, kernel, plugin, counts, cpu, cpus, big_endian, quiet })
+        let (cpu, big_endian, plugin) = (MIPS_III.into(), false, None);
+        Ok(Self { qemu, kernel, plugin, counts, cpu, big_endian, quiet })
     }
 
     /// Boots the kernel with these words, and shows what it says but for the lines that it says to programs.
@@ -170,18 +157,16 @@ impl Machine {
     /// Returns what a boot with these words is called in a ledger.
     pub(crate) fn job(&self, words: &str) -> String {
         let order = if self.big_endian { "big-endian" } else { "little-endian" };
-        format!("{} x {}, {order}: {words}", self.cpus, self.cpu)
+        format!("{}, {order}: {words}", self.cpu)
     }
 
     /// Returns QEMU's command line.
     fn line(&self, words: &str) -> Line {
         // Without the cards that it would want firmware for, which is in other packages than QEMU.
         let machine = "-M malta -m 256 -nographic -nic none -vga none -no-reboot -semihosting-config enable=on,target=native";
-        let cpus = self.cpus.to_string();
         let line = Line::new("timeout", "-k 5").with([LIMIT, self.qemu]).with(machine.split(' '));
-        let line = line.with(["-cpu", &self.cpu, "-smp", &cpus]);
-        // A CPU that is alone counts its instructions by time: one takes 64 ns.
-        let line = if self.cpus == 1 { line.with(["-icount", "shift=6"]) } else { line };
+        // Instructions are counted by time: one takes 64 ns.
+        let line = line.with(["-cpu", &self.cpu, "-icount", "shift=6"]);
         let plugin = self
             .plugin
             .as_ref()
@@ -202,7 +187,7 @@ impl Machine {
             let row = text.contains('=')
                 && !text.starts_with(' ')
                 && text.split(' ').skip(1).all(|word| word.contains('='));
-            if row || text.starts_with(TRANSCRIPT) {
+            if row {
                 lines.push(text.to_owned());
             } else if self.quiet {
                 eprintln!("{text}");

@@ -111,7 +111,7 @@ pub(crate) fn said(line: &str) -> Option<Value> {
     (kind != "plugin").then_some(Value::Object(row))
 }
 
-/// Makes rows of what a boot said: one for each line `row`. Stress belongs to the last, or is a row of its own.
+/// Makes rows of what a boot said: one for each line `row`. Stress and reports belong to the last, or are a row of their own.
 pub(crate) fn rows(cpu: &str, table: &str, lines: &[String]) -> Vec<Row> {
     let mut rows: Vec<Row> = Vec::new();
     // The plugin counts each sweep, in the order of the rows.
@@ -136,11 +136,13 @@ pub(crate) fn rows(cpu: &str, table: &str, lines: &[String]) -> Vec<Row> {
                 }
                 counted += 1;
             }
-            ("stress", Some(row)) => {
+            ("stress" | "reports", Some(row)) => {
                 row.checks += checks;
                 row.failures += failures;
             }
-            ("stress", None) => rows.push(Row { numbers, checks, failures, ..Row::new(cpu, table, "index") }),
+            ("stress" | "reports", None) => {
+                rows.push(Row { numbers, checks, failures, ..Row::new(cpu, table, "index") })
+            }
             _ => {}
         }
     }

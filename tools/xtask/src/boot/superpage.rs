@@ -1,16 +1,17 @@
 //! The guest's superpage promotions against the host's: the same policy, told the same, must answer the same.
 //!
-//! The kernel writes a line for each miss that its policy is told of and for each answer; `transcript.rs` in its
-//! folder has the format. Here the lines are read back, and each answer is compared with the host's.
+//! The kernel writes a line for each miss that its policy is told of and for each answer; `examples/kernel/src/growth.rs` has the
+//! format. Here the lines are read back, and each answer is compared with the host's.
 
-use anyhow::{Context, bail};
-use tlbkit_addr::{PageSize, Vpn};
+use anyhow::{Context, bail, ensure};
+use tlbkit_addr::{PageSize, Pages, Vpn};
 use tlbkit_superpage::{
     Action, ApproxOnline, Costs, Miss, PageSizes, Policy, PolicyMemory, Refusal, SegmentMemory, Setup, Slot,
     Superpage, Tlb,
 };
 
-use super::machine::{Machine, TRANSCRIPT};
+/// What begins a line of a transcript, which is no row.
+pub(super) const TRANSCRIPT: &str = "+ ";
 
 /// Segments that there is room to count: at least as many as in the kernel.
 const SEGMENTS: usize = 64;
@@ -24,33 +25,18 @@ pub(super) struct Agreed {
     pub(super) demotions: u64,
 }
 
-/// Boots the workload over a table.
+/// Returns what there is to say about the lines of a boot.
 ///
 /// # Errors
 ///
-/// If the boot fails, or the host's policy does not answer as the guest's.
-pub(super) fn run(machine: &Machine, table: &str) -> anyhow::Result<Agreed> {
-    let report = machine.boot(&format!("work=superpage table={table}"))?;
-    if let Some(error) = report.error {
-        bail!("{error}");
-    }
-    let agreed = replay(report.lines.iter().map(String::as_str))?;
-    let summary = report.lines.iter().find(|line| line.starts_with("superpage ")).context("no report")?;
-    if !summary.ends_with(" failures=0") {
-        bail!("superpages: {summary}");
-    }
-    Ok(agreed)
-}
-
-/// Returns what there is to say about the workload over some tables.
-pub(super) fn text(tables: &[(&str, Agreed)]) -> String {
-    let mut text = String::from("\nSuperpages by APPROX-ONLINE:\n");
-    for (table, Agreed { misses, promotions, refusals, demotions }) in tables {
-        text += &format!(
-            "  {table:<6} {misses} misses, {promotions} promotions, {refusals} refusals, {demotions} demotions\n"
-        );
-    }
-    text + "The host's policy, told of the same misses, gives the same answers line by line.\n"
+/// If the host's policy does not answer as the guest's.
+pub(super) fn text(lines: &[String]) -> anyhow::Result<String> {
+    let Agreed { misses, promotions, refusals, demotions } = replay(lines.iter().map(String::as_str))?;
+    ensure!(promotions > 0 && demotions > 0, "no page has grown, or none was split again");
+    Ok(format!(
+        "Superpages by APPROX-ONLINE: {misses} misses, {promotions} promotions, {refusals} refusals, {demotions} demotions\n\
+         The host's policy, told of the same misses, gives the same answers line by line.\n"
+    ))
 }
 
 /// Replays a transcript.
@@ -103,6 +89,8 @@ pub(super) fn replay<'t>(lines: impl IntoIterator<Item = &'t str>) -> anyhow::Re
                 }
                 agreed.demotions += 1;
             }
+            (Event::Evicted(page), None) => policy.evicted(Tlb::Data, page),
+            (Event::Unmapped(pages), None) => policy.unmapped(pages),
         }
     }
     match wanted {
@@ -118,6 +106,8 @@ enum Event {
     Promoted(Superpage),
     Refused(Superpage, Refusal),
     Demoted(Vpn, Superpage),
+    Evicted(Vpn),
+    Unmapped(Pages),
 }
 
 impl Event {
@@ -127,12 +117,17 @@ impl Event {
         let range = |first: &str, shift: &str| {
             Some(Superpage { first: page(first)?, size: PageSize::from_shift(shift.parse().ok()?)? })
         };
-        let event = match (words.next()?, words.next()?, words.next()?) {
+        let (kind, first) = (words.next()?, words.next()?);
+        if kind == "e" {
+            return words.next().is_none().then_some(Self::Evicted(page(first)?));
+        }
+        let event = match (kind, first, words.next()?) {
             ("m", missed, "-") => Self::Miss(page(missed)?, None),
             ("m", missed, evicted) => Self::Miss(page(missed)?, Some(page(evicted)?)),
             ("p", first, shift) => Self::Promoted(range(first, shift)?),
             ("r", first, shift) => Self::Refused(range(first, shift)?, Refusal::NoMemory),
             ("n", first, shift) => Self::Refused(range(first, shift)?, Refusal::NotHere),
+            ("u", first, last) => Self::Unmapped(Pages::new(page(first)?, page(last)?)?),
             ("d", alone, first) => Self::Demoted(page(alone)?, range(first, words.next()?)?),
             _ => return None,
         };
@@ -154,7 +149,7 @@ fn setup(line: &str) -> Option<Setup> {
 mod tests {
     use super::*;
 
-    /// The first promotions of a boot: `-cpu 24Kf -append work=superpage`, its first 640 lines.
+    /// The first promotions of a boot, its first 640 lines.
     const TRANSCRIPT: &str = include_str!("superpage/transcript.txt");
 
     #[test]
@@ -182,5 +177,11 @@ mod tests {
         assert!(replay(["+ setup sizes=13 r_per_kb=2"]).is_err());
         assert!(replay(["+ setup sizes=13,15 r_per_kb=2", "+ x 1 2"]).is_err());
         assert!(replay(["no transcript"]).is_err());
+        // What is unmapped is promoted no more.
+        let mut told: Vec<_> = TRANSCRIPT.lines().collect();
+        told.insert(promotion - 1, "+ u 4000 5fff");
+        assert!(replay(told).is_err());
+        assert!(replay(["+ setup sizes=13,15 r_per_kb=2", "+ m 4000 -", "+ e 4000"]).is_ok());
+        assert!(replay(["+ setup sizes=13,15 r_per_kb=2", "+ e 4000 1"]).is_err());
     }
 }

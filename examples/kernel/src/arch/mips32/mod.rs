@@ -1,43 +1,27 @@
 //! MIPS32, on QEMU's board Malta with up to four coherent cores of a P5600.
 //!
 //! The kernel and all memory are in kseg0, which is not translated; a program is in kuseg, whose pages the TLB has from the refill
-//! handler, which looks into a software TLB cache first. What touches the hardware is that of `examples/mips32`, file by file.
+//! handler, which looks into a software TLB cache first. The board itself is that of `examples/malta`.
 
 use core::fmt;
+
+use tlbkit_malta::{KSEG0, cp0, gic, semihosting, uart};
 
 use crate::witness;
 
 mod boot;
-#[path = "../../../../mips32/src/smp/cores.rs"]
-mod cores;
-#[path = "../../../../mips32/src/arch/cp0.rs"]
-#[allow(dead_code, reason = "the other kernel uses the rest; so for the others")]
-pub(crate) mod cp0;
-#[path = "../../../../mips32/src/arch/firmware.rs"]
-mod firmware;
-#[path = "../../../../mips32/src/smp/gic.rs"]
-#[allow(dead_code)]
-mod gic;
 mod refill;
-#[path = "../../../../mips32/src/arch/semihosting.rs"]
-mod semihosting;
 mod timer;
-#[path = "../../../../mips32/src/arch/tlb.rs"]
-#[allow(dead_code)]
-mod tlb;
 mod trap;
-#[path = "../../../../mips32/src/arch/uart.rs"]
-mod uart;
-#[path = "../../../../mips32/src/arch/vectors.rs"]
-mod vectors;
 
 pub(crate) use boot::start_others;
-pub(crate) use cp0::cpu;
 pub(crate) use refill::{SIZES, conflicts, misses, page_size};
+#[cfg(not(feature = "one-cpu"))]
+pub(crate) use refill::{install_plain, plain_root};
 pub(crate) use timer::set as set_timer;
 #[cfg(not(feature = "guarded"))]
 pub(crate) use tlbkit::arch::Mips32Coherent as Machine;
-use trap as exception;
+pub(crate) use tlbkit_malta::cp0::cpu;
 pub(crate) use trap::{CONVENTION, More, run};
 
 /// The machine with guarded page tables.
@@ -51,9 +35,6 @@ pub(crate) const NAME: &str = "mips32";
 pub(crate) fn notes() -> bool {
     false
 }
-
-/// Where memory is seen without translation.
-const KSEG0: usize = 0x8000_0000;
 
 /// How many bits an ASID has.
 pub(crate) const ASID_BITS: u32 = 8;
@@ -125,15 +106,15 @@ pub(crate) fn interrupt(cpus: usize) {
     (0..super::CPUS).filter(|cpu| cpus >> cpu & 1 == 1).for_each(gic::send);
 }
 
-/// Returns the time.
+/// Returns the time, in nanoseconds of QEMU's: a tick of Count has six.
 pub(crate) fn instructions() -> usize {
-    cp0::count::read() as usize
+    cp0::count::read().wrapping_mul(6) as usize
 }
 
 /// Waits for an interrupt, so many microseconds at most, or some more.
 pub(crate) fn wait(microseconds: u32) {
     timer::set(microseconds);
-    trap::sleep();
+    tlbkit_malta::trap::sleep();
 }
 
 /// Takes the interrupt of other CPUs back, if it has come. What it was sent for is looked for after that.

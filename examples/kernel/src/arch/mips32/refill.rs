@@ -13,15 +13,17 @@
 
 use core::mem::MaybeUninit;
 use core::slice;
+#[cfg(not(feature = "one-cpu"))]
+use core::sync::atomic::AtomicU32;
 
 use spin::Mutex;
 use tlbkit::{Asid, Guarded, PageSize, Pages, VirtAddr};
+use tlbkit_malta::{cp0, tlb, vectors};
 use tlbkit_refill::features::Features;
 use tlbkit_refill::handler::{Form, Front, Gpt, Mpt, Place, Root, Spec, Stlb, Walk, Write};
 use tlbkit_refill::{Block, Log};
 use tlbkit_stlb::{AsidTag, Direct, Invalidate as _, Mips32};
 
-use super::{cp0, tlb, vectors};
 use crate::arch::CPUS;
 use crate::growth::{MISSES, Miss};
 use crate::words::Words;
@@ -212,4 +214,49 @@ pub(crate) unsafe fn set_root(root: usize) {
         cp0::error_epc::write(node as u32);
         tlb::switch((root & ASID) as u32);
     }
+}
+
+/// Writes another handler for this CPU: it walks the table of [`plain_root`], with nothing in front, and tells of no miss. Its block is
+/// wired near register 0, from where it loads the root with one instruction. If there is a `flag`, each miss goes to the kernel while
+/// that is not zero.
+#[cfg(not(feature = "one-cpu"))]
+pub(crate) fn install_plain(flag: Option<&'static AtomicU32>) {
+    /// Words up to the general vector.
+    const ROOM: usize = Place::VECTOR.general as usize / 4;
+    let mut words: heapless::Vec<u32, ROOM> = heapless::Vec::new();
+    if let Some(flag) = flag {
+        let flag = core::ptr::from_ref(flag).addr() as u32;
+        // The lower half is added with its sign.
+        let high = flag.wrapping_add(0x8000) >> 16;
+        words.extend([
+            0x3c1a_0000 | high,              // lui  k0, %hi(flag)
+            0x8f5a_0000 | flag & 0xffff,     // lw   k0, %lo(flag)(k0)
+            0x1740_0000 | (ROOM as u32 - 3), // bnez k0, the general vector
+            0,                               // nop
+        ]);
+    }
+    let before = words.len();
+    let place = Place {
+        general: Place::VECTOR.general - 4 * before as i32,
+        room: Place::VECTOR.room - before,
+        tail: Place::VECTOR.tail - 4 * before as i32,
+        ..Place::VECTOR
+    };
+    let block = (&raw const BLOCKS[super::cpu()]).addr() as u32;
+    // SAFETY: the first entry of the TLB is this one's, or was no other's.
+    unsafe { tlb::wire(block) };
+    let (block, root) = (tlb::near(block), Root::Block);
+    let (front, form, write) = (Front::None, Form::PLAIN, Write::Random);
+    let spec = Spec { place, block, root, front, form, write, ..SPEC };
+    let Ok(handler) = spec.assemble() else { panic!("the handler fits") };
+    words.extend(handler.refill.words().iter().copied());
+    let vectors = (&raw const VECTORS[super::cpu()]).expose_provenance();
+    // SAFETY: no address space runs. The words before the handler pass a miss on with everything but k0 intact.
+    unsafe { vectors::install_at(vectors, &words, handler.general.words(), handler.tail.words()) };
+}
+
+/// Lets this CPU walk the table whose root node is at an address in kseg0.
+#[cfg(not(feature = "one-cpu"))]
+pub(crate) fn plain_root(node: usize) {
+    BLOCKS[super::cpu()].set_root(node as u32);
 }

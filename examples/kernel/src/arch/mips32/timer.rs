@@ -3,8 +3,10 @@
 //! QEMU raises and lowers the interrupts of a CPU under one lock, but not where a CPU writes Compare or reads Count: there an
 //! interrupt that another CPU sends meanwhile may be lost. The controller's registers are devices', and have the lock.
 
-use super::cores::write;
-use super::{SEVERAL, cp0, gic};
+use tlbkit_malta::cores::write;
+use tlbkit_malta::{cp0, gic};
+
+use super::SEVERAL;
 
 /// The controller's time.
 const SH_COUNTER: usize = gic::REGISTERS + 0x10;

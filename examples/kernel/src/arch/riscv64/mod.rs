@@ -34,7 +34,7 @@ pub(crate) const ASID_BITS: u32 = 16;
 pub(crate) const KERNEL: usize = 0x8000_0000;
 pub(crate) const KERNEL_LEN: usize = 1 << 30;
 /// How much of it is mapped one to one: memory.
-pub(crate) const MAPPED_LEN: usize = if cfg!(feature = "witness") { 1 << 30 } else { 256 << 20 };
+pub(crate) const MAPPED_LEN: usize = if crate::witness::RECORDS { 1 << 30 } else { 256 << 20 };
 /// Where pages of devices are mapped in it: OpenSBI has all of them.
 pub(crate) const DEVICES: &[usize] = &[];
 

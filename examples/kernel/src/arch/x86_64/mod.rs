@@ -39,7 +39,7 @@ pub(crate) const ASID_BITS: u32 = 0;
 pub(crate) const KERNEL: usize = 0xffff_8000_0000_0000;
 pub(crate) const KERNEL_LEN: usize = 1 << 39;
 /// How much of it is mapped: memory.
-pub(crate) const MAPPED_LEN: usize = if cfg!(feature = "witness") { 1 << 30 } else { 256 << 20 };
+pub(crate) const MAPPED_LEN: usize = if crate::witness::RECORDS { 1 << 30 } else { 256 << 20 };
 /// Where pages of devices are mapped in it: the local APIC, each CPU's own at one address.
 pub(crate) const DEVICES: &[usize] = &[apic::AT];
 

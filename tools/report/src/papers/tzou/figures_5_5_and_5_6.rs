@@ -11,7 +11,7 @@ use crate::printed::Printed;
 use super::PAPER;
 
 /// The kernel's workload.
-const GUEST: &str = "--work moving";
+const GUEST: &str = "--machine mips32 --work moving";
 
 /// How a message is moved, whether its receiver reads it, and what that is called.
 const WAYS: [(&str, &str, &str); 6] = [
@@ -50,7 +50,7 @@ pub(super) fn figures(lab: &Lab, printed: &Printed) -> anyhow::Result<[Figure; 2
 }
 
 fn unmeasured(at: &str, title: &str, why: &str) -> Figure {
-    let about = "The kernel of examples/mips32 makes these data in the emulator.";
+    let about = "The kernel of examples/kernel makes these data in the emulator.";
     Figure::new(PAPER, at, title, about).lacks(why).by(format!("cargo xtask boot {GUEST}"))
 }
 
