@@ -135,12 +135,6 @@ pub(crate) fn set_counts(block: &mut Block, counts: &mut Each, prices: &Each) {
     }
 }
 
-/// Tells whether `unit` is part of a superpage.
-#[inline(always)]
-pub(crate) const fn is_joined(block: &Block, unit: usize) -> bool {
-    block[JOINED] >> ((unit % UNITS) | 1) & 1 != 0
-}
-
 /// Returns log2 of the units that the mapping of `unit` has: 4 for a mapping of 16 units or more.
 ///
 /// Mappings are aligned, so a superpage is within one mapping exactly if its middle unit shares its mapping with the unit
@@ -189,8 +183,8 @@ mod tests {
             block[JOINED] = all & (all - 1);
             for unit in 0..UNITS {
                 let inside = all >> unit & 1 == 1;
-                assert_eq!(is_joined(&block, unit), inside, "{unit} with {shift} around {first}");
-                assert_eq!(mapped(&block, unit), if inside { shift } else { 0 });
+                let expected = if inside { shift } else { 0 };
+                assert_eq!(mapped(&block, unit), expected, "{unit} with {shift} around {first}");
             }
         }
     }

@@ -73,15 +73,14 @@ fn set_left(node: &mut Node, left: u32, quota: u32) {
     (node[0], node[1]) = (left as u16, (quota << 8 | left) as u16);
 }
 
-/// Adds one charge to a node and to what the node owes, unless the node's count has to be checked then. Returns whether the
-/// charge was added.
+/// Adds charges to a node and to what the node owes, unless the node's count has to be checked then. Returns whether they were added.
 #[inline(always)]
-pub(crate) fn charge_fast(node: &mut Node) -> bool {
-    if node[0] <= 1 {
-        return false;
+pub(crate) fn defer(node: &mut Node, charges: u32) -> bool {
+    let is_deferred = charges < node[0].into();
+    if is_deferred {
+        node[0] -= charges as u16;
     }
-    node[0] -= 1;
-    true
+    is_deferred
 }
 
 /// Thresholds and quotas, by the shift of a superpage from units.
@@ -140,19 +139,6 @@ impl Rules {
     #[inline]
     pub(crate) const fn node(&self, block: usize, shift: u32) -> usize {
         (1 << (self.top - shift)) | (block >> (shift - block::SHIFT))
-    }
-
-    /// Does the work of [`Segment::account`] if no count of the block has reached its threshold and the node above need not
-    /// be checked. Returns whether it did; otherwise nothing has changed.
-    #[inline(always)]
-    pub(crate) fn account_fast(&self, block: &mut Block, node: &mut Node) -> bool {
-        let (least, owed) = (block::least(&block::counts(block), &self.small), block::owed(block));
-        if least == 0 || owed >= node[0] {
-            return false;
-        }
-        node[0] -= owed;
-        block::set_due(block, least.min(node[1] >> 8));
-        true
     }
 
     fn threshold(&self, shift: u32) -> u32 {
@@ -265,8 +251,7 @@ impl Segment<'_> {
     pub(crate) fn pay(&mut self, block: usize, from: u32, mut charges: u32) -> u32 {
         let (mut number, mut shift, mut reached) = (self.rules.node(block, from), from, 0);
         while let (1.., Some(node)) = (number, self.nodes.get_mut(number)) {
-            if charges < node[0].into() {
-                node[0] -= charges as u16;
+            if defer(node, charges) {
                 break;
             }
             let (threshold, more) = (self.rules.threshold(shift), quota(node) - 1);

@@ -5,23 +5,18 @@
 //!   segment, the largest size:   a tree of deferred counts over its blocks (deferred.rs)
 //!   block, 16 units:             21 counters of 16 bits (block.rs)
 //! ```
-//!
-//! Most misses touch one block and take the fast path ([`fast`]).
 
 use tlbkit_addr::{PageSize, Pages, Vpn};
 
 use crate::block::{self, Block, JOINED, POPULATED};
-use crate::deferred::{Node, Rules, Segment};
+use crate::deferred::{self, Node, Rules, Segment};
 use crate::directory::Directory;
 use crate::occupied::Occupied;
 use crate::page_sizes::{MAX_LEVELS, Place};
 use crate::recent::RecentBlocks;
 use crate::{CostError, PageSizes, PolicyMemory, SegmentMemory, Superpage, Tlb, prefetch_charge};
 
-mod fast;
 mod reserved;
-
-pub(crate) use fast::{Distant, Fast};
 
 /// The outcome of a miss.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -65,10 +60,11 @@ pub(crate) struct Ledger<'m> {
     directory: Directory<'m>,
     recent: RecentBlocks,
     occupied: Occupied<'m>,
-    /// A copy of [`prefetch_charge::AROUND`]: the fast path addresses it by an offset from `self`.
-    around: [u64; block::UNITS],
     blocks: &'m mut [Block],
     nodes: &'m mut [Node],
+    /// How often a count was compared with its price.
+    #[cfg(test)]
+    pub(crate) looks: u32,
 }
 
 /// Returns log2 of the blocks of a segment.
@@ -157,10 +153,11 @@ impl<'m> Ledger<'m> {
             directory: Directory::new(directory, chunks),
             recent: RecentBlocks::new(&page_sizes),
             occupied: Occupied::new(bits, spread, chunks),
-            around: prefetch_charge::AROUND,
             blocks: counters.as_chunks_mut().0,
             nodes: nodes.as_chunks_mut().0,
             page_sizes,
+            #[cfg(test)]
+            looks: 0,
         })
     }
 
@@ -203,14 +200,15 @@ impl<'m> Ledger<'m> {
         chunk << self.spread | number
     }
 
-    /// Returns the index in `self.nodes` of the node of `1 << group` blocks around the block at `index`.
-    #[inline(always)]
-    const fn node(&self, index: usize, group: u32) -> usize {
-        (index & !self.mask) | ((self.mask + 1) | (index & self.mask)) >> group
+    /// Returns the index of a page's block, and prepares the block for use.
+    #[inline]
+    fn find(&mut self, page: Vpn) -> Option<usize> {
+        self.recent.find(self.recent.unit(page)).or_else(|| self.search(page))
     }
 
-    /// Returns the index of a page's block, and prepares the block for use.
-    fn find(&mut self, page: Vpn) -> Option<usize> {
+    /// As [`find`](Self::find), for a block that the cache does not have.
+    #[inline(never)]
+    fn search(&mut self, page: Vpn) -> Option<usize> {
         let Place { segment, unit } = self.page_sizes.locate(page);
         let chunk = self.directory.near(segment).or_else(|| self.touch(segment))?;
         let number = unit >> block::SHIFT;
@@ -224,10 +222,11 @@ impl<'m> Ledger<'m> {
     ///
     /// The entries that were resident before this miss determine the charges, including the entry that is about to be
     /// evicted. Candidates are strictly larger than the page's mapping.
+    #[inline]
     pub(crate) fn miss(&mut self, tlb: Tlb, page: Vpn, count: bool) -> Charged {
         let (tlb, unit) = (self.tlb(tlb), self.page_sizes.locate(page).unit);
         let Some(index) = self.find(page) else { return Charged::Exhausted };
-        let (chunk, number) = (index >> self.spread, unit >> block::SHIFT);
+        let chunk = index >> self.spread;
         let Some(block) = self.blocks.get_mut(index) else { return Charged::Exhausted };
         let mapped = block::mapped(block, unit);
         if mapped == block::SHIFT {
@@ -235,9 +234,9 @@ impl<'m> Ledger<'m> {
         }
         let resident = block[tlb];
         block[tlb] = resident | 1 << ((unit % block::UNITS) >> mapped << mapped);
-        let Some(beyond) = prefetch_charge::smallest(resident, unit, &self.around) else {
+        let Some(beyond) = prefetch_charge::smallest(resident, unit) else {
             let from = self.occupied.occupy(tlb, index).map_or(u32::MAX, |group| block::SHIFT + group);
-            return if count { self.pay(chunk, number, from) } else { Charged::Nothing };
+            return if count { self.pay(index, from) } else { Charged::Nothing };
         };
         let beyond = beyond.max(mapped);
         if count && prefetch_charge::charge(block, beyond, unit) {
@@ -247,22 +246,34 @@ impl<'m> Ledger<'m> {
     }
 
     /// Charges and records a miss to a page whose mapping has the size of a block or more.
+    #[inline(never)]
     fn miss_in_large(&mut self, chunk: usize, tlb: usize, unit: usize, count: bool) -> Charged {
         let (shift, number) = (self.mapped_shift(chunk, unit), unit >> block::SHIFT);
         let around = self.occupied.around(tlb, self.index(chunk, number));
         let from = around.map_or(u32::MAX, |group| (block::SHIFT + group).max(shift + 1));
-        let charged = if count { self.pay(chunk, number, from) } else { Charged::Nothing };
+        let index = self.index(chunk, number);
+        let charged = if count { self.pay(index, from) } else { Charged::Nothing };
         self.enter(chunk, tlb, unit >> shift << shift);
         charged
     }
 
-    /// Charges a miss to the superpages of `1 << from` units or more around a block, if a segment has such superpages.
-    fn pay(&mut self, chunk: usize, block: usize, from: u32) -> Charged {
+    /// Charges a miss to the superpages of `1 << from` units or more around the block at `index`, if a segment has such superpages.
+    #[inline]
+    fn pay(&mut self, index: usize, from: u32) -> Charged {
         if from > self.spread + block::SHIFT {
             return Charged::Nothing;
         }
-        let reached = self.segment(chunk).map_or(0, |mut segment| segment.pay(block, from, 1));
-        self.smallest(reached, chunk, block << block::SHIFT)
+        let node = (index & !self.mask) | ((self.mask + 1) | (index & self.mask)) >> (from - block::SHIFT);
+        let is_deferred = self.nodes.get_mut(node).is_none_or(|node| deferred::defer(node, 1));
+        if is_deferred { Charged::Nothing } else { self.check(index, from) }
+    }
+
+    /// As [`pay`](Self::pay), if the smallest of these superpages cannot defer the charge.
+    #[inline(never)]
+    fn check(&mut self, index: usize, from: u32) -> Charged {
+        let (chunk, number) = (index >> self.spread, index & self.mask);
+        let reached = self.segment(chunk).map_or(0, |mut segment| segment.pay(number, from, 1));
+        self.smallest(reached, chunk, number << block::SHIFT)
     }
 
     #[inline(never)]
@@ -316,7 +327,17 @@ impl<'m> Ledger<'m> {
     }
 
     /// Records that the TLB no longer holds the entry that starts at `page`. Does nothing if it did not hold that entry.
+    #[inline]
     pub(crate) fn evict(&mut self, tlb: Tlb, page: Vpn) {
+        match self.recent.find(self.recent.unit(page)) {
+            Some(index) => self.leave(index, self.tlb(tlb), self.recent.unit(page)),
+            None => self.evict_far(tlb, page),
+        }
+    }
+
+    /// As [`evict`](Self::evict), for a block that the cache does not have.
+    #[inline(never)]
+    fn evict_far(&mut self, tlb: Tlb, page: Vpn) {
         let (Place { segment, unit }, tlb) = (self.page_sizes.locate(page), self.tlb(tlb));
         if let Some(chunk) = self.directory.find(segment) {
             let index = self.index(chunk, unit >> block::SHIFT);
@@ -324,8 +345,18 @@ impl<'m> Ledger<'m> {
             // would use it without initialization.
             if self.blocks.get(index).is_some_and(|block| block::left(block) > 0) {
                 self.recent.found(self.recent.unit(page), index);
-                self.leave::<false>(index, tlb, unit);
+                self.leave(index, tlb, unit);
             }
+        }
+    }
+
+    /// Removes the entry that starts at `unit` from the resident entries of the block at `index`.
+    #[inline]
+    fn leave(&mut self, index: usize, tlb: usize, unit: usize) {
+        let Some(block) = self.blocks.get_mut(index) else { return };
+        block[tlb] &= !(1 << (unit % block::UNITS));
+        if block[tlb] == 0 {
+            self.occupied.remove(tlb, index);
         }
     }
 
@@ -342,7 +373,7 @@ impl<'m> Ledger<'m> {
                 any = true;
                 block[tlb] &= !gone;
                 if block[tlb] == 0 {
-                    self.occupied.remove::<false>(tlb, index);
+                    self.occupied.remove(tlb, index);
                 }
             }
         }
@@ -457,7 +488,7 @@ impl<'m> Ledger<'m> {
                     block[POPULATED] &= !bit;
                 }
                 for tlb in 0..=self.last_tlb {
-                    self.leave::<false>(index, tlb, unit);
+                    self.leave(index, tlb, unit);
                 }
             }
         }

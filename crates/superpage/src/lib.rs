@@ -2,8 +2,8 @@
 //!
 //! A kernel that refills its TLB by software, or samples its misses, reports every TLB miss to a [`Policy`], with the entry
 //! that the TLB evicted. The policy answers with at most one [`Action`]: promote this aligned range. The kernel copies the
-//! pages into contiguous memory and reports that, or refuses because there is none. A miss costs [`ApproxOnline`] about a
-//! hundred instructions (`cargo xtask bookkeeping`). Policies do no I/O and have no heap: the caller provides memory for
+//! pages into contiguous memory and reports that, or refuses because there is none. A miss costs [`ApproxOnline`] some 150
+//! instructions (`cargo xtask bookkeeping`). Policies do no I/O and have no heap: the caller provides memory for
 //! their counters, which is used by segment (the largest page size, 8 MB) as segments are touched.
 //!
 //! ```

@@ -7,7 +7,7 @@
 //!
 //! An [`Index`] over the words of all segments records the words that are not empty, so that a flush visits no others.
 
-use crate::prefetch_charge::{self, AROUND};
+use crate::prefetch_charge;
 
 /// log2 of the bits of a word.
 const WORD: u32 = usize::BITS.trailing_zeros();
@@ -108,24 +108,15 @@ impl<'m> Occupied<'m> {
         Self { words, index, wide, words_shift: spread - wide }
     }
 
-    /// Tells whether a segment has at least two words, all of whose bits it uses.
-    pub(crate) const fn is_plain(&self) -> bool {
-        self.words_shift > 0
-    }
-
-    /// Returns the index of a block's word, and the number of its bit there. `PLAIN` states that
-    /// [`is_plain`](Self::is_plain) returns true.
+    /// Returns the index of a block's word, and the number of its bit there.
     #[inline(always)]
-    const fn at<const PLAIN: bool>(&self, block: usize) -> (usize, u32) {
-        if PLAIN {
-            return (block >> WORD, (block % (1 << WORD)) as u32);
-        }
+    const fn at(&self, block: usize) -> (usize, u32) {
         (block >> self.wide, (block & ((1 << self.wide) - 1)) as u32)
     }
 
     /// Adds a block. `tlb` is 0 or 1.
     pub(crate) fn insert(&mut self, tlb: usize, block: usize) {
-        let (word, bit) = self.at::<false>(block);
+        let (word, bit) = self.at(block);
         if let Some(words) = self.words.get_mut(word) {
             if words[tlb & 1] == 0 {
                 self.index.insert(tlb, word / 2);
@@ -136,8 +127,8 @@ impl<'m> Occupied<'m> {
 
     /// Removes a block.
     #[inline(always)]
-    pub(crate) fn remove<const PLAIN: bool>(&mut self, tlb: usize, block: usize) {
-        let (word, bit) = self.at::<PLAIN>(block);
+    pub(crate) fn remove(&mut self, tlb: usize, block: usize) {
+        let (word, bit) = self.at(block);
         if let Some(words) = self.words.get_mut(word) {
             words[tlb & 1] &= !(1 << bit);
             if words[tlb & 1] == 0 && self.words.get(word ^ 1).is_none_or(|words| words[tlb & 1] == 0) {
@@ -162,19 +153,6 @@ impl<'m> Occupied<'m> {
         }
     }
 
-    /// Adds a block that is not in the set, if the set has another block in the same word or, with `PLAIN`, in the same pair
-    /// of words. Returns log2 of the blocks in the smallest aligned group around it that had a block before.
-    #[inline(always)]
-    pub(crate) fn near<const PLAIN: bool>(&mut self, tlb: usize, block: usize) -> Option<u32> {
-        let (word, bit) = self.at::<PLAIN>(block);
-        let others = self.words.get(word)?[tlb & 1];
-        if others == 0 && (!PLAIN || self.words.get(word ^ 1)?[tlb & 1] == 0) {
-            return None;
-        }
-        self.words.get_mut(word)?[tlb & 1] = others | 1 << bit;
-        Some(if others == 0 { WORD + 1 } else { nearest(others, bit) })
-    }
-
     /// Adds a block that is not in the set. Returns log2 of the blocks in the smallest aligned group around it that had a
     /// block before, or `None` if the segment had none.
     pub(crate) fn occupy(&mut self, tlb: usize, block: usize) -> Option<u32> {
@@ -186,7 +164,7 @@ impl<'m> Occupied<'m> {
     /// Returns log2 of the blocks in the smallest aligned group around a block that contains another block of the set, or
     /// `None` if the segment has no other.
     pub(crate) fn around(&self, tlb: usize, block: usize) -> Option<u32> {
-        let (word, bit) = self.at::<false>(block);
+        let (word, bit) = self.at(block);
         let others = self.words.get(word)?[tlb & 1] & !(1 << bit);
         if others == 0 { self.in_words(tlb, word) } else { Some(nearest(others, bit)) }
     }
@@ -222,7 +200,7 @@ impl<'m> Occupied<'m> {
 const fn nearest(others: usize, bit: u32) -> u32 {
     // The sixteen bits around `bit` are searched as the units of a block are.
     let sixteen = (others >> (bit & !15)) as u16;
-    match prefetch_charge::smallest(sixteen, bit as usize, &AROUND) {
+    match prefetch_charge::smallest(sixteen, bit as usize) {
         Some(beyond_pair) => beyond_pair + 1,
         None if (others >> (bit & !31)) as u32 != 0 => 5,
         None => 6,
@@ -247,11 +225,6 @@ mod tests {
         })
     }
 
-    /// The same, limited to the blocks that share a word, or a pair of words if the set is plain.
-    fn near(set: &BTreeSet<usize>, block: usize, spread: u32, plain: bool) -> Option<u32> {
-        smallest_group(set, block, spread.min(WORD + u32::from(plain)))
-    }
-
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(200))]
 
@@ -260,8 +233,6 @@ mod tests {
         fn a_set_of_blocks(spread in 0u32..=9, events in prop::collection::vec((0..8, any::<u16>(), 0usize..2), 1..200)) {
             let mut words = vec![usize::MAX; 3 * Occupied::words(spread)];
             let mut occupied = Occupied::new(&mut words, spread, 3);
-            prop_assert_eq!(occupied.is_plain(), spread > WORD);
-            let plain = occupied.is_plain();
             let mut sets = [BTreeSet::new(), BTreeSet::new()];
             for (event, at, tlb) in events {
                 let block = usize::from(at) % (3 << spread);
@@ -270,15 +241,7 @@ mod tests {
                     0..2 if set.contains(&block) => {
                         occupied.insert(tlb, block);
                     }
-                    0 => {
-                        let group = near(set, block, spread, plain);
-                        let found = if plain { occupied.near::<true>(tlb, block) } else { occupied.near::<false>(tlb, block) };
-                        prop_assert_eq!(found, group);
-                        if group.is_some() {
-                            set.insert(block);
-                        }
-                    }
-                    1 => {
+                    0 | 1 => {
                         prop_assert_eq!(occupied.occupy(tlb, block), smallest_group(set, block, spread));
                         set.insert(block);
                     }
@@ -287,7 +250,7 @@ mod tests {
                         set.insert(block);
                     }
                     4 => {
-                        if plain { occupied.remove::<true>(tlb, block) } else { occupied.remove::<false>(tlb, block) }
+                        occupied.remove(tlb, block);
                         set.remove(&block);
                     }
                     5 => {
@@ -329,7 +292,7 @@ mod tests {
             }
             let left: Vec<_> = blocks.iter().copied().filter(|block| block % 7 == 3).collect();
             for &block in blocks.iter().filter(|block| *block % 7 != 3) {
-                occupied.remove::<false>(1, block);
+                occupied.remove(1, block);
             }
             let pairs: BTreeSet<_> = left.iter().map(|block| block >> spread.min(WORD) >> 1).collect();
             let mut indexed = BTreeSet::new();

@@ -18,7 +18,7 @@
 use crate::block::{Block, DUE, SHIFT, UNITS, number, within};
 
 /// For each unit, the results of [`within`] for the shifts 1 to 4: one in each quarter of a word, that of shift 1 in the lowest.
-pub(crate) const AROUND: [u64; UNITS] = {
+const AROUND: [u64; UNITS] = {
     let mut around = [0; UNITS];
     let mut unit = 0;
     while unit < UNITS {
@@ -33,11 +33,11 @@ pub(crate) const AROUND: [u64; UNITS] = {
 };
 
 /// Finds the smallest superpage around `unit` that contains a unit of `resident`. Returns the logarithm of its size in pairs, or
-/// `None` if there is no such superpage in the block. `around` is [`AROUND`].
+/// `None` if there is no such superpage in the block.
 #[inline(always)]
-pub(crate) const fn smallest(resident: u16, unit: usize, around: &[u64; UNITS]) -> Option<u32> {
+pub(crate) const fn smallest(resident: u16, unit: usize) -> Option<u32> {
     // Four copies of the set are compared with the four superpages at once: the lowest quarter with a common bit is the smallest.
-    let common = (resident as u64).wrapping_mul(0x0001_0001_0001_0001) & around[unit % UNITS];
+    let common = (resident as u64).wrapping_mul(0x0001_0001_0001_0001) & AROUND[unit % UNITS];
     if common == 0 { None } else { Some(common.trailing_zeros() / u16::BITS) }
 }
 

@@ -30,11 +30,6 @@ impl RecentBlocks {
         Self { numbers: [NONE; MANY], places: [0; MANY], to_unit, never }
     }
 
-    /// Returns whether a unit is one page.
-    pub(crate) const fn is_plain(&self) -> bool {
-        self.to_unit == 0
-    }
-
     /// Returns the number of the page's unit in the address space. Its lowest bits number the unit within its block, unless
     /// segments are smaller than blocks.
     #[inline(always)]
@@ -101,7 +96,6 @@ mod tests {
         for (shift, unit) in [(12, 9), (13, 4)] {
             let recent = recent([shift, 23]);
             assert_eq!(recent.unit(Vpn::new(9)), unit);
-            assert_eq!(recent.is_plain(), shift == 12);
         }
     }
 }

@@ -66,26 +66,11 @@ impl Both {
         let number = unit >> block::SHIFT;
         self.segment().prepare(number);
         if from > block::SHIFT {
-            let at = self.rules.node(number, from);
-            let mut fast = self.nodes[at];
-            let swiftly = charge_fast(&mut fast);
-            prop_assert_eq!(swiftly, self.nodes[at][0] > 1);
             let found = self.segment().pay(number, from, 1);
             prop_assert_eq!(found, reached);
-            if swiftly {
-                prop_assert_eq!((fast, found), (self.nodes[at], 0));
-            }
         } else if prefetch_charge::charge(&mut self.blocks[number], from - 1, unit) {
-            let (mut block, above) = (self.blocks[number], (self.blocks.len() + number) >> 1);
-            let mut node = self.nodes[above];
-            let near = block::least(&block::counts(&block), &self.rules.small) == 0;
-            let swiftly = self.rules.account_fast(&mut block, &mut node);
-            prop_assert_eq!(swiftly, !near && block::owed(&self.blocks[number]) < self.nodes[above][0]);
             let found = self.segment().account(unit, from);
             prop_assert_eq!(found, reached);
-            if swiftly {
-                prop_assert_eq!((block, node, found), (self.blocks[number], self.nodes[above], 0));
-            }
         } else {
             prop_assert_eq!(reached, 0, "{} is not due", number);
         }

@@ -24,14 +24,7 @@ impl Ledger<'_> {
     /// Marks a page as populated. If the page was not populated, returns the level of the largest superpage around it that
     /// is now fully populated, within one reservation, and larger than the page's mapping.
     pub(crate) fn populate(&mut self, page: Vpn) -> Option<usize> {
-        let unit = self.recent.unit(page);
-        let index = self.recent.find(unit).or_else(|| self.find(page))?;
-        self.populate_at(index, page)
-    }
-
-    /// As [`populate`](Self::populate), for a page in the block at `index`.
-    #[inline]
-    pub(crate) fn populate_at(&mut self, index: usize, page: Vpn) -> Option<usize> {
+        let index = self.find(page)?;
         let unit = self.page_sizes.locate(page).unit;
         let block = self.blocks.get_mut(index)?;
         let bit = 1 << (unit % block::UNITS);
@@ -104,6 +97,10 @@ impl Ledger<'_> {
     /// counts have reached their thresholds. If no count has reached its price, the next check is put off.
     #[inline(never)]
     pub(super) fn smallest_paid(&mut self, shifts: u32, chunk: usize, unit: usize) -> Charged {
+        #[cfg(test)]
+        {
+            self.looks += 1;
+        }
         let mut left = shifts;
         while left != 0 {
             let level = self.level(left.trailing_zeros());

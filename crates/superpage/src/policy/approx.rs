@@ -6,7 +6,7 @@ use super::backoff::BackOff;
 use super::gate::Gate;
 use super::{Action, Miss, Policy, Refusal, Superpage, Tlb};
 use crate::costs::{When, thresholds};
-use crate::ledger::{Charged, Distant, Fast, Ledger};
+use crate::ledger::{Charged, Ledger};
 use crate::page_sizes::MAX_LEVELS;
 use crate::{CostError, PolicyMemory, SegmentMemory, Setup};
 
@@ -36,7 +36,7 @@ use crate::{CostError, PolicyMemory, SegmentMemory, Setup};
 ///    mappings. [`Policy::unmapped`] also frees the counters of the segments that are wholly in its range.
 ///
 /// A miss adds to one charge, that of the smallest superpage that it charges, and counts down until the sums are due; the counts
-/// of larger superpages are sums of charges. It costs about a hundred instructions (`cargo xtask bookkeeping`). If a count comes
+/// of larger superpages are sums of charges. It costs some 150 instructions (`cargo xtask bookkeeping`). If a count comes
 /// near its threshold, the miss also costs a pass over the charges that are deferred below that superpage.
 //
 // Up to 64 KB the counters are part of a [block](crate::block). For larger superpages the blocks owe charges to a
@@ -50,8 +50,6 @@ pub struct ApproxOnline<'m> {
     asked: Option<Action>,
     /// Whether [`Action::OutOfSegments`] has been reported.
     told: bool,
-    /// Whether every miss is charged, no promotion waits after a refusal, and [`Ledger::is_plain`] returns true.
-    plain: bool,
 }
 
 impl<'m> ApproxOnline<'m> {
@@ -83,11 +81,9 @@ impl<'m> ApproxOnline<'m> {
     ) -> Result<Self, CostError> {
         let counts = thresholds(&setup.page_sizes, setup.costs, setup.costs.prefetch, When::Reaches)?;
         let ledger = Ledger::new(setup.page_sizes, counts, prices, setup.tlbs(), memory)?;
-        let gate = Gate::new(setup.activity);
         Ok(Self {
-            plain: Self::is_plain(&ledger, &gate),
             ledger,
-            gate,
+            gate: Gate::new(setup.activity),
             back_off: BackOff::new(),
             asked: None,
             told: false,
@@ -113,139 +109,14 @@ impl<'m> ApproxOnline<'m> {
 }
 
 impl ApproxOnline<'_> {
-    /// Implements [`Policy::on_miss`], for this policy and for one that wraps it. `RESERVES` states that the policy reserves
-    /// memory at first touches. With `PLAIN`, shifts are constants if `self.plain` is true; otherwise the function calls
-    /// [`take_otherwise`](Self::take_otherwise).
-    ///
-    /// This function and the functions that it calls last return a reference, which fits a register. So the compiler makes
-    /// those calls jumps, and saves no register for them.
-    #[inline(never)]
-    pub(super) fn take<const RESERVES: bool, const PLAIN: bool>(&mut self, miss: &Miss) -> Option<&Action> {
-        if PLAIN && !self.plain {
-            return self.take_otherwise::<RESERVES>(miss);
-        }
-        match self.ledger.miss_fast::<RESERVES, PLAIN>(miss) {
-            Fast::Done => self.evict_for::<PLAIN>(miss),
-            Fast::Due(block, from) => self.account(miss, block, from),
-            Fast::Fills(block) => self.fill::<PLAIN>(miss, block),
-            Fast::InSuperpage(block) => self.miss_in_superpage::<PLAIN>(miss, block),
-            Fast::Distant(block) => self.miss_distant::<PLAIN, false>(miss, block),
-            Fast::Large(_) | Fast::Not => self.miss(miss),
-        }
-    }
-
-    /// As [`take`](Self::take), when `self.plain` is false: for other TLBs or page sizes than the paper's, when not every
-    /// miss is charged, and while a promotion waits after a refusal.
-    #[inline(never)]
-    fn take_otherwise<const RESERVES: bool>(&mut self, miss: &Miss) -> Option<&Action> {
+    /// Implements [`Policy::on_miss`], for this policy and for one that wraps it.
+    pub(super) fn take(&mut self, miss: &Miss) -> Option<Action> {
         self.back_off.miss();
-        if !self.gate.is_open() {
-            return self.miss(miss);
-        }
-        match self.ledger.miss_fast::<RESERVES, false>(miss) {
-            Fast::Done => self.evict_for::<false>(miss),
-            Fast::Due(block, from) => self.account(miss, block, from),
-            Fast::Fills(block) => self.fill::<false>(miss, block),
-            Fast::InSuperpage(block) => self.miss_in_superpage::<false>(miss, block),
-            Fast::Distant(block) => self.miss_distant::<false, false>(miss, block),
-            Fast::Large(_) | Fast::Not => self.miss(miss),
-        }
-    }
-
-    /// Records the eviction of a miss that leads to no promotion.
-    #[inline(always)]
-    fn evict_for<const PLAIN: bool>(&mut self, miss: &Miss) -> Option<&Action> {
-        match miss.evicted {
-            Some(evicted) if !self.ledger.evict_fast::<PLAIN>(miss.tlb, evicted) => {
-                self.finish(miss, Charged::Nothing, None)
-            }
-            _ => None,
-        }
-    }
-
-    /// Handles a first touch that may complete a fully populated superpage.
-    #[inline(never)]
-    fn fill<const PLAIN: bool>(&mut self, miss: &Miss, block: usize) -> Option<&Action> {
-        let Some(level) = self.ledger.populate_at(block, miss.page) else {
-            return self.take::<false, PLAIN>(miss);
-        };
-        let charged = match self.ledger.miss_fast::<false, PLAIN>(miss) {
-            Fast::Done => Charged::Nothing,
-            Fast::Due(block, from) => self.ledger.account_at(block, miss.page, from),
-            _ => self.ledger.miss(miss.tlb, miss.page, true),
-        };
-        self.finish(miss, charged, Some(level))
-    }
-
-    #[inline(never)]
-    fn miss_in_superpage<const PLAIN: bool>(&mut self, miss: &Miss, block: usize) -> Option<&Action> {
-        match self.ledger.miss_in_superpage::<PLAIN>(miss, block) {
-            Fast::Done => self.evict_for::<PLAIN>(miss),
-            Fast::Due(block, from) => self.account(miss, block, from),
-            Fast::Distant(block) => self.miss_distant::<PLAIN, true>(miss, block),
-            Fast::Large(block) => self.miss_large::<PLAIN>(miss, block),
-            _ => self.miss(miss),
-        }
-    }
-
-    #[inline(never)]
-    fn miss_distant<const PLAIN: bool, const JOINED: bool>(
-        &mut self,
-        miss: &Miss,
-        block: usize,
-    ) -> Option<&Action> {
-        match self.ledger.miss_distant::<PLAIN, JOINED>(miss, block) {
-            Distant::Done => self.evict_for::<PLAIN>(miss),
-            Distant::Pays(from) => self.pay(miss, block, from),
-            Distant::Not => self.miss_beyond::<PLAIN>(miss, block),
-        }
-    }
-
-    #[inline(never)]
-    fn miss_large<const PLAIN: bool>(&mut self, miss: &Miss, block: usize) -> Option<&Action> {
-        match self.ledger.miss_large::<PLAIN>(miss, block) {
-            Distant::Pays(from) => self.pay(miss, block, from),
-            _ => self.evict_for::<PLAIN>(miss),
-        }
-    }
-
-    #[inline(never)]
-    fn miss_beyond<const PLAIN: bool>(&mut self, miss: &Miss, block: usize) -> Option<&Action> {
-        match self.ledger.miss_beyond::<PLAIN>(miss, block) {
-            Distant::Done => self.evict_for::<PLAIN>(miss),
-            Distant::Pays(from) => self.pay(miss, block, from),
-            Distant::Not => self.miss(miss),
-        }
-    }
-
-    #[inline(never)]
-    fn account(&mut self, miss: &Miss, block: usize, from: u32) -> Option<&Action> {
-        let charged = self.ledger.account_at(block, miss.page, from);
-        self.finish(miss, charged, None)
-    }
-
-    #[inline(never)]
-    fn pay(&mut self, miss: &Miss, block: usize, from: u32) -> Option<&Action> {
-        let charged = self.ledger.pay_at(block, from);
-        self.finish(miss, charged, None)
-    }
-
-    #[inline(never)]
-    fn miss(&mut self, miss: &Miss) -> Option<&Action> {
         let active = self.gate.active(miss.now);
         // `populate` comes before the charge, because the prices depend on the populated pages.
         let full = if self.ledger.reserved() > 0 { self.ledger.populate(miss.page) } else { None };
         let charged = self.ledger.miss(miss.tlb, miss.page, active);
-        self.finish(miss, charged, full)
-    }
-
-    /// Records the eviction, and returns the answer to a miss. `full` is the level of the superpage within one reservation
-    /// that this miss completed, if it completed one.
-    #[inline(never)]
-    fn finish(&mut self, miss: &Miss, charged: Charged, full: Option<usize>) -> Option<&Action> {
-        if let Some(evicted) = miss.evicted
-            && !self.ledger.evict_fast::<false>(miss.tlb, evicted)
-        {
+        if let Some(evicted) = miss.evicted {
             self.ledger.evict(miss.tlb, evicted);
         }
         match (charged, full) {
@@ -256,11 +127,6 @@ impl ApproxOnline<'_> {
         }
     }
 
-    /// Tells whether the machine is one for which [`take`](Self::take) has constants, and every miss is charged.
-    fn is_plain(ledger: &Ledger<'_>, gate: &Gate) -> bool {
-        ledger.is_plain() && gate.is_open()
-    }
-
     /// Returns the last request and marks it as answered, if it is for this range and has not been answered.
     pub(super) fn answered(&mut self, by: Superpage) -> Option<Action> {
         self.asked.take_if(|asked| matches!(asked, Action::Promote { range, .. } if *range == by))
@@ -269,44 +135,41 @@ impl ApproxOnline<'_> {
     /// Asks for the superpage of `level` around a page, unless it must wait after a refusal. A fully populated superpage
     /// within a reservation (`full`) needs no copy, and does not wait.
     #[cold]
-    fn ask(&mut self, page: Vpn, level: usize, full: bool) -> Option<&Action> {
+    fn ask(&mut self, page: Vpn, level: usize, full: bool) -> Option<Action> {
         if !full && !self.back_off.allows(level) {
             return None;
         }
         let page_sizes = self.ledger.page_sizes;
         let range = page_sizes.superpage(page_sizes.locate(page), level)?;
         let copy = !full && (level > self.ledger.reserved() || self.ledger.is_closed(page));
-        Some(self.asked.insert(Action::Promote { range, copy }))
+        self.asked = Some(Action::Promote { range, copy });
+        self.asked
     }
 
     /// Reports that a segment has no counters, the first time.
     #[cold]
-    fn exhausted(&mut self, page: Vpn) -> Option<&Action> {
+    fn exhausted(&mut self, page: Vpn) -> Option<Action> {
         let first = !self.told;
         self.told = true;
-        first.then_some(self.asked.insert(Action::OutOfSegments { page }))
+        first.then(|| *self.asked.insert(Action::OutOfSegments { page }))
     }
 }
 
 impl Policy for ApproxOnline<'_> {
     fn on_miss(&mut self, miss: Miss) -> Option<Action> {
-        self.take::<false, true>(&miss).copied()
+        self.take(&miss)
     }
 
     fn promoted(&mut self, range: Superpage) {
         let Some((place, level)) = self.ledger.page_sizes.find(range) else { return };
         self.back_off.granted(level);
-        self.plain = Self::is_plain(&self.ledger, &self.gate) && !self.back_off.waits();
         self.ledger.promote(place, level, Some(self.ledger.threshold(level)));
     }
 
     fn refused(&mut self, range: Superpage, why: Refusal) {
         let Some((place, level)) = self.ledger.page_sizes.find(range) else { return };
         match why {
-            Refusal::NoMemory => {
-                self.back_off.refused(level, self.ledger.threshold(level));
-                self.plain = false;
-            }
+            Refusal::NoMemory => self.back_off.refused(level, self.ledger.threshold(level)),
             Refusal::NotHere => self.ledger.start_over(place, level),
         }
     }

@@ -29,11 +29,6 @@ impl BackOff {
         Self { misses: 0, waits: [Wait { misses: 0, until: 0 }; MAX_LEVELS] }
     }
 
-    /// Tells whether promotions to some size wait, so that [`miss`](Self::miss) has to be called for every miss.
-    pub(crate) fn waits(&self) -> bool {
-        self.waits.iter().any(|wait| wait.misses > 0)
-    }
-
     #[inline]
     pub(crate) fn miss(&mut self) {
         self.misses += 1;
@@ -78,9 +73,8 @@ mod tests {
     #[test]
     fn waits_double_until_a_grant() {
         let mut back_off = BackOff::new();
-        assert!(!back_off.waits() && back_off.allows(0));
+        assert!(back_off.allows(0));
         back_off.refused(3, 10);
-        assert!(back_off.waits());
         // Smaller sizes do not wait, larger sizes wait as long.
         assert!(back_off.allows(2) && !back_off.allows(3) && !back_off.allows(4));
         assert_eq!(waits_for(&mut back_off, 4), 10);
@@ -92,10 +86,10 @@ mod tests {
         back_off.refused(3, 1);
         // A grant of a smaller size, which does not wait, ends no wait.
         back_off.granted(2);
-        assert!(back_off.waits() && !back_off.allows(3));
+        assert!(!back_off.allows(3));
         // A grant of a larger size ends the wait.
         back_off.granted(4);
-        assert!(!back_off.waits() && back_off.allows(3));
+        assert!(back_off.allows(3));
         back_off.refused(3, 10);
         assert_eq!(waits_for(&mut back_off, 3), 10);
     }
@@ -111,7 +105,7 @@ mod tests {
         assert_eq!(waits_for(&mut back_off, 2), 10);
         assert!(back_off.allows(4) && !back_off.allows(5));
         back_off.granted(2);
-        assert!(back_off.waits() && !back_off.allows(5));
+        assert!(!back_off.allows(5));
     }
 
     #[test]

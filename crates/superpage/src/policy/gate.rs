@@ -42,12 +42,6 @@ impl Gate {
         Self { limit, left: WINDOW, since: None, active: limit.misses_per_million == 0 }
     }
 
-    /// Tells whether every miss is charged, at any rate.
-    #[inline(always)]
-    pub(crate) const fn is_open(&self) -> bool {
-        self.limit.misses_per_million == 0
-    }
-
     /// Tells whether the last miss had to be charged.
     pub(crate) const fn was_active(&self) -> bool {
         self.active
@@ -67,16 +61,5 @@ impl Gate {
             }
         }
         self.active
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn only_a_gate_without_a_limit_is_always_open() {
-        assert!(Gate::new(Activity::ALWAYS).is_open());
-        assert!(!Gate::new(Activity { misses_per_million: 1 }).is_open());
     }
 }

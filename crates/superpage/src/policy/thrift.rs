@@ -81,7 +81,7 @@ impl<'m> Thrift<'m> {
 
 impl Policy for Thrift<'_> {
     fn on_miss(&mut self, miss: Miss) -> Option<Action> {
-        self.0.take::<true, true>(&miss).copied()
+        self.0.take(&miss)
     }
 
     /// Records a promotion. A promotion without a copy does not lower the charges of larger superpages, because it cost
