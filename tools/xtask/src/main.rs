@@ -72,7 +72,7 @@ enum Command {
     Witness(boot::verdicts::WitnessArgs),
     Test(test::TestArgs),
     Properties(properties::PropertiesArgs),
-    /// Check the crates and their tests with the oldest Rust they promise
+    /// Check the crates with the oldest Rust they promise
     Msrv,
     /// Check the crates for a bare 32-bit machine: no std, no alloc, no 64-bit atomics
     NoStd,
