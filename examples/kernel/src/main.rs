@@ -86,7 +86,7 @@ pub(crate) fn first(boot: Boot) -> ! {
         protocols::begin();
         RUNNING.store(arch::start_others(cpus), Ordering::Relaxed);
         assert_eq!(self::cpus(), cpus, "not every CPU that was asked for has started");
-        let total = number(boot.words, "shootdowns").unwrap_or(1000);
+        let total = number(boot.words, "shootdowns").unwrap_or(2000);
         protocols::first(cpus, total, value(boot.words, "protocol"));
     }
     let kernel = memory::prepare().expect("there is memory for the kernel's half");

@@ -85,8 +85,9 @@ struct Party {
 impl Party {
     fn new(kernel: &Space, programs: &[u8]) -> Self {
         let (space, entry) = load::load(kernel, programs);
-        let stack = Part { first: PAGES - STACK, len: STACK };
-        for page in stack.pages() {
+        // The stack, and a page behind the messages: no message costs the table a node.
+        let parts = [Part { first: PAGES - STACK, len: STACK }, Part { first: MOST, len: 1 }];
+        for page in parts.into_iter().flat_map(Part::pages) {
             let frame = frames::take().expect("there is memory for a stack");
             space.map(Pages::one(page), frame, USER).expect("nothing is there");
         }
