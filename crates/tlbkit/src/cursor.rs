@@ -3,14 +3,14 @@
 use core::fmt;
 use core::ops::ControlFlow;
 
-use tlbkit_addr::{Attr, FlushScope, PageSize, Pages, Pfn, VirtAddr, Vpn};
+use tlbkit_addr::{Attr, PageSize, Pages, Pfn, VirtAddr, Vpn};
 use tlbkit_pagetable::format::{Format as _, change_mark, check_change, mark_of, mark_word};
 use tlbkit_pagetable::{Change, Entry, Error, Leaf, Mark, Pinned, Run, Table as _};
 
 use crate::block::Handle;
 use crate::cpu_call::{CpuCall, UncoveredRuns};
 use crate::edit::clears_dirty;
-use crate::settle::{put_in_force, settle, settle_break, status, uncover};
+use crate::settle::{needs_force, put_in_force, settle, settle_break, status, uncover};
 use crate::storage::{Format, Walk};
 use crate::table::Walk as _;
 use crate::{Access, Edit, Fault, Kernel};
@@ -231,8 +231,8 @@ impl<K: Kernel, const CPUS: usize> Cursor<'_, K, CPUS> {
         *self.cleared |= clears_dirty(change);
         match self.walk.protect(change) {
             Ok(leaf) => {
-                if change.scope() == FlushScope::Local {
-                    put_in_force(self.space, &mut self.walk, page, leaf.attr);
+                if needs_force(change) {
+                    put_in_force(self.space, &mut self.walk, page, change.apply(leaf.attr));
                 }
                 Ok(Entry::Leaf(leaf))
             }
@@ -312,7 +312,7 @@ impl<K: Kernel, const CPUS: usize> Cursor<'_, K, CPUS> {
                 && is_sole(own)
                 && leaf.run(base).frames().all(|frame| frame == own || is_sole(frame))
             {
-                return self.walk.protect(rights).map(drop).inspect_err(|_| self.join(whole));
+                return self.protect(rights).map(drop).inspect_err(|_| self.join(whole));
             }
             if leaf.size == base {
                 break leaf;
@@ -369,7 +369,8 @@ impl<K: Kernel, const CPUS: usize> Cursor<'_, K, CPUS> {
     /// Replaces the leaf that maps the page by one of the same size.
     #[inline(always)]
     fn replace_leaf(&mut self, frame: Pfn, attr: Attr) -> Result<Leaf, Error> {
-        self.space.check_global(attr, Pages::one(self.walk.page()))?;
+        let page = Pages::one(self.walk.page());
+        self.space.check_global(attr, page)?;
         self.make_room();
         if self.space.table.breaks_frames() {
             // The kernel may be using a page that is not a user's.
@@ -382,6 +383,9 @@ impl<K: Kernel, const CPUS: usize> Cursor<'_, K, CPUS> {
         // SAFETY: the page is a user's, if its entry is to be empty for a while.
         let old =
             unsafe { self.walk.replace_breaking(frame, attr, &mut |flush| call.shoot(space, flush, None)) }?;
+        if old.attr.contains(Attr::USER) {
+            put_in_force(self.space, &mut self.walk, page, attr);
+        }
         self.uncover(&old);
         Ok(old)
     }
@@ -482,10 +486,10 @@ fn is_small(leaf: Leaf, base: PageSize) -> bool {
 const ASKED: usize = 512;
 
 /// Returns the attributes that a page with `attr` has when it comes back. Then its frame is its own, so a page that is copied at
-/// the next store may be written.
+/// the next store may be written. A closed page stays closed.
 const fn attr_out(attr: Attr) -> Attr {
     let attr = attr.difference(Attr::ACCESSED.union(Attr::DIRTY));
-    if attr.contains(Attr::COPY_ON_WRITE.union(Attr::READ)) {
+    if attr.contains(Attr::COPY_ON_WRITE) && attr.intersects(Attr::READ.union(Attr::EXEC)) {
         attr.difference(Attr::COPY_ON_WRITE).union(Attr::WRITE)
     } else {
         attr

@@ -3,7 +3,7 @@
 use core::fmt;
 use core::ops::ControlFlow;
 
-use tlbkit_addr::{Attr, FlushScope, PageSize, Pages, Pfn, VirtAddr, Vpn};
+use tlbkit_addr::{Attr, PageSize, Pages, Pfn, VirtAddr, Vpn};
 use tlbkit_pagetable::format::check_change;
 use tlbkit_pagetable::{
     Change, Entry, Error, Frames, Holes, Leaf, Mark, Pinned, Run, Table as _, Turn, Writer,
@@ -13,7 +13,7 @@ use crate::block::Handle;
 use crate::cpu_call::{CpuCall, UncoveredRuns};
 use crate::detached::Detachment;
 use crate::rights::change;
-use crate::settle::{put_in_force, settle, settle_break, uncover};
+use crate::settle::{needs_force, put_in_force, settle, settle_break, uncover};
 use crate::storage::{Copying, Table, turn};
 use crate::table::{Copied, PART, SpaceTable as _};
 use crate::{Access, Cursor, Fault, Kernel, Machine, Mapping};
@@ -412,7 +412,7 @@ impl<'s, K: Kernel, const CPUS: usize> Edit<'s, K, CPUS> {
     fn protect_entries(&mut self, pages: Pages, change: Change) -> Result<usize, Error> {
         self.cleared |= clears_dirty(change);
         let mapped = self.writer.protect(pages, Holes::Skip, change)?;
-        if change.scope() == FlushScope::Local {
+        if needs_force(change) {
             let is_users = self.space.is_kernels() || self.are_users(pages);
             put_in_force(
                 self.space,

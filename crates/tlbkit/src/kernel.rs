@@ -126,6 +126,10 @@ pub unsafe trait Kernel: Sync + Sized + 'static {
     }
 
     /// Takes a frame, or returns `None` if memory is exhausted.
+    ///
+    /// Nodes are among the first 2<sup>31</sup> frames of memory (8 TiB of 4 KiB frames, 128 TiB of 64 KiB); pages may be anywhere. A
+    /// frame beyond is given back at once, as one without a [record](Self::record) is, and the call returns
+    /// [`Error::NoMemory`](crate::Error::NoMemory).
     fn take_frame(&self) -> Option<PhysAddr>;
 
     /// Takes back a frame that [`take_frame`](Self::take_frame) returned: it was a page-table node, or the control block

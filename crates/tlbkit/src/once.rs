@@ -75,7 +75,10 @@ impl<K: Kernel, const CPUS: usize> AddressSpace<K, CPUS> {
 
     #[inline(never)]
     pub(crate) fn protect_once(&self, page: Vpn, change: Change) -> Result<bool, Unflushed> {
-        if change.set.contains(Attr::GLOBAL) {
+        // A user's page that becomes the kernel's has to be in force on every CPU.
+        if change.set.contains(Attr::GLOBAL)
+            || keeps_absence::<K, CPUS>() && change.clear.contains(Attr::USER)
+        {
             return Ok(false);
         }
         self.at_once(page, |_, slot| {

@@ -2,7 +2,7 @@
 
 use tlbkit_addr::{Attr, Flush, FlushScope, Pages, Vpn};
 use tlbkit_pagetable::format::Format;
-use tlbkit_pagetable::{Retired, Run};
+use tlbkit_pagetable::{Change, Retired, Run};
 
 use crate::block::Handle;
 use crate::cpu_call::{CpuCall, UncoveredRuns};
@@ -60,6 +60,13 @@ fn is_of_kernel<K: Kernel, const CPUS: usize>(space: &Handle<K, CPUS>, attr: Att
 #[inline(always)]
 pub(crate) const fn is_supervisors<K: Kernel>(attr: Attr) -> bool {
     !attr.union(<<K::Machine as Machine>::Format as Format>::IMPLIED).contains(Attr::USER)
+}
+
+/// Tells whether a change may leave a page of the kernel out of force on another CPU: it only adds rights, so that it needs no flush
+/// there, or it makes a user's page, of whose nodes another CPU may keep the absence, one of the kernel.
+pub(crate) fn needs_force(change: Change) -> bool {
+    let cleared = change.clear.difference(change.set);
+    change.scope() == FlushScope::Local || cleared.contains(Attr::USER)
 }
 
 /// Adds to the flush of a change which gave `pages` these attributes, or added rights to them. If the pages are the kernel's, each

@@ -378,7 +378,8 @@ impl<K: Kernel, const CPUS: usize> AddressSpace<K, CPUS> {
     ///
     /// # Errors
     ///
-    /// Those of [`Edit::unmap`] and [`edit`](Self::edit).
+    /// Those of [`Edit::unmap`] and [`edit`](Self::edit). If another CPU joins pages into one that extends beyond a range
+    /// that is unmapped in parts, so that it must be split again: the parts before are unmapped.
     #[inline]
     pub fn unmap(&self, pages: Pages) -> Result<usize, Error> {
         if is_one(pages) && self.unmap_once(pages.first()).map_err(Unflushed::error)? {

@@ -31,7 +31,8 @@ pub unsafe trait FrameSource: Sync {
     /// Takes a frame, or returns `None` if there is none.
     ///
     /// The storage gives a frame without a record, or whose address a link cannot hold, back at once, and the table reports
-    /// that memory is exhausted. So a source should return only frames with a record and an address that a link can hold.
+    /// that memory is exhausted. So a source should return only frames with a record and an address that a link can hold, and of the
+    /// first 2<sup>31</sup> frames, below 8 TiB where they have 4 KiB.
     fn take(&self) -> Option<PhysAddr>;
 
     /// Takes back a frame that `take` returned.
@@ -75,6 +76,9 @@ pub struct Direct<W, M: Mode, S> {
 }
 
 impl<W: Word, M: Mode, S: FrameSource> Direct<W, M, S> {
+    /// The number of frames, from address 0 on, of which nodes can be: a record holds the number of another frame in 31 bits.
+    const FRAMES: u64 = 1 << 31;
+
     /// Returns storage of nodes from `source`.
     pub const fn new(source: S) -> Self {
         Self { source, held: Held::new(), mode: PhantomData }
@@ -122,11 +126,11 @@ unsafe impl<W: Word, M: Mode, S: FrameSource> Nodes for Direct<W, M, S> {
         };
         let node = NodeAddr::new(frame.get());
         let end = node.get() | S::SIZE.mask();
-        // Address 0 means no node, and a record must be able to hold the frame's number.
+        // Address 0 means no node, and a record must be able to hold the frame's number: `Direct::FRAMES`.
         let fits = node.get() != 0
             && end <= last
             && end as u64 <= u64::MAX >> (64 - W::BITS)
-            && (node.get() as u64) >> S::SIZE.shift() < 1 << 31;
+            && (node.get() as u64) >> S::SIZE.shift() < Self::FRAMES;
         let Some(record) = self.source.record(frame).filter(|_| fits) else {
             match zeroed {
                 Some(frame) => self.source.give_zeroed(frame),

@@ -15,7 +15,7 @@ use crate::{Machine, MultiLevel};
 /// | `GRANULE` | 12, 14 or 16: 4, 16 or 64 KiB, also the size of frames | TG0, or TG1; ID_AA64MMFR0_EL1 says whether a CPU has the granule |
 /// | `RUNS` | contiguous runs: 16, 32 or 128 pages, or blocks, that may share a TLB entry | - |
 /// | `UPPER` | the half of `TTBR1_EL1`, whose addresses begin with ones, in place of that of `TTBR0_EL1` | TCR_EL1.A1 is 0 |
-/// | `WIDE` | physical addresses of 52 bits | FEAT_LPA2 and TCR_EL1.DS, or, with 64 KiB, FEAT_LPA; for `BITS` 52 also FEAT_LVA |
+/// | `WIDE` | physical addresses of 52 bits | FEAT_LPA2 and TCR_EL1.DS, or, with 64 KiB, FEAT_LPA; for `BITS` 52 also FEAT_LVA. The nodes are [lower](crate::Kernel::take_frame) |
 ///
 /// MAIR_EL1 is [`MAIR_EL1`](Self::MAIR_EL1) on each CPU, before it runs an address space: with another value, a page of
 /// [`Attr::DEVICE`](crate::Attr::DEVICE) may be cached memory.

@@ -143,6 +143,54 @@ fn a_supervisors_page_of_a_process() {
     }
 }
 
+/// A user's page that becomes the kernel's: by another frame, or by a change of its rights, one page at a time and in a range. Its
+/// node was linked by a map that flushed here alone, so the other CPU may keep the absence of the node.
+#[test]
+fn a_users_page_becomes_the_kernels() {
+    static LOG: Log = Log::new();
+    let mmu = two_cpus(&LOG);
+    let process = AddressSpace::new(mmu).unwrap();
+    process.map(pages(STACK + 0x1000, 1), mmu.kernel().data(1).unwrap(), RW | Attr::USER).unwrap();
+    on_both(&process);
+    let users = (KERNEL - Attr::GLOBAL) | Attr::USER;
+    let place = |number: usize| STACK + number * 0x40_0000;
+    for number in 1..6 {
+        let frames = [0; 2].map(|pattern| mmu.kernel().data(pattern).unwrap());
+        process.map_each(pages(place(number), 2), frames, users).unwrap();
+    }
+    let other = || mmu.kernel().data(1).unwrap();
+    process.replace(VirtAddr::new(place(1)), other(), users - Attr::USER).unwrap();
+    process.edit(|edit| edit.replace(VirtAddr::new(place(2)), other(), users - Attr::USER)).unwrap();
+    process.protect(pages(place(3), 1), Change::clear(Attr::USER)).unwrap();
+    process.protect(pages(place(4), 2), Change::clear(Attr::USER)).unwrap();
+    process.edit(|edit| edit.protect(pages(place(5), 1), Change::clear(Attr::USER))).unwrap();
+    for number in 1..6 {
+        let verdict = store_on_the_other(mmu.kernel(), &LOG, &process, place(number));
+        assert!(verdict.is_ok(), "{number}: {verdict:?}");
+    }
+    for cpu in [1, 0] {
+        run_as(cpu);
+        mmu.idle().unwrap();
+    }
+}
+
+/// A page of the kernel that was copied at the next store has its right to write on every CPU.
+#[test]
+fn a_page_of_the_kernel_is_unshared() {
+    static LOG: Log = Log::new();
+    let mmu = two_cpus(&LOG);
+    let kernel = lender(mmu);
+    let (page, at) = (pages(STACK, 1), VirtAddr::new(STACK));
+    kernel.map(page, mmu.kernel().data(1).unwrap(), KERNEL).unwrap();
+    kernel.protect(page, Change::COPY_ON_WRITE).unwrap();
+    let before = mmu.kernel().interrupted.load(Relaxed);
+    kernel.unshare(at, |_| true, |_| Err(Error::NoRoom)).unwrap();
+    assert!(mmu.kernel().interrupted.load(Relaxed) > before);
+    let verdict = store_on_the_other(mmu.kernel(), &LOG, &kernel, STACK);
+    assert!(verdict.is_ok(), "{verdict:?}");
+    std::mem::forget(kernel);
+}
+
 /// The pages of users keep the cheap path: no CPU is interrupted, and one that faults is told to repeat.
 #[test]
 fn a_users_page_interrupts_no_cpu() {
