@@ -27,6 +27,45 @@ impl Run {
     }
 }
 
+/// What a detached range held, as [`mpt::Detached`](crate::mpt::Detached) and [`gpt::Detached`](crate::gpt::Detached) hand it over
+/// after the flush.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Held {
+    /// Frames that were mapped.
+    Frames(Run),
+    /// The mark of a page.
+    Mark(Mark),
+}
+
+/// Frames to hand over when the next ones do not continue them, so that neighbouring frames are one run.
+#[derive(Debug, Default)]
+pub(crate) struct Joined(Option<Run>);
+
+impl Joined {
+    pub(crate) const fn new() -> Self {
+        Self(None)
+    }
+
+    /// Adds frames to the run, or hands that run over first.
+    pub(crate) fn add(&mut self, run: Run, held: &mut dyn FnMut(Held)) {
+        if let Some(before) = &mut self.0
+            && before.first.checked_add(before.len) == Some(run.first)
+        {
+            before.len += run.len;
+            before.dirty |= run.dirty;
+        } else if let Some(before) = self.0.replace(run) {
+            held(Held::Frames(before));
+        }
+    }
+
+    /// Hands the run over.
+    pub(crate) fn end(&mut self, held: &mut dyn FnMut(Held)) {
+        if let Some(run) = self.0.take() {
+            held(Held::Frames(run));
+        }
+    }
+}
+
 /// A place for uncovered frames.
 pub trait Frames {
     /// Makes room for `leaves` more uncovered pages.

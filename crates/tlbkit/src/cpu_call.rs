@@ -20,7 +20,7 @@ use crate::cpu::{Cpu, Entered, QUEUE, Retried};
 use crate::fault::Report;
 use crate::settle::flush_of_fault;
 use crate::storage::{Table, turn};
-use crate::{Access, Fault, Kernel, Machine, Mmu, Overdue, Reason, visit};
+use crate::{Access, Kernel, Machine, Mmu, Overdue, Reason, visit};
 
 /// The number of runs of frames that can wait for one shootdown.
 pub(crate) const RUNS: usize = 16;
@@ -283,7 +283,8 @@ impl<K: Kernel, const CPUS: usize> CpuCall<K, CPUS> {
 
     /// Answers the fault of an access to a page whose leaf entry allows it: flushes what this CPU's TLB may hold of the page, so that
     /// the access can be repeated, or returns the reason why a repeat would fault again. `users` tells whether the page is the user's,
-    /// and `is_new` whether this call has set a status bit that the entry lacked.
+    /// and `is_new` whether this call has set a status bit that the entry lacked. The result is a byte, because each caller copies a
+    /// [`Fault`](crate::Fault), which has room for a leaf.
     ///
     /// If the call before on this CPU has answered the same fault, and this CPU runs the address space, then nothing has changed since
     /// that flush. A change that forbids the access waits for this CPU's reply, and keeps the right to write until then. A CPU that
@@ -296,14 +297,14 @@ impl<K: Kernel, const CPUS: usize> CpuCall<K, CPUS> {
         access: Access,
         users: bool,
         is_new: bool,
-    ) -> Fault {
+    ) -> Option<Reason> {
         let runs = space.is_kernels() || self.runs(space);
         if !runs && access.report != Report::Nothing {
-            return Fault::Refused(Reason::OtherRoot);
+            return Some(Reason::OtherRoot);
         }
         let fault = Retried { page, access, space: core::ptr::from_ref(space).addr() };
         if !is_new && self.own.just_retried() == Some(fault) {
-            return Fault::Refused(access.repeated(users));
+            return Some(access.repeated(users));
         }
         if access.report == Report::Conflict {
             self.mmu.kernel().flush(&everything::<K>(), None);
@@ -313,7 +314,7 @@ impl<K: Kernel, const CPUS: usize> CpuCall<K, CPUS> {
         if runs {
             self.own.retries(fault);
         }
-        Fault::Retry
+        None
     }
 
     /// Tells whether this CPU runs the address space.
@@ -327,7 +328,7 @@ impl<K: Kernel, const CPUS: usize> CpuCall<K, CPUS> {
         self.own.answers_no_fault();
     }
 
-    /// Makes the next call find the fault that the call before this one has answered with [`Fault::Retry`].
+    /// Makes the next call find the fault that the call before this one has answered with [`Fault::Retry`](crate::Fault::Retry).
     pub(crate) fn pass_on_fault(&mut self) {
         self.own.pass_on();
     }

@@ -414,7 +414,8 @@ impl<K: Kernel, const CPUS: usize> Cursor<'_, K, CPUS> {
             self.walk.protect(Change::set(missing))?;
         }
         let users = leaf.attr.contains(Attr::USER);
-        Ok(self.call.retry(self.space, self.walk.page(), access, users, !missing.is_empty()))
+        let refused = self.call.retry(self.space, self.walk.page(), access, users, !missing.is_empty());
+        Ok(refused.map_or(Fault::Retry, Fault::Refused))
     }
 
     /// Goes to the page of `at`. Costs a walk, unless the page is in the same node.

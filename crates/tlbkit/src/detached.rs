@@ -1,8 +1,7 @@
 //! Frames and nodes that a call has taken out of a table, and releases in bounded parts: between two parts interrupts are unmasked,
 //! if they were when the call began.
 
-use tlbkit_pagetable::mpt::Held;
-use tlbkit_pagetable::{Mark, Run};
+use tlbkit_pagetable::{Held, Mark, Run};
 
 use crate::storage::Parts;
 use crate::table::{Detached as _, RELEASED};

@@ -3,17 +3,17 @@
 use core::ops::ControlFlow;
 
 use heapless::Vec;
-use tlbkit_addr::{Attr, PageSize, Pages, Pfn, PhysAddr, VirtAddr, Vpn};
+use tlbkit_addr::{Attr, Pages, PhysAddr, VirtAddr, Vpn};
 use tlbkit_pagetable::format::Format;
-use tlbkit_pagetable::gpt::{Fixed, Gpt, Kseg0};
-use tlbkit_pagetable::mpt::Held;
+use tlbkit_pagetable::gpt::{self, Fixed, Gpt, Kseg0};
 use tlbkit_pagetable::nodes::Nodes;
 use tlbkit_pagetable::{
-    AnyCursor, Change, Entry, Error, Frames as Sink, Holes, Leaf, Mark, Pinned, Radix, Run, Shared,
+    AnyCursor, Change, Entry, Error, Frames as Sink, Held, Holes, Leaf, Mark, Pinned, Radix, Run, Shared,
     Table as _, Turn, Writer, destroy, mpt,
 };
 
 use crate::Kernel;
+use crate::edit::after;
 use crate::table::{Copied, Detached, Frames, PART, Sealed, SpaceTable, TableKind, is_users};
 
 /// A guarded table ([`tlbkit_pagetable::gpt`]) with nodes of 16 slots: [`Mips32<Guarded>`](crate::arch::Mips32). Its memory is
@@ -80,36 +80,22 @@ where
         writer.any_cursor(page)
     }
 
-    type Detached = Ended<Self>;
+    type Detached = Leaves<G, F, N>;
 
-    /// A guarded table has no place where frames can wait, so that all of them go to `frames`.
+    /// All frames wait in leaves of the table, none in `frames`.
     fn detach(
         writer: &mut Writer<'_, 'static, Self>,
         pages: Pages,
-        frames: &mut dyn Sink,
+        _frames: &mut dyn Sink,
     ) -> Result<(Self::Detached, Option<Vpn>), Error> {
         let table = writer.table();
-        let (mut runs, mut next, mut stop, mut left) = (0, None, None, PART);
         // SAFETY: the caller is the writer, and the visit changes nothing.
-        let _ = table.for_each_run(unsafe { Pinned::by(table) }, pages, &mut |page, run| {
-            if next != Some(run.first) {
-                runs += 1;
-            }
-            if frames.reserve(runs).is_err() || left == 0 {
-                stop = Some(page);
-                return ControlFlow::Break(());
-            }
-            next = run.first.checked_add(run.len);
-            left -= 1;
-            ControlFlow::Continue(())
-        });
-        let part = stop.map_or(Some(pages), |stop| Pages::new(pages.first(), stop.checked_sub(1)?));
-        if let Some(part) = part {
-            writer.unmap(part, Holes::Skip, Some(&mut Counted(frames)))?;
-        }
-        Ok((Ended { table: None, next: None }, stop))
+        let part = first_part(table, unsafe { Pinned::by(table) }, pages, PART);
+        let leaves = Leaves { leaves: Some(writer.detach(part)?), table: None };
+        Ok((leaves, after(pages, part.len()).map(|rest| rest.first())))
     }
 
+    /// No frame waits in an entry of the table.
     unsafe fn clear_detached(
         _writer: &mut Writer<'_, 'static, Self>,
         _pages: Pages,
@@ -119,22 +105,11 @@ where
     }
 
     fn detach_all(self) -> Self::Detached {
-        Ended { table: Some(self), next: Some(Vpn::new(0)) }
+        Leaves { leaves: None, table: Some(self) }
     }
 
     fn part(&self, pinned: Pinned<'_>, pages: Pages) -> Pages {
-        let (space, mut left, mut part) = (self.space(), PART, pages);
-        let _ = self.for_each_entry(pinned, pages, &mut |at, entry| {
-            left -= 1;
-            if left > 0 {
-                return ControlFlow::Continue(());
-            }
-            let whole = entry.leaf().map_or(Pages::one(at.vpn(G::BASE)), |leaf| space.pages_of(&leaf));
-            let end = whole.last().min(pages.last());
-            part = Pages::new(pages.first(), end).unwrap_or(pages);
-            ControlFlow::Break(())
-        });
-        part
+        first_part(self, pinned, pages, PART)
     }
 
     type Copying = ();
@@ -179,69 +154,78 @@ where
     }
 }
 
-/// A sink for frames whose runs have been counted, so that there is room for all of them.
-struct Counted<'f>(&'f mut dyn Sink);
-
-impl Sink for Counted<'_> {
-    fn reserve(&mut self, _leaves: usize) -> Result<(), Error> {
-        Ok(())
-    }
-
-    fn push(&mut self, frame: Pfn, size: PageSize, base: PageSize, attr: Attr) {
-        self.0.push(frame, size, base, attr);
-    }
-
-    fn marked(&mut self, at: VirtAddr, mark: Mark) {
-        self.0.marked(at, mark);
-    }
+/// Returns the first part of `pages` that has `most` entries. It does not end within a leaf.
+fn first_part<G: Radix, F: Format<Word = u32>, N: Nodes<Word = u32>>(
+    table: &Table<G, F, N>,
+    pinned: Pinned<'_>,
+    pages: Pages,
+    most: usize,
+) -> Pages {
+    let (space, mut left, mut part) = (table.space(), most, pages);
+    let _ = table.for_each_entry(pinned, pages, &mut |at, entry| {
+        left -= 1;
+        if left > 0 {
+            return ControlFlow::Continue(());
+        }
+        let whole = entry.leaf().map_or(Pages::one(at.vpn(G::BASE)), |leaf| space.pages_of(&leaf));
+        let end = whole.last().min(pages.last());
+        part = Pages::new(pages.first(), end).unwrap_or(pages);
+        ControlFlow::Break(())
+    });
+    part
 }
 
-/// A table that is no address space's any more.
+/// Leaves of a guarded table, and the table from which more are taken, if it is no address space's any more.
 #[derive(Debug)]
-pub struct Ended<T> {
-    table: Option<T>,
-    /// The first page that has not been visited.
-    next: Option<Vpn>,
+pub struct Leaves<G: Radix, F: Format<Word = u32>, N: Nodes<Word = u32> + 'static> {
+    leaves: Option<gpt::Detached<'static, G, F, N, Size>>,
+    table: Option<Table<G, F, N>>,
 }
 
-impl<G: Radix, F: Format<Word = u32>, N> Detached for Ended<Table<G, F, N>>
+impl<G: Radix, F: Format<Word = u32>, N> Detached for Leaves<G, F, N>
 where
     N: Nodes<Word = u32, Mode = Shared> + 'static,
 {
     unsafe fn release(&mut self, most: usize, held: &mut dyn FnMut(Held)) -> bool {
-        let Some(table) = &self.table else { return true };
-        let (space, next, mut left) = (table.space(), &mut self.next, most);
-        for half in space.halves().into_iter().flatten() {
-            let Some(pages) = next.and_then(|next| Pages::new(next.max(half.first()), half.last())) else {
-                continue;
-            };
-            // SAFETY: no other code uses the table.
-            let flow = table.for_each_entry(unsafe { Pinned::by(table) }, pages, &mut |at, entry| {
-                let end = match entry {
-                    Entry::Leaf(leaf) => space.pages_of(&leaf).last(),
-                    Entry::Mark(_) | Entry::Empty => at.vpn(G::BASE),
-                };
-                // The entry is not visited again if `held` unwinds.
-                *next = end.checked_add(1);
-                match entry {
-                    Entry::Leaf(leaf) => held(Held::Frames(leaf.run(G::BASE))),
-                    Entry::Mark(mark) => held(Held::Mark(mark)),
-                    Entry::Empty => {}
-                }
-                left -= 1;
-                if left == 0 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
-            });
-            if flow.is_break() {
+        if let Some(leaves) = &mut self.leaves {
+            // SAFETY: this function's contract.
+            if !unsafe { leaves.release(most, held) } {
                 return false;
             }
+            self.leaves = None;
         }
-        *next = None;
-        if let Some(table) = self.table.take() {
+        let Some(table) = self.table.take() else { return true };
+        if table.footprint().ptes == 0 {
             // SAFETY: by this function's contract no CPU walks the table, and none will.
             unsafe { destroy(table).reclaim() };
+            return true;
         }
-        true
+        self.leaves = take_some(&table, most);
+        self.table = Some(table);
+        false
     }
+}
+
+/// Takes up to `most` entries out of a table which no other code uses, and frees nodes that have no more.
+fn take_some<G: Radix, F: Format<Word = u32>, N>(
+    table: &Table<G, F, N>,
+    most: usize,
+) -> Option<gpt::Detached<'static, G, F, N, Size>>
+where
+    N: Nodes<Word = u32, Mode = Shared> + 'static,
+{
+    for half in table.space().halves().into_iter().flatten() {
+        // SAFETY: no other code uses the table.
+        let part = first_part(table, unsafe { Pinned::by(table) }, half, most);
+        let mut writer = Writer::new(table).ok()?;
+        let leaves = writer.detach(part).ok()?;
+        // SAFETY: no CPU walks the table.
+        unsafe { writer.finish().reclaim() };
+        if !leaves.is_empty() {
+            return Some(leaves);
+        }
+    }
+    None
 }
 
 /// Shares the frames or the payload of an entry that a fork copies. If the copy fails or unwinds before the child has the entry, the

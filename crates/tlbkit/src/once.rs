@@ -141,7 +141,9 @@ impl<K: Kernel, const CPUS: usize> AddressSpace<K, CPUS> {
                     // The change adds only status bits, so only this CPU flushes, which it does below.
                     let _ = slot.protect(Change::set(missing))?;
                 }
-                Some(call.retry(space, page, access, leaf.attr.contains(Attr::USER), !missing.is_empty()))
+                let users = leaf.attr.contains(Attr::USER);
+                let refused = call.retry(space, page, access, users, !missing.is_empty());
+                Some(refused.map_or(Fault::Retry, Fault::Refused))
             });
             if fault.is_none() {
                 // The edit that answers the fault takes the place of this call.

@@ -4,11 +4,11 @@ use core::fmt;
 
 use tlbkit_addr::{Attr, Flush, PageSize, Pages, Pfn, PhysAddr, Vpn};
 use tlbkit_pagetable::format::Format;
-use tlbkit_pagetable::mpt::{self, Held, Mpt};
+use tlbkit_pagetable::mpt::{self, Mpt};
 use tlbkit_pagetable::nodes::{Direct, Nodes, Pieces};
 use tlbkit_pagetable::{
-    AnyCursor, Change, Entry, Error, Frames as Sink, Leaf, Mark, Pinned, Radix, Retired, Shared, Table, Turn,
-    Word, Writer,
+    AnyCursor, Change, Entry, Error, Frames as Sink, Held, Leaf, Mark, Pinned, Radix, Retired, Shared, Table,
+    Turn, Word, Writer,
 };
 
 use crate::Kernel;

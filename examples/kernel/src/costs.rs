@@ -1,11 +1,13 @@
-//! What changes of an address space cost in instructions, on one CPU that nothing else runs on.
+//! What changes of an address space cost in instructions, on one CPU that nothing else runs on; and how many instructions a long
+//! call executes with interrupts masked.
 
 use core::hint::black_box;
-use core::sync::atomic::Ordering;
+use core::iter::repeat_n;
+use core::sync::atomic::{AtomicUsize, Ordering};
 
 use tlbkit::{
-    Asid, Attr, Error, Flush, FlushScope, Kernel as _, PageSize, Pages, Pfn, Run, SupervisorPages, VirtAddr,
-    addr,
+    Access, Asid, Attr, Error, Flush, FlushScope, Kernel as _, PageSize, Pages, Pfn, Run, SupervisorPages,
+    VirtAddr, addr,
 };
 
 use crate::memory::{MMU, Space, sharing};
@@ -78,11 +80,78 @@ pub(crate) fn measure(kernel: &Space, unit: usize) -> Result<(), Error> {
             forked / PAGES
         },
     ];
-    for (cost, number) in REPORT.costs.iter().zip(numbers) {
+    let longest = if LONGEST { longest(&space, one)? } else { [0; 4] };
+    for (cost, number) in REPORT.costs.iter().zip(numbers.into_iter().chain(longest)) {
         cost.store(number / unit, Ordering::Relaxed);
     }
     MMU.idle()?;
     drop(space);
     [one, other].into_iter().for_each(|frame| frames::release(frame, false));
     Ok(())
+}
+
+/// Whether the longest time with interrupts masked is measured, of calls for 4 GiB: under stress, on one CPU.
+pub(crate) const LONGEST: bool = cfg!(feature = "longest");
+const LONG: usize = 1 << 20;
+const LONG_AT: usize = 4 << 30;
+
+/// How many calls of [`masked`] are under way, where the first of them began, and the most instructions of any so far.
+static DEPTH: AtomicUsize = AtomicUsize::new(0);
+static BEGIN: AtomicUsize = AtomicUsize::new(0);
+static MOST: AtomicUsize = AtomicUsize::new(0);
+
+/// Calls `f`, which masks interrupts. If that is measured, counts the instructions.
+#[inline(always)]
+pub(crate) fn masked<R>(f: impl FnOnce() -> R) -> R {
+    if !LONGEST {
+        return f();
+    }
+    if DEPTH.fetch_add(1, Ordering::Relaxed) == 0 {
+        BEGIN.store(arch::instructions(), Ordering::Relaxed);
+    }
+    let result = f();
+    if DEPTH.fetch_sub(1, Ordering::Relaxed) == 1 {
+        MOST.fetch_max(arch::instructions() - BEGIN.load(Ordering::Relaxed), Ordering::Relaxed);
+    }
+    result
+}
+
+/// Returns how many instructions `f` executes with interrupts masked at most, without a break.
+fn most(f: impl FnOnce() -> Result<(), Error>) -> Result<usize, Error> {
+    MOST.store(0, Ordering::Relaxed);
+    f()?;
+    Ok(MOST.load(Ordering::Relaxed))
+}
+
+/// Measures the longest time with interrupts masked of an unmap, a drop, a fork and a visit of pieces: of 4 GiB, whose pages are mapped
+/// so that no frame is the neighbour of the one before.
+fn longest(space: &Space, frame: Pfn) -> Result<[usize; 4], Error> {
+    let first = VirtAddr::new(LONG_AT);
+    let pages = |from: usize, count| {
+        let at = VirtAddr::new(LONG_AT + (from << PageSize::K4.shift()));
+        Pages::count(at.vpn(PageSize::K4), count).ok_or(Error::OutOfRange { at })
+    };
+    (0..LONG).for_each(|_| frames::share(frame));
+    for from in (0..LONG).step_by(512) {
+        space.map_each(pages(from, 512)?, repeat_n(frame, 512), USER | Attr::ACCESSED | Attr::DIRTY)?;
+    }
+    let pieces = most(|| {
+        space.pieces(first, LONG << PageSize::K4.shift(), Access::LOAD.by_user(), |at, len| {
+            black_box((at, len));
+        })
+    })?;
+    let mut child = None;
+    let fork = most(|| {
+        child = Some(space.fork(SupervisorPages::LeftOut)?);
+        Ok(())
+    })?;
+    let drop = most(|| {
+        drop(child.take());
+        Ok(())
+    })?;
+    let unmap = most(|| {
+        assert_eq!(space.unmap(pages(0, LONG)?), Ok(LONG));
+        Ok(())
+    })?;
+    Ok([unmap, drop, fork, pieces])
 }

@@ -7,6 +7,7 @@
 //!             │           │        ├── growth   which pages should be larger, where software loads the TLB
 //!             │           │        └── disk     in memory, for pages that go out
 //!             │           └── messages, the clock's hand
+//!             ├── own      pages that the kernel maps for itself, under stress
 //!             └── arch: to user mode and back      memory: the one `unsafe impl Kernel`
 //!
 //!   of their own:  protocols  every shootdown algorithm that suits MIPS32, and Tzou's chapter 5
@@ -40,6 +41,7 @@ mod growth;
 mod load;
 mod memory;
 mod moving;
+mod own;
 mod process;
 #[cfg(all(target_arch = "mips", not(feature = "one-cpu")))]
 mod protocols;
@@ -101,6 +103,7 @@ pub(crate) fn first(boot: Boot) -> ! {
         Some(other) => panic!("the kernel knows no work {other}"),
     };
     growth::prepare();
+    own::begin(&kernel);
     // What maps the kernel's memory reaches every frame at any time, and never changes: it is not recorded.
     witness::begin(boot.words.split(' ').any(|word| word == "witness"));
     let tables = memory::tables();
@@ -121,6 +124,7 @@ pub(crate) fn first(boot: Boot) -> ! {
     REPORT.check(self::cpus() == cpus, Count::Failures, || "not every CPU that was asked for has started");
     threads::work();
     threads::wait_for_all();
+    own::end();
     let grown = [Count::Promotions, Count::Demotions].iter().all(|&count| REPORT.get(count) > 0);
     REPORT.check(
         grown || arch::SIZES.is_empty(),

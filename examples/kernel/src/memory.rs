@@ -1,4 +1,4 @@
-//! The kernel, as `tlbkit` needs it. Nothing else is `unsafe` here but what is in `arch`.
+//! The kernel, as `tlbkit` needs it. Nothing else is `unsafe` here but what is in `arch`, `witness` and `own`.
 
 use spin::RelaxStrategy;
 use tlbkit::{
@@ -10,7 +10,7 @@ use crate::arch::CPUS;
 use crate::disk::Slot;
 use crate::report::{Count, REPORT};
 use crate::words::Words;
-use crate::{arch, faults, frames, time, witness};
+use crate::{arch, costs, faults, frames, time, witness};
 
 pub(crate) type Space = AddressSpace<Machine, CPUS>;
 
@@ -21,7 +21,7 @@ pub(crate) static MMU: Mmu<Machine, CPUS> = Mmu::new(Machine);
 
 /// Frames for the nodes and control blocks of address spaces. The frames of user pages are others, so that nothing but
 /// `tlbkit` reaches what is in these.
-const NODES: usize = 2048;
+const NODES: usize = if costs::LONGEST { 8192 } else { 2048 };
 static TABLES: [Words; NODES] = [const { Words::new() }; NODES];
 static RECORDS: [Record; NODES] = [const { Record::new(0) }; NODES];
 static FREE: Lock<heapless::Vec<u16, NODES>> = Lock::new(heapless::Vec::new());
@@ -116,7 +116,7 @@ unsafe impl Kernel for Machine {
     }
 
     fn masked<R>(&self, f: impl FnOnce() -> R) -> R {
-        arch::masked(f)
+        costs::masked(|| arch::masked(f))
     }
 
     fn stored(&self, store: Store) {
@@ -158,10 +158,16 @@ impl RelaxStrategy for Serving {
     }
 }
 
-/// Where the kernel's memory needs no table of `tlbkit`'s, the kernel's own address space lends nothing.
+/// Where the kernel has no pages of `tlbkit`'s, neither its memory nor [what it maps for itself](crate::own), its own address space lends
+/// nothing.
+#[cfg(not(feature = "guarded"))]
+fn lends() -> bool {
+    arch::MAPPED_LEN > 0 || crate::own::wanted()
+}
+
 #[cfg(not(feature = "guarded"))]
 fn lending(pages: Pages) -> Result<Space, Error> {
-    if arch::MAPPED_LEN == 0 { Space::new(&MMU) } else { Space::lending(&MMU, pages) }
+    if lends() { Space::lending(&MMU, pages) } else { Space::new(&MMU) }
 }
 
 /// Guarded tables lend nothing. Where they are, the kernel's memory needs no table.
@@ -174,7 +180,7 @@ fn lending(_pages: Pages) -> Result<Space, Error> {
 /// Returns an empty address space for programs, with the kernel's half if it needs a table.
 #[cfg(not(feature = "guarded"))]
 pub(crate) fn sharing(kernel: &Space) -> Result<Space, Error> {
-    if arch::MAPPED_LEN == 0 { Space::new(&MMU) } else { Space::sharing(kernel) }
+    if lends() { Space::sharing(kernel) } else { Space::new(&MMU) }
 }
 
 /// Returns an empty address space for programs.
@@ -192,7 +198,8 @@ pub(crate) fn prepare() -> Result<Space, Error> {
         let count = len >> PageSize::K4.shift();
         Pages::count(VirtAddr::new(at).vpn(PageSize::K4), count).ok_or(Error::NoRoom)
     };
-    let kernel = lending(pages(arch::KERNEL, arch::KERNEL_LEN)?)?;
+    let (first, len) = arch::LENT;
+    let kernel = lending(pages(first, len)?)?;
     if arch::MAPPED_LEN == 0 {
         return Ok(kernel);
     }

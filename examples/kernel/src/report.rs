@@ -33,9 +33,11 @@ pub(crate) enum Count {
     Demotions,
     /// Stores to large pages that processes share.
     LargeCopies,
+    /// Changes of what the kernel maps for itself.
+    OwnPages,
 }
 
-const NAMES: [&str; 18] = [
+const NAMES: [&str; 19] = [
     "checks",
     "failures",
     "stale_reads",
@@ -54,10 +56,11 @@ const NAMES: [&str; 18] = [
     "refusals",
     "demotions",
     "large_copies",
+    "own_pages",
 ];
 
 /// The names of what changes cost, in the order in which [`costs`](crate::costs) measures them.
-const COSTS: [&str; 8] = [
+const COSTS: [&str; 12] = [
     "insns_empty_edit",
     "insns_map",
     "insns_translate",
@@ -66,6 +69,10 @@ const COSTS: [&str; 8] = [
     "insns_flush",
     "insns_release",
     "insns_fork_page",
+    "longest_unmap",
+    "longest_drop",
+    "longest_fork",
+    "longest_pieces",
 ];
 
 /// The numbers of a boot.

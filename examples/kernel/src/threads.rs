@@ -13,7 +13,7 @@ use crate::process::{ALL, Ended, Process, page_out};
 use crate::report::{Count, REPORT};
 use crate::trap::{Frame, Trap};
 use crate::window::{Part, Refused};
-use crate::{faults, time};
+use crate::{faults, own, time};
 
 /// A thread that does not run, or that this CPU runs.
 pub(crate) struct Thread {
@@ -89,11 +89,13 @@ impl Thread {
         match trap {
             Trap::Interrupt => {
                 on_interrupt();
+                own::turn();
                 Next::On
             }
             Trap::Timer => {
                 let conflicts = arch::conflicts();
                 REPORT.check(conflicts == 0, Count::Failures, || "two TLB entries match one address");
+                own::turn();
                 Next::Later
             }
             Trap::Call => self.call(),

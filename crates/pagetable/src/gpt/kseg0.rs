@@ -169,6 +169,18 @@ impl Digits for Adaptive {
     }
 }
 
+/// Returns the edge that leads to a leaf.
+///
+/// # Safety
+///
+/// The leaf is not freed meanwhile.
+#[inline(always)]
+pub(super) unsafe fn leaf(nodes: &impl Nodes<Word = u32>, node: NodeAddr) -> Edge {
+    // SAFETY: by this function's contract the leaf is not free; it has its tag.
+    let tag = unsafe { nodes.follow(node, 0) };
+    Edge { node, shift: PAGE + (tag & SIZE), width: 1, holds: Holds::Ptes, base: 0 }
+}
+
 impl<N: Nodes<Word = u32>, P: Digits> Layout<N> for Kseg0<P> {
     const WORDS: usize = 1;
     const TAGGED: bool = true;
@@ -191,13 +203,8 @@ impl<N: Nodes<Word = u32>, P: Digits> Layout<N> for Kseg0<P> {
         match word(0) {
             0 => Edge::EMPTY,
             link if link & INNER != 0 => P::edge(link),
-            link => {
-                let node = NodeAddr::new((link & !LEAF) as usize);
-                // SAFETY: by this function's contract the caller is pinned, or the writer, so the leaf is not freed meanwhile; it
-                // has its tag.
-                let tag = unsafe { nodes.follow(node, 0) };
-                Edge { node, shift: PAGE + (tag & SIZE), width: 1, holds: Holds::Ptes, base: 0 }
-            }
+            // SAFETY: by this function's contract the caller is pinned, or the writer, so the leaf is not freed meanwhile.
+            link => unsafe { leaf(nodes, NodeAddr::new((link & !LEAF) as usize)) },
         }
     }
 

@@ -74,6 +74,7 @@
 //! | a page in a node whose region is no larger than that of a leaf can be | also a read of all leaves below the node |
 //! | in the layouts with pairs, another new or emptied leaf | a dry run, the same once more, at most one node more or less, and one store; in an adaptive table also a read of the nodes' slots |
 //! | unmap, protect of a range | two loads and one store a page, and a walk a leaf |
+//! | [`detach`](crate::Writer::detach) of a range, with pairs | a load a page, and a walk and one store a leaf; needs no memory |
 //! | map of a superpage in a node of smaller slots | the node is divided; in the layout with pairs, built anew |
 //! | promote, split a superpage | one store for each node that changes |
 //!
@@ -118,6 +119,7 @@
 
 mod build;
 mod census;
+mod detach;
 mod divide;
 mod guard;
 mod insert;
@@ -157,6 +159,7 @@ use crate::format::Format;
 use crate::nodes::{Nodes, check_range};
 use crate::{Error, Geometry, Pinned, Word, WriterFlag};
 
+pub use detach::Detached;
 pub use kseg0::{Digits, Kseg0};
 pub use layout::{Layout, OneWord};
 pub use link::Link;

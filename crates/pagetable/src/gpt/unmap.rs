@@ -17,15 +17,15 @@ use crate::nodes::Nodes;
 use crate::{Entry, Error, Frames, Geometry, Holes, Retired, Word};
 
 /// A leaf that covers pages of a span, and the slot that leads to it.
-struct FirstLeaf {
+pub(super) struct FirstLeaf {
     /// The node that has the slot, empty if that is the root slot.
-    node: Edge,
-    slot: usize,
-    leaf: Edge,
+    pub(super) node: Edge,
+    pub(super) slot: usize,
+    pub(super) leaf: Edge,
     /// The first key that the leaf covers.
-    base: usize,
-    /// The pages of the span that it covers.
-    part: Span,
+    pub(super) base: usize,
+    /// The pages of the span that it covers, of those to which the slot leads.
+    pub(super) part: Span,
 }
 
 impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: NodeSize> Gpt<'n, G, F, N, L, P> {
@@ -102,14 +102,26 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
             while let Some(at) = next {
                 next = self.remove_next(batch, Span { first: at, last: span.last }, frames);
             }
-            // The region of a node that has lost only some of its pages contains one end of the span. A node of a fixed size is not
-            // tuned.
-            if P::ADAPTIVE {
-                let all = pages.len() > 1;
-                self.tune_path(batch, span.first, if all { Which::All } else { Which::Lowest(2) }, false);
-                if all {
-                    self.tune_path(batch, span.last, Which::NotOf(span.first), false);
-                }
+            self.tune_ends(batch, span, pages.len() > 1);
+        }
+    }
+
+    /// Tunes the nodes that have lost only some of their pages: the region of each contains one end of the span.
+    ///
+    /// # Safety
+    ///
+    /// The caller is the only writer, and the batch came from this table.
+    #[inline(always)]
+    pub(super) unsafe fn tune_ends(&self, batch: &mut Retired<'n>, span: Span, all: bool) {
+        // A node of a fixed size is not tuned.
+        if !P::ADAPTIVE {
+            return;
+        }
+        // SAFETY: this function's contract.
+        unsafe {
+            self.tune_path(batch, span.first, if all { Which::All } else { Which::Lowest(2) }, false);
+            if all {
+                self.tune_path(batch, span.last, Which::NotOf(span.first), false);
             }
         }
     }
@@ -195,7 +207,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
     ///
     /// The caller is the only writer.
     #[inline(never)]
-    unsafe fn first_leaf(&self, span: Span) -> Option<FirstLeaf> {
+    pub(super) unsafe fn first_leaf(&self, span: Span) -> Option<FirstLeaf> {
         // SAFETY: the caller is the writer; slots are within their nodes.
         unsafe {
             let root = self.edge(Place::Root, G::VA_BITS, 0);
@@ -251,7 +263,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
     /// The caller is the only writer, the batch came from this table, and the walk for `at` ends at an empty slot, of a node with
     /// one entry.
     #[inline(never)]
-    unsafe fn close_up(&self, batch: &mut Retired<'n>, at: usize) {
+    pub(super) unsafe fn close_up(&self, batch: &mut Retired<'n>, at: usize) {
         // SAFETY: the caller is the writer; slots are within their nodes, and the walk ends at an empty one.
         unsafe {
             let mut place = Place::Root;

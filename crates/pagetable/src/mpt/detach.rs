@@ -21,19 +21,11 @@ use tlbkit_addr::{Attr, FlushScope, Pages, Pfn, VirtAddr, Vpn};
 use super::Mpt;
 use super::shape::{MAX, Shape};
 use crate::format::{Format, gone_of, gone_word, walked};
+use crate::frames::Joined;
 use crate::geometry::Checked as _;
 use crate::nodes::{Freed, ListLink, NodeAddr, Nodes};
 use crate::word::atomics::Ordering;
-use crate::{Error, Frames, Leaf, Mark, Mode as _, Pinned, Radix, Retired, Run, Table as _, Word, Writer};
-
-/// What a detached range held, as [`Detached::release`] hands it over.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Held {
-    /// Frames that were mapped.
-    Frames(Run),
-    /// The mark of a page.
-    Mark(Mark),
-}
+use crate::{Error, Frames, Held, Leaf, Mode as _, Pinned, Radix, Retired, Run, Table as _, Word, Writer};
 
 /// Nodes that [`Writer::detach`] has taken out of a table, with the frames and marks in them.
 ///
@@ -48,8 +40,7 @@ pub struct Detached<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> {
     next: [usize; MAX],
     /// The number of nodes in the lists, and below them.
     count: usize,
-    /// Frames to hand over when the next ones do not continue them.
-    pending: Option<Run>,
+    pending: Joined,
     /// The first page of the range that was not reached.
     stop: Option<Vpn>,
     shape: PhantomData<(G, F)>,
@@ -62,7 +53,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Detached<'n, G, F, N> {
             heads: [None; MAX],
             next: [0; MAX],
             count: 0,
-            pending: None,
+            pending: Joined::new(),
             stop: None,
             shape: PhantomData,
         }
@@ -148,9 +139,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Detached<'n, G, F, N> {
                 left -= self.read(node, level, left, held);
             }
         }
-        if let Some(run) = self.pending.take() {
-            held(Held::Frames(run));
-        }
+        self.pending.end(held);
         self.count == 0
     }
 
@@ -179,7 +168,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Detached<'n, G, F, N> {
             }
             let last = level + 1 == Mpt::<'n, G, F, N>::LEVELS;
             if F::is_leaf(word, last) {
-                self.frames(Mpt::<'n, G, F, N>::run_of(word, level, index), held);
+                self.pending.add(Mpt::<'n, G, F, N>::run_of(word, level, index), held);
             } else if !last && F::is_link(word) {
                 // SAFETY: the node below came from the storage, too, and only this one led to it.
                 unsafe { self.link(F::node(word), level + 1) };
@@ -190,18 +179,6 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Detached<'n, G, F, N> {
             }
         }
         end - first
-    }
-
-    /// Adds frames to the pending run, or hands that run over first.
-    fn frames(&mut self, run: Run, held: &mut dyn FnMut(Held)) {
-        if let Some(before) = &mut self.pending
-            && before.first.checked_add(before.len) == Some(run.first)
-        {
-            before.len += run.len;
-            before.dirty |= run.dirty;
-        } else if let Some(before) = self.pending.replace(run) {
-            held(Held::Frames(before));
-        }
     }
 }
 
@@ -297,9 +274,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Writer<'_, 'n, Mpt<'n, G
         }
         // SAFETY: the caller is the only writer, and the batch is the table's; the pages are in the space.
         unsafe { table.clear_in(batch, detached, table.root, 0, pages, held) };
-        if let Some(run) = detached.pending.take() {
-            held(Held::Frames(run));
-        }
+        detached.pending.end(held);
     }
 }
 
@@ -635,7 +610,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
                         self.tally.ptes(-1);
                     }
                     if let Some((first, dirty)) = gone {
-                        detached.frames(Run { first, len: Self::slot_pages(level), dirty }, held);
+                        detached.pending.add(Run { first, len: Self::slot_pages(level), dirty }, held);
                     } else if let Some(mark) = mark {
                         held(Held::Mark(mark));
                     }

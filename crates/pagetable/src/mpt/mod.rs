@@ -73,7 +73,7 @@ use crate::nodes::{NodeAddr, Nodes, check_range, take_within};
 use crate::{Error, Leaf, Radix, Word, WriterFlag};
 
 pub use cursor::Cursor;
-pub use detach::{Detached, Held};
+pub use detach::Detached;
 pub use fork::Copying;
 pub(crate) use linear::{own_pages, region};
 use shape::Shape;

@@ -8,6 +8,7 @@ mod dropped;
 mod forgotten_debts;
 mod formats;
 mod frames;
+mod gpt_detach;
 mod gpt_pairs;
 mod gpt_properties;
 mod gpt_ranges;

@@ -7,9 +7,11 @@ use std::ops::ControlFlow;
 use tlbkit_addr::{Attr, PageSize, Pages, Pfn, VirtAddr, Vpn};
 use tlbkit_pagetable::format::{Aarch64, Format, RiscvOf, Sv39, X86};
 use tlbkit_pagetable::geometry::{Napot, Va39, Va48};
-use tlbkit_pagetable::mpt::Mpt;
+use tlbkit_pagetable::mpt::{Copying, Mpt};
 use tlbkit_pagetable::nodes::{Chunk, Slab};
-use tlbkit_pagetable::{Error, Leaf, Mark, Pinned, Radix, Shared, Table, Writer, destroy};
+use tlbkit_pagetable::{
+    Error, Geometry as _, Holes, Leaf, Mark, Pinned, Radix, Shared, Table, Writer, destroy,
+};
 
 const K4: PageSize = PageSize::K4;
 const KERNEL: Attr = Attr::READ.union(Attr::WRITE);
@@ -162,4 +164,111 @@ fn a_child_has_room_for_the_users_pages() {
     // SAFETY: no CPU walks the table now.
     unsafe { destroy(parent).reclaim() };
     assert_eq!(slab.usage().nodes, 0);
+}
+
+/// Copies all that is left.
+fn finish<'n, G: Radix, F: Format<Word = u64>>(
+    writer: &mut Writer<'_, 'n, Mpt<'n, G, F, Storage<'n>>>,
+    born: &mut Writer<'_, 'n, Mpt<'n, G, F, Storage<'n>>>,
+    copying: &mut Copying<'n, Storage<'n>>,
+) {
+    while writer.copy_part(born, copying, 1, |_| (), |_| ()).unwrap().is_some() {}
+}
+
+/// The nodes that a copy has taken belong to one storage, and no other gets them.
+#[test]
+fn a_part_for_a_child_of_another_storage_is_refused() {
+    let (mut memory, mut foreign) = (vec![Chunk::ZERO; 64], vec![Chunk::ZERO; 64]);
+    let (slab, other) =
+        (Storage::new(&mut memory, 0).unwrap(), Storage::new(&mut foreign, 64 * 4096).unwrap());
+    let tables = [&slab, &slab, &other].map(|slab| Mpt::<Va39, Sv39, _>::new(slab).unwrap());
+    let [parent, child, strange] = &tables;
+    let [mut writer, mut born, mut stranger] =
+        [parent, child, strange].map(|table| Writer::new(table).unwrap());
+    for page in [1, 3, 600, 1 << 18] {
+        writer.map(Pages::one(Vpn::new(page)), Pfn::new(page), K4, USER).unwrap();
+    }
+    writer.mark(VirtAddr::new(9 << 12), Some(Mark::Payload(5, Attr::READ))).unwrap();
+    let mut copying = writer.begin_copy(&mut born).unwrap();
+    assert_eq!(copying.reserve(usize::MAX), Ok(true));
+    // Before the first part, and before a later one.
+    for part in 0..2 {
+        let state = || (tables.each_ref().map(leaves), slab.usage().nodes, other.usage().nodes);
+        let before = state();
+        let done = writer.copy_part(
+            &mut stranger,
+            &mut copying,
+            1,
+            |_| panic!("it is shared"),
+            |_| panic!("it is shared"),
+        );
+        assert_eq!(done, Err(Error::NoMemory { wanted: 1, pending: 0 }));
+        assert_eq!(state(), before);
+        // The pages of a last-level node are copied at once.
+        assert_eq!(before.0[1].len(), 2 * part);
+        let next = writer.copy_part(&mut born, &mut copying, 1, |_| (), |_| ()).unwrap();
+        assert!(next.is_some());
+    }
+    finish(&mut writer, &mut born, &mut copying);
+    assert_eq!((leaves(child), leaves(strange).len()), (leaves(parent), 0));
+    drop(copying);
+    for batch in [writer.finish(), born.finish(), stranger.finish()].into_iter().chain(tables.map(destroy)) {
+        // SAFETY: no CPU walks the tables now.
+        unsafe { batch.reclaim() };
+    }
+    assert_eq!((slab.usage().nodes, other.usage().nodes), (0, 0));
+}
+
+/// Maps pages of `size`, copies one, and puts a page of `larger` in their place: the next part would begin inside it.
+fn begins_inside<G: Radix, F: Format<Word = u64>>(size: PageSize, larger: PageSize) {
+    let mut memory = vec![Chunk::ZERO; 64];
+    let slab = Storage::new(&mut memory, 0).unwrap();
+    let tables = [(); 2].map(|()| Mpt::<G, F, _>::new(&slab).unwrap());
+    let [parent, child] = &tables;
+    let [mut writer, mut born] = [parent, child].map(|table| Writer::new(table).unwrap());
+    let (each, all) =
+        (size.pages(K4).unwrap(), Pages::count(Vpn::new(0), larger.pages(K4).unwrap()).unwrap());
+    // Neighbouring pages with neighbouring frames would be copied as one.
+    for page in (0..all.len()).step_by(each) {
+        let pages = Pages::count(Vpn::new(page), each).unwrap();
+        writer.map(pages, Pfn::new(2 * page), size, USER).unwrap();
+    }
+    let mut copying = writer.begin_copy(&mut born).unwrap();
+    assert_eq!(copying.reserve(usize::MAX), Ok(true));
+    let next = writer.copy_part(&mut born, &mut copying, 1, |_| (), |_| ());
+    assert_eq!(next, Ok(Some(Vpn::new(each))));
+    assert_eq!(writer.unmap(all, Holes::Refuse, None), Ok(all.len()));
+    let frame = Pfn::new(4 * all.len());
+    writer.map(all, frame, larger, USER).unwrap();
+
+    let state =
+        || (tables.each_ref().map(leaves), tables.each_ref().map(Table::footprint), slab.usage().nodes);
+    let before = state();
+    let refused = writer.copy_part(&mut born, &mut copying, 1, |_| panic!("it is shared"), |_| ());
+    assert_eq!(refused, Err(Error::Partial { at: VirtAddr::new(0), size: larger }));
+    assert_eq!(state(), before);
+
+    // After a split the copy goes on where it was.
+    writer.resize(all, size, &mut |_| ()).unwrap();
+    finish(&mut writer, &mut born, &mut copying);
+    let (old, new) = (leaves(parent), leaves(child));
+    assert!(old.keys().eq(new.keys()));
+    for (&page, leaf) in &new {
+        let first = if page == 0 { 0 } else { frame.get() };
+        assert_eq!(leaf.frame.get(), first + page);
+        // The page before the part has been mapped since, and is not the copy's.
+        assert_eq!(old[&page].attr.contains(Attr::COPY_ON_WRITE), page != 0);
+    }
+    drop(copying);
+    for batch in [writer.finish(), born.finish()].into_iter().chain(tables.map(destroy)) {
+        // SAFETY: no CPU walks the tables now.
+        unsafe { batch.reclaim() };
+    }
+    assert_eq!(slab.usage().nodes, 0);
+}
+
+#[test]
+fn a_part_that_begins_inside_a_leaf_is_refused() {
+    begins_inside::<Va39, Sv39>(PageSize::M2, Va39::SIZES[2]);
+    begins_inside::<Napot<Va39>, RiscvOf<true, true, false>>(K4, PageSize::K64);
 }

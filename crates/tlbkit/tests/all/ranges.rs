@@ -7,11 +7,11 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use tlbkit::{
-    Access, AddressSpace, Attr, Change, Error, Guarded, Machine, Mark, Mmu, MultiLevel, PageSize, Pages, Pfn,
-    PhysAddr, SupervisorPages, VirtAddr, arch,
+    Access, AddressSpace, Attr, Change, Error, Guarded, Kernel, Machine, Mark, Mmu, MultiLevel, PageSize,
+    Pages, Pfn, PhysAddr, SupervisorPages, VirtAddr, arch,
 };
 
-use crate::host::unwinding::{As, RELEASE, Step, TAKE, as_machine};
+use crate::host::unwinding::{As, RELEASE, Step, TAKE, as_machine, as_machines};
 use crate::host::{self, Host, Met, Use, machine, run_as};
 
 const RW: Attr = Attr::READ.union(Attr::WRITE).union(Attr::USER);
@@ -27,21 +27,58 @@ fn pages(first: usize, count: usize) -> Pages {
     Pages::count(at(first).vpn(PageSize::K4), count).unwrap()
 }
 
+/// A kernel on the modelled machine.
+trait Hosted: Kernel {
+    /// The rights of a user's pages that may be written.
+    const RW: Attr;
+
+    fn host(&self) -> &Host;
+}
+
+impl Hosted for Host {
+    const RW: Attr = RW;
+
+    fn host(&self) -> &Host {
+        self
+    }
+}
+
+/// Machines of MIPS32 have no bit for a user's pages.
+impl Hosted for As<arch::Mips32<Guarded>> {
+    const RW: Attr = Attr::READ.union(Attr::WRITE);
+
+    fn host(&self) -> &Host {
+        &self.0
+    }
+}
+
+impl Hosted for As<arch::Sv39> {
+    const RW: Attr = RW;
+
+    fn host(&self) -> &Host {
+        &self.0
+    }
+}
+
 /// Maps pages to frames of which no two are neighbours, and returns the frames.
-fn scatter<const CPUS: usize>(space: &AddressSpace<Host, CPUS>, first: usize, count: usize) -> Vec<Pfn> {
-    let host = space.mmu().kernel();
+fn scatter<K: Hosted, const CPUS: usize>(
+    space: &AddressSpace<K, CPUS>,
+    first: usize,
+    count: usize,
+) -> Vec<Pfn> {
+    let host = space.mmu().kernel().host();
     let mut frames: Vec<Pfn> = (0..count).map(|page| host.data(page as u64).unwrap()).collect();
     // Odd ones, then even ones: each frame's number differs from the last one's by two.
     frames.sort_by_key(|frame| (frame.get() % 2, frame.get()));
-    space.map_each(pages(first, count), frames.iter().copied(), RW).unwrap();
+    space.map_each(pages(first, count), frames.iter().copied(), K::RW).unwrap();
     frames
 }
 
 /// Calls `f` while another CPU runs the address space, and serves shootdowns.
-fn beside<R>(space: &AddressSpace<Host, 2>, f: impl FnOnce() -> R) -> R {
+fn beside<K: Hosted + Sync, R>(space: &AddressSpace<K, 2>, f: impl FnOnce() -> R) -> R {
     let over = AtomicBool::new(false);
     let ready = AtomicBool::new(false);
-    let host = space.mmu().kernel();
+    let host = space.mmu().kernel().host();
     std::thread::scope(|scope| {
         scope.spawn(|| {
             run_as(1);
@@ -65,8 +102,8 @@ fn beside<R>(space: &AddressSpace<Host, 2>, f: impl FnOnce() -> R) -> R {
 }
 
 /// Unmaps a range of `mapped` pages, and returns how many interrupts that took.
-fn interrupts(space: &AddressSpace<Host, 2>, range: Pages, mapped: usize) -> usize {
-    let host = space.mmu().kernel();
+fn interrupts<K: Hosted + Sync>(space: &AddressSpace<K, 2>, range: Pages, mapped: usize) -> usize {
+    let host = space.mmu().kernel().host();
     beside(space, || {
         let before = host.interrupted.load(Ordering::Relaxed);
         assert_eq!(space.unmap(range), Ok(mapped));
@@ -95,6 +132,43 @@ fn a_range_of_scattered_frames_costs_one_shootdown() {
             assert_eq!(space.unmap(pages(page, 1)), Ok(1));
         }
         assert_eq!((host.in_use(), space.footprint().ptes, space.footprint().nodes), (empty, 0, 1));
+    }
+    mmu.idle().unwrap();
+}
+
+/// A leaf of a guarded table is a pair of pages, of which one may stay at each end of the range.
+#[test]
+fn a_range_of_a_guarded_table_costs_one_shootdown() {
+    type Kernel = As<arch::Mips32<Guarded>>;
+    run_as(0);
+    let mmu = as_machines::<arch::Mips32<Guarded>, 2>(4096);
+    let host = &mmu.kernel().0;
+    let space = AddressSpace::<Kernel, 2>::new(mmu).unwrap();
+    space.activate().unwrap();
+    let empty = host.in_use();
+    for (first, count, neighbours) in [
+        (M2, 320, &[][..]),
+        (M2 + 0x1000, 320, &[M2, M2 + 0x0014_1000]),
+        (M2 - 0x3000, 1200, &[M2 - 0x4000, 4 * M2 - 0x1000]),
+    ] {
+        let kept: Vec<Pfn> = neighbours.iter().flat_map(|&page| scatter(&space, page, 1)).collect();
+        let frames = scatter(&space, first, count);
+        // Marks go with the range, also that of a page whose neighbour stays, and so do pages that are closed.
+        for page in [0, 7, 8, count - 1] {
+            let at = at(first + (page << 12));
+            assert_eq!(space.unmap(Pages::one(at.vpn(PageSize::K4))), Ok(1));
+            host.hold_payload(7);
+            space.mark(at, Mark::Payload(7, Attr::READ)).unwrap();
+        }
+        space.protect(pages(first + 0x1_4000, 20), Change::clear(Kernel::RW | Attr::EXEC)).unwrap();
+        assert_eq!(interrupts(&space, pages(first, count), count - 4), 1);
+        assert_eq!(host.holders(7), 0);
+        assert!(frames.iter().all(|&frame| host.mappings(frame) == Use::Free));
+        for (&page, &frame) in neighbours.iter().zip(&kept) {
+            assert_eq!(space.lookup(at(page)).map(|leaf| leaf.frame), Some(frame));
+            assert_eq!(space.unmap(pages(page, 1)), Ok(1));
+        }
+        assert_eq!((host.in_use(), space.footprint().ptes, space.footprint().nodes), (empty, 0, 0));
     }
     mmu.idle().unwrap();
 }
@@ -240,6 +314,34 @@ fn a_long_range_is_handled_in_bounded_parts() {
 }
 
 #[test]
+fn a_long_range_of_a_guarded_table_is_handled_in_bounded_parts() {
+    type Kernel = As<arch::Mips32<Guarded>>;
+    run_as(0);
+    let mmu = as_machine::<arch::Mips32<Guarded>>(22 << 10);
+    let host = &mmu.kernel().0;
+    let space = AddressSpace::<Kernel>::new(mmu).unwrap();
+    let count = 20 << 10;
+    let masked = |what: &str, f: &mut dyn FnMut()| {
+        host.most_masked.store(0, Ordering::Relaxed);
+        f();
+        let most = host.most_masked.load(Ordering::Relaxed);
+        println!("{what}: at most {most} stores, frames and nodes with interrupts masked");
+        assert!(0 < most && most <= BOUND, "{what}: {most}");
+    };
+    // The first page of a part is the second one of a pair.
+    scatter(&space, M2 + 0x1000, count);
+    masked("protect", &mut || {
+        assert_eq!(space.protect(pages(0, count + 600), Change::READ_ONLY), Ok(count));
+    });
+    masked("unmap", &mut || assert_eq!(space.unmap(pages(0x1000, count + 600)), Ok(count)));
+    assert_eq!((space.footprint().ptes, host.in_use()), (0, 1));
+    scatter(&space, M2 + 0x1000, count);
+    let mut space = Some(space);
+    masked("drop", &mut || drop(space.take()));
+    assert_eq!(host.in_use(), 0);
+}
+
+#[test]
 fn a_fork_in_parts_copies_supervisor_pages_before_any_page_loses_a_right() {
     run_as(0);
     let mmu = machine::<1>(24 << 10);
@@ -299,18 +401,18 @@ fn pieces_are_bounded_and_in_order() {
     assert_eq!(seen.iter().map(|&(_, len)| len).sum::<usize>(), M2 - 10);
 }
 
-#[test]
-fn a_release_that_unwinds_leaves_nothing_behind() {
-    type Kernel = As<arch::Sv39>;
+/// Lets the kernel unwind at a release of an unmap or of the drop of an address space, whose table keeps `nodes` nodes without pages.
+fn release_unwinds<M: Machine>(nodes: usize)
+where
+    As<M>: Hosted,
+{
     for call in [1, 2, 300, 700, 1200] {
         for ends in [false, true] {
-            let mmu: &'static Mmu<Kernel> = as_machine::<arch::Sv39>(4096);
+            let mmu: &'static Mmu<As<M>> = as_machine::<M>(4096);
             let host = &mmu.kernel().0;
-            let space = AddressSpace::<Kernel>::new(mmu).unwrap();
-            let count = 1200;
-            let mut frames: Vec<Pfn> = (0..count).map(|page| host.data(page).unwrap()).collect();
-            frames.sort_by_key(|frame| (frame.get() % 2, frame.get()));
-            space.map_each(pages(M2 - 0x3000, 1200), frames, RW).unwrap();
+            let space = AddressSpace::<As<M>>::new(mmu).unwrap();
+            let range = pages(M2 - 0x3000, 1200);
+            scatter(&space, M2 - 0x3000, 1200);
             let data = || {
                 (0..4096).filter(|&frame| {
                     matches!(host.mappings(Pfn::new(frame + host::RAM / 4096)), Use::Data(_))
@@ -320,9 +422,8 @@ fn a_release_that_unwinds_leaves_nothing_behind() {
             let unwound = if ends {
                 catch_unwind(AssertUnwindSafe(|| drop(space))).is_err()
             } else {
-                let unwound =
-                    catch_unwind(AssertUnwindSafe(|| space.unmap(pages(M2 - 0x3000, 1200)))).is_err();
-                assert_eq!((space.footprint().ptes, space.footprint().nodes), (0, 1));
+                let unwound = catch_unwind(AssertUnwindSafe(|| space.unmap(range))).is_err();
+                assert_eq!((space.footprint().ptes, space.footprint().nodes), (0, nodes));
                 drop(space);
                 unwound
             };
@@ -331,6 +432,12 @@ fn a_release_that_unwinds_leaves_nothing_behind() {
             assert_eq!((host.in_use(), mmu.lost()), (1, 0));
         }
     }
+}
+
+#[test]
+fn a_release_that_unwinds_leaves_nothing_behind() {
+    release_unwinds::<arch::Sv39>(1);
+    release_unwinds::<arch::Mips32<Guarded>>(0);
 }
 
 #[test]
@@ -435,7 +542,7 @@ fn a_fork_of_a_guarded_table_that_unwinds_leaves_every_count_as_it_was() {
         assert!(frames.iter().all(|&frame| host.mappings(frame) == Use::Data(1)), "call {call}");
         assert_eq!(host.holders(5), 1);
         drop(space);
-        assert_eq!(host.in_use(), 0);
+        assert_eq!((host.in_use(), host.holders(5)), (0, 0));
         if forked.is_ok() {
             break;
         }

@@ -222,6 +222,7 @@ fn build(shell: &Shell, boot: &Boot<'_>) -> anyhow::Result<PathBuf> {
         (boot.witness && boot.cpus == 1, "witness"),
         (boot.interrupts, "interrupts"),
         (boot.guarded, "guarded"),
+        (boot.stress && boot.cpus == 1 && board.counts && !boot.witness, "longest"),
     ]
     .into_iter()
     .filter_map(|(wanted, feature)| wanted.then_some(feature))
@@ -345,7 +346,7 @@ fn text(row: &Value) -> String {
 }
 
 /// What a row has for every machine.
-const NAMES: [&str; 20] = [
+const NAMES: [&str; 21] = [
     "operations",
     "forks",
     "faults",
@@ -360,6 +361,7 @@ const NAMES: [&str; 20] = [
     "refusals",
     "demotions",
     "large_copies",
+    "own_pages",
     "stale_reads",
     "stale_writes",
     "frames_leaked",
@@ -369,8 +371,9 @@ const NAMES: [&str; 20] = [
 ];
 
 /// Instructions of a call for one page, on one CPU: counted in the guest. `map`, `replace` and `unmap` contain a `flush`, and the
-/// latter two a `release`, which are functions of the kernel.
-const COSTS: [&str; 8] = [
+/// latter two a `release`, which are functions of the kernel. And the most instructions that a call for 4 GiB executes with interrupts
+/// masked, under stress.
+const COSTS: [&str; 12] = [
     "insns_empty_edit",
     "insns_map",
     "insns_translate",
@@ -379,6 +382,10 @@ const COSTS: [&str; 8] = [
     "insns_flush",
     "insns_release",
     "insns_fork_page",
+    "longest_unmap",
+    "longest_drop",
+    "longest_fork",
+    "longest_pieces",
 ];
 
 fn number(row: &Value, name: &str) -> u64 {

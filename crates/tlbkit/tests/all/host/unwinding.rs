@@ -81,6 +81,12 @@ unsafe impl<M: Machine> Kernel for As<M> {
         self.count(SHARE);
         self.0.share(run);
     }
+    fn release_payload(&self, payload: u64) {
+        self.0.release_payload(payload);
+    }
+    fn share_payload(&self, payload: u64) {
+        self.0.share_payload(payload);
+    }
     fn flush(&self, flush: &Flush<'_>, asid: Option<Asid>) {
         if flush.is_all() && asid.is_none() {
             self.step(Step::FlushAll);
@@ -100,7 +106,7 @@ unsafe impl<M: Machine> Kernel for As<M> {
         self.0.pause();
     }
     fn masked<R>(&self, f: impl FnOnce() -> R) -> R {
-        f()
+        self.0.masked(f)
     }
     fn load(&self, root: usize) {
         self.step(Step::Load);

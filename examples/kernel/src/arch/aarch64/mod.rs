@@ -36,7 +36,10 @@ pub(crate) const NAME: &str = "aarch64";
 
 /// Where the kernel sees physical address 0: at the beginning of the upper half.
 pub(crate) const KERNEL: usize = 0xffff_0000_0000_0000;
-pub(crate) const KERNEL_LEN: usize = 512 << 30;
+/// What the kernel's own address space lends, if the kernel maps pages for itself: a part of the lower half, by TTBR0.
+pub(crate) const LENT: (usize, usize) = (1 << 39, 1 << 39);
+/// Where the kernel maps pages for itself.
+pub(crate) const OWN: usize = LENT.0;
 /// Where memory begins, physically.
 const MEMORY: usize = 0x4000_0000;
 /// How much of it `tlbkit` maps: nothing, as TTBR1 has the kernel's own table.

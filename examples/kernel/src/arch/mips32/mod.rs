@@ -41,7 +41,11 @@ pub(crate) const ASID_BITS: u32 = 8;
 
 /// The part of every address space that is the kernel's: the beginning of kseg2.
 pub(crate) const KERNEL: usize = 0xc000_0000;
-pub(crate) const KERNEL_LEN: usize = 4 << 20;
+const KERNEL_LEN: usize = 4 << 20;
+/// What the kernel's own address space lends, if the kernel maps pages for itself.
+pub(crate) const LENT: (usize, usize) = (KERNEL, KERNEL_LEN);
+/// Where the kernel maps pages for itself.
+pub(crate) const OWN: usize = KERNEL;
 /// How much of it is mapped: nothing, as all memory is in kseg0.
 pub(crate) const MAPPED_LEN: usize = 0;
 /// Where pages of devices are mapped in it: they are in kseg1.

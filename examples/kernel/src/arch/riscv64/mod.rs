@@ -30,9 +30,13 @@ pub(crate) fn notes() -> bool {
 /// How many bits an ASID has.
 pub(crate) const ASID_BITS: u32 = 16;
 
-/// The part of every address space that is the kernel's: the gigabyte that memory is in.
+/// The part of every address space that is the kernel's: the gigabyte that memory is in, and the next one.
 pub(crate) const KERNEL: usize = 0x8000_0000;
-pub(crate) const KERNEL_LEN: usize = 1 << 30;
+const KERNEL_LEN: usize = 2 << 30;
+/// What the kernel's own address space lends.
+pub(crate) const LENT: (usize, usize) = (KERNEL, KERNEL_LEN);
+/// Where the kernel maps pages for itself.
+pub(crate) const OWN: usize = KERNEL + (1 << 30);
 /// How much of it is mapped one to one: memory.
 pub(crate) const MAPPED_LEN: usize = if crate::witness::RECORDS { 1 << 30 } else { 256 << 20 };
 /// Where pages of devices are mapped in it: OpenSBI has all of them.

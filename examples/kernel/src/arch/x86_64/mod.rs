@@ -37,7 +37,11 @@ pub(crate) const ASID_BITS: u32 = 0;
 
 /// The part of every address space that is the kernel's: the first slot of the upper half.
 pub(crate) const KERNEL: usize = 0xffff_8000_0000_0000;
-pub(crate) const KERNEL_LEN: usize = 1 << 39;
+const KERNEL_LEN: usize = 1 << 39;
+/// What the kernel's own address space lends.
+pub(crate) const LENT: (usize, usize) = (KERNEL, KERNEL_LEN);
+/// Where the kernel maps pages for itself.
+pub(crate) const OWN: usize = KERNEL + (2 << 30);
 /// How much of it is mapped: memory.
 pub(crate) const MAPPED_LEN: usize = if crate::witness::RECORDS { 1 << 30 } else { 256 << 20 };
 /// Where pages of devices are mapped in it: the local APIC, each CPU's own at one address.
