@@ -86,13 +86,18 @@ fn compact() -> impl Iterator<Item = u32> + Clone {
     (0..PAGES).map(|page| COMPACT + (page << 12))
 }
 
-/// Maps the pages of a set that are not mapped yet, each to a frame of its own.
-fn map<S: Structure>(space: &mut Space<S>, set: impl Iterator<Item = u32>, checks: &mut Checks) {
-    for at in set {
+/// Maps the pages of a set that are not mapped yet, each to a frame of its own, and reads each, so that a software TLB cache has it.
+fn map<S: Structure>(space: &mut Space<S>, set: impl Iterator<Item = u32> + Clone, checks: &mut Checks) {
+    for at in set.clone() {
         if space.lookup(VirtAddr::new(at as usize)).is_none() {
             let mapped = space.map_page(at, machine::frame_of(at + SALT), Attr::empty());
             checks.check(mapped.is_ok(), |say| say(format_args!("{at:#x} cannot be mapped: {mapped:?}")));
         }
+    }
+    space.activate();
+    for at in set {
+        let read = trap::load(at);
+        checks.check(read.is_ok(), |say| say(format_args!("{at:#x} cannot be read: {read:?}")));
     }
 }
 

@@ -143,20 +143,18 @@ pub(super) fn run(boot: &Boot<'_>) -> anyhow::Result<()> {
     if let (Some(row), Some(witnessed)) = (rows.first_mut(), &witnessed) {
         row["witness"] = witnessed.json();
     }
+    // Also for a program that reads the rows: the host's policy answers, too.
+    let told = match boot.work {
+        Some(Work::Moving) => moving::text(&lines)?,
+        Some(Work::Protocols) => protocols::text(&lines),
+        Some(Work::Superpage) => superpage::text(&lines)?,
+        Some(Work::Ipc) => String::new(),
+        None => rows.iter().map(text).collect(),
+    };
     if boot.json {
         println!("{:#}", Value::from_iter(lines.iter().filter_map(|line| row::said(line)).chain(rows)));
-    } else if let Some(work) = boot.work {
-        print!(
-            "{}",
-            match work {
-                Work::Moving => moving::text(&lines)?,
-                Work::Protocols => protocols::text(&lines),
-                Work::Superpage => superpage::text(&lines)?,
-                Work::Ipc => String::new(),
-            }
-        );
     } else {
-        rows.iter().for_each(|row| print!("{}", text(row)));
+        print!("{told}");
         witnessed.iter().for_each(|witnessed| print!("{}", witnessed.text()));
     }
     match (outcome, witnessed.map_or(Ok(()), |witnessed| witnessed.holds())) {

@@ -141,7 +141,7 @@ pub(crate) fn rows(cpu: &str, table: &str, lines: &[String]) -> Vec<Row> {
                 row.failures += failures;
             }
             ("stress" | "reports", None) => {
-                rows.push(Row { numbers, checks, failures, ..Row::new(cpu, table, "index") })
+                rows.push(Row { numbers, checks, failures, ..Row::new(cpu, table, "index") });
             }
             _ => {}
         }

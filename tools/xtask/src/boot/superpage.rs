@@ -68,6 +68,15 @@ pub(super) fn replay<'t>(lines: impl IntoIterator<Item = &'t str>) -> anyhow::Re
                 policy.refused(range, why);
                 agreed.refusals += 1;
             }
+            // Before its answer, too: what is to become part of a larger page is taken apart first.
+            (Event::Demoted(page, range), pending) => {
+                let host = policy.demote(page);
+                if host != Some(range) {
+                    bail!("line {number}: the host demotes {host:?}, the guest says `{line}`");
+                }
+                agreed.demotions += 1;
+                wanted = pending;
+            }
             (_, Some(host)) => bail!("line {number}: the host promotes {host}, the guest says `{line}`"),
             (Event::Promoted(_) | Event::Refused(..), None) => {
                 bail!("line {number}: the host promotes nothing, the guest says `{line}`")
@@ -81,13 +90,6 @@ pub(super) fn replay<'t>(lines: impl IntoIterator<Item = &'t str>) -> anyhow::Re
                     }
                     None => None,
                 };
-            }
-            (Event::Demoted(page, range), None) => {
-                let host = policy.demote(page);
-                if host != Some(range) {
-                    bail!("line {number}: the host demotes {host:?}, the guest says `{line}`");
-                }
-                agreed.demotions += 1;
             }
             (Event::Evicted(page), None) => policy.evicted(Tlb::Data, page),
             (Event::Unmapped(pages), None) => policy.unmapped(pages),
