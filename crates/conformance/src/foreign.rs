@@ -1,33 +1,35 @@
-//! The adapter for a page table that does not implement [`Table`](tlbkit_pagetable::Table): a kernel's own mapper.
+//! The adapter for a page table that does not implement [`Table`](tlbkit_pagetable::Table): a kernel's own mapper. The adapter
+//! makes it one, which the suite's [`Runner`](crate::Runner) compares with the suite's model.
 //!
 //! An implementation needs [`map`](Foreign::map), [`unmap`](Foreign::unmap) and [`translate`](Foreign::translate) of one page.
 //! The other functions are optional. [`Want`] names the checks that a missing function makes impossible: [`check`] returns them,
 //! and the test that [`mapper!`](crate::mapper) writes prints them.
 //!
-//! The operations are those of the suite, divided into single pages, and the model is the suite's. A mapper gets only arguments
-//! that its own types can express: aligned pages of its own sizes, in its space. A map of a page that is mapped must fail, and so
+//! The operations are those of the suite, divided into single pages. A mapper gets only arguments that its own types can express: aligned pages of its own sizes, in its space. A map of a page that is mapped must fail, and so
 //! must an unmap or a protect of a page that is not.
 
+mod adapter;
 pub mod frames;
 mod run;
 
-use std::any::{Any, type_name};
+use std::any::type_name;
+use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::fmt;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use proptest::test_runner::{Config, RngSeed, TestCaseError, TestError, TestRunner};
+use proptest::test_runner::Config;
 use tlbkit_addr::{Attr, PageSize, Pages, Pfn, Vpn};
 use tlbkit_pagetable::Space;
 
-use self::run::Run;
-use crate::hang::{self, Step};
-use crate::{Op, ops, rust, suite};
+use crate::suite::{self, Failure, Names};
+use crate::{Op, rust};
 
 /// A mapper, with the functions that its kernel would call. An address counts bytes; a page is named by its first address.
-pub trait Foreign {
+pub trait Foreign: 'static {
     /// Returns a new mapper, in which no page is mapped.
-    fn new() -> Self;
+    fn new() -> Self
+    where
+        Self: Sized;
 
     /// Returns the addresses and page sizes that the mapper has: see [`Space::new`].
     fn space(&self) -> Space;
@@ -96,95 +98,48 @@ pub trait Foreign {
     }
 }
 
-/// A check that was not made, named by the function that it needs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Want {
-    /// Not checked without [`Foreign::protect`].
-    Protect,
-    /// Not checked without [`Foreign::writable`].
-    Writable,
-    /// Not checked without [`Foreign::visit`].
-    Visit,
-    /// Not checked without [`Foreign::flushed`].
-    Flushed,
-    /// Not checked without [`Foreign::fail_after`].
-    FailAfter,
-    /// Not checked if [`Foreign::keeps_empty`] returns `true`.
-    KeepsEmpty,
-    /// Not checked if [`Foreign::refuses_other_sizes`] returns `false`.
-    OtherSizes,
-    /// Not checked without [`Foreign::nodes`].
-    Nodes,
-}
+/// Writes the checks, each named by the function that it needs, and what is not checked without that function.
+macro_rules! wants {
+    ($($want:ident, $function:ident: $unchecked:literal;)+) => {
+        /// A check that was not made, named by the function that it needs.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+        pub enum Want {
+            $(#[doc = concat!("Not checked without [`Foreign::", stringify!($function), "`].")] $want,)+
+        }
 
-impl Want {
-    /// All variants.
-    pub const ALL: [Self; 8] = [
-        Self::Protect,
-        Self::Writable,
-        Self::Visit,
-        Self::Flushed,
-        Self::FailAfter,
-        Self::KeepsEmpty,
-        Self::OtherSizes,
-        Self::Nodes,
-    ];
-}
+        impl Want {
+            /// All variants.
+            pub const ALL: [Self; [$(Self::$want),+].len()] = [$(Self::$want),+];
+        }
 
-impl fmt::Display for Want {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Protect => "without `protect` it is not checked that a change of rights changes one page, and no frame",
-            Self::Writable => "without `writable` it is not checked that a page has the rights that it was given",
-            Self::Visit => "without `visit` it is not checked that an iteration meets every page once, and nothing else",
-            Self::Flushed => {
-                "without `flushed` it is not checked that an unmap, or the loss of a right, asks for a flush of the page"
+        impl fmt::Display for Want {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(match self {
+                    $(Self::$want => $unchecked,)+
+                })
             }
-            Self::FailAfter => "without `fail_after` it is not checked that a map which gets no memory changes nothing",
-            Self::KeepsEmpty => {
-                "`keeps_empty` says that emptied nodes stay: it is not checked that a large page can be mapped there"
-            }
-            Self::OtherSizes => {
-                "without `refuses_other_sizes` it is not checked that an unmap or a protect of another page size than was mapped \
-                 is refused"
-            }
-            Self::Nodes => {
-                "without `nodes` it is not checked that a mapper from which everything was unmapped holds no more nodes after \
-                 each round"
-            }
-        })
-    }
+        }
+    };
 }
 
-/// The shortest sequence of operations found that makes a mapper fail. Its `Display` ends with a test that repeats the failure.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Failure {
-    /// The description of the failure.
-    pub what: String,
-    /// The calls of the mapper, in words.
-    pub calls: Vec<String>,
-    /// The operations, as [`replay`] takes them.
-    pub ops: Vec<Op>,
-    mapper: &'static str,
+wants! {
+    Protect, protect:
+        "without `protect` it is not checked that a change of rights changes one page, and no frame";
+    Writable, writable:
+        "without `writable` it is not checked that a page has the rights that it was given";
+    Visit, visit:
+        "without `visit` it is not checked that an iteration meets every page once, and nothing else";
+    Flushed, flushed:
+        "without `flushed` it is not checked that an unmap, or the loss of a right, asks for a flush of the page";
+    FailAfter, fail_after:
+        "without `fail_after` it is not checked that a map which gets no memory changes nothing";
+    KeepsEmpty, keeps_empty:
+        "`keeps_empty` says that emptied nodes stay: it is not checked that a large page can be mapped there";
+    OtherSizes, refuses_other_sizes:
+        "without `refuses_other_sizes` it is not checked that an unmap or a protect of another page size than was mapped is refused";
+    Nodes, nodes:
+        "without `nodes` it is not checked that a mapper from which everything was unmapped holds no more nodes after each round";
 }
-
-impl fmt::Display for Failure {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { what, calls, ops, mapper } = self;
-        writeln!(f, "{what}\n  after:\n{}\n\nTo repeat it:\n", calls.join("\n"))?;
-        writeln!(
-            f,
-            "#[test]\nfn repeats() {{\n    use tlbkit_conformance::prelude::*;\n    let ops = {};",
-            rust::array(ops)
-        )?;
-        write!(f, "    foreign::replay::<{}>(&ops).unwrap();\n}}", rust::within_crate(mapper))
-    }
-}
-
-impl std::error::Error for Failure {}
-
-/// The most operations of a case.
-const OPS: usize = 40;
 
 /// Checks a mapper with `cases` random sequences of operations from `seed`. Returns the checks that were not made.
 ///
@@ -192,8 +147,7 @@ const OPS: usize = 40;
 ///
 /// The failure, with its operations.
 pub fn check<F: Foreign>(cases: u32, seed: u64) -> Result<BTreeSet<Want>, Box<Failure>> {
-    let rng_seed = RngSeed::Fixed(seed);
-    search::<F>(Config { cases, rng_seed, failure_persistence: None, ..Config::default() })
+    search(&Kind::of::<F>(), suite::seeded(cases, seed))
 }
 
 /// Checks a mapper with `PROPTEST_CASES` random sequences of operations from the seed `PROPTEST_RNG_SEED`. Keeps the seed of a
@@ -203,10 +157,8 @@ pub fn check<F: Foreign>(cases: u32, seed: u64) -> Result<BTreeSet<Want>, Box<Fa
 ///
 /// With the [`Failure`].
 pub fn holds<F: Foreign>(source: &'static str) {
-    match search::<F>(suite::config(Some(source))) {
-        Ok(unchecked) => unchecked.iter().for_each(|want| println!("{want}")),
-        Err(failure) => panic!("{failure}"),
-    }
+    let unchecked = suite::expect(search(&Kind::of::<F>(), suite::config(Some(source), 16)));
+    unchecked.iter().for_each(|want| println!("{want}"));
 }
 
 /// Checks a mapper with one sequence of operations. Returns the checks that were not made.
@@ -215,82 +167,56 @@ pub fn holds<F: Foreign>(source: &'static str) {
 ///
 /// The failure.
 pub fn replay<F: Foreign>(ops: &[Op]) -> Result<BTreeSet<Want>, Box<Failure>> {
-    let mapper = type_name::<F>();
-    let tell = |seconds: u64, steps: &[Step]| hung::<F>(ops, seconds, steps).to_string();
-    hang::guard(tell, || {
-        let mut run = Run::<F>::new();
-        // The calls before a panic of the mapper are part of the failure, too.
-        let done = catch_unwind(AssertUnwindSafe(|| run.all(ops)));
-        let Run { unchecked, calls, mapper: tested, frees_all, model, .. } = run;
-        // The drop of a mapper that has failed may panic again.
-        let dropped = catch_unwind(AssertUnwindSafe(|| drop(tested)));
-        let done = match (done, dropped, frames::out()) {
-            (Ok(Ok(())), Ok(()), Some(left)) if left > 0 && frees_all => Ok(Err(format!(
-                "the mapper was dropped with {} pages mapped, and {left} of its frames were not given back; a new one gives back all \
-                 that it has",
-                model.len()
-            ))),
-            (Ok(Ok(())), dropped, _) => dropped.map(Ok),
-            (done, ..) => done,
-        };
-        let done = done.unwrap_or_else(|panic| Err(format!("the mapper panicked: {}", words(&*panic))));
-        done.map(|()| unchecked).map_err(|what| Box::new(Failure { what, calls, ops: ops.to_vec(), mapper }))
-    })
+    replay_of(&Kind::of::<F>(), ops)
 }
 
-/// Returns the failure of a mapper that hangs: the operations up to the one that does not return.
-fn hung<F>(ops: &[Op], seconds: u64, steps: &[Step]) -> Failure {
-    let (mut calls, mut did) = (Vec::new(), Vec::new());
-    for step in steps {
-        match step {
-            Step::Said(call) => calls.push(call.clone()),
-            Step::Op(op) => did.push(*op),
-        }
+/// A kind of mapper. The checks are compiled once, for all mappers.
+struct Kind {
+    name: &'static str,
+    new: fn() -> Box<dyn Foreign>,
+}
+
+impl Kind {
+    fn of<F: Foreign>() -> Self {
+        Self { name: type_name::<F>(), new: || Box::new(F::new()) }
     }
-    let begun = ops.iter().rposition(|op| did.contains(op)).map_or(0, |last| last + 1);
-    let last = "the last of these calls, or a look at the mapper after it";
-    let what = format!("the mapper has not come back for {seconds} seconds, from {last}");
-    Failure { what, calls, ops: ops[..begun].to_vec(), mapper: type_name::<F>() }
-}
 
-/// Returns the message of a panic.
-pub(crate) fn words(panic: &dyn Any) -> &str {
-    let text = panic.downcast_ref::<String>().map(String::as_str);
-    text.or(panic.downcast_ref::<&str>().copied()).unwrap_or("no words")
+    fn names(&self) -> Names {
+        let call = format!("foreign::replay::<{}>(&ops)", rust::within_crate(self.name));
+        Names { tested: "mapper", check: "as a table".to_owned(), call, at_last: false }
+    }
 }
 
 /// Returns the addresses and page sizes of a mapper.
 pub(crate) fn space<F: Foreign>() -> Space {
-    Run::<F>::new().mapper.space()
+    frames::reset();
+    F::new().space()
 }
 
-fn search<F: Foreign>(config: Config) -> Result<BTreeSet<Want>, Box<Failure>> {
-    let mut unchecked = BTreeSet::new();
-    let all = std::cell::RefCell::new(&mut unchecked);
-    let tell = |seconds: u64, steps: &[Step]| hung::<F>(&[], seconds, steps).to_string();
-    let space = hang::guard(tell, space::<F>);
-    let found = TestRunner::new(config).run(&ops(space, OPS), |ops| {
-        let wants = replay::<F>(&ops).map_err(|failure| TestCaseError::fail(failure.what))?;
-        all.borrow_mut().extend(wants);
-        Ok(())
+fn replay_of(kind: &Kind, ops: &[Op]) -> Result<BTreeSet<Want>, Box<Failure>> {
+    let names = kind.names();
+    names.guard(ops, || run::check(kind.new, ops)).map_err(|mismatch| names.failure(ops, mismatch))
+}
+
+fn search(kind: &Kind, config: Config) -> Result<BTreeSet<Want>, Box<Failure>> {
+    let names = kind.names();
+    let space = names.guard(&[], || {
+        frames::reset();
+        (kind.new)().space()
     });
-    match found {
-        Ok(()) => {
-            // A sequence of one map of the largest page, every part of which is compared.
-            unchecked.extend(largest(&space).map_or(Ok(BTreeSet::new()), |map| replay::<F>(&[map]))?);
-            Ok(unchecked)
-        }
-        Err(TestError::Fail(why, ops)) => {
-            Err(suite::again(|| replay::<F>(&ops).err()).unwrap_or_else(|| {
-                let (what, mapper) = (why.to_string(), type_name::<F>());
-                Box::new(Failure { what, calls: Vec::new(), ops, mapper })
-            }))
-        }
-        Err(TestError::Abort(why)) => panic!("no operations could be drawn: {why}"),
+    let unchecked = RefCell::new(BTreeSet::new());
+    names.search(space, config, &|ops| {
+        run::check(kind.new, ops).map(|wants| unchecked.borrow_mut().extend(wants))
+    })?;
+    let mut unchecked = unchecked.into_inner();
+    if let Some(map) = largest(&space) {
+        unchecked.extend(replay_of(kind, &[map])?);
     }
+    Ok(unchecked)
 }
 
-/// Returns the map of the largest page of a space, if the space has large pages.
+/// Returns the map of the largest page of a space, if the space has large pages: as the only operation of a case, every part of
+/// the page is compared.
 fn largest(space: &Space) -> Option<Op> {
     let base = space.base();
     let size = space.sizes().iter().copied().rfind(|size| *size > base)?;

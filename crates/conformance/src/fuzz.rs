@@ -12,20 +12,18 @@
 //!
 //! A fuzz target takes one line: see `docs/own-table.md`. [`CORPUS`] is an initial corpus.
 
-use std::any::type_name;
 use std::cell::{Cell, RefCell};
 use std::ffi::OsStr;
+use std::fs;
 use std::io::Error;
 use std::path::{Path, PathBuf};
-use std::{fmt, fs};
 
-use tlbkit_pagetable::format::Format;
-use tlbkit_pagetable::nodes::{Chunk, Reclaim, Slab};
-use tlbkit_pagetable::{Table as _, destroy};
+use tlbkit_pagetable::nodes::Chunk;
 
 use crate::foreign::{self, Foreign};
-use crate::hang;
-use crate::{Failing, Mismatch, Op, Outcome, Profile, Runner, Subject, Watching, rust};
+use crate::subject::Kind;
+use crate::suite::{self, Failure};
+use crate::{Mismatch, Op, Outcome, Runner, Subject, hang, rust};
 
 /// The folder of the inputs that fuzzing of this crate's tables has kept: each reaches code that no other one reaches.
 pub const CORPUS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/corpus");
@@ -70,30 +68,6 @@ impl<'i> Input<'i> {
     }
 }
 
-/// An input with which a table failed. Its `Display` ends with a test that repeats the failure.
-#[derive(Clone, Debug)]
-pub struct Failure {
-    /// The description of the failure.
-    pub mismatch: Mismatch,
-    /// The input, up to the step that failed.
-    pub input: Vec<u8>,
-    subject: &'static str,
-}
-
-impl fmt::Display for Failure {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { mismatch, input, subject } = self;
-        let subject = rust::within_crate(subject);
-        write!(
-            f,
-            "{mismatch}\n\nTo repeat it:\n\n#[test]\nfn repeats() {{\n    \
-             tlbkit_conformance::fuzz::table::<{subject}>(&{input:?});\n}}"
-        )
-    }
-}
-
-impl std::error::Error for Failure {}
-
 /// Chooses one of `of` kinds of tables from an input, for a target with several kinds.
 pub fn pick(input: &[u8], of: usize) -> usize {
     usize::from(input.first().map_or(0, |byte| byte / 4)) % of
@@ -105,9 +79,7 @@ pub fn pick(input: &[u8], of: usize) -> usize {
 ///
 /// With the [`Failure`].
 pub fn table<S: Subject>(input: &[u8]) {
-    if let Err(failure) = check::<S>(input) {
-        panic!("{failure}");
-    }
+    suite::expect(check::<S>(input));
 }
 
 /// Runs an input on a new table and destroys the table.
@@ -116,14 +88,25 @@ pub fn table<S: Subject>(input: &[u8]) {
 ///
 /// The first thing that differs from the model.
 pub fn check<S: Subject>(input: &[u8]) -> Result<(), Box<Failure>> {
+    check_of(&Kind::of::<S>(), input)
+}
+
+fn check_of(kind: &Kind, input: &[u8]) -> Result<(), Box<Failure>> {
     let Some(parts) = Input::new(input) else { return Ok(()) };
     let steps = Cell::new(0);
-    let run = |every| MEMORY.with_borrow_mut(|memory| run::<S>(&parts, memory, every, &steps));
+    let run = |every| MEMORY.with_borrow_mut(|memory| run(kind, &parts, memory, every, &steps));
     // After a failure, the second run compares after every step to find the step that failed.
     run(EVERY).map_err(|late| {
         let mismatch = run(1).err().unwrap_or(late);
-        let input = input[..input.len().min(2 + steps.get() * STEP)].to_vec();
-        Box::new(Failure { mismatch, input, subject: type_name::<S>() })
+        let (input, subject) =
+            (&input[..input.len().min(2 + steps.get() * STEP)], rust::within_crate(kind.name));
+        let test = format!("    tlbkit_conformance::fuzz::table::<{subject}>(&{input:?});");
+        Box::new(Failure {
+            ops: mismatch.op.into_iter().collect(),
+            mismatch,
+            check: "an input".to_owned(),
+            test,
+        })
     })
 }
 
@@ -136,9 +119,7 @@ pub fn mapper<F: Foreign>(input: &[u8]) {
     let Some(parts) = Input::new(input) else { return };
     let space = foreign::space::<F>();
     let ops: Vec<_> = parts.steps.iter().map(|step| decode(&space, step).0).collect();
-    if let Err(failure) = foreign::replay::<F>(&ops) {
-        panic!("{failure}");
-    }
+    suite::expect(foreign::replay::<F>(&ops));
 }
 
 /// Runs every input of a folder: [`CORPUS`], or the corpus that a fuzzer has kept.
@@ -187,21 +168,19 @@ fn decode(space: &tlbkit_pagetable::Space, step: &[u8; STEP]) -> (Op, u8) {
 }
 
 /// Runs an input, and compares the whole table after every `every` steps.
-fn run<S: Subject>(
+fn run(
+    kind: &Kind,
     input: &Input<'_>,
     memory: &mut [Chunk],
     every: usize,
     steps: &Cell<usize>,
 ) -> Result<(), Mismatch> {
-    let slab: Slab<'_, <S::Format as Format>::Word, S::Mode> = Slab::new(memory, 0).expect("it is enough");
-    // `Watching` detects a node that is freed twice.
-    let nodes = Watching::new(Failing::new(slab));
-    let storage = nodes.inner();
-    let table = S::build(&nodes).map_err(Mismatch::no_table)?;
+    let stage = &*kind.open(memory, false);
+    let (storage, table) = (stage.tools(), stage.table()?);
     if let Some(room) = input.room {
         storage.limit(storage.out() + room);
     }
-    let mut runner = Runner::new(&table, Profile::of::<S::Format>(), input.patience);
+    let mut runner = Runner::new(&*table, kind.profile, input.patience);
     for (number, step) in input.steps.iter().enumerate() {
         steps.set(number + 1);
         let (op, fail) = decode(&table.space(), step);
@@ -211,15 +190,15 @@ fn run<S: Subject>(
         let had = || (table.footprint(), if input.patience == 0 { storage.out() } else { 0 });
         let before = had();
         let is_whole = steps.get().is_multiple_of(every);
-        let outcome = if is_whole { runner.step(&table, &op) } else { runner.step_near(&table, &op) };
+        let outcome = if is_whole { runner.step(&*table, &op) } else { runner.step_near(&*table, &op) };
         // A fault of a node comes first, because it causes the other mismatches.
-        if let Some(fault) = nodes.fault() {
+        if let Some(fault) = storage.fault() {
             return Err(Mismatch::of(fault).after(&op, outcome.as_ref().ok()));
         }
         let outcome = outcome?;
         storage.failed();
         let is_tight = fail < FAILS || input.room.is_some();
-        let (used, out) = (storage.inner().usage().nodes, storage.out());
+        let (used, out) = (stage.used(), storage.out());
         let wrong = match outcome {
             Outcome::NoMemory { wanted, .. } if !is_tight => {
                 format!("no memory for {wanted} nodes where there is plenty")
@@ -232,9 +211,9 @@ fn run<S: Subject>(
         };
         return Err(Mismatch::of(wrong).after(&op, Some(&outcome)));
     }
-    runner.compare(&table, None)?;
+    runner.compare(&*table, None)?;
     runner.settle();
-    let batch = destroy(table);
+    let batch = table.destroy();
     let (retired, out) = (batch.nodes(), storage.out());
     if retired != out {
         return Err(Mismatch::of(format!(
@@ -243,10 +222,8 @@ fn run<S: Subject>(
     }
     // SAFETY: the table is dropped, and no walker is left.
     unsafe { batch.reclaim() };
-    if let Some(fault) = nodes.fault() {
-        return Err(Mismatch::of(fault));
-    }
-    let left = (storage.out(), storage.inner().usage().nodes, nodes.held().lost());
+    stage.check()?;
+    let left = (storage.out(), stage.used(), stage.held().lost());
     if left != (0, 0, 0) {
         let (out, used, lost) = left;
         return Err(Mismatch::of(format!(

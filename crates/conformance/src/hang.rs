@@ -14,6 +14,9 @@ use crate::Op;
 /// The seconds allowed for one operation and the comparison after it. The environment variable `TLBKIT_PATIENCE` overrides it.
 const SECONDS: u64 = 30;
 
+/// More pages than any case maps: a visit of this many pages does not end.
+pub(crate) const ENDLESS: usize = 1 << 20;
+
 /// A step of a case.
 #[derive(Clone, Debug)]
 pub(crate) enum Step {

@@ -54,14 +54,11 @@
 //! | `scenes`, [`walkers!`] | one writer and one or two walkers in every interleaving, by loom |
 //! | [`foreign`], [`mapper!`] | the suite for a kernel's own mapper, which is not a `Table` |
 //! | [`fuzz`] | the bodies of fuzz targets for tables and mappers, and a corpus of inputs |
-//! | [`Failing`], [`Counting`], [`Faulty`], [`Tripping`], [`Watching`] | node storage that fails, counts loads, corrupts a store, unwinds, checks every access |
+//! | [`Instrumented`], [`Instruments`] | node storage that fails, counts loads, corrupts a store, unwinds, checks every access |
 
 // Under loom there is no `Slab`, because loom's atomics cannot lie in raw memory.
 cfg_if::cfg_if! {
     if #[cfg(not(tlbkit_loom))] {
-        mod counting;
-        mod failing;
-        mod faulty;
         pub mod fuzz;
         mod hang;
         mod model;
@@ -71,23 +68,20 @@ cfg_if::cfg_if! {
         mod properties;
         mod run;
         mod rust;
+        mod storage;
         mod subject;
-        mod tripping;
-        mod watching;
         mod whole;
-        mod wrap;
+        mod words;
 
-        pub use counting::Counting;
-        pub use failing::Failing;
-        pub use faulty::{Fault, Faulty};
         pub use model::{Effect, Model};
         pub use ops::{Op, ops};
         pub use profile::Profile;
         pub use run::{Mismatch, Outcome, Runner};
-        pub use subject::{Property, Subject};
+        #[doc(hidden)]
+        pub use storage::compiled;
+        pub use storage::{Fault, Instrumented, Instruments, Trip};
+        pub use subject::{Nodes, Property, Subject};
         pub use suite::Failure;
-        pub use tripping::{Trip, Tripping};
-        pub use watching::Watching;
     }
 }
 

@@ -8,8 +8,8 @@ use std::ops::ControlFlow;
 use tlbkit_addr::{Attr, Pages, VirtAddr};
 use tlbkit_pagetable::{Entry, Leaf, Pinned, Table};
 
-use crate::hang;
-use crate::run::ENDLESS;
+use crate::hang::{self, ENDLESS};
+use crate::words::show_entry;
 use crate::{Model, Op};
 
 /// The largest number of pages that are looked up after one store.
@@ -291,22 +291,4 @@ impl Moment {
         seen.set(now);
         Ok(())
     }
-}
-
-/// Describes the result of a lookup.
-pub(crate) fn show(found: Option<Leaf>) -> String {
-    found.map_or("unmapped".to_owned(), |leaf| format!("mapped by the {leaf}"))
-}
-
-/// Describes an entry.
-pub(crate) fn show_entry(found: Entry) -> String {
-    match found {
-        Entry::Mark(mark) => format!("unmapped, with the mark {mark}"),
-        found => show(found.leaf()),
-    }
-}
-
-/// Describes a physical address.
-pub(crate) fn place(phys: Option<usize>) -> String {
-    phys.map_or("to nothing".to_owned(), |phys| format!("to {phys:#x}"))
 }

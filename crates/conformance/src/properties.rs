@@ -9,12 +9,11 @@ use std::cell::Cell;
 use std::collections::HashSet;
 
 use tlbkit_addr::{FlushScope, PageSize, Pages, Pfn};
-use tlbkit_pagetable::nodes::{Chunk, Nodes, Reclaim, Slab};
-use tlbkit_pagetable::{Footprint, Space, Table, destroy};
+use tlbkit_pagetable::nodes::Chunk;
+use tlbkit_pagetable::{Footprint, Space, Table};
 
-use crate::hang;
-use crate::subject::{Property, Storage, Subject};
-use crate::{Failing, Mismatch, Model, Op, Profile, Runner, Tripping, Watching, whole};
+use crate::subject::{Kind, Made, Property, Stage};
+use crate::{Mismatch, Model, Op, Runner, hang, whole};
 
 /// The number of times that a property has done what [`Property::counts`](crate::subject::Property) names.
 pub(crate) type Count = Cell<u64>;
@@ -22,35 +21,10 @@ pub(crate) type Count = Cell<u64>;
 type Checked = Result<(), Mismatch>;
 
 /// Checks a property of one sequence of operations, in memory that an earlier one may have used.
-pub(crate) fn check<S: Subject>(
+pub(crate) fn check(
+    kind: &Kind,
     property: Property,
     memory: &mut [Chunk],
-    ops: &[Op],
-    count: &Count,
-) -> Checked {
-    if property == Property::SurvivesUnwinding {
-        return survives_unwinding::survives_unwinding::<S>(memory, ops, count);
-    }
-    if property == Property::Agrees && whole::is_one(ops) {
-        let mut memory = vec![Chunk::ZERO; whole::CHUNKS];
-        return check_in::<S>(property, &mut memory, 1, ops, count);
-    }
-    if matches!(property, Property::PublishesInOrder | Property::WalksBeside | Property::CountsLost) {
-        return check_in::<S>(property, memory, 1, ops, count);
-    }
-    // After a failure, the second run compares after every operation to find the one that failed.
-    check_in::<S>(property, memory, EVERY, ops, count)
-        .map_err(|late| check_in::<S>(property, memory, 1, ops, count).err().unwrap_or(late))
-}
-
-/// The number of operations from one comparison of the whole table to the next. After the other operations only the pages around
-/// the operation are compared.
-const EVERY: usize = 4;
-
-fn check_in<S: Subject>(
-    property: Property,
-    memory: &mut [Chunk],
-    every: usize,
     ops: &[Op],
     count: &Count,
 ) -> Checked {
@@ -58,43 +32,51 @@ fn check_in<S: Subject>(
         property,
         Property::HoldsBack | Property::PublishesInOrder | Property::WalksBeside | Property::StaysApart
     );
-    let nodes = &storage::<S>(memory, watched);
-    let checked = match property {
-        Property::Agrees => agrees::agrees::<S>(nodes, every, ops, count),
-        Property::Waits => waits::<S>(nodes, every, ops),
-        Property::HoldsBack => holds_back::<S>(nodes, every, ops),
-        Property::FailsCleanly => fails_cleanly::fails_cleanly::<S>(nodes, every, ops, count),
-        Property::SurvivesExhaustion => survives_exhaustion::<S>(nodes, every, ops),
-        Property::SurvivesUnwinding => Ok(()),
-        Property::PublishesInOrder => beside::publishes_in_order::<S>(nodes, ops, count),
-        Property::WalksBeside => beside::walks_beside::<S>(nodes, ops, count),
-        Property::StaysApart => stays_apart::<S>(nodes, every, ops),
-        Property::CountsLost => counts_lost::<S>(nodes, ops),
+    let on = |memory: &mut [Chunk], every: usize| {
+        let stage = &*kind.open(memory, watched);
+        let checked = match property {
+            Property::Agrees => agrees::agrees(kind, stage, every, ops, count),
+            Property::Waits => waits(kind, stage, every, ops),
+            Property::HoldsBack => holds_back(kind, stage, every, ops),
+            Property::FailsCleanly => fails_cleanly::fails_cleanly(kind, stage, every, ops, count),
+            Property::SurvivesExhaustion => survives_exhaustion(kind, stage, every, ops),
+            Property::SurvivesUnwinding => Ok(()),
+            Property::PublishesInOrder => beside::publishes_in_order(kind, stage, ops, count),
+            Property::WalksBeside => beside::walks_beside(kind, stage, ops, count),
+            Property::StaysApart => stays_apart(kind, stage, every, ops),
+            Property::CountsLost => counts_lost(kind, stage, ops),
+        };
+        // A fault of a node comes first, because it causes the other mismatches.
+        match (stage.tools().fault(), checked) {
+            (None, checked) => checked,
+            (Some(what), Ok(())) => Err(Mismatch::of(what)),
+            (Some(what), Err(mismatch)) => Err(Mismatch { what, ..mismatch }),
+        }
     };
-    // A fault of a node comes first, because it causes the other mismatches.
-    match (nodes.fault(), checked) {
-        (None, checked) => checked,
-        (Some(what), Ok(())) => Err(Mismatch::of(what)),
-        (Some(what), Err(mismatch)) => Err(Mismatch { what, ..mismatch }),
+    match property {
+        Property::SurvivesUnwinding => survives_unwinding::survives_unwinding(kind, memory, ops, count),
+        Property::Agrees if whole::is_one(ops) => on(&mut vec![Chunk::ZERO; whole::CHUNKS], 1),
+        Property::PublishesInOrder | Property::WalksBeside | Property::CountsLost => on(memory, 1),
+        // After a failure, the second run compares after every operation to find the one that failed.
+        _ => on(memory, EVERY).map_err(|late| on(memory, 1).err().unwrap_or(late)),
     }
 }
 
-fn storage<S: Subject>(memory: &mut [Chunk], watched: bool) -> Storage<'_, S> {
-    let nodes = Failing::new(Tripping::new(Slab::new(memory, 0).expect("memory for a slab")));
-    if watched { Watching::watched(nodes) } else { Watching::new(nodes) }
-}
+/// The number of operations from one comparison of the whole table to the next. After the other operations only the pages around
+/// the operation are compared.
+const EVERY: usize = 4;
 
 /// Makes a table, runs a check on it, and destroys it.
-fn with_table<S: Subject>(
-    nodes: &Storage<'_, S>,
+fn with_table(
+    kind: &Kind,
+    stage: &dyn Stage,
     body: impl for<'n> FnOnce(&dyn Table<'n>, Runner<'n>) -> Checked,
 ) -> Checked {
-    let table = S::build(nodes).map_err(Mismatch::no_table)?;
-    let runner = Runner::new(&table, Profile::of::<S::Format>(), 0);
-    body(&table, runner)?;
-    take_apart::<S>(nodes, table)?;
-    let slab = nodes.inner().inner().inner();
-    let (out, used, held) = (nodes.inner().out(), slab.usage().nodes, nodes.held());
+    let table = stage.table()?;
+    let runner = Runner::new(&*table, kind.profile, 0);
+    body(&*table, runner)?;
+    take_apart(stage, table)?;
+    let (out, used, held) = (stage.tools().out(), stage.used(), stage.held());
     if (out, used, held.pending(), held.lost()) != (0, 0, 0, 0) {
         return Err(Mismatch::of(format!(
             "the table is gone, and of its nodes {out} were not freed ({used} by the storage's own count), {} are \
@@ -108,7 +90,7 @@ fn with_table<S: Subject>(
 }
 
 /// Destroys a table that is the last one of its storage.
-fn take_apart<'n, S: Subject>(nodes: &Storage<'_, S>, mut table: impl Table<'n>) -> Checked {
+fn take_apart<'n>(stage: &dyn Stage, mut table: Box<dyn Made<'n> + 'n>) -> Checked {
     hang::say("it is taken apart");
     let mut batch = table.batch();
     // These are the steps of `destroy`, which would not return the footprint. SAFETY: this function owns the table, so no other
@@ -119,7 +101,7 @@ fn take_apart<'n, S: Subject>(nodes: &Storage<'_, S>, mut table: impl Table<'n>)
     }
     let left = table.footprint();
     drop(table);
-    fault::<S>(nodes)?;
+    stage.check()?;
     let mut known = HashSet::new();
     if let Some(node) = batch.list().find(|node| !known.insert(*node)) {
         return Err(Mismatch::of(format!(
@@ -127,8 +109,8 @@ fn take_apart<'n, S: Subject>(nodes: &Storage<'_, S>, mut table: impl Table<'n>)
             node.get()
         )));
     }
-    fault::<S>(nodes)?;
-    let (retired, out) = (batch.nodes(), nodes.inner().out());
+    stage.check()?;
+    let (retired, out) = (batch.nodes(), stage.tools().out());
     if retired != out {
         return Err(Mismatch::of(format!(
             "`dismantle` has left {retired} nodes in the batch, and the table had {out}"
@@ -141,16 +123,12 @@ fn take_apart<'n, S: Subject>(nodes: &Storage<'_, S>, mut table: impl Table<'n>)
     }
     // SAFETY: the table is dropped, and no walker is left.
     unsafe { batch.reclaim() };
-    fault::<S>(nodes)
-}
-
-fn fault<S: Subject>(nodes: &Storage<'_, S>) -> Checked {
-    nodes.fault().map_or(Ok(()), |fault| Err(Mismatch::of(fault)))
+    stage.check()
 }
 
 /// Checks that the storage counts as many waiting nodes as the runner.
-fn check_pending(nodes: &impl Nodes, runner: &Runner<'_>) -> Checked {
-    let (pending, held) = (nodes.held().pending(), runner.pending());
+fn check_pending(stage: &dyn Stage, runner: &Runner<'_>) -> Checked {
+    let (pending, held) = (stage.held().pending(), runner.pending());
     if pending == held {
         return Ok(());
     }
@@ -181,8 +159,8 @@ fn smaller<'n>(table: &dyn Table<'n>, op: &Op) -> Option<(Pages, PageSize)> {
     Some((Pages::count(pages.first(), pages.len().min(2 * unit))?, to))
 }
 
-fn waits<S: Subject>(nodes: &Storage<'_, S>, every: usize, ops: &[Op]) -> Checked {
-    with_table::<S>(nodes, |table, runner| {
+fn waits(kind: &Kind, stage: &dyn Stage, every: usize, ops: &[Op]) -> Checked {
+    with_table(kind, stage, |table, runner| {
         let mut runner = runner.with_patience(3).comparing(every);
         // Most maps that can be joined to one page are joined. If the join counts wrongly, the final unmap of everything shows
         // it.
@@ -197,22 +175,22 @@ fn waits<S: Subject>(nodes: &Storage<'_, S>, every: usize, ops: &[Op]) -> Checke
         });
         for op in &joined.collect::<Vec<_>>() {
             runner.run(table, &[*op])?;
-            fault::<S>(nodes).map_err(|mismatch| mismatch.after(op, None))?;
-            check_pending(nodes, &runner).map_err(|mismatch| mismatch.after(op, None))?;
+            stage.check().map_err(|mismatch| mismatch.after(op, None))?;
+            check_pending(stage, &runner).map_err(|mismatch| mismatch.after(op, None))?;
         }
-        runner.clear(table, S::SHRINKS)?;
-        check_pending(nodes, &runner)
+        runner.clear(table, kind.shrinks)?;
+        check_pending(stage, &runner)
     })
 }
 
 /// Checks that no node comes back while no batch completes.
-fn holds_back<S: Subject>(nodes: &Storage<'_, S>, every: usize, ops: &[Op]) -> Checked {
-    with_table::<S>(nodes, |table, runner| {
+fn holds_back(kind: &Kind, stage: &dyn Stage, every: usize, ops: &[Op]) -> Checked {
+    with_table(kind, stage, |table, runner| {
         let mut runner = runner.with_patience(usize::MAX).comparing(every);
         for op in ops {
-            nodes.begin(0);
+            stage.tools().begin(0);
             let outcome = runner.step(table, op);
-            came_back::<S>(nodes).map_err(|mismatch| mismatch.after(op, outcome.as_ref().ok()))?;
+            came_back(stage).map_err(|mismatch| mismatch.after(op, outcome.as_ref().ok()))?;
             outcome?;
         }
         runner.compare(table, None)?;
@@ -221,9 +199,9 @@ fn holds_back<S: Subject>(nodes: &Storage<'_, S>, every: usize, ops: &[Op]) -> C
     })
 }
 
-fn came_back<S: Subject>(nodes: &Storage<'_, S>) -> Checked {
-    fault::<S>(nodes)?;
-    match nodes.returned() {
+fn came_back(stage: &dyn Stage) -> Checked {
+    stage.check()?;
+    match stage.tools().returned() {
         0 => Ok(()),
         1 => Err(Mismatch::of("1 node was freed that no shootdown has let go: a walker may still be in it")),
         freed => Err(Mismatch::of(format!(
@@ -232,13 +210,13 @@ fn came_back<S: Subject>(nodes: &Storage<'_, S>) -> Checked {
     }
 }
 
-fn survives_exhaustion<S: Subject>(nodes: &Storage<'_, S>, every: usize, ops: &[Op]) -> Checked {
-    with_table::<S>(nodes, |table, runner| {
+fn survives_exhaustion(kind: &Kind, stage: &dyn Stage, every: usize, ops: &[Op]) -> Checked {
+    with_table(kind, stage, |table, runner| {
         let mut runner = runner.with_patience(2).comparing(every);
-        nodes.inner().limit(nodes.inner().out() + 7);
+        stage.tools().limit(stage.tools().out() + 7);
         for op in ops {
             runner.step(table, op)?;
-            check_pending(nodes, &runner).map_err(|mismatch| mismatch.after(op, None))?;
+            check_pending(stage, &runner).map_err(|mismatch| mismatch.after(op, None))?;
         }
         runner.compare(table, None)?;
         runner.settle();
@@ -247,75 +225,77 @@ fn survives_exhaustion<S: Subject>(nodes: &Storage<'_, S>, every: usize, ops: &[
 }
 
 /// Returns the model of a new table, which is dropped. Whether a table can be destroyed is checked by the properties.
-fn model<S: Subject>(memory: &mut [Chunk]) -> Result<Model, Mismatch> {
-    let nodes = storage::<S>(memory, false);
-    let table = S::build(&nodes).map_err(Mismatch::no_table)?;
-    Ok(Model::new(table.space(), Profile::of::<S::Format>()).with_marks(table.payload_bits()))
+fn model(kind: &Kind, memory: &mut [Chunk]) -> Result<Model, Mismatch> {
+    let stage = kind.open(memory, false);
+    let table = stage.table()?;
+    Ok(Model::new(table.space(), kind.profile).with_marks(table.payload_bits()))
 }
 
 /// Returns the space of a new table.
-pub(crate) fn new_space<S: Subject>(memory: &mut [Chunk]) -> Result<Space, Mismatch> {
+pub(crate) fn new_space(kind: &Kind, memory: &mut [Chunk]) -> Result<Space, Mismatch> {
     hang::say("it is made");
-    model::<S>(memory).map(|model| *model.space())
+    model(kind, memory).map(|model| *model.space())
 }
 
 /// Checks that two tables on one storage do not affect each other.
-fn stays_apart<S: Subject>(nodes: &Storage<'_, S>, every: usize, ops: &[Op]) -> Checked {
-    nodes.begin(1);
-    let one = S::build(nodes).map_err(Mismatch::no_table)?;
-    nodes.begin(2);
-    let two = S::build(nodes).map_err(Mismatch::no_table)?;
+fn stays_apart(kind: &Kind, stage: &dyn Stage, every: usize, ops: &[Op]) -> Checked {
+    stage.tools().begin(1);
+    let one = stage.table()?;
+    stage.tools().begin(2);
+    let two = stage.table()?;
     {
-        let profile = Profile::of::<S::Format>();
-        let mut runners =
-            [Runner::new(&one, profile, 0).comparing(every), Runner::new(&two, profile, 0).comparing(every)];
-        let tables: [&dyn Table<'_>; 2] = [&one, &two];
+        let profile = kind.profile;
+        let mut runners = [
+            Runner::new(&*one, profile, 0).comparing(every),
+            Runner::new(&*two, profile, 0).comparing(every),
+        ];
+        let tables: [&dyn Table<'_>; 2] = [&*one, &*two];
         for (number, op) in ops.iter().enumerate() {
             let (which, other) = (number % 2, (number + 1) % 2);
-            nodes.begin(which + 1);
+            stage.tools().begin(which + 1);
             let outcome = runners[which].step(tables[which], op);
-            fault::<S>(nodes).map_err(|mismatch| mismatch.after(op, outcome.as_ref().ok()))?;
+            stage.check().map_err(|mismatch| mismatch.after(op, outcome.as_ref().ok()))?;
             let outcome = outcome?;
-            nodes.begin(other + 1);
+            stage.tools().begin(other + 1);
             let is_whole = number.is_multiple_of(every) || number + 1 == ops.len();
             let apart = if is_whole {
                 runners[other].compare(tables[other], op.pages())
             } else {
                 runners[other].compare_near(tables[other], op.pages())
             };
-            apart.and_then(|()| fault::<S>(nodes)).map_err(|mismatch| {
+            apart.and_then(|()| stage.check()).map_err(|mismatch| {
                 let what = format!("table {}, which was not changed: {}", other + 1, mismatch.what);
                 Mismatch { what, ..mismatch }.after(op, Some(&outcome))
             })?;
         }
     }
-    nodes.begin(1);
-    let batch = destroy(one);
-    fault::<S>(nodes)?;
+    stage.tools().begin(1);
+    let batch = one.destroy();
+    stage.check()?;
     let flush = batch.flush();
     if !(flush.is_all() && flush.links() && flush.scope() == FlushScope::Everywhere) {
         return Err(Mismatch::of(format!("a table was taken apart, and its batch asks for {flush:?}")));
     }
     // SAFETY: no walker is in the table.
     unsafe { batch.reclaim() };
-    fault::<S>(nodes)?;
-    nodes.begin(2);
-    take_apart::<S>(nodes, two)
+    stage.check()?;
+    stage.tools().begin(2);
+    take_apart(stage, two)
 }
 
 /// Checks that a dropped table counts its nodes as lost.
-fn counts_lost<S: Subject>(nodes: &Storage<'_, S>, ops: &[Op]) -> Checked {
-    let table = S::build(nodes).map_err(Mismatch::no_table)?;
-    let mut runner = Runner::new(&table, Profile::of::<S::Format>(), usize::MAX);
+fn counts_lost(kind: &Kind, stage: &dyn Stage, ops: &[Op]) -> Checked {
+    let table = stage.table()?;
+    let mut runner = Runner::new(&*table, kind.profile, usize::MAX);
     for op in ops {
-        runner.perform_only(&table, op)?;
+        runner.perform_only(&*table, op)?;
     }
     let owed = runner.drop_some();
     let waiting = runner.pending();
-    let had = nodes.inner().out() - owed - waiting;
+    let had = stage.tools().out() - owed - waiting;
     drop(table);
     let tell = |when: &str, waiting: usize| {
-        let (out, lost, pending) = (nodes.inner().out(), nodes.held().lost(), nodes.held().pending());
+        let (out, lost, pending) = (stage.tools().out(), stage.held().lost(), stage.held().pending());
         if (out, lost, pending) == (had + owed + waiting, had + owed, waiting) {
             return Ok(());
         }

@@ -5,10 +5,10 @@ use std::fmt;
 
 use tlbkit_addr::{Attr, Flush, FlushScope, PageSize, Pages, Pfn, VirtAddr, WalkCache};
 use tlbkit_pagetable::nodes::NodeAddr;
-use tlbkit_pagetable::{Error, Footprint, Frames, Mark, Retired, Table, Writer};
+use tlbkit_pagetable::{Entry, Error, Footprint, Frames, Leaf, Mark, Retired, Table, Writer};
 
-use crate::hang::{self, Step};
-use crate::moments::show;
+use crate::hang::{self, ENDLESS, Step};
+use crate::words::{show, show_entry};
 use crate::{Effect, Model, Op, Profile, Trip};
 
 /// A difference between a table and its model.
@@ -50,14 +50,7 @@ impl Mismatch {
     pub(crate) fn after(self, op: &Op, outcome: Option<&Outcome>) -> Self {
         Self { op: self.op.or(Some(*op)), outcome: self.outcome.or(outcome.cloned()), ..self }
     }
-
-    pub(crate) fn no_table(error: Error) -> Self {
-        Self::of(format!("no new table: {error}"))
-    }
 }
-
-/// More pages than any case maps: a visit of this many pages does not end.
-pub(crate) const ENDLESS: usize = 1 << 20;
 
 /// Adds a page to those that a visit has found.
 fn meet<T>(found: &mut Vec<T>, page: T) {
@@ -284,78 +277,39 @@ impl<'n> Runner<'n> {
         let nodes = table.footprint().nodes;
         let mut frames = Collector::default();
         let wanted = if refusals.is_empty() { self.model.effect(op).touched } else { Vec::new() };
-        let mut broken = Broken::default();
-        let mut was = None;
         let base = self.model.space().base();
-        let result = match *op {
-            Op::Map { pages, frame, size, attr } => writer.map(pages, frame, size, attr).map(|()| None),
-            Op::Unmap { pages, holes, room: None } => writer.unmap(pages, holes, None).map(Some),
-            Op::Unmap { pages, holes, room: Some(room) } => {
-                frames.room = room;
-                writer.unmap(pages, holes, Some(&mut frames)).map(Some)
-            }
-            Op::Protect { pages, holes, change } => writer.protect(pages, holes, change).map(Some),
-            Op::Resize { pages, to } => {
-                if self.model.profile().breaks
-                    && writer.resize(pages, to, &mut |_| broken.times += 1) != Err(Error::Breaks)
-                {
-                    return mismatch!("pages changed their size though their format breaks");
-                }
-                let known = &mut |flush: &Flush| {
-                    broken.times += 1;
-                    for &(_, piece) in &wanted {
-                        if flush.scope() == FlushScope::Everywhere && flush.covers(piece) {
-                            let ends = [piece.first(), piece.last()];
-                            match ends.map(|page| self.look(table, page).map(|leaf| leaf.size)) {
-                                [None, None] => broken.pieces.push(piece),
-                                [Some(first), Some(last)] if first == to && last == to => {
-                                    broken.promoted.push(piece);
-                                }
-                                _ => {}
-                            }
-                        }
-                    }
-                };
-                // SAFETY: no machine uses the table, so no code needs the pages.
-                unsafe { writer.resize_breaking(pages, to, known) }.map(|()| None)
-            }
-            Op::Replace { at, frame, attr } => {
-                if self.model.profile().breaks_frames && writer.replace(at, frame, attr) != Err(Error::Breaks)
-                {
-                    return mismatch!("a page changed its frame though its format breaks");
-                }
-                let known = &mut |flush: &Flush| {
-                    broken.times += 1;
-                    let page = at.vpn(self.model.space().base());
-                    let pieces = wanted.iter().map(|&(_, piece)| piece).filter(|&piece| flush.covers(piece));
-                    if flush.scope() == FlushScope::Everywhere && self.look(table, page).is_none() {
-                        broken.pieces.extend(pieces);
-                    }
-                };
-                // SAFETY: no machine uses the table, so no code needs the pages.
-                let old = unsafe { writer.replace_breaking(at, frame, attr, known) };
-                if let Ok(old) = old
-                    && Some(old) != self.model.lookup(at)
-                {
-                    return mismatch!(
-                        "it returned that it replaced the {old}; before it {at} was {}",
-                        show(self.model.lookup(at))
-                    );
-                }
-                old.map(|_| None)
-            }
-            Op::Mark { page, mark } => writer.mark(page.address(base), mark).map(|entry| {
-                was = Some((page.address(base), entry));
-                None
-            }),
-            Op::Fill { page, payload, frame } => {
-                writer.fill(page.address(base), payload, frame).map(|()| None)
-            }
+        let refused = match *op {
             Op::Lookup { at } => return self.check_lookup(table, at).map(|()| Outcome::Done),
             Op::ForEach { pages, stop } => {
                 return self.check_for_each(table, pages, stop).map(|()| Outcome::Done);
             }
+            Op::Resize { pages, to } if self.model.profile().breaks => {
+                writer.resize(pages, to, &mut |_| ()).err()
+            }
+            Op::Replace { at, frame, attr } if self.model.profile().breaks_frames => {
+                writer.replace(at, frame, attr).err()
+            }
+            _ => Some(Error::Breaks),
         };
+        if refused != Some(Error::Breaks) {
+            return mismatch!("it said {refused:?}, though its format breaks");
+        }
+        let mut broken = Broken::default();
+        let known = &mut |flush: &Flush| {
+            broken.times += 1;
+            let covered = wanted.iter().map(|&(_, piece)| piece).filter(|&piece| flush.covers(piece));
+            for piece in covered.filter(|_| flush.scope() == FlushScope::Everywhere) {
+                let ends = [piece.first(), piece.last()];
+                match (ends.map(|page| self.look(table, page).map(|leaf| leaf.size)), *op) {
+                    ([None, None], _) => broken.pieces.push(piece),
+                    ([Some(first), Some(last)], Op::Resize { to, .. }) if first == to && last == to => {
+                        broken.promoted.push(piece);
+                    }
+                    _ => {}
+                }
+            }
+        };
+        let result = call(&mut writer, base, op, &mut frames, known);
         let batch = writer.finish();
         self.retired = batch.nodes();
         if let Some(node) = self.twice(&batch) {
@@ -365,25 +319,25 @@ impl<'n> Runner<'n> {
             );
         }
         let outcome = match result {
-            Ok(count) => {
+            Ok(was) => {
                 if let Some(refusal) = refusals.first() {
                     let bits =
                         if *refusal == Error::WrongMark { compare::payloads(table) } else { String::new() };
                     return mismatch!("it succeeded, but {refusal}{bits}");
                 }
                 let effect = self.model.effect(op);
-                if let Some((at, entry)) = was
-                    && entry != self.model.entry(at)
-                {
-                    return mismatch!("at {at} it found {entry:?}, not {:?}", self.model.entry(at));
-                }
-                if let Some(count) = count
-                    && count != effect.pages
-                {
-                    return mismatch!(
-                        "it returned a count of {count} base pages, and {} were mapped",
-                        effect.pages
-                    );
+                let (said, is) = match (was, *op) {
+                    (Was::Pages(count), _) => (format!("{count} pages"), format!("{} pages", effect.pages)),
+                    (Was::Leaf(old), Op::Replace { at, .. }) => {
+                        (show(Some(old)), show(self.model.lookup(at)))
+                    }
+                    (Was::Entry(entry), Op::Mark { page, .. }) => {
+                        (show_entry(entry), show_entry(self.model.entry(page.address(base))))
+                    }
+                    _ => Default::default(),
+                };
+                if said != is {
+                    return mismatch!("it returned a count or an entry of before: {said}; it was {is}");
                 }
                 let moved = batch.nodes() > 0 || table.footprint().nodes > nodes;
                 self.check_flush(op, &effect, batch.flush(), &broken, moved)?;
@@ -546,6 +500,47 @@ impl<'n> Runner<'n> {
             return mismatch!("{gone} nodes are gone and {new} new, and the batch says {:?}", batch.flush());
         }
         Ok(())
+    }
+}
+
+/// What a change returns of the pages before it.
+enum Was {
+    Nothing,
+    /// The number of base pages that were mapped.
+    Pages(usize),
+    Leaf(Leaf),
+    Entry(Entry),
+}
+
+/// Calls the function of a writer that an operation names. Walks are none of them.
+fn call<'n>(
+    writer: &mut Writer<'_, 'n, dyn Table<'n> + '_>,
+    base: PageSize,
+    op: &Op,
+    frames: &mut Collector<'_>,
+    known: &mut dyn FnMut(&Flush),
+) -> Result<Was, Error> {
+    match *op {
+        Op::Map { pages, frame, size, attr } => writer.map(pages, frame, size, attr).map(|()| Was::Nothing),
+        Op::Unmap { pages, holes, room } => {
+            frames.room = room.unwrap_or(0);
+            let frames = room.map(|_| frames as &mut dyn Frames);
+            writer.unmap(pages, holes, frames).map(Was::Pages)
+        }
+        Op::Protect { pages, holes, change } => writer.protect(pages, holes, change).map(Was::Pages),
+        Op::Resize { pages, to } => {
+            // SAFETY: no machine uses the table, so no code needs the pages.
+            unsafe { writer.resize_breaking(pages, to, known) }.map(|()| Was::Nothing)
+        }
+        Op::Replace { at, frame, attr } => {
+            // SAFETY: no machine uses the table, so no code needs the page.
+            unsafe { writer.replace_breaking(at, frame, attr, known) }.map(Was::Leaf)
+        }
+        Op::Mark { page, mark } => writer.mark(page.address(base), mark).map(Was::Entry),
+        Op::Fill { page, payload, frame } => {
+            writer.fill(page.address(base), payload, frame).map(|()| Was::Nothing)
+        }
+        Op::Lookup { .. } | Op::ForEach { .. } => Ok(Was::Nothing),
     }
 }
 

@@ -11,11 +11,12 @@ use std::thread::{scope, yield_now};
 use std::time::{Duration, Instant};
 
 use tlbkit_addr::{Attr, PageSize, Pages, Pfn, Vpn};
-use tlbkit_pagetable::{Change, Holes, Leaf, Pinned, Space, Table, Writer, destroy};
+use tlbkit_pagetable::nodes::Reclaim;
+use tlbkit_pagetable::{Change, Holes, Leaf, Pinned, Space, Table, Writer};
 
-use crate::hang::{self, Step};
-use crate::moments::show;
-use crate::run::ENDLESS;
+use crate::hang::{self, ENDLESS, Step};
+use crate::subject::Made;
+use crate::words::show;
 
 /// The number of threads that look up pages. One more thread visits all pages.
 const WALKERS: usize = 2;
@@ -339,7 +340,14 @@ impl Drop for Stop<'_> {
 /// # Panics
 ///
 /// If a thread panics in the table.
-pub fn race<'n>(table: impl Table<'n> + Sync) -> Result<(), String> {
+pub fn race<'n>(table: impl Table<'n> + Sync + 'n) -> Result<(), String> {
+    run(Box::new(table))
+}
+
+/// A table that threads share.
+type Shared<'n> = dyn Made<'n> + Sync + 'n;
+
+fn run<'n>(table: Box<Shared<'n>>) -> Result<(), String> {
     let tell = |seconds: u64, steps: &[Step]| {
         let when = match steps.last() {
             Some(Step::Said(what)) => what,
@@ -353,10 +361,10 @@ pub fn race<'n>(table: impl Table<'n> + Sync) -> Result<(), String> {
     hang::guard(tell, || raced(table))
 }
 
-fn raced<'n>(table: impl Table<'n> + Sync) -> Result<(), String> {
+fn raced<'n>(table: Box<Shared<'n>>) -> Result<(), String> {
     let space = table.space();
     let scene = Scene::new(space, table.breaks());
-    let mut writer = Writer::new(&table).map_err(|error| error.to_string())?;
+    let mut writer = Writer::new(&*table).map_err(|error| error.to_string())?;
     for (number, page) in scene.stay.iter().enumerate() {
         writer
             .map(Pages::one(*page), Pfn::new(number + 1), space.base(), Attr::READ)
@@ -365,7 +373,7 @@ fn raced<'n>(table: impl Table<'n> + Sync) -> Result<(), String> {
     // SAFETY: there is no walker yet.
     unsafe { writer.finish().reclaim() };
     let seen: Vec<_> = scope(|threads| {
-        let (table, scene) = (&table, &scene);
+        let (table, scene): (&Shared<'n>, _) = (&*table, &scene);
         let walker = |me: usize| {
             threads.spawn(move || {
                 let _stop = Stop(&scene.stop);
@@ -381,7 +389,7 @@ fn raced<'n>(table: impl Table<'n> + Sync) -> Result<(), String> {
         walked.chain([written.map(|()| 1)]).collect()
     });
     // SAFETY: every walker has ended.
-    unsafe { destroy(table).reclaim() };
+    unsafe { table.destroy().reclaim() };
     for walks in seen {
         if walks? == 0 {
             return Err("a walker has not come to walk once".to_owned());
@@ -390,9 +398,21 @@ fn raced<'n>(table: impl Table<'n> + Sync) -> Result<(), String> {
     Ok(())
 }
 
+/// Checks that a storage of which `used` nodes are in use has nothing left of a table.
+#[doc(hidden)]
+pub fn ended(used: usize, storage: &dyn Reclaim) {
+    let held = storage.held();
+    assert!(
+        (used, held.pending(), held.lost()) == (0, 0, 0),
+        "the table is gone, and of its nodes {used} were not freed, {} are pending, {} lost",
+        held.pending(),
+        held.lost()
+    );
+}
+
 /// Runs threads that walk a table while another thread writes it: one line in a test file.
 ///
-/// `threads!(name, Format, |nodes| constructor)` writes a test. The constructor gets `&Slab`, node storage for the format's words
+/// `threads!(name, Format, |nodes| constructor)` writes a test. The constructor gets [`&Instrumented`](crate::Instrumented), node storage for the format's words
 /// in [`Shared`](tlbkit_pagetable::Shared) mode, and returns a `Result`.
 ///
 /// ```
@@ -410,21 +430,15 @@ macro_rules! threads {
         #[test]
         fn $name() {
             use $crate::pagetable::format::Format;
-            use $crate::pagetable::nodes::{Chunk, Reclaim, Slab};
+            use $crate::pagetable::nodes::{Chunk, Slab};
 
             let mut memory = vec![Chunk::ZERO; if cfg!(miri) { 64 } else { 1024 }];
             let slab =
                 Slab::<<$format as Format>::Word, $crate::pagetable::Shared>::new(&mut memory, 0).unwrap();
-            let $nodes = &slab;
+            let nodes = $crate::Instrumented::new(slab);
+            let $nodes = &nodes;
             $crate::threads::race($new.expect("a new table")).unwrap_or_else(|wrong| panic!("{wrong}"));
-            let (used, held) = (slab.usage().nodes, slab.held());
-            if (used, held.pending(), held.lost()) != (0, 0, 0) {
-                panic!(
-                    "the table is gone, and of its nodes {used} were not freed, {} are pending, {} lost",
-                    held.pending(),
-                    held.lost()
-                );
-            }
+            $crate::threads::ended(nodes.slab().usage().nodes, nodes.slab());
         }
     };
 }

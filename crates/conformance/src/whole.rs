@@ -13,7 +13,7 @@ use tlbkit_addr::{Attr, FlushScope, PageSize, Pages, Pfn, VirtAddr, Vpn};
 use tlbkit_pagetable::{Error, Leaf, Pinned, Space, Table, Writer};
 
 use crate::hang::{self, Step};
-use crate::moments::show;
+use crate::words::show;
 use crate::{Mismatch, Op, Outcome, Profile, Runner};
 
 /// The largest number of pages that the large page is split into: the 4 KiB pages of 1 GiB.

@@ -3,13 +3,13 @@
 use tlbkit_addr::{Attr, PageSize, Pages, Pfn};
 use tlbkit_pagetable::{Change, Holes, Leaf, Mark, Table};
 
-use super::{Checked, Count, check_pending, draw, fault, larger, smaller, with_table};
-use crate::subject::{Storage, Subject};
+use super::{Checked, Count, check_pending, draw, larger, smaller, with_table};
+use crate::subject::{Kind, Stage};
 use crate::{Mismatch, Op, Runner, whole};
 
 /// Checks that every operation has the outcome that the model predicts, and that the table has the leaves and marks of the model.
-pub(super) fn agrees<S: Subject>(nodes: &Storage<'_, S>, every: usize, ops: &[Op], odd: &Count) -> Checked {
-    with_table::<S>(nodes, |table, runner| {
+pub(super) fn agrees(kind: &Kind, stage: &dyn Stage, every: usize, ops: &[Op], odd: &Count) -> Checked {
+    with_table(kind, stage, |table, runner| {
         let mut runner = runner.comparing(every);
         if whole::is_one(ops) && runner.model().weight(&ops[0]) == 1 {
             return whole::splits(table, &mut runner, ops, odd);
@@ -56,10 +56,10 @@ pub(super) fn agrees<S: Subject>(nodes: &Storage<'_, S>, every: usize, ops: &[Op
                 }
                 _ => runner.run(table, &[*op])?,
             }
-            fault::<S>(nodes).map_err(|mismatch| mismatch.after(op, None))?;
+            stage.check().map_err(|mismatch| mismatch.after(op, None))?;
         }
         runner.compare(table, None)?;
-        check_pending(nodes, &runner)
+        check_pending(stage, &runner)
     })
 }
 

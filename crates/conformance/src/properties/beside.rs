@@ -2,19 +2,13 @@
 
 use std::cell::{Cell, RefCell};
 
-use tlbkit_addr::{Pfn, WalkCache};
-use tlbkit_pagetable::format::Format;
-use tlbkit_pagetable::{Holes, Mark, Mode, Table};
+use tlbkit_addr::Pfn;
+use tlbkit_pagetable::{Holes, Mark, Table};
 
 use super::{Checked, Count, came_back, larger, with_table};
 use crate::moments::Moments;
-use crate::subject::{Storage, Subject};
+use crate::subject::{Kind, Stage};
 use crate::{Mismatch, Op, Runner};
-
-/// Tells whether a walk may run during a change: that of another CPU, or of the MMU.
-fn walked_beside<S: Subject>() -> bool {
-    S::Mode::SHARED || S::Format::WALK_CACHE != WalkCache::Nothing
-}
 
 /// Returns an operation and the ones that follow it: for a map, a join of its pages to one page and a split, if they can be
 /// joined; for a mark, a map of the marked page and the mark again.
@@ -35,18 +29,18 @@ fn with_joins<'n>(table: &dyn Table<'n>, op: &Op) -> Vec<Op> {
 }
 
 /// Checks that after every store of an operation a walk returns the result from before or from after the operation.
-pub(super) fn publishes_in_order<S: Subject>(nodes: &Storage<'_, S>, ops: &[Op], looks: &Count) -> Checked {
-    if !walked_beside::<S>() {
+pub(super) fn publishes_in_order(kind: &Kind, stage: &dyn Stage, ops: &[Op], looks: &Count) -> Checked {
+    if !kind.is_walked() {
         return Ok(());
     }
-    with_table::<S>(nodes, |table, runner| {
+    with_table(kind, stage, |table, runner| {
         let mut runner = runner.with_patience(usize::MAX);
         // A join and a split take many stores, so only some are run.
         let joined = |(number, op): (usize, &Op)| {
             if number.is_multiple_of(4) { with_joins(table, op) } else { vec![*op] }
         };
         for op in &ops.iter().enumerate().flat_map(joined).collect::<Vec<_>>() {
-            nodes.begin(0);
+            stage.tools().begin(0);
             if runner.model().weight(op) > Runner::MOST {
                 continue;
             }
@@ -56,11 +50,9 @@ pub(super) fn publishes_in_order<S: Subject>(nodes: &Storage<'_, S>, ops: &[Op],
                 // SAFETY: `perform_only` reclaims nothing; `settle` does, when the operation has ended.
                 unsafe { moments.look(table) };
             };
-            let outcome = nodes.at_stores(&look, || runner.perform_only(table, op))?;
+            let outcome = stage.tools().at_stores(&look, || runner.perform_only(table, op))?;
             let wrong = moments.wrong().map_or(Ok(()), |wrong| Err(Mismatch::of(wrong)));
-            wrong
-                .and_then(|()| came_back::<S>(nodes))
-                .map_err(|mismatch| mismatch.after(op, Some(&outcome)))?;
+            wrong.and_then(|()| came_back(stage)).map_err(|mismatch| mismatch.after(op, Some(&outcome)))?;
         }
         runner.compare(table, None)?;
         runner.settle();
@@ -69,11 +61,11 @@ pub(super) fn publishes_in_order<S: Subject>(nodes: &Storage<'_, S>, ops: &[Op],
 }
 
 /// Checks that a walk, between two loads of which an operation runs, returns the result from before or from after the operation.
-pub(super) fn walks_beside<S: Subject>(nodes: &Storage<'_, S>, ops: &[Op], between: &Count) -> Checked {
-    if !S::Mode::SHARED {
+pub(super) fn walks_beside(kind: &Kind, stage: &dyn Stage, ops: &[Op], between: &Count) -> Checked {
+    if !kind.is_shared {
         return Ok(());
     }
-    with_table::<S>(nodes, |table, runner| {
+    with_table(kind, stage, |table, runner| {
         let runner = RefCell::new(runner.with_patience(usize::MAX));
         // Mapped pages are also joined, split, unmapped and mapped again during a walk.
         let ops = ops.iter().flat_map(|op| {
@@ -85,7 +77,7 @@ pub(super) fn walks_beside<S: Subject>(nodes: &Storage<'_, S>, ops: &[Op], betwe
         });
         for (number, op) in ops.enumerate() {
             let op = &op;
-            nodes.begin(0);
+            stage.tools().begin(0);
             if runner.borrow().model().weight(op) > Runner::MOST {
                 continue;
             }
@@ -97,23 +89,26 @@ pub(super) fn walks_beside<S: Subject>(nodes: &Storage<'_, S>, ops: &[Op], betwe
             let ask = moments.ask(number);
             // SAFETY: `perform_only` reclaims nothing; `settle` does, when the walk has ended.
             let walk = || unsafe { ask.of(table, at) };
-            let loads = random / 64 % nodes.loads(walk).max(1);
+            let loads = random / 64 % stage.tools().loads_of(walk).1.max(1);
             let outcome = Cell::new(None);
-            let change = || outcome.set(Some(runner.borrow_mut().perform_only(table, op)));
-            let (found, done) = nodes.at_load(loads, &change, walk);
-            if done {
-                between.set(between.get() + 1);
-            } else {
-                change();
-            }
-            let Some(outcome) = outcome.take() else { continue };
-            let outcome = outcome?;
+            let change = || {
+                outcome.set(Some(runner.borrow_mut().perform_only(table, op)));
+                usize::MAX
+            };
+            let found = stage.tools().at_loads(loads, &change, walk);
+            let outcome = match outcome.take() {
+                Some(outcome) => {
+                    between.set(between.get() + 1);
+                    outcome?
+                }
+                None => runner.borrow_mut().perform_only(table, op)?,
+            };
             let after = |what: String| {
                 Mismatch::of(format!("the operation ran before load {} of a walk: {what}", loads + 1))
                     .after(op, Some(&outcome))
             };
             moments.judge(at, ask, found).map_err(after)?;
-            came_back::<S>(nodes).map_err(|mismatch| mismatch.after(op, Some(&outcome)))?;
+            came_back(stage).map_err(|mismatch| mismatch.after(op, Some(&outcome)))?;
         }
         let mut runner = runner.into_inner();
         runner.compare(table, None)?;

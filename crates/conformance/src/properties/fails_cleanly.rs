@@ -3,18 +3,19 @@
 use tlbkit_pagetable::Table;
 
 use super::{Checked, Count, smaller, with_table};
-use crate::subject::{Storage, Subject};
-use crate::{Mismatch, Op, Outcome, Runner};
+use crate::subject::{Kind, Stage};
+use crate::{Instruments, Mismatch, Op, Outcome, Runner};
 
 /// Tries each operation with no node, with one node, and so on, until it succeeds.
-pub(super) fn fails_cleanly<S: Subject>(
-    nodes: &Storage<'_, S>,
+pub(super) fn fails_cleanly(
+    kind: &Kind,
+    stage: &dyn Stage,
     every: usize,
     ops: &[Op],
     failures: &Count,
 ) -> Checked {
-    let storage = nodes.inner();
-    with_table::<S>(nodes, |table, runner| {
+    let storage = stage.tools();
+    with_table(kind, stage, |table, runner| {
         let mut runner = runner.comparing(every);
         // Two splits of a case are enough.
         let mut splits = 2;
@@ -65,7 +66,7 @@ pub(super) fn fails_cleanly<S: Subject>(
                 };
                 return Err(Mismatch::of(what).after(op, Some(&outcome)));
             }
-            if splits > 0 && splits_cleanly::<S>(nodes, table, &mut runner, op, failures)? {
+            if splits > 0 && splits_cleanly(storage, table, &mut runner, op, failures)? {
                 splits -= 1;
             }
         }
@@ -75,8 +76,8 @@ pub(super) fn fails_cleanly<S: Subject>(
 
 /// Splits the first two pages of a map of large pages with memory for only some of the nodes: the split must change nothing.
 /// Tells whether the split takes more than one node.
-fn splits_cleanly<'n, S: Subject>(
-    nodes: &Storage<'_, S>,
+fn splits_cleanly<'n>(
+    storage: &Instruments,
     table: &dyn Table<'n>,
     runner: &mut Runner<'n>,
     op: &Op,
@@ -87,7 +88,6 @@ fn splits_cleanly<'n, S: Subject>(
     if !runner.model().refusals(&split).is_empty() {
         return Ok(false);
     }
-    let storage = nodes.inner();
     let before = (storage.out(), table.footprint());
     let (mut takes, mut tries) = (0, [0; 3]);
     loop {

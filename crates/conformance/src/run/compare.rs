@@ -5,8 +5,9 @@ use std::ops::ControlFlow;
 use tlbkit_addr::{Pages, VirtAddr, Vpn};
 use tlbkit_pagetable::{Entry, Leaf, Mark, NestedMissObserver, Pinned, Table};
 
-use super::{ENDLESS, Mismatch, Runner, meet};
-use crate::moments::{place, show, show_entry};
+use super::{Mismatch, Runner, meet};
+use crate::hang::ENDLESS;
+use crate::words::{place, show, show_entry};
 
 /// A TLB that translates every page of a table in virtual memory, or none.
 struct Tlb(bool);
@@ -129,7 +130,7 @@ impl<'n> Runner<'n> {
         table.lookup(unsafe { Pinned::by(self) }, page.address(self.model.space().base()))
     }
 
-    pub(super) fn check_lookup(&self, table: &dyn Table<'n>, at: VirtAddr) -> Result<(), Mismatch> {
+    pub(crate) fn check_lookup(&self, table: &dyn Table<'n>, at: VirtAddr) -> Result<(), Mismatch> {
         // SAFETY: only the runner reclaims nodes, and it does not do so during the call.
         let pinned = unsafe { Pinned::by(self) };
         let (found, wanted) = (table.lookup(pinned, at), self.model.lookup(at));

@@ -7,7 +7,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use tlbkit_addr::{Flush, FlushScope, VirtAddr};
 use tlbkit_pagetable::{Entry, Leaf, Mark, Pinned, Table, Writer};
 
-use super::{Collector, Mismatch, Runner};
+use super::{Collector, Mismatch, Runner, call};
 use crate::hang::{self, Step};
 use crate::{Effect, Op, Trip};
 
@@ -36,34 +36,16 @@ impl<'n> Runner<'n> {
         let Ok(mut writer) = Writer::new(table) else { return mismatch!("a writer was left behind") };
         let mut frames = Collector { trip: Some(trip), ..Collector::default() };
         let base = self.model.space().base();
-        let change = AssertUnwindSafe(|| match *op {
-            Op::Map { pages, frame, size, attr } => writer.map(pages, frame, size, attr).is_ok(),
-            Op::Unmap { pages, holes, room: None } => writer.unmap(pages, holes, None).is_ok(),
-            Op::Unmap { pages, holes, room: Some(room) } => {
-                frames.room = room;
-                writer.unmap(pages, holes, Some(&mut frames)).is_ok()
-            }
-            Op::Protect { pages, holes, change } => writer.protect(pages, holes, change).is_ok(),
-            Op::Resize { pages, to } => {
-                // SAFETY: no code uses the pages.
-                unsafe { writer.resize_breaking(pages, to, &mut |_| trip.call()) }.is_ok()
-            }
-            Op::Replace { at, frame, attr } => {
-                // SAFETY: no code uses the page.
-                unsafe { writer.replace_breaking(at, frame, attr, &mut |_| trip.call()) }.is_ok()
-            }
-            Op::Mark { page, mark } => writer.mark(page.address(base), mark).is_ok(),
-            Op::Fill { page, payload, frame } => writer.fill(page.address(base), payload, frame).is_ok(),
-            Op::Lookup { .. } => true,
-            Op::ForEach { pages, .. } => {
+        let change = AssertUnwindSafe(|| {
+            if let Op::ForEach { pages, .. } = *op {
                 // SAFETY: only the runner reclaims, and it does not during the call.
                 let pinned = unsafe { Pinned::by(&*self) };
-                let visit = &mut |_: Leaf| {
+                let _ = table.for_each(pinned, pages, &mut |_| {
                     trip.call();
                     ControlFlow::Continue(())
-                };
-                table.for_each(pinned, pages, visit).is_continue()
+                });
             }
+            let _ = call(&mut writer, base, op, &mut frames, &mut |_| trip.call());
         });
         let unwound = catch_unwind(change).is_err();
         if unwound != trip.tripped() {

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use proptest::strategy::{Strategy, ValueTree};
 use proptest::test_runner::TestRunner;
 use tlbkit_addr::{Attr, PageSize, Pages, Pfn, Vpn};
-use tlbkit_conformance::{Fault, Faulty, Mismatch, Op, Outcome, Profile, Runner, ops};
+use tlbkit_conformance::{Fault, Instrumented, Mismatch, Op, Outcome, Profile, Runner, ops};
 use tlbkit_pagetable::format::{Compact32, Format};
 use tlbkit_pagetable::geometry::Va32;
 use tlbkit_pagetable::mpt::Mpt;
@@ -14,7 +14,8 @@ use tlbkit_pagetable::{Change, Holes, Solo, Table, destroy};
 
 const FRAMES: std::ops::Range<usize> = 0x8_0000..0x9_0000;
 
-fn pte(word: u32) -> bool {
+fn pte(word: u64) -> bool {
+    let word = word as u32;
     Compact32::is_leaf(word, true) && FRAMES.contains(&Compact32::frame(word, PageSize::K4).get())
 }
 
@@ -41,9 +42,9 @@ fn story() -> [Op; 7] {
 /// Tells the story to a table whose store number `store` is at fault; tells whether there is such a store.
 fn tell(fault: Fault, store: usize) -> (bool, Result<(), Mismatch>) {
     let mut memory = vec![Chunk::ZERO; 16];
-    let slab = Slab::<u32, Solo>::new(&mut memory, 0).unwrap();
+    let nodes = Instrumented::new(Slab::<u32, Solo>::new(&mut memory, 0).unwrap());
     // Bit 12 tells sizes; bit 20 is the ninth of a frame's number.
-    let nodes = Faulty::new(slab, fault, store, Compact32::STEP << 8, pte);
+    nodes.plant(fault, store, (Compact32::STEP << 8).into(), pte);
     let table = Mpt::<Va32, Compact32, _>::new(&nodes).unwrap();
     let mut runner = Runner::new(&table, Profile::of::<Compact32>(), 0);
     let told = runner.run(&table, &story());

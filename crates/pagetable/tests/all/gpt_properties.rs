@@ -1,7 +1,6 @@
 //! The shared property suite over guarded tables: fixed and adaptive node sizes, both layouts.
 
 use crate::common::{Odd, Pair};
-use tlbkit_conformance::conformance;
 use tlbkit_pagetable::format::{Compact32, EntryLo};
 use tlbkit_pagetable::geometry::Va32;
 use tlbkit_pagetable::gpt::{Adaptive, Fixed, Gpt, Gpt32, OneWord};

@@ -78,8 +78,8 @@ fn a_handler_walks_ga_from_the_root() {
 #[cfg(target_pointer_width = "64")]
 mod wide {
     use super::*;
-    use crate::common::watched::Watched;
     use tlbkit_addr::VirtAddr;
+    use tlbkit_conformance::Instrumented;
     use tlbkit_pagetable::format;
     use tlbkit_pagetable::geometry::Va48;
     use tlbkit_pagetable::gpt::{Gpt, OneWord, PaperGpt, TwoWords};
@@ -140,14 +140,14 @@ mod wide {
     #[test]
     fn the_kernels_words_stand_behind_each_pair() {
         let mut memory = vec![Chunk::ZERO; 8];
-        let nodes = Watched::<u32, Solo>::new(&mut memory);
+        let nodes = Instrumented::new(Slab::<u32, Solo>::new(&mut memory, 0).unwrap());
         let mut table = Local::new(Gpt::<Va48, format::Paper, _, OneWord>::new(&nodes).unwrap(), |_| ());
         let run = Pages::count(Vpn::new(0x50), 16).unwrap();
         table.map(run, Pfn::new(0), PageSize::K4, Attr::READ).unwrap();
         assert_eq!((table.footprint().leaves, table.footprint().total()), (1, (2 + 16 * 2) * 4));
         for at in 0..16 {
             assert_eq!(table.lookup(VirtAddr::new((0x50 + at) << 12)).unwrap().frame, Pfn::new(at));
-            assert_eq!(nodes.last.get().1, 2 + at / 2 * 4 + at % 2);
+            assert_eq!(nodes.last().1, 2 + at / 2 * 4 + at % 2);
         }
         table.destroy();
     }

@@ -2,7 +2,6 @@
 #![cfg(target_pointer_width = "64")]
 
 use tlbkit_addr::{PageSize, Pages, VirtAddr, Vpn};
-use tlbkit_conformance::conformance;
 use tlbkit_pagetable::format::{Aarch64, Aarch64Of, Compact};
 use tlbkit_pagetable::geometry::{Arm, Runs};
 use tlbkit_pagetable::gpt::{Adaptive, Gpt, OneWord};

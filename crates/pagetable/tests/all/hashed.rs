@@ -4,8 +4,8 @@
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 
-use crate::common::watched::Watched;
 use tlbkit_addr::{Attr, PageSize, Pages, Pfn, VirtAddr, Vpn};
+use tlbkit_conformance::Instrumented;
 use tlbkit_pagetable::format::{Compact, Compact32};
 use tlbkit_pagetable::geometry::{Va32, Va48, Va64};
 use tlbkit_pagetable::hpt::{H8k, H128k, Hashed, Hr, HrSmall};
@@ -159,7 +159,7 @@ fn neighbours_share_a_bucket() {
 #[test]
 fn loads_of_a_lookup() {
     let mut memory = vec![Chunk::ZERO; 8];
-    let nodes = Watched::<u64, Solo>::new(&mut memory);
+    let nodes = Instrumented::new(Slab::<u64, Solo>::new(&mut memory, 0).unwrap());
     let mut table = Local::new(Hr::new(&nodes).unwrap(), |_| ());
     table.map(page(7), Pfn::new(3), PageSize::K4, RW).unwrap();
     let (leaf, loads) = nodes.loads_of(|| table.lookup(VirtAddr::new(7 << 12)));
@@ -167,7 +167,7 @@ fn loads_of_a_lookup() {
     table.destroy();
 
     let mut memory = vec![Chunk::ZERO; 8];
-    let nodes = Watched::<u32, Solo>::new(&mut memory);
+    let nodes = Instrumented::new(Slab::<u32, Solo>::new(&mut memory, 0).unwrap());
     let mut table = Local::new(H8k::new(&nodes).unwrap(), |_| ());
     table.map(page(7), Pfn::new(3), PageSize::K4, RW).unwrap();
     let (leaf, loads) = nodes.loads_of(|| table.lookup(VirtAddr::new(7 << 12)));
@@ -196,7 +196,7 @@ type OneChain<'n, N> = Hashed<'n, Va48, Compact, N, 0, 0, 0>;
 #[test]
 fn a_hit_moves_to_the_front() {
     let mut memory = vec![Chunk::ZERO; 8];
-    let nodes = Watched::<u64, Solo>::new(&mut memory);
+    let nodes = Instrumented::new(Slab::<u64, Solo>::new(&mut memory, 0).unwrap());
     let mut table = Local::new(OneChain::new(&nodes).unwrap(), |_| ());
     for vpn in 1..=10 {
         table.map(page(vpn), Pfn::new(100 + vpn), PageSize::K4, RW).unwrap();
@@ -226,7 +226,7 @@ fn a_hit_moves_to_the_front() {
 #[test]
 fn shared_chains_stay_in_order() {
     let mut memory = vec![Chunk::ZERO; 8];
-    let nodes = Watched::<u64, Shared>::new(&mut memory);
+    let nodes = Instrumented::new(Slab::<u64, Shared>::new(&mut memory, 0).unwrap());
     let mut table = Local::new(OneChain::new(&nodes).unwrap(), |_| ());
     table.map(run(1, 10), Pfn::new(1), PageSize::K4, RW).unwrap();
     for vpn in 1..=10 {
@@ -358,15 +358,15 @@ fn growing_is_bounded() {
 fn growth_may_fail() {
     let pages = uniform(200);
     let mut memory = vec![Chunk::ZERO; 64];
-    let nodes = Watched::<u64, Solo>::new(&mut memory);
-    nodes.most_words.set(8);
+    let nodes = Instrumented::new(Slab::<u64, Solo>::new(&mut memory, 0).unwrap());
+    nodes.limit_words(8);
     let mut table = Local::new(Hr::new(&nodes).unwrap(), |_| ());
     let vpn = |at: usize| pages[at] & 0x3_ffff_ffff;
     for at in 0..100 {
         table.map(page(vpn(at)), Pfn::new(at), PageSize::K4, RW).unwrap();
     }
     assert_eq!(table.table().buckets(), 2);
-    nodes.most_words.set(usize::MAX);
+    nodes.limit_words(usize::MAX);
     for at in 100..200 {
         table.map(page(vpn(at)), Pfn::new(at), PageSize::K4, RW).unwrap();
     }
@@ -375,7 +375,7 @@ fn growth_may_fail() {
         assert_eq!(table.lookup(VirtAddr::new(vpn(at) << 12)).unwrap().frame, Pfn::new(at));
     }
     table.destroy();
-    assert_eq!(nodes.inner.usage().nodes, 0);
+    assert_eq!(nodes.slab().usage().nodes, 0);
 }
 
 /// A large range makes room for itself first: no chain as long as the range.
@@ -383,7 +383,7 @@ fn growth_may_fail() {
 fn a_range_makes_room() {
     let pages = if cfg!(miri) { 300 } else { 100_000 };
     let mut memory = vec![Chunk::ZERO; 2048];
-    let nodes = Watched::<u64, Solo>::new(&mut memory);
+    let nodes = Instrumented::new(Slab::<u64, Solo>::new(&mut memory, 0).unwrap());
     let mut table = Local::new(cpt::Cpt4::new(&nodes).unwrap(), |_| ());
     table.map(run(5, pages), Pfn::new(5), PageSize::K4, RW).unwrap();
     let (mut most, mut all) = (0, 0);
@@ -401,7 +401,7 @@ fn a_range_makes_room() {
 #[test]
 fn larger_pages() {
     let mut memory = vec![Chunk::ZERO; 16];
-    let nodes = Watched::<u32, Solo>::new(&mut memory);
+    let nodes = Instrumented::new(Slab::<u32, Solo>::new(&mut memory, 0).unwrap());
     let mut table = Local::new(Hashed::<Va32, Compact32, _, 3, 6, 0>::new(&nodes).unwrap(), |_| ());
     let missing = VirtAddr::new(0x700_0000);
     table.map(run(4, 4), Pfn::new(16), PageSize::K16, RW).unwrap();
@@ -426,7 +426,7 @@ fn larger_pages() {
 #[test]
 fn small_pages_make_nobody_look_for_larger_ones() {
     let mut memory = vec![Chunk::ZERO; 16];
-    let nodes = Watched::<u32, Shared>::new(&mut memory);
+    let nodes = Instrumented::new(Slab::<u32, Shared>::new(&mut memory, 0).unwrap());
     let mut table = Local::new(Hashed::<Va32, Compact32, _, 3, 6, 0>::new(&nodes).unwrap(), |_| ());
     let missing = VirtAddr::new(0x700_0000);
     let before = nodes.loads_of(|| table.lookup(missing));
@@ -473,14 +473,14 @@ fn a_visit_sees_what_is_split_meanwhile() {
 #[test]
 fn a_failed_range_leaves_no_trace() {
     let mut memory = vec![Chunk::ZERO; 64];
-    let nodes = Watched::<u32, Shared>::new(&mut memory);
+    let nodes = Instrumented::new(Slab::<u32, Shared>::new(&mut memory, 0).unwrap());
     let mut table = Local::new(Hashed::<Va32, Compact32, _, 0, 3, 0>::new(&nodes).unwrap(), |_| ());
-    nodes.most_words.set(0);
-    let before = (table.footprint(), nodes.inner.usage());
+    nodes.limit_words(0);
+    let before = (table.footprint(), nodes.slab().usage());
     for start in [0usize, 0xf_fff0] {
         let refused = table.map(run(start, 16), Pfn::new(1), PageSize::K4, RW);
         assert_eq!(refused, Err(Error::NoMemory { wanted: 8, pending: 0 }));
-        assert_eq!((table.footprint(), nodes.inner.usage()), before);
+        assert_eq!((table.footprint(), nodes.slab().usage()), before);
     }
     // Eight blocks fit the eight buckets, whichever blocks claimed them before.
     table.map(run(0x100, 8), Pfn::new(1), PageSize::K4, RW).unwrap();

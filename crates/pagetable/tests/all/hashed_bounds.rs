@@ -4,63 +4,22 @@
 //! `cargo test -p tlbkit-pagetable --test all hashed_bounds -- --nocapture` prints the figures.
 #![cfg(target_pointer_width = "64")]
 
-use std::cell::Cell;
-
 use tlbkit_addr::{Attr, Flush, PageSize, Pages, Pfn, VirtAddr, Vpn};
-use tlbkit_conformance::forward;
-use tlbkit_pagetable::nodes::{Chunk, NodeAddr, Nodes, Reclaim, Record, Slab};
+use tlbkit_conformance::Instrumented;
+use tlbkit_pagetable::nodes::{Chunk, Slab};
 use tlbkit_pagetable::{Holes, Local, Solo, cpt::Cpt8, hpt::Hr};
 
-/// A slab that counts the words that are touched: loaded, stored, or cleared when a node is taken.
-#[derive(Debug)]
-struct Counting<'m> {
-    inner: Slab<'m, u64, Solo>,
-    words: Cell<usize>,
+/// Storage that counts the words that are touched: loaded, stored, or cleared when a node is taken.
+type Counting<'m> = Instrumented<'m, u64, Solo>;
+
+fn counting(memory: &mut [Chunk]) -> Counting<'_> {
+    Instrumented::new(Slab::new(memory, 0).unwrap())
 }
 
-impl<'m> Counting<'m> {
-    fn new(memory: &'m mut [Chunk]) -> Self {
-        Self { inner: Slab::new(memory, 0).unwrap(), words: Cell::new(0) }
-    }
-
-    fn words_of<T>(&self, f: impl FnOnce() -> T) -> (T, usize) {
-        self.words.set(0);
-        let result = f();
-        (result, self.words.get())
-    }
-}
-
-// SAFETY: everything is the slab's.
-unsafe impl Nodes for Counting<'_> {
-    type Word = u64;
-    type Mode = Solo;
-
-    fn lowest(&self) -> NodeAddr {
-        self.inner.lowest()
-    }
-
-    fn take_within(&self, words: usize, last: usize) -> Option<NodeAddr> {
-        self.words.set(self.words.get() + words);
-        self.inner.take_within(words, last)
-    }
-
-    unsafe fn at(&self, node: NodeAddr) -> *const <u64 as tlbkit_pagetable::Word>::Cell {
-        self.words.set(self.words.get() + 1);
-        // SAFETY: the caller's promise.
-        unsafe { self.inner.at(node) }
-    }
-
-    unsafe fn record(&self, node: NodeAddr, words: usize) -> *const Record {
-        // SAFETY: the caller's promise.
-        unsafe { self.inner.record(node, words) }
-    }
-}
-
-// SAFETY: everything is the slab's.
-unsafe impl Reclaim for Counting<'_> {
-    forward!(free);
-    forward!(reclaim);
-    forward!(shared);
+fn words_of<T>(nodes: &Counting<'_>, f: impl FnOnce() -> T) -> (T, usize) {
+    let before = nodes.touched();
+    let result = f();
+    (result, nodes.touched() - before)
 }
 
 fn page(vpn: usize) -> Pages {
@@ -86,7 +45,7 @@ fn chosen() -> Vec<usize> {
 /// Maps the pages, and returns the mean of the words that a lookup touches, and the most buckets that growing moved.
 fn costs(pages: &[usize], secret: Option<usize>) -> (f64, usize) {
     let mut memory = vec![Chunk::ZERO; 1024];
-    let nodes = Counting::new(&mut memory);
+    let nodes = counting(&mut memory);
     let table = secret.map_or_else(|| Hr::new(&nodes), |secret| Hr::keyed(&nodes, secret)).unwrap();
     let mut table = Local::new(table, |_: &Flush| ());
     for &vpn in pages {
@@ -96,7 +55,7 @@ fn costs(pages: &[usize], secret: Option<usize>) -> (f64, usize) {
     let some: Vec<_> = pages.iter().step_by(pages.len().div_ceil(1000)).collect();
     let mut words = 0;
     for &&vpn in &some {
-        let (leaf, touched) = nodes.words_of(|| table.lookup(VirtAddr::new(vpn << 12)));
+        let (leaf, touched) = words_of(&nodes, || table.lookup(VirtAddr::new(vpn << 12)));
         assert_eq!(leaf.unwrap().frame, Pfn::new(vpn & 0xffff));
         words += touched;
     }
@@ -107,7 +66,7 @@ fn costs(pages: &[usize], secret: Option<usize>) -> (f64, usize) {
     assert_eq!(table.table().buckets(), 2, "it has shrunk");
     assert!(table.table().most_moved() <= 256);
     table.destroy();
-    assert_eq!(nodes.inner.usage().nodes, 0);
+    assert_eq!(nodes.slab().usage().nodes, 0);
     (words as f64 / some.len() as f64, moved)
 }
 
@@ -132,18 +91,18 @@ fn chosen_pages_share_no_chain_under_a_secret() {
 macro_rules! worst {
     ($table:ty, $chunks:expr, $place:expr) => {{
         let mut memory = vec![Chunk::ZERO; $chunks];
-        let nodes = Counting::new(&mut memory);
+        let nodes = counting(&mut memory);
         let mut table = Local::new(<$table>::new(&nodes).unwrap(), |_: &Flush| ());
         let (mut worst, mut all) = ([0; 2], [0; 2]);
         for at in 0..PAGES {
             let (done, words) =
-                nodes.words_of(|| table.map(page($place(at)), Pfn::new(1), PageSize::K4, Attr::READ));
+                words_of(&nodes, || table.map(page($place(at)), Pfn::new(1), PageSize::K4, Attr::READ));
             done.unwrap();
             worst[0] = worst[0].max(words);
             all[0] += words;
         }
         for at in 0..PAGES {
-            let (done, words) = nodes.words_of(|| table.unmap(page($place(at)), Holes::Refuse, None));
+            let (done, words) = words_of(&nodes, || table.unmap(page($place(at)), Holes::Refuse, None));
             done.unwrap();
             worst[1] = worst[1].max(words);
             all[1] += words;
@@ -210,7 +169,7 @@ fn no_change_of_a_million_is_expensive() {
 fn a_joined_chain_is_not_swept() {
     const CHAIN: usize = 1500;
     let mut memory = vec![Chunk::ZERO; 256];
-    let nodes = Counting::new(&mut memory);
+    let nodes = counting(&mut memory);
     let mut table = Local::new(Hr::new(&nodes).unwrap(), |_: &Flush| ());
     // The bucket is near the end of the segment that is split next when the table has this many.
     let heads = ((CHAIN + 400) * 100).div_ceil(150).next_multiple_of(128);
@@ -226,14 +185,14 @@ fn a_joined_chain_is_not_swept() {
     let heads = table.table().buckets();
     let mut most = 0;
     for &vpn in &chain[..mapped / 2] {
-        let (done, words) = nodes.words_of(|| table.unmap(page(vpn), Holes::Refuse, None));
+        let (done, words) = words_of(&nodes, || table.unmap(page(vpn), Holes::Refuse, None));
         done.unwrap();
         most = most.max(words);
     }
     table.map(page(pages.next().unwrap()), Pfn::new(1), PageSize::K4, Attr::READ).unwrap();
     assert!(table.table().buckets() > heads, "the split has joined the chain to another one");
     for &vpn in &chain[mapped / 2..] {
-        let (done, words) = nodes.words_of(|| table.unmap(page(vpn), Holes::Refuse, None));
+        let (done, words) = words_of(&nodes, || table.unmap(page(vpn), Holes::Refuse, None));
         done.unwrap();
         assert!(words < 10 * most, "an unmap accesses {words} words, and at most {most} before the split");
     }

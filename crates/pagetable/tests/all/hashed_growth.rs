@@ -4,9 +4,8 @@
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 
-use crate::common::watched::Watched;
 use tlbkit_addr::{Attr, Flush, PageSize, Pages, Pfn, VirtAddr, Vpn};
-use tlbkit_conformance::Failing;
+use tlbkit_conformance::Instrumented;
 use tlbkit_pagetable::format::Compact;
 use tlbkit_pagetable::geometry::Va48;
 use tlbkit_pagetable::hpt::Hashed;
@@ -14,7 +13,7 @@ use tlbkit_pagetable::nodes::{Chunk, Slab};
 use tlbkit_pagetable::{Error, Holes, Local, Pinned, Solo, Table};
 
 /// Single pages in two buckets at first, of four words each; it grows beyond `LOAD` percent.
-type Two<'n, const LOAD: usize> = Hashed<'n, Va48, Compact, Watched<'n, u64, Solo>, 0, 1, LOAD>;
+type Two<'n, const LOAD: usize> = Hashed<'n, Va48, Compact, Instrumented<'n, u64, Solo>, 0, 1, LOAD>;
 
 fn page(vpn: usize) -> Pages {
     Pages::one(Vpn::new(vpn))
@@ -24,11 +23,11 @@ fn page(vpn: usize) -> Pages {
 #[test]
 fn a_growth_has_both_arrays_and_then_the_larger() {
     let mut memory = vec![Chunk::ZERO; 8];
-    let nodes = Watched::new(&mut memory);
+    let nodes = Instrumented::new(Slab::new(&mut memory, 0).unwrap());
     let mut table = Local::new(Two::<50>::new(&nodes).unwrap(), |_| ());
     table.map(page(1), Pfn::new(1), PageSize::K4, Attr::READ).unwrap();
     let of = |table: &Local<'_, Two<'_, 50>, _>| {
-        let (footprint, usage) = (table.footprint(), nodes.inner.usage());
+        let (footprint, usage) = (table.footprint(), nodes.slab().usage());
         assert_eq!((footprint.nodes, footprint.bytes), (usage.nodes, usage.bytes));
         (footprint.bytes, table.table().peak_bytes(), table.table().most_moved())
     };
@@ -42,13 +41,13 @@ fn a_growth_has_both_arrays_and_then_the_larger() {
     table.unmap(page(2), Holes::Refuse, None).unwrap();
     assert_eq!(of(&table), (2 * 32 + 64, peak, 4));
     table.destroy();
-    assert_eq!(nodes.inner.usage().nodes, 0);
+    assert_eq!(nodes.slab().usage().nodes, 0);
 }
 
 /// Checks that a table has these pages and no others, each once, and counts what it takes.
 fn check<'n>(
     table: &Local<'n, Two<'n, 200>, impl FnMut(&Flush)>,
-    nodes: &Watched<'_, u64, Solo>,
+    nodes: &Instrumented<'_, u64, Solo>,
     pages: &[usize],
 ) {
     let expected: BTreeMap<_, _> = pages.iter().map(|&vpn| (vpn << 12, Pfn::new(vpn))).collect();
@@ -66,7 +65,7 @@ fn check<'n>(
     }
     assert_eq!(seen, expected);
     assert_eq!(table.table().blocks(), pages.len());
-    let (footprint, usage) = (table.footprint(), nodes.inner.usage());
+    let (footprint, usage) = (table.footprint(), nodes.slab().usage());
     assert_eq!((footprint.nodes, footprint.bytes), (usage.nodes, usage.bytes));
 }
 
@@ -80,17 +79,17 @@ fn a_growth_may_stop_at_any_node() {
         let pages: Vec<_> = (0..8).map(|at| seed * 0x1357 + at * seed * seed).collect();
         for left in 0..7 {
             let mut memory = vec![Chunk::ZERO; 8];
-            let nodes = Watched::new(&mut memory);
+            let nodes = Instrumented::new(Slab::new(&mut memory, 0).unwrap());
             let mut table = Local::new(Two::<200>::new(&nodes).unwrap(), |_| ());
             let mut mapped = Vec::new();
             for (at, &vpn) in pages.iter().enumerate() {
-                nodes.left.set(if at == 4 { left } else { usize::MAX });
+                nodes.limit(if at == 4 { nodes.out() + left } else { usize::MAX });
                 if table.map(page(vpn), Pfn::new(vpn), PageSize::K4, Attr::READ).is_ok() {
                     mapped.push(vpn);
                 } else {
                     refused += 1;
                 }
-                stopped += usize::from(at == 4 && nodes.left.get() == 0);
+                stopped += usize::from(at == 4 && table.table().buckets() < 4);
                 check(&table, &nodes, &mapped);
             }
             assert!(table.table().buckets() >= 4, "it never grew");
@@ -99,7 +98,7 @@ fn a_growth_may_stop_at_any_node() {
                 check(&table, &nodes, &mapped);
             }
             table.destroy();
-            assert_eq!(nodes.inner.usage().nodes, 0);
+            assert_eq!(nodes.slab().usage().nodes, 0);
         }
     }
     assert!(refused > 0 && stopped > refused, "nothing was refused");
@@ -108,22 +107,22 @@ fn a_growth_may_stop_at_any_node() {
 /// A range that cannot fit is refused before its pages are looked at, however long it is.
 #[test]
 fn a_huge_range_is_refused_at_once() {
-    fn refuses<const CLUSTER_LOG: u32, const LOAD: usize>(nodes: &Watched<'_, u64, Solo>) {
+    fn refuses<const CLUSTER_LOG: u32, const LOAD: usize>(nodes: &Instrumented<'_, u64, Solo>) {
         let table = Hashed::<Va48, Compact, _, CLUSTER_LOG, 1, LOAD>::new(nodes).unwrap();
         let mut table = Local::new(table, |_| ());
         table.map(page(7), Pfn::new(7), PageSize::K4, Attr::READ).unwrap();
-        let before = (table.footprint(), nodes.inner.usage());
+        let before = (table.footprint(), nodes.slab().usage());
         for count in [1 << 20, 1 << 26, 1 << 34] {
             let huge = Pages::count(Vpn::new(1 << 34), count).unwrap();
             let (result, loads) = nodes.loads_of(|| table.map(huge, Pfn::new(0), PageSize::K4, Attr::READ));
             assert!(matches!(result, Err(Error::NoMemory { .. })), "{result:?}");
             assert!(loads <= 16, "{loads} loads for {count} pages");
-            assert_eq!((table.footprint(), nodes.inner.usage()), before);
+            assert_eq!((table.footprint(), nodes.slab().usage()), before);
         }
         table.destroy();
     }
     let mut memory = vec![Chunk::ZERO; 64];
-    let nodes = Watched::new(&mut memory);
+    let nodes = Instrumented::new(Slab::new(&mut memory, 0).unwrap());
     refuses::<0, 75>(&nodes);
     refuses::<0, 0>(&nodes);
     refuses::<3, 50>(&nodes);
@@ -135,7 +134,7 @@ fn a_huge_range_is_refused_at_once() {
 fn a_range_is_mapped_into_a_table_that_could_not_shrink() {
     for count in 2..80 {
         let mut memory = vec![Chunk::ZERO; 64];
-        let nodes = Failing::new(Slab::<u64, Solo>::new(&mut memory, 0).unwrap());
+        let nodes = Instrumented::new(Slab::<u64, Solo>::new(&mut memory, 0).unwrap());
         let mut table = Local::new(Hashed::<Va48, Compact, _, 0, 1, 150>::new(&nodes).unwrap(), |_| ());
         for vpn in 0..300 {
             table.map(page(vpn), Pfn::new(vpn), PageSize::K4, Attr::READ).unwrap();

@@ -1,7 +1,6 @@
 //! The shared property suite over hashed and clustered tables: fixed and growing, chains short and long.
 
 use crate::common::{Odd, Pair};
-use tlbkit_conformance::conformance;
 use tlbkit_pagetable::cpt::Cpt32;
 use tlbkit_pagetable::format::{Compact32, EntryLo};
 use tlbkit_pagetable::hpt::{Hashed, Hpt32};

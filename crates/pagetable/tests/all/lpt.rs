@@ -4,7 +4,7 @@
 use crate::common::Pair;
 use proptest::prelude::*;
 use tlbkit_addr::{Attr, Flush, FlushScope, PageSize, Pages, Pfn, VirtAddr, Vpn};
-use tlbkit_conformance::Counting;
+use tlbkit_conformance::Instrumented;
 use tlbkit_pagetable::format::{Compact, Compact32, EntryLo, Format};
 use tlbkit_pagetable::geometry::Va48;
 use tlbkit_pagetable::lpt::{Lpt, MipsLpt, PaperLpt};
@@ -73,7 +73,7 @@ fn a_table_in_physical_memory_asks_nothing() {
 #[test]
 fn sixty_four_bits_cascade_up_to_five_times() {
     let mut memory = vec![Chunk::ZERO; 16];
-    let nodes = Counting::new(Slab::<_, Solo>::new(&mut memory, 0).unwrap());
+    let nodes = Instrumented::new(Slab::<_, Solo>::new(&mut memory, 0).unwrap());
     let table = PaperLpt::new(&nodes).unwrap();
     let at = 0x0123_4567_89ab_c123_usize;
     let mut writer = Writer::new(&table).unwrap();
@@ -90,10 +90,9 @@ fn sixty_four_bits_cascade_up_to_five_times() {
         base += 1 << (bits + 12);
     }
     let walk = |tlb: &mut Tlb, at: usize| {
-        let before = nodes.loads();
         tlb.asked.clear();
-        let leaf = table.walk(pin(&nodes), VirtAddr::new(at), tlb);
-        (leaf.map(|leaf| leaf.frame.get()), nodes.loads() - before)
+        let (leaf, loads) = nodes.loads_of(|| table.walk(pin(&nodes), VirtAddr::new(at), tlb));
+        (leaf.map(|leaf| leaf.frame.get()), loads)
     };
     let mut tlb = Tlb::default();
     assert_eq!(walk(&mut tlb, at), (Some(5), 6), "cold: a load a level, the root's included");
@@ -117,7 +116,7 @@ fn sixty_four_bits_cascade_up_to_five_times() {
     assert_eq!(table.lookup(pin(&nodes), VirtAddr::new(at)).unwrap().frame, Pfn::new(5));
     assert_eq!(nodes.loads() - before, 1, "a lookup takes everything as translated");
     reclaim(destroy(table));
-    assert_eq!(nodes.inner().usage().nodes, 0);
+    assert_eq!(nodes.slab().usage().nodes, 0);
 }
 
 #[test]

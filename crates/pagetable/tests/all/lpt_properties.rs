@@ -1,6 +1,5 @@
 //! The shared property suite over linear tables.
 
-use tlbkit_conformance::conformance;
 use tlbkit_pagetable::format::EntryLo;
 use tlbkit_pagetable::geometry::Va32;
 use tlbkit_pagetable::lpt::{Linear, Lpt};

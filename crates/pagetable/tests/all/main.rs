@@ -1,6 +1,14 @@
 //! The tests of this crate, in one program: what they share is compiled once.
 #![cfg(not(tlbkit_loom))]
 
+/// Checks a table by the suite. Most code is that of several tables here, so each has half of the suite's cases; with
+/// `cargo xtask test --full` it has all.
+macro_rules! conformance {
+    ($($table:tt)*) => {
+        tlbkit_conformance::conformance!(@cases if cfg!(tlbkit_full) { 16 } else { 8 }, $($table)*);
+    };
+}
+
 mod common;
 mod cursor;
 mod direct;

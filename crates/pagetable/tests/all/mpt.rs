@@ -1,7 +1,6 @@
 //! The shared property suite over multi-level tables.
 
 use crate::common::{Odd, Pair};
-use tlbkit_conformance::conformance;
 use tlbkit_pagetable::format::{Compact32, EntryLo, Paper, Sv32};
 use tlbkit_pagetable::geometry::{Va32, Va32M4};
 use tlbkit_pagetable::mpt::Mpt;

@@ -1,17 +1,16 @@
 //! Multi-level tables that hardware walks: status bits, break before make, and links that no change can harm.
 #![cfg(target_pointer_width = "64")]
 
-use std::cell::{Cell, RefCell};
+use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::rc::Rc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use tlbkit_addr::{Attr, Flush, FlushScope, PageSize, Pages, Pfn, VirtAddr, Vpn};
-use tlbkit_conformance::forward;
+use tlbkit_conformance::Instrumented;
 use tlbkit_pagetable::format::{Aarch64, Aarch64Of, Compact, Format, RiscvOf, Sv39, X86};
 use tlbkit_pagetable::geometry::{Napot, Runs as Contiguous, Va39, Va48};
 use tlbkit_pagetable::mpt::Mpt;
-use tlbkit_pagetable::nodes::{Chunk, NodeAddr, Nodes, Reclaim, Record, Slab};
+use tlbkit_pagetable::nodes::{Chunk, NodeAddr, Nodes, Reclaim, Slab};
 use tlbkit_pagetable::{
     Change, Error, Holes, Local, Mode, Pinned, Radix, Run, Runs, Solo, Table, Writer, destroy,
 };
@@ -47,58 +46,6 @@ fn cell<'s, G: Radix, F: Format<Word = u64>, M: Mode>(
     unreachable!()
 }
 
-/// What an MMU does, and when: at the n-th access of the writer to a node.
-type Mmu<'m> = Box<dyn FnMut(&Slab<'m, u64, Solo>, usize) + 'm>;
-
-/// Storage beside whose writer an MMU works.
-struct Watched<'m> {
-    inner: Slab<'m, u64, Solo>,
-    accesses: Cell<usize>,
-    mmu: RefCell<Option<Mmu<'m>>>,
-}
-
-impl<'m> Watched<'m> {
-    fn new(memory: &'m mut [Chunk]) -> Self {
-        let inner = Slab::new(memory, PHYS).unwrap();
-        Self { inner, accesses: Cell::new(0), mmu: RefCell::new(None) }
-    }
-}
-
-impl std::fmt::Debug for Watched<'_> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        self.inner.fmt(f)
-    }
-}
-
-// SAFETY: everything is the slab's.
-unsafe impl Nodes for Watched<'_> {
-    type Word = u64;
-    type Mode = Solo;
-
-    forward!(take);
-
-    unsafe fn at(&self, node: NodeAddr) -> *const AtomicU64 {
-        if let Some(mmu) = &mut *self.mmu.borrow_mut() {
-            self.accesses.set(self.accesses.get() + 1);
-            mmu(&self.inner, self.accesses.get());
-        }
-        // SAFETY: the caller's promise.
-        unsafe { self.inner.at(node) }
-    }
-
-    unsafe fn record(&self, node: NodeAddr, words: usize) -> *const Record {
-        // SAFETY: the caller's promise.
-        unsafe { self.inner.record(node, words) }
-    }
-}
-
-// SAFETY: everything is the slab's.
-unsafe impl Reclaim for Watched<'_> {
-    forward!(free);
-    forward!(reclaim);
-    forward!(shared);
-}
-
 const AT: VirtAddr = VirtAddr::new(0x0060_7000);
 const STATUS: Attr = Attr::ACCESSED.union(Attr::DIRTY);
 
@@ -111,7 +58,7 @@ fn dirtied_at<G: Radix, F: Format<Word = u64>>(
     cached: bool,
 ) -> bool {
     let mut memory = vec![Chunk::ZERO; 32];
-    let nodes = Watched::new(&mut memory);
+    let nodes = Instrumented::new(Storage::new(&mut memory, PHYS).unwrap());
     let table: Mpt<'_, G, F, _> = Mpt::new(&nodes).unwrap();
     let whole = pages(0x600, 512);
     let mut writer = Writer::new(&table).unwrap();
@@ -119,37 +66,35 @@ fn dirtied_at<G: Radix, F: Format<Word = u64>>(
     let root = table.root();
     let relinked = from == M2 || to == M2;
     // The way to the old leaf. Nodes that are retired are not freed meanwhile, so it can be gone.
-    let old: *const AtomicU64 = cell::<G, F, _>(&nodes.inner, root, AT.get());
-    let (forgot, noted) = (Rc::new(Cell::new(false)), Rc::new(Cell::new(false)));
-    let (mmu_forgot, mmu_noted) = (forgot.clone(), noted.clone());
-    *nodes.mmu.borrow_mut() = Some(Box::new(move |slab, access| {
-        let now = cell::<G, F, _>(slab, root, AT.get());
+    let old: *const AtomicU64 = cell::<G, F, _>(nodes.slab(), root, AT.get());
+    let (forgot, noted, accesses) = (Cell::new(false), Cell::new(false), Cell::new(0));
+    let mmu = || {
+        accesses.set(accesses.get() + 1);
+        let access = accesses.get();
+        let now = cell::<G, F, _>(nodes.slab(), root, AT.get());
         assert!(F::BREAK || now.load(Ordering::Relaxed) != 0, "not mapped at access {access}");
         if access == moment {
             // SAFETY: retired nodes are not freed before their batch completes: the old leaf's cell is still one.
-            let cell = if cached && !mmu_forgot.get() { unsafe { &*old } } else { now };
+            let cell = if cached && !forgot.get() { unsafe { &*old } } else { now };
             let word = cell.load(Ordering::Relaxed);
             if word != 0 {
                 // The bit stands at the same place at every level.
                 cell.store(F::change(word, Change::set(Attr::DIRTY), true), Ordering::Relaxed);
-                mmu_noted.set(true);
+                noted.set(true);
             }
         }
-    }));
+    };
+    let mut flushed = |flush: &Flush| {
+        assert!(flush.scope() == FlushScope::Everywhere);
+        // A run is flushed by itself, and has the same links as what is made of it.
+        assert!(if relinked { flush.covers(whole) && flush.links() } else { !flush.links() });
+        if flush.covers(Pages::one(AT.vpn(K4))) {
+            forgot.set(true);
+        }
+    };
     // SAFETY: nothing runs on these pages.
-    unsafe {
-        writer.resize_breaking(whole, to, &mut |flush| {
-            assert!(flush.scope() == FlushScope::Everywhere);
-            // A run is flushed by itself, and has the same links as what is made of it.
-            assert!(if relinked { flush.covers(whole) && flush.links() } else { !flush.links() });
-            if flush.covers(Pages::one(AT.vpn(K4))) {
-                forgot.set(true);
-            }
-        })
-    }
-    .unwrap();
-    let accesses = nodes.accesses.get();
-    *nodes.mmu.borrow_mut() = None;
+    nodes.at_accesses(&mmu, || unsafe { writer.resize_breaking(whole, to, &mut flushed) }).unwrap();
+    let accesses = accesses.get();
     // SAFETY: no CPU reclaims meanwhile.
     let leaf = table.lookup(unsafe { Pinned::by(&nodes) }, AT).unwrap();
     let frame = if to == K4 { 0x407 } else { 0x400 };
@@ -164,7 +109,7 @@ fn dirtied_at<G: Radix, F: Format<Word = u64>>(
         assert_eq!(table.footprint().ptes, if to == M2 { 1 } else { 512 });
         destroy(table).reclaim();
     }
-    assert_eq!((nodes.inner.usage().nodes, nodes.held().lost()), (0, 0));
+    assert_eq!((nodes.slab().usage().nodes, nodes.held().lost()), (0, 0));
     moment <= accesses
 }
 

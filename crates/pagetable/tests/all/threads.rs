@@ -1,7 +1,7 @@
 //! Real walkers beside a real writer, of every table.
 
 use tlbkit_conformance::threads::race;
-use tlbkit_conformance::{Fault, Faulty, threads};
+use tlbkit_conformance::{Fault, Instrumented, threads};
 use tlbkit_pagetable::cpt::Cpt32;
 #[cfg(all(target_pointer_width = "64", not(miri)))]
 use tlbkit_pagetable::format;
@@ -37,12 +37,12 @@ threads!(cpt_va32_compact32, Compact32, |nodes| Cpt32::<_, Compact32>::new(nodes
 #[test]
 fn a_planted_fault_is_seen() {
     let mut memory = vec![Chunk::ZERO; 64];
-    let slab = Slab::<u32, Shared>::new(&mut memory, 0).unwrap();
-    let pte = |word| Compact32::is_leaf(word, true);
+    let nodes = Instrumented::new(Slab::<u32, Shared>::new(&mut memory, 0).unwrap());
     // Four pages stay, and each of the first two changes stores the four PTEs of each of three blocks. The next store is in
     // the promotion of the first block, so that the writer itself does not stumble over it. Bit 20 is none that tells the
     // size.
-    let nodes = Faulty::new(slab, Fault::Wrong, 28, Compact32::STEP << 8, pte);
+    nodes
+        .plant(Fault::Wrong, 28, (Compact32::STEP << 8).into(), |word| Compact32::is_leaf(word as u32, true));
     let seen = race(mpt::Mpt::<Va32, Compact32, _>::new(&nodes).unwrap());
     assert!(nodes.planted());
     let seen = seen.unwrap_err();

@@ -10,73 +10,18 @@ use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use tlbkit_addr::{Attr, PageSize, Pages, Pfn, Vpn};
-use tlbkit_conformance::forward;
+use tlbkit_conformance::{Instrumented, Instruments};
 use tlbkit_pagetable::cpt::Cpt32;
 use tlbkit_pagetable::format::{Compact32, EntryLo, Format};
 use tlbkit_pagetable::geometry::Va32;
 use tlbkit_pagetable::gpt::{self, Adaptive, Fixed, Gpt, Gpt32};
 use tlbkit_pagetable::hpt::{Hashed, Hpt32};
-use tlbkit_pagetable::nodes::{Chunk, NodeAddr, Nodes, Reclaim, Slab};
-use tlbkit_pagetable::{Change, Holes, Leaf, Pinned, Retired, Shared, Table, Word, Writer, destroy};
+use tlbkit_pagetable::nodes::{Chunk, Held, Reclaim, Slab, Usage};
+use tlbkit_pagetable::{Change, Holes, Leaf, Pinned, Retired, Shared, Table, Writer, destroy};
 use tlbkit_pagetable::{lpt, mpt};
-
-thread_local! {
-    /// How many loads of this thread are left before the writer makes its change.
-    static LEFT: Cell<usize> = const { Cell::new(usize::MAX) };
-    /// The change, which says how many loads are left before the next.
-    static CHANGE: Cell<Option<&'static dyn Fn() -> usize>> = const { Cell::new(None) };
-}
 
 /// No load is the last before a change.
 const NEVER: usize = usize::MAX;
-
-/// Calls `f`, in which load number `stop` makes a change first. The change says how many loads later it is made again.
-fn changing<R>(stop: usize, change: &dyn Fn() -> usize, f: impl FnOnce() -> R) -> R {
-    // SAFETY: taken away again before `change` goes out of scope: a panic of `f` ends the test.
-    CHANGE
-        .set(Some(unsafe { std::mem::transmute::<&dyn Fn() -> usize, &'static dyn Fn() -> usize>(change) }));
-    LEFT.set(stop);
-    let result = f();
-    LEFT.set(NEVER);
-    CHANGE.set(None);
-    result
-}
-
-/// A slab that makes the writer's change before one of a visitor's loads.
-#[derive(Debug)]
-struct Stopping<'m, W: Word> {
-    inner: Slab<'m, W, Shared>,
-}
-
-// SAFETY: the slab does it all.
-unsafe impl<W: Word> Nodes for Stopping<'_, W> {
-    type Word = W;
-    type Mode = Shared;
-
-    forward!(take);
-    forward!(cells);
-
-    unsafe fn follow(&self, node: NodeAddr, index: usize) -> W {
-        match LEFT.get() {
-            NEVER => {}
-            0 => {
-                // The change's own loads make none.
-                LEFT.set(NEVER);
-                LEFT.set(CHANGE.get().map_or(NEVER, |change| change()));
-            }
-            left => LEFT.set(left - 1),
-        }
-        // SAFETY: the caller's promise, about the slab.
-        unsafe { self.inner.follow(node, index) }
-    }
-}
-
-// SAFETY: the slab does it all.
-unsafe impl<W: Word> Reclaim for Stopping<'_, W> {
-    forward!(free);
-    forward!(reclaim);
-    forward!(shared);
-}
 
 /// The pages that stay: near each other, far apart, and the last of all.
 const STAY: [usize; 15] = [
@@ -112,13 +57,35 @@ fn block() -> Pages {
     Pages::count(Vpn::new(BLOCK), 4).unwrap()
 }
 
-fn set<'n, T: Table<'n>>(writer: &mut Writer<'_, 'n, T>, page: usize) {
+/// The writer of a table of any kind.
+type Pen<'t, 'n> = Writer<'t, 'n, dyn Table<'n> + 't>;
+
+/// A table of any kind, to be destroyed.
+trait Visited<'n>: Table<'n> + Sync {
+    fn destroy(self: Box<Self>);
+}
+
+impl<'n, T: Table<'n> + Sync> Visited<'n> for T {
+    fn destroy(self: Box<Self>) {
+        reclaim(destroy(*self));
+    }
+}
+
+/// Makes a table.
+type New<'f, 'n> = &'f dyn Fn() -> Box<dyn Visited<'n> + 'n>;
+
+/// Checks that nothing is left of a table.
+fn ended(usage: Usage, held: &Held) {
+    assert_eq!((usage.nodes, held.pending(), held.lost()), (0, 0, 0));
+}
+
+fn set(writer: &mut Pen<'_, '_>, page: usize) {
     writer.map(one(page), Pfn::new(page), PageSize::K4, ATTR).unwrap();
 }
 
 impl Act {
     /// Maps what is there before the visit.
-    fn before<'n, T: Table<'n>>(self, writer: &mut Writer<'_, 'n, T>) {
+    fn before(self, writer: &mut Pen<'_, '_>) {
         for page in STAY {
             set(writer, page);
         }
@@ -132,7 +99,7 @@ impl Act {
         }
     }
 
-    fn make<'n, T: Table<'n>>(self, writer: &mut Writer<'_, 'n, T>) {
+    fn make(self, writer: &mut Pen<'_, '_>) {
         match self {
             Act::Map(page) => set(writer, page),
             Act::Unmap(page) => assert_eq!(writer.unmap(one(page), Holes::Refuse, None), Ok(1)),
@@ -149,7 +116,7 @@ impl Act {
 }
 
 /// Visits a range, and returns how often each leaf was visited.
-fn visit<'n, T: Table<'n>>(table: &T, pages: Pages) -> Vec<(Leaf, usize)> {
+fn visit(table: &dyn Table<'_>, pages: Pages) -> Vec<(Leaf, usize)> {
     let mut seen: Vec<(Leaf, usize)> = Vec::new();
     // SAFETY: this thread acknowledges no shootdown during the visit.
     let _ = table.for_each(unsafe { Pinned::by(&()) }, pages, &mut |leaf| {
@@ -161,9 +128,6 @@ fn visit<'n, T: Table<'n>>(table: &T, pages: Pages) -> Vec<(Leaf, usize)> {
     });
     seen
 }
-
-/// More loads than a visit makes.
-const FULL: usize = usize::MAX - 1;
 
 /// Tells what is wrong with a visit of a range, in which the pages of `STAY` must be and else what was there before or
 /// after the change.
@@ -191,11 +155,7 @@ fn ranges() -> [Pages; 4] {
 }
 
 /// Makes every change between any two loads of visits of several ranges. No leaf is visited more than `most` times.
-fn at_every_load<'n, W: Word, T: Table<'n> + Sync>(
-    nodes: &'n Stopping<'_, W>,
-    most: usize,
-    new: impl Fn() -> T,
-) {
+fn at_every_load(nodes: &Instruments, most: usize, new: New<'_, '_>) {
     let moves = if cfg!(miri) { 2 } else { COME.len() };
     let acts = COME[..moves].iter().flat_map(|&page| [Act::Map(page), Act::Unmap(page)]);
     for act in acts.chain([Act::Protect, Act::Promote, Act::Split]) {
@@ -203,21 +163,19 @@ fn at_every_load<'n, W: Word, T: Table<'n> + Sync>(
             let mut stop = 0;
             loop {
                 let table = new();
-                reclaim(write(&table, |writer| act.before(writer)));
-                LEFT.set(FULL);
-                let before = visit(&table, pages);
-                let loads = FULL - LEFT.replace(NEVER);
+                reclaim(write(&*table, |writer| act.before(writer)));
+                let (before, loads) = nodes.loads_of(|| visit(&*table, pages));
                 let batch = RefCell::new(None);
                 let make = || {
-                    batch.replace(Some(write(&table, |writer| act.make(writer))));
+                    batch.replace(Some(write(&*table, |writer| act.make(writer))));
                     NEVER
                 };
-                let seen = changing(stop, &make, || visit(&table, pages));
+                let seen = nodes.at_loads(stop, &make, || visit(&*table, pages));
                 let batch = batch.take();
                 let is_made = batch.is_some();
                 batch.into_iter().for_each(reclaim);
-                let after = visit(&table, pages);
-                reclaim(destroy(table));
+                let after = visit(&*table, pages);
+                table.destroy();
                 if !is_made {
                     break;
                 }
@@ -228,7 +186,6 @@ fn at_every_load<'n, W: Word, T: Table<'n> + Sync>(
             }
         }
     }
-    assert_eq!((nodes.inner.usage().nodes, nodes.held().pending(), nodes.held().lost()), (0, 0, 0));
 }
 
 /// Maps and unmaps pages of `COME` in a random order, always the same.
@@ -247,7 +204,7 @@ impl Storm {
     }
 
     /// Maps one of the pages, or unmaps it.
-    fn step<'n, T: Table<'n>>(&mut self, writer: &mut Writer<'_, 'n, T>) {
+    fn step(&mut self, writer: &mut Pen<'_, '_>) {
         let page = COME[self.below(COME.len())];
         if self.mapped.remove(&page) {
             assert_eq!(writer.unmap(one(page), Holes::Refuse, None), Ok(1));
@@ -276,17 +233,13 @@ fn most_beside(changes: usize, most: usize) -> usize {
 }
 
 /// Makes a batch of changes during each of many visits, each change before a random load.
-fn batches<'n, W: Word, T: Table<'n> + Sync>(
-    nodes: &'n Stopping<'_, W>,
-    most: usize,
-    new: impl FnOnce() -> T,
-) {
+fn batches(nodes: &Instruments, most: usize, new: New<'_, '_>) {
     const VISITS: usize = if cfg!(miri) { 4 } else { 2_000 };
     let table = new();
-    reclaim(write(&table, |writer| STAY.iter().for_each(|&page| set(writer, page))));
+    reclaim(write(&*table, |writer| STAY.iter().for_each(|&page| set(writer, page))));
     let storm = RefCell::new(Storm::NEW);
     for number in 0..VISITS {
-        let writer = RefCell::new(Writer::new(&table).unwrap());
+        let writer = RefCell::new(Pen::new(&*table).unwrap());
         let changes = Cell::new(0);
         let gap = storm.borrow_mut().below(100) + 1;
         let make = || {
@@ -296,7 +249,7 @@ fn batches<'n, W: Word, T: Table<'n> + Sync>(
             if changes.get() < BATCH { storm.below(gap) } else { NEVER }
         };
         let first = storm.borrow_mut().below(gap);
-        let seen = changing(first, &make, || visit(&table, ranges()[0]));
+        let seen = nodes.at_loads(first, &make, || visit(&*table, ranges()[0]));
         for (page, times) in stays(&seen) {
             let most = most_beside(changes.get(), most);
             assert!(
@@ -307,12 +260,11 @@ fn batches<'n, W: Word, T: Table<'n> + Sync>(
         }
         reclaim(writer.into_inner().finish());
     }
-    reclaim(destroy(table));
-    assert_eq!((nodes.inner.usage().nodes, nodes.held().pending(), nodes.held().lost()), (0, 0, 0));
+    table.destroy();
 }
 
-fn write<'n, T: Table<'n>>(table: &T, change: impl FnOnce(&mut Writer<'_, 'n, T>)) -> Retired<'n> {
-    let mut writer = Writer::new(table).unwrap();
+fn write<'n>(table: &dyn Table<'n>, change: impl FnOnce(&mut Pen<'_, 'n>)) -> Retired<'n> {
+    let mut writer = Pen::new(table).unwrap();
     change(&mut writer);
     writer.finish()
 }
@@ -323,8 +275,10 @@ fn reclaim(batch: Retired<'_>) {
 }
 
 /// One visitor beside one writer, for a number of changes.
-fn race<'n, T: Table<'n> + Sync>(table: &T, most: usize) -> Result<(), String> {
+fn race(_: &Instruments, most: usize, new: New<'_, '_>) {
     const CHANGES: usize = if cfg!(miri) { 40 } else { 2_000 };
+    let owned = new();
+    let table = &*owned;
     reclaim(write(table, |writer| STAY.iter().for_each(|&page| set(writer, page))));
     let (request, acknowledged) = (AtomicUsize::new(0), AtomicUsize::new(0));
     let over = AtomicBool::new(false);
@@ -353,11 +307,10 @@ fn race<'n, T: Table<'n> + Sync>(table: &T, most: usize) -> Result<(), String> {
             reclaim(batch);
         }
         over.store(true, Ordering::Relaxed);
-        match visitor.join().unwrap() {
-            (0, _) => Ok(()),
-            (wrong, visits) => Err(format!("{wrong} of {visits} visits are wrong")),
-        }
-    })
+        let (wrong, visits) = visitor.join().unwrap();
+        assert_eq!(wrong, 0, "of {visits} visits");
+    });
+    owned.destroy();
 }
 
 /// Writes the tests of one table.
@@ -366,32 +319,28 @@ macro_rules! visits {
         mod $name {
             use super::*;
 
-            #[test]
-            fn at_every_load() {
+            fn with(test: fn(&Instruments, usize, New<'_, '_>)) {
                 let mut memory = vec![Chunk::ZERO; 512];
                 let slab = Slab::<<$format as Format>::Word, Shared>::new(&mut memory, 0).unwrap();
-                let stopping = Stopping { inner: slab };
-                let $nodes = &stopping;
-                super::at_every_load($nodes, $most, || $new.unwrap());
+                let nodes = Instrumented::new(slab);
+                let $nodes = &nodes;
+                test($nodes, $most, &|| Box::new($new.unwrap()));
+                ended(nodes.slab().usage(), nodes.held());
+            }
+
+            #[test]
+            fn at_every_load() {
+                with(super::at_every_load);
             }
 
             #[test]
             fn batches() {
-                let mut memory = vec![Chunk::ZERO; 512];
-                let slab = Slab::<<$format as Format>::Word, Shared>::new(&mut memory, 0).unwrap();
-                let stopping = Stopping { inner: slab };
-                let $nodes = &stopping;
-                super::batches($nodes, $most, || $new.unwrap());
+                with(super::batches);
             }
 
             #[test]
             fn race() {
-                let mut memory = vec![Chunk::ZERO; 512];
-                let slab = Slab::<<$format as Format>::Word, Shared>::new(&mut memory, 0).unwrap();
-                let $nodes = &slab;
-                let table = $new.unwrap();
-                super::race(&table, $most).unwrap();
-                reclaim(destroy(table));
+                with(super::race);
             }
         }
     };

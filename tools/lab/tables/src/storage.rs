@@ -3,7 +3,7 @@
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, HashMap};
 
-use tlbkit_conformance::Counting;
+use tlbkit_conformance::Instrumented;
 use tlbkit_pagetable::nodes::{Held, NodeAddr, Nodes, Reclaim, Record, Slab, Usage};
 use tlbkit_pagetable::{Solo, Word};
 
@@ -11,7 +11,7 @@ use tlbkit_pagetable::{Solo, Word};
 /// did, not what the table says about itself.
 #[derive(Debug)]
 pub struct Storage<'m, W: Word> {
-    slab: Counting<Slab<'m, W, Solo>>,
+    slab: Instrumented<'m, W, Solo>,
     /// The bytes of every live node.
     live: RefCell<HashMap<NodeAddr, usize>>,
     bytes: Cell<usize>,
@@ -21,13 +21,13 @@ pub struct Storage<'m, W: Word> {
 impl<'m, W: Word> Storage<'m, W> {
     /// Wraps a slab that nothing has been taken from.
     pub fn new(slab: Slab<'m, W, Solo>) -> Self {
-        let slab = Counting::new(slab);
+        let slab = Instrumented::new(slab);
         Self { slab, live: RefCell::default(), bytes: Cell::new(0), peak: Cell::new(0) }
     }
 
     /// Returns how many words walks have loaded so far.
     pub fn loads(&self) -> u64 {
-        self.slab.loads()
+        self.slab.loads() as u64
     }
 
     /// Returns the bytes of all live nodes, as large as they were asked for.
@@ -51,7 +51,7 @@ impl<'m, W: Word> Storage<'m, W> {
 
     /// Returns what the nodes take of the slab's memory, its own overhead included.
     pub fn usage(&self) -> Usage {
-        self.slab.inner().usage()
+        self.slab.slab().usage()
     }
 }
 

@@ -23,8 +23,8 @@ macro_rules! bugs {
 }
 
 bugs! {
-    ProtectsNothing: "a protect of a large page to read-only says that it is done, and changes nothing", "is writable, and should be read-only";
-    ProtectsNode: "a protect of a small page changes its neighbour, too", "and should be";
+    ProtectsNothing: "a protect of a large page to read-only says that it is done, and changes nothing", "it should be mapped by the";
+    ProtectsNode: "a protect of a small page changes its neighbour, too", "it should be mapped by the";
     RefusedLeaks: "a map that gets no memory for its second node loses the first", "failed, and the map with it, which gives back what it took: the mapper holds";
     RefusedLinks: "a map that gets no memory for its second node leaves the first in the table",
         "failed, and the map with it, which gives back what it took: the mapper holds";
@@ -34,18 +34,18 @@ bugs! {
     KeepsEmptied: "an emptied node stays, though the mapper says that none does", "says that no empty node stays: the mapper holds";
     DropsRoot: "a mapper that is dropped gives back its root alone", "of its frames were not given back";
     GivenTwice: "an emptied node is given back twice", "is given back, and was not taken, or given back before";
-    FlushesHalf: "the two flushes of a large page leave out what is between them", "must be flushed; a flush was asked for of";
-    FlushesNothing: "a flush names the page, and no bytes", "must be flushed; a flush was asked for of 0x0 bytes";
-    VisitsTwice: "an iteration meets each page twice", "a visit met";
+    FlushesHalf: "the two flushes of a large page leave out what is between them", "must be flushed";
+    FlushesNothing: "a flush names the page, and no bytes", "asked for flushes of [0x0 bytes";
+    VisitsTwice: "an iteration meets each page twice", "a visit of";
     VisitsForever: "an iteration does not end", "a visit has met 1048576 pages, and does not end";
-    LastPage: "the last page of the space is refused", "it ends with the last page of its half of the space";
+    LastPage: "the last page of the space is refused", "ends with the last page of its half of the space";
     OtherSize: "an unmap of a small page in a large one takes the large one away", "and should have been refused";
     WrongSplit: "a large page is translated without the low bits of its frame's offset", "is translated to";
     WrongSpot: "one page in the midst of a large one is translated to its neighbour", "is translated to";
     HugeSpot: "the same in the midst of a page of 1 GiB", "is translated to";
-    WrongOnce: "the first page that is mapped after a protect gets the other right, once", "and should be";
+    WrongOnce: "the first page that is mapped after a protect gets the other right, once", "it should be mapped by the";
     HugeProtects: "a protect of a page of 1 GiB changes its frame", "is translated to";
-    LargeKeeps: "a protect of a page of 2 MiB gives no right", "is read-only, and should be writable";
+    LargeKeeps: "a protect of a page of 2 MiB gives no right", "it should be mapped by the";
     DropsEmpty: "a mapper that is dropped gives back its root and the nodes that hold no page", "of its frames were not given back";
     Hangs: "an unmap of the last page of the space never comes back", "the mapper has not come back for";
 }

@@ -1,9 +1,8 @@
-//! Address spaces that no machine has, for the properties, and storage that is watched.
+//! Address spaces that no machine has, for the properties.
 #![allow(dead_code, reason = "each test uses some of them")]
 
 #[cfg(target_pointer_width = "64")]
 pub(crate) mod rebased;
-pub(crate) mod watched;
 
 use tlbkit_addr::PageSize;
 use tlbkit_pagetable::{Geometry, Half, Radix};
