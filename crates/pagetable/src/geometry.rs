@@ -229,6 +229,12 @@ impl Space {
         Pages::new(first, last).unwrap_or(Pages::one(first))
     }
 
+    /// Returns the parts of a range that are in the space: one in each half.
+    #[inline]
+    pub(crate) fn parts(&self, pages: Pages) -> impl Iterator<Item = Pages> {
+        self.halves().into_iter().flatten().filter_map(move |half| half.intersect(pages))
+    }
+
     /// Checks that a leaf is wholly inside a range.
     ///
     /// # Errors

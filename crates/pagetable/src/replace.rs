@@ -45,7 +45,7 @@ pub(crate) fn replacement<G: Checked, F: Format>(
 /// Returns the old leaf with the status bits that hardware set before the first store.
 #[inline(always)]
 pub(crate) fn exchange<F: Format>(
-    store: impl Fn(F::Word) -> F::Word,
+    mut store: impl FnMut(F::Word) -> F::Word,
     new: F::Word,
     pages: Pages,
     flush_all_cpus: &mut dyn FnMut(&Flush),
@@ -64,12 +64,12 @@ pub(crate) fn exchange<F: Format>(
 }
 
 /// A guard that stores its word in an emptied leaf when it is dropped, also by an unwinding.
-pub(crate) struct Filled<W: Copy, R, S: Fn(W) -> R> {
+pub(crate) struct Filled<W: Copy, R, S: FnMut(W) -> R> {
     pub(crate) store: S,
     pub(crate) word: W,
 }
 
-impl<W: Copy, R, S: Fn(W) -> R> Drop for Filled<W, R, S> {
+impl<W: Copy, R, S: FnMut(W) -> R> Drop for Filled<W, R, S> {
     #[inline(always)]
     fn drop(&mut self) {
         (self.store)(self.word);

@@ -315,6 +315,12 @@ impl<'n> Retired<'n> {
         self.flush.add_links(scope, pages);
     }
 
+    /// Returns the flush, to which a change adds what it makes stale.
+    #[inline(always)]
+    pub(crate) fn flush_mut(&mut self) -> &mut Flush {
+        &mut self.flush
+    }
+
     /// Adds the pages and links that `flush` names.
     pub fn merge(&mut self, flush: &Flush) {
         self.flush.merge(flush);

@@ -395,7 +395,7 @@ impl<G: Radix, F: Format, N: Nodes<Word = F::Word> + 'static> SpaceTable<G, F, N
         self.part(pinned, pages, PART)
     }
 
-    type Copying = mpt::Copying<'static, N>;
+    type Copying = mpt::Copying<'static, G, F, N>;
 
     #[inline(always)]
     fn copy_on_write<K: Kernel>(

@@ -162,7 +162,7 @@ impl RelaxStrategy for Serving {
 /// nothing.
 #[cfg(not(feature = "guarded"))]
 fn lends() -> bool {
-    arch::MAPPED_LEN > 0 || crate::own::wanted()
+    arch::MAPPED_LEN != 0 || crate::own::wanted()
 }
 
 #[cfg(not(feature = "guarded"))]

@@ -156,17 +156,15 @@ unsafe impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>, const AT: usize> 
     }
 
     #[inline(always)]
-    fn lookup(&self, _pinned: Pinned<'_>, at: VirtAddr) -> Option<Leaf> {
-        // SAFETY: `_pinned` proves that the caller is pinned.
-        unsafe { self.tree.find_translated(at) }
+    fn lookup(&self, pinned: Pinned<'_>, at: VirtAddr) -> Option<Leaf> {
+        self.tree.find_translated(pinned, at)
     }
 
-    fn walk(&self, _pinned: Pinned<'_>, at: VirtAddr, observe: &mut dyn NestedMissObserver) -> Option<Leaf> {
+    fn walk(&self, pinned: Pinned<'_>, at: VirtAddr, observe: &mut dyn NestedMissObserver) -> Option<Leaf> {
         if !G::SPACE.holds(at) {
             return None;
         }
-        // SAFETY: `_pinned` proves that the caller is pinned, and the address is in the space.
-        unsafe { self.tree.climb(at, |level, page| observe.translates(level, page)) }
+        self.tree.climb(pinned, at, |level, page| observe.translates(level, page))
     }
 
     fn for_each(

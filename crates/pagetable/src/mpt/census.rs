@@ -2,17 +2,16 @@
 
 use core::ops::ControlFlow;
 
-use tlbkit_addr::{Pages, Vpn};
+use tlbkit_addr::Pages;
 
-use super::Mpt;
+use super::leaf::Decode as _;
+use super::node::{NodeRef, Writing};
 use super::shape::Shape;
+use super::sweep::Part;
 use crate::format::Format;
 use crate::geometry::Checked as _;
 use crate::nodes::Nodes;
-use crate::pairs::stale;
 use crate::{Error, Holes, Radix, Word};
-
-use super::sweep::Part;
 
 /// The number of pages, leaves and marks in a range.
 pub(super) struct Census {
@@ -21,114 +20,82 @@ pub(super) struct Census {
     pub(super) marks: usize,
 }
 
-impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
+impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Writing<'_, 'n, G, F, N> {
     /// Counts the pages, leaves and marks of a range, as the dry run of an unmap or protect. Returns an error for a page that the
-    /// range covers only in part, and for a hole if `holes` refuses holes. Counts marks only if `marks` is set, because that
-    /// loads every slot of a part with holes a second time.
-    ///
-    /// # Safety
-    ///
-    /// The caller is the only writer, and the pages are in the space and not borrowed.
+    /// range covers only in part, and for a hole if `holes` refuses holes. The pages are in the space and not borrowed.
     #[inline(always)]
-    pub(super) unsafe fn census(&self, pages: Pages, holes: Holes, marks: bool) -> Result<Census, Error> {
+    pub(super) fn census(&mut self, pages: Pages, holes: Holes) -> Result<Census, Error> {
         let mut census = Census { pages: 0, leaves: 0, marks: 0 };
         if Self::REPLICATED {
             // A page in several slots can extend over an end of the range within a node.
+            let root = self.view();
             for end in [pages.first(), pages.last()] {
                 let at = end.address(G::BASE);
-                // SAFETY: the caller is the writer.
-                let (word, level) = unsafe { self.descend(at, |word, level, _| (word, level)) };
-                if F::is_leaf(word, level + 1 == Self::LEVELS) {
-                    G::SPACE.check_whole(Self::leaf(word, level, at), pages)?;
+                let leaf = root.descend(Self::index(0, at), at, NodeRef::read, |seen| {
+                    let level = seen.node().level();
+                    Self::is_leaf(seen.word(), level).then(|| Self::leaf(seen.word(), level, at))
+                });
+                if let Some(leaf) = leaf {
+                    G::SPACE.check_whole(leaf, pages)?;
                 }
             }
         }
-        // SAFETY: the caller is the writer.
-        let swept = unsafe {
-            self.sweep(pages, |part| {
-                let level = part.path.level;
-                let last = level + 1 == Self::LEVELS;
-                let leaves = self.leaves(&part);
-                if !last && leaves == 1 {
-                    let word = self.slot(&part, 0);
-                    G::SPACE.check_whole(Self::leaf(word, level, part.first.address(G::BASE)), pages)?;
-                }
-                if leaves < part.slots && holes == Holes::Refuse {
-                    let hole = (0..part.slots).find(|&slot| !F::is_leaf(self.slot(&part, slot), last));
-                    let at = Vpn::new(part.first.get() + hole.unwrap_or(0) * Self::slot_pages(level));
-                    return Err(Error::NotMapped { at: at.max(pages.first()).address(G::BASE) });
-                }
-                census.leaves += leaves;
-                census.marks += if marks { self.marks_beside(&part, leaves) } else { 0 };
-                census.pages += leaves * Self::slot_pages(level);
-                Ok(())
-            })
-        };
-        swept.map(|()| census)
-    }
-
-    /// Counts the leaves of a part.
-    ///
-    /// # Safety
-    ///
-    /// The caller is the only writer, and the part is one of this table.
-    #[inline(always)]
-    pub(super) unsafe fn leaves(&self, part: &Part) -> usize {
-        let level = part.path.level;
-        let last = level + 1 == Self::LEVELS;
-        let count = |leaves: u32, word| leaves + u32::from(F::is_leaf(word, last));
-        // SAFETY: the slots of a part are in its node.
-        unsafe {
-            let node = part.path.node(level);
-            // A leaf is recognized by bits that are set, so the AND of all words is a leaf only if every word is one.
-            let all = self.fold(node, level, part.index, part.slots, !F::Word::ZERO, |a, b| a & b);
-            if (last || !F::is_link(all)) && F::is_leaf(all, last) {
-                part.slots
-            } else {
-                self.fold(node, level, part.index, part.slots, 0, count) as usize
+        self.sweep(pages, |part| {
+            let level = part.node.level();
+            let leaves = part.leaves();
+            if !Self::is_last(level) && leaves == 1 {
+                G::SPACE.check_whole(Self::leaf(part.word(0), level, part.address(0)), pages)?;
             }
-        }
+            if leaves < part.slots && holes == Holes::Refuse {
+                let hole = (0..part.slots).find(|&slot| !Self::is_leaf(part.word(slot), level));
+                let at = part.address(hole.unwrap_or(0)).vpn(G::BASE);
+                return Err(Error::NotMapped { at: at.max(pages.first()).address(G::BASE) });
+            }
+            census.leaves += leaves;
+            census.marks += part.marks_beside(leaves);
+            census.pages += leaves * Self::slot_pages(level);
+            Ok(())
+        })?;
+        Ok(census)
     }
+}
 
-    /// Counts the marks of a part in which `leaves` slots hold leaves.
-    ///
-    /// # Safety
-    ///
-    /// The caller is the only writer, and the part is one of this table.
+impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Part<'_, 'n, G, F, N> {
+    /// Counts the leaves of the part.
     #[inline(always)]
-    pub(super) unsafe fn marks_beside(&self, part: &Part, leaves: usize) -> usize {
-        let level = part.path.level;
-        if leaves == part.slots {
-            return 0;
+    pub(super) fn leaves(&self) -> usize {
+        let (node, level) = (&self.node, self.node.level());
+        let count = |leaves: u32, word| leaves + u32::from(Self::is_leaf(word, level));
+        // A leaf is recognized by bits that are set, so the AND of all words is a leaf only if every word is one.
+        let all = node.fold(self.index, self.slots, !F::Word::ZERO, |a, b| a & b);
+        if !Self::is_link(all, level) && Self::is_leaf(all, level) {
+            self.slots
+        } else {
+            node.fold(self.index, self.slots, 0, count) as usize
         }
-        // SAFETY: the slots of a part are in its node.
-        unsafe { self.marks(part.path.node(level), level, part.index, part.slots) }
     }
 
+    /// Counts the marks of the part, in which `leaves` slots hold leaves.
+    #[inline(always)]
+    pub(super) fn marks_beside(&self, leaves: usize) -> usize {
+        if leaves == self.slots { 0 } else { self.marks() }
+    }
+
+    fn marks(&self) -> usize {
+        let level = self.node.level();
+        let places = self.last().into_iter().flatten();
+        places.filter(|place| Self::is_mark(place.read(), level)).count()
+    }
+}
+
+impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> NodeRef<'_, 'n, G, F, N> {
     /// Counts the pages of a range, each once, however many slots it occupies.
-    ///
-    /// # Safety
-    ///
-    /// The caller is the only writer, and the pages are in the space.
-    pub(super) unsafe fn distinct(&self, pages: Pages) -> usize {
+    pub(super) fn distinct(self, pages: Pages) -> usize {
         let mut leaves = 0;
-        // SAFETY: the caller is the writer.
-        let _ = unsafe {
-            self.visit(self.root, 0, pages, &mut |_| {
-                leaves += 1;
-                ControlFlow::Continue(())
-            })
-        };
+        let _ = self.visit(pages, &mut |_| {
+            leaves += 1;
+            ControlFlow::Continue(())
+        });
         leaves
-    }
-
-    /// Returns the pages to flush when the leaves of `pages` change. No leaf extends beyond `pages`.
-    ///
-    /// # Safety
-    ///
-    /// The caller is pinned or the writer.
-    pub(super) unsafe fn stale(&self, pages: Pages) -> Pages {
-        // SAFETY: by this function's contract the caller is pinned or the writer.
-        stale::<G, F>(pages, |page| unsafe { self.find(page.address(G::BASE)) }.map(|leaf| leaf.size))
     }
 }

@@ -4,14 +4,15 @@ use core::fmt;
 
 use tlbkit_addr::{Attr, Flush, PageSize, Pages, Pfn, VirtAddr, Vpn};
 
-use super::leaf::Spot;
+use super::leaf::Decode as _;
+use super::node::{Position, Writing};
 use super::shape::Shape;
 use super::{Encoded, Mpt, Slot};
 use crate::cursor::Taken;
 use crate::format::{Format, check_change};
 use crate::geometry::Checked as _;
 use crate::nodes::Nodes;
-use crate::{Change, Entry, Error, Holes, Leaf, Mark, Radix, Retired, Table as _, Writer};
+use crate::{Change, Entry, Error, Holes, Leaf, Mark, Radix, Retired, Writer};
 
 /// A page of a multi-level table and the node in which the walk for that page ended, from [`Writer::cursor`].
 ///
@@ -51,10 +52,9 @@ use crate::{Change, Entry, Error, Holes, Leaf, Mark, Radix, Retired, Table as _,
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub struct Cursor<'w, 'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> {
-    table: &'w Mpt<'n, G, F, N>,
-    batch: &'w mut Retired<'n>,
+    /// The node in which the walk for the page ended.
+    position: Position<'w, 'n, G, F, N>,
     page: Vpn,
-    spot: Spot,
 }
 
 impl<'t, 'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Writer<'t, 'n, Mpt<'n, G, F, N>> {
@@ -68,10 +68,9 @@ impl<'t, 'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Writer<'t, 'n, Mpt<'
     #[inline(always)]
     pub fn cursor(&mut self, page: Vpn) -> Result<Cursor<'_, 'n, G, F, N>, Error> {
         G::SPACE.check_pages(Pages::one(page))?;
-        let (table, batch) = self.parts();
-        // SAFETY: the cursor borrows the only writer, and the page is in the space.
-        let spot = unsafe { table.spot(page.address(G::BASE)) };
-        Ok(Cursor { table, batch, page, spot })
+        let mut position = Position::new(self.writing());
+        position.walk(page.address(G::BASE));
+        Ok(Cursor { position, page })
     }
 }
 
@@ -90,30 +89,29 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Cursor<'_, 'n, G, F, N> 
     /// Makes a change that may link or unlink nodes, then walks to the page again. The walk also happens if the change unwinds.
     #[cold]
     #[inline(never)]
-    fn anew<T>(&mut self, change: impl FnOnce(&Mpt<'n, G, F, N>, &mut Retired<'n>) -> T) -> T {
+    fn anew<T>(&mut self, change: impl FnOnce(Writing<'_, 'n, G, F, N>) -> T) -> T {
         let anew = Anew(self);
-        change(anew.0.table, anew.0.batch)
+        change(anew.0.position.writing())
     }
 
     /// Walks to the page again.
     #[cold]
     fn walk(&mut self) {
-        // SAFETY: the cursor borrows the only writer, and its page is in the space.
-        self.spot = unsafe { self.table.spot(self.at()) };
+        self.position.walk(self.page.address(G::BASE));
     }
 
     /// Returns the leaf that maps the page. Costs a load.
     #[inline(always)]
     pub fn look(&self) -> Option<Leaf> {
-        // SAFETY: the cursor borrows the only writer, and the spot is the page's.
-        unsafe { self.table.leaf_at(self.spot, self.at()) }
+        let node = self.position.view();
+        node.read(node.index_of(self.at())).mapped(self.at())
     }
 
     /// Returns what the entry for the page holds. Costs a load.
     #[inline]
     pub fn entry(&self) -> Entry {
-        // SAFETY: the cursor borrows the only writer, and the spot is the page's.
-        unsafe { self.table.entry_at(self.spot, self.at()) }
+        let node = self.position.view();
+        node.read(node.index_of(self.at())).content(self.at())
     }
 
     /// Stores a mark, or nothing, in the entry for the page, and returns what the entry held before; see
@@ -124,10 +122,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Cursor<'_, 'n, G, F, N> 
     /// [`Error::WrongMark`], [`Error::WrongAttr`], [`Error::Partial`], [`Error::Borrowed`] or [`Error::NoMemory`].
     pub fn mark(&mut self, mark: Option<Mark>) -> Result<Entry, Error> {
         let at = self.at();
-        // SAFETY: the cursor borrows the only writer and its batch, and its page is in the space.
-        self.anew(|table, batch| unsafe {
-            batch.change(|batch| table.mark_page(batch, at, mark), |batch| table.mend(batch))
-        })
+        self.anew(|writing| writing.mark(at, mark))
     }
 
     /// Maps the page, whose mark has this payload, to `frame`; see [`Table::fill`](crate::Table::fill).
@@ -137,8 +132,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Cursor<'_, 'n, G, F, N> 
     /// [`Error::Changed`], [`Error::NotMapped`], [`Error::Occupied`], [`Error::FrameTooLarge`] or [`Error::Borrowed`].
     pub fn fill(&mut self, payload: u64, frame: Pfn) -> Result<(), Error> {
         let at = self.at();
-        // SAFETY: the cursor borrows the only writer and its batch, and the spot is the page's.
-        unsafe { self.table.fill_at(self.batch, self.spot, at, payload, frame) }
+        self.position.node().fill_mark(at, payload, frame)
     }
 
     /// Maps the page, as one of the base size, to `frame`.
@@ -153,12 +147,11 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Cursor<'_, 'n, G, F, N> 
         if let Some(slot) = self.small_slot()
             && let Some(stale) = Encoded::new(attr).and_then(|attr| slot.map(frame, attr))
         {
-            stale.add_to(self.batch);
+            self.position.flush().add(stale.scope, stale.pages);
             return Ok(());
         }
         let pages = Pages::one(self.page);
-        // SAFETY: the cursor borrows the only writer and its batch.
-        self.anew(|table, batch| unsafe { table.map_slow(batch, pages, frame, G::BASE, attr) })
+        self.anew(|writing| writing.map_range(pages, frame, G::BASE, attr))
     }
 
     /// Unmaps the whole leaf that maps the page, and returns it with the status bits that hardware set before the store. The
@@ -177,7 +170,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Cursor<'_, 'n, G, F, N> 
         };
         match done {
             Some((leaf, stale)) => {
-                stale.add_to(self.batch);
+                self.position.flush().add(stale.scope, stale.pages);
                 Ok(leaf)
             }
             None => self.unmap_more(),
@@ -189,32 +182,25 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Cursor<'_, 'n, G, F, N> 
     #[inline(never)]
     fn unmap_more(&mut self) -> Result<Leaf, Error> {
         let at = self.at();
-        self.table.check_own(Pages::one(self.page))?;
+        self.position.table().check_own(Pages::one(self.page))?;
         let leaf = self.look().ok_or(Error::NotMapped { at })?;
         let mut taken = Taken(leaf);
         let pages = G::SPACE.pages_of(&leaf);
-        // SAFETY: the cursor borrows the only writer and its batch.
-        self.anew(|table, batch| unsafe { table.unmap_slow(batch, pages, Holes::Refuse, Some(&mut taken)) })?;
+        self.anew(|writing| writing.unmap_range(pages, Holes::Refuse, Some(&mut taken)))?;
         Ok(taken.0)
     }
 
     /// Returns the slot of the page, if the walk ended at the last level.
     #[inline(always)]
     fn small_slot(&self) -> Option<Slot<'_, 'n, G, F, N>> {
-        let level = Mpt::<'n, G, F, N>::LEVELS - 1;
-        if self.spot.level != level {
-            return None;
-        }
-        // SAFETY: the cursor borrows the only writer, and its page, whose walk ends in the spot, is in the space.
-        unsafe { self.table.slot_at(Spot { level, ..self.spot }, self.page) }
+        self.position.last_place(self.at()).map(|place| Slot::new(place, self.page))
     }
 
     /// Returns the slot of the page, if the walk ended at another level.
     #[cold]
     fn upper_slot(&self) -> Option<Slot<'_, 'n, G, F, N>> {
-        let last = self.spot.level + 1 == Mpt::<'n, G, F, N>::LEVELS;
-        // SAFETY: the cursor borrows the only writer, and the spot is the page's.
-        if last { None } else { unsafe { self.table.slot_at(self.spot, self.page) } }
+        let last = Self::is_last(self.position.level());
+        if last { None } else { Some(Slot::new(self.position.place(self.at()), self.page)) }
     }
 
     /// Changes the attributes of the whole leaf that maps the page, and returns the leaf as it was before.
@@ -232,7 +218,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Cursor<'_, 'n, G, F, N> 
         };
         match done {
             Some((leaf, stale)) => {
-                stale.add_to(self.batch);
+                self.position.flush().add(stale.scope, stale.pages);
                 Ok(leaf)
             }
             None => self.protect_more(change),
@@ -244,18 +230,15 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Cursor<'_, 'n, G, F, N> 
     #[inline(never)]
     fn protect_more(&mut self, change: Change) -> Result<Leaf, Error> {
         let at = self.at();
-        self.table.check_own(Pages::one(self.page))?;
+        self.position.table().check_own(Pages::one(self.page))?;
         check_change::<F>(change)?;
         let leaf = self.look().ok_or(Error::NotMapped { at })?;
         let pages = G::SPACE.pages_of(&leaf);
-        if Mpt::<'n, G, F, N>::RUNS {
-            // SAFETY: the cursor borrows the only writer and its batch, and the leaf's walk ends in the spot,
-            // which is the page's.
-            return Ok(unsafe { self.table.protect_run(self.batch, self.spot, leaf, change) });
+        if Self::RUNS {
+            return Ok(self.position.node().protect_run(leaf, change));
         }
-        // SAFETY: the cursor borrows the only writer and its batch. Hardware sets no status bits in this format's leaves of
-        // several slots.
-        self.anew(|table, batch| unsafe { table.protect_slow(batch, pages, Holes::Refuse, change) })?;
+        // Hardware sets no status bits in this format's leaves of several slots.
+        self.anew(|writing| writing.protect_range(pages, Holes::Refuse, change))?;
         Ok(leaf)
     }
 
@@ -295,12 +278,12 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Cursor<'_, 'n, G, F, N> 
         if let Some(slot) = self.small_slot()
             && let Some((leaf, stale)) = Encoded::new(attr).and_then(|attr| slot.replace(frame, attr))
         {
-            stale.add_to(self.batch);
+            self.position.flush().add(stale.scope, stale.pages);
             return Ok(leaf);
         }
         let at = self.at();
         // SAFETY: the contract of `Writer::replace_breaking` is this function's.
-        self.anew(|table, batch| unsafe { table.replace_slow(batch, at, frame, attr, flush_all_cpus) })
+        self.anew(|writing| unsafe { writing.replace_leaf(at, frame, attr, flush_all_cpus) })
     }
 
     /// Makes every leaf of `pages` one of size `to`; see [`Table::resize`](crate::Table::resize).
@@ -318,9 +301,8 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Cursor<'_, 'n, G, F, N> 
         to: PageSize,
         flush_all_cpus: &mut dyn FnMut(&Flush),
     ) -> Result<(), Error> {
-        // SAFETY: the cursor borrows the only writer and its batch. By this function's contract nothing that runs until the call
-        // returns needs the pages.
-        self.anew(|table, batch| unsafe { table.resize(batch, pages, to, flush_all_cpus) })
+        // SAFETY: the contract of `Writer::resize_breaking` is this function's.
+        self.anew(|writing| unsafe { writing.resize(pages, to, flush_all_cpus) })
     }
 
     /// Goes to `page`. Costs a walk, unless the page is in the same node.
@@ -331,11 +313,11 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Cursor<'_, 'n, G, F, N> 
     #[inline]
     pub fn seek(&mut self, page: Vpn) -> Result<(), Error> {
         G::SPACE.check_pages(Pages::one(page))?;
-        let end = self.table.node_end(self.spot.level, page);
-        let same = end == self.table.node_end(self.spot.level, self.page);
+        let level = self.position.level();
+        let same = Self::node_end(level, page) == Self::node_end(level, self.page);
         self.page = page;
         // Above the last level another slot of the node may hold a link, so the walk continues there.
-        if !same || self.spot.level + 1 != Mpt::<'n, G, F, N>::LEVELS {
+        if !same || !Self::is_last(level) {
             self.walk();
         }
         Ok(())
@@ -354,21 +336,22 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Cursor<'_, 'n, G, F, N> 
     ///
     /// Costs one load for each slot that it passes. An empty slot above the last level counts as one, whatever it covers.
     pub fn next_mapped(&mut self, last: Vpn) -> Option<Leaf> {
-        let (page, spot) = (self.page, self.spot);
+        let page = self.page;
         let mut from = match self.look() {
             Some(leaf) => G::SPACE.pages_of(&leaf).last(),
-            None => self.slot_end(),
+            None => self.end(),
         };
         loop {
             let next = from.checked_add(1).map(Self::over_hole).filter(|&next| next <= last);
             if next.is_none_or(|next| self.seek(next).is_err()) {
-                (self.page, self.spot) = (page, spot);
+                self.page = page;
+                self.walk();
                 return None;
             }
             if let Some(leaf) = self.look() {
                 return Some(leaf);
             }
-            from = self.slot_end();
+            from = self.end();
         }
     }
 
@@ -381,19 +364,19 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Cursor<'_, 'n, G, F, N> 
     }
 
     /// Returns the last page that the cursor's slot covers.
-    fn slot_end(&self) -> Vpn {
-        Vpn::new(self.page.get() | (Mpt::<'n, G, F, N>::slot_pages(self.spot.level) - 1))
+    fn end(&self) -> Vpn {
+        Self::slot_end(self.position.level(), self.page)
     }
 
     /// Returns a reference to the obligation for the writer's changes so far.
     #[inline]
     pub fn pending(&self) -> &Retired<'n> {
-        self.batch
+        self.position.pending()
     }
 
     /// Adds a flush to the obligation for the changes so far: one that the caller needs, and the table does not.
     pub fn merge(&mut self, flush: &Flush) {
-        self.batch.merge(flush);
+        self.position.flush().merge(flush);
     }
 
     /// Frees the nodes of the obligation for the changes so far.
@@ -404,12 +387,12 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Cursor<'_, 'n, G, F, N> 
     #[inline]
     pub unsafe fn complete(&mut self) {
         // SAFETY: the contract of `Retired::reclaim` is this function's.
-        unsafe { self.batch.complete() };
+        unsafe { self.position.complete() };
     }
 
     /// Returns the obligation for the changes so far. Later changes go into another batch.
     pub fn take(&mut self) -> Retired<'n> {
-        core::mem::replace(self.batch, self.table.batch())
+        self.position.take()
     }
 }
 

@@ -1,61 +1,118 @@
-//! The writer's position in a table: the node and the level at which its walk ended.
+//! What the words of a table's slots mean.
 
-use tlbkit_addr::{Pages, VirtAddr};
+use tlbkit_addr::{Attr, Pages, Pfn, VirtAddr, Vpn};
 
-use super::Mpt;
 use super::shape::Shape;
-use crate::format::Format;
-use crate::nodes::{NodeAddr, Nodes};
-use crate::{Leaf, Radix};
+use crate::format::{Format, mark_of};
+use crate::{Entry, Geometry as _, Half, Leaf, Run, Word as _};
 
-/// The node in which the walk for a page ended.
-#[derive(Clone, Copy)]
-pub(super) struct Spot {
-    pub(super) node: NodeAddr,
-    pub(super) level: usize,
+/// The words of a table.
+pub(super) type WordOf<S> = <<S as Shape>::F as Format>::Word;
+
+/// Decodes the words of a table of this shape.
+pub(super) trait Decode: Shape {
+    /// Tells whether a node of `level` is of the last level.
+    #[inline(always)]
+    fn is_last(level: usize) -> bool {
+        level + 1 == Self::LEVELS
+    }
+
+    /// Tells whether a word in a slot of `level` is a link to a node.
+    #[inline(always)]
+    fn is_link(word: WordOf<Self>, level: usize) -> bool {
+        !Self::is_last(level) && Self::F::is_link(word)
+    }
+
+    /// Tells whether a word in a slot of `level` is a leaf.
+    #[inline(always)]
+    fn is_leaf(word: WordOf<Self>, level: usize) -> bool {
+        Self::F::is_leaf(word, Self::is_last(level))
+    }
+
+    /// Tells whether a word in a slot of `level` is a mark.
+    #[inline(always)]
+    fn is_mark(word: WordOf<Self>, level: usize) -> bool {
+        // An empty word is the common case.
+        word != WordOf::<Self>::ZERO && Self::entry(word, level, VirtAddr::new(0)).mark().is_some()
+    }
+
+    /// Decodes the leaf in a slot of `level` that maps `at`.
+    #[inline(always)]
+    fn leaf(word: WordOf<Self>, level: usize, at: VirtAddr) -> Leaf {
+        let slot = Self::slot_size(level);
+        let size = if Self::REPLICATED { Self::F::size(word, slot) } else { slot };
+        let attr = Self::F::attr(word, Self::is_last(level));
+        Leaf { at: at.align_down(size), size, frame: Self::F::frame(word, size), attr }
+    }
+
+    /// Decodes a word in a slot of `level` that is no link.
+    #[inline(always)]
+    fn entry(word: WordOf<Self>, level: usize, at: VirtAddr) -> Entry {
+        if Self::is_leaf(word, level) {
+            Entry::Leaf(Self::leaf(word, level, at))
+        } else if Self::is_last(level) {
+            mark_of::<Self::F>(word).into()
+        } else {
+            Entry::Empty
+        }
+    }
+
+    /// Returns the leaf in the slot `index` of a node of `level`, and of a page in several slots the number of pages before that
+    /// slot's.
+    #[inline(always)]
+    fn part_of(word: WordOf<Self>, level: usize, index: usize) -> (Leaf, usize) {
+        let at = VirtAddr::new(index << Self::slot_size(level).shift());
+        let leaf = Self::leaf(word, level, at);
+        (leaf, (at.get() & leaf.size.mask()) >> Self::G::BASE.shift())
+    }
+
+    /// Returns the frames of the slot `index` of a node of `level`, which holds a leaf: of a page in several slots, the part.
+    #[inline(always)]
+    fn run_of(word: WordOf<Self>, level: usize, index: usize) -> Run {
+        let (leaf, part) = Self::part_of(word, level, index);
+        Run {
+            first: Pfn::new(leaf.frame.get() + part),
+            len: Self::slot_pages(level),
+            dirty: leaf.attr.contains(Attr::DIRTY),
+        }
+    }
+
+    /// Tells whether `count` words, each of which is the one before it plus one [`STEP`](Format::STEP), have consecutive frames.
+    /// They do not if the highest frame that an entry can hold comes before the last word.
+    #[inline(always)]
+    fn counts_on(word: WordOf<Self>, count: usize) -> bool {
+        let frame = |word| Self::F::frame(word, Self::G::BASE).get();
+        frame(word).checked_add(count - 1) == Some(frame(word.advance(Self::F::STEP, count - 1)))
+    }
+
+    /// Returns the last page that the slot of `level` for `page` covers.
+    #[inline(always)]
+    fn slot_end(level: usize, page: Vpn) -> Vpn {
+        Vpn::new(page.get() | (Self::slot_pages(level) - 1))
+    }
+
+    /// Returns the last page that the node of `level` for `page` covers.
+    #[inline(always)]
+    fn node_end(level: usize, page: Vpn) -> Vpn {
+        Vpn::new(page.get() | ((Self::slot_pages(level) << Self::width(level)) - 1))
+    }
+
+    /// Returns the page numbers, with the bits above those that the table translates, of a range that was counted from the table's
+    /// first slot.
+    fn canonical(pages: Pages) -> Pages {
+        let page = |page: Vpn| {
+            let bits = Self::G::VA_BITS - Self::G::BASE.shift();
+            let high = match Self::G::HALF {
+                Half::Lower => false,
+                Half::Upper => true,
+                Half::Both => page.get() >> (bits - 1) & 1 == 1,
+            };
+            // The bits of a page number above those that the table translates.
+            let above = if high { (usize::MAX >> Self::G::BASE.shift()) & !((1 << bits) - 1) } else { 0 };
+            Vpn::new(page.get() | above)
+        };
+        Pages::new(page(pages.first()), page(pages.last())).unwrap_or(pages)
+    }
 }
 
-impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
-    /// Walks to the slot for `at`. For a borrowed page the walk ends at the root, because the lender may free the nodes below
-    /// while this CPU is not pinned.
-    ///
-    /// # Safety
-    ///
-    /// The caller is the only writer, and `at` is in the space.
-    #[inline(always)]
-    pub(super) unsafe fn spot(&self, at: VirtAddr) -> Spot {
-        if self.check_own(Pages::one(at.vpn(G::BASE))).is_err() {
-            return Spot { node: self.root, level: 0 };
-        }
-        // SAFETY: by this function's contract the caller is the only writer. The page is not borrowed, so no other CPU frees a
-        // node on the way.
-        unsafe { self.descend(at, |_, level, node| Spot { node, level }) }
-    }
-
-    /// Returns the word for `at` and the word's place in the node.
-    ///
-    /// # Safety
-    ///
-    /// The caller is the only writer, and the walk for `at` ends in `spot`.
-    #[inline(always)]
-    pub(super) unsafe fn word_at(&self, spot: Spot, at: VirtAddr) -> (F::Word, usize) {
-        let place = Self::place(spot.level, Self::index(spot.level, at));
-        // SAFETY: by this function's contract the walk for `at` ends in the node, so the place is in it.
-        (unsafe { self.read(spot.node, place) }, place)
-    }
-
-    /// Returns the leaf that maps `at`.
-    ///
-    /// # Safety
-    ///
-    /// The caller is the only writer, and the walk for `at` ends in `spot`.
-    #[inline(always)]
-    pub(super) unsafe fn leaf_at(&self, spot: Spot, at: VirtAddr) -> Option<Leaf> {
-        // SAFETY: by this function's contract the caller is the only writer, and the walk for `at` ends in the spot.
-        unsafe {
-            let (word, _) = self.word_at(spot, at);
-            let is_leaf = F::is_leaf(word, spot.level + 1 == Self::LEVELS);
-            is_leaf.then(|| self.leaf_in(spot.node, word, spot.level, at))
-        }
-    }
-}
+impl<S: Shape> Decode for S {}

@@ -3,10 +3,12 @@
 use tlbkit_addr::{Pages, VirtAddr, Vpn};
 
 use super::Mpt;
-use super::shape::{MAX, Shape};
+use super::leaf::Decode as _;
+use super::node::{NodeRef, Seen};
+use super::shape::Shape;
 use crate::format::Format;
 use crate::nodes::Nodes;
-use crate::{Leaf, Radix, Word};
+use crate::{Leaf, Pinned, Radix};
 
 /// Returns the pages that hold a linear table's nodes of `level` for `pages`. Returns `None` for a table in physical memory, and
 /// for the root.
@@ -32,30 +34,14 @@ pub(crate) fn region<G: Radix>() -> Option<Pages> {
     Pages::new(low.first(), high.last())
 }
 
-impl<G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'_, G, F, N> {
+impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
     /// Looks `at` up as if the TLB mapped the whole table: counts one load. Only the load of the word that ends the walk goes
     /// through [`Nodes::follow`], which counts loads. The loads from the root down to that word are not counted.
-    ///
-    /// # Safety
-    ///
-    /// The caller is pinned, or the writer.
     #[inline(always)]
-    pub(crate) unsafe fn find_translated(&self, at: VirtAddr) -> Option<Leaf> {
-        let load = |level, node, place| {
-            if level + 1 < Self::LEVELS {
-                // SAFETY: a node that a link leads to is live or retired, and pinned walkers are waited for; the place is in the
-                // node.
-                let word = unsafe { F::Word::follow(self.nodes.at(node).add(place)) };
-                if F::is_link(word) {
-                    return word;
-                }
-            }
-            // SAFETY: a node that a link leads to is live or retired, and pinned walkers are waited for; the place is in the
-            // node.
-            unsafe { self.nodes.follow(node, place) }
-        };
-        self.descend_by(Self::top(at.vpn(G::BASE))?, at, load, |word, level, _| {
-            F::is_leaf(word, level + 1 == Self::LEVELS).then(|| Self::leaf(word, level, at))
+    pub(crate) fn find_translated(&self, pinned: Pinned<'_>, at: VirtAddr) -> Option<Leaf> {
+        let top = Self::top(at.vpn(G::BASE))?;
+        NodeRef::root(self, pinned).look_up(top, at, NodeRef::translated, |word, level, _| {
+            Self::is_leaf(word, level).then(|| Self::leaf(word, level, at))
         })
     }
 
@@ -64,31 +50,17 @@ impl<G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'_, G, F, N> {
     ///
     /// `translates` gets the arguments of [`NestedMissObserver::translates`](crate::NestedMissObserver::translates). Only the
     /// loads that the machine would make go through [`Nodes::follow`], which counts loads. Where the machine's TLB would
-    /// translate a page of the table, this function finds the node from the root with loads that are not counted.
-    ///
-    /// # Safety
-    ///
-    /// The caller is pinned, or the writer, and `at` is in the space.
+    /// translate a page of the table, this function finds the node from the root with loads that are not counted. `at` is in the
+    /// space.
     #[inline(always)]
-    pub(crate) unsafe fn climb(
+    pub(crate) fn climb(
         &self,
+        pinned: Pinned<'_>,
         at: VirtAddr,
         mut translates: impl FnMut(usize, VirtAddr) -> bool,
     ) -> Option<Leaf> {
-        let last = Self::LEVELS - 1;
-        let place = |level| Self::place(level, Self::index(level, at));
-        let mut nodes = [self.root; MAX];
-        let mut deepest = 0;
-        while deepest < last {
-            // SAFETY: a node that a link leads to is live or retired, and pinned walkers are waited for; the index
-            // is below the node's slots.
-            let word = unsafe { F::Word::follow(self.nodes.at(nodes[deepest]).add(place(deepest))) };
-            if !F::is_link(word) {
-                break;
-            }
-            deepest += 1;
-            nodes[deepest] = F::node(word);
-        }
+        let (root, last) = (NodeRef::root(self, pinned), Self::LEVELS - 1);
+        let deepest = root.walk(root.index_of(at), at, last, NodeRef::peek, |node, _, _| node.level());
         let mut level = last;
         while let Some(own) = own_pages::<G>(level, Pages::one(at.vpn(G::BASE))) {
             // A page that the table does not have is in no TLB, whatever `translates` returns.
@@ -97,15 +69,25 @@ impl<G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'_, G, F, N> {
             }
             level -= 1;
         }
-        let mut node = nodes[level];
-        loop {
-            // SAFETY: the node is live or retired, and pinned walkers are waited for; the index is below its slots.
-            let word = unsafe { self.nodes.follow(node, place(level)) };
-            if level == last || !F::is_link(word) {
-                return F::is_leaf(word, level == last).then(|| Self::leaf(word, level, at));
+        root.descend(
+            root.index_of(at),
+            at,
+            |node, index| if node.level() < level { node.peek(index) } else { node.seen(index) },
+            |seen| seen.mapped(at),
+        )
+    }
+}
+
+impl<'a, 'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> NodeRef<'a, 'n, G, F, N> {
+    /// Loads a word, and the storage counts the load only if it ends the walk.
+    #[inline(always)]
+    fn translated(self, index: usize) -> Seen<'a, 'n, G, F, N> {
+        if !Self::is_last(self.level()) {
+            let seen = self.peek(index);
+            if seen.link().is_some() {
+                return seen;
             }
-            level += 1;
-            node = F::node(word);
         }
+        self.seen(index)
     }
 }

@@ -43,11 +43,11 @@ mod dismantle;
 mod fork;
 mod leaf;
 mod linear;
-mod live;
 mod map;
 mod mark;
 mod mend;
-mod path;
+mod node;
+mod pieces;
 mod protect;
 mod replace;
 mod resize;
@@ -55,7 +55,6 @@ mod run;
 mod shape;
 mod share;
 mod slot;
-mod store;
 mod sweep;
 mod table;
 mod unmap;
@@ -65,18 +64,19 @@ mod walk;
 use core::fmt;
 use core::marker::PhantomData;
 
-use tlbkit_addr::{Pages, VirtAddr};
+use tlbkit_addr::VirtAddr;
 
 use crate::footprint::Tally;
 use crate::format::Format;
 use crate::nodes::{NodeAddr, Nodes, check_range, take_within};
-use crate::{Error, Leaf, Radix, Word, WriterFlag};
+use crate::{Error, Radix, Word, WriterFlag};
 
 pub use cursor::Cursor;
-pub use detach::Detached;
 pub use fork::Copying;
 pub(crate) use linear::{own_pages, region};
+pub use node::Detached;
 use shape::Shape;
+use share::Loan;
 pub use slot::{Encoded, Slot, Stale};
 
 /// A multi-level page table of geometry `G` with entries of format `F` in nodes from `N`.
@@ -88,9 +88,9 @@ pub struct Mpt<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> {
     flag: WriterFlag,
     tally: Tally,
     /// The pages whose top-level slots belong to another table.
-    borrowed: Option<Pages>,
+    borrowed: Option<Loan>,
     /// The pages whose top-level slots other tables may borrow.
-    lent: Option<Pages>,
+    lent: Option<Loan>,
     shape: PhantomData<(G, F)>,
 }
 
@@ -136,15 +136,6 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
     /// Returns the offset of the PTE of `at` in its last-level node, in words.
     pub(crate) fn leaf_place(&self, at: VirtAddr) -> usize {
         Self::place(Self::LEVELS - 1, Self::index(Self::LEVELS - 1, at))
-    }
-
-    /// Decodes the leaf in a slot of `level` that maps `at`.
-    #[inline(always)]
-    fn leaf(word: F::Word, level: usize, at: VirtAddr) -> Leaf {
-        let slot = Self::slot_size(level);
-        let size = if Self::REPLICATED { F::size(word, slot) } else { slot };
-        let attr = F::attr(word, level + 1 == Self::LEVELS);
-        Leaf { at: at.align_down(size), size, frame: F::frame(word, size), attr }
     }
 }
 

@@ -3,11 +3,29 @@
 use tlbkit_addr::{Flush, PageSize, Pages, Vpn};
 
 use super::Mpt;
+use super::leaf::Decode as _;
+use super::node::{Supply, Writing};
 use super::shape::Shape;
 use crate::format::{Format, walked};
 use crate::geometry::Checked as _;
-use crate::nodes::{Nodes, Stock};
-use crate::{Error, Radix};
+use crate::nodes::Nodes;
+use crate::{Error, Radix, Table as _};
+
+/// The pages that a table lends to others, and their slots of the root.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) struct Loan {
+    pub(super) pages: Pages,
+    first: usize,
+    last: usize,
+}
+
+impl Loan {
+    /// Tells whether the slot `slot` of the root is lent.
+    #[inline(always)]
+    fn has(self, slot: usize) -> bool {
+        self.first <= slot && slot <= self.last
+    }
+}
 
 impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
     /// Prepares the top-level slots of `pages` for lending: each slot gets a node, which is not retired when it becomes empty.
@@ -40,26 +58,24 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
         if self.lent.is_some() {
             return Err(Error::Busy);
         }
+        let mut batch = self.batch();
+        // SAFETY: `&mut self` excludes any other writer, and the batch came from this table. (It stays empty.)
+        let mut writing = unsafe { Writing::new(self, &mut batch) };
         let slots = || (first.get()..=last.get()).step_by(cover).map(|page| Vpn::new(page).address(G::BASE));
         let mut want = [0; super::shape::MAX];
         for at in slots() {
-            // SAFETY: `&mut self`: no other CPU writes.
-            let word = unsafe { self.read(self.root, Self::place(0, Self::index(0, at))) };
+            let word = writing.view().read(Self::index(0, at)).word();
             if F::is_leaf(word, false) {
                 return Err(Error::occupied(&Self::leaf(word, 0, at)));
             }
             want[1] += usize::from(!F::is_link(word));
         }
-        let mut stock = Stock::take_within(self.nodes, &Self::WORDS, want, F::REACH)?;
+        let mut supply = Supply::take(writing.table(), want)?;
         for at in slots() {
-            // SAFETY: `&mut self`: no other CPU writes. The loan counts as an entry, so that the count of the node never becomes
-            // 0.
-            unsafe {
-                let node = self.reach(&mut stock, at, 1);
-                self.add_loan(node, 1);
-            }
+            writing.reach(&mut supply, at, 1).add_loan();
         }
-        self.lent = Some(pages);
+        let index = |page: Vpn| Self::index(0, page.address(G::BASE));
+        self.lent = Some(Loan { pages, first: index(first), last: index(last) });
         let mut flush = Flush::none();
         if walked::<F>() && want[1] > 0 {
             flush.add_links(F::APPEARS, pages);
@@ -75,17 +91,12 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
     /// [`Error::NoMemory`].
     pub fn sharing(kernel: &'n Self) -> Result<Self, Error> {
         let mut table = Self::new(kernel.nodes)?;
-        if let Some(pages) = kernel.lent {
-            let (first, last) = (pages.first().address(G::BASE), pages.last().address(G::BASE));
-            let slots = Self::index(0, first)..=Self::index(0, last);
-            let borrowed = slots.clone().count();
-            for place in slots {
-                // SAFETY: lent links never change, and no other code uses the new root yet.
-                unsafe { table.publish(table.root, place, kernel.nodes.follow(kernel.root, place)) };
-            }
-            // SAFETY: no other code uses the new root yet.
-            unsafe { table.add_live(table.root, 0, Self::index(0, first), borrowed) };
-            table.borrowed = Some(pages);
+        if let Some(loan) = kernel.lent {
+            table.borrowed = Some(loan);
+            let mut batch = table.batch();
+            // SAFETY: no other code uses the new table yet, and the batch came from it. (It stays empty.)
+            let mut writing = unsafe { Writing::new(&table, &mut batch) };
+            (loan.first..=loan.last).for_each(|slot| writing.root().borrow(kernel, slot));
         }
         Ok(table)
     }
@@ -93,44 +104,31 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
     /// Checks that none of the pages is borrowed. Only the lender changes borrowed pages.
     #[inline(always)]
     pub(super) fn check_own(&self, pages: Pages) -> Result<(), Error> {
-        match self.borrowed {
-            Some(borrowed) => match borrowed.intersect(pages) {
-                Some(shared) => Err(Error::Borrowed { at: shared.first().address(G::BASE) }),
-                None => Ok(()),
-            },
+        match self.borrowed.and_then(|loan| loan.pages.intersect(pages)) {
+            Some(shared) => Err(Error::Borrowed { at: shared.first().address(G::BASE) }),
             None => Ok(()),
         }
-    }
-
-    /// Tells whether a page is borrowed.
-    #[inline(always)]
-    pub(super) fn borrows(&self, page: Vpn) -> bool {
-        self.borrowed.is_some_and(|borrowed| borrowed.contains(page))
     }
 
     /// Refuses pages that would replace a lent link, because borrowers keep a copy of that link.
     #[inline(always)]
     pub(super) fn check_lent(&self, pages: Pages, size: PageSize) -> Result<(), Error> {
         match self.lent {
-            Some(lent) if Self::level_of(size) == 0 && lent.intersect(pages).is_some() => {
+            Some(lent) if Self::level_of(size) == 0 && lent.pages.intersect(pages).is_some() => {
                 Err(Error::WrongSize { size })
             }
             _ => Ok(()),
         }
     }
 
-    /// Tells whether a top-level slot is borrowed.
+    /// Tells whether a slot of the root is borrowed.
+    #[inline(always)]
     pub(super) fn is_borrowed(&self, slot: usize) -> bool {
-        self.borrowed.is_some_and(|pages| Self::is_slot_of(slot, pages))
+        self.borrowed.is_some_and(|loan| loan.has(slot))
     }
 
-    /// Tells whether a top-level slot is lent.
+    /// Tells whether a slot of the root is lent.
     pub(super) fn is_lent(&self, slot: usize) -> bool {
-        self.lent.is_some_and(|pages| Self::is_slot_of(slot, pages))
-    }
-
-    fn is_slot_of(slot: usize, pages: Pages) -> bool {
-        let (first, last) = (pages.first().address(G::BASE), pages.last().address(G::BASE));
-        (Self::index(0, first)..=Self::index(0, last)).contains(&slot)
+        self.lent.is_some_and(|loan| loan.has(slot))
     }
 }

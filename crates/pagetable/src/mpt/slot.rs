@@ -12,23 +12,22 @@
 use tlbkit_addr::{Attr, Flush, FlushScope, Pages, Pfn, VirtAddr, Vpn};
 
 use super::Mpt;
-use super::leaf::Spot;
+use super::leaf::Decode as _;
+use super::node::{NodeRef, Place, Writing};
 use super::shape::Shape;
 use crate::format::{Format, check_attr, check_change};
 use crate::geometry::Checked as _;
 use crate::nodes::Nodes;
 use crate::pairs::stale;
 use crate::replace::Filled;
-use crate::word::atomics::Ordering;
-use crate::{Change, Entry, Leaf, Radix, Retired, Turn, Word};
+use crate::{Change, Entry, Leaf, Radix, Turn, Word};
 
 /// The slot of a page in a node of this table, from [`Turn::slot`].
 ///
 /// Each change consumes the slot, and is all or nothing. `None` means that nothing has changed: make the change with a
 /// [`Writer`](crate::Writer), which can store more than one word, or returns the error.
 pub struct Slot<'w, 'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> {
-    table: &'w Mpt<'n, G, F, N>,
-    spot: Spot,
+    place: Place<'w, 'n, G, F, N>,
     page: Vpn,
 }
 
@@ -82,14 +81,6 @@ impl<F: Format> Encoded<F> {
     }
 }
 
-impl Stale {
-    /// Adds this flush to a batch.
-    #[inline(always)]
-    pub(super) fn add_to(self, batch: &mut Retired<'_>) {
-        batch.touch(self.scope, self.pages);
-    }
-}
-
 impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Turn<'_, 'n, Mpt<'n, G, F, N>> {
     /// Returns the slot of `page` in its last-level node. Returns `None` if there is no such node, if the page is borrowed, or if
     /// a dropped batch has left a debt, which only a batch can take up.
@@ -98,122 +89,108 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Turn<'_, 'n, Mpt<'n, G, 
     #[inline(always)]
     pub fn slot(&mut self, page: Vpn) -> Option<Slot<'_, 'n, G, F, N>> {
         let table = self.table();
-        // SAFETY: the slot borrows the right to write.
-        if table.nodes.held().is_owed(&table.flag) { None } else { unsafe { table.small_slot(page) } }
+        if table.nodes.held().is_owed(&table.flag) {
+            None
+        } else {
+            Some(Slot { place: self.place(page)?, page })
+        }
     }
 }
 
-impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
-    /// Returns the slot of a page in its last-level node.
-    ///
-    /// # Safety
-    ///
-    /// The caller is the only writer as long as the slot exists.
+impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Writing<'_, 'n, G, F, N> {
+    /// Returns the slot of `page` in its last-level node, if there is such a node and the page is not borrowed.
     #[inline(always)]
-    pub(super) unsafe fn small_slot(&self, page: Vpn) -> Option<Slot<'_, 'n, G, F, N>> {
-        let top = Self::top(page)?;
-        if self.borrows(page) {
-            return None;
-        }
+    pub(super) fn slot(&mut self, page: Vpn) -> Option<Slot<'_, 'n, G, F, N>> {
+        self.place(page).map(|place| Slot { place, page })
+    }
+
+    /// Returns the slot of a page in its last-level node, if `pages` is that page.
+    #[inline(always)]
+    pub(super) fn slot_of(&mut self, pages: Pages) -> Option<Slot<'_, 'n, G, F, N>> {
+        if pages.first() == pages.last() { self.slot(pages.first()) } else { None }
+    }
+}
+
+impl<'w, 'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> NodeRef<'w, 'n, G, F, N> {
+    /// Walks from the root to the last-level node of a page, without loading the word in it. Returns the node and the slot.
+    #[inline(always)]
+    pub(super) fn last_slot(self, page: Vpn) -> Option<(Self, usize)> {
         let (at, last) = (page.address(G::BASE), Self::LEVELS - 1);
-        let mut node = self.root;
-        // Walks to the node without loading the word in it.
-        for level in 0..last {
-            let index = if level == 0 { top } else { Self::index(level, at) };
-            // SAFETY: the node is linked, and the caller is the writer.
-            let word = unsafe { self.read(node, Self::place(level, index)) };
-            if !F::is_link(word) {
-                return None;
-            }
-            node = F::node(word);
-        }
-        Some(Slot { table: self, spot: Spot { node, level: last }, page })
-    }
-
-    /// Returns the slot of a page whose walk ends in `spot`. If the slot holds no leaf, it must be of the last level.
-    ///
-    /// # Safety
-    ///
-    /// The caller is the only writer as long as the slot exists. The page is in the space, and the walk for it ends in `spot`.
-    #[inline(always)]
-    pub(super) unsafe fn slot_at(&self, spot: Spot, page: Vpn) -> Option<Slot<'_, 'n, G, F, N>> {
-        if self.borrows(page) { None } else { Some(Slot { table: self, spot, page }) }
+        self.walk(Self::top(page)?, at, last, Self::read, |node, index, end| {
+            if end.is_some() { None } else { Some((node, index)) }
+        })
     }
 }
 
-impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Slot<'_, 'n, G, F, N> {
+impl<'w, 'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Slot<'w, 'n, G, F, N> {
+    /// Returns the slot of a page in which a walk for the page ends. If the slot holds no leaf, it must be of the last level.
+    #[inline(always)]
+    pub(super) fn new(place: Place<'w, 'n, G, F, N>, page: Vpn) -> Self {
+        Self { place, page }
+    }
+
     #[inline(always)]
     fn at(&self) -> VirtAddr {
         self.page.address(G::BASE)
     }
 
     #[inline(always)]
-    fn is_last(&self) -> bool {
-        self.spot.level + 1 == Mpt::<'n, G, F, N>::LEVELS
+    fn level(&self) -> usize {
+        self.place.node().level()
     }
 
     #[inline(always)]
-    fn index(&self) -> usize {
-        Mpt::<'n, G, F, N>::index(self.spot.level, self.at())
+    fn in_last(&self) -> bool {
+        Self::is_last(self.level())
     }
 
     #[inline(always)]
-    fn place(&self) -> usize {
-        Mpt::<'n, G, F, N>::place(self.spot.level, self.index())
+    fn table(&self) -> &'w Mpt<'n, G, F, N> {
+        self.place.node().table()
     }
 
     /// Returns the word in the slot, if it is a leaf that occupies no other slot.
     #[inline(always)]
     fn leaf_word(&self) -> Option<F::Word> {
-        // SAFETY: the place is in the node, and the slot borrows the writer.
-        let word = unsafe { self.table.read(self.spot.node, self.place()) };
-        (F::is_leaf(word, self.is_last()) && self.is_single(word)).then_some(word)
+        let word = self.place.read();
+        (F::is_leaf(word, self.in_last()) && self.is_single(word)).then_some(word)
     }
 
     /// Tells whether a leaf in the slot occupies no other slot.
     #[inline(always)]
     fn is_single(&self, leaf: F::Word) -> bool {
-        !Mpt::<'n, G, F, N>::REPLICATED
-            || F::size(leaf, Mpt::<'n, G, F, N>::slot_size(self.spot.level)) == G::BASE
+        !Self::REPLICATED || F::size(leaf, Self::slot_size(self.level())) == G::BASE
     }
 
     #[inline(always)]
-    fn leaf(&self, word: F::Word) -> Leaf {
-        Mpt::<'n, G, F, N>::leaf(word, self.spot.level, self.at())
+    fn decoded(&self, word: F::Word) -> Leaf {
+        Self::leaf(word, self.level(), self.at())
     }
 
     /// Returns the flush that a change of the leaf needs.
     #[inline(always)]
     fn stale(&self, scope: FlushScope) -> Stale {
-        if self.is_last() {
+        if self.in_last() {
             return Stale { scope, pages: Pages::one(self.page) };
         }
-        let size = Mpt::<'n, G, F, N>::slot_size(self.spot.level);
-        let count = Mpt::<'n, G, F, N>::slot_pages(self.spot.level);
+        let size = Self::slot_size(self.level());
+        let count = Self::slot_pages(self.level());
         let first = Vpn::new(self.page.get() & !(count - 1));
         let pages = Pages::count(first, count).unwrap_or(Pages::one(self.page));
         Stale { scope, pages: stale::<G, F>(pages, |_| Some(size)) }
     }
 
-    /// Makes the two words of a TLB entry agree after the word in this slot has changed.
-    #[inline(always)]
-    fn settle_pair(&self) {
-        // SAFETY: the slot is in the node, and borrows the writer.
-        unsafe { self.table.settle_pair(self.spot.node, self.spot.level, self.index()) };
-    }
-
     /// Returns the leaf that maps the page, if the leaf occupies no other slot.
     #[inline(always)]
     pub fn look(&self) -> Option<Leaf> {
-        self.leaf_word().map(|word| self.leaf(word))
+        self.leaf_word().map(|word| self.decoded(word))
     }
 
     /// Returns what the slot holds: a leaf, a mark or nothing; `None` if the leaf occupies other slots too.
     #[inline(always)]
     pub fn entry(&self) -> Option<Entry> {
-        // SAFETY: the place is in the node, and the slot borrows the writer.
-        let word = unsafe { self.table.read(self.spot.node, self.place()) };
-        match Mpt::<'n, G, F, N>::entry(word, self.spot.level, self.at()) {
+        let word = self.place.read();
+        match Mpt::<'n, G, F, N>::entry(word, self.level(), self.at()) {
             Entry::Leaf(leaf) => self.is_single(word).then_some(Entry::Leaf(leaf)),
             entry => Some(entry),
         }
@@ -224,17 +201,12 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Slot<'_, 'n, G, F, N> {
     pub fn map(self, frame: Pfn, attr: Encoded<F>) -> Option<Stale> {
         let word = attr.to(frame)?;
         G::SPACE.check_frames(frame, 1, G::BASE).ok()?;
-        let Spot { node, level } = self.spot;
-        // SAFETY: the place is in the node, and the slot borrows the writer.
-        unsafe {
-            if self.table.read(node, self.place()) != F::Word::ZERO || !self.is_last() {
-                return None;
-            }
-            self.table.publish(node, self.place(), word);
-            self.settle_pair();
-            self.table.add_live(node, level, self.index(), 1);
+        if self.place.read() != F::Word::ZERO || !self.in_last() {
+            return None;
         }
-        self.table.tally.ptes(1);
+        self.place.publish(word);
+        self.place.settle_pair();
+        self.place.count_in();
         Some(self.stale(F::APPEARS))
     }
 
@@ -243,20 +215,13 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Slot<'_, 'n, G, F, N> {
     #[inline(always)]
     pub fn unmap(self) -> Option<(Leaf, Stale)> {
         let word = self.leaf_word()?;
-        let Spot { node, level } = self.spot;
-        // SAFETY: the node is in the table, and only its writer changes its record and its words.
-        let word = unsafe {
-            let record = &*self.table.nodes.record(node, Mpt::<'n, G, F, N>::words(level));
-            let rest = record.load(Ordering::Relaxed).wrapping_sub(1);
-            if level > 0 && Mpt::<'n, G, F, N>::live_of(rest, level) == 0 {
-                return None;
-            }
-            record.store(rest, Ordering::Relaxed);
-            self.table.take(node, self.place(), word)
-        };
-        self.settle_pair();
-        self.table.tally.ptes(-1);
-        Some((self.leaf(word), self.stale(FlushScope::Everywhere)))
+        if !self.place.count_out_but_last() {
+            return None;
+        }
+        let word = self.place.take(word);
+        self.place.settle_pair();
+        self.table().tally.ptes(-1);
+        Some((self.decoded(word), self.stale(FlushScope::Everywhere)))
     }
 
     /// Changes the attributes of the leaf, and returns the leaf as it was before.
@@ -264,25 +229,22 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Slot<'_, 'n, G, F, N> {
     pub fn protect(self, change: Change) -> Option<(Leaf, Stale)> {
         check_change::<F>(change).ok()?;
         let word = self.leaf_word()?;
-        let (node, last) = (self.spot.node, self.is_last());
-        // SAFETY: the place is in the node, and the slot borrows the only writer but hardware.
-        let old = unsafe {
-            match F::masks(change, last) {
-                Some(masks) => self.table.amend(node, self.place(), word, |leaf| masks.apply(leaf)),
-                None => self.table.amend(node, self.place(), word, |leaf| F::change(leaf, change, last)),
-            }
+        let last = self.in_last();
+        let old = match F::masks(change, last) {
+            Some(masks) => self.place.amend(word, |leaf| masks.apply(leaf)),
+            None => self.place.amend(word, |leaf| F::change(leaf, change, last)),
         };
         if F::PAIRED && change.set.union(change.clear).contains(Attr::GLOBAL) {
-            self.settle_pair();
+            self.place.settle_pair();
         }
-        Some((self.leaf(old), self.stale(change.scope())))
+        Some((self.decoded(old), self.stale(change.scope())))
     }
 
     /// Replaces the leaf of a base page with one store, and returns the old leaf with the status bits that hardware set before
     /// that store. Returns `None` in formats that require break-before-make.
     #[inline(always)]
     pub fn replace(self, frame: Pfn, attr: Encoded<F>) -> Option<(Leaf, Stale)> {
-        if F::BREAK_FRAME || !self.is_last() {
+        if F::BREAK_FRAME || !self.in_last() {
             return None;
         }
         let new = attr.to(frame)?;
@@ -292,10 +254,9 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Slot<'_, 'n, G, F, N> {
         if !F::FIXED.is_empty() && fixed(old) != fixed(new) {
             return None;
         }
-        // SAFETY: the place is in the node, and the slot borrows the only writer but hardware.
-        let old = unsafe { self.table.exchange_leaf(self.spot.node, self.place(), old, new) };
-        self.settle_pair();
-        Some((self.leaf(old), self.stale(FlushScope::Everywhere)))
+        let old = self.place.exchange_leaf(old, new);
+        self.place.settle_pair();
+        Some((self.decoded(old), self.stale(FlushScope::Everywhere)))
     }
 
     /// Empties the entry of a base page, calls `flush_all_cpus`, then stores the new leaf. Returns the old leaf with the status
@@ -311,7 +272,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Slot<'_, 'n, G, F, N> {
         attr: Encoded<F>,
         flush_all_cpus: impl FnOnce(&Flush),
     ) -> Option<(Leaf, Stale)> {
-        if !self.is_last() {
+        if !self.in_last() {
             return None;
         }
         let new = attr.to(frame)?;
@@ -320,20 +281,18 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Slot<'_, 'n, G, F, N> {
         let stale = self.stale(FlushScope::Everywhere);
         let mut flush = Flush::none();
         flush.add(stale.scope, stale.pages);
-        // SAFETY: the place is in the node, and the slot borrows the only writer but hardware.
-        let old = unsafe { self.table.take(self.spot.node, self.place(), seen) };
-        self.settle_pair();
+        let old = self.place.take(seen);
+        self.place.settle_pair();
+        // Hardware writes no status into an empty entry.
         let store = |word| {
-            // SAFETY: the place is in the node, and the slot borrows the only writer. Hardware writes no status
-            // into an empty entry.
-            unsafe { self.table.publish(self.spot.node, self.place(), word) };
-            self.settle_pair();
+            self.place.publish(word);
+            self.place.settle_pair();
         };
         let mut filled = Filled { store, word: old };
         flush_all_cpus(&flush);
         filled.word = new;
         drop(filled);
-        Some((self.leaf(old), self.stale(F::APPEARS)))
+        Some((self.decoded(old), self.stale(F::APPEARS)))
     }
 }
 

@@ -1,86 +1,99 @@
 //! The slots that a range of pages covers, node by node.
 
-use tlbkit_addr::{Pages, Vpn};
+use tlbkit_addr::{Pages, VirtAddr, Vpn};
 
-use super::Mpt;
-use super::path::Path;
+use super::leaf::Decode as _;
+use super::node::{NodeMut, Place, Writing};
+use super::pieces::after;
 use super::shape::Shape;
 use crate::format::Format;
-use crate::nodes::{NodeAddr, Nodes};
+use crate::nodes::Nodes;
 use crate::{Error, Radix, Word};
 
 /// A run of slots of one node that a range of pages covers.
-pub(super) struct Part {
-    pub(super) path: Path,
+pub(super) struct Part<'p, 'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> {
+    pub(super) node: NodeMut<'p, 'n, G, F, N>,
     /// The first slot.
     pub(super) index: usize,
     pub(super) slots: usize,
     /// The first page of the first slot.
     pub(super) first: Vpn,
+    /// Whether the visitor has emptied the node.
+    pub(super) emptied: bool,
 }
 
-impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
-    /// Visits the slots that a range covers, node by node, as [`Part`]s. The visitor may empty them.
-    ///
-    /// # Safety
-    ///
-    /// The caller is the only writer, and the pages are in the space.
+impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Writing<'_, 'n, G, F, N> {
+    /// Visits the slots that a range of the space covers, node by node, as [`Part`]s. The visitor may empty them: then the nodes that
+    /// have become empty are retired.
     #[inline(always)]
-    pub(super) unsafe fn sweep(
-        &self,
+    pub(super) fn sweep(
+        &mut self,
         pages: Pages,
-        mut visit: impl FnMut(Part) -> Result<(), Error>,
+        mut visit: impl FnMut(&mut Part<'_, 'n, G, F, N>) -> Result<(), Error>,
     ) -> Result<(), Error> {
-        let mut at = pages.first();
-        loop {
+        let mut rest = Some(pages);
+        while let Some(pages) = rest {
+            let at = pages.first();
             let va = at.address(G::BASE);
-            // SAFETY: the caller is the writer.
-            let path = unsafe { self.path(va, Self::LEVELS - 1) };
-            let slot_pages = Self::slot_pages(path.level);
-            let first = Vpn::new(at.get() & !(slot_pages - 1));
+            let node = self.node_for(va, Self::LEVELS - 1);
+            let level = node.level();
+            let first = Vpn::new(at.get() & !(Self::slot_pages(level) - 1));
             // Above the last level the next slot may hold a link, so each slot is a part of its own.
-            let end = if path.level + 1 == Self::LEVELS {
-                self.node_end(path.level, at).min(pages.last())
+            let end = if Self::is_last(level) {
+                Self::node_end(level, at).min(pages.last())
             } else {
-                Vpn::new(at.get() | (slot_pages - 1))
+                Self::slot_end(level, at)
             };
-            let slots = (end.get() - first.get()) / slot_pages + 1;
-            visit(Part { path, index: Self::index(path.level, va), slots, first })?;
-            if end >= pages.last() {
-                return Ok(());
+            let slots = (end.get() - first.get()) / Self::slot_pages(level) + 1;
+            let index = node.index_of(va);
+            let mut part = Part { node, index, slots, first, emptied: false };
+            visit(&mut part)?;
+            if part.emptied {
+                self.root().prune(level, va);
             }
-            at = Vpn::new(end.get() + 1);
+            rest = after(pages, end);
         }
+        Ok(())
+    }
+}
+
+impl<'p, 'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Part<'p, 'n, G, F, N> {
+    /// Returns a slot of the part.
+    #[inline(always)]
+    pub(super) fn at(&self, slot: usize) -> Place<'_, 'n, G, F, N> {
+        self.node.at(self.index + slot)
     }
 
+    /// Returns the slots, if the part is one of the last level.
+    #[inline(always)]
+    pub(super) fn last(
+        &self,
+    ) -> Option<impl Iterator<Item = Place<'_, 'n, G, F, N>> + use<'_, 'p, 'n, G, F, N>> {
+        self.node.last_slots(self.index, self.slots)
+    }
+
+    /// Returns the word in a slot of the part.
+    #[inline(always)]
+    pub(super) fn word(&self, slot: usize) -> F::Word {
+        self.node.read(self.index + slot).word()
+    }
+
+    /// Returns the address of a slot of the part.
+    #[inline(always)]
+    pub(super) fn address(&self, slot: usize) -> VirtAddr {
+        Vpn::new(self.first.get() + slot * Self::slot_pages(self.node.level())).address(G::BASE)
+    }
+}
+
+impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> NodeMut<'_, 'n, G, F, N> {
     /// Tells whether a run of slots holds a leaf, a link or a mark.
-    ///
-    /// # Safety
-    ///
-    /// The caller is the only writer, the node is one of `level` in the table, and the slots are in the node.
     #[inline(always)]
-    pub(super) unsafe fn any_taken(&self, node: NodeAddr, level: usize, index: usize, slots: usize) -> bool {
-        let last = level + 1 == Self::LEVELS;
-        // SAFETY: by this function's contract the slots are in the node.
-        unsafe {
-            // The common case is that all words are zero. The fold checks several words at a time.
-            self.fold(node, level, index, slots, F::Word::ZERO, |all, word| all | word) != F::Word::ZERO
-                && (0..slots).any(|slot| {
-                    let word = self.read(node, Self::place(level, index + slot));
-                    F::is_leaf(word, last) || (!last && F::is_link(word)) || Self::is_mark(word, level)
-                })
-        }
-    }
-
-    /// Reads a slot of a part.
-    ///
-    /// # Safety
-    ///
-    /// The caller is the only writer, the part is one of this table, and `slot` is below its number of slots.
-    #[inline(always)]
-    pub(super) unsafe fn slot(&self, part: &Part, slot: usize) -> F::Word {
-        let level = part.path.level;
-        // SAFETY: the slots of a part are in its node.
-        unsafe { self.read(part.path.node(level), Self::place(level, part.index + slot)) }
+    pub(super) fn any_taken(&self, index: usize, slots: usize) -> bool {
+        let level = self.level();
+        // The common case is that all words are zero. The fold checks several words at a time.
+        self.fold(index, slots, F::Word::ZERO, |all, word| all | word) != F::Word::ZERO
+            && (index..index + slots).map(|index| self.read(index).word()).any(|word| {
+                Self::is_leaf(word, level) || Self::is_link(word, level) || Self::is_mark(word, level)
+            })
     }
 }

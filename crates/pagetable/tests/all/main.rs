@@ -37,6 +37,7 @@ mod lpt_properties;
 mod manuals;
 mod mark_rights;
 mod mpt;
+mod mpt_detach;
 mod mpt_fork;
 mod mpt_hardware;
 mod mpt_pairs;

@@ -170,7 +170,7 @@ fn a_child_has_room_for_the_users_pages() {
 fn finish<'n, G: Radix, F: Format<Word = u64>>(
     writer: &mut Writer<'_, 'n, Mpt<'n, G, F, Storage<'n>>>,
     born: &mut Writer<'_, 'n, Mpt<'n, G, F, Storage<'n>>>,
-    copying: &mut Copying<'n, Storage<'n>>,
+    copying: &mut Copying<'n, G, F, Storage<'n>>,
 ) {
     while writer.copy_part(born, copying, 1, |_| (), |_| ()).unwrap().is_some() {}
 }
@@ -271,4 +271,30 @@ fn begins_inside<G: Radix, F: Format<Word = u64>>(size: PageSize, larger: PageSi
 fn a_part_that_begins_inside_a_leaf_is_refused() {
     begins_inside::<Va39, Sv39>(PageSize::M2, Va39::SIZES[2]);
     begins_inside::<Napot<Va39>, RiscvOf<true, true, false>>(K4, PageSize::K64);
+}
+
+/// The child borrows pages, and the table maps one there while the copy is under way: the child cannot have it.
+#[test]
+fn a_part_where_the_child_borrows_is_refused() {
+    let mut memory = vec![Chunk::ZERO; 64];
+    let slab = Storage::new(&mut memory, 0).unwrap();
+    let mut kernel = Mpt::<Va39, Sv39, _>::new(&slab).unwrap();
+    let at = VirtAddr::new(0xffff_ffc0_0000_5000);
+    // A top-level slot.
+    kernel.lend(Pages::count(VirtAddr::new(0xffff_ffc0_0000_0000).vpn(K4), 1 << 18).unwrap()).unwrap();
+    let child = Mpt::sharing(&kernel).unwrap();
+    let parent = Mpt::<Va39, Sv39, _>::new(&slab).unwrap();
+    let (mut writer, mut born) = (Writer::new(&parent).unwrap(), Writer::new(&child).unwrap());
+    let mut copying = writer.begin_copy(&mut born).unwrap();
+    assert_eq!(copying.reserve(usize::MAX), Ok(true));
+    writer.map(Pages::one(at.vpn(K4)), Pfn::new(7), K4, USER).unwrap();
+    let refused = writer.copy_part(&mut born, &mut copying, usize::MAX, |_| panic!("it is shared"), |_| ());
+    assert!(matches!(refused, Err(Error::Borrowed { .. })), "{refused:?}");
+    drop(copying);
+    for batch in [writer.finish(), born.finish(), destroy(parent), destroy(child)] {
+        // SAFETY: no CPU walks the tables now.
+        unsafe { batch.reclaim() };
+    }
+    // SAFETY: no CPU walks the table now.
+    unsafe { destroy(kernel).reclaim() };
 }

@@ -71,34 +71,26 @@ const MUTATIONS: [Mutation; 31] = [
     ),
     mutation(
         "MPT: a node is not linked",
-        "crates/pagetable/src/mpt/path.rs",
-        [
-            "pub(super) unsafe fn reach(",
-            "self.publish(parent, Self::place(path.level, index), F::link(node));",
-            "",
-        ],
+        "crates/pagetable/src/mpt/node/subtree.rs",
+        ["pub(crate) fn link(", "self.put(index, new);", "let _ = new;"],
         Test::Walkers("mpt::map"),
     ),
     mutation(
         "MPT: an emptied node stays linked, and is retired",
-        "crates/pagetable/src/mpt/unmap.rs",
-        [
-            "unsafe fn prune(",
-            "self.store_relaxed(parent, Self::place(path.level, index), F::Word::ZERO);",
-            "",
-        ],
+        "crates/pagetable/src/mpt/node/subtree.rs",
+        ["pub(crate) fn unlink(", "place.put_relaxed(F::Word::ZERO);", ""],
         Test::Walkers("mpt::unmap"),
     ),
     mutation(
         "MPT: an emptied node is not retired",
         "crates/pagetable/src/mpt/unmap.rs",
-        ["unsafe fn prune(", "self.retire(batch, node, path.level + 1, true);", ""],
+        ["fn prune(", "unsafe { self.retire_as(gone, true) };", "let _ = gone;"],
         Test::Walkers("mpt::unmap"),
     ),
     mutation(
         "MPT: what a change of size replaces is not retired",
         "crates/pagetable/src/mpt/resize.rs",
-        ["self.publish(node, place, word);", "self.discard(batch, old, level);", ""],
+        ["let old = node.replace(index, new);", "node.discard(old);", "let _ = old;"],
         Test::Walkers("mpt::promote"),
     ),
     mutation(
@@ -218,19 +210,19 @@ const MUTATIONS: [Mutation; 31] = [
     mutation(
         "MPT: a lent link is replaced and its node retired",
         "crates/pagetable/src/mpt/resize.rs",
-        ["unsafe fn resize_pages(", "self.check_lent(pages, to)?;", ""],
+        ["unsafe fn resize(", "table.check_lent(pages, to)?;", ""],
         Test::Plain(PAGETABLE, "mpt_share::no_page_takes"),
     ),
     mutation(
         "MPT: a link goes, and the flush does not say so",
         "crates/pagetable/src/mpt/unmap.rs",
-        ["unsafe fn prune(", "batch.relink(FlushScope::Everywhere, page);", ""],
+        ["fn prune(", "self.flush().add_links(FlushScope::Everywhere, page);", ""],
         Test::Plain(PAGETABLE, "mpt::wide::va48_x86_shared::agrees"),
     ),
     mutation(
         "MPT: what hardware notes before the exchange is overwritten",
         "crates/pagetable/src/mpt/resize.rs",
-        ["old = now;", "word = self.noted(word, level, self.status(old, level, at));", ""],
+        ["Err((back, now)) => (new, seen) = (back, now),", "new.note(seen.status());", ""],
         Test::Plain(PAGETABLE, "mpt_hardware::what_hardware_notes_at_any_moment"),
     ),
     mutation(
@@ -238,8 +230,8 @@ const MUTATIONS: [Mutation; 31] = [
         "crates/pagetable/src/mpt/resize.rs",
         [
             "flush_all_cpus();",
-            "self.change_live(node, place, last, |word| F::change(word, noted, last));",
-            "let _ = noted;",
+            "self.at(index).change_live(|word| F::change(word, noted, last));",
+            "let _ = (noted, last);",
         ],
         Test::Plain(PAGETABLE, "mpt_hardware::what_hardware_notes_at_any_moment"),
     ),

@@ -1,0 +1,162 @@
+//! Nodes that wait for a shootdown with the frames in them.
+
+use core::fmt;
+use core::marker::PhantomData;
+
+use tlbkit_addr::{VirtAddr, Vpn};
+
+use super::Subtree;
+#[cfg(doc)]
+use crate::Writer;
+use crate::format::Format;
+use crate::frames::Joined;
+use crate::mpt::leaf::Decode as _;
+use crate::mpt::shape::{MAX, Shape};
+use crate::nodes::{Freed, ListLink, NodeAddr, Nodes};
+use crate::word::atomics::Ordering;
+use crate::{Held, Mode as _, Radix, Word as _};
+
+/// Nodes that [`Writer::detach`] has taken out of a table, with the frames and marks in them.
+///
+/// If it is dropped before [`release`](Self::release) has returned `true`, the nodes are leaked, and counted as
+/// [lost](crate::nodes::Held::lost); their frames are leaked, too.
+#[must_use = "its nodes hold frames: flush, then release it"]
+pub struct Detached<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> {
+    nodes: &'n N,
+    /// The first node of each level's list. The records of the nodes link the lists.
+    heads: [Option<NodeAddr>; MAX],
+    /// The next slot to read in the first node of each list.
+    next: [usize; MAX],
+    /// The number of nodes in the lists, and below them.
+    count: usize,
+    pub(in crate::mpt) pending: Joined,
+    /// The first page of the range that was not reached.
+    pub(in crate::mpt) stop: Option<Vpn>,
+    shape: PhantomData<(G, F)>,
+}
+
+impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Detached<'n, G, F, N> {
+    /// Returns an empty list for the nodes of a storage.
+    pub(crate) const fn new(nodes: &'n N) -> Self {
+        Self {
+            nodes,
+            heads: [None; MAX],
+            next: [0; MAX],
+            count: 0,
+            pending: Joined::new(),
+            stop: None,
+            shape: PhantomData,
+        }
+    }
+
+    /// Returns the number of nodes that wait for their release.
+    pub const fn nodes(&self) -> usize {
+        self.count
+    }
+
+    /// Returns the first page of the range that [`Writer::detach`] has not reached, if there is one.
+    pub const fn stop(&self) -> Option<Vpn> {
+        self.stop
+    }
+
+    /// Adds the node that an entry links. It and those below it are `count` nodes.
+    pub(crate) fn push(&mut self, gone: Subtree<'_, 'n, G, F, N>, count: usize) {
+        let seen = gone.into_seen();
+        if core::ptr::eq(seen.node.table.nodes, self.nodes)
+            && let Some(node) = seen.link()
+        {
+            // SAFETY: the entry was the only link to the node.
+            unsafe { self.add(node.addr, node.level, count) };
+        }
+    }
+
+    /// Adds a node of `level` that has not been counted, or that with those below it is `count` nodes.
+    ///
+    /// # Safety
+    ///
+    /// The node is one of the storage. Nothing else leads to it, but slots of nodes that this list has had, and those were read.
+    pub(crate) unsafe fn add(&mut self, node: NodeAddr, level: usize, count: usize) {
+        let rest = self.heads[level % MAX].map_or(0, |head| self.nodes.index_of(head));
+        // SAFETY: by this function's contract the node is taken, and nobody else uses its record.
+        unsafe { (*self.nodes.link(node)).store(ListLink::word(rest, false), Ordering::Relaxed) };
+        self.heads[level % MAX] = Some(node);
+        self.nodes.held().retire(count, N::Mode::SHARED);
+        self.count += count;
+    }
+
+    /// Hands over the frames and marks in up to `slots` slots, and frees the nodes that have been read. Returns `true` if nothing
+    /// is left. Neighbouring frames are handed over as one run. If `held` unwinds, the call can be repeated: it continues after
+    /// what `held` was called with.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Retired::reclaim`](crate::Retired::reclaim): since the call of [`Writer::detach`] every CPU that may hold a
+    /// translation of the table, or walk it, has left its walks and flushed what the writer's obligation names.
+    pub unsafe fn release(&mut self, slots: usize, held: &mut dyn FnMut(Held)) -> bool {
+        let mut left = slots;
+        // The lists of the lower levels come first, so that a node's list is empty when a node above it is read.
+        while let Some(level) = (0..Self::LEVELS).rev().find(|&level| self.heads[level].is_some())
+            && let Some(node) = self.heads[level]
+        {
+            if self.next[level] < Self::slots(level) {
+                if left == 0 {
+                    break;
+                }
+                left -= self.read(node, level, left, held);
+                continue;
+            }
+            // SAFETY: the node is in the list, so its record is the list's.
+            let (rest, _) = ListLink::read(unsafe { (*self.nodes.link(node)).load(Ordering::Relaxed) });
+            self.heads[level] = (rest != 0).then(|| self.nodes.node_of(rest));
+            self.next[level] = 0;
+            self.count -= 1;
+            self.nodes.held().reclaim(1, N::Mode::SHARED);
+            let freed = Freed::new(self.nodes.held(), 0);
+            // SAFETY: by this function's contract no walker can reach the node, which is in no list any more.
+            unsafe { self.nodes.free(node, false) };
+            freed.done();
+        }
+        self.pending.end(held);
+        self.count == 0
+    }
+
+    /// Reads up to `most` slots of `node`, the first of the list of `level`, from the next slot on, but no further than to a link.
+    /// Returns how many slots it has read.
+    fn read(&mut self, node: NodeAddr, level: usize, most: usize, held: &mut dyn FnMut(Held)) -> usize {
+        let first = self.next[level % MAX];
+        let end = Self::slots(level).min(first.saturating_add(most));
+        for index in first..end {
+            // SAFETY: the place is in the node, which is not free.
+            let word = unsafe { self.nodes.follow(node, Self::place(level, index)) };
+            self.next[level % MAX] = index + 1;
+            if word == F::Word::ZERO {
+                continue;
+            }
+            if Self::is_leaf(word, level) {
+                self.pending.add(Self::run_of(word, level, index), held);
+            } else if Self::is_link(word, level) {
+                // SAFETY: only the node led to the node below, and its slot has been read. It was counted with this one.
+                unsafe { self.add(F::node(word), level + 1, 0) };
+                return index + 1 - first;
+            } else if let Some(mark) = Self::entry(word, level, VirtAddr::new(0)).mark() {
+                held(Held::Mark(mark));
+            }
+        }
+        end - first
+    }
+}
+
+impl<G: Radix, F: Format, N: Nodes<Word = F::Word>> Drop for Detached<'_, G, F, N> {
+    fn drop(&mut self) {
+        if self.count > 0 {
+            self.nodes.held().lose(self.count);
+            self.nodes.held().reclaim(self.count, N::Mode::SHARED);
+        }
+    }
+}
+
+impl<G: Radix, F: Format, N: Nodes<Word = F::Word>> fmt::Debug for Detached<'_, G, F, N> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Detached").field("nodes", &self.count).finish_non_exhaustive()
+    }
+}

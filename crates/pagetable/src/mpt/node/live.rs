@@ -1,0 +1,134 @@
+//! Node records: the number of slots in use and, above the last level, roughly which slots.
+//!
+//! ```text
+//!   above the last level   | parts | live |      parts   which sixteenths of the node may have an entry, a bit each
+//!   last level             |     live     |      live    how many slots are in use, and one for a loan
+//! ```
+//!
+//! The bit of a part stays set until the node is freed. So a visit of a node with few entries skips the parts that have had none.
+
+use super::{NodeRef, Place};
+use crate::format::Format;
+use crate::mpt::Mpt;
+use crate::mpt::leaf::Decode as _;
+use crate::mpt::shape::{MAX, Shape};
+use crate::nodes::{Nodes, Record};
+use crate::word::atomics::Ordering;
+use crate::{Radix, Word as _};
+
+/// The bits of a record that hold the count, above the last level.
+const LIVE: u32 = 0xffff;
+/// The binary logarithm of the number of parts, in a node of at least that many slots.
+const PARTS_LOG: u32 = 4;
+
+impl<'a, 'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> NodeRef<'a, 'n, G, F, N> {
+    /// Checks that the count of each node above the last level, a loan included, fits its bits of the record.
+    const FITS: () = {
+        let mut level = 0;
+        while level + 1 < Self::LEVELS {
+            assert!(Self::WIDTHS[level % MAX] < 16, "a node above the last level has fewer than 2^16 slots");
+            level += 1;
+        }
+    };
+
+    /// Returns the node's record. Only handles with the right to write the node store there.
+    #[inline(always)]
+    fn record(self) -> &'a Record {
+        // SAFETY: the node is live during `'a`, and so is its record; a node of this level has so many words.
+        unsafe { &*self.table.nodes.record(self.addr, Self::words(self.level)) }
+    }
+
+    /// Returns how many slots of the node are in use.
+    #[inline(always)]
+    pub(crate) fn live(self) -> u32 {
+        self.live_of(self.record().load(Ordering::Relaxed))
+    }
+
+    /// Returns the count in a record.
+    #[inline(always)]
+    fn live_of(self, record: u32) -> u32 {
+        if Self::is_last(self.level) { record } else { record & LIVE }
+    }
+
+    /// Returns the parts of the node that may have an entry, a bit each.
+    #[inline(always)]
+    pub(crate) fn parts(self) -> u32 {
+        if Self::is_last(self.level) {
+            return self.all_parts();
+        }
+        self.record().load(Ordering::Relaxed) >> LIVE.count_ones()
+    }
+
+    /// Returns the binary logarithm of a part's slots.
+    #[inline(always)]
+    pub(crate) fn part_shift(self) -> u32 {
+        Self::width(self.level).saturating_sub(PARTS_LOG)
+    }
+
+    #[inline(always)]
+    fn all_parts(self) -> u32 {
+        (1 << (Self::slots(self.level) >> self.part_shift())) - 1
+    }
+
+    /// Adds slots, which are in use from now on, to the count.
+    #[inline(always)]
+    pub(super) fn count_in(self, index: usize, slots: usize) {
+        const { Self::FITS };
+        let mut noted = self.record().load(Ordering::Relaxed);
+        if !Self::is_last(self.level) && slots > 0 {
+            let part = |slot: usize| 1u32 << (slot >> self.part_shift());
+            let (first, last) = (part(index), part(index + slots - 1));
+            noted |= (last | (last - first)) << LIVE.count_ones();
+        }
+        self.record().store(noted.wrapping_add(slots as u32), Ordering::Relaxed);
+    }
+
+    /// Subtracts slots, which are no longer in use, from the count, and returns the count.
+    #[inline(always)]
+    pub(super) fn count_out(self, slots: usize) -> u32 {
+        let rest = self.record().load(Ordering::Relaxed).wrapping_sub(slots as u32);
+        self.record().store(rest, Ordering::Relaxed);
+        self.live_of(rest)
+    }
+
+    /// Stores a count, and sets the bits of all parts.
+    pub(super) fn recount(self, live: u32) {
+        let parts = if Self::is_last(self.level) { 0 } else { self.all_parts() };
+        self.record().store(live | parts << LIVE.count_ones(), Ordering::Relaxed);
+    }
+
+    /// Adds a loan of the node to the count.
+    pub(super) fn count_loan(self) {
+        let record = self.record();
+        record.store(record.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+    }
+}
+
+impl<G: Radix, F: Format, N: Nodes<Word = F::Word>> Place<'_, '_, G, F, N> {
+    /// Counts the slot, which is in use from now on, in its node's record and in the table's tally.
+    #[inline(always)]
+    pub(crate) fn count_in(self) {
+        self.node.count_in(self.index, 1);
+        self.node.table.tally.ptes(1);
+    }
+
+    /// Counts the slot out, unless that would leave no slot of a node below the root in use. Tells whether it did.
+    #[inline(always)]
+    pub(crate) fn count_out_but_last(self) -> bool {
+        let record = self.node.record();
+        let rest = record.load(Ordering::Relaxed).wrapping_sub(1);
+        if self.node.level > 0 && self.node.live_of(rest) == 0 {
+            return false;
+        }
+        record.store(rest, Ordering::Relaxed);
+        true
+    }
+}
+
+impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
+    /// Adds a node of `level` to the table's tally (`sign` 1), or subtracts it (-1).
+    #[inline(always)]
+    pub(crate) fn tally_node(&self, sign: isize, level: usize) {
+        self.tally.node(sign, Self::words(level) * F::Word::BYTES);
+    }
+}

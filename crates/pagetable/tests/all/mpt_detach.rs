@@ -1,0 +1,85 @@
+//! The pages that `detach` hands to the caller's list at once: those of formats that have no bits for them in their entries.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use tlbkit_addr::{Attr, PageSize, Pages, Pfn, VirtAddr, Vpn};
+use tlbkit_pagetable::format::EntryLoCow;
+use tlbkit_pagetable::geometry::Va32;
+use tlbkit_pagetable::mpt::Mpt;
+use tlbkit_pagetable::nodes::{Chunk, Slab};
+use tlbkit_pagetable::{Error, Frames, Holes, Pinned, Shared, Table as _, Writer, destroy};
+
+/// A list of base frames with room for those that were announced.
+#[derive(Default)]
+struct List {
+    reserved: usize,
+    frames: Vec<Pfn>,
+    calls: usize,
+    /// The call of `reserve` that panics.
+    bad: Option<usize>,
+}
+
+impl Frames for List {
+    fn reserve(&mut self, leaves: usize) -> Result<(), Error> {
+        self.calls += 1;
+        assert_ne!(Some(self.calls), self.bad, "the planned panic");
+        self.reserved += leaves;
+        Ok(())
+    }
+
+    fn push(&mut self, frame: Pfn, size: PageSize, base: PageSize, _: Attr) {
+        assert_eq!(size, base);
+        self.frames.push(frame);
+        assert!(self.frames.len() <= self.reserved);
+    }
+}
+
+/// Two pages of 4 MiB.
+fn two() -> Pages {
+    Pages::count(Vpn::new(0), 2048).unwrap()
+}
+
+#[test]
+fn a_list_that_takes_no_runs_gets_as_many_pages_as_it_has_room_for() {
+    let mut memory = vec![Chunk::ZERO; 32];
+    let slab = Slab::<u32, Shared>::new(&mut memory, 0).unwrap();
+    let table = Mpt::<Va32, EntryLoCow, _>::new(&slab).unwrap();
+    let mut writer = Writer::new(&table).unwrap();
+    writer.map(two(), Pfn::new(1024), PageSize::M4, Attr::READ).unwrap();
+    let mut list = List::default();
+    drop(writer.detach(two(), usize::MAX, &mut list).unwrap());
+    assert!(list.frames.iter().copied().eq((1024..3072).map(Pfn::new)));
+    // SAFETY: no walker is on another CPU, and no TLB.
+    unsafe {
+        writer.finish().reclaim();
+        destroy(table).reclaim();
+    }
+}
+
+/// The first page is out of the table when the second finds no room, in its own way: the obligation asks for a flush.
+#[test]
+fn a_list_that_unwinds_leaves_a_flush_and_a_table_that_works() {
+    let mut memory = vec![Chunk::ZERO; 32];
+    let slab = Slab::<u32, Shared>::new(&mut memory, 0).unwrap();
+    let table = Mpt::<Va32, EntryLoCow, _>::new(&slab).unwrap();
+    let mut writer = Writer::new(&table).unwrap();
+    writer.map(two(), Pfn::new(1024), PageSize::M4, Attr::READ).unwrap();
+    // SAFETY: as above.
+    unsafe { writer.complete() };
+    let mut list = List { bad: Some(2), ..List::default() };
+    let caught = catch_unwind(AssertUnwindSafe(|| drop(writer.detach(two(), usize::MAX, &mut list))));
+    assert!(caught.is_err());
+    assert_eq!(list.frames.len(), 1024);
+    assert!(writer.pending().is_some_and(|batch| batch.flush().is_all()));
+    // SAFETY: this thread is in no walk of another table.
+    let pinned = unsafe { Pinned::by(&slab) };
+    let mapped = |at: usize| table.lookup(pinned, VirtAddr::new(at)).is_some();
+    assert_eq!([mapped(0), mapped(0x40_0000)], [false, true]);
+    assert_eq!(writer.unmap(two(), Holes::Skip, None), Ok(1024));
+    // SAFETY: as above.
+    unsafe {
+        writer.finish().reclaim();
+        destroy(table).reclaim();
+    }
+    assert_eq!(slab.usage().nodes, 0);
+}
