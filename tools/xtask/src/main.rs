@@ -55,6 +55,7 @@ mod stack;
 mod support;
 mod test;
 mod tools;
+mod weight;
 mod worst;
 
 /// Everything one does with tlbkit
@@ -106,6 +107,7 @@ enum Command {
     Support,
     Report(report::ReportArgs),
     Bookkeeping(bookkeeping::BookkeepingArgs),
+    Weight(weight::WeightArgs),
 }
 
 /// What is wrong with the arguments, in one line: the program ends with 2, and not with 1 as for anything else.
@@ -184,6 +186,7 @@ fn main() -> ExitCode {
         Command::Worst => worst::run(&shell),
         Command::Report(args) => report::run(&shell, &args),
         Command::Bookkeeping(args) => bookkeeping::run(&args),
+        Command::Weight(args) => weight::run(&args),
     });
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
