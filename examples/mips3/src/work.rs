@@ -173,9 +173,13 @@ impl<T: Private<'static>> stress::Machine for Cpu<T> {
     fn be_lazy(&mut self, _lazy: bool) {}
 
     fn duplicates(&self) -> usize {
-        let his: heapless::Vec<u64, { arch::ENTRIES as usize }> =
+        let entries: heapless::Vec<u64, { arch::ENTRIES as usize }> =
             (0..arch::ENTRIES).map(|number| arch::entry(number).0).collect();
-        his.iter().enumerate().map(|(at, hi)| his[..at].iter().filter(|other| *other == hi).count()).sum()
+        entries
+            .iter()
+            .enumerate()
+            .map(|(at, hi)| entries[..at].iter().filter(|other| *other == hi).count())
+            .sum()
     }
 }
 

@@ -191,7 +191,7 @@ fn run_one(place: &Path, shown: &Shown) -> anyhow::Result<()> {
     let is_way = |name: &str| WAYS.iter().any(|way| name.to_lowercase().starts_with(way));
     let ways = env::vars().filter(|(name, _)| is_way(name)).map(|(name, value)| format!("{name}={value}"));
     let line = Line::new("env", "--ignore-environment HOME=/root TERM=dumb")
-        .with(["PATH=/root/.cargo/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"])
+        .with(["PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"])
         .with(ways)
         .with("unshare --mount --pid --fork --kill-child sh -c".split(' '))
         .with([

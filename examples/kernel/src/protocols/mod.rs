@@ -1,5 +1,5 @@
 //! Tzou's protocols on the CPUs of this machine: each that suits it, one after the other, while all CPUs use what changes. What
-//! changes are the pages of his chapter 5: they come and go, and messages move between two address spaces.
+//! changes are the pages of Tzou's chapter 5: they come and go, and messages move between two address spaces.
 //!
 //! ```text
 //!   program   what each CPU does: loads, stores, letters; knows what every word must be

@@ -2,6 +2,7 @@
 # this machine's toolchain without the components and targets that a command has to install for itself.
 set -euo pipefail
 debian=$1
+home=$debian/root
 release=bookworm
 packages=git,gcc,libc6-dev
 
@@ -51,21 +52,21 @@ mkdir --parents "$debian/etc/ssl/certs"
 
 # rustup is all of these programs: it does what its name says.
 cargo=${CARGO_HOME:-$HOME/.cargo}
-mkdir --parents "$debian/root/.cargo/bin" "$debian/root/.rustup/toolchains"
-cp --dereference "$cargo/bin/rustup" "$debian/root/.cargo/bin/rustup"
+mkdir --parents "$home/.cargo/bin" "$home/.rustup/toolchains"
+cp --dereference "$cargo/bin/rustup" "$home/.cargo/bin/rustup"
 for name in cargo cargo-clippy cargo-fmt cargo-miri clippy-driver rustc rustdoc rustfmt; do
-    ln --symbolic rustup "$debian/root/.cargo/bin/$name"
+    ln --symbolic rustup "$home/.cargo/bin/$name"
 done
 for name in config config.toml; do
-    [ ! -f "$cargo/$name" ] || cp "$cargo/$name" "$debian/root/.cargo/$name"
+    [ ! -f "$cargo/$name" ] || cp "$cargo/$name" "$home/.cargo/$name"
 done
 
 toolchain=$(rustup show active-toolchain | cut --delimiter=' ' --fields=1)
-cp --archive "$(rustc --print sysroot)" "$debian/root/.rustup/toolchains/$toolchain"
+cp --archive "$(rustc --print sysroot)" "$home/.rustup/toolchains/$toolchain"
 host=$(rustc -vV | sed --quiet 's/^host: //p')
 rustup_there() {
     unshare --mount sh -euc 'mount -t proc proc "$1/proc"; exec chroot "$@"' sh "$debian" \
-        /usr/bin/env --ignore-environment HOME=/root PATH=/usr/bin:/bin /root/.cargo/bin/rustup "$@"
+        /usr/bin/env --ignore-environment HOME=/root PATH=/usr/bin:/bin sh -c '~/.cargo/bin/rustup "$@"' rustup "$@"
 }
 rustup_there set profile minimal
 rustup_there default "$toolchain"
@@ -75,4 +76,4 @@ for part in $(rustup_there component list --installed); do
     *) rustup_there component remove "$part" ;;
     esac
 done
-touch "$debian/root/.is-made"
+touch "$home/.is-made"
