@@ -8,7 +8,7 @@ use tlbkit_addr::{Attr, FlushScope, Pages, Pfn, VirtAddr, Vpn};
 
 use super::Mpt;
 use super::leaf::Decode as _;
-use super::node::{NodeMut, NodeRef, Place, Subtree, Supply};
+use super::node::{LastNode, NodeMut, NodeRef, Place, Subtree, Supply};
 use super::shape::Shape;
 use crate::format::Format;
 use crate::geometry::Checked as _;
@@ -448,35 +448,6 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> NodeMut<'_, 'n, G, F, N>
         self.child(index)
     }
 
-    /// Copies the leaf in the slot `start` of a last-level node, whose word was loaded as `first`, and the leaves after it that
-    /// map the next frames with the same attributes. Returns the slot after the last of them.
-    #[inline(never)]
-    fn fork_run(
-        &self,
-        to: &NodeMut<'_, 'n, G, F, N>,
-        start: usize,
-        first: F::Word,
-        calls: &mut Calls<impl FnMut(Run), impl FnMut(u64)>,
-    ) -> usize {
-        let (mut end, mut next) = (start + 1, first.advance(F::STEP, 1));
-        while end < Self::slots(Self::LEVELS - 1) && self.peek(end).word() == next {
-            next = next.advance(F::STEP, 1);
-            end += 1;
-        }
-        // After the last frame that a word can hold, one more step yields frame 0 with other attributes, which begins another
-        // run.
-        let last = F::frame(self.peek(end - 1).word(), G::BASE).get();
-        if last < end - start - 1 {
-            end -= last + 1;
-        }
-        (calls.share)(Run { first: F::frame(first, G::BASE), len: end - start, dirty: false });
-        copy_leaf(self.at(start), to.at(start), first, true);
-        for slot in start + 1..end {
-            copy_leaf(self.at(slot), to.at(slot), self.peek(slot).word(), true);
-        }
-        end
-    }
-
     /// Copies a last-level node in which each leaf occupies one slot to an empty one. In one pass each leaf is passed to `share`, loses
     /// its right in this table and is stored in the copy.
     #[inline(never)]
@@ -486,29 +457,31 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> NodeMut<'_, 'n, G, F, N>
         first: Vpn,
         calls: &mut Calls<impl FnMut(Run), impl FnMut(u64)>,
     ) -> usize {
-        let slots = Self::slots(Self::LEVELS - 1);
+        let (Some(from), Some(copy)) = (self.last(), to.last()) else { return 0 };
+        let slots = LastNode::<'_, 'n, G, F, N>::SLOTS;
         let all = self.live() as usize;
         let (mut index, mut live) = (0, all);
         // The first slot whose leaf has lost a right, and the slot after the last such slot; how many leaves are passed over.
         let (mut begin, mut end, mut passed) = (slots, 0, 0);
-        let mut word = self.peek(0).word();
+        let mut word = from.at(0).read();
         // The loop ends when the count of slots in use is 0.
         while live > 0 && index < slots {
             let slot = index;
             // The common case: leaves that lose a right and do not continue the leaf before. The last slot is left to the
             // code below, because this loop loads the slot after each leaf.
-            let limit = index + live.min(slots - 1 - index);
-            while index < limit
-                && F::is_leaf(word, true)
-                && loses::<F>(word, true)
-                && is_users_leaf::<F>(word, true)
-            {
-                let behind = self.peek(index + 1).word();
-                if behind == word.advance(F::STEP, 1) {
+            let most = live.min(slots - 1 - index);
+            let behind = from.slots(index + 1, most);
+            for ((here, there), behind) in from.slots(index, most).zip(copy.slots(index, most)).zip(behind) {
+                let behind = behind.read();
+                if !F::is_leaf(word, true)
+                    || !loses::<F>(word, true)
+                    || !is_users_leaf::<F>(word, true)
+                    || behind == word.advance(F::STEP, 1)
+                {
                     break;
                 }
                 (calls.share)(Run { first: F::frame(word, G::BASE), len: 1, dirty: false });
-                copy_leaf(self.at(index), to.at(index), word, true);
+                copy_leaf(here, there, word, true);
                 (index, word) = (index + 1, behind);
             }
             live -= index - slot;
@@ -519,17 +492,17 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> NodeMut<'_, 'n, G, F, N>
             if F::is_leaf(word, true) && !is_users_leaf::<F>(word, true) {
                 (index, live, passed) = (index + 1, live - 1, passed + 1);
             } else if F::is_leaf(word, true) {
-                index = self.fork_run(to, slot, word, calls);
+                index = from.fork_run(copy, slot, word, calls);
                 live = live.saturating_sub(index - slot);
                 if loses::<F>(word, true) {
                     (begin, end) = (begin.min(slot), index);
                 }
             } else {
                 index += 1;
-                live -= usize::from(copy_mark(word, to.at(slot), calls));
+                live -= usize::from(copy_mark(word, copy.at(slot), calls));
             }
             // After the last slot this loads the first slot again. The loop then ends, and the word is not used.
-            word = self.peek(index).word();
+            word = from.at(index).read();
         }
         let copied = all - live - passed;
         to.add_live(0, copied);
@@ -538,6 +511,37 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> NodeMut<'_, 'n, G, F, N>
             self.touch_lost(Vpn::new(first.get() + begin), Vpn::new(first.get() + end - 1));
         }
         all - live
+    }
+}
+
+impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> LastNode<'_, 'n, G, F, N> {
+    /// Copies the leaf in the slot `start`, whose word was loaded as `first`, and the leaves after it that
+    /// map the next frames with the same attributes. Returns the slot after the last of them.
+    #[inline(never)]
+    fn fork_run(
+        self,
+        to: Self,
+        start: usize,
+        first: F::Word,
+        calls: &mut Calls<impl FnMut(Run), impl FnMut(u64)>,
+    ) -> usize {
+        let (mut end, mut next) = (start + 1, first.advance(F::STEP, 1));
+        while end < Self::SLOTS && self.at(end).read() == next {
+            next = next.advance(F::STEP, 1);
+            end += 1;
+        }
+        // After the last frame that a word can hold, one more step yields frame 0 with other attributes, which begins another
+        // run.
+        let last = F::frame(self.at(end - 1).read(), G::BASE).get();
+        if last < end - start - 1 {
+            end -= last + 1;
+        }
+        (calls.share)(Run { first: F::frame(first, G::BASE), len: end - start, dirty: false });
+        copy_leaf(self.at(start), to.at(start), first, true);
+        for slot in start + 1..end {
+            copy_leaf(self.at(slot), to.at(slot), self.at(slot).read(), true);
+        }
+        end
     }
 }
 

@@ -86,9 +86,11 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Part<'_, 'n, G, F, N> {
                 Some(places) => places.for_each(|place| place.change_live(&change)),
                 None => (0..self.slots).for_each(|slot| self.at(slot).change_live(&change)),
             }
+        } else if all {
+            self.node.edit(self.index, self.slots, change);
         } else {
             let level = self.node.level();
-            let changed = |word| if all || Self::is_leaf(word, level) { change(word) } else { word };
+            let changed = |word| if Self::is_leaf(word, level) { change(word) } else { word };
             self.node.edit(self.index, self.slots, changed);
         }
     }

@@ -37,15 +37,15 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Writing<'_, 'n, G, F, N>
             let va = at.address(G::BASE);
             let node = self.node_for(va, Self::LEVELS - 1);
             let level = node.level();
-            let first = Vpn::new(at.get() & !(Self::slot_pages(level) - 1));
-            // Above the last level the next slot may hold a link, so each slot is a part of its own.
-            let end = if Self::is_last(level) {
-                Self::node_end(level, at).min(pages.last())
-            } else {
-                Self::slot_end(level, at)
-            };
-            let slots = (end.get() - first.get()) / Self::slot_pages(level) + 1;
             let index = node.index_of(va);
+            // Above the last level the next slot may hold a link, so each slot is a part of its own.
+            let (first, end, slots) = if Self::is_last(level) {
+                let end = Self::node_end(Self::LEVELS - 1, at).min(pages.last());
+                (at, end, end.get() - at.get() + 1)
+            } else {
+                let end = Self::slot_end(level, at);
+                (Vpn::new(at.get() & !(Self::slot_pages(level) - 1)), end, 1)
+            };
             let mut part = Part { node, index, slots, first, emptied: false };
             visit(&mut part)?;
             if part.emptied {
@@ -69,7 +69,7 @@ impl<'p, 'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Part<'p, 'n, G, F, N
     pub(super) fn last(
         &self,
     ) -> Option<impl Iterator<Item = Place<'_, 'n, G, F, N>> + use<'_, 'p, 'n, G, F, N>> {
-        self.node.last_slots(self.index, self.slots)
+        Some(self.node.last()?.slots(self.index, self.slots))
     }
 
     /// Returns the word in a slot of the part.

@@ -42,7 +42,7 @@ use crate::nodes::{NodeAddr, Nodes};
 use crate::{Pinned, Radix};
 
 pub use detached::Detached;
-pub(super) use store::Place;
+pub(super) use store::{LastNode, Place};
 pub(super) use subtree::{SeenRun, Subtree, Supply};
 pub(super) use writing::{NodeMut, Position, Writing};
 

@@ -37,6 +37,45 @@ impl<G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'_, G, F, N> {
     }
 }
 
+/// A node of the last level, whose slots the only writer may write.
+///
+/// It is what loops over slots use: the level is a constant in what they do with a slot.
+pub(crate) struct LastNode<'a, 'n, G: Radix, F: Format, N: Nodes<Word = F::Word>>(NodeRef<'a, 'n, G, F, N>);
+
+impl<G: Radix, F: Format, N: Nodes<Word = F::Word>> Clone for LastNode<'_, '_, G, F, N> {
+    #[inline(always)]
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<G: Radix, F: Format, N: Nodes<Word = F::Word>> Copy for LastNode<'_, '_, G, F, N> {}
+
+impl<'a, 'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> LastNode<'a, 'n, G, F, N> {
+    /// The number of slots.
+    pub(crate) const SLOTS: usize = 1 << Self::WIDTHS[Self::LEVELS - 1];
+
+    /// Returns a slot.
+    #[inline(always)]
+    pub(crate) fn at(self, index: usize) -> Place<'a, 'n, G, F, N> {
+        let node = NodeRef { level: Self::LEVELS - 1, sole: true, ..self.0 };
+        Place { node, index: index & (Self::SLOTS - 1) }
+    }
+
+    /// Returns a run of slots, which ends with the node at the latest.
+    #[inline(always)]
+    pub(crate) fn slots(
+        self,
+        first: usize,
+        slots: usize,
+    ) -> impl Iterator<Item = Place<'a, 'n, G, F, N>> + use<'a, 'n, G, F, N> {
+        let node = NodeRef { level: Self::LEVELS - 1, sole: true, ..self.0 };
+        let first = first & (Self::SLOTS - 1);
+        let slots = slots.min(Self::SLOTS - first);
+        (0..slots).map(move |slot| Place { node, index: first + slot })
+    }
+}
+
 /// A slot of a node, which the only writer may write.
 ///
 /// The holder has the right to write the node for `'a`, and the node's record is its count. All stores refuse a link: a link is
@@ -96,7 +135,12 @@ impl<'a, 'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Place<'a, 'n, G, F, 
     /// Reads the word.
     #[inline(always)]
     pub(crate) fn read(self) -> F::Word {
-        self.node.read(self.index).word
+        if walked::<F>() {
+            // SAFETY: the cell is live.
+            return unsafe { F::Word::follow(self.cell()) };
+        }
+        // SAFETY: the node is live, the word is in it, and the holder is its only writer.
+        unsafe { self.node.table.nodes.read(self.node.addr, self.offset()) }
     }
 
     /// Stores a word that leads nowhere, or stores any word in a node that no walker can reach yet.
@@ -223,7 +267,7 @@ impl<'a, 'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Place<'a, 'n, G, F, 
     /// Applies `change` to the word if it is a leaf, and keeps the status bits that hardware sets at the same time.
     #[inline(always)]
     pub(crate) fn change_live(self, change: impl Fn(F::Word) -> F::Word) {
-        let mut old = self.node.peek(self.index).word;
+        let mut old = self.read();
         while Self::is_leaf(old, self.node.level) {
             let word = self.no_link(change(old));
             if F::has_all_status(old) {
@@ -284,20 +328,10 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> NodeMut<'_, 'n, G, F, N>
         (index, slots.min(all - index))
     }
 
-    /// Returns a run of slots, if the node is one of the last level. Loops over slots use it, because the level is a constant in what
-    /// they do with a slot then.
+    /// Returns the node as one whose level is known, if it is of the last level.
     #[inline(always)]
-    pub(crate) fn last_slots(
-        &self,
-        index: usize,
-        slots: usize,
-    ) -> Option<impl Iterator<Item = Place<'_, 'n, G, F, N>> + use<'_, 'n, G, F, N>> {
-        if !Self::is_last(self.level()) {
-            return None;
-        }
-        let (index, slots) = self.clamped(index, slots);
-        let node = NodeRef { level: Self::LEVELS - 1, sole: true, ..self.node };
-        Some((index..index + slots).map(move |index| Place { node, index }))
+    pub(crate) fn last(&self) -> Option<LastNode<'_, 'n, G, F, N>> {
+        Self::is_last(self.level()).then_some(LastNode(self.node))
     }
 
     /// Stores `word`, `word + step`, ... in a run of slots. None of the words links a node.
@@ -307,8 +341,8 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> NodeMut<'_, 'n, G, F, N>
         if F::EXTRA == 0 && !walked::<F>() && Self::is_last(self.level()) {
             // SAFETY: the node is live, the slots are in it, and the holder is its only writer.
             unsafe { self.table().nodes.fill(self.addr, index, slots, word, step) };
-        } else if let Some(places) = self.last_slots(index, slots) {
-            for (slot, place) in places.enumerate() {
+        } else if let Some(last) = self.last() {
+            for (slot, place) in last.slots(index, slots).enumerate() {
                 place.put_relaxed(word.advance(step, slot));
             }
         } else {
@@ -325,8 +359,8 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> NodeMut<'_, 'n, G, F, N>
         if F::EXTRA == 0 && !walked::<F>() {
             // SAFETY: the node is live, the slots are in it, and the holder is its only writer.
             unsafe { self.table().nodes.fold(self.addr, index, slots, start, with) }
-        } else if let Some(places) = self.last_slots(index, slots) {
-            places.fold(start, |all, place| with(all, place.read()))
+        } else if let Some(last) = self.last() {
+            last.slots(index, slots).fold(start, |all, place| with(all, place.read()))
         } else {
             (0..slots).fold(start, |all, slot| with(all, self.read(index + slot).word()))
         }
@@ -337,10 +371,11 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> NodeMut<'_, 'n, G, F, N>
     #[inline(always)]
     pub(crate) fn edit(&self, index: usize, slots: usize, change: impl Fn(F::Word) -> F::Word) {
         let (index, slots) = self.clamped(index, slots);
-        if let Some(places) = self.last_slots(index, slots).filter(|_| walked::<F>()) {
+        if walked::<F>()
+            && let Some(last) = self.last()
+        {
             // No word of the last level is a link.
-            places.for_each(|place| place.put_relaxed(change(place.read())));
-            return;
+            return last.slots(index, slots).for_each(|place| place.put_relaxed(change(place.read())));
         }
         let change = |word| {
             let new = change(word);

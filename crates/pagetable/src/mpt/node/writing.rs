@@ -68,7 +68,7 @@ impl<'w, 'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Writing<'w, 'n, G, F
 
     /// Walks to the node of `level` for `at`, or to the last node above it that exists. For a borrowed page the walk ends at the
     /// root, because the lender may free the nodes below while this CPU is not pinned.
-    #[inline(never)]
+    #[inline(always)]
     pub(crate) fn node_for(&mut self, at: VirtAddr, level: usize) -> NodeMut<'_, 'n, G, F, N> {
         let NodeMut { node, batch } = self.root();
         let node = node.walk(node.index_of(at), at, level, NodeRef::read, |node, _, _| node);
