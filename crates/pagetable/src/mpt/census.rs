@@ -82,9 +82,8 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Part<'_, 'n, G, F, N> {
     }
 
     fn marks(&self) -> usize {
-        let level = self.node.level();
-        let places = self.last().into_iter().flatten();
-        places.filter(|place| Self::is_mark(place.read(), level)).count()
+        let Some(places) = self.last() else { return 0 };
+        places.filter(|place| Self::is_mark(place.read(), Self::LEVELS - 1)).count()
     }
 }
 

@@ -136,7 +136,8 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Part<'_, 'n, G, F, N> {
     fn uncover_runs(&self, frames: &mut dyn Frames) {
         // The first entry of the current run, the number of its entries, and the word that would continue it.
         let (mut first, mut count, mut next) = (F::Word::ZERO, 0, F::Word::ZERO);
-        for (slot, place) in self.last().into_iter().flatten().enumerate() {
+        let Some(places) = self.last() else { return };
+        for (slot, place) in places.enumerate() {
             let seen = place.read();
             if seen == F::Word::ZERO {
                 continue;
