@@ -12,24 +12,15 @@
 //!
 //! A task has a page of text, one of data and one of stack besides; under `--segment-mb`, as many as fill that.
 
-use std::hint::black_box;
-use std::time::{Duration, Instant};
-
 use clap::Args;
 use indicatif::ProgressStyle;
 use rand::SeedableRng;
 use rand::seq::SliceRandom;
 use rand_chacha::ChaCha8Rng;
 use serde::{Deserialize, Serialize};
-use tlbkit_addr::{Attr, PageSize, Pages, Pfn, Vpn};
-use tlbkit_names::{C128K, G16, GA, H8K, H128K, HR, MPT};
-use tlbkit_pagetable::format::Paper;
-use tlbkit_pagetable::geometry::Va64;
-use tlbkit_pagetable::gpt::{self, Adaptive, Fixed, Gpt};
-use tlbkit_pagetable::hpt::Hashed;
-use tlbkit_pagetable::mpt::Mpt;
+use tlbkit_addr::{Pages, Vpn};
 use tlbkit_pagetable::nodes::{Chunk, Slab};
-use tlbkit_pagetable::{Change, Error, Holes, Local, Private, Solo};
+use tlblab_tables::mapping::{self, Job, Nodes};
 
 use crate::{Experiment, Name, progress, rows};
 
@@ -102,85 +93,26 @@ const TEXT: usize = 0x400;
 const STACK: usize = 0x7_ffff_efff;
 const REGION: usize = 0x10_0000;
 const SEGMENT: usize = 0x80_0000;
-const RIGHTS: Attr = Attr::READ.union(Attr::WRITE);
 
-/// Does a round and returns how long what counts took.
-type Round<'n> = Box<dyn FnMut() -> Result<Duration, Error> + 'n>;
-type Nodes<'m> = Slab<'m, u32, Solo>;
-type Start = for<'n> fn(&'n Nodes<'n>, Benchmark, u64) -> Result<Round<'n>, Error>;
-
-/// Returns every table's name, and what sets it up for a benchmark.
-fn structures() -> Vec<(&'static str, Start)> {
-    macro_rules! structures {
-        ($($name:ident $make:expr;)*) => {
-            vec![$( ($name, |nodes, benchmark, seed| start(benchmark, seed, move || $make(nodes))) ),*]
-        };
-    }
-    structures! {
-        MPT Mpt::<Va64, Paper, _>::new;
-        G16 Gpt::<Va64, Paper, _, gpt::TwoWords, Fixed<4>>::new;
-        GA Gpt::<Va64, Paper, _, gpt::TwoWords, Adaptive>::new;
-        H8K Hashed::<Va64, Paper, _, 1, 8, 0>::new;
-        H128K Hashed::<Va64, Paper, _, 1, 12, 0>::new;
-        HR Hashed::<Va64, Paper, _, 1, 1, 100>::new;
-        C128K Hashed::<Va64, Paper, _, 3, 10, 0>::new;
-    }
-}
-
-/// Sets a table up and returns its round.
-fn start<'n, T: Private<'n> + 'n>(
-    benchmark: Benchmark,
-    seed: u64,
-    make: impl Fn() -> Result<T, Error> + 'n,
-) -> Result<Round<'n>, Error> {
-    // Nothing walks beside this thread and there is no TLB: a flush is nothing.
-    let task = move || Ok(Local::new(make()?, |_stale: &_| ()));
-    if benchmark.name == "task" {
-        return Ok(Box::new(move || {
-            let start = Instant::now();
-            for _ in 0..TASKS {
-                let mut table = task()?;
-                table.map(one(TEXT), Pfn::new(1), PageSize::K4, RIGHTS)?;
-                black_box(&table);
-                table.destroy();
-            }
-            Ok(start.elapsed() / TASKS as u32)
-        }));
-    }
-    let mut table = task()?;
-    for (frame, page) in [TEXT, TEXT + 1, STACK].into_iter().enumerate() {
-        table.map(one(page), Pfn::new(frame), PageSize::K4, RIGHTS)?;
-    }
-    let segment = benchmark.segment_mb as usize * 256;
-    if let Some(pages) = Pages::count(Vpn::new(SEGMENT), segment) {
-        table.map(pages, Pfn::new(0), PageSize::K4, RIGHTS)?;
-    }
-    let mut random = ChaCha8Rng::seed_from_u64(seed);
-    let region = benchmark.region_kb.map_or(COMPACT, |kb| kb as usize / 4);
-    let count = if benchmark.region_kb.is_some() { SPARSE } else { COMPACT };
-    let mut pages: Vec<usize> = (REGION..REGION + region).collect();
-    pages.shuffle(&mut random);
-    pages.truncate(count);
-    for (frame, &page) in pages.iter().enumerate() {
-        table.map(one(page), Pfn::new(frame), PageSize::K4, RIGHTS)?;
-    }
-    let region = Pages::count(Vpn::new(REGION), region).unwrap_or(one(REGION));
-    let (protect, unprotect) = (Change::clear(Attr::WRITE), Change::set(Attr::WRITE));
-    let one_by_one = benchmark.name == "PROT1";
-    Ok(Box::new(move || {
-        let start = Instant::now();
-        if one_by_one {
-            for page in REGION..REGION + COMPACT {
-                table.protect(one(black_box(page)), Holes::Refuse, protect)?;
-            }
-        } else {
-            table.protect(black_box(region), Holes::Skip, protect)?;
+impl Benchmark {
+    /// Returns what a table is to do.
+    fn job(&self, seed: u64) -> Job {
+        if self.name == "task" {
+            return Job::Tasks(TASKS);
         }
-        for &page in &pages {
-            table.protect(one(black_box(page)), Holes::Refuse, unprotect)?;
+        let client = [TEXT, TEXT + 1, STACK].map(one);
+        let segment = Pages::count(Vpn::new(SEGMENT), self.segment_mb as usize * 256);
+        let region = self.region_kb.map_or(COMPACT, |kb| kb as usize / 4);
+        let mut pages: Vec<_> = (REGION..REGION + region).map(Vpn::new).collect();
+        pages.shuffle(&mut ChaCha8Rng::seed_from_u64(seed));
+        pages.truncate(if self.region_kb.is_some() { SPARSE } else { COMPACT });
+        Job::Protect {
+            others: client.into_iter().chain(segment).collect(),
+            pages,
+            region: Pages::count(Vpn::new(REGION), region).unwrap_or(one(REGION)),
+            one_by_one: self.name == "PROT1",
         }
-        Ok(start.elapsed() / count as u32)
-    }))
+    }
 }
 
 fn one(page: usize) -> Pages {
@@ -214,7 +146,7 @@ impl Mapping {
 
     /// Times every table at a benchmark, in turn.
     fn compare(&self, benchmark: Benchmark) -> anyhow::Result<Vec<Row>> {
-        let structures = structures();
+        let structures = mapping::all();
         // A chunk of leaves for every 1024 pages and more, for tables of which every page takes 16 bytes and up.
         let chunks = CHUNKS + benchmark.segment_mb as usize * 4;
         let mut memories: Vec<_> = structures.iter().map(|_| vec![Chunk::ZERO; chunks]).collect();
@@ -225,7 +157,7 @@ impl Mapping {
             .map_err(anyhow::Error::msg)?;
         let mut rounds = Vec::new();
         for ((_, start), slab) in structures.iter().zip(&slabs) {
-            rounds.push(start(slab, benchmark, self.seed)?);
+            rounds.push(start(slab, benchmark.job(self.seed))?);
         }
         let mut times = vec![Vec::new(); rounds.len()];
         for _ in 0..self.rounds {
@@ -257,10 +189,10 @@ mod tests {
     #[test]
     fn every_table_does_every_benchmark_twice() {
         for benchmark in Benchmark::all(4) {
-            for (name, start) in structures() {
+            for (name, start) in mapping::all() {
                 let mut memory = vec![Chunk::ZERO; CHUNKS];
                 let slab = Slab::new(&mut memory, 0).unwrap();
-                let mut round = start(&slab, benchmark, 1).unwrap();
+                let mut round = start(&slab, benchmark.job(1)).unwrap();
                 for _ in 0..2 {
                     round().unwrap_or_else(|error| panic!("{name}, {benchmark:?}: {error}"));
                 }

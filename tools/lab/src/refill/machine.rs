@@ -11,14 +11,14 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use anyhow::{Context, bail};
 use tlbkit_addr::{Attr, PageSize, Pages, Pfn, Vpn};
 use tlbkit_pagetable::format::Format;
-use tlbkit_pagetable::nodes::{Chunk, NodeAddr, Nodes, Slab};
-use tlbkit_pagetable::{Error, Local, Table};
+use tlbkit_pagetable::nodes::{Chunk, NodeAddr, Nodes as _};
+use tlbkit_pagetable::{Error, Pinned, Table, Writer};
 use tlbkit_refill::features::Features;
 use tlbkit_refill::interp::{Access, Machine, Stop, Window, Windows};
 use tlbkit_refill::mips3::{GENERAL, PaperLo, Spec, Stlb, TAIL, VECTOR};
+use tlblab_tables::handled::{Handled, Named, Nodes as Storage};
 
 use super::Row;
-use super::structure::{Storage, Structure};
 use crate::tables::Misses;
 
 const KSEG0: u32 = 0x8000_0000;
@@ -35,48 +35,47 @@ const ENTRIES: usize = 48;
 const ASID: u64 = 1;
 
 /// Runs a structure's handler on every miss, in as much node memory as it needs.
-pub(super) fn run<S: Structure>(
-    name: &'static str,
-    cache: Option<u32>,
-    misses: &Misses,
-) -> anyhow::Result<Row> {
+pub(super) fn run(structure: &Named, misses: &Misses) -> anyhow::Result<Row> {
     let mut chunks = CHUNKS;
     loop {
         let mut memory = vec![Chunk::ZERO; chunks];
-        let storage = Slab::new(&mut memory, KSEG0 as usize + NODES).map_err(anyhow::Error::msg)?;
-        match map::<S>(&storage, misses) {
-            Ok(mut table) => {
-                let row = replay::<S>(name, cache, misses, &storage, chunks, table.table());
-                for &page in &misses.pages {
-                    table.unmap(Pages::one(page), tlbkit_pagetable::Holes::Skip, None)?;
-                }
-                table.destroy();
-                return row;
-            }
-            Err(Error::NoMemory { .. }) if chunks < MOST => chunks = MOST.min(chunks * 4),
+        let storage = Storage::new(&mut memory, KSEG0 as usize + NODES).map_err(anyhow::Error::msg)?;
+        let table = (structure.build)(&storage)?;
+        let row = match change(table.table(), |writer| map(writer, misses)) {
+            Ok(()) => Some(replay(structure, misses, &storage, chunks, &*table)),
+            Err(Error::NoMemory { .. }) if chunks < MOST => None,
             Err(Error::NoMemory { .. }) => bail!("it needs more nodes than kseg0 holds: give fewer --pages"),
             Err(error) => return Err(error.into()),
+        };
+        // SAFETY: no other thread walks the table, this one does not now, and there is no TLB.
+        unsafe { table.destroy().reclaim() };
+        match row {
+            Some(row) => return row,
+            None => chunks = MOST.min(chunks * 4),
         }
     }
 }
 
-type Mapped<'n, T> = Local<'n, T, fn(&tlbkit_addr::Flush)>;
+/// Changes the table and frees at once what that took out.
+fn change<'t, 'n, T>(
+    table: &'t (dyn Table<'n> + 't),
+    edit: impl FnOnce(&mut Writer<'t, 'n, dyn Table<'n> + 't>) -> Result<T, Error>,
+) -> Result<T, Error> {
+    let mut writer = Writer::new(table)?;
+    let done = edit(&mut writer);
+    // SAFETY: no other thread walks the table, this one does not now, and there is no TLB.
+    unsafe { writer.finish().reclaim() };
+    done
+}
 
-fn map<'n, S: Structure>(
-    storage: &'n Storage<'n>,
-    misses: &Misses,
-) -> Result<Mapped<'n, S::Table<'n>>, Error> {
-    let mut table: Mapped<'n, _> = Local::new(S::build(storage)?, |_| ());
+fn map<'n>(writer: &mut Writer<'_, 'n, dyn Table<'n> + '_>, misses: &Misses) -> Result<(), Error> {
     for (place, &page) in misses.pages.iter().enumerate() {
         // An odd factor permutes the numbers of 20 bits; no two neighbours.
         let frame = Pfn::new(place.wrapping_mul(0x9_e377) & 0xf_ffff);
         let writable = if place % 5 < 3 { Attr::WRITE | Attr::DIRTY } else { Attr::empty() };
-        if let Err(error) = table.map(Pages::one(page), frame, PageSize::K4, PaperLo::IMPLIED | writable) {
-            table.destroy();
-            return Err(error);
-        }
+        writer.map(Pages::one(page), frame, PageSize::K4, PaperLo::IMPLIED | writable)?;
     }
-    Ok(table)
+    Ok(())
 }
 
 /// The least, the sum and the most of some numbers.
@@ -97,16 +96,15 @@ impl Spread {
     }
 }
 
-fn replay<'n, S: Structure>(
-    name: &'static str,
-    cache: Option<u32>,
+fn replay<'n>(
+    structure: &Named,
     misses: &Misses,
     storage: &Storage<'n>,
     chunks: usize,
-    table: &S::Table<'n>,
+    table: &(dyn Handled<'n> + 'n),
 ) -> anyhow::Result<Row> {
-    let cache = cache.map(|bytes| Stlb::new(KSEG0 + CACHE, bytes)).transpose()?;
-    let spec = Spec { block: KSEG0 + BLOCK, cache, walk: S::walk()? };
+    let cache = structure.cache.map(|bytes| Stlb::new(KSEG0 + CACHE, bytes)).transpose()?;
+    let spec = Spec { block: KSEG0 + BLOCK, cache, walk: (structure.walk)()? };
     let handler = spec.assemble()?;
     let low: Vec<_> = (0..LOW / 4).map(|_| AtomicU32::new(0)).collect();
     let put = |at: u32, words: &[u32]| {
@@ -117,7 +115,7 @@ fn replay<'n, S: Structure>(
     };
     put(VECTOR, handler.refill.words());
     put(TAIL, handler.tail.words());
-    put(BLOCK, &S::root(table));
+    put(BLOCK, &table.root());
     // SAFETY: the slab's memory, as long as it is borrowed here; no CPU writes while the machine runs.
     let nodes = unsafe {
         let first = storage.at(NodeAddr::new(KSEG0 as usize + NODES));
@@ -140,12 +138,12 @@ fn replay<'n, S: Structure>(
         loads.add(machine.counts.loads);
         // Whatever goes on past the probe stores an entry.
         hits += u64::from(machine.counts.stores == 0);
-        verified &= answers::<S>(&machine, table, page);
+        verified &= answers(&machine, table.table(), page);
     }
     let refills = misses.refills.len() as u64;
     let mean = |sum: u64| sum as f64 / refills.max(1) as f64;
     Ok(Row {
-        table: name.into(),
+        table: structure.name.into(),
         workload: misses.name.clone(),
         pages: misses.pages.len(),
         refills,
@@ -164,15 +162,11 @@ fn replay<'n, S: Structure>(
 
 /// Tells whether the TLB translates a page, and the other half of its pair, as the table does. The lookup moves the entry
 /// of a hashed table to the front of its chain, which the paper's refill routine does itself.
-fn answers<'n, S: Structure>(
-    machine: &Machine<Windows<'_, 2>, ENTRIES>,
-    table: &S::Table<'n>,
-    page: Vpn,
-) -> bool {
+fn answers(machine: &Machine<Windows<'_, 2>, ENTRIES>, table: &dyn Table<'_>, page: Vpn) -> bool {
     [page.get(), page.get() ^ 1].into_iter().all(|page| {
         let at = Vpn::new(page).address(PageSize::K4);
         // SAFETY: nothing is reclaimed during the walk: this thread is the only one.
-        let pinned = unsafe { tlbkit_pagetable::Pinned::by(table) };
+        let pinned = unsafe { Pinned::by(table) };
         let says = table.lookup(pinned, at);
         let store = if says.is_some_and(|leaf| leaf.attr.contains(Attr::WRITE | Attr::DIRTY)) {
             Access::Store

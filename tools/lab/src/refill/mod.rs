@@ -8,6 +8,7 @@ use anyhow::{Context, bail};
 use clap::Args;
 use indicatif::ProgressStyle;
 use serde::{Deserialize, Serialize};
+use tlblab_tables::handled;
 
 use crate::tables;
 use crate::tlb::TlbArgs;
@@ -16,8 +17,6 @@ use crate::workload::{FileSizes, Workload};
 use crate::{Experiment, Name, progress, rows};
 
 mod machine;
-mod names;
-mod structure;
 
 /// Count the instructions and loads of the refill handlers
 #[derive(Args, Debug)]
@@ -85,7 +84,7 @@ pub struct Row {
 ///
 /// If there is no such structure, or memory for one.
 pub(crate) fn of_misses(misses: &tables::Misses, names: &[String]) -> anyhow::Result<Vec<Row>> {
-    let all = names::all();
+    let all = handled::all();
     for name in names {
         if !all.iter().any(|structure| structure.name == *name) {
             let names: Vec<_> = all.iter().map(|structure| structure.name).collect();
@@ -101,7 +100,7 @@ pub(crate) fn of_misses(misses: &tables::Misses, names: &[String]) -> anyhow::Re
     let mut rows = Vec::new();
     for structure in bar.wrap_iter(chosen.iter()) {
         bar.set_message(structure.name);
-        rows.push((structure.run)(structure.name, structure.cache, misses).context(structure.name)?);
+        rows.push(machine::run(structure, misses).context(structure.name)?);
     }
     Ok(rows)
 }
