@@ -2,7 +2,7 @@
 //!
 //! With `--summary` it runs the cases interleaved round by round, and prints ratios to the first subject of each job: on a
 //! shared machine only those mean something. Otherwise criterion measures them. How many instructions, loads and branches a hit
-//! has is counted by `benches/src/bin/stlb_hit.rs` under callgrind.
+//! has is counted by `benches/examples/stlb_hit.rs` under callgrind.
 #![allow(missing_docs)]
 
 use std::collections::HashSet;

@@ -56,7 +56,7 @@
 //! | [`Shared`] | 0.28 | 0.09 | 20, 8, 2 |
 //!
 //! In a chain of dependent hits, one hit takes as long as 1.6 loads from the first-level cache. Callgrind counts the instructions
-//! (`benches/src/bin/stlb_hit.rs`), in a loop whose own instructions are subtracted. Four of the eight loads of [`Shared`] are of
+//! (`benches/examples/stlb_hit.rs`), in a loop whose own instructions are subtracted. Four of the eight loads of [`Shared`] are of
 //! the cache's address and of the ASID: the barrier keeps the compiler from holding them in registers over the loop.
 //!
 //! `tlblab mach` prints the effect on Mach's kernel misses. With the thesis's machine and costs, the PTLB removes 62 to 65 % of

@@ -44,7 +44,8 @@ const KINDS: [(&str, &[&[&str]]); 5] = [
 ];
 
 /// Where code is.
-const PLACES: [&str; 8] = [
+const PLACES: [&str; 9] = [
+    "benches/examples",
     "benches/src",
     "crates",
     "examples/embed/src",

@@ -19,7 +19,7 @@ pub(crate) const GATE: u64 = 0;
 
 /// Returns the command that runs all tests of these packages with the cases that a seed draws. The benches' own run every job twice.
 fn tests(packages: &[String], seed: u64) -> Line {
-    let line = Line::new("cargo", "test --lib --bins --tests --examples").with(packages.iter().cloned());
+    let line = Line::new("cargo", "test --lib --bins --tests").with(packages.iter().cloned());
     line.set("PROPTEST_RNG_SEED", &seed.to_string())
 }
 

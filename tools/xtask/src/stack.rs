@@ -4,5 +4,5 @@ use crate::shell::{Line, Shell};
 
 /// Measures it in the release profile, as a kernel builds the code, and fails above 2 KiB.
 pub(crate) fn run(shell: &Shell) -> anyhow::Result<()> {
-    shell.run(&Line::new("cargo", "run --release -p tlbkit-benches --bin stack"))
+    shell.run(&Line::new("cargo", "run --release -p tlbkit-benches --example stack"))
 }

@@ -4,5 +4,5 @@ use crate::shell::{Line, Shell};
 
 /// Makes the changes several times in the release profile, for a minute, and prints a table.
 pub(crate) fn run(shell: &Shell) -> anyhow::Result<()> {
-    shell.run(&Line::new("cargo", "run --release -p tlbkit-benches --bin worst"))
+    shell.run(&Line::new("cargo", "run --release -p tlbkit-benches --example worst"))
 }

@@ -3,7 +3,7 @@
 //! ```text
 //! for subject in nothing direct 2-way shared x86_64; do
 //!   valgrind --tool=callgrind --cache-sim=yes --branch-sim=yes --toggle-collect=collected \
-//!     --callgrind-out-file=/dev/null target/release/stlb_hit $subject
+//!     --callgrind-out-file=/dev/null target/release/examples/stlb_hit $subject
 //! done
 //! ```
 //!
