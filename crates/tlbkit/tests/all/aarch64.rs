@@ -187,18 +187,37 @@ where
     }
 }
 
+/// Checks machines, of each of which an address space is compiled.
 macro_rules! check {
-    ($($bits:literal, $granule:literal, $wide:literal;)+) => {$(
-        check::<$bits, $granule, false, false, $wide>();
-        check::<$bits, $granule, false, true, $wide>();
-        check::<$bits, $granule, true, false, $wide>();
-        check::<$bits, $granule, true, true, $wide>();
+    ($($bits:literal, $granule:literal, $wide:literal, $runs:literal, $upper:literal;)+) => {$(
+        check::<$bits, $granule, $runs, $upper, $wide>();
     )+};
 }
 
+/// Each granule with the fewest and the most bits, and each number of bits: a granule in both halves, with and without runs.
 #[test]
 fn each_half_has_all_its_bits_and_a_root_of_its_own() {
     check! {
+        36, 12, false, false, false; 39, 12, false, true, true; 42, 12, false, true, false; 47, 12, false, false, true;
+        48, 12, false, true, false; 48, 12, true, false, true; 52, 12, true, true, false;
+        36, 14, false, true, true; 47, 14, false, false, false; 52, 14, true, false, true;
+        36, 16, false, false, true; 42, 16, false, true, false; 52, 16, true, true, true;
+    }
+}
+
+/// All of them: `cargo xtask test --full`.
+#[test]
+#[cfg(tlbkit_full)]
+fn each_half_of_each_machine_has_all_its_bits_and_a_root_of_its_own() {
+    macro_rules! each {
+        ($($bits:literal, $granule:literal, $wide:literal;)+) => {
+            check! {$(
+                $bits, $granule, $wide, false, false; $bits, $granule, $wide, false, true;
+                $bits, $granule, $wide, true, false; $bits, $granule, $wide, true, true;
+            )+}
+        };
+    }
+    each! {
         36, 12, false; 39, 12, false; 42, 12, false; 47, 12, false; 48, 12, false; 48, 12, true; 52, 12, true;
         36, 14, false; 39, 14, false; 42, 14, false; 47, 14, false; 48, 14, false; 52, 14, true;
         36, 16, false; 39, 16, false; 42, 16, false; 47, 16, false; 48, 16, false; 52, 16, true;

@@ -25,7 +25,8 @@ impl Bytes {
 /// Histories of `steps` steps on one machine.
 fn hold<A: Arch, const CPUS: usize>(steps: usize) {
     let bits = prop_oneof![4 => Just(16_u32), 1 => Just(0), 1 => 2..4_u32];
-    let mut runner = TestRunner::new(ProptestConfig { cases: 40, ..ProptestConfig::default() });
+    let cases = if cfg!(tlbkit_full) { 40 } else { 16 };
+    let mut runner = TestRunner::new(ProptestConfig { cases, ..ProptestConfig::default() });
     let histories = (bits, vec(any::<[u8; STEP]>(), 1..steps));
     let held = runner.run(&histories, |(bits, steps)| {
         run::<A, CPUS>(bits, &steps, Fault::default());
