@@ -18,9 +18,6 @@ conformance!(ga32_shared, EntryLo, Shared, |nodes| Gpt32::<_>::new(nodes));
 conformance!(g2_32_shared, EntryLo, Shared, |nodes| Gpt32::<_, Fixed<1>>::new(nodes));
 conformance!(g16_32_shared, EntryLo, Shared, |nodes| Gpt32::<_, Fixed<4>>::new(nodes));
 conformance!(g256_32_solo, EntryLo, Solo, |nodes| Gpt32::<_, Fixed<8>>::new(nodes));
-conformance!(g8_odd_compact32_shared, Compact32, Shared, |nodes| {
-    Gpt::<Odd, Compact32, _, OneWord, Fixed<3>>::new(nodes)
-});
 conformance!(ga_odd_compact32_solo, Compact32, Solo, |nodes| {
     Gpt::<Odd, Compact32, _, OneWord, Adaptive>::new(nodes)
 });
@@ -47,9 +44,6 @@ mod wide {
         Gpt::<Ends, Rebased<14>, _, OneWord, Adaptive>::new(nodes)
     });
     conformance!(g16_va64_paper_solo, Paper, Solo, |nodes| Gpt::<Va64, Paper, _, TwoWords, Fixed<4>>::new(
-        nodes
-    ));
-    conformance!(ga_va64_paper_solo, Paper, Solo, |nodes| Gpt::<Va64, Paper, _, TwoWords, Adaptive>::new(
         nodes
     ));
 }
@@ -80,6 +74,12 @@ mod full {
         Gpt::<Va48, Compact, _, OneWord, Fixed<8>>::new(nodes)
     });
     conformance!(g2_va64_paper_solo, Paper, Solo, |nodes| Gpt::<Va64, Paper, _, TwoWords, Fixed<1>>::new(
+        nodes
+    ));
+    conformance!(g8_odd_compact32_shared, Compact32, Shared, |nodes| {
+        Gpt::<Odd, Compact32, _, OneWord, Fixed<3>>::new(nodes)
+    });
+    conformance!(ga_va64_paper_solo, Paper, Solo, |nodes| Gpt::<Va64, Paper, _, TwoWords, Adaptive>::new(
         nodes
     ));
 }

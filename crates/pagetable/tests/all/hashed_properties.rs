@@ -27,10 +27,8 @@ mod wide {
     use crate::common::Full;
     use tlbkit_pagetable::cpt::{C128k, Cpt8, Cpt16};
     use tlbkit_pagetable::format::{Compact, Paper};
-    use tlbkit_pagetable::hpt::{H8k, Hr};
+    use tlbkit_pagetable::hpt::Hr;
 
-    conformance!(h8k_shared, Paper, Shared, |nodes| H8k::new(nodes));
-    conformance!(hr_solo, Compact, Solo, |nodes| Hr::new(nodes), keeps);
     conformance!(hr_shared, Compact, Shared, |nodes| Hr::new(nodes), keeps);
     conformance!(c128k_shared, Paper, Shared, |nodes| C128k::new(nodes));
     conformance!(cpt8_solo, Compact, Solo, |nodes| Cpt8::new(nodes), keeps);
@@ -51,7 +49,7 @@ mod full {
     use super::*;
     use tlbkit_pagetable::cpt::{C128k, Cpt4};
     use tlbkit_pagetable::format::{Compact, Paper};
-    use tlbkit_pagetable::hpt::{H8k, HrSmall, PaperHr};
+    use tlbkit_pagetable::hpt::{H8k, Hr, HrSmall, PaperHr};
 
     conformance!(hpt32_compact32_solo, Compact32, Solo, |nodes| Hpt32::<_, Compact32>::new(nodes));
     conformance!(cpt32_entrylo_solo, EntryLo, Solo, |nodes| Cpt32::<_, EntryLo>::new(nodes), keeps);
@@ -61,4 +59,6 @@ mod full {
     conformance!(hr_small_shared, Compact32, Shared, |nodes| HrSmall::new(nodes), keeps);
     conformance!(c128k_solo, Paper, Solo, |nodes| C128k::new(nodes));
     conformance!(cpt4_shared, Compact, Shared, |nodes| Cpt4::new(nodes), keeps);
+    conformance!(h8k_shared, Paper, Shared, |nodes| H8k::new(nodes));
+    conformance!(hr_solo, Compact, Solo, |nodes| Hr::new(nodes), keeps);
 }

@@ -1,20 +1,20 @@
 //! The shared property suite over linear tables.
 
+use tlbkit_pagetable::Shared;
 use tlbkit_pagetable::format::EntryLo;
 use tlbkit_pagetable::geometry::Va32;
 use tlbkit_pagetable::lpt::{Linear, Lpt};
-use tlbkit_pagetable::{Shared, Solo};
 
 const KSEG2: usize = 0xc000_0000;
 
 type Mips = Linear<Va32, EntryLo, KSEG2>;
 
-conformance!(mips_solo, Mips, Solo, |nodes| Lpt::<Va32, EntryLo, _, KSEG2>::new(nodes));
 conformance!(mips_shared, Mips, Shared, |nodes| Lpt::<Va32, EntryLo, _, KSEG2>::new(nodes));
 
 #[cfg(target_pointer_width = "64")]
 mod wide {
     use super::*;
+    use tlbkit_pagetable::Solo;
     use tlbkit_pagetable::format::{Compact, Paper};
     use tlbkit_pagetable::geometry::{Va48, Va64};
     use tlbkit_pagetable::lpt::PaperLpt;
@@ -33,6 +33,7 @@ mod wide {
 #[cfg(all(tlbkit_full, target_pointer_width = "64"))]
 mod full {
     use super::*;
+    use tlbkit_pagetable::Solo;
     use tlbkit_pagetable::format::{Compact32, Paper};
     use tlbkit_pagetable::geometry::Va64;
     use tlbkit_pagetable::lpt::PaperLpt;
@@ -42,4 +43,5 @@ mod full {
 
     conformance!(compact32_shared, Soft, Shared, |nodes| Lpt::<Va32, Compact32, _, KSEG2>::new(nodes));
     conformance!(paper_shared, Book, Shared, |nodes| PaperLpt::new(nodes));
+    conformance!(mips_solo, Mips, Solo, |nodes| Lpt::<Va32, EntryLo, _, KSEG2>::new(nodes));
 }
