@@ -18,8 +18,18 @@ pub(crate) struct MiriArgs {
 /// What the gate looks at.
 pub(crate) const PACKAGES: [&str; 2] = ["tlbkit-pagetable", "tlbkit"];
 
-/// What the gate runs: small tests, for a step takes a hundred times as long. (`tlbkit-addr` forbids unsafe code.)
+/// What the gate runs: small tests, and of several alike those that differ in what the unsafe code does, for a step takes a hundred
+/// times as long. (`tlbkit-addr` forbids unsafe code.)
 const SOME: [&str; 3] = [
+    // Guarded tables of each layout of slots, with nodes of one size and of several.
+    "-p tlbkit-pagetable --lib -- gpt::tests::gpt_ compact_g16 compact_ga kseg0_g16 kseg0_ga paper_g16 paper_ga nodes::",
+    "-p tlbkit-pagetable --test all -- slab:: pieces:: unwinding::",
+    // Each kind of table and of TLB.
+    "-p tlbkit --test all -- of_cpus_with_sv39 of_cpus_with_aarch64 of_cpus_with_mips32 a_history_with_a_guarded_table",
+];
+
+/// What takes minutes more: the others of these tests.
+const MORE: [&str; 3] = [
     "-p tlbkit-pagetable --lib",
     "-p tlbkit-pagetable --test all -- slab:: pieces:: unwinding::",
     "-p tlbkit --test all -- properties::",
@@ -55,20 +65,33 @@ const MACHINES: [&str; 4] = [
     "mips-unknown-linux-gnu",
 ];
 
+// Proptest looks for its folder of failures, which is outside what Miri shows a program.
+const ALWAYS: &str = "-Zmiri-disable-isolation -Zmiri-strict-provenance";
+
+/// Interprets all of the tests of which the gate interprets some.
+pub(crate) fn long(shell: &Shell) -> anyhow::Result<()> {
+    interpret(shell, &MORE)
+}
+
+/// Interprets tests on this machine, with the cases that the gate draws.
+fn interpret(shell: &Shell, all: &[&str]) -> anyhow::Result<()> {
+    tools::toolchain(shell, tools::NIGHTLY, &["miri", "rust-src"])?;
+    for tests in all {
+        let test = Line::new("cargo", "+nightly miri test").with(tests.split(' '));
+        // Some cases take a hundred times as long as others, so the gate draws the same ones every time.
+        let test = test.set("PROPTEST_RNG_SEED", &properties::GATE.to_string());
+        shell.run(&test.set("MIRIFLAGS", ALWAYS))?;
+    }
+    Ok(())
+}
+
 /// Runs them.
 pub(crate) fn run(shell: &Shell, args: &MiriArgs) -> anyhow::Result<()> {
-    tools::toolchain(shell, tools::NIGHTLY, &["miri", "rust-src"])?;
-    // Proptest looks for its folder of failures, which is outside what Miri shows a program.
-    const ALWAYS: &str = "-Zmiri-disable-isolation -Zmiri-strict-provenance";
     if !args.full {
-        for tests in SOME {
-            let test = Line::new("cargo", "+nightly miri test").with(tests.split(' '));
-            // Some cases take a hundred times as long as others, so the gate draws the same ones every time.
-            let test = test.set("PROPTEST_RNG_SEED", &properties::GATE.to_string());
-            shell.run(&test.set("MIRIFLAGS", ALWAYS))?;
-        }
+        interpret(shell, &SOME)?;
         return compile(shell);
     }
+    tools::toolchain(shell, tools::NIGHTLY, &["miri", "rust-src"])?;
     let mut ledger = Ledger::open("miri")?;
     let mut job = |machine: &str, tests: &str, flags: &str| {
         let line = Line::new("cargo", "+nightly miri test --target").with([machine]).with(tests.split(' '));

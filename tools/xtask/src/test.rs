@@ -88,8 +88,10 @@ const STEPS: [Step; 12] = [
 ];
 
 /// What `--full` adds.
-const MORE: [Step; 4] = [
+const MORE: [Step; 6] = [
     step("long tests", Folder::Own, About::Tree, properties::long),
+    step("loom whole", Folder::Own, About::Tree, loom::long),
+    step("Miri whole", Folder::Own, About::Tree, miri::long),
     step("judge whole", Folder::Own, About::Tree, judge::run),
     step("boot whole", Folder::Own, About::Tree, boot_whole),
     step("fuzz", Folder::Own, About::Tree, fuzz::briefly),

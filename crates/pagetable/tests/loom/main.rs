@@ -132,18 +132,25 @@ const SHRINK_FIRST: Scene = Scene {
 walkers!(mpt, |nodes| Mpt::<Tiny, Words, _>::new(nodes));
 walkers!(lpt, |nodes| Lpt::<Tiny, Words, _, 0x1000>::new(nodes));
 walkers!(g2, |nodes| Gpt::<Tiny, Words, _, gpt::OneWord, Fixed<1>>::new(nodes));
-walkers!(g4, |nodes| Gpt::<Tiny, Words, _, gpt::OneWord, Fixed<2>>::new(nodes));
 walkers!(ga, |nodes| Gpt::<Tiny, Words, _, gpt::OneWord, Adaptive>::new(nodes));
 walkers!(hpt, |nodes| Hashed::<Tiny, Words, _, 0, 0, 0>::new(nodes));
 walkers!(hr, |nodes| Hashed::<Tiny, Words, _, 0, 1, 75>::new(nodes), grows);
-walkers!(hpt_pairs, |nodes| Hashed::<Tiny, Words, _, 1, 0, 0>::new(nodes));
 walkers!(cpt, |nodes| Hashed::<Tiny, Words, _, 2, 0, 0>::new(nodes));
-walkers!(cpt_grows, |nodes| Hashed::<Tiny, Words, _, 2, 1, 40>::new(nodes), grows);
+
+/// Between the tables above, with stores in the same order: `cargo xtask test --full`.
+#[cfg(tlbkit_full)]
+mod full {
+    use super::*;
+
+    walkers!(g4, |nodes| Gpt::<Tiny, Words, _, gpt::OneWord, Fixed<2>>::new(nodes));
+    walkers!(hpt_pairs, |nodes| Hashed::<Tiny, Words, _, 1, 0, 0>::new(nodes));
+    walkers!(cpt_grows, |nodes| Hashed::<Tiny, Words, _, 2, 1, 40>::new(nodes), grows);
+}
 
 /// Tables of two buckets at first, which grow and shrink: with the hash of a refill handler, whose directory stays where it is,
-/// and with one that multiplies, whose root changes.
+/// and with one that multiplies, whose root changes. The longest scenes have an attribute.
 macro_rules! grows {
-    ($table:ident, $geometry:ty) => {
+    ($table:ident, $geometry:ty $(, #[$long:meta])?) => {
         mod $table {
             use super::*;
 
@@ -154,6 +161,7 @@ macro_rules! grows {
             }
 
             #[test]
+            $(#[$long])?
             fn grow() {
                 check(GROWING, &GROW, build::<200>);
             }
@@ -164,11 +172,13 @@ macro_rules! grows {
             }
 
             #[test]
+            $(#[$long])?
             fn visit_grow_chain() {
                 check_visits(GROWING, &GROW_CHAIN, build::<200>);
             }
 
             #[test]
+            $(#[$long])?
             fn unmap_joined() {
                 check_visits(GROWING, &UNMAP_JOINED, build::<200>);
             }
@@ -191,7 +201,7 @@ macro_rules! grows {
     };
 }
 
-grows!(grows_folded, Tiny);
+grows!(grows_folded, Tiny, #[cfg_attr(not(tlbkit_full), ignore = "cargo xtask test --full")]);
 grows!(grows, Wide);
 
 /// The check can fail: nodes that are reclaimed before the walkers have acknowledged are walked.

@@ -143,7 +143,7 @@ fn drivers(shell: &Shell, tree: &Tree) -> anyhow::Result<[Driver; 2]> {
     let explorer = Driver { name: "explorer", program: format!("{build}/debug/tlblab"), arguments };
     Ok([
         explorer,
-        test(Line::new("cargo", "test -p tlbkit-shootdown --test threads").with(within), "threads")?,
+        test(Line::new("cargo", "test -p tlbkit-shootdown --test all").with(within), "threads", "threads::")?,
     ])
 }
 
@@ -153,11 +153,11 @@ fn interleavings(tree: &Tree) -> anyhow::Result<Driver> {
     let build = tree.build("interleavings").to_string_lossy().into_owned();
     let line = Line::new("cargo", "test --release -p tlbkit-shootdown --test loom");
     let line = line.with(["--manifest-path", &manifest, "--target-dir", &build]);
-    test(loom::explored(line), "loom")
+    test(loom::explored(line), "loom", "")
 }
 
-/// Builds a test, and returns it as a driver.
-fn test(line: Line, name: &'static str) -> anyhow::Result<Driver> {
+/// Builds a test, and returns it as a driver that runs the tests of this name.
+fn test(line: Line, name: &'static str, arguments: &'static str) -> anyhow::Result<Driver> {
     let line = line.with(["--quiet", "--no-run", "--message-format", "json"]);
     let said = line.command().stderr(Stdio::inherit()).output()?;
     let program = String::from_utf8_lossy(&said.stdout)
@@ -165,7 +165,7 @@ fn test(line: Line, name: &'static str) -> anyhow::Result<Driver> {
         .filter_map(|line| serde_json::from_str::<Value>(line).ok()?["executable"].as_str().map(String::from))
         .next_back();
     let Some(program) = program else { bail!("cargo did not say where it built the test {name}") };
-    Ok(Driver { name, program, arguments: "" })
+    Ok(Driver { name, program, arguments })
 }
 
 /// How a run of a driver ends.
