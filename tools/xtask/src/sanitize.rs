@@ -26,6 +26,8 @@ pub(crate) fn run(shell: &Shell) -> anyhow::Result<()> {
             // The crates' own way of saying that this is the thread sanitizer; Rust's is not stable.
             let model = if sanitizer == "thread" { " --cfg tsan" } else { "" };
             let line = line.set("RUSTFLAGS", &format!("-Zsanitizer={sanitizer}{model}"));
+            // A report is a backtrace.
+            let line = line.set("CARGO_PROFILE_DEV_DEBUG", "line-tables-only");
             ledger.job(&line.to_string(), || shell.run(&line))?;
         }
     }
