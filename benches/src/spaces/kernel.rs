@@ -5,8 +5,8 @@ use std::marker::PhantomData;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use tlbkit::{
-    Access, AddressSpace, Asid, CpuSet, Fault, Flush, Kernel, Machine, Mmu, Overdue, Run, SupervisorPages,
-    arch,
+    Access, AddressSpace, Asid, Base, CpuSet, Fault, Flush, Kernel, Machine, Mmu, Overdue, Run,
+    SupervisorPages, arch,
 };
 use tlbkit_addr::{Attr, Pfn, PhysAddr, VirtAddr};
 use tlbkit_pagetable::nodes::Record;
@@ -37,7 +37,7 @@ static RELEASED: AtomicUsize = AtomicUsize::new(0);
 
 // SAFETY: `Frames` hands out each frame once until it is given back, with memory and a record of its own. There is one thread, no TLB,
 // and no CPU walks the table.
-unsafe impl<M: Machine> Kernel for Host<M> {
+unsafe impl<M: Machine<Base = Base<12>>> Kernel for Host<M> {
     type Machine = M;
 
     #[inline(always)]
@@ -128,7 +128,7 @@ unsafe impl<M: Machine> Kernel for Host<M> {
 }
 
 /// A machine with so many CPUs: its one MMU, and the name of an address space on it.
-pub trait With<const CPUS: usize>: Machine + Sized {
+pub trait With<const CPUS: usize>: Machine<Base = Base<12>> + Sized {
     const NAME: &'static str;
     fn mmu() -> &'static Mmu<Host<Self>, CPUS>;
 }

@@ -124,7 +124,9 @@ pub enum Error {
     /// Another writer of this table exists.
     Busy,
     /// This CPU is inside another call already: an edit, a visit, or a method of the kernel that a change has called. A CPU makes one
-    /// call at a time, and a method of the kernel makes none. No table returns this error; `tlbkit` does.
+    /// call at a time, and a method of the kernel makes none. So the call is to be made before or after the other one. If it was to
+    /// answer a fault of the kernel, such as the first use of its own heap, map that memory before the other call. No table returns this
+    /// error; `tlbkit` does.
     Nested,
     /// A CPU with this number takes part in shootdowns already: the kernel gives two CPUs one number, or brings a CPU online twice. No
     /// table returns this error; `tlbkit` does.
@@ -208,7 +210,8 @@ impl fmt::Display for Error {
             Self::Nested => {
                 write!(
                     f,
-                    "this CPU is inside an edit, a visit, or a method of the kernel that one of them called"
+                    "this CPU is inside an edit, a visit, or a method of the kernel that one of them called: call before or after it; \
+                     the memory that is used inside is to be mapped before"
                 )
             }
             Self::Online => write!(f, "a CPU with this number is online already"),

@@ -9,21 +9,36 @@ use tlbkit_addr::{Attr, PageSize, Pfn, VirtAddr};
 
 use crate::{Error, Mark};
 
-/// Frames that an unmap uncovered: `len` base frames from `first` on.
+/// The number of a frame: [`Pfn`], which counts base pages of whatever size, or a type that knows the size.
+pub trait FrameNumber: Copy {
+    /// Returns the number plus `frames`, or `None` if it overflows.
+    fn checked_add(self, frames: usize) -> Option<Self>;
+}
+
+impl FrameNumber for Pfn {
+    #[inline]
+    fn checked_add(self, frames: usize) -> Option<Self> {
+        self.checked_add(frames)
+    }
+}
+
+/// Frames that an unmap uncovered: `len` base frames from `first` on. `F` numbers them, as in a [`Leaf`](crate::Leaf).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Run {
+pub struct Run<F = Pfn> {
     /// The first frame.
-    pub first: Pfn,
+    pub first: F,
     /// The number of base frames.
     pub len: usize,
     /// Whether any of the frames was dirty: [`Attr::DIRTY`] was set in its entry.
     pub dirty: bool,
 }
 
-impl Run {
+impl<F: FrameNumber> Run<F> {
     /// Returns the frames in ascending order.
-    pub fn frames(&self) -> impl Iterator<Item = Pfn> + use<> {
-        (self.first.get()..).take(self.len).map(Pfn::new)
+    #[inline]
+    pub fn frames(&self) -> impl Iterator<Item = F> + use<F> {
+        let first = self.first;
+        (0..self.len).map_while(move |frame| first.checked_add(frame))
     }
 }
 

@@ -7,14 +7,16 @@ use tlbkit_addr::{Attr, PageSize, Pfn, PhysAddr, VirtAddr};
 use crate::Run;
 
 /// A mapped page, as a lookup finds it.
+///
+/// `F` numbers frames: a table counts them in its base pages ([`Pfn`]). A type that knows the size of its frames can take its place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Leaf {
+pub struct Leaf<F = Pfn> {
     /// The first address of the page.
     pub at: VirtAddr,
     /// The page's size.
     pub size: PageSize,
     /// The first frame of the page, in base frames.
-    pub frame: Pfn,
+    pub frame: F,
     /// The rights, cacheability and status bits.
     pub attr: Attr,
 }
@@ -50,7 +52,7 @@ pub(crate) fn phys(frame: Pfn, size: PageSize, at: VirtAddr, base: PageSize) -> 
     PhysAddr::new(frame.address(base).get() | at.offset(size))
 }
 
-impl fmt::Display for Leaf {
+impl<F: fmt::Display> fmt::Display for Leaf<F> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} page at {} -> frame {} ({:?})", self.size, self.at, self.frame, self.attr)
     }

@@ -91,7 +91,7 @@ mod writer;
 pub use cursor::AnyCursor;
 pub use error::Error;
 pub use footprint::{Footprint, Tally};
-pub use frames::{Frames, Held, Run, Runs};
+pub use frames::{FrameNumber, Frames, Held, Run, Runs};
 pub use geometry::{Geometry, Half, Radix, Space};
 pub use leaf::Leaf;
 pub use local::{Invalidate, Local, OneCpu};

@@ -2,7 +2,7 @@
 
 use core::fmt;
 
-use tlbkit_addr::Attr;
+use tlbkit_addr::{Attr, Pfn};
 
 use crate::Leaf;
 
@@ -42,20 +42,20 @@ impl fmt::Display for Mark {
     }
 }
 
-/// What the entry for a page holds.
+/// What the entry for a page holds. `F` numbers frames, as in a [`Leaf`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Entry {
+pub enum Entry<F = Pfn> {
     /// Nothing.
     Empty,
     /// A leaf, which maps the page.
-    Leaf(Leaf),
+    Leaf(Leaf<F>),
     /// A mark: the page is not mapped.
     Mark(Mark),
 }
 
-impl Entry {
+impl<F: Copy> Entry<F> {
     /// Returns the leaf, if there is one.
-    pub const fn leaf(self) -> Option<Leaf> {
+    pub const fn leaf(self) -> Option<Leaf<F>> {
         if let Self::Leaf(leaf) = self { Some(leaf) } else { None }
     }
 
@@ -65,7 +65,7 @@ impl Entry {
     }
 }
 
-impl From<Option<Mark>> for Entry {
+impl<F> From<Option<Mark>> for Entry<F> {
     fn from(mark: Option<Mark>) -> Self {
         mark.map_or(Self::Empty, Self::Mark)
     }

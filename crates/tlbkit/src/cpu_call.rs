@@ -16,6 +16,7 @@ use tlbkit_shootdown::{
 
 use crate::asids::Held;
 use crate::block::{Block, Handle};
+use crate::counted::typed;
 use crate::cpu::{Cpu, Entered, QUEUE, Retried};
 use crate::fault::Report;
 use crate::settle::flush_of_fault;
@@ -413,14 +414,14 @@ impl<K: Kernel, const CPUS: usize> CpuCall<K, CPUS> {
     #[inline(always)]
     pub(crate) fn flush(&self, space: &Block<K, CPUS>, flush: &Flush) {
         if let Some(asid) = under(space.held()) {
-            self.mmu.kernel().flush(&crate::Flush::of::<K::Machine>(flush), tag(asid));
+            self.mmu.kernel().flush(&crate::Flush::counted::<K::Machine>(flush), tag(asid));
         }
     }
 
     /// Gives frames that no CPU can reach any more back to the kernel.
     #[inline]
     pub(crate) fn release(&self, run: Run) {
-        self.mmu.kernel().release(run);
+        self.mmu.kernel().release(typed::<K, _>(run));
     }
 
     /// Returns `result`, or an error if a change was made whose shootdown was refused.
@@ -518,7 +519,7 @@ fn tag(asid: Asid) -> Option<Asid> {
 /// Returns a flush of everything.
 pub(crate) const fn everything<K: Kernel>() -> crate::Flush<'static> {
     const EVERYTHING: &Flush = &Flush::everything();
-    crate::Flush::of::<K::Machine>(EVERYTHING)
+    crate::Flush::counted::<K::Machine>(EVERYTHING)
 }
 
 /// Gives nodes and frames that no CPU can reach any more back to the kernel.
@@ -545,7 +546,7 @@ impl<K: Kernel> Released<'_, K> {
 
     fn release_all(&mut self) {
         while let Some(run) = self.runs.pop() {
-            self.kernel.release(run);
+            self.kernel.release(typed::<K, _>(run));
         }
     }
 }
@@ -628,7 +629,7 @@ impl<K: Kernel, const CPUS: usize> ThisCpu<K, CPUS> {
 
 impl<K: Kernel, const CPUS: usize> LocalCpu<Option<Uncovered>> for ThisCpu<K, CPUS> {
     fn flush(&mut self, space: Option<Asid>, what: &Flush, _drain: bool) {
-        self.mmu.kernel().flush(&crate::Flush::of::<K::Machine>(what), space.and_then(tag));
+        self.mmu.kernel().flush(&crate::Flush::counted::<K::Machine>(what), space.and_then(tag));
     }
 
     fn interrupt(&mut self, cpus: CpuSet) {

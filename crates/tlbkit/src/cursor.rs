@@ -8,12 +8,13 @@ use tlbkit_pagetable::format::{Format as _, change_mark, check_change, mark_of, 
 use tlbkit_pagetable::{Change, Entry, Error, Leaf, Mark, Pinned, Run, Table as _};
 
 use crate::block::Handle;
+use crate::counted::{pfn, typed};
 use crate::cpu_call::{CpuCall, UncoveredRuns};
 use crate::edit::clears_dirty;
 use crate::settle::{needs_force, put_in_force, settle, settle_break, status, uncover};
 use crate::storage::{Format, Walk};
 use crate::table::Walk as _;
-use crate::{Access, Edit, Fault, Kernel};
+use crate::{Access, Edit, Fault, FrameOf, Kernel};
 
 /// A page of an address space, from [`Edit::cursor`](crate::Edit::cursor). Several operations at that page and at the next pages
 /// share one walk.
@@ -24,12 +25,12 @@ use crate::{Access, Edit, Fault, Kernel};
 /// A page-fault handler. [`Edit::fault_cursor`](crate::Edit::fault_cursor) returns no cursor for an address that no page can have:
 ///
 /// ```no_run
-/// # use tlbkit::{Access, AddressSpace, Attr, Error, Fault, Kernel, Pfn, VirtAddr};
+/// # use tlbkit::{Access, AddressSpace, Attr, Error, Fault, Kernel, Pfn, VirtAddr, arch};
 /// # const RIGHTS: Attr = Attr::READ;
 /// # fn fresh() -> Pfn { Pfn::new(1) }
 /// # fn is_sole(_frame: Pfn) -> bool { false }
 /// # fn copy(of: Pfn) -> Result<Pfn, Error> { Ok(of) }
-/// fn on_fault<K: Kernel>(space: &AddressSpace<K>, at: VirtAddr, access: Access) -> Result<Fault, Error> {
+/// fn on_fault<K: Kernel<Machine = arch::Sv32>>(space: &AddressSpace<K>, at: VirtAddr, access: Access) -> Result<Fault, Error> {
 ///     space.edit(|edit| {
 ///         let (fault, cursor) = edit.fault_cursor(at, access)?;
 ///         if let Some(mut cursor) = cursor {
@@ -63,17 +64,24 @@ impl<K: Kernel, const CPUS: usize> Cursor<'_, K, CPUS> {
 
     /// Returns the leaf that maps the page. Costs a load, or a walk for a page that is shared with the kernel's own address space.
     #[inline(always)]
-    pub fn look(&self) -> Option<Leaf> {
+    pub fn look(&self) -> Option<Leaf<FrameOf<K>>> {
+        typed::<K, _>(self.leaf())
+    }
+
+    /// Returns the leaf that maps the page.
+    #[inline(always)]
+    pub(crate) fn leaf(&self) -> Option<Leaf> {
         self.walk.look().or_else(|| self.shared_entry().leaf())
     }
 
     /// Returns what the entry for the page holds: a leaf, a mark, or nothing. Costs as much as [`look`](Self::look).
     #[inline]
-    pub fn entry(&self) -> Entry {
-        match self.walk.entry() {
+    pub fn entry(&self) -> Entry<FrameOf<K>> {
+        let entry = match self.walk.entry() {
             Entry::Empty => self.shared_entry(),
             entry => entry,
-        }
+        };
+        typed::<K, _>(entry)
     }
 
     /// Returns what the entry for the page holds if the page is shared with the kernel's own address space.
@@ -92,11 +100,11 @@ impl<K: Kernel, const CPUS: usize> Cursor<'_, K, CPUS> {
     /// # Errors
     ///
     /// As [`Edit::mark`](crate::Edit::mark).
-    pub fn mark(&mut self, mark: Mark) -> Result<Entry, Error> {
+    pub fn mark(&mut self, mark: Mark) -> Result<Entry<FrameOf<K>>, Error> {
         if let (Mark::Payload(..), Some(leaf)) = (mark, self.walk.look()) {
             return Err(Error::Occupied { at: leaf.at, size: leaf.size });
         }
-        self.store_mark(mark)
+        typed::<K, _>(self.store_mark(mark))
     }
 
     fn store_mark(&mut self, mark: Mark) -> Result<Entry, Error> {
@@ -117,7 +125,11 @@ impl<K: Kernel, const CPUS: usize> Cursor<'_, K, CPUS> {
     /// # Errors
     ///
     /// As [`Edit::freeze`](crate::Edit::freeze).
-    pub fn freeze(&mut self) -> Result<Leaf, Error> {
+    pub fn freeze(&mut self) -> Result<Leaf<FrameOf<K>>, Error> {
+        typed::<K, _>(self.freeze_leaf())
+    }
+
+    fn freeze_leaf(&mut self) -> Result<Leaf, Error> {
         let leaf = self.small_leaf()?;
         // Refuses a page that `page_out` would refuse.
         mark_word::<Format<K>>(Mark::Payload(0, attr_out(leaf.attr)))?;
@@ -130,12 +142,12 @@ impl<K: Kernel, const CPUS: usize> Cursor<'_, K, CPUS> {
         check_change::<Format<K>>(change)?;
         let (kernel, run) = (self.space.mmu.kernel(), Run { first: leaf.frame, len: 1, dirty: false });
         // If this call unwinds, nothing has changed.
-        kernel.share(run);
+        kernel.share(typed::<K, _>(run));
         if change == Change::default() {
             return Ok(leaf);
         }
         *self.cleared |= clears_dirty(change);
-        self.walk.protect(change).inspect_err(|_| kernel.release(run))
+        self.walk.protect(change).inspect_err(|_| kernel.release(typed::<K, _>(run)))
     }
 
     /// Stores a mark with `payload` in place of the leaf that maps the page to `frame`, if no CPU has written the page since it was
@@ -144,9 +156,9 @@ impl<K: Kernel, const CPUS: usize> Cursor<'_, K, CPUS> {
     /// # Errors
     ///
     /// As [`Edit::page_out`](crate::Edit::page_out).
-    pub fn page_out(&mut self, frame: Pfn, payload: u64) -> Result<(), Error> {
+    pub fn page_out(&mut self, frame: FrameOf<K>, payload: u64) -> Result<(), Error> {
         let leaf = self.small_leaf()?;
-        if leaf.frame != frame || leaf.attr.intersects(Attr::WRITE.union(Attr::DIRTY)) {
+        if leaf.frame != pfn::<K>(frame) || leaf.attr.intersects(Attr::WRITE.union(Attr::DIRTY)) {
             return Err(Error::Changed { at: self.at() });
         }
         self.store_mark(Mark::Payload(payload, attr_out(leaf.attr))).map(drop)
@@ -180,10 +192,10 @@ impl<K: Kernel, const CPUS: usize> Cursor<'_, K, CPUS> {
     /// # Errors
     ///
     /// As [`Edit::fill`](crate::Edit::fill).
-    pub fn fill(&mut self, payload: u64, frame: Pfn) -> Result<(), Error> {
+    pub fn fill(&mut self, payload: u64, frame: FrameOf<K>) -> Result<(), Error> {
         let page = Pages::one(self.walk.page());
         settle_break(self.space, self.call, &mut self.walk, self.runs, page);
-        self.walk.fill(payload, frame)?;
+        self.walk.fill(payload, pfn::<K>(frame))?;
         let attr = self.walk.look().map_or(Attr::USER, |leaf| leaf.attr);
         put_in_force(self.space, &mut self.walk, page, attr);
         Ok(())
@@ -195,11 +207,11 @@ impl<K: Kernel, const CPUS: usize> Cursor<'_, K, CPUS> {
     ///
     /// As [`Edit::map`](crate::Edit::map).
     #[inline(always)]
-    pub fn map(&mut self, frame: Pfn, attr: Attr) -> Result<(), Error> {
+    pub fn map(&mut self, frame: FrameOf<K>, attr: Attr) -> Result<(), Error> {
         let page = Pages::one(self.walk.page());
         self.space.check_global(attr, page)?;
         settle_break(self.space, self.call, &mut self.walk, self.runs, page);
-        self.walk.map(frame, attr)?;
+        self.walk.map(pfn::<K>(frame), attr)?;
         put_in_force(self.space, &mut self.walk, page, attr);
         Ok(())
     }
@@ -211,11 +223,11 @@ impl<K: Kernel, const CPUS: usize> Cursor<'_, K, CPUS> {
     ///
     /// [`Error::NotMapped`] or [`Error::Borrowed`].
     #[inline(always)]
-    pub fn unmap(&mut self) -> Result<Leaf, Error> {
+    pub fn unmap(&mut self) -> Result<Leaf<FrameOf<K>>, Error> {
         self.make_room();
         let leaf = self.walk.unmap()?;
         self.uncover(&leaf);
-        Ok(leaf)
+        Ok(typed::<K, _>(leaf))
     }
 
     /// Changes the attributes of the whole leaf that maps the page, or of the page's mark, and returns what the entry held before:
@@ -225,7 +237,12 @@ impl<K: Kernel, const CPUS: usize> Cursor<'_, K, CPUS> {
     ///
     /// [`Error::NotMapped`], [`Error::WrongAttr`] or [`Error::Borrowed`].
     #[inline(always)]
-    pub fn protect(&mut self, change: Change) -> Result<Entry, Error> {
+    pub fn protect(&mut self, change: Change) -> Result<Entry<FrameOf<K>>, Error> {
+        typed::<K, _>(self.protect_entry(change))
+    }
+
+    #[inline(always)]
+    fn protect_entry(&mut self, change: Change) -> Result<Entry, Error> {
         let page = Pages::one(self.walk.page());
         self.space.check_global(change.set, page)?;
         *self.cleared |= clears_dirty(change);
@@ -260,13 +277,14 @@ impl<K: Kernel, const CPUS: usize> Cursor<'_, K, CPUS> {
     ///
     /// As [`Edit::replace`](crate::Edit::replace).
     #[inline(always)]
-    pub fn replace(&mut self, frame: Pfn, attr: Attr) -> Result<Leaf, Error> {
-        match self.walk.look() {
+    pub fn replace(&mut self, frame: FrameOf<K>, attr: Attr) -> Result<Leaf<FrameOf<K>>, Error> {
+        let frame = pfn::<K>(frame);
+        typed::<K, _>(match self.walk.look() {
             Some(leaf) if leaf.size != self.space.base() => {
                 self.replace_sized(frame, self.space.base(), attr)
             }
             _ => self.replace_leaf(frame, attr),
-        }
+        })
     }
 
     /// Replaces the page of `size` at this page by the frames from `frame` on; see
@@ -296,9 +314,11 @@ impl<K: Kernel, const CPUS: usize> Cursor<'_, K, CPUS> {
     /// As [`Edit::unshare`](crate::Edit::unshare).
     pub fn unshare(
         &mut self,
-        mut is_sole: impl FnMut(Pfn) -> bool,
-        copy: impl FnOnce(Pfn) -> Result<Pfn, Error>,
+        mut is_sole: impl FnMut(FrameOf<K>) -> bool,
+        copy: impl FnOnce(FrameOf<K>) -> Result<FrameOf<K>, Error>,
     ) -> Result<(), Error> {
+        let mut is_sole = |frame: Pfn| is_sole(typed::<K, _>(frame));
+        let copy = |frame: Pfn| copy(typed::<K, _>(frame)).map(pfn::<K>);
         let (base, at) = (self.space.base(), self.at());
         self.space.check_own(Pages::one(self.walk.page()))?;
         let rights =
@@ -401,7 +421,8 @@ impl<K: Kernel, const CPUS: usize> Cursor<'_, K, CPUS> {
             // The kernel's own address space changes its pages, and flushes them in every address space. This cannot deadlock: a
             // writer of the kernel's own address space waits for no other writer, because it borrows no pages.
             let at = self.walk.page().address(self.space.base());
-            return Edit::new(lender, self.call).run(|edit| edit.fault(at, access));
+            return Edit::new(lender, self.call)
+                .run(|edit| edit.fault_at(at, access).map(|(fault, _)| fault));
         }
         let Some(leaf) = self.walk.look() else { return Ok(Fault::absent(self.walk.entry().mark())) };
         // A larger leaf's first frame is that of another page.
@@ -438,16 +459,17 @@ impl<K: Kernel, const CPUS: usize> Cursor<'_, K, CPUS> {
     /// of `last`, and returns the leaf that maps the new page. If there is none, the cursor does not move. The upper half follows
     /// the lower one. The cursor never goes back: if another CPU joins pages that are shared with the kernel's own address space
     /// meanwhile, the leaf may begin before the new page.
-    pub fn next_mapped(&mut self, last: VirtAddr) -> Option<Leaf> {
+    pub fn next_mapped(&mut self, last: VirtAddr) -> Option<Leaf<FrameOf<K>>> {
         let last = last.vpn(self.space.base());
-        if self.space.lender().is_some() { self.next_of_both(last) } else { self.walk.next_mapped(last) }
+        let both = self.space.lender().is_some();
+        typed::<K, _>(if both { self.next_of_both(last) } else { self.walk.next_mapped(last) })
     }
 
     /// Does what [`next_mapped`](Self::next_mapped) does in an address space that shares pages, which the table's own cursor
     /// skips.
     fn next_of_both(&mut self, last: Vpn) -> Option<Leaf> {
         let space = self.space.table.space();
-        let behind = self.look().map_or(self.walk.page(), |leaf| space.pages_of(&leaf).last());
+        let behind = self.leaf().map_or(self.walk.page(), |leaf| space.pages_of(&leaf).last());
         let pages = Pages::new(behind.checked_add(1)?, last)?;
         let mut next = None;
         // SAFETY: inside an edit interrupts are masked, and this visit serves no shootdown. The kernel's own address space waits

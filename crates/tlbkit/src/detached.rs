@@ -3,6 +3,7 @@
 
 use tlbkit_pagetable::{Held, Mark, Run};
 
+use crate::counted::typed;
 use crate::storage::Parts;
 use crate::table::{Detached as _, RELEASED};
 use crate::{Kernel, Mmu};
@@ -44,7 +45,7 @@ impl<K: Kernel, const CPUS: usize> Detachment<K, CPUS> {
             _ if lost => {}
             Held::Frames(run) => {
                 *pages += run.len;
-                kernel.release(Run { dirty: run.dirty || dirty, ..run });
+                kernel.release(typed::<K, _>(Run { dirty: run.dirty || dirty, ..run }));
             }
             Held::Mark(Mark::Payload(payload, _)) => kernel.release_payload(payload),
             Held::Mark(Mark::Guard) => {}

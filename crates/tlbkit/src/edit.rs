@@ -10,13 +10,14 @@ use tlbkit_pagetable::{
 };
 
 use crate::block::Handle;
+use crate::counted::{counted, pfn, to_pages, typed};
 use crate::cpu_call::{CpuCall, UncoveredRuns};
 use crate::detached::Detachment;
 use crate::rights::change;
 use crate::settle::{needs_force, put_in_force, settle, settle_break, uncover};
 use crate::storage::{Copying, Table, turn};
 use crate::table::{Copied, PART, SpaceTable as _};
-use crate::{Access, Cursor, Fault, Kernel, Machine, Mapping};
+use crate::{Access, Cursor, Fault, FrameOf, Kernel, Machine, Mapping, PagesOf};
 
 /// The right to change an [`AddressSpace`](crate::AddressSpace), inside [`AddressSpace::edit`](crate::AddressSpace::edit).
 ///
@@ -191,9 +192,10 @@ impl<'s, K: Kernel, const CPUS: usize> Edit<'s, K, CPUS> {
     /// this address space [lends](crate::AddressSpace::lending)), [`Error::Occupied`], [`Error::Marked`], [`Error::Borrowed`] or
     /// [`Error::NoMemory`]; nothing has changed then.
     #[inline(always)]
-    pub fn map(&mut self, pages: Pages, frame: Pfn, attr: Attr) -> Result<(), Error> {
-        if pages.first() == pages.last() {
-            return self.cursor_at(pages.first())?.map(frame, attr);
+    pub fn map(&mut self, pages: PagesOf<K>, frame: FrameOf<K>, attr: Attr) -> Result<(), Error> {
+        let range = counted::<K>(pages);
+        if range.first() == range.last() {
+            return self.cursor_at(range.first())?.map(frame, attr);
         }
         self.map_sized(pages, frame, self.space.base(), attr)
     }
@@ -204,10 +206,17 @@ impl<'s, K: Kernel, const CPUS: usize> Edit<'s, K, CPUS> {
     ///
     /// As [`map`](Self::map), and [`Error::WrongSize`], [`Error::Misaligned`] or [`Error::MisalignedFrame`].
     #[inline(never)]
-    pub fn map_sized(&mut self, pages: Pages, frame: Pfn, size: PageSize, attr: Attr) -> Result<(), Error> {
+    pub fn map_sized(
+        &mut self,
+        pages: PagesOf<K>,
+        frame: FrameOf<K>,
+        size: PageSize,
+        attr: Attr,
+    ) -> Result<(), Error> {
+        let pages = counted::<K>(pages);
         self.space.check_global(attr, pages)?;
         settle_break(self.space, self.call, &mut self.writer, &mut self.runs, pages);
-        self.writer.map(pages, frame, size, attr)?;
+        self.writer.map(pages, pfn::<K>(frame), size, attr)?;
         put_in_force(self.space, &mut self.writer, pages, attr);
         Ok(())
     }
@@ -218,7 +227,8 @@ impl<'s, K: Kernel, const CPUS: usize> Edit<'s, K, CPUS> {
     /// # Errors
     ///
     /// As [`map`](Self::map).
-    pub fn map_linear(&mut self, pages: Pages, frame: Pfn, attr: Attr) -> Result<(), Error> {
+    pub fn map_linear(&mut self, pages: PagesOf<K>, frame: FrameOf<K>, attr: Attr) -> Result<(), Error> {
+        let (pages, frame) = (counted::<K>(pages), pfn::<K>(frame));
         let space = self.space.table.space();
         space.check_frames(frame, pages.len(), space.base())?;
         let block = self.space;
@@ -241,7 +251,7 @@ impl<'s, K: Kernel, const CPUS: usize> Edit<'s, K, CPUS> {
                     .map_or(usize::MAX, |larger| larger - (rest.first().get() & (larger - 1)));
                 let len = rest.len().min(until) / count * count;
                 let part = Pages::count(rest.first(), len).unwrap_or(Pages::one(rest.first()));
-                edit.map_sized(part, at, size, attr)?;
+                edit.map_sized(to_pages::<K>(part), typed::<K, _>(at), size, attr)?;
                 *done += part.len();
             }
             Ok(())
@@ -258,17 +268,18 @@ impl<'s, K: Kernel, const CPUS: usize> Edit<'s, K, CPUS> {
     /// caller owns the frames again as soon as the edit has ended. If `frames` panics, the pages that were mapped before stay mapped.
     pub fn map_each(
         &mut self,
-        pages: Pages,
-        frames: impl IntoIterator<Item = Pfn>,
+        pages: PagesOf<K>,
+        frames: impl IntoIterator<Item = FrameOf<K>>,
         attr: Attr,
     ) -> Result<(), Error> {
+        let pages = counted::<K>(pages);
         let base = self.space.base();
         let mut frames = frames.into_iter();
         self.all_or_nothing(pages, |edit, done| {
             while let Some(rest) = after(pages, *done) {
                 let page = rest.first();
                 let frame = frames.next().ok_or(Error::NotMapped { at: page.address(base) })?;
-                edit.map(Pages::one(page), frame, attr)?;
+                edit.map(to_pages::<K>(Pages::one(page)), frame, attr)?;
                 *done += 1;
             }
             Ok(())
@@ -307,7 +318,8 @@ impl<'s, K: Kernel, const CPUS: usize> Edit<'s, K, CPUS> {
     /// [`Error::OutOfRange`] or [`Error::Borrowed`]; [`Error::NoMemory`] if there is no node to split a page, or
     /// [`Error::Breaks`] on AArch64 if a page to split is not a user's. The translations have not changed then.
     #[inline(always)]
-    pub fn unmap(&mut self, pages: Pages) -> Result<usize, Error> {
+    pub fn unmap(&mut self, pages: PagesOf<K>) -> Result<usize, Error> {
+        let pages = counted::<K>(pages);
         if let Some(mut cursor) = self.small(pages) {
             return cursor.unmap().map(|_| 1);
         }
@@ -322,7 +334,7 @@ impl<'s, K: Kernel, const CPUS: usize> Edit<'s, K, CPUS> {
         }
         let base = self.space.base();
         let cursor = self.cursor_at(pages.first()).ok()?;
-        cursor.look().is_some_and(|leaf| leaf.size == base).then_some(cursor)
+        cursor.leaf().is_some_and(|leaf| leaf.size == base).then_some(cursor)
     }
 
     #[inline(never)]
@@ -391,7 +403,8 @@ impl<'s, K: Kernel, const CPUS: usize> Edit<'s, K, CPUS> {
     ///
     /// As [`unmap`](Self::unmap), and [`Error::WrongAttr`].
     #[inline(always)]
-    pub fn protect(&mut self, pages: Pages, change: Change) -> Result<usize, Error> {
+    pub fn protect(&mut self, pages: PagesOf<K>, change: Change) -> Result<usize, Error> {
+        let pages = counted::<K>(pages);
         self.space.check_global(change.set, pages)?;
         if let Some(mut cursor) = self.small(pages) {
             return cursor.protect(change).map(|_| 1);
@@ -435,7 +448,7 @@ impl<'s, K: Kernel, const CPUS: usize> Edit<'s, K, CPUS> {
     ///
     /// As [`protect`](Self::protect); [`Error::WrongAttr`] for other attributes, and where the machine's entries cannot express
     /// closed pages or [`Attr::COPY_ON_WRITE`].
-    pub fn set_rights(&mut self, pages: Pages, mapping: Mapping, rights: Attr) -> Result<usize, Error> {
+    pub fn set_rights(&mut self, pages: PagesOf<K>, mapping: Mapping, rights: Attr) -> Result<usize, Error> {
         self.protect(pages, change::<<K::Machine as Machine>::Format>(mapping, rights)?)
     }
 
@@ -493,7 +506,7 @@ impl<'s, K: Kernel, const CPUS: usize> Edit<'s, K, CPUS> {
                 && let Some(&smaller) = space.sizes().iter().rev().find(|&&size| size < leaf.size)
             {
                 split[at].get_or_insert(leaf);
-                if let Err(why) = self.resize(whole, smaller) {
+                if let Err(why) = self.resize(to_pages::<K>(whole), smaller) {
                     self.join(split);
                     return Err(why);
                 }
@@ -507,7 +520,7 @@ impl<'s, K: Kernel, const CPUS: usize> Edit<'s, K, CPUS> {
     #[cold]
     fn join(&mut self, split: [Option<Leaf>; 2]) {
         for leaf in split.into_iter().rev().flatten() {
-            let _ = self.resize(self.space.table.space().pages_of(&leaf), leaf.size);
+            let _ = self.resize(to_pages::<K>(self.space.table.space().pages_of(&leaf)), leaf.size);
         }
     }
 
@@ -517,7 +530,8 @@ impl<'s, K: Kernel, const CPUS: usize> Edit<'s, K, CPUS> {
     ///
     /// Those of [`Table::resize`](tlbkit_pagetable::Table::resize); [`Error::Breaks`] if the architecture requires
     /// break-before-make (AArch64) and a page is not a user's.
-    pub fn resize(&mut self, pages: Pages, to: PageSize) -> Result<(), Error> {
+    pub fn resize(&mut self, pages: PagesOf<K>, to: PageSize) -> Result<(), Error> {
+        let pages = counted::<K>(pages);
         if self.space.table.breaks() {
             self.may_break(pages)?;
         }
@@ -538,7 +552,7 @@ impl<'s, K: Kernel, const CPUS: usize> Edit<'s, K, CPUS> {
     /// [`Error::NoMemory`] if there is no node to split a page; [`Error::Breaks`] on AArch64 if the page is not a user's. The
     /// translations have not changed then.
     #[inline(always)]
-    pub fn replace(&mut self, at: VirtAddr, frame: Pfn, attr: Attr) -> Result<(), Error> {
+    pub fn replace(&mut self, at: VirtAddr, frame: FrameOf<K>, attr: Attr) -> Result<(), Error> {
         self.cursor(at)?.replace(frame, attr).map(drop)
     }
 
@@ -552,11 +566,11 @@ impl<'s, K: Kernel, const CPUS: usize> Edit<'s, K, CPUS> {
     pub fn replace_sized(
         &mut self,
         at: VirtAddr,
-        frame: Pfn,
+        frame: FrameOf<K>,
         size: PageSize,
         attr: Attr,
     ) -> Result<(), Error> {
-        self.cursor(at)?.replace_sized(frame, size, attr).map(drop)
+        self.cursor(at)?.replace_sized(pfn::<K>(frame), size, attr).map(drop)
     }
 
     /// Resolves a store to the copy-on-write page of `at` ([`Fault::CopyOnWrite`]): the page may be written afterwards, and no
@@ -590,8 +604,8 @@ impl<'s, K: Kernel, const CPUS: usize> Edit<'s, K, CPUS> {
     pub fn unshare(
         &mut self,
         at: VirtAddr,
-        is_sole: impl FnMut(Pfn) -> bool,
-        copy: impl FnOnce(Pfn) -> Result<Pfn, Error>,
+        is_sole: impl FnMut(FrameOf<K>) -> bool,
+        copy: impl FnOnce(FrameOf<K>) -> Result<FrameOf<K>, Error>,
     ) -> Result<(), Error> {
         self.cursor(at)?.unshare(is_sole, copy)
     }
@@ -608,7 +622,7 @@ impl<'s, K: Kernel, const CPUS: usize> Edit<'s, K, CPUS> {
     /// [keep](Mark::KEPT) its attributes; [`Error::Occupied`] if the mark is a payload, and a page is mapped there;
     /// [`Error::Partial`] if a larger page maps `at`, which [`resize`](Self::resize) can split; [`Error::OutOfRange`],
     /// [`Error::Borrowed`] or [`Error::NoMemory`]. Nothing has changed then.
-    pub fn mark(&mut self, at: VirtAddr, mark: Mark) -> Result<Entry, Error> {
+    pub fn mark(&mut self, at: VirtAddr, mark: Mark) -> Result<Entry<FrameOf<K>>, Error> {
         self.cursor(at)?.mark(mark)
     }
 
@@ -641,7 +655,7 @@ impl<'s, K: Kernel, const CPUS: usize> Edit<'s, K, CPUS> {
     /// [`Error::WrongAttr`] if a mark does not [keep](Mark::KEPT) the page's attributes, as for a page of a device or a global one,
     /// or if the machine's entries have no bit for [`Attr::COPY_ON_WRITE`]; [`Error::OutOfRange`] or [`Error::Borrowed`]. Nothing
     /// has changed then.
-    pub fn freeze(&mut self, at: VirtAddr) -> Result<Leaf, Error> {
+    pub fn freeze(&mut self, at: VirtAddr) -> Result<Leaf<FrameOf<K>>, Error> {
         self.cursor(at)?.freeze()
     }
 
@@ -657,7 +671,7 @@ impl<'s, K: Kernel, const CPUS: usize> Edit<'s, K, CPUS> {
     /// [`Error::Changed`] if the page has another frame, may be written or is dirty: a CPU has stored to it meanwhile, and the slot
     /// holds an older state. [`Error::WrongMark`] if the machine's entries have too few bits for the payload; otherwise those of
     /// [`freeze`](Self::freeze). Nothing has changed then.
-    pub fn page_out(&mut self, at: VirtAddr, frame: Pfn, payload: u64) -> Result<(), Error> {
+    pub fn page_out(&mut self, at: VirtAddr, frame: FrameOf<K>, payload: u64) -> Result<(), Error> {
         self.cursor(at)?.page_out(frame, payload)
     }
 
@@ -677,7 +691,7 @@ impl<'s, K: Kernel, const CPUS: usize> Edit<'s, K, CPUS> {
     /// [`Error::Changed`] if the page has another payload, [`Error::Occupied`] if a page is mapped there, [`Error::NotMapped`] if
     /// there is no payload: another CPU was faster, so the caller keeps the frame, and the access is repeated.
     /// [`Error::OutOfRange`], [`Error::FrameTooLarge`] or [`Error::Borrowed`]. Nothing has changed then.
-    pub fn fill(&mut self, at: VirtAddr, payload: u64, frame: Pfn) -> Result<(), Error> {
+    pub fn fill(&mut self, at: VirtAddr, payload: u64, frame: FrameOf<K>) -> Result<(), Error> {
         self.cursor(at)?.fill(payload, frame)
     }
 
@@ -687,8 +701,8 @@ impl<'s, K: Kernel, const CPUS: usize> Edit<'s, K, CPUS> {
     ///
     /// None in this version.
     #[inline(always)]
-    pub fn fault(&mut self, at: VirtAddr, access: Access) -> Result<Fault, Error> {
-        self.fault_cursor(at, access).map(|(fault, _)| fault)
+    pub fn fault(&mut self, at: VirtAddr, access: Access) -> Result<Fault<FrameOf<K>>, Error> {
+        typed::<K, _>(self.fault_at(at, access).map(|(fault, _)| fault))
     }
 
     /// Tells why an access to `at` by this CPU faulted, as [`fault`](Self::fault) does, and returns a cursor at the page, with which
@@ -698,8 +712,19 @@ impl<'s, K: Kernel, const CPUS: usize> Edit<'s, K, CPUS> {
     /// # Errors
     ///
     /// None in this version.
+    #[expect(clippy::type_complexity, reason = "a pair, whose first part has the machine's frames")]
     #[inline(always)]
     pub fn fault_cursor(
+        &mut self,
+        at: VirtAddr,
+        access: Access,
+    ) -> Result<(Fault<FrameOf<K>>, Option<Cursor<'_, K, CPUS>>), Error> {
+        self.fault_at(at, access).map(|(fault, cursor)| (typed::<K, _>(fault), cursor))
+    }
+
+    /// Does what [`fault_cursor`](Self::fault_cursor) does.
+    #[inline(always)]
+    pub(crate) fn fault_at(
         &mut self,
         at: VirtAddr,
         access: Access,

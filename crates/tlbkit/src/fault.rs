@@ -1,7 +1,7 @@
 //! Page faults: the access, and the reason why it faulted. The kernel resolves a copy-on-write fault with `Edit::unshare`: see
 //! `page_fault` in `docs/embedding.md`.
 
-use tlbkit_addr::Attr;
+use tlbkit_addr::{Attr, Pfn};
 use tlbkit_pagetable::{Leaf, Mark};
 
 /// An access to memory, as the fault register of the machine describes it.
@@ -111,9 +111,9 @@ impl Access {
 /// Why an access faulted, from [`AddressSpace::fault`](crate::AddressSpace::fault).
 ///
 /// The [`Leaf`] in it is that of the base page which faulted: the page's own address and frame, and the attributes of its entry.
-/// [`lookup`](crate::AddressSpace::lookup) returns the whole leaf, if that is larger.
+/// [`lookup`](crate::AddressSpace::lookup) returns the whole leaf, if that is larger. `F` numbers frames ([`FrameOf`](crate::FrameOf)).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fault {
+pub enum Fault<F = Pfn> {
     /// The page allows the access, so repeat it. Never the answer to the same fault twice in a row
     /// ([`AddressSpace::fault`](crate::AddressSpace::fault)). Either this CPU's TLB held an older entry (Tzou 5.1.1, safe inconsistency),
     /// which is flushed now, or the entry lacked a status bit that this hardware leaves to software, which is set now.
@@ -132,15 +132,15 @@ pub enum Fault {
     ///
     /// [`Change::COPY_ON_WRITE`]: crate::Change::COPY_ON_WRITE
     /// [`Change::READ_ONLY`]: crate::Change::READ_ONLY
-    CopyOnWrite(Leaf),
+    CopyOnWrite(Leaf<F>),
     /// The page allows the access, and the hardware refuses it for another reason, which no flush removes: the access would fault
     /// again for ever. What to do depends on the reason: correct the kernel, or end the process.
     Refused(Reason),
     /// The page does not allow the access.
-    NoRight(Leaf),
+    NoRight(Leaf<F>),
     /// The page allows no access and keeps its frame: it is mapped without [`Attr::READ`], [`Attr::WRITE`] and [`Attr::EXEC`]
     /// (`PROT_NONE`).
-    Closed(Leaf),
+    Closed(Leaf<F>),
 }
 
 /// Why the hardware refuses an access that the page's entry allows; see [`Fault::Refused`].

@@ -4,7 +4,7 @@ use tlbkit_addr::{FlushScope, PageSize, VirtAddr, WalkCache};
 use tlbkit_pagetable::Geometry;
 use tlbkit_pagetable::format::Format;
 
-use crate::Machine;
+use crate::{Base, Machine};
 
 /// The translations that [`Kernel::flush`](crate::Kernel::flush) removes from a CPU's TLB.
 ///
@@ -17,10 +17,16 @@ pub struct Flush<'f> {
 }
 
 impl<'f> Flush<'f> {
-    /// Returns a flush of a machine's translations, which `named` counts in the machine's base pages: for a kernel that calls its own
+    /// Returns a flush of a machine's translations, of pages of 4 KiB that `named` counts: for a kernel that calls its own
     /// [`flush`](crate::Kernel::flush).
     #[inline(always)]
-    pub const fn of<M: Machine>(named: &'f tlbkit_addr::Flush) -> Self {
+    pub const fn of<M: Machine<Base = Base<12>>>(named: &'f tlbkit_addr::Flush) -> Self {
+        Self::counted::<M>(named)
+    }
+
+    /// Returns a flush of a machine's translations, which `named` counts in the machine's base pages.
+    #[inline(always)]
+    pub(crate) const fn counted<M: Machine>(named: &'f tlbkit_addr::Flush) -> Self {
         Self { named, base: M::Geometry::BASE, cache: M::Format::WALK_CACHE }
     }
 

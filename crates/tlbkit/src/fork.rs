@@ -17,15 +17,16 @@ use tlbkit_addr::{Attr, Pages, Pfn, VirtAddr};
 use tlbkit_pagetable::format::Format;
 use tlbkit_pagetable::{Error, Leaf, Run, Table as _, Writer};
 
+use crate::counted::{pfn, typed};
 use crate::edit::after;
 use crate::storage::{Copying, Table};
 use crate::table::{Copied, is_users};
-use crate::{AddressSpace, Edit, Kernel, Machine};
+use crate::{AddressSpace, Edit, FrameOf, Kernel, Machine};
 
 /// What a [fork](AddressSpace::fork) does with the supervisor pages of an address space: pages without [`Attr::USER`], except those
 /// that it [shares](AddressSpace::sharing) with the kernel's own. They never become copy-on-write, because a store of the kernel to
-/// such a page, with which a trap begins for example, must not fault.
-pub enum SupervisorPages<'f> {
+/// such a page, with which a trap begins for example, must not fault. `F` numbers frames ([`FrameOf`]).
+pub enum SupervisorPages<'f, F = Pfn> {
     /// The child does not map them.
     LeftOut,
     /// The child maps each with the same attributes, except [`Attr::GLOBAL`], to what the function returns for its leaf: a new
@@ -35,10 +36,10 @@ pub enum SupervisorPages<'f> {
     ///
     /// The function runs with interrupts masked, and must not call back into the [`Mmu`](crate::Mmu) or an address space. Its
     /// error ends the fork.
-    Copied(&'f mut dyn FnMut(Leaf) -> Result<Pfn, Error>),
+    Copied(&'f mut dyn FnMut(Leaf<F>) -> Result<F, Error>),
 }
 
-impl fmt::Debug for SupervisorPages<'_> {
+impl<F> fmt::Debug for SupervisorPages<'_, F> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::LeftOut => "LeftOut",
@@ -77,7 +78,7 @@ impl<K: Kernel, const CPUS: usize> AddressSpace<K, CPUS> {
     /// A change between two parts can end the fork: with [`Error::NoMemory`] if the table has got more nodes; with [`Error::Occupied`]
     /// or [`Error::Breaks`] if it is one of supervisor pages that are copied. Some pages may then be copy-on-write whose frames no
     /// other address space maps.
-    pub fn fork(&self, supervisor: SupervisorPages<'_>) -> Result<Self, Error> {
+    pub fn fork(&self, supervisor: SupervisorPages<'_, FrameOf<K>>) -> Result<Self, Error> {
         if self.0.is_kernels() {
             let at = self.0.lent.map_or(VirtAddr::new(0), |lent| lent.first().address(self.0.base()));
             return Err(Error::Lent { at });
@@ -112,7 +113,7 @@ impl<K: Kernel, const CPUS: usize> AddressSpace<K, CPUS> {
     fn copy_supervisor(
         &self,
         child: &Self,
-        copy: &mut dyn FnMut(Leaf) -> Result<Pfn, Error>,
+        copy: &mut dyn FnMut(Leaf<FrameOf<K>>) -> Result<FrameOf<K>, Error>,
     ) -> Result<(), Error> {
         for own in self.0.own() {
             let mut rest = Some(own);
@@ -149,15 +150,16 @@ impl<K: Kernel, const CPUS: usize> Edit<'_, K, CPUS> {
         &mut self,
         child: &mut Writer<'_, 'static, Table<K>>,
         pages: Pages,
-        copy: &mut dyn FnMut(Leaf) -> Result<Pfn, Error>,
+        copy: &mut dyn FnMut(Leaf<FrameOf<K>>) -> Result<FrameOf<K>, Error>,
     ) -> Result<Option<Pages>, Error> {
         let (block, kernel) = (self.space(), self.space().mmu.kernel());
         let space = block.table.space();
         let mut each = |leaf: Leaf| {
-            let frame = copy(leaf)?;
+            let frame = pfn::<K>(copy(typed::<K, _>(leaf))?);
             let pages = space.pages_of(&leaf);
             let mapped = child.map(pages, frame, leaf.size, leaf.attr.difference(Attr::GLOBAL));
-            mapped.inspect_err(|_| kernel.release(Run { first: frame, len: pages.len(), dirty: false }))
+            let refused = Run { first: frame, len: pages.len(), dirty: false };
+            mapped.inspect_err(|_| kernel.release(typed::<K, _>(refused)))
         };
         let part = self.part(pages);
         let mut done = Ok(());

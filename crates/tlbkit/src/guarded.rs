@@ -13,6 +13,7 @@ use tlbkit_pagetable::{
 };
 
 use crate::Kernel;
+use crate::counted::typed;
 use crate::edit::after;
 use crate::table::{Copied, Detached, Frames, PART, Sealed, SpaceTable, TableKind, is_users};
 
@@ -238,7 +239,7 @@ struct Share<'k, K: Kernel> {
 impl<'k, K: Kernel> Share<'k, K> {
     fn new(kernel: &'k K, held: Held) -> Self {
         match held {
-            Held::Frames(run) => kernel.share(run),
+            Held::Frames(run) => kernel.share(typed::<K, _>(run)),
             Held::Mark(Mark::Payload(payload, _)) => kernel.share_payload(payload),
             Held::Mark(Mark::Guard) => {}
         }
@@ -254,7 +255,7 @@ impl<'k, K: Kernel> Share<'k, K> {
 impl<K: Kernel> Drop for Share<'_, K> {
     fn drop(&mut self) {
         match self.held {
-            Some(Held::Frames(run)) => self.kernel.release(run),
+            Some(Held::Frames(run)) => self.kernel.release(typed::<K, _>(run)),
             Some(Held::Mark(Mark::Payload(payload, _))) => self.kernel.release_payload(payload),
             Some(Held::Mark(Mark::Guard)) | None => {}
         }

@@ -4,7 +4,7 @@ use tlbkit_addr::{Asid, CpuSet, PhysAddr};
 use tlbkit_pagetable::Run;
 use tlbkit_pagetable::nodes::{Record, Store};
 
-use crate::{Flush, Machine};
+use crate::{Flush, FrameOf, Machine};
 
 /// What a CPU has waited for longer than it should: see [`Kernel::overdue`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -164,11 +164,11 @@ pub unsafe trait Kernel: Sync + Sized + 'static {
     ///
     /// After the end of an address space a TLB may still hold its mappings, under a number that no CPU uses again before that TLB
     /// was flushed.
-    fn release(&self, run: Run);
+    fn release(&self, run: Run<FrameOf<Self>>);
 
     /// Takes notice that [`AddressSpace::fork`](crate::AddressSpace::fork) maps each of these frames once more, or that the caller of
     /// [`Edit::freeze`](crate::Edit::freeze) holds the frame. A kernel that counts the mappings of a frame counts one more.
-    fn share(&self, run: Run) {
+    fn share(&self, run: Run<FrameOf<Self>>) {
         let _ = run;
     }
 

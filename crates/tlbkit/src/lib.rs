@@ -47,6 +47,7 @@ mod sync {
 mod table;
 mod visit;
 
+pub use counted::{Base, BasePage, Frame, FrameOf, PagesOf, Span};
 pub use cursor::Cursor;
 pub use edit::Edit;
 pub use fault::{Access, Fault, Reason};
@@ -63,7 +64,7 @@ pub use tlbkit_addr::{
     Asid, Attr, CpuSet, FlushScope, PageSize, Pages, PagesIter, Pfn, PhysAddr, VirtAddr, Vpn, WalkCache,
 };
 pub use tlbkit_pagetable::nodes::{Record, Store};
-pub use tlbkit_pagetable::{Change, Entry, Error, Footprint, Leaf, Mark, Run};
+pub use tlbkit_pagetable::{Change, Entry, Error, Footprint, FrameNumber, Leaf, Mark, Run};
 pub use {tlbkit_addr as addr, tlbkit_pagetable as pagetable, tlbkit_shootdown as shootdown};
 
 /// The README's example, compiled.

@@ -5,7 +5,7 @@ use tlbkit_pagetable::Radix;
 use tlbkit_pagetable::format::Format;
 use tlbkit_shootdown::Hardware;
 
-use crate::TableKind;
+use crate::{BasePage, TableKind};
 
 /// A machine: the entry format, geometry and kind of the page table that its MMU or its TLB refill handler walks, the properties of
 /// the hardware, and the root register.
@@ -21,6 +21,9 @@ pub unsafe trait Machine: 'static {
     type Format: Format;
     /// The kind of table: [`MultiLevel`](crate::MultiLevel) for hardware.
     type Table: TableKind<Self::Geometry, Self::Format>;
+    /// The size of base pages and frames, and the types that number them: [`Base<12>`](crate::Base) for 4 KiB. It is the base size of
+    /// the [`Geometry`](Self::Geometry); with another one an [`Mmu`](crate::Mmu) does not compile.
+    type Base: BasePage;
     /// What loads TLB entries, and how status bits are written.
     const HARDWARE: Hardware;
     /// The largest number of bits of an ASID.

@@ -3,16 +3,17 @@
 use core::fmt;
 
 use tlbkit_addr::CpuSet;
-use tlbkit_pagetable::Error;
 use tlbkit_pagetable::nodes::{Pieces, Reclaim as _};
+use tlbkit_pagetable::{Error, Geometry as _};
 use tlbkit_shootdown::SharedSpace;
 
 use crate::asids::Asids;
+use crate::block::Shape;
 use crate::cpu::Cpu;
 use crate::cpu_call::{CpuCall, NotReady, Shootdowns};
 use crate::source::Source;
 use crate::storage::{Frames, Storage, storage};
-use crate::{Kernel, Machine, Overdue};
+use crate::{BasePage as _, Kernel, Machine, Overdue};
 
 /// The virtual memory of a machine with up to `CPUS` CPUs: the state that its [`AddressSpace`](crate::AddressSpace)s share. A
 /// kernel has one, in a static; or one for each half of AArch64's addresses ([`crate::arch`]).
@@ -31,6 +32,13 @@ impl<K: Kernel, const CPUS: usize> Mmu<K, CPUS> {
     /// Returns the virtual memory of `kernel`: no address space, no CPU online.
     pub const fn new(kernel: K) -> Self {
         const { assert!(CPUS <= usize::BITS as usize, "a CPU for each bit of a word, at most") };
+        const {
+            let sizes = (<K::Machine as Machine>::Base::SIZE, Shape::<K>::BASE);
+            assert!(
+                sizes.0.shift() == sizes.1.shift(),
+                "`Machine::Base` has the size of the geometry's base page"
+            );
+        }
         const { assert!(K::PATIENCE > 0, "a wait for another CPU takes at least one pause") };
         Self {
             frames: Pieces::new(Source(kernel)),

@@ -6,6 +6,7 @@ use tlbkit_pagetable::format::Format;
 use tlbkit_pagetable::{Change, Entry, Error, Leaf, Run, Table as _, mpt};
 
 use crate::block::{Block, Shape};
+use crate::counted::{to_pages, typed};
 use crate::cpu_call::CpuCall;
 use crate::settle::{is_supervisors, keeps_absence, status};
 use crate::storage::{Storage, Table, turn};
@@ -62,7 +63,9 @@ impl<K: Kernel, const CPUS: usize> AddressSpace<K, CPUS> {
     #[cold]
     #[inline(never)]
     fn map_again(&self, page: Vpn, frame: Pfn, attr: Encoded<K>, wrong: &mut Option<Error>) {
-        *wrong = self.edit(|edit| edit.map(Pages::one(page), frame, attr.attr())).err();
+        *wrong = self
+            .edit(|edit| edit.map(to_pages::<K>(Pages::one(page)), typed::<K, _>(frame), attr.attr()))
+            .err();
     }
 
     #[inline(never)]
@@ -114,7 +117,7 @@ impl<K: Kernel, const CPUS: usize> AddressSpace<K, CPUS> {
     #[inline(never)]
     fn replace_again(&self, page: Vpn, frame: Pfn, attr: Encoded<K>, wrong: &mut Option<Error>) {
         let at = page.address(self.0.base());
-        *wrong = self.edit(|edit| edit.replace(at, frame, attr.attr())).err();
+        *wrong = self.edit(|edit| edit.replace(at, typed::<K, _>(frame), attr.attr())).err();
     }
 
     /// Tells why an access to a page faulted, and resolves the fault if one store is enough. Returns `None` if the answer needs

@@ -7,13 +7,14 @@ use tlbkit_addr::{Attr, PageSize, Pages, Pfn, PhysAddr, VirtAddr};
 use tlbkit_pagetable::{Change, Entry, Error, Footprint, Leaf, Mark, Pinned, Table as _};
 
 use crate::block::{Handle, free};
+use crate::counted::{counted, pfn, to_pages, typed};
 use crate::cpu_call::{CpuCall, NotReady, everything};
 use crate::once::{Unflushed, encoded};
 use crate::rights::change;
 use crate::settle::status;
 use crate::storage::Table;
 use crate::table::{PART, RELEASED, SpaceTable as _};
-use crate::{Access, Edit, Fault, Kernel, Machine, Mapping, Mmu, MultiLevel};
+use crate::{Access, Edit, Fault, FrameOf, Kernel, Machine, Mapping, Mmu, MultiLevel, PagesOf};
 
 /// A handle to a virtual address space: a page table, an ASID, and the CPUs that run it.
 ///
@@ -69,7 +70,8 @@ impl<K: Kernel<Machine: Machine<Table = MultiLevel>>, const CPUS: usize> Address
     /// # Errors
     ///
     /// Those of [`Mpt::lend`](tlbkit_pagetable::mpt::Mpt::lend).
-    pub fn lending(mmu: &'static Mmu<K, CPUS>, pages: Pages) -> Result<Self, Error> {
+    pub fn lending(mmu: &'static Mmu<K, CPUS>, pages: PagesOf<K>) -> Result<Self, Error> {
+        let pages = counted::<K>(pages);
         mmu.kernel().masked(|| {
             let mut table = Table::<K>::new(mmu.storage())?;
             if let Err(why) = table.lend(pages) {
@@ -164,17 +166,21 @@ impl<K: Kernel, const CPUS: usize> AddressSpace<K, CPUS> {
     /// Costs one load a level; and on a CPU of several that does not run the address space, up to four atomic updates of its sets of
     /// CPUs and a fence.
     #[inline]
-    pub fn lookup(&self, at: VirtAddr) -> Option<Leaf> {
+    pub fn lookup(&self, at: VirtAddr) -> Option<Leaf<FrameOf<K>>> {
         // SAFETY: interrupts are masked, and a lookup serves no shootdown.
-        self.mmu().kernel().masked(|| unsafe { self.0.pinned(|pinned| self.0.table.lookup(pinned, at)) })
+        let leaf =
+            self.mmu().kernel().masked(|| unsafe { self.0.pinned(|pinned| self.0.table.lookup(pinned, at)) });
+        typed::<K, _>(leaf)
     }
 
     /// Returns what the entry for the page of `at` holds: a leaf, a mark, or nothing.
     ///
     /// Costs as much as [`lookup`](Self::lookup).
-    pub fn entry(&self, at: VirtAddr) -> Entry {
+    pub fn entry(&self, at: VirtAddr) -> Entry<FrameOf<K>> {
         // SAFETY: interrupts are masked, and a lookup serves no shootdown.
-        self.mmu().kernel().masked(|| unsafe { self.0.pinned(|pinned| self.0.table.entry(pinned, at)) })
+        let entry =
+            self.mmu().kernel().masked(|| unsafe { self.0.pinned(|pinned| self.0.table.entry(pinned, at)) });
+        typed::<K, _>(entry)
     }
 
     /// Visits every mark of a page of `pages`, in ascending order, with the page's address; otherwise as
@@ -185,10 +191,10 @@ impl<K: Kernel, const CPUS: usize> AddressSpace<K, CPUS> {
     /// [`Error::Nested`] inside another visit or edit on this CPU; [`Error::Unflushed`] as for [`edit`](Self::edit).
     pub fn for_each_mark(
         &self,
-        pages: Pages,
+        pages: PagesOf<K>,
         mut visit: impl FnMut(VirtAddr, Mark) -> ControlFlow<()>,
     ) -> Result<ControlFlow<()>, Error> {
-        self.visit(pages, &mut |at, entry| {
+        self.visit(counted::<K>(pages), &mut |at, entry| {
             entry.mark().map_or(ControlFlow::Continue(()), |mark| visit(at, mark))
         })
     }
@@ -292,10 +298,12 @@ impl<K: Kernel, const CPUS: usize> AddressSpace<K, CPUS> {
     /// [`Error::Nested`] inside another visit or edit on this CPU; [`Error::Unflushed`] as for [`edit`](Self::edit).
     pub fn for_each(
         &self,
-        pages: Pages,
-        mut visit: impl FnMut(Leaf) -> ControlFlow<()>,
+        pages: PagesOf<K>,
+        mut visit: impl FnMut(Leaf<FrameOf<K>>) -> ControlFlow<()>,
     ) -> Result<ControlFlow<()>, Error> {
-        self.visit(pages, &mut |_, entry| entry.leaf().map_or(ControlFlow::Continue(()), &mut visit))
+        self.visit(counted::<K>(pages), &mut |_, entry| {
+            entry.leaf().map_or(ControlFlow::Continue(()), |leaf| visit(typed::<K, _>(leaf)))
+        })
     }
 
     /// Runs `edit` as the only writer of this address space. When this call returns, every CPU has flushed the translations that
@@ -339,19 +347,20 @@ impl<K: Kernel, const CPUS: usize> AddressSpace<K, CPUS> {
     ///
     /// Those of [`Edit::map`] and [`edit`](Self::edit).
     #[inline]
-    pub fn map(&self, pages: Pages, frame: Pfn, attr: Attr) -> Result<(), Error> {
-        if is_one(pages)
-            && let Some(encoded) = encoded(&self.0, pages.first(), attr)
+    pub fn map(&self, pages: PagesOf<K>, frame: FrameOf<K>, attr: Attr) -> Result<(), Error> {
+        let range = counted::<K>(pages);
+        if is_one(range)
+            && let Some(encoded) = encoded(&self.0, range.first(), attr)
         {
             let mut wrong = None;
-            self.map_once(pages.first(), frame, encoded, &mut wrong);
+            self.map_once(range.first(), pfn::<K>(frame), encoded, &mut wrong);
             return told(wrong);
         }
         self.map_more(pages, frame, attr)
     }
 
     #[inline(never)]
-    fn map_more(&self, pages: Pages, frame: Pfn, attr: Attr) -> Result<(), Error> {
+    fn map_more(&self, pages: PagesOf<K>, frame: FrameOf<K>, attr: Attr) -> Result<(), Error> {
         self.edit(|edit| edit.map(pages, frame, attr))
     }
 
@@ -360,7 +369,7 @@ impl<K: Kernel, const CPUS: usize> AddressSpace<K, CPUS> {
     /// # Errors
     ///
     /// Those of [`Edit::map_linear`] and [`edit`](Self::edit).
-    pub fn map_linear(&self, pages: Pages, frame: Pfn, attr: Attr) -> Result<(), Error> {
+    pub fn map_linear(&self, pages: PagesOf<K>, frame: FrameOf<K>, attr: Attr) -> Result<(), Error> {
         self.edit(|edit| edit.map_linear(pages, frame, attr))
     }
 
@@ -371,8 +380,8 @@ impl<K: Kernel, const CPUS: usize> AddressSpace<K, CPUS> {
     /// Those of [`Edit::map_each`] and [`edit`](Self::edit).
     pub fn map_each(
         &self,
-        pages: Pages,
-        frames: impl IntoIterator<Item = Pfn>,
+        pages: PagesOf<K>,
+        frames: impl IntoIterator<Item = FrameOf<K>>,
         attr: Attr,
     ) -> Result<(), Error> {
         self.edit(|edit| edit.map_each(pages, frames, attr))
@@ -386,7 +395,8 @@ impl<K: Kernel, const CPUS: usize> AddressSpace<K, CPUS> {
     /// Those of [`Edit::unmap`] and [`edit`](Self::edit). If another CPU joins pages into one that extends beyond a range
     /// that is unmapped in parts, so that it must be split again: the parts before are unmapped.
     #[inline]
-    pub fn unmap(&self, pages: Pages) -> Result<usize, Error> {
+    pub fn unmap(&self, pages: PagesOf<K>) -> Result<usize, Error> {
+        let pages = counted::<K>(pages);
         if is_one(pages) && self.unmap_once(pages.first()).map_err(Unflushed::error)? {
             return Ok(1);
         }
@@ -396,7 +406,7 @@ impl<K: Kernel, const CPUS: usize> AddressSpace<K, CPUS> {
     #[inline(never)]
     fn unmap_more(&self, pages: Pages) -> Result<usize, Error> {
         if is_one(pages) {
-            return self.edit(|edit| edit.unmap(pages));
+            return self.edit(|edit| edit.unmap(to_pages::<K>(pages)));
         }
         let (mut total, mut rest) = (0, Some(pages));
         while let Some(pages) = rest {
@@ -415,7 +425,8 @@ impl<K: Kernel, const CPUS: usize> AddressSpace<K, CPUS> {
     /// Those of [`Edit::protect`] and [`edit`](Self::edit). Nothing has changed then, unless another CPU joins pages at an end of a range
     /// that is changed in parts, so that they must be split again: the parts before have changed.
     #[inline]
-    pub fn protect(&self, pages: Pages, change: Change) -> Result<usize, Error> {
+    pub fn protect(&self, pages: PagesOf<K>, change: Change) -> Result<usize, Error> {
+        let pages = counted::<K>(pages);
         if is_one(pages) && self.protect_once(pages.first(), change).map_err(Unflushed::error)? {
             return Ok(1);
         }
@@ -425,7 +436,7 @@ impl<K: Kernel, const CPUS: usize> AddressSpace<K, CPUS> {
     #[inline(never)]
     fn protect_more(&self, pages: Pages, change: Change) -> Result<usize, Error> {
         if pages.len() <= PART {
-            return self.edit(|edit| edit.protect(pages, change));
+            return self.edit(|edit| edit.protect(to_pages::<K>(pages), change));
         }
         let (mut total, mut rest) = (0, Some(pages));
         while let Some(pages) = rest {
@@ -441,7 +452,7 @@ impl<K: Kernel, const CPUS: usize> AddressSpace<K, CPUS> {
     /// # Errors
     ///
     /// Those of [`Edit::set_rights`] and [`edit`](Self::edit).
-    pub fn set_rights(&self, pages: Pages, mapping: Mapping, rights: Attr) -> Result<usize, Error> {
+    pub fn set_rights(&self, pages: PagesOf<K>, mapping: Mapping, rights: Attr) -> Result<usize, Error> {
         self.protect(pages, change::<<K::Machine as Machine>::Format>(mapping, rights)?)
     }
 
@@ -451,11 +462,11 @@ impl<K: Kernel, const CPUS: usize> AddressSpace<K, CPUS> {
     ///
     /// Those of [`Edit::replace`] and [`edit`](Self::edit).
     #[inline]
-    pub fn replace(&self, at: VirtAddr, frame: Pfn, attr: Attr) -> Result<(), Error> {
+    pub fn replace(&self, at: VirtAddr, frame: FrameOf<K>, attr: Attr) -> Result<(), Error> {
         let page = at.vpn(self.0.base());
         if let Some(encoded) = encoded(&self.0, page, attr) {
             let mut wrong = None;
-            self.replace_once(page, frame, encoded, &mut wrong);
+            self.replace_once(page, pfn::<K>(frame), encoded, &mut wrong);
             return told(wrong);
         }
         self.replace_more(at, frame, attr)
@@ -463,7 +474,7 @@ impl<K: Kernel, const CPUS: usize> AddressSpace<K, CPUS> {
 
     #[cold]
     #[inline(never)]
-    fn replace_more(&self, at: VirtAddr, frame: Pfn, attr: Attr) -> Result<(), Error> {
+    fn replace_more(&self, at: VirtAddr, frame: FrameOf<K>, attr: Attr) -> Result<(), Error> {
         self.edit(|edit| edit.replace(at, frame, attr))
     }
 
@@ -472,7 +483,13 @@ impl<K: Kernel, const CPUS: usize> AddressSpace<K, CPUS> {
     /// # Errors
     ///
     /// Those of [`Edit::replace_sized`] and [`edit`](Self::edit).
-    pub fn replace_sized(&self, at: VirtAddr, frame: Pfn, size: PageSize, attr: Attr) -> Result<(), Error> {
+    pub fn replace_sized(
+        &self,
+        at: VirtAddr,
+        frame: FrameOf<K>,
+        size: PageSize,
+        attr: Attr,
+    ) -> Result<(), Error> {
         self.edit(|edit| edit.replace_sized(at, frame, size, attr))
     }
 
@@ -485,8 +502,8 @@ impl<K: Kernel, const CPUS: usize> AddressSpace<K, CPUS> {
     pub fn unshare(
         &self,
         at: VirtAddr,
-        is_sole: impl FnMut(Pfn) -> bool,
-        copy: impl FnOnce(Pfn) -> Result<Pfn, Error>,
+        is_sole: impl FnMut(FrameOf<K>) -> bool,
+        copy: impl FnOnce(FrameOf<K>) -> Result<FrameOf<K>, Error>,
     ) -> Result<(), Error> {
         self.edit(|edit| edit.unshare(at, is_sole, copy))
     }
@@ -496,7 +513,7 @@ impl<K: Kernel, const CPUS: usize> AddressSpace<K, CPUS> {
     /// # Errors
     ///
     /// Those of [`Edit::mark`] and [`edit`](Self::edit).
-    pub fn mark(&self, at: VirtAddr, mark: Mark) -> Result<Entry, Error> {
+    pub fn mark(&self, at: VirtAddr, mark: Mark) -> Result<Entry<FrameOf<K>>, Error> {
         self.edit(|edit| edit.mark(at, mark))
     }
 
@@ -505,7 +522,7 @@ impl<K: Kernel, const CPUS: usize> AddressSpace<K, CPUS> {
     /// # Errors
     ///
     /// Those of [`Edit::freeze`] and [`edit`](Self::edit).
-    pub fn freeze(&self, at: VirtAddr) -> Result<Leaf, Error> {
+    pub fn freeze(&self, at: VirtAddr) -> Result<Leaf<FrameOf<K>>, Error> {
         self.edit(|edit| edit.freeze(at))
     }
 
@@ -514,7 +531,7 @@ impl<K: Kernel, const CPUS: usize> AddressSpace<K, CPUS> {
     /// # Errors
     ///
     /// Those of [`Edit::page_out`] and [`edit`](Self::edit).
-    pub fn page_out(&self, at: VirtAddr, frame: Pfn, payload: u64) -> Result<(), Error> {
+    pub fn page_out(&self, at: VirtAddr, frame: FrameOf<K>, payload: u64) -> Result<(), Error> {
         self.edit(|edit| edit.page_out(at, frame, payload))
     }
 
@@ -523,7 +540,7 @@ impl<K: Kernel, const CPUS: usize> AddressSpace<K, CPUS> {
     /// # Errors
     ///
     /// Those of [`Edit::fill`] and [`edit`](Self::edit).
-    pub fn fill(&self, at: VirtAddr, payload: u64, frame: Pfn) -> Result<(), Error> {
+    pub fn fill(&self, at: VirtAddr, payload: u64, frame: FrameOf<K>) -> Result<(), Error> {
         self.edit(|edit| edit.fill(at, payload, frame))
     }
 
@@ -532,7 +549,7 @@ impl<K: Kernel, const CPUS: usize> AddressSpace<K, CPUS> {
     /// # Errors
     ///
     /// Those of [`Edit::resize`] and [`edit`](Self::edit).
-    pub fn resize(&self, pages: Pages, to: PageSize) -> Result<(), Error> {
+    pub fn resize(&self, pages: PagesOf<K>, to: PageSize) -> Result<(), Error> {
         self.edit(|edit| edit.resize(pages, to))
     }
 
@@ -575,19 +592,19 @@ impl<K: Kernel, const CPUS: usize> AddressSpace<K, CPUS> {
     ///
     /// [`Error::Nested`] inside an edit or a visit on this CPU; [`Error::Unflushed`] as for [`edit`](Self::edit).
     #[inline(never)]
-    pub fn fault(&self, at: VirtAddr, access: Access) -> Result<Fault, Error> {
+    pub fn fault(&self, at: VirtAddr, access: Access) -> Result<Fault<FrameOf<K>>, Error> {
         if let Some(fault) = access.hopeless() {
-            return Ok(fault);
+            return Ok(typed::<K, _>(fault));
         }
         match self.fault_once(at.vpn(self.0.base()), access) {
-            Some(fault) => Ok(fault),
+            Some(fault) => Ok(typed::<K, _>(fault)),
             None => self.fault_again(at, access),
         }
     }
 
     #[cold]
     #[inline(never)]
-    fn fault_again(&self, at: VirtAddr, access: Access) -> Result<Fault, Error> {
+    fn fault_again(&self, at: VirtAddr, access: Access) -> Result<Fault<FrameOf<K>>, Error> {
         self.edit(|edit| edit.fault(at, access))
     }
 

@@ -12,6 +12,7 @@ use tlbkit_pagetable::{
 };
 
 use crate::Kernel;
+use crate::counted::typed;
 use crate::has_retired::HasRetired;
 use crate::source::Source;
 
@@ -412,7 +413,7 @@ impl<G: Radix, F: Format, N: Nodes<Word = F::Word> + 'static> SpaceTable<G, F, N
         if !copying.reserve(NODES)? {
             return Ok(Copied::Nothing);
         }
-        let share = |run| kernel.share(run);
+        let share = |run| kernel.share(typed::<K, _>(run));
         let next = writer.copy_part(child, copying, PART, share, |payload| kernel.share_payload(payload))?;
         Ok(next.map_or(Copied::All, Copied::Until))
     }

@@ -5,14 +5,14 @@ use tlbkit_pagetable::format::{Aarch64, Aarch64Of};
 use tlbkit_pagetable::geometry::{Arm, Runs};
 use tlbkit_shootdown::Hardware;
 
-use crate::{Machine, MultiLevel};
+use crate::{Base, BasePage, Machine, MultiLevel};
 
 /// Armv8-A with `BITS` bits of address in one half and a granule of `1 << GRANULE` bytes.
 ///
 /// | parameter | is | what the kernel sets, and what each CPU must have |
 /// |-|-|-|
 /// | `BITS` | 36 to 48; 52 with `WIDE` | TCR_EL1.T0SZ, or T1SZ, is [`TSZ`](Self::TSZ) |
-/// | `GRANULE` | 12, 14 or 16: 4, 16 or 64 KiB, also the size of frames | TG0, or TG1; ID_AA64MMFR0_EL1 says whether a CPU has the granule |
+/// | `GRANULE` | 12, 14 or 16: 4, 16 or 64 KiB, also the size of frames, and [what numbers them](crate::BasePage) | TG0, or TG1; ID_AA64MMFR0_EL1 says whether a CPU has the granule |
 /// | `RUNS` | contiguous runs: 16, 32 or 128 pages, or blocks, that may share a TLB entry | - |
 /// | `UPPER` | the half of `TTBR1_EL1`, whose addresses begin with ones, in place of that of `TTBR0_EL1` | TCR_EL1.A1 is 0 |
 /// | `WIDE` | physical addresses of 52 bits | FEAT_LPA2 and TCR_EL1.DS, or, with 64 KiB, FEAT_LPA; for `BITS` 52 also FEAT_LVA. The nodes are [lower](crate::Kernel::take_frame) |
@@ -79,10 +79,13 @@ impl<const BITS: u32, const GRANULE: u32, const RUNS: bool, const UPPER: bool, c
 // in an entry that still allows the access.
 unsafe impl<const BITS: u32, const GRANULE: u32, const UPPER: bool, const WIDE: bool> Machine
     for AArch64Of<BITS, GRANULE, false, UPPER, WIDE>
+where
+    Base<GRANULE>: BasePage,
 {
     type Geometry = Arm<BITS, GRANULE, UPPER>;
     type Format = Aarch64Of<GRANULE, false, false, WIDE>;
     type Table = MultiLevel;
+    type Base = Base<GRANULE>;
     const HARDWARE: Hardware = Hardware::AARCH64_HAFDBS;
     const ASID_BITS: u32 = Self::ASIDS;
 
@@ -95,10 +98,13 @@ unsafe impl<const BITS: u32, const GRANULE: u32, const UPPER: bool, const WIDE: 
 // SAFETY: as without runs; D8.7: the contiguous bit says that entries continue each other, whether or not a TLB has one entry for them.
 unsafe impl<const BITS: u32, const GRANULE: u32, const UPPER: bool, const WIDE: bool> Machine
     for AArch64Of<BITS, GRANULE, true, UPPER, WIDE>
+where
+    Base<GRANULE>: BasePage,
 {
     type Geometry = Runs<Arm<BITS, GRANULE, UPPER>>;
     type Format = Aarch64Of<GRANULE, true, false, WIDE>;
     type Table = MultiLevel;
+    type Base = Base<GRANULE>;
     const HARDWARE: Hardware = Hardware::AARCH64_HAFDBS;
     const ASID_BITS: u32 = Self::ASIDS;
 

@@ -7,7 +7,7 @@ use tlbkit_pagetable::geometry::Va32;
 use tlbkit_pagetable::{Geometry, Radix, format};
 use tlbkit_shootdown::Hardware;
 
-use crate::{Guarded, Machine, MultiLevel, TableKind};
+use crate::{Base, Guarded, Machine, MultiLevel, TableKind};
 
 /// Returns the root value. The root begins a frame, so the low 12 bits of its address are free for the ASID.
 const fn root(node: PhysAddr, asid: Asid) -> usize {
@@ -39,6 +39,7 @@ unsafe impl<T: TableKind<Va32, format::EntryLoCow>> Machine for Mips32<T> {
     type Geometry = Va32;
     type Format = format::EntryLoCow;
     type Table = T;
+    type Base = Base<12>;
     const HARDWARE: Hardware = Hardware::MIPS32;
     const ASID_BITS: u32 = 8;
 
@@ -63,6 +64,7 @@ unsafe impl Machine for Mips32Coherent {
     type Geometry = Va32;
     type Format = format::EntryLoCowCoherent;
     type Table = MultiLevel;
+    type Base = Base<12>;
     const HARDWARE: Hardware = Hardware::MIPS32;
     const ASID_BITS: u32 = 8;
 
@@ -92,6 +94,7 @@ unsafe impl Machine for Mips32Coherent<Guarded> {
     type Geometry = Small32;
     type Format = format::EntryLoCowCoherent;
     type Table = Guarded;
+    type Base = Base<12>;
     const HARDWARE: Hardware = Hardware::MIPS32;
     const ASID_BITS: u32 = 8;
 

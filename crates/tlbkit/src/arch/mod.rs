@@ -24,7 +24,7 @@
 //! # mod with_keys {
 //! use tlbkit::pagetable::{format, geometry};
 //! use tlbkit::shootdown::Hardware;
-//! use tlbkit::{Asid, Machine, MultiLevel, PhysAddr, arch};
+//! use tlbkit::{Asid, Base, Machine, MultiLevel, PhysAddr, arch};
 //!
 //! /// x86-64 with write-combining pages and protection keys.
 //! pub struct WithKeys;
@@ -35,6 +35,7 @@
 //!     type Geometry = geometry::UpToM2<geometry::Va48>;
 //!     type Format = format::X86Of<true, true>;
 //!     type Table = MultiLevel;
+//!     type Base = Base<12>;
 //!     const HARDWARE: Hardware = Hardware::X86_64;
 //!     const ASID_BITS: u32 = 12;
 //!

@@ -5,7 +5,7 @@ use tlbkit_pagetable::format;
 use tlbkit_pagetable::geometry::Va32M4;
 use tlbkit_shootdown::Hardware;
 
-use crate::{Machine, MultiLevel};
+use crate::{Base, Machine, MultiLevel};
 
 /// RISC-V with Sv32, and ASIDs of 9 bits at most. If hardware does not set A and D (Svade instead of Svadu), the access faults and
 /// [`AddressSpace::fault`](crate::AddressSpace::fault) sets them.
@@ -18,6 +18,7 @@ unsafe impl Machine for Sv32 {
     type Geometry = Va32M4;
     type Format = format::Sv32;
     type Table = MultiLevel;
+    type Base = Base<12>;
     const HARDWARE: Hardware = Hardware::RISCV_SVADU;
     const ASID_BITS: u32 = 9;
 

@@ -5,7 +5,7 @@ use tlbkit_pagetable::format;
 use tlbkit_pagetable::geometry::{Napot, Va39, Va48, Va57};
 use tlbkit_shootdown::Hardware;
 
-use crate::{Machine, MultiLevel};
+use crate::{Base, Machine, MultiLevel};
 
 /// Returns the value of `satp` for one of its modes.
 const fn satp(mode: usize, node: PhysAddr, asid: Asid) -> usize {
@@ -23,6 +23,7 @@ unsafe impl Machine for Sv39 {
     type Geometry = Va39;
     type Format = format::Sv39;
     type Table = MultiLevel;
+    type Base = Base<12>;
     const HARDWARE: Hardware = Hardware::RISCV_SVADU;
     const ASID_BITS: u32 = 16;
 
@@ -42,6 +43,7 @@ unsafe impl Machine for Sv39Svnapot {
     type Geometry = Napot<Va39>;
     type Format = format::RiscvOf<true, true, false>;
     type Table = MultiLevel;
+    type Base = Base<12>;
     const HARDWARE: Hardware = Hardware::RISCV_SVADU;
     const ASID_BITS: u32 = 16;
 
@@ -60,6 +62,7 @@ unsafe impl Machine for Sv48 {
     type Geometry = Va48;
     type Format = format::Sv39;
     type Table = MultiLevel;
+    type Base = Base<12>;
     const HARDWARE: Hardware = Hardware::RISCV_SVADU;
     const ASID_BITS: u32 = 16;
 
@@ -78,6 +81,7 @@ unsafe impl Machine for Sv57 {
     type Geometry = Va57;
     type Format = format::Sv39;
     type Table = MultiLevel;
+    type Base = Base<12>;
     const HARDWARE: Hardware = Hardware::RISCV_SVADU;
     const ASID_BITS: u32 = 16;
 

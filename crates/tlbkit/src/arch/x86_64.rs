@@ -5,7 +5,7 @@ use tlbkit_pagetable::format;
 use tlbkit_pagetable::geometry::{UpToM2, Va48, Va57};
 use tlbkit_shootdown::Hardware;
 
-use crate::{Machine, MultiLevel};
+use crate::{Base, Machine, MultiLevel};
 
 /// x86-64 with four-level paging and pages of 4 KiB and 2 MiB, which every processor has. The ASID is the PCID; the root value has
 /// the no-flush bit (63) set where the PCID is not 0, so CR4.PCIDE must be on if [`asid_bits`](crate::Kernel::asid_bits) is not 0.
@@ -17,6 +17,7 @@ unsafe impl Machine for X86_64 {
     type Geometry = UpToM2<Va48>;
     type Format = format::X86;
     type Table = MultiLevel;
+    type Base = Base<12>;
     const HARDWARE: Hardware = Hardware::X86_64;
     const ASID_BITS: u32 = 12;
 
@@ -36,6 +37,7 @@ unsafe impl Machine for X86_64G1 {
     type Geometry = Va48;
     type Format = format::X86;
     type Table = MultiLevel;
+    type Base = Base<12>;
     const HARDWARE: Hardware = Hardware::X86_64;
     const ASID_BITS: u32 = 12;
 
@@ -54,6 +56,7 @@ unsafe impl Machine for X86_64La57 {
     type Geometry = UpToM2<Va57>;
     type Format = format::X86;
     type Table = MultiLevel;
+    type Base = Base<12>;
     const HARDWARE: Hardware = Hardware::X86_64;
     const ASID_BITS: u32 = 12;
 
@@ -72,6 +75,7 @@ unsafe impl Machine for X86_64La57G1 {
     type Geometry = Va57;
     type Format = format::X86;
     type Table = MultiLevel;
+    type Base = Base<12>;
     const HARDWARE: Hardware = Hardware::X86_64;
     const ASID_BITS: u32 = 12;
 

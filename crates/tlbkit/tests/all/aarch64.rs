@@ -9,8 +9,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use tlbkit::pagetable::Geometry;
 use tlbkit::{
-    Access, AddressSpace, Asid, Attr, CpuSet, Error, Fault, Flush, Kernel, Machine, Mmu, Overdue, PageSize,
-    Pages, Pfn, PhysAddr, Record, Run, VirtAddr, arch,
+    Access, AddressSpace, Asid, Attr, Base, BasePage, CpuSet, Error, Fault, Flush, FrameOf, Kernel, Machine,
+    Mmu, Overdue, PageSize, Pages, Pfn, PhysAddr, Record, Run, VirtAddr, arch,
 };
 
 const RW: Attr = Attr::READ.union(Attr::WRITE).union(Attr::USER);
@@ -75,7 +75,7 @@ unsafe impl<M: Machine> Kernel for Plain<M> {
         self.records.get((frame.get() - self.base) >> self.shift)
     }
 
-    fn release(&self, _: Run) {}
+    fn release(&self, _: Run<FrameOf<Self>>) {}
 
     fn flush(&self, _: &Flush<'_>, asid: Option<Asid>) {
         self.flushes.lock().unwrap().push(asid);
@@ -130,8 +130,14 @@ fn walk<M: Machine>(kernel: &Plain<M>, bits: u32, granule: u32, wide: bool, at: 
 /// Maps the first page, the last one and one in the middle of a half, and walks to each.
 fn check<const BITS: u32, const GRANULE: u32, const RUNS: bool, const UPPER: bool, const WIDE: bool>()
 where
+    Base<GRANULE>: BasePage,
     arch::AArch64Of<BITS, GRANULE, RUNS, UPPER, WIDE>: Machine<Table = tlbkit::MultiLevel>,
 {
+    let page_of = AddressSpace::<Plain<arch::AArch64Of<BITS, GRANULE, RUNS, UPPER, WIDE>>>::page;
+    let frame_of = |frame: usize| {
+        let at = PhysAddr::new(frame << GRANULE);
+        AddressSpace::<Plain<arch::AArch64Of<BITS, GRANULE, RUNS, UPPER, WIDE>>>::frame(at).unwrap()
+    };
     let name = format!("{BITS} bits, granule of 2^{GRANULE}, upper {UPPER}, wide {WIDE}");
     let mmu = Plain::<arch::AArch64Of<BITS, GRANULE, RUNS, UPPER, WIDE>>::machine();
     let space = if UPPER { AddressSpace::kernels(mmu) } else { AddressSpace::new(mmu) }.unwrap();
@@ -151,26 +157,29 @@ where
     }
     for (at, frame) in pages.into_iter().zip([2, 3, 5, frames - 1]) {
         let page = VirtAddr::new(at).align_down(granule);
-        space.map(Pages::one(page.vpn(granule)), Pfn::new(frame), attr).unwrap();
+        space.map(page_of(page), frame_of(frame), attr).unwrap();
         let phys = frame << GRANULE | at & granule.mask();
         assert_eq!(walk(mmu.kernel(), BITS, GRANULE, WIDE, at), Some(phys), "{name}: {at:#x}");
         assert_eq!(space.translate(VirtAddr::new(at)), Some(PhysAddr::new(phys)), "{name}: {at:#x}");
         let leaf = space.lookup(VirtAddr::new(at)).unwrap();
-        assert_eq!((leaf.at, leaf.frame), (page, Pfn::new(frame)), "{name}");
+        assert_eq!((leaf.at, leaf.frame), (page, frame_of(frame)), "{name}");
     }
     assert_eq!(walk(mmu.kernel(), BITS, GRANULE, WIDE, first + granule.bytes()), None, "{name}");
 
     // The addresses beside the half belong to no space.
     let outside = if UPPER { [first - 1, 0, 1 << 55] } else { [last + 1, usize::MAX, 1 << 55] };
     for at in outside.map(VirtAddr::new) {
-        let page = Pages::one(at.vpn(granule));
-        assert!(matches!(space.map(page, Pfn::new(1), attr), Err(Error::OutOfRange { .. })), "{name}: {at}");
+        let page = page_of(at);
+        assert!(matches!(space.map(page, frame_of(1), attr), Err(Error::OutOfRange { .. })), "{name}: {at}");
         assert!(matches!(space.unmap(page), Err(Error::OutOfRange { .. })), "{name}: {at}");
         assert_eq!(space.lookup(at), None, "{name}: {at}");
     }
     // A visit has them in order, with the addresses of the half.
     let mut visited = Vec::new();
-    let all = Pages::new(VirtAddr::new(first).vpn(granule), VirtAddr::new(last).vpn(granule)).unwrap();
+    let (first, last) = (VirtAddr::new(first), VirtAddr::new(last));
+    let all =
+        AddressSpace::<Plain<arch::AArch64Of<BITS, GRANULE, RUNS, UPPER, WIDE>>>::pages_between(first, last)
+            .unwrap();
     let _ = space.for_each(all, |leaf| {
         visited.push(leaf.at.get());
         std::ops::ControlFlow::Continue(())
@@ -183,7 +192,7 @@ where
         assert_eq!(AddressSpace::sharing(&space).unwrap_err(), Error::NothingLent, "{name}");
     } else {
         let refused = Err(Error::WrongAttr { attr: Attr::GLOBAL });
-        assert_eq!(space.map(Pages::one(VirtAddr::new(first).vpn(granule)), Pfn::new(2), GLOBAL), refused);
+        assert_eq!(space.map(page_of(first), frame_of(2), GLOBAL), refused);
     }
 }
 
@@ -326,7 +335,7 @@ mod halves {
             self.plain.record(frame)
         }
 
-        fn release(&self, _: Run) {}
+        fn release(&self, _: Run<FrameOf<Self>>) {}
 
         fn flush(&self, _: &Flush<'_>, _: Option<Asid>) {}
 

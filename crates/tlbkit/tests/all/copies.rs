@@ -9,7 +9,7 @@ use crate::driven::kernel::{Arch, Ram};
 use crate::host::{Host, Met, Use, machine, run_as};
 use tlbkit::pagetable::Geometry;
 use tlbkit::{
-    Access, AddressSpace, Attr, Change, Error, Fault, Leaf, Mapping, Mmu, PageSize, Pages, Pfn,
+    Access, AddressSpace, Attr, Change, Error, Fault, FrameOf, Leaf, Mapping, Mmu, PageSize, Pages, Pfn,
     SupervisorPages, VirtAddr, arch,
 };
 
@@ -254,7 +254,7 @@ fn answer(mmu: &'static Mmu<Host, 2>) {
 
 type Space<A, const CPUS: usize> = AddressSpace<Ram<A>, CPUS>;
 
-fn leaf_of<A: Arch, const CPUS: usize>(space: &Space<A, CPUS>, page: usize) -> Leaf {
+fn leaf_of<A: Arch, const CPUS: usize>(space: &Space<A, CPUS>, page: usize) -> Leaf<FrameOf<Ram<A>>> {
     space.lookup(VirtAddr::new(page << A::SHIFT)).expect("it is mapped")
 }
 
@@ -269,19 +269,19 @@ fn resolves<A: Arch, const CPUS: usize>() {
         let kernel = mmu.kernel();
         let first = kernel.fresh(count, count);
         let parent = Space::<A, CPUS>::new(mmu).unwrap();
-        let all = Pages::count(VirtAddr::new(size.bytes()).vpn(base), count).unwrap();
-        parent.edit(|edit| edit.map_sized(all, Pfn::new(first), size, RW)).unwrap();
+        let all = A::pages(count, 2 * count - 1);
+        parent.edit(|edit| edit.map_sized(all, A::frame(first), size, RW)).unwrap();
         let child = parent.fork(SupervisorPages::LeftOut).unwrap();
         for cpu in 0..CPUS {
             kernel.state().cpu = cpu;
             child.activate().unwrap();
         }
         kernel.state().cpu = 0;
-        let page = all.first().get() + count * 5 / 8;
-        let (to, own) = (VirtAddr::new(page << A::SHIFT), Pfn::new(first + count * 5 / 8));
+        let page = count + count * 5 / 8;
+        let (to, own) = (VirtAddr::new(page << A::SHIFT), A::frame(first + count * 5 / 8));
         let whole = leaf_of(&child, page);
-        assert_eq!((whole.size, whole.frame.get()), (size, first));
-        let state = |frame: Pfn| kernel.state().mapped[&frame.get()];
+        assert_eq!((whole.size, A::number(whole.frame)), (size, first));
+        let state = |frame| kernel.state().mapped[&A::number(frame)];
         let nodes = kernel.taken();
         // Without enough nodes: nothing is copied, and nothing changes.
         let mut needed = 0;
@@ -293,7 +293,7 @@ fn resolves<A: Arch, const CPUS: usize>() {
                 |frame| state(frame) == 1,
                 |frame| {
                     assert_eq!(frame, own);
-                    Ok(Pfn::new(*new.insert(kernel.fresh(1, 1))))
+                    Ok(A::frame(*new.insert(kernel.fresh(1, 1))))
                 },
             );
             kernel.state().allowance = usize::MAX;
@@ -306,17 +306,17 @@ fn resolves<A: Arch, const CPUS: usize>() {
         assert!(needed <= levels(size), "a node for each step");
         assert_eq!(kernel.taken(), nodes + needed);
         let leaf = leaf_of(&child, page);
-        assert_eq!((leaf.size, leaf.frame.get()), (base, new));
+        assert_eq!((leaf.size, A::number(leaf.frame)), (base, new));
         assert!(leaf.attr.contains(Attr::WRITE) && !leaf.attr.contains(Attr::COPY_ON_WRITE));
-        assert_eq!((state(own), state(Pfn::new(new))), (1, 1));
+        assert_eq!((state(own), state(A::frame(new))), (1, 1));
         assert_eq!(leaf_of(&parent, page), Leaf { attr: leaf_of(&parent, page).attr, ..whole });
         // Every other page is as it was.
         let mut others = 0;
         let visited = child.for_each(all, |leaf| {
             let pages = leaf.size.bytes() >> A::SHIFT;
             if leaf.at != to {
-                let offset = (leaf.at.get() >> A::SHIFT) - all.first().get();
-                assert_eq!(leaf.frame.get(), first + offset);
+                let offset = (leaf.at.get() >> A::SHIFT) - count;
+                assert_eq!(A::number(leaf.frame), first + offset);
                 assert!(!leaf.attr.contains(Attr::WRITE) && leaf.attr.contains(Attr::COPY_ON_WRITE));
                 others += pages;
             }
@@ -329,12 +329,12 @@ fn resolves<A: Arch, const CPUS: usize>() {
         let (whole, nodes) = (leaf_of(&second, page), kernel.taken());
         let full = second.unshare(to, |_| false, |_| Err(NO_MEMORY));
         assert_eq!((full, leaf_of(&second, page), kernel.taken()), (Err(NO_MEMORY), whole, nodes));
-        let beyond = Pfn::new(usize::MAX >> 13);
-        assert_eq!(kernel.state().mapped.insert(beyond.get(), 1), None);
-        let refused = second.unshare(to, |_| false, |_| Ok(beyond));
-        assert_eq!(refused, Err(Error::FrameTooLarge { frame: beyond }));
+        let beyond = usize::MAX >> (A::SHIFT + 1);
+        assert_eq!(kernel.state().mapped.insert(beyond, 1), None);
+        let refused = second.unshare(to, |_| false, |_| Ok(A::frame(beyond)));
+        assert_eq!(refused, Err(Error::FrameTooLarge { frame: Pfn::new(beyond) }));
         assert_eq!((leaf_of(&second, page), kernel.taken()), (whole, nodes));
-        assert_eq!(kernel.state().mapped.get(&beyond.get()), None, "it is released");
+        assert_eq!(kernel.state().mapped.get(&beyond), None, "it is released");
         // One that is shared no more keeps its frame; a leaf of few frames stays whole.
         for cpu in 0..CPUS {
             kernel.state().cpu = cpu;
@@ -345,7 +345,9 @@ fn resolves<A: Arch, const CPUS: usize>() {
         // The page that the first child has copied is the parent's alone.
         parent.unshare(to, |frame| state(frame) == 1, |_| panic!("it is copied")).unwrap();
         let leaf = leaf_of(&parent, page);
-        assert!(leaf.attr.contains(Attr::WRITE) && leaf.phys(to, base).pfn(base) == own);
+        assert!(
+            leaf.attr.contains(Attr::WRITE) && parent.translate(to) == Some(Space::<A, CPUS>::address(own))
+        );
         assert!((size == base) == (leaf.size == size) || count <= 512);
         drop((parent, child));
         for cpu in 0..CPUS {
@@ -482,36 +484,35 @@ fn a_large_supervisor_page_is_copied_whole() {
     fn copies<A: Arch>() {
         let mmu: &'static Mmu<Ram<A>> = Box::leak(Box::new(Mmu::new(Ram::new(1))));
         let kernel = mmu.kernel();
-        let base = A::Geometry::BASE;
         for &size in A::Geometry::SIZES.iter().filter(|size| size.bytes() >> A::SHIFT <= 512) {
             let count = size.bytes() >> A::SHIFT;
             let parent = Space::<A, 1>::new(mmu).unwrap();
             let [first, second] = [RW, CONTEXT].map(|attr| {
                 let frame = kernel.fresh(count, count);
                 let at = if attr == RW { 0 } else { count };
-                let pages = Pages::count(VirtAddr::new(at << A::SHIFT).vpn(base), count).unwrap();
-                parent.edit(|edit| edit.map_sized(pages, Pfn::new(frame), size, attr)).unwrap();
+                let pages = A::pages(at, at + count - 1);
+                parent.edit(|edit| edit.map_sized(pages, A::frame(frame), size, attr)).unwrap();
                 frame
             });
-            let mut copy = |leaf: Leaf| {
-                assert_eq!((leaf.size, leaf.frame.get()), (size, second));
-                Ok(Pfn::new(kernel.fresh(count, count)))
+            let mut copy = |leaf: Leaf<FrameOf<Ram<A>>>| {
+                assert_eq!((leaf.size, A::number(leaf.frame)), (size, second));
+                Ok(A::frame(kernel.fresh(count, count)))
             };
             let child = parent.fork(SupervisorPages::Copied(&mut copy)).unwrap();
             let leaf = leaf_of(&child, count);
             assert_eq!((leaf.size, leaf.attr), (size, leaf_of(&parent, count).attr));
-            assert!(leaf.attr.contains(CONTEXT) && leaf.frame.get() != second);
-            assert_eq!(leaf_of(&child, 0).frame.get(), first);
+            assert!(leaf.attr.contains(CONTEXT) && A::number(leaf.frame) != second);
+            assert_eq!(A::number(leaf_of(&child, 0).frame), first);
             assert!(!leaf_of(&child, 0).attr.contains(Attr::WRITE));
             assert_eq!(child.footprint(), parent.footprint());
             // A frame that no entry can hold: nothing has changed, and it is released.
-            let beyond = Pfn::new((usize::MAX >> 13) & !(count - 1));
+            let beyond = (usize::MAX >> (A::SHIFT + 1)) & !(count - 1);
             let (leaf, taken) = (leaf_of(&parent, 0), kernel.taken());
-            (0..count).for_each(|page| _ = kernel.state().mapped.insert(beyond.get() + page, 1));
-            let refused = parent.fork(SupervisorPages::Copied(&mut |_| Ok(beyond))).map(drop);
+            (0..count).for_each(|page| _ = kernel.state().mapped.insert(beyond + page, 1));
+            let refused = parent.fork(SupervisorPages::Copied(&mut |_| Ok(A::frame(beyond)))).map(drop);
             assert!(matches!(refused, Err(Error::FrameTooLarge { .. })), "{refused:?}");
             assert_eq!((leaf_of(&parent, 0), kernel.taken()), (leaf, taken));
-            assert!(!kernel.state().mapped.contains_key(&beyond.get()));
+            assert!(!kernel.state().mapped.contains_key(&beyond));
             // Only the user's is in the second child.
             let third = parent.fork(SupervisorPages::LeftOut).unwrap();
             assert_eq!(third.lookup(VirtAddr::new(count << A::SHIFT)), None);
@@ -561,9 +562,8 @@ fn the_rights_of_a_range_are_set_by_one_call() {
     fn sets<A: Arch>(mappings: &[Attr]) {
         let mmu: &'static Mmu<Ram<A>> = Box::leak(Box::new(Mmu::new(Ram::new(1))));
         let space = Space::<A, 1>::new(mmu).unwrap();
-        let page = VirtAddr::new(3 << A::SHIFT);
-        let range = Pages::one(page.vpn(A::Geometry::BASE));
-        let frame = Pfn::new(mmu.kernel().fresh(1, 1));
+        let (page, range) = (A::address(3), A::pages(3, 3));
+        let frame = A::frame(mmu.kernel().fresh(1, 1));
         space.map(range, frame, RW).unwrap();
         for &from in mappings {
             for &to in mappings {

@@ -11,8 +11,8 @@ use tlbkit::pagetable::format;
 use tlbkit::pagetable::geometry::Va39;
 use tlbkit::shootdown::Hardware;
 use tlbkit::{
-    AddressSpace, Asid, Attr, Kernel, Machine, PageSize, Pages, Pfn, PhysAddr, SupervisorPages, VirtAddr,
-    arch,
+    AddressSpace, Asid, Attr, Base, Kernel, Machine, PageSize, Pages, Pfn, PhysAddr, SupervisorPages,
+    VirtAddr, arch,
 };
 
 const RW: Attr = Attr::READ.union(Attr::WRITE).union(Attr::USER);
@@ -29,6 +29,7 @@ unsafe impl Machine for Narrow {
     type Geometry = Va39;
     type Format = format::Sv39;
     type Table = tlbkit::MultiLevel;
+    type Base = Base<12>;
     const HARDWARE: Hardware = Hardware::RISCV_SVADU;
     const ASID_BITS: u32 = 2;
 
@@ -136,7 +137,7 @@ fn the_kernels_own_address_space_is_flushed_before_a_cpu_runs_it() {
 /// the CPU that stored, the barrier comes first: the other CPU may find the request before it is interrupted.
 #[test]
 fn a_barrier_comes_before_a_request_where_stores_need_one() {
-    fn check<M: Machine>(barriers: usize) {
+    fn check<M: Machine<Base = Base<12>>>(barriers: usize) {
         let mmu = as_machines::<M, 2>(64);
         let host = &mmu.kernel().0;
         let flushes = || host.flushes.load(Ordering::Relaxed);
@@ -225,7 +226,7 @@ fn a_page_that_is_mapped_anew_is_broken_first_where_the_machine_wants_it() {
 /// A linear range is mapped in runs where it can be: pages in 16 slots, which are changed and released as one.
 #[test]
 fn a_linear_range_is_mapped_in_contiguous_runs() {
-    fn check<M: Machine>() {
+    fn check<M: Machine<Base = Base<12>>>() {
         let mmu = as_machine::<M>(128);
         let host = &mmu.kernel().0;
         let space = AddressSpace::new(mmu).unwrap();

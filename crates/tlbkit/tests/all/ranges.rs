@@ -7,8 +7,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use tlbkit::{
-    Access, AddressSpace, Attr, Change, Error, Guarded, Kernel, Machine, Mark, Mmu, MultiLevel, PageSize,
-    Pages, Pfn, PhysAddr, SupervisorPages, VirtAddr, arch,
+    Access, AddressSpace, Attr, Base, Change, Error, Guarded, Kernel, Machine, Mark, Mmu, MultiLevel,
+    PageSize, Pages, Pfn, PhysAddr, SupervisorPages, VirtAddr, arch,
 };
 
 use crate::host::unwinding::{As, RELEASE, Step, TAKE, as_machine, as_machines};
@@ -28,7 +28,7 @@ fn pages(first: usize, count: usize) -> Pages {
 }
 
 /// A kernel on the modelled machine.
-trait Hosted: Kernel {
+trait Hosted: Kernel<Machine: Machine<Base = Base<12>>> {
     /// The rights of a user's pages that may be written.
     const RW: Attr;
 
@@ -402,7 +402,7 @@ fn pieces_are_bounded_and_in_order() {
 }
 
 /// Lets the kernel unwind at a release of an unmap or of the drop of an address space, whose table keeps `nodes` nodes without pages.
-fn release_unwinds<M: Machine>(nodes: usize)
+fn release_unwinds<M: Machine<Base = Base<12>>>(nodes: usize)
 where
     As<M>: Hosted,
 {
@@ -502,7 +502,7 @@ fn an_address_space_that_lends_nothing_cannot_be_shared() {
 
 #[test]
 fn a_switch_never_mixes_translations_where_that_is_an_error() {
-    fn steps<M: Machine<Table = MultiLevel>>(lent: usize, slot: usize) -> Vec<Step> {
+    fn steps<M: Machine<Table = MultiLevel, Base = Base<12>>>(lent: usize, slot: usize) -> Vec<Step> {
         run_as(0);
         let mmu: &'static Mmu<As<M>> = as_machine::<M>(256);
         let half = Pages::count(at(lent).vpn(PageSize::K4), slot >> 12).unwrap();

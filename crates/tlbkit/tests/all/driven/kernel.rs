@@ -7,7 +7,10 @@ use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use tlbkit::pagetable::Geometry;
-use tlbkit::{Asid, CpuSet, Flush, Guarded, Kernel, Machine, Overdue, PhysAddr, Record, Run, arch};
+use tlbkit::{
+    AddressSpace, Asid, CpuSet, Flush, FrameOf, Guarded, Kernel, Machine, Overdue, PagesOf, Pfn, PhysAddr,
+    Record, Run, VirtAddr, arch,
+};
 
 /// The first frame of the arena, and how many there are.
 const FIRST: usize = 0x100;
@@ -21,6 +24,36 @@ pub trait Arch: Machine {
     const WHOLE: bool = true;
     /// The logarithm of the bytes of a base page, and of a frame.
     const SHIFT: u32 = Self::Geometry::BASE.shift();
+
+    /// Returns the address of a page.
+    fn address(page: usize) -> VirtAddr {
+        VirtAddr::new(page << Self::SHIFT)
+    }
+
+    /// Returns a range of pages, as the machine's calls take it.
+    fn pages(first: usize, last: usize) -> PagesOf<Ram<Self>>
+    where
+        Self: Sized,
+    {
+        let (first, last) = (Self::address(first), Self::address(last));
+        AddressSpace::<Ram<Self>>::pages_between(first, last).expect("a range")
+    }
+
+    /// Returns a frame, as the machine's calls take it.
+    fn frame(number: usize) -> FrameOf<Ram<Self>>
+    where
+        Self: Sized,
+    {
+        AddressSpace::<Ram<Self>>::frame(PhysAddr::new(number << Self::SHIFT)).expect("a frame")
+    }
+
+    /// Returns the number of a frame.
+    fn number(frame: FrameOf<Ram<Self>>) -> usize
+    where
+        Self: Sized,
+    {
+        AddressSpace::<Ram<Self>>::address(frame).get() >> Self::SHIFT
+    }
 
     /// Returns the ASID that a root value has.
     fn asid(root: usize) -> usize;
@@ -115,6 +148,7 @@ pub struct State {
     pub mapped: BTreeMap<usize, usize>,
     /// How many pages have each payload.
     pub payloads: BTreeMap<u64, usize>,
+    /// What was released, numbered from 0 as the model numbers it.
     pub released: Vec<Run>,
     pub tlbs: Vec<Tlb>,
     pub asid_bits: u32,
@@ -264,22 +298,22 @@ unsafe impl<A: Arch> Kernel for Ram<A> {
         self.records.get(Self::index(frame))
     }
 
-    fn release(&self, run: Run) {
+    fn release(&self, run: Run<FrameOf<Self>>) {
         let mut state = self.state();
-        state.released.push(run);
-        for frame in run.frames() {
-            let count = state.mapped.get_mut(&frame.get()).unwrap_or_else(|| panic!("{run:?} is not mapped"));
+        state.released.push(Run { first: Pfn::new(A::number(run.first)), len: run.len, dirty: run.dirty });
+        for frame in run.frames().map(A::number) {
+            let count = state.mapped.get_mut(&frame).unwrap_or_else(|| panic!("{run:?} is not mapped"));
             *count -= 1;
             if *count == 0 {
-                state.mapped.remove(&frame.get());
+                state.mapped.remove(&frame);
             }
         }
     }
 
-    fn share(&self, run: Run) {
+    fn share(&self, run: Run<FrameOf<Self>>) {
         let mut state = self.state();
-        for frame in run.frames() {
-            *state.mapped.get_mut(&frame.get()).expect("what is shared is mapped") += 1;
+        for frame in run.frames().map(A::number) {
+            *state.mapped.get_mut(&frame).expect("what is shared is mapped") += 1;
         }
     }
 

@@ -21,7 +21,7 @@ use std::ops::ControlFlow;
 
 use kernel::{Arch, Ram};
 use model::{Model, mask};
-use tlbkit::{AddressSpace, Attr, Entry, Leaf, Mark, Mmu, Pages, Run, VirtAddr, Vpn};
+use tlbkit::{AddressSpace, Attr, Entry, FrameOf, Leaf, Mark, Mmu, Run, VirtAddr};
 
 /// The bytes of a step.
 pub const STEP: usize = 8;
@@ -208,10 +208,15 @@ impl<A: Arch, const CPUS: usize> World<A, CPUS> {
 /// Compares an address space with its model, by a visit of all of it. (Miri looks at the pages of the model.)
 fn compare<A: Arch, const CPUS: usize>(space: &Space<A, CPUS>, model: &Model) {
     let wanted = mask::<A>();
-    let same = |first: usize, leaf: &Leaf, page: &model::Page| {
+    let same = |first: usize, leaf: &Leaf<FrameOf<Ram<A>>>, page: &model::Page| {
         let name = || format!("page {first:#x}: {leaf:?} for {page:x?}");
         assert_eq!(leaf.at.get() >> A::SHIFT, first, "{}", name());
-        assert_eq!((leaf.frame.get(), leaf.size.bytes() >> A::SHIFT), (page.frame, page.pages), "{}", name());
+        assert_eq!(
+            (A::number(leaf.frame), leaf.size.bytes() >> A::SHIFT),
+            (page.frame, page.pages),
+            "{}",
+            name()
+        );
         assert_eq!(leaf.attr.intersection(wanted), page.attr.intersection(wanted), "{}", name());
         assert_eq!(leaf.attr.contains(Attr::DIRTY), page.dirty, "{}", name());
     };
@@ -228,7 +233,7 @@ fn compare<A: Arch, const CPUS: usize>(space: &Space<A, CPUS>, model: &Model) {
     let mut left = model.leaves.iter();
     let mut marks = model.marks.iter();
     for half in model::halves::<A>() {
-        let pages = Pages::new(Vpn::new(half.0), Vpn::new(half.1)).expect("a half");
+        let pages = A::pages(half.0, half.1);
         let visited = space.for_each(pages, |leaf| {
             let (&first, page) = left.next().unwrap_or_else(|| panic!("{leaf:?} has no owner"));
             same(first, &leaf, page);

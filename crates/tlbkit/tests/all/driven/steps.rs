@@ -5,8 +5,8 @@ use std::ops::ControlFlow;
 use tlbkit::pagetable::Geometry as _;
 use tlbkit::pagetable::format::{Format as _, check_change};
 use tlbkit::{
-    Access, AddressSpace, Attr, Change, Edit, Entry, Error, Fault, Kernel as _, Mark, PageSize, Pages, Pfn,
-    Reason, Run, SupervisorPages, VirtAddr, Vpn,
+    Access, AddressSpace, Attr, Change, Edit, Entry, Error, Fault, Kernel as _, Mark, PageSize, PagesOf,
+    Reason, Run, SupervisorPages, VirtAddr,
 };
 
 use super::kernel::{Arch, Held, Ram};
@@ -22,14 +22,6 @@ const COUNTS: [usize; 8] = [1, 1, 1, 1, 2, 3, 5, if cfg!(miri) { 7 } else { 0x20
 /// The last page that an address reaches.
 const fn top<A: Arch>() -> usize {
     usize::MAX >> A::SHIFT
-}
-
-fn pages(first: usize, last: usize) -> Pages {
-    Pages::new(Vpn::new(first), Vpn::new(last)).expect("a range")
-}
-
-fn address<A: Arch>(page: usize) -> VirtAddr {
-    VirtAddr::new(page << A::SHIFT)
 }
 
 /// The attributes that a page is mapped with.
@@ -82,8 +74,8 @@ impl At {
         self.last - self.page + 1
     }
 
-    fn range(self) -> Pages {
-        pages(self.page, self.last)
+    fn range<A: Arch>(self) -> PagesOf<Ram<A>> {
+        A::pages(self.page, self.last)
     }
 
     /// The block of the second size that the page is in.
@@ -200,13 +192,13 @@ impl<A: Arch, const CPUS: usize> World<A, CPUS> {
         let process = &self.processes[chosen];
         let Some(space) = &process.handle else { return };
         for page in at.page..=at.last.min(at.page + 7) {
-            let found = space.lookup(address::<A>(page));
+            let found = space.lookup(A::address(page));
             let wanted = process.model.find(page).filter(|_| fits::<A>(page, page));
             assert_eq!(found.is_some(), wanted.is_some(), "page {page:#x}");
             let (Some(leaf), Some((first, known))) = (found, wanted) else { continue };
-            let frame = leaf.frame.get() + (page - first);
+            let frame = A::number(leaf.frame) + (page - first);
             assert_eq!(frame, known.frame + (page - first));
-            assert_eq!(space.translate(address::<A>(page)).map(|at| at.get()), Some(frame << A::SHIFT));
+            assert_eq!(space.translate(A::address(page)).map(|at| at.get()), Some(frame << A::SHIFT));
             if leaf.attr.contains(Attr::READ) && self.runs[cpu] == Some(process.name) {
                 let mut state = self.kernel().state();
                 let tag = A::asid(state.tlbs[cpu].root.expect("the CPU runs it"));
@@ -230,10 +222,10 @@ fn map<A: Arch, const CPUS: usize>(kernel: &Ram<A>, space: &Space<A, CPUS>, mode
     let done = if at.twist < 64 && len < 8 {
         // One frame too few, sometimes.
         let given = len - usize::from(at.twist < 8);
-        let done = space.map_each(at.range(), (frame..frame + given).map(Pfn::new), attr);
+        let done = space.map_each(at.range::<A>(), (frame..frame + given).map(A::frame), attr);
         at.expect(&done, possible && given == len).then_some(())
     } else {
-        let done = space.map(at.range(), Pfn::new(frame), attr);
+        let done = space.map(at.range::<A>(), A::frame(frame), attr);
         at.expect(&done, possible).then_some(())
     };
     if done.is_none() {
@@ -255,9 +247,9 @@ fn map_large<A: Arch, const CPUS: usize>(kernel: &Ram<A>, space: &Space<A, CPUS>
     let possible = fits::<A>(first, last) && model.is_free(first, last);
     let done = if at.twist < 128 {
         let size = PageSize::from_shift(A::SHIFT + count.ilog2()).expect("a size");
-        space.edit(|edit| edit.map_sized(pages(first, last), Pfn::new(frame), size, attr))
+        space.edit(|edit| edit.map_sized(A::pages(first, last), A::frame(frame), size, attr))
     } else {
-        space.map_linear(pages(first, last), Pfn::new(frame), attr)
+        space.map_linear(A::pages(first, last), A::frame(frame), attr)
     };
     if !at.expect(&done, possible) {
         return kernel.put_back(frame, count);
@@ -266,7 +258,7 @@ fn map_large<A: Arch, const CPUS: usize>(kernel: &Ram<A>, space: &Space<A, CPUS>
 }
 
 fn unmap<A: Arch, const CPUS: usize>(space: &Space<A, CPUS>, model: &mut Model, at: At, misses: bool) {
-    let done = space.unmap(at.range());
+    let done = space.unmap(at.range::<A>());
     if at.expect(&done, fits::<A>(at.page, at.last)) && !misses {
         model.split(at.page, at.last);
         let before: usize = model.leaves.values().map(|page| page.pages).sum();
@@ -279,7 +271,7 @@ fn unmap<A: Arch, const CPUS: usize>(space: &Space<A, CPUS>, model: &mut Model, 
 
 fn protect<A: Arch, const CPUS: usize>(space: &Space<A, CPUS>, model: &mut Model, at: At) {
     let change = some_change::<A>(at.rights);
-    let done = space.protect(at.range(), change);
+    let done = space.protect(at.range::<A>(), change);
     if at.expect(&done, fits::<A>(at.page, at.last)) {
         model.split(at.page, at.last);
         model.protect::<A>(at.page, at.last, change);
@@ -294,7 +286,7 @@ fn resize<A: Arch, const CPUS: usize>(space: &Space<A, CPUS>, model: &mut Model,
     let count = last - first + 1;
     let to = if at.twist < 128 { count } else { 1 };
     let size = PageSize::from_shift(A::SHIFT + to.ilog2()).expect("a size");
-    let done = space.resize(pages(first, last), size);
+    let done = space.resize(A::pages(first, last), size);
     let whole = fits::<A>(first, last);
     let mapped: Vec<Page> = (first..=last).filter_map(|page| model.leaves.get(&page)).copied().collect();
     let all = mapped.iter().map(|page| page.pages).sum::<usize>() == count;
@@ -325,7 +317,7 @@ fn replace<A: Arch, const CPUS: usize>(kernel: &Ram<A>, space: &Space<A, CPUS>, 
     let is_large = at.twist < 128 && found.is_some_and(|(_, page)| page.pages > 1);
     let (count, attr) = (if is_large { large::<A>() } else { 1 }, rights(at.rights));
     let frame = kernel.fresh(count, count);
-    let (to, new) = (address::<A>(at.page), Pfn::new(frame));
+    let (to, new) = (A::address(at.page), A::frame(frame));
     let done = if is_large {
         space.replace_sized(to, new, A::Geometry::SIZES[1], attr)
     } else {
@@ -346,7 +338,7 @@ fn replace<A: Arch, const CPUS: usize>(kernel: &Ram<A>, space: &Space<A, CPUS>, 
 fn fault<A: Arch, const CPUS: usize>(kernel: &Ram<A>, space: &Space<A, CPUS>, model: &mut Model, at: At) {
     let access =
         [Access::LOAD, Access::STORE, Access::STORE, Access::FETCH][usize::from(at.twist) % 4].by_user();
-    let found = space.fault(address::<A>(at.page), access).expect("no call is under way");
+    let found = space.fault(A::address(at.page), access).expect("no call is under way");
     if !fits::<A>(at.page, at.page) {
         return assert_eq!(found, Fault::NotMapped);
     }
@@ -377,17 +369,17 @@ fn fault<A: Arch, const CPUS: usize>(kernel: &Ram<A>, space: &Space<A, CPUS>, mo
         Fault::CopyOnWrite(leaf) => {
             assert!(copies && !access.allowed(page.attr), "{page:?} and {access:?}");
             let own = page.frame + (at.page - first);
-            assert_eq!((leaf.at, leaf.frame.get()), (address::<A>(at.page), own));
-            let is_sole = |frame: Pfn| kernel.state().mapped[&frame.get()] == 1;
+            assert_eq!((leaf.at, A::number(leaf.frame)), (A::address(at.page), own));
+            let is_sole = |frame| kernel.state().mapped[&A::number(frame)] == 1;
             let all_sole = page.pages <= 512
-                && (page.frame..page.frame + page.pages).all(|frame| is_sole(Pfn::new(frame)));
-            let sole = is_sole(Pfn::new(own));
+                && (page.frame..page.frame + page.pages).all(|frame| is_sole(A::frame(frame)));
+            let sole = is_sole(A::frame(own));
             let mut new = None;
-            let copy = |frame: Pfn| {
-                assert_eq!(frame.get(), own);
-                Ok(Pfn::new(*new.insert(kernel.fresh(1, 1))))
+            let copy = |frame| {
+                assert_eq!(A::number(frame), own);
+                Ok(A::frame(*new.insert(kernel.fresh(1, 1))))
             };
-            let done = space.unshare(address::<A>(at.page), is_sole, copy);
+            let done = space.unshare(A::address(at.page), is_sole, copy);
             if !at.expect(&done, true) {
                 return assert_eq!(new, None, "it is copied when nothing can fail any more");
             }
@@ -417,15 +409,15 @@ fn batch<A: Arch, const CPUS: usize>(kernel: &Ram<A>, space: &Space<A, CPUS>, mo
     let frame = kernel.fresh(1, 1);
     let fits = fits::<A>(first, first);
     let done = space.edit(|edit: &mut Edit<'_, Ram<A>, CPUS>| {
-        assert_eq!(space.unmap(at.range()), Err(Error::Nested));
+        assert_eq!(space.unmap(at.range::<A>()), Err(Error::Nested));
         // What is gone, and mapped again at once: no CPU goes on with the old frame.
-        let unmapped = edit.unmap(pages(first, first));
+        let unmapped = edit.unmap(A::pages(first, first));
         if at.expect(&unmapped, fits) {
             model.split(first, first);
             model.leaves.remove(&first);
             model.marks.remove(&first);
         }
-        let mapped = edit.map(pages(first, first), Pfn::new(frame), attr);
+        let mapped = edit.map(A::pages(first, first), A::frame(frame), attr);
         if at.expect(&mapped, fits && unmapped.is_ok()) {
             model.leaves.insert(first, Page::new::<A>(frame, 1, attr));
         }
@@ -447,7 +439,7 @@ fn pieces<A: Arch, const CPUS: usize>(space: &Space<A, CPUS>, model: &mut Model,
     };
     let count = (at.page..=last).take_while(|&page| allowed(page)).count();
     for page in at.page..at.page + count {
-        let fault = space.fault(address::<A>(page), Access::LOAD.by_user());
+        let fault = space.fault(A::address(page), Access::LOAD.by_user());
         assert!(matches!(fault, Ok(Fault::Retry | Fault::Refused(Reason::Unknown))), "{fault:?}");
     }
     let mut bytes = Vec::new();
@@ -466,7 +458,7 @@ fn pieces<A: Arch, const CPUS: usize>(space: &Space<A, CPUS>, model: &mut Model,
         Ok(())
     } else {
         Err(Error::NotMapped {
-            at: address::<A>(at.page + count).max(VirtAddr::new((at.page << A::SHIFT) + half)),
+            at: A::address(at.page + count).max(VirtAddr::new((at.page << A::SHIFT) + half)),
         })
     };
     assert_eq!(done, wanted);
@@ -485,30 +477,30 @@ fn pieces<A: Arch, const CPUS: usize>(space: &Space<A, CPUS>, model: &mut Model,
 fn step_on<A: Arch, const CPUS: usize>(space: &Space<A, CPUS>, model: &Model, at: At) {
     let top = halves::<A>().last().expect("a half").1;
     let walked = space.edit(|edit| {
-        let mut cursor = edit.cursor(address::<A>(at.page))?;
+        let mut cursor = edit.cursor(A::address(at.page))?;
         let mut page = at.page;
         for _ in 0..4 {
             let found = model.find(page);
             let look = cursor.look();
             assert_eq!(
-                look.map(|leaf| leaf.frame.get()),
+                look.map(|leaf| A::number(leaf.frame)),
                 found.map(|(_, leaf)| leaf.frame),
                 "page {page:#x}"
             );
             let behind = found.map_or(page, |(first, leaf)| first + leaf.pages - 1);
             let next = model.leaves.range(behind + 1..).next().map(|(&first, _)| first);
-            assert_eq!(cursor.next_mapped(address::<A>(top)).map(|leaf| leaf.at), next.map(address::<A>));
+            assert_eq!(cursor.next_mapped(A::address(top)).map(|leaf| leaf.at), next.map(A::address));
             page = next.unwrap_or(page);
             let ends = halves::<A>().iter().any(|half| half.1 == page);
             assert_eq!(cursor.step(), !ends, "page {page:#x}");
             page += usize::from(!ends);
-            assert_eq!(cursor.at(), address::<A>(page));
+            assert_eq!(cursor.at(), A::address(page));
         }
         Ok(())
     });
     assert_eq!(walked.is_ok(), fits::<A>(at.page, at.page), "{walked:?}");
     let mut some = model.leaves.iter();
-    let visited = space.for_each(pages(0, top), |leaf| {
+    let visited = space.for_each(A::pages(0, top), |leaf| {
         let wanted = some.next().map(|(&first, _)| first);
         assert_eq!(Some(leaf.at.get() >> A::SHIFT), wanted);
         if at.twist.is_multiple_of(4) { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
@@ -558,7 +550,7 @@ fn mark<A: Arch, const CPUS: usize>(
             if let Mark::Payload(payload, _) = mark {
                 kernel.state().payloads.insert(payload, 1);
             }
-            let done = space.mark(address::<A>(at.page), mark);
+            let done = space.mark(A::address(at.page), mark);
             let small = found.is_none_or(|(_, page)| page.pages == 1);
             if !at.expect(&done, fits && small) {
                 return let_go(Some(mark));
@@ -566,7 +558,7 @@ fn mark<A: Arch, const CPUS: usize>(
             let was = match (found, marked) {
                 (Some((_, page)), _) => {
                     let leaf = done.expect("it is marked").leaf().expect("a page was mapped there");
-                    assert_eq!(leaf.frame.get(), page.frame);
+                    assert_eq!(A::number(leaf.frame), page.frame);
                     None
                 }
                 (None, marked) => {
@@ -585,7 +577,7 @@ fn mark<A: Arch, const CPUS: usize>(
                 Some(Mark::Payload(there, attr)) => (there ^ u64::from(at.twist >= 180), Some(attr)),
                 _ => (payload, None),
             };
-            let done = space.fill(address::<A>(at.page), named, Pfn::new(frame));
+            let done = space.fill(A::address(at.page), named, A::frame(frame));
             if !at.expect(&done, fits && attr.is_some() && at.twist < 180) {
                 return kernel.put_back(frame, 1);
             }
@@ -593,7 +585,7 @@ fn mark<A: Arch, const CPUS: usize>(
             model.leaves.insert(at.page, Page::new::<A>(frame, 1, attr.expect("the mark has it")));
         }
         _ => {
-            let done = space.edit(|edit| edit.unmark(address::<A>(at.page)));
+            let done = space.edit(|edit| edit.unmark(A::address(at.page)));
             if at.expect(&done, fits) {
                 assert_eq!(done, Ok(marked));
                 let_go(model.marks.remove(&at.page));
@@ -610,21 +602,21 @@ fn page_out<A: Arch, const CPUS: usize>(
     at: At,
     payload: u64,
 ) -> bool {
-    let frozen = space.freeze(address::<A>(at.page));
+    let frozen = space.freeze(A::address(at.page));
     if !at.expect(&frozen, page.pages == 1) {
         return false;
     }
     let leaf = frozen.expect("it is frozen");
-    assert_eq!((leaf.frame.get(), leaf.attr.contains(Attr::DIRTY)), (page.frame, page.dirty));
+    assert_eq!((A::number(leaf.frame), leaf.attr.contains(Attr::DIRTY)), (page.frame, page.dirty));
     let dirty = leaf.attr.contains(Attr::DIRTY);
     let is_stored = at.twist.is_multiple_of(4);
     if is_stored {
         let writable = Change { clear: Attr::COPY_ON_WRITE, set: Attr::WRITE };
-        assert_eq!(space.protect(pages(at.page, at.page), writable), Ok(1));
+        assert_eq!(space.protect(A::pages(at.page, at.page), writable), Ok(1));
     }
-    let done = space.page_out(address::<A>(at.page), leaf.frame, payload);
+    let done = space.page_out(A::address(at.page), leaf.frame, payload);
     kernel.release(Run { first: leaf.frame, len: 1, dirty });
-    let is_out = if is_stored { Err(Error::Changed { at: address::<A>(at.page) }) } else { Ok(()) };
+    let is_out = if is_stored { Err(Error::Changed { at: A::address(at.page) }) } else { Ok(()) };
     assert_eq!(done, is_out);
     done.is_ok()
 }

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use tlbkit::pagetable::Word;
 use tlbkit::pagetable::format::Format;
-use tlbkit::{Asid, CpuSet, Flush, Kernel, Machine, Mmu, Overdue, PhysAddr, Record, Run, Store};
+use tlbkit::{Asid, Base, CpuSet, Flush, Kernel, Machine, Mmu, Overdue, PhysAddr, Record, Run, Store};
 
 use crate::host::{Host, keep};
 
@@ -27,7 +27,7 @@ pub enum Step {
     FlushAll,
 }
 
-impl<M: Machine> As<M> {
+impl<M: Machine<Base = Base<12>>> As<M> {
     /// How far a node's frame is below the host's: entries of 32 bits need nodes in kseg0.
     const BELOW: usize = if <<M::Format as Format>::Word as Word>::BYTES == 4 { 0x7f00_0000 } else { 0 };
 
@@ -54,7 +54,7 @@ impl<M: Machine> As<M> {
 }
 
 // SAFETY: the host's promises; the machine is told nothing but how many bits a number has, and no CPU walks.
-unsafe impl<M: Machine> Kernel for As<M> {
+unsafe impl<M: Machine<Base = Base<12>>> Kernel for As<M> {
     type Machine = M;
 
     fn cpu(&self) -> usize {
@@ -122,12 +122,14 @@ unsafe impl<M: Machine> Kernel for As<M> {
 }
 
 /// Returns a machine with one CPU and so many frames of memory.
-pub fn as_machine<M: Machine>(frames: usize) -> &'static Mmu<As<M>> {
+pub fn as_machine<M: Machine<Base = Base<12>>>(frames: usize) -> &'static Mmu<As<M>> {
     as_machines(frames)
 }
 
 /// Returns a machine with so many frames of memory.
-pub fn as_machines<M: Machine, const CPUS: usize>(frames: usize) -> &'static Mmu<As<M>, CPUS> {
+pub fn as_machines<M: Machine<Base = Base<12>>, const CPUS: usize>(
+    frames: usize,
+) -> &'static Mmu<As<M>, CPUS> {
     let mmu: &'static Mmu<As<M>, CPUS> = Box::leak(Box::new(Mmu::new(As(
         Host::new(frames, CPUS),
         PhantomData,
