@@ -3,21 +3,22 @@
 use core::fmt;
 use core::ops::ControlFlow;
 
-use tlbkit_addr::{Attr, PageSize, Pages, Pfn, VirtAddr, Vpn};
+use tlbkit_addr::{Attr, PageSize, Pages, VirtAddr, Vpn};
 use tlbkit_pagetable::format::check_change;
-use tlbkit_pagetable::{
-    Change, Entry, Error, Frames, Holes, Leaf, Mark, Pinned, Run, Table as _, Turn, Writer,
-};
+use tlbkit_pagetable::{Change, Entry, Error, Holes, Leaf, Mark, Pinned, Table as _, Turn, Writer};
 
 use crate::block::Handle;
-use crate::counted::{counted, pfn, to_pages, typed};
+use crate::counted::{counted, pfn, typed};
 use crate::cpu_call::{CpuCall, UncoveredRuns};
-use crate::detached::Detachment;
 use crate::rights::change;
-use crate::settle::{needs_force, put_in_force, settle, settle_break, uncover};
+use crate::settle::{needs_force, put_in_force, settle};
 use crate::storage::{Copying, Table, turn};
-use crate::table::{Copied, PART, SpaceTable as _};
+use crate::table::{Copied, SpaceTable as _};
 use crate::{Access, Cursor, Fault, FrameOf, Kernel, Machine, Mapping, PagesOf};
+
+mod map;
+mod resize;
+mod unmap;
 
 /// The right to change an [`AddressSpace`](crate::AddressSpace), inside [`AddressSpace::edit`](crate::AddressSpace::edit).
 ///
@@ -38,92 +39,10 @@ pub struct Edit<'s, K: Kernel, const CPUS: usize = 1> {
     cleared: bool,
 }
 
-/// The most pages of a range that is unmapped with the list of runs alone.
-const SHORT: usize = 1 << 9;
-
 /// Tells whether a change clears [`Attr::DIRTY`].
 #[inline(always)]
 pub(crate) const fn clears_dirty(change: Change) -> bool {
     change.clear.difference(change.set).contains(Attr::DIRTY)
-}
-
-/// The sink for frames that go to the list of runs.
-struct ToRuns<'r, K> {
-    runs: &'r mut UncoveredRuns,
-    kernel: &'r K,
-    /// Whether the frames count as dirty whatever their entries say.
-    dirty: bool,
-    /// How many base pages have been uncovered.
-    pages: usize,
-}
-
-impl<K: Kernel> Frames for ToRuns<'_, K> {
-    fn reserve(&mut self, leaves: usize) -> Result<(), Error> {
-        if self.runs.capacity() - self.runs.len() >= leaves { Ok(()) } else { Err(Error::NoRoom) }
-    }
-
-    fn push(&mut self, frame: Pfn, size: PageSize, base: PageSize, attr: Attr) {
-        self.push_run(frame, size.pages(base).unwrap_or(1), base, attr);
-    }
-
-    fn push_run(&mut self, first: Pfn, pages: usize, _base: PageSize, attr: Attr) {
-        self.pages += pages;
-        // `uncover` returns `false` only without room, which was reserved. Without room the frame would be lost.
-        let dirty = self.dirty || attr.contains(Attr::DIRTY);
-        let _ = uncover(self.runs, Run { first, len: pages, dirty });
-    }
-
-    fn by_runs(&self) -> bool {
-        true
-    }
-
-    fn marked(&mut self, _at: VirtAddr, mark: Mark) {
-        if let Mark::Payload(payload, _) = mark {
-            self.kernel.release_payload(payload);
-        }
-    }
-}
-
-/// The sink for the frames of an unmap whose runs have been counted, so that there is room for all of them.
-struct Counted<'r, K>(ToRuns<'r, K>);
-
-impl<K: Kernel> Frames for Counted<'_, K> {
-    fn reserve(&mut self, _leaves: usize) -> Result<(), Error> {
-        Ok(())
-    }
-
-    fn push(&mut self, frame: Pfn, size: PageSize, base: PageSize, attr: Attr) {
-        self.0.push(frame, size, base, attr);
-    }
-
-    fn push_run(&mut self, first: Pfn, pages: usize, base: PageSize, attr: Attr) {
-        self.0.push_run(first, pages, base, attr);
-    }
-
-    fn by_runs(&self) -> bool {
-        true
-    }
-
-    fn marked(&mut self, at: VirtAddr, mark: Mark) {
-        self.0.marked(at, mark);
-    }
-}
-
-/// The part of a range that [`Edit::unmap_part`] has unmapped.
-pub(crate) struct Unmapped<K: Kernel, const CPUS: usize> {
-    /// How many of its base pages are not in `detached`.
-    pages: usize,
-    detached: Option<Detachment<K, CPUS>>,
-    /// The pages after the part.
-    pub(crate) rest: Option<Pages>,
-}
-
-impl<K: Kernel, const CPUS: usize> Unmapped<K, CPUS> {
-    /// Releases the frames that have not gone to the edit's list, and returns how many base pages the part has had. Outside of an
-    /// edit, interrupts are unmasked now and then.
-    pub(crate) fn release(self) -> usize {
-        self.pages + self.detached.map_or(0, Detachment::release)
-    }
 }
 
 impl<'s, K: Kernel, const CPUS: usize> Edit<'s, K, CPUS> {
@@ -181,151 +100,6 @@ impl<'s, K: Kernel, const CPUS: usize> Edit<'s, K, CPUS> {
         Ok(Cursor { space, call, runs, cleared, walk })
     }
 
-    /// Maps `pages` to the frames from `frame` on, in base pages.
-    ///
-    /// Costs a walk to each last-level node and a store for each page. If the pages are the kernel's, on several CPUs of
-    /// RISC-V or MIPS32, also a shootdown at the end of the edit ([`AddressSpace::edit`](crate::AddressSpace::edit)).
-    ///
-    /// # Errors
-    ///
-    /// [`Error::OutOfRange`], [`Error::FrameTooLarge`], [`Error::WrongAttr`] (also for [`Attr::GLOBAL`], except in pages that
-    /// this address space [lends](crate::AddressSpace::lending)), [`Error::Occupied`], [`Error::Marked`], [`Error::Borrowed`] or
-    /// [`Error::NoMemory`]; nothing has changed then.
-    #[inline(always)]
-    pub fn map(&mut self, pages: PagesOf<K>, frame: FrameOf<K>, attr: Attr) -> Result<(), Error> {
-        let range = counted::<K>(pages);
-        if range.first() == range.last() {
-            return self.cursor_at(range.first())?.map(frame, attr);
-        }
-        self.map_sized(pages, frame, self.space.base(), attr)
-    }
-
-    /// Maps `pages` to the frames from `frame` on, in pages of `size`.
-    ///
-    /// # Errors
-    ///
-    /// As [`map`](Self::map), and [`Error::WrongSize`], [`Error::Misaligned`] or [`Error::MisalignedFrame`].
-    #[inline(never)]
-    pub fn map_sized(
-        &mut self,
-        pages: PagesOf<K>,
-        frame: FrameOf<K>,
-        size: PageSize,
-        attr: Attr,
-    ) -> Result<(), Error> {
-        let pages = counted::<K>(pages);
-        self.space.check_global(attr, pages)?;
-        settle_break(self.space, self.call, &mut self.writer, &mut self.runs, pages);
-        self.writer.map(pages, pfn::<K>(frame), size, attr)?;
-        put_in_force(self.space, &mut self.writer, pages, attr);
-        Ok(())
-    }
-
-    /// Maps `pages` to the frames from `frame` on, each part in the largest pages that fit there; among pages that are
-    /// [lent](crate::AddressSpace::lending), the largest below a top-level slot. (One page that is lent decides for all of `pages`.)
-    ///
-    /// # Errors
-    ///
-    /// As [`map`](Self::map).
-    pub fn map_linear(&mut self, pages: PagesOf<K>, frame: FrameOf<K>, attr: Attr) -> Result<(), Error> {
-        let (pages, frame) = (counted::<K>(pages), pfn::<K>(frame));
-        let space = self.space.table.space();
-        space.check_frames(frame, pages.len(), space.base())?;
-        let block = self.space;
-        let sizes = || space.sizes().iter().copied().filter(|&size| block.has_place_for(size, pages));
-        self.all_or_nothing(pages, |edit, done| {
-            while let Some(rest) = after(pages, *done) {
-                let at = Pfn::new(frame.get() + *done);
-                let fits = |size: PageSize| {
-                    let count = size.pages(space.base()).unwrap_or(1);
-                    let aligned =
-                        rest.first().is_aligned(size, space.base()) && at.is_aligned(size, space.base());
-                    (aligned && rest.len() >= count).then_some((size, count))
-                };
-                let largest = sizes().rev().find_map(fits);
-                let (size, count) = largest.unwrap_or((space.base(), 1));
-                // Pages of that size up to the next boundary of a larger size, or to the end of the range.
-                let next = sizes().find(|&larger| larger > size);
-                let until = next
-                    .and_then(|larger| larger.pages(space.base()))
-                    .map_or(usize::MAX, |larger| larger - (rest.first().get() & (larger - 1)));
-                let len = rest.len().min(until) / count * count;
-                let part = Pages::count(rest.first(), len).unwrap_or(Pages::one(rest.first()));
-                edit.map_sized(to_pages::<K>(part), typed::<K, _>(at), size, attr)?;
-                *done += part.len();
-            }
-            Ok(())
-        })
-    }
-
-    /// Maps each page of `pages` to the next frame of `frames`.
-    ///
-    /// Costs a walk and a store for each page.
-    ///
-    /// # Errors
-    ///
-    /// As [`map`](Self::map), and [`Error::NotMapped`] with the first page for which `frames` had no frame. After an error the
-    /// caller owns the frames again as soon as the edit has ended. If `frames` panics, the pages that were mapped before stay mapped.
-    pub fn map_each(
-        &mut self,
-        pages: PagesOf<K>,
-        frames: impl IntoIterator<Item = FrameOf<K>>,
-        attr: Attr,
-    ) -> Result<(), Error> {
-        let pages = counted::<K>(pages);
-        let base = self.space.base();
-        let mut frames = frames.into_iter();
-        self.all_or_nothing(pages, |edit, done| {
-            while let Some(rest) = after(pages, *done) {
-                let page = rest.first();
-                let frame = frames.next().ok_or(Error::NotMapped { at: page.address(base) })?;
-                edit.map(to_pages::<K>(Pages::one(page)), frame, attr)?;
-                *done += 1;
-            }
-            Ok(())
-        })
-    }
-
-    /// Runs `map`, which counts the pages from the beginning of `pages` that it has mapped, and unmaps those if it fails.
-    fn all_or_nothing(
-        &mut self,
-        pages: Pages,
-        map: impl FnOnce(&mut Self, &mut usize) -> Result<(), Error>,
-    ) -> Result<(), Error> {
-        self.space.check_own(pages)?;
-        if let Some(Leaf { at, size, .. }) = self.first_leaf(pages) {
-            return Err(Error::Occupied { at, size });
-        }
-        let mut done = 0;
-        let result = map(self, &mut done);
-        if result.is_err()
-            && let Some(mapped) = done.checked_sub(1).and_then(|_| Pages::count(pages.first(), done))
-        {
-            // The caller keeps the frames, so none is released.
-            self.writer.unmap(mapped, Holes::Skip, None)?;
-        }
-        result
-    }
-
-    /// Unmaps every page of `pages` that is mapped, and returns how many base pages were mapped. Larger pages that extend beyond
-    /// the range are split first. [`Kernel::release`] gets the frames when no TLB has a translation to them any more. Only then
-    /// is it certain whether they were written ([`Run::dirty`](tlbkit_pagetable::Run::dirty)), because until the flush a CPU may
-    /// still write them. If this edit has cleared [`Attr::DIRTY`] in any page and not flushed since, all frames count as written.
-    /// Marks are removed, and [`Kernel::release_payload`] gets their payloads.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::OutOfRange`] or [`Error::Borrowed`]; [`Error::NoMemory`] if there is no node to split a page, or
-    /// [`Error::Breaks`] on AArch64 if a page to split is not a user's. The translations have not changed then.
-    #[inline(always)]
-    pub fn unmap(&mut self, pages: PagesOf<K>) -> Result<usize, Error> {
-        let pages = counted::<K>(pages);
-        if let Some(mut cursor) = self.small(pages) {
-            return cursor.unmap().map(|_| 1);
-        }
-        self.unmap_range(pages)
-    }
-
     /// Returns a cursor at the page, if `pages` is one page that a leaf of the base size maps.
     #[inline(always)]
     fn small(&mut self, pages: Pages) -> Option<Cursor<'_, K, CPUS>> {
@@ -335,60 +109,6 @@ impl<'s, K: Kernel, const CPUS: usize> Edit<'s, K, CPUS> {
         let base = self.space.base();
         let cursor = self.cursor_at(pages.first()).ok()?;
         cursor.leaf().is_some_and(|leaf| leaf.size == base).then_some(cursor)
-    }
-
-    #[inline(never)]
-    fn unmap_range(&mut self, pages: Pages) -> Result<usize, Error> {
-        let (mut total, mut rest) = (0, Some(pages));
-        while let Some(pages) = rest {
-            let part = self.unmap_part(pages)?;
-            rest = part.rest;
-            total += part.release();
-        }
-        Ok(total)
-    }
-
-    /// Unmaps the first part of `pages`, which has a bounded number of entries and nodes. If the list has no room for the frames of
-    /// the part, its flush has been executed when this returns.
-    pub(crate) fn unmap_part(&mut self, pages: Pages) -> Result<Unmapped<K, CPUS>, Error> {
-        self.space.check_own(pages)?;
-        self.split_ends(pages)?;
-        let (kernel, dirty) = (self.space.mmu.kernel(), self.cleared);
-        let is_short = self.has_room(pages);
-        let mut frames = ToRuns { runs: &mut self.runs, kernel, dirty, pages: 0 };
-        if is_short {
-            let pages = self.writer.unmap(pages, Holes::Skip, Some(&mut Counted(frames)))?;
-            return Ok(Unmapped { pages, detached: None, rest: None });
-        }
-        let (parts, stop) = Table::<K>::detach(&mut self.writer, pages, &mut frames)?;
-        let mapped = frames.pages;
-        let done = stop.map_or(Some(pages), |stop| Pages::new(pages.first(), stop.checked_sub(1)?));
-        // SAFETY: `Taken` flushes before it uses the parts, or gives them up.
-        let detached = unsafe { Detachment::new(self.space.mmu, parts, dirty) };
-        let detached = Taken { edit: self, done, detached: Some(detached) }.clear();
-        let rest = stop.and_then(|stop| Pages::new(stop, pages.last()));
-        Ok(Unmapped { pages: mapped, detached, rest })
-    }
-
-    /// Tells whether the range is short, few of its pages are mapped, and there is room for their frames.
-    fn has_room(&self, pages: Pages) -> bool {
-        if pages.len() > PART {
-            return false;
-        }
-        let (mut runs, mut mapped) = (self.runs.len(), 0);
-        let mut next = self.runs.last().and_then(|last| last.first.checked_add(last.len));
-        let mut count = |_, run: Run| {
-            runs += usize::from(next != Some(run.first));
-            mapped += run.len;
-            next = run.first.checked_add(run.len);
-            if runs > self.runs.capacity() || mapped > SHORT {
-                return ControlFlow::Break(());
-            }
-            ControlFlow::Continue(())
-        };
-        // SAFETY: this is the one writer of its own pages, and `count` changes nothing and serves no shootdown: so no node is
-        // freed during the visit, neither its own nor one of the pages that it shares.
-        self.space.table.for_each_run(unsafe { Pinned::by(self) }, pages, &mut count).is_continue()
     }
 
     /// Changes the attributes of every page of `pages` that is mapped, and returns how many base pages are mapped. Larger pages
@@ -491,53 +211,6 @@ impl<'s, K: Kernel, const CPUS: usize> Edit<'s, K, CPUS> {
             }
         }
         self.space.table.copy_on_write(&mut self.writer, child, self.space.mmu.kernel(), copying)
-    }
-
-    /// Splits larger pages that extend beyond an end of `pages`.
-    fn split_ends(&mut self, pages: Pages) -> Result<(), Error> {
-        let space = self.space.table.space();
-        // The leaf that was split at each end, as it was before.
-        let mut split: [Option<Leaf>; 2] = [None; 2];
-        for at in 0..2 {
-            let end = [pages.first(), pages.last()][at];
-            while let Some(leaf) = self.find(end.address(space.base()))
-                && let whole = space.pages_of(&leaf)
-                && whole.intersect(pages) != Some(whole)
-                && let Some(&smaller) = space.sizes().iter().rev().find(|&&size| size < leaf.size)
-            {
-                split[at].get_or_insert(leaf);
-                if let Err(why) = self.resize(to_pages::<K>(whole), smaller) {
-                    self.join(split);
-                    return Err(why);
-                }
-            }
-        }
-        Ok(())
-    }
-
-    /// Joins pages that were split. This takes no node. If it fails nevertheless, the translations are still those from before,
-    /// in smaller pages.
-    #[cold]
-    fn join(&mut self, split: [Option<Leaf>; 2]) {
-        for leaf in split.into_iter().rev().flatten() {
-            let _ = self.resize(to_pages::<K>(self.space.table.space().pages_of(&leaf)), leaf.size);
-        }
-    }
-
-    /// Makes every leaf of `pages` one of size `to`: splits larger ones, promotes smaller ones.
-    ///
-    /// # Errors
-    ///
-    /// Those of [`Table::resize`](tlbkit_pagetable::Table::resize); [`Error::Breaks`] if the architecture requires
-    /// break-before-make (AArch64) and a page is not a user's.
-    pub fn resize(&mut self, pages: PagesOf<K>, to: PageSize) -> Result<(), Error> {
-        let pages = counted::<K>(pages);
-        if self.space.table.breaks() {
-            self.may_break(pages)?;
-        }
-        let (space, call) = (self.space, &mut *self.call);
-        // SAFETY: the pages are a user's, if their entries are to be empty for a while.
-        unsafe { self.writer.resize_breaking(pages, to, &mut |flush| call.shoot(space, flush, None)) }
     }
 
     /// Maps the base page of `at` to `frame` instead of the frame that it has, with one store: no CPU ever finds the page absent.
@@ -763,12 +436,6 @@ impl<'s, K: Kernel, const CPUS: usize> Edit<'s, K, CPUS> {
         self.space.table.for_each(unsafe { Pinned::by(self) }, pages, visit)
     }
 
-    /// Returns an error if a page is not a user's: break-before-make would unmap, for a while, a page that the kernel may be
-    /// using.
-    fn may_break(&self, pages: Pages) -> Result<(), Error> {
-        if self.are_users(pages) { Ok(()) } else { Err(Error::Breaks) }
-    }
-
     /// Tells whether every page of `pages` that is mapped is a user's.
     fn are_users(&self, pages: Pages) -> bool {
         let users = self.visit(pages, &mut |leaf| {
@@ -776,58 +443,11 @@ impl<'s, K: Kernel, const CPUS: usize> Edit<'s, K, CPUS> {
         });
         users.is_continue()
     }
-
-    /// Returns a leaf that maps a page of `pages`.
-    fn first_leaf(&self, pages: Pages) -> Option<Leaf> {
-        let mut found = None;
-        let _ = self.visit(pages, &mut |leaf| {
-            found = Some(leaf);
-            ControlFlow::Break(())
-        });
-        found
-    }
 }
 
 /// Returns the pages of `pages` after the first `done`.
 pub(crate) fn after(pages: Pages, done: usize) -> Option<Pages> {
     Pages::new(Vpn::new(pages.first().get().checked_add(done)?), pages.last())
-}
-
-/// A range that has been taken out of the table, and waits for its flush. If the flush unwinds, the drop of this value continues.
-struct Taken<'e, 's, K: Kernel, const CPUS: usize> {
-    edit: &'e mut Edit<'s, K, CPUS>,
-    done: Option<Pages>,
-    /// `None` after the flush.
-    detached: Option<Detachment<K, CPUS>>,
-}
-
-impl<K: Kernel, const CPUS: usize> Taken<'_, '_, K, CPUS> {
-    /// Flushes, then empties the entries in which frames wait. Returns the rest of what has been taken out.
-    fn clear(mut self) -> Option<Detachment<K, CPUS>> {
-        self.clear_all();
-        self.detached.take()
-    }
-
-    fn clear_all(&mut self) {
-        let Some(detached) = &mut self.detached else { return };
-        self.edit.flush();
-        if self.edit.call.is_refused() {
-            detached.lose();
-        }
-        let (writer, done) = (&mut self.edit.writer, self.done);
-        detached.release_by(|parts, held| {
-            if let Some(done) = done {
-                // SAFETY: the flush has been executed, or was refused: then `held` releases nothing.
-                unsafe { Table::<K>::clear_detached(writer, done, parts, held) };
-            }
-        });
-    }
-}
-
-impl<K: Kernel, const CPUS: usize> Drop for Taken<'_, '_, K, CPUS> {
-    fn drop(&mut self) {
-        self.clear_all();
-    }
 }
 
 /// A guard that flushes an edit's changes if the edit unwinds: its drop runs only then.

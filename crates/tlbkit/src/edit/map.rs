@@ -1,0 +1,149 @@
+//! Maps of a range: all of it, or nothing.
+
+use core::ops::ControlFlow;
+
+use tlbkit_addr::{Attr, PageSize, Pages, Pfn};
+use tlbkit_pagetable::{Error, Holes, Leaf, Table as _};
+
+use super::{Edit, after};
+use crate::counted::{counted, pfn, to_pages, typed};
+use crate::settle::{put_in_force, settle_break};
+use crate::{FrameOf, Kernel, PagesOf};
+
+impl<K: Kernel, const CPUS: usize> Edit<'_, K, CPUS> {
+    /// Maps `pages` to the frames from `frame` on, in base pages.
+    ///
+    /// Costs a walk to each last-level node and a store for each page. If the pages are the kernel's, on several CPUs of
+    /// RISC-V or MIPS32, also a shootdown at the end of the edit ([`AddressSpace::edit`](crate::AddressSpace::edit)).
+    ///
+    /// # Errors
+    ///
+    /// [`Error::OutOfRange`], [`Error::FrameTooLarge`], [`Error::WrongAttr`] (also for [`Attr::GLOBAL`], except in pages that
+    /// this address space [lends](crate::AddressSpace::lending)), [`Error::Occupied`], [`Error::Marked`], [`Error::Borrowed`] or
+    /// [`Error::NoMemory`]; nothing has changed then.
+    #[inline(always)]
+    pub fn map(&mut self, pages: PagesOf<K>, frame: FrameOf<K>, attr: Attr) -> Result<(), Error> {
+        let range = counted::<K>(pages);
+        if range.first() == range.last() {
+            return self.cursor_at(range.first())?.map(frame, attr);
+        }
+        self.map_sized(pages, frame, self.space.base(), attr)
+    }
+
+    /// Maps `pages` to the frames from `frame` on, in pages of `size`.
+    ///
+    /// # Errors
+    ///
+    /// As [`map`](Self::map), and [`Error::WrongSize`], [`Error::Misaligned`] or [`Error::MisalignedFrame`].
+    #[inline(never)]
+    pub fn map_sized(
+        &mut self,
+        pages: PagesOf<K>,
+        frame: FrameOf<K>,
+        size: PageSize,
+        attr: Attr,
+    ) -> Result<(), Error> {
+        let pages = counted::<K>(pages);
+        self.space.check_global(attr, pages)?;
+        settle_break(self.space, self.call, &mut self.writer, &mut self.runs, pages);
+        self.writer.map(pages, pfn::<K>(frame), size, attr)?;
+        put_in_force(self.space, &mut self.writer, pages, attr);
+        Ok(())
+    }
+
+    /// Maps `pages` to the frames from `frame` on, each part in the largest pages that fit there; among pages that are
+    /// [lent](crate::AddressSpace::lending), the largest below a top-level slot. (One page that is lent decides for all of `pages`.)
+    ///
+    /// # Errors
+    ///
+    /// As [`map`](Self::map).
+    pub fn map_linear(&mut self, pages: PagesOf<K>, frame: FrameOf<K>, attr: Attr) -> Result<(), Error> {
+        let (pages, frame) = (counted::<K>(pages), pfn::<K>(frame));
+        let space = self.space.table.space();
+        space.check_frames(frame, pages.len(), space.base())?;
+        let block = self.space;
+        let sizes = || space.sizes().iter().copied().filter(|&size| block.has_place_for(size, pages));
+        self.all_or_nothing(pages, |edit, done| {
+            while let Some(rest) = after(pages, *done) {
+                let at = Pfn::new(frame.get() + *done);
+                let fits = |size: PageSize| {
+                    let count = size.pages(space.base()).unwrap_or(1);
+                    let aligned =
+                        rest.first().is_aligned(size, space.base()) && at.is_aligned(size, space.base());
+                    (aligned && rest.len() >= count).then_some((size, count))
+                };
+                let largest = sizes().rev().find_map(fits);
+                let (size, count) = largest.unwrap_or((space.base(), 1));
+                // Pages of that size up to the next boundary of a larger size, or to the end of the range.
+                let next = sizes().find(|&larger| larger > size);
+                let until = next
+                    .and_then(|larger| larger.pages(space.base()))
+                    .map_or(usize::MAX, |larger| larger - (rest.first().get() & (larger - 1)));
+                let len = rest.len().min(until) / count * count;
+                let part = Pages::count(rest.first(), len).unwrap_or(Pages::one(rest.first()));
+                edit.map_sized(to_pages::<K>(part), typed::<K, _>(at), size, attr)?;
+                *done += part.len();
+            }
+            Ok(())
+        })
+    }
+
+    /// Maps each page of `pages` to the next frame of `frames`.
+    ///
+    /// Costs a walk and a store for each page.
+    ///
+    /// # Errors
+    ///
+    /// As [`map`](Self::map), and [`Error::NotMapped`] with the first page for which `frames` had no frame. After an error the
+    /// caller owns the frames again as soon as the edit has ended. If `frames` panics, the pages that were mapped before stay mapped.
+    pub fn map_each(
+        &mut self,
+        pages: PagesOf<K>,
+        frames: impl IntoIterator<Item = FrameOf<K>>,
+        attr: Attr,
+    ) -> Result<(), Error> {
+        let pages = counted::<K>(pages);
+        let base = self.space.base();
+        let mut frames = frames.into_iter();
+        self.all_or_nothing(pages, |edit, done| {
+            while let Some(rest) = after(pages, *done) {
+                let page = rest.first();
+                let frame = frames.next().ok_or(Error::NotMapped { at: page.address(base) })?;
+                edit.map(to_pages::<K>(Pages::one(page)), frame, attr)?;
+                *done += 1;
+            }
+            Ok(())
+        })
+    }
+
+    /// Runs `map`, which counts the pages from the beginning of `pages` that it has mapped, and unmaps those if it fails.
+    fn all_or_nothing(
+        &mut self,
+        pages: Pages,
+        map: impl FnOnce(&mut Self, &mut usize) -> Result<(), Error>,
+    ) -> Result<(), Error> {
+        self.space.check_own(pages)?;
+        if let Some(Leaf { at, size, .. }) = self.first_leaf(pages) {
+            return Err(Error::Occupied { at, size });
+        }
+        let mut done = 0;
+        let result = map(self, &mut done);
+        if result.is_err()
+            && let Some(mapped) = done.checked_sub(1).and_then(|_| Pages::count(pages.first(), done))
+        {
+            // The caller keeps the frames, so none is released.
+            self.writer.unmap(mapped, Holes::Skip, None)?;
+        }
+        result
+    }
+
+    /// Returns a leaf that maps a page of `pages`.
+    fn first_leaf(&self, pages: Pages) -> Option<Leaf> {
+        let mut found = None;
+        let _ = self.visit(pages, &mut |leaf| {
+            found = Some(leaf);
+            ControlFlow::Break(())
+        });
+        found
+    }
+}

@@ -1,0 +1,63 @@
+//! Changes of page sizes: larger pages are split at the ends of a range, and joined again if the change fails.
+
+use tlbkit_addr::{PageSize, Pages};
+use tlbkit_pagetable::{Error, Leaf, Table as _};
+
+use super::Edit;
+use crate::counted::{counted, to_pages};
+use crate::{Kernel, PagesOf};
+
+impl<K: Kernel, const CPUS: usize> Edit<'_, K, CPUS> {
+    /// Splits larger pages that extend beyond an end of `pages`.
+    pub(super) fn split_ends(&mut self, pages: Pages) -> Result<(), Error> {
+        let space = self.space.table.space();
+        // The leaf that was split at each end, as it was before.
+        let mut split: [Option<Leaf>; 2] = [None; 2];
+        for at in 0..2 {
+            let end = [pages.first(), pages.last()][at];
+            while let Some(leaf) = self.find(end.address(space.base()))
+                && let whole = space.pages_of(&leaf)
+                && whole.intersect(pages) != Some(whole)
+                && let Some(&smaller) = space.sizes().iter().rev().find(|&&size| size < leaf.size)
+            {
+                split[at].get_or_insert(leaf);
+                if let Err(why) = self.resize(to_pages::<K>(whole), smaller) {
+                    self.join(split);
+                    return Err(why);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Joins pages that were split. This takes no node. If it fails nevertheless, the translations are still those from before,
+    /// in smaller pages.
+    #[cold]
+    fn join(&mut self, split: [Option<Leaf>; 2]) {
+        for leaf in split.into_iter().rev().flatten() {
+            let _ = self.resize(to_pages::<K>(self.space.table.space().pages_of(&leaf)), leaf.size);
+        }
+    }
+
+    /// Makes every leaf of `pages` one of size `to`: splits larger ones, promotes smaller ones.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Table::resize`](tlbkit_pagetable::Table::resize); [`Error::Breaks`] if the architecture requires
+    /// break-before-make (AArch64) and a page is not a user's.
+    pub fn resize(&mut self, pages: PagesOf<K>, to: PageSize) -> Result<(), Error> {
+        let pages = counted::<K>(pages);
+        if self.space.table.breaks() {
+            self.may_break(pages)?;
+        }
+        let (space, call) = (self.space, &mut *self.call);
+        // SAFETY: the pages are a user's, if their entries are to be empty for a while.
+        unsafe { self.writer.resize_breaking(pages, to, &mut |flush| call.shoot(space, flush, None)) }
+    }
+
+    /// Returns an error if a page is not a user's: break-before-make would unmap, for a while, a page that the kernel may be
+    /// using.
+    fn may_break(&self, pages: Pages) -> Result<(), Error> {
+        if self.are_users(pages) { Ok(()) } else { Err(Error::Breaks) }
+    }
+}
