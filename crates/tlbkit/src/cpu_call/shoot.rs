@@ -1,0 +1,280 @@
+//! The flushes and shootdowns of a call, and the release of what they were for.
+//!
+//! The edit changes the entries before it calls [`System::run`](tlbkit_shootdown::System::run): [`PriorEdit::update`] only returns the
+//! nodes and frames that those changes uncovered.
+
+use heapless::Vec;
+use tlbkit_addr::{Asid, CpuSet, Flush, FlushScope, Pages, Vpn};
+use tlbkit_pagetable::format::Format as _;
+use tlbkit_pagetable::nodes::Store;
+use tlbkit_pagetable::{Carried, Retired, Run};
+use tlbkit_shootdown::{Algorithm, Edit, LocalCpu, LowRights, OpId, Outcome, Plan, SharedSpace};
+
+use super::{CpuCall, Wait};
+use crate::asids::Held;
+use crate::block::Block;
+use crate::counted::typed;
+use crate::{Kernel, Machine, Mmu, Overdue, visit};
+
+/// The number of runs of frames that can wait for one shootdown.
+pub(crate) const RUNS: usize = 16;
+
+/// The nodes and frames that changes uncovered. No code may use them again before every TLB has flushed their translations.
+#[derive(Debug)]
+pub(crate) struct Uncovered {
+    nodes: Carried<'static>,
+    runs: UncoveredRuns,
+}
+
+/// Runs of frames that wait for a shootdown.
+pub(crate) type UncoveredRuns = Vec<Run, RUNS, u8>;
+
+/// Returns the plan with PTE-first: entries change, then TLBs are flushed (Tzou 3.2.1). It suits every machine whose hardware
+/// writes no status bit over a change; any other machine does not compile.
+#[expect(clippy::panic, reason = "called only in a constant, where a panic is a compile-time error")]
+const fn plan<M: Machine>() -> Plan {
+    match Plan::new(Algorithm::PteFirst, &M::HARDWARE, LowRights::NeverWriteBack) {
+        Ok(plan) => plan,
+        Err(_) => panic!("this hardware writes status bits over a change of the entry"),
+    }
+}
+
+impl<K: Kernel, const CPUS: usize> CpuCall<K, CPUS> {
+    const PLAN: Plan = plan::<K::Machine>();
+
+    /// Whether walks see this CPU's stores only after a barrier of this CPU (AArch64). A CPU that flushes for itself before it
+    /// asks others executes the barrier there. A CPU that does not run the address space executes it alone: a CPU that waits
+    /// may find the request, and flush, before it is interrupted.
+    const BARRIER: bool = matches!(<K::Machine as Machine>::Format::APPEARS, FlushScope::Barrier);
+
+    /// Flushes this CPU's TLB, unless no CPU has ever run the address space.
+    #[inline(always)]
+    pub(crate) fn flush(&self, space: &Block<K, CPUS>, flush: &Flush) {
+        if let Some(asid) = under(space.held()) {
+            self.mmu.kernel().flush(&crate::Flush::counted::<K::Machine>(flush), tag(asid));
+        }
+    }
+
+    /// Gives frames that no CPU can reach any more back to the kernel.
+    #[inline]
+    pub(crate) fn release(&self, run: Run) {
+        self.mmu.kernel().release(typed::<K, _>(run));
+    }
+
+    /// Executes `flush` on every CPU that may hold the translations that it names.
+    #[inline(always)]
+    pub(crate) fn flush_everywhere(&mut self, space: &Block<K, CPUS>, flush: &Flush) {
+        if self.is_alone(space) {
+            self.flush(space, flush);
+        } else {
+            self.shoot(space, flush, None);
+        }
+    }
+
+    /// Tells whether no other CPU may hold a translation of the address space or walk its table. A CPU that joins later sees the
+    /// table as it is now.
+    #[inline(always)]
+    pub(crate) fn is_alone(&self, space: &Block<K, CPUS>) -> bool {
+        if CPUS == 1 {
+            return true;
+        }
+        let alone = visit::is_alone(space.cpus(), self.cpu);
+        self.mmu.kernel().stored(Store::Fence);
+        alone
+    }
+
+    /// Flushes a batch of changes on every CPU, then gives the nodes and frames that they uncovered back.
+    pub(crate) fn complete(
+        &mut self,
+        space: &Block<K, CPUS>,
+        retired: Retired<'static>,
+        runs: UncoveredRuns,
+    ) {
+        let flush = retired.flush().clone();
+        // `across_cpus` succeeds, because the storage is in shared mode. Otherwise the nodes would be lost, and counted as lost.
+        let uncovered = retired.across_cpus().ok().map(|nodes| Uncovered { nodes, runs });
+        self.shoot(space, &flush, uncovered);
+    }
+
+    /// Executes `flush` on every CPU that may hold the translations that it names, then gives the nodes and frames in `uncovered`
+    /// back.
+    ///
+    /// If the system refuses the operation, nothing is given back: the next change of the table takes up the nodes and a flush of
+    /// everything, and the frames are lost. [`checked`](Self::checked) then returns an error.
+    pub(crate) fn shoot(&mut self, space: &Block<K, CPUS>, flush: &Flush, uncovered: Option<Uncovered>) {
+        let (mmu, kernel) = (self.mmu, self.mmu.kernel());
+        if CPUS == 1 || self.is_alone(space) {
+            self.flush(space, flush);
+            return hand_back(kernel, uncovered);
+        }
+        if Self::BARRIER && !space.cpus().running.load().contains(self.cpu) {
+            let mut barrier = Flush::none();
+            barrier.add(FlushScope::Barrier, Pages::one(Vpn::new(0)));
+            self.flush(space, &barrier);
+        }
+        let mut made = PriorEdit { space, flush, uncovered };
+        let done = match &mut self.own.handle {
+            Some(handle) => {
+                mmu.shootdowns().run(handle, &mut ThisCpu::new(mmu), Self::PLAN, &mut made).is_ok()
+            }
+            None => false,
+        };
+        self.refused |= !done;
+    }
+}
+
+/// Returns the ASID under which TLBs may hold translations, if they may.
+#[inline]
+pub(super) fn under(held: Held) -> Option<Asid> {
+    match held {
+        Held::Never => None,
+        Held::Under(asid) => Some(asid),
+    }
+}
+
+/// Returns the ASID that a flush names, or `None` for 0: that is the number of the kernel's own address space, whose
+/// translations TLBs may hold under any ASID.
+pub(super) fn tag(asid: Asid) -> Option<Asid> {
+    (asid != Asid::default()).then_some(asid)
+}
+
+/// Returns a flush of everything.
+pub(crate) const fn everything<K: Kernel>() -> crate::Flush<'static> {
+    const EVERYTHING: &Flush = &Flush::everything();
+    crate::Flush::counted::<K::Machine>(EVERYTHING)
+}
+
+/// Gives nodes and frames that no CPU can reach any more back to the kernel.
+fn hand_back<K: Kernel>(kernel: &K, uncovered: Option<Uncovered>) {
+    let Some(Uncovered { nodes, runs }) = uncovered else { return };
+    // If a release unwinds, the nodes become a debt of the table.
+    Released { kernel, runs }.release();
+    // SAFETY: every CPU that might have walked the nodes has left its walk and flushed: `hand_back` is called when the shootdown
+    // has completed, or when no other CPU may hold a translation and this CPU has flushed.
+    unsafe { nodes.into_retired().reclaim() };
+}
+
+/// Frames that are being released, because no CPU can reach them any more. If a release unwinds, the drop of this value releases
+/// the rest.
+struct Released<'k, K: Kernel> {
+    kernel: &'k K,
+    runs: UncoveredRuns,
+}
+
+impl<K: Kernel> Released<'_, K> {
+    fn release(mut self) {
+        self.release_all();
+    }
+
+    fn release_all(&mut self) {
+        while let Some(run) = self.runs.pop() {
+            self.kernel.release(typed::<K, _>(run));
+        }
+    }
+}
+
+impl<K: Kernel> Drop for Released<'_, K> {
+    fn drop(&mut self) {
+        self.release_all();
+    }
+}
+
+/// A change that has been made already. The edit is the address space's only writer, so no other change comes in between.
+struct PriorEdit<'a, K: Kernel, const CPUS: usize> {
+    space: &'a Block<K, CPUS>,
+    flush: &'a Flush,
+    uncovered: Option<Uncovered>,
+}
+
+impl<K: Kernel, const CPUS: usize> Edit for PriorEdit<'_, K, CPUS> {
+    type Payload = Option<Uncovered>;
+
+    fn exclude(&mut self) -> bool {
+        true
+    }
+
+    fn release(&mut self) {}
+
+    fn update(&mut self) -> Option<Uncovered> {
+        self.uncovered.take()
+    }
+
+    fn space(&self) -> &SharedSpace {
+        self.space.cpus()
+    }
+
+    fn asid(&self) -> Asid {
+        under(self.space.held()).unwrap_or_default()
+    }
+
+    fn flush(&self) -> &Flush {
+        self.flush
+    }
+}
+
+/// This CPU's functions, as the shootdown system calls them.
+pub(super) struct ThisCpu<K: Kernel, const CPUS: usize> {
+    mmu: &'static Mmu<K, CPUS>,
+    /// The CPUs that were interrupted.
+    asked: CpuSet,
+    wait: Wait,
+}
+
+impl<K: Kernel, const CPUS: usize> ThisCpu<K, CPUS> {
+    pub(super) const fn new(mmu: &'static Mmu<K, CPUS>) -> Self {
+        Self { mmu, asked: CpuSet::empty(), wait: Wait::new() }
+    }
+
+    #[cold]
+    fn report(&self) {
+        // A CPU that has taken its requests is replying to them.
+        let silent: CpuSet = self.asked.iter().filter(|&cpu| self.mmu.shootdowns().is_asked(cpu)).collect();
+        let silent = if silent.is_empty() { self.asked } else { silent };
+        Mmu::<K, CPUS>::OVERDUE(self.mmu.kernel(), Overdue::Replies(silent));
+    }
+}
+
+impl<K: Kernel, const CPUS: usize> LocalCpu<Option<Uncovered>> for ThisCpu<K, CPUS> {
+    fn flush(&mut self, space: Option<Asid>, what: &Flush, _drain: bool) {
+        self.mmu.kernel().flush(&crate::Flush::counted::<K::Machine>(what), space.and_then(tag));
+    }
+
+    fn interrupt(&mut self, cpus: CpuSet) {
+        self.asked = self.asked.union(cpus);
+        Mmu::<K, CPUS>::INTERRUPT(self.mmu.kernel(), cpus);
+    }
+
+    fn pause(&mut self) {
+        self.mmu.kernel().pause();
+        if self.wait.is_overdue::<K>() {
+            self.report();
+        }
+    }
+
+    fn complete(&mut self, _op: OpId, payload: Option<Uncovered>, _outcome: Outcome) {
+        hand_back(self.mmu.kernel(), payload);
+    }
+}
+
+#[cfg(test)]
+#[cfg(target_pointer_width = "64")]
+mod tests {
+    use std::panic::{AssertUnwindSafe, catch_unwind};
+
+    use super::{Released, UncoveredRuns};
+    use crate::host::Use;
+    use crate::host::unwinding::{RELEASE, as_machine};
+    use crate::{Run, arch};
+
+    #[test]
+    fn what_is_behind_a_release_that_unwinds_is_released() {
+        let kernel = as_machine::<arch::Sv39>(64).kernel();
+        let frames = [0, 1, 2].map(|at| kernel.0.data(at).unwrap());
+        let runs: UncoveredRuns =
+            frames.map(|first| Run { first, len: 1, dirty: false }).into_iter().collect();
+        kernel.unwinds_at(RELEASE, 1);
+        assert!(catch_unwind(AssertUnwindSafe(|| Released { kernel, runs }.release())).is_err());
+        let left = frames.iter().filter(|&&frame| kernel.0.mappings(frame) != Use::Free).count();
+        assert_eq!(left, 1, "the one that the kernel was given when it unwound");
+    }
+}
