@@ -7,7 +7,8 @@ use tlbkit_addr::{Attr, PageSize, Pages, Pfn, VirtAddr, Vpn};
 use tlbkit_pagetable::geometry::Va48;
 use tlbkit_pagetable::nodes::{Chunk, Identity, Slab};
 use tlbkit_pagetable::{
-    Change, Error, Holes, Pinned, Retired, Shared, Solo, Table, cpt, destroy, format, gpt, hpt, lpt, mpt,
+    Change, Error, FlushAll, Holes, Pinned, Retired, Right, Shared, Solo, Table, cpt, destroy, format, gpt,
+    hpt, lpt, mpt,
 };
 
 use crate::work::half;
@@ -100,6 +101,15 @@ const CHUNKS: usize = 1 << 19;
 const RIGHTS: Attr = Attr::READ.union(Attr::WRITE);
 
 impl<M: tlbkit_pagetable::Mode, T: Make<M>> Ours<T, M> {
+    /// Makes a change that succeeds, and what follows it.
+    #[inline(always)]
+    fn change<R>(&mut self, change: impl FnOnce(&T, Right<'_, 'static>) -> Result<R, Error>) {
+        // SAFETY: the only writer, and the table's own batch.
+        let right = unsafe { Right::new(self.table.writer_flag(), &mut self.batch) };
+        change(&self.table, right).expect("a change that succeeds");
+        self.settle();
+    }
+
     /// Stands for the flush, or the completed shootdown, which costs the same whatever the table.
     #[inline(always)]
     fn settle(&mut self) {
@@ -140,36 +150,26 @@ impl<M: tlbkit_pagetable::Mode, T: Make<M>> Subject for Ours<T, M> {
     #[inline(always)]
     fn map_range(&mut self, vpn: usize, pfn: usize, pages: usize) {
         let pages = Pages::count(Vpn::new(vpn), pages).expect("a range");
-        // SAFETY: the only writer, and the table's own batch.
-        unsafe { self.table.map(&mut self.batch, pages, Pfn::new(pfn), PageSize::K4, RIGHTS) }
-            .expect("free pages");
-        self.settle();
+        self.change(|table, right| table.map(right, pages, Pfn::new(pfn), PageSize::K4, RIGHTS));
     }
 
     #[inline(always)]
     fn unmap_range(&mut self, vpn: usize, pages: usize) {
         let pages = Pages::count(Vpn::new(vpn), pages).expect("a range");
-        // SAFETY: the only writer, and the table's own batch.
-        unsafe { self.table.unmap(&mut self.batch, pages, Holes::Refuse, None) }.expect("mapped pages");
-        self.settle();
+        self.change(|table, right| table.unmap(right, pages, Holes::Refuse, None));
     }
 
     #[inline(always)]
     fn protect_range(&mut self, vpn: usize, pages: usize, writable: bool) {
         let pages = Pages::count(Vpn::new(vpn), pages).expect("a range");
         let change = if writable { Change::set(Attr::WRITE) } else { Change::clear(Attr::WRITE) };
-        // SAFETY: the only writer, and the table's own batch.
-        unsafe { self.table.protect(&mut self.batch, pages, Holes::Refuse, change) }.expect("mapped pages");
-        self.settle();
+        self.change(|table, right| table.protect(right, pages, Holes::Refuse, change));
     }
 
     #[inline(always)]
     fn replace(&mut self, vpn: usize, pfn: usize) {
         let (at, frame) = (VirtAddr::new(vpn << 12), Pfn::new(pfn));
-        // SAFETY: the only writer, and the table's own batch; no code needs the page.
-        unsafe { self.table.replace(&mut self.batch, at, frame, RIGHTS, &mut |_| ()) }
-            .expect("a mapped page");
-        self.settle();
+        self.change(|table, right| table.replace(right, at, frame, RIGHTS, FlushAll::in_place(&mut |_| ())));
     }
 
     fn destroy(self) {
@@ -197,9 +197,7 @@ impl<M: tlbkit_pagetable::Mode, T: Make<M>> Ours<T, M> {
         let mut flush = |stale: &tlbkit_addr::Flush| {
             std::hint::black_box(stale);
         };
-        // SAFETY: the only writer, and the table's own batch.
-        unsafe { self.table.resize(&mut self.batch, pages, to, &mut flush) }.expect("a run of frames");
-        self.settle();
+        self.change(|table, right| table.resize(right, pages, to, FlushAll::in_place(&mut flush)));
     }
 }
 

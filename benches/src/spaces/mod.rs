@@ -10,7 +10,8 @@ use tlbkit_pagetable::geometry::{Va39, Va48};
 use tlbkit_pagetable::mpt::Mpt;
 use tlbkit_pagetable::nodes::{Direct, FrameSource, Record};
 use tlbkit_pagetable::{
-    Change, Geometry as _, Holes, Mode, Pinned, Radix, Retired, Shared, Solo, Table, destroy,
+    Change, Error, FlushAll, Geometry as _, Holes, Mode, Pinned, Radix, Retired, Right, Shared, Solo, Table,
+    destroy,
 };
 
 use crate::Subject;
@@ -160,14 +161,25 @@ impl Walked for format::X86 {
 
 type Nodes<M> = Direct<u64, M, Frames>;
 
+type OnFrames<F, M> = Mpt<'static, <F as Walked>::Geometry, F, Nodes<M>>;
+
 /// A table whose nodes are frames.
 pub struct Raw<F: Walked, M: Mode> {
-    table: Mpt<'static, F::Geometry, F, Nodes<M>>,
+    table: OnFrames<F, M>,
     batch: Retired<'static>,
     mode: PhantomData<M>,
 }
 
 impl<F: Walked, M: Mode> Raw<F, M> {
+    /// Makes a change that succeeds, and what follows it.
+    #[inline(always)]
+    fn change<R>(&mut self, change: impl FnOnce(&OnFrames<F, M>, Right<'_, 'static>) -> Result<R, Error>) {
+        // SAFETY: the only writer, and the table's own batch.
+        let right = unsafe { Right::new(self.table.writer_flag(), &mut self.batch) };
+        change(&self.table, right).expect("a change that succeeds");
+        self.settle();
+    }
+
     /// Stands for the flush, or the completed shootdown.
     #[inline(always)]
     fn settle(&mut self) {
@@ -208,35 +220,23 @@ impl<F: Walked, M: Mode> Subject for Raw<F, M> {
 
     #[inline(always)]
     fn map_range(&mut self, vpn: usize, pfn: usize, pages: usize) {
-        // SAFETY: the only writer, and the table's own batch.
-        unsafe { self.table.map(&mut self.batch, range(vpn, pages), Pfn::new(pfn), PageSize::K4, RIGHTS) }
-            .expect("free pages");
-        self.settle();
+        self.change(|table, right| table.map(right, range(vpn, pages), Pfn::new(pfn), PageSize::K4, RIGHTS));
     }
 
     #[inline(always)]
     fn unmap_range(&mut self, vpn: usize, pages: usize) {
-        // SAFETY: the only writer, and the table's own batch.
-        unsafe { self.table.unmap(&mut self.batch, range(vpn, pages), Holes::Refuse, None) }
-            .expect("mapped pages");
-        self.settle();
+        self.change(|table, right| table.unmap(right, range(vpn, pages), Holes::Refuse, None));
     }
 
     #[inline(always)]
     fn protect_range(&mut self, vpn: usize, pages: usize, write: bool) {
-        // SAFETY: the only writer, and the table's own batch.
-        unsafe { self.table.protect(&mut self.batch, range(vpn, pages), Holes::Refuse, writable(write)) }
-            .expect("mapped pages");
-        self.settle();
+        self.change(|table, right| table.protect(right, range(vpn, pages), Holes::Refuse, writable(write)));
     }
 
     #[inline(always)]
     fn replace(&mut self, vpn: usize, pfn: usize) {
         let (at, frame) = (VirtAddr::new(vpn << 12), Pfn::new(pfn));
-        // SAFETY: the only writer, and the table's own batch; no code needs the page.
-        unsafe { self.table.replace(&mut self.batch, at, frame, RIGHTS, &mut |_| ()) }
-            .expect("a mapped page");
-        self.settle();
+        self.change(|table, right| table.replace(right, at, frame, RIGHTS, FlushAll::in_place(&mut |_| ())));
     }
 
     fn destroy(self) {

@@ -5,7 +5,9 @@ use core::ops::ControlFlow;
 
 use tlbkit_addr::{Attr, Flush, PageSize, Pages, Pfn, VirtAddr, Vpn};
 
-use crate::{Change, Entry, Error, Frames, Holes, Leaf, Mark, Pinned, Retired, Table, Writer};
+use crate::{
+    Change, Entry, Error, FlushAll, Frames, Holes, Leaf, Mark, Pinned, Retired, Right, Table, Writer,
+};
 
 /// A page of a table, from [`Writer::any_cursor`]: the counterpart of [`mpt::Cursor`](crate::mpt::Cursor) for tables that have no
 /// cursor of their own. Each call walks from the root.
@@ -43,6 +45,12 @@ impl<'n, T: Table<'n> + ?Sized> AnyCursor<'_, 'n, T> {
         self.page.address(self.table.space().base())
     }
 
+    /// Returns the right to change the table.
+    fn right(&mut self) -> Right<'_, 'n> {
+        // SAFETY: the cursor borrows the only writer and its batch, which is one of this table. The methods pass the right to the table.
+        unsafe { Right::new(self.table.writer_flag(), self.batch) }
+    }
+
     /// Checks that the page is not borrowed.
     #[inline]
     fn check_own(&self) -> Result<(), Error> {
@@ -74,8 +82,8 @@ impl<'n, T: Table<'n> + ?Sized> AnyCursor<'_, 'n, T> {
     ///
     /// Those of [`Table::mark`]; always [`Error::WrongMark`] in tables without marks.
     pub fn mark(&mut self, mark: Option<Mark>) -> Result<Entry, Error> {
-        // SAFETY: the cursor borrows the only writer and its batch, which is one of this table.
-        unsafe { self.table.mark(self.batch, self.at(), mark) }
+        let at = self.at();
+        self.table.mark(self.right(), at, mark)
     }
 
     /// Maps the page, whose mark has this payload, to `frame`; see [`Table::fill`].
@@ -84,8 +92,8 @@ impl<'n, T: Table<'n> + ?Sized> AnyCursor<'_, 'n, T> {
     ///
     /// Those of [`Table::fill`].
     pub fn fill(&mut self, payload: u64, frame: Pfn) -> Result<(), Error> {
-        // SAFETY: the cursor borrows the only writer and its batch, which is one of this table.
-        unsafe { self.table.fill(self.batch, self.at(), payload, frame) }
+        let at = self.at();
+        self.table.fill(self.right(), at, payload, frame)
     }
 
     /// Maps the page, as one of the base size, to `frame`; see [`Table::map`].
@@ -94,9 +102,8 @@ impl<'n, T: Table<'n> + ?Sized> AnyCursor<'_, 'n, T> {
     ///
     /// Those of [`Table::map`].
     pub fn map(&mut self, frame: Pfn, attr: Attr) -> Result<(), Error> {
-        let base = self.table.space().base();
-        // SAFETY: the cursor borrows the only writer and its batch, which is one of this table.
-        unsafe { self.table.map(self.batch, Pages::one(self.page), frame, base, attr) }
+        let (page, base) = (Pages::one(self.page), self.table.space().base());
+        self.table.map(self.right(), page, frame, base, attr)
     }
 
     /// Unmaps the whole leaf that maps the page, and returns it. The frame belongs to the caller only after the batch's shootdown
@@ -110,8 +117,7 @@ impl<'n, T: Table<'n> + ?Sized> AnyCursor<'_, 'n, T> {
         let leaf = self.look().ok_or(Error::NotMapped { at: self.at() })?;
         let pages = self.table.space().pages_of(&leaf);
         let mut taken = Taken(leaf);
-        // SAFETY: the cursor borrows the only writer and its batch, which is one of this table.
-        unsafe { self.table.unmap(self.batch, pages, Holes::Refuse, Some(&mut taken)) }?;
+        self.table.unmap(self.right(), pages, Holes::Refuse, Some(&mut taken))?;
         Ok(taken.0)
     }
 
@@ -124,8 +130,7 @@ impl<'n, T: Table<'n> + ?Sized> AnyCursor<'_, 'n, T> {
         self.check_own()?;
         let leaf = self.look().ok_or(Error::NotMapped { at: self.at() })?;
         let pages = self.table.space().pages_of(&leaf);
-        // SAFETY: the cursor borrows the only writer and its batch, which is one of this table.
-        unsafe { self.table.protect(self.batch, pages, Holes::Refuse, change) }?;
+        self.table.protect(self.right(), pages, Holes::Refuse, change)?;
         Ok(leaf)
     }
 
@@ -144,9 +149,10 @@ impl<'n, T: Table<'n> + ?Sized> AnyCursor<'_, 'n, T> {
         attr: Attr,
         flush_all_cpus: &mut dyn FnMut(&Flush),
     ) -> Result<Leaf, Error> {
-        // SAFETY: the cursor borrows the only writer and its batch, which is one of this table. By this function's
-        // contract nothing that runs until the call returns needs the page.
-        unsafe { self.table.replace(self.batch, self.at(), frame, attr, flush_all_cpus) }
+        let at = self.at();
+        // SAFETY: by this function's contract nothing that runs until the call returns needs the page.
+        let flush_all_cpus = unsafe { FlushAll::breaking(flush_all_cpus) };
+        self.table.replace(self.right(), at, frame, attr, flush_all_cpus)
     }
 
     /// Makes every leaf of `pages` one of size `to`; see [`Table::resize`].
@@ -164,9 +170,9 @@ impl<'n, T: Table<'n> + ?Sized> AnyCursor<'_, 'n, T> {
         to: PageSize,
         flush_all_cpus: &mut dyn FnMut(&Flush),
     ) -> Result<(), Error> {
-        // SAFETY: the cursor borrows the only writer and its batch, which is one of this table. By this function's
-        // contract nothing that runs until the call returns needs the pages.
-        unsafe { self.table.resize(self.batch, pages, to, flush_all_cpus) }
+        // SAFETY: by this function's contract nothing that runs until the call returns needs the pages.
+        let flush_all_cpus = unsafe { FlushAll::breaking(flush_all_cpus) };
+        self.table.resize(self.right(), pages, to, flush_all_cpus)
     }
 
     /// Goes to `page`.

@@ -116,6 +116,8 @@ pub enum Error {
     /// [`Writer::resize_breaking`](crate::Writer::resize_breaking) or
     /// [`Writer::replace_breaking`](crate::Writer::replace_breaking) for pages that no code needs during the call.
     Breaks,
+    /// The [`Right`](crate::Right) is one to change another table.
+    OtherTable,
     /// The page is no longer what the caller names: it has another payload, another frame, or was written.
     Changed {
         /// The page's address.
@@ -199,6 +201,7 @@ impl fmt::Display for Error {
             Self::Lent { at } => write!(f, "the table lends the pages from {at} on to others"),
             Self::NothingLent => write!(f, "the address space lends no pages"),
             Self::NoRoom => write!(f, "no room to keep the uncovered frames"),
+            Self::OtherTable => write!(f, "the right is one to change another table"),
             Self::Breaks => {
                 write!(
                     f,

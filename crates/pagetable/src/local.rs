@@ -5,7 +5,10 @@ use core::ops::{Deref, DerefMut};
 use tlbkit_addr::{Attr, Flush, PageSize, Pages, Pfn, PhysAddr, VirtAddr};
 
 use crate::table::destroy_into;
-use crate::{Change, Entry, Error, Footprint, Frames, Holes, Leaf, Mark, Pinned, Private, Retired, Table};
+use crate::{
+    Change, Entry, Error, FlushAll, Footprint, Frames, Holes, Leaf, Mark, Pinned, Private, Retired, Right,
+    Table,
+};
 
 /// The flush of the TLB that a [`Local`] needs. Every closure that takes a [`Flush`] implements this trait; a kernel can
 /// implement it for a type of its own, which a static can name.
@@ -178,10 +181,7 @@ impl<'n, T: Table<'n>, F: Invalidate> Local<'n, T, F> {
     /// Those of [`Table::map`].
     #[inline]
     pub fn map(&mut self, pages: Pages, frame: Pfn, size: PageSize, attr: Attr) -> Result<(), Error> {
-        // SAFETY: `&mut self` excludes any other writer, and the batch came from this table.
-        let done = unsafe { self.table.map(&mut self.batch, pages, frame, size, attr) };
-        self.settle();
-        done
+        self.change(|table, right, _| table.map(right, pages, frame, size, attr))
     }
 
     /// Unmaps a range; see [`Table::unmap`].
@@ -196,10 +196,7 @@ impl<'n, T: Table<'n>, F: Invalidate> Local<'n, T, F> {
         holes: Holes,
         frames: Option<&mut dyn Frames>,
     ) -> Result<usize, Error> {
-        // SAFETY: `&mut self` excludes any other writer, and the batch came from this table.
-        let done = unsafe { self.table.unmap(&mut self.batch, pages, holes, frames) };
-        self.settle();
-        done
+        self.change(|table, right, _| table.unmap(right, pages, holes, frames))
     }
 
     /// Changes the attributes of a range; see [`Table::protect`].
@@ -209,10 +206,7 @@ impl<'n, T: Table<'n>, F: Invalidate> Local<'n, T, F> {
     /// Those of [`Table::protect`].
     #[inline]
     pub fn protect(&mut self, pages: Pages, holes: Holes, change: Change) -> Result<usize, Error> {
-        // SAFETY: `&mut self` excludes any other writer, and the batch came from this table.
-        let done = unsafe { self.table.protect(&mut self.batch, pages, holes, change) };
-        self.settle();
-        done
+        self.change(|table, right, _| table.protect(right, pages, holes, change))
     }
 
     /// Returns what the entry for the page at `at` holds; see [`Table::entry`].
@@ -228,10 +222,7 @@ impl<'n, T: Table<'n>, F: Invalidate> Local<'n, T, F> {
     ///
     /// Those of [`Table::mark`].
     pub fn mark(&mut self, at: VirtAddr, mark: Option<Mark>) -> Result<Entry, Error> {
-        // SAFETY: `&mut self` excludes any other writer, and the batch came from this table.
-        let done = unsafe { self.table.mark(&mut self.batch, at, mark) };
-        self.settle();
-        done
+        self.change(|table, right, _| table.mark(right, at, mark))
     }
 
     /// Maps a page whose mark has this payload; see [`Table::fill`].
@@ -240,10 +231,7 @@ impl<'n, T: Table<'n>, F: Invalidate> Local<'n, T, F> {
     ///
     /// Those of [`Table::fill`].
     pub fn fill(&mut self, at: VirtAddr, payload: u64, frame: Pfn) -> Result<(), Error> {
-        // SAFETY: `&mut self` excludes any other writer, and the batch came from this table.
-        let done = unsafe { self.table.fill(&mut self.batch, at, payload, frame) };
-        self.settle();
-        done
+        self.change(|table, right, _| table.fill(right, at, payload, frame))
     }
 
     /// Replaces the leaf that maps `at` with one store, flushes, and returns the old leaf; see [`Table::replace`].
@@ -252,11 +240,9 @@ impl<'n, T: Table<'n>, F: Invalidate> Local<'n, T, F> {
     ///
     /// [`Error::Breaks`] if the hardware requires break-before-make; else those of [`Table::replace`].
     pub fn replace(&mut self, at: VirtAddr, frame: Pfn, attr: Attr) -> Result<Leaf, Error> {
-        if self.table.breaks_frames() {
-            return Err(Error::Breaks);
-        }
-        // SAFETY: the table does not break.
-        unsafe { self.replace_breaking(at, frame, attr) }
+        self.change(|table, right, flush| {
+            table.replace(right, at, frame, attr, FlushAll::in_place(&mut |stale| flush.invalidate(stale)))
+        })
     }
 
     /// Replaces the leaf that maps `at`, flushes, and returns the old leaf; see [`Table::replace`]. Where the hardware requires
@@ -271,13 +257,11 @@ impl<'n, T: Table<'n>, F: Invalidate> Local<'n, T, F> {
     /// If the table [`breaks_frames`](Table::breaks_frames): nothing that runs until the call returns needs the page, the flush
     /// function included. See [`Writer::resize_breaking`](crate::Writer::resize_breaking).
     pub unsafe fn replace_breaking(&mut self, at: VirtAddr, frame: Pfn, attr: Attr) -> Result<Leaf, Error> {
-        // SAFETY: `&mut self` excludes any other writer, and the batch came from this table. By this function's
-        // contract nothing that runs until the call returns needs the page.
-        let old = unsafe {
-            self.table.replace(&mut self.batch, at, frame, attr, &mut |flush| self.flush.invalidate(flush))
-        };
-        self.settle();
-        old
+        self.change(|table, right, flush| {
+            let flush = &mut |stale: &Flush| flush.invalidate(stale);
+            // SAFETY: by this function's contract nothing that runs until the call returns needs the page.
+            table.replace(right, at, frame, attr, unsafe { FlushAll::breaking(flush) })
+        })
     }
 
     /// Splits or promotes the leaves of a range in place; see [`Table::resize`].
@@ -286,11 +270,9 @@ impl<'n, T: Table<'n>, F: Invalidate> Local<'n, T, F> {
     ///
     /// [`Error::Breaks`] if the hardware requires break-before-make; else those of [`Table::resize`].
     pub fn resize(&mut self, pages: Pages, to: PageSize) -> Result<(), Error> {
-        if self.table.breaks() {
-            return Err(Error::Breaks);
-        }
-        // SAFETY: the table does not break.
-        unsafe { self.resize_breaking(pages, to) }
+        self.change(|table, right, flush| {
+            table.resize(right, pages, to, FlushAll::in_place(&mut |stale| flush.invalidate(stale)))
+        })
     }
 
     /// Splits or promotes the leaves of a range; see [`Table::resize`]. Where the hardware requires break-before-make, the
@@ -305,19 +287,21 @@ impl<'n, T: Table<'n>, F: Invalidate> Local<'n, T, F> {
     /// If the table [`breaks`](Table::breaks): nothing that runs until the call returns needs the pages, the flush function
     /// included. See [`Writer::resize_breaking`](crate::Writer::resize_breaking).
     pub unsafe fn resize_breaking(&mut self, pages: Pages, to: PageSize) -> Result<(), Error> {
-        // SAFETY: `&mut self` excludes any other writer, and the batch came from this table. By this function's
-        // contract nothing that runs until the call returns needs the pages.
-        let done = unsafe {
-            self.table.resize(&mut self.batch, pages, to, &mut |flush| self.flush.invalidate(flush))
-        };
-        self.settle();
-        done
+        self.change(|table, right, flush| {
+            let flush = &mut |stale: &Flush| flush.invalidate(stale);
+            // SAFETY: by this function's contract nothing that runs until the call returns needs the pages.
+            table.resize(right, pages, to, unsafe { FlushAll::breaking(flush) })
+        })
     }
 
-    /// Calls `change` with the table and its batch, as the only writer, flushes, and frees nodes.
-    pub(crate) fn change(&mut self, change: impl FnOnce(&T, &mut Retired<'n>)) {
-        change(&self.table, &mut self.batch);
+    /// Calls `change` with the table, the right to change it and the flush function, then flushes and frees nodes.
+    #[inline(always)]
+    pub(crate) fn change<R>(&mut self, change: impl FnOnce(&T, Right<'_, 'n>, &mut F) -> R) -> R {
+        // SAFETY: `&mut self` excludes any other writer, and the batch came from this table. The callers pass the right to the table.
+        let right = unsafe { Right::new(self.table.writer_flag(), &mut self.batch) };
+        let done = change(&self.table, right, &mut self.flush);
         self.settle();
+        done
     }
 
     /// Flushes the translations that the last change made stale, then frees the nodes that it retired.

@@ -3,17 +3,20 @@
 use core::fmt::Debug;
 use core::ops::ControlFlow;
 
-use tlbkit_addr::{Attr, Flush, FlushScope, PageSize, Pages, Pfn, PhysAddr, VirtAddr, Vpn};
+use tlbkit_addr::{Attr, FlushScope, PageSize, Pages, Pfn, PhysAddr, VirtAddr, Vpn};
 
 use crate::nodes::Held;
 use crate::word::atomics::{AtomicBool, AtomicUsize, Ordering};
-use crate::{Entry, Error, Footprint, Frames, Leaf, Mark, NestedMissObserver, Pinned, Retired, Run, Space};
+use crate::{
+    Entry, Error, FlushAll, Footprint, Frames, Leaf, Mark, NestedMissObserver, Pinned, Retired, Right, Run,
+    Space,
+};
 
 /// A page table: a map from virtual pages to frames. Any number of CPUs read it without a lock while one CPU changes it.
 ///
-/// A reader needs a [`Pinned`]. Changes go through a [`Writer`](crate::Writer), or a [`Local`](crate::Local) where one CPU
-/// does everything: these keep the contract of the unsafe functions. Every change is all or nothing over its range of pages,
-/// and adds the translations that it makes stale to a [`Retired`] batch.
+/// A reader needs a [`Pinned`]. A change needs a [`Right`], which a [`Writer`](crate::Writer) has, or a [`Local`](crate::Local)
+/// where one CPU does everything; with the right to change another table it returns [`Error::OtherTable`]. Every change is all or
+/// nothing over its range of pages, and adds the translations that it makes stale to the [`Retired`] batch of the right.
 ///
 /// `'n` is the lifetime of the node storage. The trait is object-safe; kernels use it with static dispatch.
 ///
@@ -131,13 +134,9 @@ pub unsafe trait Table<'n>: Debug {
     ///
     /// [`Error::WrongSize`], [`Error::OutOfRange`], [`Error::Misaligned`], [`Error::MisalignedFrame`],
     /// [`Error::FrameTooLarge`], [`Error::WrongAttr`], [`Error::Occupied`], [`Error::Marked`] or [`Error::NoMemory`].
-    ///
-    /// # Safety
-    ///
-    /// The caller is the table's only writer, and `batch` came from this table.
-    unsafe fn map(
+    fn map(
         &self,
-        batch: &mut Retired<'n>,
+        right: Right<'_, 'n>,
         pages: Pages,
         frame: Pfn,
         size: PageSize,
@@ -152,13 +151,9 @@ pub unsafe trait Table<'n>: Debug {
     ///
     /// [`Error::OutOfRange`], [`Error::NotMapped`] (unless `holes` are skipped), [`Error::Partial`] or
     /// [`Error::NoRoom`].
-    ///
-    /// # Safety
-    ///
-    /// As for [`map`](Self::map).
-    unsafe fn unmap(
+    fn unmap(
         &self,
-        batch: &mut Retired<'n>,
+        right: Right<'_, 'n>,
         pages: Pages,
         holes: Holes,
         frames: Option<&mut dyn Frames>,
@@ -172,13 +167,9 @@ pub unsafe trait Table<'n>: Debug {
     ///
     /// [`Error::OutOfRange`], [`Error::WrongAttr`], [`Error::NotMapped`] (unless `holes` are skipped) or
     /// [`Error::Partial`].
-    ///
-    /// # Safety
-    ///
-    /// As for [`map`](Self::map).
-    unsafe fn protect(
+    fn protect(
         &self,
-        batch: &mut Retired<'n>,
+        right: Right<'_, 'n>,
         pages: Pages,
         holes: Holes,
         change: Change,
@@ -190,25 +181,21 @@ pub unsafe trait Table<'n>: Debug {
     /// a leaf of which one page alone gets another frame.
     ///
     /// If the format's [`BREAK_FRAME`](crate::format::Format::BREAK_FRAME) is set, the entry is empty while `flush_all_cpus` is
-    /// called. `flush_all_cpus` must have its flush executed on all CPUs before it returns.
+    /// called.
     ///
     /// A page that occupies several slots is replaced slot by slot.
     ///
     /// # Errors
     ///
-    /// [`Error::OutOfRange`], [`Error::NotMapped`], [`Error::MisalignedFrame`], [`Error::FrameTooLarge`] or
-    /// [`Error::WrongAttr`].
-    ///
-    /// # Safety
-    ///
-    /// As for [`map`](Self::map). If the format breaks, nothing that runs until the call returns needs the page.
-    unsafe fn replace(
+    /// [`Error::Breaks`] if the entry must be empty for a while, and `flush_all_cpus` allows no [break](FlushAll::breaking);
+    /// [`Error::OutOfRange`], [`Error::NotMapped`], [`Error::MisalignedFrame`], [`Error::FrameTooLarge`] or [`Error::WrongAttr`].
+    fn replace(
         &self,
-        batch: &mut Retired<'n>,
+        right: Right<'_, 'n>,
         at: VirtAddr,
         frame: Pfn,
         attr: Attr,
-        flush_all_cpus: &mut dyn FnMut(&Flush),
+        flush_all_cpus: FlushAll<'_>,
     ) -> Result<Leaf, Error>;
 
     /// Tells whether [`replace`](Self::replace) empties the entry for a while: its format's
@@ -223,26 +210,21 @@ pub unsafe trait Table<'n>: Debug {
     /// the hardware requires break-before-make ([`breaks`](Self::breaks)): then the range changes part by part, and the entries
     /// of a part are empty until `flush_all_cpus` has returned.
     ///
-    /// `flush_all_cpus` must have the flush that it is given executed on all CPUs before it returns. The flush names one part of
+    /// The flush names one part of
     /// the range and the pages that share TLB entries with it. `flush_all_cpus` is called for each part that is emptied, and
     /// after small pages have become a larger one in place, because hardware may set status bits in the old entries until the
     /// flush. It is not called for a part that is split in place, or promoted with all status bits set.
     ///
     /// # Errors
     ///
-    /// [`Error::WrongSize`], [`Error::OutOfRange`], [`Error::Misaligned`], [`Error::NotMapped`],
-    /// [`Error::NotUniform`], [`Error::Partial`] or [`Error::NoMemory`].
-    ///
-    /// # Safety
-    ///
-    /// As for [`map`](Self::map). If the table [`breaks`](Self::breaks), nothing that runs until the call returns needs
-    /// the range: see [`Writer::resize_breaking`](crate::Writer::resize_breaking).
-    unsafe fn resize(
+    /// [`Error::Breaks`] as for [`replace`](Self::replace); [`Error::WrongSize`], [`Error::OutOfRange`], [`Error::Misaligned`],
+    /// [`Error::NotMapped`], [`Error::NotUniform`], [`Error::Partial`] or [`Error::NoMemory`].
+    fn resize(
         &self,
-        batch: &mut Retired<'n>,
+        right: Right<'_, 'n>,
         pages: Pages,
         to: PageSize,
-        flush_all_cpus: &mut dyn FnMut(&Flush),
+        flush_all_cpus: FlushAll<'_>,
     ) -> Result<(), Error>;
 
     /// Stores a mark, or nothing, in the entry for the page at `at`, with one store. Returns what the entry held before: a leaf
@@ -253,12 +235,8 @@ pub unsafe trait Table<'n>: Debug {
     ///
     /// [`Error::WrongMark`], always for tables without marks; [`Error::WrongAttr`] if a mark cannot keep the attributes;
     /// [`Error::OutOfRange`]; [`Error::Partial`] if a larger page maps it; [`Error::Borrowed`] or [`Error::NoMemory`].
-    ///
-    /// # Safety
-    ///
-    /// As for [`map`](Self::map).
-    unsafe fn mark(&self, batch: &mut Retired<'n>, at: VirtAddr, mark: Option<Mark>) -> Result<Entry, Error> {
-        let _ = (batch, mark);
+    fn mark(&self, right: Right<'_, 'n>, at: VirtAddr, mark: Option<Mark>) -> Result<Entry, Error> {
+        let _ = (right, mark);
         let pages = Pages::one(at.vpn(self.space().base()));
         self.space().check_pages(pages)?;
         Err(Error::WrongMark)
@@ -271,18 +249,8 @@ pub unsafe trait Table<'n>: Debug {
     ///
     /// [`Error::Changed`] if the mark has another payload, [`Error::NotMapped`] if there is no payload, [`Error::Occupied`] if a
     /// leaf is there; [`Error::OutOfRange`], [`Error::FrameTooLarge`] or [`Error::Borrowed`].
-    ///
-    /// # Safety
-    ///
-    /// As for [`map`](Self::map).
-    unsafe fn fill(
-        &self,
-        batch: &mut Retired<'n>,
-        at: VirtAddr,
-        payload: u64,
-        frame: Pfn,
-    ) -> Result<(), Error> {
-        let _ = (batch, payload, frame);
+    fn fill(&self, right: Right<'_, 'n>, at: VirtAddr, payload: u64, frame: Pfn) -> Result<(), Error> {
+        let _ = (right, payload, frame);
         self.space().check_pages(Pages::one(at.vpn(self.space().base())))?;
         Err(Error::NotMapped { at })
     }
@@ -295,7 +263,7 @@ pub unsafe trait Table<'n>: Debug {
     ///
     /// # Safety
     ///
-    /// As for [`map`](Self::map), and the table is not used any more.
+    /// The caller is the table's only writer, and `batch` came from this table. The table is not used any more.
     unsafe fn dismantle(&mut self, batch: &mut Retired<'n>);
 }
 

@@ -4,7 +4,7 @@ use core::marker::PhantomData;
 
 use tlbkit_addr::{Attr, Flush, PageSize, Pages, Pfn, VirtAddr};
 
-use crate::{Change, Entry, Error, Frames, Holes, Leaf, Mark, Retired, Table};
+use crate::{Change, Entry, Error, FlushAll, Frames, Holes, Leaf, Mark, Retired, Right, Table};
 
 /// The right to write a table, without a batch: see [`Slot`](crate::mpt::Slot).
 ///
@@ -117,6 +117,14 @@ impl<'t, 'n, T: Table<'n> + ?Sized> Writer<'t, 'n, T> {
         self.batch.get_or_insert_with(|| table.batch())
     }
 
+    /// Returns the right to change the table.
+    #[inline(always)]
+    fn right(&mut self) -> Right<'_, 'n> {
+        let flag = self.table.writer_flag();
+        // SAFETY: this is the only writer, and `batch` returns a batch of this table. The methods pass the right to the table.
+        unsafe { Right::new(flag, self.batch()) }
+    }
+
     fn take_batch(&mut self) -> Retired<'n> {
         let _ = self.batch();
         let table = self.table;
@@ -131,8 +139,7 @@ impl<'t, 'n, T: Table<'n> + ?Sized> Writer<'t, 'n, T> {
     #[inline]
     pub fn map(&mut self, pages: Pages, frame: Pfn, size: PageSize, attr: Attr) -> Result<(), Error> {
         let table = self.table;
-        // SAFETY: this is the only writer, and `batch` returns a batch of this table.
-        unsafe { table.map(self.batch(), pages, frame, size, attr) }
+        table.map(self.right(), pages, frame, size, attr)
     }
 
     /// Unmaps a range; see [`Table::unmap`].
@@ -148,8 +155,7 @@ impl<'t, 'n, T: Table<'n> + ?Sized> Writer<'t, 'n, T> {
         frames: Option<&mut dyn Frames>,
     ) -> Result<usize, Error> {
         let table = self.table;
-        // SAFETY: this is the only writer, and `batch` returns a batch of this table.
-        unsafe { table.unmap(self.batch(), pages, holes, frames) }
+        table.unmap(self.right(), pages, holes, frames)
     }
 
     /// Changes the attributes of a range; see [`Table::protect`].
@@ -160,8 +166,7 @@ impl<'t, 'n, T: Table<'n> + ?Sized> Writer<'t, 'n, T> {
     #[inline]
     pub fn protect(&mut self, pages: Pages, holes: Holes, change: Change) -> Result<usize, Error> {
         let table = self.table;
-        // SAFETY: this is the only writer, and `batch` returns a batch of this table.
-        unsafe { table.protect(self.batch(), pages, holes, change) }
+        table.protect(self.right(), pages, holes, change)
     }
 
     /// Replaces the leaf that maps `at` with one store; see [`Table::replace`].
@@ -171,11 +176,8 @@ impl<'t, 'n, T: Table<'n> + ?Sized> Writer<'t, 'n, T> {
     /// [`Error::Breaks`] if the hardware requires break-before-make; else those of [`Table::replace`].
     #[inline]
     pub fn replace(&mut self, at: VirtAddr, frame: Pfn, attr: Attr) -> Result<Leaf, Error> {
-        if self.table.breaks_frames() {
-            return Err(Error::Breaks);
-        }
-        // SAFETY: the table does not break.
-        unsafe { self.replace_breaking(at, frame, attr, &mut |_| ()) }
+        let table = self.table;
+        table.replace(self.right(), at, frame, attr, FlushAll::in_place(&mut |_| ()))
     }
 
     /// Replaces the leaf that maps `at`; see [`Table::replace`]. Where the hardware requires break-before-make, the entry is
@@ -197,9 +199,9 @@ impl<'t, 'n, T: Table<'n> + ?Sized> Writer<'t, 'n, T> {
         flush_all_cpus: &mut dyn FnMut(&Flush),
     ) -> Result<Leaf, Error> {
         let table = self.table;
-        // SAFETY: this is the only writer, and `batch` returns a batch of this table. By this function's contract
-        // nothing that runs until the call returns needs the page.
-        unsafe { table.replace(self.batch(), at, frame, attr, flush_all_cpus) }
+        // SAFETY: by this function's contract nothing that runs until the call returns needs the page.
+        let flush_all_cpus = unsafe { FlushAll::breaking(flush_all_cpus) };
+        table.replace(self.right(), at, frame, attr, flush_all_cpus)
     }
 
     /// Splits or promotes the leaves of a range in place; see [`Table::resize`], also for `flush_all_cpus`.
@@ -213,11 +215,8 @@ impl<'t, 'n, T: Table<'n> + ?Sized> Writer<'t, 'n, T> {
         to: PageSize,
         flush_all_cpus: &mut dyn FnMut(&Flush),
     ) -> Result<(), Error> {
-        if self.table.breaks() {
-            return Err(Error::Breaks);
-        }
-        // SAFETY: the table does not break.
-        unsafe { self.resize_breaking(pages, to, flush_all_cpus) }
+        let table = self.table;
+        table.resize(self.right(), pages, to, FlushAll::in_place(flush_all_cpus))
     }
 
     /// Splits or promotes the leaves of a range; see [`Table::resize`]. Where the hardware requires break-before-make, the
@@ -243,9 +242,9 @@ impl<'t, 'n, T: Table<'n> + ?Sized> Writer<'t, 'n, T> {
         flush_all_cpus: &mut dyn FnMut(&Flush),
     ) -> Result<(), Error> {
         let table = self.table;
-        // SAFETY: this is the only writer, and `batch` returns a batch of this table. By this function's contract
-        // nothing that runs until the call returns needs the pages.
-        unsafe { table.resize(self.batch(), pages, to, flush_all_cpus) }
+        // SAFETY: by this function's contract nothing that runs until the call returns needs the pages.
+        let flush_all_cpus = unsafe { FlushAll::breaking(flush_all_cpus) };
+        table.resize(self.right(), pages, to, flush_all_cpus)
     }
 
     /// Stores a mark, or nothing, in the entry for the page at `at`; see [`Table::mark`].
@@ -256,8 +255,7 @@ impl<'t, 'n, T: Table<'n> + ?Sized> Writer<'t, 'n, T> {
     #[inline]
     pub fn mark(&mut self, at: VirtAddr, mark: Option<Mark>) -> Result<Entry, Error> {
         let table = self.table;
-        // SAFETY: this is the only writer, and `batch` returns a batch of this table.
-        unsafe { table.mark(self.batch(), at, mark) }
+        table.mark(self.right(), at, mark)
     }
 
     /// Maps a page whose mark has this payload; see [`Table::fill`].
@@ -268,8 +266,7 @@ impl<'t, 'n, T: Table<'n> + ?Sized> Writer<'t, 'n, T> {
     #[inline]
     pub fn fill(&mut self, at: VirtAddr, payload: u64, frame: Pfn) -> Result<(), Error> {
         let table = self.table;
-        // SAFETY: this is the only writer, and `batch` returns a batch of this table.
-        unsafe { table.fill(self.batch(), at, payload, frame) }
+        table.fill(self.right(), at, payload, frame)
     }
 
     /// Returns a reference to the obligation for the changes so far, or `None` before the first change.

@@ -5,10 +5,10 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::ops::ControlFlow;
 
-use tlbkit_addr::{Attr, Flush, FlushScope, PageSize, Pages, Pfn, PhysAddr, VirtAddr};
+use tlbkit_addr::{Attr, FlushScope, PageSize, Pages, Pfn, PhysAddr, VirtAddr};
 use tlbkit_pagetable::nodes::Reclaim;
 use tlbkit_pagetable::{
-    Change, Error, Footprint, Frames, Holes, Leaf, Pinned, Retired, Space, Table, WriterFlag,
+    Change, Error, FlushAll, Footprint, Frames, Holes, Leaf, Pinned, Retired, Right, Space, Table, WriterFlag,
 };
 
 use super::{Foreign, Want};
@@ -230,14 +230,15 @@ unsafe impl<'n> Table<'n> for Adapter<'n> {
         Retired::of(self.nodes, &self.flag)
     }
 
-    unsafe fn map(
+    fn map(
         &self,
-        batch: &mut Retired<'n>,
+        right: Right<'_, 'n>,
         pages: Pages,
         frame: Pfn,
         size: PageSize,
         attr: Attr,
     ) -> Result<(), Error> {
+        let batch = right.batch(&self.flag)?;
         let (to, writable) = (frame.address(self.space().base()).get(), attr.contains(Attr::WRITE));
         let op = Op::Map { pages, frame, size, attr };
         self.change(batch, (op, pages), |at, size| {
@@ -247,36 +248,38 @@ unsafe impl<'n> Table<'n> for Adapter<'n> {
         Ok(())
     }
 
-    unsafe fn unmap(
+    fn unmap(
         &self,
-        batch: &mut Retired<'n>,
+        right: Right<'_, 'n>,
         pages: Pages,
         holes: Holes,
         _frames: Option<&mut dyn Frames>,
     ) -> Result<usize, Error> {
+        let batch = right.batch(&self.flag)?;
         let op = Op::Unmap { pages, holes, room: None };
         self.change(batch, (op, pages), |at, size| self.unmap_page(at, size))
     }
 
-    unsafe fn protect(
+    fn protect(
         &self,
-        batch: &mut Retired<'n>,
+        right: Right<'_, 'n>,
         pages: Pages,
         holes: Holes,
         change: Change,
     ) -> Result<usize, Error> {
+        let batch = right.batch(&self.flag)?;
         let op = Op::Protect { pages, holes, change };
         let writable = change.set.contains(Attr::WRITE);
         self.change(batch, (op, pages), |at, size| self.protect_page(at, size, writable))
     }
 
-    unsafe fn replace(
+    fn replace(
         &self,
-        _batch: &mut Retired<'n>,
+        _right: Right<'_, 'n>,
         _at: VirtAddr,
         _frame: Pfn,
         _attr: Attr,
-        _known: &mut dyn FnMut(&Flush),
+        _known: FlushAll<'_>,
     ) -> Result<Leaf, Error> {
         Err(Error::Busy)
     }
@@ -285,12 +288,12 @@ unsafe impl<'n> Table<'n> for Adapter<'n> {
         false
     }
 
-    unsafe fn resize(
+    fn resize(
         &self,
-        _batch: &mut Retired<'n>,
+        _right: Right<'_, 'n>,
         _pages: Pages,
         _to: PageSize,
-        _known: &mut dyn FnMut(&Flush),
+        _known: FlushAll<'_>,
     ) -> Result<(), Error> {
         Err(Error::Busy)
     }

@@ -2,7 +2,7 @@
 
 use core::ops::ControlFlow;
 
-use tlbkit_addr::{Attr, Flush, PageSize, Pages, Pfn, VirtAddr};
+use tlbkit_addr::{Attr, PageSize, Pages, Pfn, VirtAddr};
 
 use super::Gpt;
 use super::layout::Layout;
@@ -11,8 +11,8 @@ use crate::format::{Format, payload_bits};
 use crate::geometry::Checked as _;
 use crate::nodes::Nodes;
 use crate::{
-    Change, Entry, Error, Footprint, Frames, Geometry, Holes, Leaf, Mark, Pinned, Private, Retired, Space,
-    Table, WriterFlag,
+    Change, Entry, Error, FlushAll, Footprint, Frames, Geometry, Holes, Leaf, Mark, Pinned, Private, Retired,
+    Right, Space, Table, WriterFlag,
 };
 
 // SAFETY: the batch is over the table's storage, and the flag is a field. When a change returns, the nodes that it pushes
@@ -90,14 +90,15 @@ unsafe impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, 
     }
 
     #[inline]
-    unsafe fn map(
+    fn map(
         &self,
-        batch: &mut Retired<'n>,
+        right: Right<'_, 'n>,
         pages: Pages,
         frame: Pfn,
         size: PageSize,
         attr: Attr,
     ) -> Result<(), Error> {
+        let batch = right.batch(&self.flag)?;
         // SAFETY: by the contract of `Table::map` the caller is the only writer, and the batch came from this table.
         unsafe {
             batch.change_late(
@@ -108,13 +109,14 @@ unsafe impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, 
     }
 
     #[inline]
-    unsafe fn unmap(
+    fn unmap(
         &self,
-        batch: &mut Retired<'n>,
+        right: Right<'_, 'n>,
         pages: Pages,
         holes: Holes,
         frames: Option<&mut dyn Frames>,
     ) -> Result<usize, Error> {
+        let batch = right.batch(&self.flag)?;
         // SAFETY: by the contract of `Table::unmap` the caller is the only writer, and the batch came from this table.
         unsafe {
             batch.change_late(
@@ -125,13 +127,14 @@ unsafe impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, 
     }
 
     #[inline]
-    unsafe fn protect(
+    fn protect(
         &self,
-        batch: &mut Retired<'n>,
+        right: Right<'_, 'n>,
         pages: Pages,
         holes: Holes,
         change: Change,
     ) -> Result<usize, Error> {
+        let batch = right.batch(&self.flag)?;
         // SAFETY: by the contract of `Table::protect` the caller is the only writer, and the batch came from this table.
         unsafe {
             batch.change_late(
@@ -141,14 +144,16 @@ unsafe impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, 
         }
     }
 
-    unsafe fn replace(
+    fn replace(
         &self,
-        batch: &mut Retired<'n>,
+        right: Right<'_, 'n>,
         at: VirtAddr,
         frame: Pfn,
         attr: Attr,
-        flush_all_cpus: &mut dyn FnMut(&Flush),
+        flush_all_cpus: FlushAll<'_>,
     ) -> Result<Leaf, Error> {
+        let batch = right.batch(&self.flag)?;
+        let flush_all_cpus = flush_all_cpus.of(self.breaks_frames())?;
         // SAFETY: by the contract of `Table::replace` the caller is the only writer, and the batch came from this table;
         // if the format breaks, nothing that runs meanwhile needs the page.
         unsafe {
@@ -163,13 +168,15 @@ unsafe impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, 
         F::BREAK_FRAME
     }
 
-    unsafe fn resize(
+    fn resize(
         &self,
-        batch: &mut Retired<'n>,
+        right: Right<'_, 'n>,
         pages: Pages,
         to: PageSize,
-        flush_all_cpus: &mut dyn FnMut(&Flush),
+        flush_all_cpus: FlushAll<'_>,
     ) -> Result<(), Error> {
+        let batch = right.batch(&self.flag)?;
+        let flush_all_cpus = flush_all_cpus.of(self.breaks())?;
         // SAFETY: by the contract of `Table::resize` the caller is the only writer, and the batch came from this table;
         // if the table breaks, nothing that runs meanwhile needs the pages.
         unsafe {
@@ -180,7 +187,8 @@ unsafe impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, 
         }
     }
 
-    unsafe fn mark(&self, batch: &mut Retired<'n>, at: VirtAddr, mark: Option<Mark>) -> Result<Entry, Error> {
+    fn mark(&self, right: Right<'_, 'n>, at: VirtAddr, mark: Option<Mark>) -> Result<Entry, Error> {
+        let batch = right.batch(&self.flag)?;
         // SAFETY: by the contract of `Table::mark` the caller is the only writer, and the batch came from this table.
         unsafe {
             batch.change_late(
@@ -190,13 +198,8 @@ unsafe impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, 
         }
     }
 
-    unsafe fn fill(
-        &self,
-        batch: &mut Retired<'n>,
-        at: VirtAddr,
-        payload: u64,
-        frame: Pfn,
-    ) -> Result<(), Error> {
+    fn fill(&self, right: Right<'_, 'n>, at: VirtAddr, payload: u64, frame: Pfn) -> Result<(), Error> {
+        let batch = right.batch(&self.flag)?;
         // SAFETY: by the contract of `Table::fill` the caller is the only writer, and the batch came from this table.
         unsafe {
             batch.change_late(

@@ -2,7 +2,7 @@
 
 use core::ops::ControlFlow;
 
-use tlbkit_addr::{Attr, Flush, PageSize, Pages, Pfn, PhysAddr, VirtAddr};
+use tlbkit_addr::{Attr, PageSize, Pages, Pfn, PhysAddr, VirtAddr};
 
 use super::Hashed;
 use crate::format::{Format, payload_bits};
@@ -10,8 +10,8 @@ use crate::geometry::Checked as _;
 use crate::leaf::phys;
 use crate::nodes::Nodes;
 use crate::{
-    Change, Entry, Error, Footprint, Frames, Geometry, Holes, Leaf, Mark, Pinned, Private, Retired, Space,
-    Table, WriterFlag,
+    Change, Entry, Error, FlushAll, Footprint, Frames, Geometry, Holes, Leaf, Mark, Pinned, Private, Retired,
+    Right, Space, Table, WriterFlag,
 };
 
 // SAFETY: `batch` returns a batch over the table's storage, and the flag is a field. When a change returns, the nodes that
@@ -95,14 +95,15 @@ where
     }
 
     #[inline]
-    unsafe fn map(
+    fn map(
         &self,
-        batch: &mut Retired<'n>,
+        right: Right<'_, 'n>,
         pages: Pages,
         frame: Pfn,
         size: PageSize,
         attr: Attr,
     ) -> Result<(), Error> {
+        let batch = right.batch(&self.flag)?;
         // SAFETY: by the contract of `Table::map` the caller is the only writer, and the batch came from this table.
         unsafe {
             batch.change(|batch| self.map_pages(batch, pages, frame, size, attr), |batch| self.mend(batch))
@@ -110,13 +111,14 @@ where
     }
 
     #[inline]
-    unsafe fn unmap(
+    fn unmap(
         &self,
-        batch: &mut Retired<'n>,
+        right: Right<'_, 'n>,
         pages: Pages,
         holes: Holes,
         frames: Option<&mut dyn Frames>,
     ) -> Result<usize, Error> {
+        let batch = right.batch(&self.flag)?;
         // SAFETY: by the contract of `Table::unmap` the caller is the only writer, and the batch came from this table.
         unsafe {
             batch.change(|batch| self.unmap_pages(batch, pages, holes, frames), |batch| self.mend(batch))
@@ -124,27 +126,30 @@ where
     }
 
     #[inline]
-    unsafe fn protect(
+    fn protect(
         &self,
-        batch: &mut Retired<'n>,
+        right: Right<'_, 'n>,
         pages: Pages,
         holes: Holes,
         change: Change,
     ) -> Result<usize, Error> {
+        let batch = right.batch(&self.flag)?;
         // SAFETY: by the contract of `Table::protect` the caller is the only writer, and the batch came from this table.
         unsafe {
             batch.change(|batch| self.protect_pages(batch, pages, holes, change), |batch| self.mend(batch))
         }
     }
 
-    unsafe fn replace(
+    fn replace(
         &self,
-        batch: &mut Retired<'n>,
+        right: Right<'_, 'n>,
         at: VirtAddr,
         frame: Pfn,
         attr: Attr,
-        flush_all_cpus: &mut dyn FnMut(&Flush),
+        flush_all_cpus: FlushAll<'_>,
     ) -> Result<Leaf, Error> {
+        let batch = right.batch(&self.flag)?;
+        let flush_all_cpus = flush_all_cpus.of(self.breaks_frames())?;
         // SAFETY: by the contract of `Table::replace` the caller is the only writer, and the batch came from this table;
         // if the format breaks, no code that runs during the break needs the page.
         unsafe {
@@ -159,13 +164,15 @@ where
         F::BREAK_FRAME
     }
 
-    unsafe fn resize(
+    fn resize(
         &self,
-        batch: &mut Retired<'n>,
+        right: Right<'_, 'n>,
         pages: Pages,
         to: PageSize,
-        flush_all_cpus: &mut dyn FnMut(&Flush),
+        flush_all_cpus: FlushAll<'_>,
     ) -> Result<(), Error> {
+        let batch = right.batch(&self.flag)?;
+        let flush_all_cpus = flush_all_cpus.of(self.breaks())?;
         // SAFETY: by the contract of `Table::resize` the caller is the only writer, and the batch came from this table;
         // if the table breaks, no code that runs during the break needs the pages.
         unsafe {
@@ -174,18 +181,14 @@ where
         }
     }
 
-    unsafe fn mark(&self, batch: &mut Retired<'n>, at: VirtAddr, mark: Option<Mark>) -> Result<Entry, Error> {
+    fn mark(&self, right: Right<'_, 'n>, at: VirtAddr, mark: Option<Mark>) -> Result<Entry, Error> {
+        let batch = right.batch(&self.flag)?;
         // SAFETY: by the contract of `Table::mark` the caller is the only writer, and the batch came from this table.
         unsafe { batch.change(|batch| self.mark_page(batch, at, mark), |batch| self.mend(batch)) }
     }
 
-    unsafe fn fill(
-        &self,
-        batch: &mut Retired<'n>,
-        at: VirtAddr,
-        payload: u64,
-        frame: Pfn,
-    ) -> Result<(), Error> {
+    fn fill(&self, right: Right<'_, 'n>, at: VirtAddr, payload: u64, frame: Pfn) -> Result<(), Error> {
+        let batch = right.batch(&self.flag)?;
         // SAFETY: by the contract of `Table::fill` the caller is the only writer, and the batch came from this table.
         unsafe { batch.change(|batch| self.fill_page(batch, at, payload, frame), |batch| self.mend(batch)) }
     }

@@ -277,7 +277,11 @@ where
 {
     /// Frees every [vacant bucket](crate::hpt#vacant-buckets); see [`Writer::trim`].
     pub fn trim(&mut self) {
-        // SAFETY: the function is called as the table's only writer with its batch, and no change is under way.
-        self.change(|table, batch| unsafe { table.trim(batch) });
+        self.change(|table, right, _| {
+            if let Ok(batch) = right.batch(&table.flag) {
+                // SAFETY: the right is that of the table's only writer, and no change is under way.
+                unsafe { table.trim(batch) };
+            }
+        });
     }
 }

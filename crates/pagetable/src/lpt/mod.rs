@@ -84,7 +84,7 @@ mod linear;
 
 use core::ops::ControlFlow;
 
-use tlbkit_addr::{Attr, Flush, PageSize, Pages, Pfn, VirtAddr};
+use tlbkit_addr::{Attr, PageSize, Pages, Pfn, VirtAddr};
 
 pub use linear::Linear;
 
@@ -95,8 +95,8 @@ use crate::geometry::Va32;
 use crate::mpt::{Mpt, own_pages, region};
 use crate::nodes::{NodeAddr, Nodes};
 use crate::{
-    Change, Error, Footprint, Frames, Holes, Leaf, NestedMissObserver, Pinned, Private, Radix, Retired,
-    Space, Table, WriterFlag,
+    Change, Error, FlushAll, Footprint, Frames, Holes, Leaf, NestedMissObserver, Pinned, Private, Radix,
+    Retired, Right, Space, Table, WriterFlag,
 };
 
 /// A linear page table at virtual address `AT`, of geometry `G`, with entries of format `F`. The addresses of nodes from `N`
@@ -189,72 +189,62 @@ unsafe impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>, const AT: usize> 
     }
 
     #[inline]
-    unsafe fn map(
+    fn map(
         &self,
-        batch: &mut Retired<'n>,
+        right: Right<'_, 'n>,
         pages: Pages,
         frame: Pfn,
         size: PageSize,
         attr: Attr,
     ) -> Result<(), Error> {
-        // SAFETY: the contract of `Table::map`, which the caller keeps for this table, whose writer flag and batches are
-        // those of `tree`, is the contract of the call.
-        unsafe { self.tree.map(batch, pages, frame, size, attr) }
+        self.tree.map(right, pages, frame, size, attr)
     }
 
     #[inline]
-    unsafe fn unmap(
+    fn unmap(
         &self,
-        batch: &mut Retired<'n>,
+        right: Right<'_, 'n>,
         pages: Pages,
         holes: Holes,
         frames: Option<&mut dyn Frames>,
     ) -> Result<usize, Error> {
-        // SAFETY: the contract of `Table::unmap`, which the caller keeps for this table, whose writer flag and batches are
-        // those of `tree`, is the contract of the call.
-        unsafe { self.tree.unmap(batch, pages, holes, frames) }
+        self.tree.unmap(right, pages, holes, frames)
     }
 
     #[inline]
-    unsafe fn protect(
+    fn protect(
         &self,
-        batch: &mut Retired<'n>,
+        right: Right<'_, 'n>,
         pages: Pages,
         holes: Holes,
         change: Change,
     ) -> Result<usize, Error> {
-        // SAFETY: the contract of `Table::protect`, which the caller keeps for this table, whose writer flag and batches are
-        // those of `tree`, is the contract of the call.
-        unsafe { self.tree.protect(batch, pages, holes, change) }
+        self.tree.protect(right, pages, holes, change)
     }
 
-    unsafe fn replace(
+    fn replace(
         &self,
-        batch: &mut Retired<'n>,
+        right: Right<'_, 'n>,
         at: VirtAddr,
         frame: Pfn,
         attr: Attr,
-        flush_all_cpus: &mut dyn FnMut(&Flush),
+        flush_all_cpus: FlushAll<'_>,
     ) -> Result<Leaf, Error> {
-        // SAFETY: the contract of `Table::replace`, which the caller keeps for this table, whose writer flag and batches are
-        // those of `tree`, is the contract of the call.
-        unsafe { self.tree.replace(batch, at, frame, attr, flush_all_cpus) }
+        self.tree.replace(right, at, frame, attr, flush_all_cpus)
     }
 
     fn breaks_frames(&self) -> bool {
         self.tree.breaks_frames()
     }
 
-    unsafe fn resize(
+    fn resize(
         &self,
-        batch: &mut Retired<'n>,
+        right: Right<'_, 'n>,
         pages: Pages,
         to: PageSize,
-        flush_all_cpus: &mut dyn FnMut(&Flush),
+        flush_all_cpus: FlushAll<'_>,
     ) -> Result<(), Error> {
-        // SAFETY: the contract of `Table::resize`, which the caller keeps for this table, whose writer flag and batches are
-        // those of `tree`, is the contract of the call.
-        unsafe { self.tree.resize(batch, pages, to, flush_all_cpus) }
+        self.tree.resize(right, pages, to, flush_all_cpus)
     }
 
     fn breaks(&self) -> bool {

@@ -2,7 +2,7 @@
 
 use core::ops::ControlFlow;
 
-use tlbkit_addr::{Attr, Flush, PageSize, Pages, Pfn, PhysAddr, VirtAddr, Vpn};
+use tlbkit_addr::{Attr, PageSize, Pages, Pfn, PhysAddr, VirtAddr, Vpn};
 
 use super::Mpt;
 use super::leaf::Decode as _;
@@ -13,8 +13,8 @@ use crate::geometry::Checked as _;
 use crate::leaf::phys;
 use crate::nodes::Nodes;
 use crate::{
-    Change, Entry, Error, Footprint, Frames, Holes, Leaf, Mark, Pinned, Private, Radix, Retired, Run, Solo,
-    Space, Table, WriterFlag,
+    Change, Entry, Error, FlushAll, Footprint, Frames, Holes, Leaf, Mark, Pinned, Private, Radix, Retired,
+    Right, Run, Solo, Space, Table, WriterFlag,
 };
 
 // SAFETY: the batch is over the table's storage, and the flag is a field. When a change returns, the nodes that it has pushed are
@@ -107,70 +107,59 @@ unsafe impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Table<'n> for Mpt
     }
 
     #[inline]
-    unsafe fn map(
+    fn map(
         &self,
-        batch: &mut Retired<'n>,
+        right: Right<'_, 'n>,
         pages: Pages,
         frame: Pfn,
         size: PageSize,
         attr: Attr,
     ) -> Result<(), Error> {
-        // SAFETY: by the contract of `Table::map` the caller is the only writer, and the batch came from this table.
-        unsafe { Writing::new(self, batch) }.map(pages, frame, size, attr)
+        Writing::of(self, right)?.map(pages, frame, size, attr)
     }
 
     #[inline]
-    unsafe fn unmap(
+    fn unmap(
         &self,
-        batch: &mut Retired<'n>,
+        right: Right<'_, 'n>,
         pages: Pages,
         holes: Holes,
         frames: Option<&mut dyn Frames>,
     ) -> Result<usize, Error> {
-        // SAFETY: by the contract of `Table::map` the caller is the only writer, and the batch came from this table.
-        unsafe { Writing::new(self, batch) }.unmap(pages, holes, frames)
+        Writing::of(self, right)?.unmap(pages, holes, frames)
     }
 
     #[inline]
-    unsafe fn protect(
+    fn protect(
         &self,
-        batch: &mut Retired<'n>,
+        right: Right<'_, 'n>,
         pages: Pages,
         holes: Holes,
         change: Change,
     ) -> Result<usize, Error> {
-        // SAFETY: by the contract of `Table::map` the caller is the only writer, and the batch came from this table.
-        unsafe { Writing::new(self, batch) }.protect(pages, holes, change)
+        Writing::of(self, right)?.protect(pages, holes, change)
     }
 
     #[inline]
-    unsafe fn replace(
+    fn replace(
         &self,
-        batch: &mut Retired<'n>,
+        right: Right<'_, 'n>,
         at: VirtAddr,
         frame: Pfn,
         attr: Attr,
-        flush_all_cpus: &mut dyn FnMut(&Flush),
+        flush_all_cpus: FlushAll<'_>,
     ) -> Result<Leaf, Error> {
-        // SAFETY: by the contract of `Table::map` the caller is the only writer, and the batch came from this table; if the format breaks,
-        // nothing that runs during the call needs the page.
-        unsafe { Writing::new(self, batch).replace(at, frame, attr, flush_all_cpus) }
+        let flush_all_cpus = flush_all_cpus.of(F::BREAK_FRAME)?;
+        // SAFETY: if the format breaks, nothing that runs during the call needs the page.
+        unsafe { Writing::of(self, right)?.replace(at, frame, attr, flush_all_cpus) }
     }
 
-    unsafe fn mark(&self, batch: &mut Retired<'n>, at: VirtAddr, mark: Option<Mark>) -> Result<Entry, Error> {
-        // SAFETY: by the contract of `Table::map` the caller is the only writer, and the batch came from this table.
-        unsafe { Writing::new(self, batch) }.mark(at, mark)
+    fn mark(&self, right: Right<'_, 'n>, at: VirtAddr, mark: Option<Mark>) -> Result<Entry, Error> {
+        Writing::of(self, right)?.mark(at, mark)
     }
 
-    unsafe fn fill(
-        &self,
-        batch: &mut Retired<'n>,
-        at: VirtAddr,
-        payload: u64,
-        frame: Pfn,
-    ) -> Result<(), Error> {
-        // SAFETY: by the contract of `Table::map` the caller is the only writer, and the batch came from this table.
-        unsafe { Writing::new(self, batch) }.fill(at, payload, frame)
+    fn fill(&self, right: Right<'_, 'n>, at: VirtAddr, payload: u64, frame: Pfn) -> Result<(), Error> {
+        Writing::of(self, right)?.fill(at, payload, frame)
     }
 
     #[inline(always)]
@@ -178,16 +167,16 @@ unsafe impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Table<'n> for Mpt
         F::BREAK_FRAME
     }
 
-    unsafe fn resize(
+    fn resize(
         &self,
-        batch: &mut Retired<'n>,
+        right: Right<'_, 'n>,
         pages: Pages,
         to: PageSize,
-        flush_all_cpus: &mut dyn FnMut(&Flush),
+        flush_all_cpus: FlushAll<'_>,
     ) -> Result<(), Error> {
-        // SAFETY: by the contract of `Table::map` the caller is the only writer, and the batch came from this table; if the format breaks,
-        // nothing that runs during the call needs the pages.
-        unsafe { Writing::new(self, batch).resize(pages, to, flush_all_cpus) }
+        let flush_all_cpus = flush_all_cpus.of(F::BREAK)?;
+        // SAFETY: if the format breaks, nothing that runs during the call needs the pages.
+        unsafe { Writing::of(self, right)?.resize(pages, to, flush_all_cpus) }
     }
 
     fn breaks(&self) -> bool {

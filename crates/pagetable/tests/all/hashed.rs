@@ -11,8 +11,10 @@ use tlbkit_pagetable::geometry::{Va32, Va48, Va64};
 use tlbkit_pagetable::hpt::{H8k, H128k, Hashed, Hr, HrSmall};
 use tlbkit_pagetable::nodes::{Chunk, NodeAddr, Nodes, Reclaim as _, Slab};
 use tlbkit_pagetable::{
-    Error, Holes, Local, Mark, Pinned, Retired, Shared, Solo, Table, Writer, cpt, destroy,
+    Error, FlushAll, Holes, Local, Mark, Pinned, Retired, Shared, Solo, Table, Writer, cpt, destroy,
 };
+
+use crate::right::right;
 
 const RW: Attr = Attr::READ.union(Attr::WRITE);
 
@@ -237,14 +239,12 @@ fn shared_chains_stay_in_order() {
 }
 
 fn map<'n, T: Table<'n>>(table: &T, batch: &mut Retired<'n>, vpn: usize) -> usize {
-    // SAFETY: the only writer, and the table's own batch.
-    unsafe { table.map(batch, page(vpn), Pfn::new(vpn), PageSize::K4, RW) }.unwrap();
+    table.map(right(table, batch), page(vpn), Pfn::new(vpn), PageSize::K4, RW).unwrap();
     table.footprint().nodes
 }
 
 fn unmap<'n, T: Table<'n>>(table: &T, batch: &mut Retired<'n>, vpn: usize) {
-    // SAFETY: the only writer, and the table's own batch.
-    unsafe { table.unmap(batch, page(vpn), Holes::Refuse, None) }.unwrap();
+    table.unmap(right(table, batch), page(vpn), Holes::Refuse, None).unwrap();
 }
 
 /// A first bucket whose last page is gone serves no other block before the batch that emptied it has completed.
@@ -445,8 +445,7 @@ fn a_visit_sees_what_is_split_meanwhile() {
     let slab = Slab::<u32, Shared>::new(&mut memory, 0).unwrap();
     let table = Hashed::<Va32, Compact32, _, 3, 6, 0>::new(&slab).unwrap();
     let mut batch = table.batch();
-    // SAFETY: this is the only writer, and the batch is the table's.
-    unsafe { table.map(&mut batch, run(16, 16), Pfn::new(16), PageSize::K64, RW) }.unwrap();
+    table.map(right(&table, &mut batch), run(16, 16), Pfn::new(16), PageSize::K64, RW).unwrap();
     map(&table, &mut batch, 40);
     let mut seen = BTreeMap::new();
     // SAFETY: nothing is reclaimed meanwhile.
@@ -454,8 +453,9 @@ fn a_visit_sees_what_is_split_meanwhile() {
     let _ = table.for_each(pinned, run(0, 64), &mut |leaf| {
         if seen.is_empty() {
             assert_eq!(leaf.frame, Pfn::new(40), "larger pages come last");
-            // SAFETY: this is the only writer, and the batch is the table's; nothing runs on these pages.
-            unsafe { table.resize(&mut batch, run(16, 16), PageSize::K4, &mut |_| ()) }.unwrap();
+            table
+                .resize(right(&table, &mut batch), run(16, 16), PageSize::K4, FlushAll::in_place(&mut |_| ()))
+                .unwrap();
         }
         seen.insert(leaf.at.get() >> 12, leaf.frame.get());
         ControlFlow::Continue(())

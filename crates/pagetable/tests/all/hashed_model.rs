@@ -12,8 +12,11 @@ use tlbkit_pagetable::geometry::{Geometry, Va32, Va48, Va64};
 use tlbkit_pagetable::hpt::Hashed;
 use tlbkit_pagetable::nodes::{Chunk, Nodes, Slab};
 use tlbkit_pagetable::{
-    Change, Error, Holes, Leaf, Mode, Pinned, Retired, Run, Runs, Shared, Solo, Space, Table, Word, destroy,
+    Change, Error, FlushAll, Holes, Leaf, Mode, Pinned, Retired, Run, Runs, Shared, Solo, Space, Table, Word,
+    destroy,
 };
+
+use crate::right::right;
 
 #[derive(Clone, Copy, Debug)]
 enum Op {
@@ -170,8 +173,7 @@ where
                 let attr = Attr::from_bits_truncate(attr) | F::IMPLIED;
                 let each = size.pages(G::BASE).unwrap();
                 let frame = Pfn::new(frame & !(each - 1));
-                // SAFETY: the only writer, and the table's own batch.
-                let result = unsafe { self.table.map(&mut batch, pages, frame, size, attr) };
+                let result = self.table.map(right(&self.table, &mut batch), pages, frame, size, attr);
                 let aligned = pages.first().get() % each == 0 && pages.len() % each == 0;
                 match result {
                     Ok(()) => {
@@ -207,8 +209,7 @@ where
                 let attrs = |bits| Attr::from_bits_truncate(bits) & F::OPTIONAL & !F::IMPLIED;
                 let change = Change { clear: attrs(clear), set: attrs(set) };
                 let holes = if skip { Holes::Skip } else { Holes::Refuse };
-                // SAFETY: the only writer, and the table's own batch.
-                let result = unsafe { self.table.protect(&mut batch, pages, holes, change) };
+                let result = self.table.protect(right(&self.table, &mut batch), pages, holes, change);
                 if self.check_change(pages, skip, result) {
                     for leaf in self.model.within(pages, G::BASE) {
                         let entry = self.model.0.get_mut(&leaf.at.vpn(G::BASE).get()).unwrap();
@@ -218,8 +219,12 @@ where
             }
             Op::Resize { place } => {
                 let (Some(pages), to) = (place.pages::<G>(), place.size::<G>()) else { return };
-                // SAFETY: the only writer, and the table's own batch.
-                let result = unsafe { self.table.resize(&mut batch, pages, to, &mut |_| ()) };
+                let result = self.table.resize(
+                    right(&self.table, &mut batch),
+                    pages,
+                    to,
+                    FlushAll::in_place(&mut |_| ()),
+                );
                 let wanted = self.resized(pages, to);
                 match (result, wanted) {
                     (Ok(()), Some(model)) => self.model = model,
@@ -248,9 +253,12 @@ where
         let mut room = [None; 2048];
         let mut runs = Runs::new(&mut room);
         let holes = if skip { Holes::Skip } else { Holes::Refuse };
-        // SAFETY: this is the only writer, and the batch is the table's.
-        let result =
-            unsafe { self.table.unmap(batch, pages, holes, if frames { Some(&mut runs) } else { None }) };
+        let result = self.table.unmap(
+            right(&self.table, batch),
+            pages,
+            holes,
+            if frames { Some(&mut runs) } else { None },
+        );
         if self.check_change(pages, skip, result) {
             let gone = self.model.within(pages, G::BASE);
             for leaf in &gone {

@@ -46,6 +46,7 @@ mod obligation;
 mod pieces;
 mod reach;
 mod replace;
+mod right;
 mod run_links;
 mod runs;
 mod slab;

@@ -12,8 +12,10 @@ use tlbkit_pagetable::geometry::{Napot, Runs as Contiguous, Va39, Va48};
 use tlbkit_pagetable::mpt::Mpt;
 use tlbkit_pagetable::nodes::{Chunk, NodeAddr, Nodes, Reclaim, Slab};
 use tlbkit_pagetable::{
-    Change, Error, Holes, Local, Mode, Pinned, Radix, Run, Runs, Solo, Table, Writer, destroy,
+    Change, Error, FlushAll, Holes, Local, Mode, Pinned, Radix, Run, Runs, Solo, Table, Writer, destroy,
 };
+
+use crate::right::right;
 
 const PHYS: usize = 0x8020_0000;
 const K4: PageSize = PageSize::K4;
@@ -199,11 +201,13 @@ fn a_flush_that_unwinds_in_a_change_of_size_leaves_every_page_mapped() {
         let table: Mpt<'_, G, F, _> = Mpt::new(&slab).unwrap();
         let whole = pages(0x600, 512);
         let mut batch = table.batch();
-        // SAFETY: this is the only writer, and the batch is the table's; nothing runs on these pages.
-        unsafe { table.map(&mut batch, whole, Pfn::new(0x400), from, RW) }.unwrap();
+        table.map(right(&table, &mut batch), whole, Pfn::new(0x400), from, RW).unwrap();
         let unwound = catch_unwind(AssertUnwindSafe(|| {
             // SAFETY: this is the only writer, and the batch is the table's; nothing runs on these pages.
-            unsafe { table.resize(&mut batch, whole, to, &mut |_| panic!("the flush")) }
+            let mut flush = |_: &Flush| panic!("the flush");
+            // SAFETY: nothing runs on these pages.
+            let flush = unsafe { FlushAll::breaking(&mut flush) };
+            table.resize(right(&table, &mut batch), whole, to, flush)
         }));
         assert!(unwound.is_err());
         // SAFETY: no CPU reclaims meanwhile.

@@ -10,7 +10,11 @@ use tlbkit_pagetable::format::{Aarch64Of, Format, RiscvOf};
 use tlbkit_pagetable::geometry::{Napot, Runs, Va39, Va48};
 use tlbkit_pagetable::mpt::Mpt;
 use tlbkit_pagetable::nodes::{Chunk, NodeAddr, Nodes, Reclaim as _, Slab};
-use tlbkit_pagetable::{Change, Entry, Error, Frames, Holes, Pinned, Radix, Shared, Table, Writer, destroy};
+use tlbkit_pagetable::{
+    Change, Entry, Error, FlushAll, Frames, Holes, Pinned, Radix, Shared, Table, Writer, destroy,
+};
+
+use crate::right::right;
 
 type Svnapot = RiscvOf<true, true, false>;
 type Contiguous = Aarch64Of<12, true, false>;
@@ -309,11 +313,13 @@ fn a_flush_that_unwinds_leaves_every_page_of_a_run_mapped() {
         let table: Mpt<'_, G, F, _> = Mpt::new(&slab).unwrap();
         let whole = pages(0x2000, 0x2000);
         let mut batch = table.batch();
-        // SAFETY: this is the only writer, and the batch is the table's; nothing runs on these pages.
-        unsafe { table.map(&mut batch, whole, Pfn::new(0x4000), from, RW) }.unwrap();
+        table.map(right(&table, &mut batch), whole, Pfn::new(0x4000), from, RW).unwrap();
         let unwound = catch_unwind(AssertUnwindSafe(|| {
             // SAFETY: this is the only writer, and the batch is the table's; nothing runs on these pages.
-            unsafe { table.resize(&mut batch, whole, to, &mut |_: &Flush| panic!("the flush")) }
+            let mut flush = |_: &Flush| panic!("the flush");
+            // SAFETY: nothing runs on these pages.
+            let flush = unsafe { FlushAll::breaking(&mut flush) };
+            table.resize(right(&table, &mut batch), whole, to, flush)
         }));
         assert!(unwound.is_err());
         // SAFETY: no CPU reclaims meanwhile.

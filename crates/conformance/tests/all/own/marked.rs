@@ -2,14 +2,14 @@
 
 use std::ops::ControlFlow;
 
-use tlbkit_addr::{Attr, Flush, PageSize, Pages, Pfn, VirtAddr};
+use tlbkit_addr::{Attr, PageSize, Pages, Pfn, VirtAddr};
 use tlbkit_pagetable::format::Compact;
 use tlbkit_pagetable::geometry::Va39;
 use tlbkit_pagetable::mpt::Mpt;
 use tlbkit_pagetable::nodes::Nodes;
 use tlbkit_pagetable::{
-    Change, Entry, Error, Footprint, Frames, Holes, Leaf, Mark, Pinned, Retired, Space, Table, Tally,
-    WriterFlag,
+    Change, Entry, Error, FlushAll, Footprint, Frames, Holes, Leaf, Mark, Pinned, Retired, Right, Space,
+    Table, Tally, WriterFlag,
 };
 
 #[derive(Debug)]
@@ -29,34 +29,22 @@ impl<'n, N: Nodes<Word = u64>> Marked<'n, N> {
     }
 
     /// Counts a mark before it is known that it can be put.
-    unsafe fn mark_counted(
-        &self,
-        batch: &mut Retired<'n>,
-        at: VirtAddr,
-        mark: Option<Mark>,
-    ) -> Result<Entry, Error> {
+    fn mark_counted(&self, right: Right<'_, 'n>, at: VirtAddr, mark: Option<Mark>) -> Result<Entry, Error> {
         self.1.ptes(1);
-        // SAFETY: the caller's promise.
-        let was = unsafe { self.0.mark(batch, at, mark)? };
+        let was = self.0.mark(right, at, mark)?;
         self.1.ptes(-1);
         Ok(was)
     }
 
     /// Takes a payload of zero for none.
-    unsafe fn mark_or_none(
-        &self,
-        batch: &mut Retired<'n>,
-        at: VirtAddr,
-        mark: Option<Mark>,
-    ) -> Result<Entry, Error> {
-        // SAFETY: the caller's promise.
-        unsafe { self.0.mark(batch, at, mark.filter(|mark| !matches!(mark, Mark::Payload(0, _)))) }
+    fn mark_or_none(&self, right: Right<'_, 'n>, at: VirtAddr, mark: Option<Mark>) -> Result<Entry, Error> {
+        self.0.mark(right, at, mark.filter(|mark| !matches!(mark, Mark::Payload(0, _))))
     }
 
     /// Hands the marks of a range over before any is taken away.
-    unsafe fn hand_first(
+    fn hand_first(
         &self,
-        batch: &mut Retired<'n>,
+        right: Right<'_, 'n>,
         pages: Pages,
         holes: Holes,
         frames: &mut dyn Frames,
@@ -68,8 +56,7 @@ impl<'n, N: Nodes<Word = u64>> Marked<'n, N> {
             first.1.extend(entry.mark().map(|mark| (at, mark)));
             ControlFlow::Continue(())
         });
-        // SAFETY: the caller's promise.
-        unsafe { self.0.unmap(batch, pages, holes, Some(&mut first)) }
+        self.0.unmap(right, pages, holes, Some(&mut first))
     }
 
     /// Visits entries from the beginning again when it has come to the first mark.
@@ -93,19 +80,16 @@ impl<'n, N: Nodes<Word = u64>> Marked<'n, N> {
     }
 
     /// Empties the entry before it gets its mark.
-    unsafe fn mark_broken(
+    fn mark_broken(
         &self,
-        batch: &mut Retired<'n>,
+        mut right: Right<'_, 'n>,
         at: VirtAddr,
         mark: Option<Mark>,
     ) -> Result<Entry, Error> {
-        // SAFETY: the caller's promise.
-        unsafe {
-            let was = self.0.mark(batch, at, mark)?;
-            self.0.mark(batch, at, None)?;
-            self.0.mark(batch, at, mark)?;
-            Ok(was)
-        }
+        let was = self.0.mark(right.reborrow(), at, mark)?;
+        self.0.mark(right.reborrow(), at, None)?;
+        self.0.mark(right, at, mark)?;
+        Ok(was)
     }
 }
 
@@ -179,92 +163,75 @@ unsafe impl<'n, N: Nodes<Word = u64>> Table<'n> for Marked<'n, N> {
         self.0.batch()
     }
 
-    unsafe fn map(
+    fn map(
         &self,
-        batch: &mut Retired<'n>,
+        right: Right<'_, 'n>,
         pages: Pages,
         frame: Pfn,
         size: PageSize,
         attr: Attr,
     ) -> Result<(), Error> {
-        // SAFETY: the caller's promise.
-        unsafe { self.0.map(batch, pages, frame, size, attr) }
+        self.0.map(right, pages, frame, size, attr)
     }
 
-    unsafe fn unmap(
+    fn unmap(
         &self,
-        batch: &mut Retired<'n>,
+        right: Right<'_, 'n>,
         pages: Pages,
         holes: Holes,
         frames: Option<&mut dyn Frames>,
     ) -> Result<usize, Error> {
-        // SAFETY: the caller's promise.
-        unsafe {
-            match frames {
-                Some(frames) if planted!(MarkHandedFirst, false, true) => {
-                    self.hand_first(batch, pages, holes, frames)
-                }
-                frames => self.0.unmap(batch, pages, holes, frames),
+        match frames {
+            Some(frames) if planted!(MarkHandedFirst, false, true) => {
+                self.hand_first(right, pages, holes, frames)
             }
+            frames => self.0.unmap(right, pages, holes, frames),
         }
     }
 
-    unsafe fn protect(
+    fn protect(
         &self,
-        batch: &mut Retired<'n>,
+        right: Right<'_, 'n>,
         pages: Pages,
         holes: Holes,
         change: Change,
     ) -> Result<usize, Error> {
-        // SAFETY: the caller's promise.
-        unsafe { self.0.protect(batch, pages, holes, change) }
+        self.0.protect(right, pages, holes, change)
     }
 
-    unsafe fn replace(
+    fn replace(
         &self,
-        batch: &mut Retired<'n>,
+        right: Right<'_, 'n>,
         at: VirtAddr,
         frame: Pfn,
         attr: Attr,
-        known: &mut dyn FnMut(&Flush),
+        known: FlushAll<'_>,
     ) -> Result<Leaf, Error> {
-        // SAFETY: the caller's promise.
-        unsafe { self.0.replace(batch, at, frame, attr, known) }
+        self.0.replace(right, at, frame, attr, known)
     }
 
     fn breaks_frames(&self) -> bool {
         self.0.breaks_frames()
     }
 
-    unsafe fn resize(
+    fn resize(
         &self,
-        batch: &mut Retired<'n>,
+        right: Right<'_, 'n>,
         pages: Pages,
         to: PageSize,
-        known: &mut dyn FnMut(&Flush),
+        known: FlushAll<'_>,
     ) -> Result<(), Error> {
-        // SAFETY: the caller's promise.
-        unsafe { self.0.resize(batch, pages, to, known) }
+        self.0.resize(right, pages, to, known)
     }
 
-    unsafe fn mark(&self, batch: &mut Retired<'n>, at: VirtAddr, mark: Option<Mark>) -> Result<Entry, Error> {
-        // SAFETY: the caller's promise.
-        unsafe {
-            planted!(MarkCounted, (), return self.mark_counted(batch, at, mark));
-            planted!(PayloadZero, (), return self.mark_or_none(batch, at, mark));
-            planted!(MarkBroken, self.0.mark(batch, at, mark), self.mark_broken(batch, at, mark))
-        }
+    fn mark(&self, right: Right<'_, 'n>, at: VirtAddr, mark: Option<Mark>) -> Result<Entry, Error> {
+        planted!(MarkCounted, (), return self.mark_counted(right, at, mark));
+        planted!(PayloadZero, (), return self.mark_or_none(right, at, mark));
+        planted!(MarkBroken, self.0.mark(right, at, mark), self.mark_broken(right, at, mark))
     }
 
-    unsafe fn fill(
-        &self,
-        batch: &mut Retired<'n>,
-        at: VirtAddr,
-        payload: u64,
-        frame: Pfn,
-    ) -> Result<(), Error> {
-        // SAFETY: the caller's promise.
-        unsafe { self.0.fill(batch, at, payload, frame) }
+    fn fill(&self, right: Right<'_, 'n>, at: VirtAddr, payload: u64, frame: Pfn) -> Result<(), Error> {
+        self.0.fill(right, at, payload, frame)
     }
 
     fn breaks(&self) -> bool {

@@ -2,13 +2,13 @@ use std::marker::PhantomData;
 use std::ops::ControlFlow;
 use std::sync::atomic::Ordering::Relaxed;
 
-use tlbkit_addr::{Attr, Flush, FlushScope, PageSize, Pages, Pfn, VirtAddr, Vpn};
+use tlbkit_addr::{Attr, FlushScope, PageSize, Pages, Pfn, VirtAddr, Vpn};
 use tlbkit_pagetable::format::{Compact, Format, check_attr, check_change};
 use tlbkit_pagetable::geometry::Geometry;
 use tlbkit_pagetable::nodes::{NodeAddr, Nodes, Stock};
 use tlbkit_pagetable::{
-    Change, Error, Footprint, Frames, Holes, Leaf, NestedMissObserver, Pinned, Retired, Space, Table, Tally,
-    Word, WriterFlag,
+    Change, Error, FlushAll, Footprint, Frames, Holes, Leaf, NestedMissObserver, Pinned, Retired, Right,
+    Space, Table, Tally, Word, WriterFlag,
 };
 
 /// Three levels of as many bits each, of nine for `Va39`; each entry a word of the format `Compact`.
@@ -542,35 +542,38 @@ unsafe impl<'n, G: Geometry, N: Nodes<Word = u64>> Table<'n> for Own<'n, G, N> {
         Retired::of(self.nodes, &self.flag)
     }
 
-    unsafe fn map(
+    fn map(
         &self,
-        batch: &mut Retired<'n>,
+        right: Right<'_, 'n>,
         pages: Pages,
         frame: Pfn,
         size: PageSize,
         attr: Attr,
     ) -> Result<(), Error> {
+        let batch = right.batch(&self.flag)?;
         planted!(WantsMore, (), return self.map_wanting_more(batch, pages, frame, size, attr));
         batch.change(|_| self.map_range(pages, frame, size, attr), |batch| self.mend(batch))
     }
 
-    unsafe fn unmap(
+    fn unmap(
         &self,
-        batch: &mut Retired<'n>,
+        right: Right<'_, 'n>,
         pages: Pages,
         holes: Holes,
         frames: Option<&mut dyn Frames>,
     ) -> Result<usize, Error> {
+        let batch = right.batch(&self.flag)?;
         batch.change(|batch| self.unmap_range(batch, pages, holes, frames), |batch| self.mend(batch))
     }
 
-    unsafe fn protect(
+    fn protect(
         &self,
-        batch: &mut Retired<'n>,
+        right: Right<'_, 'n>,
         pages: Pages,
         holes: Holes,
         change: Change,
     ) -> Result<usize, Error> {
+        let batch = right.batch(&self.flag)?;
         check_change::<Compact>(change)?;
         let (_, mapped) = self.check_whole(pages, holes)?;
         self.edit(self.root, 0, pages, change);
@@ -583,14 +586,15 @@ unsafe impl<'n, G: Geometry, N: Nodes<Word = u64>> Table<'n> for Own<'n, G, N> {
         Ok(mapped)
     }
 
-    unsafe fn replace(
+    fn replace(
         &self,
-        batch: &mut Retired<'n>,
+        right: Right<'_, 'n>,
         at: VirtAddr,
         frame: Pfn,
         attr: Attr,
-        _known: &mut dyn FnMut(&Flush),
+        _known: FlushAll<'_>,
     ) -> Result<Leaf, Error> {
+        let batch = right.batch(&self.flag)?;
         let page = Pages::one(at.vpn(PageSize::K4));
         self.space().check_pages(page)?;
         let (mut node, mut level) = (self.root, 0);
@@ -615,13 +619,14 @@ unsafe impl<'n, G: Geometry, N: Nodes<Word = u64>> Table<'n> for Own<'n, G, N> {
         Compact::BREAK_FRAME
     }
 
-    unsafe fn resize(
+    fn resize(
         &self,
-        batch: &mut Retired<'n>,
+        right: Right<'_, 'n>,
         pages: Pages,
         to: PageSize,
-        _known: &mut dyn FnMut(&Flush),
+        _known: FlushAll<'_>,
     ) -> Result<(), Error> {
+        let batch = right.batch(&self.flag)?;
         batch.change(|batch| self.resize_range(batch, pages, to), |batch| self.mend(batch))
     }
 

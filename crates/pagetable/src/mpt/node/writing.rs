@@ -9,7 +9,7 @@ use crate::format::Format;
 use crate::mpt::Mpt;
 use crate::mpt::shape::Shape;
 use crate::nodes::{NodeAddr, Nodes};
-use crate::{Radix, Retired, Table as _, Turn, Writer};
+use crate::{Error, Radix, Retired, Right, Table as _, Turn, Writer};
 
 /// The right to write a table for `'w`, and the batch that takes over what the changes unlink.
 ///
@@ -44,6 +44,16 @@ impl<'w, 'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Writing<'w, 'n, G, F
     #[inline(always)]
     pub(crate) unsafe fn new(table: &'w Mpt<'n, G, F, N>, batch: &'w mut Retired<'n>) -> Self {
         Self { table, batch }
+    }
+
+    /// Takes the right to write `table`, if `right` is that.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::OtherTable`].
+    #[inline(always)]
+    pub(crate) fn of(table: &'w Mpt<'n, G, F, N>, right: Right<'w, 'n>) -> Result<Self, Error> {
+        Ok(Self { table, batch: right.batch(&table.flag)? })
     }
 
     /// Returns the table.

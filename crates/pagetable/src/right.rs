@@ -1,0 +1,100 @@
+//! The right to write a table, as a value: what a change of a [`Table`](crate::Table) takes.
+//!
+//! ```text
+//!   Writer, Local, AnyCursor ---- Right::new ----> Right ---- Right::batch ----> &mut Retired
+//!   the table's only writer          unsafe          |           safe
+//!                                                    +-- the change of this table, and of no other
+//! ```
+
+use core::{fmt, ptr};
+
+use tlbkit_addr::Flush;
+
+use crate::{Error, Retired, WriterFlag};
+
+/// The right to change one table, and the batch that takes over what a change unlinks.
+///
+/// Only the table's writer makes one: [`Writer`](crate::Writer), [`Local`](crate::Local) or a cursor. A [`Table`](crate::Table) that
+/// is given a right asks by [`batch`](Self::batch) whether it is the right to change *that* table.
+pub struct Right<'w, 'n> {
+    flag: &'w WriterFlag,
+    batch: &'w mut Retired<'n>,
+}
+
+impl<'w, 'n> Right<'w, 'n> {
+    /// Returns the right to change the table with this flag.
+    ///
+    /// # Safety
+    ///
+    /// During `'w` the caller is the only writer of the table whose [flag](crate::Table::writer_flag) this is. The batch came from that
+    /// table. The caller passes the right to a method of [`Table`](crate::Table) and to no other code.
+    #[inline(always)]
+    pub const unsafe fn new(flag: &'w WriterFlag, batch: &'w mut Retired<'n>) -> Self {
+        Self { flag, batch }
+    }
+
+    /// Returns the same right for a shorter time, for a change that consists of several.
+    #[inline(always)]
+    pub const fn reborrow(&mut self) -> Right<'_, 'n> {
+        Right { flag: self.flag, batch: self.batch }
+    }
+
+    /// Returns the batch, to the table with this flag, whose only writer the caller is for `'w`.
+    ///
+    /// Costs a comparison, and none where the compiler inlines the change into a call by the table's [`Writer`](crate::Writer).
+    ///
+    /// # Errors
+    ///
+    /// [`Error::OtherTable`] if this is the right to change another table.
+    #[inline(always)]
+    pub fn batch(self, flag: &WriterFlag) -> Result<&'w mut Retired<'n>, Error> {
+        if ptr::eq(self.flag, flag) { Ok(self.batch) } else { Err(Error::OtherTable) }
+    }
+}
+
+impl fmt::Debug for Right<'_, '_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Right").field("batch", &self.batch).finish_non_exhaustive()
+    }
+}
+
+/// The function that has a flush executed on all CPUs before it returns, and whether entries may be empty while it does so.
+pub struct FlushAll<'f> {
+    flush: &'f mut dyn FnMut(&Flush),
+    may_break: bool,
+}
+
+impl<'f> FlushAll<'f> {
+    /// Returns the function for a change in place: every page of the range is mapped at every moment.
+    #[inline(always)]
+    pub fn in_place(flush: &'f mut dyn FnMut(&Flush)) -> Self {
+        Self { flush, may_break: false }
+    }
+
+    /// Returns the function for a change that may empty entries until the function has returned (break-before-make).
+    ///
+    /// # Safety
+    ///
+    /// Nothing that runs on any CPU until the change returns needs the pages of its range to be mapped: see
+    /// [`Writer::resize_breaking`](crate::Writer::resize_breaking).
+    #[inline(always)]
+    pub unsafe fn breaking(flush: &'f mut dyn FnMut(&Flush)) -> Self {
+        Self { flush, may_break: true }
+    }
+
+    /// Returns the function, to a change that empties entries if `breaks` is set.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Breaks`] if the change would empty entries and must not.
+    #[inline(always)]
+    pub fn of(self, breaks: bool) -> Result<&'f mut dyn FnMut(&Flush), Error> {
+        if breaks && !self.may_break { Err(Error::Breaks) } else { Ok(self.flush) }
+    }
+}
+
+impl fmt::Debug for FlushAll<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("FlushAll").field("may_break", &self.may_break).finish_non_exhaustive()
+    }
+}
