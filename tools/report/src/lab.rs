@@ -32,14 +32,12 @@ pub(crate) const TRACES: [(&str, &str); 7] = [
 ];
 
 /// What the guest's data depend on: the kernel and all that it embeds, and what reads what it says.
-const GUEST: [&str; 7] = [
+const GUEST: [&str; 5] = [
     "examples/kernel",
     "examples/malta",
     "examples/mips32",
     "crates",
-    "tools/xtask/plugin",
-    "tools/xtask/src/boot.rs",
-    "tools/xtask/src/boot",
+    "tools/boot",
 ];
 
 /// The emulator that the guest runs in.

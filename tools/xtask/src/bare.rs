@@ -18,8 +18,8 @@ use anyhow::{Context, ensure};
 use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
 
-use crate::places;
 use crate::shell::{Line, Shell};
+use crate::{misused, places};
 
 /// Run each command that the documentation shows on a Debian machine that has nothing but Rust, up to the first that fails
 #[derive(Args, Debug)]

@@ -6,7 +6,7 @@ use anyhow::{Context, ensure};
 use clap::Args;
 
 use crate::shell::{Line, Shell};
-use crate::{near, places};
+use crate::{misused, near, places};
 
 mod against;
 pub(crate) mod names;

@@ -180,18 +180,18 @@ mod tests {
             ("addr", "crates/addr", &[]),
             ("table", "crates/table", &["addr"]),
             ("cache", "crates/cache", &["addr"]),
-            ("plugin", "tools/xtask/plugin", &[]),
-            ("xtask", "tools/xtask", &["table"]),
+            ("plugin", "tools/boot/plugin", &[]),
+            ("boot", "tools/boot", &["table"]),
         ]);
         let readers = [("docs/table.md".to_owned(), "crates/table/tests/page.rs".into())];
         let names = |files: &[&str]| {
             let reach = reached(&packages, files.iter().map(Path::new), &readers);
             reach.map(|reach| reach.packages.into_iter().collect::<Vec<_>>().join(" "))
         };
-        assert_eq!(names(&["crates/addr/src/lib.rs"]).as_deref(), Some("addr cache table xtask"));
-        assert_eq!(names(&["crates/table/src/a/b.rs"]).as_deref(), Some("table xtask"));
-        assert_eq!(names(&["tools/xtask/plugin/src/lib.rs"]).as_deref(), Some("plugin"));
-        assert_eq!(names(&["docs/table.md"]).as_deref(), Some("table xtask"));
+        assert_eq!(names(&["crates/addr/src/lib.rs"]).as_deref(), Some("addr boot cache table"));
+        assert_eq!(names(&["crates/table/src/a/b.rs"]).as_deref(), Some("boot table"));
+        assert_eq!(names(&["tools/boot/plugin/src/lib.rs"]).as_deref(), Some("plugin"));
+        assert_eq!(names(&["docs/table.md"]).as_deref(), Some("boot table"));
         assert_eq!(names(&["docs/other.md"]).as_deref(), Some(""));
         assert_eq!(names(&["Cargo.lock"]), None, "every package may read it");
     }

@@ -44,7 +44,7 @@ const KINDS: [(&str, &[&[&str]]); 5] = [
 ];
 
 /// Where code is.
-const PLACES: [&str; 9] = [
+const PLACES: [&str; 10] = [
     "benches/examples",
     "benches/src",
     "crates",
@@ -52,6 +52,7 @@ const PLACES: [&str; 9] = [
     "examples/kernel",
     "examples/mips32/src",
     "fuzz/targets",
+    "tools/boot/src",
     "tools/lab/src",
     "tools/xtask/src",
 ];

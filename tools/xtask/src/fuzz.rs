@@ -11,7 +11,7 @@ use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::shell::{Line, Shell};
-use crate::{near, places, tools};
+use crate::{misused, near, places, tools};
 
 /// Fuzz tlbkit's parts, one after the other
 #[derive(Args, Debug)]

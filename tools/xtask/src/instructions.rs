@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use crate::bench::names;
 use crate::shell::{Line, Shell};
-use crate::{near, places, tools};
+use crate::{misused, near, places, tools};
 
 /// The program under `benches/src/bin` that makes the calls, and how many it makes.
 const PROGRAM: &str = "instructions";

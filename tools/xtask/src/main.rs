@@ -1,29 +1,23 @@
 //! The project's one front door.
 //!
 //! ```text
-//! main ── a module per command ──┬── shell   a command line, run for people or for `test`
-//!                                ├── tools   what a step needs, installed, or one line that says how
-//!                                └── places  where things are
+//! main ── a module per command ──┬── tlbkit_boot   kernels in QEMU: `boot`, `judge`, `witness`
+//!                                └── tlbkit_shell  a command line, run for people or for `test`; what a step needs
 //! ```
 //!
 //! `test` runs the steps that the gate runs; most of them are also commands of their own.
 
 use std::ffi::OsString;
-use std::fmt;
 use std::process::ExitCode;
 
 use clap::error::ErrorKind;
 use clap::{Parser, Subcommand};
-
-/// Returns from the function with the [`Usage`] that is formatted.
-macro_rules! misused {
-    ($($wrong:tt)*) => { return Err(crate::Usage::of(format!($($wrong)*))) };
-}
+use tlbkit_boot::{self as boot, judge};
+use tlbkit_shell::{self as shell, Usage, ledger, misused, near, places, tools};
 
 mod bare;
 mod bench;
 mod bookkeeping;
-mod boot;
 mod changed;
 mod check;
 #[cfg(test)]
@@ -33,28 +27,22 @@ mod doc;
 mod explore;
 mod fuzz;
 mod instructions;
-mod judge;
-mod ledger;
 mod locks;
 mod loom;
 mod miri;
 mod msrv;
 mod mutants;
 mod mutations;
-mod near;
 mod no_std;
-mod places;
 mod portability;
 mod properties;
 mod reach;
 mod release;
 mod report;
 mod sanitize;
-mod shell;
 mod stack;
 mod support;
 mod test;
-mod tools;
 mod weight;
 mod worst;
 
@@ -110,32 +98,13 @@ enum Command {
     Weight(weight::WeightArgs),
 }
 
-/// What is wrong with the arguments, in one line: the program ends with 2, and not with 1 as for anything else.
-#[derive(Debug)]
-struct Usage(String);
-
-impl Usage {
-    /// Returns an error that says so.
-    fn of(wrong: impl fmt::Display) -> anyhow::Error {
-        Self(format!("{wrong:#}")).into()
-    }
-}
-
-impl fmt::Display for Usage {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-impl std::error::Error for Usage {}
-
 /// Reads the arguments, the program's name first. Help and version are printed, and that is all.
 fn parse(words: impl IntoIterator<Item = impl Into<OsString> + Clone>) -> anyhow::Result<Cli> {
     Cli::try_parse_from(words).map_err(|error| {
         if !error.use_stderr() || error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
             error.exit();
         }
-        Usage(one_line(&error.to_string())).into()
+        Usage::of(one_line(&error.to_string()))
     })
 }
 

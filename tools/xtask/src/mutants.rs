@@ -6,7 +6,7 @@ use anyhow::Context;
 use clap::Args;
 
 use crate::shell::{Line, Shell};
-use crate::{near, tools};
+use crate::{misused, near, tools};
 
 /// Change every function in small ways, one at a time; the tests must notice 95 of 100. Goes on where it was
 /// interrupted, with what no test has noticed so far

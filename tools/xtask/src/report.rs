@@ -6,8 +6,8 @@ use std::{env, fs};
 use anyhow::Context;
 use clap::Args;
 
-use crate::places;
 use crate::shell::{Line, Shell};
+use crate::{misused, places};
 
 /// Redraw the papers' figures from the lab's data, beside the numbers that they print
 #[derive(Args, Debug)]

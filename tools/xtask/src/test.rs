@@ -13,7 +13,7 @@ use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
 
 use crate::changed::{self, Reach};
 use crate::shell::{Line, Shell};
-use crate::{check, doc, fuzz, judge, locks, loom, miri, msrv, near, no_std, places, properties};
+use crate::{check, doc, fuzz, judge, locks, loom, miri, misused, msrv, near, no_std, places, properties};
 
 /// Run every test that the gate runs, two steps at a time, up to the first failure
 #[derive(Args, Debug)]
@@ -81,9 +81,9 @@ const STEPS: [Step; 12] = [
     step("Miri", Folder::Own, About::Of(&miri::PACKAGES), |shell| {
         miri::run(shell, &miri::MiriArgs::default())
     }),
-    step("boot", Folder::Own, About::Of(&["tlbkit-kernel", "tlbkit-mips32"]), boot),
+    step("boot", Folder::Own, About::Of(&["tlbkit-boot", "tlbkit-kernel", "tlbkit-mips32"]), boot),
     step("loom", Folder::Own, About::Of(&loom::PACKAGES), loom::run),
-    step("judge", Folder::Own, About::Of(&["tlbkit-judge"]), judge::briefly),
+    step("judge", Folder::Own, About::Of(&["tlbkit-boot", "tlbkit-judge"]), judge::briefly),
     step("oldest Rust", Folder::Own, About::Crates, msrv::run),
 ];
 

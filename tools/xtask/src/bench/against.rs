@@ -9,8 +9,8 @@ use anyhow::{Context, bail, ensure};
 use serde_json::Value;
 
 use super::{Bench, kept};
-use crate::places;
 use crate::shell::{Line, Shell};
+use crate::{misused, places};
 
 /// What is compared with.
 #[derive(Debug, PartialEq)]

@@ -10,8 +10,8 @@ mod tree;
 use clap::Args;
 
 use self::tree::Tree;
-use crate::near;
 use crate::shell::Shell;
+use crate::{misused, near};
 
 /// Change one line at a time of what publishes, retires or shoots down; a test must notice each
 #[derive(Args, Debug)]

@@ -14,14 +14,14 @@ use crate::places;
 
 /// The jobs of a command that succeeded on the code as it is now: a file in the target directory.
 #[derive(Debug)]
-pub(crate) struct Ledger {
+pub struct Ledger {
     path: PathBuf,
     done: BTreeSet<String>,
 }
 
 impl Ledger {
     /// Opens the ledger of a command. It begins anew if any of the tree's code has changed since.
-    pub(crate) fn open(command: &str) -> anyhow::Result<Self> {
+    pub fn open(command: &str) -> anyhow::Result<Self> {
         let folder = places::target().join("ledgers");
         fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
         let path = folder.join(format!("{command}-{:016x}", tree()?));
@@ -34,7 +34,7 @@ impl Ledger {
     /// # Errors
     ///
     /// The job's, which is then not written down.
-    pub(crate) fn job(&mut self, name: &str, job: impl FnOnce() -> anyhow::Result<()>) -> anyhow::Result<()> {
+    pub fn job(&mut self, name: &str, job: impl FnOnce() -> anyhow::Result<()>) -> anyhow::Result<()> {
         if self.done.contains(name) {
             println!("{name}: passed before");
             return Ok(());

@@ -11,8 +11,7 @@ use anyhow::{Context, ensure};
 use serde_json::{Map, Value, json};
 use tlbkit_witness::check::{self, Arch, Checked, Checker, Place, Refusal};
 
-use crate::places;
-use crate::shell::Line;
+use tlbkit_shell::{Line, places};
 
 /// The verdict on a log that breaks no rule.
 pub(super) const HOLDS: &str = "holds";

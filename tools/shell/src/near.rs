@@ -3,7 +3,7 @@
 use strsim::osa_distance;
 
 /// Returns the name that is nearest to `word`, if one is near: at most a third of its letters are others.
-pub(crate) fn nearest<'a>(word: &str, names: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+pub fn nearest<'a>(word: &str, names: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let word = word.to_lowercase();
     // Two letters swapped are one slip.
     let names = names.into_iter().map(|name| (osa_distance(&word, &name.to_lowercase()), name));
@@ -12,12 +12,12 @@ pub(crate) fn nearest<'a>(word: &str, names: impl IntoIterator<Item = &'a str>) 
 }
 
 /// Returns ` (did you mean ...?)` if a name is near.
-pub(crate) fn hint<'a>(word: &str, names: impl IntoIterator<Item = &'a str>) -> String {
+pub fn hint<'a>(word: &str, names: impl IntoIterator<Item = &'a str>) -> String {
     nearest(word, names).map(|name| format!(" (did you mean `{name}`?)")).unwrap_or_default()
 }
 
 /// Returns names in lines of at most 100 letters.
-pub(crate) fn lines(names: &[&str]) -> String {
+pub fn lines(names: &[&str]) -> String {
     let mut lines = vec![String::new()];
     for name in names {
         match lines.last_mut() {
@@ -30,7 +30,7 @@ pub(crate) fn lines(names: &[&str]) -> String {
 }
 
 /// Returns names, then the words that they are made of: a part of a name is mostly one of the two.
-pub(crate) fn words<'a>(names: impl IntoIterator<Item = &'a str> + Clone) -> impl Iterator<Item = &'a str> {
+pub fn words<'a>(names: impl IntoIterator<Item = &'a str> + Clone) -> impl Iterator<Item = &'a str> {
     names.clone().into_iter().chain(names.into_iter().flat_map(|name| name.split(' ')))
 }
 

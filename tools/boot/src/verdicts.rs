@@ -8,6 +8,7 @@ use std::{fmt, fs};
 use anyhow::{Context, bail};
 use clap::{Args, Parser, ValueEnum};
 use serde_json::{Value, json};
+use tlbkit_shell::misused;
 
 use super::witness::HOLDS;
 use super::{Architecture, BootArgs, check_fault, kernel, kernel_on};
@@ -24,7 +25,7 @@ const OR: &str = " or ";
 
 /// Boot the kernel on every machine with every planted fault, and compare what the witness says with docs/witness.md
 #[derive(Args, Clone, Debug)]
-pub(crate) struct WitnessArgs {
+pub struct WitnessArgs {
     /// Boot these machines alone [default: all]
     #[arg(long, value_enum, value_delimiter = ',')]
     machine: Vec<Architecture>,
@@ -120,7 +121,7 @@ fn arguments(machine: &str, options: &str) -> anyhow::Result<BootArgs> {
 /// # Errors
 ///
 /// If a boot has no verdict, or another one than the page says.
-pub(crate) fn run(args: &WitnessArgs) -> anyhow::Result<()> {
+pub fn run(args: &WitnessArgs) -> anyhow::Result<()> {
     let mut table = Table::read(&fs::read_to_string(PAGE)?)?;
     let is_wanted = |machine: &str| {
         let named =
@@ -213,7 +214,7 @@ fn one(machine: &str, options: &str) -> anyhow::Result<Found> {
 mod tests {
     use super::*;
 
-    const PAGE: &str = include_str!("../../../../docs/witness.md");
+    const PAGE: &str = include_str!("../../../docs/witness.md");
 
     /// Each cell with a verdict is of a boot that there is, and no other one: the machines and their faults are all there.
     #[test]

@@ -5,8 +5,10 @@ use std::{env, fs};
 
 use anyhow::Context;
 
+use crate::misused;
+
 /// Makes the workspace's root the working directory, wherever the command was given.
-pub(crate) fn enter_root() -> anyhow::Result<()> {
+pub fn enter_root() -> anyhow::Result<()> {
     // As cargo runs it: work trees that share a target directory share its program.
     let own = env::var_os("CARGO_MANIFEST_DIR").unwrap_or_else(|| env!("CARGO_MANIFEST_DIR").into());
     let root = Path::new(&own).ancestors().nth(2).context("xtask is no folder of a workspace")?;
@@ -14,7 +16,7 @@ pub(crate) fn enter_root() -> anyhow::Result<()> {
 }
 
 /// Returns where cargo builds.
-pub(crate) fn target() -> PathBuf {
+pub fn target() -> PathBuf {
     env::var_os("CARGO_TARGET_DIR").map_or_else(|| "target".into(), PathBuf::from)
 }
 
@@ -23,7 +25,7 @@ pub(crate) fn target() -> PathBuf {
 /// # Errors
 ///
 /// If it cannot, in one line that names the option by which the file was given.
-pub(crate) fn can_write(option: &str, file: &Path) -> anyhow::Result<()> {
+pub fn can_write(option: &str, file: &Path) -> anyhow::Result<()> {
     let was_there = file.exists();
     let opened = fs::OpenOptions::new().append(true).create(true).open(file);
     let tried = opened.and_then(|_| if was_there { Ok(()) } else { fs::remove_file(file) });
@@ -34,7 +36,7 @@ pub(crate) fn can_write(option: &str, file: &Path) -> anyhow::Result<()> {
 }
 
 /// Returns the folders of `crates` that a kernel embeds: those whose manifest has the category `no-std`.
-pub(crate) fn kernel_folders() -> anyhow::Result<Vec<String>> {
+pub fn kernel_folders() -> anyhow::Result<Vec<String>> {
     let mut folders = Vec::new();
     for entry in fs::read_dir("crates").context("cannot list crates")? {
         let entry = entry?;
@@ -48,18 +50,18 @@ pub(crate) fn kernel_folders() -> anyhow::Result<Vec<String>> {
 }
 
 /// Returns the package in a folder of `crates`.
-pub(crate) fn package(folder: &str) -> String {
+pub fn package(folder: &str) -> String {
     if folder == "tlbkit" { folder.into() } else { format!("tlbkit-{folder}") }
 }
 
 /// Returns `-p` and the package for each folder of `crates`.
-pub(crate) fn kernel_packages() -> anyhow::Result<Vec<String>> {
+pub fn kernel_packages() -> anyhow::Result<Vec<String>> {
     let packages: Vec<_> = kernel_folders()?.iter().map(|folder| package(folder)).collect();
     Ok(chosen(&packages))
 }
 
 /// Returns `-p` and its name for each package.
-pub(crate) fn chosen(packages: &[String]) -> Vec<String> {
+pub fn chosen(packages: &[String]) -> Vec<String> {
     packages.iter().flat_map(|package| ["-p".to_owned(), package.clone()]).collect()
 }
 

@@ -1,7 +1,6 @@
 //! `cargo xtask judge`: processors' own MMUs walk our tables, and must find what `lookup` finds.
 
-use crate::shell::{Line, Shell};
-use crate::{places, tools};
+use tlbkit_shell::{Line, Shell, places, tools};
 
 type Boot = (&'static str, &'static str);
 
@@ -58,12 +57,12 @@ const PROCESSORS: [Processor; 4] = [
 const LIMIT: &str = "300";
 
 /// Builds the kernel for each processor and runs it.
-pub(crate) fn run(shell: &Shell) -> anyhow::Result<()> {
+pub fn run(shell: &Shell) -> anyhow::Result<()> {
     judge(shell, true)
 }
 
 /// The same with a third of the operations, in fewer boots.
-pub(crate) fn briefly(shell: &Shell) -> anyhow::Result<()> {
+pub fn briefly(shell: &Shell) -> anyhow::Result<()> {
     judge(shell, false)
 }
 

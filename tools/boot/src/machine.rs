@@ -8,8 +8,7 @@ use std::{env, fs};
 
 use anyhow::Context;
 
-use crate::shell::{Line, Shell};
-use crate::{near, places, tools};
+use tlbkit_shell::{Line, Shell, misused, near, places, tools};
 
 /// The kernel's folder, and its program.
 const FOLDER: &str = "examples/mips32";

@@ -7,17 +7,17 @@ use anyhow::{Context, bail};
 use crate::shell::{Line, Shell};
 
 /// The oldest Rust that the crates promise to build with: the manifest's.
-pub(crate) const MSRV: &str = concat!(env!("CARGO_PKG_RUST_VERSION"), ".0");
+pub const MSRV: &str = concat!(env!("CARGO_PKG_RUST_VERSION"), ".0");
 /// The toolchain of the tools that look deeper than the stable ones.
-pub(crate) const NIGHTLY: &str = "nightly";
+pub const NIGHTLY: &str = "nightly";
 
 /// Sees to components and targets of the toolchain that is in use.
-pub(crate) fn parts(shell: &Shell, components: &[&str], targets: &[&str]) -> anyhow::Result<()> {
+pub fn parts(shell: &Shell, components: &[&str], targets: &[&str]) -> anyhow::Result<()> {
     parts_of(shell, &[], components, targets)
 }
 
 /// Sees to a toolchain with these components.
-pub(crate) fn toolchain(shell: &Shell, name: &str, components: &[&str]) -> anyhow::Result<()> {
+pub fn toolchain(shell: &Shell, name: &str, components: &[&str]) -> anyhow::Result<()> {
     if !succeeds(Command::new("rustup").args(["run", name, "rustc", "--version"])) {
         asked("show active-toolchain")?;
         shell
@@ -51,7 +51,7 @@ fn asked(question: &str) -> anyhow::Result<String> {
 }
 
 /// Sees to a program of Debian's.
-pub(crate) fn program(shell: &Shell, name: &str, package: &str) -> anyhow::Result<()> {
+pub fn program(shell: &Shell, name: &str, package: &str) -> anyhow::Result<()> {
     if succeeds(Command::new(name).arg("--version")) {
         return Ok(());
     }
@@ -66,7 +66,7 @@ pub(crate) fn program(shell: &Shell, name: &str, package: &str) -> anyhow::Resul
 }
 
 /// Sees to a subcommand of cargo that is a package of its own.
-pub(crate) fn cargo(shell: &Shell, subcommand: &str) -> anyhow::Result<()> {
+pub fn cargo(shell: &Shell, subcommand: &str) -> anyhow::Result<()> {
     if succeeds(Command::new("cargo").args([subcommand, "--version"])) {
         return Ok(());
     }

@@ -11,7 +11,7 @@ use indicatif::ProgressBar;
 
 /// A command line.
 #[derive(Clone, Debug)]
-pub(crate) struct Line {
+pub struct Line {
     set: Vec<(&'static str, String)>,
     words: Vec<String>,
     /// Where it runs, if not here.
@@ -20,30 +20,30 @@ pub(crate) struct Line {
 
 impl Line {
     /// Returns the command line of a program and the words of `arguments`.
-    pub(crate) fn new(program: &str, arguments: &str) -> Self {
+    pub fn new(program: &str, arguments: &str) -> Self {
         let words = [program].into_iter().chain(arguments.split_whitespace()).map(String::from).collect();
         Self { set: Vec::new(), words, within: None }
     }
 
     /// Sets a variable for the command.
-    pub(crate) fn set(mut self, name: &'static str, value: &str) -> Self {
+    pub fn set(mut self, name: &'static str, value: &str) -> Self {
         self.set.push((name, value.into()));
         self
     }
 
     /// Lets the command run in another folder.
-    pub(crate) fn within(self, folder: &Path) -> Self {
+    pub fn within(self, folder: &Path) -> Self {
         Self { within: Some(folder.into()), ..self }
     }
 
     /// Adds arguments as they are.
-    pub(crate) fn with<S: Into<String>>(mut self, arguments: impl IntoIterator<Item = S>) -> Self {
+    pub fn with<S: Into<String>>(mut self, arguments: impl IntoIterator<Item = S>) -> Self {
         self.words.extend(arguments.into_iter().map(Into::into));
         self
     }
 
     /// Returns the command. For `cargo xtask` it is this program itself: cargo would first wait for what another step builds.
-    pub(crate) fn command(&self) -> Command {
+    pub fn command(&self) -> Command {
         let itself = Path::new("/proc/self/exe");
         let (program, arguments) = match self.words.as_slice() {
             [cargo, xtask, rest @ ..] if cargo == "cargo" && xtask == "xtask" && itself.exists() => {
@@ -85,11 +85,16 @@ fn quoted(word: &str) -> String {
 
 /// How commands are run.
 #[derive(Debug)]
-pub(crate) enum Shell {
+pub enum Shell {
     /// Their output is the user's.
     Plain,
     /// Their output is shown if they fail; until then a last line of it on a terminal, and the tests are counted.
-    Quiet { bar: ProgressBar, tests: Cell<usize> },
+    Quiet {
+        /// Shows that line.
+        bar: ProgressBar,
+        /// How many tests have passed.
+        tests: Cell<usize>,
+    },
 }
 
 impl Shell {
@@ -98,7 +103,7 @@ impl Shell {
     /// # Errors
     ///
     /// If it cannot be started or fails; the error says what to repeat.
-    pub(crate) fn run(&self, line: &Line) -> anyhow::Result<()> {
+    pub fn run(&self, line: &Line) -> anyhow::Result<()> {
         let status = match self {
             Self::Plain => line.command().status().with_context(|| format!("cannot run `{line}`"))?,
             Self::Quiet { bar, tests } => {
@@ -116,7 +121,7 @@ impl Shell {
     /// # Errors
     ///
     /// As [`run`](Self::run).
-    pub(crate) fn watch(&self, line: &Line, mut each: impl FnMut(&str)) -> anyhow::Result<()> {
+    pub fn watch(&self, line: &Line, mut each: impl FnMut(&str)) -> anyhow::Result<()> {
         let mut command = line.command();
         let (reader, writer) = io::pipe()?;
         command.stdin(Stdio::null()).stdout(writer.try_clone()?).stderr(writer);

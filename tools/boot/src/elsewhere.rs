@@ -7,7 +7,7 @@ use tlbkit_names::{C128K, G16, GA, HR, LPT, MPT, S8K_G16};
 
 use super::machine::Machine;
 use super::{Root, SCRATCH, row};
-use crate::shell::Shell;
+use tlbkit_shell::Shell;
 
 /// Tables that together have every kind of walk.
 const TABLES: [&str; 7] = [MPT, LPT, G16, GA, HR, C128K, S8K_G16];

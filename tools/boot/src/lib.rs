@@ -11,20 +11,20 @@ use anyhow::{bail, ensure};
 use clap::{Args, ValueEnum};
 use serde_json::Value;
 
-use crate::ledger::Ledger;
-use crate::near;
-use crate::shell::Shell;
+use tlbkit_shell::ledger::Ledger;
+use tlbkit_shell::{Shell, misused, near};
 
 mod break_even;
 mod compare;
 mod elsewhere;
+pub mod judge;
 mod kernel;
 mod machine;
 mod moving;
 mod protocols;
 mod row;
 mod superpage;
-pub(crate) mod verdicts;
+pub mod verdicts;
 mod witness;
 
 use machine::Machine;
@@ -48,7 +48,7 @@ const SCRATCH: &str = "P5600";
 
 /// Boot a kernel in QEMU: on MIPS32, its TLB refilled from every page table; or on a machine, with programs that check themselves
 #[derive(Args, Clone, Debug)]
-pub(crate) struct BootArgs {
+pub struct BootArgs {
     /// Boot examples/kernel on this machine [default: boot examples/mips32]
     #[arg(long, value_enum)]
     machine: Option<Architecture>,
@@ -192,7 +192,7 @@ impl BootArgs {
 /// # Errors
 ///
 /// If something is missing, a boot goes wrong or a check fails.
-pub(crate) fn run(args: &BootArgs) -> anyhow::Result<()> {
+pub fn run(args: &BootArgs) -> anyhow::Result<()> {
     let of_machine = args.machine.is_some() && is_guarded(args);
     for table in args.table.iter().filter(|_| !of_machine) {
         let (_, alone) = tlbkit_names::split(table).unwrap_or((0, table));

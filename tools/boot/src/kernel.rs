@@ -11,8 +11,7 @@ use tlbkit_witness::check::Arch;
 
 use super::witness::{self, Record};
 use super::{Work, moving, protocols, row, superpage};
-use crate::shell::{Line, Shell};
-use crate::{places, tools};
+use tlbkit_shell::{Line, Shell, misused, places, tools};
 
 const FOLDER: &str = "examples/kernel";
 
@@ -392,16 +391,16 @@ fn number(row: &Value, name: &str) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    const HART: &str = include_str!("../../../../examples/kernel/embedding/hart.rs");
-    const MEMORY: &str = include_str!("../../../../examples/kernel/embedding/memory.rs");
-    const SWAP: &str = include_str!("../../../../examples/kernel/embedding/swap.rs");
-    const SEVERAL: &str = include_str!("../../../../examples/kernel/src/memory.rs");
-    const REFILL: &str = include_str!("../../../../examples/kernel/src/arch/mips32/refill.rs");
-    const TLB: &str = include_str!("../../../../examples/kernel/src/arch/aarch64/tlb.rs");
+    const HART: &str = include_str!("../../../examples/kernel/embedding/hart.rs");
+    const MEMORY: &str = include_str!("../../../examples/kernel/embedding/memory.rs");
+    const SWAP: &str = include_str!("../../../examples/kernel/embedding/swap.rs");
+    const SEVERAL: &str = include_str!("../../../examples/kernel/src/memory.rs");
+    const REFILL: &str = include_str!("../../../examples/kernel/src/arch/mips32/refill.rs");
+    const TLB: &str = include_str!("../../../examples/kernel/src/arch/aarch64/tlb.rs");
 
     /// Returns what `docs/embedding.md` shows of files that are compiled elsewhere.
     fn quotations() -> Vec<&'static str> {
-        let page = include_str!("../../../../docs/embedding.md");
+        let page = include_str!("../../../docs/embedding.md");
         let blocks = page.split("```rust,ignore\n").skip(1);
         blocks.filter_map(|rest| rest.split("```").next()).collect()
     }
