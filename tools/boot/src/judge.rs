@@ -2,6 +2,8 @@
 
 use tlbkit_shell::{Line, Shell, places, tools};
 
+use crate::qemu;
+
 type Boot = (&'static str, &'static str);
 
 /// A processor as rustc and QEMU know it.
@@ -47,7 +49,7 @@ const PROCESSORS: [Processor; 4] = [
         target: "x86_64-unknown-none",
         program: "qemu-system-x86_64",
         package: "qemu-system-x86",
-        machine: "-M q35 -cpu max -device isa-debug-exit,iobase=0xf4,iosize=4 -vga none",
+        machine: "-M q35 -cpu max -device isa-debug-exit,iobase=0xf4,iosize=4",
         boots: &[("", ""), ("la57", ""), ("keys", "")],
         more: &[("old", "-cpu max,-nx,-pdpe1gb")],
     },
@@ -80,12 +82,8 @@ fn judge(shell: &Shell, whole: bool) -> anyhow::Result<()> {
             let build = build.with([&place.to_string_lossy(), "--target", processor.target]);
             shell.run(&build.with(["--features", &format!("{features},{feature}")]))?;
             let kernel = place.join(processor.target).join("release/tlbkit-judge");
-            let boot =
-                Line::new("timeout", LIMIT).with([processor.program]).with(processor.machine.split(' '));
-            let boot = boot.with(options.split_whitespace());
-            // A network card would want firmware, which is in another package than QEMU.
-            let boot =
-                boot.with("-m 256M -nic none -display none -monitor none -serial stdio -kernel".split(' '));
+            let boot = qemu::line(LIMIT, processor.program, processor.machine);
+            let boot = boot.with(options.split_whitespace()).with(["-m", "256M", "-kernel"]);
             shell.run(&boot.with([kernel.to_string_lossy()]))?;
         }
     }

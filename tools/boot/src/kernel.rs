@@ -1,23 +1,23 @@
 //! The kernel of `examples/kernel`, for one CPU and for several: on RISC-V and on AArch64, QEMU's machine `virt`, on
 //! MIPS32 its Malta with P5600 cores, on x86-64 its PC. For one hart of RISC-V there is also the kernel of `docs/embedding.md`.
 
-use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
-use std::process::{ExitStatus, Stdio};
+use std::process::ExitStatus;
 
-use anyhow::{Context, bail};
+use anyhow::bail;
+use clap::ValueEnum;
 use serde_json::Value;
 use tlbkit_witness::check::Arch;
 
 use super::witness::{self, Record};
-use super::{Work, moving, protocols, row, superpage};
+use super::{Work, moving, protocols, qemu, row, superpage};
 use tlbkit_shell::{Line, Shell, misused, places, tools};
 
 const FOLDER: &str = "examples/kernel";
 
 /// What differs from machine to machine.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Board {
+struct Board {
     target: &'static str,
     qemu: &'static str,
     package: &'static str,
@@ -31,63 +31,75 @@ pub(super) struct Board {
     firmware: Option<&'static str>,
     /// What the witness knows of the machine.
     witness: witness::Machine,
-    /// Whether the machine counts instructions.
-    counts: bool,
     /// Whether there is a kernel of the guide.
     has_guide: bool,
 }
 
-pub(super) const AARCH64: Board = Board {
-    target: "aarch64-unknown-none",
-    qemu: "qemu-system-aarch64",
-    package: "qemu-system-arm",
-    builds_core: false,
-    words: "-M virt,gic-version=2 -cpu max",
-    cpus: 8,
-    firmware: None,
-    witness: witness::Machine { arch: Arch::Aarch64, name: "aarch64", memory: 0x4000_0000, size: "1G" },
-    counts: true,
-    has_guide: false,
-};
+/// A machine that examples/kernel runs on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(super) enum Architecture {
+    Aarch64,
+    Mips32,
+    Riscv64,
+    #[value(name = "x86_64")]
+    X86_64,
+}
 
-pub(super) const RISCV64: Board = Board {
-    target: "riscv64gc-unknown-none-elf",
-    qemu: "qemu-system-riscv64",
-    package: "qemu-system-misc",
-    builds_core: false,
-    words: "-M virt",
-    cpus: 8,
-    firmware: Some("Boot HART MEDELEG"),
-    witness: witness::Machine { arch: Arch::Sv39, name: "sv39", memory: 0x8000_0000, size: "1G" },
-    counts: true,
-    has_guide: true,
-};
-
-pub(super) const MIPS32: Board = Board {
-    target: "mipsel-unknown-none",
-    qemu: "qemu-system-mipsel",
-    package: "qemu-system-mips",
-    builds_core: true,
-    words: "-M malta -cpu P5600 -semihosting-config enable=on,target=native",
-    cpus: 4,
-    firmware: None,
-    witness: witness::Machine { arch: Arch::Mips32, name: "mips32", memory: 0, size: "256M" },
-    counts: true,
-    has_guide: false,
-};
-
-pub(super) const X86_64: Board = Board {
-    target: "x86_64-unknown-none",
-    qemu: "qemu-system-x86_64",
-    package: "qemu-system-x86",
-    builds_core: false,
-    words: "-M q35 -cpu max",
-    cpus: 8,
-    firmware: Some("Booting from ROM"),
-    witness: witness::Machine { arch: Arch::X86_64, name: "x86_64", memory: 0, size: "1G" },
-    counts: true,
-    has_guide: false,
-};
+impl Architecture {
+    const fn board(self) -> Board {
+        match self {
+            Self::Aarch64 => Board {
+                target: "aarch64-unknown-none",
+                qemu: "qemu-system-aarch64",
+                package: "qemu-system-arm",
+                builds_core: false,
+                words: "-M virt,gic-version=2 -cpu max",
+                cpus: 8,
+                firmware: None,
+                witness: witness::Machine {
+                    arch: Arch::Aarch64,
+                    name: "aarch64",
+                    memory: 0x4000_0000,
+                    size: "1G",
+                },
+                has_guide: false,
+            },
+            Self::Mips32 => Board {
+                target: "mipsel-unknown-none",
+                qemu: "qemu-system-mipsel",
+                package: "qemu-system-mips",
+                builds_core: true,
+                words: "-M malta -cpu P5600 -semihosting-config enable=on,target=native",
+                cpus: 4,
+                firmware: None,
+                witness: witness::Machine { arch: Arch::Mips32, name: "mips32", memory: 0, size: "256M" },
+                has_guide: false,
+            },
+            Self::Riscv64 => Board {
+                target: "riscv64gc-unknown-none-elf",
+                qemu: "qemu-system-riscv64",
+                package: "qemu-system-misc",
+                builds_core: false,
+                words: "-M virt",
+                cpus: 8,
+                firmware: Some("Boot HART MEDELEG"),
+                witness: witness::Machine { arch: Arch::Sv39, name: "sv39", memory: 0x8000_0000, size: "1G" },
+                has_guide: true,
+            },
+            Self::X86_64 => Board {
+                target: "x86_64-unknown-none",
+                qemu: "qemu-system-x86_64",
+                package: "qemu-system-x86",
+                builds_core: false,
+                words: "-M q35 -cpu max",
+                cpus: 8,
+                firmware: Some("Booting from ROM"),
+                witness: witness::Machine { arch: Arch::X86_64, name: "x86_64", memory: 0, size: "1G" },
+                has_guide: false,
+            },
+        }
+    }
+}
 
 /// Seconds that a boot may take. One takes seconds, under stress minutes.
 const LIMIT: [&str; 2] = ["300", "1800"];
@@ -102,7 +114,7 @@ const SHOOTDOWNS: usize = 10_000;
 /// What is booted.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Boot<'a> {
-    pub(super) board: Board,
+    pub(super) machine: Architecture,
     /// QEMU's name of another CPU than the board's own.
     pub(super) cpu: Option<&'a str>,
     pub(super) cpus: usize,
@@ -168,7 +180,7 @@ pub(super) fn run(boot: &Boot<'_>) -> anyhow::Result<()> {
 ///
 /// If something is missing, the kernel of the guide fails, or there is no record where one was to be.
 pub(super) fn boot_with(boot: &Boot<'_>, say: &dyn Fn(&str)) -> anyhow::Result<Booted> {
-    let board = &boot.board;
+    let board = &boot.machine.board();
     if !(1..=board.cpus).contains(&boot.cpus) {
         misused!("--cpus {}: the kernel runs on 1 to {}", boot.cpus, board.cpus);
     }
@@ -212,14 +224,14 @@ fn outcome(line: &Line, rows: &[Value], status: ExitStatus) -> anyhow::Result<()
 
 /// Returns the folder with the kernel and its programs. The one for one CPU has no shootdown in it.
 fn build(shell: &Shell, boot: &Boot<'_>) -> anyhow::Result<PathBuf> {
-    let board = &boot.board;
+    let board = &boot.machine.board();
     let features: Vec<_> = [
         (boot.cpus == 1, "one-cpu"),
         // The one for several CPUs can always record.
         (boot.witness && boot.cpus == 1, "witness"),
         (boot.interrupts, "interrupts"),
         (boot.guarded, "guarded"),
-        (boot.stress && boot.cpus == 1 && board.counts && !boot.witness, "longest"),
+        (boot.stress && boot.cpus == 1 && !boot.witness, "longest"),
     ]
     .into_iter()
     .filter_map(|(wanted, feature)| wanted.then_some(feature))
@@ -241,14 +253,14 @@ fn build(shell: &Shell, boot: &Boot<'_>) -> anyhow::Result<PathBuf> {
 /// Returns the command line that boots a kernel.
 fn machine(boot: &Boot<'_>, built: &Path, kernel: &str, record: Option<&Record>) -> Line {
     let cpus = boot.cpus.to_string();
-    let line = Line::new("timeout", "-k 5").with([LIMIT[usize::from(boot.stress)], boot.board.qemu]);
-    let line = line.with(boot.board.words.split(' ')).with(boot.cpu.iter().flat_map(|cpu| ["-cpu", cpu]));
+    let board = boot.machine.board();
+    let line = qemu::line(LIMIT[usize::from(boot.stress)], board.qemu, board.words);
+    let line = line.with(boot.cpu.iter().flat_map(|cpu| ["-cpu", cpu]));
     let line = match record {
         Some(record) => record.memory(line),
         None => line.with(["-m", "256M"]),
     };
-    // Without a display adapter, whose firmware is a package of its own.
-    let line = line.with("-nic none -vga none -nographic -no-reboot -smp".split(' ')).with([&cpus]);
+    let line = line.with(["-smp", &cpus]);
     // A CPU that is alone counts its time in instructions, and so every boot is the same.
     let line =
         if boot.cpus == 1 { line.with(["-icount", &format!("shift={SHIFT},sleep=off")]) } else { line };
@@ -258,7 +270,7 @@ fn machine(boot: &Boot<'_>, built: &Path, kernel: &str, record: Option<&Record>)
 /// Returns the command line that boots the kernel with its programs.
 fn line(boot: &Boot<'_>, built: &Path, record: Option<&Record>) -> Line {
     let mut words = format!("cpus={}", boot.cpus);
-    if boot.board.counts && boot.cpus == 1 && record.is_none() {
+    if boot.cpus == 1 && record.is_none() {
         // QEMU counts the nanoseconds that the instructions take.
         words += &format!(" costs={}", 1 << SHIFT);
     }
@@ -307,19 +319,9 @@ const LINES: [&str; 4] = ["protocol ", "moving ", "passing ", superpage::TRANSCR
 ///
 /// If QEMU cannot be run at all.
 fn listen(line: &Line, board: &Board, say: &dyn Fn(&str)) -> anyhow::Result<Said> {
-    let mut child = line
-        .command()
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .spawn()
-        .with_context(|| format!("cannot run `{line}`"))?;
-    let output = child.stdout.take().context("no output")?;
     let (mut rows, mut lines, mut recorder) = (Vec::new(), Vec::new(), None);
     let mut is_kernel = board.firmware.is_none();
-    for part in BufReader::new(output).split(b'\n') {
-        let part = part?;
-        let text = String::from_utf8_lossy(&part);
-        let text = text.trim_end();
+    let status = qemu::listen(line, |text| {
         if let Some(row) = text.starts_with("row ").then(|| row::said(text)).flatten() {
             rows.push(row);
         } else if text.starts_with("recorder ") {
@@ -330,8 +332,8 @@ fn listen(line: &Line, board: &Board, say: &dyn Fn(&str)) -> anyhow::Result<Said
             say(text);
         }
         is_kernel |= board.firmware.is_some_and(|last| text.starts_with(last));
-    }
-    let outcome = outcome(line, &rows, child.wait()?);
+    })?;
+    let outcome = outcome(line, &rows, status);
     Ok(Said { rows, lines, recorder, outcome })
 }
 

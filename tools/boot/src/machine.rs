@@ -1,14 +1,14 @@
 //! QEMU, and the kernel built for it.
 
-use std::io::{BufRead, BufReader};
 use std::os::unix::process::ExitStatusExt as _;
 use std::path::PathBuf;
-use std::process::{Command, ExitStatus, Stdio};
+use std::process::ExitStatus;
 use std::{env, fs};
 
 use anyhow::Context;
-
 use tlbkit_shell::{Line, Shell, misused, near, places, tools};
+
+use crate::qemu;
 
 /// The kernel's folder, and its program.
 const FOLDER: &str = "examples/mips32";
@@ -79,7 +79,7 @@ impl Machine {
                 names.join(", ")
             );
         }
-        tools::program(shell, qemu(big_endian), "qemu-system-mips")?;
+        tools::program(shell, program(big_endian), "qemu-system-mips")?;
         tools::toolchain(shell, tools::NIGHTLY, &["rust-src"])?;
         let target = if big_endian { "mips-mti-none-elf" } else { "mipsel-unknown-none" };
         let root = env::current_dir().context("no working directory")?;
@@ -97,7 +97,7 @@ impl Machine {
         shell.run(&Line::new("cargo", "build --quiet --release -p tlbkit-count"))?;
         let plugin = root.join(places::target()).join("release").join("libtlbkit_count.so");
         let counts = folder.join(format!("counts-{}", std::process::id()));
-        let (qemu, plugin, cpu) = (qemu(big_endian), Some(plugin), cpu.into());
+        let (qemu, plugin, cpu) = (program(big_endian), Some(plugin), cpu.into());
         Ok(Self { qemu, kernel, plugin, counts, cpu, big_endian, quiet })
     }
 
@@ -130,12 +130,11 @@ impl Machine {
     /// If QEMU cannot be run at all.
     pub(crate) fn boot(&self, words: &str) -> anyhow::Result<Report> {
         let line = self.line(words);
-        let once = || self.listen(line.command()).with_context(|| format!("cannot run `{line}`"));
-        let (mut lines, mut status) = once()?;
+        let (mut lines, mut status) = self.listen(&line)?;
         for _ in 1..TRIES {
             if has_timed_out(status) {
                 eprintln!("no end after {LIMIT} s: once more");
-                (lines, status) = once()?;
+                (lines, status) = self.listen(&line)?;
             }
         }
         if let Ok(counts) = fs::read_to_string(&self.counts) {
@@ -161,9 +160,8 @@ impl Machine {
 
     /// Returns QEMU's command line.
     fn line(&self, words: &str) -> Line {
-        // Without the cards that it would want firmware for, which is in other packages than QEMU.
-        let machine = "-M malta -m 256 -nographic -nic none -vga none -no-reboot -semihosting-config enable=on,target=native";
-        let line = Line::new("timeout", "-k 5").with([LIMIT, self.qemu]).with(machine.split(' '));
+        let machine = "-M malta -m 256 -semihosting-config enable=on,target=native";
+        let line = qemu::line(LIMIT, self.qemu, machine);
         // Instructions are counted by time: one takes 64 ns.
         let line = line.with(["-cpu", &self.cpu, "-icount", "shift=6"]);
         let plugin = self
@@ -174,15 +172,10 @@ impl Machine {
         line.with(["-kernel", &self.kernel.to_string_lossy(), "-append", words])
     }
 
-    /// Runs a command; returns the lines for programs, and how it ended.
-    fn listen(&self, mut command: Command) -> anyhow::Result<(Vec<String>, ExitStatus)> {
-        let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn()?;
-        let output = child.stdout.take().context("no output")?;
+    /// Runs a command line; returns the lines for programs, and how it ended.
+    fn listen(&self, line: &Line) -> anyhow::Result<(Vec<String>, ExitStatus)> {
         let mut lines = Vec::new();
-        for part in BufReader::new(output).split(b'\n') {
-            let part = part?;
-            let text = String::from_utf8_lossy(&part);
-            let text = text.trim_end();
+        let status = qemu::listen(line, |text| {
             let row = text.contains('=')
                 && !text.starts_with(' ')
                 && text.split(' ').skip(1).all(|word| word.contains('='));
@@ -193,13 +186,13 @@ impl Machine {
             } else {
                 println!("{text}");
             }
-        }
-        Ok((lines, child.wait()?))
+        })?;
+        Ok((lines, status))
     }
 }
 
 /// Returns QEMU's program for an endianness.
-fn qemu(big_endian: bool) -> &'static str {
+fn program(big_endian: bool) -> &'static str {
     if big_endian { "qemu-system-mips" } else { "qemu-system-mipsel" }
 }
 
