@@ -199,11 +199,11 @@ impl<'n> Retired<'n> {
 
     /// Runs a change of a table that pushes each node after the store that unlinks it.
     ///
-    /// If `change` unwinds, the batch keeps the nodes that were pushed, asks for a flush of everything, and calls `mend`, which
+    /// If `change` unwinds, the batch keeps the nodes that were pushed, asks for a flush of everything, and calls `repair`, which
     /// repairs the table.
     #[inline(always)]
-    pub fn change<T>(&mut self, change: impl FnOnce(&mut Self) -> T, mend: impl FnOnce(&mut Self)) -> T {
-        let guard = Unwound { batch: self, mend: Some(mend) };
+    pub fn change<T>(&mut self, change: impl FnOnce(&mut Self) -> T, repair: impl FnOnce(&mut Self)) -> T {
+        let guard = Unwound { batch: self, repair: Some(repair) };
         let result = change(guard.batch);
         mem::forget(guard);
         result
@@ -211,9 +211,9 @@ impl<'n> Retired<'n> {
 
     /// Runs a change of a table that pushes nodes before it unlinks them. The batch owns those nodes only when `change` returns.
     ///
-    /// If `change` unwinds, the batch forgets how many nodes were pushed, asks for a flush of everything, and calls `mend`
+    /// If `change` unwinds, the batch forgets how many nodes were pushed, asks for a flush of everything, and calls `repair`
     /// with that number. These nodes' records hold links of the batch's list. Some of them are still linked in the table:
-    /// `mend` restores their records, and counts the others as [lost](crate::nodes::Held::lose).
+    /// `repair` restores their records, and counts the others as [lost](crate::nodes::Held::lose).
     ///
     /// # Safety
     ///
@@ -230,14 +230,14 @@ impl<'n> Retired<'n> {
     pub unsafe fn change_late<T>(
         &mut self,
         change: impl FnOnce(&mut Self) -> T,
-        mend: impl FnOnce(&mut Self, usize),
+        repair: impl FnOnce(&mut Self, usize),
     ) -> T {
         let (head, count) = (self.head, self.count);
         self.change(change, |batch| {
             let forgotten = batch.count - count;
             batch.nodes.held().reclaim(forgotten, true);
             (batch.head, batch.count) = (head, count);
-            mend(batch, forgotten);
+            repair(batch, forgotten);
         })
     }
 
@@ -335,15 +335,15 @@ impl<'n> Retired<'n> {
 /// A guard that handles the unwinding of a change: its drop runs only if the change unwinds.
 struct Unwound<'b, 'n, M: FnOnce(&mut Retired<'n>)> {
     batch: &'b mut Retired<'n>,
-    mend: Option<M>,
+    repair: Option<M>,
 }
 
 impl<'n, M: FnOnce(&mut Retired<'n>)> Drop for Unwound<'_, 'n, M> {
     #[cold]
     fn drop(&mut self) {
         self.batch.flush.add_all(FlushScope::Everywhere);
-        if let Some(mend) = self.mend.take() {
-            mend(self.batch);
+        if let Some(repair) = self.repair.take() {
+            repair(self.batch);
         }
     }
 }
@@ -382,7 +382,7 @@ impl Retired<'_> {
         let head = self.head.map_or(0, |head| self.nodes.index_of(head));
         let debt = Debt { head, nodes: self.count, quarantine: self.quarantine };
         let join = |rest: u32| self.join(head, self.count, (rest != 0).then(|| self.nodes.node_of(rest)));
-        if held.owe(self.table, debt, join) {
+        if held.add_debt(self.table, debt, join) {
             // The debt now holds the places back for its table, so the storage's count is released.
             if self.quarantine {
                 held.release();

@@ -76,7 +76,7 @@ pub enum SwitchAction {
     /// Flush everything.
     FlushAll,
     /// Stop being a member.
-    Part,
+    Leave,
     /// All steps are done.
     Finished,
 }
@@ -102,8 +102,8 @@ impl Switch {
         match self.change {
             SwitchKind::In => &[S::Open, S::Join, S::SetRunning, S::IsChanging, S::TakeStale, S::FlushSpace],
             SwitchKind::Out => &[S::Drain, S::ClearRunning],
-            SwitchKind::OutAndForget => &[S::Drain, S::ClearRunning, S::FlushSpace, S::Part],
-            SwitchKind::Offline => &[S::Drain, S::ClearRunning, S::Part, S::Close, S::Serve, S::FlushAll],
+            SwitchKind::OutAndForget => &[S::Drain, S::ClearRunning, S::FlushSpace, S::Leave],
+            SwitchKind::Offline => &[S::Drain, S::ClearRunning, S::Leave, S::Close, S::Serve, S::FlushAll],
         }
     }
 

@@ -19,7 +19,7 @@ use crate::disk::Slot;
 use crate::growth::{Growth, Miss};
 use crate::memory::{Serving, Space};
 use crate::report::{Count, REPORT};
-use crate::window::{PAGES, Part, Refused, WINDOW, address, vpn};
+use crate::window::{PAGES, Refused, WINDOW, WindowRange, address, vpn};
 use crate::{arch, disk, faults, frames, witness, words};
 
 /// The size of the pages that a program may ask for, if the machine's tables have one beside those that grow.
@@ -63,43 +63,43 @@ impl Body {
         self.space.lookup(address(index))
     }
 
-    fn all(&self, part: Part, reserved: bool) -> Result<(), Refused> {
-        let fit = self.pages[part.indices()].iter().all(|page| page.is_some() == reserved);
+    fn all(&self, range: WindowRange, reserved: bool) -> Result<(), Refused> {
+        let fit = self.pages[range.indices()].iter().all(|page| page.is_some() == reserved);
         if fit { Ok(()) } else { Err(Refused::Wrong) }
     }
 
     /// Reserves pages, which are full of zeros when they are first used.
-    pub(crate) fn reserve(&mut self, part: Part, write: bool) -> Result<(), Refused> {
-        self.all(part, false)?;
-        self.pages[part.indices()].fill(Some(Page::new(write)));
+    pub(crate) fn reserve(&mut self, range: WindowRange, write: bool) -> Result<(), Refused> {
+        self.all(range, false)?;
+        self.pages[range.indices()].fill(Some(Page::new(write)));
         Ok(())
     }
 
     /// Maps a large page, full of zeros.
     pub(crate) fn reserve_large(&mut self, at: usize) -> Result<(), Refused> {
         let size = LARGE.ok_or(Refused::Wrong)?;
-        let part = Part::new(at, size.bytes() >> PageSize::K4.shift())?;
-        self.all(part, false)?;
+        let range = WindowRange::new(at, size.bytes() >> PageSize::K4.shift())?;
+        self.all(range, false)?;
         // The program does without, if no frames are in a row.
-        let first = frames::take_run(part.len, size).ok_or(Refused::Wrong)?;
-        let frames = || (first.get()..first.get() + part.len).map(Pfn::new);
+        let first = frames::take_run(range.len, size).ok_or(Refused::Wrong)?;
+        let frames = || (first.get()..first.get() + range.len).map(Pfn::new);
         frames().for_each(frames::clear);
         let page = Page::new(true);
-        let map = |edit: &mut Edit<'_, _, _>| edit.map_sized(part.pages(), first, size, page.attr());
+        let map = |edit: &mut Edit<'_, _, _>| edit.map_sized(range.pages(), first, size, page.attr());
         if let Err(error) = self.space.edit(map) {
             frames().for_each(|frame| frames::release(frame, false));
             return Err(error.into());
         }
-        self.pages[part.indices()].fill(Some(page));
+        self.pages[range.indices()].fill(Some(page));
         Ok(())
     }
 
     /// Maps in small pages what is larger among these.
-    fn alone(&mut self, part: Part) -> Result<(), Refused> {
+    fn alone(&mut self, range: WindowRange) -> Result<(), Refused> {
         if arch::SIZES.is_empty() && LARGE.is_none() {
             return Ok(());
         }
-        for index in part.indices() {
+        for index in range.indices() {
             while let Some(leaf) = self.leaf(index)
                 && leaf.size != PageSize::K4
             {
@@ -113,9 +113,9 @@ impl Body {
     }
 
     /// Maps in small pages what reaches over an end of these.
-    fn cut(&mut self, part: Part) -> Result<(), Refused> {
-        self.alone(Part { len: 1, ..part })?;
-        self.alone(Part { first: part.first + part.len - 1, len: 1 })
+    fn cut(&mut self, range: WindowRange) -> Result<(), Refused> {
+        self.alone(WindowRange { len: 1, ..range })?;
+        self.alone(WindowRange { first: range.first + range.len - 1, len: 1 })
     }
 
     /// Takes misses of the process's, and makes superpages of what has missed often enough.
@@ -139,11 +139,11 @@ impl Body {
 
     /// Brings the pages of a range together, and maps them by as few TLB entries as the machine can: pages that are reserved
     /// alike and of no other process. Those that were not used are full of zeros then.
-    fn promote(&mut self, range: Superpage) -> Result<(), Refusal> {
-        let pages = range.pages(PageSize::K4);
+    fn promote(&mut self, wanted: Superpage) -> Result<(), Refusal> {
+        let pages = wanted.pages(PageSize::K4);
         let first = pages.first().address(PageSize::K4).get();
-        let part = Part::new(first, pages.len()).map_err(|_| Refusal::NotHere)?;
-        let Some(Page { write, .. }) = self.pages[part.first] else { return Err(Refusal::NotHere) };
+        let range = WindowRange::new(first, pages.len()).map_err(|_| Refusal::NotHere)?;
+        let Some(Page { write, .. }) = self.pages[range.first] else { return Err(Refusal::NotHere) };
         let fits = |index: usize| {
             let is_ours = match self.space.entry(address(index)) {
                 Entry::Empty => true,
@@ -152,13 +152,13 @@ impl Body {
             };
             is_ours && self.pages[index].is_some_and(|page| page.write == write)
         };
-        if !part.indices().all(fits) {
+        if !range.indices().all(fits) {
             return Err(Refusal::NotHere);
         }
-        let size = arch::page_size(range.size);
-        let new = frames::take_run(part.len, size).ok_or(Refusal::NoMemory)?;
-        let mut new = (0..part.len).map(|offset| Pfn::new(new.get() + offset));
-        let done = self.alone(part).and_then(|()| Ok(self.gather(part, size, &mut new)?));
+        let size = arch::page_size(wanted.size);
+        let new = frames::take_run(range.len, size).ok_or(Refusal::NoMemory)?;
+        let mut new = (0..range.len).map(|offset| Pfn::new(new.get() + offset));
+        let done = self.alone(range).and_then(|()| Ok(self.gather(range, size, &mut new)?));
         new.for_each(|frame| frames::release(frame, false));
         // The pages are this process's alone, whichever frames they have.
         let (set, clear) =
@@ -171,12 +171,17 @@ impl Body {
 
     /// Gives pages new frames with what the old ones hold, then makes them pages of `size`. No thread may write to them
     /// until that has been done: no CPU writes to what another one has still elsewhere.
-    fn gather(&self, part: Part, size: PageSize, new: &mut impl Iterator<Item = Pfn>) -> Result<(), Error> {
+    fn gather(
+        &self,
+        range: WindowRange,
+        size: PageSize,
+        new: &mut impl Iterator<Item = Pfn>,
+    ) -> Result<(), Error> {
         let read = Attr::READ | Attr::USER;
         self.space.edit(|edit| {
-            edit.protect(part.pages(), Change::clear(Attr::WRITE))?;
+            edit.protect(range.pages(), Change::clear(Attr::WRITE))?;
             edit.flush();
-            for (index, frame) in part.indices().zip(new) {
+            for (index, frame) in range.indices().zip(new) {
                 let mapped = match self.leaf(index) {
                     Some(leaf) => {
                         words::copy(frames::words(leaf.frame), frames::words(frame));
@@ -189,39 +194,40 @@ impl Body {
                 };
                 mapped.inspect_err(|_| frames::release(frame, false))?;
             }
-            edit.resize(part.pages(), size)
+            edit.resize(range.pages(), size)
         })
     }
 
     /// Gives up what is reserved of these pages.
-    pub(crate) fn unmap(&mut self, part: Part) -> Result<(), Refused> {
-        self.cut(part)?;
+    pub(crate) fn unmap(&mut self, range: WindowRange) -> Result<(), Refused> {
+        self.cut(range)?;
         if faults::EARLY_FREE.planted() {
-            self.alone(part)?;
-            part.indices()
+            self.alone(range)?;
+            range
+                .indices()
                 .filter_map(|index| self.leaf(index))
                 .for_each(|leaf| frames::free_early(leaf.frame, Serving::relax));
         }
-        witness::lowering(part.pages(), || self.space.unmap(part.pages()))?;
-        self.growth.unmapped(part.pages());
-        self.pages[part.indices()].fill(None);
+        witness::lowering(range.pages(), || self.space.unmap(range.pages()))?;
+        self.growth.unmapped(range.pages());
+        self.pages[range.indices()].fill(None);
         Ok(())
     }
 
     /// Gives or takes the right to write.
-    pub(crate) fn protect(&mut self, part: Part, write: bool) -> Result<(), Refused> {
-        self.all(part, true)?;
-        self.cut(part)?;
+    pub(crate) fn protect(&mut self, range: WindowRange, write: bool) -> Result<(), Refused> {
+        self.all(range, true)?;
+        self.cut(range)?;
         // A page that others may have, too, gets the right when it is first written.
         let change = if write { Change::COPY_ON_WRITE } else { Change::READ_ONLY };
-        witness::lowering(part.pages(), || self.space.protect(part.pages(), change))?;
-        self.pages[part.indices()].iter_mut().flatten().for_each(|page| page.write = write);
+        witness::lowering(range.pages(), || self.space.protect(range.pages(), change))?;
+        self.pages[range.indices()].iter_mut().flatten().for_each(|page| page.write = write);
         Ok(())
     }
 
     /// Moves pages to others, which are not reserved: one shootdown.
-    pub(crate) fn shift(&mut self, from: Part, to: usize) -> Result<(), Refused> {
-        let to = Part::new(to, from.len)?;
+    pub(crate) fn shift(&mut self, from: WindowRange, to: usize) -> Result<(), Refused> {
+        let to = WindowRange::new(to, from.len)?;
         self.all(from, true)?;
         self.all(to, false)?;
         self.alone(from)?;
@@ -266,14 +272,14 @@ impl Body {
     }
 
     /// Takes pages out, with what they hold: the caller holds the frames.
-    pub(crate) fn take_out(&mut self, part: Part) -> Result<heapless::Vec<Pfn, MESSAGE>, Refused> {
-        self.all(part, true)?;
-        if part.len > MESSAGE {
+    pub(crate) fn take_out(&mut self, range: WindowRange) -> Result<heapless::Vec<Pfn, MESSAGE>, Refused> {
+        self.all(range, true)?;
+        if range.len > MESSAGE {
             return Err(Refused::Wrong);
         }
-        self.alone(part)?;
+        self.alone(range)?;
         let mut taken = heapless::Vec::new();
-        for index in part.indices() {
+        for index in range.indices() {
             // A frame that is this process's alone.
             let leaf = loop {
                 match self.leaf(index) {
@@ -289,18 +295,18 @@ impl Body {
             let _ = taken.push(leaf.frame);
         }
         taken.iter().for_each(|&frame| frames::share(frame));
-        self.unmap(part)?;
-        REPORT.add(Count::PagesMoved, part.len);
+        self.unmap(range)?;
+        REPORT.add(Count::PagesMoved, range.len);
         Ok(taken)
     }
 
     /// Maps frames that the caller holds, and that are the process's then.
     pub(crate) fn put_in(&mut self, at: usize, frames: &[Pfn]) -> Result<(), Refused> {
-        let part = Part::new(at, frames.len())?;
-        self.all(part, false)?;
+        let range = WindowRange::new(at, frames.len())?;
+        self.all(range, false)?;
         let page = Page::new(true);
-        self.space.map_each(part.pages(), frames.iter().copied(), page.attr())?;
-        self.pages[part.indices()].fill(Some(page));
+        self.space.map_each(range.pages(), frames.iter().copied(), page.attr())?;
+        self.pages[range.indices()].fill(Some(page));
         Ok(())
     }
 
@@ -389,7 +395,7 @@ impl Body {
 
     /// Returns a copy of the process's memory, whose frames are shared until they are written.
     pub(crate) fn fork(&mut self) -> Result<Self, Refused> {
-        let window = Part { first: 0, len: PAGES }.pages();
+        let window = WindowRange { first: 0, len: PAGES }.pages();
         let space = witness::lowering(window, || self.space.fork(SupervisorPages::LeftOut))?;
         Ok(Self { space, growth: Growth::new(), pages: self.pages })
     }
@@ -397,13 +403,13 @@ impl Body {
     /// Moves the clock's hand over pages: one that was used since the hand was there last is not used from now on, and
     /// one that was not begins to go to disk. Returns those: [`Outgoing::write`] comes next, without the process's memory. The
     /// caller is the only one that writes to the disk, which has room for all of them.
-    pub(crate) fn sweep(&mut self, part: Part) -> Outgoing {
+    pub(crate) fn sweep(&mut self, range: WindowRange) -> Outgoing {
         let mut outgoing = Outgoing { space: self.space.clone(), pages: heapless::Vec::new() };
-        if self.alone(part).is_err() {
+        if self.alone(range).is_err() {
             return outgoing;
         }
         let is_ours = |&(_, leaf): &(usize, Leaf)| frames::is_sole(leaf.frame);
-        let leaves = part.indices().filter_map(|index| Some((index, self.leaf(index)?))).filter(is_ours);
+        let leaves = range.indices().filter_map(|index| Some((index, self.leaf(index)?))).filter(is_ours);
         let (mut used, mut idle) = (heapless::Vec::<_, SWEEP>::new(), heapless::Vec::<_, SWEEP>::new());
         for (index, leaf) in leaves.take(SWEEP) {
             let has_missed = self.pages[index].is_some_and(|page| page.missed);
@@ -411,7 +417,7 @@ impl Body {
             let list = if is_used { &mut used } else { &mut idle };
             let _ = list.push((index, leaf.frame));
         }
-        self.pages[part.indices()].iter_mut().flatten().for_each(|page| page.missed = false);
+        self.pages[range.indices()].iter_mut().flatten().for_each(|page| page.missed = false);
         let swept = self.space.edit(|edit| {
             for &(index, _) in &used {
                 edit.protect(Pages::one(vpn(index)), Change::clear(Attr::ACCESSED))?;

@@ -14,7 +14,7 @@
 //!                  moving     messages, copied and remapped, in instructions
 //! ```
 //!
-//! `cargo xtask boot --machine riscv64`, `aarch64`, `mips32` and `x86_64` build it and run it in QEMU.
+//! `cargo xtask boot --machine riscv64`, or another machine, builds it and runs it in QEMU.
 #![no_std]
 #![no_main]
 #![cfg_attr(target_arch = "mips", feature(asm_experimental_arch))]
@@ -29,7 +29,7 @@ use process::Process;
 use report::{Count, REPORT, say};
 use threads::Thread;
 use trap::Frame;
-use window::{PAGES, Part, WINDOW};
+use window::{PAGES, WINDOW, WindowRange};
 
 mod arch;
 mod body;
@@ -114,7 +114,8 @@ pub(crate) fn first(boot: Boot) -> ! {
     let (space, entry) = load::load(&kernel, boot.programs);
     let mut body = Body::new(space.clone());
     let stack = WINDOW + (PAGES - STACK) * 4096;
-    body.reserve(Part::new(stack, STACK).expect("it is in the window"), true).expect("nothing is there");
+    body.reserve(WindowRange::new(stack, STACK).expect("it is in the window"), true)
+        .expect("nothing is there");
     let process = Process::begin(body, None).expect("it is the first");
 
     arch::fetch_anew();

@@ -23,7 +23,7 @@ use crate::arch::{self, Console};
 use crate::memory::{MMU, Space};
 use crate::report::{Count, REPORT};
 use crate::trap::{Frame, Trap};
-use crate::window::{PAGES, Part, WINDOW, address, vpn};
+use crate::window::{PAGES, WINDOW, WindowRange, address, vpn};
 use crate::{RECEIVE, STACK, frames, load, time, words};
 
 /// The sizes of messages, in pages, and the most.
@@ -86,8 +86,8 @@ impl Party {
     fn new(kernel: &Space, programs: &[u8]) -> Self {
         let (space, entry) = load::load(kernel, programs);
         // The stack, and a page behind the messages: no message costs the table a node.
-        let parts = [Part { first: PAGES - STACK, len: STACK }, Part { first: MOST, len: 1 }];
-        for page in parts.into_iter().flat_map(Part::pages) {
+        let parts = [WindowRange { first: PAGES - STACK, len: STACK }, WindowRange { first: MOST, len: 1 }];
+        for page in parts.into_iter().flat_map(WindowRange::pages) {
             let frame = frames::take().expect("there is memory for a stack");
             space.map(Pages::one(page), frame, USER).expect("nothing is there");
         }
@@ -303,7 +303,7 @@ impl<'p> Mail<'p> {
     /// Takes the message away.
     fn end(self) {
         REPORT.check(self.region.check(), Count::Failures, || "the IPC region contradicts itself");
-        let pages = Part { first: 0, len: MOST }.pages();
+        let pages = WindowRange { first: 0, len: MOST }.pages();
         for party in &mut *self.parties {
             party.space.unmap(pages).expect("no call is under way");
         }

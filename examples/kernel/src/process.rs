@@ -9,7 +9,7 @@ use crate::body::{Body, MESSAGE, SWEEP};
 use crate::disk;
 use crate::growth::Misses;
 use crate::memory::Lock;
-use crate::window::{PAGES, PROCESSES, Part, Refused, WINDOW};
+use crate::window::{PAGES, PROCESSES, Refused, WINDOW, WindowRange};
 
 /// Frames on their way from one process to another.
 pub(crate) type Message = heapless::Vec<Pfn, MESSAGE>;
@@ -143,8 +143,9 @@ pub(crate) fn page_out() -> usize {
         let (process, page) = *hand;
         // A process that another CPU is changing keeps its pages for now.
         let body = ALL[process].body.try_lock();
-        let swept = body
-            .and_then(|mut body| Some(body.as_mut()?.sweep(Part::new(WINDOW + page * 4096, SWEEP).ok()?)));
+        let swept = body.and_then(|mut body| {
+            Some(body.as_mut()?.sweep(WindowRange::new(WINDOW + page * 4096, SWEEP).ok()?))
+        });
         let next = if swept.is_some() { page + SWEEP } else { PAGES };
         if let Some(outgoing) = swept {
             // The process runs on, and faults, while the disk writes.

@@ -12,7 +12,7 @@ use crate::memory::{MMU, Space, on_interrupt};
 use crate::process::{ALL, Ended, Process, page_out};
 use crate::report::{Count, REPORT};
 use crate::trap::{Frame, Trap};
-use crate::window::{Part, Refused};
+use crate::window::{Refused, WindowRange};
 use crate::{faults, own, time};
 
 /// A thread that does not run, or that this CPU runs.
@@ -172,11 +172,17 @@ impl Thread {
                 Self::new(process, self.space.clone(), Frame::new(a, b, c)).ready();
                 Ok(0)
             }
-            5 => operation(Part::new(a, b).and_then(|part| process.with(|body| body.reserve(part, c != 0)))),
-            6 => operation(Part::new(a, b).and_then(|part| process.with(|body| body.unmap(part)))),
-            7 => operation(Part::new(a, b).and_then(|part| process.with(|body| body.protect(part, c != 0)))),
-            8 => operation(Part::new(a, b).and_then(|part| process.with(|body| body.shift(part, c)))),
-            9 => match send(process, a, Part::new(b, c)) {
+            5 => operation(
+                WindowRange::new(a, b).and_then(|range| process.with(|body| body.reserve(range, c != 0))),
+            ),
+            6 => operation(WindowRange::new(a, b).and_then(|range| process.with(|body| body.unmap(range)))),
+            7 => operation(
+                WindowRange::new(a, b).and_then(|range| process.with(|body| body.protect(range, c != 0))),
+            ),
+            8 => {
+                operation(WindowRange::new(a, b).and_then(|range| process.with(|body| body.shift(range, c))))
+            }
+            9 => match send(process, a, WindowRange::new(b, c)) {
                 Ok(false) => return Next::Parked,
                 sent => operation(sent.map(drop)),
             },
@@ -254,14 +260,14 @@ fn report(kind: usize, count: usize) -> Result<usize, Refused> {
 }
 
 /// Sends pages to another process; `false` if that has too many messages already.
-fn send(from: &'static Process, to: usize, part: Result<Part, Refused>) -> Result<bool, Refused> {
-    let (part, to) = (part?, ALL.get(to).ok_or(Refused::Wrong)?);
+fn send(from: &'static Process, to: usize, range: Result<WindowRange, Refused>) -> Result<bool, Refused> {
+    let (range, to) = (range?, ALL.get(to).ok_or(Refused::Wrong)?);
     from.with(|body| {
         let mut inbox = to.inbox.lock();
         if inbox.is_full() {
             return Ok(false);
         }
-        let message = body.take_out(part)?;
+        let message = body.take_out(range)?;
         let _ = inbox.push_back(message);
         happened();
         Ok(true)

@@ -29,14 +29,14 @@ impl From<Error> for Refused {
 
 /// Pages of the window.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Part {
+pub(crate) struct WindowRange {
     /// The index of the first.
     pub(crate) first: usize,
     /// How many.
     pub(crate) len: usize,
 }
 
-impl Part {
+impl WindowRange {
     /// Returns `len` pages from the page at `at` on, at least one.
     pub(crate) fn new(at: usize, len: usize) -> Result<Self, Refused> {
         let first = at.checked_sub(WINDOW).ok_or(Refused::Wrong)?;
@@ -59,7 +59,7 @@ impl Part {
 
 /// Returns the first pages of the window.
 pub(crate) fn window(len: usize) -> Pages {
-    Part { first: 0, len }.pages()
+    WindowRange { first: 0, len }.pages()
 }
 
 /// Returns the page of an index.

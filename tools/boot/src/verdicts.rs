@@ -150,10 +150,10 @@ pub fn run(args: &WitnessArgs) -> anyhow::Result<()> {
         let said = table.rows[row].1[column].clone();
         let agrees = found.as_ref().is_ok_and(|found| said.split(OR).any(|name| name == found.verdict));
         let text = match &found {
-            Ok(Found { verdict, noticed: true }) if *verdict != STOPPED => {
+            Ok(Verdict { verdict, noticed: true }) if *verdict != STOPPED => {
                 format!("{verdict}, and its own checks fail")
             }
-            Ok(Found { verdict, .. }) => (*verdict).into(),
+            Ok(Verdict { verdict, .. }) => (*verdict).into(),
             Err(why) => format!("{why:#}"),
         };
         let but = match said.as_str() {
@@ -194,20 +194,20 @@ pub fn run(args: &WitnessArgs) -> anyhow::Result<()> {
 }
 
 /// What a boot came to.
-struct Found {
+struct Verdict {
     verdict: &'static str,
     /// Whether the kernel's own checks have failed, too, or it has not come to its end.
     noticed: bool,
 }
 
 /// Boots a machine. What the kernel says is not shown.
-fn one(machine: &str, options: &str) -> anyhow::Result<Found> {
+fn one(machine: &str, options: &str) -> anyhow::Result<Verdict> {
     let args = arguments(machine, options)?;
     let machine = args.machine.context("a boot without a machine")?;
     let booted = kernel::boot_with(&kernel_on(machine, &args)?, &|_| ())?;
     let noticed = booted.outcome.is_err();
     let verdict = booted.witnessed.context("a boot without a record")?.verdict()?;
-    Ok(Found { verdict: if noticed && verdict == HOLDS { STOPPED } else { verdict }, noticed })
+    Ok(Verdict { verdict: if noticed && verdict == HOLDS { STOPPED } else { verdict }, noticed })
 }
 
 #[cfg(test)]

@@ -72,7 +72,7 @@ struct Cli {
 }
 
 /// A part of the report, from the thread that collects it.
-enum Part {
+enum Piece {
     Choices(Vec<choose::Choice>),
     /// A paper, and its place.
     Section(usize, Section),
@@ -196,16 +196,16 @@ fn collect(lab: &Arc<Lab>, bar: &ProgressBar) -> anyhow::Result<(Vec<choose::Cho
         std::thread::spawn(move || {
             let figures = figures(&lab).with_context(|| title.split(':').next().unwrap_or_default());
             // After an error nothing more is heard.
-            drop(say.send(figures.map(|figures| Part::Section(at, Section { title, figures }))));
+            drop(say.send(figures.map(|figures| Piece::Section(at, Section { title, figures }))));
         });
     }
     let lab = Arc::clone(lab);
-    std::thread::spawn(move || drop(say.send(choose::choices(&lab).map(Part::Choices))));
+    std::thread::spawn(move || drop(say.send(choose::choices(&lab).map(Piece::Choices))));
     let (mut chosen, mut sections) = (None, Vec::new());
     for part in hear {
         match part? {
-            Part::Choices(choices) => chosen = Some(choices),
-            Part::Section(at, section) => sections.push((at, section)),
+            Piece::Choices(choices) => chosen = Some(choices),
+            Piece::Section(at, section) => sections.push((at, section)),
         }
         bar.inc(1);
     }

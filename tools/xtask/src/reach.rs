@@ -11,14 +11,14 @@ use object::read::archive::ArchiveFile;
 use object::{Object, ObjectSection, ObjectSymbol, RelocationTarget, SectionKind};
 
 /// A section: which object of the archive, and which of its sections.
-type Part = (usize, usize);
+type Section = (usize, usize);
 
 /// The sections of an archive and what they refer to.
 #[derive(Debug, Default)]
 pub(crate) struct Reach {
-    parts: BTreeMap<Part, Content>,
+    parts: BTreeMap<Section, Content>,
     /// Functions that others can call by name.
-    names: BTreeMap<String, Part>,
+    names: BTreeMap<String, Section>,
 }
 
 #[derive(Debug)]
@@ -32,13 +32,13 @@ struct Content {
 /// What is referred to: by place, or by name if it is in another object.
 #[derive(Debug)]
 enum Target {
-    Part(Part),
+    Section(Section),
     Name(String),
 }
 
 /// What a function reaches.
 #[derive(Debug, Default)]
-pub(crate) struct Found {
+pub(crate) struct Reached {
     /// Bytes of code, its own included.
     pub(crate) bytes: u64,
     /// The code of each function.
@@ -73,7 +73,7 @@ impl Reach {
                 let RelocationTarget::Symbol(symbol) = relocation.target() else { continue };
                 let symbol = file.symbol_by_index(symbol)?;
                 targets.push(match symbol.section_index() {
-                    Some(section) => Target::Part((at, section.0)),
+                    Some(section) => Target::Section((at, section.0)),
                     None => Target::Name(symbol.name()?.to_owned()),
                 });
             }
@@ -91,16 +91,16 @@ impl Reach {
     }
 
     /// Returns what the function of that name reaches.
-    pub(crate) fn from(&self, name: &str) -> Found {
+    pub(crate) fn from(&self, name: &str) -> Reached {
         self.all_of(&[name])
     }
 
     /// Returns what the functions of those names reach together: what several reach counts once.
-    pub(crate) fn all_of(&self, names: &[&str]) -> Found {
-        let mut found = Found::default();
+    pub(crate) fn all_of(&self, names: &[&str]) -> Reached {
+        let mut found = Reached::default();
         let mut seen = BTreeSet::new();
         let known = names.iter().filter_map(|&name| self.names.get(name));
-        let mut open: Vec<(Part, String)> = known.map(|&part| (part, String::new())).collect();
+        let mut open: Vec<(Section, String)> = known.map(|&part| (part, String::new())).collect();
         while let Some((part, way)) = open.pop() {
             let Some(content) = self.parts.get(&part) else { continue };
             if !seen.insert(part) {
@@ -111,7 +111,7 @@ impl Reach {
             found.code.push(content.code.clone());
             for target in &content.targets {
                 match target {
-                    Target::Part(part) => open.push((*part, way.clone())),
+                    Target::Section(part) => open.push((*part, way.clone())),
                     Target::Name(name) => {
                         found.names.entry(name.clone()).or_insert(way.clone());
                         open.extend(self.names.get(name).map(|&part| (part, way.clone())));

@@ -60,7 +60,7 @@ bugs! {
     FlushedForNothing: "an unmap of what is not mapped asks for a flush", Agrees, "nothing changed, and yet";
     FalseClean: "a node that holds entries goes back as clean", Agrees, "was given back as clean";
     RetiredTwice: "an emptied node is pushed into the batch twice", Agrees, "was retired twice";
-    NotMended: "nothing is mended after an unwinding, and an emptied node stays", SurvivesUnwinding,
+    NotRepaired: "nothing is repaired after an unwinding, and an emptied node stays", SurvivesUnwinding,
         "left nothing mapped, and the table takes";
     OneTooMany: "a map takes one node more than it needs", FailsCleanly, "it takes more than it needs";
     StillCounted: "`dismantle` leaves a leaf in the footprint", Agrees, "its footprint, which should be all zeroes";

@@ -171,7 +171,7 @@ impl Held {
     /// Adds to the debt of a table. Returns whether there was space; if not, every table flushes everything with its next batch,
     /// unless this table is [`GONE`]. `join` must link the last node of the added list to the
     /// node with the given number, or end the list if that is 0.
-    pub(crate) fn owe(&self, table: u32, debt: Debt, join: impl FnOnce(u32)) -> bool {
+    pub(crate) fn add_debt(&self, table: u32, debt: Debt, join: impl FnOnce(u32)) -> bool {
         if table == GONE {
             return false;
         }

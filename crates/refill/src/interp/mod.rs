@@ -24,7 +24,7 @@ mod tlb;
 pub use cp0::State;
 pub use exception::{Access, Cause};
 pub use memory::{Memory, Window, Windows};
-pub use tlb::{Entry, Found, Tlb};
+pub use tlb::{Entry, Match, Tlb};
 
 use crate::features::{Endian, Features};
 

@@ -15,7 +15,7 @@ pub struct Entry {
 
 /// The page that an address matches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Found {
+pub struct Match {
     /// The index of the entry.
     pub index: usize,
     /// The EntryLo of the page.
@@ -75,13 +75,13 @@ impl<const N: usize> Tlb<N> {
 
     /// Returns the page that matches an address in the address space with this ASID. At most one entry matches, because
     /// [`write`](Self::write) refuses a second.
-    pub fn find(&self, at: u64, asid: u64) -> Option<Found> {
+    pub fn find(&self, at: u64, asid: u64) -> Option<Match> {
         let entries = self.entries.iter().enumerate();
         let mut entries = entries.filter_map(|(index, entry)| Some((index, (*entry)?)));
         let (index, entry) = entries.find(|(_, entry)| entry.matches(at, asid))?;
         let bytes = (entry.page_mask >> 1) + 0x1000;
         let lo = if at & bytes == 0 { entry.lo[0] } else { entry.lo[1] };
-        Some(Found { index, lo, bytes })
+        Some(Match { index, lo, bytes })
     }
 
     /// Reads an entry.

@@ -4,7 +4,7 @@ use crate::guest;
 
 use crate::guest::{Cpu, Ram};
 use tlbkit_refill::features::Features;
-use tlbkit_refill::interp::{Access, Cause, Entry, Found, Memory, Stop, Windows};
+use tlbkit_refill::interp::{Access, Cause, Entry, Match, Memory, Stop, Windows};
 
 /// V, D and G of an EntryLo, and where the frame's number begins.
 const VALID: u64 = 2;
@@ -41,7 +41,7 @@ fn an_entry_is_a_pair_of_pages_in_a_space() {
     let find = |at, asid| cpu.tlb.find(at, asid);
     let (even, odd) = (0x100 << PFN | VALID, 0x200 << PFN | VALID | DIRTY);
     for (at, lo) in [(0x40_0000, even), (0x40_0fff, even), (0x40_1000, odd), (0x40_1fff, odd)] {
-        assert_eq!(find(at, 7), Some(Found { index: 1, lo, bytes: 0x1000 }), "{at:#x}");
+        assert_eq!(find(at, 7), Some(Match { index: 1, lo, bytes: 0x1000 }), "{at:#x}");
         assert_eq!(find(at, 6), None, "another space");
     }
     for at in [0x3f_ffff, 0x40_2000, 0x1_0040_0000, 0xffff_ffff_8040_0000] {

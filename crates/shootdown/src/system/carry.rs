@@ -20,7 +20,7 @@
 
 use tlbkit_addr::{CpuSet, Flush};
 
-use super::slot::{CARRIES, CLAIMED, CONTINUED, Cargo, Carried, FREE, Kept, Slot, tagged};
+use super::slot::{CARRIES, CLAIMED, CONTINUED, Cargo, Deferred, FREE, Kept, Slot, tagged};
 use super::{CpuHandle, Edit, LocalCpu, RemoteTlbs, System};
 use crate::operation::Hold;
 use crate::sync::Ordering;
@@ -48,15 +48,15 @@ where
             return Some(kept);
         }
         slot.space.store(space.named().unwrap_or(0), Ordering::Relaxed);
-        let carried = Carried { kept: Hold::new(Some(kept)), walkers };
+        let carried = Deferred { kept: Hold::new(Some(kept)), walkers };
         // SAFETY: the caller owns the slot's cell (the function's precondition), so no other CPU accesses it.
-        slot.cell.with_mut(|cell| unsafe { *cell = Cargo::Carried(carried) });
+        slot.cell.with_mut(|cell| unsafe { *cell = Cargo::Deferred(carried) });
         None
     }
 
     /// Takes the payload that a slot carries for the space of this name, or for any space if `name` is `None`. If there is
     /// one, `then` is the state of the slot afterwards: [`FREE`], or [`CONTINUED`] for a slot of this CPU, which then owns it.
-    pub(super) fn claim(slot: &Slot<P, E, W>, name: Option<usize>, then: u32) -> Option<Carried<P, W>> {
+    pub(super) fn claim(slot: &Slot<P, E, W>, name: Option<usize>, then: u32) -> Option<Deferred<P, W>> {
         let is_wanted = || name.is_none_or(|name| slot.space.load(Ordering::Relaxed) == name);
         if slot.state.load(Ordering::Relaxed) != CARRIES || !is_wanted() {
             return None;
@@ -72,7 +72,7 @@ where
             // SAFETY: this CPU has changed the state from CARRIES, so it owns the cell now. The acquiring exchange orders
             // this access after the write of the former owner, which stored the state with release.
             match core::mem::replace(unsafe { &mut *cell }, Cargo::Nothing) {
-                Cargo::Carried(carried) => Some(carried),
+                Cargo::Deferred(carried) => Some(carried),
                 _ => None,
             }
         });
@@ -119,7 +119,7 @@ where
         loop {
             if let Some(carried) = carried.take() {
                 let walkers = carried.walkers.intersection(space.running.load());
-                self.settle(handle, local, (mine, at), Carried { walkers, ..carried })?;
+                self.settle(handle, local, (mine, at), Deferred { walkers, ..carried })?;
             }
             carried = others.by_ref().find_map(|slot| Self::claim(slot, Some(name), FREE));
             if carried.is_none() {
@@ -154,7 +154,7 @@ where
         handle: &mut CpuHandle<'_, N, W, SLOTS>,
         local: &mut impl LocalCpu<P, W>,
         (slot, at): (&Slot<P, E, W>, usize),
-        mut carried: Carried<P, W>,
+        mut carried: Deferred<P, W>,
     ) -> Result<(), Misuse> {
         let mut walkers = carried.walkers;
         walkers.remove(handle.me);

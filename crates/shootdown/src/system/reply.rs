@@ -316,7 +316,7 @@ where
                     local.flush(None, &everything(), true);
                     false
                 }
-                SwitchAction::Part => space.members.remove(me),
+                SwitchAction::Leave => space.members.remove(me),
                 SwitchAction::Finished => return handle.wrong.take().map_or(Ok(()), Err),
             };
             switch.did(yes)?;

@@ -3,7 +3,7 @@
 use tlbkit_addr::CpuSet;
 
 use super::slot::{
-    CARRIES, CLAIMED, CONTINUED, Cargo, Carried, FREE, Kept, LEFT, OPEN, SUPERSEDED, Slot, TAKEN, tagged,
+    CARRIES, CLAIMED, CONTINUED, Cargo, Deferred, FREE, Kept, LEFT, OPEN, SUPERSEDED, Slot, TAKEN, tagged,
 };
 use super::{CpuHandle, Edit, LocalCpu, Post, RemoteTlbs, System};
 use crate::operation::Hold;
@@ -14,7 +14,7 @@ use crate::{Action, Duty, Misuse, OpId, Operation, Outcome, Plan, Rendezvous, Re
 /// the receiver.
 type Last<const W: usize> = (usize, Request, CpuSet<W>);
 /// A slot for an operation, its number, and the payload that it carries for the same address space.
-pub(super) type Taken<'s, P, E, const W: usize> = (&'s Slot<P, E, W>, usize, Option<Carried<P, W>>);
+pub(super) type Taken<'s, P, E, const W: usize> = (&'s Slot<P, E, W>, usize, Option<Deferred<P, W>>);
 
 /// Tells whether an operation's acknowledgements imply that walks by software have ended.
 fn ends_walks<P, const W: usize>(plan: &Plan, local: &mut impl LocalCpu<P, W>) -> bool {

@@ -42,7 +42,7 @@ pub(super) struct Kept<P> {
 
 /// A payload that a walk may still reach after its operation has ended.
 #[derive(Debug)]
-pub(super) struct Carried<P, const W: usize> {
+pub(super) struct Deferred<P, const W: usize> {
     pub(super) kept: Hold<Kept<P>>,
     /// The CPUs that ran the space after the update: a CPU that began later has walked only the updated table.
     pub(super) walkers: CpuSet<W>,
@@ -56,7 +56,7 @@ pub(super) enum Cargo<P, E, const W: usize> {
     /// An asynchronous operation, which a replier may take over.
     Flight(Operation<Kept<P>, W>, E),
     /// The payload of an operation that has ended.
-    Carried(Carried<P, W>),
+    Deferred(Deferred<P, W>),
 }
 
 /// An operation in flight.

@@ -67,8 +67,8 @@ fn who_leaves_says_so_when_he_uses_it_no_more() {
         for answer in [false, true] {
             let steps = |change| steps(&plan(algorithm), change, |_| answer);
             assert_eq!(steps(SwitchKind::Out), [S::Drain, S::ClearRunning]);
-            assert_eq!(steps(SwitchKind::OutAndForget), [S::Drain, S::ClearRunning, S::FlushSpace, S::Part]);
-            let offline = [S::Drain, S::ClearRunning, S::Part, S::Close, S::Serve, S::FlushAll];
+            assert_eq!(steps(SwitchKind::OutAndForget), [S::Drain, S::ClearRunning, S::FlushSpace, S::Leave]);
+            let offline = [S::Drain, S::ClearRunning, S::Leave, S::Close, S::Serve, S::FlushAll];
             assert_eq!(steps(SwitchKind::Offline), offline);
         }
     }
@@ -165,7 +165,7 @@ impl Race {
                 false
             }
             S::Join => self.space.members.insert(1) == Some(true),
-            S::Part => self.space.members.remove(1),
+            S::Leave => self.space.members.remove(1),
             S::SetRunning => self.space.running.insert(1) == Some(true),
             S::ClearRunning => self.space.running.remove(1),
             S::TakeStale => self.space.stale.remove(1),

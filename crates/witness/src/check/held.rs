@@ -88,7 +88,7 @@ impl Items {
 }
 
 #[derive(Debug, Default)]
-pub(super) struct Held {
+pub(super) struct StaleEntries {
     items: Map<u32, Map<(u32, u64), Items>>,
     /// For each number, how many of its items are leaves or links.
     present: Map<u32, u32>,
@@ -132,7 +132,7 @@ impl Scope {
     }
 }
 
-impl Held {
+impl StaleEntries {
     /// Adds an item, and returns whether it is new. If there is an item with the same [`Said`], renews it if `said` is true, that is,
     /// if a table had the entry until now. Otherwise the CPU can read the entry again only through an older link, and the item is
     /// removed together with this link.

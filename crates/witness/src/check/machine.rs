@@ -5,7 +5,7 @@ use std::vec::Vec;
 
 use super::arch::{Arch, Family, Scope, rights};
 use super::hash::Map;
-use super::held::{Held, Item, Place};
+use super::held::{Item, Place, StaleEntries};
 use super::memory::{Line, Store, Tables};
 use super::session::{Flushed, Session};
 use super::verdict::{Checked, Pending, Refusal};
@@ -16,7 +16,7 @@ use crate::event::{Barrier, CPUS, Event};
 pub(super) struct Cpu {
     /// The root node of each register, and the number that goes with it.
     pub(super) roots: [Option<(u64, u16)>; 2],
-    pub(super) held: Held,
+    pub(super) held: StaleEntries,
     /// The line up to which this CPU's stores are visible to every CPU's walks.
     pub(super) visible: Line,
     /// The last event that orders the stores that this CPU sees before its own walks: a `dsb` of any domain, a fence of RISC-V.

@@ -130,7 +130,7 @@ type Key = (Option<u64>, u32, u64, Option<Entry>, u64);
 const HALF: u64 = 1;
 
 /// What a walk finds: the level, the first page, the entry, and on MIPS32 the node of an absence.
-type Found = (u32, u64, Option<Entry>, u64);
+type Walked = (u32, u64, Option<Entry>, u64);
 
 #[derive(Clone, Copy, Debug)]
 struct Stale {
@@ -193,7 +193,7 @@ struct Stored {
 
 impl Simple {
     /// The entries that a walk from a node finds: with their level and first page.
-    fn walk(&self, node: u64, page: u64, found: &mut BTreeSet<Found>) {
+    fn walk(&self, node: u64, page: u64, found: &mut BTreeSet<Walked>) {
         let level = level_of(node);
         for slot in 0..2 {
             let (mut entry, page) = (self.words.get(&(node, slot)).copied(), page | slot << level);
@@ -218,7 +218,7 @@ impl Simple {
         root / 0x1000 % 16 + 1
     }
 
-    fn tagged(root: u64, (level, page, entry, of): Found) -> Key {
+    fn tagged(root: u64, (level, page, entry, of): Walked) -> Key {
         let global = matches!(entry, Some(Entry::Leaf { global: true, .. }));
         ((!global).then(|| Self::asid(root)), level, page, entry, of)
     }

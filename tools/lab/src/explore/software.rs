@@ -191,7 +191,7 @@ impl World {
                 }
                 false
             }
-            SwitchAction::Part => {
+            SwitchAction::Leave => {
                 self.memory.space.members.remove(cpu);
                 false
             }

@@ -2,7 +2,7 @@
 
 /// A path through the trap handlers.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Path {
+pub(crate) struct TrapPath {
     pub(crate) name: &'static str,
     /// Instructions executed, `i`.
     pub(crate) instructions: u32,
@@ -14,7 +14,7 @@ pub(crate) struct Path {
     pub(crate) measured: f64,
 }
 
-impl Path {
+impl TrapPath {
     /// Trap time = i + m t.
     pub(crate) fn time(&self, t: f64) -> f64 {
         f64::from(self.instructions) + f64::from(self.misses) * t
@@ -29,12 +29,12 @@ pub(crate) fn miss_time(mhz: f64) -> f64 {
     mhz / 40.0 * T
 }
 
-const fn path(name: &'static str, instructions: u32, misses: u32, printed: f64, measured: f64) -> Path {
-    Path { name, instructions, misses, printed, measured }
+const fn path(name: &'static str, instructions: u32, misses: u32, printed: f64, measured: f64) -> TrapPath {
+    TrapPath { name, instructions, misses, printed, measured }
 }
 
 /// The paths of section 6.2. "KPT" is an L3 miss.
-pub(crate) const PATHS: [Path; 7] = [
+pub(crate) const PATHS: [TrapPath; 7] = [
     path("STLB fail", 29, 2, 269.0, 70.0),
     path("STLB L2, path 1", 61, 2, 301.0, 114.0),
     path("STLB L2, path 2", 76, 3, 436.0, 160.0),

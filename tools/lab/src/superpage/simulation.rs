@@ -115,7 +115,7 @@ pub(super) struct Memory {
 }
 
 /// What becomes of a promotion.
-enum Found {
+enum Placement {
     /// Its pages lie where they belong.
     InPlace,
     /// There is memory to copy them to.
@@ -130,20 +130,20 @@ impl Memory {
     }
 
     /// Returns what becomes of a promotion, which a policy wants copied or in place.
-    fn find(&mut self, range: Superpage, copy: bool) -> Found {
+    fn find(&mut self, range: Superpage, copy: bool) -> Placement {
         let held = self.reservations.as_ref().map(|all| all.hold(range.first.get(), range.size));
         match (held, copy) {
-            (Some(true), _) | (None, false) => return Found::InPlace,
+            (Some(true), _) | (None, false) => return Placement::InPlace,
             // The policy does not copy, and this was never reserved as one.
-            (Some(false), false) => return Found::Not(Refusal::NotHere),
+            (Some(false), false) => return Placement::Not(Refusal::NotHere),
             (_, true) => {}
         }
         self.asked += 1;
         let hash = self.asked.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
         if (hash * 100) >> 32 < u64::from(self.refuse) {
-            return Found::Not(Refusal::NoMemory);
+            return Placement::Not(Refusal::NoMemory);
         }
-        Found::ToCopy
+        Placement::ToCopy
     }
 
     /// Tells whether the superpage of a level that begins at unit `first` is reserved. `unit` is the shift from base pages to
@@ -249,7 +249,7 @@ impl<'m> Simulation<'m> {
             Some(Action::OutOfSegments { page }) => self.out_of_segments = Some(page),
             Some(Action::Promote { range, copy }) => {
                 let found = self.memory.find(range, copy);
-                if let Found::Not(why) = found {
+                if let Placement::Not(why) = found {
                     policy.refused(range, why);
                     return Ok(());
                 }
@@ -261,7 +261,7 @@ impl<'m> Simulation<'m> {
                 }
                 policy.promoted(range);
                 self.promotions += 1;
-                if let Found::ToCopy = found {
+                if let Placement::ToCopy = found {
                     self.kb_copied += range.size.bytes() as u64 / 1024;
                 }
                 if let Some(log) = &mut self.log {

@@ -99,7 +99,7 @@ impl<'n, G: Geometry, N: Nodes<Word = u64>> Own<'n, G, N> {
         size: PageSize,
         attr: Attr,
     ) -> Result<(), Error> {
-        let done = batch.change(|_| self.map_range(pages, frame, size, attr), |batch| self.mend(batch));
+        let done = batch.change(|_| self.map_range(pages, frame, size, attr), |batch| self.repair(batch));
         done.map_err(|error| match error {
             Error::NoMemory { wanted, pending } => Error::NoMemory { wanted: wanted + 1, pending },
             error => error,

@@ -465,8 +465,8 @@ impl<'n, G: Geometry, N: Nodes<Word = u64>> Own<'n, G, N> {
         live
     }
 
-    fn mend(&self, batch: &mut Retired<'n>) {
-        planted!(NotMended, (), return);
+    fn repair(&self, batch: &mut Retired<'n>) {
+        planted!(NotRepaired, (), return);
         self.tally.clear();
         self.tally.node(1, Self::BYTES);
         self.recount(batch, self.root, 0);
@@ -483,7 +483,7 @@ impl<G, N: Nodes<Word = u64>> Drop for Own<'_, G, N> {
 }
 
 // SAFETY: the batch is over the table's storage, and the flag a field. A change pushes each node after the store that
-// unlinks it, and names every page that it changes; one that unwinds is mended. `Own` is `Send` only if `&N` is.
+// unlinks it, and names every page that it changes; one that unwinds is repaired. `Own` is `Send` only if `&N` is.
 unsafe impl<'n, G: Geometry, N: Nodes<Word = u64>> Table<'n> for Own<'n, G, N> {
     fn space(&self) -> Space {
         Space::of::<G>()
@@ -552,7 +552,7 @@ unsafe impl<'n, G: Geometry, N: Nodes<Word = u64>> Table<'n> for Own<'n, G, N> {
     ) -> Result<(), Error> {
         let batch = right.batch(&self.flag)?;
         planted!(WantsMore, (), return self.map_wanting_more(batch, pages, frame, size, attr));
-        batch.change(|_| self.map_range(pages, frame, size, attr), |batch| self.mend(batch))
+        batch.change(|_| self.map_range(pages, frame, size, attr), |batch| self.repair(batch))
     }
 
     fn unmap(
@@ -563,7 +563,7 @@ unsafe impl<'n, G: Geometry, N: Nodes<Word = u64>> Table<'n> for Own<'n, G, N> {
         frames: Option<&mut dyn Frames>,
     ) -> Result<usize, Error> {
         let batch = right.batch(&self.flag)?;
-        batch.change(|batch| self.unmap_range(batch, pages, holes, frames), |batch| self.mend(batch))
+        batch.change(|batch| self.unmap_range(batch, pages, holes, frames), |batch| self.repair(batch))
     }
 
     fn protect(
@@ -627,7 +627,7 @@ unsafe impl<'n, G: Geometry, N: Nodes<Word = u64>> Table<'n> for Own<'n, G, N> {
         _known: FlushAll<'_>,
     ) -> Result<(), Error> {
         let batch = right.batch(&self.flag)?;
-        batch.change(|batch| self.resize_range(batch, pages, to), |batch| self.mend(batch))
+        batch.change(|batch| self.resize_range(batch, pages, to), |batch| self.repair(batch))
     }
 
     fn breaks(&self) -> bool {

@@ -66,7 +66,7 @@ pub(crate) struct Scene {
 
 /// How an exploration ended.
 #[derive(Debug)]
-pub(crate) struct Found {
+pub(crate) struct Explored {
     /// How many schedules were run.
     pub(crate) schedules: usize,
     /// Whether these were all, with so many preemptions.
@@ -84,8 +84,8 @@ impl fmt::Display for Scene {
 impl Scene {
     /// Runs all schedules with no preemption, with one at the most, and so on, as long as each is no more than `most`
     /// schedules.
-    pub(crate) fn explore(&self, preemptions: usize, most: usize, trace: bool) -> Found {
-        let mut found = Found { schedules: 0, all: true, wrong: None };
+    pub(crate) fn explore(&self, preemptions: usize, most: usize, trace: bool) -> Explored {
+        let mut found = Explored { schedules: 0, all: true, wrong: None };
         for preemptions in 0..=preemptions {
             let choices = Choices::default();
             let last = found.schedules + most;
@@ -96,7 +96,7 @@ impl Scene {
                         choices.again();
                         let _ = self.run(&choices, preemptions, true);
                     }
-                    return Found { wrong: Some(why), ..found };
+                    return Explored { wrong: Some(why), ..found };
                 }
                 if !choices.next() {
                     break;
