@@ -8,6 +8,7 @@ use libfuzzer_sys::arbitrary::{self, Arbitrary};
 use libfuzzer_sys::fuzz_target;
 use tlbkit::{Guarded, arch};
 
+#[macro_use]
 #[path = "../../crates/tlbkit/tests/all/driven/mod.rs"]
 mod driven;
 
@@ -25,20 +26,19 @@ const SEVERAL: usize = 3;
 fn on<A: Arch>(input: &Input) {
     let steps = &input.steps[..input.steps.len().min(STEPS)];
     let bits = u32::from(input.asid_bits % 17);
-    match input.machine & 4 {
+    match input.machine % 2 {
         0 => run::<A, 1>(bits, steps, Fault::default()),
         _ => run::<A, SEVERAL>(bits, steps, Fault::default()),
     }
 }
 
-fuzz_target!(|input: Input| match input.machine % 4 {
-    0 if input.machine & 16 != 0 => on::<arch::Sv32>(&input),
-    0 if input.machine & 8 != 0 => on::<arch::Sv39Svnapot>(&input),
-    0 => on::<arch::Sv39>(&input),
-    1 => on::<arch::X86_64>(&input),
-    2 if input.machine & 16 != 0 => on::<arch::AArch64K64>(&input),
-    2 if input.machine & 8 != 0 => on::<arch::AArch64K16>(&input),
-    2 => on::<arch::AArch64>(&input),
-    _ if input.machine & 8 == 0 => on::<arch::Mips32>(&input),
-    _ => on::<arch::Mips32<Guarded>>(&input),
+fuzz_target!(|input: Input| {
+    let mut machines: Vec<fn(&Input)> = Vec::new();
+    macro_rules! add {
+        ($name:ident, $machine:ty, $when:ident) => {
+            machines.push(on::<$machine>);
+        };
+    }
+    each_machine!(add);
+    machines[usize::from(input.machine / 2) % machines.len()](&input);
 });

@@ -5,6 +5,7 @@ mod aarch64;
 mod adversary;
 mod copies;
 mod cpus;
+#[macro_use]
 mod driven;
 mod edges;
 mod granules;

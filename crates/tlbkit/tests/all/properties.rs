@@ -35,43 +35,6 @@ fn hold<A: Arch, const CPUS: usize>(steps: usize) {
     held.unwrap_or_else(|why| panic!("{why}"));
 }
 
-/// Writes the tests of each machine. Miri would take minutes for each.
-macro_rules! properties {
-    ($($one:ident, $several:ident: $machine:ty;)+) => {$(
-        #[test]
-        #[cfg(not(miri))]
-        fn $one() {
-            hold::<$machine, 1>(120);
-        }
-
-        #[test]
-        #[cfg(not(miri))]
-        fn $several() {
-            hold::<$machine, SEVERAL>(120);
-        }
-    )+};
-}
-
-#[cfg(target_pointer_width = "64")]
-properties! {
-    one_cpu_with_sv39, several_cpus_with_sv39: arch::Sv39;
-    one_cpu_with_x86_64, several_cpus_with_x86_64: arch::X86_64;
-    one_cpu_with_aarch64, several_cpus_with_aarch64: arch::AArch64;
-    one_cpu_with_pages_of_64_kib, several_cpus_with_pages_of_64_kib: arch::AArch64K64;
-}
-
-#[cfg(all(target_pointer_width = "64", tlbkit_full))]
-properties! {
-    one_cpu_with_svnapot, several_cpus_with_svnapot: arch::Sv39Svnapot;
-    one_cpu_with_pages_of_16_kib, several_cpus_with_pages_of_16_kib: arch::AArch64K16;
-}
-
-properties! {
-    one_cpu_with_sv32, several_cpus_with_sv32: arch::Sv32;
-    one_cpu_with_mips32, several_cpus_with_mips32: arch::Mips32;
-    one_cpu_with_a_guarded_table, several_cpus_with_a_guarded_table: arch::Mips32<Guarded>;
-}
-
 /// The same histories every time: what Miri interprets.
 fn few<A: Arch, const CPUS: usize>(seed: u64) {
     let mut bytes = Bytes(seed);
@@ -80,32 +43,54 @@ fn few<A: Arch, const CPUS: usize>(seed: u64) {
     run::<A, CPUS>(16, &history, Fault::default());
 }
 
-/// Writes two tests of each machine that Miri can run: a history with one CPU, and one with several.
-macro_rules! few {
-    ($($one:ident, $several:ident: $machine:ty, $seeds:expr;)+) => {$(
+/// Writes the tests of a machine: with one CPU, and with several.
+macro_rules! properties {
+    ($name:ident, $machine:ty, few) => {
+        mod $name {
+            use super::*;
+
+            properties!(@ $machine);
+
+            #[test]
+            fn a_history() {
+                few::<$machine, 1>(1);
+            }
+
+            #[test]
+            fn a_history_of_cpus() {
+                few::<$machine, SEVERAL>(2);
+            }
+        }
+    };
+    ($name:ident, $machine:ty, always) => {
+        #[cfg(not(miri))]
+        mod $name {
+            use super::*;
+
+            properties!(@ $machine);
+        }
+    };
+    ($name:ident, $machine:ty, full) => {
+        #[cfg(tlbkit_full)]
+        properties!($name, $machine, always);
+    };
+    // Miri would take minutes for each.
+    (@ $machine:ty) => {
         #[test]
-        fn $one() {
-            few::<$machine, 1>($seeds[0]);
+        #[cfg(not(miri))]
+        fn one_cpu() {
+            hold::<$machine, 1>(120);
         }
 
         #[test]
-        fn $several() {
-            few::<$machine, SEVERAL>($seeds[1]);
+        #[cfg(not(miri))]
+        fn several_cpus() {
+            hold::<$machine, SEVERAL>(120);
         }
-    )+};
+    };
 }
 
-#[cfg(target_pointer_width = "64")]
-few! {
-    a_history_with_sv39, a_history_of_cpus_with_sv39: arch::Sv39, [1, 2];
-    a_history_with_x86_64, a_history_of_cpus_with_x86_64: arch::X86_64, [9, 3];
-    a_history_with_aarch64, a_history_of_cpus_with_aarch64: arch::AArch64, [10, 4];
-}
-
-few! {
-    a_history_with_mips32, a_history_of_cpus_with_mips32: arch::Mips32, [5, 6];
-    a_history_with_a_guarded_table, a_history_of_cpus_with_a_guarded_table: arch::Mips32<Guarded>, [7, 8];
-}
+each_machine!(properties);
 
 /// Whether some histories with a fault end in a panic.
 #[cfg(all(not(miri), target_pointer_width = "64"))]

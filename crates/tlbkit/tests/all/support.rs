@@ -98,19 +98,17 @@ fn attr_row<F: Format>(text: &mut String, name: &str) {
     .unwrap();
 }
 
-fn machine_row<M: Machine>(text: &mut String, name: &str) {
+fn machine_row<M: Machine>(name: &str) -> String {
     let sizes: Vec<String> = M::Geometry::SIZES.iter().map(ToString::to_string).collect();
     let is_guarded = TypeId::of::<M::Table>() == TypeId::of::<Guarded>();
     let levels = if is_guarded { "guarded".into() } else { M::Geometry::WIDTHS.len().to_string() };
-    writeln!(
-        text,
-        "| `{name}` | {levels} | {} | {} | {} | {} |",
+    format!(
+        "| `{name}` | {levels} | {} | {} | {} | {} |\n",
         M::Geometry::VA_BITS,
         sizes.join(", "),
         M::ASID_BITS,
         yes(M::Format::OPTIONAL.contains(Attr::COPY_ON_WRITE)),
     )
-    .unwrap();
 }
 
 macro_rules! rows {
@@ -140,14 +138,28 @@ fn made() -> String {
     text.push_str(
         "\n| machine | levels | bits of a virtual address | pages | bits of an ASID | fork |\n|-|-|-|-|-|-|\n",
     );
-    rows!(text, machine_row:
-        arch::Sv32 as "Sv32", arch::Sv39 as "Sv39", arch::Sv39Svnapot as "Sv39Svnapot", arch::Sv48 as "Sv48", arch::Sv57 as "Sv57", arch::X86_64 as "X86_64",
-        arch::X86_64G1 as "X86_64G1",
-        arch::X86_64La57 as "X86_64La57", arch::X86_64La57G1 as "X86_64La57G1", arch::AArch64 as "AArch64", arch::AArch64Upper as "AArch64Upper", arch::AArch64Runs as "AArch64Runs",
-        arch::AArch64K16 as "AArch64K16", arch::AArch64K64 as "AArch64K64", arch::AArch64Of<39, 12> as "AArch64Of<39, 12>", arch::AArch64Of<42, 12> as "AArch64Of<42, 12>",
-        arch::AArch64Of<48, 14, true> as "AArch64Of<48, 14, true>", arch::AArch64Of<52, 12, false, false, true> as "AArch64Of<52, 12, false, false, true>", arch::Mips32 as "Mips32",
-        arch::Mips32Coherent as "Mips32Coherent", arch::Mips32<Guarded> as "Mips32<Guarded>",
-        arch::Mips32Coherent<Guarded> as "Mips32Coherent<Guarded>");
+    let mut rows = std::collections::BTreeMap::new();
+    macro_rules! machine {
+        ($name:ident, $machine:ty, $when:ident) => {
+            machines!($machine);
+        };
+    }
+    macro_rules! machines {
+        ($($machine:ty),*) => {$(
+            // How a type is spaced depends on how many macros it has passed through.
+            let name = stringify!($machine).replace(' ', "").replace(',', ", ");
+            let name = name.trim_start_matches("arch::");
+            rows.insert(name.to_owned(), machine_row::<$machine>(name));
+        )*};
+    }
+    each_machine!(machine);
+    // Their relatives, which differ in nothing that is driven.
+    machines!(
+        arch::Sv48, arch::Sv57, arch::X86_64G1, arch::X86_64La57, arch::X86_64La57G1, arch::AArch64Upper, arch::AArch64Runs,
+        arch::AArch64Of<39, 12>, arch::AArch64Of<42, 12>, arch::AArch64Of<48, 14, true>,
+        arch::AArch64Of<52, 12, false, false, true>, arch::Mips32Coherent, arch::Mips32Coherent<Guarded>
+    );
+    text.extend(rows.into_values());
     text.push('\n');
     text
 }

@@ -1,5 +1,7 @@
 //! What is explored: every algorithm on every hardware, every repair switched off, every damage of Table 2.2.
 
+use std::sync::LazyLock;
+
 use tlbkit_shootdown::{
     Algorithm, Hardware, Loader, LowRights, Plan, Rendezvous, Repair, Status, StatusBit, Style, SwitchKind,
 };
@@ -32,20 +34,21 @@ const fn rewriting(hardware: Hardware) -> Hardware {
     Hardware { rewrites_set_bits: true, ..hardware }
 }
 
-/// The rows of Table 2.1, those machines of today that are like none of these, and what both leave out: each way of
-/// non-atomic status writes, alone and beside another, with and without bits that are written again although they are
-/// set, with remote flush or a software-loaded TLB, and a virtually tagged cache (2.3).
-pub(crate) const MACHINES: [Machine; 19] = [
-    machine("vax", Hardware::VAX),
-    machine("ns32332", Hardware::NS32332),
-    machine("sun3", Hardware::SUN3),
-    machine("i386", Hardware::I386),
-    machine("n10", Hardware::N10),
-    machine("rp3", Hardware::RP3),
-    machine("mc88200", Hardware::MC88200),
-    machine("aarch64", Hardware::AARCH64),
-    machine("riscv-svade", Hardware::RISCV_SVADE),
-    machine("powerpc-hash", Hardware::POWERPC_HASH),
+/// The rows of Table 2.1, those machines of today that are like none before them, and [`OTHERS`].
+pub(crate) static MACHINES: LazyLock<Vec<Machine>> = LazyLock::new(|| {
+    let mut all: Vec<_> = Hardware::TABLE.map(|(name, hardware)| machine(name, hardware)).into();
+    for (name, hardware) in Hardware::TODAY {
+        if !all.iter().any(|known| known.hardware == hardware) {
+            all.push(machine(name, hardware));
+        }
+    }
+    all.extend(OTHERS);
+    all
+});
+
+/// Machines that there are not: each way of non-atomic status writes, alone and beside another, with and without bits that are
+/// written again although they are set, with remote flush or a software-loaded TLB, and a virtually tagged cache (2.3).
+const OTHERS: [Machine; 9] = [
     machine("read-then-write", writing(READ_THEN_WRITE, NEVER)),
     machine("read-then-rewrite", rewriting(writing(READ_THEN_WRITE, NEVER))),
     machine("from-tlb", writing(FROM_TLB, NEVER)),

@@ -165,7 +165,7 @@ fn select(args: &Explore) -> anyhow::Result<Vec<Case>> {
         Some(name) => match Machine::named(name) {
             Some(machine) => Some(machine.name),
             None => {
-                let known = MACHINES.map(|m| m.name).into_iter().chain(Hardware::TODAY.map(|(name, _)| name));
+                let known = MACHINES.iter().map(|m| m.name).chain(Hardware::TODAY.map(|(name, _)| name));
                 bail!("no hardware `{name}`: say one of {}", known.collect::<Vec<_>>().join(", "))
             }
         },
@@ -180,7 +180,7 @@ fn select(args: &Explore) -> anyhow::Result<Vec<Case>> {
     }
     if !args.hazards && !args.damages {
         for one in Algorithm::ALL {
-            for machine in &MACHINES {
+            for machine in MACHINES.iter() {
                 let fewer = args.fewer.unwrap_or(args.cpus);
                 cases.extend(cases::pairing(one, machine, usize::from(args.cpus), usize::from(fewer)));
             }

@@ -59,66 +59,63 @@ pub trait Arch: Machine {
     fn asid(root: usize) -> usize;
 }
 
-#[cfg(target_pointer_width = "64")]
-impl Arch for arch::Sv39 {
-    fn asid(root: usize) -> usize {
-        root >> 44 & 0xffff
-    }
+/// Implements [`Arch`] for machines of which a node is a frame.
+macro_rules! archs {
+    ($($(#[$cfg:meta])? $machine:ty: |$root:ident| $asid:expr;)*) => {$(
+        $(#[$cfg])?
+        impl Arch for $machine {
+            fn asid($root: usize) -> usize {
+                $asid
+            }
+        }
+    )*};
 }
 
-#[cfg(target_pointer_width = "64")]
-impl Arch for arch::X86_64 {
-    fn asid(root: usize) -> usize {
-        root & 0xfff
-    }
-}
-
-#[cfg(target_pointer_width = "64")]
-impl Arch for arch::AArch64 {
-    fn asid(root: usize) -> usize {
-        root >> 48
-    }
-}
-
-impl Arch for arch::Sv32 {
-    fn asid(root: usize) -> usize {
-        root >> 22 & 0x1ff
-    }
-}
-
-#[cfg(target_pointer_width = "64")]
-impl Arch for arch::Sv39Svnapot {
-    fn asid(root: usize) -> usize {
-        arch::Sv39::asid(root)
-    }
-}
-
-#[cfg(target_pointer_width = "64")]
-impl Arch for arch::AArch64K16 {
-    fn asid(root: usize) -> usize {
-        arch::AArch64::asid(root)
-    }
-}
-
-#[cfg(target_pointer_width = "64")]
-impl Arch for arch::AArch64K64 {
-    fn asid(root: usize) -> usize {
-        arch::AArch64::asid(root)
-    }
-}
-
-impl Arch for arch::Mips32 {
-    fn asid(root: usize) -> usize {
-        root & 0xff
-    }
+archs! {
+    #[cfg(target_pointer_width = "64")]
+    arch::Sv39: |root| root >> 44 & 0xffff;
+    #[cfg(target_pointer_width = "64")]
+    arch::Sv39Svnapot: |root| arch::Sv39::asid(root);
+    #[cfg(target_pointer_width = "64")]
+    arch::X86_64: |root| root & 0xfff;
+    #[cfg(target_pointer_width = "64")]
+    arch::AArch64: |root| root >> 48;
+    #[cfg(target_pointer_width = "64")]
+    arch::AArch64K16: |root| arch::AArch64::asid(root);
+    #[cfg(target_pointer_width = "64")]
+    arch::AArch64K64: |root| arch::AArch64::asid(root);
+    arch::Sv32: |root| root >> 22 & 0x1ff;
+    arch::Mips32: |root| root & 0xff;
 }
 
 impl Arch for arch::Mips32<Guarded> {
     const WHOLE: bool = false;
 
     fn asid(root: usize) -> usize {
-        root & 0xff
+        <arch::Mips32>::asid(root)
     }
+}
+
+/// Hands each machine to a macro: `$each!(name, machine, when)`. It is driven in `full` tests alone, or always; `few` says that Miri
+/// interprets some histories, too.
+macro_rules! each_machine {
+    ($each:ident) => {
+        #[cfg(target_pointer_width = "64")]
+        $each!(sv39, arch::Sv39, few);
+        #[cfg(target_pointer_width = "64")]
+        $each!(svnapot, arch::Sv39Svnapot, full);
+        #[cfg(target_pointer_width = "64")]
+        $each!(x86_64, arch::X86_64, few);
+        #[cfg(target_pointer_width = "64")]
+        $each!(aarch64, arch::AArch64, few);
+        #[cfg(target_pointer_width = "64")]
+        $each!(pages_of_16_kib, arch::AArch64K16, full);
+        #[cfg(target_pointer_width = "64")]
+        $each!(pages_of_64_kib, arch::AArch64K64, always);
+        $each!(sv32, arch::Sv32, always);
+        $each!(mips32, arch::Mips32, few);
+        $each!(guarded, arch::Mips32<Guarded>, few);
+    };
 }
 
 /// What a TLB has of a page: the frame, and whether stores are allowed.

@@ -11,6 +11,7 @@
 //! history is the same every time.
 #![allow(dead_code, unreachable_pub, reason = "each program uses a part")]
 
+#[macro_use]
 pub mod kernel;
 mod model;
 mod steps;
