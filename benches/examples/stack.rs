@@ -10,15 +10,18 @@ use std::ops::ControlFlow;
 use std::process::ExitCode;
 
 use tlbkit_addr::{Attr, PageSize, Pages, Pfn, VirtAddr, Vpn};
-use tlbkit_pagetable::cpt::Cpt32;
 use tlbkit_pagetable::format::{self, Compact32, EntryLo, Format};
 use tlbkit_pagetable::geometry::{Va32, Va39, Va48, Va64};
 use tlbkit_pagetable::gpt::{self, Adaptive, Fixed, Gpt, Gpt32, PaperGpt};
-use tlbkit_pagetable::hpt::{Hashed, Hpt32};
+use tlbkit_pagetable::hpt::Hashed;
 use tlbkit_pagetable::nodes::{Chunk, Slab};
 use tlbkit_pagetable::{
-    Change, Geometry, Half, Holes, Mode, Pinned, Shared, Solo, Space, Table, Writer, destroy, lpt, mpt,
+    Change, Geometry, Half, Holes, Mode, Pinned, Shared, Solo, Space, Table, Writer, destroy, mpt,
 };
+
+#[macro_use]
+#[path = "../../crates/pagetable/tests/all/common/kinds.rs"]
+mod kinds;
 
 /// What an operation of a table may take: a kernel has stacks of 4 to 16 KiB.
 const LIMIT: usize = 2 << 10;
@@ -243,7 +246,7 @@ fn row<W: tlbkit_pagetable::Word, M: Mode>(
 }
 
 macro_rules! rows {
-    ($rows:ident, $($name:literal: $format:ty, $mode:ty, |$nodes:ident| $new:expr;)*) => { $(
+    ($rows:ident, $($name:expr => $format:ty, $mode:ty, |$nodes:ident| $new:expr;)*) => { $(
         row::<<$format as Format>::Word, $mode>($name, &mut $rows, |$nodes| {
             exercise(&|| $new.ok())
         });
@@ -253,7 +256,7 @@ macro_rules! rows {
 /// A guarded table of compact links.
 macro_rules! guarded {
     ($rows:ident, $($name:literal: $geometry:ty, $format:ty, $policy:ty, $mode:ty;)*) => { rows! {
-        $rows, $($name: $format, $mode, |nodes| Gpt::<$geometry, $format, _, gpt::OneWord, $policy>::new(nodes);)*
+        $rows, $($name => $format, $mode, |nodes| Gpt::<$geometry, $format, _, gpt::OneWord, $policy>::new(nodes);)*
     } };
 }
 
@@ -262,6 +265,12 @@ fn main() -> ExitCode {
     for operation in OPERATIONS {
         let _ = write!(rows.0, "{operation:>9}");
     }
+    macro_rules! kind {
+        ($name:ident, $kind:ident, $change:ident) => {
+            rows! { rows, concat!(stringify!($name), " Va32 entrylo") => EntryLo, Shared, |nodes| kinds::$kind::<Va32, EntryLo, _>::new(nodes); }
+        };
+    }
+    each_kind!(kind);
     guarded! { rows,
         "G2 Va64 compact": Va64, format::Compact, Fixed<1>, Shared;
         "G4 Va64 compact": Va64, format::Compact, Fixed<2>, Solo;
@@ -273,32 +282,24 @@ fn main() -> ExitCode {
         "G16 Va48 compact": Va48, format::Compact, Fixed<4>, Solo;
         "GA Va48 compact": Va48, format::Compact, Adaptive, Shared;
         "GA Va47 compact": Va47, format::Compact, Adaptive, Solo;
-        "G2 Va32 compact32": Va32, Compact32, Fixed<1>, Shared;
         "G128 Va32 compact32": Va32, Compact32, Fixed<7>, Solo;
-        "GA Va32 compact32": Va32, Compact32, Adaptive, Shared;
         "GA Va32 entrylo": Va32, EntryLo, Adaptive, Solo;
     }
     rows! { rows,
-        "G2 kseg0": EntryLo, Shared, |nodes| Gpt32::<_, Fixed<1>>::new(nodes);
-        "G4 kseg0": EntryLo, Solo, |nodes| Gpt32::<_, Fixed<2>>::new(nodes);
-        "G16 kseg0": EntryLo, Shared, |nodes| Gpt32::<_, Fixed<4>>::new(nodes);
-        "G256 kseg0": EntryLo, Solo, |nodes| Gpt32::<_, Fixed<8>>::new(nodes);
-        "GA kseg0": EntryLo, Shared, |nodes| Gpt32::<_, Adaptive>::new(nodes);
-        "G2 paper": format::Paper, Solo, |nodes| PaperGpt::<_, Fixed<1>>::new(nodes);
-        "G16 paper": format::Paper, Solo, |nodes| PaperGpt::<_, Fixed<4>>::new(nodes);
-        "GA paper": format::Paper, Solo, |nodes| PaperGpt::<_, Adaptive>::new(nodes);
+        "G2 kseg0" => EntryLo, Shared, |nodes| Gpt32::<_, Fixed<1>>::new(nodes);
+        "G4 kseg0" => EntryLo, Solo, |nodes| Gpt32::<_, Fixed<2>>::new(nodes);
+        "G16 kseg0" => EntryLo, Shared, |nodes| Gpt32::<_, Fixed<4>>::new(nodes);
+        "G256 kseg0" => EntryLo, Solo, |nodes| Gpt32::<_, Fixed<8>>::new(nodes);
+        "GA kseg0" => EntryLo, Shared, |nodes| Gpt32::<_, Adaptive>::new(nodes);
+        "G2 paper" => format::Paper, Solo, |nodes| PaperGpt::<_, Fixed<1>>::new(nodes);
+        "G16 paper" => format::Paper, Solo, |nodes| PaperGpt::<_, Fixed<4>>::new(nodes);
+        "GA paper" => format::Paper, Solo, |nodes| PaperGpt::<_, Adaptive>::new(nodes);
     }
     rows! { rows,
-        "MPT Va64": format::Compact, Shared, |nodes| mpt::Mpt::<Va64, format::Compact, _>::new(nodes);
-        "MPT Va48": format::Compact, Solo, |nodes| mpt::Mpt::<Va48, format::Compact, _>::new(nodes);
-        "MPT Va39": format::Compact, Shared, |nodes| mpt::Mpt::<Va39, format::Compact, _>::new(nodes);
-        "MPT Va32 entrylo": EntryLo, Solo, |nodes| mpt::Mpt::<Va32, EntryLo, _>::new(nodes);
-        "LPT": EntryLo, Shared, |nodes| lpt::MipsLpt::new(nodes);
-        "HPT": Compact32, Shared, |nodes| Hpt32::<_, Compact32>::new(nodes);
-        "HR": Compact32, Shared, |nodes| Hashed::<Va32, Compact32, _, 0, 1, 75>::new(nodes);
-        "HR, solo": Compact32, Solo, |nodes| Hashed::<Va32, Compact32, _, 0, 1, 75>::new(nodes);
-        "CPT": Compact32, Shared, |nodes| Cpt32::<_, Compact32>::new(nodes);
-        "CPT, grows": Compact32, Solo, |nodes| Hashed::<Va32, Compact32, _, 2, 1, 40>::new(nodes);
+        "MPT Va64" => format::Compact, Shared, |nodes| mpt::Mpt::<Va64, format::Compact, _>::new(nodes);
+        "MPT Va48" => format::Compact, Solo, |nodes| mpt::Mpt::<Va48, format::Compact, _>::new(nodes);
+        "MPT Va39" => format::Compact, Shared, |nodes| mpt::Mpt::<Va39, format::Compact, _>::new(nodes);
+        "HR, solo" => Compact32, Solo, |nodes| Hashed::<Va32, Compact32, _, 0, 1, 75>::new(nodes);
     }
     let (text, above) = rows;
     println!("{text}");

@@ -1,12 +1,11 @@
 //! MIPS32 with several CPUs: a larger page is mapped where another CPU's TLB holds an invalid pair of small pages. The next miss of
 //! that CPU must not load an entry that overlaps the pair: two entries that match one address are a machine check, or undefined.
 
+use crate::common::kinds;
 use tlbkit_addr::{Attr, Flush, FlushScope, PageSize, Pages, Pfn, VirtAddr, Vpn};
-use tlbkit_pagetable::cpt::Cpt32;
 use tlbkit_pagetable::format::{Compact32, EntryLo, EntryLoCoherent, EntryLoCowCoherent, Format};
 use tlbkit_pagetable::geometry::Va32;
 use tlbkit_pagetable::gpt::{Adaptive, Gpt32};
-use tlbkit_pagetable::hpt::Hpt32;
 use tlbkit_pagetable::lpt::Lpt;
 use tlbkit_pagetable::mpt::Mpt;
 use tlbkit_pagetable::nodes::{Chunk, Slab};
@@ -99,12 +98,16 @@ macro_rules! check {
 
 #[test]
 fn no_miss_loads_a_second_entry_for_an_address() {
-    check!(EntryLo, EntryLoCoherent, EntryLoCowCoherent);
+    check!(EntryLoCoherent, EntryLoCowCoherent);
     let mut memory = vec![Chunk::ZERO; 64];
     let slab = Nodes::new(&mut memory, 0x10_0000).unwrap();
     check(&slab, Gpt32::<_, Adaptive>::new(&slab).unwrap());
-    check(&slab, Hpt32::<_, EntryLo>::new(&slab).unwrap());
-    check(&slab, Cpt32::<_, EntryLo>::new(&slab).unwrap());
+    macro_rules! kind {
+        ($name:ident, $kind:ident, $change:ident) => {
+            check(&slab, kinds::$kind::<Va32, EntryLo, _>::new(&slab).unwrap());
+        };
+    }
+    each_kind!(kind);
 }
 
 /// Where no TLB caches absence, nothing is flushed.

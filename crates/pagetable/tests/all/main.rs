@@ -9,6 +9,7 @@ macro_rules! conformance {
     };
 }
 
+#[macro_use]
 mod common;
 mod cursor;
 mod direct;

@@ -4,6 +4,7 @@
 use std::cell::{Cell, RefCell};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
+use crate::common::kinds;
 use crate::common::rebased::Rebased;
 use tlbkit_addr::{Attr, Flush, FlushScope, PageSize, Pages, Pfn, VirtAddr};
 use tlbkit_pagetable::format::{self, Format};
@@ -11,7 +12,7 @@ use tlbkit_pagetable::geometry::{Va32, Va39, Va48, Va64};
 use tlbkit_pagetable::mpt::{Encoded, Mpt};
 use tlbkit_pagetable::nodes::{Chunk, Slab};
 use tlbkit_pagetable::{
-    Error, Holes, Local, Pinned, Private, Solo, Table as _, Turn, Writer, cpt, destroy, gpt, hpt,
+    Error, Holes, Local, Pinned, Private, Solo, Table as _, Turn, Writer, destroy, gpt, hpt,
 };
 
 const AT: VirtAddr = VirtAddr::new(0x40_3000);
@@ -84,7 +85,7 @@ fn every_table_replaces_leaves_of_every_size() {
     let size = |shift| PageSize::from_shift(shift).unwrap();
     let (k4, k16, k64, m2) = (PageSize::K4, PageSize::K16, PageSize::K64, PageSize::M2);
     macro_rules! tables {
-        ($($word:ty, $chunks:literal: $name:literal, $make:expr, $attr:expr, $sizes:expr;)*) => { $(
+        ($($word:ty, $chunks:literal: $name:expr, $make:expr, $attr:expr, $sizes:expr;)*) => { $(
             for size in $sizes {
                 let mut memory = vec![Chunk::ZERO; $chunks];
                 let slab = Slab::<$word, Solo>::new(&mut memory, 0).unwrap();
@@ -93,19 +94,22 @@ fn every_table_replaces_leaves_of_every_size() {
         )* };
     }
     let (mips, arm) = (format::EntryLo::IMPLIED | Attr::WRITE, RW | Attr::ACCESSED);
+    macro_rules! kind {
+        ($name:ident, $kind:ident, $change:ident) => {
+            tables! {
+                u32, 64: stringify!($name), |slab| kinds::$kind::<Va32, format::EntryLo, _>::new(slab).unwrap(), mips, [k4, k16, k64];
+            }
+        };
+    }
+    each_kind!(kind);
     tables! {
         u64, 64: "MPT", |slab| Mpt::<Va48, format::Compact, _>::new(slab).unwrap(), RW, [k4, m2];
         u64, 64: "MPT in several slots", |slab| Mpt::<Va64, format::Compact, _>::new(slab).unwrap(), RW, [k4, k16, size(24)];
         u64, 64: "Sv39", |slab| Mpt::<Va39, format::Sv39, _>::new(slab).unwrap(), RW, [k4, m2];
         u64, 64: "x86-64", |slab| Mpt::<Va48, format::X86, _>::new(slab).unwrap(), RW, [k4, m2];
         u64, 64: "AArch64", |slab| Mpt::<Va48, format::Aarch64, _>::new(slab).unwrap(), arm, [k4, m2];
-        u32, 64: "EntryLo", |slab| Mpt::<Va32, format::EntryLo, _>::new(slab).unwrap(), mips, [k4, k16, k64];
         u64, 64: "G16", |slab| gpt::Gpt::<Va64, format::Compact, _, gpt::OneWord, gpt::Fixed<4>>::new(slab).unwrap(), RW, [k4, k16, k64];
-        u64, 64: "GA", |slab| gpt::Gpt::<Va64, format::Compact, _, gpt::OneWord>::new(slab).unwrap(), RW, [k4, k16, k64];
         u64, 64: "HR", |slab| hpt::Hr::new(slab).unwrap(), RW, [k4, m2];
-        u32, 64: "H32", |slab| hpt::Hpt32::<_, format::Compact32>::new(slab).unwrap(), RW, [k4, k16];
-        u64, 64: "CPT8", |slab| cpt::Cpt8::new(slab).unwrap(), RW, [k4, m2];
-        u32, 64: "CPT32", |slab| cpt::Cpt32::<_, format::Compact32>::new(slab).unwrap(), RW, [k4, k16, k64];
         u32, 64: "GA, EntryLo", |slab| gpt::Gpt32::<_, gpt::Adaptive>::new(slab).unwrap(), mips, [k4, k16, k64];
     }
 }
@@ -130,23 +134,25 @@ fn a_page_is_replaced_where_it_is_mapped_and_nowhere_else() {
         assert_eq!(table.unmap(two, Holes::Skip, None), Ok(448), "{name}");
         table.destroy();
     }
-    macro_rules! tables {
-        ($($word:ty, $attr:expr, $table:ty;)*) => { $(
+    macro_rules! replaced {
+        ($word:ty, $attr:expr, $table:ty) => {
             let mut memory = vec![Chunk::ZERO; 64];
             let slab = Slab::<$word, Solo>::new(&mut memory, 0).unwrap();
             check(<$table>::new(&slab).unwrap(), $attr, small, large, stringify!($table));
-        )* };
+        };
     }
-    tables! {
-        u32, RW, hpt::H8k<'_, _>;
-        u32, RW, cpt::C128k<'_, _>;
-        u32, RW, hpt::Hpt32<'_, _, format::Compact32>;
-        u32, format::EntryLo::IMPLIED | Attr::WRITE, hpt::Hpt32<'_, _, format::EntryLo>;
-        u32, RW, cpt::Cpt32<'_, _, format::Compact32>;
-        u64, RW, hpt::Hashed<'_, Va64, format::Compact, _, 4, 1, 150>;
-        u64, RW, Mpt<'_, Va64, format::Compact, _>;
-        u64, RW, gpt::Gpt<'_, Va64, format::Compact, _, gpt::OneWord>;
+    macro_rules! kind {
+        ($name:ident, $kind:ident, $change:ident) => {
+            replaced!(
+                u32,
+                format::EntryLo::IMPLIED | Attr::WRITE,
+                kinds::$kind<'_, Va32, format::EntryLo, _>
+            );
+            replaced!(u64, RW, kinds::$kind<'_, Va64, format::Compact, _>);
+        };
     }
+    each_own_kind!(kind);
+    replaced!(u64, RW, hpt::Hashed<'_, Va64, format::Compact, _, 4, 1, 150>);
 }
 
 /// A flush that unwinds in the midst of break before make: the old leaf is back.

@@ -1,11 +1,12 @@
 //! What is flushed where a TLB entry is a pair of larger pages: both of them, and nothing else; and where it is not.
 
+use crate::common::kinds;
 use tlbkit_addr::{Attr, Flush, PageSize, Pages, Pfn, Vpn};
 use tlbkit_pagetable::format::{Compact32, EntryLo, Format};
 use tlbkit_pagetable::geometry::Va32;
 use tlbkit_pagetable::gpt::{Adaptive, Fixed, Gpt32};
 use tlbkit_pagetable::nodes::{Chunk, Slab};
-use tlbkit_pagetable::{Change, Holes, Solo, Table, Writer, gpt, hpt, lpt, mpt};
+use tlbkit_pagetable::{Change, Holes, Solo, Table, Writer};
 
 const K4: PageSize = PageSize::K4;
 const K16: PageSize = PageSize::K16;
@@ -110,13 +111,13 @@ fn single_pages<'n, T: Table<'n>>(table: &T) {
 }
 
 macro_rules! tables {
-    ($test:ident: $($name:ident: $base:literal, |$nodes:ident| $make:expr;)*) => { $(
+    ($test:ident: $($name:ident, |$nodes:ident| $make:expr;)*) => { $(
         #[test]
         fn $name() {
             let mut memory = vec![Chunk::ZERO; 64];
-            let storage = Storage::new(&mut memory, $base).unwrap();
+            let storage = Storage::new(&mut memory, 0x10_0000).unwrap();
             let $nodes = &storage;
-            let table = $make;
+            let table = $make.unwrap();
             $test(&table);
             // SAFETY: no other code has the table.
             unsafe { tlbkit_pagetable::destroy(table).reclaim() };
@@ -125,20 +126,22 @@ macro_rules! tables {
     )* };
 }
 
-tables! {
-    whole_pairs:
-    mpt: 0x8000_0000, |nodes| mpt::Mpt::<Va32, EntryLo, _>::new(nodes).unwrap();
-    lpt: 0x10_0000, |nodes| lpt::Lpt::<Va32, EntryLo, _, 0xc000_0000>::new(nodes).unwrap();
-    hpt: 0x8000_0000, |nodes| hpt::Hashed::<Va32, EntryLo, _, 1, 6, 0>::new(nodes).unwrap();
-    cpt: 0x8000_0000, |nodes| hpt::Hashed::<Va32, EntryLo, _, 3, 4, 50>::new(nodes).unwrap();
-    g16: 0x10_0000, |nodes| Gpt32::<_, Fixed<4>>::new(nodes).unwrap();
-    adaptive: 0x10_0000, |nodes| Gpt32::<_, Adaptive>::new(nodes).unwrap();
+macro_rules! kind {
+    ($name:ident, $kind:ident, $change:ident, $test:ident, $format:ty) => {
+        tables! { $test: $name, |nodes| kinds::$kind::<Va32, $format, _>::new(nodes); }
+    };
 }
 
+each_kind!(kind, whole_pairs, EntryLo);
+
 tables! {
-    single_pages:
-    single_mpt: 0, |nodes| mpt::Mpt::<Va32, Compact32, _>::new(nodes).unwrap();
-    single_hpt: 0, |nodes| hpt::Hashed::<Va32, Compact32, _, 1, 6, 0>::new(nodes).unwrap();
-    single_cpt: 0, |nodes| hpt::Hashed::<Va32, Compact32, _, 3, 4, 50>::new(nodes).unwrap();
-    single_gpt: 0, |nodes| gpt::Gpt::<Va32, Compact32, _, gpt::OneWord, Adaptive>::new(nodes).unwrap();
+    whole_pairs:
+    g16_kseg0, |nodes| Gpt32::<_, Fixed<4>>::new(nodes);
+    ga_kseg0, |nodes| Gpt32::<_, Adaptive>::new(nodes);
+}
+
+mod single {
+    use super::*;
+
+    each_kind!(kind, single_pages, Compact32);
 }

@@ -1,20 +1,24 @@
 //! Real walkers beside a real writer, of every table.
 
+use crate::common::kinds;
 use tlbkit_conformance::threads::race;
 use tlbkit_conformance::{Fault, Instrumented, threads};
-use tlbkit_pagetable::cpt::Cpt32;
 #[cfg(all(target_pointer_width = "64", not(miri)))]
 use tlbkit_pagetable::format;
 use tlbkit_pagetable::format::{Compact32, EntryLo, Format};
 #[cfg(all(target_pointer_width = "64", not(miri)))]
 use tlbkit_pagetable::geometry;
 use tlbkit_pagetable::geometry::Va32;
-use tlbkit_pagetable::gpt::{self, Adaptive, Fixed, Gpt};
-use tlbkit_pagetable::hpt::{Hashed, Hpt32};
 use tlbkit_pagetable::nodes::{Chunk, Slab};
 use tlbkit_pagetable::{Shared, lpt, mpt};
 
-threads!(mpt_va32_compact32, Compact32, |nodes| mpt::Mpt::<Va32, Compact32, _>::new(nodes));
+macro_rules! kind {
+    ($name:ident, $kind:ident, $change:ident) => {
+        threads!($name, Compact32, |nodes| kinds::$kind::<Va32, Compact32, _>::new(nodes));
+    };
+}
+
+each_kind!(kind);
 threads!(mpt_va32_entrylo, EntryLo, |nodes| mpt::Mpt::<Va32, EntryLo, _>::new(nodes));
 threads!(lpt_mips, EntryLo, |nodes| lpt::MipsLpt::new(nodes));
 #[cfg(all(target_pointer_width = "64", not(miri)))]
@@ -26,12 +30,6 @@ threads!(mpt_va39_sv39, format::Sv39, |nodes| mpt::Mpt::<geometry::Va39, format:
 threads!(mpt_va48_aarch64, format::Aarch64, |nodes| mpt::Mpt::<geometry::Va48, format::Aarch64, _>::new(
     nodes
 ));
-threads!(g4_va32_compact32, Compact32, |nodes| Gpt::<Va32, Compact32, _, gpt::OneWord, Fixed<2>>::new(nodes));
-threads!(ga_va32_compact32, Compact32, |nodes| Gpt::<Va32, Compact32, _, gpt::OneWord, Adaptive>::new(nodes));
-threads!(hpt_va32_compact32, Compact32, |nodes| Hpt32::<_, Compact32>::new(nodes));
-// From two buckets on, so that it grows under the walkers.
-threads!(hr_va32_compact32, Compact32, |nodes| Hashed::<Va32, Compact32, _, 0, 1, 75>::new(nodes));
-threads!(cpt_va32_compact32, Compact32, |nodes| Cpt32::<_, Compact32>::new(nodes));
 
 /// The check can fail: a walker sees a frame that the writer never mapped.
 #[test]

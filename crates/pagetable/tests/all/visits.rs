@@ -9,16 +9,15 @@ use std::collections::BTreeSet;
 use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
+use crate::common::kinds;
 use tlbkit_addr::{Attr, PageSize, Pages, Pfn, Vpn};
 use tlbkit_conformance::{Instrumented, Instruments};
-use tlbkit_pagetable::cpt::Cpt32;
 use tlbkit_pagetable::format::{Compact32, EntryLo, Format};
 use tlbkit_pagetable::geometry::Va32;
 use tlbkit_pagetable::gpt::{self, Adaptive, Fixed, Gpt, Gpt32};
-use tlbkit_pagetable::hpt::{Hashed, Hpt32};
+use tlbkit_pagetable::hpt::Hashed;
 use tlbkit_pagetable::nodes::{Chunk, Held, Reclaim, Slab, Usage};
 use tlbkit_pagetable::{Change, Holes, Leaf, Pinned, Retired, Shared, Table, Writer, destroy};
-use tlbkit_pagetable::{lpt, mpt};
 
 /// No load is the last before a change.
 const NEVER: usize = usize::MAX;
@@ -346,29 +345,32 @@ macro_rules! visits {
     };
 }
 
-/// Writes the tests of one guarded table of compact links.
-macro_rules! guarded {
-    ($name:ident, $policy:ty) => {
-        visits!($name, Compact32, 1, |nodes| Gpt::<Va32, Compact32, _, gpt::OneWord, $policy>::new(nodes));
+/// How often a visit beside one change comes to a page at the most. A bucket that takes another's place in its chain stands in both
+/// until every walker has left the old one.
+macro_rules! most {
+    (stays) => {
+        1
+    };
+    ($moves:ident) => {
+        2
     };
 }
 
-visits!(mpt_compact32, Compact32, 1, |nodes| mpt::Mpt::<Va32, Compact32, _>::new(nodes));
-visits!(mpt_entrylo, EntryLo, 1, |nodes| mpt::Mpt::<Va32, EntryLo, _>::new(nodes));
-visits!(lpt_mips, EntryLo, 1, |nodes| lpt::MipsLpt::new(nodes));
-guarded!(g2, Fixed<1>);
-guarded!(g4, Fixed<2>);
-guarded!(g8, Fixed<3>);
-guarded!(g16, Fixed<4>);
-guarded!(g256, Fixed<8>);
-guarded!(ga, Adaptive);
+macro_rules! kind {
+    ($name:ident, $kind:ident, $change:ident) => {
+        visits!($name, Compact32, most!($change), |nodes| kinds::$kind::<Va32, Compact32, _>::new(nodes));
+    };
+}
+
+each_kind!(kind);
+// Nodes with many slots, and leaves with many PTEs.
+visits!(g16, Compact32, 1, |nodes| Gpt::<Va32, Compact32, _, gpt::OneWord, Fixed<4>>::new(nodes));
+visits!(g256, Compact32, 1, |nodes| Gpt::<Va32, Compact32, _, gpt::OneWord, Fixed<8>>::new(nodes));
+// What MIPS32 handlers walk.
+visits!(mpt_entrylo, EntryLo, 1, |nodes| kinds::Mpt::<Va32, EntryLo, _>::new(nodes));
+visits!(lpt_mips, EntryLo, 1, |nodes| kinds::Lpt::<Va32, EntryLo, _>::new(nodes));
 visits!(g2_kseg0, EntryLo, 1, |nodes| Gpt32::<_, Fixed<1>>::new(nodes));
 visits!(g16_kseg0, EntryLo, 1, |nodes| Gpt32::<_, Fixed<4>>::new(nodes));
-visits!(g256_kseg0, EntryLo, 1, |nodes| Gpt32::<_, Fixed<8>>::new(nodes));
 visits!(ga_kseg0, EntryLo, 1, |nodes| Gpt32::<_, Adaptive>::new(nodes));
-// A bucket that takes another's place in its chain stands in both until every walker has left the old one.
-visits!(hpt_pages, Compact32, 2, |nodes| Hpt32::<_, Compact32>::new(nodes));
-// From two buckets on, so that it grows under the visitor.
-visits!(hr, Compact32, 2, |nodes| Hashed::<Va32, Compact32, _, 0, 1, 75>::new(nodes));
-visits!(cpt_blocks, Compact32, 2, |nodes| Cpt32::<_, Compact32>::new(nodes));
-visits!(cpt_grows, Compact32, 2, |nodes| Hashed::<Va32, Compact32, _, 2, 1, 40>::new(nodes));
+// A page in a bucket.
+visits!(hr_pages, Compact32, 2, |nodes| Hashed::<Va32, Compact32, _, 0, 1, 75>::new(nodes));

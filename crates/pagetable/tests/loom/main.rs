@@ -3,6 +3,9 @@
 //! `RUSTFLAGS="--cfg tlbkit_loom" cargo test --release --features loom -p tlbkit-pagetable --test loom`
 #![cfg(tlbkit_loom)]
 
+#[macro_use]
+#[path = "../all/common/kinds.rs"]
+mod kinds;
 mod pairs;
 #[path = "../all/common/rebased.rs"]
 mod rebased;
@@ -11,9 +14,7 @@ use rebased::Rebased;
 use tlbkit_addr::{Attr, PageSize, Pages, Vpn};
 use tlbkit_conformance::scenes::{self, GROWING, Pen, Scene, UNMAP, Watched, check, check_visits};
 use tlbkit_conformance::walkers;
-use tlbkit_pagetable::gpt::{self, Adaptive, Fixed, Gpt};
 use tlbkit_pagetable::hpt::Hashed;
-use tlbkit_pagetable::lpt::Lpt;
 use tlbkit_pagetable::mpt::Mpt;
 use tlbkit_pagetable::{Error, Geometry, Holes};
 
@@ -129,23 +130,27 @@ const SHRINK_FIRST: Scene = Scene {
     broken: &[],
 };
 
-walkers!(mpt, |nodes| Mpt::<Tiny, Words, _>::new(nodes));
-walkers!(lpt, |nodes| Lpt::<Tiny, Words, _, 0x1000>::new(nodes));
-walkers!(g2, |nodes| Gpt::<Tiny, Words, _, gpt::OneWord, Fixed<1>>::new(nodes));
-walkers!(ga, |nodes| Gpt::<Tiny, Words, _, gpt::OneWord, Adaptive>::new(nodes));
-walkers!(hpt, |nodes| Hashed::<Tiny, Words, _, 0, 0, 0>::new(nodes));
-walkers!(hr, |nodes| Hashed::<Tiny, Words, _, 0, 1, 75>::new(nodes), grows);
-walkers!(cpt, |nodes| Hashed::<Tiny, Words, _, 2, 0, 0>::new(nodes));
-
-/// Between the tables above, with stores in the same order: `cargo xtask test --full`.
-#[cfg(tlbkit_full)]
-mod full {
-    use super::*;
-
-    walkers!(g4, |nodes| Gpt::<Tiny, Words, _, gpt::OneWord, Fixed<2>>::new(nodes));
-    walkers!(hpt_pairs, |nodes| Hashed::<Tiny, Words, _, 1, 0, 0>::new(nodes));
-    walkers!(cpt_grows, |nodes| Hashed::<Tiny, Words, _, 2, 1, 40>::new(nodes), grows);
+macro_rules! kind {
+    // Between the others, with stores in the same order: `cargo xtask test --full`.
+    (g4, $kind:ident, $change:ident) => {
+        #[cfg(tlbkit_full)]
+        walkers!(g4, |nodes| kinds::$kind::<Tiny, Words, _>::new(nodes));
+    };
+    (cpt_grows, $kind:ident, $change:ident) => {
+        #[cfg(tlbkit_full)]
+        walkers!(cpt_grows, |nodes| kinds::$kind::<Tiny, Words, _>::new(nodes), grows);
+    };
+    ($name:ident, $kind:ident, grows) => {
+        walkers!($name, |nodes| kinds::$kind::<Tiny, Words, _>::new(nodes), grows);
+    };
+    ($name:ident, $kind:ident, $change:ident) => {
+        walkers!($name, |nodes| kinds::$kind::<Tiny, Words, _>::new(nodes));
+    };
 }
+
+each_kind!(kind);
+#[cfg(tlbkit_full)]
+walkers!(hpt_pairs, |nodes| Hashed::<Tiny, Words, _, 1, 0, 0>::new(nodes));
 
 /// Tables of two buckets at first, which grow and shrink: with the hash of a refill handler, whose directory stays where it is,
 /// and with one that multiplies, whose root changes. The longest scenes have an attribute.

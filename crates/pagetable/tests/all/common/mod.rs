@@ -1,6 +1,8 @@
 //! Address spaces that no machine has, for the properties.
 #![allow(dead_code, reason = "each test uses some of them")]
 
+#[macro_use]
+pub(crate) mod kinds;
 #[cfg(target_pointer_width = "64")]
 pub(crate) mod rebased;
 
