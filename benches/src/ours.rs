@@ -31,28 +31,41 @@ pub trait Make<M: tlbkit_pagetable::Mode>: Table<'static> + Sized {
     fn make(nodes: &'static Storage<M>) -> Result<Self, Error>;
 }
 
-/// Names the subjects: each structure in both modes.
-macro_rules! subjects {
-    ($($solo:ident $shared:ident $name:literal: $table:ident, $make:expr;)*) => { $(
-        impl Make<Solo> for $table<Solo> {
-            const NAME: &'static str = concat!($name, " solo");
-            const BITS: u32 = 48;
-            fn make(nodes: &'static Storage<Solo>) -> Result<Self, Error> {
-                $make(nodes)
-            }
-        }
+/// Does something with each of these tables.
+pub trait Each {
+    /// Does it with one of them.
+    fn table<S: Subject + Iterate + Resize + 'static>(&mut self);
+}
 
-        impl Make<Shared> for $table<Shared> {
-            const NAME: &'static str = concat!($name, " shared");
-            const BITS: u32 = 48;
-            fn make(nodes: &'static Storage<Shared>) -> Result<Self, Error> {
-                $make(nodes)
+/// Names the tables, and lists them in both modes.
+macro_rules! tables {
+    ($($name:literal: $table:ident, $make:expr;)*) => {
+        $(
+            impl Make<Solo> for $table<Solo> {
+                const NAME: &'static str = concat!($name, " solo");
+                const BITS: u32 = 48;
+                fn make(nodes: &'static Storage<Solo>) -> Result<Self, Error> {
+                    $make(nodes)
+                }
             }
-        }
 
-        pub type $solo = Ours<$table<Solo>, Solo>;
-        pub type $shared = Ours<$table<Shared>, Shared>;
-    )* };
+            impl Make<Shared> for $table<Shared> {
+                const NAME: &'static str = concat!($name, " shared");
+                const BITS: u32 = 48;
+                fn make(nodes: &'static Storage<Shared>) -> Result<Self, Error> {
+                    $make(nodes)
+                }
+            }
+        )*
+
+        /// Hands each table to `each`, in both modes.
+        pub fn each(each: &mut impl Each) {
+            $(
+                each.table::<Ours<$table<Solo>, Solo>>();
+                each.table::<Ours<$table<Shared>, Shared>>();
+            )*
+        }
+    };
 }
 
 type Mpt<M> = mpt::Mpt4<'static, Storage<M>>;
@@ -65,14 +78,14 @@ type Hr<M> = hpt::Hr<'static, Storage<M>>;
 type Cpt4<M> = cpt::Cpt4<'static, Storage<M>>;
 type Cpt8<M> = cpt::Cpt8<'static, Storage<M>>;
 
-subjects! {
-    MptSolo MptShared "MPT": Mpt, mpt::Mpt4::new;
-    LptSolo LptShared "LPT": Lpt, lpt::Lpt::new;
-    G16Solo G16Shared "G16": G16, gpt::Gpt::new;
-    GaSolo GaShared "GA": Ga, gpt::Gpt::new;
-    HrSolo HrShared "HR": Hr, hpt::Hr::new;
-    Cpt4Solo Cpt4Shared "CPT4": Cpt4, cpt::Cpt4::new;
-    Cpt8Solo Cpt8Shared "CPT8": Cpt8, cpt::Cpt8::new;
+tables! {
+    "MPT": Mpt, mpt::Mpt4::new;
+    "LPT": Lpt, lpt::Lpt::new;
+    "G16": G16, gpt::Gpt::new;
+    "GA": Ga, gpt::Gpt::new;
+    "HR": Hr, hpt::Hr::new;
+    "CPT4": Cpt4, cpt::Cpt4::new;
+    "CPT8": Cpt8, cpt::Cpt8::new;
 }
 
 /// One storage for all tables of a mode on this thread, as a kernel has: 2 GiB, touched as they are used.

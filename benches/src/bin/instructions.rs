@@ -7,7 +7,7 @@
 use std::hint::black_box;
 
 use tlbkit_benches::work::{CC1, captured, dense, shuffled, sparse};
-use tlbkit_benches::{Fork, Subject, ours, peers, spaces};
+use tlbkit_benches::{Fork, Iterate, Resize, Subject, ours, peers, spaces};
 use tlbkit_witness::Recorder;
 use tlbkit_witness::event::{Event, Fence, Memory};
 
@@ -246,57 +246,57 @@ const BASIC: &[&str] = &[
 ];
 const SPACE: &[&str] = &["empty", "fault", "mark", "activate", "fork 100"];
 
+/// What the command line asks for: an operation of a subject, or the names of all.
+struct Wanted {
+    subject: String,
+    operation: String,
+}
+
+impl Wanted {
+    /// Does the operation, if the subject is of this name and `run` knows the operation; or prints the names of all.
+    fn subject(&self, name: &str, run: fn(&str) -> bool, operations: &[&str]) {
+        if self.subject.is_empty() {
+            operations.iter().for_each(|operation| println!("{name}\t{operation}"));
+        } else if self.subject == name && run(&self.operation) {
+            std::process::exit(0);
+        }
+    }
+
+    fn basic<S: Subject>(&self) {
+        self.subject(S::NAME, basic::<S>, BASIC);
+    }
+
+    fn space<S: Fork>(&self) {
+        self.basic::<S>();
+        self.subject(S::NAME, space::<S>, SPACE);
+    }
+}
+
+impl ours::Each for Wanted {
+    fn table<S: Subject + Iterate + Resize + 'static>(&mut self) {
+        self.basic::<S>();
+    }
+}
+
 fn main() {
     let mut arguments = std::env::args().skip(1);
-    let (subject, operation) = (arguments.next().unwrap_or_default(), arguments.next().unwrap_or_default());
-    macro_rules! subjects {
-        ($($subject:ty: $($kind:ident $operations:ident),*;)*) => { $( $(
-            if subject == <$subject>::NAME && $kind::<$subject>(&operation) {
-                return;
-            }
-            if subject.is_empty() {
-                $operations.iter().for_each(|operation| println!("{}\t{operation}", <$subject>::NAME));
-            }
-        )* )* };
-    }
-    for (name, run) in
-        [("Recorder on", recorder::<CALLS> as fn(&str) -> bool), ("Recorder off", recorder::<0>)]
-    {
-        if subject == name && run(&operation) {
-            return;
-        }
-        if subject.is_empty() {
-            RECORDER.iter().for_each(|operation| println!("{name}\t{operation}"));
-        }
-    }
-    subjects! {
-        peers::X86: basic BASIC;
-        peers::Multiarch: basic BASIC;
-        peers::Generic: basic BASIC;
-        peers::Aarch64: basic BASIC;
-        peers::HashBrown: basic BASIC;
-        peers::BTree: basic BASIC;
-        ours::MptSolo: basic BASIC;
-        ours::MptShared: basic BASIC;
-        ours::LptSolo: basic BASIC;
-        ours::LptShared: basic BASIC;
-        ours::G16Solo: basic BASIC;
-        ours::G16Shared: basic BASIC;
-        ours::GaSolo: basic BASIC;
-        ours::GaShared: basic BASIC;
-        ours::HrSolo: basic BASIC;
-        ours::HrShared: basic BASIC;
-        ours::Cpt4Solo: basic BASIC;
-        ours::Cpt4Shared: basic BASIC;
-        ours::Cpt8Solo: basic BASIC;
-        ours::Cpt8Shared: basic BASIC;
-        spaces::X86Solo: basic BASIC;
-        spaces::X86Shared: basic BASIC;
-        spaces::Sv39Solo: basic BASIC;
-        spaces::Sv39Shared: basic BASIC;
-        spaces::X86Space: basic BASIC, space SPACE;
-        spaces::X86Space4: basic BASIC, space SPACE;
-        spaces::Sv39Space: basic BASIC, space SPACE;
-        spaces::Sv39Space4: basic BASIC, space SPACE;
-    }
+    let mut next = || arguments.next().unwrap_or_default();
+    let mut wanted = Wanted { subject: next(), operation: next() };
+    wanted.subject("Recorder on", recorder::<CALLS>, RECORDER);
+    wanted.subject("Recorder off", recorder::<0>, RECORDER);
+    wanted.basic::<peers::X86>();
+    wanted.basic::<peers::Multiarch>();
+    wanted.basic::<peers::Generic>();
+    wanted.basic::<peers::Aarch64>();
+    wanted.basic::<peers::HashBrown>();
+    wanted.basic::<peers::BTree>();
+    ours::each(&mut wanted);
+    wanted.basic::<spaces::X86Solo>();
+    wanted.basic::<spaces::X86Shared>();
+    wanted.basic::<spaces::Sv39Solo>();
+    wanted.basic::<spaces::Sv39Shared>();
+    wanted.space::<spaces::X86Space>();
+    wanted.space::<spaces::X86Space4>();
+    wanted.space::<spaces::Sv39Space>();
+    wanted.space::<spaces::Sv39Space4>();
 }

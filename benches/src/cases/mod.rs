@@ -74,6 +74,12 @@ pub struct Subjects {
     cases: Vec<Case>,
 }
 
+impl ours::Each for Subjects {
+    fn table<S: Subject + Iterate + Resize + 'static>(&mut self) {
+        *self = std::mem::take(self).with::<S>().freeing::<S>().iterating::<S>().resizing::<S>();
+    }
+}
+
 impl Subjects {
     /// Returns no subject.
     pub fn none() -> Self {
@@ -82,12 +88,6 @@ impl Subjects {
 
     /// Returns every subject of this crate; ratios are to `x86_64` wherever that can do the job.
     pub fn all() -> Self {
-        macro_rules! full {
-            ($subjects:expr, $($subject:ty)*) => {
-                $subjects $( .with::<$subject>().freeing::<$subject>().iterating::<$subject>()
-                    .resizing::<$subject>() )*
-            };
-        }
         let peers = Self::none()
             .with::<peers::X86>()
             .freeing::<peers::X86Freeing>()
@@ -101,7 +101,7 @@ impl Subjects {
             .with::<peers::BTree>()
             .freeing::<peers::BTree>()
             .iterating::<peers::BTree>();
-        let spaces = peers
+        let mut all = peers
             .with::<spaces::X86Solo>()
             .freeing::<spaces::X86Solo>()
             .with::<spaces::X86Shared>()
@@ -118,11 +118,8 @@ impl Subjects {
             .forking::<spaces::Sv39Space>()
             .with::<spaces::Sv39Space4>()
             .forking::<spaces::Sv39Space4>();
-        full!(
-            spaces,
-            ours::MptSolo ours::MptShared ours::LptSolo ours::LptShared ours::G16Solo ours::G16Shared ours::GaSolo
-            ours::GaShared ours::HrSolo ours::HrShared ours::Cpt4Solo ours::Cpt4Shared ours::Cpt8Solo ours::Cpt8Shared
-        )
+        ours::each(&mut all);
+        all
     }
 
     /// Adds a subject, with every job that [`Subject`] is enough for.

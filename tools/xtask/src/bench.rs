@@ -9,7 +9,6 @@ use crate::shell::{Line, Shell};
 use crate::{misused, near, places};
 
 mod against;
-pub(crate) mod names;
 mod picture;
 
 /// Time every table, cache and protocol beside its peers
@@ -89,7 +88,6 @@ pub(crate) fn run(shell: &Shell, args: &BenchArgs) -> anyhow::Result<()> {
         return picture::draw(file, &tables.line(["--summary".to_owned(), "--json".to_owned()]));
     }
     if args.summary {
-        early(&args.parts, &BENCHES[..1])?;
         known(&args.parts, &[names(tables)?])?;
         let options = ["--summary"].into_iter().chain(args.json.then_some("--json")).map(String::from);
         return shell.run(&tables.line(options.chain(args.parts.iter().cloned())));
@@ -99,7 +97,6 @@ pub(crate) fn run(shell: &Shell, args: &BenchArgs) -> anyhow::Result<()> {
     {
         misused!("--save {name:?} is no name of a file");
     }
-    early(&args.parts, &BENCHES)?;
     let base = args.against.as_deref().map(against::Base::find).transpose()?;
     let names: Vec<_> = BENCHES.iter().map(names).collect::<Result<_, _>>()?;
     known(&args.parts, &names)?;
@@ -126,16 +123,7 @@ fn names(bench: &Bench) -> anyhow::Result<Vec<String>> {
     let output = output.with_context(|| format!("cannot run `{line}`"))?;
     ensure!(output.status.success(), "failed ({}); to repeat it: {line}", output.status);
     let text = String::from_utf8_lossy(&output.stdout);
-    let names: Vec<_> =
-        text.lines().filter_map(|line| line.strip_suffix(": benchmark").map(String::from)).collect();
-    names::compare(bench.name, &names);
-    Ok(names)
-}
-
-/// Checks that each part is in a name that is listed, before anything is built.
-fn early(parts: &[String], benches: &[Bench]) -> anyhow::Result<()> {
-    let listed: Vec<_> = benches.iter().map(|bench| names::listed(bench.name)).collect();
-    if listed.iter().any(Vec::is_empty) { Ok(()) } else { known(parts, &listed) }
+    Ok(text.lines().filter_map(|line| line.strip_suffix(": benchmark").map(String::from)).collect())
 }
 
 /// Checks that each part is in a name.

@@ -99,7 +99,9 @@ fn a_file_that_names_nearly_all_of_a_kind_is_in_its_list() {
         let mut missing = Vec::new();
         for file in &files {
             let code = fs::read_to_string(root().join(file)).unwrap();
-            let named = members.iter().filter(|words| words.iter().any(|word| names(&code, word))).count();
+            // A file's own tests name what they need.
+            let code = code.split("#[cfg(test)]\nmod tests {").next().unwrap();
+            let named = members.iter().filter(|words| words.iter().any(|word| names(code, word))).count();
             let (_, name) = file.rsplit_once('/').unwrap();
             // The list names a file by its path, or by its name beside one of the same folder.
             let folder = &file[..file.len() - name.len() - 1];

@@ -7,7 +7,6 @@ use clap::Args;
 use indicatif::ProgressBar;
 use serde_json::{Value, json};
 
-use crate::bench::names;
 use crate::shell::{Line, Shell};
 use crate::{misused, near, places, tools};
 
@@ -32,10 +31,6 @@ type Count<'a> = (&'a str, &'a str, f64);
 /// Runs it.
 pub(crate) fn run(args: &InstructionsArgs) -> anyhow::Result<()> {
     let shell = Shell::Plain;
-    let listed: Vec<_> = names::listed(PROGRAM);
-    if !listed.is_empty() && !listed.iter().any(|name| has_all(name, &args.parts)) {
-        misused!("{}", unknown(&args.parts, &listed));
-    }
     tools::program(&shell, "valgrind", "valgrind")?;
     // A kernel is linked where it runs, so its direct map is a constant in an instruction. In a program that may be loaded
     // anywhere each use of that constant is one instruction more.
