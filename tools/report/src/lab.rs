@@ -32,13 +32,7 @@ pub(crate) const TRACES: [(&str, &str); 7] = [
 ];
 
 /// What the guest's data depend on: the kernel and all that it embeds, and what reads what it says.
-const GUEST: [&str; 5] = [
-    "examples/kernel",
-    "examples/malta",
-    "examples/mips32",
-    "crates",
-    "tools/boot",
-];
+const GUEST: [&str; 5] = ["examples/kernel", "examples/malta", "examples/mips32", "crates", "tools/boot"];
 
 /// The emulator that the guest runs in.
 const EMULATOR: &str = "qemu-system-mipsel";

@@ -142,7 +142,7 @@ fn main() -> ExitCode {
         Command::Locks => locks::run(&shell),
         Command::Miri(args) => miri::run(&shell, &args),
         Command::Sanitize => sanitize::run(&shell),
-        Command::Mutations(args) => mutations::run(&shell, &args),
+        Command::Mutations(args) => mutations::run(&args),
         Command::Mutants(args) => mutants::run(&shell, &args),
         Command::Release => release::run(&shell),
         Command::Portability => portability::run(&shell),

@@ -1,51 +1,6 @@
 //! Publication and retirement: one line taken out, and a test that must notice.
 
-use std::path::Path;
-
-use anyhow::{Context, bail, ensure};
-
-use super::MutationsArgs;
-use super::tree::{Change, Tree};
-use crate::loom;
-use crate::shell::Line;
-
-/// One line less, or another.
-struct Mutation {
-    what: &'static str,
-    file: &'static str,
-    change: Change,
-    test: Test,
-}
-
-/// What must notice.
-#[derive(Clone, Copy)]
-enum Test {
-    /// Walkers beside a writer, in every interleaving; the tests whose names have this in them.
-    Walkers(&'static str),
-    /// The shared STLB, in every interleaving.
-    SharedCache(&'static str),
-    /// The tests of the package whose names begin so.
-    Plain(&'static str, &'static str),
-}
-
-impl Test {
-    fn line(self, tree: &Tree) -> Line {
-        let cargo = |package: &str, file: &str, name: &str, place: &str| {
-            Line::new("timeout", "900 cargo test --quiet --release")
-                // Twenty builds of almost the same.
-                .set("CARGO_PROFILE_RELEASE_INCREMENTAL", "true")
-                .set("CARGO_PROFILE_RELEASE_OPT_LEVEL", "1")
-                .set("CARGO_PROFILE_RELEASE_DEBUG", "0")
-                .with(["-p", package, "--test", file])
-                .with(["--target-dir", &tree.build(place).to_string_lossy(), name])
-        };
-        match self {
-            Self::Walkers(name) => loom::explored(cargo("tlbkit-pagetable", "loom", name, "loom")),
-            Self::SharedCache(name) => loom::explored(cargo("tlbkit-stlb", "shared_loom", name, "loom")),
-            Self::Plain(package, name) => cargo(package, "all", name, "plain"),
-        }
-    }
-}
+use super::{Change, Mutation, Test};
 
 const fn mutation(
     what: &'static str,
@@ -58,7 +13,7 @@ const fn mutation(
 
 const PAGETABLE: &str = "tlbkit-pagetable";
 
-const MUTATIONS: [Mutation; 31] = [
+pub(super) const MUTATIONS: [Mutation; 31] = [
     mutation(
         "a word is published without what it leads to",
         "crates/pagetable/src/word.rs",
@@ -278,63 +233,3 @@ const MUTATIONS: [Mutation; 31] = [
         Test::SharedCache("never"),
     ),
 ];
-
-/// Returns what the mutations are called.
-pub(super) fn names() -> Vec<&'static str> {
-    MUTATIONS.iter().map(|mutation| mutation.what).collect()
-}
-
-/// Makes each of the changes that are wanted, and returns how many these are.
-///
-/// # Errors
-///
-/// If a test notices nothing, or fails without any change.
-pub(super) fn run(tree: &Tree, args: &MutationsArgs) -> anyhow::Result<usize> {
-    let wanted: Vec<_> =
-        MUTATIONS.iter().filter(|mutation| args.wants("publication", mutation.what)).collect();
-    let mut survivors = 0;
-    for (at, mutation) in wanted.iter().enumerate() {
-        let noticed = tree.with(mutation.file, &mutation.change, || notices(mutation.test, tree))?;
-        survivors += usize::from(!noticed);
-        let verdict = if noticed { "noticed" } else { "SURVIVED" };
-        println!("{:>2}/{}  {verdict:<8}  {}", at + 1, wanted.len(), mutation.what);
-    }
-    for mutation in &wanted {
-        // Without a mutation they pass, or what they noticed was something else.
-        let line = mutation.test.line(tree);
-        if !succeeds(&line, &tree.root())? {
-            bail!("fails without any mutation: {line}");
-        }
-    }
-    ensure!(survivors == 0, "{survivors} of {} mutations were not noticed", wanted.len());
-    Ok(wanted.len())
-}
-
-/// Tells whether a test fails, as it should. One that does not compile has noticed nothing.
-fn notices(test: Test, tree: &Tree) -> anyhow::Result<bool> {
-    let line = test.line(tree);
-    if !succeeds(&line.clone().with(["--no-run"]), &tree.root())? {
-        bail!("does not compile: {line}");
-    }
-    Ok(!succeeds(&line, &tree.root())?)
-}
-
-fn succeeds(line: &Line, at: &Path) -> anyhow::Result<bool> {
-    let output = line.command().current_dir(at).output().with_context(|| format!("cannot run `{line}`"))?;
-    Ok(output.status.success())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::super::tree::read;
-    use super::*;
-    use crate::places;
-
-    #[test]
-    fn every_mutation_is_of_a_line_that_is_there() {
-        places::enter_root().unwrap();
-        for Mutation { file, change, .. } in &MUTATIONS {
-            change.apply(file, &read(Path::new(file)).unwrap()).unwrap();
-        }
-    }
-}
