@@ -17,18 +17,19 @@ use core::marker::PhantomData;
 
 use tlbkit_addr::{FlushScope, Pages};
 
-use super::kseg0::{self, Digits, Kseg0};
-use super::layout::Edge;
-use super::slots::Place;
-use super::unmap::FirstLeaf;
-use super::visit::Span;
-use super::{Gpt, guard};
+use super::Gpt;
+use super::guard::low;
+use super::kseg0::{Digits, Kseg0};
+use super::layout::{Edge, Holds, Layout};
+use super::node::Writing;
+use super::shape::Shape;
+use super::visit::{Covering, Span};
 use crate::format::{Format, is_taken};
 use crate::frames::{Held, Joined};
 use crate::geometry::Checked as _;
 use crate::nodes::{Freed, ListLink, NodeAddr, Nodes};
 use crate::word::atomics::Ordering;
-use crate::{Entry, Error, Geometry, Holes, Mode as _, Retired, Word, Writer};
+use crate::{Entry, Error, Geometry, Holes, Mode as _, Word, Writer};
 
 /// Leaves that [`Writer::detach`] has taken out of a guarded table, with the frames and marks in them.
 ///
@@ -89,31 +90,13 @@ impl<'n, G: Geometry, F: Format<Word = u32>, N: Nodes<Word = u32>, P: Digits> De
         self.count += 1;
     }
 
-    /// Takes the first leaf from the list and frees it.
-    ///
-    /// # Safety
-    ///
-    /// As for [`release`](Self::release); both slots of the leaf have been read.
-    unsafe fn free(&mut self, leaf: NodeAddr, last: NodeAddr) {
-        // SAFETY: the leaf is in the list, so its record is the list's.
-        let (rest, _) = ListLink::read(unsafe { (*self.nodes.link(leaf)).load(Ordering::Relaxed) });
-        self.ends = (rest != 0).then(|| (self.nodes.node_of(rest), last));
-        self.next = 0;
-        self.count -= 1;
-        self.nodes.held().reclaim(1, N::Mode::SHARED);
-        let freed = Freed::new(self.nodes.held(), 0);
-        // SAFETY: by this function's contract no walker can reach the leaf, which is in no list any more.
-        unsafe { self.nodes.free(leaf, false) };
-        freed.done();
-    }
-
     /// Hands over the frames and marks in about `slots` slots of leaves, and frees these leaves. Returns `true` if nothing is left.
     /// Neighbouring frames are handed over as one run. If `held` unwinds, the call can be repeated: it continues after what `held`
     /// was called with.
     ///
     /// # Safety
     ///
-    /// As for [`Retired::reclaim`]: since the call of [`Writer::detach`] every CPU that may hold a translation of the table, or walk
+    /// As for [`Retired::reclaim`](crate::Retired::reclaim): since the call of [`Writer::detach`] every CPU that may hold a translation of the table, or walk
     /// it, has left its walks and flushed what the writer's obligation names.
     pub unsafe fn release(&mut self, slots: usize, held: &mut dyn FnMut(Held)) -> bool {
         while let Some(half) = self.halves.iter_mut().find_map(Option::take) {
@@ -121,20 +104,32 @@ impl<'n, G: Geometry, F: Format<Word = u32>, N: Nodes<Word = u32>, P: Digits> De
         }
         for _ in 0..slots.div_ceil(2) {
             let Some((leaf, last)) = self.ends else { break };
-            // SAFETY: this function's contract; the leaf is in the list, so it is not free, and it has two slots.
-            unsafe {
-                let edge = kseg0::leaf(self.nodes, leaf);
-                while self.next < edge.slots() {
-                    let at = self.next << edge.shift;
-                    let word = self.nodes.follow(leaf, Pairs::<G, F, N, P>::pte_of(edge, at));
-                    self.next += 1;
-                    match Pairs::<G, F, N, P>::entry(word, edge.shift, at) {
-                        Entry::Leaf(page) => self.pending.add(page.run(G::BASE), held),
-                        Entry::Mark(mark) => held(Held::Mark(mark)),
-                        Entry::Empty => {}
-                    }
+            // SAFETY: the leaf is in the list, so it is not free, and it has its tag and two PTEs.
+            let word = |at| unsafe { self.nodes.follow(leaf, at) };
+            let edge = Edge { node: leaf, shift: 0, width: 1, holds: Holds::Ptes };
+            let edge = <Kseg0<P> as Layout<N>>::sized(edge, || word(0));
+            while self.next < edge.slots() {
+                let at = self.next << edge.shift;
+                let entry =
+                    Pairs::<G, F, N, P>::entry(word(Pairs::<G, F, N, P>::pte_of(edge, at)), edge.shift, at);
+                self.next += 1;
+                match entry {
+                    Entry::Leaf(page) => self.pending.add(page.run(G::BASE), held),
+                    Entry::Mark(mark) => held(Held::Mark(mark)),
+                    Entry::Empty => {}
                 }
-                self.free(leaf, last);
+            }
+            // SAFETY: the leaf is in the list, so its record is the list's. Then it is in no list, and by this function's contract no
+            // walker can reach it.
+            unsafe {
+                let (rest, _) = ListLink::read((*self.nodes.link(leaf)).load(Ordering::Relaxed));
+                self.ends = (rest != 0).then(|| (self.nodes.node_of(rest), last));
+                self.next = 0;
+                self.count -= 1;
+                self.nodes.held().reclaim(1, N::Mode::SHARED);
+                let freed = Freed::new(self.nodes.held(), 0);
+                self.nodes.free(leaf, false);
+                freed.done();
             }
         }
         self.pending.end(held);
@@ -175,110 +170,76 @@ impl<'n, G: Geometry, F: Format<Word = u32>, N: Nodes<Word = u32>, P: Digits>
         let (table, batch) = self.parts();
         G::SPACE.check_pages(pages)?;
         let mut detached = Detached::new(table.nodes);
-        // SAFETY: the caller is the only writer, and the batch is the table's, which the change does not replace. No leaf extends
-        // beyond the pages.
-        unsafe {
-            let census = table.census(pages, Holes::Skip)?;
-            if census.leaves + census.marks > 0 {
-                // Also if there are only marks: a CPU may be in a leaf.
-                batch.touch(FlushScope::Everywhere, table.stale(pages));
+        // SAFETY: this is the table's only writer, and its batch came from the table.
+        let mut writing = unsafe { Writing::new(table, batch) };
+        let census = writing.census(pages, Holes::Skip)?;
+        if census.leaves + census.marks > 0 {
+            // Also if there are only marks: a CPU may be in a leaf.
+            let stale = writing.stale(pages);
+            writing.touch(FlushScope::Everywhere, stale);
+            // By the census no leaf extends beyond the pages.
+            writing.or_mend(|mut writing| {
                 let span = Pairs::<G, F, N, P>::span(pages);
-                batch.change_late(
-                    |batch| table.detach_span(batch, &mut detached, span),
-                    |batch, forgotten| table.mend(batch, forgotten),
-                );
-            }
+                let mut next = Some(span.first);
+                while let Some(at) = next {
+                    next = writing.detach_next(&mut detached, Span { first: at, last: span.last });
+                }
+                writing.tune_ends(span);
+            });
         }
         Ok(detached)
     }
 }
 
-impl<'n, G: Geometry, F: Format<Word = u32>, N: Nodes<Word = u32>, P: Digits> Pairs<'n, G, F, N, P> {
-    /// Takes the entries of a span out of the table.
-    ///
-    /// # Safety
-    ///
-    /// The caller is the only writer, the batch came from this table, and no leaf extends beyond the span.
-    unsafe fn detach_span(
-        &self,
-        batch: &mut Retired<'n>,
-        detached: &mut Detached<'n, G, F, N, P>,
-        span: Span,
-    ) {
-        let mut next = Some(span.first);
-        // SAFETY: this function's contract.
-        unsafe {
-            while let Some(at) = next {
-                next = self.detach_next(batch, detached, Span { first: at, last: span.last });
-            }
-            self.tune_ends(batch, span, span.first != span.last);
-        }
-    }
-
-    /// Takes the entries of a span in the first leaf that has any out of the table. Returns the first key to look at next.
-    ///
-    /// # Safety
-    ///
-    /// As for [`detach_span`](Self::detach_span).
+impl<'n, G: Geometry, F: Format<Word = u32>, N: Nodes<Word = u32>, P: Digits>
+    Writing<'_, 'n, Pairs<'n, G, F, N, P>>
+{
+    /// Takes the entries of a span in the first leaf that has any out of the table. No leaf extends beyond the span. Returns the first
+    /// key to look at next.
     #[inline(never)]
-    unsafe fn detach_next(
-        &self,
-        batch: &mut Retired<'n>,
-        detached: &mut Detached<'n, G, F, N, P>,
-        span: Span,
-    ) -> Option<usize> {
-        // SAFETY: the caller is the writer; slots are within their nodes and leaves.
-        unsafe {
-            let FirstLeaf { node, slot, leaf, base, part } = self.first_leaf(span)?;
-            let whole = span.within(base, leaf.top(), 0)?;
-            // Larger pages of a pair have slots of their own.
-            let shares = !node.is_empty() && node.shares(leaf);
-            let page = |index: usize| base | index << leaf.shift;
-            let word = |index| self.nodes.read(leaf.node, Self::pte_of(leaf, page(index)));
-            let taken = |index: &usize| is_taken::<F>(word(*index));
-            let pages = || (leaf.index(whole.first)..=leaf.index(whole.last)).filter(taken);
-            let (live, gone) = (self.live(leaf), pages().count());
-            for index in pages() {
-                if shares {
-                    for slot in node.run(node.index(page(index)), leaf) {
-                        self.publish(Place::In(node.node, slot), node.shift, Edge::EMPTY);
-                    }
-                }
-                if gone < live {
-                    let entry = Self::entry(word(index), leaf.shift, page(index));
-                    let half = match entry {
-                        Entry::Leaf(page) => Some(Held::Frames(page.run(G::BASE))),
-                        Entry::Mark(mark) => Some(Held::Mark(mark)),
-                        Entry::Empty => None,
-                    };
-                    if let Some(free) = detached.halves.iter_mut().find(|half| half.is_none()) {
-                        *free = half;
-                    }
-                    self.nodes.store_relaxed(leaf.node, Self::pte_of(leaf, page(index)), u32::ZERO);
-                    self.settle_pair(leaf, page(index));
+    fn detach_next(&mut self, detached: &mut Detached<'n, G, F, N, P>, span: Span) -> Option<usize> {
+        let Covering { slot, leaf, base, part } = self.first_leaf(span)?;
+        let whole = span.within(base, leaf.top(), 0)?;
+        // Larger pages of a pair have slots of their own.
+        let shared = slot.node().filter(|node| node.shares(&leaf));
+        let (live, gone) = (leaf.live(), leaf.count(whole, is_taken::<F>));
+        for pte in leaf.ptes(whole) {
+            let word = pte.read();
+            if !is_taken::<F>(word) {
+                continue;
+            }
+            if let Some(node) = shared {
+                for slot in node.run(node.index(pte.at()), &leaf) {
+                    node.slot(slot).publish(None);
                 }
             }
-            self.tally.ptes(-(gone as isize));
             if gone < live {
-                self.set_live(leaf, live - gone);
-            } else {
-                if node.is_empty() {
-                    self.publish(Place::Root, G::VA_BITS, Edge::EMPTY);
-                } else if !shares {
-                    self.publish(Place::In(node.node, slot), node.shift, Edge::EMPTY);
+                let half = match pte.entry() {
+                    Entry::Leaf(page) => Some(Held::Frames(page.run(G::BASE))),
+                    Entry::Mark(mark) => Some(Held::Mark(mark)),
+                    Entry::Empty => None,
+                };
+                if let Some(free) = detached.halves.iter_mut().find(|half| half.is_none()) {
+                    *free = half;
                 }
-                self.tally.leaf(-1, Self::words(Self::kind(leaf)) * u32::BYTES);
-                detached.push(leaf.node);
-                if !node.is_empty() {
-                    let live = self.live(node) - 1;
-                    self.set_live(node, live);
-                    if live < 2 {
-                        self.close_up(batch, part.first);
-                    }
-                }
+                pte.store(u32::ZERO);
             }
-            // Where a page of a larger pair is not mapped, smaller pages may be.
-            (part.last | guard::low(Self::BASE)).checked_add(1).filter(|&next| next <= span.last)
         }
+        self.table().tally.ptes(-(gone as isize));
+        if gone < live {
+            leaf.set_live(live - gone);
+        } else {
+            if shared.is_none() {
+                slot.publish(None);
+            }
+            self.table().tally.leaf(-1, Pairs::<G, F, N, P>::words(*leaf) * u32::BYTES);
+            // SAFETY: the slots of the leaf's pages led to it, and they are empty.
+            unsafe { detached.push(leaf.addr()) };
+        }
+        if let Some(node) = slot.node() {
+            self.left_empty(node, live - gone, part.first);
+        }
+        // Where a page of a larger pair is not mapped, smaller pages may be.
+        (part.last | low(Pairs::<G, F, N, P>::BASE)).checked_add(1).filter(|&next| next <= span.last)
     }
 }

@@ -1,7 +1,7 @@
 //! Insertion: how the tree maps a range of pages.
 //!
 //! A loop inserts the range part by part. For the first page that is not inserted yet, one walk from the root finds the slot that
-//! has to change ([`insert_part`](Gpt::insert_part)). The part is the pages that this one change can map. Its new nodes are built
+//! has to change ([`insert_part`](Writing::insert_part)). The part is the pages that this one change can map. Its new nodes are built
 //! where no walker can reach them, and linked with one store. The loop ends because every part has at least one page.
 //!
 //! ```text
@@ -38,7 +38,7 @@
 //!
 //! | term | here |
 //! |-|-|
-//! | key | the significant bits of an address ([`key`](Gpt::key)): all addresses in this file are keys |
+//! | key | the significant bits of an address ([`key`](Shape::key)): all addresses in this file are keys |
 //! | span | the pages to be mapped: the keys of the first and of the last one. `rest` is what is not inserted yet |
 //! | part | the pages of the span that the change of one slot maps |
 //! | old, new | the edge that the slot holds, and the edge that replaces it |
@@ -58,20 +58,15 @@
 //! In a layout in which a larger page may occupy several slots, a node that has to change for such a page is not divided but built
 //! anew: see [`rebuild`](super::rebuild).
 
-use tlbkit_addr::Flush;
-
-use super::Gpt;
 use super::guard::{agree, low};
-use super::job::{Around, Count, Fresh, Gone, Job, New, Ptes, Supply};
-use super::layout::{Edge, Holds, Layout};
-use super::node_size::NodeSize;
-use super::slots::Place;
+use super::job::{Around, Filling, Gone, Job, New, Order};
+use super::node::{Item, Made, Node, Reserve, Slot, Writing};
+use super::shape::{Shape, top_bit};
 use super::tune::Which;
 use super::visit::Span;
-use crate::format::Format;
+use crate::Error;
 use crate::mode::Mode;
-use crate::nodes::{NodeAddr, Nodes, Stock};
-use crate::{Error, Geometry, Retired};
+use crate::nodes::{NodeAddr, Nodes};
 
 /// The node that the dry run has planned last.
 #[derive(Clone, Copy)]
@@ -101,118 +96,85 @@ struct Done {
 }
 
 /// How the guard above an existing node or leaf is split, so that a part of a span gets a place beside it.
-enum GuardSplit {
+enum GuardSplit<'w, T: Shape, const REAL: bool> {
     /// One leaf replaces the existing one, and holds the PTEs of both.
-    Leaf(Span, Edge),
+    Leaf(Span, Made<'w, T, REAL>),
     /// The dry run has counted a new node for a part before. This part is built in a slot of it, of this many bits.
     Below(u32),
     /// A new node, which is empty.
-    Node(Edge),
+    Node(Made<'w, T, REAL>),
 }
 
 /// The slot that has to change for the next part.
-struct Target {
-    place: Place,
-    /// The number of address bits that the slot covers.
-    ceiling: u32,
-    /// The width of the slot's node.
-    width: u32,
-    /// The slot's contents.
-    old: Edge,
-    /// A key in the region of `old`; the part's first key if `old` is empty.
+struct Target<'w, T: Shape> {
+    slot: Slot<'w, T>,
+    /// A key in the region of the node or leaf to which the slot leads; the part's first key if the slot is empty.
     near: usize,
     /// The pages that the change of this slot can map.
     part: Span,
-    change: SlotChange,
+    change: SlotChange<'w, T>,
 }
 
-/// How a slot changes.
-#[derive(Clone, Copy)]
-enum SlotChange {
+/// How a slot changes, and the node or leaf to which it leads.
+enum SlotChange<'w, T: Shape> {
     /// The slot is empty: the part is built in it.
     Building,
     /// The part is built in the slot, and the slot's old subtree is retired.
-    Replacing,
+    Replacing(Node<'w, T>),
     /// The guard above the slot's node or leaf is split, and the part gets a place beside it.
-    SplittingGuard,
+    SplittingGuard(Node<'w, T>),
     /// The slot's node is built anew.
-    Rebuilding,
+    Rebuilding(Node<'w, T>),
     /// The slot's node is divided into nodes of fewer bits.
-    Dividing,
+    Dividing(Node<'w, T>),
     /// The slot's node is built anew, with smaller pages in the place of one of its larger pages.
-    SplittingPage,
+    SplittingPage(Node<'w, T>),
 }
 
-impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: NodeSize> Gpt<'n, G, F, N, L, P> {
+impl<'w, T: Shape> SlotChange<'w, T> {
+    /// Returns the node or leaf to which the slot leads.
+    const fn old(&self) -> Option<Node<'w, T>> {
+        match *self {
+            Self::Building => None,
+            Self::Replacing(old)
+            | Self::SplittingGuard(old)
+            | Self::Rebuilding(old)
+            | Self::Dividing(old)
+            | Self::SplittingPage(old) => Some(old),
+        }
+    }
+}
+
+impl<'w, T: Shape> Writing<'w, '_, T> {
     /// Maps a span: inserts it, then tunes the changed nodes.
-    ///
-    /// # Safety
-    ///
-    /// The caller is the only writer, and the batch came from this table.
     #[inline(always)]
-    pub(super) unsafe fn insert_span(
-        &self,
-        batch: &mut Retired<'n>,
-        span: Span,
-        page: u32,
-        replaces: bool,
-        ptes: Ptes<F::Word>,
-        flush_all_cpus: &mut dyn FnMut(&Flush),
-    ) -> Result<(), Error> {
-        let span = Span { first: span.first, last: span.last & !low(page) };
-        // SAFETY: the caller is the writer.
-        unsafe {
-            let done = self.reserve_and_insert(batch, span, page, replaces, ptes, flush_all_cpus)?;
-            if done.changed {
-                self.tune_span(batch, span, replaces, done.divided);
-            }
+    pub(super) fn insert_span(&mut self, span: Span, mut order: Order<'_, T::W>) -> Result<(), Error> {
+        let span = Span { first: span.first, last: span.last & !low(order.page()) };
+        let done = self.reserve_and_insert(span, &mut order)?;
+        if done.changed {
+            self.tune_span(span, order.replaces(), done.divided);
         }
         Ok(())
     }
 
     /// Counts the nodes that a span needs, reserves them, and inserts the span.
-    ///
-    /// # Safety
-    ///
-    /// The caller is the only writer, and the batch came from this table.
     #[inline(never)]
-    unsafe fn reserve_and_insert(
-        &self,
-        batch: &mut Retired<'n>,
-        span: Span,
-        page: u32,
-        replaces: bool,
-        ptes: Ptes<F::Word>,
-        flush_all_cpus: &mut dyn FnMut(&Flush),
-    ) -> Result<Done, Error> {
-        let mut stock = Stock::empty(self.nodes, &Self::WORDS);
-        // SAFETY: the caller is the writer.
-        unsafe {
-            let supply = &mut Count(&mut stock);
-            self.insert_parts(&mut Job { supply, batch, page, replaces, ptes, flush_all_cpus }, span);
-        }
-        stock.take_wanted(L::REACH)?;
+    fn reserve_and_insert(&mut self, span: Span, order: &mut Order<'_, T::W>) -> Result<Done, Error> {
+        let mut reserve = Reserve::new(**self);
+        self.insert_parts(&mut Job::new(reserve.dry(), order), span);
+        let supply = reserve.take()?;
         // The contents of the frames are visible before the table leads to them.
-        N::Mode::release();
-        let supply = &mut stock;
-        // SAFETY: the caller is the writer.
-        unsafe {
-            Ok(self.insert_parts(&mut Job { supply, batch, page, replaces, ptes, flush_all_cpus }, span))
-        }
+        <T::N as Nodes>::Mode::release();
+        Ok(self.insert_parts(&mut Job::new(supply, order), span))
     }
 
     /// Inserts the parts of a span one after the other.
-    ///
-    /// # Safety
-    ///
-    /// The caller is the only writer, and the job's batch came from this table.
-    unsafe fn insert_parts<S: Supply>(&self, job: &mut Job<'_, 'n, S, F::Word>, span: Span) -> Done {
+    fn insert_parts<const REAL: bool>(&mut self, job: &mut Job<'_, 'w, T, REAL>, span: Span) -> Done {
         let mut rest = span;
         let mut all = Done { last: span.first, changed: false, divided: false };
         let mut plan = Plan { node: None, filled: (NodeAddr::new(0), 0) };
         loop {
-            // SAFETY: the caller is the writer.
-            let done = unsafe { self.insert_part(job, rest, &mut plan) };
+            let done = self.insert_part(job, rest, &mut plan);
             all.last = done.last;
             all.changed |= done.changed;
             all.divided |= done.divided;
@@ -225,31 +187,24 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
 
     /// Tunes the nodes that the insertion of a span has changed: those whose region contains one of its ends, and, if pages were
     /// resized, also those within it.
-    ///
-    /// # Safety
-    ///
-    /// The caller is the only writer, and the batch came from this table.
     #[inline(never)]
-    unsafe fn tune_span(&self, batch: &mut Retired<'n>, span: Span, within: bool, divided: bool) {
+    fn tune_span(&mut self, span: Span, within: bool, divided: bool) {
         let all = span.first != span.last;
         let which = if all { Which::All } else { Which::Lowest(2) };
         let mut at = span.first;
-        // SAFETY: the caller is the writer.
-        unsafe {
-            loop {
-                let lowest = self.tune_path(batch, at, which, divided);
-                if !within || at == span.last {
-                    break;
-                }
-                match (at | low(lowest)).checked_add(1) {
-                    Some(next) if next < span.last => at = next,
-                    _ => break,
-                }
+        loop {
+            let lowest = self.tune_path(at, which, divided);
+            if !within || at == span.last {
+                break;
             }
-            if all {
-                let which = if within || divided { Which::All } else { Which::NotOf(span.first) };
-                self.tune_path(batch, span.last, which, divided);
+            match (at | low(lowest)).checked_add(1) {
+                Some(next) if next < span.last => at = next,
+                _ => break,
             }
+        }
+        if all {
+            let which = if within || divided { Which::All } else { Which::NotOf(span.first) };
+            self.tune_path(span.last, which, divided);
         }
     }
 
@@ -268,261 +223,214 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
     ///
     /// The dry run sees the tree without the parts that it has planned. Only one of their nodes, and the number of PTEs in one leaf,
     /// can matter to the next part; `plan` holds both.
-    ///
-    /// # Safety
-    ///
-    /// The caller is the only writer, and the job's batch came from this table.
     #[inline(never)]
-    unsafe fn insert_part<S: Supply>(
-        &self,
-        job: &mut Job<'_, 'n, S, F::Word>,
+    fn insert_part<const REAL: bool>(
+        &mut self,
+        job: &mut Job<'_, 'w, T, REAL>,
         rest: Span,
         plan: &mut Plan,
     ) -> Done {
-        // SAFETY: by this function's contract the caller is the writer; the target is a slot of the table.
-        unsafe {
-            let target = self.find_target(job, rest, plan);
-            let target = match &target {
-                Ok(target) => target,
-                Err(done) => return *done,
-            };
-            let (part, new, gone) = self.take_nodes(job, target, plan);
-            // The nodes are filled here, after the functions that took them have returned, to keep the stack small.
-            let new = match new {
-                New::Below(ceiling) => self.build(job, ceiling, part),
-                New::Open(node) => {
-                    self.build_slots(job, node, part);
-                    node
-                }
-                New::Filled(fresh) => self.fill_node(job, &fresh, target.old, part),
-                New::Whole(new) => new,
-            };
-            if S::REAL {
-                self.break_old(job, target.old, part);
-                self.link(job, target, part, new, &gone);
-                if matches!(gone, Gone::Node) {
-                    self.retire_replaced(job.batch, target.old, new);
-                }
+        let target = self.find_target(job, rest, plan);
+        let target = match &target {
+            Ok(target) => target,
+            Err(done) => return *done,
+        };
+        let (part, new, gone) = self.take_nodes(job, target, plan);
+        // The nodes are filled here, after the functions that took them have returned, to keep the stack small.
+        let new = match new {
+            New::Below(ceiling) => Some(self.build(job, ceiling, part).item()),
+            New::Open(node) => {
+                self.build_slots(job, node, part);
+                Some(node.item())
             }
-            Done { last: part.last, changed: true, divided: matches!(gone, Gone::Divided) }
+            New::Filled(filling) => self.fill_node(job, &filling),
+            New::Whole(new) => Some(new.item()),
+        };
+        if REAL {
+            self.break_old(job, target.slot, part);
+            self.link(
+                target,
+                new.and_then(Item::node),
+                &gone,
+                Span { last: part.last | low(job.page), ..part },
+            );
         }
+        Done { last: part.last, changed: true, divided: matches!(gone, Gone::Divided) }
     }
 
     /// Takes the node or leaf to which the target slot will lead.
-    ///
-    /// # Safety
-    ///
-    /// The caller is the only writer, the job's batch came from this table, and the target is a slot of this table.
     #[inline(never)]
-    unsafe fn take_nodes<S: Supply>(
+    fn take_nodes<const REAL: bool>(
         &self,
-        job: &mut Job<'_, 'n, S, F::Word>,
-        target: &Target,
+        job: &mut Job<'_, 'w, T, REAL>,
+        target: &Target<'w, T>,
         plan: &mut Plan,
-    ) -> (Span, New, Gone) {
+    ) -> (Span, New<'w, T, REAL>, Gone) {
         let part = target.part;
-        // SAFETY: the caller is the writer.
-        unsafe {
-            match target.change {
-                SlotChange::Building => (part, New::Below(target.ceiling), Gone::Nothing),
-                SlotChange::Replacing => (part, New::Below(target.ceiling), Gone::Subtree),
-                SlotChange::SplittingGuard => self.split_guard(job, target, plan),
-                SlotChange::Rebuilding => (part, self.rebuild(job, target.old, part), Gone::Node),
-                SlotChange::Dividing => self.divide(job, target.old, part),
-                SlotChange::SplittingPage => {
-                    (part, New::Open(self.split_page(job, target.old, part)), Gone::Node)
-                }
-            }
+        match target.change {
+            SlotChange::Building => (part, New::Below(target.slot.ceiling()), Gone::Nothing),
+            SlotChange::Replacing(_) => (part, New::Below(target.slot.ceiling()), Gone::Subtree),
+            SlotChange::SplittingGuard(old) => self.split_guard(job, target, old, plan),
+            SlotChange::Rebuilding(old) => (part, Self::rebuild(job, old, part), Gone::Node),
+            SlotChange::Dividing(old) => Self::divide(job, old, part),
+            SlotChange::SplittingPage(old) => (part, New::Open(Self::split_page(job, old, part)), Gone::Node),
         }
     }
 
-    /// Links the new node or leaf from the target slot, and retires the nodes and leaves that it replaces.
-    ///
-    /// # Safety
-    ///
-    /// The caller is the only writer, the job's batch came from this table, the target is a slot of this table, and the subtree
-    /// `new` is complete.
+    /// Links the new node or leaf from the target slot, and retires the nodes and leaves that it replaces. `part` is all that the
+    /// new pages cover.
     #[inline(never)]
-    unsafe fn link<S>(
-        &self,
-        job: &mut Job<'_, 'n, S, F::Word>,
-        target: &Target,
-        part: Span,
-        new: Edge,
-        gone: &Gone,
-    ) {
-        let Target { place, ceiling, width, old, .. } = *target;
-        // SAFETY: the caller is the writer, and the new subtree is complete.
-        unsafe {
-            self.publish(place, ceiling, new);
-            if let Place::In(node, _) = place
-                && old.is_empty()
-            {
-                let above = Edge { node, shift: ceiling, width, holds: Holds::Links, base: 0 };
-                self.add_live(above, 1);
+    fn link(&mut self, target: &Target<'w, T>, new: Option<Node<'w, T>>, gone: &Gone, part: Span) {
+        let slot = target.slot;
+        slot.publish(new);
+        let Some(old) = target.change.old() else {
+            if let Some(above) = slot.node() {
+                above.add_live(1);
             }
-            match gone {
-                // Nothing is retired, or the caller retires it.
-                Gone::Nothing | Gone::Node => (),
-                Gone::Divided => {
-                    let slots = old.index(part.first)..old.index(part.last | low(job.page)) + 1;
-                    self.discard_slots(job.batch, old, slots);
-                    self.retire(job.batch, old);
+            return;
+        };
+        match gone {
+            Gone::Nothing => {}
+            // SAFETY: only the slot led to the leaf, and the new leaf has its PTEs.
+            Gone::Copied => unsafe { self.retire(old) },
+            Gone::Page => self.remove_half(old),
+            // SAFETY: only the slot led to the subtree, and the new one takes its place.
+            Gone::Subtree => unsafe { self.discard(old) },
+            Gone::Divided => {
+                let slots = old.index(part.first)..old.index(part.last) + 1;
+                // SAFETY: only the slot led to the node, and only these slots of the node led to what is discarded. The new nodes lead
+                // to the node's other entries.
+                unsafe {
+                    old.distinct(slots).for_each(|entry| self.discard(entry));
+                    self.retire(old);
                 }
-                Gone::Copied => self.retire(job.batch, old),
-                Gone::Page => self.remove_half(job.batch, old),
-                Gone::Subtree => self.discard(job.batch, old),
             }
+            Gone::Node => self.retire_replaced(old, new),
         }
     }
 
     /// Finds the slot that has to change for the next part. If no slot has to change, because a leaf covers the part, stores the
     /// PTEs and returns the end of that part instead.
-    ///
-    /// # Safety
-    ///
-    /// The caller is the only writer, and the job's batch came from this table.
     #[inline(never)]
-    unsafe fn find_target<S: Supply>(
+    fn find_target<const REAL: bool>(
         &self,
-        job: &mut Job<'_, 'n, S, F::Word>,
+        job: &Job<'_, 'w, T, REAL>,
         rest: Span,
         plan: &mut Plan,
-    ) -> Result<Target, Done> {
+    ) -> Result<Target<'w, T>, Done> {
         let (at, page) = (rest.first, job.page);
-        // SAFETY: by this function's contract the caller is the writer; slots are within their nodes.
-        unsafe {
-            let (mut place, mut ceiling, mut above) = (Place::Root, G::VA_BITS, Edge::EMPTY);
-            let mut old = self.edge(place, ceiling, at);
-            let mut near = if old.is_empty() { at } else { self.nearest(old, at).unwrap_or(at) };
-            let (part, change) = loop {
-                if old.is_empty() {
-                    break (rest.clip(at, ceiling, page), SlotChange::Building);
-                }
-                if !agree(at, near, old.top()) {
-                    break (rest, SlotChange::SplittingGuard);
-                }
-                if old.is_leaf() && old.shift == page {
-                    let part = rest.clip(at, old.top(), page);
-                    if S::REAL && !job.replaces {
-                        self.fill(job, old, part);
-                    }
-                    plan.filled = (old.node, Self::pages_in(part, page));
-                    let changed = !above.is_empty() && above.top() <= Self::LEAF_TOP;
-                    return Err(Done { last: part.last, changed, divided: false });
-                }
-                if old.is_leaf() {
-                    if let Some(other) = self.other_half(page, old, near & !low(old.top()), rest) {
-                        near = other;
-                        break (
-                            if job.replaces { rest.clip(at, old.shift, page) } else { rest },
-                            SlotChange::SplittingGuard,
-                        );
-                    }
-                    break (rest.clip(at, old.top().max(page), page), SlotChange::Replacing);
-                }
-                if job.replaces && old.top() <= page {
-                    break (Span { first: at, last: at }, SlotChange::Replacing);
-                }
-                let part = rest.clip(at, old.top(), page);
-                if L::PAIRS && old.shift < Self::unit(page) {
-                    break (part, SlotChange::Rebuilding);
-                }
-                if !L::PAIRS && old.shift < page {
-                    break (part, SlotChange::Dividing);
-                }
-                let slot = Place::In(old.node, old.index(at));
-                let child = self.edge(slot, old.shift, at);
-                if old.shares(child) {
-                    // One page of a pair, which occupies several slots.
-                    let part = rest.clip(at, child.shift, page);
-                    if child.shift == page {
-                        return Err(Done { last: part.last, changed: false, divided: false });
-                    }
-                    break (part, SlotChange::SplittingPage);
-                }
-                (place, ceiling, above) = (slot, old.shift, old);
-                old = child;
+        let mut slot = self.root();
+        let mut held = slot.read();
+        let mut near = held.and_then(|node| node.nearest(at)).unwrap_or(at);
+        let (part, change) = loop {
+            let Some(old) = held else {
+                break (rest.clip(at, slot.ceiling(), page), SlotChange::Building);
             };
-            Ok(Target { place, ceiling, width: above.width, old, near, part, change })
-        }
+            if !agree(at, near, old.top()) {
+                break (rest, SlotChange::SplittingGuard(old));
+            }
+            if old.is_leaf() && old.shift == page {
+                let part = rest.clip(at, old.top(), page);
+                if REAL && !job.replaces {
+                    self.fill_leaf(job, old, part);
+                }
+                plan.filled = (old.addr(), part.pages(page));
+                let changed = slot.node().is_some_and(|above| above.top() <= T::LEAF_TOP);
+                return Err(Done { last: part.last, changed, divided: false });
+            }
+            if old.is_leaf() {
+                if let Some(other) = old.other_half(page, near & !low(old.top()), rest) {
+                    near = other;
+                    let part = if job.replaces { rest.clip(at, old.shift, page) } else { rest };
+                    break (part, SlotChange::SplittingGuard(old));
+                }
+                break (rest.clip(at, old.top().max(page), page), SlotChange::Replacing(old));
+            }
+            if job.replaces && old.top() <= page {
+                break (Span { first: at, last: at }, SlotChange::Replacing(old));
+            }
+            if old.shift < T::unit(page) {
+                let part = rest.clip(at, old.top(), page);
+                break (part, if T::PAIRS { SlotChange::Rebuilding(old) } else { SlotChange::Dividing(old) });
+            }
+            let below = old.slot_at(at);
+            let child = below.read();
+            if let Some(child) = child.filter(|child| old.shares(child)) {
+                // One page of a pair, which occupies several slots.
+                let part = rest.clip(at, child.shift, page);
+                if child.shift == page {
+                    return Err(Done { last: part.last, changed: false, divided: false });
+                }
+                break (part, SlotChange::SplittingPage(old));
+            }
+            (slot, held) = (below, child);
+        };
+        Ok(Target { slot, near, part, change })
     }
 
     /// Splits the guard above the node or leaf of a slot, because the first page of a span differs from it: takes a new node at the
     /// highest bit in which the two differ, or one larger leaf for both.
-    ///
-    /// # Safety
-    ///
-    /// The caller is the only writer, the job's batch came from this table, and the target is a slot of this table that is not
-    /// empty.
     #[inline(never)]
-    unsafe fn split_guard<S: Supply>(
+    fn split_guard<const REAL: bool>(
         &self,
-        job: &mut Job<'_, 'n, S, F::Word>,
-        target: &Target,
+        job: &mut Job<'_, 'w, T, REAL>,
+        target: &Target<'w, T>,
+        old: Node<'w, T>,
         plan: &mut Plan,
-    ) -> (Span, New, Gone) {
-        let Target { ceiling, old, near, part: rest, .. } = *target;
-        // SAFETY: the caller is the writer; the new node is private.
-        unsafe {
-            let (at, old_base) = (rest.first, near & !low(old.top()));
-            let new = match self.choose_split(job, old, ceiling, rest, near, plan) {
-                GuardSplit::Leaf(part, leaf) => return (part, New::Whole(leaf), Gone::Copied),
-                GuardSplit::Below(ceiling) => {
-                    return (rest.clip(at, ceiling, job.page), New::Below(ceiling), Gone::Nothing);
-                }
-                GuardSplit::Node(new) => new,
-            };
-            let new_base = near & !low(new.top());
-            let shared = new.shares(old);
-            let last = if shared { old_base | low(old.top()) } else { old_base };
-            let gone = if job.replaces { Gone::Page } else { Gone::Nothing };
-            if Self::unit(job.page) > new.shift {
-                let part = rest.clip(at, new.top(), job.page);
-                // If the part's last page is the free half of the old leaf's pair, a new leaf maps both pages of the pair.
-                let joins =
-                    old.is_leaf() && old.shift == job.page && part.last >= old_base && part.first < old_base;
-                let gone = if joins { Gone::Page } else { gone };
-                let fresh = Fresh { node: new, base: new_base, around: Around::Entry(near) };
-                return (part, New::Filled(fresh), gone);
+    ) -> (Span, New<'w, T, REAL>, Gone) {
+        let Target { near, part: rest, .. } = *target;
+        let (at, old_base) = (rest.first, near & !low(old.top()));
+        let new = match self.choose_split(job, target, old, plan) {
+            GuardSplit::Leaf(part, leaf) => return (part, New::Whole(leaf), Gone::Copied),
+            GuardSplit::Below(ceiling) => {
+                return (rest.clip(at, ceiling, job.page), New::Below(ceiling), Gone::Nothing);
             }
-            // When a page is split, the new PTEs are computed from the old leaf. Lookups find it until the new node is linked.
-            let part = if job.replaces { rest } else { rest.clip(at, new.shift, job.page) };
-            if S::REAL {
-                for slot in new.index(old_base)..=new.index(last) {
-                    if !shared || self.keeps(old, new_base | slot << new.shift, part) {
-                        self.store_edge(new.node, slot, new.shift, old);
-                    }
-                }
-                self.set_live(new, 1);
-            }
-            (part, New::Open(new), gone)
+            GuardSplit::Node(new) => new,
+        };
+        let base = near & !low(new.top());
+        let shared = new.shares(&old);
+        let last = if shared { old_base | low(old.top()) } else { old_base };
+        let gone = if job.replaces { Gone::Page } else { Gone::Nothing };
+        if T::unit(job.page) > new.shift {
+            let part = rest.clip(at, new.top(), job.page);
+            // If the part's last page is the free half of the old leaf's pair, a new leaf maps both pages of the pair.
+            let joins =
+                old.is_leaf() && old.shift == job.page && part.last >= old_base && part.first < old_base;
+            let gone = if joins { Gone::Page } else { gone };
+            let around = Around::Entry(old, near);
+            return (part, New::Filled(Filling { node: new, lone: false, base, around, span: part }), gone);
         }
+        // When a page is split, the new PTEs are computed from the old leaf. Lookups find it until the new node is linked.
+        let part = if job.replaces { rest } else { rest.clip(at, new.shift, job.page) };
+        if let Some(fresh) = new.fresh() {
+            for slot in new.index(old_base)..=new.index(last) {
+                if !shared || old.keeps(base | slot << new.shift, part) {
+                    fresh.store(slot, Some(old));
+                }
+            }
+            fresh.set_live(1);
+        }
+        (part, New::Open(new), gone)
     }
 
     /// Chooses how the guard above the node or leaf `old` is split for the first part of a span, and takes the new leaf or node.
-    ///
-    /// # Safety
-    ///
-    /// The caller is the only writer, the job's batch came from this table, and `old` is a node or leaf of this table.
     #[inline(never)]
-    unsafe fn choose_split<S: Supply>(
+    fn choose_split<const REAL: bool>(
         &self,
-        job: &mut Job<'_, 'n, S, F::Word>,
-        old: Edge,
-        mut ceiling: u32,
-        rest: Span,
-        near: usize,
+        job: &mut Job<'_, 'w, T, REAL>,
+        target: &Target<'w, T>,
+        old: Node<'w, T>,
         plan: &mut Plan,
-    ) -> GuardSplit {
-        let at = rest.first;
+    ) -> GuardSplit<'w, T, REAL> {
+        let Target { near, part: rest, .. } = *target;
+        let (at, mut ceiling) = (rest.first, target.slot.ceiling());
         // In a layout of pairs `old` may be the leaf of one half of a pair, and the span may begin with the other half. So for a leaf
         // this is the base of the mapped half, not of the pair.
-        let old_base = near & !low(if L::PAIRS && old.is_leaf() { old.shift } else { old.top() });
-        let bit = Self::top_bit(at ^ old_base);
+        let old_base = near & !low(if T::PAIRS && old.is_leaf() { old.shift } else { old.top() });
+        let bit = top_bit(at ^ old_base);
         let (mut top, mut alone) = (old.top(), old.is_leaf());
         if let Some(new) = plan.node
-            && !S::REAL
+            && !REAL
         {
             if agree(new.at, at, new.top) {
                 if bit >= new.shift {
@@ -534,50 +442,42 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
                 (top, alone) = (top.max(new.top), false);
             }
         }
-        // SAFETY: the caller is the writer; the new leaf is private.
-        unsafe {
-            if alone && old.shift == job.page && old.shift == Self::BASE && bit < Self::LEAF_TOP {
-                let part = rest.clip(at, Self::LEAF_TOP.min(ceiling), job.page);
-                let width = Self::top_bit((part.last ^ at) | (at ^ old_base)) + 1 - Self::BASE;
-                // The real run has stored the PTEs of the parts before in the leaf; the dry run has counted them.
-                let filled = if !S::REAL && plan.filled.0 == old.node { plan.filled.1 } else { 0 };
-                if Self::worth(self.live(old) + filled + Self::pages_in(part, job.page), width) {
-                    let leaf = self.new_leaf(job, width, part);
-                    if S::REAL {
-                        self.copy_leaf(old, near & !low(old.top()), leaf);
-                    }
-                    return GuardSplit::Leaf(part, leaf);
+        if alone && old.shift == job.page && old.shift == T::BASE && bit < T::LEAF_TOP {
+            let part = rest.clip(at, T::LEAF_TOP.min(ceiling), job.page);
+            let width = top_bit((part.last ^ at) | (at ^ old_base)) + 1 - T::BASE;
+            // The real run has stored the PTEs of the parts before in the leaf; the dry run has counted them.
+            let filled = if !REAL && plan.filled.0 == old.addr() { plan.filled.1 } else { 0 };
+            if T::worth(old.live() + filled + part.pages(job.page), width) {
+                let leaf = self.new_leaf(job, width, part);
+                if let Some(leaf) = leaf.fresh() {
+                    old.copy_to(near & !low(old.top()), leaf.node());
                 }
+                return GuardSplit::Leaf(part, leaf);
             }
-            let floor = Self::floor(job.page, bit).max(top);
-            let (shift, width) = Self::choose(bit, floor, ceiling, None);
-            let new = self.new_node(job.supply, shift, width, old_base & !low(shift + width));
-            plan.node = Some(Planned { at, shift, top: shift + width });
-            GuardSplit::Node(new)
         }
+        let floor = Self::floor(job.page, bit).max(top);
+        let (shift, width) = Self::choose(bit, floor, ceiling, None);
+        let top = shift + width;
+        plan.node = Some(Planned { at, shift, top });
+        GuardSplit::Node(job.supply.node(shift, width, old_base & !low(top)))
     }
 
     /// Takes a node in place of one in which smaller pages replace one larger page of a pair that occupies several slots. Those
     /// slots are empty in the new node.
-    ///
-    /// # Safety
-    ///
-    /// The caller is the only writer, the job's batch came from this table, and `old` is a node of this table that covers the part.
     #[inline(never)]
-    unsafe fn split_page<S: Supply>(&self, job: &mut Job<'_, 'n, S, F::Word>, old: Edge, part: Span) -> Edge {
-        let base = part.first & !low(old.top());
-        // SAFETY: the caller is the writer; the new node is private, and slots are within their nodes.
-        unsafe {
-            let new = self.new_node(job.supply, old.shift, old.width, base);
+    fn split_page<const REAL: bool>(
+        job: &mut Job<'_, 'w, T, REAL>,
+        old: Node<'w, T>,
+        part: Span,
+    ) -> Made<'w, T, REAL> {
+        let new = job.supply.node(old.shift, old.width, part.first & !low(old.top()));
+        if let Some(fresh) = new.fresh() {
             let own = old.index(part.first)..=old.index(part.last);
-            let child = |slot: usize| self.edge(Place::In(old.node, slot), old.shift, 0);
-            if S::REAL {
-                for slot in (0..old.slots()).filter(|slot| !own.contains(slot)) {
-                    self.store_edge(new.node, slot, new.shift, child(slot));
-                }
-                self.set_live(new, self.entries(new));
+            for (slot, child) in old.children().enumerate().filter(|(slot, _)| !own.contains(slot)) {
+                fresh.store(slot, child);
             }
-            new
+            fresh.set_live(fresh.entries());
         }
+        new
     }
 }

@@ -1,56 +1,55 @@
-//! Types that the files of an insertion share: the job, the supply of nodes, and what takes the place of a slot's old contents.
+//! Types that the files of an insertion share: the job, and what takes the place of a slot's old contents.
 
 use tlbkit_addr::{Flush, PageSize};
 
-use super::layout::Edge;
-use super::slots::KINDS;
-use crate::Retired;
-use crate::nodes::{NodeAddr, Nodes, Stock};
+use super::node::{Made, Node, Supply};
+use super::shape::Shape;
+use super::visit::Span;
 
-/// The source of the nodes that an insertion or a step of tuning takes.
-pub(super) trait Supply {
-    /// Whether the nodes are real. If not, this is a dry run, which writes nothing.
-    const REAL: bool;
-
-    /// Takes a node of a kind.
-    fn take(&mut self, kind: usize) -> NodeAddr;
+/// What is to be inserted: the pages' size and PTEs.
+pub(super) struct Order<'j, W> {
+    size: PageSize,
+    /// Whether pages of another size are mapped there, which these pages replace. Otherwise nothing is mapped there.
+    replaces: bool,
+    ptes: Ptes<W>,
+    /// The closure that flushes every CPU after the old PTEs are emptied and before the new pages are linked.
+    flush_all_cpus: &'j mut dyn FnMut(&Flush),
 }
 
-/// The supply of a dry run: counts the nodes in the stock that will provide them.
-pub(super) struct Count<'s, 'n, N: Nodes>(pub(super) &'s mut Stock<'n, N, KINDS>);
+impl<'j, W> Order<'j, W> {
+    /// Returns an order for pages where nothing is mapped, or, if their PTEs are [`Resized`](Ptes::Resized), for pages that replace
+    /// others.
+    pub(super) fn new(size: PageSize, ptes: Ptes<W>, flush_all_cpus: &'j mut dyn FnMut(&Flush)) -> Self {
+        Self { size, replaces: matches!(ptes, Ptes::Resized(_)), ptes, flush_all_cpus }
+    }
 
-impl<N: Nodes> Supply for Count<'_, '_, N> {
-    const REAL: bool = false;
+    /// Returns the logarithm of the page size.
+    pub(super) const fn page(&self) -> u32 {
+        self.size.shift()
+    }
 
-    fn take(&mut self, kind: usize) -> NodeAddr {
-        self.0.want(kind);
-        // Any address that is not zero: a dry run follows none.
-        NodeAddr::new(1)
+    /// Tells whether the pages replace others.
+    pub(super) const fn replaces(&self) -> bool {
+        self.replaces
     }
 }
 
-impl<N: Nodes> Supply for Stock<'_, N, KINDS> {
-    const REAL: bool = true;
-
-    fn take(&mut self, kind: usize) -> NodeAddr {
-        // The dry run, which runs the same code, has counted this node.
-        let node = self.next(kind);
-        debug_assert!(node.is_some(), "the dry run has counted no node of kind {kind} for this");
-        node.unwrap_or(NodeAddr::new(0))
-    }
-}
-
-/// An insertion: the pages' size and PTEs, and the supply of nodes.
-pub(super) struct Job<'j, 'n, S, W> {
-    pub(super) supply: &'j mut S,
-    pub(super) batch: &'j mut Retired<'n>,
+/// An insertion: the order, and the supply of nodes.
+pub(super) struct Job<'j, 'w, T: Shape, const REAL: bool> {
+    pub(super) supply: Supply<'j, 'w, T, REAL>,
     /// The logarithm of the page size.
     pub(super) page: u32,
-    /// Whether pages of another size are mapped there, which these pages replace. Otherwise nothing is mapped there.
     pub(super) replaces: bool,
-    pub(super) ptes: Ptes<W>,
-    /// The closure that flushes every CPU after the old PTEs are emptied and before the new pages are linked.
+    pub(super) ptes: Ptes<T::W>,
     pub(super) flush_all_cpus: &'j mut dyn FnMut(&Flush),
+}
+
+impl<'j, 'w, T: Shape, const REAL: bool> Job<'j, 'w, T, REAL> {
+    /// Returns the job of an order.
+    pub(super) fn new(supply: Supply<'j, 'w, T, REAL>, order: &'j mut Order<'_, T::W>) -> Self {
+        let Order { replaces, ptes, .. } = *order;
+        Self { supply, page: order.page(), replaces, ptes, flush_all_cpus: &mut *order.flush_all_cpus }
+    }
 }
 
 /// The PTEs of the pages that are inserted.
@@ -63,15 +62,15 @@ pub(super) enum Ptes<W> {
 }
 
 /// The new contents of a slot.
-pub(super) enum New {
+pub(super) enum New<'w, T: Shape, const REAL: bool> {
     /// A subtree, which is to be built in the slot, of this many bits.
     Below(u32),
     /// A new node, in whose slots the part is to be built.
-    Open(Edge),
+    Open(Made<'w, T, REAL>),
     /// A new node of slots smaller than the pages, which is to be filled with the part and the entries around it.
-    Filled(Fresh),
+    Filled(Filling<'w, T, REAL>),
     /// A leaf, which is complete.
-    Whole(Edge),
+    Whole(Made<'w, T, REAL>),
 }
 
 /// What happens to the old contents of a slot after the new ones are published.
@@ -91,23 +90,23 @@ pub(super) enum Gone {
 }
 
 /// The entries of a new node beside the pages of a span.
-#[derive(Clone, Copy)]
-pub(super) enum Around {
+pub(super) enum Around<'w, T: Shape> {
     /// Nothing.
     Nothing,
     /// The entries of the node that it replaces.
-    Node,
+    Node(Node<'w, T>),
     /// One entry: the node or leaf whose region contains this key. If that is a leaf of a pair, only the page that the span does
     /// not replace.
-    Entry(usize),
+    Entry(Node<'w, T>, usize),
 }
 
-/// A new node to be filled.
-#[derive(Clone, Copy)]
-pub(super) struct Fresh {
-    /// The node. It has no address if it would have one entry only; then the entry takes its place.
-    pub(super) node: Edge,
-    /// The first key that it covers.
+/// A new node to be filled with the pages of a span.
+pub(super) struct Filling<'w, T: Shape, const REAL: bool> {
+    pub(super) node: Made<'w, T, REAL>,
+    /// Whether the node would have one entry. Then no node is taken, and the entry itself takes the node's place.
+    pub(super) lone: bool,
+    /// The first key that the node covers.
     pub(super) base: usize,
-    pub(super) around: Around,
+    pub(super) around: Around<'w, T>,
+    pub(super) span: Span,
 }

@@ -140,13 +140,7 @@ impl<const W: u32> Digits for Fixed<W> {
         }
         let shift = link & 31;
         let node = link & !INNER & !((4 << W) - 1);
-        Edge {
-            node: NodeAddr::new(node as usize),
-            shift,
-            width: W.min(32 - shift),
-            holds: Holds::Links,
-            base: 0,
-        }
+        Edge { node: NodeAddr::new(node as usize), shift, width: W.min(32 - shift), holds: Holds::Links }
     }
 }
 
@@ -165,20 +159,14 @@ impl Digits for Adaptive {
     fn edge(link: u32) -> Edge {
         let (top, width) = (32 - (link & 31), 32 - (link >> 5 & 31));
         let node = (link & !INNER) >> 10 << 2;
-        Edge { node: NodeAddr::new(node as usize), shift: top - width, width, holds: Holds::Links, base: 0 }
+        Edge { node: NodeAddr::new(node as usize), shift: top - width, width, holds: Holds::Links }
     }
 }
 
-/// Returns the edge that leads to a leaf.
-///
-/// # Safety
-///
-/// The leaf is not freed meanwhile.
+/// Returns the edge that leads to a leaf with this tag.
 #[inline(always)]
-pub(super) unsafe fn leaf(nodes: &impl Nodes<Word = u32>, node: NodeAddr) -> Edge {
-    // SAFETY: by this function's contract the leaf is not free; it has its tag.
-    let tag = unsafe { nodes.follow(node, 0) };
-    Edge { node, shift: PAGE + (tag & SIZE), width: 1, holds: Holds::Ptes, base: 0 }
+fn leaf(node: NodeAddr, tag: u32) -> Edge {
+    Edge { node, shift: PAGE + (tag & SIZE), width: 1, holds: Holds::Ptes }
 }
 
 impl<N: Nodes<Word = u32>, P: Digits> Layout<N> for Kseg0<P> {
@@ -192,6 +180,7 @@ impl<N: Nodes<Word = u32>, P: Digits> Layout<N> for Kseg0<P> {
     const BESIDE: usize = size_of::<crate::nodes::Record>();
 
     type Root = <u32 as Word>::Cell;
+    type Base = ();
 
     #[inline(always)]
     fn cells(root: &Self::Root) -> *const <u32 as Word>::Cell {
@@ -199,14 +188,21 @@ impl<N: Nodes<Word = u32>, P: Digits> Layout<N> for Kseg0<P> {
     }
 
     #[inline(always)]
-    unsafe fn edge(nodes: &N, word: impl Fn(usize) -> u32, _ceiling: u32, _at: usize) -> Edge {
+    fn edge(word: impl Fn(usize) -> u32) -> Option<(Edge, ())> {
         match word(0) {
-            0 => Edge::EMPTY,
-            link if link & INNER != 0 => P::edge(link),
-            // SAFETY: by this function's contract the caller is pinned, or the writer, so the leaf is not freed meanwhile.
-            link => unsafe { leaf(nodes, NodeAddr::new((link & !LEAF) as usize)) },
+            0 => None,
+            link if link & INNER != 0 => Some((P::edge(link), ())),
+            link => Some((leaf(NodeAddr::new((link & !LEAF) as usize), 0), ())),
         }
     }
+
+    #[inline(always)]
+    fn sized(edge: Edge, tag: impl Fn() -> u32) -> Edge {
+        if edge.is_leaf() { leaf(edge.node, tag()) } else { edge }
+    }
+
+    #[inline(always)]
+    fn base(_key: usize) {}
 
     #[inline(always)]
     fn tag(base: usize, leaf: Edge) -> usize {
@@ -219,18 +215,18 @@ impl<N: Nodes<Word = u32>, P: Digits> Layout<N> for Kseg0<P> {
     }
 
     #[inline(always)]
-    fn words(edge: Edge, _ceiling: u32) -> [u32; SLOT] {
+    fn words(edge: Edge, (): ()) -> [u32; SLOT] {
         let mut words = [0; SLOT];
-        if edge.is_leaf() {
-            words[0] = (edge.node.get() as u32).with(LEAF);
-        } else if !edge.is_empty() {
-            words[0] = P::link(edge.node, edge.shift, edge.width);
-        }
+        words[0] = if edge.is_leaf() {
+            (edge.node.get() as u32).with(LEAF)
+        } else {
+            P::link(edge.node, edge.shift, edge.width)
+        };
         words
     }
 
     #[inline(always)]
-    unsafe fn seek(nodes: &N, root: &Self::Root, _bits: u32, _tag: usize, at: usize) -> Option<Found> {
+    unsafe fn seek(nodes: &N, root: &Self::Root, _tag: usize, at: usize) -> Option<Found> {
         // SAFETY: the root is a field of a live table. By this function's contract the caller is pinned, or the writer, so a node
         // to which a loaded link leads is not freed during the walk. The index is below the node's slots, and a leaf has its tag.
         unsafe {
@@ -242,11 +238,11 @@ impl<N: Nodes<Word = u32>, P: Digits> Layout<N> for Kseg0<P> {
             if link == 0 {
                 return None;
             }
-            let leaf = NodeAddr::new((link & !LEAF) as usize);
-            let tag = nodes.follow(leaf, 0);
-            let (size, number) = (tag & SIZE, (tag >> NUMBER) as usize);
-            let (shift, covers) = (PAGE + size, pair_covers(at >> PAIR, number, size));
-            covers.then_some(Found { leaf, shift, width: 1, index: at >> shift & 1 })
+            let node = NodeAddr::new((link & !LEAF) as usize);
+            let tag = nodes.follow(node, 0);
+            let covers = pair_covers(at >> PAIR, (tag >> NUMBER) as usize, tag & SIZE);
+            let leaf = leaf(node, tag);
+            covers.then_some(Found { leaf, index: at >> leaf.shift & 1 })
         }
     }
 }

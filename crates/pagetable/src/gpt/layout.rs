@@ -29,37 +29,27 @@ impl Holds {
     }
 }
 
-/// The decoded contents of a slot: a link to an indexing node or a leaf, or nothing.
+/// The decoded contents of a slot that is not empty: a link to an indexing node or a leaf.
 #[doc(hidden)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Edge {
-    /// The node, zero if the slot is empty.
+    /// The node.
     pub(super) node: NodeAddr,
     /// The position of the lowest bit of the node's digit.
     pub(super) shift: u32,
     /// The number of bits of the digit: the node has `2^width` slots.
     pub(super) width: u32,
     pub(super) holds: Holds,
-    /// The first address that the node covers, if the layout stores guards in the slots; otherwise zero.
-    pub(super) base: usize,
 }
 
 /// An edge has no padding; see [`Holds`].
-const _: () = assert!(size_of::<Edge>() == 3 * size_of::<usize>() + 2 * size_of::<u32>());
+const _: () = assert!(size_of::<Edge>() == 2 * size_of::<usize>() + 2 * size_of::<u32>());
 
 impl Edge {
-    pub(super) const EMPTY: Self =
-        Self { node: NodeAddr::new(0), shift: 0, width: 0, holds: Holds::Links, base: 0 };
-
     /// Tells whether the node is a leaf: its slots are PTEs.
     #[inline(always)]
     pub(super) const fn is_leaf(self) -> bool {
         matches!(self.holds, Holds::Ptes)
-    }
-
-    #[inline(always)]
-    pub(super) const fn is_empty(self) -> bool {
-        self.node.get() == 0
     }
 
     /// Returns the position above the highest bit of the digit: the node covers `2^top` bytes.
@@ -82,13 +72,13 @@ impl Edge {
     /// Tells whether a child of this node is a leaf of pages larger than a slot. All slots that such a page covers hold its
     /// link.
     #[inline(always)]
-    pub(super) const fn shares(self, child: Self) -> bool {
+    pub(super) const fn shares(self, child: &Self) -> bool {
         child.is_leaf() && child.top() > self.shift
     }
 
     /// Returns the slots that the page in `slot` occupies: only `slot`, unless `child` is a leaf of pages larger than a slot.
     #[inline(always)]
-    pub(super) const fn run(self, slot: usize, child: Self) -> Range<usize> {
+    pub(super) const fn run(self, slot: usize, child: &Self) -> Range<usize> {
         let bits = if self.shares(child) { child.shift.saturating_sub(self.shift) } else { 0 };
         let first = slot >> bits << bits;
         first..first + (1 << bits)
@@ -99,17 +89,9 @@ impl Edge {
 #[doc(hidden)]
 #[derive(Clone, Copy, Debug)]
 pub struct Found {
-    pub(super) leaf: NodeAddr,
-    pub(super) shift: u32,
-    pub(super) width: u32,
+    /// The link to the leaf.
+    pub(super) leaf: Edge,
     pub(super) index: usize,
-}
-
-impl Found {
-    /// Returns the edge that leads to the leaf.
-    pub(super) const fn edge(self) -> Edge {
-        Edge { node: self.leaf, shift: self.shift, width: self.width, holds: Holds::Ptes, base: 0 }
-    }
 }
 
 /// The layout of a slot: [`OneWord`], [`Kseg0`](super::Kseg0) or [`TwoWords`](super::TwoWords).
@@ -118,7 +100,8 @@ pub trait Layout<N: Nodes>: Debug + 'static + sealed::Sealed {
     #[doc(hidden)]
     const WORDS: usize;
     /// Whether a leaf begins with a tag; then its size follows the number of neighbours that are mapped, unless
-    /// [`PAIRS`](Self::PAIRS) says that it is a pair of pages. Otherwise each slot holds a guard, and a leaf is a pair of pages.
+    /// [`PAIRS`](Self::PAIRS) says that it is a pair of pages. Otherwise a slot holds a [`Base`](Self::Base), and a leaf is a pair of
+    /// pages.
     #[doc(hidden)]
     const TAGGED: bool;
     /// Whether a leaf is one TLB entry: a pair of pages of any size. Then a page larger than a slot occupies several slots.
@@ -148,17 +131,35 @@ pub trait Layout<N: Nodes>: Debug + 'static + sealed::Sealed {
     #[doc(hidden)]
     fn cells(root: &Self::Root) -> *const <N::Word as Word>::Cell;
 
-    /// Decodes a slot that covers `2^ceiling` bytes, among them the byte at `at`. `word(k)` loads word `k` of the slot.
-    ///
-    /// # Safety
-    ///
-    /// The caller is pinned, or the only writer, and the slot is one of the table.
+    /// What a slot holds of the first key of its node's region: nothing, if leaves have tags.
     #[doc(hidden)]
-    unsafe fn edge(nodes: &N, word: impl Fn(usize) -> N::Word, ceiling: u32, at: usize) -> Edge;
+    type Base: Copy + Debug + Default + PartialEq;
 
-    /// Encodes an edge for a slot that covers `2^ceiling` bytes.
+    /// Decodes a slot; `None` if it is empty. `word(k)` loads word `k` of the slot.
     #[doc(hidden)]
-    fn words(edge: Edge, ceiling: u32) -> [N::Word; SLOT];
+    fn edge(word: impl Fn(usize) -> N::Word) -> Option<(Edge, Self::Base)>;
+
+    /// Returns an edge whose link does not say how large the leaf's pages are, with what the first word of the leaf's tag says.
+    #[doc(hidden)]
+    #[inline(always)]
+    fn sized(edge: Edge, _tag: impl Fn() -> N::Word) -> Edge {
+        edge
+    }
+
+    /// Encodes an edge.
+    #[doc(hidden)]
+    fn words(edge: Edge, base: Self::Base) -> [N::Word; SLOT];
+
+    /// Returns what a slot holds of a region's first key.
+    #[doc(hidden)]
+    fn base(key: usize) -> Self::Base;
+
+    /// Returns the first key of a region, if a slot holds it.
+    #[doc(hidden)]
+    #[inline(always)]
+    fn known(_base: Self::Base) -> Option<usize> {
+        None
+    }
 
     /// Encodes the tag of a leaf that begins at `base`. Only a layout whose leaves have tags uses the result.
     #[doc(hidden)]
@@ -175,13 +176,13 @@ pub trait Layout<N: Nodes>: Debug + 'static + sealed::Sealed {
     }
 
     /// Walks to the PTE of `at` and checks the guards on the path; returns `None` if one of them differs from `at`. All lookups use
-    /// this walk. `bits` is the width of an address, `tag` the number of words of a leaf's tag.
+    /// this walk. `tag` is the number of words of a leaf's tag; without a tag, `at` is a key.
     ///
     /// # Safety
     ///
-    /// The caller is pinned, or the only writer.
+    /// The caller is pinned, or the only writer, and the root slot is one of a table whose nodes are in `nodes`.
     #[doc(hidden)]
-    unsafe fn seek(nodes: &N, root: &Self::Root, bits: u32, tag: usize, at: usize) -> Option<Found>;
+    unsafe fn seek(nodes: &N, root: &Self::Root, tag: usize, at: usize) -> Option<Found>;
 }
 
 mod sealed {
@@ -205,6 +206,7 @@ impl<N: Nodes<Word: Link>> Layout<N> for OneWord {
     const BESIDE: usize = size_of::<crate::nodes::Record>();
 
     type Root = <N::Word as Word>::Cell;
+    type Base = ();
 
     #[inline(always)]
     fn cells(root: &Self::Root) -> *const <N::Word as Word>::Cell {
@@ -212,31 +214,26 @@ impl<N: Nodes<Word: Link>> Layout<N> for OneWord {
     }
 
     #[inline(always)]
-    unsafe fn edge(_nodes: &N, word: impl Fn(usize) -> N::Word, _ceiling: u32, _at: usize) -> Edge {
+    fn edge(word: impl Fn(usize) -> N::Word) -> Option<(Edge, ())> {
         let link = word(0);
         if link == N::Word::ZERO {
-            return Edge::EMPTY;
+            return None;
         }
-        Edge {
-            node: link.node(),
-            shift: link.shift(),
-            width: link.width(),
-            holds: Holds::new(!link.is_inner()),
-            base: 0,
-        }
+        Some((edge(link), ()))
     }
 
     #[inline(always)]
-    fn words(edge: Edge, _ceiling: u32) -> [N::Word; SLOT] {
+    fn words(edge: Edge, (): ()) -> [N::Word; SLOT] {
         let mut words = [N::Word::ZERO; SLOT];
-        if !edge.is_empty() {
-            words[0] = N::Word::new(edge.node, edge.shift, edge.width, edge.is_leaf());
-        }
+        words[0] = N::Word::new(edge.node, edge.shift, edge.width, edge.is_leaf());
         words
     }
 
     #[inline(always)]
-    unsafe fn seek(nodes: &N, root: &Self::Root, _bits: u32, tag: usize, at: usize) -> Option<Found> {
+    fn base(_key: usize) {}
+
+    #[inline(always)]
+    unsafe fn seek(nodes: &N, root: &Self::Root, tag: usize, at: usize) -> Option<Found> {
         // SAFETY: the root is a field of a live table. By this function's contract the caller is pinned, or the writer, so a node
         // to which a loaded link leads is not freed during the walk. The index is below the node's slots, and a leaf has its tag
         // words.
@@ -253,12 +250,13 @@ impl<N: Nodes<Word: Link>> Layout<N> for OneWord {
             if tag == 2 {
                 base |= nodes.follow(leaf, 1).to_usize() << (usize::BITS / 2);
             }
-            link.covers(base, at).then(|| Found {
-                leaf,
-                shift: link.shift(),
-                width: link.width(),
-                index: link.index(at),
-            })
+            link.covers(base, at).then(|| Found { leaf: edge(link), index: link.index(at) })
         }
     }
+}
+
+/// Decodes a link that is not zero.
+#[inline(always)]
+fn edge<W: Link>(link: W) -> Edge {
+    Edge { node: link.node(), shift: link.shift(), width: link.width(), holds: Holds::new(!link.is_inner()) }
 }

@@ -3,91 +3,54 @@
 
 use tlbkit_addr::{Attr, PageSize, Pages, Pfn};
 
-use super::Gpt;
-use super::job::Ptes;
-use super::layout::Layout;
-use super::node_size::NodeSize;
-use super::slots::leaf_kind;
+use super::job::{Order, Ptes};
+use super::node::Writing;
+use super::shape::{Shape, leaf_kind};
+use crate::Error;
 use crate::format::{Format, appears, check_attr, first_leaf};
-use crate::geometry::Checked as _;
-use crate::nodes::{NodeAddr, Nodes, take_within};
+use crate::nodes::{Nodes, Reclaim as _};
 use crate::pairs::stale;
-use crate::{Error, Geometry, Retired};
 
-impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: NodeSize> Gpt<'n, G, F, N, L, P> {
+impl<T: Shape> Writing<'_, '_, T> {
     /// See [`Table::map`](crate::Table::map).
-    ///
-    /// # Safety
-    ///
-    /// The caller is the only writer, and the batch came from this table.
     #[inline(always)]
-    pub(super) unsafe fn map_pages(
-        &self,
-        batch: &mut Retired<'n>,
-        pages: Pages,
-        frame: Pfn,
-        size: PageSize,
-        attr: Attr,
-    ) -> Result<(), Error> {
-        G::SPACE.check_sized(pages, size)?;
-        G::SPACE.check_frames(frame, pages.len(), size)?;
-        check_attr::<F>(attr)?;
-        let word = F::leaf(frame, size, attr, true)?;
+    pub(super) fn map(mut self, pages: Pages, frame: Pfn, size: PageSize, attr: Attr) -> Result<(), Error> {
+        T::SPACE.check_sized(pages, size)?;
+        T::SPACE.check_frames(frame, pages.len(), size)?;
+        check_attr::<T::F>(attr)?;
+        let word = T::F::leaf(frame, size, attr, true)?;
         if pages.len() == 1
-            // SAFETY: the caller is the writer.
-            && let Some(done) = unsafe { self.map_one(batch, pages, word, F::APPEARS) }
+            && let Some(done) = self.map_one(pages, word, T::F::APPEARS)
         {
             return done;
         }
-        // SAFETY: the caller is the writer.
-        unsafe { self.map_range(batch, pages, frame, size, attr, word) }
-    }
-
-    /// Takes a node whose address a slot can hold.
-    pub(super) fn take(&self, words: usize) -> Option<NodeAddr> {
-        take_within(self.nodes, words, L::REACH)
+        self.map_range(pages, frame, size, attr)
     }
 
     /// Maps a range with all nodes that it needs.
-    ///
-    /// # Safety
-    ///
-    /// The caller is the only writer, and the batch came from this table.
     #[inline(never)]
-    unsafe fn map_range(
-        &self,
-        batch: &mut Retired<'n>,
-        pages: Pages,
-        frame: Pfn,
-        size: PageSize,
-        attr: Attr,
-        word: F::Word,
-    ) -> Result<(), Error> {
-        let size_pages = size.pages(G::BASE).unwrap_or(1);
+    fn map_range(&mut self, pages: Pages, frame: Pfn, size: PageSize, attr: Attr) -> Result<(), Error> {
         // The format must be able to encode the highest frame, too.
-        first_leaf::<F>(frame, pages.len(), size, attr, true)?;
-        let span = Self::span(pages);
-        // SAFETY: the caller is the writer.
-        unsafe {
-            // For one page, `map_one` has checked it.
-            if pages.len() > 1 {
-                self.check_room(pages.len() / size_pages)?;
-                self.check_vacant(span)?;
-            }
-            let ptes = Ptes::Frames(span.first, word);
-            self.insert_span(batch, span, size.shift(), false, ptes, &mut |_| ())?;
+        let word = first_leaf::<T::F>(frame, pages.len(), size, attr, true)?;
+        let span = T::span(pages);
+        // For one page, `map_one` has checked it.
+        if pages.len() > 1 {
+            self.check_room(pages.len() / size.pages(T::PAGE).unwrap_or(1))?;
+            self.check_vacant(span)?;
         }
-        batch.touch(appears::<F>(size), stale::<G, F>(pages, |_| Some(size)));
+        self.insert_span(span, Order::new(size, Ptes::Frames(span.first, word), &mut |_| ()))?;
+        self.touch(appears::<T::F>(size), stale::<T::G, T::F>(pages, |_| Some(size)));
         Ok(())
     }
 
     /// Refuses a range of `count` pages that needs more leaves than the storage can provide, without a dry run.
     fn check_room(&self, count: usize) -> Result<(), Error> {
+        let table = self.table();
         // The leaves at the ends of the range may have other pages, too.
-        let there = self.tally.footprint().leaves + 2;
-        let wanted = (count >> Self::MAX_LEAF_WIDTH).saturating_sub(there);
-        if wanted > 0 && wanted > self.nodes.room(Self::WORDS[leaf_kind(Self::MIN_LEAF_WIDTH)]) {
-            return Err(Error::no_memory(wanted, self.nodes.held()));
+        let there = table.tally().footprint().leaves + 2;
+        let wanted = (count >> T::MAX_LEAF_WIDTH).saturating_sub(there);
+        if wanted > 0 && wanted > table.nodes().room(T::WORDS[leaf_kind(T::MIN_LEAF_WIDTH)]) {
+            return Err(Error::no_memory(wanted, table.nodes().held()));
         }
         Ok(())
     }

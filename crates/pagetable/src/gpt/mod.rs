@@ -131,6 +131,7 @@ mod link;
 mod map;
 mod mark;
 mod mend;
+mod node;
 mod node_size;
 mod one_page;
 mod path;
@@ -138,7 +139,7 @@ mod protect;
 mod rebuild;
 mod replace;
 mod resize;
-mod slots;
+mod shape;
 mod table;
 mod tune;
 mod tune_steps;
@@ -158,6 +159,8 @@ use crate::footprint::Tally;
 use crate::format::Format;
 use crate::nodes::{Nodes, check_range};
 use crate::{Error, Geometry, Pinned, Word, WriterFlag};
+
+use node::View;
 
 pub use detach::Detached;
 pub use kseg0::{Digits, Kseg0};
@@ -216,10 +219,9 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
     /// Returns how many indexing nodes there are of each size: element `w` counts those of `2^w` slots.
     ///
     /// Costs a visit of all of them.
-    pub fn node_sizes(&self, _pinned: Pinned<'_>) -> [usize; MAX_WIDTH + 1] {
+    pub fn node_sizes(&self, pinned: Pinned<'_>) -> [usize; MAX_WIDTH + 1] {
         let mut sizes = [0; MAX_WIDTH + 1];
-        // SAFETY: the caller is pinned.
-        unsafe { self.count_sizes(&mut sizes) };
+        View::pinned(self, pinned).count_sizes(&mut sizes);
         sizes
     }
 }

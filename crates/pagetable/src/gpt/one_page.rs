@@ -3,7 +3,7 @@
 //! | change | case | stores |
 //! |-|-|-|
 //! | map | a leaf covers the page | the PTE |
-//! | map | the page's slot leads to a leaf of other pages, and one leaf for these and the page is [worth](Gpt::worth) its memory | a link to this wider leaf, which has the PTEs of the old leaf |
+//! | map | the page's slot leads to a leaf of other pages, and one leaf for these and the page is [worth](super::shape::Shape::worth) its memory | a link to this wider leaf, which has the PTEs of the old leaf |
 //! | map | the page's slot is empty | a link to a new leaf |
 //! | map | the page differs from a guard | a link to a new node of two entries: a new leaf, and the old contents of the slot |
 //! | unmap | the leaf stays as it is | the PTE |
@@ -22,291 +22,214 @@
 //! - After a new node is linked, a step can pay only if the node is right below the digit of the node above, or if it has a narrow
 //!   node right below its own digit.
 //! - With the new page, all pages below a node may be worth one leaf, if the node's region is no larger than that of a leaf can be
-//!   ([`join_path`](Gpt::join_path)).
-//! - After a slot of a node became empty, the adaptive nodes at which a step may pay are tuned ([`unmap_last`](Gpt::unmap_last)).
+//!   ([`join_path`](Writing::join_path)).
+//! - After a slot of a node became empty, the adaptive nodes at which a step may pay are tuned ([`unmap_last`](Writing::unmap_last)).
 
 use tlbkit_addr::{FlushScope, Pages};
 
-use super::Gpt;
 use super::guard::{agree, low};
-use super::layout::{Edge, Holds, Layout};
-use super::node_size::NodeSize;
-use super::slots::{Place, inner_kind, leaf_kind};
+use super::node::{Node, Writing};
+use super::shape::{Shape, top_bit};
 use super::tune::Which;
 use super::walk::End;
 use crate::format::{Format, is_taken};
 use crate::mode::Mode;
-use crate::nodes::{Nodes, Spare};
+use crate::nodes::{Nodes, Reclaim as _};
 use crate::word::atomics::Ordering;
-use crate::{Change, Error, Geometry, Retired, Word};
+use crate::{Change, Error};
 
-impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: NodeSize> Gpt<'n, G, F, N, L, P> {
-    /// Whether a base page is always in a leaf of base pages, to which one slot leads.
-    pub(super) const PLAIN: bool = L::TAGGED && !L::PAIRS;
-
-    /// Stores a PTE or a mark for one base page, if a change of at most one slot is sufficient. If it is not, returns `None`, and
-    /// the page is not mapped and has no mark. Otherwise returns the result of the change, after which the batch flushes the page
+impl<T: Shape> Writing<'_, '_, T> {
+    /// Stores a PTE or a mark for `pages`, one base page, if a change of at most one slot is sufficient. If it is not, returns `None`,
+    /// and the page is not mapped and has no mark. Otherwise returns the result of the change, after which the batch flushes the page
     /// on the CPUs of `reach`.
-    ///
-    /// # Safety
-    ///
-    /// The caller is the only writer, the batch came from this table, and `pages` is one base page.
     #[inline(always)]
-    pub(super) unsafe fn map_one(
-        &self,
-        batch: &mut Retired<'n>,
+    pub(super) fn map_one(
+        &mut self,
         pages: Pages,
-        word: F::Word,
+        word: T::W,
         reach: FlushScope,
     ) -> Option<Result<(), Error>> {
-        let at = pages.first().address(G::BASE).get();
-        // SAFETY: the caller is the writer; the leaf is live and the index below its slots.
-        unsafe {
-            let Some(found) = L::seek(self.nodes, &self.root, G::VA_BITS, Self::TAG, at) else {
-                return self.map_missing(batch, pages, word, reach);
-            };
-            let place = Self::pte_at(found.shift, found.index, at);
-            let old = self.nodes.read(found.leaf, place);
-            if is_taken::<F>(old) {
-                let page = pages.first().address(G::BASE);
-                return Some(Err(Error::taken(page, Self::entry(old, found.shift, at))));
-            }
-            if found.shift != Self::BASE {
-                // The page is in the empty half of a pair of larger pages.
-                return None;
-            }
-            let leaf = found.edge();
-            self.nodes.publish(found.leaf, place, word);
-            self.settle_pair(leaf, at);
-            self.add_live(leaf, 1);
-            self.tally.ptes(1);
-            batch.touch(reach, pages);
-            if L::TAGGED && !Self::ANY_TWO_GET_A_LEAF && found.width < Self::MAX_LEAF_WIDTH {
-                self.join_path(batch, Self::key(at));
-            }
+        let page = pages.first().address(T::PAGE);
+        let Some(pte) = self.seek(page.get()) else { return self.map_missing(pages, word, reach) };
+        let (old, leaf) = (pte.read(), pte.leaf());
+        if is_taken::<T::F>(old) {
+            return Some(Err(Error::taken(page, T::entry(old, leaf.shift, page.get()))));
+        }
+        if leaf.shift != T::BASE {
+            // The page is in the empty half of a pair of larger pages.
+            return None;
+        }
+        pte.publish(word);
+        leaf.add_live(1);
+        self.table().tally().ptes(1);
+        self.touch(reach, pages);
+        if !T::ANY_TWO_GET_A_LEAF && leaf.width < T::MAX_LEAF_WIDTH {
+            self.join_path(T::key(page.get()));
         }
         Some(Ok(()))
     }
 
     /// Maps a page that no leaf covers, in a new leaf. The page's slot then leads to this leaf, which also has the pages of the leaf
     /// that it replaces, or to a new node with two entries: the new leaf, and the old contents of the slot.
-    ///
-    /// # Safety
-    ///
-    /// The caller is the only writer, the batch came from this table, and `pages` is one base page, which no leaf covers.
     #[inline(never)]
-    unsafe fn map_missing(
-        &self,
-        batch: &mut Retired<'n>,
-        pages: Pages,
-        word: F::Word,
-        reach: FlushScope,
-    ) -> Option<Result<(), Error>> {
-        let key = Self::span(pages).first;
-        // SAFETY: the caller is the writer; the new leaf and node are private until they are linked.
-        unsafe {
-            let mut end = self.walk(key);
-            let is_empty_table = end.above.is_empty() && end.edge.is_empty();
-            if !is_empty_table && !Self::PLAIN {
-                return None;
+    fn map_missing(&mut self, pages: Pages, word: T::W, reach: FlushScope) -> Option<Result<(), Error>> {
+        let (table, key) = (self.table(), T::span(pages).first);
+        let mut end = self.walk(key);
+        let there = end.held.or(end.slot.node());
+        if there.is_some() && !T::PLAIN {
+            return None;
+        }
+        let near = match there {
+            Some(node) => node.any_base()?,
+            None => key,
+        };
+        if end.slot.node().is_some_and(|above| !agree(key, near, above.top())) {
+            // The page differs from a guard above the last node on the path.
+            end = self.walk_along(key, near);
+        }
+        let End { slot, held: old, .. } = end;
+        let (above, ceiling) = (slot.node(), slot.ceiling());
+        let (width, split) = match old {
+            Some(old) => Self::beside(old, near, key, ceiling),
+            None => (T::MIN_LEAF_WIDTH, None),
+        };
+        let Some((leaf, top)) = self.take(key, width, split) else {
+            return Some(Err(Error::no_memory(1 + usize::from(split.is_some()), table.nodes().held())));
+        };
+        if let Some(old) = old.filter(|_| top.is_none()) {
+            old.copy_to(near & !low(old.top()), leaf.node());
+        }
+        // The contents of the frame are visible before the table leads to it.
+        <T::N as Nodes>::Mode::release();
+        leaf.pte(key).publish(word);
+        leaf.add_live(1);
+        if let Some(top) = top {
+            top.store(top.index(near), old);
+            top.store(top.index(key), Some(leaf.node()));
+            top.set_live(2);
+            slot.publish(Some(top.node()));
+        } else {
+            slot.publish(Some(leaf.node()));
+            if let Some(old) = old {
+                // SAFETY: only the slot led to the old leaf, and now it leads to the new one.
+                unsafe { self.retire(old) };
+            } else if let Some(above) = above {
+                above.add_live(1);
             }
-            let near = if is_empty_table {
-                key
-            } else {
-                self.any_base(if end.edge.is_empty() { end.above } else { end.edge })?
-            };
-            if !end.above.is_empty() && !agree(key, near, end.above.top()) {
-                // The page differs from a guard above the last node on the path.
-                end = self.walk_along(key, near);
-            }
-            let End { place, above, edge: old, .. } = end;
-            let ceiling = if above.is_empty() { G::VA_BITS } else { above.shift };
-            let old_base = near & !low(old.top());
-            let (width, split) = if old.is_empty() {
-                (Self::MIN_LEAF_WIDTH, None)
-            } else {
-                let bit = Self::top_bit(key ^ old_base);
-                let width = (bit + 1).saturating_sub(Self::BASE);
-                let fits = old.is_leaf() && old.shift == Self::BASE && bit < Self::LEAF_TOP;
-                if fits && Self::worth(self.live(old) + 1, width) {
-                    (width, None)
-                } else {
-                    let floor = Self::floor(Self::BASE, bit).max(old.top());
-                    (Self::MIN_LEAF_WIDTH, Some(Self::choose(bit, floor, ceiling, None)))
-                }
-            };
-            let nodes = 1 + usize::from(split.is_some());
-            let no_memory = || Some(Err(Error::no_memory(nodes, self.nodes.held())));
-            let Some(node) = self.take(Self::words(leaf_kind(width))) else { return no_memory() };
-            let mut top = Edge::EMPTY;
-            if let Some((shift, width)) = split {
-                let spare = Spare::new(self.nodes, node);
-                let Some(node) = self.take(Self::words(inner_kind(width))) else { return no_memory() };
-                spare.keep();
-                top = Edge { node, shift, width, holds: Holds::Links, base: 0 };
-            }
-            let base = key & !low(Self::BASE + width);
-            let leaf = Edge { node, shift: Self::BASE, width, holds: Holds::Ptes, base: Self::base(base) };
-            self.count_in(leaf);
-            self.store_tag(leaf, base);
-            if !old.is_empty() && split.is_none() {
-                self.copy_leaf(old, old_base, leaf);
-            }
-            // The contents of the frame are visible before the table leads to it.
-            N::Mode::release();
-            self.nodes.publish(node, Self::pte_of(leaf, key), word);
-            self.settle_pair(leaf, key);
-            self.add_live(leaf, 1);
-            if split.is_some() {
-                self.count_in(top);
-                self.store_edge(top.node, top.index(old_base), top.shift, old);
-                self.store_edge(top.node, top.index(key), top.shift, leaf);
-                self.set_live(top, 2);
-                self.publish(place, ceiling, top);
-            } else {
-                self.publish(place, ceiling, leaf);
-                if !old.is_empty() {
-                    self.retire(batch, old);
-                } else if !above.is_empty() {
-                    self.add_live(above, 1);
-                }
-            }
-            self.tally.ptes(1);
-            batch.touch(reach, pages);
-            let lowest = if split.is_some() { top } else { above };
-            // A node may grow by the bits of a node right below its digit. For a node of two slots this saves bytes if the lower
-            // node has at most four.
-            let grows = top.top() == ceiling && !above.is_empty()
-                || !old.is_leaf() && old.width <= 2 && old.top() == top.shift;
-            if L::TAGGED && !lowest.is_empty() && lowest.top() <= Self::LEAF_TOP {
-                self.join_path(batch, key);
-            } else if P::ADAPTIVE && split.is_some() && grows {
-                self.tune_path(batch, key, Which::Lowest(2), false);
-            }
+        }
+        table.tally().ptes(1);
+        self.touch(reach, pages);
+        // A node may grow by the bits of a node right below its digit. For a node of two slots this saves bytes if the lower
+        // node has at most four.
+        let grows = |shift, top| {
+            top == ceiling && above.is_some()
+                || old.is_some_and(|old| !old.is_leaf() && old.width <= 2 && old.top() == shift)
+        };
+        if top.map(|top| top.node()).or(above).is_some_and(|lowest| lowest.top() <= T::LEAF_TOP) {
+            self.join_path(key);
+        } else if T::ADAPTIVE && top.is_some_and(|top| grows(top.shift, top.top())) {
+            self.tune_path(key, Which::Lowest(2), false);
         }
         Some(Ok(()))
     }
 
-    /// Empties the entry of one base page if its word is `wanted` and the change of one slot suffices, and tells whether it has
-    /// done so. The batch then flushes the page on the CPUs of `reach`.
-    ///
-    /// # Safety
-    ///
-    /// The caller is the only writer, the batch came from this table, and `pages` is one base page.
+    /// Returns the width of the leaf for the page with a key beside a node or leaf, and the digit of the node for both: none if the
+    /// leaf is to hold the pages of both. `near` is a key in the region of the old one, whose slot covers `2^ceiling` bytes.
     #[inline(always)]
-    pub(super) unsafe fn unmap_one(
-        &self,
-        batch: &mut Retired<'n>,
+    fn beside(old: Node<'_, T>, near: usize, key: usize, ceiling: u32) -> (u32, Option<(u32, u32)>) {
+        let bit = top_bit(key ^ near & !low(old.top()));
+        let wider = (bit + 1).saturating_sub(T::BASE);
+        let fits = old.is_leaf() && old.shift == T::BASE && bit < T::LEAF_TOP;
+        if fits && T::worth(old.live() + 1, wider) {
+            return (wider, None);
+        }
+        let floor = Self::floor(T::BASE, bit).max(old.top());
+        (T::MIN_LEAF_WIDTH, Some(Self::choose(bit, floor, ceiling, None)))
+    }
+
+    /// Empties the entry of `pages`, one base page, if its word is `wanted` and the change of one slot suffices, and tells whether it
+    /// has done so. The batch then flushes the page on the CPUs of `reach`.
+    #[inline(always)]
+    pub(super) fn unmap_one(
+        &mut self,
         pages: Pages,
-        wanted: impl Fn(F::Word) -> bool,
+        wanted: impl Fn(T::W) -> bool,
         reach: FlushScope,
     ) -> bool {
-        let at = pages.first().address(G::BASE).get();
-        // SAFETY: the caller is the writer; the leaf is live and the index below its slots.
-        unsafe {
-            let Some(found) = L::seek(self.nodes, &self.root, G::VA_BITS, Self::TAG, at) else {
-                return false;
-            };
-            let place = Self::pte_at(found.shift, found.index, at);
-            if found.shift != Self::BASE || !wanted(self.nodes.read(found.leaf, place)) {
-                return false;
-            }
-            let leaf = found.edge();
-            let record = self.record(leaf);
-            let live = record.load(Ordering::Relaxed) as usize - 1;
-            if live == 0 || Self::sparse(found.width, live) {
-                if Self::PLAIN {
-                    self.unmap_last(batch, pages, live, reach);
-                }
-                return Self::PLAIN;
-            }
-            self.nodes.store_relaxed(found.leaf, place, F::Word::ZERO);
-            self.settle_pair(leaf, at);
-            record.store(live as u32, Ordering::Relaxed);
+        let Some(pte) = self.seek(pages.first().address(T::PAGE).get()) else { return false };
+        let leaf = pte.leaf();
+        if leaf.shift != T::BASE || !wanted(pte.read()) {
+            return false;
         }
-        self.tally.ptes(-1);
-        batch.touch(reach, pages);
+        let record = leaf.record();
+        let live = record.load(Ordering::Relaxed) as usize - 1;
+        if live == 0 || Self::sparse(leaf.width, live) {
+            if T::PLAIN {
+                self.unmap_last(pages, live, reach);
+            }
+            return T::PLAIN;
+        }
+        pte.store(T::ZERO);
+        record.store(live as u32, Ordering::Relaxed);
+        self.table().tally().ptes(-1);
+        self.touch(reach, pages);
         true
     }
 
-    /// Unmaps a page, and retires its leaf or replaces the leaf by one of the smallest size. The leaf has `live` other entries. If the
-    /// leaf is retired and its node had two entries, the other entry takes the node's place.
-    ///
-    /// # Safety
-    ///
-    /// The caller is the only writer, the batch came from this table, and `pages` is one base page. One slot leads to its leaf, which
-    /// has `live` other entries.
+    /// Unmaps a page, and retires its leaf or replaces the leaf by one of the smallest size. The leaf has `live` other entries, and one
+    /// slot leads to it. If the leaf is retired and its node had two entries, the other entry takes the node's place.
     #[inline(never)]
-    unsafe fn unmap_last(&self, batch: &mut Retired<'n>, pages: Pages, live: usize, reach: FlushScope) {
-        let key = Self::span(pages).first;
-        // SAFETY: the caller is the writer; the walk ends at the page's leaf, and slots are within their nodes.
+    fn unmap_last(&mut self, pages: Pages, live: usize, reach: FlushScope) {
+        let key = T::span(pages).first;
+        let End { mut slot, held, before } = self.walk(key);
+        let Some(leaf) = held else { return };
+        self.touch(reach, pages);
+        leaf.pte(key).store(T::ZERO);
+        leaf.set_live(live);
+        self.table().tally().ptes(-1);
+        if live > 0 {
+            // No step depends on the size of a leaf: a node grows only if its slots are larger than any leaf.
+            return self.shrink(slot, leaf, key & !low(leaf.top()), live);
+        }
+        let (mut new, mut gone) = (None, None);
+        // At how many of the lowest nodes that cover the page a step may pay now.
+        let mut touched = 0;
+        if let Some(above) = slot.node() {
+            let left = above.live() - 1;
+            above.set_live(left);
+            // The node above `above` counts the entries of `above` only if this has width 2, for `lone`.
+            touched = if above.width == 2 { 2 } else { 1 };
+            if left < 2 {
+                new = above.children().flatten().find(|other| other.addr() != leaf.addr());
+                gone = Some(above);
+                // That node has another entry now, in as many slots as before.
+                (slot, touched) = (before, 1);
+            }
+        }
+        slot.publish(new);
+        // SAFETY: only one slot led to the leaf, and it is empty or in a node that is retired, too. Only `slot` led to that node, and
+        // now it leads to the node's other entry.
         unsafe {
-            let End { mut place, mut above, edge: leaf, before } = self.walk(key);
-            batch.touch(reach, pages);
-            self.nodes.store_relaxed(leaf.node, Self::pte_of(leaf, key), F::Word::ZERO);
-            self.settle_pair(leaf, key);
-            self.set_live(leaf, live);
-            self.tally.ptes(-1);
-            let mut new;
-            // At how many of the lowest nodes that cover the page a step may pay now.
-            let mut touched;
-            if live > 0 {
-                new = self.shrink(batch, leaf, key & !low(leaf.top()), live);
-                // No step depends on the size of a leaf: a node grows only if its slots are larger than any leaf.
-                touched = 0;
-            } else {
-                self.retire(batch, leaf);
-                (new, touched) = (Edge::EMPTY, 0);
-                if !above.is_empty() {
-                    let left = self.live(above) - 1;
-                    self.set_live(above, left);
-                    // The node above `above` counts the entries of `above` only if this has width 2, for `lone`.
-                    touched = if above.width == 2 { 2 } else { 1 };
-                    if left < 2 {
-                        let own = above.index(key);
-                        new = (0..above.slots())
-                            .filter(|&slot| slot != own)
-                            .map(|slot| self.edge(Place::In(above.node, slot), above.shift, 0))
-                            .find(|other| !other.is_empty())
-                            .unwrap_or(Edge::EMPTY);
-                        self.retire(batch, above);
-                        // That node has another entry now, in as many slots as before.
-                        (place, above) = before;
-                        touched = 1;
-                    }
-                }
+            self.retire(leaf);
+            if let Some(above) = gone {
+                self.retire(above);
             }
-            if new != leaf {
-                self.publish(place, if above.is_empty() { G::VA_BITS } else { above.shift }, new);
-            }
-            if P::ADAPTIVE && !above.is_empty() && touched > 0 {
-                self.tune_path(batch, key, Which::Lowest(touched), false);
-            }
+        }
+        if T::ADAPTIVE && touched > 0 && slot.node().is_some() {
+            self.tune_path(key, Which::Lowest(touched), false);
         }
     }
 
-    /// Protects one base page, if it is mapped, with a walk and a store. Tells whether it has done so.
-    ///
-    /// # Safety
-    ///
-    /// The caller is the only writer, the batch came from this table, and `pages` is one base page.
+    /// Protects `pages`, one base page, if it is mapped, with a walk and a store. Tells whether it has done so.
     #[inline(always)]
-    pub(super) unsafe fn protect_one(&self, batch: &mut Retired<'n>, pages: Pages, change: Change) -> bool {
-        let at = pages.first().address(G::BASE).get();
-        // SAFETY: the caller is the writer; the leaf is live and the index below its slots.
-        unsafe {
-            let Some(found) = L::seek(self.nodes, &self.root, G::VA_BITS, Self::TAG, at) else {
-                return false;
-            };
-            let place = Self::pte_at(found.shift, found.index, at);
-            let old = self.nodes.read(found.leaf, place);
-            if found.shift != Self::BASE || !F::is_leaf(old, true) {
-                return false;
-            }
-            self.nodes.store_relaxed(found.leaf, place, F::change(old, change, true));
-            self.settle_pair(found.edge(), at);
+    pub(super) fn protect_one(&mut self, pages: Pages, change: Change) -> bool {
+        let Some(pte) = self.seek(pages.first().address(T::PAGE).get()) else { return false };
+        let old = pte.read();
+        if pte.leaf().shift != T::BASE || !T::F::is_leaf(old, true) {
+            return false;
         }
-        batch.touch(change.scope(), pages);
+        pte.store(T::F::change(old, change, true));
+        self.touch(change.scope(), pages);
         true
     }
 }

@@ -6,7 +6,9 @@ use tlbkit_addr::{Attr, PageSize, Pages, Pfn, VirtAddr};
 
 use super::Gpt;
 use super::layout::Layout;
+use super::node::{View, Writing};
 use super::node_size::NodeSize;
+use super::shape::Shape;
 use crate::format::{Format, payload_bits};
 use crate::geometry::Checked as _;
 use crate::nodes::Nodes;
@@ -14,6 +16,20 @@ use crate::{
     Change, Entry, Error, FlushAll, Footprint, Frames, Geometry, Holes, Leaf, Mark, Pinned, Private, Retired,
     Right, Space, Table, WriterFlag,
 };
+
+impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: NodeSize> Gpt<'n, G, F, N, L, P> {
+    /// Returns the right to write this table, if `right` is that.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::OtherTable`].
+    #[inline(always)]
+    fn writing<'w>(&'w self, right: Right<'w, 'n>) -> Result<Writing<'w, 'n, Self>, Error> {
+        let batch = right.batch(&self.flag)?;
+        // SAFETY: the holder of the right is this table's only writer, and the batch came from this table.
+        Ok(unsafe { Writing::new(self, batch) })
+    }
+}
 
 // SAFETY: the batch is over the table's storage, and the flag is a field. When a change returns, the nodes that it pushes
 // are unlinked; one that unwinds is mended.
@@ -25,25 +41,23 @@ unsafe impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, 
     }
 
     #[inline(always)]
-    fn lookup(&self, _pinned: Pinned<'_>, at: VirtAddr) -> Option<Leaf> {
+    fn lookup(&self, pinned: Pinned<'_>, at: VirtAddr) -> Option<Leaf> {
         // A tag of the whole address rejects those that the space does not hold.
         if !Self::TAG_IS_WHOLE && !G::SPACE.holds(at) {
             return None;
         }
-        // SAFETY: the caller is pinned.
-        unsafe { self.find(at.get()) }
+        View::pinned(self, pinned).find(at.get())
     }
 
     fn for_each(
         &self,
-        _pinned: Pinned<'_>,
+        pinned: Pinned<'_>,
         pages: Pages,
         visit: &mut dyn FnMut(Leaf) -> ControlFlow<()>,
     ) -> ControlFlow<()> {
         for half in G::SPACE.halves().into_iter().flatten() {
             if let Some(pages) = half.intersect(pages) {
-                // SAFETY: the caller is pinned, and the pages are in the space.
-                unsafe { self.visit(Self::span(pages), visit) }?;
+                View::pinned(self, pinned).visit(Self::span(pages), visit)?;
             }
         }
         ControlFlow::Continue(())
@@ -54,24 +68,23 @@ unsafe impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, 
     }
 
     #[inline]
-    fn entry(&self, _pinned: Pinned<'_>, at: VirtAddr) -> Entry {
+    fn entry(&self, pinned: Pinned<'_>, at: VirtAddr) -> Entry {
         if !Self::TAG_IS_WHOLE && !G::SPACE.holds(at) {
             return Entry::Empty;
         }
-        // SAFETY: the caller is pinned.
-        unsafe { self.find_entry(at.get()) }
+        View::pinned(self, pinned).find_entry(at.get())
     }
 
     fn for_each_entry(
         &self,
-        _pinned: Pinned<'_>,
+        pinned: Pinned<'_>,
         pages: Pages,
         visit: &mut dyn FnMut(VirtAddr, Entry) -> ControlFlow<()>,
     ) -> ControlFlow<()> {
         for half in G::SPACE.halves().into_iter().flatten() {
             if let Some(pages) = half.intersect(pages) {
-                // SAFETY: the caller is pinned, and the pages are in the space.
-                unsafe { self.visit_entries(Self::span(pages), &mut |at, entry| visit(at, entry)) }?;
+                View::pinned(self, pinned)
+                    .visit_entries(Self::span(pages), &mut |at, entry| visit(at, entry))?;
             }
         }
         ControlFlow::Continue(())
@@ -98,14 +111,7 @@ unsafe impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, 
         size: PageSize,
         attr: Attr,
     ) -> Result<(), Error> {
-        let batch = right.batch(&self.flag)?;
-        // SAFETY: by the contract of `Table::map` the caller is the only writer, and the batch came from this table.
-        unsafe {
-            batch.change_late(
-                |batch| self.map_pages(batch, pages, frame, size, attr),
-                |batch, forgotten| self.mend(batch, forgotten),
-            )
-        }
+        self.writing(right)?.or_mend(|writing| writing.map(pages, frame, size, attr))
     }
 
     #[inline]
@@ -116,14 +122,7 @@ unsafe impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, 
         holes: Holes,
         frames: Option<&mut dyn Frames>,
     ) -> Result<usize, Error> {
-        let batch = right.batch(&self.flag)?;
-        // SAFETY: by the contract of `Table::unmap` the caller is the only writer, and the batch came from this table.
-        unsafe {
-            batch.change_late(
-                |batch| self.unmap_pages(batch, pages, holes, frames),
-                |batch, forgotten| self.mend(batch, forgotten),
-            )
-        }
+        self.writing(right)?.or_mend(|writing| writing.unmap(pages, holes, frames))
     }
 
     #[inline]
@@ -134,14 +133,7 @@ unsafe impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, 
         holes: Holes,
         change: Change,
     ) -> Result<usize, Error> {
-        let batch = right.batch(&self.flag)?;
-        // SAFETY: by the contract of `Table::protect` the caller is the only writer, and the batch came from this table.
-        unsafe {
-            batch.change_late(
-                |batch| self.protect_pages(batch, pages, holes, change),
-                |batch, forgotten| self.mend(batch, forgotten),
-            )
-        }
+        self.writing(right)?.or_mend(|writing| writing.protect(pages, holes, change))
     }
 
     fn replace(
@@ -152,16 +144,10 @@ unsafe impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, 
         attr: Attr,
         flush_all_cpus: FlushAll<'_>,
     ) -> Result<Leaf, Error> {
-        let batch = right.batch(&self.flag)?;
-        let flush_all_cpus = flush_all_cpus.of(self.breaks_frames())?;
-        // SAFETY: by the contract of `Table::replace` the caller is the only writer, and the batch came from this table;
-        // if the format breaks, nothing that runs meanwhile needs the page.
-        unsafe {
-            batch.change_late(
-                |batch| self.replace_leaf(batch, at, frame, attr, flush_all_cpus),
-                |batch, forgotten| self.mend(batch, forgotten),
-            )
-        }
+        let writing = self.writing(right)?;
+        let flush_all_cpus = flush_all_cpus.of(F::BREAK_FRAME)?;
+        // SAFETY: if the format breaks, nothing that runs meanwhile needs the page.
+        unsafe { writing.or_mend(|writing| writing.replace(at, frame, attr, flush_all_cpus)) }
     }
 
     fn breaks_frames(&self) -> bool {
@@ -175,38 +161,18 @@ unsafe impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, 
         to: PageSize,
         flush_all_cpus: FlushAll<'_>,
     ) -> Result<(), Error> {
-        let batch = right.batch(&self.flag)?;
-        let flush_all_cpus = flush_all_cpus.of(self.breaks())?;
-        // SAFETY: by the contract of `Table::resize` the caller is the only writer, and the batch came from this table;
-        // if the table breaks, nothing that runs meanwhile needs the pages.
-        unsafe {
-            batch.change_late(
-                |batch| self.resize_pages(batch, pages, to, flush_all_cpus),
-                |batch, forgotten| self.mend(batch, forgotten),
-            )
-        }
+        let writing = self.writing(right)?;
+        let flush_all_cpus = flush_all_cpus.of(F::BREAK)?;
+        // SAFETY: if the format breaks, nothing that runs meanwhile needs the pages.
+        unsafe { writing.or_mend(|writing| writing.resize(pages, to, flush_all_cpus)) }
     }
 
     fn mark(&self, right: Right<'_, 'n>, at: VirtAddr, mark: Option<Mark>) -> Result<Entry, Error> {
-        let batch = right.batch(&self.flag)?;
-        // SAFETY: by the contract of `Table::mark` the caller is the only writer, and the batch came from this table.
-        unsafe {
-            batch.change_late(
-                |batch| self.mark_page(batch, at, mark),
-                |batch, forgotten| self.mend(batch, forgotten),
-            )
-        }
+        self.writing(right)?.or_mend(|writing| writing.mark(at, mark))
     }
 
     fn fill(&self, right: Right<'_, 'n>, at: VirtAddr, payload: u64, frame: Pfn) -> Result<(), Error> {
-        let batch = right.batch(&self.flag)?;
-        // SAFETY: by the contract of `Table::fill` the caller is the only writer, and the batch came from this table.
-        unsafe {
-            batch.change_late(
-                |batch| self.fill_page(batch, at, payload, frame),
-                |batch, forgotten| self.mend(batch, forgotten),
-            )
-        }
+        self.writing(right)?.or_mend(|writing| writing.fill(at, payload, frame))
     }
 
     fn breaks(&self) -> bool {
@@ -216,7 +182,7 @@ unsafe impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, 
     unsafe fn dismantle(&mut self, batch: &mut Retired<'n>) {
         // SAFETY: by the contract of `Table::dismantle` the caller is the only writer, and the batch came from this
         // table, and the table is not used any more.
-        unsafe { self.take_apart(batch) }
+        unsafe { Writing::new(self, batch).take_apart() }
     }
 }
 

@@ -55,6 +55,7 @@ impl<N: Nodes<Word = u32, Mode = Solo>> Layout<N> for TwoWords {
     const BESIDE: usize = 0;
 
     type Root = [<u32 as Word>::Cell; 4];
+    type Base = usize;
 
     #[inline(always)]
     fn cells(root: &Self::Root) -> *const <u32 as Word>::Cell {
@@ -62,21 +63,18 @@ impl<N: Nodes<Word = u32, Mode = Solo>> Layout<N> for TwoWords {
     }
 
     #[inline(always)]
-    unsafe fn edge(_nodes: &N, word: impl Fn(usize) -> u32, _ceiling: u32, _at: usize) -> Edge {
+    fn edge(word: impl Fn(usize) -> u32) -> Option<(Edge, usize)> {
         let pointer = double(&word, 2);
         if pointer == 0 {
-            return Edge::EMPTY;
+            return None;
         }
         let edge = follow(pointer);
-        Edge { base: double(&word, 0) & !low(edge.top()), ..edge }
+        Some((edge, double(&word, 0) & !low(edge.top())))
     }
 
     #[inline(always)]
-    fn words(edge: Edge, _ceiling: u32) -> [u32; SLOT] {
-        if edge.is_empty() {
-            return [0; SLOT];
-        }
-        let guard = (edge.base & !low(edge.top())).with(edge.top() as usize & END);
+    fn words(edge: Edge, base: usize) -> [u32; SLOT] {
+        let guard = (base & !low(edge.top())).with(edge.top() as usize & END);
         let (shift, width, node) = (edge.shift as usize, edge.width as usize, edge.node.get());
         let pointer = if edge.is_leaf() {
             (width << LEAF_WIDTH).with(shift << LEAF_SHIFT).with(node)
@@ -87,18 +85,29 @@ impl<N: Nodes<Word = u32, Mode = Solo>> Layout<N> for TwoWords {
     }
 
     #[inline(always)]
-    unsafe fn seek(nodes: &N, root: &Self::Root, bits: u32, _tag: usize, at: usize) -> Option<Found> {
+    fn base(key: usize) -> usize {
+        key
+    }
+
+    #[inline(always)]
+    fn known(base: usize) -> Option<usize> {
+        Some(base)
+    }
+
+    #[inline(always)]
+    unsafe fn seek(nodes: &N, root: &Self::Root, _tag: usize, at: usize) -> Option<Found> {
         let cells = <Self as Layout<N>>::cells(root);
-        let at = at & low(bits);
-        // SAFETY: the root is a field of a live table, and has four cells.
-        let mut edge = step(|word| unsafe { Solo::read(cells.add(word)) }, at)?;
-        while !edge.is_leaf() {
-            let slot = edge.index(at) * SLOT;
-            // SAFETY: by this function's contract the caller is pinned, or the writer, so the node is not freed during the walk;
-            // the slot is within it.
-            edge = step(|word| unsafe { nodes.follow(edge.node, slot + word) }, at)?;
-        }
-        Some(Found { leaf: edge.node, shift: edge.shift, width: edge.width, index: edge.index(at) })
+        // SAFETY: the root is a field of a live table, and has four cells. By this function's contract the caller is pinned, or the
+        // writer, so a node is not freed during the walk; the slot is within it.
+        let edge = unsafe {
+            let mut edge = step(|word| Solo::read(cells.add(word)), at)?;
+            while !edge.is_leaf() {
+                let slot = edge.index(at) * SLOT;
+                edge = step(|word| nodes.follow(edge.node, slot + word), at)?;
+            }
+            edge
+        };
+        Some(Found { leaf: edge, index: edge.index(at) })
     }
 }
 
@@ -118,7 +127,7 @@ fn follow(pointer: usize) -> Edge {
         (pointer >> NODE, pointer >> WIDTH & 15, pointer)
     };
     let node = NodeAddr::new(node as u32 as usize);
-    Edge { node, shift: shift as u32 & 63, width: width as u32 & 15, holds: Holds::new(leaf), base: 0 }
+    Edge { node, shift: shift as u32 & 63, width: width as u32 & 15, holds: Holds::new(leaf) }
 }
 
 /// Returns the node or leaf to which a slot leads, if the slot's guard agrees with `at`: the check of one guard.

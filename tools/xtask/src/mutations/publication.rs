@@ -51,13 +51,13 @@ pub(super) const MUTATIONS: [Mutation; 31] = [
     mutation(
         "GPT: a node that an insertion replaces is not published",
         "crates/pagetable/src/gpt/insert.rs",
-        ["unsafe fn link<S>(", "self.publish(place, ceiling, new);", ""],
+        ["fn link(&mut self", "slot.publish(new);", ""],
         Test::Plain(PAGETABLE, "gpt_properties::g16_32_shared::agrees"),
     ),
     mutation(
         "GPT: a node with one entry left is not retired",
         "crates/pagetable/src/gpt/one_page.rs",
-        [".unwrap_or(Edge::EMPTY);", "self.retire(batch, above);", ""],
+        ["fn unmap_last(", "self.retire(above);", "let _ = above;"],
         Test::Walkers("g2::unmap_one"),
     ),
     mutation(

@@ -10,8 +10,8 @@ use std::collections::BTreeMap;
 use proptest::prelude::*;
 use tlbkit_addr::{Attr, PageSize, Pages, Pfn, VirtAddr, Vpn};
 
-use super::layout::Edge;
-use super::slots::Place;
+use super::node::{Node, View};
+use super::shape::Shape;
 use super::*;
 use crate::format;
 use crate::geometry::{Va32, Va48, Va64};
@@ -101,92 +101,73 @@ impl<G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: NodeSize
     fn check(&self) -> Vec<Leaf> {
         let mut tally = crate::Footprint::default();
         let mut leaves = Vec::new();
-        // SAFETY: no CPU writes meanwhile.
-        unsafe {
-            let root = self.edge(Place::Root, G::VA_BITS, 0);
-            self.check_edge(root, G::VA_BITS, 0, &mut tally, &mut leaves);
+        // SAFETY: no CPU writes meanwhile, and no batch is completed.
+        if let Some(root) = unsafe { View::sole(self) }.root().read() {
+            root.check(G::VA_BITS, 0, &mut tally, &mut leaves);
         }
         assert_eq!(self.footprint(), tally);
         leaves
     }
+}
 
-    unsafe fn check_edge(
-        &self,
-        edge: Edge,
-        ceiling: u32,
-        start: usize,
-        tally: &mut crate::Footprint,
-        leaves: &mut Vec<Leaf>,
-    ) {
-        if edge.is_empty() {
-            return;
-        }
-        assert!(edge.top() <= ceiling || L::PAIRS && edge.is_leaf(), "a node covers more than its slot");
-        // SAFETY: no other code uses the table during the check.
-        unsafe {
-            let base = self.nearest(edge, start).unwrap() & !guard::low(edge.top());
-            assert!(
-                guard::agree(base, start, ceiling.max(edge.top())),
-                "a node is under another slot than its own"
-            );
-            let bytes = Self::WORDS[Self::kind(edge)] * F::Word::BYTES;
-            let mut live = 0;
-            if edge.is_leaf() {
-                tally.leaves += 1;
-                tally.leaf_bytes += bytes;
-            } else {
-                tally.nodes += 1;
-                tally.bytes += bytes;
-                assert!(edge.width >= 1 && edge.width <= P::WIDTH);
-            }
-            let mut last = Edge::EMPTY;
-            for slot in 0..edge.slots() {
-                let at = base | slot << edge.shift;
-                if edge.is_leaf() {
-                    let word = self.nodes.read(edge.node, Self::pte_of(edge, at));
-                    if F::is_leaf(word, true) {
-                        leaves.push(Self::leaf(word, edge.shift, at));
-                        live += 1;
-                    }
-                } else {
-                    let child = self.edge(Place::In(edge.node, slot), edge.shift, at);
-                    if edge.shares(child) {
-                        self.check_shared(edge, base, child, at);
-                    }
-                    if child != last {
-                        self.check_edge(child, edge.shift, at, tally, leaves);
-                        live += usize::from(!child.is_empty());
-                    }
-                    last = child;
+impl<T: Shape> Node<'_, T> {
+    fn check(self, ceiling: u32, start: usize, tally: &mut crate::Footprint, leaves: &mut Vec<Leaf>) {
+        assert!(self.top() <= ceiling || T::PAIRS && self.is_leaf(), "a node covers more than its slot");
+        let base = self.nearest(start).unwrap() & !guard::low(self.top());
+        assert!(
+            guard::agree(base, start, ceiling.max(self.top())),
+            "a node is under another slot than its own"
+        );
+        let bytes = T::words(*self) * T::W::BYTES;
+        let mut live = 0;
+        if self.is_leaf() {
+            tally.leaves += 1;
+            tally.leaf_bytes += bytes;
+            for pte in self.all_ptes(base) {
+                if let Some(leaf) = pte.mapped() {
+                    leaves.push(leaf);
+                    live += 1;
                 }
             }
-            assert_eq!(live, self.live(edge), "the live count is wrong");
-            assert!(live >= if edge.is_leaf() { 1 } else { 2 }, "a node with {live} entries stays");
-            if edge.is_leaf() {
-                tally.ptes += live;
+        } else {
+            tally.nodes += 1;
+            tally.bytes += bytes;
+            assert!(self.width >= 1 && self.width <= T::P::WIDTH);
+            let mut last = None;
+            for (slot, child) in self.children().enumerate() {
+                let at = base | slot << self.shift;
+                if let Some(child) = child {
+                    if self.shares(&child) {
+                        self.check_shared(child, at);
+                    }
+                    if Some(child) != last {
+                        child.check(self.shift, at, tally, leaves);
+                        live += 1;
+                    }
+                }
+                last = child;
+            }
+        }
+        assert_eq!(live, self.live(), "the live count is wrong");
+        assert!(live >= if self.is_leaf() { 1 } else { 2 }, "a node with {live} entries stays");
+        if self.is_leaf() {
+            tally.ptes += live;
+        }
+    }
+
+    /// Checks that a larger page's leaf stands in the slots of those of its two pages that it maps, and in no others.
+    fn check_shared(self, leaf: Self, at: usize) {
+        assert!(leaf.top() <= self.top(), "halves of a pair are in two nodes");
+        for half in [0, 1] {
+            let start = at & !guard::low(leaf.top()) | half << leaf.shift;
+            let mapped = leaf.pte(start).mapped().is_some();
+            for slot in self.run(self.index(start), &leaf) {
+                assert_eq!(self.child(slot) == Some(leaf), mapped, "half {half} of {:?}", *leaf);
             }
         }
     }
 }
 
-impl<G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: NodeSize> Gpt<'_, G, F, N, L, P> {
-    /// Checks that a larger page's leaf stands in the slots of those of its two pages that it maps, and in no others.
-    unsafe fn check_shared(&self, node: Edge, base: usize, leaf: Edge, at: usize) {
-        assert!(leaf.top() <= node.top(), "halves of a pair are in two nodes");
-        for half in [0, 1] {
-            let start = at & !guard::low(leaf.top()) | half << leaf.shift;
-            // SAFETY: no CPU writes meanwhile; the slots are within the node, the PTEs within the leaf.
-            let (mapped, slots) = unsafe {
-                let word = self.nodes.read(leaf.node, Self::pte_of(leaf, start));
-                let slots = node.run(node.index(start), leaf).map(|slot| {
-                    self.edge(Place::In(node.node, slot), node.shift, base | slot << node.shift) == leaf
-                });
-                (F::is_leaf(word, true), slots)
-            };
-            slots.for_each(|stands| assert_eq!(stands, mapped, "half {half} of {leaf:?}"));
-        }
-    }
-}
 #[test]
 fn gpt_a_page_that_comes_and_goes_does_not_make_nodes_flap() {
     let mut memory = memory(100);

@@ -7,19 +7,14 @@ impl<G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: NodeSize
     /// Returns at how many nodes a step pays.
     fn untuned(&self) -> usize {
         let mut pays = 0;
-        // SAFETY: no CPU writes meanwhile; the slots are within their nodes.
-        unsafe {
-            let mut rest = vec![self.edge(Place::Root, G::VA_BITS, 0)];
-            while let Some(node) = rest.pop() {
-                if node.is_empty() || node.is_leaf() {
-                    continue;
-                }
-                if node.top() > Self::LEAF_TOP && self.step(node).is_some() {
+        // SAFETY: no CPU writes meanwhile, and no batch is completed.
+        let mut rest = vec![unsafe { View::sole(self) }.root().read()];
+        while let Some(next) = rest.pop() {
+            if let Some(node) = next.filter(|node| !node.is_leaf()) {
+                if node.top() > Self::LEAF_TOP && node.step().is_some() {
                     pays += 1;
                 }
-                rest.extend(
-                    (0..node.slots()).map(|slot| self.edge(Place::In(node.node, slot), node.shift, 0)),
-                );
+                rest.extend(node.children());
             }
         }
         pays

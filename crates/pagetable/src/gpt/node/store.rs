@@ -1,0 +1,161 @@
+//! The writer's stores and counts.
+
+use core::ops::Range;
+
+use super::{Node, Pte, Slot};
+use crate::format::{Format, absent_beside, is_taken};
+use crate::gpt::layout::{Layout, SLOT};
+use crate::gpt::shape::Shape;
+use crate::gpt::visit::Span;
+use crate::mode::Mode;
+use crate::nodes::{Nodes, Record};
+use crate::word::atomics::Ordering;
+
+impl<'w, T: Shape> Slot<'w, T> {
+    /// Stores a link, or nothing: a walker that loads the link finds the subtree below it complete. Every change of the tree ends
+    /// with this store.
+    #[inline(always)]
+    pub(in crate::gpt) fn publish(self, entry: Option<Node<'w, T>>) {
+        let words = entry.map_or([T::ZERO; SLOT], |node| T::L::words(node.edge, node.base));
+        for (word, &value) in words.iter().enumerate().take(T::L::WORDS) {
+            let place = self.index * T::L::WORDS + word;
+            // SAFETY: the node is live and has the slot, or the root has as many cells as a slot has words. The holder is the only
+            // writer.
+            unsafe {
+                match self.node {
+                    Some(node) => self.table.nodes().publish(node.edge.node, place, value),
+                    None => <T::N as Nodes>::Mode::publish(T::L::cells(self.table.root()).add(word), value),
+                }
+            }
+        }
+    }
+}
+
+impl<'w, T: Shape> Node<'w, T> {
+    /// Returns the record of the node, which counts the slots in use until the node is retired.
+    #[inline(always)]
+    pub(in crate::gpt) fn record(self) -> &'w Record {
+        // SAFETY: the node is live during `'w`, and so is its record; it was taken with so many words.
+        unsafe { &*self.table.nodes().record(self.edge.node, T::words(self.edge)) }
+    }
+
+    /// Returns how many slots are in use.
+    #[inline(always)]
+    pub(in crate::gpt) fn live(self) -> usize {
+        self.record().load(Ordering::Relaxed) as usize
+    }
+
+    /// Sets how many slots are in use.
+    #[inline(always)]
+    pub(in crate::gpt) fn set_live(self, live: usize) {
+        self.record().store(live as u32, Ordering::Relaxed);
+    }
+
+    /// Adds to the number of slots in use.
+    #[inline(always)]
+    pub(in crate::gpt) fn add_live(self, more: usize) {
+        let record = self.record();
+        record.store(record.load(Ordering::Relaxed) + more as u32, Ordering::Relaxed);
+    }
+
+    /// Returns what a range of slots leads to, without what is empty. Neighbouring slots that one page occupies are one entry.
+    #[inline(always)]
+    pub(in crate::gpt) fn distinct(self, slots: Range<usize>) -> impl Iterator<Item = Self> {
+        let mut last = None;
+        slots.filter_map(move |slot| {
+            let child = self.child(slot);
+            (child != core::mem::replace(&mut last, child)).then_some(child).flatten()
+        })
+    }
+
+    /// Counts the entries of a node. Neighbouring slots that one page occupies are one entry.
+    pub(in crate::gpt) fn entries(self) -> usize {
+        self.distinct(0..self.slots()).count()
+    }
+
+    /// Counts the words of a part of a leaf for which the predicate `is_so` returns true.
+    #[inline(always)]
+    pub(in crate::gpt) fn count(self, part: Span, is_so: impl Fn(T::W) -> bool) -> usize {
+        self.ptes(part).filter(|pte| is_so(pte.read())).count()
+    }
+
+    /// Empties the PTEs of a part of a leaf.
+    #[inline(always)]
+    pub(in crate::gpt) fn clear(self, part: Span) {
+        let (pages, first) = self.within(part);
+        if T::IN_A_ROW {
+            // SAFETY: the leaf is live and has the PTEs, and the holder is the only writer.
+            unsafe { self.table.nodes().fill(self.edge.node, first, pages, T::ZERO, T::ZERO) };
+        } else {
+            self.ptes(part).for_each(|pte| pte.store(T::ZERO));
+        }
+    }
+
+    /// Applies `change` to each word of a part of a leaf.
+    #[inline(always)]
+    pub(in crate::gpt) fn edit(self, part: Span, change: impl Fn(T::W) -> T::W) {
+        let (pages, first) = self.within(part);
+        if T::IN_A_ROW {
+            // SAFETY: the leaf is live and has the PTEs, and the holder is the only writer.
+            unsafe { self.table.nodes().edit(self.edge.node, first, pages, change) };
+        } else {
+            self.ptes(part).for_each(|pte| pte.store(change(pte.read())));
+        }
+    }
+
+    /// Copies the PTEs and marks of a leaf that begins at `base` to a new leaf that covers its pages.
+    pub(in crate::gpt) fn copy_to(self, base: usize, new: Self) {
+        let mut live = 0;
+        for pte in self.all_ptes(base) {
+            let word = pte.read();
+            if is_taken::<T::F>(word) {
+                new.pte(pte.at).store(word);
+                live += 1;
+            }
+        }
+        new.add_live(live);
+    }
+}
+
+impl<T: Shape> Pte<'_, T> {
+    /// Stores a word that leads to a frame.
+    #[inline(always)]
+    pub(in crate::gpt) fn publish(self, word: T::W) {
+        self.put(word);
+        self.settle_pair();
+    }
+
+    #[inline(always)]
+    fn put(self, word: T::W) {
+        // SAFETY: the leaf is live and has the place, and the holder is the only writer.
+        unsafe { self.leaf.table.nodes().publish(self.leaf.edge.node, self.place, word) };
+    }
+
+    /// Stores a word that leads nowhere, or to a frame to which the word before led, or any word in a leaf that no walker can reach
+    /// yet.
+    #[inline(always)]
+    pub(in crate::gpt) fn store(self, word: T::W) {
+        // SAFETY: the leaf is live and has the place, and the holder is the only writer.
+        unsafe { self.leaf.table.nodes().store_relaxed(self.leaf.edge.node, self.place, word) };
+        self.settle_pair();
+    }
+
+    /// Adapts the other PTE of a pair after this one has changed: the hardware requires some bits to be equal in both.
+    #[inline(always)]
+    fn settle_pair(self) {
+        if T::F::PAIRED {
+            let other = self.leaf.pte(self.at ^ 1 << self.leaf.shift);
+            for (a, b) in [(self, other), (other, self)] {
+                let (changed, now) = (a.read(), b.read());
+                let wanted = if T::F::is_leaf(now, true) {
+                    T::F::beside(changed, now)
+                } else {
+                    absent_beside::<T::F>(changed, now)
+                };
+                if wanted != now {
+                    b.put(wanted);
+                }
+            }
+        }
+    }
+}
