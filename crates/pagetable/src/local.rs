@@ -2,7 +2,7 @@
 
 use core::ops::{Deref, DerefMut};
 
-use tlbkit_addr::{Attr, Flush, PageSize, Pages, Pfn, PhysAddr, VirtAddr};
+use tlbkit_addr::{Attr, Flush, FlushScope, PageSize, Pages, Pfn, PhysAddr, VirtAddr};
 
 use crate::table::destroy_into;
 use crate::{
@@ -145,8 +145,12 @@ impl<'n, T: Private<'n>, F: Invalidate> Local<'n, T, F> {
     pub fn with(table: T, flush: F) -> Self {
         // No other code has the table, so its flag is free, unless a writer was forgotten. It is never given back, because the table
         // lives no longer than this value.
-        let _ = table.writer_flag().try_take();
+        let is_free = table.writer_flag().try_take();
         let mut batch = table.batch();
+        if !is_free {
+            // Nobody knows what the forgotten writer has changed.
+            batch.touch_all(FlushScope::Everywhere);
+        }
         // SAFETY: the table is ours alone, and the batch came from it.
         unsafe { batch.take_up(table.writer_flag()) };
         Self { batch, table, flush }
