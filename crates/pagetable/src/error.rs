@@ -59,7 +59,8 @@ pub enum Error {
         /// Its size.
         size: PageSize,
     },
-    /// The page has a [`Mark`](crate::Mark): remove the mark first, or [fill](crate::Table::fill) the entry.
+    /// The page has a [`Mark`](crate::Mark): remove the mark first, or [fill](crate::Table::fill) the entry. Or its entry holds a frame
+    /// that waits for [`Writer::clear_detached`](crate::Writer::clear_detached).
     Marked {
         /// The first such address.
         at: VirtAddr,

@@ -427,6 +427,12 @@ pub(crate) fn gone_of<F: Format>(word: F::Word) -> Option<(Pfn, bool)> {
     (bits & 0b111 == GONE).then_some((Pfn::new((bits >> GONE_SHIFT) as usize), bits & GONE_DIRTY != 0))
 }
 
+/// Tells whether a word that is no leaf and no link holds a frame that waits for its flush.
+#[inline(always)]
+pub(crate) fn is_gone<F: Format>(word: F::Word) -> bool {
+    word != F::Word::ZERO && gone_of::<F>(word).is_some()
+}
+
 /// Tells whether a word of the last level is a leaf or a mark.
 #[inline(always)]
 pub(crate) fn is_taken<F: Format>(word: F::Word) -> bool {

@@ -44,7 +44,8 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Writer<'_, 'n, Mpt<'n, G
     /// The frames belong to the caller after the flush that the writer's obligation asks for: those of entries in nodes that stay
     /// are handed over by [`clear_detached`](Self::clear_detached), all others by [`Detached::release`]. Larger pages of a format
     /// without bits for that go to `frames` at once, as a run or as base pages ([`Frames::reserve`] says whether there is room); a
-    /// lack of room ends the call at that page. Between this call and `clear_detached` the table must not be changed.
+    /// lack of room ends the call at that page. Between this call and `clear_detached` the entries that hold frames refuse other
+    /// contents ([`Error::Marked`]), and a call that takes them out of the table or detaches them again loses their frames.
     ///
     /// Costs a store for each last-level node of which nothing stays, and otherwise one for each leaf.
     ///

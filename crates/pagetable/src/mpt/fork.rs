@@ -214,6 +214,9 @@ fn check_room<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>>(
         if copy.visit_entries(own, &mut check).is_break() {
             break;
         }
+        if let Some(at) = copy.first_gone(own) {
+            return Err(Error::Marked { at });
+        }
     }
     done
 }

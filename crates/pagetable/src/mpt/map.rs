@@ -9,7 +9,7 @@ use super::node::{NodeMut, NodeRef, Subtree, Supply, Writing};
 use super::pieces::{InPieces as _, after};
 use super::shape::{MAX, Shape};
 use super::{Encoded, own_pages};
-use crate::format::{Format, appears, check_attr, first_leaf, walked};
+use crate::format::{Format, appears, check_attr, first_leaf, is_gone, walked};
 use crate::geometry::Checked as _;
 use crate::nodes::Nodes;
 use crate::pairs::stale;
@@ -115,7 +115,8 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Writing<'_, 'n, G, F, N>
         node
     }
 
-    /// Counts the missing nodes by level, as the dry run of a map. Returns an error if a page of the range has a leaf or a mark.
+    /// Counts the missing nodes by level, as the dry run of a map. Returns an error if a page of the range has a leaf, a mark
+    /// or a frame that waits for its flush.
     /// The pages are in the space and not borrowed.
     ///
     /// Costs a walk for each node that exists and each empty slot above the last level that the range has: so a range of any length
@@ -133,6 +134,9 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Writing<'_, 'n, G, F, N>
                 let word = node.read(index).word();
                 if F::is_leaf(word, false) {
                     return Err(Error::occupied(&Self::leaf(word, node.level(), va)));
+                }
+                if !F::is_link(word) && is_gone::<F>(word) {
+                    return Err(Error::Marked { at: va });
                 }
                 // No node below the slot exists.
                 let end = Self::slot_end(node.level(), at).min(pages.last());
@@ -166,8 +170,11 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Writing<'_, 'n, G, F, N>
         match found {
             Some((_, Entry::Leaf(occupant))) => Error::occupied(&occupant),
             Some((at, Entry::Mark(_))) => Error::Marked { at },
-            // Nothing was found: the slot links an empty lent node, which a page of the slot's size cannot replace.
-            Some((_, Entry::Empty)) | None => Error::WrongSize { size },
+            // Nothing was found: a frame waits for its flush there, or the slot links an empty lent node, which a page of the slot's
+            // size cannot replace.
+            Some((_, Entry::Empty)) | None => {
+                root.first_gone(pages).map_or(Error::WrongSize { size }, |at| Error::Marked { at })
+            }
         }
     }
 }

@@ -12,7 +12,7 @@ use super::leaf::Decode as _;
 use super::node::{NodeMut, Supply, Writing};
 use super::own_pages;
 use super::shape::{MAX, Shape};
-use crate::format::{Format, entry_word, fill_word, walked};
+use crate::format::{Format, entry_word, fill_word, is_gone, walked};
 use crate::geometry::Checked as _;
 use crate::nodes::Nodes;
 use crate::{Entry, Error, Mark, Radix};
@@ -31,6 +31,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Writing<'_, 'n, G, F, N>
             match old {
                 Entry::Leaf(occupant) if occupant.size != G::BASE => return Err(Error::partial(&occupant)),
                 Entry::Empty if mark.is_none() => return Ok(old),
+                Entry::Empty if is_gone::<F>(node.read(index).word()) => return Err(Error::Marked { at }),
                 Entry::Empty => return writing.mark_empty(level, at, word).map(|()| old),
                 Entry::Leaf(_) | Entry::Mark(_) => {}
             }

@@ -6,7 +6,7 @@ use super::Mpt;
 use super::leaf::Decode as _;
 use super::node::{Supply, Writing};
 use super::shape::Shape;
-use crate::format::{Format, walked};
+use crate::format::{Format, is_gone, walked};
 use crate::geometry::Checked as _;
 use crate::nodes::Nodes;
 use crate::{Error, Radix, Table as _};
@@ -40,7 +40,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
     /// # Errors
     ///
     /// [`Error::OutOfRange`]; [`Error::Misaligned`] if the range does not begin and end with a top-level slot;
-    /// [`Error::Occupied`] if a slot holds a leaf; [`Error::Borrowed`]; [`Error::Busy`] if the table lends already;
+    /// [`Error::Occupied`] if a slot holds a leaf; [`Error::Marked`] if it holds a detached frame; [`Error::Borrowed`]; [`Error::Busy`] if the table lends already;
     /// [`Error::WrongSize`] if it has but one level; [`Error::NoMemory`].
     pub fn lend(&mut self, pages: Pages) -> Result<Flush, Error> {
         G::SPACE.check_pages(pages)?;
@@ -67,6 +67,9 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
             let word = writing.view().read(Self::index(0, at)).word();
             if F::is_leaf(word, false) {
                 return Err(Error::occupied(&Self::leaf(word, 0, at)));
+            }
+            if !F::is_link(word) && is_gone::<F>(word) {
+                return Err(Error::Marked { at });
             }
             want[1] += usize::from(!F::is_link(word));
         }

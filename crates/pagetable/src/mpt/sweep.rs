@@ -6,7 +6,7 @@ use super::leaf::Decode as _;
 use super::node::{NodeMut, Place, Writing};
 use super::pieces::after;
 use super::shape::Shape;
-use crate::format::Format;
+use crate::format::{Format, is_gone};
 use crate::nodes::Nodes;
 use crate::{Error, Radix, Word};
 
@@ -86,14 +86,17 @@ impl<'p, 'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Part<'p, 'n, G, F, N
 }
 
 impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> NodeMut<'_, 'n, G, F, N> {
-    /// Tells whether a run of slots holds a leaf, a link or a mark.
+    /// Tells whether a run of slots holds a leaf, a link, a mark, or a frame that waits for its flush.
     #[inline(always)]
     pub(super) fn any_taken(&self, index: usize, slots: usize) -> bool {
         let level = self.level();
         // The common case is that all words are zero. The fold checks several words at a time.
         self.fold(index, slots, F::Word::ZERO, |all, word| all | word) != F::Word::ZERO
             && (index..index + slots).map(|index| self.read(index).word()).any(|word| {
-                Self::is_leaf(word, level) || Self::is_link(word, level) || Self::is_mark(word, level)
+                Self::is_leaf(word, level)
+                    || Self::is_link(word, level)
+                    || Self::is_mark(word, level)
+                    || is_gone::<F>(word)
             })
     }
 }

@@ -8,7 +8,7 @@ use super::leaf::Decode as _;
 use super::node::{NodeRef, Seen};
 use super::pieces::after;
 use super::shape::Shape;
-use crate::format::Format;
+use crate::format::{Format, is_gone};
 use crate::geometry::Checked as _;
 use crate::nodes::Nodes;
 use crate::pairs::stale;
@@ -45,6 +45,21 @@ impl<'a, 'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> NodeRef<'a, 'n, G, F
             }
             ControlFlow::Continue(Self::slot_end(level, first))
         })
+    }
+
+    /// Returns the first address in `pages` whose entry holds a frame that waits for its flush; see
+    /// [`Writer::detach`](crate::Writer::detach).
+    #[cold]
+    pub(super) fn first_gone(self, pages: Pages) -> Option<VirtAddr> {
+        let mut found = None;
+        let _ = self.visit_words(pages, &mut |seen, first: Vpn, _| {
+            if is_gone::<F>(seen.word()) {
+                found = Some(first.address(G::BASE));
+                return ControlFlow::Break(());
+            }
+            ControlFlow::Continue(Self::slot_end(seen.node().level(), first))
+        });
+        found
     }
 
     /// Visits the leaves of `pages`, in ascending order, as runs of frames: neighbouring last-level entries that map neighbouring
