@@ -130,7 +130,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
         (detached, debt)
     }
 
-    /// Returns the first part of `pages` that has about `most` entries, for a caller that handles a range in bounded parts. The
+    /// Returns the first part of `pages` that has about `most` entries and empty slots, for a caller that handles a range in bounded parts. The
     /// part ends with the end of a node or of a leaf. Costs a load for each entry above the last level.
     pub fn part(&self, pinned: Pinned<'_>, pages: Pages, most: usize) -> Pages {
         let mut left = most;
@@ -140,6 +140,15 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
         let end = NodeRef::root(self, pinned).part(pages, &mut left);
         end.and_then(|end| Pages::new(pages.first(), end.min(pages.last()))).unwrap_or(pages)
     }
+}
+
+/// What has been counted of a node and those below it.
+struct Counted {
+    nodes: usize,
+    /// Leaves and marks.
+    ptes: usize,
+    /// The loads that this has taken.
+    loads: usize,
 }
 
 impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> NodeRef<'_, 'n, G, F, N> {
@@ -162,6 +171,8 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> NodeRef<'_, 'n, G, F, N>
                 } else if let Some(stop) = below.part(span, left) {
                     return Some(stop);
                 }
+            } else {
+                *left = left.saturating_sub(1);
             }
             if *left == 0 {
                 return Some(end);
@@ -191,28 +202,32 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> NodeRef<'_, 'n, G, F, N>
         taken.count() as u32 == self.live()
     }
 
-    /// Counts the node and those below it out of the tally. Returns the number of nodes, and of leaves and marks.
-    fn count(self) -> (usize, usize) {
+    /// Counts the node and those below it out of the tally.
+    fn count(self) -> Counted {
         let level = self.level();
         self.table().tally_node(-1, level);
         let mut live = self.live();
-        let (mut nodes, mut ptes) = (1, live as usize);
+        let mut counted = Counted { nodes: 1, ptes: live as usize, loads: 0 };
         if Self::is_last(level) {
-            return (nodes, ptes);
+            return counted;
         }
         for index in 0..Self::slots(level) {
             if live == 0 {
                 break;
             }
+            counted.loads += 1;
             let seen = self.read(index);
             if let Some(below) = seen.link() {
-                let (more, entries) = below.count();
-                (nodes, ptes, live) = (nodes + more, ptes + entries - 1, live - 1);
+                let below = below.count();
+                counted.nodes += below.nodes;
+                counted.ptes += below.ptes - 1;
+                counted.loads += below.loads;
+                live -= 1;
             } else if F::is_leaf(seen.word(), false) {
                 live -= 1;
             }
         }
-        (nodes, ptes)
+        counted
     }
 }
 
@@ -237,10 +252,11 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> NodeMut<'_, 'n, G, F, N>
             let lent = level == 0 && self.table().is_lent(index);
             let Some(mut below) = self.child(index) else { continue };
             if !lent && below.is_within(span) {
-                let (nodes, ptes) = below.count();
+                let Counted { nodes, ptes, loads } = below.count();
                 if let Some(gone) = self.unlink(index) {
                     self.table().tally.ptes(-(ptes as isize));
-                    work.left = work.left.saturating_sub(nodes);
+                    // A node without neighbours is found behind up to a node's slots.
+                    work.left = work.left.saturating_sub(nodes + loads / 4);
                     (work.changed, work.unlinked) = (true, true);
                     work.detached.push(gone, nodes);
                 }

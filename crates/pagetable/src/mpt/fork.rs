@@ -132,7 +132,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Writer<'_, 'n, Mpt<'n, G
         })
     }
 
-    /// Copies about `most` more entries, in ascending order from the first slot on. Returns the first page that is still to be
+    /// Copies about `most` more entries, of which four empty slots are one, in ascending order from the first slot on. Returns the first page that is still to be
     /// copied, or `None` if all are. Between two parts this table may change: a later part copies what it finds. But no leaf may
     /// extend over the page that was returned; split it first. The child must not change.
     ///
@@ -177,6 +177,9 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Writer<'_, 'n, Mpt<'n, G
         Ok(stop.map(|stop| Mpt::<'n, G, F, N>::canonical(Pages::one(stop)).first()))
     }
 }
+
+/// The number of empty slots that take about as long to pass over as an entry takes to copy.
+const EMPTY: usize = 4;
 
 /// Checks that `copy` maps and marks no page of its own, from the page `next` on, but those that are supervisor pages of the
 /// same size in `table`, and lends nothing. So each of its nodes there is in the place of one of the table. `next` is counted from
@@ -419,6 +422,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> NodeMut<'_, 'n, G, F, N>
                     && word(index) | word(index + 1) | word(index + 2) | word(index + 3) == F::Word::ZERO
                 {
                     index += 4;
+                    copying.left = copying.left.saturating_sub(1);
                 }
             }
         }
@@ -452,7 +456,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> NodeMut<'_, 'n, G, F, N>
     }
 
     /// Copies a last-level node in which each leaf occupies one slot to an empty one. In one pass each leaf is passed to `share`, loses
-    /// its right in this table and is stored in the copy.
+    /// its right in this table and is stored in the copy. Returns the work in entries: [`EMPTY`] slots count as one.
     #[inline(never)]
     fn fork_last(
         &mut self,
@@ -513,7 +517,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> NodeMut<'_, 'n, G, F, N>
         if begin < end {
             self.touch_lost(Vpn::new(first.get() + begin), Vpn::new(first.get() + end - 1));
         }
-        all - live
+        (all - live).max(index / EMPTY)
     }
 }
 

@@ -3,8 +3,12 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use tlbkit_addr::{Attr, PageSize, Pages, Pfn, VirtAddr, Vpn};
-use tlbkit_pagetable::format::{EntryLoCow, X86};
-use tlbkit_pagetable::geometry::{Va32, Va48};
+use tlbkit_pagetable::format::EntryLoCow;
+#[cfg(target_pointer_width = "64")]
+use tlbkit_pagetable::format::X86;
+use tlbkit_pagetable::geometry::Va32;
+#[cfg(target_pointer_width = "64")]
+use tlbkit_pagetable::geometry::Va48;
 use tlbkit_pagetable::mpt::Mpt;
 use tlbkit_pagetable::nodes::{Chunk, Slab};
 use tlbkit_pagetable::{Error, Frames, Held, Holes, Mark, Pinned, Shared, Table as _, Writer, destroy};
@@ -49,6 +53,30 @@ fn a_list_that_takes_no_runs_gets_as_many_pages_as_it_has_room_for() {
     let mut list = List::default();
     drop(writer.detach(two(), usize::MAX, &mut list).unwrap());
     assert!(list.frames.iter().copied().eq((1024..3072).map(Pfn::new)));
+    // SAFETY: no walker is on another CPU, and no TLB.
+    unsafe {
+        writer.finish().reclaim();
+        destroy(table).reclaim();
+    }
+}
+
+/// A part is bounded also where a node has one page, behind its empty slots.
+#[cfg(target_pointer_width = "64")]
+#[test]
+fn empty_slots_count_in_a_part() {
+    let mut memory = vec![Chunk::ZERO; 32];
+    let slab = Slab::<u64, Shared>::new(&mut memory, 0).unwrap();
+    let table = Mpt::<Va48, X86, _>::new(&slab).unwrap();
+    let mut writer = Writer::new(&table).unwrap();
+    let gib = 1 << 18;
+    for node in 1..=8 {
+        writer.map(Pages::one(Vpn::new(node * gib - 1)), Pfn::new(node), PageSize::K4, Attr::READ).unwrap();
+    }
+    let all = Pages::count(Vpn::new(0), 8 * gib).unwrap();
+    // Two nodes and 512 loads for each page.
+    let detached = writer.detach(all, 200, &mut List::default()).unwrap();
+    assert_eq!(detached.stop(), Some(Vpn::new(2 * gib)));
+    drop(detached);
     // SAFETY: no walker is on another CPU, and no TLB.
     unsafe {
         writer.finish().reclaim();

@@ -219,6 +219,32 @@ fn a_part_for_a_child_of_another_storage_is_refused() {
     assert_eq!((slab.usage().nodes, other.usage().nodes), (0, 0));
 }
 
+/// A part is bounded also where a node has one page, behind its empty slots: four of these count as an entry.
+#[test]
+fn empty_slots_count_in_a_part() {
+    let mut memory = vec![Chunk::ZERO; 128];
+    let slab = Storage::new(&mut memory, 0).unwrap();
+    let tables = [(); 2].map(|()| Mpt::<Va39, Sv39, _>::new(&slab).unwrap());
+    let [parent, child] = &tables;
+    let [mut writer, mut born] = [parent, child].map(|table| Writer::new(table).unwrap());
+    for node in 1..=24 {
+        writer.map(Pages::one(Vpn::new(node * 512 - 1)), Pfn::new(node), K4, USER).unwrap();
+    }
+    let mut copying = writer.begin_copy(&mut born).unwrap();
+    assert_eq!(copying.reserve(usize::MAX), Ok(true));
+    let mut parts = 1;
+    while writer.copy_part(&mut born, &mut copying, 256, |_| (), |_| ()).unwrap().is_some() {
+        parts += 1;
+    }
+    assert_eq!(parts, 12, "of two nodes each");
+    assert_eq!(leaves(child), leaves(parent));
+    drop(copying);
+    for batch in [writer.finish(), born.finish()].into_iter().chain(tables.map(destroy)) {
+        // SAFETY: no CPU walks the tables now.
+        unsafe { batch.reclaim() };
+    }
+}
+
 /// Maps pages of `size`, copies one, and puts a page of `larger` in their place: the next part would begin inside it.
 fn begins_inside<G: Radix, F: Format<Word = u64>>(size: PageSize, larger: PageSize) {
     let mut memory = vec![Chunk::ZERO; 64];
