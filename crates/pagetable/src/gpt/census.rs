@@ -49,7 +49,9 @@ impl<T: Shape> View<'_, T> {
     #[inline(never)]
     fn count_base(self, span: Span) -> Option<Census> {
         let mut count = Census::default();
-        for Covering { leaf, part, .. } in Leaves::new(self, span).of(self.root()) {
+        let mut next = Leaves::new(self, span);
+        next.enter(self.root());
+        while let Some(Covering { leaf, part, .. }) = next.next() {
             if leaf.shift > T::BASE {
                 return None;
             }

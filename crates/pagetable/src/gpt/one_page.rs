@@ -195,8 +195,7 @@ impl<T: Shape> Writing<'_, '_, T> {
         // At how many of the lowest nodes that cover the page a step may pay now.
         let mut touched = 0;
         if let Some(above) = slot.node() {
-            let left = above.live() - 1;
-            above.set_live(left);
+            let left = above.sub_live(1);
             // The node above `above` counts the entries of `above` only if this has width 2, for `lone`.
             touched = if above.width == 2 { 2 } else { 1 };
             if left < 2 {

@@ -38,7 +38,9 @@ impl<T: Shape> View<'_, T> {
     /// the caller's stack.
     #[inline(never)]
     fn edit_span(self, span: Span, leaf: impl Fn(T::W) -> T::W, other: impl Fn(T::W) -> T::W) {
-        for Covering { leaf: node, part, .. } in Leaves::new(self, span).of(self.root()) {
+        let mut leaves = Leaves::new(self, span);
+        leaves.enter(self.root());
+        while let Some(Covering { leaf: node, part, .. }) = leaves.next() {
             node.edit(part, |word| if T::F::is_leaf(word, true) { leaf(word) } else { other(word) });
         }
     }

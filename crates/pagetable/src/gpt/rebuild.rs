@@ -171,10 +171,8 @@ impl<'w, T: Shape> Writing<'w, '_, T> {
 
     /// Records that a leaf of two pages has lost one, whose slots do not lead to the leaf any more.
     pub(super) fn remove_half(&mut self, leaf: Node<'w, T>) {
-        let live = leaf.live() - 1;
         self.table().tally().ptes(-1);
-        leaf.set_live(live);
-        if live == 0 {
+        if leaf.sub_live(1) == 0 {
             // SAFETY: the leaf's last page has lost its slots, and they led to it.
             unsafe { self.retire(leaf) };
         }

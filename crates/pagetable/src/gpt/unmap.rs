@@ -91,10 +91,7 @@ impl<'w, T: Shape> Writing<'w, '_, T> {
         let Covering { slot, leaf, base, part } = next?;
         let gone = leaf.empty(part, frames);
         self.table().tally().ptes(-(gone as isize));
-        let live = leaf.live() - gone;
-        if live > 0 {
-            leaf.set_live(live);
-        }
+        let live = leaf.sub_live(gone);
         match slot.run(leaf) {
             // The other page of the pair, if it is mapped, has slots of its own.
             Some((node, run)) => run.for_each(|index| node.slot(index).publish(None)),
@@ -111,12 +108,8 @@ impl<'w, T: Shape> Writing<'w, '_, T> {
 
     /// Counts a leaf out of its node if it has no `live` entries. If the node has one entry left then, this takes the node's place.
     pub(super) fn left_empty(&mut self, node: Node<'w, T>, live: usize, at: usize) {
-        if live == 0 {
-            let entries = node.live() - 1;
-            node.set_live(entries);
-            if entries < 2 {
-                self.close_up(at);
-            }
+        if live == 0 && node.sub_live(1) < 2 {
+            self.close_up(at);
         }
     }
 
@@ -168,7 +161,9 @@ impl<'w, T: Shape> View<'w, T> {
     /// is changed.
     #[inline(never)]
     pub(super) fn first_leaf(self, span: Span) -> Option<Covering<'w, T, Sole>> {
-        Leaves::new(self, span).of(self.root()).next()
+        let mut leaves = Leaves::new(self, span);
+        leaves.enter(self.root());
+        leaves.next()
     }
 }
 

@@ -73,21 +73,19 @@ impl<'a, T: Shape, R: Right> Leaves<'a, T, R> {
 
     /// Begins to visit what a slot leads to.
     #[inline(always)]
-    pub(super) fn of(&mut self, root: Slot<'a, T, R>) -> &mut Self {
+    pub(super) fn enter(&mut self, root: Slot<'a, T, R>) {
         match root.read() {
             Some(node) if !node.is_leaf() => self.path.enter(node, self.span.first),
             Some(leaf) => self.only = Some((root, leaf)),
             None => {}
         }
-        self
     }
 }
 
-impl<'a, T: Shape, R: Right> Iterator for Leaves<'a, T, R> {
-    type Item = Covering<'a, T, R>;
-
+impl<'a, T: Shape, R: Right> Leaves<'a, T, R> {
+    /// Returns the next leaf.
     #[inline(always)]
-    fn next(&mut self) -> Option<Covering<'a, T, R>> {
+    pub(super) fn next(&mut self) -> Option<Covering<'a, T, R>> {
         if let Some((slot, leaf)) = self.only.take() {
             let base = leaf.start();
             return Some(Covering { slot, leaf, base, part: self.span.within(base, leaf.top(), 0)? });
@@ -171,7 +169,9 @@ impl<'a, T: Shape, R: Right> View<'a, T, R> {
         span: Span,
         visit: &mut impl FnMut(Pte<'a, T, R>, T::W) -> ControlFlow<()>,
     ) -> ControlFlow<()> {
-        for Covering { leaf, part, .. } in Leaves::new(self, span).of(root) {
+        let mut leaves = Leaves::new(self, span);
+        leaves.enter(root);
+        while let Some(Covering { leaf, part, .. }) = leaves.next() {
             for pte in leaf.ptes(part) {
                 let word = pte.read();
                 if is_taken::<T::F>(word) {

@@ -58,6 +58,15 @@ impl<'w, T: Shape> Node<'w, T> {
         record.store(record.load(Ordering::Relaxed) + more as u32, Ordering::Relaxed);
     }
 
+    /// Subtracts from the number of slots in use, and returns the rest.
+    #[inline(always)]
+    pub(in crate::gpt) fn sub_live(self, fewer: usize) -> usize {
+        let record = self.record();
+        let rest = record.load(Ordering::Relaxed) - fewer as u32;
+        record.store(rest, Ordering::Relaxed);
+        rest as usize
+    }
+
     /// Returns what a range of slots leads to, without what is empty. Neighbouring slots that one page occupies are one entry.
     #[inline(always)]
     pub(in crate::gpt) fn distinct(self, slots: Range<usize>) -> impl Iterator<Item = Self> {
