@@ -13,7 +13,7 @@ use tlbkit_addr::{Attr, PageSize, Pages, Pfn, VirtAddr, Vpn};
 use tlbkit_pagetable::format::{self, Compact32, EntryLo, Format};
 use tlbkit_pagetable::geometry::{Va32, Va39, Va48, Va64};
 use tlbkit_pagetable::gpt::{self, Adaptive, Fixed, Gpt, Gpt32, PaperGpt};
-use tlbkit_pagetable::hpt::Hashed;
+use tlbkit_pagetable::hpt::{Buckets, Hashed};
 use tlbkit_pagetable::nodes::{Chunk, Slab};
 use tlbkit_pagetable::{
     Change, Geometry, Half, Holes, Mode, Pinned, Shared, Solo, Space, Table, Writer, destroy, mpt,
@@ -299,7 +299,7 @@ fn main() -> ExitCode {
         "MPT Va64" => format::Compact, Shared, |nodes| mpt::Mpt::<Va64, format::Compact, _>::new(nodes);
         "MPT Va48" => format::Compact, Solo, |nodes| mpt::Mpt::<Va48, format::Compact, _>::new(nodes);
         "MPT Va39" => format::Compact, Shared, |nodes| mpt::Mpt::<Va39, format::Compact, _>::new(nodes);
-        "HR, solo" => Compact32, Solo, |nodes| Hashed::<Va32, Compact32, _, 0, 1, 75>::new(nodes);
+        "HR, solo" => Compact32, Solo, |nodes| Hashed::<Va32, Compact32, _, Buckets<0, 1, 75>>::new(nodes);
     }
     let (text, above) = rows;
     println!("{text}");

@@ -11,7 +11,7 @@ use tlbkit_conformance::{fuzz, subject};
 use tlbkit_pagetable::format::{Aarch64, Compact, Compact32, EntryLo, Paper, Sv39, X86};
 use tlbkit_pagetable::geometry::{Va32, Va39, Va48, Va64};
 use tlbkit_pagetable::gpt::{Adaptive, Fixed, Gpt, OneWord, TwoWords};
-use tlbkit_pagetable::hpt::{H8k, Hashed, Hpt32, Hr, HrSmall, PaperHr};
+use tlbkit_pagetable::hpt::{Buckets, H8k, Hashed, Hpt32, Hr, HrSmall, PaperHr};
 use tlbkit_pagetable::lpt::{Linear, Lpt, PaperLpt};
 use tlbkit_pagetable::{Shared, Solo};
 
@@ -68,16 +68,16 @@ tables! {
     Compact, Shared, |nodes| kinds::Mpt::<Odd, Compact, _>::new(nodes);
     Compact32, Shared, |nodes| Gpt::<Odd, Compact32, _, OneWord, Fixed<3>>::new(nodes);
     Compact32, Solo, |nodes| Gpt::<Odd, Compact32, _, OneWord, Adaptive>::new(nodes);
-    Compact32, Shared, |nodes| Hashed::<Odd, Compact32, _, 0, 1, 0>::new(nodes);
-    Compact32, Solo, |nodes| Hashed::<Odd, Compact32, _, 2, 1, 0>::new(nodes);
-    Compact32, Shared, |nodes| Hashed::<Odd, Compact32, _, 1, 1, 100>::new(nodes);
+    Compact32, Shared, |nodes| Hashed::<Odd, Compact32, _, Buckets<0, 1, 0>>::new(nodes);
+    Compact32, Solo, |nodes| Hashed::<Odd, Compact32, _, Buckets<2, 1, 0>>::new(nodes);
+    Compact32, Shared, |nodes| Hashed::<Odd, Compact32, _, Buckets<1, 1, 100>>::new(nodes);
 }
 
 tables! {
     pair:
     Compact32, Solo, |nodes| kinds::Mpt::<Pair, Compact32, _>::new(nodes);
     Compact32, Shared, |nodes| Gpt::<Pair, Compact32, _, OneWord, Fixed<2>>::new(nodes);
-    Compact32, Solo, |nodes| Hashed::<Pair, Compact32, _, 0, 1, 0>::new(nodes);
+    Compact32, Solo, |nodes| Hashed::<Pair, Compact32, _, Buckets<0, 1, 0>>::new(nodes);
 }
 
 tables! {
@@ -93,7 +93,7 @@ tables! {
     Aarch64, Shared, |nodes| kinds::Mpt::<Va48, Aarch64, _>::new(nodes);
     Linear<Va48, Compact, BELOW_TOP>, Shared, |nodes| Lpt::<Va48, Compact, _, BELOW_TOP>::new(nodes);
     Compact, Shared, |nodes| Gpt::<Va48, Compact, _, OneWord, Fixed<8>>::new(nodes);
-    Compact, Shared, |nodes| Hashed::<Va48, Compact, _, 4, 1, 150>::new(nodes);
+    Compact, Shared, |nodes| Hashed::<Va48, Compact, _, Buckets<4, 1, 150>>::new(nodes);
 }
 
 tables! {
@@ -108,7 +108,7 @@ tables! {
     Paper, Shared, |nodes| PaperHr::new(nodes);
     Compact, Solo, |nodes| Hr::new(nodes);
     Compact32, Shared, |nodes| HrSmall::new(nodes);
-    Paper, Solo, |nodes| Hashed::<Va64, Paper, _, 3, 10, 0>::new(nodes);
+    Paper, Solo, |nodes| Hashed::<Va64, Paper, _, Buckets<3, 10, 0>>::new(nodes);
     Compact, Solo, |nodes| kinds::CptGrows::<Va64, Compact, _>::new(nodes);
 }
 

@@ -5,7 +5,7 @@ use tlbkit_malta::check::Checks;
 use tlbkit_names::{C128K, G2, G16, G256, H8K, H128K, MPT};
 use tlbkit_pagetable::geometry::Va64;
 use tlbkit_pagetable::gpt::{self, Gpt};
-use tlbkit_pagetable::hpt::Hashed;
+use tlbkit_pagetable::hpt::{Buckets, Hashed};
 use tlbkit_pagetable::mpt::Mpt;
 use tlbkit_pagetable::nodes::{Chunk, Slab};
 use tlbkit_pagetable::{Private, Solo};
@@ -58,8 +58,9 @@ fn guarded<const W: u32>(name: &str, nodes: &'static Nodes, all: &mut All) {
 fn hashed<const C: u32, const B: u32>(name: &str, nodes: &'static Nodes, all: &mut All) {
     let walk = Walk::Hashed(fits(mips3::Hashed::of(C, B)));
     // The low bits are the number of the buckets.
-    let root = |table: &Hashed<'_, Va64, PaperLo, Nodes, C, B, 0>| [table.root() as u32 & !31, 0, 0, 0];
-    each(name, nodes, Hashed::<Va64, PaperLo, _, C, B, 0>::new, root, walk, all);
+    let root =
+        |table: &Hashed<'_, Va64, PaperLo, Nodes, Buckets<C, B, 0>>| [table.root() as u32 & !31, 0, 0, 0];
+    each(name, nodes, Hashed::<Va64, PaperLo, _, Buckets<C, B, 0>>::new, root, walk, all);
 }
 
 /// Works a table alone, then behind each cache.

@@ -6,7 +6,7 @@ use tlbkit_addr::PageSize;
 use tlbkit_pagetable::format::{EntryLo, Format};
 use tlbkit_pagetable::geometry::Va32;
 use tlbkit_pagetable::gpt::{Adaptive, Fixed, Gpt32};
-use tlbkit_pagetable::hpt::Hashed;
+use tlbkit_pagetable::hpt::{Buckets, Hashed};
 use tlbkit_pagetable::nodes::{Chunk, Identity, Offset, Slab, SlabError, Window};
 use tlbkit_pagetable::{Error, Leaf, Private, Solo};
 use tlbkit_pagetable::{lpt, mpt};
@@ -132,7 +132,7 @@ impl<const CLUSTER_LOG: u32, const BUCKETS_LOG: u32, const LOAD: usize> Structur
     for Hash<CLUSTER_LOG, BUCKETS_LOG, LOAD>
 {
     type Window = Identity;
-    type Table<'n> = Hashed<'n, Va32, EntryLo, Nodes<Identity>, CLUSTER_LOG, BUCKETS_LOG, LOAD>;
+    type Table<'n> = Hashed<'n, Va32, EntryLo, Nodes<Identity>, Buckets<CLUSTER_LOG, BUCKETS_LOG, LOAD>>;
 
     const WALK: Walk = Walk::Hashed(fits(handler::Hashed::of::<Va32>(CLUSTER_LOG, BUCKETS_LOG, LOAD)));
 

@@ -80,23 +80,23 @@ use crate::format::{Compact, Paper};
 use crate::geometry::Va32;
 #[cfg(target_pointer_width = "64")]
 use crate::geometry::{Va48, Va64};
-use crate::hpt::Hashed;
+use crate::hpt::{Buckets, Hashed};
 
 /// The paper's clustered table of 128 KiB: 1024 buckets of eight pages, to the byte.
 #[cfg(target_pointer_width = "64")]
-pub type C128k<'n, N> = Hashed<'n, Va64, Paper, N, 3, 10, 0>;
+pub type C128k<'n, N> = Hashed<'n, Va64, Paper, N, Buckets<3, 10, 0>>;
 
 /// Blocks of four pages of a 48-bit space.
 #[cfg(target_pointer_width = "64")]
-pub type Cpt4<'n, N> = Hashed<'n, Va48, Compact, N, 2, 1, 150>;
+pub type Cpt4<'n, N> = Hashed<'n, Va48, Compact, N, Buckets<2, 1, 150>>;
 
 /// Blocks of eight pages of a 48-bit space.
 #[cfg(target_pointer_width = "64")]
-pub type Cpt8<'n, N> = Hashed<'n, Va48, Compact, N, 3, 1, 150>;
+pub type Cpt8<'n, N> = Hashed<'n, Va48, Compact, N, Buckets<3, 1, 150>>;
 
 /// Blocks of sixteen pages of a 48-bit space.
 #[cfg(target_pointer_width = "64")]
-pub type Cpt16<'n, N> = Hashed<'n, Va48, Compact, N, 4, 1, 150>;
+pub type Cpt16<'n, N> = Hashed<'n, Va48, Compact, N, Buckets<4, 1, 150>>;
 
 /// Blocks of eight pages of a 32-bit space: for MIPS32.
-pub type Cpt32<'n, N, F = Compact32> = Hashed<'n, Va32, F, N, 3, 1, 50>;
+pub type Cpt32<'n, N, F = Compact32> = Hashed<'n, Va32, F, N, Buckets<3, 1, 50>>;

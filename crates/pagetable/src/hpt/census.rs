@@ -7,7 +7,7 @@ use tlbkit_addr::{Pages, VirtAddr, Vpn};
 
 use super::part::Part;
 use super::visit::Visitor;
-use super::{Hashed, MOVE};
+use super::{Hashed, MOVE, Sizes};
 use crate::format::Format;
 use crate::geometry::Checked as _;
 use crate::nodes::Nodes;
@@ -24,13 +24,7 @@ pub(super) struct Census {
     pub(super) marks: usize,
 }
 
-impl<'n, G, F, N, const CLUSTER_LOG: u32, const BUCKETS_LOG: u32, const LOAD: usize>
-    Hashed<'n, G, F, N, CLUSTER_LOG, BUCKETS_LOG, LOAD>
-where
-    G: Geometry,
-    F: Format,
-    N: Nodes<Word = F::Word>,
-{
+impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, S: Sizes> Hashed<'n, G, F, N, S> {
     /// Tells whether only the finest grain is in use, so that no larger page can occupy a range.
     #[inline(always)]
     pub(super) fn is_finest(&self) -> bool {

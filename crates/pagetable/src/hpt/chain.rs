@@ -7,7 +7,7 @@ use tlbkit_addr::Pages;
 
 use super::part::Part;
 use super::shape::Spot;
-use super::{Hashed, MOVE, MOVES};
+use super::{Hashed, MOVE, MOVES, Sizes};
 use crate::fields::Fields as _;
 use crate::format::{Format, absent_beside, is_taken};
 use crate::mode::Mode;
@@ -18,13 +18,7 @@ use crate::{Error, Geometry, Retired, Word};
 /// Overflow buckets that are reserved for a change.
 pub(super) type Spare<'n, N> = Stock<'n, N, 1>;
 
-impl<'n, G, F, N, const CLUSTER_LOG: u32, const BUCKETS_LOG: u32, const LOAD: usize>
-    Hashed<'n, G, F, N, CLUSTER_LOG, BUCKETS_LOG, LOAD>
-where
-    G: Geometry,
-    F: Format,
-    N: Nodes<Word = F::Word>,
-{
+impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, S: Sizes> Hashed<'n, G, F, N, S> {
     /// Returns the bucket at which the chain of a block begins.
     ///
     /// # Safety

@@ -3,20 +3,14 @@
 //! [`shape`](super::shape) draws the first word of a directory, the mask. [`grow`](super::grow) says when segments are split and
 //! merged.
 
-use super::Hashed;
 use super::shape::{LOG, Spot};
+use super::{Hashed, Sizes};
 use crate::footprint::Tally;
 use crate::format::Format;
 use crate::nodes::{Freed, NodeAddr, Nodes};
 use crate::{Geometry, Retired, Word};
 
-impl<'n, G, F, N, const CLUSTER_LOG: u32, const BUCKETS_LOG: u32, const LOAD: usize>
-    Hashed<'n, G, F, N, CLUSTER_LOG, BUCKETS_LOG, LOAD>
-where
-    G: Geometry,
-    F: Format,
-    N: Nodes<Word = F::Word>,
-{
+impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, S: Sizes> Hashed<'n, G, F, N, S> {
     /// Returns the base-two logarithm of the entries of a root's directory.
     ///
     /// # Safety
@@ -240,11 +234,11 @@ where
 
     /// Takes the nodes of a new table of `2^BUCKETS_LOG` first buckets, and returns its root word.
     pub(super) fn begin(nodes: &N, tally: &Tally) -> Option<usize> {
-        let words = Self::STRIDE << BUCKETS_LOG;
+        let words = Self::STRIDE << S::BUCKETS_LOG;
         let array = nodes.take(words)?;
         tally.node(1, words * F::Word::BYTES);
-        if LOAD == 0 {
-            return Some(array.get() | BUCKETS_LOG as usize);
+        if S::LOAD == 0 {
+            return Some(array.get() | S::BUCKETS_LOG as usize);
         }
         let entries = if Self::FOLDED { Self::ENTRIES_LOG } else { 0 };
         let Some(directory) = nodes.take(Self::directory_words(entries)) else {
@@ -255,11 +249,11 @@ where
             return None;
         };
         tally.node(1, Self::directory_words(entries) * F::Word::BYTES);
-        let short = if Self::FOLDED { (Self::SEGMENT_LOG - BUCKETS_LOG) as usize } else { 0 };
+        let short = if Self::FOLDED { (Self::SEGMENT_LOG - S::BUCKETS_LOG) as usize } else { 0 };
         // SAFETY: the directory was just taken, and no code knows it.
         unsafe {
             if !Self::FOLDED {
-                Self::mask(nodes, directory, entries, 1 << BUCKETS_LOG);
+                Self::mask(nodes, directory, entries, 1 << S::BUCKETS_LOG);
             }
             for index in 0..1 << entries {
                 nodes.store_relaxed(
@@ -317,7 +311,7 @@ where
     /// The caller is the only writer.
     pub(super) unsafe fn count_arrays(&self) {
         let heads = self.buckets();
-        if LOAD == 0 {
+        if S::LOAD == 0 {
             return self.count_array(1, heads * Self::STRIDE);
         }
         let segment = heads.min(1 << Self::SEGMENT_LOG);
@@ -349,9 +343,10 @@ where
         unsafe {
             // After this no bucket is in two chains, so each is retired once.
             self.part_all(batch);
-            let segment = if LOAD == 0 { heads } else { heads.min(1 << Self::SEGMENT_LOG) };
+            let segment = if S::LOAD == 0 { heads } else { heads.min(1 << Self::SEGMENT_LOG) };
             for number in (0..heads).step_by(segment) {
-                let array = if LOAD == 0 { NodeAddr::new(root & !LOG) } else { self.numbered(number).node };
+                let array =
+                    if S::LOAD == 0 { NodeAddr::new(root & !LOG) } else { self.numbered(number).node };
                 for at in 0..segment {
                     let mut spot = self.behind(Spot { node: array, at: at * Self::STRIDE });
                     while let Some(here) = spot {
@@ -361,7 +356,7 @@ where
                 }
                 self.retire_array(batch, array, segment * Self::STRIDE);
             }
-            if LOAD > 0 {
+            if S::LOAD > 0 {
                 let words = Self::directory_words(self.entries(root));
                 self.retire_array(batch, NodeAddr::new(root), words);
             }

@@ -83,8 +83,8 @@ mod split;
 
 use core::sync::atomic::Ordering;
 
-use super::Hashed;
 use super::shape::Spot;
+use super::{Hashed, Sizes};
 use crate::format::Format;
 use crate::nodes::{NodeAddr, Nodes};
 use crate::word::atomics::{AtomicUsize, fence};
@@ -190,16 +190,10 @@ impl Growth {
     }
 }
 
-impl<'n, G, F, N, const CLUSTER_LOG: u32, const BUCKETS_LOG: u32, const LOAD: usize>
-    Hashed<'n, G, F, N, CLUSTER_LOG, BUCKETS_LOG, LOAD>
-where
-    G: Geometry,
-    F: Format,
-    N: Nodes<Word = F::Word>,
-{
+impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, S: Sizes> Hashed<'n, G, F, N, S> {
     /// Returns how many first buckets the table has.
     pub fn buckets(&self) -> usize {
-        if LOAD == 0 { 1 << BUCKETS_LOG } else { self.growth.heads.load(Ordering::Relaxed) }
+        if S::LOAD == 0 { 1 << S::BUCKETS_LOG } else { self.growth.heads.load(Ordering::Relaxed) }
     }
 
     /// Returns the most blocks that growing or shrinking has moved in one step: at most the buckets of two full segments, 256 in
@@ -300,7 +294,7 @@ where
     /// Tells whether there are chains that have not been parted.
     #[inline(always)]
     pub(super) fn has_joined(&self) -> bool {
-        LOAD > 0 && self.growth.joined.load(Ordering::Relaxed) != self.buckets()
+        S::LOAD > 0 && self.growth.joined.load(Ordering::Relaxed) != self.buckets()
     }
 
     /// Does what [`joined`](Self::joined) does if some chains have not been parted.
@@ -413,7 +407,7 @@ where
     /// The caller is pinned, or is the only writer.
     pub(super) unsafe fn leads_to(&self, head: Spot, tag: usize) -> bool {
         // SAFETY: by this function's contract the caller is pinned, or the writer.
-        LOAD == 0 || Self::bucket(unsafe { self.first(self.root(), Self::key_of(tag)) }) == head
+        S::LOAD == 0 || Self::bucket(unsafe { self.first(self.root(), Self::key_of(tag)) }) == head
     }
 
     /// Continues to grow, sweep or shrink the table after a change that has taken or emptied `changed` buckets.
@@ -426,7 +420,7 @@ where
     /// - the batch came from this table.
     #[inline(always)]
     pub(super) unsafe fn adapt(&self, batch: &mut Retired<'n>, changed: usize) {
-        if LOAD == 0 {
+        if S::LOAD == 0 {
             return;
         }
         let (used, blocks) = (self.used(), self.blocks());
@@ -450,7 +444,7 @@ where
     pub(super) unsafe fn make_room(&self, batch: &mut Retired<'n>, more: usize) {
         let used = self.used().saturating_add(more);
         // The check for a single block follows in `adapt`.
-        if more > 1 && LOAD > 0 && !self.growth.is_within_limits(self.blocks(), used) {
+        if more > 1 && S::LOAD > 0 && !self.growth.is_within_limits(self.blocks(), used) {
             // SAFETY: by this function's contract the caller is the only writer, and the
             // batch came from this table.
             unsafe { self.adapt_slowly(batch, more, more) };
@@ -467,7 +461,7 @@ where
     /// - the batch came from this table.
     pub(super) unsafe fn part_all(&self, batch: &mut Retired<'n>) {
         let heads = self.buckets();
-        while LOAD > 0 && self.growth.joined.load(Ordering::Relaxed) < heads {
+        while S::LOAD > 0 && self.growth.joined.load(Ordering::Relaxed) < heads {
             // SAFETY: by this function's contract the caller is the only writer, and the batch came from this table.
             unsafe { self.unzip(batch, heads) };
         }
@@ -481,8 +475,8 @@ where
         if self.has_joined() || self.has_lacked_memory() {
             return Self::NEVER_WITHIN;
         }
-        let least = if heads > 1 << BUCKETS_LOG { (LOAD * heads).div_ceil(400) } else { 0 };
-        [least, LOAD * heads / 100]
+        let least = if heads > 1 << S::BUCKETS_LOG { (S::LOAD * heads).div_ceil(400) } else { 0 };
+        [least, S::LOAD * heads / 100]
     }
 
     /// Limits that no table is within.
@@ -491,7 +485,7 @@ where
     /// Tells whether a table of `heads` first buckets, at most [`MOST`](Self::MOST), exceeds its load with `used` buckets in use.
     #[inline(always)]
     fn is_crowded(used: usize, heads: usize) -> bool {
-        used.saturating_mul(100) > LOAD * heads
+        used.saturating_mul(100) > S::LOAD * heads
     }
 
     /// Merges two segments if the table has less than a quarter of its load. Returns whether it did.
@@ -505,7 +499,7 @@ where
     /// - the chains of the last split have all been parted.
     unsafe fn shrink(&self, batch: &mut Retired<'n>) -> bool {
         let heads = self.buckets();
-        let is_deserted = heads > 1 << BUCKETS_LOG && self.blocks().saturating_mul(400) < LOAD * heads;
+        let is_deserted = heads > 1 << S::BUCKETS_LOG && self.blocks().saturating_mul(400) < S::LOAD * heads;
         // SAFETY: this function's contract.
         is_deserted && unsafe { self.merge(batch) }
     }

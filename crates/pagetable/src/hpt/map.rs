@@ -2,8 +2,8 @@
 
 use tlbkit_addr::{Attr, PageSize, Pages, Pfn};
 
-use super::Hashed;
 use super::chain::Spare;
+use super::{Hashed, Sizes};
 use crate::format::{Format, appears, check_attr, first_leaf};
 use crate::geometry::Checked as _;
 use crate::mode::Mode;
@@ -11,13 +11,7 @@ use crate::nodes::Nodes;
 use crate::pairs::stale;
 use crate::{Error, Geometry, Retired, Word};
 
-impl<'n, G, F, N, const CLUSTER_LOG: u32, const BUCKETS_LOG: u32, const LOAD: usize>
-    Hashed<'n, G, F, N, CLUSTER_LOG, BUCKETS_LOG, LOAD>
-where
-    G: Geometry,
-    F: Format,
-    N: Nodes<Word = F::Word>,
-{
+impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, S: Sizes> Hashed<'n, G, F, N, S> {
     /// Implements [`Table::map`](crate::Table::map).
     ///
     /// # Safety

@@ -3,19 +3,13 @@
 
 use tlbkit_addr::{FlushScope, Pages, Pfn, VirtAddr};
 
-use super::Hashed;
+use super::{Hashed, Sizes};
 use crate::format::{Format, entry_word, fill_word, is_taken};
 use crate::geometry::Checked as _;
 use crate::nodes::Nodes;
 use crate::{Entry, Error, Geometry, Mark, Retired};
 
-impl<'n, G, F, N, const CLUSTER_LOG: u32, const BUCKETS_LOG: u32, const LOAD: usize>
-    Hashed<'n, G, F, N, CLUSTER_LOG, BUCKETS_LOG, LOAD>
-where
-    G: Geometry,
-    F: Format,
-    N: Nodes<Word = F::Word>,
-{
+impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, S: Sizes> Hashed<'n, G, F, N, S> {
     /// Implements [`Table::mark`](crate::Table::mark).
     ///
     /// # Safety

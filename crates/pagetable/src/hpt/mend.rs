@@ -4,18 +4,12 @@ use core::sync::atomic::Ordering;
 
 use super::chain::bump;
 use super::shape::{LOG, Spot};
-use super::{Hashed, MOVE};
+use super::{Hashed, MOVE, Sizes};
 use crate::format::Format;
 use crate::nodes::{NodeAddr, Nodes};
 use crate::{Geometry, Retired};
 
-impl<'n, G, F, N, const CLUSTER_LOG: u32, const BUCKETS_LOG: u32, const LOAD: usize>
-    Hashed<'n, G, F, N, CLUSTER_LOG, BUCKETS_LOG, LOAD>
-where
-    G: Geometry,
-    F: Format,
-    N: Nodes<Word = F::Word>,
-{
+impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, S: Sizes> Hashed<'n, G, F, N, S> {
     /// Repairs the table after a change that has unwound: counts the entries again, undoes the change's claims, and removes
     /// buckets that are empty now. Nodes that the change had taken and not linked are lost. A split or merge takes its
     /// memory before its first store, so it is complete or has not begun.
@@ -62,7 +56,7 @@ where
     /// - the caller is pinned, or is the only writer;
     /// - `number` is less than [`buckets`](Self::buckets).
     unsafe fn first_bucket(&self, number: usize) -> Spot {
-        if LOAD == 0 {
+        if S::LOAD == 0 {
             return Spot { node: NodeAddr::new(self.root() & !LOG), at: number * Self::STRIDE };
         }
         // SAFETY: by this function's contract `number` is less than the number of first buckets.

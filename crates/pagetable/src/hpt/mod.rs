@@ -79,7 +79,7 @@
 //!
 //! # Growing and shrinking
 //!
-//! A table whose load has a bound (`LOAD` percent) grows by linear hashing, a **segment** of 128 buckets at a time (256 in
+//! A table whose load has a bound ([`Sizes::LOAD`] percent) grows by linear hashing, a **segment** of 128 buckets at a time (256 in
 //! [`HrSmall`], 512 units in tables that a refill handler may walk), and shrinks when it has less than a quarter of that load. A
 //! **directory** has the addresses of the segments, which costs a lookup two more loads, or one. A change of one page splits or
 //! merges at most one segment, or makes a few steps that part the chains which the last split has joined, for any set of pages.
@@ -174,6 +174,7 @@ mod protect;
 mod replace;
 mod resize;
 mod shape;
+mod sizes;
 mod table;
 mod tag;
 mod unmap;
@@ -184,6 +185,8 @@ mod walk;
 use core::fmt;
 use core::marker::PhantomData;
 
+pub use sizes::{Buckets, Sizes};
+
 use crate::footprint::Tally;
 use crate::format::{Compact32, Format};
 use crate::nodes::{NodeAddr, Nodes};
@@ -192,20 +195,10 @@ use crate::{Error, Geometry, Word, WriterFlag, geometry};
 
 /// A hashed page table of geometry `G` with entries of format `F` in nodes from `N`.
 ///
-/// `CLUSTER_LOG` is the base-two logarithm of the pages of a block, `BUCKETS_LOG` that of the buckets at first. `LOAD` is the
-/// largest number of buckets in use, [vacant ones](crate::hpt#vacant-buckets) included, per hundred first buckets before the table
-/// grows; with 0 the table never grows.
+/// `S` has the sizes: [`Buckets`].
 ///
 /// The value itself is a handle of a few words; the table is its nodes.
-pub struct Hashed<
-    'n,
-    G: Geometry,
-    F: Format,
-    N: Nodes<Word = F::Word>,
-    const CLUSTER_LOG: u32,
-    const BUCKETS_LOG: u32,
-    const LOAD: usize,
-> {
+pub struct Hashed<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, S: Sizes> {
     nodes: &'n N,
     /// The array's address, and in its low bits the base-two logarithm of the number of its buckets. In a table that grows
     /// the [directory's](grow) address.
@@ -228,7 +221,7 @@ pub struct Hashed<
     growth: grow::Growth,
     flag: WriterFlag,
     tally: Tally,
-    shape: PhantomData<(G, F)>,
+    shape: PhantomData<(G, F, S)>,
 }
 
 /// The bit of the grains word that says that a page has been split or promoted. It keeps the word from being zero when the
@@ -239,35 +232,29 @@ const MOVES: usize = MOVE << 1;
 
 /// The paper's hashed table of 8 KiB: 256 buckets of a page pair, to the byte.
 #[cfg(target_pointer_width = "64")]
-pub type H8k<'n, N> = Hashed<'n, geometry::Va64, crate::format::Paper, N, 1, 8, 0>;
+pub type H8k<'n, N> = Hashed<'n, geometry::Va64, crate::format::Paper, N, Buckets<1, 8, 0>>;
 
 /// The paper's hashed table of 128 KiB: 4096 buckets of a page pair, to the byte.
 #[cfg(target_pointer_width = "64")]
-pub type H128k<'n, N> = Hashed<'n, geometry::Va64, crate::format::Paper, N, 1, 12, 0>;
+pub type H128k<'n, N> = Hashed<'n, geometry::Va64, crate::format::Paper, N, Buckets<1, 12, 0>>;
 
 /// The paper's bucket in a table that grows.
 #[cfg(target_pointer_width = "64")]
-pub type PaperHr<'n, N> = Hashed<'n, geometry::Va64, crate::format::Paper, N, 1, 1, 100>;
+pub type PaperHr<'n, N> = Hashed<'n, geometry::Va64, crate::format::Paper, N, Buckets<1, 1, 100>>;
 
 /// Page pairs of a 32-bit space in 1024 buckets of four words: 16 KiB.
-pub type Hpt32<'n, N, F = Compact32> = Hashed<'n, geometry::Va32, F, N, 1, 10, 0>;
+pub type Hpt32<'n, N, F = Compact32> = Hashed<'n, geometry::Va32, F, N, Buckets<1, 10, 0>>;
 
 /// Single pages of a 48-bit space in a table that grows: at most 37 bytes a page from a thousand pages on while pages are mapped, and
 /// up to [twice that](crate::hpt#vacant-buckets) where they are exchanged for others.
 #[cfg(target_pointer_width = "64")]
-pub type Hr<'n, N> = Hashed<'n, geometry::Va48, crate::format::Compact, N, 0, 1, 150>;
+pub type Hr<'n, N> = Hashed<'n, geometry::Va48, crate::format::Compact, N, Buckets<0, 1, 150>>;
 
 /// Single pages of a 64-bit space in a table that grows late: the least memory for pages without mapped neighbours.
 #[cfg(target_pointer_width = "64")]
-pub type HrSmall<'n, N> = Hashed<'n, geometry::Va64, Compact32, N, 0, 4, 200>;
+pub type HrSmall<'n, N> = Hashed<'n, geometry::Va64, Compact32, N, Buckets<0, 4, 200>>;
 
-impl<'n, G, F, N, const CLUSTER_LOG: u32, const BUCKETS_LOG: u32, const LOAD: usize>
-    Hashed<'n, G, F, N, CLUSTER_LOG, BUCKETS_LOG, LOAD>
-where
-    G: Geometry,
-    F: Format,
-    N: Nodes<Word = F::Word>,
-{
+impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, S: Sizes> Hashed<'n, G, F, N, S> {
     /// Returns an empty table with the public hash.
     ///
     /// A program that chooses its addresses can put all blocks into one chain: see [`keyed`](Self::keyed) and
@@ -306,23 +293,23 @@ where
     fn multiplied(nodes: &'n N, multiplier: usize) -> Result<Self, Error> {
         const {
             assert!(G::BASE.shift() == F::BASE.shift(), "the format counts frames of another size");
-            assert!(BUCKETS_LOG <= 24, "at most 16 million buckets to begin with");
+            assert!(S::BUCKETS_LOG <= 24, "at most 16 million buckets to begin with");
             assert!(
-                LOAD == 0 || BUCKETS_LOG <= Self::SEGMENT_LOG,
+                S::LOAD == 0 || S::BUCKETS_LOG <= Self::SEGMENT_LOG,
                 "a table that grows begins with one segment"
             );
             assert!(
-                BUCKETS_LOG > 0 || LOAD == 0,
+                S::BUCKETS_LOG > 0 || S::LOAD == 0,
                 "a table that grows begins with two buckets, so that its hash has a bit"
             );
             assert!(
-                (Self::STRIDE * F::Word::BYTES) << BUCKETS_LOG > shape::LOG,
+                (Self::STRIDE * F::Word::BYTES) << S::BUCKETS_LOG > shape::LOG,
                 "the root word has room for the size"
             );
         }
         let tally = Tally::default();
         let root = Self::begin(nodes, &tally).ok_or_else(|| Error::no_memory(1, nodes.held()))?;
-        let growth = grow::Growth::new(1 << BUCKETS_LOG);
+        let growth = grow::Growth::new(1 << S::BUCKETS_LOG);
         growth.note_bytes(tally.footprint().bytes);
         Ok(Self {
             nodes,
@@ -360,28 +347,16 @@ where
     }
 }
 
-impl<G, F, N, const CLUSTER_LOG: u32, const BUCKETS_LOG: u32, const LOAD: usize> Drop
-    for Hashed<'_, G, F, N, CLUSTER_LOG, BUCKETS_LOG, LOAD>
-where
-    G: Geometry,
-    F: Format,
-    N: Nodes<Word = F::Word>,
-{
+impl<G: Geometry, F: Format, N: Nodes<Word = F::Word>, S: Sizes> Drop for Hashed<'_, G, F, N, S> {
     fn drop(&mut self) {
         // SAFETY: this is the `drop` of the table to which the flag belongs.
         unsafe { self.nodes.held().bury(&self.flag, self.tally.footprint().nodes) };
     }
 }
 
-impl<G, F, N, const CLUSTER_LOG: u32, const BUCKETS_LOG: u32, const LOAD: usize> fmt::Debug
-    for Hashed<'_, G, F, N, CLUSTER_LOG, BUCKETS_LOG, LOAD>
-where
-    G: Geometry,
-    F: Format,
-    N: Nodes<Word = F::Word>,
-{
+impl<G: Geometry, F: Format, N: Nodes<Word = F::Word>, S: Sizes> fmt::Debug for Hashed<'_, G, F, N, S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let low = if LOAD == 0 { shape::LOG } else { 0 };
+        let low = if S::LOAD == 0 { shape::LOG } else { 0 };
         f.debug_struct("Hashed")
             .field("root", &NodeAddr::new(self.root() & !low))
             .field("buckets", &self.buckets())

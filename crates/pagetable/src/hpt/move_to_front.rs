@@ -3,19 +3,13 @@
 //! The swap takes several stores, and a walker on another CPU could see it half done. So a table moves to front only in
 //! [`Solo`](crate::Solo) mode, only if its array does not grow, and not while a visit is under way.
 
-use super::Hashed;
 use super::shape::Spot;
+use super::{Hashed, Sizes};
 use crate::Geometry;
 use crate::format::Format;
 use crate::nodes::Nodes;
 
-impl<'n, G, F, N, const CLUSTER_LOG: u32, const BUCKETS_LOG: u32, const LOAD: usize>
-    Hashed<'n, G, F, N, CLUSTER_LOG, BUCKETS_LOG, LOAD>
-where
-    G: Geometry,
-    F: Format,
-    N: Nodes<Word = F::Word>,
-{
+impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, S: Sizes> Hashed<'n, G, F, N, S> {
     /// Swaps a bucket with the first bucket of its chain: tags and PTEs, but not the links.
     ///
     /// # Safety

@@ -14,20 +14,14 @@
 
 use tlbkit_addr::{VirtAddr, Vpn};
 
-use super::Hashed;
 use super::shape::Spot;
+use super::{Hashed, Sizes};
 use crate::format::{Format, is_taken};
 use crate::mode::Mode;
 use crate::nodes::Nodes;
 use crate::{Error, Geometry, Retired, Word};
 
-impl<'n, G, F, N, const CLUSTER_LOG: u32, const BUCKETS_LOG: u32, const LOAD: usize>
-    Hashed<'n, G, F, N, CLUSTER_LOG, BUCKETS_LOG, LOAD>
-where
-    G: Geometry,
-    F: Format,
-    N: Nodes<Word = F::Word>,
-{
+impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, S: Sizes> Hashed<'n, G, F, N, S> {
     /// Maps one base page. Returns false if larger pages are mapped and the block has no bucket: then the caller must use
     /// [`map_range`](Self::map_range), which searches for a larger page in the way.
     ///

@@ -2,8 +2,8 @@
 
 use tlbkit_addr::{Pages, Vpn};
 
-use super::Hashed;
 use super::shape::Spot;
+use super::{Hashed, Sizes};
 use crate::Geometry;
 use crate::format::Format;
 use crate::nodes::Nodes;
@@ -21,18 +21,12 @@ pub(super) struct Part {
     pub(super) first: Vpn,
 }
 
-impl<G, F, N, const CLUSTER_LOG: u32, const BUCKETS_LOG: u32, const LOAD: usize>
-    Hashed<'_, G, F, N, CLUSTER_LOG, BUCKETS_LOG, LOAD>
-where
-    G: Geometry,
-    F: Format,
-    N: Nodes<Word = F::Word>,
-{
+impl<G: Geometry, F: Format, N: Nodes<Word = F::Word>, S: Sizes> Hashed<'_, G, F, N, S> {
     /// Returns the first and the last block of `grain` that a range overlaps.
     #[inline(always)]
     pub(super) fn blocks_of(grain: usize, pages: Pages) -> (usize, usize) {
         let shift = Self::slot_shift(grain);
-        (pages.first().get() >> shift >> CLUSTER_LOG, pages.last().get() >> shift >> CLUSTER_LOG)
+        (pages.first().get() >> shift >> S::CLUSTER_LOG, pages.last().get() >> shift >> S::CLUSTER_LOG)
     }
 
     /// Returns the slots of a block's bucket that a range covers, or `None` if it covers none.

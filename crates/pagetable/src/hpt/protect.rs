@@ -4,21 +4,15 @@ use core::ops::ControlFlow;
 
 use tlbkit_addr::Pages;
 
-use super::Hashed;
 use super::part::Part;
 use super::visit::Visitor;
+use super::{Hashed, Sizes};
 use crate::format::{Format, change_mark, check_change};
 use crate::geometry::Checked as _;
 use crate::nodes::Nodes;
 use crate::{Change, Error, Geometry, Holes, Retired};
 
-impl<'n, G, F, N, const CLUSTER_LOG: u32, const BUCKETS_LOG: u32, const LOAD: usize>
-    Hashed<'n, G, F, N, CLUSTER_LOG, BUCKETS_LOG, LOAD>
-where
-    G: Geometry,
-    F: Format,
-    N: Nodes<Word = F::Word>,
-{
+impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, S: Sizes> Hashed<'n, G, F, N, S> {
     /// Implements [`Table::protect`](crate::Table::protect).
     ///
     /// # Safety

@@ -4,8 +4,8 @@ use core::ops::ControlFlow;
 
 use tlbkit_addr::{Attr, Flush, FlushScope, Pages, Pfn, VirtAddr};
 
-use super::Hashed;
 use super::visit::{Still, Visitor};
+use super::{Hashed, Sizes};
 use crate::format::Format;
 use crate::geometry::Checked as _;
 use crate::nodes::Nodes;
@@ -13,13 +13,7 @@ use crate::pairs::stale;
 use crate::replace::{exchange, replacement};
 use crate::{Error, Geometry, Leaf, Retired, Word};
 
-impl<'n, G, F, N, const CLUSTER_LOG: u32, const BUCKETS_LOG: u32, const LOAD: usize>
-    Hashed<'n, G, F, N, CLUSTER_LOG, BUCKETS_LOG, LOAD>
-where
-    G: Geometry,
-    F: Format,
-    N: Nodes<Word = F::Word>,
-{
+impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, S: Sizes> Hashed<'n, G, F, N, S> {
     /// Implements [`Table::replace`](crate::Table::replace).
     ///
     /// # Safety

@@ -4,9 +4,9 @@ use core::ops::ControlFlow;
 
 use tlbkit_addr::{Attr, Flush, FlushScope, PageSize, Pages, Pfn, Vpn};
 
-use super::Hashed;
 use super::chain::Spare;
 use super::visit::Visitor;
+use super::{Hashed, Sizes};
 use crate::format::Format;
 use crate::geometry::Checked as _;
 use crate::mode::Mode;
@@ -17,13 +17,7 @@ use crate::{Error, Geometry, Leaf, Retired};
 /// The status attributes of a leaf. Pages that differ only in these can be promoted to one page.
 const STATUS: Attr = Attr::ACCESSED.union(Attr::DIRTY);
 
-impl<'n, G, F, N, const CLUSTER_LOG: u32, const BUCKETS_LOG: u32, const LOAD: usize>
-    Hashed<'n, G, F, N, CLUSTER_LOG, BUCKETS_LOG, LOAD>
-where
-    G: Geometry,
-    F: Format,
-    N: Nodes<Word = F::Word>,
-{
+impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, S: Sizes> Hashed<'n, G, F, N, S> {
     /// Implements [`Table::resize`](crate::Table::resize).
     ///
     /// # Safety

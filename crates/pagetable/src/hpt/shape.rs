@@ -25,7 +25,7 @@
 
 use tlbkit_addr::{PageSize, VirtAddr, Vpn};
 
-use super::Hashed;
+use super::{Hashed, Sizes};
 use crate::format::{Format, entry_of};
 use crate::nodes::{NodeAddr, Nodes};
 use crate::{Entry, Geometry, Leaf, Word};
@@ -76,19 +76,13 @@ const FOLD: u32 = 10;
 /// segment is than a full one.
 pub(super) const LOG: usize = 31;
 
-impl<'n, G, F, N, const CLUSTER_LOG: u32, const BUCKETS_LOG: u32, const LOAD: usize>
-    Hashed<'n, G, F, N, CLUSTER_LOG, BUCKETS_LOG, LOAD>
-where
-    G: Geometry,
-    F: Format,
-    N: Nodes<Word = F::Word>,
-{
+impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, S: Sizes> Hashed<'n, G, F, N, S> {
     /// The number of slots of a bucket.
     pub(super) const SLOTS: usize = {
-        assert!(CLUSTER_LOG <= 4, "a cluster has 1, 2, 4, 8 or 16 pages");
+        assert!(S::CLUSTER_LOG <= 4, "a cluster has 1, 2, 4, 8 or 16 pages");
         assert!(!F::STATUS, "hardware walks no hashed table, so none sets status bits in one");
-        assert!(!F::PAIRED || CLUSTER_LOG > 0, "a pair of pages stands in one bucket");
-        1 << CLUSTER_LOG
+        assert!(!F::PAIRED || S::CLUSTER_LOG > 0, "a pair of pages stands in one bucket");
+        1 << S::CLUSTER_LOG
     };
 
     /// The number of bits of a tag.
@@ -99,10 +93,13 @@ where
     /// The number of words of a tag. If there are two, the low half comes first, and the flags are in the second.
     pub(super) const TAG: usize = Self::TAG_BITS.div_ceil(F::Word::BITS) as usize;
     /// The base-two logarithm of the slots of a unit.
-    const UNIT_SLOTS_LOG: u32 =
-        if Self::FOLDED && Self::TAG == 1 && F::EXTRA == 0 && CLUSTER_LOG > 1 { 1 } else { CLUSTER_LOG };
+    const UNIT_SLOTS_LOG: u32 = if Self::FOLDED && Self::TAG == 1 && F::EXTRA == 0 && S::CLUSTER_LOG > 1 {
+        1
+    } else {
+        S::CLUSTER_LOG
+    };
     /// The base-two logarithm of the units of a bucket.
-    pub(super) const UNITS_LOG: u32 = CLUSTER_LOG - Self::UNIT_SLOTS_LOG;
+    pub(super) const UNITS_LOG: u32 = S::CLUSTER_LOG - Self::UNIT_SLOTS_LOG;
     /// The number of units of a bucket.
     pub(super) const UNITS: usize = 1 << Self::UNITS_LOG;
     /// The index of the first word of a unit's PTEs.
@@ -123,7 +120,7 @@ where
         let mut grains = [G::BASE; MAX];
         let (mut grain, mut at) = (0, 1);
         while at < G::SIZES.len() {
-            if G::SIZES[at].shift() > grains[grain].shift() + CLUSTER_LOG {
+            if G::SIZES[at].shift() > grains[grain].shift() + S::CLUSTER_LOG {
                 grain += 1;
                 assert!(grain < MAX, "too many page sizes for the tag");
                 grains[grain] = G::SIZES[at];
@@ -151,11 +148,11 @@ where
     #[inline(always)]
     pub(super) fn grain_of(size: PageSize) -> usize {
         // The finest grain needs no search.
-        if size.shift() <= G::BASE.shift() + CLUSTER_LOG {
+        if size.shift() <= G::BASE.shift() + S::CLUSTER_LOG {
             return 0;
         }
         // The default is never used. It tells the compiler that the result is less than `GRAINS`.
-        let fits = |&grain: &usize| size.shift() <= Self::GRAIN[grain].shift() + CLUSTER_LOG;
+        let fits = |&grain: &usize| size.shift() <= Self::GRAIN[grain].shift() + S::CLUSTER_LOG;
         (1..Self::GRAINS).find(fits).unwrap_or(Self::GRAINS - 1)
     }
 
@@ -170,7 +167,7 @@ where
     pub(super) const fn block(grain: usize, at: VirtAddr) -> usize {
         // Two shifts, because their sum may be the number of bits of an address: a block of the largest pages may be the
         // whole space.
-        at.get() >> Self::GRAIN[grain].shift() >> CLUSTER_LOG
+        at.get() >> Self::GRAIN[grain].shift() >> S::CLUSTER_LOG
     }
 
     /// Returns the slot, in its bucket, of the page of `grain` that contains `at`.
@@ -182,7 +179,7 @@ where
     /// Returns the first and the last page of a block.
     #[inline(always)]
     pub(super) const fn bounds(grain: usize, block: usize) -> (Vpn, Vpn) {
-        let first = block << CLUSTER_LOG << Self::slot_shift(grain);
+        let first = block << S::CLUSTER_LOG << Self::slot_shift(grain);
         (Vpn::new(first), Vpn::new(first + ((Self::SLOTS << Self::slot_shift(grain)) - 1)))
     }
 
@@ -272,7 +269,7 @@ where
         if Self::FOLDED {
             return key ^ key >> FOLD;
         }
-        if LOAD == 0 {
+        if S::LOAD == 0 {
             return key.wrapping_mul(self.secret);
         }
         let product = key as u128 * self.secret as u128;
@@ -320,13 +317,13 @@ where
     pub(super) unsafe fn first(&self, root: usize, key: usize) -> Spot {
         let hash = self.hash(key);
         let unit = Self::STRIDE >> Self::UNITS_LOG;
-        if LOAD == 0 {
+        if S::LOAD == 0 {
             let index = if Self::FOLDED {
-                hash & ((Self::UNITS << BUCKETS_LOG) - 1)
-            } else if BUCKETS_LOG == 0 {
+                hash & ((Self::UNITS << S::BUCKETS_LOG) - 1)
+            } else if S::BUCKETS_LOG == 0 {
                 0
             } else {
-                hash >> (usize::BITS - BUCKETS_LOG)
+                hash >> (usize::BITS - S::BUCKETS_LOG)
             };
             return Spot { node: NodeAddr::new(root & !LOG), at: index * unit };
         }
@@ -373,5 +370,5 @@ where
 
     /// Whether a page can fill several slots of a bucket of base pages.
     pub(super) const REPLICATED: bool =
-        G::SIZES.len() > 1 && G::SIZES[1].shift() <= G::BASE.shift() + CLUSTER_LOG;
+        G::SIZES.len() > 1 && G::SIZES[1].shift() <= G::BASE.shift() + S::CLUSTER_LOG;
 }

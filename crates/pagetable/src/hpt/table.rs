@@ -4,7 +4,7 @@ use core::ops::ControlFlow;
 
 use tlbkit_addr::{Attr, PageSize, Pages, Pfn, PhysAddr, VirtAddr};
 
-use super::Hashed;
+use super::{Hashed, Sizes};
 use crate::format::{Format, payload_bits};
 use crate::geometry::Checked as _;
 use crate::leaf::phys;
@@ -16,12 +16,8 @@ use crate::{
 
 // SAFETY: `batch` returns a batch over the table's storage, and the flag is a field. When a change returns, the nodes that
 // it has pushed to the batch are unlinked. `mend` repairs the table after a change that unwinds.
-unsafe impl<'n, G, F, N, const CLUSTER_LOG: u32, const BUCKETS_LOG: u32, const LOAD: usize> Table<'n>
-    for Hashed<'n, G, F, N, CLUSTER_LOG, BUCKETS_LOG, LOAD>
-where
-    G: Geometry,
-    F: Format,
-    N: Nodes<Word = F::Word>,
+unsafe impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, S: Sizes> Table<'n>
+    for Hashed<'n, G, F, N, S>
 {
     fn space(&self) -> Space {
         G::SPACE
@@ -205,11 +201,7 @@ where
 }
 
 // SAFETY: the table has no method that links another table's nodes.
-unsafe impl<'n, G, F, N, const CLUSTER_LOG: u32, const BUCKETS_LOG: u32, const LOAD: usize> Private<'n>
-    for Hashed<'n, G, F, N, CLUSTER_LOG, BUCKETS_LOG, LOAD>
-where
-    G: Geometry,
-    F: Format,
-    N: Nodes<Word = F::Word>,
+unsafe impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, S: Sizes> Private<'n>
+    for Hashed<'n, G, F, N, S>
 {
 }

@@ -54,8 +54,8 @@
 
 use core::sync::atomic::Ordering;
 
-use super::Hashed;
 use super::shape::Spot;
+use super::{Hashed, Sizes};
 use crate::fields::Fields as _;
 use crate::format::Format;
 use crate::mode::Mode;
@@ -68,18 +68,12 @@ const GRAIN_SHIFT: u32 = 1;
 /// The mask of the grain, shifted to bit 0.
 const GRAIN_MASK: usize = 7;
 
-impl<'n, G, F, N, const CLUSTER_LOG: u32, const BUCKETS_LOG: u32, const LOAD: usize>
-    Hashed<'n, G, F, N, CLUSTER_LOG, BUCKETS_LOG, LOAD>
-where
-    G: Geometry,
-    F: Format,
-    N: Nodes<Word = F::Word>,
-{
+impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, S: Sizes> Hashed<'n, G, F, N, S> {
     /// The flag that the bucket belongs to the tag's block.
     pub(super) const LIVE: usize = {
         // Keys of the upper half have ones up to the top of a `usize`.
         let wide = if matches!(G::HALF, Half::Lower) { G::VA_BITS } else { usize::BITS };
-        let bits = wide - G::BASE.shift() - (CLUSTER_LOG - Self::UNITS_LOG);
+        let bits = wide - G::BASE.shift() - (S::CLUSTER_LOG - Self::UNITS_LOG);
         assert!(bits + Self::KEY_SHIFT <= Self::TAG_BITS - 3, "a key fits beside the flags");
         1 << (Self::TAG_BITS - 1)
     };
@@ -88,7 +82,7 @@ where
     /// The flag that a change under way has reserved the bucket for the tag's block.
     pub(super) const CLAIMED: usize = Self::LIVE >> 2;
     /// The lowest bit of the key.
-    const KEY_SHIFT: u32 = 4 + (CLUSTER_LOG - Self::UNITS_LOG).saturating_sub(1);
+    const KEY_SHIFT: u32 = 4 + (S::CLUSTER_LOG - Self::UNITS_LOG).saturating_sub(1);
     const FLAGS: usize = Self::LIVE | Self::DEAD | Self::CLAIMED;
 
     /// Returns the live tag of a key.

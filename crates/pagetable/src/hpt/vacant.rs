@@ -14,7 +14,7 @@
 //! table that has been able to [merge](super::grow) has at most `400 / LOAD` chains for each block, so with a hash that spreads
 //! the blocks a few chains suffice for each bucket that a change empties. If a program chooses blocks of few chains, or the table
 //! could not merge, the sweep is late by one turn through all chains. An empty table that could merge has no vacant bucket, if
-//! `LOAD` is at least 50.
+//! [`LOAD`](super::Sizes::LOAD) is at least 50.
 //!
 //! A change that finds no memory is refused, and leaves the table and its batch as they were, with the vacant buckets. But from
 //! then on the table keeps none: a bucket that an unmap empties is taken out at once, and each change that empties a bucket or
@@ -38,26 +38,20 @@ use core::sync::atomic::Ordering;
 
 use tlbkit_addr::Pages;
 
-use super::Hashed;
 use super::chain::bump;
 use super::grow::STEPS;
 use super::shape::Spot;
 use super::visit::Visitor;
+use super::{Hashed, Sizes};
 use crate::format::Format;
 use crate::nodes::Nodes;
 use crate::{Error, Geometry, Invalidate, Local, Retired, Writer};
 
-impl<'n, G, F, N, const CLUSTER_LOG: u32, const BUCKETS_LOG: u32, const LOAD: usize>
-    Hashed<'n, G, F, N, CLUSTER_LOG, BUCKETS_LOG, LOAD>
-where
-    G: Geometry,
-    F: Format,
-    N: Nodes<Word = F::Word>,
-{
+impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, S: Sizes> Hashed<'n, G, F, N, S> {
     /// Tells whether an empty bucket of `grain` stays in its chain.
     #[inline(always)]
     pub(super) const fn keeps(grain: usize) -> bool {
-        LOAD > 0 && grain == 0 && F::EXTRA == 0
+        S::LOAD > 0 && grain == 0 && F::EXTRA == 0
     }
 
     /// Counts a bucket that a change has emptied, if it [stays](Self::keeps) in its chain.
@@ -172,7 +166,7 @@ where
     /// Tells whether the table has more vacant buckets than it may have: more than blocks, or any after a lack of memory.
     #[inline(always)]
     pub(super) fn must_sweep(&self) -> bool {
-        if LOAD == 0 {
+        if S::LOAD == 0 {
             return false;
         }
         let may_have = if self.has_lacked_memory() { 0 } else { self.blocks() };
@@ -251,13 +245,7 @@ where
     }
 }
 
-impl<'n, G, F, N, const CLUSTER_LOG: u32, const BUCKETS_LOG: u32, const LOAD: usize>
-    Writer<'_, 'n, Hashed<'n, G, F, N, CLUSTER_LOG, BUCKETS_LOG, LOAD>>
-where
-    G: Geometry,
-    F: Format,
-    N: Nodes<Word = F::Word>,
-{
+impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, S: Sizes> Writer<'_, 'n, Hashed<'n, G, F, N, S>> {
     /// Retires every [vacant bucket](crate::hpt#vacant-buckets): a kernel that is short of memory calls it for each of its tables. The
     /// nodes are free when the batch has completed. The time is that of a visit of the whole table.
     pub fn trim(&mut self) {
@@ -267,13 +255,8 @@ where
     }
 }
 
-impl<'n, G, F, N, I, const CLUSTER_LOG: u32, const BUCKETS_LOG: u32, const LOAD: usize>
-    Local<'n, Hashed<'n, G, F, N, CLUSTER_LOG, BUCKETS_LOG, LOAD>, I>
-where
-    G: Geometry,
-    F: Format,
-    N: Nodes<Word = F::Word>,
-    I: Invalidate,
+impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, S: Sizes, I: Invalidate>
+    Local<'n, Hashed<'n, G, F, N, S>, I>
 {
     /// Frees every [vacant bucket](crate::hpt#vacant-buckets); see [`Writer::trim`].
     pub fn trim(&mut self) {

@@ -9,7 +9,7 @@ use tlbkit_addr::{Pages, VirtAddr, Vpn};
 use super::chain::bump;
 use super::part::Part;
 use super::shape::{LOG, Spot};
-use super::{Hashed, MOVE};
+use super::{Hashed, MOVE, Sizes};
 use crate::format::{Format, is_taken};
 use crate::geometry::Checked as _;
 use crate::mode::Mode;
@@ -46,13 +46,7 @@ pub(super) enum Visitor<'b, 'n> {
     Clearer(&'b mut Retired<'n>),
 }
 
-impl<'n, G, F, N, const CLUSTER_LOG: u32, const BUCKETS_LOG: u32, const LOAD: usize>
-    Hashed<'n, G, F, N, CLUSTER_LOG, BUCKETS_LOG, LOAD>
-where
-    G: Geometry,
-    F: Format,
-    N: Nodes<Word = F::Word>,
-{
+impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, S: Sizes> Hashed<'n, G, F, N, S> {
     /// Calls `visit` with the part of each live bucket that a range covers.
     ///
     /// # Safety
@@ -159,9 +153,9 @@ where
         mut visitor: Visitor<'_, 'n>,
         visit: &mut impl FnMut(Part) -> ControlFlow<()>,
     ) -> ControlFlow<()> {
-        if LOAD == 0 {
+        if S::LOAD == 0 {
             let array = NodeAddr::new(self.root() & !LOG);
-            for at in 0..1 << BUCKETS_LOG {
+            for at in 0..1 << S::BUCKETS_LOG {
                 let head = Spot { node: array, at: at * Self::STRIDE };
                 // SAFETY: by this function's contract the caller is pinned, or is the only writer; the bucket is in the
                 // array.

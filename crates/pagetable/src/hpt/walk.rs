@@ -5,8 +5,8 @@ use core::sync::atomic::Ordering;
 
 use tlbkit_addr::{PageSize, VirtAddr};
 
-use super::Hashed;
 use super::shape::{MAX, Spot};
+use super::{Hashed, Sizes};
 use crate::format::{Format, entry_of, is_taken};
 use crate::mode::Mode;
 use crate::nodes::{NodeAddr, Nodes};
@@ -16,15 +16,9 @@ use crate::{Entry, Geometry, Leaf, Word};
 /// A word, and the size of the page that it maps if it is a leaf entry.
 type Found<F> = (<F as Format>::Word, PageSize);
 
-impl<'n, G, F, N, const CLUSTER_LOG: u32, const BUCKETS_LOG: u32, const LOAD: usize>
-    Hashed<'n, G, F, N, CLUSTER_LOG, BUCKETS_LOG, LOAD>
-where
-    G: Geometry,
-    F: Format,
-    N: Nodes<Word = F::Word>,
-{
+impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, S: Sizes> Hashed<'n, G, F, N, S> {
     /// Whether a walk may miss a bucket because the table grows, see [`grow`](super::grow).
-    const MISSES: bool = LOAD > 0 && N::Mode::SHARED;
+    const MISSES: bool = S::LOAD > 0 && N::Mode::SHARED;
 
     /// The number of buckets of a chain that a lookup reads without a branch.
     ///
@@ -32,7 +26,7 @@ where
     /// in the third. No CPU can predict which, and a mispredicted branch costs more than the loads of the second and the third
     /// bucket. A table for refill handlers is for machines that predict little, and in a table with tags of two words the loads
     /// would cost twice as much.
-    const NEAR: usize = if LOAD > 0 && !Self::FOLDED && Self::TAG == 1 { 3 } else { 1 };
+    const NEAR: usize = if S::LOAD > 0 && !Self::FOLDED && Self::TAG == 1 { 3 } else { 1 };
 
     /// The result of a search that finds neither a leaf nor a mark.
     const NOTHING: Found<F> = (F::Word::ZERO, G::BASE);
@@ -153,7 +147,8 @@ where
             if let Some(spot) = found {
                 let (word, size) = self.load(spot, 0, at);
                 if F::is_leaf(word, true) {
-                    let may_write = !N::Mode::SHARED && LOAD == 0 && self.visits.load(Ordering::Relaxed) == 0;
+                    let may_write =
+                        !N::Mode::SHARED && S::LOAD == 0 && self.visits.load(Ordering::Relaxed) == 0;
                     if may_write {
                         self.move_to_front(Self::bucket(unit), Self::bucket(spot));
                     }

@@ -5,7 +5,7 @@ use tlbkit_addr::{Attr, Flush, PageSize, Pages, Pfn, Vpn};
 use tlbkit_pagetable::format::Compact;
 use tlbkit_pagetable::geometry::Va48;
 use tlbkit_pagetable::gpt::Gpt48;
-use tlbkit_pagetable::hpt::Hashed;
+use tlbkit_pagetable::hpt::{Buckets, Hashed};
 use tlbkit_pagetable::mpt::Mpt4;
 use tlbkit_pagetable::nodes::{Chunk, Reclaim, Slab};
 use tlbkit_pagetable::{Holes, Local, Private, Solo, Writer};
@@ -33,7 +33,7 @@ fn a_dropped_table_counts_its_nodes_as_lost() {
     // Two leaves and the node above them.
     assert_eq!(lost(&slab, Gpt48::new(&slab).unwrap(), &[1, 1 << 18]), 3);
     // An array of one bucket, and two behind it.
-    let chain = Hashed::<Va48, Compact, _, 0, 0, 0>::new(&slab).unwrap();
+    let chain = Hashed::<Va48, Compact, _, Buckets<0, 0, 0>>::new(&slab).unwrap();
     assert_eq!(lost(&slab, chain, &[1, 2, 3]), 3);
 }
 

@@ -5,7 +5,7 @@ use tlbkit_addr::{PageSize, Pages, VirtAddr, Vpn};
 use tlbkit_pagetable::format::{Aarch64, Aarch64Of, Compact};
 use tlbkit_pagetable::geometry::{Arm, Runs};
 use tlbkit_pagetable::gpt::{Adaptive, Gpt, OneWord};
-use tlbkit_pagetable::hpt::Hashed;
+use tlbkit_pagetable::hpt::{Buckets, Hashed};
 use tlbkit_pagetable::mpt::Mpt;
 use tlbkit_pagetable::{Error, Geometry, Half, Radix, Shared, Solo, Space};
 
@@ -29,7 +29,7 @@ conformance!(
     upper39_hashed,
     Compact,
     Shared,
-    |nodes| Hashed::<Arm<39, 12, true>, Compact, _, 1, 1, 100>::new(nodes),
+    |nodes| Hashed::<Arm<39, 12, true>, Compact, _, Buckets<1, 1, 100>>::new(nodes),
     keeps
 );
 

@@ -8,7 +8,7 @@ use tlbkit_addr::{Attr, PageSize, Pages, Pfn, VirtAddr, Vpn};
 use tlbkit_conformance::Instrumented;
 use tlbkit_pagetable::format::{Compact, Compact32};
 use tlbkit_pagetable::geometry::{Va32, Va48, Va64};
-use tlbkit_pagetable::hpt::{H8k, H128k, Hashed, Hr, HrSmall};
+use tlbkit_pagetable::hpt::{Buckets, H8k, H128k, Hashed, Hr, HrSmall};
 use tlbkit_pagetable::nodes::{Chunk, NodeAddr, Nodes, Reclaim as _, Slab};
 use tlbkit_pagetable::{
     Error, FlushAll, Holes, Local, Mark, Pinned, Retired, Shared, Solo, Table, Writer, cpt, destroy,
@@ -192,7 +192,7 @@ fn neighbours_have_buckets_of_their_own() {
 }
 
 /// A table of one bucket: every block is in one chain.
-type OneChain<'n, N> = Hashed<'n, Va48, Compact, N, 0, 0, 0>;
+type OneChain<'n, N> = Hashed<'n, Va48, Compact, N, Buckets<0, 0, 0>>;
 
 /// "The refill routine moves the hit entry to the head of this list."
 #[test]
@@ -286,7 +286,7 @@ fn a_handler_finds_a_pair() {
 fn finds_a_pair<const CLUSTER_LOG: u32, const BUCKETS_LOG: u32>() {
     let mut memory = vec![Chunk::ZERO; 64];
     let slab = Slab::<u32, Solo>::new(&mut memory, 0).unwrap();
-    let table = Hashed::<Va32, Compact32, _, CLUSTER_LOG, BUCKETS_LOG, 0>::new(&slab).unwrap();
+    let table = Hashed::<Va32, Compact32, _, Buckets<CLUSTER_LOG, BUCKETS_LOG, 0>>::new(&slab).unwrap();
     let root = table.root();
     let mut table = Local::new(table, |_| ());
     for vpn in [0x400, 0x401, 0x1_0000, 0x7_ffff, 0xf_fffc] {
@@ -338,7 +338,7 @@ fn growing_is_bounded() {
     let pages = uniform(if cfg!(miri) { 200 } else { 20_000 });
     let mut memory = vec![Chunk::ZERO; 1024];
     let slab = Slab::<u64, Solo>::new(&mut memory, 0).unwrap();
-    let mut table = Local::new(Hashed::<Va64, Compact, _, 0, 1, 40>::new(&slab).unwrap(), |_| ());
+    let mut table = Local::new(Hashed::<Va64, Compact, _, Buckets<0, 1, 40>>::new(&slab).unwrap(), |_| ());
     for (at, &vpn) in pages.iter().enumerate() {
         table.map(page(vpn), Pfn::new(at), PageSize::K4, RW).unwrap();
     }
@@ -402,7 +402,7 @@ fn a_range_makes_room() {
 fn larger_pages() {
     let mut memory = vec![Chunk::ZERO; 16];
     let nodes = Instrumented::new(Slab::<u32, Solo>::new(&mut memory, 0).unwrap());
-    let mut table = Local::new(Hashed::<Va32, Compact32, _, 3, 6, 0>::new(&nodes).unwrap(), |_| ());
+    let mut table = Local::new(Hashed::<Va32, Compact32, _, Buckets<3, 6, 0>>::new(&nodes).unwrap(), |_| ());
     let missing = VirtAddr::new(0x700_0000);
     table.map(run(4, 4), Pfn::new(16), PageSize::K16, RW).unwrap();
     table.map(page(3), Pfn::new(1), PageSize::K4, RW).unwrap();
@@ -427,7 +427,7 @@ fn larger_pages() {
 fn small_pages_make_nobody_look_for_larger_ones() {
     let mut memory = vec![Chunk::ZERO; 16];
     let nodes = Instrumented::new(Slab::<u32, Shared>::new(&mut memory, 0).unwrap());
-    let mut table = Local::new(Hashed::<Va32, Compact32, _, 3, 6, 0>::new(&nodes).unwrap(), |_| ());
+    let mut table = Local::new(Hashed::<Va32, Compact32, _, Buckets<3, 6, 0>>::new(&nodes).unwrap(), |_| ());
     let missing = VirtAddr::new(0x700_0000);
     let before = nodes.loads_of(|| table.lookup(missing));
     table.map(page(3), Pfn::new(1), PageSize::K4, RW).unwrap();
@@ -443,7 +443,7 @@ fn small_pages_make_nobody_look_for_larger_ones() {
 fn a_visit_sees_what_is_split_meanwhile() {
     let mut memory = vec![Chunk::ZERO; 16];
     let slab = Slab::<u32, Shared>::new(&mut memory, 0).unwrap();
-    let table = Hashed::<Va32, Compact32, _, 3, 6, 0>::new(&slab).unwrap();
+    let table = Hashed::<Va32, Compact32, _, Buckets<3, 6, 0>>::new(&slab).unwrap();
     let mut batch = table.batch();
     table.map(right(&table, &mut batch), run(16, 16), Pfn::new(16), PageSize::K64, RW).unwrap();
     map(&table, &mut batch, 40);
@@ -474,7 +474,7 @@ fn a_visit_sees_what_is_split_meanwhile() {
 fn a_failed_range_leaves_no_trace() {
     let mut memory = vec![Chunk::ZERO; 64];
     let nodes = Instrumented::new(Slab::<u32, Shared>::new(&mut memory, 0).unwrap());
-    let mut table = Local::new(Hashed::<Va32, Compact32, _, 0, 3, 0>::new(&nodes).unwrap(), |_| ());
+    let mut table = Local::new(Hashed::<Va32, Compact32, _, Buckets<0, 3, 0>>::new(&nodes).unwrap(), |_| ());
     nodes.limit_words(0);
     let before = (table.footprint(), nodes.slab().usage());
     for start in [0usize, 0xf_fff0] {

@@ -8,12 +8,12 @@ use tlbkit_addr::{Attr, Flush, PageSize, Pages, Pfn, VirtAddr, Vpn};
 use tlbkit_conformance::Instrumented;
 use tlbkit_pagetable::format::Compact;
 use tlbkit_pagetable::geometry::Va48;
-use tlbkit_pagetable::hpt::Hashed;
+use tlbkit_pagetable::hpt::{Buckets, Hashed};
 use tlbkit_pagetable::nodes::{Chunk, Slab};
 use tlbkit_pagetable::{Error, Holes, Local, Pinned, Solo, Table};
 
 /// Single pages in two buckets at first, of four words each; it grows beyond `LOAD` percent.
-type Two<'n, const LOAD: usize> = Hashed<'n, Va48, Compact, Instrumented<'n, u64, Solo>, 0, 1, LOAD>;
+type Two<'n, const LOAD: usize> = Hashed<'n, Va48, Compact, Instrumented<'n, u64, Solo>, Buckets<0, 1, LOAD>>;
 
 fn page(vpn: usize) -> Pages {
     Pages::one(Vpn::new(vpn))
@@ -108,7 +108,7 @@ fn a_growth_may_stop_at_any_node() {
 #[test]
 fn a_huge_range_is_refused_at_once() {
     fn refuses<const CLUSTER_LOG: u32, const LOAD: usize>(nodes: &Instrumented<'_, u64, Solo>) {
-        let table = Hashed::<Va48, Compact, _, CLUSTER_LOG, 1, LOAD>::new(nodes).unwrap();
+        let table = Hashed::<Va48, Compact, _, Buckets<CLUSTER_LOG, 1, LOAD>>::new(nodes).unwrap();
         let mut table = Local::new(table, |_| ());
         table.map(page(7), Pfn::new(7), PageSize::K4, Attr::READ).unwrap();
         let before = (table.footprint(), nodes.slab().usage());
@@ -135,7 +135,8 @@ fn a_range_is_mapped_into_a_table_that_could_not_shrink() {
     for count in 2..80 {
         let mut memory = vec![Chunk::ZERO; 64];
         let nodes = Instrumented::new(Slab::<u64, Solo>::new(&mut memory, 0).unwrap());
-        let mut table = Local::new(Hashed::<Va48, Compact, _, 0, 1, 150>::new(&nodes).unwrap(), |_| ());
+        let mut table =
+            Local::new(Hashed::<Va48, Compact, _, Buckets<0, 1, 150>>::new(&nodes).unwrap(), |_| ());
         for vpn in 0..300 {
             table.map(page(vpn), Pfn::new(vpn), PageSize::K4, Attr::READ).unwrap();
         }

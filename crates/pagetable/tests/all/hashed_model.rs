@@ -9,7 +9,7 @@ use proptest::prelude::*;
 use tlbkit_addr::{Attr, PageSize, Pages, Pfn, VirtAddr, Vpn};
 use tlbkit_pagetable::format::{Compact, Compact32, Format, Paper};
 use tlbkit_pagetable::geometry::{Geometry, Va32, Va48, Va64};
-use tlbkit_pagetable::hpt::Hashed;
+use tlbkit_pagetable::hpt::{Buckets, Hashed};
 use tlbkit_pagetable::nodes::{Chunk, Nodes, Slab};
 use tlbkit_pagetable::{
     Change, Error, FlushAll, Holes, Leaf, Mode, Pinned, Retired, Run, Runs, Shared, Solo, Space, Table, Word,
@@ -149,7 +149,7 @@ struct Bench<'n, G, F: Format, N: Nodes<Word = F::Word>, const C: u32, const B: 
 where
     G: Geometry,
 {
-    table: Hashed<'n, G, F, N, C, B, L>,
+    table: Hashed<'n, G, F, N, Buckets<C, B, L>>,
     nodes: &'n N,
     model: Model,
     batches: Vec<Retired<'n>>,

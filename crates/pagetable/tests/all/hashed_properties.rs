@@ -3,7 +3,7 @@
 use crate::common::{Odd, Pair};
 use tlbkit_pagetable::cpt::Cpt32;
 use tlbkit_pagetable::format::{Compact32, EntryLo};
-use tlbkit_pagetable::hpt::{Hashed, Hpt32};
+use tlbkit_pagetable::hpt::{Buckets, Hashed, Hpt32};
 use tlbkit_pagetable::{Shared, Solo};
 
 conformance!(hpt32_compact32_shared, Compact32, Shared, |nodes| Hpt32::<_, Compact32>::new(nodes));
@@ -11,15 +11,15 @@ conformance!(hpt32_entrylo_shared, EntryLo, Shared, |nodes| Hpt32::<_, EntryLo>:
 conformance!(cpt32_compact32_shared, Compact32, Shared, |nodes| Cpt32::<_, Compact32>::new(nodes), keeps);
 
 // Few buckets: everything is in long chains. With two, checks after each store took half of this file's time.
-type Chain<'n, N> = Hashed<'n, Odd, Compact32, N, 0, 3, 0>;
-type Few<'n, N> = Hashed<'n, Odd, Compact32, N, 2, 1, 0>;
-type Grows<'n, N> = Hashed<'n, Odd, Compact32, N, 1, 1, 100>;
+type Chain<'n, N> = Hashed<'n, Odd, Compact32, N, Buckets<0, 3, 0>>;
+type Few<'n, N> = Hashed<'n, Odd, Compact32, N, Buckets<2, 1, 0>>;
+type Grows<'n, N> = Hashed<'n, Odd, Compact32, N, Buckets<1, 1, 100>>;
 
 conformance!(chain_odd_solo, Compact32, Solo, |nodes| Chain::new(nodes));
 conformance!(chain_odd_shared, Compact32, Shared, |nodes| Chain::new(nodes));
 conformance!(few_odd_shared, Compact32, Shared, |nodes| Few::new(nodes));
 conformance!(grows_odd_shared, Compact32, Shared, |nodes| Grows::new(nodes), keeps);
-conformance!(pair_solo, Compact32, Solo, |nodes| Hashed::<Pair, Compact32, _, 0, 1, 0>::new(nodes));
+conformance!(pair_solo, Compact32, Solo, |nodes| Hashed::<Pair, Compact32, _, Buckets<0, 1, 0>>::new(nodes));
 
 #[cfg(target_pointer_width = "64")]
 mod wide {
@@ -37,7 +37,7 @@ mod wide {
         full_shared,
         Compact,
         Shared,
-        |nodes| Hashed::<Full, Compact, _, 1, 1, 100>::new(nodes),
+        |nodes| Hashed::<Full, Compact, _, Buckets<1, 1, 100>>::new(nodes),
         keeps
     );
 }

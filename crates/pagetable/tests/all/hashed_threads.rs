@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use tlbkit_addr::{Attr, PageSize, Pages, Pfn, VirtAddr, Vpn};
 use tlbkit_pagetable::format::{Compact, Compact32, Format};
 use tlbkit_pagetable::geometry::{Geometry, Va32, Va48, Va64};
-use tlbkit_pagetable::hpt::Hashed;
+use tlbkit_pagetable::hpt::{Buckets, Hashed};
 use tlbkit_pagetable::nodes::{Chunk, Slab};
 use tlbkit_pagetable::{Holes, Pinned, Shared, Table, Writer, destroy};
 
@@ -19,14 +19,14 @@ const ROUNDS: usize = if cfg!(miri) { 3 } else { 400 };
 fn beside<G, F, const C: u32, const B: u32, const L: usize>(
     pages: &[usize],
     always: impl Fn(usize) -> bool + Sync,
-    write: impl FnOnce(&Hashed<'_, G, F, Slab<'_, F::Word, Shared>, C, B, L>, &RwLock<()>),
+    write: impl FnOnce(&Hashed<'_, G, F, Slab<'_, F::Word, Shared>, Buckets<C, B, L>>, &RwLock<()>),
 ) where
     G: Geometry + Sync,
     F: Format + Sync,
 {
     let mut memory = vec![Chunk::ZERO; 256];
     let slab = Slab::<F::Word, Shared>::new(&mut memory, 0).unwrap();
-    let table = Hashed::<G, F, _, C, B, L>::new(&slab).unwrap();
+    let table = Hashed::<G, F, _, Buckets<C, B, L>>::new(&slab).unwrap();
     let (gate, over) = (RwLock::new(()), AtomicBool::new(false));
     for &vpn in pages.iter().filter(|&&vpn| always(vpn)) {
         let mut writer = Writer::new(&table).unwrap();

@@ -3,7 +3,7 @@
 use tlbkit_addr::{Attr, Flush, FlushScope, PageSize, Pages, Pfn, Vpn};
 use tlbkit_pagetable::format::Compact32;
 use tlbkit_pagetable::geometry::Va32;
-use tlbkit_pagetable::hpt::Hashed;
+use tlbkit_pagetable::hpt::{Buckets, Hashed};
 use tlbkit_pagetable::mpt::Mpt;
 use tlbkit_pagetable::nodes::{Chunk, Reclaim, Slab};
 use tlbkit_pagetable::{Change, Error, Holes, Local, Mode, Retired, Shared, Solo, Table, Writer, destroy};
@@ -165,7 +165,7 @@ fn a_table_takes_up_its_own_obligations_and_no_others() {
 }
 
 /// A table of one first bucket, for blocks of eight pages.
-type Chain<'n> = Hashed<'n, Va32, Compact32, Slab<'n, u32, Shared>, 3, 0, 0>;
+type Chain<'n> = Hashed<'n, Va32, Compact32, Slab<'n, u32, Shared>, Buckets<3, 0, 0>>;
 
 /// Maps a page and unmaps it again; that kills the first bucket.
 fn killed<'n>(table: &Chain<'n>, page: usize) -> Retired<'n> {

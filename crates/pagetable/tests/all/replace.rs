@@ -152,7 +152,7 @@ fn a_page_is_replaced_where_it_is_mapped_and_nowhere_else() {
         };
     }
     each_own_kind!(kind);
-    replaced!(u64, RW, hpt::Hashed<'_, Va64, format::Compact, _, 4, 1, 150>);
+    replaced!(u64, RW, hpt::Hashed<'_, Va64, format::Compact, _, hpt::Buckets<4, 1, 150>>);
 }
 
 /// A flush that unwinds in the midst of break before make: the old leaf is back.
@@ -222,7 +222,7 @@ fn a_slot_is_empty_while_its_replacement_is_made_known() {
 fn a_lookup_during_a_break_moves_no_bucket() {
     let mut memory = vec![Chunk::ZERO; 64];
     let slab = Slab::<u64, Solo>::new(&mut memory, 0).unwrap();
-    let table = hpt::Hashed::<Va48, Rebased<12, true>, _, 0, 1, 0>::new(&slab).unwrap();
+    let table = hpt::Hashed::<Va48, Rebased<12, true>, _, hpt::Buckets<0, 1, 0>>::new(&slab).unwrap();
     let at = |page: usize| VirtAddr::new(page << 12);
     let frame = |page: usize| {
         // SAFETY: in solo mode any walk is pinned.

@@ -10,7 +10,7 @@ use tlbkit_addr::{Attr, Flush, PageSize, Pages, Pfn, VirtAddr, Vpn};
 use tlbkit_pagetable::format::{Compact32, EntryLo, Format};
 use tlbkit_pagetable::geometry::Va32;
 use tlbkit_pagetable::gpt::{Adaptive, Fixed, Gpt32};
-use tlbkit_pagetable::hpt::Hashed;
+use tlbkit_pagetable::hpt::{Buckets, Hashed};
 use tlbkit_pagetable::mpt::Mpt;
 use tlbkit_pagetable::nodes::{Chunk, Reclaim, Slab};
 use tlbkit_pagetable::{Holes, Local, Pinned, Private, Solo, Table};
@@ -163,9 +163,10 @@ fn the_flush_after_one_that_unwound_asks_for_both() {
 fn a_visit_that_unwinds_is_over() {
     let mut memory = vec![Chunk::ZERO; 16];
     let slab = Storage::new(&mut memory, 0).unwrap();
-    let mut table = Local::new(Hashed::<Va32, Compact32, _, 0, 1, 0>::new(&slab).unwrap(), |_: &Flush| ());
+    let mut table =
+        Local::new(Hashed::<Va32, Compact32, _, Buckets<0, 1, 0>>::new(&slab).unwrap(), |_: &Flush| ());
     table.map(pages(0, 16), Pfn::new(9), PageSize::K4, Attr::READ).unwrap();
-    let order = |table: &Local<'_, Hashed<'_, Va32, Compact32, _, 0, 1, 0>, _>| {
+    let order = |table: &Local<'_, Hashed<'_, Va32, Compact32, _, Buckets<0, 1, 0>>, _>| {
         let mut order = Vec::new();
         // SAFETY: nothing is reclaimed during the visit.
         let _ = table.table().for_each(unsafe { Pinned::by(&slab) }, pages(0, 1 << 20), &mut |leaf| {

@@ -15,7 +15,7 @@ use tlbkit_conformance::{Instrumented, Instruments};
 use tlbkit_pagetable::format::{Compact32, EntryLo, Format};
 use tlbkit_pagetable::geometry::Va32;
 use tlbkit_pagetable::gpt::{self, Adaptive, Fixed, Gpt, Gpt32};
-use tlbkit_pagetable::hpt::Hashed;
+use tlbkit_pagetable::hpt::{Buckets, Hashed};
 use tlbkit_pagetable::nodes::{Chunk, Held, Reclaim, Slab, Usage};
 use tlbkit_pagetable::{Change, Holes, Leaf, Pinned, Retired, Shared, Table, Writer, destroy};
 
@@ -373,4 +373,4 @@ visits!(g2_kseg0, EntryLo, 1, |nodes| Gpt32::<_, Fixed<1>>::new(nodes));
 visits!(g16_kseg0, EntryLo, 1, |nodes| Gpt32::<_, Fixed<4>>::new(nodes));
 visits!(ga_kseg0, EntryLo, 1, |nodes| Gpt32::<_, Adaptive>::new(nodes));
 // A page in a bucket.
-visits!(hr_pages, Compact32, 2, |nodes| Hashed::<Va32, Compact32, _, 0, 1, 75>::new(nodes));
+visits!(hr_pages, Compact32, 2, |nodes| Hashed::<Va32, Compact32, _, Buckets<0, 1, 75>>::new(nodes));

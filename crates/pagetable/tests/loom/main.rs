@@ -14,7 +14,7 @@ use rebased::Rebased;
 use tlbkit_addr::{Attr, PageSize, Pages, Vpn};
 use tlbkit_conformance::scenes::{self, GROWING, Pen, Scene, UNMAP, Watched, check, check_visits};
 use tlbkit_conformance::walkers;
-use tlbkit_pagetable::hpt::Hashed;
+use tlbkit_pagetable::hpt::{Buckets, Hashed};
 use tlbkit_pagetable::mpt::Mpt;
 use tlbkit_pagetable::{Error, Geometry, Holes};
 
@@ -150,7 +150,7 @@ macro_rules! kind {
 
 each_kind!(kind);
 #[cfg(tlbkit_full)]
-walkers!(hpt_pairs, |nodes| Hashed::<Tiny, Words, _, 1, 0, 0>::new(nodes));
+walkers!(hpt_pairs, |nodes| Hashed::<Tiny, Words, _, Buckets<1, 0, 0>>::new(nodes));
 
 /// Tables of two buckets at first, which grow and shrink: with the hash of a refill handler, whose directory stays where it is,
 /// and with one that multiplies, whose root changes. The longest scenes have an attribute.
@@ -159,7 +159,7 @@ macro_rules! grows {
         mod $table {
             use super::*;
 
-            type Grows<const LOAD: usize> = Hashed<'static, $geometry, Words, Watched, 0, 1, LOAD>;
+            type Grows<const LOAD: usize> = Hashed<'static, $geometry, Words, Watched, Buckets<0, 1, LOAD>>;
 
             fn build<const LOAD: usize>(nodes: &'static Watched) -> Result<Grows<LOAD>, Error> {
                 Grows::keyed(nodes, LOW_BITS)

@@ -89,7 +89,7 @@ const fn grains<G: Geometry>(cluster: u32) -> Option<(u32, u32)> {
 }
 
 impl Hashed {
-    /// Returns the walk of a `Hashed<G, EntryLo, _, CLUSTER_LOG, BUCKETS_LOG, LOAD>`.
+    /// Returns the walk of a `Hashed<G, EntryLo, _, Buckets<CLUSTER_LOG, BUCKETS_LOG, LOAD>>`.
     ///
     /// An array of a fixed size of more than 64 KiB must be aligned to its size, as the runs of a
     /// [`Slab`](tlbkit_pagetable::nodes::Slab) are.

@@ -22,8 +22,8 @@ const FOLD: u32 = 10;
 const BLOCK: u32 = 4;
 
 impl Hashed {
-    /// Returns the walk of a `Hashed<Va64, PaperLo, _, CLUSTER_LOG, BUCKETS_LOG, 0>`. (`cluster`, `buckets`) is (1, 8) for H8k, (1,
-    /// 12) for H128k and (3, 10) for C128k.
+    /// Returns the walk of a `Hashed<Va64, PaperLo, _, Buckets<CLUSTER_LOG, BUCKETS_LOG, 0>>`. (`cluster`, `buckets`) is (1, 8) for
+    /// H8k, (1, 12) for H128k and (3, 10) for C128k.
     ///
     /// # Errors
     ///

@@ -95,7 +95,7 @@ fn the_largest_array_that_has_grown_equals_lookup() {
 fn grown<const CLUSTER_LOG: u32>() -> usize {
     let mut memory = vec![Chunk::ZERO; CHUNKS];
     let nodes = Storage::new(&mut memory, KSEG0 + MORE).unwrap();
-    let table = hpt::Hashed::<Base32, EntryLo, _, CLUSTER_LOG, 1, 1>::new(&nodes).unwrap();
+    let table = hpt::Hashed::<Base32, EntryLo, _, hpt::Buckets<CLUSTER_LOG, 1, 1>>::new(&nodes).unwrap();
     let mut table = Local::new(table, |_: &_| ());
     let range = Pages::count(VirtAddr::new(0x2000_0000).vpn(PageSize::K4), GROWN).unwrap();
     table.map(range, Pfn::new(0), PageSize::K4, Attr::READ).unwrap();

@@ -9,7 +9,7 @@ use tlbkit_addr::{Attr, FlushScope, PageSize, Pages, Pfn, Vpn};
 use tlbkit_pagetable::format::{EntryLo, Format};
 use tlbkit_pagetable::geometry::Va64;
 use tlbkit_pagetable::gpt::{self, Gpt};
-use tlbkit_pagetable::hpt::Hashed;
+use tlbkit_pagetable::hpt::{Buckets, Hashed};
 use tlbkit_pagetable::mpt::Mpt;
 use tlbkit_pagetable::nodes::{Chunk, NodeAddr, Nodes, Slab};
 use tlbkit_pagetable::{Change, Holes, Local, Private, Solo};
@@ -177,7 +177,7 @@ fn guarded_of_all_widths() {
 
 fn hashed<const C: u32, const B: u32>(cache: Option<u32>) -> [BTreeSet<Cost>; 2] {
     let walk = Walk::Hashed(mips3::Hashed::of(C, B).unwrap());
-    let make = |nodes| Hashed::<Va64, PaperLo, _, C, B, 0>::new(nodes).unwrap();
+    let make = |nodes| Hashed::<Va64, PaperLo, _, Buckets<C, B, 0>>::new(nodes).unwrap();
     // The low bits are the number of the buckets.
     refills!(make, |table| [table.root() as u32 & !31, 0, 0, 0], walk, cache)
 }

@@ -6,7 +6,7 @@ use tlbkit_names::{
 };
 use tlbkit_pagetable::geometry::Va64;
 use tlbkit_pagetable::gpt::{self, Fixed, Gpt};
-use tlbkit_pagetable::hpt::Hashed;
+use tlbkit_pagetable::hpt::{Buckets, Hashed};
 use tlbkit_pagetable::mpt::Mpt;
 use tlbkit_pagetable::nodes::Slab;
 use tlbkit_pagetable::{Error, Retired, Solo, Table, destroy};
@@ -140,7 +140,7 @@ impl<const W: u32> Structure for Guarded<W> {
 struct HashTable<const C: u32, const B: u32>;
 
 impl<const C: u32, const B: u32> Structure for HashTable<C, B> {
-    type Table<'n> = Hashed<'n, Va64, PaperLo, Nodes<'n>, C, B, 0>;
+    type Table<'n> = Hashed<'n, Va64, PaperLo, Nodes<'n>, Buckets<C, B, 0>>;
 
     fn build<'n>(nodes: &'n Nodes<'n>) -> Result<Self::Table<'n>, Error> {
         Hashed::new(nodes)

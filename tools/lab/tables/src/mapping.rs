@@ -8,7 +8,7 @@ use tlbkit_names::{C128K, G16, GA, H8K, H128K, HR, MPT};
 use tlbkit_pagetable::format::Paper;
 use tlbkit_pagetable::geometry::Va64;
 use tlbkit_pagetable::gpt::{self, Adaptive, Fixed, Gpt};
-use tlbkit_pagetable::hpt::Hashed;
+use tlbkit_pagetable::hpt::{Buckets, Hashed};
 use tlbkit_pagetable::mpt::Mpt;
 use tlbkit_pagetable::nodes::Slab;
 use tlbkit_pagetable::{Change, Error, Holes, Local, Private, Solo};
@@ -55,10 +55,10 @@ pub fn all() -> Vec<(&'static str, Start)> {
         MPT Mpt::<Va64, Paper, _>::new;
         G16 Gpt::<Va64, Paper, _, gpt::TwoWords, Fixed<4>>::new;
         GA Gpt::<Va64, Paper, _, gpt::TwoWords, Adaptive>::new;
-        H8K Hashed::<Va64, Paper, _, 1, 8, 0>::new;
-        H128K Hashed::<Va64, Paper, _, 1, 12, 0>::new;
-        HR Hashed::<Va64, Paper, _, 1, 1, 100>::new;
-        C128K Hashed::<Va64, Paper, _, 3, 10, 0>::new;
+        H8K Hashed::<Va64, Paper, _, Buckets<1, 8, 0>>::new;
+        H128K Hashed::<Va64, Paper, _, Buckets<1, 12, 0>>::new;
+        HR Hashed::<Va64, Paper, _, Buckets<1, 1, 100>>::new;
+        C128K Hashed::<Va64, Paper, _, Buckets<3, 10, 0>>::new;
     }
 }
 

@@ -23,7 +23,7 @@ use tlbkit_names::{C128K, CS, G2, G4, G8, G16, G32, G64, G128, G256, GA, H8K, H1
 use tlbkit_pagetable::format::{self, Format};
 use tlbkit_pagetable::geometry::Va64;
 use tlbkit_pagetable::gpt::{self, Adaptive, Fixed, Gpt, NodeSize};
-use tlbkit_pagetable::hpt::Hashed;
+use tlbkit_pagetable::hpt::{Buckets, Hashed};
 use tlbkit_pagetable::lpt::Lpt;
 use tlbkit_pagetable::mpt::Mpt;
 use tlbkit_pagetable::nodes::LinkRange;
@@ -174,7 +174,7 @@ impl<F: Format, const CLUSTER_LOG: u32, const BUCKETS_LOG: u32, const LOAD: usiz
     for HashTable<F, CLUSTER_LOG, BUCKETS_LOG, LOAD>
 {
     type Word = F::Word;
-    type Table<'n> = Hashed<'n, Va64, F, Storage<'n, F::Word>, CLUSTER_LOG, BUCKETS_LOG, LOAD>;
+    type Table<'n> = Hashed<'n, Va64, F, Storage<'n, F::Word>, Buckets<CLUSTER_LOG, BUCKETS_LOG, LOAD>>;
 
     fn build<'n>(nodes: &'n Storage<'n, F::Word>) -> Result<Self::Table<'n>, Error> {
         Hashed::new(nodes)
@@ -191,7 +191,7 @@ struct Superpages<F>(PhantomData<F>);
 
 impl<F: Format> Structure for Superpages<F> {
     type Word = F::Word;
-    type Table<'n> = Hashed<'n, Va64, F, Storage<'n, F::Word>, 3, 1, 100>;
+    type Table<'n> = Hashed<'n, Va64, F, Storage<'n, F::Word>, Buckets<3, 1, 100>>;
 
     const SUPERPAGES: bool = true;
 

@@ -4,19 +4,13 @@ use core::sync::atomic::Ordering;
 
 use super::SHORT;
 use crate::format::Format;
-use crate::hpt::Hashed;
 use crate::hpt::chain::Spare;
 use crate::hpt::shape::Spot;
+use crate::hpt::{Hashed, Sizes};
 use crate::nodes::{NodeAddr, Nodes};
 use crate::{Geometry, Retired};
 
-impl<'n, G, F, N, const CLUSTER_LOG: u32, const BUCKETS_LOG: u32, const LOAD: usize>
-    Hashed<'n, G, F, N, CLUSTER_LOG, BUCKETS_LOG, LOAD>
-where
-    G: Geometry,
-    F: Format,
-    N: Nodes<Word = F::Word>,
-{
+impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, S: Sizes> Hashed<'n, G, F, N, S> {
     /// Merges the segment that was split last with the segment from which it was split. Returns whether it did.
     ///
     /// # Safety

@@ -3,18 +3,12 @@
 use core::sync::atomic::Ordering;
 
 use crate::format::Format;
-use crate::hpt::Hashed;
 use crate::hpt::shape::Spot;
+use crate::hpt::{Hashed, Sizes};
 use crate::nodes::{NodeAddr, Nodes};
 use crate::{Geometry, Retired};
 
-impl<'n, G, F, N, const CLUSTER_LOG: u32, const BUCKETS_LOG: u32, const LOAD: usize>
-    Hashed<'n, G, F, N, CLUSTER_LOG, BUCKETS_LOG, LOAD>
-where
-    G: Geometry,
-    F: Format,
-    N: Nodes<Word = F::Word>,
-{
+impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, S: Sizes> Hashed<'n, G, F, N, S> {
     /// Makes up to `steps` steps, which part chains that the last split has joined.
     ///
     /// # Safety

@@ -2,7 +2,7 @@
 #![allow(unused_macros, reason = "the fuzzer has lines of its own for the linear table")]
 
 use tlbkit_pagetable::gpt::{Adaptive, Fixed, Gpt, OneWord};
-use tlbkit_pagetable::hpt::Hashed;
+use tlbkit_pagetable::hpt::{Buckets, Hashed};
 use tlbkit_pagetable::{lpt, mpt};
 
 /// The logarithms of the pages in a bucket of a hashed table, and of the buckets of one that does not grow. Loom keeps track of each
@@ -16,11 +16,11 @@ pub(crate) type Lpt<'n, G, F, N> = lpt::Lpt<'n, G, F, N, 0xc000_0000>;
 pub(crate) type G2<'n, G, F, N> = Gpt<'n, G, F, N, OneWord, Fixed<1>>;
 pub(crate) type G4<'n, G, F, N> = Gpt<'n, G, F, N, OneWord, Fixed<2>>;
 pub(crate) type Ga<'n, G, F, N> = Gpt<'n, G, F, N, OneWord, Adaptive>;
-pub(crate) type Hpt<'n, G, F, N> = Hashed<'n, G, F, N, PAGES, BUCKETS, 0>;
+pub(crate) type Hpt<'n, G, F, N> = Hashed<'n, G, F, N, Buckets<PAGES, BUCKETS, 0>>;
 // From two buckets on, so that it grows in every test.
-pub(crate) type Hr<'n, G, F, N> = Hashed<'n, G, F, N, PAGES, 1, 75>;
-pub(crate) type Cpt<'n, G, F, N> = Hashed<'n, G, F, N, 2, BUCKETS, 0>;
-pub(crate) type CptGrows<'n, G, F, N> = Hashed<'n, G, F, N, 2, 1, 40>;
+pub(crate) type Hr<'n, G, F, N> = Hashed<'n, G, F, N, Buckets<PAGES, 1, 75>>;
+pub(crate) type Cpt<'n, G, F, N> = Hashed<'n, G, F, N, Buckets<2, BUCKETS, 0>>;
+pub(crate) type CptGrows<'n, G, F, N> = Hashed<'n, G, F, N, Buckets<2, 1, 40>>;
 
 /// Hands each kind of table to a macro: `$each!(name, Kind, change ...)`. What a change may do to the entries of other pages is
 /// `stays`, nothing; `moves`, to store them in another place; `grows`, the same, of any number of them.

@@ -132,13 +132,14 @@ pub(crate) fn hashed<G: Geometry, const C: u32, const B: u32, const L: usize>(
         storage: &Storage::new(&mut memory, nodes).unwrap(),
         nodes,
         chunks,
-        make: |nodes| hpt::Hashed::<G, EntryLo, _, C, B, L>::new(nodes).unwrap(),
+        make: |nodes| hpt::Hashed::<G, EntryLo, _, hpt::Buckets<C, B, L>>::new(nodes).unwrap(),
         root: |table| table.root(),
     };
     run(config, subject, steps, Sabotage::default())
 }
 
-type Fixed<'n, 'm, G, const C: u32, const B: u32> = hpt::Hashed<'n, G, EntryLo, Storage<'m>, C, B, 0>;
+type Fixed<'n, 'm, G, const C: u32, const B: u32> =
+    hpt::Hashed<'n, G, EntryLo, Storage<'m>, hpt::Buckets<C, B, 0>>;
 
 pub(crate) fn with<G: Radix>(
     kind: Kind,
@@ -177,7 +178,7 @@ pub(crate) fn with<G: Radix>(
         Kind::Hpt => hashed!(1, 10),
         Kind::HptSmall => hashed!(1, 2),
         Kind::HptLarge => hashed!(1, 13),
-        Kind::HptGrows => go!(hpt::Hashed<'_, G, EntryLo, _, 1, 1, 50>, |table| table.root()),
+        Kind::HptGrows => go!(hpt::Hashed<'_, G, EntryLo, _, hpt::Buckets<1, 1, 50>>, |table| table.root()),
         Kind::Cpt => hashed!(3, 10),
         Kind::CptFour => hashed!(2, 3),
         Kind::CptSixteen => hashed!(4, 2),
@@ -186,6 +187,6 @@ pub(crate) fn with<G: Radix>(
         Kind::G16 => guarded::<G, gpt::Fixed<4>>(config, steps, sabotage),
         Kind::G256 => guarded::<G, gpt::Fixed<8>>(config, steps, sabotage),
         Kind::Ga => guarded::<G, Adaptive>(config, steps, sabotage),
-        Kind::CptGrows => go!(hpt::Hashed<'_, G, EntryLo, _, 3, 1, 50>, |table| table.root()),
+        Kind::CptGrows => go!(hpt::Hashed<'_, G, EntryLo, _, hpt::Buckets<3, 1, 50>>, |table| table.root()),
     }
 }
