@@ -37,7 +37,7 @@
 //!
 //! # Reserving while the table grows
 //!
-//! A change that maps a range first reserves its buckets ([`reserve`](Hashed::reserve)), so that a lack of memory is an error
+//! A change that maps a range first reserves its buckets (`reserve` in `hpt/chain.rs`), so that a lack of memory is an error
 //! before the table has changed. A block without a bucket gets one in one of two ways:
 //!
 //! | first bucket of the block's chain | reservation |
@@ -45,7 +45,7 @@
 //! | free | the first bucket is **claimed**: it gets the block's tag with the flag CLAIMED, so that it matches no address and is free for no other block |
 //! | in use | an overflow bucket from the storage, linked when the block is written |
 //!
-//! Then the writer grows the table for the new blocks ([`make_room`](Hashed::make_room)), so splits may come between the
+//! Then the writer grows the table for the new blocks ([`make_room`](Writing::make_room)), so splits may come between the
 //! reservation and the stores. The reservation is still sufficient:
 //!
 //! - A split copies a claimed bucket with its tag to the segment that the tag's hash selects, where the block searches for
@@ -83,12 +83,13 @@ mod split;
 
 use core::sync::atomic::Ordering;
 
-use super::shape::Spot;
+use super::node::{Walk, Writing};
+use super::shape::{Shape as _, Spot};
 use super::{Hashed, Sizes};
+use crate::Geometry;
 use crate::format::Format;
 use crate::nodes::{NodeAddr, Nodes};
 use crate::word::atomics::{AtomicUsize, fence};
-use crate::{Geometry, Retired};
 
 /// The number of steps that a change makes for each bucket that it has taken or emptied, and of chains that it sweeps.
 pub(super) const STEPS: usize = 16;
@@ -174,7 +175,7 @@ impl Growth {
     }
 
     /// Returns the two tails.
-    fn tails(&self) -> [Spot; 2] {
+    pub(super) fn tails(&self) -> [Spot; 2] {
         self.tails.each_ref().map(|[node, at]| Spot {
             node: NodeAddr::new(node.load(Ordering::Relaxed)),
             at: at.load(Ordering::Relaxed),
@@ -182,7 +183,7 @@ impl Growth {
     }
 
     /// Sets the two tails.
-    fn set_tails(&self, tails: [Spot; 2]) {
+    pub(super) fn set_tails(&self, tails: [Spot; 2]) {
         for ([node, at], tail) in self.tails.iter().zip(tails) {
             node.store(tail.node.get(), Ordering::Relaxed);
             at.store(tail.at, Ordering::Relaxed);
@@ -207,66 +208,6 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, S: Sizes> Hashed<'n, 
         self.growth.peak.load(Ordering::Relaxed)
     }
 
-    /// Returns how many first buckets a split adds to a table of `heads`, and the distance of each from the bucket from
-    /// which it is split.
-    const fn split_of(heads: usize) -> (usize, usize) {
-        let segment = 1 << Self::SEGMENT_LOG;
-        (if heads < segment { heads } else { segment }, 1 << heads.ilog2())
-    }
-
-    /// Returns how many first buckets a table of `heads` had before the last split.
-    const fn before(heads: usize) -> usize {
-        let segment = 1 << Self::SEGMENT_LOG;
-        if heads <= segment { heads / 2 } else { heads - segment }
-    }
-
-    /// Returns the count of a segment: how often its chains have been changed such that a walk under way may miss a bucket.
-    ///
-    /// # Safety
-    ///
-    /// The caller ensures:
-    ///
-    /// - the caller is pinned, or is the only writer;
-    /// - `segment` is a segment of the table, or was when the caller was already pinned.
-    pub(super) unsafe fn version(&self, segment: NodeAddr) -> u32 {
-        // SAFETY: by this function's contract the segment is live or retired, so its record exists.
-        unsafe { (*self.nodes.link(segment)).load(Ordering::Acquire) }
-    }
-
-    /// Increments the count of a segment and that of the table, before a change of the segment's chains.
-    ///
-    /// # Safety
-    ///
-    /// The caller ensures:
-    ///
-    /// - the caller is the only writer;
-    /// - `segment` is a segment of the table.
-    unsafe fn count_change(&self, segment: NodeAddr) {
-        // SAFETY: by this function's contract the segment is one of the table, so its record exists.
-        unsafe {
-            let record = &*self.nodes.link(segment);
-            record.store(record.load(Ordering::Relaxed).wrapping_add(1), Ordering::Release);
-        }
-        let steps = &self.growth.steps;
-        steps.store(steps.load(Ordering::Relaxed).wrapping_add(1), Ordering::Release);
-    }
-
-    /// Returns the first bucket with this number.
-    ///
-    /// # Safety
-    ///
-    /// The caller ensures:
-    ///
-    /// - the caller is pinned, or is the only writer;
-    /// - `number` is less than [`buckets`](Self::buckets).
-    pub(super) unsafe fn numbered(&self, number: usize) -> Spot {
-        // SAFETY: by this function's contract the number is that of a first bucket, and a directory has an entry for each
-        // segment.
-        let entry = unsafe { self.entry(self.root(), number >> Self::SEGMENT_LOG) };
-        let within = number & ((1 << Self::SEGMENT_LOG) - 1);
-        Spot { node: Self::segment(entry), at: within * Self::STRIDE }
-    }
-
     /// Returns the number of the first bucket of a key's chain.
     fn number(&self, key: usize) -> usize {
         let (heads, hash) = (self.buckets(), self.bucket_hash(key));
@@ -275,200 +216,14 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, S: Sizes> Hashed<'n, 
         if number < heads { number } else { number - all / 2 }
     }
 
-    /// Returns the last buckets that two chains do not have in common, if the chain of `key` is one of a pair that has not
-    /// been parted.
-    ///
-    /// # Safety
-    ///
-    /// The caller is the only writer.
-    #[inline(always)]
-    unsafe fn joined(&self, key: usize) -> Option<[Spot; 2]> {
-        if !self.has_joined() {
-            return None;
-        }
-        let (joined, heads) = (self.growth.joined.load(Ordering::Relaxed), self.buckets());
-        // SAFETY: by this function's contract the caller is the only writer, and some chains have not been parted.
-        unsafe { self.find_joined(key, joined, heads) }
-    }
-
     /// Tells whether there are chains that have not been parted.
     #[inline(always)]
     pub(super) fn has_joined(&self) -> bool {
         S::LOAD > 0 && self.growth.joined.load(Ordering::Relaxed) != self.buckets()
     }
 
-    /// Does what [`joined`](Self::joined) does if some chains have not been parted.
-    ///
-    /// # Safety
-    ///
-    /// The caller ensures:
-    ///
-    /// - the caller is the only writer;
-    /// - `joined` and `heads` are the current values of the growth's state, and `joined` is less than `heads`.
-    #[inline(never)]
-    unsafe fn find_joined(&self, key: usize, joined: usize, heads: usize) -> Option<[Spot; 2]> {
-        let (_, apart) = Self::split_of(Self::before(heads));
-        let number = self.number(key);
-        let high = if number >= joined { number } else { number + apart };
-        if high < joined || high >= heads {
-            return None;
-        }
-        if high == joined {
-            return Some(self.growth.tails());
-        }
-        // SAFETY: by this function's contract the caller is the only writer, and both numbers are less than `heads`.
-        Some(unsafe { [self.numbered(high - apart), self.numbered(high)] })
-    }
-
-    /// Links a complete bucket into the chain of `key`, which begins at `head`.
-    ///
-    /// # Safety
-    ///
-    /// The caller ensures:
-    ///
-    /// - the caller is the only writer;
-    /// - `head` is the first bucket of the chain of `key`, and `spot` is a complete bucket that no walker can reach.
-    #[inline(always)]
-    pub(super) unsafe fn link(&self, head: Spot, key: usize, spot: Spot) {
-        // SAFETY: by this function's contract the caller is the only writer.
-        unsafe {
-            // If two chains are joined, the bucket goes to the begin of their common part, so that the part stays common.
-            let [one, other] = self.joined(key).unwrap_or([head; 2]);
-            self.publish_link(spot, self.behind(one));
-            self.publish_link(one, Some(spot));
-            if other != one {
-                self.publish_link(other, Some(spot));
-            }
-        }
-    }
-
-    /// Unlinks the overflow bucket `spot`, which is behind `before`, from all chains. Its own links stay, so walkers that
-    /// are in it can continue.
-    ///
-    /// # Safety
-    ///
-    /// The caller ensures:
-    ///
-    /// - the caller is the only writer;
-    /// - `spot` is the overflow bucket behind `before`, in a chain of the table.
-    #[inline(always)]
-    pub(super) unsafe fn lead_past(&self, before: Spot, spot: Spot) {
-        // SAFETY: by this function's contract the caller is the only writer, and `before` leads to `spot`.
-        unsafe {
-            if self.has_joined() {
-                self.lead_both_past(before, spot);
-            } else {
-                self.publish_link(before, self.behind(spot));
-            }
-        }
-    }
-
-    /// Does what [`lead_past`](Self::lead_past) does where some chains have not been parted.
-    ///
-    /// # Safety
-    ///
-    /// As for [`lead_past`](Self::lead_past).
-    #[inline(never)]
-    unsafe fn lead_both_past(&self, before: Spot, spot: Spot) {
-        // SAFETY: by this function's contract the caller is the only writer.
-        unsafe {
-            let behind = self.behind(spot);
-            let key = Self::key_of(self.read_tag(spot));
-            if self.joined(key).is_none() {
-                return self.publish_link(before, behind);
-            }
-            let (_, apart) = Self::split_of(Self::before(self.buckets()));
-            let number = self.number(key);
-            let low =
-                if number >= self.growth.joined.load(Ordering::Relaxed) { number - apart } else { number };
-            let mut tails = self.growth.tails();
-            for (head, tail) in [low, low + apart].into_iter().zip(&mut tails) {
-                let mut at = self.numbered(head);
-                while let Some(next) = self.behind(at) {
-                    if next == spot {
-                        self.publish_link(at, behind);
-                        if *tail == spot {
-                            *tail = at;
-                        }
-                        break;
-                    }
-                    at = next;
-                }
-            }
-            self.growth.set_tails(tails);
-        }
-    }
-
-    /// Tells whether a bucket with this tag belongs to the chain that begins at `head`, and not to a chain that has not been
-    /// parted from it.
-    ///
-    /// # Safety
-    ///
-    /// The caller is pinned, or is the only writer.
-    pub(super) unsafe fn leads_to(&self, head: Spot, tag: usize) -> bool {
-        // SAFETY: by this function's contract the caller is pinned, or the writer.
-        S::LOAD == 0 || Self::bucket(unsafe { self.first(self.root(), Self::key_of(tag)) }) == head
-    }
-
-    /// Continues to grow, sweep or shrink the table after a change that has taken or emptied `changed` buckets.
-    ///
-    /// # Safety
-    ///
-    /// The caller ensures:
-    ///
-    /// - the caller is the only writer;
-    /// - the batch came from this table.
-    #[inline(always)]
-    pub(super) unsafe fn adapt(&self, batch: &mut Retired<'n>, changed: usize) {
-        if S::LOAD == 0 {
-            return;
-        }
-        let (used, blocks) = (self.used(), self.blocks());
-        if !self.growth.is_within_limits(blocks, used) || used - blocks > blocks {
-            // SAFETY: by this function's contract the caller is the only writer, and the batch came from this table.
-            unsafe { self.adapt_slowly(batch, changed, 0) };
-        }
-    }
-
-    /// Grows the table for `more` blocks that the change is about to map. The caller has reserved their buckets before, so
-    /// that a change that fails does not resize the table. A split copies a claimed bucket with its claim, so no block needs
-    /// more buckets than before. There is no merge here, because it could move two claims into one bucket.
-    ///
-    /// # Safety
-    ///
-    /// The caller ensures:
-    ///
-    /// - the caller is the only writer;
-    /// - the batch came from this table.
-    #[inline]
-    pub(super) unsafe fn make_room(&self, batch: &mut Retired<'n>, more: usize) {
-        let used = self.used().saturating_add(more);
-        // The check for a single block follows in `adapt`.
-        if more > 1 && S::LOAD > 0 && !self.growth.is_within_limits(self.blocks(), used) {
-            // SAFETY: by this function's contract the caller is the only writer, and the
-            // batch came from this table.
-            unsafe { self.adapt_slowly(batch, more, more) };
-        }
-    }
-
-    /// Parts every chain that the last split has joined. After this each bucket is in one chain.
-    ///
-    /// # Safety
-    ///
-    /// The caller ensures:
-    ///
-    /// - the caller is the only writer;
-    /// - the batch came from this table.
-    pub(super) unsafe fn part_all(&self, batch: &mut Retired<'n>) {
-        let heads = self.buckets();
-        while S::LOAD > 0 && self.growth.joined.load(Ordering::Relaxed) < heads {
-            // SAFETY: by this function's contract the caller is the only writer, and the batch came from this table.
-            unsafe { self.unzip(batch, heads) };
-        }
-    }
-
     /// Returns the least number of blocks, and the largest number of buckets in use, with which
-    /// [`adapt_slowly`](Self::adapt_slowly) has nothing to do but to sweep. If it has chains to part, or to sweep for want of
+    /// [`adapt_slowly`](Writing::adapt_slowly) has nothing to do but to sweep. If it has chains to part, or to sweep for want of
     /// memory, there are no such numbers.
     fn limits(&self) -> [usize; 2] {
         let heads = self.buckets();
@@ -481,59 +236,102 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, S: Sizes> Hashed<'n, 
 
     /// Limits that no table is within.
     pub(super) const NEVER_WITHIN: [usize; 2] = [usize::MAX, 0];
+}
 
-    /// Tells whether a table of `heads` first buckets, at most [`MOST`](Self::MOST), exceeds its load with `used` buckets in use.
+impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, S: Sizes> Walk<'_, 'n, G, F, N, S> {
+    /// Returns the last buckets that two chains do not have in common, if the chain of `key` is one of a pair that has not
+    /// been parted.
     #[inline(always)]
-    fn is_crowded(used: usize, heads: usize) -> bool {
-        used.saturating_mul(100) > S::LOAD * heads
+    pub(super) fn joined(self, key: usize) -> Option<[Spot; 2]> {
+        if self.has_joined() { self.find_joined(key) } else { None }
     }
 
-    /// Merges two segments if the table has less than a quarter of its load. Returns whether it did.
-    ///
-    /// # Safety
-    ///
-    /// The caller ensures:
-    ///
-    /// - the caller is the only writer;
-    /// - the batch came from this table;
-    /// - the chains of the last split have all been parted.
-    unsafe fn shrink(&self, batch: &mut Retired<'n>) -> bool {
+    /// Does what [`joined`](Self::joined) does if some chains have not been parted.
+    #[inline(never)]
+    fn find_joined(self, key: usize) -> Option<[Spot; 2]> {
+        let pair = self.pair(key)?;
+        if pair[1] == self.growth.joined.load(Ordering::Relaxed) {
+            return Some(self.growth.tails());
+        }
+        Some(pair.map(|number| self.numbered(number).spot()))
+    }
+
+    /// Returns the numbers of the first buckets of a pair of chains that has not been parted, if the chain of `key` is one of them.
+    pub(super) fn pair(self, key: usize) -> Option<[usize; 2]> {
+        let (joined, heads) = (self.growth.joined.load(Ordering::Relaxed), self.buckets());
+        let (_, apart) = Self::split_of(Self::before(heads));
+        let number = self.number(key);
+        let high = if number >= joined { number } else { number + apart };
+        (high >= joined && high < heads).then(|| [high - apart, high])
+    }
+}
+
+impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, S: Sizes> Writing<'_, 'n, G, F, N, S> {
+    /// Increments the count of the segment of a first bucket and that of the table, before a change of the segment's chains.
+    fn count_change(&self, number: usize) {
+        self.count_version(number);
+        let steps = &self.growth.steps;
+        steps.store(steps.load(Ordering::Relaxed).wrapping_add(1), Ordering::Release);
+    }
+
+    /// Continues to grow, sweep or shrink the table after a change that has taken or emptied `changed` buckets.
+    #[inline(always)]
+    pub(super) fn adapt(&mut self, changed: usize) {
+        if S::LOAD == 0 {
+            return;
+        }
+        let (used, blocks) = (self.used(), self.blocks());
+        if !self.growth.is_within_limits(blocks, used) || used - blocks > blocks {
+            self.again().adapt_slowly(changed, 0);
+        }
+    }
+
+    /// Grows the table for `more` blocks that the change is about to map. The caller has reserved their buckets before, so
+    /// that a change that fails does not resize the table. A split copies a claimed bucket with its claim, so no block needs
+    /// more buckets than before. There is no merge here, because it could move two claims into one bucket.
+    #[inline]
+    pub(super) fn make_room(&mut self, more: usize) {
+        let used = self.used().saturating_add(more);
+        // The check for a single block follows in `adapt`.
+        if more > 1 && S::LOAD > 0 && !self.growth.is_within_limits(self.blocks(), used) {
+            self.again().adapt_slowly(more, more);
+        }
+    }
+
+    /// Parts every chain that the last split has joined. After this each bucket is in one chain.
+    pub(super) fn part_all(&mut self) {
+        while self.has_joined() {
+            let steps = self.buckets();
+            self.again().unzip(steps);
+        }
+    }
+
+    /// Merges two segments if the table has less than a quarter of its load. Returns whether it did. The chains of the last split have
+    /// all been parted.
+    fn shrink(&mut self) -> bool {
         let heads = self.buckets();
         let is_deserted = heads > 1 << S::BUCKETS_LOG && self.blocks().saturating_mul(400) < S::LOAD * heads;
-        // SAFETY: this function's contract.
-        is_deserted && unsafe { self.merge(batch) }
+        is_deserted && self.again().merge()
     }
 
     /// Grows, sweeps or shrinks the table: does [`STEPS`] steps, a split or a merge for each of `changed` buckets, and at least
     /// once. `coming` is the number of buckets that the change has reserved and not filled. Only if there are none, it sweeps and
-    /// merges: then the change does not rely on a bucket that it has found.
-    ///
-    /// # Safety
-    ///
-    /// The caller ensures:
-    ///
-    /// - the caller is the only writer;
-    /// - the batch came from this table;
-    /// - if `coming` is 0, the change relies on no bucket that it has found or reserved.
+    /// merges: then the change must not rely on a bucket that it has found.
     #[inline(never)]
-    pub(super) unsafe fn adapt_slowly(&self, batch: &mut Retired<'n>, changed: usize, coming: usize) {
+    pub(super) fn adapt_slowly(mut self, changed: usize, coming: usize) {
         // If a step unwinds, the next change does not rely on these numbers.
-        self.growth.set_limits(Self::NEVER_WITHIN);
+        self.growth.set_limits(Hashed::<'n, G, F, N, S>::NEVER_WITHIN);
         for _ in 0..changed.max(1) {
-            // SAFETY: by this function's contract the caller is the only writer, and the
-            // batch came from this table.
-            let goes_on = unsafe {
-                if self.has_joined() {
-                    self.unzip(batch, STEPS);
-                    true
-                } else if coming == 0 && self.must_sweep() {
-                    self.sweep(batch);
-                    self.shrink(batch) || self.must_sweep()
-                } else if Self::is_crowded(self.used().saturating_add(coming), self.buckets()) {
-                    self.split(batch)
-                } else {
-                    coming == 0 && self.shrink(batch)
-                }
+            let goes_on = if self.has_joined() {
+                self.again().unzip(STEPS);
+                true
+            } else if coming == 0 && self.must_sweep() {
+                self.again().sweep();
+                self.shrink() || self.must_sweep()
+            } else if Self::is_crowded(self.used().saturating_add(coming), self.buckets()) {
+                self.again().split()
+            } else {
+                coming == 0 && self.shrink()
             };
             if !goes_on {
                 break;

@@ -2,28 +2,30 @@
 
 use tlbkit_addr::{Attr, PageSize, Pages, Pfn};
 
-use super::chain::Spare;
-use super::{Hashed, Sizes};
+use super::Sizes;
+use super::node::{Span, Supply, Writing};
+use super::shape::Shape as _;
 use crate::format::{Format, appears, check_attr, first_leaf};
 use crate::geometry::Checked as _;
 use crate::mode::Mode;
 use crate::nodes::Nodes;
 use crate::pairs::stale;
-use crate::{Error, Geometry, Retired, Word};
+use crate::{Error, Geometry, Word};
 
-impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, S: Sizes> Hashed<'n, G, F, N, S> {
+/// The leaves of a range: pages of `size` with these attributes, the first of which maps `frame`.
+#[derive(Clone, Copy)]
+pub(super) struct Leaves {
+    pub(super) pages: Pages,
+    pub(super) frame: Pfn,
+    pub(super) size: PageSize,
+    pub(super) attr: Attr,
+}
+
+impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, S: Sizes> Writing<'_, 'n, G, F, N, S> {
     /// Implements [`Table::map`](crate::Table::map).
-    ///
-    /// # Safety
-    ///
-    /// The caller ensures:
-    ///
-    /// - the caller is the only writer;
-    /// - the batch came from this table.
     #[inline]
-    pub(super) unsafe fn map_pages(
-        &self,
-        batch: &mut Retired<'n>,
+    pub(super) fn map_pages(
+        mut self,
         pages: Pages,
         frame: Pfn,
         size: PageSize,
@@ -33,34 +35,17 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, S: Sizes> Hashed<'n, 
         if page == pages.last() && size == G::BASE && G::SPACE.has(page) {
             G::SPACE.check_frames(frame, 1, size)?;
             check_attr::<F>(attr)?;
-            let word = F::leaf(frame, size, attr, true)?;
-            // SAFETY: by this function's contract the caller is the only writer.
-            if unsafe { self.map_one(batch, page, word) }? {
-                batch.touch(F::APPEARS, pages);
+            if self.map_one(page, F::leaf(frame, size, attr, true)?)? {
+                self.touch(F::APPEARS, pages);
                 return Ok(());
             }
         }
-        // SAFETY: by this function's contract the caller is the only writer, and the batch came from this table.
-        unsafe { self.map_range(batch, pages, frame, size, attr) }
+        self.map_range(pages, frame, size, attr)
     }
 
     /// Maps a range: makes the dry run, reserves buckets, and stores the leaves.
-    ///
-    /// # Safety
-    ///
-    /// The caller ensures:
-    ///
-    /// - the caller is the only writer;
-    /// - the batch came from this table.
     #[inline(never)]
-    unsafe fn map_range(
-        &self,
-        batch: &mut Retired<'n>,
-        pages: Pages,
-        frame: Pfn,
-        size: PageSize,
-        attr: Attr,
-    ) -> Result<(), Error> {
+    fn map_range(mut self, pages: Pages, frame: Pfn, size: PageSize, attr: Attr) -> Result<(), Error> {
         G::SPACE.check_sized(pages, size)?;
         G::SPACE.check_frames(frame, pages.len(), size)?;
         check_attr::<F>(attr)?;
@@ -68,69 +53,39 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, S: Sizes> Hashed<'n, 
         first_leaf::<F>(frame, pages.len(), size, attr, true)?;
         let grain = Self::grain_of(size);
         self.check_room(grain, pages)?;
-        // SAFETY: by this function's contract the caller is the only writer.
-        unsafe {
-            let (mut spare, new) = if grain == 0 && self.is_finest() {
-                // Only base pages are mapped, so an entry in the way is in one of the buckets that `reserve` finds.
-                self.reserve_empty(pages)?
-            } else {
-                self.check_empty(pages)?;
-                self.reserve(grain, pages)?
-            };
-            if grain > 0 {
-                self.clear_way(batch, pages);
-            }
-            self.make_room(batch, new);
-            // The caller's stores to the frames become visible before the table leads to them.
-            N::Mode::release();
-            self.write(&mut spare, pages, frame, size, attr);
-            self.adapt(batch, new);
+        let mut supply = if grain == 0 && self.is_finest() {
+            // Only base pages are mapped, so an entry in the way is in one of the buckets that `reserve` finds.
+            self.again().reserve_empty(pages)?
+        } else {
+            self.check_empty(pages)?;
+            self.again().reserve(grain, pages)?
+        };
+        if grain > 0 {
+            self.again().clear_way(pages);
         }
-        batch.touch(appears::<F>(size), stale::<G, F>(pages, |_| Some(size)));
+        self.make_room(supply.blocks);
+        // The caller's stores to the frames become visible before the table leads to them.
+        N::Mode::release();
+        self.again().write(&mut supply, Leaves { pages, frame, size, attr });
+        self.adapt(supply.blocks);
+        self.touch(appears::<F>(size), stale::<G, F>(pages, |_| Some(size)));
         Ok(())
     }
 
-    /// Stores the leaves of a range, each of whose blocks has a bucket or a reserved one.
-    ///
-    /// # Safety
-    ///
-    /// The caller ensures:
-    ///
-    /// - the caller is the only writer;
-    /// - [`reserve`](Self::reserve) returned `spare` for a range that contains `pages`;
-    /// - [`Format::leaf`] can encode every leaf of the range.
-    pub(super) unsafe fn write(
-        &self,
-        spare: &mut Spare<'n, N>,
-        pages: Pages,
-        frame: Pfn,
-        size: PageSize,
-        attr: Attr,
-    ) {
-        // SAFETY: this function's contract. The base size is a constant in a copy of the loop.
-        unsafe {
-            if size == G::BASE {
-                self.write_sized(spare, pages, frame, G::BASE, attr);
-            } else {
-                self.write_sized(spare, pages, frame, size, attr);
-            }
+    /// Stores the leaves of a range, each of whose blocks has a bucket or a reserved one. [`Format::leaf`] can encode every leaf.
+    pub(super) fn write(mut self, supply: &mut Supply<'n, G, F, N, S>, leaves: Leaves) {
+        // The base size is a constant in a copy of the loop.
+        if leaves.size == G::BASE {
+            self.write_sized(supply, Leaves { size: G::BASE, ..leaves });
+        } else {
+            self.write_sized(supply, leaves);
         }
     }
 
     /// Does what [`write`](Self::write) does.
-    ///
-    /// # Safety
-    ///
-    /// As for [`write`](Self::write).
     #[inline(always)]
-    unsafe fn write_sized(
-        &self,
-        spare: &mut Spare<'n, N>,
-        pages: Pages,
-        frame: Pfn,
-        size: PageSize,
-        attr: Attr,
-    ) {
+    fn write_sized(&mut self, supply: &mut Supply<'n, G, F, N, S>, leaves: Leaves) {
+        let Leaves { pages, frame, size, attr } = leaves;
         let grain = Self::grain_of(size);
         let shift = Self::slot_shift(grain);
         let size_pages = size.pages(G::BASE).unwrap_or(1);
@@ -147,17 +102,13 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, S: Sizes> Hashed<'n, 
                 if Self::SLOTS == 1 { (from, to) } else { (from.max(pages.first()), to.min(pages.last())) };
             let slot = Self::slot(grain, from.address(G::BASE));
             let count = ((to.get() - from.get()) >> shift) + 1;
+            let span = Span { grain, block, slot, count };
             let word = all.advance(F::STEP, from.get() - pages.first().get());
             filled += count;
-            // SAFETY: by this function's contract the caller is the only writer, and the slots are within a bucket.
-            unsafe {
-                if repeat == 1 {
-                    self.install(spare, grain, block, slot, count, |at| word.advance(F::STEP, at << shift));
-                } else {
-                    self.install(spare, grain, block, slot, count, |at| {
-                        word.advance(F::STEP, at / repeat * size_pages)
-                    });
-                }
+            if repeat == 1 {
+                self.install(supply, span, |at| word.advance(F::STEP, at << shift));
+            } else {
+                self.install(supply, span, |at| word.advance(F::STEP, at / repeat * size_pages));
             }
         }
         self.tally.ptes(filled as isize);

@@ -162,14 +162,13 @@
 
 mod census;
 mod chain;
-mod directory;
 mod grow;
 mod map;
 mod mark;
 mod mend;
 mod move_to_front;
+mod node;
 mod one_page;
-mod part;
 mod protect;
 mod replace;
 mod resize;
@@ -186,6 +185,8 @@ use core::fmt;
 use core::marker::PhantomData;
 
 pub use sizes::{Buckets, Sizes};
+
+use shape::Shape as _;
 
 use crate::footprint::Tally;
 use crate::format::{Compact32, Format};
@@ -307,13 +308,9 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, S: Sizes> Hashed<'n, 
                 "the root word has room for the size"
             );
         }
-        let tally = Tally::default();
-        let root = Self::begin(nodes, &tally).ok_or_else(|| Error::no_memory(1, nodes.held()))?;
-        let growth = grow::Growth::new(1 << S::BUCKETS_LOG);
-        growth.note_bytes(tally.footprint().bytes);
-        Ok(Self {
+        let mut table = Self {
             nodes,
-            root: F::Word::from_usize(root).cell(),
+            root: F::Word::ZERO.cell(),
             secret: multiplier,
             grains: AtomicUsize::new(0),
             used: core::array::from_fn(|_| AtomicUsize::new(0)),
@@ -321,11 +318,14 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, S: Sizes> Hashed<'n, 
             vacant: AtomicUsize::new(0),
             lacked_memory: AtomicUsize::new(0),
             swept: AtomicUsize::new(0),
-            growth,
+            growth: grow::Growth::new(1 << S::BUCKETS_LOG),
             flag: WriterFlag::new(nodes.held()),
-            tally,
+            tally: Tally::default(),
             shape: PhantomData,
-        })
+        };
+        let root = table.begin().ok_or_else(|| Error::no_memory(1, nodes.held()))?;
+        table.root = F::Word::from_usize(root).cell();
+        Ok(table)
     }
 
     /// Returns the root word: the address of the array of buckets, with the base-two logarithm of the number of buckets in

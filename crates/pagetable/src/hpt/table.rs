@@ -4,6 +4,7 @@ use core::ops::ControlFlow;
 
 use tlbkit_addr::{Attr, PageSize, Pages, Pfn, PhysAddr, VirtAddr};
 
+use super::node::{Walk, Writing};
 use super::{Hashed, Sizes};
 use crate::format::{Format, payload_bits};
 use crate::geometry::Checked as _;
@@ -13,6 +14,20 @@ use crate::{
     Change, Entry, Error, FlushAll, Footprint, Frames, Geometry, Holes, Leaf, Mark, Pinned, Private, Retired,
     Right, Space, Table, WriterFlag,
 };
+
+impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, S: Sizes> Hashed<'n, G, F, N, S> {
+    /// Returns the right to write this table, if `right` is that.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::OtherTable`].
+    #[inline(always)]
+    pub(super) fn writing<'w>(&'w self, right: Right<'w, 'n>) -> Result<Writing<'w, 'n, G, F, N, S>, Error> {
+        let batch = right.batch(&self.flag)?;
+        // SAFETY: the holder of the right is this table's only writer, and the batch came from this table.
+        Ok(unsafe { Writing::new(self, batch) })
+    }
+}
 
 // SAFETY: `batch` returns a batch over the table's storage, and the flag is a field. When a change returns, the nodes that
 // it has pushed to the batch are unlinked. `mend` repairs the table after a change that unwinds.
@@ -24,22 +39,20 @@ unsafe impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, S: Sizes> Tabl
     }
 
     #[inline(always)]
-    fn lookup(&self, _pinned: Pinned<'_>, at: VirtAddr) -> Option<Leaf> {
+    fn lookup(&self, pinned: Pinned<'_>, at: VirtAddr) -> Option<Leaf> {
         if !G::SPACE.holds(at) {
             return None;
         }
-        // SAFETY: `_pinned` proves that the caller is pinned.
-        unsafe { self.find(at) }
+        Walk::new(self, pinned).find(at)
     }
 
     #[inline(always)]
-    fn translate(&self, _pinned: Pinned<'_>, at: VirtAddr) -> Option<PhysAddr> {
+    fn translate(&self, pinned: Pinned<'_>, at: VirtAddr) -> Option<PhysAddr> {
         if !G::SPACE.holds(at) {
             return None;
         }
         let decode = |word, size, at| phys(F::frame(word, size), size, at, G::BASE);
-        // SAFETY: `_pinned` proves that the caller is pinned.
-        unsafe { self.find_with(at, decode) }
+        Walk::new(self, pinned).find_with(at, decode)
     }
 
     /// Visits every leaf of a range. If the range has more blocks than the table has buckets, the visit reads the buckets
@@ -50,12 +63,12 @@ unsafe impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, S: Sizes> Tabl
     /// split or promotion.
     fn for_each(
         &self,
-        _pinned: Pinned<'_>,
+        pinned: Pinned<'_>,
         pages: Pages,
         visit: &mut dyn FnMut(Leaf) -> ControlFlow<()>,
     ) -> ControlFlow<()> {
-        // SAFETY: `_pinned` proves that the caller is pinned, and `each_half` passes pages of one half of the space.
-        self.each_half(pages, |pages| unsafe { self.each_leaf(pages, &mut *visit) })
+        let walk = Walk::new(self, pinned);
+        walk.each_half(pages, |pages| walk.each_leaf(pages, &mut *visit))
     }
 
     fn payload_bits(&self) -> Option<u32> {
@@ -63,19 +76,18 @@ unsafe impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, S: Sizes> Tabl
     }
 
     #[inline]
-    fn entry(&self, _pinned: Pinned<'_>, at: VirtAddr) -> Entry {
-        // SAFETY: `_pinned` proves that the caller is pinned.
-        if G::SPACE.holds(at) { unsafe { self.find_entry(at) } } else { Entry::Empty }
+    fn entry(&self, pinned: Pinned<'_>, at: VirtAddr) -> Entry {
+        if G::SPACE.holds(at) { Walk::new(self, pinned).find_entry(at) } else { Entry::Empty }
     }
 
     fn for_each_entry(
         &self,
-        _pinned: Pinned<'_>,
+        pinned: Pinned<'_>,
         pages: Pages,
         visit: &mut dyn FnMut(VirtAddr, Entry) -> ControlFlow<()>,
     ) -> ControlFlow<()> {
-        // SAFETY: `_pinned` proves that the caller is pinned, and `each_half` passes pages of one half of the space.
-        self.each_half(pages, |pages| unsafe { self.each_entry(pages, &mut *visit) })
+        let walk = Walk::new(self, pinned);
+        walk.each_half(pages, |pages| walk.each_entry(pages, &mut *visit))
     }
 
     fn footprint(&self) -> Footprint {
@@ -99,11 +111,7 @@ unsafe impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, S: Sizes> Tabl
         size: PageSize,
         attr: Attr,
     ) -> Result<(), Error> {
-        let batch = right.batch(&self.flag)?;
-        // SAFETY: by the contract of `Table::map` the caller is the only writer, and the batch came from this table.
-        unsafe {
-            batch.change(|batch| self.map_pages(batch, pages, frame, size, attr), |batch| self.mend(batch))
-        }
+        self.writing(right)?.or_mend(|writing| writing.map_pages(pages, frame, size, attr))
     }
 
     #[inline]
@@ -114,11 +122,7 @@ unsafe impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, S: Sizes> Tabl
         holes: Holes,
         frames: Option<&mut dyn Frames>,
     ) -> Result<usize, Error> {
-        let batch = right.batch(&self.flag)?;
-        // SAFETY: by the contract of `Table::unmap` the caller is the only writer, and the batch came from this table.
-        unsafe {
-            batch.change(|batch| self.unmap_pages(batch, pages, holes, frames), |batch| self.mend(batch))
-        }
+        self.writing(right)?.or_mend(|writing| writing.unmap_pages(pages, holes, frames))
     }
 
     #[inline]
@@ -129,11 +133,7 @@ unsafe impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, S: Sizes> Tabl
         holes: Holes,
         change: Change,
     ) -> Result<usize, Error> {
-        let batch = right.batch(&self.flag)?;
-        // SAFETY: by the contract of `Table::protect` the caller is the only writer, and the batch came from this table.
-        unsafe {
-            batch.change(|batch| self.protect_pages(batch, pages, holes, change), |batch| self.mend(batch))
-        }
+        self.writing(right)?.or_mend(|writing| writing.protect_pages(pages, holes, change))
     }
 
     fn replace(
@@ -144,16 +144,8 @@ unsafe impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, S: Sizes> Tabl
         attr: Attr,
         flush_all_cpus: FlushAll<'_>,
     ) -> Result<Leaf, Error> {
-        let batch = right.batch(&self.flag)?;
-        let flush_all_cpus = flush_all_cpus.of(self.breaks_frames())?;
-        // SAFETY: by the contract of `Table::replace` the caller is the only writer, and the batch came from this table;
-        // if the format breaks, no code that runs during the break needs the page.
-        unsafe {
-            batch.change(
-                |batch| self.replace_leaf(batch, at, frame, attr, flush_all_cpus),
-                |batch| self.mend(batch),
-            )
-        }
+        let flush_all_cpus = flush_all_cpus.of(F::BREAK_FRAME)?;
+        self.writing(right)?.or_mend(|writing| writing.replace_leaf(at, frame, attr, flush_all_cpus))
     }
 
     fn breaks_frames(&self) -> bool {
@@ -167,26 +159,16 @@ unsafe impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, S: Sizes> Tabl
         to: PageSize,
         flush_all_cpus: FlushAll<'_>,
     ) -> Result<(), Error> {
-        let batch = right.batch(&self.flag)?;
-        let flush_all_cpus = flush_all_cpus.of(self.breaks())?;
-        // SAFETY: by the contract of `Table::resize` the caller is the only writer, and the batch came from this table;
-        // if the table breaks, no code that runs during the break needs the pages.
-        unsafe {
-            batch
-                .change(|batch| self.resize_pages(batch, pages, to, flush_all_cpus), |batch| self.mend(batch))
-        }
+        let flush_all_cpus = flush_all_cpus.of(F::BREAK)?;
+        self.writing(right)?.or_mend(|writing| writing.resize_pages(pages, to, flush_all_cpus))
     }
 
     fn mark(&self, right: Right<'_, 'n>, at: VirtAddr, mark: Option<Mark>) -> Result<Entry, Error> {
-        let batch = right.batch(&self.flag)?;
-        // SAFETY: by the contract of `Table::mark` the caller is the only writer, and the batch came from this table.
-        unsafe { batch.change(|batch| self.mark_page(batch, at, mark), |batch| self.mend(batch)) }
+        self.writing(right)?.or_mend(|writing| writing.mark_page(at, mark))
     }
 
     fn fill(&self, right: Right<'_, 'n>, at: VirtAddr, payload: u64, frame: Pfn) -> Result<(), Error> {
-        let batch = right.batch(&self.flag)?;
-        // SAFETY: by the contract of `Table::fill` the caller is the only writer, and the batch came from this table.
-        unsafe { batch.change(|batch| self.fill_page(batch, at, payload, frame), |batch| self.mend(batch)) }
+        self.writing(right)?.or_mend(|writing| writing.fill_page(at, payload, frame))
     }
 
     fn breaks(&self) -> bool {
@@ -194,9 +176,10 @@ unsafe impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, S: Sizes> Tabl
     }
 
     unsafe fn dismantle(&mut self, batch: &mut Retired<'n>) {
-        // SAFETY: by the contract of `Table::dismantle` the caller is the only writer, and the batch came from this
-        // table, and the table is not used any more.
-        unsafe { self.take_apart(batch) }
+        // SAFETY: by the contract of `Table::dismantle` the caller is the only writer, the batch came from this table, and no code
+        // uses the table any more.
+        unsafe { Writing::new(self, batch).retire_all() };
+        self.tally.ptes(-(self.tally.footprint().ptes as isize));
     }
 }
 

@@ -52,151 +52,62 @@
 //! * **Links**: links to a new bucket lead to complete units. Links that bypass a removed bucket are all stored before the
 //!   bucket is retired, and the bucket's own links stay for walkers that are in it.
 
-use core::sync::atomic::Ordering;
-
-use super::shape::Spot;
-use super::{Hashed, Sizes};
+use super::Sizes as _;
+use super::shape::Shape;
 use crate::fields::Fields as _;
-use crate::format::Format;
-use crate::mode::Mode;
-use crate::nodes::Nodes;
-use crate::word::atomics::fence;
-use crate::{Geometry, Half, Word};
+use crate::{Geometry as _, Half};
 
 /// The lowest bit of a tag's grain.
 const GRAIN_SHIFT: u32 = 1;
 /// The mask of the grain, shifted to bit 0.
 const GRAIN_MASK: usize = 7;
 
-impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, S: Sizes> Hashed<'n, G, F, N, S> {
+/// The tags of a table.
+pub(super) trait Tags: Shape {
     /// The flag that the bucket belongs to the tag's block.
-    pub(super) const LIVE: usize = {
+    const LIVE: usize = {
         // Keys of the upper half have ones up to the top of a `usize`.
-        let wide = if matches!(G::HALF, Half::Lower) { G::VA_BITS } else { usize::BITS };
-        let bits = wide - G::BASE.shift() - (S::CLUSTER_LOG - Self::UNITS_LOG);
+        let wide = if matches!(Self::G::HALF, Half::Lower) { Self::G::VA_BITS } else { usize::BITS };
+        let bits = wide - Self::G::BASE.shift() - (Self::S::CLUSTER_LOG - Self::UNITS_LOG);
         assert!(bits + Self::KEY_SHIFT <= Self::TAG_BITS - 3, "a key fits beside the flags");
         1 << (Self::TAG_BITS - 1)
     };
     /// The flag that the bucket belonged to the tag's block, and that a walker may still have seen the live tag.
-    pub(super) const DEAD: usize = Self::LIVE >> 1;
+    const DEAD: usize = Self::LIVE >> 1;
     /// The flag that a change under way has reserved the bucket for the tag's block.
-    pub(super) const CLAIMED: usize = Self::LIVE >> 2;
+    const CLAIMED: usize = Self::LIVE >> 2;
     /// The lowest bit of the key.
-    const KEY_SHIFT: u32 = 4 + (S::CLUSTER_LOG - Self::UNITS_LOG).saturating_sub(1);
+    const KEY_SHIFT: u32 = 4 + (Self::S::CLUSTER_LOG - Self::UNITS_LOG).saturating_sub(1);
     const FLAGS: usize = Self::LIVE | Self::DEAD | Self::CLAIMED;
 
     /// Returns the live tag of a key.
     #[inline(always)]
-    pub(super) fn tag(grain: usize, key: usize) -> usize {
+    fn tag(grain: usize, key: usize) -> usize {
         Self::LIVE.with(key << Self::KEY_SHIFT).with(grain << GRAIN_SHIFT)
     }
 
     /// Returns the live tag of a block: that of the first unit of its bucket.
     #[inline(always)]
-    pub(super) fn tag_of(grain: usize, block: usize) -> usize {
+    fn tag_of(grain: usize, block: usize) -> usize {
         Self::tag(grain, Self::lead(block))
     }
 
     /// Returns the key of a tag.
     #[inline(always)]
-    pub(super) const fn key_of(tag: usize) -> usize {
+    fn key_of(tag: usize) -> usize {
         (tag & !Self::FLAGS) >> Self::KEY_SHIFT
     }
 
     /// Returns the grain and the block number of a tag.
     #[inline(always)]
-    pub(super) const fn untag(tag: usize) -> (usize, usize) {
+    fn untag(tag: usize) -> (usize, usize) {
         (tag >> GRAIN_SHIFT & GRAIN_MASK, Self::key_of(tag) >> Self::UNITS_LOG)
     }
 
     /// Returns the tag with another flag in place of its own.
-    pub(super) fn flagged(tag: usize, flag: usize) -> usize {
+    fn flagged(tag: usize, flag: usize) -> usize {
         (tag & !Self::FLAGS).with(flag)
     }
-
-    /// Loads a unit's tag as a walker does.
-    ///
-    /// # Safety
-    ///
-    /// The caller ensures:
-    ///
-    /// - the caller is pinned, or is the only writer;
-    /// - `spot` is a unit of the table, or was when the caller was already pinned.
-    #[inline(always)]
-    pub(super) unsafe fn follow_tag(&self, spot: Spot) -> usize {
-        // SAFETY: by this function's contract the unit is in the table, or was when the caller was already pinned.
-        unsafe {
-            if Self::TAG == 1 {
-                return self.nodes.follow(spot.node, spot.at).to_usize();
-            }
-            let high = self.nodes.follow(spot.node, spot.at + 1).to_usize();
-            if N::Mode::SHARED {
-                // The writer stores the half with the flags last, so a walker must load it first.
-                fence(Ordering::Acquire);
-            }
-            // Two shifts, because one shift by 32 would not compile for a `usize` of 32 bits, which never executes this.
-            self.nodes.follow(spot.node, spot.at).to_usize() | high << 16 << 16
-        }
-    }
-
-    /// Reads a bucket's first tag as the writer.
-    ///
-    /// # Safety
-    ///
-    /// The caller ensures:
-    ///
-    /// - the caller is the only writer;
-    /// - `spot` is a bucket of the table, or one that no walker can reach.
-    #[inline(always)]
-    pub(super) unsafe fn read_tag(&self, spot: Spot) -> usize {
-        // SAFETY: by this function's contract the caller is the only writer, and the bucket is in the table.
-        unsafe {
-            let low = self.nodes.read(spot.node, spot.at).to_usize();
-            if Self::TAG == 1 {
-                low
-            } else {
-                low | self.nodes.read(spot.node, spot.at + 1).to_usize() << 16 << 16
-            }
-        }
-    }
-
-    /// Publishes the tags of a bucket, of which the first is `tag`, after all stores to the bucket. Of a tag of two words it
-    /// stores the half with the flags last.
-    ///
-    /// # Safety
-    ///
-    /// The caller ensures:
-    ///
-    /// - the caller is the only writer;
-    /// - `spot` is a bucket of the table, or one that no walker can reach.
-    #[inline(always)]
-    pub(super) unsafe fn publish_tag(&self, spot: Spot, tag: usize) {
-        // SAFETY: by this function's contract the caller is the only writer, and the
-        // bucket is in the table.
-        unsafe {
-            if Self::TAG > 1 {
-                self.nodes.store_relaxed(spot.node, spot.at, F::Word::from_usize(tag));
-                return self.nodes.publish(spot.node, spot.at + 1, F::Word::from_usize(tag >> 16 >> 16));
-            }
-            N::Mode::release();
-            for unit in 0..Self::UNITS {
-                let tag = F::Word::from_usize(tag ^ unit << Self::KEY_SHIFT);
-                self.nodes.store_relaxed(spot.node, spot.at + unit * Self::UNIT, tag);
-            }
-        }
-    }
-
-    /// Replaces the flags of a bucket's tags by `flag`.
-    ///
-    /// # Safety
-    ///
-    /// The caller ensures:
-    ///
-    /// - the caller is the only writer;
-    /// - `spot` is a bucket of the table, or one that no walker can reach.
-    pub(super) unsafe fn reflag(&self, spot: Spot, flag: usize) {
-        // SAFETY: by this function's contract the caller is the only writer, and the
-        // bucket is in the table.
-        unsafe { self.publish_tag(spot, Self::flagged(self.read_tag(spot), flag)) };
-    }
 }
+
+impl<T: Shape> Tags for T {}

@@ -40,126 +40,20 @@ use tlbkit_addr::Pages;
 
 use super::chain::bump;
 use super::grow::STEPS;
-use super::shape::Spot;
+use super::node::{Bucket, Writing};
+use super::shape::Shape as _;
 use super::visit::Visitor;
 use super::{Hashed, Sizes};
 use crate::format::Format;
 use crate::nodes::Nodes;
-use crate::{Error, Geometry, Invalidate, Local, Retired, Writer};
+use crate::{Error, Geometry, Invalidate, Local, Writer};
 
 impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, S: Sizes> Hashed<'n, G, F, N, S> {
-    /// Tells whether an empty bucket of `grain` stays in its chain.
-    #[inline(always)]
-    pub(super) const fn keeps(grain: usize) -> bool {
-        S::LOAD > 0 && grain == 0 && F::EXTRA == 0
-    }
-
-    /// Counts a bucket that a change has emptied, if it [stays](Self::keeps) in its chain.
+    /// Counts a bucket that a change has emptied, if it [stays](super::shape::Shape::keeps) in its chain.
     #[inline(always)]
     pub(super) fn count_vacant(&self, grain: usize) {
         if Self::keeps(grain) {
             bump(&self.vacant, 1);
-        }
-    }
-
-    /// Counts a bucket of base pages that the unmap of a page has emptied, and sweeps or shrinks the table if it is time to.
-    ///
-    /// # Safety
-    ///
-    /// The caller ensures:
-    ///
-    /// - the caller is the only writer;
-    /// - the batch came from this table;
-    /// - `head` is the first bucket of a chain of the table, with one empty bucket that has not been counted.
-    #[inline(always)]
-    pub(super) unsafe fn vacate(&self, batch: &mut Retired<'n>, head: Spot) {
-        let vacant = bump(&self.vacant, 1);
-        let blocks = self.used() - vacant;
-        // An unmap takes no bucket into use, so it is not the change that makes the table grow.
-        if vacant > blocks || !self.growth.is_within_limits(blocks, 0) {
-            // SAFETY: this function's contract; the bucket has been counted.
-            unsafe { self.vacate_slowly(batch, head) };
-        }
-    }
-
-    /// Continues to grow, sweep or shrink the table after a bucket in the chain of `head` has become vacant. If the table is
-    /// [to be swept](Self::must_sweep) and the chain is not joined to another one, its vacant buckets are taken out.
-    ///
-    /// # Safety
-    ///
-    /// The caller ensures:
-    ///
-    /// - the caller is the only writer;
-    /// - the batch came from this table;
-    /// - `head` is the first bucket of a chain of the table.
-    #[inline(never)]
-    unsafe fn vacate_slowly(&self, batch: &mut Retired<'n>, head: Spot) {
-        // SAFETY: by this function's contract the caller is the only writer, and the batch came from this table.
-        unsafe {
-            // In chains that have not been parted each removal walks both, and there may be many.
-            if self.must_sweep() && !self.has_joined() {
-                self.tidy(batch, head);
-            }
-            self.adapt_slowly(batch, 1, 0);
-        }
-    }
-
-    /// Counts a bucket as no longer vacant, if it is, before an entry is stored in it.
-    ///
-    /// # Safety
-    ///
-    /// The caller ensures:
-    ///
-    /// - the caller is the only writer;
-    /// - `spot` is a bucket of `grain` of the table.
-    #[inline(always)]
-    pub(super) unsafe fn occupy(&self, grain: usize, spot: Spot) {
-        // SAFETY: by this function's contract the caller is the only writer, and the bucket is in the table.
-        if Self::keeps(grain) && self.vacant.load(Ordering::Relaxed) > 0 && unsafe { self.is_vacant(spot) } {
-            bump(&self.vacant, -1);
-        }
-    }
-
-    /// Removes the empty buckets of the chain that begins at `head`.
-    ///
-    /// # Safety
-    ///
-    /// The caller ensures:
-    ///
-    /// - the caller is the only writer;
-    /// - the batch came from this table;
-    /// - `head` is the first bucket of a chain, whose empty buckets have been counted where [`take_out`](Self::take_out) says so.
-    #[inline(never)]
-    pub(super) unsafe fn tidy(&self, batch: &mut Retired<'n>, head: Spot) {
-        // SAFETY: by this function's contract the caller is the only writer.
-        unsafe {
-            let mut before = head;
-            while let Some(spot) = self.behind(before) {
-                if self.is_vacant(spot) {
-                    self.take_out(batch, Some(before), spot);
-                } else {
-                    before = spot;
-                }
-            }
-            if self.read_tag(head) & Self::LIVE != 0 && self.is_vacant(head) {
-                self.take_out(batch, None, head);
-            }
-        }
-    }
-
-    /// Takes the vacant buckets of a range out, which larger pages are about to cover.
-    ///
-    /// # Safety
-    ///
-    /// The caller ensures:
-    ///
-    /// - the caller is the only writer;
-    /// - the batch came from this table.
-    #[inline(never)]
-    pub(super) unsafe fn clear_way(&self, batch: &mut Retired<'n>, pages: Pages) {
-        if Self::keeps(0) && self.vacant.load(Ordering::Relaxed) > 0 {
-            // SAFETY: by this function's contract the caller is the only writer, and the batch came from this table.
-            let _ = unsafe { self.parts(pages, Visitor::Pruner(batch), |_| ControlFlow::Continue(())) };
         }
     }
 
@@ -186,31 +80,6 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, S: Sizes> Hashed<'n, 
         self.blocks().saturating_sub(self.vacant.load(Ordering::Relaxed)) / 2
     }
 
-    /// Takes the vacant buckets out of the next chains in turn, until the table is no longer [to be swept](Self::must_sweep) or
-    /// [`STEPS`] chains have been swept.
-    ///
-    /// # Safety
-    ///
-    /// The caller ensures:
-    ///
-    /// - the caller is the only writer;
-    /// - the batch came from this table;
-    /// - no code relies on a vacant bucket that it has found.
-    #[inline(never)]
-    pub(super) unsafe fn sweep(&self, batch: &mut Retired<'n>) {
-        for _ in 0..STEPS {
-            if !self.must_sweep() {
-                break;
-            }
-            let next = self.swept.load(Ordering::Relaxed);
-            let number = if next < self.buckets() { next } else { 0 };
-            self.swept.store(number + 1, Ordering::Relaxed);
-            // SAFETY: by this function's contract the caller is the only writer, and the batch came from this table; `number` is that
-            // of a first bucket.
-            unsafe { self.tidy(batch, self.numbered(number)) };
-        }
-    }
-
     /// Returns the error of a change for which the storage had fewer than `wanted` nodes. From now on the table keeps no vacant
     /// buckets: each change that empties a bucket or takes one sweeps.
     #[cold]
@@ -219,29 +88,77 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, S: Sizes> Hashed<'n, 
         self.growth.set_limits(Self::NEVER_WITHIN);
         Error::no_memory(wanted, self.nodes.held())
     }
+}
+
+impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, S: Sizes> Bucket<'_, 'n, G, F, N, S> {
+    /// Counts the bucket, one of `grain`, as no longer vacant, if it is, before an entry is stored in it.
+    #[inline(always)]
+    pub(super) fn occupy(self, grain: usize) {
+        let vacant = &self.table().vacant;
+        if Self::keeps(grain) && vacant.load(Ordering::Relaxed) > 0 && self.is_vacant() {
+            bump(vacant, -1);
+        }
+    }
+}
+
+impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, S: Sizes> Writing<'_, 'n, G, F, N, S> {
+    /// Counts the bucket of a block of base pages, which the unmap of a page has emptied, and sweeps or shrinks the table if it is
+    /// time to.
+    #[inline(always)]
+    pub(super) fn vacate(&mut self, block: usize) {
+        let vacant = bump(&self.vacant, 1);
+        let blocks = self.used() - vacant;
+        // An unmap takes no bucket into use, so it is not the change that makes the table grow.
+        if vacant > blocks || !self.growth.is_within_limits(blocks, 0) {
+            self.again().vacate_slowly(block);
+        }
+    }
+
+    /// Continues to grow, sweep or shrink the table after the bucket of a block has become vacant. If the table is
+    /// [to be swept](Hashed::must_sweep) and the block's chain is not joined to another one, its vacant buckets are taken out.
+    #[inline(never)]
+    fn vacate_slowly(mut self, block: usize) {
+        // In chains that have not been parted each removal walks both, and there may be many.
+        if self.must_sweep() && !self.has_joined() {
+            self.chain(block).tidy();
+        }
+        self.adapt_slowly(1, 0);
+    }
+
+    /// Takes the vacant buckets of a range out, which larger pages are about to cover.
+    #[inline(never)]
+    pub(super) fn clear_way(mut self, pages: Pages) {
+        if Self::keeps(0) && self.vacant.load(Ordering::Relaxed) > 0 {
+            let _ = self.parts(pages, Visitor::Pruner, |_| ControlFlow::Continue(()));
+        }
+    }
+
+    /// Takes the vacant buckets out of the next chains in turn, until the table is no longer [to be swept](Hashed::must_sweep) or
+    /// [`STEPS`] chains have been swept. The change must not rely on a vacant bucket that it has found.
+    #[inline(never)]
+    pub(super) fn sweep(mut self) {
+        for _ in 0..STEPS {
+            if !self.must_sweep() {
+                break;
+            }
+            let next = self.swept.load(Ordering::Relaxed);
+            let number = if next < self.buckets() { next } else { 0 };
+            self.swept.store(number + 1, Ordering::Relaxed);
+            self.numbered_chain(number).tidy();
+        }
+    }
 
     /// Takes out every vacant bucket.
-    ///
-    /// # Safety
-    ///
-    /// As for [`sweep`](Self::sweep).
     #[cold]
-    unsafe fn trim(&self, batch: &mut Retired<'n>) {
-        if self.vacant.load(Ordering::Relaxed) == 0 {
-            return;
-        }
-        let sweep_all = |batch: &mut Retired<'n>| {
-            // SAFETY: by this function's contract the caller is the only writer, and the batch came from this table; `number` is
-            // that of a first bucket.
-            unsafe {
-                self.part_all(batch);
-                for number in 0..self.buckets() {
-                    self.tidy(batch, self.numbered(number));
+    fn trim(self) {
+        if self.vacant.load(Ordering::Relaxed) > 0 {
+            self.or_mend(|mut writing| {
+                writing.part_all();
+                for number in 0..writing.buckets() {
+                    writing.numbered_chain(number).tidy();
                 }
-            }
-        };
-        // SAFETY: by this function's contract the caller is the only writer, and the batch came from this table.
-        batch.change(sweep_all, |batch| unsafe { self.mend(batch) });
+            });
+        }
     }
 }
 
@@ -249,9 +166,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, S: Sizes> Writer<'_, 
     /// Retires every [vacant bucket](crate::hpt#vacant-buckets): a kernel that is short of memory calls it for each of its tables. The
     /// nodes are free when the batch has completed. The time is that of a visit of the whole table.
     pub fn trim(&mut self) {
-        let (table, batch) = self.parts();
-        // SAFETY: this is the only writer, the batch came from this table, and no change is under way.
-        unsafe { table.trim(batch) };
+        self.writing().trim();
     }
 }
 
@@ -261,9 +176,8 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, S: Sizes, I: Invalida
     /// Frees every [vacant bucket](crate::hpt#vacant-buckets); see [`Writer::trim`].
     pub fn trim(&mut self) {
         self.change(|table, right, _| {
-            if let Ok(batch) = right.batch(&table.flag) {
-                // SAFETY: the right is that of the table's only writer, and no change is under way.
-                unsafe { table.trim(batch) };
+            if let Ok(writing) = table.writing(right) {
+                writing.trim();
             }
         });
     }

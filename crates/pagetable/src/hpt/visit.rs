@@ -4,18 +4,19 @@
 use core::ops::ControlFlow;
 use core::sync::atomic::Ordering;
 
-use tlbkit_addr::{Pages, VirtAddr, Vpn};
+use tlbkit_addr::{Pages, VirtAddr};
 
 use super::chain::bump;
-use super::part::Part;
-use super::shape::{LOG, Spot};
-use super::{Hashed, MOVE, Sizes};
-use crate::format::{Format, is_taken};
+use super::node::{Part, Slots, Unit, Walk, Writing};
+use super::shape::Shape as _;
+use super::tag::Tags as _;
+use super::{MOVE, Sizes};
+use crate::format::Format;
 use crate::geometry::Checked as _;
 use crate::mode::Mode;
-use crate::nodes::{NodeAddr, Nodes};
+use crate::nodes::Nodes;
 use crate::word::atomics::{AtomicUsize, fence};
-use crate::{Entry, Geometry, Leaf, Retired};
+use crate::{Entry, Geometry, Leaf};
 
 /// Counts a visit until it is dropped, also if the visit unwinds. No lookup reorders a chain during a visit.
 pub(super) struct Still<'t>(&'t AtomicUsize);
@@ -33,95 +34,117 @@ impl Drop for Still<'_> {
     }
 }
 
-/// The kind of visitor.
-pub(super) enum Visitor<'b, 'n> {
-    /// A walker, while a writer may change the table.
-    Walker,
-    /// The writer.
+/// The kind of a writer's visit.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Visitor {
+    /// It removes no bucket.
     Writer,
-    /// The writer, which removes the buckets that are empty after its visit.
-    Pruner(&'b mut Retired<'n>),
-    /// The writer, which removes the buckets that its visit has emptied where they cannot stay [vacant](super::vacant), and whose
-    /// visit empties every part.
-    Clearer(&'b mut Retired<'n>),
+    /// It removes the buckets that are empty after the visit.
+    Pruner,
+    /// It empties every part, and removes the buckets that it has emptied where they cannot stay [vacant](super::vacant).
+    Clearer,
 }
 
-impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, S: Sizes> Hashed<'n, G, F, N, S> {
+impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, S: Sizes> Writing<'_, 'n, G, F, N, S> {
     /// Calls `visit` with the part of each live bucket that a range covers.
-    ///
-    /// # Safety
-    ///
-    /// The caller ensures:
-    ///
-    /// - the caller is pinned, or is the only writer;
-    /// - a visitor other than [`Visitor::Walker`] is the only writer, and its batch, if it has one, came from this table;
-    /// - the `visit` of a [`Visitor::Clearer`] empties every part with which it is called.
-    pub(super) unsafe fn parts(
-        &self,
+    pub(super) fn parts(
+        &mut self,
         pages: Pages,
-        visitor: Visitor<'_, 'n>,
-        mut visit: impl FnMut(Part) -> ControlFlow<()>,
+        visitor: Visitor,
+        mut visit: impl FnMut(Slots<'_, 'n, G, F, N, S>) -> ControlFlow<()>,
     ) -> ControlFlow<()> {
         let (first, last) = Self::blocks_of(0, pages);
-        let _still = (!N::Mode::SHARED).then(|| Still::new(&self.visits));
+        let table = self.table();
+        let _still = (!N::Mode::SHARED).then(|| Still::new(&table.visits));
         // A search for a block costs about as much as a read of a bucket.
-        // SAFETY: by this function's contract the caller is pinned, or is the only writer, as `visitor` says.
-        unsafe {
-            if last - first < self.buckets() {
-                self.visit_blocks(pages, visitor, &mut visit)
-            } else {
-                self.visit_buckets(pages, visitor, &mut visit)
+        if last - first < self.buckets() {
+            return self.visit_blocks(pages, visitor, &mut visit);
+        }
+        for number in 0..self.buckets() {
+            let mut next = Some(self.numbered(number));
+            let head = self.numbered(number);
+            while let Some(bucket) = next {
+                next = bucket.behind();
+                let tag = bucket.read_tag();
+                if tag & Self::LIVE != 0 && (*bucket == *head || self.walk().leads_to(*head, tag)) {
+                    let (grain, block) = Self::untag(tag);
+                    if let Some(span) = Self::span_of(grain, block, pages) {
+                        visit(bucket.slots(span))?;
+                    }
+                }
+            }
+            if visitor != Visitor::Writer {
+                self.numbered_chain(number).tidy();
             }
         }
+        ControlFlow::Continue(())
     }
 
     /// Searches the bucket of every block of a range.
-    ///
-    /// # Safety
-    ///
-    /// The caller ensures:
-    ///
-    /// - the caller is pinned, or is the only writer;
-    /// - a visitor other than [`Visitor::Walker`] is the only writer, and its batch, if it has one, came from this table;
-    /// - the `visit` of a [`Visitor::Clearer`] empties every part with which it is called.
     #[inline(always)]
-    unsafe fn visit_blocks(
-        &self,
+    fn visit_blocks(
+        &mut self,
         pages: Pages,
-        mut visitor: Visitor<'_, 'n>,
-        visit: &mut impl FnMut(Part) -> ControlFlow<()>,
+        visitor: Visitor,
+        visit: &mut impl FnMut(Slots<'_, 'n, G, F, N, S>) -> ControlFlow<()>,
     ) -> ControlFlow<()> {
+        let grains = self.grains.load(Ordering::Relaxed) | 1;
+        for grain in (0..Self::GRAINS).filter(|grain| grains >> grain & 1 != 0) {
+            let (first, last) = Self::blocks_of(grain, pages);
+            for block in first..=last {
+                let mut chain = self.chain(block);
+                if !chain.seek(Self::tag_of(grain, block)) {
+                    continue;
+                }
+                // Only the blocks at the ends have slots that are not in the range.
+                let inner = block > first && block < last;
+                let visited = chain.here().covered(grain, block, (pages, inner), |slots| {
+                    visit(slots).map_continue(|()| slots.span().count == Self::SLOTS)
+                });
+                let Some(visited) = visited else { continue };
+                let is_whole = visited?;
+                let is_emptied = match visitor {
+                    Visitor::Writer => false,
+                    Visitor::Clearer if Self::keeps(grain) && !chain.must_sweep() => false,
+                    Visitor::Clearer => is_whole || chain.here().is_vacant(),
+                    Visitor::Pruner => chain.here().is_vacant(),
+                };
+                if is_emptied {
+                    chain.take_out();
+                }
+            }
+        }
+        ControlFlow::Continue(())
+    }
+}
+
+impl<'a, 'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, S: Sizes> Walk<'a, 'n, G, F, N, S> {
+    /// Calls `visit` with the part of each live bucket that a range covers, while a writer may change the table.
+    fn parts(
+        self,
+        pages: Pages,
+        mut visit: impl FnMut(Part<'a, 'n, G, F, N, S>) -> ControlFlow<()>,
+    ) -> ControlFlow<()> {
+        let (first, last) = Self::blocks_of(0, pages);
+        let table = self.table();
+        let _still = (!N::Mode::SHARED).then(|| Still::new(&table.visits));
+        // A search for a block costs about as much as a read of a bucket.
+        if last - first >= self.buckets() {
+            return self.visit_buckets(pages, &mut visit);
+        }
         let grains = self.grains.load(Ordering::Acquire) | 1;
         for grain in (0..Self::GRAINS).filter(|grain| grains >> grain & 1 != 0) {
             let (first, last) = Self::blocks_of(grain, pages);
             for block in first..=last {
-                // SAFETY: by this function's contract the caller is pinned, or the writer,
-                // as it says.
-                unsafe {
-                    let found = if let Visitor::Walker = visitor {
-                        self.follow(grain, Self::lead(block)).map(|spot| (None, spot))
-                    } else {
-                        self.seek_past(self.head(block), Self::tag_of(grain, block))
-                    };
-                    let Some((before, spot)) = found else { continue };
-                    // Only the blocks at the ends have slots that are not in the range.
-                    let part = if Self::SLOTS == 1 || block > first && block < last {
-                        Some(Self::whole(spot, grain, block))
-                    } else {
-                        Self::part(spot, grain, block, pages)
-                    };
-                    if let Some(part) = part {
-                        visit(part)?;
-                        let (batch, clears) = match &mut visitor {
-                            Visitor::Walker | Visitor::Writer => continue,
-                            Visitor::Clearer(_) if Self::keeps(grain) && !self.must_sweep() => continue,
-                            Visitor::Pruner(batch) => (batch, false),
-                            Visitor::Clearer(batch) => (batch, true),
-                        };
-                        if clears && part.slots == Self::SLOTS || self.is_vacant(spot) {
-                            self.take_out(batch, before, spot);
-                        }
-                    }
+                let Some(unit) = self.follow(grain, Self::lead(block)) else { continue };
+                // Only the blocks at the ends have slots that are not in the range.
+                let span = if Self::SLOTS == 1 || block > first && block < last {
+                    Some(Self::whole(grain, block))
+                } else {
+                    Self::span_of(grain, block, pages)
+                };
+                if let Some(span) = span {
+                    visit(Part::new(unit, span))?;
                 }
             }
             if N::Mode::SHARED {
@@ -138,192 +161,72 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, S: Sizes> Hashed<'n, 
     /// reversed. In this order a segment has all hashes from one place to another, and the segments into which it is split
     /// have the same hashes together. So all hashes before the current place have been visited, and none after it, however
     /// many segments there are now (Redis scans its tables in the same way). If a segment changes during its visit, it is
-    /// visited again.
-    ///
-    /// # Safety
-    ///
-    /// The caller ensures:
-    ///
-    /// - the caller is pinned, or is the only writer;
-    /// - a visitor other than [`Visitor::Walker`] is the only writer, and its batch, if it has one, came from this table;
-    /// - the `visit` of a [`Visitor::Clearer`] empties every part with which it is called.
-    unsafe fn visit_buckets(
-        &self,
+    /// visited again. A table of a fixed size has one segment.
+    fn visit_buckets(
+        self,
         pages: Pages,
-        mut visitor: Visitor<'_, 'n>,
-        visit: &mut impl FnMut(Part) -> ControlFlow<()>,
+        visit: &mut impl FnMut(Part<'a, 'n, G, F, N, S>) -> ControlFlow<()>,
     ) -> ControlFlow<()> {
-        if S::LOAD == 0 {
-            let array = NodeAddr::new(self.root() & !LOG);
-            for at in 0..1 << S::BUCKETS_LOG {
-                let head = Spot { node: array, at: at * Self::STRIDE };
-                // SAFETY: by this function's contract the caller is pinned, or is the only writer; the bucket is in the
-                // array.
-                unsafe { self.visit_chain(head, pages, &mut visitor, visit) }?;
-            }
-            return ControlFlow::Continue(());
-        }
         let mut place = 0u64;
         while place < 1 << 32 {
-            // SAFETY: by this function's contract the caller is pinned, or is the only writer. The entry was loaded from the
-            // directory, and a segment has a bucket for each number below `segment_of`.
-            unsafe {
-                let (root, entry) = self.entry_at(place as u32);
-                let segment = Self::segment(entry);
-                let before = self.version(segment);
-                // `bits_of` is called before the visit. A merge stores one entry of the directory after the other. Buckets
-                // that the visit does not read, because their entry still leads to another segment, must not count as
-                // visited if that entry leads to this segment after the visit.
-                let bits = self.bits_of(root, place as u32, entry);
-                let is_same = || {
-                    fence(Ordering::Acquire);
-                    !N::Mode::SHARED
-                        || self.entry_at(place as u32).1 == entry && self.version(segment) == before
-                };
-                let mut is_whole = true;
-                for at in 0..self.segment_of(root, entry) {
-                    let head = Spot { node: segment, at: at * Self::STRIDE };
-                    self.visit_chain(head, pages, &mut visitor, visit)?;
-                    is_whole = is_same();
-                    if !is_whole {
-                        break;
-                    }
+            let directory = self.directory();
+            let segment = directory.at(place as u32);
+            let before = segment.version();
+            // `bits_of` is called before the visit. A merge stores one entry of the directory after the other. Buckets
+            // that the visit does not read, because their entry still leads to another segment, must not count as
+            // visited if that entry leads to this segment after the visit.
+            let bits = directory.bits_of(place as u32, &segment);
+            let is_same = || {
+                fence(Ordering::Acquire);
+                !N::Mode::SHARED
+                    || self.directory().at(place as u32) == segment && segment.version() == before
+            };
+            let mut is_whole = true;
+            for head in segment.each_head() {
+                self.visit_chain(head, pages, visit)?;
+                is_whole = is_same();
+                if !is_whole {
+                    break;
                 }
-                if is_whole {
-                    place = ((place >> (32 - bits)) + 1) << (32 - bits);
-                }
+            }
+            if is_whole {
+                place = ((place >> (32 - bits)) + 1) << (32 - bits);
             }
         }
         ControlFlow::Continue(())
-    }
-
-    /// Returns the root, and the entry of its directory whose index consists of the first bits of `place` in reversed order.
-    ///
-    /// # Safety
-    ///
-    /// The caller is pinned, or is the only writer.
-    unsafe fn entry_at(&self, place: u32) -> (usize, usize) {
-        let root = self.root();
-        // SAFETY: by this function's contract the caller is pinned, or the writer, as it
-        // says.
-        unsafe {
-            let index = place.reverse_bits() as usize & ((1 << self.entries(root)) - 1);
-            (root, self.entry(root, index))
-        }
-    }
-
-    /// Returns the smallest number of low index bits such that all entries with these bits lead to the same segment as
-    /// `entry`.
-    ///
-    /// The writer stores the entries with the same low bits in ascending order. So if the entry with the highest index leads
-    /// to the segment, all of them do.
-    ///
-    /// # Safety
-    ///
-    /// The caller ensures:
-    ///
-    /// - the caller is pinned, or is the only writer;
-    /// - `root` was loaded while the caller was pinned, or by the writer;
-    /// - `entry` was loaded from the directory of `root` at `place`.
-    unsafe fn bits_of(&self, root: usize, place: u32, entry: usize) -> u32 {
-        // SAFETY: by this function's contract the caller is pinned, or is the only writer; the index is below the entries.
-        unsafe {
-            let entries = self.entries(root);
-            let mut bits = entries;
-            while bits > 0 {
-                let fewer = (1 << (bits - 1)) - 1;
-                let last = ((1 << entries) - 1) & !fewer | place.reverse_bits() as usize & fewer;
-                if self.entry(root, last) != entry {
-                    break;
-                }
-                bits -= 1;
-            }
-            bits
-        }
     }
 
     /// Visits the buckets that belong to the chain of `head`.
-    ///
-    /// # Safety
-    ///
-    /// The caller ensures:
-    ///
-    /// - the caller is pinned, or is the only writer;
-    /// - `head` is a first bucket of the table, or was when the caller was already pinned;
-    /// - a visitor other than [`Visitor::Walker`] is the only writer, and its batch, if it has one, came from this table;
-    /// - the `visit` of a [`Visitor::Clearer`] empties every part with which it is called.
-    unsafe fn visit_chain(
-        &self,
-        head: Spot,
+    fn visit_chain(
+        self,
+        head: Unit<'a, 'n, G, F, N, S>,
         pages: Pages,
-        visitor: &mut Visitor<'_, 'n>,
-        visit: &mut impl FnMut(Part) -> ControlFlow<()>,
+        visit: &mut impl FnMut(Part<'a, 'n, G, F, N, S>) -> ControlFlow<()>,
     ) -> ControlFlow<()> {
-        let mut spot = Some(head);
-        while let Some(here) = spot {
-            // SAFETY: by this function's contract the caller is pinned, or the writer, as
-            // it says.
-            unsafe {
-                let tag = self.follow_tag(here);
-                if tag & Self::LIVE != 0 && (here == head || self.leads_to(head, tag)) {
-                    let (grain, block) = Self::untag(tag);
-                    if let Some(part) = Self::part(here, grain, block, pages) {
-                        visit(part)?;
-                    }
+        let mut next = Some(head);
+        while let Some(unit) = next {
+            let tag = unit.tag();
+            if tag & Self::LIVE != 0 && (unit == head || self.leads_to(head, tag)) {
+                let (grain, block) = Self::untag(tag);
+                if let Some(span) = Self::span_of(grain, block, pages) {
+                    visit(Part::new(unit, span))?;
                 }
-                spot = self.follow_link(here);
             }
-        }
-        if let Visitor::Pruner(batch) | Visitor::Clearer(batch) = visitor {
-            // SAFETY: by this function's contract the caller is the only writer.
-            unsafe { self.tidy(batch, head) };
+            next = unit.next();
         }
         ControlFlow::Continue(())
     }
 
-    /// Calls `visit` with every leaf and mark of a part, once each: the first slot of the part that holds it, its first
-    /// address, and the entry.
-    ///
-    /// # Safety
-    ///
-    /// The caller ensures:
-    ///
-    /// - the caller is pinned, or is the only writer;
-    /// - `part` is a part of a bucket of the table, or was when the caller was already pinned.
-    #[inline(always)]
-    pub(super) unsafe fn each_taken(
-        &self,
-        part: Part,
-        mut visit: impl FnMut(usize, VirtAddr, Entry) -> ControlFlow<()>,
-    ) -> ControlFlow<()> {
-        let part = Self::known(part);
-        let shift = Self::slot_shift(part.grain);
-        let mut slot = part.slot;
-        while slot < part.slot + part.slots {
-            // SAFETY: by this function's contract the part is one of a bucket of the table, so its slots are in that bucket.
-            let word = unsafe { self.nodes.follow(part.spot.node, Self::place(part.spot, part.block, slot)) };
-            if !is_taken::<F>(word) {
-                slot += 1;
-                continue;
-            }
-            let page = Vpn::new(part.first.get() + ((slot - part.slot) << shift)).address(G::BASE);
-            let entry = Self::decode(word, part.grain, page);
-            let Entry::Leaf(leaf) = entry else {
-                visit(slot, page, entry)?;
-                slot += 1;
-                continue;
-            };
-            visit(slot, leaf.at, entry)?;
-            let slots = 1 << (leaf.size.shift() - Self::GRAIN[part.grain].shift());
-            slot = (slot | (slots - 1)) + 1;
-        }
-        ControlFlow::Continue(())
+    /// Tells whether a bucket with this tag belongs to the chain that begins at `head`, and not to a chain that has not been
+    /// parted from it.
+    pub(super) fn leads_to(self, head: Unit<'_, 'n, G, F, N, S>, tag: usize) -> bool {
+        S::LOAD == 0 || self.first(Self::key_of(tag)).bucket() == head
     }
 
     /// Calls `visit` with the part of a range in each half of the address space, and again if pages have moved between
     /// grains during the call.
     pub(super) fn each_half(
-        &self,
+        self,
         pages: Pages,
         mut visit: impl FnMut(Pages) -> ControlFlow<()>,
     ) -> ControlFlow<()> {
@@ -347,44 +250,24 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, S: Sizes> Hashed<'n, 
     }
 
     /// Visits every leaf of a range within one half of the address space.
-    ///
-    /// # Safety
-    ///
-    /// The caller ensures:
-    ///
-    /// - the caller is pinned, or is the only writer;
-    /// - `pages` are in one half of the address space.
-    pub(super) unsafe fn each_leaf(
-        &self,
+    pub(super) fn each_leaf(
+        self,
         pages: Pages,
         mut visit: impl FnMut(Leaf) -> ControlFlow<()>,
     ) -> ControlFlow<()> {
-        // SAFETY: by this function's contract the caller is pinned, or the writer.
-        unsafe {
-            self.each_entry(pages, |_, entry| match entry {
-                Entry::Leaf(leaf) => visit(leaf),
-                Entry::Mark(_) | Entry::Empty => ControlFlow::Continue(()),
-            })
-        }
+        self.each_entry(pages, |_, entry| match entry {
+            Entry::Leaf(leaf) => visit(leaf),
+            Entry::Mark(_) | Entry::Empty => ControlFlow::Continue(()),
+        })
     }
 
     /// Visits every leaf and mark of a range within one half of the address space.
-    ///
-    /// # Safety
-    ///
-    /// The caller ensures:
-    ///
-    /// - the caller is pinned, or is the only writer;
-    /// - `pages` are in one half of the address space.
     #[inline(always)]
-    pub(super) unsafe fn each_entry(
-        &self,
+    pub(super) fn each_entry(
+        self,
         pages: Pages,
         mut visit: impl FnMut(VirtAddr, Entry) -> ControlFlow<()>,
     ) -> ControlFlow<()> {
-        // SAFETY: by this function's contract the caller is pinned, or the writer.
-        unsafe {
-            self.parts(pages, Visitor::Walker, |part| self.each_taken(part, |_, at, entry| visit(at, entry)))
-        }
+        self.parts(pages, |part| part.each_taken(|_, at, entry| visit(at, entry)))
     }
 }

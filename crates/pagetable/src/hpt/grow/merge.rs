@@ -3,129 +3,124 @@
 use core::sync::atomic::Ordering;
 
 use super::SHORT;
+use crate::Geometry;
 use crate::format::Format;
-use crate::hpt::chain::Spare;
-use crate::hpt::shape::Spot;
-use crate::hpt::{Hashed, Sizes};
-use crate::nodes::{NodeAddr, Nodes};
-use crate::{Geometry, Retired};
+use crate::hpt::Sizes;
+use crate::hpt::node::{Array, Bucket, Fresh, Only, Supply, Writing};
+use crate::hpt::shape::Shape as _;
+use crate::hpt::tag::Tags as _;
+use crate::nodes::Nodes;
 
-impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, S: Sizes> Hashed<'n, G, F, N, S> {
-    /// Merges the segment that was split last with the segment from which it was split. Returns whether it did.
-    ///
-    /// # Safety
-    ///
-    /// The caller ensures:
-    ///
-    /// - the caller is the only writer;
-    /// - the batch came from this table;
-    /// - the chains of the last split have all been parted.
+impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, S: Sizes> Writing<'_, 'n, G, F, N, S> {
+    /// Merges the segment that was split last with the segment from which it was split, after the chains of that split have all been
+    /// parted. Returns whether it did.
     #[inline(never)]
-    pub(super) unsafe fn merge(&self, batch: &mut Retired<'n>) -> bool {
+    pub(super) fn merge(mut self) -> bool {
         let heads = self.buckets();
         let before = Self::before(heads);
         let (added, apart) = Self::split_of(before);
-        let is_small = heads <= 1 << Self::SEGMENT_LOG;
-        // SAFETY: by this function's contract the caller is the only writer; no walker can reach the new segment before it
-        // is published.
+        let Some(want) = self.want_for_merge() else { return false };
+        let Ok(mut supply) = Supply::take(self.table(), want, 0) else { return false };
+        let old = [before - apart, before].map(|number| self.numbered(number).spot().node);
+        if heads <= 1 << Self::SEGMENT_LOG {
+            let Some(only) = Only::again(self.table(), added) else { return false };
+            self.merge_into(&only.segment, &mut supply);
+            // SAFETY: the segment has a copy of each first bucket in use, and the joined chains.
+            unsafe { self.publish_only(only, before) };
+        } else {
+            let Some(new) = Array::segment(self.table(), added) else { return false };
+            self.merge_into(&new, &mut supply);
+            // SAFETY: as above.
+            unsafe { self.publish_segment((before - apart) >> Self::SEGMENT_LOG, apart, new, 0) };
+        }
+        self.growth.heads.store(before, Ordering::Relaxed);
+        self.growth.joined.store(before, Ordering::Relaxed);
+        self.growth.note_moved(2 * added);
+        // SAFETY: all entries that led to an old segment lead to the new one.
         unsafe {
-            let mut want = 0;
-            for high in before..heads {
-                let pair = [self.numbered(high - apart), self.numbered(high)];
-                if pair.iter().all(|&head| self.short_end(head).is_none()) {
-                    return false;
-                }
-                want += usize::from(pair.iter().all(|&head| self.read_tag(head) & Self::LIVE != 0));
+            if heads <= 1 << Self::SEGMENT_LOG {
+                self.retire_array(old[0], heads * Self::STRIDE);
+                return true;
             }
-            let Ok(mut spare) = Spare::take(self.nodes, &[Self::NODE], [want]) else { return false };
-            let words = added * Self::STRIDE;
-            let taken = if is_small {
-                self.take_only(words)
-            } else {
-                self.take_array(words).map(|new| (NodeAddr::new(0), new))
-            };
-            let Some((directory, new)) = taken else { return false };
-            let old = [self.numbered(before - apart), self.numbered(before)];
-            for at in 0..added {
-                let pair = [self.numbered(before - apart + at), self.numbered(before + at)];
-                let mut first = self.join(pair);
-                let to = Spot { node: new, at: at * Self::STRIDE };
-                for from in pair {
-                    if self.read_tag(from) & Self::LIVE == 0 {
-                        continue;
-                    }
-                    if self.read_tag(to) == 0 {
-                        self.copy_contents(to, from);
-                    } else if let Some(node) = spare.next(0) {
-                        self.copy_contents(Spot::node(node), from);
-                        self.publish_link(Spot::node(node), first);
-                        first = Some(Spot::node(node));
-                        self.count_node(1);
-                    }
-                }
-                self.publish_link(to, first);
-            }
-            if is_small {
-                self.publish_only(batch, directory, new, before);
-            } else {
-                self.publish_segment((before - apart) >> Self::SEGMENT_LOG, apart, new, 0);
-            }
-            self.growth.heads.store(before, Ordering::Relaxed);
-            self.growth.joined.store(before, Ordering::Relaxed);
-            self.growth.note_moved(2 * added);
-            if is_small {
-                self.retire_array(batch, old[0].node, heads * Self::STRIDE);
-            } else {
-                for old in old {
-                    self.retire_array(batch, old.node, added * Self::STRIDE);
-                }
-                self.narrow(batch, before >> Self::SEGMENT_LOG);
+            for old in old {
+                self.retire_array(old, added * Self::STRIDE);
             }
         }
+        self.narrow(before >> Self::SEGMENT_LOG);
         true
     }
 
-    /// Returns the last bucket of a chain, or `None` if the chain has [`SHORT`] or more overflow buckets.
-    ///
-    /// # Safety
-    ///
-    /// The caller ensures:
-    ///
-    /// - the caller is the only writer;
-    /// - `head` is the first bucket of a chain of the table.
-    unsafe fn short_end(&self, head: Spot) -> Option<Spot> {
-        let mut end = head;
+    /// Returns how many overflow buckets a merge needs: one for each pair of first buckets in use. Returns `None` if the search for the
+    /// end of a chain would take too long.
+    fn want_for_merge(&self) -> Option<usize> {
+        let heads = self.buckets();
+        let before = Self::before(heads);
+        let (_, apart) = Self::split_of(before);
+        let mut want = 0;
+        for high in before..heads {
+            let pair = [high - apart, high].map(|number| self.numbered(number));
+            if pair.iter().all(|head| head.short_end().is_none()) {
+                return None;
+            }
+            want += usize::from(pair.iter().all(|head| head.read_tag() & Self::LIVE != 0));
+        }
+        Some(want)
+    }
+
+    /// Copies each pair of first buckets into a first bucket of the new segment and an overflow bucket, and joins their chains.
+    fn merge_into(&self, new: &Array<'_, 'n, G, F, N, S>, supply: &mut Supply<'n, G, F, N, S>) {
+        let before = Self::before(self.buckets());
+        let (added, apart) = Self::split_of(before);
+        for at in 0..added {
+            let pair = [before - apart + at, before + at].map(|number| self.numbered(number));
+            let (to, mut second) = (new.head(at), None);
+            for from in pair {
+                if from.read_tag() & Self::LIVE == 0 {
+                    continue;
+                }
+                if to.read_tag() == 0 {
+                    to.copy_contents(from);
+                } else if let Some(fresh) = Fresh::take(self.table(), Some(&mut *supply)) {
+                    fresh.bucket().copy_contents(from);
+                    second = Some(fresh.into_bucket());
+                }
+            }
+            let mut first = Self::join(pair);
+            // SAFETY: the chain gets another first bucket, and perhaps an overflow bucket behind it; the old first ones are retired.
+            unsafe {
+                if let Some(second) = second {
+                    second.publish_link(first);
+                    first = Some(second);
+                }
+                to.publish_link(first);
+            }
+        }
+    }
+
+    /// Joins the chains behind two first buckets, at least one of which is short, and returns the first overflow bucket.
+    fn join<'b>(pair: [Bucket<'b, 'n, G, F, N, S>; 2]) -> Option<Bucket<'b, 'n, G, F, N, S>> {
+        let [one, other] = pair.map(Bucket::behind);
+        let (Some(_), Some(_)) = (one, other) else { return one.or(other) };
+        let (end, first, last) = match pair[0].short_end() {
+            Some(end) => (end, one, other),
+            None => (pair[1].short_end()?, other, one),
+        };
+        // SAFETY: the two chains become one.
+        unsafe { end.publish_link(last) };
+        first
+    }
+}
+
+impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, S: Sizes> Bucket<'_, 'n, G, F, N, S> {
+    /// Returns the last bucket of the chain that begins here, or `None` if the chain has [`SHORT`] or more overflow buckets.
+    fn short_end(self) -> Option<Self> {
+        let mut end = self;
         for _ in 0..SHORT {
-            // SAFETY: by this function's contract the caller is the only writer.
-            match unsafe { self.behind(end) } {
+            match end.behind() {
                 Some(next) => end = next,
                 None => return Some(end),
             }
         }
         None
-    }
-
-    /// Joins the chains behind two first buckets, at least one of which is short, and returns the first overflow bucket.
-    ///
-    /// # Safety
-    ///
-    /// The caller ensures:
-    ///
-    /// - the caller is the only writer;
-    /// - `pair` are two first buckets of the table.
-    unsafe fn join(&self, pair: [Spot; 2]) -> Option<Spot> {
-        // SAFETY: by this function's contract the caller is the only writer.
-        unsafe {
-            let [one, other] = pair.map(|head| self.behind(head));
-            let (Some(_), Some(_)) = (one, other) else { return one.or(other) };
-            if let Some(end) = self.short_end(pair[0]) {
-                self.publish_link(end, other);
-                return one;
-            }
-            if let Some(end) = self.short_end(pair[1]) {
-                self.publish_link(end, one);
-            }
-            other
-        }
     }
 }

@@ -1,0 +1,308 @@
+//! Buckets that the writer may write, and those that no walker can reach yet.
+
+use core::marker::PhantomData;
+use core::ops::Deref;
+
+use super::{Unit, Walk};
+use crate::format::{Format, absent_beside, is_taken};
+use crate::hpt::shape::{Shape as _, Spot};
+use crate::hpt::tag::Tags as _;
+use crate::hpt::{Hashed, Sizes};
+use crate::mode::Mode;
+use crate::nodes::{NodeAddr, Nodes, Stock};
+use crate::{Error, Geometry, Word};
+
+/// A bucket that the only writer may write.
+///
+/// The unit is the first of its bucket. The holder has the right to write the bucket for `'a`.
+pub(crate) struct Bucket<'a, 'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, S: Sizes>(
+    pub(super) Unit<'a, 'n, G, F, N, S>,
+);
+
+impl<'a, 'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, S: Sizes> Deref
+    for Bucket<'a, 'n, G, F, N, S>
+{
+    type Target = Unit<'a, 'n, G, F, N, S>;
+
+    #[inline(always)]
+    fn deref(&self) -> &Self::Target {
+        &self.0
+    }
+}
+
+/// A word of a bucket.
+pub(crate) struct Place<'a, 'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, S: Sizes> {
+    pub(super) table: &'a Hashed<'n, G, F, N, S>,
+    pub(super) node: NodeAddr,
+    /// The index of a word of the node, which is one of the bucket.
+    pub(super) index: usize,
+}
+
+impl<G: Geometry, F: Format, N: Nodes<Word = F::Word>, S: Sizes> Place<'_, '_, G, F, N, S> {
+    /// Reads the word as the writer.
+    #[inline(always)]
+    pub(crate) fn read(&self) -> F::Word {
+        // SAFETY: the node is live, the word is in it, and the holder is its only writer.
+        unsafe { self.table.nodes.read(self.node, self.index) }
+    }
+
+    /// Stores the word without release.
+    #[inline(always)]
+    pub(crate) fn store_relaxed(&self, word: F::Word) {
+        // SAFETY: the node is live, the word is in it, and the holder is its only writer.
+        unsafe { self.table.nodes.store_relaxed(self.node, self.index, word) };
+    }
+
+    /// Stores the word after all stores before it.
+    #[inline(always)]
+    pub(crate) fn publish(&self, word: F::Word) {
+        // SAFETY: the node is live, the word is in it, and the holder is its only writer.
+        unsafe { self.table.nodes.publish(self.node, self.index, word) };
+    }
+
+    /// Replaces the word by the result of `change`, without release.
+    #[inline(always)]
+    pub(crate) fn edit(&self, change: impl Fn(F::Word) -> F::Word) {
+        self.store_relaxed(change(self.read()));
+    }
+}
+
+impl<'a, 'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, S: Sizes> Bucket<'a, 'n, G, F, N, S> {
+    /// Returns the bucket whose first unit has a place.
+    ///
+    /// # Safety
+    ///
+    /// The place is the first unit of a bucket, in a node of the table that is not freed during `'a`. During `'a` the caller is the
+    /// bucket's only writer.
+    #[inline(always)]
+    pub(crate) unsafe fn new(table: &'a Hashed<'n, G, F, N, S>, spot: Spot) -> Self {
+        Self(Unit { walk: Walk { table, here: PhantomData }, spot })
+    }
+
+    /// Returns a word of the bucket.
+    #[inline(always)]
+    fn at(self, index: usize) -> Place<'a, 'n, G, F, N, S> {
+        // The compiler knows that the numbers that come here are small enough.
+        let index = self.0.spot.at + index.min(Self::NODE - 1);
+        Place { table: self.0.walk.table, node: self.0.spot.node, index }
+    }
+
+    /// Returns the PTE in a slot of `block`, of which this is the bucket.
+    #[inline(always)]
+    pub(crate) fn place(self, block: usize, slot: usize) -> Place<'a, 'n, G, F, N, S> {
+        self.at(Self::pte(block, slot & (Self::SLOTS - 1)))
+    }
+
+    /// Reads the tag of the first unit.
+    #[inline(always)]
+    pub(crate) fn read_tag(self) -> usize {
+        let low = self.at(0).read().to_usize();
+        if Self::TAG == 1 { low } else { low | self.at(1).read().to_usize() << 16 << 16 }
+    }
+
+    /// Publishes the tags, of which the first is `tag`, after all stores to the bucket. Of a tag of two words it stores the half
+    /// with the flags last.
+    #[inline(always)]
+    pub(crate) fn publish_tag(self, tag: usize) {
+        if Self::TAG > 1 {
+            self.at(0).store_relaxed(F::Word::from_usize(tag));
+            return self.at(1).publish(F::Word::from_usize(tag >> 16 >> 16));
+        }
+        N::Mode::release();
+        for unit in 0..Self::UNITS {
+            let tag = F::Word::from_usize(tag ^ unit << Self::KEY_SHIFT);
+            self.at(unit * Self::UNIT).store_relaxed(tag);
+        }
+    }
+
+    /// Replaces the flags of the tags by `flag`.
+    pub(crate) fn reflag(self, flag: usize) {
+        self.publish_tag(Self::flagged(self.read_tag(), flag));
+    }
+
+    /// Returns the overflow bucket that follows in the chain.
+    #[inline(always)]
+    pub(crate) fn behind(self) -> Option<Self> {
+        let link = self.at(Self::LINK).read();
+        (link != F::Word::ZERO)
+            .then(|| Self(Unit { spot: Spot::node(NodeAddr::new(link.to_usize())), ..self.0 }))
+    }
+
+    /// Links the bucket to the overflow bucket `behind`, or ends the chain if that is `None`. Each unit links to the unit of the
+    /// same number.
+    ///
+    /// # Safety
+    ///
+    /// `behind` is a complete overflow bucket of the same table. After the change of which this store is a part, each overflow bucket
+    /// is in one chain, or in the two chains of a pair that is joined; and no bucket is in a chain that has been retired.
+    #[inline(always)]
+    pub(crate) unsafe fn publish_link(self, behind: Option<Self>) {
+        N::Mode::release();
+        for unit in (0..Self::UNITS).map(|unit| unit * Self::UNIT) {
+            let link = behind.map_or(0, |behind| behind.0.spot.node.get() + unit * F::Word::BYTES);
+            self.at(unit + Self::LINK).store_relaxed(F::Word::from_usize(link));
+        }
+    }
+
+    /// Returns the bucket with the tag `tag` in the chain that begins here. There are three such searches:
+    ///
+    /// | search | called by |
+    /// |-|-|
+    /// | [`probe`](Self::probe) | changes of one page |
+    /// | [`Chain::seek`](super::Chain::seek) | an unmap of one page that may remove the bucket instead of leaving it [vacant](crate::hpt::vacant) |
+    /// | this one, with branches | changes of a range, and an unmap of one page in a bucket of several pages |
+    #[inline(always)]
+    pub(crate) fn seek(self, tag: usize) -> Option<Self> {
+        let mut bucket = self;
+        while bucket.read_tag() != tag {
+            bucket = bucket.behind()?;
+        }
+        Some(bucket)
+    }
+
+    /// Returns the bucket with the tag `tag` in the chain that begins here, as [`Unit::probe`] does.
+    #[inline(always)]
+    pub(crate) fn probe(self, tag: usize) -> Option<Self> {
+        // In a chain of first units, each is the first of its bucket.
+        self.0.probe(tag).map(Self)
+    }
+
+    /// Tells whether this first bucket of a chain may be assigned to the block of a live `tag` now.
+    #[inline(always)]
+    pub(crate) fn is_free(self, tag: usize) -> bool {
+        let old = self.read_tag();
+        old == 0 || old & Self::DEAD != 0 && self.0.walk.table.may_revive(old, tag)
+    }
+
+    /// Calls `visit` with the index of each unit's words from `first` up to the link.
+    #[inline(always)]
+    fn each_word(first: usize, visit: impl Fn(usize)) {
+        for unit in 0..Self::UNITS {
+            (first..Self::LINK).for_each(|word| visit(unit * Self::UNIT + word));
+        }
+    }
+
+    /// Copies `from`, except its links, to this bucket, which no walker can reach.
+    pub(crate) fn copy_contents(self, from: Self) {
+        Self::each_word(0, |word| self.at(word).store_relaxed(from.at(word).read()));
+    }
+
+    /// Copies `from` into this free bucket, which no walker can match, and publishes the tag.
+    pub(crate) fn move_contents(self, from: Self) {
+        Self::each_word(Self::PTE, |word| self.at(word).store_relaxed(from.at(word).read()));
+        self.publish_tag(from.read_tag());
+    }
+
+    /// Swaps the contents of two buckets, except the links, while no code but this one walks the table.
+    pub(crate) fn swap_contents(self, other: Self) {
+        Self::each_word(0, |word| {
+            let old = self.at(word).read();
+            self.at(word).store_relaxed(other.at(word).read());
+            other.at(word).store_relaxed(old);
+        });
+    }
+
+    /// Clears the bucket, which no walker can match, except its links.
+    pub(crate) fn wipe(self) {
+        Self::each_word(0, |word| self.at(word).store_relaxed(F::Word::ZERO));
+    }
+
+    /// Tells whether the bucket holds no leaf and no mark.
+    #[inline(always)]
+    pub(crate) fn is_vacant(self) -> bool {
+        // Any order will do. Word by word, because a wider load would wait for the store that has just emptied a
+        // slot; the last first, because most runs of pages are unmapped in ascending order.
+        (0..Self::SLOTS).rev().all(|slot| !is_taken::<F>(self.place(0, slot).read()))
+    }
+
+    /// Updates the words beside the leaves of the bucket of `block`, in a format in which two words are one TLB entry.
+    #[inline(always)]
+    pub(crate) fn settle_pairs(self, grain: usize, block: usize) {
+        if !F::PAIRED {
+            return;
+        }
+        for slot in 0..Self::SLOTS {
+            let old = self.place(block, slot).read();
+            if F::is_leaf(old, true) {
+                continue;
+            }
+            // The partner in a TLB entry is as many slots away as its page fills. A mark keeps its bits.
+            let mut wanted = F::absent(F::absent_bits(old));
+            let mut away = 1;
+            while away < Self::SLOTS {
+                let word = self.place(block, slot ^ away).read();
+                // `F::size` is defined for leaves only.
+                if F::is_leaf(word, true)
+                    && F::size(word, Self::GRAIN[grain]).pages(Self::GRAIN[grain]) == Some(away)
+                {
+                    wanted = absent_beside::<F>(word, wanted);
+                }
+                away *= 2;
+            }
+            if wanted != old {
+                self.place(block, slot).publish(wanted);
+            }
+        }
+    }
+}
+
+/// An overflow bucket that no walker can reach yet.
+///
+/// If it is dropped, its node is leaked.
+#[must_use = "its node is in no table: append it to a chain"]
+pub(crate) struct Fresh<'a, 'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, S: Sizes>(
+    Bucket<'a, 'n, G, F, N, S>,
+);
+
+impl<'a, 'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, S: Sizes> Fresh<'a, 'n, G, F, N, S> {
+    /// Takes an overflow bucket from the supply, or from the storage of the table if there is no supply, and counts it. Returns `None`
+    /// if there is none, or if the supply is of another storage.
+    #[inline(always)]
+    pub(crate) fn take(
+        table: &'a Hashed<'n, G, F, N, S>,
+        supply: Option<&mut Supply<'n, G, F, N, S>>,
+    ) -> Option<Self> {
+        let node = match supply {
+            None => table.nodes.take(Self::NODE)?,
+            Some(supply) if core::ptr::eq(supply.stock.nodes(), table.nodes) => {
+                supply.stock.next_sized(0, Self::NODE)?
+            }
+            Some(_) => return None,
+        };
+        table.count_node(1);
+        // SAFETY: the node was taken with the words of an overflow bucket, and no other code knows it.
+        Some(Self(unsafe { Bucket::new(table, Spot::node(node)) }))
+    }
+
+    /// Returns the bucket.
+    #[inline(always)]
+    pub(crate) fn bucket(&self) -> Bucket<'_, 'n, G, F, N, S> {
+        self.0
+    }
+
+    /// Returns the bucket, to which a link will lead.
+    #[inline(always)]
+    pub(crate) fn into_bucket(self) -> Bucket<'a, 'n, G, F, N, S> {
+        self.0
+    }
+}
+
+/// Overflow buckets that are reserved for a change.
+pub(crate) struct Supply<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, S: Sizes> {
+    stock: Stock<'n, N, 1>,
+    /// How many blocks have no bucket yet, those that have claimed a first bucket included.
+    pub(crate) blocks: usize,
+    shape: PhantomData<(G, F, S)>,
+}
+
+impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, S: Sizes> Supply<'n, G, F, N, S> {
+    /// Takes `want` overflow buckets from the storage of a table, for a change of so many `blocks` without a bucket.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NoMemory`]. Then no bucket is taken.
+    pub(crate) fn take(table: &Hashed<'n, G, F, N, S>, want: usize, blocks: usize) -> Result<Self, Error> {
+        let stock = Stock::take(table.nodes, &[Hashed::<'n, G, F, N, S>::NODE], [want])?;
+        Ok(Self { stock, blocks, shape: PhantomData })
+    }
+}

@@ -1,0 +1,227 @@
+//! The writer's cursor in a chain: the only code that links an overflow bucket for a block, or takes one out.
+
+use core::ops::Deref;
+
+use super::{Bucket, Fresh, Span, Unit, Walk, Writing};
+use crate::Geometry;
+use crate::format::Format;
+use crate::hpt::shape::{Shape as _, Spot};
+use crate::hpt::tag::Tags as _;
+use crate::hpt::{Hashed, Sizes};
+use crate::mode::Mode;
+use crate::nodes::Nodes;
+
+/// A chain of the table, the right to write the table, and a place in the chain.
+pub(crate) struct Chain<'c, 'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, S: Sizes> {
+    writing: Writing<'c, 'n, G, F, N, S>,
+    /// The block whose chain this is, if it is known.
+    block: Option<usize>,
+    /// The first bucket.
+    head: Spot,
+    /// The bucket before `here`, unless that is the first.
+    before: Option<Spot>,
+    /// The bucket at the cursor, which is in the chain.
+    here: Spot,
+}
+
+impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, S: Sizes> Deref for Chain<'_, 'n, G, F, N, S> {
+    type Target = Hashed<'n, G, F, N, S>;
+
+    #[inline(always)]
+    fn deref(&self) -> &Self::Target {
+        self.writing.table
+    }
+}
+
+impl<'c, 'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, S: Sizes> Chain<'c, 'n, G, F, N, S> {
+    /// Returns the chain that begins at `head`, a first bucket of the table.
+    #[inline(always)]
+    pub(super) fn new(writing: Writing<'c, 'n, G, F, N, S>, block: Option<usize>, head: Spot) -> Self {
+        Self { writing, block, head, before: None, here: head }
+    }
+
+    /// Returns the right to write the table.
+    #[inline(always)]
+    pub(crate) fn into_writing(self) -> Writing<'c, 'n, G, F, N, S> {
+        self.writing
+    }
+
+    /// Returns the table.
+    #[inline(always)]
+    pub(crate) fn table(&self) -> &'c Hashed<'n, G, F, N, S> {
+        self.writing.table
+    }
+
+    /// Returns the first bucket.
+    #[inline(always)]
+    pub(crate) fn head(&self) -> Bucket<'_, 'n, G, F, N, S> {
+        self.bucket(self.head)
+    }
+
+    /// Returns the bucket at the cursor.
+    #[inline(always)]
+    pub(crate) fn here(&self) -> Bucket<'_, 'n, G, F, N, S> {
+        self.bucket(self.here)
+    }
+
+    #[inline(always)]
+    fn bucket(&self, spot: Spot) -> Bucket<'_, 'n, G, F, N, S> {
+        Bucket(Unit { walk: self.writing.walk(), spot })
+    }
+
+    /// Moves the cursor to the next bucket. Returns whether there was one.
+    #[inline(always)]
+    pub(crate) fn advance(&mut self) -> bool {
+        let Some(next) = self.here().behind().map(|next| next.spot()) else { return false };
+        (self.before, self.here) = (Some(self.here), next);
+        true
+    }
+
+    /// Moves the cursor from the first bucket to the one with the tag `tag`. Returns whether there was one.
+    #[inline(always)]
+    pub(crate) fn seek(&mut self, tag: usize) -> bool {
+        while self.here().read_tag() != tag {
+            if !self.advance() {
+                return false;
+            }
+        }
+        true
+    }
+
+    /// Assigns an overflow bucket, whose PTEs are zero, to the block of a span, whose chain this is, and links it. Stores PTEs in the
+    /// slots of the span.
+    #[inline(always)]
+    pub(crate) fn append(
+        &mut self,
+        fresh: Fresh<'_, 'n, G, F, N, S>,
+        span: Span,
+        word: impl Fn(usize) -> F::Word,
+    ) {
+        let fresh = fresh.into_bucket();
+        let is_own = self.block == Some(span.block) && core::ptr::eq(fresh.table(), self.writing.table);
+        debug_assert!(is_own, "the chain of the block");
+        if !is_own {
+            return;
+        }
+        fresh.begin(span, word);
+        // If two chains are joined, the bucket goes to the begin of their common part, so that the part stays common.
+        let ends = self.writing.walk().joined(Self::lead(span.block)).unwrap_or([self.head; 2]);
+        let [one, other] = ends.map(|spot| self.bucket(spot));
+        // SAFETY: no link has led to the bucket, and now one does; or one from each of the two chains that are joined.
+        unsafe {
+            fresh.publish_link(one.behind());
+            one.publish_link(Some(fresh));
+            if *other != *one {
+                other.publish_link(Some(fresh));
+            }
+        }
+    }
+
+    /// Lends the cursor.
+    #[inline(always)]
+    fn again(&mut self) -> Chain<'_, 'n, G, F, N, S> {
+        let Self { block, head, before, here, .. } = *self;
+        Chain { writing: self.writing.again(), block, head, before, here }
+    }
+
+    /// Takes the bucket at the cursor out of the chain. It is empty and has been [counted](Hashed::count_vacant).
+    #[inline(always)]
+    pub(crate) fn take_out(self) {
+        let (grain, _) = Self::untag(self.here().read_tag());
+        self.leave(grain);
+        if self.before.is_some() {
+            return self.unlink();
+        }
+        if N::Mode::SHARED {
+            self.writing.batch.quarantine();
+            self.here().reflag(Self::DEAD);
+        } else if self.here().behind().is_some() {
+            Self::move_up(self.writing, self.head);
+        } else {
+            self.here().wipe();
+        }
+    }
+
+    /// Moves the second bucket of the chain into the empty first one, where a lookup finds it with one probe; or clears the first
+    /// bucket, if the second is of another chain. No other CPU walks the table.
+    #[inline(never)]
+    fn move_up(writing: Writing<'_, 'n, G, F, N, S>, head: Spot) {
+        let mut chain = Chain::new(writing, None, head);
+        if chain.advance() && chain.writing.walk().leads_to(*chain.head(), chain.here().read_tag()) {
+            chain.head().copy_contents(chain.here());
+            chain.unlink();
+        } else {
+            chain.head().wipe();
+        }
+    }
+
+    /// Unlinks the overflow bucket at the cursor from all chains, and retires it. Its own links stay, so walkers that are in it can
+    /// continue.
+    #[inline(always)]
+    fn unlink(self) {
+        let Some(before) = self.before else { return };
+        let behind = self.here().behind();
+        let leading = if self.has_joined() {
+            Self::leading(self.writing.walk(), before, self.here)
+        } else {
+            [Some(before), None]
+        };
+        // SAFETY: the cursor has the right to write, so the bucket before still leads to this one. After the stores no link does.
+        unsafe {
+            for at in leading.into_iter().flatten() {
+                self.bucket(at).publish_link(behind);
+            }
+            self.writing.retire(self.here.node);
+        }
+    }
+
+    /// Returns the buckets that lead to `here`, which is behind `before` and will be unlinked, where some chains have not been parted.
+    #[inline(never)]
+    fn leading(walk: Walk<'_, 'n, G, F, N, S>, before: Spot, here: Spot) -> [Option<Spot>; 2] {
+        let bucket = |spot| Bucket(Unit { walk, spot });
+        let Some(pair) = walk.pair(Self::key_of(bucket(here).read_tag())) else {
+            return [Some(before), None];
+        };
+        let mut tails = walk.growth.tails();
+        let mut leading = [None; 2];
+        for (side, number) in pair.into_iter().enumerate() {
+            let mut at = Bucket(walk.numbered(number));
+            while let Some(next) = at.behind() {
+                if next.spot() == here {
+                    leading[side] = Some(at.spot());
+                    if tails[side] == here {
+                        tails[side] = at.spot();
+                    }
+                    break;
+                }
+                at = next;
+            }
+        }
+        walk.growth.set_tails(tails);
+        leading
+    }
+
+    /// Removes the empty buckets of the chain, which have been [counted](Hashed::count_vacant).
+    #[inline(always)]
+    pub(crate) fn tidy(self) {
+        Self::tidy_chain(self.writing, self.head);
+    }
+
+    #[inline(never)]
+    fn tidy_chain(writing: Writing<'_, 'n, G, F, N, S>, head: Spot) {
+        let mut chain = Chain::new(writing, None, head);
+        let mut before = head;
+        while let Some(next) = chain.bucket(before).behind().map(|next| next.spot()) {
+            (chain.before, chain.here) = (Some(before), next);
+            if chain.here().is_vacant() {
+                chain.again().take_out();
+            } else {
+                before = next;
+            }
+        }
+        (chain.before, chain.here) = (None, head);
+        if chain.here().read_tag() & Self::LIVE != 0 && chain.here().is_vacant() {
+            chain.take_out();
+        }
+    }
+}
