@@ -134,8 +134,7 @@ fn the_stand_ins_run_on_recorded_traces() {
 
 #[test]
 fn a_larger_cache_hits_more_and_refills_for_less() {
-    // The shortest of the traces in which the caches differ.
-    let rows = rows(&["sweep", "--trace", "traces/sort.tlbt", "--json"]);
+    let rows = rows(&["sweep", "--json"]);
     let of = |name: &str, organization: &str| {
         rows.iter().find(|row| row["name"] == name && row["organization"] == organization).unwrap()
     };
