@@ -210,10 +210,9 @@ pub unsafe trait Table<'n>: Debug {
     /// the hardware requires break-before-make ([`breaks`](Self::breaks)): then the range changes part by part, and the entries
     /// of a part are empty until `flush_all_cpus` has returned.
     ///
-    /// The flush names one part of
-    /// the range and the pages that share TLB entries with it. `flush_all_cpus` is called for each part that is emptied, and
-    /// after small pages have become a larger one in place, because hardware may set status bits in the old entries until the
-    /// flush. It is not called for a part that is split in place, or promoted with all status bits set.
+    /// The flush names one part of the range and the pages that share TLB entries with it. `flush_all_cpus` is called for each part
+    /// that is emptied, and after small pages have become a larger one in place, because hardware may set status bits in the old
+    /// entries until the flush. It is not called for a part that is split in place, or promoted with all status bits set.
     ///
     /// # Errors
     ///
@@ -286,7 +285,7 @@ pub unsafe trait Table<'n>: Debug {
 pub unsafe trait Private<'n>: Table<'n> {}
 
 /// Destroys a table and returns the obligation that owns all its nodes. The obligation's flush covers the whole address space
-/// ([`Flush::is_all`]) on all CPUs.
+/// ([`Flush::is_all`](tlbkit_addr::Flush::is_all)) on all CPUs.
 ///
 /// Dropping a table without this leaks its nodes and counts them as lost.
 pub fn destroy<'n, T: Table<'n>>(table: T) -> Retired<'n> {
