@@ -42,6 +42,22 @@ impl Line {
         self
     }
 
+    /// Returns the words that choose tests by their names, if this is a line of `cargo test` or of Miri's: those after `--` that are
+    /// no options.
+    fn chosen_tests(&self) -> Vec<&str> {
+        let mut words = self.words.iter().map(String::as_str);
+        if words.next() != Some("cargo")
+            || !words.any(|word| word == "test")
+            || !words.any(|word| word == "--")
+        {
+            return Vec::new();
+        }
+        let words: Vec<_> = words.collect();
+        let is_option = |word: &str| word.starts_with('-');
+        let is_skipped = |at: usize| at.checked_sub(1).is_some_and(|before| words[before] == "--skip");
+        (0..words.len()).filter(|&at| !is_option(words[at]) && !is_skipped(at)).map(|at| words[at]).collect()
+    }
+
     /// Returns the command. For `cargo xtask` it is this program itself: cargo would first wait for what another step builds.
     pub fn command(&self) -> Command {
         let itself = Path::new("/proc/self/exe");
@@ -102,15 +118,22 @@ impl Shell {
     ///
     /// # Errors
     ///
-    /// If it cannot be started or fails; the error says what to repeat.
+    /// If it cannot be started or fails; the error says what to repeat. In a quiet shell also if a name that chooses tests is no
+    /// test's, because such a command passes and tests nothing.
     pub fn run(&self, line: &Line) -> anyhow::Result<()> {
         let status = match self {
             Self::Plain => line.command().status().with_context(|| format!("cannot run `{line}`"))?,
             Self::Quiet { bar, tests } => {
-                return self.watch(line, |text| {
+                let mut unmet = line.chosen_tests();
+                self.watch(line, |text| {
                     tests.set(tests.get() + passed(text));
+                    unmet.retain(|name| !is_of(text, name));
                     bar.set_message(text.to_owned());
-                });
+                })?;
+                if let Some(name) = unmet.first() {
+                    bail!("there is no test with `{name}` in its name: {line}");
+                }
+                return Ok(());
             }
         };
         if status.success() { Ok(()) } else { bail!("failed ({status}); to repeat it: {line}") }
@@ -147,6 +170,11 @@ impl Shell {
     }
 }
 
+/// Tells whether a line is libtest's about a test with `name` in its name.
+fn is_of(line: &str, name: &str) -> bool {
+    line.strip_prefix("test ").is_some_and(|test| test.contains(name))
+}
+
 /// Returns how many tests a line says have passed, if it is libtest's last one.
 fn passed(line: &str) -> usize {
     let count = line.strip_prefix("test result: ok. ").and_then(|rest| rest.split(' ').next());
@@ -172,6 +200,26 @@ mod tests {
         assert_eq!(passed("test result: ok. 23 passed; 0 failed; 0 ignored"), 23);
         assert_eq!(passed("test result: FAILED. 22 passed; 1 failed"), 0);
         assert_eq!(passed("test result ... ok"), 0);
+    }
+
+    #[test]
+    fn names_of_tests_are_told_from_options() {
+        let chosen = |words| Line::new("cargo", words).chosen_tests().join(" ");
+        assert_eq!(
+            chosen("+nightly miri test -p x --test all -- one:: --skip two:: --show-output three"),
+            "one:: three"
+        );
+        assert_eq!(chosen("test --test *loom*"), "");
+        assert_eq!(chosen("clippy --workspace -- -D warnings"), "");
+    }
+
+    #[test]
+    fn a_line_about_a_test_has_its_name() {
+        assert!(
+            is_of("test gpt::grows ... ok", "gpt::")
+                && is_of("test gpt::grows - should panic ... ok", "grows")
+        );
+        assert!(!is_of("test gpt::grows ... ok", "hpt::") && !is_of("   Running gpt::grows", "gpt::"));
     }
 
     #[test]

@@ -22,7 +22,7 @@ use tlbkit_witness::check::{Arch, Checker};
 use tlbkit_witness::event::{Barrier, Event, Fence, Memory};
 
 const CPUS: usize = 3;
-const SEEDS: u64 = if cfg!(tlbkit_full) { 20 } else { 8 };
+const SEEDS: u64 = if cfg!(tlbkit_full) { 20 } else { 3 };
 const STEPS: usize = 500;
 const RAM: usize = 0x8_0000;
 const NODES: usize = 160;
