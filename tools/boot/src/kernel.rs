@@ -132,6 +132,14 @@ pub(super) struct Boot<'a> {
     pub(super) json: bool,
 }
 
+impl Boot<'_> {
+    /// Tells whether the kernel of the guide is booted before this one.
+    fn has_guide(&self) -> bool {
+        let plain = !self.stress && self.inject.is_none() && !self.witness && self.work.is_none();
+        self.machine.board().has_guide && self.cpus == 1 && plain
+    }
+}
+
 /// What a boot came to.
 pub(super) struct Booted {
     pub(super) rows: Vec<Value>,
@@ -193,8 +201,7 @@ pub(super) fn boot_with(boot: &Boot<'_>, say: &dyn Fn(&str)) -> anyhow::Result<B
         tools::parts(shell, &[], &[board.target])?;
     }
     let built = build(shell, boot)?;
-    let plain = !boot.stress && boot.inject.is_none() && !boot.witness && boot.work.is_none();
-    if board.has_guide && boot.cpus == 1 && plain {
+    if boot.has_guide() {
         let said = listen(&machine(boot, &built, "tlbkit-embedding", None), board, say)?;
         said.outcome?;
         if !boot.json {
@@ -240,7 +247,7 @@ fn build(shell: &Shell, boot: &Boot<'_>) -> anyhow::Result<PathBuf> {
     let folder = places::target().join(folder);
     let words = if board.builds_core { "+nightly build -Z build-std=core" } else { "build" };
     let line = Line::new("cargo", words).with("--bin tlbkit-kernel --bin tlbkit-programs".split(' '));
-    let line = if board.has_guide { line.with(["--bin", "tlbkit-embedding"]) } else { line };
+    let line = if boot.has_guide() { line.with(["--bin", "tlbkit-embedding"]) } else { line };
     let line = line.with(["--quiet", "--release", "--manifest-path", &format!("{FOLDER}/Cargo.toml")]);
     let line = line.with(["--target", board.target, "--target-dir"]);
     let line = line.with([folder.to_string_lossy()]);
