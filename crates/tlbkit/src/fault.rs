@@ -44,6 +44,11 @@ impl Access {
         Self { right, user: false, report: Report::Nothing }
     }
 
+    /// Returns the access that a machine's fault register describes, which the machine's file decodes.
+    pub(crate) const fn reported_by(right: Attr, user: bool, report: Report) -> Self {
+        Self { right, user, report }
+    }
+
     /// Returns the same access from user mode.
     #[must_use]
     pub const fn by_user(self) -> Self {

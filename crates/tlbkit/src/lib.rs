@@ -35,7 +35,6 @@ mod lock;
 mod machine;
 mod mmu;
 mod once;
-mod report;
 mod rights;
 mod settle;
 mod source;

@@ -283,6 +283,12 @@ fn none_of(given: &[(&str, bool)], with: &str) -> anyhow::Result<()> {
 }
 
 /// Returns the boot of the kernel whose programs check themselves.
+/// Returns the names of the machines that `--machine` knows.
+pub fn machines() -> impl Iterator<Item = String> {
+    let names = Architecture::value_variants().iter().filter_map(ValueEnum::to_possible_value);
+    names.map(|name| name.get_name().to_owned())
+}
+
 fn kernel_on(machine: Architecture, args: &BootArgs) -> anyhow::Result<kernel::Boot<'_>> {
     check_machine(machine, args)?;
     Ok(kernel::Boot {

@@ -1,11 +1,12 @@
 //! Armv8-A with a granule of 4, 16 or 64 KiB: each half of the addresses, with its own root.
 
-use tlbkit_addr::{Asid, PhysAddr};
+use tlbkit_addr::{Asid, Attr, PhysAddr};
 use tlbkit_pagetable::format::{Aarch64, Aarch64Of};
 use tlbkit_pagetable::geometry::{Arm, Runs};
 use tlbkit_shootdown::Hardware;
 
-use crate::{Base, BasePage, Machine, MultiLevel};
+use crate::fault::{Reason, Report};
+use crate::{Access, Base, BasePage, Machine, MultiLevel};
 
 /// Armv8-A with `BITS` bits of address in one half and a granule of `1 << GRANULE` bytes.
 ///
@@ -111,5 +112,64 @@ where
     #[inline]
     fn root(node: PhysAddr, asid: Asid) -> usize {
         Self::ttbr(node, asid)
+    }
+}
+
+// `ESR_EL1`, decoded: a table of the manual, which reads integers and needs no machine.
+impl Access {
+    /// Returns the access that `ESR_EL1` describes; `None` if the exception is no instruction abort and no data abort. Arm ARM
+    /// D24.2.40, "ISS encoding for an exception from a Data Abort" and "from an Instruction Abort".
+    ///
+    /// | field | bits | the access |
+    /// |-|-|-|
+    /// | EC | 31 to 26 | 0x20, 0x21: a fetch; 0x24, 0x25: a load or a store. The even ones are from a lower exception level: user mode |
+    /// | WnR | 6 | a store, unless CM is set |
+    /// | CM | 8 | a cache maintenance instruction, which needs what a load needs |
+    /// | S1PTW | 7 | the hypervisor's table has no translation for a node: [`Reason::Memory`] |
+    /// | Overlay, GCS | 38, 40 | with a permission fault: [`Reason::ProtectionKey`], [`Reason::ShadowStack`] |
+    ///
+    /// | fault status code, bits 5 to 0 | fault | |
+    /// |-|-|-|
+    /// | 0x00 to 0x03, 0x29, 0x2c | address size | [`Reason::Entry`] |
+    /// | 0x04 to 0x07, 0x2a, 0x2b | translation | |
+    /// | 0x08 to 0x0b, 0x0c to 0x0f | access flag, permission | |
+    /// | 0x10, 0x12 to 0x17 | synchronous external abort | [`Reason::Memory`] |
+    /// | 0x18, 0x1b to 0x1f | parity or ECC error | [`Reason::Memory`] |
+    /// | 0x21 | alignment | [`Reason::Alignment`] |
+    /// | 0x22 to 0x28 | granule protection | [`Reason::Memory`] |
+    /// | 0x30 | TLB conflict | a flush of everything is the answer, once |
+    /// | 0x31 | the memory cannot be updated by the walker | [`Reason::Memory`] |
+    /// | others | tag check, lockdown, ... | [`Reason::Unknown`] |
+    pub const fn from_aarch64(esr: u64) -> Option<Self> {
+        const WRITE: u64 = 1 << 6;
+        const WALK_BY_STAGE_2: u64 = 1 << 7;
+        const CACHE: u64 = 1 << 8;
+        const OVERLAY: u64 = 1 << 38;
+        const GUARDED_STACK: u64 = 1 << 40;
+        let (user, is_fetch) = match esr >> 26 & 0x3f {
+            0x20 => (true, true),
+            0x21 => (false, true),
+            0x24 => (true, false),
+            0x25 => (false, false),
+            _ => return None,
+        };
+        let right = match esr & (WRITE | CACHE) {
+            _ if is_fetch => Attr::EXEC,
+            WRITE => Attr::WRITE,
+            _ => Attr::READ,
+        };
+        let report = match esr & 0x3f {
+            _ if esr & WALK_BY_STAGE_2 != 0 => Report::Refused(Reason::Memory),
+            0x00..=0x03 | 0x29 | 0x2c => Report::Refused(Reason::Entry),
+            0x04..=0x07 | 0x2a | 0x2b => Report::Absent,
+            0x0c..=0x0f if !is_fetch && esr & GUARDED_STACK != 0 => Report::Refused(Reason::ShadowStack),
+            0x0c..=0x0f if esr & OVERLAY != 0 => Report::Refused(Reason::ProtectionKey),
+            0x08..=0x0f => Report::Fault,
+            0x10 | 0x12..=0x18 | 0x1b..=0x1f | 0x22..=0x28 | 0x31 => Report::Refused(Reason::Memory),
+            0x21 => Report::Refused(Reason::Alignment),
+            0x30 => Report::Conflict,
+            _ => Report::Refused(Reason::Unknown),
+        };
+        Some(Self::reported_by(right, user, report))
     }
 }

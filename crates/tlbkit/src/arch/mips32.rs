@@ -2,12 +2,13 @@
 
 use core::marker::PhantomData;
 
-use tlbkit_addr::{Asid, PageSize, PhysAddr};
+use tlbkit_addr::{Asid, Attr, PageSize, PhysAddr};
 use tlbkit_pagetable::geometry::Va32;
 use tlbkit_pagetable::{Geometry, Radix, format};
 use tlbkit_shootdown::Hardware;
 
-use crate::{Base, Guarded, Machine, MultiLevel, TableKind};
+use crate::fault::{Reason, Report};
+use crate::{Access, Base, Guarded, Machine, MultiLevel, TableKind};
 
 /// Returns the root value. The root begins a frame, so the low 12 bits of its address are free for the ASID.
 const fn root(node: PhysAddr, asid: Asid) -> usize {
@@ -101,5 +102,35 @@ unsafe impl Machine for Mips32Coherent<Guarded> {
     #[inline]
     fn root(node: PhysAddr, asid: Asid) -> usize {
         root(node, asid)
+    }
+}
+
+// Cause and Status, decoded: a table of the manual, which reads integers and needs no machine.
+impl Access {
+    /// Returns the access that Cause and Status of an exception describe; `None` if the exception is not that of an access to
+    /// memory. MIPS32 Privileged Resource Architecture, Cause, ExcCode.
+    ///
+    /// | ExcCode | exception | the access |
+    /// |-|-|-|
+    /// | 1 | TLB Modified | a store |
+    /// | 2, 3 | TLBL, TLBS | a load or a fetch, which this code does not tell apart: a load; a store |
+    /// | 4, 5 | AdEL, AdES | a load, a store, and [`Reason::Alignment`] |
+    /// | 6, 7 | IBE, DBE | a fetch, a load, and [`Reason::Memory`] |
+    /// | 19, 20 | TLBRI, TLBXI | a load, a fetch |
+    ///
+    /// KSU (bits 4 and 3 of Status, which an exception does not change) is the mode.
+    pub const fn from_mips32(cause: u32, status: u32) -> Option<Self> {
+        const USER: u32 = 2;
+        let (right, report) = match cause >> 2 & 31 {
+            1 | 3 => (Attr::WRITE, Report::Fault),
+            2 | 19 => (Attr::READ, Report::Fault),
+            4 => (Attr::READ, Report::Refused(Reason::Alignment)),
+            5 => (Attr::WRITE, Report::Refused(Reason::Alignment)),
+            6 => (Attr::EXEC, Report::Refused(Reason::Memory)),
+            7 => (Attr::READ, Report::Refused(Reason::Memory)),
+            20 => (Attr::EXEC, Report::Fault),
+            _ => return None,
+        };
+        Some(Self::reported_by(right, status >> 3 & 3 == USER, report))
     }
 }

@@ -1,11 +1,12 @@
 //! RISC-V with 64 bits: Sv39, Sv48 and Sv57.
 
-use tlbkit_addr::{Asid, PhysAddr};
+use tlbkit_addr::{Asid, Attr, PhysAddr};
 use tlbkit_pagetable::format;
 use tlbkit_pagetable::geometry::{Napot, Va39, Va48, Va57};
 use tlbkit_shootdown::Hardware;
 
-use crate::{Base, Machine, MultiLevel};
+use crate::fault::{Reason, Report};
+use crate::{Access, Base, Machine, MultiLevel};
 
 /// Returns the value of `satp` for one of its modes.
 const fn satp(mode: usize, node: PhysAddr, asid: Asid) -> usize {
@@ -88,5 +89,40 @@ unsafe impl Machine for Sv57 {
     #[inline]
     fn root(node: PhysAddr, asid: Asid) -> usize {
         satp(10, node, asid)
+    }
+}
+
+// `scause` and `sstatus`, decoded: a table of the manual, which reads integers and needs no machine.
+impl Access {
+    /// Returns the access that `scause` and `sstatus` of a trap to supervisor mode describe; `None` if the trap is not that of an
+    /// access to memory. RISC-V Privileged Architecture, 10.1.1 and 10.1.8.
+    ///
+    /// | `scause` | exception | the access |
+    /// |-|-|-|
+    /// | 12, 13, 15 | page fault | a fetch, a load, a store or an AMO |
+    /// | 0, 4, 6 | misaligned | the same, and [`Reason::Alignment`] |
+    /// | 1, 5, 7 | access fault | the same, and [`Reason::Memory`] |
+    ///
+    /// SPP (bit 8 of `sstatus`) is the mode. Supervisor mode never fetches from a user's page, and loads and stores there only if SUM
+    /// (bit 18) is set: [`Reason::UserPage`]. With MXR (bit 19) a load needs a page that can be read or executed.
+    pub const fn from_riscv(scause: usize, sstatus: usize) -> Option<Self> {
+        const SPP: usize = 1 << 8;
+        const SUM: usize = 1 << 18;
+        const MXR: usize = 1 << 19;
+        let load = if sstatus & MXR == 0 { Attr::READ } else { Attr::READ.union(Attr::EXEC) };
+        let (right, is_fetch) = match scause {
+            0 | 1 | 12 => (Attr::EXEC, true),
+            4 | 5 | 13 => (load, false),
+            6 | 7 | 15 => (Attr::WRITE, false),
+            _ => return None,
+        };
+        let user = sstatus & SPP == 0;
+        let report = match scause {
+            0 | 4 | 6 => Report::Refused(Reason::Alignment),
+            1 | 5 | 7 => Report::Refused(Reason::Memory),
+            _ if !user && (is_fetch || sstatus & SUM == 0) => Report::Refused(Reason::UserPage),
+            _ => Report::Fault,
+        };
+        Some(Self::reported_by(right, user, report))
     }
 }

@@ -1,11 +1,12 @@
 //! x86-64, four or five levels.
 
-use tlbkit_addr::{Asid, PhysAddr};
+use tlbkit_addr::{Asid, Attr, PhysAddr};
 use tlbkit_pagetable::format;
 use tlbkit_pagetable::geometry::{UpToM2, Va48, Va57};
 use tlbkit_shootdown::Hardware;
 
-use crate::{Base, Machine, MultiLevel};
+use crate::fault::{Reason, Report};
+use crate::{Access, Base, Machine, MultiLevel};
 
 /// x86-64 with four-level paging and pages of 4 KiB and 2 MiB, which every processor has. The ASID is the PCID; the root value has
 /// the no-flush bit (63) set where the PCID is not 0, so CR4.PCIDE must be on if [`asid_bits`](crate::Kernel::asid_bits) is not 0.
@@ -89,4 +90,54 @@ unsafe impl Machine for X86_64La57G1 {
 const fn cr3(node: PhysAddr, asid: Asid) -> usize {
     let keep = if asid.get() == 0 { 0 } else { 1 << 63 };
     node.get() | asid.get() as usize | keep
+}
+
+// The error code of a page fault, decoded: a table of the manual, which reads integers and needs no machine.
+impl Access {
+    /// Returns the access that the error code of a page fault (vector 14) describes: Intel SDM volume 3, 4.7, and for bit 31 AMD
+    /// APM volume 2, 15.36.10.
+    ///
+    /// | bit | name | the fault |
+    /// |-|-|-|
+    /// | 0 | P | clear: no translation |
+    /// | 1 | W/R | set: a store |
+    /// | 2 | U/S | set: in user mode |
+    /// | 3 | RSVD | an entry has a reserved bit: [`Reason::Entry`] |
+    /// | 4 | I/D | an instruction fetch |
+    /// | 5 | PK | [`Reason::ProtectionKey`] |
+    /// | 6 | SS | an access to a shadow stack; if the page allows it, [`Reason::ShadowStack`] |
+    /// | 7, 15, 31 | HLAT, SGX, RMP | [`Reason::Memory`] |
+    ///
+    /// A load in supervisor mode from a page that is present and the user's is refused by SMAP alone: [`Reason::UserPage`].
+    pub const fn from_x86_64(error: u64) -> Self {
+        const PRESENT: u64 = 1;
+        const WRITE: u64 = 1 << 1;
+        const USER: u64 = 1 << 2;
+        const RESERVED: u64 = 1 << 3;
+        const FETCH: u64 = 1 << 4;
+        const KEY: u64 = 1 << 5;
+        const SHADOW_STACK: u64 = 1 << 6;
+        const OUTSIDE: u64 = 1 << 7 | 1 << 15 | 1 << 31;
+        let right = match error & (FETCH | WRITE) {
+            0 => Attr::READ,
+            WRITE => Attr::WRITE,
+            _ => Attr::EXEC,
+        };
+        let report = if error & OUTSIDE != 0 {
+            Report::Refused(Reason::Memory)
+        } else if error & RESERVED != 0 {
+            Report::Refused(Reason::Entry)
+        } else if error & PRESENT == 0 {
+            Report::Absent
+        } else if error & KEY != 0 {
+            Report::Refused(Reason::ProtectionKey)
+        } else if error & SHADOW_STACK != 0 {
+            Report::Refused(Reason::ShadowStack)
+        } else if error & (WRITE | USER | FETCH) == 0 {
+            Report::Refused(Reason::UserPage)
+        } else {
+            Report::Fault
+        };
+        Self::reported_by(right, error & USER != 0, report)
+    }
 }
