@@ -10,7 +10,7 @@ use std::panic::resume_unwind;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use tlbkit_pagetable::nodes::{Held, NodeAddr, Nodes, Reclaim, Record, Slab, Store};
+use tlbkit_pagetable::nodes::{Held, NodeAddr, Nodes, Reclaim, Record, Slab, Store, WordMut};
 use tlbkit_pagetable::{Mode, Shared, Solo, Word};
 
 /// The number of words of the dummy node that replaces a free node: more than any table takes.
@@ -66,20 +66,6 @@ impl<'m, W: Word, M: Mode> Instrumented<'m, W, M> {
     /// Returns the slab.
     pub const fn slab(&self) -> &Slab<'m, W, M> {
         &self.slab
-    }
-
-    /// Returns the word to store instead of `word`, or `None` if the store is lost.
-    ///
-    /// # Safety
-    ///
-    /// The contract of [`Nodes::store_relaxed`].
-    unsafe fn corrupt(&self, tools: &Instruments, node: NodeAddr, index: usize, word: W) -> Option<W> {
-        if !tools.plants.get() {
-            return Some(word);
-        }
-        // SAFETY: under the contract of `Nodes::store_relaxed` the writer may read the word.
-        let old = unsafe { self.slab.read(node, index) };
-        tools.corrupt((node, index), old.to_u64(), word.to_u64()).map(W::from_u64)
     }
 }
 
@@ -139,8 +125,7 @@ fn thread() -> usize {
 ///   is a fault, reads zeroes and changes nothing.
 /// - [`at_stores`](Self::at_stores) calls back after every store of a change, [`at_accesses`](Self::at_accesses) before
 ///   every access of the writer, [`at_loads`](Self::at_loads) before some loads of a walk.
-///   A store through a pointer from [`Nodes::at`] that the table does not [tell](Nodes::stored) is detected at the next call of
-///   the storage.
+///   A store through a pointer from [`Nodes::at`] that the table does not [tell](Nodes::stored) is detected after the next store.
 // This type is not generic, so that it is compiled once, and optimized.
 pub struct Instruments {
     /// The number of takes that succeed before the one that fails.
@@ -154,6 +139,8 @@ pub struct Instruments {
     touched: Cell<usize>,
     last: Cell<(NodeAddr, usize)>,
     watched: bool,
+    /// Whether the writer's last access was one of a node that its table has taken.
+    is_known: Cell<bool>,
     /// Whether a hook is running. Its own accesses call no hook.
     busy: Cell<bool>,
     store: Cell<Option<Hook<()>>>,
@@ -293,6 +280,7 @@ impl Instruments {
             touched: Cell::new(0),
             last: Cell::new((NodeAddr::new(0), 0)),
             watched,
+            is_known: Cell::new(true),
             busy: Cell::new(false),
             store: Cell::new(None),
             access: Cell::new(None),
@@ -485,7 +473,8 @@ impl Instruments {
     fn writes(&self, node: NodeAddr) -> bool {
         self.touch(1);
         self.run(&self.access);
-        self.knows(node, By::Writer)
+        self.is_known.set(self.knows(node, By::Writer));
+        self.is_known.get()
     }
 
     fn look(&self) {
@@ -643,93 +632,54 @@ unsafe impl<W: Word, M: Mode> Nodes for Instrumented<'_, W, M> {
         self.slab.room(words)
     }
 
-    unsafe fn at(&self, node: NodeAddr) -> *const W::Cell {
-        if let Some(tools) = self.own.get() {
-            tools.look();
-            if !tools.writes(node) {
-                return self.sink.as_ptr();
-            }
+    // Each access of the writer is observed, and each of its stores may be the corrupted one.
+    const WORD_BY_WORD: bool = true;
+
+    fn at(&self, node: NodeAddr) -> *const W::Cell {
+        match self.own.get() {
+            Some(tools) if !tools.writes(node) => self.sink.as_ptr(),
+            _ => self.slab.at(node),
         }
-        // SAFETY: this function's contract holds for the slab.
-        unsafe { self.slab.at(node) }
     }
 
-    unsafe fn record(&self, node: NodeAddr, words: usize) -> *const Record {
+    fn walked_at(&self, node: NodeAddr, index: usize) -> *const W::Cell {
+        match self.own.get() {
+            Some(tools) if !tools.walks(node, index) => {
+                // A store of the writer may have come to the dummy node.
+                self.sink.get(index).inspect(|cell| W::store_relaxed(cell, W::ZERO));
+                self.sink.as_ptr()
+            }
+            _ => self.slab.at(node),
+        }
+    }
+
+    fn record_at(&self, node: NodeAddr, words: usize) -> *const Record {
         match self.own.get() {
             Some(tools) if !tools.knows(node, By::Writer) => &raw const tools.record,
-            // SAFETY: this function's contract holds for the slab.
-            _ => unsafe { self.slab.record(node, words) },
+            _ => self.slab.record_at(node, words),
         }
     }
 
-    unsafe fn follow(&self, node: NodeAddr, index: usize) -> W {
-        if self.own.get().is_some_and(|tools| !tools.walks(node, index)) {
-            return W::ZERO;
+    fn storing(&self, at: WordMut<'_, Self>, word: W) -> Option<W> {
+        let Some(tools) = self.own.get() else { return Some(word) };
+        if !tools.is_known.get() {
+            return None;
         }
-        // SAFETY: this function's contract holds for the slab.
-        unsafe { self.slab.follow(node, index) }
-    }
-
-    unsafe fn read(&self, node: NodeAddr, index: usize) -> W {
-        match self.own.get() {
-            Some(tools) if !tools.writes(node) => W::ZERO,
-            // SAFETY: this function's contract holds for the slab.
-            _ => unsafe { self.slab.read(node, index) },
+        if !tools.plants.get() {
+            return Some(word);
         }
-    }
-
-    unsafe fn publish(&self, node: NodeAddr, index: usize, word: W) {
-        let Some(tools) = self.own.get() else {
-            // SAFETY: this function's contract holds for the slab.
-            return unsafe { self.slab.publish(node, index, word) };
-        };
-        if tools.writes(node) {
-            // SAFETY: this function's contract holds for the slab.
-            unsafe {
-                if let Some(word) = self.corrupt(tools, node, index, word) {
-                    self.slab.publish(node, index, word);
-                }
-            }
-        }
-        tools.look();
-    }
-
-    unsafe fn store_relaxed(&self, node: NodeAddr, index: usize, word: W) {
-        let Some(tools) = self.own.get() else {
-            // SAFETY: this function's contract holds for the slab.
-            return unsafe { self.slab.store_relaxed(node, index, word) };
-        };
-        if tools.writes(node) {
-            // SAFETY: this function's contract holds for the slab.
-            unsafe {
-                if let Some(word) = self.corrupt(tools, node, index, word) {
-                    self.slab.store_relaxed(node, index, word);
-                }
-            }
-        }
-        tools.look();
+        let entry = (at.node(), at.index());
+        // SAFETY: the word is one of a node of the slab, and the holder of the handle is its only writer.
+        let old = unsafe { self.slab.word_mut(entry.0, entry.1) }.read();
+        tools.corrupt(entry, old.to_u64(), word.to_u64()).map(W::from_u64)
     }
 
     fn stored(&self, store: Store) {
         self.slab.stored(store);
-        if let Some(tools) = self.own.get() {
+        if let Some(tools) = self.own.get()
+            && matches!(store, Store::Word { .. } | Store::Exchange { .. })
+        {
             tools.look();
-        }
-    }
-
-    // Stores of several words are made one by one: each is observed, and may be the corrupted one.
-    unsafe fn fill(&self, node: NodeAddr, first: usize, count: usize, mut word: W, step: W) {
-        for at in first..first + count {
-            // SAFETY: this function's contract is that of `store_relaxed`, for every word.
-            unsafe { self.store_relaxed(node, at, word) };
-            word = word.advance(step, 1);
-        }
-    }
-
-    unsafe fn edit(&self, node: NodeAddr, first: usize, count: usize, change: impl Fn(W) -> W) {
-        for at in first..first + count {
-            // SAFETY: this function's contract is that of `store_relaxed`, for every word.
-            unsafe { self.store_relaxed(node, at, change(self.read(node, at))) };
         }
     }
 }
@@ -744,7 +694,7 @@ unsafe impl<W: Word, M: Mode> Reclaim for Instrumented<'_, W, M> {
         };
         let Some(words) = tools.frees(node) else { return };
         // SAFETY: this function's contract holds for the slab: no other code is in the node.
-        let word = |index: &usize| unsafe { self.slab.read(node, *index) } != W::ZERO;
+        let word = |index: &usize| unsafe { self.slab.word_mut(node, *index) }.read() != W::ZERO;
         let dirty = if clean { (0..words).find(word) } else { None };
         if let Some(index) = dirty {
             tools.is_dirty(node, index, words);
@@ -786,18 +736,15 @@ unsafe impl<W: Word, M: Mode> Reclaim for Instrumented<'_, W, M> {
 
 /// Returns the functions of every storage, so that they are compiled in this crate, optimized, and not in each that uses them.
 #[doc(hidden)]
-pub fn compiled() -> Vec<[*const (); 11]> {
-    fn of<W: Word, M: Mode>() -> [*const (); 11] {
+pub fn compiled() -> Vec<[*const (); 8]> {
+    fn of<W: Word, M: Mode>() -> [*const (); 8] {
         type N<W, M> = Instrumented<'static, W, M>;
         [
             N::<W, M>::take_within as fn(&N<W, M>, usize, usize) -> Option<NodeAddr> as *const (),
-            N::<W, M>::at as unsafe fn(&N<W, M>, NodeAddr) -> *const W::Cell as *const (),
-            N::<W, M>::record as unsafe fn(&N<W, M>, NodeAddr, usize) -> *const Record as *const (),
-            N::<W, M>::follow as unsafe fn(&N<W, M>, NodeAddr, usize) -> W as *const (),
-            N::<W, M>::read as unsafe fn(&N<W, M>, NodeAddr, usize) -> W as *const (),
-            N::<W, M>::publish as unsafe fn(&N<W, M>, NodeAddr, usize, W) as *const (),
-            N::<W, M>::store_relaxed as unsafe fn(&N<W, M>, NodeAddr, usize, W) as *const (),
-            N::<W, M>::fill as unsafe fn(&N<W, M>, NodeAddr, usize, usize, W, W) as *const (),
+            N::<W, M>::at as fn(&N<W, M>, NodeAddr) -> *const W::Cell as *const (),
+            N::<W, M>::walked_at as fn(&N<W, M>, NodeAddr, usize) -> *const W::Cell as *const (),
+            N::<W, M>::record_at as fn(&N<W, M>, NodeAddr, usize) -> *const Record as *const (),
+            N::<W, M>::storing as fn(&N<W, M>, WordMut<'_, N<W, M>>, W) -> Option<W> as *const (),
             N::<W, M>::free as unsafe fn(&N<W, M>, NodeAddr, bool) as *const (),
             N::<W, M>::link as unsafe fn(&N<W, M>, NodeAddr) -> *const Record as *const (),
             N::<W, M>::stored as fn(&N<W, M>, Store) as *const (),

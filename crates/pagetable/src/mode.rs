@@ -1,6 +1,8 @@
 //! The mode of a table, for one CPU or for several: it selects the stores, the locks and the order of lists.
 
 use core::fmt::Debug;
+use core::marker::PhantomData;
+use core::ptr;
 use core::sync::atomic::Ordering;
 
 use crate::word::{Word, atomics};
@@ -23,34 +25,6 @@ pub trait Mode: Debug + Send + Sync + 'static + sealed::Sealed {
     /// The lock that the storage holds while it allocates or frees a node.
     #[doc(hidden)]
     type Lock: Lock;
-
-    /// Reads a word as its only writer: a plain load, because walkers only load.
-    ///
-    /// # Safety
-    ///
-    /// `cell` points at a live cell of a node that only the caller writes.
-    #[doc(hidden)]
-    #[inline(always)]
-    unsafe fn read<W: Word>(cell: *const W::Cell) -> W {
-        // SAFETY: by this function's contract `cell` is live, and no other CPU writes its node.
-        unsafe { W::read_alone(cell) }
-    }
-
-    /// Stores a word that leads nowhere, or that no walker can reach yet.
-    ///
-    /// # Safety
-    ///
-    /// `cell` points at a live cell of a node that only the caller writes and, in solo mode, only the caller reads.
-    #[doc(hidden)]
-    unsafe fn store_relaxed<W: Word>(cell: *const W::Cell, word: W);
-
-    /// Stores a word that leads to a complete node or a frame.
-    ///
-    /// # Safety
-    ///
-    /// `cell` points at a live cell of a node that only the caller writes and, in solo mode, only the caller reads.
-    #[doc(hidden)]
-    unsafe fn publish<W: Word>(cell: *const W::Cell, word: W);
 
     /// Makes all earlier stores visible before any later store.
     #[doc(hidden)]
@@ -76,18 +50,6 @@ impl Mode for Solo {
     type Lock = NoLock;
 
     #[inline(always)]
-    unsafe fn store_relaxed<W: Word>(cell: *const W::Cell, word: W) {
-        // SAFETY: by this function's contract the cell is live, and only the caller writes and reads it.
-        unsafe { W::write_alone(cell, word) }
-    }
-
-    #[inline(always)]
-    unsafe fn publish<W: Word>(cell: *const W::Cell, word: W) {
-        // SAFETY: by this function's contract the cell is live, and only the caller writes and reads it.
-        unsafe { W::write_alone(cell, word) }
-    }
-
-    #[inline(always)]
     fn release() {}
 }
 
@@ -96,20 +58,71 @@ impl Mode for Shared {
     type Lock = SpinLock;
 
     #[inline(always)]
-    unsafe fn store_relaxed<W: Word>(cell: *const W::Cell, word: W) {
-        // SAFETY: by this function's contract the cell is live.
-        unsafe { W::store_relaxed(cell, word) }
-    }
-
-    #[inline(always)]
-    unsafe fn publish<W: Word>(cell: *const W::Cell, word: W) {
-        // SAFETY: by this function's contract the cell is live.
-        unsafe { W::publish(cell, word) }
-    }
-
-    #[inline(always)]
     fn release() {
         atomics::fence(Ordering::Release);
+    }
+}
+
+/// A cell that holds a word, for the word's only writer: what its mode says of the writer's accesses.
+///
+/// For `'a` the holder's CPU is the only one that writes the cell and, in [`Solo`] mode, the only one that accesses it. So a plain
+/// load is no data race, and in solo mode neither is a plain store. The handle stays on its CPU.
+pub(crate) struct CellMut<'a, W: Word, M> {
+    cell: &'a W::Cell,
+    mode: PhantomData<(M, *const ())>,
+}
+
+impl<W: Word, M> Clone for CellMut<'_, W, M> {
+    #[inline(always)]
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<W: Word, M> Copy for CellMut<'_, W, M> {}
+
+impl<'a, W: Word, M: Mode> CellMut<'a, W, M> {
+    /// Returns the handle of a cell.
+    ///
+    /// # Safety
+    ///
+    /// During `'a` no other CPU writes the cell. In [`Solo`] mode no other CPU accesses it.
+    #[inline(always)]
+    pub(crate) unsafe fn new(cell: &'a W::Cell) -> Self {
+        Self { cell, mode: PhantomData }
+    }
+
+    /// Loads the word by a plain load, which the compiler may widen.
+    #[inline(always)]
+    pub(crate) fn read(self) -> W {
+        #[cfg(tlbkit_loom)]
+        return W::load_checked(self.cell);
+        // SAFETY: a cell has the layout of its word. By the contract of `new` no other CPU writes the cell.
+        #[cfg(not(tlbkit_loom))]
+        return unsafe { ptr::from_ref(self.cell).cast::<W>().read() };
+    }
+
+    /// Stores a word that leads nowhere, or that no walker can reach yet.
+    #[inline(always)]
+    pub(crate) fn store_relaxed(self, word: W) {
+        self.store(word, W::store_relaxed);
+    }
+
+    /// Stores a word that leads to a complete node or a frame.
+    #[inline(always)]
+    pub(crate) fn publish(self, word: W) {
+        self.store(word, W::publish);
+    }
+
+    /// Stores a word: in shared mode by `atomic`, in solo mode by a plain store, which the compiler may widen.
+    #[inline(always)]
+    fn store(self, word: W, atomic: impl FnOnce(&W::Cell, W)) {
+        if M::SHARED || cfg!(tlbkit_loom) {
+            return atomic(self.cell, word);
+        }
+        // SAFETY: a cell has the layout of its word, and is interior mutable. In solo mode, by the contract of `new`, no other CPU
+        // accesses the cell.
+        unsafe { ptr::from_ref(self.cell).cast_mut().cast::<W>().write(word) };
     }
 }
 
@@ -125,7 +138,7 @@ pub trait Lock: Default + Debug {
 /// No lock: the storage is not `Sync`.
 #[doc(hidden)]
 #[derive(Debug, Default)]
-pub struct NoLock(core::marker::PhantomData<core::cell::Cell<()>>);
+pub struct NoLock(PhantomData<core::cell::Cell<()>>);
 
 impl Lock for NoLock {
     #[inline(always)]

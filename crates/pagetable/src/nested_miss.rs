@@ -4,7 +4,7 @@ use tlbkit_addr::VirtAddr;
 
 /// A model of the TLB, which a walk of a linear table in virtual memory queries.
 ///
-/// This trait does not count loads: a storage that wraps [`Nodes::follow`](crate::nodes::Nodes::follow) can count them.
+/// This trait does not count loads: a storage that overrides [`Nodes::walked_at`](crate::nodes::Nodes::walked_at) can count them.
 pub trait NestedMissObserver {
     /// Tells whether the TLB translates the page of the linear table at `page`. `level` is 0 for pages that hold the PTEs of the
     /// program's pages, 1 for pages that hold the PTEs of the pages of level 0, and so on. The root is in physical memory, so

@@ -285,7 +285,7 @@ impl<'n> Retired<'n> {
     ) {
         let next = self.head.map_or(0, |head| nodes.index_of(head));
         // SAFETY: the node is taken, so its record is live.
-        unsafe { (*nodes.record(node, words)).store(ListLink::word(next, clean), Ordering::Relaxed) };
+        unsafe { nodes.record(node, words) }.store(ListLink::word(next, clean), Ordering::Relaxed);
         nodes.held().retire(1, N::Mode::SHARED);
         self.head = Some(node);
         self.count += 1;

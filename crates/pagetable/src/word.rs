@@ -10,10 +10,10 @@
 //! | [`store_relaxed`](Word::store_relaxed) | the writer | relaxed | a word that no walker can reach yet, or one that leads nowhere |
 //! | [`swap`](Word::swap), [`flip`](Word::flip) | the writer | acquire-release | hardware may set a status bit between a load and a store |
 //!
-//! In [`Solo`](crate::Solo) mode the writer's accesses are plain ([`read_alone`](Word::read_alone),
-//! [`write_alone`](Word::write_alone)), because no other code reads at the same time. Where hardware walks the table, it may walk
-//! at any moment, by speculation, so the accesses are those of the table above also in solo mode. This crate has no barrier
-//! instruction. The kernel executes the barrier that a machine needs after the last store
+//! The writer's loads are plain, because no other code writes at the same time; in [`Solo`](crate::Solo) mode its stores are
+//! plain, too, because no other code reads at the same time. [`CellMut`](crate::mode::CellMut) makes these accesses: it is the proof
+//! that they are sound. Where hardware walks the table, it may walk at any moment, by speculation, so the accesses are those of the
+//! table above also in solo mode. This crate has no barrier instruction. The kernel executes the barrier that a machine needs after the last store
 //! ([`FlushScope::Barrier`](tlbkit_addr::FlushScope::Barrier)): in the function that it gives to [`Local`](crate::Local), or
 //! before it uses the pages that a [`Writer`](crate::Writer) has mapped.
 //!
@@ -41,9 +41,9 @@ const PUT: Ordering = if cfg!(tsan) { Ordering::Release } else { Ordering::Relax
 
 /// An unsigned integer that hardware, or a refill handler, loads and stores in one access: `u32` or `u64`.
 ///
-/// The functions take pointers and not references: a node's words are in memory that the caller provides, and a reference would
-/// promise more about that memory than a walker knows. The trait is sealed, because tables rely on these implementations for
-/// soundness.
+/// The trait is sealed, because tables rely on these implementations for soundness: except under loom, a cell has the layout of its
+/// word. A reference to a cell says no more of the memory than that it is mapped for as long as the reference lives, because
+/// a cell is interior mutable.
 pub trait Word:
     sealed::Sealed
     + Copy
@@ -89,64 +89,31 @@ pub trait Word:
     fn cell(self) -> Self::Cell;
 
     /// Loads a word as a walker, to follow the address in it.
-    ///
-    /// # Safety
-    ///
-    /// `cell` points at a live cell.
-    unsafe fn follow(cell: *const Self::Cell) -> Self;
+    fn follow(cell: &Self::Cell) -> Self;
 
     /// Stores a word with release ordering: a walker that follows it sees everything that was stored before.
-    ///
-    /// # Safety
-    ///
-    /// `cell` points at a live cell.
-    unsafe fn publish(cell: *const Self::Cell, word: Self);
+    fn publish(cell: &Self::Cell, word: Self);
 
     /// Stores a word with relaxed ordering.
-    ///
-    /// # Safety
-    ///
-    /// `cell` points at a live cell.
-    unsafe fn store_relaxed(cell: *const Self::Cell, word: Self);
+    fn store_relaxed(cell: &Self::Cell, word: Self);
 
     /// Stores a word and returns the old word, in one atomic step.
-    ///
-    /// # Safety
-    ///
-    /// `cell` points at a live cell.
-    unsafe fn swap(cell: *const Self::Cell, word: Self) -> Self;
+    fn swap(cell: &Self::Cell, word: Self) -> Self;
 
     /// Inverts the bits of a word that are set in `bits`, and returns the old word, in one atomic step.
-    ///
-    /// # Safety
-    ///
-    /// `cell` points at a live cell.
-    unsafe fn flip(cell: *const Self::Cell, bits: Self) -> Self;
+    fn flip(cell: &Self::Cell, bits: Self) -> Self;
 
     /// Stores `word` if the cell still holds `old`, in one atomic step.
     ///
     /// # Errors
     ///
     /// The word that the cell holds instead of `old`.
-    ///
-    /// # Safety
-    ///
-    /// `cell` points at a live cell.
-    unsafe fn exchange(cell: *const Self::Cell, old: Self, word: Self) -> Result<(), Self>;
+    fn exchange(cell: &Self::Cell, old: Self, word: Self) -> Result<(), Self>;
 
-    /// Reads a word that no other CPU writes during the call: a plain load, which the compiler may widen.
-    ///
-    /// # Safety
-    ///
-    /// `cell` points at a live cell, and no other CPU writes it during the call.
-    unsafe fn read_alone(cell: *const Self::Cell) -> Self;
-
-    /// Writes a word that no other CPU writes or reads during the call: a plain store, which the compiler may widen.
-    ///
-    /// # Safety
-    ///
-    /// `cell` points at a live cell, and no other code accesses it during the call.
-    unsafe fn write_alone(cell: *const Self::Cell, word: Self);
+    /// Loads a word that no other thread writes: the model checker reports a store that is not ordered with the load.
+    #[cfg(tlbkit_loom)]
+    #[doc(hidden)]
+    fn load_checked(cell: &Self::Cell) -> Self;
 }
 
 mod sealed {
@@ -193,67 +160,39 @@ macro_rules! word {
             }
 
             #[inline(always)]
-            unsafe fn follow(cell: *const Self::Cell) -> Self {
-                // SAFETY: by the contract of `Word::follow` the cell is live.
-                unsafe { (*cell).load(FOLLOW) }
+            fn follow(cell: &Self::Cell) -> Self {
+                cell.load(FOLLOW)
             }
 
             #[inline(always)]
-            unsafe fn publish(cell: *const Self::Cell, word: Self) {
-                // SAFETY: by the contract of `Word::publish` the cell is live.
-                unsafe { (*cell).store(word, Ordering::Release) }
+            fn publish(cell: &Self::Cell, word: Self) {
+                cell.store(word, Ordering::Release);
             }
 
             #[inline(always)]
-            unsafe fn store_relaxed(cell: *const Self::Cell, word: Self) {
-                // SAFETY: by the contract of `Word::store_relaxed` the cell is live.
-                unsafe { (*cell).store(word, PUT) }
+            fn store_relaxed(cell: &Self::Cell, word: Self) {
+                cell.store(word, PUT);
             }
 
             #[inline(always)]
-            unsafe fn swap(cell: *const Self::Cell, word: Self) -> Self {
-                // SAFETY: by the contract of `Word::swap` the cell is live.
-                unsafe { (*cell).swap(word, Ordering::AcqRel) }
+            fn swap(cell: &Self::Cell, word: Self) -> Self {
+                cell.swap(word, Ordering::AcqRel)
             }
 
             #[inline(always)]
-            unsafe fn flip(cell: *const Self::Cell, bits: Self) -> Self {
-                // SAFETY: by the contract of `Word::flip` the cell is live.
-                unsafe { (*cell).fetch_xor(bits, Ordering::AcqRel) }
+            fn flip(cell: &Self::Cell, bits: Self) -> Self {
+                cell.fetch_xor(bits, Ordering::AcqRel)
             }
 
             #[inline(always)]
-            unsafe fn exchange(cell: *const Self::Cell, old: Self, word: Self) -> Result<(), Self> {
-                // SAFETY: by the contract of `Word::exchange` the cell is live.
-                unsafe { (*cell).compare_exchange(old, word, Ordering::AcqRel, Ordering::Acquire).map(drop) }
-            }
-
-            #[cfg(not(tlbkit_loom))]
-            #[inline(always)]
-            unsafe fn read_alone(cell: *const Self::Cell) -> Self {
-                // SAFETY: by the contract of `Word::read_alone` the cell is live, and no other CPU writes it; an atomic has the
-                // layout of its integer.
-                unsafe { cell.cast::<Self>().read() }
-            }
-
-            #[cfg(not(tlbkit_loom))]
-            #[inline(always)]
-            unsafe fn write_alone(cell: *const Self::Cell, word: Self) {
-                // SAFETY: by the contract of `Word::write_alone` the cell is live, and no other code accesses it. Atomics are
-                // interior mutable, so a write through a pointer that came from a shared reference is allowed.
-                unsafe { cell.cast_mut().cast::<Self>().write(word) }
+            fn exchange(cell: &Self::Cell, old: Self, word: Self) -> Result<(), Self> {
+                cell.compare_exchange(old, word, Ordering::AcqRel, Ordering::Acquire).map(drop)
             }
 
             #[cfg(tlbkit_loom)]
-            unsafe fn read_alone(cell: *const Self::Cell) -> Self {
-                // SAFETY: by the contract of `Word::read_alone` the cell is live, and no other CPU writes it.
-                unsafe { (*cell).unsync_load() }
-            }
-
-            #[cfg(tlbkit_loom)]
-            unsafe fn write_alone(cell: *const Self::Cell, word: Self) {
-                // SAFETY: by the contract of `Word::write_alone` the cell is live, and no other code accesses it.
-                unsafe { (*cell).store(word, Ordering::Relaxed) }
+            fn load_checked(cell: &Self::Cell) -> Self {
+                // SAFETY: loom's atomics are locked, and a concurrent store fails the model.
+                unsafe { cell.unsync_load() }
             }
         }
     };

@@ -68,11 +68,11 @@ unsafe impl<W: Word> Nodes for Watched<W> {
         Some(NodeAddr::new(at))
     }
 
-    unsafe fn at(&self, node: NodeAddr) -> *const W::Cell {
+    fn at(&self, node: NodeAddr) -> *const W::Cell {
         self.with(node, |node| node.cells.as_ptr())
     }
 
-    unsafe fn record(&self, node: NodeAddr, words: usize) -> *const Record {
+    fn record_at(&self, node: NodeAddr, words: usize) -> *const Record {
         self.with(node, |node| {
             let has = node.cells.len();
             assert!(words == has, "the table says that a node of {has} words has {words}");
@@ -84,16 +84,16 @@ unsafe impl<W: Word> Nodes for Watched<W> {
 // SAFETY: the record is the one that `record` returns; the numbers count nodes from one; all fields are `Sync`.
 unsafe impl<W: Word> Reclaim for Watched<W> {
     unsafe fn free(&self, node: NodeAddr, clean: bool) {
-        self.with(node, |node| {
-            // SAFETY: by this function's contract no other code is in the node.
-            let dirty = node.cells.iter().position(|cell| unsafe { W::read_alone(cell) } != W::ZERO);
-            if let Some(index) = dirty.filter(|_| clean) {
-                panic!(
-                    "a node was given back as clean, which says that all its words are zero, and word {index} is not"
-                );
-            }
-            node.freed.store(true, Ordering::Relaxed);
-        });
+        // SAFETY: by this function's contract the node is taken, and no other code is in it. The model checker reports a store that
+        // is not ordered with these loads.
+        let word = |index: &usize| unsafe { self.word_mut(node, *index) }.read() != W::ZERO;
+        let dirty = (0..self.with(node, |node| node.cells.len())).find(word);
+        if let Some(index) = dirty.filter(|_| clean) {
+            panic!(
+                "a node was given back as clean, which says that all its words are zero, and word {index} is not"
+            );
+        }
+        self.with(node, |node| node.freed.store(true, Ordering::Relaxed));
         self.out.fetch_sub(1, Ordering::Relaxed);
     }
 

@@ -105,7 +105,7 @@ impl<'n, G: Geometry, F: Format<Word = u32>, N: Nodes<Word = u32>, P: Digits> De
         for _ in 0..slots.div_ceil(2) {
             let Some((leaf, last)) = self.ends else { break };
             // SAFETY: the leaf is in the list, so it is not free, and it has its tag and two PTEs.
-            let word = |at| unsafe { self.nodes.follow(leaf, at) };
+            let word = |at| unsafe { self.nodes.word(leaf, at) }.follow();
             let edge = Edge { node: leaf, shift: 0, width: 1, holds: Holds::Ptes };
             let edge = <Kseg0<P> as Layout<N>>::sized(edge, || word(0));
             while self.next < edge.slots() {

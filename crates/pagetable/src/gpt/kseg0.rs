@@ -183,8 +183,8 @@ impl<N: Nodes<Word = u32>, P: Digits> Layout<N> for Kseg0<P> {
     type Base = ();
 
     #[inline(always)]
-    fn cells(root: &Self::Root) -> *const <u32 as Word>::Cell {
-        root
+    fn cells(root: &Self::Root) -> &[<u32 as Word>::Cell] {
+        core::slice::from_ref(root)
     }
 
     #[inline(always)]
@@ -233,13 +233,13 @@ impl<N: Nodes<Word = u32>, P: Digits> Layout<N> for Kseg0<P> {
             let mut link = u32::follow(root);
             while link & INNER != 0 {
                 let edge = P::edge(link);
-                link = nodes.follow(edge.node, edge.index(at));
+                link = nodes.word(edge.node, edge.index(at)).follow();
             }
             if link == 0 {
                 return None;
             }
             let node = NodeAddr::new((link & !LEAF) as usize);
-            let tag = nodes.follow(node, 0);
+            let tag = nodes.word(node, 0).follow();
             let covers = pair_covers(at >> PAIR, (tag >> NUMBER) as usize, tag & SIZE);
             let leaf = leaf(node, tag);
             covers.then_some(Found { leaf, index: at >> leaf.shift & 1 })

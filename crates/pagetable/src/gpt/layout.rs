@@ -129,7 +129,7 @@ pub trait Layout<N: Nodes>: Debug + 'static + sealed::Sealed {
 
     /// Returns the root slot's cells.
     #[doc(hidden)]
-    fn cells(root: &Self::Root) -> *const <N::Word as Word>::Cell;
+    fn cells(root: &Self::Root) -> &[<N::Word as Word>::Cell];
 
     /// What a slot holds of the first key of its node's region: nothing, if leaves have tags.
     #[doc(hidden)]
@@ -209,8 +209,8 @@ impl<N: Nodes<Word: Link>> Layout<N> for OneWord {
     type Base = ();
 
     #[inline(always)]
-    fn cells(root: &Self::Root) -> *const <N::Word as Word>::Cell {
-        root
+    fn cells(root: &Self::Root) -> &[<N::Word as Word>::Cell] {
+        core::slice::from_ref(root)
     }
 
     #[inline(always)]
@@ -240,15 +240,15 @@ impl<N: Nodes<Word: Link>> Layout<N> for OneWord {
         unsafe {
             let mut link = N::Word::follow(root);
             while link.is_inner() {
-                link = nodes.follow(link.node(), link.index(at));
+                link = nodes.word(link.node(), link.index(at)).follow();
             }
             if link == N::Word::ZERO {
                 return None;
             }
             let leaf = link.node();
-            let mut base = nodes.follow(leaf, 0).to_usize();
+            let mut base = nodes.word(leaf, 0).follow().to_usize();
             if tag == 2 {
-                base |= nodes.follow(leaf, 1).to_usize() << (usize::BITS / 2);
+                base |= nodes.word(leaf, 1).follow().to_usize() << (usize::BITS / 2);
             }
             link.covers(base, at).then(|| Found { leaf: edge(link), index: link.index(at) })
         }

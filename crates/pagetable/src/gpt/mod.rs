@@ -236,8 +236,7 @@ where
     /// Returns the root link, for a refill handler. Every change of the table may change it. The table itself begins with this
     /// word, so a handler that knows the address of the table can load the link from there.
     pub fn root(&self) -> usize {
-        // SAFETY: the cell is a field.
-        unsafe { u32::follow(&raw const self.root) as usize }
+        u32::follow(&self.root) as usize
     }
 }
 
@@ -251,8 +250,7 @@ where
 {
     /// Returns the root slot, guard and pointer, for a refill handler. Every change of the table may change it.
     pub fn root_slot(&self) -> [u32; 4] {
-        // SAFETY: the cells are a field.
-        core::array::from_fn(|word| unsafe { u32::follow(&raw const self.root[word]) })
+        self.root.each_ref().map(u32::follow)
     }
 }
 

@@ -2,10 +2,10 @@
 
 use super::guard::{agree, low};
 use super::layout::{Edge, Found, Holds, Layout, SLOT};
+use crate::Solo;
 use crate::fields::Fields as _;
 use crate::nodes::{LinkRange, NodeAddr, Nodes};
 use crate::word::Word;
-use crate::{Mode, Solo};
 
 /// The 16-byte slots of Elphinstone et al. 3.2 in 32-bit words: a 64-bit guard and a 64-bit pointer. A slot takes several stores,
 /// so the layout is for one CPU: the storage must be in [`Solo`] mode.
@@ -58,8 +58,8 @@ impl<N: Nodes<Word = u32, Mode = Solo>> Layout<N> for TwoWords {
     type Base = usize;
 
     #[inline(always)]
-    fn cells(root: &Self::Root) -> *const <u32 as Word>::Cell {
-        root.as_ptr()
+    fn cells(root: &Self::Root) -> &[<u32 as Word>::Cell] {
+        root
     }
 
     #[inline(always)]
@@ -96,14 +96,13 @@ impl<N: Nodes<Word = u32, Mode = Solo>> Layout<N> for TwoWords {
 
     #[inline(always)]
     unsafe fn seek(nodes: &N, root: &Self::Root, _tag: usize, at: usize) -> Option<Found> {
-        let cells = <Self as Layout<N>>::cells(root);
         // SAFETY: the root is a field of a live table, and has four cells. By this function's contract the caller is pinned, or the
         // writer, so a node is not freed during the walk; the slot is within it.
         let edge = unsafe {
-            let mut edge = step(|word| Solo::read(cells.add(word)), at)?;
+            let mut edge = step(|word| u32::follow(&root[word & (SLOT - 1)]), at)?;
             while !edge.is_leaf() {
                 let slot = edge.index(at) * SLOT;
-                edge = step(|word| nodes.follow(edge.node, slot + word), at)?;
+                edge = step(|word| nodes.word(edge.node, slot + word).follow(), at)?;
             }
             edge
         };

@@ -332,8 +332,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, S: Sizes> Hashed<'n, 
     /// its low five bits. In a table that grows it is the address of the directory, which never changes if a refill handler
     /// may walk the table.
     pub fn root(&self) -> usize {
-        // SAFETY: the cell is a field.
-        unsafe { F::Word::follow(&raw const self.root) }.to_usize()
+        F::Word::follow(&self.root).to_usize()
     }
 
     /// Returns the number of blocks with at least one leaf or mark.

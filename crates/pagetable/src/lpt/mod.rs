@@ -30,7 +30,7 @@
 //! [`Table::walk`] asks a [`NestedMissObserver`] about each of those pages, from level 0 up, and then makes the loads, from
 //! the root down. In the terms of Bala et al. (1994, 2), a miss on a user's page is an L1U miss, an answer "no" at level 0
 //! an L2 miss, and one at level 1 an L3 miss; the page's address distinguishes the kernel's part (L1K) from the user's.
-//! [`Table::lookup`] assumes that the TLB translates every page. In both, a storage that counts [`Nodes::follow`] counts
+//! [`Table::lookup`] assumes that the TLB translates every page. In both, a storage that counts [`Nodes::walked_at`] counts
 //! exactly the machine's loads. The kernel's own lookup cannot rely on the TLB: it finds the page of level 0 from the root,
 //! in physical memory, by loads that are not counted.
 //!

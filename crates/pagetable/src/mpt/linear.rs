@@ -36,7 +36,8 @@ pub(crate) fn region<G: Radix>() -> Option<Pages> {
 
 impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
     /// Looks `at` up as if the TLB mapped the whole table: counts one load. Only the load of the word that ends the walk goes
-    /// through [`Nodes::follow`], which counts loads. The loads from the root down to that word are not counted.
+    /// through [`WordRef::follow`](crate::nodes::WordRef::follow), which counts loads. The loads from the root down to that word are
+    /// not counted.
     #[inline(always)]
     pub(crate) fn find_translated(&self, pinned: Pinned<'_>, at: VirtAddr) -> Option<Leaf> {
         let top = Self::top(at.vpn(G::BASE))?;
@@ -49,7 +50,8 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
     /// the first table page for which `translates` returns `true`, then goes down with one load a level.
     ///
     /// `translates` gets the arguments of [`NestedMissObserver::translates`](crate::NestedMissObserver::translates). Only the
-    /// loads that the machine would make go through [`Nodes::follow`], which counts loads. Where the machine's TLB would
+    /// loads that the machine would make go through [`WordRef::follow`](crate::nodes::WordRef::follow), which counts loads. Where the
+    /// TLB of the machine would
     /// translate a page of the table, this function finds the node from the root with loads that are not counted. `at` is in the
     /// space.
     #[inline(always)]

@@ -1,7 +1,7 @@
 //! Node storage of whole frames from a kernel's frame allocator, accessed through a direct map.
 
-use core::fmt;
 use core::marker::PhantomData;
+use core::{fmt, ptr};
 
 use tlbkit_addr::{PageSize, PhysAddr};
 
@@ -89,17 +89,11 @@ impl<W: Word, M: Mode, S: FrameSource> Direct<W, M, S> {
         &self.source
     }
 
-    /// Returns the record of a frame that is a node.
-    ///
-    /// # Safety
-    ///
-    /// `node` was taken from this storage, and its frame was not given back to the source.
+    /// Returns the record of a frame that is a node. By the contract of `FrameSource` every call returns the record that the frame
+    /// had when the node was taken, until the frame is given back. For another frame the result may be null.
     #[inline(always)]
-    unsafe fn record_of(&self, node: NodeAddr) -> *const Record {
-        let record = self.source.record(PhysAddr::new(node.get()));
-        // SAFETY: when the node was taken, the frame had a record. By the contract of `FrameSource` every call returns that
-        // record until the frame is given back.
-        unsafe { record.unwrap_unchecked() }
+    fn record_of(&self, node: NodeAddr) -> *const Record {
+        self.source.record(PhysAddr::new(node.get())).map_or(ptr::null(), ptr::from_ref)
     }
 }
 
@@ -142,7 +136,7 @@ unsafe impl<W: Word, M: Mode, S: FrameSource> Nodes for Direct<W, M, S> {
         if zeroed.is_none() {
             // SAFETY: by the contract of `FrameSource` the frame belongs to this storage, and `memory` maps its `SIZE`
             // bytes.
-            unsafe { core::ptr::write_bytes(self.source.memory(frame), 0, S::SIZE.bytes()) };
+            unsafe { ptr::write_bytes(self.source.memory(frame), 0, S::SIZE.bytes()) };
         }
         Some(node)
     }
@@ -157,14 +151,13 @@ unsafe impl<W: Word, M: Mode, S: FrameSource> Nodes for Direct<W, M, S> {
     }
 
     #[inline(always)]
-    unsafe fn at(&self, node: NodeAddr) -> *const W::Cell {
+    fn at(&self, node: NodeAddr) -> *const W::Cell {
         self.source.memory(PhysAddr::new(node.get())).cast_const().cast()
     }
 
     #[inline(always)]
-    unsafe fn record(&self, node: NodeAddr, _words: usize) -> *const Record {
-        // SAFETY: by the contract of `Nodes::record` the node was taken from this storage, and is not free.
-        unsafe { self.record_of(node) }
+    fn record_at(&self, node: NodeAddr, _words: usize) -> *const Record {
+        self.record_of(node)
     }
 }
 
@@ -179,8 +172,7 @@ unsafe impl<W: Word, M: Mode, S: FrameSource> Reclaim for Direct<W, M, S> {
     }
 
     unsafe fn link(&self, node: NodeAddr) -> *const Record {
-        // SAFETY: by the contract of `Reclaim::link` the node was taken from this storage, and is not free.
-        unsafe { self.record_of(node) }
+        self.record_of(node)
     }
 
     fn index_of(&self, node: NodeAddr) -> u32 {

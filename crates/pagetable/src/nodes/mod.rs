@@ -21,8 +21,10 @@ mod range;
 #[cfg(not(tlbkit_loom))]
 mod slab;
 mod stock;
+mod words;
 
 use core::fmt::Debug;
+use core::hint::assert_unchecked;
 
 #[cfg(not(tlbkit_loom))]
 pub use direct::{Direct, FrameSource};
@@ -35,6 +37,7 @@ pub use range::LinkRange;
 pub use slab::{Chunk, Identity, Offset, Slab, SlabError, Usage, Window};
 pub use stock::Stock;
 pub(crate) use stock::{Spare, check_range, take_within};
+pub use words::{WordMut, WordRef, WordsMut};
 
 use crate::Mode;
 use crate::word::atomics::Ordering;
@@ -57,20 +60,6 @@ impl NodeAddr {
     #[inline(always)]
     pub const fn get(self) -> usize {
         self.0
-    }
-}
-
-impl Store {
-    /// Returns the store of a word in a node.
-    #[inline(always)]
-    pub(crate) fn word<W: Word>(node: NodeAddr, index: usize, word: W) -> Self {
-        Self::Word { at: node.get() + index * W::BYTES, value: word.to_u64() }
-    }
-
-    /// Returns the exchange of a word in a node.
-    #[inline(always)]
-    pub(crate) fn exchange<W: Word>(node: NodeAddr, index: usize, old: W, new: W) -> Self {
-        Self::Exchange { at: node.get() + index * W::BYTES, old: old.to_u64(), new: new.to_u64() }
     }
 }
 
@@ -109,14 +98,17 @@ pub enum Store {
 /// Several tables, each with its own writer, may share one storage; in [`Shared`](crate::Shared) mode the writers may run at
 /// the same time.
 ///
+/// A table accesses words by [`word`](Self::word), [`word_mut`](Self::word_mut) and [`words_mut`](Self::words_mut): each is the
+/// proof that the words stay in the storage, and the accesses themselves are safe.
+///
 /// # Safety
 ///
 /// An implementation ensures, for a node from its take until it is freed:
 ///
 /// - no other taker gets any part of the node;
-/// - `at` maps its address to `words` live cells, which are all [`Word::ZERO`] at first, and aligned to the largest power of
-///   two (up to 4096) that divides the node's size in bytes;
-/// - `record` maps its address to a live record that belongs to no other node;
+/// - `at` and `walked_at` return a pointer to `words` live cells, which are all [`Word::ZERO`] at first, and aligned to the
+///   largest power of two (up to 4096) that divides the node's size in bytes;
+/// - `record_at` returns a pointer to a live record that belongs to no other node;
 /// - no byte of the node has an address below [`lowest`](Self::lowest) or above the `last` of its taker, and no address
 ///   wraps.
 ///
@@ -130,6 +122,9 @@ pub unsafe trait Nodes: Reclaim + Debug {
     type Word: Word;
     /// The mode: one CPU or several.
     type Mode: Mode;
+
+    /// Whether each word of a run is accessed by itself, through [`at`](Self::at). A storage that observes the writer sets it.
+    const WORD_BY_WORD: bool = false;
 
     /// Returns a lower bound on the addresses of nodes.
     fn lowest(&self) -> NodeAddr;
@@ -161,19 +156,28 @@ pub unsafe trait Nodes: Reclaim + Debug {
         usize::MAX
     }
 
-    /// Returns the node's cells.
-    ///
-    /// # Safety
-    ///
-    /// `node` was taken from this storage and is not free.
-    unsafe fn at(&self, node: NodeAddr) -> *const <Self::Word as Word>::Cell;
+    /// Returns the place of a node's cells. The pointer is valid from the take of the node until it is freed.
+    fn at(&self, node: NodeAddr) -> *const <Self::Word as Word>::Cell;
 
-    /// Returns the node's record.
-    ///
-    /// # Safety
-    ///
-    /// `node` was taken from this storage with `words` words, and is not free.
-    unsafe fn record(&self, node: NodeAddr, words: usize) -> *const Record;
+    /// Returns what [`at`](Self::at) returns, before a walk loads word `index` of the node. A storage that counts the loads of
+    /// walks overrides it.
+    #[inline(always)]
+    fn walked_at(&self, node: NodeAddr, index: usize) -> *const <Self::Word as Word>::Cell {
+        let _ = index;
+        self.at(node)
+    }
+
+    /// Returns the place of the record of a node that was taken with `words` words. The pointer is valid from the take of the
+    /// node until it is freed.
+    fn record_at(&self, node: NodeAddr, words: usize) -> *const Record;
+
+    /// Receives what the writer is about to store, by an access of the storage's mode, and returns the word to store, or `None` to
+    /// drop the store. A storage that injects faults overrides it.
+    #[inline(always)]
+    fn storing(&self, at: WordMut<'_, Self>, word: Self::Word) -> Option<Self::Word> {
+        let _ = at;
+        Some(word)
+    }
 
     /// Receives each store to a word of a node, after the store. A storage that records stores (`tlbkit-witness`) overrides
     /// it. The default is empty, and costs no instruction.
@@ -185,150 +189,60 @@ pub unsafe trait Nodes: Reclaim + Debug {
         let _ = store;
     }
 
-    /// Loads word `index` of a node as a walker does. A storage that counts references overrides it.
+    /// Returns the record of a node.
     ///
     /// # Safety
     ///
-    /// The caller ensures:
+    /// `node` was taken from this storage with `words` words, and is not free for the lifetime of the result.
+    #[inline(always)]
+    unsafe fn record(&self, node: NodeAddr, words: usize) -> &Record {
+        let record = self.record_at(node, words);
+        // SAFETY: by this function's contract the node is not free, so the pointer is valid. It is not null; the compiler need not
+        // compute what a storage returns for other nodes.
+        unsafe {
+            assert_unchecked(!record.is_null());
+            &*record
+        }
+    }
+
+    /// Returns word `index` of a node, for a walk.
+    ///
+    /// # Safety
+    ///
+    /// The caller ensures, for the lifetime of the result:
     ///
     /// - `node` was taken from this storage and is not free; it may be retired and not yet reclaimed;
     /// - `index` is less than the number of the node's words.
     #[inline(always)]
-    unsafe fn follow(&self, node: NodeAddr, index: usize) -> Self::Word {
-        // SAFETY: by this function's contract `node` is live, or retired and not reclaimed, and `index` is within it:
-        // what `at` and `add` need.
-        unsafe { Self::Word::follow(self.at(node).add(index)) }
+    unsafe fn word(&self, node: NodeAddr, index: usize) -> WordRef<'_, Self> {
+        // SAFETY: the contract of `WordRef::new` is this function's.
+        unsafe { WordRef::new(self, node, index) }
     }
 
-    /// Reads word `index` of a node as its only writer.
+    /// Returns word `index` of a node, for the only writer.
     ///
     /// # Safety
     ///
-    /// The caller ensures:
+    /// The caller ensures, for the lifetime of the result:
     ///
     /// - `node` was taken from this storage and is not free;
-    /// - the caller is the only writer of the node;
-    /// - `index` is less than the number of the node's words.
+    /// - `index` is less than the number of the node's words;
+    /// - no other CPU writes the word.
     #[inline(always)]
-    unsafe fn read(&self, node: NodeAddr, index: usize) -> Self::Word {
-        // SAFETY: by this function's contract `node` is live, `index` is within it, and no other CPU writes it.
-        unsafe { Self::Mode::read(self.at(node).add(index)) }
+    unsafe fn word_mut(&self, node: NodeAddr, index: usize) -> WordMut<'_, Self> {
+        // SAFETY: the contract of `WordMut::new` is this function's.
+        unsafe { WordMut::new(self, node, index) }
     }
 
-    /// Publishes a word by a releasing store: a walker that follows it sees the complete node to which it links. A storage
-    /// that injects faults overrides it.
+    /// Returns `count` words of a node from `first` on, for the only writer.
     ///
     /// # Safety
     ///
-    /// The caller ensures:
-    ///
-    /// - `node` was taken from this storage and is not free;
-    /// - the caller is the only writer of the node;
-    /// - `index` is less than the number of the node's words.
+    /// The contract of [`word_mut`](Self::word_mut), for each of the words. `first` is at most the number of the node's words.
     #[inline(always)]
-    unsafe fn publish(&self, node: NodeAddr, index: usize, word: Self::Word) {
-        // SAFETY: by this function's contract `node` is live, and `index` is within it: what `at` and `add` need.
-        unsafe { Self::Mode::publish(self.at(node).add(index), word) }
-        self.stored(Store::Release);
-        self.stored(Store::word(node, index, word));
-    }
-
-    /// Stores a word without release: a word that is no link, or any word of a node that no walker can reach yet.
-    ///
-    /// # Safety
-    ///
-    /// The caller ensures:
-    ///
-    /// - `node` was taken from this storage and is not free;
-    /// - the caller is the only writer of the node;
-    /// - `index` is less than the number of the node's words.
-    #[inline(always)]
-    unsafe fn store_relaxed(&self, node: NodeAddr, index: usize, word: Self::Word) {
-        // SAFETY: by this function's contract `node` is live, and `index` is within it: what `at` and `add` need.
-        unsafe { Self::Mode::store_relaxed(self.at(node).add(index), word) }
-        self.stored(Store::word(node, index, word));
-    }
-
-    /// Folds `count` words of a node from `first` on.
-    ///
-    /// # Safety
-    ///
-    /// The caller ensures:
-    ///
-    /// - `node` was taken from this storage and is not free;
-    /// - the caller is the only writer of the node;
-    /// - `first + count` is at most the number of the node's words.
-    #[inline(always)]
-    unsafe fn fold<T>(
-        &self,
-        node: NodeAddr,
-        first: usize,
-        count: usize,
-        start: T,
-        with: impl Fn(T, Self::Word) -> T,
-    ) -> T {
-        // SAFETY: by this function's contract `node` is live, and all `count` words from `first` on are within it.
-        let cells = unsafe { self.at(node).add(first) };
-        // SAFETY: `at` is below `count`, so the cell is in the node, of which the caller is the only writer.
-        (0..count).fold(start, |all, at| with(all, unsafe { Self::Mode::read(cells.add(at)) }))
-    }
-
-    /// Stores `count` words from `first` on that are no links: `word`, `word + step`, ...
-    ///
-    /// # Safety
-    ///
-    /// The caller ensures:
-    ///
-    /// - `node` was taken from this storage and is not free;
-    /// - the caller is the only writer of the node;
-    /// - `first + count` is at most the number of the node's words.
-    #[inline(always)]
-    unsafe fn fill(
-        &self,
-        node: NodeAddr,
-        first: usize,
-        count: usize,
-        mut word: Self::Word,
-        step: Self::Word,
-    ) {
-        // SAFETY: by this function's contract `node` is live, and all `count` words from `first` on are within it.
-        let cells = unsafe { self.at(node).add(first) };
-        for at in 0..count {
-            // SAFETY: `at` is below `count`, so the cell is in the node, of which the caller is the only writer.
-            unsafe { Self::Mode::store_relaxed(cells.add(at), word) };
-            self.stored(Store::word(node, first + at, word));
-            word = word.advance(step, 1);
-        }
-    }
-
-    /// Replaces each of `count` words from `first` on by the result of `change`.
-    ///
-    /// # Safety
-    ///
-    /// The caller ensures:
-    ///
-    /// - `node` was taken from this storage and is not free;
-    /// - the caller is the only writer of the node;
-    /// - `first + count` is at most the number of the node's words.
-    #[inline(always)]
-    unsafe fn edit(
-        &self,
-        node: NodeAddr,
-        first: usize,
-        count: usize,
-        change: impl Fn(Self::Word) -> Self::Word,
-    ) {
-        // SAFETY: by this function's contract `node` is live, and all `count` words from `first` on are within it.
-        let cells = unsafe { self.at(node).add(first) };
-        for at in 0..count {
-            // SAFETY: `at` is below `count`, so the cell is in the node, of which the caller is the only writer.
-            let word = unsafe {
-                let word = change(Self::Mode::read(cells.add(at)));
-                Self::Mode::store_relaxed(cells.add(at), word);
-                word
-            };
-            self.stored(Store::word(node, first + at, word));
-        }
+    unsafe fn words_mut(&self, node: NodeAddr, first: usize, count: usize) -> WordsMut<'_, Self> {
+        // SAFETY: the contract of `WordsMut::new` is this function's.
+        unsafe { WordsMut::new(self, node, first, count) }
     }
 }
 
@@ -338,7 +252,7 @@ fn take_each<N: Nodes + ?Sized>(nodes: &N, words: usize, count: usize, last: usi
     for _ in 0..count {
         let Some(node) = nodes.take_within(words, last) else { return false };
         // SAFETY: the node was just taken with `words` words, and no other code knows it.
-        unsafe { (*nodes.record(node, words)).store(*head, Ordering::Relaxed) };
+        unsafe { nodes.record(node, words) }.store(*head, Ordering::Relaxed);
         *head = nodes.index_of(node);
     }
     true
@@ -371,7 +285,7 @@ impl ListLink {
 ///
 /// An implementation ensures:
 ///
-/// - for every taken node, `link` returns the same record as [`Nodes::record`];
+/// - for every taken node, `link` returns the same pointer as [`Nodes::record_at`];
 /// - `node_of` is the inverse of `index_of`;
 /// - if `shared` returns true, the storage is `Sync`.
 pub unsafe trait Reclaim {

@@ -334,16 +334,14 @@ unsafe impl<W: Word, S: FrameSource> Nodes for Pieces<W, S> {
     }
 
     #[inline(always)]
-    unsafe fn at(&self, node: NodeAddr) -> *const W::Cell {
+    fn at(&self, node: NodeAddr) -> *const W::Cell {
         self.memory(node.get()).cast_const().cast()
     }
 
     #[inline(always)]
-    unsafe fn record(&self, node: NodeAddr, words: usize) -> *const Record {
+    fn record_at(&self, node: NodeAddr, words: usize) -> *const Record {
         if is_whole(node) {
-            // SAFETY: by the contract of `Nodes::record` the node was taken with `words` words, and a whole frame was taken
-            // from `frames`.
-            return unsafe { self.frames.record(node, words) };
+            return self.frames.record_at(node, words);
         }
         self.small_record(node, class_of(words * W::BYTES))
     }

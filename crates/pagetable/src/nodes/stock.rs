@@ -203,7 +203,7 @@ impl<'n, N: Nodes, const KINDS: usize> Stock<'n, N, KINDS> {
         }
         let node = self.nodes.node_of(*first);
         // SAFETY: the node is in stock, so it was taken and no other code knows it.
-        let record = unsafe { &*self.nodes.record(node, words) };
+        let record = unsafe { self.nodes.record(node, words) };
         *first = record.load(Ordering::Relaxed);
         record.store(0, Ordering::Relaxed);
         Some(node)

@@ -76,15 +76,15 @@ fn a_node_is_a_cleared_frame_and_its_record() {
         assert_eq!(node, NodeAddr::new(0x1000));
         // SAFETY: the node is taken, and the index below its words.
         unsafe {
-            let record = nodes.record(node, 512);
-            assert_eq!(((*record).load(Ordering::Relaxed), record), (0, nodes.link(node)));
-            nodes.store_relaxed(node, 511, u64::MAX);
+            let record = nodes.record_at(node, 512);
+            assert_eq!((nodes.record(node, 512).load(Ordering::Relaxed), record), (0, nodes.link(node)));
+            nodes.word_mut(node, 511).store_relaxed(u64::MAX);
             nodes.free(node, false);
         }
         let again = nodes.take(512).unwrap();
         assert_eq!((again, nodes.node_of(nodes.index_of(again))), (node, node));
         // SAFETY: the node is taken, and the index below its words.
-        assert_eq!(unsafe { nodes.read(again, 511) }, 0, "a frame comes back cleared");
+        assert_eq!(unsafe { nodes.word_mut(again, 511) }.read(), 0, "a frame comes back cleared");
         // SAFETY: the node is taken, and no code uses it after this; nothing was written to it.
         unsafe { nodes.free(again, true) };
     }
@@ -150,8 +150,8 @@ fn a_frame_that_is_known_to_be_zero_is_not_cleared_again() {
     let node = nodes.take(512).unwrap();
     // SAFETY: the node is taken, and the index below its words.
     unsafe {
-        assert_eq!((node.get(), nodes.read(node, 511)), (kept.get(), 9));
-        nodes.store_relaxed(node, 511, 0);
+        assert_eq!((node.get(), nodes.word_mut(node, 511).read()), (kept.get(), 9));
+        nodes.word_mut(node, 511).store_relaxed(0);
         nodes.free(node, false);
     }
     table.destroy();
@@ -188,9 +188,9 @@ fn records_begin_where_memory_does() {
         // SAFETY: the node is taken; it is forgotten when it is free.
         unsafe {
             assert_eq!(nodes.link(node), &raw const frames.records[nth]);
-            assert_eq!((*nodes.record(node, 512)).load(Ordering::Relaxed), 0);
-            nodes.store_relaxed(node, 511, nth as u64);
-            assert_eq!(nodes.read(node, 511), nth as u64);
+            assert_eq!(nodes.record(node, 512).load(Ordering::Relaxed), 0);
+            nodes.word_mut(node, 511).store_relaxed(nth as u64);
+            assert_eq!(nodes.word_mut(node, 511).read(), nth as u64);
             nodes.free(node, false);
         }
     }

@@ -23,7 +23,8 @@ fn walk(
     vpn: usize,
 ) -> Option<usize> {
     // SAFETY: the nodes are live, and the slots within them.
-    let load = |node: u32, word: u32| unsafe { slab.read(NodeAddr::new(node as usize), word as usize) };
+    let load =
+        |node: u32, word: u32| unsafe { slab.word_mut(NodeAddr::new(node as usize), word as usize).read() };
     let mut link = u32::try_from(root).unwrap();
     while (link as i32) < 0 {
         let (node, slot) = way(link, (vpn as u32) << 12);
@@ -93,7 +94,7 @@ mod wide {
     fn slot(slab: &Slab<'_, u32, Solo>, node: u64, slot: u64) -> [u32; 4] {
         // SAFETY: the node is live, and the slot within it.
         core::array::from_fn(|word| unsafe {
-            slab.read(NodeAddr::new(node as usize), slot as usize * 4 + word)
+            slab.word_mut(NodeAddr::new(node as usize), slot as usize * 4 + word).read()
         })
     }
 

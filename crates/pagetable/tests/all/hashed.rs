@@ -298,7 +298,7 @@ fn finds_a_pair<const CLUSTER_LOG: u32, const BUCKETS_LOG: u32>() {
         let offset = (context ^ context >> 10) & 0xfff << 4;
         let word = |index: usize| {
             // SAFETY: the bucket is in the array, whose node is live.
-            unsafe { slab.read(NodeAddr::new(root & !31), offset as usize / 4 + index) }
+            unsafe { slab.word_mut(NodeAddr::new(root & !31), offset as usize / 4 + index).read() }
         };
         assert_eq!(word(0), context);
         assert_eq!(word(1 + (vpn & 1)) as usize >> 12, vpn);

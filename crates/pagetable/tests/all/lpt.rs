@@ -180,13 +180,13 @@ fn the_pages_of_a_mips_table_are_pages_to_the_tlb() {
     table.map(pages(0x800, 1), Pfn::new(9), K4, RW | Attr::DIRTY).unwrap();
 
     // SAFETY: the root and a node that it maps.
-    let word = unsafe { slab.follow(table.table().root(), 2) };
+    let word = unsafe { slab.word(table.table().root(), 2).follow() };
     assert!(EntryLo::is_leaf(word, true));
     assert_eq!(EntryLo::attr(word, true), EntryLo::IMPLIED | RW | Attr::DIRTY);
     let node = NodeAddr::new(EntryLo::frame(word, K4).get() << 12);
     assert!((base..base + (8 << 12)).contains(&node.get()), "a physical address");
     // SAFETY: the root leads to the node.
-    assert_eq!(unsafe { slab.follow(node, 0) }, 9 << 6 | 0x1e);
+    assert_eq!(unsafe { slab.word(node, 0).follow() }, 9 << 6 | 0x1e);
 
     // Four megabytes are one page of the table; sixteen would be four.
     table.map(pages(0x400, 0x400), Pfn::new(0x400), PageSize::M4, RW).unwrap();

@@ -255,10 +255,10 @@ fn a_change_of_flags_never_makes_a_page_of_a_table() {
         let mut node = root;
         for shift in [39, 30] {
             // SAFETY: the node is in the table, and the index within it.
-            node = X86::node(unsafe { slab.follow(node, at >> shift & 511) });
+            node = X86::node(unsafe { slab.word(node, at >> shift & 511).follow() });
         }
         // SAFETY: the node is in the table, and the index within it.
-        unsafe { slab.follow(node, at >> 21 & 511) }
+        unsafe { slab.word(node, at >> 21 & 511).follow() }
     };
     let before = dir(0x20_0000);
     assert!(X86::is_link(before) && X86::is_leaf(dir(0x40_0000), false));

@@ -23,7 +23,7 @@ fn pages(first: usize, count: usize) -> Pages {
 fn handler<'m>(slab: &Storage<'m>, table: &Mips<'_, 'm>, at: usize) -> (u32, [u32; 2]) {
     let load = |node: usize, index: usize| {
         // SAFETY: the node is in the table, and the index within it.
-        unsafe { slab.follow(NodeAddr::new(node), index) }
+        unsafe { slab.word(NodeAddr::new(node), index).follow() }
     };
     let top = load(table.root().get(), at >> 22);
     // As the handler does: the sign bit of a link is set, and a link is an address.
@@ -89,7 +89,7 @@ fn nodes_come_back_zero_although_absent_halves_are_not() {
         let node = slab.take(1024).unwrap();
         for index in 0..1024 {
             // SAFETY: the node was just taken, and has so many words.
-            assert_eq!(unsafe { slab.follow(node, index) }, 0, "word {index}");
+            assert_eq!(unsafe { slab.word(node, index).follow() }, 0, "word {index}");
         }
     }
 }
@@ -108,8 +108,9 @@ fn larger_pages_stand_in_all_their_slots_and_split_and_join() {
     // Its partner is four slots away.
     table.map(pages(0, 4), Pfn::new(4), k16, LOCAL).unwrap();
     // SAFETY: a linked node.
-    let word =
-        |index| unsafe { slab.follow(NodeAddr::new(handler(&slab, table.table(), 0).0 as usize), index) };
+    let word = |index| unsafe {
+        slab.word(NodeAddr::new(handler(&slab, table.table(), 0).0 as usize), index).follow()
+    };
     assert_eq!([word(0), word(4)], [0x4000_005e | 4 << 6, 0x4000_005e | 8 << 6]);
 
     // A page that was written and then protected stays dirty through a split and a promotion.

@@ -78,11 +78,11 @@ fn take(nodes: &Storage<'_>, taken: &BTreeMap<usize, usize>, words: usize, mark:
     assert_eq!(nodes.node_of(nodes.index_of(node)), node);
     // SAFETY: the node is taken, and the indices are below its words.
     unsafe {
-        let record = nodes.record(node, words);
-        assert_eq!(((*record).swap(mark, Ordering::Relaxed), record), (0, nodes.link(node)));
+        let record = nodes.record_at(node, words);
+        assert_eq!((nodes.record(node, words).swap(mark, Ordering::Relaxed), record), (0, nodes.link(node)));
         for word in 0..words {
-            assert_eq!(nodes.read(node, word), 0, "word {word} of {words}");
-            nodes.store_relaxed(node, word, mark);
+            assert_eq!(nodes.word_mut(node, word).read(), 0, "word {word} of {words}");
+            nodes.word_mut(node, word).store_relaxed(mark);
         }
     }
     Some(Taken { node, words, mark })
@@ -92,8 +92,11 @@ fn take(nodes: &Storage<'_>, taken: &BTreeMap<usize, usize>, words: usize, mark:
 fn free(nodes: &Storage<'_>, Taken { node, words, mark }: Taken) {
     // SAFETY: the node is taken, the indices are below its words, and no code knows it after this.
     unsafe {
-        assert!((0..words).all(|word| nodes.read(node, word) == mark), "{node:x?} was written over");
-        assert_eq!((*nodes.record(node, words)).load(Ordering::Relaxed), mark);
+        assert!(
+            (0..words).all(|word| nodes.word_mut(node, word).read() == mark),
+            "{node:x?} was written over"
+        );
+        assert_eq!(nodes.record(node, words).load(Ordering::Relaxed), mark);
         nodes.free(node, false);
     }
 }

@@ -41,7 +41,7 @@ impl<'s, 'm> Model<'s, 'm> {
     fn take(&mut self, words: usize) -> Option<NodeAddr> {
         let node = self.slab.take(words)?;
         // SAFETY: the node was just taken.
-        assert_eq!(unsafe { (*self.slab.record(node, words)).load(Ordering::Relaxed) }, 0);
+        assert_eq!(unsafe { self.slab.record(node, words) }.load(Ordering::Relaxed), 0);
         self.check_new(node, words);
         Some(node)
     }
@@ -54,7 +54,7 @@ impl<'s, 'm> Model<'s, 'm> {
         while head != 0 {
             let node = self.slab.node_of(head);
             // SAFETY: the node was just taken.
-            head = unsafe { (*self.slab.record(node, words)).load(Ordering::Relaxed) };
+            head = unsafe { self.slab.record(node, words) }.load(Ordering::Relaxed);
             self.check_new(node, words);
         }
         let took = self.taken.len() - before;
@@ -77,9 +77,13 @@ impl<'s, 'm> Model<'s, 'm> {
         unsafe {
             // An interpreter is slow.
             for index in (0..words).step_by(if cfg!(miri) { 61 } else { 1 }) {
-                assert_eq!(self.slab.read(node, index), 0, "word {index} of a new node of {words}");
+                assert_eq!(
+                    self.slab.word_mut(node, index).read(),
+                    0,
+                    "word {index} of a new node of {words}"
+                );
             }
-            assert_eq!(self.slab.record(node, words), self.slab.link(node));
+            assert_eq!(self.slab.record_at(node, words), self.slab.link(node));
         }
         let index = self.slab.index_of(node);
         assert!(index > 0 && index < 1 << 31 && self.slab.node_of(index) == node);
@@ -93,8 +97,8 @@ impl<'s, 'm> Model<'s, 'm> {
         // SAFETY: the node is taken, and the indexes are below its words.
         unsafe {
             if words > 0 {
-                self.slab.store_relaxed(node, words - 1, !mark);
-                self.slab.store_relaxed(node, 0, mark);
+                self.slab.word_mut(node, words - 1).store_relaxed(!mark);
+                self.slab.word_mut(node, 0).store_relaxed(mark);
             }
             (*self.slab.record(node, words)).store(mark, Ordering::Relaxed);
         }
@@ -127,15 +131,15 @@ impl<'s, 'm> Model<'s, 'm> {
         // SAFETY: the node is taken, and the indices are below its words.
         unsafe {
             if words > 0 {
-                assert_eq!(self.slab.read(node, 0), mark);
+                assert_eq!(self.slab.word_mut(node, 0).read(), mark);
             }
             if words > 1 {
-                assert_eq!(self.slab.read(node, words - 1), !mark);
+                assert_eq!(self.slab.word_mut(node, words - 1).read(), !mark);
             }
             assert_eq!((*self.slab.record(node, words)).load(Ordering::Relaxed), mark);
             if clean && words > 0 {
-                self.slab.store_relaxed(node, 0, 0);
-                self.slab.store_relaxed(node, words - 1, 0);
+                self.slab.word_mut(node, 0).store_relaxed(0);
+                self.slab.word_mut(node, words - 1).store_relaxed(0);
             }
         }
         node
@@ -364,7 +368,7 @@ fn memory_may_have_been_used() {
         for node in nodes {
             assert!(node.get() >= BASE + descriptors * CHUNK, "{node:?} is among the descriptors");
             // SAFETY: the node was just taken, and the indexes are below its words.
-            let words = [0, 511, 1023].map(|index| unsafe { slab.read(node, index) });
+            let words = [0, 511, 1023].map(|index| unsafe { slab.word_mut(node, index).read() });
             assert_eq!(words, [0; 3], "{node:?} of {chunks} chunks");
         }
     }
@@ -420,13 +424,13 @@ fn an_address_may_be_the_pointer_itself() {
         assert!(within.contains(&node.get()) && within.contains(&(node.get() + 511)), "{node:?}");
         // SAFETY: the node was just taken, and the indexes are below its words.
         unsafe {
-            assert_eq!((slab.at(node).addr(), slab.read(node, 63)), (node.get(), 0));
-            slab.store_relaxed(node, 63, mark as u64);
+            assert_eq!((slab.at(node).addr(), slab.word_mut(node, 63).read()), (node.get(), 0));
+            slab.word_mut(node, 63).store_relaxed(mark as u64);
         }
     }
     for (mark, &node) in nodes.iter().enumerate() {
         // SAFETY: the node is taken, and the index is below its words.
-        assert_eq!(unsafe { slab.read(node, 63) }, mark as u64);
+        assert_eq!(unsafe { slab.word_mut(node, 63).read() }, mark as u64);
     }
 }
 
@@ -456,15 +460,15 @@ fn threads_share_a_slab() {
                     let node = slab.take(words).unwrap();
                     // SAFETY: the node is this thread's until it frees it.
                     unsafe {
-                        assert_eq!(slab.read(node, words - 1), 0);
-                        slab.store_relaxed(node, words - 1, me << 24 | round as u32);
+                        assert_eq!(slab.word_mut(node, words - 1).read(), 0);
+                        slab.word_mut(node, words - 1).store_relaxed(me << 24 | round as u32);
                     }
                     mine.push_back((node, words, me << 24 | round as u32));
                     if mine.len() > held {
                         let (node, words, mark) = mine.pop_front().unwrap();
                         // SAFETY: the node is this thread's, which forgets it here.
                         unsafe {
-                            assert_eq!(slab.read(node, words - 1), mark);
+                            assert_eq!(slab.word_mut(node, words - 1).read(), mark);
                             slab.free(node, false);
                         }
                     }

@@ -73,19 +73,16 @@ unsafe impl<W: Word> Nodes for Storage<'_, W> {
         Some(node)
     }
 
-    unsafe fn at(&self, node: NodeAddr) -> *const W::Cell {
-        // SAFETY: the caller's promise.
-        unsafe { self.slab.at(node) }
+    fn at(&self, node: NodeAddr) -> *const W::Cell {
+        self.slab.at(node)
     }
 
-    unsafe fn record(&self, node: NodeAddr, words: usize) -> *const Record {
-        // SAFETY: the caller's promise.
-        unsafe { self.slab.record(node, words) }
+    fn record_at(&self, node: NodeAddr, words: usize) -> *const Record {
+        self.slab.record_at(node, words)
     }
 
-    unsafe fn follow(&self, node: NodeAddr, index: usize) -> W {
-        // SAFETY: the caller's promise.
-        unsafe { self.slab.follow(node, index) }
+    fn walked_at(&self, node: NodeAddr, index: usize) -> *const W::Cell {
+        self.slab.walked_at(node, index)
     }
 }
 

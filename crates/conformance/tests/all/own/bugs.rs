@@ -87,7 +87,7 @@ impl<'n, G: Geometry, N: Nodes<Word = u64>> Own<'n, G, N> {
 
     pub(super) fn again(&self, node: NodeAddr, index: usize) -> u64 {
         // SAFETY: the caller is pinned.
-        unsafe { self.nodes.follow(node, index) }
+        unsafe { self.nodes.word(node, index) }.follow()
     }
 
     /// Says, of a map that gets too few nodes, that it wants one more than it does.

@@ -85,7 +85,7 @@ impl<'n, G: Geometry, N: Nodes<Word = u64>> Own<'n, G, N> {
     /// Returns the word of a slot, to its writer.
     fn word(&self, node: NodeAddr, index: usize) -> u64 {
         // SAFETY: the caller is the writer, and comes to nodes of the table alone.
-        unsafe { self.nodes.read(node, index) }
+        unsafe { self.nodes.word_mut(node, index) }.read()
     }
 
     fn link(&self, node: NodeAddr, index: usize) -> Option<NodeAddr> {
@@ -94,13 +94,13 @@ impl<'n, G: Geometry, N: Nodes<Word = u64>> Own<'n, G, N> {
 
     fn publish(&self, node: NodeAddr, index: usize, word: u64) {
         // SAFETY: the caller is the writer, and comes to nodes of the table alone.
-        unsafe { self.nodes.publish(node, index, word) };
+        unsafe { self.nodes.word_mut(node, index) }.publish(word);
     }
 
     /// Counts entries of a node in or out, and returns how many it has.
     fn live(&self, node: NodeAddr, by: isize) -> u32 {
         // SAFETY: the caller is the writer, and comes to nodes of the table alone.
-        let record = unsafe { &*self.nodes.record(node, slots::<G>()) };
+        let record = unsafe { self.nodes.record(node, slots::<G>()) };
         let live = record.load(Relaxed).wrapping_add_signed(by as i32);
         record.store(live, Relaxed);
         live
@@ -128,7 +128,7 @@ impl<'n, G: Geometry, N: Nodes<Word = u64>> Own<'n, G, N> {
     ) -> ControlFlow<()> {
         for (index, part) in parts::<G>(level, pages) {
             // SAFETY: the caller is pinned, or the writer.
-            let word = unsafe { self.nodes.follow(node, index) };
+            let word = unsafe { self.nodes.word(node, index) }.follow();
             if Compact::is_link(word) {
                 self.visit(Compact::node(word), level + 1, part, visit)?;
             } else if Compact::is_leaf(word, level + 1 == LEVELS) {
@@ -461,7 +461,7 @@ impl<'n, G: Geometry, N: Nodes<Word = u64>> Own<'n, G, N> {
             }
         }
         // SAFETY: the node is in the table, and the caller its writer.
-        unsafe { (*self.nodes.record(node, slots::<G>())).store(live, Relaxed) };
+        unsafe { self.nodes.record(node, slots::<G>()) }.store(live, Relaxed);
         live
     }
 
@@ -497,7 +497,7 @@ unsafe impl<'n, G: Geometry, N: Nodes<Word = u64>> Table<'n> for Own<'n, G, N> {
         for level in 0..if inside { LEVELS } else { 0 } {
             let index = page.get() / units::<G>(level) % slots::<G>();
             // SAFETY: the caller is pinned, and a link leads to a node that is live, or retired and not reclaimed.
-            let word = unsafe { self.nodes.follow(node, index) };
+            let word = unsafe { self.nodes.word(node, index) }.follow();
             if !Compact::is_link(word) {
                 let found = Compact::is_leaf(word, level + 1 == LEVELS);
                 let word = planted!(ReadsTwice, word, self.again(node, index));

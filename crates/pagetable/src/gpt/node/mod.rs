@@ -31,7 +31,6 @@ use super::guard::low;
 use super::layout::{Edge, Holds, Layout};
 use super::shape::{BaseOf, Shape};
 use super::visit::Span;
-use crate::mode::Mode;
 use crate::nodes::{NodeAddr, Nodes, Reclaim as _};
 use crate::{Pinned, Word};
 
@@ -202,17 +201,19 @@ impl<'a, T: Shape, R: Right> Slot<'a, T, R> {
         self.node.map_or(T::BITS, |node| node.shift)
     }
 
+    /// Returns a cell of the root slot.
+    #[inline(always)]
+    fn root_cell(self, word: usize) -> Option<&'a <T::W as Word>::Cell> {
+        T::L::cells(self.table.root()).get(word)
+    }
+
     /// Loads the slot, and returns the node or leaf to which it leads.
     #[inline(always)]
     pub(super) fn read(self) -> Option<Node<'a, T, R>> {
-        // SAFETY: a layout loads only words of the slot. The index is that of a slot of the node, and the root has as many cells as a
-        // slot has words.
-        let (edge, base) = T::L::edge(|word| unsafe {
-            if let Some(node) = self.node {
-                return node.load(self.index * T::L::WORDS + word);
-            }
-            let cell = T::L::cells(self.table.root()).add(word);
-            if R::SOLE { <T::N as Nodes>::Mode::read(cell) } else { T::W::follow(cell) }
+        let (edge, base) = T::L::edge(|word| match self.node {
+            // SAFETY: a layout loads only words of the slot. The index is that of a slot of the node.
+            Some(node) => unsafe { node.load(self.index * T::L::WORDS + word) },
+            None => self.root_cell(word).map_or(T::ZERO, T::W::follow),
         })?;
         let node = Node { table: self.table, edge, base, right: PhantomData };
         Some(Node { edge: T::L::sized(edge, || node.tag_word(0)), ..node })
@@ -227,11 +228,9 @@ impl<'a, T: Shape, R: Right> Node<'a, T, R> {
     /// The index is within the node.
     #[inline(always)]
     unsafe fn load(self, index: usize) -> T::W {
-        let nodes = self.table.nodes();
-        // SAFETY: the node is live, and by this function's contract the index is within it. A sole writer may read plainly.
-        unsafe {
-            if R::SOLE { nodes.read(self.edge.node, index) } else { nodes.follow(self.edge.node, index) }
-        }
+        let (nodes, node) = (self.table.nodes(), self.edge.node);
+        // SAFETY: the node is live, and by this function's contract the index is within it. A sole holder is the only writer.
+        unsafe { if R::SOLE { nodes.word_mut(node, index).read() } else { nodes.word(node, index).follow() } }
     }
 
     /// Returns the address of the node in the storage.

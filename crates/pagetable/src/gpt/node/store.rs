@@ -7,8 +7,8 @@ use crate::format::{Format, absent_beside, is_taken};
 use crate::gpt::layout::{Layout, SLOT};
 use crate::gpt::shape::Shape;
 use crate::gpt::visit::Span;
-use crate::mode::Mode;
-use crate::nodes::{Nodes, Record};
+use crate::mode::CellMut;
+use crate::nodes::{Nodes, Record, WordMut, WordsMut};
 use crate::word::atomics::Ordering;
 
 impl<'w, T: Shape> Slot<'w, T> {
@@ -18,13 +18,15 @@ impl<'w, T: Shape> Slot<'w, T> {
     pub(in crate::gpt) fn publish(self, entry: Option<Node<'w, T>>) {
         let words = entry.map_or([T::ZERO; SLOT], |node| T::L::words(node.edge, node.base));
         for (word, &value) in words.iter().enumerate().take(T::L::WORDS) {
-            let place = self.index * T::L::WORDS + word;
-            // SAFETY: the node is live and has the slot, or the root has as many cells as a slot has words. The holder is the only
-            // writer.
-            unsafe {
-                match self.node {
-                    Some(node) => self.table.nodes().publish(node.edge.node, place, value),
-                    None => <T::N as Nodes>::Mode::publish(T::L::cells(self.table.root()).add(word), value),
+            match self.node {
+                // SAFETY: the node has the slot.
+                Some(node) => unsafe { node.word(self.index * T::L::WORDS + word) }.publish(value),
+                None => {
+                    if let Some(cell) = self.root_cell(word) {
+                        // SAFETY: the cell is a field of the table, and the holder is the only writer.
+                        let cell = unsafe { CellMut::<T::W, <T::N as Nodes>::Mode>::new(cell) };
+                        cell.publish(value);
+                    }
                 }
             }
         }
@@ -32,11 +34,33 @@ impl<'w, T: Shape> Slot<'w, T> {
 }
 
 impl<'w, T: Shape> Node<'w, T> {
+    /// Returns a word of the node.
+    ///
+    /// # Safety
+    ///
+    /// The index is within the node.
+    #[inline(always)]
+    pub(super) unsafe fn word(self, index: usize) -> WordMut<'w, T::N> {
+        // SAFETY: the node is live during `'w`, by this function's contract the index is within it, and the holder is the only writer.
+        unsafe { self.table.nodes().word_mut(self.edge.node, index) }
+    }
+
+    /// Returns neighbouring PTEs of a leaf.
+    ///
+    /// # Safety
+    ///
+    /// The PTEs are within the leaf.
+    #[inline(always)]
+    unsafe fn row(self, first: usize, count: usize) -> WordsMut<'w, T::N> {
+        // SAFETY: the leaf is live during `'w`, by this function's contract it has the PTEs, and the holder is the only writer.
+        unsafe { self.table.nodes().words_mut(self.edge.node, first, count) }
+    }
+
     /// Returns the record of the node, which counts the slots in use until the node is retired.
     #[inline(always)]
     pub(in crate::gpt) fn record(self) -> &'w Record {
         // SAFETY: the node is live during `'w`, and so is its record; it was taken with so many words.
-        unsafe { &*self.table.nodes().record(self.edge.node, T::words(self.edge)) }
+        unsafe { self.table.nodes().record(self.edge.node, T::words(self.edge)) }
     }
 
     /// Returns how many slots are in use.
@@ -93,8 +117,8 @@ impl<'w, T: Shape> Node<'w, T> {
     pub(in crate::gpt) fn clear(self, part: Span) {
         let (pages, first) = self.within(part);
         if T::IN_A_ROW {
-            // SAFETY: the leaf is live and has the PTEs, and the holder is the only writer.
-            unsafe { self.table.nodes().fill(self.edge.node, first, pages, T::ZERO, T::ZERO) };
+            // SAFETY: the leaf has the PTEs.
+            unsafe { self.row(first, pages) }.fill(T::ZERO, T::ZERO);
         } else {
             self.ptes(part).for_each(|pte| pte.store(T::ZERO));
         }
@@ -105,8 +129,8 @@ impl<'w, T: Shape> Node<'w, T> {
     pub(in crate::gpt) fn edit(self, part: Span, change: impl Fn(T::W) -> T::W) {
         let (pages, first) = self.within(part);
         if T::IN_A_ROW {
-            // SAFETY: the leaf is live and has the PTEs, and the holder is the only writer.
-            unsafe { self.table.nodes().edit(self.edge.node, first, pages, change) };
+            // SAFETY: the leaf has the PTEs.
+            unsafe { self.row(first, pages) }.edit(change);
         } else {
             self.ptes(part).for_each(|pte| pte.store(change(pte.read())));
         }
@@ -126,7 +150,13 @@ impl<'w, T: Shape> Node<'w, T> {
     }
 }
 
-impl<T: Shape> Pte<'_, T> {
+impl<'w, T: Shape> Pte<'w, T> {
+    #[inline(always)]
+    fn word(self) -> WordMut<'w, T::N> {
+        // SAFETY: the leaf has the place.
+        unsafe { self.leaf.word(self.place) }
+    }
+
     /// Stores a word that leads to a frame.
     #[inline(always)]
     pub(in crate::gpt) fn publish(self, word: T::W) {
@@ -136,16 +166,14 @@ impl<T: Shape> Pte<'_, T> {
 
     #[inline(always)]
     fn put(self, word: T::W) {
-        // SAFETY: the leaf is live and has the place, and the holder is the only writer.
-        unsafe { self.leaf.table.nodes().publish(self.leaf.edge.node, self.place, word) };
+        self.word().publish(word);
     }
 
     /// Stores a word that leads nowhere, or to a frame to which the word before led, or any word in a leaf that no walker can reach
     /// yet.
     #[inline(always)]
     pub(in crate::gpt) fn store(self, word: T::W) {
-        // SAFETY: the leaf is live and has the place, and the holder is the only writer.
-        unsafe { self.leaf.table.nodes().store_relaxed(self.leaf.edge.node, self.place, word) };
+        self.word().store_relaxed(word);
         self.settle_pair();
     }
 

@@ -94,7 +94,7 @@ impl<'w, T: Shape> View<'w, T> {
             for word in 0..T::TAG {
                 let part = T::W::from_usize(tag >> (usize::BITS / 2 * word as u32));
                 // SAFETY: the leaf is live and has its tag words, and no walker can reach it.
-                unsafe { nodes.store_relaxed(edge.node, word, part) };
+                unsafe { nodes.word_mut(edge.node, word) }.store_relaxed(part);
             }
         } else {
             table.tally().node(1, bytes);
@@ -145,8 +145,8 @@ impl<'w, T: Shape> Fresh<'w, T> {
         let Slot { index, .. } = self.slot(index);
         let words = T::L::words(entry.edge, entry.base);
         for (word, &value) in words.iter().enumerate().take(T::L::WORDS) {
-            // SAFETY: the node is live and has the slot, and the holder is the only writer.
-            unsafe { self.table.nodes().store_relaxed(self.edge.node, index * T::L::WORDS + word, value) };
+            // SAFETY: the node has the slot.
+            unsafe { self.word(index * T::L::WORDS + word) }.store_relaxed(value);
         }
     }
 

@@ -46,20 +46,17 @@ unsafe impl<W: Word> Nodes for Meter<'_, W> {
         self.slab.take_within(words, last)
     }
 
-    unsafe fn at(&self, node: NodeAddr) -> *const W::Cell {
-        // SAFETY: this function's contract.
-        unsafe { self.slab.at(node) }
+    fn at(&self, node: NodeAddr) -> *const W::Cell {
+        self.slab.at(node)
     }
 
-    unsafe fn record(&self, node: NodeAddr, words: usize) -> *const Record {
-        // SAFETY: this function's contract.
-        unsafe { self.slab.record(node, words) }
+    fn record_at(&self, node: NodeAddr, words: usize) -> *const Record {
+        self.slab.record_at(node, words)
     }
 
-    unsafe fn follow(&self, node: NodeAddr, index: usize) -> W {
+    fn walked_at(&self, node: NodeAddr, index: usize) -> *const W::Cell {
         self.loads.set(self.loads.get() + 1);
-        // SAFETY: this function's contract.
-        unsafe { self.slab.follow(node, index) }
+        self.slab.walked_at(node, index)
     }
 }
 

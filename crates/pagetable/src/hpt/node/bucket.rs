@@ -9,7 +9,7 @@ use crate::hpt::shape::{Shape as _, Spot};
 use crate::hpt::tag::Tags as _;
 use crate::hpt::{Hashed, Sizes};
 use crate::mode::Mode;
-use crate::nodes::{NodeAddr, Nodes, Stock};
+use crate::nodes::{NodeAddr, Nodes, Stock, WordMut};
 use crate::{Error, Geometry, Word};
 
 /// A bucket that the only writer may write.
@@ -38,26 +38,29 @@ pub(crate) struct Place<'a, 'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>
     pub(super) index: usize,
 }
 
-impl<G: Geometry, F: Format, N: Nodes<Word = F::Word>, S: Sizes> Place<'_, '_, G, F, N, S> {
+impl<'a, G: Geometry, F: Format, N: Nodes<Word = F::Word>, S: Sizes> Place<'a, '_, G, F, N, S> {
+    #[inline(always)]
+    fn word(&self) -> WordMut<'a, N> {
+        // SAFETY: the node is live, the word is in it, and the holder is its only writer.
+        unsafe { self.table.nodes.word_mut(self.node, self.index) }
+    }
+
     /// Reads the word as the writer.
     #[inline(always)]
     pub(crate) fn read(&self) -> F::Word {
-        // SAFETY: the node is live, the word is in it, and the holder is its only writer.
-        unsafe { self.table.nodes.read(self.node, self.index) }
+        self.word().read()
     }
 
     /// Stores the word without release.
     #[inline(always)]
     pub(crate) fn store_relaxed(&self, word: F::Word) {
-        // SAFETY: the node is live, the word is in it, and the holder is its only writer.
-        unsafe { self.table.nodes.store_relaxed(self.node, self.index, word) };
+        self.word().store_relaxed(word);
     }
 
     /// Stores the word after all stores before it.
     #[inline(always)]
     pub(crate) fn publish(&self, word: F::Word) {
-        // SAFETY: the node is live, the word is in it, and the holder is its only writer.
-        unsafe { self.table.nodes.publish(self.node, self.index, word) };
+        self.word().publish(word);
     }
 
     /// Replaces the word by the result of `change`, without release.

@@ -50,7 +50,7 @@ impl<'a, 'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, S: Sizes> Walk<'a
     #[inline(always)]
     pub(super) unsafe fn directory_word(self, root: usize, index: usize) -> usize {
         // SAFETY: the directory was the table's during this walk, so it is live.
-        unsafe { self.nodes.follow(NodeAddr::new(root), index) }.to_usize()
+        unsafe { self.nodes.word(NodeAddr::new(root), index) }.follow().to_usize()
     }
 
     /// Returns the first bucket with this number, which is less than [`buckets`](Hashed::buckets).
@@ -210,7 +210,7 @@ impl<'a, 'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, S: Sizes> Array<'
         let mask = (0..Self::HEADER).map(|_| (heads - 1) << Self::WITHIN | ((1 << entries) - 1));
         for (index, word) in mask.chain((0..1 << entries).map(segment)).enumerate().take(self.words) {
             // SAFETY: the word is in the array, of which the holder is the only user.
-            unsafe { self.table.nodes.store_relaxed(self.addr, index, F::Word::from_usize(word)) };
+            unsafe { self.table.nodes.word_mut(self.addr, index) }.store_relaxed(F::Word::from_usize(word));
         }
     }
 }
@@ -269,7 +269,7 @@ impl<'w, 'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, S: Sizes> Writing
         for index in (first..1 << directory.entries()).step_by(apart >> Self::SEGMENT_LOG) {
             let (node, index) = (NodeAddr::new(directory.root), Self::HEADER + index);
             // SAFETY: the index is one of the directory, and this is the table's only writer.
-            unsafe { self.nodes.publish(node, index, F::Word::from_usize(word)) };
+            unsafe { self.nodes.word_mut(node, index) }.publish(F::Word::from_usize(word));
         }
     }
 
@@ -299,11 +299,9 @@ impl<'w, 'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, S: Sizes> Writing
         let old = self.walk().directory();
         let old = (NodeAddr::new(old.root), Self::directory_words(old.entries()));
         let root = F::Word::from_usize(directory.addr.get());
-        // SAFETY: the cell is a field, and this is the only writer. After the store no word leads to the old directory.
-        unsafe {
-            F::Word::publish(&raw const self.root, root);
-            self.retire_array(old.0, old.1);
-        }
+        F::Word::publish(&self.root, root);
+        // SAFETY: after the store no word leads to the old directory.
+        unsafe { self.retire_array(old.0, old.1) };
     }
 
     /// Doubles the directory if it has no entry for segment `number`. Returns whether the directory has the entry now.

@@ -178,7 +178,7 @@ impl<'a, 'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, S: Sizes> Unit<'a
         // The compiler knows that the numbers that come here are small enough.
         let index = index.min(Self::UNIT - 1);
         // SAFETY: the unit's words are words of a live node.
-        unsafe { self.walk.nodes.follow(self.spot.node, self.spot.at + index) }
+        unsafe { self.walk.nodes.word(self.spot.node, self.spot.at + index) }.follow()
     }
 
     /// Loads the tag as a walker does.

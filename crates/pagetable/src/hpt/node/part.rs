@@ -70,8 +70,9 @@ impl<'a, 'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, S: Sizes> Part<'a
             // SAFETY: the slot is one of the span, so it is in the bucket, whose words are words of a live node.
             let word = unsafe {
                 let spot = self.unit.spot;
-                self.unit.walk.nodes.follow(spot.node, spot.at + Self::pte(block, slot))
+                self.unit.walk.nodes.word(spot.node, spot.at + Self::pte(block, slot))
             };
+            let word = word.follow();
             if !is_taken::<F>(word) {
                 slot += 1;
                 continue;
@@ -184,7 +185,8 @@ impl<'a, 'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, S: Sizes> Slots<'
         if Self::UNITS == 1 {
             let Unit { walk, spot } = self.0.unit;
             // SAFETY: the slots are in the bucket, adjacent ones are adjacent words, and the holder is their only writer.
-            unsafe { walk.nodes.edit(spot.node, spot.at + Self::pte(block, slot), count, change) };
+            let ptes = unsafe { walk.nodes.words_mut(spot.node, spot.at + Self::pte(block, slot), count) };
+            ptes.edit(change);
         } else {
             self.places().for_each(|place| place.edit(&change));
         }

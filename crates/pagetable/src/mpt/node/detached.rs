@@ -127,7 +127,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Detached<'n, G, F, N> {
         let end = Self::slots(level).min(first.saturating_add(most));
         for index in first..end {
             // SAFETY: the place is in the node, which is not free.
-            let word = unsafe { self.nodes.follow(node, Self::place(level, index)) };
+            let word = unsafe { self.nodes.word(node, Self::place(level, index)) }.follow();
             self.next[level % MAX] = index + 1;
             if word == F::Word::ZERO {
                 continue;

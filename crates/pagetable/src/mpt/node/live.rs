@@ -35,7 +35,7 @@ impl<'a, 'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> NodeRef<'a, 'n, G, F
     #[inline(always)]
     fn record(self) -> &'a Record {
         // SAFETY: the node is live during `'a`, and so is its record; a node of this level has so many words.
-        unsafe { &*self.table.nodes.record(self.addr, Self::words(self.level)) }
+        unsafe { self.table.nodes.record(self.addr, Self::words(self.level)) }
     }
 
     /// Returns how many slots of the node are in use.

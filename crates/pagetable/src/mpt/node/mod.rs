@@ -38,7 +38,7 @@ use super::Mpt;
 use super::leaf::Decode as _;
 use super::shape::Shape;
 use crate::format::{Format, walked};
-use crate::nodes::{NodeAddr, Nodes};
+use crate::nodes::{NodeAddr, Nodes, WordRef};
 use crate::{Pinned, Radix};
 
 pub use detached::Detached;
@@ -133,23 +133,26 @@ impl<'a, 'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> NodeRef<'a, 'n, G, F
         (index, Self::place(self.level, index))
     }
 
+    /// Returns an index of this node's slots, and its word.
+    #[inline(always)]
+    fn slot(self, index: usize) -> (usize, WordRef<'a, N>) {
+        let (index, place) = self.within(index);
+        // SAFETY: the node is live during `'a`, and the place is in it.
+        (index, unsafe { self.table.nodes.word(self.addr, place) })
+    }
+
     /// Loads a word as a walker does.
     #[inline(always)]
     pub(crate) fn seen(self, index: usize) -> Seen<'a, 'n, G, F, N> {
-        let (index, place) = self.within(index);
-        // SAFETY: the node is live during `'a`, and the place is in it.
-        let word = unsafe { self.table.nodes.follow(self.addr, place) };
-        Seen { node: self, index, word }
+        let (index, slot) = self.slot(index);
+        Seen { node: self, index, word: slot.follow() }
     }
 
     /// Loads a word as a walker does, and the storage does not count the load.
     #[inline(always)]
     pub(crate) fn peek(self, index: usize) -> Seen<'a, 'n, G, F, N> {
-        use crate::Word as _;
-        let (index, place) = self.within(index);
-        // SAFETY: the node is live during `'a`, and the place is in it.
-        let word = unsafe { F::Word::follow(self.table.nodes.at(self.addr).add(place)) };
-        Seen { node: self, index, word }
+        let (index, slot) = self.slot(index);
+        Seen { node: self, index, word: slot.peek() }
     }
 
     /// Reads a word: as the only writer, if the holder is.
@@ -163,8 +166,8 @@ impl<'a, 'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> NodeRef<'a, 'n, G, F
         }
         let (index, place) = self.within(index);
         // SAFETY: the node is live during `'a`, the place is in it, and the holder is the only writer.
-        let word = unsafe { self.table.nodes.read(self.addr, place) };
-        Seen { node: self, index, word }
+        let word = unsafe { self.table.nodes.word_mut(self.addr, place) };
+        Seen { node: self, index, word: word.read() }
     }
 
     /// Returns the node that `word`, which was read in this node's slot `index`, leads to.

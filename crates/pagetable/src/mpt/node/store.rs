@@ -13,7 +13,7 @@ use crate::mode::Mode;
 use crate::mpt::Mpt;
 use crate::mpt::leaf::Decode as _;
 use crate::mpt::shape::Shape;
-use crate::nodes::{Nodes, Store};
+use crate::nodes::{Nodes, Store, WordMut, WordsMut};
 use crate::word::atomics;
 use crate::{Radix, Word};
 
@@ -112,16 +112,11 @@ impl<'a, 'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Place<'a, 'n, G, F, 
         self.node
     }
 
-    /// Returns the offset of the word in the node.
+    /// Returns the word of the slot.
     #[inline(always)]
-    fn offset(self) -> usize {
-        Self::place(self.node.level, self.index)
-    }
-
-    #[inline(always)]
-    fn cell(self) -> *const <F::Word as Word>::Cell {
-        // SAFETY: the node is live, and the slot is in it.
-        unsafe { self.node.table.nodes.at(self.node.addr).add(self.offset()) }
+    fn slot(self) -> WordMut<'a, N> {
+        // SAFETY: the node is live during `'a`, the slot is in it, and the holder is its only writer.
+        unsafe { self.node.table.nodes.word_mut(self.node.addr, Self::place(self.node.level, self.index)) }
     }
 
     /// Returns the word of a store: nothing in place of a link.
@@ -135,12 +130,7 @@ impl<'a, 'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Place<'a, 'n, G, F, 
     /// Reads the word.
     #[inline(always)]
     pub(crate) fn read(self) -> F::Word {
-        if walked::<F>() {
-            // SAFETY: the cell is live.
-            return unsafe { F::Word::follow(self.cell()) };
-        }
-        // SAFETY: the node is live, the word is in it, and the holder is its only writer.
-        unsafe { self.node.table.nodes.read(self.node.addr, self.offset()) }
+        if walked::<F>() { self.slot().atomic().load() } else { self.slot().read() }
     }
 
     /// Stores a word that leads nowhere, or stores any word in a node that no walker can reach yet.
@@ -151,14 +141,10 @@ impl<'a, 'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Place<'a, 'n, G, F, 
 
     #[inline(always)]
     pub(super) fn put_relaxed(self, word: F::Word) {
-        let nodes = self.node.table.nodes;
         if walked::<F>() {
-            // SAFETY: the cell is live.
-            unsafe { F::Word::store_relaxed(self.cell(), word) };
-            nodes.stored(Store::word(self.node.addr, self.offset(), word));
+            self.slot().atomic().store_relaxed(word);
         } else {
-            // SAFETY: the node is live, the word is in it, and the holder is its only writer.
-            unsafe { nodes.store_relaxed(self.node.addr, self.offset(), word) };
+            self.slot().store_relaxed(word);
         }
     }
 
@@ -171,34 +157,23 @@ impl<'a, 'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Place<'a, 'n, G, F, 
     /// Stores a word that leads to a complete node or a frame.
     #[inline(always)]
     pub(super) fn put(self, word: F::Word) {
-        let nodes = self.node.table.nodes;
         if walked::<F>() {
-            // SAFETY: the cell is live.
-            unsafe { F::Word::publish(self.cell(), word) };
-            nodes.stored(Store::Release);
-            nodes.stored(Store::word(self.node.addr, self.offset(), word));
+            self.slot().atomic().publish(word);
         } else {
-            // SAFETY: the node is live, the word is in it, and the holder is its only writer.
-            unsafe { nodes.publish(self.node.addr, self.offset(), word) };
+            self.slot().publish(word);
         }
     }
 
     /// Stores a word with an atomic swap, because hardware may set bits at the same time, and returns the old word.
     #[inline(always)]
     pub(super) fn swap(self, word: F::Word) -> F::Word {
-        // SAFETY: the cell is live.
-        let old = unsafe { F::Word::swap(self.cell(), word) };
-        self.exchanged(old, word);
-        old
+        self.slot().atomic().swap(word)
     }
 
     /// Stores `word` if the slot still holds `old`, in one atomic step.
     #[inline(always)]
     pub(super) fn exchange(self, old: F::Word, word: F::Word) -> Result<(), F::Word> {
-        // SAFETY: the cell is live.
-        unsafe { F::Word::exchange(self.cell(), old, word) }?;
-        self.exchanged(old, word);
-        Ok(())
+        self.slot().atomic().exchange(old, word)
     }
 
     /// Replaces the leaf that the writer has read as `seen`, and returns the old leaf with the status bits that hardware set before
@@ -208,18 +183,8 @@ impl<'a, 'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Place<'a, 'n, G, F, 
         if !F::has_all_status(seen) {
             return self.swap(word);
         }
-        // SAFETY: the cell is live.
-        unsafe { F::Word::publish(self.cell(), word) };
-        self.exchanged(seen, word);
+        self.slot().atomic().publish_over(seen, word);
         seen
-    }
-
-    /// Tells the storage that an atomic exchange has replaced `old` by `word`, or a store that has the same effect.
-    #[inline(always)]
-    fn exchanged(self, old: F::Word, word: F::Word) {
-        let nodes = self.node.table.nodes;
-        nodes.stored(Store::Release);
-        nodes.stored(Store::exchange(self.node.addr, self.offset(), old, word));
     }
 
     /// Empties the slot, from which the writer has read the leaf or mark `seen`, and returns the word with the status bits that
@@ -287,9 +252,7 @@ impl<'a, 'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Place<'a, 'n, G, F, 
     pub(crate) fn flip(self, mut seen: F::Word, change: impl Fn(F::Word) -> F::Word) -> F::Word {
         let change = |word| self.no_link(change(word));
         if F::FLIPS {
-            // SAFETY: the cell is live.
-            seen = unsafe { F::Word::flip(self.cell(), seen ^ change(seen)) };
-            self.exchanged(seen, change(seen));
+            seen = self.slot().atomic().flip(seen ^ change(seen));
         } else {
             // Hardware only sets A and D, each once, so the loop ends and the leaf stays a leaf.
             while let Err(now) = self.exchange(seen, change(seen)) {
@@ -334,14 +297,23 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> NodeMut<'_, 'n, G, F, N>
         Self::is_last(self.level()).then_some(LastNode(self.node))
     }
 
+    /// Returns the words of a run of slots, in a format without [extra words](Format::EXTRA).
+    #[inline(always)]
+    fn row(&self, index: usize, slots: usize) -> WordsMut<'_, N> {
+        debug_assert!(F::EXTRA == 0, "neighbouring slots are neighbouring words");
+        let (index, slots) = self.clamped(index, slots);
+        // SAFETY: the node is live, the slots are in it, and the holder is its only writer.
+        unsafe { self.table().nodes.words_mut(self.addr, index, slots) }
+    }
+
     /// Stores `word`, `word + step`, ... in a run of slots. None of the words links a node.
     #[inline(always)]
     pub(crate) fn fill(&self, index: usize, slots: usize, word: F::Word, step: F::Word) {
-        let (index, slots) = self.clamped(index, slots);
         if F::EXTRA == 0 && !walked::<F>() && Self::is_last(self.level()) {
-            // SAFETY: the node is live, the slots are in it, and the holder is its only writer.
-            unsafe { self.table().nodes.fill(self.addr, index, slots, word, step) };
-        } else if let Some(last) = self.last() {
+            return self.row(index, slots).fill(word, step);
+        }
+        let (index, slots) = self.clamped(index, slots);
+        if let Some(last) = self.last() {
             for (slot, place) in last.slots(index, slots).enumerate() {
                 place.put_relaxed(word.advance(step, slot));
             }
@@ -355,11 +327,11 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> NodeMut<'_, 'n, G, F, N>
     /// Folds the words of a run of slots.
     #[inline(always)]
     pub(crate) fn fold<T>(&self, index: usize, slots: usize, start: T, with: impl Fn(T, F::Word) -> T) -> T {
-        let (index, slots) = self.clamped(index, slots);
         if F::EXTRA == 0 && !walked::<F>() {
-            // SAFETY: the node is live, the slots are in it, and the holder is its only writer.
-            unsafe { self.table().nodes.fold(self.addr, index, slots, start, with) }
-        } else if let Some(last) = self.last() {
+            return self.row(index, slots).fold(start, with);
+        }
+        let (index, slots) = self.clamped(index, slots);
+        if let Some(last) = self.last() {
             last.slots(index, slots).fold(start, |all, place| with(all, place.read()))
         } else {
             (0..slots).fold(start, |all, slot| with(all, self.read(index + slot).word()))
@@ -386,12 +358,11 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> NodeMut<'_, 'n, G, F, N>
                 self.at(slot).put_relaxed(change(self.read(slot).word()));
             }
         } else if F::EXTRA == 0 {
-            // SAFETY: the node is live, the slots are in it, and the holder is its only writer.
-            unsafe { self.table().nodes.edit(self.addr, index, slots, change) };
+            self.row(index, slots).edit(change);
         } else {
             for slot in index..index + slots {
-                // SAFETY: the node is live, the slot is in it, and the holder is its only writer.
-                unsafe { self.table().nodes.edit(self.addr, Self::place(self.level(), slot), 1, change) };
+                let slot = self.at(slot);
+                slot.put_relaxed(change(slot.read()));
             }
         }
     }

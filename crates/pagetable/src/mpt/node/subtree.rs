@@ -156,7 +156,7 @@ impl<'w, 'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> NodeMut<'w, 'n, G, F
         let is_lent = self.level == 0 && self.table.is_borrowed(place.index) && lender.is_lent(place.index);
         if is_lent && core::ptr::eq(self.table.nodes, lender.nodes) {
             // SAFETY: the lender is borrowed for the life of the storage, so its root is live; lent links do not change.
-            place.put(unsafe { lender.nodes.follow(lender.root, Self::place(0, place.index)) });
+            place.put(unsafe { lender.nodes.word(lender.root, Self::place(0, place.index)) }.follow());
             self.node.count_in(place.index, 1);
         }
     }

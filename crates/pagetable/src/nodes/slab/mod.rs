@@ -375,12 +375,12 @@ unsafe impl<W: Word, M: Mode, A: Window> Nodes for Slab<'_, W, M, A> {
     }
 
     #[inline(always)]
-    unsafe fn at(&self, node: NodeAddr) -> *const W::Cell {
+    fn at(&self, node: NodeAddr) -> *const W::Cell {
         self.window.memory(node.get()).cast::<W::Cell>().cast_const()
     }
 
     #[inline(always)]
-    unsafe fn record(&self, node: NodeAddr, words: usize) -> *const Record {
+    fn record_at(&self, node: NodeAddr, words: usize) -> *const Record {
         let class = class_of(words * W::BYTES);
         if class < CLASSES {
             let (span, index) = self.place(node, class);

@@ -283,14 +283,12 @@ unsafe impl<W: Word, M: Mode> Nodes for Traced<'_, W, M> {
         })
     }
 
-    unsafe fn at(&self, node: NodeAddr) -> *const W::Cell {
-        // SAFETY: by the contract of `Nodes::at` the node was taken from this storage, so from the slab, and is not free.
-        unsafe { self.slab.at(node) }
+    fn at(&self, node: NodeAddr) -> *const W::Cell {
+        self.slab.at(node)
     }
 
-    unsafe fn record(&self, node: NodeAddr, words: usize) -> *const Record {
-        // SAFETY: the node is taken; the number of words is that which `take_within` asked the slab for.
-        unsafe { self.slab.record(node, words.max(self.page)) }
+    fn record_at(&self, node: NodeAddr, words: usize) -> *const Record {
+        self.slab.record_at(node, words.max(self.page))
     }
 
     fn stored(&self, store: Store) {
