@@ -28,7 +28,7 @@ use core::{fmt, mem};
 
 use tlbkit_addr::{Flush, FlushScope, Pages};
 
-use crate::nodes::{Debt, GONE, ListLink, NodeAddr, Nodes, Reclaim};
+use crate::nodes::{Debt, GONE, ListLink, NodeAddr, Nodes, Reclaim, Record};
 use crate::word::atomics::Ordering;
 use crate::{Mode, WriterFlag};
 
@@ -109,11 +109,17 @@ impl<'n> Retired<'n> {
     fn join(&self, first: u32, count: usize, rest: Option<NodeAddr>) {
         let last = self.list_from(Some(self.nodes.node_of(first)), count).last();
         let Some(last) = last else { return };
-        // SAFETY: the list holds taken nodes only.
-        let record = unsafe { &*self.nodes.link(last) };
+        let record = self.record(last);
         let (_, clean) = ListLink::read(record.load(Ordering::Relaxed));
         let rest = rest.map_or(0, |node| self.nodes.index_of(node));
         record.store(ListLink::word(rest, clean), Ordering::Relaxed);
+    }
+
+    /// Returns the record of a node that the batch owns, or takes over.
+    #[inline(always)]
+    fn record(&self, node: NodeAddr) -> &Record {
+        // SAFETY: the node is taken, and is not freed before the batch is.
+        unsafe { &*self.nodes.link(node) }
     }
 
     /// Returns up to `count` nodes of a list.
@@ -121,9 +127,7 @@ impl<'n> Retired<'n> {
         let mut next = first;
         (0..count).map_while(move |_| {
             let node = next?;
-            // SAFETY: the list holds taken nodes only.
-            let word = unsafe { (*self.nodes.link(node)).load(Ordering::Relaxed) };
-            let (index, _) = ListLink::read(word);
+            let (index, _) = ListLink::read(self.record(node).load(Ordering::Relaxed));
             next = (index != 0).then(|| self.nodes.node_of(index));
             Some(node)
         })
@@ -261,8 +265,7 @@ impl<'n> Retired<'n> {
     pub unsafe fn push(&mut self, node: NodeAddr, clean: bool) {
         let nodes = self.nodes;
         let next = self.head.map_or(0, |head| nodes.index_of(head));
-        // SAFETY: the node is taken, so its record is live.
-        unsafe { (*nodes.link(node)).store(ListLink::word(next, clean), Ordering::Relaxed) };
+        self.record(node).store(ListLink::word(next, clean), Ordering::Relaxed);
         // The code below calls nothing that could unwind.
         nodes.held().retire(1, nodes.shared());
         self.head = Some(node);

@@ -25,6 +25,7 @@ mod words;
 
 use core::fmt::Debug;
 use core::hint::assert_unchecked;
+use core::marker::PhantomData;
 
 #[cfg(not(tlbkit_loom))]
 pub use direct::{Direct, FrameSource};
@@ -215,8 +216,7 @@ pub unsafe trait Nodes: Reclaim + Debug {
     /// - `index` is less than the number of the node's words.
     #[inline(always)]
     unsafe fn word(&self, node: NodeAddr, index: usize) -> WordRef<'_, Self> {
-        // SAFETY: the contract of `WordRef::new` is this function's.
-        unsafe { WordRef::new(self, node, index) }
+        WordRef { nodes: self, node, index, here: PhantomData }
     }
 
     /// Returns word `index` of a node, for the only writer.
@@ -230,8 +230,7 @@ pub unsafe trait Nodes: Reclaim + Debug {
     /// - no other CPU writes the word.
     #[inline(always)]
     unsafe fn word_mut(&self, node: NodeAddr, index: usize) -> WordMut<'_, Self> {
-        // SAFETY: the contract of `WordMut::new` is this function's.
-        unsafe { WordMut::new(self, node, index) }
+        WordMut { nodes: self, node, index, here: PhantomData }
     }
 
     /// Returns `count` words of a node from `first` on, for the only writer.
@@ -241,8 +240,7 @@ pub unsafe trait Nodes: Reclaim + Debug {
     /// The contract of [`word_mut`](Self::word_mut), for each of the words. `first` is at most the number of the node's words.
     #[inline(always)]
     unsafe fn words_mut(&self, node: NodeAddr, first: usize, count: usize) -> WordsMut<'_, Self> {
-        // SAFETY: the contract of `WordsMut::new` is this function's.
-        unsafe { WordsMut::new(self, node, first, count) }
+        WordsMut { nodes: self, node, first, count, here: PhantomData }
     }
 }
 

@@ -14,7 +14,7 @@
 //! The frames of a class that have a free node are in a list. A frame whose last node is freed is given back at once. Larger
 //! nodes are nodes of a [`Direct`].
 
-use core::cell::UnsafeCell;
+use core::cell::{Cell, UnsafeCell};
 use core::fmt;
 
 use tlbkit_addr::{PageSize, PhysAddr};
@@ -41,15 +41,15 @@ const REACH: usize = {
 #[repr(C)]
 struct Header {
     /// The numbers of the next and the previous frame in the list of the class; 0 means none.
-    next: u32,
-    previous: u32,
+    next: Cell<u32>,
+    previous: Cell<u32>,
     /// The index plus one of the first free node that was taken before, or 0 if there is none. Its record holds that of the
     /// next one.
-    free: u16,
+    free: Cell<u16>,
     /// The number of nodes that are taken.
-    used: u16,
+    used: Cell<u16>,
     /// The number of nodes that were ever taken.
-    fresh: u16,
+    fresh: Cell<u16>,
     class: u16,
 }
 
@@ -135,25 +135,28 @@ impl<W: Word, S: FrameSource> Pieces<W, S> {
         self.source().memory(PhysAddr::new(at & !(FRAME - 1))).wrapping_add(at % FRAME)
     }
 
-    /// Returns the header of a frame of small nodes.
+    /// Returns the header of a frame of small nodes: one that is in a list, or of which a node is taken.
     #[inline(always)]
-    fn header(&self, frame: usize) -> *mut Header {
-        self.memory(frame).cast()
+    fn header(&self, frame: usize) -> &Header {
+        // SAFETY: such a frame belongs to this storage, and `take_first` has written its header. All fields are cells, except
+        // `class`, which is not written any more.
+        unsafe { &*self.memory(frame).cast() }
     }
 
-    /// Returns the class of a small node.
-    ///
-    /// # Safety
-    ///
-    /// The node is taken.
+    /// Returns the class of a small node that is taken.
     #[inline(always)]
-    unsafe fn class_at(&self, node: NodeAddr) -> usize {
-        // SAFETY: by this function's contract a node of the frame is taken, so the frame belongs to this storage, and
-        // `class` is not written.
-        unsafe { (*self.header(frame_of(node))).class.into() }
+    fn class_at(&self, node: NodeAddr) -> usize {
+        self.header(frame_of(node)).class.into()
     }
 
-    /// Returns the record of a small node.
+    /// Returns the record of a small node of a frame that belongs to this storage.
+    #[inline(always)]
+    fn record_in(&self, node: NodeAddr, class: usize) -> &Record {
+        // SAFETY: such a frame has a record, which is atomic, for each of its nodes.
+        unsafe { &*self.small_record(node, class) }
+    }
+
+    /// Returns the place of the record of a small node.
     #[inline(always)]
     fn small_record(&self, node: NodeAddr, class: usize) -> *const Record {
         let index = index_at(node.get() % FRAME - usize::from(CUTS[class % CLASSES].first), class);
@@ -165,86 +168,65 @@ impl<W: Word, S: FrameSource> Pieces<W, S> {
         self.locked(|partial| {
             let mut number = partial[class % CLASSES];
             while number != 0 && frame(number) | (FRAME - 1) > last {
-                // SAFETY: the frame is in the list, and this CPU holds the lock, so only this code accesses the header.
-                number = unsafe { (*self.header(frame(number))).next };
+                number = self.header(frame(number)).next.get();
             }
             if number == 0 {
                 return None;
             }
             let (at, header) = (frame(number), self.header(frame(number)));
             let cut = CUTS[class % CLASSES];
-            // SAFETY: the frame is in the list, and this CPU holds the lock, so only this code accesses the header and the
-            // records of free nodes. A free node's record holds the index of the next free node.
-            unsafe {
-                let index = match (*header).free.checked_sub(1) {
-                    Some(index) => {
-                        let record = self.small_record(node_at(at, class, index), class);
-                        (*header).free = (*record).load(Ordering::Relaxed) as u16;
-                        index
-                    }
-                    None => {
-                        (*header).fresh += 1;
-                        (*header).fresh - 1
-                    }
-                };
-                (*header).used += 1;
-                if (*header).used == cut.nodes {
-                    self.unlink(&mut partial[class % CLASSES], at);
+            let index = match header.free.get().checked_sub(1) {
+                Some(index) => {
+                    // The record of a free node holds the index of the next free node.
+                    let record = self.record_in(node_at(at, class, index), class);
+                    header.free.set(record.load(Ordering::Relaxed) as u16);
+                    index
                 }
-                Some(node_at(at, class, index))
+                None => header.fresh.replace(header.fresh.get() + 1),
+            };
+            header.used.set(header.used.get() + 1);
+            if header.used.get() == cut.nodes {
+                self.unlink(&mut partial[class % CLASSES], at);
             }
+            Some(node_at(at, class, index))
         })
     }
 
     /// Takes a new frame for a class, and returns its first node.
     fn take_first(&self, class: usize, last: usize) -> Option<NodeAddr> {
         let at = self.frames.take_within(FRAME / W::BYTES, last)?.get();
-        let header = Header { next: 0, previous: 0, free: 0, used: 1, fresh: 1, class: class as u16 };
+        let (next, previous, free) = (Cell::new(0), Cell::new(0), Cell::new(0));
+        let (used, fresh) = (Cell::new(1), Cell::new(1));
+        let header = Header { next, previous, free, used, fresh, class: class as u16 };
         // SAFETY: the frame was just taken, so no other code knows it. It is mapped there, and aligned to more than a header
         // needs.
-        unsafe { self.header(at).write(header) };
+        unsafe { self.memory(at).cast::<Header>().write(header) };
         if CUTS[class % CLASSES].nodes > 1 {
-            // SAFETY: the lock is held, and the new frame is in no list.
-            self.locked(|partial| unsafe { self.push(&mut partial[class % CLASSES], at) });
+            self.locked(|partial| self.push(&mut partial[class % CLASSES], at));
         }
         Some(node_at(at, class, 0))
     }
 
-    /// Puts a frame at the front of a list.
-    ///
-    /// # Safety
-    ///
-    /// The lock is held, and the frame, one of small nodes, is in no list.
-    unsafe fn push(&self, first: &mut u32, at: usize) {
+    /// Puts a frame of small nodes, which is in no list, at the front of a list.
+    fn push(&self, first: &mut u32, at: usize) {
         let (number, header) = ((at / FRAME) as u32, self.header(at));
-        // SAFETY: by this function's contract this CPU holds the lock, and `at` is a frame of small nodes, as every frame in
-        // the list is.
-        unsafe {
-            ((*header).next, (*header).previous) = (*first, 0);
-            if *first != 0 {
-                (*self.header(frame(*first))).previous = number;
-            }
+        header.next.set(*first);
+        header.previous.set(0);
+        if *first != 0 {
+            self.header(frame(*first)).previous.set(number);
         }
         *first = number;
     }
 
     /// Takes a frame out of its list.
-    ///
-    /// # Safety
-    ///
-    /// The lock is held, and the frame is in the list.
-    unsafe fn unlink(&self, first: &mut u32, at: usize) {
-        // SAFETY: by this function's contract this CPU holds the lock, and the frame and its neighbours in the list are
-        // frames of small nodes.
-        unsafe {
-            let (next, previous) = ((*self.header(at)).next, (*self.header(at)).previous);
-            if next != 0 {
-                (*self.header(frame(next))).previous = previous;
-            }
-            match previous {
-                0 => *first = next,
-                _ => (*self.header(frame(previous))).next = next,
-            }
+    fn unlink(&self, first: &mut u32, at: usize) {
+        let (next, previous) = (self.header(at).next.get(), self.header(at).previous.get());
+        if next != 0 {
+            self.header(frame(next)).previous.set(previous);
+        }
+        match previous {
+            0 => *first = next,
+            _ => self.header(frame(previous)).next.set(next),
         }
     }
 
@@ -254,24 +236,20 @@ impl<W: Word, S: FrameSource> Pieces<W, S> {
     ///
     /// The node was taken, and no code uses it any more.
     unsafe fn put_back(&self, node: NodeAddr) -> Option<NodeAddr> {
-        // SAFETY: by this function's contract the node is taken.
-        let class = unsafe { self.class_at(node) };
-        let (at, record) = (frame_of(node), self.small_record(node, class));
+        let class = self.class_at(node);
+        let (at, record, cut) = (frame_of(node), self.record_in(node, class), CUTS[class % CLASSES]);
         let header = self.header(at);
-        // SAFETY: this CPU holds the lock, and no other code uses the node, so only this code accesses the header and the
-        // node's record. A frame is in the list exactly if it has a free node.
-        self.locked(|partial| unsafe {
-            (*record).store((*header).free.into(), Ordering::Relaxed);
-            let index = index_at(node.get() % FRAME - usize::from(CUTS[class % CLASSES].first), class);
-            (*header).free = index as u16 + 1;
-            let was_full = (*header).used == CUTS[class % CLASSES].nodes;
-            (*header).used -= 1;
-            match ((*header).used == 0, was_full) {
+        self.locked(|partial| {
+            record.store(header.free.get().into(), Ordering::Relaxed);
+            header.free.set(index_at(node.get() % FRAME - usize::from(cut.first), class) as u16 + 1);
+            let used = header.used.replace(header.used.get() - 1);
+            // A frame is in the list exactly if it has a free node.
+            match (used == 1, used == cut.nodes) {
                 (true, false) => self.unlink(&mut partial[class % CLASSES], at),
                 (false, true) => self.push(&mut partial[class % CLASSES], at),
                 _ => {}
             }
-            ((*header).used == 0).then_some(NodeAddr::new(at))
+            (used == 1).then_some(NodeAddr::new(at))
         })
     }
 }
@@ -320,11 +298,9 @@ unsafe impl<W: Word, S: FrameSource> Nodes for Pieces<W, S> {
             return self.frames.take_within(words, last);
         }
         let node = self.take_listed(class, last).or_else(|| self.take_first(class, last))?;
-        // SAFETY: the node was just taken, so no other code uses it or its record.
-        unsafe {
-            core::ptr::write_bytes(self.memory(node.get()), 0, class_bytes(class));
-            (*self.small_record(node, class)).store(0, Ordering::Relaxed);
-        }
+        // SAFETY: the node was just taken, so no other code uses it.
+        unsafe { core::ptr::write_bytes(self.memory(node.get()), 0, class_bytes(class)) };
+        self.record_in(node, class).store(0, Ordering::Relaxed);
         Some(node)
     }
 
@@ -364,10 +340,11 @@ unsafe impl<W: Word, S: FrameSource> Reclaim for Pieces<W, S> {
     }
 
     unsafe fn link(&self, node: NodeAddr) -> *const Record {
-        // SAFETY: by the contract of `Reclaim::link` the node is taken: it is a node of `frames`, or its frame has a class.
-        unsafe {
-            if is_whole(node) { self.frames.link(node) } else { self.small_record(node, self.class_at(node)) }
+        if is_whole(node) {
+            // Every frame has one record.
+            return self.frames.record_at(node, FRAME / W::BYTES);
         }
+        self.small_record(node, self.class_at(node))
     }
 
     fn index_of(&self, node: NodeAddr) -> u32 {

@@ -23,19 +23,6 @@ pub(crate) fn take_within<N: Nodes>(nodes: &N, words: usize, reach: LinkRange) -
     nodes.take_within(words, reach.last(nodes.lowest())?)
 }
 
-/// Frees a node that was taken and has not been used.
-///
-/// # Safety
-///
-/// `node` was taken from `nodes`, all its words are zero, and no other code knows it.
-unsafe fn give_back<N: Nodes>(nodes: &N, node: NodeAddr) {
-    let freed = Freed::new(nodes.held(), 0);
-    // SAFETY: by this function's contract no other code knows the node, which was taken from this storage and is all
-    // zero.
-    unsafe { nodes.free(node, true) };
-    freed.done();
-}
-
 /// A node that was taken and is still zero. It goes back when it is dropped.
 pub(crate) struct Spare<'n, N: Nodes> {
     nodes: &'n N,
@@ -61,8 +48,10 @@ impl<'n, N: Nodes> Spare<'n, N> {
 impl<N: Nodes> Drop for Spare<'_, N> {
     #[cold]
     fn drop(&mut self) {
-        // SAFETY: by the contract of `new`.
-        unsafe { give_back(self.nodes, self.node) };
+        let freed = Freed::new(self.nodes.held(), 0);
+        // SAFETY: by the contract of `new` the node was taken from this storage and is zero, and no other code uses it.
+        unsafe { self.nodes.free(self.node, true) };
+        freed.done();
     }
 }
 
@@ -180,7 +169,7 @@ impl<'n, N: Nodes, const KINDS: usize> Stock<'n, N, KINDS> {
         for kind in 0..KINDS {
             while let Some(node) = self.next(kind) {
                 // SAFETY: a node in stock was taken from `nodes`, is still zero, and is known to no other code.
-                unsafe { give_back(self.nodes, node) };
+                drop(unsafe { Spare::new(self.nodes, node) });
             }
         }
     }

@@ -44,48 +44,38 @@ macro_rules! handles {
 
 handles!(WordRef WordMut WordsMut);
 
-/// A word of a node that is not free for `'a`, for a walk.
+/// A word of a node that is not free for `'a`, for a walk: what [`Nodes::word`] returns.
 pub struct WordRef<'a, N: Nodes + ?Sized> {
-    nodes: &'a N,
-    node: NodeAddr,
-    index: usize,
+    pub(super) nodes: &'a N,
+    pub(super) node: NodeAddr,
+    pub(super) index: usize,
     /// The handle stays on this CPU.
-    here: PhantomData<*const ()>,
+    pub(super) here: PhantomData<*const ()>,
 }
 
 impl<'a, N: Nodes + ?Sized> WordRef<'a, N> {
-    /// Returns a word of a node.
-    ///
-    /// # Safety
-    ///
-    /// As for [`Nodes::word`].
-    #[inline(always)]
-    pub(super) unsafe fn new(nodes: &'a N, node: NodeAddr, index: usize) -> Self {
-        Self { nodes, node, index, here: PhantomData }
-    }
-
     /// Loads the word, to follow the address in it.
     #[inline(always)]
     pub fn follow(self) -> N::Word {
-        // SAFETY: by the contract of `new` the node is not free, and has the word.
+        // SAFETY: by the contract of `Nodes::word` the node is not free, and has the word.
         N::Word::follow(unsafe { &*self.nodes.walked_at(self.node, self.index).add(self.index) })
     }
 
     /// Loads the word as [`follow`](Self::follow) does, and a storage that counts the loads of walks does not count this one.
     #[inline(always)]
     pub fn peek(self) -> N::Word {
-        // SAFETY: by the contract of `new` the node is not free, and has the word.
+        // SAFETY: by the contract of `Nodes::word` the node is not free, and has the word.
         N::Word::follow(unsafe { &*self.nodes.at(self.node).add(self.index) })
     }
 }
 
-/// A word of a node that is not free for `'a`, for the only CPU that writes it during `'a`.
+/// A word of a node that is not free for `'a`, for the only CPU that writes it during `'a`: what [`Nodes::word_mut`] returns.
 pub struct WordMut<'a, N: Nodes + ?Sized> {
-    nodes: &'a N,
-    node: NodeAddr,
-    index: usize,
+    pub(super) nodes: &'a N,
+    pub(super) node: NodeAddr,
+    pub(super) index: usize,
     /// The handle stays on this CPU.
-    here: PhantomData<*const ()>,
+    pub(super) here: PhantomData<*const ()>,
 }
 
 impl<'a, N: Nodes + ?Sized> WordMut<'a, N> {
@@ -99,25 +89,15 @@ impl<'a, N: Nodes + ?Sized> WordMut<'a, N> {
         self.index
     }
 
-    /// Returns a word of a node.
-    ///
-    /// # Safety
-    ///
-    /// As for [`Nodes::word_mut`].
-    #[inline(always)]
-    pub(super) unsafe fn new(nodes: &'a N, node: NodeAddr, index: usize) -> Self {
-        Self { nodes, node, index, here: PhantomData }
-    }
-
     #[inline(always)]
     fn cell(self) -> &'a <N::Word as Word>::Cell {
-        // SAFETY: by the contract of `new` the node is not free during `'a`, and has the word.
+        // SAFETY: by the contract of `Nodes::word_mut` the node is not free during `'a`, and has the word.
         unsafe { &*self.nodes.at(self.node).add(self.index) }
     }
 
     #[inline(always)]
     fn by_mode(self) -> CellMut<'a, N::Word, N::Mode> {
-        // SAFETY: by the contract of `new` no other CPU writes the word. In solo mode the storage stays on one CPU.
+        // SAFETY: by the contract of `Nodes::word_mut` no other CPU writes the word. In solo mode the storage stays on one CPU.
         unsafe { CellMut::new(self.cell()) }
     }
 
@@ -227,27 +207,18 @@ impl<N: Nodes + ?Sized> AtomicWord<'_, N> {
     }
 }
 
-/// Neighbouring words of a node that is not free for `'a`, for the only CPU that writes them during `'a`.
+/// Neighbouring words of a node that is not free for `'a`, for the only CPU that writes them during `'a`: what
+/// [`Nodes::words_mut`] returns.
 pub struct WordsMut<'a, N: Nodes + ?Sized> {
-    nodes: &'a N,
-    node: NodeAddr,
-    first: usize,
-    count: usize,
+    pub(super) nodes: &'a N,
+    pub(super) node: NodeAddr,
+    pub(super) first: usize,
+    pub(super) count: usize,
     /// The handle stays on this CPU.
-    here: PhantomData<*const ()>,
+    pub(super) here: PhantomData<*const ()>,
 }
 
 impl<'a, N: Nodes + ?Sized> WordsMut<'a, N> {
-    /// Returns `count` words of a node from `first` on.
-    ///
-    /// # Safety
-    ///
-    /// As for [`Nodes::words_mut`].
-    #[inline(always)]
-    pub(super) unsafe fn new(nodes: &'a N, node: NodeAddr, first: usize, count: usize) -> Self {
-        Self { nodes, node, first, count, here: PhantomData }
-    }
-
     /// Returns the words one by one.
     #[inline(always)]
     pub fn iter(self) -> impl Iterator<Item = WordMut<'a, N>> {
@@ -258,10 +229,10 @@ impl<'a, N: Nodes + ?Sized> WordsMut<'a, N> {
     /// Returns the cells, at one place in the storage.
     #[inline(always)]
     fn cells(self) -> impl Iterator<Item = CellMut<'a, N::Word, N::Mode>> {
-        // SAFETY: by the contract of `new` the node is not free during `'a`, and has the words.
+        // SAFETY: by the contract of `Nodes::words_mut` the node is not free during `'a`, and has the words.
         let cells =
             unsafe { core::slice::from_raw_parts(self.nodes.at(self.node).add(self.first), self.count) };
-        // SAFETY: by the contract of `new` no other CPU writes the words. In solo mode the storage stays on one CPU.
+        // SAFETY: by the contract of `Nodes::words_mut` no other CPU writes the words. In solo mode the storage stays on one CPU.
         cells.iter().map(|cell| unsafe { CellMut::new(cell) })
     }
 

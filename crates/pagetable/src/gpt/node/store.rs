@@ -12,15 +12,23 @@ use crate::nodes::{Nodes, Record, WordMut, WordsMut};
 use crate::word::atomics::Ordering;
 
 impl<'w, T: Shape> Slot<'w, T> {
+    /// Returns a word of the slot, one of [`WORDS`](Layout::WORDS); `None` for the root slot, which is in no node.
+    #[inline(always)]
+    pub(super) fn word(self, word: usize) -> Option<WordMut<'w, T::N>> {
+        debug_assert!(word < T::L::WORDS, "a word of the slot");
+        let (node, index) = (self.node?.edge.node, self.index * T::L::WORDS + word % T::L::WORDS);
+        // SAFETY: the node is live during `'w` and has the slot, and the holder is the only writer.
+        Some(unsafe { self.table.nodes().word_mut(node, index) })
+    }
+
     /// Stores a link, or nothing: a walker that loads the link finds the subtree below it complete. Every change of the tree ends
     /// with this store.
     #[inline(always)]
     pub(in crate::gpt) fn publish(self, entry: Option<Node<'w, T>>) {
         let words = entry.map_or([T::ZERO; SLOT], |node| T::L::words(node.edge, node.base));
         for (word, &value) in words.iter().enumerate().take(T::L::WORDS) {
-            match self.node {
-                // SAFETY: the node has the slot.
-                Some(node) => unsafe { node.word(self.index * T::L::WORDS + word) }.publish(value),
+            match self.word(word) {
+                Some(word) => word.publish(value),
                 None => {
                     if let Some(cell) = self.root_cell(word) {
                         // SAFETY: the cell is a field of the table, and the holder is the only writer.
@@ -34,26 +42,12 @@ impl<'w, T: Shape> Slot<'w, T> {
 }
 
 impl<'w, T: Shape> Node<'w, T> {
-    /// Returns a word of the node.
-    ///
-    /// # Safety
-    ///
-    /// The index is within the node.
+    /// Returns the PTEs of a part of a leaf, where they are [neighbours](Shape::IN_A_ROW).
     #[inline(always)]
-    pub(super) unsafe fn word(self, index: usize) -> WordMut<'w, T::N> {
-        // SAFETY: the node is live during `'w`, by this function's contract the index is within it, and the holder is the only writer.
-        unsafe { self.table.nodes().word_mut(self.edge.node, index) }
-    }
-
-    /// Returns neighbouring PTEs of a leaf.
-    ///
-    /// # Safety
-    ///
-    /// The PTEs are within the leaf.
-    #[inline(always)]
-    unsafe fn row(self, first: usize, count: usize) -> WordsMut<'w, T::N> {
-        // SAFETY: the leaf is live during `'w`, by this function's contract it has the PTEs, and the holder is the only writer.
-        unsafe { self.table.nodes().words_mut(self.edge.node, first, count) }
+    fn row(self, part: Span) -> WordsMut<'w, T::N> {
+        let (pages, first) = self.within(part);
+        // SAFETY: the leaf is live during `'w` and has the PTEs, and the holder is the only writer.
+        unsafe { self.table.nodes().words_mut(self.edge.node, first, pages) }
     }
 
     /// Returns the record of the node, which counts the slots in use until the node is retired.
@@ -115,10 +109,8 @@ impl<'w, T: Shape> Node<'w, T> {
     /// Empties the PTEs of a part of a leaf.
     #[inline(always)]
     pub(in crate::gpt) fn clear(self, part: Span) {
-        let (pages, first) = self.within(part);
         if T::IN_A_ROW {
-            // SAFETY: the leaf has the PTEs.
-            unsafe { self.row(first, pages) }.fill(T::ZERO, T::ZERO);
+            self.row(part).fill(T::ZERO, T::ZERO);
         } else {
             self.ptes(part).for_each(|pte| pte.store(T::ZERO));
         }
@@ -127,10 +119,8 @@ impl<'w, T: Shape> Node<'w, T> {
     /// Applies `change` to each word of a part of a leaf.
     #[inline(always)]
     pub(in crate::gpt) fn edit(self, part: Span, change: impl Fn(T::W) -> T::W) {
-        let (pages, first) = self.within(part);
         if T::IN_A_ROW {
-            // SAFETY: the leaf has the PTEs.
-            unsafe { self.row(first, pages) }.edit(change);
+            self.row(part).edit(change);
         } else {
             self.ptes(part).for_each(|pte| pte.store(change(pte.read())));
         }
@@ -153,8 +143,8 @@ impl<'w, T: Shape> Node<'w, T> {
 impl<'w, T: Shape> Pte<'w, T> {
     #[inline(always)]
     fn word(self) -> WordMut<'w, T::N> {
-        // SAFETY: the leaf has the place.
-        unsafe { self.leaf.word(self.place) }
+        // SAFETY: the leaf is live during `'w` and has the place, and the holder is the only writer.
+        unsafe { self.leaf.table.nodes().word_mut(self.leaf.edge.node, self.place) }
     }
 
     /// Stores a word that leads to a frame.

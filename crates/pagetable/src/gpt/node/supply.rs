@@ -3,7 +3,7 @@
 use core::marker::PhantomData;
 use core::ops::Deref;
 
-use super::{Node, Slot, View};
+use super::{Node, View};
 use crate::Error;
 use crate::Word as _;
 use crate::gpt::guard::low;
@@ -142,11 +142,11 @@ impl<'w, T: Shape> Fresh<'w, T> {
     #[inline(always)]
     pub(in crate::gpt) fn store(self, index: usize, entry: Option<Node<'w, T>>) {
         let Some(entry) = entry else { return };
-        let Slot { index, .. } = self.slot(index);
-        let words = T::L::words(entry.edge, entry.base);
+        let (slot, words) = (self.slot(index), T::L::words(entry.edge, entry.base));
         for (word, &value) in words.iter().enumerate().take(T::L::WORDS) {
-            // SAFETY: the node has the slot.
-            unsafe { self.word(index * T::L::WORDS + word) }.store_relaxed(value);
+            if let Some(word) = slot.word(word) {
+                word.store_relaxed(value);
+            }
         }
     }
 

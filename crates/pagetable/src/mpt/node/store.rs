@@ -96,13 +96,9 @@ impl<G: Radix, F: Format, N: Nodes<Word = F::Word>> Clone for Place<'_, '_, G, F
 impl<G: Radix, F: Format, N: Nodes<Word = F::Word>> Copy for Place<'_, '_, G, F, N> {}
 
 impl<'a, 'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Place<'a, 'n, G, F, N> {
-    /// Returns a slot of a node.
-    ///
-    /// # Safety
-    ///
-    /// During `'a` the caller is the only writer of the node, and the node is in the table.
+    /// Returns a slot of a node that is in the table, and of which the caller is the only writer during `'a`.
     #[inline(always)]
-    pub(crate) unsafe fn new(node: NodeRef<'a, 'n, G, F, N>, index: usize) -> Self {
+    pub(super) fn of(node: NodeRef<'a, 'n, G, F, N>, index: usize) -> Self {
         Self { node, index: index & (Self::slots(node.level) - 1) }
     }
 

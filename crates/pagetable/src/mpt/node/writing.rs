@@ -90,8 +90,7 @@ impl<'w, 'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Writing<'w, 'n, G, F
     #[inline(always)]
     pub(crate) fn place(&mut self, page: Vpn) -> Option<Place<'_, 'n, G, F, N>> {
         let (node, index) = self.root().node.last_slot(page)?;
-        // SAFETY: the handle borrows this right, and the node is linked.
-        Some(unsafe { Place::new(node, index) })
+        Some(Place::of(node, index))
     }
 
     /// Retires the root.
@@ -241,8 +240,7 @@ impl<'w, 'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Position<'w, 'n, G, 
     #[inline(always)]
     pub(crate) fn place(&self, at: VirtAddr) -> Place<'_, 'n, G, F, N> {
         let node = self.view();
-        // SAFETY: the holder is the only writer, and the node is linked.
-        unsafe { Place::new(node, node.index_of(at)) }
+        Place::of(node, node.index_of(at))
     }
 
     /// Returns the slot of the node that `at` falls into, if the node is of the last level.
@@ -253,8 +251,7 @@ impl<'w, 'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Position<'w, 'n, G, 
             return None;
         }
         let node = NodeRef { level, ..self.view() };
-        // SAFETY: the holder is the only writer, and the node is linked.
-        Some(unsafe { Place::new(node, node.index_of(at)) })
+        Some(Place::of(node, node.index_of(at)))
     }
 
     /// Walks to the slot for `at`. For a borrowed page the walk ends at the root.
@@ -307,9 +304,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Turn<'_, 'n, Mpt<'n, G, 
     #[inline(always)]
     pub(crate) fn place(&mut self, page: Vpn) -> Option<Place<'_, 'n, G, F, N>> {
         // SAFETY: the handles borrow the right to write, and no batch of the table is completed; a turn unlinks no node.
-        unsafe {
-            let (node, index) = NodeRef::sole_root(self.table()).last_slot(page)?;
-            Some(Place::new(node, index))
-        }
+        let (node, index) = unsafe { NodeRef::sole_root(self.table()) }.last_slot(page)?;
+        Some(Place::of(node, index))
     }
 }

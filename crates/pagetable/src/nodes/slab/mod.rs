@@ -29,7 +29,7 @@ mod window;
 
 use core::cell::{Cell, UnsafeCell};
 use core::marker::PhantomData;
-use core::mem::size_of;
+use core::mem::{offset_of, size_of};
 use core::{fmt, ptr};
 
 use self::classes::{CHUNK, KEPT, MAX_CHUNKS, UPPER};
@@ -207,15 +207,15 @@ impl<'m, W: Word, M: Mode, A: Window> Slab<'m, W, M, A> {
             held: Held::default(),
             memory: PhantomData,
         };
-        // SAFETY: no other code knows the slab yet.
-        let lists = unsafe { &mut *slab.lists.get() };
-        let mut at = descriptors;
-        while at < chunks {
-            let aligned = slab.number(at as u32).trailing_zeros();
-            let order = aligned.min((chunks - at).ilog2());
-            slab.push_free(lists, at as u32, order);
-            at += 1 << order;
-        }
+        slab.locked(|lists| {
+            let mut at = descriptors;
+            while at < chunks {
+                let aligned = slab.number(at as u32).trailing_zeros();
+                let order = aligned.min((chunks - at).ilog2());
+                slab.push_free(lists, at as u32, order);
+                at += 1 << order;
+            }
+        });
         Ok(slab)
     }
 
@@ -294,14 +294,21 @@ impl<'m, W: Word, M: Mode, A: Window> Slab<'m, W, M, A> {
 
     /// Returns the record of a node with the result of [`class_at`](Self::class_at).
     #[inline(always)]
-    fn record_at(&self, node: NodeAddr, class: Result<usize, u32>) -> *const Record {
+    fn record_of(&self, node: NodeAddr, class: Result<usize, u32>) -> *const Record {
         match class {
             Ok(class) => {
                 let (span, index) = self.place(node, class);
                 self.small_record(span, class, index)
             }
-            Err(_) => &raw const self.descriptor(((node.get() - self.base) / CHUNK) as u32).record,
+            Err(_) => self.chunk_record(node),
         }
+    }
+
+    /// Returns the place of the record of a node of whole chunks.
+    #[inline(always)]
+    fn chunk_record(&self, node: NodeAddr) -> *const Record {
+        let descriptor = node.get().wrapping_sub(self.base) / CHUNK * size_of::<Descriptor>();
+        self.chunk(0).wrapping_add(descriptor + offset_of!(Descriptor, record)).cast::<Record>().cast_const()
     }
 
     /// Frees a node of a class, or of whole chunks.
@@ -315,12 +322,8 @@ impl<'m, W: Word, M: Mode, A: Window> Slab<'m, W, M, A> {
     /// - if `clean`, all its words are zero.
     unsafe fn free_at(&self, node: NodeAddr, class: Result<usize, u32>, clean: bool) {
         match class {
-            Ok(class) => {
-                let (span, index) = self.place(node, class);
-                let record = self.small_record(span, class, index);
-                // SAFETY: by this function's contract the node is taken, of this class, and no other code uses it.
-                unsafe { self.free_small(node, class, (span, index), record, clean) };
-            }
+            // SAFETY: by this function's contract the node is taken, of this class, and no other code uses it.
+            Ok(class) => unsafe { self.free_small(node, class, clean) },
             Err(order) => {
                 let chunk = ((node.get() - self.base) / CHUNK) as u32;
                 for at in chunk..chunk + (1 << order) {
@@ -386,7 +389,7 @@ unsafe impl<W: Word, M: Mode, A: Window> Nodes for Slab<'_, W, M, A> {
             let (span, index) = self.place(node, class);
             self.small_record(span, class, index)
         } else {
-            &raw const self.descriptor(((node.get() - self.base) / CHUNK) as u32).record
+            self.chunk_record(node)
         }
     }
 }
@@ -415,25 +418,16 @@ unsafe impl<W: Word, M: Mode, A: Window> Reclaim for Slab<'_, W, M, A> {
                     *head = self.free_some(node, class);
                     continue;
                 }
-                if let Ok(class) = class {
-                    let (span, index) = self.place(node, class);
-                    let record = self.small_record(span, class, index);
-                    let (next, clean) = ListLink::read((*record).load(Ordering::Relaxed));
-                    *head = (next != 0).then(|| self.node_of(next));
-                    self.free_small(node, class, (span, index), record, clean);
-                } else {
-                    let (next, clean) =
-                        ListLink::read((*self.record_at(node, class)).load(Ordering::Relaxed));
-                    *head = (next != 0).then(|| self.node_of(next));
-                    self.free_at(node, class, clean);
-                }
+                let (next, clean) = ListLink::read((*self.record_of(node, class)).load(Ordering::Relaxed));
+                *head = (next != 0).then(|| self.node_of(next));
+                self.free_at(node, class, clean);
             }
         }
         *count = 0;
     }
 
     unsafe fn link(&self, node: NodeAddr) -> *const Record {
-        self.record_at(node, self.class_at(node))
+        self.record_of(node, self.class_at(node))
     }
 
     #[inline]

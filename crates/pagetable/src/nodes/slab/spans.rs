@@ -43,11 +43,8 @@ impl<W: Word, M: Mode, A: Window> Slab<'_, W, M, A> {
                 descriptor.fresh.set(fresh + 1);
                 (u32::from(fresh), 0)
             } else {
-                // SAFETY: the node is free and this CPU holds the lock, so only this code accesses its record, which holds
-                // the index of the next free node.
-                let next =
-                    unsafe { (*self.small_record(span, class, free as usize - 1)).load(Ordering::Relaxed) };
-                (free - 1, next)
+                // The record of a free node holds the index of the next free node.
+                (free - 1, self.record_in(span, class, free as usize - 1).load(Ordering::Relaxed))
             };
             descriptor.record.store(free.with(used << 16), Ordering::Relaxed);
             if used as usize == span_nodes(class) {
@@ -57,8 +54,7 @@ impl<W: Word, M: Mode, A: Window> Slab<'_, W, M, A> {
             lists.usage.bytes += class_bytes(class);
             Some((span, index as usize))
         })?;
-        // SAFETY: this call has taken the node, so no other code accesses its record.
-        unsafe { (*self.small_record(span, class, index)).store(0, Ordering::Relaxed) };
+        self.record_in(span, class, index).store(0, Ordering::Relaxed);
         Some(NodeAddr::new(self.base + span as usize * CHUNK + index * class_bytes(class)))
     }
 
@@ -76,8 +72,7 @@ impl<W: Word, M: Mode, A: Window> Slab<'_, W, M, A> {
             for _ in 0..some {
                 // The free list has the nodes that were in use before. The nodes from `fresh` on were never in use.
                 let index = if free == 0 { usize::from(fresh) } else { free as usize - 1 };
-                // SAFETY: the node is free and this CPU holds the lock, so only this code accesses its record.
-                let record = unsafe { &*self.small_record(span, class, index) };
+                let record = self.record_in(span, class, index);
                 if free == 0 {
                     fresh += 1;
                 } else {
@@ -111,7 +106,16 @@ impl<W: Word, M: Mode, A: Window> Slab<'_, W, M, A> {
         Some(span)
     }
 
-    /// Returns the record of node `index` of a span. The records grow down from the span's end.
+    /// Returns the record of node `index` of a span, which exists.
+    #[inline(always)]
+    pub(super) fn record_in(&self, span: u32, class: usize, index: usize) -> &Record {
+        debug_assert!(index < span_nodes(class), "node {index} is outside its span");
+        // SAFETY: spans come from the lists and from taken nodes, so they are in the slab. A span has a record for each of its
+        // nodes, and a record is atomic.
+        unsafe { &*self.small_record(span, class, index) }
+    }
+
+    /// Returns the place of the record of node `index` of a span. The records grow down from the span's end.
     #[inline(always)]
     pub(super) fn small_record(&self, span: u32, class: usize, index: usize) -> *const Record {
         let end = self.chunk(span).wrapping_add(span_bytes(class)).cast::<Record>();
@@ -146,22 +150,18 @@ impl<W: Word, M: Mode, A: Window> Slab<'_, W, M, A> {
     /// The caller ensures:
     ///
     /// - `node` was taken from this storage, is not free, and no walker can reach it any more;
-    /// - it is node `index` of `span`, of this class, with this record;
+    /// - it is of this class;
     /// - if `clean`, all its words are zero.
     #[inline(always)]
-    pub(super) unsafe fn free_small(
-        &self,
-        node: NodeAddr,
-        class: usize,
-        (span, index): (u32, usize),
-        record: *const Record,
-        clean: bool,
-    ) {
-        // SAFETY: by this function's contract no other code uses the node, and span, index and record are those of the node.
-        unsafe {
-            self.clear(node, class, clean);
-            self.locked(|lists| self.enlist(lists, class, (span, index), record));
-        }
+    pub(super) unsafe fn free_small(&self, node: NodeAddr, class: usize, clean: bool) {
+        // SAFETY: by this function's contract no other code uses the node, which is of this class.
+        unsafe { self.clear(node, class, clean) };
+        let (span, index) = self.place(node, class);
+        self.locked(|lists| {
+            let free = self.descriptor(span).record.load(Ordering::Relaxed) & 0xffff;
+            self.record_in(span, class, index).store(free, Ordering::Relaxed);
+            self.give_some(lists, class, span, (index as u32 + 1, 1));
+        });
     }
 
     /// Clears a node of a class, unless it is clean.
@@ -175,29 +175,6 @@ impl<W: Word, M: Mode, A: Window> Slab<'_, W, M, A> {
             // SAFETY: by this function's contract no other code uses the node, which has `class_bytes(class)` bytes.
             unsafe { ptr::write_bytes(self.window.memory(node.get()), 0, class_bytes(class)) };
         }
-    }
-
-    /// Adds a node of a class, whose words are all zero, to the list of its span's free nodes.
-    ///
-    /// # Safety
-    ///
-    /// The caller ensures:
-    ///
-    /// - this CPU holds the lock;
-    /// - the node was taken from this storage, and no other code uses it or its record;
-    /// - it is node `index` of `span`, of this class, with this record.
-    #[inline(always)]
-    unsafe fn enlist(
-        &self,
-        lists: &mut Lists,
-        class: usize,
-        (span, index): (u32, usize),
-        record: *const Record,
-    ) {
-        let free = self.descriptor(span).record.load(Ordering::Relaxed) & 0xffff;
-        // SAFETY: by this function's contract no other code uses the node or its record.
-        unsafe { (*record).store(free, Ordering::Relaxed) };
-        self.give_some(lists, class, span, (index as u32 + 1, 1));
     }
 
     /// Makes `free`, the index plus one of a node, the begin of a span's list of free nodes, to which `count` nodes have been
@@ -243,14 +220,10 @@ impl<W: Word, M: Mode, A: Window> Slab<'_, W, M, A> {
                 let (mut free, mut count) = (state & 0xffff, 0);
                 let rest = loop {
                     let index = index_at(node.get() - start, class);
+                    let record = self.record_in(span, class, index);
+                    let (next, clean) = ListLink::read(record.load(Ordering::Relaxed));
+                    record.store(free, Ordering::Relaxed);
                     // SAFETY: by this function's contract the node is taken, no walker can reach it, and its record is a link.
-                    let (next, clean) = unsafe {
-                        let record = &*self.small_record(span, class, index);
-                        let link = ListLink::read(record.load(Ordering::Relaxed));
-                        record.store(free, Ordering::Relaxed);
-                        link
-                    };
-                    // SAFETY: the same.
                     unsafe { self.clear(node, class, clean) };
                     free = index as u32 + 1;
                     count += 1;
