@@ -81,7 +81,7 @@ fn with_table(
         return Err(Mismatch::of(format!(
             "the table is gone, and of its nodes {out} were not freed ({used} by the storage's own count), {} are \
              pending, and {} are counted as lost: nodes that the table's footprint still counted when it was dropped, or that \
-             `Held::lose` was told of",
+             `Held::count_lost` was told of",
             held.pending(),
             held.lost()
         )));

@@ -180,7 +180,7 @@ pub enum Property {
     /// other intact.
     StaysApart,
     /// A table that is dropped without being destroyed counts its nodes as lost, and also the nodes of its dropped batches
-    /// ([`Held::bury`](tlbkit_pagetable::nodes::Held::bury)). The nodes of waiting batches come back.
+    /// ([`Held::count_dropped_table`](tlbkit_pagetable::nodes::Held::count_dropped_table)). The nodes of waiting batches come back.
     CountsLost,
 }
 

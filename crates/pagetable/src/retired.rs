@@ -75,7 +75,7 @@ impl<'n> Retired<'n> {
     /// The caller is the table's only writer, the batch came from the table, and `flag` is the table's flag.
     #[inline(always)]
     pub unsafe fn take_up(&mut self, flag: &WriterFlag) {
-        if self.nodes.held().is_owed(flag) {
+        if self.nodes.held().has_debt(flag) {
             self.add_debt(flag);
         }
     }
@@ -217,7 +217,7 @@ impl<'n> Retired<'n> {
     ///
     /// If `change` unwinds, the batch forgets how many nodes were pushed, asks for a flush of everything, and calls `repair`
     /// with that number. These nodes' records hold links of the batch's list. Some of them are still linked in the table:
-    /// `repair` restores their records, and counts the others as [lost](crate::nodes::Held::lose).
+    /// `repair` restores their records, and counts the others as [lost](crate::nodes::Held::count_lost).
     ///
     /// # Safety
     ///
@@ -381,7 +381,7 @@ impl Retired<'_> {
     #[cold]
     fn default_on(&mut self) {
         let held = self.nodes.held();
-        held.note_dropped();
+        held.count_dropped_batch();
         let head = self.head.map_or(0, |head| self.nodes.index_of(head));
         let debt = Debt { head, nodes: self.count, quarantine: self.quarantine };
         let join = |rest: u32| self.join(head, self.count, (rest != 0).then(|| self.nodes.node_of(rest)));
@@ -391,7 +391,7 @@ impl Retired<'_> {
                 held.release();
             }
         } else {
-            held.lose(self.count);
+            held.count_lost(self.count);
             held.reclaim(self.count, true);
         }
     }

@@ -14,9 +14,9 @@ pub(crate) struct Lock<T> {
 unsafe impl<T: Send> Sync for Lock<T> {}
 
 /// A guard that releases the lock when it is dropped, also during an unwinding.
-struct Held<'l>(&'l AtomicBool);
+struct Locked<'l>(&'l AtomicBool);
 
-impl Drop for Held<'_> {
+impl Drop for Locked<'_> {
     fn drop(&mut self) {
         self.0.store(false, Ordering::Release);
     }
@@ -32,7 +32,7 @@ impl<T> Lock<T> {
         while self.held.swap(true, Ordering::Acquire) {
             core::hint::spin_loop();
         }
-        let held = Held(&self.held);
+        let held = Locked(&self.held);
         // SAFETY: `held` was false and this CPU made it true, so that no other code is here until it is false again.
         let result = f(unsafe { &mut *self.value.get() });
         drop(held);

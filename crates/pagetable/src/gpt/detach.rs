@@ -140,7 +140,7 @@ impl<'n, G: Geometry, F: Format<Word = u32>, N: Nodes<Word = u32>, P: Digits> De
 impl<G: Geometry, F: Format<Word = u32>, N: Nodes<Word = u32>, P: Digits> Drop for Detached<'_, G, F, N, P> {
     fn drop(&mut self) {
         if self.count > 0 {
-            self.nodes.held().lose(self.count);
+            self.nodes.held().count_lost(self.count);
             self.nodes.held().reclaim(self.count, N::Mode::SHARED);
         }
     }

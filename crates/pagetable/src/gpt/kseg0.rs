@@ -3,7 +3,7 @@
 use core::marker::PhantomData;
 
 use super::guard::pair_covers;
-use super::layout::{Edge, Found, Holds, Layout, SLOT};
+use super::layout::{Edge, Holds, Layout, PtePosition, SLOT};
 use super::node_size::{Adaptive, Fixed, NodeSize};
 use crate::fields::Fields as _;
 use crate::nodes::{LinkRange, NodeAddr, Nodes};
@@ -226,7 +226,7 @@ impl<N: Nodes<Word = u32>, P: Digits> Layout<N> for Kseg0<P> {
     }
 
     #[inline(always)]
-    unsafe fn seek(nodes: &N, root: &Self::Root, _tag: usize, at: usize) -> Option<Found> {
+    unsafe fn seek(nodes: &N, root: &Self::Root, _tag: usize, at: usize) -> Option<PtePosition> {
         // SAFETY: the root is a field of a live table. By this function's contract the caller is pinned, or the writer, so a node
         // to which a loaded link leads is not freed during the walk. The index is below the node's slots, and a leaf has its tag.
         unsafe {
@@ -242,7 +242,7 @@ impl<N: Nodes<Word = u32>, P: Digits> Layout<N> for Kseg0<P> {
             let tag = nodes.word(node, 0).follow();
             let covers = pair_covers(at >> PAIR, (tag >> NUMBER) as usize, tag & SIZE);
             let leaf = leaf(node, tag);
-            covers.then_some(Found { leaf, index: at >> leaf.shift & 1 })
+            covers.then_some(PtePosition { leaf, index: at >> leaf.shift & 1 })
         }
     }
 }

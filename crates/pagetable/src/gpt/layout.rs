@@ -88,7 +88,7 @@ impl Edge {
 /// The position of the PTE of an address, which a walk has found.
 #[doc(hidden)]
 #[derive(Clone, Copy, Debug)]
-pub struct Found {
+pub struct PtePosition {
     /// The link to the leaf.
     pub(super) leaf: Edge,
     pub(super) index: usize,
@@ -182,7 +182,7 @@ pub trait Layout<N: Nodes>: Debug + 'static + sealed::Sealed {
     ///
     /// The caller is pinned, or the only writer, and the root slot is one of a table whose nodes are in `nodes`.
     #[doc(hidden)]
-    unsafe fn seek(nodes: &N, root: &Self::Root, tag: usize, at: usize) -> Option<Found>;
+    unsafe fn seek(nodes: &N, root: &Self::Root, tag: usize, at: usize) -> Option<PtePosition>;
 }
 
 mod sealed {
@@ -233,7 +233,7 @@ impl<N: Nodes<Word: Link>> Layout<N> for OneWord {
     fn base(_key: usize) {}
 
     #[inline(always)]
-    unsafe fn seek(nodes: &N, root: &Self::Root, tag: usize, at: usize) -> Option<Found> {
+    unsafe fn seek(nodes: &N, root: &Self::Root, tag: usize, at: usize) -> Option<PtePosition> {
         // SAFETY: the root is a field of a live table. By this function's contract the caller is pinned, or the writer, so a node
         // to which a loaded link leads is not freed during the walk. The index is below the node's slots, and a leaf has its tag
         // words.
@@ -250,7 +250,7 @@ impl<N: Nodes<Word: Link>> Layout<N> for OneWord {
             if tag == 2 {
                 base |= nodes.word(leaf, 1).follow().to_usize() << (usize::BITS / 2);
             }
-            link.covers(base, at).then(|| Found { leaf: edge(link), index: link.index(at) })
+            link.covers(base, at).then(|| PtePosition { leaf: edge(link), index: link.index(at) })
         }
     }
 }

@@ -31,7 +31,7 @@ impl<'w, T: Shape> Writing<'w, '_, T> {
                 unsafe { self.retire(old) };
             }
         }
-        table.nodes().held().lose(owned.saturating_sub(count(&self)));
+        table.nodes().held().count_lost(owned.saturating_sub(count(&self)));
     }
 
     /// Counts the entries of a node and of all nodes below it, and returns what its slots should hold: the node itself, its only entry,

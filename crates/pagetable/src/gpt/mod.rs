@@ -260,7 +260,7 @@ impl<G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: NodeSize
     fn drop(&mut self) {
         let left = self.tally.footprint();
         // SAFETY: this is the drop of the table that the flag belongs to.
-        unsafe { self.nodes.held().bury(&self.flag, left.nodes + left.leaves) };
+        unsafe { self.nodes.held().count_dropped_table(&self.flag, left.nodes + left.leaves) };
     }
 }
 

@@ -1,7 +1,7 @@
 //! The paper's slots: a 64-bit guard and a 64-bit pointer.
 
 use super::guard::{agree, low};
-use super::layout::{Edge, Found, Holds, Layout, SLOT};
+use super::layout::{Edge, Holds, Layout, PtePosition, SLOT};
 use crate::Solo;
 use crate::fields::Fields as _;
 use crate::nodes::{LinkRange, NodeAddr, Nodes};
@@ -95,7 +95,7 @@ impl<N: Nodes<Word = u32, Mode = Solo>> Layout<N> for TwoWords {
     }
 
     #[inline(always)]
-    unsafe fn seek(nodes: &N, root: &Self::Root, _tag: usize, at: usize) -> Option<Found> {
+    unsafe fn seek(nodes: &N, root: &Self::Root, _tag: usize, at: usize) -> Option<PtePosition> {
         // SAFETY: the root is a field of a live table, and has four cells. By this function's contract the caller is pinned, or the
         // writer, so a node is not freed during the walk; the slot is within it.
         let edge = unsafe {
@@ -106,7 +106,7 @@ impl<N: Nodes<Word = u32, Mode = Solo>> Layout<N> for TwoWords {
             }
             edge
         };
-        Some(Found { leaf: edge, index: edge.index(at) })
+        Some(PtePosition { leaf: edge, index: edge.index(at) })
     }
 }
 

@@ -37,7 +37,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, S: Sizes> Writing<'_,
             self.numbered_chain(number).tidy();
         }
         let found = self.tally.footprint().nodes + self.retired();
-        self.nodes.held().lose(owned.saturating_sub(found));
+        self.nodes.held().count_lost(owned.saturating_sub(found));
     }
 
     /// Counts the buckets that belong to the chain of the first bucket with this number, and undoes a claim.

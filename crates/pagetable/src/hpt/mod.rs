@@ -349,7 +349,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, S: Sizes> Hashed<'n, 
 impl<G: Geometry, F: Format, N: Nodes<Word = F::Word>, S: Sizes> Drop for Hashed<'_, G, F, N, S> {
     fn drop(&mut self) {
         // SAFETY: this is the `drop` of the table to which the flag belongs.
-        unsafe { self.nodes.held().bury(&self.flag, self.tally.footprint().nodes) };
+        unsafe { self.nodes.held().count_dropped_table(&self.flag, self.tally.footprint().nodes) };
     }
 }
 

@@ -7,7 +7,7 @@ use tlbkit_addr::Pages;
 use super::leaf::Decode as _;
 use super::node::{NodeRef, Writing};
 use super::shape::Shape;
-use super::sweep::Part;
+use super::sweep::NodePart;
 use crate::format::Format;
 use crate::geometry::Checked as _;
 use crate::nodes::Nodes;
@@ -60,7 +60,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Writing<'_, 'n, G, F, N>
     }
 }
 
-impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Part<'_, 'n, G, F, N> {
+impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> NodePart<'_, 'n, G, F, N> {
     /// Counts the leaves of the part.
     #[inline(always)]
     pub(super) fn leaves(&self) -> usize {

@@ -24,7 +24,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Writing<'_, 'n, G, F, N>
             self.flush().add(tlbkit_addr::FlushScope::Everywhere, own);
         }
         let found = table.tally.footprint().nodes + (self.retired() - before);
-        table.nodes.held().lose(owned.saturating_sub(found));
+        table.nodes.held().count_lost(owned.saturating_sub(found));
     }
 }
 

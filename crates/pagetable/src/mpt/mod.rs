@@ -142,7 +142,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
 impl<G: Radix, F: Format, N: Nodes<Word = F::Word>> Drop for Mpt<'_, G, F, N> {
     fn drop(&mut self) {
         // SAFETY: this is the drop of the table that the flag belongs to.
-        unsafe { self.nodes.held().bury(&self.flag, self.tally.footprint().nodes) };
+        unsafe { self.nodes.held().count_dropped_table(&self.flag, self.tally.footprint().nodes) };
     }
 }
 

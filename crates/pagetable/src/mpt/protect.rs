@@ -5,7 +5,7 @@ use tlbkit_addr::{Attr, Pages};
 use super::Mpt;
 use super::leaf::Decode as _;
 use super::node::Writing;
-use super::sweep::Part;
+use super::sweep::NodePart;
 use crate::format::{Format, change_mark, check_change};
 use crate::geometry::Checked as _;
 use crate::nodes::Nodes;
@@ -77,7 +77,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Writing<'_, 'n, G, F, N>
     }
 }
 
-impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Part<'_, 'n, G, F, N> {
+impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> NodePart<'_, 'n, G, F, N> {
     /// Applies `change` to each leaf of the part. `all` tells that every word of the part is a leaf.
     #[inline(always)]
     fn protect(&self, all: bool, change: impl Fn(F::Word) -> F::Word) {

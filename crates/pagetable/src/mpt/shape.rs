@@ -3,7 +3,7 @@
 use tlbkit_addr::{PageSize, VirtAddr, Vpn};
 
 use super::node::{LastNode, NodeMut, NodeRef, Place, Position, Seen, Subtree, Writing};
-use super::sweep::Part;
+use super::sweep::NodePart;
 use super::{Cursor, Detached, Mpt, Slot};
 use crate::format::Format;
 use crate::geometry::Checked as _;
@@ -184,5 +184,5 @@ macro_rules! shaped {
 
 shaped! {
     Mpt<'_> Writing<'_, '_> Position<'_, '_> NodeRef<'_, '_> NodeMut<'_, '_> Place<'_, '_> Seen<'_, '_> Subtree<'_, '_>
-    LastNode<'_, '_> Part<'_, '_> Slot<'_, '_> Cursor<'_, '_> Detached<'_>
+    LastNode<'_, '_> NodePart<'_, '_> Slot<'_, '_> Cursor<'_, '_> Detached<'_>
 }

@@ -89,7 +89,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Turn<'_, 'n, Mpt<'n, G, 
     #[inline(always)]
     pub fn slot(&mut self, page: Vpn) -> Option<Slot<'_, 'n, G, F, N>> {
         let table = self.table();
-        if table.nodes.held().is_owed(&table.flag) {
+        if table.nodes.held().has_debt(&table.flag) {
             None
         } else {
             Some(Slot { place: self.place(page)?, page })

@@ -11,7 +11,7 @@ use crate::nodes::Nodes;
 use crate::{Error, Radix, Word};
 
 /// A run of slots of one node that a range of pages covers.
-pub(super) struct Part<'p, 'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> {
+pub(super) struct NodePart<'p, 'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> {
     pub(super) node: NodeMut<'p, 'n, G, F, N>,
     /// The first slot.
     pub(super) index: usize,
@@ -23,13 +23,13 @@ pub(super) struct Part<'p, 'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> {
 }
 
 impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Writing<'_, 'n, G, F, N> {
-    /// Visits the slots that a range of the space covers, node by node, as [`Part`]s. The visitor may empty them: then the nodes that
+    /// Visits the slots that a range of the space covers, node by node, as [`NodePart`]s. The visitor may empty them: then the nodes that
     /// have become empty are retired.
     #[inline(always)]
     pub(super) fn sweep(
         &mut self,
         pages: Pages,
-        mut visit: impl FnMut(&mut Part<'_, 'n, G, F, N>) -> Result<(), Error>,
+        mut visit: impl FnMut(&mut NodePart<'_, 'n, G, F, N>) -> Result<(), Error>,
     ) -> Result<(), Error> {
         let mut rest = Some(pages);
         while let Some(pages) = rest {
@@ -46,7 +46,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Writing<'_, 'n, G, F, N>
                 let end = Self::slot_end(level, at);
                 (Vpn::new(at.get() & !(Self::slot_pages(level) - 1)), end, 1)
             };
-            let mut part = Part { node, index, slots, first, emptied: false };
+            let mut part = NodePart { node, index, slots, first, emptied: false };
             visit(&mut part)?;
             if part.emptied {
                 self.root().prune(level, va);
@@ -57,7 +57,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Writing<'_, 'n, G, F, N>
     }
 }
 
-impl<'p, 'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Part<'p, 'n, G, F, N> {
+impl<'p, 'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> NodePart<'p, 'n, G, F, N> {
     /// Returns a slot of the part.
     #[inline(always)]
     pub(super) fn at(&self, slot: usize) -> Place<'_, 'n, G, F, N> {

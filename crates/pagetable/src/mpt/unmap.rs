@@ -6,7 +6,7 @@ use super::leaf::Decode as _;
 use super::node::{NodeMut, Place, Writing};
 use super::resize::STATUS;
 use super::shape::Shape;
-use super::sweep::Part;
+use super::sweep::NodePart;
 use super::{Mpt, own_pages};
 use crate::format::{Format, mark_of, walked};
 use crate::geometry::Checked as _;
@@ -97,7 +97,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Writing<'_, 'n, G, F, N>
     }
 }
 
-impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Part<'_, 'n, G, F, N> {
+impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> NodePart<'_, 'n, G, F, N> {
     /// Empties a slot, and passes its leaf's frame or its mark to `frames`. `noted` collects the status bits of the page's slots
     /// until the last of them is empty.
     #[inline(always)]

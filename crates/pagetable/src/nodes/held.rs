@@ -42,14 +42,14 @@ pub struct Held {
     debtors: AtomicUsize,
     /// The number of debts whose table was forgotten, because there was no space or the table has no number.
     forgotten: AtomicUsize,
-    /// Guards `owed`.
+    /// Guards `debts`.
     lock: SpinLock,
-    owed: [Owed; DEBTORS],
+    debts: [TableDebt; DEBTORS],
 }
 
 /// The debt of a table.
 #[derive(Debug, Default)]
-struct Owed {
+struct TableDebt {
     /// The table's number, or 0.
     table: AtomicU32,
     head: AtomicU32,
@@ -81,8 +81,8 @@ impl Held {
             debtors: AtomicUsize::new(0),
             forgotten: AtomicUsize::new(0),
             lock: SpinLock::new(),
-            owed: [const {
-                Owed {
+            debts: [const {
+                TableDebt {
                     table: AtomicU32::new(0),
                     head: AtomicU32::new(0),
                     nodes: AtomicUsize::new(0),
@@ -153,12 +153,12 @@ impl Held {
     }
 
     /// Counts nodes as lost: no word leads to them, no batch owns them, and they are not free.
-    pub fn lose(&self, nodes: usize) {
+    pub fn count_lost(&self, nodes: usize) {
         self.lost.fetch_add(nodes, Ordering::Relaxed);
     }
 
     /// Counts a dropped batch.
-    pub(crate) fn note_dropped(&self) {
+    pub(crate) fn count_dropped_batch(&self) {
         self.dropped.fetch_add(1, Ordering::Relaxed);
     }
 
@@ -176,7 +176,7 @@ impl Held {
             return false;
         }
         self.lock.lock();
-        let has = |number: u32| self.owed.iter().find(|owed| owed.table.load(Ordering::Relaxed) == number);
+        let has = |number: u32| self.debts.iter().find(|owed| owed.table.load(Ordering::Relaxed) == number);
         let known = if table == 0 { None } else { has(table) };
         let owed = known.or_else(|| {
             let free = if table == 0 { None } else { has(0) }?;
@@ -203,7 +203,7 @@ impl Held {
     /// Tells whether any table has a debt, or the table of a flag may have one that was forgotten. Costs a load if there has been no
     /// debt.
     #[inline(always)]
-    pub(crate) fn is_owed(&self, flag: &WriterFlag) -> bool {
+    pub(crate) fn has_debt(&self, flag: &WriterFlag) -> bool {
         let debtors = self.debtors.load(Ordering::Relaxed);
         debtors != 0 && (debtors != FORGOTTEN || flag.settled() != self.forgotten())
     }
@@ -244,13 +244,13 @@ impl Held {
     /// # use tlbkit_pagetable::Table;
     /// # use tlbkit_pagetable::nodes::Held;
     /// fn forget<'n>(held: &Held, table: &impl Table<'n>) {
-    ///     held.bury(table.writer_flag(), 0);
+    ///     held.count_dropped_table(table.writer_flag(), 0);
     /// }
     /// ```
-    pub unsafe fn bury(&self, flag: &WriterFlag, nodes: usize) {
-        self.lose(nodes);
+    pub unsafe fn count_dropped_table(&self, flag: &WriterFlag, nodes: usize) {
+        self.count_lost(nodes);
         if let Some(debt) = self.take_up(flag.number()) {
-            self.lose(debt.nodes);
+            self.count_lost(debt.nodes);
             self.reclaim(debt.nodes, true);
             if debt.quarantine {
                 // The quarantined parts were in nodes of the table, which is dropped.
@@ -260,12 +260,12 @@ impl Held {
     }
 
     /// Calls `f` with the debt of a table, if it has one, under the lock.
-    fn with<T>(&self, table: u32, f: impl FnOnce(&Owed) -> T) -> Option<T> {
+    fn with<T>(&self, table: u32, f: impl FnOnce(&TableDebt) -> T) -> Option<T> {
         if table == 0 {
             return None;
         }
         self.lock.lock();
-        let found = self.owed.iter().find(|owed| owed.table.load(Ordering::Relaxed) == table).map(f);
+        let found = self.debts.iter().find(|owed| owed.table.load(Ordering::Relaxed) == table).map(f);
         self.lock.unlock();
         found
     }
@@ -292,7 +292,7 @@ impl<'h> Freed<'h> {
 impl Drop for Freed<'_> {
     #[cold]
     fn drop(&mut self) {
-        self.held.lose(1);
+        self.held.count_lost(1);
         self.held.retire(self.after, true);
     }
 }

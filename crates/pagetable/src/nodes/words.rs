@@ -18,7 +18,8 @@ use super::{NodeAddr, Nodes, Store};
 use crate::Word;
 use crate::mode::CellMut;
 
-/// The store of a word in a node.
+/// Returns the store of a word in a node.
+#[inline(always)]
 fn word_stored<W: Word>(node: NodeAddr, index: usize, word: W) -> Store {
     Store::Word { at: node.get() + index * W::BYTES, value: word.to_u64() }
 }
@@ -45,6 +46,15 @@ macro_rules! handles {
 handles!(WordRef WordMut WordsMut);
 
 /// A word of a node that is not free for `'a`, for a walk: what [`Nodes::word`] returns.
+///
+/// A walk cannot store:
+///
+/// ```compile_fail,E0599
+/// # use tlbkit_pagetable::nodes::{Nodes, WordRef};
+/// fn store<N: Nodes>(word: WordRef<'_, N>, value: N::Word) {
+///     word.publish(value);
+/// }
+/// ```
 pub struct WordRef<'a, N: Nodes + ?Sized> {
     pub(super) nodes: &'a N,
     pub(super) node: NodeAddr,
@@ -57,19 +67,36 @@ impl<'a, N: Nodes + ?Sized> WordRef<'a, N> {
     /// Loads the word, to follow the address in it.
     #[inline(always)]
     pub fn follow(self) -> N::Word {
-        // SAFETY: by the contract of `Nodes::word` the node is not free, and has the word.
-        N::Word::follow(unsafe { &*self.nodes.walked_at(self.node, self.index).add(self.index) })
+        self.load(true)
     }
 
     /// Loads the word as [`follow`](Self::follow) does, and a storage that counts the loads of walks does not count this one.
     #[inline(always)]
     pub fn peek(self) -> N::Word {
+        self.load(false)
+    }
+
+    #[inline(always)]
+    fn load(self, counted: bool) -> N::Word {
+        let Self { nodes, node, index, .. } = self;
+        let cells = if counted { nodes.walked_at(node, index) } else { nodes.at(node) };
         // SAFETY: by the contract of `Nodes::word` the node is not free, and has the word.
-        N::Word::follow(unsafe { &*self.nodes.at(self.node).add(self.index) })
+        N::Word::follow(unsafe { &*cells.add(index) })
     }
 }
 
 /// A word of a node that is not free for `'a`, for the only CPU that writes it during `'a`: what [`Nodes::word_mut`] returns.
+///
+/// Another CPU cannot get the handle:
+///
+/// ```compile_fail,E0277
+/// # use tlbkit_pagetable::nodes::{Nodes, WordMut};
+/// fn send(_: impl Send) {}
+///
+/// fn to_another_cpu<N: Nodes + Sync>(word: WordMut<'_, N>) {
+///     send(word);
+/// }
+/// ```
 pub struct WordMut<'a, N: Nodes + ?Sized> {
     pub(super) nodes: &'a N,
     pub(super) node: NodeAddr,

@@ -17,11 +17,7 @@ pub(super) const MUTATIONS: [Mutation; 31] = [
     mutation(
         "a word is published without what it leads to",
         "crates/pagetable/src/word.rs",
-        [
-            "unsafe fn publish(cell",
-            "(*cell).store(word, Ordering::Release)",
-            "(*cell).store(word, Ordering::Relaxed)",
-        ],
+        ["fn publish(cell", "cell.store(word, Ordering::Release)", "cell.store(word, Ordering::Relaxed)"],
         Test::Walkers("::map"),
     ),
     mutation(

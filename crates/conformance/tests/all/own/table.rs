@@ -478,7 +478,7 @@ impl<G, N: Nodes<Word = u64>> Drop for Own<'_, G, N> {
     fn drop(&mut self) {
         planted!(NotBuried, (), return);
         // SAFETY: this is the drop of the table that the flag belongs to.
-        unsafe { self.nodes.held().bury(&self.flag, self.tally.footprint().nodes) };
+        unsafe { self.nodes.held().count_dropped_table(&self.flag, self.tally.footprint().nodes) };
     }
 }
 

@@ -149,7 +149,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Detached<'n, G, F, N> {
 impl<G: Radix, F: Format, N: Nodes<Word = F::Word>> Drop for Detached<'_, G, F, N> {
     fn drop(&mut self) {
         if self.count > 0 {
-            self.nodes.held().lose(self.count);
+            self.nodes.held().count_lost(self.count);
             self.nodes.held().reclaim(self.count, N::Mode::SHARED);
         }
     }

@@ -142,7 +142,6 @@ impl core::error::Error for SlabError {}
 /// let slab: Slab<'_, u64, Solo> = Slab::new(&mut memory, 0)?;
 /// let node = slab.take(2).unwrap();
 /// assert_eq!(slab.usage().bytes, 16);
-/// # unsafe { tlbkit_pagetable::nodes::Reclaim::free(&slab, node, true) };
 /// # Ok::<(), tlbkit_pagetable::nodes::SlabError>(())
 /// ```
 pub struct Slab<'m, W, M: Mode, A = Offset> {
