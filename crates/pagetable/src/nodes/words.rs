@@ -256,11 +256,12 @@ impl<'a, N: Nodes + ?Sized> WordsMut<'a, N> {
     /// Returns the cells, at one place in the storage.
     #[inline(always)]
     fn cells(self) -> impl Iterator<Item = CellMut<'a, N::Word, N::Mode>> {
-        // SAFETY: by the contract of `Nodes::words_mut` the node is not free during `'a`, and has the words.
-        let cells =
-            unsafe { core::slice::from_raw_parts(self.nodes.at(self.node).add(self.first), self.count) };
-        // SAFETY: by the contract of `Nodes::words_mut` no other CPU writes the words. In solo mode the storage stays on one CPU.
-        cells.iter().map(|cell| unsafe { CellMut::new(cell) })
+        let cells = self.nodes.at(self.node).wrapping_add(self.first);
+        (0..self.count).map(move |at| {
+            // SAFETY: by the contract of `Nodes::words_mut` the node is not free during `'a`, and has the words; no other CPU writes
+            // them. In solo mode the storage stays on one CPU.
+            unsafe { CellMut::new(&*cells.add(at)) }
+        })
     }
 
     /// Folds the words, by plain loads.
@@ -275,9 +276,9 @@ impl<'a, N: Nodes + ?Sized> WordsMut<'a, N> {
         if N::WORD_BY_WORD {
             return self.iter().enumerate().for_each(|(at, cell)| cell.store_relaxed(word.advance(step, at)));
         }
-        for (index, cell) in (self.first..).zip(self.cells()) {
+        for (at, cell) in self.cells().enumerate() {
             cell.store_relaxed(word);
-            self.nodes.stored(word_stored(self.node, index, word));
+            self.nodes.stored(word_stored(self.node, self.first + at, word));
             word = word.advance(step, 1);
         }
     }
@@ -288,10 +289,10 @@ impl<'a, N: Nodes + ?Sized> WordsMut<'a, N> {
         if N::WORD_BY_WORD {
             return self.iter().for_each(|cell| cell.store_relaxed(change(cell.read())));
         }
-        for (index, cell) in (self.first..).zip(self.cells()) {
+        for (at, cell) in self.cells().enumerate() {
             let word = change(cell.read());
             cell.store_relaxed(word);
-            self.nodes.stored(word_stored(self.node, index, word));
+            self.nodes.stored(word_stored(self.node, self.first + at, word));
         }
     }
 }

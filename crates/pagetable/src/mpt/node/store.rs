@@ -338,28 +338,21 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> NodeMut<'_, 'n, G, F, N>
     /// store is lost: see [`STATUS_RACES`](Mpt::STATUS_RACES).
     #[inline(always)]
     pub(crate) fn edit(&self, index: usize, slots: usize, change: impl Fn(F::Word) -> F::Word) {
-        let (index, slots) = self.clamped(index, slots);
-        if walked::<F>()
-            && let Some(last) = self.last()
-        {
-            // No word of the last level is a link.
-            return last.slots(index, slots).for_each(|place| place.put_relaxed(change(place.read())));
-        }
-        let change = |word| {
+        let no_link = |word| {
             let new = change(word);
             if Self::is_link(new, self.level()) { word } else { new }
         };
-        if walked::<F>() {
-            for slot in index..index + slots {
-                self.at(slot).put_relaxed(change(self.read(slot).word()));
-            }
-        } else if F::EXTRA == 0 {
-            self.row(index, slots).edit(change);
-        } else {
-            for slot in index..index + slots {
-                let slot = self.at(slot);
-                slot.put_relaxed(change(slot.read()));
-            }
+        if F::EXTRA == 0 && !walked::<F>() {
+            return self.row(index, slots).edit(no_link);
+        }
+        let (index, slots) = self.clamped(index, slots);
+        if let Some(last) = self.last() {
+            // No word of the last level is a link.
+            return last.slots(index, slots).for_each(|place| place.put_relaxed(change(place.read())));
+        }
+        for slot in index..index + slots {
+            let place = self.at(slot);
+            place.put_relaxed(no_link(place.read()));
         }
     }
 }
