@@ -112,17 +112,18 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, S: Sizes> Writing<'_,
 
     /// Calls `visit` with the slots of each block's bucket that a range covers, which [`is_by_block`](Hashed::is_by_block).
     #[inline(always)]
-    pub(super) fn by_block(&self, pages: Pages, mut visit: impl FnMut(Slots<'_, 'n, G, F, N, S>)) {
+    pub(super) fn by_block(&mut self, pages: Pages, mut visit: impl FnMut(Slots<'_, 'n, G, F, N, S>)) {
         let (first, last) = Self::blocks_of(0, pages);
         // No block's number is the largest `usize`, and this range compiles to a simpler loop than `first..=last`.
         for block in first..last + 1 {
-            if let Some(bucket) = self.head(block).seek(Self::tag_of(0, block)) {
+            let mut chain = self.chain(block);
+            if chain.seek(Self::tag_of(0, block)) {
                 let inner = block > first && block < last;
                 #[expect(
                     clippy::redundant_closure,
                     reason = "a reference to the closure is called out of line"
                 )]
-                bucket.covered(0, block, (pages, inner), |slots| visit(slots));
+                chain.here().covered(0, block, (pages, inner), |slots| visit(slots));
             }
         }
     }
@@ -158,18 +159,5 @@ impl Census {
         if leaves < slots.span().count {
             self.marks += slots.taken() - leaves;
         }
-    }
-}
-
-impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, S: Sizes> Slots<'_, 'n, G, F, N, S> {
-    /// Returns an error if an entry occupies one of the slots of a new mapping.
-    #[inline(always)]
-    pub(super) fn check_empty(self) -> Result<(), Error> {
-        let mut result = Ok(());
-        let _ = self.each_taken(|_, at, occupant| {
-            result = Err(Error::taken(at, occupant));
-            ControlFlow::Break(())
-        });
-        result
     }
 }

@@ -4,7 +4,7 @@ use core::sync::atomic::Ordering;
 
 use tlbkit_addr::Pages;
 
-use super::node::{Bucket, Fresh, Slots, Span, Supply, Writing};
+use super::node::{Span, Supply, Writing};
 use super::shape::Shape as _;
 use super::tag::Tags as _;
 use super::{Hashed, MOVE, MOVES, Sizes};
@@ -23,7 +23,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, S: Sizes> Writing<'_,
     /// [`Error::NoMemory`], [`Error::Occupied`] or [`Error::Marked`]. Then nothing is reserved.
     #[inline(never)]
     pub(super) fn reserve_empty(self, pages: Pages) -> Result<Supply<'n, G, F, N, S>, Error> {
-        self.reserve_with(0, pages, |slots| slots.check_empty())
+        self.reserve_all(0, pages, true)
     }
 
     /// Reserves a bucket for every block of `grain` in a range that has none.
@@ -33,62 +33,66 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, S: Sizes> Writing<'_,
     /// [`Error::NoMemory`]. Then nothing is reserved.
     #[inline(never)]
     pub(super) fn reserve(self, grain: usize, pages: Pages) -> Result<Supply<'n, G, F, N, S>, Error> {
-        self.reserve_with(grain, pages, |_| Ok(()))
+        self.reserve_all(grain, pages, false)
     }
 
-    /// Reserves a bucket for every block of `grain` in a range that has none, at the end of a dry run. `check` is called for the blocks
-    /// that have a bucket, and may refuse the change.
+    /// Reserves a bucket for every block of `grain` in a range that has none, at the end of a dry run, and refuses a range with an entry
+    /// if it `must_be_empty`.
     ///
     /// A block whose chain has a free first bucket claims this bucket: a claimed tag matches no address, and no other block
     /// can claim the bucket. The other blocks need overflow buckets, which are taken from the storage.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::NoMemory`], or the error of `check`. Then the function has undone all its claims.
     #[inline(always)]
-    fn reserve_with(
-        self,
+    fn reserve_all(
+        mut self,
         grain: usize,
         pages: Pages,
-        check: impl Fn(Slots<'_, 'n, G, F, N, S>) -> Result<(), Error>,
+        must_be_empty: bool,
     ) -> Result<Supply<'n, G, F, N, S>, Error> {
         let (first, last) = Self::blocks_of(grain, pages);
-        let (mut claims, mut want, mut checked) = (0, 0, Ok(()));
+        let (mut claims, mut want, mut is_refused) = (0, 0, false);
         // No block's number is the largest `usize`, and this range compiles to a simpler loop than `first..=last`.
         for block in first..last + 1 {
-            let (head, tag) = (self.head(block), Self::tag_of(grain, block));
-            if let Some(bucket) = head.seek(tag) {
+            let (mut chain, tag) = (self.chain(block), Self::tag_of(grain, block));
+            if chain.seek(tag) {
                 let inner = block > first && block < last;
-                #[expect(
-                    clippy::redundant_closure,
-                    reason = "a reference to the closure is called out of line"
-                )]
-                let visited = bucket.covered(grain, block, (pages, inner), |slots| check(slots));
-                if let Some(Err(error)) = visited {
-                    checked = Err(error);
+                // A result would be copied for each block, so the error is made when the loop is over.
+                if must_be_empty
+                    && chain.here().covered(grain, block, (pages, inner), |slots| slots.taken() > 0)
+                        == Some(true)
+                {
+                    is_refused = true;
                     break;
                 }
-            } else if head.is_free(tag) {
-                head.publish_tag(Self::flagged(tag, Self::CLAIMED));
+            } else if chain.head().is_free(tag) {
+                chain.head().publish_tag(Self::flagged(tag, Self::CLAIMED));
                 claims += 1;
             } else {
                 want += 1;
             }
         }
-        let mut supply = checked.and_then(|()| Supply::take(&self, want, claims + want));
-        if supply.is_err() {
-            for block in first..=last {
-                let head = self.head(block);
-                if head.read_tag() == Self::flagged(Self::tag_of(grain, block), Self::CLAIMED) {
-                    // The bucket may have been dead before the claim.
-                    head.reflag(Self::DEAD);
-                }
+        let supply = if is_refused {
+            self.check_empty(pages).and_then(|()| Supply::take(&self, 0, 0))
+        } else {
+            Supply::take(&self, want, claims + want)
+        };
+        supply.map_err(|error| self.unclaim(grain, pages, error))
+    }
+
+    /// Undoes all claims for a range, of which this is the error.
+    #[cold]
+    fn unclaim(&self, grain: usize, pages: Pages, error: Error) -> Error {
+        let (first, last) = Self::blocks_of(grain, pages);
+        for block in first..=last {
+            let head = self.head(block);
+            if head.tag() == Self::flagged(Self::tag_of(grain, block), Self::CLAIMED) {
+                // The bucket may have been dead before the claim.
+                head.reflag(Self::DEAD);
             }
         }
-        if let Err(Error::NoMemory { wanted, .. }) = supply {
-            supply = Err(self.no_memory(wanted as usize));
+        match error {
+            Error::NoMemory { wanted, .. } => self.no_memory(wanted as usize),
+            error => error,
         }
-        supply
     }
 
     /// Stores PTEs in the slots of a span, for whose block [`reserve`](Self::reserve) has returned the supply. A block without a
@@ -101,42 +105,21 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, S: Sizes> Writing<'_,
         span: Span,
         word: impl Fn(usize) -> F::Word,
     ) {
-        let (table, tag) = (self.table(), Self::tag_of(span.grain, span.block));
+        let tag = Self::tag_of(span.grain, span.block);
         let mut chain = self.chain(span.block);
-        if chain.head().read_tag() == Self::flagged(tag, Self::CLAIMED) {
-            // The dry run has searched the chain, so the block has no other bucket.
-            chain.head().fit_out(span, word);
-        } else if let Some(bucket) = chain.head().seek(tag) {
-            let slots = bucket.slots(span);
-            bucket.occupy(span.grain);
-            table.tally.ptes(-(slots.taken() as isize));
-            slots.fill(word);
-        } else if chain.head().read_tag() == 0 {
-            // The table has grown since the dry run, and the chain of the block now has an unused first bucket.
-            chain.head().fit_out(span, word);
-        } else if let Some(fresh) = Fresh::take(table, Some(supply)) {
-            chain.append(fresh, span, word);
+        let at_head = chain.head().tag();
+        // The dry run has searched the chain of a block with a claim, so the block has no other bucket.
+        let is_claimed = at_head == Self::flagged(tag, Self::CLAIMED);
+        if !is_claimed && chain.seek(tag) {
+            let slots = chain.here().slots(span);
+            chain.here().occupy(span.grain);
+            chain.tally.ptes(-(slots.taken() as isize));
+            return slots.fill(word);
         }
-    }
-}
-
-impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, S: Sizes> Bucket<'_, 'n, G, F, N, S> {
-    /// Assigns the bucket, which no walker can match, to the block of a span. Stores PTEs in the slots of the span.
-    #[inline(always)]
-    pub(super) fn fit_out(self, span: Span, word: impl Fn(usize) -> F::Word) {
-        // PTEs that fill all slots overwrite the former content, so only other cases need it cleared.
-        if span.count < Self::SLOTS || F::EXTRA > 0 {
-            self.wipe();
-        }
-        self.begin(span, word);
-    }
-
-    /// As [`fit_out`](Self::fit_out), for a bucket whose other slots are empty.
-    #[inline(always)]
-    pub(super) fn begin(self, span: Span, word: impl Fn(usize) -> F::Word) {
-        self.slots(span).fill(word);
-        self.table().enter(span.grain);
-        self.publish_tag(Self::tag_of(span.grain, span.block));
+        // If the table has grown since the dry run, the chain of the block may have an unused first bucket. There is an overflow
+        // bucket if not: the dry run has reserved it.
+        let has_begun = chain.begin(is_claimed || at_head == 0, Some(supply), span, word);
+        debug_assert!(has_begun, "the dry run has reserved no bucket");
     }
 }
 
@@ -148,7 +131,8 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, S: Sizes> Hashed<'n, 
     }
 
     /// Counts a bucket of `grain` that comes into use, and announces the grain to walkers if it is the first.
-    fn enter(&self, grain: usize) {
+    #[inline(always)]
+    pub(super) fn enter(&self, grain: usize) {
         if bump(&self.used[grain], 1) == 1 && grain > 0 {
             let others = self.grains.load(Ordering::Relaxed);
             self.grains.store(others.with(1 << grain), Ordering::Release);

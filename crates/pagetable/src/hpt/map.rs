@@ -73,44 +73,26 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, S: Sizes> Writing<'_,
     }
 
     /// Stores the leaves of a range, each of whose blocks has a bucket or a reserved one. [`Format::leaf`] can encode every leaf.
+    #[inline(never)]
     pub(super) fn write(mut self, supply: &mut Supply<'n, G, F, N, S>, leaves: Leaves) {
-        // The base size is a constant in a copy of the loop.
-        if leaves.size == G::BASE {
-            self.write_sized(supply, Leaves { size: G::BASE, ..leaves });
-        } else {
-            self.write_sized(supply, leaves);
-        }
-    }
-
-    /// Does what [`write`](Self::write) does.
-    #[inline(always)]
-    fn write_sized(&mut self, supply: &mut Supply<'n, G, F, N, S>, leaves: Leaves) {
         let Leaves { pages, frame, size, attr } = leaves;
         let grain = Self::grain_of(size);
         let shift = Self::slot_shift(grain);
-        let size_pages = size.pages(G::BASE).unwrap_or(1);
-        // The number of slots that a leaf fills.
-        let repeat = (size_pages >> shift).max(1);
-        let (first, last) = Self::blocks_of(grain, pages);
+        let (first, slots) = (pages.first().get() >> shift, pages.len() >> shift);
+        // The slots that a leaf fills all hold the word of its first one.
+        let leaf = !((size.pages(G::BASE).unwrap_or(1) >> shift).max(1) - 1);
         // The dry run has checked that the format can encode all leaves.
-        let all = F::leaf(frame, size, attr, true).unwrap_or(F::Word::ZERO);
-        let mut filled = 0;
-        for block in first..=last {
-            let (from, to) = Self::bounds(grain, block);
-            // A block of one slot is wholly in the range.
-            let (from, to) =
-                if Self::SLOTS == 1 { (from, to) } else { (from.max(pages.first()), to.min(pages.last())) };
-            let slot = Self::slot(grain, from.address(G::BASE));
-            let count = ((to.get() - from.get()) >> shift) + 1;
-            let span = Span { grain, block, slot, count };
-            let word = all.advance(F::STEP, from.get() - pages.first().get());
-            filled += count;
-            if repeat == 1 {
-                self.install(supply, span, |at| word.advance(F::STEP, at << shift));
-            } else {
-                self.install(supply, span, |at| word.advance(F::STEP, at / repeat * size_pages));
-            }
+        let mut word = F::leaf(frame, size, attr, true).unwrap_or(F::Word::ZERO);
+        let mut done = 0;
+        while done < slots {
+            let number = first + done;
+            let slot = number & (Self::SLOTS - 1);
+            let count = (Self::SLOTS - slot).min(slots - done);
+            let span = Span { grain, block: number >> S::CLUSTER_LOG, slot, count };
+            self.install(supply, span, |at| word.advance(F::STEP, (at & leaf) << shift));
+            word = word.advance(F::STEP, count << shift);
+            done += count;
         }
-        self.tally.ptes(filled as isize);
+        self.tally.ptes(slots as isize);
     }
 }

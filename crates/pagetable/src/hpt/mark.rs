@@ -38,22 +38,20 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, S: Sizes> Writing<'_,
     fn mark_empty(&mut self, at: VirtAddr, word: F::Word) -> Result<(), Error> {
         let block = Self::block(0, at);
         let chain = self.chain(block);
-        let Some(bucket) = chain.head().probe(Self::tag_of(0, block)) else {
+        let Some(bucket) = chain.find(Self::tag_of(0, block)) else {
             // No larger page maps `at`, so the block may get a bucket.
-            return chain.begin_block(at, word);
+            return chain.begin_page(at, word);
         };
         bucket.occupy(0);
-        self.store_over(at, word);
-        self.tally.ptes(1);
+        bucket.publish(at, word);
+        chain.tally.ptes(1);
         Ok(())
     }
 
     /// Stores the entry of a base page in the bucket of its block, which must have one.
     fn store_over(&self, at: VirtAddr, word: F::Word) {
-        let block = Self::block(0, at);
-        if let Some(bucket) = self.head(block).probe(Self::tag_of(0, block)) {
-            bucket.page(at).publish(word);
-            bucket.settle_pairs(0, block);
+        if let Some(bucket) = self.bucket_at(at) {
+            bucket.publish(at, word);
         }
     }
 

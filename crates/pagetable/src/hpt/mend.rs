@@ -43,14 +43,12 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, S: Sizes> Writing<'_,
     /// Counts the buckets that belong to the chain of the first bucket with this number, and undoes a claim.
     fn mend_chain(&self, number: usize) {
         let head = self.numbered(number);
-        if head.read_tag() & Self::CLAIMED != 0 {
+        if head.tag() & Self::CLAIMED != 0 {
             // The bucket may have been dead before the claim.
             head.reflag(Self::DEAD);
         }
-        let mut next = Some(head);
-        while let Some(bucket) = next {
-            next = bucket.behind();
-            let tag = bucket.read_tag();
+        for bucket in head.chain() {
+            let tag = bucket.tag();
             if *bucket != *head && !self.walk().leads_to(*head, tag) {
                 continue;
             }

@@ -21,7 +21,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, S: Sizes> Unit<'_, 'n
     pub(super) unsafe fn move_to_front(self, hit: Self) {
         // SAFETY: both are buckets of the table, and by this function's contract this is their only writer.
         let [first, hit] = [self, hit].map(|unit| unsafe { Bucket::new(unit.table(), unit.bucket().spot()) });
-        if first.read_tag() & Self::LIVE != 0 {
+        if first.tag() & Self::LIVE != 0 {
             first.swap_contents(hit);
         }
     }

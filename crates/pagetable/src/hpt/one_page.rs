@@ -15,7 +15,7 @@
 use tlbkit_addr::{VirtAddr, Vpn};
 
 use super::Sizes;
-use super::node::{Bucket, Chain, Fresh, Place, Span, Writing};
+use super::node::{Bucket, Chain, Span, Writing};
 use super::shape::Shape as _;
 use super::tag::Tags as _;
 use crate::format::{Format, is_taken};
@@ -31,20 +31,18 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, S: Sizes> Writing<'_,
         let at = page.address(G::BASE);
         let block = Self::block(0, at);
         let chain = self.chain(block);
-        let Some(bucket) = chain.head().probe(Self::tag_of(0, block)) else {
+        let Some(bucket) = chain.find(Self::tag_of(0, block)) else {
             if !chain.is_finest() {
                 return Ok(false);
             }
-            return chain.begin_block(at, word).map(|()| true);
+            return chain.begin_page(at, word).map(|()| true);
         };
-        let place = bucket.page(at);
-        let old = place.read();
+        let old = bucket.read(at);
         if is_taken::<F>(old) {
             return Err(Error::taken(at, Self::decode(old, 0, at)));
         }
         bucket.occupy(0);
-        place.publish(word);
-        bucket.settle_pairs(0, block);
+        bucket.publish(at, word);
         chain.tally.ptes(1);
         Ok(true)
     }
@@ -57,22 +55,15 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, S: Sizes> Writing<'_,
         let block = Self::block(0, at);
         let tag = Self::tag_of(0, block);
         let mut chain = self.chain(block);
-        // Only a bucket that is taken out at once needs the one before.
-        let found = if !Self::keeps(0) {
+        // Only a bucket that is taken out at once needs the one before. And most pages are unmapped in a run, so that the pages of a
+        // block take the same branches.
+        let found = if !Self::keeps(0) || Self::SLOTS > 1 {
             chain.seek(tag).then(|| chain.here())
-        } else if Self::SLOTS > 1 {
-            // Most pages are unmapped in a run, and the pages of a block take the same branches.
-            chain.head().seek(tag)
         } else {
-            chain.head().probe(tag)
+            chain.find(tag)
         };
-        let Some(bucket) = found else { return false };
-        let place = bucket.page(at);
-        if !wanted(place.read()) {
-            return false;
-        }
-        place.publish(F::Word::ZERO);
-        bucket.settle_pairs(0, block);
+        let Some(bucket) = found.filter(|bucket| wanted(bucket.read(at))) else { return false };
+        bucket.publish(at, F::Word::ZERO);
         chain.tally.ptes(-1);
         if bucket.is_vacant() {
             if Self::keeps(0) {
@@ -85,40 +76,34 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, S: Sizes> Writing<'_,
         true
     }
 
-    /// Finds the bucket of one page that is mapped as a base page.
+    /// Returns the bucket of base pages whose block `at` is in.
     #[inline(always)]
-    pub(super) fn find_one(&self, page: Vpn) -> Option<Bucket<'_, 'n, G, F, N, S>> {
-        let at = page.address(G::BASE);
+    pub(super) fn bucket_at(&self, at: VirtAddr) -> Option<Bucket<'_, 'n, G, F, N, S>> {
         let block = Self::block(0, at);
-        let bucket = self.head(block).probe(Self::tag_of(0, block))?;
-        let word = bucket.page(at).read();
-        (F::is_leaf(word, true) && Self::size(word, 0) == G::BASE).then_some(bucket)
+        self.head(block).find(Self::tag_of(0, block))
+    }
+
+    /// Returns the bucket of the page at `at`, if it is mapped as a base page.
+    #[inline(always)]
+    pub(super) fn find_one(&self, at: VirtAddr) -> Option<Bucket<'_, 'n, G, F, N, S>> {
+        let is_base = |word| F::is_leaf(word, true) && Self::size(word, 0) == G::BASE;
+        self.bucket_at(at).filter(|bucket| is_base(bucket.read(at)))
     }
 }
 
 impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, S: Sizes> Chain<'_, 'n, G, F, N, S> {
     /// Assigns a bucket, with the entry `word` for the page at `at`, to a block of base pages that has none, and whose chain this is.
     #[inline(always)]
-    pub(super) fn begin_block(mut self, at: VirtAddr, word: F::Word) -> Result<(), Error> {
+    pub(super) fn begin_page(mut self, at: VirtAddr, word: F::Word) -> Result<(), Error> {
         let block = Self::block(0, at);
         let span = Span { grain: 0, block, slot: Self::slot(0, at), count: 1 };
-        if self.head().is_free(Self::tag_of(0, block)) {
-            N::Mode::release();
-            self.head().fit_out(span, |_| word);
-        } else {
-            let Some(fresh) = Fresh::take(self.table(), None) else { return Err(self.no_memory(1)) };
-            self.append(fresh, span, |_| word);
+        let is_free = self.head().is_free(Self::tag_of(0, block));
+        N::Mode::release();
+        if !self.begin(is_free, None, span, |_| word) {
+            return Err(self.no_memory(1));
         }
         self.tally.ptes(1);
         self.into_writing().adapt(1);
         Ok(())
-    }
-}
-
-impl<'a, 'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, S: Sizes> Bucket<'a, 'n, G, F, N, S> {
-    /// Returns the PTE for `at` in a bucket of base pages.
-    #[inline(always)]
-    pub(super) fn page(self, at: VirtAddr) -> Place<'a, 'n, G, F, N, S> {
-        self.place(Self::block(0, at), Self::slot(0, at))
     }
 }

@@ -5,8 +5,7 @@ use core::ops::ControlFlow;
 use tlbkit_addr::Pages;
 
 use super::Sizes;
-use super::node::{Slots, Writing};
-use super::shape::Shape as _;
+use super::node::Writing;
 use super::visit::Visitor;
 use crate::format::{Format, change_mark, check_change};
 use crate::geometry::Checked as _;
@@ -25,10 +24,9 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, S: Sizes> Writing<'_,
         let page = pages.first();
         if page == pages.last() && G::SPACE.has(page) {
             check_change::<F>(change)?;
-            if let Some(bucket) = self.find_one(page) {
-                let at = page.address(G::BASE);
-                bucket.page(at).edit(|word| F::change(word, change, true));
-                bucket.settle_pairs(0, Self::block(0, at));
+            let at = page.address(G::BASE);
+            if let Some(bucket) = self.find_one(at) {
+                bucket.edit(at, |word| F::change(word, change, true));
                 self.touch(change.scope(), pages);
                 return Ok(1);
             }
@@ -43,51 +41,30 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, S: Sizes> Writing<'_,
         check_change::<F>(change)?;
         let census = self.again().census(pages, holes)?;
         if census.marks > 0 {
-            self.change_marks(pages, change);
+            self.edit(pages, |word| word, |word| change_mark::<F>(word, change));
         }
         if census.pages == 0 {
             return Ok(0);
         }
         match F::masks(change, true) {
-            Some(masks) => self.protect_parts(pages, move |word| masks.apply(word)),
-            None => self.protect_parts(pages, move |word| F::change(word, change, true)),
+            Some(masks) => self.edit(pages, |word| masks.apply(word), |word| word),
+            None => self.edit(pages, |word| F::change(word, change, true), |word| word),
         }
         let stale = self.stale(pages);
         self.touch(change.scope(), stale);
         Ok(census.pages)
     }
 
-    /// Applies `change` to each mark of a range.
-    #[cold]
-    fn change_marks(&mut self, pages: Pages, change: Change) {
-        let _ = self.parts(pages, Visitor::Writer, |slots| {
-            slots.each_taken(|slot, _, entry| {
-                if entry.mark().is_some() {
-                    let place = slots.place(slot);
-                    place.store_relaxed(change_mark::<F>(place.read(), change));
-                }
-                ControlFlow::Continue(())
-            })
-        });
-    }
-
-    /// Applies `change` to each leaf of a range, all of whose leaves are whole.
+    /// Applies `leaf` to each leaf of a range, all of whose leaves are whole, and `other` to each other entry.
     #[inline(always)]
-    fn protect_parts(&mut self, pages: Pages, change: impl Fn(F::Word) -> F::Word + Copy) {
+    fn edit(&mut self, pages: Pages, leaf: impl Fn(F::Word) -> F::Word, other: impl Fn(F::Word) -> F::Word) {
+        let change = |word| if F::is_leaf(word, true) { leaf(word) } else { other(word) };
         if self.is_by_block(pages) {
-            return self.by_block(pages, |slots| slots.protect(change));
+            return self.by_block(pages, |slots| slots.edit(change));
         }
         let _ = self.parts(pages, Visitor::Writer, |slots| {
-            slots.protect(change);
+            slots.edit(change);
             ControlFlow::Continue(())
         });
-    }
-}
-
-impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, S: Sizes> Slots<'_, 'n, G, F, N, S> {
-    /// Applies `change` to each leaf.
-    #[inline(always)]
-    fn protect(self, change: impl Fn(F::Word) -> F::Word) {
-        self.edit(|word| if F::is_leaf(word, true) { change(word) } else { word });
     }
 }

@@ -27,19 +27,12 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, S: Sizes> Writing<'_,
         let (page, table) = (Pages::one(at.vpn(G::BASE)), self.table());
         let scope = if F::BREAK_FRAME { F::APPEARS } else { FlushScope::Everywhere };
         G::SPACE.check_pages(page)?;
-        if let Some(bucket) = self.find_one(page.first()) {
-            let place = bucket.page(at);
-            let old = Self::leaf(place.read(), 0, at);
+        if let Some(bucket) = self.find_one(at) {
+            let old = Self::leaf(bucket.read(at), 0, at);
             let new = replacement::<G, F>(&old, frame, attr, true)?;
-            let store = |word| {
-                let was = place.read();
-                place.publish(word);
-                bucket.settle_pairs(0, Self::block(0, at));
-                was
-            };
             // The caller's flush may look other pages up, and such a lookup must not move the bucket.
             let _still = F::BREAK_FRAME.then(|| Still::new(&table.visits));
-            exchange::<F>(store, new, page, flush_all_cpus);
+            exchange::<F>(|word| bucket.publish(at, word), new, page, flush_all_cpus);
             self.touch(scope, page);
             return Ok(old);
         }

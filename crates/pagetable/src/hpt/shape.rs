@@ -25,7 +25,7 @@
 
 use tlbkit_addr::{PageSize, Pages, VirtAddr, Vpn};
 
-use super::node::{Array, Bucket, Chain, Directory, Fresh, Part, Segment, Slots, Span, Unit, Walk, Writing};
+use super::node::{Array, Bucket, Chain, Directory, Fresh, Probe, Segment, Slots, Span, Unit, Walk, Writing};
 use super::{Hashed, Sizes};
 use crate::format::{Format, entry_of};
 use crate::nodes::{NodeAddr, Nodes};
@@ -44,6 +44,7 @@ pub(crate) struct Spot {
 
 impl Spot {
     /// Returns the overflow bucket in `node`.
+    #[inline(always)]
     pub(super) const fn node(node: NodeAddr) -> Self {
         Self { node, at: 0 }
     }
@@ -404,7 +405,7 @@ macro_rules! have_shape {
     )* };
 }
 
-have_shape!(Walk Unit Directory Segment Part Writing Chain Bucket Fresh Slots Array);
+have_shape!(Walk Unit Probe Directory Segment Writing Chain Bucket Fresh Slots Array);
 
 impl<G: Geometry, F: Format, N: Nodes<Word = F::Word>, S: Sizes> Shape for Hashed<'_, G, F, N, S> {
     type G = G;

@@ -7,7 +7,7 @@ use core::sync::atomic::Ordering;
 use tlbkit_addr::{Pages, VirtAddr};
 
 use super::chain::bump;
-use super::node::{Part, Slots, Unit, Walk, Writing};
+use super::node::{Slots, Span, Unit, Walk, Writing};
 use super::shape::Shape as _;
 use super::tag::Tags as _;
 use super::{MOVE, Sizes};
@@ -61,18 +61,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, S: Sizes> Writing<'_,
             return self.visit_blocks(pages, visitor, &mut visit);
         }
         for number in 0..self.buckets() {
-            let mut next = Some(self.numbered(number));
-            let head = self.numbered(number);
-            while let Some(bucket) = next {
-                next = bucket.behind();
-                let tag = bucket.read_tag();
-                if tag & Self::LIVE != 0 && (*bucket == *head || self.walk().leads_to(*head, tag)) {
-                    let (grain, block) = Self::untag(tag);
-                    if let Some(span) = Self::span_of(grain, block, pages) {
-                        visit(bucket.slots(span))?;
-                    }
-                }
-            }
+            self.numbered(number).parts(pages).try_for_each(&mut visit)?;
             if visitor != Visitor::Writer {
                 self.numbered_chain(number).tidy();
             }
@@ -123,7 +112,7 @@ impl<'a, 'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, S: Sizes> Walk<'a
     fn parts(
         self,
         pages: Pages,
-        mut visit: impl FnMut(Part<'a, 'n, G, F, N, S>) -> ControlFlow<()>,
+        mut visit: impl FnMut(Unit<'a, 'n, G, F, N, S>, Span) -> ControlFlow<()>,
     ) -> ControlFlow<()> {
         let (first, last) = Self::blocks_of(0, pages);
         let table = self.table();
@@ -136,7 +125,7 @@ impl<'a, 'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, S: Sizes> Walk<'a
         for grain in (0..Self::GRAINS).filter(|grain| grains >> grain & 1 != 0) {
             let (first, last) = Self::blocks_of(grain, pages);
             for block in first..=last {
-                let Some(unit) = self.follow(grain, Self::lead(block)) else { continue };
+                let Some(unit) = self.search(grain, Self::lead(block)) else { continue };
                 // Only the blocks at the ends have slots that are not in the range.
                 let span = if Self::SLOTS == 1 || block > first && block < last {
                     Some(Self::whole(grain, block))
@@ -144,7 +133,7 @@ impl<'a, 'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, S: Sizes> Walk<'a
                     Self::span_of(grain, block, pages)
                 };
                 if let Some(span) = span {
-                    visit(Part::new(unit, span))?;
+                    visit(unit, span)?;
                 }
             }
             if N::Mode::SHARED {
@@ -165,7 +154,7 @@ impl<'a, 'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, S: Sizes> Walk<'a
     fn visit_buckets(
         self,
         pages: Pages,
-        visit: &mut impl FnMut(Part<'a, 'n, G, F, N, S>) -> ControlFlow<()>,
+        visit: &mut impl FnMut(Unit<'a, 'n, G, F, N, S>, Span) -> ControlFlow<()>,
     ) -> ControlFlow<()> {
         let mut place = 0u64;
         while place < 1 << 32 {
@@ -183,7 +172,7 @@ impl<'a, 'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, S: Sizes> Walk<'a
             };
             let mut is_whole = true;
             for head in segment.each_head() {
-                self.visit_chain(head, pages, visit)?;
+                head.parts(pages).try_for_each(|(unit, span)| visit(unit, span))?;
                 is_whole = is_same();
                 if !is_whole {
                     break;
@@ -192,27 +181,6 @@ impl<'a, 'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, S: Sizes> Walk<'a
             if is_whole {
                 place = ((place >> (32 - bits)) + 1) << (32 - bits);
             }
-        }
-        ControlFlow::Continue(())
-    }
-
-    /// Visits the buckets that belong to the chain of `head`.
-    fn visit_chain(
-        self,
-        head: Unit<'a, 'n, G, F, N, S>,
-        pages: Pages,
-        visit: &mut impl FnMut(Part<'a, 'n, G, F, N, S>) -> ControlFlow<()>,
-    ) -> ControlFlow<()> {
-        let mut next = Some(head);
-        while let Some(unit) = next {
-            let tag = unit.tag();
-            if tag & Self::LIVE != 0 && (unit == head || self.leads_to(head, tag)) {
-                let (grain, block) = Self::untag(tag);
-                if let Some(span) = Self::span_of(grain, block, pages) {
-                    visit(Part::new(unit, span))?;
-                }
-            }
-            next = unit.next();
         }
         ControlFlow::Continue(())
     }
@@ -268,6 +236,6 @@ impl<'a, 'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, S: Sizes> Walk<'a
         pages: Pages,
         mut visit: impl FnMut(VirtAddr, Entry) -> ControlFlow<()>,
     ) -> ControlFlow<()> {
-        self.parts(pages, |part| part.each_taken(|_, at, entry| visit(at, entry)))
+        self.parts(pages, |unit, span| unit.each_taken(span, |_, at, entry| visit(at, entry)))
     }
 }

@@ -1,4 +1,4 @@
-//! The walk: a probe of the near buckets of a chain, and the slow path for other buckets and grains.
+//! The walk: a [probe](super::node::Probe) of the near buckets of a chain, and the slow path for other buckets and grains.
 
 use core::sync::atomic::Ordering;
 
@@ -43,7 +43,7 @@ impl<'a, 'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, S: Sizes> Walk<'a
         let steps = if Self::MISSES { self.growth.steps() } else { 0 };
         let key = Self::key(0, at);
         let wanted = Self::tag(0, key);
-        let unit = self.first(key).near(wanted);
+        let unit = self.probe(key).pass_near(wanted).unit();
         if unit.tag() != wanted {
             // SAFETY: the unit is one of this walk.
             return unsafe { self.find_behind(unit.spot(), steps, at, decode) };
@@ -74,9 +74,10 @@ impl<'a, 'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, S: Sizes> Walk<'a
         let key = Self::key(0, at);
         // SAFETY: by this function's contract the unit is one of this walk.
         let last = unsafe { self.unit(last) };
-        let mut found = last.seek_behind(Self::tag(0, key));
+        let mut probe = last.probe();
+        let mut found = (probe.advance() && probe.seek(Self::tag(0, key))).then(|| probe.unit());
         if Self::MISSES && found.is_none() && self.growth.has_stepped(steps) {
-            found = self.follow(0, key);
+            found = self.search(0, key);
         }
         if let Some(unit) = found {
             let (word, size) = unit.load(0, at);
@@ -139,7 +140,7 @@ impl<'a, 'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, S: Sizes> Walk<'a
             if grain == 0 && !N::Mode::SHARED || grain > 0 && grains >> grain & 1 == 0 {
                 continue;
             }
-            if let Some(unit) = self.follow(grain, Self::key(grain, at)) {
+            if let Some(unit) = self.search(grain, Self::key(grain, at)) {
                 let found = unit.load(grain, at);
                 if is_taken::<F>(found.0) {
                     return found;
@@ -154,7 +155,7 @@ impl<'a, 'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, S: Sizes> Walk<'a
 
     /// Returns the entry of the page at `at`: a leaf of any size, a mark, or an empty entry.
     pub(super) fn find_entry(self, at: VirtAddr) -> Entry {
-        if let Some(unit) = self.follow(0, Self::key(0, at)) {
+        if let Some(unit) = self.search(0, Self::key(0, at)) {
             let (word, _) = unit.load(0, at);
             if is_taken::<F>(word) {
                 return Self::decode(word, 0, at);
@@ -164,16 +165,16 @@ impl<'a, 'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, S: Sizes> Walk<'a
         entry_of::<F>(word, |word| Self::leaf_of(word, size, at))
     }
 
-    /// Returns the unit of a key, as a walker finds it.
+    /// Returns the unit of a key, as a walker finds it beside the writer.
     ///
-    /// A walk that finds nothing starts again if it may have missed the bucket, which needs a change of the same segment's
-    /// chains during the walk. The number of such changes is bounded.
-    pub(super) fn follow(self, grain: usize, key: usize) -> Option<Unit<'a, 'n, G, F, N, S>> {
+    /// A search that finds nothing starts again if it may have missed the bucket, which needs a change of the same segment's
+    /// chains during the search. The number of such changes is bounded.
+    pub(super) fn search(self, grain: usize, key: usize) -> Option<Unit<'a, 'n, G, F, N, S>> {
         let wanted = Self::tag(grain, key);
         loop {
             let first = self.first(key);
             let before = if Self::MISSES { first.version() } else { 0 };
-            let found = first.probe(wanted);
+            let found = first.probe().find(wanted);
             if found.is_some() || !Self::MISSES {
                 return found;
             }

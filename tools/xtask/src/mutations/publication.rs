@@ -71,7 +71,7 @@ pub(super) const MUTATIONS: [Mutation; 31] = [
     mutation(
         "HPT: an overflow bucket is unlinked and not retired",
         "crates/pagetable/src/hpt/node/chain.rs",
-        ["fn unlink(", "self.writing.retire(self.here.node);", ""],
+        ["fn unlink(", "self.writing.retire(here.node);", ""],
         Test::Walkers("hpt::"),
     ),
     mutation(
@@ -79,8 +79,8 @@ pub(super) const MUTATIONS: [Mutation; 31] = [
         "crates/pagetable/src/hpt/node/bucket.rs",
         [
             "fn reflag(",
-            "self.publish_tag(Self::flagged(self.read_tag(), flag));",
-            "self.at(0).publish(F::Word::from_usize(Self::flagged(self.read_tag(), flag)));",
+            "self.publish_tag(Self::flagged(self.tag(), flag));",
+            "self.at(0).publish(F::Word::from_usize(Self::flagged(self.tag(), flag)));",
         ],
         Test::Walkers("cpt::reuse"),
     ),

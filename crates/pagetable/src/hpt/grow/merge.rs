@@ -62,7 +62,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, S: Sizes> Writing<'_,
             if pair.iter().all(|head| head.short_end().is_none()) {
                 return None;
             }
-            want += usize::from(pair.iter().all(|head| head.read_tag() & Self::LIVE != 0));
+            want += usize::from(pair.iter().all(|head| head.tag() & Self::LIVE != 0));
         }
         Some(want)
     }
@@ -75,14 +75,15 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, S: Sizes> Writing<'_,
             let pair = [before - apart + at, before + at].map(|number| self.numbered(number));
             let (to, mut second) = (new.head(at), None);
             for from in pair {
-                if from.read_tag() & Self::LIVE == 0 {
+                if from.tag() & Self::LIVE == 0 {
                     continue;
                 }
-                if to.read_tag() == 0 {
+                if to.tag() == 0 {
                     to.copy_contents(from);
                 } else if let Some(fresh) = Fresh::take(self.table(), Some(&mut *supply)) {
-                    fresh.bucket().copy_contents(from);
-                    second = Some(fresh.into_bucket());
+                    let fresh = fresh.into_bucket();
+                    fresh.copy_contents(from);
+                    second = Some(fresh);
                 }
             }
             let mut first = Self::join(pair);

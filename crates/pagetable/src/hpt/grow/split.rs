@@ -32,9 +32,9 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, S: Sizes> Writing<'_,
                 continue;
             };
             let behind = bucket.behind();
-            let side = usize::from(self.bucket_hash(Self::key_of(bucket.read_tag())) & apart != 0);
+            let side = usize::from(self.bucket_hash(Self::key_of(bucket.tag())) & apart != 0);
             let owner = self.numbered(high - apart + side * apart);
-            let is_free = owner.read_tag() == 0;
+            let is_free = owner.tag() == 0;
             if is_free {
                 owner.move_contents(bucket);
                 moved += 1;
@@ -105,7 +105,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, S: Sizes> Writing<'_,
         let mut moved = 0;
         for at in 0..added {
             let from = self.numbered(heads - apart + at);
-            let tag = from.read_tag();
+            let tag = from.tag();
             // A dead tag is not copied: it matters only for walkers that saw it live in the old bucket, and no walker
             // has seen the new one.
             if tag & (Self::LIVE | Self::CLAIMED) != 0 {

@@ -3,6 +3,8 @@
 use core::marker::PhantomData;
 use core::ops::Deref;
 
+use tlbkit_addr::VirtAddr;
+
 use super::{Unit, Walk};
 use crate::format::{Format, absent_beside, is_taken};
 use crate::hpt::shape::{Shape as _, Spot};
@@ -31,7 +33,7 @@ impl<'a, 'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, S: Sizes> Deref
 }
 
 /// A word of a bucket.
-pub(crate) struct Place<'a, 'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, S: Sizes> {
+pub(super) struct Place<'a, 'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, S: Sizes> {
     pub(super) table: &'a Hashed<'n, G, F, N, S>,
     pub(super) node: NodeAddr,
     /// The index of a word of the node, which is one of the bucket.
@@ -92,15 +94,36 @@ impl<'a, 'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, S: Sizes> Bucket<
 
     /// Returns the PTE in a slot of `block`, of which this is the bucket.
     #[inline(always)]
-    pub(crate) fn place(self, block: usize, slot: usize) -> Place<'a, 'n, G, F, N, S> {
+    pub(super) fn place(self, block: usize, slot: usize) -> Place<'a, 'n, G, F, N, S> {
         self.at(Self::pte(block, slot & (Self::SLOTS - 1)))
     }
 
-    /// Reads the tag of the first unit.
+    /// Returns the PTE for `at` in a bucket of base pages.
     #[inline(always)]
-    pub(crate) fn read_tag(self) -> usize {
-        let low = self.at(0).read().to_usize();
-        if Self::TAG == 1 { low } else { low | self.at(1).read().to_usize() << 16 << 16 }
+    fn page(self, at: VirtAddr) -> Place<'a, 'n, G, F, N, S> {
+        self.place(Self::block(0, at), Self::slot(0, at))
+    }
+
+    /// Reads the PTE for `at` in a bucket of base pages.
+    #[inline(always)]
+    pub(crate) fn read(self, at: VirtAddr) -> F::Word {
+        self.page(at).read()
+    }
+
+    /// Publishes the PTE for `at` in a bucket of base pages, and returns the one before.
+    #[inline(always)]
+    pub(crate) fn publish(self, at: VirtAddr, word: F::Word) -> F::Word {
+        let old = self.page(at).read();
+        self.page(at).publish(word);
+        self.settle_pairs(0, Self::block(0, at));
+        old
+    }
+
+    /// Replaces the PTE for `at` in a bucket of base pages by the result of `change`, which leads to the same frame.
+    #[inline(always)]
+    pub(crate) fn edit(self, at: VirtAddr, change: impl Fn(F::Word) -> F::Word) {
+        self.page(at).edit(change);
+        self.settle_pairs(0, Self::block(0, at));
     }
 
     /// Publishes the tags, of which the first is `tag`, after all stores to the bucket. Of a tag of two words it stores the half
@@ -120,15 +143,19 @@ impl<'a, 'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, S: Sizes> Bucket<
 
     /// Replaces the flags of the tags by `flag`.
     pub(crate) fn reflag(self, flag: usize) {
-        self.publish_tag(Self::flagged(self.read_tag(), flag));
+        self.publish_tag(Self::flagged(self.tag(), flag));
     }
 
     /// Returns the overflow bucket that follows in the chain.
     #[inline(always)]
     pub(crate) fn behind(self) -> Option<Self> {
-        let link = self.at(Self::LINK).read();
-        (link != F::Word::ZERO)
-            .then(|| Self(Unit { spot: Spot::node(NodeAddr::new(link.to_usize())), ..self.0 }))
+        self.0.next().map(Self)
+    }
+
+    /// Returns this bucket and those behind it, as [`Unit::chain`] does.
+    #[inline(always)]
+    pub(crate) fn chain(self) -> impl Iterator<Item = Self> {
+        self.0.chain().map(Self)
     }
 
     /// Links the bucket to the overflow bucket `behind`, or ends the chain if that is `None`. Each unit links to the unit of the
@@ -147,33 +174,17 @@ impl<'a, 'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, S: Sizes> Bucket<
         }
     }
 
-    /// Returns the bucket with the tag `tag` in the chain that begins here. There are three such searches:
-    ///
-    /// | search | called by |
-    /// |-|-|
-    /// | [`probe`](Self::probe) | changes of one page |
-    /// | [`Chain::seek`](super::Chain::seek) | an unmap of one page that may remove the bucket instead of leaving it [vacant](crate::hpt::vacant) |
-    /// | this one, with branches | changes of a range, and an unmap of one page in a bucket of several pages |
+    /// Returns the bucket with the tag `tag`: the search for one page, in the chain that begins with this bucket.
     #[inline(always)]
-    pub(crate) fn seek(self, tag: usize) -> Option<Self> {
-        let mut bucket = self;
-        while bucket.read_tag() != tag {
-            bucket = bucket.behind()?;
-        }
-        Some(bucket)
-    }
-
-    /// Returns the bucket with the tag `tag` in the chain that begins here, as [`Unit::probe`] does.
-    #[inline(always)]
-    pub(crate) fn probe(self, tag: usize) -> Option<Self> {
+    pub(crate) fn find(self, tag: usize) -> Option<Self> {
         // In a chain of first units, each is the first of its bucket.
-        self.0.probe(tag).map(Self)
+        self.0.probe().find(tag).map(Self)
     }
 
     /// Tells whether this first bucket of a chain may be assigned to the block of a live `tag` now.
     #[inline(always)]
     pub(crate) fn is_free(self, tag: usize) -> bool {
-        let old = self.read_tag();
+        let old = self.tag();
         old == 0 || old & Self::DEAD != 0 && self.0.walk.table.may_revive(old, tag)
     }
 
@@ -193,7 +204,7 @@ impl<'a, 'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, S: Sizes> Bucket<
     /// Copies `from` into this free bucket, which no walker can match, and publishes the tag.
     pub(crate) fn move_contents(self, from: Self) {
         Self::each_word(Self::PTE, |word| self.at(word).store_relaxed(from.at(word).read()));
-        self.publish_tag(from.read_tag());
+        self.publish_tag(from.tag());
     }
 
     /// Swaps the contents of two buckets, except the links, while no code but this one walks the table.
@@ -275,12 +286,6 @@ impl<'a, 'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, S: Sizes> Fresh<'
         table.count_node(1);
         // SAFETY: the node was taken with the words of an overflow bucket, and no other code knows it.
         Some(Self(unsafe { Bucket::new(table, Spot::node(node)) }))
-    }
-
-    /// Returns the bucket.
-    #[inline(always)]
-    pub(crate) fn bucket(&self) -> Bucket<'_, 'n, G, F, N, S> {
-        self.0
     }
 
     /// Returns the bucket, to which a link will lead.

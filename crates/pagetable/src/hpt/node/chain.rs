@@ -2,7 +2,7 @@
 
 use core::ops::Deref;
 
-use super::{Bucket, Fresh, Span, Unit, Walk, Writing};
+use super::{Bucket, Fresh, Probe, Span, Supply, Unit, Walk, Writing};
 use crate::Geometry;
 use crate::format::Format;
 use crate::hpt::shape::{Shape as _, Spot};
@@ -14,14 +14,10 @@ use crate::nodes::Nodes;
 /// A chain of the table, the right to write the table, and a place in the chain.
 pub(crate) struct Chain<'c, 'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, S: Sizes> {
     writing: Writing<'c, 'n, G, F, N, S>,
-    /// The block whose chain this is, if it is known.
-    block: Option<usize>,
     /// The first bucket.
     head: Spot,
-    /// The bucket before `here`, unless that is the first.
-    before: Option<Spot>,
-    /// The bucket at the cursor, which is in the chain.
-    here: Spot,
+    /// The bucket at the cursor, and the one before it, which leads to it.
+    probe: Probe<'c, 'n, G, F, N, S>,
 }
 
 impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, S: Sizes> Deref for Chain<'_, 'n, G, F, N, S> {
@@ -36,8 +32,9 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, S: Sizes> Deref for C
 impl<'c, 'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, S: Sizes> Chain<'c, 'n, G, F, N, S> {
     /// Returns the chain that begins at `head`, a first bucket of the table.
     #[inline(always)]
-    pub(super) fn new(writing: Writing<'c, 'n, G, F, N, S>, block: Option<usize>, head: Spot) -> Self {
-        Self { writing, block, head, before: None, here: head }
+    pub(super) fn new(writing: Writing<'c, 'n, G, F, N, S>, head: Spot) -> Self {
+        let unit = Unit { walk: writing.on(), spot: head };
+        Self { writing, head, probe: unit.probe() }
     }
 
     /// Returns the right to write the table.
@@ -61,7 +58,7 @@ impl<'c, 'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, S: Sizes> Chain<'
     /// Returns the bucket at the cursor.
     #[inline(always)]
     pub(crate) fn here(&self) -> Bucket<'_, 'n, G, F, N, S> {
-        self.bucket(self.here)
+        Bucket(self.probe.unit)
     }
 
     #[inline(always)]
@@ -69,43 +66,62 @@ impl<'c, 'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, S: Sizes> Chain<'
         Bucket(Unit { walk: self.writing.walk(), spot })
     }
 
-    /// Moves the cursor to the next bucket. Returns whether there was one.
-    #[inline(always)]
-    pub(crate) fn advance(&mut self) -> bool {
-        let Some(next) = self.here().behind().map(|next| next.spot()) else { return false };
-        (self.before, self.here) = (Some(self.here), next);
-        true
-    }
-
     /// Moves the cursor from the first bucket to the one with the tag `tag`. Returns whether there was one.
     #[inline(always)]
     pub(crate) fn seek(&mut self, tag: usize) -> bool {
-        while self.here().read_tag() != tag {
-            if !self.advance() {
-                return false;
+        self.probe.seek(tag)
+    }
+
+    /// Returns the bucket with the tag `tag`: the search for one page, from the first bucket.
+    #[inline(always)]
+    pub(crate) fn find(&self, tag: usize) -> Option<Bucket<'_, 'n, G, F, N, S>> {
+        self.head().find(tag)
+    }
+
+    /// Assigns a bucket to the block of a span, which has none and whose chain this is, and stores PTEs in the slots of the span: the
+    /// first bucket, if it `is_free`, and otherwise an overflow bucket from the supply, or from the storage if there is no supply.
+    /// Returns whether there was one.
+    ///
+    /// A walker finds the PTEs only after the tag, and finds the tag of an overflow bucket only after its link.
+    #[inline(always)]
+    pub(crate) fn begin(
+        &mut self,
+        is_free: bool,
+        supply: Option<&mut Supply<'n, G, F, N, S>>,
+        span: Span,
+        word: impl Fn(usize) -> F::Word,
+    ) -> bool {
+        debug_assert!(self.head == self.writing.head(span.block).spot(), "the chain of the block");
+        let bucket = if is_free {
+            let head = self.head();
+            // PTEs that fill all slots overwrite the former content, so only other cases need it cleared.
+            if span.count < Self::SLOTS || F::EXTRA > 0 {
+                head.wipe();
             }
+            head
+        } else {
+            let Some(fresh) = Fresh::take(self.table(), supply) else { return false };
+            fresh.into_bucket()
+        };
+        bucket.slots(span).fill(word);
+        self.enter(span.grain);
+        bucket.publish_tag(Self::tag_of(span.grain, span.block));
+        if !is_free {
+            // SAFETY: the bucket was just taken, and is complete.
+            unsafe { self.link(bucket, span.block) };
         }
         true
     }
 
-    /// Assigns an overflow bucket, whose PTEs are zero, to the block of a span, whose chain this is, and links it. Stores PTEs in the
-    /// slots of the span.
+    /// Links an overflow bucket for a block, whose chain this is.
+    ///
+    /// # Safety
+    ///
+    /// The bucket is a complete overflow bucket of the table, to which no link leads.
     #[inline(always)]
-    pub(crate) fn append(
-        &mut self,
-        fresh: Fresh<'_, 'n, G, F, N, S>,
-        span: Span,
-        word: impl Fn(usize) -> F::Word,
-    ) {
-        let fresh = fresh.into_bucket();
-        let is_own = self.block == Some(span.block) && core::ptr::eq(fresh.table(), self.writing.table);
-        debug_assert!(is_own, "the chain of the block");
-        if !is_own {
-            return;
-        }
-        fresh.begin(span, word);
+    unsafe fn link(&self, fresh: Bucket<'_, 'n, G, F, N, S>, block: usize) {
         // If two chains are joined, the bucket goes to the begin of their common part, so that the part stays common.
-        let ends = self.writing.walk().joined(Self::lead(span.block)).unwrap_or([self.head; 2]);
+        let ends = self.writing.walk().joined(Self::lead(block)).unwrap_or([self.head; 2]);
         let [one, other] = ends.map(|spot| self.bucket(spot));
         // SAFETY: no link has led to the bucket, and now one does; or one from each of the two chains that are joined.
         unsafe {
@@ -120,16 +136,15 @@ impl<'c, 'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, S: Sizes> Chain<'
     /// Lends the cursor.
     #[inline(always)]
     fn again(&mut self) -> Chain<'_, 'n, G, F, N, S> {
-        let Self { block, head, before, here, .. } = *self;
-        Chain { writing: self.writing.again(), block, head, before, here }
+        Chain { writing: self.writing.again(), head: self.head, probe: self.probe }
     }
 
     /// Takes the bucket at the cursor out of the chain. It is empty and has been [counted](Hashed::count_vacant).
     #[inline(always)]
     pub(crate) fn take_out(self) {
-        let (grain, _) = Self::untag(self.here().read_tag());
+        let (grain, _) = Self::untag(self.here().tag());
         self.leave(grain);
-        if self.before.is_some() {
+        if self.probe.before.is_some() {
             return self.unlink();
         }
         if N::Mode::SHARED {
@@ -146,8 +161,8 @@ impl<'c, 'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, S: Sizes> Chain<'
     /// bucket, if the second is of another chain. No other CPU walks the table.
     #[inline(never)]
     fn move_up(writing: Writing<'_, 'n, G, F, N, S>, head: Spot) {
-        let mut chain = Chain::new(writing, None, head);
-        if chain.advance() && chain.writing.walk().leads_to(*chain.head(), chain.here().read_tag()) {
+        let mut chain = Chain::new(writing, head);
+        if chain.probe.advance() && chain.writing.walk().leads_to(*chain.head(), chain.here().tag()) {
             chain.head().copy_contents(chain.here());
             chain.unlink();
         } else {
@@ -159,10 +174,11 @@ impl<'c, 'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, S: Sizes> Chain<'
     /// continue.
     #[inline(always)]
     fn unlink(self) {
-        let Some(before) = self.before else { return };
+        let Some(before) = self.probe.before else { return };
+        let here = self.here().spot();
         let behind = self.here().behind();
         let leading = if self.has_joined() {
-            Self::leading(self.writing.walk(), before, self.here)
+            Self::leading(self.writing.walk(), before, here)
         } else {
             [Some(before), None]
         };
@@ -171,7 +187,7 @@ impl<'c, 'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, S: Sizes> Chain<'
             for at in leading.into_iter().flatten() {
                 self.bucket(at).publish_link(behind);
             }
-            self.writing.retire(self.here.node);
+            self.writing.retire(here.node);
         }
     }
 
@@ -179,7 +195,7 @@ impl<'c, 'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, S: Sizes> Chain<'
     #[inline(never)]
     fn leading(walk: Walk<'_, 'n, G, F, N, S>, before: Spot, here: Spot) -> [Option<Spot>; 2] {
         let bucket = |spot| Bucket(Unit { walk, spot });
-        let Some(pair) = walk.pair(Self::key_of(bucket(here).read_tag())) else {
+        let Some(pair) = walk.pair(Self::key_of(bucket(here).tag())) else {
             return [Some(before), None];
         };
         let mut tails = walk.growth.tails();
@@ -209,18 +225,20 @@ impl<'c, 'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, S: Sizes> Chain<'
 
     #[inline(never)]
     fn tidy_chain(writing: Writing<'_, 'n, G, F, N, S>, head: Spot) {
-        let mut chain = Chain::new(writing, None, head);
-        let mut before = head;
-        while let Some(next) = chain.bucket(before).behind().map(|next| next.spot()) {
-            (chain.before, chain.here) = (Some(before), next);
+        let mut chain = Chain::new(writing, head);
+        let first = chain.probe;
+        // The bucket before the cursor stays in the chain.
+        let mut before = first;
+        while chain.probe.advance() {
             if chain.here().is_vacant() {
                 chain.again().take_out();
+                chain.probe = before;
             } else {
-                before = next;
+                before = chain.probe;
             }
         }
-        (chain.before, chain.here) = (None, head);
-        if chain.here().read_tag() & Self::LIVE != 0 && chain.here().is_vacant() {
+        chain.probe = first;
+        if chain.here().tag() & Self::LIVE != 0 && chain.here().is_vacant() {
             chain.take_out();
         }
     }

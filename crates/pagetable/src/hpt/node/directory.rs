@@ -365,10 +365,9 @@ impl<'w, 'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, S: Sizes> Writing
         // SAFETY: by this function's contract no code uses a node any more, and each is retired once. The batch is not completed here.
         unsafe {
             for number in 0..heads {
-                let mut next = Bucket(self.on().numbered(number)).behind();
-                while let Some(bucket) = next {
-                    next = bucket.behind();
-                    self.again().retire(bucket.spot().node);
+                // The link of a node is loaded before the node is retired.
+                for unit in self.on().numbered(number).chain().skip(1) {
+                    self.again().retire(unit.spot.node);
                 }
             }
             for number in (0..heads).step_by(segment) {

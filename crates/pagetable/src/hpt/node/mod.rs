@@ -1,9 +1,9 @@
 //! Handles of a table's buckets: the modules here are the only ones of the hashed table that rely on a node to be live.
 //!
 //! ```text
-//!   Pinned  -----> Walk --- first ---> Unit --- next ---> Unit            a walk: reads
+//!   Pinned  -----> Walk --- probe ---> Probe --- unit ---> Unit           a walk: reads
 //!   Writing --+--> Chain -- seek ----> Bucket -- slots --> Slots          the writer: also stores tags and PTEs
-//!             |      +- append <------ Fresh                              a bucket that no walker can reach yet
+//!             |      +- begin -------> Fresh                              a bucket that no walker can reach yet
 //!             |      +- take_out       retires the bucket
 //!             +--> Array               a segment or a directory that no walker can reach yet
 //! ```
@@ -26,9 +26,9 @@ mod bucket;
 mod chain;
 mod directory;
 mod part;
+mod probe;
 mod writing;
 
-use core::hint::select_unpredictable;
 use core::marker::PhantomData;
 use core::ops::Deref;
 
@@ -42,10 +42,11 @@ use crate::nodes::{NodeAddr, Nodes};
 use crate::word::atomics::{Ordering, fence};
 use crate::{Geometry, Pinned, Word};
 
-pub(crate) use bucket::{Bucket, Fresh, Place, Supply};
+pub(crate) use bucket::{Bucket, Fresh, Supply};
 pub(crate) use chain::Chain;
 pub(crate) use directory::{Array, Directory, Only, Segment};
-pub(crate) use part::{Part, Slots, Span};
+pub(crate) use part::{Slots, Span};
+pub(crate) use probe::Probe;
 pub(crate) use writing::Writing;
 
 macro_rules! are_copied {
@@ -61,7 +62,7 @@ macro_rules! are_copied {
     )* };
 }
 
-are_copied!(Walk Unit Directory Part Bucket Slots);
+are_copied!(Walk Unit Probe Directory Bucket Slots);
 
 /// The right to walk a table: no node that a walk reaches is freed during `'a`.
 ///
@@ -203,10 +204,16 @@ impl<'a, 'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, S: Sizes> Unit<'a
         (word, Self::size(word, grain))
     }
 
+    /// Loads the link to the unit that follows in the chain; zero if there is none.
+    #[inline(always)]
+    fn link(self) -> F::Word {
+        self.word(Self::LINK)
+    }
+
     /// Returns the unit that follows in the chain, in an overflow bucket.
     #[inline(always)]
     pub(crate) fn next(self) -> Option<Self> {
-        let link = self.word(Self::LINK);
+        let link = self.link();
         (link != F::Word::ZERO).then(|| Self { spot: self.linked(link), ..self })
     }
 
@@ -216,44 +223,6 @@ impl<'a, 'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, S: Sizes> Unit<'a
         // The unit has the same number in the overflow bucket.
         let at = if Self::UNITS == 1 { 0 } else { self.spot.at & (Self::STRIDE - 1) };
         Spot { node: NodeAddr::new(link.to_usize().wrapping_sub(at * F::Word::BYTES)), at }
-    }
-
-    /// Returns the unit with the tag `wanted` if it is one of the [near](super::shape::Shape::NEAR) units of the chain that begins
-    /// here, and the last of the near units if not.
-    #[inline(always)]
-    pub(crate) fn near(self, wanted: usize) -> Self {
-        let mut unit = self;
-        for _ in 1..Self::NEAR {
-            let link = unit.word(Self::LINK);
-            let stays = (unit.tag() == wanted) | (link == F::Word::ZERO);
-            let next = unit.linked(link);
-            // A selection of each number, because that of a struct would be one in memory.
-            unit.spot = Spot {
-                node: NodeAddr::new(select_unpredictable(stays, unit.spot.node.get(), next.node.get())),
-                at: select_unpredictable(stays, unit.spot.at, next.at),
-            };
-        }
-        unit
-    }
-
-    /// Returns the unit with the tag `wanted` in the chain behind this unit.
-    #[inline(always)]
-    pub(crate) fn seek_behind(self, wanted: usize) -> Option<Self> {
-        let mut unit = self;
-        loop {
-            unit = unit.next()?;
-            if unit.tag() == wanted {
-                return Some(unit);
-            }
-        }
-    }
-
-    /// Returns the unit with the tag `wanted` in the chain that begins here: the search for one page, which reads the
-    /// [near](super::shape::Shape::NEAR) units without a branch.
-    #[inline(always)]
-    pub(crate) fn probe(self, wanted: usize) -> Option<Self> {
-        let unit = self.near(wanted);
-        if unit.tag() == wanted { Some(unit) } else { unit.seek_behind(wanted) }
     }
 
     /// Returns the count of the node: for one of a segment, how often the segment's chains have been changed such that a walk under

@@ -1,13 +1,15 @@
 //! Parts of a range: the slots of each bucket that it covers.
 
-use core::ops::{ControlFlow, Deref};
+use core::ops::ControlFlow;
 
 use tlbkit_addr::{Pages, VirtAddr, Vpn};
 
-use super::{Bucket, Place, Unit};
+use super::bucket::Place;
+use super::{Bucket, Unit};
 use crate::format::{Format, is_taken};
 use crate::hpt::Sizes;
 use crate::hpt::shape::Shape as _;
+use crate::hpt::tag::Tags as _;
 use crate::nodes::Nodes;
 use crate::{Entry, Geometry, Word as _};
 
@@ -20,58 +22,30 @@ pub(crate) struct Span {
     pub(crate) count: usize,
 }
 
-/// The slots of one bucket that a range covers, for a walk.
-pub(crate) struct Part<'a, 'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, S: Sizes> {
-    /// The first unit of the bucket.
-    unit: Unit<'a, 'n, G, F, N, S>,
+/// Slots of one bucket, for the writer.
+pub(crate) struct Slots<'a, 'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, S: Sizes> {
+    /// The bucket of the span's block.
+    bucket: Bucket<'a, 'n, G, F, N, S>,
     /// Within the slots of a bucket.
     span: Span,
 }
 
-/// The slots of one bucket that a range covers, for the writer.
-pub(crate) struct Slots<'a, 'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, S: Sizes>(
-    Part<'a, 'n, G, F, N, S>,
-);
-
-impl<'a, 'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, S: Sizes> Deref for Slots<'a, 'n, G, F, N, S> {
-    type Target = Part<'a, 'n, G, F, N, S>;
-
-    #[inline(always)]
-    fn deref(&self) -> &Self::Target {
-        &self.0
-    }
-}
-
-impl<'a, 'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, S: Sizes> Part<'a, 'n, G, F, N, S> {
-    /// Returns the slots of a span in the bucket of a unit, which is the bucket of the span's block.
-    #[inline(always)]
-    pub(crate) fn new(unit: Unit<'a, 'n, G, F, N, S>, span: Span) -> Self {
-        let slot = span.slot & (Self::SLOTS - 1);
-        Self { unit: unit.bucket(), span: Span { slot, count: span.count.min(Self::SLOTS - slot), ..span } }
-    }
-
-    /// Returns the slots. The compiler knows that a bucket of one slot has only slot 0.
-    #[inline(always)]
-    pub(crate) fn span(self) -> Span {
-        if Self::SLOTS == 1 { Span { slot: 0, count: 1, ..self.span } } else { self.span }
-    }
-
-    /// Calls `visit` with every leaf and mark of the part, once each: the first slot of the part that holds it, its first address, and
-    /// the entry.
+impl<'a, 'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, S: Sizes> Unit<'a, 'n, G, F, N, S> {
+    /// Calls `visit` with every leaf and mark in the slots of a span, once each: the first slot of the span that holds it, its first
+    /// address, and the entry. The unit is the first of the bucket of the span's block.
     #[inline(always)]
     pub(crate) fn each_taken(
         self,
+        span: Span,
         mut visit: impl FnMut(usize, VirtAddr, Entry) -> ControlFlow<()>,
     ) -> ControlFlow<()> {
-        let Span { grain, block, slot: first, count } = self.span();
+        let Span { grain, block, slot: first, count } = Self::within(span);
         let page = (block << S::CLUSTER_LOG) << Self::slot_shift(grain);
+        let spot = self.bucket().spot;
         let mut slot = first;
         while slot < first + count {
-            // SAFETY: the slot is one of the span, so it is in the bucket, whose words are words of a live node.
-            let word = unsafe {
-                let spot = self.unit.spot;
-                self.unit.walk.nodes.word(spot.node, spot.at + Self::pte(block, slot))
-            };
+            // SAFETY: the slot is one of the bucket, whose words are words of a live node.
+            let word = unsafe { self.walk.nodes.word(spot.node, spot.at + Self::pte(block, slot)) };
             let word = word.follow();
             if !is_taken::<F>(word) {
                 slot += 1;
@@ -90,13 +64,40 @@ impl<'a, 'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, S: Sizes> Part<'a
         }
         ControlFlow::Continue(())
     }
+
+    /// Returns each bucket that belongs to the chain that begins with this unit, and its slots that a range covers.
+    #[inline(always)]
+    pub(crate) fn parts(self, pages: Pages) -> impl Iterator<Item = (Self, Span)> {
+        self.chain().filter_map(move |unit| {
+            let tag = unit.tag();
+            if tag & Self::LIVE == 0 || unit != self && !self.walk.leads_to(self, tag) {
+                return None;
+            }
+            let (grain, block) = Self::untag(tag);
+            Some((unit, Self::span_of(grain, block, pages)?))
+        })
+    }
+
+    /// Returns the slots of a span that a bucket has. The compiler knows that a bucket of one slot has only slot 0.
+    #[inline(always)]
+    fn within(span: Span) -> Span {
+        let slot = if Self::SLOTS == 1 { 0 } else { span.slot & (Self::SLOTS - 1) };
+        let count = if Self::SLOTS == 1 { 1 } else { span.count.min(Self::SLOTS - slot) };
+        Span { slot, count, ..span }
+    }
 }
 
 impl<'a, 'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, S: Sizes> Bucket<'a, 'n, G, F, N, S> {
     /// Returns the slots of a span, of whose block this is the bucket.
     #[inline(always)]
     pub(crate) fn slots(self, span: Span) -> Slots<'a, 'n, G, F, N, S> {
-        Slots(Part::new(*self, span))
+        Slots { bucket: self, span: Unit::<'a, 'n, G, F, N, S>::within(span) }
+    }
+
+    /// Returns the slots that a range covers in each bucket that belongs to the chain that begins with this one.
+    #[inline(always)]
+    pub(crate) fn parts(self, pages: Pages) -> impl Iterator<Item = Slots<'a, 'n, G, F, N, S>> {
+        self.0.parts(pages).map(|(unit, span)| Self(unit).slots(span))
     }
 
     /// Calls `visit` with the slots that a range covers in this bucket of `block`, if it covers any. A block that is `inner` is wholly
@@ -121,20 +122,29 @@ impl<'a, 'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, S: Sizes> Slots<'
     /// Returns the bucket.
     #[inline(always)]
     pub(crate) fn bucket(self) -> Bucket<'a, 'n, G, F, N, S> {
-        Bucket(self.0.unit)
+        self.bucket
     }
 
-    /// Returns one of the slots.
+    /// Returns the span, which is within the slots of a bucket.
     #[inline(always)]
-    pub(crate) fn place(self, slot: usize) -> Place<'a, 'n, G, F, N, S> {
-        self.bucket().place(self.0.span.block, slot)
+    pub(crate) fn span(self) -> Span {
+        if Self::SLOTS == 1 { Span { slot: 0, count: 1, ..self.span } } else { self.span }
+    }
+
+    /// Calls `visit` with every leaf and mark, as [`Unit::each_taken`] does.
+    #[inline(always)]
+    pub(crate) fn each_taken(
+        self,
+        visit: impl FnMut(usize, VirtAddr, Entry) -> ControlFlow<()>,
+    ) -> ControlFlow<()> {
+        self.bucket.each_taken(self.span, visit)
     }
 
     /// Returns the slots, one by one.
     #[inline(always)]
     fn places(self) -> impl Iterator<Item = Place<'a, 'n, G, F, N, S>> {
         let Span { block, slot, count, .. } = self.span();
-        let Unit { walk, spot } = self.0.unit;
+        let Unit { walk, spot } = self.bucket.0;
         (slot..slot + count).map(move |slot| Place {
             table: walk.table,
             node: spot.node,
@@ -183,7 +193,7 @@ impl<'a, 'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, S: Sizes> Slots<'
     pub(crate) fn edit(self, change: impl Fn(F::Word) -> F::Word) {
         let Span { block, slot, count, .. } = self.span();
         if Self::UNITS == 1 {
-            let Unit { walk, spot } = self.0.unit;
+            let Unit { walk, spot } = self.bucket.0;
             // SAFETY: the slots are in the bucket, adjacent ones are adjacent words, and the holder is their only writer.
             let ptes = unsafe { walk.nodes.words_mut(spot.node, spot.at + Self::pte(block, slot), count) };
             ptes.edit(change);
@@ -206,9 +216,9 @@ impl<'a, 'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, S: Sizes> Slots<'
         let taken = if full { count } else { self.taken() };
         self.clear();
         self.settle_pairs();
-        let table = self.bucket().table();
+        let table = self.bucket.table();
         table.tally.ptes(-(taken as isize));
-        if Self::keeps(grain) && taken > 0 && self.bucket().is_vacant() {
+        if Self::keeps(grain) && taken > 0 && self.bucket.is_vacant() {
             table.count_vacant(grain);
         }
     }
@@ -216,6 +226,6 @@ impl<'a, 'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, S: Sizes> Slots<'
     /// Updates the words beside the leaves of the bucket.
     #[inline(always)]
     pub(crate) fn settle_pairs(self) {
-        self.bucket().settle_pairs(self.0.span.grain, self.0.span.block);
+        self.bucket.settle_pairs(self.span.grain, self.span.block);
     }
 }

@@ -84,13 +84,13 @@ impl<'w, 'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, S: Sizes> Writing
     #[inline(always)]
     pub(crate) fn chain(&mut self, block: usize) -> Chain<'_, 'n, G, F, N, S> {
         let head = self.head(block).spot();
-        Chain::new(self.again(), Some(block), head)
+        Chain::new(self.again(), head)
     }
 
     /// Returns the chain whose first bucket has a number.
     pub(crate) fn numbered_chain(&mut self, number: usize) -> Chain<'_, 'n, G, F, N, S> {
         let head = self.numbered(number).spot();
-        Chain::new(self.again(), None, head)
+        Chain::new(self.again(), head)
     }
 
     /// Returns a bucket of the table.
