@@ -16,8 +16,7 @@
 //! | [`Kseg0`](super::Kseg0) | the tag of the leaf, which is a TLB entry, once | [`pair_covers`] |
 //! | [`TwoWords`](super::TwoWords) | the guard of every slot on its path, that of the root and that of the leaf included | [`agree`] |
 //!
-//! The writer uses [`agree`]. The **digit** of a node is the field of the address that is the index of one of its slots. The
-//! functions here also accept shifts and widths of all bits of a word.
+//! The writer uses [`agree`]. The **digit** of a node is the field of the address that is the index of one of its slots.
 
 /// Tells whether a leaf of the layout [`OneWord`](super::OneWord) that begins at `base` covers `at`: the check of all guards on
 /// the path. The low bits of `shift` are the position of the leaf's digit. The caller may pass a whole link, whose bits above
@@ -47,8 +46,8 @@ pub(super) const fn low(bits: u32) -> usize {
     if bits >= usize::BITS { usize::MAX } else { (1 << bits) - 1 }
 }
 
-/// Returns the `width` bits of an address from `shift` up, as an index.
+/// Returns the `width` bits of an address from `shift` up, as an index: fewer than all bits of a word.
 #[inline(always)]
 pub(super) const fn digit(at: usize, shift: u32, width: u32) -> usize {
-    at >> shift & low(width)
+    at >> shift & ((1 << width) - 1)
 }
