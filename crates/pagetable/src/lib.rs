@@ -64,6 +64,7 @@
 
 pub mod cpt;
 mod cursor;
+mod dry_run;
 mod error;
 mod fields;
 mod footprint;

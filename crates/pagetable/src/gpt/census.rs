@@ -7,20 +7,10 @@ use tlbkit_addr::{Pages, Vpn};
 use super::node::View;
 use super::shape::Shape;
 use super::visit::{Covering, Leaves, Span};
+use crate::dry_run::Census;
 use crate::format::{Format, is_taken};
 use crate::pairs::stale;
 use crate::{Entry, Error, Holes};
-
-/// The content of a range.
-#[derive(Default)]
-pub(super) struct Census {
-    /// The number of base pages that are mapped.
-    pub(super) pages: usize,
-    /// The number of leaves, of any size.
-    pub(super) leaves: usize,
-    /// The number of marks.
-    pub(super) marks: usize,
-}
 
 impl<T: Shape> View<'_, T> {
     /// Checks that nothing is mapped in a range, and no page has a mark.
@@ -72,10 +62,8 @@ impl<T: Shape> View<'_, T> {
         let mut next = pages.first();
         let mut outcome = Ok(());
         let _ = self.visit_entries(T::span(pages), &mut |_, entry| {
-            let Entry::Leaf(leaf) = entry else {
-                census.marks += 1;
-                return ControlFlow::Continue(());
-            };
+            census.add::<T::G>(entry);
+            let Entry::Leaf(leaf) = entry else { return ControlFlow::Continue(()) };
             let whole = T::SPACE.pages_of(&leaf);
             if holes == Holes::Refuse && whole.first() > next {
                 outcome = Err(Error::NotMapped { at: next.address(T::PAGE) });
@@ -85,8 +73,6 @@ impl<T: Shape> View<'_, T> {
             if outcome.is_err() {
                 return ControlFlow::Break(());
             }
-            census.pages += whole.len();
-            census.leaves += 1;
             // Past the top of the space there is no next page, and no leaf either.
             next = whole.last().checked_add(1).unwrap_or(whole.last());
             ControlFlow::Continue(())

@@ -171,7 +171,6 @@ fn leaf(node: NodeAddr, tag: u32) -> Edge {
 
 impl<N: Nodes<Word = u32>, P: Digits> Layout<N> for Kseg0<P> {
     const WORDS: usize = 1;
-    const TAGGED: bool = true;
     const PAIRS: bool = true;
     const FULL_WIDTH: u32 = P::FULL_WIDTH;
     const MAX_WIDTH: u32 = P::MOST;

@@ -99,13 +99,12 @@ pub trait Layout<N: Nodes>: Debug + 'static + sealed::Sealed {
     /// Words of a slot.
     #[doc(hidden)]
     const WORDS: usize;
-    /// Whether a leaf begins with a tag; then its size follows the number of neighbours that are mapped, unless
-    /// [`PAIRS`](Self::PAIRS) says that it is a pair of pages. Otherwise a slot holds a [`Base`](Self::Base), and a leaf is a pair of
-    /// pages.
+    /// The most words of a leaf's tag. Without a tag a slot holds a [`Base`](Self::Base), and a leaf is a pair of pages.
     #[doc(hidden)]
-    const TAGGED: bool;
+    const MAX_TAG: usize = 2;
     /// Whether a leaf is one TLB entry: a pair of pages of any size. Then a page larger than a slot occupies several slots.
-    /// Otherwise a larger page has a leaf of its own and a slot of its size.
+    /// Otherwise a larger page has a leaf of its own and a slot of its size, and the size of a leaf of base pages with a tag follows
+    /// the number of neighbours that are mapped.
     #[doc(hidden)]
     const PAIRS: bool = false;
     /// The logarithm of the number of slots for which every indexing node has memory, even if its digit is narrower.
@@ -199,7 +198,6 @@ pub struct OneWord;
 
 impl<N: Nodes<Word: Link>> Layout<N> for OneWord {
     const WORDS: usize = 1;
-    const TAGGED: bool = true;
     const MAX_WIDTH: u32 = <N::Word as Link>::MAX_WIDTH;
     const GROWN_WIDTH: u32 = <N::Word as Link>::GROWN_WIDTH;
     const REACH: LinkRange = <N::Word as Link>::REACH;

@@ -15,12 +15,10 @@ use super::job::{Job, Order, Ptes};
 use super::node::{Slot, View, Writing};
 use super::shape::Shape;
 use super::visit::Span;
+use crate::dry_run::{Leaves, STATUS, check_resize};
 use crate::format::Format;
 use crate::pairs::stale;
 use crate::{Error, Leaf};
-
-/// The status bits of a leaf. Pages that differ only in these can be promoted to one page.
-const STATUS: Attr = Attr::ACCESSED.union(Attr::DIRTY);
 
 impl<'w, T: Shape> Writing<'w, '_, T> {
     /// See [`Table::resize`](crate::Table::resize).
@@ -34,7 +32,7 @@ impl<'w, T: Shape> Writing<'w, '_, T> {
         to: PageSize,
         flush_all_cpus: &mut dyn FnMut(&Flush),
     ) -> Result<(), Error> {
-        let Some(stale) = self.check_resize(pages, to)? else { return Ok(()) };
+        let Some(stale) = self.stale_by_resize(pages, to)? else { return Ok(()) };
         // Lookups find the old leaves until the new ones are linked.
         self.insert_span(T::span(pages), Order::new(to, Ptes::Resized(to), flush_all_cpus))?;
         self.touch(FlushScope::Everywhere, stale);
@@ -84,73 +82,28 @@ impl<'w, T: Shape> Writing<'w, '_, T> {
     }
 }
 
+impl<T: Shape> Leaves for View<'_, T> {
+    type G = T::G;
+    type F = T::F;
+
+    fn leaf_at(self, at: VirtAddr) -> Option<Leaf> {
+        self.find(at.get())
+    }
+
+    fn each_leaf_of(self, pages: Pages, visit: &mut dyn FnMut(Leaf) -> ControlFlow<()>) {
+        let _ = self.visit(T::span(pages), visit);
+    }
+}
+
 impl<T: Shape> View<'_, T> {
     /// Checks that pages can be resized. Returns the pages whose translations become stale, or `None` if all pages have this size.
     #[inline(never)]
-    fn check_resize(self, pages: Pages, to: PageSize) -> Result<Option<Pages>, Error> {
+    fn stale_by_resize(self, pages: Pages, to: PageSize) -> Result<Option<Pages>, Error> {
         T::SPACE.check_sized(pages, to)?;
         let mut changes = false;
-        self.each_piece(pages, to, |piece, leaf| {
-            changes |= leaf.size != to;
-            if leaf.size > to {
-                return T::SPACE.check_whole(leaf, pages);
-            }
-            if leaf.size < to { self.check_uniform(piece, leaf, to) } else { Ok(()) }
-        })?;
-        let size = |page: Vpn| self.find(page.address(T::PAGE).get()).map(|leaf| leaf.size.max(to));
+        check_resize(self, pages, to, |_| changes = true)?;
+        let size = |page: Vpn| self.leaf_at(page.address(T::PAGE)).map(|leaf| leaf.size.max(to));
         Ok(changes.then(|| stale::<T::G, T::F>(pages, size)))
-    }
-
-    /// Divides a range into pieces and passes each to `visit`, with its first leaf. A piece is a leaf larger than `to`, or the
-    /// pages that one page of size `to` will replace.
-    fn each_piece(
-        self,
-        pages: Pages,
-        to: PageSize,
-        mut visit: impl FnMut(Pages, Leaf) -> Result<(), Error>,
-    ) -> Result<(), Error> {
-        let mut first = pages.first();
-        loop {
-            let at = first.address(T::PAGE);
-            let leaf = self.find(at.get()).ok_or(Error::NotMapped { at })?;
-            let size = leaf.size.max(to);
-            let piece = T::SPACE.pages_of(&Leaf { at: at.align_down(size), size, ..leaf });
-            visit(piece, leaf)?;
-            if piece.last() >= pages.last() {
-                return Ok(());
-            }
-            first = Vpn::new(piece.last().get() + 1);
-        }
-    }
-
-    /// Checks that the frames of a piece are contiguous and its leaves have the same rights.
-    fn check_uniform(self, piece: Pages, first: Leaf, to: PageSize) -> Result<(), Error> {
-        if !first.frame.is_aligned(to, T::PAGE) {
-            return Err(Error::NotUniform { at: first.at });
-        }
-        T::F::leaf(first.frame, to, first.attr, true)?;
-        let mut seen = 0;
-        let mut outcome = Ok(());
-        let _ = self.visit(T::span(piece), &mut |leaf| {
-            let offset = leaf.at.vpn(T::PAGE).get() - piece.first().get();
-            if offset != seen {
-                return ControlFlow::Break(());
-            }
-            if leaf.frame.get() != first.frame.get() + offset
-                || leaf.attr.difference(STATUS) != first.attr.difference(STATUS)
-            {
-                outcome = Err(Error::NotUniform { at: leaf.at });
-                return ControlFlow::Break(());
-            }
-            seen += T::SPACE.pages_of(&leaf).len();
-            ControlFlow::Continue(())
-        });
-        outcome?;
-        if seen == piece.len() {
-            Ok(())
-        } else {
-            Err(Error::NotMapped { at: Vpn::new(piece.first().get() + seen).address(T::PAGE) })
-        }
     }
 
     /// Returns the union of the attributes of all pages of a span. Finds each leaf by a walk from the root, because a path would
@@ -186,7 +139,7 @@ impl<T: Shape> View<'_, T> {
             let span = Span { first: key, last: key | low(to.shift()) & !low(T::BASE) };
             attr |= self.attributes(span) & STATUS;
         }
-        // The format can encode this leaf: `check_uniform` has checked that for a larger page, and a smaller page has the attributes
+        // The format can encode this leaf: `check_resize` has checked that for a larger page, and a smaller page has the attributes
         // of the page that is split and some of its frames.
         T::F::leaf(frame, to, attr, true).unwrap_or(T::ZERO)
     }

@@ -113,19 +113,23 @@ pub(super) trait Shape: Sized {
             );
             at += 1;
         }
+        assert!(
+            Self::TAG > 0 || Self::ROOM_WIDTH == 1,
+            "a leaf without a tag is a pair, of a format whose leaves have room for one"
+        );
         assert!(usize::BITS <= 64 && Self::F::LINK_ALIGN <= 8);
         Self::PAGE.shift()
     };
 
     /// Whether the size of a leaf of base pages follows the number of its pages, and one slot leads to it. Otherwise a leaf is a
     /// pair of pages.
-    const PLAIN: bool = Self::L::TAGGED && !Self::PAIRS;
+    const PLAIN: bool = Self::TAG > 0 && !Self::PAIRS;
 
     /// The logarithm of the number of PTEs for which the smallest leaf has room: both PTEs of a pair, even if one page is mapped.
-    const ROOM_WIDTH: u32 = if Self::F::PAIRED || Self::F::EXTRA > 0 || !Self::L::TAGGED { 1 } else { 0 };
+    const ROOM_WIDTH: u32 = if Self::F::PAIRED || Self::F::EXTRA > 0 { 1 } else { 0 };
 
     /// The logarithm of the number of PTEs of the smallest leaf of base pages.
-    const MIN_LEAF_WIDTH: u32 = if Self::L::TAGGED { Self::ROOM_WIDTH } else { 1 };
+    const MIN_LEAF_WIDTH: u32 = Self::ROOM_WIDTH;
 
     /// The logarithm of the number of PTEs of the largest leaf of base pages. A leaf is no larger than the next page size, so a
     /// larger page never shares a leaf's region with base pages.
@@ -163,8 +167,8 @@ pub(super) trait Shape: Sized {
     const ANY_TWO_GET_A_LEAF: bool = Self::PLAIN && !Self::ADAPTIVE && Self::WIDEST >= Self::MAX_LEAF_WIDTH;
 
     /// The words of a leaf's tag.
-    const TAG: usize = if !Self::L::TAGGED {
-        0
+    const TAG: usize = if Self::L::MAX_TAG < 2 {
+        Self::L::MAX_TAG
     } else if Self::BITS <= <Self::W as Word>::BITS && matches!(Self::G::HALF, Half::Lower)
         || <Self::W as Word>::BITS >= usize::BITS
     {

@@ -48,7 +48,7 @@ const LEAF_WIDTH: u32 = 40;
 
 impl<N: Nodes<Word = u32, Mode = Solo>> Layout<N> for TwoWords {
     const WORDS: usize = 4;
-    const TAGGED: bool = false;
+    const MAX_TAG: usize = 0;
     const MAX_WIDTH: u32 = super::MAX_WIDTH as u32;
     const GROWN_WIDTH: u32 = 8;
     const REACH: LinkRange = LinkRange::unsigned(32);

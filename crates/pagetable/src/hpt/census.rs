@@ -10,21 +10,12 @@ use super::shape::Shape as _;
 use super::tag::Tags as _;
 use super::visit::Visitor;
 use super::{Hashed, MOVE, Sizes};
+use crate::dry_run::Census;
 use crate::format::Format;
 use crate::geometry::Checked as _;
 use crate::nodes::Nodes;
 use crate::pairs::stale;
 use crate::{Entry, Error, Geometry, Holes};
-
-/// The content of a range.
-pub(super) struct Census {
-    /// The number of base pages that are mapped.
-    pub(super) pages: usize,
-    /// The number of leaves, of any size.
-    pub(super) leaves: usize,
-    /// The number of marks.
-    pub(super) marks: usize,
-}
 
 impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, S: Sizes> Hashed<'n, G, F, N, S> {
     /// Tells whether only the finest grain is in use, so that no larger page can occupy a range.
@@ -75,7 +66,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, S: Sizes> Writing<'_,
     /// Makes the dry run of an unmap or protect: counts the entries of a range, and refuses holes and pages that are only
     /// partly in the range.
     pub(super) fn census(mut self, pages: Pages, holes: Holes) -> Result<Census, Error> {
-        let mut census = Census { pages: 0, leaves: 0, marks: 0 };
+        let mut census = Census::default();
         for end in [pages.first(), pages.last()] {
             if let Some(leaf) = self.walk().find(end.address(G::BASE)) {
                 G::SPACE.check_whole(leaf, pages)?;
@@ -84,22 +75,15 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, S: Sizes> Writing<'_,
             }
         }
         if self.is_by_block(pages) {
-            self.by_block(pages, |slots| census.add(slots));
+            self.by_block(pages, |slots| slots.count(&mut census));
         } else {
             let _ = self.parts(pages, Visitor::Writer, |slots| {
                 if slots.span().grain == 0 && !Self::REPLICATED {
-                    census.add(slots);
+                    slots.count(&mut census);
                     return ControlFlow::Continue(());
                 }
                 slots.each_taken(|_, _, entry| {
-                    match entry {
-                        Entry::Leaf(leaf) => {
-                            census.leaves += 1;
-                            census.pages += leaf.size.pages(G::BASE).unwrap_or(1);
-                        }
-                        Entry::Mark(_) => census.marks += 1,
-                        Entry::Empty => {}
-                    }
+                    census.add::<G>(entry);
                     ControlFlow::Continue(())
                 })
             });
@@ -146,18 +130,15 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, S: Sizes> Writing<'_,
     }
 }
 
-impl Census {
-    /// Adds the entries of slots of base pages.
+impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, S: Sizes> Slots<'_, 'n, G, F, N, S> {
+    /// Counts the entries of slots of base pages.
     #[inline(always)]
-    fn add<G: Geometry, F: Format, N: Nodes<Word = F::Word>, S: Sizes>(
-        &mut self,
-        slots: Slots<'_, '_, G, F, N, S>,
-    ) {
-        let leaves = slots.leaves();
-        self.leaves += leaves;
-        self.pages += leaves;
-        if leaves < slots.span().count {
-            self.marks += slots.taken() - leaves;
+    fn count(self, census: &mut Census) {
+        let leaves = self.leaves();
+        census.leaves += leaves;
+        census.pages += leaves;
+        if leaves < self.span().count {
+            census.marks += self.taken() - leaves;
         }
     }
 }

@@ -83,7 +83,7 @@ mod split;
 
 use core::sync::atomic::Ordering;
 
-use super::node::{Walk, Writing};
+use super::node::{Bucket, Walk, Writing};
 use super::shape::{Shape as _, Spot};
 use super::{Hashed, Sizes};
 use crate::Geometry;
@@ -268,8 +268,9 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, S: Sizes> Walk<'_, 'n
 
 impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, S: Sizes> Writing<'_, 'n, G, F, N, S> {
     /// Increments the count of the segment of a first bucket and that of the table, before a change of the segment's chains.
-    fn count_change(&self, number: usize) {
-        self.count_version(number);
+    #[inline(always)]
+    fn count_change(&self, head: Bucket<'_, 'n, G, F, N, S>) {
+        head.count_version();
         let steps = &self.growth.steps;
         steps.store(steps.load(Ordering::Relaxed).wrapping_add(1), Ordering::Release);
     }

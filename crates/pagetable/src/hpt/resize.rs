@@ -2,13 +2,14 @@
 
 use core::ops::ControlFlow;
 
-use tlbkit_addr::{Attr, Flush, FlushScope, PageSize, Pages, Pfn, Vpn};
+use tlbkit_addr::{Flush, FlushScope, PageSize, Pages, VirtAddr};
 
 use super::Sizes;
 use super::map::Leaves;
 use super::node::{Supply, Walk, Writing};
 use super::shape::Shape as _;
 use super::visit::Visitor;
+use crate::dry_run::{Leaves as LeavesOf, Piece, after, check_resize};
 use crate::format::Format;
 use crate::geometry::Checked as _;
 use crate::mode::Mode;
@@ -16,44 +17,24 @@ use crate::nodes::Nodes;
 use crate::pairs::stale;
 use crate::{Error, Geometry, Leaf};
 
-/// The status attributes of a leaf. Pages that differ only in these can be promoted to one page.
-const STATUS: Attr = Attr::ACCESSED.union(Attr::DIRTY);
+impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, S: Sizes> LeavesOf for Walk<'_, 'n, G, F, N, S> {
+    type G = G;
+    type F = F;
 
-/// The pages that fill a page of the new size, or a larger leaf that is to be split; and its first leaf.
-type Piece = (Pages, Leaf);
-
-impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, S: Sizes> Walk<'_, 'n, G, F, N, S> {
-    /// Returns the piece that begins with the page `first`, for pages of size `to`.
-    fn piece(self, first: Vpn, to: PageSize) -> Result<Piece, Error> {
-        let at = first.address(G::BASE);
-        let leaf = self.find(at).ok_or(Error::NotMapped { at })?;
-        let size = leaf.size.max(to);
-        Ok((G::SPACE.pages_of(&Leaf { at: at.align_down(size), size, ..leaf }), leaf))
+    fn leaf_at(self, at: VirtAddr) -> Option<Leaf> {
+        self.find(at)
     }
 
-    /// Checks that the leaves of a piece map consecutive frames with the same attributes, except status.
-    fn check_uniform(self, (piece, first): Piece, to: PageSize) -> Result<(), Error> {
-        if !first.frame.is_aligned(to, G::BASE) {
-            return Err(Error::NotUniform { at: first.at });
+    fn each_leaf_of(self, pages: Pages, visit: &mut dyn FnMut(Leaf) -> ControlFlow<()>) {
+        // A visit of buckets would be in another order.
+        let mut rest = Some(pages);
+        while let Some(pages) = rest
+            && let Some(leaf) = self.find(pages.first().address(G::BASE))
+            && visit(leaf).is_continue()
+        {
+            rest = after(pages, G::SPACE.pages_of(&leaf).last());
         }
-        F::leaf(first.frame, to, first.attr, true)?;
-        let mut next = Some(piece.first());
-        while let Some(page) = next {
-            let at = page.address(G::BASE);
-            let leaf = self.find(at).ok_or(Error::NotMapped { at })?;
-            let frame = Pfn::new(first.frame.get() + (page.get() - piece.first().get()));
-            if leaf.frame != frame || leaf.attr.difference(STATUS) != first.attr.difference(STATUS) {
-                return Err(Error::NotUniform { at });
-            }
-            next = behind(G::SPACE.pages_of(&leaf), piece);
-        }
-        Ok(())
     }
-}
-
-/// Returns the page behind a part of a range, unless the part ends the range.
-fn behind(part: Pages, range: Pages) -> Option<Vpn> {
-    (part.last() < range.last()).then(|| Vpn::new(part.last().get() + 1))
 }
 
 impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, S: Sizes> Writing<'_, 'n, G, F, N, S> {
@@ -66,27 +47,18 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, S: Sizes> Writing<'_,
     ) -> Result<(), Error> {
         G::SPACE.check_sized(pages, to)?;
         let before = self.blocks();
-        let mut next = Some(pages.first());
-        while let Some(first) = next {
-            let (piece, leaf) = self.walk().piece(first, to)?;
-            if leaf.size > to {
-                G::SPACE.check_whole(leaf, pages)?;
-            } else if leaf.size < to {
-                self.walk().check_uniform((piece, leaf), to)?;
-            }
-            next = behind(piece, pages);
-        }
+        check_resize(self.walk(), pages, to, |_| ())?;
         // If a block of the new size has no bucket, no page of that size is mapped in it, so all of its pages change.
         let mut supply = self.again().reserve(Self::grain_of(to), pages)?;
         self.make_room(supply.blocks);
         N::Mode::release();
-        let mut next = Some(pages.first());
-        while let Some(first) = next {
-            let (piece, leaf) = self.walk().piece(first, to)?;
-            if leaf.size != to {
-                self.remake(&mut supply, (piece, leaf), to, flush_all_cpus);
+        let mut rest = Some(pages);
+        while let Some(pages) = rest {
+            let piece = Piece::first(self.walk(), pages, to)?;
+            if piece.leaf.size != to {
+                self.remake(&mut supply, &piece, to, flush_all_cpus);
             }
-            next = behind(piece, pages);
+            rest = piece.rest(pages);
         }
         let changed = self.blocks().abs_diff(before);
         self.adapt(changed);
@@ -103,17 +75,14 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, S: Sizes> Writing<'_,
     fn remake(
         &mut self,
         supply: &mut Supply<'n, G, F, N, S>,
-        (piece, leaf): Piece,
+        whole: &Piece,
         to: PageSize,
         flush_all_cpus: &mut dyn FnMut(&Flush),
     ) {
         let grain = Self::grain_of(to);
-        let mut attr = leaf.attr;
+        let Piece { pages: piece, leaf } = *whole;
         let stale = stale::<G, F>(piece, |_| Some(leaf.size.max(to)));
-        let _ = self.walk().each_leaf(piece, |leaf| {
-            attr |= leaf.attr & STATUS;
-            ControlFlow::Continue(())
-        });
+        let attr = leaf.attr.union(whole.status(self.walk()));
         if F::BREAK {
             let _ = self.parts(piece, Visitor::Writer, |slots| {
                 slots.empty(false);

@@ -8,34 +8,24 @@ use super::leaf::Decode as _;
 use super::node::{NodeRef, Writing};
 use super::shape::Shape;
 use super::sweep::NodePart;
+use crate::dry_run::{Census, Leaves as _};
 use crate::format::Format;
 use crate::geometry::Checked as _;
 use crate::nodes::Nodes;
 use crate::{Error, Holes, Radix, Word};
-
-/// The number of pages, leaves and marks in a range.
-pub(super) struct Census {
-    pub(super) pages: usize,
-    pub(super) leaves: usize,
-    pub(super) marks: usize,
-}
 
 impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Writing<'_, 'n, G, F, N> {
     /// Counts the pages, leaves and marks of a range, as the dry run of an unmap or protect. Returns an error for a page that the
     /// range covers only in part, and for a hole if `holes` refuses holes. The pages are in the space and not borrowed.
     #[inline(always)]
     pub(super) fn census(&mut self, pages: Pages, holes: Holes) -> Result<Census, Error> {
-        let mut census = Census { pages: 0, leaves: 0, marks: 0 };
+        let mut census = Census::default();
         if Self::REPLICATED {
             // A page in several slots can extend over an end of the range within a node.
             let root = self.view();
             for end in [pages.first(), pages.last()] {
                 let at = end.address(G::BASE);
-                let leaf = root.descend(Self::index(0, at), at, NodeRef::read, |seen| {
-                    let level = seen.node().level();
-                    Self::is_leaf(seen.word(), level).then(|| Self::leaf(seen.word(), level, at))
-                });
-                if let Some(leaf) = leaf {
+                if let Some(leaf) = root.leaf_at(at) {
                     G::SPACE.check_whole(leaf, pages)?;
                 }
             }

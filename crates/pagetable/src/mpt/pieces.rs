@@ -6,13 +6,7 @@ use tlbkit_addr::{Pages, Vpn};
 
 use super::leaf::Decode;
 use crate::Geometry as _;
-
-/// Returns the pages of a range that come after `end`. A range ends with its last page, because the last page of the space has no
-/// successor.
-#[inline(always)]
-pub(super) fn after(pages: Pages, end: Vpn) -> Option<Pages> {
-    if end >= pages.last() { None } else { Pages::new(Vpn::new(end.get() + 1), pages.last()) }
-}
+pub(super) use crate::dry_run::after;
 
 /// Returns the pieces of a range, each of which ends where `end` says for its first page, or with the range.
 #[inline(always)]

@@ -2,20 +2,18 @@
 
 use core::ops::ControlFlow;
 
-use tlbkit_addr::{Attr, Flush, FlushScope, PageSize, Pages, Pfn, VirtAddr, Vpn};
+use tlbkit_addr::{Attr, Flush, FlushScope, PageSize, Pages, Pfn, VirtAddr};
 
 use super::leaf::Decode as _;
 use super::node::{NodeMut, NodeRef, Seen, Subtree, Supply, Writing};
-use super::pieces::after;
 use super::shape::{MAX, Shape};
+pub(super) use crate::dry_run::STATUS;
+use crate::dry_run::{Leaves, Piece, check_resize};
 use crate::format::{Format, walked};
 use crate::geometry::Checked as _;
 use crate::nodes::Nodes;
 use crate::pairs::stale;
 use crate::{Change, Error, Leaf, Radix, Word};
-
-/// The bits that hardware sets in a leaf. Pages that differ only in these bits can become one page.
-pub(super) const STATUS: Attr = Attr::ACCESSED.union(Attr::DIRTY);
 
 /// The slots of one piece of a node, which are to become leaves of size `to`.
 pub(super) struct Remade {
@@ -78,11 +76,11 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Writing<'_, 'n, G, F, N>
             let mut supply = Supply::take(table, want)?;
             let mut rest = Some(pages);
             while let Some(pages) = rest {
-                let (piece, leaf) = Self::piece(writing.view(), pages, to)?;
-                if leaf.size != to {
-                    writing.remake(&mut supply, piece, leaf, to, flush_all_cpus);
+                let piece = Piece::first(writing.view(), pages, to)?;
+                if piece.leaf.size != to {
+                    writing.remake(&mut supply, &piece, to, flush_all_cpus);
                 }
-                rest = after(pages, piece.last());
+                rest = piece.rest(pages);
             }
             Ok(())
         })
@@ -92,70 +90,13 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Writing<'_, 'n, G, F, N>
     /// not borrowed.
     fn plan(root: NodeRef<'_, 'n, G, F, N>, pages: Pages, to: PageSize) -> Result<[usize; MAX], Error> {
         let mut want = [0; MAX];
-        let mut rest = Some(pages);
-        while let Some(left) = rest {
-            let (piece, leaf) = Self::piece(root, left, to)?;
-            if leaf.size > to {
-                G::SPACE.check_whole(leaf, pages)?;
-                let (level, bottom) = (Self::level_of(leaf.size), Self::level_of(to));
-                for below in level + 1..=bottom {
-                    want[below] += piece.len() / Self::slot_pages(below - 1);
-                }
-            } else if leaf.size < to {
-                Self::check_uniform(root, piece, leaf, to)?;
+        check_resize(root, pages, to, |piece| {
+            let (level, bottom) = (Self::level_of(piece.leaf.size), Self::level_of(to));
+            for below in level + 1..=bottom {
+                want[below] += piece.pages.len() / Self::slot_pages(below - 1);
             }
-            rest = after(left, piece.last());
-        }
+        })?;
         Ok(want)
-    }
-
-    /// Returns the first piece of a range, and the leaf at its start. A piece is one leaf of at least the size `to`, or the smaller
-    /// leaves that fill a page of the size `to`.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::NotMapped`].
-    fn piece(root: NodeRef<'_, 'n, G, F, N>, pages: Pages, to: PageSize) -> Result<(Pages, Leaf), Error> {
-        let at = pages.first().address(G::BASE);
-        let leaf = root.descend(Self::index(0, at), at, NodeRef::read, |seen| {
-            let level = seen.node().level();
-            Self::is_leaf(seen.word(), level).then(|| Self::leaf(seen.word(), level, at))
-        });
-        let leaf = leaf.ok_or(Error::NotMapped { at })?;
-        let size = leaf.size.max(to);
-        Ok((G::SPACE.pages_of(&Leaf { at: at.align_down(size), size, ..leaf }), leaf))
-    }
-
-    /// Checks that the leaves of a piece continue each other and agree in their rights.
-    fn check_uniform(
-        root: NodeRef<'_, 'n, G, F, N>,
-        piece: Pages,
-        first: Leaf,
-        to: PageSize,
-    ) -> Result<(), Error> {
-        if !first.frame.is_aligned(to, G::BASE) {
-            return Err(Error::NotUniform { at: first.at });
-        }
-        F::leaf(first.frame, to, first.attr, Self::is_last(Self::level_of(to)))?;
-        let mut next = piece.first();
-        let mut outcome = Ok(());
-        let _ = root.visit(piece, &mut |leaf| {
-            let at = leaf.at.vpn(G::BASE);
-            let frame = Pfn::new(first.frame.get() + (at.get() - piece.first().get()));
-            if at != next {
-                outcome = Err(Error::NotMapped { at: next.address(G::BASE) });
-            } else if leaf.frame != frame || leaf.attr.difference(STATUS) != first.attr.difference(STATUS) {
-                outcome = Err(Error::NotUniform { at: leaf.at });
-            }
-            next = Vpn::new(G::SPACE.pages_of(&leaf).last().get().wrapping_add(1));
-            if outcome.is_ok() { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
-        });
-        outcome?;
-        if next.get() == piece.last().get().wrapping_add(1) {
-            Ok(())
-        } else {
-            Err(Error::NotMapped { at: next.address(G::BASE) })
-        }
     }
 
     /// Replaces the leaves of a piece, which the dry run has accepted, by leaves of size `to`. The supply has the nodes that the dry
@@ -163,18 +104,18 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Writing<'_, 'n, G, F, N>
     fn remake(
         &mut self,
         supply: &mut Supply<'n, G, F, N>,
-        piece: Pages,
-        leaf: Leaf,
+        whole: &Piece,
         to: PageSize,
         flush_all_cpus: &mut dyn FnMut(&Flush),
     ) {
+        let Piece { pages: piece, leaf } = *whole;
         let at = piece.first().address(G::BASE);
         // The slots that change: those of the larger of the two sizes.
         let level = Self::level_of(leaf.size.max(to));
         let slots = piece.len() / Self::slot_pages(level).min(piece.len());
         let stale = stale::<G, F>(piece, |_| Some(leaf.size.max(to)));
         // Hardware may set A and D until the exchange; the exchange returns them.
-        let noted = if F::STATUS { Attr::empty() } else { Self::gather(self.view(), piece) };
+        let noted = if F::STATUS { Attr::empty() } else { whole.status(self.view()) };
         let leaf = Leaf { attr: leaf.attr.union(noted), ..leaf };
         let mut node = self.node_for(at, level);
         let part = Remade { index: node.index_of(at), slots, to };
@@ -206,15 +147,25 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Writing<'_, 'n, G, F, N>
         let entries = piece.len() / Self::slot_pages(Self::level_of(to)).min(piece.len());
         self.table().tally.ptes(entries as isize);
     }
+}
 
-    /// Returns the union of the status bits of a piece's leaves.
-    fn gather(root: NodeRef<'_, 'n, G, F, N>, piece: Pages) -> Attr {
-        let mut status = Attr::empty();
-        let _ = root.visit(piece, &mut |leaf| {
-            status |= leaf.attr & STATUS;
-            ControlFlow::Continue(())
-        });
-        status
+impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Leaves for NodeRef<'_, 'n, G, F, N> {
+    type G = G;
+    type F = F;
+
+    fn leaf_at(self, at: VirtAddr) -> Option<Leaf> {
+        self.descend(Self::index(0, at), at, NodeRef::read, |seen| {
+            let level = seen.node().level();
+            Self::is_leaf(seen.word(), level).then(|| Self::leaf(seen.word(), level, at))
+        })
+    }
+
+    fn each_leaf_of(self, pages: Pages, visit: &mut dyn FnMut(Leaf) -> ControlFlow<()>) {
+        let _ = self.visit(pages, visit);
+    }
+
+    fn is_last_size(size: PageSize) -> bool {
+        Self::is_last(Self::level_of(size))
     }
 }
 

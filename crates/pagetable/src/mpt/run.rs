@@ -19,8 +19,9 @@ use tlbkit_addr::{Attr, VirtAddr};
 
 use super::leaf::Decode as _;
 use super::node::{NodeMut, NodeRef, Seen, SeenRun, Subtree, Supply};
-use super::resize::{Remade, STATUS};
+use super::resize::Remade;
 use super::shape::Shape;
+use crate::dry_run::STATUS;
 use crate::format::Format;
 use crate::geometry::Checked as _;
 use crate::nodes::Nodes;

@@ -99,7 +99,7 @@ pub(super) const MUTATIONS: [Mutation; 31] = [
     mutation(
         "HPT: a change that may lead a walker astray is not counted",
         "crates/pagetable/src/hpt/grow/split.rs",
-        ["fn unzip(", "self.count_change(number);", ""],
+        ["fn unzip(", "self.count_change(at(owner));", ""],
         Test::Walkers("grows::grow"),
     ),
     mutation(

@@ -57,8 +57,8 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, S: Sizes> Writing<'_,
         let before = Self::before(heads);
         let (_, apart) = Self::split_of(before);
         let mut want = 0;
-        for high in before..heads {
-            let pair = [high - apart, high].map(|number| self.numbered(number));
+        let lower = self.heads(before - apart, heads - before);
+        for pair in lower.zip(self.heads(before, heads - before)).map(<[_; 2]>::from) {
             if pair.iter().all(|head| head.short_end().is_none()) {
                 return None;
             }
@@ -71,8 +71,8 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, S: Sizes> Writing<'_,
     fn merge_into(&self, new: &Array<'_, 'n, G, F, N, S>, supply: &mut Supply<'n, G, F, N, S>) {
         let before = Self::before(self.buckets());
         let (added, apart) = Self::split_of(before);
-        for at in 0..added {
-            let pair = [before - apart + at, before + at].map(|number| self.numbered(number));
+        let lower = self.heads(before - apart, added);
+        for (at, pair) in lower.zip(self.heads(before, added)).map(<[_; 2]>::from).enumerate() {
             let (to, mut second) = (new.head(at), None);
             for from in pair {
                 if from.tag() & Self::LIVE == 0 {

@@ -17,31 +17,35 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, S: Sizes> Writing<'_,
         let heads = self.buckets();
         let (_, apart) = Self::split_of(Self::before(heads));
         let mut high = self.growth.joined.load(Ordering::Relaxed);
-        let mut tails = self.growth.tails();
+        let first = |writing: &Self, high| [high - apart, high].map(|number| writing.numbered(number).spot());
+        // The first buckets of the two chains, and the last one of each that the other does not have.
+        let (mut owners, mut tails) = (first(&self, high), self.growth.tails());
         let mut moved = 0;
         for _ in 0..steps {
-            // SAFETY: a tail is a bucket of the table: a first bucket, or an overflow bucket, and one that is taken out is no tail.
-            let ends = tails.map(|tail| unsafe { self.bucket(tail) });
+            // SAFETY: these are buckets of the table: first ones, and overflow buckets; one that is taken out is no tail.
+            let at = |spot| unsafe { self.bucket(spot) };
+            let ends = [at(tails[0]), at(tails[1])];
             let Some(bucket) = ends[0].behind() else {
                 high += 1;
                 self.growth.joined.store(high, Ordering::Relaxed);
                 if high == heads {
                     break;
                 }
-                tails = [high - apart, high].map(|number| self.numbered(number).spot());
+                owners = first(&self, high);
+                tails = owners;
                 continue;
             };
             let behind = bucket.behind();
             let side = usize::from(self.bucket_hash(Self::key_of(bucket.tag())) & apart != 0);
-            let owner = self.numbered(high - apart + side * apart);
+            let owner = at(owners[side]);
             let is_free = owner.tag() == 0;
             if is_free {
                 owner.move_contents(bucket);
                 moved += 1;
             }
             // The count changes before the store by which a walk under way may miss a bucket.
-            for number in [high - apart, high] {
-                self.count_change(number);
+            for owner in owners {
+                self.count_change(at(owner));
             }
             let spot = bucket.spot();
             // SAFETY: the bucket is in both chains, and each tail in one. What is behind the bucket stays in both. The bucket stays in
@@ -103,8 +107,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, S: Sizes> Writing<'_,
         let heads = self.buckets();
         let (added, apart) = Self::split_of(heads);
         let mut moved = 0;
-        for at in 0..added {
-            let from = self.numbered(heads - apart + at);
+        for (at, from) in self.heads(heads - apart, added).enumerate() {
             let tag = from.tag();
             // A dead tag is not copied: it matters only for walkers that saw it live in the old bucket, and no walker
             // has seen the new one.

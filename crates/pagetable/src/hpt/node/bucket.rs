@@ -12,6 +12,7 @@ use crate::hpt::tag::Tags as _;
 use crate::hpt::{Hashed, Sizes};
 use crate::mode::Mode;
 use crate::nodes::{NodeAddr, Nodes, Stock, WordMut};
+use crate::word::atomics::Ordering;
 use crate::{Error, Geometry, Word};
 
 /// A bucket that the only writer may write.
@@ -186,6 +187,14 @@ impl<'a, 'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, S: Sizes> Bucket<
     pub(crate) fn is_free(self, tag: usize) -> bool {
         let old = self.tag();
         old == 0 || old & Self::DEAD != 0 && self.0.walk.table.may_revive(old, tag)
+    }
+
+    /// Increments the [count](Unit::version) of the segment of this first bucket, before a change of the segment's chains.
+    #[inline(always)]
+    pub(crate) fn count_version(self) {
+        // SAFETY: the segment is in the table, so its record exists and counts.
+        let record = unsafe { &*self.0.walk.nodes.link(self.0.spot.node) };
+        record.store(record.load(Ordering::Relaxed).wrapping_add(1), Ordering::Release);
     }
 
     /// Calls `visit` with the index of each unit's words from `first` up to the link.

@@ -8,7 +8,6 @@ use crate::format::Format;
 use crate::hpt::shape::{LOG, Shape as _, Spot};
 use crate::hpt::{Hashed, Sizes};
 use crate::nodes::{Freed, NodeAddr, Nodes};
-use crate::word::atomics::Ordering;
 use crate::{Geometry, Word};
 
 /// The directory of a table that grows, as a walk has found it. In a table of a fixed size it leads to the array as its only segment.
@@ -243,11 +242,18 @@ impl<'w, 'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, S: Sizes> Writing
         Bucket(self.walk().numbered(number))
     }
 
-    /// Increments the [count](Unit::version) of the segment of a first bucket, before a change of the segment's chains.
-    pub(crate) fn count_version(&self, number: usize) {
-        // SAFETY: the segment is in the table, so its record exists and counts.
-        let record = unsafe { &*self.nodes.link(self.numbered(number).spot().node) };
-        record.store(record.load(Ordering::Relaxed).wrapping_add(1), Ordering::Release);
+    /// Returns `count` first buckets from the one with a number on, which are in its segment.
+    pub(crate) fn heads(
+        &self,
+        number: usize,
+        count: usize,
+    ) -> impl Iterator<Item = Bucket<'_, 'n, G, F, N, S>> {
+        let Unit { walk, spot } = self.walk().numbered(number);
+        let count = count.min(Self::segment_of(self.buckets()) - spot.at / Self::STRIDE);
+        (0..count).map(move |head| {
+            let at = spot.at + head * Self::STRIDE;
+            Bucket(Unit { walk, spot: Spot { at, ..spot } })
+        })
     }
 
     /// Publishes a segment in the directory's entry `first` and in every entry that is a multiple of `apart` first buckets

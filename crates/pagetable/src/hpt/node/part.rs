@@ -154,20 +154,20 @@ impl<'a, 'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, S: Sizes> Slots<'
 
     /// Counts the slots whose word is as `wanted` says.
     #[inline(always)]
-    fn count(self, wanted: impl Fn(F::Word) -> bool) -> usize {
+    fn number(self, wanted: impl Fn(F::Word) -> bool) -> usize {
         self.places().filter(|place| wanted(place.read())).count()
     }
 
     /// Counts the leaves.
     #[inline(always)]
     pub(crate) fn leaves(self) -> usize {
-        self.count(|word| F::is_leaf(word, true))
+        self.number(|word| F::is_leaf(word, true))
     }
 
     /// Counts the leaves and marks.
     #[inline(always)]
     pub(crate) fn taken(self) -> usize {
-        self.count(is_taken::<F>)
+        self.number(is_taken::<F>)
     }
 
     /// Stores `word(0)`, `word(1)`, ...
