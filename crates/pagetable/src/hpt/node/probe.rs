@@ -19,9 +19,9 @@
 //!
 //! # How long the sequence is
 //!
-//! It ends. Each link leads to an overflow bucket, an overflow bucket is linked once, before the buckets that were behind that link,
-//! and a bucket that is taken out keeps its links, which lead to buckets behind it. So no search reads a bucket twice, unless the
-//! table grows beside it; then [`Walk::search`](super::Walk::search) starts again, once for each change of the segment's chains.
+//! It ends. An overflow bucket gets its place once, in front of those that its chain has then, and its links lead behind it ever after;
+//! a bucket that is taken out keeps them. So no search reads a bucket twice. If the table grows beside a walker,
+//! [`Walk::search`](super::Walk::search) starts again, once for each change of the segment's chains.
 //!
 //! Nothing but the hash bounds the length. A chain has the buckets of all blocks with one hash, [vacant](crate::hpt::vacant) ones
 //! included, and, until a [split](crate::hpt::grow) has parted it, those of a second hash. With `n` buckets in use and `m` first ones:
