@@ -198,13 +198,13 @@ fn exercise<'n, T: Table<'n>>(new: &dyn Fn() -> Option<T>) -> Most {
             }
             write(&mut |writer| {
                 note(1, &mut || {
-                    let _ = writer.unmap(one(number), Holes::Skip, None);
+                    let _ = writer.unmap(one(number), Holes::Skip);
                 });
             });
             if let Some(pages) = run(number, length) {
                 write(&mut |writer| {
                     note(1, &mut || {
-                        let _ = writer.unmap(pages, Holes::Skip, None);
+                        let _ = writer.unmap(pages, Holes::Skip);
                     });
                 });
             }

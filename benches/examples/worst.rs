@@ -59,7 +59,7 @@ macro_rules! round {
         for at in 0..PAGES {
             let page = Pages::one(Vpn::new($place(at)));
             let start = Instant::now();
-            table.unmap(page, Holes::Refuse, None)?;
+            table.unmap(page, Holes::Refuse)?;
             let took = start.elapsed().as_nanos() as u32;
             let time = &mut seen.nanoseconds[PAGES + at];
             *time = (*time).min(took);

@@ -169,7 +169,7 @@ impl<M: tlbkit_pagetable::Mode, T: Make<M>> Subject for Ours<T, M> {
     #[inline(always)]
     fn unmap_range(&mut self, vpn: usize, pages: usize) {
         let pages = Pages::count(Vpn::new(vpn), pages).expect("a range");
-        self.change(|table, right| table.unmap(right, pages, Holes::Refuse, None));
+        self.change(|table, right| table.unmap(right, pages, Holes::Refuse));
     }
 
     #[inline(always)]

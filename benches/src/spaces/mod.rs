@@ -225,7 +225,7 @@ impl<F: Walked, M: Mode> Subject for Raw<F, M> {
 
     #[inline(always)]
     fn unmap_range(&mut self, vpn: usize, pages: usize) {
-        self.change(|table, right| table.unmap(right, range(vpn, pages), Holes::Refuse, None));
+        self.change(|table, right| table.unmap(right, range(vpn, pages), Holes::Refuse));
     }
 
     #[inline(always)]

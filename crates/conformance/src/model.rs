@@ -117,11 +117,12 @@ impl Model {
 
     /// Returns every error with which an operation may be refused. If there is none, the operation must succeed.
     ///
-    /// The model does not predict a lack of memory or of room for frames.
+    /// The model does not predict a lack of memory.
     pub fn refusals(&self, op: &Op) -> Vec<Error> {
         match *op {
             Op::Map { pages, frame, size, attr } => self.refuse_map(pages, frame, size, attr),
-            Op::Unmap { pages, holes, .. } => self.refuse_change(pages, holes),
+            Op::Unmap { pages, holes } => self.refuse_change(pages, holes),
+            Op::Drain { pages, .. } => self.refuse_change(pages, Holes::Skip),
             Op::Protect { pages, holes, change } => {
                 let mut refusals = self.refuse_change(pages, holes);
                 let attr = self.profile.refused(change);
@@ -138,7 +139,8 @@ impl Model {
         }
     }
 
-    /// Returns the effect of an operation for which [`refusals`](Self::refusals) returns no error.
+    /// Returns the effect of an operation for which [`refusals`](Self::refusals) returns no error. That of a drain is the removal of
+    /// the whole range.
     pub fn effect(&self, op: &Op) -> Effect {
         match *op {
             Op::Map { pages, frame, size, attr } => {
@@ -150,11 +152,7 @@ impl Model {
                     ..Effect::default()
                 }
             }
-            Op::Unmap { pages, .. } => {
-                let removed: Vec<_> = self.overlap(pages).collect();
-                let marked = self.marks(pages).map(|(at, _)| (at.vpn(self.space.base()), None)).collect();
-                Effect { marked, ..self.tally(FlushScope::Everywhere, removed, Vec::new()) }
-            }
+            Op::Unmap { pages, .. } | Op::Drain { pages, .. } => self.removed(pages, |_| true),
             Op::Protect { pages, change, .. } => {
                 let removed: Vec<_> = self.overlap(pages).collect();
                 let added = removed.iter().map(|leaf| self.protected(leaf, change)).collect();
@@ -196,6 +194,15 @@ impl Model {
             }
             Op::Lookup { .. } | Op::ForEach { .. } => Effect::default(),
         }
+    }
+
+    /// Returns the effect of the removal of those leaves and marks of a range whose first page is `wanted`.
+    pub(crate) fn removed(&self, pages: Pages, wanted: impl Fn(Vpn) -> bool) -> Effect {
+        let wanted_at = |at: VirtAddr| wanted(at.vpn(self.space.base()));
+        let removed: Vec<_> = self.overlap(pages).filter(|leaf| wanted_at(leaf.at)).collect();
+        let marks = self.marks(pages).filter(|&(at, _)| wanted_at(at));
+        let marked = marks.map(|(at, _)| (at.vpn(self.space.base()), None)).collect();
+        Effect { marked, ..self.tally(FlushScope::Everywhere, removed, Vec::new()) }
     }
 
     /// Returns the attributes of a mark that was stored with `attr`: those of the leaf that a fill makes.

@@ -40,8 +40,13 @@ pub enum Op {
         pages: Pages,
         /// The treatment of holes.
         holes: Holes,
-        /// The room for uncovered frames, or `None` to pass no place for them.
-        room: Option<usize>,
+    },
+    /// [`Writer::drain`](tlbkit_pagetable::Writer::drain).
+    Drain {
+        /// The range.
+        pages: Pages,
+        /// The number of leaves and marks, with neighbours, after which the iterator is dropped.
+        most: usize,
     },
     /// [`Table::protect`](tlbkit_pagetable::Table::protect).
     Protect {
@@ -137,12 +142,8 @@ impl Op {
                 Self::Map { pages, frame, size: bent, attr: attr(set) }
             }
             120..=149 => {
-                let room = (set >= 128).then_some(if clear < 128 {
-                    usize::MAX
-                } else {
-                    (clear as usize - 128) / 16
-                });
-                Self::Unmap { pages, holes, room }
+                let most = if clear < 128 { usize::MAX } else { (clear as usize - 128) / 16 };
+                if set < 128 { Self::Unmap { pages, holes } } else { Self::Drain { pages, most } }
             }
             150..=179 => Self::Protect {
                 pages,
@@ -194,6 +195,7 @@ impl Op {
         match *self {
             Self::Map { pages, .. }
             | Self::Unmap { pages, .. }
+            | Self::Drain { pages, .. }
             | Self::Protect { pages, .. }
             | Self::Resize { pages, .. }
             | Self::ForEach { pages, .. } => Some(pages),

@@ -3,13 +3,13 @@
 use std::collections::HashSet;
 use std::fmt;
 
-use tlbkit_addr::{Attr, Flush, FlushScope, PageSize, Pages, Pfn, VirtAddr, WalkCache};
+use tlbkit_addr::{Attr, Flush, FlushScope, PageSize, Pages, VirtAddr, Vpn, WalkCache};
 use tlbkit_pagetable::nodes::NodeAddr;
-use tlbkit_pagetable::{Entry, Error, Footprint, Frames, Leaf, Mark, Retired, Table, Writer};
+use tlbkit_pagetable::{Entry, Error, Footprint, Leaf, Mark, Retired, Run, Table, Uncovered, Writer};
 
 use crate::hang::{self, ENDLESS, Step};
 use crate::words::{show, show_entry};
-use crate::{Effect, Model, Op, Profile, Trip};
+use crate::{Effect, Model, Op, Profile};
 
 /// A difference between a table and its model.
 #[derive(Clone, Debug)]
@@ -247,7 +247,7 @@ impl<'n> Runner<'n> {
     /// The first difference.
     pub fn clear(&mut self, table: &dyn Table<'n>, shrinks: bool) -> Result<(), Mismatch> {
         for pages in self.model.space().halves().into_iter().flatten() {
-            let op = Op::Unmap { pages, holes: tlbkit_pagetable::Holes::Skip, room: None };
+            let op = Op::Unmap { pages, holes: tlbkit_pagetable::Holes::Skip };
             self.step(table, &op)?;
         }
         let left = table.footprint();
@@ -325,7 +325,10 @@ impl<'n> Runner<'n> {
                         if *refusal == Error::WrongMark { compare::payloads(table) } else { String::new() };
                     return mismatch!("it succeeded, but {refusal}{bits}");
                 }
-                let effect = self.model.effect(op);
+                let effect = match *op {
+                    Op::Drain { pages, most } => frames.effect(&self.model, pages, most)?,
+                    _ => self.model.effect(op),
+                };
                 let (said, is) = match (was, *op) {
                     (Was::Pages(count), _) => (format!("{count} pages"), format!("{} pages", effect.pages)),
                     (Was::Leaf(old), Op::Replace { at, .. }) => {
@@ -342,9 +345,6 @@ impl<'n> Runner<'n> {
                 let moved = batch.nodes() > 0 || table.footprint().nodes > nodes;
                 self.check_flush(op, &effect, batch.flush(), &broken, moved)?;
                 self.check_links(op, nodes, table.footprint().nodes, &batch)?;
-                if let Op::Unmap { room: Some(_), .. } = op {
-                    frames.check(&effect, &self.model)?;
-                }
                 self.model.commit(&effect);
                 Outcome::Done
             }
@@ -363,17 +363,6 @@ impl<'n> Runner<'n> {
                             );
                         }
                         Outcome::NoMemory { wanted, pending }
-                    }
-                    Error::NoRoom => {
-                        let pages = op.pages();
-                        let leaves = pages.map_or(0, |pages| self.model.overlap(pages).count());
-                        if leaves <= frames.room {
-                            return mismatch!(
-                                "no room for {leaves} frames where there is room for {}",
-                                frames.room
-                            );
-                        }
-                        Outcome::Refused(error)
                     }
                     error if refusals.contains(&error) => Outcome::Refused(error),
                     error if refusals.is_empty() => {
@@ -517,15 +506,17 @@ fn call<'n>(
     writer: &mut Writer<'_, 'n, dyn Table<'n> + '_>,
     base: PageSize,
     op: &Op,
-    frames: &mut Collector<'_>,
+    frames: &mut Collector,
     known: &mut dyn FnMut(&Flush),
 ) -> Result<Was, Error> {
     match *op {
         Op::Map { pages, frame, size, attr } => writer.map(pages, frame, size, attr).map(|()| Was::Nothing),
-        Op::Unmap { pages, holes, room } => {
-            frames.room = room.unwrap_or(0);
-            let frames = room.map(|_| frames as &mut dyn Frames);
-            writer.unmap(pages, holes, frames).map(Was::Pages)
+        Op::Unmap { pages, holes } => writer.unmap(pages, holes).map(Was::Pages),
+        Op::Drain { pages, most } => {
+            for (page, uncovered) in writer.drain(pages)?.take(most) {
+                frames.add(page, uncovered);
+            }
+            Ok(Was::Pages(frames.runs.iter().map(|(_, run)| run.len).sum()))
         }
         Op::Protect { pages, holes, change } => writer.protect(pages, holes, change).map(Was::Pages),
         Op::Resize { pages, to } => {
@@ -554,91 +545,81 @@ struct Broken {
     promoted: Vec<Pages>,
 }
 
-/// The frames of a page, its size, the base size, and its attributes.
-type Uncovered = (Pfn, PageSize, PageSize, Attr);
-
-/// The place for uncovered frames: a list with limited room.
+/// What a drain has returned.
 #[derive(Debug, Default)]
-struct Collector<'t> {
-    /// Counts the calls.
-    trip: Option<&'t Trip>,
-    room: usize,
-    reserved: usize,
-    frames: Vec<Uncovered>,
-    marks: Vec<(VirtAddr, Mark)>,
+struct Collector {
+    runs: Vec<(Vpn, Run)>,
+    marks: Vec<(Vpn, Mark)>,
 }
 
-impl Frames for Collector<'_> {
-    fn reserve(&mut self, leaves: usize) -> Result<(), Error> {
-        self.trip.into_iter().for_each(Trip::call);
-        if leaves > self.room - self.reserved {
-            return Err(Error::NoRoom);
+impl Collector {
+    fn add(&mut self, page: Vpn, uncovered: Uncovered) {
+        assert!(
+            self.runs.len() + self.marks.len() < ENDLESS,
+            "a drain has returned {ENDLESS} times, and does not end"
+        );
+        match uncovered {
+            Uncovered::Frames(run) => self.runs.push((page, run)),
+            Uncovered::Mark(mark) => self.marks.push((page, mark)),
         }
-        self.reserved += leaves;
-        Ok(())
     }
 
-    fn push(&mut self, frame: Pfn, size: PageSize, base: PageSize, attr: Attr) {
-        self.frames.push((frame, size, base, attr));
-        self.trip.into_iter().for_each(Trip::call);
+    /// Tells whether a leaf or mark that begins at a page was handed over.
+    fn has(&self, page: Vpn) -> bool {
+        let runs = self.runs.iter().filter_map(|&(first, run)| Pages::count(first, run.len));
+        runs.into_iter().any(|run| run.contains(page)) || self.marks.iter().any(|&(marked, _)| marked == page)
     }
 
-    fn by_runs(&self) -> bool {
-        // A sink that may unwind takes one page at a time.
-        self.trip.is_none()
-    }
-
-    fn marked(&mut self, at: VirtAddr, mark: Mark) {
-        self.marks.push((at, mark));
-        self.trip.into_iter().for_each(Trip::call);
-    }
-}
-
-impl Collector<'_> {
-    /// Compares the uncovered frames with those of the removed leaves.
-    fn check(mut self, effect: &Effect, model: &Model) -> Result<(), Mismatch> {
+    /// Returns the effect of a drain that was to return at most `most` times, and compares the frames and marks with those of the
+    /// model.
+    fn effect(&self, model: &Model, pages: Pages, most: usize) -> Result<Effect, Mismatch> {
         let base = model.space().base();
-        let mut wanted: Vec<_> =
-            effect.removed.iter().map(|leaf| (leaf.frame, leaf.size, base, leaf.attr)).collect();
-        self.frames.sort_unstable();
+        let is_whole = self.runs.len() + self.marks.len() < most;
+        let effect = model.removed(pages, |page| is_whole || self.has(page));
+        // A run is the frames of neighbouring pages, and is dirty if one of them is.
+        let frames =
+            |first: Vpn, run: Run| (0..run.len).map(move |page| (first.get() + page, run.first.get() + page));
+        let mut handed: Vec<_> = self.runs.iter().flat_map(|&(first, run)| frames(first, run)).collect();
+        let runs = effect.removed.iter().map(|leaf| (leaf.at.vpn(base), leaf.run(base)));
+        let mut wanted: Vec<_> = runs.flat_map(|(first, run)| frames(first, run)).collect();
+        handed.sort_unstable();
         wanted.sort_unstable();
-        if self.frames != wanted {
-            // A property that all frames share is not printed.
-            let is_base = self.frames.iter().all(|&(_, _, told, _)| told == base);
-            let show = |frames: &[_]| {
-                let text = frames.iter().map(|&(frame, size, base, attr): &Uncovered| {
-                    let base = if is_base { String::new() } else { format!("in frames of {base}, ") };
-                    format!("{frame} ({size}, {base}{attr:?})")
-                });
-                text.collect::<Vec<_>>().join(", ")
-            };
-            let times =
-                |frames: &[Uncovered], frame| frames.iter().filter(|(known, ..)| *known == frame).count();
-            let mut twice = self
-                .frames
-                .iter()
-                .map(|&(frame, ..)| (frame, times(&self.frames, frame), times(&wanted, frame)));
-            let twice = twice.find(|&(_, handed, uncovered)| handed > uncovered && handed > 1);
-            let twice = twice.map_or(String::new(), |(frame, handed, uncovered)| {
-                format!("; frame {frame} was handed over {handed} times, and uncovered {uncovered} times")
-            });
+        if handed != wanted {
+            let twice = handed.windows(2).find(|pair| pair[0] == pair[1]);
+            let twice =
+                twice.map_or(String::new(), |pair| format!("; frame {:#x} was handed over twice", pair[0].1));
             return mismatch!(
-                "{} frames were handed over and {} were uncovered{twice}: handed over [{}], uncovered [{}]",
-                self.frames.len(),
+                "{} frames were handed over and {} were uncovered{twice}: handed over {:x?}, uncovered {:?}",
+                handed.len(),
                 wanted.len(),
-                show(&self.frames),
-                show(&wanted)
+                self.runs,
+                effect.removed
             );
         }
-        if self.reserved != wanted.len() {
-            return mismatch!("it reserved room for {} frames to uncover {}", self.reserved, wanted.len());
+        let dirty = |page: usize| {
+            effect
+                .removed
+                .iter()
+                .filter(|leaf| leaf.attr.contains(Attr::DIRTY))
+                .any(|leaf| model.space().pages_of(leaf).contains(Vpn::new(page)))
+        };
+        for &(first, run) in &self.runs {
+            if run.dirty != frames(first, run).any(|(page, _)| dirty(page)) {
+                return mismatch!(
+                    "frames were handed over and said to be dirty or not, and are not so: {run:x?} of {first}"
+                );
+            }
         }
-        let wanted = effect.marked.iter().flat_map(|&(page, _)| model.marks(Pages::one(page)));
-        let wanted: Vec<_> = wanted.collect();
-        self.marks.sort_unstable();
-        if self.marks != wanted {
-            return mismatch!("it handed over the marks {:?}, not {wanted:?}", self.marks);
+        let marks: Vec<_> = model
+            .marks(pages)
+            .map(|(at, mark)| (at.vpn(base), mark))
+            .filter(|&(page, _)| is_whole || self.has(page))
+            .collect();
+        let mut handed = self.marks.clone();
+        handed.sort_unstable();
+        if handed != marks {
+            return mismatch!("it handed over the marks {handed:?}, not {marks:?}");
         }
-        Ok(())
+        Ok(effect)
     }
 }

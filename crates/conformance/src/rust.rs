@@ -40,12 +40,11 @@ fn one(op: &Op) -> String {
             page(size),
             bits(attr)
         ),
-        Op::Unmap { pages, holes, room } => {
-            format!(
-                "Op::Unmap {{ pages: {}, holes: Holes::{holes:?}, room: {} }}",
-                range(pages),
-                number(room)
-            )
+        Op::Unmap { pages, holes } => {
+            format!("Op::Unmap {{ pages: {}, holes: Holes::{holes:?} }}", range(pages))
+        }
+        Op::Drain { pages, most } => {
+            format!("Op::Drain {{ pages: {}, most: {} }}", range(pages), number(most))
         }
         Op::Protect { pages, holes, change } => format!(
             "Op::Protect {{ pages: {}, holes: Holes::{holes:?}, change: Change {{ clear: {}, set: {} }} }}",
@@ -77,8 +76,7 @@ fn one(op: &Op) -> String {
         ),
         Op::Lookup { at } => format!("Op::Lookup {{ at: VirtAddr::new({:#x}) }}", at.get()),
         Op::ForEach { pages, stop } => {
-            let stop = if stop == usize::MAX { "usize::MAX".to_owned() } else { stop.to_string() };
-            format!("Op::ForEach {{ pages: {}, stop: {stop} }}", range(pages))
+            format!("Op::ForEach {{ pages: {}, stop: {} }}", range(pages), number(stop))
         }
     }
 }
@@ -96,12 +94,8 @@ fn bits(attr: Attr) -> String {
     format!("Attr::from_bits_retain({:#x})", attr.bits())
 }
 
-fn number(room: Option<usize>) -> String {
-    match room {
-        None => "None".to_owned(),
-        Some(usize::MAX) => "Some(usize::MAX)".to_owned(),
-        Some(room) => format!("Some({room})"),
-    }
+fn number(most: usize) -> String {
+    if most == usize::MAX { "usize::MAX".to_owned() } else { most.to_string() }
 }
 
 #[cfg(test)]

@@ -282,7 +282,7 @@ impl Scene {
         hang::step(|| Step::Said(format!("the writer makes generation {generation} of {pages}")));
         match generation % STAGES {
             0 => {
-                writer.unmap(pages, Holes::Refuse, None).map_err(refused)?;
+                writer.unmap(pages, Holes::Refuse).map_err(refused)?;
             }
             1 => writer.map(pages, block.frame(generation), base, WRITE).map_err(refused)?,
             2 => {

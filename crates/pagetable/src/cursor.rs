@@ -6,7 +6,7 @@ use core::ops::ControlFlow;
 use tlbkit_addr::{Attr, Flush, PageSize, Pages, Pfn, VirtAddr, Vpn};
 
 use crate::{
-    Change, Entry, Error, FlushAll, Frames, Holes, Leaf, Mark, Pinned, Retired, Right, Table, Writer,
+    Change, Entry, Error, FlushAll, Holes, Leaf, Mark, Pinned, Rest, Retired, Right, Table, Uncovered, Writer,
 };
 
 /// A page of a table, from [`Writer::any_cursor`]: the counterpart of [`mpt::Cursor`](crate::mpt::Cursor) for tables that have no
@@ -106,7 +106,8 @@ impl<'n, T: Table<'n> + ?Sized> AnyCursor<'_, 'n, T> {
         self.table.map(self.right(), page, frame, base, attr)
     }
 
-    /// Unmaps the whole leaf that maps the page, and returns it. The frame belongs to the caller only after the batch's shootdown
+    /// Unmaps the whole leaf that maps the page, and returns it. It is dirty if hardware had noted that before the entry was
+    /// emptied. The frame belongs to the caller only after the batch's shootdown
     /// has completed.
     ///
     /// # Errors
@@ -115,10 +116,13 @@ impl<'n, T: Table<'n> + ?Sized> AnyCursor<'_, 'n, T> {
     pub fn unmap(&mut self) -> Result<Leaf, Error> {
         self.check_own()?;
         let leaf = self.look().ok_or(Error::NotMapped { at: self.at() })?;
-        let pages = self.table.space().pages_of(&leaf);
-        let mut taken = Taken(leaf);
-        self.table.unmap(self.right(), pages, Holes::Refuse, Some(&mut taken))?;
-        Ok(taken.0)
+        let (mut attr, mut rest) = (leaf.attr, Rest::of(self.table.space().pages_of(&leaf)));
+        while let Some((_, taken)) = self.table.take_next(self.right(), &mut rest)? {
+            if matches!(taken, Uncovered::Frames(run) if run.dirty) {
+                attr |= Attr::DIRTY;
+            }
+        }
+        Ok(Leaf { attr, ..leaf })
     }
 
     /// Changes the attributes of the whole leaf that maps the page, and returns the leaf as it was before.
@@ -257,17 +261,4 @@ pub(crate) fn without(pages: Pages, hole: Option<Pages>) -> [Option<Pages>; 2] {
         hole.first().checked_sub(1).and_then(|last| Pages::new(pages.first(), last)),
         hole.last().checked_add(1).and_then(|first| Pages::new(first, pages.last())),
     ]
-}
-
-/// A leaf that an unmap has taken out of the table, as it was at that moment.
-pub(crate) struct Taken(pub(crate) Leaf);
-
-impl Frames for Taken {
-    fn reserve(&mut self, _leaves: usize) -> Result<(), Error> {
-        Ok(())
-    }
-
-    fn push(&mut self, frame: Pfn, _size: PageSize, _base: PageSize, attr: Attr) {
-        (self.0.frame, self.0.attr) = (frame, attr);
-    }
 }

@@ -111,7 +111,7 @@ pub enum Error {
     },
     /// The address space lends no pages that another one could share. No table returns this error; address spaces do.
     NothingLent,
-    /// The caller's [`Frames`](crate::Frames) has no room for the uncovered frames.
+    /// There is no room for what the caller keeps beside the table. No table returns this error; a kernel's own code may.
     NoRoom,
     /// The hardware requires break-before-make: while a page changes its size or frame, it is not mapped for a while. Use
     /// [`Writer::resize_breaking`](crate::Writer::resize_breaking) or
@@ -201,7 +201,7 @@ impl fmt::Display for Error {
             }
             Self::Lent { at } => write!(f, "the table lends the pages from {at} on to others"),
             Self::NothingLent => write!(f, "the address space lends no pages"),
-            Self::NoRoom => write!(f, "no room to keep the uncovered frames"),
+            Self::NoRoom => write!(f, "no room for what is kept beside the table"),
             Self::OtherTable => write!(f, "the right is one to change another table"),
             Self::Breaks => {
                 write!(

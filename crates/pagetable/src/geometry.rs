@@ -42,6 +42,33 @@ impl<G: Geometry> Checked for G {
 }
 
 /// The shape of a radix table: a [`Geometry`] and the number of address bits that index each level.
+///
+/// A page between the sizes of two levels occupies several slots. Where hardware notes status bits in any of them
+/// ([`Format::STATUS`](crate::format::Format::STATUS)), they are 128 at most:
+///
+/// ```compile_fail,E0080
+/// # use tlbkit_addr::{PageSize, VirtAddr};
+/// # use tlbkit_pagetable::format::RiscvOf;
+/// # use tlbkit_pagetable::nodes::{Chunk, Slab};
+/// # use tlbkit_pagetable::{Geometry, Half, Local, Radix, Solo, mpt};
+/// #[derive(Debug)]
+/// struct Mine;
+/// impl Geometry for Mine {
+///     const VA_BITS: u32 = 39;
+///     const BASE: PageSize = PageSize::K4;
+///     const HALF: Half = Half::Both;
+///     // A page of 1 MiB occupies 256 slots of 4 KiB.
+///     const SIZES: &'static [PageSize] = &[PageSize::K4, PageSize::from_shift(20).unwrap()];
+/// }
+/// impl Radix for Mine {
+///     const WIDTHS: &'static [u32] = &[9, 9, 9];
+/// }
+/// # let mut memory = vec![Chunk::ZERO; 16];
+/// let slab = Slab::<u64, Solo>::new(&mut memory, 0).unwrap();
+/// let table = mpt::Mpt::<Mine, RiscvOf<true, true, false>, _>::new(&slab).unwrap();
+/// let table = Local::new(table, |_flush| ());
+/// table.lookup(VirtAddr::new(0));
+/// ```
 pub trait Radix: Geometry {
     /// Index bits per level, the root first. Together with the base page's offset bits they make up
     /// [`VA_BITS`](Geometry::VA_BITS).

@@ -35,7 +35,7 @@
 //! table.protect(pages, Holes::Refuse, Change::clear(Attr::WRITE))?;
 //! assert_eq!(table.lookup(start).unwrap().attr, Attr::READ);
 //!
-//! table.unmap(pages, Holes::Refuse, None)?;
+//! table.unmap(pages, Holes::Refuse)?;
 //! table.destroy();
 //! assert_eq!(slab.usage().nodes, 0);
 //! # Ok::<(), Box<dyn std::error::Error>>(())
@@ -93,7 +93,7 @@ mod writer;
 pub use cursor::AnyCursor;
 pub use error::Error;
 pub use footprint::{Footprint, Tally};
-pub use frames::{FrameNumber, Frames, Held, Run, Runs};
+pub use frames::{FrameNumber, Rest, Run, Uncovered};
 pub use geometry::{Geometry, Half, Radix, Space};
 pub use leaf::Leaf;
 pub use local::{Invalidate, Local, OneCpu};

@@ -1,13 +1,14 @@
 //! A table that only one CPU uses: calls need no [`Pinned`], no writer and no batch.
 
+use core::iter;
 use core::ops::{Deref, DerefMut};
 
-use tlbkit_addr::{Attr, Flush, FlushScope, PageSize, Pages, Pfn, PhysAddr, VirtAddr};
+use tlbkit_addr::{Attr, Flush, FlushScope, PageSize, Pages, Pfn, PhysAddr, VirtAddr, Vpn};
 
-use crate::table::destroy_into;
+use crate::table::{check_ends, destroy_into};
 use crate::{
-    Change, Entry, Error, FlushAll, Footprint, Frames, Holes, Leaf, Mark, Pinned, Private, Retired, Right,
-    Table,
+    Change, Entry, Error, FlushAll, Footprint, Holes, Leaf, Mark, Pinned, Private, Rest, Retired, Right,
+    Table, Uncovered,
 };
 
 /// The flush of the TLB that a [`Local`] needs. Every closure that takes a [`Flush`] implements this trait; a kernel can
@@ -115,7 +116,7 @@ impl<T> DerefMut for OneCpu<T> {
 /// let page = Pages::one(at.vpn(PageSize::K4));
 /// table.map(page, Pfn::new(3), PageSize::K4, Attr::READ)?;
 /// assert_eq!(table.lookup(at).unwrap().frame, Pfn::new(3));
-/// table.unmap(page, Holes::Refuse, None)?;
+/// table.unmap(page, Holes::Refuse)?;
 /// assert_eq!(table.lookup(at), None);
 /// table.destroy();
 /// assert_eq!((flushed, slab.usage().nodes), (2, 0));
@@ -194,13 +195,24 @@ impl<'n, T: Table<'n>, F: Invalidate> Local<'n, T, F> {
     ///
     /// Those of [`Table::unmap`].
     #[inline]
-    pub fn unmap(
-        &mut self,
-        pages: Pages,
-        holes: Holes,
-        frames: Option<&mut dyn Frames>,
-    ) -> Result<usize, Error> {
-        self.change(|table, right, _| table.unmap(right, pages, holes, frames))
+    pub fn unmap(&mut self, pages: Pages, holes: Holes) -> Result<usize, Error> {
+        self.change(|table, right, _| table.unmap(right, pages, holes))
+    }
+
+    /// Takes the leaves and marks of a range out of the table, each when the iterator is asked for it; see
+    /// [`Writer::drain`](crate::Writer::drain). Before the iterator returns frames, it has flushed, so they belong to the caller at
+    /// once, whatever becomes of the iterator.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Writer::drain`](crate::Writer::drain).
+    pub fn drain(&mut self, pages: Pages) -> Result<impl Iterator<Item = (Vpn, Uncovered)>, Error> {
+        check_ends(&self.table, self.pinned(), pages)?;
+        let mut rest = Rest::of(pages);
+        // The check leaves no error.
+        let take =
+            |table: &T, right: Right<'_, 'n>, rest: &mut Rest| table.take_next(right, rest).ok().flatten();
+        Ok(iter::from_fn(move || self.change(|table, right, _| take(table, right, &mut rest))))
     }
 
     /// Changes the attributes of a range; see [`Table::protect`].

@@ -8,8 +8,8 @@ use tlbkit_addr::{Attr, FlushScope, PageSize, Pages, Pfn, PhysAddr, VirtAddr, Vp
 use crate::nodes::Held;
 use crate::word::atomics::{AtomicBool, AtomicUsize, Ordering};
 use crate::{
-    Entry, Error, FlushAll, Footprint, Frames, Leaf, Mark, NestedMissObserver, Pinned, Retired, Right, Run,
-    Space,
+    Entry, Error, FlushAll, Footprint, Leaf, Mark, NestedMissObserver, Pinned, Rest, Retired, Right, Run,
+    Space, Uncovered,
 };
 
 /// A page table: a map from virtual pages to frames. Any number of CPUs read it without a lock while one CPU changes it.
@@ -143,21 +143,54 @@ pub unsafe trait Table<'n>: Debug {
         attr: Attr,
     ) -> Result<(), Error>;
 
-    /// Unmaps the range `pages`, and returns how many base pages were mapped there. The uncovered frames go to `frames`, which
-    /// is `None` if the caller knows them anyway. A mark counts as a hole; where holes are skipped, marks are removed and go to
-    /// `frames` too ([`Frames::marked`]).
+    /// Unmaps the range `pages`, and returns how many base pages were mapped there. A mark counts as a hole; where holes are
+    /// skipped, marks are removed. The caller knows the frames and payloads, or does not need them: [`take_next`](Self::take_next)
+    /// returns them.
+    ///
+    /// The default is a dry run of lookups and a visit, then calls of `take_next` until nothing is left.
     ///
     /// # Errors
     ///
-    /// [`Error::OutOfRange`], [`Error::NotMapped`] (unless `holes` are skipped), [`Error::Partial`] or
-    /// [`Error::NoRoom`].
-    fn unmap(
-        &self,
-        right: Right<'_, 'n>,
-        pages: Pages,
-        holes: Holes,
-        frames: Option<&mut dyn Frames>,
-    ) -> Result<usize, Error>;
+    /// [`Error::OutOfRange`], [`Error::NotMapped`] (unless `holes` are skipped), [`Error::Borrowed`] or [`Error::Partial`].
+    fn unmap(&self, mut right: Right<'_, 'n>, pages: Pages, holes: Holes) -> Result<usize, Error> {
+        right.reborrow().batch(self.writer_flag())?;
+        let mapped = {
+            // SAFETY: only the table's writer has such a right, which is borrowed: no batch of the table is completed meanwhile.
+            let pinned = unsafe { Pinned::by(&right) };
+            check_ends(self, pinned, pages)?;
+            let (space, mut mapped) = (self.space(), 0);
+            let _ = self.for_each(pinned, pages, &mut |leaf| {
+                mapped += space.pages_of(&leaf).len();
+                ControlFlow::Continue(())
+            });
+            if holes == Holes::Refuse && mapped < pages.len() {
+                return Err(first_hole(self, pinned, pages));
+            }
+            mapped
+        };
+        let mut rest = Rest::of(pages);
+        while self.take_next(right.reborrow(), &mut rest)?.is_some() {}
+        Ok(mapped)
+    }
+
+    /// Takes the next leaf or mark of a range out of the table, and returns its first page and what it held: of a leaf the frames,
+    /// which are dirty if hardware had noted that before the entry was emptied. The neighbours that continue the frames with the same
+    /// attributes may be taken out with it. Returns `None` if nothing is left. Marks come with the leaves.
+    ///
+    /// `rest` becomes what is left of the range. Between the first call and the last, no other call changes the range. The order is
+    /// ascending, but hashed tables take the entries of a range that has more blocks than they have buckets in the order of the
+    /// buckets.
+    ///
+    /// An error is returned for the range as a whole, as by `unmap`: no call fails after one that has succeeded, if the leaves at
+    /// both ends of the range are whole. [`Writer::drain`](crate::Writer::drain) checks all of this before the first call.
+    ///
+    /// The frames belong to the caller after the flush that the batch asks for.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::OutOfRange`], [`Error::Borrowed`], or [`Error::Partial`] if the leaf extends beyond the range. This call has changed
+    /// nothing then.
+    fn take_next(&self, right: Right<'_, 'n>, rest: &mut Rest) -> Result<Option<(Vpn, Uncovered)>, Error>;
 
     /// Changes the attributes of the range `pages`, and returns how many base pages were mapped there: PROT1 and
     /// PROTN of Appel and Li. A mark counts as a hole; where holes are skipped, the attributes that a mark with a payload
@@ -303,6 +336,38 @@ pub(crate) fn destroy_into<'n, T: Table<'n>>(mut table: T, mut batch: Retired<'n
     batch.touch_all(FlushScope::Everywhere);
     batch.outlive();
     batch
+}
+
+/// Checks that a range is in the space, that nothing of it is borrowed, and that no leaf extends beyond it.
+pub(crate) fn check_ends<'n>(
+    table: &(impl Table<'n> + ?Sized),
+    pinned: Pinned<'_>,
+    pages: Pages,
+) -> Result<(), Error> {
+    let space = table.space();
+    space.check_pages(pages)?;
+    if let Some(borrowed) = table.borrowed().and_then(|borrowed| borrowed.intersect(pages)) {
+        return Err(Error::Borrowed { at: borrowed.first().address(space.base()) });
+    }
+    for end in [pages.first(), pages.last()] {
+        if let Some(leaf) = table.lookup(pinned, end.address(space.base())) {
+            space.check_whole(leaf, pages)?;
+        }
+    }
+    Ok(())
+}
+
+/// Returns the error for the first page of a range that is not mapped. There is such a page, and no leaf extends beyond the range.
+#[cold]
+fn first_hole<'n>(table: &(impl Table<'n> + ?Sized), pinned: Pinned<'_>, pages: Pages) -> Error {
+    let (space, mut rest) = (table.space(), Rest::of(pages));
+    let mut at = pages.first().address(space.base());
+    while let Some(leaf) = table.lookup(pinned, at) {
+        rest.go_past(space.pages_of(&leaf).last());
+        let Some(pages) = rest.pages() else { break };
+        at = pages.first().address(space.base());
+    }
+    Error::NotMapped { at }
 }
 
 /// How a change treats pages of its range that are not mapped.

@@ -1,10 +1,14 @@
 //! The only writer of a table that other CPUs walk.
 
+use core::iter;
 use core::marker::PhantomData;
 
-use tlbkit_addr::{Attr, Flush, PageSize, Pages, Pfn, VirtAddr};
+use tlbkit_addr::{Attr, Flush, PageSize, Pages, Pfn, VirtAddr, Vpn};
 
-use crate::{Change, Entry, Error, FlushAll, Frames, Holes, Leaf, Mark, Retired, Right, Table};
+use crate::table::check_ends;
+use crate::{
+    Change, Entry, Error, FlushAll, Holes, Leaf, Mark, Pinned, Rest, Retired, Right, Table, Uncovered,
+};
 
 /// The right to write a table, without a batch: see [`Slot`](crate::mpt::Slot).
 ///
@@ -148,14 +152,60 @@ impl<'t, 'n, T: Table<'n> + ?Sized> Writer<'t, 'n, T> {
     ///
     /// Those of [`Table::unmap`].
     #[inline]
-    pub fn unmap(
-        &mut self,
-        pages: Pages,
-        holes: Holes,
-        frames: Option<&mut dyn Frames>,
-    ) -> Result<usize, Error> {
+    pub fn unmap(&mut self, pages: Pages, holes: Holes) -> Result<usize, Error> {
         let table = self.table;
-        table.unmap(self.right(), pages, holes, frames)
+        table.unmap(self.right(), pages, holes)
+    }
+
+    /// Takes the leaves and marks of a range out of the table, each when the iterator is asked for it: see [`Table::take_next`].
+    /// Nothing that can fail is left to the iterator, so a range is taken out up to its end or up to where the caller stops. When the
+    /// iterator is dropped or forgotten, the rest of the range stays mapped.
+    ///
+    /// The frames belong to the caller after the flush that the writer's obligation asks for.
+    ///
+    /// ```
+    /// use tlbkit_addr::{Attr, PageSize, Pages, Pfn, Vpn};
+    /// use tlbkit_pagetable::nodes::{Chunk, Slab};
+    /// use tlbkit_pagetable::{Run, Shared, Uncovered, Writer, mpt};
+    ///
+    /// let mut memory = vec![Chunk::ZERO; 16];
+    /// let slab = Slab::<u64, Shared>::new(&mut memory, 0)?;
+    /// let table = mpt::Mpt4::new(&slab)?;
+    /// let mut writer = Writer::new(&table)?;
+    /// let pages = Pages::count(Vpn::new(16), 16).unwrap();
+    /// writer.map(pages, Pfn::new(64), PageSize::K4, Attr::READ)?;
+    /// let uncovered: Vec<_> = writer.drain(pages)?.collect();
+    /// let run = Run { first: Pfn::new(64), len: 16, dirty: false };
+    /// assert_eq!(uncovered, [(Vpn::new(16), Uncovered::Frames(run))]);
+    /// // Carry this and the frames through a shootdown, then reclaim it.
+    /// let retired = writer.finish();
+    /// # // SAFETY: no CPU walks the table.
+    /// # unsafe { retired.reclaim() };
+    /// # unsafe { tlbkit_pagetable::destroy(table).reclaim() };
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`Error::OutOfRange`], [`Error::Borrowed`], or [`Error::Partial`] if a leaf extends beyond the range. Nothing has changed
+    /// then.
+    pub fn drain(&mut self, pages: Pages) -> Result<impl Iterator<Item = (Vpn, Uncovered)>, Error> {
+        // SAFETY: this is the only writer, and no batch is completed during the check.
+        check_ends(self.table, unsafe { Pinned::by(self) }, pages)?;
+        let mut rest = Rest::of(pages);
+        // The check leaves no error.
+        Ok(iter::from_fn(move || self.take_next(&mut rest).ok().flatten()))
+    }
+
+    /// Takes the next leaf or mark of a range out of the table; see [`Table::take_next`].
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Table::take_next`].
+    #[inline]
+    pub fn take_next(&mut self, rest: &mut Rest) -> Result<Option<(Vpn, Uncovered)>, Error> {
+        let table = self.table;
+        table.take_next(self.right(), rest)
     }
 
     /// Changes the attributes of a range; see [`Table::protect`].

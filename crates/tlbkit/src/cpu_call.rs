@@ -9,7 +9,7 @@ use tlbkit_addr::{Asid, Vpn};
 use tlbkit_pagetable::{Error, Turn};
 use tlbkit_shootdown::{SwitchKind, Synchronous, System};
 
-use self::shoot::{ThisCpu, Uncovered};
+use self::shoot::{ThisCpu, ToRelease};
 use crate::block::Block;
 use crate::cpu::{Cpu, Entered, QUEUE, Retried};
 use crate::fault::Report;
@@ -24,7 +24,7 @@ pub(crate) use self::shoot::{UncoveredRuns, everything};
 
 /// The shootdown system. Every operation is synchronous: the initiator waits until all CPUs have replied.
 pub(crate) type Shootdowns<const CPUS: usize> =
-    System<Option<Uncovered>, Synchronous<Option<Uncovered>>, CPUS, QUEUE>;
+    System<Option<ToRelease>, Synchronous<Option<ToRelease>>, CPUS, QUEUE>;
 
 /// A call under way on this CPU, with interrupts masked. A CPU has at most one.
 pub(crate) struct CpuCall<K: Kernel, const CPUS: usize> {

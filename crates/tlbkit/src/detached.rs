@@ -1,7 +1,7 @@
 //! Frames and nodes that a call has taken out of a table, and releases in bounded parts: between two parts interrupts are unmasked,
 //! if they were when the call began.
 
-use tlbkit_pagetable::{Held, Mark, Run};
+use tlbkit_pagetable::{Mark, Run, Uncovered};
 
 use crate::counted::typed;
 use crate::storage::Parts;
@@ -39,22 +39,25 @@ impl<K: Kernel, const CPUS: usize> Detachment<K, CPUS> {
     }
 
     /// Calls `take` with the parts, and with a function that releases what it is called with.
-    pub(crate) fn release_by<R>(&mut self, take: impl FnOnce(&mut Parts<K>, &mut dyn FnMut(Held)) -> R) -> R {
+    pub(crate) fn release_by<R>(
+        &mut self,
+        take: impl FnOnce(&mut Parts<K>, &mut dyn FnMut(Uncovered)) -> R,
+    ) -> R {
         let (kernel, pages, lost, dirty) = (self.mmu.kernel(), &mut self.pages, self.lost, self.dirty);
         take(&mut self.parts, &mut |held| match held {
             _ if lost => {}
-            Held::Frames(run) => {
+            Uncovered::Frames(run) => {
                 *pages += run.len;
                 kernel.release(typed::<K, _>(Run { dirty: run.dirty || dirty, ..run }));
             }
-            Held::Mark(Mark::Payload(payload, _)) => kernel.release_payload(payload),
-            Held::Mark(Mark::Guard) => {}
+            Uncovered::Mark(Mark::Payload(payload, _)) => kernel.release_payload(payload),
+            Uncovered::Mark(Mark::Guard) => {}
         })
     }
 
     /// Releases a part, with interrupts masked, and tells whether nothing is left.
     fn release_some(&mut self) -> bool {
-        let release = |parts: &mut Parts<K>, held: &mut dyn FnMut(Held)| {
+        let release = |parts: &mut Parts<K>, held: &mut dyn FnMut(Uncovered)| {
             // SAFETY: by the contract of `new` every CPU has flushed by now; lost parts do not come here.
             unsafe { parts.release(RELEASED, held) }
         };

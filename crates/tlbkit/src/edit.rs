@@ -24,10 +24,11 @@ mod unmap;
 ///
 /// Each change is all or nothing. When the edit ends, every CPU flushes the translations that the changes took away or
 /// restricted. A flush takes place earlier if the hardware requires break-before-make, if pages are promoted, or if there is no room
-/// for the frames. The edit's list has room for 16 runs of frames: those of changes of one page, and of a range of at most 8192 pages,
-/// 512 of them mapped, whose runs fit. Any other range is unmapped and flushed at once, and its frames wait in the table's own nodes,
-/// whatever their number. (For the larger pages of MIPS32 in multi-level tables there is only the list.) The frames and nodes that the
-/// changes uncover go back to the kernel after the flush, never before.
+/// for the frames. The edit's list has room for 16 runs of frames: those of changes of one page, and of a range of at most 8192 pages.
+/// If such a range has more runs, or more than about 512 pages are mapped, the edit flushes at once, and the frames that the list has
+/// not taken wait in the table's own nodes, whatever their number; so do all frames of a longer range. (Of the larger pages of MIPS32
+/// in multi-level tables 8 runs can wait there, and then comes the next flush.) The frames and nodes that the changes uncover go back
+/// to the kernel after the flush, never before.
 pub struct Edit<'s, K: Kernel, const CPUS: usize = 1> {
     space: &'s Handle<K, CPUS>,
     call: &'s mut CpuCall<K, CPUS>,

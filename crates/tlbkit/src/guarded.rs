@@ -8,8 +8,8 @@ use tlbkit_pagetable::format::Format;
 use tlbkit_pagetable::gpt::{self, Fixed, Gpt, Kseg0};
 use tlbkit_pagetable::nodes::Nodes;
 use tlbkit_pagetable::{
-    AnyCursor, Change, Entry, Error, Frames as Sink, Held, Holes, Leaf, Mark, Pinned, Radix, Run, Shared,
-    Table as _, Turn, Writer, destroy, mpt,
+    AnyCursor, Change, Entry, Error, Holes, Leaf, Mark, Pinned, Radix, Run, Shared, Table as _, Turn,
+    Uncovered, Writer, destroy, mpt,
 };
 
 use crate::Kernel;
@@ -83,11 +83,9 @@ where
 
     type Detached = Leaves<G, F, N>;
 
-    /// All frames wait in leaves of the table, none in `frames`.
     fn detach(
         writer: &mut Writer<'_, 'static, Self>,
         pages: Pages,
-        _frames: &mut dyn Sink,
     ) -> Result<(Self::Detached, Option<Vpn>), Error> {
         let table = writer.table();
         // SAFETY: the caller is the writer, and the visit changes nothing.
@@ -101,7 +99,7 @@ where
         _writer: &mut Writer<'_, 'static, Self>,
         _pages: Pages,
         _detached: &mut Self::Detached,
-        _held: &mut dyn FnMut(Held),
+        _held: &mut dyn FnMut(Uncovered),
     ) {
     }
 
@@ -131,13 +129,13 @@ where
                 let attr =
                     if is_writable(leaf.attr) { Change::COPY_ON_WRITE.apply(leaf.attr) } else { leaf.attr };
                 let run = Run { dirty: false, ..leaf.run(G::BASE) };
-                let share = Share::new(kernel, Held::Frames(run));
+                let share = Share::new(kernel, Uncovered::Frames(run));
                 child.map(pages, leaf.frame, leaf.size, attr.difference(FORGOTTEN))?;
                 share.keep();
                 Ok(())
             }
             Entry::Mark(mark) => {
-                let share = Share::new(kernel, Held::Mark(mark));
+                let share = Share::new(kernel, Uncovered::Mark(mark));
                 child.mark(at, Some(mark))?;
                 share.keep();
                 Ok(())
@@ -187,7 +185,7 @@ impl<G: Radix, F: Format<Word = u32>, N> Detached for Leaves<G, F, N>
 where
     N: Nodes<Word = u32, Mode = Shared> + 'static,
 {
-    unsafe fn release(&mut self, most: usize, held: &mut dyn FnMut(Held)) -> bool {
+    unsafe fn release(&mut self, most: usize, held: &mut dyn FnMut(Uncovered)) -> bool {
         if let Some(leaves) = &mut self.leaves {
             // SAFETY: this function's contract.
             if !unsafe { leaves.release(most, held) } {
@@ -233,15 +231,15 @@ where
 /// drop of this value takes the share back.
 struct Share<'k, K: Kernel> {
     kernel: &'k K,
-    held: Option<Held>,
+    held: Option<Uncovered>,
 }
 
 impl<'k, K: Kernel> Share<'k, K> {
-    fn new(kernel: &'k K, held: Held) -> Self {
+    fn new(kernel: &'k K, held: Uncovered) -> Self {
         match held {
-            Held::Frames(run) => kernel.share(typed::<K, _>(run)),
-            Held::Mark(Mark::Payload(payload, _)) => kernel.share_payload(payload),
-            Held::Mark(Mark::Guard) => {}
+            Uncovered::Frames(run) => kernel.share(typed::<K, _>(run)),
+            Uncovered::Mark(Mark::Payload(payload, _)) => kernel.share_payload(payload),
+            Uncovered::Mark(Mark::Guard) => {}
         }
         Self { kernel, held: Some(held) }
     }
@@ -255,9 +253,9 @@ impl<'k, K: Kernel> Share<'k, K> {
 impl<K: Kernel> Drop for Share<'_, K> {
     fn drop(&mut self) {
         match self.held {
-            Some(Held::Frames(run)) => self.kernel.release(typed::<K, _>(run)),
-            Some(Held::Mark(Mark::Payload(payload, _))) => self.kernel.release_payload(payload),
-            Some(Held::Mark(Mark::Guard)) | None => {}
+            Some(Uncovered::Frames(run)) => self.kernel.release(typed::<K, _>(run)),
+            Some(Uncovered::Mark(Mark::Payload(payload, _))) => self.kernel.release_payload(payload),
+            Some(Uncovered::Mark(Mark::Guard)) | None => {}
         }
     }
 }

@@ -7,8 +7,8 @@ use tlbkit_pagetable::format::Format;
 use tlbkit_pagetable::mpt::{self, Mpt};
 use tlbkit_pagetable::nodes::{Direct, Nodes, Pieces};
 use tlbkit_pagetable::{
-    AnyCursor, Change, Entry, Error, Frames as Sink, Held, Leaf, Mark, Pinned, Radix, Retired, Shared, Table,
-    Turn, Word, Writer,
+    AnyCursor, Change, Entry, Error, Leaf, Mark, Pinned, Radix, Retired, Shared, Table, Turn, Uncovered,
+    Word, Writer,
 };
 
 use crate::Kernel;
@@ -71,8 +71,7 @@ pub trait SpaceTable<G: Radix, F: Format, N: Nodes<Word = F::Word>>:
     type Detached: Detached;
 
     /// Takes the pages of a range out of the table, from the first one on, in one bounded part. Returns what waits for the flush
-    /// that the writer's obligation asks for, and the first page that was not reached. Frames that cannot wait there go to `frames`,
-    /// until it has no more room.
+    /// that the writer's obligation asks for, and the first page that was not reached.
     ///
     /// # Errors
     ///
@@ -80,7 +79,6 @@ pub trait SpaceTable<G: Radix, F: Format, N: Nodes<Word = F::Word>>:
     fn detach(
         writer: &mut Writer<'_, 'static, Self>,
         pages: Pages,
-        frames: &mut dyn Sink,
     ) -> Result<(Self::Detached, Option<Vpn>), Error>;
 
     /// Empties the entries of `pages`, of which the frames have waited in the table.
@@ -92,7 +90,7 @@ pub trait SpaceTable<G: Radix, F: Format, N: Nodes<Word = F::Word>>:
         writer: &mut Writer<'_, 'static, Self>,
         pages: Pages,
         detached: &mut Self::Detached,
-        held: &mut dyn FnMut(Held),
+        held: &mut dyn FnMut(Uncovered),
     );
 
     /// Takes the whole table apart, whose frames the caller does not know.
@@ -150,7 +148,7 @@ pub trait Detached: fmt::Debug {
     /// # Safety
     ///
     /// The contract of [`Retired::reclaim`] since the part has been taken out of its table.
-    unsafe fn release(&mut self, most: usize, held: &mut dyn FnMut(Held)) -> bool;
+    unsafe fn release(&mut self, most: usize, held: &mut dyn FnMut(Uncovered)) -> bool;
 }
 
 /// Nodes of a multi-level table, and the obligation of earlier changes whose flush was dropped.
@@ -161,7 +159,7 @@ pub struct DetachedNodes<G: Radix, F: Format, N: Nodes<Word = F::Word> + 'static
 }
 
 impl<G: Radix, F: Format, N: Nodes<Word = F::Word> + 'static> Detached for DetachedNodes<G, F, N> {
-    unsafe fn release(&mut self, most: usize, held: &mut dyn FnMut(Held)) -> bool {
+    unsafe fn release(&mut self, most: usize, held: &mut dyn FnMut(Uncovered)) -> bool {
         // SAFETY: this function's contract is that of both calls.
         unsafe {
             if !self.nodes.release(most, held) {
@@ -370,9 +368,8 @@ impl<G: Radix, F: Format, N: Nodes<Word = F::Word> + 'static> SpaceTable<G, F, N
     fn detach(
         writer: &mut Writer<'_, 'static, Self>,
         pages: Pages,
-        frames: &mut dyn Sink,
     ) -> Result<(Self::Detached, Option<Vpn>), Error> {
-        let nodes = writer.detach(pages, PART, frames)?;
+        let nodes = writer.detach(pages, PART)?;
         let stop = nodes.stop();
         Ok((DetachedNodes { nodes, debt: None }, stop))
     }
@@ -381,7 +378,7 @@ impl<G: Radix, F: Format, N: Nodes<Word = F::Word> + 'static> SpaceTable<G, F, N
         writer: &mut Writer<'_, 'static, Self>,
         pages: Pages,
         detached: &mut Self::Detached,
-        held: &mut dyn FnMut(Held),
+        held: &mut dyn FnMut(Uncovered),
     ) {
         // SAFETY: this function's contract.
         unsafe { writer.clear_detached(pages, &mut detached.nodes, held) };

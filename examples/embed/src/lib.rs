@@ -58,7 +58,7 @@ macro_rules! edits {
         /// Unmaps a page.
         #[unsafe(no_mangle)]
         pub fn $unmap(table: &mut Local<'static, $table, fn(&Flush)>, at: VirtAddr) -> Result<usize, Error> {
-            table.unmap(Pages::one(at.vpn(PageSize::K4)), Holes::Refuse, None)
+            table.unmap(Pages::one(at.vpn(PageSize::K4)), Holes::Refuse)
         }
     )+};
 }

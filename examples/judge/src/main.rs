@@ -151,7 +151,7 @@ fn try_marks(table: &mut Judged<'_>) -> Result<(), Error> {
     table.map(page, Pfn::new(POOL >> BASE.shift()), BASE, Attr::READ)?;
     let marks = machine::access(page.first().address(BASE), Access::Load, machine::KERNEL, 0).is_ok();
     MARKS.store(marks, Ordering::Relaxed);
-    table.unmap(page, Holes::Refuse, None).map(drop)
+    table.unmap(page, Holes::Refuse).map(drop)
 }
 
 /// Judges; called by the processor's first instructions with a stack and nothing else.
@@ -236,7 +236,7 @@ fn round(table: &mut Judged<'_>, random: &mut Random, tally: &mut Tally) -> Resu
 fn must_find(table: &mut Judged<'_>, control: Control, random: &mut Random) {
     let clear = |table: &mut Judged<'_>| {
         for place in places() {
-            if table.unmap(pages(place, REGION), Holes::Skip, None).is_err() {
+            if table.unmap(pages(place, REGION), Holes::Skip).is_err() {
                 machine::stop("the table is not to be emptied", 2);
             }
         }
@@ -381,7 +381,7 @@ fn operate(
     let whole = widened(table, pages);
     match random.below(12) {
         0..=4 => {
-            table.unmap(whole, Holes::Skip, None)?;
+            table.unmap(whole, Holes::Skip)?;
             // In step with the addresses, so that small pages can become large ones, or anywhere.
             let frame = match random.below(3) {
                 _ if size.bytes() > POOL_BYTES / 2 => (machine::MEMORY & !size.mask()) >> BASE.shift(),
@@ -395,8 +395,8 @@ fn operate(
             let frame = frame | far << (machine::FAR_SHIFT - BASE.shift());
             table.map(pages, Pfn::new(frame), size, rights(random, scope))
         }
-        5 => table.unmap(pages, Holes::Refuse, None).map(drop),
-        6 => table.unmap(whole, Holes::Skip, None).map(drop),
+        5 => table.unmap(pages, Holes::Refuse).map(drop),
+        6 => table.unmap(whole, Holes::Skip).map(drop),
         7 | 8 => {
             let closes = if random.below(4) == 0 { ACCESS } else { Attr::empty() };
             let clear = attributes(random, scope) & !Attr::READ | closes;

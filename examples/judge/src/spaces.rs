@@ -93,7 +93,7 @@ impl Spaces<'_> {
     fn clear(&mut self) {
         for table in &mut self.tables {
             for &place in &places()[..SCOPE.places] {
-                if table.unmap(pages(place, REGION), Holes::Skip, None).is_err() {
+                if table.unmap(pages(place, REGION), Holes::Skip).is_err() {
                     machine::stop("a table is not to be emptied", 2);
                 }
             }

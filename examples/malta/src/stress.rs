@@ -261,7 +261,7 @@ impl<M: Machine> Run<'_, M> {
     fn unmap(&mut self, (space, pages): &mut Modelled<M>, index: usize) {
         let page = Pages::one(self.page(index));
         let leaf = space.lookup(VirtAddr::new(self.at[index]));
-        let unmapped = space.unmap(page, Holes::Refuse, None);
+        let unmapped = space.unmap(page, Holes::Refuse);
         self.checks.check(unmapped.is_ok() == pages[index].mapped, |say| {
             say(format_args!("{:#x}: {unmapped:?}", self.at[index]));
         });

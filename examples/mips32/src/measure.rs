@@ -233,7 +233,7 @@ pub fn growth<S: Structure>(nodes: &'static Nodes<S::Window>, checks: &mut Check
         // The same page may have been drawn before.
         if !sparse(SEED, page).any(|other| other == at) {
             let leaf = space.lookup(VirtAddr::new(at as usize));
-            let unmapped = space.unmap(pages(at, 1), Holes::Refuse, None);
+            let unmapped = space.unmap(pages(at, 1), Holes::Refuse);
             checks.check(unmapped == Ok(1), |say| say(format_args!("{at:#x}: {unmapped:?}")));
             leaf.iter().for_each(|leaf| machine::give(leaf.frame));
             space.set_root();
@@ -307,7 +307,7 @@ pub fn reports<S: Structure>(nodes: &'static Nodes<S::Window>, table: &str, chec
     checks.check(duplicates == 0 && misses > 100 && full > 100, |say| {
         say(format_args!("{duplicates} entries twice, {misses} misses in the log, {full} without room"));
     });
-    let unmapped = Pages::count(machine::page(COMPACT), 1024).map(|all| space.unmap(all, Holes::Skip, None));
+    let unmapped = Pages::count(machine::page(COMPACT), 1024).map(|all| space.unmap(all, Holes::Skip));
     checks.check(unmapped == Some(Ok(1024)), |say| say(format_args!("{unmapped:?} pages are unmapped")));
     println!(
         "reports table={table} misses={misses} full={full} checks={} failures={}",

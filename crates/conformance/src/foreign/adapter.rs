@@ -5,10 +5,11 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::ops::ControlFlow;
 
-use tlbkit_addr::{Attr, FlushScope, PageSize, Pages, Pfn, PhysAddr, VirtAddr};
+use tlbkit_addr::{Attr, FlushScope, PageSize, Pages, Pfn, PhysAddr, VirtAddr, Vpn};
 use tlbkit_pagetable::nodes::Reclaim;
 use tlbkit_pagetable::{
-    Change, Error, FlushAll, Footprint, Frames, Holes, Leaf, Pinned, Retired, Right, Space, Table, WriterFlag,
+    Change, Error, FlushAll, Footprint, Holes, Leaf, Pinned, Rest, Retired, Right, Space, Table, Uncovered,
+    WriterFlag,
 };
 
 use super::{Foreign, Want};
@@ -248,16 +249,27 @@ unsafe impl<'n> Table<'n> for Adapter<'n> {
         Ok(())
     }
 
-    fn unmap(
-        &self,
-        right: Right<'_, 'n>,
-        pages: Pages,
-        holes: Holes,
-        _frames: Option<&mut dyn Frames>,
-    ) -> Result<usize, Error> {
+    fn unmap(&self, right: Right<'_, 'n>, pages: Pages, holes: Holes) -> Result<usize, Error> {
         let batch = right.batch(&self.flag)?;
-        let op = Op::Unmap { pages, holes, room: None };
+        let op = Op::Unmap { pages, holes };
         self.change(batch, (op, pages), |at, size| self.unmap_page(at, size))
+    }
+
+    fn take_next(
+        &self,
+        mut right: Right<'_, 'n>,
+        rest: &mut Rest,
+    ) -> Result<Option<(Vpn, Uncovered)>, Error> {
+        right.reborrow().batch(&self.flag)?;
+        let next = rest.pages().and_then(|pages| self.model.borrow().overlap(pages).next());
+        let Some(leaf) = next else {
+            rest.end();
+            return Ok(None);
+        };
+        let pages = self.space().pages_of(&leaf);
+        self.unmap(right, pages, Holes::Refuse)?;
+        rest.go_past(pages.last());
+        Ok(Some((pages.first(), Uncovered::Frames(leaf.run(self.space().base())))))
     }
 
     fn protect(

@@ -99,7 +99,7 @@ impl Run<'_, '_> {
             let space = self.table.space();
             let leaves: Vec<_> = self.runner.model().leaves().collect();
             for leaf in leaves {
-                self.step(&Op::Unmap { pages: space.pages_of(&leaf), holes: Holes::Refuse, room: None })?;
+                self.step(&Op::Unmap { pages: space.pages_of(&leaf), holes: Holes::Refuse })?;
             }
             *count = self.table.mapper().nodes();
         }
@@ -150,8 +150,8 @@ impl Run<'_, '_> {
                 }
                 Ok(())
             }
-            Op::Unmap { pages, .. } => {
-                self.each(pages, |pages| Op::Unmap { pages, holes: Holes::Refuse, room: None })
+            Op::Unmap { pages, .. } | Op::Drain { pages, .. } => {
+                self.each(pages, |pages| Op::Unmap { pages, holes: Holes::Refuse })
             }
             Op::Protect { pages, change, .. } => {
                 // A change that does not affect the right to write inverts that right.
@@ -342,7 +342,7 @@ impl Run<'_, '_> {
                 if outcome? == Outcome::Done {
                     // All allocations have succeeded, so the map is undone before the real one.
                     self.runner.compare_near(self.table, Some(pages))?;
-                    self.runner.step(self.table, &Op::Unmap { pages, holes: Holes::Refuse, room: None })?;
+                    self.runner.step(self.table, &Op::Unmap { pages, holes: Holes::Refuse })?;
                     self.check_nodes(
                         before,
                         "the page was mapped and unmapped, and `keeps_empty` says that no empty node stays",

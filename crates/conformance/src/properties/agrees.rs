@@ -97,7 +97,7 @@ fn rights<'n>(table: &dyn Table<'n>, runner: &mut Runner<'n>, pages: Pages, size
     Ok(())
 }
 
-/// Unmaps the first page of a map of large pages with a place for its frames, and maps it again. Before that, tries to replace
+/// Unmaps the first page of a map of large pages by a drain, and maps it again. Before that, tries to replace
 /// its frame by misaligned ones.
 fn handed<'n>(table: &dyn Table<'n>, runner: &mut Runner<'n>, pages: Pages, size: PageSize) -> Checked {
     let Some(leaf) = runner.model().overlap(pages).next() else { return Ok(()) };
@@ -109,7 +109,7 @@ fn handed<'n>(table: &dyn Table<'n>, runner: &mut Runner<'n>, pages: Pages, size
         let frame = Pfn::new(frame.get() | by);
         runner.perform_only(table, &Op::Replace { at, frame, attr })?;
     }
-    runner.perform_only(table, &Op::Unmap { pages, holes: Holes::Refuse, room: Some(usize::MAX) })?;
+    runner.perform_only(table, &Op::Drain { pages, most: usize::MAX })?;
     runner.perform_only(table, &Op::Map { pages, frame, size, attr })?;
     Ok(())
 }
@@ -136,7 +136,7 @@ fn odd_one_out<'n>(
     let Leaf { at, size, frame, attr } = leaf;
     let page = Pages::count(at.vpn(space.base()), size.pages(space.base()).unwrap_or(1));
     let Some(page) = page.filter(|page| pages.contains(page.last())) else { return Ok(0) };
-    let unmap = Op::Unmap { pages: page, holes: Holes::Refuse, room: None };
+    let unmap = Op::Unmap { pages: page, holes: Holes::Refuse };
     let map = |frame, attr| Op::Map { pages: page, frame, size, attr };
     let (profile, is_base) = (*runner.model().profile(), size == space.base());
     let bits = profile.optional.difference(Attr::ACCESSED | Attr::DIRTY).iter();

@@ -71,7 +71,7 @@ pub(super) fn walks_beside(kind: &Kind, stage: &dyn Stage, ops: &[Op], between: 
         let ops = ops.iter().flat_map(|op| {
             let mut ops = with_joins(table, op);
             if let Op::Map { pages, .. } = *op {
-                ops.extend([Op::Unmap { pages, holes: Holes::Skip, room: None }, *op]);
+                ops.extend([Op::Unmap { pages, holes: Holes::Skip }, *op]);
             }
             ops
         });

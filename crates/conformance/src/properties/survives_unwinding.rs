@@ -4,7 +4,7 @@ use std::mem::ManuallyDrop;
 
 use tlbkit_addr::{PageSize, Pages};
 use tlbkit_pagetable::nodes::Chunk;
-use tlbkit_pagetable::{Holes, Mark, Table};
+use tlbkit_pagetable::{Mark, Table};
 
 use super::{Checked, Count, check_pending, model};
 use crate::subject::{Kind, OPS, Stage};
@@ -26,22 +26,22 @@ pub(super) fn survives_unwinding(kind: &Kind, memory: &mut [Chunk], ops: &[Op], 
     let ops = &ops[..doing.unwrap_or(ops.len())];
     let Some((last, first)) = ops.split_last() else { return Ok(()) };
     unwinds(kind, memory, first, last, unwound)?;
-    // A map of a few pages is followed by an unmap with a place for their frames.
+    // A map of a few pages is followed by a drain.
     match *last {
         Op::Map { pages, size, .. } if pages.len() <= 8 * size.pages(PageSize::K4).unwrap_or(1) => {
-            let unmap = Op::Unmap { pages, holes: Holes::Skip, room: Some(usize::MAX) };
-            unwinds(kind, memory, ops, &unmap, unwound)?;
-            // Repeats the unmap in a table with no other pages, so that the number of its remaining nodes is known. If the table
+            let drain = Op::Drain { pages, most: usize::MAX };
+            unwinds(kind, memory, ops, &drain, unwound)?;
+            // Repeats the drain in a table with no other pages, so that the number of its remaining nodes is known. If the table
             // holds marks, it has one mark as well.
             let marked = Pages::count(pages.first(), pages.len() + 1)
                 .filter(|marked| model.has_marks() && model.space().check_pages(*marked).is_ok());
             match marked {
                 Some(pages) => {
                     let mark = Op::Mark { page: pages.last(), mark: Some(Mark::Guard) };
-                    let unmap = Op::Unmap { pages, holes: Holes::Skip, room: Some(usize::MAX) };
-                    unwinds(kind, memory, &[*last, mark], &unmap, unwound)
+                    let drain = Op::Drain { pages, most: usize::MAX };
+                    unwinds(kind, memory, &[*last, mark], &drain, unwound)
                 }
-                None => unwinds(kind, memory, &[*last], &unmap, unwound),
+                None => unwinds(kind, memory, &[*last], &drain, unwound),
             }
         }
         _ => Ok(()),

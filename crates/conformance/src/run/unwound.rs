@@ -4,7 +4,7 @@ use std::mem;
 use std::ops::ControlFlow;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use tlbkit_addr::{Flush, FlushScope, VirtAddr};
+use tlbkit_addr::{Flush, FlushScope, VirtAddr, Vpn};
 use tlbkit_pagetable::{Entry, Leaf, Mark, Pinned, Table, Writer};
 
 use super::{Collector, Mismatch, Runner, call};
@@ -34,7 +34,7 @@ impl<'n> Runner<'n> {
         let may = self.model.refusals(op).is_empty();
         let effect = if may { self.model.effect(op) } else { Effect::default() };
         let Ok(mut writer) = Writer::new(table) else { return mismatch!("a writer was left behind") };
-        let mut frames = Collector { trip: Some(trip), ..Collector::default() };
+        let mut frames = Collector::default();
         let base = self.model.space().base();
         let change = AssertUnwindSafe(|| {
             if let Op::ForEach { pages, .. } = *op {
@@ -81,12 +81,13 @@ impl<'n> Runner<'n> {
         &self,
         effect: &Effect,
         found: &[(VirtAddr, Mark)],
-        frames: &Collector<'_>,
+        frames: &Collector,
     ) -> Result<(), Mismatch> {
-        if let Some((at, mark)) = frames.marks.iter().find(|handed| found.contains(handed)) {
-            return mismatch!("the mark at {at}, {mark}, was handed over, and is still in the table");
-        }
         let base = self.model.space().base();
+        let there = |&&(page, mark): &&(Vpn, Mark)| found.contains(&(page.address(base), mark));
+        if let Some((page, mark)) = frames.marks.iter().find(there) {
+            return mismatch!("the mark of page {page}, {mark}, was handed over, and is still in the table");
+        }
         let planned = |at: VirtAddr| effect.marked.iter().find(|(page, _)| *page == at.vpn(base));
         for &(at, mark) in found {
             if self.model.entry(at) != Entry::Mark(mark)
@@ -111,7 +112,7 @@ impl<'n> Runner<'n> {
         effect: &Effect,
         found: &[Leaf],
         flush: &Flush,
-        frames: &Collector<'_>,
+        frames: &Collector,
     ) -> Result<(), Mismatch> {
         let base = self.model.space().base();
         let is_there = |leaf: &Leaf| {
@@ -139,13 +140,10 @@ impl<'n> Runner<'n> {
                 return mismatch!("an operation that unwound changed {pages}, and asks for {flush:?}");
             }
         }
-        for &(frame, size, ..) in &frames.frames {
-            let same =
-                |leaf: &&Leaf| leaf.frame == frame && leaf.size == size && effect.removed.contains(leaf);
-            let gone = effect.removed.iter().filter(|leaf| same(leaf)).count();
-            if gone > 0 && found.iter().filter(same).count() == gone {
-                return mismatch!("frame {frame} was handed over ({base}), and is still mapped");
-            }
+        if let Some(leaf) =
+            found.iter().find(|leaf| frames.has(leaf.at.vpn(base)) && effect.removed.contains(leaf))
+        {
+            return mismatch!("frame {} was handed over, and is still mapped", leaf.frame);
         }
         Ok(())
     }

@@ -54,7 +54,7 @@ pub const MAP: Scene = Scene {
 /// A page disappears, and its nodes.
 pub const UNMAP: Scene = Scene {
     before: |pen| pen.set(0, 8, WRITE),
-    steps: &[|pen| assert_eq!(pen.unmap(pages(0, 1), Holes::Refuse, None), Ok(1))],
+    steps: &[|pen| assert_eq!(pen.unmap(pages(0, 1), Holes::Refuse), Ok(1))],
     then: &[],
     probe: &[0],
     broken: &[],
@@ -66,7 +66,7 @@ pub const UNMAP_ONE: Scene = Scene {
         pen.set(0, 8, WRITE);
         pen.set(7, 9, READ);
     },
-    steps: &[|pen| assert_eq!(pen.unmap(pages(0, 1), Holes::Refuse, None), Ok(1))],
+    steps: &[|pen| assert_eq!(pen.unmap(pages(0, 1), Holes::Refuse), Ok(1))],
     then: &[],
     probe: &[0, 7],
     broken: &[],
@@ -75,7 +75,7 @@ pub const UNMAP_ONE: Scene = Scene {
 /// The other of the two pages disappears: in a hashed table an entry that is not the first leaves its chain.
 pub const UNMAP_OTHER: Scene = Scene {
     before: UNMAP_ONE.before,
-    steps: &[|pen| assert_eq!(pen.unmap(pages(7, 1), Holes::Refuse, None), Ok(1))],
+    steps: &[|pen| assert_eq!(pen.unmap(pages(7, 1), Holes::Refuse), Ok(1))],
     then: &[],
     probe: &[0, 7],
     broken: &[],
@@ -124,7 +124,7 @@ pub const SPLIT: Scene = Scene {
 pub const REPLACE: Scene = Scene {
     before: |pen| pen.set(0, 8, WRITE),
     steps: &[
-        |pen| assert_eq!(pen.unmap(pages(0, 1), Holes::Refuse, None), Ok(1)),
+        |pen| assert_eq!(pen.unmap(pages(0, 1), Holes::Refuse), Ok(1)),
         |pen| pen.set(4, 9, WRITE),
         |pen| pen.set(0, 10, READ),
     ],
@@ -137,7 +137,7 @@ pub const REPLACE: Scene = Scene {
 /// pages again.
 pub const REUSE: Scene = Scene {
     before: |pen| pen.set(2, 8, WRITE),
-    steps: &[|pen| assert_eq!(pen.unmap(pages(2, 1), Holes::Refuse, None), Ok(1))],
+    steps: &[|pen| assert_eq!(pen.unmap(pages(2, 1), Holes::Refuse), Ok(1))],
     then: &[|pen| pen.set(6, 9, WRITE)],
     probe: &[2, 6],
     broken: &[],
@@ -147,7 +147,7 @@ pub const REUSE: Scene = Scene {
 /// others.
 pub const VISIT_UNMAP: Scene = Scene {
     before: |pen| [2, 4, 7].into_iter().for_each(|page| pen.set(page, 8 + page, WRITE)),
-    steps: &[|pen| assert_eq!(pen.unmap(pages(2, 1), Holes::Refuse, None), Ok(1))],
+    steps: &[|pen| assert_eq!(pen.unmap(pages(2, 1), Holes::Refuse), Ok(1))],
     then: &[],
     probe: &[2],
     broken: &[],

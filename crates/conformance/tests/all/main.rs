@@ -35,21 +35,19 @@ macro_rules! bugs {
 
 bugs! {
     LostPage: "a split loses the last of the small pages", Agrees, "leaves, and 512 are mapped";
-    OnePageFlushed: "an unmap of a range flushes its first page", Agrees, "must be flushed with scope Everywhere";
-    ClearedFirst: "an unmap clears entries before it knows that there is room for the frames", Agrees,
-        "frames were handed over and";
+    OnePageFlushed: "an unmap of a larger page flushes its first page", Agrees, "must be flushed with scope Everywhere";
+    EndsEarly: "a drain ends after the first leaf", Agrees, "must be flushed with scope Everywhere";
     LinkedEarly: "a node is linked before all are had", FailsCleanly, "and the table is not as it was";
     FreedAtOnce: "an emptied node goes back to the storage at once", HoldsBack, "freed that no shootdown has let go";
     ZeroedFirst: "a leaf is zeroed before the node that it is split into is linked", PublishesInOrder,
         "unmapped: it was mapped by the";
     StaleSize: "a join stores the size of the small pages", Agrees, "it should be mapped by the 2M page";
     LastPage: "ranges end one entry early at the last page of the space", Agrees, "met 0 leaves, and 1 are mapped";
-    LostDirty: "an unmap hands a frame over without its dirty bit", Agrees, "frames were handed over and";
+    LostDirty: "a drain hands a frame over without its dirty bit", Agrees, "frames were handed over and";
     OtherTable: "a node of another table of the same storage is linked", StaysApart, "which belongs to table";
     OffByOne: "the first address above the lower half is walked", Agrees, "it should be unmapped";
     ReachTooLow: "the loss of a right reaches one CPU", Agrees, "must be flushed with scope Everywhere";
-    RetiredFirst: "a node is retired before it is unlinked", SurvivesUnwinding, "nodes are out: the table counts";
-    CountOff: "an unmap counts one page too few", Agrees, "it returned a count";
+    CountOff: "a protect counts one page too few", Agrees, "it returned a count";
     StatusDropped: "a join keeps the status bits of the first page only", Agrees, "it should be mapped by the";
     ReadsTwice: "a walk loads a word once to test it and once to use it", WalksBeside, "ran before load";
     NotBuried: "a table that is dropped counts nothing as lost", CountsLost, "was dropped that was not taken apart";
@@ -60,7 +58,7 @@ bugs! {
     FlushedForNothing: "an unmap of what is not mapped asks for a flush", Agrees, "nothing changed, and yet";
     FalseClean: "a node that holds entries goes back as clean", Agrees, "was given back as clean";
     RetiredTwice: "an emptied node is pushed into the batch twice", Agrees, "was retired twice";
-    NotRepaired: "nothing is repaired after an unwinding, and an emptied node stays", SurvivesUnwinding,
+    NotRepaired: "a map links a node before it takes the others, of which one unwinds, and the empty node stays", SurvivesUnwinding,
         "left nothing mapped, and the table takes";
     OneTooMany: "a map takes one node more than it needs", FailsCleanly, "it takes more than it needs";
     StillCounted: "`dismantle` leaves a leaf in the footprint", Agrees, "its footprint, which should be all zeroes";
@@ -71,18 +69,16 @@ bugs! {
     TooFewBits: "a table says that payloads have one bit less than it takes", Agrees, "says that a payload may have";
     PayloadZero: "a payload of zero is taken for no mark", Agrees, "met 0 entries, and 1 are there";
     MarkCounted: "a mark is counted before its nodes are had", FailsCleanly, "the footprint counts";
-    MarkHandedFirst: "marks are handed over before the entries are emptied", SurvivesUnwinding, "and is still in the table";
+    MarkKept: "a mark that a drain hands over stays in the table", SurvivesUnwinding, "and 0 marks";
     EntriesRestart: "a visit of entries begins anew where there is a mark", Agrees, "entries";
     EntriesLie: "a visit of entries that is told to stop says that it was not", Agrees, "was told to stop at";
-    HandedFirst: "frames are handed over before the entries are emptied", SurvivesUnwinding, "and is still mapped";
-    FrameTwice: "an unmap hands each frame over twice", Agrees, "was handed over 2 times";
-    WrongBase: "an unmap hands frames over as frames of another base size", Agrees, "in frames of 16K";
+    FrameTwice: "a drain hands frames over twice", Agrees, "frames were handed over and";
     FreedTwice: "an emptied node is freed twice", Agrees, "was freed twice";
     JoinLive: "a join counts one entry too many in the node above", Waits, "an emptied table takes";
     JoinTally: "a join counts the large page twice in the footprint", Agrees, "footprint";
     SplitAskew: "a split over two levels gives all nodes of the lower one the same frames", Agrees, "a visit of";
     SecondSplit: "of two pages that are split both get the frames of the first", Agrees, "it should be mapped by the";
-    SizeTold: "an unmap hands a page of 1 GiB over as one of 2 MiB", Agrees, "frames were handed over and";
+    SizeTold: "a drain hands a page of 1 GiB over as one of 2 MiB", Agrees, "frames were handed over and";
     JoinedGap: "a join does not ask whether a page in the midst is mapped", Agrees, "was unmapped, and nothing maps its page";
     SplitLeaks: "a split that gets no memory for its second node loses the first", FailsCleanly, "and the table is not as it was";
     GlobalLost: "a protect that takes the right to write takes from a page that it is global", Agrees, "it should be mapped by the";
@@ -141,7 +137,7 @@ const MARKS: [Bug; 9] = [
     Bug::TooFewBits,
     Bug::PayloadZero,
     Bug::MarkCounted,
-    Bug::MarkHandedFirst,
+    Bug::MarkKept,
     Bug::EntriesRestart,
     Bug::EntriesLie,
 ];

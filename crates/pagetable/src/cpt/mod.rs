@@ -59,7 +59,7 @@
 //! table.map(pages(13, 2), Pfn::new(0x99), PageSize::K4, Attr::READ)?;
 //! assert_eq!(table.table().blocks(), 1);
 //! assert_eq!(table.lookup(VirtAddr::new(0xb123)).unwrap().size, PageSize::K16);
-//! assert_eq!(table.unmap(pages(8, 8), Holes::Skip, None)?, 6);
+//! assert_eq!(table.unmap(pages(8, 8), Holes::Skip)?, 6);
 //! assert_eq!(table.table().blocks(), 0);
 //! table.destroy();
 //! # Ok::<(), Box<dyn std::error::Error>>(())

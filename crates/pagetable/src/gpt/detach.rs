@@ -25,11 +25,11 @@ use super::node::Writing;
 use super::shape::Shape;
 use super::visit::{Covering, Span};
 use crate::format::{Format, is_taken};
-use crate::frames::{Held, Joined};
+use crate::frames::Joined;
 use crate::geometry::Checked as _;
 use crate::nodes::{Freed, ListLink, NodeAddr, Nodes};
 use crate::word::atomics::Ordering;
-use crate::{Entry, Error, Geometry, Holes, Mode as _, Word, Writer};
+use crate::{Entry, Error, Geometry, Holes, Mode as _, Uncovered, Word, Writer};
 
 /// Leaves that [`Writer::detach`] has taken out of a guarded table, with the frames and marks in them.
 ///
@@ -45,7 +45,7 @@ pub struct Detached<'n, G: Geometry, F: Format<Word = u32>, N: Nodes<Word = u32>
     /// The number of leaves in the list.
     count: usize,
     /// What pairs have held of which one page stays: at most one at each end of the range.
-    halves: [Option<Held>; 2],
+    halves: [Option<Uncovered>; 2],
     pending: Joined,
     shape: PhantomData<(G, F, P)>,
 }
@@ -98,7 +98,7 @@ impl<'n, G: Geometry, F: Format<Word = u32>, N: Nodes<Word = u32>, P: Digits> De
     ///
     /// As for [`Retired::reclaim`](crate::Retired::reclaim): since the call of [`Writer::detach`] every CPU that may hold a translation of the table, or walk
     /// it, has left its walks and flushed what the writer's obligation names.
-    pub unsafe fn release(&mut self, slots: usize, held: &mut dyn FnMut(Held)) -> bool {
+    pub unsafe fn release(&mut self, slots: usize, held: &mut dyn FnMut(Uncovered)) -> bool {
         while let Some(half) = self.halves.iter_mut().find_map(Option::take) {
             held(half);
         }
@@ -115,7 +115,7 @@ impl<'n, G: Geometry, F: Format<Word = u32>, N: Nodes<Word = u32>, P: Digits> De
                 self.next += 1;
                 match entry {
                     Entry::Leaf(page) => self.pending.add(page.run(G::BASE), held),
-                    Entry::Mark(mark) => held(Held::Mark(mark)),
+                    Entry::Mark(mark) => held(Uncovered::Mark(mark)),
                     Entry::Empty => {}
                 }
             }
@@ -215,8 +215,8 @@ impl<'n, G: Geometry, F: Format<Word = u32>, N: Nodes<Word = u32>, P: Digits>
             }
             if gone < live {
                 let half = match pte.entry() {
-                    Entry::Leaf(page) => Some(Held::Frames(page.run(G::BASE))),
-                    Entry::Mark(mark) => Some(Held::Mark(mark)),
+                    Entry::Leaf(page) => Some(Uncovered::Frames(page.run(G::BASE))),
+                    Entry::Mark(mark) => Some(Uncovered::Mark(mark)),
                     Entry::Empty => None,
                 };
                 if let Some(free) = detached.halves.iter_mut().find(|half| half.is_none()) {

@@ -28,7 +28,7 @@ impl<T: Shape> Writing<'_, '_, T> {
             self.store_over(at, word);
         } else if !self.unmap_one(page, is_taken::<T::F>, reach) {
             self.touch(reach, page);
-            self.remove(page, &mut None);
+            self.remove(page);
         }
         Ok(old)
     }

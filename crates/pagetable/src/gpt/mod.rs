@@ -100,7 +100,7 @@
 //!
 //! // Without the second page the node would have one entry, so the table retires it.
 //! let page = Pages::one(VirtAddr::new(0xffff_8123_4567_8000).vpn(PageSize::K4));
-//! table.unmap(page, Holes::Refuse, None)?;
+//! table.unmap(page, Holes::Refuse)?;
 //! assert_eq!((table.footprint().nodes, table.footprint().leaves), (0, 1));
 //! table.destroy();
 //! # Ok::<(), Box<dyn std::error::Error>>(())

@@ -1,6 +1,8 @@
 //! Removal: pages are unmapped leaf by leaf, and a node that has one entry left is replaced by that entry. Removal needs no memory.
 
-use tlbkit_addr::{FlushScope, Pages, VirtAddr};
+use core::ops::ControlFlow;
+
+use tlbkit_addr::{FlushScope, Pages, Vpn};
 
 use super::guard::{agree, low};
 use super::node::{Node, Sole, View, Writing};
@@ -9,55 +11,57 @@ use super::tune::Which;
 use super::visit::{Covering, Leaves, Span};
 use super::walk::End;
 use crate::format::{Format, is_taken};
-use crate::{Entry, Error, Frames, Holes};
+use crate::{Entry, Error, Holes, Leaf, Rest, Run, Uncovered};
 
 impl<'w, T: Shape> Writing<'w, '_, T> {
     /// See [`Table::unmap`](crate::Table::unmap).
     #[inline(always)]
-    pub(super) fn unmap(
-        mut self,
-        pages: Pages,
-        holes: Holes,
-        frames: Option<&mut dyn Frames>,
-    ) -> Result<usize, Error> {
+    pub(super) fn unmap(mut self, pages: Pages, holes: Holes) -> Result<usize, Error> {
         T::SPACE.check_pages(pages)?;
-        if pages.len() == 1
-            && frames.is_none()
-            && self.unmap_one(pages, |old| T::F::is_leaf(old, true), FlushScope::Everywhere)
-        {
+        if pages.len() == 1 && self.unmap_one(pages, |old| T::F::is_leaf(old, true), FlushScope::Everywhere) {
             return Ok(1);
         }
-        self.unmap_range(pages, holes, frames)
+        self.unmap_range(pages, holes)
     }
 
     /// Unmaps a range after a dry run.
     #[inline(never)]
-    fn unmap_range(
-        &mut self,
-        pages: Pages,
-        holes: Holes,
-        mut frames: Option<&mut dyn Frames>,
-    ) -> Result<usize, Error> {
+    fn unmap_range(&mut self, pages: Pages, holes: Holes) -> Result<usize, Error> {
         let census = self.census(pages, holes)?;
-        if let Some(frames) = &mut frames {
-            frames.reserve(census.leaves)?;
-        }
         if census.pages > 0 {
             let stale = self.stale(pages);
             self.touch(FlushScope::Everywhere, stale);
         } else if census.marks == 0 {
             return Ok(0);
         }
-        self.remove(pages, &mut frames);
+        self.remove(pages);
         Ok(census.pages)
     }
 
+    /// See [`Table::take_next`](crate::Table::take_next).
+    #[inline(never)]
+    pub(super) fn take_next(mut self, rest: &mut Rest) -> Result<Option<(Vpn, Uncovered)>, Error> {
+        let Some(pages) = rest.pages() else { return Ok(None) };
+        T::SPACE.check_pages(pages)?;
+        let Some((taken, uncovered)) = self.first_entry(pages)? else {
+            rest.end();
+            return Ok(None);
+        };
+        if let Uncovered::Frames(_) = uncovered {
+            let stale = self.stale(taken);
+            self.touch(FlushScope::Everywhere, stale);
+        }
+        self.remove(taken);
+        rest.go_past(taken.last());
+        Ok(Some((taken.first(), uncovered)))
+    }
+
     /// Removes the leaf entries and marks of a range from the tree.
-    pub(super) fn remove(&mut self, pages: Pages, frames: &mut Option<&mut dyn Frames>) {
+    pub(super) fn remove(&mut self, pages: Pages) {
         let span = T::span(pages);
         let mut next = Some(span.first);
         while let Some(at) = next {
-            next = self.remove_next(Span { first: at, last: span.last }, frames);
+            next = self.remove_next(Span { first: at, last: span.last });
         }
         self.tune_ends(span);
     }
@@ -86,10 +90,10 @@ impl<'w, T: Shape> Writing<'w, '_, T> {
     ///
     /// Needs no memory: if there is no memory for a small leaf, the large one stays.
     #[inline(never)]
-    fn remove_next(&mut self, span: Span, frames: &mut Option<&mut dyn Frames>) -> Option<usize> {
+    fn remove_next(&mut self, span: Span) -> Option<usize> {
         let next = self.leaf_at(span).or_else(|| self.first_leaf(span));
         let Covering { slot, leaf, base, part } = next?;
-        let gone = leaf.empty(part, frames);
+        let gone = leaf.empty(part);
         self.table().tally().ptes(-(gone as isize));
         let live = leaf.sub_live(gone);
         match slot.run(leaf) {
@@ -143,6 +147,46 @@ impl<'w, T: Shape> Writing<'w, '_, T> {
 }
 
 impl<'w, T: Shape> View<'w, T> {
+    /// Returns the first leaf or mark of a range, and its pages. With a leaf come the neighbours that map the next frames with the
+    /// same attributes.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Partial`] if the first leaf extends beyond the range.
+    fn first_entry(self, pages: Pages) -> Result<Option<(Pages, Uncovered)>, Error> {
+        let mut found: Option<(Pages, Leaf, Run)> = None;
+        let mut outcome = Ok(None);
+        let _ = self.visit_entries(T::span(pages), &mut |at, entry| {
+            let Entry::Leaf(leaf) = entry else {
+                if let (None, Entry::Mark(mark)) = (&found, entry) {
+                    outcome = Ok(Some((Pages::one(at.vpn(T::PAGE)), Uncovered::Mark(mark))));
+                }
+                return ControlFlow::Break(());
+            };
+            let (whole, run) = (T::SPACE.pages_of(&leaf), leaf.run(T::PAGE));
+            let is_whole = T::SPACE.check_whole(leaf, pages);
+            match &mut found {
+                None => {
+                    outcome = is_whole.map(|()| None);
+                    found = Some((whole, leaf, run));
+                }
+                Some((before, first, frames))
+                    if is_whole.is_ok()
+                        && before.last().checked_add(1) == Some(whole.first())
+                        && frames.first.checked_add(frames.len) == Some(run.first)
+                        && first.attr == leaf.attr =>
+                {
+                    frames.len += run.len;
+                    *before = before.merge(whole).unwrap_or(*before);
+                }
+                Some(_) => return ControlFlow::Break(()),
+            }
+            if outcome.is_ok() { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+        });
+        let marked = outcome?;
+        Ok(found.map(|(pages, _, run)| (pages, Uncovered::Frames(run))).or(marked))
+    }
+
     /// Finds the leaf that covers the first page of a span, if there is one, by one walk. Returns `None` in tables in which several
     /// slots may lead to a leaf of base pages ([`PLAIN`](Shape::PLAIN)).
     #[inline(always)]
@@ -175,28 +219,12 @@ impl<T: Shape> Node<'_, T> {
 
     /// Empties the slots of a leaf that a span covers, and returns how many were in use.
     #[inline(never)]
-    fn empty(self, span: Span, frames: &mut Option<&mut dyn Frames>) -> usize {
-        if T::IN_A_ROW && frames.is_none() {
+    fn empty(self, span: Span) -> usize {
+        if T::IN_A_ROW {
             let gone = self.count(span, is_taken::<T::F>);
             self.clear(span);
             return gone;
         }
-        let mut gone = 0;
-        for pte in self.ptes(span) {
-            let word = pte.read();
-            if is_taken::<T::F>(word) {
-                pte.store(T::ZERO);
-                gone += 1;
-                if let Some(frames) = frames {
-                    // The PTE is empty by now, so the table is consistent even if this call unwinds.
-                    match T::entry(word, self.shift, pte.at()) {
-                        Entry::Leaf(page) => frames.push(page.frame, page.size, T::PAGE, page.attr),
-                        Entry::Mark(mark) => frames.marked(VirtAddr::new(T::address(pte.at())), mark),
-                        Entry::Empty => {}
-                    }
-                }
-            }
-        }
-        gone
+        self.ptes(span).filter(|pte| is_taken::<T::F>(pte.read())).map(|pte| pte.store(T::ZERO)).count()
     }
 }

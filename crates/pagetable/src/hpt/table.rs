@@ -2,7 +2,7 @@
 
 use core::ops::ControlFlow;
 
-use tlbkit_addr::{Attr, PageSize, Pages, Pfn, PhysAddr, VirtAddr};
+use tlbkit_addr::{Attr, PageSize, Pages, Pfn, PhysAddr, VirtAddr, Vpn};
 
 use super::node::{Walk, Writing};
 use super::{Hashed, Sizes};
@@ -11,8 +11,8 @@ use crate::geometry::Checked as _;
 use crate::leaf::phys;
 use crate::nodes::Nodes;
 use crate::{
-    Change, Entry, Error, FlushAll, Footprint, Frames, Geometry, Holes, Leaf, Mark, Pinned, Private, Retired,
-    Right, Space, Table, WriterFlag,
+    Change, Entry, Error, FlushAll, Footprint, Geometry, Holes, Leaf, Mark, Pinned, Private, Rest, Retired,
+    Right, Space, Table, Uncovered, WriterFlag,
 };
 
 impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, S: Sizes> Hashed<'n, G, F, N, S> {
@@ -115,14 +115,12 @@ unsafe impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, S: Sizes> Tabl
     }
 
     #[inline]
-    fn unmap(
-        &self,
-        right: Right<'_, 'n>,
-        pages: Pages,
-        holes: Holes,
-        frames: Option<&mut dyn Frames>,
-    ) -> Result<usize, Error> {
-        self.writing(right)?.or_mend(|writing| writing.unmap_pages(pages, holes, frames))
+    fn unmap(&self, right: Right<'_, 'n>, pages: Pages, holes: Holes) -> Result<usize, Error> {
+        self.writing(right)?.or_mend(|writing| writing.unmap_pages(pages, holes))
+    }
+
+    fn take_next(&self, right: Right<'_, 'n>, rest: &mut Rest) -> Result<Option<(Vpn, Uncovered)>, Error> {
+        self.writing(right)?.or_mend(|writing| writing.take_next(rest))
     }
 
     #[inline]

@@ -2,51 +2,37 @@
 
 use core::ops::ControlFlow;
 
-use tlbkit_addr::{FlushScope, Pages};
+use tlbkit_addr::{FlushScope, Pages, VirtAddr, Vpn};
 
 use super::Sizes;
-use super::node::{Span, Writing};
+use super::node::Writing;
 use super::shape::Shape as _;
 use super::tag::Tags as _;
 use super::visit::Visitor;
 use crate::format::Format;
 use crate::geometry::Checked as _;
 use crate::nodes::Nodes;
-use crate::{Entry, Error, Frames, Geometry, Holes};
+use crate::{Entry, Error, Geometry, Holes, Rest, Uncovered};
 
 impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, S: Sizes> Writing<'_, 'n, G, F, N, S> {
     /// Implements [`Table::unmap`](crate::Table::unmap).
     #[inline]
-    pub(super) fn unmap_pages(
-        mut self,
-        pages: Pages,
-        holes: Holes,
-        frames: Option<&mut dyn Frames>,
-    ) -> Result<usize, Error> {
+    pub(super) fn unmap_pages(mut self, pages: Pages, holes: Holes) -> Result<usize, Error> {
         let page = pages.first();
         let wanted = |old| F::is_leaf(old, true) && Self::size(old, 0) == G::BASE;
-        let is_one = page == pages.last() && frames.is_none() && G::SPACE.has(page);
-        if is_one && self.empty_one(page, wanted) {
+        if page == pages.last() && G::SPACE.has(page) && self.empty_one(page, wanted) {
             self.touch(FlushScope::Everywhere, pages);
             return Ok(1);
         }
-        self.unmap_range(pages, holes, frames)
+        self.unmap_range(pages, holes)
     }
 
     /// Unmaps a range, whatever is in it.
     #[inline(never)]
-    fn unmap_range(
-        mut self,
-        pages: Pages,
-        holes: Holes,
-        mut frames: Option<&mut dyn Frames>,
-    ) -> Result<usize, Error> {
+    fn unmap_range(mut self, pages: Pages, holes: Holes) -> Result<usize, Error> {
         G::SPACE.check_pages(pages)?;
         // After the census every leaf of the range is whole.
         let census = self.again().census(pages, holes)?;
-        if let Some(frames) = &mut frames {
-            frames.reserve(census.leaves)?;
-        }
         if census.pages > 0 {
             let stale = self.stale(pages);
             self.touch(FlushScope::Everywhere, stale);
@@ -55,10 +41,10 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, S: Sizes> Writing<'_,
             let before = self.blocks();
             // Of base pages without a hole every entry is taken.
             let full = census.leaves == pages.len();
-            if full && frames.is_none() && self.is_by_block(pages) {
+            if full && self.is_by_block(pages) {
                 self.again().clear_blocks(pages);
             } else {
-                self.clear(pages, frames, full);
+                self.clear(pages, full);
             }
             let emptied = before - self.blocks();
             self.adapt(emptied);
@@ -66,28 +52,87 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, S: Sizes> Writing<'_,
         Ok(census.pages)
     }
 
+    /// Implements [`Table::take_next`](crate::Table::take_next). While entries are taken out in the order of the buckets, the table
+    /// does not shrink, so that the buckets keep their numbers.
+    #[inline(never)]
+    pub(super) fn take_next(mut self, rest: &mut Rest) -> Result<Option<(Vpn, Uncovered)>, Error> {
+        let Some(pages) = rest.pages() else { return Ok(None) };
+        G::SPACE.check_pages(pages)?;
+        let (first, last) = Self::blocks_of(0, pages);
+        let by_block = last - first < self.buckets();
+        let found = if by_block { self.first_entry(pages) } else { self.entry_behind(rest, pages) };
+        let (taken, uncovered) = match found {
+            Some((_, Entry::Leaf(leaf))) => {
+                G::SPACE.check_whole(leaf, pages)?;
+                let taken = G::SPACE.pages_of(&leaf);
+                let stale = self.stale(taken);
+                self.touch(FlushScope::Everywhere, stale);
+                (taken, Uncovered::Frames(leaf.run(G::BASE)))
+            }
+            Some((at, Entry::Mark(mark))) => (Pages::one(at.vpn(G::BASE)), Uncovered::Mark(mark)),
+            Some((_, Entry::Empty)) | None => {
+                rest.end();
+                if !by_block {
+                    let buckets = self.buckets();
+                    self.adapt(buckets);
+                }
+                return Ok(None);
+            }
+        };
+        let before = self.blocks();
+        self.clear(taken, false);
+        if by_block {
+            rest.go_past(taken.last());
+            let emptied = before - self.blocks();
+            self.adapt(emptied);
+        }
+        Ok(Some((taken.first(), uncovered)))
+    }
+
+    /// Returns the first leaf or mark of a range, which has fewer blocks than the table has buckets.
+    fn first_entry(&self, pages: Pages) -> Option<(VirtAddr, Entry)> {
+        let mut rest = Rest::of(pages);
+        while let Some(pages) = rest.pages() {
+            let at = pages.first().address(G::BASE);
+            if !self.is_finest() {
+                match self.walk().find_entry(at) {
+                    Entry::Empty => rest.go_past(pages.first()),
+                    entry => return Some((at, entry)),
+                }
+                continue;
+            }
+            let block = Self::block(0, at);
+            let mut probe = self.head(block).probe();
+            if probe.seek(Self::tag_of(0, block))
+                && let Some(span) = Self::span_of(0, block, pages)
+                && let Some(found) = probe.unit().first_taken(span)
+            {
+                return Some(found);
+            }
+            rest.go_past(Self::bounds(0, block).1);
+        }
+        None
+    }
+
+    /// Returns a leaf or mark of a range, of the first bucket that has one, and notes that bucket.
+    fn entry_behind(&self, rest: &mut Rest, pages: Pages) -> Option<(VirtAddr, Entry)> {
+        for number in rest.place()..self.buckets() {
+            rest.set_place(number);
+            let mut parts = self.walk().numbered(number).parts(pages);
+            if let Some(found) = parts.find_map(|(unit, span)| unit.first_taken(span)) {
+                return Some(found);
+            }
+        }
+        None
+    }
+
     /// Removes every leaf and mark of a range, all of whose leaves are whole. The range is `full` if each page of it has a leaf of its
     /// own.
-    fn clear(&mut self, pages: Pages, mut frames: Option<&mut dyn Frames>, full: bool) {
+    fn clear(&mut self, pages: Pages, full: bool) {
         let _ = self.parts(pages, Visitor::Clearer, |slots| {
-            let span = slots.span();
-            let Some(frames) = &mut frames else {
-                // A bucket of larger pages may be live for others.
-                slots.empty(full && span.grain == 0);
-                return ControlFlow::Continue(());
-            };
-            slots.each_taken(|slot, at, entry| {
-                // The leaf is cleared before the frame is passed on, so no word leads to it even if the call unwinds.
-                let size = entry.leaf().map_or(G::BASE, |leaf| leaf.size);
-                let count = 1 << (size.shift() - Self::GRAIN[span.grain].shift());
-                slots.bucket().slots(Span { slot, count, ..span }).empty(true);
-                match entry {
-                    Entry::Leaf(leaf) => frames.push(leaf.frame, leaf.size, G::BASE, leaf.attr),
-                    Entry::Mark(mark) => frames.marked(at, mark),
-                    Entry::Empty => {}
-                }
-                ControlFlow::Continue(())
-            })
+            // A bucket of larger pages may be live for others.
+            slots.empty(full && slots.span().grain == 0);
+            ControlFlow::Continue(())
         });
     }
 

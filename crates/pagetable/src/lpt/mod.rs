@@ -84,7 +84,7 @@ mod linear;
 
 use core::ops::ControlFlow;
 
-use tlbkit_addr::{Attr, PageSize, Pages, Pfn, VirtAddr};
+use tlbkit_addr::{Attr, PageSize, Pages, Pfn, VirtAddr, Vpn};
 
 pub use linear::Linear;
 
@@ -95,8 +95,8 @@ use crate::geometry::Va32;
 use crate::mpt::{Mpt, own_pages, region};
 use crate::nodes::{NodeAddr, Nodes};
 use crate::{
-    Change, Error, FlushAll, Footprint, Frames, Holes, Leaf, NestedMissObserver, Pinned, Private, Radix,
-    Retired, Right, Space, Table, WriterFlag,
+    Change, Error, FlushAll, Footprint, Holes, Leaf, NestedMissObserver, Pinned, Private, Radix, Rest,
+    Retired, Right, Space, Table, Uncovered, WriterFlag,
 };
 
 /// A linear page table at virtual address `AT`, of geometry `G`, with entries of format `F`. The addresses of nodes from `N`
@@ -201,14 +201,12 @@ unsafe impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>, const AT: usize> 
     }
 
     #[inline]
-    fn unmap(
-        &self,
-        right: Right<'_, 'n>,
-        pages: Pages,
-        holes: Holes,
-        frames: Option<&mut dyn Frames>,
-    ) -> Result<usize, Error> {
-        self.tree.unmap(right, pages, holes, frames)
+    fn unmap(&self, right: Right<'_, 'n>, pages: Pages, holes: Holes) -> Result<usize, Error> {
+        self.tree.unmap(right, pages, holes)
+    }
+
+    fn take_next(&self, right: Right<'_, 'n>, rest: &mut Rest) -> Result<Option<(Vpn, Uncovered)>, Error> {
+        self.tree.take_next(right, rest)
     }
 
     #[inline]

@@ -1,11 +1,9 @@
 //! Dry runs: counting what a range holds before a change begins.
 
-use core::ops::ControlFlow;
-
 use tlbkit_addr::Pages;
 
 use super::leaf::Decode as _;
-use super::node::{NodeRef, Writing};
+use super::node::Writing;
 use super::shape::Shape;
 use super::sweep::NodePart;
 use crate::dry_run::{Census, Leaves as _};
@@ -15,7 +13,7 @@ use crate::nodes::Nodes;
 use crate::{Error, Holes, Radix, Word};
 
 impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Writing<'_, 'n, G, F, N> {
-    /// Counts the pages, leaves and marks of a range, as the dry run of an unmap or protect. Returns an error for a page that the
+    /// Counts the pages and marks of a range, as the dry run of an unmap or protect. Returns an error for a page that the
     /// range covers only in part, and for a hole if `holes` refuses holes. The pages are in the space and not borrowed.
     #[inline(always)]
     pub(super) fn census(&mut self, pages: Pages, holes: Holes) -> Result<Census, Error> {
@@ -41,7 +39,6 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Writing<'_, 'n, G, F, N>
                 let at = part.address(hole.unwrap_or(0)).vpn(G::BASE);
                 return Err(Error::NotMapped { at: at.max(pages.first()).address(G::BASE) });
             }
-            census.leaves += leaves;
             census.marks += part.marks_beside(leaves);
             census.pages += leaves * Self::slot_pages(level);
             Ok(())
@@ -74,17 +71,5 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> NodePart<'_, 'n, G, F, N
     fn marks(&self) -> usize {
         let Some(places) = self.last() else { return 0 };
         places.filter(|place| Self::is_mark(place.read(), Self::LEVELS - 1)).count()
-    }
-}
-
-impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> NodeRef<'_, 'n, G, F, N> {
-    /// Counts the pages of a range, each once, however many slots it occupies.
-    pub(super) fn distinct(self, pages: Pages) -> usize {
-        let mut leaves = 0;
-        let _ = self.visit(pages, &mut |_| {
-            leaves += 1;
-            ControlFlow::Continue(())
-        });
-        leaves
     }
 }

@@ -8,7 +8,6 @@ use super::leaf::Decode as _;
 use super::node::{Position, Writing};
 use super::shape::Shape;
 use super::{Encoded, Mpt, Slot};
-use crate::cursor::Taken;
 use crate::format::{Format, check_change};
 use crate::geometry::Checked as _;
 use crate::nodes::Nodes;
@@ -184,10 +183,8 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Cursor<'_, 'n, G, F, N> 
         let at = self.at();
         self.position.table().check_own(Pages::one(self.page))?;
         let leaf = self.look().ok_or(Error::NotMapped { at })?;
-        let mut taken = Taken(leaf);
-        let pages = G::SPACE.pages_of(&leaf);
-        self.anew(|writing| writing.unmap_range(pages, Holes::Refuse, Some(&mut taken)))?;
-        Ok(taken.0)
+        let attr = self.anew(|writing| writing.take(G::SPACE.pages_of(&leaf), leaf.attr));
+        Ok(Leaf { attr, ..leaf })
     }
 
     /// Returns the slot of the page, if the walk ended at the last level.

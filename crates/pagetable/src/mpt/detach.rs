@@ -11,7 +11,8 @@
 //! ```
 //!
 //! So a range of any length needs one shootdown and no memory, and hardware may set status bits in the listed nodes until the
-//! flush: they are read after it. Where a format has no bits for the words of a level, the frames go to the caller's list.
+//! flush: they are read after it. Where a format has no bits for the frame of a page (the larger pages of [`EntryLo`](crate::format::EntryLo)), a short
+//! list beside the nodes holds them.
 
 use tlbkit_addr::{FlushScope, Pages, VirtAddr, Vpn};
 
@@ -23,12 +24,11 @@ use super::shape::Shape;
 use crate::format::{Format, gone_of, gone_word, walked};
 use crate::geometry::Checked as _;
 use crate::nodes::Nodes;
-use crate::{Error, Frames, Held, Pinned, Radix, Retired, Run, Table as _, Word, Writer};
+use crate::{Error, Pinned, Radix, Retired, Run, Table as _, Uncovered, Word, Writer};
 
 /// A detachment under way.
-struct Detaching<'d, 'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> {
+struct Detaching<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> {
     detached: Detached<'n, G, F, N>,
-    frames: &'d mut dyn Frames,
     /// How many more entries and nodes may be visited.
     left: usize,
     /// Whether an entry has changed.
@@ -42,10 +42,10 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Writer<'_, 'n, Mpt<'n, G
     /// and nodes. Returns the nodes that hold them, and the page at which it [stopped](Detached::stop).
     ///
     /// The frames belong to the caller after the flush that the writer's obligation asks for: those of entries in nodes that stay
-    /// are handed over by [`clear_detached`](Self::clear_detached), all others by [`Detached::release`]. Larger pages of a format
-    /// without bits for that go to `frames` at once, as a run or as base pages ([`Frames::reserve`] says whether there is room); a
-    /// lack of room ends the call at that page. Between this call and `clear_detached` the entries that hold frames refuse other
-    /// contents ([`Error::Marked`]), and a call that takes them out of the table or detaches them again loses their frames.
+    /// are handed over by [`clear_detached`](Self::clear_detached), all others by [`Detached::release`]. Of the larger pages of a
+    /// format without bits for a frame in an entry that is not mapped, one call takes at most [`Detached::LOOSE`] runs. Between this
+    /// call and `clear_detached` the entries that hold frames refuse other contents ([`Error::Marked`]); an unmap leaves them, and
+    /// another `detach` leaves them or hands their frames over. If the table is destroyed before, they are lost.
     ///
     /// Costs a store for each last-level node of which nothing stays, and otherwise one for each leaf.
     ///
@@ -53,12 +53,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Writer<'_, 'n, Mpt<'n, G
     ///
     /// [`Error::OutOfRange`], [`Error::Borrowed`], or [`Error::Partial`] if a leaf extends beyond the range. Nothing has changed
     /// then.
-    pub fn detach(
-        &mut self,
-        pages: Pages,
-        most: usize,
-        frames: &mut dyn Frames,
-    ) -> Result<Detached<'n, G, F, N>, Error> {
+    pub fn detach(&mut self, pages: Pages, most: usize) -> Result<Detached<'n, G, F, N>, Error> {
         const { assert!(F::EXTRA == 0 && G::LINEAR.is_none(), "a node is its entries") };
         let writing = self.writing();
         let table = writing.table();
@@ -70,10 +65,9 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Writer<'_, 'n, Mpt<'n, G
             }
         }
         let stale = writing.view().stale(pages);
-        // If `frames` unwinds, the nodes and frames that are detached by then are lost.
         Ok(writing.or_mend(|mut writing| {
             let detached = Detached::new(table.nodes);
-            let mut work = Detaching { detached, frames, left: most.max(1), changed: false, unlinked: false };
+            let mut work = Detaching { detached, left: most.max(1), changed: false, unlinked: false };
             work.detached.stop = writing.root().detach(&mut work, pages);
             if work.changed {
                 writing.flush().add(FlushScope::Everywhere, stale);
@@ -95,7 +89,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Writer<'_, 'n, Mpt<'n, G
         &mut self,
         pages: Pages,
         detached: &mut Detached<'n, G, F, N>,
-        held: &mut dyn FnMut(Held),
+        held: &mut dyn FnMut(Uncovered),
     ) {
         if G::SPACE.check_pages(pages).is_ok() {
             self.writing().root().clear_detached(pages, detached, held);
@@ -234,7 +228,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> NodeRef<'_, 'n, G, F, N>
 impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> NodeMut<'_, 'n, G, F, N> {
     /// Takes the entries of a range that the node covers out of the table. No leaf extends beyond the range. Returns the page at which
     /// it stopped, if it did.
-    fn detach(&mut self, work: &mut Detaching<'_, 'n, G, F, N>, pages: Pages) -> Option<Vpn> {
+    fn detach(&mut self, work: &mut Detaching<'n, G, F, N>, pages: Pages) -> Option<Vpn> {
         let level = self.level();
         for (index, span) in Self::by_slot(level, pages) {
             let word = self.read(index).word();
@@ -277,9 +271,9 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> NodeMut<'_, 'n, G, F, N>
         None
     }
 
-    /// Replaces the leaf `word` in a slot by a word that holds its frame, or passes the frame to the caller's list. Returns `false` if
-    /// there is no room in that list: nothing has changed then.
-    fn detach_leaf(&mut self, work: &mut Detaching<'_, 'n, G, F, N>, index: usize, word: F::Word) -> bool {
+    /// Replaces the leaf `word` in a slot by a word that holds its frame, or takes it out and puts its frame on the short list. Returns
+    /// `false` if there is no room on that list: nothing has changed then.
+    fn detach_leaf(&mut self, work: &mut Detaching<'n, G, F, N>, index: usize, word: F::Word) -> bool {
         let level = self.level();
         let gone = |leaf| {
             let Run { first, dirty, .. } = Self::run_of(leaf, level, index);
@@ -289,22 +283,14 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> NodeMut<'_, 'n, G, F, N>
             // Whether there is such a word depends on the frame, which hardware does not change.
             self.at(index).amend(word, |leaf| gone(leaf).unwrap_or(F::Word::ZERO));
         } else {
-            let by_runs = work.frames.by_runs();
-            let (leaf, part) = Self::part_of(word, level, index);
-            // The parts of a page in several slots are one run.
-            let room = if by_runs { 1 } else { leaf.run(G::BASE).len };
-            if part == 0 && work.frames.reserve(room).is_err() {
+            // The later parts of a page in several slots continue the run of the first, so there is room for them.
+            if !work.detached.has_room(Self::run_of(word, level, index)) {
                 return false;
             }
             let old = self.at(index).take(word);
+            work.detached.keep(Self::run_of(old, level, index));
             self.sub_live(1);
             self.table().tally.ptes(-1);
-            let (run, attr) = (Self::run_of(old, level, index), F::attr(old, Self::is_last(level)));
-            if by_runs {
-                work.frames.push_run(run.first, run.len, G::BASE, attr);
-            } else {
-                run.frames().for_each(|frame| work.frames.push(frame, G::BASE, G::BASE, attr));
-            }
         }
         self.at(index).settle_pair();
         work.left = work.left.saturating_sub(1);
@@ -318,7 +304,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> NodeMut<'_, 'n, G, F, N>
         &mut self,
         pages: Pages,
         detached: &mut Detached<'n, G, F, N>,
-        held: &mut dyn FnMut(Held),
+        held: &mut dyn FnMut(Uncovered),
     ) {
         let level = self.level();
         for (index, span) in Self::by_slot(level, pages) {
@@ -353,7 +339,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> NodeMut<'_, 'n, G, F, N>
             if let Some((first, dirty)) = gone {
                 detached.pending.add(Run { first, len: Self::slot_pages(level), dirty }, held);
             } else if let Some(mark) = mark {
-                held(Held::Mark(mark));
+                held(Uncovered::Mark(mark));
             }
         }
     }

@@ -10,6 +10,9 @@ use crate::geometry::Checked as _;
 use crate::nodes::Nodes;
 use crate::{Geometry as _, Half, Radix, Word as _};
 
+/// The most slots that a [run](super::run) can have, as a power of two: 128, in AArch64 with a granule of 16 KiB.
+pub(super) const MOST_LOG: u32 = 7;
+
 /// The most levels a table can have.
 pub(super) const MAX: usize = 8;
 
@@ -86,7 +89,25 @@ pub(super) trait Shape {
     };
 
     /// Whether pages can occupy several slots and hardware sets status bits in any of them.
-    const RUNS: bool = Self::REPLICATED && Self::F::STATUS;
+    const RUNS: bool = {
+        let runs = Self::REPLICATED && Self::F::STATUS;
+        let mut at = 0;
+        while runs && at < Self::G::SIZES.len() {
+            let size = Self::G::SIZES[at].shift();
+            // The slots that the page occupies are the largest that are no larger than the page.
+            let mut level = 0;
+            while level + 1 < Self::G::WIDTHS.len() && Self::SLOTS[level].shift() > size {
+                level += 1;
+            }
+            let slots = size - Self::SLOTS[level].shift();
+            assert!(
+                slots <= MOST_LOG,
+                "hardware notes status in the slots of a page, of which there are 128 at most"
+            );
+            at += 1;
+        }
+        runs
+    };
 
     /// The number of index bits of each level.
     const WIDTHS: [u32; MAX] = {

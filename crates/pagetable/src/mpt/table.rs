@@ -13,8 +13,8 @@ use crate::geometry::Checked as _;
 use crate::leaf::phys;
 use crate::nodes::Nodes;
 use crate::{
-    Change, Entry, Error, FlushAll, Footprint, Frames, Holes, Leaf, Mark, Pinned, Private, Radix, Retired,
-    Right, Run, Solo, Space, Table, WriterFlag,
+    Change, Entry, Error, FlushAll, Footprint, Holes, Leaf, Mark, Pinned, Private, Radix, Rest, Retired,
+    Right, Run, Solo, Space, Table, Uncovered, WriterFlag,
 };
 
 // SAFETY: the batch is over the table's storage, and the flag is a field. When a change returns, the nodes that it has pushed are
@@ -119,14 +119,12 @@ unsafe impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Table<'n> for Mpt
     }
 
     #[inline]
-    fn unmap(
-        &self,
-        right: Right<'_, 'n>,
-        pages: Pages,
-        holes: Holes,
-        frames: Option<&mut dyn Frames>,
-    ) -> Result<usize, Error> {
-        Writing::of(self, right)?.unmap(pages, holes, frames)
+    fn unmap(&self, right: Right<'_, 'n>, pages: Pages, holes: Holes) -> Result<usize, Error> {
+        Writing::of(self, right)?.unmap(pages, holes)
+    }
+
+    fn take_next(&self, right: Right<'_, 'n>, rest: &mut Rest) -> Result<Option<(Vpn, Uncovered)>, Error> {
+        Writing::of(self, right)?.take_next(rest)
     }
 
     #[inline]

@@ -47,6 +47,28 @@ impl<'a, 'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> NodeRef<'a, 'n, G, F
         })
     }
 
+    /// Returns the first leaf or mark of `pages`, and its pages. With a leaf of the last level come the neighbours that map the next
+    /// frames with the same attributes.
+    #[inline(never)]
+    pub(super) fn first_entry(self, pages: Pages) -> Option<(Pages, Entry)> {
+        let mut found = None;
+        let _ = self.visit_words(pages, &mut |seen, first: Vpn, most| {
+            let level = seen.node().level();
+            let entry = seen.content(first.address(G::BASE));
+            found = match entry {
+                Entry::Leaf(_) if Self::is_last(level) && !Self::REPLICATED => {
+                    Pages::count(first, seen.like(most))
+                }
+                Entry::Leaf(leaf) => Some(G::SPACE.pages_of(&leaf)),
+                Entry::Mark(_) => Some(Pages::one(first)),
+                Entry::Empty => return ControlFlow::Continue(Self::slot_end(level, first)),
+            }
+            .map(|pages| (pages, entry));
+            ControlFlow::Break(())
+        });
+        found
+    }
+
     /// Returns the first address in `pages` whose entry holds a frame that waits for its flush; see
     /// [`Writer::detach`](crate::Writer::detach).
     #[cold]

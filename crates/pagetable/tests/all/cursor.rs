@@ -112,7 +112,7 @@ fn agrees<G: Radix, F: Format<Word = u64>>(parts: &[Vec<Op>], chunks: usize) {
     for (&page, &(frame, write)) in &model {
         let leaf = writer.cursor(Vpn::new(page)).unwrap().look().unwrap();
         assert_eq!((leaf.frame.get(), leaf.attr.contains(Attr::WRITE)), (frame, write));
-        assert_eq!(writer.unmap(Pages::one(Vpn::new(page)), tlbkit_pagetable::Holes::Refuse, None), Ok(1));
+        assert_eq!(writer.unmap(Pages::one(Vpn::new(page)), tlbkit_pagetable::Holes::Refuse), Ok(1));
     }
     assert_eq!(table.footprint(), empty);
     // SAFETY: no CPU walks the table.

@@ -135,7 +135,7 @@ fn a_frame_that_is_known_to_be_zero_is_not_cleared_again() {
     for round in 0..3 {
         table.map(page, Pfn::new(7), PageSize::K4, Attr::READ).unwrap();
         assert_eq!((frames.free(), zeroed()), (3, 0), "the same frames again, in round {round}");
-        table.unmap(page, Holes::Refuse, None).unwrap();
+        table.unmap(page, Holes::Refuse).unwrap();
         assert_eq!((frames.free(), zeroed()), (3, 3), "they were empty when they went");
     }
     for frame in &*nodes.source().1.lock().unwrap() {

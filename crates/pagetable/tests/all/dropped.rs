@@ -60,7 +60,7 @@ fn after_a_forgotten_writer_everything_is_flushed() {
     let page = Pages::one(Vpn::new(5));
     let mut writer = Writer::new(&table).unwrap();
     writer.map(page, Pfn::new(3), PageSize::K4, Attr::READ).unwrap();
-    writer.unmap(page, Holes::Refuse, None).unwrap();
+    writer.unmap(page, Holes::Refuse).unwrap();
     std::mem::forget(writer);
     let mut flushed = false;
     let mut table = Local::new(table, |flush: &Flush| flushed |= flush.covers(page));

@@ -8,7 +8,7 @@ use tlbkit_pagetable::geometry::Va32;
 use tlbkit_pagetable::gpt::{Adaptive, Digits, Fixed, Gpt32};
 use tlbkit_pagetable::nodes::{Chunk, Reclaim as _, Slab};
 use tlbkit_pagetable::{
-    Entry, Error, Geometry, Held, Holes, Mark, Pinned, Retired, Shared, Table, Writer, destroy,
+    Entry, Error, Geometry, Holes, Mark, Pinned, Retired, Shared, Table, Uncovered, Writer, destroy,
 };
 
 const K4: PageSize = PageSize::K4;
@@ -26,12 +26,12 @@ fn entries<'n>(table: &impl Table<'n>, pages: Pages) -> BTreeMap<usize, Entry> {
 }
 
 /// The base frames and the payloads of entries, in ascending order.
-fn contents(entries: impl Iterator<Item = Held>) -> (Vec<usize>, Vec<Mark>) {
+fn contents(entries: impl Iterator<Item = Uncovered>) -> (Vec<usize>, Vec<Mark>) {
     let (mut frames, mut marks) = (Vec::new(), Vec::new());
     for held in entries {
         match held {
-            Held::Frames(run) => frames.extend(run.frames().map(Pfn::get)),
-            Held::Mark(mark) => marks.push(mark),
+            Uncovered::Frames(run) => frames.extend(run.frames().map(Pfn::get)),
+            Uncovered::Mark(mark) => marks.push(mark),
         }
     }
     frames.sort_unstable();
@@ -83,7 +83,7 @@ fn is_as_unmapped<P: Digits>(seed: usize) {
         let range = Pages::count(Vpn::new(first), 1 + numbers.below(most.min(all.len() - first))).unwrap();
         let before = entries(&tables[0], all);
         let (inside, [detached, unmapped]) = (entries(&tables[0], range), &mut writers);
-        let (done, expected) = (detached.detach(range), unmapped.unmap(range, Holes::Skip, None));
+        let (done, expected) = (detached.detach(range), unmapped.unmap(range, Holes::Skip));
         let case = format!("seed {seed}, round {round}, {range:?}");
         match (done, expected) {
             (Ok(mut parts), Ok(_)) => {
@@ -99,8 +99,8 @@ fn is_as_unmapped<P: Digits>(seed: usize) {
                 // SAFETY: no CPU walks the table.
                 while !unsafe { parts.release(numbers.below(9), &mut |what| held.push(what)) } {}
                 let was = inside.values().filter_map(|entry| match entry {
-                    Entry::Leaf(leaf) => Some(Held::Frames(leaf.run(K4))),
-                    Entry::Mark(mark) => Some(Held::Mark(*mark)),
+                    Entry::Leaf(leaf) => Some(Uncovered::Frames(leaf.run(K4))),
+                    Entry::Mark(mark) => Some(Uncovered::Mark(*mark)),
                     Entry::Empty => None,
                 });
                 assert_eq!(contents(held.into_iter()), contents(was), "{case}");

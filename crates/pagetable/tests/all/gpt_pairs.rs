@@ -40,7 +40,7 @@ fn split_one<P: Digits>(large: PageSize, small: PageSize, which: usize, around: 
         }
         assert_eq!(table.footprint().ptes, single + 1 + pages(large) / pages(to), "{case}");
     }
-    table.unmap(pair, Holes::Refuse, None).unwrap();
+    table.unmap(pair, Holes::Refuse).unwrap();
     assert_eq!(table.footprint().ptes, single, "{case}");
     table.destroy();
     assert_eq!(slab.usage().nodes, 0, "{case}");

@@ -78,7 +78,7 @@ fn a_leaf_shrinks_when_one_page_is_left() {
             // The tag and the PTEs.
             assert_eq!(table.footprint().leaf_bytes, (1 + room[left - 1]) * 8, "{left} of {}", room.len());
             assert_eq!((table.footprint().nodes, table.footprint().leaves), (0, 1));
-            table.unmap(page(0x40 + left - 1), Holes::Refuse, None).unwrap();
+            table.unmap(page(0x40 + left - 1), Holes::Refuse).unwrap();
         }
         assert_eq!(table.footprint().total(), 0);
         table.destroy();
@@ -136,9 +136,9 @@ fn halving_merges_neighbours() {
     assert_eq!(sizes_of!(table), sizes([(3, 1)]));
     set(&mut table, &[1, 2, 3, 5, 6, 7]);
     assert_eq!(sizes_of!(table), sizes([(2, 2), (3, 1)]));
-    table.unmap(pair(12), Holes::Refuse, None).unwrap();
+    table.unmap(pair(12), Holes::Refuse).unwrap();
     assert_eq!(sizes_of!(table), sizes([(2, 2), (3, 1)]));
-    table.unmap(pair(20), Holes::Refuse, None).unwrap();
+    table.unmap(pair(20), Holes::Refuse).unwrap();
     assert_eq!(sizes_of!(table), sizes([(1, 1), (2, 1), (3, 1)]));
     assert_eq!(table.footprint().bytes, 32 + 64 + 128);
     table.destroy();

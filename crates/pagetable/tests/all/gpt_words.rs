@@ -55,7 +55,7 @@ fn a_handler_walks_from_the_root<P: Digits>(way: fn(u32, u32) -> (u32, u32)) {
         finds(table.table().root(), &PAGES[..=at]);
     }
     for (at, &vpn) in PAGES.iter().enumerate() {
-        table.unmap(page(vpn), Holes::Refuse, None).unwrap();
+        table.unmap(page(vpn), Holes::Refuse).unwrap();
         finds(table.table().root(), &PAGES[at + 1..]);
     }
     assert_eq!(table.table().root(), 0);

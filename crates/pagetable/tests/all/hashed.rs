@@ -149,9 +149,9 @@ fn neighbours_share_a_bucket() {
     table.map(page(25), Pfn::new(77), PageSize::K4, RW).unwrap();
     table.map(page(31), Pfn::new(5), PageSize::K4, RW).unwrap();
     assert_eq!(table.table().blocks(), 2);
-    table.unmap(run(24, 7), Holes::Skip, None).unwrap();
+    table.unmap(run(24, 7), Holes::Skip).unwrap();
     assert_eq!(table.table().blocks(), 2, "freed while a PTE was valid");
-    table.unmap(page(31), Holes::Refuse, None).unwrap();
+    table.unmap(page(31), Holes::Refuse).unwrap();
     assert_eq!(table.table().blocks(), 1);
     table.destroy();
 }
@@ -244,7 +244,7 @@ fn map<'n, T: Table<'n>>(table: &T, batch: &mut Retired<'n>, vpn: usize) -> usiz
 }
 
 fn unmap<'n, T: Table<'n>>(table: &T, batch: &mut Retired<'n>, vpn: usize) {
-    table.unmap(right(table, batch), page(vpn), Holes::Refuse, None).unwrap();
+    table.unmap(right(table, batch), page(vpn), Holes::Refuse).unwrap();
 }
 
 /// A first bucket whose last page is gone serves no other block before the batch that emptied it has completed.
@@ -518,7 +518,7 @@ fn no_visit_misses_what_is_promoted_meanwhile() {
                 ControlFlow::Continue(())
             });
             assert!(seen.iter().all(|&seen| seen), "promoted at leaf {moment}, {apart} large pages up");
-            writer.unmap(small, Holes::Refuse, None).unwrap();
+            writer.unmap(small, Holes::Refuse).unwrap();
             // SAFETY: no CPU walks the table.
             unsafe { writer.finish().reclaim() };
             if leaves <= moment {
@@ -550,7 +550,7 @@ fn the_first_page_in_the_way_is_named() {
         let refused = table.map(range, Pfn::new(0x40), large, Attr::READ);
         assert_eq!(refused, Err(Error::Marked { at: page(vpn) }));
     }
-    table.unmap(range, Holes::Skip, None).unwrap();
+    table.unmap(range, Holes::Skip).unwrap();
     // A larger page is in the way behind a base page.
     table
         .map(Pages::count(Vpn::new(0x12350), 4).unwrap(), Pfn::new(0x80), PageSize::K16, Attr::READ)

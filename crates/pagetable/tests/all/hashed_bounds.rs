@@ -72,7 +72,7 @@ fn costs(pages: &[usize], secret: Option<usize>) -> (f64, usize) {
     }
     let moved = table.table().most_moved();
     for &vpn in pages {
-        table.unmap(page(vpn), Holes::Refuse, None).unwrap();
+        table.unmap(page(vpn), Holes::Refuse).unwrap();
     }
     assert_eq!(table.table().buckets(), 2, "it has shrunk");
     assert!(table.table().most_moved() <= 256);
@@ -113,7 +113,7 @@ macro_rules! worst {
             all[0] += words;
         }
         for at in 0..PAGES {
-            let (done, words) = words_of(&nodes, || table.unmap(page($place(at)), Holes::Refuse, None));
+            let (done, words) = words_of(&nodes, || table.unmap(page($place(at)), Holes::Refuse));
             done.unwrap();
             worst[1] = worst[1].max(words);
             all[1] += words;
@@ -196,14 +196,14 @@ fn a_joined_chain_is_not_swept() {
     let heads = table.table().buckets();
     let mut most = 0;
     for &vpn in &chain[..mapped / 2] {
-        let (done, words) = words_of(&nodes, || table.unmap(page(vpn), Holes::Refuse, None));
+        let (done, words) = words_of(&nodes, || table.unmap(page(vpn), Holes::Refuse));
         done.unwrap();
         most = most.max(words);
     }
     table.map(page(pages.next().unwrap()), Pfn::new(1), PageSize::K4, Attr::READ).unwrap();
     assert!(table.table().buckets() > heads, "the split has joined the chain to another one");
     for &vpn in &chain[mapped / 2..] {
-        let (done, words) = words_of(&nodes, || table.unmap(page(vpn), Holes::Refuse, None));
+        let (done, words) = words_of(&nodes, || table.unmap(page(vpn), Holes::Refuse));
         done.unwrap();
         assert!(words < 10 * most, "an unmap accesses {words} words, and at most {most} before the split");
     }

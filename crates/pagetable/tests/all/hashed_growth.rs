@@ -37,8 +37,8 @@ fn a_growth_has_both_arrays_and_then_the_larger() {
     let peak = 2 * 32 + 4 * 32 + 2 * 64;
     assert_eq!(of(&table), (4 * 32 + 64, peak, 2));
     // The most stays what it was; without any page the table is what it was, too.
-    table.unmap(page(1), Holes::Refuse, None).unwrap();
-    table.unmap(page(2), Holes::Refuse, None).unwrap();
+    table.unmap(page(1), Holes::Refuse).unwrap();
+    table.unmap(page(2), Holes::Refuse).unwrap();
     assert_eq!(of(&table), (2 * 32 + 64, peak, 4));
     table.destroy();
     assert_eq!(nodes.slab().usage().nodes, 0);
@@ -94,7 +94,7 @@ fn a_growth_may_stop_at_any_node() {
             }
             assert!(table.table().buckets() >= 4, "it never grew");
             while let Some(vpn) = mapped.pop() {
-                table.unmap(page(vpn), Holes::Refuse, None).unwrap();
+                table.unmap(page(vpn), Holes::Refuse).unwrap();
                 check(&table, &nodes, &mapped);
             }
             table.destroy();
@@ -142,7 +142,7 @@ fn a_range_is_mapped_into_a_table_that_could_not_shrink() {
         }
         nodes.limit(0);
         for vpn in 0..300 {
-            table.unmap(page(vpn), Holes::Refuse, None).unwrap();
+            table.unmap(page(vpn), Holes::Refuse).unwrap();
         }
         nodes.limit(usize::MAX);
         let range = Pages::count(Vpn::new(0x1000), count).unwrap();
@@ -151,7 +151,7 @@ fn a_range_is_mapped_into_a_table_that_could_not_shrink() {
             let found = table.lookup(at.address(PageSize::K4)).map(|leaf| leaf.frame.get());
             assert_eq!(found, Some(at.get()), "of {count} pages");
         }
-        assert_eq!(table.unmap(range, Holes::Refuse, None), Ok(count));
+        assert_eq!(table.unmap(range, Holes::Refuse), Ok(count));
         table.destroy();
         assert_eq!(nodes.out(), 0);
     }

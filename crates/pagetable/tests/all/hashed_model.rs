@@ -12,8 +12,8 @@ use tlbkit_pagetable::geometry::{Geometry, Va32, Va48, Va64};
 use tlbkit_pagetable::hpt::{Buckets, Hashed};
 use tlbkit_pagetable::nodes::{Chunk, Nodes, Slab};
 use tlbkit_pagetable::{
-    Change, Error, FlushAll, Holes, Leaf, Mode, Pinned, Retired, Run, Runs, Shared, Solo, Space, Table, Word,
-    destroy,
+    Change, Error, FlushAll, Holes, Leaf, Mode, Pinned, Rest, Retired, Run, Shared, Solo, Space, Table,
+    Uncovered, Word, destroy,
 };
 
 use crate::right::right;
@@ -250,16 +250,14 @@ where
     }
 
     fn unmap(&mut self, batch: &mut Retired<'n>, pages: Pages, skip: bool, frames: bool) {
-        let mut room = [None; 2048];
-        let mut runs = Runs::new(&mut room);
         let holes = if skip { Holes::Skip } else { Holes::Refuse };
-        let result = self.table.unmap(
-            right(&self.table, batch),
-            pages,
-            holes,
-            if frames { Some(&mut runs) } else { None },
-        );
-        if self.check_change(pages, skip, result) {
+        let mut seen = Vec::new();
+        let result = if frames {
+            self.drain(batch, pages, &mut seen)
+        } else {
+            self.table.unmap(right(&self.table, batch), pages, holes)
+        };
+        if self.check_change(pages, skip || frames, result) {
             let gone = self.model.within(pages, G::BASE);
             for leaf in &gone {
                 self.model.0.remove(&leaf.at.vpn(G::BASE).get());
@@ -269,15 +267,26 @@ where
                     .iter()
                     .flat_map(|leaf| (0..leaf.size.pages(G::BASE).unwrap()).map(|at| leaf.frame.get() + at))
                     .collect();
-                let mut seen: Vec<_> = runs
-                    .iter()
-                    .flat_map(|Run { first, len, .. }| (0..len).map(move |at| first.get() + at))
-                    .collect();
                 expected.sort_unstable();
                 seen.sort_unstable();
                 assert_eq!(seen, expected);
             }
         }
+    }
+
+    /// Takes the leaves of a range out, adds their frames to `seen`, and returns how many base pages were mapped.
+    fn drain(&self, batch: &mut Retired<'n>, pages: Pages, seen: &mut Vec<usize>) -> Result<usize, Error> {
+        if self.model.is_cut(pages, G::BASE) {
+            // The calls below would take out what comes before the page that is cut.
+            return self.table.unmap(right(&self.table, batch), pages, Holes::Skip);
+        }
+        let mut rest = Rest::of(pages);
+        while let Some((_, Uncovered::Frames(Run { first, len, .. }))) =
+            self.table.take_next(right(&self.table, batch), &mut rest)?
+        {
+            seen.extend((0..len).map(|at| first.get() + at));
+        }
+        Ok(seen.len())
     }
 
     /// Checks what an unmap or protect said, and returns whether it did anything.

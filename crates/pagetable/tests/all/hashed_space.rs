@@ -42,7 +42,7 @@ macro_rules! check {
         println!("{each:?}");
         assert!(each[0] < $most, "{each:?}");
         for at in 0..$pages {
-            let _ = table.unmap(Pages::one(Vpn::new($place(at))), Holes::Skip, None);
+            let _ = table.unmap(Pages::one(Vpn::new($place(at))), Holes::Skip);
         }
         println!("empty: {:?} {}", table.footprint(), table.table().buckets());
         assert!(table.footprint().bytes <= 512, "{:?}", table.footprint());

@@ -73,7 +73,7 @@ fn a_bucket_changes_hands() {
                     let page = Pages::one(Vpn::new(1 + round % 7));
                     let mut writer = Writer::new(table).unwrap();
                     writer.map(page, Pfn::new(page.first().get()), PageSize::K4, Attr::READ).unwrap();
-                    writer.unmap(page, Holes::Refuse, None).unwrap();
+                    writer.unmap(page, Holes::Refuse).unwrap();
                     let batch = writer.finish();
                     drop(gate.write().unwrap());
                     // SAFETY: every walk that was under way when the page was unmapped is over.
@@ -125,7 +125,7 @@ fn the_table_grows_and_shrinks() {
                     if is_map {
                         writer.map(page, Pfn::new(vpn), PageSize::K4, Attr::READ).unwrap();
                     } else {
-                        assert_eq!(writer.unmap(page, Holes::Refuse, None), Ok(1));
+                        assert_eq!(writer.unmap(page, Holes::Refuse), Ok(1));
                     }
                 }
                 let batch = writer.finish();

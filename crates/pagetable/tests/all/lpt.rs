@@ -148,7 +148,7 @@ fn a_freed_page_of_the_table_is_flushed_with_what_it_mapped() {
     assert_eq!(flush, Flush::none(), "no TLB has cached what was not there");
     let unmap = |page| {
         let mut writer = Writer::new(&table).unwrap();
-        assert_eq!(writer.unmap(page, Holes::Refuse, None), Ok(1));
+        assert_eq!(writer.unmap(page, Holes::Refuse), Ok(1));
         flush_of(writer.finish())
     };
     let first = unmap(pages(top - 1, 1));
@@ -248,7 +248,7 @@ fn apply<'n>(table: &impl Table<'n>, edit: &Edit, top: usize) -> Result<usize, E
         Edit::Map { first, count, frame, large } => {
             writer.map(range(first, count), Pfn::new(frame), size(large), RW).map(|()| 0)
         }
-        Edit::Unmap { first, count } => writer.unmap(range(first, count), Holes::Skip, None),
+        Edit::Unmap { first, count } => writer.unmap(range(first, count), Holes::Skip),
         Edit::Protect { first, count, write } => {
             let change = if write { Change::set(Attr::WRITE) } else { Change::clear(Attr::WRITE) };
             writer.protect(range(first, count), Holes::Refuse, change)

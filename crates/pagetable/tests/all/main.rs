@@ -13,10 +13,10 @@ macro_rules! conformance {
 mod common;
 mod cursor;
 mod direct;
+mod drain;
 mod dropped;
 mod forgotten_debts;
 mod formats;
-mod frames;
 mod gpt_detach;
 mod gpt_pairs;
 mod gpt_properties;

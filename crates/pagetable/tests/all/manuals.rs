@@ -12,7 +12,7 @@ use tlbkit_pagetable::format::{Aarch64, Aarch64Of, Format, RiscvOf, Sv39, X86, X
 use tlbkit_pagetable::geometry::{Napot, Runs, UpToM2, Va39, Va48, Va48K16, Va53, Va53K64, Va57};
 use tlbkit_pagetable::mpt::Mpt;
 use tlbkit_pagetable::nodes::{Chunk, NodeAddr, Nodes as _, Slab};
-use tlbkit_pagetable::{Change, Entry, Error, Frames, Geometry, Holes, Local, Mark, Radix, Solo, Space};
+use tlbkit_pagetable::{Change, Entry, Error, Geometry, Holes, Local, Mark, Radix, Solo, Space, Uncovered};
 
 const ACCESS: Attr = Attr::READ.union(Attr::WRITE).union(Attr::EXEC);
 
@@ -256,28 +256,6 @@ struct Known {
     attr: Attr,
 }
 
-/// What an unmap uncovers.
-#[derive(Default)]
-struct Taken {
-    leaves: Vec<Known>,
-    marks: Vec<(usize, Mark)>,
-    base: u32,
-}
-
-impl Frames for Taken {
-    fn reserve(&mut self, _leaves: usize) -> Result<(), Error> {
-        Ok(())
-    }
-
-    fn push(&mut self, frame: Pfn, size: PageSize, base: PageSize, attr: Attr) {
-        self.leaves.push(Known { pages: size.bytes() >> base.shift(), frame: frame.get(), attr });
-    }
-
-    fn marked(&mut self, at: VirtAddr, mark: Mark) {
-        self.marks.push((at.get() >> self.base, mark));
-    }
-}
-
 struct Random(u64);
 
 impl Random {
@@ -485,20 +463,38 @@ fn judge<G: Radix, F: Format<Word = u64>>(mmu: Mmu, phys: usize, frame_bits: u32
                 done
             }
             4 => {
-                let mut taken = Taken { base, ..Taken::default() };
-                let done = rig.table.unmap(pages, Holes::Skip, Some(&mut taken));
-                done.map(|_| {
-                    // Each page once, with its status, and each mark.
-                    let leaves: Vec<Known> = overlapping.iter().rev().map(|&(_, known)| known).collect();
-                    assert_eq!(taken.leaves, leaves);
-                    let marks: Vec<(usize, Mark)> =
-                        rig.marks.range(first..first + count).map(|(&page, &mark)| (page, mark)).collect();
-                    assert_eq!(taken.marks, marks);
-                    for (at, _) in &overlapping {
-                        rig.leaves.remove(at);
-                    }
-                    rig.marks.retain(|&page, _| page < first || page - first >= count);
-                })
+                let (mut frames, mut marked) = (Vec::new(), Vec::new());
+                rig.table
+                    .drain(pages)
+                    .map(|drain| {
+                        for (page, uncovered) in drain {
+                            match uncovered {
+                                Uncovered::Frames(run) => {
+                                    let frames_of = |at| (page.get() + at, run.first.get() + at, run.dirty);
+                                    frames.extend((0..run.len).map(frames_of));
+                                }
+                                Uncovered::Mark(mark) => marked.push((page.get(), mark)),
+                            }
+                        }
+                    })
+                    .map(|()| {
+                        // Each page once, with whether it is dirty, and each mark.
+                        let of = |&(at, known): &(usize, Known)| {
+                            let dirty = known.attr.contains(Attr::DIRTY);
+                            (0..known.pages).map(move |page| (at + page, known.frame + page, dirty))
+                        };
+                        assert!(frames.into_iter().eq(overlapping.iter().rev().flat_map(of)));
+                        let marks: Vec<(usize, Mark)> = rig
+                            .marks
+                            .range(first..first + count)
+                            .map(|(&page, &mark)| (page, mark))
+                            .collect();
+                        assert_eq!(marked, marks);
+                        for (at, _) in &overlapping {
+                            rig.leaves.remove(at);
+                        }
+                        rig.marks.retain(|&page, _| page < first || page - first >= count);
+                    })
             }
             5 | 6 => {
                 let change = Change { clear: any(&mut random), set: any(&mut random) & any(&mut random) };

@@ -1,41 +1,26 @@
-//! The pages that `detach` hands to the caller's list at once: those of formats that have no bits for them in their entries.
+//! Ranges that are taken out before their frames are known: where the frames wait.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
-
-use tlbkit_addr::{Attr, PageSize, Pages, Pfn, VirtAddr, Vpn};
-use tlbkit_pagetable::format::EntryLoCow;
+use tlbkit_addr::{Attr, PageSize, Pages, Pfn, Vpn};
 #[cfg(target_pointer_width = "64")]
 use tlbkit_pagetable::format::X86;
+use tlbkit_pagetable::format::{EntryLoCow, Format};
 use tlbkit_pagetable::geometry::Va32;
 #[cfg(target_pointer_width = "64")]
 use tlbkit_pagetable::geometry::Va48;
-use tlbkit_pagetable::mpt::Mpt;
-use tlbkit_pagetable::nodes::{Chunk, Slab};
-use tlbkit_pagetable::{Error, Frames, Held, Holes, Mark, Pinned, Shared, Table as _, Writer, destroy};
+use tlbkit_pagetable::mpt::{Detached, Mpt};
+use tlbkit_pagetable::nodes::{Chunk, Nodes, Reclaim as _, Slab};
+use tlbkit_pagetable::{Error, Holes, Mark, Radix, Shared, Table as _, Uncovered, Writer, destroy};
 
-/// A list of base frames with room for those that were announced.
-#[derive(Default)]
-struct List {
-    reserved: usize,
-    frames: Vec<Pfn>,
-    calls: usize,
-    /// The call of `reserve` that panics.
-    bad: Option<usize>,
-}
-
-impl Frames for List {
-    fn reserve(&mut self, leaves: usize) -> Result<(), Error> {
-        self.calls += 1;
-        assert_ne!(Some(self.calls), self.bad, "the planned panic");
-        self.reserved += leaves;
-        Ok(())
-    }
-
-    fn push(&mut self, frame: Pfn, size: PageSize, base: PageSize, _: Attr) {
-        assert_eq!(size, base);
-        self.frames.push(frame);
-        assert!(self.frames.len() <= self.reserved);
-    }
+/// Releases what was detached, and returns the frames.
+fn released<G: Radix, F: Format, N: Nodes<Word = F::Word>>(mut parts: Detached<'_, G, F, N>) -> Vec<Pfn> {
+    let mut frames = Vec::new();
+    let held = &mut |held| match held {
+        Uncovered::Frames(run) => frames.extend(run.frames()),
+        Uncovered::Mark(mark) => panic!("{mark:?}"),
+    };
+    // SAFETY: no walker is on another CPU, and no TLB.
+    while !unsafe { parts.release(9, held) } {}
+    frames
 }
 
 /// Two pages of 4 MiB.
@@ -43,21 +28,85 @@ fn two() -> Pages {
     Pages::count(Vpn::new(0), 2048).unwrap()
 }
 
+/// Larger pages of a format that has no bits for them wait in a short list, run by run, and the call ends when it is full.
 #[test]
-fn a_list_that_takes_no_runs_gets_as_many_pages_as_it_has_room_for() {
+fn the_short_list_takes_a_bounded_number_of_runs() {
     let mut memory = vec![Chunk::ZERO; 32];
     let slab = Slab::<u32, Shared>::new(&mut memory, 0).unwrap();
     let table = Mpt::<Va32, EntryLoCow, _>::new(&slab).unwrap();
     let mut writer = Writer::new(&table).unwrap();
     writer.map(two(), Pfn::new(1024), PageSize::M4, Attr::READ).unwrap();
-    let mut list = List::default();
-    drop(writer.detach(two(), usize::MAX, &mut list).unwrap());
-    assert!(list.frames.iter().copied().eq((1024..3072).map(Pfn::new)));
+    let parts = writer.detach(two(), usize::MAX).unwrap();
+    assert_eq!(parts.stop(), None);
+    assert!(released(parts).into_iter().eq((1024..3072).map(Pfn::new)));
+    // No two of the frames are neighbours.
+    let most = Detached::<Va32, EntryLoCow, Slab<'_, u32, Shared>>::LOOSE;
+    let page = |number: usize| Pages::count(Vpn::new(1024 * number), 1024).unwrap();
+    for number in 0..=most {
+        writer.map(page(number), Pfn::new(2048 * number), PageSize::M4, Attr::READ).unwrap();
+    }
+    let all = Pages::new(Vpn::new(0), page(most).last()).unwrap();
+    let parts = writer.detach(all, usize::MAX).unwrap();
+    assert_eq!(parts.stop(), Some(page(most).first()));
+    let frames = (0..most).flat_map(|number| 2048 * number..2048 * number + 1024);
+    assert!(released(parts).into_iter().eq(frames.map(Pfn::new)));
+    assert_eq!(writer.unmap(all, Holes::Skip), Ok(1024));
     // SAFETY: no walker is on another CPU, and no TLB.
     unsafe {
         writer.finish().reclaim();
         destroy(table).reclaim();
     }
+}
+
+/// Entries in which frames wait are left by an unmap and by a drain, and by a detachment of other pages; a detachment of their whole
+/// node hands their frames over. So no frame is lost, and none comes twice.
+#[test]
+#[cfg(target_pointer_width = "64")]
+fn a_frame_that_waits_is_handed_over_once() {
+    let mut memory = vec![Chunk::ZERO; 32];
+    let slab = Slab::<u64, Shared>::new(&mut memory, 0).unwrap();
+    let table = Mpt::<Va48, X86, _>::new(&slab).unwrap();
+    let mut writer = Writer::new(&table).unwrap();
+    let some = |first: usize, count: usize| Pages::count(Vpn::new(first), count).unwrap();
+    for whole in [false, true] {
+        for page in 0..8 {
+            writer.map(some(page, 1), Pfn::new(10 * page), PageSize::K4, Attr::READ).unwrap();
+        }
+        let mut first = writer.detach(some(2, 2), 9).unwrap();
+        assert_eq!(first.nodes(), 0, "the frames wait in the entries");
+        assert_eq!(writer.unmap(some(1, 4), Holes::Skip), Ok(2));
+        assert_eq!(writer.drain(some(0, 6)).unwrap().count(), 2);
+        let mut frames = Vec::new();
+        if whole {
+            let second = writer.detach(some(0, 512), 9).unwrap();
+            assert!(second.nodes() > 0, "the node is out of the table");
+            frames.extend(released(second));
+        } else {
+            frames.extend(released(writer.detach(some(2, 5), 9).unwrap()));
+        }
+        let mut take = |held| {
+            if let Uncovered::Frames(run) = held {
+                frames.extend(run.frames());
+            }
+        };
+        // SAFETY: no walker is on another CPU, and no TLB.
+        unsafe { writer.clear_detached(some(0, 512), &mut first, &mut take) };
+        frames.extend(released(first));
+        frames.sort_unstable();
+        // A page of the detachment that has left its node is still mapped in the first case.
+        let wanted: &[usize] = if whole { &[20, 30, 60, 70] } else { &[20, 30, 60] };
+        assert!(frames.into_iter().map(Pfn::get).eq(wanted.iter().copied()));
+        assert_eq!(writer.unmap(some(0, 512), Holes::Skip), Ok(usize::from(!whole)));
+        // SAFETY: as above.
+        unsafe { writer.take().reclaim() };
+        assert_eq!(table.footprint().nodes, 1);
+    }
+    // SAFETY: as above.
+    unsafe {
+        writer.finish().reclaim();
+        destroy(table).reclaim();
+    }
+    assert_eq!((slab.usage().nodes, slab.held().lost()), (0, 0));
 }
 
 /// A part is bounded also where a node has one page, behind its empty slots.
@@ -74,7 +123,7 @@ fn empty_slots_count_in_a_part() {
     }
     let all = Pages::count(Vpn::new(0), 8 * gib).unwrap();
     // Two nodes and 512 loads for each page.
-    let detached = writer.detach(all, 200, &mut List::default()).unwrap();
+    let detached = writer.detach(all, 200).unwrap();
     assert_eq!(detached.stop(), Some(Vpn::new(2 * gib)));
     drop(detached);
     // SAFETY: no walker is on another CPU, and no TLB.
@@ -82,34 +131,6 @@ fn empty_slots_count_in_a_part() {
         writer.finish().reclaim();
         destroy(table).reclaim();
     }
-}
-
-/// The first page is out of the table when the second finds no room, in its own way: the obligation asks for a flush.
-#[test]
-fn a_list_that_unwinds_leaves_a_flush_and_a_table_that_works() {
-    let mut memory = vec![Chunk::ZERO; 32];
-    let slab = Slab::<u32, Shared>::new(&mut memory, 0).unwrap();
-    let table = Mpt::<Va32, EntryLoCow, _>::new(&slab).unwrap();
-    let mut writer = Writer::new(&table).unwrap();
-    writer.map(two(), Pfn::new(1024), PageSize::M4, Attr::READ).unwrap();
-    // SAFETY: as above.
-    unsafe { writer.complete() };
-    let mut list = List { bad: Some(2), ..List::default() };
-    let caught = catch_unwind(AssertUnwindSafe(|| drop(writer.detach(two(), usize::MAX, &mut list))));
-    assert!(caught.is_err());
-    assert_eq!(list.frames.len(), 1024);
-    assert!(writer.pending().is_some_and(|batch| batch.flush().is_all()));
-    // SAFETY: this thread is in no walk of another table.
-    let pinned = unsafe { Pinned::by(&slab) };
-    let mapped = |at: usize| table.lookup(pinned, VirtAddr::new(at)).is_some();
-    assert_eq!([mapped(0), mapped(0x40_0000)], [false, true]);
-    assert_eq!(writer.unmap(two(), Holes::Skip, None), Ok(1024));
-    // SAFETY: as above.
-    unsafe {
-        writer.finish().reclaim();
-        destroy(table).reclaim();
-    }
-    assert_eq!(slab.usage().nodes, 0);
 }
 
 /// An entry in which a frame waits is in use: a change that would store over it is refused. Otherwise the count of slots in use would
@@ -129,8 +150,7 @@ fn an_entry_in_which_a_frame_waits_is_not_vacant() {
     writer.map(large(1), Pfn::new(512), PageSize::M2, Attr::READ).unwrap();
     writer.map(stays, Pfn::new(5), PageSize::K4, Attr::READ).unwrap();
     writer.map(goes, Pfn::new(6), PageSize::K4, Attr::READ).unwrap();
-    let mut parts =
-        [large(1), goes].map(|pages| (pages, writer.detach(pages, 9, &mut List::default()).unwrap()));
+    let mut parts = [large(1), goes].map(|pages| (pages, writer.detach(pages, 9).unwrap()));
     let before = table.footprint();
     let waits = |pages: Pages| Error::Marked { at: pages.first().address(PageSize::K4) };
     for (pages, size) in [(large(1), PageSize::M2), (small(512), PageSize::K4), (goes, PageSize::K4)] {
@@ -141,7 +161,7 @@ fn an_entry_in_which_a_frame_waits_is_not_vacant() {
     let mut others = Writer::new(&child).unwrap();
     others.map(stays, Pfn::new(8), PageSize::K4, Attr::READ).unwrap();
     others.map(goes, Pfn::new(9), PageSize::K4, Attr::READ).unwrap();
-    let mut part = others.detach(goes, 9, &mut List::default()).unwrap();
+    let mut part = others.detach(goes, 9).unwrap();
     assert_eq!(writer.copy_on_write(&mut others, |_| (), |_| ()), Err(waits(goes)));
     // SAFETY: no walker is on another CPU, and no TLB.
     unsafe { others.clear_detached(goes, &mut part, &mut |_| ()) };
@@ -151,7 +171,7 @@ fn an_entry_in_which_a_frame_waits_is_not_vacant() {
         // SAFETY: no walker is on another CPU, and no TLB.
         unsafe {
             writer.clear_detached(*pages, detached, &mut |held| {
-                if let Held::Frames(run) = held {
+                if let Uncovered::Frames(run) = held {
                     frames += run.len;
                 }
             });

@@ -263,7 +263,7 @@ fn begins_inside<G: Radix, F: Format<Word = u64>>(size: PageSize, larger: PageSi
     assert_eq!(copying.reserve(usize::MAX), Ok(true));
     let next = writer.copy_part(&mut born, &mut copying, 1, |_| (), |_| ());
     assert_eq!(next, Ok(Some(Vpn::new(each))));
-    assert_eq!(writer.unmap(all, Holes::Refuse, None), Ok(all.len()));
+    assert_eq!(writer.unmap(all, Holes::Refuse), Ok(all.len()));
     let frame = Pfn::new(4 * all.len());
     writer.map(all, frame, larger, USER).unwrap();
 

@@ -12,7 +12,7 @@ use tlbkit_pagetable::geometry::{Napot, Runs as Contiguous, Va39, Va48};
 use tlbkit_pagetable::mpt::Mpt;
 use tlbkit_pagetable::nodes::{Chunk, NodeAddr, Nodes, Reclaim, Slab};
 use tlbkit_pagetable::{
-    Change, Error, FlushAll, Holes, Local, Mode, Pinned, Radix, Run, Runs, Solo, Table, Writer, destroy,
+    Change, Error, FlushAll, Holes, Local, Mode, Pinned, Radix, Run, Solo, Table, Uncovered, Writer, destroy,
 };
 
 use crate::right::right;
@@ -235,11 +235,10 @@ fn the_dirty_bit_travels_with_the_frame() {
     let mut table = Local::new(Mpt::<'_, Va39, Sv39, _>::new(&slab).unwrap(), |_| ());
     table.map(pages(0x10, 4), Pfn::new(0x90), K4, RW).unwrap();
     cell::<Va39, Sv39, _>(&slab, table.table().root(), 0x12_000).fetch_or(3 << 6, Ordering::Relaxed);
-    let mut room = [None; 4];
-    let mut runs = Runs::new(&mut room);
-    table.unmap(pages(0x10, 4), Holes::Refuse, Some(&mut runs)).unwrap();
-    let run = Run { first: Pfn::new(0x90), len: 4, dirty: true };
-    assert_eq!(runs.iter().collect::<Vec<_>>(), [run]);
+    let run = |first, len, dirty| Uncovered::Frames(Run { first: Pfn::new(first), len, dirty });
+    let wanted = [(0x10, run(0x90, 2, false)), (0x12, run(0x92, 1, true)), (0x13, run(0x93, 1, false))];
+    let drained: Vec<_> = table.drain(pages(0x10, 4)).unwrap().collect();
+    assert_eq!(drained, wanted.map(|(page, run)| (Vpn::new(page), run)));
     table.destroy();
 }
 

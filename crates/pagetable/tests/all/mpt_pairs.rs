@@ -49,9 +49,9 @@ fn an_absent_half_follows_its_neighbour() {
     // A local neighbour takes the place of the bare G; the pair is local then.
     table.map(pages(page + 1, 1), Pfn::new(8), K4, LOCAL).unwrap();
     assert_eq!(pair(&table), [7 << 6 | 0x1f, 8 << 6 | 0x1e]);
-    table.unmap(pages(page, 1), Holes::Refuse, None).unwrap();
+    table.unmap(pages(page, 1), Holes::Refuse).unwrap();
     assert_eq!(pair(&table), [0, 8 << 6 | 0x1e]);
-    table.unmap(pages(page + 1, 1), Holes::Refuse, None).unwrap();
+    table.unmap(pages(page + 1, 1), Holes::Refuse).unwrap();
     assert_eq!(table.footprint().nodes, 1);
     table.destroy();
     assert_eq!(slab.usage().nodes, 0);
@@ -131,7 +131,7 @@ fn larger_pages_stand_in_all_their_slots_and_split_and_join() {
     let whole = pages(0x1000, 0x1000);
     table.map(whole, Pfn::new(0x3000), PageSize::from_shift(24).unwrap(), GLOBAL).unwrap();
     assert!((handler(&slab, table.table(), 0x0140_0000).0 as i32) > 0, "a leaf's sign bit is clear");
-    let cut = table.unmap(pages(0x1400, 1), Holes::Refuse, None);
+    let cut = table.unmap(pages(0x1400, 1), Holes::Refuse);
     assert!(matches!(cut, Err(Error::Partial { size, .. }) if size.shift() == 24));
     // SAFETY: nothing runs on these pages.
     unsafe { table.resize_breaking(pages(0x1000, 0x1000), PageSize::M4) }.unwrap();
@@ -159,7 +159,7 @@ fn attributes_without_an_encoding_are_refused() {
         table.map(pages(0, 1), Pfn::new(0), K4, attr).unwrap();
         let leaf = table.lookup(VirtAddr::new(0)).unwrap();
         assert_eq!(leaf.attr, EntryLo::IMPLIED | attr);
-        table.unmap(pages(0, 1), Holes::Refuse, None).unwrap();
+        table.unmap(pages(0, 1), Holes::Refuse).unwrap();
     }
     table.map(pages(0, 1), Pfn::new(0), K4, LOCAL).unwrap();
     // V stands for both: the one does not go without the other, and without stores.

@@ -37,7 +37,7 @@ fn map(table: &Tree<'_, '_>, at: usize, frame: usize) -> Result<(), Error> {
 
 fn unmap(table: &Tree<'_, '_>, at: usize) {
     let mut writer = Writer::new(table).unwrap();
-    writer.unmap(Pages::one(VirtAddr::new(at).vpn(K4)), Holes::Refuse, None).unwrap();
+    writer.unmap(Pages::one(VirtAddr::new(at).vpn(K4)), Holes::Refuse).unwrap();
     // SAFETY: no CPU walks the table now.
     unsafe { writer.finish().reclaim() };
 }
@@ -74,7 +74,7 @@ fn borrowers_see_what_the_lender_maps_later() {
 
     // Emptied slots stay lent.
     let mut writer = Writer::new(&kernel).unwrap();
-    writer.unmap(kernel_half(), Holes::Skip, None).unwrap();
+    writer.unmap(kernel_half(), Holes::Skip).unwrap();
     // SAFETY: no CPU walks the table now.
     unsafe { writer.finish().reclaim() };
     assert_eq!(look(&user, HIGH), None);
@@ -107,14 +107,14 @@ fn a_borrower_cannot_change_what_it_borrows() {
     assert_eq!(map(&user, HIGH, 9), Err(borrowed));
     let mut writer = Writer::new(&user).unwrap();
     let page = Pages::one(VirtAddr::new(HIGH).vpn(K4));
-    assert_eq!(writer.unmap(page, Holes::Refuse, None), Err(borrowed));
+    assert_eq!(writer.unmap(page, Holes::Refuse), Err(borrowed));
     assert_eq!(writer.protect(page, Holes::Refuse, Change::clear(Attr::WRITE)), Err(borrowed));
     let large = Pages::count(page.first(), 512).unwrap();
     assert_eq!(writer.resize(large, PageSize::M2, &mut |_| ()), Err(borrowed));
     // A range that only reaches into the borrowed part names where that begins.
     let mixed = Pages::new(Vpn::new(kernel_half().first().get() - 1), page.last()).unwrap();
     let at = kernel_half().first().address(K4);
-    assert_eq!(writer.unmap(mixed, Holes::Skip, None), Err(Error::Borrowed { at }));
+    assert_eq!(writer.unmap(mixed, Holes::Skip), Err(Error::Borrowed { at }));
     let batch = writer.finish();
     assert!(batch.is_empty());
     drop(batch);

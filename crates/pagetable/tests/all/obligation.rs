@@ -77,7 +77,7 @@ fn unmapped<'n>(table: &Mpt<'n, Va32, Compact32, Slab<'n, u32, Shared>>, page: u
     writer.map(pages, Pfn::new(9), PageSize::K4, Attr::READ).unwrap();
     // SAFETY: no other CPU walks the table.
     unsafe { writer.take().reclaim() };
-    writer.unmap(pages, Holes::Refuse, None).unwrap();
+    writer.unmap(pages, Holes::Refuse).unwrap();
     writer.finish()
 }
 
@@ -102,8 +102,8 @@ fn a_writer_that_an_early_return_drops_leaves_its_obligation_to_the_next() {
         let mut writer = Writer::new(&table)?;
         let pages = Pages::one(Vpn::new(7));
         writer.map(pages, Pfn::new(9), PageSize::K4, Attr::READ)?;
-        writer.unmap(pages, Holes::Refuse, None)?;
-        if fails { Err(Error::NoRoom) } else { Ok(writer.finish()) }
+        writer.unmap(pages, Holes::Refuse)?;
+        if fails { Err(Error::Busy) } else { Ok(writer.finish()) }
     };
     assert!(early(true).is_err());
     assert_eq!(slab.held().dropped(), 1);
@@ -172,7 +172,7 @@ fn killed<'n>(table: &Chain<'n>, page: usize) -> Retired<'n> {
     let mut writer = Writer::new(table).unwrap();
     let pages = Pages::one(Vpn::new(page));
     writer.map(pages, Pfn::new(9), PageSize::K4, Attr::READ).unwrap();
-    writer.unmap(pages, Holes::Refuse, None).unwrap();
+    writer.unmap(pages, Holes::Refuse).unwrap();
     writer.finish()
 }
 
@@ -196,7 +196,7 @@ fn a_dropped_quarantine_holds_up_its_own_table_until_the_next_batch_completes() 
     let late = killed(&mine, 16);
     let mut writer = Writer::new(&mine).unwrap();
     // With its first change the writer takes up what is owed: nothing yet.
-    writer.unmap(Pages::one(Vpn::new(7)), Holes::Skip, None).unwrap();
+    writer.unmap(Pages::one(Vpn::new(7)), Holes::Skip).unwrap();
     drop(late);
     assert_eq!(slab.held().dropped(), 1);
     // Its bucket may have a walker yet, whichever writer asks.

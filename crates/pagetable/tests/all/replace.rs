@@ -70,11 +70,7 @@ fn check<'n, T: Private<'n>>(table: T, size: PageSize, attr: Attr, name: &str) {
     assert!(refused.is_err(), "{name}");
     assert_eq!(table.lookup(second).unwrap().frame, three, "{name}");
     table
-        .unmap(
-            Pages::new(pages(first, size).first(), pages(second, size).last()).unwrap(),
-            Holes::Refuse,
-            None,
-        )
+        .unmap(Pages::new(pages(first, size).first(), pages(second, size).last()).unwrap(), Holes::Refuse)
         .unwrap();
     table.destroy();
 }
@@ -127,11 +123,11 @@ fn a_page_is_replaced_where_it_is_mapped_and_nowhere_else() {
         table.map(two, Pfn::new(0), large, attr).unwrap();
         // SAFETY: nothing stands on these pages.
         unsafe { table.resize_breaking(pages(at(0), large), small).unwrap() };
-        table.unmap(pages(at(0), small), Holes::Refuse, None).unwrap();
+        table.unmap(pages(at(0), small), Holes::Refuse).unwrap();
         table.replace(at(2), Pfn::new(0x1000), attr).unwrap();
         let found = [0, 1, 2, 3, 4].map(|page| table.lookup(at(page)).map(|leaf| leaf.frame.get()));
         assert_eq!(found, [None, Some(0x40), Some(0x1000), Some(0xc0), Some(0x100)], "{name}");
-        assert_eq!(table.unmap(two, Holes::Skip, None), Ok(448), "{name}");
+        assert_eq!(table.unmap(two, Holes::Skip), Ok(448), "{name}");
         table.destroy();
     }
     macro_rules! replaced {
@@ -172,7 +168,7 @@ fn a_page_is_there_again_if_the_flush_unwinds() {
     assert!(unwound.is_err());
     panics.set(false);
     assert_eq!(table.lookup(AT), before);
-    assert_eq!(table.unmap(pages(AT, PageSize::K4), Holes::Refuse, None), Ok(1));
+    assert_eq!(table.unmap(pages(AT, PageSize::K4), Holes::Refuse), Ok(1));
     table.destroy();
     assert_eq!(slab.usage().nodes, 0);
 }

@@ -5,7 +5,8 @@ use tlbkit_pagetable::format::Compact32;
 use tlbkit_pagetable::geometry::Va32;
 use tlbkit_pagetable::nodes::{Chunk, Slab};
 use tlbkit_pagetable::{
-    Change, Error, FlushAll, Holes, Pinned, Retired, Right, Shared, Table, Writer, destroy, gpt, hpt, mpt,
+    Change, Error, FlushAll, Holes, Pinned, Rest, Retired, Right, Shared, Table, Writer, destroy, gpt, hpt,
+    mpt,
 };
 
 /// Returns the right to change a table that the test does not change otherwise, with a batch of that table.
@@ -28,7 +29,8 @@ fn refuses<'n>(table: &impl Table<'n>, other: &impl Table<'n>) {
         table.map(right(other, batch), page(4), Pfn::new(9), PageSize::K4, Attr::READ),
         Err(Error::OtherTable)
     );
-    assert_eq!(table.unmap(right(other, batch), page(3), Holes::Refuse, None), Err(Error::OtherTable));
+    assert_eq!(table.unmap(right(other, batch), page(3), Holes::Refuse), Err(Error::OtherTable));
+    assert_eq!(table.take_next(right(other, batch), &mut Rest::of(page(3))), Err(Error::OtherTable));
     let change = Change::clear(Attr::READ);
     assert_eq!(table.protect(right(other, batch), page(3), Holes::Skip, change), Err(Error::OtherTable));
     assert_eq!(

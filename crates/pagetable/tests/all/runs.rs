@@ -11,7 +11,7 @@ use tlbkit_pagetable::geometry::{Napot, Runs, Va39, Va48};
 use tlbkit_pagetable::mpt::Mpt;
 use tlbkit_pagetable::nodes::{Chunk, NodeAddr, Nodes, Reclaim as _, Slab};
 use tlbkit_pagetable::{
-    Change, Entry, Error, FlushAll, Frames, Holes, Pinned, Radix, Shared, Table, Writer, destroy,
+    Change, Entry, Error, FlushAll, Holes, Pinned, Radix, Shared, Table, Uncovered, Writer, destroy,
 };
 
 use crate::right::right;
@@ -130,17 +130,13 @@ fn a_page_has_the_status_of_all_its_slots() {
     each!(test);
 }
 
-/// The frames that an unmap uncovers, and whether they are dirty.
-struct Taken(Vec<(Pfn, PageSize, bool)>);
-
-impl Frames for Taken {
-    fn reserve(&mut self, _leaves: usize) -> Result<(), Error> {
-        Ok(())
-    }
-
-    fn push(&mut self, frame: Pfn, size: PageSize, _base: PageSize, attr: Attr) {
-        self.0.push((frame, size, attr.contains(Attr::DIRTY)));
-    }
+/// The frames that a drain uncovers, how many, and whether they are dirty.
+fn drained<'n>(writer: &mut Writer<'_, 'n, impl Table<'n>>, pages: Pages) -> Vec<(usize, usize, bool)> {
+    let flat = |(_, uncovered)| match uncovered {
+        Uncovered::Frames(run) => (run.first.get(), run.len, run.dirty),
+        Uncovered::Mark(mark) => panic!("{mark:?}"),
+    };
+    writer.drain(pages).unwrap().map(flat).collect()
 }
 
 #[test]
@@ -148,10 +144,11 @@ fn a_run_that_was_written_anywhere_gives_its_frames_back_dirty() {
     fn test<G: Radix, F: Format<Word = u64>>() {
         with::<G, F>(|_, writer, slab, root| {
             note::<G, F, _>(slab, root, FIRST + 9, Attr::DIRTY);
-            let mut taken = Taken(Vec::new());
-            assert_eq!(writer.unmap(pages(0x600, WHOLE), Holes::Refuse, Some(&mut taken)), Ok(WHOLE));
-            let run = |first, dirty| (Pfn::new(first), K64, dirty);
-            assert_eq!(taken.0, [run(0x400, false), run(0x410, true), run(0x420, false), run(0x430, false)]);
+            let run = |first, dirty| (first, 16, dirty);
+            assert_eq!(
+                drained(writer, pages(0x600, WHOLE)),
+                [run(0x400, false), run(0x410, true), run(0x420, false), run(0x430, false)]
+            );
         });
     }
     each!(test);
@@ -172,10 +169,9 @@ fn a_run_of_blocks_that_was_written_anywhere_gives_its_frames_back_dirty() {
         let attr = |page| table.lookup(pinned, VirtAddr::new(page << 12)).unwrap().attr;
         note::<Runs<Va48>, Contiguous, _>(&slab, table.root(), first + 0x2000 + (block << 9), status);
         assert_eq!((attr(first), attr(first + 0x2000)), (RW, RW | status));
-        let mut taken = Taken(Vec::new());
-        assert_eq!(writer.unmap(pages(first, 0x6000), Holes::Skip, Some(&mut taken)), Ok(0x6000));
-        let run = |first, dirty| (Pfn::new(first), m32, dirty);
-        assert_eq!(taken.0, [run(0x4000, false), run(0x6000, status == Attr::DIRTY), run(0x8000, false)]);
+        let run = |first, dirty| (first, 0x2000, dirty);
+        let wanted = [run(0x4000, false), run(0x6000, status == Attr::DIRTY), run(0x8000, false)];
+        assert_eq!(drained(&mut writer, pages(first, 0x6000)), wanted);
     }
     // SAFETY: no CPU walks the table.
     unsafe {
@@ -190,7 +186,7 @@ fn a_run_is_cut_nowhere() {
         with::<G, F>(|_, writer, _, _| {
             for range in [pages(FIRST + 1, 15), pages(FIRST, 15), pages(FIRST + 4, 1)] {
                 let cut = |result: Result<usize, Error>| matches!(result, Err(Error::Partial { size, .. }) if size == K64);
-                assert!(cut(writer.unmap(range, Holes::Skip, None)));
+                assert!(cut(writer.unmap(range, Holes::Skip)));
                 assert!(cut(writer.protect(range, Holes::Skip, Change::clear(Attr::WRITE))));
             }
         });

@@ -58,7 +58,7 @@ fn whole_pairs<'n, T: Table<'n>>(table: &T) {
     check(table, pages(0, 8), |writer, _| writer.map(pages(0, 8), Pfn::new(16), K16, RIGHTS).unwrap());
     // One of two goes, comes, changes.
     check(table, pages(0, 8), |writer, _| {
-        assert_eq!(writer.unmap(pages(4, 4), Holes::Refuse, None), Ok(4));
+        assert_eq!(writer.unmap(pages(4, 4), Holes::Refuse), Ok(4));
     });
     check(table, pages(0, 8), |writer, _| writer.map(pages(4, 4), Pfn::new(20), K16, RIGHTS).unwrap());
     check(table, pages(0, 8), |writer, _| {
@@ -70,12 +70,12 @@ fn whole_pairs<'n, T: Table<'n>>(table: &T) {
     // It is split, then whole again.
     check(table, pages(0, 8), |writer, broken| resize(writer, pages(0, 4), K4, broken));
     check(table, pages(1, 1), |writer, _| {
-        assert_eq!(writer.unmap(pages(1, 1), Holes::Refuse, None), Ok(1));
+        assert_eq!(writer.unmap(pages(1, 1), Holes::Refuse), Ok(1));
     });
     check(table, pages(1, 1), |writer, _| writer.map(pages(1, 1), Pfn::new(17), K4, RIGHTS).unwrap());
     // Pages of the base size are paired as they are loaded, so a range of them is flushed as it is, wherever it ends.
     check(table, pages(1, 2), |writer, _| {
-        assert_eq!(writer.unmap(pages(1, 2), Holes::Refuse, None), Ok(2));
+        assert_eq!(writer.unmap(pages(1, 2), Holes::Refuse), Ok(2));
     });
     check(table, pages(1, 2), |writer, _| writer.map(pages(1, 2), Pfn::new(17), K4, RIGHTS).unwrap());
     check(table, pages(0, 8), |writer, broken| resize(writer, pages(0, 4), K16, broken));
@@ -88,10 +88,10 @@ fn whole_pairs<'n, T: Table<'n>>(table: &T) {
         writer.map(pages(0x20, 16), Pfn::new(0x40), K64, RIGHTS).unwrap();
     });
     check(table, pages(0, 0x40), |writer, _| {
-        assert_eq!(writer.unmap(pages(4, 0x2c), Holes::Skip, None), Ok(28));
+        assert_eq!(writer.unmap(pages(4, 0x2c), Holes::Skip), Ok(28));
     });
     check(table, pages(0, 8), |writer, _| {
-        assert_eq!(writer.unmap(pages(0, 4), Holes::Refuse, None), Ok(4));
+        assert_eq!(writer.unmap(pages(0, 4), Holes::Refuse), Ok(4));
     });
 }
 
@@ -105,7 +105,7 @@ fn single_pages<'n, T: Table<'n>>(table: &T) {
         assert_eq!(writer.protect(pages(4, 8), Holes::Refuse, Change::set(Attr::WRITE)), Ok(8));
     });
     check(table, pages(4, 4), |writer, _| {
-        assert_eq!(writer.unmap(pages(4, 4), Holes::Refuse, None), Ok(4));
+        assert_eq!(writer.unmap(pages(4, 4), Holes::Refuse), Ok(4));
     });
     check(table, pages(8, 4), |writer, broken| resize(writer, pages(8, 4), K4, broken));
 }

@@ -60,10 +60,10 @@ fn resizes<'n, T: Private<'n>>(slab: &Storage<'_>, table: T, bad: usize) -> bool
         unwound |= unwinds(|| unsafe { table.resize_breaking(pages(0x400, 0x40), to) });
         armed.set(false);
         // One that changes nothing: what the last one owes is flushed and freed before it returns.
-        table.unmap(pages(0x800, 1), Holes::Skip, None).unwrap();
+        table.unmap(pages(0x800, 1), Holes::Skip).unwrap();
         assert!(unwound || whole(&table) == 0x40);
     }
-    table.unmap(pages(0x400, 0x40), Holes::Skip, None).unwrap();
+    table.unmap(pages(0x400, 0x40), Holes::Skip).unwrap();
     assert_eq!(whole(&table), 0);
     let lost = slab.held().lost();
     table.destroy();
@@ -125,7 +125,7 @@ fn a_flush_that_unwinds_makes_no_leaf_of_another_size() {
             let leaf = table.lookup(page.address(PageSize::K4));
             assert!(leaf.is_none_or(|leaf| leaf.size == from), "{from} to {to}: {leaf:?}");
         }
-        table.unmap(whole, Holes::Skip, None).unwrap();
+        table.unmap(whole, Holes::Skip).unwrap();
         table.destroy();
         assert_eq!(slab.usage().nodes, slab.held().lost());
     }
@@ -147,11 +147,11 @@ fn the_flush_after_one_that_unwound_asks_for_both() {
         table.map(pages(page, 1), Pfn::new(9), PageSize::K4, RIGHTS & !Attr::DIRTY).unwrap();
     }
     bad.set(true);
-    assert!(unwinds(|| table.unmap(pages(7, 1), Holes::Refuse, None)));
+    assert!(unwinds(|| table.unmap(pages(7, 1), Holes::Refuse)));
     assert_eq!((table.lookup(VirtAddr::new(7 << 12)), slab.held().pending()), (None, 1));
     bad.set(false);
     covered.set(false);
-    table.unmap(pages(1 << 12, 1), Holes::Refuse, None).unwrap();
+    table.unmap(pages(1 << 12, 1), Holes::Refuse).unwrap();
     assert!(covered.get());
     assert_eq!((slab.held().pending(), slab.usage().nodes), (0, 1));
     table.destroy();

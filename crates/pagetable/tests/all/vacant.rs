@@ -6,7 +6,7 @@ use tlbkit_pagetable::hpt::Hr;
 use tlbkit_pagetable::nodes::Reclaim as _;
 use tlbkit_pagetable::nodes::{Chunk, Slab};
 use tlbkit_pagetable::{
-    Error, Frames, Holes, Invalidate, Local, Pinned, Shared, Solo, Table as _, Writer, cpt::Cpt8, destroy,
+    Error, Holes, Invalidate, Local, Pinned, Shared, Solo, Table as _, Writer, cpt::Cpt8, destroy,
 };
 
 const RW: Attr = Attr::READ.union(Attr::WRITE);
@@ -44,13 +44,13 @@ macro_rules! comes_and_goes {
         for _ in 0..3 {
             let mut writer = Writer::new(&table).unwrap();
             for vpn in (0..third).step_by($apart) {
-                writer.unmap(page(vpn), Holes::Refuse, None).unwrap();
+                writer.unmap(page(vpn), Holes::Refuse).unwrap();
             }
             assert_eq!(table.blocks(), BLOCKS - BLOCKS / 3);
             for vpn in (0..third).step_by($apart) {
                 writer.map(page(vpn), Pfn::new(vpn), PageSize::K4, RW).unwrap();
             }
-            writer.unmap(run(0, third), Holes::Skip, None).unwrap();
+            writer.unmap(run(0, third), Holes::Skip).unwrap();
             assert_eq!((table.blocks(), table.footprint().nodes), (BLOCKS - BLOCKS / 3, before.nodes));
             for vpn in (0..third).step_by($apart) {
                 writer.map(page(vpn), Pfn::new(vpn), PageSize::K4, RW).unwrap();
@@ -85,14 +85,14 @@ fn a_table_does_not_collect_vacant_buckets() {
     }
     let bytes = table.footprint().bytes;
     for vpn in BLOCKS..BLOCKS * rounds {
-        table.unmap(page(vpn - BLOCKS), Holes::Refuse, None).unwrap();
+        table.unmap(page(vpn - BLOCKS), Holes::Refuse).unwrap();
         table.map(page(vpn), Pfn::new(vpn & 0xffff), PageSize::K4, RW).unwrap();
         let now = table.footprint().bytes;
         assert!(now <= 9 * bytes / 4, "{now} bytes for {BLOCKS} pages, and {bytes} at first");
     }
     assert_eq!(table.table().blocks(), BLOCKS);
     // Nothing is left of an empty table.
-    table.unmap(run(BLOCKS * (rounds - 1), BLOCKS), Holes::Refuse, None).unwrap();
+    table.unmap(run(BLOCKS * (rounds - 1), BLOCKS), Holes::Refuse).unwrap();
     assert_eq!((table.table().blocks(), table.table().buckets(), table.footprint().nodes), (0, 2, 2));
     table.destroy();
 }
@@ -109,7 +109,7 @@ fn no_vacant_bucket_is_under_a_larger_page() {
         table.map(run(base, 512), Pfn::new(base), PageSize::K4, RW).unwrap();
         let nodes = table.footprint().nodes;
         if base == 0x200 {
-            table.unmap(run(base, 512), Holes::Refuse, None).unwrap();
+            table.unmap(run(base, 512), Holes::Refuse).unwrap();
             assert_eq!(table.footprint().nodes, nodes, "the buckets are vacant");
             table.map(run(base, 512), Pfn::new(base), PageSize::M2, RW).unwrap();
         } else {
@@ -121,7 +121,7 @@ fn no_vacant_bucket_is_under_a_larger_page() {
             assert_eq!(table.map(page(vpn), Pfn::new(1), PageSize::K4, RW), Err(occupied));
             assert_eq!(table.lookup(at(vpn)).unwrap().size, PageSize::M2);
         }
-        table.unmap(run(base, 512), Holes::Refuse, None).unwrap();
+        table.unmap(run(base, 512), Holes::Refuse).unwrap();
         table.map(page(base + 77), Pfn::new(1), PageSize::K4, RW).unwrap();
     }
     assert_eq!(table.table().blocks(), 702);
@@ -145,7 +145,7 @@ fn a_table_without_memory_keeps_no_vacant_bucket() {
     }
     let third = 100 * times;
     (0..3 * third).for_each(|vpn| map!(vpn).unwrap());
-    table.unmap(run(0, third), Holes::Refuse, None).unwrap();
+    table.unmap(run(0, third), Holes::Refuse).unwrap();
     let mut last = 3 * third;
     while map!(last).is_ok() {
         last += 1;
@@ -153,17 +153,17 @@ fn a_table_without_memory_keeps_no_vacant_bucket() {
     assert!(last > 4 * third && table.table().blocks() == last - third, "storage for more pages than these");
     // The vacant buckets go before this many pages are unmapped.
     let before = table.footprint().nodes;
-    (third..2 * third).for_each(|vpn| assert_eq!(table.unmap(page(vpn), Holes::Refuse, None), Ok(1)));
+    (third..2 * third).for_each(|vpn| assert_eq!(table.unmap(page(vpn), Holes::Refuse), Ok(1)));
     assert!(before - table.footprint().nodes > third / 2, "{before} nodes, and {:?}", table.footprint());
     assert!(!trims(&mut table), "a vacant bucket is left");
     while map!(last).is_ok() {
         last += 1;
     }
-    // A range gives all of its buckets back, with a sink for its frames and without one.
+    // A range gives all of its buckets back, when it is unmapped and when it is drained.
     for first in (2 * third..2 * third + 40).step_by(4) {
-        table.unmap(run(first, 2), Holes::Refuse, None).unwrap();
+        table.unmap(run(first, 2), Holes::Refuse).unwrap();
         assert!(!trims(&mut table), "a vacant bucket of a range is left");
-        table.unmap(run(first + 2, 2), Holes::Refuse, Some(&mut Sink)).unwrap();
+        assert_eq!(table.drain(run(first + 2, 2)).unwrap().count(), 2);
         assert!(!trims(&mut table), "a vacant bucket of a range is left");
     }
     table.destroy();
@@ -175,18 +175,6 @@ fn trims<'n>(table: &mut Local<'n, Hr<'n, Slab<'n, u64, Solo>>, impl Invalidate>
     let before = table.footprint();
     table.trim();
     table.footprint() != before
-}
-
-/// Takes frames, and keeps none.
-#[derive(Debug)]
-struct Sink;
-
-impl Frames for Sink {
-    fn reserve(&mut self, _frames: usize) -> Result<(), Error> {
-        Ok(())
-    }
-
-    fn push(&mut self, _frame: Pfn, _size: PageSize, _base: PageSize, _attr: Attr) {}
 }
 
 /// A kernel that is short of memory has the vacant buckets, before a change is refused or after it.
@@ -205,7 +193,7 @@ fn trim_frees_the_vacant_buckets() {
     let full = table.footprint().nodes;
     let mut writer = Writer::new(&table).unwrap();
     for block in 0..blocks / 3 {
-        writer.unmap(run(8 * block, 2), Holes::Refuse, None).unwrap();
+        writer.unmap(run(8 * block, 2), Holes::Refuse).unwrap();
     }
     assert_eq!(table.footprint().nodes, full);
     writer.trim();

@@ -101,7 +101,7 @@ impl Act {
     fn make(self, writer: &mut Pen<'_, '_>) {
         match self {
             Act::Map(page) => set(writer, page),
-            Act::Unmap(page) => assert_eq!(writer.unmap(one(page), Holes::Refuse, None), Ok(1)),
+            Act::Unmap(page) => assert_eq!(writer.unmap(one(page), Holes::Refuse), Ok(1)),
             Act::Protect => {
                 let change = Change::clear(Attr::WRITE);
                 assert_eq!(writer.protect(block(), Holes::Refuse, change), Ok(4));
@@ -206,7 +206,7 @@ impl Storm {
     fn step(&mut self, writer: &mut Pen<'_, '_>) {
         let page = COME[self.below(COME.len())];
         if self.mapped.remove(&page) {
-            assert_eq!(writer.unmap(one(page), Holes::Refuse, None), Ok(1));
+            assert_eq!(writer.unmap(one(page), Holes::Refuse), Ok(1));
         } else {
             set(writer, page);
             self.mapped.insert(page);

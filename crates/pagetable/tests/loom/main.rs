@@ -78,7 +78,7 @@ const UNMAP_JOINED: Scene = Scene {
         CHAIN(writer);
         set(writer, 1);
     },
-    steps: &[|writer| assert_eq!(writer.unmap(pages(6, 1), Holes::Refuse, None), Ok(1))],
+    steps: &[|writer| assert_eq!(writer.unmap(pages(6, 1), Holes::Refuse), Ok(1))],
     then: &[],
     probe: &[2, 6],
     broken: &[],
@@ -89,12 +89,12 @@ const SWEEP: Scene = Scene {
     before: |writer| {
         CHAIN(writer);
         for page in [0, 4] {
-            writer.unmap(pages(page, 1), Holes::Refuse, None).unwrap();
+            writer.unmap(pages(page, 1), Holes::Refuse).unwrap();
         }
     },
     steps: &[|writer| {
         let before = writer.footprint().nodes;
-        assert_eq!(writer.unmap(pages(6, 1), Holes::Refuse, None), Ok(1));
+        assert_eq!(writer.unmap(pages(6, 1), Holes::Refuse), Ok(1));
         assert_eq!(writer.footprint().nodes, before - 2, "two overflow buckets are gone");
     }],
     then: &[],
@@ -108,14 +108,14 @@ fn split_keeping(writer: &mut Pen<'_>, kept: &[usize]) {
         set(writer, page);
     }
     for page in [1, 3, 5, 0, 2, 4, 6].into_iter().filter(|page| !kept.contains(page)) {
-        writer.unmap(pages(page, 1), Holes::Refuse, None).unwrap();
+        writer.unmap(pages(page, 1), Holes::Refuse).unwrap();
     }
 }
 
 /// A table of four buckets merges them, and links the chain of one, page 4, to that of another, page 2.
 const SHRINK: Scene = Scene {
     before: |writer| split_keeping(writer, &[2, 4, 6]),
-    steps: &[|writer| assert_eq!(writer.unmap(pages(6, 1), Holes::Refuse, None), Ok(1))],
+    steps: &[|writer| assert_eq!(writer.unmap(pages(6, 1), Holes::Refuse), Ok(1))],
     then: &[],
     probe: &[2, 6],
     broken: &[],
@@ -124,7 +124,7 @@ const SHRINK: Scene = Scene {
 /// The same with pages 0 and 6 in the buckets that are merged: one of them moves to an overflow bucket.
 const SHRINK_FIRST: Scene = Scene {
     before: |writer| split_keeping(writer, &[0, 4, 6]),
-    steps: &[|writer| assert_eq!(writer.unmap(pages(4, 1), Holes::Refuse, None), Ok(1))],
+    steps: &[|writer| assert_eq!(writer.unmap(pages(4, 1), Holes::Refuse), Ok(1))],
     then: &[],
     probe: &[0, 4, 6],
     broken: &[],

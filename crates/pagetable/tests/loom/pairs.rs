@@ -53,7 +53,7 @@ const UNMAP: Scene = Scene {
         writer.map(pages(FAR, 2), Pfn::new(8), SMALL, WRITE).unwrap();
         writer.map(pages(0, 8), Pfn::new(16), LARGE, WRITE).unwrap();
     },
-    steps: &[|writer| assert_eq!(writer.unmap(pages(0, 4), Holes::Refuse, None), Ok(4))],
+    steps: &[|writer| assert_eq!(writer.unmap(pages(0, 4), Holes::Refuse), Ok(4))],
     then: &[],
     probe: &[0, 2, 4],
     broken: &[],
@@ -74,9 +74,9 @@ const PROTECT: Scene = Scene {
 const REPLACE: Scene = Scene {
     before: UNMAP.before,
     steps: &[
-        |writer| assert_eq!(writer.unmap(pages(0, 4), Holes::Refuse, None), Ok(4)),
+        |writer| assert_eq!(writer.unmap(pages(0, 4), Holes::Refuse), Ok(4)),
         |writer| writer.map(pages(2, 1), Pfn::new(9), SMALL, WRITE).unwrap(),
-        |writer| assert_eq!(writer.unmap(pages(2, 1), Holes::Refuse, None), Ok(1)),
+        |writer| assert_eq!(writer.unmap(pages(2, 1), Holes::Refuse), Ok(1)),
         |writer| writer.map(pages(0, 4), Pfn::new(24), LARGE, WRITE).unwrap(),
     ],
     then: &[],

@@ -108,7 +108,7 @@ fn refills<'n, T: Private<'n>>(
         }
     }
     for &page in pages {
-        table.unmap(Pages::one(Vpn::new(page)), Holes::Refuse, None).unwrap();
+        table.unmap(Pages::one(Vpn::new(page)), Holes::Refuse).unwrap();
     }
     table.destroy();
     costs

@@ -90,7 +90,7 @@
 //! | a refill of a 4 KiB page (`Form::SIZED`) | 17 instructions | 16, and 5 for each node on the way |
 //! | map, unmap, protect or replace one page | one walk and one store, no batch | several walks, and a batch |
 //! | a change that replaces a node, as a map may | no shootdown | one shootdown, if other CPUs run the address space |
-//! | an unmap of a range whose frames are scattered | one shootdown | one for every 16 runs of frames |
+//! | an unmap of a range whose frames are scattered | one shootdown; of pages of 4 MiB, one for 8 runs of frames | one shootdown |
 //! | [`fork`](crate::AddressSpace::fork) | a visit of the nodes, in parts | a walk and a map for each leaf, and a protect, all with interrupts masked |
 //! | [`Cursor::next_mapped`](crate::Cursor::next_mapped) | a load a slot | a visit of all leaves up to the last page |
 //! | larger pages | on every CPU | [`Mips32`] has them, for one CPU; in [`Mips32Coherent`] [`Error::WrongSize`](crate::Error::WrongSize) |

@@ -21,7 +21,7 @@ pub(crate) const RUNS: usize = 16;
 
 /// The nodes and frames that changes uncovered. No code may use them again before every TLB has flushed their translations.
 #[derive(Debug)]
-pub(crate) struct Uncovered {
+pub(crate) struct ToRelease {
     nodes: Carried<'static>,
     runs: UncoveredRuns,
 }
@@ -92,7 +92,7 @@ impl<K: Kernel, const CPUS: usize> CpuCall<K, CPUS> {
     ) {
         let flush = retired.flush().clone();
         // `across_cpus` succeeds, because the storage is in shared mode. Otherwise the nodes would be lost, and counted as lost.
-        let uncovered = retired.across_cpus().ok().map(|nodes| Uncovered { nodes, runs });
+        let uncovered = retired.across_cpus().ok().map(|nodes| ToRelease { nodes, runs });
         self.shoot(space, &flush, uncovered);
     }
 
@@ -101,7 +101,7 @@ impl<K: Kernel, const CPUS: usize> CpuCall<K, CPUS> {
     ///
     /// If the system refuses the operation, nothing is given back: the next change of the table takes up the nodes and a flush of
     /// everything, and the frames are lost. [`checked`](Self::checked) then returns an error.
-    pub(crate) fn shoot(&mut self, space: &Block<K, CPUS>, flush: &Flush, uncovered: Option<Uncovered>) {
+    pub(crate) fn shoot(&mut self, space: &Block<K, CPUS>, flush: &Flush, uncovered: Option<ToRelease>) {
         let (mmu, kernel) = (self.mmu, self.mmu.kernel());
         if CPUS == 1 || self.is_alone(space) {
             self.flush(space, flush);
@@ -145,8 +145,8 @@ pub(crate) const fn everything<K: Kernel>() -> crate::Flush<'static> {
 }
 
 /// Gives nodes and frames that no CPU can reach any more back to the kernel.
-fn hand_back<K: Kernel>(kernel: &K, uncovered: Option<Uncovered>) {
-    let Some(Uncovered { nodes, runs }) = uncovered else { return };
+fn hand_back<K: Kernel>(kernel: &K, uncovered: Option<ToRelease>) {
+    let Some(ToRelease { nodes, runs }) = uncovered else { return };
     // If a release unwinds, the nodes become a debt of the table.
     Released { kernel, runs }.release();
     // SAFETY: every CPU that might have walked the nodes has left its walk and flushed: `hand_back` is called when the shootdown
@@ -183,11 +183,11 @@ impl<K: Kernel> Drop for Released<'_, K> {
 struct PriorEdit<'a, K: Kernel, const CPUS: usize> {
     space: &'a Block<K, CPUS>,
     flush: &'a Flush,
-    uncovered: Option<Uncovered>,
+    uncovered: Option<ToRelease>,
 }
 
 impl<K: Kernel, const CPUS: usize> Edit for PriorEdit<'_, K, CPUS> {
-    type Payload = Option<Uncovered>;
+    type Payload = Option<ToRelease>;
 
     fn exclude(&mut self) -> bool {
         true
@@ -195,7 +195,7 @@ impl<K: Kernel, const CPUS: usize> Edit for PriorEdit<'_, K, CPUS> {
 
     fn release(&mut self) {}
 
-    fn update(&mut self) -> Option<Uncovered> {
+    fn update(&mut self) -> Option<ToRelease> {
         self.uncovered.take()
     }
 
@@ -234,7 +234,7 @@ impl<K: Kernel, const CPUS: usize> ThisCpu<K, CPUS> {
     }
 }
 
-impl<K: Kernel, const CPUS: usize> LocalCpu<Option<Uncovered>> for ThisCpu<K, CPUS> {
+impl<K: Kernel, const CPUS: usize> LocalCpu<Option<ToRelease>> for ThisCpu<K, CPUS> {
     fn flush(&mut self, space: Option<Asid>, what: &Flush, _drain: bool) {
         self.mmu.kernel().flush(&crate::Flush::counted::<K::Machine>(what), space.and_then(tag));
     }
@@ -251,7 +251,7 @@ impl<K: Kernel, const CPUS: usize> LocalCpu<Option<Uncovered>> for ThisCpu<K, CP
         }
     }
 
-    fn complete(&mut self, _op: OpId, payload: Option<Uncovered>, _outcome: Outcome) {
+    fn complete(&mut self, _op: OpId, payload: Option<ToRelease>, _outcome: Outcome) {
         hand_back(self.mmu.kernel(), payload);
     }
 }

@@ -132,7 +132,7 @@ impl<K: Kernel, const CPUS: usize> Edit<'_, K, CPUS> {
             && let Some(mapped) = done.checked_sub(1).and_then(|_| Pages::count(pages.first(), done))
         {
             // The caller keeps the frames, so none is released.
-            self.writer.unmap(mapped, Holes::Skip, None)?;
+            self.writer.unmap(mapped, Holes::Skip)?;
         }
         result
     }

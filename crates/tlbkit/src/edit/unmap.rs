@@ -2,82 +2,19 @@
 
 use core::ops::ControlFlow;
 
-use tlbkit_addr::{Attr, PageSize, Pages, Pfn, VirtAddr};
-use tlbkit_pagetable::{Error, Frames, Holes, Mark, Pinned, Run, Table as _};
+use tlbkit_addr::Pages;
+use tlbkit_pagetable::{Error, Mark, Pinned, Rest, Run, Table as _, Uncovered};
 
 use super::Edit;
 use crate::counted::counted;
-use crate::cpu_call::UncoveredRuns;
 use crate::detached::Detachment;
 use crate::settle::uncover;
 use crate::storage::Table;
 use crate::table::{PART, SpaceTable as _};
 use crate::{Kernel, PagesOf};
 
-/// The most pages of a range that is unmapped with the list of runs alone.
+/// The number of pages after which a range is no longer unmapped with the list of runs alone.
 const SHORT: usize = 1 << 9;
-
-/// The sink for frames that go to the list of runs.
-struct ToRuns<'r, K> {
-    runs: &'r mut UncoveredRuns,
-    kernel: &'r K,
-    /// Whether the frames count as dirty whatever their entries say.
-    dirty: bool,
-    /// How many base pages have been uncovered.
-    pages: usize,
-}
-
-impl<K: Kernel> Frames for ToRuns<'_, K> {
-    fn reserve(&mut self, leaves: usize) -> Result<(), Error> {
-        if self.runs.capacity() - self.runs.len() >= leaves { Ok(()) } else { Err(Error::NoRoom) }
-    }
-
-    fn push(&mut self, frame: Pfn, size: PageSize, base: PageSize, attr: Attr) {
-        self.push_run(frame, size.pages(base).unwrap_or(1), base, attr);
-    }
-
-    fn push_run(&mut self, first: Pfn, pages: usize, _base: PageSize, attr: Attr) {
-        self.pages += pages;
-        // `uncover` returns `false` only without room, which was reserved. Without room the frame would be lost.
-        let dirty = self.dirty || attr.contains(Attr::DIRTY);
-        let _ = uncover(self.runs, Run { first, len: pages, dirty });
-    }
-
-    fn by_runs(&self) -> bool {
-        true
-    }
-
-    fn marked(&mut self, _at: VirtAddr, mark: Mark) {
-        if let Mark::Payload(payload, _) = mark {
-            self.kernel.release_payload(payload);
-        }
-    }
-}
-
-/// The sink for the frames of an unmap whose runs have been counted, so that there is room for all of them.
-struct Counted<'r, K>(ToRuns<'r, K>);
-
-impl<K: Kernel> Frames for Counted<'_, K> {
-    fn reserve(&mut self, _leaves: usize) -> Result<(), Error> {
-        Ok(())
-    }
-
-    fn push(&mut self, frame: Pfn, size: PageSize, base: PageSize, attr: Attr) {
-        self.0.push(frame, size, base, attr);
-    }
-
-    fn push_run(&mut self, first: Pfn, pages: usize, base: PageSize, attr: Attr) {
-        self.0.push_run(first, pages, base, attr);
-    }
-
-    fn by_runs(&self) -> bool {
-        true
-    }
-
-    fn marked(&mut self, at: VirtAddr, mark: Mark) {
-        self.0.marked(at, mark);
-    }
-}
 
 /// The part of a range that [`Edit::unmap_part`] has unmapped.
 pub(crate) struct Unmapped<K: Kernel, const CPUS: usize> {
@@ -132,54 +69,64 @@ impl<K: Kernel, const CPUS: usize> Edit<'_, K, CPUS> {
     pub(crate) fn unmap_part(&mut self, pages: Pages) -> Result<Unmapped<K, CPUS>, Error> {
         self.space.check_own(pages)?;
         self.split_ends(pages)?;
-        let (kernel, dirty) = (self.space.mmu.kernel(), self.cleared);
-        let is_short = self.has_room(pages);
-        let mut frames = ToRuns { runs: &mut self.runs, kernel, dirty, pages: 0 };
-        if is_short {
-            let pages = self.writer.unmap(pages, Holes::Skip, Some(&mut Counted(frames)))?;
-            return Ok(Unmapped { pages, detached: None, rest: None });
-        }
-        let (parts, stop) = Table::<K>::detach(&mut self.writer, pages, &mut frames)?;
-        let mapped = frames.pages;
+        // The leaves at both ends are whole by now, so nothing below fails.
+        let (mut rest, is_long) = (Rest::of(pages), pages.len() > PART);
+        let pulled = if is_long { 0 } else { self.pull(&mut rest)? };
+        let Some(pages) = rest.pages().filter(|&pages| is_long || self.has_entry(pages)) else {
+            return Ok(Unmapped { pages: pulled, detached: None, rest: None });
+        };
+        let (parts, stop) = Table::<K>::detach(&mut self.writer, pages)?;
         let done = stop.map_or(Some(pages), |stop| Pages::new(pages.first(), stop.checked_sub(1)?));
-        // SAFETY: `Taken` flushes before it uses the parts, or gives them up.
-        let detached = unsafe { Detachment::new(self.space.mmu, parts, dirty) };
-        let detached = Taken { edit: self, done, detached: Some(detached) }.clear();
+        // SAFETY: `Flushing` flushes before it uses the parts, or gives them up.
+        let detached = unsafe { Detachment::new(self.space.mmu, parts, self.cleared) };
+        let detached = Flushing { edit: self, done, detached: Some(detached) }.clear();
         let rest = stop.and_then(|stop| Pages::new(stop, pages.last()));
-        Ok(Unmapped { pages: mapped, detached, rest })
+        Ok(Unmapped { pages: pulled, detached, rest })
     }
 
-    /// Tells whether the range is short, few of its pages are mapped, and there is room for their frames.
-    fn has_room(&self, pages: Pages) -> bool {
-        if pages.len() > PART {
-            return false;
-        }
-        let (mut runs, mut mapped) = (self.runs.len(), 0);
-        let mut next = self.runs.last().and_then(|last| last.first.checked_add(last.len));
-        let mut count = |_, run: Run| {
-            runs += usize::from(next != Some(run.first));
-            mapped += run.len;
-            next = run.first.checked_add(run.len);
-            if runs > self.runs.capacity() || mapped > SHORT {
-                return ControlFlow::Break(());
+    /// Takes entries of a range out of the table, as long as the list has room for their frames, and until they are many. Returns how
+    /// many base pages they have mapped.
+    fn pull(&mut self, rest: &mut Rest) -> Result<usize, Error> {
+        let (mut pulled, mut marks) = (0, 0);
+        while pulled + marks < SHORT
+            && !self.runs.is_full()
+            && let Some((_, uncovered)) = self.writer.take_next(rest)?
+        {
+            match uncovered {
+                Uncovered::Frames(run) => {
+                    pulled += run.len;
+                    // There is room, so this does not return `false`.
+                    let _ = uncover(&mut self.runs, Run { dirty: run.dirty || self.cleared, ..run });
+                }
+                Uncovered::Mark(mark) => {
+                    marks += 1;
+                    if let Mark::Payload(payload, _) = mark {
+                        self.space.mmu.kernel().release_payload(payload);
+                    }
+                }
             }
-            ControlFlow::Continue(())
-        };
-        // SAFETY: this is the one writer of its own pages, and `count` changes nothing and serves no shootdown: so no node is
+        }
+        Ok(pulled)
+    }
+
+    /// Tells whether a page of the range is mapped or has a mark.
+    fn has_entry(&self, pages: Pages) -> bool {
+        // SAFETY: this is the one writer of its own pages, and the visit changes nothing and serves no shootdown: so no node is
         // freed during the visit, neither its own nor one of the pages that it shares.
-        self.space.table.for_each_run(unsafe { Pinned::by(self) }, pages, &mut count).is_continue()
+        let pinned = unsafe { Pinned::by(self) };
+        self.space.table.for_each_entry(pinned, pages, &mut |_, _| ControlFlow::Break(())).is_break()
     }
 }
 
 /// A range that has been taken out of the table, and waits for its flush. If the flush unwinds, the drop of this value continues.
-struct Taken<'e, 's, K: Kernel, const CPUS: usize> {
+struct Flushing<'e, 's, K: Kernel, const CPUS: usize> {
     edit: &'e mut Edit<'s, K, CPUS>,
     done: Option<Pages>,
     /// `None` after the flush.
     detached: Option<Detachment<K, CPUS>>,
 }
 
-impl<K: Kernel, const CPUS: usize> Taken<'_, '_, K, CPUS> {
+impl<K: Kernel, const CPUS: usize> Flushing<'_, '_, K, CPUS> {
     /// Flushes, then empties the entries in which frames wait. Returns the rest of what has been taken out.
     fn clear(mut self) -> Option<Detachment<K, CPUS>> {
         self.clear_all();
@@ -202,7 +149,7 @@ impl<K: Kernel, const CPUS: usize> Taken<'_, '_, K, CPUS> {
     }
 }
 
-impl<K: Kernel, const CPUS: usize> Drop for Taken<'_, '_, K, CPUS> {
+impl<K: Kernel, const CPUS: usize> Drop for Flushing<'_, '_, K, CPUS> {
     fn drop(&mut self) {
         self.clear_all();
     }

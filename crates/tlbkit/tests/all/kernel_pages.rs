@@ -184,7 +184,7 @@ fn a_page_of_the_kernel_is_unshared() {
     kernel.map(page, mmu.kernel().data(1).unwrap(), KERNEL).unwrap();
     kernel.protect(page, Change::COPY_ON_WRITE).unwrap();
     let before = mmu.kernel().interrupted.load(Relaxed);
-    kernel.unshare(at, |_| true, |_| Err(Error::NoRoom)).unwrap();
+    kernel.unshare(at, |_| true, |_| Err(Error::Busy)).unwrap();
     assert!(mmu.kernel().interrupted.load(Relaxed) > before);
     let verdict = store_on_the_other(mmu.kernel(), &LOG, &kernel, STACK);
     assert!(verdict.is_ok(), "{verdict:?}");

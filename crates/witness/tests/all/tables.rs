@@ -134,7 +134,7 @@ fn log<G: Radix, F: Format<Word = u64>>(ops: &[Op], root_of: impl Fn(usize) -> u
         let _ = match *op {
             // A page that is mapped anew has the frame of its number, so that frames are not shared.
             Op::Map { size, attr, .. } => table.map(pages, Pfn::new(0x10_0000 + page), size, attr),
-            Op::Unmap { .. } => table.unmap(pages, Holes::Skip, None).map(|_| ()),
+            Op::Unmap { .. } => table.unmap(pages, Holes::Skip).map(|_| ()),
             Op::Protect { change, .. } => table.protect(pages, Holes::Skip, change).map(|_| ()),
             Op::Resize { .. } => table.resize(pages, frame.unwrap()),
         };

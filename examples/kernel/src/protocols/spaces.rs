@@ -53,7 +53,7 @@ impl Spaces {
             }
             // Refused if another frame is there.
             (_, Some(new)) => writer.map(page, new.frame, PageSize::K4, new.attr),
-            (Some(_), None) => writer.unmap(page, Holes::Refuse, None).map(|_| ()),
+            (Some(_), None) => writer.unmap(page, Holes::Refuse).map(|_| ()),
             (None, None) => Ok(()),
         };
         if done.is_err() {

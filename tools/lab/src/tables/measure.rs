@@ -129,7 +129,7 @@ fn examine<'t, 'n, W: Word>(
     if let (Some(Inject::Lost | Inject::Wrong), Some((&page, &(frame, attr)))) =
         (run.inject, model.iter().nth(model.len() / 2))
     {
-        change(table, |writer| writer.unmap(Pages::one(page), Holes::Refuse, None))?;
+        change(table, |writer| writer.unmap(Pages::one(page), Holes::Refuse))?;
         if run.inject == Some(Inject::Wrong) {
             let wrong = Pfn::new(frame.get() ^ 1);
             change(table, |writer| writer.map(Pages::one(page), wrong, PageSize::K4, attr))?;
@@ -168,7 +168,7 @@ fn examine<'t, 'n, W: Word>(
             model.remove(&page);
             let stale = run.inject == Some(Inject::Stale) && place == run.load.pages.len() / 4 * 2;
             // One that is left standing must be found by the check, so that is all that happens here.
-            let unmap = || change(table, |writer| writer.unmap(Pages::one(page), Holes::Refuse, None));
+            let unmap = || change(table, |writer| writer.unmap(Pages::one(page), Holes::Refuse));
             verified &= stale || unmap() == Ok(1);
         }
     }
@@ -177,7 +177,7 @@ fn examine<'t, 'n, W: Word>(
 
     // And empty it.
     for &page in run.load.pages.iter().rev() {
-        change(table, |writer| writer.unmap(Pages::one(page), Holes::Skip, None))?;
+        change(table, |writer| writer.unmap(Pages::one(page), Holes::Skip))?;
     }
     let left = table.footprint();
     verified &= left.ptes == 0 && left.leaves == 0 && left.total() == storage.bytes();

@@ -2,32 +2,23 @@
 
 use std::ops::ControlFlow;
 
-use tlbkit_addr::{Attr, FlushScope, PageSize, Pages, Pfn, VirtAddr};
+use tlbkit_addr::{Attr, FlushScope, PageSize, Pages, Pfn, VirtAddr, Vpn};
 use tlbkit_pagetable::format::{Compact, Format};
 use tlbkit_pagetable::geometry::Geometry;
 use tlbkit_pagetable::nodes::{NodeAddr, Nodes};
-use tlbkit_pagetable::{Change, Error, Frames, Leaf, Retired, Table};
+use tlbkit_pagetable::{Change, Error, Leaf, Rest, Retired, Run, Table, Uncovered};
 
-use super::{LEVELS, Own, leaf, slots, units};
+use super::{Own, slots, units};
 use crate::LINKED;
 
-/// Where frames go, if anywhere.
-type Sink<'a> = Option<&'a mut dyn Frames>;
-
-/// Hands over the frames of a slot.
-pub(super) fn hand<G: Geometry>(frames: &mut Sink<'_>, word: u64, level: usize, part: Pages) {
-    let leaf = leaf::<G>(word, level, part.first());
-    if let Some(frames) = frames {
-        frames.push(leaf.frame, leaf.size, PageSize::K4, leaf.attr);
-    }
+/// Returns frames as if none of them was dirty.
+pub(super) fn clean(run: Run) -> Run {
+    Run { dirty: false, ..run }
 }
 
-/// Hands over the frames of a slot as if each had the size of the page.
-pub(super) fn hand_in<G: Geometry>(frames: &mut Sink<'_>, word: u64, level: usize, part: Pages) {
-    let leaf = leaf::<G>(word, level, part.first());
-    if let Some(frames) = frames {
-        frames.push(leaf.frame, leaf.size, PageSize::K16, leaf.attr);
-    }
+/// Returns frames of a page of 1 GiB as if it had 2 MiB.
+pub(super) fn cut(run: Run) -> Run {
+    Run { len: run.len.min(512), ..run }
 }
 
 /// Returns a leaf as if every page of a range had the frames of the first.
@@ -93,14 +84,12 @@ impl<'n, G: Geometry, N: Nodes<Word = u64>> Own<'n, G, N> {
     /// Says, of a map that gets too few nodes, that it wants one more than it does.
     pub(super) fn map_wanting_more(
         &self,
-        batch: &mut Retired<'n>,
         pages: Pages,
         frame: Pfn,
         size: PageSize,
         attr: Attr,
     ) -> Result<(), Error> {
-        let done = batch.change(|_| self.map_range(pages, frame, size, attr), |batch| self.repair(batch));
-        done.map_err(|error| match error {
+        self.map_range(pages, frame, size, attr).map_err(|error| match error {
             Error::NoMemory { wanted, pending } => Error::NoMemory { wanted: wanted + 1, pending },
             error => error,
         })
@@ -225,27 +214,16 @@ impl<'n, G: Geometry, N: Nodes<Word = u64>> Own<'n, G, N> {
         }
     }
 
+    /// Returns once more what a range has given last, which the range has noted.
+    pub(super) fn hand_again(&self, rest: &mut Rest) -> Option<(Vpn, Uncovered)> {
+        let first = Pfn::new(rest.place().checked_sub(1)?);
+        rest.set_place(0);
+        let page = rest.pages()?.first();
+        Some((page, Uncovered::Frames(Run { first, len: 1, dirty: false })))
+    }
+
     /// Zeroes a node that a walker may be in.
     pub(super) fn wipe(&self, node: NodeAddr) {
         (0..slots::<G>()).for_each(|index| self.publish(node, index, 0));
-    }
-
-    /// Retires a node that is linked still.
-    pub(super) fn retire_first(&self, batch: &mut Retired<'n>, node: NodeAddr, level: usize) {
-        if self.live(node, 0) == 0 && level + 1 == LEVELS {
-            self.retire(batch, node, true);
-        }
-    }
-
-    /// Unlinks a node of the last level that is retired already.
-    pub(super) fn unlink_late(&self, node: NodeAddr, index: usize, below: NodeAddr, level: usize) -> u32 {
-        if level + 2 < LEVELS {
-            return self.live(below, 0);
-        }
-        if (0..slots::<G>()).all(|index| self.word(below, index) == 0) {
-            self.publish(node, index, 0);
-            self.live(node, -1);
-        }
-        1
     }
 }

@@ -2,14 +2,14 @@
 
 use std::ops::ControlFlow;
 
-use tlbkit_addr::{Attr, PageSize, Pages, Pfn, VirtAddr};
+use tlbkit_addr::{Attr, PageSize, Pages, Pfn, VirtAddr, Vpn};
 use tlbkit_pagetable::format::Compact;
 use tlbkit_pagetable::geometry::Va39;
 use tlbkit_pagetable::mpt::Mpt;
 use tlbkit_pagetable::nodes::Nodes;
 use tlbkit_pagetable::{
-    Change, Entry, Error, FlushAll, Footprint, Frames, Holes, Leaf, Mark, Pinned, Retired, Right, Space,
-    Table, Tally, WriterFlag,
+    Change, Entry, Error, FlushAll, Footprint, Holes, Leaf, Mark, Pinned, Rest, Retired, Right, Space, Table,
+    Tally, Uncovered, WriterFlag,
 };
 
 #[derive(Debug)]
@@ -41,22 +41,17 @@ impl<'n, N: Nodes<Word = u64>> Marked<'n, N> {
         self.0.mark(right, at, mark.filter(|mark| !matches!(mark, Mark::Payload(0, _))))
     }
 
-    /// Hands the marks of a range over before any is taken away.
-    fn hand_first(
+    /// Takes the next entry of a range out, and leaves it if it is a mark.
+    fn keep_mark(
         &self,
-        right: Right<'_, 'n>,
-        pages: Pages,
-        holes: Holes,
-        frames: &mut dyn Frames,
-    ) -> Result<usize, Error> {
-        let mut first = HandFirst(frames, Vec::new());
-        // SAFETY: the caller is the writer.
-        let pinned = unsafe { Pinned::by(self) };
-        let _ = self.0.for_each_entry(pinned, pages, &mut |at, entry| {
-            first.1.extend(entry.mark().map(|mark| (at, mark)));
-            ControlFlow::Continue(())
-        });
-        self.0.unmap(right, pages, holes, Some(&mut first))
+        mut right: Right<'_, 'n>,
+        rest: &mut Rest,
+    ) -> Result<Option<(Vpn, Uncovered)>, Error> {
+        let taken = self.0.take_next(right.reborrow(), rest)?;
+        if let Some((page, Uncovered::Mark(mark))) = taken {
+            self.0.mark(right, page.address(PageSize::K4), Some(mark))?;
+        }
+        Ok(taken)
     }
 
     /// Visits entries from the beginning again when it has come to the first mark.
@@ -90,22 +85,6 @@ impl<'n, N: Nodes<Word = u64>> Marked<'n, N> {
         self.0.mark(right.reborrow(), at, None)?;
         self.0.mark(right, at, mark)?;
         Ok(was)
-    }
-}
-
-/// A sink that is handed marks before the entries are emptied.
-struct HandFirst<'f>(&'f mut dyn Frames, Vec<(VirtAddr, Mark)>);
-
-impl Frames for HandFirst<'_> {
-    fn reserve(&mut self, leaves: usize) -> Result<(), Error> {
-        self.0.reserve(leaves)?;
-        // Nothing is refused any more, and nothing is done yet.
-        self.1.drain(..).for_each(|(at, mark)| self.0.marked(at, mark));
-        Ok(())
-    }
-
-    fn push(&mut self, frame: Pfn, size: PageSize, base: PageSize, attr: Attr) {
-        self.0.push(frame, size, base, attr);
     }
 }
 
@@ -174,19 +153,13 @@ unsafe impl<'n, N: Nodes<Word = u64>> Table<'n> for Marked<'n, N> {
         self.0.map(right, pages, frame, size, attr)
     }
 
-    fn unmap(
-        &self,
-        right: Right<'_, 'n>,
-        pages: Pages,
-        holes: Holes,
-        frames: Option<&mut dyn Frames>,
-    ) -> Result<usize, Error> {
-        match frames {
-            Some(frames) if planted!(MarkHandedFirst, false, true) => {
-                self.hand_first(right, pages, holes, frames)
-            }
-            frames => self.0.unmap(right, pages, holes, frames),
-        }
+    fn unmap(&self, right: Right<'_, 'n>, pages: Pages, holes: Holes) -> Result<usize, Error> {
+        self.0.unmap(right, pages, holes)
+    }
+
+    fn take_next(&self, right: Right<'_, 'n>, rest: &mut Rest) -> Result<Option<(Vpn, Uncovered)>, Error> {
+        planted!(MarkKept, (), return self.keep_mark(right, rest));
+        self.0.take_next(right, rest)
     }
 
     fn protect(

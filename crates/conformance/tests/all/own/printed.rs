@@ -9,13 +9,25 @@ fn repeats() {
 }
 }
 
+printed! { EndsEarly:
+#[test]
+fn repeats() {
+    use tlbkit_conformance::prelude::*;
+    let ops = [
+        Op::Map { pages: Pages::new(Vpn::new(0xffffffffffffe), Vpn::new(0xfffffffffffff)).unwrap(), frame: Pfn::new(0xfffe), size: PageSize::from_shift(12).unwrap(), attr: Attr::from_bits_retain(0x5) },
+        Op::Unmap { pages: Pages::new(Vpn::new(0xffffffffffffe), Vpn::new(0xfffffffffffff)).unwrap(), holes: Holes::Skip },
+    ];
+    replay::<crate::own::Tested>(Property::Agrees, &ops).unwrap();
+}
+}
+
 printed! { FreedAtOnce:
 #[test]
 fn repeats() {
     use tlbkit_conformance::prelude::*;
     let ops = [
         Op::Map { pages: Pages::new(Vpn::new(0xfffffffffffff), Vpn::new(0xfffffffffffff)).unwrap(), frame: Pfn::new(0xffff), size: PageSize::from_shift(12).unwrap(), attr: Attr::from_bits_retain(0x5) },
-        Op::Unmap { pages: Pages::new(Vpn::new(0xffffffffffffe), Vpn::new(0xfffffffffffff)).unwrap(), holes: Holes::Skip, room: None },
+        Op::Drain { pages: Pages::new(Vpn::new(0xffffffffc0000), Vpn::new(0xfffffffffffff)).unwrap(), most: usize::MAX },
     ];
     replay::<crate::own::Tested>(Property::HoldsBack, &ops).unwrap();
 }
@@ -34,12 +46,12 @@ fn repeats() {
         Op::Protect { pages: Pages::new(Vpn::new(0xfffffffffffff), Vpn::new(0xfffffffffffff)).unwrap(), holes: Holes::Skip, change: Change { clear: Attr::from_bits_retain(0x22), set: Attr::from_bits_retain(0x4) } },
         Op::Resize { pages: Pages::new(Vpn::new(0xffffffdf1e000), Vpn::new(0xffffffdf3d5ff)).unwrap(), to: PageSize::from_shift(30).unwrap() },
         Op::Map { pages: Pages::new(Vpn::new(0x1ffffff), Vpn::new(0x1ffffff)).unwrap(), frame: Pfn::new(0x1658), size: PageSize::from_shift(13).unwrap(), attr: Attr::from_bits_retain(0x5) },
-        Op::Unmap { pages: Pages::new(Vpn::new(0x80000), Vpn::new(0x17ffff)).unwrap(), holes: Holes::Skip, room: Some(2) },
+        Op::Drain { pages: Pages::new(Vpn::new(0x80000), Vpn::new(0x17ffff)).unwrap(), most: 2 },
         Op::Map { pages: Pages::new(Vpn::new(0x0), Vpn::new(0x8)).unwrap(), frame: Pfn::new(0x0), size: PageSize::from_shift(12).unwrap(), attr: Attr::from_bits_retain(0x5) },
         Op::Map { pages: Pages::new(Vpn::new(0x0), Vpn::new(0x0)).unwrap(), frame: Pfn::new(0x0), size: PageSize::from_shift(12).unwrap(), attr: Attr::from_bits_retain(0x85) },
-        Op::Unmap { pages: Pages::new(Vpn::new(0x9), Vpn::new(0x9)).unwrap(), holes: Holes::Refuse, room: None },
+        Op::Unmap { pages: Pages::new(Vpn::new(0x9), Vpn::new(0x9)).unwrap(), holes: Holes::Refuse },
         Op::Map { pages: Pages::new(Vpn::new(0x3fff600), Vpn::new(0x3ffffff)).unwrap(), frame: Pfn::new(0xa800), size: PageSize::from_shift(12).unwrap(), attr: Attr::from_bits_retain(0x8d) },
-        Op::Unmap { pages: Pages::new(Vpn::new(0x1), Vpn::new(0x1)).unwrap(), holes: Holes::Skip, room: Some(usize::MAX) },
+        Op::Drain { pages: Pages::new(Vpn::new(0x1), Vpn::new(0x1)).unwrap(), most: usize::MAX },
         Op::Map { pages: Pages::new(Vpn::new(0x400), Vpn::new(0x1f1ff)).unwrap(), frame: Pfn::new(0x1400), size: PageSize::from_shift(12).unwrap(), attr: Attr::from_bits_retain(0x85) },
         Op::Resize { pages: Pages::new(Vpn::new(0x2000000), Vpn::new(0x20001ff)).unwrap(), to: PageSize::from_shift(12).unwrap() },
         Op::Resize { pages: Pages::new(Vpn::new(0x0), Vpn::new(0x19ff)).unwrap(), to: PageSize::from_shift(21).unwrap() },
@@ -52,41 +64,15 @@ fn repeats() {
 }
 }
 
-printed! { RetiredFirst:
-#[test]
-fn repeats() {
-    use tlbkit_conformance::prelude::*;
-    let ops = [
-        Op::Map { pages: Pages::new(Vpn::new(0x0), Vpn::new(0x0)).unwrap(), frame: Pfn::new(0x0), size: PageSize::from_shift(12).unwrap(), attr: Attr::from_bits_retain(0x5) },
-        Op::Map { pages: Pages::new(Vpn::new(0x1), Vpn::new(0x10)).unwrap(), frame: Pfn::new(0x1), size: PageSize::from_shift(12).unwrap(), attr: Attr::from_bits_retain(0x47) },
-        Op::Map { pages: Pages::new(Vpn::new(0x200), Vpn::new(0x15ff)).unwrap(), frame: Pfn::new(0xde00), size: PageSize::from_shift(21).unwrap(), attr: Attr::from_bits_retain(0x95) },
-        Op::Map { pages: Pages::new(Vpn::new(0x400000b), Vpn::new(0x400000b)).unwrap(), frame: Pfn::new(0x5d68), size: PageSize::from_shift(12).unwrap(), attr: Attr::from_bits_retain(0x80d) },
-        Op::Protect { pages: Pages::new(Vpn::new(0x3fffff7), Vpn::new(0x3ffffff)).unwrap(), holes: Holes::Refuse, change: Change { clear: Attr::from_bits_retain(0x108), set: Attr::from_bits_retain(0x100) } },
-        Op::Protect { pages: Pages::new(Vpn::new(0x4000000), Vpn::new(0x4000000)).unwrap(), holes: Holes::Skip, change: Change { clear: Attr::from_bits_retain(0x801), set: Attr::from_bits_retain(0x3) } },
-        Op::Unmap { pages: Pages::new(Vpn::new(0xffffffc000400), Vpn::new(0xffffffc000dfe)).unwrap(), holes: Holes::Refuse, room: None },
-        Op::Replace { at: VirtAddr::new(0xffffffc000002f85), frame: Pfn::new(0x2), attr: Attr::from_bits_retain(0xf) },
-        Op::Map { pages: Pages::new(Vpn::new(0xfffffffffff05), Vpn::new(0xfffffffffff05)).unwrap(), frame: Pfn::new(0xff05), size: PageSize::from_shift(12).unwrap(), attr: Attr::from_bits_retain(0x5) },
-        Op::Protect { pages: Pages::new(Vpn::new(0x0), Vpn::new(0x3ffca00)).unwrap(), holes: Holes::Skip, change: Change { clear: Attr::from_bits_retain(0x208), set: Attr::from_bits_retain(0x4) } },
-        Op::Unmap { pages: Pages::new(Vpn::new(0x0), Vpn::new(0x0)).unwrap(), holes: Holes::Skip, room: Some(usize::MAX) },
-        Op::Map { pages: Pages::new(Vpn::new(0x3fffffd), Vpn::new(0x3fffffd)).unwrap(), frame: Pfn::new(0xfffd), size: PageSize::from_shift(12).unwrap(), attr: Attr::from_bits_retain(0xf) },
-        Op::Resize { pages: Pages::new(Vpn::new(0xfffffffffee00), Vpn::new(0xfffffffffffff)).unwrap(), to: PageSize::from_shift(21).unwrap() },
-        Op::Resize { pages: Pages::new(Vpn::new(0xffffffdf00000), Vpn::new(0xffffffdf003ff)).unwrap(), to: PageSize::from_shift(12).unwrap() },
-        Op::Resize { pages: Pages::new(Vpn::new(0xffffffffffc00), Vpn::new(0xffffffffffdff)).unwrap(), to: PageSize::from_shift(12).unwrap() },
-        Op::Lookup { at: VirtAddr::new(0xffffffe71b40000b) },
-    ];
-    replay::<crate::own::Tested>(Property::SurvivesUnwinding, &ops).unwrap();
-}
-}
-
 printed! { ReadsTwice:
 #[test]
 fn repeats() {
     use tlbkit_conformance::prelude::*;
     let ops = [
         Op::Map { pages: Pages::new(Vpn::new(0x0), Vpn::new(0x1ff)).unwrap(), frame: Pfn::new(0x0), size: PageSize::from_shift(12).unwrap(), attr: Attr::from_bits_retain(0x5) },
-        Op::Unmap { pages: Pages::new(Vpn::new(0x80000), Vpn::new(0x17ffff)).unwrap(), holes: Holes::Skip, room: Some(2) },
+        Op::Drain { pages: Pages::new(Vpn::new(0x80000), Vpn::new(0x17ffff)).unwrap(), most: 2 },
         Op::Map { pages: Pages::new(Vpn::new(0x3fff600), Vpn::new(0x3ffffff)).unwrap(), frame: Pfn::new(0xa800), size: PageSize::from_shift(12).unwrap(), attr: Attr::from_bits_retain(0x8d) },
-        Op::Unmap { pages: Pages::new(Vpn::new(0x1), Vpn::new(0x1)).unwrap(), holes: Holes::Skip, room: Some(usize::MAX) },
+        Op::Drain { pages: Pages::new(Vpn::new(0x1), Vpn::new(0x1)).unwrap(), most: usize::MAX },
         Op::Map { pages: Pages::new(Vpn::new(0x400), Vpn::new(0x1f1ff)).unwrap(), frame: Pfn::new(0x1400), size: PageSize::from_shift(12).unwrap(), attr: Attr::from_bits_retain(0x85) },
         Op::Resize { pages: Pages::new(Vpn::new(0x2000000), Vpn::new(0x20001ff)).unwrap(), to: PageSize::from_shift(12).unwrap() },
         Op::Resize { pages: Pages::new(Vpn::new(0x0), Vpn::new(0x19ff)).unwrap(), to: PageSize::from_shift(21).unwrap() },
@@ -111,7 +97,7 @@ fn repeats() {
     let ops = [
         Op::Map { pages: Pages::new(Vpn::new(0x0), Vpn::new(0x0)).unwrap(), frame: Pfn::new(0x0), size: PageSize::from_shift(12).unwrap(), attr: Attr::from_bits_retain(0x5) },
         Op::Map { pages: Pages::new(Vpn::new(0x0), Vpn::new(0x1fff)).unwrap(), frame: Pfn::new(0x0), size: PageSize::from_shift(12).unwrap(), attr: Attr::from_bits_retain(0x41) },
-        Op::Unmap { pages: Pages::new(Vpn::new(0xffffffc000000), Vpn::new(0xfffffffffffff)).unwrap(), holes: Holes::Refuse, room: None },
+        Op::Unmap { pages: Pages::new(Vpn::new(0xffffffc000000), Vpn::new(0xfffffffffffff)).unwrap(), holes: Holes::Refuse },
         Op::Map { pages: Pages::new(Vpn::new(0x3fffc00), Vpn::new(0x3ffffff)).unwrap(), frame: Pfn::new(0x7200), size: PageSize::from_shift(12).unwrap(), attr: Attr::from_bits_retain(0x5) },
         Op::Map { pages: Pages::new(Vpn::new(0xffffffdf00000), Vpn::new(0xffffffdf01bff)).unwrap(), frame: Pfn::new(0x0), size: PageSize::from_shift(12).unwrap(), attr: Attr::from_bits_retain(0x41) },
         Op::Protect { pages: Pages::new(Vpn::new(0x2000000), Vpn::new(0x2000000)).unwrap(), holes: Holes::Skip, change: Change { clear: Attr::from_bits_retain(0x20), set: Attr::from_bits_retain(0x200) } },
@@ -140,7 +126,7 @@ fn repeats() {
     use tlbkit_conformance::prelude::*;
     let ops = [
         Op::Map { pages: Pages::new(Vpn::new(0x0), Vpn::new(0x1ff)).unwrap(), frame: Pfn::new(0x0), size: PageSize::from_shift(12).unwrap(), attr: Attr::from_bits_retain(0x5) },
-        Op::Unmap { pages: Pages::new(Vpn::new(0x0), Vpn::new(0x3ffff)).unwrap(), holes: Holes::Refuse, room: None },
+        Op::Unmap { pages: Pages::new(Vpn::new(0x0), Vpn::new(0x3ffff)).unwrap(), holes: Holes::Refuse },
         Op::Map { pages: Pages::new(Vpn::new(0xffffffc000006), Vpn::new(0xffffffc000006)).unwrap(), frame: Pfn::new(0x6), size: PageSize::from_shift(12).unwrap(), attr: Attr::from_bits_retain(0xf) },
         Op::Protect { pages: Pages::new(Vpn::new(0xf4), Vpn::new(0xf4)).unwrap(), holes: Holes::Refuse, change: Change { clear: Attr::from_bits_retain(0x800), set: Attr::from_bits_retain(0x80) } },
         Op::Map { pages: Pages::new(Vpn::new(0x3ffffff), Vpn::new(0x3ffffff)).unwrap(), frame: Pfn::new(0xffff), size: PageSize::from_shift(12).unwrap(), attr: Attr::from_bits_retain(0x85) },
@@ -153,7 +139,7 @@ fn repeats() {
 }
 }
 
-printed! { MarkHandedFirst:
+printed! { MarkKept:
 #[test]
 fn repeats() {
     use tlbkit_conformance::prelude::*;
@@ -164,11 +150,11 @@ fn repeats() {
         Op::Map { pages: Pages::new(Vpn::new(0x400000b), Vpn::new(0x400000b)).unwrap(), frame: Pfn::new(0x5d68), size: PageSize::from_shift(12).unwrap(), attr: Attr::from_bits_retain(0x80d) },
         Op::Protect { pages: Pages::new(Vpn::new(0x3fffff7), Vpn::new(0x3ffffff)).unwrap(), holes: Holes::Refuse, change: Change { clear: Attr::from_bits_retain(0x108), set: Attr::from_bits_retain(0x100) } },
         Op::Protect { pages: Pages::new(Vpn::new(0x4000000), Vpn::new(0x4000000)).unwrap(), holes: Holes::Skip, change: Change { clear: Attr::from_bits_retain(0x801), set: Attr::from_bits_retain(0x3) } },
-        Op::Unmap { pages: Pages::new(Vpn::new(0xffffffc000400), Vpn::new(0xffffffc000dfe)).unwrap(), holes: Holes::Refuse, room: None },
+        Op::Unmap { pages: Pages::new(Vpn::new(0xffffffc000400), Vpn::new(0xffffffc000dfe)).unwrap(), holes: Holes::Refuse },
         Op::Replace { at: VirtAddr::new(0xffffffc000002f85), frame: Pfn::new(0x2), attr: Attr::from_bits_retain(0xf) },
         Op::Map { pages: Pages::new(Vpn::new(0xfffffffffff05), Vpn::new(0xfffffffffff05)).unwrap(), frame: Pfn::new(0xff05), size: PageSize::from_shift(12).unwrap(), attr: Attr::from_bits_retain(0x5) },
         Op::Protect { pages: Pages::new(Vpn::new(0x0), Vpn::new(0x3ffca00)).unwrap(), holes: Holes::Skip, change: Change { clear: Attr::from_bits_retain(0x208), set: Attr::from_bits_retain(0x4) } },
-        Op::Unmap { pages: Pages::new(Vpn::new(0x0), Vpn::new(0x0)).unwrap(), holes: Holes::Skip, room: Some(usize::MAX) },
+        Op::Drain { pages: Pages::new(Vpn::new(0x0), Vpn::new(0x0)).unwrap(), most: usize::MAX },
         Op::Map { pages: Pages::new(Vpn::new(0x3fffffd), Vpn::new(0x3fffffd)).unwrap(), frame: Pfn::new(0xfffd), size: PageSize::from_shift(12).unwrap(), attr: Attr::from_bits_retain(0xf) },
         Op::Resize { pages: Pages::new(Vpn::new(0xfffffffffee00), Vpn::new(0xfffffffffffff)).unwrap(), to: PageSize::from_shift(21).unwrap() },
         Op::Resize { pages: Pages::new(Vpn::new(0xffffffdf00000), Vpn::new(0xffffffdf003ff)).unwrap(), to: PageSize::from_shift(12).unwrap() },

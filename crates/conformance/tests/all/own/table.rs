@@ -7,8 +7,8 @@ use tlbkit_pagetable::format::{Compact, Format, check_attr, check_change};
 use tlbkit_pagetable::geometry::Geometry;
 use tlbkit_pagetable::nodes::{NodeAddr, Nodes, Stock};
 use tlbkit_pagetable::{
-    Change, Error, FlushAll, Footprint, Frames, Holes, Leaf, NestedMissObserver, Pinned, Retired, Right,
-    Space, Table, Tally, Word, WriterFlag,
+    Change, Error, FlushAll, Footprint, Holes, Leaf, NestedMissObserver, Pinned, Rest, Retired, Right, Space,
+    Table, Tally, Uncovered, Word, WriterFlag,
 };
 
 /// Three levels of as many bits each, of nine for `Va39`; each entry a word of the format `Compact`.
@@ -154,11 +154,11 @@ impl<'n, G: Geometry, N: Nodes<Word = u64>> Own<'n, G, N> {
         result.map(|()| (pages.last().get() + 1).saturating_sub(next))
     }
 
-    /// Checks that a range cuts no leaf and has no holes that are refused. Returns its leaves and mapped pages.
-    fn check_whole(&self, pages: Pages, holes: Holes) -> Result<(usize, usize), Error> {
+    /// Checks that a range cuts no leaf and has no holes that are refused. Returns its mapped pages.
+    fn check_whole(&self, pages: Pages, holes: Holes) -> Result<usize, Error> {
         let space = self.space();
         space.check_pages(pages)?;
-        let (mut leaves, mut mapped, mut next) = (0, 0, pages.first());
+        let (mut mapped, mut next) = (0, pages.first());
         let hole = |next: Vpn| Error::NotMapped { at: next.address(PageSize::K4) };
         let rest = self.check(pages, |leaf, absent| {
             let whole = space.pages_of(&leaf);
@@ -169,11 +169,10 @@ impl<'n, G: Geometry, N: Nodes<Word = u64>> Own<'n, G, N> {
                 return Err(hole(next));
             }
             next = Vpn::new(whole.last().get() + 1);
-            leaves += 1;
             mapped += whole.len();
             Ok(())
         })?;
-        if rest > 0 && holes == Holes::Refuse { Err(hole(next)) } else { Ok((leaves, mapped)) }
+        if rest > 0 && holes == Holes::Refuse { Err(hole(next)) } else { Ok(mapped) }
     }
 
     /// Returns how many nodes a map needs that are not there.
@@ -200,6 +199,7 @@ impl<'n, G: Geometry, N: Nodes<Word = u64>> Own<'n, G, N> {
         let wanted = self.missing(Some(self.root), 0, pages, to);
         let wanted = planted!(OneTooMany, wanted, wanted + usize::from(wanted > 0));
         planted!(LinkedEarly, (), self.link_early(pages, wanted)?);
+        planted!(NotRepaired, (), self.link_early(pages, wanted)?);
         planted!(LastRefused, (), bugs::refuse_last(pages)?);
         let mut stock = Stock::take(self.nodes, Self::WORDS, [wanted])?;
         self.fill(self.root, 0, pages, to, &mut { word }, &mut stock);
@@ -235,68 +235,73 @@ impl<'n, G: Geometry, N: Nodes<Word = u64>> Own<'n, G, N> {
         }
     }
 
-    /// Empties slots, and takes nodes out that this leaves empty. `frames` may unwind.
-    fn clear(
+    /// Takes the first leaf of a range out, and nodes that this leaves empty.
+    fn take(
         &self,
         batch: &mut Retired<'n>,
         node: NodeAddr,
         level: usize,
         pages: Pages,
-        frames: &mut Option<&mut dyn Frames>,
-    ) {
+    ) -> Result<Option<Leaf>, Error> {
         for (index, part) in parts::<G>(level, pages) {
             let word = self.word(node, index);
             if Compact::is_leaf(word, level + 1 == LEVELS) {
-                planted!(HandedFirst, (), bugs::hand::<G>(frames, word, level, part));
-                self.publish(node, index, 0);
                 let leaf = leaf::<G>(word, level, part.first());
+                if part.len() < units::<G>(level) {
+                    return Err(Error::Partial { at: leaf.at, size: leaf.size });
+                }
+                self.publish(node, index, 0);
                 self.tally.ptes(-1);
                 self.live(node, -1);
-                planted!(RetiredFirst, (), self.retire_first(batch, node, level));
-                let attr = leaf.attr;
-                let attr = planted!(LostDirty, attr, attr.difference(Attr::DIRTY));
-                let leaf = planted!(SizeTold, leaf, Leaf { size: leaf.size.min(PageSize::M2), ..leaf });
-                planted!(HandedFirst, (), continue);
-                planted!(FrameTwice, (), bugs::hand::<G>(frames, word, level, part));
-                planted!(WrongBase, (), bugs::hand_in::<G>(frames, word, level, part));
-                planted!(WrongBase, (), continue);
-                if let Some(frames) = frames {
-                    frames.push(leaf.frame, leaf.size, PageSize::K4, attr);
-                }
+                return Ok(Some(leaf));
             } else if let Some(below) = self.link(node, index) {
-                self.clear(batch, below, level + 1, part, frames);
+                let taken = self.take(batch, below, level + 1, part)?;
                 let left = self.live(below, 0);
-                let left = planted!(RetiredFirst, left, self.unlink_late(node, index, below, level));
                 let left = planted!(KeptEmpty, left, 1);
                 if left == 0 {
                     self.publish(node, index, 0);
                     self.live(node, -1);
                     self.retire(batch, below, true);
                 }
+                if taken.is_some() {
+                    return Ok(taken);
+                }
             }
         }
+        Ok(None)
     }
 
-    fn unmap_range(
+    /// Takes the first leaf of a range out.
+    fn take_first(
         &self,
         batch: &mut Retired<'n>,
-        pages: Pages,
-        holes: Holes,
-        mut frames: Option<&mut dyn Frames>,
-    ) -> Result<usize, Error> {
-        let (leaves, mapped) = self.check_whole(pages, holes)?;
-        planted!(ClearedFirst, (), self.clear(batch, self.root, 0, pages, &mut None));
-        if let Some(frames) = &mut frames {
-            frames.reserve(leaves)?;
-        }
-        self.clear(batch, self.root, 0, pages, &mut frames);
-        planted!(FlushedForNothing, (), batch.touch(FlushScope::Everywhere, pages));
-        if mapped > 0 {
-            let pages = planted!(OnePageFlushed, pages, Pages::one(pages.first()));
-            batch.touch(FlushScope::Everywhere, pages);
-        }
-        let mapped = planted!(CountOff, mapped, mapped - usize::from(leaves > 1));
-        Ok(mapped)
+        rest: &mut Rest,
+    ) -> Result<Option<(Vpn, Uncovered)>, Error> {
+        let Some(pages) = rest.pages() else { return Ok(None) };
+        self.space().check_pages(pages)?;
+        planted!(
+            FrameTwice,
+            (),
+            if let Some(again) = self.hand_again(rest) {
+                return Ok(Some(again));
+            }
+        );
+        let Some(leaf) = self.take(batch, self.root, 0, pages)? else {
+            planted!(FlushedForNothing, (), batch.touch(FlushScope::Everywhere, pages));
+            rest.end();
+            return Ok(None);
+        };
+        let whole = self.space().pages_of(&leaf);
+        let stale = whole;
+        let stale = planted!(OnePageFlushed, stale, Pages::one(stale.first()));
+        batch.touch(FlushScope::Everywhere, stale);
+        rest.go_past(whole.last());
+        planted!(EndsEarly, (), rest.end());
+        planted!(FrameTwice, (), rest.set_place(leaf.frame.get() + 1));
+        let run = leaf.run(PageSize::K4);
+        let run = planted!(LostDirty, run, bugs::clean(run));
+        let run = planted!(SizeTold, run, bugs::cut(run));
+        Ok(Some((whole.first(), Uncovered::Frames(run))))
     }
 
     /// Changes the attributes of all leaves of a range.
@@ -442,35 +447,6 @@ impl<'n, G: Geometry, N: Nodes<Word = u64>> Own<'n, G, N> {
         }
         self.retire(batch, node, false);
     }
-
-    /// Counts a node's entries anew after a change has unwound, and takes out nodes that it has left empty.
-    fn recount(&self, batch: &mut Retired<'n>, node: NodeAddr, level: usize) -> u32 {
-        let mut live = 0;
-        for index in 0..slots::<G>() {
-            if let Some(below) = self.link(node, index) {
-                self.tally.node(1, Self::BYTES);
-                if self.recount(batch, below, level + 1) > 0 {
-                    live += 1;
-                } else {
-                    self.publish(node, index, 0);
-                    self.retire(batch, below, false);
-                }
-            } else if Compact::is_leaf(self.word(node, index), level + 1 == LEVELS) {
-                live += 1;
-                self.tally.ptes(1);
-            }
-        }
-        // SAFETY: the node is in the table, and the caller its writer.
-        unsafe { self.nodes.record(node, slots::<G>()) }.store(live, Relaxed);
-        live
-    }
-
-    fn repair(&self, batch: &mut Retired<'n>) {
-        planted!(NotRepaired, (), return);
-        self.tally.clear();
-        self.tally.node(1, Self::BYTES);
-        self.recount(batch, self.root, 0);
-    }
 }
 
 impl<G, N: Nodes<Word = u64>> Drop for Own<'_, G, N> {
@@ -483,7 +459,8 @@ impl<G, N: Nodes<Word = u64>> Drop for Own<'_, G, N> {
 }
 
 // SAFETY: the batch is over the table's storage, and the flag a field. A change pushes each node after the store that
-// unlinks it, and names every page that it changes; one that unwinds is repaired. `Own` is `Send` only if `&N` is.
+// unlinks it, and names every page that it changes; it takes all nodes before, and calls nothing that may unwind after that. `Own`
+// is `Send` only if `&N` is.
 unsafe impl<'n, G: Geometry, N: Nodes<Word = u64>> Table<'n> for Own<'n, G, N> {
     fn space(&self) -> Space {
         Space::of::<G>()
@@ -550,20 +527,13 @@ unsafe impl<'n, G: Geometry, N: Nodes<Word = u64>> Table<'n> for Own<'n, G, N> {
         size: PageSize,
         attr: Attr,
     ) -> Result<(), Error> {
-        let batch = right.batch(&self.flag)?;
-        planted!(WantsMore, (), return self.map_wanting_more(batch, pages, frame, size, attr));
-        batch.change(|_| self.map_range(pages, frame, size, attr), |batch| self.repair(batch))
+        right.batch(&self.flag)?;
+        planted!(WantsMore, (), return self.map_wanting_more(pages, frame, size, attr));
+        self.map_range(pages, frame, size, attr)
     }
 
-    fn unmap(
-        &self,
-        right: Right<'_, 'n>,
-        pages: Pages,
-        holes: Holes,
-        frames: Option<&mut dyn Frames>,
-    ) -> Result<usize, Error> {
-        let batch = right.batch(&self.flag)?;
-        batch.change(|batch| self.unmap_range(batch, pages, holes, frames), |batch| self.repair(batch))
+    fn take_next(&self, right: Right<'_, 'n>, rest: &mut Rest) -> Result<Option<(Vpn, Uncovered)>, Error> {
+        self.take_first(right.batch(&self.flag)?, rest)
     }
 
     fn protect(
@@ -575,7 +545,7 @@ unsafe impl<'n, G: Geometry, N: Nodes<Word = u64>> Table<'n> for Own<'n, G, N> {
     ) -> Result<usize, Error> {
         let batch = right.batch(&self.flag)?;
         check_change::<Compact>(change)?;
-        let (_, mapped) = self.check_whole(pages, holes)?;
+        let mapped = self.check_whole(pages, holes)?;
         self.edit(self.root, 0, pages, change);
         let scope = change.scope();
         let scope = planted!(ReachTooLow, scope, scope.min(FlushScope::Local));
@@ -583,6 +553,7 @@ unsafe impl<'n, G: Geometry, N: Nodes<Word = u64>> Table<'n> for Own<'n, G, N> {
         if mapped > 0 && scope > FlushScope::Nowhere {
             batch.touch(scope, pages);
         }
+        let mapped = planted!(CountOff, mapped, mapped - usize::from(mapped > 1));
         Ok(mapped)
     }
 
@@ -626,8 +597,7 @@ unsafe impl<'n, G: Geometry, N: Nodes<Word = u64>> Table<'n> for Own<'n, G, N> {
         to: PageSize,
         _known: FlushAll<'_>,
     ) -> Result<(), Error> {
-        let batch = right.batch(&self.flag)?;
-        batch.change(|batch| self.resize_range(batch, pages, to), |batch| self.repair(batch))
+        self.resize_range(right.batch(&self.flag)?, pages, to)
     }
 
     fn breaks(&self) -> bool {

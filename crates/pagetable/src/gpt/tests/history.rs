@@ -112,7 +112,7 @@ where
                 let Some(pages) = range(first, count, G::BASE) else { continue };
                 let holes = if skip { Holes::Skip } else { Holes::Refuse };
                 meter.left.set(0);
-                let outcome = table.unmap(pages, holes, None);
+                let outcome = table.unmap(pages, holes);
                 meter.left.set(usize::MAX);
                 let hit: Vec<_> = overlapping(&model, pages, base).collect();
                 if let Some(expected) = census(&model, pages, skip, base) {
@@ -293,7 +293,7 @@ where
             table.map(one, Pfn::new(page & 0xff), PageSize::K4, Attr::READ).unwrap();
             mapped.insert(page);
         } else {
-            table.unmap(one, Holes::Refuse, None).unwrap();
+            table.unmap(one, Holes::Refuse).unwrap();
             mapped.remove(&page);
         }
         // Miri takes seconds for one check.

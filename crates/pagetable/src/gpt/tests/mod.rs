@@ -178,12 +178,12 @@ fn gpt_a_page_that_comes_and_goes_does_not_make_nodes_flap() {
         };
         table.map(page, Pfn::new(1), PageSize::K4, Attr::READ).unwrap();
         let with = sizes(&table);
-        table.unmap(page, Holes::Refuse, None).unwrap();
+        table.unmap(page, Holes::Refuse).unwrap();
         let without = sizes(&table);
         for _ in 0..3 {
             table.map(page, Pfn::new(1), PageSize::K4, Attr::READ).unwrap();
             assert_eq!(sizes(&table), with);
-            table.unmap(page, Holes::Refuse, None).unwrap();
+            table.unmap(page, Holes::Refuse).unwrap();
             assert_eq!(sizes(&table), without);
         }
         table.map(page, Pfn::new(1), PageSize::K4, Attr::READ).unwrap();

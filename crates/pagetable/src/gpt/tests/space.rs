@@ -180,7 +180,7 @@ fn gpt_compact_space_of_a_range() {
     table.map(run, Pfn::new(0), PageSize::K4, Attr::READ).unwrap();
     assert!(cfg!(miri) || slab.usage().chunks <= pages * 88 / 10, "{:?}", slab.usage());
     table.table().check();
-    table.unmap(run, Holes::Refuse, None).unwrap();
+    table.unmap(run, Holes::Refuse).unwrap();
     assert_eq!(slab.usage().nodes, 0);
     table.destroy();
 }
@@ -219,7 +219,7 @@ fn gpt_adaptive_stays_below_its_bound_while_it_changes() {
             }
         } else if !mapped.is_empty() {
             let page = mapped.swap_remove(random.next() as usize % mapped.len());
-            table.unmap(Pages::one(Vpn::new(page)), Holes::Refuse, None).unwrap();
+            table.unmap(Pages::one(Vpn::new(page)), Holes::Refuse).unwrap();
         }
         let now = table.footprint();
         assert!(now.bytes <= 64 * now.leaves.saturating_sub(1), "{now:?}");

@@ -38,7 +38,7 @@ where
         if change < changes / 6 || change < 4 * changes / 6 && random.next().is_multiple_of(2) {
             let _ = table.map(pages, Pfn::new(1), PageSize::K4, Attr::READ);
         } else {
-            table.unmap(pages, Holes::Skip, None).unwrap();
+            table.unmap(pages, Holes::Skip).unwrap();
         }
         pays += table.table().untuned();
     }

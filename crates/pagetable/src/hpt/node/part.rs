@@ -85,6 +85,16 @@ impl<'a, 'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, S: Sizes> Unit<'a
         let count = if Self::SLOTS == 1 { 1 } else { span.count.min(Self::SLOTS - slot) };
         Span { slot, count, ..span }
     }
+
+    /// Returns the first leaf or mark of the part, and its first address.
+    pub(crate) fn first_taken(self, span: Span) -> Option<(VirtAddr, Entry)> {
+        let mut found = None;
+        let _ = self.each_taken(span, |_, at, entry| {
+            found = Some((at, entry));
+            ControlFlow::Break(())
+        });
+        found
+    }
 }
 
 impl<'a, 'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, S: Sizes> Bucket<'a, 'n, G, F, N, S> {

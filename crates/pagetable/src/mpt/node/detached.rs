@@ -8,13 +8,16 @@ use tlbkit_addr::{VirtAddr, Vpn};
 use super::Subtree;
 #[cfg(doc)]
 use crate::Writer;
-use crate::format::Format;
+use crate::format::{Format, gone_of};
 use crate::frames::Joined;
 use crate::mpt::leaf::Decode as _;
 use crate::mpt::shape::{MAX, Shape};
 use crate::nodes::{Freed, ListLink, NodeAddr, Nodes};
 use crate::word::atomics::Ordering;
-use crate::{Held, Mode as _, Radix, Word as _};
+use crate::{Mode as _, Radix, Run, Uncovered, Word as _};
+
+/// See [`Detached::LOOSE`].
+const LOOSE: usize = 8;
 
 /// Nodes that [`Writer::detach`] has taken out of a table, with the frames and marks in them.
 ///
@@ -30,12 +33,17 @@ pub struct Detached<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> {
     /// The number of nodes in the lists, and below them.
     count: usize,
     pub(in crate::mpt) pending: Joined,
+    /// Frames of entries that were emptied, because the format has no bits for them. The free places come last.
+    loose: [Option<Run>; LOOSE],
     /// The first page of the range that was not reached.
     pub(in crate::mpt) stop: Option<Vpn>,
     shape: PhantomData<(G, F)>,
 }
 
 impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Detached<'n, G, F, N> {
+    /// The most runs of frames that wait neither in a node nor in an entry.
+    pub const LOOSE: usize = LOOSE;
+
     /// Returns an empty list for the nodes of a storage.
     pub(crate) const fn new(nodes: &'n N) -> Self {
         Self {
@@ -44,6 +52,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Detached<'n, G, F, N> {
             next: [0; MAX],
             count: 0,
             pending: Joined::new(),
+            loose: [None; LOOSE],
             stop: None,
             shape: PhantomData,
         }
@@ -57,6 +66,27 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Detached<'n, G, F, N> {
     /// Returns the first page of the range that [`Writer::detach`] has not reached, if there is one.
     pub const fn stop(&self) -> Option<Vpn> {
         self.stop
+    }
+
+    /// Returns the last of the loose runs if `run` continues it, or a free place.
+    fn place_for(&mut self, run: Run) -> Option<&mut Option<Run>> {
+        let used = self.loose.iter().take_while(|run| run.is_some()).count();
+        let continues = |last: &Run| last.first.checked_add(last.len) == Some(run.first);
+        let last = used.checked_sub(1).filter(|&last| self.loose[last].as_ref().is_some_and(continues));
+        self.loose.get_mut(last.unwrap_or(used))
+    }
+
+    /// Tells whether there is room for the frames of an entry that is to be emptied.
+    pub(crate) fn has_room(&mut self, run: Run) -> bool {
+        self.place_for(run).is_some()
+    }
+
+    /// Keeps the frames of an entry that was emptied, for which there [is room](Self::has_room).
+    pub(crate) fn keep(&mut self, run: Run) {
+        if let Some(place) = self.place_for(run) {
+            let before = place.unwrap_or(Run { len: 0, dirty: false, ..run });
+            *place = Some(Run { len: before.len + run.len, dirty: before.dirty || run.dirty, ..before });
+        }
     }
 
     /// Adds the node that an entry links. It and those below it are `count` nodes.
@@ -92,7 +122,10 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Detached<'n, G, F, N> {
     ///
     /// As for [`Retired::reclaim`](crate::Retired::reclaim): since the call of [`Writer::detach`] every CPU that may hold a
     /// translation of the table, or walk it, has left its walks and flushed what the writer's obligation names.
-    pub unsafe fn release(&mut self, slots: usize, held: &mut dyn FnMut(Held)) -> bool {
+    pub unsafe fn release(&mut self, slots: usize, held: &mut dyn FnMut(Uncovered)) -> bool {
+        while let Some(run) = self.loose.iter_mut().find_map(Option::take) {
+            self.pending.add(run, held);
+        }
         let mut left = slots;
         // The lists of the lower levels come first, so that a node's list is empty when a node above it is read.
         while let Some(level) = (0..Self::LEVELS).rev().find(|&level| self.heads[level].is_some())
@@ -122,7 +155,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Detached<'n, G, F, N> {
 
     /// Reads up to `most` slots of `node`, the first of the list of `level`, from the next slot on, but no further than to a link.
     /// Returns how many slots it has read.
-    fn read(&mut self, node: NodeAddr, level: usize, most: usize, held: &mut dyn FnMut(Held)) -> usize {
+    fn read(&mut self, node: NodeAddr, level: usize, most: usize, held: &mut dyn FnMut(Uncovered)) -> usize {
         let first = self.next[level % MAX];
         let end = Self::slots(level).min(first.saturating_add(most));
         for index in first..end {
@@ -138,8 +171,11 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Detached<'n, G, F, N> {
                 // SAFETY: only the node led to the node below, and its slot has been read. It was counted with this one.
                 unsafe { self.add(F::node(word), level + 1, 0) };
                 return index + 1 - first;
+            } else if let Some((first, dirty)) = gone_of::<F>(word) {
+                // An earlier detachment has left the frame here.
+                self.pending.add(Run { first, len: Self::slot_pages(level), dirty }, held);
             } else if let Some(mark) = Self::entry(word, level, VirtAddr::new(0)).mark() {
-                held(Held::Mark(mark));
+                held(Uncovered::Mark(mark));
             }
         }
         end - first

@@ -6,7 +6,7 @@ use super::{NodeMut, NodeRef, Place, Seen};
 use crate::format::Format;
 use crate::mpt::Mpt;
 use crate::mpt::leaf::Decode as _;
-use crate::mpt::shape::{MAX, Shape};
+use crate::mpt::shape::{MAX, MOST_LOG, Shape};
 use crate::nodes::{Nodes, Stock};
 use crate::{Error, Radix, Word as _};
 
@@ -254,8 +254,8 @@ impl<'w, 'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> NodeMut<'w, 'n, G, F
     }
 }
 
-/// The largest number of slots of a [run](crate::mpt::run): 128, in AArch64 with a granule of 16 KiB.
-const MOST: usize = 128;
+/// The largest number of slots of a [run](crate::mpt::run), which every table's [shape](Shape::RUNS) keeps to.
+const MOST: usize = 1 << MOST_LOG;
 
 /// Words that were seen in neighbouring slots of a node.
 pub(crate) struct SeenRun<'a, 'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> {

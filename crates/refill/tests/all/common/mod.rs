@@ -228,7 +228,7 @@ pub(crate) fn run<'n, T: Private<'n>>(
             Step::Unmap { first, count } => {
                 if let Some(pages) = k4(first, count) {
                     edited = Some(pages);
-                    let _ = table.unmap(pages, Holes::Skip, None);
+                    let _ = table.unmap(pages, Holes::Skip);
                 }
             }
             Step::Protect { first, count, attr: rights } => {

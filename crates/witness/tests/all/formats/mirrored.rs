@@ -10,7 +10,7 @@ use tlbkit_pagetable::format::EntryLoCowCoherent;
 use tlbkit_pagetable::geometry::{Geometry, Va32};
 use tlbkit_pagetable::gpt::{Adaptive, Fixed, Gpt, Kseg0};
 use tlbkit_pagetable::nodes::{Chunk, Slab};
-use tlbkit_pagetable::{Error, Runs, Shared, Table, Writer, cpt, hpt, lpt};
+use tlbkit_pagetable::{Error, Shared, Table, Writer, cpt, hpt, lpt};
 use tlbkit_witness::check::Arch;
 use tlbkit_witness::event::Event;
 

@@ -96,7 +96,7 @@ fn scenes(&Subject { arch, space, large: size, .. }: &Subject) -> Vec<(&'static 
     let shared = Op::Map { pages: page, frame, size: base, attr: users };
     let fork = [after(&[shared]), vec![Step::Fork]].concat();
     vec![
-        ("unmap", after(&[map, Op::Unmap { pages: page, holes: Holes::Skip, room: None }])),
+        ("unmap", after(&[map, Op::Unmap { pages: page, holes: Holes::Skip }])),
         ("protect", after(&[map, protect(Change::clear(Attr::WRITE))])),
         ("replace", after(&[map, Op::Replace { at, frame: other, attr }])),
         ("mark", after(&[map, Op::Mark { page: page.first(), mark: Some(Mark::Guard) }])),

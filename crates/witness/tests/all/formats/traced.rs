@@ -11,8 +11,7 @@ use tlbkit_pagetable::geometry::{Napot, Runs as RunsOf, Va32, Va32M4, Va39, Va48
 use tlbkit_pagetable::mpt::Mpt;
 use tlbkit_pagetable::nodes::{Chunk, Held, NodeAddr, Nodes, Reclaim, Record, Slab, Store};
 use tlbkit_pagetable::{
-    Error, Geometry, Leaf, Local, Mode, Pinned, Radix, Runs, Shared, Solo, Space, Table, Word, Writer,
-    destroy,
+    Error, Geometry, Leaf, Local, Mode, Pinned, Radix, Shared, Solo, Space, Table, Word, Writer, destroy,
 };
 use tlbkit_witness::check::Arch;
 use tlbkit_witness::event::{Access, Barrier, Event, Fence, Memory};
@@ -338,11 +337,8 @@ macro_rules! perform {
     ($on:expr, $base:expr, $op:expr, $resize:expr, $replace:expr) => {
         match *$op {
             Op::Map { pages, frame, size, attr } => $on.map(pages, frame, size, attr),
-            Op::Unmap { pages, holes, .. } => {
-                // Those that let frames go want no dirty bits.
-                let mut room = [None; 1024];
-                $on.unmap(pages, holes, Some(&mut Runs::new(&mut room))).map(drop)
-            }
+            Op::Unmap { pages, holes } => $on.unmap(pages, holes).map(drop),
+            Op::Drain { pages, most } => $on.drain(pages).map(|drain| drain.take(most).for_each(drop)),
             Op::Protect { pages, holes, change } => $on.protect(pages, holes, change).map(drop),
             Op::Resize { pages, to } => $resize(pages, to),
             Op::Replace { at, frame, attr } => $replace(at, frame, attr).map(drop),
