@@ -16,7 +16,7 @@ use tlbkit_pagetable::gpt::{self, Adaptive, Fixed, Gpt, Gpt32, PaperGpt};
 use tlbkit_pagetable::hpt::{Buckets, Hashed};
 use tlbkit_pagetable::nodes::{Chunk, Slab};
 use tlbkit_pagetable::{
-    Change, Geometry, Half, Holes, Mode, Pinned, Shared, Solo, Space, Table, Writer, destroy, mpt,
+    Change, FlushAll, Geometry, Half, Holes, Mode, Pinned, Shared, Solo, Space, Table, Writer, destroy, mpt,
 };
 
 #[macro_use]
@@ -170,7 +170,7 @@ fn exercise<'n, T: Table<'n>>(new: &dyn Fn() -> Option<T>) -> Most {
                     write(&mut |writer| {
                         note(3, &mut || {
                             // SAFETY: no code uses the pages.
-                            let _ = unsafe { writer.resize_breaking(pages, to, &mut |_| ()) };
+                            let _ = unsafe { writer.resize(pages, to, FlushAll::breaking(&mut |_| ())) };
                         });
                     });
                 }

@@ -5,7 +5,9 @@ use std::fmt;
 
 use tlbkit_addr::{Attr, Flush, FlushScope, PageSize, Pages, VirtAddr, Vpn, WalkCache};
 use tlbkit_pagetable::nodes::NodeAddr;
-use tlbkit_pagetable::{Entry, Error, Footprint, Leaf, Mark, Retired, Run, Table, Uncovered, Writer};
+use tlbkit_pagetable::{
+    Entry, Error, FlushAll, Footprint, Leaf, Mark, Retired, Run, Table, Uncovered, Writer,
+};
 
 use crate::hang::{self, ENDLESS, Step};
 use crate::words::{show, show_entry};
@@ -284,10 +286,10 @@ impl<'n> Runner<'n> {
                 return self.check_for_each(table, pages, stop).map(|()| Outcome::Done);
             }
             Op::Resize { pages, to } if self.model.profile().breaks => {
-                writer.resize(pages, to, &mut |_| ()).err()
+                writer.resize(pages, to, FlushAll::in_place(&mut |_| ())).err()
             }
             Op::Replace { at, frame, attr } if self.model.profile().breaks_frames => {
-                writer.replace(at, frame, attr).err()
+                writer.replace(at, frame, attr, FlushAll::in_place(&mut |_| ())).err()
             }
             _ => Some(Error::Breaks),
         };
@@ -521,11 +523,11 @@ fn call<'n>(
         Op::Protect { pages, holes, change } => writer.protect(pages, holes, change).map(Was::Pages),
         Op::Resize { pages, to } => {
             // SAFETY: no machine uses the table, so no code needs the pages.
-            unsafe { writer.resize_breaking(pages, to, known) }.map(|()| Was::Nothing)
+            writer.resize(pages, to, unsafe { FlushAll::breaking(known) }).map(|()| Was::Nothing)
         }
         Op::Replace { at, frame, attr } => {
             // SAFETY: no machine uses the table, so no code needs the page.
-            unsafe { writer.replace_breaking(at, frame, attr, known) }.map(Was::Leaf)
+            writer.replace(at, frame, attr, unsafe { FlushAll::breaking(known) }).map(Was::Leaf)
         }
         Op::Mark { page, mark } => writer.mark(page.address(base), mark).map(Was::Entry),
         Op::Fill { page, payload, frame } => {

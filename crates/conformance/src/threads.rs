@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use tlbkit_addr::{Attr, PageSize, Pages, Pfn, Vpn};
 use tlbkit_pagetable::nodes::Reclaim;
-use tlbkit_pagetable::{Change, Holes, Leaf, Pinned, Space, Table, Writer};
+use tlbkit_pagetable::{Change, FlushAll, Holes, Leaf, Pinned, Space, Table, Writer};
 
 use crate::hang::{self, ENDLESS, Step};
 use crate::subject::Made;
@@ -290,7 +290,8 @@ impl Scene {
                 writer.protect(pages, Holes::Refuse, change).map_err(refused)?;
             }
             // SAFETY: no code uses these pages.
-            _ => unsafe { writer.resize_breaking(pages, block.large, &mut |_| ()) }.map_err(refused)?,
+            _ => unsafe { writer.resize(pages, block.large, FlushAll::breaking(&mut |_| ())) }
+                .map_err(refused)?,
         }
         let batch = writer.finish();
         let request = self.request.fetch_add(1, Ordering::AcqRel) + 1;

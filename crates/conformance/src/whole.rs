@@ -10,7 +10,7 @@ use std::mem;
 use std::ops::ControlFlow;
 
 use tlbkit_addr::{Attr, FlushScope, PageSize, Pages, Pfn, VirtAddr, Vpn};
-use tlbkit_pagetable::{Error, Leaf, Pinned, Space, Table, Writer};
+use tlbkit_pagetable::{Error, FlushAll, Leaf, Pinned, Space, Table, Writer};
 
 use crate::hang::{self, Step};
 use crate::words::show;
@@ -90,7 +90,7 @@ fn resize<'n>(table: &dyn Table<'n>, op: &Op) -> Result<bool, Mismatch> {
     hang::step(|| Step::Op(*op));
     let Ok(mut writer) = Writer::new(table) else { return Err(Mismatch::of("a writer was left behind")) };
     // SAFETY: no machine uses the table, so no code needs the pages.
-    let result = unsafe { writer.resize_breaking(pages, to, &mut |_| ()) };
+    let result = unsafe { writer.resize(pages, to, FlushAll::breaking(&mut |_| ())) };
     let batch = writer.finish();
     let flush = batch.flush().clone();
     // SAFETY: no TLB holds translations of the table, and there is no walker.

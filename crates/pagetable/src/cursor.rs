@@ -1,22 +1,109 @@
-//! A cursor for tables of any kind.
+//! Cursors: places in a table, at which a writer makes one change after another.
 
 use core::fmt;
 use core::ops::ControlFlow;
 
-use tlbkit_addr::{Attr, Flush, PageSize, Pages, Pfn, VirtAddr, Vpn};
+use tlbkit_addr::{Attr, PageSize, Pages, Pfn, VirtAddr, Vpn};
 
 use crate::{
-    Change, Entry, Error, FlushAll, Holes, Leaf, Mark, Pinned, Rest, Retired, Right, Table, Uncovered, Writer,
+    Change, Entry, Error, FlushAll, Holes, Leaf, Mark, Pending, Pinned, Rest, Right, Table, Uncovered, Writer,
 };
 
-/// A page of a table, from [`Writer::any_cursor`]: the counterpart of [`mpt::Cursor`](crate::mpt::Cursor) for tables that have no
-/// cursor of their own. Each call walks from the root.
+/// A page of a table, at which a writer makes changes: [`mpt::Cursor`](crate::mpt::Cursor) remembers the node of the page, and
+/// [`AnyCursor`] is for tables of any kind.
 ///
 /// A cursor borrows the writer, so that no other code changes the table; its changes go into the writer's batch. Each change is
-/// all or nothing. A page that another table lends ([`Table::borrowed`]) looks empty to a cursor.
+/// all or nothing.
+///
+/// A page that another table lends ([`Table::borrowed`]) looks empty to a cursor, because the lender may free the nodes that map it;
+/// a change returns [`Error::Borrowed`]. [`Table::lookup`] finds what is mapped there.
+pub trait PageCursor<'n>: fmt::Debug {
+    /// Returns the page that the cursor is at.
+    fn page(&self) -> Vpn;
+
+    /// Returns the leaf that maps the page.
+    fn look(&self) -> Option<Leaf>;
+
+    /// Returns what the entry for the page holds.
+    fn entry(&self) -> Entry;
+
+    /// Stores a mark, or nothing, in the entry for the page, and returns what the entry held before; see [`Table::mark`].
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Table::mark`]; always [`Error::WrongMark`] in tables without marks.
+    fn mark(&mut self, mark: Option<Mark>) -> Result<Entry, Error>;
+
+    /// Maps the page, whose mark has this payload, to `frame`; see [`Table::fill`].
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Table::fill`].
+    fn fill(&mut self, payload: u64, frame: Pfn) -> Result<(), Error>;
+
+    /// Maps the page, as one of the base size, to `frame`; see [`Table::map`].
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Table::map`].
+    fn map(&mut self, frame: Pfn, attr: Attr) -> Result<(), Error>;
+
+    /// Unmaps the whole leaf that maps the page, and returns it with the status bits that hardware set before the store. The
+    /// frame belongs to the caller only after the batch's shootdown has completed.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NotMapped`] or [`Error::Borrowed`].
+    fn unmap(&mut self) -> Result<Leaf, Error>;
+
+    /// Changes the attributes of the whole leaf that maps the page, and returns the leaf as it was before.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NotMapped`], [`Error::WrongAttr`] or [`Error::Borrowed`].
+    fn protect(&mut self, change: Change) -> Result<Leaf, Error>;
+
+    /// Replaces the leaf that maps the page, and returns the old leaf; see [`Table::replace`].
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Table::replace`].
+    fn replace(&mut self, frame: Pfn, attr: Attr, flush_all: FlushAll<'_>) -> Result<Leaf, Error>;
+
+    /// Makes every leaf of `pages` one of size `to`; see [`Table::resize`].
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Table::resize`].
+    fn resize(&mut self, pages: Pages, to: PageSize, flush_all: FlushAll<'_>) -> Result<(), Error>;
+
+    /// Goes to `page`.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::OutOfRange`]; the cursor has not moved then.
+    fn seek(&mut self, page: Vpn) -> Result<(), Error>;
+
+    /// Goes to the next page, and tells whether there is one. At the last page of the space or of its lower half, returns `false`
+    /// and does not move.
+    #[inline(always)]
+    fn step(&mut self) -> bool {
+        self.page().checked_add(1).is_some_and(|next| self.seek(next).is_ok())
+    }
+
+    /// Goes to the first mapped page after the leaf that maps this page (after this page, if it is not mapped) and up to `last`,
+    /// and returns the leaf that maps the new page. If there is none, the cursor does not move. In a space of two halves, the
+    /// upper half follows the lower one.
+    fn next_mapped(&mut self, last: Vpn) -> Option<Leaf>;
+
+    /// Returns the obligation for the writer's changes so far, which remains the writer's.
+    fn pending(&mut self) -> Pending<'_, 'n>;
+}
+
+/// A cursor for tables of any kind, from [`Writer::any_cursor`]. Each call walks from the root.
 pub struct AnyCursor<'w, 'n, T: Table<'n> + ?Sized> {
     table: &'w T,
-    batch: &'w mut Retired<'n>,
+    right: Right<'w, 'n>,
     page: Vpn,
 }
 
@@ -28,27 +115,15 @@ impl<'n, T: Table<'n> + ?Sized> Writer<'_, 'n, T> {
     /// [`Error::OutOfRange`].
     #[inline]
     pub fn any_cursor(&mut self, page: Vpn) -> Result<AnyCursor<'_, 'n, T>, Error> {
-        let (table, batch) = self.parts();
+        let table = self.table();
         table.space().check_pages(Pages::one(page))?;
-        Ok(AnyCursor { table, batch, page })
+        Ok(AnyCursor { table, right: self.right(), page })
     }
 }
 
 impl<'n, T: Table<'n> + ?Sized> AnyCursor<'_, 'n, T> {
-    /// Returns the page that the cursor is at.
-    #[inline]
-    pub fn page(&self) -> Vpn {
-        self.page
-    }
-
     fn at(&self) -> VirtAddr {
         self.page.address(self.table.space().base())
-    }
-
-    /// Returns the right to change the table.
-    fn right(&mut self) -> Right<'_, 'n> {
-        // SAFETY: the cursor borrows the only writer and its batch, which is one of this table. The methods pass the right to the table.
-        unsafe { Right::new(self.table.writer_flag(), self.batch) }
     }
 
     /// Checks that the page is not borrowed.
@@ -59,16 +134,31 @@ impl<'n, T: Table<'n> + ?Sized> AnyCursor<'_, 'n, T> {
     }
 
     /// Returns the leaf that maps the page.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NotMapped`] or [`Error::Borrowed`].
+    fn own_leaf(&self) -> Result<Leaf, Error> {
+        self.check_own()?;
+        self.look().ok_or(Error::NotMapped { at: self.at() })
+    }
+}
+
+impl<'n, T: Table<'n> + ?Sized> PageCursor<'n> for AnyCursor<'_, 'n, T> {
     #[inline]
-    pub fn look(&self) -> Option<Leaf> {
+    fn page(&self) -> Vpn {
+        self.page
+    }
+
+    #[inline]
+    fn look(&self) -> Option<Leaf> {
         self.check_own().ok()?;
         // SAFETY: the cursor borrows the only writer of the page: no node on the way to it is unlinked during the lookup.
         self.table.lookup(unsafe { Pinned::by(self) }, self.at())
     }
 
-    /// Returns what the entry for the page holds.
     #[inline]
-    pub fn entry(&self) -> Entry {
+    fn entry(&self) -> Entry {
         if self.check_own().is_err() {
             return Entry::Empty;
         }
@@ -76,48 +166,25 @@ impl<'n, T: Table<'n> + ?Sized> AnyCursor<'_, 'n, T> {
         self.table.entry(unsafe { Pinned::by(self) }, self.at())
     }
 
-    /// Stores a mark, or nothing, in the entry for the page; see [`Table::mark`].
-    ///
-    /// # Errors
-    ///
-    /// Those of [`Table::mark`]; always [`Error::WrongMark`] in tables without marks.
-    pub fn mark(&mut self, mark: Option<Mark>) -> Result<Entry, Error> {
+    fn mark(&mut self, mark: Option<Mark>) -> Result<Entry, Error> {
         let at = self.at();
-        self.table.mark(self.right(), at, mark)
+        self.table.mark(self.right.reborrow(), at, mark)
     }
 
-    /// Maps the page, whose mark has this payload, to `frame`; see [`Table::fill`].
-    ///
-    /// # Errors
-    ///
-    /// Those of [`Table::fill`].
-    pub fn fill(&mut self, payload: u64, frame: Pfn) -> Result<(), Error> {
+    fn fill(&mut self, payload: u64, frame: Pfn) -> Result<(), Error> {
         let at = self.at();
-        self.table.fill(self.right(), at, payload, frame)
+        self.table.fill(self.right.reborrow(), at, payload, frame)
     }
 
-    /// Maps the page, as one of the base size, to `frame`; see [`Table::map`].
-    ///
-    /// # Errors
-    ///
-    /// Those of [`Table::map`].
-    pub fn map(&mut self, frame: Pfn, attr: Attr) -> Result<(), Error> {
-        let (page, base) = (Pages::one(self.page), self.table.space().base());
-        self.table.map(self.right(), page, frame, base, attr)
+    fn map(&mut self, frame: Pfn, attr: Attr) -> Result<(), Error> {
+        let base = self.table.space().base();
+        self.table.map(self.right.reborrow(), Pages::one(self.page), frame, base, attr)
     }
 
-    /// Unmaps the whole leaf that maps the page, and returns it. It is dirty if hardware had noted that before the entry was
-    /// emptied. The frame belongs to the caller only after the batch's shootdown
-    /// has completed.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::NotMapped`] or [`Error::Borrowed`].
-    pub fn unmap(&mut self) -> Result<Leaf, Error> {
-        self.check_own()?;
-        let leaf = self.look().ok_or(Error::NotMapped { at: self.at() })?;
+    fn unmap(&mut self) -> Result<Leaf, Error> {
+        let leaf = self.own_leaf()?;
         let (mut attr, mut rest) = (leaf.attr, Rest::of(self.table.space().pages_of(&leaf)));
-        while let Some((_, taken)) = self.table.take_next(self.right(), &mut rest)? {
+        while let Some((_, taken)) = self.table.take_next(self.right.reborrow(), &mut rest)? {
             if matches!(taken, Uncovered::Frames(run) if run.dirty) {
                 attr |= Attr::DIRTY;
             }
@@ -125,83 +192,31 @@ impl<'n, T: Table<'n> + ?Sized> AnyCursor<'_, 'n, T> {
         Ok(Leaf { attr, ..leaf })
     }
 
-    /// Changes the attributes of the whole leaf that maps the page, and returns the leaf as it was before.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::NotMapped`], [`Error::WrongAttr`] or [`Error::Borrowed`].
-    pub fn protect(&mut self, change: Change) -> Result<Leaf, Error> {
-        self.check_own()?;
-        let leaf = self.look().ok_or(Error::NotMapped { at: self.at() })?;
+    fn protect(&mut self, change: Change) -> Result<Leaf, Error> {
+        let leaf = self.own_leaf()?;
         let pages = self.table.space().pages_of(&leaf);
-        self.table.protect(self.right(), pages, Holes::Refuse, change)?;
+        self.table.protect(self.right.reborrow(), pages, Holes::Refuse, change)?;
         Ok(leaf)
     }
 
-    /// Replaces the leaf that maps the page; see [`Table::replace`].
-    ///
-    /// # Errors
-    ///
-    /// Those of [`Table::replace`].
-    ///
-    /// # Safety
-    ///
-    /// As for [`Writer::replace_breaking`].
-    pub unsafe fn replace_breaking(
-        &mut self,
-        frame: Pfn,
-        attr: Attr,
-        flush_all_cpus: &mut dyn FnMut(&Flush),
-    ) -> Result<Leaf, Error> {
+    fn replace(&mut self, frame: Pfn, attr: Attr, flush_all: FlushAll<'_>) -> Result<Leaf, Error> {
         let at = self.at();
-        // SAFETY: by this function's contract nothing that runs until the call returns needs the page.
-        let flush_all_cpus = unsafe { FlushAll::breaking(flush_all_cpus) };
-        self.table.replace(self.right(), at, frame, attr, flush_all_cpus)
+        self.table.replace(self.right.reborrow(), at, frame, attr, flush_all)
     }
 
-    /// Makes every leaf of `pages` one of size `to`; see [`Table::resize`].
-    ///
-    /// # Errors
-    ///
-    /// Those of [`Table::resize`].
-    ///
-    /// # Safety
-    ///
-    /// As for [`Writer::resize_breaking`].
-    pub unsafe fn resize_breaking(
-        &mut self,
-        pages: Pages,
-        to: PageSize,
-        flush_all_cpus: &mut dyn FnMut(&Flush),
-    ) -> Result<(), Error> {
-        // SAFETY: by this function's contract nothing that runs until the call returns needs the pages.
-        let flush_all_cpus = unsafe { FlushAll::breaking(flush_all_cpus) };
-        self.table.resize(self.right(), pages, to, flush_all_cpus)
+    fn resize(&mut self, pages: Pages, to: PageSize, flush_all: FlushAll<'_>) -> Result<(), Error> {
+        self.table.resize(self.right.reborrow(), pages, to, flush_all)
     }
 
-    /// Goes to `page`.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::OutOfRange`]; the cursor has not moved then.
     #[inline]
-    pub fn seek(&mut self, page: Vpn) -> Result<(), Error> {
+    fn seek(&mut self, page: Vpn) -> Result<(), Error> {
         self.table.space().check_pages(Pages::one(page))?;
         self.page = page;
         Ok(())
     }
 
-    /// Goes to the next page, and tells whether there is one, as [`mpt::Cursor::step`](crate::mpt::Cursor::step) does.
-    #[inline]
-    pub fn step(&mut self) -> bool {
-        self.page.checked_add(1).is_some_and(|next| self.seek(next).is_ok())
-    }
-
-    /// Goes to the first mapped page after the leaf that maps this page (after this page, if it is not mapped) and up to `last`,
-    /// and returns the leaf that maps the new page. If there is none, the cursor does not move.
-    ///
     /// Costs a visit of all leaves up to `last`, because [`Table::for_each`] promises no order.
-    pub fn next_mapped(&mut self, last: Vpn) -> Option<Leaf> {
+    fn next_mapped(&mut self, last: Vpn) -> Option<Leaf> {
         let space = self.table.space();
         let behind = self.look().map_or(self.page, |leaf| space.pages_of(&leaf).last());
         let pages = Pages::new(behind.checked_add(1)?, last)?;
@@ -218,30 +233,9 @@ impl<'n, T: Table<'n> + ?Sized> AnyCursor<'_, 'n, T> {
         Some(next)
     }
 
-    /// Returns a reference to the obligation for the writer's changes so far.
     #[inline]
-    pub fn pending(&self) -> &Retired<'n> {
-        self.batch
-    }
-
-    /// Adds a flush to the obligation for the changes so far: one that the caller needs, and the table does not.
-    pub fn merge(&mut self, flush: &Flush) {
-        self.batch.merge(flush);
-    }
-
-    /// Frees the nodes of the obligation for the changes so far.
-    ///
-    /// # Safety
-    ///
-    /// As for [`Retired::reclaim`].
-    pub unsafe fn complete(&mut self) {
-        // SAFETY: the contract of `Retired::reclaim` is this function's.
-        unsafe { self.batch.complete() };
-    }
-
-    /// Returns the obligation for the changes so far: later changes go into another batch.
-    pub fn take(&mut self) -> Retired<'n> {
-        core::mem::replace(self.batch, self.table.batch())
+    fn pending(&mut self) -> Pending<'_, 'n> {
+        self.right.pending()
     }
 }
 

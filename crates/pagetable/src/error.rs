@@ -114,8 +114,7 @@ pub enum Error {
     /// There is no room for what the caller keeps beside the table. No table returns this error; a kernel's own code may.
     NoRoom,
     /// The hardware requires break-before-make: while a page changes its size or frame, it is not mapped for a while. Use
-    /// [`Writer::resize_breaking`](crate::Writer::resize_breaking) or
-    /// [`Writer::replace_breaking`](crate::Writer::replace_breaking) for pages that no code needs during the call.
+    /// [`FlushAll::breaking`](crate::FlushAll::breaking) for pages that no code needs during the call.
     Breaks,
     /// The [`Right`](crate::Right) is one to change another table.
     OtherTable,

@@ -90,7 +90,7 @@ mod table;
 mod word;
 mod writer;
 
-pub use cursor::AnyCursor;
+pub use cursor::{AnyCursor, PageCursor};
 pub use error::Error;
 pub use footprint::{Footprint, Tally};
 pub use frames::{FrameNumber, Rest, Run, Uncovered};
@@ -101,7 +101,7 @@ pub use mark::{Entry, Mark};
 pub use mode::{Mode, Shared, Solo};
 pub use nested_miss::NestedMissObserver;
 pub use pinned::Pinned;
-pub use retired::{Carried, Retired};
+pub use retired::{Carried, Pending, Retired};
 pub use right::{FlushAll, Right};
 pub use table::{Change, Holes, Private, Table, WriterFlag, destroy};
 pub use word::Word;

@@ -250,63 +250,38 @@ impl<'n, T: Table<'n>, F: Invalidate> Local<'n, T, F> {
         self.change(|table, right, _| table.fill(right, at, payload, frame))
     }
 
-    /// Replaces the leaf that maps `at` with one store, flushes, and returns the old leaf; see [`Table::replace`].
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Breaks`] if the hardware requires break-before-make; else those of [`Table::replace`].
-    pub fn replace(&mut self, at: VirtAddr, frame: Pfn, attr: Attr) -> Result<Leaf, Error> {
-        self.change(|table, right, flush| {
-            table.replace(right, at, frame, attr, FlushAll::in_place(&mut |stale| flush.invalidate(stale)))
-        })
-    }
-
-    /// Replaces the leaf that maps `at`, flushes, and returns the old leaf; see [`Table::replace`]. Where the hardware requires
-    /// break-before-make, the entry is empty in between.
+    /// Replaces the leaf that maps `at`, flushes, and returns the old leaf; see [`Table::replace`]. `with` makes the argument of
+    /// [`Table::replace`] from this value's flush function: it is [`FlushAll::in_place`], or a closure that calls
+    /// [`FlushAll::breaking`].
     ///
     /// # Errors
     ///
     /// Those of [`Table::replace`].
-    ///
-    /// # Safety
-    ///
-    /// If the table [`breaks_frames`](Table::breaks_frames): nothing that runs until the call returns needs the page, the flush
-    /// function included. See [`Writer::resize_breaking`](crate::Writer::resize_breaking).
-    pub unsafe fn replace_breaking(&mut self, at: VirtAddr, frame: Pfn, attr: Attr) -> Result<Leaf, Error> {
+    pub fn replace(
+        &mut self,
+        at: VirtAddr,
+        frame: Pfn,
+        attr: Attr,
+        with: impl for<'f> FnOnce(&'f mut dyn FnMut(&Flush)) -> FlushAll<'f>,
+    ) -> Result<Leaf, Error> {
         self.change(|table, right, flush| {
-            let flush = &mut |stale: &Flush| flush.invalidate(stale);
-            // SAFETY: by this function's contract nothing that runs until the call returns needs the page.
-            table.replace(right, at, frame, attr, unsafe { FlushAll::breaking(flush) })
+            table.replace(right, at, frame, attr, with(&mut |stale| flush.invalidate(stale)))
         })
     }
 
-    /// Splits or promotes the leaves of a range in place; see [`Table::resize`].
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Breaks`] if the hardware requires break-before-make; else those of [`Table::resize`].
-    pub fn resize(&mut self, pages: Pages, to: PageSize) -> Result<(), Error> {
-        self.change(|table, right, flush| {
-            table.resize(right, pages, to, FlushAll::in_place(&mut |stale| flush.invalidate(stale)))
-        })
-    }
-
-    /// Splits or promotes the leaves of a range; see [`Table::resize`]. Where the hardware requires break-before-make, the
-    /// entries are empty in between.
+    /// Splits or promotes the leaves of a range; see [`Table::resize`], and [`replace`](Self::replace) for `with`.
     ///
     /// # Errors
     ///
     /// Those of [`Table::resize`].
-    ///
-    /// # Safety
-    ///
-    /// If the table [`breaks`](Table::breaks): nothing that runs until the call returns needs the pages, the flush function
-    /// included. See [`Writer::resize_breaking`](crate::Writer::resize_breaking).
-    pub unsafe fn resize_breaking(&mut self, pages: Pages, to: PageSize) -> Result<(), Error> {
+    pub fn resize(
+        &mut self,
+        pages: Pages,
+        to: PageSize,
+        with: impl for<'f> FnOnce(&'f mut dyn FnMut(&Flush)) -> FlushAll<'f>,
+    ) -> Result<(), Error> {
         self.change(|table, right, flush| {
-            let flush = &mut |stale: &Flush| flush.invalidate(stale);
-            // SAFETY: by this function's contract nothing that runs until the call returns needs the pages.
-            table.resize(right, pages, to, unsafe { FlushAll::breaking(flush) })
+            table.resize(right, pages, to, with(&mut |stale| flush.invalidate(stale)))
         })
     }
 

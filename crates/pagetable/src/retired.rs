@@ -24,6 +24,7 @@
 //! to which no word leads and which no batch owns is counted as lost. Each page of the change is then as before the change, as
 //! after it, or unmapped.
 
+use core::ops::Deref;
 use core::{fmt, mem};
 
 use tlbkit_addr::{Flush, FlushScope, Pages};
@@ -332,6 +333,51 @@ impl<'n> Retired<'n> {
     /// Adds the whole address space.
     pub fn touch_all(&mut self, scope: FlushScope) {
         self.flush.add_all(scope);
+    }
+}
+
+/// The obligation for a writer's changes so far, which remains the writer's: from [`Writer::pending`](crate::Writer::pending) or
+/// [`PageCursor::pending`](crate::PageCursor::pending).
+///
+/// A reference to the batch itself would let its holder exchange it for that of another table.
+#[derive(Debug)]
+pub struct Pending<'b, 'n>(&'b mut Retired<'n>);
+
+impl<'b, 'n> Pending<'b, 'n> {
+    #[inline(always)]
+    pub(crate) fn of(batch: &'b mut Retired<'n>) -> Self {
+        Self(batch)
+    }
+
+    /// Adds a flush: one that the caller needs, and the table does not.
+    pub fn merge(&mut self, flush: &Flush) {
+        self.0.merge(flush);
+    }
+
+    /// Frees the nodes, and clears the flush.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Retired::reclaim`].
+    #[inline(always)]
+    pub unsafe fn complete(self) {
+        // SAFETY: the contract of `Retired::reclaim`, which is that of `complete`, is this function's.
+        unsafe { self.0.complete() };
+    }
+
+    /// Returns the obligation as a value. Later changes go into another batch.
+    pub fn take(self) -> Retired<'n> {
+        let empty = Retired::numbered(self.0.nodes, self.0.table);
+        mem::replace(self.0, empty)
+    }
+}
+
+impl<'n> Deref for Pending<'_, 'n> {
+    type Target = Retired<'n>;
+
+    #[inline(always)]
+    fn deref(&self) -> &Retired<'n> {
+        self.0
     }
 }
 

@@ -10,7 +10,7 @@ use core::{fmt, ptr};
 
 use tlbkit_addr::Flush;
 
-use crate::{Error, Retired, WriterFlag};
+use crate::{Error, Pending, Retired, WriterFlag};
 
 /// The right to change one table, and the batch that takes over what a change unlinks.
 ///
@@ -39,6 +39,12 @@ impl<'w, 'n> Right<'w, 'n> {
         Right { flag: self.flag, batch: self.batch }
     }
 
+    /// Returns the obligation for the changes so far.
+    #[inline(always)]
+    pub(crate) fn pending(&mut self) -> Pending<'_, 'n> {
+        Pending::of(self.batch)
+    }
+
     /// Returns the batch, to the table with this flag, whose only writer the caller is for `'w`.
     ///
     /// Costs a comparison, and none where the compiler inlines the change into a call by the table's [`Writer`](crate::Writer).
@@ -58,30 +64,41 @@ impl fmt::Debug for Right<'_, '_> {
     }
 }
 
-/// The function that has a flush executed on all CPUs before it returns, and whether entries may be empty while it does so.
+/// The function that has a flush executed on all CPUs before it returns, and whether entries may be empty while it does so: what
+/// [`Table::replace`](crate::Table::replace) and [`Table::resize`](crate::Table::resize) take.
 pub struct FlushAll<'f> {
     flush: &'f mut dyn FnMut(&Flush),
     may_break: bool,
 }
 
-impl<'f> FlushAll<'f> {
-    /// Returns the function for a change in place: every page of the range is mapped at every moment.
+impl FlushAll<'_> {
+    /// Returns the function for a change in place: every page of the range is mapped at every moment. A change that the hardware does
+    /// not allow in place returns [`Error::Breaks`].
+    ///
+    /// A [replacement](crate::Table::replace) in place does not call the function.
     #[inline(always)]
-    pub fn in_place(flush: &'f mut dyn FnMut(&Flush)) -> Self {
-        Self { flush, may_break: false }
+    pub fn in_place<'f>(flush: &'f mut dyn FnMut(&Flush)) -> FlushAll<'f> {
+        FlushAll { flush, may_break: false }
     }
 
-    /// Returns the function for a change that may empty entries until the function has returned (break-before-make).
+    /// Returns the function for a change that may empty entries until the function has returned (break-before-make). It does so
+    /// where the table [`breaks`](crate::Table::breaks) or [`breaks_frames`](crate::Table::breaks_frames), and nowhere else.
+    ///
+    /// A user's access to one of the pages then faults, and the fault handler finds nothing mapped: it must wait for the writer
+    /// before it treats the fault as an error.
     ///
     /// # Safety
     ///
-    /// Nothing that runs on any CPU until the change returns needs the pages of its range to be mapped: see
-    /// [`Writer::resize_breaking`](crate::Writer::resize_breaking).
+    /// If the table breaks: nothing that runs on any CPU until the change returns needs the pages of its range to be mapped. They
+    /// hold no code, stack or data of the kernel, nothing that `flush` or a fault or interrupt handler touches, and no node of the
+    /// table. Pages that only user mode uses are fine.
     #[inline(always)]
-    pub unsafe fn breaking(flush: &'f mut dyn FnMut(&Flush)) -> Self {
-        Self { flush, may_break: true }
+    pub unsafe fn breaking<'f>(flush: &'f mut dyn FnMut(&Flush)) -> FlushAll<'f> {
+        FlushAll { flush, may_break: true }
     }
+}
 
+impl<'f> FlushAll<'f> {
     /// Returns the function, to a change that empties entries if `breaks` is set.
     ///
     /// # Errors

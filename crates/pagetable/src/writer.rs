@@ -3,11 +3,12 @@
 use core::iter;
 use core::marker::PhantomData;
 
-use tlbkit_addr::{Attr, Flush, PageSize, Pages, Pfn, VirtAddr, Vpn};
+use tlbkit_addr::{Attr, PageSize, Pages, Pfn, VirtAddr, Vpn};
 
 use crate::table::check_ends;
 use crate::{
-    Change, Entry, Error, FlushAll, Holes, Leaf, Mark, Pinned, Rest, Retired, Right, Table, Uncovered,
+    Change, Entry, Error, FlushAll, Holes, Leaf, Mark, Pending, Pinned, Rest, Retired, Right, Table,
+    Uncovered,
 };
 
 /// The right to write a table, without a batch: see [`Slot`](crate::mpt::Slot).
@@ -123,16 +124,10 @@ impl<'t, 'n, T: Table<'n> + ?Sized> Writer<'t, 'n, T> {
 
     /// Returns the right to change the table.
     #[inline(always)]
-    fn right(&mut self) -> Right<'_, 'n> {
+    pub(crate) fn right(&mut self) -> Right<'_, 'n> {
         let flag = self.table.writer_flag();
         // SAFETY: this is the only writer, and `batch` returns a batch of this table. The methods pass the right to the table.
         unsafe { Right::new(flag, self.batch()) }
-    }
-
-    fn take_batch(&mut self) -> Retired<'n> {
-        let _ = self.batch();
-        let table = self.table;
-        self.batch.take().unwrap_or_else(|| table.batch())
     }
 
     /// Maps a range; see [`Table::map`].
@@ -219,82 +214,31 @@ impl<'t, 'n, T: Table<'n> + ?Sized> Writer<'t, 'n, T> {
         table.protect(self.right(), pages, holes, change)
     }
 
-    /// Replaces the leaf that maps `at` with one store; see [`Table::replace`].
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Breaks`] if the hardware requires break-before-make; else those of [`Table::replace`].
-    #[inline]
-    pub fn replace(&mut self, at: VirtAddr, frame: Pfn, attr: Attr) -> Result<Leaf, Error> {
-        let table = self.table;
-        table.replace(self.right(), at, frame, attr, FlushAll::in_place(&mut |_| ()))
-    }
-
-    /// Replaces the leaf that maps `at`; see [`Table::replace`]. Where the hardware requires break-before-make, the entry is
-    /// empty in between.
+    /// Replaces the leaf that maps `at`; see [`Table::replace`].
     ///
     /// # Errors
     ///
     /// Those of [`Table::replace`].
-    ///
-    /// # Safety
-    ///
-    /// If the table [`breaks_frames`](Table::breaks_frames): nothing that runs on any CPU until this returns needs the page to be
-    /// mapped, as [`resize_breaking`](Self::resize_breaking) explains.
-    pub unsafe fn replace_breaking(
+    #[inline]
+    pub fn replace(
         &mut self,
         at: VirtAddr,
         frame: Pfn,
         attr: Attr,
-        flush_all_cpus: &mut dyn FnMut(&Flush),
+        flush_all: FlushAll<'_>,
     ) -> Result<Leaf, Error> {
         let table = self.table;
-        // SAFETY: by this function's contract nothing that runs until the call returns needs the page.
-        let flush_all_cpus = unsafe { FlushAll::breaking(flush_all_cpus) };
-        table.replace(self.right(), at, frame, attr, flush_all_cpus)
+        table.replace(self.right(), at, frame, attr, flush_all)
     }
 
-    /// Splits or promotes the leaves of a range in place; see [`Table::resize`], also for `flush_all_cpus`.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Breaks`] if the hardware requires break-before-make; else those of [`Table::resize`].
-    pub fn resize(
-        &mut self,
-        pages: Pages,
-        to: PageSize,
-        flush_all_cpus: &mut dyn FnMut(&Flush),
-    ) -> Result<(), Error> {
-        let table = self.table;
-        table.resize(self.right(), pages, to, FlushAll::in_place(flush_all_cpus))
-    }
-
-    /// Splits or promotes the leaves of a range; see [`Table::resize`]. Where the hardware requires break-before-make, the
-    /// entries are empty in between.
-    ///
-    /// If the table [`breaks`](Table::breaks), the pages are not mapped while `flush_all_cpus` runs. A user's access to one of
-    /// them faults, and the fault handler finds nothing mapped: it must wait for the writer before it treats the fault as an
-    /// error.
+    /// Splits or promotes the leaves of a range; see [`Table::resize`].
     ///
     /// # Errors
     ///
     /// Those of [`Table::resize`].
-    ///
-    /// # Safety
-    ///
-    /// If the table [`breaks`](Table::breaks): nothing that runs on any CPU until this returns needs the pages of the range to be
-    /// mapped. They hold no code, stack or data of the kernel, nothing that `flush_all_cpus` or a fault or interrupt handler
-    /// touches, and no node of the table. Pages that only user mode uses are fine.
-    pub unsafe fn resize_breaking(
-        &mut self,
-        pages: Pages,
-        to: PageSize,
-        flush_all_cpus: &mut dyn FnMut(&Flush),
-    ) -> Result<(), Error> {
+    pub fn resize(&mut self, pages: Pages, to: PageSize, flush_all: FlushAll<'_>) -> Result<(), Error> {
         let table = self.table;
-        // SAFETY: by this function's contract nothing that runs until the call returns needs the pages.
-        let flush_all_cpus = unsafe { FlushAll::breaking(flush_all_cpus) };
-        table.resize(self.right(), pages, to, flush_all_cpus)
+        table.resize(self.right(), pages, to, flush_all)
     }
 
     /// Stores a mark, or nothing, in the entry for the page at `at`; see [`Table::mark`].
@@ -319,39 +263,16 @@ impl<'t, 'n, T: Table<'n> + ?Sized> Writer<'t, 'n, T> {
         table.fill(self.right(), at, payload, frame)
     }
 
-    /// Returns a reference to the obligation for the changes so far, or `None` before the first change.
-    #[inline]
-    pub const fn pending(&self) -> Option<&Retired<'n>> {
-        self.batch.as_ref()
-    }
-
-    /// Adds a flush to the obligation for the changes so far: one that the caller needs, and the table does not.
-    pub fn merge(&mut self, flush: &Flush) {
-        self.batch().merge(flush);
-    }
-
-    /// Frees the nodes of the obligation for the changes so far, and remains the writer.
-    ///
-    /// # Safety
-    ///
-    /// As for [`Retired::reclaim`].
+    /// Returns the obligation for the changes so far, which remains the writer's, or `None` before the first change.
     #[inline(always)]
-    pub unsafe fn complete(&mut self) {
-        if let Some(batch) = &mut self.batch {
-            // SAFETY: this function has the contract of `Retired::reclaim`, which is that of `complete`.
-            unsafe { batch.complete() };
-            // Nothing is pending any more.
-            core::mem::forget(self.batch.take());
-        }
-    }
-
-    /// Returns the obligation for the changes so far, and remains the writer. Later changes go into another batch.
-    pub fn take(&mut self) -> Retired<'n> {
-        self.take_batch()
+    pub fn pending(&mut self) -> Option<Pending<'_, 'n>> {
+        self.batch.as_mut().map(Pending::of)
     }
 
     /// Gives the right to write back and returns the obligation.
     pub fn finish(mut self) -> Retired<'n> {
-        self.take_batch()
+        let _ = self.batch();
+        let table = self.table;
+        self.batch.take().unwrap_or_else(|| table.batch())
     }
 }

@@ -3,17 +3,16 @@
 use core::fmt;
 use core::ops::ControlFlow;
 
-use tlbkit_addr::{Attr, PageSize, Pages, Pfn, VirtAddr, Vpn};
+use tlbkit_addr::{Attr, Flush, PageSize, Pages, Pfn, VirtAddr, Vpn};
 use tlbkit_pagetable::format::{Format as _, change_mark, check_change, mark_of, mark_word};
-use tlbkit_pagetable::{Change, Entry, Error, Leaf, Mark, Pinned, Run, Table as _};
+use tlbkit_pagetable::{
+    Change, Entry, Error, FlushAll, Leaf, Mark, PageCursor as _, Pinned, Run, Table as _,
+};
 
-use crate::block::Handle;
 use crate::counted::{pfn, typed};
-use crate::cpu_call::{CpuCall, UncoveredRuns};
 use crate::edit::clears_dirty;
-use crate::settle::{needs_force, put_in_force, settle, settle_break, status, uncover};
+use crate::settle::{Changes, needs_force, status};
 use crate::storage::{Format, Walk};
-use crate::table::Walk as _;
 use crate::{Access, Edit, Fault, FrameOf, Kernel};
 
 /// A page of an address space, from [`Edit::cursor`](crate::Edit::cursor). Several operations at that page and at the next pages
@@ -47,11 +46,7 @@ use crate::{Access, Edit, Fault, FrameOf, Kernel};
 /// }
 /// ```
 pub struct Cursor<'c, K: Kernel, const CPUS: usize = 1> {
-    pub(crate) space: &'c Handle<K, CPUS>,
-    pub(crate) call: &'c mut CpuCall<K, CPUS>,
-    pub(crate) runs: &'c mut UncoveredRuns,
-    /// See [`Edit`].
-    pub(crate) cleared: &'c mut bool,
+    pub(crate) changes: Changes<'c, K, CPUS>,
     pub(crate) walk: Walk<'c, K>,
 }
 
@@ -59,7 +54,7 @@ impl<K: Kernel, const CPUS: usize> Cursor<'_, K, CPUS> {
     /// Returns the first address of the page that the cursor is at.
     #[inline]
     pub fn at(&self) -> VirtAddr {
-        self.walk.page().address(self.space.base())
+        self.walk.page().address(self.changes.space.base())
     }
 
     /// Returns the leaf that maps the page. Costs a load, or a walk for a page that is shared with the kernel's own address space.
@@ -87,12 +82,12 @@ impl<K: Kernel, const CPUS: usize> Cursor<'_, K, CPUS> {
     /// Returns what the entry for the page holds if the page is shared with the kernel's own address space.
     #[inline]
     fn shared_entry(&self) -> Entry {
-        if self.space.lender_of(self.at()).is_none() {
+        if self.changes.space.lender_of(self.at()).is_none() {
             return Entry::Empty;
         }
         // SAFETY: inside an edit interrupts are masked, and this walk serves no shootdown. The kernel's own address space waits
         // for this CPU before it frees a node.
-        self.space.table.entry(unsafe { Pinned::by(self) }, self.at())
+        self.changes.space.table.entry(unsafe { Pinned::by(self) }, self.at())
     }
 
     /// Stores a mark in the entry for the page, and returns what the entry held before; see [`Edit::mark`](crate::Edit::mark).
@@ -108,14 +103,14 @@ impl<K: Kernel, const CPUS: usize> Cursor<'_, K, CPUS> {
     }
 
     fn store_mark(&mut self, mark: Mark) -> Result<Entry, Error> {
-        self.make_room();
+        self.changes.make_room(Some(self.walk.pending()));
         let old = self.walk.mark(Some(mark))?;
         if let Entry::Leaf(leaf) = &old {
-            self.uncover(leaf);
+            self.changes.uncover(leaf);
         }
         // A mark may need new nodes, whose absence a CPU may keep.
         let page = Pages::one(self.walk.page());
-        put_in_force(self.space, &mut self.walk, page, Attr::USER);
+        self.changes.put_in_force(Some(self.walk.pending()), page, Attr::USER);
         Ok(old)
     }
 
@@ -140,13 +135,14 @@ impl<K: Kernel, const CPUS: usize> Cursor<'_, K, CPUS> {
             change = Change { clear: Attr::WRITE.union(dirty), set: Attr::COPY_ON_WRITE };
         }
         check_change::<Format<K>>(change)?;
-        let (kernel, run) = (self.space.mmu.kernel(), Run { first: leaf.frame, len: 1, dirty: false });
+        let (kernel, run) =
+            (self.changes.space.mmu.kernel(), Run { first: leaf.frame, len: 1, dirty: false });
         // If this call unwinds, nothing has changed.
         kernel.share(typed::<K, _>(run));
         if change == Change::default() {
             return Ok(leaf);
         }
-        *self.cleared |= clears_dirty(change);
+        *self.changes.cleared |= clears_dirty(change);
         self.walk.protect(change).inspect_err(|_| kernel.release(typed::<K, _>(run)))
     }
 
@@ -167,12 +163,12 @@ impl<K: Kernel, const CPUS: usize> Cursor<'_, K, CPUS> {
     /// Returns the leaf that maps the page, which must be a base page of this address space.
     fn small_leaf(&self) -> Result<Leaf, Error> {
         let at = self.at();
-        if self.space.lender_of(at).is_some() {
+        if self.changes.space.lender_of(at).is_some() {
             return Err(Error::Borrowed { at });
         }
         let leaf = self.walk.look().ok_or(Error::NotMapped { at })?;
         let whole = Error::Partial { at: leaf.at, size: leaf.size };
-        if leaf.size == self.space.base() { Ok(leaf) } else { Err(whole) }
+        if leaf.size == self.changes.space.base() { Ok(leaf) } else { Err(whole) }
     }
 
     /// Removes the mark of the page and returns it; see [`Edit::unmark`](crate::Edit::unmark).
@@ -194,10 +190,10 @@ impl<K: Kernel, const CPUS: usize> Cursor<'_, K, CPUS> {
     /// As [`Edit::fill`](crate::Edit::fill).
     pub fn fill(&mut self, payload: u64, frame: FrameOf<K>) -> Result<(), Error> {
         let page = Pages::one(self.walk.page());
-        settle_break(self.space, self.call, &mut self.walk, self.runs, page);
+        self.changes.settle_break(Some(self.walk.pending()), page);
         self.walk.fill(payload, pfn::<K>(frame))?;
         let attr = self.walk.look().map_or(Attr::USER, |leaf| leaf.attr);
-        put_in_force(self.space, &mut self.walk, page, attr);
+        self.changes.put_in_force(Some(self.walk.pending()), page, attr);
         Ok(())
     }
 
@@ -209,10 +205,10 @@ impl<K: Kernel, const CPUS: usize> Cursor<'_, K, CPUS> {
     #[inline(always)]
     pub fn map(&mut self, frame: FrameOf<K>, attr: Attr) -> Result<(), Error> {
         let page = Pages::one(self.walk.page());
-        self.space.check_global(attr, page)?;
-        settle_break(self.space, self.call, &mut self.walk, self.runs, page);
+        self.changes.space.check_global(attr, page)?;
+        self.changes.settle_break(Some(self.walk.pending()), page);
         self.walk.map(pfn::<K>(frame), attr)?;
-        put_in_force(self.space, &mut self.walk, page, attr);
+        self.changes.put_in_force(Some(self.walk.pending()), page, attr);
         Ok(())
     }
 
@@ -224,9 +220,9 @@ impl<K: Kernel, const CPUS: usize> Cursor<'_, K, CPUS> {
     /// [`Error::NotMapped`] or [`Error::Borrowed`].
     #[inline(always)]
     pub fn unmap(&mut self) -> Result<Leaf<FrameOf<K>>, Error> {
-        self.make_room();
+        self.changes.make_room(Some(self.walk.pending()));
         let leaf = self.walk.unmap()?;
-        self.uncover(&leaf);
+        self.changes.uncover(&leaf);
         Ok(typed::<K, _>(leaf))
     }
 
@@ -244,12 +240,12 @@ impl<K: Kernel, const CPUS: usize> Cursor<'_, K, CPUS> {
     #[inline(always)]
     fn protect_entry(&mut self, change: Change) -> Result<Entry, Error> {
         let page = Pages::one(self.walk.page());
-        self.space.check_global(change.set, page)?;
-        *self.cleared |= clears_dirty(change);
+        self.changes.space.check_global(change.set, page)?;
+        *self.changes.cleared |= clears_dirty(change);
         match self.walk.protect(change) {
             Ok(leaf) => {
                 if needs_force(change) {
-                    put_in_force(self.space, &mut self.walk, page, change.apply(leaf.attr));
+                    self.changes.put_in_force(Some(self.walk.pending()), page, change.apply(leaf.attr));
                 }
                 Ok(Entry::Leaf(leaf))
             }
@@ -280,8 +276,8 @@ impl<K: Kernel, const CPUS: usize> Cursor<'_, K, CPUS> {
     pub fn replace(&mut self, frame: FrameOf<K>, attr: Attr) -> Result<Leaf<FrameOf<K>>, Error> {
         let frame = pfn::<K>(frame);
         typed::<K, _>(match self.walk.look() {
-            Some(leaf) if leaf.size != self.space.base() => {
-                self.replace_sized(frame, self.space.base(), attr)
+            Some(leaf) if leaf.size != self.changes.space.base() => {
+                self.replace_sized(frame, self.changes.space.base(), attr)
             }
             _ => self.replace_leaf(frame, attr),
         })
@@ -292,11 +288,11 @@ impl<K: Kernel, const CPUS: usize> Cursor<'_, K, CPUS> {
     #[cold]
     #[inline(never)]
     pub(crate) fn replace_sized(&mut self, frame: Pfn, size: PageSize, attr: Attr) -> Result<Leaf, Error> {
-        if !self.space.table.space().sizes().contains(&size) {
+        if !self.changes.space.table.space().sizes().contains(&size) {
             return Err(Error::WrongSize { size });
         }
         // The check comes before a page is split.
-        self.space.check_own(Pages::one(self.walk.page()))?;
+        self.changes.space.check_own(Pages::one(self.walk.page()))?;
         let whole = self.split(size)?;
         let done = match self.walk.look() {
             Some(Leaf { at, size: smaller, .. }) if smaller != size => {
@@ -319,8 +315,8 @@ impl<K: Kernel, const CPUS: usize> Cursor<'_, K, CPUS> {
     ) -> Result<(), Error> {
         let mut is_sole = |frame: Pfn| is_sole(typed::<K, _>(frame));
         let copy = |frame: Pfn| copy(typed::<K, _>(frame)).map(pfn::<K>);
-        let (base, at) = (self.space.base(), self.at());
-        self.space.check_own(Pages::one(self.walk.page()))?;
+        let (base, at) = (self.changes.space.base(), self.at());
+        self.changes.space.check_own(Pages::one(self.walk.page()))?;
         let rights =
             Change { clear: Attr::COPY_ON_WRITE, set: Attr::WRITE.union(status::<K>(Access::STORE)) };
         let mut whole = None;
@@ -342,7 +338,7 @@ impl<K: Kernel, const CPUS: usize> Cursor<'_, K, CPUS> {
         };
         let copied = copy(leaf.frame).and_then(|new| {
             let replaced = self.replace_leaf(new, rights.apply(leaf.attr)).map(drop);
-            replaced.inspect_err(|_| self.call.release(Run { first: new, len: 1, dirty: false }))
+            replaced.inspect_err(|_| self.changes.call.release(Run { first: new, len: 1, dirty: false }))
         });
         copied.inspect_err(|_| self.join(whole))
     }
@@ -359,7 +355,7 @@ impl<K: Kernel, const CPUS: usize> Cursor<'_, K, CPUS> {
 
     /// Splits the leaf that maps the page into leaves of the next smaller size, which is not smaller than `to`.
     fn split_once(&mut self, leaf: Leaf, to: PageSize) -> Result<(), Error> {
-        let sizes = self.space.table.space().sizes();
+        let sizes = self.changes.space.table.space().sizes();
         let smaller = sizes.iter().rev().find(|&&size| size < leaf.size).copied().unwrap_or(to);
         self.resize(leaf, smaller)
     }
@@ -376,37 +372,34 @@ impl<K: Kernel, const CPUS: usize> Cursor<'_, K, CPUS> {
     #[cold]
     #[inline(never)]
     fn resize(&mut self, whole: Leaf, to: PageSize) -> Result<(), Error> {
-        if self.space.table.breaks() && !whole.attr.contains(Attr::USER) {
-            // The kernel may be using a page that is not a user's.
-            return Err(Error::Breaks);
-        }
-        let pages = self.space.table.space().pages_of(&whole);
-        let (space, call) = (self.space, &mut *self.call);
-        // SAFETY: the pages are a user's, if their entries are to be empty for a while.
-        unsafe { self.walk.resize_breaking(pages, to, &mut |flush| call.shoot(space, flush, None)) }
+        let pages = self.changes.space.table.space().pages_of(&whole);
+        let (space, call) = (self.changes.space, &mut *self.changes.call);
+        let flush = &mut |flush: &Flush| call.shoot(space, flush, None);
+        // The kernel may be using a page that is not a user's: break-before-make would unmap it for a while.
+        let may_break = whole.attr.contains(Attr::USER);
+        // SAFETY: the pages are a user's.
+        let flush = if may_break { unsafe { FlushAll::breaking(flush) } } else { FlushAll::in_place(flush) };
+        self.walk.resize(pages, to, flush)
     }
 
     /// Replaces the leaf that maps the page by one of the same size.
     #[inline(always)]
     fn replace_leaf(&mut self, frame: Pfn, attr: Attr) -> Result<Leaf, Error> {
         let page = Pages::one(self.walk.page());
-        self.space.check_global(attr, page)?;
-        self.make_room();
-        if self.space.table.breaks_frames() {
-            // The kernel may be using a page that is not a user's.
-            let leaf = self.look().ok_or(Error::NotMapped { at: self.at() })?;
-            if !leaf.attr.contains(Attr::USER) {
-                return Err(Error::Breaks);
-            }
-        }
-        let (space, call) = (self.space, &mut *self.call);
-        // SAFETY: the page is a user's, if its entry is to be empty for a while.
-        let old =
-            unsafe { self.walk.replace_breaking(frame, attr, &mut |flush| call.shoot(space, flush, None)) }?;
+        self.changes.space.check_global(attr, page)?;
+        self.changes.make_room(Some(self.walk.pending()));
+        // The kernel may be using a page that is not a user's: break-before-make would unmap it for a while.
+        let may_break = self.changes.space.table.breaks_frames()
+            && self.leaf().ok_or(Error::NotMapped { at: self.at() })?.attr.contains(Attr::USER);
+        let (space, call) = (self.changes.space, &mut *self.changes.call);
+        let flush = &mut |flush: &Flush| call.shoot(space, flush, None);
+        // SAFETY: the page is a user's.
+        let flush = if may_break { unsafe { FlushAll::breaking(flush) } } else { FlushAll::in_place(flush) };
+        let old = self.walk.replace(frame, attr, flush)?;
         if old.attr.contains(Attr::USER) {
-            put_in_force(self.space, &mut self.walk, page, attr);
+            self.changes.put_in_force(Some(self.walk.pending()), page, attr);
         }
-        self.uncover(&old);
+        self.changes.uncover(&old);
         Ok(old)
     }
 
@@ -417,16 +410,16 @@ impl<K: Kernel, const CPUS: usize> Cursor<'_, K, CPUS> {
         if let Some(fault) = access.hopeless() {
             return Ok(fault);
         }
-        if let Some(lender) = self.space.lender_of(self.at()) {
+        if let Some(lender) = self.changes.space.lender_of(self.at()) {
             // The kernel's own address space changes its pages, and flushes them in every address space. This cannot deadlock: a
             // writer of the kernel's own address space waits for no other writer, because it borrows no pages.
-            let at = self.walk.page().address(self.space.base());
-            return Edit::new(lender, self.call)
+            let at = self.walk.page().address(self.changes.space.base());
+            return Edit::new(lender, self.changes.call)
                 .run(|edit| edit.fault_at(at, access).map(|(fault, _)| fault));
         }
         let Some(leaf) = self.walk.look() else { return Ok(Fault::absent(self.walk.entry().mark())) };
         // A larger leaf's first frame is that of another page.
-        let leaf = leaf.part(self.at(), self.space.base());
+        let leaf = leaf.part(self.at(), self.changes.space.base());
         if let Some(fault) = access.refused(&leaf) {
             return Ok(fault);
         }
@@ -435,7 +428,8 @@ impl<K: Kernel, const CPUS: usize> Cursor<'_, K, CPUS> {
             self.walk.protect(Change::set(missing))?;
         }
         let users = leaf.attr.contains(Attr::USER);
-        let refused = self.call.retry(self.space, self.walk.page(), access, users, !missing.is_empty());
+        let refused =
+            self.changes.call.retry(self.changes.space, self.walk.page(), access, users, !missing.is_empty());
         Ok(refused.map_or(Fault::Retry, Fault::Refused))
     }
 
@@ -446,7 +440,7 @@ impl<K: Kernel, const CPUS: usize> Cursor<'_, K, CPUS> {
     /// [`Error::OutOfRange`]; the cursor has not moved then.
     #[inline]
     pub fn seek(&mut self, at: VirtAddr) -> Result<(), Error> {
-        self.walk.seek(at.vpn(self.space.base()))
+        self.walk.seek(at.vpn(self.changes.space.base()))
     }
 
     /// Goes to the next page, and tells whether there is one: the last page of each half has no next page.
@@ -460,43 +454,27 @@ impl<K: Kernel, const CPUS: usize> Cursor<'_, K, CPUS> {
     /// the lower one. The cursor never goes back: if another CPU joins pages that are shared with the kernel's own address space
     /// meanwhile, the leaf may begin before the new page.
     pub fn next_mapped(&mut self, last: VirtAddr) -> Option<Leaf<FrameOf<K>>> {
-        let last = last.vpn(self.space.base());
-        let both = self.space.lender().is_some();
+        let last = last.vpn(self.changes.space.base());
+        let both = self.changes.space.lender().is_some();
         typed::<K, _>(if both { self.next_of_both(last) } else { self.walk.next_mapped(last) })
     }
 
     /// Does what [`next_mapped`](Self::next_mapped) does in an address space that shares pages, which the table's own cursor
     /// skips.
     fn next_of_both(&mut self, last: Vpn) -> Option<Leaf> {
-        let space = self.space.table.space();
+        let space = self.changes.space.table.space();
         let behind = self.leaf().map_or(self.walk.page(), |leaf| space.pages_of(&leaf).last());
         let pages = Pages::new(behind.checked_add(1)?, last)?;
         let mut next = None;
         // SAFETY: inside an edit interrupts are masked, and this visit serves no shootdown. The kernel's own address space waits
         // for this CPU before it frees a node; no other CPU writes the pages that are not shared.
-        let _ = self.space.table.for_each(unsafe { Pinned::by(&*self) }, pages, &mut |leaf| {
+        let _ = self.changes.space.table.for_each(unsafe { Pinned::by(&*self) }, pages, &mut |leaf| {
             next = Some(leaf);
             ControlFlow::Break(())
         });
         // Another CPU may have joined pages that are shared: the larger leaf then begins before the page that the cursor has left.
-        self.walk.seek(next?.at.vpn(self.space.base()).max(pages.first())).ok()?;
+        self.walk.seek(next?.at.vpn(self.changes.space.base()).max(pages.first())).ok()?;
         next
-    }
-
-    /// Adds the frames of a leaf that is no longer mapped to the list, in which [`make_room`](Self::make_room) has made room.
-    #[inline(always)]
-    fn uncover(&mut self, leaf: &Leaf) {
-        let run = leaf.run(self.space.base());
-        let _ = uncover(self.runs, Run { dirty: run.dirty || *self.cleared, ..run });
-    }
-
-    /// Flushes if there is no room for another run of frames.
-    #[inline(always)]
-    fn make_room(&mut self) {
-        if self.runs.is_full() {
-            settle(self.space, self.call, &mut self.walk, self.runs);
-            *self.cleared = false;
-        }
     }
 }
 

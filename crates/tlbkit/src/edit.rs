@@ -11,7 +11,7 @@ use crate::block::Handle;
 use crate::counted::{counted, pfn, typed};
 use crate::cpu_call::{CpuCall, UncoveredRuns};
 use crate::rights::change;
-use crate::settle::{needs_force, put_in_force, settle};
+use crate::settle::{Changes, needs_force};
 use crate::storage::{Copying, Table, turn};
 use crate::table::{Copied, SpaceTable as _};
 use crate::{Access, Cursor, Fault, FrameOf, Kernel, Machine, Mapping, PagesOf};
@@ -96,9 +96,16 @@ impl<'s, K: Kernel, const CPUS: usize> Edit<'s, K, CPUS> {
     /// Returns a cursor at a page.
     #[inline(always)]
     fn cursor_at(&mut self, page: Vpn) -> Result<Cursor<'_, K, CPUS>, Error> {
-        let Self { space, call, writer, runs, cleared } = self;
+        let (changes, writer) = self.parts();
         let walk = Table::<K>::cursor(writer, page)?;
-        Ok(Cursor { space, call, runs, cleared, walk })
+        Ok(Cursor { changes, walk })
+    }
+
+    /// Returns what settles changes, and the writer, which has their obligation.
+    #[inline(always)]
+    fn parts(&mut self) -> (Changes<'_, K, CPUS>, &mut Writer<'s, 'static, Table<K>>) {
+        let Self { space, call, writer, runs, cleared } = self;
+        (Changes { space, call, runs, cleared }, writer)
     }
 
     /// Returns a cursor at the page, if `pages` is one page that a leaf of the base size maps.
@@ -148,12 +155,8 @@ impl<'s, K: Kernel, const CPUS: usize> Edit<'s, K, CPUS> {
         let mapped = self.writer.protect(pages, Holes::Skip, change)?;
         if needs_force(change) {
             let is_users = self.space.is_kernels() || self.are_users(pages);
-            put_in_force(
-                self.space,
-                &mut self.writer,
-                pages,
-                if is_users { Attr::USER } else { Attr::empty() },
-            );
+            let (changes, writer) = self.parts();
+            changes.put_in_force(writer.pending(), pages, if is_users { Attr::USER } else { Attr::empty() });
         }
         Ok(mapped)
     }
@@ -415,8 +418,8 @@ impl<'s, K: Kernel, const CPUS: usize> Edit<'s, K, CPUS> {
     /// An edit flushes at its end anyway. Costs a few loads if nothing has changed.
     #[inline(always)]
     pub fn flush(&mut self) {
-        settle(self.space, self.call, &mut self.writer, &mut self.runs);
-        self.cleared = false;
+        let (mut changes, writer) = self.parts();
+        changes.settle(writer.pending());
     }
 
     /// Returns the leaf that maps `at`.

@@ -56,7 +56,7 @@ impl<G: Radix, F: Format<Word = u32>, N> SpaceTable<G, F, N> for Table<G, F, N>
 where
     N: Nodes<Word = u32, Mode = Shared> + 'static,
 {
-    type Walk<'c> = AnyCursor<'c, 'static, Self>;
+    type Cursor<'c> = AnyCursor<'c, 'static, Self>;
 
     const SLOTS: bool = false;
 
@@ -77,7 +77,7 @@ where
         None
     }
 
-    fn cursor<'c>(writer: &'c mut Writer<'_, 'static, Self>, page: Vpn) -> Result<Self::Walk<'c>, Error> {
+    fn cursor<'c>(writer: &'c mut Writer<'_, 'static, Self>, page: Vpn) -> Result<Self::Cursor<'c>, Error> {
         writer.any_cursor(page)
     }
 

@@ -26,7 +26,6 @@ mod fault;
 mod flush;
 mod fork;
 mod guarded;
-mod has_retired;
 #[cfg(all(test, target_pointer_width = "64"))]
 #[path = "../tests/all/host/mod.rs"]
 mod host;

@@ -3,7 +3,7 @@
 
 use tlbkit_addr::{Attr, Flush, FlushScope, Pages, Pfn, Vpn};
 use tlbkit_pagetable::format::Format;
-use tlbkit_pagetable::{Change, Entry, Error, Leaf, Run, Table as _, mpt};
+use tlbkit_pagetable::{Change, Entry, Error, FlushAll, Leaf, Run, Table as _, mpt};
 
 use crate::block::{Block, Shape};
 use crate::counted::{to_pages, typed};
@@ -96,14 +96,14 @@ impl<K: Kernel, const CPUS: usize> AddressSpace<K, CPUS> {
     #[inline(never)]
     pub(crate) fn replace_once(&self, page: Vpn, frame: Pfn, attr: Encoded<K>, wrong: &mut Option<Error>) {
         let done = self.at_once(page, |call, slot| {
-            let (leaf, stale) = if !<<K::Machine as Machine>::Format as Format>::BREAK_FRAME {
-                slot.replace(frame, attr)?
-            } else if slot.look()?.attr.contains(Attr::USER) {
-                // SAFETY: the page is a user's, so the kernel does not need it during the call.
-                unsafe { slot.replace_breaking(frame, attr, |flush| call.flush_everywhere(&self.0, flush)) }?
-            } else {
-                return None;
-            };
+            let flush = &mut |flush: &Flush| call.flush_everywhere(&self.0, flush);
+            // The kernel may be using a page that is not a user's: break-before-make would unmap it for a while.
+            let may_break = <<K::Machine as Machine>::Format as Format>::BREAK_FRAME
+                && slot.look()?.attr.contains(Attr::USER);
+            // SAFETY: the page is a user's.
+            let flush =
+                if may_break { unsafe { FlushAll::breaking(flush) } } else { FlushAll::in_place(flush) };
+            let (leaf, stale) = slot.replace(frame, attr, flush)?;
             Some((Some(leaf), stale))
         });
         match done {

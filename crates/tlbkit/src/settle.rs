@@ -2,44 +2,101 @@
 
 use tlbkit_addr::{Attr, Flush, FlushScope, Pages, Vpn};
 use tlbkit_pagetable::format::Format;
-use tlbkit_pagetable::{Change, Retired, Run};
+use tlbkit_pagetable::{Change, Leaf, Pending, Run};
 
 use crate::block::Handle;
 use crate::cpu_call::{CpuCall, UncoveredRuns};
-use crate::has_retired::HasRetired;
 use crate::{Access, Kernel, Machine};
 
-/// Flushes the translations that the changes of `changed` made stale, on every CPU that may hold them, then gives the uncovered nodes
-/// and frames back. Costs a few loads if nothing has changed.
-#[inline(always)]
-pub(crate) fn settle<K: Kernel, const CPUS: usize>(
-    space: &Handle<K, CPUS>,
-    call: &mut CpuCall<K, CPUS>,
-    changed: &mut impl HasRetired,
-    runs: &mut UncoveredRuns,
-) {
-    let Some(pending) = changed.pending() else {
-        // The batch is complete, so these frames are flushed. They are left over because an earlier call of `Kernel::release` has
-        // unwound.
-        while let Some(run) = runs.pop() {
-            call.release(run);
-        }
-        return;
-    };
-    let nothing = runs.is_empty() && pending.nodes() == 0;
-    if nothing && pending.flush().is_none() {
-        return;
+/// What an [`Edit`](crate::Edit) and its cursor settle changes with. Each method gets the obligation for the changes, if a change has
+/// made one: the edit's writer has it, or the cursor, which has borrowed the writer.
+pub(crate) struct Changes<'c, K: Kernel, const CPUS: usize> {
+    pub(crate) space: &'c Handle<K, CPUS>,
+    pub(crate) call: &'c mut CpuCall<K, CPUS>,
+    /// Frames that the changes have uncovered.
+    pub(crate) runs: &'c mut UncoveredRuns,
+    /// See [`Edit`](crate::Edit).
+    pub(crate) cleared: &'c mut bool,
+}
+
+impl<K: Kernel, const CPUS: usize> Changes<'_, K, CPUS> {
+    /// Flushes the translations that the changes made stale, on every CPU that may hold them, then gives the uncovered nodes and
+    /// frames back. Costs a few loads if nothing has changed.
+    #[inline(always)]
+    pub(crate) fn settle(&mut self, pending: Option<Pending<'_, 'static>>) {
+        self.flush(pending);
+        *self.cleared = false;
     }
-    if (nothing && pending.flush().scope() < FlushScope::Everywhere) || call.is_alone(space) {
-        call.flush(space, pending.flush());
-        // SAFETY: there is no node to free; or no other CPU may hold a translation of the address space or walk its table, and
-        // this CPU has flushed and is in no walk.
-        unsafe { changed.complete() };
-        while let Some(run) = runs.pop() {
-            call.release(run);
+
+    #[inline(always)]
+    fn flush(&mut self, pending: Option<Pending<'_, 'static>>) {
+        let Some(pending) = pending else { return self.release() };
+        let nothing = self.runs.is_empty() && pending.nodes() == 0;
+        if nothing && pending.flush().is_none() {
+            return;
         }
-    } else {
-        call.complete(space, changed.take(), core::mem::take(runs));
+        if (nothing && pending.flush().scope() < FlushScope::Everywhere) || self.call.is_alone(self.space) {
+            self.call.flush(self.space, pending.flush());
+            // SAFETY: there is no node to free; or no other CPU may hold a translation of the address space or walk its table, and
+            // this CPU has flushed and is in no walk.
+            unsafe { pending.complete() };
+            self.release();
+        } else {
+            self.call.complete(self.space, pending.take(), core::mem::take(self.runs));
+        }
+    }
+
+    /// Gives frames back that no CPU can reach any more. Without an obligation they are left over because an earlier call of
+    /// [`Kernel::release`] has unwound.
+    #[inline(always)]
+    fn release(&mut self) {
+        while let Some(run) = self.runs.pop() {
+            self.call.release(run);
+        }
+    }
+
+    /// Flushes earlier changes of `pages`, if this machine requires break-before-make.
+    #[inline(always)]
+    pub(crate) fn settle_break(&mut self, pending: Option<Pending<'_, 'static>>, pages: Pages) {
+        if !<<K::Machine as Machine>::Format as Format>::BREAK_FRAME
+            && !<<K::Machine as Machine>::Format as Format>::BREAK
+        {
+            return;
+        }
+        let broken = pending.as_ref().is_some_and(|pending| {
+            let flush = pending.flush();
+            let concerns = |range: &Pages| range.intersect(pages).is_some();
+            flush.scope() == FlushScope::Everywhere && (flush.is_all() || flush.ranges().iter().any(concerns))
+        });
+        if broken {
+            self.settle(pending);
+        }
+    }
+
+    /// Adds to the flush of a change which gave `pages` these attributes, or added rights to them. If the pages are the kernel's,
+    /// each CPU flushes what it may keep of the time before: a right that was lacking, the absence of the page, or of a node on the
+    /// way.
+    #[inline(always)]
+    pub(crate) fn put_in_force(&self, pending: Option<Pending<'_, 'static>>, pages: Pages, attr: Attr) {
+        // The kernel has no handler for a fault on a page that it has mapped.
+        if CPUS > 1 && (self.space.is_kernels() || is_supervisors::<K>(attr)) {
+            reach_all(pending, pages);
+        }
+    }
+
+    /// Adds the frames of a leaf that is no longer mapped to the list, in which [`make_room`](Self::make_room) has made room.
+    #[inline(always)]
+    pub(crate) fn uncover(&mut self, leaf: &Leaf) {
+        let run = leaf.run(self.space.base());
+        let _ = uncover(self.runs, Run { dirty: run.dirty || *self.cleared, ..run });
+    }
+
+    /// Flushes if there is no room for another run of frames.
+    #[inline(always)]
+    pub(crate) fn make_room(&mut self, pending: Option<Pending<'_, 'static>>) {
+        if self.runs.is_full() {
+            self.settle(pending);
+        }
     }
 }
 
@@ -47,13 +104,6 @@ pub(crate) fn settle<K: Kernel, const CPUS: usize>(
 /// CPUs a new page is in force.
 pub(crate) const fn keeps_absence<K: Kernel, const CPUS: usize>() -> bool {
     CPUS > 1 && matches!(<<K::Machine as Machine>::Format as Format>::APPEARS, FlushScope::Local)
-}
-
-/// Tells whether a page with these attributes is the kernel's, which has no handler for a fault on a page that is mapped: a page
-/// of the kernel's own address space, or one that is not the user's.
-#[inline(always)]
-fn is_of_kernel<K: Kernel, const CPUS: usize>(space: &Handle<K, CPUS>, attr: Attr) -> bool {
-    space.is_kernels() || is_supervisors::<K>(attr)
 }
 
 /// Tells whether user mode may not use a page with these attributes.
@@ -69,54 +119,16 @@ pub(crate) fn needs_force(change: Change) -> bool {
     change.scope() == FlushScope::Local || cleared.contains(Attr::USER)
 }
 
-/// Adds to the flush of a change which gave `pages` these attributes, or added rights to them. If the pages are the kernel's, each
-/// CPU flushes what it may keep of the time before: a right that was lacking, the absence of the page, or of a node on the way.
-#[inline(always)]
-pub(crate) fn put_in_force<K: Kernel, const CPUS: usize>(
-    space: &Handle<K, CPUS>,
-    changed: &mut impl HasRetired,
-    pages: Pages,
-    attr: Attr,
-) {
-    if CPUS > 1 && is_of_kernel(space, attr) {
-        reach_all(changed, pages);
-    }
-}
-
 /// Makes a flush, also one that concerns this CPU alone, one of all CPUs and of the links to `pages`: another CPU may keep the absence
 /// of a node that an earlier change has linked.
 #[cold]
 #[inline(never)]
-fn reach_all(changed: &mut impl HasRetired, pages: Pages) {
-    let is_stale = |pending: &Retired<'_>| pending.flush().scope() >= FlushScope::Local;
-    if changed.pending().is_some_and(is_stale) {
+fn reach_all(pending: Option<Pending<'_, 'static>>, pages: Pages) {
+    let is_stale = |pending: &Pending<'_, '_>| pending.flush().scope() >= FlushScope::Local;
+    if let Some(mut pending) = pending.filter(is_stale) {
         let mut flush = Flush::none();
         flush.add_links(FlushScope::Everywhere, pages);
-        changed.merge(&flush);
-    }
-}
-
-/// Flushes earlier changes of `pages`, if this machine requires break-before-make.
-#[inline(always)]
-pub(crate) fn settle_break<K: Kernel, const CPUS: usize>(
-    space: &Handle<K, CPUS>,
-    call: &mut CpuCall<K, CPUS>,
-    changed: &mut impl HasRetired,
-    runs: &mut UncoveredRuns,
-    pages: Pages,
-) {
-    if !<<K::Machine as Machine>::Format as Format>::BREAK_FRAME
-        && !<<K::Machine as Machine>::Format as Format>::BREAK
-    {
-        return;
-    }
-    let broken = changed.pending().is_some_and(|pending| {
-        let flush = pending.flush();
-        let concerns = |range: &Pages| range.intersect(pages).is_some();
-        flush.scope() == FlushScope::Everywhere && (flush.is_all() || flush.ranges().iter().any(concerns))
-    });
-    if broken {
-        settle(space, call, changed, runs);
+        pending.merge(&flush);
     }
 }
 

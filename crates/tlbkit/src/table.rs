@@ -2,18 +2,16 @@
 
 use core::fmt;
 
-use tlbkit_addr::{Attr, Flush, PageSize, Pages, Pfn, PhysAddr, Vpn};
+use tlbkit_addr::{Attr, Pages, PhysAddr, Vpn};
 use tlbkit_pagetable::format::Format;
 use tlbkit_pagetable::mpt::{self, Mpt};
 use tlbkit_pagetable::nodes::{Direct, Nodes, Pieces};
 use tlbkit_pagetable::{
-    AnyCursor, Change, Entry, Error, Leaf, Mark, Pinned, Radix, Retired, Shared, Table, Turn, Uncovered,
-    Word, Writer,
+    Error, PageCursor, Pinned, Radix, Retired, Shared, Table, Turn, Uncovered, Word, Writer,
 };
 
 use crate::Kernel;
 use crate::counted::typed;
-use crate::has_retired::HasRetired;
 use crate::source::Source;
 
 /// The kind of page table of a [`Machine`](crate::Machine)'s address spaces: [`MultiLevel`], or, where software loads the TLB,
@@ -42,7 +40,7 @@ pub trait SpaceTable<G: Radix, F: Format, N: Nodes<Word = F::Word>>:
     Table<'static> + Sized + 'static
 {
     /// The table's cursor.
-    type Walk<'c>: Walk;
+    type Cursor<'c>: PageCursor<'static>;
 
     /// Returns an empty table, which borrows the part that `lender` lends.
     ///
@@ -65,7 +63,7 @@ pub trait SpaceTable<G: Radix, F: Format, N: Nodes<Word = F::Word>>:
     /// # Errors
     ///
     /// [`Error::OutOfRange`].
-    fn cursor<'c>(writer: &'c mut Writer<'_, 'static, Self>, page: Vpn) -> Result<Self::Walk<'c>, Error>;
+    fn cursor<'c>(writer: &'c mut Writer<'_, 'static, Self>, page: Vpn) -> Result<Self::Cursor<'c>, Error>;
 
     /// The part of a table that [`detach`](Self::detach) has taken out.
     type Detached: Detached;
@@ -178,136 +176,6 @@ pub(crate) fn is_users<F: Format>(attr: Attr) -> bool {
     !F::OPTIONAL.contains(Attr::USER) || attr.contains(Attr::USER)
 }
 
-/// A cursor of a page table, of either kind.
-pub trait Walk: HasRetired + fmt::Debug {
-    fn page(&self) -> Vpn;
-    fn look(&self) -> Option<Leaf>;
-    fn entry(&self) -> Entry;
-    fn mark(&mut self, mark: Option<Mark>) -> Result<Entry, Error>;
-    fn fill(&mut self, payload: u64, frame: Pfn) -> Result<(), Error>;
-    fn map(&mut self, frame: Pfn, attr: Attr) -> Result<(), Error>;
-    fn unmap(&mut self) -> Result<Leaf, Error>;
-    fn protect(&mut self, change: Change) -> Result<Leaf, Error>;
-    /// # Safety
-    ///
-    /// The contract of [`Writer::replace_breaking`].
-    unsafe fn replace_breaking(
-        &mut self,
-        frame: Pfn,
-        attr: Attr,
-        flush_all_cpus: &mut dyn FnMut(&Flush),
-    ) -> Result<Leaf, Error>;
-    /// # Safety
-    ///
-    /// The contract of [`Writer::resize_breaking`].
-    unsafe fn resize_breaking(
-        &mut self,
-        pages: Pages,
-        to: PageSize,
-        flush_all_cpus: &mut dyn FnMut(&Flush),
-    ) -> Result<(), Error>;
-    fn seek(&mut self, page: Vpn) -> Result<(), Error>;
-    fn step(&mut self) -> bool;
-    fn next_mapped(&mut self, last: Vpn) -> Option<Leaf>;
-}
-
-/// Implements [`Walk`] and [`HasRetired`] by a cursor's own methods.
-macro_rules! walks {
-    ($(($($parameters:tt)*) $cursor:ty;)+) => {$(
-        impl<$($parameters)*> Walk for $cursor {
-            #[inline(always)]
-            fn page(&self) -> Vpn {
-                self.page()
-            }
-            #[inline(always)]
-            fn look(&self) -> Option<Leaf> {
-                self.look()
-            }
-            #[inline(always)]
-            fn entry(&self) -> Entry {
-                self.entry()
-            }
-            #[inline(always)]
-            fn mark(&mut self, mark: Option<Mark>) -> Result<Entry, Error> {
-                self.mark(mark)
-            }
-            #[inline(always)]
-            fn fill(&mut self, payload: u64, frame: Pfn) -> Result<(), Error> {
-                self.fill(payload, frame)
-            }
-            #[inline(always)]
-            fn map(&mut self, frame: Pfn, attr: Attr) -> Result<(), Error> {
-                self.map(frame, attr)
-            }
-            #[inline(always)]
-            fn unmap(&mut self) -> Result<Leaf, Error> {
-                self.unmap()
-            }
-            #[inline(always)]
-            fn protect(&mut self, change: Change) -> Result<Leaf, Error> {
-                self.protect(change)
-            }
-            #[inline(always)]
-            unsafe fn replace_breaking(
-                &mut self,
-                frame: Pfn,
-                attr: Attr,
-                flush_all_cpus: &mut dyn FnMut(&Flush),
-            ) -> Result<Leaf, Error> {
-                // SAFETY: the contract of `Walk::replace_breaking` is that of `Writer::replace_breaking`, as is that of
-                // the cursor's.
-                unsafe { self.replace_breaking(frame, attr, flush_all_cpus) }
-            }
-            unsafe fn resize_breaking(
-                &mut self,
-                pages: Pages,
-                to: PageSize,
-                flush_all_cpus: &mut dyn FnMut(&Flush),
-            ) -> Result<(), Error> {
-                // SAFETY: the contract of `Walk::resize_breaking` is that of `Writer::resize_breaking`, as is that of the
-                // cursor's.
-                unsafe { self.resize_breaking(pages, to, flush_all_cpus) }
-            }
-            #[inline(always)]
-            fn seek(&mut self, page: Vpn) -> Result<(), Error> {
-                self.seek(page)
-            }
-            #[inline(always)]
-            fn step(&mut self) -> bool {
-                self.step()
-            }
-            #[inline(always)]
-            fn next_mapped(&mut self, last: Vpn) -> Option<Leaf> {
-                self.next_mapped(last)
-            }
-        }
-
-        impl<$($parameters)*> HasRetired for $cursor {
-            #[inline(always)]
-            fn pending(&self) -> Option<&Retired<'static>> {
-                Some(self.pending())
-            }
-            #[inline(always)]
-            unsafe fn complete(&mut self) {
-                // SAFETY: the contract of `HasRetired::complete` is that of `Retired::reclaim`, as is that of the cursor's
-                // `complete`.
-                unsafe { self.complete() };
-            }
-            fn take(&mut self) -> Retired<'static> {
-                self.take()
-            }
-            fn merge(&mut self, flush: &Flush) {
-                self.merge(flush);
-            }
-        }
-    )+};
-}
-
-walks! {
-    (G: Radix, F: Format, N: Nodes<Word = F::Word>) mpt::Cursor<'_, 'static, G, F, N>;
-    (T: Table<'static>) AnyCursor<'_, 'static, T>;
-}
-
 /// A multi-level table ([`tlbkit_pagetable::mpt`]): the table that hardware walks, and the default of
 /// [`Mips32`](crate::arch::Mips32).
 #[derive(Debug)]
@@ -339,7 +207,7 @@ impl<G: Radix, F: Format> TableKind<G, F> for MultiLevel {
 }
 
 impl<G: Radix, F: Format, N: Nodes<Word = F::Word> + 'static> SpaceTable<G, F, N> for Mpt<'static, G, F, N> {
-    type Walk<'c> = mpt::Cursor<'c, 'static, G, F, N>;
+    type Cursor<'c> = mpt::Cursor<'c, 'static, G, F, N>;
 
     const SLOTS: bool = true;
 
@@ -359,7 +227,7 @@ impl<G: Radix, F: Format, N: Nodes<Word = F::Word> + 'static> SpaceTable<G, F, N
     }
 
     #[inline(always)]
-    fn cursor<'c>(writer: &'c mut Writer<'_, 'static, Self>, page: Vpn) -> Result<Self::Walk<'c>, Error> {
+    fn cursor<'c>(writer: &'c mut Writer<'_, 'static, Self>, page: Vpn) -> Result<Self::Cursor<'c>, Error> {
         writer.cursor(page)
     }
 

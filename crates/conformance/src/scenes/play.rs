@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use loom::sync::atomic::{AtomicBool, Ordering};
 use tlbkit_addr::{Attr, PageSize, Pages, Pfn, Vpn};
-use tlbkit_pagetable::{Error, Footprint, Leaf, Pinned, Retired, Table, Word, Writer, destroy};
+use tlbkit_pagetable::{Error, FlushAll, Footprint, Leaf, Pinned, Retired, Table, Word, Writer, destroy};
 
 use super::storage::Watched;
 
@@ -85,7 +85,7 @@ impl Pen<'_> {
         }
         let to = self.size(size);
         // SAFETY: no code uses these pages.
-        unsafe { self.writer.resize_breaking(pages, to, &mut |_| ()) }.unwrap();
+        unsafe { self.writer.resize(pages, to, FlushAll::breaking(&mut |_| ())) }.unwrap();
     }
 }
 

@@ -1,6 +1,6 @@
 //! Replacing a leaf.
 
-use tlbkit_addr::{Attr, Flush, FlushScope, Pages, Pfn, VirtAddr};
+use tlbkit_addr::{Attr, FlushScope, Pages, Pfn, VirtAddr};
 
 use super::Encoded;
 use super::leaf::Decode as _;
@@ -12,45 +12,39 @@ use crate::geometry::Checked as _;
 use crate::nodes::Nodes;
 use crate::pairs::stale;
 use crate::replace::{exchange, replacement};
-use crate::{Change, Error, Leaf, Radix, Word};
+use crate::{Change, Error, FlushAll, Leaf, Radix, Word};
 
 impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Writing<'_, 'n, G, F, N> {
     /// See [`Table::replace`](crate::Table::replace).
-    ///
-    /// # Safety
-    ///
-    /// If the format breaks, nothing that runs until the call returns needs the page.
     #[inline(always)]
-    pub(super) unsafe fn replace(
+    pub(super) fn replace(
         mut self,
         at: VirtAddr,
         frame: Pfn,
         attr: Attr,
-        flush_all_cpus: &mut dyn FnMut(&Flush),
+        flush_all_cpus: FlushAll<'_>,
     ) -> Result<Leaf, Error> {
-        if let Some(slot) = self.slot(at.vpn(G::BASE))
-            && let Some((leaf, stale)) = Encoded::new(attr).and_then(|attr| slot.replace(frame, attr))
+        if !F::BREAK_FRAME
+            && let Some(slot) = self.slot(at.vpn(G::BASE))
+            && let Some(attr) = Encoded::new(attr)
+            && let Some((leaf, stale)) = slot.replace(frame, attr, FlushAll::in_place(&mut |_| ()))
         {
             self.flush().add(stale.scope, stale.pages);
             return Ok(leaf);
         }
-        // SAFETY: the contract is this function's.
-        unsafe { self.replace_leaf(at, frame, attr, flush_all_cpus) }
+        self.replace_leaf(at, frame, attr, flush_all_cpus)
     }
 
     /// Replaces a leaf in any number of slots.
-    ///
-    /// # Safety
-    ///
-    /// As for [`replace`](Self::replace).
     #[inline(never)]
-    pub(super) unsafe fn replace_leaf(
+    pub(super) fn replace_leaf(
         self,
         at: VirtAddr,
         frame: Pfn,
         attr: Attr,
-        flush_all_cpus: &mut dyn FnMut(&Flush),
+        flush_all_cpus: FlushAll<'_>,
     ) -> Result<Leaf, Error> {
+        let flush_all_cpus = flush_all_cpus.of(F::BREAK_FRAME)?;
         self.or_mend(|mut writing| {
             G::SPACE.check_pages(Pages::one(at.vpn(G::BASE)))?;
             writing.table().check_own(Pages::one(at.vpn(G::BASE)))?;

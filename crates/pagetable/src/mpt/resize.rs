@@ -13,7 +13,7 @@ use crate::format::{Format, walked};
 use crate::geometry::Checked as _;
 use crate::nodes::Nodes;
 use crate::pairs::stale;
-use crate::{Change, Error, Leaf, Radix, Word};
+use crate::{Change, Error, FlushAll, Leaf, Radix, Word};
 
 /// The slots of one piece of a node, which are to become leaves of size `to`.
 pub(super) struct Remade {
@@ -57,16 +57,13 @@ impl<G: Radix, F: Format, N: Nodes<Word = F::Word>> Drop for Emptied<'_, '_, '_,
 
 impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Writing<'_, 'n, G, F, N> {
     /// See [`Table::resize`](crate::Table::resize).
-    ///
-    /// # Safety
-    ///
-    /// If the format breaks, nothing that runs until the call returns needs the pages.
-    pub(super) unsafe fn resize(
+    pub(super) fn resize(
         self,
         pages: Pages,
         to: PageSize,
-        flush_all_cpus: &mut dyn FnMut(&Flush),
+        flush_all_cpus: FlushAll<'_>,
     ) -> Result<(), Error> {
+        let flush_all_cpus = flush_all_cpus.of(F::BREAK)?;
         self.or_mend(|mut writing| {
             G::SPACE.check_sized(pages, to)?;
             let table = writing.table();

@@ -6,8 +6,8 @@
 //!             \-> None: nothing has changed             the slow path makes the change, or returns the error
 //! ```
 //!
-//! So these functions return no error, and take or retire no node. Only [`Slot::replace_breaking`] calls code that may unwind,
-//! its `flush_all_cpus`.
+//! So these functions return no error, and take or retire no node. Only [`Slot::replace`] calls code that may unwind, its
+//! `flush_all`, and only in formats that require break-before-make.
 
 use tlbkit_addr::{Attr, Flush, FlushScope, Pages, Pfn, VirtAddr, Vpn};
 
@@ -20,7 +20,7 @@ use crate::geometry::Checked as _;
 use crate::nodes::Nodes;
 use crate::pairs::stale;
 use crate::replace::Filled;
-use crate::{Change, Entry, Leaf, Radix, Turn, Word};
+use crate::{Change, Entry, FlushAll, Leaf, Radix, Turn, Word};
 
 /// The slot of a page in a node of this table, from [`Turn::slot`].
 ///
@@ -241,58 +241,43 @@ impl<'w, 'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Slot<'w, 'n, G, F, N
     }
 
     /// Replaces the leaf of a base page with one store, and returns the old leaf with the status bits that hardware set before
-    /// that store. Returns `None` in formats that require break-before-make.
+    /// that store.
+    ///
+    /// In formats that require break-before-make, empties the entry, calls `flush_all`, then stores the new leaf. If `flush_all`
+    /// unwinds, the old leaf is stored again. Returns `None` there if `flush_all` allows no [break](FlushAll::breaking).
     #[inline(always)]
-    pub fn replace(self, frame: Pfn, attr: Encoded<F>) -> Option<(Leaf, Stale)> {
-        if F::BREAK_FRAME || !self.in_last() {
+    pub fn replace(self, frame: Pfn, attr: Encoded<F>, flush_all: FlushAll<'_>) -> Option<(Leaf, Stale)> {
+        let flush_all = flush_all.of(F::BREAK_FRAME).ok()?;
+        if !self.in_last() {
             return None;
         }
         let new = attr.to(frame)?;
         G::SPACE.check_frames(frame, 1, G::BASE).ok()?;
         let old = self.leaf_word()?;
+        let stale = self.stale(FlushScope::Everywhere);
+        if F::BREAK_FRAME {
+            let mut flush = Flush::none();
+            flush.add(stale.scope, stale.pages);
+            let old = self.place.take(old);
+            self.place.settle_pair();
+            // Hardware writes no status into an empty entry.
+            let store = |word| {
+                self.place.publish(word);
+                self.place.settle_pair();
+            };
+            let mut filled = Filled { store, word: old };
+            flush_all(&flush);
+            filled.word = new;
+            drop(filled);
+            return Some((self.decoded(old), self.stale(F::APPEARS)));
+        }
         let fixed = |word| F::attr(word, true).intersection(F::FIXED);
         if !F::FIXED.is_empty() && fixed(old) != fixed(new) {
             return None;
         }
         let old = self.place.exchange_leaf(old, new);
         self.place.settle_pair();
-        Some((self.decoded(old), self.stale(FlushScope::Everywhere)))
-    }
-
-    /// Empties the entry of a base page, calls `flush_all_cpus`, then stores the new leaf. Returns the old leaf with the status
-    /// bits that hardware set before the first store. If `flush_all_cpus` unwinds, the old leaf is stored again.
-    ///
-    /// # Safety
-    ///
-    /// As for [`Writer::replace_breaking`](crate::Writer::replace_breaking).
-    #[inline(always)]
-    pub unsafe fn replace_breaking(
-        self,
-        frame: Pfn,
-        attr: Encoded<F>,
-        flush_all_cpus: impl FnOnce(&Flush),
-    ) -> Option<(Leaf, Stale)> {
-        if !self.in_last() {
-            return None;
-        }
-        let new = attr.to(frame)?;
-        G::SPACE.check_frames(frame, 1, G::BASE).ok()?;
-        let seen = self.leaf_word()?;
-        let stale = self.stale(FlushScope::Everywhere);
-        let mut flush = Flush::none();
-        flush.add(stale.scope, stale.pages);
-        let old = self.place.take(seen);
-        self.place.settle_pair();
-        // Hardware writes no status into an empty entry.
-        let store = |word| {
-            self.place.publish(word);
-            self.place.settle_pair();
-        };
-        let mut filled = Filled { store, word: old };
-        flush_all_cpus(&flush);
-        filled.word = new;
-        drop(filled);
-        Some((self.decoded(old), self.stale(F::APPEARS)))
+        Some((self.decoded(old), stale))
     }
 }
 

@@ -147,9 +147,7 @@ unsafe impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Table<'n> for Mpt
         attr: Attr,
         flush_all_cpus: FlushAll<'_>,
     ) -> Result<Leaf, Error> {
-        let flush_all_cpus = flush_all_cpus.of(F::BREAK_FRAME)?;
-        // SAFETY: if the format breaks, nothing that runs during the call needs the page.
-        unsafe { Writing::of(self, right)?.replace(at, frame, attr, flush_all_cpus) }
+        Writing::of(self, right)?.replace(at, frame, attr, flush_all_cpus)
     }
 
     fn mark(&self, right: Right<'_, 'n>, at: VirtAddr, mark: Option<Mark>) -> Result<Entry, Error> {
@@ -172,9 +170,7 @@ unsafe impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Table<'n> for Mpt
         to: PageSize,
         flush_all_cpus: FlushAll<'_>,
     ) -> Result<(), Error> {
-        let flush_all_cpus = flush_all_cpus.of(F::BREAK)?;
-        // SAFETY: if the format breaks, nothing that runs during the call needs the pages.
-        unsafe { Writing::of(self, right)?.resize(pages, to, flush_all_cpus) }
+        Writing::of(self, right)?.resize(pages, to, flush_all_cpus)
     }
 
     fn breaks(&self) -> bool {

@@ -10,7 +10,9 @@ use tlbkit_pagetable::format::{Compact, Format, Sv39, X86};
 use tlbkit_pagetable::geometry::{Va39, Va48};
 use tlbkit_pagetable::mpt::Mpt;
 use tlbkit_pagetable::nodes::{Chunk, Reclaim, Slab};
-use tlbkit_pagetable::{Change, Error, Radix, Shared, Table as _, Writer, destroy};
+use tlbkit_pagetable::{
+    Change, Error, FlushAll, PageCursor as _, Radix, Shared, Table as _, Writer, destroy,
+};
 
 const K4: PageSize = PageSize::K4;
 const RW: Attr = Attr::READ.union(Attr::WRITE);
@@ -96,12 +98,14 @@ fn agrees<G: Radix, F: Format<Word = u64>>(parts: &[Vec<Op>], chunks: usize) {
                     model.entry(at).and_modify(|page| page.1 = write);
                 }
                 Op::Replace(frame) => {
-                    let done = cursor.replace(Pfn::new(frame), RW).map(|leaf| leaf.frame.get());
+                    let done = cursor
+                        .replace(Pfn::new(frame), RW, FlushAll::in_place(&mut |_| ()))
+                        .map(|leaf| leaf.frame.get());
                     assert_eq!(done, mapped.map(|(frame, _)| frame).ok_or(not_mapped));
                     model.entry(at).and_modify(|page| *page = (frame, true));
                 }
                 // SAFETY: no CPU walks the table.
-                Op::Complete => unsafe { cursor.complete() },
+                Op::Complete => unsafe { cursor.pending().complete() },
             }
             assert_eq!(cursor.page(), Vpn::new(at));
             let look = cursor.look().map(|leaf| (leaf.frame.get(), leaf.attr.contains(Attr::WRITE)));
@@ -156,7 +160,10 @@ fn a_cursor_acts_on_whole_leaves() {
             Err(Error::Occupied { at: Vpn::new(2 * count).address(K4), size })
         );
         assert_eq!(cursor.protect(Change::clear(Attr::WRITE)).unwrap().size, size);
-        assert_eq!(cursor.replace(Pfn::new(8 * count), Attr::READ).unwrap().attr, Attr::READ);
+        assert_eq!(
+            cursor.replace(Pfn::new(8 * count), Attr::READ, FlushAll::in_place(&mut |_| ())).unwrap().attr,
+            Attr::READ
+        );
         assert_eq!(cursor.next_mapped(Vpn::new(9 * count)).unwrap().frame, Pfn::new(5 * count));
         assert_eq!(cursor.page(), Vpn::new(3 * count));
         assert_eq!(cursor.next_mapped(Vpn::new(9 * count)), None);

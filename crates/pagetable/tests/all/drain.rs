@@ -67,7 +67,7 @@ fn everything_that_fails_fails_first() {
         writer.map(pages(0x1ff, 1), Pfn::new(9), K4, Attr::READ).unwrap();
         writer.map(pages(0x600, 1), Pfn::new(8), K4, Attr::READ).unwrap();
         // SAFETY: no CPU walks the table.
-        unsafe { writer.take().reclaim() };
+        unsafe { writer.pending().unwrap().take().reclaim() };
         let before = table.footprint();
         let cut = |at: usize| Some(Error::Partial { at: VirtAddr::new(at), size: M2 });
         assert_eq!(writer.drain(pages(0x1ff, 0x300)).err(), cut(0x40_0000));
@@ -75,7 +75,7 @@ fn everything_that_fails_fails_first() {
         assert_eq!(writer.drain(pages(0x200, 0x3ff)).err(), cut(0x40_0000));
         let outside = writer.drain(pages((1 << 35) - 1, 2)).err();
         assert!(matches!(outside, Some(Error::OutOfRange { .. })), "{outside:?}");
-        assert!(writer.take().is_empty());
+        assert!(writer.pending().is_none_or(|pending| pending.is_empty()));
         assert_eq!(table.footprint(), before);
 
         let mut drained: Vec<_> = writer.drain(pages(0x1ff, 0x402)).unwrap().map(flat).collect();
@@ -106,11 +106,11 @@ fn a_leaf_is_taken_out_as_a_whole() {
         let mut writer = Writer::new(table).unwrap();
         writer.map(pages(0x200, 0x200), Pfn::new(0x200), M2, Attr::READ).unwrap();
         // SAFETY: no CPU walks the table.
-        unsafe { writer.take().reclaim() };
+        unsafe { writer.pending().unwrap().take().reclaim() };
         let mut rest = Rest::of(pages(0x100, 0x200));
         let cut = Error::Partial { at: VirtAddr::new(0x20_0000), size: M2 };
         assert_eq!(writer.take_next(&mut rest), Err(cut));
-        assert!(writer.take().is_empty());
+        assert!(writer.pending().is_none_or(|pending| pending.is_empty()));
         assert_eq!(frame(table, 0x300), Some(0x200));
     });
 }
@@ -125,7 +125,7 @@ fn the_rest_of_a_range_stays_mapped() {
             writer.map(pages(page, 1), Pfn::new(3 * page), K4, Attr::READ).unwrap();
         }
         // SAFETY: no CPU walks the table.
-        unsafe { writer.take().reclaim() };
+        unsafe { writer.pending().unwrap().take().reclaim() };
         let mut gone = BTreeMap::new();
         for forgotten in [false, true] {
             let mut drain = writer.drain(pages(0, 20)).unwrap();
@@ -138,7 +138,8 @@ fn the_rest_of_a_range_stays_mapped() {
             } else {
                 drop(drain);
             }
-            let flush = writer.pending().unwrap().flush();
+            let pending = writer.pending().unwrap();
+            let flush = pending.flush();
             assert!(gone.keys().all(|&page| flush.covers(pages(page, 1))), "{flush:?}");
             let there = |page: &usize| frame(table, *page).is_some();
             assert!((0..20).all(|page| there(&page) != gone.contains_key(&page)));

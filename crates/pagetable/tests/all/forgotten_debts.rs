@@ -5,7 +5,7 @@ use tlbkit_pagetable::format::Compact32;
 use tlbkit_pagetable::geometry::Va32;
 use tlbkit_pagetable::mpt::{Encoded, Mpt};
 use tlbkit_pagetable::nodes::{Chunk, Reclaim, Slab};
-use tlbkit_pagetable::{Change, Holes, Shared, Turn, Writer, destroy};
+use tlbkit_pagetable::{Change, FlushAll, Holes, Shared, Turn, Writer, destroy};
 
 type Nodes<'m> = Slab<'m, u32, Shared>;
 type Tree<'n, 'm> = Mpt<'n, Va32, Compact32, Nodes<'m>>;
@@ -56,7 +56,10 @@ fn the_flush_of_every_table_is_remembered() {
     for table in &tables {
         let mut turn = Turn::new(table).unwrap();
         let slot = turn.slot(PAGE.first()).unwrap();
-        assert!(slot.replace(Pfn::new(4), Encoded::new(Attr::READ).unwrap()).is_some());
+        assert!(
+            slot.replace(Pfn::new(4), Encoded::new(Attr::READ).unwrap(), FlushAll::in_place(&mut |_| ()))
+                .is_some()
+        );
     }
     // A table that is made later owes nothing.
     let new = mapped(&slab);

@@ -76,7 +76,7 @@ fn is_as_unmapped<P: Digits>(seed: usize) {
         // What the changes so far ask for.
         for writer in &mut writers {
             // SAFETY: no CPU walks the table.
-            unsafe { writer.take().reclaim() };
+            unsafe { writer.pending().unwrap().take().reclaim() };
         }
         let first = numbers.below(all.len());
         let most = if numbers.below(2) == 0 { 8 } else { all.len() };
@@ -93,8 +93,8 @@ fn is_as_unmapped<P: Digits>(seed: usize) {
                     unsafe { batch.reclaim() };
                     flush
                 };
-                assert_eq!(needs(detached.take()), !inside.is_empty(), "{case}");
-                needs(unmapped.take());
+                assert_eq!(needs(detached.pending().unwrap().take()), !inside.is_empty(), "{case}");
+                needs(unmapped.pending().unwrap().take());
                 let mut held = Vec::new();
                 // SAFETY: no CPU walks the table.
                 while !unsafe { parts.release(numbers.below(9), &mut |what| held.push(what)) } {}

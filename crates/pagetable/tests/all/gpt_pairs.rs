@@ -4,7 +4,7 @@ use tlbkit_addr::{Attr, Flush, PageSize, Pages, Pfn, Vpn};
 use tlbkit_pagetable::geometry::Va32;
 use tlbkit_pagetable::gpt::{Adaptive, Digits, Fixed, Gpt32};
 use tlbkit_pagetable::nodes::{Chunk, Slab};
-use tlbkit_pagetable::{Geometry, Holes, Local, Solo};
+use tlbkit_pagetable::{FlushAll, Geometry, Holes, Local, Solo};
 
 const BASE: PageSize = PageSize::K4;
 
@@ -29,7 +29,7 @@ fn split_one<P: Digits>(large: PageSize, small: PageSize, which: usize, around: 
     let case = format!("{} to {}, page {which}, around {around:?}", large.bytes(), small.bytes());
     for to in [small, large, small] {
         // SAFETY: no code uses the pages.
-        unsafe { table.resize_breaking(one, to) }.unwrap();
+        table.resize(one, to, |flush| unsafe { FlushAll::breaking(flush) }).unwrap();
         for vpn in 0..pair.len() {
             let at = Vpn::new(vpn).address(BASE);
             let leaf = table.lookup(at).unwrap_or_else(|| panic!("{case}: page {vpn} is lost"));

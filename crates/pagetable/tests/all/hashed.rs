@@ -415,7 +415,7 @@ fn larger_pages() {
     let leaf = table.lookup(VirtAddr::new(0x1_f123)).unwrap();
     assert_eq!((leaf.at, leaf.size, leaf.frame), (VirtAddr::new(0x1_0000), PageSize::K64, Pfn::new(32)));
     // Split it, and walks no longer look for its kind.
-    table.resize(run(16, 16), PageSize::K4).unwrap();
+    table.resize(run(16, 16), PageSize::K4, FlushAll::in_place).unwrap();
     assert_eq!(table.lookup(VirtAddr::new(0x1_f123)).unwrap().frame, Pfn::new(47));
     assert_eq!(nodes.loads_of(|| table.lookup(missing)).1, before);
     table.destroy();
@@ -506,7 +506,7 @@ fn no_visit_misses_what_is_promoted_meanwhile() {
             let _ = table.for_each(pinned, all, &mut |leaf| {
                 if leaves == moment {
                     // In another CPU's place.
-                    writer.resize(small, PageSize::M2, &mut |_| ()).unwrap();
+                    writer.resize(small, PageSize::M2, FlushAll::in_place(&mut |_| ())).unwrap();
                 }
                 leaves += 1;
                 let first = leaf.at.vpn(PageSize::K4).get();

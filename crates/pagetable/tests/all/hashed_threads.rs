@@ -10,7 +10,7 @@ use tlbkit_pagetable::format::{Compact, Compact32, Format};
 use tlbkit_pagetable::geometry::{Geometry, Va32, Va48, Va64};
 use tlbkit_pagetable::hpt::{Buckets, Hashed};
 use tlbkit_pagetable::nodes::{Chunk, Slab};
-use tlbkit_pagetable::{Holes, Pinned, Shared, Table, Writer, destroy};
+use tlbkit_pagetable::{FlushAll, Holes, Pinned, Shared, Table, Writer, destroy};
 
 const ROUNDS: usize = if cfg!(miri) { 3 } else { 400 };
 
@@ -166,7 +166,7 @@ fn pages_change_their_size() {
                 let mut writer = Writer::new(table).unwrap();
                 match to {
                     None => writer.map(whole, Pfn::new(0x1000), PageSize::M2, Attr::READ).unwrap(),
-                    Some(size) => writer.resize(whole, size, &mut |_| ()).unwrap(),
+                    Some(size) => writer.resize(whole, size, FlushAll::in_place(&mut |_| ())).unwrap(),
                 }
                 let batch = writer.finish();
                 drop(gate.write().unwrap());

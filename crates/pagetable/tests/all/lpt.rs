@@ -11,7 +11,8 @@ use tlbkit_pagetable::lpt::{Lpt, MipsLpt, PaperLpt};
 use tlbkit_pagetable::mpt::Mpt4;
 use tlbkit_pagetable::nodes::{Chunk, NodeAddr, Nodes, Slab};
 use tlbkit_pagetable::{
-    Change, Error, Holes, Leaf, Local, NestedMissObserver, Pinned, Retired, Solo, Table, Writer, destroy,
+    Change, Error, FlushAll, Holes, Leaf, Local, NestedMissObserver, Pinned, Retired, Solo, Table, Writer,
+    destroy,
 };
 
 const K4: PageSize = PageSize::K4;
@@ -196,11 +197,11 @@ fn the_pages_of_a_mips_table_are_pages_to_the_tlb() {
     let wide = table.map(pages(0x1000, 0x1000), Pfn::new(0x1000), size, RW);
     assert_eq!(wide, Err(Error::WrongSize { size }));
     // SAFETY: nothing runs on these pages.
-    unsafe { table.resize_breaking(pages(0x400, 0x400), K4) }.unwrap();
+    table.resize(pages(0x400, 0x400), K4, |flush| unsafe { FlushAll::breaking(flush) }).unwrap();
     assert_eq!(table.lookup(VirtAddr::new(0x7f_f123)).unwrap().frame, Pfn::new(0x7ff));
     table.protect(pages(0x500, 1), Holes::Refuse, Change::clear(Attr::WRITE)).unwrap();
     // SAFETY: nothing runs on these pages.
-    let mixed = unsafe { table.resize_breaking(pages(0x400, 0x400), PageSize::M4) };
+    let mixed = table.resize(pages(0x400, 0x400), PageSize::M4, |flush| unsafe { FlushAll::breaking(flush) });
     assert_eq!(mixed, Err(Error::NotUniform { at: VirtAddr::new(0x50_0000) }));
     table.destroy();
     assert_eq!(slab.usage().nodes, 0);
@@ -255,7 +256,8 @@ fn apply<'n>(table: &impl Table<'n>, edit: &Edit, top: usize) -> Result<usize, E
         }
         Edit::Resize { first, count, large } => {
             // SAFETY: nothing runs on these pages.
-            unsafe { writer.resize_breaking(range(first, count), size(large), &mut |_| ()) }.map(|()| 0)
+            unsafe { writer.resize(range(first, count), size(large), FlushAll::breaking(&mut |_| ())) }
+                .map(|()| 0)
         }
     };
     reclaim(writer.finish());

@@ -12,7 +12,9 @@ use tlbkit_pagetable::format::{Aarch64, Aarch64Of, Format, RiscvOf, Sv39, X86, X
 use tlbkit_pagetable::geometry::{Napot, Runs, UpToM2, Va39, Va48, Va48K16, Va53, Va53K64, Va57};
 use tlbkit_pagetable::mpt::Mpt;
 use tlbkit_pagetable::nodes::{Chunk, NodeAddr, Nodes as _, Slab};
-use tlbkit_pagetable::{Change, Entry, Error, Geometry, Holes, Local, Mark, Radix, Solo, Space, Uncovered};
+use tlbkit_pagetable::{
+    Change, Entry, Error, FlushAll, Geometry, Holes, Local, Mark, Radix, Solo, Space, Uncovered,
+};
 
 const ACCESS: Attr = Attr::READ.union(Attr::WRITE).union(Attr::EXEC);
 
@@ -518,7 +520,7 @@ fn judge<G: Radix, F: Format<Word = u64>>(mmu: Mmu, phys: usize, frame_bits: u32
                     continue;
                 }
                 // SAFETY: nothing runs on these pages.
-                unsafe { rig.table.resize_breaking(pages, unit) }.map(|()| {
+                rig.table.resize(pages, unit, |flush| unsafe { FlushAll::breaking(flush) }).map(|()| {
                     let mut status = BTreeMap::new();
                     for (at, known) in &overlapping {
                         rig.leaves.remove(at);
@@ -555,10 +557,12 @@ fn judge<G: Radix, F: Format<Word = u64>>(mmu: Mmu, phys: usize, frame_bits: u32
                     let fixed = known.attr & F::FIXED;
                     let attr = if F::BREAK_FRAME { attr } else { (attr - F::FIXED) | fixed };
                     // SAFETY: nothing runs on the page.
-                    unsafe { rig.table.replace_breaking(at, Pfn::new(frame), attr) }.map(|_| {
-                        let attr = rig.normal(attr);
-                        rig.leaves.insert(at_page, Known { frame, attr, ..known });
-                    })
+                    rig.table
+                        .replace(at, Pfn::new(frame), attr, |flush| unsafe { FlushAll::breaking(flush) })
+                        .map(|_| {
+                            let attr = rig.normal(attr);
+                            rig.leaves.insert(at_page, Known { frame, attr, ..known });
+                        })
                 } else {
                     let there = match rig.marks.get(&first) {
                         Some(&Mark::Payload(payload, attr)) => Some((payload, attr)),

@@ -98,7 +98,7 @@ fn a_frame_that_waits_is_handed_over_once() {
         assert!(frames.into_iter().map(Pfn::get).eq(wanted.iter().copied()));
         assert_eq!(writer.unmap(some(0, 512), Holes::Skip), Ok(usize::from(!whole)));
         // SAFETY: as above.
-        unsafe { writer.take().reclaim() };
+        unsafe { writer.pending().unwrap().take().reclaim() };
         assert_eq!(table.footprint().nodes, 1);
     }
     // SAFETY: as above.

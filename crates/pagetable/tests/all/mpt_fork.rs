@@ -10,7 +10,7 @@ use tlbkit_pagetable::geometry::{Napot, Va39, Va48};
 use tlbkit_pagetable::mpt::{Copying, Mpt};
 use tlbkit_pagetable::nodes::{Chunk, Slab};
 use tlbkit_pagetable::{
-    Error, Geometry as _, Holes, Leaf, Mark, Pinned, Radix, Shared, Table, Writer, destroy,
+    Error, FlushAll, Geometry as _, Holes, Leaf, Mark, Pinned, Radix, Shared, Table, Writer, destroy,
 };
 
 const K4: PageSize = PageSize::K4;
@@ -275,7 +275,7 @@ fn begins_inside<G: Radix, F: Format<Word = u64>>(size: PageSize, larger: PageSi
     assert_eq!(state(), before);
 
     // After a split the copy goes on where it was.
-    writer.resize(all, size, &mut |_| ()).unwrap();
+    writer.resize(all, size, FlushAll::in_place(&mut |_| ())).unwrap();
     finish(&mut writer, &mut born, &mut copying);
     let (old, new) = (leaves(parent), leaves(child));
     assert!(old.keys().eq(new.keys()));

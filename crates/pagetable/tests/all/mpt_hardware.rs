@@ -95,7 +95,9 @@ fn dirtied_at<G: Radix, F: Format<Word = u64>>(
         }
     };
     // SAFETY: nothing runs on these pages.
-    nodes.at_accesses(&mmu, || unsafe { writer.resize_breaking(whole, to, &mut flushed) }).unwrap();
+    nodes
+        .at_accesses(&mmu, || writer.resize(whole, to, unsafe { FlushAll::breaking(&mut flushed) }))
+        .unwrap();
     let accesses = accesses.get();
     // SAFETY: no CPU reclaims meanwhile.
     let leaf = table.lookup(unsafe { Pinned::by(&nodes) }, AT).unwrap();
@@ -165,8 +167,8 @@ fn a_size_changes_in_place_where_the_architecture_permits_it() {
         let mut writer = Writer::new(&table).unwrap();
         writer.map(pages(0x600, 512), Pfn::new(0x400), M2, RW | STATUS).unwrap();
         let told = &mut |_: &Flush| panic!("no CPU is to be told");
-        writer.resize(pages(0x600, 512), K4, told).unwrap();
-        writer.resize(pages(0x600, 512), M2, told).unwrap();
+        writer.resize(pages(0x600, 512), K4, FlushAll::in_place(told)).unwrap();
+        writer.resize(pages(0x600, 512), M2, FlushAll::in_place(told)).unwrap();
         // SAFETY: no CPU walks the table.
         unsafe {
             writer.finish().reclaim();
@@ -184,10 +186,10 @@ fn where_the_architecture_wants_a_break_it_takes_a_promise() {
     let mut table = Local::new(Mpt::<'_, Va48, Aarch64, _>::new(&slab).unwrap(), |_| ());
     table.map(pages(0x600, 512), Pfn::new(0x400), M2, RW).unwrap();
     let before = table.lookup(AT);
-    assert_eq!(table.resize(pages(0x600, 512), K4), Err(Error::Breaks));
+    assert_eq!(table.resize(pages(0x600, 512), K4, FlushAll::in_place), Err(Error::Breaks));
     assert_eq!(table.lookup(AT), before);
     // SAFETY: nothing runs on these pages.
-    unsafe { table.resize_breaking(pages(0x600, 512), K4) }.unwrap();
+    table.resize(pages(0x600, 512), K4, |flush| unsafe { FlushAll::breaking(flush) }).unwrap();
     assert_eq!(table.lookup(AT).unwrap().size, K4);
     table.destroy();
 }

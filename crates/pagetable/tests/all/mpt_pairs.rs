@@ -5,7 +5,7 @@ use tlbkit_pagetable::format::{EntryLo, Format};
 use tlbkit_pagetable::geometry::Va32;
 use tlbkit_pagetable::mpt::Mpt;
 use tlbkit_pagetable::nodes::{Chunk, NodeAddr, Nodes, Slab};
-use tlbkit_pagetable::{Change, Error, Holes, Local, Solo, Table};
+use tlbkit_pagetable::{Change, Error, FlushAll, Holes, Local, Solo, Table};
 
 const KSEG0: usize = 0x8000_0000;
 const GLOBAL: Attr = Attr::READ.union(Attr::WRITE).union(Attr::DIRTY).union(Attr::GLOBAL);
@@ -116,13 +116,13 @@ fn larger_pages_stand_in_all_their_slots_and_split_and_join() {
     // A page that was written and then protected stays dirty through a split and a promotion.
     table.protect(pages(4, 4), Holes::Refuse, Change::clear(Attr::WRITE)).unwrap();
     // SAFETY: nothing runs on these pages.
-    unsafe { table.resize_breaking(pages(4, 4), K4) }.unwrap();
+    table.resize(pages(4, 4), K4, |flush| unsafe { FlushAll::breaking(flush) }).unwrap();
     let leaf = table.lookup(VirtAddr::new(0x6123)).unwrap();
     assert_eq!((leaf.size, leaf.frame), (K4, Pfn::new(10)));
     assert_eq!(leaf.attr, EntryLo::IMPLIED | Attr::DIRTY);
     table.protect(pages(5, 3), Holes::Refuse, Change::clear(Attr::DIRTY)).unwrap();
     // SAFETY: nothing runs on these pages.
-    unsafe { table.resize_breaking(pages(4, 4), k16) }.unwrap();
+    table.resize(pages(4, 4), k16, |flush| unsafe { FlushAll::breaking(flush) }).unwrap();
     let leaf = table.lookup(VirtAddr::new(0x6123)).unwrap();
     assert_eq!((leaf.size, leaf.frame), (k16, Pfn::new(8)));
     assert_eq!(leaf.attr, EntryLo::IMPLIED | Attr::DIRTY);
@@ -134,12 +134,14 @@ fn larger_pages_stand_in_all_their_slots_and_split_and_join() {
     let cut = table.unmap(pages(0x1400, 1), Holes::Refuse);
     assert!(matches!(cut, Err(Error::Partial { size, .. }) if size.shift() == 24));
     // SAFETY: nothing runs on these pages.
-    unsafe { table.resize_breaking(pages(0x1000, 0x1000), PageSize::M4) }.unwrap();
+    table.resize(pages(0x1000, 0x1000), PageSize::M4, |flush| unsafe { FlushAll::breaking(flush) }).unwrap();
     // SAFETY: nothing runs on these pages.
-    unsafe { table.resize_breaking(pages(0x1400, 0x400), K4) }.unwrap();
+    table.resize(pages(0x1400, 0x400), K4, |flush| unsafe { FlushAll::breaking(flush) }).unwrap();
     assert_eq!(table.lookup(VirtAddr::new(0x0140_5000)).unwrap().frame, Pfn::new(0x3405));
     // SAFETY: nothing runs on these pages.
-    unsafe { table.resize_breaking(whole, PageSize::from_shift(24).unwrap()) }.unwrap();
+    table
+        .resize(whole, PageSize::from_shift(24).unwrap(), |flush| unsafe { FlushAll::breaking(flush) })
+        .unwrap();
     assert_eq!(table.lookup(VirtAddr::new(0x0140_5000)).unwrap().frame, Pfn::new(0x3000));
     table.destroy();
     assert_eq!(slab.usage().nodes, 0);

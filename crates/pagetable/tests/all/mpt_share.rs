@@ -7,7 +7,8 @@ use tlbkit_pagetable::geometry::{Va32, Va39, Va48};
 use tlbkit_pagetable::mpt::{Mpt, Mpt4};
 use tlbkit_pagetable::nodes::{Chunk, Slab};
 use tlbkit_pagetable::{
-    Change, Entry, Error, Holes, Leaf, Pinned, Radix, Shared, Solo, Table, Writer, destroy,
+    Change, Entry, Error, FlushAll, Holes, Leaf, PageCursor as _, Pinned, Radix, Shared, Solo, Table, Writer,
+    destroy,
 };
 
 const K4: PageSize = PageSize::K4;
@@ -110,7 +111,7 @@ fn a_borrower_cannot_change_what_it_borrows() {
     assert_eq!(writer.unmap(page, Holes::Refuse), Err(borrowed));
     assert_eq!(writer.protect(page, Holes::Refuse, Change::clear(Attr::WRITE)), Err(borrowed));
     let large = Pages::count(page.first(), 512).unwrap();
-    assert_eq!(writer.resize(large, PageSize::M2, &mut |_| ()), Err(borrowed));
+    assert_eq!(writer.resize(large, PageSize::M2, FlushAll::in_place(&mut |_| ())), Err(borrowed));
     // A range that only reaches into the borrowed part names where that begins.
     let mixed = Pages::new(Vpn::new(kernel_half().first().get() - 1), page.last()).unwrap();
     let at = kernel_half().first().address(K4);
@@ -221,7 +222,7 @@ fn no_page_takes_a_lent_links_place() {
                 let to = size(shift);
                 let pages = Pages::count(pages.first(), to.bytes() >> 12).unwrap();
                 let refused = Err(Error::WrongSize { size: to });
-                assert_eq!(writer.resize(pages, to, &mut |_| ()), refused);
+                assert_eq!(writer.resize(pages, to, FlushAll::in_place(&mut |_| ())), refused);
                 if !mapped {
                     assert_eq!(writer.map(pages, frame, to, RW), refused);
                 }

@@ -76,7 +76,7 @@ fn unmapped<'n>(table: &Mpt<'n, Va32, Compact32, Slab<'n, u32, Shared>>, page: u
     let pages = Pages::one(Vpn::new(page));
     writer.map(pages, Pfn::new(9), PageSize::K4, Attr::READ).unwrap();
     // SAFETY: no other CPU walks the table.
-    unsafe { writer.take().reclaim() };
+    unsafe { writer.pending().unwrap().take().reclaim() };
     writer.unmap(pages, Holes::Refuse).unwrap();
     writer.finish()
 }
@@ -112,7 +112,7 @@ fn a_writer_that_an_early_return_drops_leaves_its_obligation_to_the_next() {
     let mut writer = Writer::new(&table).unwrap();
     writer.map(Pages::one(Vpn::new(7)), Pfn::new(9), PageSize::K4, Attr::READ | Attr::WRITE).unwrap();
     // SAFETY: no other CPU walks the table.
-    unsafe { writer.take().reclaim() };
+    unsafe { writer.pending().unwrap().take().reclaim() };
     writer.protect(Pages::one(Vpn::new(7)), Holes::Refuse, Change::clear(Attr::WRITE)).unwrap();
     drop(writer.finish());
     assert_eq!(slab.held().dropped(), 2);

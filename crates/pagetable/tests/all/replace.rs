@@ -12,7 +12,7 @@ use tlbkit_pagetable::geometry::{Va32, Va39, Va48, Va64};
 use tlbkit_pagetable::mpt::{Encoded, Mpt};
 use tlbkit_pagetable::nodes::{Chunk, Slab};
 use tlbkit_pagetable::{
-    Error, Holes, Local, Pinned, Private, Solo, Table as _, Turn, Writer, destroy, gpt, hpt,
+    Error, FlushAll, Holes, Local, Pinned, Private, Solo, Table as _, Turn, Writer, destroy, gpt, hpt,
 };
 
 const AT: VirtAddr = VirtAddr::new(0x40_3000);
@@ -32,18 +32,18 @@ fn check<'n, T: Private<'n>>(table: T, size: PageSize, attr: Attr, name: &str) {
     let frames = size.pages(PageSize::K4).unwrap();
     let [one, two, three] = [2, 4, 8].map(|at| Pfn::new(at * frames));
     // SAFETY: nothing stands on these pages.
-    let unmapped = unsafe { table.replace_breaking(second, three, attr) };
+    let unmapped = table.replace(second, three, attr, |flush| unsafe { FlushAll::breaking(flush) });
     assert_eq!(unmapped, Err(Error::NotMapped { at: second }), "{name}");
     table.map(pages(first, size), one, size, attr).unwrap();
     table.map(pages(second, size), two, size, attr).unwrap();
     let footprint = table.footprint();
     flushes.borrow_mut().clear();
 
-    let mut old = table.replace(inside, three, attr);
+    let mut old = table.replace(inside, three, attr, FlushAll::in_place);
     if breaks {
         assert_eq!(old, Err(Error::Breaks), "{name}");
         // SAFETY: nothing stands on the page.
-        old = unsafe { table.replace_breaking(inside, three, attr) };
+        old = table.replace(inside, three, attr, |flush| unsafe { FlushAll::breaking(flush) });
     }
     let old = old.unwrap();
     assert_eq!((old.at, old.size, old.frame), (second, size, two), "{name}");
@@ -62,11 +62,12 @@ fn check<'n, T: Private<'n>>(table: T, size: PageSize, attr: Attr, name: &str) {
     if frames > 1 {
         let frame = Pfn::new(1);
         // SAFETY: nothing stands on the page.
-        let refused = unsafe { table.replace_breaking(second, frame, attr) };
+        let refused = table.replace(second, frame, attr, |flush| unsafe { FlushAll::breaking(flush) });
         assert_eq!(refused, Err(Error::MisalignedFrame { frame, size }), "{name}");
     }
     // SAFETY: nothing stands on the page.
-    let refused = unsafe { table.replace_breaking(VirtAddr::new(1 << 60), one, attr) };
+    let refused =
+        table.replace(VirtAddr::new(1 << 60), one, attr, |flush| unsafe { FlushAll::breaking(flush) });
     assert!(refused.is_err(), "{name}");
     assert_eq!(table.lookup(second).unwrap().frame, three, "{name}");
     table
@@ -122,9 +123,9 @@ fn a_page_is_replaced_where_it_is_mapped_and_nowhere_else() {
         let two = Pages::count(at(0).vpn(PageSize::K4), 512).unwrap();
         table.map(two, Pfn::new(0), large, attr).unwrap();
         // SAFETY: nothing stands on these pages.
-        unsafe { table.resize_breaking(pages(at(0), large), small).unwrap() };
+        table.resize(pages(at(0), large), small, |flush| unsafe { FlushAll::breaking(flush) }).unwrap();
         table.unmap(pages(at(0), small), Holes::Refuse).unwrap();
-        table.replace(at(2), Pfn::new(0x1000), attr).unwrap();
+        table.replace(at(2), Pfn::new(0x1000), attr, FlushAll::in_place).unwrap();
         let found = [0, 1, 2, 3, 4].map(|page| table.lookup(at(page)).map(|leaf| leaf.frame.get()));
         assert_eq!(found, [None, Some(0x40), Some(0x1000), Some(0xc0), Some(0x100)], "{name}");
         assert_eq!(table.unmap(two, Holes::Skip), Ok(448), "{name}");
@@ -164,7 +165,9 @@ fn a_page_is_there_again_if_the_flush_unwinds() {
     let before = table.lookup(AT);
     panics.set(true);
     // SAFETY: nothing stands on the page.
-    let unwound = catch_unwind(AssertUnwindSafe(|| unsafe { table.replace_breaking(AT, Pfn::new(8), attr) }));
+    let unwound = catch_unwind(AssertUnwindSafe(|| {
+        table.replace(AT, Pfn::new(8), attr, |flush| unsafe { FlushAll::breaking(flush) })
+    }));
     assert!(unwound.is_err());
     panics.set(false);
     assert_eq!(table.lookup(AT), before);
@@ -190,7 +193,13 @@ fn a_slot_is_empty_while_its_replacement_is_made_known() {
         let mut turn = Turn::new(&table).unwrap();
         let slot = turn.slot(page).unwrap();
         // SAFETY: nothing stands on the page.
-        unsafe { slot.replace_breaking(Pfn::new(8), Encoded::new(attr).unwrap(), known) }
+        unsafe {
+            slot.replace(
+                Pfn::new(8),
+                Encoded::new(attr).unwrap(),
+                FlushAll::breaking(&mut |flush| known(flush)),
+            )
+        }
     };
     let unwinds = |_: &Flush| {
         assert_eq!(look(), None);
@@ -234,7 +243,7 @@ fn a_lookup_during_a_break_moves_no_bucket() {
             let new = Pfn::new(0x1000 + page * 16 + other);
             let mut look = |_: &Flush| assert_eq!(frame(other), Some(frames[other]));
             // SAFETY: nothing needs the page until the call returns.
-            unsafe { writer.replace_breaking(at(page), new, Attr::READ, &mut look) }.unwrap();
+            writer.replace(at(page), new, Attr::READ, unsafe { FlushAll::breaking(&mut look) }).unwrap();
             frames[page] = new;
             let found: Vec<_> = (0..8).map(|page| frame(page).unwrap()).collect();
             assert_eq!(found, frames, "page {page} was replaced while page {other} was looked up");

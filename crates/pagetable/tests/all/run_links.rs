@@ -7,7 +7,7 @@ use tlbkit_pagetable::format::{Aarch64Of, Format};
 use tlbkit_pagetable::geometry::{Runs, Va48};
 use tlbkit_pagetable::mpt::Mpt;
 use tlbkit_pagetable::nodes::{Chunk, Slab};
-use tlbkit_pagetable::{Shared, Writer, destroy};
+use tlbkit_pagetable::{FlushAll, Shared, Writer, destroy};
 
 const RW: Attr = Attr::READ.union(Attr::WRITE).union(Attr::USER);
 /// The slots of a run of blocks, and the pages of a block.
@@ -29,12 +29,16 @@ fn check<F: Format<Word = u64>>(blocks: u32) {
         writer.map(pages(slot, 1), Pfn::new((SLOTS + slot) * BLOCK), size, RW).unwrap();
     }
     // SAFETY: no CPU walks the table.
-    unsafe { writer.take().reclaim() };
+    unsafe { writer.pending().unwrap().take().reclaim() };
     // SAFETY: no code needs the pages.
     let done = unsafe {
-        writer.resize_breaking(pages(0, SLOTS), run, &mut |flush| {
-            assert_eq!(flush.links(), blocks != 0xffff, "{blocks:#x}: before the pages are made");
-        })
+        writer.resize(
+            pages(0, SLOTS),
+            run,
+            FlushAll::breaking(&mut |flush| {
+                assert_eq!(flush.links(), blocks != 0xffff, "{blocks:#x}: before the pages are made");
+            }),
+        )
     };
     done.unwrap();
     let batch = writer.finish();

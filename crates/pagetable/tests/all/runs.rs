@@ -11,7 +11,8 @@ use tlbkit_pagetable::geometry::{Napot, Runs, Va39, Va48};
 use tlbkit_pagetable::mpt::Mpt;
 use tlbkit_pagetable::nodes::{Chunk, NodeAddr, Nodes, Reclaim as _, Slab};
 use tlbkit_pagetable::{
-    Change, Entry, Error, FlushAll, Holes, Pinned, Radix, Shared, Table, Uncovered, Writer, destroy,
+    Change, Entry, Error, FlushAll, Holes, PageCursor as _, Pinned, Radix, Shared, Table, Uncovered, Writer,
+    destroy,
 };
 
 use crate::right::right;
@@ -200,7 +201,8 @@ fn a_run_is_replaced_as_a_whole_and_returned_with_its_status() {
         with::<G, F>(|table, writer, slab, root| {
             note::<G, F, _>(slab, root, FIRST + 2, Attr::DIRTY);
             // SAFETY: nothing runs on these pages.
-            let old = unsafe { writer.replace_breaking(AT, Pfn::new(0x800), RW, &mut |_| ()) }.unwrap();
+            let old =
+                unsafe { writer.replace(AT, Pfn::new(0x800), RW, FlushAll::breaking(&mut |_| ())) }.unwrap();
             assert_eq!((old.frame, old.attr), (Pfn::new(0x410), RW | Attr::COPY_ON_WRITE | Attr::DIRTY));
             // SAFETY: no CPU reclaims meanwhile.
             let pinned = unsafe { Pinned::by(slab) };
@@ -213,7 +215,14 @@ fn a_run_is_replaced_as_a_whole_and_returned_with_its_status() {
                 note::<G, F, _>(slab, root, FIRST + 5, Attr::ACCESSED);
                 let unwound = catch_unwind(AssertUnwindSafe(|| {
                     // SAFETY: nothing runs on these pages.
-                    unsafe { writer.replace_breaking(AT, Pfn::new(0x400), RW, &mut |_| panic!("the flush")) }
+                    unsafe {
+                        writer.replace(
+                            AT,
+                            Pfn::new(0x400),
+                            RW,
+                            FlushAll::breaking(&mut |_| panic!("the flush")),
+                        )
+                    }
                 }));
                 assert!(unwound.is_err());
                 let leaf = table.lookup(pinned, VirtAddr::new((FIRST + 15) << 12)).unwrap();
@@ -250,12 +259,12 @@ fn a_run_of_blocks_is_replaced_block_by_block() {
     frames(0x4000);
     let at = VirtAddr::new((first + 0x1234) << 12);
     // SAFETY: nothing runs on these pages.
-    let old = unsafe { writer.replace_breaking(at, Pfn::new(0x8000), RW, &mut |_| ()) }.unwrap();
+    let old = unsafe { writer.replace(at, Pfn::new(0x8000), RW, FlushAll::breaking(&mut |_| ())) }.unwrap();
     assert_eq!((old.frame, old.size), (Pfn::new(0x4000), m32));
     frames(0x8000);
     let unwound = catch_unwind(AssertUnwindSafe(|| {
         // SAFETY: nothing runs on these pages.
-        unsafe { writer.replace_breaking(at, Pfn::new(0x4000), RW, &mut |_| panic!("the flush")) }
+        unsafe { writer.replace(at, Pfn::new(0x4000), RW, FlushAll::breaking(&mut |_| panic!("the flush"))) }
     }));
     assert!(unwound.is_err());
     frames(0x8000);
@@ -275,7 +284,8 @@ fn what_a_run_becomes_has_its_status() {
             let mut resize = |to: PageSize, noted: usize, attr: Attr| {
                 note::<G, F, _>(slab, root, noted, attr);
                 // SAFETY: nothing runs on these pages.
-                unsafe { writer.resize_breaking(whole, to, &mut |flush| assert!(!flush.links())) }.unwrap();
+                unsafe { writer.resize(whole, to, FlushAll::breaking(&mut |flush| assert!(!flush.links()))) }
+                    .unwrap();
                 // SAFETY: no CPU reclaims meanwhile.
                 let pinned = unsafe { Pinned::by(slab) };
                 let found = |page: usize| table.lookup(pinned, VirtAddr::new(page << 12)).unwrap();

@@ -6,7 +6,7 @@ use tlbkit_pagetable::format::{Compact32, EntryLo, Format};
 use tlbkit_pagetable::geometry::Va32;
 use tlbkit_pagetable::gpt::{Adaptive, Fixed, Gpt32};
 use tlbkit_pagetable::nodes::{Chunk, Slab};
-use tlbkit_pagetable::{Change, Holes, Solo, Table, Writer};
+use tlbkit_pagetable::{Change, FlushAll, Holes, Solo, Table, Writer};
 
 const K4: PageSize = PageSize::K4;
 const K16: PageSize = PageSize::K16;
@@ -51,7 +51,7 @@ fn resize<'n, T: Table<'n>>(
     broken: &mut dyn FnMut(&Flush),
 ) {
     // SAFETY: nothing runs on these pages.
-    unsafe { writer.resize_breaking(pages, to, broken) }.unwrap();
+    writer.resize(pages, to, unsafe { FlushAll::breaking(broken) }).unwrap();
 }
 
 fn whole_pairs<'n, T: Table<'n>>(table: &T) {

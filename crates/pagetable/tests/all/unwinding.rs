@@ -13,7 +13,7 @@ use tlbkit_pagetable::gpt::{Adaptive, Fixed, Gpt32};
 use tlbkit_pagetable::hpt::{Buckets, Hashed};
 use tlbkit_pagetable::mpt::Mpt;
 use tlbkit_pagetable::nodes::{Chunk, Reclaim, Slab};
-use tlbkit_pagetable::{Holes, Local, Pinned, Private, Solo, Table};
+use tlbkit_pagetable::{FlushAll, Holes, Local, Pinned, Private, Solo, Table};
 
 const RIGHTS: Attr = EntryLo::IMPLIED.union(Attr::READ).union(Attr::WRITE).union(Attr::DIRTY);
 
@@ -57,7 +57,8 @@ fn resizes<'n, T: Private<'n>>(slab: &Storage<'_>, table: T, bad: usize) -> bool
     for &to in SIZES {
         armed.set(true);
         // SAFETY: no code needs the pages.
-        unwound |= unwinds(|| unsafe { table.resize_breaking(pages(0x400, 0x40), to) });
+        unwound |=
+            unwinds(|| table.resize(pages(0x400, 0x40), to, |flush| unsafe { FlushAll::breaking(flush) }));
         armed.set(false);
         // One that changes nothing: what the last one owes is flushed and freed before it returns.
         table.unmap(pages(0x800, 1), Holes::Skip).unwrap();
@@ -119,7 +120,7 @@ fn a_flush_that_unwinds_makes_no_leaf_of_another_size() {
         table.map(whole, Pfn::new(0), from, RIGHTS).unwrap();
         bad.set(true);
         // SAFETY: no code needs the pages.
-        assert!(unwinds(|| unsafe { table.resize_breaking(whole, to) }));
+        assert!(unwinds(|| table.resize(whole, to, |flush| unsafe { FlushAll::breaking(flush) })));
         bad.set(false);
         for page in whole {
             let leaf = table.lookup(page.address(PageSize::K4));

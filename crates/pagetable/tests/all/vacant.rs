@@ -6,7 +6,7 @@ use tlbkit_pagetable::hpt::Hr;
 use tlbkit_pagetable::nodes::Reclaim as _;
 use tlbkit_pagetable::nodes::{Chunk, Slab};
 use tlbkit_pagetable::{
-    Error, Holes, Invalidate, Local, Pinned, Shared, Solo, Table as _, Writer, cpt::Cpt8, destroy,
+    Error, FlushAll, Holes, Invalidate, Local, Pinned, Shared, Solo, Table as _, Writer, cpt::Cpt8, destroy,
 };
 
 const RW: Attr = Attr::READ.union(Attr::WRITE);
@@ -113,7 +113,7 @@ fn no_vacant_bucket_is_under_a_larger_page() {
             assert_eq!(table.footprint().nodes, nodes, "the buckets are vacant");
             table.map(run(base, 512), Pfn::new(base), PageSize::M2, RW).unwrap();
         } else {
-            table.resize(run(base, 512), PageSize::M2).unwrap();
+            table.resize(run(base, 512), PageSize::M2, FlushAll::in_place).unwrap();
         }
         assert!(table.footprint().nodes < nodes, "the buckets are gone");
         for vpn in [base, base + 77, base + 511] {

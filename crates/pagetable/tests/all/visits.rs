@@ -17,7 +17,7 @@ use tlbkit_pagetable::geometry::Va32;
 use tlbkit_pagetable::gpt::{self, Adaptive, Fixed, Gpt, Gpt32};
 use tlbkit_pagetable::hpt::{Buckets, Hashed};
 use tlbkit_pagetable::nodes::{Chunk, Held, Reclaim, Slab, Usage};
-use tlbkit_pagetable::{Change, Holes, Leaf, Pinned, Retired, Shared, Table, Writer, destroy};
+use tlbkit_pagetable::{Change, FlushAll, Holes, Leaf, Pinned, Retired, Shared, Table, Writer, destroy};
 
 /// No load is the last before a change.
 const NEVER: usize = usize::MAX;
@@ -107,9 +107,13 @@ impl Act {
                 assert_eq!(writer.protect(block(), Holes::Refuse, change), Ok(4));
             }
             // SAFETY: no code uses the pages.
-            Act::Promote => unsafe { writer.resize_breaking(block(), LARGE, &mut |_| ()) }.unwrap(),
+            Act::Promote => {
+                unsafe { writer.resize(block(), LARGE, FlushAll::breaking(&mut |_| ())) }.unwrap()
+            }
             // SAFETY: no code uses the pages.
-            Act::Split => unsafe { writer.resize_breaking(block(), PageSize::K4, &mut |_| ()) }.unwrap(),
+            Act::Split => {
+                unsafe { writer.resize(block(), PageSize::K4, FlushAll::breaking(&mut |_| ())) }.unwrap()
+            }
         }
     }
 }

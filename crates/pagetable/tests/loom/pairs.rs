@@ -4,7 +4,7 @@
 use tlbkit_addr::{Attr, PageSize, Pages, Pfn, Vpn};
 use tlbkit_conformance::scenes::{ONE, Scene, check};
 use tlbkit_pagetable::gpt::{Adaptive, Fixed, Gpt32};
-use tlbkit_pagetable::{Change, Holes};
+use tlbkit_pagetable::{Change, FlushAll, Holes};
 
 const SMALL: PageSize = PageSize::K4;
 const LARGE: PageSize = PageSize::K16;
@@ -91,7 +91,7 @@ const PROMOTE: Scene = Scene {
         writer.map(pages(4, 4), Pfn::new(20), LARGE, WRITE).unwrap();
     },
     // SAFETY: nothing runs on these pages.
-    steps: &[|writer| unsafe { writer.resize_breaking(pages(0, 4), LARGE, &mut |_| ()) }.unwrap()],
+    steps: &[|writer| unsafe { writer.resize(pages(0, 4), LARGE, FlushAll::breaking(&mut |_| ())) }.unwrap()],
     then: &[],
     probe: &[2, 6],
     broken: &[2],
@@ -101,7 +101,7 @@ const PROMOTE: Scene = Scene {
 const SPLIT: Scene = Scene {
     before: UNMAP.before,
     // SAFETY: nothing runs on these pages.
-    steps: &[|writer| unsafe { writer.resize_breaking(pages(0, 4), SMALL, &mut |_| ()) }.unwrap()],
+    steps: &[|writer| unsafe { writer.resize(pages(0, 4), SMALL, FlushAll::breaking(&mut |_| ())) }.unwrap()],
     then: &[],
     probe: &[2, 6],
     broken: &[2],

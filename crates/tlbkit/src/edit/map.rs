@@ -7,7 +7,6 @@ use tlbkit_pagetable::{Error, Holes, Leaf, Table as _};
 
 use super::{Edit, after};
 use crate::counted::{counted, pfn, to_pages, typed};
-use crate::settle::{put_in_force, settle_break};
 use crate::{FrameOf, Kernel, PagesOf};
 
 impl<K: Kernel, const CPUS: usize> Edit<'_, K, CPUS> {
@@ -45,9 +44,10 @@ impl<K: Kernel, const CPUS: usize> Edit<'_, K, CPUS> {
     ) -> Result<(), Error> {
         let pages = counted::<K>(pages);
         self.space.check_global(attr, pages)?;
-        settle_break(self.space, self.call, &mut self.writer, &mut self.runs, pages);
-        self.writer.map(pages, pfn::<K>(frame), size, attr)?;
-        put_in_force(self.space, &mut self.writer, pages, attr);
+        let (mut changes, writer) = self.parts();
+        changes.settle_break(writer.pending(), pages);
+        writer.map(pages, pfn::<K>(frame), size, attr)?;
+        changes.put_in_force(writer.pending(), pages, attr);
         Ok(())
     }
 

@@ -1,7 +1,7 @@
 //! Changes of page sizes: larger pages are split at the ends of a range, and joined again if the change fails.
 
-use tlbkit_addr::{PageSize, Pages};
-use tlbkit_pagetable::{Error, Leaf, Table as _};
+use tlbkit_addr::{Flush, PageSize, Pages};
+use tlbkit_pagetable::{Error, FlushAll, Leaf, Table as _};
 
 use super::Edit;
 use crate::counted::{counted, to_pages};
@@ -47,17 +47,12 @@ impl<K: Kernel, const CPUS: usize> Edit<'_, K, CPUS> {
     /// break-before-make (AArch64) and a page is not a user's.
     pub fn resize(&mut self, pages: PagesOf<K>, to: PageSize) -> Result<(), Error> {
         let pages = counted::<K>(pages);
-        if self.space.table.breaks() {
-            self.may_break(pages)?;
-        }
+        // The kernel may be using a page that is not a user's: break-before-make would unmap it for a while.
+        let may_break = self.space.table.breaks() && self.are_users(pages);
         let (space, call) = (self.space, &mut *self.call);
-        // SAFETY: the pages are a user's, if their entries are to be empty for a while.
-        unsafe { self.writer.resize_breaking(pages, to, &mut |flush| call.shoot(space, flush, None)) }
-    }
-
-    /// Returns an error if a page is not a user's: break-before-make would unmap, for a while, a page that the kernel may be
-    /// using.
-    fn may_break(&self, pages: Pages) -> Result<(), Error> {
-        if self.are_users(pages) { Ok(()) } else { Err(Error::Breaks) }
+        let flush = &mut |flush: &Flush| call.shoot(space, flush, None);
+        // SAFETY: the pages are a user's.
+        let flush = if may_break { unsafe { FlushAll::breaking(flush) } } else { FlushAll::in_place(flush) };
+        self.writer.resize(pages, to, flush)
     }
 }

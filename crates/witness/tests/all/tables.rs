@@ -11,7 +11,7 @@ use tlbkit_pagetable::format::{Aarch64, Format, Sv39, X86};
 use tlbkit_pagetable::geometry::{Va39, Va48};
 use tlbkit_pagetable::mpt::Mpt;
 use tlbkit_pagetable::nodes::{Chunk, NodeAddr, Nodes, Slab};
-use tlbkit_pagetable::{Change, Holes, Local, Radix, Solo};
+use tlbkit_pagetable::{Change, FlushAll, Holes, Local, Radix, Solo};
 use tlbkit_witness::check::{Arch, Checked, Refusal, check};
 
 const NODES: usize = 0x8020_0000;
@@ -136,7 +136,7 @@ fn log<G: Radix, F: Format<Word = u64>>(ops: &[Op], root_of: impl Fn(usize) -> u
             Op::Map { size, attr, .. } => table.map(pages, Pfn::new(0x10_0000 + page), size, attr),
             Op::Unmap { .. } => table.unmap(pages, Holes::Skip).map(|_| ()),
             Op::Protect { change, .. } => table.protect(pages, Holes::Skip, change).map(|_| ()),
-            Op::Resize { .. } => table.resize(pages, frame.unwrap()),
+            Op::Resize { .. } => table.resize(pages, frame.unwrap(), FlushAll::in_place),
         };
         let mut log = log.borrow_mut();
         log.stores::<F>(&slab, root, top);

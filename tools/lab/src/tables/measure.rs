@@ -6,7 +6,9 @@ use std::ops::ControlFlow;
 use anyhow::Context;
 use tlbkit_addr::{Attr, PageSize, Pages, Pfn, VirtAddr, Vpn};
 use tlbkit_pagetable::nodes::{Chunk, NodeAddr, Slab};
-use tlbkit_pagetable::{Change, Error, Holes, Leaf, NestedMissObserver, Pinned, Table, Word, Writer};
+use tlbkit_pagetable::{
+    Change, Error, FlushAll, Holes, Leaf, NestedMissObserver, Pinned, Table, Word, Writer,
+};
 use tlblab_tables::{Build, Form, Named, Storage};
 
 use super::load::Load;
@@ -225,7 +227,9 @@ impl NestedMissObserver for Nested {
 fn split<'t, 'n>(table: &'t (dyn Table<'n> + 't), pieces: &[Piece]) -> Result<(), Error> {
     for piece in pieces.iter().filter(|piece| piece.size > PageSize::K4) {
         // SAFETY: nothing runs on these pages.
-        change(table, |writer| unsafe { writer.resize_breaking(piece.pages, PageSize::K4, &mut |_| ()) })?;
+        change(table, |writer| unsafe {
+            writer.resize(piece.pages, PageSize::K4, FlushAll::breaking(&mut |_| ()))
+        })?;
     }
     Ok(())
 }

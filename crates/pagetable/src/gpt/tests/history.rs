@@ -1,6 +1,7 @@
 //! Random histories against a model, with storage that fails at every point; and orders that broke it once.
 
 use super::*;
+use crate::FlushAll;
 use crate::geometry::Checked as _;
 
 /// One change of a random history.
@@ -150,7 +151,7 @@ where
                 let mut allowed = 0;
                 let outcome = loop {
                     meter.left.set(allowed);
-                    let outcome = table.resize(pages, size);
+                    let outcome = table.resize(pages, size, FlushAll::in_place);
                     meter.left.set(usize::MAX);
                     let Err(Error::NoMemory { wanted, .. }) = outcome else { break outcome };
                     let wanted = wanted as usize;

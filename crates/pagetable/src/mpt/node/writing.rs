@@ -9,7 +9,7 @@ use crate::format::Format;
 use crate::mpt::Mpt;
 use crate::mpt::shape::Shape;
 use crate::nodes::{NodeAddr, Nodes};
-use crate::{Error, Radix, Retired, Right, Table as _, Turn, Writer};
+use crate::{Error, Pending, Radix, Retired, Right, Turn, Writer};
 
 /// The right to write a table for `'w`, and the batch that takes over what the changes unlink.
 ///
@@ -270,32 +270,16 @@ impl<'w, 'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Position<'w, 'n, G, 
         Writing { table, batch: self.writing.batch }
     }
 
-    /// Returns the batch.
+    /// Returns the obligation for the changes so far.
     #[inline(always)]
-    pub(crate) fn pending(&self) -> &Retired<'n> {
-        self.writing.batch
+    pub(crate) fn pending(&mut self) -> Pending<'_, 'n> {
+        Pending::of(self.writing.batch)
     }
 
     /// Returns the batch's flush.
     #[inline(always)]
     pub(crate) fn flush(&mut self) -> &mut Flush {
         self.writing.flush()
-    }
-
-    /// Frees the nodes of the batch.
-    ///
-    /// # Safety
-    ///
-    /// As for [`Retired::reclaim`].
-    #[inline(always)]
-    pub(crate) unsafe fn complete(&mut self) {
-        // SAFETY: the contract of `Retired::reclaim` is this function's. The node of this position is linked.
-        unsafe { self.writing.batch.complete() };
-    }
-
-    /// Returns the batch, and puts an empty one in its place.
-    pub(crate) fn take(&mut self) -> Retired<'n> {
-        core::mem::replace(self.writing.batch, self.writing.table.batch())
     }
 }
 

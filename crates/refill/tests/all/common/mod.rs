@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use proptest::test_runner::TestCaseError;
 use tlbkit_addr::{Asid, Attr, Flush, PageSize, Pages, Pfn, Vpn};
 use tlbkit_pagetable::nodes::{NodeAddr, Nodes, Slab};
-use tlbkit_pagetable::{Change, Geometry, Holes, Local, Mark, Private, Radix, Solo};
+use tlbkit_pagetable::{Change, FlushAll, Geometry, Holes, Local, Mark, Private, Radix, Solo};
 use tlbkit_refill::features::Features;
 use tlbkit_refill::handler::{Form, Front, Handler, Place, Root, Spec, Stlb, Walk, Write};
 use tlbkit_refill::interp::{Access, Machine, Stop, Window, Windows};
@@ -247,7 +247,7 @@ pub(crate) fn run<'n, T: Private<'n>>(
                 if let Some(pages) = k4(first & !(unit - 1), unit) {
                     edited = Some(pages);
                     // SAFETY: nothing but the interpreter uses these pages.
-                    let _ = unsafe { table.resize_breaking(pages, size) };
+                    let _ = table.resize(pages, size, |flush| unsafe { FlushAll::breaking(flush) });
                 }
             }
             Step::Mark { page, payload } => {

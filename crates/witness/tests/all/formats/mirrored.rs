@@ -10,7 +10,7 @@ use tlbkit_pagetable::format::EntryLoCowCoherent;
 use tlbkit_pagetable::geometry::{Geometry, Va32};
 use tlbkit_pagetable::gpt::{Adaptive, Fixed, Gpt, Kseg0};
 use tlbkit_pagetable::nodes::{Chunk, Slab};
-use tlbkit_pagetable::{Error, Shared, Table, Writer, cpt, hpt, lpt};
+use tlbkit_pagetable::{Error, FlushAll, Shared, Table, Writer, cpt, hpt, lpt};
 use tlbkit_witness::check::Arch;
 use tlbkit_witness::event::Event;
 
@@ -76,7 +76,12 @@ fn log<'n>(table: &impl Table<'n>, steps: &[Step]) -> Log {
                 |_, _| Err(Error::Busy),
                 // SAFETY: nothing runs in the page.
                 |at, frame, attr| unsafe {
-                    writer.replace_breaking(at, frame, attr, &mut |flush| breaks.push(flush.clone()))
+                    writer.replace(
+                        at,
+                        frame,
+                        attr,
+                        FlushAll::breaking(&mut |flush| breaks.push(flush.clone())),
+                    )
                 }
             );
             let batch = writer.finish();
@@ -96,9 +101,14 @@ fn log<'n>(table: &impl Table<'n>, steps: &[Step]) -> Log {
                 |_, _| Err(Error::Busy),
                 // SAFETY: nothing runs in the page.
                 |at, frame, attr| unsafe {
-                    writer.replace_breaking(at, frame, attr, &mut |_| {
-                        breaks.drain(..).for_each(|flush| nodes.flush::<Mips>(&flush, 0));
-                    })
+                    writer.replace(
+                        at,
+                        frame,
+                        attr,
+                        FlushAll::breaking(&mut |_| {
+                            breaks.drain(..).for_each(|flush| nodes.flush::<Mips>(&flush, 0));
+                        }),
+                    )
                 }
             );
             drop(writer.finish());

@@ -11,7 +11,8 @@ use tlbkit_pagetable::geometry::{Napot, Runs as RunsOf, Va32, Va32M4, Va39, Va48
 use tlbkit_pagetable::mpt::Mpt;
 use tlbkit_pagetable::nodes::{Chunk, Held, NodeAddr, Nodes, Reclaim, Record, Slab, Store};
 use tlbkit_pagetable::{
-    Error, Geometry, Leaf, Local, Mode, Pinned, Radix, Shared, Solo, Space, Table, Word, Writer, destroy,
+    Error, FlushAll, Geometry, Leaf, Local, Mode, Pinned, Radix, Shared, Solo, Space, Table, Word, Writer,
+    destroy,
 };
 use tlbkit_witness::check::Arch;
 use tlbkit_witness::event::{Access, Barrier, Event, Fence, Memory};
@@ -393,9 +394,9 @@ fn edit<'n, T: Table<'n>, F: FnMut(&Flush)>(local: &mut Local<'n, T, F>, step: &
             local.table().space().base(),
             op,
             // SAFETY: nothing runs in the pages.
-            |pages, to| unsafe { local.resize_breaking(pages, to) },
+            |pages, to| local.resize(pages, to, |flush| unsafe { FlushAll::breaking(flush) }),
             // SAFETY: nothing runs in the page.
-            |at, frame, attr| unsafe { local.replace_breaking(at, frame, attr) }
+            |at, frame, attr| local.replace(at, frame, attr, |flush| unsafe { FlushAll::breaking(flush) })
         ),
         // It takes two writers.
         Step::Fork => Err(Error::Busy),
@@ -415,9 +416,9 @@ fn writer<M: Machine>(memory: &mut [Chunk], steps: &[Step]) -> Log {
                 M::BASE,
                 op,
                 // SAFETY: nothing runs in the pages.
-                |pages, to| unsafe { writer.resize_breaking(pages, to, &mut known) },
+                |pages, to| writer.resize(pages, to, unsafe { FlushAll::breaking(&mut known) }),
                 // SAFETY: nothing runs in the page.
-                |at, frame, attr| unsafe { writer.replace_breaking(at, frame, attr, &mut known) }
+                |at, frame, attr| writer.replace(at, frame, attr, unsafe { FlushAll::breaking(&mut known) })
             ),
             Step::Fork => M::fork(nodes, &mut writer),
         };
