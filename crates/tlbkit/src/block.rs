@@ -53,29 +53,46 @@ unsafe impl<K: Kernel, const CPUS: usize> Send for Handle<K, CPUS> {}
 // shared mode.
 unsafe impl<K: Kernel, const CPUS: usize> Sync for Handle<K, CPUS> {}
 
-impl<K: Kernel, const CPUS: usize> Handle<K, CPUS> {
-    /// Moves a table into a block. `kernels` tells whether it is that of the kernel's own address space, which has no lender.
+/// What an address space is to the others.
+pub(crate) enum Role<K: Kernel, const CPUS: usize> {
+    /// The kernel's own, which lends pages unless the kernel's half has a root register of its own.
+    Kernels { lent: Option<Pages> },
+    /// A program's, which shares the pages that its lender lends.
+    Users { lender: Option<Handle<K, CPUS>> },
+}
+
+/// A frame for a block. It goes back to the kernel if it is not filled.
+pub(crate) struct Place<K: Kernel, const CPUS: usize> {
+    mmu: &'static Mmu<K, CPUS>,
+    at: NonNull<Block<K, CPUS>>,
+    frame: GivenBack<'static, K>,
+}
+
+impl<K: Kernel, const CPUS: usize> Place<K, CPUS> {
+    /// Takes a frame. It is taken before the table is made, so that no table is lost if the kernel has no frame, or unwinds.
     ///
     /// # Errors
     ///
-    /// The table, if the kernel has no frame.
-    pub(crate) fn new(
-        mmu: &'static Mmu<K, CPUS>,
-        table: Table<K>,
-        kernels: bool,
-        lent: Option<Pages>,
-        lender: Option<Self>,
-    ) -> Result<Self, Table<K>> {
+    /// [`Error::NoMemory`].
+    pub(crate) fn take(mmu: &'static Mmu<K, CPUS>) -> Result<Self, Error> {
         const { assert!(size_of::<Block<K, CPUS>>() <= 4096, "the block fits a frame") };
-        let Some(frame) = mmu.kernel().take_frame() else { return Err(table) };
-        let Some(at) = NonNull::new(mmu.kernel().memory(frame).cast::<Block<K, CPUS>>()) else {
-            mmu.kernel().give_frame(frame);
-            return Err(table);
+        let none = Error::NoMemory { wanted: 1, pending: 0 };
+        let frame = GivenBack(mmu.kernel(), mmu.kernel().take_frame().ok_or(none)?);
+        let at = NonNull::new(mmu.kernel().memory(frame.1).cast::<Block<K, CPUS>>()).ok_or(none)?;
+        Ok(Self { mmu, at, frame })
+    }
+
+    /// Moves a table into a block in the frame.
+    pub(crate) fn fill(self, table: Table<K>, role: Role<K, CPUS>) -> Handle<K, CPUS> {
+        let Self { mmu, at, frame } = self;
+        let (kernels, lent, lender) = match role {
+            Role::Kernels { lent } => (true, lent, None),
+            Role::Users { lender } => (false, lender.as_ref().and_then(|lender| lender.lent), lender),
         };
         let block = Block {
             table: ManuallyDrop::new(table),
             handles: AtomicUsize::new(1),
-            frame,
+            frame: frame.1,
             mmu,
             cpus: SharedSpace::new(),
             number: if kernels { Number::every() } else { Number::new() },
@@ -86,9 +103,12 @@ impl<K: Kernel, const CPUS: usize> Handle<K, CPUS> {
         // SAFETY: the kernel maps the frame at this address, and no other code uses the frame until it is given back. A frame is
         // aligned to at least 4096 bytes and has at least that size, and the block is no larger.
         unsafe { at.write(block) };
-        Ok(Self(at))
+        core::mem::forget(frame);
+        Handle(at)
     }
+}
 
+impl<K: Kernel, const CPUS: usize> Handle<K, CPUS> {
     /// Returns the kernel's own address space if this one shares its pages, which may be global.
     pub(crate) fn half(&self) -> Option<&Self> {
         if self.is_kernels() { Some(self) } else { self.lender() }

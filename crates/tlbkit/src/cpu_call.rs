@@ -5,7 +5,7 @@
 
 use core::fmt;
 
-use tlbkit_addr::{Asid, Vpn};
+use tlbkit_addr::{Asid, Attr, Vpn};
 use tlbkit_pagetable::{Error, Turn};
 use tlbkit_shootdown::{SwitchKind, Synchronous, System};
 
@@ -13,7 +13,7 @@ use self::shoot::{ThisCpu, ToRelease};
 use crate::block::Block;
 use crate::cpu::{Cpu, Entered, QUEUE, Retried};
 use crate::fault::Report;
-use crate::settle::flush_of_fault;
+use crate::settle::{flush_of_fault, status};
 use crate::storage::{Table, turn};
 use crate::{Access, Kernel, Mmu, Overdue, Reason};
 
@@ -90,15 +90,9 @@ impl<K: Kernel, const CPUS: usize> CpuCall<K, CPUS> {
     /// # Errors
     ///
     /// [`NotReady::Nested`] if the CPU is inside another call.
-    #[inline(always)]
-    pub(crate) fn ready(mmu: &'static Mmu<K, CPUS>, space: &Block<K, CPUS>) -> Result<(), NotReady> {
-        // With one CPU there is no other CPU to wait for.
-        if CPUS == 1 { Err(NotReady::Nested) } else { Self::ready_more(mmu, space) }
-    }
-
     #[cold]
     #[inline(never)]
-    fn ready_more(mmu: &'static Mmu<K, CPUS>, space: &Block<K, CPUS>) -> Result<(), NotReady> {
+    pub(crate) fn ready(mmu: &'static Mmu<K, CPUS>, space: &Block<K, CPUS>) -> Result<(), NotReady> {
         let mut wait = Wait::new();
         // Interrupts are unmasked now and then.
         let mut step = || {
@@ -113,15 +107,13 @@ impl<K: Kernel, const CPUS: usize> CpuCall<K, CPUS> {
 
     /// Prepares a call that could not begin: brings this CPU online, or, if it is online already, serves shootdowns. It is a
     /// separate function, so that the call that begins afterwards keeps its values in registers.
-    #[inline(always)]
-    fn prepare(mmu: &'static Mmu<K, CPUS>, wait: &mut Wait) -> Result<(), NotReady> {
-        // With one CPU there is no other CPU to wait for.
-        if CPUS == 1 { Err(NotReady::Nested) } else { Self::prepare_more(mmu, wait) }
-    }
-
     #[cold]
     #[inline(never)]
-    fn prepare_more(mmu: &'static Mmu<K, CPUS>, wait: &mut Wait) -> Result<(), NotReady> {
+    fn prepare(mmu: &'static Mmu<K, CPUS>, wait: &mut Wait) -> Result<(), NotReady> {
+        if CPUS == 1 {
+            // There is no other CPU to wait for.
+            return Err(NotReady::Nested);
+        }
         let mut call = Self::enter(mmu).map_err(|_| NotReady::Nested)?;
         if call.own.handle.is_some() {
             call.wait(wait);
@@ -218,9 +210,9 @@ impl<K: Kernel, const CPUS: usize> CpuCall<K, CPUS> {
     }
 
     /// Answers the fault of an access to a page whose leaf entry allows it: flushes what this CPU's TLB may hold of the page, so that
-    /// the access can be repeated, or returns the reason why a repeat would fault again. `users` tells whether the page is the user's,
-    /// and `is_new` whether this call has set a status bit that the entry lacked. The result is a byte, because each caller copies a
-    /// [`Fault`](crate::Fault), which has room for a leaf.
+    /// the access can be repeated, or returns the reason why a repeat would fault again. `attr` are the attributes that the entry had
+    /// before this call, which has set the status bits that the access needs and `attr` lacks. The result is a byte, because each
+    /// caller copies a [`Fault`](crate::Fault), which has room for a leaf.
     ///
     /// If the call before on this CPU has answered the same fault, and this CPU runs the address space, then nothing has changed since
     /// that flush. A change that forbids the access waits for this CPU's reply, and keeps the right to write until then. A CPU that
@@ -231,16 +223,15 @@ impl<K: Kernel, const CPUS: usize> CpuCall<K, CPUS> {
         space: &Block<K, CPUS>,
         page: Vpn,
         access: Access,
-        users: bool,
-        is_new: bool,
+        attr: Attr,
     ) -> Option<Reason> {
         let runs = space.is_kernels() || self.runs(space);
         if !runs && access.report != Report::Nothing {
             return Some(Reason::OtherRoot);
         }
         let fault = Retried { page, access, space: core::ptr::from_ref(space).addr() };
-        if !is_new && self.own.just_retried() == Some(fault) {
-            return Some(access.repeated(users));
+        if attr.contains(status::<K>(access)) && self.own.just_retried() == Some(fault) {
+            return Some(access.repeated(attr.contains(Attr::USER)));
         }
         if access.report == Report::Conflict {
             self.mmu.kernel().flush(&everything::<K>(), None);

@@ -6,11 +6,12 @@ use core::ops::ControlFlow;
 use tlbkit_addr::{Attr, Flush, PageSize, Pages, Pfn, VirtAddr, Vpn};
 use tlbkit_pagetable::format::{Format as _, change_mark, check_change, mark_of, mark_word};
 use tlbkit_pagetable::{
-    Change, Entry, Error, FlushAll, Leaf, Mark, PageCursor as _, Pinned, Run, Table as _,
+    Change, Entry, Error, FlushAll, Leaf, Mark, PageCursor as _, Pinned, Run, Table as _, Uncovered,
 };
 
 use crate::counted::{pfn, typed};
 use crate::edit::clears_dirty;
+use crate::owned::Owned;
 use crate::settle::{Changes, needs_force, status};
 use crate::storage::{Format, Walk};
 use crate::{Access, Edit, Fault, FrameOf, Kernel};
@@ -135,15 +136,15 @@ impl<K: Kernel, const CPUS: usize> Cursor<'_, K, CPUS> {
             change = Change { clear: Attr::WRITE.union(dirty), set: Attr::COPY_ON_WRITE };
         }
         check_change::<Format<K>>(change)?;
-        let (kernel, run) =
-            (self.changes.space.mmu.kernel(), Run { first: leaf.frame, len: 1, dirty: false });
-        // If this call unwinds, nothing has changed.
-        kernel.share(typed::<K, _>(run));
-        if change == Change::default() {
-            return Ok(leaf);
+        let run = Run { first: leaf.frame, len: 1, dirty: false };
+        let shared = Owned::shared(self.changes.space.mmu.kernel(), Uncovered::Frames(run));
+        let mut frozen = leaf;
+        if change != Change::default() {
+            *self.changes.cleared |= clears_dirty(change);
+            frozen = self.walk.protect(change)?;
         }
-        *self.changes.cleared |= clears_dirty(change);
-        self.walk.protect(change).inspect_err(|_| kernel.release(typed::<K, _>(run)))
+        shared.keep();
+        Ok(frozen)
     }
 
     /// Stores a mark with `payload` in place of the leaf that maps the page to `frame`, if no CPU has written the page since it was
@@ -336,9 +337,11 @@ impl<K: Kernel, const CPUS: usize> Cursor<'_, K, CPUS> {
             whole.get_or_insert(leaf);
             self.split_once(leaf, base).inspect_err(|_| self.join(whole))?;
         };
-        let copied = copy(leaf.frame).and_then(|new| {
-            let replaced = self.replace_leaf(new, rights.apply(leaf.attr)).map(drop);
-            replaced.inspect_err(|_| self.changes.call.release(Run { first: new, len: 1, dirty: false }))
+        let copied = copy(leaf.frame).and_then(|first| {
+            let new = Owned::new(self.changes.space.mmu.kernel(), Run { first, len: 1, dirty: false });
+            self.replace_leaf(first, rights.apply(leaf.attr))?;
+            new.keep();
+            Ok(())
         });
         copied.inspect_err(|_| self.join(whole))
     }
@@ -427,9 +430,7 @@ impl<K: Kernel, const CPUS: usize> Cursor<'_, K, CPUS> {
         if !missing.is_empty() {
             self.walk.protect(Change::set(missing))?;
         }
-        let users = leaf.attr.contains(Attr::USER);
-        let refused =
-            self.changes.call.retry(self.changes.space, self.walk.page(), access, users, !missing.is_empty());
+        let refused = self.changes.call.retry(self.changes.space, self.walk.page(), access, leaf.attr);
         Ok(refused.map_or(Fault::Retry, Fault::Refused))
     }
 

@@ -214,7 +214,7 @@ impl<'s, K: Kernel, const CPUS: usize> Edit<'s, K, CPUS> {
                 self.split_ends(rest)?;
             }
         }
-        self.space.table.copy_on_write(&mut self.writer, child, self.space.mmu.kernel(), copying)
+        Table::<K>::copy_on_write(&mut self.writer, child, self.space.mmu.kernel(), copying)
     }
 
     /// Maps the base page of `at` to `frame` instead of the frame that it has, with one store: no CPU ever finds the page absent.

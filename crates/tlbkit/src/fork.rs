@@ -19,6 +19,7 @@ use tlbkit_pagetable::{Error, Leaf, Run, Table as _, Writer};
 
 use crate::counted::{pfn, typed};
 use crate::edit::after;
+use crate::owned::Owned;
 use crate::storage::{Copying, Table};
 use crate::table::{Copied, is_users};
 use crate::{AddressSpace, Edit, FrameOf, Kernel, Machine};
@@ -157,9 +158,10 @@ impl<K: Kernel, const CPUS: usize> Edit<'_, K, CPUS> {
         let mut each = |leaf: Leaf| {
             let frame = pfn::<K>(copy(typed::<K, _>(leaf))?);
             let pages = space.pages_of(&leaf);
-            let mapped = child.map(pages, frame, leaf.size, leaf.attr.difference(Attr::GLOBAL));
-            let refused = Run { first: frame, len: pages.len(), dirty: false };
-            mapped.inspect_err(|_| kernel.release(typed::<K, _>(refused)))
+            let new = Owned::new(kernel, Run { first: frame, len: pages.len(), dirty: false });
+            child.map(pages, frame, leaf.size, leaf.attr.difference(Attr::GLOBAL))?;
+            new.keep();
+            Ok(())
         };
         let part = self.part(pages);
         let mut done = Ok(());

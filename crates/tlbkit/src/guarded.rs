@@ -8,13 +8,13 @@ use tlbkit_pagetable::format::Format;
 use tlbkit_pagetable::gpt::{self, Fixed, Gpt, Kseg0};
 use tlbkit_pagetable::nodes::Nodes;
 use tlbkit_pagetable::{
-    AnyCursor, Change, Entry, Error, Holes, Leaf, Mark, Pinned, Radix, Run, Shared, Table as _, Turn,
-    Uncovered, Writer, destroy, mpt,
+    AnyCursor, Change, Entry, Error, Holes, Leaf, Pinned, Radix, Run, Shared, Table as _, Turn, Uncovered,
+    Writer, destroy, mpt,
 };
 
 use crate::Kernel;
-use crate::counted::typed;
 use crate::edit::after;
+use crate::owned::Owned;
 use crate::table::{Copied, Detached, Frames, PART, Sealed, SpaceTable, TableKind, is_users};
 
 /// A guarded table ([`tlbkit_pagetable::gpt`]) with nodes of 16 slots: [`Mips32<Guarded>`](crate::arch::Mips32). Its memory is
@@ -115,34 +115,33 @@ where
 
     /// Copies the table in one part.
     fn copy_on_write<K: Kernel>(
-        &self,
         writer: &mut Writer<'_, 'static, Self>,
         child: &mut Writer<'_, 'static, Self>,
         kernel: &K,
         _copying: &mut Option<()>,
     ) -> Result<Copied, Error> {
-        let space = self.space();
-        each_entry(self, |at, entry| match entry {
+        let (table, space) = (writer.table(), writer.table().space());
+        each_entry(table, |at, entry| match entry {
             Entry::Leaf(leaf) if !is_users::<F>(leaf.attr) => Ok(()),
             Entry::Leaf(leaf) => {
                 let pages = space.pages_of(&leaf);
                 let attr =
                     if is_writable(leaf.attr) { Change::COPY_ON_WRITE.apply(leaf.attr) } else { leaf.attr };
                 let run = Run { dirty: false, ..leaf.run(G::BASE) };
-                let share = Share::new(kernel, Uncovered::Frames(run));
+                let share = Owned::shared(kernel, Uncovered::Frames(run));
                 child.map(pages, leaf.frame, leaf.size, attr.difference(FORGOTTEN))?;
                 share.keep();
                 Ok(())
             }
             Entry::Mark(mark) => {
-                let share = Share::new(kernel, Uncovered::Mark(mark));
+                let share = Owned::shared(kernel, Uncovered::Mark(mark));
                 child.mark(at, Some(mark))?;
                 share.keep();
                 Ok(())
             }
             Entry::Empty => Ok(()),
         })?;
-        each_entry(self, |_, entry| {
+        each_entry(table, |_, entry| {
             let shared = |leaf: &Leaf| is_writable(leaf.attr) && is_users::<F>(leaf.attr);
             if let Some(leaf) = entry.leaf().filter(shared) {
                 writer.protect(space.pages_of(&leaf), Holes::Refuse, Change::COPY_ON_WRITE)?;
@@ -225,39 +224,6 @@ where
         }
     }
     None
-}
-
-/// Shares the frames or the payload of an entry that a fork copies. If the copy fails or unwinds before the child has the entry, the
-/// drop of this value takes the share back.
-struct Share<'k, K: Kernel> {
-    kernel: &'k K,
-    held: Option<Uncovered>,
-}
-
-impl<'k, K: Kernel> Share<'k, K> {
-    fn new(kernel: &'k K, held: Uncovered) -> Self {
-        match held {
-            Uncovered::Frames(run) => kernel.share(typed::<K, _>(run)),
-            Uncovered::Mark(Mark::Payload(payload, _)) => kernel.share_payload(payload),
-            Uncovered::Mark(Mark::Guard) => {}
-        }
-        Self { kernel, held: Some(held) }
-    }
-
-    /// The child has the entry.
-    fn keep(mut self) {
-        self.held = None;
-    }
-}
-
-impl<K: Kernel> Drop for Share<'_, K> {
-    fn drop(&mut self) {
-        match self.held {
-            Some(Uncovered::Frames(run)) => self.kernel.release(typed::<K, _>(run)),
-            Some(Uncovered::Mark(Mark::Payload(payload, _))) => self.kernel.release_payload(payload),
-            Some(Uncovered::Mark(Mark::Guard)) | None => {}
-        }
-    }
 }
 
 /// The attributes that the copy of a page does not have.

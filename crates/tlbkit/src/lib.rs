@@ -34,9 +34,9 @@ mod lock;
 mod machine;
 mod mmu;
 mod once;
+mod owned;
 mod rights;
 mod settle;
-mod source;
 mod space;
 mod storage;
 mod sync {

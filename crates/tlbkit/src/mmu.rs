@@ -11,8 +11,7 @@ use crate::asids::Asids;
 use crate::block::Shape;
 use crate::cpu::Cpu;
 use crate::cpu_call::{CpuCall, NotReady, Shootdowns};
-use crate::source::Source;
-use crate::storage::{Frames, Storage, storage};
+use crate::storage::{Frames, Source, Storage, storage};
 use crate::{BasePage as _, Kernel, Machine, Overdue};
 
 /// The virtual memory of a machine with up to `CPUS` CPUs: the state that its [`AddressSpace`](crate::AddressSpace)s share. A

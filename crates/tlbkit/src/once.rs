@@ -45,8 +45,9 @@ impl Unflushed {
     }
 }
 
-/// Changes of a page with one store. Each function tells whether one store was enough. If not, nothing has changed, and an
-/// [`Edit`](crate::Edit) makes the change or returns the error.
+/// Changes of a page with one store. If one store is not enough, nothing has changed, and an [`Edit`](crate::Edit) makes the change
+/// or returns the error. The caller calls it if a function returns `false`. `map_once` and `replace_once` call it themselves and store
+/// the error in `wrong`: so their caller keeps no argument for it, and a success is no value that is moved.
 ///
 /// These functions are not inlined, so that a kernel contains each of them once. They keep their values in registers: the only
 /// call that may unwind is [`Kernel::release`], at the end.
@@ -60,6 +61,8 @@ impl<K: Kernel, const CPUS: usize> AddressSpace<K, CPUS> {
         }
     }
 
+    /// Makes the change of [`map_once`](Self::map_once) in an edit. It takes the same arguments, so that `map_once` passes them on
+    /// where they are: with those of a range in their place, a map of one page costs three to six instructions more.
     #[cold]
     #[inline(never)]
     fn map_again(&self, page: Vpn, frame: Pfn, attr: Encoded<K>, wrong: &mut Option<Error>) {
@@ -100,24 +103,22 @@ impl<K: Kernel, const CPUS: usize> AddressSpace<K, CPUS> {
             // The kernel may be using a page that is not a user's: break-before-make would unmap it for a while.
             let may_break = <<K::Machine as Machine>::Format as Format>::BREAK_FRAME
                 && slot.look()?.attr.contains(Attr::USER);
-            // SAFETY: the page is a user's.
-            let flush =
-                if may_break { unsafe { FlushAll::breaking(flush) } } else { FlushAll::in_place(flush) };
+            let flush = if may_break {
+                // SAFETY: the page is a user's.
+                unsafe { FlushAll::breaking(flush) }
+            } else {
+                FlushAll::in_place(flush)
+            };
             let (leaf, stale) = slot.replace(frame, attr, flush)?;
             Some((Some(leaf), stale))
         });
         match done {
             Ok(true) => {}
-            Ok(false) => self.replace_again(page, frame, attr, wrong),
+            Ok(false) => {
+                self.replace_more(page.address(self.0.base()), typed::<K, _>(frame), attr.attr(), wrong);
+            }
             Err(Unflushed) => *wrong = Some(Unflushed.error()),
         }
-    }
-
-    #[cold]
-    #[inline(never)]
-    fn replace_again(&self, page: Vpn, frame: Pfn, attr: Encoded<K>, wrong: &mut Option<Error>) {
-        let at = page.address(self.0.base());
-        *wrong = self.edit(|edit| edit.replace(at, typed::<K, _>(frame), attr.attr())).err();
     }
 
     /// Tells why an access to a page faulted, and resolves the fault if one store is enough. Returns `None` if the answer needs
@@ -144,8 +145,7 @@ impl<K: Kernel, const CPUS: usize> AddressSpace<K, CPUS> {
                     // The change adds only status bits, so only this CPU flushes, which it does below.
                     let _ = slot.protect(Change::set(missing))?;
                 }
-                let users = leaf.attr.contains(Attr::USER);
-                let refused = call.retry(space, page, access, users, !missing.is_empty());
+                let refused = call.retry(space, page, access, leaf.attr);
                 Some(refused.map_or(Fault::Retry, Fault::Refused))
             });
             if fault.is_none() {

@@ -6,7 +6,7 @@ use core::ops::ControlFlow;
 use tlbkit_addr::{Attr, PageSize, Pages, Pfn, PhysAddr, VirtAddr};
 use tlbkit_pagetable::{Change, Entry, Error, Footprint, Leaf, Mark, Pinned, Table as _};
 
-use crate::block::{Handle, free};
+use crate::block::{Handle, Place, Role, free};
 use crate::counted::{counted, pfn, to_pages, typed};
 use crate::cpu_call::{CpuCall, NotReady, everything};
 use crate::once::{Unflushed, encoded};
@@ -73,13 +73,14 @@ impl<K: Kernel<Machine: Machine<Table = MultiLevel>>, const CPUS: usize> Address
     pub fn lending(mmu: &'static Mmu<K, CPUS>, pages: PagesOf<K>) -> Result<Self, Error> {
         let pages = counted::<K>(pages);
         mmu.kernel().masked(|| {
+            let place = Place::take(mmu)?;
             let mut table = Table::<K>::new(mmu.storage())?;
             if let Err(why) = table.lend(pages) {
                 // SAFETY: the table is new, and no CPU has walked it.
                 unsafe { free::<K>(table) };
                 return Err(why);
             }
-            Self::kernels_own(mmu, table, Some(pages))
+            Ok(Self::kernels_own(mmu, place.fill(table, Role::Kernels { lent: Some(pages) })))
         })
     }
 
@@ -93,17 +94,20 @@ impl<K: Kernel<Machine: Machine<Table = MultiLevel>>, const CPUS: usize> Address
     ///
     /// [`Error::NoMemory`].
     pub fn kernels(mmu: &'static Mmu<K, CPUS>) -> Result<Self, Error> {
-        mmu.kernel().masked(|| Self::kernels_own(mmu, Table::<K>::new(mmu.storage())?, None))
+        mmu.kernel().masked(|| {
+            let place = Place::take(mmu)?;
+            let table = Table::<K>::new(mmu.storage())?;
+            Ok(Self::kernels_own(mmu, place.fill(table, Role::Kernels { lent: None })))
+        })
     }
 
-    fn kernels_own(mmu: &'static Mmu<K, CPUS>, table: Table<K>, lent: Option<Pages>) -> Result<Self, Error> {
-        let space = Self::of(mmu, table, true, lent, None)?;
+    fn kernels_own(mmu: &'static Mmu<K, CPUS>, handle: Handle<K, CPUS>) -> Self {
         if CPUS == 1 {
             // Orders the stores that built the table before the walks of this CPU. One of several CPUs does that when it first
             // runs the address space.
             mmu.kernel().flush(&everything::<K>(), None);
         }
-        Ok(space)
+        Self(handle)
     }
 
     /// Returns an address space that shares the pages which `kernel` [lends](Self::lending), or itself shares. The new address
@@ -136,24 +140,11 @@ impl<K: Kernel, const CPUS: usize> AddressSpace<K, CPUS> {
         mmu: &'static Mmu<K, CPUS>,
         lender: Option<&Handle<K, CPUS>>,
     ) -> Result<Self, Error> {
+        let place = Place::take(mmu)?;
         let lends: Option<*const Table<K>> = lender.map(|lender| &raw const *lender.table);
         // SAFETY: the new block keeps a handle to the lender, whose block therefore outlives the new table.
         let table = Table::<K>::new(mmu.storage(), lends.map(|table| unsafe { &*table }))?;
-        Self::of(mmu, table, false, lender.and_then(|lender| lender.lent), lender.cloned())
-    }
-
-    fn of(
-        mmu: &'static Mmu<K, CPUS>,
-        table: Table<K>,
-        kernels: bool,
-        lent: Option<Pages>,
-        lender: Option<Handle<K, CPUS>>,
-    ) -> Result<Self, Error> {
-        Handle::new(mmu, table, kernels, lent, lender).map(Self).map_err(|table| {
-            // SAFETY: the table is new, and no CPU has walked it.
-            unsafe { free::<K>(table) };
-            Error::NoMemory { wanted: 1, pending: 0 }
-        })
+        Ok(Self(place.fill(table, Role::Users { lender: lender.cloned() })))
     }
 
     /// Returns the `Mmu` that the address space belongs to.
@@ -464,18 +455,24 @@ impl<K: Kernel, const CPUS: usize> AddressSpace<K, CPUS> {
     #[inline]
     pub fn replace(&self, at: VirtAddr, frame: FrameOf<K>, attr: Attr) -> Result<(), Error> {
         let page = at.vpn(self.0.base());
-        if let Some(encoded) = encoded(&self.0, page, attr) {
-            let mut wrong = None;
-            self.replace_once(page, pfn::<K>(frame), encoded, &mut wrong);
-            return told(wrong);
+        let mut wrong = None;
+        match encoded(&self.0, page, attr) {
+            Some(encoded) => self.replace_once(page, pfn::<K>(frame), encoded, &mut wrong),
+            None => self.replace_more(at, frame, attr, &mut wrong),
         }
-        self.replace_more(at, frame, attr)
+        told(wrong)
     }
 
     #[cold]
     #[inline(never)]
-    fn replace_more(&self, at: VirtAddr, frame: FrameOf<K>, attr: Attr) -> Result<(), Error> {
-        self.edit(|edit| edit.replace(at, frame, attr))
+    pub(crate) fn replace_more(
+        &self,
+        at: VirtAddr,
+        frame: FrameOf<K>,
+        attr: Attr,
+        wrong: &mut Option<Error>,
+    ) {
+        *wrong = self.edit(|edit| edit.replace(at, frame, attr)).err();
     }
 
     /// Replaces the page of `size` at `at`; see [`Edit::replace_sized`].

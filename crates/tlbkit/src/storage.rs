@@ -1,6 +1,8 @@
-//! Names for the types of a kernel's page tables and of their node storage.
+//! The page tables of a kernel and their node storage: their types' names, and the frames that they take.
 
+use tlbkit_addr::{PageSize, PhysAddr};
 use tlbkit_pagetable::Turn;
+use tlbkit_pagetable::nodes::{FrameSource, Record, Store};
 
 use crate::table::{self, SpaceTable, TableKind};
 use crate::{Kernel, Machine};
@@ -39,4 +41,48 @@ pub(crate) fn turn<K: Kernel, const CPUS: usize>(table: &Table<K>) -> Option<Tur
         return Some(unsafe { Turn::sole(table) });
     }
     Turn::new(table).ok()
+}
+
+/// A kernel, as a frame source for node storage.
+#[derive(Debug)]
+pub struct Source<K>(pub(crate) K);
+
+// SAFETY: the frames and records are the kernel's, and `Kernel` promises the same of them as `FrameSource`.
+unsafe impl<K: Kernel> FrameSource for Source<K> {
+    const SIZE: PageSize = <<K::Machine as Machine>::Geometry as tlbkit_pagetable::Geometry>::BASE;
+
+    #[inline]
+    fn take(&self) -> Option<PhysAddr> {
+        self.0.take_frame()
+    }
+
+    #[inline]
+    fn give(&self, frame: PhysAddr) {
+        self.0.give_frame(frame);
+    }
+
+    #[inline]
+    fn take_zeroed(&self) -> Option<PhysAddr> {
+        self.0.take_zeroed_frame()
+    }
+
+    #[inline]
+    fn give_zeroed(&self, frame: PhysAddr) {
+        self.0.give_zeroed_frame(frame);
+    }
+
+    #[inline(always)]
+    fn stored(&self, store: Store) {
+        self.0.stored(store);
+    }
+
+    #[inline(always)]
+    fn memory(&self, frame: PhysAddr) -> *mut u8 {
+        self.0.memory(frame)
+    }
+
+    #[inline(always)]
+    fn record(&self, frame: PhysAddr) -> Option<&Record> {
+        self.0.record(frame)
+    }
 }

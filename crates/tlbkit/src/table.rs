@@ -12,7 +12,7 @@ use tlbkit_pagetable::{
 
 use crate::Kernel;
 use crate::counted::typed;
-use crate::source::Source;
+use crate::storage::Source;
 
 /// The kind of page table of a [`Machine`](crate::Machine)'s address spaces: [`MultiLevel`], or, where software loads the TLB,
 /// [`Guarded`](crate::Guarded). No other type can implement this trait.
@@ -100,16 +100,16 @@ pub trait SpaceTable<G: Radix, F: Format, N: Nodes<Word = F::Word>>:
     /// The state of a copy that is made in parts.
     type Copying: fmt::Debug;
 
-    /// Maps in `child` a bounded part of the user's mappings of this table, and clears the right to write in both. At first the child
-    /// maps nothing but copies of supervisor pages. A frame is [shared](Kernel::share) before the child maps it: if the copy unwinds,
-    /// the child releases only frames that were shared. `copying` is `None` for the first part. After each part this table's writer
-    /// flushes. Returns what is still to be done: the first page that was not reached, over which no leaf may extend in the next part.
+    /// Maps in `child` a bounded part of the user's mappings of the table of `writer`, and clears the right to write in both. At first
+    /// the child maps nothing but copies of supervisor pages. A frame is [shared](Kernel::share) before the child maps it: if the copy
+    /// unwinds, the child releases only frames that were shared. `copying` is `None` for the first part. After each part `writer`'s
+    /// changes are flushed. Returns what is still to be done: the first page that was not reached, over which no leaf may extend in the
+    /// next part.
     ///
     /// # Errors
     ///
     /// [`Error::NoMemory`]: the frames that the child does not map are no longer shared then.
     fn copy_on_write<K: Kernel>(
-        &self,
         writer: &mut Writer<'_, 'static, Self>,
         child: &mut Writer<'_, 'static, Self>,
         kernel: &K,
@@ -265,7 +265,6 @@ impl<G: Radix, F: Format, N: Nodes<Word = F::Word> + 'static> SpaceTable<G, F, N
 
     #[inline(always)]
     fn copy_on_write<K: Kernel>(
-        &self,
         writer: &mut Writer<'_, 'static, Self>,
         child: &mut Writer<'_, 'static, Self>,
         kernel: &K,

@@ -1,13 +1,14 @@
 //! Promises of the documentation that an adversary, or a kernel that unwinds, puts to the test.
 #![cfg(target_pointer_width = "64")]
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use crate::host::unwinding::{RELEASE, SHARE, as_machine};
+use crate::host::unwinding::{RELEASE, SHARE, TAKE, as_machine};
 use crate::host::{Met, Use, machine};
 use tlbkit::{
-    Access, AddressSpace, Attr, Change, Error, Fault, PageSize, Pages, Pfn, SupervisorPages, VirtAddr, arch,
+    Access, AddressSpace, Attr, Change, Error, Fault, Kernel as _, PageSize, Pages, Pfn, Run,
+    SupervisorPages, VirtAddr, arch,
 };
 
 const RW: Attr = Attr::READ.union(Attr::WRITE).union(Attr::USER);
@@ -192,4 +193,92 @@ fn what_is_behind_a_release_that_unwinds_is_released_too() {
         let left = frames.iter().filter(|&&frame| kernel.0.mappings(frame) != Use::Free).count();
         assert_eq!((left, space.footprint().ptes), (1, 0), "by cursor: {by_cursor}, call {call}");
     }
+}
+
+/// The list of an edit is full, so that it is flushed between the copy and the store of the new frame: whichever release unwinds, the
+/// new frame is released, too.
+#[test]
+fn a_frame_that_an_unwinding_unshare_has_copied_is_released() {
+    const ROOM: usize = 16;
+    let unshare = |call: usize| {
+        let mmu = as_machine::<arch::Sv39>(128);
+        let kernel = mmu.kernel();
+        let space = AddressSpace::new(mmu).unwrap();
+        // No frame continues another one.
+        let frames: Vec<Pfn> = (0..2 * ROOM as u64).map(|at| kernel.0.data(at).unwrap()).step_by(2).collect();
+        space.map_each(pages(0x1000, ROOM), frames.iter().copied(), RW).unwrap();
+        let (old, new) = (kernel.0.data(100).unwrap(), kernel.0.data(200).unwrap());
+        let page = VirtAddr::new(0x10_0000);
+        space.map(pages(page.get(), 1), old, RW).unwrap();
+        space.protect(pages(page.get(), 1), Change::COPY_ON_WRITE).unwrap();
+        kernel.unwinds_at(RELEASE, call);
+        let unwound = catch_unwind(AssertUnwindSafe(|| {
+            space.edit(|edit| {
+                for at in 1..=ROOM {
+                    edit.unmap(pages(at << 12, 1))?;
+                }
+                edit.unshare(page, |_| false, |_| Ok(new))
+            })
+        }))
+        .is_err();
+        let mapped = space.lookup(page).unwrap().frame;
+        let lost = frames.iter().filter(|&&frame| kernel.0.mappings(frame) != Use::Free).count();
+        // What the kernel was given when it unwound is the kernel's affair.
+        assert_eq!(lost, usize::from(unwound && call <= ROOM), "call {call}");
+        let gone = if mapped == old { new } else { old };
+        let lost = kernel.0.mappings(gone) != Use::Free;
+        assert_eq!(lost, unwound && call > ROOM, "call {call}");
+        assert!(matches!(kernel.0.mappings(mapped), Use::Data(_)), "call {call}");
+        kernel.unwinds_at(RELEASE, 0);
+        drop(space);
+        assert_eq!(kernel.0.mappings(mapped), Use::Free, "call {call}");
+        assert_eq!(mmu.lost(), 0, "call {call}");
+        (unwound, mapped == new)
+    };
+    for call in 1..=ROOM {
+        assert_eq!(unshare(call), (true, false), "call {call}");
+    }
+    assert_eq!(unshare(ROOM + 1), (true, true), "the old frame, when the edit ends");
+    assert_eq!(unshare(ROOM + 2), (false, true));
+}
+
+/// A fork copies supervisor pages, and the kernel unwinds: in the function that copies, or when the child's table takes a node.
+#[test]
+fn a_frame_that_an_unwinding_fork_has_copied_is_released() {
+    let fork = |take: usize, copy_unwinds: usize| {
+        let mmu = as_machine::<arch::Sv39>(64);
+        let kernel = mmu.kernel();
+        let space = AddressSpace::new(mmu).unwrap();
+        for (at, page) in [0x1000, 0x4000_0000, 0x8000_0000].into_iter().enumerate() {
+            let frame = kernel.0.data(at as u64).unwrap();
+            space.map(pages(page, 1), frame, Attr::READ | Attr::WRITE).unwrap();
+        }
+        let before = kernel.0.in_use();
+        let mut copies = Vec::new();
+        kernel.unwinds_at(TAKE, take);
+        let child = catch_unwind(AssertUnwindSafe(|| {
+            space.fork(SupervisorPages::Copied(&mut |_| {
+                let copy = kernel.0.data(10 + copies.len() as u64).unwrap();
+                copies.push(copy);
+                if copies.len() == copy_unwinds {
+                    kernel.0.release(Run { first: copy, len: 1, dirty: false });
+                    resume_unwind(Box::new("the copy unwinds"));
+                }
+                Ok(copy)
+            }))
+        }));
+        kernel.unwinds_at(TAKE, 0);
+        let unwound = child.is_err();
+        drop(child);
+        assert!(copies.iter().all(|&copy| kernel.0.mappings(copy) == Use::Free), "{take}, {copy_unwinds}");
+        assert_eq!((kernel.0.in_use(), mmu.lost()), (before, 0), "{take}, {copy_unwinds}");
+        (unwound, copies.len())
+    };
+    for copy in 1..=3 {
+        assert_eq!(fork(0, copy), (true, copy));
+    }
+    // The block and the root, then two nodes for each page.
+    let seen: Vec<_> = (1..=9).map(|take| fork(take, 0)).collect();
+    assert_eq!(seen.iter().filter(|(unwound, _)| *unwound).count(), 8, "{seen:?}");
+    assert!(seen.contains(&(true, 1)) && seen.contains(&(true, 3)), "{seen:?}");
 }

@@ -1,0 +1,48 @@
+//! Frames and payloads that no entry holds yet.
+
+use tlbkit_pagetable::{Mark, Run, Uncovered};
+
+use crate::Kernel;
+use crate::counted::typed;
+
+/// A use of frames, or of a payload, by an entry that is to be made. If the change fails or unwinds before the entry is made, the drop
+/// of this value gives the use back ([`Kernel::release`], [`Kernel::release_payload`]).
+pub(crate) struct Owned<'k, K: Kernel> {
+    kernel: &'k K,
+    held: Option<Uncovered>,
+}
+
+impl<'k, K: Kernel> Owned<'k, K> {
+    /// Takes over frames that the kernel has handed over with a use.
+    #[inline]
+    pub(crate) const fn new(kernel: &'k K, frames: Run) -> Self {
+        Self { kernel, held: Some(Uncovered::Frames(frames)) }
+    }
+
+    /// Makes one more use of frames, or of the payload of a mark. If the kernel's method unwinds, there is none.
+    pub(crate) fn shared(kernel: &'k K, held: Uncovered) -> Self {
+        match held {
+            Uncovered::Frames(run) => kernel.share(typed::<K, _>(run)),
+            Uncovered::Mark(Mark::Payload(payload, _)) => kernel.share_payload(payload),
+            Uncovered::Mark(Mark::Guard) => {}
+        }
+        Self { kernel, held: Some(held) }
+    }
+
+    /// Leaves the use to the entry, which has been made, or to the caller.
+    #[inline]
+    pub(crate) fn keep(mut self) {
+        self.held = None;
+    }
+}
+
+impl<K: Kernel> Drop for Owned<'_, K> {
+    #[inline]
+    fn drop(&mut self) {
+        match self.held {
+            Some(Uncovered::Frames(run)) => self.kernel.release(typed::<K, _>(run)),
+            Some(Uncovered::Mark(Mark::Payload(payload, _))) => self.kernel.release_payload(payload),
+            Some(Uncovered::Mark(Mark::Guard)) | None => {}
+        }
+    }
+}
