@@ -164,8 +164,8 @@ fn a_page_is_there_again_if_the_flush_unwinds() {
     table.map(pages(AT, PageSize::K4), Pfn::new(7), PageSize::K4, attr).unwrap();
     let before = table.lookup(AT);
     panics.set(true);
-    // SAFETY: nothing stands on the page.
     let unwound = catch_unwind(AssertUnwindSafe(|| {
+        // SAFETY: nothing stands on the page.
         table.replace(AT, Pfn::new(8), attr, |flush| unsafe { FlushAll::breaking(flush) })
     }));
     assert!(unwound.is_err());

@@ -106,13 +106,13 @@ impl Act {
                 let change = Change::clear(Attr::WRITE);
                 assert_eq!(writer.protect(block(), Holes::Refuse, change), Ok(4));
             }
-            // SAFETY: no code uses the pages.
             Act::Promote => {
-                unsafe { writer.resize(block(), LARGE, FlushAll::breaking(&mut |_| ())) }.unwrap()
+                // SAFETY: no code uses the pages.
+                unsafe { writer.resize(block(), LARGE, FlushAll::breaking(&mut |_| ())) }.unwrap();
             }
-            // SAFETY: no code uses the pages.
             Act::Split => {
-                unsafe { writer.resize(block(), PageSize::K4, FlushAll::breaking(&mut |_| ())) }.unwrap()
+                // SAFETY: no code uses the pages.
+                unsafe { writer.resize(block(), PageSize::K4, FlushAll::breaking(&mut |_| ())) }.unwrap();
             }
         }
     }

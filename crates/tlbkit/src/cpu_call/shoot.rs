@@ -99,7 +99,7 @@ impl<K: Kernel, const CPUS: usize> CpuCall<K, CPUS> {
     /// Executes `flush` on every CPU that may hold the translations that it names, then gives the nodes and frames in `uncovered`
     /// back.
     ///
-    /// If the system refuses the operation, nothing is given back: the next change of the table takes up the nodes and a flush of
+    /// If the system refuses the operation, nothing is given back: the next writer of the table takes up the nodes and a flush of
     /// everything, and the frames are lost. [`checked`](Self::checked) then returns an error.
     pub(crate) fn shoot(&mut self, space: &Block<K, CPUS>, flush: &Flush, uncovered: Option<ToRelease>) {
         let (mmu, kernel) = (self.mmu, self.mmu.kernel());
