@@ -157,7 +157,7 @@ pub(super) const MUTATIONS: [Mutation; 31] = [
     mutation(
         "MPT: a lent link is replaced and its node retired",
         "crates/pagetable/src/mpt/resize.rs",
-        ["unsafe fn resize(", "table.check_lent(pages, to)?;", ""],
+        ["pub(super) fn resize(", "table.check_lent(pages, to)?;", ""],
         Test::Plain(PAGETABLE, "mpt_share::no_page_takes"),
     ),
     mutation(
