@@ -3,7 +3,7 @@
 //! A number here means something only beside the others of the same run: compare ratios. Each peer is set up as its
 //! documentation does for a kernel with a direct map, its nodes in a host arena, with flushes ignored, as ours are.
 //!
-//! A table of another crate is measured beside these ones by a bench of its own, `docs/own-table.md` shows it:
+//! A table of another crate is measured beside these ones by a bench of its own, `docs/own-tests.md` shows it:
 //! implement [`Subject`] for it, or [`ours::Make`] if it is a `tlbkit_pagetable::Table`, add it to [`Subjects::all`] and give that
 //! to [`main`].
 #![allow(missing_docs, missing_debug_implementations)]

@@ -1,30 +1,11 @@
-//! The table of `docs/own-table.md` and a map, as subjects beside the crate's: what that page shows, compiled and run.
+//! The table of `docs/own-table.md` and a map, as subjects beside the crate's: what `docs/own-tests.md` shows, compiled and run.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use tlbkit_benches::Subjects;
 
-/// The table has no bug here.
-macro_rules! planted {
-    ($bug:ident, $right:expr, $wrong:expr) => {
-        $right
-    };
-}
-
-macro_rules! planted_bugs {
-    () => {};
-}
-
-#[path = "../../crates/conformance/tests/all/own/table.rs"]
-#[allow(
-    unreachable_pub,
-    dead_code,
-    unused_variables,
-    clippy::redundant_else,
-    clippy::redundant_locals,
-    clippy::no_effect,
-    reason = "as the page shows it, and with what plants bugs"
-)]
+#[path = "../../crates/conformance/tests/all/own/small.rs"]
+#[allow(unreachable_pub, reason = "as the page shows it")]
 mod table;
 
 use table::Own;
@@ -39,11 +20,10 @@ mod page {
     // page
     use tlbkit_benches::ours::{Make, Ours, Storage};
     use tlbkit_benches::{Subject, Subjects};
-    use tlbkit_pagetable::geometry::Va39;
     use tlbkit_pagetable::{Error, Shared};
 
     // A `Table`: how it is made, what it is called, and the bits of an address.
-    impl Make<Shared> for Own<'static, Va39, Storage<Shared>> {
+    impl Make<Shared> for Own<'static, 9, Storage<Shared>> {
         const NAME: &'static str = "own";
         const BITS: u32 = 39;
 
@@ -80,7 +60,7 @@ mod page {
     }
 
     pub(super) fn subjects() -> Subjects {
-        Subjects::all().with::<Ours<Own<'static, Va39, Storage<Shared>>, Shared>>().with::<MyTable>()
+        Subjects::all().with::<Ours<Own<'static, 9, Storage<Shared>>, Shared>>().with::<MyTable>()
     }
     // end
 }
@@ -93,10 +73,10 @@ fn the_page_shows_this_bench() {
     let lines =
         shown.lines().map(|line| line.strip_prefix("    ").unwrap_or(line).replace("pub(super) ", "") + "\n");
     let shown: String = lines.collect();
-    let page = include_str!("../../docs/own-table.md");
+    let page = include_str!("../../docs/own-tests.md");
     assert!(
         page.contains(&format!("```rust,ignore\n{shown}```\n")),
-        "docs/own-table.md does not show:\n{shown}"
+        "docs/own-tests.md does not show:\n{shown}"
     );
     // It is a bench's whole program.
     let _: fn() -> std::process::ExitCode = page::main;

@@ -10,7 +10,7 @@
 //!       +----------+---------------+------------+------------------+-----
 //! ```
 //!
-//! A fuzz target takes one line: see `docs/own-table.md`. [`CORPUS`] is an initial corpus.
+//! A fuzz target takes one line: see `docs/own-tests.md`. [`CORPUS`] is an initial corpus.
 
 use std::cell::{Cell, RefCell};
 use std::ffi::OsStr;

@@ -108,9 +108,10 @@ pub mod prelude {
     pub use crate::{Op, Property, conformance, foreign, fuzz};
 }
 
-/// Compiles the examples of the page on writing a table.
+/// Compiles the examples of the pages on writing a table and on testing a mapper.
 #[cfg(doctest)]
 #[doc = include_str!("../../../docs/own-table.md")]
+#[doc = include_str!("../../../docs/own-mapper.md")]
 struct OwnTable;
 
 // With and without loom, each macro of the other configuration expands to nothing, so that one file of tests serves both.

@@ -256,9 +256,9 @@ impl Space {
         Pages::new(first, last).unwrap_or(Pages::one(first))
     }
 
-    /// Returns the parts of a range that are in the space: one in each half.
+    /// Returns the parts of a range that are in the space: at most one in each half. Costs no loads.
     #[inline]
-    pub(crate) fn parts(&self, pages: Pages) -> impl Iterator<Item = Pages> {
+    pub fn parts(&self, pages: Pages) -> impl Iterator<Item = Pages> {
         self.halves().into_iter().flatten().filter_map(move |half| half.intersect(pages))
     }
 

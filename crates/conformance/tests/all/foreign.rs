@@ -115,7 +115,7 @@ mod planted {
             rows += &format!("| `{bug:?}` | {wrong} | `{says}` |\n");
         }
         let begin = "| bug of a mapper | what is wrong | the message says |\n|-|-|-|\n";
-        page::shows(begin, "\n<!-- end of mappers -->", &rows);
+        page::shows("own-mapper.md", begin, "\n<!-- end of mappers -->", &rows);
     }
 
     /// Bugs that random operations alone meet seldom are found whatever the seed.
@@ -222,5 +222,5 @@ fn a_mapper_may_begin_without_a_node() {
 #[test]
 fn the_page_says_what_is_unchecked() {
     let rows: String = Want::ALL.iter().map(|want| format!("- {want}\n")).collect();
-    page::shows("<!-- unchecked -->\n", "<!-- end of unchecked -->", &rows);
+    page::shows("own-mapper.md", "<!-- unchecked -->\n", "<!-- end of unchecked -->", &rows);
 }

@@ -1,5 +1,5 @@
-//! Bugs of a foreign table, each of which the suite finds: what the table of docs/own-table.md says. The tests of mappers and of what
-//! the suite prints are modules beside them.
+//! The table of docs/own-table.md, and bugs of a foreign table, each of which the suite finds: what the table of docs/own-tests.md says.
+//! The tests of mappers and of what the suite prints are modules beside them.
 #![cfg(not(tlbkit_loom))]
 
 use std::cell::Cell;
@@ -103,25 +103,24 @@ macro_rules! planted {
     };
 }
 
-/// The bugs that need more than a line.
-macro_rules! planted_bugs {
-    () => {
-        #[path = "bugs.rs"]
-        mod bugs;
-    };
-}
-
 mod foreign;
 mod notices;
 mod page;
 
+#[path = "own/small.rs"]
+#[allow(unreachable_pub, reason = "as the page shows it")]
+mod small;
+
 #[path = "own/table.rs"]
-#[allow(unreachable_pub, clippy::redundant_else, reason = "as the page shows it, and with bugs that return")]
+#[allow(clippy::redundant_else, reason = "bugs that return")]
 mod table;
 
 #[path = "own/marked.rs"]
 #[allow(clippy::redundant_else, reason = "bugs that return")]
 mod marked;
+
+conformance!(properties, Compact, Shared, |nodes| small::Own::<9, _>::new(nodes));
+threads!(beside_a_writer, Compact, |nodes| small::Own::<9, _>::new(nodes));
 
 conformance!(own, Compact, Shared, |nodes| table::Own::<Va39, _>::new(nodes));
 threads!(own_beside_a_writer, Compact, |nodes| table::Own::<Va39, _>::new(nodes));
@@ -220,11 +219,8 @@ fn each_is_found() {
         rows += &format!("| `{bug:?}` | {wrong} | `{property:?}` | `{says}` |\n");
     }
     assert!(missed.is_empty(), "{}", missed.join("\n\n"));
-    page::shows(
-        "| bug | what is wrong | found by | the message says |\n|-|-|-|-|\n",
-        "\n## A mapper that",
-        &rows,
-    );
+    let begin = "| bug | what is wrong | found by | the message says |\n|-|-|-|-|\n";
+    page::shows("own-tests.md", begin, "\n<!-- end of bugs -->", &rows);
     if std::env::var_os("BLESS").is_some() {
         std::fs::write(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/all/own/printed.rs"), printed).unwrap();
     }
@@ -279,14 +275,10 @@ mod printed {
     include!("own/printed.rs");
 }
 
-/// The page shows the table of this test, without its bugs.
+/// The page shows the table without bugs.
 #[test]
 fn the_page_shows_this_table() {
-    let source = include_str!("own/table.rs");
-    let (source, _) = source.split_once("\n// Planted bugs").expect("the end of the table");
-    let plain: String =
-        source.lines().filter(|line| !line.contains("planted!(")).map(|line| format!("{line}\n")).collect();
-    page::shows("# // own-table\n", "```\n<!-- end -->", &plain);
+    page::shows("own-table.md", "# // own-table\n", "```\n<!-- end -->", include_str!("own/small.rs"));
 }
 
 /// The page shows the target that fuzz/ builds.
@@ -294,15 +286,17 @@ fn the_page_shows_this_table() {
 fn the_page_shows_a_target() {
     let source = include_str!("../../../../fuzz/targets/own.rs");
     let (_, shown) = source.split_once("mod own;\n\n").expect("where the target begins");
-    page::shows("#![no_main]\n\n", "```\n<!-- end of target -->", shown);
+    page::shows("own-tests.md", "#![no_main]\n\n", "```\n<!-- end of target -->", shown);
 }
 
 subject!(Marks, Compact, Shared, |nodes| marked::Marked::new(nodes));
+subject!(Small, Compact, Shared, |nodes| small::Own::<9, _>::new(nodes));
 subject!(Plain, Compact, Shared, |nodes| table::Own::<Va39, _>::new(nodes));
 
 /// The inputs that ship are inputs of a table outside the tree, too, and one that fails says how to repeat it.
 #[test]
 fn the_corpus_is_run() {
+    fuzz::replay(fuzz::CORPUS, fuzz::table::<Small>);
     fuzz::replay(fuzz::CORPUS, fuzz::table::<Plain>);
     BUG.set(Some(Bug::LostPage));
     let found = catch_unwind(|| fuzz::replay(fuzz::CORPUS, fuzz::table::<Plain>));

@@ -1,4 +1,4 @@
-//! A mapper of three levels over frames of the test, with a bug or none: what the table of mappers in docs/own-table.md says.
+//! A mapper of three levels over frames of the test, with a bug or none: what the table of mappers in docs/own-mapper.md says.
 
 use std::cell::Cell;
 use std::ptr;

@@ -1,3 +1,5 @@
+//! A table with pages of three sizes, in which bugs are planted.
+
 use std::marker::PhantomData;
 use std::ops::ControlFlow;
 use std::sync::atomic::Ordering::Relaxed;
@@ -7,13 +9,13 @@ use tlbkit_pagetable::format::{Compact, Format, check_attr, check_change};
 use tlbkit_pagetable::geometry::Geometry;
 use tlbkit_pagetable::nodes::{NodeAddr, Nodes, Stock};
 use tlbkit_pagetable::{
-    Change, Error, FlushAll, Footprint, Holes, Leaf, NestedMissObserver, Pinned, Rest, Retired, Right, Space,
-    Table, Tally, Uncovered, Word, WriterFlag,
+    Change, Error, FlushAll, Footprint, Holes, Leaf, Pinned, Rest, Retired, Right, Space, Table, Tally,
+    Uncovered, Word, WriterFlag,
 };
 
 /// Three levels of as many bits each, of nine for `Va39`; each entry a word of the format `Compact`.
 #[derive(Debug)]
-pub struct Own<'n, G, N: Nodes<Word = u64>> {
+pub(crate) struct Own<'n, G, N: Nodes<Word = u64>> {
     nodes: &'n N,
     root: NodeAddr,
     flag: WriterFlag,
@@ -74,7 +76,7 @@ impl<'n, G: Geometry, N: Nodes<Word = u64>> Own<'n, G, N> {
     /// # Errors
     ///
     /// [`Error::NoMemory`] if there is none for the root.
-    pub fn new(nodes: &'n N) -> Result<Self, Error> {
+    pub(crate) fn new(nodes: &'n N) -> Result<Self, Error> {
         let root = nodes.take(slots::<G>()).ok_or_else(|| Error::no_memory(1, nodes.held()))?;
         let tally = Tally::default();
         tally.node(1, Self::BYTES);
@@ -485,10 +487,6 @@ unsafe impl<'n, G: Geometry, N: Nodes<Word = u64>> Table<'n> for Own<'n, G, N> {
         None
     }
 
-    fn walk(&self, pinned: Pinned<'_>, at: VirtAddr, _observe: &mut dyn NestedMissObserver) -> Option<Leaf> {
-        self.lookup(pinned, at)
-    }
-
     fn for_each(
         &self,
         _pinned: Pinned<'_>,
@@ -611,5 +609,5 @@ unsafe impl<'n, G: Geometry, N: Nodes<Word = u64>> Table<'n> for Own<'n, G, N> {
     }
 }
 
-// Planted bugs that need more than a line.
-planted_bugs!();
+#[path = "bugs.rs"]
+mod bugs;
