@@ -120,7 +120,7 @@ impl<'n, G: Geometry, N: Nodes<Word = u64>> Own<'n, G, N> {
         pages: Pages,
         visit: &mut dyn FnMut(Leaf) -> ControlFlow<()>,
     ) -> ControlFlow<()> {
-        let Some(pages) = self.space().halves()[0].and_then(|half| half.intersect(pages)) else {
+        let Some(pages) = self.space().parts(pages).next() else {
             return ControlFlow::Continue(());
         };
         let mut flow = None;
@@ -137,12 +137,7 @@ impl<'n, G: Geometry, N: Nodes<Word = u64>> Own<'n, G, N> {
         pages: Pages,
         visit: &mut dyn FnMut(Leaf) -> ControlFlow<()>,
     ) -> ControlFlow<()> {
-        for half in self.space().halves().into_iter().flatten() {
-            let Some(pages) = half.intersect(pages) else { continue };
-            if self.visit(self.root, 0, pages, visit).is_break() {
-                break;
-            }
-        }
+        let _ = self.space().parts(pages).try_for_each(|part| self.visit(self.root, 0, part, visit));
         ControlFlow::Continue(())
     }
 
@@ -153,9 +148,8 @@ impl<'n, G: Geometry, N: Nodes<Word = u64>> Own<'n, G, N> {
         visit: &mut dyn FnMut(Leaf) -> ControlFlow<()>,
     ) -> ControlFlow<()> {
         let mut flow = ControlFlow::Continue(());
-        for half in self.space().halves().into_iter().flatten() {
-            let Some(pages) = half.intersect(pages) else { continue };
-            let _ = self.visit(self.root, 0, pages, &mut |leaf| {
+        for part in self.space().parts(pages) {
+            let _ = self.visit(self.root, 0, part, &mut |leaf| {
                 let told = visit(leaf);
                 flow = if flow.is_break() { flow } else { told };
                 ControlFlow::Continue(())

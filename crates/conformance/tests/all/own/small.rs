@@ -69,7 +69,7 @@ impl<'n, const BITS: u32, N: Nodes<Word = u64>> Own<'n, BITS, N> {
         page.get() / Self::units(level) % Self::SLOTS
     }
 
-    /// Walks to a page. The caller is pinned, or the writer.
+    /// Walks to a page of the space. The caller is pinned, or the writer.
     fn walk_to(&self, page: Vpn) -> Way {
         let (mut nodes, mut level) = ([self.root; LAST + 1], 0);
         loop {
@@ -107,7 +107,7 @@ impl<'n, const BITS: u32, N: Nodes<Word = u64>> Own<'n, BITS, N> {
     fn missing(&self, pages: Pages) -> usize {
         let (mut rest, mut missing) = (Rest::of(pages), 0);
         while let Some(first) = rest.pages().map(Pages::first) {
-            // A node of the last level is looked at once, a node above it where the range enters it.
+            // A node counts where the range enters it: at the first page of the range, or of the node.
             let enters = |level: &usize| first == pages.first() || first.get() % Self::units(level - 1) == 0;
             missing += (self.walk_to(first).level + 1..=LAST).filter(enters).count();
             rest.go_past(Vpn::new(first.get() | (Self::SLOTS - 1)));

@@ -497,12 +497,7 @@ unsafe impl<'n, G: Geometry, N: Nodes<Word = u64>> Table<'n> for Own<'n, G, N> {
         planted!(VisitEndless, (), self.visit_endlessly(pages, visit));
         planted!(BreaksLie, (), return self.visit_and_lie(pages, visit));
         planted!(GoesOn, (), return self.visit_on(pages, visit));
-        for half in self.space().halves().into_iter().flatten() {
-            if let Some(pages) = half.intersect(pages) {
-                self.visit(self.root, 0, pages, visit)?;
-            }
-        }
-        ControlFlow::Continue(())
+        self.space().parts(pages).try_for_each(|part| self.visit(self.root, 0, part, visit))
     }
 
     fn footprint(&self) -> Footprint {
