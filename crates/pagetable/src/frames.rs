@@ -29,7 +29,7 @@ pub struct Run<F = Pfn> {
     pub first: F,
     /// The number of base frames.
     pub len: usize,
-    /// Whether any of the frames was dirty: [`Attr::DIRTY`] was set in its entry.
+    /// Whether any of the frames was dirty: [`Attr::DIRTY`](tlbkit_addr::Attr::DIRTY) was set in its entry.
     pub dirty: bool,
 }
 

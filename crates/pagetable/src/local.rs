@@ -201,18 +201,24 @@ impl<'n, T: Table<'n>, F: Invalidate> Local<'n, T, F> {
 
     /// Takes the leaves and marks of a range out of the table, each when the iterator is asked for it; see
     /// [`Writer::drain`](crate::Writer::drain). Before the iterator returns frames, it has flushed, so they belong to the caller at
-    /// once, whatever becomes of the iterator.
+    /// once, whatever becomes of the iterator. If the flush unwinds, the next call flushes again and returns them.
     ///
     /// # Errors
     ///
     /// Those of [`Writer::drain`](crate::Writer::drain).
     pub fn drain(&mut self, pages: Pages) -> Result<impl Iterator<Item = (Vpn, Uncovered)>, Error> {
         check_ends(&self.table, self.pinned(), pages)?;
-        let mut rest = Rest::of(pages);
-        // The check leaves no error.
-        let take =
-            |table: &T, right: Right<'_, 'n>, rest: &mut Rest| table.take_next(right, rest).ok().flatten();
-        Ok(iter::from_fn(move || self.change(|table, right, _| take(table, right, &mut rest))))
+        let (mut rest, mut taken) = (Rest::of(pages), None);
+        Ok(iter::from_fn(move || {
+            // What waits for a flush that has unwound comes next, after that flush.
+            self.change(|table, right, _| {
+                if taken.is_none() {
+                    // The check leaves no error.
+                    taken = table.take_next(right, &mut rest).ok().flatten();
+                }
+            });
+            taken.take()
+        }))
     }
 
     /// Changes the attributes of a range; see [`Table::protect`].

@@ -25,6 +25,10 @@ pub(crate) enum Report {
     /// A fault.
     Fault,
     /// A fault, because the walk found no translation.
+    #[cfg_attr(
+        not(target_pointer_width = "64"),
+        allow(dead_code, reason = "the machines that tell this have 64 bits")
+    )]
     Absent,
     /// A fault, because several TLB entries match the address.
     Conflict,

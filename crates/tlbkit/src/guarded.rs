@@ -8,8 +8,8 @@ use tlbkit_pagetable::format::Format;
 use tlbkit_pagetable::gpt::{self, Fixed, Gpt, Kseg0};
 use tlbkit_pagetable::nodes::Nodes;
 use tlbkit_pagetable::{
-    AnyCursor, Change, Entry, Error, Holes, Leaf, Pinned, Radix, Run, Shared, Table as _, Turn, Uncovered,
-    Writer, destroy, mpt,
+    AnyCursor, Change, Entry, Error, Holes, Leaf, Pinned, Radix, Retired, Run, Shared, Table as _, Turn,
+    Uncovered, Writer, destroy, mpt,
 };
 
 use crate::Kernel;
@@ -90,7 +90,7 @@ where
         let table = writer.table();
         // SAFETY: the caller is the writer, and the visit changes nothing.
         let part = first_part(table, unsafe { Pinned::by(table) }, pages, PART);
-        let leaves = Leaves { leaves: Some(writer.detach(part)?), table: None };
+        let leaves = Leaves { leaves: Some(writer.detach(part)?), table: None, nodes: None };
         Ok((leaves, after(pages, part.len()).map(|rest| rest.first())))
     }
 
@@ -104,7 +104,7 @@ where
     }
 
     fn detach_all(self) -> Self::Detached {
-        Leaves { leaves: None, table: Some(self) }
+        Leaves { leaves: None, table: Some(self), nodes: None }
     }
 
     fn part(&self, pinned: Pinned<'_>, pages: Pages) -> Pages {
@@ -178,6 +178,8 @@ fn first_part<G: Radix, F: Format<Word = u32>, N: Nodes<Word = u32>>(
 pub struct Leaves<G: Radix, F: Format<Word = u32>, N: Nodes<Word = u32> + 'static> {
     leaves: Option<gpt::Detached<'static, G, F, N, Size>>,
     table: Option<Table<G, F, N>>,
+    /// Nodes that are to be freed next. Each is out of the obligation before it is freed, so that a call that unwinds can be repeated.
+    nodes: Option<Retired<'static>>,
 }
 
 impl<G: Radix, F: Format<Word = u32>, N> Detached for Leaves<G, F, N>
@@ -192,35 +194,37 @@ where
             }
             self.leaves = None;
         }
-        let Some(table) = self.table.take() else { return true };
-        if table.footprint().ptes == 0 {
+        if let Some(nodes) = &mut self.nodes {
             // SAFETY: by this function's contract no CPU walks the table, and none will.
-            unsafe { destroy(table).reclaim() };
-            return true;
+            unsafe { nodes.complete() };
+            self.nodes = None;
         }
-        self.leaves = take_some(&table, most);
-        self.table = Some(table);
+        let Some(table) = &self.table else { return true };
+        (self.leaves, self.nodes) = match take_some(table, most) {
+            Some((leaves, nodes)) => (Some(leaves), Some(nodes)),
+            None => (None, self.table.take().map(destroy)),
+        };
         false
     }
 }
 
-/// Takes up to `most` entries out of a table which no other code uses, and frees nodes that have no more.
+/// Takes up to `most` entries out of a table which no other code uses. Returns their leaves, and the nodes that have no more; `None` if
+/// the table has no entry.
 fn take_some<G: Radix, F: Format<Word = u32>, N>(
     table: &Table<G, F, N>,
     most: usize,
-) -> Option<gpt::Detached<'static, G, F, N, Size>>
+) -> Option<(gpt::Detached<'static, G, F, N, Size>, Retired<'static>)>
 where
     N: Nodes<Word = u32, Mode = Shared> + 'static,
 {
     for half in table.space().halves().into_iter().flatten() {
         // SAFETY: no other code uses the table.
         let part = first_part(table, unsafe { Pinned::by(table) }, half, most);
-        let mut writer = Writer::new(table).ok()?;
-        let leaves = writer.detach(part).ok()?;
-        // SAFETY: no CPU walks the table.
-        unsafe { writer.finish().reclaim() };
-        if !leaves.is_empty() {
-            return Some(leaves);
+        let Ok(mut writer) = Writer::new(table) else { continue };
+        if let Ok(leaves) = writer.detach(part)
+            && !leaves.is_empty()
+        {
+            return Some((leaves, writer.finish()));
         }
     }
     None

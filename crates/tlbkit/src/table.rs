@@ -163,8 +163,8 @@ impl<G: Radix, F: Format, N: Nodes<Word = F::Word> + 'static> Detached for Detac
             if !self.nodes.release(most, held) {
                 return false;
             }
-            if let Some(debt) = self.debt.take() {
-                debt.reclaim();
+            if let Some(debt) = &mut self.debt {
+                debt.complete();
             }
         }
         true

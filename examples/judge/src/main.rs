@@ -32,7 +32,7 @@ use tlbkit_addr::{Attr, Flush, FlushScope, PageSize, Pages, Pfn, PhysAddr, VirtA
 use tlbkit_pagetable::format::Format as _;
 use tlbkit_pagetable::mpt::Mpt;
 use tlbkit_pagetable::nodes::{Chunk, Slab};
-use tlbkit_pagetable::{Change, Error, Geometry, FlushAll, Holes, Leaf, Local, Mark, Radix, Solo, Space};
+use tlbkit_pagetable::{Change, Error, FlushAll, Geometry, Holes, Leaf, Local, Mark, Radix, Solo, Space};
 
 #[cfg_attr(any(target_arch = "riscv64", target_arch = "riscv32"), path = "riscv.rs")]
 #[cfg_attr(target_arch = "aarch64", path = "aarch64.rs")]

@@ -114,9 +114,11 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, S: Sizes> Writing<'_,
         None
     }
 
-    /// Returns a leaf or mark of a range, of the first bucket that has one, and notes that bucket.
+    /// Returns a leaf or mark of a range, of the first bucket that has one from the noted one on, and notes that bucket. The buckets
+    /// before the noted one come last: if other pages have been unmapped since, the table has shrunk, and entries have moved there.
     fn entry_behind(&self, rest: &mut Rest, pages: Pages) -> Option<(VirtAddr, Entry)> {
-        for number in rest.place()..self.buckets() {
+        let (place, buckets) = (rest.place(), self.buckets());
+        for number in (place..buckets).chain(0..place.min(buckets)) {
             rest.set_place(number);
             let mut parts = self.walk().numbered(number).parts(pages);
             if let Some(found) = parts.find_map(|(unit, span)| unit.first_taken(span)) {

@@ -4,9 +4,9 @@ use super::leaf::Decode as _;
 use super::node::{NodeMut, Writing};
 use super::region;
 use super::shape::Shape;
+use crate::Radix;
 use crate::format::{Format, gone_of};
 use crate::nodes::Nodes;
-use crate::{Radix, Word as _};
 
 impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Writing<'_, 'n, G, F, N> {
     /// Counts the table's entries again from its words, after a change has unwound, and retires nodes that are empty. Nodes that
@@ -39,10 +39,9 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> NodeMut<'_, 'n, G, F, N>
         for index in 0..Self::slots(level) {
             let word = self.read(index).word();
             let is_entry = Self::is_leaf(word, level) || Self::is_link(word, level);
-            if !is_entry && gone_of::<F>(word).is_some() {
-                // A detachment has unwound, and nobody knows of this frame any more.
-                self.at(index).store_relaxed(F::Word::ZERO);
-            } else if Self::is_leaf(word, level) || Self::is_mark(word, level) {
+            // The frame of a detachment waits in its entry, which is in use, for `clear_detached`.
+            let waits = !is_entry && gone_of::<F>(word).is_some();
+            if waits || Self::is_leaf(word, level) || Self::is_mark(word, level) {
                 table.tally.ptes(1);
                 live += 1;
             } else if Self::is_link(word, level) {

@@ -110,6 +110,9 @@ pub enum Store {
 /// - `at` and `walked_at` return a pointer to `words` live cells, which are all [`Word::ZERO`] at first, and aligned to the
 ///   largest power of two (up to 4096) that divides the node's size in bytes;
 /// - `record_at` returns a pointer to a live record that belongs to no other node;
+/// - [`storing`](Self::storing) returns the word that it was given, and stores nothing; only a storage of which no code relies on a
+///   table, one that injects faults, may do otherwise;
+/// - `record`, `word`, `word_mut` and `words_mut` are those provided;
 /// - no byte of the node has an address below [`lowest`](Self::lowest) or above the `last` of its taker, and no address
 ///   wraps.
 ///

@@ -6,8 +6,9 @@ use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::mem::forget;
 use std::ops::ControlFlow;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
-use tlbkit_addr::{Attr, PageSize, Pages, Pfn, VirtAddr, Vpn};
+use tlbkit_addr::{Attr, Flush, PageSize, Pages, Pfn, VirtAddr, Vpn};
 use tlbkit_pagetable::format::{Compact, X86};
 use tlbkit_pagetable::geometry::Va48;
 use tlbkit_pagetable::mpt::{Mpt, Mpt4};
@@ -269,5 +270,67 @@ fn neighbours_are_one_run_and_the_ends_of_memory_are_not() {
     // A page that is dirty by hardware is no part of the run of the others: the bits are compared.
     let drained: Vec<_> = table.drain(pages).unwrap().map(flat).collect();
     assert_eq!(drained, visited);
+    table.destroy();
+}
+
+/// Between two pages of a range others are unmapped, so that a hashed table shrinks, and its entries stand in other buckets: the rest of
+/// the range comes all the same.
+#[test]
+fn the_rest_comes_after_other_pages_have_gone() {
+    each(|table| {
+        let mut writer = Writer::new(table).unwrap();
+        let (count, other) = if cfg!(miri) { (8, 24) } else { (100, 250) };
+        // No two of the pages or frames are neighbours, and the range has more blocks than a table has buckets.
+        for page in 0..count {
+            writer.map(pages(page << 9, 1), Pfn::new(3 * page), K4, Attr::READ).unwrap();
+        }
+        for page in 0..other {
+            writer.map(pages((1 << 30) + (page << 9), 1), Pfn::new(3 * page), K4, Attr::READ).unwrap();
+        }
+        let mut rest = Rest::of(pages(0, 1 << 30));
+        let mut gone = Vec::new();
+        for taken in 0..count {
+            if taken == count / 2 {
+                for page in 0..other {
+                    writer.unmap(pages((1 << 30) + (page << 9), 1), Holes::Refuse).unwrap();
+                }
+            }
+            gone.extend(writer.take_next(&mut rest).unwrap().map(|(page, _)| page.get() >> 9));
+        }
+        assert_eq!(writer.take_next(&mut rest), Ok(None));
+        gone.sort_unstable();
+        assert!(gone.into_iter().eq(0..count));
+        // SAFETY: no CPU walks the table.
+        unsafe { writer.finish().reclaim() };
+    });
+}
+
+/// What waits for a flush that unwinds is returned after the next one.
+#[test]
+fn a_flush_that_unwinds_loses_no_frame() {
+    let mut memory = vec![Chunk::ZERO; 16];
+    let slab = Slab::<u64, Solo>::new(&mut memory, 0).unwrap();
+    let flushes = Cell::new(0);
+    let mut table = Local::new(Mpt4::new(&slab).unwrap(), |_: &Flush| {
+        flushes.set(flushes.get() + 1);
+        if flushes.get() == 2 {
+            resume_unwind(Box::new("the flush unwinds"));
+        }
+    });
+    for page in 0..4 {
+        table.map(pages(page, 1), Pfn::new(3 * page), K4, Attr::READ).unwrap();
+    }
+    let mut drain = table.drain(pages(0, 4)).unwrap();
+    let mut gone = Vec::new();
+    let mut unwound = 0;
+    loop {
+        match catch_unwind(AssertUnwindSafe(|| drain.next())) {
+            Ok(Some((page, _))) => gone.push(page.get()),
+            Ok(None) => break,
+            Err(_) => unwound += 1,
+        }
+    }
+    drop(drain);
+    assert_eq!((gone, unwound), (vec![0, 1, 2, 3], 1));
     table.destroy();
 }

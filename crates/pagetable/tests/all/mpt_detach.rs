@@ -1,5 +1,7 @@
 //! Ranges that are taken out before their frames are known: where the frames wait.
 
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+
 use tlbkit_addr::{Attr, PageSize, Pages, Pfn, Vpn};
 #[cfg(target_pointer_width = "64")]
 use tlbkit_pagetable::format::X86;
@@ -9,7 +11,7 @@ use tlbkit_pagetable::geometry::Va32;
 use tlbkit_pagetable::geometry::Va48;
 use tlbkit_pagetable::mpt::{Detached, Mpt};
 use tlbkit_pagetable::nodes::{Chunk, Nodes, Reclaim as _, Slab};
-use tlbkit_pagetable::{Error, Holes, Mark, Radix, Shared, Table as _, Uncovered, Writer, destroy};
+use tlbkit_pagetable::{Error, FlushAll, Holes, Mark, Radix, Shared, Table as _, Uncovered, Writer, destroy};
 
 /// Releases what was detached, and returns the frames.
 fn released<G: Radix, F: Format, N: Nodes<Word = F::Word>>(mut parts: Detached<'_, G, F, N>) -> Vec<Pfn> {
@@ -189,4 +191,42 @@ fn an_entry_in_which_a_frame_waits_is_not_vacant() {
         destroy(child).reclaim();
     }
     assert_eq!(slab.usage().nodes, 0);
+}
+
+/// Frames that wait in their entries are no other change's, and so outlive one that unwinds.
+#[test]
+fn frames_that_wait_outlive_another_change_that_unwinds() {
+    let some = |first: usize, count: usize| Pages::count(Vpn::new(first), count).unwrap();
+    let mut memory = vec![Chunk::ZERO; 64];
+    let slab = Slab::<u64, Shared>::new(&mut memory, 0).unwrap();
+    let table = Mpt::<Va48, X86, _>::new(&slab).unwrap();
+    let mut writer = Writer::new(&table).unwrap();
+    let large = some(0x200, 0x200);
+    writer.map(some(0, 20), Pfn::new(0x100), PageSize::K4, Attr::READ).unwrap();
+    writer.map(large, Pfn::new(0x400), PageSize::K4, Attr::READ).unwrap();
+    // The node stays, because some of its pages do.
+    let mut detached = writer.detach(some(4, 10), usize::MAX).unwrap();
+    let resized = catch_unwind(AssertUnwindSafe(|| {
+        writer.resize(large, PageSize::M2, FlushAll::in_place(&mut |_| resume_unwind(Box::new(()))))
+    }));
+    assert!(resized.is_err());
+    let mut frames = Vec::new();
+    let mut take = |what| {
+        if let Uncovered::Frames(run) = what {
+            frames.extend(run.frames());
+        }
+    };
+    // SAFETY: no walker is on another CPU, and no TLB.
+    unsafe {
+        writer.clear_detached(some(4, 10), &mut detached, &mut take);
+        assert!(detached.release(usize::MAX, &mut take));
+    }
+    assert!(frames.into_iter().map(Pfn::get).eq(0x104..0x10e));
+    assert_eq!(writer.unmap(some(0, 20), Holes::Skip), Ok(10));
+    // SAFETY: as above.
+    unsafe {
+        writer.finish().reclaim();
+        destroy(table).reclaim();
+    }
+    assert_eq!((slab.usage().nodes, slab.held().lost()), (0, 0));
 }

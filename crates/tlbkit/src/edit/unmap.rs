@@ -37,7 +37,7 @@ impl<K: Kernel, const CPUS: usize> Edit<'_, K, CPUS> {
     /// Unmaps every page of `pages` that is mapped, and returns how many base pages were mapped. Larger pages that extend beyond
     /// the range are split first. [`Kernel::release`] gets the frames when no TLB has a translation to them any more. Only then
     /// is it certain whether they were written ([`Run::dirty`](tlbkit_pagetable::Run::dirty)), because until the flush a CPU may
-    /// still write them. If this edit has cleared [`Attr::DIRTY`] in any page and not flushed since, all frames count as written.
+    /// still write them. If this edit has cleared [`Attr::DIRTY`](crate::Attr::DIRTY) in any page and not flushed since, all frames count as written.
     /// Marks are removed, and [`Kernel::release_payload`] gets their payloads.
     ///
     /// # Errors

@@ -4,10 +4,10 @@
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use crate::host::unwinding::{RELEASE, SHARE, TAKE, as_machine};
+use crate::host::unwinding::{GIVE, RELEASE, SHARE, TAKE, as_machine};
 use crate::host::{Met, Use, machine};
 use tlbkit::{
-    Access, AddressSpace, Attr, Change, Error, Fault, Kernel as _, PageSize, Pages, Pfn, Run,
+    Access, AddressSpace, Attr, Change, Error, Fault, Guarded, Kernel as _, PageSize, Pages, Pfn, Run,
     SupervisorPages, VirtAddr, arch,
 };
 
@@ -281,4 +281,29 @@ fn a_frame_that_an_unwinding_fork_has_copied_is_released() {
     let seen: Vec<_> = (1..=9).map(|take| fork(take, 0)).collect();
     assert_eq!(seen.iter().filter(|(unwound, _)| *unwound).count(), 8, "{seen:?}");
     assert!(seen.contains(&(true, 1)) && seen.contains(&(true, 3)), "{seen:?}");
+}
+
+/// A space of a guarded table ends, and the kernel unwinds when a frame of nodes comes back to it: the release goes on after that.
+#[test]
+fn a_guarded_space_that_ends_releases_all_of_its_frames_although_the_kernel_unwinds() {
+    let end = |give: usize| {
+        let mmu = as_machine::<arch::Mips32<Guarded>>(2048);
+        let kernel = mmu.kernel();
+        let before = kernel.0.in_use();
+        let space = AddressSpace::new(mmu).unwrap();
+        // More leaves than are taken out at a time, each in a node of its own.
+        let frames: Vec<_> = (0..600).map(|at| kernel.0.data(at).unwrap()).collect();
+        for (at, &frame) in frames.iter().enumerate() {
+            space.map(pages(0x1000 + at * 0x12_3000, 1), frame, Attr::READ | Attr::USER).unwrap();
+        }
+        kernel.unwinds_at(GIVE, give);
+        let unwound = catch_unwind(AssertUnwindSafe(|| drop(space))).is_err();
+        kernel.unwinds_at(GIVE, 0);
+        let lost = frames.iter().filter(|&&frame| kernel.0.mappings(frame) != Use::Free).count();
+        assert_eq!((lost, kernel.0.in_use()), (0, before), "{give}");
+        unwound
+    };
+    assert!(!end(0));
+    let unwound = (1..20).filter(|&give| end(give)).count();
+    assert!(unwound > 2, "{unwound}");
 }

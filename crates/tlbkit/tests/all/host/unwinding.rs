@@ -13,11 +13,12 @@ use tlbkit::{Asid, Base, CpuSet, Flush, Kernel, Machine, Mmu, Overdue, PhysAddr,
 use crate::host::{Host, keep};
 
 /// The host as another machine, whose kernel unwinds where it is told to.
-pub struct As<M>(pub Host, PhantomData<fn() -> M>, [AtomicUsize; 3], pub Mutex<Vec<Step>>);
+pub struct As<M>(pub Host, PhantomData<fn() -> M>, [AtomicUsize; 4], pub Mutex<Vec<Step>>);
 
 pub const SHARE: usize = 0;
 pub const RELEASE: usize = 1;
 pub const TAKE: usize = 2;
+pub const GIVE: usize = 3;
 
 /// A step of a switch, as the kernel makes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -65,7 +66,9 @@ unsafe impl<M: Machine<Base = Base<12>>> Kernel for As<M> {
         self.0.take_frame().map(|frame| PhysAddr::new(frame.get() - Self::BELOW))
     }
     fn give_frame(&self, frame: PhysAddr) {
+        // The frame is the host's again, and then the kernel unwinds.
         self.0.give_frame(Self::frame(frame));
+        self.count(GIVE);
     }
     fn memory(&self, frame: PhysAddr) -> *mut u8 {
         self.0.memory(Self::frame(frame))
