@@ -22,7 +22,7 @@ impl<'g> Pinned<'g> {
     ///
     /// # Safety
     ///
-    /// While `guard` lives this CPU neither acknowledges a shootdown nor reclaims a
+    /// While `guard` is borrowed this CPU neither acknowledges a shootdown nor reclaims a
     /// [`Retired`](crate::Retired) batch of the tables it walks.
     #[inline(always)]
     pub const unsafe fn by<G: ?Sized>(_guard: &'g G) -> Self {

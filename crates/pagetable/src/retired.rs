@@ -16,7 +16,7 @@
 //!
 //! # Unwinding
 //!
-//! A change calls the caller's code: flush functions, sinks for frames, frame sources, the storage. Any of these may
+//! A change calls the caller's code: flush functions, frame sources, the storage. Any of these may
 //! unwind in the middle of a change. A table whose changes push each node after the store that unlinks it uses
 //! [`Retired::change`]. A table whose changes first build nodes, then push the replaced nodes and link the new ones last uses
 //! [`Retired::change_late`]: the pushed nodes belong to the batch only when the change returns. After a change that unwinds,

@@ -1,7 +1,7 @@
 //! The right to write a table, as a value: what a change of a [`Table`](crate::Table) takes.
 //!
 //! ```text
-//!   Writer, Local, AnyCursor ---- Right::new ----> Right ---- Right::batch ----> &mut Retired
+//!   Writer, Local --------------- Right::new ----> Right ---- Right::batch ----> &mut Retired
 //!   the table's only writer          unsafe          |           safe
 //!                                                    +-- the change of this table, and of no other
 //! ```
@@ -14,8 +14,8 @@ use crate::{Error, Pending, Retired, WriterFlag};
 
 /// The right to change one table, and the batch that takes over what a change unlinks.
 ///
-/// Only the table's writer makes one: [`Writer`](crate::Writer), [`Local`](crate::Local) or a cursor. A [`Table`](crate::Table) that
-/// is given a right asks by [`batch`](Self::batch) whether it is the right to change *that* table.
+/// Only the table's writer makes one: [`Writer`](crate::Writer), or [`Local`](crate::Local); a cursor borrows its writer's. A
+/// [`Table`](crate::Table) that is given a right asks by [`batch`](Self::batch) whether it is the right to change *that* table.
 pub struct Right<'w, 'n> {
     flag: &'w WriterFlag,
     batch: &'w mut Retired<'n>,

@@ -133,7 +133,8 @@ pub unsafe trait Table<'n>: Debug {
     /// # Errors
     ///
     /// [`Error::WrongSize`], [`Error::OutOfRange`], [`Error::Misaligned`], [`Error::MisalignedFrame`],
-    /// [`Error::FrameTooLarge`], [`Error::WrongAttr`], [`Error::Occupied`], [`Error::Marked`] or [`Error::NoMemory`].
+    /// [`Error::FrameTooLarge`], [`Error::WrongAttr`], [`Error::Occupied`], [`Error::Marked`], [`Error::Borrowed`] or
+    /// [`Error::NoMemory`].
     fn map(
         &self,
         right: Right<'_, 'n>,
@@ -198,8 +199,8 @@ pub unsafe trait Table<'n>: Debug {
     ///
     /// # Errors
     ///
-    /// [`Error::OutOfRange`], [`Error::WrongAttr`], [`Error::NotMapped`] (unless `holes` are skipped) or
-    /// [`Error::Partial`].
+    /// [`Error::OutOfRange`], [`Error::WrongAttr`], [`Error::NotMapped`] (unless `holes` are skipped),
+    /// [`Error::Borrowed`] or [`Error::Partial`].
     fn protect(
         &self,
         right: Right<'_, 'n>,
@@ -221,7 +222,8 @@ pub unsafe trait Table<'n>: Debug {
     /// # Errors
     ///
     /// [`Error::Breaks`] if the entry must be empty for a while, and `flush_all_cpus` allows no [break](FlushAll::breaking);
-    /// [`Error::OutOfRange`], [`Error::NotMapped`], [`Error::MisalignedFrame`], [`Error::FrameTooLarge`] or [`Error::WrongAttr`].
+    /// [`Error::OutOfRange`], [`Error::NotMapped`], [`Error::Borrowed`], [`Error::MisalignedFrame`], [`Error::FrameTooLarge`] or
+    /// [`Error::WrongAttr`].
     fn replace(
         &self,
         right: Right<'_, 'n>,
@@ -250,7 +252,7 @@ pub unsafe trait Table<'n>: Debug {
     /// # Errors
     ///
     /// [`Error::Breaks`] as for [`replace`](Self::replace); [`Error::WrongSize`], [`Error::OutOfRange`], [`Error::Misaligned`],
-    /// [`Error::NotMapped`], [`Error::NotUniform`], [`Error::Partial`] or [`Error::NoMemory`].
+    /// [`Error::NotMapped`], [`Error::NotUniform`], [`Error::Partial`], [`Error::Borrowed`] or [`Error::NoMemory`].
     fn resize(
         &self,
         right: Right<'_, 'n>,

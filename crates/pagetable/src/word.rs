@@ -1,13 +1,13 @@
 //! The words of page tables, and the memory ordering of every access to a word.
 //!
-//! A node is an array of words that walkers on other CPUs may read at any moment, so every access to a word is atomic in
-//! [`Shared`](crate::Shared) mode. Only this file chooses an ordering:
+//! A node is an array of words that walkers on other CPUs may read at any moment, so in [`Shared`](crate::Shared) mode
+//! every store is atomic, and so is every load of a walker. Only this file chooses an ordering:
 //!
 //! | access | by | ordering | why |
 //! |-|-|-|-|
 //! | [`follow`](Word::follow) | a walker | relaxed | the next address depends on the loaded word, and hardware orders dependent loads; an acquire would be a `sync` per level on MIPS |
 //! | [`publish`](Word::publish) | the writer | release | the node or frame that the word leads to is complete before the word is visible |
-//! | [`store_relaxed`](Word::store_relaxed) | the writer | relaxed | a word that no walker can reach yet, or one that leads nowhere |
+//! | [`store_relaxed`](Word::store_relaxed) | the writer | relaxed | a word that no walker can reach yet, or one that leads to no node: a range of leaves is stored so, after a release fence |
 //! | [`swap`](Word::swap), [`flip`](Word::flip) | the writer | acquire-release | hardware may set a status bit between a load and a store |
 //!
 //! The writer's loads are plain, because no other code writes at the same time; in [`Solo`](crate::Solo) mode its stores are

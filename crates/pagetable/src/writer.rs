@@ -72,7 +72,7 @@ impl<'n, T: Table<'n> + ?Sized> Drop for Turn<'_, 'n, T> {
 #[must_use = "its changes still need a flush: finish the writer, and pass the batch to a shootdown"]
 pub struct Writer<'t, 'n, T: Table<'n> + ?Sized> {
     table: &'t T,
-    /// `None` before the first change.
+    /// `None` before the first change and the first cursor.
     batch: Option<Retired<'n>>,
     /// The last field, so that it is dropped after the batch: the next writer then finds the batch's debt.
     _turn: Turn<'t, 'n, T>,
@@ -126,7 +126,8 @@ impl<'t, 'n, T: Table<'n> + ?Sized> Writer<'t, 'n, T> {
     #[inline(always)]
     pub(crate) fn right(&mut self) -> Right<'_, 'n> {
         let flag = self.table.writer_flag();
-        // SAFETY: this is the only writer, and `batch` returns a batch of this table. The methods pass the right to the table.
+        // SAFETY: this is the only writer, and `batch` returns a batch of this table. The methods and cursors pass the right to
+        // the table.
         unsafe { Right::new(flag, self.batch()) }
     }
 
@@ -263,7 +264,8 @@ impl<'t, 'n, T: Table<'n> + ?Sized> Writer<'t, 'n, T> {
         table.fill(self.right(), at, payload, frame)
     }
 
-    /// Returns the obligation for the changes so far, which remains the writer's, or `None` before the first change.
+    /// Returns the obligation for the changes so far, which remains the writer's, or `None` before the first change
+    /// and the first cursor.
     #[inline(always)]
     pub fn pending(&mut self) -> Option<Pending<'_, 'n>> {
         self.batch.as_mut().map(Pending::of)

@@ -55,8 +55,8 @@ impl<const W: usize> SharedSet<W> {
 /// and then reads `running`, and that CPU sets its bit in `running` and then reads `stale`, at least one of them sees the
 /// other's write.
 ///
-/// A kernel must let [`System::switch`](crate::System::switch) change the sets: a CPU that uses the space and is not in
-/// `running` gets no request to flush, and the kernel may free page-table nodes while that CPU walks them.
+/// [`System::switch`](crate::System::switch) changes the sets for a CPU that begins or ends to use the space. A CPU that uses it and
+/// is not in `running` gets no request to flush, and the kernel may free page-table nodes while that CPU walks them.
 ///
 /// Before a kernel drops the space it calls [`System::drain`](crate::System::drain).
 #[derive(Debug)]

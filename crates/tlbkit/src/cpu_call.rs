@@ -89,7 +89,8 @@ impl<K: Kernel, const CPUS: usize> CpuCall<K, CPUS> {
     ///
     /// # Errors
     ///
-    /// [`NotReady::Nested`] if the CPU is inside another call.
+    /// [`NotReady::Nested`] if the CPU is inside another call; those of [`Mmu::online`](crate::Mmu::online) if it cannot come
+    /// online.
     #[cold]
     #[inline(never)]
     pub(crate) fn ready(mmu: &'static Mmu<K, CPUS>, space: &Block<K, CPUS>) -> Result<(), NotReady> {

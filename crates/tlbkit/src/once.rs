@@ -19,8 +19,8 @@ type Slot<'w, K> = mpt::Slot<'w, 'static, Shape<K>, <<K as Kernel>::Machine as M
 /// Attributes, encoded for the entries of base pages.
 type Encoded<K> = mpt::Encoded<<<K as Kernel>::Machine as Machine>::Format>;
 
-/// Encodes attributes that a page of `space` may have, and whose flush is that of the entry: [`Attr::GLOBAL`] is refused for most
-/// pages, and a page of the kernel waits for other CPUs, if they have to flush before they can use it.
+/// Encodes attributes; `None` leaves the change to an edit: for attributes that the format lacks, for [`Attr::GLOBAL`] where the
+/// page may not have it, and for a page of the kernel which other CPUs can use only after a flush.
 #[inline(always)]
 pub(crate) fn encoded<K: Kernel, const CPUS: usize>(
     space: &Block<K, CPUS>,

@@ -8,8 +8,8 @@ use crate::block::Handle;
 use crate::cpu_call::{CpuCall, UncoveredRuns};
 use crate::{Access, Kernel, Machine};
 
-/// What an [`Edit`](crate::Edit) and its cursor settle changes with. Each method gets the obligation for the changes, if a change has
-/// made one: the edit's writer has it, or the cursor, which has borrowed the writer.
+/// What an [`Edit`](crate::Edit) and its cursor settle changes with. Its methods get the obligation for the changes, if there is
+/// one: the edit's writer has it, or the cursor, which has borrowed the writer.
 pub(crate) struct Changes<'c, K: Kernel, const CPUS: usize> {
     pub(crate) space: &'c Handle<K, CPUS>,
     pub(crate) call: &'c mut CpuCall<K, CPUS>,

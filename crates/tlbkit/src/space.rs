@@ -379,7 +379,7 @@ impl<K: Kernel, const CPUS: usize> AddressSpace<K, CPUS> {
     }
 
     /// Unmaps every mapped page of `pages`; see [`Edit::unmap`]. A range of up to about 8192 nodes and entries costs one shootdown, and
-    /// is unmapped at one moment; a longer one is unmapped in [parts](Self#long-calls).
+    /// other writers find all of it mapped or none; a longer one is unmapped in [parts](Self#long-calls).
     ///
     /// # Errors
     ///

@@ -91,8 +91,8 @@ pub unsafe trait Format: Debug + 'static {
     /// ([`Error::WrongAttr`]).
     const CLOSES: bool = !Self::IMPLIED.contains(Attr::READ);
 
-    /// The number of bits for software in an entry of the last level that is no leaf, at most 62. They hold a [`Mark`]. With
-    /// 0 the format holds no marks.
+    /// The number of bits for software in an entry of the last level that is no leaf, at most 62. They hold a [`Mark`], or the
+    /// frame of an entry that a detachment has taken out. With 0 the format holds no marks.
     const ABSENT: u32 = 0;
 
     /// Attributes that no change of a leaf may affect: the page must be unmapped and mapped again.

@@ -47,7 +47,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Writer<'_, 'n, Mpt<'n, G
     /// call and `clear_detached` the entries that hold frames refuse other contents ([`Error::Marked`]); an unmap leaves them, and
     /// another `detach` leaves them or hands their frames over. If the table is destroyed before, they are lost.
     ///
-    /// Costs a store for each last-level node of which nothing stays, and otherwise one for each leaf.
+    /// Costs a store for each node of the last two levels of which nothing stays, and otherwise one for each leaf.
     ///
     /// # Errors
     ///

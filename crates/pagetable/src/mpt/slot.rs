@@ -1,5 +1,5 @@
-//! The fast path: a change of one leaf in an existing node, with one check and one store. Every change of a single page tries it
-//! first, also a cursor's.
+//! The fast path: a change of one leaf in an existing node, with one check and one store. A map, an unmap, a protect
+//! and a replace of a single page try it first, also a cursor's.
 //!
 //! ```text
 //!   Slot    walk -> check -> store -> what to flush     the fast path

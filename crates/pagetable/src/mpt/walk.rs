@@ -10,9 +10,10 @@ use crate::nodes::Nodes;
 use crate::{Entry, Leaf, Radix};
 
 impl<'a, 'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> NodeRef<'a, 'n, G, F, N> {
-    /// Walks from the root to the slot for `at` in the node of level `bottom`, or in the last node above that exists. `top` is the
-    /// slot of the root, and `load` loads a word. Calls `end` with the node and the slot in which the walk ends, and with the word,
-    /// which is no link, if the walk ended above `bottom`. All walks of this table use this function.
+    /// Walks from the root to the slot for `at` in the node of level `bottom`, or in the last node above that exists. `top` is
+    /// the slot of the root, and `load` loads a word. Calls `end` with the node and the slot in which the walk ends, and with the
+    /// word, which is no link, if the walk ended above `bottom`. Walks to a slot use this function, but for
+    /// [`look_up`](Self::look_up); visits of ranges go from node to node.
     #[inline(always)]
     pub(super) fn walk<T>(
         self,

@@ -172,7 +172,7 @@ impl<N: Nodes + ?Sized> AtomicWord<'_, N> {
         N::Word::follow(self.0.cell())
     }
 
-    /// Stores a word that leads nowhere, or stores any word in a node that no walker can reach yet.
+    /// Stores a word that links no node, or stores any word in a node that no walker can reach yet.
     #[inline(always)]
     pub(crate) fn store_relaxed(self, word: N::Word) {
         let WordMut { nodes, node, index, .. } = self.0;

@@ -91,7 +91,8 @@ impl<K: Kernel, const CPUS: usize> CpuCall<K, CPUS> {
         runs: UncoveredRuns,
     ) {
         let flush = retired.flush().clone();
-        // `across_cpus` succeeds, because the storage is in shared mode. Otherwise the nodes would be lost, and counted as lost.
+        // `across_cpus` succeeds, because the storage is in shared mode. Otherwise the frames would be lost, and the nodes would be
+        // a debt of the table.
         let uncovered = retired.across_cpus().ok().map(|nodes| ToRelease { nodes, runs });
         self.shoot(space, &flush, uncovered);
     }

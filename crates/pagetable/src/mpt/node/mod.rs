@@ -3,8 +3,9 @@
 //! ```text
 //!   Pinned  --- root --->  NodeRef --- link ---> NodeRef         a walk: reads
 //!   Writing --- root --->  NodeMut --- child --> NodeMut         the writer: also writes
+//!   Turn ------ place -------------------------> Place           the fast path: one slot of the last level
 //!                             |
-//!                             +- place ---> Place                one slot: stores leaves and marks
+//!                             +- at ------> Place                one slot: stores leaves and marks
 //!                             +- unlink --> Subtree              what is in no slot
 //!                             +- link <---- Subtree
 //!                             +- retire <-- Subtree              a batch owns its nodes until the shootdown is complete

@@ -2,8 +2,8 @@
 //!
 //! Where software walks the table, the storage's mode decides: in solo mode the accesses are plain loads and stores, which the
 //! compiler may widen. Hardware ([`Format::WALK_CACHE`]) walks the table at any moment in every mode, by speculation also on the
-//! writer's own CPU. For such formats each access is one atomic access of the whole word, and a word that leads to a node or
-//! frame is stored with release ordering, so that a walker that finds a node finds the node's contents. (Hardware loads the words
+//! writer's own CPU. For such formats each access is one atomic access of the whole word, and a word that links a node is stored
+//! with release ordering, so that a walker that finds a node finds the node's contents. (Hardware loads the words
 //! of a walk in the order in which each address depends on the word before.) The kernel executes the barrier after the last store
 //! of a change, which makes the walker see the change: see [`FlushScope::Barrier`](tlbkit_addr::FlushScope::Barrier).
 
@@ -129,7 +129,7 @@ impl<'a, 'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Place<'a, 'n, G, F, 
         if walked::<F>() { self.slot().atomic().load() } else { self.slot().read() }
     }
 
-    /// Stores a word that leads nowhere, or stores any word in a node that no walker can reach yet.
+    /// Stores a word that links no node, or stores any word in a node that no walker can reach yet.
     #[inline(always)]
     pub(crate) fn store_relaxed(self, word: F::Word) {
         self.put_relaxed(self.no_link(word));
