@@ -195,6 +195,7 @@ fn an_entry_in_which_a_frame_waits_is_not_vacant() {
 
 /// Frames that wait in their entries are no other change's, and so outlive one that unwinds.
 #[test]
+#[cfg(target_pointer_width = "64")]
 fn frames_that_wait_outlive_another_change_that_unwinds() {
     let some = |first: usize, count: usize| Pages::count(Vpn::new(first), count).unwrap();
     let mut memory = vec![Chunk::ZERO; 64];
