@@ -578,35 +578,28 @@ impl Collector {
         let base = model.space().base();
         let is_whole = self.runs.len() + self.marks.len() < most;
         let effect = model.removed(pages, |page| is_whole || self.has(page));
-        // A run is the frames of neighbouring pages, and is dirty if one of them is.
-        let frames =
-            |first: Vpn, run: Run| (0..run.len).map(move |page| (first.get() + page, run.first.get() + page));
-        let mut handed: Vec<_> = self.runs.iter().flat_map(|&(first, run)| frames(first, run)).collect();
         let runs = effect.removed.iter().map(|leaf| (leaf.at.vpn(base), leaf.run(base)));
-        let mut wanted: Vec<_> = runs.flat_map(|(first, run)| frames(first, run)).collect();
-        handed.sort_unstable();
-        wanted.sort_unstable();
+        let (handed, wanted) = (joined(self.runs.iter().copied()), joined(runs));
         if handed != wanted {
-            let twice = handed.windows(2).find(|pair| pair[0] == pair[1]);
+            let twice = handed.windows(2).find(|pair| pair[0].0 + pair[0].2 > pair[1].0);
             let twice =
-                twice.map_or(String::new(), |pair| format!("; frame {:#x} was handed over twice", pair[0].1));
+                twice.map_or(String::new(), |pair| format!("; frame {:#x} was handed over twice", pair[1].1));
+            let count = |runs: &[(usize, usize, usize)]| runs.iter().map(|run| run.2).sum::<usize>();
             return mismatch!(
                 "{} frames were handed over and {} were uncovered{twice}: handed over {:x?}, uncovered {:?}",
-                handed.len(),
-                wanted.len(),
+                count(&handed),
+                count(&wanted),
                 self.runs,
                 effect.removed
             );
         }
-        let dirty = |page: usize| {
-            effect
-                .removed
-                .iter()
-                .filter(|leaf| leaf.attr.contains(Attr::DIRTY))
-                .any(|leaf| model.space().pages_of(leaf).contains(Vpn::new(page)))
-        };
+        // A run is dirty if one of its pages is.
         for &(first, run) in &self.runs {
-            if run.dirty != frames(first, run).any(|(page, _)| dirty(page)) {
+            let pages = Pages::count(first, run.len);
+            let is_in =
+                |leaf: &Leaf| pages.is_some_and(|run| run.intersect(model.space().pages_of(leaf)).is_some());
+            let dirty = effect.removed.iter().any(|leaf| leaf.attr.contains(Attr::DIRTY) && is_in(leaf));
+            if run.dirty != dirty {
                 return mismatch!(
                     "frames were handed over and said to be dirty or not, and are not so: {run:x?} of {first}"
                 );
@@ -624,4 +617,16 @@ impl Collector {
         }
         Ok(effect)
     }
+}
+
+/// Returns runs by their first page, first frame and length, in ascending order; those that continue each other are one.
+fn joined(runs: impl Iterator<Item = (Vpn, Run)>) -> Vec<(usize, usize, usize)> {
+    let mut runs: Vec<_> = runs.map(|(page, run)| (page.get(), run.first.get(), run.len)).collect();
+    runs.sort_unstable();
+    runs.dedup_by(|next, run| {
+        let continues = (run.0 + run.2, run.1 + run.2) == (next.0, next.1);
+        run.2 += if continues { next.2 } else { 0 };
+        continues
+    });
+    runs
 }
