@@ -62,21 +62,21 @@ impl Joined {
     }
 
     /// Adds frames to the run, or hands that run over first.
-    pub(crate) fn add(&mut self, run: Run, held: &mut dyn FnMut(Uncovered)) {
+    pub(crate) fn add(&mut self, run: Run, hand_over: &mut dyn FnMut(Uncovered)) {
         if let Some(before) = &mut self.0
             && before.first.checked_add(before.len) == Some(run.first)
         {
             before.len += run.len;
             before.dirty |= run.dirty;
         } else if let Some(before) = self.0.replace(run) {
-            held(Uncovered::Frames(before));
+            hand_over(Uncovered::Frames(before));
         }
     }
 
     /// Hands the run over.
-    pub(crate) fn end(&mut self, held: &mut dyn FnMut(Uncovered)) {
+    pub(crate) fn end(&mut self, hand_over: &mut dyn FnMut(Uncovered)) {
         if let Some(run) = self.0.take() {
-            held(Uncovered::Frames(run));
+            hand_over(Uncovered::Frames(run));
         }
     }
 }

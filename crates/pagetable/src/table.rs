@@ -8,8 +8,8 @@ use tlbkit_addr::{Attr, FlushScope, PageSize, Pages, Pfn, PhysAddr, VirtAddr, Vp
 use crate::nodes::Held;
 use crate::word::atomics::{AtomicBool, AtomicUsize, Ordering};
 use crate::{
-    Entry, Error, FlushAll, Footprint, Leaf, Mark, NestedMissObserver, Pinned, Rest, Retired, Right, Run,
-    Space, Uncovered,
+    Entry, Error, FlushAll, Footprint, Leaf, Mark, NestedMissObserver, Pinned, Rest, Retired, Right, Space,
+    Uncovered,
 };
 
 /// A page table: a map from virtual pages to frames. Any number of CPUs read it without a lock while one CPU changes it.
@@ -76,18 +76,6 @@ pub unsafe trait Table<'n>: Debug {
         pages: Pages,
         visit: &mut dyn FnMut(Leaf) -> ControlFlow<()>,
     ) -> ControlFlow<()>;
-
-    /// Visits the leaves that [`for_each`](Self::for_each) visits, and passes the first page of each leaf and its frames.
-    /// Neighbouring base pages that map neighbouring frames may be passed as one run, which costs less in the multi-level tables.
-    fn for_each_run(
-        &self,
-        pinned: Pinned<'_>,
-        pages: Pages,
-        visit: &mut dyn FnMut(Vpn, Run) -> ControlFlow<()>,
-    ) -> ControlFlow<()> {
-        let base = self.space().base();
-        self.for_each(pinned, pages, &mut |leaf| visit(leaf.at.vpn(base), leaf.run(base)))
-    }
 
     /// Returns how many bits a [`Mark::Payload`] may have in this table, or `None` if its format has no bits for marks.
     #[inline]

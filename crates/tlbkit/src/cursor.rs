@@ -13,7 +13,7 @@ use crate::counted::{pfn, typed};
 use crate::edit::clears_dirty;
 use crate::owned::Owned;
 use crate::settle::{Changes, needs_force, status};
-use crate::storage::{Format, Walk};
+use crate::storage::{Format, TableCursor};
 use crate::{Access, Edit, Fault, FrameOf, Kernel};
 
 /// A page of an address space, from [`Edit::cursor`](crate::Edit::cursor). Several operations at that page and at the next pages
@@ -48,14 +48,14 @@ use crate::{Access, Edit, Fault, FrameOf, Kernel};
 /// ```
 pub struct Cursor<'c, K: Kernel, const CPUS: usize = 1> {
     pub(crate) changes: Changes<'c, K, CPUS>,
-    pub(crate) walk: Walk<'c, K>,
+    pub(crate) cursor: TableCursor<'c, K>,
 }
 
 impl<K: Kernel, const CPUS: usize> Cursor<'_, K, CPUS> {
     /// Returns the first address of the page that the cursor is at.
     #[inline]
     pub fn at(&self) -> VirtAddr {
-        self.walk.page().address(self.changes.space.base())
+        self.cursor.page().address(self.changes.space.base())
     }
 
     /// Returns the leaf that maps the page. Costs a load, or a walk for a page that is shared with the kernel's own address space.
@@ -67,13 +67,13 @@ impl<K: Kernel, const CPUS: usize> Cursor<'_, K, CPUS> {
     /// Returns the leaf that maps the page.
     #[inline(always)]
     pub(crate) fn leaf(&self) -> Option<Leaf> {
-        self.walk.look().or_else(|| self.shared_entry().leaf())
+        self.cursor.look().or_else(|| self.shared_entry().leaf())
     }
 
     /// Returns what the entry for the page holds: a leaf, a mark, or nothing. Costs as much as [`look`](Self::look).
     #[inline]
     pub fn entry(&self) -> Entry<FrameOf<K>> {
-        let entry = match self.walk.entry() {
+        let entry = match self.cursor.entry() {
             Entry::Empty => self.shared_entry(),
             entry => entry,
         };
@@ -97,21 +97,21 @@ impl<K: Kernel, const CPUS: usize> Cursor<'_, K, CPUS> {
     ///
     /// As [`Edit::mark`](crate::Edit::mark).
     pub fn mark(&mut self, mark: Mark) -> Result<Entry<FrameOf<K>>, Error> {
-        if let (Mark::Payload(..), Some(leaf)) = (mark, self.walk.look()) {
+        if let (Mark::Payload(..), Some(leaf)) = (mark, self.cursor.look()) {
             return Err(Error::Occupied { at: leaf.at, size: leaf.size });
         }
         typed::<K, _>(self.store_mark(mark))
     }
 
     fn store_mark(&mut self, mark: Mark) -> Result<Entry, Error> {
-        self.changes.make_room(Some(self.walk.pending()));
-        let old = self.walk.mark(Some(mark))?;
+        self.changes.make_room(Some(self.cursor.pending()));
+        let old = self.cursor.mark(Some(mark))?;
         if let Entry::Leaf(leaf) = &old {
             self.changes.uncover(leaf);
         }
         // A mark may need new nodes, whose absence a CPU may keep.
-        let page = Pages::one(self.walk.page());
-        self.changes.put_in_force(Some(self.walk.pending()), page, Attr::USER);
+        let page = Pages::one(self.cursor.page());
+        self.changes.put_in_force(Some(self.cursor.pending()), page, Attr::USER);
         Ok(old)
     }
 
@@ -141,7 +141,7 @@ impl<K: Kernel, const CPUS: usize> Cursor<'_, K, CPUS> {
         let mut frozen = leaf;
         if change != Change::default() {
             *self.changes.cleared |= clears_dirty(change);
-            frozen = self.walk.protect(change)?;
+            frozen = self.cursor.protect(change)?;
         }
         shared.keep();
         Ok(frozen)
@@ -167,7 +167,7 @@ impl<K: Kernel, const CPUS: usize> Cursor<'_, K, CPUS> {
         if self.changes.space.lender_of(at).is_some() {
             return Err(Error::Borrowed { at });
         }
-        let leaf = self.walk.look().ok_or(Error::NotMapped { at })?;
+        let leaf = self.cursor.look().ok_or(Error::NotMapped { at })?;
         let whole = Error::Partial { at: leaf.at, size: leaf.size };
         if leaf.size == self.changes.space.base() { Ok(leaf) } else { Err(whole) }
     }
@@ -179,7 +179,7 @@ impl<K: Kernel, const CPUS: usize> Cursor<'_, K, CPUS> {
     /// [`Error::Borrowed`].
     pub fn unmark(&mut self) -> Result<Option<Mark>, Error> {
         match self.entry() {
-            Entry::Mark(_) => Ok(self.walk.mark(None)?.mark()),
+            Entry::Mark(_) => Ok(self.cursor.mark(None)?.mark()),
             Entry::Leaf(_) | Entry::Empty => Ok(None),
         }
     }
@@ -190,11 +190,11 @@ impl<K: Kernel, const CPUS: usize> Cursor<'_, K, CPUS> {
     ///
     /// As [`Edit::fill`](crate::Edit::fill).
     pub fn fill(&mut self, payload: u64, frame: FrameOf<K>) -> Result<(), Error> {
-        let page = Pages::one(self.walk.page());
-        self.changes.settle_break(Some(self.walk.pending()), page);
-        self.walk.fill(payload, pfn::<K>(frame))?;
-        let attr = self.walk.look().map_or(Attr::USER, |leaf| leaf.attr);
-        self.changes.put_in_force(Some(self.walk.pending()), page, attr);
+        let page = Pages::one(self.cursor.page());
+        self.changes.settle_break(Some(self.cursor.pending()), page);
+        self.cursor.fill(payload, pfn::<K>(frame))?;
+        let attr = self.cursor.look().map_or(Attr::USER, |leaf| leaf.attr);
+        self.changes.put_in_force(Some(self.cursor.pending()), page, attr);
         Ok(())
     }
 
@@ -205,11 +205,11 @@ impl<K: Kernel, const CPUS: usize> Cursor<'_, K, CPUS> {
     /// As [`Edit::map`](crate::Edit::map).
     #[inline(always)]
     pub fn map(&mut self, frame: FrameOf<K>, attr: Attr) -> Result<(), Error> {
-        let page = Pages::one(self.walk.page());
+        let page = Pages::one(self.cursor.page());
         self.changes.space.check_global(attr, page)?;
-        self.changes.settle_break(Some(self.walk.pending()), page);
-        self.walk.map(pfn::<K>(frame), attr)?;
-        self.changes.put_in_force(Some(self.walk.pending()), page, attr);
+        self.changes.settle_break(Some(self.cursor.pending()), page);
+        self.cursor.map(pfn::<K>(frame), attr)?;
+        self.changes.put_in_force(Some(self.cursor.pending()), page, attr);
         Ok(())
     }
 
@@ -221,8 +221,8 @@ impl<K: Kernel, const CPUS: usize> Cursor<'_, K, CPUS> {
     /// [`Error::NotMapped`] or [`Error::Borrowed`].
     #[inline(always)]
     pub fn unmap(&mut self) -> Result<Leaf<FrameOf<K>>, Error> {
-        self.changes.make_room(Some(self.walk.pending()));
-        let leaf = self.walk.unmap()?;
+        self.changes.make_room(Some(self.cursor.pending()));
+        let leaf = self.cursor.unmap()?;
         self.changes.uncover(&leaf);
         Ok(typed::<K, _>(leaf))
     }
@@ -240,13 +240,13 @@ impl<K: Kernel, const CPUS: usize> Cursor<'_, K, CPUS> {
 
     #[inline(always)]
     fn protect_entry(&mut self, change: Change) -> Result<Entry, Error> {
-        let page = Pages::one(self.walk.page());
+        let page = Pages::one(self.cursor.page());
         self.changes.space.check_global(change.set, page)?;
         *self.changes.cleared |= clears_dirty(change);
-        match self.walk.protect(change) {
+        match self.cursor.protect(change) {
             Ok(leaf) => {
                 if needs_force(change) {
-                    self.changes.put_in_force(Some(self.walk.pending()), page, change.apply(leaf.attr));
+                    self.changes.put_in_force(Some(self.cursor.pending()), page, change.apply(leaf.attr));
                 }
                 Ok(Entry::Leaf(leaf))
             }
@@ -259,12 +259,12 @@ impl<K: Kernel, const CPUS: usize> Cursor<'_, K, CPUS> {
     #[cold]
     #[inline(never)]
     fn protect_mark(&mut self, change: Change) -> Result<Entry, Error> {
-        let Entry::Mark(mark @ Mark::Payload(..)) = self.walk.entry() else {
+        let Entry::Mark(mark @ Mark::Payload(..)) = self.cursor.entry() else {
             return Err(Error::NotMapped { at: self.at() });
         };
         check_change::<Format<K>>(change)?;
         let changed = change_mark::<Format<K>>(mark_word::<Format<K>>(mark)?, change);
-        self.walk.mark(mark_of::<Format<K>>(changed))
+        self.cursor.mark(mark_of::<Format<K>>(changed))
     }
 
     /// Maps the page to `frame` instead of the frame that it has, and returns the old leaf of the page; see
@@ -276,7 +276,7 @@ impl<K: Kernel, const CPUS: usize> Cursor<'_, K, CPUS> {
     #[inline(always)]
     pub fn replace(&mut self, frame: FrameOf<K>, attr: Attr) -> Result<Leaf<FrameOf<K>>, Error> {
         let frame = pfn::<K>(frame);
-        typed::<K, _>(match self.walk.look() {
+        typed::<K, _>(match self.cursor.look() {
             Some(leaf) if leaf.size != self.changes.space.base() => {
                 self.replace_sized(frame, self.changes.space.base(), attr)
             }
@@ -293,9 +293,9 @@ impl<K: Kernel, const CPUS: usize> Cursor<'_, K, CPUS> {
             return Err(Error::WrongSize { size });
         }
         // The check comes before a page is split.
-        self.changes.space.check_own(Pages::one(self.walk.page()))?;
+        self.changes.space.check_own(Pages::one(self.cursor.page()))?;
         let whole = self.split(size)?;
-        let done = match self.walk.look() {
+        let done = match self.cursor.look() {
             Some(Leaf { at, size: smaller, .. }) if smaller != size => {
                 Err(Error::Occupied { at, size: smaller })
             }
@@ -317,13 +317,13 @@ impl<K: Kernel, const CPUS: usize> Cursor<'_, K, CPUS> {
         let mut is_sole = |frame: Pfn| is_sole(typed::<K, _>(frame));
         let copy = |frame: Pfn| copy(typed::<K, _>(frame)).map(pfn::<K>);
         let (base, at) = (self.changes.space.base(), self.at());
-        self.changes.space.check_own(Pages::one(self.walk.page()))?;
+        self.changes.space.check_own(Pages::one(self.cursor.page()))?;
         let rights =
             Change { clear: Attr::COPY_ON_WRITE, set: Attr::WRITE.union(status::<K>(Access::STORE)) };
         let mut whole = None;
         let leaf = loop {
             let copied = |leaf: &Leaf| matches!(Access::STORE.refused(leaf), Some(Fault::CopyOnWrite(_)));
-            let Some(leaf) = self.walk.look().filter(copied) else { return Ok(()) };
+            let Some(leaf) = self.cursor.look().filter(copied) else { return Ok(()) };
             let own = leaf.part(at, base).frame;
             if is_small(leaf, base)
                 && is_sole(own)
@@ -349,7 +349,7 @@ impl<K: Kernel, const CPUS: usize> Cursor<'_, K, CPUS> {
     /// Splits the leaf that maps the page until it is no larger than `to`. Returns the leaf as it was, if it was larger.
     fn split(&mut self, to: PageSize) -> Result<Option<Leaf>, Error> {
         let mut whole = None;
-        while let Some(leaf) = self.walk.look().filter(|leaf| leaf.size > to) {
+        while let Some(leaf) = self.cursor.look().filter(|leaf| leaf.size > to) {
             whole.get_or_insert(leaf);
             self.split_once(leaf, to).inspect_err(|_| self.join(whole))?;
         }
@@ -382,15 +382,15 @@ impl<K: Kernel, const CPUS: usize> Cursor<'_, K, CPUS> {
         let may_break = whole.attr.contains(Attr::USER);
         // SAFETY: the pages are a user's.
         let flush = if may_break { unsafe { FlushAll::breaking(flush) } } else { FlushAll::in_place(flush) };
-        self.walk.resize(pages, to, flush)
+        self.cursor.resize(pages, to, flush)
     }
 
     /// Replaces the leaf that maps the page by one of the same size.
     #[inline(always)]
     fn replace_leaf(&mut self, frame: Pfn, attr: Attr) -> Result<Leaf, Error> {
-        let page = Pages::one(self.walk.page());
+        let page = Pages::one(self.cursor.page());
         self.changes.space.check_global(attr, page)?;
-        self.changes.make_room(Some(self.walk.pending()));
+        self.changes.make_room(Some(self.cursor.pending()));
         // The kernel may be using a page that is not a user's: break-before-make would unmap it for a while.
         let may_break = self.changes.space.table.breaks_frames()
             && self.leaf().ok_or(Error::NotMapped { at: self.at() })?.attr.contains(Attr::USER);
@@ -398,9 +398,9 @@ impl<K: Kernel, const CPUS: usize> Cursor<'_, K, CPUS> {
         let flush = &mut |flush: &Flush| call.shoot(space, flush, None);
         // SAFETY: the page is a user's.
         let flush = if may_break { unsafe { FlushAll::breaking(flush) } } else { FlushAll::in_place(flush) };
-        let old = self.walk.replace(frame, attr, flush)?;
+        let old = self.cursor.replace(frame, attr, flush)?;
         if old.attr.contains(Attr::USER) {
-            self.changes.put_in_force(Some(self.walk.pending()), page, attr);
+            self.changes.put_in_force(Some(self.cursor.pending()), page, attr);
         }
         self.changes.uncover(&old);
         Ok(old)
@@ -416,11 +416,11 @@ impl<K: Kernel, const CPUS: usize> Cursor<'_, K, CPUS> {
         if let Some(lender) = self.changes.space.lender_of(self.at()) {
             // The kernel's own address space changes its pages, and flushes them in every address space. This cannot deadlock: a
             // writer of the kernel's own address space waits for no other writer, because it borrows no pages.
-            let at = self.walk.page().address(self.changes.space.base());
+            let at = self.cursor.page().address(self.changes.space.base());
             return Edit::new(lender, self.changes.call)
                 .run(|edit| edit.fault_at(at, access).map(|(fault, _)| fault));
         }
-        let Some(leaf) = self.walk.look() else { return Ok(Fault::absent(self.walk.entry().mark())) };
+        let Some(leaf) = self.cursor.look() else { return Ok(Fault::absent(self.cursor.entry().mark())) };
         // A larger leaf's first frame is that of another page.
         let leaf = leaf.part(self.at(), self.changes.space.base());
         if let Some(fault) = access.refused(&leaf) {
@@ -428,9 +428,9 @@ impl<K: Kernel, const CPUS: usize> Cursor<'_, K, CPUS> {
         }
         let missing = status::<K>(access).difference(leaf.attr);
         if !missing.is_empty() {
-            self.walk.protect(Change::set(missing))?;
+            self.cursor.protect(Change::set(missing))?;
         }
-        let refused = self.changes.call.retry(self.changes.space, self.walk.page(), access, leaf.attr);
+        let refused = self.changes.call.retry(self.changes.space, self.cursor.page(), access, leaf.attr);
         Ok(refused.map_or(Fault::Retry, Fault::Refused))
     }
 
@@ -441,13 +441,13 @@ impl<K: Kernel, const CPUS: usize> Cursor<'_, K, CPUS> {
     /// [`Error::OutOfRange`]; the cursor has not moved then.
     #[inline]
     pub fn seek(&mut self, at: VirtAddr) -> Result<(), Error> {
-        self.walk.seek(at.vpn(self.changes.space.base()))
+        self.cursor.seek(at.vpn(self.changes.space.base()))
     }
 
     /// Goes to the next page, and tells whether there is one: the last page of each half has no next page.
     #[inline]
     pub fn step(&mut self) -> bool {
-        self.walk.step()
+        self.cursor.step()
     }
 
     /// Goes to the first mapped page after the leaf that maps this page (after this page, if it is not mapped) and up to the page
@@ -457,14 +457,14 @@ impl<K: Kernel, const CPUS: usize> Cursor<'_, K, CPUS> {
     pub fn next_mapped(&mut self, last: VirtAddr) -> Option<Leaf<FrameOf<K>>> {
         let last = last.vpn(self.changes.space.base());
         let both = self.changes.space.lender().is_some();
-        typed::<K, _>(if both { self.next_of_both(last) } else { self.walk.next_mapped(last) })
+        typed::<K, _>(if both { self.next_of_both(last) } else { self.cursor.next_mapped(last) })
     }
 
     /// Does what [`next_mapped`](Self::next_mapped) does in an address space that shares pages, which the table's own cursor
     /// skips.
     fn next_of_both(&mut self, last: Vpn) -> Option<Leaf> {
         let space = self.changes.space.table.space();
-        let behind = self.leaf().map_or(self.walk.page(), |leaf| space.pages_of(&leaf).last());
+        let behind = self.leaf().map_or(self.cursor.page(), |leaf| space.pages_of(&leaf).last());
         let pages = Pages::new(behind.checked_add(1)?, last)?;
         let mut next = None;
         // SAFETY: inside an edit interrupts are masked, and this visit serves no shootdown. The kernel's own address space waits
@@ -474,7 +474,7 @@ impl<K: Kernel, const CPUS: usize> Cursor<'_, K, CPUS> {
             ControlFlow::Break(())
         });
         // Another CPU may have joined pages that are shared: the larger leaf then begins before the page that the cursor has left.
-        self.walk.seek(next?.at.vpn(self.changes.space.base()).max(pages.first())).ok()?;
+        self.cursor.seek(next?.at.vpn(self.changes.space.base()).max(pages.first())).ok()?;
         next
     }
 }
@@ -500,6 +500,6 @@ const fn attr_out(attr: Attr) -> Attr {
 
 impl<K: Kernel, const CPUS: usize> fmt::Debug for Cursor<'_, K, CPUS> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.walk.fmt(f)
+        self.cursor.fmt(f)
     }
 }

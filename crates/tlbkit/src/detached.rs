@@ -44,7 +44,7 @@ impl<K: Kernel, const CPUS: usize> Detachment<K, CPUS> {
         take: impl FnOnce(&mut Parts<K>, &mut dyn FnMut(Uncovered)) -> R,
     ) -> R {
         let (kernel, pages, lost, dirty) = (self.mmu.kernel(), &mut self.pages, self.lost, self.dirty);
-        take(&mut self.parts, &mut |held| match held {
+        take(&mut self.parts, &mut |what| match what {
             _ if lost => {}
             Uncovered::Frames(run) => {
                 *pages += run.len;
@@ -57,9 +57,9 @@ impl<K: Kernel, const CPUS: usize> Detachment<K, CPUS> {
 
     /// Releases a part, with interrupts masked, and tells whether nothing is left.
     fn release_some(&mut self) -> bool {
-        let release = |parts: &mut Parts<K>, held: &mut dyn FnMut(Uncovered)| {
+        let release = |parts: &mut Parts<K>, hand_over: &mut dyn FnMut(Uncovered)| {
             // SAFETY: by the contract of `new` every CPU has flushed by now; lost parts do not come here.
-            unsafe { parts.release(RELEASED, held) }
+            unsafe { parts.release(RELEASED, hand_over) }
         };
         self.done = self.lost || self.release_by(release);
         self.done

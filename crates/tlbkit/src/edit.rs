@@ -97,8 +97,8 @@ impl<'s, K: Kernel, const CPUS: usize> Edit<'s, K, CPUS> {
     #[inline(always)]
     fn cursor_at(&mut self, page: Vpn) -> Result<Cursor<'_, K, CPUS>, Error> {
         let (changes, writer) = self.parts();
-        let walk = Table::<K>::cursor(writer, page)?;
-        Ok(Cursor { changes, walk })
+        let cursor = Table::<K>::cursor(writer, page)?;
+        Ok(Cursor { changes, cursor })
     }
 
     /// Returns what settles changes, and the writer, which has their obligation.

@@ -99,7 +99,7 @@ where
         _writer: &mut Writer<'_, 'static, Self>,
         _pages: Pages,
         _detached: &mut Self::Detached,
-        _held: &mut dyn FnMut(Uncovered),
+        _hand_over: &mut dyn FnMut(Uncovered),
     ) {
     }
 
@@ -186,10 +186,10 @@ impl<G: Radix, F: Format<Word = u32>, N> Detached for Leaves<G, F, N>
 where
     N: Nodes<Word = u32, Mode = Shared> + 'static,
 {
-    unsafe fn release(&mut self, most: usize, held: &mut dyn FnMut(Uncovered)) -> bool {
+    unsafe fn release(&mut self, most: usize, hand_over: &mut dyn FnMut(Uncovered)) -> bool {
         if let Some(leaves) = &mut self.leaves {
             // SAFETY: this function's contract.
-            if !unsafe { leaves.release(most, held) } {
+            if !unsafe { leaves.release(most, hand_over) } {
                 return false;
             }
             self.leaves = None;

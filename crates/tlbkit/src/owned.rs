@@ -9,37 +9,37 @@ use crate::counted::typed;
 /// of this value gives the use back ([`Kernel::release`], [`Kernel::release_payload`]).
 pub(crate) struct Owned<'k, K: Kernel> {
     kernel: &'k K,
-    held: Option<Uncovered>,
+    what: Option<Uncovered>,
 }
 
 impl<'k, K: Kernel> Owned<'k, K> {
     /// Takes over frames that the kernel has handed over with a use.
     #[inline]
     pub(crate) const fn new(kernel: &'k K, frames: Run) -> Self {
-        Self { kernel, held: Some(Uncovered::Frames(frames)) }
+        Self { kernel, what: Some(Uncovered::Frames(frames)) }
     }
 
     /// Makes one more use of frames, or of the payload of a mark. If the kernel's method unwinds, there is none.
-    pub(crate) fn shared(kernel: &'k K, held: Uncovered) -> Self {
-        match held {
+    pub(crate) fn shared(kernel: &'k K, what: Uncovered) -> Self {
+        match what {
             Uncovered::Frames(run) => kernel.share(typed::<K, _>(run)),
             Uncovered::Mark(Mark::Payload(payload, _)) => kernel.share_payload(payload),
             Uncovered::Mark(Mark::Guard) => {}
         }
-        Self { kernel, held: Some(held) }
+        Self { kernel, what: Some(what) }
     }
 
     /// Leaves the use to the entry, which has been made, or to the caller.
     #[inline]
     pub(crate) fn keep(mut self) {
-        self.held = None;
+        self.what = None;
     }
 }
 
 impl<K: Kernel> Drop for Owned<'_, K> {
     #[inline]
     fn drop(&mut self) {
-        match self.held {
+        match self.what {
             Some(Uncovered::Frames(run)) => self.kernel.release(typed::<K, _>(run)),
             Some(Uncovered::Mark(Mark::Payload(payload, _))) => self.kernel.release_payload(payload),
             Some(Uncovered::Mark(Mark::Guard)) | None => {}

@@ -19,7 +19,7 @@ pub(crate) type Storage<K> = <Kind<K> as TableKind<Geometry<K>, Format<K>>>::Sto
 /// The page table of a kernel's address spaces.
 pub(crate) type Table<K> = <Kind<K> as TableKind<Geometry<K>, Format<K>>>::Table<K>;
 /// The cursor of an address space's page table.
-pub(crate) type Walk<'c, K> = <Table<K> as SpaceTable<Geometry<K>, Format<K>, Storage<K>>>::Cursor<'c>;
+pub(crate) type TableCursor<'c, K> = <Table<K> as SpaceTable<Geometry<K>, Format<K>, Storage<K>>>::Cursor<'c>;
 
 /// What waits for its release outside of an address space's page table.
 pub(crate) type Parts<K> = <Table<K> as SpaceTable<Geometry<K>, Format<K>, Storage<K>>>::Detached;

@@ -88,7 +88,7 @@ pub trait SpaceTable<G: Radix, F: Format, N: Nodes<Word = F::Word>>:
         writer: &mut Writer<'_, 'static, Self>,
         pages: Pages,
         detached: &mut Self::Detached,
-        held: &mut dyn FnMut(Uncovered),
+        hand_over: &mut dyn FnMut(Uncovered),
     );
 
     /// Takes the whole table apart, whose frames the caller does not know.
@@ -141,12 +141,12 @@ pub(crate) const RELEASED: usize = 1 << 9;
 /// What waits for its release outside of a table.
 pub trait Detached: fmt::Debug {
     /// Hands over the frames and marks of about `most` entries, and frees nodes that hold no more. Returns `true` if nothing is left.
-    /// A call that `held` has unwound can be repeated.
+    /// A call that `hand_over` has unwound can be repeated.
     ///
     /// # Safety
     ///
     /// The contract of [`Retired::reclaim`] since the part has been taken out of its table.
-    unsafe fn release(&mut self, most: usize, held: &mut dyn FnMut(Uncovered)) -> bool;
+    unsafe fn release(&mut self, most: usize, hand_over: &mut dyn FnMut(Uncovered)) -> bool;
 }
 
 /// Nodes of a multi-level table, and the obligation of earlier changes whose flush was dropped.
@@ -157,10 +157,10 @@ pub struct DetachedNodes<G: Radix, F: Format, N: Nodes<Word = F::Word> + 'static
 }
 
 impl<G: Radix, F: Format, N: Nodes<Word = F::Word> + 'static> Detached for DetachedNodes<G, F, N> {
-    unsafe fn release(&mut self, most: usize, held: &mut dyn FnMut(Uncovered)) -> bool {
+    unsafe fn release(&mut self, most: usize, hand_over: &mut dyn FnMut(Uncovered)) -> bool {
         // SAFETY: this function's contract is that of both calls.
         unsafe {
-            if !self.nodes.release(most, held) {
+            if !self.nodes.release(most, hand_over) {
                 return false;
             }
             if let Some(debt) = &mut self.debt {
@@ -246,10 +246,10 @@ impl<G: Radix, F: Format, N: Nodes<Word = F::Word> + 'static> SpaceTable<G, F, N
         writer: &mut Writer<'_, 'static, Self>,
         pages: Pages,
         detached: &mut Self::Detached,
-        held: &mut dyn FnMut(Uncovered),
+        hand_over: &mut dyn FnMut(Uncovered),
     ) {
         // SAFETY: this function's contract.
-        unsafe { writer.clear_detached(pages, &mut detached.nodes, held) };
+        unsafe { writer.clear_detached(pages, &mut detached.nodes, hand_over) };
     }
 
     fn detach_all(self) -> Self::Detached {

@@ -91,16 +91,16 @@ impl<'n, G: Geometry, F: Format<Word = u32>, N: Nodes<Word = u32>, P: Digits> De
     }
 
     /// Hands over the frames and marks in about `slots` slots of leaves, and frees these leaves. Returns `true` if nothing is left.
-    /// Neighbouring frames are handed over as one run. If `held` unwinds, the call can be repeated: it continues after what `held`
+    /// Neighbouring frames are handed over as one run. If `hand_over` unwinds, the call can be repeated: it continues after what `hand_over`
     /// was called with.
     ///
     /// # Safety
     ///
     /// As for [`Retired::reclaim`](crate::Retired::reclaim): since the call of [`Writer::detach`] every CPU that may hold a translation of the table, or walk
     /// it, has left its walks and flushed what the writer's obligation names.
-    pub unsafe fn release(&mut self, slots: usize, held: &mut dyn FnMut(Uncovered)) -> bool {
+    pub unsafe fn release(&mut self, slots: usize, hand_over: &mut dyn FnMut(Uncovered)) -> bool {
         while let Some(half) = self.halves.iter_mut().find_map(Option::take) {
-            held(half);
+            hand_over(half);
         }
         for _ in 0..slots.div_ceil(2) {
             let Some((leaf, last)) = self.ends else { break };
@@ -114,8 +114,8 @@ impl<'n, G: Geometry, F: Format<Word = u32>, N: Nodes<Word = u32>, P: Digits> De
                     Pairs::<G, F, N, P>::entry(word(Pairs::<G, F, N, P>::pte_of(edge, at)), edge.shift, at);
                 self.next += 1;
                 match entry {
-                    Entry::Leaf(page) => self.pending.add(page.run(G::BASE), held),
-                    Entry::Mark(mark) => held(Uncovered::Mark(mark)),
+                    Entry::Leaf(page) => self.pending.add(page.run(G::BASE), hand_over),
+                    Entry::Mark(mark) => hand_over(Uncovered::Mark(mark)),
                     Entry::Empty => {}
                 }
             }
@@ -132,7 +132,7 @@ impl<'n, G: Geometry, F: Format<Word = u32>, N: Nodes<Word = u32>, P: Digits> De
                 freed.done();
             }
         }
-        self.pending.end(held);
+        self.pending.end(hand_over);
         self.count == 0
     }
 }

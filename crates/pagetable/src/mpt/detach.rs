@@ -80,7 +80,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Writer<'_, 'n, Mpt<'n, G
     }
 
     /// Empties the entries of `pages` that [`detach`](Self::detach) has left in nodes that stay, removes the marks there, and hands
-    /// both over. A call that `held` has unwound can be repeated.
+    /// both over. A call that `hand_over` has unwound can be repeated.
     ///
     /// # Safety
     ///
@@ -89,11 +89,11 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Writer<'_, 'n, Mpt<'n, G
         &mut self,
         pages: Pages,
         detached: &mut Detached<'n, G, F, N>,
-        held: &mut dyn FnMut(Uncovered),
+        hand_over: &mut dyn FnMut(Uncovered),
     ) {
         if G::SPACE.check_pages(pages).is_ok() {
-            self.writing().root().clear_detached(pages, detached, held);
-            detached.pending.end(held);
+            self.writing().root().clear_detached(pages, detached, hand_over);
+            detached.pending.end(hand_over);
         }
     }
 }
@@ -304,7 +304,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> NodeMut<'_, 'n, G, F, N>
         &mut self,
         pages: Pages,
         detached: &mut Detached<'n, G, F, N>,
-        held: &mut dyn FnMut(Uncovered),
+        hand_over: &mut dyn FnMut(Uncovered),
     ) {
         let level = self.level();
         for (index, span) in Self::by_slot(level, pages) {
@@ -314,7 +314,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> NodeMut<'_, 'n, G, F, N>
             }
             if Self::is_link(word, level) {
                 let Some(mut below) = self.child(index) else { continue };
-                below.clear_detached(span, detached, held);
+                below.clear_detached(span, detached, hand_over);
                 if below.live() == 0
                     && let Some(gone) = self.unlink(index)
                 {
@@ -337,9 +337,9 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> NodeMut<'_, 'n, G, F, N>
                 self.table().tally.ptes(-1);
             }
             if let Some((first, dirty)) = gone {
-                detached.pending.add(Run { first, len: Self::slot_pages(level), dirty }, held);
+                detached.pending.add(Run { first, len: Self::slot_pages(level), dirty }, hand_over);
             } else if let Some(mark) = mark {
-                held(Uncovered::Mark(mark));
+                hand_over(Uncovered::Mark(mark));
             }
         }
     }

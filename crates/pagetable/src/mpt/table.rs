@@ -14,7 +14,7 @@ use crate::leaf::phys;
 use crate::nodes::Nodes;
 use crate::{
     Change, Entry, Error, FlushAll, Footprint, Holes, Leaf, Mark, Pinned, Private, Radix, Rest, Retired,
-    Right, Run, Solo, Space, Table, Uncovered, WriterFlag,
+    Right, Solo, Space, Table, Uncovered, WriterFlag,
 };
 
 // SAFETY: the batch is over the table's storage, and the flag is a field. When a change returns, the nodes that it has pushed are
@@ -52,16 +52,6 @@ unsafe impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Table<'n> for Mpt
     ) -> ControlFlow<()> {
         let root = NodeRef::root(self, pinned);
         G::SPACE.parts(pages).try_for_each(|pages| root.visit(pages, visit))
-    }
-
-    fn for_each_run(
-        &self,
-        pinned: Pinned<'_>,
-        pages: Pages,
-        visit: &mut dyn FnMut(Vpn, Run) -> ControlFlow<()>,
-    ) -> ControlFlow<()> {
-        let root = NodeRef::root(self, pinned);
-        G::SPACE.parts(pages).try_for_each(|pages| root.visit_runs(pages, visit))
     }
 
     fn payload_bits(&self) -> Option<u32> {

@@ -12,7 +12,7 @@ use crate::format::{Format, is_gone};
 use crate::geometry::Checked as _;
 use crate::nodes::Nodes;
 use crate::pairs::stale;
-use crate::{Entry, Leaf, Radix, Run, Word};
+use crate::{Entry, Leaf, Radix, Word};
 
 /// Visits of a part of the space that the node covers.
 impl<'a, 'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> NodeRef<'a, 'n, G, F, N> {
@@ -82,29 +82,6 @@ impl<'a, 'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> NodeRef<'a, 'n, G, F
             ControlFlow::Continue(Self::slot_end(seen.node().level(), first))
         });
         found
-    }
-
-    /// Visits the leaves of `pages`, in ascending order, as runs of frames: neighbouring last-level entries that map neighbouring
-    /// frames with the same attributes are one run.
-    pub(super) fn visit_runs(
-        self,
-        pages: Pages,
-        visit: &mut dyn FnMut(Vpn, Run) -> ControlFlow<()>,
-    ) -> ControlFlow<()> {
-        self.visit_words(pages, &mut |seen, first: Vpn, most| {
-            let level = seen.node().level();
-            let Some(leaf) = seen.mapped(first.address(G::BASE)) else {
-                return ControlFlow::Continue(Self::slot_end(level, first));
-            };
-            let mut run = leaf.run(G::BASE);
-            let mut end = G::SPACE.pages_of(&leaf).last();
-            if Self::is_last(level) && !Self::REPLICATED {
-                run.len = seen.like(most);
-                end = Vpn::new(first.get() + (run.len - 1));
-            }
-            visit(leaf.at.vpn(G::BASE), run)?;
-            ControlFlow::Continue(end)
-        })
     }
 
     /// Calls `found` with each word of `pages` that is neither zero nor a link, in ascending order, with the first page of its slot

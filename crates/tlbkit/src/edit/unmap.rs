@@ -140,10 +140,10 @@ impl<K: Kernel, const CPUS: usize> Flushing<'_, '_, K, CPUS> {
             detached.lose();
         }
         let (writer, done) = (&mut self.edit.writer, self.done);
-        detached.release_by(|parts, held| {
+        detached.release_by(|parts, hand_over| {
             if let Some(done) = done {
-                // SAFETY: the flush has been executed, or was refused: then `held` releases nothing.
-                unsafe { Table::<K>::clear_detached(writer, done, parts, held) };
+                // SAFETY: the flush has been executed, or was refused: then `hand_over` releases nothing.
+                unsafe { Table::<K>::clear_detached(writer, done, parts, hand_over) };
             }
         });
     }

@@ -105,6 +105,13 @@ impl<'a, 'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, S: Sizes> Bucket<
         self.place(Self::block(0, at), Self::slot(0, at))
     }
 
+    /// Reads the tag of the first unit as the writer, unlike [`Unit::tag`]: it is no load of a walk, also where a lookup moves buckets.
+    #[inline(always)]
+    pub(crate) fn tag(self) -> usize {
+        let low = self.at(0).read().to_usize();
+        if Self::TAG == 1 { low } else { low | self.at(1).read().to_usize() << 16 << 16 }
+    }
+
     /// Reads the PTE for `at` in a bucket of base pages.
     #[inline(always)]
     pub(crate) fn read(self, at: VirtAddr) -> F::Word {

@@ -115,16 +115,16 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Detached<'n, G, F, N> {
     }
 
     /// Hands over the frames and marks in up to `slots` slots, and frees the nodes that have been read. Returns `true` if nothing
-    /// is left. Neighbouring frames are handed over as one run. If `held` unwinds, the call can be repeated: it continues after
-    /// what `held` was called with.
+    /// is left. Neighbouring frames are handed over as one run. If `hand_over` unwinds, the call can be repeated: it continues after
+    /// what `hand_over` was called with.
     ///
     /// # Safety
     ///
     /// As for [`Retired::reclaim`](crate::Retired::reclaim): since the call of [`Writer::detach`] every CPU that may hold a
     /// translation of the table, or walk it, has left its walks and flushed what the writer's obligation names.
-    pub unsafe fn release(&mut self, slots: usize, held: &mut dyn FnMut(Uncovered)) -> bool {
+    pub unsafe fn release(&mut self, slots: usize, hand_over: &mut dyn FnMut(Uncovered)) -> bool {
         while let Some(run) = self.loose.iter_mut().find_map(Option::take) {
-            self.pending.add(run, held);
+            self.pending.add(run, hand_over);
         }
         let mut left = slots;
         // The lists of the lower levels come first, so that a node's list is empty when a node above it is read.
@@ -135,7 +135,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Detached<'n, G, F, N> {
                 if left == 0 {
                     break;
                 }
-                left -= self.read(node, level, left, held);
+                left -= self.read(node, level, left, hand_over);
                 continue;
             }
             // SAFETY: the node is in the list, so its record is the list's.
@@ -149,13 +149,19 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Detached<'n, G, F, N> {
             unsafe { self.nodes.free(node, false) };
             freed.done();
         }
-        self.pending.end(held);
+        self.pending.end(hand_over);
         self.count == 0
     }
 
     /// Reads up to `most` slots of `node`, the first of the list of `level`, from the next slot on, but no further than to a link.
     /// Returns how many slots it has read.
-    fn read(&mut self, node: NodeAddr, level: usize, most: usize, held: &mut dyn FnMut(Uncovered)) -> usize {
+    fn read(
+        &mut self,
+        node: NodeAddr,
+        level: usize,
+        most: usize,
+        hand_over: &mut dyn FnMut(Uncovered),
+    ) -> usize {
         let first = self.next[level % MAX];
         let end = Self::slots(level).min(first.saturating_add(most));
         for index in first..end {
@@ -166,16 +172,16 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Detached<'n, G, F, N> {
                 continue;
             }
             if Self::is_leaf(word, level) {
-                self.pending.add(Self::run_of(word, level, index), held);
+                self.pending.add(Self::run_of(word, level, index), hand_over);
             } else if Self::is_link(word, level) {
                 // SAFETY: only the node led to the node below, and its slot has been read. It was counted with this one.
                 unsafe { self.add(F::node(word), level + 1, 0) };
                 return index + 1 - first;
             } else if let Some((first, dirty)) = gone_of::<F>(word) {
                 // An earlier detachment has left the frame here.
-                self.pending.add(Run { first, len: Self::slot_pages(level), dirty }, held);
+                self.pending.add(Run { first, len: Self::slot_pages(level), dirty }, hand_over);
             } else if let Some(mark) = Self::entry(word, level, VirtAddr::new(0)).mark() {
-                held(Uncovered::Mark(mark));
+                hand_over(Uncovered::Mark(mark));
             }
         }
         end - first
