@@ -69,7 +69,7 @@ fn main() {
             measure(&addresses, |va| cache.lookup(VirtAddr::new(va), space).unwrap_or(0) as usize);
         }
         Some("x86_64") => {
-            let mut table = X86::new();
+            let mut table = X86::<48>::new();
             addresses.iter().for_each(|&va| table.map(va >> 12, va >> 12));
             measure(&addresses, |va| table.translate(va).unwrap_or(0));
         }

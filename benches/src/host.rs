@@ -21,7 +21,7 @@ impl Host {
     /// Asks the system.
     pub fn this() -> Self {
         let cpus = available_parallelism().map_or(1, usize::from);
-        let profile = if cfg!(debug_assertions) { "not optimized" } else { "optimized" };
+        let profile = if cfg!(debug_assertions) { "not optimized" } else { env!("TLBKIT_PROFILE") };
         Self {
             machine: format!("{} {}, {cpus} CPUs", std::env::consts::OS, std::env::consts::ARCH),
             cpu: cpu(&fs::read_to_string("/proc/cpuinfo").unwrap_or_default()),

@@ -1,4 +1,7 @@
 //! The jobs: what each is called and what it measures, in the order of the reports.
+//!
+//! On a subject with four CPUs one runs the address space, and no change interrupts another: what the jobs show is what a kernel for
+//! several CPUs pays where it needs no shootdown.
 
 /// Each job's name, and what one of its operations is.
 pub const JOBS: &[(&str, &str)] = &[
@@ -11,8 +14,11 @@ pub const JOBS: &[(&str, &str)] = &[
     ("lookup sqlite", "a hit in the pages that SQLite touched"),
     ("lookup perl", "a hit in the pages that Perl touched"),
     ("lookup near miss", "a lookup of an unmapped page whose neighbours are mapped"),
-    ("lookup far miss", "a lookup of a page far from 8192 neighbouring pages"),
-    ("lookup far miss, sparse", "a lookup of a page far from 8192 single pages anywhere"),
+    (
+        "lookup far miss",
+        "a lookup of one of 65536 pages anywhere, far from 8192 neighbouring pages that are mapped",
+    ),
+    ("lookup far miss, sparse", "a lookup of one of 65536 pages anywhere, with 8192 others mapped"),
     ("lookup chain dense", "a hit whose address is the result of the one before, 8192 neighbouring pages"),
     ("lookup chain sparse", "the same, 8192 single pages anywhere"),
     ("lookup cold dense", "the same, 8192 neighbouring pages, after the caches held something else"),
@@ -24,7 +30,9 @@ pub const JOBS: &[(&str, &str)] = &[
     ),
     ("map page", "map one page in a node that has others; its neighbours were mapped just before"),
     ("unmap page", "unmap one page of a node that keeps others"),
+    ("unmap page, untouched", "the same, of a page that hardware may still mark accessed and dirty"),
     ("protect page", "make one page writable or read-only (PROT1)"),
+    ("protect page, untouched", "the same, of a page that hardware may still mark accessed and dirty"),
     (
         "replace page",
         "map a mapped page to another frame; an unmap and a map where the subject has nothing else",
@@ -43,7 +51,9 @@ pub const JOBS: &[(&str, &str)] = &[
         "map from empty, dense",
         "map one of 4096 neighbouring pages, one by one, in a table that is empty at first",
     ),
+    ("unmap all, dense", "unmap one of these pages, one by one, until the table is empty"),
     ("map from empty, sparse", "map one of 1024 single pages anywhere, in a table that is empty at first"),
+    ("unmap all, sparse", "unmap one of these pages, one by one, until the table is empty"),
     ("unmap freeing", "unmap the only page of a node, which goes back to its storage"),
     (
         "fault cc1",
@@ -66,6 +76,23 @@ pub const JOBS: &[(&str, &str)] = &[
     ("iterate sparse", "visit a page of 8192 single ones anywhere"),
     ("promote 512", "make one leaf of 512 pages"),
     ("split 512", "make 512 pages of one leaf"),
+    ("STLB hit dense", "a hit of a software TLB in 8192 neighbouring pages, beside the walk of `x86_64`"),
+    ("STLB chain dense", "a hit whose address is the result of the one before"),
+    ("STLB hit sparse", "a hit in 8192 single pages anywhere"),
+    ("STLB chain sparse", "a hit whose address is the result of the one before"),
+    ("STLB near chain", "the same in 512 entries, beside a load from the first-level cache"),
+    ("STLB fill", "enter a page in a software TLB"),
+    ("STLB invalidate page", "remove a page from a software TLB"),
+    ("superpage bookkeeping", "what a promotion policy does at a TLB miss"),
+    ("publish", "post a request for another CPU, beside an atomic addition"),
+    ("empty poll", "see that no CPU has asked for anything, beside a load"),
+    ("unshared", "a shootdown of a page that no other CPU can hold, beside an atomic addition"),
+    (
+        "shootdown round trip",
+        "ask a CPU that polls and wait for its reply: by a mailbox, by two words, by a whole shootdown",
+    ),
+    ("dependent load", "a load whose address is the result of the one before"),
+    ("cache line there and back", "a cache line goes to another CPU and comes back"),
 ];
 
 /// Returns the place of a job in [`JOBS`], or one behind all of them.

@@ -1,7 +1,8 @@
 //! What every bench shares: the subjects under one interface, the jobs that they are given, and how a run is reported.
 //!
 //! A number here means something only beside the others of the same run: compare ratios. Each peer is set up as its
-//! documentation does for a kernel with a direct map, its nodes in a host arena, with flushes ignored, as ours are.
+//! documentation does for a kernel with a direct map, takes its nodes where ours take theirs, and ignores flushes, as ours do.
+//! Every job checks what the subject answers, outside of what is timed.
 //!
 //! A table of another crate is measured beside these ones by a bench of its own, `docs/own-tests.md` shows it:
 //! implement [`Subject`] for it, or [`ours::Make`] if it is a `tlbkit_pagetable::Table`, add it to [`Subjects::all`] and give that
@@ -11,8 +12,11 @@
 use std::time::Duration;
 
 pub mod cases;
+mod clock;
+mod frames;
 mod host;
 pub mod jobs;
+pub mod others;
 pub mod ours;
 pub mod peers;
 mod run;
@@ -21,6 +25,7 @@ mod summary;
 pub mod work;
 
 pub use cases::{Case, Subjects};
+pub use clock::timed;
 pub use host::Host;
 pub use run::main;
 
@@ -57,8 +62,16 @@ pub trait Subject {
     /// Returns an empty table.
     fn new() -> Self;
 
-    /// Maps one page; both numbers count 4 KiB.
+    /// Maps one page for reading and writing; both numbers count 4 KiB. It is accessed and dirty, as the handler of a store's page
+    /// fault maps it.
     fn map(&mut self, vpn: usize, pfn: usize);
+
+    /// Maps one page that nothing has accessed or written yet, which hardware may mark at any moment. By default
+    /// [`map`](Self::map) does it.
+    #[inline(always)]
+    fn map_untouched(&mut self, vpn: usize, pfn: usize) {
+        self.map(vpn, pfn);
+    }
 
     /// Unmaps one page, and gives back what that empties where the subject can.
     fn unmap(&mut self, vpn: usize);
@@ -66,7 +79,11 @@ pub trait Subject {
     /// Translates an address.
     fn translate(&self, va: usize) -> Option<usize>;
 
+    /// Tells whether a page is mapped for writing.
+    fn is_writable(&self, vpn: usize) -> bool;
+
     /// Maps a run of pages, by whatever the subject has for it.
+    #[inline(always)]
     fn map_range(&mut self, vpn: usize, pfn: usize, pages: usize) {
         for page in 0..pages {
             self.map(vpn + page, pfn + page);
@@ -74,6 +91,7 @@ pub trait Subject {
     }
 
     /// Unmaps a run of pages.
+    #[inline(always)]
     fn unmap_range(&mut self, vpn: usize, pages: usize) {
         for page in 0..pages {
             self.unmap(vpn + page);
@@ -85,6 +103,7 @@ pub trait Subject {
 
     /// Maps a mapped page to another frame, for reading and writing. By default it unmaps the page and maps it again, which
     /// is what a table without an operation for it offers.
+    #[inline(always)]
     fn replace(&mut self, vpn: usize, pfn: usize) {
         self.unmap(vpn);
         self.map(vpn, pfn);

@@ -111,7 +111,8 @@ fn storage<M: tlbkit_pagetable::Mode>() -> &'static Storage<M> {
 
 const CHUNKS: usize = 1 << 19;
 
-const RIGHTS: Attr = Attr::READ.union(Attr::WRITE);
+const UNTOUCHED: Attr = Attr::READ.union(Attr::WRITE);
+const RIGHTS: Attr = UNTOUCHED.union(Attr::ACCESSED).union(Attr::DIRTY);
 
 impl<M: tlbkit_pagetable::Mode, T: Make<M>> Ours<T, M> {
     /// Makes a change that succeeds, and what follows it.
@@ -146,18 +147,32 @@ impl<M: tlbkit_pagetable::Mode, T: Make<M>> Subject for Ours<T, M> {
 
     #[inline(always)]
     fn map(&mut self, vpn: usize, pfn: usize) {
-        self.map_range(vpn, pfn, 1);
+        let page = Pages::one(Vpn::new(vpn));
+        self.change(|table, right| table.map(right, page, Pfn::new(pfn), PageSize::K4, RIGHTS));
+    }
+
+    #[inline(always)]
+    fn map_untouched(&mut self, vpn: usize, pfn: usize) {
+        let page = Pages::one(Vpn::new(vpn));
+        self.change(|table, right| table.map(right, page, Pfn::new(pfn), PageSize::K4, UNTOUCHED));
     }
 
     #[inline(always)]
     fn unmap(&mut self, vpn: usize) {
-        self.unmap_range(vpn, 1);
+        let page = Pages::one(Vpn::new(vpn));
+        self.change(|table, right| table.unmap(right, page, Holes::Refuse));
     }
 
     #[inline(always)]
     fn translate(&self, va: usize) -> Option<usize> {
         // SAFETY: nothing is reclaimed during the call.
         self.table.translate(unsafe { Pinned::by(self) }, VirtAddr::new(va)).map(|pa| pa.get())
+    }
+
+    fn is_writable(&self, vpn: usize) -> bool {
+        // SAFETY: nothing is reclaimed during the call.
+        let leaf = self.table.lookup(unsafe { Pinned::by(self) }, VirtAddr::new(vpn << 12));
+        leaf.is_some_and(|leaf| leaf.attr.contains(Attr::WRITE))
     }
 
     #[inline(always)]

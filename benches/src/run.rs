@@ -1,5 +1,6 @@
 //! The command line of a bench: criterion's, or with `--summary` the ratios of one run.
 
+use std::io::{self, Write};
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -10,7 +11,8 @@ use crate::{Subjects, jobs, summary};
 
 /// Runs what the program's arguments choose of the subjects' jobs.
 ///
-/// - `--summary [--json] [PART]...`: all subjects of a job in one run, as ratios; parts of names as in `map page/x86_64`;
+/// - `--summary [--json] [--exact] [PART]...`: all subjects of a job in one run, as ratios; parts of names as in
+///   `map page/x86_64`, or with `--exact` whole names of jobs, of subjects or of both;
 /// - `--jobs`: the names of the jobs, and what each measures;
 /// - anything else is criterion's.
 ///
@@ -19,33 +21,30 @@ pub fn main(subjects: Subjects) -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let is_given = |option: &str| arguments.iter().any(|argument| argument == option);
     let cases = subjects.cases();
+    let out = &mut io::stdout();
     if is_given("--jobs") {
-        for (job, measures) in jobs::JOBS.iter().filter(|(job, _)| cases.iter().any(|case| case.job == *job))
-        {
-            println!("{job:<24} {measures}");
-        }
-        return ExitCode::SUCCESS;
+        let have = |job: &str| cases.iter().any(|case| case.job == job);
+        let mut listed = jobs::JOBS.iter().filter(|(job, _)| have(job));
+        return printed(listed.try_for_each(|(job, measures)| writeln!(out, "{job:<26} {measures}")));
     }
     if is_given("--summary") {
         // Cargo adds `--bench`.
-        let known = ["--summary", "--json", "--bench"];
+        let known = ["--summary", "--json", "--exact", "--bench"];
         let is_option = |argument: &&String| argument.starts_with('-') && !known.contains(&argument.as_str());
         if let Some(option) = arguments.iter().find(is_option) {
-            eprintln!("`{option}` is no option of `--summary`, which has `--json` alone");
+            eprintln!("`{option}` is no option of `--summary`, which has `--json` and `--exact`");
             return ExitCode::FAILURE;
         }
-        let parts: Vec<_> = arguments.iter().filter(|argument| !argument.starts_with("--")).collect();
-        if let Some(part) =
-            parts.iter().find(|part| !cases.iter().any(|case| case.name().contains(part.as_str())))
-        {
+        let has = |case: &Case, part: &str| match is_given("--exact") {
+            true => [&case.name(), case.job, case.subject].contains(&part),
+            false => case.name().contains(part),
+        };
+        let parts: Vec<&String> = arguments.iter().filter(|argument| !argument.starts_with("--")).collect();
+        if let Some(part) = parts.iter().find(|part| !cases.iter().any(|case| has(case, part))) {
             return nothing(part, &cases);
         }
-        let wanted = |case: &Case| {
-            let name = case.name();
-            parts.is_empty() || parts.iter().any(|part| name.contains(part.as_str()))
-        };
-        summary::print(cases, wanted, is_given("--json"));
-        return ExitCode::SUCCESS;
+        let wanted = |case: &Case| parts.is_empty() || parts.iter().any(|part| has(case, part));
+        return printed(summary::print(out, cases, wanted, is_given("--json")));
     }
     let names: Vec<_> = cases.iter().map(|case| (case.job, case.subject)).collect();
     let ran = measure(&mut crate::criterion().configure_from_args(), cases);
@@ -76,6 +75,17 @@ fn measure(criterion: &mut Criterion, cases: Vec<Case>) -> usize {
     }
     criterion.final_summary();
     ran
+}
+
+/// Returns the exit code of what has printed: nobody may be there to read on.
+fn printed(result: io::Result<()>) -> ExitCode {
+    match result {
+        Err(why) if why.kind() != io::ErrorKind::BrokenPipe => {
+            eprintln!("cannot print: {why}");
+            ExitCode::FAILURE
+        }
+        _ => ExitCode::SUCCESS,
+    }
 }
 
 fn nothing(part: &str, cases: &[Case]) -> ExitCode {

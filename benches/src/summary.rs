@@ -2,6 +2,7 @@
 //!
 //! On a machine that is shared the absolute times of two runs say little; rounds that alternate see the same noise.
 
+use std::io::{self, Write};
 use std::time::{Duration, Instant};
 
 use crate::cases::{Case, Round};
@@ -25,37 +26,46 @@ struct Row {
 /// Measures the cases that `wanted` chooses, and the first subject of their jobs. Prints the median time of an operation,
 /// and the median ratio of neighbouring rounds with its confidence interval of 95 %, from the order of the ratios alone;
 /// with `json` one array of rows, each of which says where it was measured.
-pub(crate) fn print(cases: Vec<Case>, wanted: impl Fn(&Case) -> bool, json: bool) {
+///
+/// # Errors
+///
+/// If `out` takes no more.
+pub(crate) fn print(
+    out: &mut impl Write,
+    cases: Vec<Case>,
+    wanted: impl Fn(&Case) -> bool,
+    json: bool,
+) -> io::Result<()> {
     let host = Host::this();
-    if !json {
-        for (name, value) in host.fields() {
-            println!("{name:<10} {value}");
-        }
-        println!("\n{:<24} {:<24} {:>10}  {:>6}  95 %          to", "job", "subject", "ns/op", "ratio");
-    }
-    let mut objects = Vec::new();
-    for group in groups(cases, wanted) {
-        for row in compare(group) {
-            if json {
-                objects.push(object(&host, &row));
-            } else {
-                let Row { job, subject, ns, to, ratio, ci: [low, high], .. } = row;
-                println!("{job:<24} {subject:<24} {ns:>10.2}  {ratio:>6.3}  {low:.3}..{high:.3}  {to}");
-            }
-        }
-    }
     if json {
-        println!("[\n{}\n]", objects.join(",\n"));
+        write!(out, "[")?;
+    } else {
+        for (name, value) in host.fields() {
+            writeln!(out, "{name:<10} {value}")?;
+        }
+        writeln!(out, "\n{:<24} {:<26} {:>10}  {:>6}  95 %          to", "job", "subject", "ns/op", "ratio")?;
     }
+    let mut between = "\n";
+    for row in groups(cases, wanted).into_iter().flat_map(compare) {
+        if json {
+            write!(out, "{between}{}", object(&host, &row))?;
+            between = ",\n";
+        } else {
+            let Row { job, subject, ns, to, ratio, ci: [low, high], .. } = row;
+            writeln!(out, "{job:<24} {subject:<26} {ns:>10.2}  {ratio:>6.3}  {low:.3}..{high:.3}  {to}")?;
+        }
+    }
+    if json { writeln!(out, "\n]") } else { Ok(()) }
 }
 
-/// Returns the chosen cases of each job behind the one that ratios are to.
+/// Returns the chosen cases of each job and width of addresses behind the one that ratios are to.
 fn groups(cases: Vec<Case>, wanted: impl Fn(&Case) -> bool) -> Vec<Vec<Case>> {
     let mut groups: Vec<Vec<Case>> = Vec::new();
     for case in cases {
-        match groups.last_mut() {
-            Some(group) if group[0].job == case.job => group.push(case),
-            _ => groups.push(vec![case]),
+        let same = |group: &&mut Vec<Case>| (group[0].job, group[0].bits) == (case.job, case.bits);
+        match groups.iter_mut().rev().find(same) {
+            Some(group) => group.push(case),
+            None => groups.push(vec![case]),
         }
     }
     groups.retain(|group| group.iter().any(&wanted));
@@ -84,7 +94,8 @@ fn compare(group: Vec<Case>) -> Vec<Row> {
     let names: Vec<_> =
         group.iter().map(|case| (case.job, case.subject, case.bits, case.operations as f64)).collect();
     let mut rounds: Vec<Round> = group.into_iter().map(|case| (case.start)()).collect();
-    // Short jobs repeat within a round, so that the clock's own cost vanishes.
+    // Each subject's first rounds touch its memory, and are not counted. Short jobs repeat within a round, so that what the scheduler does
+    // between two rounds is the same for all.
     let repeats: Vec<u32> = rounds
         .iter_mut()
         .map(|round| {
@@ -95,8 +106,10 @@ fn compare(group: Vec<Case>) -> Vec<Row> {
     let mut times: Vec<Vec<f64>> = vec![Vec::new(); rounds.len()];
     let end = Instant::now() + TIME * rounds.len() as u32;
     while Instant::now() < end || times[0].len() < 20 {
-        for (at, round) in rounds.iter_mut().enumerate() {
-            let time: Duration = (0..repeats[at]).map(|_| round()).sum();
+        // Another one begins each time: what a subject leaves in the caches is not always the same one's to find.
+        let first = times[0].len() % rounds.len();
+        for at in (first..rounds.len()).chain(0..first) {
+            let time: Duration = (0..repeats[at]).map(|_| rounds[at]()).sum();
             times[at].push(time.as_nanos() as f64 / f64::from(repeats[at]) / names[at].3);
         }
     }

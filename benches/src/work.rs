@@ -72,6 +72,27 @@ pub fn shuffled(mut pages: Vec<usize>) -> Vec<usize> {
     pages
 }
 
+/// Checks that a page is mapped to a frame, or not mapped.
+///
+/// # Panics
+///
+/// If the subject says otherwise: then its times mean nothing.
+pub fn check<S: Subject>(table: &S, vpn: usize, frame: Option<usize>) {
+    let at = |number: usize| number << 12 | 0x123;
+    let (said, wanted) = (table.translate(at(vpn)), frame.map(at));
+    assert!(said == wanted, "{}: {:#x} translates to {said:x?}, not to {wanted:x?}", S::NAME, at(vpn));
+}
+
+/// Checks that a page may be written, or may not.
+///
+/// # Panics
+///
+/// If the subject says otherwise.
+pub fn check_writable<S: Subject>(table: &S, vpn: usize, writable: bool) {
+    let said = table.is_writable(vpn);
+    assert!(said == writable, "{}: page {vpn:#x} is writable: {said}, not {writable}", S::NAME);
+}
+
 /// A table and the pages that are mapped in it. They are unmapped when it is dropped, and the table is taken apart, so that
 /// the next job has the memory.
 pub struct Mapped<S: Subject> {
@@ -80,10 +101,11 @@ pub struct Mapped<S: Subject> {
 }
 
 impl<S: Subject> Mapped<S> {
-    /// Maps pages one by one, each to the frame that `frame` returns for its place in the list.
+    /// Maps pages one by one, each to the frame that `frame` returns for its place in the list, and checks that they are.
     pub fn new(pages: Vec<usize>, frame: impl Fn(usize) -> usize) -> Self {
         let mut table = S::new();
         pages.iter().enumerate().for_each(|(at, &vpn)| table.map(vpn, frame(at)));
+        pages.iter().enumerate().for_each(|(at, &vpn)| check(&table, vpn, Some(frame(at))));
         Self { table: ManuallyDrop::new(table), pages }
     }
 
@@ -120,18 +142,15 @@ impl<S: Subject> Drop for Mapped<S> {
 }
 
 /// Maps the pages so that each one's frame number is the next one's page number, in a shuffled cycle: a chain of
-/// translations each of which needs the one before.
-pub fn chain<S: Subject>(pages: &[usize]) -> (Mapped<S>, usize) {
+/// translations each of which needs the one before. The table has the pages in the cycle's order.
+pub fn chain<S: Subject>(pages: &[usize]) -> Mapped<S> {
     let order = shuffled(pages.to_vec());
-    let (next, first) = (order.clone(), order[0]);
-    (Mapped::new(order, |at| next[(at + 1) % next.len()]), first)
+    let next = order.clone();
+    Mapped::new(order, |at| next[(at + 1) % next.len()])
 }
 
-/// Follows a chain of `steps` translations.
+/// Follows a chain of `steps` translations from an address.
+#[inline(always)]
 pub fn follow<S: Subject>(table: &S, start: usize, steps: usize) -> usize {
-    let mut va = start << 12;
-    for _ in 0..steps {
-        va = table.translate(va).unwrap_or(0);
-    }
-    va
+    (0..steps).fold(start, |va, _| table.translate(va).unwrap_or(0))
 }

@@ -2,9 +2,9 @@
 
 use std::hint::black_box;
 
-use super::{Case, Evict, case, scaled, timed};
-use crate::work::{Mapped, dense, shuffled, sparse};
-use crate::{Resize, Subject};
+use super::{Case, Evict, case, scaled};
+use crate::work::{Mapped, check, check_writable, dense, shuffled, sparse};
+use crate::{Resize, Subject, timed};
 
 /// Half of the slots of a node with 512.
 const HALF: usize = 256;
@@ -40,35 +40,55 @@ fn warm<S: Subject + 'static>(cases: &mut Vec<Case>) {
     cases.push(case::<S, _>("map page", HALF, || {
         let (mut table, first) = half::<S>();
         move || {
-            let time = timed(|| (0..HALF).for_each(|page| table.map(black_box(first + page), page)));
+            let (time, ()) = timed(|| (0..HALF).for_each(|page| table.map(black_box(first + page), page)));
+            (0..HALF).for_each(|page| check(&*table, first + page, Some(page)));
             (0..HALF).for_each(|page| table.unmap(first + page));
             time
         }
     }));
-    cases.push(case::<S, _>("unmap page", HALF, || {
-        let (mut table, first) = half::<S>();
-        move || {
-            (0..HALF).for_each(|page| table.map(first + page, page));
-            timed(|| (0..HALF).for_each(|page| table.unmap(black_box(first + page))))
-        }
-    }));
-    cases.push(case::<S, _>("protect page", RUN, || {
-        let (mut table, first) = more::<S>(RUN);
-        let mut writable = false;
-        move || {
-            writable = !writable;
-            timed(|| (0..RUN).for_each(|page| table.protect_range(black_box(first + page), 1, writable)))
-        }
-    }));
+    for (job, map) in [("unmap page", S::map as Map<S>), ("unmap page, untouched", S::map_untouched)] {
+        cases.push(case::<S, _>(job, HALF, move || {
+            let (mut table, first) = half::<S>();
+            move || {
+                (0..HALF).for_each(|page| map(&mut table, first + page, page));
+                let (time, ()) = timed(|| (0..HALF).for_each(|page| table.unmap(black_box(first + page))));
+                (0..HALF).for_each(|page| check(&*table, first + page, None));
+                time
+            }
+        }));
+    }
+    for (job, map) in [("protect page", S::map as Map<S>), ("protect page, untouched", S::map_untouched)] {
+        cases.push(case::<S, _>(job, RUN, move || {
+            let (mut table, first) = more::<S>(RUN);
+            (0..RUN).for_each(|page| {
+                table.unmap(first + page);
+                map(&mut table, first + page, page);
+            });
+            let mut writable = true;
+            move || {
+                writable = !writable;
+                let protect = |page| table.protect_range(black_box(first + page), 1, writable);
+                let (time, ()) = timed(|| (0..RUN).for_each(protect));
+                (0..RUN).for_each(|page| check_writable(&*table, first + page, writable));
+                time
+            }
+        }));
+    }
     cases.push(case::<S, _>("replace page", RUN, || {
         let (mut table, first) = more::<S>(RUN);
         let mut frame = 0x1000;
         move || {
             frame ^= 0x100;
-            timed(|| (0..RUN).for_each(|page| table.replace(black_box(first + page), frame + page)))
+            let replace = |page| table.replace(black_box(first + page), frame + page);
+            let (time, ()) = timed(|| (0..RUN).for_each(replace));
+            (0..RUN).for_each(|page| check(&*table, first + page, Some(frame + page)));
+            time
         }
     }));
 }
+
+/// How a subject maps one page.
+type Map<S> = fn(&mut S, usize, usize);
 
 /// Pages far apart, each of which has a neighbour that is mapped; the next [`COLD`] of them in turn.
 struct Apart {
@@ -99,7 +119,8 @@ fn cold<S: Subject + 'static>(cases: &mut Vec<Case>) {
         move || {
             other.run();
             let pages = apart.next();
-            let time = timed(|| pages.iter().for_each(|&vpn| table.map(vpn, 1)));
+            let (time, ()) = timed(|| pages.iter().for_each(|&vpn| table.map(vpn, 1)));
+            pages.iter().for_each(|&vpn| check(&*table, vpn, Some(1)));
             pages.iter().for_each(|&vpn| table.unmap(vpn));
             time
         }
@@ -109,7 +130,8 @@ fn cold<S: Subject + 'static>(cases: &mut Vec<Case>) {
         move || {
             other.run();
             let pages = apart.next();
-            let time = timed(|| pages.iter().for_each(|&vpn| table.unmap(vpn)));
+            let (time, ()) = timed(|| pages.iter().for_each(|&vpn| table.unmap(vpn)));
+            pages.iter().for_each(|&vpn| check(&*table, vpn, None));
             pages.iter().for_each(|&vpn| table.map(vpn, 1));
             time
         }
@@ -119,7 +141,8 @@ fn cold<S: Subject + 'static>(cases: &mut Vec<Case>) {
         move || {
             other.run();
             let pages = apart.next();
-            let time = timed(|| pages.iter().for_each(|&vpn| table.protect_range(vpn, 1, false)));
+            let (time, ()) = timed(|| pages.iter().for_each(|&vpn| table.protect_range(vpn, 1, false)));
+            pages.iter().for_each(|&vpn| check_writable(&*table, vpn, false));
             pages.iter().for_each(|&vpn| table.protect_range(vpn, 1, true));
             time
         }
@@ -131,7 +154,9 @@ fn cold<S: Subject + 'static>(cases: &mut Vec<Case>) {
             other.run();
             frame ^= 0x100;
             let pages = apart.next();
-            timed(|| pages.iter().for_each(|&vpn| table.replace(vpn, frame)))
+            let (time, ()) = timed(|| pages.iter().for_each(|&vpn| table.replace(vpn, frame)));
+            pages.iter().for_each(|&vpn| check(&*table, vpn, Some(frame)));
+            time
         }
     }));
 }
@@ -140,7 +165,8 @@ fn range<S: Subject + 'static>(cases: &mut Vec<Case>) {
     cases.push(case::<S, _>("map 128", RUN, || {
         let (mut table, first) = half::<S>();
         move || {
-            let time = timed(|| table.map_range(black_box(first), 0x1000, RUN));
+            let (time, ()) = timed(|| table.map_range(black_box(first), 0x1000, RUN));
+            (0..RUN).for_each(|page| check(&*table, first + page, Some(0x1000 + page)));
             table.unmap_range(first, RUN);
             time
         }
@@ -149,28 +175,45 @@ fn range<S: Subject + 'static>(cases: &mut Vec<Case>) {
         let (mut table, first) = half::<S>();
         move || {
             table.map_range(first, 0x1000, RUN);
-            timed(|| table.unmap_range(black_box(first), RUN))
+            let (time, ()) = timed(|| table.unmap_range(black_box(first), RUN));
+            (0..RUN).for_each(|page| check(&*table, first + page, None));
+            time
         }
     }));
     cases.push(case::<S, _>("protect 128", RUN, || {
         let (mut table, first) = more::<S>(RUN);
-        let mut writable = false;
+        let mut writable = true;
         move || {
             writable = !writable;
-            timed(|| table.protect_range(black_box(first), RUN, writable))
+            let (time, ()) = timed(|| table.protect_range(black_box(first), RUN, writable));
+            (0..RUN).for_each(|page| check_writable(&*table, first + page, writable));
+            time
         }
     }));
 }
 
 fn growing<S: Subject + 'static>(cases: &mut Vec<Case>) {
-    for (job, pages) in
-        [("map from empty, dense", dense(S::BITS, APART)), ("map from empty, sparse", sparse(S::BITS, 1024))]
-    {
-        cases.push(case::<S, _>(job, pages.len(), move || {
+    for (map, unmap, pages) in [
+        ("map from empty, dense", "unmap all, dense", dense(S::BITS, APART)),
+        ("map from empty, sparse", "unmap all, sparse", sparse(S::BITS, 1024)),
+    ] {
+        let all = pages.clone();
+        cases.push(case::<S, _>(map, all.len(), move || {
             move || {
                 let mut table = S::new();
-                let time = timed(|| pages.iter().for_each(|&vpn| table.map(vpn, vpn)));
-                empty(table, &pages);
+                let (time, ()) = timed(|| all.iter().for_each(|&vpn| table.map(vpn, vpn)));
+                all.iter().for_each(|&vpn| check(&table, vpn, Some(vpn)));
+                empty(table, &all);
+                time
+            }
+        }));
+        cases.push(case::<S, _>(unmap, pages.len(), move || {
+            move || {
+                let mut table = S::new();
+                pages.iter().for_each(|&vpn| table.map(vpn, vpn));
+                let (time, ()) = timed(|| pages.iter().for_each(|&vpn| table.unmap(vpn)));
+                pages.iter().for_each(|&vpn| check(&table, vpn, None));
+                table.destroy();
                 time
             }
         }));
@@ -187,12 +230,13 @@ fn life<S: Subject + 'static>(cases: &mut Vec<Case>) {
     cases.push(case::<S, _>("destroy", 1, || {
         let vpn = dense(S::BITS, 1)[0];
         move || {
-            timed(|| {
+            let life = || {
                 let mut table = S::new();
                 table.map(black_box(vpn), 1);
                 table.unmap(black_box(vpn));
                 table.destroy();
-            })
+            };
+            timed(life).0
         }
     }));
 }
@@ -203,7 +247,9 @@ pub(super) fn freeing<S: Subject + 'static>(cases: &mut Vec<Case>) {
         let mut table = Mapped::<S>::new(Vec::new(), |at| at);
         move || {
             far.iter().for_each(|&vpn| table.map(vpn, 1));
-            timed(|| far.iter().for_each(|&vpn| table.unmap(vpn)))
+            let (time, ()) = timed(|| far.iter().for_each(|&vpn| table.unmap(vpn)));
+            far.iter().for_each(|&vpn| check(&*table, vpn, None));
+            time
         }
     }));
 }
@@ -217,7 +263,8 @@ pub(super) fn resizing<S: Resize + 'static>(cases: &mut Vec<Case>) {
     cases.push(case::<S, _>("promote 512", 1, || {
         let (mut table, first) = run::<S>();
         move || {
-            let time = timed(|| table.promote(black_box(first)));
+            let (time, ()) = timed(|| table.promote(black_box(first)));
+            (first..first + S::PAGES).for_each(|vpn| check(&*table, vpn, Some(vpn)));
             table.split(first);
             time
         }
@@ -226,7 +273,9 @@ pub(super) fn resizing<S: Resize + 'static>(cases: &mut Vec<Case>) {
         let (mut table, first) = run::<S>();
         move || {
             table.promote(first);
-            timed(|| table.split(black_box(first)))
+            let (time, ()) = timed(|| table.split(black_box(first)));
+            (first..first + S::PAGES).for_each(|vpn| check(&*table, vpn, Some(vpn)));
+            time
         }
     }));
 }

@@ -5,15 +5,17 @@ use std::time::Duration;
 use tlbkit_addr::{Asid, VirtAddr};
 use tlbkit_stlb::{AsidTag, Cache, CacheMemory, Direct, Page64};
 
-use super::{Case, Evict, case, scaled, timed};
+use super::{Case, Evict, case, scaled};
 use crate::work::{CC1, Mapped, PERL, SQLITE, captured, chain, dense, file, follow, shuffled, sparse};
-use crate::{Iterate, Subject};
+use crate::{Iterate, Subject, timed};
 
 /// Draws so many pages of a space.
 type Pages = fn(u32, usize) -> Vec<usize>;
 
 /// The pages that are looked up.
 const PAGES: usize = scaled(8192);
+/// Different addresses of misses: more than a branch predictor remembers.
+const ABSENT: usize = scaled(65536);
 /// Entries of the software TLB cache that stands in front of each table.
 const SLOTS: usize = 4096;
 /// Lookups between two evictions of the caches.
@@ -40,74 +42,92 @@ fn hits<S: Subject + 'static>(cases: &mut Vec<Case>) {
         // Small sets several times over, so that a round is no shorter than the clock.
         let times = PAGES.div_ceil(pages.len());
         cases.push(case::<S, _>(job, times * pages.len(), move || {
-            let (table, _) = chain::<S>(&pages);
+            let table = chain::<S>(&pages);
             let order = shuffled(pages);
+            let sum = addresses(&order).wrapping_mul(times);
             move || {
                 let add =
                     |sum: usize, &vpn: &usize| sum.wrapping_add(table.translate(vpn << 12).unwrap_or(0));
-                timed(|| (0..times).fold(0, |sum, _| order.iter().fold(sum, add)))
+                let (time, found) = timed(|| (0..times).fold(0, |sum, _| order.iter().fold(sum, add)));
+                assert_eq!(found, sum, "{}: a page has another frame", S::NAME);
+                time
             }
         }));
     }
 }
 
+/// Returns the sum of the pages' addresses, which is that of the frames' of a chain.
+fn addresses(pages: &[usize]) -> usize {
+    pages.iter().fold(0, |sum: usize, &vpn| sum.wrapping_add(vpn << 12))
+}
+
 fn chains<S: Subject + 'static>(cases: &mut Vec<Case>) {
-    for (job, pages) in [("lookup chain dense", dense as Pages), ("lookup chain sparse", sparse)] {
-        cases.push(case::<S, _>(job, PAGES, move || {
-            let (table, start) = chain::<S>(&pages(S::BITS, PAGES));
-            move || timed(|| follow(&*table, start, PAGES))
-        }));
-    }
-    for (job, pages) in
-        [("lookup cold dense", dense as Pages), ("lookup cold sparse", sparse), ("lookup cold file", file)]
-    {
-        cases.push(case::<S, _>(job, COLD, move || {
-            // A chain right after the caches were filled with something else.
-            let (table, mut at) = chain::<S>(&pages(S::BITS, PAGES));
-            let mut other = Evict::new();
+    let every = |job, pages: Pages, steps: usize, is_cold: bool| {
+        case::<S, _>(job, steps, move || {
+            let table = chain::<S>(&pages(S::BITS, PAGES));
+            let (mut at, mut other) = (0, is_cold.then(Evict::new));
             move || {
-                other.run();
-                let start = at;
-                timed(|| at = follow(&*table, start, COLD) >> 12)
+                if let Some(other) = &mut other {
+                    other.run();
+                }
+                let order = table.pages();
+                let start = order[at] << 12;
+                at = (at + steps) % order.len();
+                let (time, end) = timed(|| follow(&*table, start, steps));
+                assert_eq!(end, order[at] << 12, "{}: a page has another frame", S::NAME);
+                time
             }
-        }));
-    }
+        })
+    };
+    cases.push(every("lookup chain dense", dense, PAGES, false));
+    cases.push(every("lookup chain sparse", sparse, PAGES, false));
+    cases.push(every("lookup cold dense", dense, COLD, true));
+    cases.push(every("lookup cold sparse", sparse, COLD, true));
+    cases.push(every("lookup cold file", file, COLD, true));
 }
 
 fn misses<S: Subject + 'static>(cases: &mut Vec<Case>) {
     /// Asks for pages that are not there.
     fn round<S: Subject>(table: Mapped<S>, absent: Vec<usize>) -> impl FnMut() -> Duration {
-        move || timed(|| absent.iter().filter(|&&vpn| table.translate(vpn << 12).is_some()).count())
+        move || {
+            let found = || absent.iter().filter(|&&vpn| table.translate(vpn << 12).is_some()).count();
+            let (time, found) = timed(found);
+            assert_eq!(found, 0, "{}: pages that nobody mapped are mapped", S::NAME);
+            time
+        }
     }
-    cases.push(case::<S, _>("lookup near miss", PAGES, || {
+    cases.push(case::<S, _>("lookup near miss", ABSENT, || {
         // Every second page is mapped, and the others asked for: the walk goes all the way.
-        let every_second: Vec<usize> = dense(S::BITS, 2 * PAGES).into_iter().step_by(2).collect();
-        let (table, _) = chain::<S>(&every_second);
+        let every_second: Vec<usize> = dense(S::BITS, 2 * ABSENT).into_iter().step_by(2).collect();
+        let table = chain::<S>(&every_second);
         round(table, shuffled(every_second).into_iter().map(|vpn| vpn + 1).collect())
     }));
-    cases.push(case::<S, _>("lookup far miss", PAGES, || {
-        let (table, _) = chain::<S>(&dense(S::BITS, PAGES));
-        round(table, shuffled(sparse(S::BITS, PAGES)))
+    cases.push(case::<S, _>("lookup far miss", ABSENT, || {
+        let mapped = dense(S::BITS, PAGES);
+        let (first, last) = (mapped[0], mapped[PAGES - 1]);
+        let far: Vec<usize> = sparse(S::BITS, ABSENT + PAGES);
+        let far = far.into_iter().filter(|vpn| !(first..=last).contains(vpn)).take(ABSENT);
+        round(chain::<S>(&mapped), shuffled(far.collect()))
     }));
-    cases.push(case::<S, _>("lookup far miss, sparse", PAGES, || {
-        // Of twice as many pages every second one is mapped.
-        let pages = sparse(S::BITS, 2 * PAGES);
-        let [mapped, absent] = [0, 1].map(|from| pages.iter().skip(from).step_by(2).copied().collect());
-        let (table, _) = chain::<S>(&Vec::<usize>::from_iter(mapped));
-        round(table, shuffled(absent))
+    cases.push(case::<S, _>("lookup far miss, sparse", ABSENT, || {
+        // Of these pages some are mapped, and the others are asked for.
+        let mut pages = shuffled(sparse(S::BITS, PAGES + ABSENT));
+        let absent = pages.split_off(PAGES);
+        round(chain::<S>(&pages), absent)
     }));
 }
 
 fn behind_stlb<S: Subject + 'static>(cases: &mut Vec<Case>) {
     cases.push(case::<S, _>("lookup behind an STLB", PAGES, || {
         // 64 KiB in front of twice as many single pages: about half of the lookups walk, and fill.
-        let (table, _) = chain::<S>(&sparse(S::BITS, PAGES));
+        let table = chain::<S>(&sparse(S::BITS, PAGES));
         let order = shuffled(sparse(S::BITS, PAGES));
         let memory = Box::leak(Box::new(CacheMemory::<{ SLOTS * 16 }>::new())).bytes();
         let mut cache = Direct::<Page64, SLOTS>::new(memory).expect("room");
         let space = AsidTag::new(Asid::new(7, 8).expect("8 bits")).expect("room");
+        let sum = addresses(&order);
         move || {
-            timed(|| {
+            let (time, found) = timed(|| {
                 order.iter().fold(0usize, |sum, &vpn| {
                     let at = VirtAddr::new(vpn << 12);
                     let found = cache.lookup(at, space).unwrap_or_else(|| {
@@ -117,7 +137,9 @@ fn behind_stlb<S: Subject + 'static>(cases: &mut Vec<Case>) {
                     });
                     sum.wrapping_add(found as usize)
                 })
-            })
+            });
+            assert_eq!(found, sum, "{}: a page has another frame", S::NAME);
+            time
         }
     }));
 }
@@ -125,8 +147,12 @@ fn behind_stlb<S: Subject + 'static>(cases: &mut Vec<Case>) {
 pub(super) fn iterating<S: Iterate + 'static>(cases: &mut Vec<Case>) {
     for (job, pages) in [("iterate dense", dense as Pages), ("iterate sparse", sparse)] {
         cases.push(case::<S, _>(job, PAGES, move || {
-            let (table, _) = chain::<S>(&pages(S::BITS, PAGES));
-            move || timed(|| table.count())
+            let table = chain::<S>(&pages(S::BITS, PAGES));
+            move || {
+                let (time, count) = timed(|| table.count());
+                assert_eq!(count, PAGES, "{}: not every page is visited", S::NAME);
+                time
+            }
         }));
     }
 }

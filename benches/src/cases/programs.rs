@@ -3,9 +3,9 @@
 use std::hint::black_box;
 
 use super::edits::empty;
-use super::{Case, case, scaled, timed};
-use crate::work::{CC1, Mapped, PERL, SQLITE, captured, file, runs, shuffled};
-use crate::{Fork, Subject};
+use super::{Case, case, scaled};
+use crate::work::{CC1, Mapped, PERL, SQLITE, captured, check, check_writable, file, runs, shuffled};
+use crate::{Fork, Subject, timed};
 
 /// The pages of a process that forks or ends.
 const PAGES: usize = scaled(2048);
@@ -16,13 +16,14 @@ pub(super) fn add<S: Subject + 'static>(cases: &mut Vec<Case>) {
         cases.push(case::<S, _>(job, touched.len(), move || {
             move || {
                 let mut table = S::new();
-                let time = timed(|| {
+                let (time, ()) = timed(|| {
                     for &vpn in &touched {
                         if table.translate(vpn << 12).is_none() {
                             table.map(vpn, vpn);
                         }
                     }
                 });
+                touched.iter().for_each(|&vpn| check(&table, vpn, Some(vpn)));
                 empty(table, &touched);
                 time
             }
@@ -31,7 +32,8 @@ pub(super) fn add<S: Subject + 'static>(cases: &mut Vec<Case>) {
     cases.push(case::<S, _>("fork protect", PAGES, || {
         let (mut table, runs) = process::<S>();
         move || {
-            let time = timed(|| protect(&mut *table, &runs, false));
+            let (time, ()) = timed(|| protect(&mut *table, &runs, false));
+            table.pages().iter().for_each(|&vpn| check_writable(&*table, vpn, false));
             protect(&mut *table, &runs, true);
             time
         }
@@ -43,7 +45,13 @@ pub(super) fn add<S: Subject + 'static>(cases: &mut Vec<Case>) {
         move || {
             protect(&mut *table, &runs, false);
             frame ^= 0x10000;
-            timed(|| order.iter().enumerate().for_each(|(at, &vpn)| table.replace(vpn, frame + at)))
+            let numbered = || order.iter().enumerate();
+            let (time, ()) = timed(|| numbered().for_each(|(at, &vpn)| table.replace(vpn, frame + at)));
+            numbered().for_each(|(at, &vpn)| {
+                check(&*table, vpn, Some(frame + at));
+                check_writable(&*table, vpn, true);
+            });
+            time
         }
     }));
     cases.push(case::<S, _>("destroy file", PAGES, || {
@@ -51,10 +59,9 @@ pub(super) fn add<S: Subject + 'static>(cases: &mut Vec<Case>) {
         move || {
             let mut table = S::new();
             runs.iter().for_each(|&(first, len)| table.map_range(first, first, len));
-            timed(|| {
-                runs.iter().for_each(|&(first, len)| table.unmap_range(first, len));
-                table.destroy();
-            })
+            let (unmap, ()) = timed(|| runs.iter().for_each(|&(first, len)| table.unmap_range(first, len)));
+            runs.iter().for_each(|&(first, _)| check(&table, first, None));
+            unmap + timed(|| table.destroy()).0
         }
     }));
 }
@@ -74,8 +81,8 @@ pub(super) fn forking<S: Fork + 'static>(cases: &mut Vec<Case>) {
     cases.push(case::<S, _>("fork", PAGES, || {
         let (mut table, runs) = process::<S>();
         move || {
-            let mut copy = None;
-            let time = timed(|| copy = Some(black_box(&*table).fork()));
+            let (time, copy) = timed(|| black_box(&*table).fork());
+            table.pages().iter().enumerate().for_each(|(at, &vpn)| check(&copy, vpn, Some(7 + at)));
             // What is left is as before: the copy's pages are no longer shared.
             drop(copy);
             runs.iter().for_each(|&(first, len)| table.unshare(first, len));

@@ -4,10 +4,11 @@ use page_table_generic::{
     FrameAllocator, MapConfig, PageTable, PageTableEntry, PhysAddr, TableMeta, UnmapConfig, VirtAddr,
 };
 
-use super::{Arena, FRAMES};
+use super::{give, take};
 use crate::Subject;
+use crate::frames::Frames;
 
-/// A table over the frames of this thread.
+/// A table over the frames.
 pub struct Generic(PageTable<FourLevels, Frames>);
 
 #[derive(Clone, Copy)]
@@ -23,32 +24,20 @@ impl TableMeta for FourLevels {
     fn flush(_at: Option<VirtAddr>) {}
 }
 
-/// The crate wants frames that it may send to other threads; the arena's first byte is all that is in here.
-#[derive(Clone, Copy)]
-struct Frames {
-    start: usize,
-}
-
-impl Frames {
-    fn arena(self) -> &'static Arena {
-        FRAMES.with(|frames| *frames)
-    }
-}
-
 impl FrameAllocator for Frames {
     #[inline(always)]
     fn alloc_frame(&self) -> Option<PhysAddr> {
-        self.arena().take().map(PhysAddr::from_usize)
+        take().map(PhysAddr::from_usize)
     }
 
     #[inline(always)]
     fn dealloc_frame(&self, frame: PhysAddr) {
-        self.arena().give(frame.as_usize());
+        give(frame.as_usize());
     }
 
     #[inline(always)]
     fn phys_to_virt(&self, at: PhysAddr) -> *mut u8 {
-        std::ptr::with_exposed_provenance_mut(self.start + at.as_usize())
+        self.pointer(at.as_usize())
     }
 }
 
@@ -61,6 +50,8 @@ const PRESENT: u64 = 1;
 const WRITABLE: u64 = 2;
 const USER: u64 = 4;
 const HUGE: u64 = 1 << 7;
+const ACCESSED: u64 = 1 << 5;
+const DIRTY: u64 = 1 << 6;
 const FRAME: u64 = 0xf_ffff_ffff_f000;
 
 impl PageTableEntry for Entry {
@@ -84,7 +75,7 @@ impl PageTableEntry for Entry {
 
     #[inline(always)]
     fn config(&self, _is_dir: bool) -> u64 {
-        self.0 & (PRESENT | WRITABLE | USER)
+        self.0 & RW
     }
 
     #[inline(always)]
@@ -108,10 +99,27 @@ impl PageTableEntry for Entry {
     }
 }
 
-const RW: u64 = PRESENT | WRITABLE | USER;
+const UNTOUCHED: u64 = PRESENT | WRITABLE | USER;
+const RW: u64 = UNTOUCHED | ACCESSED | DIRTY;
 
+#[inline(always)]
 fn va(vpn: usize) -> VirtAddr {
     VirtAddr::from_usize(vpn << 12)
+}
+
+impl Generic {
+    #[inline(always)]
+    fn map_with(&mut self, vpn: usize, pfn: usize, pages: usize, flags: u64) {
+        let config = MapConfig {
+            vaddr: va(vpn),
+            paddr: PhysAddr::from_usize(pfn << 12),
+            size: pages << 12,
+            pte: flags,
+            allow_huge: false,
+            flush: false,
+        };
+        self.0.map(&config).expect("free pages");
+    }
 }
 
 impl Subject for Generic {
@@ -119,8 +127,7 @@ impl Subject for Generic {
     const BITS: u32 = 48;
 
     fn new() -> Self {
-        let frames = Frames { start: FRAMES.with(|frames| frames.start) };
-        Self(PageTable::new(frames).expect("a root"))
+        Self(PageTable::new(Frames).expect("a root"))
     }
 
     #[inline(always)]
@@ -139,16 +146,13 @@ impl Subject for Generic {
     }
 
     #[inline(always)]
+    fn map_untouched(&mut self, vpn: usize, pfn: usize) {
+        self.map_with(vpn, pfn, 1, UNTOUCHED);
+    }
+
+    #[inline(always)]
     fn map_range(&mut self, vpn: usize, pfn: usize, pages: usize) {
-        let config = MapConfig {
-            vaddr: va(vpn),
-            paddr: PhysAddr::from_usize(pfn << 12),
-            size: pages << 12,
-            pte: RW,
-            allow_huge: false,
-            flush: false,
-        };
-        self.0.map(&config).expect("free pages");
+        self.map_with(vpn, pfn, pages, RW);
     }
 
     #[inline(always)]
@@ -160,12 +164,20 @@ impl Subject for Generic {
     #[inline(always)]
     fn protect_range(&mut self, vpn: usize, pages: usize, writable: bool) {
         let flags = if writable { RW } else { RW & !WRITABLE };
-        self.0.protect_region(va(vpn), pages << 12, flags).expect("mapped pages");
+        if pages == 1 {
+            self.0.protect_page(va(vpn), flags).expect("a mapped page");
+        } else {
+            self.0.protect_region(va(vpn), pages << 12, flags).expect("mapped pages");
+        }
     }
 
     #[inline(always)]
     fn replace(&mut self, vpn: usize, pfn: usize) {
         self.0.remap_page(va(vpn), PhysAddr::from_usize(pfn << 12), RW).expect("a mapped page");
+    }
+
+    fn is_writable(&self, vpn: usize) -> bool {
+        self.0.query(va(vpn)).is_ok_and(|(_, flags, _)| flags & WRITABLE != 0)
     }
 
     fn destroy(self) {

@@ -8,11 +8,12 @@ use tlbkit::{
     Access, AddressSpace, Asid, Base, CpuSet, Fault, Flush, Kernel, Machine, Mmu, Overdue, Run,
     SupervisorPages, arch,
 };
-use tlbkit_addr::{Attr, Pfn, PhysAddr, VirtAddr};
+use tlbkit_addr::{Attr, Pages, Pfn, PhysAddr, VirtAddr, Vpn};
 use tlbkit_pagetable::nodes::Record;
 use tlbkit_pagetable::{Change, Entry, Geometry, Mark};
 
-use super::{Frames, RIGHTS, range, writable};
+use super::{RIGHTS, UNTOUCHED, range, writable};
+use crate::frames::Frames;
 use crate::{Fork, Subject};
 
 /// A kernel on the machine `M` whose CPU masks interrupts by a flag of its own and flushes by address.
@@ -45,22 +46,22 @@ unsafe impl<M: Machine<Base = Base<12>>> Kernel for Host<M> {
         self.cpu.load(Ordering::Relaxed)
     }
 
-    #[inline]
+    #[inline(always)]
     fn take_frame(&self) -> Option<PhysAddr> {
         self.frames.take()
     }
 
-    #[inline]
+    #[inline(always)]
     fn give_frame(&self, frame: PhysAddr) {
         self.frames.give(frame);
     }
 
-    #[inline]
+    #[inline(always)]
     fn take_zeroed_frame(&self) -> Option<PhysAddr> {
         self.frames.take_zeroed()
     }
 
-    #[inline]
+    #[inline(always)]
     fn give_zeroed_frame(&self, frame: PhysAddr) {
         self.frames.give_zeroed(frame);
     }
@@ -75,12 +76,12 @@ unsafe impl<M: Machine<Base = Base<12>>> Kernel for Host<M> {
         self.frames.record(frame)
     }
 
-    #[inline]
+    #[inline(always)]
     fn release(&self, run: Run) {
         RELEASED.store(RELEASED.load(Ordering::Relaxed).wrapping_add(run.len), Ordering::Relaxed);
     }
 
-    #[inline]
+    #[inline(always)]
     fn share(&self, run: Run) {
         RELEASED.store(RELEASED.load(Ordering::Relaxed).wrapping_sub(run.len), Ordering::Relaxed);
     }
@@ -100,7 +101,7 @@ unsafe impl<M: Machine<Base = Base<12>>> Kernel for Host<M> {
         }
     }
 
-    #[inline]
+    #[inline(always)]
     fn interrupt(&self, cpus: CpuSet) {
         unreachable!("{cpus:?} run nothing")
     }
@@ -118,12 +119,12 @@ unsafe impl<M: Machine<Base = Base<12>>> Kernel for Host<M> {
         result
     }
 
-    #[inline]
+    #[inline(always)]
     fn load(&self, root: usize) {
         black_box(root);
     }
 
-    #[inline]
+    #[inline(always)]
     fn unload(&self) {}
 }
 
@@ -170,17 +171,26 @@ impl<M: With<CPUS>, const CPUS: usize> Subject for Space<M, CPUS> {
 
     #[inline(always)]
     fn map(&mut self, vpn: usize, pfn: usize) {
-        self.map_range(vpn, pfn, 1);
+        self.0.map(Pages::one(Vpn::new(vpn)), Pfn::new(pfn), RIGHTS).expect("a free page");
+    }
+
+    #[inline(always)]
+    fn map_untouched(&mut self, vpn: usize, pfn: usize) {
+        self.0.map(Pages::one(Vpn::new(vpn)), Pfn::new(pfn), UNTOUCHED).expect("a free page");
     }
 
     #[inline(always)]
     fn unmap(&mut self, vpn: usize) {
-        self.unmap_range(vpn, 1);
+        assert_eq!(self.0.unmap(Pages::one(Vpn::new(vpn))), Ok(1));
     }
 
     #[inline(always)]
     fn translate(&self, va: usize) -> Option<usize> {
         self.0.translate(VirtAddr::new(va)).map(|at| at.get())
+    }
+
+    fn is_writable(&self, vpn: usize) -> bool {
+        self.0.lookup(VirtAddr::new(vpn << 12)).is_some_and(|leaf| leaf.attr.contains(Attr::WRITE))
     }
 
     #[inline(always)]

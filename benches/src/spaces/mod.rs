@@ -2,134 +2,29 @@
 
 use std::hint::black_box;
 use std::marker::PhantomData;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
-use tlbkit_addr::{Attr, PageSize, Pages, Pfn, PhysAddr, VirtAddr, Vpn};
+use tlbkit_addr::{Attr, PageSize, Pages, Pfn, VirtAddr, Vpn};
 use tlbkit_pagetable::format::{self, Format};
 use tlbkit_pagetable::geometry::{Va39, Va48};
 use tlbkit_pagetable::mpt::Mpt;
-use tlbkit_pagetable::nodes::{Direct, FrameSource, Record};
+use tlbkit_pagetable::nodes::Direct;
 use tlbkit_pagetable::{
     Change, Error, FlushAll, Geometry as _, Holes, Mode, Pinned, Radix, Retired, Right, Shared, Solo, Table,
     destroy,
 };
 
 use crate::Subject;
+use crate::frames::Frames;
 
 mod kernel;
 
 pub use kernel::{Sv39Space, Sv39Space4, X86Space, X86Space4};
 
-/// Frames with a free list through them, as [`peers`](crate::peers) have them. Frame 0 is never handed out.
-#[derive(Debug)]
-pub struct Frames;
-
-/// Bytes of memory, which begins where the linker has put it: a kernel knows its direct map as a constant, too.
-const ARENA: usize = 1 << 30;
-std::arch::global_asm!(
-    ".bss",
-    ".balign 4096",
-    ".globl tlbkit_benches_arena",
-    "tlbkit_benches_arena:",
-    ".zero 1073741824",
-    ".text"
-);
-unsafe extern "C" {
-    #[link_name = "tlbkit_benches_arena"]
-    static MEMORY: u8;
-}
-static RECORDS: [Record; ARENA / 4096] = [const { Record::new(0) }; ARENA / 4096];
-static FRESH: AtomicUsize = AtomicUsize::new(4096);
-static FREE: AtomicUsize = AtomicUsize::new(0);
-/// Free frames that are zero but for the address of the next one.
-static ZEROED: AtomicUsize = AtomicUsize::new(0);
-
-impl Frames {
-    #[inline(always)]
-    fn pointer(&self, frame: usize) -> *mut u8 {
-        (&raw const MEMORY).cast_mut().wrapping_add(frame)
-    }
-
-    #[inline]
-    fn take_zeroed(&self) -> Option<PhysAddr> {
-        let free = ZEROED.load(Ordering::Relaxed);
-        if free == 0 {
-            return None;
-        }
-        // SAFETY: a free frame of the arena holds the next one's address.
-        ZEROED.store(unsafe { self.pointer(free).cast::<usize>().replace(0) }, Ordering::Relaxed);
-        Some(PhysAddr::new(free))
-    }
-
-    #[inline]
-    fn give_zeroed(&self, frame: PhysAddr) {
-        // SAFETY: the frame is of the arena, and no code uses it any more.
-        unsafe { self.pointer(frame.get()).cast::<usize>().write(ZEROED.load(Ordering::Relaxed)) };
-        ZEROED.store(frame.get(), Ordering::Relaxed);
-    }
-
-    #[inline]
-    fn take(&self) -> Option<PhysAddr> {
-        let free = FREE.load(Ordering::Relaxed);
-        if free != 0 {
-            // SAFETY: a free frame of the arena holds the next one's address.
-            FREE.store(unsafe { self.pointer(free).cast::<usize>().read() }, Ordering::Relaxed);
-            return Some(PhysAddr::new(free));
-        }
-        let fresh = FRESH.load(Ordering::Relaxed);
-        FRESH.store(fresh + 4096, Ordering::Relaxed);
-        (fresh < ARENA).then_some(PhysAddr::new(fresh))
-    }
-
-    #[inline]
-    fn give(&self, frame: PhysAddr) {
-        // SAFETY: the frame is of the arena, and no code uses it any more.
-        unsafe { self.pointer(frame.get()).cast::<usize>().write(FREE.load(Ordering::Relaxed)) };
-        FREE.store(frame.get(), Ordering::Relaxed);
-    }
-
-    #[inline(always)]
-    fn record(&self, frame: PhysAddr) -> Option<&Record> {
-        RECORDS.get(frame.get() >> 12)
-    }
-}
-
-// SAFETY: each frame is handed out once until it is given back, and has its memory and its record. Those that are given back
-// zeroed are zero when they are handed out again.
-unsafe impl FrameSource for Frames {
-    #[inline]
-    fn take(&self) -> Option<PhysAddr> {
-        self.take()
-    }
-
-    #[inline]
-    fn give(&self, frame: PhysAddr) {
-        self.give(frame);
-    }
-
-    #[inline]
-    fn take_zeroed(&self) -> Option<PhysAddr> {
-        self.take_zeroed()
-    }
-
-    #[inline]
-    fn give_zeroed(&self, frame: PhysAddr) {
-        self.give_zeroed(frame);
-    }
-
-    #[inline(always)]
-    fn memory(&self, frame: PhysAddr) -> *mut u8 {
-        self.pointer(frame.get())
-    }
-
-    #[inline(always)]
-    fn record(&self, frame: PhysAddr) -> Option<&Record> {
-        self.record(frame)
-    }
-}
+/// The attributes of a page that nothing has used yet.
+const UNTOUCHED: Attr = Attr::READ.union(Attr::WRITE).union(Attr::USER);
 
 /// The attributes of a page that the handler of a store's page fault maps: it is accessed and dirty.
-const RIGHTS: Attr = Attr::READ.union(Attr::WRITE).union(Attr::USER).union(Attr::ACCESSED).union(Attr::DIRTY);
+const RIGHTS: Attr = UNTOUCHED.union(Attr::ACCESSED).union(Attr::DIRTY);
 
 fn writable(writable: bool) -> Change {
     if writable { Change::set(Attr::WRITE) } else { Change::clear(Attr::WRITE) }
@@ -204,18 +99,32 @@ impl<F: Walked, M: Mode> Subject for Raw<F, M> {
 
     #[inline(always)]
     fn map(&mut self, vpn: usize, pfn: usize) {
-        self.map_range(vpn, pfn, 1);
+        let page = Pages::one(Vpn::new(vpn));
+        self.change(|table, right| table.map(right, page, Pfn::new(pfn), PageSize::K4, RIGHTS));
+    }
+
+    #[inline(always)]
+    fn map_untouched(&mut self, vpn: usize, pfn: usize) {
+        let page = range(vpn, 1);
+        self.change(|table, right| table.map(right, page, Pfn::new(pfn), PageSize::K4, UNTOUCHED));
     }
 
     #[inline(always)]
     fn unmap(&mut self, vpn: usize) {
-        self.unmap_range(vpn, 1);
+        let page = Pages::one(Vpn::new(vpn));
+        self.change(|table, right| table.unmap(right, page, Holes::Refuse));
     }
 
     #[inline(always)]
     fn translate(&self, va: usize) -> Option<usize> {
         // SAFETY: nothing is reclaimed during the call.
         self.table.translate(unsafe { Pinned::by(self) }, VirtAddr::new(va)).map(|pa| pa.get())
+    }
+
+    fn is_writable(&self, vpn: usize) -> bool {
+        // SAFETY: nothing is reclaimed during the call.
+        let leaf = self.table.lookup(unsafe { Pinned::by(self) }, VirtAddr::new(vpn << 12));
+        leaf.is_some_and(|leaf| leaf.attr.contains(Attr::WRITE))
     }
 
     #[inline(always)]

@@ -50,7 +50,7 @@
 //! |-|-|-|-|-|
 //! | [`mpt`] | tables that hardware walks; dense spaces | one a level | a page a node | a sparse space takes a node on most levels for each page |
 //! | [`lpt`] | dense spaces that software refills, where nested misses are cheap | one, while the TLB holds the table's page | as MPT | the TLB holds pages of the table, too |
-//! | [`gpt`] | sparse spaces, and many small ones | one a node, and fewer nodes where the space is sparse; then the leaf's tag and the PTE | proportional to the mapped pages | single pages in random order: a map or unmap takes ten to fifteen times the instructions of MPT (`cargo xtask instructions`) |
+//! | [`gpt`] | sparse spaces, and many small ones | one a node, and fewer nodes where the space is sparse; then the leaf's tag and the PTE | proportional to the mapped pages | single pages in random order: a map or unmap takes five to eleven times the instructions of MPT (`cargo xtask instructions`) |
 //! | [`hpt`] | fast refills of spaces of known size | two, and more after collisions, at any address | proportional to the number of buckets | a range costs a probe for each page |
 //! | [`cpt`] | fast refills of clustered pages, and superpages | as HPT | one tag for up to sixteen pages | single pages far apart take a whole entry each |
 //!

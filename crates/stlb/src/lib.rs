@@ -45,8 +45,8 @@
 //!
 //! # Measured
 //!
-//! ASID-tagged hits of [`Page64`] on a host, as ratios to the time of a walk (`cargo bench -p tlbkit-benches --bench stlb`, in
-//! alternating rounds on a busy machine; the walk is `x86_64`'s `OffsetPageTable` with the same 8192 pages):
+//! ASID-tagged hits of [`Page64`] on a host, as ratios to the time of a walk (`cargo xtask bench --summary STLB`; the walk is
+//! `x86_64`'s `OffsetPageTable` with the same 8192 pages):
 //!
 //! | | dense pages | sparse pages | instructions, loads, branches |
 //! |-|-|-|-|

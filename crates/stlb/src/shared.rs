@@ -38,7 +38,7 @@ use crate::{AsidTag, Atomic, BadMemory, Count, EntryLayout};
 ///   CPU that is delayed during a write costs the other CPUs misses in one set, and no waiting.
 ///
 /// Compared with the per-CPU caches, a hit costs two loads of the version, a barrier on CPUs that reorder loads, a second
-/// branch, and the memory of the version; `benches/benches/stlb.rs` measures both.
+/// branch, and the memory of the version; `benches/src/others/stlb.rs` measures both.
 ///
 /// The rule and the order of [`Invalidate`](crate::Invalidate) apply here, too. A ticket would be accepted wrongly if the
 /// version took all its values during one walk of the page table: with 32 bits, after 2^31 changes of one set.

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use anyhow::{Context, ensure};
-use clap::Args;
+use clap::{Args, ValueEnum};
 
 use crate::shell::{Line, Shell};
 use crate::{misused, near, places};
@@ -20,7 +20,7 @@ pub(crate) struct BenchArgs {
     /// Print the table of ratios as one JSON array; each row says where it was measured
     #[arg(long, requires = "summary")]
     json: bool,
-    /// Print the names of the tables' jobs, and what each measures
+    /// Print the names of the jobs, and what each measures
     #[arg(long, exclusive = true)]
     jobs: bool,
     /// Keep what is measured under this name, for --against
@@ -32,41 +32,42 @@ pub(crate) struct BenchArgs {
     /// Draw the picture of docs/costs.md, of the ratios to this file
     #[arg(long, value_name = "FILE", conflicts_with_all = ["summary", "save", "against", "parts"])]
     picture: Option<PathBuf>,
+    /// How what is measured is compiled
+    #[arg(long, default_value = "kernel", conflicts_with_all = ["jobs", "picture"])]
+    profile: Profile,
+    /// Let parts be whole names: of a job, of a subject or `job/subject`
+    #[arg(long, requires_all = ["summary", "parts"])]
+    exact: bool,
     /// Only what has one of these in its name, as in `map page/x86_64` [default: all]
     #[arg(value_name = "PART")]
     parts: Vec<String>,
 }
 
-/// A bench and how it chooses.
-struct Bench {
-    name: &'static str,
-    /// Criterion takes one regular expression; the others take words.
-    criterion: bool,
+/// How the benches and what they measure are compiled.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Profile {
+    /// As kernels are: fat LTO and one codegen unit
+    Kernel,
+    /// As `cargo build --release` does
+    Default,
 }
 
-const BENCHES: [Bench; 5] = [
-    Bench { name: "tables", criterion: true },
-    Bench { name: "stlb", criterion: true },
-    Bench { name: "superpage", criterion: true },
-    Bench { name: "yardsticks", criterion: true },
-    Bench { name: "shootdown", criterion: false },
-];
-
-impl Bench {
-    /// Returns the command that runs it with these arguments.
-    fn line(&self, arguments: impl IntoIterator<Item = String>) -> Line {
-        let line = Line::new("cargo", "bench --quiet -p tlbkit-benches --bench").with([self.name, "--"]);
-        line.with(arguments)
-    }
-
-    /// Returns its arguments that choose the parts.
-    fn choose(&self, parts: &[String]) -> Vec<String> {
-        match parts {
-            [] => Vec::new(),
-            parts if self.criterion => vec![expression(parts)],
-            parts => parts.to_vec(),
+impl Profile {
+    /// Returns the command that runs the benches with these arguments.
+    fn line(self, arguments: impl IntoIterator<Item = String>) -> Line {
+        let line = Line::new("cargo", "bench --quiet -p tlbkit-benches --bench all --").with(arguments);
+        match self {
+            Self::Kernel => line,
+            Self::Default => {
+                line.set("CARGO_PROFILE_BENCH_LTO", "false").set("CARGO_PROFILE_BENCH_CODEGEN_UNITS", "16")
+            }
         }
     }
+}
+
+/// Lets a command compile in the release profile as kernels are compiled, which the bench profile does by itself.
+pub(crate) fn as_kernels_are(line: Line) -> Line {
+    line.set("CARGO_PROFILE_RELEASE_LTO", "fat").set("CARGO_PROFILE_RELEASE_CODEGEN_UNITS", "1")
 }
 
 /// Returns the regular expression that matches what has one of the parts in it.
@@ -80,17 +81,12 @@ fn expression(parts: &[String]) -> String {
 
 /// Runs it.
 pub(crate) fn run(shell: &Shell, args: &BenchArgs) -> anyhow::Result<()> {
-    let tables = &BENCHES[0];
+    let line = |arguments: &[&str]| args.profile.line(arguments.iter().map(|&argument| argument.to_owned()));
     if args.jobs {
-        return shell.run(&tables.line(["--jobs".to_owned()]));
+        return shell.run(&line(&["--jobs"]));
     }
     if let Some(file) = &args.picture {
-        return picture::draw(file, &tables.line(["--summary".to_owned(), "--json".to_owned()]));
-    }
-    if args.summary {
-        known(&args.parts, &[names(tables)?])?;
-        let options = ["--summary"].into_iter().chain(args.json.then_some("--json")).map(String::from);
-        return shell.run(&tables.line(options.chain(args.parts.iter().cloned())));
+        return picture::draw(file, &line(&["--summary", "--json", "--exact"]));
     }
     if let Some(name) = &args.save
         && (name.is_empty() || name.contains(['/', '\\']))
@@ -98,27 +94,25 @@ pub(crate) fn run(shell: &Shell, args: &BenchArgs) -> anyhow::Result<()> {
         misused!("--save {name:?} is no name of a file");
     }
     let base = args.against.as_deref().map(against::Base::find).transpose()?;
-    let names: Vec<_> = BENCHES.iter().map(names).collect::<Result<_, _>>()?;
-    known(&args.parts, &names)?;
-    let has = |names: &Vec<String>| {
-        args.parts.is_empty() || names.iter().any(|name| args.parts.iter().any(|part| name.contains(part)))
-    };
-    let chosen: Vec<&Bench> =
-        BENCHES.iter().zip(&names).filter(|(_, names)| has(names)).map(|(bench, _)| bench).collect();
-    if let Some(base) = base {
-        return against::run(shell, &base, &chosen, &args.parts);
+    known(&args.parts, &names(&line(&["--list"]))?)?;
+    if args.summary {
+        let options = [(args.json, "--json"), (args.exact, "--exact")];
+        let options = options.into_iter().filter_map(|(is_set, option)| is_set.then_some(option));
+        return shell.run(&line(&["--summary"]).with(options).with(&args.parts));
     }
-    for bench in chosen {
-        let save = args.save.iter().filter(|_| bench.criterion);
-        let save = save.flat_map(|name| ["--save-baseline".to_owned(), name.clone()]);
-        shell.run(&bench.line(bench.choose(&args.parts).into_iter().chain(save)))?;
+    // Criterion takes one regular expression.
+    let chosen: Vec<String> = if args.parts.is_empty() { Vec::new() } else { vec![expression(&args.parts)] };
+    match base {
+        Some(base) => against::run(shell, &base, &args.profile.line(chosen)),
+        None => {
+            let save = args.save.iter().flat_map(|name| ["--save-baseline".to_owned(), name.clone()]);
+            shell.run(&args.profile.line(chosen).with(save))
+        }
     }
-    Ok(())
 }
 
-/// Builds a bench and returns the names of what it measures, `job/subject`.
-fn names(bench: &Bench) -> anyhow::Result<Vec<String>> {
-    let line = bench.line(["--list".to_owned()]);
+/// Builds the benches and returns the names of what they measure, `job/subject`.
+fn names(line: &Line) -> anyhow::Result<Vec<String>> {
     let output = line.command().stderr(std::process::Stdio::inherit()).output();
     let output = output.with_context(|| format!("cannot run `{line}`"))?;
     ensure!(output.status.success(), "failed ({}); to repeat it: {line}", output.status);
@@ -127,8 +121,8 @@ fn names(bench: &Bench) -> anyhow::Result<Vec<String>> {
 }
 
 /// Checks that each part is in a name.
-fn known(parts: &[String], names: &[Vec<String>]) -> anyhow::Result<()> {
-    let names: Vec<&str> = names.iter().flatten().map(String::as_str).collect();
+fn known(parts: &[String], names: &[String]) -> anyhow::Result<()> {
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
     let Some(part) = parts.iter().find(|part| !names.iter().any(|name| name.contains(part.as_str()))) else {
         return Ok(());
     };
@@ -161,10 +155,7 @@ mod tests {
 
     #[test]
     fn a_part_that_is_in_no_name_is_refused_with_all_names() {
-        let names = [
-            vec!["map page/x86_64".to_owned(), "map page/MPT solo".to_owned()],
-            vec!["fork/MPT solo".into()],
-        ];
+        let names = ["map page/x86_64", "map page/MPT solo", "fork/MPT solo"].map(str::to_owned);
         let check = |part: &str| known(&[part.to_owned()], &names).map_err(|error| error.to_string());
         assert_eq!(check("map"), Ok(()));
         assert_eq!(check("page/MPT"), Ok(()));
@@ -176,17 +167,22 @@ mod tests {
             "`frok` is in no name (did you mean `fork`?)\nthe jobs are:\n  map page | fork\nthe subjects are:\n  x86_64 | MPT \
              solo"
         );
-        let many = [(0..60).map(|number| format!("job {number}/x86_64")).collect::<Vec<_>>()];
+        let many: Vec<_> = (0..60).map(|number| format!("job {number}/x86_64")).collect();
         let listed = known(&["nosuch".to_owned()], &many).unwrap_err().to_string();
         assert!(listed.contains("  job 0 | job 1 |") && listed.contains(" | job 59\n"), "{listed}");
         assert!(listed.lines().all(|line| line.len() <= 100), "{listed}");
     }
 
     #[test]
-    fn parts_are_one_expression_for_criterion_and_words_for_the_others() {
-        let parts = ["map page/MPT".to_owned(), "a.b".to_owned()];
-        assert_eq!(BENCHES[0].choose(&parts), [r"map page\/MPT|a\.b"]);
-        assert_eq!(BENCHES[4].choose(&parts), parts);
-        assert!(BENCHES[0].choose(&[]).is_empty());
+    fn parts_are_one_expression_for_criterion() {
+        assert_eq!(expression(&["map page/MPT".to_owned(), "a.b".to_owned()]), r"map page\/MPT|a\.b");
+    }
+
+    #[test]
+    fn the_profile_of_a_run_is_that_of_its_compilation() {
+        let lto = |profile: Profile| profile.line([]).to_string().contains("CARGO_PROFILE_BENCH_LTO=false");
+        assert!(!lto(Profile::Kernel) && lto(Profile::Default));
+        let manifest = include_str!("../../../Cargo.toml");
+        assert!(manifest.contains("[profile.bench]\ndebug = 1\nlto = \"fat\"\ncodegen-units = 1\n"));
     }
 }

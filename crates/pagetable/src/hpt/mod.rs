@@ -126,7 +126,7 @@
 //!
 //! # Instructions of a hit
 //!
-//! `cargo xtask instructions HR hit` (and `CPT4`, `CPT8`) counts a call on x86-64: 63, 66 and 66 in solo mode, the mean of
+//! `cargo xtask instructions HR hit` (and `CPT4`, `CPT8`) counts a call on x86-64: 61, 65 and 64 in solo mode, the mean of
 //! hits in the near buckets and behind them, and two more in shared mode, which loads the count of
 //! [steps](#growing-and-shrinking). A hit in a near bucket of an [`Hr`] in solo mode is 59 of them:
 //!

@@ -8,7 +8,7 @@ use std::time::SystemTime;
 use anyhow::{Context, bail, ensure};
 use serde_json::Value;
 
-use super::{Bench, kept};
+use super::kept;
 use crate::shell::{Line, Shell};
 use crate::{misused, places};
 
@@ -84,31 +84,20 @@ fn subjects(kept: &Path) -> Vec<PathBuf> {
     folders(kept).iter().flat_map(|job| [vec![job.clone()], folders(job)].concat()).collect()
 }
 
-/// Measures the base if it is a commit, then this tree, and prints what has changed.
-pub(super) fn run(shell: &Shell, base: &Base, chosen: &[&Bench], parts: &[String]) -> anyhow::Result<()> {
-    let chosen: Vec<_> = chosen.iter().filter(|bench| bench.criterion).collect();
-    if chosen.is_empty() {
-        misused!("--against: the shootdown's bench keeps nothing to compare with");
-    }
+/// Measures the base by the line of the benches if it is a commit, then this tree, and prints what has changed.
+pub(super) fn run(shell: &Shell, base: &Base, line: &Line) -> anyhow::Result<()> {
     let name = base.name();
     if let Base::Commit(hash) = base {
         let tree = Tree::at(shell, hash)?;
-        for bench in chosen
-            .iter()
-            .filter(|bench| tree.0.join("benches/benches").join(bench.name).with_extension("rs").is_file())
-        {
-            let line = bench
-                .line(bench.choose(parts).into_iter().chain(["--save-baseline".to_owned(), name.clone()]));
-            shell.run(&there(line, &tree.0)?)?;
+        if !tree.0.join("benches/benches/all.rs").is_file() {
+            misused!(
+                "--against {hash}: that commit has its benches in several programs, which this one cannot run"
+            );
         }
+        shell.run(&there(line.clone().with(["--save-baseline", &name]), &tree.0)?)?;
     }
     let begun = SystemTime::now();
-    for bench in chosen {
-        shell
-            .run(&bench.line(
-                bench.choose(parts).into_iter().chain(["--baseline-lenient".to_owned(), name.clone()]),
-            ))?;
-    }
+    shell.run(&line.clone().with(["--baseline-lenient", &name]))?;
     let kept = kept()?;
     let changes = changes(&kept, begun)?;
     ensure!(

@@ -1,11 +1,11 @@
 //! What a policy's bookkeeping adds to a TLB miss.
-#![allow(missing_docs)]
 
 use std::hint::black_box;
+use std::time::Duration;
 
-use criterion::{Criterion, Throughput, criterion_group, criterion_main};
+use crate::work::{CC1, captured, shuffled};
+use crate::{Case, timed};
 use tlbkit_addr::Vpn;
-use tlbkit_benches::work::{CC1, captured, shuffled};
 use tlbkit_superpage::{
     Action, ApproxOnline, Miss, Policy, PolicyMemory, Refusal, SegmentMemory, Setup, Slot, Thrift, Tlb,
 };
@@ -56,25 +56,24 @@ impl Storage {
     }
 }
 
-fn bookkeeping(criterion: &mut Criterion) {
+/// Returns rounds of a policy that serves the misses.
+fn rounds(mut policy: impl Policy + 'static) -> impl FnMut() -> Duration {
     let misses = misses();
-    let setup = Setup::PAPER;
-    let mut group = criterion.benchmark_group("superpage bookkeeping of a miss");
-    group.throughput(Throughput::Elements(misses.len() as u64));
-    let charges = ApproxOnline::segment_memory(&setup).expect("the paper's costs");
-    let mut storage = Storage::new(charges);
-    let mut policy = ApproxOnline::new(&setup, storage.memory()).expect("the paper's costs");
-    group.bench_function("APPROX-ONLINE", |bench| bench.iter(|| serve(&mut policy, &misses)));
-
-    let mut storage = Storage::new(Thrift::segment_memory(&setup).expect("the paper's costs"));
-    let mut policy = Thrift::new(&setup, storage.memory()).expect("the paper's costs");
-    group.bench_function("THRIFT", |bench| bench.iter(|| serve(&mut policy, &misses)));
-    group.finish();
+    move || timed(|| serve(&mut policy, &misses)).0
 }
 
-criterion_group! {
-    name = benches;
-    config = tlbkit_benches::criterion();
-    targets = bookkeeping
+pub(super) fn cases() -> Vec<Case> {
+    let (job, setup) = ("superpage bookkeeping", &Setup::PAPER);
+    let memory = |each: SegmentMemory| Box::leak(Box::new(Storage::new(each))).memory();
+    let misses = misses().len();
+    vec![
+        Case::new(job, "APPROX-ONLINE", misses, move || {
+            let each = ApproxOnline::segment_memory(setup).expect("the paper's costs");
+            rounds(ApproxOnline::new(setup, memory(each)).expect("the paper's costs"))
+        }),
+        Case::new(job, "THRIFT", misses, move || {
+            let each = Thrift::segment_memory(setup).expect("the paper's costs");
+            rounds(Thrift::new(setup, memory(each)).expect("the paper's costs"))
+        }),
+    ]
 }
-criterion_main!(benches);
