@@ -37,7 +37,8 @@ pub enum Error {
         /// The page size asked for.
         size: PageSize,
     },
-    /// There is no such frame, or its number is beyond what the entry format can hold.
+    /// There is no such frame, or its number is beyond what the entry format can hold. From a new address space: the kernel's frame
+    /// is beyond those that can be nodes.
     FrameTooLarge {
         /// The first frame of the range, or of its last page.
         frame: Pfn,

@@ -58,8 +58,8 @@
 //!
 //! A handler consists of independent parts ([`Spec`](handler::Spec)): the software TLB in front of the table
 //! ([`Front`](handler::Front)), the walk of the table ([`Walk`](handler::Walk)), additional work such as larger pages and
-//! reporting ([`Form`](handler::Form)), and the write of the TLB entry ([`Write`](handler::Write)). `docs/embedding.md` shows how
-//! a kernel uses it.
+//! reporting ([`Form`](handler::Form)), and the write of the TLB entry ([`Write`](handler::Write)). `docs/embedding-mips32.md`
+//! shows how a kernel uses it.
 //!
 //! # Instructions
 //!
@@ -122,7 +122,9 @@ pub use block::Block;
 pub use error::Error;
 pub use log::{Evicted, Log, Miss};
 
-/// The page on embedding, compiled.
+/// The pages on embedding, compiled.
 #[cfg(doctest)]
 #[doc = include_str!("../../../docs/embedding.md")]
+#[doc = include_str!("../../../docs/embedding-mips32.md")]
+#[doc = include_str!("../../../docs/embedding-x86_64.md")]
 struct Embedding;

@@ -61,6 +61,9 @@ pub(crate) enum Role<K: Kernel, const CPUS: usize> {
     Users { lender: Option<Handle<K, CPUS>> },
 }
 
+/// The number of frames, from address 0 on, of which nodes can be: the storage links free nodes by numbers of 31 bits.
+const NODE_FRAMES: u64 = 1 << 31;
+
 /// A frame for a block. It goes back to the kernel if it is not filled.
 pub(crate) struct Place<K: Kernel, const CPUS: usize> {
     mmu: &'static Mmu<K, CPUS>,
@@ -73,11 +76,17 @@ impl<K: Kernel, const CPUS: usize> Place<K, CPUS> {
     ///
     /// # Errors
     ///
-    /// [`Error::NoMemory`].
+    /// [`Error::NoMemory`]; [`Error::FrameTooLarge`] if no node can be in the kernel's frame.
     pub(crate) fn take(mmu: &'static Mmu<K, CPUS>) -> Result<Self, Error> {
         const { assert!(size_of::<Block<K, CPUS>>() <= 4096, "the block fits a frame") };
         let none = Error::NoMemory { wanted: 1, pending: 0 };
         let frame = GivenBack(mmu.kernel(), mmu.kernel().take_frame().ok_or(none)?);
+        // The block could be there. But the kernel's next frame is one for a node, and the storage of nodes cannot say why it has not
+        // taken that.
+        let number = frame.1.pfn(Shape::<K>::BASE);
+        if number.get() as u64 >= NODE_FRAMES {
+            return Err(Error::FrameTooLarge { frame: number });
+        }
         let at = NonNull::new(mmu.kernel().memory(frame.1).cast::<Block<K, CPUS>>()).ok_or(none)?;
         Ok(Self { mmu, at, frame })
     }

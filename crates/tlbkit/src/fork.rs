@@ -57,7 +57,8 @@ impl<K: Kernel, const CPUS: usize> AddressSpace<K, CPUS> {
     ///
     /// The child's entries are clean ([`Attr::DIRTY`] is clear): the kernel learns whether a frame was written when the parent's
     /// mapping of it is [released](Kernel::release). (Copies of supervisor pages keep their status bits.) No page of the child is
-    /// global.
+    /// global. The child has the parent's marks, too: guard pages, and payloads with the rights that they keep
+    /// ([`Kernel::share_payload`]).
     ///
     /// Until this call returns, a store by another thread may be visible in both address spaces. The copy is made in parts of about
     /// 8192 entries, in ascending order from the lower half on, and interrupts are unmasked between two parts. A change that another

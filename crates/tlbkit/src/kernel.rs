@@ -128,8 +128,10 @@ pub unsafe trait Kernel: Sync + Sized + 'static {
     /// Takes a frame, or returns `None` if memory is exhausted.
     ///
     /// Nodes are among the first 2<sup>31</sup> frames of memory (8 TiB of 4 KiB frames, 128 TiB of 64 KiB); pages may be anywhere. A
-    /// frame beyond is given back at once, as one without a [record](Self::record) is, and the call returns
-    /// [`Error::NoMemory`](crate::Error::NoMemory).
+    /// frame beyond is given back at once, as one without a [record](Self::record) is. A new address space returns
+    /// [`Error::FrameTooLarge`](crate::Error::FrameTooLarge) with such a frame; another call that needs a node returns
+    /// [`Error::NoMemory`](crate::Error::NoMemory). So a kernel author's own test, whose frames are memory of a host's heap, subtracts
+    /// the first frame's address from those that it returns here, and adds it in [`memory`](Self::memory).
     fn take_frame(&self) -> Option<PhysAddr>;
 
     /// Takes back a frame that [`take_frame`](Self::take_frame) returned: it was a page-table node, or the control block
@@ -192,7 +194,8 @@ pub unsafe trait Kernel: Sync + Sized + 'static {
     /// levels must be flushed too (RISC-V: `sfence.vma` without an address).
     ///
     /// A flush of scope [`FlushScope::Barrier`](tlbkit_addr::FlushScope::Barrier) names no translation. When this method returns,
-    /// the walks of every CPU see this CPU's stores (AArch64: `dsb ishst`).
+    /// the walks of every CPU see this CPU's stores (AArch64: `dsb ishst`). Only AArch64 gets one: on RISC-V and MIPS32 a new page is of
+    /// scope [`Local`](tlbkit_addr::FlushScope::Local), and its flush orders the stores, too; x86-64 needs nothing.
     fn flush(&self, flush: &Flush<'_>, asid: Option<Asid>);
 
     /// Interrupts these CPUs, of which the calling one may be one. The interrupt's handler on each calls
@@ -235,6 +238,9 @@ pub unsafe trait Kernel: Sync + Sized + 'static {
     /// Makes this CPU translate by `root`, a value of [`Machine::root`]: writes `satp`, `CR3` or `TTBR0_EL1`; or `TTBR1_EL1`, if the
     /// [`Machine`](Self::Machine) is the upper half of AArch64. It need not flush anything. A kernel that returns to user mode
     /// through a trampoline keeps the value for the trampoline.
+    ///
+    /// Each [`activate`](crate::AddressSpace::activate) calls it, also that of the address space which the CPU runs already, and so does
+    /// [`Mmu::idle`](crate::Mmu::idle) with the root of the kernel's own address space.
     fn load(&self, root: usize);
 
     /// Makes this CPU translate by a root of the kernel's own: one that maps what the CPU needs while it runs no address space. A CPU
@@ -242,13 +248,19 @@ pub unsafe trait Kernel: Sync + Sized + 'static {
     /// space that shares the [kernel's own](crate::AddressSpace::lending) (or if there is none). After that an idle CPU runs the
     /// kernel's own address space, whose root `load` gets.
     ///
+    /// On AArch64 and MIPS32 a switch calls it, too, between address spaces that share different ones of the kernel's own, and where there
+    /// are no ASIDs, or fewer than CPUs. On RISC-V and x86-64 no switch does: a kernel whose CPUs never go offline, and idle only after the
+    /// first `activate` of an address space that shares the kernel's own, may have this method panic, if a panic does not unwind.
+    ///
     /// Where two translations of one address in the TLB are an error (AArch64, MIPS32), that root maps nothing that address spaces
     /// map otherwise: with it loaded, `tlbkit` flushes the translations of one kernel half before it loads a root with another.
     fn unload(&self);
 
     /// Returns how many bits of ASID every CPU has, at most [`Machine::ASID_BITS`]; 0 if there is none. The default is the most
     /// that the architecture allows. RISC-V and AArch64 let a CPU have fewer: measure it at boot, because with a value that is too
-    /// large two address spaces use each other's translations.
+    /// large two address spaces use each other's translations. `cpu.rs` of `docs/embedding.md` has the code for each machine.
+    ///
+    /// Each switch of address spaces calls it, and each call returns the same value: one that the kernel has kept.
     fn asid_bits(&self) -> u32 {
         Self::Machine::ASID_BITS
     }

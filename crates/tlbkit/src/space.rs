@@ -69,7 +69,7 @@ impl<K: Kernel<Machine: Machine<Table = MultiLevel>>, const CPUS: usize> Address
     ///
     /// # Errors
     ///
-    /// Those of [`Mpt::lend`](tlbkit_pagetable::mpt::Mpt::lend).
+    /// Those of [`Mpt::lend`](tlbkit_pagetable::mpt::Mpt::lend) and [`new`](Self::new).
     pub fn lending(mmu: &'static Mmu<K, CPUS>, pages: PagesOf<K>) -> Result<Self, Error> {
         let pages = counted::<K>(pages);
         mmu.kernel().masked(|| {
@@ -92,7 +92,7 @@ impl<K: Kernel<Machine: Machine<Table = MultiLevel>>, const CPUS: usize> Address
     ///
     /// # Errors
     ///
-    /// [`Error::NoMemory`].
+    /// Those of [`new`](Self::new).
     pub fn kernels(mmu: &'static Mmu<K, CPUS>) -> Result<Self, Error> {
         mmu.kernel().masked(|| {
             let place = Place::take(mmu)?;
@@ -115,7 +115,7 @@ impl<K: Kernel<Machine: Machine<Table = MultiLevel>>, const CPUS: usize> Address
     ///
     /// # Errors
     ///
-    /// [`Error::NothingLent`] if `kernel` neither lends pages nor shares them; [`Error::NoMemory`].
+    /// [`Error::NothingLent`] if `kernel` neither lends pages nor shares them; those of [`new`](Self::new).
     pub fn sharing(kernel: &Self) -> Result<Self, Error> {
         let (mmu, kernel) = (kernel.0.mmu, kernel.0.lender().unwrap_or(&kernel.0));
         if kernel.lent.is_none() {
@@ -130,7 +130,7 @@ impl<K: Kernel, const CPUS: usize> AddressSpace<K, CPUS> {
     ///
     /// # Errors
     ///
-    /// [`Error::NoMemory`].
+    /// [`Error::NoMemory`]; [`Error::FrameTooLarge`] if [`Kernel::take_frame`] has returned a frame that can be no node.
     pub fn new(mmu: &'static Mmu<K, CPUS>) -> Result<Self, Error> {
         mmu.kernel().masked(|| Self::beside(mmu, None))
     }
@@ -306,6 +306,9 @@ impl<K: Kernel, const CPUS: usize> AddressSpace<K, CPUS> {
     /// maps without [`Attr::USER`], a right that it adds to such a page, and any change of the kernel's own address space
     /// ([`lending`](Self::lending)) are in force on every CPU when this call returns. For a right, and where a CPU may keep the
     /// absence of a page (RISC-V, MIPS32), that is a shootdown.
+    ///
+    /// A thread that waits for another CPU's edit may be preempted meanwhile, if interrupts were not masked at the call, and may continue on
+    /// another CPU. While `edit` runs, interrupts are masked.
     ///
     /// If `edit` returns an error, the changes that it made before stay. Inside `edit` a change, a visit or a switch of any address
     /// space returns [`Error::Nested`]; [`lookup`](Self::lookup), [`entry`](Self::entry) and [`translate`](Self::translate) work.

@@ -1,9 +1,8 @@
-//! The kernel of `docs/embedding.md` on RISC-V: what its two files do of virtual memory, tried by loads and stores of
-//! supervisor mode, with SUM set, in a process's pages.
+//! The kernel of `docs/embedding.md`: what its files do of virtual memory, tried by loads and stores of the kernel in a process's pages. A
+//! file of `cpu` is a machine's part of the guide; a file of `board` is what runs before, and how faults come to the kernel.
 #![no_std]
 #![no_main]
 
-use core::arch::{asm, global_asm};
 use core::fmt::Write;
 use core::mem::ManuallyDrop;
 use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -13,55 +12,23 @@ use tlbkit::{
     Access, AddressSpace, Attr, Change, Kernel as _, PageSize, Pages, PhysAddr, SupervisorPages, VirtAddr,
 };
 
-#[path = "../src/arch/riscv64/sbi.rs"]
-#[allow(dead_code, reason = "the kernel of several harts uses the rest")]
-mod sbi;
-
-mod hart;
+#[cfg_attr(target_arch = "aarch64", path = "board/aarch64.rs")]
+#[cfg_attr(target_arch = "riscv64", path = "board/riscv64.rs")]
+#[cfg_attr(target_arch = "x86_64", path = "board/x86_64.rs")]
+mod board;
+#[cfg_attr(target_arch = "aarch64", path = "cpu/aarch64.rs")]
+#[cfg_attr(target_arch = "riscv64", path = "cpu/riscv64.rs")]
+#[cfg_attr(target_arch = "x86_64", path = "cpu/x86_64.rs")]
+mod cpu;
 mod memory;
+#[cfg_attr(target_arch = "aarch64", path = "upper.rs")]
+mod own;
 mod swap;
 
-use memory::{MMU, Mine, boot};
-use sbi::Console;
+use board::Console;
+use memory::{MMU, Mine};
+use own::{Own, boot};
 use swap::page_fault;
-
-global_asm!(
-    r#"
-    .section .text.boot, "ax"
-    .globl _start
-_start:
-    la      t0, _bss
-    la      t1, _bss_end
-1:  bgeu    t0, t1, 2f
-    sd      zero, (t0)
-    addi    t0, t0, 8
-    j       1b
-2:  la      sp, _stacks + 0x10000
-    la      t0, 3f
-    csrw    stvec, t0
-    li      t0, 1 << 18                     # SUM: user pages are for the kernel, too.
-    csrs    sstatus, t0
-    j       {run}
-
-    # A page fault of the kernel's own access to a user page.
-    .balign 4
-3:  addi    sp, sp, -256
-    .irp    n, 1,3,4,5,6,7,8,9,10,11,12,13,14,15,16,17,18,19,20,21,22,23,24,25,26,27,28,29,30,31
-    sd      x\n, 8*\n(sp)
-    .endr
-    csrr    a0, scause
-    csrr    a1, stval
-    csrr    a2, sstatus
-    call    {fault}
-    .irp    n, 1,3,4,5,6,7,8,9,10,11,12,13,14,15,16,17,18,19,20,21,22,23,24,25,26,27,28,29,30,31
-    ld      x\n, 8*\n(sp)
-    .endr
-    addi    sp, sp, 256
-    sret
-    "#,
-    fault = sym fault,
-    run = sym run,
-);
 
 /// The process that runs.
 static CURRENT: Mutex<Option<AddressSpace<Mine>>> = Mutex::new(None);
@@ -70,30 +37,23 @@ static REFUSED: AtomicBool = AtomicBool::new(false);
 static CHECKS: AtomicUsize = AtomicUsize::new(0);
 static FAILURES: AtomicUsize = AtomicUsize::new(0);
 
-extern "C" fn fault(cause: usize, at: usize, status: usize) {
-    let Some(access) = Access::from_riscv(cause, status) else { panic!("trap {cause}, value {at:#x}") };
+/// Resolves a page fault of the process that runs. Returns `false` if the access is refused.
+fn fault(at: VirtAddr, access: Access) -> bool {
     let process = CURRENT.lock().clone().expect("a process runs");
-    if !page_fault(&process, VirtAddr::new(at), access.by_user()).expect("there is memory") {
-        REFUSED.store(true, Ordering::Relaxed);
-        // SAFETY: the access is an instruction of four bytes.
-        unsafe { asm!("csrr {0}, sepc", "addi {0}, {0}, 4", "csrw sepc, {0}", out(reg) _) };
-    }
+    let is_resolved = page_fault(&process, at, access.by_user()).expect("there is memory");
+    REFUSED.fetch_or(!is_resolved, Ordering::Relaxed);
+    is_resolved
 }
 
 /// Loads a word of the process's; `None` if it must not.
 fn load(at: usize) -> Option<u64> {
-    let word: u64;
-    // SAFETY: a load of a user page, or a fault that goes on behind it.
-    unsafe {
-        asm!(".option push", ".option norvc", "ld {}, ({})", ".option pop", out(reg) word, in(reg) at);
-    }
+    let word = board::load(at);
     (!REFUSED.swap(false, Ordering::Relaxed)).then_some(word)
 }
 
 /// Stores a word of the process's; tells whether it may.
 fn store(at: usize, word: u64) -> bool {
-    // SAFETY: a store to a user page, which holds no Rust object, or a fault that goes on behind it.
-    unsafe { asm!(".option push", ".option norvc", "sd {}, ({})", ".option pop", in(reg) word, in(reg) at) };
+    board::store(at, word);
     !REFUSED.swap(false, Ordering::Relaxed)
 }
 
@@ -111,7 +71,7 @@ fn run_process(process: &AddressSpace<Mine>) {
 }
 
 /// A page of 2 MiB that two processes share: each copies the parts that it writes.
-fn large(kernel: &AddressSpace<Mine>) {
+fn large(kernel: &Own) {
     const AT: usize = 0x2000_0000;
     const PARTS: usize = 512;
     // The kernel has just begun: it gives out its last frame first, and the others in descending order.
@@ -123,7 +83,7 @@ fn large(kernel: &AddressSpace<Mine>) {
     check(number(frames[last]) - number(first) == PARTS - 1, "the frames are in a row");
     let others = frames[..last].iter().chain(&frames[last + PARTS..]);
     others.rev().for_each(|&frame| MMU.kernel().give_frame(frame));
-    let parent = AddressSpace::sharing(kernel).expect("there is memory");
+    let parent = own::process(kernel).expect("there is memory");
     let pages = Pages::count(VirtAddr::new(AT).vpn(PageSize::K4), PARTS).expect("they are in range");
     let user = Attr::READ | Attr::WRITE | Attr::USER;
     parent.map_linear(pages, first.pfn(PageSize::K4), user).expect("nothing is there");
@@ -161,7 +121,7 @@ mod disk {
     static PAGES: [[AtomicU64; 512]; SLOTS] = [const { [const { AtomicU64::new(0) }; 512] }; SLOTS];
 
     fn words(frame: Pfn) -> &'static [AtomicU64; 512] {
-        let at = super::hart::memory(frame.address(PageSize::K4));
+        let at = super::cpu::memory(frame.address(PageSize::K4));
         // SAFETY: a frame of RAM is as large, and this program reaches its words by atomic accesses and by those of user pages.
         unsafe { &*at.cast() }
     }
@@ -208,10 +168,11 @@ const PROCESSES: u64 = 3000;
 
 extern "C" fn run() -> ! {
     const AT: usize = 0x3fff_f000;
+    cpu::prepare();
     let kernel = ManuallyDrop::new(boot().expect("there is memory"));
     large(&kernel);
     for round in 1..=PROCESSES {
-        let parent = AddressSpace::sharing(&kernel).expect("what processes had has come back");
+        let parent = own::process(&kernel).expect("what processes had has come back");
         run_process(&parent);
         check(store(AT, round) && load(AT) == Some(round), "a page is there when it is first used");
         let child = parent.fork(SupervisorPages::LeftOut).expect("there is memory");
@@ -234,8 +195,8 @@ extern "C" fn run() -> ! {
 
 fn end() -> ! {
     let [checks, failures] = [&CHECKS, &FAILURES].map(|count| count.load(Ordering::Relaxed));
-    let _ = writeln!(Console, "row machine=riscv64 cpus=1 checks={checks} failures={failures}");
-    sbi::stop()
+    let _ = writeln!(Console, "row machine={} cpus=1 checks={checks} failures={failures}", board::NAME);
+    board::stop()
 }
 
 #[panic_handler]

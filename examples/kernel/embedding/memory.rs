@@ -1,21 +1,18 @@
-//! Free frames, what `tlbkit` asks of the kernel, and the page-fault handler. There is one hart.
+//! Free frames, what `tlbkit` asks of the kernel, and the page-fault handler, on every machine. There is one CPU.
 
 use core::ops::Range;
 use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use tlbkit::{
     Access, AddressSpace, Asid, Attr, Error, Fault, Flush, Kernel, Mmu, PageSize, Pages, Pfn, PhysAddr,
-    Record, Run, VirtAddr, Vpn, arch,
+    Record, Run, VirtAddr,
 };
 
-use super::{hart, swap};
+use super::cpu::FIRST;
+use super::{cpu, swap};
 
-/// The first frame of RAM, which is mapped one to one.
-const RAM: usize = 0x8000_0000 >> 12;
-/// The kernel gives out the second half of RAM: so many frames.
+/// The kernel gives out so many frames, from `FIRST` on: 32 MiB.
 const FRAMES: usize = 8 << 10;
-/// The first frame that the kernel gives out.
-const FIRST: usize = RAM + FRAMES;
 
 /// Where user programs may have memory.
 const HEAP: Range<usize> = 0x40_0000..0x4000_0000;
@@ -36,22 +33,37 @@ pub static MMU: Mmu<Mine> = Mmu::new(Mine);
 
 /// Takes a free frame and fills it: with the bytes of another frame, or with zeros.
 pub fn take(copy_of: Option<Pfn>) -> Result<Pfn, Error> {
-    let free = hart::masked(|| {
+    let free = cpu::masked(|| {
         let first = FREE.load(Relaxed);
         let next = INFO.get(first)?.swap(1, Relaxed);
         FREE.store(next, Relaxed);
         Some(Pfn::new(FIRST + first))
     });
     let frame = free.ok_or(Error::NoMemory { wanted: 1, pending: 0 })?;
-    hart::fill(frame, copy_of);
+    fill(frame, copy_of);
     Ok(frame)
+}
+
+/// Fills a frame that only the caller has: with the bytes of another frame, or with zeros.
+fn fill(frame: Pfn, copy_of: Option<Pfn>) {
+    let size = PageSize::K4.bytes();
+    let to = cpu::memory(frame.address(PageSize::K4));
+    match copy_of {
+        Some(other) => {
+            let from = cpu::memory(other.address(PageSize::K4));
+            // SAFETY: both are mapped frames, they are different, and only the caller has the first.
+            unsafe { to.copy_from(from, size) }
+        }
+        // SAFETY: it is a mapped frame that only the caller has.
+        None => unsafe { to.write_bytes(0, size) },
+    }
 }
 
 /// Counts a frame as mapped once less, and frees it if that was the last time.
 pub fn put(frame: Pfn) {
     let Some(info) = info(frame) else { return };
     if info.fetch_sub(1, Relaxed) == 1 {
-        hart::masked(|| {
+        cpu::masked(|| {
             let next = FREE.swap(frame.get() - FIRST, Relaxed);
             info.store(next, Relaxed);
         });
@@ -68,10 +80,10 @@ fn is_sole(frame: Pfn) -> bool {
     info(frame).is_some_and(|info| info.load(Relaxed) == 1)
 }
 
-// SAFETY: a free frame has no other owner, and RAM is mapped one to one; a record is its frame's. `fence`
-// orders the stores before it, and ends what the hart has walked. There is one hart.
+// SAFETY: a free frame has no other owner, and all of them are mapped where `memory` says; a record is its frame's. `flush` orders the
+// stores before it, and ends what the CPU has walked. There is one CPU.
 unsafe impl Kernel for Mine {
-    type Machine = arch::Sv39;
+    type Machine = cpu::Machine;
 
     fn take_frame(&self) -> Option<PhysAddr> {
         let frame = take(None).ok()?;
@@ -83,7 +95,7 @@ unsafe impl Kernel for Mine {
     }
 
     fn memory(&self, frame: PhysAddr) -> *mut u8 {
-        hart::memory(frame)
+        cpu::memory(frame)
     }
 
     fn record(&self, at: PhysAddr) -> Option<&Record> {
@@ -109,38 +121,32 @@ unsafe impl Kernel for Mine {
     }
 
     fn flush(&self, flush: &Flush<'_>, asid: Option<Asid>) {
-        match flush.by_address(64) {
-            Some(pages) if asid.is_some() => pages.for_each(|at| hart::fence(Some(at), asid)),
-            _ => hart::fence(None, asid),
-        }
+        cpu::flush(flush, asid);
     }
 
     fn masked<R>(&self, f: impl FnOnce() -> R) -> R {
-        hart::masked(f)
+        cpu::masked(f)
     }
 
     fn load(&self, root: usize) {
-        hart::set_satp(root);
+        cpu::load(root);
     }
 
     fn unload(&self) {
-        hart::set_satp(0);
+        cpu::unload();
+    }
+
+    fn asid_bits(&self) -> u32 {
+        cpu::asid_bits()
     }
 }
 
-/// Returns the kernel's own address space, which is never dropped: RAM, which every process shares.
-pub fn boot() -> Result<AddressSpace<Mine>, Error> {
+/// Frees all frames that the kernel gives out.
+pub fn prepare() {
     for (index, info) in INFO.iter().enumerate() {
         info.store(1, Relaxed);
         put(Pfn::new(FIRST + index));
     }
-    // Sv39's slot of the root node for RAM: 1 GiB, in pages.
-    let slot = Pages::count(Vpn::new(RAM), 1 << 18).ok_or(Error::NoRoom)?;
-    let ram = Pages::count(Vpn::new(RAM), 2 * FRAMES).ok_or(Error::NoRoom)?;
-    let rights = Attr::READ | Attr::WRITE | Attr::EXEC;
-    let kernel = AddressSpace::lending(&MMU, slot)?;
-    kernel.map_linear(ram, Pfn::new(RAM), rights | Attr::GLOBAL | Attr::ACCESSED | Attr::DIRTY)?;
-    Ok(kernel)
 }
 
 /// Resolves a page fault of a process. Returns `false` if the process must not make this access.

@@ -10,7 +10,7 @@ use tlbkit::{Access, AddressSpace, Error, Fault, VirtAddr};
 use super::disk;
 use super::memory::{self, Mine, put, take};
 
-/// For each slot of the disk, how many pages have it as their payload, and how many harts are writing or reading it.
+/// For each slot of the disk, how many pages have it as their payload, and how many CPUs are writing or reading it.
 static HOLDERS: [AtomicUsize; disk::SLOTS] = [const { AtomicUsize::new(0) }; disk::SLOTS];
 
 /// `Kernel::share_payload`.
@@ -23,12 +23,12 @@ pub fn let_go(slot: u64) {
     HOLDERS[slot as usize].fetch_sub(1, Release);
 }
 
-/// Pages out the page at `at`. After `Err(Error::Changed)` the page stays: a hart has stored to it meanwhile.
+/// Pages out the page at `at`. After `Err(Error::Changed)` the page stays: a CPU has stored to it meanwhile.
 pub fn page_out(process: &AddressSpace<Mine>, at: VirtAddr) -> Result<(), Error> {
     let is_free = |slot: &usize| HOLDERS[*slot].compare_exchange(0, 1, Acquire, Relaxed).is_ok();
     let slot = (0..disk::SLOTS).find(is_free).ok_or(Error::NoRoom)? as u64;
     let done = process.freeze(at).and_then(|leaf| {
-        // No hart stores to the frame, which is this function's, too. No page names the slot.
+        // No CPU stores to the frame, which is this function's, too. No page names the slot.
         disk::write(slot, leaf.frame);
         let done = process.page_out(at, leaf.frame, slot);
         put(leaf.frame);
@@ -53,7 +53,7 @@ pub fn page_fault(process: &AddressSpace<Mine>, at: VirtAddr, access: Access) ->
     })?;
     let slot = match fault {
         Fault::Swapped(slot) => slot,
-        // Another hart has brought the page in meanwhile.
+        // Another CPU has brought the page in meanwhile.
         Fault::Retry | Fault::CopyOnWrite(_) => return Ok(true),
         _ => return Ok(false),
     };
@@ -65,7 +65,7 @@ pub fn page_fault(process: &AddressSpace<Mine>, at: VirtAddr, access: Access) ->
     match filled {
         // The page has a frame in place of the slot.
         Ok(()) => let_go(slot),
-        // Another hart was faster.
+        // Another CPU was faster.
         Err(Error::Changed { .. } | Error::Occupied { .. } | Error::NotMapped { .. }) => {}
         Err(why) => return Err(why),
     }

@@ -1,5 +1,5 @@
 //! The kernel of `examples/kernel`, for one CPU and for several: on RISC-V and on AArch64, QEMU's machine `virt`, on
-//! MIPS32 its Malta with P5600 cores, on x86-64 its PC. For one hart of RISC-V there is also the kernel of `docs/embedding.md`.
+//! MIPS32 its Malta with P5600 cores, on x86-64 its PC. For one CPU there is also the kernel of `docs/embedding.md`, but on MIPS32.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitStatus;
@@ -62,7 +62,7 @@ impl Architecture {
                     memory: 0x4000_0000,
                     size: "1G",
                 },
-                has_guide: false,
+                has_guide: true,
             },
             Self::Mips32 => Board {
                 target: "mipsel-unknown-none",
@@ -95,7 +95,7 @@ impl Architecture {
                 cpus: 8,
                 firmware: Some("Booting from ROM"),
                 witness: witness::Machine { arch: Arch::X86_64, name: "x86_64", memory: 0, size: "1G" },
-                has_guide: false,
+                has_guide: true,
             },
         }
     }
@@ -400,28 +400,51 @@ fn number(row: &Value, name: &str) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    const HART: &str = include_str!("../../../examples/kernel/embedding/hart.rs");
-    const MEMORY: &str = include_str!("../../../examples/kernel/embedding/memory.rs");
-    const SWAP: &str = include_str!("../../../examples/kernel/embedding/swap.rs");
-    const SEVERAL: &str = include_str!("../../../examples/kernel/src/memory.rs");
-    const REFILL: &str = include_str!("../../../examples/kernel/src/arch/mips32/refill.rs");
-    const TLB: &str = include_str!("../../../examples/kernel/src/arch/aarch64/tlb.rs");
+    /// The files that are compiled and booted. A file of the guide is shown in full, of the others there are parts.
+    macro_rules! file {
+        ($path:literal) => {
+            include_str!(concat!("../../../examples/kernel/", $path))
+        };
+    }
+    const MEMORY: &str = file!("embedding/memory.rs");
+    const OWN: &str = file!("embedding/own.rs");
+    const UPPER: &str = file!("embedding/upper.rs");
+    const SWAP: &str = file!("embedding/swap.rs");
+    const CPUS: [&str; 3] = [
+        file!("embedding/cpu/riscv64.rs"),
+        file!("embedding/cpu/x86_64.rs"),
+        file!("embedding/cpu/aarch64.rs"),
+    ];
+    const PARTS: [&str; 4] = [
+        file!("src/memory.rs"),
+        file!("src/arch/mips32/refill.rs"),
+        file!("src/arch/aarch64/tlb.rs"),
+        file!("src/arch/riscv64/mod.rs"),
+    ];
 
-    /// Returns what `docs/embedding.md` shows of files that are compiled elsewhere.
-    fn quotations() -> Vec<&'static str> {
-        let page = include_str!("../../../docs/embedding.md");
+    /// Returns what a page of the guide shows of files that are compiled elsewhere.
+    fn quotations(page: &'static str) -> Vec<&'static str> {
         let blocks = page.split("```rust,ignore\n").skip(1);
         blocks.filter_map(|rest| rest.split("```").next()).collect()
     }
 
     #[test]
     fn the_guide_shows_what_is_booted() {
-        let quotations = quotations();
-        assert_eq!(quotations[..2], [HART, MEMORY]);
-        assert!(quotations.len() > 2);
-        for quotation in &quotations[2..] {
-            let is_booted = [SWAP, SEVERAL, REFILL, TLB].iter().any(|file| file.contains(quotation));
-            assert!(is_booted, "examples/kernel has no such lines:\n{quotation}");
+        let [riscv64, x86_64, aarch64] = CPUS;
+        let pages = [
+            (include_str!("../../../docs/embedding.md"), &[MEMORY, OWN, SWAP] as &[_]),
+            (include_str!("../../../docs/embedding-riscv64.md"), &[riscv64]),
+            (include_str!("../../../docs/embedding-x86_64.md"), &[x86_64]),
+            (include_str!("../../../docs/embedding-aarch64.md"), &[aarch64, UPPER]),
+            (include_str!("../../../docs/embedding-mips32.md"), &[]),
+        ];
+        for (page, files) in pages {
+            let quotations = quotations(page);
+            assert_eq!(quotations[..files.len()], *files);
+            for quotation in &quotations[files.len()..] {
+                let is_booted = PARTS.iter().any(|file| file.contains(quotation));
+                assert!(is_booted, "examples/kernel has no such lines:\n{quotation}");
+            }
         }
     }
 }

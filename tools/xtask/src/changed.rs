@@ -122,7 +122,7 @@ fn described(root: &Path, folder: &str) -> anyhow::Result<Vec<(String, Package)>
 
 /// Returns the pages that code reads, and the files that read them.
 fn readers() -> anyhow::Result<Vec<(String, PathBuf)>> {
-    let found = git(&["grep", "-oE", r"(docs/[a-z-]+|README|CONTRIBUTING)\.md", "--", "*.rs"])?;
+    let found = git(&["grep", "-oE", r"(docs/[a-z0-9_-]+|README|CONTRIBUTING)\.md", "--", "*.rs"])?;
     let pair = |line: &str| line.split_once(':').map(|(file, page)| (page.to_owned(), file.into()));
     // This package reads each page for the commands that it shows.
     let shown = bare::pages(Path::new("."))?.into_iter().map(|page| (page, file!().into()));

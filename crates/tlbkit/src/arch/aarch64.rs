@@ -5,6 +5,7 @@ use tlbkit_pagetable::format::{Aarch64, Aarch64Of};
 use tlbkit_pagetable::geometry::{Arm, Runs};
 use tlbkit_shootdown::Hardware;
 
+use super::Setting;
 use crate::fault::{Reason, Report};
 use crate::{Access, Base, BasePage, Machine, MultiLevel};
 
@@ -62,6 +63,64 @@ impl<const BITS: u32, const GRANULE: u32, const RUNS: bool, const UPPER: bool, c
     /// The value that TCR_EL1.T0SZ must have, or T1SZ with `UPPER`.
     pub const TSZ: u64 = 64 - BITS as u64;
 
+    /// Checks what the control registers of a CPU hold, before the CPU runs an address space of this half: a kernel reads them and asserts
+    /// this in its debug builds. `asid_bits` is what [`Kernel::asid_bits`] returns. Costs a few instructions.
+    ///
+    /// | register, or field of TCR_EL1 | must be | because |
+    /// |-|-|-|
+    /// | MAIR_EL1 | [`MAIR_EL1`](Self::MAIR_EL1) | entries name the fields by their numbers |
+    /// | TCR_EL1.T0SZ, or T1SZ | [`TSZ`](Self::TSZ) | it is the width of the half |
+    /// | TG0, or TG1 | that of `GRANULE` | |
+    /// | EPD0, or EPD1 | 0 | otherwise each TLB miss faults |
+    /// | IRGN0 and ORGN0, or 1 | write-back | otherwise a walk does not see stores that are in a cache |
+    /// | SH0, or SH1 | shareable | the same with the caches of other CPUs |
+    /// | A1 | 0 | TTBR0_EL1 has the ASID |
+    /// | AS | 1, if `asid_bits` is more than 8 | otherwise two ASIDs are one |
+    /// | DS | 1 with `WIDE` and a granule of 4 or 16 KiB, otherwise 0 | it is the format of the entries |
+    ///
+    /// # Errors
+    ///
+    /// The first [`Setting`] that differs.
+    ///
+    /// [`Kernel::asid_bits`]: crate::Kernel::asid_bits
+    pub fn check(control: AArch64Control, asid_bits: u32) -> Result<(), Setting> {
+        const WIDTH: &str = "it is the width of the addresses";
+        const OFF: &str = "otherwise every TLB miss faults";
+        const CACHED: &str = "otherwise walks do not see what is in a cache";
+        const GRANULE_SIZE: &str = "it is the size of a page";
+        const NUMBERS: &str = "TTBR0_EL1 has the ASID";
+        const WIDE_NUMBERS: &str = "otherwise an ASID has 8 bits, and `asid_bits` is larger";
+        const FORMAT: &str = "it is the format of the entries";
+        const TYPES: &str = "entries name the types of memory by their numbers";
+        let AArch64Control { mair, tcr } = control;
+        let (half, granule_at) = if UPPER { (16, 30) } else { (0, 14) };
+        let [tsz, epd, irgn, orgn, sh, tg] = if UPPER {
+            ["T1SZ", "EPD1", "IRGN1[0]", "ORGN1[0]", "SH1[1]", "TG1"]
+        } else {
+            ["T0SZ", "EPD0", "IRGN0[0]", "ORGN0[0]", "SH0[1]", "TG0"]
+        };
+        let granule = match (GRANULE, UPPER) {
+            (12, false) => 0,
+            (12, true) | (14, false) => 2,
+            (14, true) | (16, false) => 1,
+            _ => 3,
+        };
+        Setting { field: "MAIR_EL1", mask: u64::MAX, value: Self::MAIR_EL1, reason: TYPES }.check(mair)?;
+        let checks = [
+            Setting::new(tsz, half, Self::TSZ, WIDTH).wide(6),
+            Setting::new(epd, half + 7, 0, OFF),
+            // Write-back is 01 or 11, shareable 10 or 11.
+            Setting::new(irgn, half + 8, 1, CACHED),
+            Setting::new(orgn, half + 10, 1, CACHED),
+            Setting::new(sh, half + 13, 1, CACHED),
+            Setting::new(tg, granule_at, granule, GRANULE_SIZE).wide(2),
+            Setting::new("A1", 22, 0, NUMBERS),
+            Setting::new("DS", 59, (WIDE && GRANULE < 16).into(), FORMAT),
+        ];
+        checks.into_iter().try_for_each(|setting| setting.check(tcr))?;
+        if asid_bits > 8 { Setting::new("AS", 36, 1, WIDE_NUMBERS).check(tcr) } else { Ok(()) }
+    }
+
     const ASIDS: u32 = {
         assert!(WIDE || BITS < 52, "addresses of 52 bits come with physical addresses of 52 bits");
         // TTBR0_EL1 has the ASID of both halves.
@@ -74,6 +133,15 @@ impl<const BITS: u32, const GRANULE: u32, const RUNS: bool, const UPPER: bool, c
         let high = if WIDE { node.get() >> 48 << 2 } else { 0 };
         (asid.get() as usize) << 48 | low | high
     }
+}
+
+/// What the control registers of an AArch64 CPU hold.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AArch64Control {
+    /// MAIR_EL1.
+    pub mair: u64,
+    /// TCR_EL1.
+    pub tcr: u64,
 }
 
 // SAFETY: Arm ARM D8.2: with TnSZ 64 - BITS, the levels of the geometry; D8.4: access flag and dirty state are updated atomically, only

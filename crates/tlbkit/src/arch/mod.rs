@@ -112,7 +112,7 @@
 //! (`Form::PLAIN`; `cargo test -p tlbkit-refill --test all counts`), and each address space takes a frame for the directory. So take
 //! `MultiLevel` for short refills and `Guarded` for little memory, either with a software TLB in front (`Front::Stlb`), whose hits take
 //! the same 12 instructions with every table. A kernel that needs a hashed table combines [`pagetable`](crate::pagetable),
-//! [`shootdown`](crate::shootdown) and `tlbkit-refill` itself: `docs/embedding.md`, section 4, "The parts alone", has the steps, and
+//! [`shootdown`](crate::shootdown) and `tlbkit-refill` itself: `docs/embedding-mips32.md`, "The parts alone", has the steps, and
 //! `examples/mips32` runs these tables.
 
 #[cfg(target_pointer_width = "64")]
@@ -122,13 +122,17 @@ mod riscv32;
 #[cfg(target_pointer_width = "64")]
 mod riscv64;
 #[cfg(target_pointer_width = "64")]
+mod setting;
+#[cfg(target_pointer_width = "64")]
 mod x86_64;
 
 #[cfg(target_pointer_width = "64")]
-pub use aarch64::{AArch64, AArch64K16, AArch64K64, AArch64Of, AArch64Runs, AArch64Upper};
+pub use aarch64::{AArch64, AArch64Control, AArch64K16, AArch64K64, AArch64Of, AArch64Runs, AArch64Upper};
 pub use mips32::{Mips32, Mips32Coherent};
 pub use riscv32::Sv32;
 #[cfg(target_pointer_width = "64")]
 pub use riscv64::{Sv39, Sv39Svnapot, Sv48, Sv57};
 #[cfg(target_pointer_width = "64")]
-pub use x86_64::{X86_64, X86_64G1, X86_64La57, X86_64La57G1};
+pub use setting::Setting;
+#[cfg(target_pointer_width = "64")]
+pub use x86_64::{X86_64, X86_64G1, X86_64La57, X86_64La57G1, X86Control};

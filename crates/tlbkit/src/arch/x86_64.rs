@@ -5,6 +5,7 @@ use tlbkit_pagetable::format;
 use tlbkit_pagetable::geometry::{UpToM2, Va48, Va57};
 use tlbkit_shootdown::Hardware;
 
+use super::Setting;
 use crate::fault::{Reason, Report};
 use crate::{Access, Base, Machine, MultiLevel};
 
@@ -12,6 +13,28 @@ use crate::{Access, Base, Machine, MultiLevel};
 /// the no-flush bit (63) set where the PCID is not 0, so CR4.PCIDE must be on if [`asid_bits`](crate::Kernel::asid_bits) is not 0.
 #[derive(Debug)]
 pub struct X86_64;
+
+impl X86_64 {
+    /// Checks what the control registers of a CPU hold, before the CPU runs an address space: a kernel reads them and asserts this in its
+    /// debug builds. `asid_bits` is what [`Kernel::asid_bits`](crate::Kernel::asid_bits) returns. Costs a few instructions.
+    ///
+    /// | field | must be | because |
+    /// |-|-|-|
+    /// | CR0.WP | 1 | otherwise the kernel's stores change copy-on-write pages of processes |
+    /// | EFER.NXE | 1 | otherwise bit 63 of an entry is reserved, and a page without `EXEC` faults ([`Reason::Entry`]) |
+    /// | CR4.LA57 | 0; 1 for [`X86_64La57`] and [`X86_64La57G1`] | it is the number of levels |
+    /// | CR4.PCIDE | 1, if `asid_bits` is not 0 | otherwise bit 63 of CR3 is reserved: `mov cr3` faults |
+    ///
+    /// SMEP, SMAP, PKE and PGE may be on or off. With SMEP and SMAP the kernel's own accesses to pages of users are
+    /// [`Reason::UserPage`]; without PGE global pages cost a walk after each switch.
+    ///
+    /// # Errors
+    ///
+    /// The first [`Setting`] that differs.
+    pub fn check(control: X86Control, asid_bits: u32) -> Result<(), Setting> {
+        control.check(false, asid_bits)
+    }
+}
 
 // SAFETY: Intel SDM volume 3, 4.5: four levels of 512 entries; 4.8: A and D are set by locked read-modify-writes.
 unsafe impl Machine for X86_64 {
@@ -33,6 +56,17 @@ unsafe impl Machine for X86_64 {
 #[derive(Debug)]
 pub struct X86_64G1;
 
+impl X86_64G1 {
+    /// Checks the control registers as [`X86_64::check`] does.
+    ///
+    /// # Errors
+    ///
+    /// The first [`Setting`] that differs.
+    pub fn check(control: X86Control, asid_bits: u32) -> Result<(), Setting> {
+        control.check(false, asid_bits)
+    }
+}
+
 // SAFETY: as for `X86_64`; this processor has pages of 1 GiB.
 unsafe impl Machine for X86_64G1 {
     type Geometry = Va48;
@@ -51,6 +85,17 @@ unsafe impl Machine for X86_64G1 {
 /// x86-64 with five-level paging: CR4.LA57 is on; otherwise as [`X86_64`].
 #[derive(Debug)]
 pub struct X86_64La57;
+
+impl X86_64La57 {
+    /// Checks the control registers as [`X86_64::check`] does.
+    ///
+    /// # Errors
+    ///
+    /// The first [`Setting`] that differs.
+    pub fn check(control: X86Control, asid_bits: u32) -> Result<(), Setting> {
+        control.check(true, asid_bits)
+    }
+}
 
 // SAFETY: Intel SDM volume 3, 4.5: five levels of 512 entries, which are those of four-level paging.
 unsafe impl Machine for X86_64La57 {
@@ -71,6 +116,17 @@ unsafe impl Machine for X86_64La57 {
 #[derive(Debug)]
 pub struct X86_64La57G1;
 
+impl X86_64La57G1 {
+    /// Checks the control registers as [`X86_64::check`] does.
+    ///
+    /// # Errors
+    ///
+    /// The first [`Setting`] that differs.
+    pub fn check(control: X86Control, asid_bits: u32) -> Result<(), Setting> {
+        control.check(true, asid_bits)
+    }
+}
+
 // SAFETY: as for `X86_64La57`; this processor has pages of 1 GiB.
 unsafe impl Machine for X86_64La57G1 {
     type Geometry = Va57;
@@ -83,6 +139,32 @@ unsafe impl Machine for X86_64La57G1 {
     #[inline]
     fn root(node: PhysAddr, asid: Asid) -> usize {
         cr3(node, asid)
+    }
+}
+
+/// What the control registers of an x86-64 processor hold.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct X86Control {
+    /// CR0.
+    pub cr0: u64,
+    /// CR4.
+    pub cr4: u64,
+    /// EFER, MSR C000_0080H.
+    pub efer: u64,
+}
+
+impl X86Control {
+    /// Checks the fields that page tables rely on, of four levels or of five. `asid_bits` is what
+    /// [`Kernel::asid_bits`](crate::Kernel::asid_bits) returns.
+    fn check(self, has_five_levels: bool, asid_bits: u32) -> Result<(), Setting> {
+        const STORES: &str = "otherwise the kernel's stores change copy-on-write pages";
+        const NX: &str = "otherwise bit 63 of an entry is reserved";
+        const LEVELS: &str = "the processor walks another number of levels";
+        const PCID: &str = "otherwise bit 63 of CR3 is reserved, and `asid_bits` is not 0";
+        Setting::new("CR0.WP", 16, 1, STORES).check(self.cr0)?;
+        Setting::new("EFER.NXE", 11, 1, NX).check(self.efer)?;
+        Setting::new("CR4.LA57", 12, has_five_levels.into(), LEVELS).check(self.cr4)?;
+        if asid_bits == 0 { Ok(()) } else { Setting::new("CR4.PCIDE", 17, 1, PCID).check(self.cr4) }
     }
 }
 

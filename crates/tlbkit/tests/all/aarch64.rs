@@ -279,6 +279,18 @@ fn a_page_of_a_device_names_a_field_of_mair_that_is_a_devices() {
     }
 }
 
+/// A kernel author's own test, whose frames are the heap of a host, learns why there is no address space.
+#[test]
+fn a_frame_that_can_be_no_node_is_named() {
+    fn beyond<M: Machine>() -> &'static Mmu<Plain<M>> {
+        let (base, next) = (1 << 43, AtomicUsize::new(1 << 43));
+        Box::leak(Box::new(Mmu::new(Plain { base, next, ..Plain::new() })))
+    }
+    let refused = Err(Error::FrameTooLarge { frame: Pfn::new(1 << 31) });
+    assert_eq!(AddressSpace::new(beyond::<arch::AArch64>()).map(drop), refused);
+    assert_eq!(AddressSpace::kernels(beyond::<arch::AArch64Upper>()).map(drop), refused);
+}
+
 /// Two CPUs with an `Mmu` for each half, both in one state.
 mod halves {
     use std::cell::Cell;

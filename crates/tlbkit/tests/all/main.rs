@@ -21,6 +21,7 @@ mod promises;
 mod properties;
 mod ranges;
 mod refused;
+mod settings;
 mod support;
 mod swap;
 mod waits;

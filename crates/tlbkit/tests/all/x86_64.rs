@@ -1,9 +1,10 @@
-//! The x86-64 section of `docs/embedding.md`: the guide has the same lines. The instructions are compiled; what calls them runs
-//! here, on instructions that are noted down.
+//! x86-64 with PCIDs, which QEMU has not, and with two CPUs: `flush` of the guide's file, and what `docs/embedding-x86_64.md` shows for
+//! several CPUs. The instructions are compiled; what calls them runs here, on instructions that are noted down.
 #![cfg(all(target_arch = "x86_64", not(miri)))]
 
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize};
 
 use tlbkit::{
     AddressSpace, Asid, Attr, CpuSet, Flush, Kernel, Mmu, Overdue, PageSize, Pages, Pfn, PhysAddr, Record,
@@ -13,42 +14,24 @@ use tlbkit::{
 /// The instructions, which are not executed here.
 #[allow(dead_code, unreachable_pub, reason = "they are privileged, and are as in the guide")]
 mod hardware {
-    // guide: begin
+    // page: begin
     use core::arch::asm;
-    /// Removes from the TLB what `INVPCID` of a type names; the processor has it, and CR4.PCIDE is on.
-    pub fn invpcid(kind: usize, pcid: u16, at: usize) {
-        let what = [usize::from(pcid), at];
-        // SAFETY: the instruction only makes the processor walk again.
-        unsafe { asm!("invpcid {}, [{}]", in(reg) kind, in(reg) &what, options(nostack, preserves_flags)) }
-    }
-    pub fn load_cr3(root: usize) {
-        // SAFETY: every root maps the kernel.
-        unsafe { asm!("mov cr3, {}", in(reg) root, options(nostack, preserves_flags)) }
-    }
-    pub fn masked<R>(f: impl FnOnce() -> R) -> R {
-        let flags: usize;
-        // SAFETY: the flags are read, and interrupts masked.
-        unsafe { asm!("pushfq", "pop {}", "cli", out(reg) flags) }
-        let result = f();
-        if flags & 1 << 9 != 0 {
-            // SAFETY: interrupts were not masked before.
-            unsafe { asm!("sti") }
-        }
-        result
-    }
+
     /// Sends the interrupt of a vector, by the x2APIC.
     pub fn send(apic: u32, vector: u8) {
         let icr = [u32::from(vector), apic];
         // SAFETY: the vector is the shootdown's. A write of this register is no barrier, and what was stored precedes it.
         unsafe { asm!("mfence", "lfence", "wrmsr", in("ecx") 0x830, in("eax") icr[0], in("edx") icr[1]) }
     }
-    // guide: end
+    // page: end
 }
 
 /// What the kernel has the processors do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Done {
     Invpcid(usize, u16, usize),
+    Invlpg(usize),
+    Toggled,
     Cr3(usize),
     Sent(u32),
 }
@@ -62,17 +45,17 @@ mod cpu {
     pub(crate) fn invpcid(kind: usize, pcid: u16, at: usize) {
         DONE.lock().unwrap().push(Done::Invpcid(kind, pcid, at));
     }
-    pub(crate) fn load_cr3(root: usize) {
-        DONE.lock().unwrap().push(Done::Cr3(root));
+    pub(crate) fn invlpg(at: usize) {
+        DONE.lock().unwrap().push(Done::Invlpg(at));
     }
-    pub(crate) fn masked<R>(f: impl FnOnce() -> R) -> R {
-        f()
+    pub(crate) fn toggle_global_pages() {
+        DONE.lock().unwrap().push(Done::Toggled);
     }
     pub(crate) fn send(apic: u32, _vector: u8) {
         DONE.lock().unwrap().push(Done::Sent(apic));
     }
     pub(crate) fn number() -> usize {
-        super::CPU.load(super::Ordering::Relaxed)
+        super::CPU.load(super::Relaxed)
     }
 }
 
@@ -80,7 +63,6 @@ const CPUS: usize = 2;
 const FRAMES: usize = 64;
 const BASE: usize = 0x100_0000;
 const SHOOTDOWN: u8 = 0xf0;
-const KERNEL_CR3: usize = 0x1000;
 static APIC: [AtomicU32; CPUS] = [AtomicU32::new(10), AtomicU32::new(11)];
 static RECORDS: [Record; FRAMES] = [const { Record::new(0) }; FRAMES];
 static NEXT: AtomicUsize = AtomicUsize::new(0);
@@ -96,7 +78,7 @@ static MMU: Mmu<Mine, CPUS> = Mmu::new(Mine);
 // no code walks.
 unsafe impl Kernel for Mine {
     fn take_frame(&self) -> Option<PhysAddr> {
-        let next = NEXT.fetch_add(1, Ordering::Relaxed);
+        let next = NEXT.fetch_add(1, Relaxed);
         (next < FRAMES).then(|| PhysAddr::new(BASE + (next << 12)))
     }
     fn give_frame(&self, _frame: PhysAddr) {}
@@ -110,53 +92,74 @@ unsafe impl Kernel for Mine {
     fn overdue(&self, _what: Overdue) {}
     fn pause(&self) {
         // The other CPU takes its interrupt.
-        let me = CPU.load(Ordering::Relaxed);
-        CPU.store(1 - me, Ordering::Relaxed);
+        let me = CPU.load(Relaxed);
+        CPU.store(1 - me, Relaxed);
         MMU.on_interrupt();
-        CPU.store(me, Ordering::Relaxed);
+        CPU.store(me, Relaxed);
     }
-    // guide: begin
     type Machine = arch::X86_64;
+    fn masked<R>(&self, f: impl FnOnce() -> R) -> R {
+        f()
+    }
+    fn flush(&self, named: &Flush<'_>, asid: Option<Asid>) {
+        flush(named, asid);
+    }
+    fn load(&self, root: usize) {
+        DONE.lock().unwrap().push(Done::Cr3(root));
+    }
+    fn unload(&self) {}
+    fn asid_bits(&self) -> u32 {
+        if HAS_PCIDS.load(Relaxed) { 12 } else { 0 }
+    }
+    // page: begin
     fn cpu(&self) -> usize {
         cpu::number()
     }
-    fn masked<R>(&self, f: impl FnOnce() -> R) -> R {
-        cpu::masked(f)
-    }
-    fn flush(&self, flush: &Flush<'_>, asid: Option<Asid>) {
-        let Some(pcid) = asid.map(Asid::get) else { return cpu::invpcid(2, 0, 0) };
-        match flush.by_address(64) {
-            Some(pages) => pages.for_each(|at| cpu::invpcid(0, pcid, at.get())),
-            None => cpu::invpcid(1, pcid, 0),
-        }
-    }
     fn interrupt(&self, cpus: CpuSet) {
-        cpus.into_iter().for_each(|cpu| cpu::send(APIC[cpu].load(Ordering::Relaxed), SHOOTDOWN));
+        cpus.into_iter().for_each(|cpu| cpu::send(APIC[cpu].load(Relaxed), SHOOTDOWN));
     }
-    fn load(&self, root: usize) {
-        cpu::load_cr3(root);
-    }
-    fn unload(&self) {
-        cpu::load_cr3(KERNEL_CR3);
-    }
-    // guide: end
+    // page: end
 }
+
+static HAS_PCIDS: AtomicBool = AtomicBool::new(true);
+use cpu::{invlpg, invpcid, toggle_global_pages};
+
+// file: begin
+/// Flushes what `flush` names. Without PCIDs `asid` is always `None`.
+#[allow(unreachable_pub, reason = "the file is a module of a kernel")]
+pub fn flush(flush: &Flush<'_>, asid: Option<Asid>) {
+    let has_pcids = HAS_PCIDS.load(Relaxed);
+    match (flush.by_address(64), asid) {
+        (Some(pages), Some(pcid)) => pages.for_each(|at| invpcid(0, pcid.get(), at.get())),
+        (None, Some(pcid)) => invpcid(1, pcid.get(), 0),
+        // The kernel's part: its links may be cached under each PCID.
+        (_, None) if has_pcids => invpcid(2, 0, 0),
+        (Some(pages), None) => pages.for_each(|at| invlpg(at.get())),
+        (None, None) => toggle_global_pages(),
+    }
+}
+// file: end
 
 #[test]
 fn the_guide_has_the_lines_that_are_compiled_here() {
-    let guide = include_str!("../../../../docs/embedding.md");
-    let parts: Vec<&str> = include_str!("x86_64.rs")
-        .split("// guide: begin\n")
-        .skip(1)
-        .map(|part| part.split("// guide: end").next().unwrap())
-        .take(2)
-        .collect();
-    assert_eq!(parts.len(), 2);
-    for part in parts {
-        let lines = part.trim_end().lines().map(|line| line.strip_prefix("    ").unwrap_or(line));
-        let part: Vec<&str> = lines.collect();
-        assert!(guide.contains(&part.join("\n")), "the guide's lines are others");
+    let page = include_str!("../../../../docs/embedding-x86_64.md");
+    let file = include_str!("../../../../examples/kernel/embedding/cpu/x86_64.rs");
+    let parts = |begin: &'static str, end: &'static str| {
+        let parts = include_str!("x86_64.rs").split(begin).skip(1);
+        parts
+            .map(move |part| part.split(end).next().unwrap().trim_end())
+            .filter(|part| !part.starts_with('"'))
+    };
+    assert_eq!(parts("// page: begin\n", "// page: end").count(), 2);
+    for part in parts("// page: begin\n", "// page: end") {
+        let lines = part.lines().map(|line| line.strip_prefix("    ").unwrap_or(line));
+        assert!(page.contains(&lines.collect::<Vec<_>>().join("\n")), "the page's lines are others");
     }
+    assert_eq!(parts("// file: begin\n", "// file: end").count(), 1);
+    assert!(
+        parts("// file: begin\n", "// file: end").all(|part| file.contains(part)),
+        "the file's lines are others"
+    );
 }
 
 #[test]
@@ -166,7 +169,7 @@ fn a_change_costs_what_the_guide_says() {
     let rights = Attr::READ | Attr::WRITE | Attr::USER;
     let space = AddressSpace::new(&MMU).unwrap();
     for cpu in [1, 0] {
-        CPU.store(cpu, Ordering::Relaxed);
+        CPU.store(cpu, Relaxed);
         space.activate().unwrap();
     }
     // What is loaded names the PCID, and leaves the TLB as it is.
@@ -190,7 +193,21 @@ fn a_change_costs_what_the_guide_says() {
     assert_eq!(did.iter().filter(|&&done| done == Done::Sent(11)).count(), 1, "{did:x?}");
     assert_eq!(did.len(), 3, "{did:x?}");
     for cpu in [1, 0] {
-        CPU.store(cpu, Ordering::Relaxed);
+        CPU.store(cpu, Relaxed);
         MMU.idle().unwrap();
     }
+    drop(space);
+    done();
+
+    // The same without PCIDs: a load of CR3 keeps nothing, and what is forgotten has no number.
+    HAS_PCIDS.store(false, Relaxed);
+    let space = AddressSpace::new(&MMU).unwrap();
+    space.activate().unwrap();
+    let did = done();
+    assert!(did.iter().any(|done| matches!(done, Done::Cr3(root) if root >> 63 == 0 && root & 0xfff == 0)));
+    assert!(did.iter().all(|done| matches!(done, Done::Cr3(_) | Done::Toggled)), "{did:x?}");
+    space.map(page(0x40_0000), Pfn::new(0x300), rights).unwrap();
+    assert_eq!((done(), space.unmap(page(0x40_0000))), (vec![], Ok(1)));
+    assert_eq!(done(), [Done::Invlpg(0x40_0000)]);
+    MMU.idle().unwrap();
 }
