@@ -3,17 +3,11 @@
 use crate::shell::{Line, Shell};
 use crate::{places, tools};
 
-/// What is a workspace of its own, and the machines that it is built for; with the words for what is built, if it is not all.
-const ISLANDS: [(&str, &[&str], &str); 5] = [
-    ("fuzz", &[], ""),
-    ("examples/embed", &["riscv64gc-unknown-none-elf"], ""),
-    ("examples/kernel", &["riscv64gc-unknown-none-elf"], ""),
-    // The kernel of the guide is for RISC-V.
-    (
-        "examples/kernel",
-        &["aarch64-unknown-none", "x86_64-unknown-none"],
-        "--bin tlbkit-kernel --bin tlbkit-programs",
-    ),
+/// What is a workspace of its own, and the machines that it is built for.
+const ISLANDS: [(&str, &[&str]); 4] = [
+    ("fuzz", &[]),
+    ("examples/embed", &["riscv64gc-unknown-none-elf"]),
+    ("examples/kernel", &["riscv64gc-unknown-none-elf", "aarch64-unknown-none", "x86_64-unknown-none"]),
     (
         "examples/judge",
         &[
@@ -22,7 +16,6 @@ const ISLANDS: [(&str, &[&str], &str); 5] = [
             "aarch64-unknown-none",
             "x86_64-unknown-none",
         ],
-        "",
     ),
 ];
 
@@ -33,8 +26,7 @@ const NIGHTLY: [&str; 3] = ["examples/malta", "examples/mips32", "examples/mips3
 pub(crate) fn format(shell: &Shell) -> anyhow::Result<()> {
     tools::parts(shell, &["rustfmt"], &[])?;
     shell.run(&Line::new("cargo", "fmt --all --check"))?;
-    let whole = ISLANDS.into_iter().filter(|(.., part)| part.is_empty()).map(|(folder, ..)| folder);
-    for folder in whole.chain(NIGHTLY) {
+    for folder in ISLANDS.map(|(folder, _)| folder).into_iter().chain(NIGHTLY) {
         shell.run(&Line::new("cargo", "fmt --check --manifest-path").with([manifest(folder)]))?;
     }
     Ok(())
@@ -51,14 +43,14 @@ pub(crate) fn clippy_of(shell: &Shell, packages: &[String]) -> anyhow::Result<()
 }
 
 fn lint(shell: &Shell, packages: &[String]) -> anyhow::Result<()> {
-    let machines: Vec<_> = ISLANDS.iter().flat_map(|(_, machines, _)| *machines).copied().collect();
+    let machines: Vec<_> = ISLANDS.iter().flat_map(|(_, machines)| *machines).copied().collect();
     tools::parts(shell, &["clippy"], &machines)?;
     let deny = ["--", "-D", "warnings"];
     shell.run(&Line::new("cargo", "clippy --all-targets").with(packages.iter().cloned()).with(deny))?;
-    for (folder, machines, part) in ISLANDS {
+    for (folder, machines) in ISLANDS {
         let place = places::target().join("islands");
         let line = Line::new("cargo", "clippy --manifest-path").with([manifest(folder)]);
-        let line = line.with(["--target-dir", &place.to_string_lossy()]).with(part.split_whitespace());
+        let line = line.with(["--target-dir", &place.to_string_lossy()]);
         shell.run(&line.with(machines.iter().flat_map(|machine| ["--target", machine])).with(deny))?;
     }
     Ok(())
