@@ -91,6 +91,7 @@ pub(crate) fn first(boot: Boot) -> ! {
         let total = number(boot.words, "shootdowns").unwrap_or(2000);
         protocols::first(cpus, total, value(boot.words, "protocol"));
     }
+    witness::begin(boot.words.split(' ').any(|word| word == "witness"));
     let kernel = memory::prepare().expect("there is memory for the kernel's half");
     disk::prepare();
     let program = match work {
@@ -104,8 +105,7 @@ pub(crate) fn first(boot: Boot) -> ! {
     };
     growth::prepare();
     own::begin(&kernel);
-    // What maps the kernel's memory reaches every frame at any time, and never changes: it is not recorded.
-    witness::begin(boot.words.split(' ').any(|word| word == "witness"));
+    witness::begin_words();
     let tables = memory::tables();
 
     if let Some(unit) = number(boot.words, "costs") {

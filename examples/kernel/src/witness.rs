@@ -23,8 +23,9 @@ type Record = Recorder<CPUS, EVENTS>;
 
 const _: () = assert!(size_of::<Record>() <= arch::RECORD_LEN);
 
-/// Whether the kernel records.
+/// Whether the kernel records, and whether it records the words of page tables, too.
 static ON: AtomicBool = AtomicBool::new(false);
+static WORDS: AtomicBool = AtomicBool::new(false);
 
 fn recorder() -> &'static Record {
     // SAFETY: the memory has no other owner, and was zero when the machine started: a recorder that has recorded
@@ -37,7 +38,10 @@ fn records() -> bool {
     RECORDS && ON.load(Ordering::Relaxed)
 }
 
-/// Begins to record, if that is wanted, and says where.
+/// Begins to record, if that is wanted, and says where: all but the words of page tables.
+///
+/// What maps the kernel's memory reaches every frame at any time, and never changes: if its words were recorded, no frame could be
+/// freed. But a CPU loads its root as any other, so its nodes and its fences are recorded.
 pub(crate) fn begin(wanted: bool) {
     if !RECORDS || !wanted {
         return;
@@ -53,6 +57,11 @@ pub(crate) fn begin(wanted: bool) {
     }
 }
 
+/// Records the words of page tables, too, from now on: the kernel has mapped its memory.
+pub(crate) fn begin_words() {
+    WORDS.store(true, Ordering::Relaxed);
+}
+
 fn record(event: Event) {
     if records() {
         recorder().record(arch::cpu(), event);
@@ -61,6 +70,9 @@ fn record(event: Event) {
 
 /// Records a store to a page table.
 pub(crate) fn stored(store: Store) {
+    if matches!(store, Store::Word { .. } | Store::Exchange { .. }) && !WORDS.load(Ordering::Relaxed) {
+        return;
+    }
     record(match store {
         Store::Word { at, value } => Event::Write { at: at as u64, value },
         Store::Exchange { at, old, new } => Event::Swap { at: at as u64, old, new },

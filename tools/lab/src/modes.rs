@@ -104,7 +104,7 @@ const MODES: &[Mode] = &[
         &["--workload"],
         "names pages seed layout inject json tlb-entries tlb-ways tlb-replacement tlb-pages",
     ),
-    mode("witness", &[], "file arch json"),
+    mode("witness", &[], "file arch recorder json"),
     mode("tables", &[], "names trace seed layout inject json tlb-entries tlb-ways tlb-replacement tlb-pages"),
 ];
 

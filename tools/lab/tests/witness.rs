@@ -157,3 +157,61 @@ fn a_machine_whose_tlb_software_loads_is_checked() {
     let refused = witness(&["--arch", "sv39"], "0 refill 0 0 0\n");
     assert_eq!(refused.status.code(), Some(2));
 }
+
+/// A record in the memory of a machine: a page is mapped for two CPUs, unmapped, flushed on `last` of them, and its frame freed.
+fn memory(last: u64) -> Vec<u8> {
+    let write = |at, value| [0, at, value, 0];
+    let mut events = vec![
+        (0, write(0x1000, 0x801)),
+        (0, write(0x2000, 0xc01)),
+        (0, write(0x3000, 0x200cf)),
+        (0, [4 | 1 << 8, 0, 0, 0]),
+        (0, [2, 8 << 60 | 1, 0, 0]),
+        (1, [2, 8 << 60 | 1, 0, 0]),
+        (0, write(0x3000, 0)),
+        (0, [7, 2, 0, 5]),
+        (1, [8, 5, 0, 0]),
+    ];
+    events.extend((0..last).map(|cpu| (cpu as usize, [3, 0, 0, 0])));
+    events.push((0, [6 | 1 << 8, 0x8_0000, 4096, 0]));
+    // 64 bytes, and then two logs with room for ten events each; a page comes before the recorder.
+    let mut words = vec![0_u64; 1024];
+    for (number, (cpu, event)) in (1..).zip(events) {
+        let log = 512 + 8 + cpu * 56;
+        let slot = log + 1 + words[log] as usize * 5;
+        words[log] += 1;
+        words[512] = number;
+        words[slot] = number;
+        words[slot + 1..slot + 5].copy_from_slice(&event);
+    }
+    words.iter().flat_map(|word| word.to_le_bytes()).collect()
+}
+
+#[test]
+fn a_recorder_is_read_out_of_memory() {
+    let file = std::env::temp_dir().join(format!("tlblab-memory-{}", std::process::id()));
+    let told = |last: u64, place: &str| {
+        std::fs::write(&file, memory(last)).unwrap();
+        let output = Command::new(env!("CARGO_BIN_EXE_tlblab"))
+            .args(["witness", file.to_str().unwrap(), "--arch", "sv39", "--recorder", place])
+            .output()
+            .unwrap();
+        let text = String::from_utf8([output.stdout, output.stderr].concat()).unwrap();
+        (output.status.code(), text)
+    };
+    const PLACE: &str = "at=0x1000,word=8,cpus=2,events=10";
+    let (code, text) = told(2, PLACE);
+    assert!(code == Some(0) && text.starts_with("12 events hold: "), "{text}");
+    let (code, text) = told(1, PLACE);
+    assert!(code == Some(1) && text.starts_with("frame-reached\n  line 11: "), "{text}");
+    for (place, why) in [
+        ("at=0x1000,word=8,cpus=2", "`events` is missing"),
+        ("at=0x1000,word=8,cpus=2,event=10", "a recorder has no `event`"),
+        ("at=one,word=8,cpus=2,events=10", "`one` is no number"),
+        ("at=0,word=8,cpus=2,events=10", "no event has been recorded at this address"),
+    ] {
+        let (code, text) = told(2, place);
+        assert!(code == Some(2) && text.contains(why), "{text}");
+    }
+    std::fs::remove_file(&file).unwrap();
+}

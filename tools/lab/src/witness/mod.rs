@@ -1,7 +1,7 @@
 //! `tlblab witness`: a kernel's log, replayed against a machine that keeps whatever its architecture lets it keep.
 
 use std::fs::File;
-use std::io::{BufRead, BufReader, Read, Write, stdin, stdout};
+use std::io::{BufRead, BufReader, Write, stdin, stdout};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -9,7 +9,7 @@ use anyhow::{Context, ensure};
 use clap::Args;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use serde_json::json;
-use tlbkit_witness::check::{Arch, Checked, Checker, Pending, Refusal, Violation};
+use tlbkit_witness::check::{self, Arch, Checked, Checker, Pending, Place, Recorded, Refusal, Violation};
 
 /// Check a kernel's log for a flush, a barrier or a hold that is missing
 ///
@@ -17,14 +17,38 @@ use tlbkit_witness::check::{Arch, Checked, Checker, Pending, Refusal, Violation}
 /// is no event, or the log is empty or has a gap.
 #[derive(Args, Debug)]
 pub(crate) struct WitnessArgs {
-    /// The log, one event a line; `-` for standard input
+    /// The log, one event a line; `-` for standard input. With `--recorder`, the memory of a machine that has stopped
     file: PathBuf,
     /// The architecture whose rules the log is held to
     #[arg(long, value_parser = archs())]
     arch: Arch,
+    /// Read the log from a recorder in the memory: `at=0x1000,word=8,cpus=4,events=100000`. `at` is the offset in the file, `word` the
+    /// bytes of the machine's word, `cpus` and `events` are the recorder's parameters
+    #[arg(long, value_name = "PLACE", value_parser = place)]
+    recorder: Option<Place>,
     /// Print one JSON object
     #[arg(long)]
     json: bool,
+}
+
+/// Reads where a recorder is.
+fn place(text: &str) -> anyhow::Result<Place> {
+    let mut numbers = [("at", None), ("word", None), ("cpus", None), ("events", None)];
+    for field in text.split(',') {
+        let (name, value) =
+            field.split_once('=').with_context(|| format!("`{field}` is not `name=number`"))?;
+        let value = value.trim();
+        let number = match value.strip_prefix("0x") {
+            Some(digits) => u64::from_str_radix(digits, 16),
+            None => value.parse(),
+        };
+        let number = number.with_context(|| format!("`{value}` is no number"))?;
+        let place = numbers.iter_mut().find(|(known, _)| *known == name.trim());
+        place.with_context(|| format!("a recorder has no `{name}`"))?.1 = Some(number);
+    }
+    let [at, word, cpus, events] =
+        numbers.map(|(name, value)| value.with_context(|| format!("`{name}` is missing")));
+    Ok(Place { at: at?, word: word? as usize, cpus: cpus? as usize, events: events? as usize })
 }
 
 /// The architectures, by their names.
@@ -35,12 +59,13 @@ fn archs() -> impl TypedValueParser<Value = Arch> {
 
 /// Runs it.
 pub(crate) fn run(args: &WitnessArgs) -> anyhow::Result<ExitCode> {
-    let log: Box<dyn Read> = if args.file == Path::new("-") {
-        Box::new(stdin())
-    } else {
-        Box::new(File::open(&args.file).with_context(|| format!("cannot open {}", args.file.display()))?)
+    let file = || File::open(&args.file).with_context(|| format!("cannot open {}", args.file.display()));
+    let outcome = match args.recorder {
+        Some(place) => check_memory(args.arch, &mut file()?, place),
+        None if args.file == Path::new("-") => check(args.arch, stdin().lock()),
+        None => check(args.arch, BufReader::new(file()?)),
     };
-    match check(args.arch, BufReader::new(log)) {
+    match outcome {
         Ok((checked, pending)) => {
             if let Some(why) = checked.incomplete() {
                 ensure!(args.json, why);
@@ -82,6 +107,19 @@ pub(crate) fn run(args: &WitnessArgs) -> anyhow::Result<ExitCode> {
             }
         },
     }
+}
+
+/// Checks what a recorder in a machine's memory has recorded. A line is the number of an event.
+fn check_memory(arch: Arch, memory: &mut File, place: Place) -> anyhow::Result<(Checked, Vec<Pending>)> {
+    let Recorded { events, missing } = check::read(memory, place).context("cannot read the record")?;
+    if missing > 0 {
+        eprintln!("{missing} events were being recorded when the machine stopped, and are left out");
+    }
+    let mut checker = Checker::new(arch);
+    for (line, (cpu, event)) in (1..).zip(events) {
+        checker.event(line, cpu, event)?;
+    }
+    Ok((checker.checked(), checker.pending()))
 }
 
 /// Checks a log line by line.
