@@ -56,7 +56,7 @@ impl FlushScope {
 
 /// Whether a hardware walker caches a table's links, which are the entries above the leaves, and which flush evicts them.
 ///
-/// An entry format states which of the three applies to its hardware.
+/// An entry format states which of the four applies to its hardware.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum WalkCache {
     /// No link is cached: software walks the table.
@@ -66,6 +66,8 @@ pub enum WalkCache {
     ByAddress,
     /// Only a flush without an address evicts links: `SFENCE.VMA` with an address orders only leaf entries.
     Whole,
+    /// No flush takes an address, neither for links nor for leaf entries: `INVEPT` on x86-64.
+    NoAddress,
 }
 
 /// The pages whose translations a batch of changes made stale, and the scope of the flush.
@@ -233,7 +235,8 @@ impl Flush {
     }
 
     /// Returns the pages to flush one at a time. Returns `None` if the flush must name no address: it is of the whole address
-    /// space, it has more than `most` pages, or links changed and `cache` evicts links only without an address.
+    /// space, it has more than `most` pages, links changed and `cache` evicts links only without an address, or there is a page to
+    /// flush and no flush takes an address.
     ///
     /// No page is returned twice, and none for a [`FlushScope::Barrier`]. A page larger than the base page is returned as all its
     /// base pages, although one of them would be enough. `most` is the largest number of pages for which single flushes cost the
@@ -250,6 +253,7 @@ impl Flush {
         let rest: &[Pages] = match &self.stale {
             Stale::All => return None,
             Stale::Nothing => &[],
+            _ if cache == WalkCache::NoAddress => return None,
             // The common case: one range, and no loop.
             Stale::One(only) => {
                 return Some(Named { run: run_of(*only, most)?, rest: [].iter() });

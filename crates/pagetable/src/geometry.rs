@@ -18,6 +18,38 @@ pub enum Half {
     Both,
 }
 
+/// The walker that a table of a geometry is for. A table's format must be for the same one ([`Format::STAGE`]): a walker of another
+/// stage would load a root of another size.
+///
+/// A second stage translates a guest's physical addresses, which are zero-extended.
+///
+/// ```compile_fail,E0080
+/// # use tlbkit_addr::VirtAddr;
+/// # use tlbkit_pagetable::format::Sv39x4;
+/// # use tlbkit_pagetable::geometry::Va39;
+/// # use tlbkit_pagetable::nodes::{Chunk, Slab};
+/// # use tlbkit_pagetable::{Local, Solo, mpt};
+/// # let mut memory = vec![Chunk::ZERO; 16];
+/// let slab = Slab::<u64, Solo>::new(&mut memory, 0).unwrap();
+/// // The entries of RISC-V's G-stage, which has a root of 16 KiB, in a table with one of 4 KiB.
+/// let table = mpt::Mpt::<Va39, Sv39x4, _>::new(&slab).unwrap();
+/// let table = Local::new(table, |_flush| ());
+/// table.lookup(VirtAddr::new(0));
+/// ```
+///
+/// [`Format::STAGE`]: crate::format::Format::STAGE
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stage {
+    /// The virtual addresses of a kernel and its processes, whatever walks the table.
+    One,
+    /// The second stage of RISC-V, the G-stage: `hgatp`.
+    Riscv,
+    /// The second stage of x86-64 with VMX: EPT.
+    Ept,
+    /// The second stage of AArch64: `VTTBR_EL2`.
+    Aarch64,
+}
+
 /// The shape of an address space: its width, its base page and the sizes that can be mapped.
 ///
 /// The values are constants, so that the shifts and masks of a walk are immediate operands and need no loads.
@@ -28,6 +60,8 @@ pub trait Geometry: core::fmt::Debug + 'static {
     const BASE: PageSize;
     /// The bits above [`VA_BITS`](Self::VA_BITS), in every address that can be mapped.
     const HALF: Half = Half::Lower;
+    /// The walker that tables of this geometry are for.
+    const STAGE: Stage = Stage::One;
     /// The mappable sizes in ascending order, the base page first.
     const SIZES: &'static [PageSize];
 }
@@ -298,6 +332,20 @@ const fn sizes<const N: usize>(shifts: [u32; N]) -> [PageSize; N] {
     sizes
 }
 
+/// Returns the index bits of `levels` levels, and as many zeros as make up five: each level has `width` bits, as a page of
+/// `width` + 3 bits holds them, and the root has the rest of an address of `bits` bits.
+#[cfg(target_pointer_width = "64")]
+const fn widths(bits: u32, levels: usize, width: u32) -> [u32; 5] {
+    let mut widths = [0; 5];
+    let mut level = 1;
+    while level < levels {
+        widths[level] = width;
+        level += 1;
+    }
+    widths[0] = bits - (width + 3) - width * (levels as u32 - 1);
+    widths
+}
+
 /// The sizes that MIPS PageMask can have, up to 16 MiB.
 const PAGE_MASK: &[PageSize] = &sizes([12, 14, 16, 18, 20, 22, 24]);
 
@@ -475,17 +523,7 @@ pub struct Arm<const BITS: u32, const GRANULE: u32, const UPPER: bool = false>;
 #[cfg(target_pointer_width = "64")]
 impl<const BITS: u32, const GRANULE: u32, const UPPER: bool> Arm<BITS, GRANULE, UPPER> {
     const LEVELS: usize = (BITS - GRANULE).div_ceil(GRANULE - 3) as usize;
-    /// The widths of the levels, and as many zeros as make up five.
-    const ALL: &'static [u32; 5] = &{
-        let mut widths = [0; 5];
-        let mut level = 1;
-        while level < Self::LEVELS {
-            widths[level] = GRANULE - 3;
-            level += 1;
-        }
-        widths[0] = BITS - GRANULE - (GRANULE - 3) * (Self::LEVELS as u32 - 1);
-        widths
-    };
+    const ALL: &'static [u32; 5] = &widths(BITS, Self::LEVELS, GRANULE - 3);
 }
 
 #[cfg(target_pointer_width = "64")]
@@ -512,7 +550,99 @@ impl<const BITS: u32, const GRANULE: u32, const UPPER: bool> Radix for Arm<BITS,
     const WIDTHS: &'static [u32] = Self::ALL.split_at(Self::LEVELS).0;
 }
 
-/// A space with RISC-V's Svnapot: pages of 64 KiB in addition to the sizes of `G`, which is [`Va39`], [`Va48`] or [`Va57`].
+/// The guest-physical addresses of RISC-V's G-stage: two bits more than `G`, which is [`Va39`] (Sv39x4), [`Va48`] (Sv48x4) or
+/// [`Va57`] (Sv57x4), zero-extended. The root has 2048 entries, 16 KiB.
+#[cfg(target_pointer_width = "64")]
+#[derive(Clone, Copy, Debug)]
+pub struct GuestX4<G>(PhantomData<G>);
+
+#[cfg(target_pointer_width = "64")]
+impl<G: Radix> GuestX4<G> {
+    const ALL: &'static [u32; 5] = &widths(G::VA_BITS + 2, G::WIDTHS.len(), 9);
+}
+
+#[cfg(target_pointer_width = "64")]
+impl<G: Radix> Geometry for GuestX4<G> {
+    const VA_BITS: u32 = {
+        assert!(matches!((G::VA_BITS, G::WIDTHS.len()), (39, 3) | (48, 4) | (57, 5)), "Sv39, Sv48 or Sv57");
+        G::VA_BITS + 2
+    };
+    const BASE: PageSize = PageSize::K4;
+    const STAGE: Stage = Stage::Riscv;
+    const SIZES: &'static [PageSize] = &sizes([12, 21, 30]);
+}
+
+#[cfg(target_pointer_width = "64")]
+impl<G: Radix> Radix for GuestX4<G> {
+    const WIDTHS: &'static [u32] = Self::ALL.split_at(G::WIDTHS.len()).0;
+}
+
+/// The guest-physical addresses of x86-64's EPT in four levels of nine bits (`LEVELS` is 4: 48 bits) or five (57 bits),
+/// zero-extended.
+#[cfg(target_pointer_width = "64")]
+#[derive(Clone, Copy, Debug)]
+pub struct GuestEpt<const LEVELS: usize = 4>;
+
+#[cfg(target_pointer_width = "64")]
+impl<const LEVELS: usize> Geometry for GuestEpt<LEVELS> {
+    const VA_BITS: u32 = {
+        assert!(LEVELS == 4 || LEVELS == 5, "an EPT page walk has four levels or five");
+        12 + 9 * LEVELS as u32
+    };
+    const BASE: PageSize = PageSize::K4;
+    const STAGE: Stage = Stage::Ept;
+    const SIZES: &'static [PageSize] = &sizes([12, 21, 30]);
+}
+
+#[cfg(target_pointer_width = "64")]
+impl<const LEVELS: usize> Radix for GuestEpt<LEVELS> {
+    const WIDTHS: &'static [u32] = {
+        let most: &'static [u32] = &[9; 5];
+        most.split_at(LEVELS).0
+    };
+}
+
+/// The intermediate physical addresses of AArch64's stage 2 with the granule of 4 KiB: `BITS` bits, zero-extended, in `LEVELS`
+/// levels. T0SZ of VTCR_EL2 is 64 - `BITS`, and SL0 is `LEVELS` - 2.
+///
+/// Each level but the root has nine index bits, the root the rest of the bits, one to thirteen: a root of more than nine bits
+/// is 2 to 16 *concatenated* tables of 4 KiB. So 40 bits are three levels with a root of two tables, 8 KiB.
+///
+/// | `LEVELS` | `BITS` | the walk starts at | SL0 |
+/// |-|-|-|-|
+/// | 2 | 25 to 34 | level 2 | 0 |
+/// | 3 | 31 to 43 | level 1 | 1 |
+/// | 4 | 40 to 48 | level 0 | 2, which needs a physical address of more than 42 bits (ID_AA64MMFR0_EL1.PARange) |
+#[cfg(target_pointer_width = "64")]
+#[derive(Clone, Copy, Debug)]
+pub struct GuestIpa<const BITS: u32, const LEVELS: usize>;
+
+#[cfg(target_pointer_width = "64")]
+impl<const BITS: u32, const LEVELS: usize> GuestIpa<BITS, LEVELS> {
+    const ALL: &'static [u32; 5] = &widths(BITS, LEVELS, 9);
+}
+
+#[cfg(target_pointer_width = "64")]
+impl<const BITS: u32, const LEVELS: usize> Geometry for GuestIpa<BITS, LEVELS> {
+    const VA_BITS: u32 = {
+        assert!(
+            matches!((LEVELS, BITS), (2, 25..=34) | (3, 31..=43) | (4, 40..=48)),
+            "VTCR_EL2 has no such T0SZ and SL0"
+        );
+        BITS
+    };
+    const BASE: PageSize = PageSize::K4;
+    const STAGE: Stage = Stage::Aarch64;
+    const SIZES: &'static [PageSize] = if LEVELS == 2 { &sizes([12, 21]) } else { &sizes([12, 21, 30]) };
+}
+
+#[cfg(target_pointer_width = "64")]
+impl<const BITS: u32, const LEVELS: usize> Radix for GuestIpa<BITS, LEVELS> {
+    const WIDTHS: &'static [u32] = Self::ALL.split_at(LEVELS).0;
+}
+
+/// A space with RISC-V's Svnapot: pages of 64 KiB in addition to the sizes of `G`, which is [`Va39`], [`Va48`], [`Va57`], or
+/// [`GuestX4`] of one of them.
 #[cfg(target_pointer_width = "64")]
 #[derive(Clone, Copy, Debug)]
 pub struct Napot<G>(PhantomData<G>);
@@ -522,6 +652,7 @@ impl<G: Geometry> Geometry for Napot<G> {
     const VA_BITS: u32 = G::VA_BITS;
     const BASE: PageSize = G::BASE;
     const HALF: Half = G::HALF;
+    const STAGE: Stage = G::STAGE;
     const SIZES: &'static [PageSize] = {
         assert!(G::BASE.shift() == 12 && G::SIZES.len() == 3, "4 KiB, 2 MiB and 1 GiB");
         &sizes([12, 16, 21, 30])
@@ -533,7 +664,8 @@ impl<G: Radix> Radix for Napot<G> {
     const WIDTHS: &'static [u32] = G::WIDTHS;
 }
 
-/// The space `G`, which is [`Va48`] or [`Va57`], without pages larger than 2 MiB: x86-64 on processors without pages of 1 GiB.
+/// The space `G`, which is [`Va48`], [`Va57`] or [`GuestEpt`], without pages larger than 2 MiB: x86-64 on processors without pages of
+/// 1 GiB.
 #[cfg(target_pointer_width = "64")]
 #[derive(Clone, Copy, Debug)]
 pub struct UpToM2<G>(PhantomData<G>);
@@ -543,6 +675,7 @@ impl<G: Geometry> Geometry for UpToM2<G> {
     const VA_BITS: u32 = G::VA_BITS;
     const BASE: PageSize = G::BASE;
     const HALF: Half = G::HALF;
+    const STAGE: Stage = G::STAGE;
     const SIZES: &'static [PageSize] = {
         assert!(G::BASE.shift() == 12 && G::SIZES.len() == 3, "4 KiB, 2 MiB and 1 GiB");
         &sizes([12, 21])
@@ -565,6 +698,7 @@ impl<G: Geometry> Geometry for Runs<G> {
     const VA_BITS: u32 = G::VA_BITS;
     const BASE: PageSize = G::BASE;
     const HALF: Half = G::HALF;
+    const STAGE: Stage = G::STAGE;
     // With 52 bits in a half, the block sizes that FEAT_LPA2 and FEAT_LPA add have no contiguous runs.
     const SIZES: &'static [PageSize] = match (G::BASE.shift(), G::VA_BITS) {
         (12, 52 | 53) => &sizes([12, 16, 21, 25, 30, 34, 39]),

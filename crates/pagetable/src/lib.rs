@@ -94,7 +94,7 @@ pub use cursor::{AnyCursor, PageCursor};
 pub use error::Error;
 pub use footprint::{Footprint, Tally};
 pub use frames::{FrameNumber, Rest, Run, Uncovered};
-pub use geometry::{Geometry, Half, Radix, Space};
+pub use geometry::{Geometry, Half, Radix, Space, Stage};
 pub use leaf::Leaf;
 pub use local::{Invalidate, Local, OneCpu};
 pub use mark::{Entry, Mark};

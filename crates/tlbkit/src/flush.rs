@@ -31,7 +31,8 @@ impl<'f> Flush<'f> {
     }
 
     /// Returns the address of each page to flush, one at a time. Returns `None` if the flush must name no address: it is of the whole
-    /// address space, it has more than `most` pages, or a link changed and the machine evicts links only without an address (RISC-V).
+    /// address space, it has more than `most` pages, a link changed and the machine evicts links only without an address (RISC-V), or the
+    /// machine has no flush by address.
     ///
     /// The address is that of the page's first byte. No page is returned twice, and none for a [`FlushScope::Barrier`]. A page larger
     /// than the machine's base page is returned as all its base pages, although one of them would be enough. `most` is the largest

@@ -11,11 +11,39 @@
 //! | [`Paper`] | 32 bits | software | Elphinstone et al. 3.2: PTE pairs with mapping-tree words |
 //! | [`RiscvOf`], [`X86Of`], [`Aarch64Of`] | 64 bits | hardware | the sizes of their levels, and contiguous runs |
 //! | [`Sv32`] | 32 bits | hardware | the sizes of its levels |
+//! | [`RiscvOf`] with `GUEST`, [`Ept`], [`Aarch64Guest`] | 64 bits | hardware, as a second stage of translation | the sizes of their levels |
+//!
+//! # Second stages
+//!
+//! A hypervisor's table of a guest's physical addresses has a format and a geometry of its own. Each format has a [`Format::STAGE`], and
+//! so has each geometry: a table of two that differ does not compile. The rules are the same for the three:
+//!
+//! - [`READ`](Attr::READ), [`WRITE`](Attr::WRITE) and [`EXEC`](Attr::EXEC) are what the guest may do with its memory at most, in any
+//!   mode; the guest's own tables take rights away. What can be written or executed can be read. A page without any of the three is
+//!   closed: it keeps its frame.
+//! - [`USER`](Attr::USER) and [`GLOBAL`](Attr::GLOBAL) have no meaning and are refused ([`Error::WrongAttr`]).
+//! - A fault of the guest is a fault of the second stage if the table that `lookup` reads does not allow the access. If it does,
+//!   another CPU has made the change, and the CPU that runs the guest flushes its own TLB before it resumes it.
+//!
+//! | | [`Sv39x4`], [`RiscvOf`] with `GUEST` | [`Ept`] | [`Aarch64Guest`] |
+//! |-|-|-|-|
+//! | geometry | [`GuestX4`](crate::geometry::GuestX4) | [`GuestEpt`](crate::geometry::GuestEpt) | [`GuestIpa`](crate::geometry::GuestIpa) |
+//! | the root | 16 KiB, in `hgatp` | 4 KiB, in EPTP | 4 to 64 KiB, in `VTTBR_EL2` |
+//! | a guest's number | VMID | EPTP itself | VMID |
+//! | flush of a page | `hfence.gvma gpa >> 2, vmid` | none takes an address | `tlbi ipas2e1is, gpa >> 12` (without links `ipas2le1is`); `dsb ish`; `tlbi vmalle1is` |
+//! | flush of everything | `hfence.gvma zero, vmid` | `invept`, type 1 | `tlbi vmalls12e1is` |
+//! | around it | - | - | `dsb ishst` before; `dsb ish`, `isb` after |
+//! | links | no address ([`WalkCache::Whole`]) | no address ([`WalkCache::NoAddress`]) | the same ([`WalkCache::ByAddress`]) |
+//! | a new page | a flush on this CPU | nothing | `dsb ishst`, `isb` |
 
 #[cfg(target_has_atomic = "64")]
 mod aarch64;
+#[cfg(target_has_atomic = "64")]
+mod aarch64_guest;
 mod compact;
 mod entrylo;
+#[cfg(target_has_atomic = "64")]
+mod ept;
 mod paper;
 mod riscv;
 #[cfg(target_has_atomic = "64")]
@@ -28,19 +56,23 @@ use tlbkit_addr::{Attr, FlushScope, PageSize, Pfn, VirtAddr, WalkCache};
 #[cfg(target_has_atomic = "64")]
 pub use aarch64::{Aarch64, Aarch64Of};
 #[cfg(target_has_atomic = "64")]
+pub use aarch64_guest::Aarch64Guest;
+#[cfg(target_has_atomic = "64")]
 pub use compact::Compact;
 pub use compact::Compact32;
 pub use entrylo::{EntryLo, EntryLoCoherent, EntryLoCow, EntryLoCowCoherent, EntryLoOf, KSEG0};
+#[cfg(target_has_atomic = "64")]
+pub use ept::Ept;
 pub use paper::Paper;
 pub use riscv::Sv32;
 #[cfg(target_has_atomic = "64")]
-pub use riscv::{RiscvOf, Sv39};
+pub use riscv::{RiscvOf, Sv39, Sv39x4};
 #[cfg(target_has_atomic = "64")]
 pub use x86_64::{X86, X86Of};
 
 use crate::nodes::{LinkRange, NodeAddr};
 use crate::word::Word;
-use crate::{Change, Entry, Error, Leaf, Mark};
+use crate::{Change, Entry, Error, Leaf, Mark, Stage};
 
 /// The encoding of leaves and links in the words of one machine.
 ///
@@ -107,6 +139,9 @@ pub unsafe trait Format: Debug + 'static {
     /// Then every store to the table is one atomic store, a store of a link is a release of the node's content, and a table
     /// reports a change of links to the batch ([`Retired::relink`](crate::Retired::relink)).
     const WALK_CACHE: WalkCache = WalkCache::Nothing;
+
+    /// The walker that reads the words: that of a geometry of the same [`Stage`].
+    const STAGE: Stage = Stage::One;
 
     /// Whether hardware sets [`Attr::ACCESSED`] or [`Attr::DIRTY`] in the word. If so, edits are atomic read-modify-writes,
     /// except of leaves that [have all status bits](Self::has_all_status).

@@ -57,6 +57,14 @@
 //! [`Sv32`] has the same bits in words of 32 bits, with PPNs of 22 bits from bit 10 on: 34 bits of physical address, and no
 //! extension but Svadu.
 //!
+//! *The G-stage*, a guest's physical addresses ([`RiscvOf`] with `GUEST`; chapter *Hypervisor Extension*, Sv39x4, Sv48x4 and Sv57x4):
+//! the same entries, but hardware accesses the guest's memory as user mode does, so every leaf has U, and G, which is reserved, is 0:
+//! [`USER`](Attr::USER) and [`GLOBAL`](Attr::GLOBAL) have no meaning and are refused. The root has 16 KiB and is aligned to them;
+//! `hgatp` has the number of its first page. `HFENCE.GVMA` is what `SFENCE.VMA` is above, with two differences: it takes the
+//! guest-physical address shifted right by 2 bits, and a VMID. The A and D bits are those of the G-stage: menvcfg.ADUE says whether
+//! hardware sets them, and menvcfg.PBMTE whether PBMT is allowed. A hart that takes a guest-page fault on a page which the table allows
+//! executes `HFENCE.GVMA` without an address before it resumes the guest.
+//!
 //! The kernel writes the root's physical page number to `satp`, so the base of the node storage must be a physical address.
 
 use tlbkit_addr::{Attr, FlushScope, PageSize, Pfn, WalkCache};
@@ -64,7 +72,7 @@ use tlbkit_addr::{Attr, FlushScope, PageSize, Pfn, WalkCache};
 use super::{ACCESS, Format, Masks, Presence, bits_of, has, presence};
 use crate::fields::Fields as _;
 use crate::nodes::{LinkRange, NodeAddr};
-use crate::{Change, Error, Word};
+use crate::{Change, Error, Stage, Word};
 
 /// V, Valid.
 const V: u64 = 1 << 0;
@@ -90,13 +98,15 @@ const RSW_2: u64 = 1 << 9;
 const PPN_SHIFT: u32 = 10;
 const PAGE_SHIFT: u32 = 12;
 
-/// Returns each attribute with its bit. The second bit of RSW is for `rsw`.
-const fn bits(rsw: Attr) -> [(Attr, u64); 8] {
+/// Returns each attribute with its bit. The second bit of RSW is for `rsw`. For a guest, no attribute has U, which is in every leaf,
+/// and G, which is in none.
+const fn bits(rsw: Attr, guest: bool) -> [(Attr, u64); 8] {
+    let [user, global] = if guest { [(Attr::empty(), 0); 2] } else { [(Attr::USER, U), (Attr::GLOBAL, G)] };
     [
         (Attr::WRITE, W),
         (Attr::EXEC, X),
-        (Attr::USER, U),
-        (Attr::GLOBAL, G),
+        user,
+        global,
         (Attr::ACCESSED, A),
         (Attr::DIRTY, D),
         (Attr::COPY_ON_WRITE, RSW_1),
@@ -172,15 +182,25 @@ mod wide {
     /// The three modes have the same entries, and differ in the number of levels: for [`Va39`](crate::geometry::Va39),
     /// [`Va48`](crate::geometry::Va48) and [`Va57`](crate::geometry::Va57), and with Svnapot for
     /// [`Napot`](crate::geometry::Napot) of them.
+    ///
+    /// With `GUEST` they are the entries of the G-stage, for [`GuestX4`](crate::geometry::GuestX4) of these three, and for
+    /// [`Napot`](crate::geometry::Napot) of that.
     #[derive(Clone, Copy, Debug)]
-    pub struct RiscvOf<const SVADU: bool, const SVNAPOT: bool, const SVPBMT: bool>;
+    pub struct RiscvOf<const SVADU: bool, const SVNAPOT: bool, const SVPBMT: bool, const GUEST: bool = false>;
 
     /// The entries for harts without extensions, or with Svadu only. A kernel with this format also runs on harts without
     /// Svadu.
     pub type Sv39 = RiscvOf<true, false, false>;
 
-    impl<const SVADU: bool, const SVNAPOT: bool, const SVPBMT: bool> RiscvOf<SVADU, SVNAPOT, SVPBMT> {
-        const BITS: [(Attr, u64); 8] = bits(if SVPBMT { Attr::SOFT_1 } else { Attr::DEVICE });
+    /// The same for the G-stage: Sv39x4, Sv48x4 and Sv57x4.
+    pub type Sv39x4 = RiscvOf<true, false, false, true>;
+
+    impl<const SVADU: bool, const SVNAPOT: bool, const SVPBMT: bool, const GUEST: bool>
+        RiscvOf<SVADU, SVNAPOT, SVPBMT, GUEST>
+    {
+        const BITS: [(Attr, u64); 8] = bits(if SVPBMT { Attr::SOFT_1 } else { Attr::DEVICE }, GUEST);
+        /// The bits of every leaf.
+        const ALWAYS: u64 = if GUEST { U } else { 0 };
 
         /// Returns the PBMT field of a page with these attributes.
         #[inline(always)]
@@ -196,8 +216,8 @@ mod wide {
     }
 
     // SAFETY: a leaf has R and a link does not, and a link's bits 10 to 53 are the number of the node's frame.
-    unsafe impl<const SVADU: bool, const SVNAPOT: bool, const SVPBMT: bool> Format
-        for RiscvOf<SVADU, SVNAPOT, SVPBMT>
+    unsafe impl<const SVADU: bool, const SVNAPOT: bool, const SVPBMT: bool, const GUEST: bool> Format
+        for RiscvOf<SVADU, SVNAPOT, SVPBMT, GUEST>
     {
         type Word = u64;
 
@@ -205,11 +225,13 @@ mod wide {
         const LINK_ALIGN: usize = 4096;
         const REACH: LinkRange = LinkRange::unsigned(56);
         const IMPLIED: Attr = Attr::empty();
-        const OPTIONAL: Attr =
-            if SVPBMT { OPTIONAL.union(Attr::UNCACHED).union(Attr::SOFT_1) } else { OPTIONAL };
+        const OPTIONAL: Attr = OPTIONAL
+            .union(if SVPBMT { Attr::UNCACHED.union(Attr::SOFT_1) } else { Attr::empty() })
+            .difference(if GUEST { Attr::USER.union(Attr::GLOBAL) } else { Attr::empty() });
         const ABSENT: u32 = u64::BITS - 2;
         const APPEARS: FlushScope = FlushScope::Local;
         const WALK_CACHE: WalkCache = WalkCache::Whole;
+        const STAGE: Stage = if GUEST { Stage::Riscv } else { Stage::One };
         const STATUS: bool = SVADU;
         const FLIPS: bool = true;
 
@@ -225,7 +247,7 @@ mod wide {
                 0
             };
             let word = ((frame.get() as u64) << PPN_SHIFT).with(run);
-            Ok(word.with(encode(attr, &Self::BITS)).with(Self::memory(attr)))
+            Ok(word.with(encode(attr, &Self::BITS)).with(Self::ALWAYS).with(Self::memory(attr)))
         }
 
         #[inline(always)]
@@ -300,7 +322,7 @@ mod wide {
 }
 
 #[cfg(target_has_atomic = "64")]
-pub use wide::{RiscvOf, Sv39};
+pub use wide::{RiscvOf, Sv39, Sv39x4};
 
 /// 32-bit words that RISC-V walks in Sv32: 4 KiB and 4 MiB pages below 2^34 bytes of physical memory.
 ///
@@ -309,7 +331,7 @@ pub use wide::{RiscvOf, Sv39};
 pub struct Sv32;
 
 impl Sv32 {
-    const BITS: [(Attr, u64); 8] = bits(Attr::DEVICE);
+    const BITS: [(Attr, u64); 8] = bits(Attr::DEVICE, false);
     const PPN_BITS: u32 = 22;
 }
 

@@ -6,7 +6,7 @@ use tlbkit_addr::{Attr, FlushScope, PageSize, Pfn, VirtAddr, WalkCache};
 
 use crate::format::{Format, Masks};
 use crate::nodes::{LinkRange, NodeAddr};
-use crate::{Change, Error, Geometry, Half, Radix, Word};
+use crate::{Change, Error, Geometry, Half, Radix, Stage, Word};
 
 /// The geometry and format of a linear table of geometry `G` and format `F` at the virtual address `AT`: a link is the leaf
 /// that maps a page of the table, and leaves of the program's pages, of any size, are at the last level only.
@@ -17,6 +17,7 @@ impl<G: Radix, F: Format, const AT: usize> Geometry for Linear<G, F, AT> {
     const VA_BITS: u32 = G::VA_BITS;
     const BASE: PageSize = G::BASE;
     const HALF: Half = G::HALF;
+    const STAGE: Stage = G::STAGE;
 
     /// The page sizes that are at most as large as the range that one page of the table maps.
     const SIZES: &'static [PageSize] = {
@@ -76,6 +77,7 @@ unsafe impl<G: Radix, F: Format, const AT: usize> Format for Linear<G, F, AT> {
     const FIXED: Attr = F::FIXED;
     const APPEARS: FlushScope = F::APPEARS;
     const WALK_CACHE: WalkCache = F::WALK_CACHE;
+    const STAGE: Stage = F::STAGE;
     const STATUS: bool = F::STATUS;
     const FLIPS: bool = F::FLIPS;
     const SPREAD: bool = F::SPREAD;

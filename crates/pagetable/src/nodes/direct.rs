@@ -23,6 +23,8 @@ use crate::word::atomics::Ordering;
 ///   writes, aligned like the frame;
 /// - until then, every call of `record` returns the same cell, which belongs to no other frame and which no other code uses;
 /// - all bytes of a frame that `take_zeroed` returns are zero;
+/// - the same holds for a block that `take_block` returns, with its own size instead of `SIZE`: its memory is in one piece. A call of
+///   `give` or `give_zeroed` for its first frame gives back the whole block;
 /// - `memory`, `record` and `stored` do not unwind, because tables call them in intermediate states.
 pub unsafe trait FrameSource: Sync {
     /// The size of the frames, which is that of a node.
@@ -41,6 +43,19 @@ pub unsafe trait FrameSource: Sync {
     /// Takes a frame whose bytes are all zero, if the source has one: the storage need not clear it then.
     #[inline]
     fn take_zeroed(&self) -> Option<PhysAddr> {
+        None
+    }
+
+    /// Takes `size` bytes of contiguous frames, aligned to `size`, which is larger than [`SIZE`](Self::SIZE): a root of several
+    /// pages, as second stages of translation have ([`GuestX4`](crate::geometry::GuestX4), [`GuestIpa`](crate::geometry::GuestIpa)).
+    /// A table takes one when it is made, and gives it back when it is destroyed; all its other nodes are single frames.
+    ///
+    /// The storage gives a block back by [`give`](Self::give) with its first frame. So a source that has blocks records how large each
+    /// one is, for instance beside the record of its first frame. The default is that there are no blocks: then the table
+    /// reports that memory is exhausted.
+    #[inline]
+    fn take_block(&self, size: PageSize) -> Option<PhysAddr> {
+        let _ = size;
         None
     }
 
@@ -68,7 +83,8 @@ pub unsafe trait FrameSource: Sync {
 
 /// Storage whose nodes are whole frames. Words hold physical addresses.
 ///
-/// It is for tables whose nodes are all one page, such as those that hardware walks.
+/// It is for tables whose nodes are all one page, such as those that hardware walks. A root may be larger, if the source has
+/// [blocks](FrameSource::take_block).
 pub struct Direct<W, M: Mode, S> {
     source: S,
     held: Held,
@@ -97,9 +113,9 @@ impl<W: Word, M: Mode, S: FrameSource> Direct<W, M, S> {
     }
 }
 
-// SAFETY: by the contract of `FrameSource`, the source returns each frame to one taker at a time, with its own memory and
-// record. Frames without a record, and frames that end above `last`, are refused. A frame is cleared before it is returned,
-// unless the source guarantees that it is zero.
+// SAFETY: by the contract of `FrameSource`, the source returns each frame or block to one taker at a time, aligned to its size, with
+// its own memory and record. Those without a record, and those that end above `last`, are refused. A frame is cleared before it is
+// returned, unless the source guarantees that it is zero.
 unsafe impl<W: Word, M: Mode, S: FrameSource> Nodes for Direct<W, M, S> {
     type Word = W;
     type Mode = M;
@@ -110,33 +126,35 @@ unsafe impl<W: Word, M: Mode, S: FrameSource> Nodes for Direct<W, M, S> {
     }
 
     fn take_within(&self, words: usize, last: usize) -> Option<NodeAddr> {
-        if words.checked_mul(W::BYTES)? > S::SIZE.bytes() {
-            return None;
-        }
-        let zeroed = self.source.take_zeroed();
-        let frame = match zeroed {
-            Some(frame) => frame,
-            None => self.source.take()?,
+        let bytes = words.checked_mul(W::BYTES)?;
+        let (frame, size, zeroed) = if bytes > S::SIZE.bytes() {
+            let size = PageSize::from_shift(bytes.checked_next_power_of_two()?.ilog2())?;
+            (self.source.take_block(size)?, size, false)
+        } else if let Some(frame) = self.source.take_zeroed() {
+            (frame, S::SIZE, true)
+        } else {
+            (self.source.take()?, S::SIZE, false)
         };
         let node = NodeAddr::new(frame.get());
-        let end = node.get() | S::SIZE.mask();
+        let end = node.get() | size.mask();
         // Address 0 means no node, and a record must be able to hold the frame's number: `Direct::FRAMES`.
         let fits = node.get() != 0
             && end <= last
             && end as u64 <= u64::MAX >> (64 - W::BITS)
             && (node.get() as u64) >> S::SIZE.shift() < Self::FRAMES;
         let Some(record) = self.source.record(frame).filter(|_| fits) else {
-            match zeroed {
-                Some(frame) => self.source.give_zeroed(frame),
-                None => self.source.give(frame),
+            if zeroed {
+                self.source.give_zeroed(frame)
+            } else {
+                self.source.give(frame)
             }
             return None;
         };
         record.store(0, Ordering::Relaxed);
-        if zeroed.is_none() {
-            // SAFETY: by the contract of `FrameSource` the frame belongs to this storage, and `memory` maps its `SIZE`
+        if !zeroed {
+            // SAFETY: by the contract of `FrameSource` the frame or block belongs to this storage, and `memory` maps its `size`
             // bytes.
-            unsafe { ptr::write_bytes(self.source.memory(frame), 0, S::SIZE.bytes()) };
+            unsafe { ptr::write_bytes(self.source.memory(frame), 0, size.bytes()) };
         }
         Some(node)
     }

@@ -109,6 +109,8 @@ pub enum Store {
 /// - no other taker gets any part of the node;
 /// - `at` and `walked_at` return a pointer to `words` live cells, which are all [`Word::ZERO`] at first, and aligned to the
 ///   largest power of two (up to 4096) that divides the node's size in bytes;
+/// - its address is a multiple of that power of two, or of its size if that is a larger power of two, as hardware needs of a root of
+///   several pages;
 /// - `record_at` returns a pointer to a live record that belongs to no other node;
 /// - [`storing`](Self::storing) returns the word that it was given, and stores nothing; only a storage of which no code relies on a
 ///   table, one that injects faults, may do otherwise;
