@@ -123,6 +123,21 @@ fn a_barrier_names_no_pages() {
 }
 
 #[test]
+fn a_machine_without_a_flush_by_address_is_given_no_address() {
+    let mut flush = Flush::none();
+    assert_eq!(flush.by_address(WalkCache::NoAddress, 64).unwrap().count(), 0);
+    flush.add(FlushScope::Barrier, Pages::one(Vpn::new(3)));
+    assert_eq!(flush.by_address(WalkCache::NoAddress, 64).unwrap().count(), 0);
+    for page in [3, 3, 7] {
+        flush.add(FlushScope::Everywhere, Pages::one(Vpn::new(page)));
+        assert!(flush.by_address(WalkCache::NoAddress, 64).is_none());
+        assert!(!flush.links() && flush.by_address(WalkCache::Whole, 64).is_some());
+    }
+    flush.add_all(FlushScope::Everywhere);
+    assert!(flush.by_address(WalkCache::NoAddress, 64).is_none());
+}
+
+#[test]
 fn links_are_flushed_as_the_hardware_needs_it() {
     let mut flush = Flush::none();
     flush.add(FlushScope::Local, Pages::one(Vpn::new(3)));

@@ -25,7 +25,7 @@
 //! sub-page permissions. These must be off; so must "EPT-violation #VE", for which bit 63 would have to be set in every entry that is
 //! not present.
 //!
-//! *A and D*: with `AD`, the hypervisor has set bit 6 of EPTP, and the processor sets A in links and leaves, and D in leaves, with locked
+//! *A and D*: with `AD` ([`EptOf`]), the hypervisor has set bit 6 of EPTP, and the processor sets A in links and leaves, and D in leaves, with locked
 //! cycles. Then it also treats its accesses to the guest's own tables as writes. Without `AD` it ignores these two bits, which software
 //! keeps: no access faults for lack of them.
 //!
@@ -125,10 +125,13 @@ fn encode(attr: Attr) -> u64 {
 ///
 /// For [`GuestEpt`](crate::geometry::GuestEpt), on processors without pages of 1 GiB for [`UpToM2`](crate::geometry::UpToM2) of it.
 #[derive(Clone, Copy, Debug)]
-pub struct Ept<const AD: bool = true, const IPAT: bool = false>;
+pub struct EptOf<const AD: bool, const IPAT: bool>;
+
+/// [`EptOf`] for processors that set A and D, and for guests with a PAT.
+pub type Ept = EptOf<true, false>;
 
 // SAFETY: above the last level bit 7 distinguishes a leaf from a link, and a link's bits 12 to 51 are the node's address.
-unsafe impl<const AD: bool, const IPAT: bool> Format for Ept<AD, IPAT> {
+unsafe impl<const AD: bool, const IPAT: bool> Format for EptOf<AD, IPAT> {
     type Word = u64;
 
     const STEP: u64 = 1 << PAGE_SHIFT;

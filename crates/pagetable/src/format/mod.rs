@@ -11,7 +11,7 @@
 //! | [`Paper`] | 32 bits | software | Elphinstone et al. 3.2: PTE pairs with mapping-tree words |
 //! | [`RiscvOf`], [`X86Of`], [`Aarch64Of`] | 64 bits | hardware | the sizes of their levels, and contiguous runs |
 //! | [`Sv32`] | 32 bits | hardware | the sizes of its levels |
-//! | [`RiscvOf`] with `GUEST`, [`Ept`], [`Aarch64Guest`] | 64 bits | hardware, as a second stage of translation | the sizes of their levels |
+//! | [`RiscvOf`] with `GUEST`, [`EptOf`], [`Aarch64Guest`] | 64 bits | hardware, as a second stage of translation | the sizes of their levels |
 //!
 //! # Second stages
 //!
@@ -25,7 +25,7 @@
 //! - A fault of the guest is a fault of the second stage if the table that `lookup` reads does not allow the access. If it does,
 //!   another CPU has made the change, and the CPU that runs the guest flushes its own TLB before it resumes it.
 //!
-//! | | [`Sv39x4`], [`RiscvOf`] with `GUEST` | [`Ept`] | [`Aarch64Guest`] |
+//! | | [`Sv39x4`], [`RiscvOf`] with `GUEST` | [`EptOf`] | [`Aarch64Guest`] |
 //! |-|-|-|-|
 //! | geometry | [`GuestX4`](crate::geometry::GuestX4) | [`GuestEpt`](crate::geometry::GuestEpt) | [`GuestIpa`](crate::geometry::GuestIpa) |
 //! | the root | 16 KiB, in `hgatp` | 4 KiB, in EPTP | 4 to 64 KiB, in `VTTBR_EL2` |
@@ -62,7 +62,7 @@ pub use compact::Compact;
 pub use compact::Compact32;
 pub use entrylo::{EntryLo, EntryLoCoherent, EntryLoCow, EntryLoCowCoherent, EntryLoOf, KSEG0};
 #[cfg(target_has_atomic = "64")]
-pub use ept::Ept;
+pub use ept::{Ept, EptOf};
 pub use paper::Paper;
 pub use riscv::Sv32;
 #[cfg(target_has_atomic = "64")]

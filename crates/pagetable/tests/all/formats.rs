@@ -3,7 +3,9 @@
 use proptest::prelude::*;
 use tlbkit_addr::{Attr, FlushScope, PageSize, Pfn};
 #[cfg(target_pointer_width = "64")]
-use tlbkit_pagetable::format::{Aarch64, Aarch64Of, Compact, RiscvOf, Sv39, X86, X86Of};
+use tlbkit_pagetable::format::{
+    Aarch64, Aarch64Guest, Aarch64Of, Compact, Ept, EptOf, RiscvOf, Sv39, Sv39x4, X86, X86Of,
+};
 use tlbkit_pagetable::format::{
     Compact32, EntryLo, EntryLoCoherent, EntryLoCow, EntryLoCowCoherent, Format, Paper, Sv32, check_change,
 };
@@ -239,6 +241,11 @@ proptest! {
         check::<X86Of<true, true>>(&X86_64, c);
         check::<X86Of<false, true, false>>(&X86_64, c);
         check::<Aarch64>(&ARM, c);
+        check::<Sv39x4>(&SV39, c);
+        check::<RiscvOf<false, true, true, true>>(&NAPOT, c);
+        check::<Ept>(&X86_64, c);
+        check::<EptOf<false, true>>(&X86_64, c);
+        check::<Aarch64Guest>(&ARM, c);
     }
 
     /// What the TLB sees of an EntryLo word: the attribute fields, and the frame above the page size.
@@ -584,7 +591,7 @@ fn aarch64_golden_words_of_52_bits() {
 #[cfg(target_pointer_width = "64")]
 fn hardware_finds_closed_pages_and_marks_not_present() {
     fn check<F: Format<Word = u64>>() {
-        let kept = Attr::USER | Attr::DIRTY | Attr::ACCESSED | Attr::COPY_ON_WRITE;
+        let kept = (Attr::USER | Attr::DIRTY | Attr::ACCESSED | Attr::COPY_ON_WRITE) & F::OPTIONAL;
         for (frame, shift) in [(0x12345, 12), (0x200, 21), (0x40000, 30)] {
             let last = shift == 12;
             let leaf = |word| (F::is_leaf(word, last), F::frame(word, size(shift)), F::attr(word, last));
@@ -612,6 +619,9 @@ fn hardware_finds_closed_pages_and_marks_not_present() {
     check::<X86>();
     check::<Aarch64>();
     check::<Aarch64Of<12, false, false, true>>();
+    check::<Sv39x4>();
+    check::<Ept>();
+    check::<Aarch64Guest>();
     // As many as the formats leave; on x86-64 small ones lead a speculating processor to no memory.
     assert_eq!([Sv39::ABSENT, X86::ABSENT, Aarch64::ABSENT, Compact::ABSENT], [62; 4]);
     assert_eq!([Compact32::ABSENT, Paper::ABSENT], [30; 2]);
@@ -689,6 +699,9 @@ fn physical_memory_ends_where_the_manuals_say() {
         ends_at::<Sv39>(56 - 12);
         ends_at::<X86>(52 - 12);
         ends_at::<Aarch64>(48 - 12);
+        ends_at::<Sv39x4>(56 - 12);
+        ends_at::<Ept>(52 - 12);
+        ends_at::<Aarch64Guest>(48 - 12);
     }
 }
 
@@ -743,6 +756,9 @@ fn a_size_stands_at_its_level_alone() {
     has_sizes::<Aarch64Of<14, true, false, true>>(&[14, 21], &[25, 30, 36], 52);
     has_sizes::<Aarch64Of<16, true, false, true>>(&[16, 21], &[29, 34, 42], 52);
     has_sizes::<Aarch64Of<12, false, false, true>>(&[12], &[21, 30, 39], 52);
+    has_sizes::<Sv39x4>(&[12], &[21, 30], 56);
+    has_sizes::<Ept>(&[12], &[21, 30], 52);
+    has_sizes::<Aarch64Guest>(&[12], &[21, 30], 48);
 }
 
 /// The kernel's own bits are in no TLB: to set or clear them costs nothing.

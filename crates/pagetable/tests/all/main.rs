@@ -50,6 +50,7 @@ mod replace;
 mod right;
 mod run_links;
 mod runs;
+mod second_stage;
 mod slab;
 mod spaces;
 mod split_frames;

@@ -8,8 +8,8 @@ use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 
 use tlbkit_addr::{Attr, PageSize, Pages, Pfn, VirtAddr, Vpn};
-use tlbkit_pagetable::format::{Aarch64, Aarch64Of, Format, RiscvOf, Sv39, X86, X86Of};
-use tlbkit_pagetable::geometry::{Napot, Runs, UpToM2, Va39, Va48, Va48K16, Va53, Va53K64, Va57};
+use tlbkit_pagetable::format::{Aarch64, Aarch64Of, Ept, Format, RiscvOf, Sv39, X86, X86Of};
+use tlbkit_pagetable::geometry::{GuestEpt, Napot, Runs, UpToM2, Va39, Va48, Va48K16, Va53, Va53K64, Va57};
 use tlbkit_pagetable::mpt::Mpt;
 use tlbkit_pagetable::nodes::{Chunk, NodeAddr, Nodes as _, Slab};
 use tlbkit_pagetable::{
@@ -34,9 +34,27 @@ enum Step {
 /// A processor, with what it has.
 #[derive(Clone, Copy, Debug)]
 enum Mmu {
-    Riscv { napot: bool, pbmt: bool },
-    X86 { pat: bool, keys: bool, nx: bool },
-    Arm { granule: u32, wide: bool },
+    Riscv {
+        napot: bool,
+        pbmt: bool,
+    },
+    X86 {
+        pat: bool,
+        keys: bool,
+        nx: bool,
+    },
+    Arm {
+        granule: u32,
+        wide: bool,
+    },
+    /// The second stages.
+    #[cfg_attr(not(tlbkit_full), expect(dead_code, reason = "`cargo xtask judge` asks QEMU's in the gate"))]
+    RiscvGuest,
+    Ept {
+        ipat: bool,
+    },
+    #[cfg_attr(not(tlbkit_full), expect(dead_code, reason = "as above"))]
+    ArmGuest,
 }
 
 fn bit(word: u64, at: u32) -> bool {
@@ -59,17 +77,24 @@ impl Mmu {
             Self::Riscv { napot, pbmt } => riscv(word, above, napot, pbmt),
             Self::X86 { pat, keys, nx } => x86(word, above, pat, keys, nx),
             Self::Arm { granule, wide } => arm(word, above, at, granule, wide),
+            Self::RiscvGuest => riscv_guest(word, above),
+            Self::Ept { ipat } => ept(word, above, ipat),
+            Self::ArmGuest => arm_guest(word, above),
         }
     }
 
     /// Sets what hardware notes of an access, in the word that it has come to.
     fn note(self, word: u64, store: bool) -> u64 {
         match (self, store) {
-            (Self::Riscv { .. }, false) => word | 1 << 6,
-            (Self::Riscv { .. }, true) => word | 3 << 6,
+            (Self::Riscv { .. } | Self::RiscvGuest, false) => word | 1 << 6,
+            (Self::Riscv { .. } | Self::RiscvGuest, true) => word | 3 << 6,
             (Self::X86 { .. }, false) => word | 1 << 5,
             (Self::X86 { .. }, true) => word | 3 << 5,
-            (Self::Arm { .. }, false) => word | 1 << 10,
+            (Self::Ept { .. }, false) => word | 1 << 8,
+            (Self::Ept { .. }, true) => word | 3 << 8,
+            (Self::Arm { .. } | Self::ArmGuest, false) => word | 1 << 10,
+            // S2AP[1] is set where DBM is set.
+            (Self::ArmGuest, true) => word | 1 << 10 | 1 << 7,
             // AP[2] is cleared where DBM is set.
             (Self::Arm { .. }, true) => (word | 1 << 10) & !(1 << 7),
         }
@@ -114,6 +139,102 @@ fn riscv(word: u64, above: u32, napot: bool, pbmt: bool) -> Step {
         (kind == 2, Attr::UNCACHED | Attr::DEVICE),
     ]);
     Step::Page { start: (ppn << 12) as usize, shift, attr }
+}
+
+/// RISC-V Privileged Architecture, *Guest Physical Address Translation*: every access is one of user mode.
+fn riscv_guest(word: u64, above: u32) -> Step {
+    match riscv(word, above, false, false) {
+        Step::Page { start, shift, attr } => {
+            assert!(attr.contains(Attr::USER), "no access to the page is allowed");
+            assert!(!attr.contains(Attr::GLOBAL), "G is reserved");
+            Step::Page { start, shift, attr: attr - Attr::USER }
+        }
+        other => other,
+    }
+}
+
+/// Intel SDM volume 3, *The Extended Page Table Mechanism*, with MAXPHYADDR = 52 and without the controls that give bits 10 and 57
+/// to 63 a meaning; execute-only pages are not supported.
+fn ept(word: u64, above: u32, ipat: bool) -> Step {
+    if word & 7 == 0 {
+        return Step::Absent;
+    }
+    let [r, w, x, ignore_pat, page, a, d] = [0, 1, 2, 6, 7, 8, 9].map(|at| bit(word, at));
+    assert!(r, "a misconfiguration: stores or fetches without loads");
+    assert!(!bit(word, 10), "execute access for user mode");
+    assert_eq!(field(word, 63, 57), 0, "bits that controls give a meaning");
+    if above > 0 && !page {
+        assert!(w && x, "a table takes rights away");
+        assert_eq!(field(word, 7, 3), 0, "a misconfiguration: reserved in a link");
+        return Step::Table(field(word, 51, 12) as usize);
+    }
+    assert!(above <= 2, "a misconfiguration: a page at this level");
+    let shift = 12 + 9 * above;
+    if above > 0 {
+        assert_eq!(field(word, shift - 1, 12), 0, "a misconfiguration: reserved in a large page");
+    }
+    let memory = match word >> 3 & 7 {
+        0 => Attr::UNCACHED | Attr::DEVICE,
+        1 => Attr::UNCACHED,
+        6 => Attr::empty(),
+        other => panic!("a misconfiguration, or no type that is asked for: {other}"),
+    };
+    assert_eq!(ignore_pat, ipat);
+    let attr = flags([
+        (r, Attr::READ | memory),
+        (w, Attr::WRITE),
+        (x, Attr::EXEC),
+        (a, Attr::ACCESSED),
+        (d, Attr::DIRTY),
+        (bit(word, 52), Attr::COPY_ON_WRITE),
+        (bit(word, 53), Attr::SOFT_1),
+        (bit(word, 54), Attr::SOFT_2),
+    ]);
+    Step::Page { start: field(word, 51, shift) as usize, shift, attr }
+}
+
+/// Arm ARM, D8.3.1 and D8.3.2, stage 2 with granules of 4 KiB, without FEAT_S2FWB, with VTCR_EL2.HA and HD.
+fn arm_guest(word: u64, above: u32) -> Step {
+    if !bit(word, 0) {
+        return Step::Absent;
+    }
+    assert_eq!(field(word, 50, 48), 0, "RES0");
+    if above > 0 && bit(word, 1) {
+        assert_eq!((field(word, 63, 51), field(word, 11, 2)), (0, 0), "a table descriptor has no attributes");
+        return Step::Table(field(word, 47, 12) as usize);
+    }
+    assert!(above > 0 || bit(word, 1), "reserved at the last level");
+    assert!(above <= 2, "no block at this level");
+    let shift = 12 + 9 * above;
+    if above > 0 {
+        assert_eq!(field(word, shift - 1, 12), 0, "RES0 in a block");
+    }
+    assert!(!bit(word, 11) && !bit(word, 52), "FnXS and the contiguous bit");
+    assert_eq!((field(word, 63, 59), word >> 8 & 3), (0, 3), "PBHA, and inner shareable");
+    let (read, write, af, dbm) = (bit(word, 6), bit(word, 7), bit(word, 10), bit(word, 51));
+    assert!(read && !bit(word, 53), "no loads, or EL0 and EL1 differ");
+    assert!(dbm || !write, "stores without DBM");
+    let memory = match word >> 2 & 15 {
+        0b1111 => Attr::empty(),
+        0b0101 => Attr::UNCACHED,
+        0b1010 => Attr::WRITE_THROUGH,
+        0b0001 => Attr::UNCACHED | Attr::DEVICE,
+        0b0000 => Attr::STRICT,
+        0b0010 => Attr::REORDERED,
+        0b0011 => Attr::GATHERED,
+        other => unreachable!("MemAttr {other:#b}"),
+    };
+    let attr = flags([
+        (read, Attr::READ | memory),
+        (dbm, Attr::WRITE),
+        (write || bit(word, 55), Attr::DIRTY),
+        (!bit(word, 54), Attr::EXEC),
+        (af, Attr::ACCESSED),
+        (bit(word, 56), Attr::COPY_ON_WRITE),
+        (bit(word, 57), Attr::SOFT_1),
+        (bit(word, 58), Attr::SOFT_2),
+    ]);
+    Step::Page { start: field(word, 47, shift) as usize, shift, attr }
 }
 
 /// Intel SDM volume 3, tables 4-14 to 4-20, with MAXPHYADDR = 52, and EFER.NXE if there is XD.
@@ -290,7 +411,7 @@ impl<G: Radix, F: Format<Word = u64>> Rig<'_, G, F> {
     /// What a leaf has beside what it was asked for.
     fn normal(&self, attr: Attr) -> Attr {
         let read = if attr.intersects(ACCESS) { Attr::READ | F::IMPLIED } else { Attr::empty() };
-        let typed = !matches!(self.mmu, Mmu::Riscv { pbmt: false, .. });
+        let typed = !matches!(self.mmu, Mmu::Riscv { pbmt: false, .. } | Mmu::RiscvGuest);
         let memory = if typed && attr.contains(Attr::DEVICE) { Attr::UNCACHED } else { Attr::empty() };
         attr | read | memory
     }
@@ -384,7 +505,14 @@ fn judge<G: Radix, F: Format<Word = u64>>(mmu: Mmu, phys: usize, frame_bits: u32
     let base = G::BASE.shift();
     let pages_of = |size: PageSize| size.bytes() >> base;
     let largest = pages_of(G::SIZES[G::SIZES.len() - 1]);
-    let [Some(low), Some(high)] = Space::of::<G>().halves() else { panic!("two halves") };
+    let [Some(low), high] = Space::of::<G>().halves() else { panic!("no pages") };
+    // A space without an upper half is divided in the middle.
+    let [low, high] = match (high, low.last().get() / 2 + 1) {
+        (Some(high), _) => [low, high],
+        (None, half) => {
+            [(0, half), (half, half)].map(|(at, count)| Pages::count(Vpn::new(at), count).unwrap())
+        }
+    };
     let places =
         [0, low.last().get() + 1 - 4 * largest, high.first().get(), high.last().get() + 1 - 4 * largest];
     let mut tally = [0; 2];
@@ -647,6 +775,7 @@ judged! {
     svade: Napot<Va48>, RiscvOf<false, true, true>, Mmu::Riscv { napot: true, pbmt: true }, PHYS, 44;
     x86_64: Va48, X86, Mmu::X86 { pat: false, keys: false, nx: true }, HIGH_51, 40;
     x86_64_pat_keys: Va57, X86Of<true, true>, Mmu::X86 { pat: true, keys: true, nx: true }, HIGH_51, 40;
+    x86_64_ept: GuestEpt, Ept, Mmu::Ept { ipat: false }, HIGH_51, 40;
     x86_64_old: UpToM2<Va48>, X86Of<false, false, false>, Mmu::X86 { pat: false, keys: false, nx: false }, PHYS, 40;
     aarch64: Va48, Aarch64, arm_of(12, false), 0x8000_8020_0000, 36;
     aarch64_runs: Runs<Va48>, Aarch64Of<12, true, false>, arm_of(12, false), PHYS, 36;
@@ -660,9 +789,13 @@ judged! {
 #[cfg(tlbkit_full)]
 mod full {
     use super::*;
-    use tlbkit_pagetable::geometry::{Va48K64, Va53K16};
+    use tlbkit_pagetable::format::{Aarch64Guest, EptOf, Sv39x4};
+    use tlbkit_pagetable::geometry::{GuestIpa, GuestX4, Va48K64, Va53K16};
 
     judged! {
+        sv39x4: GuestX4<Va39>, Sv39x4, Mmu::RiscvGuest, HIGH_55, 44;
+        x86_64_ept_old: UpToM2<GuestEpt<5>>, EptOf<false, true>, Mmu::Ept { ipat: true }, PHYS, 40;
+        aarch64_guest: GuestIpa<40, 3>, Aarch64Guest, Mmu::ArmGuest, PHYS, 36;
         sv48: Va48, Sv39, PLAIN, PHYS, 44;
         svpbmt: Va39, RiscvOf<true, false, true>, Mmu::Riscv { napot: false, pbmt: true }, HIGH_55, 44;
         svnapot: Napot<Va39>, RiscvOf<true, true, false>, Mmu::Riscv { napot: true, pbmt: false }, PHYS, 44;
