@@ -3,8 +3,11 @@
 //! The kernel runs in EL1, mapped one to one by the table that is judged, away from the addresses that are looked at.
 //! Loads and stores for EL0 are made by LDTR and STTR; a fetch by going to an instruction that comes back at once.
 
+#[path = "aarch64_board.rs"]
+mod board;
+
 use core::arch::{asm, global_asm};
-use core::fmt::{self, Write};
+use core::fmt::Write;
 
 use tlbkit_addr::{Attr, Flush, Pages, Pfn, VirtAddr, Vpn};
 use tlbkit_pagetable::format::Format as _;
@@ -12,6 +15,9 @@ use tlbkit_pagetable::nodes::NodeAddr;
 use tlbkit_pagetable::{Error, Geometry as _, Local, Radix as _, Table};
 
 use crate::{Access, BASE, Fault, LARGE};
+
+use board::UART;
+pub(crate) use board::{Console, MEMORY, stop};
 
 /// The granule, whether there are contiguous runs, and how many bits addresses have, which the build chooses.
 mod granule {
@@ -57,6 +63,7 @@ pub(crate) use granule::{Format, NAME, Shape};
 pub(crate) const FLUSHES: bool = true;
 /// And so is a number that goes to another space without one.
 pub(crate) const NUMBERS: bool = true;
+pub(crate) const PLACES: usize = 4;
 /// The lower half is a space's; the upper one stays the first table's.
 pub(crate) const SPACE_PLACES: usize = 2;
 /// How many numbers the bits of a physical address from the 48th on make, where pages may be mapped that have no memory: there
@@ -67,7 +74,6 @@ pub(crate) const FAR_SHIFT: u32 = 48;
 const WIDE_ASIDS: bool = !cfg!(feature = "runs");
 /// Those of 16 bits agree in their low eight.
 pub(crate) const SPACE_NUMBERS: [usize; 2] = [1, if WIDE_ASIDS { 0x101 } else { 2 }];
-pub(crate) const MEMORY: usize = 0x4000_0000;
 pub(crate) const ATTRIBUTES: Attr = Attr::WRITE
     .union(Attr::EXEC)
     .union(Attr::USER)
@@ -95,7 +101,6 @@ pub(crate) const MODES: [Mode; 3] = [Mode::User, Mode::Kernel, Mode::KernelNever
 pub(crate) const KERNEL: Mode = Mode::Kernel;
 
 const MEMORY_BYTES: usize = 256 << 20;
-const UART: usize = 0x0900_0000;
 
 global_asm!(
     r#"
@@ -147,33 +152,6 @@ trap:
 extern "C" fn unexpected(syndrome: usize, at: usize, address: usize) -> ! {
     let _ = writeln!(Console, "exception {syndrome:#x} at {at:#x}, address {address:#x}");
     stop("an unexpected exception", 2)
-}
-
-/// The serial line.
-pub(crate) struct Console;
-
-impl Write for Console {
-    fn write_str(&mut self, text: &str) -> fmt::Result {
-        for byte in text.bytes() {
-            // SAFETY: the address is that of the machine's UART, mapped one to one; its first register takes a byte.
-            unsafe { (UART as *mut u32).write_volatile(byte.into()) };
-        }
-        Ok(())
-    }
-}
-
-/// Says why, if there is something to say, and ends the machine with an exit code.
-pub(crate) fn stop(why: &str, code: u32) -> ! {
-    if !why.is_empty() {
-        let _ = writeln!(Console, "{NAME}: {why}");
-    }
-    // Semihosting's SYS_EXIT with ADP_Stopped_ApplicationExit.
-    let block = [0x2_0026, u64::from(code)];
-    // SAFETY: QEMU, run with semihosting, reads the block and ends.
-    unsafe { asm!("hlt #0xf000", in("x0") 0x18, in("x1") block.as_ptr(), options(nostack)) };
-    loop {
-        core::hint::spin_loop();
-    }
 }
 
 /// Maps memory and the serial line one to one: the kernel runs on this table.

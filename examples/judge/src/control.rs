@@ -8,14 +8,15 @@ use core::sync::atomic::{AtomicUsize, Ordering};
 use tlbkit_addr::{Attr, FlushScope, PageSize, Pfn, WalkCache};
 use tlbkit_pagetable::format::Format;
 use tlbkit_pagetable::nodes::{LinkRange, NodeAddr};
-use tlbkit_pagetable::{Change, Error};
+use tlbkit_pagetable::{Change, Error, Stage};
 
 /// What is wrong. The lies are about pages with [`MARKED`] alone, so that the kernel goes on running.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(usize)]
 pub(crate) enum Control {
     Nothing,
-    /// The user's pages are encoded as the kernel's, and the other way round.
+    /// The user's pages are encoded as the kernel's, and the other way round; of a guest, those that can be executed as those that
+    /// cannot.
     Rights,
     /// A base page is encoded with the frame before its own.
     Frame,
@@ -50,8 +51,9 @@ pub(crate) fn is_on(control: Control) -> bool {
 pub(crate) struct Controlled<F>(F);
 
 /// Returns the rights that are said of those in a word, or stand in a word for those that were asked for.
-fn twisted(attr: Attr) -> Attr {
-    if is_on(Control::Rights) && attr.contains(MARKED) { attr ^ Attr::USER } else { attr }
+fn twisted<F: Format>(attr: Attr) -> Attr {
+    let right = if F::OPTIONAL.contains(Attr::USER) { Attr::USER } else { Attr::EXEC };
+    if is_on(Control::Rights) && attr.contains(MARKED) { attr ^ right } else { attr }
 }
 
 fn steps_back(attr: Attr, size: PageSize, base: PageSize) -> usize {
@@ -73,6 +75,7 @@ unsafe impl<F: Format> Format for Controlled<F> {
     const FIXED: Attr = F::FIXED;
     const APPEARS: FlushScope = F::APPEARS;
     const WALK_CACHE: WalkCache = F::WALK_CACHE;
+    const STAGE: Stage = F::STAGE;
     const STATUS: bool = F::STATUS;
     const SPREAD: bool = F::SPREAD;
     const BREAK: bool = F::BREAK;
@@ -81,7 +84,7 @@ unsafe impl<F: Format> Format for Controlled<F> {
     fn leaf(frame: Pfn, size: PageSize, attr: Attr, last: bool) -> Result<F::Word, Error> {
         // Attributes are encoded at frame 0, too: those of a mark, for example.
         let frame = Pfn::new(frame.get().saturating_sub(steps_back(attr, size, F::BASE)));
-        F::leaf(frame, size, twisted(attr), last)
+        F::leaf(frame, size, twisted::<F>(attr), last)
     }
 
     fn leading_to(first: F::Word, frame: Pfn) -> F::Word {
@@ -109,7 +112,7 @@ unsafe impl<F: Format> Format for Controlled<F> {
     }
 
     fn attr(leaf: F::Word, last: bool) -> Attr {
-        let attr = twisted(F::attr(leaf, last));
+        let attr = twisted::<F>(F::attr(leaf, last));
         if is_on(Control::Status) && attr.contains(MARKED) { attr - STATUS } else { attr }
     }
 
@@ -121,7 +124,7 @@ unsafe impl<F: Format> Format for Controlled<F> {
         if is_on(Control::Nothing) {
             return F::change(leaf, change, last);
         }
-        let attr = twisted(change.apply(twisted(F::attr(leaf, last))));
+        let attr = twisted::<F>(change.apply(twisted::<F>(F::attr(leaf, last))));
         F::change(leaf, Change { clear: F::OPTIONAL - attr, set: attr }, last)
     }
 

@@ -21,6 +21,10 @@
 //! encodes the frame before a page's own, one that ignores the status bits of the MMU, and, where QEMU keeps its TLB, flushes that
 //! are left out. Each must be noticed within 500 operations, or the run fails. [`spaces`] judges two address spaces under ASIDs.
 //!
+//! With the feature `guest` the table is a second stage of translation, and the accesses are those of a guest, whose own translation is
+//! off: RISC-V's G-stage by HLV, HSV and a fetch in VS-mode, and AArch64's stage 2 by instructions in EL1 and EL0. QEMU emulates no
+//! VMX, so nothing executes EPT.
+//!
 //! If a page has a 52-bit address without memory, AArch64's AT instructions return the address to which it is translated.
 #![no_std]
 #![no_main]
@@ -34,8 +38,13 @@ use tlbkit_pagetable::mpt::Mpt;
 use tlbkit_pagetable::nodes::{Chunk, Slab};
 use tlbkit_pagetable::{Change, Error, FlushAll, Geometry, Holes, Leaf, Local, Mark, Radix, Solo, Space};
 
-#[cfg_attr(any(target_arch = "riscv64", target_arch = "riscv32"), path = "riscv.rs")]
-#[cfg_attr(target_arch = "aarch64", path = "aarch64.rs")]
+#[cfg_attr(
+    all(any(target_arch = "riscv64", target_arch = "riscv32"), not(feature = "guest")),
+    path = "riscv.rs"
+)]
+#[cfg_attr(all(target_arch = "riscv64", feature = "guest"), path = "riscv_guest.rs")]
+#[cfg_attr(all(target_arch = "aarch64", not(feature = "guest")), path = "aarch64.rs")]
+#[cfg_attr(all(target_arch = "aarch64", feature = "guest"), path = "aarch64_guest.rs")]
 #[cfg_attr(target_arch = "x86_64", path = "x86_64.rs")]
 mod machine;
 
@@ -216,7 +225,7 @@ struct Scope {
 }
 
 /// What the table that is alone maps.
-const ALL: Scope = Scope { places: 4, attributes: machine::ATTRIBUTES };
+const ALL: Scope = Scope { places: machine::PLACES, attributes: machine::ATTRIBUTES };
 
 /// Makes an operation, and looks around.
 ///

@@ -5,8 +5,11 @@
 //! instruction that comes back at once. QEMU forgets its TLB whenever mstatus changes so, so this kernel judges entries,
 //! not flushes; the one for AArch64 judges both.
 
-use core::arch::{asm, global_asm};
-use core::fmt::{self, Write};
+#[path = "riscv_board.rs"]
+mod board;
+
+use core::arch::asm;
+use core::fmt::Write;
 
 use tlbkit_addr::{Attr, Flush, VirtAddr};
 use tlbkit_pagetable::format::Format as _;
@@ -14,6 +17,9 @@ use tlbkit_pagetable::nodes::NodeAddr;
 use tlbkit_pagetable::{Error, Local, Table};
 
 use crate::{Access, BASE, Fault};
+
+use board::MPRV;
+pub(crate) use board::{Console, MEMORY, TRAP, stop};
 
 /// The mode of translation, which the build chooses: its geometry, its name, and its number in `satp`.
 #[cfg(target_arch = "riscv32")]
@@ -58,6 +64,7 @@ pub(crate) use mode::{Format, NAME, Shape};
 pub(crate) const FLUSHES: bool = false;
 /// Nor is a number that goes to another space without a flush.
 pub(crate) const NUMBERS: bool = false;
+pub(crate) const PLACES: usize = 4;
 /// Both halves are a space's.
 pub(crate) const SPACE_PLACES: usize = 4;
 /// No physical address is told: none is mapped where there is no memory.
@@ -65,11 +72,7 @@ pub(crate) const FAR: usize = 0;
 pub(crate) const FAR_SHIFT: u32 = BASE.shift();
 /// ASIDs of 16 bits (9 with Sv32), which agree in their low eight.
 pub(crate) const SPACE_NUMBERS: [usize; 2] = [1, 0x101];
-pub(crate) const MEMORY: usize = 0x8000_0000;
 pub(crate) const ATTRIBUTES: Attr = Format::OPTIONAL.difference(Attr::READ);
-
-/// `ecall`: traps to machine mode from wherever it is.
-pub(crate) const TRAP: usize = 0x0000_0073;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Mode {
@@ -110,89 +113,8 @@ macro_rules! store {
     };
 }
 
-const MPRV: usize = 1 << 17;
 const SUM: usize = 1 << 18;
 const MPP: usize = 3 << 11;
-/// QEMU's `sifive_test`: what is written here ends the machine.
-const TEST: *mut u32 = 0x10_0000 as *mut u32;
-const UART: *mut u8 = 0x1000_0000 as *mut u8;
-
-global_asm!(
-    r#"
-    .section .text.boot, "ax"
-    .globl _start
-_start:
-    csrr    t0, mhartid
-    bnez    t0, 3f
-    la      sp, _stack
-    la      t0, _bss
-    la      t1, _bss_end
-1:  bgeu    t0, t1, 2f
-    sw      zero, (t0)
-    addi    t0, t0, 4
-    j       1b
-2:  la      t0, {trap}
-    csrw    mtvec, t0
-    li      t0, -1                  # All of memory, for every mode: translation alone decides.
-    csrw    pmpaddr0, t0
-    li      t0, 0x1f
-    csrw    pmpcfg0, t0
-    j       {judge}
-3:  wfi
-    j       3b
-
-    # Where a trap comes back to is in mscratch; nothing else is to be restored.
-    .balign 4
-{trap}:
-    li      t0, {mprv}
-    csrc    mstatus, t0
-    csrr    t0, mscratch
-    beqz    t0, 4f
-    jr      t0
-4:  csrr    a0, mcause
-    csrr    a1, mepc
-    j       {unexpected}
-    "#,
-    trap = sym trap_entry,
-    judge = sym crate::judge,
-    unexpected = sym unexpected,
-    mprv = const MPRV,
-);
-
-unsafe extern "C" {
-    safe fn trap_entry();
-}
-
-extern "C" fn unexpected(cause: usize, at: usize) -> ! {
-    let _ = writeln!(Console, "trap {cause} at {at:#x}");
-    stop("an unexpected trap", 2)
-}
-
-/// The serial line.
-pub(crate) struct Console;
-
-impl Write for Console {
-    fn write_str(&mut self, text: &str) -> fmt::Result {
-        for byte in text.bytes() {
-            // SAFETY: the address is that of the machine's UART, whose first register takes a byte.
-            unsafe { UART.write_volatile(byte) };
-        }
-        Ok(())
-    }
-}
-
-/// Says why, if there is something to say, and ends the machine with an exit code.
-pub(crate) fn stop(why: &str, code: u32) -> ! {
-    if !why.is_empty() {
-        let _ = writeln!(Console, "{NAME}: {why}");
-    }
-    let word = if code == 0 { 0x5555 } else { code << 16 | 0x3333 };
-    // SAFETY: the address is that of the machine's test device.
-    unsafe { TEST.write_volatile(word) };
-    loop {
-        core::hint::spin_loop();
-    }
-}
 
 /// Nothing: machine mode needs no translation.
 pub(crate) fn map_kernel<'n, T: Table<'n>, F: FnMut(&Flush)>(_: &mut Local<'n, T, F>) -> Result<(), Error> {

@@ -49,6 +49,7 @@ pub(crate) use levels::{NAME, Shape};
 pub(crate) const FLUSHES: bool = true;
 /// QEMU has no PCIDs: a switch forgets what is not global.
 pub(crate) const NUMBERS: bool = false;
+pub(crate) const PLACES: usize = 4;
 /// Both halves are a space's.
 pub(crate) const SPACE_PLACES: usize = 4;
 /// No physical address is told: none is mapped where there is no memory.

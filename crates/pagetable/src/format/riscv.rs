@@ -72,7 +72,7 @@ use tlbkit_addr::{Attr, FlushScope, PageSize, Pfn, WalkCache};
 use super::{ACCESS, Format, Masks, Presence, bits_of, has, presence};
 use crate::fields::Fields as _;
 use crate::nodes::{LinkRange, NodeAddr};
-use crate::{Change, Error, Stage, Word};
+use crate::{Change, Error, Word};
 
 /// V, Valid.
 const V: u64 = 1 << 0;
@@ -164,6 +164,7 @@ fn masks(change: Change, bits: &[(Attr, u64)]) -> Option<Masks<u64>> {
 #[cfg(target_has_atomic = "64")]
 mod wide {
     use super::*;
+    use crate::Stage;
 
     const PPN_BITS: u32 = 44;
     /// N: the page is one of 64 KiB, in 16 slots.
