@@ -8,8 +8,10 @@ use common::rebased::Rebased;
 use common::{Ends, Full, Odd, Pair, kinds};
 use libfuzzer_sys::fuzz_target;
 use tlbkit_conformance::{fuzz, subject};
-use tlbkit_pagetable::format::{Aarch64, Compact, Compact32, EntryLo, Paper, Sv39, X86};
-use tlbkit_pagetable::geometry::{Va32, Va39, Va48, Va64};
+use tlbkit_pagetable::format::{
+    Aarch64, Aarch64Guest, Compact, Compact32, EntryLo, Ept, Paper, Sv39, Sv39x4, X86,
+};
+use tlbkit_pagetable::geometry::{GuestEpt, GuestIpa, GuestX4, Va32, Va39, Va48, Va64};
 use tlbkit_pagetable::gpt::{Adaptive, Fixed, Gpt, OneWord, TwoWords};
 use tlbkit_pagetable::hpt::{Buckets, H8k, Hashed, Hpt32, Hr, HrSmall, PaperHr};
 use tlbkit_pagetable::lpt::{Linear, Lpt, PaperLpt};
@@ -123,7 +125,14 @@ tables! {
     Rebased<14>, Shared, |nodes| Gpt::<Ends, Rebased<14>, _, OneWord, Adaptive>::new(nodes);
 }
 
+tables! {
+    guests:
+    Sv39x4, Shared, |nodes| kinds::Mpt::<GuestX4<Va39>, Sv39x4, _>::new(nodes);
+    Ept, Shared, |nodes| kinds::Mpt::<GuestEpt, Ept, _>::new(nodes);
+    Aarch64Guest, Shared, |nodes| kinds::Mpt::<GuestIpa<40, 3>, Aarch64Guest, _>::new(nodes);
+}
+
 fuzz_target!(|input: &[u8]| {
-    const SPACES: [fn(&[u8]); 8] = [va32, odd, pair, va39, va48, va64, full, ends];
+    const SPACES: [fn(&[u8]); 9] = [va32, odd, pair, va39, va48, va64, full, ends, guests];
     SPACES[fuzz::pick(input, SPACES.len())](input);
 });

@@ -8,8 +8,8 @@ use std::fmt::Write as _;
 use std::{env, fs};
 
 use tlbkit::pagetable::format::{
-    self, Aarch64, Aarch64Of, Compact, Compact32, EntryLo, EntryLoCoherent, EntryLoCow, EntryLoCowCoherent,
-    Format, Paper, RiscvOf, Sv32, Sv39, X86, X86Of,
+    self, Aarch64, Aarch64Guest, Aarch64Of, Compact, Compact32, EntryLo, EntryLoCoherent, EntryLoCow,
+    EntryLoCowCoherent, Ept, EptOf, Format, Paper, RiscvOf, Sv32, Sv39, Sv39x4, X86, X86Of,
 };
 use tlbkit::pagetable::{Geometry, Radix, Word as _};
 use tlbkit::{Attr, FlushScope, Guarded, Machine, PageSize, Pfn, WalkCache, arch};
@@ -70,6 +70,7 @@ fn format_row<F: Format>(text: &mut String, name: &str) {
         WalkCache::Nothing => "none",
         WalkCache::ByAddress => "flushed by address",
         WalkCache::Whole => "flushed without address",
+        WalkCache::NoAddress => "flushed without address, as leaves are",
     };
     let payload = format::payload_bits::<F>().map_or("-".into(), |bits| bits.to_string());
     writeln!(
@@ -129,12 +130,15 @@ fn made() -> String {
         Aarch64 as "Aarch64", Aarch64Of<12, true, false> as "Aarch64Of<12, true, false>", Aarch64Of<12, true, true> as "Aarch64Of<12, true, true>",
         Aarch64Of<14, true, false> as "Aarch64Of<14, true, false>", Aarch64Of<16, true, false> as "Aarch64Of<16, true, false>",
         Aarch64Of<12, true, false, true> as "Aarch64Of<12, true, false, true>", Aarch64Of<14, true, false, true> as "Aarch64Of<14, true, false, true>",
-        Aarch64Of<16, true, false, true> as "Aarch64Of<16, true, false, true>");
+        Aarch64Of<16, true, false, true> as "Aarch64Of<16, true, false, true>", Sv39x4 as "Sv39x4",
+        RiscvOf<true, true, true, true> as "RiscvOf<true, true, true, true>", Ept as "Ept",
+        EptOf<false, true> as "EptOf<false, true>", Aarch64Guest as "Aarch64Guest");
     text.push_str("\n| format | always has | has or lacks | fixed while mapped | has not |\n|-|-|-|-|-|\n");
     rows!(text, attr_row:
         Compact as "Compact", EntryLo as "EntryLo", EntryLoCow as "EntryLoCow", Sv39 as "Sv39",
         RiscvOf<true, true, true> as "RiscvOf<true, true, true>", X86 as "X86", X86Of<true, true> as "X86Of<true, true>",
-        X86Of<true, true, false> as "X86Of<true, true, false>", Aarch64 as "Aarch64");
+        X86Of<true, true, false> as "X86Of<true, true, false>", Aarch64 as "Aarch64", Sv39x4 as "Sv39x4", Ept as "Ept",
+        Aarch64Guest as "Aarch64Guest");
     text.push_str(
         "\n| machine | levels | bits of a virtual address | pages | bits of an ASID | fork |\n|-|-|-|-|-|-|\n",
     );
