@@ -24,17 +24,14 @@ pub enum Half {
 /// A second stage translates a guest's physical addresses, which are zero-extended.
 ///
 /// ```compile_fail,E0080
-/// # use tlbkit_addr::VirtAddr;
 /// # use tlbkit_pagetable::format::Sv39x4;
 /// # use tlbkit_pagetable::geometry::Va39;
 /// # use tlbkit_pagetable::nodes::{Chunk, Slab};
-/// # use tlbkit_pagetable::{Local, Solo, mpt};
+/// # use tlbkit_pagetable::{Solo, mpt};
 /// # let mut memory = vec![Chunk::ZERO; 16];
 /// let slab = Slab::<u64, Solo>::new(&mut memory, 0).unwrap();
 /// // The entries of RISC-V's G-stage, which has a root of 16 KiB, in a table with one of 4 KiB.
 /// let table = mpt::Mpt::<Va39, Sv39x4, _>::new(&slab).unwrap();
-/// let table = Local::new(table, |_flush| ());
-/// table.lookup(VirtAddr::new(0));
 /// ```
 ///
 /// [`Format::STAGE`]: crate::format::Format::STAGE

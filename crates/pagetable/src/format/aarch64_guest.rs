@@ -49,7 +49,8 @@
 //! in VTTBR_EL2; `TLBI IPAS2LE1IS` evicts leaf entries only. Neither evicts what a TLB has combined of both stages, under the guest's
 //! virtual address. So `DSB ISH` follows, and then `TLBI VMALLE1IS`, which evicts all combined entries of the VMID: once for any number
 //! of pages. `TLBI VMALLS12E1IS` evicts everything of the VMID. Around them, `DSB ISHST` before, `DSB ISH; ISB` after. A hypervisor that
-//! flushes another guest than the one that its CPU last ran sets VTTBR_EL2 first.
+//! flushes another guest than the one that its CPU last ran sets VTTBR_EL2 first. With HCR_EL2.E2H and TGE set, `VMALLE1IS` would be
+//! about the host's own addresses: the hypervisor clears TGE before, and sets it afterwards.
 //!
 //! *The root* is one table of 4 KiB or less, or 2 to 16 concatenated tables, aligned to its size:
 //! [`GuestIpa`](crate::geometry::GuestIpa).

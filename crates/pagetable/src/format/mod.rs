@@ -28,7 +28,7 @@
 //! | | [`Sv39x4`], [`RiscvOf`] with `GUEST` | [`EptOf`] | [`Aarch64Guest`] |
 //! |-|-|-|-|
 //! | geometry | [`GuestX4`](crate::geometry::GuestX4) | [`GuestEpt`](crate::geometry::GuestEpt) | [`GuestIpa`](crate::geometry::GuestIpa) |
-//! | the root | 16 KiB, in `hgatp` | 4 KiB, in EPTP | 4 to 64 KiB, in `VTTBR_EL2` |
+//! | the root | 16 KiB, in `hgatp` | 4 KiB, in EPTP | up to 64 KiB, in `VTTBR_EL2` |
 //! | a guest's number | VMID | EPTP itself | VMID |
 //! | flush of a page | `hfence.gvma gpa >> 2, vmid` | none takes an address | `tlbi ipas2e1is, gpa >> 12` (without links `ipas2le1is`); `dsb ish`; `tlbi vmalle1is` |
 //! | flush of everything | `hfence.gvma zero, vmid` | `invept`, type 1 | `tlbi vmalls12e1is` |

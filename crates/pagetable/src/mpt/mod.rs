@@ -110,7 +110,13 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
     /// [`Error::NoMemory`] if there is no node for the root; [`Error::OutOfReach`] if a link cannot hold the lowest address
     /// of the storage.
     pub fn new(nodes: &'n N) -> Result<Self, Error> {
-        const { assert!(G::BASE.shift() == F::BASE.shift(), "the format counts frames of another size") };
+        const {
+            assert!(G::BASE.shift() == F::BASE.shift(), "the format counts frames of another size");
+            assert!(
+                G::STAGE as u8 == F::STAGE as u8,
+                "the format and the geometry are for different walkers"
+            );
+        };
         let words = Self::words(0);
         check_range(nodes, F::REACH)?;
         let root = take_within(nodes, words, F::REACH);

@@ -144,9 +144,9 @@ unsafe impl<W: Word, M: Mode, S: FrameSource> Nodes for Direct<W, M, S> {
             && (node.get() as u64) >> S::SIZE.shift() < Self::FRAMES;
         let Some(record) = self.source.record(frame).filter(|_| fits) else {
             if zeroed {
-                self.source.give_zeroed(frame)
+                self.source.give_zeroed(frame);
             } else {
-                self.source.give(frame)
+                self.source.give(frame);
             }
             return None;
         };

@@ -203,7 +203,7 @@ const FRAMES: usize = 16;
 unsafe impl Sync for Blocks {}
 
 impl Blocks {
-    fn new(memory: &mut [u8; 2 * FRAMES << 12]) -> Self {
+    fn new(memory: &mut [u8; (2 * FRAMES) << 12]) -> Self {
         let begin = memory.as_mut_ptr();
         Self {
             memory: begin.wrapping_add(begin.align_offset(FRAMES << 12)),
@@ -256,7 +256,7 @@ unsafe impl FrameSource for &Blocks {
 #[test]
 #[cfg_attr(miri, ignore = "addresses of the test's memory are aligned as it likes")]
 fn a_root_of_several_frames_is_one_block_of_the_source() {
-    let mut memory = Box::new([0xff; 2 * FRAMES << 12]);
+    let mut memory = Box::new([0xff; (2 * FRAMES) << 12]);
     let blocks = Blocks::new(&mut memory);
     let nodes = Direct::<u64, Solo, _>::new(&blocks);
     let mut table = Local::new(Mpt::<GuestX4<Va39>, Sv39x4, _>::new(&nodes).unwrap(), |_: &_| ());
