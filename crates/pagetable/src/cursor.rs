@@ -221,7 +221,9 @@ impl<'n, T: Table<'n> + ?Sized> PageCursor<'n> for AnyCursor<'_, 'n, T> {
         let behind = self.look().map_or(self.page, |leaf| space.pages_of(&leaf).last());
         let pages = Pages::new(behind.checked_add(1)?, last)?;
         let mut next: Option<Leaf> = None;
-        for own in without(pages, self.table.borrowed()).into_iter().flatten() {
+        let own = self.table.borrowed().map(|borrowed| borrowed.gaps(pages));
+        let whole = if own.is_none() { Some(pages) } else { None };
+        for own in own.into_iter().flatten().chain(whole) {
             // SAFETY: the cursor borrows the only writer of these pages: no node on the way to them is unlinked during the visit.
             let _ = self.table.for_each(unsafe { Pinned::by(self) }, own, &mut |leaf| {
                 next = next.filter(|next| next.at < leaf.at).or(Some(leaf));
@@ -246,13 +248,4 @@ impl<'n, T: Table<'n> + ?Sized> fmt::Debug for AnyCursor<'_, 'n, T> {
             .field("leaf", &self.look())
             .finish_non_exhaustive()
     }
-}
-
-/// Returns the parts of `pages` before and after `hole`.
-pub(crate) fn without(pages: Pages, hole: Option<Pages>) -> [Option<Pages>; 2] {
-    let Some(hole) = hole.and_then(|hole| hole.intersect(pages)) else { return [Some(pages), None] };
-    [
-        hole.first().checked_sub(1).and_then(|last| Pages::new(pages.first(), last)),
-        hole.last().checked_add(1).and_then(|first| Pages::new(first, pages.last())),
-    ]
 }

@@ -8,8 +8,8 @@ use tlbkit_addr::{Attr, FlushScope, PageSize, Pages, Pfn, PhysAddr, VirtAddr, Vp
 use crate::nodes::Held;
 use crate::word::atomics::{AtomicBool, AtomicUsize, Ordering};
 use crate::{
-    Entry, Error, FlushAll, Footprint, Leaf, Mark, NestedMissObserver, Pinned, Rest, Retired, Right, Space,
-    Uncovered,
+    Entry, Error, FlushAll, Footprint, Leaf, Mark, NestedMissObserver, PageRanges, Pinned, Rest, Retired,
+    Right, Space, Uncovered,
 };
 
 /// A page table: a map from virtual pages to frames. Any number of CPUs read it without a lock while one CPU changes it.
@@ -106,7 +106,7 @@ pub unsafe trait Table<'n>: Debug {
     /// Returns the pages that another table lends to this one. The lender's writer changes these pages and frees the nodes that
     /// map them. So only a walk with a [`Pinned`] may visit them, and this table's writer does not.
     #[inline]
-    fn borrowed(&self) -> Option<Pages> {
+    fn borrowed(&self) -> Option<&PageRanges> {
         None
     }
 
@@ -336,8 +336,8 @@ pub(crate) fn check_ends<'n>(
 ) -> Result<(), Error> {
     let space = table.space();
     space.check_pages(pages)?;
-    if let Some(borrowed) = table.borrowed().and_then(|borrowed| borrowed.intersect(pages)) {
-        return Err(Error::Borrowed { at: borrowed.first().address(space.base()) });
+    if let Some(borrowed) = table.borrowed().and_then(|borrowed| borrowed.first_in(pages)) {
+        return Err(Error::Borrowed { at: borrowed.address(space.base()) });
     }
     for end in [pages.first(), pages.last()] {
         if let Some(leaf) = table.lookup(pinned, end.address(space.base())) {

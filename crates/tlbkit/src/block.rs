@@ -11,7 +11,7 @@ use core::ptr::NonNull;
 use core::sync::atomic::{AtomicUsize, Ordering, fence};
 
 use tlbkit_addr::{Attr, PageSize, Pages, PhysAddr, VirtAddr, Vpn};
-use tlbkit_pagetable::{Error, Geometry as _, Pinned, Radix as _, Table as _, destroy};
+use tlbkit_pagetable::{Error, Geometry as _, PageRanges, Pinned, Radix as _, Table as _, destroy};
 use tlbkit_shootdown::SharedSpace;
 
 use crate::asids::{Held, Number};
@@ -36,9 +36,8 @@ pub(crate) struct Block<K: Kernel, const CPUS: usize> {
     pub(crate) number: Number,
     /// Whether this is the kernel's own address space, which every CPU uses.
     kernels: bool,
-    /// The pages that this address space lends to others, or shares with its lender. The kernel's own lends none if the kernel's half
-    /// has a root register of its own.
-    pub(crate) lent: Option<Pages>,
+    /// The pages that this address space, the kernel's own, lends to others: none if the kernel's half has a root register of its own.
+    lends: Option<PageRanges>,
     /// The lender: the address space whose pages this one shares. It lives as long as this one.
     lender: Option<Handle<K, CPUS>>,
 }
@@ -56,7 +55,7 @@ unsafe impl<K: Kernel, const CPUS: usize> Sync for Handle<K, CPUS> {}
 /// What an address space is to the others.
 pub(crate) enum Role<K: Kernel, const CPUS: usize> {
     /// The kernel's own, which lends pages unless the kernel's half has a root register of its own.
-    Kernels { lent: Option<Pages> },
+    Kernels { lent: Option<PageRanges> },
     /// A program's, which shares the pages that its lender lends.
     Users { lender: Option<Handle<K, CPUS>> },
 }
@@ -94,9 +93,9 @@ impl<K: Kernel, const CPUS: usize> Place<K, CPUS> {
     /// Moves a table into a block in the frame.
     pub(crate) fn fill(self, table: Table<K>, role: Role<K, CPUS>) -> Handle<K, CPUS> {
         let Self { mmu, at, frame } = self;
-        let (kernels, lent, lender) = match role {
+        let (kernels, lends, lender) = match role {
             Role::Kernels { lent } => (true, lent, None),
-            Role::Users { lender } => (false, lender.as_ref().and_then(|lender| lender.lent), lender),
+            Role::Users { lender } => (false, None, lender),
         };
         let block = Block {
             table: ManuallyDrop::new(table),
@@ -106,7 +105,7 @@ impl<K: Kernel, const CPUS: usize> Place<K, CPUS> {
             cpus: SharedSpace::new(),
             number: if kernels { Number::every() } else { Number::new() },
             kernels,
-            lent,
+            lends,
             lender,
         };
         // SAFETY: the kernel maps the frame at this address, and no other code uses the frame until it is given back. A frame is
@@ -198,6 +197,11 @@ impl<K: Kernel, const CPUS: usize> Block<K, CPUS> {
         self.number.held()
     }
 
+    /// Returns the pages that this address space lends to others, or shares with its lender.
+    pub(crate) fn lent(&self) -> Option<&PageRanges> {
+        self.lender().map_or(self.lends.as_ref(), |lender| lender.lends.as_ref())
+    }
+
     /// Returns the lender, if there is one.
     pub(crate) const fn lender(&self) -> Option<&Handle<K, CPUS>> {
         self.lender.as_ref()
@@ -207,14 +211,14 @@ impl<K: Kernel, const CPUS: usize> Block<K, CPUS> {
     #[inline]
     pub(crate) fn lender_of(&self, at: VirtAddr) -> Option<&Handle<K, CPUS>> {
         let page = at.vpn(self.base());
-        self.lender().filter(|_| self.lent.is_some_and(|lent| lent.contains(page)))
+        self.lender().filter(|lender| lender.lends.as_ref().is_some_and(|lent| lent.contains(page)))
     }
 
     /// Tells whether a page of `size` can be mapped among `pages`: a page that fills a top-level slot cannot take the place of
     /// a lent slot, because other tables keep a copy of the slot's link.
     pub(crate) fn has_place_for(&self, size: PageSize, pages: Pages) -> bool {
         let slot = Shape::<K>::VA_BITS - Shape::<K>::WIDTHS.first().copied().unwrap_or(0);
-        size.shift() < slot || self.lent.is_none_or(|lent| lent.intersect(pages).is_none())
+        size.shift() < slot || self.lent().is_none_or(|lent| lent.first_in(pages).is_none())
     }
 
     /// Returns the physical address for the root register: that of the root node, or of the root word.
@@ -278,7 +282,7 @@ impl<K: Kernel, const CPUS: usize> Block<K, CPUS> {
     #[inline]
     pub(crate) fn check_global(&self, attr: Attr, pages: Pages) -> Result<(), Error> {
         // The kernel's own address space, in a half that no other one has, or among the pages that it lends.
-        let alike = self.kernels && self.lent.is_none_or(|lent| lent.intersect(pages) == Some(pages));
+        let alike = self.kernels && self.lends.as_ref().is_none_or(|lent| lent.cover(pages));
         if attr.contains(Attr::GLOBAL) && !alike {
             return Err(Error::WrongAttr { attr: Attr::GLOBAL });
         }
@@ -288,26 +292,18 @@ impl<K: Kernel, const CPUS: usize> Block<K, CPUS> {
     /// Checks that all of `pages` are in range, and that none is shared.
     pub(crate) fn check_own(&self, pages: Pages) -> Result<(), Error> {
         self.table.space().check_pages(pages)?;
-        let shared = self.lender().and(self.lent).and_then(|lent| lent.intersect(pages));
-        shared.map_or(Ok(()), |shared| Err(Error::Borrowed { at: shared.first().address(self.base()) }))
+        let shared = self.lender().and(self.lent()).and_then(|lent| lent.first_in(pages));
+        shared.map_or(Ok(()), |shared| Err(Error::Borrowed { at: shared.address(self.base()) }))
     }
 
     /// Returns the ranges of pages that this address space owns: all that its table can map, except those that it shares.
     pub(crate) fn own(&self) -> impl Iterator<Item = Pages> + use<K, CPUS> {
-        let shared = if self.lender.is_some() { self.lent } else { None };
-        self.table
-            .space()
-            .halves()
-            .into_iter()
-            .flatten()
-            .flat_map(move |half| match shared.and_then(|shared| shared.intersect(half)) {
-                None => [Some(half), None],
-                Some(shared) => [
-                    shared.first().checked_sub(1).and_then(|last| Pages::new(half.first(), last)),
-                    shared.last().checked_add(1).and_then(|first: Vpn| Pages::new(first, half.last())),
-                ],
-            })
-            .flatten()
+        let shared = self.lender().and(self.lent()).copied();
+        self.table.space().halves().into_iter().flatten().flat_map(move |half| {
+            let gaps = shared.map(|shared| shared.gaps(half));
+            let whole = if gaps.is_none() { Some(half) } else { None };
+            gaps.into_iter().flatten().chain(whole)
+        })
     }
 }
 

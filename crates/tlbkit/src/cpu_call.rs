@@ -317,7 +317,7 @@ mod tests {
         let page = |at: VirtAddr| Pages::one(at.vpn(PageSize::K4));
         let user = AddressSpace::new(mmu).unwrap();
         user.map(page(at), mmu.kernel().data(1).unwrap(), Attr::READ).unwrap();
-        let kernels = AddressSpace::lending(mmu, half).unwrap();
+        let kernels = AddressSpace::lending(mmu, [half]).unwrap();
         kernels.map(Pages::one(half.first()), mmu.kernel().data(2).unwrap(), Attr::READ).unwrap();
         let shares = AddressSpace::sharing(&kernels).unwrap();
         shares.activate().unwrap();

@@ -82,7 +82,8 @@ impl<K: Kernel, const CPUS: usize> AddressSpace<K, CPUS> {
     /// other address space maps.
     pub fn fork(&self, supervisor: SupervisorPages<'_, FrameOf<K>>) -> Result<Self, Error> {
         if self.0.is_kernels() {
-            let at = self.0.lent.map_or(VirtAddr::new(0), |lent| lent.first().address(self.0.base()));
+            let at =
+                self.0.lent().map_or(VirtAddr::new(0), |lent| lent.hull().first().address(self.0.base()));
             return Err(Error::Lent { at });
         }
         if !<<K::Machine as Machine>::Format as Format>::OPTIONAL.contains(Attr::COPY_ON_WRITE) {

@@ -26,7 +26,7 @@ use crate::table::{Copied, Detached, Frames, PART, Sealed, SpaceTable, TableKind
 /// ```compile_fail,E0599
 /// # use tlbkit::{AddressSpace, Guarded, Kernel, Mmu, Pages, arch};
 /// fn lend<K: Kernel<Machine = arch::Mips32<Guarded>>>(mmu: &'static Mmu<K>, pages: Pages) {
-///     let _ = AddressSpace::lending(mmu, pages);
+///     let _ = AddressSpace::lending(mmu, [pages]);
 /// }
 /// ```
 #[derive(Debug)]

@@ -4,7 +4,7 @@ use core::fmt;
 use core::ops::ControlFlow;
 
 use tlbkit_addr::{Attr, PageSize, Pages, Pfn, PhysAddr, VirtAddr};
-use tlbkit_pagetable::{Change, Entry, Error, Footprint, Leaf, Mark, Pinned, Table as _};
+use tlbkit_pagetable::{Change, Entry, Error, Footprint, Leaf, Mark, PageRanges, Pinned, Table as _};
 
 use crate::block::{Handle, Place, Role, free};
 use crate::counted::{counted, pfn, to_pages, typed};
@@ -60,8 +60,9 @@ impl<K: Kernel, const CPUS: usize> Clone for AddressSpace<K, CPUS> {
 
 /// The kernel's own address space, and those that share it: of [multi-level](MultiLevel) tables.
 impl<K: Kernel<Machine: Machine<Table = MultiLevel>>, const CPUS: usize> AddressSpace<K, CPUS> {
-    /// Returns the kernel's own address space: others can [share](Self::sharing) its `pages`, which begin and end with a
-    /// top-level slot. Costs one node for each slot, and with one CPU a flush.
+    /// Returns the kernel's own address space: others can [share](Self::sharing) its pages in `ranges`, one to
+    /// [eight](tlbkit_pagetable::PageRanges::MOST) of them in any order, each of which begins and ends with a top-level slot. Costs one
+    /// node for each slot in a range, none for those between two ranges, and with one CPU a flush.
     ///
     /// Mappings of these pages may be [`Attr::GLOBAL`]. Every online CPU flushes the changes of this address space. A CPU that runs
     /// an address space which shares it keeps a handle to it, until the CPU runs an address space that does not (the switch costs a
@@ -70,17 +71,23 @@ impl<K: Kernel<Machine: Machine<Table = MultiLevel>>, const CPUS: usize> Address
     /// # Errors
     ///
     /// Those of [`Mpt::lend`](tlbkit_pagetable::mpt::Mpt::lend) and [`new`](Self::new).
-    pub fn lending(mmu: &'static Mmu<K, CPUS>, pages: PagesOf<K>) -> Result<Self, Error> {
-        let pages = counted::<K>(pages);
+    pub fn lending<const RANGES: usize>(
+        mmu: &'static Mmu<K, CPUS>,
+        ranges: [PagesOf<K>; RANGES],
+    ) -> Result<Self, Error> {
+        let ranges = ranges.map(counted::<K>);
         mmu.kernel().masked(|| {
             let place = Place::take(mmu)?;
             let mut table = Table::<K>::new(mmu.storage())?;
-            if let Err(why) = table.lend(pages) {
+            if let Err(why) = table.lend(ranges) {
                 // SAFETY: the table is new, and no CPU has walked it.
                 unsafe { free::<K>(table) };
                 return Err(why);
             }
-            Ok(Self::kernels_own(mmu, place.fill(table, Role::Kernels { lent: Some(pages) })))
+            Ok(Self::kernels_own(
+                mmu,
+                place.fill(table, Role::Kernels { lent: Some(PageRanges::new(ranges)) }),
+            ))
         })
     }
 
@@ -118,7 +125,7 @@ impl<K: Kernel<Machine: Machine<Table = MultiLevel>>, const CPUS: usize> Address
     /// [`Error::NothingLent`] if `kernel` neither lends pages nor shares them; those of [`new`](Self::new).
     pub fn sharing(kernel: &Self) -> Result<Self, Error> {
         let (mmu, kernel) = (kernel.0.mmu, kernel.0.lender().unwrap_or(&kernel.0));
-        if kernel.lent.is_none() {
+        if kernel.lent().is_none() {
             return Err(Error::NothingLent);
         }
         mmu.kernel().masked(|| Self::beside(mmu, Some(kernel)))

@@ -167,7 +167,7 @@ fn lends() -> bool {
 
 #[cfg(not(feature = "guarded"))]
 fn lending(pages: Pages) -> Result<Space, Error> {
-    if lends() { Space::lending(&MMU, pages) } else { Space::new(&MMU) }
+    if lends() { Space::lending(&MMU, [pages]) } else { Space::new(&MMU) }
 }
 
 /// Guarded tables lend nothing. Where they are, the kernel's memory needs no table.

@@ -112,7 +112,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
         // SAFETY: this function owns the table, so it is the only writer, and the batch came from the table.
         let mut writing = unsafe { Writing::new(&self, &mut debt) };
         let root = writing.root();
-        for index in (0..Self::slots(0)).filter(|&index| self.is_borrowed(index)) {
+        for index in self.borrowed_slots() {
             root.at(index).store_relaxed(F::Word::ZERO);
         }
         debt.outlive();

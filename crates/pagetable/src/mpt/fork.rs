@@ -251,11 +251,11 @@ fn check_apart<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>>(
     table: NodeRef<'_, 'n, G, F, N>,
     copy: NodeRef<'_, 'n, G, F, N>,
 ) -> Result<(), Error> {
-    let Some(loan) = copy.table().borrowed else { return Ok(()) };
-    // Each table borrows from one lender, so one slot tells whether both borrow the same pages from the same lender.
-    let most = if table.table().borrowed == copy.table().borrowed { 1 } else { usize::MAX };
-    let index = |page: Vpn| copy.index_of(page.address(G::BASE));
-    for slot in (index(loan.pages.first())..=index(loan.pages.last())).take(most) {
+    let Some(borrowed) = copy.table().borrowed else { return Ok(()) };
+    if table.table().borrowed.is_some_and(|own| own.is(borrowed)) {
+        return Ok(());
+    }
+    for slot in copy.table().borrowed_slots() {
         let (own, borrowed) = (table.read(slot).word(), copy.read(slot).word());
         // Nodes of two storages may have the same address.
         let is_one =

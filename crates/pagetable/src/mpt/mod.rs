@@ -76,7 +76,7 @@ pub use fork::Copying;
 pub(crate) use linear::{own_pages, region};
 pub use node::Detached;
 use shape::Shape;
-use share::Loan;
+use share::{Borrowed, Loan};
 pub use slot::{Encoded, Slot, Stale};
 
 /// A multi-level page table of geometry `G` with entries of format `F` in nodes from `N`.
@@ -88,7 +88,7 @@ pub struct Mpt<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> {
     flag: WriterFlag,
     tally: Tally,
     /// The pages whose top-level slots belong to another table.
-    borrowed: Option<Loan>,
+    borrowed: Option<Borrowed<'n>>,
     /// The pages whose top-level slots other tables may borrow.
     lent: Option<Loan>,
     shape: PhantomData<(G, F)>,

@@ -9,18 +9,39 @@ use super::shape::Shape;
 use crate::format::{Format, is_gone, walked};
 use crate::geometry::Checked as _;
 use crate::nodes::Nodes;
-use crate::{Error, Radix, Table as _};
+use crate::{Error, PageRanges, Radix, Table as _};
 
-/// The pages that a table lends to others, and their slots of the root.
-#[derive(Clone, Copy, PartialEq, Eq)]
+/// The pages that a table lends to others.
 pub(super) struct Loan {
-    pub(super) pages: Pages,
+    hull: Hull,
+    pages: PageRanges,
+}
+
+/// The pages that a table borrows from another one, the lender, which keeps their ranges.
+#[derive(Clone, Copy)]
+pub(super) struct Borrowed<'n> {
+    hull: Hull,
+    pub(super) pages: &'n PageRanges,
+}
+
+impl Borrowed<'_> {
+    /// Tells whether both are borrowed of one lender.
+    pub(super) fn is(self, other: Self) -> bool {
+        core::ptr::eq(self.pages, other.pages)
+    }
+}
+
+/// The part of the space from the first range that is lent to the last one. Most pages that a program uses are not in it, which costs
+/// two comparisons.
+#[derive(Clone, Copy)]
+struct Hull {
+    pages: Pages,
+    /// The slots of the root.
     first: usize,
     last: usize,
 }
 
-impl Loan {
-    /// Tells whether the slot `slot` of the root is lent.
+impl Hull {
     #[inline(always)]
     fn has(self, slot: usize) -> bool {
         self.first <= slot && slot <= self.last
@@ -28,7 +49,8 @@ impl Loan {
 }
 
 impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
-    /// Prepares the top-level slots of `pages` for lending: each slot gets a node, which is not retired when it becomes empty.
+    /// Prepares the top-level slots of `ranges` for lending, one to [eight](PageRanges::MOST) in any order: each slot gets a node, which
+    /// is not retired when it becomes empty. Slots between two ranges are not lent.
     ///
     /// A borrower copies the links, so every borrower sees what this table maps there later. From now on this table refuses pages
     /// of the size of a top-level slot there ([`Error::WrongSize`]), because such a page would replace a lent link. Costs one
@@ -39,29 +61,29 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
     ///
     /// # Errors
     ///
-    /// [`Error::OutOfRange`]; [`Error::Misaligned`] if the range does not begin and end with a top-level slot;
+    /// [`Error::OutOfRange`]; [`Error::Misaligned`] if a range does not begin and end with a top-level slot;
     /// [`Error::Occupied`] if a slot holds a leaf; [`Error::Marked`] if it holds a detached frame; [`Error::Borrowed`]; [`Error::Busy`] if the table lends already;
     /// [`Error::WrongSize`] if it has but one level; [`Error::NoMemory`].
-    pub fn lend(&mut self, pages: Pages) -> Result<Flush, Error> {
-        G::SPACE.check_pages(pages)?;
-        let cover = Self::slot_pages(0);
-        let (first, last) = (pages.first(), pages.last());
-        for (end, low) in [(first, 0), (last, cover - 1)] {
-            if end.get() & (cover - 1) != low {
-                return Err(Error::Misaligned { at: end.address(G::BASE), size: Self::slot_size(0) });
-            }
-        }
-        if Self::LEVELS == 1 {
-            return Err(Error::WrongSize { size: Self::slot_size(0) });
-        }
-        self.check_own(pages)?;
+    pub fn lend<const RANGES: usize>(&mut self, ranges: [Pages; RANGES]) -> Result<Flush, Error> {
+        self.lend_all(PageRanges::new(ranges))
+    }
+
+    fn lend_all(&mut self, ranges: PageRanges) -> Result<Flush, Error> {
+        ranges.iter().try_for_each(|pages| self.check_slots(pages))?;
         if self.lent.is_some() {
             return Err(Error::Busy);
         }
+        let cover = Self::slot_pages(0);
         let mut batch = self.batch();
         // SAFETY: `&mut self` excludes any other writer, and the batch came from this table. (It stays empty.)
         let mut writing = unsafe { Writing::new(self, &mut batch) };
-        let slots = || (first.get()..=last.get()).step_by(cover).map(|page| Vpn::new(page).address(G::BASE));
+        let of = |pages: Pages| (pages.first().get()..=pages.last().get()).step_by(cover);
+        let hull = ranges.hull();
+        // Each slot once, though ranges may overlap.
+        let slots = || {
+            let lent = of(hull).map(Vpn::new).filter(|&page| ranges.contains(page));
+            lent.map(|page| page.address(G::BASE))
+        };
         let mut want = [0; super::shape::MAX];
         for at in slots() {
             let word = writing.view().read(Self::index(0, at)).word();
@@ -78,12 +100,28 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
             writing.reach(&mut supply, at, 1).add_loan();
         }
         let index = |page: Vpn| Self::index(0, page.address(G::BASE));
-        self.lent = Some(Loan { pages, first: index(first), last: index(last) });
+        let slots = Hull { pages: hull, first: index(hull.first()), last: index(hull.last()) };
+        self.lent = Some(Loan { hull: slots, pages: ranges });
         let mut flush = Flush::none();
         if walked::<F>() && want[1] > 0 {
-            flush.add_links(F::APPEARS, pages);
+            ranges.iter().for_each(|pages| flush.add_links(F::APPEARS, pages));
         }
         Ok(flush)
+    }
+
+    /// Checks that pages are top-level slots with nodes below, and not borrowed.
+    fn check_slots(&self, pages: Pages) -> Result<(), Error> {
+        G::SPACE.check_pages(pages)?;
+        let below = Self::slot_pages(0) - 1;
+        for (end, low) in [(pages.first(), 0), (pages.last(), below)] {
+            if end.get() & below != low {
+                return Err(Error::Misaligned { at: end.address(G::BASE), size: Self::slot_size(0) });
+            }
+        }
+        if Self::LEVELS == 1 {
+            return Err(Error::WrongSize { size: Self::slot_size(0) });
+        }
+        self.check_own(pages)
     }
 
     /// Returns an empty table that borrows the part which `kernel` lends. Its nodes come from the storage of `kernel`, to which
@@ -94,12 +132,13 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
     /// [`Error::NoMemory`].
     pub fn sharing(kernel: &'n Self) -> Result<Self, Error> {
         let mut table = Self::new(kernel.nodes)?;
-        if let Some(loan) = kernel.lent {
-            table.borrowed = Some(loan);
+        if let Some(Loan { hull, pages }) = &kernel.lent {
+            let borrowed = Borrowed { hull: *hull, pages };
+            table.borrowed = Some(borrowed);
             let mut batch = table.batch();
             // SAFETY: no other code uses the new table yet, and the batch came from it. (It stays empty.)
             let mut writing = unsafe { Writing::new(&table, &mut batch) };
-            (loan.first..=loan.last).for_each(|slot| writing.root().borrow(kernel, slot));
+            table.borrowed_slots().for_each(|slot| writing.root().borrow(kernel, slot));
         }
         Ok(table)
     }
@@ -107,31 +146,54 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
     /// Checks that none of the pages is borrowed. Only the lender changes borrowed pages.
     #[inline(always)]
     pub(super) fn check_own(&self, pages: Pages) -> Result<(), Error> {
-        match self.borrowed.and_then(|loan| loan.pages.intersect(pages)) {
-            Some(shared) => Err(Error::Borrowed { at: shared.first().address(G::BASE) }),
-            None => Ok(()),
+        match self.borrowed {
+            Some(borrowed) if borrowed.hull.pages.intersect(pages).is_some() => {
+                Self::check_apart(borrowed, pages)
+            }
+            _ => Ok(()),
         }
     }
 
     /// Refuses pages that would replace a lent link, because borrowers keep a copy of that link.
     #[inline(always)]
     pub(super) fn check_lent(&self, pages: Pages, size: PageSize) -> Result<(), Error> {
-        match self.lent {
-            Some(lent) if Self::level_of(size) == 0 && lent.pages.intersect(pages).is_some() => {
+        match &self.lent {
+            Some(lent) if Self::level_of(size) == 0 && lent.pages.first_in(pages).is_some() => {
                 Err(Error::WrongSize { size })
             }
             _ => Ok(()),
         }
     }
 
+    /// Checks that none of the pages is one of those that are borrowed.
+    #[inline(never)]
+    fn check_apart(borrowed: Borrowed<'n>, pages: Pages) -> Result<(), Error> {
+        match borrowed.pages.first_in(pages) {
+            Some(page) => Err(Error::Borrowed { at: page.address(G::BASE) }),
+            None => Ok(()),
+        }
+    }
+
+    /// Tells whether ranges have a slot of the root.
+    #[inline(never)]
+    fn have_slot(ranges: &PageRanges, slot: usize) -> bool {
+        ranges.contains(Self::canonical(Pages::one(Vpn::new(slot * Self::slot_pages(0)))).first())
+    }
+
+    /// Returns the slots of the root that this table borrows, in ascending order.
+    pub(super) fn borrowed_slots(&self) -> impl Iterator<Item = usize> + use<'_, 'n, G, F, N> {
+        let slots = self.borrowed.map(|borrowed| borrowed.hull.first..=borrowed.hull.last);
+        slots.into_iter().flatten().filter(|&slot| self.is_borrowed(slot))
+    }
+
     /// Tells whether a slot of the root is borrowed.
     #[inline(always)]
     pub(super) fn is_borrowed(&self, slot: usize) -> bool {
-        self.borrowed.is_some_and(|loan| loan.has(slot))
+        self.borrowed.is_some_and(|borrowed| borrowed.hull.has(slot) && Self::have_slot(borrowed.pages, slot))
     }
 
     /// Tells whether a slot of the root is lent.
     pub(super) fn is_lent(&self, slot: usize) -> bool {
-        self.lent.is_some_and(|loan| loan.has(slot))
+        self.lent.as_ref().is_some_and(|lent| lent.hull.has(slot) && Self::have_slot(&lent.pages, slot))
     }
 }

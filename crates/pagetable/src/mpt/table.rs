@@ -13,8 +13,8 @@ use crate::geometry::Checked as _;
 use crate::leaf::phys;
 use crate::nodes::Nodes;
 use crate::{
-    Change, Entry, Error, FlushAll, Footprint, Holes, Leaf, Mark, Pinned, Private, Radix, Rest, Retired,
-    Right, Solo, Space, Table, Uncovered, WriterFlag,
+    Change, Entry, Error, FlushAll, Footprint, Holes, Leaf, Mark, PageRanges, Pinned, Private, Radix, Rest,
+    Retired, Right, Solo, Space, Table, Uncovered, WriterFlag,
 };
 
 // SAFETY: the batch is over the table's storage, and the flag is a field. When a change returns, the nodes that it has pushed are
@@ -82,8 +82,8 @@ unsafe impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Table<'n> for Mpt
     }
 
     #[inline]
-    fn borrowed(&self) -> Option<Pages> {
-        self.borrowed.map(|loan| loan.pages)
+    fn borrowed(&self) -> Option<&PageRanges> {
+        self.borrowed.map(|borrowed| borrowed.pages)
     }
 
     #[inline(always)]

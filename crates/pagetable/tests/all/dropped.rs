@@ -44,7 +44,7 @@ fn a_dropped_borrower_loses_its_own_nodes() {
     let slab = Slab::<u64, Solo>::new(&mut memory, 0).unwrap();
     let mut kernel = Mpt4::new(&slab).unwrap();
     let top = usize::MAX >> 12;
-    kernel.lend(Pages::new(Vpn::new(top - ((1 << 28) - 1)), Vpn::new(top)).unwrap()).unwrap();
+    kernel.lend([Pages::new(Vpn::new(top - ((1 << 28) - 1)), Vpn::new(top)).unwrap()]).unwrap();
     assert_eq!(lost(&slab, Mpt4::sharing(&kernel).unwrap(), &[]), 1);
     assert_eq!(lost(&slab, Mpt4::sharing(&kernel).unwrap(), &[1]), 4);
     drop(kernel);

@@ -307,7 +307,7 @@ fn a_part_where_the_child_borrows_is_refused() {
     let mut kernel = Mpt::<Va39, Sv39, _>::new(&slab).unwrap();
     let at = VirtAddr::new(0xffff_ffc0_0000_5000);
     // A top-level slot.
-    kernel.lend(Pages::count(VirtAddr::new(0xffff_ffc0_0000_0000).vpn(K4), 1 << 18).unwrap()).unwrap();
+    kernel.lend([Pages::count(VirtAddr::new(0xffff_ffc0_0000_0000).vpn(K4), 1 << 18).unwrap()]).unwrap();
     let child = Mpt::sharing(&kernel).unwrap();
     let parent = Mpt::<Va39, Sv39, _>::new(&slab).unwrap();
     let (mut writer, mut born) = (Writer::new(&parent).unwrap(), Writer::new(&child).unwrap());

@@ -317,7 +317,7 @@ fn lent_links_are_to_be_flushed_where_absence_may_be_cached() {
         let slab = Slab::<u64, Solo>::new(&mut memory, PHYS).unwrap();
         let mut table = Mpt::<'_, G, F, _>::new(&slab).unwrap();
         let slot = 1 << (G::VA_BITS - 12 - G::WIDTHS[0]);
-        let flush = table.lend(pages(0, 2 * slot)).unwrap();
+        let flush = table.lend([pages(0, 2 * slot)]).unwrap();
         assert!(flush.scope() < FlushScope::Local || flush.covers(pages(0, 2 * slot)));
         // SAFETY: no CPU walks the table.
         unsafe { destroy(table).reclaim() };

@@ -7,8 +7,8 @@ use tlbkit_pagetable::geometry::{Va32, Va39, Va48};
 use tlbkit_pagetable::mpt::{Mpt, Mpt4};
 use tlbkit_pagetable::nodes::{Chunk, Slab};
 use tlbkit_pagetable::{
-    Change, Entry, Error, FlushAll, Holes, Leaf, PageCursor as _, Pinned, Radix, Shared, Solo, Table, Writer,
-    destroy,
+    Change, Entry, Error, FlushAll, Holes, Leaf, PageCursor as _, PageRanges, Pinned, Radix, Shared, Solo,
+    Table, Writer, destroy,
 };
 
 const K4: PageSize = PageSize::K4;
@@ -57,7 +57,7 @@ fn borrowers_see_what_the_lender_maps_later() {
     let slab = Storage::new(&mut memory, 0).unwrap();
     let mut kernel = Tree::new(&slab).unwrap();
     map(&kernel, HIGH, 1).unwrap();
-    kernel.lend(kernel_half()).unwrap();
+    kernel.lend([kernel_half()]).unwrap();
     let with_kernel = slab.usage().nodes;
 
     let user = Tree::sharing(&kernel).unwrap();
@@ -100,7 +100,7 @@ fn a_borrower_cannot_change_what_it_borrows() {
     let mut memory = vec![Chunk::ZERO; 32];
     let slab = Storage::new(&mut memory, 0).unwrap();
     let mut kernel = Tree::new(&slab).unwrap();
-    kernel.lend(kernel_half()).unwrap();
+    kernel.lend([kernel_half()]).unwrap();
     map(&kernel, HIGH, 1).unwrap();
     let user = Tree::sharing(&kernel).unwrap();
 
@@ -132,7 +132,7 @@ fn a_borrowers_cursor_keeps_no_way_into_the_lenders_nodes() {
     let mut memory = vec![Chunk::ZERO; 32];
     let slab = Storage::new(&mut memory, 0).unwrap();
     let mut kernel = Tree::new(&slab).unwrap();
-    kernel.lend(kernel_half()).unwrap();
+    kernel.lend([kernel_half()]).unwrap();
     map(&kernel, HIGHER, 2).unwrap();
     let (user, other) = (Tree::sharing(&kernel).unwrap(), Tree::sharing(&kernel).unwrap());
     map(&user, 0x1000, 3).unwrap();
@@ -178,10 +178,10 @@ fn only_whole_slots_without_large_pages_can_be_lent_and_once() {
     let slab = Storage::new(&mut memory, 0).unwrap();
     let mut kernel = Tree::new(&slab).unwrap();
     let page = Pages::one(VirtAddr::new(HIGH).vpn(K4));
-    assert!(matches!(kernel.lend(page), Err(Error::Misaligned { .. })));
+    assert!(matches!(kernel.lend([page]), Err(Error::Misaligned { .. })));
     assert_eq!(slab.usage().nodes, 1);
-    kernel.lend(kernel_half()).unwrap();
-    assert_eq!(kernel.lend(kernel_half()), Err(Error::Busy));
+    kernel.lend([kernel_half()]).unwrap();
+    assert_eq!(kernel.lend([kernel_half()]), Err(Error::Busy));
     take_apart(kernel);
     assert_eq!(slab.usage().nodes, 0);
 }
@@ -192,7 +192,7 @@ fn lending_without_memory_changes_nothing() {
     let mut memory = vec![Chunk::ZERO; 3];
     let slab = Storage::new(&mut memory, 0).unwrap();
     let mut kernel = Tree::new(&slab).unwrap();
-    assert_eq!(kernel.lend(kernel_half()), Err(Error::NoMemory { wanted: 2, pending: 0 }));
+    assert_eq!(kernel.lend([kernel_half()]), Err(Error::NoMemory { wanted: 2, pending: 0 }));
     assert_eq!((slab.usage().nodes, kernel.footprint().nodes), (1, 1));
     take_apart(kernel);
 }
@@ -208,7 +208,7 @@ fn no_page_takes_a_lent_links_place() {
         let at = VirtAddr::new(first);
         let largest = size(*larger.last().unwrap());
         let pages = Pages::count(at.vpn(K4), largest.bytes() >> 12).unwrap();
-        kernel.lend(pages).unwrap();
+        kernel.lend([pages]).unwrap();
         let user = Mpt::sharing(&kernel).unwrap();
         let lent = slab.usage().nodes;
         let frame = Pfn::new(1 << 18);
@@ -284,7 +284,7 @@ fn a_fork_leaves_alone_what_the_child_borrows() {
     writer.map(Pages::one(VirtAddr::new(HIGHER).vpn(K4)), Pfn::new(1), K4, RW).unwrap();
     // SAFETY: no CPU walks the table now.
     unsafe { writer.finish().reclaim() };
-    kernel.lend(half).unwrap();
+    kernel.lend([half]).unwrap();
     let out = slab.usage().nodes;
     // A parent that borrows the same, one that borrows nothing, and one that has pages of its own there.
     forks(&slab, Mpt::sharing(&kernel).unwrap(), &kernel, false);
@@ -315,7 +315,7 @@ fn a_fork_knows_whose_pages_the_child_borrows() {
     let slot = Pages::count(Vpn::new(0), 1 << 18).unwrap();
     let lending = |slab| {
         let mut table = Mpt::<Va39, Sv39, _>::new(slab).unwrap();
-        table.lend(slot).unwrap();
+        table.lend([slot]).unwrap();
         table
     };
     let (lender, stranger) = (lending(&one), lending(&one));
@@ -356,7 +356,7 @@ fn a_fork_names_what_the_child_has_of_its_own() {
     writer.map(Pages::one(slot.first()), Pfn::new(1), K4, RW).unwrap();
     // SAFETY: no CPU walks the table now.
     unsafe { writer.finish().reclaim() };
-    kernel.lend(slot).unwrap();
+    kernel.lend([slot]).unwrap();
     let parent = Mpt::<Va39, Sv39, _>::new(&slab).unwrap();
     let child = Mpt::sharing(&kernel).unwrap();
     let mut born = Writer::new(&child).unwrap();
@@ -448,4 +448,78 @@ fn a_fork_leaves_devices_their_rights() {
         forks_devices::<Va48, X86>(attr);
         forks_devices::<Va48, Aarch64>(attr);
     }
+}
+
+/// Slots 256, 258 and 511 of 512, named out of order and one of them twice.
+#[test]
+fn several_ranges_are_lent_and_what_is_between_them_is_not() {
+    let mut memory = vec![Chunk::ZERO; 64];
+    let slab = Storage::new(&mut memory, 0).unwrap();
+    let mut kernel = Tree::new(&slab).unwrap();
+    let slot = |slot: usize| {
+        let first = slot << 27 | if slot < 256 { 0 } else { !0 << 36 & (usize::MAX >> 12) };
+        Pages::count(Vpn::new(first), 1 << 27).unwrap()
+    };
+    let at = |pages: Pages| pages.first().address(K4).get();
+    kernel.lend([slot(511), slot(256), slot(258), slot(256)]).unwrap();
+    assert_eq!(slab.usage().nodes, 1 + 3, "a node for each slot that is lent");
+    assert_eq!(kernel.lend([slot(300)]), Err(Error::Busy));
+
+    let (user, other) = (Tree::sharing(&kernel).unwrap(), Tree::sharing(&kernel).unwrap());
+    for (lent, frame) in [256, 258, 511].map(slot).into_iter().zip(1..) {
+        map(&kernel, at(lent), frame).unwrap();
+        assert_eq!(look(&user, at(lent)).unwrap().frame, Pfn::new(frame));
+        assert_eq!(map(&user, at(lent), 9), Err(Error::Borrowed { at: lent.first().address(K4) }));
+    }
+    for own in [255, 257, 259, 510].map(slot) {
+        map(&user, at(own), 7).unwrap();
+        map(&kernel, at(own), 8).unwrap();
+        assert_eq!(look(&other, at(own)), None);
+        assert_eq!(look(&user, at(own)).unwrap().frame, Pfn::new(7));
+    }
+    // A range over several slots names the first page of a lent one, and a cursor passes over those.
+    let mut writer = Writer::new(&user).unwrap();
+    let both = Pages::new(slot(257).first(), slot(258).first()).unwrap();
+    assert_eq!(writer.unmap(both, Holes::Skip), Err(Error::Borrowed { at: slot(258).first().address(K4) }));
+    macro_rules! check {
+        ($cursor:ident) => {
+            let mut cursor = writer.$cursor(Vpn::new(0)).unwrap();
+            for own in [255, 257, 259, 510].map(slot) {
+                let next = cursor.next_mapped(slot(511).last());
+                assert_eq!(next.map(|leaf| leaf.at), Some(own.first().address(K4)));
+            }
+            assert_eq!(cursor.next_mapped(slot(511).last()), None);
+        };
+    }
+    check!(cursor);
+    check!(any_cursor);
+    drop(writer);
+
+    take_apart(user);
+    assert_eq!(look(&other, at(slot(258))).unwrap().frame, Pfn::new(2), "what is lent is the lender's");
+    take_apart(other);
+    take_apart(kernel);
+    assert_eq!((slab.usage().nodes, slab_lost(&slab)), (0, 0));
+}
+
+#[test]
+fn ranges_know_their_pages_and_the_gaps_between_them() {
+    let pages = |first, last| Pages::new(Vpn::new(first), Vpn::new(last)).unwrap();
+    let ranges = PageRanges::new([pages(20, 29), pages(3, 5), pages(25, 40), pages(41, 41)]);
+    assert_eq!(ranges.hull(), pages(3, 41));
+    let has = |page: usize| (3..=5).contains(&page) || (20..=41).contains(&page);
+    for first in 0..50 {
+        assert_eq!(ranges.contains(Vpn::new(first)), has(first));
+        for last in first..50 {
+            let range = pages(first, last);
+            let own: Vec<usize> = ranges.gaps(range).flatten().map(Vpn::get).collect();
+            assert_eq!(own, (first..=last).filter(|&page| !has(page)).collect::<Vec<_>>());
+            assert_eq!(ranges.cover(range), (first..=last).all(has));
+            assert_eq!(ranges.first_in(range), (first..=last).find(|&page| has(page)).map(Vpn::new));
+            assert!(ranges.gaps(range).count() <= 3, "each gap is one range");
+        }
+    }
+    // The end of all page numbers.
+    let top = PageRanges::new([pages(7, usize::MAX)]);
+    assert_eq!(top.gaps(pages(0, usize::MAX)).collect::<Vec<_>>(), [pages(0, 6)]);
 }

@@ -970,7 +970,7 @@ impl World {
             let lender = self.spaces.iter().find(|(_, model)| model.lends && !model.handles.is_empty());
             match (below(3), lender.map(|(&name, model)| (name, model.handles[0].clone()))) {
                 (0, None) => {
-                    if let Ok(space) = Space::lending(self.mmu, pages(LENT, TOP)) {
+                    if let Ok(space) = Space::lending(self.mmu, [pages(LENT, TOP)]) {
                         self.add(space, true, None);
                     }
                 }

@@ -191,7 +191,7 @@ fn only_copy_on_write_is_resolved() {
     assert_eq!(resolve(1 << 60), Err(Error::OutOfRange { at: at(1 << 60) }));
     // A page of the kernel's half, where faults are the kernel's.
     let half = Pages::count(at(4 << 30).vpn(PageSize::K4), 1 << 18).unwrap();
-    let kernel = AddressSpace::lending(mmu, half).unwrap();
+    let kernel = AddressSpace::lending(mmu, [half]).unwrap();
     let shares = AddressSpace::sharing(&kernel).unwrap();
     kernel.map(Pages::one(half.first()), frames[0], Attr::READ | Attr::COPY_ON_WRITE).unwrap();
     let refused = shares.unshare(at(4 << 30), |_| true, Ok);
@@ -534,7 +534,7 @@ fn the_kernels_own_address_space_is_not_forked() {
     run_as(0);
     let mmu = machine::<1>(64);
     let half = Pages::count(at(4 << 30).vpn(PageSize::K4), 1 << 18).unwrap();
-    let kernel = AddressSpace::lending(mmu, half).unwrap();
+    let kernel = AddressSpace::lending(mmu, [half]).unwrap();
     let global = CONTEXT | Attr::GLOBAL;
     kernel.map(Pages::one(half.first()), mmu.kernel().data(1).unwrap(), global).unwrap();
     kernel.map(pages(0x1000, 1), mmu.kernel().data(2).unwrap(), RW).unwrap();

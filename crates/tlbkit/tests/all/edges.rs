@@ -109,7 +109,7 @@ fn the_kernels_own_address_space_is_flushed_before_a_cpu_runs_it() {
         }
         run_as(0);
         let before = flushes();
-        let kernel = AddressSpace::lending(mmu, pages(4 << 30, 1 << 18)).unwrap();
+        let kernel = AddressSpace::lending(mmu, [pages(4 << 30, 1 << 18)]).unwrap();
         for cpu in 0..CPUS {
             run_as(cpu);
             let before = if CPUS == 1 { before } else { flushes() };
@@ -286,7 +286,7 @@ fn a_cpu_keeps_what_it_runs_though_the_end_of_another_unwinds() {
     let mmu = as_machine::<arch::Sv39>(64);
     let kernel = mmu.kernel();
     let half = 0xffff_ffc0_0000_0000;
-    let own = AddressSpace::lending(mmu, pages(half, 2 << 18)).unwrap();
+    let own = AddressSpace::lending(mmu, [pages(half, 2 << 18)]).unwrap();
     own.map(pages(half, 1), kernel.0.data(1).unwrap(), RW).unwrap();
     let user = AddressSpace::sharing(&own).unwrap();
     user.activate().unwrap();

@@ -42,7 +42,7 @@ fn lender(mmu: &'static Mmu<Host, 2>) -> Space {
         VirtAddr::new(0xffff_ffff_8000_0000).vpn(PageSize::K4),
         VirtAddr::new(usize::MAX).vpn(PageSize::K4),
     );
-    let kernel = AddressSpace::lending(mmu, half.unwrap()).unwrap();
+    let kernel = AddressSpace::lending(mmu, [half.unwrap()]).unwrap();
     kernel.map(pages(STACK + 0x1000, 1), mmu.kernel().data(1).unwrap(), KERNEL).unwrap();
     on_both(&kernel);
     kernel

@@ -5,7 +5,9 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::host::{Host, Met, Use, machine, run_as};
-use tlbkit::{Access, AddressSpace, Attr, Change, Error, Fault, Mmu, PageSize, Pages, Pfn, VirtAddr};
+use tlbkit::{
+    Access, AddressSpace, Attr, Change, Error, Fault, Mmu, PageSize, Pages, Pfn, SupervisorPages, VirtAddr,
+};
 
 const GIB: usize = 1 << 30;
 /// The top-level slots that are lent, and a page in them that user programs may read, so that this machine's can.
@@ -16,7 +18,7 @@ const GLOBAL: Attr = READ.union(Attr::GLOBAL);
 
 fn lending<const CPUS: usize>(mmu: &'static Mmu<Host, CPUS>) -> AddressSpace<Host, CPUS> {
     let pages = Pages::count(VirtAddr::new(LENT).vpn(PageSize::K4), 2 * GIB / 4096).unwrap();
-    AddressSpace::lending(mmu, pages).unwrap()
+    AddressSpace::lending(mmu, [pages]).unwrap()
 }
 
 fn page() -> Pages {
@@ -179,4 +181,44 @@ fn a_direct_map_is_made_of_the_largest_pages_that_can_be_lent() {
     assert_eq!(kernel.lookup(AT).map(|leaf| leaf.size), Some(PageSize::M2));
     // Nothing of this machine's memory: it must not be released.
     std::mem::forget(kernel);
+}
+
+/// Two top-level slots of Sv39 that are far apart cost two nodes, and those between them are each address space's own.
+#[test]
+fn several_ranges_are_lent_and_what_is_between_them_is_not() {
+    let mmu = machine::<1>(64);
+    let slot = |gib: usize| Pages::count(VirtAddr::new(gib * GIB).vpn(PageSize::K4), GIB / 4096).unwrap();
+    let at = |gib: usize| slot(gib).first().address(PageSize::K4);
+    let kernel = AddressSpace::lending(mmu, [slot(9), slot(4)]).unwrap();
+    assert_eq!(mmu.kernel().in_use(), 4, "the control block, the root, and a node for each slot");
+    let user = AddressSpace::sharing(&kernel).unwrap();
+    let frame = |word| mmu.kernel().data(word).unwrap();
+    for gib in [4, 9] {
+        kernel.map(Pages::one(slot(gib).first()), frame(1), GLOBAL).unwrap();
+        let own = Pages::one(slot(gib).first());
+        assert_eq!(user.map(own, Pfn::new(0), READ), Err(Error::Borrowed { at: at(gib) }));
+    }
+    for gib in [3, 5, 8, 10] {
+        let page = Pages::one(slot(gib).first());
+        assert_eq!(kernel.map(page, Pfn::new(0), GLOBAL), Err(Error::WrongAttr { attr: Attr::GLOBAL }));
+        user.map(page, frame(2), if gib == 5 { Attr::READ } else { READ }).unwrap();
+    }
+    let both = Pages::new(slot(8).first(), slot(9).first()).unwrap();
+    assert_eq!(user.unmap(both), Err(Error::Borrowed { at: at(9) }));
+    // A copy has the pages between the ranges, the supervisor's too, and shares the ranges.
+    let mut copied = Vec::new();
+    let mut copy = |leaf: tlbkit::Leaf| {
+        copied.push(leaf.at);
+        mmu.kernel().data(3).ok_or(Error::NoRoom)
+    };
+    let child = user.fork(SupervisorPages::Copied(&mut copy)).unwrap();
+    assert_eq!(copied, [at(5)]);
+    child.activate().unwrap();
+    for gib in [3, 4, 8, 9, 10] {
+        assert!(matches!(mmu.kernel().access(at(gib), false), Met::Memory(_)), "{gib}");
+    }
+    mmu.idle().unwrap();
+    mmu.offline().unwrap();
+    drop((child, user, kernel));
+    assert_eq!(mmu.kernel().in_use(), 0);
 }

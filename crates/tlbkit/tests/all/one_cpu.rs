@@ -323,7 +323,7 @@ fn the_kernels_half_is_in_every_address_space_and_global() {
     .unwrap();
     // Every slot of the upper half needs a node.
     let few = Pages::count(half.first(), 2 << 18).unwrap();
-    let kernel = AddressSpace::lending(mmu, few).unwrap();
+    let kernel = AddressSpace::lending(mmu, [few]).unwrap();
     let at = VirtAddr::new(0xffff_ffc0_0000_3000);
     let user = AddressSpace::sharing(&kernel).unwrap();
     kernel.map(page(at.get()), data(mmu, 9), Attr::READ | Attr::WRITE | Attr::GLOBAL).unwrap();

@@ -113,7 +113,7 @@ fn what_nobody_shares_is_global_nowhere() {
         VirtAddr::new(0xffff_ffff_8000_0000).vpn(PageSize::K4),
         VirtAddr::new(usize::MAX).vpn(PageSize::K4),
     );
-    let kernel = AddressSpace::lending(mmu, half.unwrap()).unwrap();
+    let kernel = AddressSpace::lending(mmu, [half.unwrap()]).unwrap();
     let frame = mmu.kernel().data(7).unwrap();
     // It would stay in the TLB when the CPU goes on to one that shares the other pages.
     let refused = kernel.map(pages(0x1000, 1), frame, RW | Attr::GLOBAL);

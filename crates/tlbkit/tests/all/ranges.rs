@@ -507,7 +507,7 @@ fn a_switch_never_mixes_translations_where_that_is_an_error() {
         run_as(0);
         let mmu: &'static Mmu<As<M>> = as_machine::<M>(256);
         let half = Pages::count(at(lent).vpn(PageSize::K4), slot >> 12).unwrap();
-        let halves = [0, 1].map(|_| AddressSpace::lending(mmu, half).unwrap());
+        let halves = [0, 1].map(|_| AddressSpace::lending(mmu, [half]).unwrap());
         let spaces = halves.each_ref().map(|half| AddressSpace::sharing(half).unwrap());
         spaces.iter().for_each(|space| space.activate().unwrap());
         spaces[0].activate().unwrap();

@@ -239,7 +239,7 @@ fn a_fault_comes_again_on_any_page() {
     run_as(0);
     let mmu = machine::<1>(2048);
     let lent = Pages::count(at(4 << 30).vpn(PageSize::K4), 1 << 18).unwrap();
-    let kernel = AddressSpace::lending(mmu, lent).unwrap();
+    let kernel = AddressSpace::lending(mmu, [lent]).unwrap();
     let space = AddressSpace::sharing(&kernel).unwrap();
     let host = mmu.kernel();
     let first =

@@ -345,7 +345,7 @@ fn an_idle_cpu_sees_what_the_kernel_maps() {
     run_as(0);
     let mmu = machine::<1>(64);
     let lent = Pages::count(VirtAddr::new(4 << 30).vpn(PageSize::K4), 1 << 18).unwrap();
-    let kernel = AddressSpace::lending(mmu, lent).unwrap();
+    let kernel = AddressSpace::lending(mmu, [lent]).unwrap();
     let process = AddressSpace::sharing(&kernel).unwrap();
     let host = mmu.kernel();
     let access = |number: usize| host.access(VirtAddr::new((4 << 30) + number * 4096), false);
