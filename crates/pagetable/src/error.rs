@@ -117,6 +117,19 @@ pub enum Error {
     /// The hardware requires break-before-make: while a page changes its size or frame, it is not mapped for a while. Use
     /// [`FlushAll::breaking`](crate::FlushAll::breaking) for pages that no code needs during the call.
     Breaks,
+    /// The entry that a table of other software has for this page means something that an entry of this table cannot express: another
+    /// memory type, rights that the format does not tell apart, reserved bits, a frame that is not aligned. See
+    /// [`ForeignTable`](crate::mpt::ForeignTable).
+    Foreign {
+        /// The first address of the page.
+        at: VirtAddr,
+    },
+    /// The links of a table of other software lead back to a node above, as those of a recursive mapping do, or the table has more
+    /// entries than are [read](crate::mpt::ForeignTable).
+    Endless {
+        /// The first address that was not read.
+        at: VirtAddr,
+    },
     /// The [`Right`](crate::Right) is one to change another table.
     OtherTable,
     /// The page is no longer what the caller names: it has another payload, another frame, or was written.
@@ -202,6 +215,10 @@ impl fmt::Display for Error {
             Self::Lent { at } => write!(f, "the table lends the pages from {at} on to others"),
             Self::NothingLent => write!(f, "the address space lends no pages"),
             Self::NoRoom => write!(f, "no room for what is kept beside the table"),
+            Self::Foreign { at } => {
+                write!(f, "the other table's entry for {at} is one that this table's entries cannot express")
+            }
+            Self::Endless { at } => write!(f, "the other table's links have no end at {at}"),
             Self::OtherTable => write!(f, "the right is one to change another table"),
             Self::Breaks => {
                 write!(

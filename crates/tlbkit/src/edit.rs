@@ -103,7 +103,7 @@ impl<'s, K: Kernel, const CPUS: usize> Edit<'s, K, CPUS> {
 
     /// Returns what settles changes, and the writer, which has their obligation.
     #[inline(always)]
-    fn parts(&mut self) -> (Changes<'_, K, CPUS>, &mut Writer<'s, 'static, Table<K>>) {
+    pub(crate) fn parts(&mut self) -> (Changes<'_, K, CPUS>, &mut Writer<'s, 'static, Table<K>>) {
         let Self { space, call, writer, runs, cleared } = self;
         (Changes { space, call, runs, cleared }, writer)
     }

@@ -43,6 +43,7 @@ mod sync {
     pub(crate) use core::sync::atomic::{Ordering, fence};
 }
 mod table;
+mod take_over;
 mod visit;
 
 pub use counted::{Base, BasePage, Frame, FrameOf, PagesOf, Span};

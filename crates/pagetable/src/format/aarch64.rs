@@ -102,7 +102,7 @@
 
 use tlbkit_addr::{Attr, FlushScope, PageSize, Pfn, WalkCache};
 
-use super::{ACCESS, Format, bits_of, has};
+use super::{ACCESS, Foreign, Format, bits_of, foreign_leaf, has};
 use crate::fields::Fields as _;
 use crate::nodes::{LinkRange, NodeAddr};
 use crate::{Change, Error};
@@ -144,6 +144,18 @@ const COPY_ON_WRITE: u64 = 1 << 56;
 const SOFT_1: u64 = 1 << 57;
 /// The fourth bit that is reserved for software.
 const SOFT_2: u64 = 1 << 58;
+
+/// PXNTable, UXNTable, APTable\[0\] (no access by EL0) and APTable\[1\] (read-only) of a link: they hold for all pages below it.
+const PXN_TABLE: u64 = 1 << 59;
+const UXN_TABLE: u64 = 1 << 60;
+const AP_TABLE_NO_EL0: u64 = 1 << 61;
+const AP_TABLE_READ_ONLY: u64 = 1 << 62;
+/// NSTable, which means something in secure state only.
+const NS_TABLE: u64 = 1 << 63;
+/// The bits of a leaf for software: 55 to 58.
+const SOFTWARE: u64 = 0xf << 55;
+/// The bits of a link that hardware ignores: 51 to 58, and of 2 to 11 those that hold no address.
+const LINK_IGNORED: u64 = 0xff << 51 | 0x3ff << 2;
 
 /// The memory types and their fields of MAIR_EL1, by AttrIndx.
 const TYPES: [(Attr, u8); 8] = [
@@ -393,6 +405,44 @@ unsafe impl<const SHIFT: u32, const RUNS: bool, const BBM2: bool, const WIDE: bo
     #[inline(always)]
     fn has_all_status(leaf: u64) -> bool {
         leaf & (AF | AP_READ_ONLY) == AF
+    }
+
+    /// `above` has the bits of the links that hold for the pages below them. AttrIndx is an index of [`Self::MAIR`], as in own entries.
+    ///
+    /// A page that is not the user's never allows EL0 to execute it here, whatever UXN says. SH of device memory and of non-cacheable
+    /// memory has no effect.
+    fn foreign(word: u64, above: u64, slot: PageSize, last: bool) -> Foreign {
+        if word & VALID == 0 || last && word & TABLE == 0 {
+            return Foreign::Absent;
+        }
+        if !last && word & TABLE != 0 {
+            let held = word & (PXN_TABLE | UXN_TABLE | AP_TABLE_NO_EL0 | AP_TABLE_READ_ONLY);
+            let rest = word & !held & !(LINK_IGNORED & !Self::HIGH);
+            let is_own = word & NS_TABLE == 0 && rest == Self::link(Self::node(word));
+            return if is_own { Foreign::Link(above | held) } else { Foreign::Unknown };
+        }
+        let bit = |table: u64, bit: u64| if above & table != 0 { bit } else { 0 };
+        let mut word = word & !SOFTWARE & !bit(AP_TABLE_NO_EL0, AP_EL0)
+            | bit(PXN_TABLE, PXN)
+            | bit(UXN_TABLE, UXN)
+            | bit(AP_TABLE_READ_ONLY, AP_READ_ONLY);
+        if above & AP_TABLE_READ_ONLY != 0 {
+            word &= !DBM;
+        }
+        if word & AP_READ_ONLY == 0 {
+            // Without DBM the page is writable, too. What EL0 can write, EL1 does not execute.
+            word |= DBM | if word & AP_EL0 != 0 { PXN } else { 0 };
+        }
+        if word & AP_EL0 == 0 {
+            word |= UXN;
+        }
+        let memory = TYPES[(word >> ATTR_INDX_SHIFT) as usize % TYPES.len()].0;
+        if memory.intersects(Attr::MEMORY) {
+            word = word & !Self::SHAREABLE | Self::SHAREABLE;
+        }
+        let size = Self::size(word, slot);
+        let low = if size > slot { (size.mask() & !slot.mask()) as u64 } else { 0 };
+        foreign_leaf::<Self>(word, low, slot, last)
     }
 
     #[inline(always)]

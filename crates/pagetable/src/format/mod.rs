@@ -257,12 +257,47 @@ pub unsafe trait Format: Debug + 'static {
         if Self::ABSENT == 0 { 0 } else { word.to_u64() >> 2 }
     }
 
+    /// Reads an entry as hardware does, in a table that other software has built, such as a bootloader. `above` says what the links on
+    /// the way from the root change in the pages below them: it is 0 for an entry of the root. `slot` is the size of a page in this
+    /// slot. Bits that hardware leaves to software say nothing.
+    ///
+    /// The default reads empty entries only. A format that hardware walks reads all that it can express itself, and nothing else:
+    /// [`Foreign::Unknown`] is an entry that would mean something else as one of this format.
+    fn foreign(word: Self::Word, above: u64, slot: PageSize, last: bool) -> Foreign {
+        let _ = (above, slot, last);
+        if word == Self::Word::ZERO { Foreign::Absent } else { Foreign::Unknown }
+    }
+
     /// Returns the new value of the word `beside`, which forms one TLB entry with `changed`, after a change of `changed`.
     /// `beside` may be a leaf, empty or a link.
     #[inline(always)]
     fn beside(changed: Self::Word, beside: Self::Word) -> Self::Word {
         let _ = changed;
         beside
+    }
+}
+
+/// What hardware finds in an entry that other software has written, from [`Format::foreign`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Foreign {
+    /// No page and no node.
+    Absent,
+    /// A link to a [node](Format::node). The value is `above` for the entries of that node, whose bits only the format knows.
+    Link(u64),
+    /// A page with these attributes, of the [size](Format::size) and with the [frame](Format::frame) that the word says.
+    Leaf(Attr),
+    /// Something that the format cannot express: another memory type, rights that it does not tell apart, reserved bits.
+    Unknown,
+}
+
+/// Reads a word that hardware takes for a page, without the bits that hardware leaves to software. `low` are address bits in which the
+/// slots of one page differ.
+fn foreign_leaf<F: Format>(word: F::Word, low: F::Word, slot: PageSize, last: bool) -> Foreign {
+    let size = F::size(word, slot);
+    let attr = F::attr(word, last);
+    match F::leaf(F::frame(word, size), size, attr, last) {
+        Ok(own) if own & !low == word & !low => Foreign::Leaf(attr),
+        _ => Foreign::Unknown,
     }
 }
 

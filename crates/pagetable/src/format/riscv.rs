@@ -69,7 +69,7 @@
 
 use tlbkit_addr::{Attr, FlushScope, PageSize, Pfn, WalkCache};
 
-use super::{ACCESS, Format, Masks, Presence, bits_of, has, presence};
+use super::{ACCESS, Foreign, Format, Masks, Presence, bits_of, foreign_leaf, has, presence};
 use crate::fields::Fields as _;
 use crate::nodes::{LinkRange, NodeAddr};
 use crate::{Change, Error, Word};
@@ -159,6 +159,24 @@ fn masks(change: Change, bits: &[(Attr, u64)]) -> Option<Masks<u64>> {
         Presence::Clear => Some(Masks { clear: clear | V, set }),
         Presence::Depends => None,
     }
+}
+
+/// See [`Format::foreign`]. A link with G makes all pages below it global; A, D and U of a link are reserved, and so are bits from
+/// `end` on.
+fn foreign<F: Format>(word: F::Word, above: u64, slot: PageSize, last: bool, end: u32) -> Foreign {
+    let bits = word.to_u64();
+    if bits & V == 0 {
+        return Foreign::Absent;
+    }
+    let global = above | bits & G;
+    if bits & (R | W | X) != 0 {
+        let word = F::Word::from_u64((bits | global) & !(RSW_1 | RSW_2));
+        return foreign_leaf::<F>(word, F::Word::ZERO, slot, last);
+    }
+    if last || bits & (U | A | D) != 0 || bits.checked_shr(end).unwrap_or(0) != 0 {
+        return Foreign::Unknown;
+    }
+    Foreign::Link(global)
 }
 
 #[cfg(target_has_atomic = "64")]
@@ -305,6 +323,10 @@ mod wide {
             !leaf & (A | D) == 0
         }
 
+        fn foreign(word: u64, above: u64, slot: PageSize, last: bool) -> Foreign {
+            foreign::<Self>(word, above, slot, last, PPN_SHIFT + PPN_BITS)
+        }
+
         #[inline(always)]
         fn change(leaf: u64, change: Change, last: bool) -> u64 {
             let word = changed(leaf, change, &Self::BITS);
@@ -400,6 +422,10 @@ unsafe impl Format for Sv32 {
     #[inline(always)]
     fn has_all_status(leaf: u32) -> bool {
         !leaf & (A | D) as u32 == 0
+    }
+
+    fn foreign(word: u32, above: u64, slot: PageSize, last: bool) -> Foreign {
+        foreign::<Self>(word, above, slot, last, u32::BITS)
     }
 
     #[inline(always)]

@@ -78,7 +78,7 @@
 
 use tlbkit_addr::{Attr, PageSize, Pfn, WalkCache};
 
-use super::{ACCESS, Format, Masks, Presence, bits_of, has, presence};
+use super::{ACCESS, Foreign, Format, Masks, Presence, bits_of, foreign_leaf, has, presence};
 use crate::fields::Fields as _;
 use crate::nodes::{LinkRange, NodeAddr};
 use crate::{Change, Error, Word};
@@ -140,6 +140,10 @@ const KEY_SHIFT: u32 = 59;
 const LOW: u32 = 10;
 /// The lowest bit of a mark's high bits in the word.
 const HIGH: u32 = 12;
+
+/// The bits of a leaf, except those of a protection key, that the processor ignores: 9 to 11 and 52 to 58.
+const IGNORED: u64 = 7 << 9 | 0x7f << 52;
+const KEY: u64 = 0xf << KEY_SHIFT;
 
 /// 64-bit words that x86-64 walks: 4 KiB, 2 MiB and 1 GiB pages below 2^52 bytes of physical memory. `PAT` says whether
 /// `UNCACHED` is encoded by the PAT bit, `KEYS` whether there are protection keys, and `NX` whether there is XD, No-Execute.
@@ -269,6 +273,21 @@ unsafe impl<const PAT: bool, const KEYS: bool, const NX: bool> Format for X86Of<
     #[inline(always)]
     fn has_all_status(leaf: u64) -> bool {
         !leaf & (A | D) == 0
+    }
+
+    /// A link takes the rights that it lacks from all pages below it: R/W, U/S, and with XD that to execute. The bit of `above` for
+    /// each of them is that of the link, R/W and U/S inverted. PCD and PWT of a link concern the node alone.
+    fn foreign(word: u64, above: u64, slot: PageSize, last: bool) -> Foreign {
+        if word & P == 0 {
+            return Foreign::Absent;
+        }
+        let lost = above | !word & (RW | US) | word & XD;
+        if !last && word & PS == 0 {
+            return if NX || word & XD == 0 { Foreign::Link(lost) } else { Foreign::Unknown };
+        }
+        let word = word & !(lost & (RW | US)) | lost & XD;
+        let word = word & !if KEYS { IGNORED } else { IGNORED | KEY };
+        foreign_leaf::<Self>(word, 0, slot, last)
     }
 
     #[inline(always)]

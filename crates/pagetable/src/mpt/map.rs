@@ -15,6 +15,15 @@ use crate::nodes::Nodes;
 use crate::pairs::stale;
 use crate::{Entry, Error, Radix, Word};
 
+/// Pages of one size, mapped to consecutive frames with the same attributes.
+#[derive(Clone, Copy)]
+pub(super) struct PageRun {
+    pub(super) pages: Pages,
+    pub(super) frame: Pfn,
+    pub(super) size: PageSize,
+    pub(super) attr: Attr,
+}
+
 impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Writing<'_, 'n, G, F, N> {
     /// See [`Table::map`](crate::Table::map).
     #[inline(always)]
@@ -44,7 +53,6 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Writing<'_, 'n, G, F, N>
         check_attr::<F>(attr)?;
         let level = Self::level_of(size);
         let last = Self::is_last(level);
-        let size_pages = size.pages(G::BASE).unwrap_or(1);
         first_leaf::<F>(frame, pages.len(), size, attr, last)?;
         let want = self.survey(pages, size)?;
         let mut supply = Supply::take(table, want)?;
@@ -64,6 +72,16 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Writing<'_, 'n, G, F, N>
 
         // The contents of the frames are visible before the entries that lead to them.
         table.release();
+        self.store(&mut supply, PageRun { pages, frame, size, attr })
+    }
+
+    /// Stores the leaves of a range whose entries a survey has found vacant. The supply has the nodes that are missing.
+    #[inline(always)]
+    pub(super) fn store(&mut self, supply: &mut Supply<'n, G, F, N>, run: PageRun) -> Result<(), Error> {
+        let PageRun { pages, frame, size, attr } = run;
+        let level = Self::level_of(size);
+        let last = Self::is_last(level);
+        let size_pages = size.pages(G::BASE).unwrap_or(1);
         let repeat = size_pages / Self::slot_pages(level).min(size_pages);
         for piece in Self::by_node(level, pages) {
             let at = piece.first();
@@ -73,7 +91,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Writing<'_, 'n, G, F, N>
             let aligned = Pfn::new(first.get() & !(size_pages - 1));
             let word = F::leaf(aligned, size, attr, last)?;
             // The survey has found the slots vacant, and the supply has every node that is missing.
-            let mut node = self.reach(&mut supply, at.address(G::BASE), level);
+            let mut node = self.reach(supply, at.address(G::BASE), level);
             let index = node.index_of(at.address(G::BASE));
             if repeat == 1 {
                 let step = F::Word::ZERO.advance(F::STEP, Self::slot_pages(level));
@@ -89,7 +107,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Writing<'_, 'n, G, F, N>
             }
             node.settle_ends(index, slots);
             node.add_live(index, slots);
-            table.tally.ptes(slots as isize);
+            self.table().tally.ptes(slots as isize);
         }
         Ok(())
     }
@@ -121,7 +139,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Writing<'_, 'n, G, F, N>
     ///
     /// Costs a walk for each node that exists and each empty slot above the last level that the range has: so a range of any length
     /// is refused soon.
-    fn survey(&mut self, pages: Pages, size: PageSize) -> Result<[usize; MAX], Error> {
+    pub(super) fn survey(&mut self, pages: Pages, size: PageSize) -> Result<[usize; MAX], Error> {
         let level = Self::level_of(size);
         let mut want = [0; MAX];
         let mut rest = Some(pages);

@@ -57,6 +57,7 @@ mod share;
 mod slot;
 mod sweep;
 mod table;
+mod take_over;
 mod unmap;
 mod visit;
 mod walk;
@@ -78,6 +79,7 @@ pub use node::Detached;
 use shape::Shape;
 use share::{Borrowed, Loan};
 pub use slot::{Encoded, Slot, Stale};
+pub use take_over::ForeignTable;
 
 /// A multi-level page table of geometry `G` with entries of format `F` in nodes from `N`.
 ///

@@ -55,6 +55,7 @@ mod slab;
 mod spaces;
 mod split_frames;
 mod stale_pairs;
+mod take_over;
 mod threads;
 mod unwinding;
 mod vacant;

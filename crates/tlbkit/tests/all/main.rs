@@ -24,6 +24,7 @@ mod refused;
 mod settings;
 mod support;
 mod swap;
+mod take_over;
 mod waits;
 mod witness;
 mod x86_64;
