@@ -12,9 +12,9 @@ use core::sync::atomic::{AtomicUsize, Ordering, fence};
 
 use tlbkit_addr::{Attr, PageSize, Pages, PhysAddr, VirtAddr, Vpn};
 use tlbkit_pagetable::{Error, Geometry as _, PageRanges, Pinned, Radix as _, Table as _, destroy};
-use tlbkit_shootdown::SharedSpace;
 
 use crate::asids::{Held, Number};
+use crate::cpu_set::SharedSpace;
 use crate::detached::Detachment;
 use crate::storage::Table;
 use crate::table::SpaceTable as _;

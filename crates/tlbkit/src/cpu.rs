@@ -8,6 +8,7 @@ use tlbkit_addr::Vpn;
 use tlbkit_shootdown::CpuHandle;
 
 use crate::block::Handle;
+use crate::cpu_set::WORDS;
 use crate::{Access, Kernel};
 
 /// The number of requests that can wait for a CPU. With one more, the CPU flushes everything instead.
@@ -33,7 +34,7 @@ pub(crate) struct Cpu<K: Kernel, const CPUS: usize> {
 /// The state that a CPU uses inside a call.
 pub(crate) struct State<K: Kernel, const CPUS: usize> {
     /// The CPU's handle in the shootdown system, while the CPU is online.
-    pub(crate) handle: Option<CpuHandle<'static, QUEUE>>,
+    pub(crate) handle: Option<CpuHandle<'static, QUEUE, WORDS>>,
     /// The address space that the CPU runs.
     pub(crate) runs: Option<Handle<K, CPUS>>,
     /// The kernel's own address space whose global translations the CPU's TLB may hold.
@@ -102,7 +103,7 @@ pub(crate) struct Entered<'c, K: Kernel, const CPUS: usize> {
 
 impl<K: Kernel, const CPUS: usize> Entered<'_, K, CPUS> {
     /// Sets the CPU's handle, or removes it.
-    pub(crate) fn set_handle(&mut self, handle: Option<CpuHandle<'static, QUEUE>>) {
+    pub(crate) fn set_handle(&mut self, handle: Option<CpuHandle<'static, QUEUE, WORDS>>) {
         self.then = if handle.is_some() { ONLINE } else { OFFLINE };
         self.handle = handle;
     }

@@ -12,6 +12,7 @@ use tlbkit_shootdown::{SwitchKind, Synchronous, System};
 use self::shoot::{ThisCpu, ToRelease};
 use crate::block::Block;
 use crate::cpu::{Cpu, Entered, QUEUE, Retried};
+use crate::cpu_set::WORDS;
 use crate::fault::Report;
 use crate::settle::{flush_of_fault, status};
 use crate::storage::{Table, turn};
@@ -24,7 +25,7 @@ pub(crate) use self::shoot::{UncoveredRuns, everything};
 
 /// The shootdown system. Every operation is synchronous: the initiator waits until all CPUs have replied.
 pub(crate) type Shootdowns<const CPUS: usize> =
-    System<Option<ToRelease>, Synchronous<Option<ToRelease>>, CPUS, QUEUE>;
+    System<Option<ToRelease>, Synchronous<Option<ToRelease>>, CPUS, QUEUE, WORDS>;
 
 /// A call under way on this CPU, with interrupts masked. A CPU has at most one.
 pub(crate) struct CpuCall<K: Kernel, const CPUS: usize> {

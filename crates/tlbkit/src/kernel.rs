@@ -1,10 +1,10 @@
 //! The trait that a kernel implements: everything that only the kernel can do.
 
-use tlbkit_addr::{Asid, CpuSet, PhysAddr};
+use tlbkit_addr::{Asid, PhysAddr};
 use tlbkit_pagetable::Run;
 use tlbkit_pagetable::nodes::{Record, Store};
 
-use crate::{Flush, FrameOf, Machine};
+use crate::{CpuSet, Flush, FrameOf, Machine};
 
 /// What a CPU has waited for longer than it should: see [`Kernel::overdue`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

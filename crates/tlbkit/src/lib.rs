@@ -19,6 +19,7 @@ mod block;
 mod counted;
 mod cpu;
 mod cpu_call;
+mod cpu_set;
 mod cursor;
 mod detached;
 mod edit;
@@ -47,6 +48,7 @@ mod take_over;
 mod visit;
 
 pub use counted::{Base, BasePage, Frame, FrameOf, PagesOf, Span};
+pub use cpu_set::CpuSet;
 pub use cursor::Cursor;
 pub use edit::Edit;
 pub use fault::{Access, Fault, Reason};
@@ -60,7 +62,7 @@ pub use rights::Mapping;
 pub use space::AddressSpace;
 pub use table::{MultiLevel, TableKind};
 pub use tlbkit_addr::{
-    Asid, Attr, CpuSet, FlushScope, PageSize, Pages, PagesIter, Pfn, PhysAddr, VirtAddr, Vpn, WalkCache,
+    Asid, Attr, FlushScope, PageSize, Pages, PagesIter, Pfn, PhysAddr, VirtAddr, Vpn, WalkCache,
 };
 pub use tlbkit_pagetable::nodes::{Record, Store};
 pub use tlbkit_pagetable::{Change, Entry, Error, Footprint, FrameNumber, Leaf, Mark, Run};

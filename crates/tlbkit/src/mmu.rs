@@ -2,20 +2,19 @@
 
 use core::fmt;
 
-use tlbkit_addr::CpuSet;
 use tlbkit_pagetable::nodes::{Pieces, Reclaim as _};
 use tlbkit_pagetable::{Error, Geometry as _};
-use tlbkit_shootdown::SharedSpace;
 
 use crate::asids::Asids;
 use crate::block::Shape;
 use crate::cpu::Cpu;
 use crate::cpu_call::{CpuCall, NotReady, Shootdowns};
+use crate::cpu_set::SharedSpace;
 use crate::storage::{Frames, Source, Storage, storage};
-use crate::{BasePage as _, Kernel, Machine, Overdue};
+use crate::{BasePage as _, CpuSet, Kernel, Machine, Overdue};
 
-/// The virtual memory of a machine with up to `CPUS` CPUs: the state that its [`AddressSpace`](crate::AddressSpace)s share. A
-/// kernel has one, in a static; or one for each half of AArch64's addresses ([`crate::arch`]).
+/// The virtual memory of a machine with up to `CPUS` CPUs: the state that its [`AddressSpace`](crate::AddressSpace)s share. `CPUS` is
+/// at most [`CpuSet::CAPACITY`]: with the feature `many-cpus` 1024, otherwise as many as a `usize` has bits. A kernel has one `Mmu`, in a static; or one for each half of AArch64's addresses ([`crate::arch`]).
 ///
 /// With one CPU a change flushes this CPU's TLB, and an optimized program has no code that requests or serves a shootdown.
 pub struct Mmu<K: Kernel, const CPUS: usize = 1> {
@@ -30,7 +29,7 @@ pub struct Mmu<K: Kernel, const CPUS: usize = 1> {
 impl<K: Kernel, const CPUS: usize> Mmu<K, CPUS> {
     /// Returns the virtual memory of `kernel`: no address space, no CPU online.
     pub const fn new(kernel: K) -> Self {
-        const { assert!(CPUS <= usize::BITS as usize, "a CPU for each bit of a word, at most") };
+        const { assert!(CPUS <= CpuSet::CAPACITY, "more CPUs than a word has bits need the feature `many-cpus`") };
         const {
             let sizes = (<K::Machine as Machine>::Base::SIZE, Shape::<K>::BASE);
             assert!(

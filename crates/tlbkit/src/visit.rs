@@ -14,16 +14,16 @@ use tlbkit_shootdown::SharedSpace;
 use crate::sync::{Ordering, fence};
 
 /// A walk by a CPU that does not run the address space, and the sets of CPUs that the CPU has joined for the walk.
-pub(crate) struct Visit<'c> {
-    cpus: &'c SharedSpace,
+pub(crate) struct Visit<'c, const WORDS: usize> {
+    cpus: &'c SharedSpace<WORDS>,
     cpu: usize,
     joined: bool,
     entered: bool,
 }
 
-impl<'c> Visit<'c> {
+impl<'c, const WORDS: usize> Visit<'c, WORDS> {
     /// Records that `cpu` may be in a walk, before the walk begins.
-    pub(crate) fn begin(cpus: &'c SharedSpace, cpu: usize) -> Self {
+    pub(crate) fn begin(cpus: &'c SharedSpace<WORDS>, cpu: usize) -> Self {
         let joined = cpus.members.insert(cpu);
         // A CPU that has just come online already runs the kernel's own address space, and continues to run it after the visit.
         let entered = cpus.running.insert(cpu);
@@ -32,7 +32,7 @@ impl<'c> Visit<'c> {
     }
 }
 
-impl Drop for Visit<'_> {
+impl<const WORDS: usize> Drop for Visit<'_, WORDS> {
     fn drop(&mut self) {
         // The walk is over before other CPUs see the removal.
         if self.entered {
@@ -47,7 +47,7 @@ impl Drop for Visit<'_> {
 /// Tells whether no CPU except `cpu` may hold a translation or walk the table as it was before the stores of `cpu` so far. A CPU
 /// that joins later sees those stores.
 #[inline(always)]
-pub(crate) fn is_alone(cpus: &SharedSpace, cpu: usize) -> bool {
+pub(crate) fn is_alone<const WORDS: usize>(cpus: &SharedSpace<WORDS>, cpu: usize) -> bool {
     fence(Ordering::SeqCst);
     let mut others = cpus.members.load();
     others.remove(cpu);

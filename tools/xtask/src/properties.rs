@@ -30,7 +30,8 @@ fn all() -> [String; 1] {
 
 /// Runs the tests with the gate's cases.
 pub(crate) fn gate(shell: &Shell) -> anyhow::Result<()> {
-    shell.run(&tests(&all(), GATE))
+    shell.run(&tests(&all(), GATE))?;
+    shell.run(&Line::new("cargo", "test -p tlbkit --features many-cpus --test many_cpus"))
 }
 
 /// Runs those of these packages.

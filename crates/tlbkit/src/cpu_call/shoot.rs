@@ -4,17 +4,18 @@
 //! nodes and frames that those changes uncovered.
 
 use heapless::Vec;
-use tlbkit_addr::{Asid, CpuSet, Flush, FlushScope, Pages, Vpn};
+use tlbkit_addr::{Asid, Flush, FlushScope, Pages, Vpn};
 use tlbkit_pagetable::format::Format as _;
 use tlbkit_pagetable::nodes::Store;
 use tlbkit_pagetable::{Carried, Retired, Run};
-use tlbkit_shootdown::{Algorithm, Edit, LocalCpu, LowRights, OpId, Outcome, Plan, SharedSpace};
+use tlbkit_shootdown::{Algorithm, Edit, LocalCpu, LowRights, OpId, Outcome, Plan};
 
 use super::{CpuCall, Wait};
 use crate::asids::Held;
 use crate::block::Block;
 use crate::counted::typed;
-use crate::{Kernel, Machine, Mmu, Overdue, visit};
+use crate::cpu_set::{SharedSpace, WORDS};
+use crate::{CpuSet, Kernel, Machine, Mmu, Overdue, visit};
 
 /// The number of runs of frames that can wait for one shootdown.
 pub(crate) const RUNS: usize = 16;
@@ -187,7 +188,7 @@ struct PriorEdit<'a, K: Kernel, const CPUS: usize> {
     uncovered: Option<ToRelease>,
 }
 
-impl<K: Kernel, const CPUS: usize> Edit for PriorEdit<'_, K, CPUS> {
+impl<K: Kernel, const CPUS: usize> Edit<WORDS> for PriorEdit<'_, K, CPUS> {
     type Payload = Option<ToRelease>;
 
     fn exclude(&mut self) -> bool {
@@ -235,7 +236,7 @@ impl<K: Kernel, const CPUS: usize> ThisCpu<K, CPUS> {
     }
 }
 
-impl<K: Kernel, const CPUS: usize> LocalCpu<Option<ToRelease>> for ThisCpu<K, CPUS> {
+impl<K: Kernel, const CPUS: usize> LocalCpu<Option<ToRelease>, WORDS> for ThisCpu<K, CPUS> {
     fn flush(&mut self, space: Option<Asid>, what: &Flush, _drain: bool) {
         self.mmu.kernel().flush(&crate::Flush::counted::<K::Machine>(what), space.and_then(tag));
     }

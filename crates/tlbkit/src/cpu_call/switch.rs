@@ -2,12 +2,13 @@
 
 use tlbkit_addr::Asid;
 use tlbkit_pagetable::format::Format as _;
-use tlbkit_shootdown::{SharedSpace, SwitchKind};
+use tlbkit_shootdown::SwitchKind;
 
 use super::CpuCall;
 use super::shoot::{ThisCpu, everything, tag, under};
 use crate::asids::Held;
 use crate::block::{Block, Handle};
+use crate::cpu_set::SharedSpace;
 use crate::{Kernel, Machine};
 
 impl<K: Kernel, const CPUS: usize> CpuCall<K, CPUS> {

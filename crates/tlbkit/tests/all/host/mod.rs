@@ -416,7 +416,8 @@ unsafe impl Kernel for Host {
     }
 
     fn interrupt(&self, cpus: CpuSet) {
-        let bits = cpus.into_iter().fold(0, |bits, cpu| bits | 1 << cpu);
+        // A log has 64 CPUs at most.
+        let bits = cpus.into_iter().filter(|&cpu| cpu < 64).fold(0, |bits, cpu| bits | 1 << cpu);
         self.say(Event::IpiSend { cpus: bits, id: 0 });
         for cpu in cpus {
             self.interrupted.fetch_add(1, Ordering::Relaxed);
