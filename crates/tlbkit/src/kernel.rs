@@ -95,14 +95,15 @@ pub enum Overdue {
 ///   [`masked`](Self::masked), it stays on its CPU, and that CPU takes no interrupt whose handler uses the [`Mmu`](crate::Mmu) or
 ///   edits an address space;
 /// - **TLB**: when [`flush`](Self::flush) returns, this CPU's TLB and walk caches hold nothing that the flush names,
-///   and every page-table walk that this CPU began before has ended. Stores to page tables that precede the call are
-///   visible to the walks that follow it;
+///   and every page-table walk that this CPU began before has ended. So has every load and store of this CPU that a translation which
+///   the flush names has translated: what this CPU, or another one that this CPU answers, stores to the same frame afterwards comes
+///   after it. Stores to page tables that precede the call are visible to the walks that follow it;
 /// - **root**: when [`load`](Self::load) returns, this CPU translates by the root of that call, until the next call of `load` or
 ///   [`unload`](Self::unload). Meanwhile the kernel may load a root of its own, which belongs to no
 ///   [`AddressSpace`](crate::AddressSpace) and has ASID 0;
 /// - **walks**: when `load` or `unload` returns, every walk that this CPU's hardware began from another root has ended: it reads no
-///   node of that address space any more, and sets no status bit there. The nodes are freed without a flush when the last CPU has
-///   left. A write of `CR3` waits for such walks; after a write of `satp` or `TTBR0_EL1` the kernel waits for them as its CPUs
+///   node of that address space any more, and sets no status bit there. So has every load and store that a translation of that root has
+///   translated. The nodes and the frames are freed without a flush when the last CPU has left. A write of `CR3` waits for such walks; after a write of `satp` or `TTBR0_EL1` the kernel waits for them as its CPUs
 ///   require (AArch64: `isb`, then `dsb nsh`);
 /// - **returns**: [`memory`](Self::memory), [`record`](Self::record), [`flush`](Self::flush),
 ///   [`interrupt`](Self::interrupt), [`pause`](Self::pause), [`stored`](Self::stored), `load` and `unload` return: they do not
@@ -160,7 +161,12 @@ pub unsafe trait Kernel: Sync + Sized + 'static {
     fn record(&self, frame: PhysAddr) -> Option<&Record>;
 
     /// Takes notice that one mapping of each of these frames is gone from its page table, and that no CPU can use that mapping any
-    /// more.
+    /// more: no TLB and no walk has it, and no load or store that it has translated is under way.
+    ///
+    /// The frame may be one that [`take_frame`](Self::take_frame) has never returned: that of any page which the kernel has mapped, of a
+    /// device, or of the kernel's own image ([`AddressSpace::take_over`](crate::AddressSpace::take_over)). Such a frame must not become
+    /// free here, unless the kernel counts its uses.
+    ///
     /// `run.dirty` tells whether any of the frames was written through that mapping. A kernel that counts the mappings of a frame
     /// counts one less.
     ///
@@ -192,6 +198,12 @@ pub unsafe trait Kernel: Sync + Sized + 'static {
     ///
     /// If [`flush.links()`](Flush::links) is set, a link between page-table nodes has changed, and the CPU's caches of upper
     /// levels must be flushed too (RISC-V: `sfence.vma` without an address).
+    ///
+    /// **Errata.** Some CPUs need more than their architecture says: the same invalidation twice, or a barrier on every CPU. Its place is
+    /// the end of this method. When translations are taken away, each CPU that runs the address space executes this method, also where an
+    /// instruction invalidates the TLBs of all CPUs, and nothing is released before the last one has returned. (A CPU that has left the
+    /// address space has executed [`load`](Self::load) or [`unload`](Self::unload), where the same promise holds.) `docs/embedding.md`,
+    /// section 6, lists errata of AArch64's CPUs.
     ///
     /// A flush of scope [`FlushScope::Barrier`](tlbkit_addr::FlushScope::Barrier) names no translation. When this method returns,
     /// the walks of every CPU see this CPU's stores (AArch64: `dsb ishst`). Only AArch64 gets one: on RISC-V and MIPS32 a new page is of
