@@ -10,8 +10,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use tlbkit::pagetable::Geometry;
 use tlbkit::{
     Access, AddressSpace, Asid, Attr, Base, BasePage, CpuSet, Error, Fault, Flush, FrameOf, Kernel, Machine,
-    Mmu, Overdue, PageSize, Pages, Pfn, PhysAddr, Record, Run, VirtAddr, arch,
+    Mmu, Overdue, PageSize, Pages, Pfn, PhysAddr, Record, Run, Store, VirtAddr, arch,
 };
+use tlbkit_witness::check::{Arch, check as judge};
 
 const RW: Attr = Attr::READ.union(Attr::WRITE).union(Attr::USER);
 /// The attributes of a kernel's page, the same in every address space.
@@ -27,6 +28,8 @@ struct Plain<M> {
     records: Vec<Record>,
     root: AtomicUsize,
     flushes: Mutex<Vec<Option<Asid>>>,
+    /// What the CPU does, in the witness's lines.
+    log: Mutex<Vec<String>>,
     machine: PhantomData<fn() -> M>,
 }
 
@@ -43,8 +46,13 @@ impl<M: Machine> Plain<M> {
             records: (0..FRAMES).map(|_| Record::new(0)).collect(),
             root: AtomicUsize::new(0),
             flushes: Mutex::default(),
+            log: Mutex::default(),
             machine: PhantomData,
         }
+    }
+
+    fn say(&self, event: String) {
+        self.log.lock().unwrap().push(format!("0 {event}"));
     }
 
     fn machine() -> &'static Mmu<Self> {
@@ -65,7 +73,9 @@ unsafe impl<M: Machine> Kernel for Plain<M> {
         (frame - self.base < FRAMES << self.shift).then_some(PhysAddr::new(frame))
     }
 
-    fn give_frame(&self, _: PhysAddr) {}
+    fn give_frame(&self, frame: PhysAddr) {
+        self.say(format!("node free {:#x} {:#x}", frame.get(), 1 << self.shift));
+    }
 
     fn memory(&self, frame: PhysAddr) -> *mut u8 {
         std::ptr::with_exposed_provenance_mut(self.pool + frame.get() - self.base)
@@ -75,10 +85,30 @@ unsafe impl<M: Machine> Kernel for Plain<M> {
         self.records.get((frame.get() - self.base) >> self.shift)
     }
 
-    fn release(&self, _: Run<FrameOf<Self>>) {}
+    fn release(&self, run: Run<FrameOf<Self>>) {
+        let at = AddressSpace::<Self>::address(run.first).get();
+        self.say(format!("frame free {at:#x} {:#x}", run.len << self.shift));
+    }
 
-    fn flush(&self, _: &Flush<'_>, asid: Option<Asid>) {
+    fn flush(&self, flush: &Flush<'_>, asid: Option<Asid>) {
         self.flushes.lock().unwrap().push(asid);
+        let of = asid.map_or(String::new(), |asid| format!(" asid {}", asid.get()));
+        self.say("barrier dsb ishst".into());
+        match flush.by_address(64) {
+            Some(pages) => pages.for_each(|at| self.say(format!("fence va {:#x}{of}", at.get()))),
+            None => self.say(format!("fence{of}")),
+        }
+        self.say("barrier dsb ish".into());
+        self.say("barrier isb".into());
+    }
+
+    fn stored(&self, store: Store) {
+        self.say(match store {
+            Store::Word { at, value } => format!("write {at:#x} {value:#x}"),
+            Store::Exchange { at, old, new } => format!("swap {at:#x} {old:#x} {new:#x}"),
+            Store::Release => "barrier release".into(),
+            Store::Fence => "barrier dsb ish".into(),
+        });
     }
 
     fn interrupt(&self, _: CpuSet) {}
@@ -89,9 +119,15 @@ unsafe impl<M: Machine> Kernel for Plain<M> {
 
     fn load(&self, root: usize) {
         self.root.store(root, Ordering::Relaxed);
+        self.say(format!("root {root:#x}"));
+        self.say("barrier isb".into());
     }
 
-    fn unload(&self) {}
+    fn unload(&self) {
+        self.say("root 0".into());
+        self.say("barrier isb".into());
+        self.say("barrier dsb nsh".into());
+    }
 }
 
 /// Walks as DDI 0487, D8.2, says: from the root register's value, for `bits` significant bits of `at`, with a granule of `1 << granule`
@@ -231,6 +267,47 @@ fn each_half_of_each_machine_has_all_its_bits_and_a_root_of_its_own() {
         36, 14, false; 39, 14, false; 42, 14, false; 47, 14, false; 48, 14, false; 52, 14, true;
         36, 16, false; 39, 16, false; 42, 16, false; 47, 16, false; 48, 16, false; 52, 16, true;
     }
+}
+
+/// Faults of a machine, and what the checker of logs says of its changes, which reads the root as T0SZ says.
+fn faults_and_log<const BITS: u32>(arch: Arch)
+where
+    arch::AArch64Of<BITS, 12>: Machine<Table = tlbkit::MultiLevel, Base = Base<12>>,
+{
+    let mmu = Plain::<arch::AArch64Of<BITS, 12>>::machine();
+    let (space, kernel) = (AddressSpace::new(mmu).unwrap(), mmu.kernel());
+    space.activate().unwrap();
+    let page = |at: VirtAddr| Pages::one(at.vpn(PageSize::K4));
+    let ends = [0, 1 << (BITS - 1), (1 << BITS) - 0x1000].map(VirtAddr::new);
+    for (at, frame) in ends.into_iter().zip([0x80, 0x81, 0x82]) {
+        assert_eq!(space.fault(at, Access::LOAD.by_user()), Ok(Fault::NotMapped), "{BITS} bits: {at}");
+        space.map(page(at), Pfn::new(frame), Attr::READ | Attr::USER).unwrap();
+        // Without FEAT_HAFDBS software sets the access flag.
+        assert_eq!(space.fault(at, Access::LOAD.by_user()), Ok(Fault::Retry), "{BITS} bits: {at}");
+        kernel.say(format!("access {:#x} load user {:#x}", at.get(), frame << 12));
+        assert!(matches!(space.fault(at, Access::STORE.by_user()), Ok(Fault::NoRight(_))));
+    }
+    for wild in [1 << BITS, 1 << 47, usize::MAX].map(VirtAddr::new) {
+        assert_eq!(space.fault(wild, Access::LOAD.by_user()), Ok(Fault::NotMapped), "{BITS} bits: {wild}");
+    }
+    ends.map(|at| space.unmap(page(at)).unwrap());
+    mmu.offline().unwrap();
+    drop(space);
+    let log = kernel.log.lock().unwrap().clone();
+    let verdict = |arch, log: &[String]| judge(arch, &log.join("\n")).map(drop);
+    assert!(verdict(arch, &log).is_ok(), "{BITS} bits: {:?}\n{}", verdict(arch, &log), log.join("\n"));
+    // The log is one of this width, and the checker looks: without its fences it does not hold, nor as one of 48 bits.
+    let unfenced: Vec<String> = log.iter().filter(|line| !line.contains("fence")).cloned().collect();
+    assert!(verdict(arch, &unfenced).is_err(), "{BITS} bits");
+    if BITS < 40 {
+        assert!(verdict(Arch::Aarch64, &log).is_err(), "{BITS} bits");
+    }
+}
+
+#[test]
+fn faults_and_changes_of_39_and_42_bits() {
+    faults_and_log::<39>(Arch::Aarch64B39);
+    faults_and_log::<42>(Arch::Aarch64B42);
 }
 
 /// TTBR0_EL1 with T0SZ 16 translates 48 bits: user programs of Linux have their stack just below the end of them.
