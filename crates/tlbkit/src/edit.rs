@@ -153,8 +153,8 @@ impl<'s, K: Kernel, const CPUS: usize> Edit<'s, K, CPUS> {
     fn protect_entries(&mut self, pages: Pages, change: Change) -> Result<usize, Error> {
         self.cleared |= clears_dirty(change);
         let mapped = self.writer.protect(pages, Holes::Skip, change)?;
-        if needs_force(change) {
-            let is_users = self.space.is_kernels() || self.are_users(pages);
+        if CPUS > 1 && needs_force(change) {
+            let is_users = self.space.is_kernels() || Table::<K>::are_users(&mut self.writer, pages);
             let (changes, writer) = self.parts();
             changes.put_in_force(writer.pending(), pages, if is_users { Attr::USER } else { Attr::empty() });
         }
@@ -438,14 +438,6 @@ impl<'s, K: Kernel, const CPUS: usize> Edit<'s, K, CPUS> {
         // SAFETY: this is the one writer of its own pages, and `visit`, which cannot use `self`, changes nothing and serves no
         // shootdown: so no node is freed during the visit, neither its own nor one of the pages that it shares.
         self.space.table.for_each(unsafe { Pinned::by(self) }, pages, visit)
-    }
-
-    /// Tells whether every page of `pages` that is mapped is a user's.
-    fn are_users(&self, pages: Pages) -> bool {
-        let users = self.visit(pages, &mut |leaf| {
-            if leaf.attr.contains(Attr::USER) { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
-        });
-        users.is_continue()
     }
 }
 

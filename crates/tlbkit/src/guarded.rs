@@ -111,6 +111,16 @@ where
         first_part(self, pinned, pages, PART)
     }
 
+    fn are_users(writer: &mut Writer<'_, 'static, Self>, pages: Pages) -> bool {
+        let table = writer.table();
+        // SAFETY: the caller is the writer, and the visit changes nothing.
+        let pinned = unsafe { Pinned::by(table) };
+        let users = table.for_each(pinned, pages, &mut |leaf| {
+            if leaf.attr.contains(Attr::USER) { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+        });
+        users.is_continue()
+    }
+
     type Copying = ();
 
     /// Copies the table in one part.

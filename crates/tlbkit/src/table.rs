@@ -97,6 +97,9 @@ pub trait SpaceTable<G: Radix, F: Format, N: Nodes<Word = F::Word>>:
     /// Returns the first part of `pages` that has a bounded number of entries.
     fn part(&self, pinned: Pinned<'_>, pages: Pages) -> Pages;
 
+    /// Tells whether every page of `pages` that is mapped is a user's.
+    fn are_users(writer: &mut Writer<'_, 'static, Self>, pages: Pages) -> bool;
+
     /// The state of a copy that is made in parts.
     type Copying: fmt::Debug;
 
@@ -259,6 +262,10 @@ impl<G: Radix, F: Format, N: Nodes<Word = F::Word> + 'static> SpaceTable<G, F, N
 
     fn part(&self, pinned: Pinned<'_>, pages: Pages) -> Pages {
         self.part(pinned, pages, PART)
+    }
+
+    fn are_users(writer: &mut Writer<'_, 'static, Self>, pages: Pages) -> bool {
+        writer.all_have(pages, Attr::USER)
     }
 
     type Copying = mpt::Copying<'static, G, F, N>;

@@ -1,7 +1,8 @@
 //! Dry runs: counting what a range holds before a change begins.
 
-use tlbkit_addr::Pages;
+use tlbkit_addr::{Attr, Pages};
 
+use super::Mpt;
 use super::leaf::Decode as _;
 use super::node::Writing;
 use super::shape::Shape;
@@ -10,7 +11,7 @@ use crate::dry_run::{Census, Leaves as _};
 use crate::format::Format;
 use crate::geometry::Checked as _;
 use crate::nodes::Nodes;
-use crate::{Error, Holes, Radix, Word};
+use crate::{Change, Error, Holes, Radix, Word, Writer};
 
 impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Writing<'_, 'n, G, F, N> {
     /// Counts the pages and marks of a range, as the dry run of an unmap or protect. Returns an error for a page that the
@@ -47,7 +48,39 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Writing<'_, 'n, G, F, N>
     }
 }
 
+impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Writer<'_, 'n, Mpt<'n, G, F, N>> {
+    /// Tells whether `pages` are the table's own, and each leaf that maps one of them has all of these attributes. Without a leaf they all
+    /// have them.
+    ///
+    /// Costs a walk for each node that the range has, and some three instructions an entry.
+    pub fn all_have(&mut self, pages: Pages, attr: Attr) -> bool {
+        let change = Change::set(attr);
+        let mut writing = self.writing();
+        if G::SPACE.check_pages(pages).and(writing.table().check_own(pages)).is_err() {
+            return false;
+        }
+        let mut all = true;
+        // What has the attributes does not change as it gets them.
+        let _ = writing.sweep(pages, |part| {
+            all &= match F::masks(change, Mpt::<'n, G, F, N>::is_last(part.node.level())) {
+                Some(masks) => part.all_leaves(|word, _| masks.apply(word) == word),
+                None => part.all_leaves(|word, last| F::change(word, change, last) == word),
+            };
+            Ok(())
+        });
+        all
+    }
+}
+
 impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> NodePart<'_, 'n, G, F, N> {
+    /// Tells whether something holds of each leaf of the part; it gets the word, and whether the level is the last.
+    #[inline(always)]
+    fn all_leaves(&self, holds: impl Fn(F::Word, bool) -> bool) -> bool {
+        let level = self.node.level();
+        let of_one = |all, word| all & (!Self::is_leaf(word, level) | holds(word, Self::is_last(level)));
+        self.node.fold(self.index, self.slots, true, of_one)
+    }
+
     /// Counts the leaves of the part.
     #[inline(always)]
     pub(super) fn leaves(&self) -> usize {

@@ -5,6 +5,8 @@ use tlbkit_pagetable::{Error, FlushAll, Leaf, Table as _};
 
 use super::Edit;
 use crate::counted::{counted, to_pages};
+use crate::storage::Table;
+use crate::table::SpaceTable as _;
 use crate::{Kernel, PagesOf};
 
 impl<K: Kernel, const CPUS: usize> Edit<'_, K, CPUS> {
@@ -48,7 +50,7 @@ impl<K: Kernel, const CPUS: usize> Edit<'_, K, CPUS> {
     pub fn resize(&mut self, pages: PagesOf<K>, to: PageSize) -> Result<(), Error> {
         let pages = counted::<K>(pages);
         // The kernel may be using a page that is not a user's: break-before-make would unmap it for a while.
-        let may_break = self.space.table.breaks() && self.are_users(pages);
+        let may_break = self.space.table.breaks() && Table::<K>::are_users(&mut self.writer, pages);
         let (space, call) = (self.space, &mut *self.call);
         let flush = &mut |flush: &Flush| call.shoot(space, flush, None);
         // SAFETY: the pages are a user's.
