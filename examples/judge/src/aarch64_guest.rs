@@ -149,7 +149,7 @@ pub(crate) fn spares(at: usize) -> bool {
 /// Makes the table at `root` the one that is walked for the guest.
 pub(crate) fn enter(root: NodeAddr) {
     /// T0SZ, and SL0: which level the walk starts at.
-    const SIZE: u64 = 64 - Shape::VA_BITS as u64 | (Shape::WIDTHS.len() as u64 - 2) << 6;
+    const SIZE: u64 = (64 - Shape::VA_BITS as u64) | (Shape::WIDTHS.len() as u64 - 2) << 6;
     /// Walks are cached, inner shareable; RES1.
     const WALKS: u64 = 1 << 8 | 1 << 10 | 3 << 12 | 1 << 31;
     const HA_HD: u64 = 3 << 21;

@@ -254,7 +254,7 @@ unsafe impl FrameSource for &Blocks {
 }
 
 #[test]
-#[cfg_attr(miri, ignore = "addresses of the test's memory are aligned as it likes")]
+#[cfg_attr(miri, ignore = "the alignment of the frames is found by arithmetic on addresses")]
 fn a_root_of_several_frames_is_one_block_of_the_source() {
     let mut memory = Box::new([0xff; (2 * FRAMES) << 12]);
     let blocks = Blocks::new(&mut memory);
