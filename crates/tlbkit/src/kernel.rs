@@ -99,8 +99,10 @@ pub enum Overdue {
 ///   the flush names has translated: what this CPU, or another one that this CPU answers, stores to the same frame afterwards comes
 ///   after it. Stores to page tables that precede the call are visible to the walks that follow it;
 /// - **root**: when [`load`](Self::load) returns, this CPU translates by the root of that call, until the next call of `load` or
-///   [`unload`](Self::unload). Meanwhile the kernel may load a root of its own, which belongs to no
-///   [`AddressSpace`](crate::AddressSpace) and has ASID 0;
+///   [`unload`](Self::unload). Meanwhile, and in place of that root for a while, the kernel may load a root of its own with ASID 0:
+///   one that belongs to no [`AddressSpace`](crate::AddressSpace), or that of the kernel's own
+///   ([`lending`](crate::AddressSpace::lending)), whose changes every online CPU flushes. A write of the root register by the kernel
+///   itself keeps the promise on walks below. If CPUs have no ASIDs, each such write is followed by a flush of everything;
 /// - **walks**: when `load` or `unload` returns, every walk that this CPU's hardware began from another root has ended: it reads no
 ///   node of that address space any more, and sets no status bit there. So has every load and store that a translation of that root has
 ///   translated. The nodes and the frames are freed without a flush when the last CPU has left. A write of `CR3` waits for such walks; after a write of `satp` or `TTBR0_EL1` the kernel waits for them as its CPUs

@@ -438,7 +438,7 @@ unsafe impl<const SHIFT: u32, const RUNS: bool, const BBM2: bool, const WIDE: bo
         }
         let memory = TYPES[(word >> ATTR_INDX_SHIFT) as usize % TYPES.len()].0;
         if memory.intersects(Attr::MEMORY) {
-            word = word & !Self::SHAREABLE | Self::SHAREABLE;
+            word |= Self::SHAREABLE;
         }
         let size = Self::size(word, slot);
         let low = if size > slot { (size.mask() & !slot.mask()) as u64 } else { 0 };

@@ -222,3 +222,55 @@ fn several_ranges_are_lent_and_what_is_between_them_is_not() {
     drop((child, user, kernel));
     assert_eq!(mmu.kernel().in_use(), 0);
 }
+
+/// docs/embedding.md, "Trampolines and two roots": the kernel's root maps what no process has, and both map the trampoline.
+#[test]
+fn the_kernel_runs_by_a_root_of_its_own_while_a_process_is_active() {
+    let mmu = machine::<2>(64);
+    let host = mmu.kernel();
+    run_as(0);
+    let slot = Pages::count(VirtAddr::new(LENT).vpn(PageSize::K4), GIB / 4096).unwrap();
+    let kernel = AddressSpace::lending(mmu, [slot]).unwrap();
+    let (inside, own) = (VirtAddr::new(GIB), VirtAddr::new(0x1000));
+    let one = |at: VirtAddr| Pages::one(at.vpn(PageSize::K4));
+    kernel.map(page(), host.data(7).unwrap(), GLOBAL).unwrap();
+    kernel.map(one(inside), host.data(8).unwrap(), READ).unwrap();
+    assert_eq!(kernel.map(one(own), Pfn::new(0), GLOBAL), Err(Error::WrongAttr { attr: Attr::GLOBAL }));
+    let process = AddressSpace::sharing(&kernel).unwrap();
+    process.map(one(own), host.data(9).unwrap(), READ).unwrap();
+
+    run_as(1);
+    kernel.activate().unwrap();
+    let kernels_root = host.root() & !(0xffff << 44);
+    process.activate().unwrap();
+    let users_root = host.root();
+    let meets = |root: usize| {
+        tlbkit::Kernel::load(host, root);
+        [AT, inside, own].map(|at| matches!(host.access(at, false), Met::Memory(_)))
+    };
+    for _ in 0..2 {
+        assert_eq!(meets(kernels_root), [true, true, false]);
+        assert_eq!(meets(users_root), [true, false, true]);
+    }
+    // On the kernel's root this CPU answers for both address spaces.
+    let _ = meets(kernels_root);
+    let serve = move || {
+        run_as(1);
+        if mmu.kernel().pending() {
+            mmu.on_interrupt();
+        }
+        run_as(0);
+    };
+    assert!(host.meanwhile.set(Box::new(serve)).is_ok());
+    run_as(0);
+    kernel.unmap(one(inside)).unwrap();
+    process.unmap(one(own)).unwrap();
+    run_as(1);
+    assert_eq!((meets(kernels_root), meets(users_root)), ([true, false, false], [true, false, false]));
+    assert_eq!(host.mistaken.load(Ordering::Relaxed), 0);
+    mmu.offline().unwrap();
+    run_as(0);
+    mmu.offline().unwrap();
+    drop((process, kernel));
+    assert_eq!(host.in_use(), 0);
+}

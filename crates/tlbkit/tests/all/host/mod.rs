@@ -292,6 +292,11 @@ impl Host {
         None
     }
 
+    /// Returns the value of this CPU's root register.
+    pub fn root(&self) -> usize {
+        self.tlbs[cpu()].lock().unwrap().satp
+    }
+
     /// Tells whether this CPU was interrupted, once.
     pub fn pending(&self) -> bool {
         let pending = self.interrupts[cpu()].swap(false, Ordering::SeqCst);
