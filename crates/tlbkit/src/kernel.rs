@@ -105,8 +105,8 @@ pub enum Overdue {
 ///   itself keeps the promise on walks below. If CPUs have no ASIDs, each such write is followed by a flush of everything;
 /// - **walks**: when `load` or `unload` returns, every walk that this CPU's hardware began from another root has ended: it reads no
 ///   node of that address space any more, and sets no status bit there. So has every load and store that a translation of that root has
-///   translated. The nodes and the frames are freed without a flush when the last CPU has left. A write of `CR3` waits for such walks; after a write of `satp` or `TTBR0_EL1` the kernel waits for them as its CPUs
-///   require (AArch64: `isb`, then `dsb nsh`);
+///   translated. The nodes and the frames are freed without a flush when the last CPU has left. A write of `CR3` waits for such walks;
+///   after a write of `satp` or `TTBR0_EL1` the kernel waits for them as its CPUs require (AArch64: `isb`, then `dsb nsh`);
 /// - **returns**: [`memory`](Self::memory), [`record`](Self::record), [`flush`](Self::flush),
 ///   [`interrupt`](Self::interrupt), [`pause`](Self::pause), [`stored`](Self::stored), `load` and `unload` return: they do not
 ///   unwind, they look nothing up in an address space, and they do not call [`Mmu::on_interrupt`](crate::Mmu::on_interrupt).

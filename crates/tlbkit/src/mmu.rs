@@ -13,8 +13,9 @@ use crate::cpu_set::SharedSpace;
 use crate::storage::{Frames, Source, Storage, storage};
 use crate::{BasePage as _, CpuSet, Kernel, Machine, Overdue};
 
-/// The virtual memory of a machine with up to `CPUS` CPUs: the state that its [`AddressSpace`](crate::AddressSpace)s share. `CPUS` is
-/// at most [`CpuSet::CAPACITY`]: with the feature `many-cpus` 1024, otherwise as many as a `usize` has bits. A kernel has one `Mmu`, in a static; or one for each half of AArch64's addresses ([`crate::arch`]).
+/// The virtual memory of a machine with up to `CPUS` CPUs: the state that its [`AddressSpace`](crate::AddressSpace)s share. A
+/// kernel has one, in a static; or one for each half of AArch64's addresses ([`crate::arch`]). `CPUS` is at most
+/// [`CpuSet::CAPACITY`]: with the feature `many-cpus` 1024, otherwise as many as a `usize` has bits.
 ///
 /// With one CPU a change flushes this CPU's TLB, and an optimized program has no code that requests or serves a shootdown.
 pub struct Mmu<K: Kernel, const CPUS: usize = 1> {

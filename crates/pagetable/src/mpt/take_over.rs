@@ -4,7 +4,7 @@
 //! records; two links may lead to one of them, as in a table whose kernel is also mapped at its physical address; and their links may
 //! take rights from the pages below, which the links of a table do not.
 
-use tlbkit_addr::{Attr, FlushScope, PageSize, Pages, Pfn, VirtAddr, Vpn};
+use tlbkit_addr::{Attr, PageSize, Pages, Pfn, VirtAddr, Vpn};
 
 use super::Mpt;
 use super::leaf::Decode as _;
@@ -13,7 +13,7 @@ use super::node::{Supply, Writing};
 use super::pieces::after;
 use super::shape::{MAX, Shape};
 use crate::dry_run::STATUS;
-use crate::format::{Foreign, Format, appears, walked};
+use crate::format::{Foreign, Format, appears};
 use crate::geometry::Checked as _;
 use crate::nodes::{NodeAddr, Nodes};
 use crate::{Error, Leaf, Radix, Run, Writer};
@@ -58,8 +58,8 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Writer<'_, 'n, Mpt<'n, G
     /// A right that a link of `foreign` takes away is taken from the pages below. What the other software has stored in bits that hardware
     /// ignores is left out.
     ///
-    /// Costs two walks for each entry, and what [`map`](Self::map) costs. It takes no stack for the levels, and its time has a bound:
-    /// see [`ForeignTable`].
+    /// Costs two walks for each entry, and what [`map`](Self::map) costs. The stack does not grow with the other table, and the time has
+    /// a bound: see [`ForeignTable`].
     ///
     /// # Errors
     ///
@@ -96,7 +96,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Writing<'_, 'n, G, F, N>
         })?;
         let mut supply = Supply::take(table, plan.want)?;
         let largest = G::SIZES.last().copied().unwrap_or(G::BASE);
-        self.flush().add_all(if walked::<F>() { appears::<F>(largest) } else { FlushScope::Everywhere });
+        self.flush().add_all(appears::<F>(largest));
         // The contents of the frames are visible before the entries that lead to them.
         table.release();
         let (mut left, mut mapped) = (plan.want, 0);
@@ -244,7 +244,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Writing<'_, 'n, G, F, N>
         let count = |size: PageSize| size.pages(G::BASE).unwrap_or(1);
         let first = pages.first();
         let begins = |size: &PageSize| first.is_aligned(*size, G::BASE) && count(*size) <= pages.len();
-        let size = sizes().filter(begins).last().unwrap_or(G::BASE);
+        let size = sizes().filter(begins).next_back().unwrap_or(G::BASE);
         // Up to the next page of a larger size.
         let larger = sizes().find(|&larger| larger > size).map(count);
         let until = larger.map_or(usize::MAX, |larger| larger - (first.get() & (larger - 1)));
