@@ -244,7 +244,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Writing<'_, 'n, G, F, N>
         let count = |size: PageSize| size.pages(G::BASE).unwrap_or(1);
         let first = pages.first();
         let begins = |size: &PageSize| first.is_aligned(*size, G::BASE) && count(*size) <= pages.len();
-        let size = sizes().filter(begins).next_back().unwrap_or(G::BASE);
+        let size = sizes().rfind(begins).unwrap_or(G::BASE);
         // Up to the next page of a larger size.
         let larger = sizes().find(|&larger| larger > size).map(count);
         let until = larger.map_or(usize::MAX, |larger| larger - (first.get() & (larger - 1)));

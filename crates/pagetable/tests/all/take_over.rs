@@ -98,16 +98,16 @@ fn error<G: Radix, F: Format<Word = u64>>(boot: &Boot, range: Pages) -> Result<u
 }
 
 mod x86 {
-    pub const P: u64 = 1;
-    pub const RW: u64 = 2;
-    pub const US: u64 = 4;
-    pub const PWT: u64 = 8;
-    pub const PCD: u64 = 16;
-    pub const A: u64 = 32;
-    pub const D: u64 = 64;
-    pub const PS: u64 = 128;
-    pub const G: u64 = 256;
-    pub const XD: u64 = 1 << 63;
+    pub(super) const P: u64 = 1;
+    pub(super) const RW: u64 = 2;
+    pub(super) const US: u64 = 4;
+    pub(super) const PWT: u64 = 8;
+    pub(super) const PCD: u64 = 16;
+    pub(super) const A: u64 = 32;
+    pub(super) const D: u64 = 64;
+    pub(super) const PS: u64 = 128;
+    pub(super) const G: u64 = 256;
+    pub(super) const XD: u64 = 1 << 63;
 }
 
 /// The upper half's first slot has a node of 1 GiB pages, of 2 MiB pages, and of 4 KiB pages.

@@ -290,7 +290,9 @@ where
     for wild in [1 << BITS, 1 << 47, usize::MAX].map(VirtAddr::new) {
         assert_eq!(space.fault(wild, Access::LOAD.by_user()), Ok(Fault::NotMapped), "{BITS} bits: {wild}");
     }
-    ends.map(|at| space.unmap(page(at)).unwrap());
+    for at in ends {
+        space.unmap(page(at)).unwrap();
+    }
     mmu.offline().unwrap();
     drop(space);
     let log = kernel.log.lock().unwrap().clone();
