@@ -170,15 +170,20 @@ impl Tables {
     /// Gives a node its level, and the nodes below it theirs.
     pub(super) fn place(&mut self, node: u64, level: u32) {
         let found = self.nodes.entry(node).or_default();
-        let other = found.level.is_some_and(|of| of != level);
+        let other = found.level.filter(|&of| of != level);
         // A table that links itself is not followed.
-        if found.level.is_some() && !(other && found.remade) {
+        if found.level.is_some() && !(other.is_some() && found.remade) {
             return;
         }
-        if core::mem::take(&mut found.remade) && other {
+        found.remade = false;
+        if let Some(before) = other {
             found.parents.clear();
+            // What was stored since it was taken has been read as entries of the level that links from before give it.
+            for at in self.used(node) {
+                self.part(at, before);
+            }
         }
-        found.level = Some(level);
+        self.nodes.entry(node).or_default().level = Some(level);
         for at in self.used(node) {
             self.join(at, level);
         }

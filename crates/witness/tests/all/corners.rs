@@ -1323,3 +1323,26 @@ fn a_node_that_is_linked_after_a_fence_is_seen_by_ones_own_walks() {
     assert_eq!(arm("1 root 0x1000\n", "dsb nsh"), Some((6, "unwritten")));
     assert_eq!(arm("1 root 0x1000\n", "dsb ishst"), None);
 }
+
+/// A node that was a last-level one, and is the root of another table after it was given back and taken again, links nodes and maps no
+/// frames: also if the link to it has never been removed.
+#[test]
+fn a_node_that_becomes_a_root_maps_nothing_by_its_links() {
+    let log = "\
+0 write 0x1000 0x2007
+0 write 0x2000 0x3007
+0 write 0x3000 0x4007
+0 root 0x1000
+0 root 0x9000
+0 fence
+0 node free 0x4000 4096
+0 node take 0x4000 4096
+0 write 0x4000 0x5007
+0 root 0x4000
+0 write 0x4000 0
+0 root 0x4000
+0 fence
+0 node take 0x5000 4096
+";
+    assert_eq!(broken(Arch::X86_64, log), None);
+}
