@@ -3,7 +3,7 @@
 use core::fmt;
 use core::iter::FusedIterator;
 
-use crate::Vpn;
+use crate::{PageSize, VirtAddr, Vpn};
 
 /// A range of virtual pages, both ends included, never empty.
 ///
@@ -33,6 +33,27 @@ impl Pages {
         match pages.checked_sub(1) {
             Some(more) => match first.checked_add(more) {
                 Some(last) => Some(Self { first, last }),
+                None => None,
+            },
+            None => None,
+        }
+    }
+
+    /// Returns the fewest pages of a size that hold the `len` bytes from `at` on, which may begin and end anywhere: what `munmap` and
+    /// `mprotect` get. Returns `None` if there are none, or if they extend beyond the last address.
+    ///
+    /// ```
+    /// use tlbkit_addr::{PageSize, Pages, VirtAddr};
+    ///
+    /// let pages = |at, len| Pages::covering(VirtAddr::new(at), len, PageSize::K4).map(Pages::len);
+    /// assert_eq!([pages(0x1fff, 1), pages(0x1fff, 2), pages(0x1000, 0x1001)], [Some(1), Some(2), Some(2)]);
+    /// assert_eq!([pages(usize::MAX, 1), pages(usize::MAX, 2), pages(0x1000, 0)], [Some(1), None, None]);
+    /// ```
+    #[inline]
+    pub const fn covering(at: VirtAddr, len: usize, size: PageSize) -> Option<Self> {
+        match len.checked_sub(1) {
+            Some(more) => match at.checked_add(more) {
+                Some(last) => Self::new(at.vpn(size), last.vpn(size)),
                 None => None,
             },
             None => None,
