@@ -89,7 +89,7 @@ unsafe impl<M: Machine<Base = Base<12>>> Kernel for Host<M> {
     // For one page the compiler folds it to what the instruction takes.
     #[inline(always)]
     fn flush(&self, flush: &Flush<'_>, asid: Option<Asid>) {
-        match flush.by_address(64) {
+        match flush.by_address() {
             Some(pages) => {
                 for at in pages {
                     black_box((at.get(), asid));

@@ -147,6 +147,12 @@ pub enum Error {
     /// A CPU with this number takes part in shootdowns already: the kernel gives two CPUs one number, or brings a CPU online twice. No
     /// table returns this error; `tlbkit` does.
     Online,
+    /// The kernel has not said that the frame holds user memory, where its bytes can be copied: `Kernel::user_memory` of `tlbkit`, whose
+    /// default says so of no frame. No table returns this error; `tlbkit` does.
+    NotUserMemory {
+        /// The frame.
+        frame: Pfn,
+    },
     /// The change is made, but its shootdown was refused: a CPU may still use an older translation. The frames and nodes that the
     /// change uncovered are not freed; the next change of the same table flushes everything. No table returns this error; the
     /// code that drives a shootdown does.
@@ -234,6 +240,9 @@ impl fmt::Display for Error {
                     "this CPU is inside an edit, a visit, or a method of the kernel that one of them called: call before or after it; \
                      the memory that is used inside is to be mapped before"
                 )
+            }
+            Self::NotUserMemory { frame } => {
+                write!(f, "frame {frame} is no user memory: `Kernel::user_memory` gives no access to it")
             }
             Self::Online => write!(f, "a CPU with this number is online already"),
             Self::Unflushed => write!(

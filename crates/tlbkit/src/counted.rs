@@ -375,6 +375,18 @@ impl<const SHIFT: u32> Span<SHIFT> {
         }
     }
 
+    /// Returns the fewest pages that hold the `len` bytes from `at` on.
+    ///
+    /// # Errors
+    ///
+    /// As [`AddressSpace::pages_covering`].
+    pub const fn covering(at: VirtAddr, len: usize) -> Result<Self, Error> {
+        match covering(at, len, Self::PAGE) {
+            Ok(pages) => Ok(Self(pages)),
+            Err(why) => Err(why),
+        }
+    }
+
     /// Returns the first address.
     #[inline]
     pub const fn at(self) -> VirtAddr {
@@ -407,12 +419,16 @@ const fn pages_at(at: VirtAddr, len: usize, page: PageSize) -> Result<Pages, Err
     if !at.is_aligned(page) {
         return Err(Error::Misaligned { at, size: page });
     }
-    let Some(more) = len.checked_sub(1) else { return Err(Error::OutOfRange { at }) };
-    let Some(last) = at.checked_add(more) else { return Err(Error::OutOfRange { at }) };
-    if len & page.mask() != 0 {
-        return Err(Error::Misaligned { at: last, size: page });
+    match covering(at, len, page) {
+        Ok(_) if len & page.mask() != 0 => {
+            Err(Error::Misaligned { at: VirtAddr::new(at.get() + (len - 1)), size: page })
+        }
+        pages => pages,
     }
-    match Pages::new(at.vpn(page), last.vpn(page)) {
+}
+
+const fn covering(at: VirtAddr, len: usize, page: PageSize) -> Result<Pages, Error> {
+    match Pages::covering(at, len, page) {
         Some(pages) => Ok(pages),
         None => Err(Error::OutOfRange { at }),
     }
@@ -471,6 +487,16 @@ impl<K: Kernel, const CPUS: usize> AddressSpace<K, CPUS> {
     /// extend beyond the last address.
     pub fn pages(at: VirtAddr, len: usize) -> Result<PagesOf<K>, Error> {
         pages_at(at, len, Self::PAGE).map(to_pages::<K>)
+    }
+
+    /// Returns the fewest pages that hold the `len` bytes from `at` on, which may begin and end anywhere: what `munmap`, `mprotect` and
+    /// `brk` get.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::OutOfRange`] if there are none, or if they extend beyond the last address.
+    pub fn pages_covering(at: VirtAddr, len: usize) -> Result<PagesOf<K>, Error> {
+        covering(at, len, Self::PAGE).map(to_pages::<K>)
     }
 
     /// Returns the pages that hold the bytes from `first` to `last`, both included, or `None` if `last` is below `first`.

@@ -190,9 +190,21 @@ impl<K: Kernel, const CPUS: usize> Cursor<'_, K, CPUS> {
     ///
     /// As [`Edit::fill`](crate::Edit::fill).
     pub fn fill(&mut self, payload: u64, frame: FrameOf<K>) -> Result<(), Error> {
+        let own = Owned::frame(self.changes.space.mmu.kernel(), frame);
+        self.fill_owned(payload, frame, own)
+    }
+
+    /// Does what [`fill`](Self::fill) does with `frame`, whose use is `own`.
+    pub(crate) fn fill_owned(
+        &mut self,
+        payload: u64,
+        frame: FrameOf<K>,
+        own: Owned<'_, K>,
+    ) -> Result<(), Error> {
         let page = Pages::one(self.cursor.page());
         self.changes.settle_break(Some(self.cursor.pending()), page);
         self.cursor.fill(payload, pfn::<K>(frame))?;
+        own.keep();
         let attr = self.cursor.look().map_or(Attr::USER, |leaf| leaf.attr);
         self.changes.put_in_force(Some(self.cursor.pending()), page, attr);
         Ok(())
@@ -210,6 +222,25 @@ impl<K: Kernel, const CPUS: usize> Cursor<'_, K, CPUS> {
         self.changes.settle_break(Some(self.cursor.pending()), page);
         self.cursor.map(pfn::<K>(frame), attr)?;
         self.changes.put_in_force(Some(self.cursor.pending()), page, attr);
+        Ok(())
+    }
+
+    /// Maps the page to the frame that `take` returns; see [`Edit::map_with`](crate::Edit::map_with).
+    ///
+    /// # Errors
+    ///
+    /// As [`Edit::map_with`](crate::Edit::map_with).
+    pub fn map_with(
+        &mut self,
+        attr: Attr,
+        take: impl FnOnce() -> Result<FrameOf<K>, Error>,
+    ) -> Result<(), Error> {
+        self.changes.space.check_own(Pages::one(self.cursor.page()))?;
+        check_unused(self.at(), self.cursor.entry())?;
+        let frame = take()?;
+        let own = Owned::frame(self.changes.space.mmu.kernel(), frame);
+        self.map(frame, attr)?;
+        own.keep();
         Ok(())
     }
 
@@ -315,7 +346,6 @@ impl<K: Kernel, const CPUS: usize> Cursor<'_, K, CPUS> {
         copy: impl FnOnce(FrameOf<K>) -> Result<FrameOf<K>, Error>,
     ) -> Result<(), Error> {
         let mut is_sole = |frame: Pfn| is_sole(typed::<K, _>(frame));
-        let copy = |frame: Pfn| copy(typed::<K, _>(frame)).map(pfn::<K>);
         let (base, at) = (self.changes.space.base(), self.at());
         self.changes.space.check_own(Pages::one(self.cursor.page()))?;
         let rights =
@@ -337,10 +367,10 @@ impl<K: Kernel, const CPUS: usize> Cursor<'_, K, CPUS> {
             whole.get_or_insert(leaf);
             self.split_once(leaf, base).inspect_err(|_| self.join(whole))?;
         };
-        let copied = copy(leaf.frame).and_then(|first| {
-            let new = Owned::new(self.changes.space.mmu.kernel(), Run { first, len: 1, dirty: false });
-            self.replace_leaf(first, rights.apply(leaf.attr))?;
-            new.keep();
+        let copied = copy(typed::<K, _>(leaf.frame)).and_then(|first| {
+            let own = Owned::frame(self.changes.space.mmu.kernel(), first);
+            self.replace_leaf(pfn::<K>(first), rights.apply(leaf.attr))?;
+            own.keep();
             Ok(())
         });
         copied.inspect_err(|_| self.join(whole))
@@ -476,6 +506,15 @@ impl<K: Kernel, const CPUS: usize> Cursor<'_, K, CPUS> {
         // Another CPU may have joined pages that are shared: the larger leaf then begins before the page that the cursor has left.
         self.cursor.seek(next?.at.vpn(self.changes.space.base()).max(pages.first())).ok()?;
         next
+    }
+}
+
+/// Returns an error unless the entry for the page at `at` is empty.
+pub(crate) fn check_unused(at: VirtAddr, entry: Entry) -> Result<(), Error> {
+    match entry {
+        Entry::Empty => Ok(()),
+        Entry::Leaf(leaf) => Err(Error::Occupied { at: leaf.at, size: leaf.size }),
+        Entry::Mark(_) => Err(Error::Marked { at }),
     }
 }
 

@@ -5,11 +5,12 @@ use core::ops::ControlFlow;
 
 use tlbkit_addr::{Attr, PageSize, Pages, VirtAddr, Vpn};
 use tlbkit_pagetable::format::check_change;
-use tlbkit_pagetable::{Change, Entry, Error, Holes, Leaf, Mark, Pinned, Table as _, Turn, Writer};
+use tlbkit_pagetable::{Change, Entry, Error, Holes, Leaf, Mark, Pinned, Space, Table as _, Turn, Writer};
 
 use crate::block::Handle;
 use crate::counted::{counted, pfn, typed};
 use crate::cpu_call::{CpuCall, UncoveredRuns};
+use crate::owned::Owned;
 use crate::rights::change;
 use crate::settle::{Changes, needs_force};
 use crate::storage::{Copying, Table, turn};
@@ -140,6 +141,17 @@ impl<'s, K: Kernel, const CPUS: usize> Edit<'s, K, CPUS> {
         self.protect_range(pages, change)
     }
 
+    /// Does what [`protect`](Self::protect) does, if no page of `pages` is a hole: each one is mapped or marked. (A mark of a guard
+    /// page has no rights, and stays as it is.)
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NotMapped`] with the first hole; otherwise as [`protect`](Self::protect). Nothing has changed then.
+    pub fn protect_whole(&mut self, pages: PagesOf<K>, change: Change) -> Result<usize, Error> {
+        self.check_whole(counted::<K>(pages))?;
+        self.protect(pages, change)
+    }
+
     #[inline(never)]
     fn protect_range(&mut self, pages: Pages, change: Change) -> Result<usize, Error> {
         // These checks come before a page is split.
@@ -174,6 +186,21 @@ impl<'s, K: Kernel, const CPUS: usize> Edit<'s, K, CPUS> {
     /// closed pages or [`Attr::COPY_ON_WRITE`].
     pub fn set_rights(&mut self, pages: PagesOf<K>, mapping: Mapping, rights: Attr) -> Result<usize, Error> {
         self.protect(pages, change::<<K::Machine as Machine>::Format>(mapping, rights)?)
+    }
+
+    /// Does what [`set_rights`](Self::set_rights) does, if no page of `pages` is a hole: as `mprotect` does, which returns `ENOMEM`.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NotMapped`] with the first page that is neither mapped nor marked; otherwise as [`set_rights`](Self::set_rights).
+    /// Nothing has changed then.
+    pub fn set_rights_whole(
+        &mut self,
+        pages: PagesOf<K>,
+        mapping: Mapping,
+        rights: Attr,
+    ) -> Result<usize, Error> {
+        self.protect_whole(pages, change::<<K::Machine as Machine>::Format>(mapping, rights)?)
     }
 
     /// Changes the attributes of the first part of `pages`, which has a bounded number of entries. Returns how many base pages of it
@@ -303,6 +330,27 @@ impl<'s, K: Kernel, const CPUS: usize> Edit<'s, K, CPUS> {
         self.cursor(at)?.mark(mark)
     }
 
+    /// Stores a mark in the entries of `pages`, none of which may be mapped or marked: guards around a stack, for example. A payload is
+    /// that of each page: its holders are as many as the pages. [`unmap`](Self::unmap) removes the marks of a range.
+    ///
+    /// Costs as much as a [`mark`](Self::mark) of each page, and takes the nodes of the range: one for each 512 pages.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Occupied`] or [`Error::Marked`] if a page is in use; otherwise as [`mark`](Self::mark). Nothing has changed then.
+    pub fn mark_pages(&mut self, pages: PagesOf<K>, mark: Mark) -> Result<(), Error> {
+        self.all_or_nothing(counted::<K>(pages), |edit, pages, done| {
+            let mut cursor = edit.cursor_at(pages.first())?;
+            loop {
+                cursor.mark(mark)?;
+                *done += 1;
+                if *done == pages.len() || !cursor.step() {
+                    return Ok(());
+                }
+            }
+        })
+    }
+
     /// Removes the mark of the page of `at` and returns it. A page without a mark stays as it is.
     ///
     /// # Errors
@@ -365,11 +413,23 @@ impl<'s, K: Kernel, const CPUS: usize> Edit<'s, K, CPUS> {
     ///
     /// # Errors
     ///
-    /// [`Error::Changed`] if the page has another payload, [`Error::Occupied`] if a page is mapped there, [`Error::NotMapped`] if
-    /// there is no payload: another CPU was faster, so the caller keeps the frame, and the access is repeated.
-    /// [`Error::OutOfRange`], [`Error::FrameTooLarge`] or [`Error::Borrowed`]. Nothing has changed then.
+    /// After any error the frame is [released](Kernel::release), and nothing has changed. [`Error::Changed`] if the page has
+    /// another payload, [`Error::Occupied`] if a page is mapped there, [`Error::NotMapped`] if there is no payload: another CPU was
+    /// faster, so the access is repeated. [`Error::OutOfRange`], [`Error::FrameTooLarge`] or [`Error::Borrowed`].
     pub fn fill(&mut self, at: VirtAddr, payload: u64, frame: FrameOf<K>) -> Result<(), Error> {
-        self.cursor(at)?.fill(payload, frame)
+        let own = Owned::frame(self.space.mmu.kernel(), frame);
+        self.fill_owned(at, payload, frame, own)
+    }
+
+    /// Does what [`fill`](Self::fill) does with `frame`, whose use is `own`.
+    pub(crate) fn fill_owned(
+        &mut self,
+        at: VirtAddr,
+        payload: u64,
+        frame: FrameOf<K>,
+        own: Owned<'_, K>,
+    ) -> Result<(), Error> {
+        self.cursor(at)?.fill_owned(payload, frame, own)
     }
 
     /// Tells why an access to `at` by this CPU faulted; see [`AddressSpace::fault`](crate::AddressSpace::fault).
@@ -429,15 +489,93 @@ impl<'s, K: Kernel, const CPUS: usize> Edit<'s, K, CPUS> {
         self.space.table.lookup(unsafe { Pinned::by(self) }, at)
     }
 
+    /// Returns the first address of `pages` that is in use: mapped, or marked. See
+    /// [`AddressSpace::first_used`](crate::AddressSpace::first_used).
+    pub fn first_used(&self, pages: PagesOf<K>) -> Option<VirtAddr> {
+        let pages = counted::<K>(pages);
+        let (at, _) = self.first_entry(pages)?;
+        // A larger page may begin before the range.
+        Some(at.max(pages.first().address(self.space.base())))
+    }
+
+    /// Returns the address of the first page of `pages` that is a hole: neither mapped nor marked. See
+    /// [`AddressSpace::first_hole`](crate::AddressSpace::first_hole).
+    pub fn first_hole(&self, pages: PagesOf<K>) -> Option<VirtAddr> {
+        self.hole_of(counted::<K>(pages))
+    }
+
+    fn hole_of(&self, pages: Pages) -> Option<VirtAddr> {
+        let mut whole = Whole::new(self.space, pages);
+        let _ = self.visit_entries(pages, &mut |at, entry| whole.visit(at, entry));
+        whole.hole()
+    }
+
+    /// Checks that every page of `pages` is mapped or marked.
+    pub(crate) fn check_whole(&self, pages: Pages) -> Result<(), Error> {
+        self.space.check_own(pages)?;
+        self.hole_of(pages).map_or(Ok(()), |at| Err(Error::NotMapped { at }))
+    }
+
+    /// Returns the first page of `pages` that is mapped or marked, and what its entry holds.
+    fn first_entry(&self, pages: Pages) -> Option<(VirtAddr, Entry)> {
+        let mut first = None;
+        let _ = self.visit_entries(pages, &mut |at, entry| {
+            first = Some((at, entry));
+            ControlFlow::Break(())
+        });
+        first
+    }
+
+    /// Visits the leaves and marks of `pages`, in ascending order.
+    fn visit_entries(
+        &self,
+        pages: Pages,
+        visit: &mut dyn FnMut(VirtAddr, Entry) -> ControlFlow<()>,
+    ) -> ControlFlow<()> {
+        // SAFETY: this is the one writer of its own pages, and `visit`, which cannot use `self`, changes nothing and serves no
+        // shootdown: so no node is freed during the visit, neither its own nor one of the pages that it shares.
+        self.space.table.for_each_entry(unsafe { Pinned::by(self) }, pages, visit)
+    }
+
     /// Visits the leaves that map a page of `pages`, in ascending order.
     pub(crate) fn visit(
         &self,
         pages: Pages,
         visit: &mut dyn FnMut(Leaf) -> ControlFlow<()>,
     ) -> ControlFlow<()> {
-        // SAFETY: this is the one writer of its own pages, and `visit`, which cannot use `self`, changes nothing and serves no
-        // shootdown: so no node is freed during the visit, neither its own nor one of the pages that it shares.
-        self.space.table.for_each(unsafe { Pinned::by(self) }, pages, visit)
+        self.visit_entries(pages, &mut |_, entry| entry.leaf().map_or(ControlFlow::Continue(()), &mut *visit))
+    }
+}
+
+/// How far a range is known to be whole: in use without a hole. It visits the entries of the range in ascending order.
+pub(crate) struct Whole {
+    shape: Space,
+    last: Vpn,
+    /// The first page that is not known to be in use. `None` after the last page of all.
+    next: Option<Vpn>,
+}
+
+impl Whole {
+    pub(crate) fn new<K: Kernel, const CPUS: usize>(space: &Handle<K, CPUS>, pages: Pages) -> Self {
+        Self { shape: space.table.space(), last: pages.last(), next: Some(pages.first()) }
+    }
+
+    /// Visits an entry, which is in use; breaks if there is a hole before it.
+    pub(crate) fn visit(&mut self, at: VirtAddr, entry: Entry) -> ControlFlow<()> {
+        let pages = match entry {
+            Entry::Leaf(leaf) => self.shape.pages_of(&leaf),
+            Entry::Mark(_) | Entry::Empty => Pages::one(at.vpn(self.shape.base())),
+        };
+        if self.next.is_none_or(|next| pages.first() > next) {
+            return ControlFlow::Break(());
+        }
+        self.next = pages.last().checked_add(1);
+        ControlFlow::Continue(())
+    }
+
+    /// Returns the address of the first hole, after the visit.
+    pub(crate) fn hole(&self) -> Option<VirtAddr> {
+        self.next.filter(|&next| next <= self.last).map(|next| next.address(self.shape.base()))
     }
 }
 

@@ -14,6 +14,7 @@ pub struct Flush<'f> {
     named: &'f tlbkit_addr::Flush,
     base: PageSize,
     cache: WalkCache,
+    most: usize,
 }
 
 impl<'f> Flush<'f> {
@@ -27,18 +28,25 @@ impl<'f> Flush<'f> {
     /// Returns a flush of a machine's translations, which `named` counts in the machine's base pages.
     #[inline(always)]
     pub(crate) const fn counted<M: Machine>(named: &'f tlbkit_addr::Flush) -> Self {
-        Self { named, base: M::Geometry::BASE, cache: M::Format::WALK_CACHE }
+        Self { named, base: M::Geometry::BASE, cache: M::Format::WALK_CACHE, most: M::BY_ADDRESS }
     }
 
     /// Returns the address of each page to flush, one at a time. Returns `None` if the flush must name no address: it is of the whole
-    /// address space, it has more than `most` pages, a link changed and the machine evicts links only without an address (RISC-V), or the
-    /// machine has no flush by address.
+    /// address space, it has more than [`Machine::BY_ADDRESS`] pages, a link changed and the machine evicts links only without an address
+    /// (RISC-V), or the machine has no flush by address.
     ///
     /// The address is that of the page's first byte. No page is returned twice, and none for a [`FlushScope::Barrier`]. A page larger
-    /// than the machine's base page is returned as all its base pages, although one of them would be enough. `most` is the largest
-    /// number of pages for which single flushes cost the kernel less than a flush of everything. Costs a few additions for each range.
+    /// than the machine's base page is returned as all its base pages, although one of them would be enough. Costs a few additions
+    /// for each range.
     #[inline(always)]
-    pub fn by_address(&self, most: usize) -> Option<impl Iterator<Item = VirtAddr> + Clone + use<'f>> {
+    pub fn by_address(&self) -> Option<impl Iterator<Item = VirtAddr> + Clone + use<'f>> {
+        self.by_address_up_to(self.most)
+    }
+
+    /// Returns what [`by_address`](Self::by_address) returns, with a limit of `most` pages in place of [`Machine::BY_ADDRESS`]: for a
+    /// kernel that knows from how many pages on a flush of everything costs its cores less than single ones.
+    #[inline(always)]
+    pub fn by_address_up_to(&self, most: usize) -> Option<impl Iterator<Item = VirtAddr> + Clone + use<'f>> {
         let base = self.base;
         Some(self.named.by_address(self.cache, most)?.map(move |page| page.address(base)))
     }

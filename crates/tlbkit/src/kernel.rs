@@ -86,6 +86,11 @@ pub enum Overdue {
 ///   aligned to its size, and stays mapped for reading and writing on every CPU, in every address space, until then;
 /// - **zeroed frames**: [`take_zeroed_frame`](Self::take_zeroed_frame) keeps the promise on frames, and every byte of its frames
 ///   is zero;
+/// - **user memory**: where [`user_memory`](Self::user_memory) calls `access`, it does so once, with a pointer to the frame, which is
+///   aligned to the frame's size and mapped for reading and writing. From then on until `access` returns, the frame holds nothing but
+///   bytes of programs: no node, no stack, and no other value of the kernel's. Rust code accesses the bytes meanwhile by atomic loads,
+///   stores and exchanges of aligned words ([`AtomicUsize`](core::sync::atomic::AtomicUsize)), or not at all; programs and devices
+///   access them as they like;
 /// - **records**: [`record`](Self::record) returns a cell of its own for each frame, the same at each call, that no
 ///   other code uses while [`take_frame`](Self::take_frame) has given the frame away;
 /// - **one `Mmu`**: each CPU uses only one [`Mmu`](crate::Mmu) for each root register, because two would give the same ASID to two
@@ -158,6 +163,23 @@ pub unsafe trait Kernel: Sync + Sized + 'static {
     /// Returns the address at which a frame is mapped: with a direct map, its physical address plus a constant.
     fn memory(&self, frame: PhysAddr) -> *mut u8;
 
+    /// Calls `access` with the address at which a frame is mapped, if the frame holds memory of user programs; otherwise returns
+    /// `None`. [`copy_from_user`](crate::AddressSpace::copy_from_user), [`copy_to_user`](crate::AddressSpace::copy_to_user),
+    /// [`Mmu::clear_frame`](crate::Mmu::clear_frame) and [`Mmu::copy_frame`](crate::Mmu::copy_frame) access frames by this method alone.
+    /// By the default, which returns `None`, they fail with [`Error::NotUserMemory`](crate::Error::NotUserMemory).
+    ///
+    /// `frame` may be any frame, also one that the kernel does not have: [`map`](crate::AddressSpace::map) is safe and takes any
+    /// number. So the method looks up what the frame is used for, and while `access` runs, the frame must not become something
+    /// else. A kernel whose user memory is an array of its own need only compare addresses. One that counts the uses of its frames
+    /// adds one, if the frame has a count of user memory, and takes it away after `access`: `memory.rs` in `docs/embedding.md`.
+    ///
+    /// It may take the locks that the methods which take and give may take, but holds none while it calls `access`. That function
+    /// copies at most a frame, and does not unwind.
+    fn user_memory<R>(&self, frame: PhysAddr, access: impl FnOnce(*mut u8) -> R) -> Option<R> {
+        let _ = (frame, access);
+        None
+    }
+
     /// Returns the record of a frame, a cell of 32 bits: for example a field of the kernel's page structs, or an element of an
     /// array. Returns `None` for frames that must not become page-table nodes.
     fn record(&self, frame: PhysAddr) -> Option<&Record>;
@@ -169,6 +191,8 @@ pub unsafe trait Kernel: Sync + Sized + 'static {
     /// device, or of the kernel's own image ([`AddressSpace::take_over`](crate::AddressSpace::take_over)). Such a frame must not become
     /// free here, unless the kernel counts its uses.
     ///
+    /// A frame that a call has taken over ([`Edit::map_with`](crate::Edit::map_with), [`Edit::fill`](crate::Edit::fill),
+    /// [`Edit::unshare`](crate::Edit::unshare)) comes back here, too, if the call could not map it.
     /// `run.dirty` tells whether any of the frames was written through that mapping. A kernel that counts the mappings of a frame
     /// counts one less.
     ///

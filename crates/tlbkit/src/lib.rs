@@ -45,6 +45,7 @@ mod sync {
 }
 mod table;
 mod take_over;
+mod user;
 mod visit;
 
 pub use counted::{Base, BasePage, Frame, FrameOf, PagesOf, Span};
@@ -66,6 +67,7 @@ pub use tlbkit_addr::{
 };
 pub use tlbkit_pagetable::nodes::{Record, Store};
 pub use tlbkit_pagetable::{Change, Entry, Error, Footprint, FrameNumber, Leaf, Mark, Run};
+pub use user::Stopped;
 pub use {tlbkit_addr as addr, tlbkit_pagetable as pagetable, tlbkit_shootdown as shootdown};
 
 /// The README's example, compiled.

@@ -28,6 +28,17 @@ pub unsafe trait Machine: 'static {
     const HARDWARE: Hardware;
     /// The largest number of bits of an ASID.
     const ASID_BITS: u32;
+    /// The most pages that [`Flush::by_address`](crate::Flush::by_address) names one by one: with more, a flush of everything is
+    /// likely to cost less. The default, 4, is for hardware of which nothing is known: if it flushes everything whatever an
+    /// instruction names, it does so four times at most.
+    ///
+    /// | machine | pages | reason |
+    /// |-|-|-|
+    /// | RISC-V | 4 | Some cores flush everything at each `sfence.vma` (SiFive's erratum CIP-1200 demands it, and QEMU does it). Linux names up to 64, which suits cores that flush one entry |
+    /// | x86-64 | 33 | Linux's `tlb_single_page_flush_ceiling`: an `INVLPG` takes some hundred cycles, and what a flush of everything evicts is loaded again at less than that for an entry |
+    /// | AArch64 | 64 | A `TLBI` does not wait: one `DSB` waits for all. Linux names up to 512, to bound the time. Here interrupts are masked meanwhile, so the bound is lower |
+    /// | MIPS32 | 16 | The TLB has 16 to 64 entries: a loop over all of them costs as much as about as many probes, of two pages each |
+    const BY_ADDRESS: usize = 4;
 
     /// Returns the value of the root register for the table whose root node is at `node`, or, if the table is
     /// [`Guarded`](crate::Guarded), whose root word is at `node`. `node` is the address of a frame.

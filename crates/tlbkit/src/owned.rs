@@ -2,8 +2,8 @@
 
 use tlbkit_pagetable::{Mark, Run, Uncovered};
 
-use crate::Kernel;
-use crate::counted::typed;
+use crate::counted::{pfn, typed};
+use crate::{FrameOf, Kernel};
 
 /// A use of frames, or of a payload, by an entry that is to be made. If the change fails or unwinds before the entry is made, the drop
 /// of this value gives the use back ([`Kernel::release`], [`Kernel::release_payload`]).
@@ -17,6 +17,12 @@ impl<'k, K: Kernel> Owned<'k, K> {
     #[inline]
     pub(crate) const fn new(kernel: &'k K, frames: Run) -> Self {
         Self { kernel, what: Some(Uncovered::Frames(frames)) }
+    }
+
+    /// Takes over a frame that the kernel has handed over with a use.
+    #[inline]
+    pub(crate) fn frame(kernel: &'k K, frame: FrameOf<K>) -> Self {
+        Self::new(kernel, Run { first: pfn::<K>(frame), len: 1, dirty: false })
     }
 
     /// Makes one more use of frames, or of the payload of a mark. If the kernel's method unwinds, there is none.
@@ -39,10 +45,12 @@ impl<'k, K: Kernel> Owned<'k, K> {
 impl<K: Kernel> Drop for Owned<'_, K> {
     #[inline]
     fn drop(&mut self) {
-        match self.what {
-            Some(Uncovered::Frames(run)) => self.kernel.release(typed::<K, _>(run)),
-            Some(Uncovered::Mark(Mark::Payload(payload, _))) => self.kernel.release_payload(payload),
-            Some(Uncovered::Mark(Mark::Guard)) | None => {}
-        }
+        let Some(what) = self.what else { return };
+        // The call that was to make the entry may not have begun, so that interrupts are not masked yet.
+        self.kernel.masked(|| match what {
+            Uncovered::Frames(run) => self.kernel.release(typed::<K, _>(run)),
+            Uncovered::Mark(Mark::Payload(payload, _)) => self.kernel.release_payload(payload),
+            Uncovered::Mark(Mark::Guard) => {}
+        });
     }
 }

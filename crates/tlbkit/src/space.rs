@@ -3,15 +3,16 @@
 use core::fmt;
 use core::ops::ControlFlow;
 
-use tlbkit_addr::{Attr, PageSize, Pages, Pfn, PhysAddr, VirtAddr};
-use tlbkit_pagetable::{Change, Entry, Error, Footprint, Leaf, Mark, PageRanges, Pinned, Table as _};
+use tlbkit_addr::{Asid, Attr, PageSize, Pages, Pfn, PhysAddr, VirtAddr};
+use tlbkit_pagetable::{Change, Entry, Error, Footprint, Leaf, Mark, PageRanges, Table as _};
 
 use crate::block::{Handle, Place, Role, free};
 use crate::counted::{counted, pfn, to_pages, typed};
-use crate::cpu_call::{CpuCall, NotReady, everything};
+use crate::cpu_call::{CpuCall, NotReady, everything, under};
+use crate::edit::Whole;
 use crate::once::{Unflushed, encoded};
+use crate::owned::Owned;
 use crate::rights::change;
-use crate::settle::status;
 use crate::storage::Table;
 use crate::table::{PART, RELEASED, SpaceTable as _};
 use crate::{Access, Edit, Fault, FrameOf, Kernel, Machine, Mapping, Mmu, MultiLevel, PagesOf};
@@ -30,12 +31,12 @@ use crate::{Access, Edit, Fault, FrameOf, Kernel, Machine, Mapping, Mmu, MultiLe
 ///
 /// | call | a part | instructions |
 /// |-|-|-|
-/// | [`unmap`](Self::unmap) | about 8192 nodes and entries, of which a node without other entries is one; then the frames of 512 entries at a time | 73,950 |
-/// | [`fork`](Self::fork) | about 8192 entries, and a shootdown; of a [guarded](crate::Guarded) table all entries | 265,255 |
+/// | [`unmap`](Self::unmap) | about 8192 nodes and entries, of which a node without other entries is one; then the frames of 512 entries at a time | 211,709 |
+/// | [`fork`](Self::fork) | about 8192 entries, and a shootdown; of a [guarded](crate::Guarded) table all entries | 285,990 |
 /// | [`protect`](Self::protect) | about 8192 entries, and a shootdown | |
-/// | the drop of the last handle | 512 entries | 73,382 |
+/// | the drop of the last handle | 512 entries | 59,754 |
 /// | [`for_each`](Self::for_each), [`for_each_mark`](Self::for_each_mark) | 512 visits | |
-/// | [`pieces`](Self::pieces) | 64 KiB | 886 |
+/// | [`copy_from_user`](Self::copy_from_user), [`copy_to_user`](Self::copy_to_user) | a base page | 2,682 |
 /// | [`map_each`](Self::map_each), [`resize`](Self::resize) and every other | the whole range: all or nothing | |
 ///
 /// `cargo test -p tlbkit --test all ranges` counts the stores, frames and nodes of each part. The last column has the most instructions
@@ -279,6 +280,35 @@ impl<K: Kernel, const CPUS: usize> AddressSpace<K, CPUS> {
         self.mmu().kernel().masked(|| unsafe { self.0.pinned(|pinned| self.0.table.translate(pinned, at)) })
     }
 
+    /// Returns the value of the root register by which a CPU translates with this address space: for code of the kernel's that writes the
+    /// register itself. [`Kernel::load`] gets the value, too.
+    ///
+    /// | address space | value | what the kernel may do with it |
+    /// |-|-|-|
+    /// | the kernel's own ([`lending`](Self::lending), [`kernels`](Self::kernels)) | always the same, with ASID 0 | A CPU that boots may load it before it is [online](Mmu::online), while no other CPU removes or restricts a mapping of the address space: nobody waits for that CPU yet. A CPU that is online may load it at any time, and with it a root of the kernel's own in place of the one that `load` got last, until it returns to that one: it is asked to flush every change |
+    /// | any other | that of `load`, on a CPU that runs the address space; on another CPU `None` | A trampoline to user mode may load it as long as the CPU runs the address space: until the next [`activate`](Self::activate) of another one, [`idle`](Mmu::idle) or [`offline`](Mmu::offline) there. With its ASID no other CPU can use the value |
+    ///
+    /// The handle that the caller, or the CPU that runs the address space, keeps is what keeps the nodes: the value does not. Between two
+    /// roots with different ASIDs no flush is needed. Where the CPUs have no ASIDs, or [fewer](Kernel::asid_bits) than one for each CPU
+    /// and one more, both roots have ASID 0, so each write of the register is followed by a flush of everything, as
+    /// the register's own write is on x86-64.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Nested`] inside an edit or a visit on this CPU, except for the kernel's own address space.
+    pub fn root(&self) -> Result<Option<usize>, Error> {
+        let root = |asid| K::Machine::root(self.0.root(), asid);
+        if self.0.is_kernels() {
+            return Ok(Some(root(Asid::default())));
+        }
+        self.mmu().kernel().masked(|| {
+            let mut call = CpuCall::enter(self.mmu())?;
+            call.pass_on_fault();
+            let asid = call.runs(&self.0).then(|| under(self.0.held()).unwrap_or_default());
+            Ok(asid.map(root))
+        })
+    }
+
     /// Returns the memory that the page table takes, without the control block.
     pub fn footprint(&self) -> Footprint {
         self.0.table.footprint()
@@ -302,6 +332,41 @@ impl<K: Kernel, const CPUS: usize> AddressSpace<K, CPUS> {
         self.visit(counted::<K>(pages), &mut |_, entry| {
             entry.leaf().map_or(ControlFlow::Continue(()), |leaf| visit(typed::<K, _>(leaf)))
         })
+    }
+
+    /// Returns the first address of `pages` that is in use: mapped, or [marked](Edit::mark). `None` means that all of `pages` are free.
+    /// Pages that are [shared](Self::sharing) count, too.
+    ///
+    /// Costs a load for each empty entry of a node before that page: in a multi-level table at most one node a level, because a node
+    /// has an entry that is in use, or is freed. (Only the end of the range may cost another node a level.)
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Nested`] inside an edit or a visit on this CPU ([`Edit::first_used`]); [`Error::Unflushed`] as for [`edit`](Self::edit).
+    pub fn first_used(&self, pages: PagesOf<K>) -> Result<Option<VirtAddr>, Error> {
+        let pages = counted::<K>(pages);
+        let mut first = None;
+        let _ = self.visit(pages, &mut |at, _| {
+            // A larger page may begin before the range.
+            first = Some(at.max(pages.first().address(self.0.base())));
+            ControlFlow::Break(())
+        })?;
+        Ok(first)
+    }
+
+    /// Returns the address of the first page of `pages` that is a hole: neither mapped nor [marked](Edit::mark). `None` means that
+    /// all of `pages` are in use. Another CPU may make a hole where this call has looked already.
+    ///
+    /// Costs a visit of each entry before the hole, in [parts](Self#long-calls) of 512.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Nested`] inside an edit or a visit on this CPU ([`Edit::first_hole`]); [`Error::Unflushed`] as for [`edit`](Self::edit).
+    pub fn first_hole(&self, pages: PagesOf<K>) -> Result<Option<VirtAddr>, Error> {
+        let pages = counted::<K>(pages);
+        let mut whole = Whole::new(&self.0, pages);
+        let _ = self.visit(pages, &mut |at, entry| whole.visit(at, entry))?;
+        Ok(whole.hole())
     }
 
     /// Runs `edit` as the only writer of this address space. When this call returns, every CPU has flushed the translations that
@@ -388,6 +453,20 @@ impl<K: Kernel, const CPUS: usize> AddressSpace<K, CPUS> {
         self.edit(|edit| edit.map_each(pages, frames, attr))
     }
 
+    /// Maps each page of `pages` to the frame that `take` returns for the page's address; see [`Edit::map_with`].
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Edit::map_with`] and [`edit`](Self::edit).
+    pub fn map_with(
+        &self,
+        pages: PagesOf<K>,
+        attr: Attr,
+        take: impl FnMut(VirtAddr) -> Result<FrameOf<K>, Error>,
+    ) -> Result<(), Error> {
+        self.edit(|edit| edit.map_with(pages, attr, take))
+    }
+
     /// Unmaps every mapped page of `pages`; see [`Edit::unmap`]. A range of up to about 8192 nodes and entries costs one shootdown, and
     /// other writers find all of it mapped or none; a longer one is unmapped in [parts](Self#long-calls).
     ///
@@ -416,6 +495,20 @@ impl<K: Kernel, const CPUS: usize> AddressSpace<K, CPUS> {
             total += part.release();
         }
         Ok(total)
+    }
+
+    /// Unmaps `pages` if no page of them is a hole; see [`Edit::unmap_whole`]. A range of more than 8192 pages is looked through first, and
+    /// then unmapped in [parts](Self#long-calls), so that another CPU may make holes in between.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Edit::unmap_whole`] and [`edit`](Self::edit); as for [`unmap`](Self::unmap) if the range is unmapped in parts.
+    pub fn unmap_whole(&self, pages: PagesOf<K>) -> Result<usize, Error> {
+        if counted::<K>(pages).len() <= PART {
+            return self.edit(|edit| edit.unmap_whole(pages));
+        }
+        self.check_whole(pages)?;
+        self.unmap(pages)
     }
 
     /// Changes the attributes of every mapped page of `pages`; see [`Edit::protect`]. A range of more than 8192 pages is changed in
@@ -448,6 +541,20 @@ impl<K: Kernel, const CPUS: usize> AddressSpace<K, CPUS> {
         Ok(total)
     }
 
+    /// Changes the attributes of `pages` if no page of them is a hole; see [`Edit::protect_whole`]. A range of more than 8192 pages is
+    /// looked through first, and then changed in [parts](Self#long-calls), so that another CPU may make holes in between.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Edit::protect_whole`] and [`edit`](Self::edit); as for [`protect`](Self::protect) if the range is changed in parts.
+    pub fn protect_whole(&self, pages: PagesOf<K>, change: Change) -> Result<usize, Error> {
+        if counted::<K>(pages).len() <= PART {
+            return self.edit(|edit| edit.protect_whole(pages, change));
+        }
+        self.check_whole(pages)?;
+        self.protect(pages, change)
+    }
+
     /// Gives every mapped page of `pages` these access rights and no others; see [`Edit::set_rights`].
     ///
     /// # Errors
@@ -455,6 +562,26 @@ impl<K: Kernel, const CPUS: usize> AddressSpace<K, CPUS> {
     /// Those of [`Edit::set_rights`] and [`edit`](Self::edit).
     pub fn set_rights(&self, pages: PagesOf<K>, mapping: Mapping, rights: Attr) -> Result<usize, Error> {
         self.protect(pages, change::<<K::Machine as Machine>::Format>(mapping, rights)?)
+    }
+
+    /// Gives `pages` these access rights and no others, if no page of them is a hole; see [`Edit::set_rights_whole`], and
+    /// [`protect_whole`](Self::protect_whole).
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Edit::set_rights_whole`] and [`edit`](Self::edit); as for [`protect`](Self::protect) if the range is changed in parts.
+    pub fn set_rights_whole(
+        &self,
+        pages: PagesOf<K>,
+        mapping: Mapping,
+        rights: Attr,
+    ) -> Result<usize, Error> {
+        self.protect_whole(pages, change::<<K::Machine as Machine>::Format>(mapping, rights)?)
+    }
+
+    fn check_whole(&self, pages: PagesOf<K>) -> Result<(), Error> {
+        self.0.check_own(counted::<K>(pages))?;
+        self.first_hole(pages)?.map_or(Ok(()), |at| Err(Error::NotMapped { at }))
     }
 
     /// Maps the base page of `at` to another frame; see [`Edit::replace`].
@@ -524,6 +651,15 @@ impl<K: Kernel, const CPUS: usize> AddressSpace<K, CPUS> {
         self.edit(|edit| edit.mark(at, mark))
     }
 
+    /// Stores a mark in the entries of `pages`, none of which is in use; see [`Edit::mark_pages`].
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Edit::mark_pages`] and [`edit`](Self::edit).
+    pub fn mark_pages(&self, pages: PagesOf<K>, mark: Mark) -> Result<(), Error> {
+        self.edit(|edit| edit.mark_pages(pages, mark))
+    }
+
     /// Begins to page out the page of `at`; see [`Edit::freeze`].
     ///
     /// # Errors
@@ -546,9 +682,10 @@ impl<K: Kernel, const CPUS: usize> AddressSpace<K, CPUS> {
     ///
     /// # Errors
     ///
-    /// Those of [`Edit::fill`] and [`edit`](Self::edit).
+    /// Those of [`Edit::fill`] and [`edit`](Self::edit). After any of them `frame` is released.
     pub fn fill(&self, at: VirtAddr, payload: u64, frame: FrameOf<K>) -> Result<(), Error> {
-        self.edit(|edit| edit.fill(at, payload, frame))
+        let own = Owned::frame(self.mmu().kernel(), frame);
+        self.edit(|edit| edit.fill_owned(at, payload, frame, own))
     }
 
     /// Makes every leaf of `pages` one of size `to`; see [`Edit::resize`].
@@ -614,75 +751,7 @@ impl<K: Kernel, const CPUS: usize> AddressSpace<K, CPUS> {
     fn fault_again(&self, at: VirtAddr, access: Access) -> Result<Fault<FrameOf<K>>, Error> {
         self.edit(|edit| edit.fault(at, access))
     }
-
-    /// Calls `piece` with the physical address and the length of each piece of memory to which the `len` bytes from `at` on are
-    /// mapped, in ascending order. Stops at the first page that does not allow `access`. Sets the status bits that the access needs,
-    /// as hardware does for an access of the program. A piece ends at a multiple of 64 KiB at the latest: there interrupts are
-    /// unmasked for a moment.
-    ///
-    /// While `piece` runs, no page of the piece is unmapped and released: interrupts are masked, and a CPU that unmaps the page
-    /// waits. So `piece` copies and returns; it must not call back into the [`Mmu`] or an address space. A kernel that maps its own
-    /// memory at the first use writes to a new buffer before this call: its fault handler would find this CPU inside a call
-    /// ([`Error::Nested`]).
-    ///
-    /// # Errors
-    ///
-    /// [`Error::NotMapped`] with the first address that does not allow the access. The kernel can resolve a [`fault`](Self::fault)
-    /// there and continue. The pieces before that address have been visited. [`Error::OutOfRange`] if the bytes extend beyond the
-    /// last address; [`Error::Nested`] inside an edit or a visit on this CPU; [`Error::Unflushed`] as for [`edit`](Self::edit).
-    pub fn pieces(
-        &self,
-        at: VirtAddr,
-        len: usize,
-        access: Access,
-        mut piece: impl FnMut(PhysAddr, usize),
-    ) -> Result<(), Error> {
-        let Some(more) = len.checked_sub(1) else { return Ok(()) };
-        let last = at.checked_add(more).ok_or(Error::OutOfRange { at })?;
-        let (table, base) = (&self.0.table, self.0.base());
-        let allowed = |leaf: &Leaf| access.allowed(leaf.attr);
-        // Returns the end of the piece at `at`; `Err(None)` if the entry lacks a status bit.
-        let mut next = |at: VirtAddr, last: VirtAddr, pinned: Pinned<'_>| {
-            let leaf = table.lookup(pinned, at).filter(allowed).ok_or(Some(Error::NotMapped { at }))?;
-            if !leaf.attr.contains(status::<K>(access)) {
-                return Err(None);
-            }
-            let end = VirtAddr::new(leaf.at.get() | leaf.size.mask()).min(last);
-            piece(leaf.phys(at, base), end.get() - at.get() + 1);
-            Ok(end)
-        };
-        let mut rest = Some(at);
-        while let Some(first) = rest {
-            let until = VirtAddr::new(first.get() | (MASKED - 1)).min(last);
-            // Returns the next address, and whether its entry lacks a status bit, which only a writer sets.
-            let (more, lacks) = self.mmu().call(|_| {
-                let mut at = first;
-                loop {
-                    // SAFETY: interrupts are masked; this CPU is inside a call, so that it serves no shootdown during `piece`.
-                    let end = match unsafe { self.0.pinned(|pinned| next(at, until, pinned)) } {
-                        Ok(end) => end,
-                        Err(None) => break Ok((Some(at), true)),
-                        Err(Some(error)) => break Err(error),
-                    };
-                    match end.checked_add(1) {
-                        Some(more) if end < until => at = more,
-                        more => break Ok((more.filter(|_| end < last), false)),
-                    }
-                }
-            })?;
-            if let Some(at) = more.filter(|_| lacks)
-                && self.fault(at, access)? != Fault::Retry
-            {
-                return Err(Error::NotMapped { at });
-            }
-            rest = more;
-        }
-        Ok(())
-    }
 }
-
-/// The most bytes that [`pieces`](AddressSpace::pieces) visits with interrupts masked.
-const MASKED: usize = 64 << 10;
 
 /// Returns `Err` if `wrong` holds an error. Without an error this moves no value.
 #[inline(always)]

@@ -49,7 +49,7 @@ macro_rules! spaces {
                 tlbkit_release(run.first.get(), run.len);
             }
             fn flush(&self, flush: &Flush<'_>, asid: Option<Asid>) {
-                let at = flush.by_address(1).and_then(|mut pages| pages.next()).map_or(0, VirtAddr::get);
+                let at = flush.by_address_up_to(1).and_then(|mut pages| pages.next()).map_or(0, VirtAddr::get);
                 tlbkit_flush(at, asid.map_or(0, |asid| usize::from(asid.get())));
             }
             fn interrupt(&self, cpus: CpuSet) {

@@ -8,9 +8,7 @@ use core::mem::ManuallyDrop;
 use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use spin::Mutex;
-use tlbkit::{
-    Access, AddressSpace, Attr, Change, Kernel as _, PageSize, Pages, PhysAddr, SupervisorPages, VirtAddr,
-};
+use tlbkit::{Access, AddressSpace, Attr, Change, PageSize, Pages, Pfn, Stopped, SupervisorPages, VirtAddr};
 
 #[cfg_attr(target_arch = "aarch64", path = "board/aarch64.rs")]
 #[cfg_attr(target_arch = "riscv64", path = "board/riscv64.rs")]
@@ -26,7 +24,7 @@ mod own;
 mod swap;
 
 use board::Console;
-use memory::{MMU, Mine};
+use memory::{MMU, Mine, put, take};
 use own::{Own, boot};
 use swap::page_fault;
 
@@ -75,18 +73,17 @@ fn large(kernel: &Own) {
     const AT: usize = 0x2000_0000;
     const PARTS: usize = 512;
     // The kernel has just begun: it gives out its last frame first, and the others in descending order.
-    let mut frames = [PhysAddr::new(0); 2 * PARTS - 1];
-    frames.fill_with(|| MMU.kernel().take_frame().expect("there is memory"));
-    let number = |frame: PhysAddr| frame.pfn(PageSize::K4).get();
-    let last = frames.iter().position(|&frame| number(frame) % PARTS == PARTS - 1).expect("one ends a page");
+    let mut frames = [Pfn::new(0); 2 * PARTS - 1];
+    frames.fill_with(|| take(None).expect("there is memory"));
+    let last = frames.iter().position(|frame| frame.get() % PARTS == PARTS - 1).expect("one ends a page");
     let first = frames[last + PARTS - 1];
-    check(number(frames[last]) - number(first) == PARTS - 1, "the frames are in a row");
+    check(frames[last].get() - first.get() == PARTS - 1, "the frames are in a row");
     let others = frames[..last].iter().chain(&frames[last + PARTS..]);
-    others.rev().for_each(|&frame| MMU.kernel().give_frame(frame));
+    others.rev().for_each(|&frame| put(frame));
     let parent = own::process(kernel).expect("there is memory");
     let pages = Pages::count(VirtAddr::new(AT).vpn(PageSize::K4), PARTS).expect("they are in range");
     let user = Attr::READ | Attr::WRITE | Attr::USER;
-    parent.map_linear(pages, first.pfn(PageSize::K4), user).expect("nothing is there");
+    parent.map_linear(pages, first, user).expect("nothing is there");
     let at = |part: usize| AT + part * PageSize::K4.bytes();
     run_process(&parent);
     (0..PARTS).for_each(|part| check(store(at(part), part as u64), "a large page can be written"));
@@ -163,6 +160,29 @@ fn page_out_and_in(parent: &AddressSpace<Mine>, at: usize, round: u64) {
     check(load(at) == Some(!round), "the parent has what it wrote");
 }
 
+/// System calls read and write the process's memory: at an odd address, over the end of a page, in pages that are shared or out.
+fn copy_in_and_out(process: &AddressSpace<Mine>, at: usize, round: u64) {
+    let end = VirtAddr::new(at + 0xffe);
+    let child = process.fork(SupervisorPages::LeftOut).expect("there is memory");
+    let word = round.to_ne_bytes();
+    // The page behind it is the last one of the heap's end, and has never been used.
+    let next = VirtAddr::new(at - 0x1002);
+    let mut found = [0; 8];
+    check(
+        child.copy_to_user(next, &word, page_fault) == Ok(()),
+        "a system call writes a page and the one after it",
+    );
+    check(child.copy_from_user(next, &mut found, page_fault) == Ok(()) && found == word, "and reads them");
+    check(process.lookup(next).is_none(), "in its own process");
+    let before = load(at);
+    check(swap::page_out(process, VirtAddr::new(at)) == Ok(()), "the page goes out");
+    check(process.copy_to_user(VirtAddr::new(at + 8), &word, page_fault) == Ok(()), "what is out is written");
+    check(load(at) == before && load(at + 8) == Some(round), "beside what is there");
+    let stopped = Err(Stopped { copied: 2, error: None });
+    check(child.copy_from_user(end, &mut found, page_fault) == stopped, "there is nothing behind the heap");
+    check(MMU.clear_frame(Pfn::new(0x8_0000)).is_err(), "the kernel's own frame is none of user memory");
+}
+
 /// More processes than there is memory for, one after the other.
 const PROCESSES: u64 = 3000;
 
@@ -186,6 +206,7 @@ extern "C" fn run() -> ! {
         check(parent.unmap(page) == Ok(1) && load(AT) == Some(0), "what is unmapped is gone");
         check(load(8).is_none() && !store(8, 1), "nothing is there");
         page_out_and_in(&parent, AT, round);
+        copy_in_and_out(&parent, AT, round);
         *CURRENT.lock() = None;
         MMU.idle().expect("nothing else is under way");
     }

@@ -21,8 +21,11 @@ const USER: Attr = Attr::READ.union(Attr::WRITE).union(Attr::USER);
 
 /// A word of `tlbkit`'s for each frame.
 static RECORDS: [Record; FRAMES] = [const { Record::new(0) }; FRAMES];
-/// For each frame that is in use, how often it is mapped; for each free one, the index of the next free one.
+/// For each frame of user memory, [`DATA`] plus how often it is mapped or held; for each free frame, the index of the next free one;
+/// for each of `tlbkit`'s frames, 0.
 static INFO: [AtomicUsize; FRAMES] = [const { AtomicUsize::new(0) }; FRAMES];
+/// More than any index.
+const DATA: usize = 1 << 32;
 /// The index of the first free frame; `FRAMES` if there is none.
 static FREE: AtomicUsize = AtomicUsize::new(FRAMES);
 
@@ -31,71 +34,86 @@ pub struct Mine;
 
 pub static MMU: Mmu<Mine> = Mmu::new(Mine);
 
-/// Takes a free frame and fills it: with the bytes of another frame, or with zeros.
-pub fn take(copy_of: Option<Pfn>) -> Result<Pfn, Error> {
+/// Takes a free frame, which gets this `INFO`.
+fn take_free(info: usize) -> Result<Pfn, Error> {
     let free = cpu::masked(|| {
         let first = FREE.load(Relaxed);
-        let next = INFO.get(first)?.swap(1, Relaxed);
+        let next = INFO.get(first)?.swap(info, Relaxed);
         FREE.store(next, Relaxed);
         Some(Pfn::new(FIRST + first))
     });
-    let frame = free.ok_or(Error::NoMemory { wanted: 1, pending: 0 })?;
-    fill(frame, copy_of);
-    Ok(frame)
+    free.ok_or(Error::NoMemory { wanted: 1, pending: 0 })
 }
 
-/// Fills a frame that only the caller has: with the bytes of another frame, or with zeros.
-fn fill(frame: Pfn, copy_of: Option<Pfn>) {
-    let size = PageSize::K4.bytes();
-    let to = cpu::memory(frame.address(PageSize::K4));
-    match copy_of {
-        Some(other) => {
-            let from = cpu::memory(other.address(PageSize::K4));
-            // SAFETY: both are mapped frames, they are different, and only the caller has the first.
-            unsafe { to.copy_from(from, size) }
-        }
-        // SAFETY: it is a mapped frame that only the caller has.
-        None => unsafe { to.write_bytes(0, size) },
-    }
-}
-
-/// Counts a frame as mapped once less, and frees it if that was the last time.
-pub fn put(frame: Pfn) {
+/// Makes a frame free.
+fn free(frame: Pfn) {
     let Some(info) = info(frame) else { return };
-    if info.fetch_sub(1, Relaxed) == 1 {
-        cpu::masked(|| {
-            let next = FREE.swap(frame.get() - FIRST, Relaxed);
-            info.store(next, Relaxed);
-        });
+    cpu::masked(|| {
+        let next = FREE.swap(frame.get() - FIRST, Relaxed);
+        info.store(next, Relaxed);
+    });
+}
+
+/// Takes a free frame for user memory and fills it: with the bytes of another frame, or with zeros.
+pub fn take(copy_of: Option<Pfn>) -> Result<Pfn, Error> {
+    let frame = take_free(DATA + 1)?;
+    let filled = match copy_of {
+        Some(other) => MMU.copy_frame(other, frame),
+        None => MMU.clear_frame(frame),
+    };
+    filled.map(|()| frame).inspect_err(|_| put(frame))
+}
+
+/// Counts a frame of user memory as mapped or held once more. Returns `false` if it is none.
+fn hold(frame: Pfn) -> bool {
+    let more = |info| (info > DATA).then(|| info + 1);
+    info(frame).is_some_and(|info| info.fetch_update(Relaxed, Relaxed, more).is_ok())
+}
+
+/// Counts a frame of user memory as mapped or held once less, and frees it if that was the last time.
+pub fn put(frame: Pfn) {
+    let fewer = |info| (info > DATA).then(|| info - 1);
+    if info(frame).is_some_and(|info| info.fetch_update(Relaxed, Relaxed, fewer) == Ok(DATA + 1)) {
+        free(frame);
     }
 }
 
-/// Returns how often a frame is mapped; `None` if the frame is none of those that the kernel gives out.
+/// Returns the `INFO` of a frame; `None` if the frame is none of those that the kernel gives out.
 fn info(frame: Pfn) -> Option<&'static AtomicUsize> {
     INFO.get(frame.get().wrapping_sub(FIRST))
 }
 
-/// Tells whether a frame is mapped once and used by nothing else.
+/// Tells whether a frame of user memory is mapped once and held by nothing else.
 fn is_sole(frame: Pfn) -> bool {
-    info(frame).is_some_and(|info| info.load(Relaxed) == 1)
+    info(frame).is_some_and(|info| info.load(Relaxed) == DATA + 1)
 }
 
-// SAFETY: a free frame has no other owner, and all of them are mapped where `memory` says; a record is its frame's. `flush` orders the
+// SAFETY: a free frame has no other owner, and all of them are mapped where `memory` says; a record is its frame's. A frame of user
+// memory stays one while it is held, and no Rust code but `tlbkit`'s copies accesses its bytes. `flush` orders the
 // stores before it, and ends what the CPU has walked. There is one CPU.
 unsafe impl Kernel for Mine {
     type Machine = cpu::Machine;
 
     fn take_frame(&self) -> Option<PhysAddr> {
-        let frame = take(None).ok()?;
+        let frame = take_free(0).ok()?;
         Some(frame.address(PageSize::K4))
     }
 
     fn give_frame(&self, frame: PhysAddr) {
-        put(frame.pfn(PageSize::K4));
+        free(frame.pfn(PageSize::K4));
     }
 
     fn memory(&self, frame: PhysAddr) -> *mut u8 {
         cpu::memory(frame)
+    }
+
+    fn user_memory<R>(&self, frame: PhysAddr, access: impl FnOnce(*mut u8) -> R) -> Option<R> {
+        let number = frame.pfn(PageSize::K4);
+        hold(number).then(|| {
+            let result = access(cpu::memory(frame));
+            put(number);
+            result
+        })
     }
 
     fn record(&self, at: PhysAddr) -> Option<&Record> {
@@ -103,9 +121,7 @@ unsafe impl Kernel for Mine {
     }
 
     fn share(&self, run: Run) {
-        for info in run.frames().filter_map(info) {
-            info.fetch_add(1, Relaxed);
-        }
+        run.frames().for_each(|frame| _ = hold(frame));
     }
 
     fn release(&self, run: Run) {
@@ -143,10 +159,7 @@ unsafe impl Kernel for Mine {
 
 /// Frees all frames that the kernel gives out.
 pub fn prepare() {
-    for (index, info) in INFO.iter().enumerate() {
-        info.store(1, Relaxed);
-        put(Pfn::new(FIRST + index));
-    }
+    (FIRST..FIRST + FRAMES).map(Pfn::new).for_each(free);
 }
 
 /// Resolves a page fault of a process. Returns `false` if the process must not make this access.
@@ -156,9 +169,7 @@ pub fn page_fault(process: &AddressSpace<Mine>, at: VirtAddr, access: Access) ->
             // The TLB held an older entry, which is flushed now.
             Fault::Retry => {}
             Fault::NotMapped if HEAP.contains(&at.get()) => {
-                let page = Pages::one(at.vpn(PageSize::K4));
-                let frame = take(None)?;
-                edit.map(page, frame, USER).inspect_err(|_| put(frame))?;
+                edit.map_with(Pages::one(at.vpn(PageSize::K4)), USER, |_| take(None))?;
             }
             Fault::CopyOnWrite(_) => edit.unshare(at, is_sole, |shared| take(Some(shared)))?,
             _ => return Ok(false),

@@ -11,7 +11,7 @@ pub type Own = AddressSpace<Mine>;
 /// Frees memory, and returns the kernel's own address space: pages that every process shares.
 pub fn boot() -> Result<Own, Error> {
     prepare();
-    let kernel = AddressSpace::lending(&MMU, [cpu::kernels_part()?])?;
+    let kernel = AddressSpace::lending(&MMU, cpu::kernels_parts()?)?;
     for (pages, frame, rights) in cpu::kernels_pages()? {
         kernel.map_linear(pages, frame, rights | Attr::GLOBAL | Attr::ACCESSED | Attr::DIRTY)?;
     }

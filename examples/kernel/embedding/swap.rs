@@ -59,7 +59,7 @@ pub fn page_fault(process: &AddressSpace<Mine>, at: VirtAddr, access: Access) ->
     };
     let filled = take(None).and_then(|frame| {
         disk::read(slot, frame);
-        process.fill(at, slot, frame).inspect_err(|_| put(frame))
+        process.fill(at, slot, frame)
     });
     let_go(slot);
     match filled {

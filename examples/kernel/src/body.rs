@@ -345,11 +345,8 @@ impl Body {
     /// Maps a page that is reserved, full of zeros.
     fn fetch(&mut self, at: VirtAddr, access: Access) -> Result<(), Refused> {
         let page = self.reserved(at, access)?;
-        let frame = frames::take().ok_or(Refused::NoMemory)?;
-        if let Err(error) = self.space.map(Pages::one(at.vpn(PageSize::K4)), frame, page.attr()) {
-            frames::release(frame, false);
-            return Err(error.into());
-        }
+        let take = |_| frames::take().ok_or(Error::NoMemory { wanted: 1, pending: 0 });
+        self.space.map_with(Pages::one(at.vpn(PageSize::K4)), page.attr(), take)?;
         REPORT.add(Count::Operations, 1);
         Ok(())
     }
@@ -358,14 +355,11 @@ impl Body {
     pub(crate) fn come_in(&mut self, incoming: Incoming) -> Result<(), Refused> {
         let Incoming { at, frame, slot } = incoming;
         let filled = self.space.fill(at, slot.number().into(), frame);
-        match filled {
-            Ok(()) => {
-                // What the entry had of the disk, the frame has now.
-                frames::keep_slot(frame, slot);
-                REPORT.add(Count::PagedIn, 1);
-                REPORT.add(Count::Operations, 1);
-            }
-            Err(_) => frames::release(frame, false),
+        if filled.is_ok() {
+            // What the entry had of the disk, the frame has now.
+            frames::keep_slot(frame, slot);
+            REPORT.add(Count::PagedIn, 1);
+            REPORT.add(Count::Operations, 1);
         }
         slot.release();
         match filled {

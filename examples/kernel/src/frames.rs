@@ -90,6 +90,12 @@ pub(crate) fn words(frame: Pfn) -> &'static Page {
     &MEMORY[index(frame)].0
 }
 
+/// Returns where a frame is; `None` if it is none of these.
+pub(crate) fn memory(frame: Pfn) -> Option<*mut u8> {
+    let words = MEMORY.get(frame.get().wrapping_sub(MEMORY[0].frame().get()))?;
+    Some(core::ptr::from_ref(words).cast_mut().cast())
+}
+
 /// Makes all of them free.
 pub(crate) fn prepare() {
     for frame in &MEMORY {

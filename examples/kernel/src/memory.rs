@@ -32,7 +32,7 @@ fn number(frame: PhysAddr) -> usize {
 
 // SAFETY: a frame of `FREE` is one of `TABLES`, which nothing else uses; its number is in `FREE` once, or its owner has
 // it. The kernel's memory is where it is in every address space, so `memory` is its address. A record is in the array
-// beside it. `arch` numbers CPUs from 0 on, and starts none from `CPUS` on. The fences of `arch` end what the CPU has walked,
+// beside it. User memory is that of `frames`, and never anything else; all code accesses its words atomically. `arch` numbers CPUs from 0 on, and starts none from `CPUS` on. The fences of `arch` end what the CPU has walked,
 // and order stores before them. The root is loaded at once. Nothing that is called here unwinds, or looks anything up.
 unsafe impl Kernel for Machine {
     type Machine = arch::Machine;
@@ -57,6 +57,10 @@ unsafe impl Kernel for Machine {
     fn memory(&self, frame: PhysAddr) -> *mut u8 {
         let first = TABLES[0].frame().address(PageSize::K4);
         TABLES.as_ptr().cast_mut().cast::<u8>().wrapping_add(frame.get().wrapping_sub(first.get()))
+    }
+
+    fn user_memory<R>(&self, frame: PhysAddr, access: impl FnOnce(*mut u8) -> R) -> Option<R> {
+        frames::memory(frame.pfn(PageSize::K4)).map(access)
     }
 
     fn record(&self, frame: PhysAddr) -> Option<&Record> {
@@ -86,7 +90,7 @@ unsafe impl Kernel for Machine {
         // Without ASIDs an address is one of the address space that runs here, or of all.
         let asid = asid.map(Asid::get).or((arch::ASID_BITS == 0).then_some(0));
         arch::before_fences();
-        match (asid, flush.by_address(64)) {
+        match (asid, flush.by_address()) {
             (Some(asid), Some(pages)) => {
                 pages.for_each(|at| arch::fence(at.get(), asid));
             }

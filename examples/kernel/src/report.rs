@@ -72,7 +72,7 @@ const COSTS: [&str; 12] = [
     "longest_unmap",
     "longest_drop",
     "longest_fork",
-    "longest_pieces",
+    "longest_copy",
 ];
 
 /// The numbers of a boot.

@@ -391,7 +391,7 @@ const COSTS: [&str; 12] = [
     "longest_unmap",
     "longest_drop",
     "longest_fork",
-    "longest_pieces",
+    "longest_copy",
 ];
 
 fn number(row: &Value, name: &str) -> u64 {

@@ -26,15 +26,16 @@ const SOME: [&str; 3] = [
     // One table of each organisation. `cpt` would also be the one that grows, as `hr` does.
     "-p tlbkit-pagetable --test all -- slab:: pieces:: unwinding::a_ unwinding::the_ unwinding::mpt unwinding::lpt unwinding::ga \
      unwinding::cpt unwinding::hr --skip unwinding::cpt_grows",
-    // Each kind of table, and a TLB that hardware loads and one that software loads.
-    "-p tlbkit --test all -- sv39::a_history_of_cpus mips32::a_history_of_cpus guarded::a_history_of_cpus",
+    // Each kind of table, and a TLB that hardware loads and one that software loads; copies of user memory, with threads and without.
+    "-p tlbkit --test all -- sv39::a_history_of_cpus mips32::a_history_of_cpus guarded::a_history_of_cpus \
+     user::a_part user::a_page",
 ];
 
 /// What takes minutes more: the others of these tests.
 const MORE: [&str; 3] = [
     "-p tlbkit-pagetable --lib",
     "-p tlbkit-pagetable --test all -- slab:: pieces:: unwinding::",
-    "-p tlbkit --test all -- properties::",
+    "-p tlbkit --test all -- properties:: user::",
 ];
 
 /// What is run on every machine.
@@ -50,8 +51,9 @@ const EACH: [&str; 7] = [
 ];
 
 /// What has threads, and so a schedule: once for each seed.
-const THREADS: [&str; 4] = [
+const THREADS: [&str; 5] = [
     "-p tlbkit --test all cpus::",
+    "-p tlbkit --test all user::",
     "-p tlbkit-stlb --test all shared_stress::",
     "-p tlbkit-pagetable --test all hashed_threads::",
     "-p tlbkit-pagetable --test all slab::threads_share_a_slab",

@@ -157,6 +157,7 @@ where
     type Base = Base<GRANULE>;
     const HARDWARE: Hardware = Hardware::AARCH64_HAFDBS;
     const ASID_BITS: u32 = Self::ASIDS;
+    const BY_ADDRESS: usize = 64;
 
     #[inline]
     fn root(node: PhysAddr, asid: Asid) -> usize {
@@ -176,6 +177,7 @@ where
     type Base = Base<GRANULE>;
     const HARDWARE: Hardware = Hardware::AARCH64_HAFDBS;
     const ASID_BITS: u32 = Self::ASIDS;
+    const BY_ADDRESS: usize = 64;
 
     #[inline]
     fn root(node: PhysAddr, asid: Asid) -> usize {

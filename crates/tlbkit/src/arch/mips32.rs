@@ -43,6 +43,7 @@ unsafe impl<T: TableKind<Va32, format::EntryLoCow>> Machine for Mips32<T> {
     type Base = Base<12>;
     const HARDWARE: Hardware = Hardware::MIPS32;
     const ASID_BITS: u32 = 8;
+    const BY_ADDRESS: usize = 16;
 
     #[inline]
     fn root(node: PhysAddr, asid: Asid) -> usize {
@@ -68,6 +69,7 @@ unsafe impl Machine for Mips32Coherent {
     type Base = Base<12>;
     const HARDWARE: Hardware = Hardware::MIPS32;
     const ASID_BITS: u32 = 8;
+    const BY_ADDRESS: usize = 16;
 
     #[inline]
     fn root(node: PhysAddr, asid: Asid) -> usize {
@@ -98,6 +100,7 @@ unsafe impl Machine for Mips32Coherent<Guarded> {
     type Base = Base<12>;
     const HARDWARE: Hardware = Hardware::MIPS32;
     const ASID_BITS: u32 = 8;
+    const BY_ADDRESS: usize = 16;
 
     #[inline]
     fn root(node: PhysAddr, asid: Asid) -> usize {

@@ -44,6 +44,7 @@ unsafe impl Machine for X86_64 {
     type Base = Base<12>;
     const HARDWARE: Hardware = Hardware::X86_64;
     const ASID_BITS: u32 = 12;
+    const BY_ADDRESS: usize = 33;
 
     #[inline]
     fn root(node: PhysAddr, asid: Asid) -> usize {
@@ -75,6 +76,7 @@ unsafe impl Machine for X86_64G1 {
     type Base = Base<12>;
     const HARDWARE: Hardware = Hardware::X86_64;
     const ASID_BITS: u32 = 12;
+    const BY_ADDRESS: usize = 33;
 
     #[inline]
     fn root(node: PhysAddr, asid: Asid) -> usize {
@@ -105,6 +107,7 @@ unsafe impl Machine for X86_64La57 {
     type Base = Base<12>;
     const HARDWARE: Hardware = Hardware::X86_64;
     const ASID_BITS: u32 = 12;
+    const BY_ADDRESS: usize = 33;
 
     #[inline]
     fn root(node: PhysAddr, asid: Asid) -> usize {
@@ -135,6 +138,7 @@ unsafe impl Machine for X86_64La57G1 {
     type Base = Base<12>;
     const HARDWARE: Hardware = Hardware::X86_64;
     const ASID_BITS: u32 = 12;
+    const BY_ADDRESS: usize = 33;
 
     #[inline]
     fn root(node: PhysAddr, asid: Asid) -> usize {

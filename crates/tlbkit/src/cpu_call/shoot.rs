@@ -127,7 +127,7 @@ impl<K: Kernel, const CPUS: usize> CpuCall<K, CPUS> {
 
 /// Returns the ASID under which TLBs may hold translations, if they may.
 #[inline]
-pub(super) fn under(held: Held) -> Option<Asid> {
+pub(crate) fn under(held: Held) -> Option<Asid> {
     match held {
         Held::Never => None,
         Held::Under(asid) => Some(asid),

@@ -1,12 +1,11 @@
 //! Maps of a range: all of it, or nothing.
 
-use core::ops::ControlFlow;
-
-use tlbkit_addr::{Attr, PageSize, Pages, Pfn};
-use tlbkit_pagetable::{Error, Holes, Leaf, Table as _};
+use tlbkit_addr::{Attr, PageSize, Pages, Pfn, VirtAddr};
+use tlbkit_pagetable::{Error, Holes, Table as _};
 
 use super::{Edit, after};
 use crate::counted::{counted, pfn, to_pages, typed};
+use crate::cursor::check_unused;
 use crate::{FrameOf, Kernel, PagesOf};
 
 impl<K: Kernel, const CPUS: usize> Edit<'_, K, CPUS> {
@@ -63,7 +62,7 @@ impl<K: Kernel, const CPUS: usize> Edit<'_, K, CPUS> {
         space.check_frames(frame, pages.len(), space.base())?;
         let block = self.space;
         let sizes = || space.sizes().iter().copied().filter(|&size| block.has_place_for(size, pages));
-        self.all_or_nothing(pages, |edit, done| {
+        self.all_or_nothing(pages, |edit, pages, done| {
             while let Some(rest) = after(pages, *done) {
                 let at = Pfn::new(frame.get() + *done);
                 let fits = |size: PageSize| {
@@ -105,7 +104,7 @@ impl<K: Kernel, const CPUS: usize> Edit<'_, K, CPUS> {
         let pages = counted::<K>(pages);
         let base = self.space.base();
         let mut frames = frames.into_iter();
-        self.all_or_nothing(pages, |edit, done| {
+        self.all_or_nothing(pages, |edit, pages, done| {
             while let Some(rest) = after(pages, *done) {
                 let page = rest.first();
                 let frame = frames.next().ok_or(Error::NotMapped { at: page.address(base) })?;
@@ -116,34 +115,67 @@ impl<K: Kernel, const CPUS: usize> Edit<'_, K, CPUS> {
         })
     }
 
-    /// Runs `map`, which counts the pages from the beginning of `pages` that it has mapped, and unmaps those if it fails.
-    fn all_or_nothing(
+    /// Maps each page of `pages`, one after the other, to the frame that `take` returns for the page's address. The frame belongs
+    /// to the address space from then on, so a kernel has no frame to give back: if a page cannot be mapped, its frame is
+    /// [released](Kernel::release), and so are those of the pages before it.
+    ///
+    /// `take` is called for a page that is known to be unused, with interrupts masked, and must not call back into the
+    /// [`Mmu`](crate::Mmu) or an address space. If it panics, the pages that were mapped before stay mapped.
+    ///
+    /// Costs a walk and a store for each page.
+    ///
+    /// # Errors
+    ///
+    /// The error of `take`; otherwise as [`map`](Self::map). Nothing has changed then.
+    pub fn map_with(
+        &mut self,
+        pages: PagesOf<K>,
+        attr: Attr,
+        mut take: impl FnMut(VirtAddr) -> Result<FrameOf<K>, Error>,
+    ) -> Result<(), Error> {
+        let pages = counted::<K>(pages);
+        let base = self.space.base();
+        if pages.first() != pages.last() {
+            // The cursor checks each page, too; here no frame is taken if a later page is in use.
+            self.check_unused(pages)?;
+        }
+        for (done, page) in pages.iter().enumerate() {
+            let mapped = self.cursor_at(page)?.map_with(attr, || take(page.address(base)));
+            if let Err(why) = mapped {
+                if let Some(before) = Pages::count(pages.first(), done) {
+                    self.unmap(to_pages::<K>(before))?;
+                }
+                return Err(why);
+            }
+        }
+        Ok(())
+    }
+
+    /// Runs `map` if none of `pages` is in use. It counts the pages from the beginning of `pages` that it has mapped or marked, and those
+    /// are unmapped if it fails.
+    pub(super) fn all_or_nothing(
         &mut self,
         pages: Pages,
-        map: impl FnOnce(&mut Self, &mut usize) -> Result<(), Error>,
+        map: impl FnOnce(&mut Self, Pages, &mut usize) -> Result<(), Error>,
     ) -> Result<(), Error> {
-        self.space.check_own(pages)?;
-        if let Some(Leaf { at, size, .. }) = self.first_leaf(pages) {
-            return Err(Error::Occupied { at, size });
-        }
+        self.check_unused(pages)?;
         let mut done = 0;
-        let result = map(self, &mut done);
+        let result = map(self, pages, &mut done);
         if result.is_err()
             && let Some(mapped) = done.checked_sub(1).and_then(|_| Pages::count(pages.first(), done))
         {
-            // The caller keeps the frames, so none is released.
+            // The caller keeps the frames and payloads, so none is released.
             self.writer.unmap(mapped, Holes::Skip)?;
         }
         result
     }
 
-    /// Returns a leaf that maps a page of `pages`.
-    fn first_leaf(&self, pages: Pages) -> Option<Leaf> {
-        let mut found = None;
-        let _ = self.visit(pages, &mut |leaf| {
-            found = Some(leaf);
-            ControlFlow::Break(())
-        });
-        found
+    /// Checks that all of `pages` are in range, that none is shared, and that none is mapped or marked.
+    pub(super) fn check_unused(&self, pages: Pages) -> Result<(), Error> {
+        self.space.check_own(pages)?;
+        match self.first_entry(pages) {
+            Some((at, entry)) => check_unused(at, entry),
+            None => Ok(()),
+        }
     }
 }

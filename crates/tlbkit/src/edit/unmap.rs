@@ -1,9 +1,7 @@
 //! Unmaps of a range, and what becomes of its frames: they wait for the flush in the edit's list, or in the table's own nodes.
 
-use core::ops::ControlFlow;
-
 use tlbkit_addr::Pages;
-use tlbkit_pagetable::{Error, Mark, Pinned, Rest, Run, Table as _, Uncovered};
+use tlbkit_pagetable::{Error, Mark, Rest, Run, Uncovered};
 
 use super::Edit;
 use crate::counted::counted;
@@ -53,6 +51,17 @@ impl<K: Kernel, const CPUS: usize> Edit<'_, K, CPUS> {
         self.unmap_range(pages)
     }
 
+    /// Does what [`unmap`](Self::unmap) does, if no page of `pages` is a hole: each one is mapped or marked. (To the
+    /// [`Holes::Refuse`](tlbkit_pagetable::Holes::Refuse) of a page table a mark is a hole.)
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NotMapped`] with the first hole; otherwise as [`unmap`](Self::unmap). Nothing has changed then.
+    pub fn unmap_whole(&mut self, pages: PagesOf<K>) -> Result<usize, Error> {
+        self.check_whole(counted::<K>(pages))?;
+        self.unmap(pages)
+    }
+
     #[inline(never)]
     fn unmap_range(&mut self, pages: Pages) -> Result<usize, Error> {
         let (mut total, mut rest) = (0, Some(pages));
@@ -72,7 +81,7 @@ impl<K: Kernel, const CPUS: usize> Edit<'_, K, CPUS> {
         // The leaves at both ends are whole by now, so nothing below fails.
         let (mut rest, is_long) = (Rest::of(pages), pages.len() > PART);
         let pulled = if is_long { 0 } else { self.pull(&mut rest)? };
-        let Some(pages) = rest.pages().filter(|&pages| is_long || self.has_entry(pages)) else {
+        let Some(pages) = rest.pages().filter(|&pages| is_long || self.first_entry(pages).is_some()) else {
             return Ok(Unmapped { pages: pulled, detached: None, rest: None });
         };
         let (parts, stop) = Table::<K>::detach(&mut self.writer, pages)?;
@@ -107,14 +116,6 @@ impl<K: Kernel, const CPUS: usize> Edit<'_, K, CPUS> {
             }
         }
         Ok(pulled)
-    }
-
-    /// Tells whether a page of the range is mapped or has a mark.
-    fn has_entry(&self, pages: Pages) -> bool {
-        // SAFETY: this is the one writer of its own pages, and the visit changes nothing and serves no shootdown: so no node is
-        // freed during the visit, neither its own nor one of the pages that it shares.
-        let pinned = unsafe { Pinned::by(self) };
-        self.space.table.for_each_entry(pinned, pages, &mut |_, _| ControlFlow::Break(())).is_break()
     }
 }
 

@@ -94,7 +94,7 @@ unsafe impl<M: Machine> Kernel for Plain<M> {
         self.flushes.lock().unwrap().push(asid);
         let of = asid.map_or(String::new(), |asid| format!(" asid {}", asid.get()));
         self.say("barrier dsb ishst".into());
-        match flush.by_address(64) {
+        match flush.by_address() {
             Some(pages) => pages.for_each(|at| self.say(format!("fence va {:#x}{of}", at.get()))),
             None => self.say(format!("fence{of}")),
         }

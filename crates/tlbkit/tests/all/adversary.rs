@@ -361,7 +361,7 @@ unsafe impl Kernel for Foe {
             return;
         }
         let number = asid.map(Asid::get);
-        match flush.by_address(64) {
+        match flush.by_address() {
             Some(pages) => pages.for_each(|at| {
                 let at = at.get() as u64;
                 say(Event::Fence(Fence { pages: Some((at, at)), asid: number, ..Fence::default() }));
@@ -371,7 +371,7 @@ unsafe impl Kernel for Foe {
         let of = |tag: usize, bits: u64| asid.is_none_or(|asid| tag == asid.get().into() && bits & G == 0);
         with(|state| {
             let tlb = &mut state.tlbs[CPU.get()];
-            match flush.by_address(64) {
+            match flush.by_address() {
                 Some(pages) => {
                     let named: Vec<usize> = pages.map(|at| at.get() >> 12).collect();
                     let gone =
@@ -867,8 +867,6 @@ fn cursor(edit: &mut Edit<'_, Foe, CPUS>, model: &mut Model, kernels: &BTreeMap<
                 if done.is_ok() {
                     let_go_of(model.marks.remove(&at));
                     model.leaves.insert(at, Page { frame, pages: 1, attr, written: false });
-                } else {
-                    put_back(frame, 1);
                 }
             }
             9 => {

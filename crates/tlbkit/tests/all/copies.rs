@@ -618,34 +618,6 @@ fn the_rights_of_a_range_are_set_by_one_call() {
     sets::<arch::Mips32>(&all);
 }
 
-/// A page that nobody has accessed yet, or only read, is no obstacle: its status bits are set, as hardware would.
-#[test]
-fn a_copy_to_user_memory_sets_what_hardware_would() {
-    run_as(0);
-    let mmu = machine::<1>(64);
-    let space = AddressSpace::new(mmu).unwrap();
-    let frames: Vec<Pfn> = (0..3).map(|word| mmu.kernel().data(word).unwrap()).collect();
-    space.map_each(pages(0x1000, 3), frames.iter().copied(), RW).unwrap();
-    let status = |page: usize| space.lookup(at(page)).unwrap().attr & (Attr::ACCESSED | Attr::DIRTY);
-    let pieces = |access: Access, len: usize| {
-        let mut found = Vec::new();
-        let done = space.pieces(at(0x1800), len, access, |at, len| found.push((at.pfn(PageSize::K4), len)));
-        (done, found)
-    };
-    let all = vec![(frames[0], 0x800), (frames[1], 0x1000), (frames[2], 0x400)];
-    assert_eq!(pieces(Access::LOAD.by_user(), 0x1c00), (Ok(()), all.clone()));
-    assert_eq!([0x1000, 0x2000, 0x3000].map(status), [Attr::ACCESSED; 3]);
-    assert_eq!(pieces(STORE, 0x1c00), (Ok(()), all));
-    assert_eq!([0x1000, 0x2000, 0x3000].map(status), [Attr::ACCESSED | Attr::DIRTY; 3]);
-    // It stops where the handler of a page fault has something to do.
-    let _child = space.fork(SupervisorPages::LeftOut).unwrap();
-    space.unshare(at(0x1000), |_| true, Ok).unwrap();
-    let stopped = (Err(Error::NotMapped { at: at(0x2000) }), vec![(frames[0], 0x800)]);
-    assert_eq!(pieces(STORE, 0x1c00), stopped);
-    space.set_rights(pages(0x2000, 1), Mapping::Private, Attr::empty()).unwrap();
-    assert_eq!(pieces(Access::LOAD.by_user(), 0x1c00), stopped);
-}
-
 /// An address that no page can have is a program's mistake, which the handler answers; no error of the call.
 #[test]
 fn a_wild_address_is_a_faults_answer_and_has_no_cursor() {

@@ -135,10 +135,11 @@ fn step(mmu: &'static Mmu<Host, CPUS>, processes: &[Mutex<Option<Process>>], num
             }
         }
         14 => {
-            let _ = space.pieces(address(slot), 8, Access::LOAD.by_user(), |piece, _| {
-                let wrong = host.word(piece).load(Ordering::Relaxed) != pattern(process.family, slot);
+            let mut word = [0; 8];
+            if space.copy_from_user(address(slot), &mut word, |_, _, _| Ok(false)).is_ok() {
+                let wrong = u64::from_ne_bytes(word) != pattern(process.family, slot);
                 STALE.with(|stale| stale.set(stale.get() + usize::from(wrong)));
-            });
+            }
         }
         _ => {
             *processes[at].lock().unwrap() = None;

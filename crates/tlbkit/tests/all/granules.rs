@@ -48,7 +48,7 @@ impl<M: Machine> Probe<M> {
     const SHIFT: u32 = M::Geometry::BASE.shift();
 
     fn machine() -> &'static Mmu<Self> {
-        let layout = Layout::from_size_align(64 << Self::SHIFT, 1 << Self::SHIFT).unwrap();
+        let layout = Layout::from_size_align(0x80 << Self::SHIFT, 1 << Self::SHIFT).unwrap();
         // SAFETY: the size is not zero.
         let pool = unsafe { alloc_zeroed(layout) }.expose_provenance();
         Box::leak(Box::new(Mmu::new(Self {
@@ -87,6 +87,11 @@ unsafe impl<M: Machine> Kernel for Probe<M> {
         std::ptr::with_exposed_provenance_mut(self.pool + frame.get())
     }
 
+    /// The second half of the pool is the users'.
+    fn user_memory<R>(&self, frame: PhysAddr, access: impl FnOnce(*mut u8) -> R) -> Option<R> {
+        (0x40..0x80).contains(&(frame.get() >> Self::SHIFT)).then(|| access(self.memory(frame)))
+    }
+
     fn record(&self, frame: PhysAddr) -> Option<&Record> {
         self.records.get(frame.get() >> Self::SHIFT)
     }
@@ -101,7 +106,7 @@ unsafe impl<M: Machine> Kernel for Probe<M> {
 
     fn flush(&self, flush: &Flush<'_>, _: Option<Asid>) {
         // The guide's code: `fence` for each address of `by_address`.
-        self.asked.lock().unwrap().extend(flush.by_address(64).into_iter().flatten().map(VirtAddr::get));
+        self.asked.lock().unwrap().extend(flush.by_address().into_iter().flatten().map(VirtAddr::get));
     }
 
     fn interrupt(&self, _: CpuSet) {}
@@ -188,14 +193,26 @@ fn every_call_takes_and_gives_the_machines_pages() {
         let next = space.edit(|edit| Ok(edit.cursor(at(9))?.next_mapped(at(11)))).unwrap().unwrap();
         assert_eq!((next.at, address::<M>(next.frame)), (at(10), 0x63 * bytes), "{size}");
 
-        // The pieces of memory that a copy goes through.
-        let mut pieces = Vec::new();
-        space
-            .pieces(VirtAddr::new(9 * bytes + 0x800), bytes, Access::LOAD.by_user(), |at, len| {
-                pieces.push((at.get(), len));
+        // A copy over the end of a page, whole frames, and a frame that is none of the users'.
+        let (end, mut read) = (VirtAddr::new(10 * bytes - 3), [0; 6]);
+        let handler = |space: &Space<M>, at, access| Ok(space.fault(at, access)? == Fault::Retry);
+        mmu.clear_frame(frame::<M>(0x63 * bytes)).unwrap();
+        assert_eq!(space.copy_to_user(end, &[1, 2, 3, 4, 5, 6], handler), Ok(()), "{size}");
+        assert_eq!(space.copy_from_user(end, &mut read, handler), Ok(()), "{size}");
+        let there = |at: usize| {
+            kernel.user_memory(phys(at), |memory| {
+                // SAFETY: the frame is one of the pool, and no other code uses it now.
+                let memory = unsafe { std::slice::from_raw_parts(memory, bytes) };
+                [&memory[..4], &memory[bytes - 4..]].concat()
             })
-            .unwrap();
-        assert_eq!(pieces, [(0x51 * bytes + 0x800, bytes - 0x800), (0x63 * bytes, 0x800)], "{size}");
+        };
+        assert_eq!(read, [1, 2, 3, 4, 5, 6], "{size}");
+        assert_eq!(there(0x51).unwrap()[4..], [0, 1, 2, 3], "{size}");
+        assert_eq!(there(0x63).unwrap(), [4, 5, 6, 0, 0, 0, 0, 0], "{size}");
+        mmu.copy_frame(frame::<M>(0x51 * bytes), frame::<M>(0x63 * bytes)).unwrap();
+        assert_eq!(there(0x63), there(0x51), "{size}");
+        let none = mmu.clear_frame(frame::<M>(bytes));
+        assert!(matches!(none, Err(Error::NotUserMemory { frame }) if frame == Pfn::new(1)), "{size}");
 
         // A fork, a fault and its copy: the frame is that of the page, and so is what is released.
         noted(&kernel.shared);
@@ -293,6 +310,14 @@ fn addresses_are_counted_in_the_machines_pages() {
         assert_eq!(Space::<M>::page(VirtAddr::new(0x70_0800)), pages(0x70_0000, size.bytes()).unwrap());
         assert_eq!(between(0x70_0000, 0x6f_0000), None);
         assert!(between(0, usize::MAX).is_some());
+        // What a program names, however it is aligned.
+        let covering = |at: usize, len: usize| Space::<M>::pages_covering(VirtAddr::new(at), len);
+        assert_eq!(covering(0x70_0800, size.bytes()), Ok(two));
+        assert_eq!(covering(0x70_0fff, 1), pages(0x70_0000, size.bytes()));
+        assert_eq!(covering(usize::MAX, 1), Ok(Space::<M>::page(VirtAddr::new(usize::MAX))));
+        for (at, len) in [(usize::MAX, 2), (0x1000, 0), (2, usize::MAX)] {
+            assert_eq!(covering(at, len), Err(Error::OutOfRange { at: VirtAddr::new(at) }));
+        }
         // Parts of a page, as a program that counts in smaller pages names them.
         let (at, end) = (VirtAddr::new(0x70_0800), VirtAddr::new(0x70_07ff));
         assert_eq!(pages(0x70_0800, size.bytes()), Err(Error::Misaligned { at, size }));
@@ -325,6 +350,7 @@ fn numbers_of_other_sizes_are_addresses() {
     let (pages, uart) = (DEVICE.unwrap(), UART.unwrap());
     assert_eq!(Space::<arch::AArch64K64>::pages(pages.at(), 0x2_0000), Ok(pages));
     assert_eq!((pages.len(), uart.address()), (2, PhysAddr::new(0x900_0000)));
+    assert_eq!(Span::covering(VirtAddr::new(0x8_0001), 0x1_0000), Ok(pages));
     assert_eq!(
         format!("{pages:?}, {uart:?}, {uart}"),
         "Span(2 pages at 0x80000), Frame(0x9000000), 0x9000000"

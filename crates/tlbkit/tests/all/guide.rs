@@ -32,12 +32,12 @@ macro_rules! kernel {
         use std::cell::UnsafeCell;
 
         use tlbkit::{
-            AddressSpace, Attr, Fault, Kernel, Mapping, PageSize, Pages, Pfn, PhysAddr, SupervisorPages,
-            VirtAddr, Vpn,
+            AddressSpace, Attr, Error, Fault, Kernel, Mapping, PageSize, Pages, Pfn, PhysAddr, Stopped,
+            SupervisorPages, VirtAddr, Vpn,
         };
 
         use super::{AT, Memory, PARTS, RAM, STORE, USER};
-        use memory::{MMU, Mine, page_fault};
+        use memory::{MMU, Mine, page_fault, put, take};
 
         static MEMORY: Memory = Memory(UnsafeCell::new([0; _]));
 
@@ -51,13 +51,13 @@ macro_rules! kernel {
             pub(super) use super::super::FIRST;
 
             #[allow(dead_code, reason = "the upper half of AArch64 is no part of an address space")]
-            pub(super) fn kernels_part() -> Result<Pages, Error> {
-                $part.ok_or(Error::NoRoom)
+            pub(super) fn kernels_parts() -> Result<[Pages; 1], Error> {
+                $part.map(|part| [part]).ok_or(Error::NoRoom)
             }
 
             pub(super) fn kernels_pages() -> Result<[(Pages, Pfn, Attr); 1], Error> {
-                let first = kernels_part()?.first();
-                let pages = Pages::count(first, 16 << 10).ok_or(Error::NoRoom)?;
+                let [part] = kernels_parts()?;
+                let pages = Pages::count(part.first(), 16 << 10).ok_or(Error::NoRoom)?;
                 Ok([(pages, Pfn::new(FIRST), Attr::READ | Attr::WRITE)])
             }
 
@@ -123,26 +123,40 @@ macro_rules! kernel {
 
         /// Takes the frames of a large page, which are in a row when the kernel has just begun.
         fn take_large() -> Pfn {
-            let take = || MMU.kernel().take_frame().unwrap();
             let mut frames = Vec::new();
             loop {
-                frames.push(take());
+                frames.push(take(None).unwrap());
                 let run = frames.last_chunk::<PARTS>();
                 // The kernel gives the last of its frames out first.
-                let is_large = |run: &[PhysAddr; PARTS]| {
+                let is_large = |run: &[Pfn; PARTS]| {
                     let [.., first] = *run;
-                    let place = |(before, frame): (usize, &PhysAddr)| {
-                        frame.get() == first.get() + (PARTS - 1 - before) * 4096
-                    };
-                    first.get().is_multiple_of(PARTS * 4096) && run.iter().enumerate().all(place)
+                    let place = |(before, frame): (usize, &Pfn)| frame.get() == first.get() + (PARTS - 1 - before);
+                    first.get().is_multiple_of(PARTS) && run.iter().enumerate().all(place)
                 };
                 if run.is_some_and(is_large) {
                     break;
                 }
             }
             let run = frames.split_off(frames.len() - PARTS);
-            frames.into_iter().rev().for_each(|frame| MMU.kernel().give_frame(frame));
-            run[PARTS - 1].pfn(PageSize::K4)
+            frames.into_iter().rev().for_each(put);
+            run[PARTS - 1]
+        }
+
+        /// System calls read and write user memory by the guide's page-fault handler.
+        fn copy_in_and_out(process: &AddressSpace<Mine>) {
+            let (end, at) = (VirtAddr::new(0x3fff_fff8), VirtAddr::new(0x3fff_dffd));
+            let mut read = [0xff; 8];
+            let child = process.fork(SupervisorPages::LeftOut).unwrap();
+            assert_eq!(child.copy_to_user(at, &[1, 2, 3, 4, 5, 6, 7, 8], page_fault), Ok(()));
+            assert_eq!(child.copy_from_user(at, &mut read, page_fault), Ok(()));
+            assert_eq!((read, process.lookup(at)), ([1, 2, 3, 4, 5, 6, 7, 8], None));
+            let mut beyond = [0xff; 9];
+            let stopped = Err(Stopped { copied: 8, error: None });
+            assert_eq!(child.copy_from_user(end, &mut beyond, page_fault), stopped);
+            assert_eq!(beyond[8], 0xff);
+            // Of a node the kernel says that it is none of the programs' memory.
+            let node = Pfn::new(process.root().unwrap().map_or(RAM >> 12, |root| root & ((1 << 44) - 1)));
+            assert_eq!(MMU.copy_frame(node, node), Err(Error::NotUserMemory { frame: node }));
         }
 
         #[test]
@@ -193,8 +207,12 @@ macro_rules! kernel {
                 assert!(
                     matches!(parent.fault(VirtAddr::new(at), STORE), Ok(Fault::CopyOnWrite(leaf)) if leaf.frame == text)
                 );
-                assert!(store(&parent, at, 5));
-                assert_ne!(parent.translate(VirtAddr::new(at)), Some(PhysAddr::new(text.get() << 12)));
+                // A frame that holds none of the programs' memory is not copied, and no frame is lost.
+                let refused = page_fault(&parent, VirtAddr::new(at), STORE);
+                assert_eq!(refused, Err(Error::NotUserMemory { frame: text }));
+                assert_eq!(parent.translate(VirtAddr::new(at)), Some(PhysAddr::new(text.get() << 12)));
+                assert_eq!(MMU.clear_frame(text), Err(Error::NotUserMemory { frame: text }));
+                copy_in_and_out(&parent);
                 drop(parent);
             }
             // Every frame of the kernel's is free again, but those of its own address space.

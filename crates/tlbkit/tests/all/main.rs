@@ -3,6 +3,7 @@
 
 mod aarch64;
 mod adversary;
+mod calls;
 mod copies;
 mod cpus;
 #[macro_use]
@@ -25,6 +26,7 @@ mod settings;
 mod support;
 mod swap;
 mod take_over;
+mod user;
 mod waits;
 mod witness;
 mod x86_64;

@@ -63,11 +63,17 @@ fn a_page_goes_out_in_one_store_and_comes_back_in_another() {
     let taken = Error::Marked { at: at(0x1000) };
     assert_eq!(space.map(pages(0x1000, 1), frame, RW), Err(taken));
     assert_eq!(space.map(pages(0, 2), frame, RW), Err(taken));
-    assert_eq!(
-        space.fill(at(0x2000), 17, frame),
-        Err(Error::Occupied { at: at(0x2000), size: PageSize::K4 })
-    );
-    assert_eq!(space.fill(at(0x3000), 17, frame), Err(Error::NotMapped { at: at(0x3000) }));
+    // A frame that cannot be mapped is released.
+    let fill = |page: usize| {
+        let frame = host.data(98).unwrap();
+        let done = space.fill(at(page), 17, frame);
+        assert_eq!(host.mappings(frame), Use::Free);
+        done
+    };
+    assert_eq!(fill(0x2000), Err(Error::Occupied { at: at(0x2000), size: PageSize::K4 }));
+    assert_eq!(fill(0x3000), Err(Error::NotMapped { at: at(0x3000) }));
+    assert!(matches!(fill(1 << 38), Err(Error::OutOfRange { .. })));
+    assert_eq!(space.edit(|_| Ok(fill(0x1000))), Ok(Err(Error::Nested)), "also if no edit begins");
 
     assert_eq!(space.fill(at(0x1008), 17, frame), Ok(()));
     host.let_go_payload(17);
@@ -134,7 +140,7 @@ fn a_closed_page_keeps_its_frame_and_allows_nothing() {
     assert_eq!(host.access(at(0x1000), false), Met::Fault);
     let attr = space.lookup(at(0x1000)).unwrap().attr;
     assert_eq!(attr, Attr::USER | Attr::ACCESSED | Attr::DIRTY, "the page is still dirty");
-    assert!(space.pieces(at(0x1000), 8, LOAD, |_, _| panic!("it cannot be read")).is_err());
+    assert!(space.copy_from_user(at(0x1000), &mut [0; 8], |_, _, _| Ok(false)).is_err(), "it cannot be read");
 
     // A copy shares the frame; in neither is it a page to copy before it is opened.
     let child = space.fork(SupervisorPages::LeftOut).unwrap();

@@ -10,7 +10,7 @@ use tlbkit::pagetable::format::EntryLoCow;
 use tlbkit::pagetable::geometry::Va32;
 use tlbkit::{
     Access, AddressSpace, Asid, Attr, Change, Error, Fault, Flush, Guarded, Kernel, Mark, Mmu, MultiLevel,
-    PageSize, Pages, Pfn, PhysAddr, Record, Run, SupervisorPages, TableKind, VirtAddr, Vpn, arch,
+    PageSize, Pages, Pfn, PhysAddr, Record, Run, Stopped, SupervisorPages, TableKind, VirtAddr, Vpn, arch,
 };
 use tlbkit_refill::features::Features;
 use tlbkit_refill::handler::{Form, Front, Gpt, Handler, Mpt, Place, Root, Spec, Walk, Write};
@@ -204,6 +204,11 @@ unsafe impl<T: Handled> Kernel for Host<T> {
         self.arena[Self::index(frame)].0.as_ptr().cast_mut().cast()
     }
 
+    fn user_memory<R>(&self, frame: PhysAddr, access: impl FnOnce(*mut u8) -> R) -> Option<R> {
+        let used = *self.uses().get(frame.get().checked_sub(RAM)? / 4096)?;
+        matches!(used, Use::Data(_)).then(|| access(self.memory(frame)))
+    }
+
     fn record(&self, frame: PhysAddr) -> Option<&Record> {
         self.records.get(Self::index(frame))
     }
@@ -230,7 +235,7 @@ unsafe impl<T: Handled> Kernel for Host<T> {
         let mut cpu = self.machine_cpu();
         let Some(asid) = asid else { return cpu.tlb.flush() };
         let pages: Option<Vec<u64>> =
-            flush.by_address(32).map(|pages| pages.map(|at| at.get() as u64).collect());
+            flush.by_address_up_to(32).map(|pages| pages.map(|at| at.get() as u64).collect());
         cpu.tlb.retain(|entry| {
             let covers = |at: &u64| (entry.hi ^ at) & !0x1fff & !entry.page_mask == 0;
             let named = pages.as_ref().is_none_or(|pages| pages.iter().any(covers));
@@ -338,12 +343,91 @@ fn mark_and_fill<T: Handled>() {
     // What it may do changes while it is out, and it comes back with that.
     assert!(matches!(space.entry(at(5)).mark(), Some(Mark::Payload(77, attr)) if attr.contains(Attr::WRITE)));
     assert_eq!(space.protect(page(5), Change::READ_ONLY), Ok(0));
-    assert_eq!(space.fill(at(5), 78, frames[1]), Err(Error::Changed { at: at(5) }));
+    let late = mmu.kernel().data(1);
+    assert_eq!(space.fill(at(5), 78, late), Err(Error::Changed { at: at(5) }));
+    assert_eq!(mmu.kernel().uses()[late.get() - RAM / 4096], Use::Free, "it is released");
     space.fill(at(5), 77, frames[1]).unwrap();
     assert!(!space.lookup(at(5)).unwrap().attr.contains(Attr::WRITE));
     assert_eq!(access(&space, 5, false), Ok(PhysAddr::new(frames[1].get() * 4096)));
     space.unmap(page(5)).unwrap();
     mmu.idle().unwrap();
+}
+
+#[test]
+fn the_kernel_copies_and_looks_through_ranges() {
+    copy_and_look::<MultiLevel>();
+    copy_and_look::<Guarded>();
+}
+
+fn copy_and_look<T: Handled>() {
+    let mmu = Host::<T>::machine();
+    let host = mmu.kernel();
+    let space = AddressSpace::new(mmu).unwrap();
+    let before = host.in_use();
+    let pages = |first: usize, count: usize| Pages::count(Vpn::new(first), count).unwrap();
+    let handler = |space: &AddressSpace<Host<T>>, at: VirtAddr, access: Access| {
+        match space.fault(at, access)? {
+            Fault::Retry => {}
+            Fault::NotMapped if at.get() < 1 << 20 => {
+                space.map_with(Pages::one(at.vpn(PageSize::K4)), RW, |_| {
+                    let frame = host.data(1);
+                    mmu.clear_frame(frame).map(|()| frame)
+                })?;
+            }
+            Fault::CopyOnWrite(_) => {
+                let copy = |of| {
+                    let frame = host.data(1);
+                    mmu.copy_frame(of, frame).map(|()| frame)
+                };
+                space.unshare(at, |_| false, copy)?;
+            }
+            _ => return Ok(false),
+        }
+        Ok(true)
+    };
+    let mut read = [0xff; 7];
+    assert_eq!(space.copy_to_user(VirtAddr::new(0x5fff), &[1, 2, 3, 4, 5, 6, 7], handler), Ok(()));
+    let child = space.fork(SupervisorPages::LeftOut).unwrap();
+    assert_eq!(child.copy_to_user(VirtAddr::new(0x6001), &[9], handler), Ok(()));
+    assert_eq!(child.copy_from_user(VirtAddr::new(0x5fff), &mut read, handler), Ok(()));
+    assert_eq!(read, [1, 2, 9, 4, 5, 6, 7]);
+    assert_eq!(space.copy_from_user(VirtAddr::new(0x5fff), &mut read, handler), Ok(()));
+    assert_eq!(read, [1, 2, 3, 4, 5, 6, 7]);
+    let stopped = Err(Stopped { copied: 1, error: None });
+    space.map(page(0xff), host.data(1), Attr::READ | Attr::USER).unwrap();
+    assert_eq!(space.copy_from_user(VirtAddr::new(0xf_ffff), &mut read, handler), stopped);
+    drop(child);
+
+    // What is in use, in pages that are far apart.
+    space.mark_pages(pages(0x400, 3), Mark::Guard).unwrap();
+    let all = pages(0, 1 << 19);
+    let used = |first: usize, count: usize| space.first_used(pages(first, count));
+    let hole = |first: usize, count: usize| space.first_hole(pages(first, count));
+    assert_eq!((space.first_used(all), space.first_hole(all)), (Ok(Some(at(5))), Ok(Some(at(0)))));
+    assert_eq!((used(7, 0xf8), used(7, 0x800)), (Ok(None), Ok(Some(at(0xff)))));
+    assert_eq!((used(0x401, 1), used(0x403, 0x1000)), (Ok(Some(at(0x401))), Ok(None)));
+    assert_eq!((hole(5, 2), hole(5, 3), hole(0x400, 3)), (Ok(None), Ok(Some(at(7))), Ok(None)));
+    assert_eq!(space.mark_pages(pages(0x402, 2), Mark::Guard), Err(Error::Marked { at: at(0x402) }));
+    let none = Err(Error::NotMapped { at: at(7) });
+    assert_eq!(
+        (space.protect_whole(pages(5, 3), Change::READ_ONLY), space.unmap_whole(pages(5, 3))),
+        (none, none)
+    );
+    assert_eq!((space.unmap_whole(pages(5, 2)), space.unmap_whole(pages(0x400, 3))), (Ok(2), Ok(0)));
+    assert_eq!(space.unmap(all), Ok(1));
+    assert_eq!(space.first_used(all), Ok(None));
+    // Memory is short for the nodes.
+    let take = |_: VirtAddr| {
+        if host.in_use() < FRAMES { Ok(host.data(1)) } else { Err(Error::NoMemory { wanted: 1, pending: 0 }) }
+    };
+    let mut rest = Vec::new();
+    while let Some(frame) = host.take_frame() {
+        rest.push(frame);
+    }
+    host.give_frame(rest.pop().unwrap());
+    assert!(matches!(space.map_with(pages(0x3ff, 2), RW, take), Err(Error::NoMemory { .. })));
+    rest.into_iter().for_each(|frame| host.give_frame(frame));
+    assert_eq!((space.first_used(all), host.in_use()), (Ok(None), before));
 }
 
 const ACCESS: Attr = Attr::READ.union(Attr::WRITE).union(Attr::EXEC);

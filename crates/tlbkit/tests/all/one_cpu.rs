@@ -256,48 +256,6 @@ fn the_largest_pages_that_fit_are_found_and_split_at_the_ends() {
 }
 
 #[test]
-fn pieces_are_what_a_user_may_access() {
-    let mmu = machine::<1>(64);
-    let space = AddressSpace::new(mmu).unwrap();
-    let (one, two) = (data(mmu, 1), data(mmu, 2));
-    space.map(page(0x1000), two, RW).unwrap();
-    space.map(page(0x2000), one, RW).unwrap();
-    space.map(page(0x3000), data(mmu, 3), Attr::READ | Attr::USER).unwrap();
-    let copy = |at: usize, len, access: Access| {
-        let mut pieces = Vec::new();
-        let mut at = VirtAddr::new(at);
-        let end = at.get() + len;
-        loop {
-            let mut done = 0;
-            let stopped = space.pieces(at, end - at.get(), access, |phys, len| {
-                pieces.push((phys.get(), len));
-                done += len;
-            });
-            let Err(Error::NotMapped { at: next }) = stopped else { break (pieces, None) };
-            at = next;
-            match space.fault(at, access).unwrap() {
-                Fault::Retry => {}
-                other => break (pieces, Some(other)),
-            }
-        }
-    };
-    let (pieces, stopped) = copy(0x1ff8, 16, Access::STORE.by_user());
-    assert_eq!((pieces, stopped), (vec![(two.get() * 4096 + 0xff8, 8), (one.get() * 4096, 8)], None));
-    // What the kernel has written for the user is dirty.
-    assert!(space.lookup(VirtAddr::new(0x1000)).unwrap().attr.contains(Attr::DIRTY));
-    let (pieces, stopped) = copy(0x2ffc, 8, Access::STORE.by_user());
-    assert_eq!(pieces, [(one.get() * 4096 + 0xffc, 4)]);
-    assert!(matches!(stopped, Some(Fault::NoRight(_))));
-    assert_eq!(copy(0x2ffc, 8, Access::LOAD.by_user()).0.len(), 2);
-    assert!(matches!(copy(0x4000, 1, Access::LOAD.by_user()).1, Some(Fault::NotMapped)));
-    assert_eq!(
-        space.pieces(VirtAddr::new(usize::MAX), 2, Access::LOAD, |_, _| ()),
-        Err(Error::OutOfRange { at: VirtAddr::new(usize::MAX) })
-    );
-    assert_eq!(space.pieces(VirtAddr::new(0x9000), 0, Access::LOAD, |_, _| panic!("nothing")), Ok(()));
-}
-
-#[test]
 fn a_call_in_the_midst_of_another_is_refused() {
     let mmu = machine::<1>(64);
     let space = AddressSpace::new(mmu).unwrap();

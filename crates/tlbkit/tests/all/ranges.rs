@@ -7,8 +7,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use tlbkit::{
-    Access, AddressSpace, Attr, Base, Change, Error, Guarded, Kernel, Machine, Mark, Mmu, MultiLevel,
-    PageSize, Pages, Pfn, PhysAddr, SupervisorPages, VirtAddr, arch,
+    AddressSpace, Attr, Base, Change, Error, Guarded, Kernel, Machine, Mark, Mmu, MultiLevel, PageSize,
+    Pages, Pfn, PhysAddr, SupervisorPages, VirtAddr, arch,
 };
 
 use crate::host::unwinding::{As, RELEASE, Step, TAKE, as_machine, as_machines};
@@ -384,22 +384,6 @@ fn a_fork_in_parts_copies_supervisor_pages_before_any_page_loses_a_right() {
     }
     drop((space, child));
     assert_eq!(host.in_use(), 0);
-}
-
-#[test]
-fn pieces_are_bounded_and_in_order() {
-    run_as(0);
-    let mmu = machine::<1>(2048);
-    let host = mmu.kernel();
-    let space = AddressSpace::<Host>::new(mmu).unwrap();
-    let large = std::iter::from_fn(|| host.data(1)).find(|frame| frame.get() % 512 == 0).unwrap();
-    let _rest: Vec<Pfn> = (1..512).map(|_| host.data(1).unwrap()).collect();
-    space.map_linear(pages(M2, 512), large, RW | Attr::ACCESSED | Attr::DIRTY).unwrap();
-    let mut seen = Vec::new();
-    space.pieces(at(M2 + 5), M2 - 10, Access::LOAD.by_user(), |at, len| seen.push((at.get(), len))).unwrap();
-    assert!(seen.iter().all(|&(_, len)| len <= 64 << 10));
-    assert!(seen.windows(2).all(|two| two[0].0 + two[0].1 == two[1].0));
-    assert_eq!(seen.iter().map(|&(_, len)| len).sum::<usize>(), M2 - 10);
 }
 
 /// Lets the kernel unwind at a release of an unmap or of the drop of an address space, whose table keeps `nodes` nodes without pages.

@@ -7,8 +7,8 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize};
 
 use tlbkit::{
-    AddressSpace, Asid, Attr, CpuSet, Flush, Kernel, Mmu, Overdue, PageSize, Pages, Pfn, PhysAddr, Record,
-    Run, VirtAddr, arch,
+    AddressSpace, Asid, Attr, CpuSet, Error, Flush, Kernel, Mmu, Overdue, PageSize, Pages, Pfn, PhysAddr,
+    Record, Run, Stopped, VirtAddr, arch,
 };
 
 /// The instructions, which are not executed here.
@@ -129,7 +129,7 @@ use cpu::{invlpg, invpcid, toggle_global_pages};
 /// Flushes what `flush` names. Without PCIDs `asid` is always `None`.
 pub fn flush(flush: &Flush<'_>, asid: Option<Asid>) {
     let has_pcids = HAS_PCIDS.load(Relaxed);
-    match (flush.by_address(64), asid) {
+    match (flush.by_address(), asid) {
         (Some(pages), Some(pcid)) => pages.for_each(|at| invpcid(0, pcid.get(), at.get())),
         (None, Some(pcid)) => invpcid(1, pcid.get(), 0),
         // The kernel's part: its links may be cached under each PCID.
@@ -192,6 +192,14 @@ fn a_change_costs_what_the_guide_says() {
     assert_eq!(did.iter().filter(|&&done| done == forgotten).count(), 2, "{did:x?}");
     assert_eq!(did.iter().filter(|&&done| done == Done::Sent(11)).count(), 1, "{did:x?}");
     assert_eq!(did.len(), 3, "{did:x?}");
+
+    // A kernel that has no `user_memory` is told so.
+    let frame = Pfn::new(0x303);
+    space.map(page(0x40_2000), frame, rights | Attr::ACCESSED | Attr::DIRTY).unwrap();
+    let why = Error::NotUserMemory { frame };
+    let stopped = Err(Stopped { copied: 0, error: Some(why) });
+    assert_eq!(space.copy_to_user(VirtAddr::new(0x40_2000), &[1], |_, _, _| Ok(false)), stopped);
+    assert_eq!((MMU.clear_frame(frame), MMU.copy_frame(frame, frame)), (Err(why), Err(why)));
     for cpu in [1, 0] {
         CPU.store(cpu, Relaxed);
         MMU.idle().unwrap();

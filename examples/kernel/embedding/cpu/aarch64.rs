@@ -86,7 +86,7 @@ pub fn asid_bits() -> u32 {
 pub fn flush(flush: &Flush<'_>, asid: Option<Asid>) {
     // SAFETY: a barrier is always allowed. Walks that follow see what was stored.
     unsafe { asm!("dsb ishst", options(nostack, preserves_flags)) }
-    match (flush.by_address(64), asid) {
+    match (flush.by_address(), asid) {
         (Some(pages), Some(asid)) => pages.for_each(|at| fence(at, asid)),
         (Some(pages), None) => pages.for_each(fence_everywhere),
         (None, Some(asid)) => fence_asid(asid),

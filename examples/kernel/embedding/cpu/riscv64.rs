@@ -14,8 +14,8 @@ const MAPPED: usize = 16 << 10;
 pub const FIRST: usize = RAM + MAPPED / 2;
 
 /// Returns the part of every address space that is the kernel's: Sv39's slot of the root node for RAM, 1 GiB.
-pub fn kernels_part() -> Result<Pages, Error> {
-    Pages::count(Vpn::new(RAM), 1 << 18).ok_or(Error::NoRoom)
+pub fn kernels_parts() -> Result<[Pages; 1], Error> {
+    Pages::count(Vpn::new(RAM), 1 << 18).map(|slot| [slot]).ok_or(Error::NoRoom)
 }
 
 /// Returns what is mapped there: pages, the frame of the first page, and rights.
@@ -67,7 +67,7 @@ pub fn asid_bits() -> u32 {
 
 /// Flushes what `flush` names, and orders the stores before it: `sfence.vma` does both.
 pub fn flush(flush: &Flush<'_>, asid: Option<Asid>) {
-    match flush.by_address(64) {
+    match flush.by_address() {
         Some(pages) if asid.is_some() => pages.for_each(|at| fence(Some(at), asid)),
         _ => fence(None, asid),
     }

@@ -14,6 +14,8 @@ pub use tlbkit::arch::X86_64 as Machine;
 const OFFSET: usize = 0xffff_8000_0000_0000;
 /// Where physical address 0 would be in the image's part: the response to Limine's request for the executable's addresses has both.
 const IMAGE: usize = 0xffff_ffff_8000_0000;
+/// What an entry of the root node translates: 512 GiB.
+const SLOT: usize = 512 << 30;
 /// How many frames are mapped, from address 0: 128 MiB. The boot loader's memory map says how many there are.
 const MAPPED: usize = 32 << 10;
 /// The frames of the image.
@@ -21,9 +23,11 @@ const IMAGE_FRAMES: usize = 8 << 10;
 /// The first frame that the kernel gives out, of those that the memory map has as usable.
 pub const FIRST: usize = IMAGE_FRAMES;
 
-/// Returns the part of every address space that is the kernel's: the upper half.
-pub fn kernels_part() -> Result<Pages, Error> {
-    Pages::count(VirtAddr::new(OFFSET).vpn(PageSize::K4), 1 << 35).ok_or(Error::NoRoom)
+/// Returns the parts of every address space that are the kernel's, in slots of the root node: that of memory, and that of the image.
+pub fn kernels_parts() -> Result<[Pages; 2], Error> {
+    let slot =
+        |at: usize| Pages::covering(VirtAddr::new(at & !(SLOT - 1)), SLOT, PageSize::K4).ok_or(Error::NoRoom);
+    Ok([slot(OFFSET)?, slot(IMAGE)?])
 }
 
 /// Returns what is mapped there: pages, the frame of the first page, and rights.
@@ -90,7 +94,7 @@ pub fn asid_bits() -> u32 {
 /// Flushes what `flush` names. Without PCIDs `asid` is always `None`.
 pub fn flush(flush: &Flush<'_>, asid: Option<Asid>) {
     let has_pcids = HAS_PCIDS.load(Relaxed);
-    match (flush.by_address(64), asid) {
+    match (flush.by_address(), asid) {
         (Some(pages), Some(pcid)) => pages.for_each(|at| invpcid(0, pcid.get(), at.get())),
         (None, Some(pcid)) => invpcid(1, pcid.get(), 0),
         // The kernel's part: its links may be cached under each PCID.

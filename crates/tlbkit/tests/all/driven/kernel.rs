@@ -173,8 +173,9 @@ struct Part([AtomicU32; 1024]);
 impl<A: Arch> Ram<A> {
     /// The parts of a frame.
     const PARTS: usize = 1 << (A::SHIFT - 12);
-    /// The parts of all frames, and of one more, so that they can begin where a frame does.
-    const ALL: usize = (FRAMES + 1) * Self::PARTS;
+    /// The parts of all frames, of one more, so that they can begin where a frame does, and of another, which stands for the frames
+    /// of users.
+    const ALL: usize = (FRAMES + 2) * Self::PARTS;
 
     pub fn new(cpus: usize) -> Self {
         let parts: Box<[_]> = (0..Self::ALL).map(|_| Part([const { AtomicU32::new(0) }; 1024])).collect();
@@ -291,6 +292,20 @@ unsafe impl<A: Arch> Kernel for Ram<A> {
         parts.wrapping_add(begin + Self::index(frame) * Self::PARTS).cast()
     }
 
+    /// Each word of a user's frame is its number.
+    fn user_memory<R>(&self, frame: PhysAddr, access: impl FnOnce(*mut u8) -> R) -> Option<R> {
+        let number = frame.get() >> A::SHIFT;
+        if !self.state().mapped.contains_key(&number) {
+            return None;
+        }
+        let memory = self.memory(PhysAddr::new((FIRST + FRAMES) << A::SHIFT));
+        for word in 0..Self::PARTS << 10 {
+            // SAFETY: the arena has such a frame, which is none of those that are handed out. One thread uses it.
+            unsafe { memory.cast::<u32>().add(word).write(number as u32) };
+        }
+        Some(access(memory))
+    }
+
     fn record(&self, frame: PhysAddr) -> Option<&Record> {
         self.records.get(Self::index(frame))
     }
@@ -329,7 +344,7 @@ unsafe impl<A: Arch> Kernel for Ram<A> {
         }
         let cpu = state.cpu;
         let asid = asid.map(|asid| usize::from(asid.get()));
-        let pages = flush.by_address(64);
+        let pages = flush.by_address();
         let named: Option<BTreeSet<usize>> =
             pages.map(|pages| pages.map(|at| at.get() >> A::SHIFT).collect());
         let covered = |tag: usize, page: usize| {

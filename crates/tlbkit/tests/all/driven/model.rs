@@ -39,6 +39,15 @@ impl Model {
             && self.marks.range(first..=last).next().is_none()
     }
 
+    pub fn is_used(&self, page: usize) -> bool {
+        self.find(page).is_some() || self.marks.contains_key(&page)
+    }
+
+    /// Returns the first page of a range that is neither mapped nor marked.
+    pub fn hole(&self, first: usize, last: usize) -> Option<usize> {
+        (first..=last).find(|&page| !self.is_used(page))
+    }
+
     pub fn maps_frame(&self, frame: usize) -> bool {
         self.leaves.values().any(|leaf| (leaf.frame..leaf.frame + leaf.pages).contains(&frame))
     }

@@ -6,7 +6,7 @@ use tlbkit::pagetable::Geometry as _;
 use tlbkit::pagetable::format::{Format as _, check_change};
 use tlbkit::{
     Access, AddressSpace, Attr, Change, Edit, Entry, Error, Fault, Kernel as _, Mark, PageSize, PagesOf,
-    Reason, Run, SupervisorPages, VirtAddr,
+    Reason, Run, Stopped, SupervisorPages, VirtAddr,
 };
 
 use super::kernel::{Arch, Held, Ram};
@@ -148,7 +148,7 @@ impl<A: Arch, const CPUS: usize> World<A, CPUS> {
                     22 | 23 => replace(kernel, &space, model, at),
                     24 | 25 => fault(kernel, &space, model, at),
                     26 => batch(kernel, &space, model, at),
-                    27 => pieces(&space, model, at),
+                    27 => copy(&space, model, at),
                     28 => step_on(&space, model, at),
                     29.. => mark(kernel, &space, model, at, payload),
                     _ => {}
@@ -217,6 +217,9 @@ fn map<A: Arch, const CPUS: usize>(kernel: &Ram<A>, space: &Space<A, CPUS>, mode
         (at.page, at.last) = at.block::<A>();
     }
     let (len, attr) = (at.len(), rights(at.rights));
+    if (64..96).contains(&at.twist) && len < 8 {
+        return map_with(kernel, space, model, at);
+    }
     let frame = kernel.fresh(len, if block { len } else { 1 });
     let possible = fits::<A>(at.page, at.last) && model.is_free(at.page, at.last);
     let done = if at.twist < 64 && len < 8 {
@@ -233,6 +236,29 @@ fn map<A: Arch, const CPUS: usize>(kernel: &Ram<A>, space: &Space<A, CPUS>, mode
     }
     for page in 0..len {
         model.leaves.insert(at.page + page, Page::new::<A>(frame + page, 1, attr));
+    }
+}
+
+/// Maps a range to frames that are taken as they are needed: one too few, sometimes.
+fn map_with<A: Arch, const CPUS: usize>(kernel: &Ram<A>, space: &Space<A, CPUS>, model: &mut Model, at: At) {
+    let (attr, is_short) = (rights(at.rights), at.twist < 72);
+    let mut taken = Vec::new();
+    let done = space.map_with(at.range::<A>(), attr, |page| {
+        assert_eq!(page, A::address(at.page + taken.len()), "in order");
+        if is_short && taken.len() + 1 == at.len() {
+            return Err(Error::NoRoom);
+        }
+        taken.push(kernel.fresh(1, 1));
+        Ok(A::frame(taken[taken.len() - 1]))
+    });
+    let possible = fits::<A>(at.page, at.last) && model.is_free(at.page, at.last) && !is_short;
+    if at.expect(&done, possible) {
+        for (page, frame) in taken.into_iter().enumerate() {
+            model.leaves.insert(at.page + page, Page::new::<A>(frame, 1, attr));
+        }
+    } else {
+        let state = kernel.state();
+        assert!(taken.iter().all(|frame| !state.mapped.contains_key(frame)), "they are released");
     }
 }
 
@@ -258,8 +284,13 @@ fn map_large<A: Arch, const CPUS: usize>(kernel: &Ram<A>, space: &Space<A, CPUS>
 }
 
 fn unmap<A: Arch, const CPUS: usize>(space: &Space<A, CPUS>, model: &mut Model, at: At, misses: bool) {
-    let done = space.unmap(at.range::<A>());
-    if at.expect(&done, fits::<A>(at.page, at.last)) && !misses {
+    let possible = fits::<A>(at.page, at.last);
+    let (done, possible) = if at.twist < 32 {
+        (space.unmap_whole(at.range::<A>()), possible && model.hole(at.page, at.last).is_none())
+    } else {
+        (space.unmap(at.range::<A>()), possible)
+    };
+    if at.expect(&done, possible) && !misses {
         model.split(at.page, at.last);
         let before: usize = model.leaves.values().map(|page| page.pages).sum();
         model.leaves.retain(|page, _| !(at.page..=at.last).contains(page));
@@ -271,8 +302,13 @@ fn unmap<A: Arch, const CPUS: usize>(space: &Space<A, CPUS>, model: &mut Model, 
 
 fn protect<A: Arch, const CPUS: usize>(space: &Space<A, CPUS>, model: &mut Model, at: At) {
     let change = some_change::<A>(at.rights);
-    let done = space.protect(at.range::<A>(), change);
-    if at.expect(&done, fits::<A>(at.page, at.last)) {
+    let possible = fits::<A>(at.page, at.last);
+    let (done, possible) = if at.twist < 32 {
+        (space.protect_whole(at.range::<A>(), change), possible && model.hole(at.page, at.last).is_none())
+    } else {
+        (space.protect(at.range::<A>(), change), possible)
+    };
+    if at.expect(&done, possible) {
         model.split(at.page, at.last);
         model.protect::<A>(at.page, at.last, change);
         let count: usize = model.leaves.range(at.page..=at.last).map(|(_, page)| page.pages).sum();
@@ -431,45 +467,38 @@ fn batch<A: Arch, const CPUS: usize>(kernel: &Ram<A>, space: &Space<A, CPUS>, mo
     }
 }
 
-/// The physical pieces of a range, after the faults that make them accessible.
-fn pieces<A: Arch, const CPUS: usize>(space: &Space<A, CPUS>, model: &mut Model, at: At) {
-    let last = at.last.min(at.page + 4);
+/// What of a range is in use, and a copy from user memory, with the faults on the way: from the end of a page on, over the next ones.
+fn copy<A: Arch, const CPUS: usize>(space: &Space<A, CPUS>, model: &mut Model, at: At) {
+    if fits::<A>(at.page, at.last) {
+        let used = (at.page..=at.last).find(|&page| model.is_used(page)).map(A::address);
+        assert_eq!(space.first_used(at.range::<A>()), Ok(used), "{at:x?}");
+        let hole = model.hole(at.page, at.last).map(A::address);
+        assert_eq!(space.first_hole(at.range::<A>()), Ok(hole), "{at:x?}");
+    }
+    let last = at.last.min(at.page + 2);
     let allowed = |page: usize| {
         fits::<A>(page, page) && model.find(page).is_some_and(|(_, page)| page.attr.contains(RU))
     };
     let count = (at.page..=last).take_while(|&page| allowed(page)).count();
-    for page in at.page..at.page + count {
-        let fault = space.fault(A::address(page), Access::LOAD.by_user());
-        assert!(matches!(fault, Ok(Fault::Retry | Fault::Refused(Reason::Unknown))), "{fault:?}");
-    }
-    let mut bytes = Vec::new();
-    // From the middle of the first page to the middle of the last.
-    let (half, len) = (1 << (A::SHIFT - 1), ((last - at.page) << A::SHIFT) + 0x10);
-    let done = space.pieces(
-        VirtAddr::new((at.page << A::SHIFT) + half),
-        len,
-        Access::LOAD.by_user(),
-        |start, len| {
-            bytes.extend((start.get()..start.get() + len).step_by(half));
-        },
+    let (begin, len) = ((1 << A::SHIFT) - 0x13, ((last - at.page) << A::SHIFT) + 0x10);
+    let mut bytes = vec![0xff; len];
+    let done = space.copy_from_user(
+        VirtAddr::new((at.page << A::SHIFT) + begin),
+        &mut bytes,
+        |space, at, access| Ok(space.fault(at, access)? == Fault::Retry),
     );
-    let all = at.page + count > last;
-    let wanted = if all {
-        Ok(())
-    } else {
-        Err(Error::NotMapped {
-            at: A::address(at.page + count).max(VirtAddr::new((at.page << A::SHIFT) + half)),
-        })
-    };
-    assert_eq!(done, wanted);
-    for (piece, &start) in bytes.iter().enumerate() {
-        let page = at.page + piece.div_ceil(2);
-        let (first, leaf) = model.find(page).expect("it is mapped");
-        let frame = leaf.frame + (page - first);
-        assert!(
-            start >> A::SHIFT == frame,
-            "piece {piece} of {at:x?}: {start:#x} is not in frame {frame:#x}"
-        );
+    let copied = (count << A::SHIFT).saturating_sub(begin).min(len);
+    let stopped = Stopped { copied, error: None };
+    assert_eq!(done, if copied == len { Ok(()) } else { Err(stopped) });
+    for (offset, byte) in bytes.into_iter().enumerate() {
+        let page = at.page + ((begin + offset) >> A::SHIFT);
+        let wanted = if offset < copied {
+            let (first, leaf) = model.find(page).expect("it is mapped");
+            ((leaf.frame + (page - first)) as u32).to_ne_bytes()[(begin + offset) % 4]
+        } else {
+            0xff
+        };
+        assert_eq!(byte, wanted, "byte {offset} of {at:x?}");
     }
 }
 
@@ -579,7 +608,8 @@ fn mark<A: Arch, const CPUS: usize>(
             };
             let done = space.fill(A::address(at.page), named, A::frame(frame));
             if !at.expect(&done, fits && attr.is_some() && at.twist < 180) {
-                return kernel.put_back(frame, 1);
+                assert!(!kernel.state().mapped.contains_key(&frame), "the frame is released");
+                return;
             }
             let_go(model.marks.remove(&at.page));
             model.leaves.insert(at.page, Page::new::<A>(frame, 1, attr.expect("the mark has it")));

@@ -10,7 +10,9 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock};
 
-use tlbkit::{Asid, CpuSet, Flush, Kernel, Mmu, Overdue, Pfn, PhysAddr, Record, Run, Store, VirtAddr, arch};
+use tlbkit::{
+    Asid, CpuSet, Flush, Kernel, Mmu, Overdue, PageSize, Pfn, PhysAddr, Record, Run, Store, VirtAddr, arch,
+};
 use tlbkit_witness::Recorder;
 use tlbkit_witness::event::{Barrier, Event, Fence, Memory};
 
@@ -335,6 +337,18 @@ unsafe impl Kernel for Host {
         self.frames[Self::index(frame)].0.as_ptr().cast_mut().cast()
     }
 
+    fn user_memory<R>(&self, frame: PhysAddr, access: impl FnOnce(*mut u8) -> R) -> Option<R> {
+        let index = frame.get().checked_sub(RAM)? / 4096;
+        match self.uses().get_mut(index)? {
+            // Nothing frees it meanwhile.
+            Use::Data(mappings) => *mappings += 1,
+            Use::Free | Use::Taken => return None,
+        }
+        let result = access(self.memory(frame));
+        self.put_back(frame.pfn(PageSize::K4));
+        Some(result)
+    }
+
     fn record(&self, frame: PhysAddr) -> Option<&Record> {
         self.records.get(Self::index(frame))
     }
@@ -389,7 +403,7 @@ unsafe impl Kernel for Host {
             None => true,
             Some(asid) => tag == usize::from(asid.get()) && entry.bits & G == 0,
         };
-        match flush.by_address(64) {
+        match flush.by_address_up_to(64) {
             Some(pages) => {
                 let named: Vec<usize> = pages.map(|at| at.get() >> 12).collect();
                 for page in &named {
