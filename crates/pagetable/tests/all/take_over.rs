@@ -324,7 +324,7 @@ fn riscv_entries_are_read_as_the_manual_says() {
         assert_eq!(error::<Va39, Sv39>(&boot, range), foreign(GIB + 0x2000), "{word:#x}");
     }
     take::<Va39, RiscvOf<true, false, true>, _>(&boot, pages(GIB, 0x2000), |taken, _| {
-        assert_eq!(taken, Ok(1))
+        assert_eq!(taken, Ok(1));
     });
     boot.set(2, 2, pte(0x90, V | RX | 2 << 61));
     take::<Va39, RiscvOf<true, false, true>, _>(&boot, range, |_, look| {
@@ -372,8 +372,6 @@ fn aarch64_descriptors_are_read_as_the_manual_says() {
     boot.set(2, 3, 0x4000 | 3 << 8 | 1);
     type Geometry = Arm<39, 12>;
     let kernel = RW | SEEN | Attr::DIRTY | Attr::GLOBAL | Attr::EXEC;
-    let mut deep = Boot::default();
-    deep.nodes = boot.nodes.clone();
     take::<Geometry, Aarch64, _>(&boot, pages(0, GIB), |taken, look| {
         assert_eq!(taken, Ok(3 + 3 + 512));
         let attr = |at: usize| look(at).map(|leaf| leaf.attr);
@@ -477,7 +475,8 @@ fn random_tables_are_taken_over_as_the_processor_reads_them() {
             taken.unwrap();
             for slots in 0..625 {
                 // Each of the slots that may be in use, and one more.
-                let at = [slots % 5 << 39, slots / 5 % 5 << 30, slots / 25 % 5 << 21, slots / 125 << 12];
+                let at =
+                    [(slots % 5) << 39, (slots / 5 % 5) << 30, (slots / 25 % 5) << 21, (slots / 125) << 12];
                 let at = at.iter().sum::<usize>() + 0x123;
                 let found = look(at)
                     .map(|leaf| (leaf.phys(VirtAddr::new(at), K4).get(), leaf.size.bytes(), leaf.attr));
