@@ -123,6 +123,7 @@ impl Model {
             Op::Map { pages, frame, size, attr } => self.refuse_map(pages, frame, size, attr),
             Op::Unmap { pages, holes } => self.refuse_change(pages, holes),
             Op::Drain { pages, .. } => self.refuse_change(pages, Holes::Skip),
+            Op::Move { pages, to } => self.refuse_move(pages, to),
             Op::Protect { pages, holes, change } => {
                 let mut refusals = self.refuse_change(pages, holes);
                 let attr = self.profile.refused(change);
@@ -153,6 +154,7 @@ impl Model {
                 }
             }
             Op::Unmap { pages, .. } | Op::Drain { pages, .. } => self.removed(pages, |_| true),
+            Op::Move { pages, to } => self.moved(pages, to),
             Op::Protect { pages, change, .. } => {
                 let removed: Vec<_> = self.overlap(pages).collect();
                 let added = removed.iter().map(|leaf| self.protected(leaf, change)).collect();
@@ -239,6 +241,10 @@ impl Model {
             Op::Resize { pages, to } => {
                 self.overlap(pages).map(|leaf| (self.units(leaf.size) / self.units(to)).max(1)).sum()
             }
+            Op::Move { pages, to } => self
+                .overlap(pages)
+                .map(|leaf| self.units(leaf.size) / self.units(self.size_at(&leaf, pages, to)))
+                .sum(),
             _ => 0,
         }
     }
@@ -437,6 +443,59 @@ impl Model {
             next = Vpn::new(whole.last().get() + 1);
         }
         (next <= pages.last()).then(|| Error::NotMapped { at: self.address(next) })
+    }
+
+    /// Returns the size of the pages that a leaf of `pages` becomes when they move to the pages from `to` on: its own size, or the largest
+    /// that its new place is aligned to.
+    fn size_at(&self, leaf: &Leaf, pages: Pages, to: Vpn) -> PageSize {
+        let at = self.place_at(leaf.at.vpn(self.space.base()), pages, to);
+        let fits = |size: &&PageSize| **size <= leaf.size && at.get() & (self.units(**size) - 1) == 0;
+        self.space.sizes().iter().rev().find(fits).copied().unwrap_or(self.space.base())
+    }
+
+    /// Returns the new place of a page.
+    fn place_at(&self, page: Vpn, pages: Pages, to: Vpn) -> Vpn {
+        Vpn::new(to.get().wrapping_add(page.get().wrapping_sub(pages.first().get())))
+    }
+
+    fn refuse_move(&self, pages: Pages, to: Vpn) -> Vec<Error> {
+        let mut refusals = self.refuse_change(pages, Holes::Skip);
+        let Some(target) = Pages::count(to, pages.len()) else {
+            refusals.push(Error::OutOfRange { at: self.address(to) });
+            return refusals;
+        };
+        self.refuse_range(&mut refusals, target);
+        let both = pages.intersect(target).map(|both| Error::Overlap { at: self.address(both.first()) });
+        refusals.extend(both);
+        refusals.extend(self.overlap(target).map(|Leaf { at, size, .. }| Error::Occupied { at, size }));
+        refusals.extend(self.marks(target).map(|(at, _)| Error::Marked { at }));
+        for leaf in self.overlap(pages) {
+            let size = self.size_at(&leaf, pages, to);
+            if size != leaf.size {
+                self.refuse_frames(&mut refusals, leaf.frame, self.units(leaf.size), size, leaf.attr);
+            }
+        }
+        refusals
+    }
+
+    fn moved(&self, pages: Pages, to: Vpn) -> Effect {
+        let removed: Vec<_> = self.overlap(pages).collect();
+        let mut added = Vec::new();
+        let mut touched = Vec::new();
+        for leaf in &removed {
+            let first = self.place_at(leaf.at.vpn(self.space.base()), pages, to);
+            let new = Pages::count(first, self.units(leaf.size)).unwrap_or(Pages::one(first));
+            added.extend(self.cut(new, self.size_at(leaf, pages, to), leaf.frame, leaf.attr));
+            touched.push((self.profile.appears, new));
+        }
+        let marked = self.marks(pages).flat_map(|(at, mark)| {
+            let page = at.vpn(self.space.base());
+            [(page, None), (self.place_at(page, pages, to), Some(mark))]
+        });
+        let marked = marked.collect();
+        let mut effect = self.tally(FlushScope::Everywhere, removed, added);
+        effect.touched.extend(touched);
+        Effect { marked, ..effect }
     }
 
     fn refuse_resize(&self, pages: Pages, to: PageSize) -> Vec<Error> {

@@ -48,6 +48,13 @@ pub enum Op {
         /// The number of leaves and marks, with neighbours, after which the iterator is dropped.
         most: usize,
     },
+    /// [`Table::move_pages`](tlbkit_pagetable::Table::move_pages).
+    Move {
+        /// The range.
+        pages: Pages,
+        /// The first page of its new place.
+        to: Vpn,
+    },
     /// [`Table::protect`](tlbkit_pagetable::Table::protect).
     Protect {
         /// The range.
@@ -120,8 +127,8 @@ impl Op {
             _ => byte as usize % sizes.len(),
         };
         // A range whose page size changes is mostly one whole larger page, so maps must often fill whole larger pages.
-        let fill = kind < 120 && (110..199).contains(&twist);
-        let resize = (180..215).contains(&kind);
+        let fill = kind < 115 && (110..199).contains(&twist);
+        let resize = (180..209).contains(&kind);
         let size = if fill || resize { pick(size).max(1).min(sizes.len() - 1) } else { pick(size) };
         let size = sizes[size];
         let bent = match twist {
@@ -136,7 +143,7 @@ impl Op {
         let payload = if twist < 192 { number as u64 % 3 } else { number as u64 };
         let holes = if count & 1 == 0 { Holes::Refuse } else { Holes::Skip };
         match kind {
-            0..=119 => {
+            0..=114 => {
                 let bent = if fill { sizes[0] } else { bent };
                 let frame = frame(space, pages, size, twist, set, number);
                 Self::Map { pages, frame, size: bent, attr: attr(set) }
@@ -150,9 +157,15 @@ impl Op {
                 holes,
                 change: Change { clear: attr_bits(clear), set: attr_bits(set) },
             },
-            180..=214 => {
+            180..=208 => {
                 let to = if bent == size { sizes[pick(set)] } else { bent };
                 Self::Resize { pages, to }
+            }
+            115..=119 | 209..=214 => {
+                // Mostly a few pages of some size after a spot, half of them where few other operations map pages.
+                let spot = if set < 128 { 12 + set % 4 } else { set };
+                let to = range(space, spot, 144 + clear % 112, 0, sizes[pick(clear)], 0, number).first();
+                Self::Move { pages, to }
             }
             215..=226 => {
                 let kept = if twist < 192 { Mark::KEPT } else { Attr::all() };
@@ -196,6 +209,7 @@ impl Op {
             Self::Map { pages, .. }
             | Self::Unmap { pages, .. }
             | Self::Drain { pages, .. }
+            | Self::Move { pages, .. }
             | Self::Protect { pages, .. }
             | Self::Resize { pages, .. }
             | Self::ForEach { pages, .. } => Some(pages),

@@ -92,6 +92,8 @@ pub struct Runner<'n> {
     every: usize,
     /// The number of nodes that the last operation has retired.
     retired: usize,
+    /// Whether the last operation has changed the table and changed it back, because memory was short.
+    is_undone: bool,
 }
 
 /// Makes a [`Mismatch`] without its operation.
@@ -125,6 +127,7 @@ impl<'n> Runner<'n> {
             steps: 0,
             every: 1,
             retired: 0,
+            is_undone: false,
         }
     }
 
@@ -185,6 +188,11 @@ impl<'n> Runner<'n> {
         self.retired
     }
 
+    /// Tells whether the last operation has changed the table and changed it back, because memory was short.
+    pub(crate) const fn is_undone(&self) -> bool {
+        self.is_undone
+    }
+
     /// Performs one operation, and compares the result, the flush, and the whole table.
     ///
     /// # Errors
@@ -200,7 +208,8 @@ impl<'n> Runner<'n> {
             Op::Replace { at, .. } => Some(Pages::one(at.vpn(self.model.space().base()))),
             _ => op.pages(),
         };
-        let same = if self.steps.is_multiple_of(self.every) {
+        let is_far = matches!(op, Op::Move { .. });
+        let same = if self.steps.is_multiple_of(self.every) || is_far {
             self.compare(table, around)
         } else {
             self.compare_near(table, around)
@@ -298,6 +307,13 @@ impl<'n> Runner<'n> {
         }
         let mut broken = Broken::default();
         let known = &mut |flush: &Flush| {
+            if let Op::Move { pages, .. } = *op {
+                let is_gone =
+                    || self.model.overlap(pages).all(|leaf| self.look(table, leaf.at.vpn(base)).is_none());
+                let is_named = flush.scope() == FlushScope::Everywhere && flush.covers(pages);
+                broken.moves.push(is_named && is_gone());
+                return;
+            }
             broken.times += 1;
             let covered = wanted.iter().map(|&(_, piece)| piece).filter(|&piece| flush.covers(piece));
             for piece in covered.filter(|_| flush.scope() == FlushScope::Everywhere) {
@@ -314,6 +330,7 @@ impl<'n> Runner<'n> {
         let result = call(&mut writer, base, op, &mut frames, known);
         let batch = writer.finish();
         self.retired = batch.nodes();
+        self.is_undone = false;
         if let Some(node) = self.twice(&batch) {
             return mismatch!(
                 "node {:#x} was retired twice: the batches that wait hold it, and hold it again",
@@ -346,18 +363,22 @@ impl<'n> Runner<'n> {
                 }
                 let moved = batch.nodes() > 0 || table.footprint().nodes > nodes;
                 self.check_flush(op, &effect, batch.flush(), &broken, moved)?;
-                self.check_links(op, nodes, table.footprint().nodes, &batch)?;
+                self.check_links(op, nodes, table.footprint().nodes, &batch, &broken)?;
                 self.model.commit(&effect);
                 Outcome::Done
             }
             Err(error) => {
-                if !batch.is_empty() || broken.times > 0 {
+                // A move that runs out of memory half-way has mapped pages, and unmapped them again.
+                let is_undone = matches!((op, error), (Op::Move { .. }, Error::NoMemory { .. }));
+                self.is_undone = is_undone && !batch.is_empty();
+                if !is_undone && !batch.is_empty() || broken.times > 0 || !broken.moves.is_empty() {
                     return mismatch!("it failed ({error}) and left {batch:?}");
                 }
                 match error {
                     Error::NoMemory { wanted, pending } => {
                         let (wanted, pending) = (wanted as usize, pending as usize);
-                        if wanted == 0 || pending != self.pending() {
+                        let counted = if is_undone { self.pending().max(pending) } else { self.pending() };
+                        if wanted == 0 || pending != counted {
                             return mismatch!(
                                 "it was refused for want of {wanted} nodes, of which there must be one at least, and said that \
                                  {pending} are pending, where the batches hold {}",
@@ -437,7 +458,7 @@ impl<'n> Runner<'n> {
         let profile = self.model.profile();
         for &(scope, pages) in &effect.touched {
             let named = flush.scope() >= scope && flush.covers(pages);
-            let named = named || (scope == FlushScope::Barrier && flush.scope() == scope);
+            let named = named || (scope == FlushScope::Barrier && flush.scope() >= scope);
             if scope > FlushScope::Nowhere && !named {
                 return mismatch!(
                     "pages {pages} must be flushed with scope {scope:?}, and the batch asks for {flush:?}"
@@ -467,6 +488,15 @@ impl<'n> Runner<'n> {
                 broken.promoted.len()
             );
         }
+        if broken.moves.len() > 1 || broken.moves.contains(&false) {
+            return mismatch!(
+                "it asked {} times for a flush of what a whole node left behind; the flush names all pages of the old place, and comes                  when they are empty: {:?}",
+                broken.moves.len(),
+                broken.moves
+            );
+        }
+        // A whole node of marks may have moved.
+        let moved = moved || !broken.moves.is_empty();
         if effect.touched.is_empty() && !flush.is_none() && !moved {
             return mismatch!("nothing changed, and yet the batch asks for {flush:?}");
         }
@@ -475,7 +505,14 @@ impl<'n> Runner<'n> {
 
     /// Checks that a batch flushes links only where nodes were linked or unlinked: where hardware caches links, a removed or
     /// replaced link, and a new link if the hardware may have cached its absence.
-    fn check_links(&self, op: &Op, before: usize, after: usize, batch: &Retired<'_>) -> Result<(), Mismatch> {
+    fn check_links(
+        &self,
+        op: &Op,
+        before: usize,
+        after: usize,
+        batch: &Retired<'_>,
+        broken: &Broken,
+    ) -> Result<(), Mismatch> {
         let profile = self.model.profile();
         let gone = batch.nodes();
         let Some(new) = (after + gone).checked_sub(before) else {
@@ -485,6 +522,7 @@ impl<'n> Runner<'n> {
             );
         };
         let seen = gone > 0
+            || !broken.moves.is_empty()
             || (new > 0 && (profile.appears >= FlushScope::Local || matches!(op, Op::Resize { .. })));
         let wanted = seen && profile.cache != WalkCache::Nothing;
         if batch.flush().links() != wanted {
@@ -520,6 +558,7 @@ fn call<'n>(
             }
             Ok(Was::Pages(frames.runs.iter().map(|(_, run)| run.len).sum()))
         }
+        Op::Move { pages, to } => writer.move_pages(pages, to, FlushAll::in_place(known)).map(Was::Pages),
         Op::Protect { pages, holes, change } => writer.protect(pages, holes, change).map(Was::Pages),
         Op::Resize { pages, to } => {
             // SAFETY: no machine uses the table, so no code needs the pages.
@@ -545,6 +584,8 @@ struct Broken {
     pieces: Vec<Pages>,
     /// The pieces that had the new size at a flush.
     promoted: Vec<Pages>,
+    /// For each flush during a move, whether it names all pages of the old place, and they were empty.
+    moves: Vec<bool>,
 }
 
 /// What a drain has returned.

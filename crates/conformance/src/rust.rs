@@ -46,6 +46,9 @@ fn one(op: &Op) -> String {
         Op::Drain { pages, most } => {
             format!("Op::Drain {{ pages: {}, most: {} }}", range(pages), number(most))
         }
+        Op::Move { pages, to } => {
+            format!("Op::Move {{ pages: {}, to: Vpn::new({:#x}) }}", range(pages), to.get())
+        }
         Op::Protect { pages, holes, change } => format!(
             "Op::Protect {{ pages: {}, holes: Holes::{holes:?}, change: Change {{ clear: {}, set: {} }} }}",
             range(pages),

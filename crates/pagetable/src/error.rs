@@ -80,6 +80,11 @@ pub enum Error {
         /// Its size.
         size: PageSize,
     },
+    /// The pages and the place that they are to [move](crate::Table::move_pages) to overlap.
+    Overlap {
+        /// The first address that both have.
+        at: VirtAddr,
+    },
     /// The pages cannot become one larger page: their frames are not contiguous and aligned, or their attributes
     /// differ.
     NotUniform {
@@ -208,6 +213,7 @@ impl fmt::Display for Error {
             Self::Partial { at, size } => {
                 write!(f, "the range covers only a part of the {size} page at {at}: split it first")
             }
+            Self::Overlap { at } => write!(f, "the old and the new place of the pages both have {at}"),
             Self::NotUniform { at } => write!(f, "the page at {at} does not continue the one before it"),
             Self::NoMemory { wanted, pending } => {
                 write!(f, "no memory for {wanted} nodes; {pending} wait for a shootdown to complete")

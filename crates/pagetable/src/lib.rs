@@ -78,6 +78,7 @@ mod local;
 pub mod lpt;
 mod mark;
 mod mode;
+mod moving;
 pub mod mpt;
 mod nested_miss;
 pub mod nodes;

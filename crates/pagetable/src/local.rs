@@ -221,6 +221,17 @@ impl<'n, T: Table<'n>, F: Invalidate> Local<'n, T, F> {
         }))
     }
 
+    /// Moves the leaves and marks of a range to the pages from `to` on, and flushes; see [`Table::move_pages`].
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Table::move_pages`].
+    pub fn move_pages(&mut self, from: Pages, to: Vpn) -> Result<usize, Error> {
+        // The flush of every change follows as soon as this one is made, and names all that this flush does.
+        let flushed_next = &mut |_: &Flush| ();
+        self.change(|table, right, _| table.move_pages(right, from, to, FlushAll::in_place(flushed_next)))
+    }
+
     /// Changes the attributes of a range; see [`Table::protect`].
     ///
     /// # Errors

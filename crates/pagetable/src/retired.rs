@@ -179,6 +179,9 @@ impl<'n> Retired<'n> {
     /// [`flush`](Self::flush) names. A shootdown guarantees this if its update returned the batch and the shootdown has
     /// returned it as complete. An algorithm that requests flushes before the update (TLB-first) keeps the batch until a later
     /// operation has waited for the same CPUs.
+    ///
+    /// If a [move](crate::Table::move_pages) of pages has asked for a flush of the table, that flush has been executed, too: hardware
+    /// may have cached the link by which it came to a node of this batch before the node moved.
     pub unsafe fn reclaim(mut self) {
         // SAFETY: `complete` has this function's contract: every CPU has left its walks and flushed what `flush` names.
         unsafe { self.complete() };

@@ -9,7 +9,7 @@ use crate::nodes::Held;
 use crate::word::atomics::{AtomicBool, AtomicUsize, Ordering};
 use crate::{
     Entry, Error, FlushAll, Footprint, Leaf, Mark, NestedMissObserver, PageRanges, Pinned, Rest, Retired,
-    Right, Space, Uncovered,
+    Right, Space, Uncovered, moving,
 };
 
 /// A page table: a map from virtual pages to frames. Any number of CPUs read it without a lock while one CPU changes it.
@@ -180,6 +180,45 @@ pub unsafe trait Table<'n>: Debug {
     /// [`Error::OutOfRange`], [`Error::Borrowed`], or [`Error::Partial`] if the leaf extends beyond the range. This call has changed
     /// nothing then.
     fn take_next(&self, right: Right<'_, 'n>, rest: &mut Rest) -> Result<Option<(Vpn, Uncovered)>, Error>;
+
+    /// Moves the leaves and marks of the range `from` to the range of the same length that begins with `to`, and returns how many base
+    /// pages were mapped: what `mremap` does. Frames, attributes with the status bits, payloads and holes stay as they are. A page is
+    /// found at its old place, at its new place or at neither (or at both, in a table that only software walks), and nowhere
+    /// else. A status bit that hardware sets meanwhile is not lost.
+    ///
+    /// A larger page keeps its size if its new place is aligned to it. Otherwise it becomes pages of the largest size of the table
+    /// to which its new place is aligned.
+    ///
+    /// The two ranges may not overlap: a page whose new place is the old one of another page could not come back if the change failed.
+    ///
+    /// A multi-level table moves a node as a whole, with everything below it, if the distance of the two places is a multiple of what the
+    /// node covers, the node has no other entries, and its new place has no node. Then, as the last step of the change,
+    /// `flush_all_cpus` is called with the flush that the move needs: a walker that is on the way to the old place, by a link
+    /// that it has loaded or that hardware has cached, still finds the node, and must not find there what a later change stores for the
+    /// new place. That flush is complete before the next change of the table. In all other cases the batch's flush is enough.
+    ///
+    /// Until that flush, a TLB may translate the old place. So a frame that a later change takes out of the table belongs to the caller
+    /// after the flushes of both changes.
+    ///
+    /// The default costs a lookup and a map for each leaf, a visit of the range for each gap of 16 pages or more between two
+    /// entries, and then what [`take_next`](Self::take_next) costs. If memory is short, it unmaps again what it has mapped, and
+    /// leaves the flush for that to the batch.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::OutOfRange`], [`Error::Borrowed`], [`Error::Overlap`]; [`Error::Partial`] if a leaf extends beyond `from`;
+    /// [`Error::Occupied`] or [`Error::Marked`] with a page that the new place has already; [`Error::WrongSize`] or
+    /// [`Error::FrameTooLarge`] if the smaller pages that a larger page becomes cannot be encoded; [`Error::NoMemory`].
+    fn move_pages(
+        &self,
+        right: Right<'_, 'n>,
+        from: Pages,
+        to: Vpn,
+        flush_all_cpus: FlushAll<'_>,
+    ) -> Result<usize, Error> {
+        let _ = flush_all_cpus;
+        moving::one_by_one(self, right, from, to, moving::first_of_any)
+    }
 
     /// Changes the attributes of the range `pages`, and returns how many base pages were mapped there: PROT1 and
     /// PROTN of Appel and Li. A mark counts as a hole; where holes are skipped, the attributes that a mark with a payload

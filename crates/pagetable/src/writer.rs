@@ -204,6 +204,16 @@ impl<'t, 'n, T: Table<'n> + ?Sized> Writer<'t, 'n, T> {
         table.take_next(self.right(), rest)
     }
 
+    /// Moves the leaves and marks of a range to the pages from `to` on; see [`Table::move_pages`].
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Table::move_pages`].
+    pub fn move_pages(&mut self, from: Pages, to: Vpn, flush_all: FlushAll<'_>) -> Result<usize, Error> {
+        let table = self.table;
+        table.move_pages(self.right(), from, to, flush_all)
+    }
+
     /// Changes the attributes of a range; see [`Table::protect`].
     ///
     /// # Errors

@@ -163,7 +163,9 @@ impl Run<'_, '_> {
                 self.each(pages, |pages| Op::Protect { pages, holes: Holes::Refuse, change })
             }
             Op::Lookup { .. } | Op::ForEach { .. } => self.runner.step(self.table, op).map(drop),
-            Op::Resize { .. } | Op::Replace { .. } | Op::Mark { .. } | Op::Fill { .. } => Ok(()),
+            Op::Move { .. } | Op::Resize { .. } | Op::Replace { .. } | Op::Mark { .. } | Op::Fill { .. } => {
+                Ok(())
+            }
         }
     }
 

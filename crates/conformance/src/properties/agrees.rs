@@ -1,6 +1,6 @@
 //! The property that a table agrees with the model.
 
-use tlbkit_addr::{Attr, PageSize, Pages, Pfn};
+use tlbkit_addr::{Attr, PageSize, Pages, Pfn, Vpn};
 use tlbkit_pagetable::{Change, Holes, Leaf, Mark, Table};
 
 use super::{Checked, Count, check_pending, draw, larger, smaller, with_table};
@@ -34,6 +34,9 @@ pub(super) fn agrees(kind: &Kind, stage: &dyn Stage, every: usize, ops: &[Op], o
                     let draw = draw(table, frame, size);
                     rights(table, &mut runner, pages, size)?;
                     handed(table, &mut runner, pages, size)?;
+                    if draw == 3 {
+                        to_and_fro(table, &mut runner, pages)?;
+                    }
                     if let Some(to) = larger(table, op).filter(|_| draw != 3) {
                         odd.set(odd.get() + odd_one_out(table, &mut runner, pages, to)?);
                         let noted = noted(&runner, pages);
@@ -111,6 +114,32 @@ fn handed<'n>(table: &dyn Table<'n>, runner: &mut Runner<'n>, pages: Pages, size
     }
     runner.perform_only(table, &Op::Drain { pages, most: usize::MAX })?;
     runner.perform_only(table, &Op::Map { pages, frame, size, attr })?;
+    Ok(())
+}
+
+/// Moves the blocks of the second page size that a map is in by a few blocks, by a few blocks and a page, up or down, and back: where
+/// nothing is in the way. What is at the ends of a block is at the ends of a node in many tables.
+fn to_and_fro<'n>(table: &dyn Table<'n>, runner: &mut Runner<'n>, pages: Pages) -> Checked {
+    let space = table.space();
+    let unit = space.sizes().get(1).and_then(|size| size.pages(space.base())).unwrap_or(1);
+    let (first, last) = (pages.first().get() & !(unit - 1), pages.last().get() | (unit - 1));
+    let Some(blocks) = Pages::new(Vpn::new(first), Vpn::new(last)) else { return Ok(()) };
+    let by = blocks.len() + 3 * unit;
+    for to in [
+        first.wrapping_add(by),
+        first.wrapping_add(by + 1),
+        first.wrapping_sub(by),
+        first.wrapping_sub(by + 1),
+    ] {
+        let there = Op::Move { pages: blocks, to: Vpn::new(to) };
+        if to >= 1 << (usize::BITS - space.base().shift()) || !runner.model().refusals(&there).is_empty() {
+            continue;
+        }
+        runner.step(table, &there)?;
+        if let Some(pages) = Pages::count(Vpn::new(to), blocks.len()) {
+            runner.step(table, &Op::Move { pages, to: blocks.first() })?;
+        }
+    }
     Ok(())
 }
 

@@ -10,7 +10,7 @@ pub use play::{
 };
 pub use storage::Watched;
 use tlbkit_addr::{Attr, PageSize, Pages, Vpn};
-use tlbkit_pagetable::{Change, Geometry, Holes, Radix};
+use tlbkit_pagetable::{Change, FlushAll, Geometry, Holes, Radix};
 
 /// Eight pages of `2^SHIFT` bytes in three levels of one bit: the space of the scenes, with the `SIZES` smallest of the
 /// sizes that its levels have.
@@ -143,6 +143,29 @@ pub const REUSE: Scene = Scene {
     broken: &[],
 };
 
+/// One of two pages moves to a node that is not there yet.
+pub const MOVE_ONE: Scene = Scene {
+    before: |pen| pen.small(pages(0, 2), 8, WRITE),
+    steps: &[|pen| {
+        assert_eq!(pen.move_pages(pages(0, 1), Vpn::new(3), FlushAll::in_place(&mut |_| ())), Ok(1));
+    }],
+    then: &[],
+    probe: &[0, 3],
+    broken: &[],
+};
+
+/// A page moves with its node, if the table moves nodes. After every walker has flushed, another page appears beside it: no walker finds
+/// that page at the old place.
+pub const MOVE: Scene = Scene {
+    before: |pen| pen.set(0, 8, WRITE),
+    steps: &[|pen| {
+        assert_eq!(pen.move_pages(pages(0, 2), Vpn::new(4), FlushAll::in_place(&mut |_| ())), Ok(1));
+    }],
+    then: &[|pen| pen.set(5, 10, READ)],
+    probe: &[0, 1, 4, 5],
+    broken: &[],
+};
+
 /// The first of three pages disappears, none of which is in the first slot of a node of four slots: a visitor must find the
 /// others.
 pub const VISIT_UNMAP: Scene = Scene {
@@ -183,7 +206,7 @@ macro_rules! walkers {
             $crate::walkers! { @tests $nodes, $new,
                 map MAP $two, map_beside MAP_BESIDE $one, unmap UNMAP $two, unmap_one UNMAP_ONE $one,
                 unmap_other UNMAP_OTHER $one, protect PROTECT $two, promote PROMOTE $one, split SPLIT $one,
-                replace REPLACE $one, reuse REUSE $one
+                replace REPLACE $one, reuse REUSE $one, move_one MOVE_ONE $two, move_node MOVE $one
             }
 
             #[test]

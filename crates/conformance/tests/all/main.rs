@@ -36,7 +36,7 @@ macro_rules! bugs {
 bugs! {
     LostPage: "a split loses the last of the small pages", Agrees, "leaves, and 512 are mapped";
     OnePageFlushed: "an unmap of a larger page flushes its first page", Agrees, "must be flushed with scope Everywhere";
-    EndsEarly: "a drain ends after the first leaf", Agrees, "must be flushed with scope Everywhere";
+    EndsEarly: "a drain ends after the first leaf", Agrees, "it returned a count";
     LinkedEarly: "a node is linked before all are had", FailsCleanly, "and the table is not as it was";
     FreedAtOnce: "an emptied node goes back to the storage at once", HoldsBack, "freed that no shootdown has let go";
     ZeroedFirst: "a leaf is zeroed before the node that it is split into is linked", PublishesInOrder,
@@ -70,9 +70,11 @@ bugs! {
     PayloadZero: "a payload of zero is taken for no mark", Agrees, "met 0 entries, and 1 are there";
     MarkCounted: "a mark is counted before its nodes are had", FailsCleanly, "the footprint counts";
     MarkKept: "a mark that a drain hands over stays in the table", SurvivesUnwinding, "and 0 marks";
+    MovedClean: "a move forgets that a page is dirty", Agrees, "mapped by the 4K page";
+    MovedShort: "a move loses the last page of a range that ends with a node", Agrees, "is unmapped; it should be mapped by the";
     EntriesRestart: "a visit of entries begins anew where there is a mark", Agrees, "entries";
     EntriesLie: "a visit of entries that is told to stop says that it was not", Agrees, "was told to stop at";
-    FrameTwice: "a drain hands frames over twice", Agrees, "frames were handed over and";
+    FrameTwice: "a drain hands frames over twice", Agrees, "it returned a count";
     FreedTwice: "an emptied node is freed twice", Agrees, "was freed twice";
     JoinLive: "a join counts one entry too many in the node above", Waits, "an emptied table takes";
     JoinTally: "a join counts the large page twice in the footprint", Agrees, "footprint";
@@ -129,7 +131,7 @@ threads!(own_beside_a_writer, Compact, |nodes| table::Own::<Va39, _>::new(nodes)
 const CASES: u32 = 32;
 
 /// Bugs of the table with marks.
-const MARKS: [Bug; 9] = [
+const MARKS: [Bug; 11] = [
     Bug::MarkBroken,
     Bug::EntryTwice,
     Bug::TooManyBits,
@@ -137,6 +139,8 @@ const MARKS: [Bug; 9] = [
     Bug::PayloadZero,
     Bug::MarkCounted,
     Bug::MarkKept,
+    Bug::MovedClean,
+    Bug::MovedShort,
     Bug::EntriesRestart,
     Bug::EntriesLie,
 ];

@@ -102,7 +102,7 @@ fn operations_meet() {
         unsafe { destroy(table).reclaim() };
     }
     println!("{done:?}\n{refused:?}");
-    for op in ["Map", "Unmap", "Drain", "Protect", "Resize", "Lookup", "ForEach"] {
+    for op in ["Map", "Unmap", "Drain", "Move", "Protect", "Resize", "Lookup", "ForEach"] {
         assert!(done[op] >= 40, "{op} succeeded {} times", done[op]);
     }
     let errors = [
@@ -112,6 +112,7 @@ fn operations_meet() {
         "FrameTooLarge",
         "WrongSize",
         "Occupied",
+        "Overlap",
         "NotMapped",
         "Partial",
         "NotUniform",

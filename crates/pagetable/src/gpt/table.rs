@@ -14,7 +14,7 @@ use crate::geometry::Checked as _;
 use crate::nodes::Nodes;
 use crate::{
     Change, Entry, Error, FlushAll, Footprint, Geometry, Holes, Leaf, Mark, Pinned, Private, Rest, Retired,
-    Right, Space, Table, Uncovered, WriterFlag,
+    Right, Space, Table, Uncovered, WriterFlag, moving,
 };
 
 impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: NodeSize> Gpt<'n, G, F, N, L, P> {
@@ -121,6 +121,16 @@ unsafe impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, 
 
     fn take_next(&self, right: Right<'_, 'n>, rest: &mut Rest) -> Result<Option<(Vpn, Uncovered)>, Error> {
         self.writing(right)?.or_mend(|writing| writing.take_next(rest))
+    }
+
+    fn move_pages(
+        &self,
+        right: Right<'_, 'n>,
+        from: Pages,
+        to: Vpn,
+        _flush_all_cpus: FlushAll<'_>,
+    ) -> Result<usize, Error> {
+        moving::one_by_one(self, right, from, to, moving::first_of_ascending)
     }
 
     #[inline]

@@ -209,6 +209,16 @@ unsafe impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>, const AT: usize> 
         self.tree.take_next(right, rest)
     }
 
+    fn move_pages(
+        &self,
+        right: Right<'_, 'n>,
+        from: Pages,
+        to: Vpn,
+        flush_all_cpus: FlushAll<'_>,
+    ) -> Result<usize, Error> {
+        self.tree.move_pages(right, from, to, flush_all_cpus)
+    }
+
     #[inline]
     fn protect(
         &self,

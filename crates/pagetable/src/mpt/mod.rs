@@ -27,6 +27,7 @@
 //! | lookup | one load a level down to the leaf |
 //! | mark, fill | the walk, one load and one store |
 //! | map, unmap, protect a range | the walk once for each node at the bottom, then one load and one store a page (twice the loads: a dry run comes first) |
+//! | move a range | the walk once for each pair of nodes at the bottom, then two stores a page; two stores for a node that moves as a whole, after a load of each of its entries |
 //! | new or emptied nodes | one store and one count a level |
 //! | promote, split | one store that exchanges a leaf and a subtree, which is built before or retired after; two, with a flush between, in formats that [break](Format::BREAK) |
 //!
@@ -46,6 +47,7 @@ mod linear;
 mod map;
 mod mark;
 mod mend;
+mod moving;
 mod node;
 mod pieces;
 mod protect;

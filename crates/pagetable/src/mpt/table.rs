@@ -117,6 +117,16 @@ unsafe impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Table<'n> for Mpt
         Writing::of(self, right)?.take_next(rest)
     }
 
+    fn move_pages(
+        &self,
+        right: Right<'_, 'n>,
+        from: Pages,
+        to: Vpn,
+        flush_all_cpus: FlushAll<'_>,
+    ) -> Result<usize, Error> {
+        Writing::of(self, right)?.move_pages(from, to, flush_all_cpus)
+    }
+
     #[inline]
     fn protect(
         &self,

@@ -110,7 +110,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> NodePart<'_, 'n, G, F, N
     /// Empties the slots that hold leaves or marks, of which there are `taken`. Returns the status bits of `attr`, and those that it
     /// lacks and the leaves had.
     #[inline(always)]
-    fn empty(&mut self, taken: usize, attr: Attr) -> Attr {
+    pub(super) fn empty(&mut self, taken: usize, attr: Attr) -> Attr {
         let level = self.node.level();
         let mut status = attr & STATUS;
         if taken == self.slots && !Mpt::<'n, G, F, N>::STATUS_RACES {

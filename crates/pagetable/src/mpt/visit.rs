@@ -12,7 +12,7 @@ use crate::format::{Format, is_gone};
 use crate::geometry::Checked as _;
 use crate::nodes::Nodes;
 use crate::pairs::stale;
-use crate::{Entry, Leaf, Radix, Word};
+use crate::{Entry, Error, Leaf, Radix, Word};
 
 /// Visits of a part of the space that the node covers.
 impl<'a, 'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> NodeRef<'a, 'n, G, F, N> {
@@ -67,6 +67,25 @@ impl<'a, 'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> NodeRef<'a, 'n, G, F
             ControlFlow::Break(())
         });
         found
+    }
+
+    /// Checks that `pages` have no leaf, no mark, and no frame that waits for its flush.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Occupied`] or [`Error::Marked`] with the first page that has one.
+    pub(super) fn check_vacant(self, pages: Pages) -> Result<(), Error> {
+        let mut vacant = Ok(());
+        let _ = self.visit_words(pages, &mut |seen, first: Vpn, _| {
+            let at = first.address(G::BASE);
+            let entry = seen.content(at);
+            if entry != Entry::Empty || is_gone::<F>(seen.word()) {
+                vacant = Err(Error::taken(at, entry));
+                return ControlFlow::Break(());
+            }
+            ControlFlow::Continue(Self::slot_end(seen.node().level(), first))
+        });
+        vacant
     }
 
     /// Returns the first address in `pages` whose entry holds a frame that waits for its flush; see

@@ -37,6 +37,7 @@ mod lpt;
 mod lpt_properties;
 mod manuals;
 mod mark_rights;
+mod moving;
 mod mpt;
 mod mpt_detach;
 mod mpt_fork;

@@ -13,7 +13,7 @@ const fn mutation(
 
 const PAGETABLE: &str = "tlbkit-pagetable";
 
-pub(super) const MUTATIONS: [Mutation; 31] = [
+pub(super) const MUTATIONS: [Mutation; 34] = [
     mutation(
         "a word is published without what it leads to",
         "crates/pagetable/src/word.rs",
@@ -43,6 +43,24 @@ pub(super) const MUTATIONS: [Mutation; 31] = [
         "crates/pagetable/src/mpt/resize.rs",
         ["let old = node.replace(index, new);", "node.discard(old);", "let _ = old;"],
         Test::Walkers("mpt::promote"),
+    ),
+    mutation(
+        "MPT: a link that moves is stored nowhere",
+        "crates/pagetable/src/mpt/node/subtree.rs",
+        ["fn move_link(", "Place { node: target.node, index }.put(word);", "let _ = (word, index);"],
+        Test::Walkers("mpt::move_node"),
+    ),
+    mutation(
+        "MPT: what hardware notes while a page moves is lost",
+        "crates/pagetable/src/mpt/moving.rs",
+        ["fn move_slots(", "let word = old.take(seen);", "let word = (old.take(seen), seen).1;"],
+        Test::Plain(PAGETABLE, "moving::what_hardware_notes_at_any_moment_of_a_move_is_kept"),
+    ),
+    mutation(
+        "MPT: no flush is asked for after a node has moved",
+        "crates/pagetable/src/mpt/moving.rs",
+        ["writing.flush().merge(&flush);", "flush_all_cpus(&flush);", "let _ = flush_all_cpus;"],
+        Test::Plain(PAGETABLE, "moving::a_node_moves_by_its_link_where_both_places_are_alike"),
     ),
     mutation(
         "GPT: a node that an insertion replaces is not published",

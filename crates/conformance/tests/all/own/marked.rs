@@ -54,6 +54,37 @@ impl<'n, N: Nodes<Word = u64>> Marked<'n, N> {
         Ok(taken)
     }
 
+    /// Moves pages, and forgets that they are dirty.
+    fn move_clean(
+        &self,
+        mut right: Right<'_, 'n>,
+        from: Pages,
+        to: Vpn,
+        known: FlushAll<'_>,
+    ) -> Result<usize, Error> {
+        let moved = self.0.move_pages(right.reborrow(), from, to, known)?;
+        if let Some(new) = Pages::count(to, from.len()) {
+            self.0.protect(right, new, Holes::Skip, Change::clear(Attr::DIRTY))?;
+        }
+        Ok(moved)
+    }
+
+    /// Moves pages, and loses the last one of a range that ends with a node.
+    fn move_short(
+        &self,
+        mut right: Right<'_, 'n>,
+        from: Pages,
+        to: Vpn,
+        known: FlushAll<'_>,
+    ) -> Result<usize, Error> {
+        let moved = self.0.move_pages(right.reborrow(), from, to, known)?;
+        let last = Vpn::new(to.get() + (from.len() - 1));
+        if from.last().get() % 512 == 511 {
+            self.0.mark(right, last.address(PageSize::K4), None)?;
+        }
+        Ok(moved)
+    }
+
     /// Visits entries from the beginning again when it has come to the first mark.
     fn restart(
         &self,
@@ -160,6 +191,18 @@ unsafe impl<'n, N: Nodes<Word = u64>> Table<'n> for Marked<'n, N> {
     fn take_next(&self, right: Right<'_, 'n>, rest: &mut Rest) -> Result<Option<(Vpn, Uncovered)>, Error> {
         planted!(MarkKept, (), return self.keep_mark(right, rest));
         self.0.take_next(right, rest)
+    }
+
+    fn move_pages(
+        &self,
+        right: Right<'_, 'n>,
+        from: Pages,
+        to: Vpn,
+        known: FlushAll<'_>,
+    ) -> Result<usize, Error> {
+        planted!(MovedClean, (), return self.move_clean(right, from, to, known));
+        planted!(MovedShort, (), return self.move_short(right, from, to, known));
+        self.0.move_pages(right, from, to, known)
     }
 
     fn protect(

@@ -7,7 +7,9 @@
 //! of a walk in the order in which each address depends on the word before.) The kernel executes the barrier after the last store
 //! of a change, which makes the walker see the change: see [`FlushScope::Barrier`](tlbkit_addr::FlushScope::Barrier).
 
-use super::{NodeMut, NodeRef};
+use super::{NodeMut, NodeRef, Writing};
+use tlbkit_addr::Vpn;
+
 use crate::format::{Format, absent_beside, walked};
 use crate::mode::Mode;
 use crate::mpt::Mpt;
@@ -275,6 +277,15 @@ impl<'a, 'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Place<'a, 'n, G, F, 
                 }
             }
         }
+    }
+}
+
+impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Writing<'_, 'n, G, F, N> {
+    /// Returns the last-level nodes of two pages, which may be the same, if both exist and neither is borrowed.
+    pub(crate) fn last_nodes(&mut self, pages: [Vpn; 2]) -> Option<[LastNode<'_, 'n, G, F, N>; 2]> {
+        let root = self.root().node;
+        let [a, b] = pages.map(|page| root.last_slot(page).map(|(node, _)| LastNode(node)));
+        Some([a?, b?])
     }
 }
 

@@ -2,7 +2,9 @@
 
 use core::marker::PhantomData;
 
-use super::{NodeMut, NodeRef, Place, Seen};
+use tlbkit_addr::VirtAddr;
+
+use super::{NodeMut, NodeRef, Place, Seen, Writing};
 use crate::format::Format;
 use crate::mpt::Mpt;
 use crate::mpt::leaf::Decode as _;
@@ -251,6 +253,30 @@ impl<'w, 'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> NodeMut<'w, 'n, G, F
             self.retire(gone);
         }
         seen
+    }
+}
+
+impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Writing<'_, 'n, G, F, N> {
+    /// Moves the link in the slot of `level` for `from` to the empty slot of that level for `to`, and counts both slots. Nothing moves
+    /// if there is no such link or slot, or if other tables hold a link of either slot.
+    pub(crate) fn move_link(&mut self, level: usize, from: VirtAddr, to: VirtAddr) {
+        let target = self.node_for(to, level);
+        let place = target.own_place(target.index_of(to));
+        let is_free = place.is_some_and(|place| !Self::is_link(place.read(), level));
+        if target.level != level || !is_free {
+            return;
+        }
+        let mut source = self.node_for(from, level);
+        if source.level != level {
+            return;
+        }
+        let Some(gone) = source.unlink(source.index_of(from)) else { return };
+        // The link is in no slot now, and its only owner is this function.
+        let word = gone.into_seen().word;
+        let mut target = self.node_for(to, level);
+        let index = target.index_of(to);
+        Place { node: target.node, index }.put(word);
+        target.add_live(index, 1);
     }
 }
 

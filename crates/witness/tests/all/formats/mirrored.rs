@@ -82,7 +82,9 @@ fn log<'n>(table: &impl Table<'n>, steps: &[Step]) -> Log {
                         attr,
                         FlushAll::breaking(&mut |flush| breaks.push(flush.clone())),
                     )
-                }
+                },
+                // The flush of the change comes before any other change.
+                |pages, to| writer.move_pages(pages, to, FlushAll::in_place(&mut |_| ()))
             );
             let batch = writer.finish();
             if made.is_err() {
@@ -109,7 +111,8 @@ fn log<'n>(table: &impl Table<'n>, steps: &[Step]) -> Log {
                             breaks.drain(..).for_each(|flush| nodes.flush::<Mips>(&flush, 0));
                         }),
                     )
-                }
+                },
+                |pages, to| writer.move_pages(pages, to, FlushAll::in_place(&mut |_| ()))
             );
             drop(writer.finish());
             mirrored.unwrap_or_else(|why| panic!("{op:?}: {why}"));

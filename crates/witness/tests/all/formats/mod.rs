@@ -97,6 +97,12 @@ fn scenes(&Subject { arch, space, large: size, .. }: &Subject) -> Vec<(&'static 
     let fork = [after(&[shared]), vec![Step::Fork]].concat();
     vec![
         ("unmap", after(&[map, Op::Unmap { pages: page, holes: Holes::Skip }])),
+        ("move", after(&[map, Op::Move { pages: page, to: Vpn::new(page.first().get() + 1) }])),
+        // The link of the node moves: the distance is that of some nodes of the last level, whatever their size.
+        (
+            "move a node",
+            after(&[map, Op::Move { pages: page, to: Vpn::new(page.first().get() + (1 << 14)) }]),
+        ),
         ("protect", after(&[map, protect(Change::clear(Attr::WRITE))])),
         ("replace", after(&[map, Op::Replace { at, frame: other, attr }])),
         ("mark", after(&[map, Op::Mark { page: page.first(), mark: Some(Mark::Guard) }])),

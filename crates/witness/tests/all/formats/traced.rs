@@ -333,13 +333,14 @@ unsafe impl<W: Word, M: Mode> Reclaim for Traced<'_, W, M> {
 }
 
 /// Performs an operation on what has the methods of a [`Writer`]; `$resize` is its call that changes sizes, `$replace` the one that
-/// changes frames.
+/// changes frames, and `$move` the one that moves pages.
 macro_rules! perform {
-    ($on:expr, $base:expr, $op:expr, $resize:expr, $replace:expr) => {
+    ($on:expr, $base:expr, $op:expr, $resize:expr, $replace:expr, $move:expr) => {
         match *$op {
             Op::Map { pages, frame, size, attr } => $on.map(pages, frame, size, attr),
             Op::Unmap { pages, holes } => $on.unmap(pages, holes).map(drop),
             Op::Drain { pages, most } => $on.drain(pages).map(|drain| drain.take(most).for_each(drop)),
+            Op::Move { pages, to } => $move(pages, to).map(drop),
             Op::Protect { pages, holes, change } => $on.protect(pages, holes, change).map(drop),
             Op::Resize { pages, to } => $resize(pages, to),
             Op::Replace { at, frame, attr } => $replace(at, frame, attr).map(drop),
@@ -396,7 +397,8 @@ fn edit<'n, T: Table<'n>, F: FnMut(&Flush)>(local: &mut Local<'n, T, F>, step: &
             // SAFETY: nothing runs in the pages.
             |pages, to| local.resize(pages, to, |flush| unsafe { FlushAll::breaking(flush) }),
             // SAFETY: nothing runs in the page.
-            |at, frame, attr| local.replace(at, frame, attr, |flush| unsafe { FlushAll::breaking(flush) })
+            |at, frame, attr| local.replace(at, frame, attr, |flush| unsafe { FlushAll::breaking(flush) }),
+            |pages, to| local.move_pages(pages, to)
         ),
         // It takes two writers.
         Step::Fork => Err(Error::Busy),
@@ -418,7 +420,8 @@ fn writer<M: Machine>(memory: &mut [Chunk], steps: &[Step]) -> Log {
                 // SAFETY: nothing runs in the pages.
                 |pages, to| writer.resize(pages, to, unsafe { FlushAll::breaking(&mut known) }),
                 // SAFETY: nothing runs in the page.
-                |at, frame, attr| writer.replace(at, frame, attr, unsafe { FlushAll::breaking(&mut known) })
+                |at, frame, attr| writer.replace(at, frame, attr, unsafe { FlushAll::breaking(&mut known) }),
+                |pages, to| writer.move_pages(pages, to, FlushAll::in_place(&mut known))
             ),
             Step::Fork => M::fork(nodes, &mut writer),
         };
@@ -484,10 +487,17 @@ fn range<'n, M: Machine>(table: &impl Table<'n>, step: &Step, leaves: &[Leaf]) -
         }
         Step::Op(op) => op.pages()?,
     };
-    let first = pages.first().checked_address(M::BASE)?;
-    let last = pages.last().checked_address(M::BASE)?;
-    let holds = table.space().holds(first) && table.space().holds(last);
-    (holds && M::translates(first.get() as u64, last.get() as u64 | M::BASE.mask() as u64)).then_some(pages)
+    let is_here = |pages: Pages| {
+        let first = pages.first().checked_address(M::BASE)?;
+        let last = pages.last().checked_address(M::BASE)?;
+        let holds = table.space().holds(first) && table.space().holds(last);
+        (holds && M::translates(first.get() as u64, last.get() as u64 | M::BASE.mask() as u64))
+            .then_some(pages)
+    };
+    if let Step::Op(Op::Move { to, .. }) = step {
+        is_here(Pages::count(*to, pages.len())?)?;
+    }
+    is_here(pages)
 }
 
 /// Tells whether an operation makes few pages, and maps none of the nodes.
