@@ -113,8 +113,8 @@ fn check_vacant<'n>(
     pinned: Pinned<'_>,
     pages: Pages,
 ) -> Result<(), Error> {
-    if let Some(borrowed) = table.borrowed().and_then(|borrowed| borrowed.intersect(pages)) {
-        return Err(Error::Borrowed { at: borrowed.first().address(table.space().base()) });
+    if let Some(page) = table.borrowed().and_then(|borrowed| borrowed.first_in(pages)) {
+        return Err(Error::Borrowed { at: page.address(table.space().base()) });
     }
     let mut vacant = Ok(());
     let _ = table.for_each_entry(pinned, pages, &mut |at, entry| {

@@ -18,6 +18,7 @@ use crate::table::{Copied, SpaceTable as _};
 use crate::{Access, Cursor, Fault, FrameOf, Kernel, Machine, Mapping, PagesOf};
 
 mod map;
+mod moving;
 mod resize;
 mod unmap;
 

@@ -37,7 +37,7 @@ use crate::{Access, Edit, Fault, FrameOf, Kernel, Machine, Mapping, Mmu, MultiLe
 /// | the drop of the last handle | 512 entries | 59,754 |
 /// | [`for_each`](Self::for_each), [`for_each_mark`](Self::for_each_mark) | 512 visits | |
 /// | [`copy_from_user`](Self::copy_from_user), [`copy_to_user`](Self::copy_to_user) | a base page | 2,682 |
-/// | [`map_each`](Self::map_each), [`resize`](Self::resize) and every other | the whole range: all or nothing | |
+/// | [`map_each`](Self::map_each), [`resize`](Self::resize), [`move_pages`](Self::move_pages) and every other | the whole range: all or nothing | |
 ///
 /// `cargo test -p tlbkit --test all ranges` counts the stores, frames and nodes of each part. The last column has the most instructions
 /// that a call executes with interrupts masked, for 4 GiB of pages of 4 KiB on RISC-V, no frame the neighbour of the one before:
@@ -509,6 +509,15 @@ impl<K: Kernel, const CPUS: usize> AddressSpace<K, CPUS> {
         }
         self.check_whole(pages)?;
         self.unmap(pages)
+    }
+
+    /// Moves every mapped page and every mark of `from` to the pages from `to` on (`mremap`); see [`Edit::move_pages`]. Costs one shootdown.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Edit::move_pages`] and [`edit`](Self::edit).
+    pub fn move_pages(&self, from: PagesOf<K>, to: VirtAddr) -> Result<usize, Error> {
+        self.edit(|edit| edit.move_pages(from, to))
     }
 
     /// Changes the attributes of every mapped page of `pages`; see [`Edit::protect`]. A range of more than 8192 pages is changed in

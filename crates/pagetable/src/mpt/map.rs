@@ -70,32 +70,16 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Writing<'_, 'n, G, F, N>
             self.flush().add(appears::<F>(size), stale);
         }
 
-        self.store_leaves(&mut supply, pages, (frame, size), attr)
-    }
-
-    /// Stores the leaves that map `pages`, which are vacant, in pages of a size to the frames from `frame` on. The supply has every node
-    /// that is missing.
-    ///
-    /// # Errors
-    ///
-    /// Those of [`Format::leaf`]; none after [`first_leaf`] has returned none for the same pages.
-    pub(super) fn store_leaves(
-        &mut self,
-        supply: &mut Supply<'n, G, F, N>,
-        pages: Pages,
-        (frame, size): (Pfn, PageSize),
-        attr: Attr,
-    ) -> Result<(), Error> {
-        let table = self.table();
-        let level = Self::level_of(size);
-        let last = Self::is_last(level);
-        let size_pages = size.pages(G::BASE).unwrap_or(1);
         // The contents of the frames are visible before the entries that lead to them.
         table.release();
         self.store(&mut supply, PageRun { pages, frame, size, attr })
     }
 
     /// Stores the leaves of a range whose entries a survey has found vacant. The supply has the nodes that are missing.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Format::leaf`]; none after [`first_leaf`] has returned none for the same pages.
     #[inline(always)]
     pub(super) fn store(&mut self, supply: &mut Supply<'n, G, F, N>, run: PageRun) -> Result<(), Error> {
         let PageRun { pages, frame, size, attr } = run;

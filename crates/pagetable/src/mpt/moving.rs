@@ -18,6 +18,7 @@
 use tlbkit_addr::{Attr, Flush, FlushScope, Pages, Vpn};
 
 use super::leaf::Decode as _;
+use super::map::PageRun;
 use super::node::{NodeRef, Supply, Writing};
 use super::own_pages;
 use super::pieces::{InPieces as _, after};
@@ -154,7 +155,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Writing<'_, 'n, G, F, N>
                     let pages = G::SPACE.pages_of(&leaf);
                     let size = places.size_of(G::SPACE, &leaf);
                     let attr = self.take_larger(pages, leaf.attr);
-                    self.store_leaves(supply, places.of(pages), (leaf.frame, size), attr)?;
+                    self.store(supply, PageRun { pages: places.of(pages), frame: leaf.frame, size, attr })?;
                     moved.mapped += pages.len();
                     moved.appears = moved.appears.max(appears::<F>(size));
                 }

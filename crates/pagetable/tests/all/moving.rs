@@ -271,7 +271,7 @@ fn lent_links_stay_and_borrowed_pages_are_refused() {
     let mut memory = vec![Chunk::ZERO; 64];
     let slab = Slab::<u64, Shared>::new(&mut memory, PHYS).unwrap();
     let mut kernel: Mpt<'_, Va39, Sv39, _> = Mpt::new(&slab).unwrap();
-    kernel.lend(pages(4 * SLOT, 4 * SLOT)).unwrap();
+    kernel.lend([pages(4 * SLOT, 4 * SLOT)]).unwrap();
     let mut writer = Writer::new(&kernel).unwrap();
     writer.map(pages(4 * SLOT, 512), Pfn::new(0x40), K4, RW).unwrap();
     let shares = Mpt::sharing(&kernel).unwrap();

@@ -10,10 +10,9 @@ use crate::table::SpaceTable as _;
 use crate::{Kernel, PagesOf};
 
 impl<K: Kernel, const CPUS: usize> Edit<'_, K, CPUS> {
-    /// Splits larger pages that extend beyond an end of `pages`.
-    pub(super) fn split_ends(&mut self, pages: Pages) -> Result<(), Error> {
+    /// Splits larger pages that extend beyond an end of `pages`. Returns the leaf that was split at each end, as it was before.
+    pub(super) fn split_ends(&mut self, pages: Pages) -> Result<[Option<Leaf>; 2], Error> {
         let space = self.space.table.space();
-        // The leaf that was split at each end, as it was before.
         let mut split: [Option<Leaf>; 2] = [None; 2];
         for at in 0..2 {
             let end = [pages.first(), pages.last()][at];
@@ -29,13 +28,13 @@ impl<K: Kernel, const CPUS: usize> Edit<'_, K, CPUS> {
                 }
             }
         }
-        Ok(())
+        Ok(split)
     }
 
     /// Joins pages that were split. This takes no node. If it fails nevertheless, the translations are still those from before,
     /// in smaller pages.
     #[cold]
-    fn join(&mut self, split: [Option<Leaf>; 2]) {
+    pub(super) fn join(&mut self, split: [Option<Leaf>; 2]) {
         for leaf in split.into_iter().rev().flatten() {
             let _ = self.resize(to_pages::<K>(self.space.table.space().pages_of(&leaf)), leaf.size);
         }

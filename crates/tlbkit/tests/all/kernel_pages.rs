@@ -82,7 +82,16 @@ fn each_way(space: &Space, attr: Attr) {
     space.protect(pages(STACK + 0x80_0000, 1), Change::set(Attr::ACCESSED | Attr::DIRTY)).unwrap();
 }
 
+/// A page and a node that move to where nothing was. The other CPU is interrupted for the place that they leave.
+fn move_there(space: &Space, attr: Attr) {
+    for (from, to) in [(0x100_1000, 0xc0_0000), (0x180_0000, 0x140_0000)] {
+        space.map(pages(STACK + from, 1), space.mmu().kernel().data(2).unwrap(), attr).unwrap();
+        assert_eq!(space.move_pages(pages(STACK + from, 1), VirtAddr::new(STACK + to)), Ok(1));
+    }
+}
+
 const PLACES: [usize; 6] = [0, 0x2000, 0x3000, 0x40_0000, 0x4000, 0x80_0000];
+const MOVED: [usize; 2] = [0xc0_0000, 0x140_0000];
 
 #[test]
 fn a_new_page_of_the_kernel_on_another_cpu() {
@@ -92,7 +101,8 @@ fn a_new_page_of_the_kernel_on_another_cpu() {
     let before = mmu.kernel().interrupted.load(Relaxed);
     each_way(&kernel, KERNEL);
     assert!(mmu.kernel().interrupted.load(Relaxed) > before);
-    for place in PLACES {
+    move_there(&kernel, KERNEL);
+    for place in PLACES.into_iter().chain(MOVED) {
         let verdict = store_on_the_other(mmu.kernel(), &LOG, &kernel, STACK + place);
         assert!(verdict.is_ok(), "{place:#x}: {verdict:?}");
     }
@@ -133,7 +143,8 @@ fn a_supervisors_page_of_a_process() {
     process.map(pages(STACK + 0x1000, 1), mmu.kernel().data(1).unwrap(), RW | Attr::USER).unwrap();
     on_both(&process);
     each_way(&process, KERNEL - Attr::GLOBAL);
-    for place in PLACES {
+    move_there(&process, KERNEL - Attr::GLOBAL);
+    for place in PLACES.into_iter().chain(MOVED) {
         let verdict = store_on_the_other(mmu.kernel(), &LOG, &process, STACK + place);
         assert!(verdict.is_ok(), "{place:#x}: {verdict:?}");
     }

@@ -17,6 +17,7 @@ mod kernel_pages;
 mod kernels_half;
 mod marks;
 mod mips32;
+mod moves;
 mod one_cpu;
 mod promises;
 mod properties;

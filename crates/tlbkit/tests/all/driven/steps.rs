@@ -140,7 +140,8 @@ impl<A: Arch, const CPUS: usize> World<A, CPUS> {
                 }
                 let model = &mut self.processes[chosen].model;
                 match kind {
-                    11..15 => map(kernel, &space, model, at),
+                    11..14 => map(kernel, &space, model, at),
+                    14 => move_pages(&space, model, at),
                     15 => map_large(kernel, &space, model, at),
                     16..19 => unmap(&space, model, at, misses),
                     19 | 20 => protect(&space, model, at),
@@ -298,6 +299,34 @@ fn unmap<A: Arch, const CPUS: usize>(space: &Space<A, CPUS>, model: &mut Model, 
         let after: usize = model.leaves.values().map(|page| page.pages).sum();
         assert_eq!(done, Ok(before - after));
     }
+}
+
+/// Moves a range to a place that may be taken.
+fn move_pages<A: Arch, const CPUS: usize>(space: &Space<A, CPUS>, model: &mut Model, at: At) {
+    let to = some_page::<A>(model, at.rights);
+    let last = to.saturating_add(at.len() - 1);
+    let apart = last < at.page || to > at.last;
+    let fits = fits::<A>(at.page, at.last) && fits::<A>(to, last) && last - to == at.last - at.page;
+    let done = space.move_pages(at.range::<A>(), A::address(to));
+    if !at.expect(&done, fits && apart && model.is_free(to, last)) {
+        return;
+    }
+    model.split(at.page, at.last);
+    let leaves: Vec<_> = model.leaves.range(at.page..=at.last).map(|(&first, &leaf)| (first, leaf)).collect();
+    for &(first, leaf) in &leaves {
+        model.leaves.remove(&first);
+        let new = to + (first - at.page);
+        let each = if new.is_multiple_of(leaf.pages) { leaf.pages } else { 1 };
+        for part in (0..leaf.pages).step_by(each) {
+            model.leaves.insert(new + part, Page { frame: leaf.frame + part, pages: each, ..leaf });
+        }
+    }
+    let marks: Vec<_> = model.marks.range(at.page..=at.last).map(|(&page, &mark)| (page, mark)).collect();
+    for (page, mark) in marks {
+        model.marks.remove(&page);
+        model.marks.insert(to + (page - at.page), mark);
+    }
+    assert_eq!(done, Ok(leaves.iter().map(|(_, leaf)| leaf.pages).sum()));
 }
 
 fn protect<A: Arch, const CPUS: usize>(space: &Space<A, CPUS>, model: &mut Model, at: At) {
