@@ -68,6 +68,8 @@ fn fuzz_all(shell: &Shell, args: &FuzzArgs, flags: &[&str]) -> anyhow::Result<()
     let chosen = if args.targets.is_empty() { &known } else { &args.targets };
     tools::toolchain(shell, tools::NIGHTLY, &["rust-src"])?;
     tools::cargo(shell, "fuzz")?;
+    // The fuzzer's run-time is compiled by it.
+    tools::program(shell, "c++", "g++")?;
     // A run builds its target; all of them are built side by side.
     if args.targets.is_empty() {
         shell.run(&cargo_fuzz("build", flags))?;

@@ -124,12 +124,12 @@ fn to_and_fro<'n>(table: &dyn Table<'n>, runner: &mut Runner<'n>, pages: Pages) 
     let unit = space.sizes().get(1).and_then(|size| size.pages(space.base())).unwrap_or(1);
     let (first, last) = (pages.first().get() & !(unit - 1), pages.last().get() | (unit - 1));
     let Some(blocks) = Pages::new(Vpn::new(first), Vpn::new(last)) else { return Ok(()) };
-    let by = blocks.len() + 3 * unit;
+    let Some(by) = blocks.len().checked_add(3 * unit + 1) else { return Ok(()) };
     for to in [
+        first.wrapping_add(by - 1),
         first.wrapping_add(by),
-        first.wrapping_add(by + 1),
+        first.wrapping_sub(by - 1),
         first.wrapping_sub(by),
-        first.wrapping_sub(by + 1),
     ] {
         let there = Op::Move { pages: blocks, to: Vpn::new(to) };
         if to >= 1 << (usize::BITS - space.base().shift()) || !runner.model().refusals(&there).is_empty() {

@@ -345,3 +345,43 @@ fn where_absence_may_be_cached_a_new_page_asks_for_a_local_flush() {
         destroy(table).reclaim();
     }
 }
+
+/// Compares what the words of a range tell with what its leaves say, for ranges with a page of the other kind at each place.
+fn attributes_are_known<G: Radix, F: Format<Word = u64>>() {
+    const USERS: Attr = RW.union(Attr::USER).union(Attr::ACCESSED);
+    let mut memory = vec![Chunk::ZERO; 64];
+    let nodes = Storage::new(&mut memory, PHYS).unwrap();
+    let table: Mpt<'_, G, F, _> = Mpt::new(&nodes).unwrap();
+    let mut writer = Writer::new(&table).unwrap();
+    // Small pages and a hole in two nodes, and a large page between them.
+    writer.map(pages(0x1f0, 0x10), Pfn::new(0x40), K4, USERS).unwrap();
+    writer.map(pages(0x200, 0x200), Pfn::new(0x200), M2, USERS).unwrap();
+    writer.map(pages(0x400, 8), Pfn::new(0x80), K4, USERS).unwrap();
+    let range = pages(0x1f0, 0x230);
+    assert!(writer.all_have(range, Attr::USER) && writer.all_have(range, USERS));
+    assert!(!writer.all_have(range, Attr::EXEC) && writer.all_have(pages(0x408, 8), Attr::EXEC));
+    for other in [pages(0x1f0, 1), pages(0x1ff, 1), pages(0x200, 0x200), pages(0x400, 1), pages(0x407, 1)] {
+        let users = Change { set: Attr::USER, clear: Attr::empty() };
+        let supervisors = Change { set: Attr::empty(), clear: Attr::USER };
+        writer.protect(other, Holes::Refuse, supervisors).unwrap();
+        assert!(!writer.all_have(range, Attr::USER) && !writer.all_have(other, Attr::USER), "{other:?}");
+        // A large page counts also where the range has a part of it alone.
+        assert!(other.len() == 1 || !writer.all_have(pages(0x210, 1), Attr::USER));
+        assert!(writer.all_have(pages(0x1f1, 14), Attr::USER));
+        writer.protect(other, Holes::Refuse, users).unwrap();
+    }
+    assert!(writer.all_have(range, Attr::USER));
+    // Pages that the table does not have are not known.
+    assert!(!writer.all_have(pages(usize::MAX >> 12, 1 << 12), Attr::USER));
+    drop(writer);
+    // SAFETY: nobody walks.
+    unsafe { destroy(table).reclaim() };
+}
+
+#[test]
+fn whether_all_pages_have_an_attribute_is_known() {
+    attributes_are_known::<Va39, Sv39>();
+    attributes_are_known::<Va48, X86>();
+    attributes_are_known::<Va48, Aarch64>();
+    attributes_are_known::<Va48, Compact>();
+}
