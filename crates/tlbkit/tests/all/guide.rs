@@ -1,6 +1,7 @@
 //! The files of docs/embedding.md that are the same on every machine, as the guide has them, with the tables of each machine and memory
 //! that is an array. What only instructions can do is left out: no CPU walks here.
 #![cfg(target_pointer_width = "64")]
+#![allow(clippy::duplicate_mod, reason = "the same files are modules of a kernel of each machine")]
 
 use std::cell::UnsafeCell;
 
