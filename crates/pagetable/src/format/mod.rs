@@ -152,7 +152,8 @@ pub unsafe trait Format: Debug + 'static {
     const FLIPS: bool = false;
 
     /// Whether a change of a valid entry's size needs an empty entry in between, and a flush of every TLB (break before
-    /// make). If so, a page must also not be unmapped and mapped again in one batch. Otherwise a change of size is one store
+    /// make). If so, a page must also not be unmapped and mapped again in one batch. A slot may link another node in the same batch that
+    /// has emptied it: the node before holds no entry, and is freed after the flush. Otherwise a change of size is one store
     /// or exchange, and either translation may be used until the flush.
     const BREAK: bool = false;
 

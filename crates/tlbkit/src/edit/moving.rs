@@ -44,7 +44,9 @@ impl<K: Kernel, const CPUS: usize> Edit<'_, K, CPUS> {
         if !to.is_aligned(base) {
             return Err(Error::Misaligned { at: to, size: base });
         }
-        let new = Pages::count(to.vpn(base), from.len()).ok_or(Error::OutOfRange { at: to })?;
+        let new = Pages::count(to.vpn(base), from.len());
+        let new = new.filter(|new| new.last().get() <= usize::MAX >> base.shift());
+        let new = new.ok_or(Error::OutOfRange { at: to })?;
         // These checks come before a page is split.
         self.space.check_own(from)?;
         self.space.check_own(new)?;
