@@ -195,7 +195,8 @@ pub unsafe trait Table<'n>: Debug {
     /// node covers, the node has no other entries, and its new place has no node. Then, as the last step of the change,
     /// `flush_all_cpus` is called with the flush that the move needs: a walker that is on the way to the old place, by a link
     /// that it has loaded or that hardware has cached, still finds the node, and must not find there what a later change stores for the
-    /// new place. That flush is complete before the next change of the table. In all other cases the batch's flush is enough.
+    /// new place. That flush is complete before the next change of the table; if `flush_all_cpus` unwinds, what has moved stays, and the
+    /// caller completes the flush before it changes the table again. In all other cases the batch's flush is enough.
     ///
     /// Until that flush, a TLB may translate the old place. So a frame that a later change takes out of the table belongs to the caller
     /// after the flushes of both changes.

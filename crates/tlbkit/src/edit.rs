@@ -293,7 +293,8 @@ impl<'s, K: Kernel, const CPUS: usize> Edit<'s, K, CPUS> {
     /// A page that is not copy-on-write (any more) stays as it is, and neither function is called: repeat the access, whose
     /// fault tells why. So two CPUs may resolve the same fault.
     ///
-    /// Both functions run with interrupts masked, and must not call back into the [`Mmu`](crate::Mmu) or an address space. If a
+    /// Both functions run with interrupts masked, and must not call back into an address space, or the [`Mmu`](crate::Mmu) but for
+    /// `clear_frame` and `copy_frame`. If a
     /// count of mappings tells whether a frame is used elsewhere, load it with `Acquire`: what other CPUs did with the frame must
     /// come before the next store.
     ///

@@ -26,7 +26,7 @@ pub enum Overdue {
 /// - These methods may wait for such a lock as the kernel waits for its other locks, by calling
 ///   [`Mmu::on_interrupt`](crate::Mmu::on_interrupt) again and again. So one type of lock serves for all. Inside a change that call
 ///   serves nothing, and has the interrupt come again afterwards; the holder of the lock does not wait for this CPU.
-/// - It is the only call into the [`Mmu`](crate::Mmu) that they may make. Another one that needs this CPU (a change, a visit, a switch)
+/// - It is the only call into the [`Mmu`](crate::Mmu) that they may make, but for `clear_frame` and `copy_frame`. Another one that needs this CPU (a change, a visit, a switch)
 ///   returns [`Error::Nested`](crate::Error::Nested), unless a new address space or the drop of a last handle has called the method.
 ///
 /// A kernel for several CPUs also implements [`cpu`](Self::cpu), [`interrupt`](Self::interrupt) and [`overdue`](Self::overdue).
@@ -229,7 +229,7 @@ pub unsafe trait Kernel: Sync + Sized + 'static {
     /// the end of this method. When translations are taken away, each CPU that runs the address space executes this method, also where an
     /// instruction invalidates the TLBs of all CPUs, and nothing is released before the last one has returned. (A CPU that has left the
     /// address space has executed [`load`](Self::load) or [`unload`](Self::unload), where the same promise holds.) `docs/embedding.md`,
-    /// section 6, lists errata of AArch64's CPUs.
+    /// `docs/embedding-aarch64.md` lists errata of AArch64's CPUs.
     ///
     /// A flush of scope [`FlushScope::Barrier`](tlbkit_addr::FlushScope::Barrier) names no translation. When this method returns,
     /// the walks of every CPU see this CPU's stores (AArch64: `dsb ishst`). Only AArch64 gets one: on RISC-V and MIPS32 a new page is of

@@ -60,11 +60,13 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Writer<'_, 'n, Mpt<'n, G
             return false;
         }
         let mut all = true;
-        // What has the attributes does not change as it gets them.
+        // What has attributes that a change can give does not change as it gets them.
+        let can_change = F::OPTIONAL.difference(F::FIXED).contains(attr);
         let _ = writing.sweep(pages, |part| {
-            all &= match F::masks(change, Mpt::<'n, G, F, N>::is_last(part.node.level())) {
+            let masks = F::masks(change, Mpt::<'n, G, F, N>::is_last(part.node.level()));
+            all &= match masks.filter(|_| can_change) {
                 Some(masks) => part.all_leaves(|word, _| masks.apply(word) == word),
-                None => part.all_leaves(|word, last| F::change(word, change, last) == word),
+                None => part.all_leaves(|word, last| F::attr(word, last).contains(attr)),
             };
             Ok(())
         });

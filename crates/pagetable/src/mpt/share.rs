@@ -73,16 +73,16 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
         if self.lent.is_some() {
             return Err(Error::Busy);
         }
-        let cover = Self::slot_pages(0);
         let mut batch = self.batch();
         // SAFETY: `&mut self` excludes any other writer, and the batch came from this table. (It stays empty.)
         let mut writing = unsafe { Writing::new(self, &mut batch) };
-        let of = |pages: Pages| (pages.first().get()..=pages.last().get()).step_by(cover);
         let hull = ranges.hull();
+        let index = |page: Vpn| Self::index(0, page.address(G::BASE));
+        let hull = Hull { pages: hull, first: index(hull.first()), last: index(hull.last()) };
         // Each slot once, though ranges may overlap.
         let slots = || {
-            let lent = of(hull).map(Vpn::new).filter(|&page| ranges.contains(page));
-            lent.map(|page| page.address(G::BASE))
+            let lent = (hull.first..=hull.last).filter(|&slot| Self::have_slot(&ranges, slot));
+            lent.map(|slot| Self::slot_page(slot).address(G::BASE))
         };
         let mut want = [0; super::shape::MAX];
         for at in slots() {
@@ -99,9 +99,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
         for at in slots() {
             writing.reach(&mut supply, at, 1).add_loan();
         }
-        let index = |page: Vpn| Self::index(0, page.address(G::BASE));
-        let slots = Hull { pages: hull, first: index(hull.first()), last: index(hull.last()) };
-        self.lent = Some(Loan { hull: slots, pages: ranges });
+        self.lent = Some(Loan { hull, pages: ranges });
         let mut flush = Flush::none();
         if walked::<F>() && want[1] > 0 {
             ranges.iter().for_each(|pages| flush.add_links(F::APPEARS, pages));
@@ -177,7 +175,12 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
     /// Tells whether ranges have a slot of the root.
     #[inline(never)]
     fn have_slot(ranges: &PageRanges, slot: usize) -> bool {
-        ranges.contains(Self::canonical(Pages::one(Vpn::new(slot * Self::slot_pages(0)))).first())
+        ranges.contains(Self::slot_page(slot))
+    }
+
+    /// Returns the first page of a slot of the root.
+    fn slot_page(slot: usize) -> Vpn {
+        Self::canonical(Pages::one(Vpn::new(slot * Self::slot_pages(0)))).first()
     }
 
     /// Returns the slots of the root that this table borrows, in ascending order.

@@ -46,6 +46,8 @@ struct Plan {
     want: [usize; MAX],
     /// For each level, the number of the last node that has been counted, from the space's first one on.
     last: [Option<usize>; MAX],
+    /// The base pages that are mapped.
+    pages: usize,
 }
 
 impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Writer<'_, 'n, Mpt<'n, G, F, N>> {
@@ -89,7 +91,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Writing<'_, 'n, G, F, N>
         let table = self.table();
         G::SPACE.check_pages(pages)?;
         table.check_own(pages)?;
-        let mut plan = Plan { want: [0; MAX], last: [None; MAX] };
+        let mut plan = Plan { want: [0; MAX], last: [None; MAX], pages: 0 };
         self.each_leaf(pages, foreign, |writing, leaf, part| {
             foreign.check(leaf)?;
             writing.each_run(leaf, part, |writing, run| writing.count(&mut plan, run))
@@ -99,21 +101,27 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Writing<'_, 'n, G, F, N>
         self.flush().add_all(appears::<F>(largest));
         // The contents of the frames are visible before the entries that lead to them.
         table.release();
-        let (mut left, mut mapped) = (plan.want, 0);
-        self.each_leaf(pages, foreign, |writing, leaf, part| {
+        let (mut left, mut mapped, mut reached) = (plan.want, 0, pages.first());
+        let done = self.each_leaf(pages, foreign, |writing, leaf, part| {
+            reached = part.first();
+            foreign.check(leaf)?;
             writing.each_run(leaf, part, |writing, run| {
                 let PageRun { pages, frame, size, attr } = run;
-                let changed = Error::Changed { at: pages.first().address(G::BASE) };
+                reached = pages.first();
                 let want = writing.survey(pages, size)?;
                 for (left, want) in left.iter_mut().zip(want) {
-                    *left = left.checked_sub(want).ok_or(changed)?;
+                    *left = left.checked_sub(want).ok_or(Error::OtherTable)?;
                 }
                 share(Run { first: frame, len: pages.len(), dirty: attr.contains(Attr::DIRTY) });
                 writing.store(&mut supply, run)?;
                 mapped += pages.len();
                 Ok(())
             })
-        })?;
+        });
+        // What the dry run has accepted is refused, or is no longer there.
+        if done.is_err() || mapped != plan.pages {
+            return Err(Error::Changed { at: reached.address(G::BASE) });
+        }
         Ok(mapped)
     }
 
@@ -121,6 +129,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Writing<'_, 'n, G, F, N>
     fn count(&mut self, plan: &mut Plan, run: PageRun) -> Result<(), Error> {
         let (level, pages) = (Self::level_of(run.size), run.pages);
         let want = self.survey(pages, run.size)?;
+        plan.pages += pages.len();
         let found = self.node_for(pages.first().address(G::BASE), level).level();
         for at in 1..=level {
             let number = |page: Vpn| page.get() / Self::slot_pages(at - 1);

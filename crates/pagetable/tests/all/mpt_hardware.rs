@@ -371,6 +371,10 @@ fn attributes_are_known<G: Radix, F: Format<Word = u64>>() {
         writer.protect(other, Holes::Refuse, users).unwrap();
     }
     assert!(writer.all_have(range, Attr::USER));
+    // What an entry cannot have, no page has.
+    let beyond = Attr::all().difference(F::OPTIONAL | F::IMPLIED);
+    assert!(beyond.iter().all(|attr| !writer.all_have(range, attr)), "{beyond:?}");
+    assert!((F::FIXED & F::OPTIONAL).iter().all(|attr| !writer.all_have(range, attr)));
     // Pages that the table does not have are not known.
     assert!(!writer.all_have(pages(usize::MAX >> 12, 1 << 12), Attr::USER));
     drop(writer);

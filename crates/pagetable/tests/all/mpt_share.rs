@@ -3,7 +3,7 @@
 
 use tlbkit_addr::{Attr, PageSize, Pages, Pfn, VirtAddr, Vpn};
 use tlbkit_pagetable::format::{Aarch64, Compact, Compact32, Format, RiscvOf, Sv39, X86};
-use tlbkit_pagetable::geometry::{Va32, Va39, Va48};
+use tlbkit_pagetable::geometry::{Va32, Va39, Va48, Va57};
 use tlbkit_pagetable::mpt::{Mpt, Mpt4};
 use tlbkit_pagetable::nodes::{Chunk, Slab};
 use tlbkit_pagetable::{
@@ -451,6 +451,26 @@ fn a_fork_leaves_devices_their_rights() {
 }
 
 /// Slots 256, 258 and 511 of 512, named out of order and one of them twice.
+/// Of the last slot of the lower half and the first of the upper one, between which no page is, and the outermost ones.
+#[test]
+fn ranges_of_both_halves_cost_the_slots_that_they_have() {
+    fn lend<G: Radix>() {
+        let mut memory = vec![Chunk::ZERO; 64];
+        let slab = Slab::<u64, Shared>::new(&mut memory, 0).unwrap();
+        let mut kernel = Mpt::<G, Sv39, _>::new(&slab).unwrap();
+        let (slot, half) = (1 << (G::VA_BITS - 21), 1 << (G::VA_BITS - 13));
+        let pages = |first: usize| Pages::count(Vpn::new(first), slot).unwrap();
+        let top = (1 << 52) - half;
+        kernel.lend([pages(0), pages((1 << 52) - slot), pages(half - slot), pages(top)]).unwrap();
+        assert_eq!(slab.usage().nodes, 1 + 4, "a node for each slot that is lent");
+        // SAFETY: nobody walks.
+        unsafe { destroy(kernel).reclaim() };
+    }
+    lend::<Va39>();
+    lend::<Va48>();
+    lend::<Va57>();
+}
+
 #[test]
 fn several_ranges_are_lent_and_what_is_between_them_is_not() {
     let mut memory = vec![Chunk::ZERO; 64];

@@ -1,6 +1,7 @@
 //! Tables that a bootloader has built: what is taken over, what is refused, and that hostile ones have an end.
 #![cfg(target_pointer_width = "64")]
 
+use std::cell::Cell;
 use std::collections::HashMap;
 
 use tlbkit_addr::{Attr, PageSize, Pages, Pfn, VirtAddr, Vpn};
@@ -483,5 +484,69 @@ fn random_tables_are_taken_over_as_the_processor_reads_them() {
                 assert_eq!(found, walk(at).filter(|_| at < 4 << 39), "{at:#x}");
             }
         });
+    }
+}
+
+/// A table that becomes another one once it has been read through, after so many checks.
+struct Turned<'b> {
+    boots: [&'b Boot; 2],
+    checks: Cell<usize>,
+}
+
+impl Turned<'_> {
+    fn now(&self) -> &Boot {
+        self.boots[usize::from(self.checks.get() == 0)]
+    }
+}
+
+impl ForeignTable<X86> for Turned<'_> {
+    fn root(&self) -> NodeAddr {
+        ForeignTable::<X86>::root(self.now())
+    }
+
+    fn word(&self, node: NodeAddr, index: usize) -> u64 {
+        ForeignTable::<X86>::word(self.now(), node, index)
+    }
+
+    fn check(&self, leaf: &Leaf) -> Result<(), Error> {
+        let checked = ForeignTable::<X86>::check(self.now(), leaf);
+        self.checks.set(self.checks.get().saturating_sub(1));
+        checked
+    }
+}
+
+#[test]
+fn what_changes_meanwhile_is_told_and_was_checked() {
+    use x86::{P, PWT, RW};
+    let boot = |third: u64| {
+        let mut boot = Boot::default();
+        (0..3).for_each(|level| boot.set(level, 0, node(level + 1) | RW | P));
+        (0..4).for_each(|slot| boot.set(3, slot, (0x100 + slot as u64) << 12 | RW | P));
+        boot.set(3, 2, third);
+        boot
+    };
+    let first = boot(0x102 << 12 | RW | P);
+    let mut refusing = boot(0x202 << 12 | RW | P);
+    refusing.refused = Some(VirtAddr::new(0x2000));
+    // A word that cannot be expressed; a hole; another frame, which is refused.
+    for (second, mapped) in [(boot(PWT | P), 2), (boot(0), 3), (refusing, 2)] {
+        let mut memory = vec![Chunk::ZERO; 64];
+        let slab = Storage::new(&mut memory, 0).unwrap();
+        let table = Mpt::<Va48, X86, _>::new(&slab).unwrap();
+        let mut writer = Writer::new(&table).unwrap();
+        let mut shared = 0;
+        let turned = Turned { boots: [&first, &second], checks: Cell::new(4) };
+        let taken = writer.take_over(pages(0, 4 << 12), &turned, |run| shared += run.len);
+        assert!(matches!(taken, Err(Error::Changed { .. })), "{taken:?}");
+        assert_eq!(shared, mapped, "what is mapped is shared");
+        // SAFETY: no CPU walks the table.
+        unsafe { writer.finish().reclaim() };
+        let found = (0..4).filter(|page| {
+            // SAFETY: no CPU frees nodes.
+            table.lookup(unsafe { Pinned::by(&table) }, VirtAddr::new(page << 12)).is_some()
+        });
+        assert_eq!(found.count(), mapped);
+        // SAFETY: no CPU walks the table.
+        unsafe { destroy(table).reclaim() };
     }
 }

@@ -119,7 +119,7 @@ impl<K: Kernel, const CPUS: usize> Edit<'_, K, CPUS> {
     /// to the address space from then on, so a kernel has no frame to give back: if a page cannot be mapped, its frame is
     /// [released](Kernel::release), and so are those of the pages before it.
     ///
-    /// `take` is called for a page that is known to be unused, with interrupts masked, and must not call back into the
+    /// `take` is called for a page that is known to be unused, with interrupts masked, and, but for `Mmu::clear_frame` and `Mmu::copy_frame`, must not call back into the
     /// [`Mmu`](crate::Mmu) or an address space. If it panics, the pages that were mapped before stay mapped.
     ///
     /// Costs a walk and a store for each page.
