@@ -50,12 +50,12 @@
 //!
 //! | | dense pages | sparse pages | instructions, loads, branches |
 //! |-|-|-|-|
-//! | [`Direct`] | 0.16 | 0.05 | 10, 2, 1 |
-//! | 2-way, found in the first | 0.20 | 0.07 | 10, 2, 1 |
-//! | 4-way | 0.37 | 0.10 | |
-//! | [`Shared`] | 0.28 | 0.09 | 20, 8, 2 |
+//! | [`Direct`] | 0.17 | 0.03 | 10, 2, 1 |
+//! | 2-way, found in the first | 0.18 | 0.04 | 10, 2, 1 |
+//! | 4-way | 0.43 | 0.09 | |
+//! | [`Shared`] | 0.31 | 0.06 | 20, 8, 2 |
 //!
-//! In a chain of dependent hits, one hit takes as long as 1.6 loads from the first-level cache. Callgrind counts the instructions
+//! In a chain of dependent hits, one hit takes as long as 1.7 loads from the first-level cache. Callgrind counts the instructions
 //! (`benches/examples/stlb_hit.rs`), in a loop whose own instructions are subtracted. Four of the eight loads of [`Shared`] are of
 //! the cache's address and of the ASID: the barrier keeps the compiler from holding them in registers over the loop.
 //!

@@ -164,6 +164,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
     }
 
     /// Checks that none of the pages is one of those that are borrowed.
+    #[cold]
     #[inline(never)]
     fn check_apart(borrowed: Borrowed<'n>, pages: Pages) -> Result<(), Error> {
         match borrowed.pages.first_in(pages) {
@@ -173,6 +174,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
     }
 
     /// Tells whether ranges have a slot of the root.
+    #[cold]
     #[inline(never)]
     fn have_slot(ranges: &PageRanges, slot: usize) -> bool {
         ranges.contains(Self::slot_page(slot))
