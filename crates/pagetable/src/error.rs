@@ -205,7 +205,9 @@ impl fmt::Display for Error {
             }
             Self::FrameTooLarge { frame } => write!(f, "frame {frame} does not fit the entry format"),
             Self::WrongSize { size } => write!(f, "this table cannot map {size} pages"),
-            Self::WrongAttr { attr } => write!(f, "entries of this table cannot have {attr:?}, or not for these pages"),
+            Self::WrongAttr { attr } => {
+                write!(f, "entries of this table cannot have {attr:?}, or not for these pages")
+            }
             Self::Occupied { at, size } => write!(f, "a {size} page is already mapped at {at}"),
             Self::Marked { at } => write!(f, "the page at {at} has a mark"),
             Self::WrongMark => write!(f, "the entries of this table have no room for the mark"),
