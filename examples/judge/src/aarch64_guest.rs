@@ -103,6 +103,8 @@ trap:
     // The guest's instructions: the only part of the kernel that it may execute, in a page that holds no others of use to it.
     .section .text.guest, "ax"
     .balign 4096
+    .globl  {guest_load}
+    .globl  {guest_store}
 {guest_load}:
     ldr     x1, [x0]
     brk     #0

@@ -200,6 +200,7 @@ mod tests {
         match long {
             "book" => "ONLINE=1".into(),
             "figure" => "4.5".into(),
+            "recorder" => "at=0,word=8,cpus=2,events=16".into(),
             "m" | "n" => "16".into(),
             "rounds" | "ipcs" => "100".into(),
             _ if !possible.is_empty() => possible[0].get_name().into(),
