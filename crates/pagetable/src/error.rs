@@ -2,7 +2,7 @@
 
 use core::fmt;
 
-use tlbkit_addr::{Attr, PageSize, Pfn, VirtAddr};
+use tlbkit_addr::{Attr, PageSize, Pfn, PhysAddr, VirtAddr};
 
 use crate::nodes::{Held, NodeAddr};
 use crate::{Entry, Leaf};
@@ -35,6 +35,13 @@ pub enum Error {
         /// The first frame.
         frame: Pfn,
         /// The page size asked for.
+        size: PageSize,
+    },
+    /// No frame begins at a physical address.
+    MisalignedAddress {
+        /// The address.
+        at: PhysAddr,
+        /// The size of frames.
         size: PageSize,
     },
     /// There is no such frame, or its number is beyond what the entry format can hold. From a new address space: the kernel's frame
@@ -203,6 +210,7 @@ impl fmt::Display for Error {
             Self::MisalignedFrame { frame, size } => {
                 write!(f, "frame {frame} is not aligned to {size} pages")
             }
+            Self::MisalignedAddress { at, size } => write!(f, "no frame of {size} begins at {at}"),
             Self::FrameTooLarge { frame } => write!(f, "frame {frame} does not fit the entry format"),
             Self::WrongSize { size } => write!(f, "this table cannot map {size} pages"),
             Self::WrongAttr { attr } => {

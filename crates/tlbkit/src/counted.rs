@@ -318,7 +318,7 @@ impl<const SHIFT: u32> Frame<SHIFT> {
     ///
     /// # Errors
     ///
-    /// [`Error::MisalignedFrame`] if no frame begins there.
+    /// [`Error::MisalignedAddress`] if no frame begins there.
     #[inline]
     pub const fn new(at: PhysAddr) -> Result<Self, Error> {
         match frame_at(at, Self::SIZE) {
@@ -435,8 +435,7 @@ const fn covering(at: VirtAddr, len: usize, page: PageSize) -> Result<Pages, Err
 }
 
 const fn frame_at(at: PhysAddr, size: PageSize) -> Result<Pfn, Error> {
-    let frame = at.pfn(size);
-    if at.is_aligned(size) { Ok(frame) } else { Err(Error::MisalignedFrame { frame, size }) }
+    if at.is_aligned(size) { Ok(at.pfn(size)) } else { Err(Error::MisalignedAddress { at, size }) }
 }
 
 /// The base page of a kernel's machine.
@@ -515,7 +514,7 @@ impl<K: Kernel, const CPUS: usize> AddressSpace<K, CPUS> {
     ///
     /// # Errors
     ///
-    /// [`Error::MisalignedFrame`] if no frame begins there.
+    /// [`Error::MisalignedAddress`] if no frame begins there.
     pub fn frame(at: PhysAddr) -> Result<FrameOf<K>, Error> {
         frame_at(at, Self::PAGE).map(typed::<K, _>)
     }

@@ -3,10 +3,11 @@
 //! The kernel runs in EL1, mapped one to one by the table that is judged, away from the addresses that are looked at.
 //! Loads and stores for EL0 are made by LDTR and STTR; a fetch by going to an instruction that comes back at once.
 
+#[macro_use]
 #[path = "aarch64_board.rs"]
 mod board;
 
-use core::arch::{asm, global_asm};
+use core::arch::asm;
 use core::fmt::Write;
 
 use tlbkit_addr::{Attr, Flush, Pages, Pfn, VirtAddr, Vpn};
@@ -102,57 +103,8 @@ pub(crate) const KERNEL: Mode = Mode::Kernel;
 
 const MEMORY_BYTES: usize = 256 << 20;
 
-global_asm!(
-    r#"
-    .section .text.boot, "ax"
-    .globl _start
-_start:
-    mov     x0, #(3 << 20)          // CPACR_EL1.FPEN: compiled code may use vector registers.
-    msr     cpacr_el1, x0
-    isb
-    adrp    x0, _stack
-    add     x0, x0, :lo12:_stack
-    mov     sp, x0
-    adrp    x0, _bss
-    add     x0, x0, :lo12:_bss
-    adrp    x1, _bss_end
-    add     x1, x1, :lo12:_bss_end
-1:  cmp     x0, x1
-    b.hs    2f
-    str     xzr, [x0], #8
-    b       1b
-2:  adrp    x0, vectors
-    add     x0, x0, :lo12:vectors
-    msr     vbar_el1, x0
-    msr     tpidr_el1, xzr
-    isb
-    b       {judge}
-
-    .balign 2048
-vectors:
-    .rept 16
-    .balign 128
-    b       trap
-    .endr
-
-    // Where an exception comes back to is in TPIDR_EL1; nothing else is to be restored.
-trap:
-    mrs     x16, tpidr_el1
-    cbz     x16, 3f
-    br      x16
-3:  mrs     x0, esr_el1
-    mrs     x1, elr_el1
-    mrs     x2, far_el1
-    b       {unexpected}
-    "#,
-    judge = sym crate::judge,
-    unexpected = sym unexpected,
-);
-
-extern "C" fn unexpected(syndrome: usize, at: usize, address: usize) -> ! {
-    let _ = writeln!(Console, "exception {syndrome:#x} at {at:#x}, address {address:#x}");
-    stop("an unexpected exception", 2)
-}
+// CPACR_EL1.FPEN: compiled code may use vector registers.
+start!("el1", "mov x0, #(3 << 20)", "msr cpacr_el1, x0");
 
 /// Maps memory and the serial line one to one: the kernel runs on this table.
 pub(crate) fn map_kernel<'n, T: Table<'n>, F: FnMut(&Flush)>(

@@ -1,10 +1,62 @@
-//! QEMU's machine `virt` with an AArch64 CPU: what the kernel prints to, and how it ends.
+//! QEMU's machine `virt` with an AArch64 CPU: how the kernel begins, what it prints to, and how it ends.
 
 use core::arch::asm;
 use core::fmt::{self, Write};
 
 pub(crate) const MEMORY: usize = 0x4000_0000;
 pub(super) const UART: usize = 0x0900_0000;
+
+/// Begins the kernel at an exception level, with instructions that let compiled code use vector registers.
+macro_rules! start {
+    ($el:literal, $($features:literal),+) => {
+        core::arch::global_asm!(
+            ".section .text.boot, \"ax\"",
+            ".globl _start",
+            "_start:",
+            $($features,)+
+            "isb",
+            "adrp x0, _stack",
+            "add x0, x0, :lo12:_stack",
+            "mov sp, x0",
+            "adrp x0, _bss",
+            "add x0, x0, :lo12:_bss",
+            "adrp x1, _bss_end",
+            "add x1, x1, :lo12:_bss_end",
+            "1: cmp x0, x1",
+            "b.hs 2f",
+            "str xzr, [x0], #8",
+            "b 1b",
+            "2: adrp x0, vectors",
+            "add x0, x0, :lo12:vectors",
+            concat!("msr vbar_", $el, ", x0"),
+            concat!("msr tpidr_", $el, ", xzr"),
+            "isb",
+            "b {judge}",
+            ".balign 2048",
+            "vectors:",
+            ".rept 16",
+            ".balign 128",
+            "b trap",
+            ".endr",
+            // Where an exception comes back to is in TPIDR; nothing else is to be restored.
+            "trap:",
+            concat!("mrs x16, tpidr_", $el),
+            "cbz x16, 3f",
+            "br x16",
+            concat!("3: mrs x0, esr_", $el),
+            concat!("mrs x1, elr_", $el),
+            concat!("mrs x2, far_", $el),
+            "b {unexpected}",
+            judge = sym crate::judge,
+            unexpected = sym board::unexpected,
+        );
+    };
+}
+
+pub(super) extern "C" fn unexpected(syndrome: usize, at: usize, address: usize) -> ! {
+    let _ = writeln!(Console, "exception {syndrome:#x} at {at:#x}, address {address:#x}");
+    stop("an unexpected exception", 2)
+}
 
 /// The serial line.
 pub(crate) struct Console;

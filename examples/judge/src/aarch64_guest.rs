@@ -6,6 +6,7 @@
 //! the kernel's that are mapped for the guest, in EL1 or EL0; a fetch by going to an instruction that comes back at once. A breakpoint
 //! comes to EL2 from either.
 
+#[macro_use]
 #[path = "aarch64_board.rs"]
 mod board;
 
@@ -57,49 +58,11 @@ pub(crate) enum Mode {
 pub(crate) const MODES: [Mode; 2] = [Mode::User, Mode::Kernel];
 pub(crate) const KERNEL: Mode = Mode::Kernel;
 
+// CPTR_EL2: compiled code may use vector registers.
+start!("el2", "mov x0, #0x33ff", "msr cptr_el2, x0");
+
 global_asm!(
     r#"
-    .section .text.boot, "ax"
-    .globl _start
-_start:
-    mov     x0, #0x33ff             // CPTR_EL2: compiled code may use vector registers.
-    msr     cptr_el2, x0
-    isb
-    adrp    x0, _stack
-    add     x0, x0, :lo12:_stack
-    mov     sp, x0
-    adrp    x0, _bss
-    add     x0, x0, :lo12:_bss
-    adrp    x1, _bss_end
-    add     x1, x1, :lo12:_bss_end
-1:  cmp     x0, x1
-    b.hs    2f
-    str     xzr, [x0], #8
-    b       1b
-2:  adrp    x0, vectors
-    add     x0, x0, :lo12:vectors
-    msr     vbar_el2, x0
-    msr     tpidr_el2, xzr
-    isb
-    b       {judge}
-
-    .balign 2048
-vectors:
-    .rept 16
-    .balign 128
-    b       trap
-    .endr
-
-    // Where an exception comes back to is in TPIDR_EL2; nothing else is to be restored.
-trap:
-    mrs     x16, tpidr_el2
-    cbz     x16, 3f
-    br      x16
-3:  mrs     x0, esr_el2
-    mrs     x1, elr_el2
-    mrs     x2, far_el2
-    b       {unexpected}
-
     // The guest's instructions: the only part of the kernel that it may execute, in a page that holds no others of use to it.
     .section .text.guest, "ax"
     .balign 4096
@@ -113,8 +76,6 @@ trap:
     brk     #0
     .balign 4096
     "#,
-    judge = sym crate::judge,
-    unexpected = sym unexpected,
     guest_load = sym guest_load,
     guest_store = sym guest_store,
 );
@@ -123,11 +84,6 @@ unsafe extern "C" {
     // What the assembly above defines.
     safe fn guest_load();
     safe fn guest_store();
-}
-
-extern "C" fn unexpected(syndrome: usize, at: usize, address: usize) -> ! {
-    let _ = writeln!(Console, "exception {syndrome:#x} at {at:#x}, address {address:#x}");
-    stop("an unexpected exception", 2)
 }
 
 /// Returns the page of the guest's instructions, which has the same number for the guest and for the kernel.

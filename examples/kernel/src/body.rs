@@ -10,8 +10,8 @@
 
 use spin::RelaxStrategy as _;
 use tlbkit::{
-    Access, Attr, Change, Edit, Entry, Error, Fault, Leaf, Mark, PageSize, Pages, Pfn, Reason,
-    SupervisorPages, VirtAddr,
+    Access, Attr, Change, Edit, Entry, Error, Fault, Leaf, PageSize, Pages, Pfn, Reason, SupervisorPages,
+    VirtAddr,
 };
 use tlbkit_superpage::{Refusal, Superpage};
 
@@ -235,31 +235,7 @@ impl Body {
             self.pages[target] = self.pages[index].take();
         }
         let Self { space, pages, .. } = self;
-        let moving = || {
-            space.edit(|edit| {
-                for (index, target) in from.indices().zip(to.indices()) {
-                    let moved = match space.entry(address(index)) {
-                        Entry::Empty => continue,
-                        Entry::Leaf(leaf) => {
-                            frames::share(leaf.frame);
-                            edit.map(Pages::one(vpn(target)), leaf.frame, leaf.attr)
-                                .inspect_err(|_| frames::release(leaf.frame, false))
-                        }
-                        Entry::Mark(Mark::Guard) => continue,
-                        Entry::Mark(mark @ Mark::Payload(slot, _)) => {
-                            let slot = Slot::of(slot);
-                            slot.share();
-                            edit.mark(address(target), mark).map(drop).inspect_err(|_| slot.release())
-                        }
-                    };
-                    if let Err(error) = moved {
-                        edit.unmap(to.pages())?;
-                        return Err(error);
-                    }
-                }
-                edit.unmap(from.pages())
-            })
-        };
+        let moving = || space.move_pages(from.pages(), address(to.first));
         if let Err(error) = witness::lowering(from.pages(), moving) {
             for (index, target) in from.indices().zip(to.indices()) {
                 pages[index] = pages[target].take();
