@@ -70,9 +70,12 @@ fn fuzz_all(shell: &Shell, args: &FuzzArgs, flags: &[&str]) -> anyhow::Result<()
     tools::cargo(shell, "fuzz")?;
     // The fuzzer's run-time is compiled by it.
     tools::program(shell, "c++", "g++")?;
-    // A run builds its target; all of them are built side by side.
+    // Before any of them runs: what does not compile has found nothing.
     if args.targets.is_empty() {
         shell.run(&cargo_fuzz("build", flags))?;
+    }
+    for target in &args.targets {
+        shell.run(&cargo_fuzz("build", flags).with([target]))?;
     }
     for target in chosen {
         let tally = fuzz(shell, target, args.seconds, flags)?;

@@ -490,6 +490,25 @@ impl<G: Radix, F: Format<Word = u64>> Rig<'_, G, F> {
     }
 }
 
+/// Pages that follow one another, with their frames.
+#[derive(Debug, PartialEq)]
+struct Stretch {
+    page: usize,
+    frame: usize,
+    len: usize,
+    dirty: bool,
+}
+
+/// Adds pages to the last stretch, if they go on where it ends.
+fn append(stretches: &mut Vec<Stretch>, page: usize, frame: usize, len: usize, dirty: bool) {
+    match stretches.last_mut() {
+        Some(last) if (last.page + last.len, last.frame + last.len, last.dirty) == (page, frame, dirty) => {
+            last.len += len;
+        }
+        _ => stretches.push(Stretch { page, frame, len, dirty }),
+    }
+}
+
 /// Fewer where nodes are larger, all words of which are compared.
 const fn rounds<G: Geometry>() -> usize {
     1200 >> ((G::BASE.shift() - 12) / 2)
@@ -600,8 +619,7 @@ fn judge<G: Radix, F: Format<Word = u64>>(mmu: Mmu, phys: usize, frame_bits: u32
                         for (page, uncovered) in drain {
                             match uncovered {
                                 Uncovered::Frames(run) => {
-                                    let frames_of = |at| (page.get() + at, run.first.get() + at, run.dirty);
-                                    frames.extend((0..run.len).map(frames_of));
+                                    append(&mut frames, page.get(), run.first.get(), run.len, run.dirty);
                                 }
                                 Uncovered::Mark(mark) => marked.push((page.get(), mark)),
                             }
@@ -609,11 +627,12 @@ fn judge<G: Radix, F: Format<Word = u64>>(mmu: Mmu, phys: usize, frame_bits: u32
                     })
                     .map(|()| {
                         // Each page once, with whether it is dirty, and each mark.
-                        let of = |&(at, known): &(usize, Known)| {
-                            let dirty = known.attr.contains(Attr::DIRTY);
-                            (0..known.pages).map(move |page| (at + page, known.frame + page, dirty))
-                        };
-                        assert!(frames.into_iter().eq(overlapping.iter().rev().flat_map(of)));
+                        let mut known = Vec::new();
+                        for (at, leaf) in overlapping.iter().rev() {
+                            let dirty = leaf.attr.contains(Attr::DIRTY);
+                            append(&mut known, *at, leaf.frame, leaf.pages, dirty);
+                        }
+                        assert_eq!(frames, known);
                         let marks: Vec<(usize, Mark)> = rig
                             .marks
                             .range(first..first + count)
