@@ -58,8 +58,9 @@ pub fn program(shell: &Shell, name: &str, package: &str) -> anyhow::Result<()> {
     if !succeeds(Command::new("sh").args(["-c", "test $(id -u) = 0 && command -v apt-get"])) {
         bail!("{name} is missing: install it, on Debian by `sudo apt-get install {package}`");
     }
-    // A new machine has no lists of packages.
-    if !succeeds(Command::new("apt-cache").args(["show", package])) {
+    // A new machine has no lists of packages. `apt-cache show` would take `g++` for a pattern, which others match.
+    let listed = format!("apt-cache pkgnames | grep --quiet --fixed-strings --line-regexp {package}");
+    if !succeeds(Command::new("sh").args(["-c", &listed])) {
         shell.run(&Line::new("apt-get", "update"))?;
     }
     shell.run(&Line::new("apt-get", "install --yes --no-install-recommends").with([package]))
