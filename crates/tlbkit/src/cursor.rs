@@ -215,7 +215,6 @@ impl<K: Kernel, const CPUS: usize> Cursor<'_, K, CPUS> {
     /// # Errors
     ///
     /// As [`Edit::map`](crate::Edit::map).
-    #[inline(always)]
     pub fn map(&mut self, frame: FrameOf<K>, attr: Attr) -> Result<(), Error> {
         let page = Pages::one(self.cursor.page());
         self.changes.space.check_global(attr, page)?;
@@ -250,7 +249,6 @@ impl<K: Kernel, const CPUS: usize> Cursor<'_, K, CPUS> {
     /// # Errors
     ///
     /// [`Error::NotMapped`] or [`Error::Borrowed`].
-    #[inline(always)]
     pub fn unmap(&mut self) -> Result<Leaf<FrameOf<K>>, Error> {
         self.changes.make_room(Some(self.cursor.pending()));
         let leaf = self.cursor.unmap()?;
@@ -264,12 +262,10 @@ impl<K: Kernel, const CPUS: usize> Cursor<'_, K, CPUS> {
     /// # Errors
     ///
     /// [`Error::NotMapped`], [`Error::WrongAttr`] or [`Error::Borrowed`].
-    #[inline(always)]
     pub fn protect(&mut self, change: Change) -> Result<Entry<FrameOf<K>>, Error> {
         typed::<K, _>(self.protect_entry(change))
     }
 
-    #[inline(always)]
     fn protect_entry(&mut self, change: Change) -> Result<Entry, Error> {
         let page = Pages::one(self.cursor.page());
         self.changes.space.check_global(change.set, page)?;
@@ -304,7 +300,6 @@ impl<K: Kernel, const CPUS: usize> Cursor<'_, K, CPUS> {
     /// # Errors
     ///
     /// As [`Edit::replace`](crate::Edit::replace).
-    #[inline(always)]
     pub fn replace(&mut self, frame: FrameOf<K>, attr: Attr) -> Result<Leaf<FrameOf<K>>, Error> {
         let frame = pfn::<K>(frame);
         typed::<K, _>(match self.cursor.look() {
@@ -416,7 +411,7 @@ impl<K: Kernel, const CPUS: usize> Cursor<'_, K, CPUS> {
     }
 
     /// Replaces the leaf that maps the page by one of the same size.
-    #[inline(always)]
+    #[inline(never)]
     fn replace_leaf(&mut self, frame: Pfn, attr: Attr) -> Result<Leaf, Error> {
         let page = Pages::one(self.cursor.page());
         self.changes.space.check_global(attr, page)?;
@@ -438,7 +433,6 @@ impl<K: Kernel, const CPUS: usize> Cursor<'_, K, CPUS> {
 
     /// Tells why an access to the page by this CPU faulted, and resolves the faults that need no decision of the kernel; see
     /// [`AddressSpace::fault`](crate::AddressSpace::fault).
-    #[inline(always)]
     pub(crate) fn fault(&mut self, access: Access) -> Result<Fault, Error> {
         if let Some(fault) = access.hopeless() {
             return Ok(fault);
@@ -446,9 +440,12 @@ impl<K: Kernel, const CPUS: usize> Cursor<'_, K, CPUS> {
         if let Some(lender) = self.changes.space.lender_of(self.at()) {
             // The kernel's own address space changes its pages, and flushes them in every address space. This cannot deadlock: a
             // writer of the kernel's own address space waits for no other writer, because it borrows no pages.
-            let at = self.cursor.page().address(self.changes.space.base());
-            return Edit::new(lender, self.changes.call)
-                .run(|edit| edit.fault_at(at, access).map(|(fault, _)| fault));
+            let (at, mut answer) = (self.cursor.page().address(self.changes.space.base()), Fault::NotMapped);
+            Edit::run_in_turn(lender, self.changes.call, &mut |edit| {
+                answer = edit.fault_at(at, access)?.0;
+                Ok(0)
+            })?;
+            return Ok(answer);
         }
         let Some(leaf) = self.cursor.look() else { return Ok(Fault::absent(self.cursor.entry().mark())) };
         // A larger leaf's first frame is that of another page.

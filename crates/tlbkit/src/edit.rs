@@ -22,6 +22,8 @@ mod moving;
 mod resize;
 mod unmap;
 
+pub(crate) use self::unmap::Unmapped;
+
 /// The right to change an [`AddressSpace`](crate::AddressSpace), inside [`AddressSpace::edit`](crate::AddressSpace::edit).
 ///
 /// Each change is all or nothing. When the edit ends, every CPU flushes the translations that the changes took away or
@@ -42,6 +44,11 @@ pub struct Edit<'s, K: Kernel, const CPUS: usize = 1> {
     cleared: bool,
 }
 
+/// What an edit does, and its number of pages if that is its result. A kernel has the code before and after it once, whatever edits it
+/// makes.
+pub(crate) type Changing<'f, K, const CPUS: usize> =
+    dyn FnMut(&mut Edit<'_, K, CPUS>) -> Result<usize, Error> + 'f;
+
 /// Tells whether a change clears [`Attr::DIRTY`].
 #[inline(always)]
 pub(crate) const fn clears_dirty(change: Change) -> bool {
@@ -49,39 +56,42 @@ pub(crate) const fn clears_dirty(change: Change) -> bool {
 }
 
 impl<'s, K: Kernel, const CPUS: usize> Edit<'s, K, CPUS> {
-    /// Becomes the writer of `space`. While another CPU is the writer, serves shootdowns.
-    #[inline(always)]
-    pub(crate) fn new(space: &'s Handle<K, CPUS>, call: &'s mut CpuCall<K, CPUS>) -> Self {
+    /// Becomes the writer of `space`, with the right `turn`, calls `changes`, then flushes what they have made stale, also if `changes`
+    /// unwinds.
+    #[inline(never)]
+    pub(crate) fn run(
+        space: &'s Handle<K, CPUS>,
+        call: &'s mut CpuCall<K, CPUS>,
+        turn: Turn<'s, 'static, Table<K>>,
+        changes: &mut Changing<'_, K, CPUS>,
+    ) -> Result<usize, Error> {
+        let mut edit =
+            Self { space, call, writer: Writer::of(turn), runs: UncoveredRuns::new(), cleared: false };
+        let unwound = Unwound(&mut edit);
+        let result = changes(unwound.0);
+        unwound.0.flush();
+        core::mem::forget(unwound);
+        result
+    }
+
+    /// Does what [`run`](Self::run) does when it is this CPU's turn to write `space`. Until then serves shootdowns.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn run_in_turn(
+        space: &'s Handle<K, CPUS>,
+        call: &'s mut CpuCall<K, CPUS>,
+        changes: &mut Changing<'_, K, CPUS>,
+    ) -> Result<usize, Error> {
         let turn = match turn::<K, CPUS>(&space.table) {
             Some(turn) => turn,
             None => call.wait_for(space),
         };
-        Self::of(space, call, turn)
-    }
-
-    /// Becomes the writer of `space` with a right that was taken before.
-    #[inline(always)]
-    pub(crate) fn of(
-        space: &'s Handle<K, CPUS>,
-        call: &'s mut CpuCall<K, CPUS>,
-        turn: Turn<'s, 'static, Table<K>>,
-    ) -> Self {
-        Self { space, call, writer: Writer::of(turn), runs: UncoveredRuns::new(), cleared: false }
+        Self::run(space, call, turn, changes)
     }
 
     /// Returns the address space.
     pub(crate) const fn space(&self) -> &'s Handle<K, CPUS> {
         self.space
-    }
-
-    /// Calls `edit`, then flushes its changes, also if `edit` unwinds.
-    #[inline(always)]
-    pub(crate) fn run<R>(&mut self, edit: impl FnOnce(&mut Self) -> R) -> R {
-        let unwound = Unwound(self);
-        let result = edit(unwound.0);
-        unwound.0.flush();
-        core::mem::forget(unwound);
-        result
     }
 
     /// Returns a cursor at the page of `at`. A cursor makes several operations at one page, or at one page after another, with
@@ -90,13 +100,13 @@ impl<'s, K: Kernel, const CPUS: usize> Edit<'s, K, CPUS> {
     /// # Errors
     ///
     /// [`Error::OutOfRange`].
-    #[inline(always)]
+    #[inline]
     pub fn cursor(&mut self, at: VirtAddr) -> Result<Cursor<'_, K, CPUS>, Error> {
         self.cursor_at(at.vpn(self.space.base()))
     }
 
     /// Returns a cursor at a page.
-    #[inline(always)]
+    #[inline(never)]
     fn cursor_at(&mut self, page: Vpn) -> Result<Cursor<'_, K, CPUS>, Error> {
         let (changes, writer) = self.parts();
         let cursor = Table::<K>::cursor(writer, page)?;
@@ -111,7 +121,7 @@ impl<'s, K: Kernel, const CPUS: usize> Edit<'s, K, CPUS> {
     }
 
     /// Returns a cursor at the page, if `pages` is one page that a leaf of the base size maps.
-    #[inline(always)]
+    #[inline]
     fn small(&mut self, pages: Pages) -> Option<Cursor<'_, K, CPUS>> {
         if pages.first() != pages.last() {
             return None;
@@ -132,7 +142,7 @@ impl<'s, K: Kernel, const CPUS: usize> Edit<'s, K, CPUS> {
     /// # Errors
     ///
     /// As [`unmap`](Self::unmap), and [`Error::WrongAttr`].
-    #[inline(always)]
+    #[inline(never)]
     pub fn protect(&mut self, pages: PagesOf<K>, change: Change) -> Result<usize, Error> {
         let pages = counted::<K>(pages);
         self.space.check_global(change.set, pages)?;
@@ -256,7 +266,7 @@ impl<'s, K: Kernel, const CPUS: usize> Edit<'s, K, CPUS> {
     /// [`Error::NotMapped`]; [`Error::OutOfRange`], [`Error::FrameTooLarge`], [`Error::WrongAttr`] or [`Error::Borrowed`];
     /// [`Error::NoMemory`] if there is no node to split a page; [`Error::Breaks`] on AArch64 if the page is not a user's. The
     /// translations have not changed then.
-    #[inline(always)]
+    #[inline(never)]
     pub fn replace(&mut self, at: VirtAddr, frame: FrameOf<K>, attr: Attr) -> Result<(), Error> {
         self.cursor(at)?.replace(frame, attr).map(drop)
     }
@@ -439,7 +449,7 @@ impl<'s, K: Kernel, const CPUS: usize> Edit<'s, K, CPUS> {
     /// # Errors
     ///
     /// None in this version.
-    #[inline(always)]
+    #[inline]
     pub fn fault(&mut self, at: VirtAddr, access: Access) -> Result<Fault<FrameOf<K>>, Error> {
         typed::<K, _>(self.fault_at(at, access).map(|(fault, _)| fault))
     }
@@ -452,7 +462,7 @@ impl<'s, K: Kernel, const CPUS: usize> Edit<'s, K, CPUS> {
     ///
     /// None in this version.
     #[expect(clippy::type_complexity, reason = "a pair, whose first part has the machine's frames")]
-    #[inline(always)]
+    #[inline]
     pub fn fault_cursor(
         &mut self,
         at: VirtAddr,
@@ -462,7 +472,7 @@ impl<'s, K: Kernel, const CPUS: usize> Edit<'s, K, CPUS> {
     }
 
     /// Does what [`fault_cursor`](Self::fault_cursor) does.
-    #[inline(always)]
+    #[inline(never)]
     pub(crate) fn fault_at(
         &mut self,
         at: VirtAddr,
@@ -478,7 +488,7 @@ impl<'s, K: Kernel, const CPUS: usize> Edit<'s, K, CPUS> {
     /// nodes that the changes uncovered back to the kernel.
     ///
     /// An edit flushes at its end anyway. Costs a few loads if nothing has changed.
-    #[inline(always)]
+    #[inline]
     pub fn flush(&mut self) {
         let (mut changes, writer) = self.parts();
         changes.settle(writer.pending());

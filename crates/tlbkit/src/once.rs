@@ -66,9 +66,8 @@ impl<K: Kernel, const CPUS: usize> AddressSpace<K, CPUS> {
     #[cold]
     #[inline(never)]
     fn map_again(&self, page: Vpn, frame: Pfn, attr: Encoded<K>, wrong: &mut Option<Error>) {
-        *wrong = self
-            .edit(|edit| edit.map(to_pages::<K>(Pages::one(page)), typed::<K, _>(frame), attr.attr()))
-            .err();
+        let (page, frame) = (to_pages::<K>(Pages::one(page)), typed::<K, _>(frame));
+        *wrong = self.change(&mut |edit| edit.map(page, frame, attr.attr()).map(|()| 1)).err();
     }
 
     #[inline(never)]

@@ -22,7 +22,7 @@ pub(crate) struct Changes<'c, K: Kernel, const CPUS: usize> {
 impl<K: Kernel, const CPUS: usize> Changes<'_, K, CPUS> {
     /// Flushes the translations that the changes made stale, on every CPU that may hold them, then gives the uncovered nodes and
     /// frames back. Costs a few loads if nothing has changed.
-    #[inline(always)]
+    #[inline(never)]
     pub(crate) fn settle(&mut self, pending: Option<Pending<'_, 'static>>) {
         self.flush(pending);
         *self.cleared = false;

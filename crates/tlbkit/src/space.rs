@@ -9,7 +9,7 @@ use tlbkit_pagetable::{Change, Entry, Error, Footprint, Leaf, Mark, PageRanges, 
 use crate::block::{Handle, Place, Role, free};
 use crate::counted::{counted, pfn, to_pages, typed};
 use crate::cpu_call::{CpuCall, NotReady, everything, under};
-use crate::edit::Whole;
+use crate::edit::{Changing, Unmapped, Whole};
 use crate::once::{Unflushed, encoded};
 use crate::owned::Owned;
 use crate::rights::change;
@@ -389,15 +389,25 @@ impl<K: Kernel, const CPUS: usize> AddressSpace<K, CPUS> {
     ///
     /// The error that `edit` returns; [`Error::Nested`] inside another edit or visit on this CPU; [`Error::Unflushed`] if the
     /// shootdown was refused, which the promises of [`Kernel`] rule out.
-    #[inline(always)]
+    #[inline]
     pub fn edit<R>(&self, edit: impl FnOnce(&mut Edit<'_, K, CPUS>) -> Result<R, Error>) -> Result<R, Error> {
-        let mut edit = Some(edit);
+        let (mut edit, mut result) = (Some(edit), None);
+        self.change(&mut |right| {
+            // It is called once.
+            result = edit.take().map(|edit| edit(right)).transpose()?;
+            Ok(0)
+        })?;
+        result.ok_or(Error::Nested)
+    }
+
+    /// Runs `changes`, which return a number of pages, once: does what [`edit`](Self::edit) does.
+    #[inline(never)]
+    pub(crate) fn change(&self, changes: &mut Changing<'_, K, CPUS>) -> Result<usize, Error> {
+        let mmu = self.mmu();
         loop {
-            // The wait is a separate call after this attempt has ended, so that the common case need not save registers for it.
-            let mmu = self.mmu();
             let done = mmu.kernel().masked(|| {
                 let (mut call, turn) = CpuCall::in_turn(mmu, &self.0)?;
-                let result = Edit::of(&self.0, &mut call, turn).run(edit.take()?);
+                let result = Edit::run(&self.0, &mut call, turn, &mut *changes);
                 Some(call.checked(result))
             });
             match done {
@@ -427,7 +437,7 @@ impl<K: Kernel, const CPUS: usize> AddressSpace<K, CPUS> {
 
     #[inline(never)]
     fn map_more(&self, pages: PagesOf<K>, frame: FrameOf<K>, attr: Attr) -> Result<(), Error> {
-        self.edit(|edit| edit.map(pages, frame, attr))
+        self.change(&mut |edit| edit.map(pages, frame, attr).map(|()| 1)).map(drop)
     }
 
     /// Maps `pages` to the frames from `frame` on, in the largest pages that fit; see [`Edit::map_linear`].
@@ -436,7 +446,7 @@ impl<K: Kernel, const CPUS: usize> AddressSpace<K, CPUS> {
     ///
     /// Those of [`Edit::map_linear`] and [`edit`](Self::edit).
     pub fn map_linear(&self, pages: PagesOf<K>, frame: FrameOf<K>, attr: Attr) -> Result<(), Error> {
-        self.edit(|edit| edit.map_linear(pages, frame, attr))
+        self.change(&mut |edit| edit.map_linear(pages, frame, attr).map(|()| 1)).map(drop)
     }
 
     /// Maps each page of `pages` to the next frame of `frames`; see [`Edit::map_each`].
@@ -486,13 +496,17 @@ impl<K: Kernel, const CPUS: usize> AddressSpace<K, CPUS> {
     #[inline(never)]
     fn unmap_more(&self, pages: Pages) -> Result<usize, Error> {
         if is_one(pages) {
-            return self.edit(|edit| edit.unmap(to_pages::<K>(pages)));
+            return self.change(&mut |edit| edit.unmap(to_pages::<K>(pages)));
         }
         let (mut total, mut rest) = (0, Some(pages));
         while let Some(pages) = rest {
-            let part = self.edit(|edit| edit.unmap_part(pages))?;
-            rest = part.rest;
-            total += part.release();
+            let mut part = None;
+            self.change(&mut |edit| {
+                part = Some(edit.unmap_part(pages)?);
+                Ok(0)
+            })?;
+            rest = part.as_ref().and_then(|part| part.rest);
+            total += part.map_or(0, Unmapped::release);
         }
         Ok(total)
     }
@@ -505,7 +519,7 @@ impl<K: Kernel, const CPUS: usize> AddressSpace<K, CPUS> {
     /// Those of [`Edit::unmap_whole`] and [`edit`](Self::edit); as for [`unmap`](Self::unmap) if the range is unmapped in parts.
     pub fn unmap_whole(&self, pages: PagesOf<K>) -> Result<usize, Error> {
         if counted::<K>(pages).len() <= PART {
-            return self.edit(|edit| edit.unmap_whole(pages));
+            return self.change(&mut |edit| edit.unmap_whole(pages));
         }
         self.check_whole(pages)?;
         self.unmap(pages)
@@ -517,7 +531,7 @@ impl<K: Kernel, const CPUS: usize> AddressSpace<K, CPUS> {
     ///
     /// Those of [`Edit::move_pages`] and [`edit`](Self::edit).
     pub fn move_pages(&self, from: PagesOf<K>, to: VirtAddr) -> Result<usize, Error> {
-        self.edit(|edit| edit.move_pages(from, to))
+        self.change(&mut |edit| edit.move_pages(from, to))
     }
 
     /// Changes the attributes of every mapped page of `pages`; see [`Edit::protect`]. A range of more than 8192 pages is changed in
@@ -539,13 +553,15 @@ impl<K: Kernel, const CPUS: usize> AddressSpace<K, CPUS> {
     #[inline(never)]
     fn protect_more(&self, pages: Pages, change: Change) -> Result<usize, Error> {
         if pages.len() <= PART {
-            return self.edit(|edit| edit.protect(to_pages::<K>(pages), change));
+            return self.change(&mut |edit| edit.protect(to_pages::<K>(pages), change));
         }
         let (mut total, mut rest) = (0, Some(pages));
         while let Some(pages) = rest {
-            let (mapped, more) = self.edit(|edit| edit.protect_part(pages, change))?;
-            total += mapped;
-            rest = more;
+            total += self.change(&mut |edit| {
+                let mapped;
+                (mapped, rest) = edit.protect_part(pages, change)?;
+                Ok(mapped)
+            })?;
         }
         Ok(total)
     }
@@ -558,7 +574,7 @@ impl<K: Kernel, const CPUS: usize> AddressSpace<K, CPUS> {
     /// Those of [`Edit::protect_whole`] and [`edit`](Self::edit); as for [`protect`](Self::protect) if the range is changed in parts.
     pub fn protect_whole(&self, pages: PagesOf<K>, change: Change) -> Result<usize, Error> {
         if counted::<K>(pages).len() <= PART {
-            return self.edit(|edit| edit.protect_whole(pages, change));
+            return self.change(&mut |edit| edit.protect_whole(pages, change));
         }
         self.check_whole(pages)?;
         self.protect(pages, change)
@@ -618,7 +634,7 @@ impl<K: Kernel, const CPUS: usize> AddressSpace<K, CPUS> {
         attr: Attr,
         wrong: &mut Option<Error>,
     ) {
-        *wrong = self.edit(|edit| edit.replace(at, frame, attr)).err();
+        *wrong = self.change(&mut |edit| edit.replace(at, frame, attr).map(|()| 1)).err();
     }
 
     /// Replaces the page of `size` at `at`; see [`Edit::replace_sized`].
@@ -633,7 +649,7 @@ impl<K: Kernel, const CPUS: usize> AddressSpace<K, CPUS> {
         size: PageSize,
         attr: Attr,
     ) -> Result<(), Error> {
-        self.edit(|edit| edit.replace_sized(at, frame, size, attr))
+        self.change(&mut |edit| edit.replace_sized(at, frame, size, attr).map(|()| 1)).map(drop)
     }
 
     /// Resolves a store to the copy-on-write page of `at`: gives the page the right to write, and a frame of its own if its frame

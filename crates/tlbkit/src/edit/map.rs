@@ -19,7 +19,7 @@ impl<K: Kernel, const CPUS: usize> Edit<'_, K, CPUS> {
     /// [`Error::OutOfRange`], [`Error::FrameTooLarge`], [`Error::WrongAttr`] (also for [`Attr::GLOBAL`], except in pages that
     /// this address space [lends](crate::AddressSpace::lending)), [`Error::Occupied`], [`Error::Marked`], [`Error::Borrowed`] or
     /// [`Error::NoMemory`]; nothing has changed then.
-    #[inline(always)]
+    #[inline(never)]
     pub fn map(&mut self, pages: PagesOf<K>, frame: FrameOf<K>, attr: Attr) -> Result<(), Error> {
         let range = counted::<K>(pages);
         if range.first() == range.last() {

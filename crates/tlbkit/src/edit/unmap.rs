@@ -42,7 +42,7 @@ impl<K: Kernel, const CPUS: usize> Edit<'_, K, CPUS> {
     ///
     /// [`Error::OutOfRange`] or [`Error::Borrowed`]; [`Error::NoMemory`] if there is no node to split a page, or
     /// [`Error::Breaks`] on AArch64 if a page to split is not a user's. The translations have not changed then.
-    #[inline(always)]
+    #[inline(never)]
     pub fn unmap(&mut self, pages: PagesOf<K>) -> Result<usize, Error> {
         let pages = counted::<K>(pages);
         if let Some(mut cursor) = self.small(pages) {
