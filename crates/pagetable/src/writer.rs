@@ -108,18 +108,13 @@ impl<'t, 'n, T: Table<'n> + ?Sized> Writer<'t, 'n, T> {
         (table, self.batch())
     }
 
-    /// Returns the batch. It is created in place, because it is too large to be moved for each page.
+    /// Returns the batch.
     #[inline(always)]
     fn batch(&mut self) -> &mut Retired<'n> {
-        let table = self.table;
-        if self.batch.is_none() {
-            self.batch = Some(table.batch());
-            if let Some(batch) = &mut self.batch {
-                // SAFETY: this is the only writer, and the batch came from this table.
-                unsafe { batch.take_up(table.writer_flag()) };
-            }
+        match self.batch {
+            Some(ref mut batch) => batch,
+            ref mut none => begin(none, self.table),
         }
-        self.batch.get_or_insert_with(|| table.batch())
     }
 
     /// Returns the right to change the table.
@@ -287,4 +282,13 @@ impl<'t, 'n, T: Table<'n> + ?Sized> Writer<'t, 'n, T> {
         let table = self.table;
         self.batch.take().unwrap_or_else(|| table.batch())
     }
+}
+
+/// Creates the batch of the only writer of `table`. It is created in place, because it is too large to be moved.
+#[inline(never)]
+fn begin<'b, 'n, T: Table<'n> + ?Sized>(none: &'b mut Option<Retired<'n>>, table: &T) -> &'b mut Retired<'n> {
+    let batch = none.insert(table.batch());
+    // SAFETY: the caller is the only writer, and the batch came from this table.
+    unsafe { batch.take_up(table.writer_flag()) };
+    batch
 }

@@ -208,7 +208,7 @@ impl<K: Kernel, const CPUS: usize> Block<K, CPUS> {
     }
 
     /// Returns the lender, if the page of `at` belongs to it.
-    #[inline]
+    #[inline(never)]
     pub(crate) fn lender_of(&self, at: VirtAddr) -> Option<&Handle<K, CPUS>> {
         let page = at.vpn(self.base());
         self.lender().filter(|lender| lender.lends.as_ref().is_some_and(|lent| lent.contains(page)))

@@ -495,6 +495,7 @@ impl<'s, K: Kernel, const CPUS: usize> Edit<'s, K, CPUS> {
     }
 
     /// Returns the leaf that maps `at`.
+    #[inline(never)]
     fn find(&self, at: VirtAddr) -> Option<Leaf> {
         // SAFETY: this is the one writer of its own pages, and this CPU serves no shootdown during the walk: so no node is freed,
         // neither its own nor one of the pages that it shares.
