@@ -54,7 +54,7 @@ impl PageRanges {
     }
 
     /// Returns the first page of `pages` that is in one of the ranges.
-    #[inline(always)]
+    #[inline(never)]
     pub fn first_in(&self, pages: Pages) -> Option<Vpn> {
         self.hull.intersect(pages)?;
         self.iter().filter_map(|range| range.intersect(pages)).map(Pages::first).min()

@@ -14,7 +14,7 @@ use crate::edit::clears_dirty;
 use crate::owned::Owned;
 use crate::settle::{Changes, needs_force, status};
 use crate::storage::{Format, TableCursor};
-use crate::{Access, Edit, Fault, FrameOf, Kernel};
+use crate::{Access, Fault, FrameOf, Kernel};
 
 /// A page of an address space, from [`Edit::cursor`](crate::Edit::cursor). Several operations at that page and at the next pages
 /// share one walk.
@@ -302,32 +302,8 @@ impl<K: Kernel, const CPUS: usize> Cursor<'_, K, CPUS> {
     /// As [`Edit::replace`](crate::Edit::replace).
     pub fn replace(&mut self, frame: FrameOf<K>, attr: Attr) -> Result<Leaf<FrameOf<K>>, Error> {
         let frame = pfn::<K>(frame);
-        typed::<K, _>(match self.cursor.look() {
-            Some(leaf) if leaf.size != self.changes.space.base() => {
-                self.replace_sized(frame, self.changes.space.base(), attr)
-            }
-            _ => self.replace_leaf(frame, attr),
-        })
-    }
-
-    /// Replaces the page of `size` at this page by the frames from `frame` on; see
-    /// [`Edit::replace_sized`](crate::Edit::replace_sized).
-    #[cold]
-    #[inline(never)]
-    pub(crate) fn replace_sized(&mut self, frame: Pfn, size: PageSize, attr: Attr) -> Result<Leaf, Error> {
-        if !self.changes.space.table.space().sizes().contains(&size) {
-            return Err(Error::WrongSize { size });
-        }
-        // The check comes before a page is split.
-        self.changes.space.check_own(Pages::one(self.cursor.page()))?;
-        let whole = self.split(size)?;
-        let done = match self.cursor.look() {
-            Some(Leaf { at, size: smaller, .. }) if smaller != size => {
-                Err(Error::Occupied { at, size: smaller })
-            }
-            _ => self.replace_leaf(frame, attr),
-        };
-        done.inspect_err(|_| self.join(whole))
+        let whole = self.split(self.changes.space.base())?;
+        typed::<K, _>(self.replace_leaf(frame, attr).inspect_err(|_| self.join(whole)))
     }
 
     /// Gives a copy-on-write page the right to write; see [`Edit::unshare`](crate::Edit::unshare).
@@ -429,36 +405,6 @@ impl<K: Kernel, const CPUS: usize> Cursor<'_, K, CPUS> {
         }
         self.changes.uncover(&old);
         Ok(old)
-    }
-
-    /// Tells why an access to the page by this CPU faulted, and resolves the faults that need no decision of the kernel; see
-    /// [`AddressSpace::fault`](crate::AddressSpace::fault).
-    pub(crate) fn fault(&mut self, access: Access) -> Result<Fault, Error> {
-        if let Some(fault) = access.hopeless() {
-            return Ok(fault);
-        }
-        if let Some(lender) = self.changes.space.lender_of(self.at()) {
-            // The kernel's own address space changes its pages, and flushes them in every address space. This cannot deadlock: a
-            // writer of the kernel's own address space waits for no other writer, because it borrows no pages.
-            let (at, mut answer) = (self.cursor.page().address(self.changes.space.base()), Fault::NotMapped);
-            Edit::run_in_turn(lender, self.changes.call, &mut |edit| {
-                answer = edit.fault_at(at, access)?.0;
-                Ok(0)
-            })?;
-            return Ok(answer);
-        }
-        let Some(leaf) = self.cursor.look() else { return Ok(Fault::absent(self.cursor.entry().mark())) };
-        // A larger leaf's first frame is that of another page.
-        let leaf = leaf.part(self.at(), self.changes.space.base());
-        if let Some(fault) = access.refused(&leaf) {
-            return Ok(fault);
-        }
-        let missing = status::<K>(access).difference(leaf.attr);
-        if !missing.is_empty() {
-            self.cursor.protect(Change::set(missing))?;
-        }
-        let refused = self.changes.call.retry(self.changes.space, self.cursor.page(), access, leaf.attr);
-        Ok(refused.map_or(Fault::Retry, Fault::Refused))
     }
 
     /// Goes to the page of `at`. Costs a walk, unless the page is in the same node.

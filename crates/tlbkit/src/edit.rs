@@ -3,26 +3,26 @@
 use core::fmt;
 use core::ops::ControlFlow;
 
-use tlbkit_addr::{Attr, PageSize, Pages, VirtAddr, Vpn};
+use tlbkit_addr::{Attr, Flush, PageSize, Pages, Pfn, VirtAddr, Vpn};
 use tlbkit_pagetable::format::check_change;
-use tlbkit_pagetable::{Change, Entry, Error, Holes, Leaf, Mark, Pinned, Space, Table as _, Turn, Writer};
+use tlbkit_pagetable::{
+    Change, Entry, Error, FlushAll, Holes, Leaf, Mark, Pinned, Space, Table as _, Turn, Writer,
+};
 
 use crate::block::Handle;
 use crate::counted::{counted, pfn, typed};
 use crate::cpu_call::{CpuCall, UncoveredRuns};
 use crate::owned::Owned;
 use crate::rights::change;
-use crate::settle::{Changes, needs_force};
+use crate::settle::{Changes, needs_force, status};
 use crate::storage::{Copying, Table, turn};
-use crate::table::{Copied, SpaceTable as _};
+use crate::table::{Copied, PART, SpaceTable as _};
 use crate::{Access, Cursor, Fault, FrameOf, Kernel, Machine, Mapping, PagesOf};
 
 mod map;
 mod moving;
 mod resize;
 mod unmap;
-
-pub(crate) use self::unmap::Unmapped;
 
 /// The right to change an [`AddressSpace`](crate::AddressSpace), inside [`AddressSpace::edit`](crate::AddressSpace::edit).
 ///
@@ -120,17 +120,6 @@ impl<'s, K: Kernel, const CPUS: usize> Edit<'s, K, CPUS> {
         (Changes { space, call, runs, cleared }, writer)
     }
 
-    /// Returns a cursor at the page, if `pages` is one page that a leaf of the base size maps.
-    #[inline]
-    fn small(&mut self, pages: Pages) -> Option<Cursor<'_, K, CPUS>> {
-        if pages.first() != pages.last() {
-            return None;
-        }
-        let base = self.space.base();
-        let cursor = self.cursor_at(pages.first()).ok()?;
-        cursor.leaf().is_some_and(|leaf| leaf.size == base).then_some(cursor)
-    }
-
     /// Changes the attributes of every page of `pages` that is mapped, and returns how many base pages are mapped. Larger pages
     /// that extend beyond the range are split first. The rights of a page that is [out](Self::page_out) change, too: it has them when
     /// it comes back. It is not counted.
@@ -144,12 +133,7 @@ impl<'s, K: Kernel, const CPUS: usize> Edit<'s, K, CPUS> {
     /// As [`unmap`](Self::unmap), and [`Error::WrongAttr`].
     #[inline(never)]
     pub fn protect(&mut self, pages: PagesOf<K>, change: Change) -> Result<usize, Error> {
-        let pages = counted::<K>(pages);
-        self.space.check_global(change.set, pages)?;
-        if let Some(mut cursor) = self.small(pages) {
-            return cursor.protect(change).map(|_| 1);
-        }
-        self.protect_range(pages, change)
+        self.protect_range(counted::<K>(pages), change)
     }
 
     /// Does what [`protect`](Self::protect) does, if no page of `pages` is a hole: each one is mapped or marked. (A mark of a guard
@@ -163,17 +147,27 @@ impl<'s, K: Kernel, const CPUS: usize> Edit<'s, K, CPUS> {
         self.protect(pages, change)
     }
 
-    #[inline(never)]
     fn protect_range(&mut self, pages: Pages, change: Change) -> Result<usize, Error> {
-        // These checks come before a page is split.
-        self.space.check_own(pages)?;
-        check_change::<<K::Machine as Machine>::Format>(change)?;
-        self.split_ends(pages)?;
+        match self.protect_entries(pages, change) {
+            Err(Error::Partial { .. }) => {}
+            done => return done,
+        }
+        self.split_before(pages, change)?;
         self.protect_entries(pages, change)
     }
 
-    /// Changes the attributes of pages which no larger page extends beyond.
+    /// Splits larger pages that extend beyond `pages`, unless a change of `pages` would fail nevertheless.
+    fn split_before(&mut self, pages: Pages, change: Change) -> Result<(), Error> {
+        self.space.check_global(change.set, pages)?;
+        self.space.check_own(pages)?;
+        check_change::<<K::Machine as Machine>::Format>(change)?;
+        self.split_ends(pages).map(drop)
+    }
+
+    /// Changes the attributes of pages which no larger page extends beyond. Otherwise returns [`Error::Partial`].
+    #[inline(never)]
     fn protect_entries(&mut self, pages: Pages, change: Change) -> Result<usize, Error> {
+        self.space.check_global(change.set, pages)?;
         self.cleared |= clears_dirty(change);
         let mapped = self.writer.protect(pages, Holes::Skip, change)?;
         if CPUS > 1 && needs_force(change) {
@@ -214,20 +208,17 @@ impl<'s, K: Kernel, const CPUS: usize> Edit<'s, K, CPUS> {
         self.protect_whole(pages, change::<<K::Machine as Machine>::Format>(mapping, rights)?)
     }
 
-    /// Changes the attributes of the first part of `pages`, which has a bounded number of entries. Returns how many base pages of it
-    /// are mapped, and the pages after it.
-    pub(crate) fn protect_part(
-        &mut self,
-        pages: Pages,
-        change: Change,
-    ) -> Result<(usize, Option<Pages>), Error> {
-        self.space.check_global(change.set, pages)?;
-        self.space.check_own(pages)?;
-        check_change::<<K::Machine as Machine>::Format>(change)?;
-        self.split_ends(pages)?;
+    /// Changes the attributes of the first part of `rest`, which has a bounded number of entries. Returns how many base pages of it are
+    /// mapped; `rest` becomes the pages after it.
+    pub(crate) fn protect_part(&mut self, rest: &mut Option<Pages>, change: Change) -> Result<usize, Error> {
+        let Some(pages) = rest.take() else { return Ok(0) };
+        if pages.len() <= PART {
+            return self.protect_range(pages, change);
+        }
+        self.split_before(pages, change)?;
         let part = self.part(pages);
-        let mapped = self.protect_entries(part, change)?;
-        Ok((mapped, after(pages, part.len())))
+        *rest = after(pages, part.len());
+        self.protect_entries(part, change)
     }
 
     /// Returns the first part of `pages`, none of which is shared. It has a bounded number of entries.
@@ -268,7 +259,7 @@ impl<'s, K: Kernel, const CPUS: usize> Edit<'s, K, CPUS> {
     /// translations have not changed then.
     #[inline(never)]
     pub fn replace(&mut self, at: VirtAddr, frame: FrameOf<K>, attr: Attr) -> Result<(), Error> {
-        self.cursor(at)?.replace(frame, attr).map(drop)
+        self.replace_sized(at, frame, self.space.base(), attr)
     }
 
     /// Maps the page of `size` at `at` to the frames from `frame` on, otherwise as [`replace`](Self::replace). (A page in several
@@ -285,7 +276,54 @@ impl<'s, K: Kernel, const CPUS: usize> Edit<'s, K, CPUS> {
         size: PageSize,
         attr: Attr,
     ) -> Result<(), Error> {
-        self.cursor(at)?.replace_sized(pfn::<K>(frame), size, attr).map(drop)
+        let shape = self.space.table.space();
+        let Some(count) =
+            shape.sizes().iter().find(|&&known| known == size).and_then(|size| size.pages(shape.base()))
+        else {
+            return Err(Error::WrongSize { size });
+        };
+        let page = at.vpn(shape.base());
+        let mut split = [None; 2];
+        match self.find(at) {
+            Some(leaf) if leaf.size > size => {
+                // The check comes before a page is split.
+                self.space.check_own(Pages::one(page))?;
+                let whole = Pages::count(Vpn::new(page.get() & !(count - 1)), count);
+                split = self.split_ends(whole.unwrap_or(Pages::one(page)))?;
+            }
+            Some(Leaf { at, size: smaller, .. }) if smaller < size => {
+                self.space.check_own(Pages::one(page))?;
+                return Err(Error::Occupied { at, size: smaller });
+            }
+            _ => {}
+        }
+        let done = self.replace_leaf(at, pfn::<K>(frame), attr);
+        if done.is_err() {
+            self.join(split);
+        }
+        done
+    }
+
+    /// Replaces the leaf that maps `at` by one of the same size.
+    fn replace_leaf(&mut self, at: VirtAddr, frame: Pfn, attr: Attr) -> Result<(), Error> {
+        let page = Pages::one(at.vpn(self.space.base()));
+        self.space.check_global(attr, page)?;
+        let (mut changes, writer) = self.parts();
+        changes.make_room(writer.pending());
+        // The kernel may be using a page that is not a user's: break-before-make would unmap it for a while.
+        let may_break = self.space.table.breaks_frames()
+            && self.find(at).ok_or(Error::NotMapped { at })?.attr.contains(Attr::USER);
+        let (space, call) = (self.space, &mut *self.call);
+        let flush = &mut |flush: &Flush| call.shoot(space, flush, None);
+        // SAFETY: the page is a user's.
+        let flush = if may_break { unsafe { FlushAll::breaking(flush) } } else { FlushAll::in_place(flush) };
+        let old = self.writer.replace(at, frame, attr, flush)?;
+        let (mut changes, writer) = self.parts();
+        if old.attr.contains(Attr::USER) {
+            changes.put_in_force(writer.pending(), page, attr);
+        }
+        changes.uncover(&old);
+        Ok(())
     }
 
     /// Resolves a store to the copy-on-write page of `at` ([`Fault::CopyOnWrite`]): the page may be written afterwards, and no
@@ -339,7 +377,27 @@ impl<'s, K: Kernel, const CPUS: usize> Edit<'s, K, CPUS> {
     /// [`Error::Partial`] if a larger page maps `at`, which [`resize`](Self::resize) can split; [`Error::OutOfRange`],
     /// [`Error::Borrowed`] or [`Error::NoMemory`]. Nothing has changed then.
     pub fn mark(&mut self, at: VirtAddr, mark: Mark) -> Result<Entry<FrameOf<K>>, Error> {
-        self.cursor(at)?.mark(mark)
+        typed::<K, _>(self.mark_at(at, mark))
+    }
+
+    #[inline(never)]
+    fn mark_at(&mut self, at: VirtAddr, mark: Mark) -> Result<Entry, Error> {
+        let page = Pages::one(at.vpn(self.space.base()));
+        if matches!(mark, Mark::Payload(..))
+            && let Some(leaf) = self.find(at)
+        {
+            self.space.check_own(page)?;
+            return Err(Error::Occupied { at: leaf.at, size: leaf.size });
+        }
+        let (mut changes, writer) = self.parts();
+        changes.make_room(writer.pending());
+        let old = writer.mark(at, Some(mark))?;
+        if let Entry::Leaf(leaf) = &old {
+            changes.uncover(leaf);
+        }
+        // A mark may need new nodes, whose absence a CPU may keep.
+        changes.put_in_force(writer.pending(), page, Attr::USER);
+        Ok(old)
     }
 
     /// Stores a mark in the entries of `pages`, none of which may be mapped or marked: guards around a stack, for example. A payload is
@@ -352,14 +410,11 @@ impl<'s, K: Kernel, const CPUS: usize> Edit<'s, K, CPUS> {
     /// [`Error::Occupied`] or [`Error::Marked`] if a page is in use; otherwise as [`mark`](Self::mark). Nothing has changed then.
     pub fn mark_pages(&mut self, pages: PagesOf<K>, mark: Mark) -> Result<(), Error> {
         self.all_or_nothing(counted::<K>(pages), |edit, pages, done| {
-            let mut cursor = edit.cursor_at(pages.first())?;
-            loop {
-                cursor.mark(mark)?;
+            for page in pages {
+                edit.mark_at(page.address(edit.space.base()), mark)?;
                 *done += 1;
-                if *done == pages.len() || !cursor.step() {
-                    return Ok(());
-                }
             }
+            Ok(())
         })
     }
 
@@ -451,11 +506,11 @@ impl<'s, K: Kernel, const CPUS: usize> Edit<'s, K, CPUS> {
     /// None in this version.
     #[inline]
     pub fn fault(&mut self, at: VirtAddr, access: Access) -> Result<Fault<FrameOf<K>>, Error> {
-        typed::<K, _>(self.fault_at(at, access).map(|(fault, _)| fault))
+        typed::<K, _>(self.fault_at(at, access))
     }
 
     /// Tells why an access to `at` by this CPU faulted, as [`fault`](Self::fault) does, and returns a cursor at the page, with which
-    /// the fault can be resolved by the same walk. An address that no page of the table can have is [`Fault::NotMapped`], as any
+    /// the fault can be resolved by one more walk. An address that no page of the table can have is [`Fault::NotMapped`], as any
     /// other access of a program to nothing, and has no cursor.
     ///
     /// # Errors
@@ -468,20 +523,44 @@ impl<'s, K: Kernel, const CPUS: usize> Edit<'s, K, CPUS> {
         at: VirtAddr,
         access: Access,
     ) -> Result<(Fault<FrameOf<K>>, Option<Cursor<'_, K, CPUS>>), Error> {
-        self.fault_at(at, access).map(|(fault, cursor)| (typed::<K, _>(fault), cursor))
+        let fault = self.fault(at, access)?;
+        Ok((fault, self.cursor(at).ok()))
     }
 
-    /// Does what [`fault_cursor`](Self::fault_cursor) does.
     #[inline(never)]
-    pub(crate) fn fault_at(
-        &mut self,
-        at: VirtAddr,
-        access: Access,
-    ) -> Result<(Fault, Option<Cursor<'_, K, CPUS>>), Error> {
-        let Ok(mut cursor) = self.cursor(at) else {
-            return Ok((access.hopeless().unwrap_or(Fault::NotMapped), None));
+    pub(crate) fn fault_at(&mut self, at: VirtAddr, access: Access) -> Result<Fault, Error> {
+        if let Some(fault) = access.hopeless() {
+            return Ok(fault);
+        }
+        let (page, space) = (at.vpn(self.space.base()), self.space);
+        if let Some(lender) = space.lender_of(at) {
+            // The kernel's own address space changes its pages, and flushes them in every address space. This cannot deadlock: a
+            // writer of the kernel's own address space waits for no other writer, because it borrows no pages.
+            let mut answer = Fault::NotMapped;
+            Edit::run_in_turn(lender, self.call, &mut |edit| {
+                answer = edit.fault_at(at, access)?;
+                Ok(0)
+            })?;
+            return Ok(answer);
+        }
+        // SAFETY: this is the one writer of its own pages, of which this is one, and this CPU serves no shootdown during the walk: so
+        // no node is freed.
+        let leaf = match space.table.entry(unsafe { Pinned::by(self) }, at) {
+            Entry::Leaf(leaf) => leaf,
+            entry => return Ok(Fault::absent(entry.mark())),
         };
-        Ok((cursor.fault(access)?, Some(cursor)))
+        let pages = space.table.space().pages_of(&leaf);
+        // A larger leaf's first frame is that of another page.
+        let leaf = leaf.part(page.address(space.base()), space.base());
+        if let Some(fault) = access.refused(&leaf) {
+            return Ok(fault);
+        }
+        let missing = status::<K>(access).difference(leaf.attr);
+        if !missing.is_empty() {
+            self.writer.protect(pages, Holes::Refuse, Change::set(missing))?;
+        }
+        let refused = self.call.retry(space, page, access, leaf.attr);
+        Ok(refused.map_or(Fault::Retry, Fault::Refused))
     }
 
     /// Flushes the translations that the changes so far made stale, on every CPU that may hold them, and gives the frames and

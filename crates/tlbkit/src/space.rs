@@ -7,9 +7,10 @@ use tlbkit_addr::{Asid, Attr, PageSize, Pages, Pfn, PhysAddr, VirtAddr};
 use tlbkit_pagetable::{Change, Entry, Error, Footprint, Leaf, Mark, PageRanges, Table as _};
 
 use crate::block::{Handle, Place, Role, free};
-use crate::counted::{counted, pfn, to_pages, typed};
+use crate::counted::{counted, pfn, typed};
 use crate::cpu_call::{CpuCall, NotReady, everything, under};
-use crate::edit::{Changing, Unmapped, Whole};
+use crate::detached::Detachment;
+use crate::edit::{Changing, Whole};
 use crate::once::{Unflushed, encoded};
 use crate::owned::Owned;
 use crate::rights::change;
@@ -495,18 +496,11 @@ impl<K: Kernel, const CPUS: usize> AddressSpace<K, CPUS> {
 
     #[inline(never)]
     fn unmap_more(&self, pages: Pages) -> Result<usize, Error> {
-        if is_one(pages) {
-            return self.change(&mut |edit| edit.unmap(to_pages::<K>(pages)));
-        }
         let (mut total, mut rest) = (0, Some(pages));
-        while let Some(pages) = rest {
-            let mut part = None;
-            self.change(&mut |edit| {
-                part = Some(edit.unmap_part(pages)?);
-                Ok(0)
-            })?;
-            rest = part.as_ref().and_then(|part| part.rest);
-            total += part.map_or(0, Unmapped::release);
+        while rest.is_some() {
+            let mut detached = None;
+            total += self.change(&mut |edit| edit.unmap_part(&mut rest, &mut detached))?;
+            total += detached.map_or(0, Detachment::release);
         }
         Ok(total)
     }
@@ -552,16 +546,9 @@ impl<K: Kernel, const CPUS: usize> AddressSpace<K, CPUS> {
 
     #[inline(never)]
     fn protect_more(&self, pages: Pages, change: Change) -> Result<usize, Error> {
-        if pages.len() <= PART {
-            return self.change(&mut |edit| edit.protect(to_pages::<K>(pages), change));
-        }
         let (mut total, mut rest) = (0, Some(pages));
-        while let Some(pages) = rest {
-            total += self.change(&mut |edit| {
-                let mapped;
-                (mapped, rest) = edit.protect_part(pages, change)?;
-                Ok(mapped)
-            })?;
+        while rest.is_some() {
+            total += self.change(&mut |edit| edit.protect_part(&mut rest, change))?;
         }
         Ok(total)
     }

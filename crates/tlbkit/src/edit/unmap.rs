@@ -14,23 +14,6 @@ use crate::{Kernel, PagesOf};
 /// The number of pages after which a range is no longer unmapped with the list of runs alone.
 const SHORT: usize = 1 << 9;
 
-/// The part of a range that [`Edit::unmap_part`] has unmapped.
-pub(crate) struct Unmapped<K: Kernel, const CPUS: usize> {
-    /// How many of its base pages are not in `detached`.
-    pages: usize,
-    detached: Option<Detachment<K, CPUS>>,
-    /// The pages after the part.
-    pub(crate) rest: Option<Pages>,
-}
-
-impl<K: Kernel, const CPUS: usize> Unmapped<K, CPUS> {
-    /// Releases the frames that have not gone to the edit's list, and returns how many base pages the part has had. Outside of an
-    /// edit, interrupts are unmasked now and then.
-    pub(crate) fn release(self) -> usize {
-        self.pages + self.detached.map_or(0, Detachment::release)
-    }
-}
-
 impl<K: Kernel, const CPUS: usize> Edit<'_, K, CPUS> {
     /// Unmaps every page of `pages` that is mapped, and returns how many base pages were mapped. Larger pages that extend beyond
     /// the range are split first. [`Kernel::release`] gets the frames when no TLB has a translation to them any more. Only then
@@ -44,11 +27,13 @@ impl<K: Kernel, const CPUS: usize> Edit<'_, K, CPUS> {
     /// [`Error::Breaks`] on AArch64 if a page to split is not a user's. The translations have not changed then.
     #[inline(never)]
     pub fn unmap(&mut self, pages: PagesOf<K>) -> Result<usize, Error> {
-        let pages = counted::<K>(pages);
-        if let Some(mut cursor) = self.small(pages) {
-            return cursor.unmap().map(|_| 1);
+        let (mut total, mut rest) = (0, Some(counted::<K>(pages)));
+        while rest.is_some() {
+            let mut detached = None;
+            total += self.unmap_part(&mut rest, &mut detached)?;
+            total += detached.map_or(0, Detachment::release);
         }
-        self.unmap_range(pages)
+        Ok(total)
     }
 
     /// Does what [`unmap`](Self::unmap) does, if no page of `pages` is a hole: each one is mapped or marked. (To the
@@ -62,35 +47,31 @@ impl<K: Kernel, const CPUS: usize> Edit<'_, K, CPUS> {
         self.unmap(pages)
     }
 
+    /// Unmaps the first part of `rest`, which has a bounded number of entries and nodes. Returns how many base pages it has had, except
+    /// those in `detached`; `rest` becomes the pages after it. If the list has no room for the frames of the part, its flush has been
+    /// executed when this returns, and `detached` is to be [released](Detachment::release).
     #[inline(never)]
-    fn unmap_range(&mut self, pages: Pages) -> Result<usize, Error> {
-        let (mut total, mut rest) = (0, Some(pages));
-        while let Some(pages) = rest {
-            let part = self.unmap_part(pages)?;
-            rest = part.rest;
-            total += part.release();
-        }
-        Ok(total)
-    }
-
-    /// Unmaps the first part of `pages`, which has a bounded number of entries and nodes. If the list has no room for the frames of
-    /// the part, its flush has been executed when this returns.
-    pub(crate) fn unmap_part(&mut self, pages: Pages) -> Result<Unmapped<K, CPUS>, Error> {
+    pub(crate) fn unmap_part(
+        &mut self,
+        rest: &mut Option<Pages>,
+        detached: &mut Option<Detachment<K, CPUS>>,
+    ) -> Result<usize, Error> {
+        let Some(pages) = rest.take() else { return Ok(0) };
         self.space.check_own(pages)?;
         self.split_ends(pages)?;
         // The leaves at both ends are whole by now, so nothing below fails.
-        let (mut rest, is_long) = (Rest::of(pages), pages.len() > PART);
-        let pulled = if is_long { 0 } else { self.pull(&mut rest)? };
-        let Some(pages) = rest.pages().filter(|&pages| is_long || self.first_entry(pages).is_some()) else {
-            return Ok(Unmapped { pages: pulled, detached: None, rest: None });
+        let (mut left, is_long) = (Rest::of(pages), pages.len() > PART);
+        let pulled = if is_long { 0 } else { self.pull(&mut left)? };
+        let Some(pages) = left.pages().filter(|&pages| is_long || self.first_entry(pages).is_some()) else {
+            return Ok(pulled);
         };
         let (parts, stop) = Table::<K>::detach(&mut self.writer, pages)?;
         let done = stop.map_or(Some(pages), |stop| Pages::new(pages.first(), stop.checked_sub(1)?));
+        *rest = stop.and_then(|stop| Pages::new(stop, pages.last()));
         // SAFETY: `Flushing` flushes before it uses the parts, or gives them up.
-        let detached = unsafe { Detachment::new(self.space.mmu, parts, self.cleared) };
-        let detached = Flushing { edit: self, done, detached: Some(detached) }.clear();
-        let rest = stop.and_then(|stop| Pages::new(stop, pages.last()));
-        Ok(Unmapped { pages: pulled, detached, rest })
+        *detached = Some(unsafe { Detachment::new(self.space.mmu, parts, self.cleared) });
+        Flushing { edit: self, done, detached }.clear();
+        Ok(pulled)
     }
 
     /// Takes entries of a range out of the table, as long as the list has room for their frames, and until they are many. Returns how
@@ -123,15 +104,14 @@ impl<K: Kernel, const CPUS: usize> Edit<'_, K, CPUS> {
 struct Flushing<'e, 's, K: Kernel, const CPUS: usize> {
     edit: &'e mut Edit<'s, K, CPUS>,
     done: Option<Pages>,
-    /// `None` after the flush.
-    detached: Option<Detachment<K, CPUS>>,
+    detached: &'e mut Option<Detachment<K, CPUS>>,
 }
 
 impl<K: Kernel, const CPUS: usize> Flushing<'_, '_, K, CPUS> {
-    /// Flushes, then empties the entries in which frames wait. Returns the rest of what has been taken out.
-    fn clear(mut self) -> Option<Detachment<K, CPUS>> {
+    /// Flushes, then empties the entries in which frames wait.
+    fn clear(mut self) {
         self.clear_all();
-        self.detached.take()
+        core::mem::forget(self);
     }
 
     fn clear_all(&mut self) {
