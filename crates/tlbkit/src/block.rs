@@ -11,7 +11,7 @@ use core::ptr::NonNull;
 use core::sync::atomic::{AtomicUsize, Ordering, fence};
 
 use tlbkit_addr::{Attr, PageSize, Pages, PhysAddr, VirtAddr, Vpn};
-use tlbkit_pagetable::{Error, Geometry as _, PageRanges, Pinned, Radix as _, Table as _, destroy};
+use tlbkit_pagetable::{Error, Geometry as _, PageRanges, Pinned, Radix as _, Table as _};
 
 use crate::asids::{Held, Number};
 use crate::cpu_set::SharedSpace;
@@ -305,17 +305,6 @@ impl<K: Kernel, const CPUS: usize> Block<K, CPUS> {
             gaps.into_iter().flatten().chain(whole)
         })
     }
-}
-
-/// Frees the nodes of a table that no CPU walks.
-///
-/// # Safety
-///
-/// No CPU walks the table, and none will.
-pub(crate) unsafe fn free<K: Kernel>(table: Table<K>) {
-    // SAFETY: by this function's contract no CPU walks the table, and none will. A TLB may hold its translations under its ASID,
-    // which no other address space gets before every CPU has flushed.
-    unsafe { destroy(table).reclaim() };
 }
 
 impl<K: Kernel, const CPUS: usize> Drop for Block<K, CPUS> {

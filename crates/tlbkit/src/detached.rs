@@ -39,10 +39,11 @@ impl<K: Kernel, const CPUS: usize> Detachment<K, CPUS> {
     }
 
     /// Calls `take` with the parts, and with a function that releases what it is called with.
-    pub(crate) fn release_by<R>(
+    #[inline(never)]
+    pub(crate) fn release_by(
         &mut self,
-        take: impl FnOnce(&mut Parts<K>, &mut dyn FnMut(Uncovered)) -> R,
-    ) -> R {
+        take: &mut dyn FnMut(&mut Parts<K>, &mut dyn FnMut(Uncovered)) -> bool,
+    ) -> bool {
         let (kernel, pages, lost, dirty) = (self.mmu.kernel(), &mut self.pages, self.lost, self.dirty);
         take(&mut self.parts, &mut |what| match what {
             _ if lost => {}
@@ -56,8 +57,9 @@ impl<K: Kernel, const CPUS: usize> Detachment<K, CPUS> {
     }
 
     /// Releases a part, with interrupts masked, and tells whether nothing is left.
+    #[inline(never)]
     fn release_some(&mut self) -> bool {
-        let release = |parts: &mut Parts<K>, hand_over: &mut dyn FnMut(Uncovered)| {
+        let release = &mut |parts: &mut Parts<K>, hand_over: &mut dyn FnMut(Uncovered)| {
             // SAFETY: by the contract of `new` every CPU has flushed by now; lost parts do not come here.
             unsafe { parts.release(RELEASED, hand_over) }
         };
@@ -66,6 +68,7 @@ impl<K: Kernel, const CPUS: usize> Detachment<K, CPUS> {
     }
 
     /// Releases everything, part by part, and returns how many base pages have been released.
+    #[inline(never)]
     pub(crate) fn release(mut self) -> usize {
         loop {
             // Inside a call the methods of the kernel find this CPU busy. An edit is inside a call already.

@@ -409,7 +409,8 @@ impl<'s, K: Kernel, const CPUS: usize> Edit<'s, K, CPUS> {
     ///
     /// [`Error::Occupied`] or [`Error::Marked`] if a page is in use; otherwise as [`mark`](Self::mark). Nothing has changed then.
     pub fn mark_pages(&mut self, pages: PagesOf<K>, mark: Mark) -> Result<(), Error> {
-        self.all_or_nothing(counted::<K>(pages), |edit, pages, done| {
+        let pages = counted::<K>(pages);
+        self.all_or_nothing(pages, &mut |edit, done| {
             for page in pages {
                 edit.mark_at(page.address(edit.space.base()), mark)?;
                 *done += 1;

@@ -95,21 +95,22 @@ impl<K: Kernel, const CPUS: usize> AddressSpace<K, CPUS> {
             self.copy_supervisor(&child, copy)?;
         }
         let mut copying = WithNodes { kernel: mmu.kernel(), copying: None };
-        let mut next = None;
-        loop {
-            let copied = self.edit(|edit| {
+        let (mut next, mut is_done) = (None, false);
+        while !is_done {
+            self.change(&mut |edit| {
                 let mut writer = Writer::new(&*child.0.table)?;
                 let copied = edit.copy_on_write(&mut writer, &mut copying.copying, next);
                 // SAFETY: no CPU has ever run the child, so no CPU walks its table, and no TLB holds a translation of it.
                 unsafe { writer.finish().reclaim() };
-                copied
+                match copied? {
+                    Copied::Nothing => {}
+                    Copied::Until(page) => next = Some(page),
+                    Copied::All => is_done = true,
+                }
+                Ok(0)
             })?;
-            match copied {
-                Copied::Nothing => {}
-                Copied::Until(page) => next = Some(page),
-                Copied::All => return Ok(child),
-            }
         }
+        Ok(child)
     }
 
     /// Maps the supervisor pages of this address space in `child`, to what `copy` returns for each leaf.
@@ -121,12 +122,13 @@ impl<K: Kernel, const CPUS: usize> AddressSpace<K, CPUS> {
         for own in self.0.own() {
             let mut rest = Some(own);
             while let Some(pages) = rest {
-                rest = self.edit(|edit| {
+                self.change(&mut |edit| {
                     let mut writer = Writer::new(&*child.0.table)?;
                     let copied = edit.copy_supervisor(&mut writer, pages, copy);
                     // SAFETY: no CPU has ever run the child, so no CPU walks its table, and no TLB holds a translation of it.
                     unsafe { writer.finish().reclaim() };
-                    copied
+                    rest = copied?;
+                    Ok(0)
                 })?;
             }
         }

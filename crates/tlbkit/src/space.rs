@@ -6,7 +6,7 @@ use core::ops::ControlFlow;
 use tlbkit_addr::{Asid, Attr, PageSize, Pages, Pfn, PhysAddr, VirtAddr};
 use tlbkit_pagetable::{Change, Entry, Error, Footprint, Leaf, Mark, PageRanges, Table as _};
 
-use crate::block::{Handle, Place, Role, free};
+use crate::block::{Handle, Place, Role};
 use crate::counted::{counted, pfn, typed};
 use crate::cpu_call::{CpuCall, NotReady, everything, under};
 use crate::detached::Detachment;
@@ -82,8 +82,7 @@ impl<K: Kernel<Machine: Machine<Table = MultiLevel>>, const CPUS: usize> Address
             let place = Place::take(mmu)?;
             let mut table = Table::<K>::new(mmu.storage())?;
             if let Err(why) = table.lend(ranges) {
-                // SAFETY: the table is new, and no CPU has walked it.
-                unsafe { free::<K>(table) };
+                drop(place.fill(table, Role::Users { lender: None }));
                 return Err(why);
             }
             Ok(Self::kernels_own(
@@ -395,7 +394,9 @@ impl<K: Kernel, const CPUS: usize> AddressSpace<K, CPUS> {
         let (mut edit, mut result) = (Some(edit), None);
         self.change(&mut |right| {
             // It is called once.
-            result = edit.take().map(|edit| edit(right)).transpose()?;
+            if let Some(edit) = edit.take() {
+                result = Some(edit(right)?);
+            }
             Ok(0)
         })?;
         result.ok_or(Error::Nested)

@@ -19,12 +19,7 @@ impl<K: Kernel, const CPUS: usize> Edit<'_, K, CPUS> {
     /// [`Error::OutOfRange`], [`Error::FrameTooLarge`], [`Error::WrongAttr`] (also for [`Attr::GLOBAL`], except in pages that
     /// this address space [lends](crate::AddressSpace::lending)), [`Error::Occupied`], [`Error::Marked`], [`Error::Borrowed`] or
     /// [`Error::NoMemory`]; nothing has changed then.
-    #[inline(never)]
     pub fn map(&mut self, pages: PagesOf<K>, frame: FrameOf<K>, attr: Attr) -> Result<(), Error> {
-        let range = counted::<K>(pages);
-        if range.first() == range.last() {
-            return self.cursor_at(range.first())?.map(frame, attr);
-        }
         self.map_sized(pages, frame, self.space.base(), attr)
     }
 
@@ -61,23 +56,20 @@ impl<K: Kernel, const CPUS: usize> Edit<'_, K, CPUS> {
         let space = self.space.table.space();
         space.check_frames(frame, pages.len(), space.base())?;
         let block = self.space;
-        let sizes = || space.sizes().iter().copied().filter(|&size| block.has_place_for(size, pages));
-        self.all_or_nothing(pages, |edit, pages, done| {
+        self.all_or_nothing(pages, &mut |edit, done| {
             while let Some(rest) = after(pages, *done) {
                 let at = Pfn::new(frame.get() + *done);
-                let fits = |size: PageSize| {
-                    let count = size.pages(space.base()).unwrap_or(1);
-                    let aligned =
-                        rest.first().is_aligned(size, space.base()) && at.is_aligned(size, space.base());
-                    (aligned && rest.len() >= count).then_some((size, count))
-                };
-                let largest = sizes().rev().find_map(fits);
-                let (size, count) = largest.unwrap_or((space.base(), 1));
-                // Pages of that size up to the next boundary of a larger size, or to the end of the range.
-                let next = sizes().find(|&larger| larger > size);
-                let until = next
-                    .and_then(|larger| larger.pages(space.base()))
-                    .map_or(usize::MAX, |larger| larger - (rest.first().get() & (larger - 1)));
+                // The largest size that fits, its pages, and how far it is from there to a boundary of the next larger one.
+                let (mut size, mut count, mut until) = (space.base(), 1, usize::MAX);
+                for &larger in space.sizes().iter().filter(|&&size| block.has_place_for(size, pages)) {
+                    let pages = larger.pages(space.base()).unwrap_or(1);
+                    let is_aligned = (rest.first().get() | at.get()) & (pages - 1) == 0;
+                    if is_aligned && rest.len() >= pages {
+                        (size, count, until) = (larger, pages, usize::MAX);
+                    } else if until == usize::MAX {
+                        until = pages - (rest.first().get() & (pages - 1));
+                    }
+                }
                 let len = rest.len().min(until) / count * count;
                 let part = Pages::count(rest.first(), len).unwrap_or(Pages::one(rest.first()));
                 edit.map_sized(to_pages::<K>(part), typed::<K, _>(at), size, attr)?;
@@ -104,7 +96,7 @@ impl<K: Kernel, const CPUS: usize> Edit<'_, K, CPUS> {
         let pages = counted::<K>(pages);
         let base = self.space.base();
         let mut frames = frames.into_iter();
-        self.all_or_nothing(pages, |edit, pages, done| {
+        self.all_or_nothing(pages, &mut |edit, done| {
             while let Some(rest) = after(pages, *done) {
                 let page = rest.first();
                 let frame = frames.next().ok_or(Error::NotMapped { at: page.address(base) })?;
@@ -153,14 +145,15 @@ impl<K: Kernel, const CPUS: usize> Edit<'_, K, CPUS> {
 
     /// Runs `map` if none of `pages` is in use. It counts the pages from the beginning of `pages` that it has mapped or marked, and those
     /// are unmapped if it fails.
+    #[inline(never)]
     pub(super) fn all_or_nothing(
         &mut self,
         pages: Pages,
-        map: impl FnOnce(&mut Self, Pages, &mut usize) -> Result<(), Error>,
+        map: &mut dyn FnMut(&mut Self, &mut usize) -> Result<(), Error>,
     ) -> Result<(), Error> {
         self.check_unused(pages)?;
         let mut done = 0;
-        let result = map(self, pages, &mut done);
+        let result = map(self, &mut done);
         if result.is_err()
             && let Some(mapped) = done.checked_sub(1).and_then(|_| Pages::count(pages.first(), done))
         {

@@ -121,11 +121,12 @@ impl<K: Kernel, const CPUS: usize> Flushing<'_, '_, K, CPUS> {
             detached.lose();
         }
         let (writer, done) = (&mut self.edit.writer, self.done);
-        detached.release_by(|parts, hand_over| {
+        let _ = detached.release_by(&mut |parts, hand_over| {
             if let Some(done) = done {
                 // SAFETY: the flush has been executed, or was refused: then `hand_over` releases nothing.
                 unsafe { Table::<K>::clear_detached(writer, done, parts, hand_over) };
             }
+            false
         });
     }
 }
