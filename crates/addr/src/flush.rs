@@ -123,6 +123,13 @@ impl Flush {
         Self { scope: FlushScope::Nowhere, links: false, stale: Stale::Nothing }
     }
 
+    /// Returns a flush of pages and of the links to them, of a scope that flushes: [`FlushScope::Local`] or
+    /// [`FlushScope::Everywhere`].
+    #[inline(always)]
+    pub const fn of_links(scope: FlushScope, pages: Pages) -> Self {
+        Self { scope, links: true, stale: Stale::One(pages) }
+    }
+
     /// Returns a flush of the whole address space, links included, by every CPU.
     #[inline(always)]
     pub const fn everything() -> Self {

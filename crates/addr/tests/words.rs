@@ -147,6 +147,9 @@ fn links_are_flushed_as_the_hardware_needs_it() {
         assert_eq!(flush.by_address(cache, 2).unwrap().map(Vpn::get).collect::<BTreeSet<_>>(), [3, 7].into());
     }
     assert!(flush.by_address(WalkCache::Whole, 2).is_none());
+    let mut added = Flush::none();
+    added.add_links(FlushScope::Local, Pages::one(Vpn::new(7)));
+    assert_eq!(Flush::of_links(FlushScope::Local, Pages::one(Vpn::new(7))), added);
     let mut leaves = Flush::none();
     leaves.add(FlushScope::Everywhere, Pages::one(Vpn::new(3)));
     assert!(!leaves.links() && leaves.by_address(WalkCache::Whole, 1).is_some());

@@ -156,7 +156,7 @@ impl<'s, K: Kernel, const CPUS: usize> Edit<'s, K, CPUS> {
         self.protect_entries(pages, change)
     }
 
-    /// Splits larger pages that extend beyond `pages`, unless a change of `pages` would fail nevertheless.
+    /// Splits larger pages that extend beyond `pages`, unless a change of `pages` fails anyway.
     fn split_before(&mut self, pages: Pages, change: Change) -> Result<(), Error> {
         self.space.check_global(change.set, pages)?;
         self.space.check_own(pages)?;
@@ -282,17 +282,16 @@ impl<'s, K: Kernel, const CPUS: usize> Edit<'s, K, CPUS> {
         else {
             return Err(Error::WrongSize { size });
         };
-        let page = at.vpn(shape.base());
+        let page = Pages::one(at.vpn(shape.base()));
+        // The check comes before a page is split.
+        self.space.check_own(page)?;
         let mut split = [None; 2];
         match self.find(at) {
             Some(leaf) if leaf.size > size => {
-                // The check comes before a page is split.
-                self.space.check_own(Pages::one(page))?;
-                let whole = Pages::count(Vpn::new(page.get() & !(count - 1)), count);
-                split = self.split_ends(whole.unwrap_or(Pages::one(page)))?;
+                let first = Vpn::new(page.first().get() & !(count - 1));
+                split = self.split_ends(Pages::count(first, count).unwrap_or(page))?;
             }
             Some(Leaf { at, size: smaller, .. }) if smaller < size => {
-                self.space.check_own(Pages::one(page))?;
                 return Err(Error::Occupied { at, size: smaller });
             }
             _ => {}
@@ -381,7 +380,7 @@ impl<'s, K: Kernel, const CPUS: usize> Edit<'s, K, CPUS> {
     }
 
     #[inline(never)]
-    fn mark_at(&mut self, at: VirtAddr, mark: Mark) -> Result<Entry, Error> {
+    pub(crate) fn mark_at(&mut self, at: VirtAddr, mark: Mark) -> Result<Entry, Error> {
         let page = Pages::one(at.vpn(self.space.base()));
         if matches!(mark, Mark::Payload(..))
             && let Some(leaf) = self.find(at)

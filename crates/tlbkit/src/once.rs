@@ -3,7 +3,7 @@
 
 use tlbkit_addr::{Attr, Flush, FlushScope, Pages, Pfn, Vpn};
 use tlbkit_pagetable::format::Format;
-use tlbkit_pagetable::{Change, Entry, Error, FlushAll, Leaf, Run, Table as _, mpt};
+use tlbkit_pagetable::{Change, Entry, Error, FlushAll, Leaf, Mark, Run, Table as _, mpt};
 
 use crate::block::{Block, Shape};
 use crate::counted::{to_pages, typed};
@@ -118,6 +118,20 @@ impl<K: Kernel, const CPUS: usize> AddressSpace<K, CPUS> {
             }
             Err(Unflushed) => *wrong = Some(Unflushed.error()),
         }
+    }
+
+    /// Stores what the entry held before in `before`.
+    #[inline(never)]
+    pub(crate) fn mark_once(&self, page: Vpn, mark: Mark, before: &mut Entry) -> Result<bool, Unflushed> {
+        self.at_once(page, |_, slot| {
+            // A payload takes the place of no page.
+            if matches!(mark, Mark::Payload(..)) && slot.look().is_some() {
+                return None;
+            }
+            let stale;
+            (*before, stale) = slot.mark(mark)?;
+            Some((before.leaf(), stale))
+        })
     }
 
     /// Tells why an access to a page faulted, and resolves the fault if one store is enough. Returns `None` if the answer needs

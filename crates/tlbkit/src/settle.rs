@@ -154,7 +154,5 @@ pub(crate) fn status<K: Kernel>(access: Access) -> Attr {
 /// Not every architecture promises that the fault has evicted them.
 #[inline(always)]
 pub(crate) fn flush_of_fault(page: Vpn) -> Flush {
-    let mut flush = Flush::none();
-    flush.add_links(FlushScope::Local, Pages::one(page));
-    flush
+    Flush::of_links(FlushScope::Local, Pages::one(page))
 }

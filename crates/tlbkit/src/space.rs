@@ -661,7 +661,14 @@ impl<K: Kernel, const CPUS: usize> AddressSpace<K, CPUS> {
     ///
     /// Those of [`Edit::mark`] and [`edit`](Self::edit).
     pub fn mark(&self, at: VirtAddr, mark: Mark) -> Result<Entry<FrameOf<K>>, Error> {
-        self.edit(|edit| edit.mark(at, mark))
+        let mut before = Entry::Empty;
+        if !self.mark_once(at.vpn(self.0.base()), mark, &mut before).map_err(Unflushed::error)? {
+            self.change(&mut |edit| {
+                before = edit.mark_at(at, mark)?;
+                Ok(1)
+            })?;
+        }
+        Ok(typed::<K, _>(before))
     }
 
     /// Stores a mark in the entries of `pages`, none of which is in use; see [`Edit::mark_pages`].

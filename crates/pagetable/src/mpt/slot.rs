@@ -15,12 +15,12 @@ use super::Mpt;
 use super::leaf::Decode as _;
 use super::node::{NodeRef, Place, Writing};
 use super::shape::Shape;
-use crate::format::{Format, check_attr, check_change};
+use crate::format::{Format, check_attr, check_change, entry_word};
 use crate::geometry::Checked as _;
 use crate::nodes::Nodes;
 use crate::pairs::stale;
 use crate::replace::Filled;
-use crate::{Change, Entry, FlushAll, Leaf, Radix, Turn, Word};
+use crate::{Change, Entry, FlushAll, Leaf, Mark, Radix, Turn, Word};
 
 /// The slot of a page in a node of this table, from [`Turn::slot`].
 ///
@@ -238,6 +238,35 @@ impl<'w, 'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Slot<'w, 'n, G, F, N
             self.place.settle_pair();
         }
         Some((self.decoded(old), self.stale(change.scope())))
+    }
+
+    /// Stores a mark in the slot, which is a base page's, and returns what the slot held before, with the status bits that hardware set
+    /// before the store.
+    #[inline(always)]
+    pub fn mark(self, mark: Mark) -> Option<(Entry, Stale)> {
+        let word = entry_word::<F>(Some(mark)).ok()?;
+        if !self.in_last() {
+            return None;
+        }
+        let seen = self.place.read();
+        let (was, scope) = match Mpt::<'n, G, F, N>::entry(seen, self.level(), self.at()) {
+            Entry::Leaf(_) if self.is_single(seen) => {
+                let was = self.place.exchange_leaf(seen, word);
+                (Entry::Leaf(self.decoded(was)), FlushScope::Everywhere)
+            }
+            Entry::Leaf(_) => return None,
+            // A frame waits for its flush there.
+            Entry::Empty if seen != F::Word::ZERO => return None,
+            was => {
+                self.place.store_relaxed(word);
+                if was == Entry::Empty {
+                    self.place.count_in();
+                }
+                (was, FlushScope::Nowhere)
+            }
+        };
+        self.place.settle_pair();
+        Some((was, self.stale(scope)))
     }
 
     /// Replaces the leaf of a base page with one store, and returns the old leaf with the status bits that hardware set before

@@ -12,7 +12,8 @@ use tlbkit_pagetable::geometry::{Va32, Va39, Va48, Va64};
 use tlbkit_pagetable::mpt::{Encoded, Mpt};
 use tlbkit_pagetable::nodes::{Chunk, Slab};
 use tlbkit_pagetable::{
-    Error, FlushAll, Holes, Local, Pinned, Private, Solo, Table as _, Turn, Writer, destroy, gpt, hpt,
+    Entry, Error, FlushAll, Holes, Local, Mark, Pinned, Private, Solo, Table as _, Turn, Writer, destroy,
+    gpt, hpt,
 };
 
 const AT: VirtAddr = VirtAddr::new(0x40_3000);
@@ -254,4 +255,45 @@ fn a_lookup_during_a_break_moves_no_bucket() {
     // SAFETY: the same.
     unsafe { destroy(table).reclaim() };
     assert_eq!(slab.usage().nodes, 0);
+}
+
+/// A mark takes the place of nothing, of a mark and of a page with one store, and no larger page's.
+#[test]
+fn a_slot_takes_a_mark() {
+    let mut memory = vec![Chunk::ZERO; 64];
+    let slab = Slab::<u64, Solo>::new(&mut memory, 0).unwrap();
+    let table = Mpt::<Va39, format::Sv39, _>::new(&slab).unwrap();
+    let (page, attr) = (AT.vpn(PageSize::K4), Attr::READ | Attr::WRITE);
+    let mut writer = Writer::new(&table).unwrap();
+    writer.map(pages(AT, PageSize::K4), Pfn::new(7), PageSize::K4, attr).unwrap();
+    let large = VirtAddr::new(0x20_0000);
+    writer.map(pages(large, PageSize::M2), Pfn::new(512), PageSize::M2, attr).unwrap();
+    // SAFETY: no CPU walks the table.
+    unsafe { writer.finish().reclaim() };
+    let mut turn = Turn::new(&table).unwrap();
+    let next = page.checked_add(1).unwrap();
+    let (was, stale) = turn.slot(next).unwrap().mark(Mark::Guard).unwrap();
+    assert_eq!((was, stale.scope), (Entry::Empty, FlushScope::Nowhere));
+    let payload = Mark::Payload(9, Attr::READ);
+    let (was, stale) = turn.slot(next).unwrap().mark(payload).unwrap();
+    assert_eq!((was, stale.scope), (Entry::Mark(Mark::Guard), FlushScope::Nowhere));
+    let (was, stale) = turn.slot(page).unwrap().mark(Mark::Guard).unwrap();
+    assert_eq!(was.leaf().map(|leaf| leaf.frame), Some(Pfn::new(7)));
+    assert_eq!((stale.scope, stale.pages), (FlushScope::Everywhere, Pages::one(page)));
+    assert!(turn.slot(large.vpn(PageSize::K4)).is_none_or(|slot| slot.mark(Mark::Guard).is_none()));
+    drop(turn);
+    // SAFETY: no CPU walks the table.
+    let entry = |at: VirtAddr| table.entry(unsafe { Pinned::by(&slab) }, at);
+    assert_eq!(entry(AT), Entry::Mark(Mark::Guard));
+    assert_eq!(entry(next.address(PageSize::K4)), Entry::Mark(payload));
+    assert_eq!(table.footprint().ptes, 3);
+    // The count of the node is right: it goes with its last entry.
+    let mut writer = Writer::new(&table).unwrap();
+    writer.unmap(Pages::new(page, next).unwrap(), Holes::Skip).unwrap();
+    let batch = writer.finish();
+    assert_eq!(batch.nodes(), 1);
+    // SAFETY: no CPU walks the table.
+    unsafe { batch.reclaim() };
+    // SAFETY: no CPU walks the table.
+    unsafe { destroy(table).reclaim() };
 }
