@@ -312,7 +312,7 @@ impl<K: Kernel, const CPUS: usize> Drop for Block<K, CPUS> {
         // SAFETY: no code has taken the table before, and none uses this field again. No CPU has the root loaded, because each CPU
         // that runs the address space keeps a handle, and no CPU visits it without one. A TLB may hold its translations under its
         // ASID, which no other address space gets before every CPU has flushed.
-        let end =
+        let mut end =
             unsafe { Detachment::new(self.mmu, ManuallyDrop::take(&mut self.table).detach_all(), false) };
         end.end();
     }

@@ -8,6 +8,9 @@ use crate::storage::Parts;
 use crate::table::{Detached as _, RELEASED};
 use crate::{Kernel, Mmu};
 
+/// Takes what waits out of the parts, hands it over, and tells whether nothing is left.
+type Take<'f, K> = dyn FnMut(&mut Parts<K>, &mut dyn FnMut(Uncovered)) -> bool + 'f;
+
 /// What waits for its release after its flush. The drop of this value releases the rest, also after a call of the kernel has unwound.
 pub(crate) struct Detachment<K: Kernel, const CPUS: usize> {
     mmu: &'static Mmu<K, CPUS>,
@@ -40,10 +43,7 @@ impl<K: Kernel, const CPUS: usize> Detachment<K, CPUS> {
 
     /// Calls `take` with the parts, and with a function that releases what it is called with.
     #[inline(never)]
-    pub(crate) fn release_by(
-        &mut self,
-        take: &mut dyn FnMut(&mut Parts<K>, &mut dyn FnMut(Uncovered)) -> bool,
-    ) -> bool {
+    pub(crate) fn release_by(&mut self, take: &mut Take<'_, K>) -> bool {
         let (kernel, pages, lost, dirty) = (self.mmu.kernel(), &mut self.pages, self.lost, self.dirty);
         take(&mut self.parts, &mut |what| match what {
             _ if lost => {}
@@ -69,7 +69,7 @@ impl<K: Kernel, const CPUS: usize> Detachment<K, CPUS> {
 
     /// Releases everything, part by part, and returns how many base pages have been released.
     #[inline(never)]
-    pub(crate) fn release(mut self) -> usize {
+    pub(crate) fn release(&mut self) -> usize {
         loop {
             // Inside a call the methods of the kernel find this CPU busy. An edit is inside a call already.
             let done = match self.mmu.call(|_| Ok(self.release_some())) {
@@ -86,7 +86,7 @@ impl<K: Kernel, const CPUS: usize> Detachment<K, CPUS> {
 
 impl<K: Kernel, const CPUS: usize> Detachment<K, CPUS> {
     /// Releases everything, part by part, outside of any call: the methods of the kernel may use the address spaces.
-    pub(crate) fn end(mut self) {
+    pub(crate) fn end(&mut self) {
         while !self.mmu.kernel().masked(|| self.release_some()) {}
     }
 }

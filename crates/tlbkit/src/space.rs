@@ -501,7 +501,7 @@ impl<K: Kernel, const CPUS: usize> AddressSpace<K, CPUS> {
         while rest.is_some() {
             let mut detached = None;
             total += self.change(&mut |edit| edit.unmap_part(&mut rest, &mut detached))?;
-            total += detached.map_or(0, Detachment::release);
+            total += detached.as_mut().map_or(0, Detachment::release);
         }
         Ok(total)
     }

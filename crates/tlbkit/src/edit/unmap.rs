@@ -31,7 +31,7 @@ impl<K: Kernel, const CPUS: usize> Edit<'_, K, CPUS> {
         while rest.is_some() {
             let mut detached = None;
             total += self.unmap_part(&mut rest, &mut detached)?;
-            total += detached.map_or(0, Detachment::release);
+            total += detached.as_mut().map_or(0, Detachment::release);
         }
         Ok(total)
     }
@@ -65,13 +65,24 @@ impl<K: Kernel, const CPUS: usize> Edit<'_, K, CPUS> {
         let Some(pages) = left.pages().filter(|&pages| is_long || self.first_entry(pages).is_some()) else {
             return Ok(pulled);
         };
+        *rest = self.detach_part(pages, detached)?;
+        Ok(pulled)
+    }
+
+    /// Takes the first part of `pages` out of the table and flushes. Returns the pages after it. It is a separate function, so that the
+    /// stack for what it takes out is not there while pages are split.
+    #[inline(never)]
+    fn detach_part(
+        &mut self,
+        pages: Pages,
+        detached: &mut Option<Detachment<K, CPUS>>,
+    ) -> Result<Option<Pages>, Error> {
         let (parts, stop) = Table::<K>::detach(&mut self.writer, pages)?;
         let done = stop.map_or(Some(pages), |stop| Pages::new(pages.first(), stop.checked_sub(1)?));
-        *rest = stop.and_then(|stop| Pages::new(stop, pages.last()));
         // SAFETY: `Flushing` flushes before it uses the parts, or gives them up.
         *detached = Some(unsafe { Detachment::new(self.space.mmu, parts, self.cleared) });
         Flushing { edit: self, done, detached }.clear();
-        Ok(pulled)
+        Ok(stop.and_then(|stop| Pages::new(stop, pages.last())))
     }
 
     /// Takes entries of a range out of the table, as long as the list has room for their frames, and until they are many. Returns how
