@@ -1,7 +1,5 @@
 //! The TLB flush that a change to a page table needs.
 
-use heapless::Vec;
-
 use crate::{Attr, Pages, Vpn};
 
 /// The scope of a flush: which CPUs must execute it before the change is complete.
@@ -109,9 +107,50 @@ enum Stale {
     Nothing,
     One(Pages),
     /// Two ranges or more.
-    Many(Vec<Pages, { Flush::RANGES }, u8>),
+    Many(Ranges),
     All,
 }
+
+/// Up to [`Flush::RANGES`] ranges. A place behind them holds some range.
+#[derive(Clone, Debug)]
+struct Ranges {
+    ranges: [Pages; Flush::RANGES],
+    len: usize,
+}
+
+impl Ranges {
+    fn as_slice(&self) -> &[Pages] {
+        self.ranges.get(..self.len).unwrap_or_default()
+    }
+
+    /// Adds a range. Returns whether there was room.
+    fn push(&mut self, pages: Pages) -> bool {
+        let place = self.ranges.get_mut(self.len);
+        let has_room = place.is_some();
+        if let Some(place) = place {
+            *place = pages;
+            self.len += 1;
+        }
+        has_room
+    }
+
+    /// Removes a range that touches `pages`, if there is one, and returns both as one.
+    fn take_merged(&mut self, pages: Pages) -> Option<Pages> {
+        let (at, merged) =
+            self.as_slice().iter().enumerate().find_map(|(at, range)| Some((at, range.merge(pages)?)))?;
+        self.len -= 1;
+        self.ranges.swap(at, self.len);
+        Some(merged)
+    }
+}
+
+impl PartialEq for Ranges {
+    fn eq(&self, other: &Self) -> bool {
+        self.as_slice() == other.as_slice()
+    }
+}
+
+impl Eq for Ranges {}
 
 impl Flush {
     /// The largest number of separate ranges.
@@ -164,16 +203,16 @@ impl Flush {
     #[cold]
     fn add_apart(&mut self, mut pages: Pages) {
         if let Stale::One(only) = self.stale {
-            self.stale = Stale::Many(Vec::from_array([only]));
+            self.stale = Stale::Many(Ranges { ranges: [only; Flush::RANGES], len: 1 });
         }
         let Stale::Many(ranges) = &mut self.stale else { return };
         // Merges every range that touches the new one, and repeats that with the wider range.
-        while let Some(at) = ranges.iter().position(|range| range.merge(pages).is_some()) {
-            pages = ranges.swap_remove(at).merge(pages).unwrap_or(pages);
+        while let Some(merged) = ranges.take_merged(pages) {
+            pages = merged;
         }
-        if ranges.is_empty() {
+        if ranges.len == 0 {
             self.stale = Stale::One(pages);
-        } else if ranges.push(pages).is_err() {
+        } else if !ranges.push(pages) {
             self.stale = Stale::All;
         }
     }
@@ -266,10 +305,10 @@ impl Flush {
                 return Some(Named { run: run_of(*only, most)?, rest: [].iter() });
             }
             Stale::Many(many) => {
-                if !are_within(many, most) {
+                if !are_within(many.as_slice(), most) {
                     return None;
                 }
-                many
+                many.as_slice()
             }
         };
         Some(Named { run: (Vpn::new(0), 0), rest: rest.iter() })
@@ -281,7 +320,7 @@ impl Flush {
         match &self.stale {
             Stale::Nothing | Stale::All => &[],
             Stale::One(only) => core::slice::from_ref(only),
-            Stale::Many(many) => many,
+            Stale::Many(many) => many.as_slice(),
         }
     }
 

@@ -24,6 +24,7 @@ impl FrameNumber for Pfn {
 
 /// Frames that an unmap uncovered: `len` base frames from `first` on. `F` numbers them, as in a [`Leaf`](crate::Leaf).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(C)]
 pub struct Run<F = Pfn> {
     /// The first frame.
     pub first: F,
@@ -52,31 +53,35 @@ pub enum Uncovered {
     Mark(Mark),
 }
 
-/// Frames to hand over when the next ones do not continue them, so that neighbouring frames are one run.
-#[derive(Debug, Default)]
-pub(crate) struct Joined(Option<Run>);
+/// Frames to hand over when the next ones do not continue them, so that neighbouring frames are one run. Without frames the run is
+/// empty. (A copy of an `Option` would copy the padding, byte by byte.)
+#[derive(Debug)]
+pub(crate) struct Joined(Run);
 
 impl Joined {
     pub(crate) const fn new() -> Self {
-        Self(None)
+        Self(Run { first: Pfn::new(0), len: 0, dirty: false })
     }
 
     /// Adds frames to the run, or hands that run over first.
     pub(crate) fn add(&mut self, run: Run, hand_over: &mut dyn FnMut(Uncovered)) {
-        if let Some(before) = &mut self.0
-            && before.first.checked_add(before.len) == Some(run.first)
-        {
-            before.len += run.len;
-            before.dirty |= run.dirty;
-        } else if let Some(before) = self.0.replace(run) {
-            hand_over(Uncovered::Frames(before));
+        let Run { first, len, dirty } = self.0;
+        if len > 0 && first.checked_add(len) == Some(run.first) {
+            (self.0.len, self.0.dirty) = (len + run.len, dirty | run.dirty);
+            return;
+        }
+        (self.0.first, self.0.len, self.0.dirty) = (run.first, run.len, run.dirty);
+        if len > 0 {
+            hand_over(Uncovered::Frames(Run { first, len, dirty }));
         }
     }
 
     /// Hands the run over.
     pub(crate) fn end(&mut self, hand_over: &mut dyn FnMut(Uncovered)) {
-        if let Some(run) = self.0.take() {
-            hand_over(Uncovered::Frames(run));
+        let Run { first, len, dirty } = self.0;
+        self.0.len = 0;
+        if len > 0 {
+            hand_over(Uncovered::Frames(Run { first, len, dirty }));
         }
     }
 }

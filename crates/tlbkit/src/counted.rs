@@ -159,6 +159,8 @@ pub trait BasePage: Sealed + fmt::Debug + 'static {
     /// Returns `value` with the machine's numbers in the place of plain ones.
     #[doc(hidden)]
     fn typed<T: Numbered<By<Pfn> = T>>(value: T) -> T::By<Self::Frame>;
+    #[doc(hidden)]
+    fn typed_runs(runs: &[Run]) -> &[Run<Self::Frame>];
 }
 
 /// Is implemented in this crate alone.
@@ -188,6 +190,10 @@ impl BasePage for Base<12> {
     fn typed<T: Numbered<By<Pfn> = T>>(value: T) -> T {
         value
     }
+    #[inline(always)]
+    fn typed_runs(runs: &[Run]) -> &[Run] {
+        runs
+    }
 }
 
 macro_rules! typed {
@@ -212,6 +218,11 @@ macro_rules! typed {
             #[inline(always)]
             fn typed<T: Numbered<By<Pfn> = T>>(value: T) -> T::By<Frame<$shift>> {
                 value.by(Frame)
+            }
+            #[inline(always)]
+            fn typed_runs(runs: &[Run]) -> &[Run<Frame<$shift>>] {
+                // SAFETY: `Run` has the layout of C, and a `Frame` that of its number, so a run of either is one of the other.
+                unsafe { core::slice::from_raw_parts(runs.as_ptr().cast(), runs.len()) }
             }
         }
     )+};
@@ -469,6 +480,12 @@ pub(crate) fn pfn<K: Kernel>(frame: FrameOf<K>) -> Pfn {
 #[inline(always)]
 pub(crate) fn typed<K: Kernel, T: Numbered<By<Pfn> = T>>(value: T) -> T::By<FrameOf<K>> {
     BaseOf::<K>::typed(value)
+}
+
+/// Returns what the kernel gets: runs of frames of the machine's type.
+#[inline(always)]
+pub(crate) fn typed_runs<K: Kernel>(runs: &[Run]) -> &[Run<FrameOf<K>>] {
+    BaseOf::<K>::typed_runs(runs)
 }
 
 /// Conversions between addresses and the numbers that every call takes and returns: numbers count base pages of the

@@ -21,7 +21,7 @@ use crate::{Access, Kernel, Mmu, Overdue, Reason};
 mod shoot;
 mod switch;
 
-pub(crate) use self::shoot::{UncoveredRuns, everything, under};
+pub(crate) use self::shoot::{everything, under};
 
 /// The shootdown system. Every operation is synchronous: the initiator waits until all CPUs have replied.
 pub(crate) type Shootdowns<const CPUS: usize> =

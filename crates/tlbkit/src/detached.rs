@@ -3,7 +3,7 @@
 
 use tlbkit_pagetable::{Mark, Run, Uncovered};
 
-use crate::counted::typed;
+use crate::runs::Batch;
 use crate::storage::Parts;
 use crate::table::{Detached as _, RELEASED};
 use crate::{Kernel, Mmu};
@@ -45,11 +45,12 @@ impl<K: Kernel, const CPUS: usize> Detachment<K, CPUS> {
     #[inline(never)]
     pub(crate) fn release_by(&mut self, take: &mut Take<'_, K>) -> bool {
         let (kernel, pages, lost, dirty) = (self.mmu.kernel(), &mut self.pages, self.lost, self.dirty);
+        let mut batch = Batch::new(kernel);
         take(&mut self.parts, &mut |what| match what {
             _ if lost => {}
             Uncovered::Frames(run) => {
                 *pages += run.len;
-                kernel.release(typed::<K, _>(Run { dirty: run.dirty || dirty, ..run }));
+                batch.add(Run { dirty: run.dirty || dirty, ..run });
             }
             Uncovered::Mark(Mark::Payload(payload, _)) => kernel.release_payload(payload),
             Uncovered::Mark(Mark::Guard) => {}

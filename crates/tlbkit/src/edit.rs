@@ -11,9 +11,10 @@ use tlbkit_pagetable::{
 
 use crate::block::Handle;
 use crate::counted::{counted, pfn, typed};
-use crate::cpu_call::{CpuCall, UncoveredRuns};
+use crate::cpu_call::CpuCall;
 use crate::owned::Owned;
 use crate::rights::change;
+use crate::runs::UncoveredRuns;
 use crate::settle::{Changes, needs_force, status};
 use crate::storage::{Copying, Table, turn};
 use crate::table::{Copied, PART, SpaceTable as _};

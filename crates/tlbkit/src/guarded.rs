@@ -2,7 +2,6 @@
 
 use core::ops::ControlFlow;
 
-use heapless::Vec;
 use tlbkit_addr::{Attr, Pages, PhysAddr, VirtAddr, Vpn};
 use tlbkit_pagetable::format::Format;
 use tlbkit_pagetable::gpt::{self, Fixed, Gpt, Kseg0};
@@ -257,19 +256,23 @@ fn each_entry<G: Radix, F: Format<Word = u32>, N: Nodes<Word = u32>>(
     for half in table.space().halves().into_iter().flatten() {
         let mut rest = Some(half);
         while let Some(pages) = rest {
-            let mut some = Vec::<(VirtAddr, Entry), 16>::new();
+            let (mut some, mut count) = ([(VirtAddr::new(0), Entry::Empty); 16], 0);
             // SAFETY: the caller is the writer, and frees nothing during the visit.
             let flow = table.for_each_entry(unsafe { Pinned::by(table) }, pages, &mut |at, entry| {
-                let _ = some.push((at, entry));
-                if some.is_full() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+                if let Some(place) = some.get_mut(count) {
+                    *place = (at, entry);
+                    count += 1;
+                }
+                if count == some.len() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
             });
-            let last = some.last().map(|&(at, entry)| match entry {
+            let some = some.into_iter().take(count);
+            let last = some.clone().last().map(|(at, entry)| match entry {
                 Entry::Leaf(leaf) => table.space().pages_of(&leaf).last(),
                 _ => at.vpn(G::BASE),
             });
             let next = last.filter(|_| flow.is_break()).and_then(|last| last.checked_add(1));
             rest = next.and_then(|next| Pages::new(next, half.last()));
-            some.into_iter().try_for_each(|(at, entry)| visit(at, entry))?;
+            { some }.try_for_each(|(at, entry)| visit(at, entry))?;
         }
     }
     Ok(())

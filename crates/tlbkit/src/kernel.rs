@@ -200,6 +200,15 @@ pub unsafe trait Kernel: Sync + Sized + 'static {
     /// was flushed.
     fn release(&self, run: Run<FrameOf<Self>>);
 
+    /// Does what [`release`](Self::release) does with each of these runs, of which there are 2 to 16, in no order. A kernel whose frames
+    /// are behind a lock implements this method, and takes the lock once; the default calls `release` for each run.
+    ///
+    /// An unmap of many pages and the end of an address space call it, if the frames are scattered. All the runs are the kernel's, also
+    /// if this method unwinds.
+    fn release_all(&self, runs: &[Run<FrameOf<Self>>]) {
+        runs.iter().for_each(|&run| self.release(run));
+    }
+
     /// Takes notice that [`AddressSpace::fork`](crate::AddressSpace::fork) maps each of these frames once more, or that the caller of
     /// [`Edit::freeze`](crate::Edit::freeze) holds the frame. A kernel that counts the mappings of a frame counts one more.
     fn share(&self, run: Run<FrameOf<Self>>) {

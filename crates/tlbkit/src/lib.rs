@@ -37,6 +37,7 @@ mod mmu;
 mod once;
 mod owned;
 mod rights;
+mod runs;
 mod settle;
 mod space;
 mod storage;

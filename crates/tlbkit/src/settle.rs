@@ -5,7 +5,8 @@ use tlbkit_pagetable::format::Format;
 use tlbkit_pagetable::{Change, Leaf, Pending, Run};
 
 use crate::block::Handle;
-use crate::cpu_call::{CpuCall, UncoveredRuns};
+use crate::cpu_call::CpuCall;
+use crate::runs::UncoveredRuns;
 use crate::{Access, Kernel, Machine};
 
 /// What an [`Edit`](crate::Edit) and its cursor settle changes with. Its methods get the obligation for the changes, if there is
@@ -50,9 +51,7 @@ impl<K: Kernel, const CPUS: usize> Changes<'_, K, CPUS> {
     /// [`Kernel::release`] has unwound.
     #[inline(always)]
     fn release(&mut self) {
-        while let Some(run) = self.runs.pop() {
-            self.call.release(run);
-        }
+        self.call.release(self.runs);
     }
 
     /// Flushes earlier changes of `pages`, if this machine requires break-before-make.
@@ -88,7 +87,7 @@ impl<K: Kernel, const CPUS: usize> Changes<'_, K, CPUS> {
     #[inline(always)]
     pub(crate) fn uncover(&mut self, leaf: &Leaf) {
         let run = leaf.run(self.space.base());
-        let _ = uncover(self.runs, Run { dirty: run.dirty || *self.cleared, ..run });
+        let _ = self.runs.add(Run { dirty: run.dirty || *self.cleared, ..run });
     }
 
     /// Flushes if there is no room for another run of frames.
@@ -130,19 +129,6 @@ fn reach_all(pending: Option<Pending<'_, 'static>>, pages: Pages) {
         flush.add_links(FlushScope::Everywhere, pages);
         pending.merge(&flush);
     }
-}
-
-/// Adds a leaf's frames to the runs that wait for a shootdown. Returns whether there was room.
-#[inline(always)]
-pub(crate) fn uncover(runs: &mut UncoveredRuns, run: Run) -> bool {
-    if let Some(last) = runs.last_mut()
-        && last.first.checked_add(last.len) == Some(run.first)
-    {
-        last.len += run.len;
-        last.dirty |= run.dirty;
-        return true;
-    }
-    runs.push(run).is_ok()
 }
 
 /// Returns the status bits that the access needs, of those that the machine's entries have.

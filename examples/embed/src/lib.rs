@@ -3,8 +3,6 @@
 //! `edit_space_` are what a page fault and a system call do to an address space. A lookup of one CPU is a hit; on several CPUs a
 //! CPU that does not run the address space comes online first.
 //!
-//! `floor_` are the same by hand, for one machine.
-//!
 //! `hit_` are the paths of a TLB refill and of an interrupt: from none of them, nor from `edit_space_`, may a panic,
 //! an allocation or floating point be reachable. `edit_` are the changes, and `miss_` is what comes with a miss.
 #![no_std]
@@ -191,8 +189,6 @@ pub fn hit_shootdown(
     system.poll(handle, &mut Tlb)
 }
 
-#[cfg(target_pointer_width = "64")]
-mod floor;
 mod spaces;
 
 #[cfg(target_pointer_width = "64")]

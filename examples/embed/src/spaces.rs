@@ -7,14 +7,14 @@ use tlbkit::{
 
 unsafe extern "C" {
     safe fn tlbkit_cpu() -> usize;
-    pub(crate) safe fn tlbkit_take_frame() -> usize;
+    safe fn tlbkit_take_frame() -> usize;
     safe fn tlbkit_give_frame(frame: usize);
-    pub(crate) safe fn tlbkit_memory(frame: usize) -> *mut u8;
+    safe fn tlbkit_memory(frame: usize) -> *mut u8;
     safe fn tlbkit_record(frame: usize) -> Option<&'static Record>;
-    pub(crate) safe fn tlbkit_release(first: usize, len: usize);
-    pub(crate) safe fn tlbkit_flush(at: usize, asid: usize);
+    safe fn tlbkit_release(first: usize, len: usize);
+    safe fn tlbkit_flush(at: usize, asid: usize);
     safe fn tlbkit_interrupt(cpus: usize);
-    pub(crate) safe fn tlbkit_mask(to: usize) -> usize;
+    safe fn tlbkit_mask(to: usize) -> usize;
     safe fn tlbkit_load(root: usize);
 }
 

@@ -108,7 +108,9 @@ pub(crate) fn first(boot: Boot) -> ! {
     witness::begin_words();
     let tables = memory::tables();
 
-    if let Some(unit) = number(boot.words, "costs") {
+    if costs::LONGEST
+        && let Some(unit) = number(boot.words, "costs")
+    {
         costs::measure(&kernel, unit).expect("there is memory");
     }
     let (space, entry) = load::load(&kernel, boot.programs);

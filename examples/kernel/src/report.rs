@@ -59,32 +59,19 @@ const NAMES: [&str; 19] = [
     "own_pages",
 ];
 
-/// The names of what changes cost, in the order in which [`costs`](crate::costs) measures them.
-const COSTS: [&str; 12] = [
-    "insns_empty_edit",
-    "insns_map",
-    "insns_translate",
-    "insns_replace",
-    "insns_unmap",
-    "insns_flush",
-    "insns_release",
-    "insns_fork_page",
-    "longest_unmap",
-    "longest_drop",
-    "longest_fork",
-    "longest_copy",
-];
+/// The names of what [`costs`](crate::costs) measures, in its order.
+const LONGEST: [&str; 4] = ["longest_unmap", "longest_drop", "longest_fork", "longest_copy"];
 
 /// The numbers of a boot.
 pub(crate) struct Report {
     counts: [AtomicUsize; NAMES.len()],
-    /// What changes cost, if that was measured.
-    pub(crate) costs: [AtomicUsize; COSTS.len()],
+    /// The most instructions of calls with interrupts masked, if that was measured.
+    pub(crate) longest: [AtomicUsize; LONGEST.len()],
 }
 
 pub(crate) static REPORT: Report = Report {
     counts: [const { AtomicUsize::new(0) }; NAMES.len()],
-    costs: [const { AtomicUsize::new(0) }; COSTS.len()],
+    longest: [const { AtomicUsize::new(0) }; LONGEST.len()],
 };
 
 /// Whether the row has been said.
@@ -143,8 +130,8 @@ impl Report {
         }
         let _speaking = LINE.lock();
         let _ = write!(Console, "row machine={} cpus={}", arch::NAME, crate::cpus());
-        let costs = COSTS.iter().zip(&self.costs).filter(|(_, cost)| cost.load(Ordering::Relaxed) > 0);
-        for (name, number) in NAMES.iter().zip(&self.counts).chain(costs) {
+        let longest = LONGEST.iter().zip(&self.longest).filter(|(_, most)| most.load(Ordering::Relaxed) > 0);
+        for (name, number) in NAMES.iter().zip(&self.counts).chain(longest) {
             let _ = write!(Console, " {name}={}", number.load(Ordering::Relaxed));
         }
         let _ = writeln!(Console, " frames_leaked={frames_leaked} nodes_leaked={nodes_leaked}");

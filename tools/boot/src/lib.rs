@@ -16,6 +16,7 @@ use tlbkit_shell::{Shell, misused, near};
 
 mod break_even;
 mod compare;
+pub mod cost;
 mod elsewhere;
 pub mod judge;
 mod kernel;

@@ -12,6 +12,14 @@ use anyhow::{Context, bail, ensure};
 use crate::places;
 use crate::shell::Shell;
 
+/// The most packages that a kernel locks because of `tlbkit`, itself among them.
+const MOST: usize = 8;
+
+/// Returns the packages that an empty crate locks which depends on the crate in a folder of `crates`.
+pub(crate) fn of_a_user(folder: &str) -> anyhow::Result<BTreeSet<String>> {
+    Ok(packages_of_a_user(folder)?.0)
+}
+
 /// Lets an empty crate depend on each of the kernel's crates, and checks that it locks no package that it does not build.
 pub(crate) fn run(shell: &Shell) -> anyhow::Result<()> {
     for folder in places::kernel_folders()? {
@@ -19,6 +27,11 @@ pub(crate) fn run(shell: &Shell) -> anyhow::Result<()> {
         let package = places::package(&folder);
         let idle: Vec<_> = locked.difference(&built).collect();
         ensure!(idle.is_empty(), "a crate that depends on {package} locks {idle:?} and builds none of them");
+        let count = locked.len();
+        ensure!(
+            count <= MOST,
+            "a crate that depends on {package} locks {count} packages, and {MOST} are allowed: {locked:?}"
+        );
         if matches!(shell, Shell::Plain) {
             println!("{package}: {} packages: {}", locked.len(), Vec::from_iter(locked).join(", "));
         }

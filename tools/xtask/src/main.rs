@@ -22,6 +22,7 @@ mod changed;
 mod check;
 #[cfg(test)]
 mod contributing;
+mod cost;
 mod demo;
 mod doc;
 mod explore;
@@ -86,6 +87,7 @@ enum Command {
     Doc,
     Bare(bare::BareArgs),
     Bench(bench::BenchArgs),
+    Cost(cost::CostArgs),
     Instructions(instructions::InstructionsArgs),
     /// Time two million changes of the tables that grow: the worst of them, and the most bytes a page
     Worst,
@@ -149,6 +151,7 @@ fn main() -> ExitCode {
         Command::Doc => doc::run(&shell),
         Command::Bare(args) => bare::run(&args),
         Command::Bench(args) => bench::run(&shell, &args),
+        Command::Cost(args) => cost::run(&args),
         Command::Instructions(args) => instructions::run(&args),
         Command::Stack => stack::run(&shell),
         Command::Support => support::run(&shell),
@@ -180,6 +183,13 @@ mod tests {
             (&["bench", "--summary", "--json=xml"], "'--json' found, which takes no value", "help bench"),
             (&["boot", "--machine", "riscv"], "similar value exists: 'riscv64'", "help"),
             (&["boot", "--cpus", "many"], "'many'", "help"),
+            (&["cost"], "--machine", "help cost"),
+            (&["cost", "--machine", "mips32"], "'mips32'", "help"),
+            (
+                &["cost", "--machine", "riscv64", "--write", "--json"],
+                "'--write' cannot be used with '--json'",
+                "help cost",
+            ),
             (&["report", "--quick", "--quick"], "--quick", "help report"),
             (&["loom", "--full"], "--full", "help loom"),
             (&["miri", "zzz"], "'zzz'", "help miri"),

@@ -44,26 +44,14 @@ const TARGETS: [Target; 10] = [
 /// What functions begin with from which no panic, no allocation and no floating point may be reached.
 const CLEAN: [&str; 2] = ["hit_", "edit_space_"];
 
-/// The same calls to an address space of Sv39, by hand and with tlbkit: what the functions' names begin with.
-const TEXT: [(&str, &[&str]); 3] = [
-    ("by hand, one hart", &["floor_sv39_"]),
-    ("tlbkit, one hart", &["edit_space_sv39_1_", "hit_space_sv39_1_"]),
-    ("tlbkit, four harts", &["edit_space_sv39_4_"]),
-];
-
 /// Checks and measures.
 pub(crate) fn run(shell: &Shell) -> anyhow::Result<()> {
     let mut sizes: BTreeMap<String, Vec<Option<u64>>> = BTreeMap::new();
     let mut wrong = Vec::new();
     let mut checked = BTreeSet::new();
-    let mut text = vec![[0; TARGETS.len()]; TEXT.len()];
     for (at, target) in TARGETS.iter().enumerate() {
         let reach = Reach::of(&build(shell, target)?)?;
-        for (row, (_, begins)) in text.iter_mut().zip(TEXT) {
-            let names: Vec<_> = begins.iter().flat_map(|begin| reach.named(begin)).collect();
-            row[at] = reach.all_of(&names).bytes;
-        }
-        for name in ["floor_", "hit_", "miss_", "edit_"].iter().flat_map(|begin| reach.named(begin)) {
+        for name in ["hit_", "miss_", "edit_"].iter().flat_map(|begin| reach.named(begin)) {
             let found = reach.from(name);
             if found.names.keys().any(|name| forbidden(name)) {
                 checked.insert(name.to_owned());
@@ -85,11 +73,6 @@ pub(crate) fn run(shell: &Shell) -> anyhow::Result<()> {
     }
     if matches!(shell, Shell::Plain) {
         print(&sizes, &checked);
-        println!("\nbytes of code of map, unmap, protect, replace, fault and lookup together, Sv39");
-        for (row, (name, _)) in text.iter().zip(TEXT) {
-            let cell = |&bytes: &u64| if bytes == 0 { format!("{:>7}", "-") } else { format!("{bytes:>7}") };
-            println!("{name:<26}{}", row.iter().map(cell).collect::<String>());
-        }
     }
     Ok(())
 }

@@ -92,15 +92,10 @@ impl Reach {
 
     /// Returns what the function of that name reaches.
     pub(crate) fn from(&self, name: &str) -> Reached {
-        self.all_of(&[name])
-    }
-
-    /// Returns what the functions of those names reach together: what several reach counts once.
-    pub(crate) fn all_of(&self, names: &[&str]) -> Reached {
         let mut found = Reached::default();
         let mut seen = BTreeSet::new();
-        let known = names.iter().filter_map(|&name| self.names.get(name));
-        let mut open: Vec<(Section, String)> = known.map(|&part| (part, String::new())).collect();
+        let mut open: Vec<(Section, String)> =
+            self.names.get(name).map(|&part| (part, String::new())).into_iter().collect();
         while let Some((part, way)) = open.pop() {
             let Some(content) = self.parts.get(&part) else { continue };
             if !seen.insert(part) {

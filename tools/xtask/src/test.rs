@@ -13,7 +13,9 @@ use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
 
 use crate::changed::{self, Reach};
 use crate::shell::{Line, Shell};
-use crate::{check, doc, fuzz, judge, locks, loom, miri, misused, msrv, near, no_std, places, properties};
+use crate::{
+    check, cost, doc, fuzz, judge, locks, loom, miri, misused, msrv, near, no_std, places, properties,
+};
 
 /// Run every test that the gate runs, two steps at a time, up to the first failure
 #[derive(Args, Debug)]
@@ -70,7 +72,7 @@ const fn step(
 }
 
 /// The gate's. Those that fail fast come first.
-const STEPS: [Step; 12] = [
+const STEPS: [Step; 13] = [
     step("format", Folder::Debug, About::Tree, check::format),
     step("no std", Folder::Debug, About::Crates, no_std::run),
     step("locks", Folder::Debug, About::Crates, locks::run),
@@ -84,6 +86,7 @@ const STEPS: [Step; 12] = [
     step("boot", Folder::Own, About::Of(&["tlbkit-boot", "tlbkit-kernel", "tlbkit-mips32"]), boot),
     step("loom", Folder::Own, About::Of(&loom::PACKAGES), loom::run),
     step("judge", Folder::Own, About::Of(&["tlbkit-boot", "tlbkit-judge"]), judge::briefly),
+    step("size of code", Folder::Own, About::Of(&["tlbkit-cost"]), cost::decided),
     step("oldest Rust", Folder::Own, About::Crates, msrv::run),
 ];
 

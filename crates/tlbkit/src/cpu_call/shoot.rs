@@ -3,7 +3,6 @@
 //! The edit changes the entries before it calls [`System::run`](tlbkit_shootdown::System::run): [`PriorEdit::update`] only returns the
 //! nodes and frames that those changes uncovered.
 
-use heapless::Vec;
 use tlbkit_addr::{Asid, Flush, FlushScope, Pages, Vpn};
 use tlbkit_pagetable::format::Format as _;
 use tlbkit_pagetable::nodes::Store;
@@ -15,10 +14,8 @@ use crate::asids::Held;
 use crate::block::Block;
 use crate::counted::typed;
 use crate::cpu_set::{SharedSpace, WORDS};
+use crate::runs::UncoveredRuns;
 use crate::{CpuSet, Kernel, Machine, Mmu, Overdue, visit};
-
-/// The number of runs of frames that can wait for one shootdown.
-pub(crate) const RUNS: usize = 16;
 
 /// The nodes and frames that changes uncovered. No code may use them again before every TLB has flushed their translations.
 #[derive(Debug)]
@@ -26,9 +23,6 @@ pub(crate) struct ToRelease {
     nodes: Carried<'static>,
     runs: UncoveredRuns,
 }
-
-/// Runs of frames that wait for a shootdown.
-pub(crate) type UncoveredRuns = Vec<Run, RUNS, u8>;
 
 /// Returns the plan with PTE-first: entries change, then TLBs are flushed (Tzou 3.2.1). It suits every machine whose hardware
 /// writes no status bit over a change; any other machine does not compile.
@@ -58,7 +52,13 @@ impl<K: Kernel, const CPUS: usize> CpuCall<K, CPUS> {
 
     /// Gives frames that no CPU can reach any more back to the kernel.
     #[inline]
-    pub(crate) fn release(&self, run: Run) {
+    pub(crate) fn release(&self, runs: &mut UncoveredRuns) {
+        runs.release(self.mmu.kernel());
+    }
+
+    /// Gives a frame that no CPU can reach any more back to the kernel.
+    #[inline(always)]
+    pub(crate) fn release_one(&self, run: Run) {
         self.mmu.kernel().release(typed::<K, _>(run));
     }
 
@@ -148,37 +148,12 @@ pub(crate) const fn everything<K: Kernel>() -> crate::Flush<'static> {
 
 /// Gives nodes and frames that no CPU can reach any more back to the kernel.
 fn hand_back<K: Kernel>(kernel: &K, uncovered: Option<ToRelease>) {
-    let Some(ToRelease { nodes, runs }) = uncovered else { return };
-    // If a release unwinds, the nodes become a debt of the table.
-    Released { kernel, runs }.release();
+    let Some(ToRelease { nodes, mut runs }) = uncovered else { return };
+    // If the release unwinds, the nodes become a debt of the table.
+    runs.release(kernel);
     // SAFETY: every CPU that might have walked the nodes has left its walk and flushed: `hand_back` is called when the shootdown
     // has completed, or when no other CPU may hold a translation and this CPU has flushed.
     unsafe { nodes.into_retired().reclaim() };
-}
-
-/// Frames that are being released, because no CPU can reach them any more. If a release unwinds, the drop of this value releases
-/// the rest.
-struct Released<'k, K: Kernel> {
-    kernel: &'k K,
-    runs: UncoveredRuns,
-}
-
-impl<K: Kernel> Released<'_, K> {
-    fn release(mut self) {
-        self.release_all();
-    }
-
-    fn release_all(&mut self) {
-        while let Some(run) = self.runs.pop() {
-            self.kernel.release(typed::<K, _>(run));
-        }
-    }
-}
-
-impl<K: Kernel> Drop for Released<'_, K> {
-    fn drop(&mut self) {
-        self.release_all();
-    }
 }
 
 /// A change that has been made already. The edit is the address space's only writer, so no other change comes in between.
@@ -255,28 +230,5 @@ impl<K: Kernel, const CPUS: usize> LocalCpu<Option<ToRelease>, WORDS> for ThisCp
 
     fn complete(&mut self, _op: OpId, payload: Option<ToRelease>, _outcome: Outcome) {
         hand_back(self.mmu.kernel(), payload);
-    }
-}
-
-#[cfg(test)]
-#[cfg(target_pointer_width = "64")]
-mod tests {
-    use std::panic::{AssertUnwindSafe, catch_unwind};
-
-    use super::{Released, UncoveredRuns};
-    use crate::host::Use;
-    use crate::host::unwinding::{RELEASE, as_machine};
-    use crate::{Run, arch};
-
-    #[test]
-    fn what_is_behind_a_release_that_unwinds_is_released() {
-        let kernel = as_machine::<arch::Sv39>(64).kernel();
-        let frames = [0, 1, 2].map(|at| kernel.0.data(at).unwrap());
-        let runs: UncoveredRuns =
-            frames.map(|first| Run { first, len: 1, dirty: false }).into_iter().collect();
-        kernel.unwinds_at(RELEASE, 1);
-        assert!(catch_unwind(AssertUnwindSafe(|| Released { kernel, runs }.release())).is_err());
-        let left = frames.iter().filter(|&&frame| kernel.0.mappings(frame) != Use::Free).count();
-        assert_eq!(left, 1, "the one that the kernel was given when it unwound");
     }
 }

@@ -6,7 +6,6 @@ use tlbkit_pagetable::{Error, Mark, Rest, Run, Uncovered};
 use super::Edit;
 use crate::counted::counted;
 use crate::detached::Detachment;
-use crate::settle::uncover;
 use crate::storage::Table;
 use crate::table::{PART, SpaceTable as _};
 use crate::{Kernel, PagesOf};
@@ -97,7 +96,7 @@ impl<K: Kernel, const CPUS: usize> Edit<'_, K, CPUS> {
                 Uncovered::Frames(run) => {
                     pulled += run.len;
                     // There is room, so this does not return `false`.
-                    let _ = uncover(&mut self.runs, Run { dirty: run.dirty || self.cleared, ..run });
+                    let _ = self.runs.add(Run { dirty: run.dirty || self.cleared, ..run });
                 }
                 Uncovered::Mark(mark) => {
                     marks += 1;

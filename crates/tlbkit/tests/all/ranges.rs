@@ -386,6 +386,27 @@ fn a_fork_in_parts_copies_supervisor_pages_before_any_page_loses_a_right() {
     assert_eq!(host.in_use(), 0);
 }
 
+/// A kernel takes the lock of its frames once for 16 runs.
+#[test]
+fn scattered_frames_come_back_in_few_calls() {
+    run_as(0);
+    let mmu = machine::<1>(4096);
+    let host = mmu.kernel();
+    for ends in [false, true] {
+        let space = AddressSpace::<Host>::new(mmu).unwrap();
+        scatter(&space, M2, 500);
+        host.batches.store(0, Ordering::Relaxed);
+        if ends {
+            drop(space);
+        } else {
+            assert_eq!(space.unmap(pages(M2, 500)), Ok(500));
+        }
+        let calls = host.batches.load(Ordering::Relaxed);
+        assert!((500 / 16..=500 / 16 + 2).contains(&calls), "{calls} calls; the address space ends: {ends}");
+    }
+    assert_eq!(host.in_use(), 0);
+}
+
 /// Lets the kernel unwind at a release of an unmap or of the drop of an address space, whose table keeps `nodes` nodes without pages.
 fn release_unwinds<M: Machine<Base = Base<12>>>(nodes: usize)
 where

@@ -167,10 +167,11 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Detached<'n, G, F, N> {
         for index in first..end {
             // SAFETY: the place is in the node, which is not free.
             let word = unsafe { self.nodes.word(node, Self::place(level, index)) }.follow();
-            self.next[level % MAX] = index + 1;
             if word == F::Word::ZERO {
                 continue;
             }
+            // Before the slot's frames are handed over, which may unwind.
+            self.next[level % MAX] = index + 1;
             if Self::is_leaf(word, level) {
                 self.pending.add(Self::run_of(word, level, index), hand_over);
             } else if Self::is_link(word, level) {
@@ -184,6 +185,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Detached<'n, G, F, N> {
                 hand_over(Uncovered::Mark(mark));
             }
         }
+        self.next[level % MAX] = end;
         end - first
     }
 }

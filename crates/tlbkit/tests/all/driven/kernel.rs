@@ -322,6 +322,11 @@ unsafe impl<A: Arch> Kernel for Ram<A> {
         }
     }
 
+    fn release_all(&self, runs: &[Run<FrameOf<Self>>]) {
+        assert!((2..=16).contains(&runs.len()), "{} runs", runs.len());
+        runs.iter().for_each(|&run| self.release(run));
+    }
+
     fn share(&self, run: Run<FrameOf<Self>>) {
         let mut state = self.state();
         for frame in run.frames().map(A::number) {

@@ -85,6 +85,8 @@ pub struct Host {
     pub overdue: Mutex<Vec<Overdue>>,
     /// Frames that were released dirty.
     pub dirty: AtomicUsize,
+    /// How often runs were released together.
+    pub batches: AtomicUsize,
     /// The most stores, frames and nodes that were ever handled with interrupts masked.
     pub most_masked: AtomicUsize,
     /// Whether flushes are left out: what a test must notice.
@@ -140,6 +142,7 @@ impl Host {
             pauses: AtomicUsize::new(0),
             overdue: Mutex::default(),
             dirty: AtomicUsize::new(0),
+            batches: AtomicUsize::new(0),
             most_masked: AtomicUsize::new(0),
             forgets: AtomicBool::new(false),
             allowance: AtomicUsize::new(usize::MAX),
@@ -372,6 +375,11 @@ unsafe impl Kernel for Host {
                 other => panic!("frame {frame} is released, and is {other:?}"),
             };
         }
+    }
+
+    fn release_all(&self, runs: &[Run]) {
+        self.batches.fetch_add(1, Ordering::Relaxed);
+        runs.iter().for_each(|&run| self.release(run));
     }
 
     fn release_payload(&self, payload: u64) {

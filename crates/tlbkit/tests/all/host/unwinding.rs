@@ -80,6 +80,15 @@ unsafe impl<M: Machine<Base = Base<12>>> Kernel for As<M> {
         self.count(RELEASE);
         self.0.release(run);
     }
+    fn release_all(&self, runs: &[Run]) {
+        // All of them are the kernel's. One that unwinds at a run loses that run alone.
+        for (at, &run) in runs.iter().enumerate() {
+            if self.2[RELEASE].load(Ordering::Relaxed) == 1 {
+                self.0.release_all(&runs[at + 1..]);
+            }
+            self.release(run);
+        }
+    }
     fn share(&self, run: Run) {
         self.count(SHARE);
         self.0.share(run);
