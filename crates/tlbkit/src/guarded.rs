@@ -266,7 +266,7 @@ fn each_entry<G: Radix, F: Format<Word = u32>, N: Nodes<Word = u32>>(
                 if count == some.len() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
             });
             let some = some.into_iter().take(count);
-            let last = some.clone().last().map(|(at, entry)| match entry {
+            let last = some.clone().next_back().map(|(at, entry)| match entry {
                 Entry::Leaf(leaf) => table.space().pages_of(&leaf).last(),
                 _ => at.vpn(G::BASE),
             });

@@ -91,11 +91,11 @@ impl<'k, K: Kernel> Batch<'k, K> {
 
     /// Gives frames to the kernel, which do not continue those before, at the latest when this value is dropped.
     pub(crate) fn add(&mut self, run: Run) {
+        // There is room. The run is in the list before the kernel is called, which may unwind.
+        let _ = self.runs.push(run);
         if self.runs.is_full() {
             self.runs.release(self.kernel);
         }
-        // There is room now.
-        let _ = self.runs.push(run);
     }
 }
 

@@ -174,7 +174,7 @@ fn one_by_one(space: &Space) -> Result<(), Error> {
     each("Kernel::flush,_of_a_page", &mut |index| {
         let mut flush = addr::Flush::none();
         flush.add(FlushScope::Everywhere, page_of(index));
-        MMU.kernel().flush(&Flush::of::<cpu::Machine>(&flush), Asid::new(1, u16::BITS));
+        MMU.kernel().flush(&Flush::of::<cpu::Machine>(&flush), Asid::new(1, cpu::asid_bits()));
         Ok(())
     });
     each("Kernel::release,_of_a_frame", &mut |_| {

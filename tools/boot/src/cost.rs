@@ -13,7 +13,7 @@ use tlbkit_shell::{Shell, tools};
 pub enum Machine {
     /// Sv39, in a hart of QEMU's machine `virt`.
     Riscv64,
-    /// Four levels, with PCIDs, in a CPU of QEMU's PC.
+    /// Four levels, without PCIDs, in a CPU of QEMU's PC.
     #[value(name = "x86_64")]
     X86_64,
 }
