@@ -16,7 +16,7 @@ use crate::{Change, Error, Holes, Radix, Word, Writer};
 impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Writing<'_, 'n, G, F, N> {
     /// Counts the pages and marks of a range, as the dry run of an unmap or protect. Returns an error for a page that the
     /// range covers only in part, and for a hole if `holes` refuses holes. The pages are in the space and not borrowed.
-    #[inline(always)]
+    #[inline(never)]
     pub(super) fn census(&mut self, pages: Pages, holes: Holes) -> Result<Census, Error> {
         let mut census = Census::default();
         if Self::REPLICATED {
@@ -29,7 +29,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Writing<'_, 'n, G, F, N>
                 }
             }
         }
-        self.sweep(pages, |part| {
+        self.sweep(pages, &mut |part| {
             let level = part.node.level();
             let leaves = part.leaves();
             if !Self::is_last(level) && leaves == 1 {
@@ -62,7 +62,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Writer<'_, 'n, Mpt<'n, G
         let mut all = true;
         // What has attributes that a change can give does not change as it gets them.
         let can_change = F::OPTIONAL.difference(F::FIXED).contains(attr);
-        let _ = writing.sweep(pages, |part| {
+        let _ = writing.sweep(pages, &mut |part| {
             let masks = F::masks(change, Mpt::<'n, G, F, N>::is_last(part.node.level()));
             all &= match masks.filter(|_| can_change) {
                 Some(masks) => part.all_leaves(|word, _| masks.apply(word) == word),

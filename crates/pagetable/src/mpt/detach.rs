@@ -60,7 +60,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Writer<'_, 'n, Mpt<'n, G
         G::SPACE.check_pages(pages)?;
         table.check_own(pages)?;
         for end in [pages.first(), pages.last()] {
-            if let Some(leaf) = writing.view().find(end.address(G::BASE)) {
+            if let Some(leaf) = writing.view().leaf_for(end) {
                 G::SPACE.check_whole(leaf, pages)?;
             }
         }

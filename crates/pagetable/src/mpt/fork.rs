@@ -54,7 +54,7 @@ impl<G: Radix, F: Format, N: Nodes<Word = F::Word>> Copying<'_, G, F, N> {
     pub fn reserve(&mut self, most: usize) -> Result<bool, Error> {
         let more = most.min(self.wanted - self.taken);
         // All nodes below the root have the size of the second level's.
-        self.supply.add(1, more, || self.wanted)?;
+        self.supply.add(1, more, self.wanted)?;
         self.taken += more;
         Ok(self.taken == self.wanted)
     }
@@ -201,7 +201,7 @@ fn check_room<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>>(
     }
     let mut done = Ok(());
     let mut check = |at: VirtAddr, entry: Entry| {
-        let here = table.find(at);
+        let here = table.leaf_for(at.vpn(G::BASE));
         let alike = |leaf: &Leaf, here: &Leaf| here.size == leaf.size && !is_users::<F>(here.attr);
         match (entry, here) {
             (Entry::Empty, _) => return ControlFlow::Continue(()),
@@ -234,7 +234,7 @@ fn check_next<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>>(
     next: Vpn,
 ) -> Result<(), Error> {
     let page = Mpt::<'n, G, F, N>::canonical(Pages::one(next)).first();
-    match root.find(page.address(G::BASE)) {
+    match root.leaf_for(page) {
         Some(leaf) if G::SPACE.pages_of(&leaf).first() < page => {
             Err(Error::Partial { at: leaf.at, size: leaf.size })
         }

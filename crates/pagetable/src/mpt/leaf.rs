@@ -61,7 +61,7 @@ pub(super) trait Decode: Shape {
     /// slot's.
     #[inline(always)]
     fn part_of(word: WordOf<Self>, level: usize, index: usize) -> (Leaf, usize) {
-        let at = VirtAddr::new(index << Self::slot_size(level).shift());
+        let at = VirtAddr::new(index << (Self::cover(level) + Self::G::BASE.shift()));
         let leaf = Self::leaf(word, level, at);
         (leaf, (at.get() & leaf.size.mask()) >> Self::G::BASE.shift())
     }

@@ -19,6 +19,7 @@ use crate::{Entry, Error, Mark, Radix};
 
 impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Writing<'_, 'n, G, F, N> {
     /// See [`Table::mark`](crate::Table::mark).
+    #[inline(never)]
     pub(super) fn mark(self, at: VirtAddr, mark: Option<Mark>) -> Result<Entry, Error> {
         self.or_mend(|mut writing| {
             let page = Pages::one(at.vpn(G::BASE));

@@ -91,6 +91,8 @@ pub struct Mpt<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> {
     root: NodeAddr,
     flag: WriterFlag,
     tally: Tally,
+    /// The slots of the root below this one are in the lower half, and the table's own.
+    plain: usize,
     /// The pages whose top-level slots belong to another table.
     borrowed: Option<Borrowed<'n>>,
     /// The pages whose top-level slots other tables may borrow.
@@ -132,6 +134,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
             root,
             flag: WriterFlag::new(nodes.held()),
             tally,
+            plain: Self::LOWER,
             borrowed: None,
             lent: None,
             shape: PhantomData,

@@ -94,7 +94,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Writing<'_, 'n, G, F, N>
         table.check_own(places.to)?;
         let root = self.view();
         for end in [places.from.first(), places.from.last()] {
-            if let Some(leaf) = root.find(end.address(G::BASE)) {
+            if let Some(leaf) = root.leaf_for(end) {
                 G::SPACE.check_whole(leaf, places.from)?;
             }
         }
@@ -103,7 +103,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Writing<'_, 'n, G, F, N>
         // The steps come in ascending order, so each missing node is met in one run of steps.
         let mut need = |page: Vpn, level: usize| {
             let at = page.address(G::BASE);
-            let there = root.walk(root.index_of(at), at, level, NodeRef::read, |node, _, _| node.level());
+            let there = root.down_to(level, at).level();
             for missing in there + 1..=level {
                 let node = page.get() / Self::slot_pages(missing - 1);
                 if newest[missing].replace(node) != Some(node) {
@@ -168,7 +168,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Writing<'_, 'n, G, F, N>
         }
         moved.grows = table.tally.footprint().nodes > before;
         // Retires the nodes that are empty now.
-        self.sweep(places.from, |part| {
+        self.sweep(places.from, &mut |part| {
             part.emptied = part.node.live() == 0 && part.node.level() > 0;
             Ok(())
         })?;
@@ -208,7 +208,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Writing<'_, 'n, G, F, N>
     /// Takes out a leaf of several slots, or above the last level. The node stays, also if it is empty. Returns `attr` with the status bits
     /// that hardware set before the stores.
     fn take_larger(&mut self, pages: Pages, mut attr: Attr) -> Attr {
-        let _ = self.sweep(pages, |part| {
+        let _ = self.sweep(pages, &mut |part| {
             attr |= part.empty(part.slots, attr);
             part.emptied = false;
             Ok(())
@@ -316,10 +316,8 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> NodeRef<'_, 'n, G, F, N>
             return None;
         }
         let at = to.address(G::BASE);
-        let root = self.to_root();
-        let is_free = root.walk(root.index_of(at), at, level, NodeRef::read, |node, index, _| {
-            node.level() < level || !Self::is_link(node.read(index).word(), level)
-        });
+        let node = self.down_to(level, at);
+        let is_free = node.level() < level || !Self::is_link(node.read(node.index_of(at)).word(), level);
         let is_lent =
             level == 0 && [index, Self::index(0, at)].iter().any(|&slot| self.table().is_lent(slot));
         if is_free && !is_lent { below.mapped_in(span) } else { None }

@@ -44,7 +44,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Writing<'_, 'n, G, F, N>
         let stale = self.view().stale(pages);
         self.flush().add(change.scope(), stale);
         // By the census every leaf of the range is whole.
-        self.sweep(pages, |part| {
+        self.sweep(pages, &mut |part| {
             let last = Self::is_last(part.node.level());
             // If holes are refused, the dry run has found none.
             let all = holes == Holes::Refuse;
@@ -64,7 +64,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Writing<'_, 'n, G, F, N>
     /// Applies `change` to each mark of a range.
     #[cold]
     fn change_marks(&mut self, pages: Pages, change: Change) {
-        let _ = self.sweep(pages, |part| {
+        let _ = self.sweep(pages, &mut |part| {
             let level = part.node.level();
             for slot in 0..if Self::is_last(level) { part.slots } else { 0 } {
                 let old = part.word(slot);

@@ -4,7 +4,7 @@ use tlbkit_addr::{Attr, FlushScope, Pages, Pfn, VirtAddr};
 
 use super::Encoded;
 use super::leaf::Decode as _;
-use super::node::{NodeRef, Writing};
+use super::node::Writing;
 use super::shape::Shape;
 use crate::dry_run::STATUS;
 use crate::format::Format;
@@ -48,9 +48,8 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Writing<'_, 'n, G, F, N>
         self.or_mend(|mut writing| {
             G::SPACE.check_pages(Pages::one(at.vpn(G::BASE)))?;
             writing.table().check_own(Pages::one(at.vpn(G::BASE)))?;
-            let (word, level) = writing
-                .view()
-                .descend(Self::index(0, at), at, NodeRef::read, |seen| (seen.word(), seen.node().level()));
+            let seen = writing.view().last_seen(at);
+            let (word, level) = (seen.word(), seen.node().level());
             let last = Self::is_last(level);
             if !F::is_leaf(word, last) {
                 return Err(Error::NotMapped { at });
@@ -64,7 +63,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Writing<'_, 'n, G, F, N>
             let store = |word| {
                 let mut was = F::Word::ZERO;
                 let mut noted = Attr::empty();
-                let _ = writing.sweep(pages, |part| {
+                let _ = writing.sweep(pages, &mut |part| {
                     for slot in 0..part.slots {
                         // Above the last level each slot of a run is a part.
                         let from_first =

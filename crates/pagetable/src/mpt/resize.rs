@@ -57,6 +57,7 @@ impl<G: Radix, F: Format, N: Nodes<Word = F::Word>> Drop for Emptied<'_, '_, '_,
 
 impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Writing<'_, 'n, G, F, N> {
     /// See [`Table::resize`](crate::Table::resize).
+    #[inline(never)]
     pub(super) fn resize(
         self,
         pages: Pages,
@@ -151,10 +152,9 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Leaves for NodeRef<'_, '
     type F = F;
 
     fn leaf_at(self, at: VirtAddr) -> Option<Leaf> {
-        self.descend(Self::index(0, at), at, NodeRef::read, |seen| {
-            let level = seen.node().level();
-            Self::is_leaf(seen.word(), level).then(|| Self::leaf(seen.word(), level, at))
-        })
+        let seen = self.last_seen(at);
+        let level = seen.node().level();
+        Self::is_leaf(seen.word(), level).then(|| Self::leaf(seen.word(), level, at))
     }
 
     fn each_leaf_of(self, pages: Pages, visit: &mut dyn FnMut(Leaf) -> ControlFlow<()>) {

@@ -109,6 +109,13 @@ pub(super) trait Shape {
         runs
     };
 
+    /// The number of the root's slots that are in the lower half, which user space has.
+    const LOWER: usize = match Self::G::HALF {
+        Half::Lower => 1 << Self::G::WIDTHS[0],
+        Half::Both => (1 << Self::G::WIDTHS[0]) >> 1,
+        Half::Upper => 0,
+    };
+
     /// The number of index bits of each level.
     const WIDTHS: [u32; MAX] = {
         let mut widths = [0; MAX];
@@ -120,7 +127,28 @@ pub(super) trait Shape {
         widths
     };
 
+    /// The number of index bits of the levels below the root, if they all have as many: then the shift of a level takes a
+    /// multiplication, and no load.
+    const BELOW: Option<u32> = {
+        let mut level = 2;
+        let mut alike = Self::G::WIDTHS.len() > 1;
+        while level < Self::G::WIDTHS.len() {
+            alike &= Self::G::WIDTHS[level] == Self::G::WIDTHS[1];
+            level += 1;
+        }
+        if alike { Some(Self::G::WIDTHS[1]) } else { None }
+    };
+
     // Where the compiler does not know the level, a remainder costs less than a bounds check, and cannot panic.
+    /// Returns the binary logarithm of the base pages that a slot of the level covers.
+    #[inline(always)]
+    fn cover(level: usize) -> u32 {
+        match Self::BELOW {
+            Some(width) => (Self::LEVELS - 1).wrapping_sub(level) as u32 * width,
+            None => Self::slot_size(level).shift() - Self::G::BASE.shift(),
+        }
+    }
+
     /// Returns the size that a slot of the level covers.
     #[inline(always)]
     fn slot_size(level: usize) -> PageSize {
@@ -136,26 +164,30 @@ pub(super) trait Shape {
     /// Returns the number of index bits of the level.
     #[inline(always)]
     fn width(level: usize) -> u32 {
-        Self::WIDTHS[level % MAX]
+        match Self::BELOW {
+            Some(width) if width == Self::G::WIDTHS[0] => width,
+            _ => Self::WIDTHS[level % MAX],
+        }
     }
 
     /// Returns the slot that `at` falls into.
     #[inline(always)]
     fn index(level: usize, at: VirtAddr) -> usize {
-        at.get() >> Self::slot_size(level).shift() & ((1 << Self::width(level)) - 1)
+        at.get() >> (Self::cover(level) + Self::G::BASE.shift()) & ((1 << Self::width(level)) - 1)
     }
 
     /// Returns the top-level slot that a page falls into; `None` if the page is not in the space.
     #[inline(always)]
     fn top(page: Vpn) -> Option<usize> {
-        let top = page.get() >> (Self::slot_size(0).shift() - Self::G::BASE.shift());
-        // The lower half, which user space has, costs one comparison and no mask.
-        let lower = match Self::G::HALF {
-            Half::Lower => Self::slots(0),
-            Half::Both => Self::slots(0) >> 1,
-            Half::Upper => 0,
-        };
-        if top < lower {
+        Self::top_below(Self::LOWER, page)
+    }
+
+    /// Does what [`top`](Self::top) does, with one comparison and no mask for a slot below `plain`, which is at most
+    /// [`LOWER`](Self::LOWER).
+    #[inline(always)]
+    fn top_below(plain: usize, page: Vpn) -> Option<usize> {
+        let top = page.get() >> Self::cover(0);
+        if top < plain {
             return Some(top);
         }
         Self::G::SPACE.has(page).then_some(top & (Self::slots(0) - 1))
@@ -177,7 +209,7 @@ pub(super) trait Shape {
     /// Returns how many base pages a slot covers.
     #[inline(always)]
     fn slot_pages(level: usize) -> usize {
-        1 << (Self::slot_size(level).shift() - Self::G::BASE.shift())
+        1 << Self::cover(level)
     }
 
     /// Returns the level of the leaves for pages of `size`: the first level whose slots are no larger than `size`, or the last

@@ -133,6 +133,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
         if let Some(Loan { hull, pages }) = &kernel.lent {
             let borrowed = Borrowed { hull: *hull, pages };
             table.borrowed = Some(borrowed);
+            table.plain = table.plain.min(hull.first);
             let mut batch = table.batch();
             // SAFETY: no other code uses the new table yet, and the batch came from it. (It stays empty.)
             let mut writing = unsafe { Writing::new(&table, &mut batch) };
@@ -189,6 +190,14 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
     pub(super) fn borrowed_slots(&self) -> impl Iterator<Item = usize> + use<'_, 'n, G, F, N> {
         let slots = self.borrowed.map(|borrowed| borrowed.hull.first..=borrowed.hull.last);
         slots.into_iter().flatten().filter(|&slot| self.is_borrowed(slot))
+    }
+
+    /// Returns the slot of the root that a page falls into; `None` if the page is not in the space, or borrowed. A page in front of all
+    /// borrowed ones costs a comparison, which tells both.
+    #[inline(always)]
+    pub(super) fn own_top(&self, page: Vpn) -> Option<usize> {
+        let top = Self::top_below(self.plain, page)?;
+        if top < self.plain || !self.is_borrowed(top) { Some(top) } else { None }
     }
 
     /// Tells whether a slot of the root is borrowed.

@@ -13,7 +13,7 @@ use tlbkit_addr::{Attr, Flush, FlushScope, Pages, Pfn, VirtAddr, Vpn};
 
 use super::Mpt;
 use super::leaf::Decode as _;
-use super::node::{NodeRef, Place, Writing};
+use super::node::{Place, Writing};
 use super::shape::Shape;
 use crate::format::{Format, check_attr, check_change, entry_word};
 use crate::geometry::Checked as _;
@@ -108,17 +108,6 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Writing<'_, 'n, G, F, N>
     #[inline(always)]
     pub(super) fn slot_of(&mut self, pages: Pages) -> Option<Slot<'_, 'n, G, F, N>> {
         if pages.first() == pages.last() { self.slot(pages.first()) } else { None }
-    }
-}
-
-impl<'w, 'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> NodeRef<'w, 'n, G, F, N> {
-    /// Walks from the root to the last-level node of a page, without loading the word in it. Returns the node and the slot.
-    #[inline(always)]
-    pub(super) fn last_slot(self, page: Vpn) -> Option<(Self, usize)> {
-        let (at, last) = (page.address(G::BASE), Self::LEVELS - 1);
-        self.walk(Self::top(page)?, at, last, Self::read, |node, index, end| {
-            if end.is_some() { None } else { Some((node, index)) }
-        })
     }
 }
 

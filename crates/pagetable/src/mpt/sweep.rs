@@ -25,11 +25,11 @@ pub(super) struct NodePart<'p, 'n, G: Radix, F: Format, N: Nodes<Word = F::Word>
 impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Writing<'_, 'n, G, F, N> {
     /// Visits the slots that a range of the space covers, node by node, as [`NodePart`]s. The visitor may empty them: then the nodes that
     /// have become empty are retired.
-    #[inline(always)]
+    #[inline(never)]
     pub(super) fn sweep(
         &mut self,
         pages: Pages,
-        mut visit: impl FnMut(&mut NodePart<'_, 'n, G, F, N>) -> Result<(), Error>,
+        visit: &mut dyn FnMut(&mut NodePart<'_, 'n, G, F, N>) -> Result<(), Error>,
     ) -> Result<(), Error> {
         let mut rest = Some(pages);
         while let Some(pages) = rest {

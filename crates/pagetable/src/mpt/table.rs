@@ -62,7 +62,7 @@ unsafe impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Table<'n> for Mpt
         if !G::SPACE.holds(at) {
             return Entry::Empty;
         }
-        NodeRef::root(self, pinned).descend(Self::index(0, at), at, NodeRef::seen, |seen| seen.content(at))
+        NodeRef::root(self, pinned).last_seen(at).content(at)
     }
 
     fn for_each_entry(
@@ -74,7 +74,7 @@ unsafe impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Table<'n> for Mpt
         let root = NodeRef::root(self, pinned);
         G::SPACE
             .parts(pages)
-            .try_for_each(|pages| root.visit_entries(pages, &mut |at, entry| visit(at, entry)))
+            .try_for_each(|pages| root.visit_entries(pages, visit))
     }
 
     fn footprint(&self) -> Footprint {

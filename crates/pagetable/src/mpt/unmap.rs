@@ -43,7 +43,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Writing<'_, 'n, G, F, N>
             return Ok(0);
         }
         // By the census every leaf of the range is whole.
-        self.sweep(pages, |part| {
+        self.sweep(pages, &mut |part| {
             // If holes are refused, the dry run has found none.
             let leaves = if holes == Holes::Refuse { part.slots } else { part.leaves() };
             let marks = if census.marks == 0 { 0 } else { part.marks_beside(leaves) };
@@ -98,7 +98,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Writing<'_, 'n, G, F, N>
     /// Empties the slots of `pages`, each of which holds a leaf or a mark. Adds to `attr` the status bits that it lacks and hardware
     /// set before the stores.
     fn take_slots(&mut self, pages: Pages, mut attr: Attr) -> Attr {
-        let _ = self.sweep(pages, |part| {
+        let _ = self.sweep(pages, &mut |part| {
             attr |= part.empty(part.slots, attr);
             Ok(())
         });
@@ -109,7 +109,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Writing<'_, 'n, G, F, N>
 impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> NodePart<'_, 'n, G, F, N> {
     /// Empties the slots that hold leaves or marks, of which there are `taken`. Returns the status bits of `attr`, and those that it
     /// lacks and the leaves had.
-    #[inline(always)]
+    #[inline(never)]
     pub(super) fn empty(&mut self, taken: usize, attr: Attr) -> Attr {
         let level = self.node.level();
         let mut status = attr & STATUS;

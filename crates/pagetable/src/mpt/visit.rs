@@ -29,10 +29,11 @@ impl<'a, 'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> NodeRef<'a, 'n, G, F
     }
 
     /// Visits the leaves and marks of `pages`, in ascending order.
+    #[inline(never)]
     pub(super) fn visit_entries(
         self,
         pages: Pages,
-        visit: &mut impl FnMut(VirtAddr, Entry) -> ControlFlow<()>,
+        visit: &mut dyn FnMut(VirtAddr, Entry) -> ControlFlow<()>,
     ) -> ControlFlow<()> {
         self.visit_words(pages, &mut |seen, first: Vpn, _| {
             let (level, at) = (seen.node().level(), first.address(G::BASE));
@@ -106,10 +107,11 @@ impl<'a, 'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> NodeRef<'a, 'n, G, F
     /// Calls `found` with each word of `pages` that is neither zero nor a link, in ascending order, with the first page of its slot
     /// and the number of pages that are left to visit. `found` returns the last page that it has handled, and the visit continues
     /// after that page.
+    #[inline(never)]
     fn visit_words(
         self,
         pages: Pages,
-        found: &mut impl FnMut(Seen<'a, 'n, G, F, N>, Vpn, usize) -> ControlFlow<(), Vpn>,
+        found: &mut dyn FnMut(Seen<'a, 'n, G, F, N>, Vpn, usize) -> ControlFlow<(), Vpn>,
     ) -> ControlFlow<()> {
         let level = self.level();
         let mut rest = Some(pages);
@@ -151,8 +153,7 @@ impl<'a, 'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> NodeRef<'a, 'n, G, F
 
     /// Returns the pages to flush when the leaves of `pages` change, none of which extends beyond `pages`.
     pub(super) fn stale(self, pages: Pages) -> Pages {
-        let root = self.to_root();
-        stale::<G, F>(pages, |page| root.find(page.address(G::BASE)).map(|leaf| leaf.size))
+        stale::<G, F>(pages, |page| self.leaf_for(page).map(|leaf| leaf.size))
     }
 }
 

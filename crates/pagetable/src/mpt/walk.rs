@@ -1,11 +1,12 @@
 //! The walk: to the slot that maps an address.
 
-use tlbkit_addr::VirtAddr;
+use tlbkit_addr::{VirtAddr, Vpn};
 
 use super::leaf::Decode as _;
 use super::node::{NodeRef, Seen};
 use super::shape::Shape;
 use crate::format::Format;
+use crate::geometry::Checked as _;
 use crate::nodes::Nodes;
 use crate::{Entry, Leaf, Radix};
 
@@ -82,6 +83,20 @@ impl<'a, 'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> NodeRef<'a, 'n, G, F
         step!(0 1 2 3 4 5 6);
         let level = Self::LEVELS - 1;
         end(load(node, Self::index(level, at)).word(), level, node)
+    }
+
+    /// Returns what the slot that ends the walk for `at` from the root holds, in code that is compiled once. `at` is in the space.
+    #[inline(always)]
+    pub(super) fn last_seen(self, at: VirtAddr) -> Seen<'a, 'n, G, F, N> {
+        let node = self.down_to(Self::LEVELS - 1, at);
+        node.read(node.index_of(at))
+    }
+
+    /// Does what [`find`](Self::find) does, in code that is compiled once.
+    #[inline(never)]
+    pub(super) fn leaf_for(self, page: Vpn) -> Option<Leaf> {
+        let at = page.address(G::BASE);
+        if G::SPACE.has(page) { self.last_seen(at).mapped(at) } else { None }
     }
 
     /// Returns the leaf that maps `at`, of a walk from the root. Returns `None` also for an address outside the space.

@@ -86,7 +86,7 @@ impl<'n, N: Nodes, const KINDS: usize> Stock<'n, N, KINDS> {
     /// # Errors
     ///
     /// [`Error::NoMemory`]. Then no node is taken.
-    #[inline]
+    #[inline(never)]
     pub fn take_within(
         nodes: &'n N,
         words: &'static [usize; KINDS],
@@ -94,8 +94,9 @@ impl<'n, N: Nodes, const KINDS: usize> Stock<'n, N, KINDS> {
         reach: LinkRange,
     ) -> Result<Self, Error> {
         let mut stock = Self::empty(nodes, words);
+        let all = want.iter().copied().fold(0, usize::saturating_add);
         for kind in 0..KINDS {
-            stock.add(kind, want[kind], || want.iter().copied().fold(0, usize::saturating_add), reach)?;
+            stock.add(kind, want[kind], all, reach)?;
         }
         Ok(stock)
     }
@@ -128,7 +129,7 @@ impl<'n, N: Nodes, const KINDS: usize> Stock<'n, N, KINDS> {
         for kind in 0..KINDS {
             let want = count(self.kinds[kind]);
             self.kinds[kind] = 0;
-            self.add(kind, want, || all, reach)?;
+            self.add(kind, want, all, reach)?;
         }
         Ok(())
     }
@@ -143,28 +144,31 @@ impl<'n, N: Nodes, const KINDS: usize> Stock<'n, N, KINDS> {
     /// # Errors
     ///
     /// [`Error::NoMemory`]. The nodes taken so far are freed when the stock is dropped.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn add(
         &mut self,
         kind: usize,
         want: usize,
-        all: impl Fn() -> usize,
+        all: usize,
         reach: LinkRange,
     ) -> Result<(), Error> {
-        if want == 0 {
-            return Ok(());
-        }
+        if want == 0 { Ok(()) } else { self.add_some(kind, want, all, reach) }
+    }
+
+    #[inline(never)]
+    fn add_some(&mut self, kind: usize, want: usize, all: usize, reach: LinkRange) -> Result<(), Error> {
         let (words, head) = (self.words[kind], &mut self.kinds[kind]);
         let last = reach.last(self.nodes.lowest());
         if last.is_some_and(|last| self.nodes.take_list(words, want, last, head)) {
             Ok(())
         } else {
-            Err(Error::no_memory(all(), self.nodes.held()))
+            Err(Error::no_memory(all, self.nodes.held()))
         }
     }
 
     /// Frees all nodes of the stock.
-    #[inline]
+    #[cold]
+    #[inline(never)]
     fn give_all_back(&mut self) {
         for kind in 0..KINDS {
             while let Some(node) = self.next(kind) {
@@ -208,9 +212,11 @@ impl<N: Nodes, const KINDS: usize> fmt::Debug for Stock<'_, N, KINDS> {
 impl<N: Nodes, const KINDS: usize> Drop for Stock<'_, N, KINDS> {
     #[inline]
     fn drop(&mut self) {
-        let rest = Rest(self);
-        rest.0.give_all_back();
-        core::mem::forget(rest);
+        if self.kinds != [0; KINDS] {
+            let rest = Rest(self);
+            rest.0.give_all_back();
+            core::mem::forget(rest);
+        }
     }
 }
 

@@ -33,7 +33,7 @@ mod writing;
 
 use core::marker::PhantomData;
 
-use tlbkit_addr::VirtAddr;
+use tlbkit_addr::{VirtAddr, Vpn};
 
 use super::Mpt;
 use super::leaf::Decode as _;
@@ -107,6 +107,44 @@ impl<'a, 'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> NodeRef<'a, 'n, G, F
     #[inline(always)]
     pub(crate) fn to_root(self) -> Self {
         Self { addr: self.table.root, level: 0, ..self }
+    }
+
+    /// Walks from the root to the last-level node of a page that the table owns, without loading the word in it. Returns the node and
+    /// the slot.
+    #[inline(always)]
+    pub(crate) fn last_slot(self, page: Vpn) -> Option<(Self, usize)> {
+        let (at, root) = (page.address(G::BASE), self.to_root());
+        let top = self.table.own_top(page)?;
+        if Self::LEVELS == 1 {
+            return Some((root, top));
+        }
+        let Seen { word, .. } = root.read(top);
+        if !Self::is_link(word, 0) {
+            return None;
+        }
+        // The slot is not borrowed.
+        let node = Self { addr: F::node(word), level: 1, ..root };
+        node.walk(node.index_of(at), at, Self::LEVELS - 1, Self::read, |node, index, end| {
+            if end.is_some() { None } else { Some((node, index)) }
+        })
+    }
+
+    /// Walks from the root to the node of level `bottom` for `at`, or to the last node above that exists, as
+    /// [`walk`](Self::walk) does: in code that is compiled once, for what is not a change of one page.
+    #[inline(always)]
+    pub(crate) fn down_to(self, bottom: usize, at: VirtAddr) -> Self {
+        let (addr, level) = self.to_root().end_of_walk(bottom, at);
+        Self { addr, level, ..self }
+    }
+
+    #[inline(never)]
+    fn end_of_walk(mut self, bottom: usize, at: VirtAddr) -> (NodeAddr, usize) {
+        while self.level < bottom
+            && let Some(below) = self.read(self.index_of(at)).link()
+        {
+            self = below;
+        }
+        (self.addr, self.level)
     }
 
     /// Returns the table.

@@ -33,6 +33,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Supply<'n, G, F, N> {
     /// # Errors
     ///
     /// [`Error::NoMemory`]. Then no node is taken.
+    #[inline(never)]
     pub(crate) fn take(table: &Mpt<'n, G, F, N>, want: [usize; MAX]) -> Result<Self, Error> {
         let stock = Stock::take_within(table.nodes, &Mpt::<'n, G, F, N>::WORDS, want, F::REACH)?;
         Ok(Self { stock, shape: PhantomData })
@@ -48,7 +49,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Supply<'n, G, F, N> {
     /// # Errors
     ///
     /// [`Error::NoMemory`].
-    pub(crate) fn add(&mut self, level: usize, more: usize, all: impl Fn() -> usize) -> Result<(), Error> {
+    pub(crate) fn add(&mut self, level: usize, more: usize, all: usize) -> Result<(), Error> {
         self.stock.add(level, more, all, F::REACH)
     }
 

@@ -81,7 +81,7 @@ impl<'w, 'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Writing<'w, 'n, G, F
     #[inline(always)]
     pub(crate) fn node_for(&mut self, at: VirtAddr, level: usize) -> NodeMut<'_, 'n, G, F, N> {
         let NodeMut { node, batch } = self.root();
-        let node = node.walk(node.index_of(at), at, level, NodeRef::read, |node, _, _| node);
+        let node = node.down_to(level, at);
         // The walk has read only links, each of which leads to a node that the table owns.
         NodeMut { node, batch }
     }
