@@ -57,6 +57,11 @@ impl PageRanges {
     #[inline(never)]
     pub fn first_in(&self, pages: Pages) -> Option<Vpn> {
         self.hull.intersect(pages)?;
+        self.first_of(pages)
+    }
+
+    #[inline(never)]
+    fn first_of(&self, pages: Pages) -> Option<Vpn> {
         self.iter().filter_map(|range| range.intersect(pages)).map(Pages::first).min()
     }
 

@@ -322,6 +322,15 @@ impl<'n> Retired<'n> {
         self.flush.add_links(scope, pages);
     }
 
+    /// Adds pages as [`touch`](Self::touch) does, or as [`relink`](Self::relink) does if `links` is set, in code that is compiled once.
+    #[inline(never)]
+    pub(crate) fn stale(&mut self, scope: FlushScope, pages: Pages, links: bool) {
+        self.flush.add(scope, pages);
+        if links {
+            self.flush.add_links(scope, pages);
+        }
+    }
+
     /// Returns the flush, to which a change adds what it makes stale.
     #[inline(always)]
     pub(crate) fn flush_mut(&mut self) -> &mut Flush {

@@ -56,7 +56,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Writer<'_, 'n, Mpt<'n, G
     pub fn all_have(&mut self, pages: Pages, attr: Attr) -> bool {
         let change = Change::set(attr);
         let mut writing = self.writing();
-        if G::SPACE.check_pages(pages).and(writing.table().check_own(pages)).is_err() {
+        if writing.table().check(pages).is_err() {
             return false;
         }
         let mut all = true;
@@ -87,14 +87,16 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> NodePart<'_, 'n, G, F, N
     #[inline(always)]
     pub(super) fn leaves(&self) -> usize {
         let (node, level) = (&self.node, self.node.level());
-        let count = |leaves: u32, word| leaves + u32::from(Self::is_leaf(word, level));
         // A leaf is recognized by bits that are set, so the AND of all words is a leaf only if every word is one.
         let all = node.fold(self.index, self.slots, !F::Word::ZERO, |a, b| a & b);
-        if !Self::is_link(all, level) && Self::is_leaf(all, level) {
-            self.slots
-        } else {
-            node.fold(self.index, self.slots, 0, count) as usize
-        }
+        if !Self::is_link(all, level) && Self::is_leaf(all, level) { self.slots } else { self.count_leaves() }
+    }
+
+    #[inline(never)]
+    fn count_leaves(&self) -> usize {
+        let level = self.node.level();
+        let count = |leaves: u32, word| leaves + u32::from(Self::is_leaf(word, level));
+        self.node.fold(self.index, self.slots, 0, count) as usize
     }
 
     /// Counts the marks of the part, in which `leaves` slots hold leaves.

@@ -103,7 +103,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Cursor<'_, 'n, G, F, N> 
     #[inline(never)]
     fn unmap_more(&mut self) -> Result<Leaf, Error> {
         let at = self.at();
-        self.position.table().check_own(Pages::one(self.page))?;
+        self.position.table().check(Pages::one(self.page))?;
         let leaf = self.look().ok_or(Error::NotMapped { at })?;
         let attr = self.anew(|writing| writing.take(G::SPACE.pages_of(&leaf), leaf.attr));
         Ok(Leaf { attr, ..leaf })
@@ -127,7 +127,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Cursor<'_, 'n, G, F, N> 
     #[inline(never)]
     fn protect_more(&mut self, change: Change) -> Result<Leaf, Error> {
         let at = self.at();
-        self.position.table().check_own(Pages::one(self.page))?;
+        self.position.table().check(Pages::one(self.page))?;
         check_change::<F>(change)?;
         let leaf = self.look().ok_or(Error::NotMapped { at })?;
         let pages = G::SPACE.pages_of(&leaf);

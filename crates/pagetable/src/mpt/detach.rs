@@ -21,7 +21,7 @@ use super::leaf::Decode as _;
 use super::node::{Detached, NodeMut, NodeRef, Writing};
 use super::pieces::{InPieces as _, after};
 use super::shape::Shape;
-use crate::format::{Format, gone_of, gone_word, walked};
+use crate::format::{Format, gone_of, gone_word};
 use crate::geometry::Checked as _;
 use crate::nodes::Nodes;
 use crate::{Error, Pinned, Radix, Retired, Run, Table as _, Uncovered, Word, Writer};
@@ -57,8 +57,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Writer<'_, 'n, Mpt<'n, G
         const { assert!(F::EXTRA == 0 && G::LINEAR.is_none(), "a node is its entries") };
         let writing = self.writing();
         let table = writing.table();
-        G::SPACE.check_pages(pages)?;
-        table.check_own(pages)?;
+        table.check(pages)?;
         for end in [pages.first(), pages.last()] {
             if let Some(leaf) = writing.view().leaf_for(end) {
                 G::SPACE.check_whole(leaf, pages)?;
@@ -70,10 +69,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Writer<'_, 'n, Mpt<'n, G
             let mut work = Detaching { detached, left: most.max(1), changed: false, unlinked: false };
             work.detached.stop = writing.root().detach(&mut work, pages);
             if work.changed {
-                writing.flush().add(FlushScope::Everywhere, stale);
-                if work.unlinked && walked::<F>() {
-                    writing.flush().add_links(FlushScope::Everywhere, stale);
-                }
+                writing.touch(FlushScope::Everywhere, stale, work.unlinked);
             }
             work.detached
         }))
@@ -257,13 +253,8 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> NodeMut<'_, 'n, G, F, N>
                 continue;
             }
             let stop = below.detach(work, span);
-            if below.live() == 0
-                && let Some(gone) = self.unlink(index)
-            {
-                work.unlinked = true;
-                // SAFETY: no slot of the node is in use.
-                unsafe { self.retire_as(gone, true) };
-            }
+            // SAFETY: no slot of the node is in use.
+            work.unlinked |= below.live() == 0 && unsafe { self.retire_child(index, true) };
             if stop.is_some() {
                 return stop;
             }
@@ -315,16 +306,9 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> NodeMut<'_, 'n, G, F, N>
             if Self::is_link(word, level) {
                 let Some(mut below) = self.child(index) else { continue };
                 below.clear_detached(span, detached, hand_over);
-                if below.live() == 0
-                    && let Some(gone) = self.unlink(index)
-                {
-                    let page = Pages::one(span.first());
-                    self.flush().add(FlushScope::Everywhere, page);
-                    if walked::<F>() {
-                        self.flush().add_links(FlushScope::Everywhere, page);
-                    }
-                    // SAFETY: no slot of the node is in use.
-                    unsafe { self.retire_as(gone, true) };
+                // SAFETY: no slot of the node is in use.
+                if below.live() == 0 && unsafe { self.retire_child(index, true) } {
+                    self.touch(FlushScope::Everywhere, Pages::one(span.first()), true);
                 }
                 continue;
             }

@@ -22,11 +22,9 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> NodeMut<'_, 'n, G, F, N>
                     self.table().tally.ptes(-1);
                 }
                 let is_empty = self.child(index).is_some_and(|mut below| below.take_apart());
-                match self.unlink(index) {
-                    // SAFETY: all words of the node are zero.
-                    Some(gone) if is_empty => unsafe { self.retire_as(gone, true) },
-                    Some(gone) => self.retire(gone),
-                    None => self.at(index).store_relaxed(F::Word::ZERO),
+                // SAFETY: all words of the node are zero if it is empty.
+                if !unsafe { self.retire_child(index, is_empty) } {
+                    self.at(index).store_relaxed(F::Word::ZERO);
                 }
             }
             index += 1;

@@ -405,12 +405,10 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> NodeMut<'_, 'n, G, F, N>
                             // The next part continues in that node.
                             break;
                         }
-                        if new.live() == 0
-                            && let Some(gone) = to.unlink(index)
-                        {
+                        if new.live() == 0 {
                             // All that is below is the supervisor's.
                             // SAFETY: no slot of the node is in use.
-                            unsafe { to.retire_as(gone, true) };
+                            unsafe { to.retire_child(index, true) };
                         }
                     }
                 }
@@ -437,7 +435,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> NodeMut<'_, 'n, G, F, N>
     fn touch_lost(&mut self, first: Vpn, last: Vpn) {
         if let Some(pages) = Pages::new(first, last) {
             let stale = self.stale(Self::canonical(pages));
-            self.flush().add(FlushScope::Everywhere, stale);
+            self.touch(FlushScope::Everywhere, stale, false);
         }
     }
 

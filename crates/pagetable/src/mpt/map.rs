@@ -9,7 +9,7 @@ use super::node::{NodeMut, NodeRef, Subtree, Supply, Writing};
 use super::pieces::{InPieces as _, after};
 use super::shape::{MAX, Shape};
 use super::{Encoded, own_pages};
-use crate::format::{Format, appears, check_attr, first_leaf, is_gone, walked};
+use crate::format::{Format, appears, check_attr, first_leaf, is_gone};
 use crate::geometry::Checked as _;
 use crate::nodes::Nodes;
 use crate::pairs::stale;
@@ -49,7 +49,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Writing<'_, 'n, G, F, N>
         let table = self.table();
         G::SPACE.check_sized(pages, size)?;
         G::SPACE.check_frames(frame, pages.len(), size)?;
-        table.check_own(pages)?;
+        table.check(pages)?;
         check_attr::<F>(attr)?;
         let level = Self::level_of(size);
         let last = Self::is_last(level);
@@ -60,15 +60,11 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Writing<'_, 'n, G, F, N>
             if want[level] > 0
                 && let Some(own) = own_pages::<G>(level, pages)
             {
-                self.flush().add(F::APPEARS, own);
+                self.touch(F::APPEARS, own, false);
             }
         }
         let stale = stale::<G, F>(pages, |_| Some(size));
-        if walked::<F>() && want.iter().any(|&nodes| nodes > 0) {
-            self.flush().add_links(appears::<F>(size), stale);
-        } else {
-            self.flush().add(appears::<F>(size), stale);
-        }
+        self.touch(appears::<F>(size), stale, want.iter().any(|&nodes| nodes > 0));
 
         // The contents of the frames are visible before the entries that lead to them.
         table.release();

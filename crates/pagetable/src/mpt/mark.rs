@@ -40,7 +40,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Writing<'_, 'n, G, F, N>
             let was = if let Entry::Leaf(_) = old {
                 let was = place.exchange_leaf(place.read(), word);
                 place.settle_pair();
-                node.flush().add(FlushScope::Everywhere, page);
+                node.touch(FlushScope::Everywhere, page, false);
                 Entry::Leaf(Self::leaf(was, level, at))
             } else {
                 place.store_relaxed(word);
@@ -65,11 +65,11 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Writing<'_, 'n, G, F, N>
         let mut supply = Supply::take(self.table(), want)?;
         for level in level + 1..Self::LEVELS {
             if let Some(own) = own_pages::<G>(level, page) {
-                self.flush().add(F::APPEARS, own);
+                self.touch(F::APPEARS, own, false);
             }
         }
         if walked::<F>() && level < last {
-            self.flush().add_links(F::APPEARS, page);
+            self.touch(F::APPEARS, page, true);
         }
         let node = self.reach(&mut supply, at, last);
         let place = node.at(node.index_of(at));

@@ -1,5 +1,7 @@
 //! Repairing a table after a change has unwound.
 
+use tlbkit_addr::FlushScope;
+
 use super::leaf::Decode as _;
 use super::node::{NodeMut, Writing};
 use super::region;
@@ -21,7 +23,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Writing<'_, 'n, G, F, N>
         table.tally.clear();
         self.root().mend(false);
         if let Some(own) = region::<G>() {
-            self.flush().add(tlbkit_addr::FlushScope::Everywhere, own);
+            self.touch(FlushScope::Everywhere, own, false);
         }
         let found = table.tally.footprint().nodes + (self.retired() - before);
         table.nodes.held().count_lost(owned.saturating_sub(found));
@@ -49,8 +51,9 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> NodeMut<'_, 'n, G, F, N>
                 // A borrowed slot has no child here, and is in use.
                 let in_use = self.child(index).is_none_or(|mut below| below.mend(lent) > 0);
                 live += u32::from(in_use);
-                if !in_use && let Some(gone) = self.unlink(index) {
-                    self.retire(gone);
+                if !in_use {
+                    // SAFETY: nothing is claimed of the node's words.
+                    unsafe { self.retire_child(index, false) };
                 }
             }
         }

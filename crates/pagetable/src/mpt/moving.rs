@@ -90,8 +90,8 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Writing<'_, 'n, G, F, N>
     /// Checks a move, as the dry run, and takes the nodes that the new place needs.
     fn plan_move(&mut self, places: &Places) -> Result<Supply<'n, G, F, N>, Error> {
         let table = self.table();
-        table.check_own(places.from)?;
-        table.check_own(places.to)?;
+        table.check(places.from)?;
+        table.check(places.to)?;
         let root = self.view();
         for end in [places.from.first(), places.from.last()] {
             if let Some(leaf) = root.leaf_for(end) {

@@ -7,7 +7,6 @@ use super::leaf::Decode as _;
 use super::node::Writing;
 use super::sweep::NodePart;
 use crate::format::{Format, change_mark, check_change};
-use crate::geometry::Checked as _;
 use crate::nodes::Nodes;
 use crate::{Change, Error, Holes, Radix};
 
@@ -31,8 +30,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Writing<'_, 'n, G, F, N>
     }
 
     fn protect_slots(mut self, pages: Pages, holes: Holes, change: Change) -> Result<usize, Error> {
-        G::SPACE.check_pages(pages)?;
-        self.table().check_own(pages)?;
+        self.table().check(pages)?;
         check_change::<F>(change)?;
         let census = self.census(pages, holes)?;
         if census.marks > 0 {
@@ -42,16 +40,17 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Writing<'_, 'n, G, F, N>
             return Ok(0);
         }
         let stale = self.view().stale(pages);
-        self.flush().add(change.scope(), stale);
+        self.touch(change.scope(), stale, false);
         // By the census every leaf of the range is whole.
         self.sweep(pages, &mut |part| {
             let last = Self::is_last(part.node.level());
             // If holes are refused, the dry run has found none.
             let all = holes == Holes::Refuse;
-            match F::masks(change, last) {
-                Some(masks) => part.protect(all, |word| masks.apply(word)),
-                None => part.protect(all, |word| F::change(word, change, last)),
-            }
+            let masks = F::masks(change, last);
+            part.protect(all, |word| match &masks {
+                Some(masks) => masks.apply(word),
+                None => changed::<F>(word, change, last),
+            });
             if F::PAIRED && change.set.union(change.clear).contains(Attr::GLOBAL) {
                 // Any slot of the range may be paired with an absent one, not only the slots at its ends.
                 (0..part.slots).for_each(|slot| part.at(slot).settle_pair());
@@ -77,6 +76,13 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Writing<'_, 'n, G, F, N>
     }
 }
 
+/// Returns a leaf after a change that is no [mask](Format::masks).
+#[cold]
+#[inline(never)]
+fn changed<F: Format>(leaf: F::Word, change: Change, last: bool) -> F::Word {
+    F::change(leaf, change, last)
+}
+
 impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> NodePart<'_, 'n, G, F, N> {
     /// Applies `change` to each leaf of the part. `all` tells that every word of the part is a leaf.
     #[inline(always)]
@@ -84,7 +90,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> NodePart<'_, 'n, G, F, N
         if Mpt::<'n, G, F, N>::STATUS_RACES {
             match self.last() {
                 Some(places) => places.for_each(|place| place.change_live(&change)),
-                None => (0..self.slots).for_each(|slot| self.at(slot).change_live(&change)),
+                None => self.at(0).change_live(&change),
             }
         } else if all {
             self.node.edit(self.index, self.slots, change);

@@ -46,8 +46,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Writing<'_, 'n, G, F, N>
     ) -> Result<Leaf, Error> {
         let flush_all_cpus = flush_all_cpus.of(F::BREAK_FRAME)?;
         self.or_mend(|mut writing| {
-            G::SPACE.check_pages(Pages::one(at.vpn(G::BASE)))?;
-            writing.table().check_own(Pages::one(at.vpn(G::BASE)))?;
+            writing.table().check(Pages::one(at.vpn(G::BASE)))?;
             let seen = writing.view().last_seen(at);
             let (word, level) = (seen.word(), seen.node().level());
             let last = Self::is_last(level);
@@ -58,7 +57,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Writing<'_, 'n, G, F, N>
             let new = replacement::<G, F>(&old, frame, attr, last)?;
             let pages = G::SPACE.pages_of(&old);
             let stale = stale::<G, F>(pages, |_| Some(old.size));
-            writing.flush().add(if F::BREAK_FRAME { F::APPEARS } else { FlushScope::Everywhere }, stale);
+            writing.touch(if F::BREAK_FRAME { F::APPEARS } else { FlushScope::Everywhere }, stale, false);
             // The parts of a leaf's pages are the slots that the leaf occupies.
             let store = |word| {
                 let mut was = F::Word::ZERO;

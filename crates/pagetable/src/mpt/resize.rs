@@ -68,7 +68,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Writing<'_, 'n, G, F, N>
         self.or_mend(|mut writing| {
             G::SPACE.check_sized(pages, to)?;
             let table = writing.table();
-            table.check_own(pages)?;
+            table.check(pages)?;
             table.check_lent(pages, to)?;
             let want = Self::plan(writing.view(), pages, to)?;
             let mut supply = Supply::take(table, want)?;

@@ -75,7 +75,7 @@ impl<'w, 'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> NodeMut<'w, 'n, G, F
     /// Changes the attributes of a leaf of this node in all its slots, and returns the leaf as it was before.
     pub(super) fn protect_run(&mut self, mut leaf: Leaf, change: Change) -> Leaf {
         let (last, first) = (Self::is_last(self.level()), self.index_of(leaf.at));
-        self.flush().add(change.scope(), G::SPACE.pages_of(&leaf));
+        self.touch(change.scope(), G::SPACE.pages_of(&leaf), false);
         for index in first..first + self.slots_of(leaf) {
             let slot = self.at(index);
             let old = slot.amend(slot.read(), |word| F::change(word, change, last));

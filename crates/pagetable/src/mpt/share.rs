@@ -142,6 +142,17 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
         Ok(table)
     }
 
+    /// Checks that all of the pages are in the space, and none is borrowed, as every change of a range does.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::OutOfRange`] or [`Error::Borrowed`].
+    #[inline(never)]
+    pub(super) fn check(&self, pages: Pages) -> Result<(), Error> {
+        G::SPACE.check_pages(pages)?;
+        self.check_own(pages)
+    }
+
     /// Checks that none of the pages is borrowed. Only the lender changes borrowed pages.
     #[inline(always)]
     pub(super) fn check_own(&self, pages: Pages) -> Result<(), Error> {
@@ -154,7 +165,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
     }
 
     /// Refuses pages that would replace a lent link, because borrowers keep a copy of that link.
-    #[inline(always)]
+    #[inline(never)]
     pub(super) fn check_lent(&self, pages: Pages, size: PageSize) -> Result<(), Error> {
         match &self.lent {
             Some(lent) if Self::level_of(size) == 0 && lent.pages.first_in(pages).is_some() => {
@@ -197,16 +208,18 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
     #[inline(always)]
     pub(super) fn own_top(&self, page: Vpn) -> Option<usize> {
         let top = Self::top_below(self.plain, page)?;
-        if top < self.plain || !self.is_borrowed(top) { Some(top) } else { None }
+        let is_own = top < self.plain || self.borrowed.is_none() || !self.is_borrowed(top);
+        is_own.then_some(top)
     }
 
     /// Tells whether a slot of the root is borrowed.
-    #[inline(always)]
+    #[inline(never)]
     pub(super) fn is_borrowed(&self, slot: usize) -> bool {
         self.borrowed.is_some_and(|borrowed| borrowed.hull.has(slot) && Self::have_slot(borrowed.pages, slot))
     }
 
     /// Tells whether a slot of the root is lent.
+    #[inline(never)]
     pub(super) fn is_lent(&self, slot: usize) -> bool {
         self.lent.as_ref().is_some_and(|lent| lent.hull.has(slot) && Self::have_slot(&lent.pages, slot))
     }

@@ -15,6 +15,7 @@ pub(super) struct NodePart<'p, 'n, G: Radix, F: Format, N: Nodes<Word = F::Word>
     pub(super) node: NodeMut<'p, 'n, G, F, N>,
     /// The first slot.
     pub(super) index: usize,
+    /// One above the last level, where the next slot may hold a link.
     pub(super) slots: usize,
     /// The first page of the first slot.
     pub(super) first: Vpn,
@@ -87,11 +88,11 @@ impl<'p, 'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> NodePart<'p, 'n, G, 
 
 impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> NodeMut<'_, 'n, G, F, N> {
     /// Tells whether a run of slots holds a leaf, a link, a mark, or a frame that waits for its flush.
-    #[inline(always)]
+    #[inline(never)]
     pub(super) fn any_taken(&self, index: usize, slots: usize) -> bool {
         let level = self.level();
         // The common case is that all words are zero. The fold checks several words at a time.
-        self.fold(index, slots, F::Word::ZERO, |all, word| all | word) != F::Word::ZERO
+        (!Self::is_last(level) || self.fold(index, slots, F::Word::ZERO, |all, word| all | word) != F::Word::ZERO)
             && (index..index + slots).map(|index| self.read(index).word()).any(|word| {
                 Self::is_leaf(word, level)
                     || Self::is_link(word, level)

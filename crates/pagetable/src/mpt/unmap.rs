@@ -33,12 +33,11 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Writing<'_, 'n, G, F, N>
     }
 
     fn unmap_slots(mut self, pages: Pages, holes: Holes) -> Result<usize, Error> {
-        G::SPACE.check_pages(pages)?;
-        self.table().check_own(pages)?;
+        self.table().check(pages)?;
         let census = self.census(pages, holes)?;
         if census.pages > 0 {
             let stale = self.view().stale(pages);
-            self.flush().add(FlushScope::Everywhere, stale);
+            self.touch(FlushScope::Everywhere, stale, false);
         } else if census.marks == 0 {
             return Ok(0);
         }
@@ -59,8 +58,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Writing<'_, 'n, G, F, N>
     #[inline(never)]
     pub(super) fn take_next(self, rest: &mut Rest) -> Result<Option<(Vpn, Uncovered)>, Error> {
         let Some(pages) = rest.pages() else { return Ok(None) };
-        G::SPACE.check_pages(pages)?;
-        self.table().check_own(pages)?;
+        self.table().check(pages)?;
         let Some((taken, entry)) = self.view().first_entry(pages) else {
             rest.end();
             return Ok(None);
@@ -90,7 +88,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Writing<'_, 'n, G, F, N>
     pub(super) fn take(self, pages: Pages, attr: Attr) -> Attr {
         self.or_mend(|mut writing| {
             let stale = writing.view().stale(pages);
-            writing.flush().add(FlushScope::Everywhere, stale);
+            writing.touch(FlushScope::Everywhere, stale, false);
             writing.take_slots(pages, attr)
         })
     }
@@ -144,7 +142,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> NodePart<'_, 'n, G, F, N
     fn each(&self, mut visit: impl FnMut(Place<'_, 'n, G, F, N>)) {
         match self.last() {
             Some(places) => places.for_each(visit),
-            None => (0..self.slots).for_each(|slot| visit(self.at(slot))),
+            None => visit(self.at(0)),
         }
     }
 }
@@ -164,14 +162,12 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> NodeMut<'_, 'n, G, F, N>
         }
         let page = Pages::one(at.vpn(G::BASE));
         if walked::<F>() {
-            self.flush().add_links(FlushScope::Everywhere, page);
+            self.touch(FlushScope::Everywhere, page, true);
         }
         if let Some(own) = own_pages::<G>(below_level, page) {
-            self.flush().add(FlushScope::Everywhere, own);
+            self.touch(FlushScope::Everywhere, own, false);
         }
-        if let Some(gone) = self.unlink(index) {
-            // SAFETY: no slot of the node is in use.
-            unsafe { self.retire_as(gone, true) };
-        }
+        // SAFETY: no slot of the node is in use.
+        unsafe { self.retire_child(index, true) };
     }
 }

@@ -94,9 +94,11 @@ impl<'n, N: Nodes, const KINDS: usize> Stock<'n, N, KINDS> {
         reach: LinkRange,
     ) -> Result<Self, Error> {
         let mut stock = Self::empty(nodes, words);
-        let all = want.iter().copied().fold(0, usize::saturating_add);
-        for kind in 0..KINDS {
-            stock.add(kind, want[kind], all, reach)?;
+        for (kind, &more) in want.iter().enumerate() {
+            if more > 0 && !stock.add_some(kind, more, reach) {
+                let all = want.iter().copied().fold(0, usize::saturating_add);
+                return Err(Error::no_memory(all, nodes.held()));
+            }
         }
         Ok(stock)
     }
@@ -152,18 +154,19 @@ impl<'n, N: Nodes, const KINDS: usize> Stock<'n, N, KINDS> {
         all: usize,
         reach: LinkRange,
     ) -> Result<(), Error> {
-        if want == 0 { Ok(()) } else { self.add_some(kind, want, all, reach) }
-    }
-
-    #[inline(never)]
-    fn add_some(&mut self, kind: usize, want: usize, all: usize, reach: LinkRange) -> Result<(), Error> {
-        let (words, head) = (self.words[kind], &mut self.kinds[kind]);
-        let last = reach.last(self.nodes.lowest());
-        if last.is_some_and(|last| self.nodes.take_list(words, want, last, head)) {
+        if want == 0 || self.add_some(kind, want, reach) {
             Ok(())
         } else {
             Err(Error::no_memory(all, self.nodes.held()))
         }
+    }
+
+    /// Takes more nodes of a kind, and tells whether there were as many.
+    #[inline(never)]
+    fn add_some(&mut self, kind: usize, want: usize, reach: LinkRange) -> bool {
+        let (words, head) = (self.words[kind], &mut self.kinds[kind]);
+        let last = reach.last(self.nodes.lowest());
+        last.is_some_and(|last| self.nodes.take_list(words, want, last, head))
     }
 
     /// Frees all nodes of the stock.
@@ -171,7 +174,7 @@ impl<'n, N: Nodes, const KINDS: usize> Stock<'n, N, KINDS> {
     #[inline(never)]
     fn give_all_back(&mut self) {
         for kind in 0..KINDS {
-            while let Some(node) = self.next(kind) {
+            while let Some(node) = self.pop(kind) {
                 // SAFETY: a node in stock was taken from `nodes`, is still zero, and is known to no other code.
                 drop(unsafe { Spare::new(self.nodes, node) });
             }
@@ -184,6 +187,11 @@ impl<'n, N: Nodes, const KINDS: usize> Stock<'n, N, KINDS> {
     pub fn next(&mut self, kind: usize) -> Option<NodeAddr> {
         let &words = self.words.get(kind)?;
         self.next_sized(kind, words)
+    }
+
+    #[inline(never)]
+    fn pop(&mut self, kind: usize) -> Option<NodeAddr> {
+        self.next(kind)
     }
 
     /// Does what [`next`](Self::next) does for a caller that knows the words of the kind as a constant.

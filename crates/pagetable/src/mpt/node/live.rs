@@ -12,7 +12,7 @@ use crate::format::Format;
 use crate::mpt::Mpt;
 use crate::mpt::leaf::Decode as _;
 use crate::mpt::shape::{MAX, Shape};
-use crate::nodes::{Nodes, Record};
+use crate::nodes::{NodeAddr, Nodes, Record};
 use crate::word::atomics::Ordering;
 use crate::{Radix, Word as _};
 
@@ -38,10 +38,28 @@ impl<'a, 'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> NodeRef<'a, 'n, G, F
         unsafe { self.table.nodes.record(self.addr, Self::words(self.level)) }
     }
 
+    /// Does what [`record`](Self::record) does, for a change of more than one page.
+    #[inline(always)]
+    fn record_again(self) -> &'a Record {
+        // SAFETY: the node is live during `'a`, and one of the table's of this level.
+        unsafe { Self::record_of(self.table, self.addr, self.level) }
+    }
+
+    /// Returns the record of a node of `level`.
+    ///
+    /// # Safety
+    ///
+    /// For `'a` the node is one of the table's storage that was taken for this level, and live.
+    #[inline(never)]
+    unsafe fn record_of(table: &'a Mpt<'n, G, F, N>, node: NodeAddr, level: usize) -> &'a Record {
+        // SAFETY: the contract of this function.
+        unsafe { table.nodes.record(node, Self::words(level)) }
+    }
+
     /// Returns how many slots of the node are in use.
     #[inline(always)]
     pub(crate) fn live(self) -> u32 {
-        self.live_of(self.record().load(Ordering::Relaxed))
+        self.live_of(self.record_again().load(Ordering::Relaxed))
     }
 
     /// Returns the count in a record.
@@ -56,7 +74,7 @@ impl<'a, 'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> NodeRef<'a, 'n, G, F
         if Self::is_last(self.level) {
             return self.all_parts();
         }
-        self.record().load(Ordering::Relaxed) >> LIVE.count_ones()
+        self.record_again().load(Ordering::Relaxed) >> LIVE.count_ones()
     }
 
     /// Returns the binary logarithm of a part's slots.
@@ -73,33 +91,40 @@ impl<'a, 'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> NodeRef<'a, 'n, G, F
     /// Adds slots, which are in use from now on, to the count.
     #[inline(always)]
     pub(super) fn count_in(self, index: usize, slots: usize) {
+        self.count_in_at(self.record_again(), index, slots);
+    }
+
+    /// Adds slots to the count in the node's record.
+    #[inline(always)]
+    fn count_in_at(self, record: &Record, index: usize, slots: usize) {
         const { Self::FITS };
-        let mut noted = self.record().load(Ordering::Relaxed);
+        let mut noted = record.load(Ordering::Relaxed);
         if !Self::is_last(self.level) && slots > 0 {
             let part = |slot: usize| 1u32 << (slot >> self.part_shift());
             let (first, last) = (part(index), part(index + slots - 1));
             noted |= (last | (last - first)) << LIVE.count_ones();
         }
-        self.record().store(noted.wrapping_add(slots as u32), Ordering::Relaxed);
+        record.store(noted.wrapping_add(slots as u32), Ordering::Relaxed);
     }
 
     /// Subtracts slots, which are no longer in use, from the count, and returns the count.
     #[inline(always)]
     pub(super) fn count_out(self, slots: usize) -> u32 {
-        let rest = self.record().load(Ordering::Relaxed).wrapping_sub(slots as u32);
-        self.record().store(rest, Ordering::Relaxed);
+        let record = self.record_again();
+        let rest = record.load(Ordering::Relaxed).wrapping_sub(slots as u32);
+        record.store(rest, Ordering::Relaxed);
         self.live_of(rest)
     }
 
     /// Stores a count, and sets the bits of all parts.
     pub(super) fn recount(self, live: u32) {
         let parts = if Self::is_last(self.level) { 0 } else { self.all_parts() };
-        self.record().store(live | parts << LIVE.count_ones(), Ordering::Relaxed);
+        self.record_again().store(live | parts << LIVE.count_ones(), Ordering::Relaxed);
     }
 
     /// Adds a loan of the node to the count.
     pub(super) fn count_loan(self) {
-        let record = self.record();
+        let record = self.record_again();
         record.store(record.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
     }
 }
@@ -108,7 +133,7 @@ impl<G: Radix, F: Format, N: Nodes<Word = F::Word>> Place<'_, '_, G, F, N> {
     /// Counts the slot, which is in use from now on, in its node's record and in the table's tally.
     #[inline(always)]
     pub(crate) fn count_in(self) {
-        self.node.count_in(self.index, 1);
+        self.node.count_in_at(self.node.record(), self.index, 1);
         self.node.table.tally.ptes(1);
     }
 

@@ -209,6 +209,26 @@ impl<'a, 'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> NodeRef<'a, 'n, G, F
         Seen { node: self, index, word: word.read() }
     }
 
+    /// Returns the node that a slot links, as [`Seen::link`] of what [`read`](Self::read) returns, in code that is compiled once.
+    #[inline(always)]
+    fn link_in(self, index: usize) -> Option<Self> {
+        // SAFETY: the node is live during `'a`, one of the table's of this level, and of its only writer if `sole` is set.
+        let addr = unsafe { Self::linked(self.table, self.addr, self.level << 1 | usize::from(self.sole), index) }?;
+        Some(Self { addr, level: self.level + 1, ..self })
+    }
+
+    /// The parts of the handle are arguments, because each of them is in a register. `level` is twice the level, and one more for the
+    /// only writer.
+    ///
+    /// # Safety
+    ///
+    /// The arguments are the parts of a handle.
+    #[inline(never)]
+    unsafe fn linked(table: &'a Mpt<'n, G, F, N>, addr: NodeAddr, level: usize, index: usize) -> Option<NodeAddr> {
+        let node = Self { table, addr, level: level >> 1, sole: level & 1 == 1, here: PhantomData };
+        node.read(index).link().map(|below| below.addr)
+    }
+
     /// Returns the node that `word`, which was read in this node's slot `index`, leads to.
     #[inline(always)]
     fn below(self, index: usize, word: F::Word) -> Option<Self> {

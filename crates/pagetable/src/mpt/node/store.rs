@@ -325,23 +325,25 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> NodeMut<'_, 'n, G, F, N>
                 place.put_relaxed(word.advance(step, slot));
             }
         } else {
-            for slot in 0..slots {
-                self.at(index + slot).store_relaxed(word.advance(step, slot));
-            }
+            self.fill_upper(index, slots, word, step);
         }
     }
 
-    /// Folds the words of a run of slots.
+    #[inline(never)]
+    fn fill_upper(&self, index: usize, slots: usize, word: F::Word, step: F::Word) {
+        for slot in 0..slots {
+            self.at(index + slot).store_relaxed(word.advance(step, slot));
+        }
+    }
+
+    /// Folds the words of a run of slots, or the word of the first one above the last level.
     #[inline(always)]
     pub(crate) fn fold<T>(&self, index: usize, slots: usize, start: T, with: impl Fn(T, F::Word) -> T) -> T {
-        if F::EXTRA == 0 && !walked::<F>() {
-            return self.row(index, slots).fold(start, with);
-        }
         let (index, slots) = self.clamped(index, slots);
-        if let Some(last) = self.last() {
-            last.slots(index, slots).fold(start, |all, place| with(all, place.read()))
-        } else {
-            (0..slots).fold(start, |all, slot| with(all, self.read(index + slot).word()))
+        match self.last() {
+            Some(_) if F::EXTRA == 0 && !walked::<F>() => self.row(index, slots).fold(start, with),
+            Some(last) => last.slots(index, slots).fold(start, |all, place| with(all, place.read())),
+            None => with(start, self.read(index).word()),
         }
     }
 

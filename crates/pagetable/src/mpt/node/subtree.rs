@@ -178,6 +178,23 @@ impl<'w, 'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> NodeMut<'w, 'n, G, F
         Some(Subtree(old))
     }
 
+    /// Unlinks the node in a slot and retires it; what is below it is leaked. Does nothing if [`unlink`](Self::unlink) does. `empty` says
+    /// that the node need not be cleared when it is taken again.
+    ///
+    /// # Safety
+    ///
+    /// If `empty` is set, all slots of the node are.
+    #[inline(never)]
+    pub(crate) unsafe fn retire_child(&mut self, index: usize, empty: bool) -> bool {
+        let gone = self.unlink(index);
+        let unlinked = gone.is_some();
+        if let Some(gone) = gone {
+            // SAFETY: the contract of this function.
+            unsafe { self.retire_as(gone, empty) };
+        }
+        unlinked
+    }
+
     /// Empties a slot with an exchange, and returns what the slot held.
     pub(crate) fn take_out(&self, index: usize) -> Subtree<'w, 'n, G, F, N> {
         let word = self.own_place(index).map_or(F::Word::ZERO, |place| place.swap(F::Word::ZERO));
@@ -217,6 +234,7 @@ impl<'w, 'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> NodeMut<'w, 'n, G, F
     }
 
     /// Retires the node that an entry links; what is below that node is leaked.
+    #[inline(never)]
     pub(crate) fn retire(&mut self, gone: Subtree<'w, 'n, G, F, N>) {
         // SAFETY: nothing is claimed of the node's words.
         unsafe { self.retire_as(gone, false) };
@@ -227,6 +245,7 @@ impl<'w, 'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> NodeMut<'w, 'n, G, F
     /// # Safety
     ///
     /// If `empty` is set, all slots of the node are.
+    #[inline(always)]
     pub(crate) unsafe fn retire_as(&mut self, gone: Subtree<'w, 'n, G, F, N>, empty: bool) {
         if core::ptr::eq(gone.0.node.table, self.table)
             && let Some(node) = gone.0.link()

@@ -2,10 +2,10 @@
 
 use core::ops::Deref;
 
-use tlbkit_addr::{Flush, VirtAddr, Vpn};
+use tlbkit_addr::{Flush, FlushScope, Pages, VirtAddr, Vpn};
 
 use super::{NodeRef, Place};
-use crate::format::Format;
+use crate::format::{Format, walked};
 use crate::mpt::Mpt;
 use crate::mpt::shape::Shape;
 use crate::nodes::{NodeAddr, Nodes};
@@ -120,6 +120,12 @@ impl<'w, 'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Writing<'w, 'n, G, F
         self.batch.flush_mut()
     }
 
+    /// Adds pages whose leaves have changed to the flush; if `links` is set and hardware may cache links, also the links to them.
+    #[inline(always)]
+    pub(crate) fn touch(&mut self, scope: FlushScope, pages: Pages, links: bool) {
+        self.batch.stale(scope, pages, links && walked::<F>());
+    }
+
     /// Returns how many nodes the batch has.
     pub(crate) fn retired(&self) -> usize {
         self.batch.nodes()
@@ -155,7 +161,7 @@ impl<'w, 'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> NodeMut<'w, 'n, G, F
     /// Returns the node that a slot links; `None` if there is none, or if the slot is borrowed.
     #[inline(always)]
     pub(crate) fn child(&mut self, index: usize) -> Option<NodeMut<'_, 'n, G, F, N>> {
-        let node = self.node.read(index).link()?;
+        let node = self.node.link_in(index)?;
         Some(NodeMut { node, batch: self.batch })
     }
 
@@ -166,7 +172,7 @@ impl<'w, 'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> NodeMut<'w, 'n, G, F
     /// This node.
     #[inline(always)]
     pub(crate) fn into_child(self, index: usize) -> Result<Self, Self> {
-        match self.node.read(index).link() {
+        match self.node.link_in(index) {
             Some(node) => Ok(Self { node, batch: self.batch }),
             None => Err(self),
         }
@@ -193,6 +199,12 @@ impl<'w, 'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> NodeMut<'w, 'n, G, F
     /// Counts the loan of the node as a slot in use, so that the node is never empty.
     pub(crate) fn add_loan(&mut self) {
         self.node.count_loan();
+    }
+
+    /// Adds pages whose leaves have changed to the flush; if `links` is set and hardware may cache links, also the links to them.
+    #[inline(always)]
+    pub(crate) fn touch(&mut self, scope: FlushScope, pages: Pages, links: bool) {
+        self.batch.stale(scope, pages, links && walked::<F>());
     }
 
     /// Returns the batch's flush.
