@@ -325,9 +325,10 @@ impl<'n> Retired<'n> {
     /// Adds pages as [`touch`](Self::touch) does, or as [`relink`](Self::relink) does if `links` is set, in code that is compiled once.
     #[inline(never)]
     pub(crate) fn stale(&mut self, scope: FlushScope, pages: Pages, links: bool) {
-        self.flush.add(scope, pages);
         if links {
             self.flush.add_links(scope, pages);
+        } else {
+            self.flush.add(scope, pages);
         }
     }
 

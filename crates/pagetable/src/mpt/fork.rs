@@ -354,7 +354,10 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> NodeMut<'_, 'n, G, F, N>
                     let size = Self::leaf(word, level, VirtAddr::new(0)).size;
                     let frame = F::frame(word, size);
                     // A page larger than a slot occupies several slots, and the loop meets the first of them first.
-                    let each = size.pages(G::BASE).map_or(1, |pages| pages.div_ceil(cover));
+                    let each = match size.pages(G::BASE) {
+                        Some(pages) if Self::REPLICATED => pages.div_ceil(cover),
+                        _ => 1,
+                    };
                     // Extends the run over the following slots, as long as they map the next frames with the same attributes.
                     let first = index;
                     let mut next = word;
@@ -382,7 +385,8 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> NodeMut<'_, 'n, G, F, N>
                     leaves += index - first;
                     continue;
                 }
-                if copy_mark(word, to.at(index), calls) {
+                // Marks are in last-level nodes.
+                if Self::REPLICATED && copy_mark(word, to.at(index), calls) {
                     to.add_live(index, 1);
                     copying.left = copying.left.saturating_sub(1);
                     (leaves, live) = (leaves + 1, live - 1);

@@ -55,7 +55,8 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Writing<'_, 'n, G, F, N>
         let last = Self::is_last(level);
         first_leaf::<F>(frame, pages.len(), size, attr, last)?;
         let want = self.survey(pages, size)?;
-        let mut supply = Supply::take(table, want)?;
+        let mut supply = Supply::empty(table);
+        supply.take(&want)?;
         for level in 1..Self::LEVELS {
             if want[level] > 0
                 && let Some(own) = own_pages::<G>(level, pages)
@@ -93,7 +94,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Writing<'_, 'n, G, F, N>
             // The survey has found the slots vacant, and the supply has every node that is missing.
             let mut node = self.reach(supply, at.address(G::BASE), level);
             let index = node.index_of(at.address(G::BASE));
-            if repeat == 1 {
+            if !Self::REPLICATED || repeat == 1 {
                 let step = F::Word::ZERO.advance(F::STEP, Self::slot_pages(level));
                 node.fill(index, slots, word, step);
             } else {

@@ -62,7 +62,8 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Writing<'_, 'n, G, F, N>
         let (last, page) = (Self::LEVELS - 1, Pages::one(at.vpn(G::BASE)));
         let mut want = [0; MAX];
         want.iter_mut().take(Self::LEVELS).skip(level + 1).for_each(|want| *want = 1);
-        let mut supply = Supply::take(self.table(), want)?;
+        let mut supply = Supply::empty(self.table());
+        supply.take(&want)?;
         for level in level + 1..Self::LEVELS {
             if let Some(own) = own_pages::<G>(level, page) {
                 self.touch(F::APPEARS, own, false);

@@ -126,7 +126,9 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Writing<'_, 'n, G, F, N>
                 }
             }
         }
-        Supply::take(table, want)
+        let mut supply = Supply::empty(table);
+        supply.take(&want)?;
+        Ok(supply)
     }
 
     /// Makes a move, which the dry run has accepted. Returns what has moved, and the pages that are stale at the old place.

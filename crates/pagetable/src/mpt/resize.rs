@@ -71,7 +71,8 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Writing<'_, 'n, G, F, N>
             table.check(pages)?;
             table.check_lent(pages, to)?;
             let want = Self::plan(writing.view(), pages, to)?;
-            let mut supply = Supply::take(table, want)?;
+            let mut supply = Supply::empty(table);
+            supply.take(&want)?;
             let mut rest = Some(pages);
             while let Some(pages) = rest {
                 let piece = Piece::first(writing.view(), pages, to)?;
@@ -196,15 +197,14 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> NodeMut<'_, 'n, G, F, N>
         let mut seen = self.peek(index);
         let attr = leaf.attr.union(seen.status());
         let mut new = Subtree::build(**self, index, supply, leaf.frame, to, attr);
-        let (stored, old) = loop {
+        let stored = loop {
             let word = new.seen().word();
-            match self.replace_seen(seen, new) {
-                Ok(old) => break (word, old),
-                Err((back, now)) => (new, seen) = (back, now),
+            if self.swap_seen(&mut seen, &mut new) {
+                break word;
             }
             new.note(seen.status());
         };
-        let old = self.discard(old);
+        let old = self.discard(new);
         let last = Self::is_last(self.level());
         let all = F::OPTIONAL.intersection(STATUS);
         if old.link().is_some() && !F::attr(stored, last).contains(all) {

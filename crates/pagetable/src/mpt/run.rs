@@ -141,15 +141,11 @@ impl<'w, 'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> NodeMut<'w, 'n, G, F
             noted |= seen.status();
             let frame = part.frame_of(**self, leaf, index);
             let mut new = Subtree::build(**self, index, supply, frame, to, leaf.attr | noted);
-            let old = loop {
-                match self.replace_seen(seen, new) {
-                    Ok(old) => break old,
-                    Err((back, now)) => (new, seen) = (back, now),
-                }
+            while !self.swap_seen(&mut seen, &mut new) {
                 noted |= seen.status();
                 new.note(noted);
-            };
-            olds.push(self.discard(old));
+            }
+            olds.push(self.discard(new));
             // The first slot was stored with the fewest status bits.
             if index == first {
                 stored = noted;

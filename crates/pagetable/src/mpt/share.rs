@@ -95,7 +95,8 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
             }
             want[1] += usize::from(!F::is_link(word));
         }
-        let mut supply = Supply::take(writing.table(), want)?;
+        let mut supply = Supply::empty(writing.table());
+        supply.take(&want)?;
         for at in slots() {
             writing.reach(&mut supply, at, 1).add_loan();
         }

@@ -92,7 +92,8 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> NodeMut<'_, 'n, G, F, N>
     pub(super) fn any_taken(&self, index: usize, slots: usize) -> bool {
         let level = self.level();
         // The common case is that all words are zero. The fold checks several words at a time.
-        (!Self::is_last(level) || self.fold(index, slots, F::Word::ZERO, |all, word| all | word) != F::Word::ZERO)
+        (!Self::is_last(level)
+            || self.fold(index, slots, F::Word::ZERO, |all, word| all | word) != F::Word::ZERO)
             && (index..index + slots).map(|index| self.read(index).word()).any(|word| {
                 Self::is_leaf(word, level)
                     || Self::is_link(word, level)

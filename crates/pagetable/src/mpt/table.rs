@@ -72,9 +72,7 @@ unsafe impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Table<'n> for Mpt
         visit: &mut dyn FnMut(VirtAddr, Entry) -> ControlFlow<()>,
     ) -> ControlFlow<()> {
         let root = NodeRef::root(self, pinned);
-        G::SPACE
-            .parts(pages)
-            .try_for_each(|pages| root.visit_entries(pages, visit))
+        G::SPACE.parts(pages).try_for_each(|pages| root.visit_entries(pages, visit))
     }
 
     fn footprint(&self) -> Footprint {

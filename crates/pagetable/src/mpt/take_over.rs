@@ -95,7 +95,8 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Writing<'_, 'n, G, F, N>
             foreign.check(leaf)?;
             writing.each_run(leaf, part, |writing, run| writing.count(&mut plan, run))
         })?;
-        let mut supply = Supply::take(table, plan.want)?;
+        let mut supply = Supply::empty(table);
+        supply.take(&plan.want)?;
         let largest = G::SIZES.last().copied().unwrap_or(G::BASE);
         self.flush().add_all(appears::<F>(largest));
         // The contents of the frames are visible before the entries that lead to them.

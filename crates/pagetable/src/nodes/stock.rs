@@ -86,7 +86,7 @@ impl<'n, N: Nodes, const KINDS: usize> Stock<'n, N, KINDS> {
     /// # Errors
     ///
     /// [`Error::NoMemory`]. Then no node is taken.
-    #[inline(never)]
+    #[inline]
     pub fn take_within(
         nodes: &'n N,
         words: &'static [usize; KINDS],
@@ -94,13 +94,24 @@ impl<'n, N: Nodes, const KINDS: usize> Stock<'n, N, KINDS> {
         reach: LinkRange,
     ) -> Result<Self, Error> {
         let mut stock = Self::empty(nodes, words);
+        stock.take_all(&want, reach)?;
+        Ok(stock)
+    }
+
+    /// Takes `want[k]` more nodes of every kind `k`, such that links of `reach` can lead to them.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NoMemory`], which says how many nodes were wanted. The nodes taken so far are freed when the stock is dropped.
+    #[inline(never)]
+    pub(crate) fn take_all(&mut self, want: &[usize; KINDS], reach: LinkRange) -> Result<(), Error> {
         for (kind, &more) in want.iter().enumerate() {
-            if more > 0 && !stock.add_some(kind, more, reach) {
+            if more > 0 && !self.add_some(kind, more, reach) {
                 let all = want.iter().copied().fold(0, usize::saturating_add);
-                return Err(Error::no_memory(all, nodes.held()));
+                return Err(Error::no_memory(all, self.nodes.held()));
             }
         }
-        Ok(stock)
+        Ok(())
     }
 
     /// Returns an empty stock.
@@ -173,10 +184,13 @@ impl<'n, N: Nodes, const KINDS: usize> Stock<'n, N, KINDS> {
     #[cold]
     #[inline(never)]
     fn give_all_back(&mut self) {
-        for kind in 0..KINDS {
-            while let Some(node) = self.pop(kind) {
+        let mut kind = 0;
+        while kind < KINDS {
+            if let Some(node) = self.next(kind) {
                 // SAFETY: a node in stock was taken from `nodes`, is still zero, and is known to no other code.
                 drop(unsafe { Spare::new(self.nodes, node) });
+            } else {
+                kind += 1;
             }
         }
     }
@@ -187,11 +201,6 @@ impl<'n, N: Nodes, const KINDS: usize> Stock<'n, N, KINDS> {
     pub fn next(&mut self, kind: usize) -> Option<NodeAddr> {
         let &words = self.words.get(kind)?;
         self.next_sized(kind, words)
-    }
-
-    #[inline(never)]
-    fn pop(&mut self, kind: usize) -> Option<NodeAddr> {
-        self.next(kind)
     }
 
     /// Does what [`next`](Self::next) does for a caller that knows the words of the kind as a constant.

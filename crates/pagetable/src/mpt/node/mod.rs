@@ -213,7 +213,8 @@ impl<'a, 'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> NodeRef<'a, 'n, G, F
     #[inline(always)]
     fn link_in(self, index: usize) -> Option<Self> {
         // SAFETY: the node is live during `'a`, one of the table's of this level, and of its only writer if `sole` is set.
-        let addr = unsafe { Self::linked(self.table, self.addr, self.level << 1 | usize::from(self.sole), index) }?;
+        let addr =
+            unsafe { Self::linked(self.table, self.addr, self.level << 1 | usize::from(self.sole), index) }?;
         Some(Self { addr, level: self.level + 1, ..self })
     }
 
@@ -224,7 +225,12 @@ impl<'a, 'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> NodeRef<'a, 'n, G, F
     ///
     /// The arguments are the parts of a handle.
     #[inline(never)]
-    unsafe fn linked(table: &'a Mpt<'n, G, F, N>, addr: NodeAddr, level: usize, index: usize) -> Option<NodeAddr> {
+    unsafe fn linked(
+        table: &'a Mpt<'n, G, F, N>,
+        addr: NodeAddr,
+        level: usize,
+        index: usize,
+    ) -> Option<NodeAddr> {
         let node = Self { table, addr, level: level >> 1, sole: level & 1 == 1, here: PhantomData };
         node.read(index).link().map(|below| below.addr)
     }

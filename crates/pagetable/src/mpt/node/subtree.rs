@@ -12,9 +12,6 @@ use crate::mpt::shape::{MAX, MOST_LOG, Shape};
 use crate::nodes::{Nodes, Stock};
 use crate::{Error, Radix, Word as _};
 
-/// An entry that was not stored, and what its slot holds.
-type NotReplaced<'w, 'n, G, F, N> = (Subtree<'w, 'n, G, F, N>, Seen<'w, 'n, G, F, N>);
-
 /// An entry of a slot that no slot holds: a leaf or mark, or the only link to a subtree.
 ///
 /// If it is dropped, its nodes are leaked.
@@ -28,18 +25,18 @@ pub(crate) struct Supply<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> {
 }
 
 impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Supply<'n, G, F, N> {
-    /// Takes `want[level]` nodes for each level from the storage of a table.
+    /// Takes `want[level]` nodes for each level.
     ///
     /// # Errors
     ///
-    /// [`Error::NoMemory`]. Then no node is taken.
-    #[inline(never)]
-    pub(crate) fn take(table: &Mpt<'n, G, F, N>, want: [usize; MAX]) -> Result<Self, Error> {
-        let stock = Stock::take_within(table.nodes, &Mpt::<'n, G, F, N>::WORDS, want, F::REACH)?;
-        Ok(Self { stock, shape: PhantomData })
+    /// [`Error::NoMemory`].
+    #[inline(always)]
+    pub(crate) fn take(&mut self, want: &[usize; MAX]) -> Result<(), Error> {
+        self.stock.take_all(want, F::REACH)
     }
 
     /// Returns an empty supply for a table.
+    #[inline(always)]
     pub(crate) fn empty(table: &Mpt<'n, G, F, N>) -> Self {
         Self { stock: Stock::empty(table.nodes, &Mpt::<'n, G, F, N>::WORDS), shape: PhantomData }
     }
@@ -212,25 +209,25 @@ impl<'w, 'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> NodeMut<'w, 'n, G, F
         Subtree(old)
     }
 
-    /// Stores the entry `new` if the slot still holds the word `seen`, in one atomic step, and returns what the slot held.
-    ///
-    /// # Errors
-    ///
-    /// `new`, and what the slot holds instead of `seen`.
-    pub(crate) fn replace_seen(
+    /// Exchanges the entry `new` and what its slot holds, if that is still `seen`, in one atomic step. Tells whether it did. If not,
+    /// `seen` is then what the slot holds.
+    pub(crate) fn swap_seen(
         &self,
-        seen: Seen<'w, 'n, G, F, N>,
-        new: Subtree<'w, 'n, G, F, N>,
-    ) -> Result<Subtree<'w, 'n, G, F, N>, NotReplaced<'w, 'n, G, F, N>> {
-        let Some(place) = self.own_place(seen.index) else { return Ok(new) };
+        seen: &mut Seen<'w, 'n, G, F, N>,
+        new: &mut Subtree<'w, 'n, G, F, N>,
+    ) -> bool {
+        let Some(place) = self.own_place(seen.index) else { return true };
         if !new.fits(self.node) {
-            return Ok(new);
+            return true;
         }
-        let found = |word| Seen { node: self.node, index: place.index, word };
-        match place.exchange(seen.word, new.0.word) {
-            Ok(()) => Ok(Subtree(found(seen.word))),
-            Err(now) => Err((new, found(now))),
+        let found = place.exchange(seen.word, new.0.word);
+        let now = Seen { node: self.node, index: place.index, word: found.err().unwrap_or(seen.word) };
+        if found.is_ok() {
+            new.0 = now;
+        } else {
+            *seen = now;
         }
+        found.is_ok()
     }
 
     /// Retires the node that an entry links; what is below that node is leaked.
