@@ -62,7 +62,7 @@ unsafe impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Table<'n> for Mpt
         if !G::SPACE.holds(at) {
             return Entry::Empty;
         }
-        NodeRef::root(self, pinned).last_seen(at).content(at)
+        NodeRef::root(self, pinned).descend(Self::index(0, at), at, NodeRef::seen, |seen| seen.content(at))
     }
 
     fn for_each_entry(

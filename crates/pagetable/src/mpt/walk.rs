@@ -85,14 +85,15 @@ impl<'a, 'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> NodeRef<'a, 'n, G, F
         end(load(node, Self::index(level, at)).word(), level, node)
     }
 
-    /// Returns what the slot that ends the walk for `at` from the root holds, in code that is compiled once. `at` is in the space.
+    /// Returns what the slot that ends the writer's walk for `at` from the root holds, in code that is compiled once. `at` is in the
+    /// space.
     #[inline(always)]
     pub(super) fn last_seen(self, at: VirtAddr) -> Seen<'a, 'n, G, F, N> {
         let node = self.down_to(Self::LEVELS - 1, at);
         node.read(node.index_of(at))
     }
 
-    /// Does what [`find`](Self::find) does, in code that is compiled once.
+    /// Does for the writer what [`find`](Self::find) does, in code that is compiled once.
     #[inline(never)]
     pub(super) fn leaf_for(self, page: Vpn) -> Option<Leaf> {
         let at = page.address(G::BASE);

@@ -34,8 +34,8 @@ pub(super) const MUTATIONS: [Mutation; 34] = [
     ),
     mutation(
         "MPT: an emptied node is not retired",
-        "crates/pagetable/src/mpt/unmap.rs",
-        ["fn prune(", "unsafe { self.retire_as(gone, true) };", "let _ = gone;"],
+        "crates/pagetable/src/mpt/node/subtree.rs",
+        ["fn retire_child(", "unsafe { self.retire_as(gone, empty) };", "let _ = (gone, empty);"],
         Test::Walkers("mpt::unmap"),
     ),
     mutation(
@@ -181,13 +181,13 @@ pub(super) const MUTATIONS: [Mutation; 34] = [
     mutation(
         "MPT: a link goes, and the flush does not say so",
         "crates/pagetable/src/mpt/unmap.rs",
-        ["fn prune(", "self.flush().add_links(FlushScope::Everywhere, page);", ""],
+        ["fn prune(", "self.touch(FlushScope::Everywhere, page, true);", ""],
         Test::Plain(PAGETABLE, "mpt::wide::va48_x86_shared::agrees"),
     ),
     mutation(
         "MPT: what hardware notes before the exchange is overwritten",
         "crates/pagetable/src/mpt/resize.rs",
-        ["Err((back, now)) => (new, seen) = (back, now),", "new.note(seen.status());", ""],
+        ["self.swap_seen(&mut seen, &mut new)", "new.note(seen.status());", ""],
         Test::Plain(PAGETABLE, "mpt_hardware::what_hardware_notes_at_any_moment"),
     ),
     mutation(

@@ -130,9 +130,11 @@ impl<'a, 'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> NodeRef<'a, 'n, G, F
     }
 
     /// Walks from the root to the node of level `bottom` for `at`, or to the last node above that exists, as
-    /// [`walk`](Self::walk) does: in code that is compiled once, for what is not a change of one page.
+    /// [`walk`](Self::walk) does: in code that is compiled once, for a writer's change of more than one page. (Who then reads the slot
+    /// loads it again. Beside another writer a link may be there by now, so a pinned walker uses `walk`.)
     #[inline(always)]
     pub(crate) fn down_to(self, bottom: usize, at: VirtAddr) -> Self {
+        debug_assert!(self.sole, "a walker loads each word once");
         let (addr, level) = self.to_root().end_of_walk(bottom, at);
         Self { addr, level, ..self }
     }
