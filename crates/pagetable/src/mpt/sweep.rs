@@ -23,15 +23,14 @@ pub(super) struct NodePart<'p, 'n, G: Radix, F: Format, N: Nodes<Word = F::Word>
     pub(super) emptied: bool,
 }
 
+/// What [`Writing::sweep`] calls for each part.
+type Visitor<'v, 'n, G, F, N> = dyn FnMut(&mut NodePart<'_, 'n, G, F, N>) -> Result<(), Error> + 'v;
+
 impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Writing<'_, 'n, G, F, N> {
     /// Visits the slots that a range of the space covers, node by node, as [`NodePart`]s. The visitor may empty them: then the nodes that
     /// have become empty are retired.
     #[inline(never)]
-    pub(super) fn sweep(
-        &mut self,
-        pages: Pages,
-        visit: &mut dyn FnMut(&mut NodePart<'_, 'n, G, F, N>) -> Result<(), Error>,
-    ) -> Result<(), Error> {
+    pub(super) fn sweep(&mut self, pages: Pages, visit: &mut Visitor<'_, 'n, G, F, N>) -> Result<(), Error> {
         let mut rest = Some(pages);
         while let Some(pages) = rest {
             let at = pages.first();
