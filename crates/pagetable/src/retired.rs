@@ -420,6 +420,12 @@ pub struct Carried<'n>(Retired<'n>);
 unsafe impl Send for Carried<'_> {}
 
 impl<'n> Carried<'n> {
+    /// Returns the number of nodes that the batch holds.
+    #[inline]
+    pub const fn nodes(&self) -> usize {
+        self.0.nodes()
+    }
+
     /// Returns the batch on the CPU that it was carried to.
     pub fn into_retired(self) -> Retired<'n> {
         self.0

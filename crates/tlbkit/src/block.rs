@@ -16,6 +16,7 @@ use tlbkit_pagetable::{Error, Geometry as _, PageRanges, Pinned, Radix as _, Tab
 use crate::asids::{Held, Number};
 use crate::cpu_set::SharedSpace;
 use crate::detached::Detachment;
+use crate::section::{Section, USE, WALK};
 use crate::storage::Table;
 use crate::table::SpaceTable as _;
 use crate::visit::Visit;
@@ -34,6 +35,8 @@ pub(crate) struct Block<K: Kernel, const CPUS: usize> {
     /// The CPUs that may hold its translations, those that run it, and those that must flush first.
     pub(crate) cpus: SharedSpace,
     pub(crate) number: Number,
+    /// How many flushes of its changes have been [broadcast](crate::Kernel::BROADCAST). The CPU that has the right to write changes it.
+    broadcasts: AtomicUsize,
     /// Whether this is the kernel's own address space, which every CPU uses.
     kernels: bool,
     /// The pages that this address space, the kernel's own, lends to others: none if the kernel's half has a root register of its own.
@@ -103,6 +106,7 @@ impl<K: Kernel, const CPUS: usize> Place<K, CPUS> {
             frame: frame.1,
             mmu,
             cpus: SharedSpace::new(),
+            broadcasts: AtomicUsize::new(0),
             number: if kernels { Number::every() } else { Number::new() },
             kernels,
             lends,
@@ -197,6 +201,18 @@ impl<K: Kernel, const CPUS: usize> Block<K, CPUS> {
         self.number.held()
     }
 
+    /// Counts a broadcast. The caller has the right to write.
+    pub(crate) fn count_broadcast(&self) {
+        let count = self.broadcasts.load(Ordering::Relaxed);
+        self.broadcasts.store(count.wrapping_add(1), Ordering::Relaxed);
+    }
+
+    /// Returns how many broadcasts there have been: always 0 where the machine does not broadcast.
+    #[inline(always)]
+    pub(crate) fn broadcasts(&self) -> usize {
+        if Mmu::<K, CPUS>::BROADCASTS { self.broadcasts.load(Ordering::Relaxed) } else { 0 }
+    }
+
     /// Returns the pages that this address space lends to others, or shares with its lender.
     pub(crate) fn lent(&self) -> Option<&PageRanges> {
         self.lender().map_or(self.lends.as_ref(), |lender| lender.lends.as_ref())
@@ -226,13 +242,44 @@ impl<K: Kernel, const CPUS: usize> Block<K, CPUS> {
         self.table.root(self.frame)
     }
 
-    /// Calls `walk` on this CPU, which serves no shootdown until `walk` returns.
+    /// Calls `walk` on this CPU, which serves no shootdown until `walk` returns. What `walk` returns may be stale.
     ///
     /// # Safety
     ///
     /// Interrupts are masked, and `walk` does not serve shootdowns.
     #[inline]
     pub(crate) unsafe fn pinned<R>(&self, walk: impl FnOnce(Pinned<'_>) -> R) -> R {
+        let _section = self.mmu.section(WALK);
+        // SAFETY: this function's contract.
+        unsafe { self.walk(walk) }
+    }
+
+    /// Does what [`pinned`](Self::pinned) does, for a `walk` that also uses what it finds: changes wait for it.
+    ///
+    /// # Safety
+    ///
+    /// As for [`pinned`](Self::pinned).
+    #[inline]
+    pub(crate) unsafe fn using<R>(&self, walk: impl FnOnce(Pinned<'_>) -> R) -> R {
+        let _section = self.mmu.section(USE);
+        // SAFETY: this function's contract.
+        unsafe { self.walk(walk) }
+    }
+
+    /// Begins a section for the walk of a writer, if it comes to pages that are shared: another CPU may write them.
+    #[inline]
+    pub(crate) fn section_of_shared(&self, pages: Pages) -> Section<'static> {
+        let shares = || self.lender().and(self.lent()).is_some_and(|lent| lent.first_in(pages).is_some());
+        if Mmu::<K, CPUS>::BROADCASTS && shares() { self.mmu.section(WALK) } else { Section::NONE }
+    }
+
+    /// Calls `walk` in a section.
+    ///
+    /// # Safety
+    ///
+    /// As for [`pinned`](Self::pinned).
+    #[inline]
+    unsafe fn walk<R>(&self, walk: impl FnOnce(Pinned<'_>) -> R) -> R {
         // SAFETY: by this function's contract interrupts are masked, and `walk` serves no shootdown.
         match unsafe { self.pin(self.mmu) } {
             Some(pinned) => walk(pinned),
@@ -240,11 +287,11 @@ impl<K: Kernel, const CPUS: usize> Block<K, CPUS> {
         }
     }
 
-    /// Proves that this CPU acknowledges no shootdown, if it runs the address space, which is one of `mmu`.
+    /// Proves that no node is freed which this CPU may walk, if it runs the address space, which is one of `mmu`.
     ///
     /// # Safety
     ///
-    /// While the proof exists, interrupts are masked and this CPU serves no shootdown.
+    /// While the proof exists, interrupts are masked, this CPU is in a [section](Mmu::section), and it serves no shootdown.
     #[inline(always)]
     pub(crate) unsafe fn pin(&self, mmu: &'static Mmu<K, CPUS>) -> Option<Pinned<'_>> {
         // Every online CPU runs the kernel's own address space, so a change of that address space waits for the CPU, too.
@@ -252,23 +299,23 @@ impl<K: Kernel, const CPUS: usize> Block<K, CPUS> {
             self.cpus.running.contains(cpu) || self.is_kernels() && mmu.online_cpus().running.contains(cpu)
         };
         if CPUS == 1 || runs(mmu.this_cpu()) {
-            // SAFETY: by this function's contract this CPU acknowledges no shootdown while the proof exists. A change that
-            // retires nodes waits for the acknowledgement of every CPU that runs the address space; with one CPU no other CPU
-            // makes changes.
+            // SAFETY: by this function's contract this CPU acknowledges no shootdown while the proof exists, and is in a section. A
+            // change that retires nodes waits for the acknowledgement of every CPU that runs the address space, or keeps the nodes until
+            // each has left its section; with one CPU no other CPU makes changes.
             return Some(unsafe { Pinned::by(self) });
         }
         None
     }
 
     /// Calls `walk` on a CPU that does not run the address space. During the call the CPU is in the address space's sets of CPUs.
-    /// Only [`pinned`](Self::pinned) calls this function.
+    /// Only [`walk`](Self::walk) calls this function.
     #[cold]
     fn visiting<R>(&self, cpu: usize, walk: impl FnOnce(Pinned<'_>) -> R) -> R {
         // No CPU waits for a CPU that is not online. A CPU inside a call is online.
         let _ = self.mmu.call(|_| Ok(()));
         let _visit = Visit::begin(self.cpus(), cpu);
-        // SAFETY: by the contract of `pinned`, its only caller, this CPU serves no shootdown during `walk`. A change that retires
-        // nodes waits for this CPU, because the CPU is in the address space's sets.
+        // SAFETY: by the contract of `Self::walk`, the only caller, this CPU is in a section and serves no shootdown during `walk`. A
+        // change that retires nodes waits for this CPU, or keeps the nodes, because the CPU is in the address space's sets.
         walk(unsafe { Pinned::by(self) })
     }
 
@@ -315,6 +362,7 @@ impl<K: Kernel, const CPUS: usize> Drop for Block<K, CPUS> {
         let mut end =
             unsafe { Detachment::new(self.mmu, ManuallyDrop::take(&mut self.table).detach_all(), false) };
         end.end();
+        self.mmu.kernel().masked(|| self.mmu.collect());
     }
 }
 

@@ -2,13 +2,14 @@
 
 use core::cell::UnsafeCell;
 use core::ops::{Deref, DerefMut};
-use core::sync::atomic::{AtomicU8, Ordering};
+use core::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
 
 use tlbkit_addr::Vpn;
 use tlbkit_shootdown::CpuHandle;
 
 use crate::block::Handle;
 use crate::cpu_set::WORDS;
+use crate::section::OUTSIDE;
 use crate::{Access, Kernel};
 
 /// The number of requests that can wait for a CPU. With one more, the CPU flushes everything instead.
@@ -28,6 +29,8 @@ const RETRIED: u8 = 3;
 pub(crate) struct Cpu<K: Kernel, const CPUS: usize> {
     /// [`BUSY`], [`OFFLINE`], [`ONLINE`] or [`RETRIED`]: one load and one comparison tell whether a call can begin.
     at: AtomicU8,
+    /// The [section](crate::section) that the CPU is in, where flushes are broadcast.
+    pub(crate) section: AtomicUsize,
     state: UnsafeCell<State<K, CPUS>>,
 }
 
@@ -43,15 +46,17 @@ pub(crate) struct State<K: Kernel, const CPUS: usize> {
     pub(crate) retried: Option<Retried>,
 }
 
-/// A fault: its page, its access, and the address of the block of the address space.
+/// A fault: its page, its access, and the address of the block of the address space. Two that are equal have no change between them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Retried {
     pub(crate) page: Vpn,
     pub(crate) access: Access,
     pub(crate) space: usize,
+    /// How many changes of the address space have been broadcast before.
+    pub(crate) broadcasts: usize,
 }
 
-// SAFETY: a CPU uses only its own part, with interrupts masked: by the promise of `Kernel` no other code of that CPU runs
+// SAFETY: a CPU uses the `state` of its own part only, with interrupts masked: by the promise of `Kernel` no other code of that CPU runs
 // between the load of `at` and the store of `BUSY`. So only the code that has stored `BUSY` uses the state; the store that ends
 // the call, a release, orders one use after the other. The values in the state may move between threads.
 unsafe impl<K: Kernel, const CPUS: usize> Sync for Cpu<K, CPUS> {}
@@ -60,6 +65,7 @@ impl<K: Kernel, const CPUS: usize> Cpu<K, CPUS> {
     pub(crate) const fn new() -> Self {
         Self {
             at: AtomicU8::new(OFFLINE),
+            section: AtomicUsize::new(OUTSIDE),
             state: UnsafeCell::new(State { handle: None, runs: None, half: None, retried: None }),
         }
     }

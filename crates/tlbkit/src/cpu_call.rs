@@ -18,6 +18,7 @@ use crate::settle::{flush_of_fault, status};
 use crate::storage::{Table, turn};
 use crate::{Access, Kernel, Mmu, Overdue, Reason};
 
+mod broadcast;
 mod shoot;
 mod switch;
 
@@ -218,7 +219,8 @@ impl<K: Kernel, const CPUS: usize> CpuCall<K, CPUS> {
     ///
     /// If the call before on this CPU has answered the same fault, and this CPU runs the address space, then nothing has changed since
     /// that flush. A change that forbids the access waits for this CPU's reply, and keeps the right to write until then. A CPU that
-    /// replies, or that waits for the right to write, [forgets](Entered::forget_retried) the fault before.
+    /// replies, or that waits for the right to write, [forgets](Entered::forget_retried) the fault before. A change that is broadcast
+    /// waits for no reply, and is counted: the caller has the right to write, so it finds the count of each change before.
     #[inline(never)]
     pub(crate) fn retry(
         &mut self,
@@ -231,7 +233,12 @@ impl<K: Kernel, const CPUS: usize> CpuCall<K, CPUS> {
         if !runs && access.report != Report::Nothing {
             return Some(Reason::OtherRoot);
         }
-        let fault = Retried { page, access, space: core::ptr::from_ref(space).addr() };
+        let fault = Retried {
+            page,
+            access,
+            space: core::ptr::from_ref(space).addr(),
+            broadcasts: space.broadcasts(),
+        };
         if attr.contains(status::<K>(access)) && self.own.just_retried() == Some(fault) {
             return Some(access.repeated(attr.contains(Attr::USER)));
         }

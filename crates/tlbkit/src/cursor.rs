@@ -86,8 +86,9 @@ impl<K: Kernel, const CPUS: usize> Cursor<'_, K, CPUS> {
         if self.changes.space.lender_of(self.at()).is_none() {
             return Entry::Empty;
         }
-        // SAFETY: inside an edit interrupts are masked, and this walk serves no shootdown. The kernel's own address space waits
-        // for this CPU before it frees a node.
+        let _section = self.changes.space.section_of_shared(Pages::one(self.cursor.page()));
+        // SAFETY: inside an edit interrupts are masked, and this walk, in a section, serves no shootdown. The kernel's own address space
+        // waits for this CPU before it frees a node.
         self.changes.space.table.entry(unsafe { Pinned::by(self) }, self.at())
     }
 
@@ -440,12 +441,14 @@ impl<K: Kernel, const CPUS: usize> Cursor<'_, K, CPUS> {
         let behind = self.leaf().map_or(self.cursor.page(), |leaf| space.pages_of(&leaf).last());
         let pages = Pages::new(behind.checked_add(1)?, last)?;
         let mut next = None;
-        // SAFETY: inside an edit interrupts are masked, and this visit serves no shootdown. The kernel's own address space waits
-        // for this CPU before it frees a node; no other CPU writes the pages that are not shared.
+        let section = self.changes.space.section_of_shared(pages);
+        // SAFETY: inside an edit interrupts are masked, and this visit serves no shootdown, and is in a section if it comes to shared pages.
+        // The kernel's own address space waits for this CPU before it frees a node; no other CPU writes the pages that are not shared.
         let _ = self.changes.space.table.for_each(unsafe { Pinned::by(&*self) }, pages, &mut |leaf| {
             next = Some(leaf);
             ControlFlow::Break(())
         });
+        drop(section);
         // Another CPU may have joined pages that are shared: the larger leaf then begins before the page that the cursor has left.
         self.cursor.seek(next?.at.vpn(self.changes.space.base()).max(pages.first())).ok()?;
         next

@@ -577,8 +577,9 @@ impl<'s, K: Kernel, const CPUS: usize> Edit<'s, K, CPUS> {
     /// Returns the leaf that maps `at`.
     #[inline(never)]
     fn find(&self, at: VirtAddr) -> Option<Leaf> {
-        // SAFETY: this is the one writer of its own pages, and this CPU serves no shootdown during the walk: so no node is freed,
-        // neither its own nor one of the pages that it shares.
+        let _section = self.space.section_of_shared(Pages::one(at.vpn(self.space.base())));
+        // SAFETY: this is the one writer of its own pages, and this CPU serves no shootdown during the walk, which is in a section if it
+        // comes to shared pages: so no node is freed, neither its own nor one of the pages that it shares.
         self.space.table.lookup(unsafe { Pinned::by(self) }, at)
     }
 
@@ -625,8 +626,10 @@ impl<'s, K: Kernel, const CPUS: usize> Edit<'s, K, CPUS> {
         pages: Pages,
         visit: &mut dyn FnMut(VirtAddr, Entry) -> ControlFlow<()>,
     ) -> ControlFlow<()> {
+        let _section = self.space.section_of_shared(pages);
         // SAFETY: this is the one writer of its own pages, and `visit`, which cannot use `self`, changes nothing and serves no
-        // shootdown: so no node is freed during the visit, neither its own nor one of the pages that it shares.
+        // shootdown. The visit is in a section if it comes to shared pages: so no node is freed meanwhile, neither its own nor one of the
+        // pages that it shares.
         self.space.table.for_each_entry(unsafe { Pinned::by(self) }, pages, visit)
     }
 

@@ -12,9 +12,15 @@ pub enum Overdue {
     /// These CPUs have been interrupted for a shootdown, and have not called [`Mmu::on_interrupt`](crate::Mmu::on_interrupt) since. (If
     /// each of them has, they have not finished what it does.)
     Replies(CpuSet),
+    /// These CPUs are inside a lookup, a visit or a copy from or to user memory, and do not come to an end: this CPU, which has
+    /// [broadcast](Kernel::BROADCAST) its flush, waits for nothing else.
+    Walks(CpuSet),
     /// Another CPU changes an address space, and does not come to an end.
     Edit,
 }
+
+/// A method that flushes the TLBs of several CPUs: see [`Kernel::BROADCAST`].
+pub type Broadcast<K> = fn(&K, &Flush<'_>, Option<Asid>, CpuSet) -> bool;
 
 /// A kernel, as [`Mmu`](crate::Mmu) needs it: frames, this CPU's TLB, interrupts to the other CPUs.
 ///
@@ -103,6 +109,9 @@ pub enum Overdue {
 ///   and every page-table walk that this CPU began before has ended. So has every load and store of this CPU that a translation which
 ///   the flush names has translated: what this CPU, or another one that this CPU answers, stores to the same frame afterwards comes
 ///   after it. Stores to page tables that precede the call are visible to the walks that follow it;
+/// - **broadcast**: when the method of [`BROADCAST`](Self::BROADCAST) returns true, the promise on the TLB holds for each CPU of the set,
+///   as if that CPU had called [`flush`](Self::flush). It does not unwind, look anything up, or call
+///   [`Mmu::on_interrupt`](crate::Mmu::on_interrupt);
 /// - **root**: when [`load`](Self::load) returns, this CPU translates by the root of that call, until the next call of `load` or
 ///   [`unload`](Self::unload). Meanwhile, and in place of that root for a while, the kernel may load a root of its own with ASID 0:
 ///   one that belongs to no [`AddressSpace`](crate::AddressSpace), or that of the kernel's own
@@ -124,6 +133,49 @@ pub unsafe trait Kernel: Sync + Sized + 'static {
     /// The number of pauses after which a wait for another CPU is [`overdue`](Self::overdue). The default is two to the power of 26:
     /// seconds, with a `pause` of one instruction.
     const PATIENCE: u32 = 1 << 26;
+
+    /// How this CPU flushes the TLBs of all CPUs without their help, if the machine can:
+    ///
+    /// | machine | the method executes |
+    /// |-|-|
+    /// | AArch64 | `dsb ishst`; `tlbi ...is` in place of `tlbi ...`; `dsb ish`, `isb` |
+    /// | x86-64 with FEAT_INVLPGB | `invlpgb`, `tlbsync`; and what [`flush`](Self::flush) does |
+    /// | RISC-V | a `fence`; the SBI's `sbi_remote_sfence_vma_asid`, or without an ASID `sbi_remote_sfence_vma`, for the CPUs of the set; and what `flush` does |
+    ///
+    /// A change then interrupts no CPU. `tlbkit` calls the method in place of [`interrupt`](Self::interrupt), with the flush, the ASID as
+    /// [`flush`](Self::flush) gets it, and the CPUs that may hold what the flush names, among them the calling one. For what no such
+    /// instruction does, ending the walks of other CPUs by software, `tlbkit` keeps a word for each CPU that says whether the CPU is in
+    /// such a walk. It costs each lookup and visit two stores and a fence. The rest of a visit or copy under way is waited for, as an
+    /// interrupt would be. Page-table nodes that a lookup under way may be in do not go back to the kernel at once, and nobody waits: a
+    /// few are kept until a later change, a switch of address spaces, or [`Mmu::reclaim`](crate::Mmu::reclaim).
+    ///
+    /// The method returns false if it cannot do so: on a CPU without the instruction, after an error of the firmware, or where an
+    /// erratum demands that each CPU executes something. `tlbkit` then interrupts the CPUs, as it does by the default, `None`; so
+    /// [`interrupt`](Self::interrupt) is needed in any case.
+    ///
+    /// Where software loads the TLB no flush reaches another CPU, and its refill handler is in no section. There the [`Mmu`](crate::Mmu) does
+    /// not compile:
+    ///
+    /// ```compile_fail,E0080
+    /// # use tlbkit::{Asid, Broadcast, Flush, Kernel, Mmu, PhysAddr, Record, Run, arch};
+    /// struct Mine;
+    /// // SAFETY: it has no frames.
+    /// unsafe impl Kernel for Mine {
+    ///     type Machine = arch::Mips32;
+    ///     const BROADCAST: Option<Broadcast<Self>> = Some(|_, _, _, _| true);
+    /// #   fn take_frame(&self) -> Option<PhysAddr> { None }
+    /// #   fn give_frame(&self, _: PhysAddr) {}
+    /// #   fn memory(&self, _: PhysAddr) -> *mut u8 { core::ptr::null_mut() }
+    /// #   fn record(&self, _: PhysAddr) -> Option<&Record> { None }
+    /// #   fn release(&self, _: Run) {}
+    /// #   fn flush(&self, _: &Flush, _: Option<Asid>) {}
+    /// #   fn masked<R>(&self, f: impl FnOnce() -> R) -> R { f() }
+    /// #   fn load(&self, _: usize) {}
+    /// #   fn unload(&self) {}
+    /// }
+    /// static MMU: Mmu<Mine, 1> = Mmu::new(Mine);
+    /// ```
+    const BROADCAST: Option<Broadcast<Self>> = None;
 
     /// Returns the number of the CPU that calls this, counted from 0. Every CPU has another number: [`Mmu::online`](crate::Mmu::online)
     /// returns an error on the second CPU that has the same. A kernel for one CPU does not need this method, which is never called
@@ -235,10 +287,10 @@ pub unsafe trait Kernel: Sync + Sized + 'static {
     /// levels must be flushed too (RISC-V: `sfence.vma` without an address).
     ///
     /// **Errata.** Some CPUs need more than their architecture says: the same invalidation twice, or a barrier on every CPU. Its place is
-    /// the end of this method. When translations are taken away, each CPU that runs the address space executes this method, also where an
-    /// instruction invalidates the TLBs of all CPUs, and nothing is released before the last one has returned. (A CPU that has left the
-    /// address space has executed [`load`](Self::load) or [`unload`](Self::unload), where the same promise holds.) `docs/embedding.md`,
-    /// `docs/embedding-aarch64.md` lists errata of AArch64's CPUs.
+    /// the end of this method. When translations are taken away, each CPU that runs the address space executes this method, and nothing is
+    /// released before the last one has returned. (A CPU that has left the address space has executed [`load`](Self::load) or
+    /// [`unload`](Self::unload), where the same promise holds.) A [broadcast](Self::BROADCAST) takes the place of all that: it does what
+    /// they need, or returns false. `docs/embedding-aarch64.md` lists errata of AArch64's CPUs.
     ///
     /// A flush of scope [`FlushScope::Barrier`](tlbkit_addr::FlushScope::Barrier) names no translation. When this method returns,
     /// the walks of every CPU see this CPU's stores (AArch64: `dsb ishst`). Only AArch64 gets one: on RISC-V and MIPS32 a new page is of

@@ -31,6 +31,7 @@ mod guarded;
 #[path = "../tests/all/host/mod.rs"]
 mod host;
 mod kernel;
+mod limbo;
 mod lock;
 mod machine;
 mod mmu;
@@ -38,11 +39,12 @@ mod once;
 mod owned;
 mod rights;
 mod runs;
+mod section;
 mod settle;
 mod space;
 mod storage;
 mod sync {
-    pub(crate) use core::sync::atomic::{Ordering, fence};
+    pub(crate) use core::sync::atomic::{AtomicUsize, Ordering, fence};
 }
 mod table;
 mod take_over;
@@ -57,7 +59,7 @@ pub use fault::{Access, Fault, Reason};
 pub use flush::Flush;
 pub use fork::SupervisorPages;
 pub use guarded::Guarded;
-pub use kernel::{Kernel, Overdue};
+pub use kernel::{Broadcast, Kernel, Overdue};
 pub use machine::Machine;
 pub use mmu::Mmu;
 pub use rights::Mapping;

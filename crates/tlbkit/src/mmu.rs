@@ -1,15 +1,19 @@
 //! The state that all address spaces of a machine share: node storage, ASIDs, the shootdown system.
 
 use core::fmt;
+use core::sync::atomic::AtomicUsize;
 
 use tlbkit_pagetable::nodes::{Pieces, Reclaim as _};
-use tlbkit_pagetable::{Error, Geometry as _};
+use tlbkit_pagetable::{Carried, Error, Geometry as _};
+use tlbkit_shootdown::Loader;
 
 use crate::asids::Asids;
 use crate::block::Shape;
 use crate::cpu::Cpu;
 use crate::cpu_call::{CpuCall, NotReady, Shootdowns};
 use crate::cpu_set::SharedSpace;
+use crate::limbo::Limbo;
+use crate::section::{Section, WALK, advance, is_inside};
 use crate::storage::{Frames, Source, Storage, storage};
 use crate::{BasePage as _, CpuSet, Kernel, Machine, Overdue};
 
@@ -22,6 +26,9 @@ pub struct Mmu<K: Kernel, const CPUS: usize = 1> {
     frames: Frames<K>,
     asids: Asids<CPUS>,
     shootdowns: Shootdowns<CPUS>,
+    /// The epoch in which a [section](crate::section) begins, where flushes are broadcast.
+    epoch: AtomicUsize,
+    pub(crate) limbo: Limbo,
     /// The CPUs that are online: they use the kernel's own address space, whatever address space they run.
     online: SharedSpace,
     cpus: [Cpu<K, CPUS>; CPUS],
@@ -38,11 +45,20 @@ impl<K: Kernel, const CPUS: usize> Mmu<K, CPUS> {
                 "`Machine::Base` has the size of the geometry's base page"
             );
         }
+        const {
+            // A refill handler walks without a section, and no broadcast waits for it.
+            assert!(
+                K::BROADCAST.is_none() || matches!(K::Machine::HARDWARE.loader, Loader::Hardware),
+                "no flush reaches the other CPUs where software loads the TLB"
+            );
+        }
         const { assert!(K::PATIENCE > 0, "a wait for another CPU takes at least one pause") };
         Self {
             frames: Pieces::new(Source(kernel)),
             asids: Asids::new(),
             shootdowns: Shootdowns::new(K::Machine::HARDWARE),
+            epoch: AtomicUsize::new(0),
+            limbo: Limbo::new(),
             online: SharedSpace::new(),
             cpus: [const { Cpu::new() }; CPUS],
         }
@@ -123,6 +139,60 @@ impl<K: Kernel, const CPUS: usize> Mmu<K, CPUS> {
                 Self::INTERRUPT(self.kernel(), this);
             }
         });
+    }
+
+    /// Gives page-table nodes back that wait until walks by software have ended ([`Kernel::BROADCAST`]), and returns how many have to
+    /// wait on. A later change, or the next switch of address spaces on any CPU, does the same: so a kernel calls this method only when it
+    /// is short of memory. Costs a load if no node waits; otherwise a load for each CPU. Without [`Kernel::BROADCAST`] no node waits.
+    pub fn reclaim(&'static self) -> usize {
+        self.kernel().masked(|| self.collect());
+        self.limbo.nodes()
+    }
+
+    /// Gives the nodes back that no walk by software may be in any more, with interrupts masked.
+    #[inline]
+    pub(crate) fn collect(&'static self) {
+        if Self::BROADCASTS && self.limbo.nodes() > 0 {
+            self.collect_some();
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn collect_some(&'static self) {
+        let is_left = |since| self.cpus.iter().all(|cpu| !is_inside(&cpu.section, WALK, Some(since)));
+        while let Some(nodes) = self.limbo.take(is_left) {
+            // SAFETY: a broadcast had flushed every TLB before the nodes were kept, and no CPU is in a walk that began before.
+            unsafe { nodes.into_retired().reclaim() };
+        }
+    }
+
+    /// Keeps nodes that walks under way may be in, after a fence; returns them if there is no room.
+    pub(crate) fn keep(&'static self, nodes: Carried<'static>) -> Result<(), Carried<'static>> {
+        self.limbo.keep(nodes, advance(&self.epoch))
+    }
+
+    /// Whether flushes are broadcast, so that walks by software are in [sections](crate::section).
+    pub(crate) const BROADCASTS: bool = CPUS > 1 && K::BROADCAST.is_some();
+
+    /// Begins a section on this CPU, whose interrupts are masked. Without broadcasts this does nothing.
+    #[inline(always)]
+    pub(crate) fn section(&'static self, kind: usize) -> Section<'static> {
+        if !Self::BROADCASTS {
+            return Section::NONE;
+        }
+        let begin = |cpu: &'static Cpu<K, CPUS>| Section::begin(&self.epoch, &cpu.section, kind);
+        self.cpu(self.this_cpu()).map_or(Section::NONE, begin)
+    }
+
+    /// Returns those of `cpus` that may be in a section of this kind that began in the epoch `since` or before: see [`is_inside`].
+    pub(crate) fn inside(&self, cpus: CpuSet, kind: usize, since: Option<usize>) -> CpuSet {
+        let is_in = |&cpu: &usize| self.cpus.get(cpu).is_some_and(|of| is_inside(&of.section, kind, since));
+        cpus.iter().filter(is_in).collect()
+    }
+
+    pub(crate) const fn epoch(&self) -> &AtomicUsize {
+        &self.epoch
     }
 
     /// Returns the number of leaked nodes: 0 unless the kernel panicked during a change and went on.

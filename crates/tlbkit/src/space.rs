@@ -14,6 +14,7 @@ use crate::edit::{Changing, Whole};
 use crate::once::{Unflushed, encoded};
 use crate::owned::Owned;
 use crate::rights::change;
+use crate::section::WALK;
 use crate::storage::Table;
 use crate::table::{PART, RELEASED, SpaceTable as _};
 use crate::{Access, Edit, Fault, FrameOf, Kernel, Machine, Mapping, Mmu, MultiLevel, PagesOf};
@@ -247,7 +248,7 @@ impl<K: Kernel, const CPUS: usize> AddressSpace<K, CPUS> {
             };
             let flow = self.mmu().call(|_| {
                 // SAFETY: interrupts are masked; this CPU is inside a call, so that it serves no shootdown during `visit`.
-                Ok(unsafe { self.0.pinned(|pinned| self.0.table.for_each_entry(pinned, pages, &mut found)) })
+                Ok(unsafe { self.0.using(|pinned| self.0.table.for_each_entry(pinned, pages, &mut found)) })
             })?;
             let is_over = flow.is_continue() || result.is_break();
             rest = next.filter(|_| !is_over).and_then(|next| Pages::new(next, pages.last()));
@@ -261,10 +262,13 @@ impl<K: Kernel, const CPUS: usize> AddressSpace<K, CPUS> {
     #[inline]
     pub fn translate(&self, at: VirtAddr) -> Option<PhysAddr> {
         let mmu = self.mmu();
-        // SAFETY: interrupts are masked, and a walk serves no shootdown.
-        let walk = || match unsafe { self.0.pin(mmu) } {
-            Some(pinned) => (true, self.0.table.translate(pinned, at)),
-            None => (false, None),
+        let walk = || {
+            let _section = mmu.section(WALK);
+            // SAFETY: interrupts are masked, and a walk serves no shootdown.
+            match unsafe { self.0.pin(mmu) } {
+                Some(pinned) => (true, self.0.table.translate(pinned, at)),
+                None => (false, None),
+            }
         };
         match mmu.kernel().masked(walk) {
             (true, found) => found,

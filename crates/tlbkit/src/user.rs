@@ -152,7 +152,7 @@ impl<K: Kernel, const CPUS: usize> AddressSpace<K, CPUS> {
         };
         // SAFETY: interrupts are masked; this CPU is inside a call, so that it serves no shootdown during the copy. A CPU that unmaps
         // the page, or takes the right to write from it, waits.
-        self.mmu().call(|_| unsafe { self.0.pinned(piece) })
+        self.mmu().call(|_| unsafe { self.0.using(piece) })
     }
 }
 

@@ -1,5 +1,5 @@
-//! A walk of an address space by a CPU that does not run it, beside a writer that takes a node out, in every interleaving
-//! with a few preemptions and with every value that the C11 model lets a load see.
+//! A walk of an address space by a CPU that does not run it, or that no flush interrupts, beside a writer that takes a node out, in every
+//! interleaving with a few preemptions and with every value that the C11 model lets a load see.
 //!
 //! `RUSTFLAGS="--cfg tlbkit_loom" cargo test --features loom -p tlbkit --test loom`
 
@@ -14,12 +14,15 @@ use tlbkit_shootdown::{
 };
 
 mod sync {
-    pub(crate) use loom::sync::atomic::{Ordering, fence};
+    pub(crate) use loom::sync::atomic::{AtomicUsize, Ordering, fence};
 }
+#[path = "../src/section.rs"]
+mod section;
 #[path = "../src/visit.rs"]
 mod visit;
 
-use sync::Ordering;
+use section::{Section, USE, WALK, advance, is_inside};
+use sync::{Ordering, fence};
 use visit::{Visit, is_alone};
 
 /// What the memory of a node holds that has been given back.
@@ -152,4 +155,97 @@ fn no_visitor_is_in_a_node_that_is_given_back_beside_a_late_writer() {
 #[test]
 fn no_visitor_is_in_a_node_that_is_given_back_beside_a_late_visitor() {
     play(false);
+}
+
+/// A table with two nodes, on a machine that broadcasts its flushes; and the words of two CPUs that walk.
+struct Broadcast {
+    linked: [AtomicUsize; 2],
+    nodes: [AtomicUsize; 2],
+    epoch: AtomicUsize,
+    words: [AtomicUsize; 2],
+}
+
+impl Broadcast {
+    fn new() -> Self {
+        let pair = |value| [AtomicUsize::new(value), AtomicUsize::new(value)];
+        Self { linked: pair(1), nodes: pair(0), epoch: AtomicUsize::new(0), words: pair(0) }
+    }
+
+    /// Walks twice on CPU `me`, in a section each time.
+    fn walk(&self, me: usize, kind: usize) {
+        for _ in 0..2 {
+            let _section = Section::begin(&self.epoch, &self.words[me], kind);
+            for (linked, node) in self.linked.iter().zip(&self.nodes) {
+                if linked.load(Ordering::Relaxed) == 1 {
+                    assert_ne!(node.load(Ordering::Relaxed), FREE, "a node that has been given back");
+                }
+            }
+        }
+    }
+
+    /// Takes a node out, and returns the epoch that the node has to wait for, if a CPU that walks may be in it.
+    fn unlink(&self, node: usize, kind: usize) -> Option<usize> {
+        self.linked[node].store(0, Ordering::Relaxed);
+        fence(Ordering::SeqCst);
+        let is_walked = self.words.iter().any(|word| is_inside(word, kind, None));
+        is_walked.then(|| advance(&self.epoch))
+    }
+
+    fn is_left(&self, kind: usize, since: usize) -> bool {
+        !self.words.iter().any(|word| is_inside(word, kind, Some(since)))
+    }
+
+    fn give_back(&self, node: usize) {
+        self.nodes[node].store(FREE, Ordering::Relaxed);
+    }
+}
+
+/// Runs the scene in every interleaving.
+fn broadcast(scene: impl Fn(&Arc<Broadcast>) + Sync + Send + 'static) {
+    let mut model = loom::model::Builder::new();
+    model.preemption_bound = Some(3);
+    model.max_branches = 100_000;
+    model.check(move || scene(&Arc::new(Broadcast::new())));
+}
+
+#[test]
+fn no_walk_is_in_a_node_whose_writer_waits() {
+    for kind in [WALK, USE] {
+        broadcast(move |table| {
+            let walked = table.clone();
+            let walker = thread::spawn(move || walked.walk(1, kind));
+            for node in 0..2 {
+                if let Some(since) = table.unlink(node, kind) {
+                    while !table.is_left(kind, since) {
+                        thread::yield_now();
+                    }
+                }
+                table.give_back(node);
+            }
+            walker.join().expect("it holds");
+        });
+    }
+}
+
+/// The nodes are kept, and another CPU gives them back, which has walked before.
+#[test]
+fn no_walk_is_in_a_node_that_another_cpu_gives_back() {
+    broadcast(|table| {
+        let kept = Arc::new(loom::sync::Mutex::new(None));
+        let (walked, taken) = (table.clone(), kept.clone());
+        let walker = thread::spawn(move || walked.walk(1, WALK));
+        let collected = table.clone();
+        let collector = thread::spawn(move || {
+            let kept = *taken.lock().expect("it holds");
+            if kept.is_some_and(|since| collected.is_left(WALK, since)) {
+                collected.give_back(0);
+            }
+        });
+        match table.unlink(0, WALK) {
+            Some(since) => *kept.lock().expect("it holds") = Some(since),
+            None => table.give_back(0),
+        }
+        walker.join().expect("it holds");
+        collector.join().expect("it holds");
+    });
 }

@@ -141,6 +141,9 @@ pub(crate) fn first(boot: Boot) -> ! {
         || "no large page was shared and written",
     );
     let leaked = frames::in_use() + disk::in_use();
+    // Nodes may wait for walks that other CPUs have ended since.
+    let waiting = MMU.reclaim();
+    REPORT.check(waiting == 0, Count::Failures, || "a CPU is in a walk for ever");
     REPORT.end(leaked, memory::tables() - tables + MMU.lost())
 }
 

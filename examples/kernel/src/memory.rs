@@ -2,8 +2,8 @@
 
 use spin::RelaxStrategy;
 use tlbkit::{
-    AddressSpace, Asid, Attr, CpuSet, Error, Flush, Kernel, Mmu, Overdue, PageSize, Pages, Pfn, PhysAddr,
-    Record, Run, Store, VirtAddr,
+    AddressSpace, Asid, Attr, Broadcast, CpuSet, Error, Flush, Kernel, Mmu, Overdue, PageSize, Pages, Pfn,
+    PhysAddr, Record, Run, Store, VirtAddr,
 };
 
 use crate::arch::CPUS;
@@ -100,6 +100,9 @@ unsafe impl Kernel for Machine {
         arch::after_fences();
     }
 
+    const BROADCAST: Option<Broadcast<Self>> =
+        if arch::BROADCAST.is_some() { Some(Self::broadcast) } else { None };
+
     fn interrupt(&self, cpus: CpuSet) {
         REPORT.add(Count::Shootdowns, 1);
         REPORT.add(Count::Interrupts, cpus.into_iter().count());
@@ -139,6 +142,16 @@ unsafe impl Kernel for Machine {
 
     fn asid_bits(&self) -> u32 {
         arch::ASID_BITS
+    }
+}
+
+impl Machine {
+    /// Flushes the TLBs of all CPUs, where an instruction does that.
+    fn broadcast(&self, flush: &Flush<'_>, asid: Option<Asid>, _cpus: CpuSet) -> bool {
+        let done =
+            arch::BROADCAST.is_some_and(|broadcast| faults::leaves_out_flush() || broadcast(flush, asid));
+        REPORT.add(Count::Shootdowns, usize::from(done));
+        done
     }
 }
 

@@ -375,7 +375,14 @@ fn listen(line: &Line, board: &Board, say: &dyn Fn(&str)) -> anyhow::Result<Said
 fn text(row: &Value) -> String {
     let head = format!("{}, {} CPUs\n", row["machine"].as_str().unwrap_or("?"), number(row, "cpus"));
     let names = NAMES.iter().chain(LONGEST.iter().filter(|name| row.get(**name).is_some()));
-    names.fold(head, |text, name| text + &format!("{name:<16} {:>9}\n", number(row, name)))
+    let line = |name: &str| match (name, number(row, name), number(row, "shootdowns")) {
+        ("interrupts", interrupts, shootdowns @ 1..) => {
+            let each = interrupts as f64 / shootdowns as f64;
+            format!("{name:<16} {interrupts:>9}, {each:.2} a shootdown\n")
+        }
+        (_, number, _) => format!("{name:<16} {number:>9}\n"),
+    };
+    names.fold(head, |text, name| text + &line(name))
 }
 
 /// What a row has for every machine.

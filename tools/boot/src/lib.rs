@@ -94,10 +94,10 @@ pub struct BootArgs {
     json: bool,
 }
 
-/// What flushes the TLB of another CPU. Each is interrupted in any case: its reply says that it has left its walks.
+/// What flushes the TLB of another CPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Shootdown {
-    /// An instruction of the CPU that has made the change, which reaches all
+    /// An instruction of the CPU that has made the change, which reaches all: no CPU is interrupted
     Broadcast,
     /// The CPU itself, as it is interrupted
     Interrupts,

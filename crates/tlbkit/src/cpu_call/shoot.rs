@@ -20,8 +20,8 @@ use crate::{CpuSet, Kernel, Machine, Mmu, Overdue, visit};
 /// The nodes and frames that changes uncovered. No code may use them again before every TLB has flushed their translations.
 #[derive(Debug)]
 pub(crate) struct ToRelease {
-    nodes: Carried<'static>,
-    runs: UncoveredRuns,
+    pub(super) nodes: Carried<'static>,
+    pub(super) runs: UncoveredRuns,
 }
 
 /// Returns the plan with PTE-first: entries change, then TLBs are flushed (Tzou 3.2.1). It suits every machine whose hardware
@@ -109,6 +109,9 @@ impl<K: Kernel, const CPUS: usize> CpuCall<K, CPUS> {
             self.flush(space, flush);
             return hand_back(kernel, uncovered);
         }
+        if self.broadcast(space, flush) {
+            return self.after_broadcast(space, uncovered);
+        }
         if Self::BARRIER && !space.cpus().running.load().contains(self.cpu) {
             let mut barrier = Flush::none();
             barrier.add(FlushScope::Barrier, Pages::one(Vpn::new(0)));
@@ -151,8 +154,8 @@ fn hand_back<K: Kernel>(kernel: &K, uncovered: Option<ToRelease>) {
     let Some(ToRelease { nodes, mut runs }) = uncovered else { return };
     // If the release unwinds, the nodes become a debt of the table.
     runs.release(kernel);
-    // SAFETY: every CPU that might have walked the nodes has left its walk and flushed: `hand_back` is called when the shootdown
-    // has completed, or when no other CPU may hold a translation and this CPU has flushed.
+    // SAFETY: every CPU that might have walked the nodes has left its walk and flushed: `hand_back` is called when all
+    // CPUs have replied, or when no other CPU may hold a translation and this CPU has flushed.
     unsafe { nodes.into_retired().reclaim() };
 }
 

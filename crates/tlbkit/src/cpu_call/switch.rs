@@ -112,6 +112,7 @@ impl<K: Kernel, const CPUS: usize> CpuCall<K, CPUS> {
         {
             self.switch(SwitchKind::Out, &before.cpus, under(before.number.held()).unwrap_or_default());
         }
+        mmu.collect();
     }
 
     /// Tells whether this CPU has never run the address space. If so, it must flush before it runs the address space: a write of

@@ -127,6 +127,7 @@ impl<K: Kernel, const CPUS: usize> Flushing<'_, '_, K, CPUS> {
     fn clear_all(&mut self) {
         let Some(detached) = &mut self.detached else { return };
         self.edit.flush();
+        self.edit.call.end_walks(self.edit.space);
         if self.edit.call.is_refused() {
             detached.lose();
         }

@@ -3,10 +3,11 @@
 #![cfg(target_pointer_width = "64")]
 
 use std::cell::Cell;
+use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Barrier, Mutex};
 
-use crate::host::{Host, Met, Use, machine, run_as};
+use crate::host::{Host, Met, Use, any_machine, machine, run_as};
 use tlbkit::{
     Access, AddressSpace, Attr, Change, Error, Fault, Mmu, PageSize, Pages, SupervisorPages, VirtAddr,
 };
@@ -16,11 +17,11 @@ const ROUNDS: usize = if cfg!(miri) { 12 } else { 3000 };
 const SLOTS: usize = 12;
 const RW: Attr = Attr::READ.union(Attr::WRITE).union(Attr::USER);
 
-type Space = AddressSpace<Host, CPUS>;
+type Space<const BROADCASTS: bool> = AddressSpace<Host<BROADCASTS>, CPUS>;
 
 /// An address space, and what its pages hold: the name of the family that may see them.
-struct Process {
-    space: Space,
+struct Process<const BROADCASTS: bool> {
+    space: Space<BROADCASTS>,
     family: u64,
 }
 
@@ -56,12 +57,13 @@ impl Numbers {
 }
 
 /// One access of the user program that this CPU runs, and the handler behind it.
-fn access(process: &Process, slot: usize, store: bool) {
+fn access<const BROADCASTS: bool>(process: &Process<BROADCASTS>, slot: usize, store: bool) {
     let (host, space) = (process.space.mmu().kernel(), &process.space);
     let kind = if store { Access::STORE } else { Access::LOAD }.by_user();
     for _ in 0..8 {
-        if let Met::Memory(at) = host.access(address(slot), store) {
-            // Until this CPU takes an interrupt, no CPU can have reused the frame.
+        // No CPU reuses the frame before the access has ended.
+        let done = host.access_by(address(slot), store, |met| {
+            let Met::Memory(at) = met else { return false };
             let word = host.word(at);
             if store {
                 word.store(pattern(process.family, slot), Ordering::Relaxed);
@@ -69,6 +71,9 @@ fn access(process: &Process, slot: usize, store: bool) {
                 let wrong = word.load(Ordering::Relaxed) != pattern(process.family, slot);
                 STALE.with(|stale| stale.set(stale.get() + usize::from(wrong)));
             }
+            true
+        });
+        if done {
             return;
         }
         match space.fault(address(slot), kind) {
@@ -90,7 +95,11 @@ fn access(process: &Process, slot: usize, store: bool) {
     }
 }
 
-fn step(mmu: &'static Mmu<Host, CPUS>, processes: &[Mutex<Option<Process>>], numbers: &mut Numbers) {
+fn step<const BROADCASTS: bool>(
+    mmu: &'static Mmu<Host<BROADCASTS>, CPUS>,
+    processes: &[Mutex<Option<Process<BROADCASTS>>>],
+    numbers: &mut Numbers,
+) {
     let host = mmu.kernel();
     let at = numbers.below(processes.len());
     let slot = numbers.below(SLOTS);
@@ -102,7 +111,7 @@ fn step(mmu: &'static Mmu<Host, CPUS>, processes: &[Mutex<Option<Process>>], num
     let Some(process) = process else {
         static FAMILY: AtomicUsize = AtomicUsize::new(1);
         let family = FAMILY.fetch_add(1, Ordering::Relaxed) as u64;
-        if let Ok(space) = Space::new(mmu) {
+        if let Ok(space) = AddressSpace::new(mmu) {
             processes[at].lock().unwrap().get_or_insert(Process { space, family });
         }
         return;
@@ -122,7 +131,19 @@ fn step(mmu: &'static Mmu<Host, CPUS>, processes: &[Mutex<Option<Process>>], num
                 host.put_back(frame);
             }
         }
-        9..11 => assert!(space.unmap(page(slot)).unwrap() <= SLOTS),
+        9 => {
+            let _ = space.lookup(address(slot));
+            let all = Pages::new(page(0).first(), page(3).last()).unwrap();
+            let each = space.for_each(all, |leaf| {
+                // The frame stays what it is during the visit.
+                let word = host.word(leaf.frame.address(PageSize::K4)).load(Ordering::Relaxed);
+                let wrong = word >> 16 != process.family;
+                STALE.with(|stale| stale.set(stale.get() + usize::from(wrong)));
+                ControlFlow::Continue(())
+            });
+            assert_eq!(each, Ok(ControlFlow::Continue(())));
+        }
+        10 => assert!(space.unmap(page(slot)).unwrap() <= SLOTS),
         11 => {
             let all = Pages::new(page(0).first(), page(3).last()).unwrap();
             assert!(space.unmap(all).unwrap() <= SLOTS);
@@ -151,11 +172,11 @@ fn step(mmu: &'static Mmu<Host, CPUS>, processes: &[Mutex<Option<Process>>], num
 }
 
 /// Runs programs on all CPUs, and returns how often one has read what is not its own.
-fn run(asid_bits: u32) -> usize {
-    let mmu = machine::<CPUS>(if cfg!(miri) { 96 } else { 512 });
+fn run<const BROADCASTS: bool>(asid_bits: u32) -> usize {
+    let mmu = any_machine::<CPUS, BROADCASTS>(if cfg!(miri) { 96 } else { 512 });
     mmu.kernel().asid_bits.store(asid_bits, Ordering::Relaxed);
     let stale = AtomicUsize::new(0);
-    let processes: Vec<Mutex<Option<Process>>> = (0..6).map(|_| Mutex::new(None)).collect();
+    let processes: Vec<Mutex<Option<Process<BROADCASTS>>>> = (0..6).map(|_| Mutex::new(None)).collect();
     let (start, finished) = (Barrier::new(CPUS), AtomicUsize::new(0));
     std::thread::scope(|scope| {
         for cpu in 0..CPUS {
@@ -182,23 +203,26 @@ fn run(asid_bits: u32) -> usize {
         }
     });
     drop(processes);
-    assert_eq!((mmu.kernel().in_use(), mmu.lost()), (0, 0));
+    assert_eq!((mmu.reclaim(), mmu.kernel().in_use(), mmu.lost()), (0, 0, 0));
+    let counts =
+        [&mmu.kernel().interrupted, &mmu.kernel().broadcasts].map(|count| count.load(Ordering::Relaxed) > 0);
+    assert_eq!(counts, [!BROADCASTS, BROADCASTS]);
     stale.into_inner()
 }
 
 #[test]
 fn no_program_sees_what_is_not_its_own() {
-    assert_eq!(run(16), 0);
+    assert_eq!((run::<false>(16), run::<true>(16)), (0, 0));
 }
 
 #[test]
 fn nor_where_numbers_run_out_all_the_time() {
-    assert_eq!(run(3), 0);
+    assert_eq!((run::<false>(3), run::<true>(3)), (0, 0));
 }
 
 #[test]
 fn nor_where_there_are_no_numbers() {
-    assert_eq!(run(0), 0);
+    assert_eq!((run::<false>(0), run::<true>(0)), (0, 0));
 }
 
 /// One page that CPU 1 has in its TLB when CPU 0 unmaps it. Returns what CPU 1 meets there after that.

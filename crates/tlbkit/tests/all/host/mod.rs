@@ -11,7 +11,8 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering}
 use std::sync::{Mutex, MutexGuard, OnceLock};
 
 use tlbkit::{
-    Asid, CpuSet, Flush, Kernel, Mmu, Overdue, PageSize, Pfn, PhysAddr, Record, Run, Store, VirtAddr, arch,
+    Asid, Broadcast, CpuSet, Flush, Kernel, Mmu, Overdue, PageSize, Pfn, PhysAddr, Record, Run, Store,
+    VirtAddr, arch,
 };
 use tlbkit_witness::Recorder;
 use tlbkit_witness::event::{Barrier, Event, Fence, Memory};
@@ -69,7 +70,8 @@ struct Tlb {
     entries: HashMap<(usize, usize), Entry>,
 }
 
-pub struct Host {
+/// With `BROADCASTS` a CPU flushes the TLBs of all others itself.
+pub struct Host<const BROADCASTS: bool = false> {
     frames: &'static [Frame],
     uses: Mutex<Vec<Use>>,
     records: &'static [Record],
@@ -79,6 +81,10 @@ pub struct Host {
     pub flushes: AtomicUsize,
     pub full_flushes: AtomicUsize,
     pub interrupted: AtomicUsize,
+    /// How often a CPU has flushed the TLBs of others.
+    pub broadcasts: AtomicUsize,
+    /// Whether broadcasts are refused, as where some CPU lacks the instruction.
+    pub refuses: AtomicBool,
     /// How often a CPU has waited for another.
     pub pauses: AtomicUsize,
     /// What CPUs have waited for too long.
@@ -123,7 +129,7 @@ const G: u64 = 32;
 const A: u64 = 64;
 const D: u64 = 128;
 
-impl Host {
+impl<const BROADCASTS: bool> Host<BROADCASTS> {
     pub fn new(frames: usize, cpus: usize) -> Self {
         let arena: Vec<Frame> = (0..frames).map(|_| Frame([const { AtomicU64::new(0) }; 512])).collect();
         let arena: &'static [Frame] = arena.leak();
@@ -139,6 +145,8 @@ impl Host {
             flushes: AtomicUsize::new(0),
             full_flushes: AtomicUsize::new(0),
             interrupted: AtomicUsize::new(0),
+            broadcasts: AtomicUsize::new(0),
+            refuses: AtomicBool::new(false),
             pauses: AtomicUsize::new(0),
             overdue: Mutex::default(),
             dirty: AtomicUsize::new(0),
@@ -157,8 +165,12 @@ impl Host {
 
     /// Records what this CPU has done.
     pub fn say(&self, event: Event) {
+        self.say_as(cpu(), event);
+    }
+
+    fn say_as(&self, cpu: usize, event: Event) {
         if let Some(log) = self.log.get() {
-            log.record(cpu(), event);
+            log.record(cpu, event);
         }
     }
 
@@ -236,7 +248,17 @@ impl Host {
     /// Accesses `at` as this CPU does in user mode: by its TLB, or by a walk that it then remembers. A leaf that does not
     /// allow the access faults, and stays remembered.
     pub fn access(&self, at: VirtAddr, store: bool) -> Met {
+        self.access_by(at, store, |met| met)
+    }
+
+    /// Accesses `at` as [`access`](Self::access) does. No flush of this CPU's TLB ends before `use_it` returns: it waits for accesses under
+    /// way.
+    pub fn access_by<R>(&self, at: VirtAddr, store: bool, use_it: impl FnOnce(Met) -> R) -> R {
         let mut tlb = self.tlbs[cpu()].lock().unwrap();
+        use_it(self.translate(&mut tlb, at, store))
+    }
+
+    fn translate(&self, tlb: &mut Tlb, at: VirtAddr, store: bool) -> Met {
         let (satp, page) = (tlb.satp, at.get() >> 12);
         if satp == 0 {
             return Met::Fault;
@@ -297,6 +319,45 @@ impl Host {
         None
     }
 
+    /// Flushes what `flush` names from the TLBs of `cpus`.
+    fn flush_on(&self, cpus: impl IntoIterator<Item = usize>, flush: &Flush<'_>, asid: Option<Asid>) {
+        let of = |entry: &Entry, tag: usize| match asid {
+            None => true,
+            Some(asid) => tag == usize::from(asid.get()) && entry.bits & G == 0,
+        };
+        let named: Option<Vec<usize>> =
+            flush.by_address_up_to(64).map(|pages| pages.map(|at| at.get() >> 12).collect());
+        self.full_flushes.fetch_add(usize::from(named.is_none()), Ordering::Relaxed);
+        let asid = asid.map(Asid::get);
+        for flushed in cpus {
+            let mut tlb = self.tlbs[flushed].lock().unwrap();
+            // The log has a line for each CPU that is flushed, as if that CPU had flushed itself.
+            for pages in named.iter().flatten().map(|page| Some(((page << 12) as u64, (page << 12) as u64))) {
+                self.say_as(flushed, Event::Fence(Fence { pages, asid, ..Fence::default() }));
+            }
+            match &named {
+                Some(named) => {
+                    tlb.entries.retain(|&(tag, page), entry| !(of(entry, tag) && named.contains(&page)));
+                }
+                None => {
+                    self.say_as(flushed, Event::Fence(Fence { asid, ..Fence::default() }));
+                    tlb.entries.retain(|&(tag, _), entry| !of(entry, tag));
+                }
+            }
+        }
+    }
+
+    fn broadcast(&self, flush: &Flush<'_>, asid: Option<Asid>, cpus: CpuSet) -> bool {
+        if self.refuses.load(Ordering::Relaxed) {
+            return false;
+        }
+        self.broadcasts.fetch_add(1, Ordering::Relaxed);
+        if !self.forgets.load(Ordering::Relaxed) {
+            self.flush_on(cpus, flush, asid);
+        }
+        true
+    }
+
     /// Returns the value of this CPU's root register.
     pub fn root(&self) -> usize {
         self.tlbs[cpu()].lock().unwrap().satp
@@ -315,8 +376,9 @@ impl Host {
 // SAFETY: frames are the arena's, each handed out once until it is given back, at a fixed address; records are an array
 // beside it. A thread runs as one CPU, and takes interrupts where it asks for them, which is never in `masked`. The TLB is
 // a map, from which `flush` takes what is named; a walk is under the TLB's lock.
-unsafe impl Kernel for Host {
+unsafe impl<const BROADCASTS: bool> Kernel for Host<BROADCASTS> {
     type Machine = arch::Sv39;
+    const BROADCAST: Option<Broadcast<Self>> = if BROADCASTS { Some(Self::broadcast) } else { None };
 
     fn cpu(&self) -> usize {
         cpu()
@@ -402,33 +464,8 @@ unsafe impl Kernel for Host {
 
     fn flush(&self, flush: &Flush<'_>, asid: Option<Asid>) {
         self.flushes.fetch_add(1, Ordering::Relaxed);
-        if self.forgets.load(Ordering::Relaxed) {
-            return;
-        }
-        let asid_of = asid.map(Asid::get);
-        let mut tlb = self.tlbs[cpu()].lock().unwrap();
-        let of = |entry: &Entry, tag: usize| match asid {
-            None => true,
-            Some(asid) => tag == usize::from(asid.get()) && entry.bits & G == 0,
-        };
-        match flush.by_address_up_to(64) {
-            Some(pages) => {
-                let named: Vec<usize> = pages.map(|at| at.get() >> 12).collect();
-                for page in &named {
-                    let at = (page << 12) as u64;
-                    self.say(Event::Fence(Fence {
-                        pages: Some((at, at)),
-                        asid: asid_of,
-                        ..Fence::default()
-                    }));
-                }
-                tlb.entries.retain(|&(tag, page), entry| !(of(entry, tag) && named.contains(&page)));
-            }
-            None => {
-                self.full_flushes.fetch_add(1, Ordering::Relaxed);
-                self.say(Event::Fence(Fence { asid: asid_of, ..Fence::default() }));
-                tlb.entries.retain(|&(tag, _), entry| !of(entry, tag));
-            }
+        if !self.forgets.load(Ordering::Relaxed) {
+            self.flush_on(cpu()..cpu() + 1, flush, asid);
         }
     }
 
@@ -467,17 +504,17 @@ unsafe impl Kernel for Host {
     }
 
     fn masked<R>(&self, f: impl FnOnce() -> R) -> R {
-        struct Unmasked<'h>(&'h Host);
+        struct Unmasked<'h>(&'h AtomicUsize);
         impl Drop for Unmasked<'_> {
             fn drop(&mut self) {
                 let (depth, work) = MASKED.get();
-                self.0.most_masked.fetch_max(work, Ordering::Relaxed);
+                self.0.fetch_max(work, Ordering::Relaxed);
                 MASKED.set((depth - 1, if depth == 1 { 0 } else { work }));
             }
         }
         let (depth, work) = MASKED.get();
         MASKED.set((depth + 1, if depth == 0 { 0 } else { work }));
-        let _unmasked = Unmasked(self);
+        let _unmasked = Unmasked(&self.most_masked);
         f()
     }
 
@@ -505,7 +542,14 @@ unsafe impl Kernel for Host {
 
 /// Returns a machine with so many frames of memory.
 pub fn machine<const CPUS: usize>(frames: usize) -> &'static Mmu<Host, CPUS> {
-    let mmu: &'static Mmu<Host, CPUS> = Box::leak(Box::new(Mmu::new(Host::new(frames, CPUS))));
+    any_machine(frames)
+}
+
+/// Returns a machine with so many frames of memory, which broadcasts its flushes or does not.
+pub fn any_machine<const CPUS: usize, const BROADCASTS: bool>(
+    frames: usize,
+) -> &'static Mmu<Host<BROADCASTS>, CPUS> {
+    let mmu: &'static Mmu<Host<BROADCASTS>, CPUS> = Box::leak(Box::new(Mmu::new(Host::new(frames, CPUS))));
     keep(Box::new(mmu));
     mmu
 }

@@ -23,7 +23,9 @@ pub(crate) use boot::{fetch_anew, notes, start_others};
 pub(crate) use gic::take_interrupt;
 pub(crate) use psci::stop;
 pub(crate) use timer::{instructions, set_timer, wait};
-pub(crate) use tlb::{ASID_BITS, after_fences, before_fences, fence, fence_all, fence_asid, set_root};
+pub(crate) use tlb::{
+    ASID_BITS, BROADCAST, after_fences, before_fences, fence, fence_all, fence_asid, set_root,
+};
 use tlbkit::PageSize;
 pub(crate) use tlbkit::arch::AArch64 as Machine;
 pub(crate) use trap::{CONVENTION, More, run};

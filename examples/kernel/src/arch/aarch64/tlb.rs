@@ -2,7 +2,7 @@
 
 use core::arch::asm;
 
-use tlbkit::PageSize;
+use tlbkit::{Asid, Flush, PageSize};
 use tlbkit_witness::event::Barrier;
 
 use crate::words::Words;
@@ -11,11 +11,23 @@ use crate::{faults, witness};
 /// How many bits an ASID has: `boot` checks that.
 pub(crate) const ASID_BITS: u32 = 16;
 
-/// Whether an invalidation reaches every CPU. Each is interrupted in any case: before nodes and frames are free, its reply must
-/// say that it has left its walks in software, too. Two of the planted faults are those of CPUs that invalidate for themselves.
-fn reaches_all() -> bool {
-    let is_faulty = faults::NO_WAIT.planted() || faults::NO_SWITCH_FLUSH.planted();
-    cfg!(not(any(feature = "interrupts", feature = "one-cpu"))) && !is_faulty
+/// How a CPU invalidates the TLBs of all CPUs, unless each is interrupted and invalidates its own.
+pub(crate) const BROADCAST: Option<fn(&Flush<'_>, Option<Asid>) -> bool> =
+    if cfg!(any(feature = "interrupts", feature = "one-cpu")) { None } else { Some(broadcast) };
+
+/// Invalidates on every CPU what `flush` names. Two of the planted faults are those of CPUs that invalidate for themselves.
+fn broadcast(flush: &Flush<'_>, asid: Option<Asid>) -> bool {
+    if faults::NO_WAIT.planted() || faults::NO_SWITCH_FLUSH.planted() {
+        return false;
+    }
+    before_fences();
+    match (asid.map(Asid::get), flush.by_address()) {
+        (Some(asid), Some(pages)) => pages.for_each(|at| fence_on(true, at.get(), asid)),
+        (Some(asid), None) => fence_asid_on(true, asid),
+        (None, _) => fence_all_on(true),
+    }
+    after_fences();
+    true
 }
 
 /// What TTBR0 has while no address space runs: nothing is mapped.
@@ -38,36 +50,46 @@ pub(crate) fn after_fences() {
 
 /// Invalidates by an operand, here or everywhere.
 macro_rules! invalidate {
-    ($here:literal, $all:literal $(, $operand:expr)?) => {{
-        let all = reaches_all();
+    ($on_all:ident, $here:literal, $all:literal $(, $operand:expr)?) => {{
         // SAFETY: forgetting translations is always allowed.
         unsafe {
-            if all {
+            if $on_all {
                 asm!($all, $(in(reg) $operand,)? options(nostack, preserves_flags));
             } else {
                 asm!($here, $(in(reg) $operand,)? options(nostack, preserves_flags));
             }
         }
-        all
     }};
 }
 
 /// Forgets the translation of an address in one address space, and the links on the way.
 pub(crate) fn fence(at: usize, asid: u16) {
-    let page = at >> PageSize::K4.shift() & ((1 << 44) - 1);
-    let all = invalidate!("tlbi vae1, {}", "tlbi vae1is, {}", usize::from(asid) << 48 | page);
-    witness::fence_of(all, Some(at), Some(asid));
+    fence_on(false, at, asid);
 }
 
 /// Forgets the translations of one address space.
 pub(crate) fn fence_asid(asid: u16) {
-    let all = invalidate!("tlbi aside1, {}", "tlbi aside1is, {}", usize::from(asid) << 48);
-    witness::fence_of(all, None, Some(asid));
+    fence_asid_on(false, asid);
 }
 
 /// Forgets every translation.
 pub(crate) fn fence_all() {
-    let all = invalidate!("tlbi vmalle1", "tlbi vmalle1is");
+    fence_all_on(false);
+}
+
+fn fence_on(all: bool, at: usize, asid: u16) {
+    let page = at >> PageSize::K4.shift() & ((1 << 44) - 1);
+    invalidate!(all, "tlbi vae1, {}", "tlbi vae1is, {}", usize::from(asid) << 48 | page);
+    witness::fence_of(all, Some(at), Some(asid));
+}
+
+fn fence_asid_on(all: bool, asid: u16) {
+    invalidate!(all, "tlbi aside1, {}", "tlbi aside1is, {}", usize::from(asid) << 48);
+    witness::fence_of(all, None, Some(asid));
+}
+
+fn fence_all_on(all: bool) {
+    invalidate!(all, "tlbi vmalle1", "tlbi vmalle1is");
     witness::fence_of(all, None, None);
 }
 

@@ -5,6 +5,7 @@
 
 use core::fmt;
 
+use tlbkit::{Asid, Flush};
 use tlbkit_malta::{KSEG0, cp0, gic, semihosting, uart};
 
 use crate::witness;
@@ -38,6 +39,9 @@ pub(crate) fn notes() -> bool {
 
 /// How many bits an ASID has.
 pub(crate) const ASID_BITS: u32 = 8;
+
+/// Software loads the TLBs: each CPU invalidates its own, as it is interrupted.
+pub(crate) const BROADCAST: Option<fn(&Flush<'_>, Option<Asid>) -> bool> = None;
 
 /// The part of every address space that is the kernel's: the beginning of kseg2.
 pub(crate) const KERNEL: usize = 0xc000_0000;

@@ -13,8 +13,8 @@ mod trap;
 
 pub(crate) use boot::start_others;
 pub(crate) use sbi::{Console, stop};
-use tlbkit::PageSize;
 pub(crate) use tlbkit::arch::Sv39 as Machine;
+use tlbkit::{Asid, Flush, PageSize};
 pub(crate) use trap::{CONVENTION, More, run};
 
 use crate::growth::Miss;
@@ -29,6 +29,9 @@ pub(crate) fn notes() -> bool {
 
 /// How many bits an ASID has.
 pub(crate) const ASID_BITS: u32 = 16;
+
+/// Each hart invalidates its own TLB, as it is interrupted.
+pub(crate) const BROADCAST: Option<fn(&Flush<'_>, Option<Asid>) -> bool> = None;
 
 /// The part of every address space that is the kernel's: the gigabyte that memory is in, and the next one.
 pub(crate) const KERNEL: usize = 0x8000_0000;

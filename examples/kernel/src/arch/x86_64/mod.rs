@@ -8,7 +8,7 @@ use core::arch::asm;
 use core::fmt;
 use core::sync::atomic::{AtomicUsize, Ordering};
 
-use tlbkit::PageSize;
+use tlbkit::{Asid, Flush, PageSize};
 
 use crate::growth::Miss;
 use crate::witness;
@@ -34,6 +34,9 @@ pub(crate) fn notes() -> bool {
 
 /// How many bits an ASID has.
 pub(crate) const ASID_BITS: u32 = 0;
+
+/// Each CPU invalidates its own TLB, as it is interrupted.
+pub(crate) const BROADCAST: Option<fn(&Flush<'_>, Option<Asid>) -> bool> = None;
 
 /// The part of every address space that is the kernel's: the first slot of the upper half.
 pub(crate) const KERNEL: usize = 0xffff_8000_0000_0000;
