@@ -35,18 +35,18 @@ impl Limbo {
         self.nodes.load(Ordering::Relaxed)
     }
 
-    /// Keeps nodes that walks from the epoch `since` on, or from one before, may be in. If there is no room, it returns them.
-    pub(crate) fn keep(&self, nodes: Carried<'static>, since: usize) -> Result<(), Carried<'static>> {
-        let count = nodes.nodes();
+    /// Takes nodes that walks from the epoch `since` on, or from one before, may be in. If there is no room, it leaves them.
+    pub(crate) fn keep(&self, nodes: &mut Option<Carried<'static>>, since: usize) {
+        let count = nodes.as_ref().map_or(0, Carried::nodes);
         if count > NODES {
-            return Err(nodes);
+            return;
         }
         self.batches.with(|batches| {
-            let Some(free) = batches.iter_mut().find(|place| place.is_none()) else { return Err(nodes) };
-            *free = Some(Batch { nodes, since });
-            self.nodes.fetch_add(count, Ordering::Relaxed);
-            Ok(())
-        })
+            if let Some(free) = batches.iter_mut().find(|place| place.is_none()) {
+                *free = nodes.take().map(|nodes| Batch { nodes, since });
+                self.nodes.fetch_add(count, Ordering::Relaxed);
+            }
+        });
     }
 
     /// Takes a batch out of which, by `is_left`, all walks have ended that began in its epoch or before.

@@ -167,9 +167,9 @@ impl<K: Kernel, const CPUS: usize> Mmu<K, CPUS> {
         }
     }
 
-    /// Keeps nodes that walks under way may be in, after a fence; returns them if there is no room.
-    pub(crate) fn keep(&'static self, nodes: Carried<'static>) -> Result<(), Carried<'static>> {
-        self.limbo.keep(nodes, advance(&self.epoch))
+    /// Takes nodes that walks under way may be in, after a fence. If there is no room, it leaves them.
+    pub(crate) fn keep(&'static self, nodes: &mut Option<Carried<'static>>) {
+        self.limbo.keep(nodes, advance(&self.epoch));
     }
 
     /// Whether flushes are broadcast, so that walks by software are in [sections](crate::section).

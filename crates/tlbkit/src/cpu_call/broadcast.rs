@@ -38,7 +38,10 @@ impl<K: Kernel, const CPUS: usize> CpuCall<K, CPUS> {
         // If a release unwinds, the nodes become a debt of the table.
         runs.release(self.mmu.kernel());
         let is_walked = nodes.nodes() > 0 && !self.mmu.inside(self.others(space), WALK, None).is_empty();
-        let nodes = if is_walked { self.mmu.keep(nodes).err() } else { Some(nodes) };
+        let mut nodes = Some(nodes);
+        if is_walked {
+            self.mmu.keep(&mut nodes);
+        }
         let Some(nodes) = nodes else { return };
         if is_walked {
             self.wait_for_sections(space, WALK);

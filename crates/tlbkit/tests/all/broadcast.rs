@@ -70,6 +70,9 @@ fn during_a_visit<const CPUS: usize>(space: &Space<CPUS>, pages: Pages, f: impl 
     assert!(space.for_each(pages, visit).unwrap().is_break());
 }
 
+/// A change of an address space.
+type Act<const CPUS: usize> = fn(&Space<CPUS>);
+
 /// Each change on four CPUs that run the address space and have the page in their TLBs: it is gone from all, and no CPU was interrupted.
 #[test]
 fn no_change_interrupts_a_cpu() {
@@ -78,7 +81,7 @@ fn no_change_interrupts_a_cpu() {
     let host = mmu.kernel();
     let space = Space::<CPUS>::new(mmu).unwrap();
     on_all(&space);
-    let changes: [(&str, Met, fn(&Space<CPUS>)); 6] = [
+    let changes: [(&str, Met, Act<CPUS>); 6] = [
         ("protect", Met::Fault, |space| {
             assert_eq!(space.protect(page(1), Change::clear(Attr::WRITE)), Ok(1));
         }),
