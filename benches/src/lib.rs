@@ -133,8 +133,8 @@ pub trait Resize: Subject {
 
 /// A subject with page faults and copies of itself.
 pub trait Fork: Subject {
-    /// Begins a batch of changes and ends it.
-    fn empty(&mut self);
+    /// Resolves the fault of a store to a page that is not mapped, as a page-fault handler does: in one batch of changes.
+    fn first_use(&mut self, vpn: usize, pfn: usize);
 
     /// Asks why a store to a page faulted, and tells whether it may be repeated.
     fn fault(&mut self, vpn: usize) -> bool;

@@ -63,8 +63,8 @@ mod operation {
     }
 
     #[inline(never)]
-    pub(crate) fn empty<S: Fork>(space: &mut S) {
-        space.empty();
+    pub(crate) fn first_use<S: Fork>(space: &mut S, vpn: usize) {
+        space.first_use(vpn, vpn);
     }
 
     #[inline(never)]
@@ -181,9 +181,13 @@ fn basic<S: Subject>(operation: &str) -> bool {
 /// What address spaces do beside that. A fork is one of 100 pages whose frames are no neighbours.
 fn space<S: Fork>(operation: &str) -> bool {
     match operation {
-        "empty" => {
-            let (mut space, _) = half::<S>();
-            (0..CALLS).for_each(|_| operation::empty(&mut space));
+        "first use" => {
+            let (mut space, first) = half::<S>();
+            for call in 0..CALLS {
+                let vpn = first + call % 128;
+                operation::first_use(&mut space, vpn);
+                space.unmap(vpn);
+            }
         }
         "fault" => {
             let (mut space, _) = half::<S>();
@@ -244,7 +248,7 @@ const BASIC: &[&str] = &[
     "remap dense",
     "remap mixed",
 ];
-const SPACE: &[&str] = &["empty", "fault", "mark", "activate", "fork 100"];
+const SPACE: &[&str] = &["first use", "fault", "mark", "activate", "fork 100"];
 
 /// What the command line asks for: an operation of a subject, or the names of all.
 struct Wanted {

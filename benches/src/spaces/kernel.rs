@@ -220,8 +220,13 @@ impl<M: With<CPUS>, const CPUS: usize> Subject for Space<M, CPUS> {
 
 impl<M: With<CPUS>, const CPUS: usize> Fork for Space<M, CPUS> {
     #[inline(always)]
-    fn empty(&mut self) {
-        self.0.edit(|_| Ok(())).expect("nothing fails");
+    fn first_use(&mut self, vpn: usize, pfn: usize) {
+        let at = VirtAddr::new(vpn << 12);
+        let resolved = self.0.edit(|edit| match edit.fault(at, Access::STORE.by_user())? {
+            Fault::NotMapped => edit.map(range(vpn, 1), Pfn::new(pfn), RIGHTS),
+            fault => panic!("{fault:?}"),
+        });
+        resolved.expect("memory");
     }
 
     #[inline(always)]

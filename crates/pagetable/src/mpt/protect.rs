@@ -46,11 +46,10 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Writing<'_, 'n, G, F, N>
             let last = Self::is_last(part.node.level());
             // If holes are refused, the dry run has found none.
             let all = holes == Holes::Refuse;
-            let masks = F::masks(change, last);
-            part.protect(all, |word| match &masks {
-                Some(masks) => masks.apply(word),
-                None => changed::<F>(word, change, last),
-            });
+            match F::masks(change, last) {
+                Some(masks) => part.protect(all, |word| masks.apply(word)),
+                None => part.protect(all, |word| changed::<F>(word, change, last)),
+            }
             if F::PAIRED && change.set.union(change.clear).contains(Attr::GLOBAL) {
                 // Any slot of the range may be paired with an absent one, not only the slots at its ends.
                 (0..part.slots).for_each(|slot| part.at(slot).settle_pair());

@@ -135,18 +135,16 @@ impl<'a, 'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> NodeRef<'a, 'n, G, F
     #[inline(always)]
     pub(crate) fn down_to(self, bottom: usize, at: VirtAddr) -> Self {
         debug_assert!(self.sole, "a walker loads each word once");
-        let (addr, level) = self.to_root().end_of_walk(bottom, at);
+        let (addr, level) = Self::end_of_walk(self.table, bottom, at);
         Self { addr, level, ..self }
     }
 
+    /// The writer's walk is one of a walker that stops at a borrowed slot: so the steps are unrolled, and their levels are constants.
     #[inline(never)]
-    fn end_of_walk(mut self, bottom: usize, at: VirtAddr) -> (NodeAddr, usize) {
-        while self.level < bottom
-            && let Some(below) = self.read(self.index_of(at)).link()
-        {
-            self = below;
-        }
-        (self.addr, self.level)
+    fn end_of_walk(table: &'a Mpt<'n, G, F, N>, bottom: usize, at: VirtAddr) -> (NodeAddr, usize) {
+        let root = Self { table, addr: table.root, level: 0, sole: false, here: PhantomData };
+        let Some(top) = table.own_top(at.vpn(G::BASE)) else { return (root.addr, 0) };
+        root.walk(top, at, bottom, Self::peek, |node, _, _| (node.addr, node.level))
     }
 
     /// Returns the table.

@@ -356,7 +356,9 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> NodeMut<'_, 'n, G, F, N>
             if Self::is_link(new, self.level()) { word } else { new }
         };
         if F::EXTRA == 0 && !walked::<F>() {
-            return self.row(index, slots).edit(no_link);
+            let row = self.row(index, slots);
+            // No word of the last level is a link.
+            return if Self::is_last(self.level()) { row.edit(&change) } else { row.edit(no_link) };
         }
         let (index, slots) = self.clamped(index, slots);
         if let Some(last) = self.last() {
