@@ -133,7 +133,7 @@ pub trait Resize: Subject {
 
 /// A subject with page faults and copies of itself.
 pub trait Fork: Subject {
-    /// Resolves the fault of a store to a page that is not mapped, as a page-fault handler does: in one batch of changes.
+    /// Resolves the fault of a store to a page that is not mapped, as a page-fault handler does.
     fn first_use(&mut self, vpn: usize, pfn: usize);
 
     /// Asks why a store to a page faulted, and tells whether it may be repeated.

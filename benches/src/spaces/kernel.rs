@@ -222,11 +222,8 @@ impl<M: With<CPUS>, const CPUS: usize> Fork for Space<M, CPUS> {
     #[inline(always)]
     fn first_use(&mut self, vpn: usize, pfn: usize) {
         let at = VirtAddr::new(vpn << 12);
-        let resolved = self.0.edit(|edit| match edit.fault(at, Access::STORE.by_user())? {
-            Fault::NotMapped => edit.map(range(vpn, 1), Pfn::new(pfn), RIGHTS),
-            fault => panic!("{fault:?}"),
-        });
-        resolved.expect("memory");
+        assert_eq!(self.0.fault(at, Access::STORE.by_user()), Ok(Fault::NotMapped));
+        self.0.map_with(range(vpn, 1), RIGHTS, |_| Ok(Pfn::new(pfn))).expect("memory");
     }
 
     #[inline(always)]

@@ -59,7 +59,7 @@ pub(crate) const fn clears_dirty(change: Change) -> bool {
 impl<'s, K: Kernel, const CPUS: usize> Edit<'s, K, CPUS> {
     /// Becomes the writer of `space`, with the right `turn`, calls `changes`, then flushes what they have made stale, also if `changes`
     /// unwinds.
-    #[inline(never)]
+    #[inline(always)]
     pub(crate) fn run(
         space: &'s Handle<K, CPUS>,
         call: &'s mut CpuCall<K, CPUS>,

@@ -1,18 +1,18 @@
 //! The fast path: a change of one page, which takes the right to write, walks, checks, stores and flushes. It makes a batch only
 //! if other CPUs have to flush.
 
-use tlbkit_addr::{Attr, Flush, FlushScope, Pages, Pfn, Vpn};
+use tlbkit_addr::{Attr, Flush, FlushScope, Pages, Pfn, VirtAddr, Vpn};
 use tlbkit_pagetable::format::Format;
 use tlbkit_pagetable::{Change, Entry, Error, FlushAll, Leaf, Mark, Run, Table as _, mpt};
 
 use crate::block::{Block, Shape};
-use crate::counted::{to_pages, typed};
+use crate::counted::{pfn, to_pages, typed};
 use crate::cpu_call::CpuCall;
 use crate::runs::UncoveredRuns;
 use crate::settle::{is_supervisors, keeps_absence, status};
 use crate::storage::{Storage, Table, turn};
 use crate::table::SpaceTable as _;
-use crate::{Access, AddressSpace, Fault, Kernel, Machine};
+use crate::{Access, AddressSpace, Fault, FrameOf, Kernel, Machine};
 
 /// The slot of a page in an address space's page table.
 type Slot<'w, K> = mpt::Slot<'w, 'static, Shape<K>, <<K as Kernel>::Machine as Machine>::Format, Storage<K>>;
@@ -132,6 +132,47 @@ impl<K: Kernel, const CPUS: usize> AddressSpace<K, CPUS> {
             let stale;
             (*before, stale) = slot.mark(mark)?;
             Some((before.leaf(), stale))
+        })
+    }
+
+    /// Maps the page to the frame that `take` returns for its address, if it is unused. If one store is not enough, the frame is left
+    /// in `taken`.
+    ///
+    /// # Errors
+    ///
+    /// That of `take`, and [`Error::Unflushed`].
+    #[inline(never)]
+    pub(crate) fn map_with_once(
+        &self,
+        page: Vpn,
+        attr: Encoded<K>,
+        take: &mut dyn FnMut(VirtAddr) -> Result<FrameOf<K>, Error>,
+        taken: &mut Option<FrameOf<K>>,
+    ) -> Result<bool, Error> {
+        let mut refused = None;
+        let done = self.at_once(page, |_, slot| {
+            if slot.entry()? != Entry::Empty {
+                return None;
+            }
+            let frame = take(page.address(self.0.base())).map_err(|why| refused = Some(why)).ok()?;
+            *taken = Some(frame);
+            let stale = slot.map(pfn::<K>(frame), attr)?;
+            *taken = None;
+            Some((None, stale))
+        });
+        refused.map_or_else(|| done.map_err(Unflushed::error), Err)
+    }
+
+    /// Maps the page to `frame` in place of a payload.
+    #[inline(never)]
+    pub(crate) fn fill_once(&self, page: Vpn, payload: u64, frame: Pfn) -> Result<bool, Unflushed> {
+        self.at_once(page, |_, slot| {
+            if keeps_absence::<K, CPUS>()
+                && !matches!(slot.entry()?, Entry::Mark(Mark::Payload(_, attr)) if !is_supervisors::<K>(attr))
+            {
+                return None;
+            }
+            Some((None, slot.fill(payload, frame)?))
         })
     }
 

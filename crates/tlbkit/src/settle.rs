@@ -23,19 +23,19 @@ pub(crate) struct Changes<'c, K: Kernel, const CPUS: usize> {
 impl<K: Kernel, const CPUS: usize> Changes<'_, K, CPUS> {
     /// Flushes the translations that the changes made stale, on every CPU that may hold them, then gives the uncovered nodes and
     /// frames back. Costs a few loads if nothing has changed.
-    #[inline(never)]
+    #[inline(always)]
     pub(crate) fn settle(&mut self, pending: Option<Pending<'_, 'static>>) {
-        self.flush(pending);
         *self.cleared = false;
+        let is_stale = |pending: &Pending<'_, '_>| pending.nodes() > 0 || !pending.flush().is_none();
+        if pending.as_ref().is_some_and(is_stale) || !self.runs.is_empty() {
+            self.flush(pending);
+        }
     }
 
-    #[inline(always)]
+    #[inline(never)]
     fn flush(&mut self, pending: Option<Pending<'_, 'static>>) {
         let Some(pending) = pending else { return self.release() };
         let nothing = self.runs.is_empty() && pending.nodes() == 0;
-        if nothing && pending.flush().is_none() {
-            return;
-        }
         if (nothing && pending.flush().scope() < FlushScope::Everywhere) || self.call.is_alone(self.space) {
             self.call.flush(self.space, pending.flush());
             // SAFETY: there is no node to free; or no other CPU may hold a translation of the address space or walk its table, and

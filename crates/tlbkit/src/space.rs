@@ -478,9 +478,25 @@ impl<K: Kernel, const CPUS: usize> AddressSpace<K, CPUS> {
         &self,
         pages: PagesOf<K>,
         attr: Attr,
-        take: impl FnMut(VirtAddr) -> Result<FrameOf<K>, Error>,
+        mut take: impl FnMut(VirtAddr) -> Result<FrameOf<K>, Error>,
     ) -> Result<(), Error> {
-        self.edit(|edit| edit.map_with(pages, attr, take))
+        let (range, mut taken) = (counted::<K>(pages), None);
+        if is_one(range)
+            && let Some(encoded) = encoded(&self.0, range.first(), attr)
+            && self.map_with_once(range.first(), encoded, &mut take, &mut taken)?
+        {
+            return Ok(());
+        }
+        let mut taken = taken.map(|frame| (frame, Owned::frame(self.mmu().kernel(), frame)));
+        self.edit(|edit| {
+            edit.map_with(pages, attr, |at| match taken.take() {
+                Some((frame, own)) => {
+                    own.keep();
+                    Ok(frame)
+                }
+                None => take(at),
+            })
+        })
     }
 
     /// Unmaps every mapped page of `pages`; see [`Edit::unmap`]. A range of up to about 8192 nodes and entries costs one shootdown, and
@@ -709,7 +725,13 @@ impl<K: Kernel, const CPUS: usize> AddressSpace<K, CPUS> {
     /// Those of [`Edit::fill`] and [`edit`](Self::edit). After any of them `frame` is released.
     pub fn fill(&self, at: VirtAddr, payload: u64, frame: FrameOf<K>) -> Result<(), Error> {
         let own = Owned::frame(self.mmu().kernel(), frame);
-        self.edit(|edit| edit.fill_owned(at, payload, frame, own))
+        match self.fill_once(at.vpn(self.0.base()), payload, pfn::<K>(frame)) {
+            Ok(false) => self.edit(|edit| edit.fill_owned(at, payload, frame, own)),
+            done => {
+                own.keep();
+                done.map(drop).map_err(Unflushed::error)
+            }
+        }
     }
 
     /// Makes every leaf of `pages` one of size `to`; see [`Edit::resize`].

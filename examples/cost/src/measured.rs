@@ -201,23 +201,24 @@ fn of_a_process(kernel: &Space, space: &Space) -> Result<(), Error> {
     for index in 0..PAGES {
         scattered[index * 37 % PAGES] = take()?;
     }
-    each("page_fault_at_the_first_use", &mut |index| {
-        space.edit(|edit| match edit.fault(at(index), Access::STORE.by_user())? {
-            Fault::NotMapped => edit.map_with(page_of(index), USED, |_| Ok(scattered[index])),
+    each(
+        "page_fault_at_the_first_use",
+        &mut |index| match space.fault(at(index), Access::STORE.by_user())? {
+            Fault::NotMapped => space.map_with(page_of(index), USED, |_| Ok(scattered[index])),
             _ => Err(Error::NoRoom),
-        })
-    });
+        },
+    );
     let mut child = None;
     let fork = || space.fork(SupervisorPages::LeftOut);
     each_of("fork,_a_page_of_100", 1, PAGES, &mut |_| {
         child = Some(fork()?);
         Ok(())
     });
-    each("page_fault_of_a_copy_on_write_page", &mut |index| {
-        space.edit(|edit| match edit.fault(at(index), Access::STORE.by_user())? {
-            Fault::CopyOnWrite(_) => edit.unshare(at(index), |_| false, |_| take()),
-            _ => Err(Error::NoRoom),
-        })
+    each("page_fault_of_a_copy_on_write_page", &mut |index| match space
+        .fault(at(index), Access::STORE.by_user())?
+    {
+        Fault::CopyOnWrite(_) => space.unshare(at(index), |_| false, |_| take()),
+        _ => Err(Error::NoRoom),
     });
     each_of("drop,_a_page_of_100", 1, PAGES, &mut |_| {
         drop(child.take());

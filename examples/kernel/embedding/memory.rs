@@ -164,16 +164,18 @@ pub fn prepare() {
 
 /// Resolves a page fault of a process. Returns `false` if the process must not make this access.
 pub fn page_fault(process: &AddressSpace<Mine>, at: VirtAddr, access: Access) -> Result<bool, Error> {
-    process.edit(|edit| {
-        match edit.fault(at, access)? {
-            // The TLB held an older entry, which is flushed now.
-            Fault::Retry => {}
-            Fault::NotMapped if HEAP.contains(&at.get()) => {
-                edit.map_with(Pages::one(at.vpn(PageSize::K4)), USER, |_| take(None))?;
+    match process.fault(at, access)? {
+        // The TLB held an older entry, which is flushed now.
+        Fault::Retry => {}
+        Fault::NotMapped if HEAP.contains(&at.get()) => {
+            match process.map_with(Pages::one(at.vpn(PageSize::K4)), USER, |_| take(None)) {
+                // Another thread was faster, and no frame was taken.
+                Err(Error::Occupied { .. }) => {}
+                mapped => mapped?,
             }
-            Fault::CopyOnWrite(_) => edit.unshare(at, is_sole, |shared| take(Some(shared)))?,
-            _ => return Ok(false),
         }
-        Ok(true)
-    })
+        Fault::CopyOnWrite(_) => process.unshare(at, is_sole, |shared| take(Some(shared)))?,
+        _ => return Ok(false),
+    }
+    Ok(true)
 }

@@ -15,7 +15,7 @@ use super::Mpt;
 use super::leaf::Decode as _;
 use super::node::{Place, Writing};
 use super::shape::Shape;
-use crate::format::{Format, check_attr, check_change, entry_word};
+use crate::format::{Format, check_attr, check_change, entry_word, fill_word};
 use crate::geometry::Checked as _;
 use crate::nodes::Nodes;
 use crate::pairs::stale;
@@ -256,6 +256,17 @@ impl<'w, 'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Slot<'w, 'n, G, F, N
         };
         self.place.settle_pair();
         Some((was, self.stale(scope)))
+    }
+
+    /// Maps the page to `frame` in place of a mark with this payload, whose attributes the leaf gets.
+    #[inline(always)]
+    pub fn fill(self, payload: u64, frame: Pfn) -> Option<Stale> {
+        G::SPACE.check_frames(frame, 1, G::BASE).ok()?;
+        let held = Mpt::<'n, G, F, N>::entry(self.place.read(), self.level(), self.at());
+        let word = fill_word::<F>(self.at(), held, payload, frame).ok()?;
+        self.place.publish(word);
+        self.place.settle_pair();
+        Some(self.stale(F::APPEARS))
     }
 
     /// Replaces the leaf of a base page with one store, and returns the old leaf with the status bits that hardware set before

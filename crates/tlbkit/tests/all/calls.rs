@@ -85,6 +85,11 @@ fn a_frame_is_taken_for_a_page_that_is_free_and_comes_back_if_it_cannot_be_mappe
     let map = std::panic::AssertUnwindSafe(|| space.map_with(pages(0xa000, 2), RW, unwinds));
     assert!(std::panic::catch_unwind(map).is_err());
     assert_eq!((word(0xa000), space.unmap(pages(0xa000, 2))), (9, Ok(1)));
+    // So it is with one store, in a node that is there.
+    let unwinds = |_: VirtAddr| std::panic::resume_unwind(Box::new(()));
+    let map = std::panic::AssertUnwindSafe(|| space.map_with(pages(0xb000, 1), RW, unwinds));
+    assert!(std::panic::catch_unwind(map).is_err());
+    assert_eq!(space.map_with(pages(0xb000, 1), RW, |_| Err(Error::NoRoom)), Err(Error::NoRoom));
     // By a cursor, at the page of a fault.
     let mapped = space.edit(|edit| {
         let (fault, cursor) = edit.fault_cursor(at(0x7008), STORE)?;

@@ -9,8 +9,8 @@ use crate::driven::kernel::{Arch, Ram};
 use crate::host::{Host, Met, Use, machine, run_as};
 use tlbkit::pagetable::Geometry;
 use tlbkit::{
-    Access, AddressSpace, Attr, Change, Error, Fault, FrameOf, Leaf, Mapping, Mmu, PageSize, Pages, Pfn,
-    SupervisorPages, VirtAddr, arch,
+    Access, AddressSpace, Attr, Change, Entry, Error, Fault, FrameOf, Leaf, Mapping, Mmu, PageSize, Pages,
+    Pfn, SupervisorPages, VirtAddr, arch,
 };
 
 const RW: Attr = Attr::READ.union(Attr::WRITE).union(Attr::USER);
@@ -371,6 +371,30 @@ fn a_page_of_every_size_gets_its_copy_or_nothing_changes() {
     resolves::<arch::AArch64, 2>();
     resolves::<arch::AArch64K16, 2>();
     resolves::<arch::Mips32, 2>();
+}
+
+/// A frame for a page whose node is there, which its entry cannot hold.
+fn takes_once<A: Arch>() {
+    let mmu: &'static Mmu<Ram<A>, 1> = Box::leak(Box::new(Mmu::new(Ram::new(1))));
+    let kernel = mmu.kernel();
+    let space = Space::<A, 1>::new(mmu).unwrap();
+    space.map(A::pages(1, 1), A::frame(kernel.fresh(1, 1)), RW).unwrap();
+    let beyond = usize::MAX >> (A::SHIFT + 1);
+    kernel.state().mapped.insert(beyond, 1);
+    let mut frame = Some(A::frame(beyond));
+    let refused = space.map_with(A::pages(2, 2), RW, |_| frame.take().ok_or(Error::NoRoom));
+    assert_eq!(refused, Err(Error::FrameTooLarge { frame: Pfn::new(beyond) }));
+    assert_eq!((space.entry(A::address(2)), kernel.state().mapped.get(&beyond)), (Entry::Empty, None));
+    drop(space);
+    assert!(kernel.state().mapped.is_empty());
+}
+
+#[test]
+fn a_frame_that_no_entry_can_hold_is_taken_once_and_released() {
+    takes_once::<arch::Sv39>();
+    takes_once::<arch::X86_64>();
+    takes_once::<arch::AArch64K16>();
+    takes_once::<arch::Mips32>();
 }
 
 // Supervisor pages in a fork.

@@ -77,7 +77,7 @@ fn crate_of(file: &str) -> Option<String> {
         return rest.split('/').next().map(crate::places::package);
     }
     if let Some((_, rest)) = file.split_once("/registry/src/") {
-        // `index.crates.io-0123/name-1.2.3/src/lib.rs`.
+        // `index-0123/name-1.2.3/src/lib.rs`.
         let package = rest.split('/').nth(1)?;
         return Some(package.rsplit_once('-').map_or(package, |(name, _)| name).to_owned());
     }
@@ -161,7 +161,7 @@ mod tests {
             ("/rustc/0123/library/core/src/option.rs", None),
             ("/home/a/tlbkit/crates/tlbkit/src/edit/map.rs", Some("tlbkit")),
             ("/home/a/tlbkit/crates/addr/src/flush.rs", Some("tlbkit-addr")),
-            ("/home/a/.cargo/registry/src/index.crates.io-0123/spin-0.9.8/src/mutex.rs", Some("spin")),
+            ("/home/a/.cargo/registry/src/index-0123/spin-0.9.8/src/mutex.rs", Some("spin")),
             ("src/../../kernel/embedding/cpu/riscv64.rs", Some(KERNEL)),
         ] {
             assert_eq!(crate_of(file).as_deref(), name, "{file}");
