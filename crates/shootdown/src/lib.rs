@@ -32,6 +32,6 @@ pub use plan::{Plan, Rendezvous, Repair, Want};
 pub use protocol::{Action, Miss, MissAction, Replier, Reply, Requester, Seen, Source};
 pub use queue::{Duty, OpSet, Queue, Request, Target, Work};
 pub use space::{SharedSet, SharedSpace};
-pub use system::{CpuHandle, Edit, LocalCpu, RemoteTlbs, Synchronous, System};
+pub use system::{CpuHandle, Edit, LocalCpu, PteFirst, RemoteTlbs, Synchronous, System};
 #[cfg(all(feature = "hazards", not(tlbkit_loom)))]
 pub use watched::{Access, watch};

@@ -67,6 +67,8 @@ pub enum Misuse {
     },
     /// The plan was made for unmapping, and the change leaves rights with which the hardware may write status bits.
     OtherRights,
+    /// The system's edit type allows only [PTE-first](crate::Algorithm::PteFirst) plans ([`Edit::ONLY_PTE_FIRST`](crate::Edit::ONLY_PTE_FIRST)).
+    OtherPlan,
     /// The CPU must not go offline, because it runs another address space.
     StillRuns {
         /// The CPU.
@@ -94,6 +96,7 @@ impl fmt::Display for Misuse {
             Self::OtherRights => {
                 f.write_str("the plan is for unmapping: make one with `LowRights::MayWriteBack`")
             }
+            Self::OtherPlan => f.write_str("the system's edit type allows only PTE-first plans"),
             Self::StillRuns { cpu } => write!(f, "CPU {cpu} runs another address space: leave that first"),
             Self::NoRemoteTlbs => {
                 f.write_str("the plan flushes other CPUs' TLBs: implement `LocalCpu::remote`")

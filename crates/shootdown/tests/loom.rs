@@ -10,8 +10,8 @@ use loom::sync::atomic::{AtomicUsize, Ordering};
 use loom::thread;
 use tlbkit_addr::{Asid, CpuSet, Flush};
 use tlbkit_shootdown::{
-    Algorithm, Duty, Edit, Hardware, LocalCpu, LowRights, Miss, MissAction, OpId, Outcome, Plan, Request,
-    SharedSpace, Source, SwitchKind, System, Target,
+    Algorithm, Duty, Edit, Hardware, LocalCpu, LowRights, Miss, MissAction, OpId, Outcome, Plan, PteFirst,
+    Request, SharedSpace, Source, SwitchKind, System, Target,
 };
 
 #[path = "all/support/mod.rs"]
@@ -198,6 +198,42 @@ fn play<const CPUS: usize>(algorithm: Algorithm, requester_last: bool) {
 #[test]
 fn pte_first_with_two() {
     run::<2>(Algorithm::PteFirst);
+}
+
+/// The same without the state machines.
+#[test]
+fn pte_first_straight_with_two() {
+    for requester_last in [false, true] {
+        explore(Some(2), move || play_straight(requester_last));
+    }
+}
+
+fn play_straight(requester_last: bool) {
+    let plan = Plan::new(Algorithm::PteFirst, &SOFT, LowRights::NeverWriteBack).expect("it suits");
+    let shared = shared(2);
+    let kernel: Arc<System<(), PteFirst<()>, 2, 1>> = Arc::new(System::new(SOFT));
+    let work = |me: usize| {
+        let (shared, kernel) = (shared.clone(), kernel.clone());
+        move || {
+            let mut handle = kernel.attach(me).expect("it exists");
+            let mut cpu = Cpu { shared: shared.clone(), plan, held: 0 };
+            if me == 0 {
+                assert!(kernel.run(&mut handle, &mut cpu, plan, &mut Unmap(shared)).is_ok());
+                return;
+            }
+            cpu.touch();
+            while cpu.shared.completed.load(Ordering::Acquire) == 0 {
+                kernel.poll(&mut handle, &mut cpu).expect("in flight");
+                cpu.touch();
+                thread::yield_now();
+            }
+        }
+    };
+    let here = usize::from(requester_last);
+    let other = thread::spawn(work(1 - here));
+    work(here)();
+    other.join().expect("it holds");
+    assert_eq!(shared.completed.load(Ordering::Relaxed), 1);
 }
 
 #[test]

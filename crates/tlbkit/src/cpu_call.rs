@@ -7,9 +7,9 @@ use core::fmt;
 
 use tlbkit_addr::{Asid, Attr, Vpn};
 use tlbkit_pagetable::{Error, Turn};
-use tlbkit_shootdown::{SwitchKind, Synchronous, System};
+use tlbkit_shootdown::{PteFirst, SwitchKind, System};
 
-use self::shoot::{ThisCpu, ToRelease};
+use self::shoot::ThisCpu;
 use crate::block::Block;
 use crate::cpu::{Cpu, Entered, QUEUE, Retried};
 use crate::cpu_set::WORDS;
@@ -24,9 +24,8 @@ mod switch;
 
 pub(crate) use self::shoot::{everything, under};
 
-/// The shootdown system. Every operation is synchronous: the initiator waits until all CPUs have replied.
-pub(crate) type Shootdowns<const CPUS: usize> =
-    System<Option<ToRelease>, Synchronous<Option<ToRelease>>, CPUS, QUEUE, WORDS>;
+/// The shootdown system. Every operation is PTE-first, and the initiator waits until all CPUs have replied.
+pub(crate) type Shootdowns<const CPUS: usize> = System<(), PteFirst<()>, CPUS, QUEUE, WORDS>;
 
 /// A call under way on this CPU, with interrupts masked. A CPU has at most one.
 pub(crate) struct CpuCall<K: Kernel, const CPUS: usize> {

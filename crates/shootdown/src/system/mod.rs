@@ -8,6 +8,7 @@
 //! | `slot` | an operation in shared memory |
 //! | `request` | the loop of a requester |
 //! | `alone` | the requester on a machine with one CPU |
+//! | `straight` | both, if all operations are PTE-first |
 //! | `reply` | the loop of a replier, and a CPU's switch to or from an address space |
 //! | `carry` | payloads that a walk may still reach after their operation has ended |
 
@@ -25,8 +26,9 @@ mod edit;
 mod reply;
 mod request;
 mod slot;
+mod straight;
 
-pub use edit::{Edit, LocalCpu, RemoteTlbs, Synchronous};
+pub use edit::{Edit, LocalCpu, PteFirst, RemoteTlbs, Synchronous};
 
 use slot::{Slot, tagged};
 
@@ -51,7 +53,7 @@ pub struct CpuHandle<'s, const N: usize, const W: usize = 1, const SLOTS: usize 
     flusher: Replier<N, W, SLOTS>,
     stopper: Replier<N, W, SLOTS>,
     /// Whether the CPU is in 2-phase as a requester. If so, it must not run its repliers, except to collect requests with
-    /// [`Rendezvous::Serve`].
+    /// [`Rendezvous::Serve`]. In a system whose operations are all PTE-first: whether it is in the middle of a reply.
     entered: bool,
     /// The first error found in the CPU's mailbox, until it can be reported.
     wrong: Option<Misuse>,

@@ -46,6 +46,9 @@ where
         local: &mut impl LocalCpu<P, W>,
     ) -> Result<(), Misuse> {
         self.check(handle)?;
+        if E::ONLY_PTE_FIRST {
+            return self.reply_straight(handle, local);
+        }
         // Flushes come first, because a requester that waits for a flush would also wait while this CPU is stopped.
         for of in [Post::Flushes, Post::Stops] {
             if !self.mailbox(of, handle.me)?.is_empty() && handle.replier(of).is_idle() {
@@ -270,6 +273,7 @@ where
                     }
                     absent
                 }
+                SwitchAction::IsChanging if E::ONLY_PTE_FIRST => false,
                 SwitchAction::IsChanging => {
                     let changing = space.is_changing();
                     let begun = core::mem::replace(&mut changes, space.changes()) != changes;

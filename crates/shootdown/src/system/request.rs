@@ -51,6 +51,7 @@ where
     /// - [`Misuse::OtherSystem`] if the handle belongs to another system.
     /// - [`Misuse::OtherRights`] if the plan was made for unmapping, and the edit leaves rights with which the hardware may
     ///   write status bits.
+    /// - [`Misuse::OtherPlan`] if the plan is not PTE-first, and the system's edit type allows no other.
     /// - [`Misuse::NoRemoteTlbs`] if the plan flushes other CPUs' TLBs, and [`LocalCpu::remote`] returns none.
     /// - [`Misuse::NoSuchCpu`] if a member of the space is not a CPU of this system. (A CPU that becomes a member later gets
     ///   no request, because the system does not have it.)
@@ -65,6 +66,9 @@ where
         let plan = plan.waited_for().with_rendezvous(self.rendezvous);
         if CPUS == 1 {
             return self.run_alone(handle, local, plan, edit);
+        }
+        if E::ONLY_PTE_FIRST {
+            return self.run_straight(handle, local, plan, edit);
         }
         let (slot, id, operation) = self.begin(handle, local, plan, edit)?;
         let mut operation = operation;
@@ -89,7 +93,7 @@ where
         plan: Plan,
         mut edit: E,
     ) -> Result<OpId, (E, Misuse)> {
-        if plan.algorithm().style() != Style::Asynchronous || CPUS == 1 {
+        if plan.algorithm().style() != Style::Asynchronous || CPUS == 1 || E::ONLY_PTE_FIRST {
             return match self.run(handle, local, plan, &mut edit) {
                 Ok((id, _)) => Ok(id),
                 Err(why) => Err((edit, why)),
@@ -454,7 +458,7 @@ where
     ) -> Result<Seen<W>, Misuse> {
         while !holds(local)? {
             local.pause();
-            let served = if !handle.entered {
+            let served = if E::ONLY_PTE_FIRST || !handle.entered {
                 self.poll(handle, local)
             } else if self.rendezvous == Rendezvous::Serve
                 && !self.mailbox(Post::Stops, handle.me)?.is_empty()

@@ -16,6 +16,7 @@ mod replier;
 mod requester;
 mod requests;
 mod sleep;
+mod straight;
 mod support;
 mod switch;
 mod threads;

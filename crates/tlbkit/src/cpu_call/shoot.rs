@@ -1,7 +1,7 @@
 //! The flushes and shootdowns of a call, and the release of what they were for.
 //!
-//! The edit changes the entries before it calls [`System::run`](tlbkit_shootdown::System::run): [`PriorEdit::update`] only returns the
-//! nodes and frames that those changes uncovered.
+//! The edit changes the entries before it calls [`System::run`](tlbkit_shootdown::System::run), and gives the nodes and frames that
+//! those changes uncovered back when that has returned.
 
 use tlbkit_addr::{Asid, Flush, FlushScope, Pages, Vpn};
 use tlbkit_pagetable::format::Format as _;
@@ -117,13 +117,16 @@ impl<K: Kernel, const CPUS: usize> CpuCall<K, CPUS> {
             barrier.add(FlushScope::Barrier, Pages::one(Vpn::new(0)));
             self.flush(space, &barrier);
         }
-        let mut made = PriorEdit { space, flush, uncovered };
+        let mut made = PriorEdit { space, flush };
         let done = match &mut self.own.handle {
             Some(handle) => {
                 mmu.shootdowns().run(handle, &mut ThisCpu::new(mmu), Self::PLAN, &mut made).is_ok()
             }
             None => false,
         };
+        if done {
+            hand_back(kernel, uncovered);
+        }
         self.refused |= !done;
     }
 }
@@ -163,11 +166,10 @@ fn hand_back<K: Kernel>(kernel: &K, uncovered: Option<ToRelease>) {
 struct PriorEdit<'a, K: Kernel, const CPUS: usize> {
     space: &'a Block<K, CPUS>,
     flush: &'a Flush,
-    uncovered: Option<ToRelease>,
 }
 
 impl<K: Kernel, const CPUS: usize> Edit<WORDS> for PriorEdit<'_, K, CPUS> {
-    type Payload = Option<ToRelease>;
+    type Payload = ();
 
     fn exclude(&mut self) -> bool {
         true
@@ -175,9 +177,7 @@ impl<K: Kernel, const CPUS: usize> Edit<WORDS> for PriorEdit<'_, K, CPUS> {
 
     fn release(&mut self) {}
 
-    fn update(&mut self) -> Option<ToRelease> {
-        self.uncovered.take()
-    }
+    fn update(&mut self) {}
 
     fn space(&self) -> &SharedSpace {
         self.space.cpus()
@@ -214,7 +214,7 @@ impl<K: Kernel, const CPUS: usize> ThisCpu<K, CPUS> {
     }
 }
 
-impl<K: Kernel, const CPUS: usize> LocalCpu<Option<ToRelease>, WORDS> for ThisCpu<K, CPUS> {
+impl<K: Kernel, const CPUS: usize> LocalCpu<(), WORDS> for ThisCpu<K, CPUS> {
     fn flush(&mut self, space: Option<Asid>, what: &Flush, _drain: bool) {
         self.mmu.kernel().flush(&crate::Flush::counted::<K::Machine>(what), space.and_then(tag));
     }
@@ -231,7 +231,5 @@ impl<K: Kernel, const CPUS: usize> LocalCpu<Option<ToRelease>, WORDS> for ThisCp
         }
     }
 
-    fn complete(&mut self, _op: OpId, payload: Option<ToRelease>, _outcome: Outcome) {
-        hand_back(self.mmu.kernel(), payload);
-    }
+    fn complete(&mut self, _op: OpId, (): (), _outcome: Outcome) {}
 }

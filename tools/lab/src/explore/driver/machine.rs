@@ -578,8 +578,8 @@ impl Machine for World {
     }
 }
 
-/// A change of pages' rights.
-pub(crate) struct Change {
+/// A change of pages' rights; with `STRAIGHT` in a system without state machines.
+pub(crate) struct Change<const STRAIGHT: bool> {
     world: Rc<World>,
     pages: Vec<usize>,
     new: Word,
@@ -588,7 +588,7 @@ pub(crate) struct Change {
     lower: Vec<Word>,
 }
 
-impl Change {
+impl<const STRAIGHT: bool> Change<STRAIGHT> {
     pub(crate) fn new(world: &Rc<World>, pages: &[usize], new: Word) -> Self {
         let mut flush = Flush::none();
         for &page in pages {
@@ -619,8 +619,9 @@ impl Change {
     }
 }
 
-impl Edit<1> for Change {
+impl<const STRAIGHT: bool> Edit<1> for Change<STRAIGHT> {
     type Payload = Vec<(usize, Word)>;
+    const ONLY_PTE_FIRST: bool = STRAIGHT;
 
     fn begin(&mut self, id: OpId) {
         self.world.begin_op(id, self.pages.clone(), self.new);

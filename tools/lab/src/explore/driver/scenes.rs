@@ -18,7 +18,8 @@ use super::turns::{Choices, Stop, run, stop};
 use super::vm;
 
 /// One slot a CPU, so that each of its operations uses it again.
-type Kernel<const N: usize> = System<Vec<(usize, Word)>, Change, CPUS, N, 1, 1>;
+type Kernel<const N: usize, const STRAIGHT: bool> =
+    System<Vec<(usize, Word)>, Change<STRAIGHT>, CPUS, N, 1, 1>;
 type Seat<'k, const N: usize> = CpuHandle<'k, N, 1, 1>;
 
 /// What one CPU does before it serves.
@@ -62,6 +63,8 @@ pub(crate) struct Scene {
     pub(crate) whims: usize,
     /// The repairs that are switched off.
     pub(crate) off: Repair,
+    /// Whether the system has no state machines, because all of its operations are PTE-first.
+    pub(crate) straight: bool,
 }
 
 /// How an exploration ended.
@@ -77,7 +80,8 @@ pub(crate) struct Explored {
 impl fmt::Display for Scene {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let serving = if self.rendezvous == Rendezvous::Serve { ", serving" } else { "" };
-        write!(f, "{}{serving}, {} CPUs", self.name, self.cpus())
+        let straight = if self.straight { ", straight" } else { "" };
+        write!(f, "{}{serving}{straight}, {} CPUs", self.name, self.cpus())
     }
 }
 
@@ -145,9 +149,11 @@ impl Scene {
                 setup.operations = lowered().count();
                 setup.pages = lowered().flatten().max().map_or(0, |last| last + 1);
                 let world = World::new(setup);
-                let bodies = match self.queue {
-                    1 => self.bodies::<1>(&world, deeds, plan),
-                    _ => self.bodies::<2>(&world, deeds, plan),
+                let bodies = match (self.queue, self.straight) {
+                    (1, false) => self.bodies::<1, false>(&world, deeds, plan),
+                    (1, true) => self.bodies::<1, true>(&world, deeds, plan),
+                    (_, false) => self.bodies::<2, false>(&world, deeds, plan),
+                    (_, true) => self.bodies::<2, true>(&world, deeds, plan),
                 };
                 (world, bodies)
             }
@@ -165,13 +171,13 @@ impl Scene {
         run(bodies, &*world, choices, preemptions, trace)
     }
 
-    fn bodies<const N: usize>(
+    fn bodies<const N: usize, const STRAIGHT: bool>(
         &self,
         world: &Rc<World>,
         deeds: &[Vec<Deed>],
         plan: Plan,
     ) -> Vec<Box<dyn FnOnce()>> {
-        let kernel = Rc::new(Kernel::<N>::new(self.hardware).with_rendezvous(self.rendezvous));
+        let kernel = Rc::new(Kernel::<N, STRAIGHT>::new(self.hardware).with_rendezvous(self.rendezvous));
         let body = |me: usize| {
             let (world, kernel, deeds) = (world.clone(), kernel.clone(), deeds[me].clone());
             Box::new(move || {
@@ -198,14 +204,22 @@ impl Scene {
     }
 }
 
-fn poll<const N: usize>(kernel: &Kernel<N>, seat: &mut Seat<'_, N>, here: &mut Here) {
+fn poll<const N: usize, const STRAIGHT: bool>(
+    kernel: &Kernel<N, STRAIGHT>,
+    seat: &mut Seat<'_, N>,
+    here: &mut Here,
+) {
     if let Err(why) = kernel.poll(seat, here) {
         here.world.wrong(format!("CPU {}: {why}", here.me));
     }
 }
 
 /// Has what was uncovered with no acknowledgement after it handed back, when there is nothing else left to do.
-fn drain<const N: usize>(kernel: &Kernel<N>, seat: &mut Seat<'_, N>, here: &mut Here) {
+fn drain<const N: usize, const STRAIGHT: bool>(
+    kernel: &Kernel<N, STRAIGHT>,
+    seat: &mut Seat<'_, N>,
+    here: &mut Here,
+) {
     let world = here.world.clone();
     while !world.have_ended() {
         wait(kernel, seat, here);
@@ -219,14 +233,24 @@ fn drain<const N: usize>(kernel: &Kernel<N>, seat: &mut Seat<'_, N>, here: &mut 
 }
 
 /// Waits in the user's program until something has changed, and replies if asked.
-fn wait<const N: usize>(kernel: &Kernel<N>, seat: &mut Seat<'_, N>, here: &mut Here) {
+fn wait<const N: usize, const STRAIGHT: bool>(
+    kernel: &Kernel<N, STRAIGHT>,
+    seat: &mut Seat<'_, N>,
+    here: &mut Here,
+) {
     here.world.user(here.me, true);
     here.world.wait(here.me);
     here.world.user(here.me, false);
     poll(kernel, seat, here);
 }
 
-fn act<const N: usize>(kernel: &Kernel<N>, seat: &mut Seat<'_, N>, here: &mut Here, plan: Plan, deed: &Deed) {
+fn act<const N: usize, const STRAIGHT: bool>(
+    kernel: &Kernel<N, STRAIGHT>,
+    seat: &mut Seat<'_, N>,
+    here: &mut Here,
+    plan: Plan,
+    deed: &Deed,
+) {
     let (world, me) = (here.world.clone(), here.me);
     world.user(me, false);
     match deed {
@@ -340,6 +364,7 @@ pub(crate) fn scenes() -> Vec<Scene> {
                 queue: if name == TWO_IN_A_QUEUE { 2 } else { 1 },
                 whims: if algorithm.order() == Order::Optimistic { 1 } else { 0 },
                 off: Repair::empty(),
+                straight: false,
             });
         };
         use Deed::{Lower, Map, Raise, Supersede, Switch as Go};
@@ -388,6 +413,10 @@ pub(crate) fn scenes() -> Vec<Scene> {
     let serving = |scene: &Scene| scene.algorithm == Algorithm::TwoPhase && scene.name.starts_with("two");
     let serving: Vec<_> = scenes.iter().filter(|scene| serving(scene)).cloned().collect();
     scenes.extend(serving.into_iter().map(|scene| Scene { rendezvous: Rendezvous::Serve, ..scene }));
+    // What a kernel with `tlbkit` runs.
+    let pte_first: Vec<_> =
+        scenes.iter().filter(|scene| scene.algorithm == Algorithm::PteFirst).cloned().collect();
+    scenes.extend(pte_first.into_iter().map(|scene| Scene { straight: true, ..scene }));
     // A CPU that stops for 2-phase has a status write under way.
     let late = |scene: &Scene| scene.algorithm == Algorithm::TwoPhase && scene.name == "unmap";
     let late: Vec<_> = scenes.iter().filter(|scene| late(scene)).cloned().collect();
@@ -425,6 +454,7 @@ fn of_chapter_5(machine: &dyn Fn(Algorithm) -> Hardware) -> Vec<Scene> {
                 queue: 2,
                 whims: if idle { 0 } else { 1 },
                 off: Repair::empty(),
+                straight: false,
             });
         };
         let own = machine(algorithm);
