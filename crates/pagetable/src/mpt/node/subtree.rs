@@ -210,7 +210,8 @@ impl<'w, 'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> NodeMut<'w, 'n, G, F
     }
 
     /// Exchanges the entry `new` and what its slot holds, if that is still `seen`, in one atomic step. Tells whether it did. If not,
-    /// `seen` is then what the slot holds.
+    /// `seen` is then what the slot holds. If the slot or the entry is not this table's, nothing changes, and `new` is what the caller is left
+    /// with.
     pub(crate) fn swap_seen(
         &self,
         seen: &mut Seen<'w, 'n, G, F, N>,

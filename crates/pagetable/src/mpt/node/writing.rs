@@ -123,7 +123,7 @@ impl<'w, 'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Writing<'w, 'n, G, F
     /// Adds pages whose leaves have changed to the flush; if `links` is set and hardware may cache links, also the links to them.
     #[inline(always)]
     pub(crate) fn touch(&mut self, scope: FlushScope, pages: Pages, links: bool) {
-        self.batch.stale(scope, pages, links && walked::<F>());
+        self.root().touch(scope, pages, links);
     }
 
     /// Returns how many nodes the batch has.
