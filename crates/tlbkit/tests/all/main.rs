@@ -25,6 +25,7 @@ mod properties;
 mod ranges;
 mod refused;
 mod settings;
+mod slow;
 mod support;
 mod swap;
 mod take_over;

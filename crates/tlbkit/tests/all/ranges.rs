@@ -556,3 +556,43 @@ fn a_fork_of_a_guarded_table_that_unwinds_leaves_every_count_as_it_was() {
     }
     assert!(unwound > 1, "the fork takes frames");
 }
+
+/// A protect that fails has cleared no status bit, so the frames that the edit then uncovers are as dirty as their entries say.
+#[test]
+fn a_protect_that_fails_makes_no_frame_dirty() {
+    let mmu = machine::<1>(64);
+    let host = mmu.kernel();
+    let kernels = AddressSpace::lending(mmu, [pages(3 << 30, 1 << 18)]).unwrap();
+    let space = AddressSpace::sharing(&kernels).unwrap();
+    space.map_linear(pages(2 * M2, 512), Pfn::new(512), RW).unwrap();
+    let clean = Change::clear(Attr::DIRTY);
+    let released = |wrong: Pages, frames: usize| {
+        space.map(pages(0x1000, 1), host.data(1).unwrap(), RW).unwrap();
+        let before = host.dirty.load(Ordering::Relaxed);
+        let why = space.edit(|edit| {
+            host.allowance.store(frames, Ordering::Relaxed);
+            let why = edit.protect(wrong, clean).unwrap_err();
+            edit.unmap(pages(0x1000, 1))?;
+            Ok(why)
+        });
+        host.allowance.store(usize::MAX, Ordering::Relaxed);
+        (why.unwrap(), host.dirty.load(Ordering::Relaxed) - before)
+    };
+    let shared = pages(3 << 30, 1);
+    assert_eq!(released(shared, usize::MAX), (Error::Borrowed { at: at(3 << 30) }, 0));
+    let end_of_a_larger_page = pages(2 * M2 + 0x1000, 1);
+    assert_eq!(released(end_of_a_larger_page, 0), (Error::NoMemory { wanted: 1, pending: 0 }, 0));
+    // A control.
+    space.edit(|edit| edit.protect(pages(0x2000, 1), clean)).unwrap();
+    space.map(pages(0x1000, 1), host.data(1).unwrap(), RW).unwrap();
+    let before = host.dirty.load(Ordering::Relaxed);
+    let both =
+        space.edit(|edit| edit.protect(pages(0x1000, 1), clean).and_then(|_| edit.unmap(pages(0x1000, 1))));
+    assert_eq!(
+        (both, host.dirty.load(Ordering::Relaxed) - before),
+        (Ok(1), 1),
+        "a CPU may have stored to it"
+    );
+    // The host does not know the frames of the larger page, which an end of the address space would release.
+    core::mem::forget(space);
+}
