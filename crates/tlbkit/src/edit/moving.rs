@@ -69,6 +69,8 @@ impl<K: Kernel, const CPUS: usize> Edit<'_, K, CPUS> {
             changes.put_in_force(writer.pending(), new, Attr::empty());
         }
         if has_moved_nodes {
+            // A walk by software that is in a node by its old place must not find what a later change maps there. The flush may unwind.
+            self.call.end_walks(self.space);
             self.flush();
         }
         moved
