@@ -33,10 +33,11 @@ impl<K: Kernel, const CPUS: usize> CpuCall<K, CPUS> {
     /// Gives frames and nodes back after a broadcast.
     pub(super) fn after_broadcast(&mut self, space: &Block<K, CPUS>, uncovered: Option<ToRelease>) {
         self.wait_for_sections(space, USE);
-        self.mmu.collect();
         let Some(ToRelease { nodes, mut runs }) = uncovered else { return };
-        // If a release unwinds, the nodes become a debt of the table.
+        // If a release unwinds, or one of the nodes that have waited, the nodes become a debt of the table. The frames are released first,
+        // because they would be lost.
         runs.release(self.mmu.kernel());
+        self.mmu.collect();
         let is_walked = nodes.nodes() > 0 && !self.mmu.inside(self.others(space), WALK, None).is_empty();
         let mut nodes = Some(nodes);
         if is_walked {
