@@ -141,8 +141,8 @@ impl<K: Kernel, const CPUS: usize> Cursor<'_, K, CPUS> {
         let shared = Owned::shared(self.changes.space.mmu.kernel(), Uncovered::Frames(run));
         let mut frozen = leaf;
         if change != Change::default() {
-            *self.changes.cleared |= clears_dirty(change);
             frozen = self.cursor.protect(change)?;
+            *self.changes.cleared |= clears_dirty(change);
         }
         shared.keep();
         Ok(frozen)
@@ -270,9 +270,9 @@ impl<K: Kernel, const CPUS: usize> Cursor<'_, K, CPUS> {
     fn protect_entry(&mut self, change: Change) -> Result<Entry, Error> {
         let page = Pages::one(self.cursor.page());
         self.changes.space.check_global(change.set, page)?;
-        *self.changes.cleared |= clears_dirty(change);
         match self.cursor.protect(change) {
             Ok(leaf) => {
+                *self.changes.cleared |= clears_dirty(change);
                 if needs_force(change) {
                     self.changes.put_in_force(Some(self.cursor.pending()), page, change.apply(leaf.attr));
                 }

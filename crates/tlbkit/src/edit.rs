@@ -169,8 +169,8 @@ impl<'s, K: Kernel, const CPUS: usize> Edit<'s, K, CPUS> {
     #[inline(never)]
     fn protect_entries(&mut self, pages: Pages, change: Change) -> Result<usize, Error> {
         self.space.check_global(change.set, pages)?;
-        self.cleared |= clears_dirty(change);
         let mapped = self.writer.protect(pages, Holes::Skip, change)?;
+        self.cleared |= clears_dirty(change);
         if CPUS > 1 && needs_force(change) {
             let is_users = self.space.is_kernels() || Table::<K>::are_users(&mut self.writer, pages);
             let (changes, writer) = self.parts();

@@ -572,6 +572,7 @@ fn a_protect_that_fails_makes_no_frame_dirty() {
         let why = space.edit(|edit| {
             host.allowance.store(frames, Ordering::Relaxed);
             let why = edit.protect(wrong, clean).unwrap_err();
+            assert!(edit.cursor(at(0x5000)).unwrap().protect(clean).is_err(), "nothing is mapped there");
             edit.unmap(pages(0x1000, 1))?;
             Ok(why)
         });
