@@ -143,11 +143,12 @@ pub unsafe trait Kernel: Sync + Sized + 'static {
     /// | RISC-V | a `fence`; the SBI's `sbi_remote_sfence_vma_asid`, or without an ASID `sbi_remote_sfence_vma`, for the CPUs of the set; and what `flush` does |
     ///
     /// A change then interrupts no CPU. `tlbkit` calls the method in place of [`interrupt`](Self::interrupt), with the flush, the ASID as
-    /// [`flush`](Self::flush) gets it, and the CPUs that may hold what the flush names, among them the calling one. For what no such
-    /// instruction does, ending the walks of other CPUs by software, `tlbkit` keeps a word for each CPU that says whether the CPU is in
-    /// such a walk. It costs each lookup and visit two stores and a fence. The rest of a visit or copy under way is waited for, as an
-    /// interrupt would be. Page-table nodes that a lookup under way may be in do not go back to the kernel at once, and nobody waits: a
-    /// few are kept until a later change, a switch of address spaces, or [`Mmu::reclaim`](crate::Mmu::reclaim).
+    /// [`flush`](Self::flush) gets it, and the CPUs that may hold what the flush names: the calling one may be among them or not, and the
+    /// set is empty if all of them are offline. For what no such instruction does, ending the walks of other CPUs by software, `tlbkit`
+    /// keeps a word for each CPU that says whether the CPU is in such a walk. It costs each lookup and visit two stores and a fence. The
+    /// rest of a visit or copy under way is waited for, as an interrupt would be. Page-table nodes that a lookup under way may be in do not
+    /// go back to the kernel at once, and nobody waits: a few are kept until a later broadcast, a switch of address spaces, or
+    /// [`Mmu::reclaim`](crate::Mmu::reclaim).
     ///
     /// The method returns false if it cannot do so: on a CPU without the instruction, after an error of the firmware, or where an
     /// erratum demands that each CPU executes something. `tlbkit` then interrupts the CPUs, as it does by the default, `None`; so

@@ -1,4 +1,4 @@
-//! Nodes that wait until the walks by software that may be in them have ended. Nobody waits with them: a later change, a switch of
+//! Nodes that wait until the walks by software that may be in them have ended. Nobody waits with them: a later broadcast, a switch of
 //! address spaces, or [`Mmu::reclaim`](crate::Mmu::reclaim) gives them back.
 
 use tlbkit_pagetable::Carried;

@@ -142,7 +142,7 @@ impl<K: Kernel, const CPUS: usize> Mmu<K, CPUS> {
     }
 
     /// Gives page-table nodes back that wait until walks by software have ended ([`Kernel::BROADCAST`]), and returns how many have to
-    /// wait on. A later change, or the next switch of address spaces on any CPU, does the same: so a kernel calls this method only when it
+    /// wait on. A later broadcast, or the next switch of address spaces on any CPU, does the same: so a kernel calls this method only when it
     /// is short of memory. Costs a load if no node waits; otherwise a load for each CPU. Without [`Kernel::BROADCAST`] no node waits.
     pub fn reclaim(&'static self) -> usize {
         self.kernel().masked(|| self.collect());
