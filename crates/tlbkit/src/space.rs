@@ -265,14 +265,11 @@ impl<K: Kernel, const CPUS: usize> AddressSpace<K, CPUS> {
         let walk = || {
             let _section = mmu.section(WALK);
             // SAFETY: interrupts are masked, and a walk serves no shootdown.
-            match unsafe { self.0.pin(mmu) } {
-                Some(pinned) => (true, self.0.table.translate(pinned, at)),
-                None => (false, None),
-            }
+            unsafe { self.0.pin(mmu) }.map(|pinned| self.0.table.translate(pinned, at))
         };
         match mmu.kernel().masked(walk) {
-            (true, found) => found,
-            (false, _) => self.translate_elsewhere(at),
+            Some(found) => found,
+            None => self.translate_elsewhere(at),
         }
     }
 

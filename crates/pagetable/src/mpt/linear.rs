@@ -42,7 +42,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
     pub(crate) fn find_translated(&self, pinned: Pinned<'_>, at: VirtAddr) -> Option<Leaf> {
         let top = Self::top(at.vpn(G::BASE))?;
         NodeRef::root(self, pinned).look_up(top, at, NodeRef::translated, |word, level, _| {
-            Self::is_leaf(word, level).then(|| Self::leaf(word, level, at))
+            (Self::has_leaves(level) && Self::is_leaf(word, level)).then(|| Self::leaf(word, level, at))
         })
     }
 

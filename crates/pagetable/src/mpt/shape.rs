@@ -66,6 +66,21 @@ pub(super) trait Shape {
         words
     };
 
+    /// Whether a slot of each level can hold a leaf.
+    const LEAVES: [bool; MAX] = {
+        let mut leaves = [false; MAX];
+        let mut at = 0;
+        while at < Self::G::SIZES.len() {
+            let mut level = if Self::G::LINEAR.is_some() { Self::G::WIDTHS.len() - 1 } else { 0 };
+            while Self::SLOTS[level].shift() > Self::G::SIZES[at].shift() {
+                level += 1;
+            }
+            leaves[level] = true;
+            at += 1;
+        }
+        leaves
+    };
+
     /// Whether a page can have a size between those of two levels' slots, so that it occupies several slots.
     const REPLICATED: bool = {
         let mut replicated = false;
@@ -153,6 +168,12 @@ pub(super) trait Shape {
     #[inline(always)]
     fn slot_size(level: usize) -> PageSize {
         Self::SLOTS[level % MAX]
+    }
+
+    /// Tells whether a slot of the level can hold a leaf: a lookup needs no code for one that cannot.
+    #[inline(always)]
+    fn has_leaves(level: usize) -> bool {
+        Self::LEAVES[level % MAX]
     }
 
     /// Returns the number of words in a node of the level.

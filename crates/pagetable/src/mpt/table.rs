@@ -35,7 +35,7 @@ unsafe impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Table<'n> for Mpt
         let top = Self::top(at.vpn(G::BASE))?;
         // The default implementation decodes a whole leaf. Here the masks of each level are constants.
         NodeRef::root(self, pinned).look_up(top, at, NodeRef::seen, |word, level, _| {
-            if !Self::is_leaf(word, level) {
+            if !Self::has_leaves(level) || !Self::is_leaf(word, level) {
                 return None;
             }
             let slot = Self::slot_size(level);

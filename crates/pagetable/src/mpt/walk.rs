@@ -104,7 +104,7 @@ impl<'a, 'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> NodeRef<'a, 'n, G, F
     #[inline(always)]
     pub(super) fn find(self, at: VirtAddr) -> Option<Leaf> {
         self.look_up(Self::top(at.vpn(G::BASE))?, at, Self::seen, |word, level, node| {
-            Self::is_leaf(word, level).then(|| node.leaf_in(word, level, at))
+            (Self::has_leaves(level) && Self::is_leaf(word, level)).then(|| node.leaf_in(word, level, at))
         })
     }
 }
