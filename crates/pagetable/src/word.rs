@@ -8,7 +8,8 @@
 //! | [`follow`](Word::follow) | a walker | relaxed | the next address depends on the loaded word, and hardware orders dependent loads; an acquire would be a `sync` per level on MIPS |
 //! | [`publish`](Word::publish) | the writer | release | the node or frame that the word leads to is complete before the word is visible |
 //! | [`store_relaxed`](Word::store_relaxed) | the writer | relaxed | a word that no walker can reach yet, or one that leads to no node: a range of leaves is stored so, after a release fence |
-//! | [`swap`](Word::swap), [`flip`](Word::flip) | the writer | acquire-release | hardware may set a status bit between a load and a store |
+//! | [`swap`](Word::swap), [`exchange`](Word::exchange) | the writer | sequentially consistent | hardware may set a status bit between a load and a store; and the access stands for a fence ([`Stale`](crate::mpt::Stale)). On no machine does it take more than acquire-release |
+//! | [`flip`](Word::flip) | the writer | acquire-release | hardware may set a status bit between a load and a store |
 //!
 //! The writer's loads are plain, because no other code writes at the same time; in [`Solo`](crate::Solo) mode its stores are
 //! plain, too, because no other code reads at the same time. [`CellMut`](crate::mode::CellMut) makes these accesses: it is the proof
@@ -176,7 +177,7 @@ macro_rules! word {
 
             #[inline(always)]
             fn swap(cell: &Self::Cell, word: Self) -> Self {
-                cell.swap(word, Ordering::AcqRel)
+                cell.swap(word, Ordering::SeqCst)
             }
 
             #[inline(always)]
@@ -186,7 +187,7 @@ macro_rules! word {
 
             #[inline(always)]
             fn exchange(cell: &Self::Cell, old: Self, word: Self) -> Result<(), Self> {
-                cell.compare_exchange(old, word, Ordering::AcqRel, Ordering::Acquire).map(drop)
+                cell.compare_exchange(old, word, Ordering::SeqCst, Ordering::Acquire).map(drop)
             }
 
             #[cfg(tlbkit_loom)]

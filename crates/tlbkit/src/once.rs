@@ -33,8 +33,23 @@ pub(crate) fn encoded<K: Kernel, const CPUS: usize>(
     if is_slow { None } else { mpt::Encoded::new(attr) }
 }
 
-/// The result of a change of one leaf: the leaf whose frame is uncovered, and the flush that the change needs.
-type Outcome = Option<(Option<Leaf>, mpt::Stale)>;
+/// A change of one entry.
+struct Changed {
+    /// The leaf whose frame is uncovered.
+    old: Option<Leaf>,
+    /// The flush that the change needs.
+    stale: mpt::Stale,
+    /// Whether the page is not a user's.
+    is_supervisors: bool,
+}
+
+impl Changed {
+    /// Returns a change that adds no right to a page which is not a user's.
+    #[inline(always)]
+    const fn new(old: Option<Leaf>, stale: mpt::Stale) -> Self {
+        Self { old, stale, is_supervisors: false }
+    }
+}
 
 /// The change is made, but some CPU may still use the old translation. The type has no size, so that a result is a byte.
 pub(crate) struct Unflushed;
@@ -55,7 +70,7 @@ impl Unflushed {
 impl<K: Kernel, const CPUS: usize> AddressSpace<K, CPUS> {
     #[inline(never)]
     pub(crate) fn map_once(&self, page: Vpn, frame: Pfn, attr: Encoded<K>, wrong: &mut Option<Error>) {
-        match self.at_once(page, |_, slot| Some((None, slot.map(frame, attr)?))) {
+        match self.at_once(page, |_, slot| Some(Changed::new(None, slot.map(frame, attr)?))) {
             Ok(true) => {}
             Ok(false) => self.map_again(page, frame, attr, wrong),
             Err(Unflushed) => *wrong = Some(Unflushed.error()),
@@ -75,7 +90,7 @@ impl<K: Kernel, const CPUS: usize> AddressSpace<K, CPUS> {
     pub(crate) fn unmap_once(&self, page: Vpn) -> Result<bool, Unflushed> {
         self.at_once(page, |_, slot| {
             let (leaf, stale) = slot.unmap()?;
-            Some((Some(leaf), stale))
+            Some(Changed::new(Some(leaf), stale))
         })
     }
 
@@ -88,11 +103,8 @@ impl<K: Kernel, const CPUS: usize> AddressSpace<K, CPUS> {
             return Ok(false);
         }
         self.at_once(page, |_, slot| {
-            let (leaf, mut stale) = slot.protect(change)?;
-            if CPUS > 1 && stale.scope == FlushScope::Local && is_supervisors::<K>(leaf.attr) {
-                stale.scope = FlushScope::Everywhere;
-            }
-            Some((None, stale))
+            let (leaf, stale) = slot.protect(change)?;
+            Some(Changed { is_supervisors: is_supervisors::<K>(leaf.attr), ..Changed::new(None, stale) })
         })
     }
 
@@ -110,7 +122,7 @@ impl<K: Kernel, const CPUS: usize> AddressSpace<K, CPUS> {
                 FlushAll::in_place(flush)
             };
             let (leaf, stale) = slot.replace(frame, attr, flush)?;
-            Some((Some(leaf), stale))
+            Some(Changed::new(Some(leaf), stale))
         });
         match done {
             Ok(true) => {}
@@ -131,7 +143,7 @@ impl<K: Kernel, const CPUS: usize> AddressSpace<K, CPUS> {
             }
             let stale;
             (*before, stale) = slot.mark(mark)?;
-            Some((before.leaf(), stale))
+            Some(Changed::new(before.leaf(), stale))
         })
     }
 
@@ -158,7 +170,7 @@ impl<K: Kernel, const CPUS: usize> AddressSpace<K, CPUS> {
             *taken = Some(frame);
             let stale = slot.map(pfn::<K>(frame), attr)?;
             *taken = None;
-            Some((None, stale))
+            Some(Changed::new(None, stale))
         });
         refused.map_or_else(|| done.map_err(Unflushed::error), Err)
     }
@@ -172,7 +184,7 @@ impl<K: Kernel, const CPUS: usize> AddressSpace<K, CPUS> {
             {
                 return None;
             }
-            Some((None, slot.fill(payload, frame)?))
+            Some(Changed::new(None, slot.fill(payload, frame)?))
         })
     }
 
@@ -216,27 +228,32 @@ impl<K: Kernel, const CPUS: usize> AddressSpace<K, CPUS> {
     fn at_once(
         &self,
         page: Vpn,
-        change: impl FnOnce(&mut CpuCall<K, CPUS>, Slot<'_, K>) -> Outcome,
+        change: impl FnOnce(&mut CpuCall<K, CPUS>, Slot<'_, K>) -> Option<Changed>,
     ) -> Result<bool, Unflushed> {
         if !Table::<K>::SLOTS {
             return Ok(false);
         }
-        let space = &self.0;
-        space.mmu.kernel().masked(|| {
-            let Some(mut call) = CpuCall::if_online(space.mmu) else { return Ok(false) };
+        let (space, mmu) = (&self.0, self.0.mmu);
+        mmu.kernel().masked(|| {
+            let Some(mut call) = CpuCall::if_online(mmu) else { return Ok(false) };
             call.answers_no_fault();
             let Some(mut turn) = turn::<K, CPUS>(&space.table) else { return Ok(false) };
-            let changed = Table::<K>::slot(&mut turn, page).and_then(|slot| change(&mut call, slot));
-            let Some((old, stale)) = changed else { return Ok(false) };
+            let changed = Table::<K>::slot(&mut turn, page).and_then(|slot| {
+                // Where other CPUs walk, the change of the entry is also the fence before they are looked for.
+                change(&mut call, if CPUS == 1 { slot } else { slot.in_order() })
+            });
+            let Some(Changed { old, stale, is_supervisors }) = changed else { return Ok(false) };
             if stale.scope == FlushScope::Nowhere {
                 return Ok(true);
             }
             // The kernel has no handler for a fault on a page that it has mapped: a right that is added is in force everywhere.
-            let is_kernels = CPUS > 1 && stale.scope == FlushScope::Local && space.is_kernels();
-            let scope = if is_kernels { FlushScope::Everywhere } else { stale.scope };
+            let is_forced =
+                CPUS > 1 && stale.scope == FlushScope::Local && (is_supervisors || space.is_kernels());
+            let is_everywhere = is_forced || stale.scope == FlushScope::Everywhere;
+            let scope = if is_forced { FlushScope::Everywhere } else { stale.scope };
             let frame = old.map(|leaf| leaf.frame);
             let dirty = old.is_some_and(|leaf| leaf.attr.contains(Attr::DIRTY));
-            if call.is_refused() || scope == FlushScope::Everywhere && !call.is_alone(space) {
+            if call.is_refused() || is_everywhere && !call.is_alone_after(space, stale.in_order) {
                 return self.shoot_once(call, page, frame, dirty);
             }
             call.flush(space, &flush_of(scope, page));

@@ -94,7 +94,7 @@ fn write(table: &Arc<Table>, shootdowns: &Shootdowns) {
     let plan = Plan::new(Algorithm::PteFirst, &HARDWARE, LowRights::NeverWriteBack).expect("it suits");
     let mut handle = shootdowns.attach(0).expect("it exists");
     table.linked.store(0, Ordering::Relaxed);
-    if is_alone(&table.cpus, 0) {
+    if is_alone(&table.cpus, 0, false) {
         table.give_back();
     } else {
         let mut cpu = Cpu(table.clone());

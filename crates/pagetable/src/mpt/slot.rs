@@ -15,7 +15,7 @@ use super::Mpt;
 use super::leaf::Decode as _;
 use super::node::{Place, Writing};
 use super::shape::Shape;
-use crate::format::{Format, check_attr, check_change, entry_word, fill_word};
+use crate::format::{Format, check_attr, check_change, entry_word, fill_word, walked};
 use crate::geometry::Checked as _;
 use crate::nodes::Nodes;
 use crate::pairs::stale;
@@ -29,6 +29,8 @@ use crate::{Change, Entry, FlushAll, Leaf, Mark, Radix, Turn, Word};
 pub struct Slot<'w, 'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> {
     place: Place<'w, 'n, G, F, N>,
     page: Vpn,
+    /// See [`in_order`](Slot::in_order).
+    in_order: bool,
 }
 
 /// The flush that a change of one leaf needs.
@@ -39,6 +41,11 @@ pub struct Stale {
     pub scope: FlushScope,
     /// The pages to flush.
     pub pages: Pages,
+    /// Whether a sequentially consistent exchange has made the change, and no other word changed that a walker reads. Then no fence
+    /// is needed between the change and a sequentially consistent load by which the writer finds out who walks: a CPU that announces
+    /// itself by a sequentially consistent exchange which the load does not see, and executes a sequentially consistent fence before
+    /// it walks, finds the change.
+    pub in_order: bool,
 }
 
 /// Attributes of base pages, encoded once for any number of pages. The compiler evaluates the encoding if the attributes are a
@@ -89,11 +96,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Turn<'_, 'n, Mpt<'n, G, 
     #[inline(always)]
     pub fn slot(&mut self, page: Vpn) -> Option<Slot<'_, 'n, G, F, N>> {
         let table = self.table();
-        if table.nodes.held().has_debt(&table.flag) {
-            None
-        } else {
-            Some(Slot { place: self.place(page)?, page })
-        }
+        if table.nodes.held().has_debt(&table.flag) { None } else { Some(Slot::new(self.place(page)?, page)) }
     }
 }
 
@@ -101,7 +104,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Writing<'_, 'n, G, F, N>
     /// Returns the slot of `page` in its last-level node, if there is such a node and the page is not borrowed.
     #[inline(always)]
     pub(super) fn slot(&mut self, page: Vpn) -> Option<Slot<'_, 'n, G, F, N>> {
-        self.place(page).map(|place| Slot { place, page })
+        self.place(page).map(|place| Slot::new(place, page))
     }
 
     /// Returns the slot of a page in its last-level node, if `pages` is that page.
@@ -115,7 +118,22 @@ impl<'w, 'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Slot<'w, 'n, G, F, N
     /// Returns the slot of a page in which a walk for the page ends. If the slot holds no leaf, it must be of the last level.
     #[inline(always)]
     pub(super) fn new(place: Place<'w, 'n, G, F, N>, page: Vpn) -> Self {
-        Self { place, page }
+        Self { place, page, in_order: false }
+    }
+
+    /// Makes an exchange of the entry of each change whose scope is [`FlushScope::Everywhere`], where hardware walks the table: the
+    /// change takes the place of a fence ([`Stale::in_order`]). (In a format that requires break-before-make, [`replace`](Self::replace)
+    /// stores in any case.)
+    #[inline(always)]
+    #[must_use]
+    pub fn in_order(self) -> Self {
+        Self { in_order: walked::<F>() && !F::PAIRED, ..self }
+    }
+
+    /// Stores a word in place of the leaf `seen`, and returns the old leaf with the status bits that hardware set before the store.
+    #[inline(always)]
+    fn exchange_leaf(&self, seen: F::Word, word: F::Word) -> F::Word {
+        if self.in_order { self.place.swap_in_order(word) } else { self.place.exchange_leaf(seen, word) }
     }
 
     #[inline(always)]
@@ -159,14 +177,15 @@ impl<'w, 'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Slot<'w, 'n, G, F, N
     /// Returns the flush that a change of the leaf needs.
     #[inline(always)]
     fn stale(&self, scope: FlushScope) -> Stale {
+        let in_order = self.in_order && scope == FlushScope::Everywhere;
         if self.in_last() {
-            return Stale { scope, pages: Pages::one(self.page) };
+            return Stale { scope, pages: Pages::one(self.page), in_order };
         }
         let size = Self::slot_size(self.level());
         let count = Self::slot_pages(self.level());
         let first = Vpn::new(self.page.get() & !(count - 1));
         let pages = Pages::count(first, count).unwrap_or(Pages::one(self.page));
-        Stale { scope, pages: stale::<G, F>(pages, |_| Some(size)) }
+        Stale { scope, pages: stale::<G, F>(pages, |_| Some(size)), in_order }
     }
 
     /// Returns the leaf that maps the page, if the leaf occupies no other slot.
@@ -207,7 +226,8 @@ impl<'w, 'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Slot<'w, 'n, G, F, N
         if !self.place.count_out_but_last() {
             return None;
         }
-        let word = self.place.take(word);
+        let word =
+            if self.in_order { self.place.swap_in_order(F::Word::ZERO) } else { self.place.take(word) };
         self.place.settle_pair();
         self.table().tally.ptes(-1);
         Some((self.decoded(word), self.stale(FlushScope::Everywhere)))
@@ -219,9 +239,10 @@ impl<'w, 'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Slot<'w, 'n, G, F, N
         check_change::<F>(change).ok()?;
         let word = self.leaf_word()?;
         let last = self.in_last();
+        let exchanges = self.in_order && change.scope() == FlushScope::Everywhere;
         let old = match F::masks(change, last) {
-            Some(masks) => self.place.amend(word, |leaf| masks.apply(leaf)),
-            None => self.place.amend(word, |leaf| F::change(leaf, change, last)),
+            Some(masks) => self.place.amend_by(exchanges, word, |leaf| masks.apply(leaf)),
+            None => self.place.amend_by(exchanges, word, |leaf| F::change(leaf, change, last)),
         };
         if F::PAIRED && change.set.union(change.clear).contains(Attr::GLOBAL) {
             self.place.settle_pair();
@@ -240,7 +261,7 @@ impl<'w, 'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Slot<'w, 'n, G, F, N
         let seen = self.place.read();
         let (was, scope) = match Mpt::<'n, G, F, N>::entry(seen, self.level(), self.at()) {
             Entry::Leaf(_) if self.is_single(seen) => {
-                let was = self.place.exchange_leaf(seen, word);
+                let was = self.exchange_leaf(seen, word);
                 (Entry::Leaf(self.decoded(was)), FlushScope::Everywhere)
             }
             Entry::Leaf(_) => return None,
@@ -304,7 +325,7 @@ impl<'w, 'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Slot<'w, 'n, G, F, N
         if !F::FIXED.is_empty() && fixed(old) != fixed(new) {
             return None;
         }
-        let old = self.place.exchange_leaf(old, new);
+        let old = self.exchange_leaf(old, new);
         self.place.settle_pair();
         Some((self.decoded(old), stale))
     }

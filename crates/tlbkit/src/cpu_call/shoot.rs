@@ -76,10 +76,17 @@ impl<K: Kernel, const CPUS: usize> CpuCall<K, CPUS> {
     /// table as it is now.
     #[inline(always)]
     pub(crate) fn is_alone(&self, space: &Block<K, CPUS>) -> bool {
+        self.is_alone_after(space, false)
+    }
+
+    /// Does what [`is_alone`](Self::is_alone) does, after a change that may have been
+    /// [in order](tlbkit_pagetable::mpt::Stale::in_order).
+    #[inline(always)]
+    pub(crate) fn is_alone_after(&self, space: &Block<K, CPUS>, in_order: bool) -> bool {
         if CPUS == 1 {
             return true;
         }
-        let alone = visit::is_alone(space.cpus(), self.cpu);
+        let alone = visit::is_alone(space.cpus(), self.cpu, in_order);
         self.mmu.kernel().stored(Store::Fence);
         alone
     }

@@ -211,13 +211,24 @@ impl<'a, 'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Place<'a, 'n, G, F, 
     /// Applies `change` to a leaf that the writer has read as `seen`, keeps the status bits that hardware sets before the store,
     /// and returns the old leaf with those bits.
     #[inline(always)]
-    pub(crate) fn amend(self, mut seen: F::Word, change: impl Fn(F::Word) -> F::Word) -> F::Word {
+    pub(crate) fn amend(self, seen: F::Word, change: impl Fn(F::Word) -> F::Word) -> F::Word {
+        self.amend_by(false, seen, change)
+    }
+
+    /// Does what [`amend`](Self::amend) does; if `exchanges` is set, by a sequentially consistent exchange in any case.
+    #[inline(always)]
+    pub(crate) fn amend_by(
+        self,
+        exchanges: bool,
+        mut seen: F::Word,
+        change: impl Fn(F::Word) -> F::Word,
+    ) -> F::Word {
         let change = |word| self.no_link(change(word));
-        if !Mpt::<'n, G, F, N>::STATUS_RACES {
+        if !exchanges && !Mpt::<'n, G, F, N>::STATUS_RACES {
             self.put_relaxed(change(seen));
             return seen;
         }
-        if F::has_all_status(seen) {
+        if !exchanges && F::has_all_status(seen) {
             return self.swap_leaf(seen, change(seen));
         }
         // Hardware only sets A and D, each once, so the loop ends and the word stays a leaf.
@@ -225,6 +236,12 @@ impl<'a, 'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Place<'a, 'n, G, F, 
             seen = now;
         }
         seen
+    }
+
+    /// Stores a word that links no node by a sequentially consistent exchange, and returns the old word.
+    #[inline(always)]
+    pub(crate) fn swap_in_order(self, word: F::Word) -> F::Word {
+        self.swap(self.no_link(word))
     }
 
     /// Applies `change` to the word if it is a leaf, and keeps the status bits that hardware sets at the same time.
