@@ -40,6 +40,8 @@ pub(crate) struct State<K: Kernel, const CPUS: usize> {
     pub(crate) handle: Option<CpuHandle<'static, QUEUE, WORDS>>,
     /// The address space that the CPU runs.
     pub(crate) runs: Option<Handle<K, CPUS>>,
+    /// The root that the CPU has loaded for that address space, if another load of it is all that another activation takes.
+    pub(crate) root: Option<usize>,
     /// The kernel's own address space whose global translations the CPU's TLB may hold.
     pub(crate) half: Option<Handle<K, CPUS>>,
     /// The last fault whose answer was [`Retry`](crate::Fault::Retry).
@@ -66,7 +68,7 @@ impl<K: Kernel, const CPUS: usize> Cpu<K, CPUS> {
         Self {
             at: AtomicU8::new(OFFLINE),
             section: AtomicUsize::new(OUTSIDE),
-            state: UnsafeCell::new(State { handle: None, runs: None, half: None, retried: None }),
+            state: UnsafeCell::new(State { handle: None, runs: None, root: None, half: None, retried: None }),
         }
     }
 

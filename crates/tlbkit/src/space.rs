@@ -746,7 +746,8 @@ impl<K: Kernel, const CPUS: usize> AddressSpace<K, CPUS> {
     /// The translations of the address space that the CPU ran before stay in its TLB under their ASID, if the machine has ASIDs.
     /// The CPU flushes this address space if it is new to the CPU, and its whole TLB if a new generation of ASIDs begins, or if the
     /// address space shares another kernel half. Without ASIDs each call flushes the whole TLB, also that of the address space which
-    /// the CPU runs already, and twice if the address space is new to the CPU.
+    /// the CPU runs already, and twice if the address space is new to the CPU. With ASIDs, a call for the address space that the CPU runs
+    /// already only loads the root register.
     ///
     /// `cargo xtask instructions AddressSpace activate` counts the instructions, without those of the kernel's flush.
     ///
@@ -757,6 +758,9 @@ impl<K: Kernel, const CPUS: usize> AddressSpace<K, CPUS> {
         self.mmu().call(|call| {
             if call.runs(&self.0) {
                 call.pass_on_fault();
+                if call.load_again() {
+                    return Ok(());
+                }
             }
             call.switch_to(Some(&self.0));
             Ok(())

@@ -53,9 +53,25 @@ impl<K: Kernel, const CPUS: usize> CpuCall<K, CPUS> {
         self.switch_to(half.as_ref());
     }
 
+    /// Makes this CPU run an address space that it runs already. Returns false if that takes more than to load the root.
+    ///
+    /// The CPU is in the sets of the address space, and has its number: a new generation of numbers leaves that to the address space.
+    /// What the CPU has to flush then, it flushes before it runs another one. The change of another CPU asks this one to flush, so no
+    /// mark asks for it.
+    #[inline(always)]
+    pub(crate) fn load_again(&mut self) -> bool {
+        let Some(root) = self.own.root else { return false };
+        self.mmu.kernel().load(root);
+        self.mmu.collect();
+        true
+    }
+
     /// Makes this CPU run an address space, or none.
     pub(crate) fn switch_to(&mut self, space: Option<&Handle<K, CPUS>>) {
         let (mmu, kernel) = (self.mmu, self.mmu.kernel());
+        // A call below may unwind, or be refused.
+        let mut root = None;
+        self.own.root = None;
         let asids = mmu.asids();
         let half = space.and_then(Handle::half);
         let bits = kernel.asid_bits().min(K::Machine::ASID_BITS);
@@ -88,7 +104,9 @@ impl<K: Kernel, const CPUS: usize> CpuCall<K, CPUS> {
                     kernel.unload();
                     kernel.flush(&everything::<K>(), None);
                 }
-                kernel.load(K::Machine::root(space.root(), given.asid));
+                let loaded = K::Machine::root(space.root(), given.asid);
+                kernel.load(loaded);
+                root = numbered.then_some(loaded);
                 if mixes && !Self::BREAKS {
                     kernel.flush(&everything::<K>(), None);
                 }
@@ -104,6 +122,7 @@ impl<K: Kernel, const CPUS: usize> CpuCall<K, CPUS> {
         // The CPU now translates by the new root. The state records that before a call of the kernel that may unwind, such as the
         // end of an address space.
         let before = core::mem::replace(&mut self.own.runs, space.cloned());
+        self.own.root = root;
         // The TLB holds no translation of the old kernel half any more, so its handle may be dropped.
         let _other = space.map(|_| core::mem::replace(&mut self.own.half, half.cloned()));
         // The CPU no longer walks the table of the address space that it leaves.
