@@ -162,6 +162,12 @@ impl<'n> Retired<'n> {
         self.count
     }
 
+    /// Returns the obligation, which remains this batch's.
+    #[inline]
+    pub fn pending(&mut self) -> Pending<'_, 'n> {
+        Pending::of(self)
+    }
+
     /// Tells whether the batch has nothing to flush, no node to free, and no place to hold back.
     #[inline(always)]
     pub fn is_empty(&self) -> bool {

@@ -9,6 +9,7 @@ use tlbkit_shootdown::CpuHandle;
 
 use crate::block::Handle;
 use crate::cpu_set::WORDS;
+use crate::runs::UncoveredRuns;
 use crate::section::OUTSIDE;
 use crate::{Access, Kernel};
 
@@ -46,6 +47,8 @@ pub(crate) struct State<K: Kernel, const CPUS: usize> {
     pub(crate) half: Option<Handle<K, CPUS>>,
     /// The last fault whose answer was [`Retry`](crate::Fault::Retry).
     pub(crate) retried: Option<Retried>,
+    /// The frames that the changes of a call have uncovered: none outside of a call.
+    pub(crate) uncovered: UncoveredRuns,
 }
 
 /// A fault: its page, its access, and the address of the block of the address space. Two that are equal have no change between them.
@@ -68,7 +71,14 @@ impl<K: Kernel, const CPUS: usize> Cpu<K, CPUS> {
         Self {
             at: AtomicU8::new(OFFLINE),
             section: AtomicUsize::new(OUTSIDE),
-            state: UnsafeCell::new(State { handle: None, runs: None, root: None, half: None, retried: None }),
+            state: UnsafeCell::new(State {
+                handle: None,
+                runs: None,
+                root: None,
+                half: None,
+                retried: None,
+                uncovered: UncoveredRuns::new(),
+            }),
         }
     }
 

@@ -379,7 +379,7 @@ impl<K: Kernel, const CPUS: usize> Cursor<'_, K, CPUS> {
     fn resize(&mut self, whole: Leaf, to: PageSize) -> Result<(), Error> {
         let pages = self.changes.space.table.space().pages_of(&whole);
         let (space, call) = (self.changes.space, &mut *self.changes.call);
-        let flush = &mut |flush: &Flush| call.shoot(space, flush, None);
+        let flush = &mut |flush: &Flush| call.shoot(space, flush);
         // The kernel may be using a page that is not a user's: break-before-make would unmap it for a while.
         let may_break = whole.attr.contains(Attr::USER);
         // SAFETY: the pages are a user's.
@@ -397,7 +397,7 @@ impl<K: Kernel, const CPUS: usize> Cursor<'_, K, CPUS> {
         let may_break = self.changes.space.table.breaks_frames()
             && self.leaf().ok_or(Error::NotMapped { at: self.at() })?.attr.contains(Attr::USER);
         let (space, call) = (self.changes.space, &mut *self.changes.call);
-        let flush = &mut |flush: &Flush| call.shoot(space, flush, None);
+        let flush = &mut |flush: &Flush| call.shoot(space, flush);
         // SAFETY: the page is a user's.
         let flush = if may_break { unsafe { FlushAll::breaking(flush) } } else { FlushAll::in_place(flush) };
         let old = self.cursor.replace(frame, attr, flush)?;

@@ -14,7 +14,6 @@ use crate::counted::{counted, pfn, typed};
 use crate::cpu_call::CpuCall;
 use crate::owned::Owned;
 use crate::rights::change;
-use crate::runs::UncoveredRuns;
 use crate::settle::{Changes, needs_force, status};
 use crate::storage::{Copying, Table, turn};
 use crate::table::{Copied, PART, SpaceTable as _};
@@ -28,8 +27,9 @@ mod unmap;
 /// The right to change an [`AddressSpace`](crate::AddressSpace), inside [`AddressSpace::edit`](crate::AddressSpace::edit).
 ///
 /// Each change is all or nothing. When the edit ends, every CPU flushes the translations that the changes took away or
-/// restricted. A flush takes place earlier if the hardware requires break-before-make, if pages are promoted, or if there is no room
-/// for the frames. The edit's list has room for 16 runs of frames: those of changes of one page, and of a range of at most 8192 pages.
+/// restricted. A flush takes place earlier if the hardware requires break-before-make, if pages are promoted, if there is no room
+/// for the frames, or if the edit has uncovered frames and then answers a [fault](Self::fault) on a page that is
+/// [shared](crate::AddressSpace::sharing). The edit's list has room for 16 runs of frames: those of changes of one page, and of a range of at most 8192 pages.
 /// If such a range has more runs, or more than about 512 pages are mapped, the edit flushes at once, and the frames that the list has
 /// not taken wait in the table's own nodes, whatever their number; so do all frames of a longer range. (Of the larger pages of MIPS32
 /// in multi-level tables 8 runs can wait there, and then comes the next flush.) The frames and nodes that the changes uncover go back
@@ -38,8 +38,6 @@ pub struct Edit<'s, K: Kernel, const CPUS: usize = 1> {
     space: &'s Handle<K, CPUS>,
     call: &'s mut CpuCall<K, CPUS>,
     writer: Writer<'s, 'static, Table<K>>,
-    /// Frames that the changes have uncovered.
-    runs: UncoveredRuns,
     /// Whether a change since the last flush has cleared [`Attr::DIRTY`] in a page. Until the flush a CPU may store to the page
     /// without setting it again, so the frames that are uncovered meanwhile count as dirty.
     cleared: bool,
@@ -66,8 +64,7 @@ impl<'s, K: Kernel, const CPUS: usize> Edit<'s, K, CPUS> {
         turn: Turn<'s, 'static, Table<K>>,
         changes: &mut Changing<'_, K, CPUS>,
     ) -> Result<usize, Error> {
-        let mut edit =
-            Self { space, call, writer: Writer::of(turn), runs: UncoveredRuns::new(), cleared: false };
+        let mut edit = Self { space, call, writer: Writer::of(turn), cleared: false };
         let unwound = Unwound(&mut edit);
         let result = changes(unwound.0);
         unwound.0.flush();
@@ -117,8 +114,8 @@ impl<'s, K: Kernel, const CPUS: usize> Edit<'s, K, CPUS> {
     /// Returns what settles changes, and the writer, which has their obligation.
     #[inline(always)]
     pub(crate) fn parts(&mut self) -> (Changes<'_, K, CPUS>, &mut Writer<'s, 'static, Table<K>>) {
-        let Self { space, call, writer, runs, cleared } = self;
-        (Changes { space, call, runs, cleared }, writer)
+        let Self { space, call, writer, cleared } = self;
+        (Changes { space, call, cleared }, writer)
     }
 
     /// Changes the attributes of every page of `pages` that is mapped, and returns how many base pages are mapped. Larger pages
@@ -314,7 +311,7 @@ impl<'s, K: Kernel, const CPUS: usize> Edit<'s, K, CPUS> {
         let may_break = self.space.table.breaks_frames()
             && self.find(at).ok_or(Error::NotMapped { at })?.attr.contains(Attr::USER);
         let (space, call) = (self.space, &mut *self.call);
-        let flush = &mut |flush: &Flush| call.shoot(space, flush, None);
+        let flush = &mut |flush: &Flush| call.shoot(space, flush);
         // SAFETY: the page is a user's.
         let flush = if may_break { unsafe { FlushAll::breaking(flush) } } else { FlushAll::in_place(flush) };
         let old = self.writer.replace(at, frame, attr, flush)?;
@@ -538,6 +535,10 @@ impl<'s, K: Kernel, const CPUS: usize> Edit<'s, K, CPUS> {
             // The kernel's own address space changes its pages, and flushes them in every address space. This cannot deadlock: a
             // writer of the kernel's own address space waits for no other writer, because it borrows no pages.
             let mut answer = Fault::NotMapped;
+            // The list of uncovered frames is that of the CPU, and the inner edit ends with the release of the frames in it.
+            if !self.call.uncovered().is_empty() {
+                self.flush();
+            }
             Edit::run_in_turn(lender, self.call, &mut |edit| {
                 answer = edit.fault_at(at, access)?;
                 Ok(0)
@@ -693,9 +694,6 @@ impl<K: Kernel, const CPUS: usize> Drop for Unwound<'_, '_, K, CPUS> {
 
 impl<K: Kernel, const CPUS: usize> fmt::Debug for Edit<'_, K, CPUS> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Edit")
-            .field("space", self.space)
-            .field("uncovered", &self.runs)
-            .finish_non_exhaustive()
+        f.debug_struct("Edit").field("space", self.space).finish_non_exhaustive()
     }
 }

@@ -8,7 +8,6 @@ use tlbkit_pagetable::{Change, Entry, Error, FlushAll, Leaf, Mark, Run, Table as
 use crate::block::{Block, Shape};
 use crate::counted::{pfn, to_pages, typed};
 use crate::cpu_call::CpuCall;
-use crate::runs::UncoveredRuns;
 use crate::settle::{is_supervisors, keeps_absence, status};
 use crate::storage::{Storage, Table, turn};
 use crate::table::SpaceTable as _;
@@ -278,12 +277,11 @@ impl<K: Kernel, const CPUS: usize> AddressSpace<K, CPUS> {
         // The flush is in a batch, so that it becomes a debt of the table if the shootdown is refused.
         let mut batch = self.0.table.batch();
         batch.merge(&flush_of(FlushScope::Everywhere, page));
-        let mut runs = UncoveredRuns::new();
         if let Some(first) = frame {
-            // The list has room.
-            let _ = runs.add(Run { first, len: 1, dirty });
+            // The list is empty.
+            let _ = call.uncovered().add(Run { first, len: 1, dirty });
         }
-        call.complete(&self.0, batch, runs);
+        call.complete(&self.0, batch.pending());
         call.checked(Ok(true)).map_err(|_| Unflushed)
     }
 }

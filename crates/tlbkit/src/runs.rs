@@ -63,6 +63,12 @@ impl UncoveredRuns {
         true
     }
 
+    /// Forgets the frames, of which CPUs may hold translations: they are lost.
+    #[cold]
+    pub(crate) const fn lose(&mut self) {
+        self.len = 0;
+    }
+
     /// Gives the frames to the kernel, by one call. The list is empty then, also if the call unwinds.
     #[inline]
     pub(crate) fn release<K: Kernel>(&mut self, kernel: &K) {

@@ -6,7 +6,6 @@ use tlbkit_pagetable::{Change, Leaf, Pending, Run};
 
 use crate::block::Handle;
 use crate::cpu_call::CpuCall;
-use crate::runs::UncoveredRuns;
 use crate::{Access, Kernel, Machine};
 
 /// What an [`Edit`](crate::Edit) and its cursor settle changes with. Its methods get the obligation for the changes, if there is
@@ -14,8 +13,6 @@ use crate::{Access, Kernel, Machine};
 pub(crate) struct Changes<'c, K: Kernel, const CPUS: usize> {
     pub(crate) space: &'c Handle<K, CPUS>,
     pub(crate) call: &'c mut CpuCall<K, CPUS>,
-    /// Frames that the changes have uncovered.
-    pub(crate) runs: &'c mut UncoveredRuns,
     /// See [`Edit`](crate::Edit).
     pub(crate) cleared: &'c mut bool,
 }
@@ -27,31 +24,22 @@ impl<K: Kernel, const CPUS: usize> Changes<'_, K, CPUS> {
     pub(crate) fn settle(&mut self, pending: Option<Pending<'_, 'static>>) {
         *self.cleared = false;
         let is_stale = |pending: &Pending<'_, '_>| pending.nodes() > 0 || !pending.flush().is_none();
-        if pending.as_ref().is_some_and(is_stale) || !self.runs.is_empty() {
+        if pending.as_ref().is_some_and(is_stale) || !self.call.uncovered().is_empty() {
             self.flush(pending);
         }
     }
 
     #[inline(never)]
     fn flush(&mut self, pending: Option<Pending<'_, 'static>>) {
-        let Some(pending) = pending else { return self.release() };
-        let nothing = self.runs.is_empty() && pending.nodes() == 0;
-        if (nothing && pending.flush().scope() < FlushScope::Everywhere) || self.call.is_alone(self.space) {
-            self.call.flush(self.space, pending.flush());
-            // SAFETY: there is no node to free; or no other CPU may hold a translation of the address space or walk its table, and
-            // this CPU has flushed and is in no walk.
-            unsafe { pending.complete() };
-            self.release();
-        } else {
-            self.call.complete(self.space, pending.take(), core::mem::take(self.runs));
+        // Without an obligation the frames are left over because an earlier call of `Kernel::release` has unwound. No CPU can reach them.
+        let Some(pending) = pending else { return self.call.release() };
+        let has_none = self.call.uncovered().is_empty() && pending.nodes() == 0;
+        if !has_none || pending.flush().scope() >= FlushScope::Everywhere {
+            return self.call.complete(self.space, pending);
         }
-    }
-
-    /// Gives frames back that no CPU can reach any more. Without an obligation they are left over because an earlier call of
-    /// [`Kernel::release`] has unwound.
-    #[inline(always)]
-    fn release(&mut self) {
-        self.call.release(self.runs);
+        self.call.flush(self.space, pending.flush());
+        // SAFETY: there is no node to free.
+        unsafe { pending.complete() };
     }
 
     /// Flushes earlier changes of `pages`, if this machine requires break-before-make.
@@ -87,13 +75,13 @@ impl<K: Kernel, const CPUS: usize> Changes<'_, K, CPUS> {
     #[inline(always)]
     pub(crate) fn uncover(&mut self, leaf: &Leaf) {
         let run = leaf.run(self.space.base());
-        let _ = self.runs.add(Run { dirty: run.dirty || *self.cleared, ..run });
+        let _ = self.call.uncovered().add(Run { dirty: run.dirty || *self.cleared, ..run });
     }
 
     /// Flushes if there is no room for another run of frames.
     #[inline(always)]
     pub(crate) fn make_room(&mut self, pending: Option<Pending<'_, 'static>>) {
-        if self.runs.is_full() {
+        if self.call.uncovered().is_full() {
             self.settle(pending);
         }
     }

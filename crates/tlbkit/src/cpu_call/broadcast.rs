@@ -10,8 +10,9 @@
 //! executes a fence in between, and so has the initiator ([`visit`](crate::visit)).
 
 use tlbkit_addr::Flush;
+use tlbkit_pagetable::Pending;
 
-use super::shoot::{ToRelease, tag, under};
+use super::shoot::{tag, under};
 use super::{CpuCall, Wait};
 use crate::block::Block;
 use crate::section::{USE, WALK, advance};
@@ -30,24 +31,36 @@ impl<K: Kernel, const CPUS: usize> CpuCall<K, CPUS> {
         broadcast(self.mmu.kernel(), &crate::Flush::counted::<K::Machine>(flush), tag(asid), cpus)
     }
 
-    /// Gives frames and nodes back after a broadcast.
-    pub(super) fn after_broadcast(&mut self, space: &Block<K, CPUS>, uncovered: Option<ToRelease>) {
+    /// Waits until the other CPUs have ended the sections in which they use what they have found, after a broadcast.
+    pub(super) fn wait_for_uses(&mut self, space: &Block<K, CPUS>) {
         self.wait_for_sections(space, USE);
-        let Some(ToRelease { nodes, mut runs }) = uncovered else { return };
-        // If a release unwinds, or one of the nodes that have waited, the nodes become a debt of the table. The frames are released first,
+    }
+
+    /// Gives frames and nodes back after a broadcast, when no other CPU uses what it has found.
+    pub(super) fn after_broadcast(&mut self, space: &Block<K, CPUS>, pending: Pending<'_, 'static>) {
+        // If a release unwinds, or one of the nodes that have waited, the nodes stay in the obligation. The frames are released first,
         // because they would be lost.
-        runs.release(self.mmu.kernel());
+        self.release();
         self.mmu.collect();
-        let is_walked = nodes.nodes() > 0 && !self.mmu.inside(self.others(space), WALK, None).is_empty();
-        let mut nodes = Some(nodes);
+        let is_walked = pending.nodes() > 0 && !self.mmu.inside(self.others(space), WALK, None).is_empty();
         if is_walked {
-            self.mmu.keep(&mut nodes);
-        }
-        let Some(nodes) = nodes else { return };
-        if is_walked {
-            self.wait_for_sections(space, WALK);
+            return self.keep(space, pending);
         }
         // SAFETY: the broadcast has flushed every TLB, and no other CPU is in a walk by software that began before. This CPU is in none.
+        unsafe { pending.complete() };
+    }
+
+    /// Keeps nodes which walks under way may be in, or waits for these walks if there is no room. If that unwinds, the nodes become a debt
+    /// of the table.
+    #[cold]
+    #[inline(never)]
+    fn keep(&mut self, space: &Block<K, CPUS>, pending: Pending<'_, 'static>) {
+        // It succeeds, because the storage is in shared mode.
+        let mut nodes = pending.take().across_cpus().ok();
+        self.mmu.keep(&mut nodes);
+        let Some(nodes) = nodes else { return };
+        self.wait_for_sections(space, WALK);
+        // SAFETY: the broadcast has flushed every TLB, and the walks by software that began before have ended.
         unsafe { nodes.into_retired().reclaim() };
     }
 

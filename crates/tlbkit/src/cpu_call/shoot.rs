@@ -6,7 +6,7 @@
 use tlbkit_addr::{Asid, Flush, FlushScope, Pages, Vpn};
 use tlbkit_pagetable::format::Format as _;
 use tlbkit_pagetable::nodes::Store;
-use tlbkit_pagetable::{Carried, Retired, Run};
+use tlbkit_pagetable::{Pending, Run};
 use tlbkit_shootdown::{Algorithm, Edit, LocalCpu, LowRights, OpId, Outcome, Plan};
 
 use super::{CpuCall, Wait};
@@ -17,11 +17,14 @@ use crate::cpu_set::{SharedSpace, WORDS};
 use crate::runs::UncoveredRuns;
 use crate::{CpuSet, Kernel, Machine, Mmu, Overdue, visit};
 
-/// The nodes and frames that changes uncovered. No code may use them again before every TLB has flushed their translations.
-#[derive(Debug)]
-pub(crate) struct ToRelease {
-    pub(super) nodes: Carried<'static>,
-    pub(super) runs: UncoveredRuns,
+/// How a flush has been executed.
+enum Executed {
+    /// By each CPU that may hold the translations. It has left its walks.
+    Everywhere,
+    /// By a broadcast: a CPU may still be in a walk by software.
+    Broadcast,
+    /// The shootdown system has refused the operation.
+    Refused,
 }
 
 /// Returns the plan with PTE-first: entries change, then TLBs are flushed (Tzou 3.2.1). It suits every machine whose hardware
@@ -50,10 +53,17 @@ impl<K: Kernel, const CPUS: usize> CpuCall<K, CPUS> {
         }
     }
 
-    /// Gives frames that no CPU can reach any more back to the kernel.
+    /// Returns the list of the frames that the changes of this call have uncovered. It is the CPU's: at the beginning and at the end of a
+    /// call, and of an edit, it is empty.
+    #[inline(always)]
+    pub(crate) fn uncovered(&mut self) -> &mut UncoveredRuns {
+        &mut self.own.uncovered
+    }
+
+    /// Gives the frames in the list, which no CPU can reach any more, back to the kernel.
     #[inline]
-    pub(crate) fn release(&self, runs: &mut UncoveredRuns) {
-        runs.release(self.mmu.kernel());
+    pub(crate) fn release(&mut self) {
+        self.own.uncovered.release(self.mmu.kernel());
     }
 
     /// Gives a frame that no CPU can reach any more back to the kernel.
@@ -68,7 +78,7 @@ impl<K: Kernel, const CPUS: usize> CpuCall<K, CPUS> {
         if self.is_alone(space) {
             self.flush(space, flush);
         } else {
-            self.shoot(space, flush, None);
+            self.shoot(space, flush);
         }
     }
 
@@ -91,50 +101,57 @@ impl<K: Kernel, const CPUS: usize> CpuCall<K, CPUS> {
         alone
     }
 
-    /// Flushes a batch of changes on every CPU, then gives the nodes and frames that they uncovered back.
-    pub(crate) fn complete(
-        &mut self,
-        space: &Block<K, CPUS>,
-        retired: Retired<'static>,
-        runs: UncoveredRuns,
-    ) {
-        let flush = retired.flush().clone();
-        // `across_cpus` succeeds, because the storage is in shared mode. Otherwise the frames would be lost, and the nodes would be
-        // a debt of the table.
-        let uncovered = retired.across_cpus().ok().map(|nodes| ToRelease { nodes, runs });
-        self.shoot(space, &flush, uncovered);
+    /// Executes the flush of `pending` on every CPU that may hold the translations that it names, then gives the nodes of `pending` and
+    /// the frames in the list back.
+    ///
+    /// If the system refuses the operation, nothing is given back: the frames are lost, and `pending` stays as it is. If the caller drops
+    /// it, the next writer of the table takes up its nodes and a flush of everything. [`checked`](Self::checked) returns an error then.
+    pub(crate) fn complete(&mut self, space: &Block<K, CPUS>, pending: Pending<'_, 'static>) {
+        match self.execute(space, pending.flush()) {
+            Executed::Everywhere => {
+                // If the release unwinds, the nodes stay in the obligation.
+                self.release();
+                // SAFETY: every CPU that might have walked the nodes has left its walk and flushed: all CPUs have replied, or no other
+                // CPU may hold a translation and this CPU has flushed.
+                unsafe { pending.complete() };
+            }
+            Executed::Broadcast => self.after_broadcast(space, pending),
+            Executed::Refused => self.uncovered().lose(),
+        }
     }
 
-    /// Executes `flush` on every CPU that may hold the translations that it names, then gives the nodes and frames in `uncovered`
-    /// back.
-    ///
-    /// If the system refuses the operation, nothing is given back: the next writer of the table takes up the nodes and a flush of
-    /// everything, and the frames are lost. [`checked`](Self::checked) then returns an error.
-    pub(crate) fn shoot(&mut self, space: &Block<K, CPUS>, flush: &Flush, uncovered: Option<ToRelease>) {
-        let (mmu, kernel) = (self.mmu, self.mmu.kernel());
-        if CPUS == 1 || self.is_alone(space) {
+    /// Executes `flush` on every CPU that may hold the translations that it names.
+    pub(crate) fn shoot(&mut self, space: &Block<K, CPUS>, flush: &Flush) {
+        let _ = self.execute(space, flush);
+    }
+
+    #[inline(always)]
+    fn execute(&mut self, space: &Block<K, CPUS>, flush: &Flush) -> Executed {
+        if self.is_alone(space) {
             self.flush(space, flush);
-            return hand_back(kernel, uncovered);
+            return Executed::Everywhere;
         }
+        self.execute_everywhere(space, flush)
+    }
+
+    /// Executes a flush when other CPUs may have to.
+    #[inline(never)]
+    fn execute_everywhere(&mut self, space: &Block<K, CPUS>, flush: &Flush) -> Executed {
         if self.broadcast(space, flush) {
-            return self.after_broadcast(space, uncovered);
+            self.wait_for_uses(space);
+            return Executed::Broadcast;
         }
         if Self::BARRIER && !space.cpus().running.load().contains(self.cpu) {
             let mut barrier = Flush::none();
             barrier.add(FlushScope::Barrier, Pages::one(Vpn::new(0)));
             self.flush(space, &barrier);
         }
-        let mut made = PriorEdit { space, flush };
-        let done = match &mut self.own.handle {
-            Some(handle) => {
-                mmu.shootdowns().run(handle, &mut ThisCpu::new(mmu), Self::PLAN, &mut made).is_ok()
-            }
-            None => false,
-        };
-        if done {
-            hand_back(kernel, uncovered);
-        }
+        let (mmu, mut made) = (self.mmu, PriorEdit { space, flush });
+        let done = self.own.handle.as_mut().is_some_and(|handle| {
+            mmu.shootdowns().run(handle, &mut ThisCpu::new(mmu), Self::PLAN, &mut made).is_ok()
+        });
         self.refused |= !done;
+        if done { Executed::Everywhere } else { Executed::Refused }
     }
 }
 
@@ -157,16 +174,6 @@ pub(super) fn tag(asid: Asid) -> Option<Asid> {
 pub(crate) const fn everything<K: Kernel>() -> crate::Flush<'static> {
     const EVERYTHING: &Flush = &Flush::everything();
     crate::Flush::counted::<K::Machine>(EVERYTHING)
-}
-
-/// Gives nodes and frames that no CPU can reach any more back to the kernel.
-fn hand_back<K: Kernel>(kernel: &K, uncovered: Option<ToRelease>) {
-    let Some(ToRelease { nodes, mut runs }) = uncovered else { return };
-    // If the release unwinds, the nodes become a debt of the table.
-    runs.release(kernel);
-    // SAFETY: every CPU that might have walked the nodes has left its walk and flushed: `hand_back` is called when all
-    // CPUs have replied, or when no other CPU may hold a translation and this CPU has flushed.
-    unsafe { nodes.into_retired().reclaim() };
 }
 
 /// A change that has been made already. The edit is the address space's only writer, so no other change comes in between.

@@ -51,7 +51,7 @@ impl<K: Kernel, const CPUS: usize> Edit<'_, K, CPUS> {
         // The kernel may be using a page that is not a user's: break-before-make would unmap it for a while.
         let may_break = self.space.table.breaks() && Table::<K>::are_users(&mut self.writer, pages);
         let (space, call) = (self.space, &mut *self.call);
-        let flush = &mut |flush: &Flush| call.shoot(space, flush, None);
+        let flush = &mut |flush: &Flush| call.shoot(space, flush);
         // SAFETY: the pages are a user's.
         let flush = if may_break { unsafe { FlushAll::breaking(flush) } } else { FlushAll::in_place(flush) };
         self.writer.resize(pages, to, flush)

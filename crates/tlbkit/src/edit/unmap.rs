@@ -89,14 +89,14 @@ impl<K: Kernel, const CPUS: usize> Edit<'_, K, CPUS> {
     fn pull(&mut self, rest: &mut Rest) -> Result<usize, Error> {
         let (mut pulled, mut marks) = (0, 0);
         while pulled + marks < SHORT
-            && !self.runs.is_full()
+            && !self.call.uncovered().is_full()
             && let Some((_, uncovered)) = self.writer.take_next(rest)?
         {
             match uncovered {
                 Uncovered::Frames(run) => {
                     pulled += run.len;
                     // There is room, so this does not return `false`.
-                    let _ = self.runs.add(Run { dirty: run.dirty || self.cleared, ..run });
+                    let _ = self.call.uncovered().add(Run { dirty: run.dirty || self.cleared, ..run });
                 }
                 Uncovered::Mark(mark) => {
                     marks += 1;

@@ -2,6 +2,7 @@
 //! of it.
 #![cfg(target_pointer_width = "64")]
 
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::host::{Host, Met, Use, machine, run_as};
@@ -120,6 +121,30 @@ fn a_fault_in_the_kernels_half_is_mended_there() {
     assert_eq!(mmu.kernel().interrupted.load(Ordering::Relaxed), 1);
     run_as(1);
     assert!(matches!(mmu.kernel().access(AT, true), Met::Memory(_)));
+    mmu.idle().unwrap();
+}
+
+#[test]
+fn a_fault_in_the_kernels_half_does_not_release_what_the_edit_has_unmapped() {
+    static SEEN: Mutex<Vec<Met>> = Mutex::new(Vec::new());
+    run_as(0);
+    let mmu = machine::<1>(64);
+    let kernel = lending(mmu);
+    let user = AddressSpace::sharing(&kernel).unwrap();
+    kernel.map(page(), mmu.kernel().data(7).unwrap(), GLOBAL).unwrap();
+    let own = VirtAddr::new(0x1000);
+    user.map(Pages::one(own.vpn(PageSize::K4)), mmu.kernel().data(1).unwrap(), READ).unwrap();
+    user.activate().unwrap();
+    assert!(matches!(mmu.kernel().access(own, false), Met::Memory(_)), "the TLB has the translation");
+    let on_release = move || SEEN.lock().unwrap().push(mmu.kernel().access(own, false));
+    assert!(mmu.kernel().on_release.set(Box::new(on_release)).is_ok());
+    let answer = user.edit(|edit| {
+        edit.unmap(Pages::one(own.vpn(PageSize::K4)))?;
+        // The answer to a store needs no flush.
+        edit.fault(AT, Access::STORE.by_user())
+    });
+    assert!(matches!(answer, Ok(Fault::NoRight(_))), "{answer:?}");
+    assert_eq!(*SEEN.lock().unwrap(), [Met::Fault]);
     mmu.idle().unwrap();
 }
 
