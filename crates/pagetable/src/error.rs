@@ -142,7 +142,7 @@ pub enum Error {
         /// The first address that was not read.
         at: VirtAddr,
     },
-    /// The [`Right`](crate::Right) is one to change another table.
+    /// The [`Right`](crate::Right) is one to change another table, or the list one for the nodes of another storage.
     OtherTable,
     /// The page is no longer what the caller names: it has another payload, another frame, or was written.
     Changed {

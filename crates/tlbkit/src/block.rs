@@ -356,11 +356,15 @@ impl<K: Kernel, const CPUS: usize> Block<K, CPUS> {
 
 impl<K: Kernel, const CPUS: usize> Drop for Block<K, CPUS> {
     fn drop(&mut self) {
-        // SAFETY: no code has taken the table before, and none uses this field again. No CPU has the root loaded, because each CPU
-        // that runs the address space keeps a handle, and no CPU visits it without one. A TLB may hold its translations under its
-        // ASID, which no other address space gets before every CPU has flushed.
-        let mut end =
-            unsafe { Detachment::new(self.mmu, ManuallyDrop::take(&mut self.table).detach_all(), false) };
+        let mut end = Detachment::new(self.mmu);
+        // SAFETY: no code has taken the table before, and none uses this field again.
+        let debt = unsafe { ManuallyDrop::take(&mut self.table) }.detach_all(end.add(false));
+        // SAFETY: no CPU has the root loaded, because each CPU that runs the address space keeps a handle, and no CPU visits it without
+        // one. A TLB may hold its translations under its ASID, which no other address space gets before every CPU has flushed.
+        unsafe {
+            end.flushed();
+            self.mmu.kernel().masked(|| debt.reclaim());
+        }
         end.end();
         self.mmu.kernel().masked(|| self.mmu.collect());
     }

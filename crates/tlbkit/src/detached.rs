@@ -3,15 +3,17 @@
 
 use tlbkit_pagetable::{Mark, Run, Uncovered};
 
-use crate::runs::Batch;
-use crate::storage::Parts;
-use crate::table::{Detached as _, RELEASED};
+use crate::cpu_call::CpuCall;
+use crate::runs::{Batch, UncoveredRuns};
+use crate::storage::{Parts, Table};
+use crate::table::{Detached as _, RELEASED, SpaceTable as _};
 use crate::{Kernel, Mmu};
 
 /// Takes what waits out of the parts, hands it over, and tells whether nothing is left.
 type Take<'f, K> = dyn FnMut(&mut Parts<K>, &mut dyn FnMut(Uncovered)) -> bool + 'f;
 
-/// What waits for its release after its flush. The drop of this value releases the rest, also after a call of the kernel has unwound.
+/// What waits for its flush, and then for its release. It is large: the caller of a call has it, and passes it on by reference. The drop
+/// of this value releases the rest, also after a call of the kernel has unwound.
 pub(crate) struct Detachment<K: Kernel, const CPUS: usize> {
     mmu: &'static Mmu<K, CPUS>,
     parts: Parts<K>,
@@ -19,33 +21,42 @@ pub(crate) struct Detachment<K: Kernel, const CPUS: usize> {
     dirty: bool,
     /// How many base pages have been released.
     pages: usize,
-    /// Whether the flush was refused, so that nothing may be released.
-    lost: bool,
-    /// Whether everything has been released.
+    /// Whether the parts wait for their flush, so that nothing may be released.
+    unflushed: bool,
+    /// Whether everything has been released, or may not be.
     done: bool,
 }
 
 impl<K: Kernel, const CPUS: usize> Detachment<K, CPUS> {
-    /// Takes over parts of a table. `dirty` says that their frames count as dirty whatever their entries say.
+    /// Returns what has nothing to release.
+    #[inline]
+    pub(crate) fn new(mmu: &'static Mmu<K, CPUS>) -> Self {
+        let parts = Table::<K>::nothing(mmu.storage());
+        Self { mmu, parts, dirty: false, pages: 0, unflushed: false, done: true }
+    }
+
+    /// Returns the parts, so that more is added to them: what waits for a flush, until [`flushed`](Self::flushed) is called. `dirty` says
+    /// that the frames count as dirty whatever their entries say.
+    pub(crate) fn add(&mut self, dirty: bool) -> &mut Parts<K> {
+        (self.dirty, self.unflushed, self.done) = (dirty, true, false);
+        &mut self.parts
+    }
+
+    /// States that the flush has been executed. If it was refused, this is not called: the parts are given up, and nothing is released.
     ///
     /// # Safety
     ///
-    /// Before the next call every CPU that may hold a translation of the table, or walk the parts, has left its walks and flushed, or
-    /// the caller [gives them up](Self::lose).
-    pub(crate) unsafe fn new(mmu: &'static Mmu<K, CPUS>, parts: Parts<K>, dirty: bool) -> Self {
-        Self { mmu, parts, dirty, pages: 0, lost: false, done: false }
+    /// Since the parts have been added, every CPU that may hold a translation of the table, or walk the parts, has left its walks and
+    /// flushed.
+    pub(crate) unsafe fn flushed(&mut self) {
+        self.unflushed = false;
     }
 
-    /// Gives up the frames and nodes: their flush was refused.
-    pub(crate) fn lose(&mut self) {
-        self.lost = true;
-    }
-
-    /// Calls `take` with the parts, and with a function that releases what it is called with.
+    /// Calls `take` with the parts, and with a function that releases what it is called with, by way of the list `runs`, which is empty.
     #[inline(never)]
-    pub(crate) fn release_by(&mut self, take: &mut Take<'_, K>) -> bool {
-        let (kernel, pages, lost, dirty) = (self.mmu.kernel(), &mut self.pages, self.lost, self.dirty);
-        let mut batch = Batch::new(kernel);
+    pub(crate) fn release_by(&mut self, runs: &mut UncoveredRuns, take: &mut Take<'_, K>) -> bool {
+        let (kernel, pages, lost, dirty) = (self.mmu.kernel(), &mut self.pages, self.unflushed, self.dirty);
+        let mut batch = Batch::new(kernel, runs);
         take(&mut self.parts, &mut |what| match what {
             _ if lost => {}
             Uncovered::Frames(run) => {
@@ -58,42 +69,52 @@ impl<K: Kernel, const CPUS: usize> Detachment<K, CPUS> {
     }
 
     /// Releases a part, with interrupts masked, and tells whether nothing is left.
-    #[inline(never)]
-    fn release_some(&mut self) -> bool {
+    fn release_some(&mut self, runs: &mut UncoveredRuns) -> bool {
         let release = &mut |parts: &mut Parts<K>, hand_over: &mut dyn FnMut(Uncovered)| {
-            // SAFETY: by the contract of `new` every CPU has flushed by now; lost parts do not come here.
+            // SAFETY: by the contract of `flushed` every CPU has flushed by now; parts that wait for a flush do not come here.
             unsafe { parts.release(RELEASED, hand_over) }
         };
-        self.done = self.lost || self.release_by(release);
+        self.done = self.unflushed || self.release_by(runs, release);
         self.done
     }
 
-    /// Releases everything, part by part, and returns how many base pages have been released.
-    #[inline(never)]
-    pub(crate) fn release(&mut self) -> usize {
-        loop {
-            // Inside a call the methods of the kernel find this CPU busy. An edit is inside a call already.
-            let done = match self.mmu.call(|_| Ok(self.release_some())) {
-                Ok(done) => done,
-                Err(_) => self.mmu.kernel().masked(|| self.release_some()),
-            };
-            if done {
-                break;
-            }
+    /// Releases everything, inside of a call.
+    pub(crate) fn release_in(&mut self, call: &mut CpuCall<K, CPUS>) {
+        while !self.done {
+            self.release_some(call.uncovered());
         }
+    }
+
+    /// Returns how many base pages have been released.
+    pub(crate) const fn pages(&self) -> usize {
         self.pages
     }
-}
 
-impl<K: Kernel, const CPUS: usize> Detachment<K, CPUS> {
+    /// Releases everything, part by part.
+    #[inline(never)]
+    pub(crate) fn release(&mut self) {
+        while !self.done {
+            // Inside a call the methods of the kernel find this CPU busy.
+            if self.mmu.call(|call| Ok(self.release_some(call.uncovered()))).is_err() {
+                self.end();
+            }
+        }
+    }
+
     /// Releases everything, part by part, outside of any call: the methods of the kernel may use the address spaces.
+    #[inline(never)]
     pub(crate) fn end(&mut self) {
-        while !self.mmu.kernel().masked(|| self.release_some()) {}
+        let mut runs = UncoveredRuns::new();
+        while !self.done {
+            self.mmu.kernel().masked(|| self.release_some(&mut runs));
+        }
     }
 }
 
 impl<K: Kernel, const CPUS: usize> Drop for Detachment<K, CPUS> {
     fn drop(&mut self) {
-        while !self.done && !self.mmu.kernel().masked(|| self.release_some()) {}
+        if !self.done {
+            self.end();
+        }
     }
 }

@@ -82,15 +82,20 @@ where
 
     type Detached = Leaves<G, F, N>;
 
+    fn nothing(_nodes: &'static N) -> Self::Detached {
+        Leaves { leaves: None, table: None, nodes: None }
+    }
+
     fn detach(
         writer: &mut Writer<'_, 'static, Self>,
         pages: Pages,
-    ) -> Result<(Self::Detached, Option<Vpn>), Error> {
+        detached: &mut Self::Detached,
+    ) -> Result<Option<Vpn>, Error> {
         let table = writer.table();
         // SAFETY: the caller is the writer, and the visit changes nothing.
         let part = first_part(table, unsafe { Pinned::by(table) }, pages, PART);
-        let leaves = Leaves { leaves: Some(writer.detach(part)?), table: None, nodes: None };
-        Ok((leaves, after(pages, part.len()).map(|rest| rest.first())))
+        detached.leaves = Some(writer.detach(part)?);
+        Ok(after(pages, part.len()).map(|rest| rest.first()))
     }
 
     /// No frame waits in an entry of the table.
@@ -102,8 +107,10 @@ where
     ) {
     }
 
-    fn detach_all(self) -> Self::Detached {
-        Leaves { leaves: None, table: Some(self), nodes: None }
+    fn detach_all(self, detached: &mut Self::Detached) -> Retired<'static> {
+        let none = self.batch();
+        detached.table = Some(self);
+        none
     }
 
     fn part(&self, pinned: Pinned<'_>, pages: Pages) -> Pages {

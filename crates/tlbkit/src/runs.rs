@@ -87,12 +87,12 @@ impl UncoveredRuns {
 /// another of its methods unwinds.
 pub(crate) struct Batch<'k, K: Kernel> {
     kernel: &'k K,
-    runs: UncoveredRuns,
+    runs: &'k mut UncoveredRuns,
 }
 
 impl<'k, K: Kernel> Batch<'k, K> {
-    pub(crate) const fn new(kernel: &'k K) -> Self {
-        Self { kernel, runs: UncoveredRuns::new() }
+    pub(crate) const fn new(kernel: &'k K, runs: &'k mut UncoveredRuns) -> Self {
+        Self { kernel, runs }
     }
 
     /// Gives frames to the kernel, which do not continue those before, at the latest when this value is dropped.

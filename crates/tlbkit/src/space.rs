@@ -515,12 +515,12 @@ impl<K: Kernel, const CPUS: usize> AddressSpace<K, CPUS> {
     #[inline(never)]
     fn unmap_more(&self, pages: Pages) -> Result<usize, Error> {
         let (mut total, mut rest) = (0, Some(pages));
+        let mut detached = Detachment::new(self.mmu());
         while rest.is_some() {
-            let mut detached = None;
             total += self.change(&mut |edit| edit.unmap_part(&mut rest, &mut detached))?;
-            total += detached.as_mut().map_or(0, Detachment::release);
+            detached.release();
         }
-        Ok(total)
+        Ok(total + detached.pages())
     }
 
     /// Unmaps `pages` if no page of them is a hole; see [`Edit::unmap_whole`]. A range of more than 8192 pages is looked through first, and

@@ -68,8 +68,11 @@ pub trait SpaceTable<G: Radix, F: Format, N: Nodes<Word = F::Word>>:
     /// The part of a table that [`detach`](Self::detach) has taken out.
     type Detached: Detached;
 
-    /// Takes the pages of a range out of the table, from the first one on, in one bounded part. Returns what waits for the flush
-    /// that the writer's obligation asks for, and the first page that was not reached.
+    /// Returns what has nothing to release.
+    fn nothing(nodes: &'static N) -> Self::Detached;
+
+    /// Takes the pages of a range out of the table, from the first one on, in one bounded part. Adds to `detached` what waits for the
+    /// flush that the writer's obligation asks for, and returns the first page that was not reached.
     ///
     /// # Errors
     ///
@@ -77,7 +80,8 @@ pub trait SpaceTable<G: Radix, F: Format, N: Nodes<Word = F::Word>>:
     fn detach(
         writer: &mut Writer<'_, 'static, Self>,
         pages: Pages,
-    ) -> Result<(Self::Detached, Option<Vpn>), Error>;
+        detached: &mut Self::Detached,
+    ) -> Result<Option<Vpn>, Error>;
 
     /// Empties the entries of `pages`, of which the frames have waited in the table.
     ///
@@ -91,8 +95,9 @@ pub trait SpaceTable<G: Radix, F: Format, N: Nodes<Word = F::Word>>:
         hand_over: &mut dyn FnMut(Uncovered),
     );
 
-    /// Takes the whole table apart, whose frames the caller does not know.
-    fn detach_all(self) -> Self::Detached;
+    /// Takes the whole table apart, whose frames the caller does not know. Returns the obligation of earlier changes whose flush was
+    /// dropped.
+    fn detach_all(self, detached: &mut Self::Detached) -> Retired<'static>;
 
     /// Returns the first part of `pages` that has a bounded number of entries.
     fn part(&self, pinned: Pinned<'_>, pages: Pages) -> Pages;
@@ -152,25 +157,10 @@ pub trait Detached: fmt::Debug {
     unsafe fn release(&mut self, most: usize, hand_over: &mut dyn FnMut(Uncovered)) -> bool;
 }
 
-/// Nodes of a multi-level table, and the obligation of earlier changes whose flush was dropped.
-#[derive(Debug)]
-pub struct DetachedNodes<G: Radix, F: Format, N: Nodes<Word = F::Word> + 'static> {
-    nodes: mpt::Detached<'static, G, F, N>,
-    debt: Option<Retired<'static>>,
-}
-
-impl<G: Radix, F: Format, N: Nodes<Word = F::Word> + 'static> Detached for DetachedNodes<G, F, N> {
+impl<G: Radix, F: Format, N: Nodes<Word = F::Word> + 'static> Detached for mpt::Detached<'static, G, F, N> {
     unsafe fn release(&mut self, most: usize, hand_over: &mut dyn FnMut(Uncovered)) -> bool {
-        // SAFETY: this function's contract is that of both calls.
-        unsafe {
-            if !self.nodes.release(most, hand_over) {
-                return false;
-            }
-            if let Some(debt) = &mut self.debt {
-                debt.complete();
-            }
-        }
-        true
+        // SAFETY: this function's contract.
+        unsafe { self.release(most, hand_over) }
     }
 }
 
@@ -234,17 +224,23 @@ impl<G: Radix, F: Format, N: Nodes<Word = F::Word> + 'static> SpaceTable<G, F, N
         writer.cursor(page)
     }
 
-    type Detached = DetachedNodes<G, F, N>;
+    type Detached = mpt::Detached<'static, G, F, N>;
 
+    #[inline]
+    fn nothing(nodes: &'static N) -> Self::Detached {
+        mpt::Detached::new(nodes)
+    }
+
+    #[inline]
     fn detach(
         writer: &mut Writer<'_, 'static, Self>,
         pages: Pages,
-    ) -> Result<(Self::Detached, Option<Vpn>), Error> {
-        let nodes = writer.detach(pages, PART)?;
-        let stop = nodes.stop();
-        Ok((DetachedNodes { nodes, debt: None }, stop))
+        detached: &mut Self::Detached,
+    ) -> Result<Option<Vpn>, Error> {
+        writer.detach(pages, PART, detached)
     }
 
+    #[inline]
     unsafe fn clear_detached(
         writer: &mut Writer<'_, 'static, Self>,
         pages: Pages,
@@ -252,12 +248,12 @@ impl<G: Radix, F: Format, N: Nodes<Word = F::Word> + 'static> SpaceTable<G, F, N
         hand_over: &mut dyn FnMut(Uncovered),
     ) {
         // SAFETY: this function's contract.
-        unsafe { writer.clear_detached(pages, &mut detached.nodes, hand_over) };
+        unsafe { writer.clear_detached(pages, detached, hand_over) };
     }
 
-    fn detach_all(self) -> Self::Detached {
-        let (nodes, debt) = self.detach_all();
-        DetachedNodes { nodes, debt: Some(debt) }
+    #[inline]
+    fn detach_all(self, detached: &mut Self::Detached) -> Retired<'static> {
+        self.detach_all(detached)
     }
 
     fn part(&self, pinned: Pinned<'_>, pages: Pages) -> Pages {

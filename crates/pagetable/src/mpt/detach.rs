@@ -27,8 +27,8 @@ use crate::nodes::Nodes;
 use crate::{Error, Pinned, Radix, Retired, Run, Table as _, Uncovered, Word, Writer};
 
 /// A detachment under way.
-struct Detaching<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> {
-    detached: Detached<'n, G, F, N>,
+struct Detaching<'d, 'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> {
+    detached: &'d mut Detached<'n, G, F, N>,
     /// How many more entries and nodes may be visited.
     left: usize,
     /// Whether an entry has changed.
@@ -39,7 +39,7 @@ struct Detaching<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> {
 
 impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Writer<'_, 'n, Mpt<'n, G, F, N>> {
     /// Takes the leaves and marks of `pages` out of the table, from the first page on, until it has visited about `most` entries
-    /// and nodes. Returns the nodes that hold them, and the page at which it [stopped](Detached::stop).
+    /// and nodes. Adds the nodes that hold them to `detached`. Returns the page at which it stopped, if it did.
     ///
     /// The frames belong to the caller after the flush that the writer's obligation asks for: those of entries in nodes that stay
     /// are handed over by [`clear_detached`](Self::clear_detached), all others by [`Detached::release`]. Of the larger pages of a
@@ -51,12 +51,20 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Writer<'_, 'n, Mpt<'n, G
     ///
     /// # Errors
     ///
-    /// [`Error::OutOfRange`], [`Error::Borrowed`], or [`Error::Partial`] if a leaf extends beyond the range. Nothing has changed
-    /// then.
-    pub fn detach(&mut self, pages: Pages, most: usize) -> Result<Detached<'n, G, F, N>, Error> {
+    /// [`Error::OutOfRange`], [`Error::Borrowed`], or [`Error::Partial`] if a leaf extends beyond the range; [`Error::OtherTable`] if
+    /// `detached` is not a list for the nodes of the table's storage. Nothing has changed then.
+    pub fn detach(
+        &mut self,
+        pages: Pages,
+        most: usize,
+        detached: &mut Detached<'n, G, F, N>,
+    ) -> Result<Option<Vpn>, Error> {
         const { assert!(F::EXTRA == 0 && G::LINEAR.is_none(), "a node is its entries") };
         let writing = self.writing();
         let table = writing.table();
+        if !detached.is_for(table.nodes) {
+            return Err(Error::OtherTable);
+        }
         table.check(pages)?;
         for end in [pages.first(), pages.last()] {
             if let Some(leaf) = writing.view().leaf_for(end) {
@@ -65,13 +73,12 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Writer<'_, 'n, Mpt<'n, G
         }
         let stale = writing.view().stale(pages);
         Ok(writing.or_mend(|mut writing| {
-            let detached = Detached::new(table.nodes);
             let mut work = Detaching { detached, left: most.max(1), changed: false, unlinked: false };
-            work.detached.stop = writing.root().detach(&mut work, pages);
+            let stop = writing.root().detach(&mut work, pages);
             if work.changed {
                 writing.touch(FlushScope::Everywhere, stale, work.unlinked);
             }
-            work.detached
+            stop
         }))
     }
 
@@ -95,12 +102,13 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Writer<'_, 'n, Mpt<'n, G
 }
 
 impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
-    /// Destroys a table whose nodes hold frames, as [`destroy`](crate::destroy) does for one whose pages the caller knows. Returns
-    /// its nodes, and the obligation of earlier changes whose flush was dropped. Both need a flush of the whole address space on
-    /// every CPU that may hold a translation of it.
+    /// Destroys a table whose nodes hold frames, as [`destroy`](crate::destroy) does for one whose pages the caller knows. Adds its nodes
+    /// to `detached`, and returns the obligation of earlier changes whose flush was dropped. Both need a flush of the whole address
+    /// space on every CPU that may hold a translation of it. If `detached` is not a list for the nodes of the table's storage, the nodes
+    /// are lost.
     ///
     /// Costs a load for each top-level slot.
-    pub fn detach_all(self) -> (Detached<'n, G, F, N>, Retired<'n>) {
+    pub fn detach_all(self, detached: &mut Detached<'n, G, F, N>) -> Retired<'n> {
         const { assert!(F::EXTRA == 0 && G::LINEAR.is_none(), "a node is its entries") };
         let mut debt = self.batch();
         // SAFETY: this function owns the table, so it is the only writer, and the batch came from the table.
@@ -112,12 +120,13 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
             root.at(index).store_relaxed(F::Word::ZERO);
         }
         debt.outlive();
-        let mut detached = Detached::new(self.nodes);
-        let nodes = self.tally.footprint().nodes;
-        self.tally.clear();
-        // SAFETY: no code uses the table after this function, and the tally counts all of its nodes.
-        unsafe { detached.add(self.root, 0, nodes) };
-        (detached, debt)
+        if detached.is_for(self.nodes) {
+            let nodes = self.tally.footprint().nodes;
+            self.tally.clear();
+            // SAFETY: no code uses the table after this function, and the tally counts all of its nodes.
+            unsafe { detached.add(self.root, 0, nodes) };
+        }
+        debt
     }
 
     /// Returns the first part of `pages` that has about `most` entries and empty slots, for a caller that handles a range in bounded parts. The
@@ -224,7 +233,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> NodeRef<'_, 'n, G, F, N>
 impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> NodeMut<'_, 'n, G, F, N> {
     /// Takes the entries of a range that the node covers out of the table. No leaf extends beyond the range. Returns the page at which
     /// it stopped, if it did.
-    fn detach(&mut self, work: &mut Detaching<'n, G, F, N>, pages: Pages) -> Option<Vpn> {
+    fn detach(&mut self, work: &mut Detaching<'_, 'n, G, F, N>, pages: Pages) -> Option<Vpn> {
         let level = self.level();
         for (index, span) in Self::by_slot(level, pages) {
             let word = self.read(index).word();
@@ -264,7 +273,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> NodeMut<'_, 'n, G, F, N>
 
     /// Replaces the leaf `word` in a slot by a word that holds its frame, or takes it out and puts its frame on the short list. Returns
     /// `false` if there is no room on that list: nothing has changed then.
-    fn detach_leaf(&mut self, work: &mut Detaching<'n, G, F, N>, index: usize, word: F::Word) -> bool {
+    fn detach_leaf(&mut self, work: &mut Detaching<'_, 'n, G, F, N>, index: usize, word: F::Word) -> bool {
         let level = self.level();
         let gone = |leaf| {
             let Run { first, dirty, .. } = Self::run_of(leaf, level, index);

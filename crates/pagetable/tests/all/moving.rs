@@ -8,7 +8,7 @@ use tlbkit_addr::{Attr, Flush, FlushScope, PageSize, Pages, Pfn, VirtAddr, Vpn};
 use tlbkit_conformance::Instrumented;
 use tlbkit_pagetable::format::{Aarch64, Aarch64Of, Compact, Format, Sv39, X86};
 use tlbkit_pagetable::geometry::{Runs, Va39, Va48};
-use tlbkit_pagetable::mpt::Mpt;
+use tlbkit_pagetable::mpt::{Detached, Mpt};
 use tlbkit_pagetable::nodes::{Chunk, NodeAddr, Nodes as _, Reclaim as _, Slab};
 use tlbkit_pagetable::{
     Change, Entry, Error, FlushAll, Holes, Local, Mark, Pinned, Radix, Shared, Solo, Table, Uncovered,
@@ -306,7 +306,8 @@ fn frames_that_wait_for_a_flush_do_not_move() {
     let table: Mpt<'_, Va48, X86, _> = Mpt::new(&slab).unwrap();
     let mut writer = Writer::new(&table).unwrap();
     writer.map(pages(0x600, 8), Pfn::new(0x40), K4, RW).unwrap();
-    let mut detached = writer.detach(pages(0x600, 4), 64).unwrap();
+    let mut detached = Detached::new(&slab);
+    assert_eq!(writer.detach(pages(0x600, 4), 64, &mut detached), Ok(None));
     let unflushed = &mut |_: &Flush| panic!("the node stays");
     assert_eq!(writer.move_pages(pages(0x600, 512), Vpn::new(0xa00), FlushAll::in_place(unflushed)), Ok(4));
     let mut handed = Vec::new();

@@ -25,6 +25,18 @@ fn released<G: Radix, F: Format, N: Nodes<Word = F::Word>>(mut parts: Detached<'
     frames
 }
 
+/// Takes pages out. Returns what holds them, and where the call stopped.
+fn detach<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>>(
+    writer: &mut Writer<'_, 'n, Mpt<'n, G, F, N>>,
+    nodes: &'n N,
+    pages: Pages,
+    most: usize,
+) -> (Detached<'n, G, F, N>, Option<Vpn>) {
+    let mut parts = Detached::new(nodes);
+    let stop = writer.detach(pages, most, &mut parts).unwrap();
+    (parts, stop)
+}
+
 /// Two pages of 4 MiB.
 fn two() -> Pages {
     Pages::count(Vpn::new(0), 2048).unwrap()
@@ -38,8 +50,8 @@ fn the_short_list_takes_a_bounded_number_of_runs() {
     let table = Mpt::<Va32, EntryLoCow, _>::new(&slab).unwrap();
     let mut writer = Writer::new(&table).unwrap();
     writer.map(two(), Pfn::new(1024), PageSize::M4, Attr::READ).unwrap();
-    let parts = writer.detach(two(), usize::MAX).unwrap();
-    assert_eq!(parts.stop(), None);
+    let (parts, stop) = detach(&mut writer, &slab, two(), usize::MAX);
+    assert_eq!(stop, None);
     assert!(released(parts).into_iter().eq((1024..3072).map(Pfn::new)));
     // No two of the frames are neighbours.
     let most = Detached::<Va32, EntryLoCow, Slab<'_, u32, Shared>>::LOOSE;
@@ -48,8 +60,8 @@ fn the_short_list_takes_a_bounded_number_of_runs() {
         writer.map(page(number), Pfn::new(2048 * number), PageSize::M4, Attr::READ).unwrap();
     }
     let all = Pages::new(Vpn::new(0), page(most).last()).unwrap();
-    let parts = writer.detach(all, usize::MAX).unwrap();
-    assert_eq!(parts.stop(), Some(page(most).first()));
+    let (parts, stop) = detach(&mut writer, &slab, all, usize::MAX);
+    assert_eq!(stop, Some(page(most).first()));
     let frames = (0..most).flat_map(|number| 2048 * number..2048 * number + 1024);
     assert!(released(parts).into_iter().eq(frames.map(Pfn::new)));
     assert_eq!(writer.unmap(all, Holes::Skip), Ok(1024));
@@ -74,17 +86,17 @@ fn a_frame_that_waits_is_handed_over_once() {
         for page in 0..8 {
             writer.map(some(page, 1), Pfn::new(10 * page), PageSize::K4, Attr::READ).unwrap();
         }
-        let mut first = writer.detach(some(2, 2), 9).unwrap();
+        let (mut first, _) = detach(&mut writer, &slab, some(2, 2), 9);
         assert_eq!(first.nodes(), 0, "the frames wait in the entries");
         assert_eq!(writer.unmap(some(1, 4), Holes::Skip), Ok(2));
         assert_eq!(writer.drain(some(0, 6)).unwrap().count(), 2);
         let mut frames = Vec::new();
         if whole {
-            let second = writer.detach(some(0, 512), 9).unwrap();
+            let (second, _) = detach(&mut writer, &slab, some(0, 512), 9);
             assert!(second.nodes() > 0, "the node is out of the table");
             frames.extend(released(second));
         } else {
-            frames.extend(released(writer.detach(some(2, 5), 9).unwrap()));
+            frames.extend(released(detach(&mut writer, &slab, some(2, 5), 9).0));
         }
         let mut take = |held| {
             if let Uncovered::Frames(run) = held {
@@ -111,6 +123,27 @@ fn a_frame_that_waits_is_handed_over_once() {
     assert_eq!((slab.usage().nodes, slab.held().lost()), (0, 0));
 }
 
+/// A list takes only nodes of its storage.
+#[cfg(target_pointer_width = "64")]
+#[test]
+fn a_list_for_another_storage_is_refused() {
+    let (mut memory, mut elsewhere) = (vec![Chunk::ZERO; 32], vec![Chunk::ZERO; 32]);
+    let slab = Slab::<u64, Shared>::new(&mut memory, 0).unwrap();
+    let other = Slab::<u64, Shared>::new(&mut elsewhere, 0).unwrap();
+    let table = Mpt::<Va48, X86, _>::new(&slab).unwrap();
+    let mut writer = Writer::new(&table).unwrap();
+    let page = Pages::one(Vpn::new(7));
+    writer.map(page, Pfn::new(7), PageSize::K4, Attr::READ).unwrap();
+    let mut parts = Detached::new(&other);
+    assert_eq!(writer.detach(page, 9, &mut parts), Err(Error::OtherTable));
+    assert_eq!((parts.nodes(), writer.unmap(page, Holes::Refuse)), (0, Ok(1)));
+    // SAFETY: no walker is on another CPU, and no TLB.
+    unsafe {
+        writer.finish().reclaim();
+        destroy(table).reclaim();
+    }
+}
+
 /// A part is bounded also where a node has one page, behind its empty slots.
 #[cfg(target_pointer_width = "64")]
 #[test]
@@ -125,8 +158,8 @@ fn empty_slots_count_in_a_part() {
     }
     let all = Pages::count(Vpn::new(0), 8 * gib).unwrap();
     // Two nodes and 512 loads for each page.
-    let detached = writer.detach(all, 200).unwrap();
-    assert_eq!(detached.stop(), Some(Vpn::new(2 * gib)));
+    let (detached, stop) = detach(&mut writer, &slab, all, 200);
+    assert_eq!(stop, Some(Vpn::new(2 * gib)));
     drop(detached);
     // SAFETY: no walker is on another CPU, and no TLB.
     unsafe {
@@ -152,7 +185,7 @@ fn an_entry_in_which_a_frame_waits_is_not_vacant() {
     writer.map(large(1), Pfn::new(512), PageSize::M2, Attr::READ).unwrap();
     writer.map(stays, Pfn::new(5), PageSize::K4, Attr::READ).unwrap();
     writer.map(goes, Pfn::new(6), PageSize::K4, Attr::READ).unwrap();
-    let mut parts = [large(1), goes].map(|pages| (pages, writer.detach(pages, 9).unwrap()));
+    let mut parts = [large(1), goes].map(|pages| (pages, detach(&mut writer, &slab, pages, 9).0));
     let before = table.footprint();
     let waits = |pages: Pages| Error::Marked { at: pages.first().address(PageSize::K4) };
     for (pages, size) in [(large(1), PageSize::M2), (small(512), PageSize::K4), (goes, PageSize::K4)] {
@@ -163,7 +196,7 @@ fn an_entry_in_which_a_frame_waits_is_not_vacant() {
     let mut others = Writer::new(&child).unwrap();
     others.map(stays, Pfn::new(8), PageSize::K4, Attr::READ).unwrap();
     others.map(goes, Pfn::new(9), PageSize::K4, Attr::READ).unwrap();
-    let mut part = others.detach(goes, 9).unwrap();
+    let (mut part, _) = detach(&mut others, &slab, goes, 9);
     assert_eq!(writer.copy_on_write(&mut others, |_| (), |_| ()), Err(waits(goes)));
     // SAFETY: no walker is on another CPU, and no TLB.
     unsafe { others.clear_detached(goes, &mut part, &mut |_| ()) };
@@ -206,7 +239,7 @@ fn frames_that_wait_outlive_another_change_that_unwinds() {
     writer.map(some(0, 20), Pfn::new(0x100), PageSize::K4, Attr::READ).unwrap();
     writer.map(large, Pfn::new(0x400), PageSize::K4, Attr::READ).unwrap();
     // The node stays, because some of its pages do.
-    let mut detached = writer.detach(some(4, 10), usize::MAX).unwrap();
+    let (mut detached, _) = detach(&mut writer, &slab, some(4, 10), usize::MAX);
     let resized = catch_unwind(AssertUnwindSafe(|| {
         writer.resize(large, PageSize::M2, FlushAll::in_place(&mut |_| resume_unwind(Box::new(()))))
     }));

@@ -27,12 +27,12 @@ impl<K: Kernel, const CPUS: usize> Edit<'_, K, CPUS> {
     #[inline(never)]
     pub fn unmap(&mut self, pages: PagesOf<K>) -> Result<usize, Error> {
         let (mut total, mut rest) = (0, Some(counted::<K>(pages)));
+        let mut detached = Detachment::new(self.space.mmu);
         while rest.is_some() {
-            let mut detached = None;
             total += self.unmap_part(&mut rest, &mut detached)?;
-            total += detached.as_mut().map_or(0, Detachment::release);
+            detached.release_in(self.call);
         }
-        Ok(total)
+        Ok(total + detached.pages())
     }
 
     /// Does what [`unmap`](Self::unmap) does, if no page of `pages` is a hole: each one is mapped or marked. (To the
@@ -53,7 +53,7 @@ impl<K: Kernel, const CPUS: usize> Edit<'_, K, CPUS> {
     pub(crate) fn unmap_part(
         &mut self,
         rest: &mut Option<Pages>,
-        detached: &mut Option<Detachment<K, CPUS>>,
+        detached: &mut Detachment<K, CPUS>,
     ) -> Result<usize, Error> {
         let Some(pages) = rest.take() else { return Ok(0) };
         self.space.check_own(pages)?;
@@ -68,18 +68,14 @@ impl<K: Kernel, const CPUS: usize> Edit<'_, K, CPUS> {
         Ok(pulled)
     }
 
-    /// Takes the first part of `pages` out of the table and flushes. Returns the pages after it. It is a separate function, so that the
-    /// stack for what it takes out is not there while pages are split.
-    #[inline(never)]
+    /// Takes the first part of `pages` out of the table and flushes. Returns the pages after it.
     fn detach_part(
         &mut self,
         pages: Pages,
-        detached: &mut Option<Detachment<K, CPUS>>,
+        detached: &mut Detachment<K, CPUS>,
     ) -> Result<Option<Pages>, Error> {
-        let (parts, stop) = Table::<K>::detach(&mut self.writer, pages)?;
+        let stop = Table::<K>::detach(&mut self.writer, pages, detached.add(self.cleared))?;
         let done = stop.map_or(Some(pages), |stop| Pages::new(pages.first(), stop.checked_sub(1)?));
-        // SAFETY: `Flushing` flushes before it uses the parts, or gives them up.
-        *detached = Some(unsafe { Detachment::new(self.space.mmu, parts, self.cleared) });
         Flushing { edit: self, done, detached }.clear();
         Ok(stop.and_then(|stop| Pages::new(stop, pages.last())))
     }
@@ -114,7 +110,7 @@ impl<K: Kernel, const CPUS: usize> Edit<'_, K, CPUS> {
 struct Flushing<'e, 's, K: Kernel, const CPUS: usize> {
     edit: &'e mut Edit<'s, K, CPUS>,
     done: Option<Pages>,
-    detached: &'e mut Option<Detachment<K, CPUS>>,
+    detached: &'e mut Detachment<K, CPUS>,
 }
 
 impl<K: Kernel, const CPUS: usize> Flushing<'_, '_, K, CPUS> {
@@ -125,14 +121,14 @@ impl<K: Kernel, const CPUS: usize> Flushing<'_, '_, K, CPUS> {
     }
 
     fn clear_all(&mut self) {
-        let Some(detached) = &mut self.detached else { return };
         self.edit.flush();
         self.edit.call.end_walks(self.edit.space);
-        if self.edit.call.is_refused() {
-            detached.lose();
+        if !self.edit.call.is_refused() {
+            // SAFETY: every CPU has flushed, and left its walks.
+            unsafe { self.detached.flushed() };
         }
         let (writer, done) = (&mut self.edit.writer, self.done);
-        let _ = detached.release_by(&mut |parts, hand_over| {
+        let _ = self.detached.release_by(self.edit.call.uncovered(), &mut |parts, hand_over| {
             if let Some(done) = done {
                 // SAFETY: the flush has been executed, or was refused: then `hand_over` releases nothing.
                 unsafe { Table::<K>::clear_detached(writer, done, parts, hand_over) };
@@ -143,6 +139,8 @@ impl<K: Kernel, const CPUS: usize> Flushing<'_, '_, K, CPUS> {
 }
 
 impl<K: Kernel, const CPUS: usize> Drop for Flushing<'_, '_, K, CPUS> {
+    #[cold]
+    #[inline(never)]
     fn drop(&mut self) {
         self.clear_all();
     }

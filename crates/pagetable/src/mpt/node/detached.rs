@@ -3,7 +3,7 @@
 use core::fmt;
 use core::marker::PhantomData;
 
-use tlbkit_addr::{VirtAddr, Vpn};
+use tlbkit_addr::VirtAddr;
 
 use super::Subtree;
 #[cfg(doc)]
@@ -19,24 +19,22 @@ use crate::{Mode as _, Radix, Run, Uncovered, Word as _};
 /// See [`Detached::LOOSE`].
 const LOOSE: usize = 8;
 
-/// Nodes that [`Writer::detach`] has taken out of a table, with the frames and marks in them.
+/// Nodes that [`Writer::detach`] has taken out of tables, with the frames and marks in them.
 ///
 /// If it is dropped before [`release`](Self::release) has returned `true`, the nodes are leaked, and counted as
 /// [lost](crate::nodes::Held::lost); their frames are leaked, too.
 #[must_use = "its nodes hold frames: flush, then release it"]
 pub struct Detached<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> {
     nodes: &'n N,
-    /// The first node of each level's list. The records of the nodes link the lists.
-    heads: [Option<NodeAddr>; MAX],
+    /// The number of the first node in each level's list, or 0. The records of the nodes link the lists.
+    heads: [u32; MAX],
     /// The next slot to read in the first node of each list.
-    next: [usize; MAX],
+    next: [u32; MAX],
     /// The number of nodes in the lists, and below them.
     count: usize,
     pub(in crate::mpt) pending: Joined,
     /// Frames of entries that were emptied, because the format has no bits for them. The free places come last.
     loose: [Option<Run>; LOOSE],
-    /// The first page of the range that was not reached.
-    pub(in crate::mpt) stop: Option<Vpn>,
     shape: PhantomData<(G, F)>,
 }
 
@@ -45,27 +43,26 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Detached<'n, G, F, N> {
     pub const LOOSE: usize = LOOSE;
 
     /// Returns an empty list for the nodes of a storage.
-    pub(crate) const fn new(nodes: &'n N) -> Self {
+    pub const fn new(nodes: &'n N) -> Self {
         Self {
             nodes,
-            heads: [None; MAX],
+            heads: [0; MAX],
             next: [0; MAX],
             count: 0,
             pending: Joined::new(),
             loose: [None; LOOSE],
-            stop: None,
             shape: PhantomData,
         }
+    }
+
+    /// Tells whether the list is one for the nodes of a storage.
+    pub(crate) fn is_for(&self, nodes: &N) -> bool {
+        core::ptr::eq(self.nodes, nodes)
     }
 
     /// Returns the number of nodes that wait for their release.
     pub const fn nodes(&self) -> usize {
         self.count
-    }
-
-    /// Returns the first page of the range that [`Writer::detach`] has not reached, if there is one.
-    pub const fn stop(&self) -> Option<Vpn> {
-        self.stop
     }
 
     /// Returns the last of the loose runs if `run` continues it, or a free place.
@@ -92,7 +89,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Detached<'n, G, F, N> {
     /// Adds the node that an entry links. It and those below it are `count` nodes.
     pub(crate) fn push(&mut self, gone: Subtree<'_, 'n, G, F, N>, count: usize) {
         let seen = gone.into_seen();
-        if core::ptr::eq(seen.node.table.nodes, self.nodes)
+        if self.is_for(seen.node.table.nodes)
             && let Some(node) = seen.link()
         {
             // SAFETY: the entry was the only link to the node.
@@ -106,10 +103,10 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Detached<'n, G, F, N> {
     ///
     /// The node is one of the storage. Nothing else leads to it, but slots of nodes that this list has had, and those were read.
     pub(crate) unsafe fn add(&mut self, node: NodeAddr, level: usize, count: usize) {
-        let rest = self.heads[level % MAX].map_or(0, |head| self.nodes.index_of(head));
+        let head = &mut self.heads[level % MAX];
         // SAFETY: by this function's contract the node is taken, and nobody else uses its record.
-        unsafe { (*self.nodes.link(node)).store(ListLink::word(rest, false), Ordering::Relaxed) };
-        self.heads[level % MAX] = Some(node);
+        unsafe { (*self.nodes.link(node)).store(ListLink::word(*head, false), Ordering::Relaxed) };
+        *head = self.nodes.index_of(node);
         self.nodes.held().retire(count, N::Mode::SHARED);
         self.count += count;
     }
@@ -128,10 +125,9 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Detached<'n, G, F, N> {
         }
         let mut left = slots;
         // The lists of the lower levels come first, so that a node's list is empty when a node above it is read.
-        while let Some(level) = (0..Self::LEVELS).rev().find(|&level| self.heads[level].is_some())
-            && let Some(node) = self.heads[level]
-        {
-            if self.next[level] < Self::slots(level) {
+        while let Some(level) = (0..Self::LEVELS).rev().find(|&level| self.heads[level] != 0) {
+            let node = self.nodes.node_of(self.heads[level]);
+            if (self.next[level] as usize) < Self::slots(level) {
                 if left == 0 {
                     break;
                 }
@@ -139,9 +135,8 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Detached<'n, G, F, N> {
                 continue;
             }
             // SAFETY: the node is in the list, so its record is the list's.
-            let (rest, _) = ListLink::read(unsafe { (*self.nodes.link(node)).load(Ordering::Relaxed) });
-            self.heads[level] = (rest != 0).then(|| self.nodes.node_of(rest));
-            self.next[level] = 0;
+            let link = unsafe { (*self.nodes.link(node)).load(Ordering::Relaxed) };
+            (self.heads[level], self.next[level]) = (ListLink::read(link).0, 0);
             self.count -= 1;
             self.nodes.held().reclaim(1, N::Mode::SHARED);
             let freed = Freed::new(self.nodes.held(), 0);
@@ -162,7 +157,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Detached<'n, G, F, N> {
         most: usize,
         hand_over: &mut dyn FnMut(Uncovered),
     ) -> usize {
-        let first = self.next[level % MAX];
+        let first = self.next[level % MAX] as usize;
         let end = Self::slots(level).min(first.saturating_add(most));
         for index in first..end {
             // SAFETY: the place is in the node, which is not free.
@@ -171,7 +166,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Detached<'n, G, F, N> {
                 continue;
             }
             // Before the slot's frames are handed over, which may unwind.
-            self.next[level % MAX] = index + 1;
+            self.next[level % MAX] = index as u32 + 1;
             if Self::is_leaf(word, level) {
                 self.pending.add(Self::run_of(word, level, index), hand_over);
             } else if Self::is_link(word, level) {
@@ -185,7 +180,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Detached<'n, G, F, N> {
                 hand_over(Uncovered::Mark(mark));
             }
         }
-        self.next[level % MAX] = end;
+        self.next[level % MAX] = end as u32;
         end - first
     }
 }
