@@ -100,6 +100,8 @@ pub enum Unsuitable {
     LoadedByHardware,
     /// No CPU of this machine can flush another CPU's TLB.
     NoRemoteFlush,
+    /// TLB entries are loaded by software, whose miss handler is in no [section](crate::SectionWord).
+    LoadedBySoftware,
     /// Status writes may reach memory arbitrarily late, and no flush waits for them: no algorithm is correct.
     StatusNeverDrains,
     /// The write-back of a dirty cache line needs the old entry, which the algorithm changes before the flush.
@@ -121,6 +123,9 @@ impl fmt::Display for Unsuitable {
                 "TLB entries are loaded by hardware, so the old entry may be loaded again"
             }
             Self::NoRemoteFlush => "no CPU can flush another one's TLB",
+            Self::LoadedBySoftware => {
+                "TLB entries are loaded by software, and no flush waits for another CPU's miss handler"
+            }
             Self::StatusNeverDrains => "status writes under way outlive a flush",
             Self::WriteBackNeedsEntry => "a dirty cache line cannot be written back without the old entry",
             Self::NewRightsWriteBack => "entries with the new rights write status bits back non-atomically",

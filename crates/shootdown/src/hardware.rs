@@ -85,6 +85,10 @@ pub struct Hardware {
     /// way on that CPU have ended. Such a flush does not end a walk by software on that CPU, so it does not make page-table
     /// nodes that software walks free ([`RemoteTlbs::ends_walks`](crate::RemoteTlbs::ends_walks)).
     pub remote_flush: bool,
+    /// Whether one instruction flushes the TLBs of all CPUs, and a barrier of the same CPU waits until that is done, and until the
+    /// hardware walks and status writes have ended that were under way on any CPU: see [`Broadcast`](crate::Broadcast). For a
+    /// [remote flush](Self::remote_flush) such hardware broadcasts, and the flush reaches more CPUs than it need.
+    pub broadcasts: bool,
     /// Whether a flush can wait for the status writes that its CPU has under way.
     pub drains: bool,
     /// Whether the write-back of a dirty cache line needs the page-table entry: a virtually tagged cache whose lines hold
@@ -102,6 +106,7 @@ impl Hardware {
             dirty,
             rewrites_set_bits: false,
             remote_flush: false,
+            broadcasts: false,
             drains: true,
             lines_need_entry: false,
         }
@@ -110,6 +115,11 @@ impl Hardware {
     /// Returns this hardware with remote flush.
     const fn flushed_remotely(self) -> Self {
         Self { remote_flush: true, ..self }
+    }
+
+    /// Returns this hardware with flushes that reach all CPUs.
+    const fn broadcasting(self) -> Self {
+        Self { broadcasts: true, ..self.flushed_remotely() }
     }
 
     /// VAX 8800 (Table 2.1): the dirty bit by a non-atomic read-modify-write on a TLB miss, and by a write from the TLB
@@ -141,15 +151,14 @@ impl Hardware {
     pub const X86_64: Self = Self::I386;
     /// x86-64 with `INVLPGB`, which flushes the TLBs of all CPUs, and `TLBSYNC`, which waits for them (AMD64 manual
     /// volume 3, on the two instructions).
-    pub const X86_64_INVLPGB: Self = Self::X86_64.flushed_remotely();
+    pub const X86_64_INVLPGB: Self = Self::X86_64.broadcasting();
     /// AArch64 with an access flag and a dirty state that faults set. `TLBI` with `IS` is broadcast, and the `DSB` after it
     /// waits for the accesses by the old entry on all CPUs (Arm ARM, DDI 0487, chapter D8, "TLB maintenance instructions").
-    pub const AARCH64: Self =
-        Self::of(Loader::Hardware, StatusBit::NEVER, StatusBit::NEVER).flushed_remotely();
+    pub const AARCH64: Self = Self::of(Loader::Hardware, StatusBit::NEVER, StatusBit::NEVER).broadcasting();
     /// AArch64 with `FEAT_HAFDBS` switched on, by `TCR_ELx.HA` and `HD`: atomic updates (Arm ARM, DDI 0487, chapter D8,
     /// "Hardware management of the Access flag" and "of the dirty state").
     pub const AARCH64_HAFDBS: Self =
-        Self::of(Loader::Hardware, StatusBit::ATOMIC, StatusBit::ATOMIC).flushed_remotely();
+        Self::of(Loader::Hardware, StatusBit::ATOMIC, StatusBit::ATOMIC).broadcasting();
     /// RISC-V with Svade: an access that would set A or D faults (privileged manual, "Svade"). `SFENCE.VMA` affects its own
     /// hart only. The SBI's remote fence is a service of the firmware, which interrupts the other harts.
     pub const RISCV_SVADE: Self = Self::of(Loader::Hardware, StatusBit::NEVER, StatusBit::NEVER);
@@ -167,7 +176,7 @@ impl Hardware {
     /// `ptesync` waits for it (Power ISA 3.1, book III, "Reference and Change Recording", "Translation Table Update
     /// Synchronization Requirements").
     pub const POWERPC_RADIX: Self =
-        Self::of(Loader::Hardware, StatusBit::ATOMIC, StatusBit::ATOMIC).flushed_remotely();
+        Self::of(Loader::Hardware, StatusBit::ATOMIC, StatusBit::ATOMIC).broadcasting();
     /// PowerPC with a hashed page table: table searches write R and C, need not be atomic, and may write the word that holds
     /// the rights (the same sections). This value is for entries whose rights change in place. The valid bit of an entry is
     /// in a doubleword that no status write changes: if a kernel changes entries only by this bit, they behave as
@@ -180,7 +189,7 @@ impl Hardware {
             StatusBit::by(Status::ReadThenWrite),
         )
     }
-    .flushed_remotely();
+    .broadcasting();
 
     /// The machines of Table 2.1, and the machine with remote flush of the thesis's text, each with its name.
     pub const TABLE: [(&'static str, Self); 7] = [

@@ -3,9 +3,9 @@
 use tlbkit_addr::{Asid, CpuSet};
 
 use crate::{
-    Action, Algorithm, Duty, Hardware, LowRights, Miss, Misuse, OpId, Operation, Outcome, Plan, Rendezvous,
-    Repair, Replier, Reply, Request, Requester, Seen, Status, StatusBit, Switch, SwitchAction, SwitchKind,
-    Target, Work,
+    Action, Algorithm, Broadcast, BroadcastAction, BroadcastSeen, Duty, Hardware, LowRights, Miss, Misuse,
+    OpId, Operation, Outcome, Plan, Rendezvous, Repair, Replier, Reply, Request, Requester, SectionKind,
+    Seen, Status, StatusBit, Switch, SwitchAction, SwitchKind, Target, Work,
 };
 
 fn plan(algorithm: Algorithm, without: Repair) -> Plan {
@@ -116,6 +116,45 @@ fn lines_are_in_the_printed_order_or_missing() {
     };
     missing(Algorithm::PteFirst, Repair::EXCLUSION, &[Action::Exclude, Action::Release]);
     missing(Algorithm::PteFirstAsync, Repair::RAISE_SUPERSEDES, &[Action::Open, Action::Close]);
+}
+
+/// Returns what the initiator of a broadcast asks for: CPU 1 runs the address space, and is in a section of either kind.
+fn asked_of_broadcast(without: Repair) -> Vec<BroadcastAction> {
+    let plan = plan(Algorithm::PteFirst, without);
+    let mut change = Broadcast::<1>::new(&plan, true);
+    let (mut asked, one) = (Vec::new(), CpuSet::from_iter([1]));
+    loop {
+        let action = change.next();
+        asked.push(action);
+        let seen = match action {
+            BroadcastAction::Done => return asked,
+            BroadcastAction::AllFlushed | BroadcastAction::Keep { .. } => BroadcastSeen::Yes,
+            BroadcastAction::ReadRunning | BroadcastAction::Look { since: None, .. } => {
+                BroadcastSeen::Cpus(one)
+            }
+            BroadcastAction::Look { .. } => BroadcastSeen::Cpus(CpuSet::empty()),
+            BroadcastAction::BeginEpoch => BroadcastSeen::Epoch(0),
+            BroadcastAction::Flush | BroadcastAction::Release | BroadcastAction::Reclaim => {
+                BroadcastSeen::Did
+            }
+        };
+        change.did(seen).unwrap();
+    }
+}
+
+#[test]
+fn a_part_of_a_broadcast_is_left_out() {
+    use BroadcastAction as B;
+    let look = |kind, since| B::Look { cpus: CpuSet::from_iter([1]), kind, since };
+    let uses = [look(SectionKind::Use, None), B::BeginEpoch, look(SectionKind::Use, Some(0))];
+    let walks = [look(SectionKind::Walk, None), B::BeginEpoch, B::Keep { since: 0 }];
+    let all = |barrier: &[B], uses: &[B], walks: &[B]| {
+        [&[B::Flush], barrier, &[B::ReadRunning], uses, &[B::Release], walks, &[B::Done]].concat()
+    };
+    assert_eq!(asked_of_broadcast(Repair::empty()), all(&[B::AllFlushed], &uses, &walks));
+    assert_eq!(asked_of_broadcast(Repair::BARRIER), all(&[], &uses, &walks));
+    assert_eq!(asked_of_broadcast(Repair::USES_END), all(&[B::AllFlushed], &[], &walks));
+    assert_eq!(asked_of_broadcast(Repair::WALKS_END), all(&[B::AllFlushed], &uses, &[B::Reclaim]));
 }
 
 /// Without the repair, an asynchronous operation that asks no CPU never ends: no CPU takes it over, and its payload does not

@@ -5,6 +5,7 @@
 
 mod algorithm;
 mod batch;
+mod broadcast;
 mod hardware;
 #[cfg(test)]
 mod hazards;
@@ -15,6 +16,7 @@ mod operation;
 mod plan;
 mod protocol;
 mod queue;
+mod section;
 mod space;
 mod sync;
 mod system;
@@ -23,6 +25,7 @@ mod watched;
 
 pub use algorithm::{Algorithm, Consistency, LowRights, Order, Style, Unsuitable};
 pub use batch::Batch;
+pub use broadcast::{Broadcast, BroadcastAction, BroadcastSeen};
 pub use hardware::{Hardware, Loader, Status, StatusBit};
 pub use lazy::{SpaceCpus, Switch, SwitchAction, SwitchKind};
 pub use mailbox::Mailbox;
@@ -31,6 +34,7 @@ pub use operation::{Ended, Operation, leaked};
 pub use plan::{Plan, Rendezvous, Repair, Want};
 pub use protocol::{Action, Miss, MissAction, Replier, Reply, Requester, Seen, Source};
 pub use queue::{Duty, OpSet, Queue, Request, Target, Work};
+pub use section::{SectionKind, SectionWord};
 pub use space::{SharedSet, SharedSpace};
 pub use system::{CpuHandle, Edit, LocalCpu, PteFirst, RemoteTlbs, Synchronous, System};
 #[cfg(all(feature = "hazards", not(tlbkit_loom)))]

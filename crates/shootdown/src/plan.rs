@@ -54,6 +54,14 @@ bitflags! {
         /// Remote flush: the requester waits for the acknowledgement of its own flush, not for one more acknowledgement of
         /// any flush.
         const GENERATION = 1 << 18;
+        /// Broadcast: a barrier waits until the flush is done on every CPU.
+        const BARRIER = 1 << 19;
+        /// Broadcast: a change ends after the sections that use a leaf which they have found.
+        const USES_END = 1 << 20;
+        /// Broadcast: nodes go back after the walks by software that may be in them have ended.
+        const WALKS_END = 1 << 21;
+        /// Broadcast: a CPU announces a walk by software before the walk reads the root.
+        const ANNOUNCE_FIRST = 1 << 22;
     }
 }
 

@@ -12,11 +12,12 @@ use core::sync::atomic::{AtomicUsize, Ordering, fence};
 
 use tlbkit_addr::{Attr, PageSize, Pages, PhysAddr, VirtAddr, Vpn};
 use tlbkit_pagetable::{Error, Geometry as _, PageRanges, Pinned, Radix as _, Table as _};
+use tlbkit_shootdown::SectionKind;
 
 use crate::asids::{Held, Number};
 use crate::cpu_set::SharedSpace;
 use crate::detached::Detachment;
-use crate::section::{Section, USE, WALK};
+use crate::section::Section;
 use crate::storage::Table;
 use crate::table::SpaceTable as _;
 use crate::visit::Visit;
@@ -249,7 +250,7 @@ impl<K: Kernel, const CPUS: usize> Block<K, CPUS> {
     /// Interrupts are masked, and `walk` does not serve shootdowns.
     #[inline]
     pub(crate) unsafe fn pinned<R>(&self, walk: impl FnOnce(Pinned<'_>) -> R) -> R {
-        let _section = self.mmu.section(WALK);
+        let _section = self.mmu.section(SectionKind::Walk);
         // SAFETY: this function's contract.
         unsafe { self.walk(walk) }
     }
@@ -261,7 +262,7 @@ impl<K: Kernel, const CPUS: usize> Block<K, CPUS> {
     /// As for [`pinned`](Self::pinned).
     #[inline]
     pub(crate) unsafe fn using<R>(&self, walk: impl FnOnce(Pinned<'_>) -> R) -> R {
-        let _section = self.mmu.section(USE);
+        let _section = self.mmu.section(SectionKind::Use);
         // SAFETY: this function's contract.
         unsafe { self.walk(walk) }
     }
@@ -270,7 +271,11 @@ impl<K: Kernel, const CPUS: usize> Block<K, CPUS> {
     #[inline]
     pub(crate) fn section_of_shared(&self, pages: Pages) -> Section<'static> {
         let shares = || self.lender().and(self.lent()).is_some_and(|lent| lent.first_in(pages).is_some());
-        if Mmu::<K, CPUS>::BROADCASTS && shares() { self.mmu.section(WALK) } else { Section::NONE }
+        if Mmu::<K, CPUS>::BROADCASTS && shares() {
+            self.mmu.section(SectionKind::Walk)
+        } else {
+            Section::NONE
+        }
     }
 
     /// Calls `walk` in a section.

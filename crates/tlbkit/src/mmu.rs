@@ -4,8 +4,8 @@ use core::fmt;
 use core::sync::atomic::AtomicUsize;
 
 use tlbkit_pagetable::nodes::{Pieces, Reclaim as _};
-use tlbkit_pagetable::{Carried, Error, Geometry as _};
-use tlbkit_shootdown::Loader;
+use tlbkit_pagetable::{Error, Geometry as _};
+use tlbkit_shootdown::{Broadcast, SectionKind};
 
 use crate::asids::Asids;
 use crate::block::Shape;
@@ -13,7 +13,7 @@ use crate::cpu::Cpu;
 use crate::cpu_call::{CpuCall, NotReady, Shootdowns};
 use crate::cpu_set::SharedSpace;
 use crate::limbo::Limbo;
-use crate::section::{Section, WALK, advance, is_inside};
+use crate::section::{Section, is_inside};
 use crate::storage::{Frames, Source, Storage, storage};
 use crate::{BasePage as _, CpuSet, Kernel, Machine, Overdue};
 
@@ -48,7 +48,7 @@ impl<K: Kernel, const CPUS: usize> Mmu<K, CPUS> {
         const {
             // A refill handler walks without a section, and no broadcast waits for it.
             assert!(
-                K::BROADCAST.is_none() || matches!(K::Machine::HARDWARE.loader, Loader::Hardware),
+                K::BROADCAST.is_none() || Broadcast::suits(&K::Machine::HARDWARE).is_ok(),
                 "no flush reaches the other CPUs where software loads the TLB"
             );
         }
@@ -160,16 +160,12 @@ impl<K: Kernel, const CPUS: usize> Mmu<K, CPUS> {
     #[cold]
     #[inline(never)]
     fn collect_some(&'static self) {
-        let is_left = |since| self.cpus.iter().all(|cpu| !is_inside(&cpu.section, WALK, Some(since)));
+        let is_left =
+            |since| self.cpus.iter().all(|cpu| !is_inside(&cpu.section, SectionKind::Walk, Some(since)));
         while let Some(nodes) = self.limbo.take(is_left) {
             // SAFETY: a broadcast had flushed every TLB before the nodes were kept, and no CPU is in a walk that began before.
             unsafe { nodes.into_retired().reclaim() };
         }
-    }
-
-    /// Takes nodes that walks under way may be in, after a fence. If there is no room, it leaves them.
-    pub(crate) fn keep(&'static self, nodes: &mut Option<Carried<'static>>) {
-        self.limbo.keep(nodes, advance(&self.epoch));
     }
 
     /// Whether flushes are broadcast, so that walks by software are in [sections](crate::section).
@@ -177,7 +173,7 @@ impl<K: Kernel, const CPUS: usize> Mmu<K, CPUS> {
 
     /// Begins a section on this CPU, whose interrupts are masked. Without broadcasts this does nothing.
     #[inline(always)]
-    pub(crate) fn section(&'static self, kind: usize) -> Section<'static> {
+    pub(crate) fn section(&'static self, kind: SectionKind) -> Section<'static> {
         if !Self::BROADCASTS {
             return Section::NONE;
         }
@@ -186,7 +182,7 @@ impl<K: Kernel, const CPUS: usize> Mmu<K, CPUS> {
     }
 
     /// Returns those of `cpus` that may be in a section of this kind that began in the epoch `since` or before: see [`is_inside`].
-    pub(crate) fn inside(&self, cpus: CpuSet, kind: usize, since: Option<usize>) -> CpuSet {
+    pub(crate) fn inside(&self, cpus: CpuSet, kind: SectionKind, since: Option<usize>) -> CpuSet {
         let is_in = |&cpu: &usize| self.cpus.get(cpu).is_some_and(|of| is_inside(&of.section, kind, since));
         cpus.iter().filter(is_in).collect()
     }

@@ -24,23 +24,19 @@
 //! What happens before the initiator's next step happens before the node is used again. This holds on any CPU that loads the words later
 //! than the initiator, and learns of the node by a release and an acquire: a word that it loads is the same one or a later one.
 //!
-//! A section has one of two kinds. A [`WALK`] ends with what was found, which may be stale when the caller uses it: only nodes wait
-//! for it. A [`USE`] uses what it has found before it ends, as a TLB does: [`for_each`](crate::AddressSpace::for_each), and copies from
+//! A section has one of two kinds. A [walk](SectionKind::Walk) ends with what was found, which may be stale when the caller uses it: only nodes wait
+//! for it. A [use](SectionKind::Use) uses what it has found before it ends, as a TLB does: [`for_each`](crate::AddressSpace::for_each), and copies from
 //! and to user memory. Every change waits for it, as for a TLB. An interrupt would not shorten the wait: it is taken when the section
 //! has ended.
 //!
 //! This file is also a module of `tests/loom.rs`, which runs both sides in every interleaving.
 
+use tlbkit_shootdown::{SectionKind, SectionWord};
+
 use crate::sync::{AtomicUsize, Ordering, fence};
 
 /// The word of a CPU that is in no section.
-pub(crate) const OUTSIDE: usize = 0;
-/// A kind of sections: a walk that ends with what it has found. Each section is also one of this kind.
-pub(crate) const WALK: usize = 1;
-/// A kind of sections: a walk, and the use of what it has found.
-pub(crate) const USE: usize = 2 | WALK;
-/// The step from an epoch to the next one: the low bits of a word are the kind.
-const STEP: usize = 4;
+pub(crate) const OUTSIDE: usize = SectionWord::OUTSIDE.bits();
 
 /// A section on a CPU, which ends when this is dropped.
 pub(crate) struct Section<'c>(Option<&'c AtomicUsize>);
@@ -51,11 +47,11 @@ impl<'c> Section<'c> {
 
     /// Begins a section on the CPU with this word. Inside another section it does nothing.
     #[inline(always)]
-    pub(crate) fn begin(epoch: &AtomicUsize, word: &'c AtomicUsize, kind: usize) -> Self {
+    pub(crate) fn begin(epoch: &AtomicUsize, word: &'c AtomicUsize, kind: SectionKind) -> Self {
         if word.load(Ordering::Relaxed) != OUTSIDE {
             return Self::NONE;
         }
-        word.store(epoch.load(Ordering::Acquire) | kind, Ordering::Release);
+        word.store(SectionWord::begun(epoch.load(Ordering::Acquire), kind).bits(), Ordering::Release);
         fence(Ordering::SeqCst);
         Self(Some(word))
     }
@@ -72,15 +68,12 @@ impl Drop for Section<'_> {
 
 /// Begins an epoch, after a change and a fence, and returns the one before.
 pub(crate) fn advance(epoch: &AtomicUsize) -> usize {
-    epoch.fetch_add(STEP, Ordering::AcqRel)
+    epoch.fetch_add(SectionWord::STEP, Ordering::AcqRel)
 }
 
 /// Tells whether the CPU with this word may be in a section of this kind that began in the epoch `since` or before; with `None`, in
 /// any epoch. A fence is between the change and this call.
 #[inline]
-pub(crate) fn is_inside(word: &AtomicUsize, kind: usize, since: Option<usize>) -> bool {
-    let word = word.load(Ordering::Acquire);
-    // Epochs wrap around: of two numbers that are less than half of all apart, the one behind is the later one.
-    let is_later = |since: usize| (word & !(STEP - 1)).wrapping_sub(since).cast_signed() > 0;
-    word & kind == kind && !since.is_some_and(is_later)
+pub(crate) fn is_inside(word: &AtomicUsize, kind: SectionKind, since: Option<usize>) -> bool {
+    SectionWord::from_bits(word.load(Ordering::Acquire)).may_be_inside(kind, since)
 }

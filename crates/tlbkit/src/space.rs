@@ -5,6 +5,7 @@ use core::ops::ControlFlow;
 
 use tlbkit_addr::{Asid, Attr, PageSize, Pages, Pfn, PhysAddr, VirtAddr};
 use tlbkit_pagetable::{Change, Entry, Error, Footprint, Leaf, Mark, PageRanges, Table as _};
+use tlbkit_shootdown::SectionKind;
 
 use crate::block::{Handle, Place, Role};
 use crate::counted::{counted, pfn, typed};
@@ -14,7 +15,6 @@ use crate::edit::{Changing, Whole};
 use crate::once::{Unflushed, encoded};
 use crate::owned::Owned;
 use crate::rights::change;
-use crate::section::WALK;
 use crate::storage::Table;
 use crate::table::{PART, RELEASED, SpaceTable as _};
 use crate::{Access, Edit, Fault, FrameOf, Kernel, Machine, Mapping, Mmu, MultiLevel, PagesOf};
@@ -263,7 +263,7 @@ impl<K: Kernel, const CPUS: usize> AddressSpace<K, CPUS> {
     pub fn translate(&self, at: VirtAddr) -> Option<PhysAddr> {
         let mmu = self.mmu();
         let walk = || {
-            let _section = mmu.section(WALK);
+            let _section = mmu.section(SectionKind::Walk);
             // SAFETY: interrupts are masked, and a walk serves no shootdown.
             unsafe { self.0.pin(mmu) }.map(|pinned| self.0.table.translate(pinned, at))
         };

@@ -10,7 +10,8 @@ use loom::sync::atomic::AtomicUsize;
 use loom::thread;
 use tlbkit_addr::{Asid, CpuSet, Flush, FlushScope, Pages, Vpn};
 use tlbkit_shootdown::{
-    Algorithm, Edit, Hardware, LocalCpu, LowRights, OpId, Outcome, Plan, SharedSpace, Synchronous, System,
+    Algorithm, Edit, Hardware, LocalCpu, LowRights, OpId, Outcome, Plan, SectionKind, SharedSpace,
+    Synchronous, System,
 };
 
 mod sync {
@@ -21,7 +22,7 @@ mod section;
 #[path = "../src/visit.rs"]
 mod visit;
 
-use section::{Section, USE, WALK, advance, is_inside};
+use section::{Section, advance, is_inside};
 use sync::{Ordering, fence};
 use visit::{Visit, is_alone};
 
@@ -172,7 +173,7 @@ impl Broadcast {
     }
 
     /// Walks twice on CPU `me`, in a section each time.
-    fn walk(&self, me: usize, kind: usize) {
+    fn walk(&self, me: usize, kind: SectionKind) {
         for _ in 0..2 {
             let _section = Section::begin(&self.epoch, &self.words[me], kind);
             for (linked, node) in self.linked.iter().zip(&self.nodes) {
@@ -184,14 +185,14 @@ impl Broadcast {
     }
 
     /// Takes a node out, and returns the epoch that the node has to wait for, if a CPU that walks may be in it.
-    fn unlink(&self, node: usize, kind: usize) -> Option<usize> {
+    fn unlink(&self, node: usize, kind: SectionKind) -> Option<usize> {
         self.linked[node].store(0, Ordering::Relaxed);
         fence(Ordering::SeqCst);
         let is_walked = self.words.iter().any(|word| is_inside(word, kind, None));
         is_walked.then(|| advance(&self.epoch))
     }
 
-    fn is_left(&self, kind: usize, since: usize) -> bool {
+    fn is_left(&self, kind: SectionKind, since: usize) -> bool {
         !self.words.iter().any(|word| is_inside(word, kind, Some(since)))
     }
 
@@ -210,7 +211,7 @@ fn broadcast(scene: impl Fn(&Arc<Broadcast>) + Sync + Send + 'static) {
 
 #[test]
 fn no_walk_is_in_a_node_whose_writer_waits() {
-    for kind in [WALK, USE] {
+    for kind in [SectionKind::Walk, SectionKind::Use] {
         broadcast(move |table| {
             let walked = table.clone();
             let walker = thread::spawn(move || walked.walk(1, kind));
@@ -233,15 +234,15 @@ fn no_walk_is_in_a_node_that_another_cpu_gives_back() {
     broadcast(|table| {
         let kept = Arc::new(loom::sync::Mutex::new(None));
         let (walked, taken) = (table.clone(), kept.clone());
-        let walker = thread::spawn(move || walked.walk(1, WALK));
+        let walker = thread::spawn(move || walked.walk(1, SectionKind::Walk));
         let collected = table.clone();
         let collector = thread::spawn(move || {
             let kept = *taken.lock().expect("it holds");
-            if kept.is_some_and(|since| collected.is_left(WALK, since)) {
+            if kept.is_some_and(|since| collected.is_left(SectionKind::Walk, since)) {
                 collected.give_back(0);
             }
         });
-        match table.unlink(0, WALK) {
+        match table.unlink(0, SectionKind::Walk) {
             Some(since) => *kept.lock().expect("it holds") = Some(since),
             None => table.give_back(0),
         }

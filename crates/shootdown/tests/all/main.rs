@@ -4,6 +4,7 @@
 mod api;
 mod asked;
 mod batch;
+mod broadcast;
 mod carry;
 mod deadlock;
 mod late;

@@ -11,16 +11,18 @@
 
 use tlbkit_addr::Flush;
 use tlbkit_pagetable::Pending;
+use tlbkit_shootdown::{Broadcast, BroadcastAction, BroadcastSeen};
 
 use super::shoot::{tag, under};
 use super::{CpuCall, Wait};
 use crate::block::Block;
-use crate::section::{USE, WALK, advance};
+use crate::cpu_set::WORDS;
+use crate::section::advance;
 use crate::{CpuSet, Kernel, Mmu, Overdue};
 
 impl<K: Kernel, const CPUS: usize> CpuCall<K, CPUS> {
-    /// Executes `flush` on every CPU that may hold the translations that it names. Returns false if it cannot be done without the
-    /// help of these CPUs. Changes and fence came before.
+    /// Executes `flush` on every CPU that may hold the translations that it names, and waits until that is done. Returns false if it
+    /// cannot be done without the help of these CPUs. Changes and fence came before.
     pub(super) fn broadcast(&self, space: &Block<K, CPUS>, flush: &Flush) -> bool {
         let (true, Some(broadcast)) = (Mmu::<K, CPUS>::BROADCASTS, K::BROADCAST) else { return false };
         space.count_broadcast();
@@ -31,44 +33,84 @@ impl<K: Kernel, const CPUS: usize> CpuCall<K, CPUS> {
         broadcast(self.mmu.kernel(), &crate::Flush::counted::<K::Machine>(flush), tag(asid), cpus)
     }
 
-    /// Waits until the other CPUs have ended the sections in which they use what they have found, after a broadcast.
-    pub(super) fn wait_for_uses(&mut self, space: &Block<K, CPUS>) {
-        self.wait_for_sections(space, USE);
-    }
-
-    /// Gives frames and nodes back after a broadcast, when no other CPU uses what it has found.
-    pub(super) fn after_broadcast(&mut self, space: &Block<K, CPUS>, pending: Pending<'_, 'static>) {
-        // If a release unwinds, or one of the nodes that have waited, the nodes stay in the obligation. The frames are released first,
-        // because they would be lost.
-        self.release();
-        self.mmu.collect();
-        let is_walked = pending.nodes() > 0 && !self.mmu.inside(self.others(space), WALK, None).is_empty();
-        if is_walked {
-            return self.keep(space, pending);
-        }
-        // SAFETY: the broadcast has flushed every TLB, and no other CPU is in a walk by software that began before. This CPU is in none.
-        unsafe { pending.complete() };
-    }
-
-    /// Keeps nodes which walks under way may be in, or waits for these walks if there is no room. If that unwinds, the nodes become a debt
-    /// of the table.
-    #[cold]
-    #[inline(never)]
-    fn keep(&mut self, space: &Block<K, CPUS>, pending: Pending<'_, 'static>) {
-        // It succeeds, because the storage is in shared mode.
-        let mut nodes = pending.take().across_cpus().ok();
-        self.mmu.keep(&mut nodes);
-        let Some(nodes) = nodes else { return };
-        self.wait_for_sections(space, WALK);
-        // SAFETY: the broadcast has flushed every TLB, and the walks by software that began before have ended.
-        unsafe { nodes.into_retired().reclaim() };
+    /// Waits, after a broadcast, until no other CPU uses a leaf that the change has taken away; then gives the nodes of `pending` and the
+    /// frames in the list back, if `pending` is there.
+    pub(super) fn after_broadcast(&mut self, space: &Block<K, CPUS>, pending: Option<Pending<'_, 'static>>) {
+        let has_nodes = pending.as_ref().is_some_and(|pending| pending.nodes() > 0);
+        self.carry_out(space, Broadcast::new(&Self::PLAN, has_nodes), pending);
     }
 
     /// Waits until no other CPU is in a walk of the table by software that began before the changes so far, if shootdowns do not do
     /// so.
     pub(crate) fn end_walks(&mut self, space: &Block<K, CPUS>) {
         if Mmu::<K, CPUS>::BROADCASTS && !self.is_alone(space) {
-            self.wait_for_sections(space, WALK);
+            self.carry_out(space, Broadcast::walks(&Self::PLAN), None);
+        }
+    }
+
+    /// Does what `change` asks for, after the broadcast. While this CPU waits, it serves shootdowns: the CPUs that it waits for wait for
+    /// nothing.
+    fn carry_out(
+        &mut self,
+        space: &Block<K, CPUS>,
+        mut change: Broadcast<WORDS>,
+        mut pending: Option<Pending<'_, 'static>>,
+    ) {
+        let mmu = self.mmu;
+        let mut wait = Wait::new();
+        // What `Keep` has found no room for. If a wait unwinds, these nodes become a debt of the table.
+        let mut nodes = None;
+        loop {
+            let seen = match change.next() {
+                // `broadcast` has done both: `Kernel::BROADCAST` is the flush and its barrier.
+                BroadcastAction::Flush => BroadcastSeen::Did,
+                BroadcastAction::AllFlushed => BroadcastSeen::Yes,
+                BroadcastAction::ReadRunning => BroadcastSeen::Cpus(self.others(space)),
+                BroadcastAction::Look { cpus, kind, since } => {
+                    let inside = mmu.inside(cpus, kind, since);
+                    if since.is_some() && !inside.is_empty() {
+                        mmu.kernel().pause();
+                        self.serve();
+                        if wait.is_overdue::<K>() {
+                            Mmu::<K, CPUS>::OVERDUE(mmu.kernel(), Overdue::Walks(inside));
+                        }
+                    }
+                    BroadcastSeen::Cpus(inside)
+                }
+                BroadcastAction::BeginEpoch => BroadcastSeen::Epoch(advance(mmu.epoch())),
+                BroadcastAction::Release => {
+                    // If a release unwinds, or one of the nodes that have waited, the nodes stay in the obligation. The frames are released
+                    // first, because they would be lost.
+                    if pending.is_some() {
+                        self.release();
+                        mmu.collect();
+                    }
+                    BroadcastSeen::Did
+                }
+                BroadcastAction::Keep { since } => {
+                    // It succeeds, because the storage is in shared mode.
+                    nodes = pending.take().and_then(|pending| pending.take().across_cpus().ok());
+                    mmu.limbo.keep(&mut nodes, since);
+                    if nodes.is_none() { BroadcastSeen::Yes } else { BroadcastSeen::No }
+                }
+                BroadcastAction::Reclaim => {
+                    // `Broadcast` asks for this when the broadcast has flushed every TLB, and no other CPU is in a walk by software that
+                    // began before. This CPU is in none.
+                    if let Some(nodes) = nodes.take() {
+                        // SAFETY: the nodes are in no TLB's reach and in no walk, as said above.
+                        unsafe { nodes.into_retired().reclaim() };
+                    } else if let Some(pending) = pending.take() {
+                        // SAFETY: as above.
+                        unsafe { pending.complete() };
+                    }
+                    BroadcastSeen::Did
+                }
+                BroadcastAction::Done => return,
+            };
+            if change.did(seen).is_err() {
+                debug_assert!(false, "each answer fits its action");
+                return;
+            }
         }
     }
 
@@ -78,29 +120,6 @@ impl<K: Kernel, const CPUS: usize> CpuCall<K, CPUS> {
         others.remove(self.cpu);
         others
     }
-
-    /// Waits until the other CPUs have left the sections of this kind in which they are, and serves shootdowns. They wait for nothing
-    /// meanwhile.
-    fn wait_for_sections(&mut self, space: &Block<K, CPUS>, kind: usize) {
-        let mmu = self.mmu;
-        let mut inside = mmu.inside(self.others(space), kind, None);
-        if inside.is_empty() {
-            return;
-        }
-        let since = advance(mmu.epoch());
-        let mut wait = Wait::new();
-        loop {
-            inside = mmu.inside(inside, kind, Some(since));
-            if inside.is_empty() {
-                return;
-            }
-            mmu.kernel().pause();
-            self.serve();
-            if wait.is_overdue::<K>() {
-                Mmu::<K, CPUS>::OVERDUE(mmu.kernel(), Overdue::Walks(inside));
-            }
-        }
-    }
 }
 
 #[cfg(test)]
@@ -109,8 +128,9 @@ mod tests {
     use std::sync::Mutex;
     use std::sync::atomic::Ordering;
 
+    use tlbkit_shootdown::SectionKind;
+
     use crate::host::{Host, any_machine, run_as};
-    use crate::section::WALK;
     use crate::{AddressSpace, Attr, Mmu, PageSize, Pages, VirtAddr};
 
     type Space = AddressSpace<Host<true>, 2>;
@@ -137,7 +157,7 @@ mod tests {
     /// Begins a section of a walk on CPU 1.
     fn walk_on_1(mmu: &'static Mmu<Host<true>, 2>) -> crate::section::Section<'static> {
         run_as(1);
-        let section = mmu.section(WALK);
+        let section = mmu.section(SectionKind::Walk);
         run_as(0);
         section
     }

@@ -21,7 +21,7 @@ use crate::{CpuSet, Kernel, Machine, Mmu, Overdue, visit};
 enum Executed {
     /// By each CPU that may hold the translations. It has left its walks.
     Everywhere,
-    /// By a broadcast: a CPU may still be in a walk by software.
+    /// By a broadcast: a CPU may still be in a walk by software, or use what it has found.
     Broadcast,
     /// The shootdown system has refused the operation.
     Refused,
@@ -38,7 +38,7 @@ const fn plan<M: Machine>() -> Plan {
 }
 
 impl<K: Kernel, const CPUS: usize> CpuCall<K, CPUS> {
-    const PLAN: Plan = plan::<K::Machine>();
+    pub(super) const PLAN: Plan = plan::<K::Machine>();
 
     /// Whether walks see this CPU's stores only after a barrier of this CPU (AArch64). A CPU that flushes for itself before it
     /// asks others executes the barrier there. A CPU that does not run the address space executes it alone: a CPU that waits
@@ -115,14 +115,16 @@ impl<K: Kernel, const CPUS: usize> CpuCall<K, CPUS> {
                 // CPU may hold a translation and this CPU has flushed.
                 unsafe { pending.complete() };
             }
-            Executed::Broadcast => self.after_broadcast(space, pending),
+            Executed::Broadcast => self.after_broadcast(space, Some(pending)),
             Executed::Refused => self.uncovered().lose(),
         }
     }
 
     /// Executes `flush` on every CPU that may hold the translations that it names.
     pub(crate) fn shoot(&mut self, space: &Block<K, CPUS>, flush: &Flush) {
-        let _ = self.execute(space, flush);
+        if let Executed::Broadcast = self.execute(space, flush) {
+            self.after_broadcast(space, None);
+        }
     }
 
     #[inline(always)]
@@ -138,7 +140,6 @@ impl<K: Kernel, const CPUS: usize> CpuCall<K, CPUS> {
     #[inline(never)]
     fn execute_everywhere(&mut self, space: &Block<K, CPUS>, flush: &Flush) -> Executed {
         if self.broadcast(space, flush) {
-            self.wait_for_uses(space);
             return Executed::Broadcast;
         }
         if Self::BARRIER && !space.cpus().running.load().contains(self.cpu) {
