@@ -3,6 +3,7 @@
 use tlbkit_addr::CpuSet;
 use tlbkit_shootdown::{Action, Outcome, Request, Seen, Style};
 
+use super::broadcast::Node;
 use super::step::{Step, Turns};
 use super::world::{Scene, Word, World, target};
 
@@ -10,6 +11,9 @@ impl World {
     /// One requester's step, or the replier's that it waits with.
     pub(super) fn ask(&self, cpu: usize, op: usize, turns: &mut Turns<'_>) {
         let scene = turns.scene;
+        if let Some(ending) = self.ops[op].ending {
+            return self.end_by_broadcast(cpu, op, ending, turns);
+        }
         let Some(now) = self.asks(op) else { return };
         if matches!(now, Action::IsStopped(_)) && scene.stops_together() {
             return; // Done at once, when it is so of all.
@@ -27,6 +31,9 @@ impl World {
     /// Returns what an operation asks of the CPU that runs it: nothing while it is with the repliers, or over.
     pub(super) fn asks(&self, op: usize) -> Option<Action> {
         let op = &self.ops[op];
+        if op.ending.is_some() {
+            return None;
+        }
         let over = op.machine.next() == Action::Done(Outcome::Done) && op.ended.is_some();
         (!op.machine.is_left() && !over).then(|| op.machine.next())
     }
@@ -57,7 +64,7 @@ impl World {
             }
             Action::Update => {
                 self.ops[op].status |= self.memory.ptes[pte].0;
-                self.update(op, pte);
+                self.update(scene, op, pte);
                 Seen::Did
             }
             Action::ReadStatus => {
@@ -65,7 +72,7 @@ impl World {
                 Seen::Did
             }
             Action::Store => {
-                self.update(op, pte);
+                self.update(scene, op, pte);
                 Seen::Did
             }
             Action::ReadTargets => {
@@ -152,6 +159,7 @@ impl World {
                 if self.ops[op].ended.replace(outcome).is_some() {
                     self.memory.wrong = Some("the payload is handed back twice");
                 }
+                self.hold(op, Node::Free);
                 if self.cpus[cpu].taken == Some(op as u8) {
                     self.end_take_over(cpu);
                 } else {
@@ -164,8 +172,11 @@ impl World {
         self.check_done(result);
     }
 
-    pub(super) fn update(&mut self, op: usize, pte: usize) {
-        self.memory.ptes[pte] = self.ops[op].new;
+    pub(super) fn update(&mut self, scene: &Scene, op: usize, pte: usize) {
+        let old = std::mem::replace(&mut self.memory.ptes[pte], self.ops[op].new);
+        if scene.visits && self.ops[op].new.rights() == 0 && old.rights() > 0 {
+            self.ops[op].node = Node::Out;
+        }
         self.ops[op].updated = true;
     }
 

@@ -3,7 +3,8 @@
 use std::sync::LazyLock;
 
 use tlbkit_shootdown::{
-    Algorithm, Hardware, Loader, LowRights, Plan, Rendezvous, Repair, Status, StatusBit, Style, SwitchKind,
+    Algorithm, Broadcast, Hardware, Loader, LowRights, Order, Plan, Rendezvous, Repair, Status, StatusBit,
+    Style, SwitchKind,
 };
 
 use super::world::{Damage, Scene, Word};
@@ -34,6 +35,10 @@ const fn rewriting(hardware: Hardware) -> Hardware {
     Hardware { rewrites_set_bits: true, ..hardware }
 }
 
+const fn broadcasting(hardware: Hardware) -> Hardware {
+    Hardware { remote_flush: true, broadcasts: true, ..hardware }
+}
+
 /// The rows of Table 2.1, those machines of today that are like none before them, and [`OTHERS`].
 pub(crate) static MACHINES: LazyLock<Vec<Machine>> = LazyLock::new(|| {
     let mut all: Vec<_> = Hardware::TABLE.map(|(name, hardware)| machine(name, hardware)).into();
@@ -55,18 +60,24 @@ const OTHERS: [Machine; 9] = [
     machine("on-miss", rewriting(writing(ON_MISS, NEVER))),
     machine("read-and-from-tlb", writing(READ_THEN_WRITE, FROM_TLB)),
     machine("soft-read-then-write", Hardware { loader: Loader::Software, ..writing(READ_THEN_WRITE, NEVER) }),
-    machine("soft-remote", Hardware { remote_flush: true, ..Hardware::RP3 }),
-    machine("remote-read-then-write", Hardware { remote_flush: true, ..writing(READ_THEN_WRITE, NEVER) }),
+    machine("soft-remote", broadcasting(Hardware::RP3)),
+    machine("remote-read-then-write", broadcasting(writing(READ_THEN_WRITE, NEVER))),
     machine("virtual-cache", Hardware { lines_need_entry: true, ..writing(NEVER, FROM_TLB) }),
 ];
 
 const D: u8 = Word::DIRTY;
 const R: u8 = Word::REFERENCED;
 
+/// The name of the way by which `tlbkit` ends a change on hardware that broadcasts flushes: the crate's [`Broadcast`].
+pub(crate) const BROADCAST: &str = "broadcast";
+/// The name of no algorithm.
+const NONE: &str = "none";
+
 /// One exploration.
 #[derive(Clone, Debug)]
 pub(crate) struct Case {
-    pub(crate) algorithm: Option<Algorithm>,
+    /// The algorithm's name, [`BROADCAST`], or [`NONE`].
+    pub(crate) algorithm: &'static str,
     pub(crate) machine: &'static str,
     /// What goes on, in a word.
     pub(crate) doing: String,
@@ -99,6 +110,8 @@ impl Machine {
             raise: None,
             start: Word::WRITE,
             bare: None,
+            broadcasts: false,
+            visits: false,
             reduce: true,
         }
     }
@@ -127,7 +140,7 @@ pub(crate) fn pairing(algorithm: Algorithm, machine: &Machine, cpus: usize, fewe
     let fewer = if late { fewer.min(2) } else { fewer };
     let mut add = |doing: &str, sound: bool, scene: Scene| {
         cases.push(Case {
-            algorithm: Some(algorithm),
+            algorithm: algorithm.name(),
             machine: machine.name,
             doing: format!("{doing}, {} CPUs", scene.cpus),
             off: None,
@@ -170,6 +183,58 @@ pub(crate) fn pairing(algorithm: Algorithm, machine: &Machine, cpus: usize, fewe
         scene.plan = scene.plan.with_rendezvous(Rendezvous::Serve);
         add("two on two pages, serving", unmaps, scene);
     }
+    if machine.hardware.broadcasts {
+        let mut scene = machine.scene(algorithm, fewer, &[(0, Word::NONE)]);
+        scene.visits = true;
+        // What the update returns waits for an operation that interrupts, with these (`System::run`).
+        let waits = algorithm.order() == Order::TlbFirst || algorithm.style() == Style::Remote;
+        add("a node beside walks by software", unmaps && !waits, scene);
+    }
+    cases
+}
+
+/// Every way of ending a change by a broadcast on `machine`, as [`pairing`] has them, beside walks by software. Where hardware also writes
+/// status bits, which no such walk looks at, there are such walks in the first case alone: more worlds than can be told apart.
+pub(crate) fn broadcast(machine: &Machine, cpus: usize, fewer: usize) -> Vec<Case> {
+    let mut cases = Vec::new();
+    if !machine.hardware.broadcasts {
+        return cases; // There is nothing to run it on.
+    }
+    let scene = |cpus, ops: &[(usize, Word)]| Scene {
+        broadcasts: true,
+        visits: machine.hardware.referenced == NEVER && machine.hardware.dirty == NEVER,
+        ..machine.scene(Algorithm::PteFirst, cpus, ops)
+    };
+    let sound = Broadcast::suits(&machine.hardware).is_ok();
+    let mut add = |doing: &str, scene: Scene| {
+        cases.push(Case {
+            algorithm: BROADCAST,
+            machine: machine.name,
+            doing: format!("{doing}, {} CPUs", scene.cpus),
+            off: None,
+            scene,
+            sound,
+        });
+    };
+    let one = [(0, Word::NONE)];
+    add("unmap", Scene { visits: true, ..scene(cpus, &one) });
+    add("write-protect", scene(cpus, &[(0, Word::READ)]));
+    add("two on one page", scene(fewer, &[(0, Word::READ), (0, Word::NONE)]));
+    add("two on two pages", scene(fewer, &[(0, Word::NONE), (1, Word::NONE)]));
+    for (doing, change, lazy) in [
+        ("a CPU joins", SwitchKind::In, false),
+        ("a CPU idles", SwitchKind::Out, false),
+        ("a CPU forgets", SwitchKind::OutAndForget, false),
+        ("a CPU goes offline", SwitchKind::Offline, false),
+        ("a lazy CPU comes back", SwitchKind::In, true),
+    ] {
+        add(doing, Scene { change: Some((fewer - 1, change)), lazy, ..scene(fewer, &one) });
+    }
+    // A node that is put in is another one than that which was taken out: no walk says which it is in.
+    add("rights raised again", Scene { raise: Some(fewer - 1), visits: false, ..scene(fewer, &one) });
+    if !sound {
+        cases.truncate(1); // The first one shows it.
+    }
     cases
 }
 
@@ -178,24 +243,27 @@ pub(crate) fn hazards() -> Vec<Case> {
     use Algorithm as A;
     const GONE: Word = Word::NONE;
     let mut cases = Vec::new();
-    let mut add =
-        |algorithm, name: &'static str, off: Repair, doing: &str, scene: &dyn Fn(&Machine) -> Scene| {
-            let Some(machine) = Machine::named(name) else { return };
-            for sound in [true, false] {
-                let mut scene = scene(machine);
-                if !sound {
-                    scene.plan = scene.plan.without(off);
-                }
-                cases.push(Case {
-                    algorithm: Some(algorithm),
-                    machine: name,
-                    doing: format!("{doing}, {} CPUs", scene.cpus),
-                    off: (!sound).then_some(off),
-                    scene,
-                    sound,
-                });
+    let mut add = |algorithm: Algorithm,
+                   name: &'static str,
+                   off: Repair,
+                   doing: &str,
+                   scene: &dyn Fn(&Machine) -> Scene| {
+        let Some(machine) = Machine::named(name) else { return };
+        for sound in [true, false] {
+            let mut scene = scene(machine);
+            if !sound {
+                scene.plan = scene.plan.without(off);
             }
-        };
+            cases.push(Case {
+                algorithm: algorithm.name(),
+                machine: name,
+                doing: format!("{doing}, {} CPUs", scene.cpus),
+                off: (!sound).then_some(off),
+                scene,
+                sound,
+            });
+        }
+    };
     for algorithm in [A::Optimistic, A::OptimisticAsync, A::OptimisticRemote] {
         let name =
             if algorithm == A::OptimisticRemote { "remote-read-then-write" } else { "read-then-write" };
@@ -281,6 +349,21 @@ pub(crate) fn hazards() -> Vec<Case> {
     for (algorithm, name) in [(A::PteFirst, "i386"), (A::PteFirstRemote, "mc88200")] {
         add(algorithm, name, Repair::EXCHANGE, "unmap", &|m| m.scene(algorithm, 2, &[(0, GONE)]));
     }
+    cases.extend(parts_of_a_broadcast());
+    cases
+}
+
+/// The parts of a broadcast: each left out, and none.
+fn parts_of_a_broadcast() -> Vec<Case> {
+    let Some(machine) = Machine::named("aarch64") else { return Vec::new() };
+    let mut cases: Vec<_> =
+        broadcast(machine, 2, 2).into_iter().filter(|case| case.doing.starts_with("unmap")).collect();
+    for off in [Repair::BARRIER, Repair::USES_END, Repair::WALKS_END, Repair::ANNOUNCE_FIRST] {
+        cases.extend(cases.first().cloned().map(|mut case| {
+            case.scene.plan = case.scene.plan.without(off);
+            Case { off: Some(off), sound: false, ..case }
+        }));
+    }
     cases
 }
 
@@ -328,7 +411,7 @@ pub(crate) fn damages() -> Vec<Case> {
             scene.start = start;
             scene.bare = Some(damage);
             Case {
-                algorithm: None,
+                algorithm: NONE,
                 machine: machine.name,
                 doing: format!("{doing}: {damage}"),
                 off: None,

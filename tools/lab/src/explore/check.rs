@@ -2,6 +2,7 @@
 
 use tlbkit_shootdown::{Algorithm, Order, Outcome, Repair};
 
+use super::broadcast::Node;
 use super::world::{Cpu, Damage, Scene, Word, World};
 
 impl World {
@@ -26,6 +27,9 @@ impl World {
         let beyond = |cpu: &Cpu| cpu.tlb.iter().any(|copy| copy.rights() > scene.start.rights());
         if !self.memory.raised && self.cpus.iter().any(beyond) {
             return Some("a copy has rights that no entry has had".into());
+        }
+        if let Some(wrong) = (0..self.cpus.len()).find_map(|cpu| self.wrong_visit(cpu)) {
+            return Some(wrong);
         }
         for (at, op) in self.ops.iter().enumerate() {
             let pte = usize::from(op.pte);
@@ -99,9 +103,14 @@ impl World {
 
     /// Tells whether everything has come to its end.
     pub(crate) fn finished(&self) -> bool {
-        self.ops.iter().all(|op| op.ended.is_some())
+        let kept = |node| matches!(node, Node::Out | Node::Kept { .. });
+        self.ops.iter().all(|op| op.ended.is_some() && op.ending.is_none() && !kept(op.node))
             && self.cpus.iter().all(|cpu| {
-                cpu.replier.is_idle() && cpu.queue.is_empty() && !cpu.stopped && cpu.switch.is_none()
+                cpu.visit.is_none()
+                    && cpu.replier.is_idle()
+                    && cpu.queue.is_empty()
+                    && !cpu.stopped
+                    && cpu.switch.is_none()
             })
     }
 }

@@ -48,7 +48,7 @@ impl World {
             turns.offer(self, Step::Land { cpu }, |w, _| w.land(cpu));
         }
         if let Some(&(pte, drain)) = at.flushes.first() {
-            let busy = at.walk.is_some() || at.miss.is_some() || at.late.is_some();
+            let busy = at.walk.is_some() || at.late.is_some() || at.miss.is_some() && !scene.broadcasts;
             if !(drain && busy) {
                 let pte = usize::from(pte);
                 turns.offer(self, Step::Flushed { cpu, pte }, |w, _| {

@@ -11,6 +11,7 @@ use self::search::{Search, Verdict};
 use crate::{Experiment, Name};
 
 mod ask;
+mod broadcast;
 mod cases;
 mod check;
 mod driver;
@@ -29,7 +30,8 @@ mod world;
 /// found wrong. Anything else is an error.
 #[derive(Debug, Args)]
 pub struct Explore {
-    /// Only this algorithm, by its name in Table 3.1 (PTE-first, TLB-first, 2-phase, optimistic, with ' or '')
+    /// Only this algorithm, by its name in Table 3.1 (PTE-first, TLB-first, 2-phase, optimistic, with ' or ''),
+    /// or `broadcast`
     #[arg(long)]
     algorithm: Option<String>,
     /// Only this hardware: a row of Table 2.1 (vax, ns32332, sun3, i386, n10, rp3, mc88200), a machine of today (x86-64,
@@ -80,7 +82,7 @@ const BROKEN_EARLY: usize = 400_000;
 /// One exploration's result.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Row {
-    /// The algorithm, by its name in Table 3.1, or `none`.
+    /// The algorithm, by its name in Table 3.1, `broadcast`, or `none`.
     pub algorithm: Name,
     /// The hardware, as `--hardware` takes it.
     pub hardware: Name,
@@ -103,14 +105,14 @@ pub struct Row {
 }
 
 impl Explore {
-    /// Returns the algorithm that is named.
-    fn algorithm(&self) -> anyhow::Result<Option<Algorithm>> {
+    /// Returns the name of the algorithm that is wanted.
+    fn algorithm(&self) -> anyhow::Result<Option<&'static str>> {
         let Some(name) = &self.algorithm else { return Ok(None) };
-        match Algorithm::ALL.into_iter().find(|a| a.name() == name) {
-            Some(algorithm) => Ok(Some(algorithm)),
-            None => {
-                bail!("no algorithm `{name}`: say one of {}", Algorithm::ALL.map(Algorithm::name).join(", "))
-            }
+        let known: Vec<_> =
+            Algorithm::ALL.map(Algorithm::name).into_iter().chain([cases::BROADCAST]).collect();
+        match known.iter().find(|known| *known == name) {
+            None => bail!("no algorithm `{name}`: say one of {}", known.join(", ")),
+            found => Ok(found.copied()),
         }
     }
 }
@@ -185,8 +187,12 @@ fn select(args: &Explore) -> anyhow::Result<Vec<Case>> {
                 cases.extend(cases::pairing(one, machine, usize::from(args.cpus), usize::from(fewer)));
             }
         }
+        for machine in MACHINES.iter() {
+            let fewer = args.fewer.unwrap_or(args.cpus);
+            cases.extend(cases::broadcast(machine, usize::from(args.cpus), usize::from(fewer)));
+        }
     }
-    cases.retain(|case| algorithm.is_none() || case.algorithm == algorithm);
+    cases.retain(|case| algorithm.is_none_or(|name| case.algorithm == name));
     cases.retain(|case| machine.is_none_or(|name| case.machine == name));
     if cases.is_empty() {
         bail!("there is no such case: leave --algorithm or --hardware out");
@@ -222,9 +228,9 @@ fn rows(cases: &[Case], found: &[Search]) -> Vec<Row> {
                 Verdict::Broken { why, trace } => ("broken", Some(trace), Some(why.clone())),
                 Verdict::Stuck { trace } => ("stuck", Some(trace), Some("it can never end from here".into())),
             };
-            let single = case.off.is_some() || case.algorithm.is_none();
+            let single = case.off.is_some() || case.scene.bare.is_some();
             Row {
-                algorithm: case.algorithm.map_or("none", Algorithm::name).into(),
+                algorithm: case.algorithm.into(),
                 hardware: case.machine.into(),
                 case: case.doing.clone(),
                 without: case
@@ -251,9 +257,8 @@ fn print_trace(case: &Case, search: &Search) {
         Verdict::Stuck { trace } => ("it can never end from here", trace),
         _ => return,
     };
-    let name = case.algorithm.map_or("no algorithm", Algorithm::name);
     let off = case.off.map(|off| format!(" without {off:?}")).unwrap_or_default();
-    eprintln!("{name} on {}, {}{off}: {why}", case.machine, case.doing);
+    eprintln!("{} on {}, {}{off}: {why}", case.algorithm, case.machine, case.doing);
     for (at, turn) in trace.iter().enumerate() {
         for (nth, step) in turn.steps.iter().enumerate() {
             let number = if nth == 0 { (at + 1).to_string() } else { String::new() };

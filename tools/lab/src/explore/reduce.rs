@@ -62,7 +62,7 @@ impl Scene {
     /// flushed one after the other.
     pub(super) fn alike(&self, world: &World) -> Range<usize> {
         let only = self.reduce && self.alone() && self.still() && self.falling() && self.bare.is_none();
-        let together = self.plan.algorithm().style() != Style::Remote;
+        let together = self.plan.algorithm().style() != Style::Remote && !self.broadcasts;
         if only && together && self.plan.has(Repair::ALL_LOADERS) && world.ops[0].machine.cpu() == 0 {
             1..self.cpus
         } else {
@@ -99,7 +99,8 @@ impl World {
         if let Some((_, miss, _)) = self.cpus[cpu].miss {
             let now = miss.next();
             // Nothing looks at this TLB before the handler has ended.
-            let unseen = scene.plan.has(Repair::MISS_MASKED) && scene.plan.has(Repair::REMOTE_DRAIN);
+            let waits = scene.plan.has(Repair::REMOTE_DRAIN) && !scene.broadcasts;
+            let unseen = scene.plan.has(Repair::MISS_MASKED) && waits;
             if now == MissAction::Load && unseen {
                 self.handle(scene, cpu);
                 return Some(Step::Handle { cpu, now });
@@ -116,7 +117,7 @@ impl World {
             });
         }
         let stops = scene.plan.algorithm() == Algorithm::TwoPhase;
-        if self.is_interrupted(scene, cpu) && scene.alone() && scene.still() && !stops {
+        if self.is_interrupted(scene, cpu) && scene.alone() && scene.still() && !stops && !scene.visits {
             self.cpus[cpu].replier.interrupt();
             return Some(Step::Interrupt { cpu });
         }

@@ -77,7 +77,8 @@ const fn is_whim(taken: &[Step]) -> bool {
                 | Step::Evict { .. }
                 | Step::Use { .. }
                 | Step::Miss { .. }
-                | Step::Raise { .. },
+                | Step::Raise { .. }
+                | Step::Visits { .. },
             ..
         ]
     )
@@ -91,8 +92,7 @@ fn checked(world: World, case: &Case, way: &[Step]) -> Result<World, String> {
 }
 
 fn told(why: &str, case: &Case, way: &[Step]) -> String {
-    let algorithm = case.algorithm.map_or("none", Algorithm::name);
-    let mut text = format!("{algorithm} on {}, {}: {why}", case.machine, case.doing);
+    let mut text = format!("{} on {}, {}: {why}", case.algorithm, case.machine, case.doing);
     for (at, step) in way.iter().enumerate() {
         text += &format!("\n{:>4}  {step}", at + 1);
     }

@@ -14,6 +14,10 @@ impl World {
                 return;
             }
         }
+        self.visits(cpu, turns);
+        if at.visit.is_some() {
+            return;
+        }
         if self.replies(cpu) {
             let now = at.replier.next();
             turns.offer(self, Step::Reply { cpu, now }, |w, _| w.reply(scene, cpu, now));
@@ -31,7 +35,7 @@ impl World {
         if scene.bare.is_some() {
             if at.own.is_some() {
                 let now = Action::Store;
-                turns.offer(self, Step::Ask { cpu, op: 0, now }, |w, _| w.change_bare(cpu));
+                turns.offer(self, Step::Ask { cpu, op: 0, now }, |w, _| w.change_bare(scene, cpu));
             }
         } else if let Some(op) = self.runs(cpu) {
             self.ask(cpu, op, turns);
@@ -56,12 +60,13 @@ impl World {
         !self.cpus[cpu].replier.is_idle() && self.cpus[cpu].taken.is_none()
     }
 
-    /// Tells whether the CPU takes an interrupt now. In 2-phase, in the midst of a reply, and once the CPU is offline, none is
-    /// taken.
+    /// Tells whether the CPU takes an interrupt now. In 2-phase, in the midst of a reply, in a walk by software, and once the
+    /// CPU is offline, none is taken.
     pub(super) fn is_interrupted(&self, scene: &Scene, cpu: usize) -> bool {
         let at = &self.cpus[cpu];
         let offline = scene.change == Some((cpu, SwitchKind::Offline)) && at.changed && at.switch.is_none();
-        !at.queue.is_empty() && !at.stopped && at.taken.is_none() && at.replier.is_idle() && !offline
+        let masked = at.stopped || at.taken.is_some() || at.visit.is_some();
+        !at.queue.is_empty() && !masked && at.replier.is_idle() && !offline
     }
 
     /// Returns the operation that the CPU runs.
@@ -79,9 +84,9 @@ impl World {
     }
 
     /// Changes the entry, and that is all.
-    fn change_bare(&mut self, cpu: usize) {
+    fn change_bare(&mut self, scene: &Scene, cpu: usize) {
         let pte = usize::from(self.ops[0].pte);
-        self.update(0, pte);
+        self.update(scene, 0, pte);
         self.ops[0].ended = Some(Outcome::Done);
         self.memory.written = [false; PTES];
         self.cpus[cpu].own = None;

@@ -4,6 +4,7 @@ use std::fmt;
 
 use tlbkit_shootdown::{Action, MissAction, Reply, SwitchAction};
 
+use super::broadcast::{Now, Walk};
 use super::world::{Scene, Word, World};
 
 /// One step, for a trace.
@@ -37,6 +38,14 @@ pub(crate) enum Step {
     Flushed { cpu: usize, pte: usize },
     /// The rights of entry 0 are raised again.
     Raise { cpu: usize },
+    /// A step of an operation that ends by a broadcast.
+    Broadcast { cpu: usize, op: usize, now: Now },
+    /// A walk by software begins with this step.
+    Visits { cpu: usize, pte: usize, now: Walk },
+    /// A step of a walk by software.
+    Visit { cpu: usize, pte: usize, now: Walk },
+    /// A look at the word of a CPU, for a node that waits.
+    Collect { op: usize, cpu: usize },
 }
 
 impl fmt::Display for Step {
@@ -60,6 +69,15 @@ impl fmt::Display for Step {
             Self::Switch { cpu, now } => write!(f, "CPU {cpu} switches: {now:?}"),
             Self::Flushed { cpu, pte } => write!(f, "CPU {cpu}'s TLB is flushed of entry {pte} from outside"),
             Self::Raise { cpu } => write!(f, "CPU {cpu} raises the rights of entry 0 again"),
+            Self::Broadcast { cpu, op, now: Now::Asked(now) } => {
+                write!(f, "CPU {cpu}, operation {op}: {now:?}")
+            }
+            Self::Broadcast { cpu, op, now } => write!(f, "CPU {cpu}, operation {op}: {now:?}"),
+            Self::Visits { cpu, pte, now } => {
+                write!(f, "CPU {cpu} begins a walk to entry {pte} by software: {now:?}")
+            }
+            Self::Visit { cpu, pte, now } => write!(f, "CPU {cpu} walks to entry {pte} by software: {now:?}"),
+            Self::Collect { op, cpu } => write!(f, "the node of operation {op} waits: the word of CPU {cpu}"),
         }
     }
 }
@@ -110,5 +128,6 @@ impl World {
         if let Some(cpu) = scene.raise {
             self.raise(cpu, &mut turns);
         }
+        self.collect(&mut turns);
     }
 }

@@ -5,9 +5,11 @@ use std::fmt;
 
 use tlbkit_addr::{Asid, CpuSet, Pages, Vpn};
 use tlbkit_shootdown::{
-    Hardware, Loader, Miss, OpId, Outcome, Plan, Queue, Rendezvous, Repair, Replier, Requester, SpaceCpus,
-    StatusBit, Switch, SwitchKind, Target,
+    Hardware, Loader, Miss, OpId, Outcome, Plan, Queue, Rendezvous, Repair, Replier, Requester, SectionWord,
+    SpaceCpus, StatusBit, Switch, SwitchKind, Target,
 };
+
+use super::broadcast::{Ending, Node, Visit};
 
 /// Most page-table entries, and operations.
 pub(crate) const PTES: usize = 2;
@@ -93,6 +95,10 @@ pub(crate) struct Scene {
     pub(crate) start: Word,
     /// Nothing is synchronized: the entry is changed, and that is all. Which damage is looked for (Table 2.2).
     pub(crate) bare: Option<Damage>,
+    /// Whether operations end by a broadcast, in place of the plan's algorithm.
+    pub(crate) broadcasts: bool,
+    /// Whether CPUs walk the table by software, too.
+    pub(crate) visits: bool,
     /// Whether steps that cannot be told apart are one (`reduce`).
     pub(crate) reduce: bool,
 }
@@ -123,6 +129,9 @@ pub(crate) struct Cpu {
     pub(crate) flushes: heapless::Vec<(u8, bool), 4>,
     pub(crate) posted: u8,
     pub(crate) flushed: u8,
+    /// Its word, and its walk by software.
+    pub(crate) section: SectionWord,
+    pub(crate) visit: Option<Visit>,
 }
 
 /// One operation.
@@ -141,6 +150,9 @@ pub(crate) struct Op {
     pub(crate) ended: Option<Outcome>,
     /// The status bits that came back.
     pub(crate) status: u8,
+    /// Its end, where that is a broadcast, and the node that it takes out.
+    pub(crate) ending: Option<Ending>,
+    pub(crate) node: Node,
 }
 
 /// What the CPUs share, and what is noted of the whole.
@@ -156,6 +168,8 @@ pub(crate) struct Memory {
     pub(crate) raised: bool,
     /// While the operation was still under way.
     pub(crate) raised_early: bool,
+    /// The epoch in which a walk by software begins.
+    pub(crate) epoch: usize,
     /// The machine said that something cannot be; it is a violation.
     pub(crate) wrong: Option<&'static str>,
 }
@@ -214,6 +228,8 @@ impl Scene {
                 flushes: heapless::Vec::new(),
                 posted: 0,
                 flushed: 0,
+                section: SectionWord::OUTSIDE,
+                visit: None,
             })
         };
         let op = |(at, &(pte, new)): (usize, &(usize, Word))| -> anyhow::Result<Op> {
@@ -229,6 +245,8 @@ impl Scene {
                 updated: false,
                 ended: None,
                 status: 0,
+                ending: self.ending(new),
+                node: Node::None,
             })
         };
         let memory = Memory {
@@ -240,6 +258,7 @@ impl Scene {
             written: [false; PTES],
             raised: false,
             raised_early: false,
+            epoch: 0,
             wrong: None,
         };
         let mut world = World {

@@ -41,7 +41,7 @@ pub(super) struct Row {
 pub(super) fn run(args: &Explore) -> anyhow::Result<()> {
     let algorithm = args.algorithm()?;
     let mut scenes = if args.hazards { scenes::hazards() } else { scenes::scenes() };
-    scenes.retain(|scene| algorithm.is_none_or(|algorithm| scene.algorithm == algorithm));
+    scenes.retain(|scene| algorithm.is_none_or(|algorithm| scene.algorithm.name() == algorithm));
     if scenes.is_empty() {
         bail!("no scene of the driver is for that algorithm");
     }
