@@ -1,13 +1,16 @@
-//! A kernel's own part: frames that are counted, behind a lock, and its [`Kernel`].
+//! A kernel's own part: what its machine's instructions do, frames that are counted, behind a lock, and its [`Kernel`].
 
 use spin::Mutex;
-use tlbkit::{AddressSpace, Asid, Flush, Kernel, Mmu, PageSize, Pfn, PhysAddr, Record, Run};
-#[cfg(feature = "four-cpus")]
-use tlbkit::{CpuSet, Overdue};
+use tlbkit::{AddressSpace, Asid, CpuSet, Flush, Kernel, Mmu, Overdue, PageSize, Pfn, PhysAddr, Record, Run};
 
-use super::cpu::{self, FIRST};
-#[cfg(feature = "four-cpus")]
-use super::cpus;
+#[cfg_attr(target_arch = "riscv64", path = "../../kernel/embedding/cpu/riscv64.rs")]
+#[cfg_attr(target_arch = "x86_64", path = "../../kernel/embedding/cpu/x86_64.rs")]
+pub mod cpu;
+#[cfg_attr(target_arch = "riscv64", path = "cpus/riscv64.rs")]
+#[cfg_attr(target_arch = "x86_64", path = "cpus/x86_64.rs")]
+pub mod cpus;
+
+use cpu::FIRST;
 
 /// The most CPUs.
 pub const CPUS: usize = if cfg!(feature = "four-cpus") { 4 } else { 1 };
@@ -102,18 +105,12 @@ pub static MMU: Mmu<Mine, CPUS> = Mmu::new(Mine);
 
 pub type Space = AddressSpace<Mine, CPUS>;
 
-/// Tells whether the kernel gives out the frame at an address.
-fn is_ours(frame: PhysAddr) -> bool {
-    frame.pfn(PageSize::K4).get().wrapping_sub(FIRST) < FRAMES
-}
-
 // SAFETY: a free frame has no other owner, and all of them are mapped where `memory` says; a record is its frame's. All frames are
 // RAM, whose bytes nothing but `tlbkit`'s copies accesses. `flush` orders the stores before it, and ends what the CPU has walked.
 // `cpus` numbers the CPUs from 0 on.
 unsafe impl Kernel for Mine {
     type Machine = cpu::Machine;
 
-    #[cfg(feature = "four-cpus")]
     fn cpu(&self) -> usize {
         cpus::number()
     }
@@ -131,7 +128,7 @@ unsafe impl Kernel for Mine {
     }
 
     fn user_memory<R>(&self, frame: PhysAddr, access: impl FnOnce(*mut u8) -> R) -> Option<R> {
-        is_ours(frame).then(|| access(cpu::memory(frame)))
+        self.record(frame).map(|_| access(cpu::memory(frame)))
     }
 
     fn record(&self, frame: PhysAddr) -> Option<&Record> {
@@ -170,12 +167,10 @@ unsafe impl Kernel for Mine {
         cpu::asid_bits()
     }
 
-    #[cfg(feature = "four-cpus")]
     fn interrupt(&self, cpus: CpuSet) {
         cpus::interrupt(cpus);
     }
 
-    #[cfg(feature = "four-cpus")]
     fn overdue(&self, _: Overdue) {
         // A kernel says so, and stops.
         loop {

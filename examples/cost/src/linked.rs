@@ -10,13 +10,9 @@ use core::hint::black_box;
 
 #[cfg(not(feature = "without"))]
 mod calls;
-#[cfg_attr(target_arch = "riscv64", path = "../../kernel/embedding/cpu/riscv64.rs")]
-#[cfg_attr(target_arch = "x86_64", path = "../../kernel/embedding/cpu/x86_64.rs")]
-mod cpu;
-#[cfg_attr(target_arch = "riscv64", path = "cpus/riscv64.rs")]
-#[cfg_attr(target_arch = "x86_64", path = "cpus/x86_64.rs")]
-mod cpus;
 mod kernel;
+
+use kernel::{cpu, cpus};
 
 #[unsafe(no_mangle)]
 extern "C" fn _start() -> ! {

@@ -21,17 +21,11 @@ use tlbkit::{
 #[cfg_attr(target_arch = "riscv64", path = "../../kernel/embedding/board/riscv64.rs")]
 #[cfg_attr(target_arch = "x86_64", path = "../../kernel/embedding/board/x86_64.rs")]
 mod board;
-#[cfg_attr(target_arch = "riscv64", path = "../../kernel/embedding/cpu/riscv64.rs")]
-#[cfg_attr(target_arch = "x86_64", path = "../../kernel/embedding/cpu/x86_64.rs")]
-mod cpu;
-#[cfg_attr(target_arch = "riscv64", path = "cpus/riscv64.rs")]
-#[cfg_attr(target_arch = "x86_64", path = "cpus/x86_64.rs")]
-mod cpus;
 mod kernel;
 mod paint;
 
 use board::Console;
-use kernel::{Frames, MMU, Space, frames};
+use kernel::{Frames, MMU, Space, cpu, cpus, frames};
 
 /// Pages of one node.
 const PAGES: usize = 100;
