@@ -5,6 +5,11 @@ use std::path::Path;
 
 fn main() {
     let script = match env::var("CARGO_CFG_TARGET_ARCH").as_deref() {
+        Ok("aarch64") => {
+            // Boot loaders take a flat image, whose header says what it is.
+            println!("cargo::rustc-link-arg-bin=measured=--oformat=binary");
+            "../kernel/src/arch/aarch64/kernel.ld"
+        }
         Ok("riscv64") => "../kernel/src/arch/riscv64/kernel.ld",
         Ok("x86_64") => {
             // The code stands where it is linked: no loader relocates it.

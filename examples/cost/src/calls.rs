@@ -5,7 +5,7 @@ use core::ops::ControlFlow;
 
 use tlbkit::{
     Access, AddressSpace, Attr, Change, Edit, Error, Fault, Mark, PageSize, Pages, Pfn, SupervisorPages,
-    VirtAddr, Vpn,
+    VirtAddr,
 };
 
 use super::kernel::{CPUS, MMU, Mine, Space};
@@ -48,15 +48,23 @@ impl Given {
 /// A call. Its number is of no interest, but the compiler does not know that.
 pub type Call = fn(&mut Given) -> Result<usize, Error>;
 
-pub static CALLS: [Call; 18] = [
+pub static CALLS: &[Call] = &[
+    #[cfg(not(target_arch = "aarch64"))]
     |given| {
-        let slot = Pages::count(Vpn::new(0x80000), 1 << 18).ok_or(Error::NoRoom)?;
+        let slot = Pages::count(tlbkit::Vpn::new(0x80000), 1 << 18).ok_or(Error::NoRoom)?;
         given.spaces[1] = Some(AddressSpace::lending(&MMU, [slot])?);
         Ok(0)
     },
+    #[cfg(not(target_arch = "aarch64"))]
     |given| {
         let kernel = given.spaces[1].as_ref().ok_or(Error::NoRoom)?;
         given.spaces[0] = Some(AddressSpace::sharing(kernel)?);
+        Ok(0)
+    },
+    // The kernel's half has a table of its own.
+    #[cfg(target_arch = "aarch64")]
+    |given| {
+        given.spaces[0] = Some(AddressSpace::new(&MMU)?);
         Ok(0)
     },
     |given| given.space()?.map(given.page(), given.frame, USER).map(|()| 0),

@@ -3,9 +3,11 @@
 use spin::Mutex;
 use tlbkit::{AddressSpace, Asid, CpuSet, Flush, Kernel, Mmu, Overdue, PageSize, Pfn, PhysAddr, Record, Run};
 
+#[cfg_attr(target_arch = "aarch64", path = "../../kernel/embedding/cpu/aarch64.rs")]
 #[cfg_attr(target_arch = "riscv64", path = "../../kernel/embedding/cpu/riscv64.rs")]
 #[cfg_attr(target_arch = "x86_64", path = "../../kernel/embedding/cpu/x86_64.rs")]
 pub mod cpu;
+#[cfg_attr(target_arch = "aarch64", path = "cpus/aarch64.rs")]
 #[cfg_attr(target_arch = "riscv64", path = "cpus/riscv64.rs")]
 #[cfg_attr(target_arch = "x86_64", path = "cpus/x86_64.rs")]
 pub mod cpus;
@@ -110,6 +112,9 @@ pub type Space = AddressSpace<Mine, CPUS>;
 // `cpus` numbers the CPUs from 0 on.
 unsafe impl Kernel for Mine {
     type Machine = cpu::Machine;
+
+    #[cfg(target_arch = "aarch64")]
+    const BROADCAST: Option<tlbkit::Broadcast<Self>> = Some(|_, flush, asid, _| cpus::broadcast(flush, asid));
 
     fn cpu(&self) -> usize {
         cpus::number()

@@ -23,7 +23,7 @@ extern "C" fn _start() -> ! {
     let mut given = calls::Given::new();
     loop {
         #[cfg(not(feature = "without"))]
-        for call in black_box(&calls::CALLS) {
+        for call in black_box(calls::CALLS) {
             let number = call(&mut given).unwrap_or(1);
             given.vary(number);
         }

@@ -18,6 +18,7 @@ use tlbkit::{
     PageSize, Pages, Pfn, Run, Stopped, SupervisorPages, VirtAddr, addr,
 };
 
+#[cfg_attr(target_arch = "aarch64", path = "../../kernel/embedding/board/aarch64.rs")]
 #[cfg_attr(target_arch = "riscv64", path = "../../kernel/embedding/board/riscv64.rs")]
 #[cfg_attr(target_arch = "x86_64", path = "../../kernel/embedding/board/x86_64.rs")]
 mod board;
@@ -165,6 +166,8 @@ fn one_by_one(space: &Space) -> Result<(), Error> {
     each("unmap", &mut |index| space.unmap(page_of(index)).map(drop));
     each("mark", &mut |index| space.mark(at(index), Mark::Guard).map(drop));
     space.unmap(pages(AT, PAGES)?)?;
+    space.map_with(pages(AT, PAGES)?, USER, |_| take())?;
+    each("unmap,_and_free_the_frame", &mut |index| space.unmap(page_of(index)).map(drop));
     each("Kernel::flush,_of_a_page", &mut |index| {
         let mut flush = addr::Flush::none();
         flush.add(FlushScope::Everywhere, page_of(index));
@@ -190,7 +193,7 @@ fn one_by_one(space: &Space) -> Result<(), Error> {
 }
 
 /// A process's pages, whose frames are scattered: page faults, fork and drop.
-fn of_a_process(kernel: &Space, space: &Space) -> Result<(), Error> {
+fn of_a_process(kernel: Option<&Space>, space: &Space) -> Result<(), Error> {
     let mut scattered = [Pfn::new(0); PAGES];
     for index in 0..PAGES {
         scattered[index * 37 % PAGES] = take()?;
@@ -203,9 +206,8 @@ fn of_a_process(kernel: &Space, space: &Space) -> Result<(), Error> {
         },
     );
     let mut child = None;
-    let fork = || space.fork(SupervisorPages::LeftOut);
     each_of("fork,_a_page_of_100", 1, PAGES, &mut |_| {
-        child = Some(fork()?);
+        child = Some(space.fork(SupervisorPages::LeftOut)?);
         Ok(())
     });
     each("page_fault_of_a_copy_on_write_page", &mut |index| match space
@@ -219,19 +221,21 @@ fn of_a_process(kernel: &Space, space: &Space) -> Result<(), Error> {
         Ok(())
     });
     let mut new = [const { None }; 4];
-    each_of("sharing", 4, 1, &mut |index| {
-        new[index] = Some(AddressSpace::sharing(kernel)?);
+    each_of(if kernel.is_some() { "sharing" } else { "new" }, 4, 1, &mut |index| {
+        new[index] = Some(process(kernel)?);
         Ok(())
     });
     each_of("drop,_nothing_mapped", 4, 1, &mut |index| {
         new[index] = None;
         Ok(())
     });
-    once("new", &mut |_| {
-        new[0] = Some(AddressSpace::new(&MMU)?);
-        Ok(())
-    });
-    let other = AddressSpace::sharing(kernel)?;
+    if kernel.is_some() {
+        once("new", &mut |_| {
+            new[0] = Some(process(None)?);
+            Ok(())
+        });
+    }
+    let other = process(kernel)?;
     other.activate()?;
     each("activate,_another_space", &mut |index| {
         if index % 2 == 0 { space.activate() } else { other.activate() }
@@ -305,23 +309,57 @@ fn large_pages(space: &Space) -> Result<(), Error> {
     Ok(())
 }
 
-fn all() -> Result<(), Error> {
-    frames(Frames::prepare);
-    once("online", &mut |_| MMU.online());
+/// Returns the kernel's own address space, which is never dropped: its pages are those of every process.
+#[cfg(not(target_arch = "aarch64"))]
+fn kernels() -> Result<Option<ManuallyDrop<Space>>, Error> {
     let mut own = None;
     once("lending", &mut |_| {
         own = Some(ManuallyDrop::new(AddressSpace::lending(&MMU, cpu::kernels_parts()?)?));
         Ok(())
     });
-    let Some(kernel) = own else { return Err(Error::NoRoom) };
-    for (pages, frame, rights) in cpu::kernels_pages()? {
-        let attr = rights | Attr::GLOBAL | Attr::ACCESSED | Attr::DIRTY;
-        once("map_linear,_the_kernel", &mut |_| kernel.map_linear(pages, frame, attr));
+    once("map_linear,_the_kernel", &mut |_| {
+        let (own, mapped) = (own.as_ref().ok_or(Error::NoRoom)?, Attr::GLOBAL | Attr::ACCESSED | Attr::DIRTY);
+        let mut parts = cpu::kernels_pages()?.into_iter();
+        parts.try_for_each(|(pages, frame, rights)| own.map_linear(pages, frame, rights | mapped))
+    });
+    Ok(own)
+}
+
+/// The kernel keeps the boot's table, in a root register of its own.
+#[cfg(target_arch = "aarch64")]
+fn kernels() -> Result<Option<ManuallyDrop<Space>>, Error> {
+    Ok(None)
+}
+
+/// Returns the address space of a new process.
+fn process(kernel: Option<&Space>) -> Result<Space, Error> {
+    kernel.map_or_else(|| AddressSpace::new(&MMU), AddressSpace::sharing)
+}
+
+/// Checks that the counter counts instructions: those of a loop of two, and no more, for each time.
+fn check_counter() {
+    #[inline(never)]
+    fn counted(times: usize) -> usize {
+        let begin = cpus::instructions();
+        cpus::execute(times);
+        cpus::instructions() - begin
     }
-    let space = AddressSpace::sharing(&kernel)?;
+    let counted = counted(2000) - counted(1000);
+    if counted != 2000 {
+        FAILURES.fetch_add(1, Relaxed);
+        let _ = writeln!(Console, "2000 instructions are counted as {counted}");
+    }
+}
+
+fn all() -> Result<(), Error> {
+    check_counter();
+    frames(Frames::prepare);
+    once("online", &mut |_| MMU.online());
+    let kernel = kernels()?;
+    let space = process(kernel.as_deref())?;
     space.activate()?;
     one_by_one(&space)?;
-    of_a_process(&kernel, &space)?;
+    of_a_process(kernel.as_deref(), &space)?;
     many_at_once(&space)?;
     MMU.idle()?;
     drop(space);

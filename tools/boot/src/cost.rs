@@ -11,6 +11,8 @@ use tlbkit_shell::{Shell, tools};
 /// A machine of `examples/cost`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Machine {
+    /// Four levels, in a CPU of QEMU's machine `virt`. Four CPUs broadcast their flushes.
+    Aarch64,
     /// Sv39, in a hart of QEMU's machine `virt`.
     Riscv64,
     /// Four levels, without PCIDs, in a CPU of QEMU's PC.
@@ -21,6 +23,7 @@ pub enum Machine {
 impl Machine {
     const fn architecture(self) -> Architecture {
         match self {
+            Self::Aarch64 => Architecture::Aarch64,
             Self::Riscv64 => Architecture::Riscv64,
             Self::X86_64 => Architecture::X86_64,
         }

@@ -6,7 +6,7 @@ use crate::{places, tools};
 /// What is a workspace of its own, and the machines that it is built for.
 const ISLANDS: [(&str, &[&str]); 5] = [
     ("fuzz", &[]),
-    ("examples/cost", &["riscv64gc-unknown-none-elf", "x86_64-unknown-none"]),
+    ("examples/cost", &["riscv64gc-unknown-none-elf", "aarch64-unknown-none", "x86_64-unknown-none"]),
     ("examples/embed", &["riscv64gc-unknown-none-elf"]),
     ("examples/kernel", &["riscv64gc-unknown-none-elf", "aarch64-unknown-none", "x86_64-unknown-none"]),
     (

@@ -129,13 +129,14 @@ pub(crate) fn run(args: &CostArgs) -> anyhow::Result<()> {
     cost.texts.iter().try_for_each(|text| compare(args.machine, text))
 }
 
-/// Links the kernel for RISC-V as most are built, and compares its code with what was decided: a step of the gate.
+/// Links the kernels for RISC-V and AArch64 as most are built, and compares their code with what was decided: a step of the gate.
 pub(crate) fn decided(shell: &Shell) -> anyhow::Result<()> {
-    let machine = Machine::Riscv64;
     let (profile, level) = LEVELS[0];
-    texts(shell, machine, profile, level, &ProgressBar::hidden())?
-        .iter()
-        .try_for_each(|text| compare(machine, text))
+    for machine in [Machine::Riscv64, Machine::Aarch64] {
+        let texts = texts(shell, machine, profile, level, &ProgressBar::hidden())?;
+        texts.iter().try_for_each(|text| compare(machine, text))?;
+    }
+    Ok(())
 }
 
 /// Says what is wrong with the size of code: it is more than was decided, or much less.

@@ -35,6 +35,12 @@ pub fn instructions() -> usize {
     count
 }
 
+/// Executes two instructions so many times, and few more.
+pub fn execute(times: usize) {
+    // SAFETY: it counts down.
+    unsafe { asm!("2: addi {0}, {0}, -1", "bnez {0}, 2b", inout(reg) times => _, options(nomem, nostack)) }
+}
+
 /// Calls `run` on another stack, whose end is at `top`.
 pub fn on_stack(top: usize, run: extern "C" fn() -> !) -> ! {
     // SAFETY: nothing returns to the stack that is left.
