@@ -14,8 +14,11 @@ use crate::{Entry, Leaf};
 ///
 /// An error takes two words, so that a result is returned in registers. It names the page that caused the error; a lookup of that
 /// page returns the details.
+// The tag has four bytes, and small fields come first, so that a copy is of whole words. With a tag of one byte a machine without
+// unaligned accesses (RISC-V) copies the bytes beside it one by one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
+#[repr(u32)]
 pub enum Error {
     /// The address lies outside what the table's geometry can map, or in the hole between the halves of a
     /// sign-extended address space.
@@ -25,24 +28,24 @@ pub enum Error {
     },
     /// An end of the range is not aligned to the page size.
     Misaligned {
-        /// The misaligned end.
-        at: VirtAddr,
         /// The page size asked for.
         size: PageSize,
+        /// The misaligned end.
+        at: VirtAddr,
     },
     /// A frame is not aligned to the page size.
     MisalignedFrame {
-        /// The first frame.
-        frame: Pfn,
         /// The page size asked for.
         size: PageSize,
+        /// The first frame.
+        frame: Pfn,
     },
     /// No frame begins at a physical address.
     MisalignedAddress {
-        /// The address.
-        at: PhysAddr,
         /// The size of frames.
         size: PageSize,
+        /// The address.
+        at: PhysAddr,
     },
     /// There is no such frame, or its number is beyond what the entry format can hold. From a new address space: the kernel's frame
     /// is beyond those that can be nodes.
@@ -62,10 +65,10 @@ pub enum Error {
     },
     /// Something is mapped there already.
     Occupied {
-        /// The first address of the page that is mapped.
-        at: VirtAddr,
         /// Its size.
         size: PageSize,
+        /// The first address of the page that is mapped.
+        at: VirtAddr,
     },
     /// The page has a [`Mark`](crate::Mark): remove the mark first, or [fill](crate::Table::fill) the entry. Or its entry holds a frame
     /// that waits for [`Writer::clear_detached`](crate::Writer::clear_detached).
@@ -82,10 +85,10 @@ pub enum Error {
     },
     /// The range covers only a part of a larger page: split that first.
     Partial {
-        /// The first address of the larger page.
-        at: VirtAddr,
         /// Its size.
         size: PageSize,
+        /// The first address of the larger page.
+        at: VirtAddr,
     },
     /// The pages and the place that they are to [move](crate::Table::move_pages) to overlap.
     Overlap {
