@@ -287,6 +287,9 @@ pub unsafe trait Kernel: Sync + Sized + 'static {
     /// If [`flush.links()`](Flush::links) is set, a link between page-table nodes has changed, and the CPU's caches of upper
     /// levels must be flushed too (RISC-V: `sfence.vma` without an address).
     ///
+    /// A kernel marks this method `#[inline(always)]`, and its function behind it: most flushes are of one page, and where `tlbkit` calls the
+    /// method the compiler knows that, so that a few instructions remain of about 60.
+    ///
     /// **Errata.** Some CPUs need more than their architecture says: the same invalidation twice, or a barrier on every CPU. Its place is
     /// the end of this method. When translations are taken away, each CPU that runs the address space executes this method, and nothing is
     /// released before the last one has returned. (A CPU that has left the address space has executed [`load`](Self::load) or

@@ -152,6 +152,7 @@ unsafe impl Kernel for Mine {
         put_all(runs);
     }
 
+    #[inline(always)]
     fn flush(&self, flush: &Flush<'_>, asid: Option<Asid>) {
         cpu::flush(flush, asid);
     }

@@ -136,6 +136,7 @@ unsafe impl Kernel for Mine {
         swap::let_go(slot);
     }
 
+    #[inline(always)]
     fn flush(&self, flush: &Flush<'_>, asid: Option<Asid>) {
         cpu::flush(flush, asid);
     }

@@ -127,6 +127,7 @@ use cpu::{invlpg, invpcid, toggle_global_pages};
 #[allow(unreachable_pub, reason = "the file is a module of a kernel")]
 // file: begin
 /// Flushes what `flush` names. Without PCIDs `asid` is always `None`.
+#[inline(always)]
 pub fn flush(flush: &Flush<'_>, asid: Option<Asid>) {
     let has_pcids = HAS_PCIDS.load(Relaxed);
     match (flush.by_address(), asid) {

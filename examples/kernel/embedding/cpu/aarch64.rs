@@ -83,6 +83,7 @@ pub fn asid_bits() -> u32 {
 }
 
 /// Flushes what `flush` names. One that names no page (`FlushScope::Barrier`) executes the barriers alone.
+#[inline(always)]
 pub fn flush(flush: &Flush<'_>, asid: Option<Asid>) {
     // SAFETY: a barrier is always allowed. Walks that follow see what was stored.
     unsafe { asm!("dsb ishst", options(nostack, preserves_flags)) }

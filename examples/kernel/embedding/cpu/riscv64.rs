@@ -66,6 +66,7 @@ pub fn asid_bits() -> u32 {
 }
 
 /// Flushes what `flush` names, and orders the stores before it: `sfence.vma` does both.
+#[inline(always)]
 pub fn flush(flush: &Flush<'_>, asid: Option<Asid>) {
     match flush.by_address() {
         Some(pages) if asid.is_some() => pages.for_each(|at| fence(Some(at), asid)),

@@ -92,6 +92,7 @@ pub fn asid_bits() -> u32 {
 }
 
 /// Flushes what `flush` names. Without PCIDs `asid` is always `None`.
+#[inline(always)]
 pub fn flush(flush: &Flush<'_>, asid: Option<Asid>) {
     let has_pcids = HAS_PCIDS.load(Relaxed);
     match (flush.by_address(), asid) {
