@@ -17,7 +17,7 @@ use tlbkit_shootdown::SectionKind;
 use crate::asids::{Held, Number};
 use crate::cpu_set::SharedSpace;
 use crate::detached::Detachment;
-use crate::section::Section;
+use crate::mmu::Announced;
 use crate::storage::Table;
 use crate::table::SpaceTable as _;
 use crate::visit::Visit;
@@ -250,7 +250,7 @@ impl<K: Kernel, const CPUS: usize> Block<K, CPUS> {
     /// Interrupts are masked, and `walk` does not serve shootdowns.
     #[inline]
     pub(crate) unsafe fn pinned<R>(&self, walk: impl FnOnce(Pinned<'_>) -> R) -> R {
-        let _section = self.mmu.section(SectionKind::Walk);
+        let _section = self.mmu.section(self.root(), SectionKind::Walk);
         // SAFETY: this function's contract.
         unsafe { self.walk(walk) }
     }
@@ -262,19 +262,19 @@ impl<K: Kernel, const CPUS: usize> Block<K, CPUS> {
     /// As for [`pinned`](Self::pinned).
     #[inline]
     pub(crate) unsafe fn using<R>(&self, walk: impl FnOnce(Pinned<'_>) -> R) -> R {
-        let _section = self.mmu.section(SectionKind::Use);
+        let _section = self.mmu.section(self.root(), SectionKind::Use);
         // SAFETY: this function's contract.
         unsafe { self.walk(walk) }
     }
 
     /// Begins a section for the walk of a writer, if it comes to pages that are shared: another CPU may write them.
     #[inline]
-    pub(crate) fn section_of_shared(&self, pages: Pages) -> Section<'static> {
+    pub(crate) fn section_of_shared(&self, pages: Pages) -> Announced<K, CPUS> {
         let shares = || self.lender().and(self.lent()).is_some_and(|lent| lent.first_in(pages).is_some());
         if Mmu::<K, CPUS>::BROADCASTS && shares() {
-            self.mmu.section(SectionKind::Walk)
+            self.mmu.section(self.root(), SectionKind::Walk)
         } else {
-            Section::NONE
+            self.mmu.no_section()
         }
     }
 

@@ -19,6 +19,20 @@ pub enum Overdue {
     Edit,
 }
 
+/// The beginning or the end of a walk of a page table by software: see [`Kernel::walking`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Walking {
+    /// This CPU begins a walk, and is in no other.
+    Begin {
+        /// The physical address of the root node.
+        root: PhysAddr,
+        /// Whether the walk uses what it finds, as a visit and a copy do. A lookup ends with what it has found.
+        uses: bool,
+    },
+    /// The walk is over.
+    End,
+}
+
 /// A method that flushes the TLBs of several CPUs: see [`Kernel::BROADCAST`].
 pub type Broadcast<K> = fn(&K, &Flush<'_>, Option<Asid>, CpuSet) -> bool;
 
@@ -122,7 +136,8 @@ pub type Broadcast<K> = fn(&K, &Flush<'_>, Option<Asid>, CpuSet) -> bool;
 ///   translated. The nodes and the frames are freed without a flush when the last CPU has left. A write of `CR3` waits for such walks;
 ///   after a write of `satp` or `TTBR0_EL1` the kernel waits for them as its CPUs require (AArch64: `isb`, then `dsb nsh`);
 /// - **returns**: [`memory`](Self::memory), [`record`](Self::record), [`flush`](Self::flush),
-///   [`interrupt`](Self::interrupt), [`pause`](Self::pause), [`stored`](Self::stored), `load` and `unload` return: they do not
+///   [`interrupt`](Self::interrupt), [`pause`](Self::pause), [`stored`](Self::stored),
+///   [`walking`](Self::walking), `load` and `unload` return: they do not
 ///   unwind, they look nothing up in an address space, and they do not call [`Mmu::on_interrupt`](crate::Mmu::on_interrupt).
 ///   [`cpu`](Self::cpu) and [`overdue`](Self::overdue) do not unwind either;
 /// - **machine**: every CPU is of the type [`Machine`](Self::Machine) and has [`asid_bits`](Self::asid_bits) bits of ASID.
@@ -336,6 +351,14 @@ pub unsafe trait Kernel: Sync + Sized + 'static {
     #[inline(always)]
     fn stored(&self, store: Store) {
         let _ = store;
+    }
+
+    /// Takes notice that this CPU begins or ends a walk of a page table by software, for which changes that are
+    /// [broadcast](Self::BROADCAST), or their nodes, wait: called while such changes see the walk. A kernel that records its walks
+    /// (`docs/witness.md`) overrides this method; the default is empty, and costs no instruction. Without `BROADCAST` it is never called.
+    #[inline(always)]
+    fn walking(&self, walk: Walking) {
+        let _ = walk;
     }
 
     /// Makes this CPU translate by `root`, a value of [`Machine::root`]: writes `satp`, `CR3` or `TTBR0_EL1`; or `TTBR1_EL1`, if the

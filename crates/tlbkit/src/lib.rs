@@ -59,7 +59,7 @@ pub use fault::{Access, Fault, Reason};
 pub use flush::Flush;
 pub use fork::SupervisorPages;
 pub use guarded::Guarded;
-pub use kernel::{Broadcast, Kernel, Overdue};
+pub use kernel::{Broadcast, Kernel, Overdue, Walking};
 pub use machine::Machine;
 pub use mmu::Mmu;
 pub use rights::Mapping;

@@ -3,6 +3,7 @@
 use core::fmt;
 use core::sync::atomic::AtomicUsize;
 
+use tlbkit_addr::PhysAddr;
 use tlbkit_pagetable::nodes::{Pieces, Reclaim as _};
 use tlbkit_pagetable::{Error, Geometry as _};
 use tlbkit_shootdown::{Broadcast, SectionKind};
@@ -15,7 +16,7 @@ use crate::cpu_set::SharedSpace;
 use crate::limbo::Limbo;
 use crate::section::{Section, is_inside};
 use crate::storage::{Frames, Source, Storage, storage};
-use crate::{BasePage as _, CpuSet, Kernel, Machine, Overdue};
+use crate::{BasePage as _, CpuSet, Kernel, Machine, Overdue, Walking};
 
 /// The virtual memory of a machine with up to `CPUS` CPUs: the state that its [`AddressSpace`](crate::AddressSpace)s share. A
 /// kernel has one, in a static; or one for each half of AArch64's addresses ([`crate::arch`]). `CPUS` is at most
@@ -171,14 +172,24 @@ impl<K: Kernel, const CPUS: usize> Mmu<K, CPUS> {
     /// Whether flushes are broadcast, so that walks by software are in [sections](crate::section).
     pub(crate) const BROADCASTS: bool = CPUS > 1 && K::BROADCAST.is_some();
 
-    /// Begins a section on this CPU, whose interrupts are masked. Without broadcasts this does nothing.
+    /// Begins a section on this CPU, whose interrupts are masked, for a walk of the table of `root`. Without broadcasts this does nothing.
     #[inline(always)]
-    pub(crate) fn section(&'static self, kind: SectionKind) -> Section<'static> {
+    pub(crate) fn section(&'static self, root: PhysAddr, kind: SectionKind) -> Announced<K, CPUS> {
         if !Self::BROADCASTS {
-            return Section::NONE;
+            return self.no_section();
         }
         let begin = |cpu: &'static Cpu<K, CPUS>| Section::begin(&self.epoch, &cpu.section, kind);
-        self.cpu(self.this_cpu()).map_or(Section::NONE, begin)
+        let section = self.cpu(self.this_cpu()).map_or(Section::NONE, begin);
+        if section.has_begun() {
+            self.kernel().walking(Walking::Begin { root, uses: matches!(kind, SectionKind::Use) });
+        }
+        Announced { mmu: self, section }
+    }
+
+    /// Returns a section that nobody asks for.
+    #[inline(always)]
+    pub(crate) const fn no_section(&'static self) -> Announced<K, CPUS> {
+        Announced { mmu: self, section: Section::NONE }
     }
 
     /// Returns those of `cpus` that may be in a section of this kind that began in the epoch `since` or before: see [`is_inside`].
@@ -242,6 +253,22 @@ impl<K: Kernel, const CPUS: usize> Mmu<K, CPUS> {
 
     pub(crate) fn cpu(&'static self, cpu: usize) -> Option<&'static Cpu<K, CPUS>> {
         self.cpus.get(cpu)
+    }
+}
+
+/// A [section](crate::section) of this CPU, of which the kernel takes notice.
+pub(crate) struct Announced<K: Kernel, const CPUS: usize> {
+    mmu: &'static Mmu<K, CPUS>,
+    /// It is dropped, and so ends, after the kernel has taken notice.
+    section: Section<'static>,
+}
+
+impl<K: Kernel, const CPUS: usize> Drop for Announced<K, CPUS> {
+    #[inline(always)]
+    fn drop(&mut self) {
+        if self.section.has_begun() {
+            self.mmu.kernel().walking(Walking::End);
+        }
     }
 }
 

@@ -57,6 +57,14 @@ impl<'c> Section<'c> {
     }
 }
 
+impl Section<'_> {
+    /// Tells whether this section has begun, and not another one around it.
+    #[inline(always)]
+    pub(crate) const fn has_begun(&self) -> bool {
+        self.0.is_some()
+    }
+}
+
 impl Drop for Section<'_> {
     #[inline(always)]
     fn drop(&mut self) {

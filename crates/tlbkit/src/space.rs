@@ -263,7 +263,7 @@ impl<K: Kernel, const CPUS: usize> AddressSpace<K, CPUS> {
     pub fn translate(&self, at: VirtAddr) -> Option<PhysAddr> {
         let mmu = self.mmu();
         let walk = || {
-            let _section = mmu.section(SectionKind::Walk);
+            let _section = mmu.section(self.0.root(), SectionKind::Walk);
             // SAFETY: interrupts are masked, and a walk serves no shootdown.
             unsafe { self.0.pin(mmu) }.map(|pinned| self.0.table.translate(pinned, at))
         };

@@ -175,7 +175,8 @@ impl Broadcast {
     /// Walks twice on CPU `me`, in a section each time.
     fn walk(&self, me: usize, kind: SectionKind) {
         for _ in 0..2 {
-            let _section = Section::begin(&self.epoch, &self.words[me], kind);
+            let section = Section::begin(&self.epoch, &self.words[me], kind);
+            assert!(section.has_begun(), "no other one is around it");
             for (linked, node) in self.linked.iter().zip(&self.nodes) {
                 if linked.load(Ordering::Relaxed) == 1 {
                     assert_ne!(node.load(Ordering::Relaxed), FREE, "a node that has been given back");

@@ -68,6 +68,15 @@ pub enum Event {
         /// The identifier of the change's [`Lower`](Self::Lower).
         id: u64,
     },
+    /// A walk of a page table by software begins on this CPU. It ends before the CPU's next walk begins.
+    WalkBegin {
+        /// The root of the table, as a value of [`Root`](Self::Root) with any ASID.
+        root: u64,
+        /// Whether the CPU uses what it finds before the walk ends. Otherwise only the nodes have to stay.
+        uses: bool,
+    },
+    /// The walk ends.
+    WalkEnd,
     /// An access, and the result that it must have.
     Access {
         /// The virtual address.

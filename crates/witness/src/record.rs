@@ -220,6 +220,8 @@ const REFILL: usize = 14;
 const HALVES: usize = 15;
 const GAP: usize = 16;
 const ASID: usize = 17;
+const WALK: usize = 18;
+const WALKED: usize = 19;
 /// Stands for the logarithm of a size that is no power of two.
 const NO_SIZE: usize = 0xff;
 
@@ -264,6 +266,8 @@ fn pack(event: Event) -> [usize; 4] {
             (LOWER | flag(true, 0) | (more as usize >> 12) << 16, id, low, root)
         }
         Event::Done { id } => (DONE, id, 0, 0),
+        Event::WalkBegin { root, uses } => (WALK | flag(uses, 0), root, 0, 0),
+        Event::WalkEnd => (WALKED, 0, 0, 0),
         Event::Access { at, kind, user, reaches } => {
             let flags = flag(user, 0) | flag(reaches.is_some(), 1);
             (ACCESS | flags | (kind as usize) << 16, at, reaches.unwrap_or_default(), 0)
@@ -321,6 +325,8 @@ pub(crate) fn unpack(words: [u64; 4]) -> Option<Event> {
         }
         LOWER => Event::Lower { id: a, first: b, last: c, root: None },
         DONE => Event::Done { id: a },
+        WALK => Event::WalkBegin { root: a, uses: is(0) },
+        WALKED => Event::WalkEnd,
         ACCESS => Event::Access {
             at: a,
             kind: match upper {

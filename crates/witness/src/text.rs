@@ -177,6 +177,14 @@ pub fn parse(line: &str) -> Result<Option<(usize, Event)>, Malformed> {
             Event::Lower { id, first, last, root }
         }
         "done" => Event::Done { id: words.number("the change's number")? },
+        "walk" => match words.word("`begin` or `end`")? {
+            "begin" => Event::WalkBegin {
+                root: words.number("the root register's value")?,
+                uses: words.rest.next_if_eq(&"use").is_some(),
+            },
+            "end" => Event::WalkEnd,
+            _ => return Err(Malformed::Expected("`begin` or `end`")),
+        },
         "access" => Event::Access {
             at: words.number("a virtual address")?,
             kind: match words.word("`load`, `store` or `fetch`")? {
@@ -309,6 +317,10 @@ impl fmt::Display for Event {
                 root.map_or(Ok(()), |root| write!(f, " root {root:#x}"))
             }
             Self::Done { id } => write!(f, "done {id}"),
+            Self::WalkBegin { root, uses } => {
+                write!(f, "walk begin {root:#x}{}", if uses { " use" } else { "" })
+            }
+            Self::WalkEnd => f.write_str("walk end"),
             Self::Access { at, kind, user, reaches } => {
                 let kind = match kind {
                     Access::Load => "load",

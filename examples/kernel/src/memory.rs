@@ -3,7 +3,7 @@
 use spin::RelaxStrategy;
 use tlbkit::{
     AddressSpace, Asid, Attr, Broadcast, CpuSet, Error, Flush, Kernel, Mmu, Overdue, PageSize, Pages, Pfn,
-    PhysAddr, Record, Run, Store, VirtAddr,
+    PhysAddr, Record, Run, Store, VirtAddr, Walking,
 };
 
 use crate::arch::CPUS;
@@ -128,6 +128,10 @@ unsafe impl Kernel for Machine {
 
     fn stored(&self, store: Store) {
         witness::stored(store);
+    }
+
+    fn walking(&self, walk: Walking) {
+        witness::walking(walk);
     }
 
     fn load(&self, root: usize) {

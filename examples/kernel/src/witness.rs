@@ -5,7 +5,7 @@
 
 use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-use tlbkit::{PageSize, Pages, Pfn, PhysAddr, Store};
+use tlbkit::{PageSize, Pages, Pfn, PhysAddr, Store, Walking};
 use tlbkit_witness::Recorder;
 use tlbkit_witness::event::{Barrier, Event, Fence, Memory};
 
@@ -80,6 +80,18 @@ pub(crate) fn stored(store: Store) {
         // A fence of Rust's is `dmb ish` there, which no walk waits for.
         Store::Fence if cfg!(target_arch = "aarch64") => Event::Barrier(Barrier::Release),
         Store::Fence => Event::Barrier(Barrier::Complete),
+    });
+}
+
+/// Records that this CPU begins or ends a walk by software, for which changes wait that no CPU is interrupted for. The value of the root
+/// register is the address of the root node, on the machine that has them.
+pub(crate) fn walking(walk: Walking) {
+    if !WORDS.load(Ordering::Relaxed) {
+        return;
+    }
+    record(match walk {
+        Walking::Begin { root, uses } => Event::WalkBegin { root: root.get() as u64, uses },
+        Walking::End => Event::WalkEnd,
     });
 }
 

@@ -131,7 +131,8 @@ mod tests {
     use tlbkit_shootdown::SectionKind;
 
     use crate::host::{Host, any_machine, run_as};
-    use crate::{AddressSpace, Attr, Mmu, PageSize, Pages, VirtAddr};
+    use crate::mmu::Announced;
+    use crate::{AddressSpace, Attr, Mmu, PageSize, Pages, PhysAddr, VirtAddr};
 
     type Space = AddressSpace<Host<true>, 2>;
 
@@ -155,9 +156,9 @@ mod tests {
     }
 
     /// Begins a section of a walk on CPU 1.
-    fn walk_on_1(mmu: &'static Mmu<Host<true>, 2>) -> crate::section::Section<'static> {
+    fn walk_on_1(mmu: &'static Mmu<Host<true>, 2>) -> Announced<Host<true>, 2> {
         run_as(1);
-        let section = mmu.section(SectionKind::Walk);
+        let section = mmu.section(PhysAddr::new(0), SectionKind::Walk);
         run_as(0);
         section
     }

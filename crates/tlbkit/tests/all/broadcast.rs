@@ -3,13 +3,13 @@
 #![cfg(target_pointer_width = "64")]
 
 use std::ops::ControlFlow;
-use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Barrier, Mutex};
 
 use crate::host::{self, Host, Met, Use, any_machine, run_as};
 use tlbkit::{
     Access, AddressSpace, Attr, Change, Fault, Mmu, Overdue, PageSize, Pages, PhysAddr, SupervisorPages,
-    VirtAddr,
+    VirtAddr, Walking,
 };
 
 const RW: Attr = Attr::READ.union(Attr::WRITE).union(Attr::USER);
@@ -162,6 +162,45 @@ fn a_change_waits_for_a_visit_and_says_so() {
     let visitor = [1].into_iter().collect();
     assert_eq!(host.overdue.lock().unwrap().first(), Some(&Overdue::Walks(visitor)));
     assert_eq!(host.interrupted.load(Ordering::Relaxed), 0);
+}
+
+/// The kernel is told of each walk by software: after the walk is announced, and before its end is. A node that another CPU takes out
+/// meanwhile waits.
+#[test]
+fn a_kernel_takes_notice_of_each_walk_while_changes_see_it() {
+    let mmu = machine::<2>();
+    let space: &'static Space<2> = Box::leak(Box::new(Space::<2>::new(mmu).unwrap()));
+    on_all(space);
+    map(space, page(1));
+    let told: &'static Mutex<Vec<Walking>> = Box::leak(Box::default());
+    // A change would wait for a walk that uses what it finds.
+    let waits: &'static AtomicBool = Box::leak(Box::default());
+    let on_walk = move |walk| {
+        if host::cpu() == 1 {
+            told.lock().unwrap().push(walk);
+        }
+        if host::cpu() == 1 && !waits.load(Ordering::Relaxed) {
+            run_as(0);
+            map(space, far(3));
+            assert_eq!(space.unmap(far(3)), Ok(1));
+            assert!(mmu.reclaim() > 0, "{walk:?}");
+            run_as(1);
+        }
+    };
+    assert!(mmu.kernel().on_walk.set(Box::new(on_walk)).is_ok());
+    run_as(1);
+    let root = PhysAddr::new((space.root().unwrap().unwrap() & ((1 << 44) - 1)) << 12);
+    assert!(space.lookup(address(page(1))).is_some());
+    assert!(space.translate(address(page(1))).is_some());
+    let mut word = [0; 8];
+    let mut walks = vec![Walking::Begin { root, uses: false }, Walking::End];
+    walks.extend_from_within(..);
+    assert_eq!(*told.lock().unwrap(), walks);
+    assert_eq!(mmu.reclaim(), 0, "no CPU is in a walk");
+    told.lock().unwrap().clear();
+    waits.store(true, Ordering::Relaxed);
+    space.copy_from_user(address(page(1)), &mut word, |_, _, _| Ok(false)).unwrap();
+    assert_eq!(*told.lock().unwrap(), [Walking::Begin { root, uses: true }, Walking::End]);
 }
 
 /// A CPU that copies from user memory is waited for, too: it does not read the frame's next owner.

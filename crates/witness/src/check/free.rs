@@ -43,6 +43,7 @@ impl Machine {
         let (at, last) = self.range(memory)?;
         self.checked.freed += u64::from(memory.free);
         self.unreached(at, last)?;
+        self.unused(at, last)?;
         // A kernel may give nodes back as frames.
         let size = self.arch.granule();
         let near = (self.arch.node(at)..=self.arch.node(last)).step_by(size as usize);
@@ -72,6 +73,7 @@ impl Machine {
 
     /// Removes a node from the tables, if no CPU can be in it.
     fn free_node(&mut self, node: u64, cpu: usize) -> Result<(), Refusal> {
+        self.unwalked(node)?;
         let holders = self.holders(node);
         let Some(level) = self.tables.level(node) else {
             self.tables.remove(node);

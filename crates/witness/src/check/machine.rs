@@ -9,6 +9,7 @@ use super::held::{Item, Place, StaleEntries};
 use super::memory::{Line, Store, Tables};
 use super::session::{Flushed, Session};
 use super::verdict::{Checked, Pending, Refusal};
+use super::walk::Walk;
 use crate::event::{Barrier, CPUS, Event};
 
 /// The state of a CPU.
@@ -54,6 +55,8 @@ pub(super) struct Cpu {
     pub(super) fetched: Vec<(Place, Item, Line)>,
     /// The CPU's invalidations that name no number.
     pub(super) flushed: Flushed,
+    /// The walk by software that the CPU is in.
+    pub(super) walk: Option<Walk>,
     /// The last invalidation that the CPU executed, or that reached it.
     pub(super) last_fence: Option<(Line, Scope)>,
 }
@@ -235,6 +238,8 @@ impl Machine {
             Event::IpiTake { id } => self.take_interrupt(cpu, id),
             Event::Lower { id, first, last, root } => self.lower(cpu, id, (first, last), root),
             Event::Done { id } => self.done(id),
+            Event::WalkBegin { root, uses } => self.begin_walk(cpu, root, uses),
+            Event::WalkEnd => self.end_walk(cpu),
             Event::Access { at, kind, user, reaches } => self.access(cpu, at, kind, user, reaches),
             Event::Refill { at, words, bytes, blind } => self.refill(cpu, at, words, bytes, blind),
             Event::Full => {
@@ -290,6 +295,11 @@ impl Machine {
             found.extend(of.mixed.map(|of| Pending::Number { cpu, asid: of.asid, line: of.since }));
             found.extend(of.unread.map(|of| Pending::Root { cpu, root: of.root, line: of.since }));
             found.extend(of.twofold.map(|line| Pending::Halves { cpu, line }));
+            found.extend(of.walk.as_ref().map(|walk| Pending::Walk {
+                cpu,
+                root: walk.root,
+                line: walk.since,
+            }));
         }
         found.sort_unstable_by_key(Pending::line);
         found

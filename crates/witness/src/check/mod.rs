@@ -50,6 +50,7 @@ mod store;
 mod story;
 mod switch;
 mod verdict;
+mod walk;
 
 pub use arch::Arch;
 pub use drive::{Broken, Kernel, Log, Page, drive};

@@ -166,7 +166,7 @@ impl Machine {
     }
 
     /// Returns the root node that a value of the root register names. The CPU need not have loaded the table.
-    fn named(&mut self, value: u64) -> Result<u64, Refusal> {
+    pub(super) fn named(&mut self, value: u64) -> Result<u64, Refusal> {
         if let Some(why) = self.arch.no_root(value) {
             return Err(self.impossible(why));
         }

@@ -116,6 +116,7 @@ impl Machine {
         if !is_page && !unites {
             self.retire(at, level, matches!(after, Entry::Link { .. }), &holders, cpu);
         }
+        self.detach(at, before);
         self.tables.part(at, level);
         self.tables.put(at, word);
         self.tables.join(at, level);

@@ -9,6 +9,7 @@ use super::held::{GLOBAL, Item, Place, span};
 use super::machine::{Holder, Machine, Mixed, Unread};
 use super::memory::Line;
 use super::verdict::{Refusal, Rule, Violation};
+use super::walk::Walk;
 
 /// Tells what happened.
 pub(super) struct Teller<'a> {
@@ -297,6 +298,22 @@ impl Teller<'_> {
         } else if level < self.arch().top() {
             story.push("a word of that table still links it".into());
         }
+        self.tell(story)
+    }
+
+    /// Explains that a walk by software may have found what changes hands. `cut` is the line in which it was taken out of the table.
+    pub(super) fn walked(self, cpu: usize, walk: &Walk, what: &str, cut: Option<Line>) -> Refusal {
+        let cut = match cut {
+            Some(line) => {
+                format!("line {line} took it out of that table, and no walk that began before may go on")
+            }
+            None => "that table still leads to it".into(),
+        };
+        let began = format!(
+            "CPU {cpu} began to walk the table at {:#x} by software in line {}, and has not ended",
+            walk.root, walk.since
+        );
+        let story = [self.here(what), began, cut];
         self.tell(story)
     }
 

@@ -95,6 +95,15 @@ pub enum Pending {
         /// Where it was loaded.
         line: u64,
     },
+    /// A walk by software began and did not end.
+    Walk {
+        /// The CPU that walks.
+        cpu: usize,
+        /// The root node of its table.
+        root: u64,
+        /// Where it began.
+        line: u64,
+    },
     /// AArch64: a CPU ran its halves under two numbers, each from the half's own register. No processor does that, so the log has to say
     /// `uses asid`.
     Halves {
@@ -115,6 +124,7 @@ impl Pending {
             | Self::Invalidation { line, .. }
             | Self::Number { line, .. }
             | Self::Root { line, .. }
+            | Self::Walk { line, .. }
             | Self::Halves { line, .. } => line,
         }
     }
@@ -133,6 +143,12 @@ impl fmt::Display for Pending {
             Self::Invalidation { cpu, count, .. } => {
                 write!(f, "no barrier of CPU {cpu} completes this invalidation")?;
                 if count > 1 { write!(f, ", nor {} more", count - 1) } else { Ok(()) }
+            }
+            Self::Walk { cpu, root, .. } => {
+                write!(
+                    f,
+                    "CPU {cpu} began to walk the table at {root:#x} by software, and the log has no end of that"
+                )
             }
             Self::Number { cpu, asid, .. } => {
                 write!(

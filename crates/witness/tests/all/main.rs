@@ -9,4 +9,5 @@ mod gallery;
 mod own_code;
 mod recorder;
 mod tables;
+mod walks;
 mod words;

@@ -37,6 +37,9 @@ fn every_event_is_written_as_it_was_recorded() {
         5 lower 7 0x1000 0x1fff root 0x8000000000000001\n\
         5 lower 7 0x0 0xffffffffffffffff root 0x1000\n\
         5 lower 7 0x1000 0x2000\n\
+        5 walk begin 0x8000000000000001\n\
+        5 walk begin 0x1000 use\n\
+        5 walk end\n\
         5 uses dirty\n\
         5 uses asid ttbr0\n\
         5 uses asid ttbr1\n\

@@ -5,7 +5,7 @@ use proptest::prelude::*;
 use tlbkit_witness::check::{Arch, check};
 use tlbkit_witness::parse;
 
-const WORDS: [&str; 44] = [
+const WORDS: [&str; 48] = [
     "write",
     "refill",
     "blind",
@@ -19,6 +19,10 @@ const WORDS: [&str; 44] = [
     "ipi",
     "lower",
     "done",
+    "walk",
+    "begin",
+    "end",
+    "use",
     "access",
     "uses",
     "full",

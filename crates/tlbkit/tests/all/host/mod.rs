@@ -12,7 +12,7 @@ use std::sync::{Mutex, MutexGuard, OnceLock};
 
 use tlbkit::{
     Asid, Broadcast, CpuSet, Flush, Kernel, Mmu, Overdue, PageSize, Pfn, PhysAddr, Record, Run, Store,
-    VirtAddr, arch,
+    VirtAddr, Walking, arch,
 };
 use tlbkit_witness::Recorder;
 use tlbkit_witness::event::{Barrier, Event, Fence, Memory};
@@ -111,6 +111,8 @@ pub struct Host<const BROADCASTS: bool = false> {
     pub on_frame: OnceLock<Box<dyn Fn() + Send + Sync>>,
     /// What happens when frames are released.
     pub on_release: OnceLock<Box<dyn Fn() + Send + Sync>>,
+    /// What a CPU does when it begins or ends a walk by software.
+    pub on_walk: OnceLock<Box<dyn Fn(Walking) + Send + Sync>>,
 }
 
 /// What an access meets.
@@ -160,6 +162,7 @@ impl<const BROADCASTS: bool> Host<BROADCASTS> {
             meanwhile: OnceLock::new(),
             on_frame: OnceLock::new(),
             on_release: OnceLock::new(),
+            on_walk: OnceLock::new(),
         }
     }
 
@@ -477,6 +480,12 @@ unsafe impl<const BROADCASTS: bool> Kernel for Host<BROADCASTS> {
             Store::Release => Event::Barrier(Barrier::Release),
             Store::Fence => Event::Barrier(Barrier::Complete),
         });
+    }
+
+    fn walking(&self, walk: Walking) {
+        if let Some(on_walk) = self.on_walk.get() {
+            on_walk(walk);
+        }
     }
 
     fn interrupt(&self, cpus: CpuSet) {
