@@ -53,6 +53,8 @@ enum Test {
     Plain(&'static str, &'static str),
     /// The explorer, and the driver with threads. Threads meet by chance: where they have not, loom lets them.
     Shootdown,
+    /// The explorer, where the hardware broadcasts flushes; and the tests of the machine, action by action.
+    Broadcast,
 }
 
 /// What fails where the crate is wrong, and what builds it.
@@ -78,13 +80,11 @@ impl Driver {
         Self { build: line.clone().with(["--no-run"]), run: line.with([name]) }
     }
 
-    fn explorer(tree: &Tree) -> Self {
+    fn explorer(tree: &Tree, arguments: &str) -> Self {
         let place = tree.build("drivers").to_string_lossy().into_owned();
         let build = Line::new("cargo", "build --quiet -p tlblab --bin tlblab --target-dir").with([&place]);
-        // Software loads the TLB there, which suits all ten algorithms; a third CPU overflows a queue.
-        let arguments = "explore --hardware rp3 --cpus 3 --limit 1000000 --json";
         let run = Line::new("timeout", LIMIT).with([format!("{place}/debug/tlblab")]);
-        let run = run.with(arguments.split(' ')).within(&tree.root());
+        let run = run.with(["explore", "--json"]).with(arguments.split(' ')).within(&tree.root());
         Self { build: build.within(&tree.root()), run }
     }
 
@@ -115,8 +115,13 @@ impl Test {
             Self::Walkers(name) => vec![vec![tests("tlbkit-pagetable", "loom", name)]],
             Self::SharedCache(name) => vec![vec![tests("tlbkit-stlb", "shared_loom", name)]],
             Self::Plain(package, name) => vec![vec![tests(package, "all", name)]],
+            Self::Broadcast => vec![
+                vec![Driver::explorer(tree, "--hardware aarch64 --cpus 2 --algorithm broadcast")],
+                vec![tests("tlbkit-shootdown", "all", "broadcast::")],
+            ],
             Self::Shootdown => vec![
-                vec![Driver::explorer(tree)],
+                // Software loads the TLB there, which suits all ten algorithms; a third CPU overflows a queue.
+                vec![Driver::explorer(tree, "--hardware rp3 --cpus 3 --limit 1000000")],
                 [("all", "threads::"), ("loom", "")]
                     .map(|(file, name)| tests("tlbkit-shootdown", file, name))
                     .into(),

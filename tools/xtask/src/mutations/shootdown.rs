@@ -7,7 +7,16 @@ const fn line(what: &'static str, file: &'static str, line: &'static str, instea
     Mutation { what, file, change: Change { after: "", line, instead }, test: Test::Shootdown }
 }
 
-pub(super) const MUTATIONS: [Mutation; 13] = [
+const fn broadcast(
+    what: &'static str,
+    file: &'static str,
+    line: &'static str,
+    instead: &'static str,
+) -> Mutation {
+    Mutation { what, file, change: Change { after: "", line, instead }, test: Test::Broadcast }
+}
+
+pub(super) const MUTATIONS: [Mutation; 18] = [
     line(
         "PTE-first does not wait",
         "crates/shootdown/src/protocol/pte_first.rs",
@@ -81,4 +90,29 @@ pub(super) const MUTATIONS: [Mutation; 13] = [
         "S::TakeStale, S::FlushSpace]",
         "S::FlushSpace]",
     ),
+    broadcast(
+        "a broadcast has no barrier",
+        "crates/shootdown/src/broadcast.rs",
+        "if self.plan.has(Repair::BARRIER) => A::AllFlushed",
+        "if self.plan.has(Repair::BARRIER) => A::ReadRunning",
+    ),
+    broadcast(
+        "a broadcast waits for walks once",
+        "crates/shootdown/src/broadcast.rs",
+        "S::Cpus(cpus)) => A::Look { cpus, kind, since }",
+        "S::Cpus(_)) => A::Look { cpus: CpuSet::empty(), kind, since }",
+    ),
+    broadcast(
+        "nodes go back while a walk is in them",
+        "crates/shootdown/src/broadcast.rs",
+        "=> A::Keep { since }",
+        "=> { let _ = since; A::Reclaim }",
+    ),
+    broadcast(
+        "a walk of the epoch of a change counts as later",
+        "crates/shootdown/src/section.rs",
+        ".cast_signed() > 0",
+        ".cast_signed() >= 0",
+    ),
+    broadcast("a use is no walk", "crates/shootdown/src/section.rs", "    Use = 2 | 1,\n", "    Use = 2,\n"),
 ];
