@@ -29,7 +29,7 @@ _start:
     csrw    stvec, t0
     li      t0, 1 << 18                     # SUM: user pages are for the kernel, too.
     csrs    sstatus, t0
-    j       {run}
+    tail    {run}
 
     # A page fault of the kernel's own access to a user page.
     .balign 4
