@@ -102,7 +102,7 @@
 
 use tlbkit_addr::{Attr, FlushScope, PageSize, Pfn, WalkCache};
 
-use super::{ACCESS, Foreign, Format, bits_of, foreign_leaf, has};
+use super::{ACCESS, Foreign, Format, Presence, bits_of, foreign_leaf, has, presence};
 use crate::fields::Fields as _;
 use crate::nodes::{LinkRange, NodeAddr};
 use crate::{Change, Error};
@@ -195,26 +195,46 @@ const BITS: [(Attr, u64); 6] = [
     (Attr::SOFT_2, SOFT_2),
 ];
 
-/// All bits that depend on attributes, except the memory type.
-const ALL: u64 =
-    VALID | AP_EL0 | AP_READ_ONLY | AF | NG | DBM | PXN | UXN | WAS_DIRTY | COPY_ON_WRITE | SOFT_1 | SOFT_2;
+/// Returns AP\[2\] and S of a page that stores may reach, or not, and that is dirty, or clean.
+#[inline(always)]
+const fn dirty_state(is_writable: bool, is_dirty: bool) -> u64 {
+    match (is_writable, is_dirty) {
+        (true, true) => 0,
+        (false, true) => AP_READ_ONLY | WAS_DIRTY,
+        (_, false) => AP_READ_ONLY,
+    }
+}
+
+/// Returns PXN and UXN of a page that is executable, or not, and a user's, or the kernel's.
+#[inline(always)]
+const fn execute_never(is_executable: bool, is_users: bool) -> u64 {
+    match (is_executable, is_users) {
+        (true, true) => PXN,
+        (true, false) => UXN,
+        (false, _) => PXN | UXN,
+    }
+}
+
+/// Tells whether a leaf is executable: by user mode, if it is a user's page, and by the kernel otherwise.
+#[inline(always)]
+const fn is_executable(leaf: u64) -> bool {
+    leaf & (if leaf & AP_EL0 != 0 { UXN } else { PXN }) == 0
+}
+
+/// Tells whether a leaf is dirty.
+#[inline(always)]
+const fn is_dirty(leaf: u64) -> bool {
+    leaf & AP_READ_ONLY == 0 || leaf & WAS_DIRTY != 0
+}
 
 /// Returns the bits of a page with these attributes, except the memory type.
 #[inline(always)]
 fn encode(attr: Attr) -> u64 {
-    let dirty = match (attr.contains(Attr::WRITE), attr.contains(Attr::DIRTY)) {
-        (true, true) => 0,
-        (false, true) => AP_READ_ONLY.with(WAS_DIRTY),
-        (_, false) => AP_READ_ONLY,
-    };
-    let execute = match (attr.contains(Attr::EXEC), attr.contains(Attr::USER)) {
-        (true, true) => PXN,
-        (true, false) => UXN,
-        (false, _) => PXN.with(UXN),
-    };
+    let dirty = dirty_state(attr.contains(Attr::WRITE), attr.contains(Attr::DIRTY));
+    let never = execute_never(attr.contains(Attr::EXEC), attr.contains(Attr::USER));
     let ng = if attr.contains(Attr::GLOBAL) { 0 } else { NG };
     let valid = if attr.intersects(ACCESS) { VALID } else { 0 };
-    bits_of(attr, &BITS).with(valid).with(dirty).with(execute).with(ng)
+    bits_of(attr, &BITS).with(valid).with(dirty).with(never).with(ng)
 }
 
 /// 64-bit words that AArch64 walks: pages, blocks and, with `RUNS`, contiguous runs, below 2^48 bytes of physical memory.
@@ -386,9 +406,8 @@ unsafe impl<const SHIFT: u32, const RUNS: bool, const BBM2: bool, const WIDE: bo
     #[inline(always)]
     fn attr(leaf: u64, _last: bool) -> Attr {
         let mut attr = has(leaf, &BITS).union(has(leaf, &[(Attr::READ, VALID)]));
-        let never = if attr.contains(Attr::USER) { UXN } else { PXN };
-        attr.set(Attr::EXEC, leaf & never == 0);
-        attr.set(Attr::DIRTY, leaf & AP_READ_ONLY == 0 || leaf & WAS_DIRTY != 0);
+        attr.set(Attr::EXEC, is_executable(leaf));
+        attr.set(Attr::DIRTY, is_dirty(leaf));
         attr.set(Attr::GLOBAL, leaf & NG == 0);
         attr.union(TYPES[(leaf >> ATTR_INDX_SHIFT) as usize % TYPES.len()].0)
     }
@@ -445,8 +464,31 @@ unsafe impl<const SHIFT: u32, const RUNS: bool, const BBM2: bool, const WIDE: bo
         foreign_leaf::<Self>(word, low, slot, last)
     }
 
+    /// Changes the bits of the attributes in `change`, and no others: if `change` is a constant, so are the masks.
     #[inline(always)]
-    fn change(leaf: u64, change: Change, last: bool) -> u64 {
-        (leaf & !ALL).with(encode(change.apply(Self::attr(leaf, last))))
+    fn change(leaf: u64, change: Change, _last: bool) -> u64 {
+        let Change { clear, set } = change;
+        let touched = clear.union(set);
+        // An attribute that the change both clears and sets is set.
+        let becomes = |attr, was| set.contains(attr) || !clear.contains(attr) && was;
+        let mut word = leaf & !bits_of(clear, &BITS) | bits_of(set, &BITS);
+        if touched.contains(Attr::GLOBAL) {
+            word = word & !NG | if set.contains(Attr::GLOBAL) { 0 } else { NG };
+        }
+        if touched.intersects(Attr::WRITE.union(Attr::DIRTY)) {
+            let dirty = becomes(Attr::DIRTY, is_dirty(leaf));
+            word = word & !(AP_READ_ONLY | WAS_DIRTY) | dirty_state(word & DBM != 0, dirty);
+        }
+        if touched.intersects(Attr::EXEC.union(Attr::USER)) {
+            let executable = becomes(Attr::EXEC, is_executable(leaf));
+            word = word & !(PXN | UXN) | execute_never(executable, word & AP_EL0 != 0);
+        }
+        let is_valid = match presence(change) {
+            Presence::Kept => return word,
+            Presence::Set => true,
+            Presence::Clear => false,
+            Presence::Depends => word & DBM != 0 || is_executable(word),
+        };
+        word & !VALID | if is_valid { VALID } else { 0 }
     }
 }
