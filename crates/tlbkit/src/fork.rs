@@ -15,7 +15,7 @@ use core::ops::ControlFlow;
 
 use tlbkit_addr::{Attr, Pages, Pfn, VirtAddr};
 use tlbkit_pagetable::format::Format;
-use tlbkit_pagetable::{Error, Leaf, Run, Table as _, Writer};
+use tlbkit_pagetable::{Error, Leaf, Run, Table as _, Turn, Writer};
 
 use crate::counted::{pfn, typed};
 use crate::edit::after;
@@ -98,10 +98,10 @@ impl<K: Kernel, const CPUS: usize> AddressSpace<K, CPUS> {
         let (mut next, mut is_done) = (None, false);
         while !is_done {
             self.change(&mut |edit| {
-                let mut writer = Writer::new(&*child.0.table)?;
+                let mut writer = Writer::of(Turn::new(&*child.0.table)?);
                 let copied = edit.copy_on_write(&mut writer, &mut copying.copying, next);
                 // SAFETY: no CPU has ever run the child, so no CPU walks its table, and no TLB holds a translation of it.
-                unsafe { writer.finish().reclaim() };
+                unsafe { complete::<K>(&mut writer) };
                 match copied? {
                     Copied::Nothing => {}
                     Copied::Until(page) => next = Some(page),
@@ -123,16 +123,28 @@ impl<K: Kernel, const CPUS: usize> AddressSpace<K, CPUS> {
             let mut rest = Some(own);
             while let Some(pages) = rest {
                 self.change(&mut |edit| {
-                    let mut writer = Writer::new(&*child.0.table)?;
+                    let mut writer = Writer::of(Turn::new(&*child.0.table)?);
                     let copied = edit.copy_supervisor(&mut writer, pages, copy);
                     // SAFETY: no CPU has ever run the child, so no CPU walks its table, and no TLB holds a translation of it.
-                    unsafe { writer.finish().reclaim() };
+                    unsafe { complete::<K>(&mut writer) };
                     rest = copied?;
                     Ok(0)
                 })?;
             }
         }
         Ok(())
+    }
+}
+
+/// Frees the nodes of a writer's changes so far.
+///
+/// # Safety
+///
+/// As for [`Retired::reclaim`](tlbkit_pagetable::Retired::reclaim).
+unsafe fn complete<K: Kernel>(writer: &mut Writer<'_, 'static, Table<K>>) {
+    if let Some(pending) = writer.pending() {
+        // SAFETY: this function's contract.
+        unsafe { pending.complete() };
     }
 }
 

@@ -324,7 +324,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> NodeMut<'_, 'n, G, F, N>
         calls: &mut Calls<impl FnMut(Run), impl FnMut(u64)>,
     ) -> Option<Vpn> {
         let level = self.level();
-        let (last, slots, cover) = (Self::is_last(level), Self::slots(level), Self::slot_pages(level));
+        let (last, cover) = (Self::is_last(level), Self::slot_pages(level));
         if last && !Self::REPLICATED {
             let entries = self.fork_last(to, first, calls);
             copying.left = copying.left.saturating_sub(entries);
@@ -335,9 +335,9 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> NodeMut<'_, 'n, G, F, N>
         let shift = self.part_shift();
         let (mut live, mut parts) = (self.live(), self.parts());
         // The slots before the next page are copied already.
-        let (mut index, mut leaves) = (copying.next.get().saturating_sub(first.get()) / cover, 0);
+        let mut index = copying.next.get().saturating_sub(first.get()) / cover;
         // The first and the last slot whose leaf has lost a right.
-        let mut lost: Option<(usize, usize)> = None;
+        let mut lost = None;
         // The loop ends when the count of slots in use is 0. The count of a lent node is higher by one for each loan.
         while live > 0 && parts != 0 && stop.is_none() {
             let part = parts.trailing_zeros() as usize;
@@ -351,45 +351,18 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> NodeMut<'_, 'n, G, F, N>
                     break;
                 }
                 if F::is_leaf(word, last) {
-                    let size = Self::leaf(word, level, VirtAddr::new(0)).size;
-                    let frame = F::frame(word, size);
-                    // A page larger than a slot occupies several slots, and the loop meets the first of them first.
-                    let each = match size.pages(G::BASE) {
-                        Some(pages) if Self::REPLICATED => pages.div_ceil(cover),
-                        _ => 1,
-                    };
-                    // Extends the run over the following slots, as long as they map the next frames with the same attributes.
-                    let first = index;
-                    let mut next = word;
-                    (index, live) = (index + each, live.saturating_sub(each as u32));
-                    while each == 1 && live > 0 && index < slots {
-                        next = next.advance(F::STEP, cover);
-                        let continues = self.peek(index).word() == next && F::is_leaf(next, last);
-                        // After the last frame that a word can hold, one more step yields frame 0 with other attributes.
-                        if !continues || F::frame(next, size) == Pfn::new(0) {
-                            break;
-                        }
-                        (index, live) = (index + 1, live - 1);
-                    }
-                    copying.left = copying.left.saturating_sub(index - first);
-                    if !is_users_leaf::<F>(word, last) {
-                        continue;
-                    }
-                    (calls.share)(Run { first: frame, len: (index - first) * cover, dirty: false });
-                    for slot in first..index {
-                        if copy_leaf(self.at(slot), to.at(slot), self.peek(slot).word(), last) {
-                            lost = Some((lost.map_or(slot, |(first, _)| first), slot));
-                        }
-                    }
-                    to.add_live(first, index - first);
-                    leaves += index - first;
+                    let end = self.fork_leaves(to, index, live, &mut lost, calls);
+                    copying.left = copying.left.saturating_sub(end - index);
+                    live = live.saturating_sub((end - index) as u32);
+                    index = end;
                     continue;
                 }
                 // Marks are in last-level nodes.
                 if Self::REPLICATED && copy_mark(word, to.at(index), calls) {
                     to.add_live(index, 1);
+                    to.table().tally.ptes(1);
                     copying.left = copying.left.saturating_sub(1);
-                    (leaves, live) = (leaves + 1, live - 1);
+                    live -= 1;
                 }
                 if Self::is_link(word, level) {
                     live -= 1;
@@ -428,11 +401,56 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> NodeMut<'_, 'n, G, F, N>
                 }
             }
         }
-        to.table().tally.ptes(leaves as isize);
         if let Some((begin, end)) = lost {
             self.touch_lost(page(begin), Vpn::new(page(end).get() + (cover - 1)));
         }
         stop
+    }
+
+    /// Copies the leaf in a slot, and those in the next slots that map the next frames with the same attributes, but no more than `live`.
+    /// Extends `lost`, the first and the last slot whose leaf has lost a right. Returns the slot after the last one.
+    #[inline(never)]
+    fn fork_leaves(
+        &mut self,
+        to: &mut NodeMut<'_, 'n, G, F, N>,
+        first: usize,
+        live: u32,
+        lost: &mut Option<(usize, usize)>,
+        calls: &mut Calls<impl FnMut(Run), impl FnMut(u64)>,
+    ) -> usize {
+        let level = self.level();
+        let (last, slots, cover) = (Self::is_last(level), Self::slots(level), Self::slot_pages(level));
+        let word = self.peek(first).word();
+        let size = Self::leaf(word, level, VirtAddr::new(0)).size;
+        let frame = F::frame(word, size);
+        // A page larger than a slot occupies several slots, and the first of them comes first.
+        let each = match size.pages(G::BASE) {
+            Some(pages) if Self::REPLICATED => pages.div_ceil(cover),
+            _ => 1,
+        };
+        let mut end = first + each;
+        let most = slots.min(first + live as usize);
+        let mut next = word;
+        while each == 1 && end < most {
+            next = next.advance(F::STEP, cover);
+            let continues = self.peek(end).word() == next && F::is_leaf(next, last);
+            // After the last frame that a word can hold, one more step yields frame 0 with other attributes.
+            if !continues || F::frame(next, size) == Pfn::new(0) {
+                break;
+            }
+            end += 1;
+        }
+        if is_users_leaf::<F>(word, last) {
+            (calls.share)(Run { first: frame, len: (end - first) * cover, dirty: false });
+            for slot in first..end {
+                if copy_leaf(self.at(slot), to.at(slot), self.peek(slot).word(), last) {
+                    *lost = Some((lost.map_or(slot, |(first, _)| first), slot));
+                }
+            }
+            to.add_live(first, end - first);
+            to.table().tally.ptes((end - first) as isize);
+        }
+        end
     }
 
     /// Adds the pages whose leaves have lost a right, counted from the table's first slot, to the flush.

@@ -43,13 +43,16 @@ enum Step {
 /// The part of a range that has not been visited.
 struct Visit {
     rest: Option<Pages>,
-    /// The first page of the last slot of each level whose link does not move.
-    kept: [Option<usize>; MAX],
+    /// The first page of the last slot of each level whose link does not move, or [`NONE`].
+    kept: [usize; MAX],
 }
+
+/// No page's number, and no node's.
+const NONE: usize = usize::MAX;
 
 impl Visit {
     const fn new(pages: Pages) -> Self {
-        Self { rest: Some(pages), kept: [None; MAX] }
+        Self { rest: Some(pages), kept: [NONE; MAX] }
     }
 }
 
@@ -62,6 +65,8 @@ struct Moved {
     grows: bool,
     /// The flush scope of the leaves at their new place.
     appears: FlushScope,
+    /// The pages that are stale at the old place, with those that share TLB entries with them.
+    stale: Pages,
 }
 
 impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Writing<'_, 'n, G, F, N> {
@@ -76,19 +81,17 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Writing<'_, 'n, G, F, N>
         let flush_all_cpus = flush_all_cpus.of(false)?;
         self.or_mend(|mut writing| {
             let places = Places::new(G::SPACE, from, to)?;
-            let mut supply = writing.plan_move(&places)?;
-            let (moved, stale) = writing.commit_move(&mut supply, &places)?;
-            let flush = writing.flush_of_move(&places, &moved, stale);
-            writing.flush().merge(&flush);
-            if moved.links > 0 {
-                flush_all_cpus(&flush);
-            }
+            let mut supply = Supply::empty(writing.table());
+            writing.plan_move(&mut supply, &places)?;
+            let moved = writing.commit_move(&mut supply, &places)?;
+            writing.flush_move(&places, &moved, flush_all_cpus);
             Ok(moved.mapped)
         })
     }
 
     /// Checks a move, as the dry run, and takes the nodes that the new place needs.
-    fn plan_move(&mut self, places: &Places) -> Result<Supply<'n, G, F, N>, Error> {
+    #[inline(never)]
+    fn plan_move(&mut self, supply: &mut Supply<'n, G, F, N>, places: &Places) -> Result<(), Error> {
         let table = self.table();
         table.check(places.from)?;
         table.check(places.to)?;
@@ -99,16 +102,15 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Writing<'_, 'n, G, F, N>
             }
         }
         root.check_vacant(places.to)?;
-        let (mut want, mut newest) = ([0; MAX], [None; MAX]);
+        let (mut want, mut newest) = ([0; MAX], [NONE; MAX]);
         // The steps come in ascending order, so each missing node is met in one run of steps.
         let mut need = |page: Vpn, level: usize| {
             let at = page.address(G::BASE);
             let there = root.down_to(level, at).level();
             for missing in there + 1..=level {
                 let node = page.get() / Self::slot_pages(missing - 1);
-                if newest[missing].replace(node) != Some(node) {
-                    want[missing] += 1;
-                }
+                want[missing] += usize::from(newest[missing] != node);
+                newest[missing] = node;
             }
         };
         let mut visit = Visit::new(places.from);
@@ -126,21 +128,16 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Writing<'_, 'n, G, F, N>
                 }
             }
         }
-        let mut supply = Supply::empty(table);
-        supply.take(&want)?;
-        Ok(supply)
+        supply.take(&want)
     }
 
-    /// Makes a move, which the dry run has accepted. Returns what has moved, and the pages that are stale at the old place.
-    fn commit_move(
-        &mut self,
-        supply: &mut Supply<'n, G, F, N>,
-        places: &Places,
-    ) -> Result<(Moved, Pages), Error> {
+    /// Makes a move, which the dry run has accepted. Returns what has moved.
+    #[inline(never)]
+    fn commit_move(&mut self, supply: &mut Supply<'n, G, F, N>, places: &Places) -> Result<Moved, Error> {
         let (table, last) = (self.table(), Self::LEVELS - 1);
         let stale = self.view().stale(places.from);
         let before = table.tally.footprint().nodes;
-        let mut moved = Moved { mapped: 0, links: 0, grows: false, appears: F::APPEARS };
+        let mut moved = Moved { mapped: 0, links: 0, grows: false, appears: F::APPEARS, stale };
         // What walkers have found so far is visible before the words that lead there from the new place.
         table.release();
         let mut visit = Visit::new(places.from);
@@ -174,7 +171,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Writing<'_, 'n, G, F, N>
             part.emptied = part.node.live() == 0 && part.node.level() > 0;
             Ok(())
         })?;
-        Ok((moved, stale))
+        Ok(moved)
     }
 
     /// Moves the leaves and marks of `slots` last-level slots, in the nodes of the old and the new page, both of which exist. Returns how
@@ -218,14 +215,15 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Writing<'_, 'n, G, F, N>
         attr
     }
 
-    /// Returns the flush of a move, apart from that of the nodes that it has emptied. `stale` are the pages of the old place, with those
-    /// that share TLB entries with them.
-    fn flush_of_move(&self, places: &Places, moved: &Moved, stale: Pages) -> Flush {
+    /// Adds the flush of a move, apart from that of the nodes that it has emptied, to the batch. If links have moved, calls
+    /// `flush_all_cpus`.
+    #[inline(never)]
+    fn flush_move(&mut self, places: &Places, moved: &Moved, flush_all_cpus: &mut dyn FnMut(&Flush)) {
         let mut flush = Flush::none();
         if moved.links > 0 && walked::<F>() {
-            flush.add_links(FlushScope::Everywhere, stale);
+            flush.add_links(FlushScope::Everywhere, moved.stale);
         } else if moved.mapped > 0 || moved.links > 0 {
-            flush.add(FlushScope::Everywhere, stale);
+            flush.add(FlushScope::Everywhere, moved.stale);
         }
         let new = self.view().stale(places.to);
         if walked::<F>() && (moved.links > 0 || moved.grows) {
@@ -238,7 +236,10 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Writing<'_, 'n, G, F, N>
                 .filter_map(|level| own_pages::<G>(level, places.to))
                 .for_each(|own| flush.add(F::APPEARS, own));
         }
-        flush
+        self.flush().merge(&flush);
+        if moved.links > 0 {
+            flush_all_cpus(&flush);
+        }
     }
 }
 
@@ -264,11 +265,11 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> NodeRef<'_, 'n, G, F, N>
             let (seen, page) = (self.read(index), span.first());
             if let Some(below) = seen.link() {
                 let slot = page.get() & !(Self::slot_pages(level) - 1);
-                if visit.kept[level % MAX] != Some(slot) {
+                if visit.kept[level % MAX] != slot {
                     if let Some(mapped) = self.moves(index, below, span, places) {
                         return Some(Step::Link { level, page, mapped });
                     }
-                    visit.kept[level % MAX] = Some(slot);
+                    visit.kept[level % MAX] = slot;
                 }
                 if let Some(step) = below.step_in(span, visit, places) {
                     return Some(step);

@@ -70,9 +70,8 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Writing<'_, 'n, G, F, N>
             let table = writing.table();
             table.check(pages)?;
             table.check_lent(pages, to)?;
-            let want = Self::plan(writing.view(), pages, to)?;
             let mut supply = Supply::empty(table);
-            supply.take(&want)?;
+            Self::plan(writing.view(), pages, to, &mut supply)?;
             let mut rest = Some(pages);
             while let Some(pages) = rest {
                 let piece = Piece::first(writing.view(), pages, to)?;
@@ -85,9 +84,15 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Writing<'_, 'n, G, F, N>
         })
     }
 
-    /// Checks every piece, as the dry run, and returns the number of nodes that splits need at each level. The pages are in the space and
-    /// not borrowed.
-    fn plan(root: NodeRef<'_, 'n, G, F, N>, pages: Pages, to: PageSize) -> Result<[usize; MAX], Error> {
+    /// Checks every piece, as the dry run, and takes the nodes that splits need at each level. The pages are in the space and not
+    /// borrowed.
+    #[inline(never)]
+    fn plan(
+        root: NodeRef<'_, 'n, G, F, N>,
+        pages: Pages,
+        to: PageSize,
+        supply: &mut Supply<'n, G, F, N>,
+    ) -> Result<(), Error> {
         let mut want = [0; MAX];
         check_resize(root, pages, to, |piece| {
             let (level, bottom) = (Self::level_of(piece.leaf.size), Self::level_of(to));
@@ -95,11 +100,12 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Writing<'_, 'n, G, F, N>
                 want[below] += piece.pages.len() / Self::slot_pages(below - 1);
             }
         })?;
-        Ok(want)
+        supply.take(&want)
     }
 
     /// Replaces the leaves of a piece, which the dry run has accepted, by leaves of size `to`. The supply has the nodes that the dry
     /// run has counted.
+    #[inline(never)]
     fn remake(
         &mut self,
         supply: &mut Supply<'n, G, F, N>,

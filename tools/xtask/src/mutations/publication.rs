@@ -59,7 +59,7 @@ pub(super) const MUTATIONS: [Mutation; 34] = [
     mutation(
         "MPT: no flush is asked for after a node has moved",
         "crates/pagetable/src/mpt/moving.rs",
-        ["writing.flush().merge(&flush);", "flush_all_cpus(&flush);", "let _ = flush_all_cpus;"],
+        ["fn flush_move(", "flush_all_cpus(&flush);", "let _ = flush_all_cpus;"],
         Test::Plain(PAGETABLE, "moving::a_node_moves_by_its_link_where_both_places_are_alike"),
     ),
     mutation(
