@@ -69,6 +69,11 @@ pub(super) trait Decode: Shape {
     /// Returns the frames of the slot `index` of a node of `level`, which holds a leaf: of a page in several slots, the part.
     #[inline(always)]
     fn run_of(word: WordOf<Self>, level: usize, index: usize) -> Run {
+        if !Self::REPLICATED {
+            let dirty = Self::F::attr(word, Self::is_last(level)).contains(Attr::DIRTY);
+            let first = Self::F::frame(word, Self::slot_size(level));
+            return Run { first, len: Self::slot_pages(level), dirty };
+        }
         let (leaf, part) = Self::part_of(word, level, index);
         Run {
             first: Pfn::new(leaf.frame.get() + part),

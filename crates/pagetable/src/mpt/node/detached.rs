@@ -148,6 +148,32 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Detached<'n, G, F, N> {
         self.count == 0
     }
 
+    /// Reads the slots of a last-level node from `first` on, as long as they are empty or hold leaves. Returns the slot after them.
+    #[inline(always)]
+    fn read_last(
+        &mut self,
+        node: NodeAddr,
+        first: usize,
+        end: usize,
+        hand_over: &mut dyn FnMut(Uncovered),
+    ) -> usize {
+        let level = Self::LEVELS - 1;
+        for index in first..end {
+            // SAFETY: the place is in the node, which is not free.
+            let word = unsafe { self.nodes.word(node, Self::place(level, index)) }.follow();
+            if word == F::Word::ZERO {
+                continue;
+            }
+            if !Self::is_leaf(word, level) {
+                return index;
+            }
+            // Before the slot's frames are handed over, which may unwind.
+            self.next[level % MAX] = index as u32 + 1;
+            self.pending.add(Self::run_of(word, level, index), hand_over);
+        }
+        end
+    }
+
     /// Reads up to `most` slots of `node`, the first of the list of `level`, from the next slot on, but no further than to a link.
     /// Returns how many slots it has read.
     fn read(
@@ -159,7 +185,12 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Detached<'n, G, F, N> {
     ) -> usize {
         let first = self.next[level % MAX] as usize;
         let end = Self::slots(level).min(first.saturating_add(most));
-        for index in first..end {
+        let mut index = first;
+        if Self::is_last(level) {
+            // The common case: no link, and the level is known.
+            index = self.read_last(node, first, end, hand_over);
+        }
+        for index in index..end {
             // SAFETY: the place is in the node, which is not free.
             let word = unsafe { self.nodes.word(node, Self::place(level, index)) }.follow();
             if word == F::Word::ZERO {
