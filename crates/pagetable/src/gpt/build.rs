@@ -20,7 +20,6 @@
 //! | ceiling | the position above the slot's highest bit: no digit of a new node goes beyond it |
 //! | floor | the lowest position at which a digit may begin: above the leaves, or above the region of a larger page |
 //! | done | a leaf, or a node whose slots are filled by larger pages: nothing more is built below it |
-//! | worth | a span is worth a leaf if it fills at least half of the leaf, or if there is no smaller leaf. If all nodes have one size, of as many slots as the largest leaf or more, any two pages are worth a leaf |
 //!
 //! The width of a new node of an adaptive table ([`choose`](Writing::choose)): `n` entries take `n - 1` nodes of two slots. So the new
 //! node gets the largest number of slots whose bytes do not exceed those of the `n - 1` nodes that it replaces.
@@ -101,7 +100,7 @@ impl<'w, T: Shape> Writing<'w, '_, T> {
         node
     }
 
-    /// Takes the uppermost node for a span, or a leaf, if the span is worth one.
+    /// Takes the uppermost node for a span, or a leaf, if one covers the span.
     #[inline(never)]
     fn build_upper<const REAL: bool>(
         &self,
@@ -116,7 +115,7 @@ impl<'w, T: Shape> Writing<'w, '_, T> {
         job.supply.node(shift, width, span.first & !low(shift + width))
     }
 
-    /// Returns the width of the leaf for a span, if the span is worth one.
+    /// Returns the width of the leaf for a span, if one covers it.
     fn leaf_width_for(page: u32, span: Span) -> Option<u32> {
         let bit = top_bit(span.first ^ span.last);
         if page > T::BASE {
@@ -124,13 +123,13 @@ impl<'w, T: Shape> Writing<'w, '_, T> {
         }
         let one = span.first == span.last;
         let width = if one { T::MIN_LEAF_WIDTH } else { (bit + 1 - T::BASE).max(T::MIN_LEAF_WIDTH) };
-        (width <= T::MAX_LEAF_WIDTH && T::worth(span.pages(page), width)).then_some(width)
+        (width <= T::MAX_LEAF_WIDTH).then_some(width)
     }
 
     /// Returns the digit of the uppermost node for a span that needs more than one leaf.
     fn upper_digit(page: u32, ceiling: u32, span: Span) -> (u32, u32) {
         let bit = top_bit(span.first ^ span.last);
-        Self::choose(bit, Self::floor(page, bit), ceiling, Some(span))
+        Self::choose(bit, Self::floor(page), ceiling, Some(span))
     }
 
     /// Maps a span in the slots of a new node, which are empty.
@@ -185,16 +184,9 @@ impl<'w, T: Shape> Writing<'w, '_, T> {
         self.table().tally().ptes(pages as isize);
     }
 
-    /// Returns the lowest position at which the digit of a node above pages of `2^page` bytes may begin, if the node's
-    /// entries differ in `bit`.
-    pub(super) fn floor(page: u32, bit: u32) -> u32 {
-        if page > T::BASE {
-            T::unit(page)
-        } else if bit >= T::LEAF_TOP {
-            T::LEAF_TOP
-        } else {
-            T::BASE + T::MIN_LEAF_WIDTH
-        }
+    /// Returns the lowest position at which the digit of a node above pages of `2^page` bytes may begin.
+    pub(super) fn floor(page: u32) -> u32 {
+        if page > T::BASE { T::unit(page) } else { T::LEAF_TOP }
     }
 
     /// Chooses the digit of a new node, its position and width, between `floor` and `ceiling`. `bit` is the highest bit in which
@@ -203,11 +195,9 @@ impl<'w, T: Shape> Writing<'w, '_, T> {
         if !T::ADAPTIVE {
             // Digits begin at multiples of the width above the leaves. This is always possible, because a page of a pair may occupy
             // several slots.
-            let origin = if bit >= T::LEAF_TOP { T::LEAF_TOP } else { T::BASE };
-            let low = origin + (bit - origin) / T::WIDEST * T::WIDEST;
-            let high = if bit >= T::LEAF_TOP { low + T::WIDEST } else { T::LEAF_TOP.min(low + T::WIDEST) };
+            let low = T::LEAF_TOP + (bit - T::LEAF_TOP) / T::WIDEST * T::WIDEST;
             let shift = if T::PAIRS { low } else { low.max(floor) };
-            return (shift, high.min(ceiling) - shift);
+            return (shift, ceiling.min(low + T::WIDEST) - shift);
         }
         // The largest node that takes no more bytes than the two-slot nodes that it replaces.
         let mut width = 1;

@@ -30,8 +30,6 @@
 //!   below its new node, because such parts come nearer to the node or leaf. A part above it splits what is left above that node.
 //! - In both cases the last new node decides. So the dry run remembers that node ([`Planned`]) and no other.
 //!
-//! The dry run also remembers how many PTEs it has put in the current leaf, because that number decides whether leaves join.
-//!
 //! A part costs a walk, and with a new node the stores of its slots. A range of `n` leaves has at most as many parts as there are
 //! nodes on the paths to its two ends. In a new subtree, each lowest node costs a walk from the subtree's uppermost node, and
 //! each leaf a constant.
@@ -66,7 +64,7 @@ use super::tune::Which;
 use super::visit::Span;
 use crate::Error;
 use crate::mode::Mode;
-use crate::nodes::{NodeAddr, Nodes};
+use crate::nodes::Nodes;
 
 /// The node that the dry run has planned last.
 #[derive(Clone, Copy)]
@@ -75,13 +73,6 @@ struct Planned {
     at: usize,
     shift: u32,
     top: u32,
-}
-
-/// What the dry run remembers of the parts that it has planned.
-struct Plan {
-    node: Option<Planned>,
-    /// The leaf that those parts filled last, and how many PTEs they put in it.
-    filled: (NodeAddr, usize),
 }
 
 /// The result of one step of an insertion.
@@ -172,7 +163,7 @@ impl<'w, T: Shape> Writing<'w, '_, T> {
     fn insert_parts<const REAL: bool>(&mut self, job: &mut Job<'_, 'w, T, REAL>, span: Span) -> Done {
         let mut rest = span;
         let mut all = Done { last: span.first, changed: false, divided: false };
-        let mut plan = Plan { node: None, filled: (NodeAddr::new(0), 0) };
+        let mut plan = None;
         loop {
             let done = self.insert_part(job, rest, &mut plan);
             all.last = done.last;
@@ -189,6 +180,10 @@ impl<'w, T: Shape> Writing<'w, '_, T> {
     /// resized, also those within it.
     #[inline(never)]
     fn tune_span(&mut self, span: Span, within: bool, divided: bool) {
+        // A node of a fixed size is not tuned.
+        if !T::ADAPTIVE {
+            return;
+        }
         let all = span.first != span.last;
         let which = if all { Which::All } else { Which::Lowest(2) };
         let mut at = span.first;
@@ -221,16 +216,15 @@ impl<'w, T: Shape> Writing<'w, '_, T> {
     /// | pages that the part replaces | the pages that they cover | a new subtree; the old one is retired |
     /// | a node with slots smaller than the pages | the pages that the node covers | new nodes for this one: `divide`, `rebuild` |
     ///
-    /// The dry run sees the tree without the parts that it has planned. Only one of their nodes, and the number of PTEs in one leaf,
-    /// can matter to the next part; `plan` holds both.
+    /// The dry run sees the tree without the parts that it has planned. Only one of their nodes can matter to the next part: `plan`.
     #[inline(never)]
     fn insert_part<const REAL: bool>(
         &mut self,
         job: &mut Job<'_, 'w, T, REAL>,
         rest: Span,
-        plan: &mut Plan,
+        plan: &mut Option<Planned>,
     ) -> Done {
-        let target = self.find_target(job, rest, plan);
+        let target = self.find_target(job, rest);
         let target = match &target {
             Ok(target) => target,
             Err(done) => return *done,
@@ -264,7 +258,7 @@ impl<'w, T: Shape> Writing<'w, '_, T> {
         &self,
         job: &mut Job<'_, 'w, T, REAL>,
         target: &Target<'w, T>,
-        plan: &mut Plan,
+        plan: &mut Option<Planned>,
     ) -> (Span, New<'w, T, REAL>, Gone) {
         let part = target.part;
         match target.change {
@@ -316,7 +310,6 @@ impl<'w, T: Shape> Writing<'w, '_, T> {
         &self,
         job: &Job<'_, 'w, T, REAL>,
         rest: Span,
-        plan: &mut Plan,
     ) -> Result<Target<'w, T>, Done> {
         let (at, page) = (rest.first, job.page);
         let mut slot = self.root();
@@ -334,9 +327,7 @@ impl<'w, T: Shape> Writing<'w, '_, T> {
                 if REAL && !job.replaces {
                     self.fill_leaf(job, old, part);
                 }
-                plan.filled = (old.addr(), part.pages(page));
-                let changed = slot.node().is_some_and(|above| above.top() <= T::LEAF_TOP);
-                return Err(Done { last: part.last, changed, divided: false });
+                return Err(Done { last: part.last, changed: false, divided: false });
             }
             if old.is_leaf() {
                 if let Some(other) = old.other_half(page, near & !low(old.top()), rest) {
@@ -376,7 +367,7 @@ impl<'w, T: Shape> Writing<'w, '_, T> {
         job: &mut Job<'_, 'w, T, REAL>,
         target: &Target<'w, T>,
         old: Node<'w, T>,
-        plan: &mut Plan,
+        plan: &mut Option<Planned>,
     ) -> (Span, New<'w, T, REAL>, Gone) {
         let Target { near, part: rest, .. } = *target;
         let (at, old_base) = (rest.first, near & !low(old.top()));
@@ -420,7 +411,7 @@ impl<'w, T: Shape> Writing<'w, '_, T> {
         job: &mut Job<'_, 'w, T, REAL>,
         target: &Target<'w, T>,
         old: Node<'w, T>,
-        plan: &mut Plan,
+        plan: &mut Option<Planned>,
     ) -> GuardSplit<'w, T, REAL> {
         let Target { near, part: rest, .. } = *target;
         let (at, mut ceiling) = (rest.first, target.slot.ceiling());
@@ -429,7 +420,7 @@ impl<'w, T: Shape> Writing<'w, '_, T> {
         let old_base = near & !low(if T::PAIRS && old.is_leaf() { old.shift } else { old.top() });
         let bit = top_bit(at ^ old_base);
         let (mut top, mut alone) = (old.top(), old.is_leaf());
-        if let Some(new) = plan.node
+        if let Some(new) = *plan
             && !REAL
         {
             if agree(new.at, at, new.top) {
@@ -445,20 +436,16 @@ impl<'w, T: Shape> Writing<'w, '_, T> {
         if alone && old.shift == job.page && old.shift == T::BASE && bit < T::LEAF_TOP {
             let part = rest.clip(at, T::LEAF_TOP.min(ceiling), job.page);
             let width = top_bit((part.last ^ at) | (at ^ old_base)) + 1 - T::BASE;
-            // The real run has stored the PTEs of the parts before in the leaf; the dry run has counted them.
-            let filled = if !REAL && plan.filled.0 == old.addr() { plan.filled.1 } else { 0 };
-            if T::worth(old.live() + filled + part.pages(job.page), width) {
-                let leaf = self.new_leaf(job, width, part);
-                if let Some(leaf) = leaf.fresh() {
-                    old.copy_to(near & !low(old.top()), leaf.node());
-                }
-                return GuardSplit::Leaf(part, leaf);
+            let leaf = self.new_leaf(job, width, part);
+            if let Some(leaf) = leaf.fresh() {
+                old.copy_to(near & !low(old.top()), leaf.node());
             }
+            return GuardSplit::Leaf(part, leaf);
         }
-        let floor = Self::floor(job.page, bit).max(top);
+        let floor = Self::floor(job.page).max(top);
         let (shift, width) = Self::choose(bit, floor, ceiling, None);
         let top = shift + width;
-        plan.node = Some(Planned { at, shift, top });
+        *plan = Some(Planned { at, shift, top });
         GuardSplit::Node(job.supply.node(shift, width, old_base & !low(top)))
     }
 

@@ -32,9 +32,8 @@
 //!
 //! [`OneWord`], which the paper does not have: **one word a slot**, which holds a node's address, the position of its digit and its
 //! size ([`Link`] draws it). No slot holds a guard: the walk skips the guards' bits and compares the tag of the leaf at the end.
-//! The tag is the first address of the leaf's region. A leaf holds up to 16 neighbouring PTEs. A leaf of several PTEs is built when
-//! half of them are mapped, and a leaf of four or more shrinks when one is left. If all nodes have one size, of 16 slots or more, any
-//! two pages in the region of a leaf get that leaf, because a node and two leaves take more bytes.
+//! The tag is the first address of the leaf's region. All base pages in a region of 16 are in one leaf. It has room for one PTE at
+//! first, grows to 4 and then to 16, and shrinks when one PTE of four or more is left (`leaf_size.rs`).
 //!
 //! ```text
 //!   G4 node                       leaf of 4 pages
@@ -67,11 +66,10 @@
 //! |-|-|
 //! | lookup, `OneWord` | one load a node, then the tag (two words where the address is wider than a word) and the PTE |
 //! | lookup, `TwoWords` | guard and pointer (two words of 64 bits) a node, then the PTE |
-//! | map, unmap, protect, replace, mark, fill of one page whose leaf stays | the walk, one load and one store; a map in a leaf smaller than the largest walks once more, unless any two pages get a leaf |
-//! | map of a page whose leaf grows | two walks, a copy of the leaf's PTEs, and one store; `n` pages in a row copy fewer than `n` PTEs in all |
+//! | map, unmap, protect, replace, mark, fill of one page whose leaf stays | the walk, one load and one store |
+//! | map of a page whose leaf grows | two walks, a copy of the leaf's PTEs, and one store; a leaf grows twice, from 1 PTE to 4 and to 16 |
 //! | unmap of a page whose leaf shrinks | two walks, a copy of the PTE that is left, and one store |
 //! | a new leaf, or the last page of a leaf | two or three walks, at most one node more or less, and one store of the slot above; an adaptive table also reads the slots of the nodes after an unmap, or if the node above a new node may take bits from it |
-//! | a page in a node whose region is no larger than that of a leaf can be | also a read of all leaves below the node |
 //! | in the layouts with pairs, another new or emptied leaf | a dry run, the same once more, at most one node more or less, and one store; in an adaptive table also a read of the nodes' slots |
 //! | unmap, protect of a range | two loads and one store a page, and a walk a leaf |
 //! | [`detach`](crate::Writer::detach) of a range, with pairs | a load a page, and a walk and one store a leaf; needs no memory |
@@ -108,9 +106,8 @@
 //!
 //! # Limits
 //!
-//! Walks, visits and changes are loops over a path of bounded length. Three things recurse: what joins the pages below a node
-//! to a leaf, by at most the bits of a leaf's digit; the tuning of the nodes that a step has made, by one level; and the
-//! mending of a table after a change that unwound, by the depth of the tree. On x86-64 a change takes at most 2 KiB of stack,
+//! Walks, visits and changes are loops over a path of bounded length. Two things recurse: the tuning of the nodes that a step has
+//! made, by one level; and the mending of a table after a change that unwound, by the depth of the tree. On x86-64 a change takes at most 2 KiB of stack,
 //! and a visit 1 KiB, in every layout, node size and mode. `cargo xtask stack` measures that for pages at powers of two, fails
 //! above the limit, and prints the figures: `resize` takes up to 1928 bytes, `map` 1928, `unmap` 1640.
 //!

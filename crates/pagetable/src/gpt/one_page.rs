@@ -3,7 +3,7 @@
 //! | change | case | stores |
 //! |-|-|-|
 //! | map | a leaf covers the page | the PTE |
-//! | map | the page's slot leads to a leaf of other pages, and one leaf for these and the page is [worth](super::shape::Shape::worth) its memory | a link to this wider leaf, which has the PTEs of the old leaf |
+//! | map | the page's slot leads to a leaf of other pages in the region of the largest leaf | a link to a larger leaf, which has the PTEs of the old leaf |
 //! | map | the page's slot is empty | a link to a new leaf |
 //! | map | the page differs from a guard | a link to a new node of two entries: a new leaf, and the old contents of the slot |
 //! | unmap | the leaf stays as it is | the PTE |
@@ -13,7 +13,7 @@
 //! So a map needs no dry run: it takes at most two nodes, both before it changes anything. An unmap that leaves one page takes the
 //! node for the small leaf after it has stored the PTE; if there is no memory, the large leaf stays. In the layouts whose leaves are
 //! pairs a page may need more nodes; then a general [insertion](super::insert) or [removal](super::unmap) makes the
-//! change. A leaf that grows at least doubles, so `n` neighbouring pages that are mapped one by one copy fewer than `n` PTEs.
+//! change. The sizes of leaves are in [`leaf_size`](super::leaf_size).
 //!
 //! Tuning ([`tune`](super::tune)) follows only the changes after which a step may pay:
 //!
@@ -21,9 +21,7 @@
 //!   when it has fewer entries.
 //! - After a new node is linked, a step can pay only if the node is right below the digit of the node above, or if it has a narrow
 //!   node right below its own digit.
-//! - With the new page, all pages below a node may be worth one leaf, if the node's region is no larger than that of a leaf can be
-//!   ([`join_path`](Writing::join_path)).
-//! - After a slot of a node became empty, the adaptive nodes at which a step may pay are tuned ([`unmap_last`](Writing::unmap_last)).
+//! - After a slot of a node became empty, a step may pay at the node, and at the node above.
 
 use tlbkit_addr::{FlushScope, Pages};
 
@@ -63,9 +61,6 @@ impl<T: Shape> Writing<'_, '_, T> {
         leaf.add_live(1);
         self.table().tally().ptes(1);
         self.touch(reach, pages);
-        if !T::ANY_TWO_GET_A_LEAF && leaf.width < T::MAX_LEAF_WIDTH {
-            self.join_path(T::key(page.get()));
-        }
         Some(Ok(()))
     }
 
@@ -125,9 +120,7 @@ impl<T: Shape> Writing<'_, '_, T> {
             top == ceiling && above.is_some()
                 || old.is_some_and(|old| !old.is_leaf() && old.width <= 2 && old.top() == shift)
         };
-        if top.map(|top| top.node()).or(above).is_some_and(|lowest| lowest.top() <= T::LEAF_TOP) {
-            self.join_path(key);
-        } else if T::ADAPTIVE && top.is_some_and(|top| grows(top.shift, top.top())) {
+        if T::ADAPTIVE && top.is_some_and(|top| grows(top.shift, top.top())) {
             self.tune_path(key, Which::Lowest(2), false);
         }
         Some(Ok(()))
@@ -140,10 +133,10 @@ impl<T: Shape> Writing<'_, '_, T> {
         let bit = top_bit(key ^ near & !low(old.top()));
         let wider = (bit + 1).saturating_sub(T::BASE);
         let fits = old.is_leaf() && old.shift == T::BASE && bit < T::LEAF_TOP;
-        if fits && T::worth(old.live() + 1, wider) {
-            return (wider, None);
+        if fits {
+            return (Self::grown_width(wider), None);
         }
-        let floor = Self::floor(T::BASE, bit).max(old.top());
+        let floor = Self::floor(T::BASE).max(old.top());
         (T::MIN_LEAF_WIDTH, Some(Self::choose(bit, floor, ceiling, None)))
     }
 
@@ -195,10 +188,9 @@ impl<T: Shape> Writing<'_, '_, T> {
         // At how many of the lowest nodes that cover the page a step may pay now.
         let mut touched = 0;
         if let Some(above) = slot.node() {
-            let left = above.sub_live(1);
             // The node above `above` counts the entries of `above` only if this has width 2, for `lone`.
             touched = if above.width == 2 { 2 } else { 1 };
-            if left < 2 {
+            if above.sub_live(1) < 2 {
                 new = above.children().flatten().find(|other| other.addr() != leaf.addr());
                 gone = Some(above);
                 // That node has another entry now, in as many slots as before.

@@ -144,7 +144,7 @@ pub(super) trait Shape: Sized {
         1
     };
 
-    /// The position above the digit of the largest leaf of base pages.
+    /// The position above the digit of the largest leaf of base pages. No digit of a node above base pages begins below it.
     const LEAF_TOP: u32 = Self::BASE + Self::MAX_LEAF_WIDTH;
 
     /// Whether nodes grow and shrink with the number of their entries.
@@ -161,10 +161,6 @@ pub(super) trait Shape: Sized {
     /// [`WIDEST`](Self::WIDEST), because several nodes of that size share a page of the storage.
     const RANGE_WIDTH: u32 =
         if Self::WIDEST + 2 < Self::P::WIDTH { Self::WIDEST + 2 } else { Self::P::WIDTH };
-
-    /// Whether any two pages in the region of a leaf are worth that leaf: it takes no more bytes than a node of the fixed size and
-    /// two small leaves.
-    const ANY_TWO_GET_A_LEAF: bool = Self::PLAIN && !Self::ADAPTIVE && Self::WIDEST >= Self::MAX_LEAF_WIDTH;
 
     /// The words of a leaf's tag.
     const TAG: usize = if Self::L::MAX_TAG < 2 {
@@ -217,13 +213,6 @@ pub(super) trait Shape: Sized {
     #[inline(always)]
     fn unit(page: u32) -> u32 {
         if Self::PAIRS { page + 1 } else { page }
-    }
-
-    /// Tells whether `pages` pages are worth a leaf of `2^width` pages: they fill at least half of it, or there is no smaller leaf,
-    /// or a node and smaller leaves would take more memory.
-    #[inline(always)]
-    fn worth(pages: usize, width: u32) -> bool {
-        width <= Self::MIN_LEAF_WIDTH || pages * 2 >= 1 << width || Self::ANY_TWO_GET_A_LEAF
     }
 
     /// Returns the position in its leaf of the PTE with this index. Before it are the tag, the PTEs with lower indexes, and the

@@ -125,12 +125,8 @@ impl<'w, T: Shape> Writing<'w, '_, T> {
     /// the recursion. The new nodes of a step on the lowest of these levels are not tuned before the next change there.
     #[inline(never)]
     fn tune(&mut self, slot: Slot<'w, T>, mut now: Node<'w, T>, mut base: usize, deep: u32) {
-        if now.top() <= T::LEAF_TOP && self.join(slot, now, base) {
-            return;
-        }
         while T::ADAPTIVE
             && !now.is_leaf()
-            && now.top() > T::LEAF_TOP
             && let Some(step) = now.step()
             && let Some(new) = self.try_step(slot, now, base, step)
         {
@@ -277,8 +273,7 @@ impl<T: Shape> Node<'_, T> {
     pub(super) fn step(self) -> Option<Step> {
         let cost = T::cost;
         let Survey { below, blocked, lone, guarded, pairs, merged, halves } = self.survey();
-        // Growing by the width of the narrowest child removes all nodes of that width. A child whose region is no larger than that of
-        // a leaf can be keeps its bits, so that it can be joined to a leaf.
+        // Growing by the width of the narrowest child removes all nodes of that width.
         let below = |width: u32| below.get(width as usize).copied().unwrap_or(0);
         if !blocked && let Some(most) = (1..=MAX_WIDTH as u32).find(|&width| below(width) > 0) {
             for bits in [1, most] {

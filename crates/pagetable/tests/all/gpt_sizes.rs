@@ -32,19 +32,20 @@ macro_rules! sizes_of {
     };
 }
 
-/// Pages share a leaf if they are half of it.
+/// Pages that are mapped one by one, in a region of 16, are in one leaf of 1, 4 or 16 PTEs; a range is in the smallest.
 #[test]
-fn a_leaf_is_worth_its_half() {
-    for (pages, nodes, leaves) in [
+fn a_leaf_grows_to_four_times_its_size() {
+    for (pages, range, room) in [
         (&[0][..], 0, 1),
-        (&[0, 1], 0, 1),
-        (&[0, 2], 0, 1),
-        (&[0, 3], 0, 1),
-        // Two of eight stay apart, and so do three.
-        (&[0, 7], 1, 2),
-        (&[0, 2, 5], 1, 2),
-        // Four are enough.
-        (&[0, 2, 5, 7], 0, 1),
+        (&[0, 1], 0, 4),
+        (&[2, 1, 0, 3], 0, 4),
+        (&[3, 4], 0, 16),
+        (&[15, 0], 0, 16),
+        (&[8, 9, 10, 6, 7], 0, 16),
+        (&[], 2, 2),
+        (&[2], 2, 4),
+        (&[4], 4, 8),
+        (&[9], 4, 16),
     ] {
         let mut memory = vec![Chunk::ZERO; 8];
         let slab = Slab::<u64, Solo>::new(&mut memory, 0).unwrap();
@@ -52,8 +53,12 @@ fn a_leaf_is_worth_its_half() {
         for &vpn in pages {
             table.map(page(0x40 + vpn), Pfn::new(vpn), PageSize::K4, Attr::READ).unwrap();
         }
+        if range > 0 {
+            table.map(run(0x40, range), Pfn::new(0), PageSize::K4, Attr::READ).unwrap();
+        }
         let footprint = table.footprint();
-        assert_eq!((footprint.nodes, footprint.leaves), (nodes, leaves), "{pages:?}");
+        // The tag and the PTEs.
+        assert_eq!((footprint.leaves, footprint.leaf_bytes), (1, (1 + room) * 8), "{pages:?} and {range}");
         table.destroy();
     }
 }
@@ -85,12 +90,12 @@ fn a_leaf_shrinks_when_one_page_is_left() {
     }
 }
 
-/// The node sizes and the leaves of seven pages, 5 to 11, that are mapped at once: not worth a leaf of 16.
-fn seven_pages<F: format::Format<Word = u32>>() -> ([usize; MAX_WIDTH + 1], usize) {
+/// The node sizes and the leaves of seven times `pages` pages, 5 to 11 times `pages`, that are mapped at once.
+fn seven_times<F: format::Format<Word = u32>>(pages: usize) -> ([usize; MAX_WIDTH + 1], usize) {
     let mut memory = vec![Chunk::ZERO; 8];
     let slab = Slab::<u32, Solo>::new(&mut memory, 0).unwrap();
     let mut table = Local::new(Gpt::<Va48, F, _, OneWord, Adaptive>::new(&slab).unwrap(), |_| ());
-    table.map(run(5, 7), Pfn::new(5), PageSize::K4, Attr::READ).unwrap();
+    table.map(run(5 * pages, 7 * pages), Pfn::new(5), PageSize::K4, Attr::READ).unwrap();
     let now = (sizes_of!(table), table.footprint().leaves);
     table.destroy();
     now
@@ -100,10 +105,10 @@ fn seven_pages<F: format::Format<Word = u32>>() -> ([usize; MAX_WIDTH + 1], usiz
 /// leaves. With its record, a node of `2^w` slots takes `4 * 2^w + 4` bytes.
 #[test]
 fn a_range_gets_a_node_of_the_size_that_pays() {
-    // Seven slots of 16, for 68 bytes; six nodes of two take 72.
-    assert_eq!(seven_pages::<format::Compact32>(), (sizes([(4, 1)]), 7));
-    // Pairs of pages: four slots of eight, for 36 bytes; three nodes of two take 36.
-    assert_eq!(seven_pages::<format::Paper>(), (sizes([(3, 1)]), 4));
+    // Leaves of 16 pages. Seven slots of 16, for 68 bytes; six nodes of two take 72.
+    assert_eq!(seven_times::<format::Compact32>(16), (sizes([(4, 1)]), 7));
+    // Four leaves of 16 pages: four slots of eight, for 36 bytes; three nodes of two take 36.
+    assert_eq!(seven_times::<format::Paper>(8), (sizes([(3, 1)]), 4));
 }
 
 /// A leaf of a pair of pages is one node in the paper's layout: 32 pairs are five bits.

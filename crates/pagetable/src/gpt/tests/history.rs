@@ -256,26 +256,7 @@ macro_rules! histories {
     )* };
 }
 
-histories! {
-    history_compact_g2: Va48, format::Compact, OneWord, Fixed<1>;
-    history_compact_g16: Va48, format::Compact, OneWord, Fixed<4>;
-    history_compact_ga: Va48, format::Compact, OneWord, Adaptive;
-    history_compact32_ga: Va64, format::Compact32, OneWord, Adaptive;
-    history_compact32_g8: Va64, format::Compact32, OneWord, Fixed<3>;
-    history_compact32_va32: Va32, format::Compact32, OneWord, Adaptive;
-    history_compact32_va32_g128: Va32, format::Compact32, OneWord, Fixed<7>;
-    history_paper_g2: Va64, format::Paper, TwoWords, Fixed<1>;
-    history_paper_g16: Va64, format::Paper, TwoWords, Fixed<4>;
-    history_paper_ga: Va64, format::Paper, TwoWords, Adaptive;
-    history_paper_ga_signed: Va48, format::Paper, TwoWords, Adaptive;
-    history_paper_g32_va32: Va32, format::Paper, TwoWords, Fixed<5>;
-    history_kseg0_g2: Va32, format::EntryLo, Kseg0<Fixed<1>>, Fixed<1>;
-    history_kseg0_g4: Va32, format::EntryLo, Kseg0<Fixed<2>>, Fixed<2>;
-    history_kseg0_g8: Va32, format::EntryLo, Kseg0<Fixed<3>>, Fixed<3>;
-    history_kseg0_g16: Va32, format::EntryLo, Kseg0<Fixed<4>>, Fixed<4>;
-    history_kseg0_g256: Va32, format::EntryLo, Kseg0<Fixed<8>>, Fixed<8>;
-    history_kseg0_ga: Va32, format::EntryLo, Kseg0<Adaptive>, Adaptive;
-}
+each_table!(histories);
 
 /// Maps single pages in this order, unmaps every other, and checks the tree and every answer after each.
 fn one_by_one<F, L>(pages: &[usize])
@@ -312,10 +293,10 @@ where
     assert_eq!(slab.usage().nodes, 0);
 }
 
-/// A range fills one leaf and then joins it with the next page: the dry run must know that it is full by then, or it reserves
-/// another leaf than the one that is taken.
+/// A range fills a leaf, and the next pages of the range are in a larger one that replaces it: the dry run must know that size, or it
+/// reserves another leaf than the one that is taken.
 #[test]
-fn gpt_a_range_fills_a_leaf_and_joins_it() {
+fn gpt_a_range_fills_a_leaf_that_it_outgrows() {
     let mut memory = memory(4);
     let slab = Slab::<u64, Solo>::new(&mut memory, 0).unwrap();
     let mut table = Local::new(Gpt48::new(&slab).unwrap(), |_| ());

@@ -1,5 +1,6 @@
 //! What is particular to guarded tables: minimal trees, exact space, sizes that follow the load.
 
+mod growth;
 mod history;
 mod space;
 mod tuned;
@@ -13,7 +14,7 @@ use tlbkit_addr::{Attr, PageSize, Pages, Pfn, VirtAddr, Vpn};
 use super::node::{Node, View};
 use super::shape::Shape;
 use super::*;
-use crate::format;
+use crate::format::{self, is_taken};
 use crate::geometry::{Va32, Va48, Va64};
 use crate::nodes::{Chunk, Held, NodeAddr, Reclaim, Record, Slab};
 use crate::{Change, Error, Holes, Leaf, Local, Solo, Table, Word};
@@ -89,6 +90,34 @@ unsafe impl<W: Word> Reclaim for Meter<'_, W> {
     }
 }
 
+/// Hands each table of the histories, with a name, to a macro that makes tests.
+macro_rules! each_table {
+    ($tests:ident) => {
+        $tests! {
+            compact_g2: Va48, format::Compact, OneWord, Fixed<1>;
+            compact_g16: Va48, format::Compact, OneWord, Fixed<4>;
+            compact_ga: Va48, format::Compact, OneWord, Adaptive;
+            compact32_ga: Va64, format::Compact32, OneWord, Adaptive;
+            compact32_g8: Va64, format::Compact32, OneWord, Fixed<3>;
+            compact32_va32: Va32, format::Compact32, OneWord, Adaptive;
+            compact32_va32_g128: Va32, format::Compact32, OneWord, Fixed<7>;
+            pairs_ga: Va32, format::EntryLo, OneWord, Adaptive;
+            paper_g2: Va64, format::Paper, TwoWords, Fixed<1>;
+            paper_g16: Va64, format::Paper, TwoWords, Fixed<4>;
+            paper_ga: Va64, format::Paper, TwoWords, Adaptive;
+            paper_ga_signed: Va48, format::Paper, TwoWords, Adaptive;
+            paper_g32_va32: Va32, format::Paper, TwoWords, Fixed<5>;
+            kseg0_g2: Va32, format::EntryLo, Kseg0<Fixed<1>>, Fixed<1>;
+            kseg0_g4: Va32, format::EntryLo, Kseg0<Fixed<2>>, Fixed<2>;
+            kseg0_g8: Va32, format::EntryLo, Kseg0<Fixed<3>>, Fixed<3>;
+            kseg0_g16: Va32, format::EntryLo, Kseg0<Fixed<4>>, Fixed<4>;
+            kseg0_g256: Va32, format::EntryLo, Kseg0<Fixed<8>>, Fixed<8>;
+            kseg0_ga: Va32, format::EntryLo, Kseg0<Adaptive>, Adaptive;
+        }
+    };
+}
+use each_table;
+
 fn memory(chunks: usize) -> Vec<Chunk> {
     vec![Chunk::ZERO; chunks]
 }
@@ -121,10 +150,9 @@ impl<T: Shape> Node<'_, T> {
             tally.leaves += 1;
             tally.leaf_bytes += bytes;
             for pte in self.all_ptes(base) {
-                if let Some(leaf) = pte.mapped() {
-                    leaves.push(leaf);
-                    live += 1;
-                }
+                leaves.extend(pte.mapped());
+                // A mark counts, too.
+                live += usize::from(is_taken::<T::F>(pte.read()));
             }
         } else {
             tally.nodes += 1;

@@ -11,7 +11,7 @@ impl<G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: NodeSize
         let mut rest = vec![unsafe { View::sole(self) }.root().read()];
         while let Some(next) = rest.pop() {
             if let Some(node) = next.filter(|node| !node.is_leaf()) {
-                if node.top() > Self::LEAF_TOP && node.step().is_some() {
+                if node.step().is_some() {
                     pays += 1;
                 }
                 rest.extend(node.children());
