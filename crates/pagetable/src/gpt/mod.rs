@@ -69,7 +69,7 @@
 //! | map, unmap, protect, replace, mark, fill of one page whose leaf stays | the walk, one load and one store |
 //! | map of a page whose leaf grows | two walks, a copy of the leaf's PTEs, and one store; a leaf grows twice, from 1 PTE to 4 and to 16 |
 //! | unmap of a page whose leaf shrinks | two walks, a copy of the PTE that is left, and one store |
-//! | a new leaf, or the last page of a leaf | two or three walks, at most one node more or less, and one store of the slot above; an adaptive table also reads the slots of the nodes after an unmap, or if the node above a new node may take bits from it |
+//! | a new leaf, or the last page of a leaf | two or three walks, at most one node more or less, and one store of the slot above; an adaptive table also reads the slots of the node above after every eighth of so many changes as it has slots, and of a new node that may take bits from the node below |
 //! | in the layouts with pairs, another new or emptied leaf | a dry run, the same once more, at most one node more or less, and one store; in an adaptive table also a read of the nodes' slots |
 //! | unmap, protect of a range | two loads and one store a page, and a walk a leaf |
 //! | [`detach`](crate::Writer::detach) of a range, with pairs | a load a page, and a walk and one store a leaf; needs no memory |

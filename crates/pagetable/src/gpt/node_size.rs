@@ -23,10 +23,12 @@ pub struct Fixed<const W: u32>;
 /// [`OneWord`](super::OneWord) nodes grow to 64 slots with 64-bit links, and to 16 with 32-bit links; a node that a range of
 /// neighbours fills at once may have four times as many.
 ///
-/// A new node for two entries has two slots. A new node for a range has the largest number of slots that takes no more bytes than
-/// nodes of two slots would. After each change a node takes bits from the nodes below it, or gives bits back, if that saves bytes.
-/// Giving bits back must save more than an eighth of the node, so that a page that is mapped and unmapped again and again does not
-/// make the node change its size each time.
+/// A new node for two entries has two slots; one for two leaves of 16 pages, where a run of pages goes on, has 16. A new node for a
+/// range has the largest number of slots that takes no more bytes than nodes of two slots would. A node takes bits from the nodes
+/// below it, or gives bits back, if that saves bytes. That is looked up after each change; in the layout
+/// [`OneWord`](super::OneWord), after every `n / 8` changes of single pages in a node of `n` slots. Giving bits back must save more
+/// than an eighth of the node, so that a page that is mapped and unmapped again and again does not make the node change its size
+/// each time.
 #[derive(Clone, Copy, Debug)]
 pub struct Adaptive;
 

@@ -21,14 +21,20 @@
 //!   when it has fewer entries.
 //! - After a new node is linked, a step can pay only if the node is right below the digit of the node above, or if it has a narrow
 //!   node right below its own digit.
-//! - After a slot of a node became empty, a step may pay at the node, and at the node above.
+//! - After a slot of a node became empty, a step may pay at the node, and at the node above; after the largest leaf shrinks, at the
+//!   node.
+//!
+//! A step that pays for one change saves few bytes, and all slots of the node have to be read to find it. So the record of a node
+//! counts such changes, and a node of `2^w` slots is tuned after `2^w / 8` of them ([`is_due`](Node::is_due)): nodes of up to
+//! eight slots after each, a node of 64 after eight. A change reads eight slots on average. Only a new node that may take bits from the
+//! node below is tuned at once, because it has two slots.
 
 use tlbkit_addr::{FlushScope, Pages};
 
 use super::guard::{agree, low};
 use super::node::{Node, Writing};
 use super::shape::{Shape, top_bit};
-use super::tune::Which;
+use super::tune::{CROWD, Which};
 use super::walk::End;
 use crate::format::{Format, is_taken};
 use crate::mode::Mode;
@@ -85,8 +91,8 @@ impl<T: Shape> Writing<'_, '_, T> {
         let End { slot, held: old, .. } = end;
         let (above, ceiling) = (slot.node(), slot.ceiling());
         let (width, split) = match old {
-            Some(old) => Self::beside(old, near, key, ceiling),
-            None => (T::MIN_LEAF_WIDTH, None),
+            Some(old) => self.beside(old, near, key, ceiling),
+            None => (self.new_width(key), None),
         };
         let Some((leaf, top)) = self.take(key, width, split) else {
             return Some(Err(Error::no_memory(1 + usize::from(split.is_some()), table.nodes().held())));
@@ -117,8 +123,8 @@ impl<T: Shape> Writing<'_, '_, T> {
         // A node may grow by the bits of a node right below its digit. For a node of two slots this saves bytes if the lower
         // node has at most four.
         let grows = |shift, top| {
-            top == ceiling && above.is_some()
-                || old.is_some_and(|old| !old.is_leaf() && old.width <= 2 && old.top() == shift)
+            old.is_some_and(|old| !old.is_leaf() && old.width <= 2 && old.top() == shift)
+                || top == ceiling && above.is_some_and(Node::is_due)
         };
         if T::ADAPTIVE && top.is_some_and(|top| grows(top.shift, top.top())) {
             self.tune_path(key, Which::Lowest(2), false);
@@ -129,15 +135,21 @@ impl<T: Shape> Writing<'_, '_, T> {
     /// Returns the width of the leaf for the page with a key beside a node or leaf, and the digit of the node for both: none if the
     /// leaf is to hold the pages of both. `near` is a key in the region of the old one, whose slot covers `2^ceiling` bytes.
     #[inline(always)]
-    fn beside(old: Node<'_, T>, near: usize, key: usize, ceiling: u32) -> (u32, Option<(u32, u32)>) {
+    fn beside(&self, old: Node<'_, T>, near: usize, key: usize, ceiling: u32) -> (u32, Option<(u32, u32)>) {
         let bit = top_bit(key ^ near & !low(old.top()));
         let wider = (bit + 1).saturating_sub(T::BASE);
         let fits = old.is_leaf() && old.shift == T::BASE && bit < T::LEAF_TOP;
         if fits {
             return (Self::grown_width(wider), None);
         }
-        let floor = Self::floor(T::BASE).max(old.top());
-        (T::MIN_LEAF_WIDTH, Some(Self::choose(bit, floor, ceiling, None)))
+        let width = self.new_width(key);
+        let digit =
+            if T::ADAPTIVE && width == T::MAX_LEAF_WIDTH && old.is_largest() && bit < T::LEAF_TOP + CROWD {
+                (T::LEAF_TOP, CROWD.min(ceiling - T::LEAF_TOP))
+            } else {
+                Self::choose(bit, Self::floor(T::BASE).max(old.top()), ceiling, None)
+            };
+        (width, Some(digit))
     }
 
     /// Empties the entry of `pages`, one base page, if its word is `wanted` and the change of one slot suffices, and tells whether it
@@ -181,8 +193,13 @@ impl<T: Shape> Writing<'_, '_, T> {
         leaf.set_live(live);
         self.table().tally().ptes(-1);
         if live > 0 {
-            // No step depends on the size of a leaf: a node grows only if its slots are larger than any leaf.
-            return self.shrink(slot, leaf, key & !low(leaf.top()), live);
+            self.shrink(slot, leaf, key & !low(leaf.top()), live);
+            // A node of the largest leaves may become smaller. No other step depends on the size of a leaf: a node grows only if its
+            // slots are larger than any leaf.
+            if T::ADAPTIVE && leaf.is_largest() && slot.node().is_some_and(Node::is_due) {
+                self.tune_path(key, Which::Lowest(1), false);
+            }
+            return;
         }
         let (mut new, mut gone) = (None, None);
         // At how many of the lowest nodes that cover the page a step may pay now.
@@ -206,7 +223,7 @@ impl<T: Shape> Writing<'_, '_, T> {
                 self.retire(above);
             }
         }
-        if T::ADAPTIVE && touched > 0 && slot.node().is_some() {
+        if T::ADAPTIVE && touched > 0 && slot.node().is_some_and(Node::is_due) {
             self.tune_path(key, Which::Lowest(touched), false);
         }
     }

@@ -17,16 +17,18 @@
 //!
 //! A step **pays** if it saves the bytes that the tables below ask for. A step that makes smaller nodes must save more than an
 //! eighth of the node, so that a page that is mapped and unmapped again and again does not change the node's size each time. When a
-//! change returns, no further step pays at the nodes that it touched, unless a step found no memory or changed nodes further below
-//! than [`DEEP`].
+//! change returns, no further step pays at the nodes that it touched, with three exceptions: a step found no memory, or changed nodes
+//! further below than [`DEEP`], or the change of one page is one of too few to read the node's slots
+//! ([`is_due`](super::node::Node::is_due)).
 //!
-//! So no node of `2^w` slots, `w > 1`, uses less than three eighths of its slots, give or take a pair. In the paper's layout
-//! `cost(w)` is `16 * 2^w`, and each pair with two entries needs a node of `cost(1) = 32` bytes after halving. Halving does not pay
-//! if `8 * 2^w - 32 * pairs <= 2 * 2^w`, which is the case if `3/16 * 2^w` pairs or more have two entries. The two-slot nodes in the
-//! place of this node would take half of its bytes or more. So the indexing nodes take at most twice the bytes of the same tree with
-//! two-slot nodes only: below 64 bytes a leaf in the paper's layout. On the loads of Elphinstone et al. 3.3 they take at most 3 % more
-//! than with the best choice of sizes: `cargo xtask demo --workload uniform`, `file`, `dense` or `conventional`, row `GA`, prints both
-//! sums a page.
+//! So no node of `2^w` slots, `w > 1`, that has just been tuned uses less than three eighths of its slots, give or take a pair. In
+//! the paper's layout `cost(w)` is `16 * 2^w`, and each pair with two entries needs a node of `cost(1) = 32` bytes after halving.
+//! Halving does not pay if `8 * 2^w - 32 * pairs <= 2 * 2^w`, which is the case if `3/16 * 2^w` pairs or more have two entries. The
+//! two-slot nodes in the place of this node would take half of its bytes or more. So the indexing nodes take at most twice the
+//! bytes of the same tree with two-slot nodes only: below 64 bytes a leaf in the paper's layout. (In the layout `OneWord` a node of
+//! 16 slots stays above two leaves of 16 pages, which take more than twice its bytes, and a run of pages that are mapped one by one
+//! gets such nodes at once.) On the loads of Elphinstone et al. 3.3 they take at most 3 % more than with the best choice of sizes:
+//! `cargo xtask demo --workload uniform`, `file`, `dense` or `conventional`, row `GA`, prints both sums a page.
 //!
 //! # What a step saves
 //!
@@ -39,6 +41,7 @@
 //! | `lone` | empty slots of the nodes of width 2 right below | growing by one bit halves such a node; a half with one entry needs no node, so each empty slot saves one `cost(1)` more |
 //! | `guarded` | the highest position that a node or leaf behind a guard reaches | the node's new slots must not be smaller than that |
 //! | `blocked` | a leaf is right below the digit | a leaf has no bits to give, so the node does not grow |
+//! | `largest` | [largest leaves](super::leaf_size) right below the digit | with two of them a node of up to 16 slots is not made smaller |
 //! | `pairs` | pairs of slots, `2k` and `2k + 1`, with an entry | halving makes one slot of each pair; if one pair is left, the node goes, and that pair's entry takes its place |
 //! | `merged` | the bytes saved below by halving, at the pairs with two entries | two nodes of width `v` right below become one of width `v + 1`, which saves `2 cost(v) - cost(v + 1)`; any other two entries need a node of two slots, which takes `cost(1)`. Two slots that lead to one leaf are one entry |
 //! | `halves` | the entries in the lower and in the upper half of the slots | an empty half is dropped; splitting gives each half with more than one entry a node of width `w - 1` |
@@ -80,6 +83,10 @@ use super::shape::Shape;
 /// The number of levels below a tuned node on which the new nodes of its steps are tuned, too.
 const DEEP: u32 = 1;
 
+/// The logarithm of the slots of a node that is not made smaller while it is right above two of the largest leaves, which take
+/// twice its bytes or more. So a run of pages gets such a node at once, and not one node of two slots after the other.
+pub(super) const CROWD: u32 = 4;
+
 /// A change of a node's size.
 #[derive(Clone, Copy)]
 pub(super) enum Step {
@@ -109,6 +116,8 @@ struct Survey {
     /// The nodes right below the digit, by width, can give their highest bits to it. A leaf there cannot.
     below: [isize; MAX_WIDTH + 1],
     blocked: bool,
+    /// The largest leaves of base pages right below the digit.
+    largest: usize,
     /// A half of a node of width 2 with one entry needs no node.
     lone: isize,
     /// The highest position that a node or leaf behind a guard reaches: a slot must not become smaller than such a region.
@@ -238,6 +247,7 @@ impl<T: Shape> Node<'_, T> {
                 all.halves[usize::from(slot >> (self.width - 1) != 0)] += usize::from(last != Some(child));
                 if child.top() >= self.shift {
                     all.blocked |= child.is_leaf();
+                    all.largest += usize::from(child.is_largest());
                     // No width is larger than the largest.
                     if let Some(below) = all.below.get_mut(child.width as usize) {
                         *below += 1;
@@ -272,7 +282,7 @@ impl<T: Shape> Node<'_, T> {
     #[inline(never)]
     pub(super) fn step(self) -> Option<Step> {
         let cost = T::cost;
-        let Survey { below, blocked, lone, guarded, pairs, merged, halves } = self.survey();
+        let Survey { below, blocked, largest, lone, guarded, pairs, merged, halves } = self.survey();
         // Growing by the width of the narrowest child removes all nodes of that width.
         let below = |width: u32| below.get(width as usize).copied().unwrap_or(0);
         if !blocked && let Some(most) = (1..=MAX_WIDTH as u32).find(|&width| below(width) > 0) {
@@ -291,7 +301,7 @@ impl<T: Shape> Node<'_, T> {
                 }
             }
         }
-        if self.width == 1 {
+        if self.width == 1 || self.width <= CROWD && largest > 1 {
             return None;
         }
         if let Some(empty) = halves.iter().position(|&entries| entries == 0) {

@@ -3,7 +3,7 @@
 
 use tlbkit_addr::{Attr, Flush, PageSize, Pages, Pfn, Vpn};
 use tlbkit_pagetable::geometry::Va48;
-use tlbkit_pagetable::gpt::{Adaptive, Gpt, Gpt48, MAX_WIDTH, OneWord, PaperGpt};
+use tlbkit_pagetable::gpt::{Adaptive, Fixed, Gpt, Gpt48, MAX_WIDTH, OneWord, PaperGpt};
 use tlbkit_pagetable::nodes::{Chunk, Slab};
 use tlbkit_pagetable::{Holes, Local, Pinned, Solo, format};
 
@@ -61,6 +61,45 @@ fn a_leaf_grows_to_four_times_its_size() {
         assert_eq!((footprint.leaves, footprint.leaf_bytes), (1, (1 + room) * 8), "{pages:?} and {range}");
         table.destroy();
     }
+}
+
+/// The leaf of a page has 16 PTEs at once if the page before is mapped in one of 16. Otherwise it has one.
+#[test]
+fn a_run_goes_on_in_a_large_leaf() {
+    // So many pages from 0x30 on, a page, and the PTEs of its leaf.
+    for (beside, vpn, room) in [(16, 0x40, 16), (15, 0x40, 1), (16, 0x41, 1), (16, 0x2f, 1)] {
+        let mut memory = vec![Chunk::ZERO; 8];
+        let slab = Slab::<u64, Solo>::new(&mut memory, 0).unwrap();
+        let mut table =
+            Local::new(Gpt::<Va48, format::Compact, _, OneWord, Fixed<4>>::new(&slab).unwrap(), |_| ());
+        // A page far away in the same node, so that there is a node.
+        table.map(page(0xf0), Pfn::new(0), PageSize::K4, Attr::READ).unwrap();
+        table.map(run(0x30, beside), Pfn::new(0), PageSize::K4, Attr::READ).unwrap();
+        let before = table.footprint().leaf_bytes;
+        table.map(page(vpn), Pfn::new(0), PageSize::K4, Attr::READ).unwrap();
+        assert_eq!(table.footprint().leaf_bytes - before, (1 + room) * 8, "{vpn:#x} behind {beside} pages");
+        table.destroy();
+    }
+}
+
+/// A run that is mapped page by page gets a node of 16 slots above its leaves of 16 pages, which stays while two of these are there.
+#[test]
+fn a_run_gets_a_node_of_16_slots() {
+    let mut memory = vec![Chunk::ZERO; 16];
+    let slab = Slab::<u64, Solo>::new(&mut memory, 0).unwrap();
+    let mut table = Local::new(Gpt48::new(&slab).unwrap(), |_| ());
+    for vpn in 0..49 {
+        table.map(page(0x100 + vpn), Pfn::new(vpn), PageSize::K4, Attr::READ).unwrap();
+        let expected = if vpn < 16 { sizes([]) } else { sizes([(4, 1)]) };
+        assert_eq!((sizes_of!(table), table.footprint().leaves), (expected, vpn / 16 + 1));
+    }
+    table.unmap(run(0x120, 17), Holes::Refuse).unwrap();
+    assert_eq!(sizes_of!(table), sizes([(4, 1)]));
+    // Of three leaves one is of 16 pages then.
+    table.map(page(0x130), Pfn::new(0), PageSize::K4, Attr::READ).unwrap();
+    table.unmap(run(0x110, 15), Holes::Refuse).unwrap();
+    assert_eq!(sizes_of!(table), sizes([(2, 1)]));
+    table.destroy();
 }
 
 /// A leaf of four pages or more stays while two are mapped. The last one then has a leaf of its own.

@@ -11,6 +11,11 @@ use crate::mode::CellMut;
 use crate::nodes::{Nodes, Record, WordMut, WordsMut};
 use crate::word::atomics::Ordering;
 
+/// One change in the record of an indexing node.
+const CHANGE: u32 = 1 << 16;
+/// The bits of a record that count the slots in use: no node has more than `2^MAX_WIDTH`.
+const LIVE: u32 = CHANGE - 1;
+
 impl<'w, T: Shape> Slot<'w, T> {
     /// Returns a word of the slot, one of [`WORDS`](Layout::WORDS); `None` for the root slot, which is in no node.
     #[inline(always)]
@@ -50,7 +55,8 @@ impl<'w, T: Shape> Node<'w, T> {
         unsafe { self.table.nodes().words_mut(self.edge.node, first, pages) }
     }
 
-    /// Returns the record of the node, which counts the slots in use until the node is retired.
+    /// Returns the record of the node until the node is retired: in its low half the number of the slots in use, and in the high half
+    /// of an indexing node the number of changes since the node was tuned ([`is_due`](Self::is_due)). A leaf has none.
     #[inline(always)]
     pub(in crate::gpt) fn record(self) -> &'w Record {
         // SAFETY: the node is live during `'w`, and so is its record; it was taken with so many words.
@@ -60,10 +66,26 @@ impl<'w, T: Shape> Node<'w, T> {
     /// Returns how many slots are in use.
     #[inline(always)]
     pub(in crate::gpt) fn live(self) -> usize {
-        self.record().load(Ordering::Relaxed) as usize
+        (self.record().load(Ordering::Relaxed) & LIVE) as usize
     }
 
-    /// Sets how many slots are in use.
+    /// Counts a change of one slot of an indexing node, and tells whether it is the last of as many changes as one eighth of the slots.
+    #[inline(always)]
+    pub(in crate::gpt) fn is_due(self) -> bool {
+        let record = self.record();
+        let now = record.load(Ordering::Relaxed) + CHANGE;
+        let due = (now / CHANGE) << 3 >= 1 << self.width;
+        record.store(if due { now & LIVE } else { now }, Ordering::Relaxed);
+        due
+    }
+
+    /// Returns how many changes of single slots an indexing node has had since it was tuned.
+    #[cfg(test)]
+    pub(in crate::gpt) fn changes(self) -> u32 {
+        self.record().load(Ordering::Relaxed) / CHANGE
+    }
+
+    /// Sets how many slots are in use. An indexing node then has no changes.
     #[inline(always)]
     pub(in crate::gpt) fn set_live(self, live: usize) {
         self.record().store(live as u32, Ordering::Relaxed);
@@ -82,7 +104,7 @@ impl<'w, T: Shape> Node<'w, T> {
         let record = self.record();
         let rest = record.load(Ordering::Relaxed) - fewer as u32;
         record.store(rest, Ordering::Relaxed);
-        rest as usize
+        (rest & LIVE) as usize
     }
 
     /// Returns what a range of slots leads to, without what is empty. Neighbouring slots that one page occupies are one entry.

@@ -28,6 +28,9 @@ type Model = BTreeMap<usize, Result<(usize, bool), (u64, bool)>>;
 /// The pages of the neighbourhood: more than three of the largest leaves.
 const PAGES: usize = 56;
 
+/// A table in storage that fails.
+type Of<'m, G, F, L, P> = Gpt<'m, G, F, Meter<'m, <F as Format>::Word>, L, P>;
+
 /// A table, and what it should hold.
 struct Checked<
     'm,
@@ -38,7 +41,7 @@ struct Checked<
     D: FnMut(&tlbkit_addr::Flush),
 > {
     meter: &'m Meter<'m, F::Word>,
-    table: Local<'m, Gpt<'m, G, F, Meter<'m, F::Word>, L, P>, D>,
+    table: Local<'m, Of<'m, G, F, L, P>, D>,
     model: Model,
     /// The number of the first page.
     first: usize,
@@ -155,7 +158,6 @@ where
 
     /// Compares the counts with the tree, and the tree with the model.
     fn check(&self, after: &str) {
-        type Of<'m, G, F, L, P> = Gpt<'m, G, F, Meter<'m, <F as Format>::Word>, L, P>;
         let leaves = self.table.table().check();
         let expected = self.model.iter().filter_map(|(&number, entry)| {
             let (frame, writable) = entry.ok()?;
@@ -183,7 +185,7 @@ where
     }
 }
 
-/// Makes the changes in a table whose neighbourhood begins with the page `first`, and the same beside other pages.
+/// Makes the changes in a table, in a neighbourhood that begins with the page `first`, and then unmaps all pages.
 fn run<'m, G, F, L, P>(meter: &'m Meter<'m, F::Word>, first: usize, history: &[Op])
 where
     G: Geometry,

@@ -1,17 +1,18 @@
-//! After a change, no step pays at any node: tuning has looked at all that the change touched.
+//! After a change, a step pays at no node, but at one that has changes that are too few to read its slots: tuning has looked at all
+//! that the change touched.
 
 use super::space::{Random, file};
 use super::*;
 
 impl<G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: NodeSize> Gpt<'_, G, F, N, L, P> {
-    /// Returns at how many nodes a step pays.
+    /// Returns at how many nodes a step pays that have no changes since they were tuned.
     fn untuned(&self) -> usize {
         let mut pays = 0;
         // SAFETY: no CPU writes meanwhile, and no batch is completed.
         let mut rest = vec![unsafe { View::sole(self) }.root().read()];
         while let Some(next) = rest.pop() {
             if let Some(node) = next.filter(|node| !node.is_leaf()) {
-                if node.step().is_some() {
+                if node.changes() == 0 && node.step().is_some() {
                     pays += 1;
                 }
                 rest.extend(node.children());
