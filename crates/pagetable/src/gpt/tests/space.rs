@@ -195,7 +195,7 @@ fn gpt_compact_space() {
         let (file, uniform) = (per_page(file(8192, seed)), per_page(uniform(8192, seed)));
         let dense = per_page((0x1234_5678..).take(16384).collect());
         eprintln!("bytes a page: file {file:.2}, uniform {uniform:.2}, dense {dense:.2}");
-        assert!(file <= 15.5 && uniform <= 28.0 && dense <= 10.5);
+        assert!(file <= 17.0 && uniform <= 28.0 && dense <= 10.5);
     }
 }
 
