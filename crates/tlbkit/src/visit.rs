@@ -67,7 +67,7 @@ pub(crate) fn is_alone<const WORDS: usize>(cpus: &SharedSpace<WORDS>, cpu: usize
 #[cfg(all(test, not(tlbkit_loom)))]
 mod tests {
     use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-    use std::thread;
+    use std::{hint, thread};
 
     use tlbkit_pagetable::Word as _;
 
@@ -83,8 +83,10 @@ mod tests {
         // Two threads pass together.
         let meet = |count: &AtomicUsize, round: usize| {
             count.fetch_add(1, Ordering::AcqRel);
+            let mut spins = 0_usize;
             while count.load(Ordering::Acquire) < 2 * (round + 1) {
-                thread::yield_now();
+                spins += 1;
+                if spins.is_multiple_of(4096) { thread::yield_now() } else { hint::spin_loop() }
             }
         };
         let (mut alone, mut finds) = (Vec::new(), Vec::new());

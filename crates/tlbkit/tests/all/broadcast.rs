@@ -172,6 +172,7 @@ fn a_kernel_takes_notice_of_each_walk_while_changes_see_it() {
     let space: &'static Space<2> = Box::leak(Box::new(Space::<2>::new(mmu).unwrap()));
     on_all(space);
     map(space, page(1));
+    load(space, page(1));
     let told: &'static Mutex<Vec<Walking>> = Box::leak(Box::default());
     // A change would wait for a walk that uses what it finds.
     let waits: &'static AtomicBool = Box::leak(Box::default());
