@@ -114,5 +114,11 @@ pub(super) const MUTATIONS: [Mutation; 18] = [
         ".cast_signed() > 0",
         ".cast_signed() >= 0",
     ),
-    broadcast("a use is no walk", "crates/shootdown/src/section.rs", "    Use = 2 | 1,\n", "    Use = 2,\n"),
+    Mutation {
+        what: "a use is no walk",
+        file: "crates/shootdown/src/section.rs",
+        change: Change { after: "", line: "    Use = 2 | 1,\n", instead: "    Use = 2,\n" },
+        // The explorer's changes wait for uses first. A change that waits for walks alone does not.
+        test: Test::Plain("tlbkit-shootdown", "broadcast::"),
+    },
 ];
