@@ -435,7 +435,7 @@ impl<'w, T: Shape> Writing<'w, '_, T> {
         }
         if alone && old.shift == job.page && old.shift == T::BASE && bit < T::LEAF_TOP {
             let part = rest.clip(at, T::LEAF_TOP.min(ceiling), job.page);
-            let width = top_bit((part.last ^ at) | (at ^ old_base)) + 1 - T::BASE;
+            let width = Self::grown_width(top_bit((part.last ^ at) | (at ^ old_base)) + 1 - T::BASE);
             let leaf = self.new_leaf(job, width, part);
             if let Some(leaf) = leaf.fresh() {
                 old.copy_to(near & !low(old.top()), leaf.node());

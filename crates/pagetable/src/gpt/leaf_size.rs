@@ -9,13 +9,14 @@
 //!
 //! All base pages in the region of the largest leaf, 16 pages, are in one leaf. A new leaf has one PTE, or the PTEs of a pair in a
 //! format with pairs. If a page is mapped in the region and outside of the leaf, a larger leaf replaces the leaf: of four PTEs if
-//! those are enough, and otherwise of 16. So a PTE is copied at most twice while leaves grow, in whatever order pages are mapped.
-//! Where the page before is mapped in a leaf of 16, a new leaf has 16 PTEs at once, because runs of pages go on. A range that is
-//! mapped by one call gets the smallest leaf that covers it.
+//! those are enough, and otherwise of 16. So a PTE is copied at most twice while leaves grow, in whatever order pages and ranges are
+//! mapped. Where the page before is mapped in a leaf of 16, a new leaf has 16 PTEs at once, because runs of pages go on. A range that
+//! is mapped by one call where the region has no leaf gets the smallest leaf that covers it.
 //!
-//! A leaf of four or more PTEs of which one is left in use is replaced by a new leaf of the smallest size, if there is memory. The two
-//! limits are far apart: a page that is mapped and unmapped again and again does not change the leaf each time, and pages that are
-//! unmapped one after the other, as most are, leave nothing for a smaller leaf before the last one.
+//! A leaf of four or more PTEs of which one is left in use is replaced by a new leaf of the smallest size, if there is memory. So a
+//! page that is mapped and unmapped again and again does not change the leaf while two others are in it; beside only one other, each
+//! map and each unmap takes a leaf and copies one PTE. Pages that are unmapped one after the other, as most are, leave nothing for a
+//! smaller leaf before the last one.
 
 use super::guard::low;
 use super::node::{Node, Slot, Writing};

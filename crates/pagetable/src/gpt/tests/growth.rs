@@ -279,3 +279,42 @@ macro_rules! growths {
 }
 
 each_table!(growths);
+
+/// The bytes of a leaf with room for `ptes` PTEs of 64 bits.
+fn leaf_bytes(ptes: usize) -> usize {
+    (1 + ptes) * size_of::<u64>()
+}
+
+fn beside(first: usize, count: usize) -> Pages {
+    Pages::count(Vpn::new(first), count).unwrap()
+}
+
+#[test]
+fn gpt_a_leaf_that_ranges_make_larger_grows_twice() {
+    let mut memory = memory(4);
+    let meter = Meter::<u64>::new(&mut memory);
+    let mut table = Local::new(Gpt48::new(&meter).unwrap(), |_| ());
+    for (first, ptes) in [(0, 2), (2, 4), (4, 16), (8, 16), (14, 16)] {
+        table.map(beside(first, 2), Pfn::new(9), PageSize::K4, READ).unwrap();
+        assert_eq!(table.footprint().leaf_bytes, leaf_bytes(ptes), "after pages {first} and {}", first + 1);
+    }
+    table.destroy();
+}
+
+#[test]
+fn gpt_a_page_that_comes_and_goes_beside_two_others_takes_no_leaf() {
+    let mut memory = memory(4);
+    let meter = Meter::<u64>::new(&mut memory);
+    let mut table = Local::new(Gpt48::new(&meter).unwrap(), |_| ());
+    for page in [0, 9] {
+        table.map(beside(page, 1), Pfn::new(9), PageSize::K4, READ).unwrap();
+    }
+    table.map(beside(15, 1), Pfn::new(9), PageSize::K4, READ).unwrap();
+    meter.left.set(0);
+    for _ in 0..3 {
+        table.unmap(beside(15, 1), Holes::Refuse).unwrap();
+        assert_eq!(table.footprint().leaf_bytes, leaf_bytes(16));
+        table.map(beside(15, 1), Pfn::new(9), PageSize::K4, READ).unwrap();
+    }
+    table.destroy();
+}
