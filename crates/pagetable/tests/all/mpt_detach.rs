@@ -123,6 +123,41 @@ fn a_frame_that_waits_is_handed_over_once() {
     assert_eq!((slab.usage().nodes, slab.held().lost()), (0, 0));
 }
 
+/// A list that has been released in part takes more nodes: each frame comes once, and each node goes back once.
+#[test]
+#[cfg(target_pointer_width = "64")]
+fn more_is_added_to_a_list_that_is_released_in_part() {
+    let mut memory = vec![Chunk::ZERO; 64];
+    let slab = Slab::<u64, Shared>::new(&mut memory, 0).unwrap();
+    let table = Mpt::<Va48, X86, _>::new(&slab).unwrap();
+    let mut writer = Writer::new(&table).unwrap();
+    // Two nodes of the last level below each of two that link them.
+    let half = |of: usize| Pages::count(Vpn::new(of << 18), 1 << 18).unwrap();
+    for (at, page) in [0, 1, 512, 1 << 18, (1 << 18) + 1, (1 << 18) + 512].into_iter().enumerate() {
+        writer.map(Pages::one(Vpn::new(page)), Pfn::new(10 * at), PageSize::K4, Attr::READ).unwrap();
+    }
+    let mut frames = Vec::new();
+    let mut take = |held| match held {
+        Uncovered::Frames(run) => frames.extend(run.frames().map(Pfn::get)),
+        Uncovered::Mark(mark) => panic!("{mark:?}"),
+    };
+    let mut parts = Detached::new(&slab);
+    assert_eq!(writer.detach(half(0), usize::MAX, &mut parts), Ok(None));
+    // SAFETY: no walker is on another CPU, and no TLB.
+    assert!(!unsafe { parts.release(2, &mut take) }, "the first page of the first node");
+    assert_eq!(writer.detach(half(1), usize::MAX, &mut parts), Ok(None));
+    // SAFETY: as above.
+    while !unsafe { parts.release(9, &mut take) } {}
+    frames.sort_unstable();
+    assert_eq!(frames, [0, 10, 20, 30, 40, 50]);
+    // SAFETY: as above.
+    unsafe {
+        writer.finish().reclaim();
+        destroy(table).reclaim();
+    }
+    assert_eq!((slab.usage().nodes, slab.held().lost()), (0, 0));
+}
+
 /// A list takes only nodes of its storage.
 #[cfg(target_pointer_width = "64")]
 #[test]

@@ -103,10 +103,20 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Detached<'n, G, F, N> {
     ///
     /// The node is one of the storage. Nothing else leads to it, but slots of nodes that this list has had, and those were read.
     pub(crate) unsafe fn add(&mut self, node: NodeAddr, level: usize, count: usize) {
-        let head = &mut self.heads[level % MAX];
+        let (head, index) = (&mut self.heads[level % MAX], self.nodes.index_of(node));
+        let mut rest = *head;
+        if self.next[level % MAX] == 0 {
+            *head = index;
+        } else {
+            // The first node has been read in part, so it stays the first.
+            let first = self.nodes.node_of(rest);
+            // SAFETY: the node is in the list, so its record is the list's.
+            let link = unsafe { &*self.nodes.link(first) };
+            rest = ListLink::read(link.load(Ordering::Relaxed)).0;
+            link.store(ListLink::word(index, false), Ordering::Relaxed);
+        }
         // SAFETY: by this function's contract the node is taken, and nobody else uses its record.
-        unsafe { (*self.nodes.link(node)).store(ListLink::word(*head, false), Ordering::Relaxed) };
-        *head = self.nodes.index_of(node);
+        unsafe { (*self.nodes.link(node)).store(ListLink::word(rest, false), Ordering::Relaxed) };
         self.nodes.held().retire(count, N::Mode::SHARED);
         self.count += count;
     }
