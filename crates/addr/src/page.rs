@@ -22,6 +22,8 @@ impl PageSize {
     pub const M2: Self = Self(21);
     /// 4 MiB.
     pub const M4: Self = Self(22);
+    /// 1 GiB.
+    pub const G1: Self = Self(30);
 
     /// Returns the size of `1 << shift` bytes, or `None` if a `usize` cannot hold that number.
     #[inline]

@@ -13,8 +13,8 @@
 //! ```
 //!
 //! Random sequences of operations run on the table and on a [`Model`], a `BTreeMap` that predicts every result, error and flush.
-//! Ranges are at both ends of the address space. They overlap, cover parts of superpages, leave one page of a pair, include the
-//! hole of a signed space, and extend beyond the space. After every operation the suite compares every page, the visits of a
+//! Ranges are at both ends of the address space. They overlap, cover parts of superpages, leave one page of a pair, begin and end a few
+//! pages beside the boundaries of nodes, include the hole of a signed space, and extend beyond the space. After every operation the suite compares every page, the visits of a
 //! range and the footprint, and stops visits in the middle. At the end it destroys the table, whose storage must then be empty.
 //! It repeats this while retired nodes wait, with a failure at each allocation, in memory that is too small, and with a panic at
 //! each call to the caller's code. While no batch completes, no node may come back to the storage. Walkers look up every page

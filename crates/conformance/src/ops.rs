@@ -14,7 +14,8 @@
 //! There are only a few spots, so that operations overlap: both ends of the space (of each half, if it has two), blocks of the
 //! largest page size in the middle, and one anywhere. The offset is in pages of the size: added to a spot, or subtracted from an end.
 //! Most values of the twist have no effect; the others modify the range: an end off by one page, beyond the space, over the hole
-//! between the halves, the whole space, a size that the table does not have, or frames that are off by one.
+//! between the halves, the whole space, a size that the table does not have, or frames that are off by one. The twist of a
+//! [`seam`] makes a range of a few base pages before and after a boundary of nodes, or of a half.
 
 use proptest::prelude::*;
 use tlbkit_addr::{Attr, PageSize, Pages, Pfn, VirtAddr, Vpn};
@@ -127,7 +128,8 @@ impl Op {
             _ => byte as usize % sizes.len(),
         };
         // A range whose page size changes is mostly one whole larger page, so maps must often fill whole larger pages.
-        let fill = kind < 115 && (110..199).contains(&twist);
+        let is_map = kind < 115;
+        let fill = is_map && (110..199).contains(&twist);
         let resize = (180..209).contains(&kind);
         let size = if fill || resize { pick(size).max(1).min(sizes.len() - 1) } else { pick(size) };
         let size = sizes[size];
@@ -136,7 +138,13 @@ impl Op {
             234..=235 => PageSize::from_shift(space.base().shift() - 1).unwrap_or(size),
             _ => size,
         };
-        let pages = range(space, spot, offset, count, size, twist, number);
+        let is_seam = (95..110).contains(&twist) && !resize;
+        let pages = if is_seam {
+            // A map of a whole block takes long.
+            seam(space, spot, offset, count, offset >= if is_map { 192 } else { 96 })
+        } else {
+            range(space, spot, offset, count, size, twist, number)
+        };
         // One page, whose number is that of an address.
         let one = pages.first().checked_address(space.base()).map_or(Vpn::new(0), |at| at.vpn(space.base()));
         // Few payloads, so that a fill often names the one that is there.
@@ -144,7 +152,7 @@ impl Op {
         let holes = if count & 1 == 0 { Holes::Refuse } else { Holes::Skip };
         match kind {
             0..=114 => {
-                let bent = if fill { sizes[0] } else { bent };
+                let bent = if fill || is_seam { sizes[0] } else { bent };
                 let frame = frame(space, pages, size, twist, set, number);
                 Self::Map { pages, frame, size: bent, attr: attr(set) }
             }
@@ -278,6 +286,43 @@ fn range(space: &Space, spot: u8, offset: u8, count: u8, size: PageSize, twist: 
         242..=243 => (0, high.last().get()),
         _ => (first, last),
     };
+    Pages::new(Vpn::new(first), Vpn::new(last)).unwrap_or(Pages::one(Vpn::new(first)))
+}
+
+/// Returns the number of base pages that a last-level node covers in most tables: those of the largest page of at most 1024, or 512.
+pub(crate) fn block(space: &Space) -> usize {
+    let units = space.sizes().iter().filter_map(|size| size.pages(space.base()));
+    let most = space.halves().into_iter().flatten().map(|half| half.len() / 4).min().unwrap_or(1);
+    units.filter(|units| (64..=1024).contains(units)).max().unwrap_or(512).min(most)
+}
+
+/// Returns the base pages from one to three before a boundary to one to three after it, or after the next boundary if `is_far`. At
+/// the end of a half the range ends with the last page, or one or two before it.
+///
+/// ```text
+///        |    block    |    block    |    block    |
+///        |-------------|-------------|-------------|
+///                    ###
+///                    #################                if `is_far`
+/// ```
+fn seam(space: &Space, spot: u8, offset: u8, count: u8, is_far: bool) -> Pages {
+    let (block, [low, high]) = (block(space), space.halves());
+    let low = low.or(high).unwrap_or(Pages::one(Vpn::new(0)));
+    let high = high.unwrap_or(low);
+    let largest = space.sizes()[space.sizes().len() - 1].pages(space.base()).unwrap_or(1).max(block);
+    let (head, tail) = (1 + offset as usize % 3, 1 + count as usize / 2 % 3);
+    let (half, boundary) = match spot % 8 {
+        0..=2 => (low, low.first().get() + block),
+        3 => (low, low.first().get() + 2 * block),
+        // A boundary of every level, in most tables.
+        4 => (low, (low.last().get() / 2 + 1) & !(largest - 1)),
+        5 => (low, low.last().get() + 1 - block),
+        6 => (high, high.first().get() + block),
+        _ => (high, high.last().get() + 1 - block),
+    };
+    let first = boundary.saturating_sub(head).max(half.first().get());
+    let end = (boundary + tail - 1).saturating_add(if is_far { block } else { 0 });
+    let last = end.min(half.last().get().saturating_sub(tail - 1));
     Pages::new(Vpn::new(first), Vpn::new(last)).unwrap_or(Pages::one(Vpn::new(first)))
 }
 

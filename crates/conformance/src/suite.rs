@@ -157,6 +157,14 @@ pub fn find<S: Subject>(property: Property, cases: u32, seed: u64) -> Result<(),
     search(&Kind::of::<S>(), property, seeded(cases, seed))
 }
 
+/// Tells whether a run of `cases` sequences from `seed` fails. The failing sequence is not shrunk.
+#[doc(hidden)]
+pub fn fails<S: Subject>(property: Property, cases: u32, seed: u64) -> bool {
+    let config = Config { max_shrink_iters: 0, ..seeded(cases, seed) };
+    let failed = || search(&Kind::of::<S>(), property, config).is_err();
+    catch_unwind(AssertUnwindSafe(failed)).unwrap_or(true)
+}
+
 /// Checks a property on one sequence of operations.
 ///
 /// # Errors

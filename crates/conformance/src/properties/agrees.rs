@@ -4,6 +4,7 @@ use tlbkit_addr::{Attr, PageSize, Pages, Pfn, Vpn};
 use tlbkit_pagetable::{Change, Holes, Leaf, Mark, Table};
 
 use super::{Checked, Count, check_pending, draw, larger, smaller, with_table};
+use crate::ops::block;
 use crate::subject::{Kind, Stage};
 use crate::{Mismatch, Op, Runner, whole};
 
@@ -34,6 +35,12 @@ pub(super) fn agrees(kind: &Kind, stage: &dyn Stage, every: usize, ops: &[Op], o
                     let draw = draw(table, frame, size);
                     rights(table, &mut runner, pages, size)?;
                     handed(table, &mut runner, pages, size)?;
+                    if (frame.get() / block(&table.space())).is_multiple_of(4) {
+                        shifted(table, &mut runner, op)?;
+                    }
+                    if draw == 1 {
+                        stretched(table, &mut runner, pages, size)?;
+                    }
                     if draw == 3 {
                         to_and_fro(table, &mut runner, pages)?;
                     }
@@ -117,6 +124,65 @@ fn handed<'n>(table: &dyn Table<'n>, runner: &mut Runner<'n>, pages: Pages, size
     Ok(())
 }
 
+/// Tries to join the pages of a map that can be joined, when their frames are those that follow, which do not begin where those of a
+/// larger page may. Maps the pages to their frames again.
+fn shifted<'n>(table: &dyn Table<'n>, runner: &mut Runner<'n>, op: &Op) -> Checked {
+    let (&Op::Map { pages, frame, size, attr }, Some(to)) = (op, larger(table, op)) else { return Ok(()) };
+    let units = size.pages(table.space().base()).unwrap_or(1);
+    let unmap = Op::Unmap { pages, holes: Holes::Refuse };
+    let next = Op::Map { pages, frame: Pfn::new(frame.get().saturating_add(units)), size, attr };
+    if !runner.model().refusals(&unmap).is_empty() || pages.len() / units > Runner::MOST {
+        return Ok(());
+    }
+    runner.perform_only(table, &unmap)?;
+    for map in [next, *op] {
+        if runner.model().refusals(&map).is_empty() {
+            runner.perform_only(table, &map)?;
+        }
+        if map == next {
+            runner.perform_only(table, &Op::Resize { pages, to })?;
+            runner.perform_only(table, &Op::Unmap { pages, holes: Holes::Skip })?;
+        }
+    }
+    Ok(())
+}
+
+/// Takes a right from, and then unmaps, ranges of a block of pages and a few more, of which little but one end is mapped: the last
+/// page of a map, and after that its first. Maps these pages again.
+///
+/// ```text
+///        |-------------|-------------|-------------|
+///               ###################                   to the last page
+///                               ###################   from the first page
+/// ```
+fn stretched<'n>(table: &dyn Table<'n>, runner: &mut Runner<'n>, pages: Pages, size: PageSize) -> Checked {
+    let space = table.space();
+    let more = block(&space) + 1 + pages.first().get() % 3;
+    let (first, last) = (pages.first().get(), pages.last().get());
+    let profile = *runner.model().profile();
+    let rights = profile.optional.difference(profile.fixed) & (Attr::WRITE | Attr::EXEC | Attr::READ);
+    // The last right, which is that to write where there is one.
+    let right = rights.iter().last().unwrap_or(Attr::empty());
+    let back = first.checked_sub(more).map(|begin| (last, begin, last));
+    for (page, begin, end) in back.into_iter().chain([(first, first, last.saturating_add(more))]) {
+        let Some(leaf) = runner.model().overlap(Pages::one(Vpn::new(page))).next() else { return Ok(()) };
+        let (one, Leaf { frame, attr, .. }) = (space.pages_of(&leaf), leaf);
+        let range = Pages::new(Vpn::new(begin), Vpn::new(end));
+        let Some(range) = range.filter(|_| leaf.size == size && end <= usize::MAX >> space.base().shift())
+        else {
+            return Ok(());
+        };
+        let protect = |pages, change| Op::Protect { pages, holes: Holes::Skip, change };
+        runner.perform_only(table, &protect(one, Change::set(right)))?;
+        runner.perform_only(table, &protect(range, Change::clear(right)))?;
+        runner.perform_only(table, &Op::Unmap { pages: range, holes: Holes::Skip })?;
+        if runner.model().overlap(one).next().is_none() {
+            runner.perform_only(table, &Op::Map { pages: one, frame, size, attr })?;
+        }
+    }
+    Ok(())
+}
+
 /// Moves the blocks of the second page size that a map is in by a few blocks, by a few blocks and a page, up or down, and back: where
 /// nothing is in the way. What is at the ends of a block is at the ends of a node in many tables.
 fn to_and_fro<'n>(table: &dyn Table<'n>, runner: &mut Runner<'n>, pages: Pages) -> Checked {
@@ -146,7 +212,7 @@ fn to_and_fro<'n>(table: &dyn Table<'n>, runner: &mut Runner<'n>, pages: Pages) 
 /// Tries to join pages of which one (not the first) is missing, has another frame, or differs in one attribute, for each
 /// attribute in turn. A join may succeed only if the difference is a status bit. Returns the number of joins that were tried, and
 /// leaves the pages as they were.
-fn odd_one_out<'n>(
+pub(crate) fn odd_one_out<'n>(
     table: &dyn Table<'n>,
     runner: &mut Runner<'n>,
     pages: Pages,

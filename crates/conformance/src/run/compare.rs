@@ -66,6 +66,13 @@ impl<'n> Runner<'n> {
                 self.check_lookup(table, VirtAddr::new(at))?;
             }
         }
+        let base = self.model.space().base();
+        if let [Some(low), Some(high)] = self.model.space().halves() {
+            // The ends of the hole: what has their bits in the halves may be mapped.
+            let first = low.last().address(base).get() + base.bytes();
+            self.check_lookup(table, VirtAddr::new(first))?;
+            self.check_lookup(table, VirtAddr::new(high.first().address(base).get() - 1))?;
+        }
         for pages in self.model.space().halves().into_iter().flatten() {
             self.check_for_each(table, pages, usize::MAX)?;
         }

@@ -47,6 +47,31 @@ pub(super) fn but_for_exec(change: Change, scope: FlushScope) -> FlushScope {
     if change == Change::clear(Attr::EXEC) { FlushScope::Nowhere } else { scope }
 }
 
+/// Returns the whole 2 MiB of a range, counted from its first page, or a range of less.
+pub(super) fn strided(pages: Pages) -> Pages {
+    Pages::count(pages.first(), pages.len() & !511).unwrap_or(pages)
+}
+
+/// Notes the first page of a range, before anything is taken out of it.
+pub(super) fn note(rest: &mut Rest) {
+    if let (0, Some(pages)) = (rest.place(), rest.pages()) {
+        rest.set_place(pages.first().get() + 1);
+    }
+}
+
+/// Tells whether a leaf is in the whole 2 MiB of the range of which `rest` is left, counted from the page that was noted.
+pub(super) fn is_in_stride(rest: &Rest, left: Pages, leaf: Pages) -> bool {
+    let first = Vpn::new(rest.place() - 1);
+    Pages::new(first, left.last()).is_none_or(|range| strided(range).contains(leaf.first()))
+}
+
+/// Returns the part of a new last-level node without its first page, if it is not the first node of the range.
+pub(super) fn late(part: Pages, pages: Pages, level: usize) -> Pages {
+    let is_first = part.first() == pages.first() || level != 1;
+    let late = Pages::new(Vpn::new(part.first().get() + 1), part.last());
+    if is_first { part } else { late.unwrap_or(part) }
+}
+
 /// Returns the frame of a size in which a frame lies.
 pub(super) fn rounded(frame: Pfn, size: PageSize) -> Pfn {
     Pfn::new(frame.get() & !(size.bytes() / PageSize::K4.bytes() - 1))

@@ -228,6 +228,7 @@ impl<'n, G: Geometry, N: Nodes<Word = u64>> Own<'n, G, N> {
             } else if let Some(below) = self.link(node, index) {
                 self.fill(below, level + 1, part, to, word, stock);
             } else if let Some(below) = stock.next(0) {
+                let part = planted!(LateNode, part, bugs::late(part, pages, level));
                 let below = planted!(OtherTable, below, self.others(below));
                 self.fill(below, level + 1, part, to, word, stock);
                 self.publish(node, index, Compact::link(below));
@@ -296,7 +297,11 @@ impl<'n, G: Geometry, N: Nodes<Word = u64>> Own<'n, G, N> {
         let whole = self.space().pages_of(&leaf);
         let stale = whole;
         let stale = planted!(OnePageFlushed, stale, Pages::one(stale.first()));
-        batch.touch(FlushScope::Everywhere, stale);
+        planted!(UnmapStride, (), bugs::note(rest));
+        let is_told = planted!(UnmapStride, true, bugs::is_in_stride(rest, pages, stale));
+        if is_told {
+            batch.touch(FlushScope::Everywhere, stale);
+        }
         rest.go_past(whole.last());
         planted!(EndsEarly, (), rest.end());
         planted!(FrameTwice, (), rest.set_place(leaf.frame.get() + 1));
@@ -544,7 +549,8 @@ unsafe impl<'n, G: Geometry, N: Nodes<Word = u64>> Table<'n> for Own<'n, G, N> {
         let scope = planted!(ReachTooLow, scope, scope.min(FlushScope::Local));
         let scope = planted!(ExecForgotten, scope, bugs::but_for_exec(change, scope));
         if mapped > 0 && scope > FlushScope::Nowhere {
-            batch.touch(scope, pages);
+            let stale = planted!(ProtectStride, pages, bugs::strided(pages));
+            batch.touch(scope, stale);
         }
         let mapped = planted!(CountOff, mapped, mapped - usize::from(mapped > 1));
         Ok(mapped)
