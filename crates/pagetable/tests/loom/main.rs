@@ -12,7 +12,7 @@ mod rebased;
 
 use rebased::Rebased;
 use tlbkit_addr::{Attr, PageSize, Pages, Vpn};
-use tlbkit_conformance::scenes::{self, GROWING, Pen, Scene, UNMAP, Watched, check, check_visits};
+use tlbkit_conformance::scenes::{self, GROWING, ONE, Pen, Scene, UNMAP, Watched, check, check_visits};
 use tlbkit_conformance::walkers;
 use tlbkit_pagetable::hpt::{Buckets, Hashed};
 use tlbkit_pagetable::mpt::Mpt;
@@ -129,6 +129,33 @@ const SHRINK_FIRST: Scene = Scene {
     probe: &[0, 4, 6],
     broken: &[],
 };
+
+/// A guarded table's leaf of two pages becomes one of the smallest size when one of them disappears, and a larger one again when
+/// another appears. The page that stays is copied twice, and no walker misses it.
+const SHRINK_LEAF: Scene = Scene {
+    before: |writer| [2, 5].into_iter().for_each(|page| set(writer, page)),
+    steps: &[
+        |writer| {
+            let before = writer.footprint().leaf_bytes;
+            assert_eq!(writer.unmap(pages(5, 1), Holes::Refuse), Ok(1));
+            assert!(writer.footprint().leaf_bytes < before, "a smaller leaf");
+        },
+        |writer| {
+            let before = writer.footprint().leaf_bytes;
+            set(writer, 7);
+            assert!(writer.footprint().leaf_bytes > before, "a larger leaf");
+        },
+    ],
+    then: &[],
+    probe: &[2, 5],
+    broken: &[],
+};
+
+/// The regions of the largest leaves of [`Tiny`] have two pages, those of [`Wide`] have 16.
+#[test]
+fn a_guarded_leaf_shrinks_and_grows() {
+    check(ONE, &SHRINK_LEAF, |nodes| kinds::Ga::<Wide, Words, _>::new(nodes));
+}
 
 macro_rules! kind {
     // Between the others, with stores in the same order: `cargo xtask test --full`.
