@@ -10,7 +10,8 @@
 //! | unmap | one page is left in a leaf of four or more | the PTE, and a link to a new leaf of the smallest size |
 //! | unmap | the leaf is empty | the PTE, and the slot; if its node has one entry left, the slot above, which gets that entry |
 //!
-//! So a map needs no dry run: it takes at most two nodes, both before it changes anything. An unmap that leaves one page takes the
+//! So a map needs no dry run: it takes at most two nodes, both before it changes anything. If there is no memory for the large leaf and
+//! node of a run, it takes the smallest. An unmap that leaves one page takes the
 //! node for the small leaf after it has stored the PTE; if there is no memory, the large leaf stays. In the layouts whose leaves are
 //! pairs a page may need more nodes; then a general [insertion](super::insert) or [removal](super::unmap) makes the
 //! change. The sizes of leaves are in [`leaf_size`](super::leaf_size).
@@ -32,7 +33,7 @@
 use tlbkit_addr::{FlushScope, Pages};
 
 use super::guard::{agree, low};
-use super::node::{Node, Writing};
+use super::node::{Fresh, Node, Writing};
 use super::shape::{Shape, top_bit};
 use super::tune::{CROWD, Which};
 use super::walk::End;
@@ -42,7 +43,7 @@ use crate::nodes::{Nodes, Reclaim as _};
 use crate::word::atomics::Ordering;
 use crate::{Change, Error};
 
-impl<T: Shape> Writing<'_, '_, T> {
+impl<'w, T: Shape> Writing<'w, '_, T> {
     /// Stores a PTE or a mark for `pages`, one base page, if a change of at most one slot is sufficient. If it is not, returns `None`,
     /// and the page is not mapped and has no mark. Otherwise returns the result of the change, after which the batch flushes the page
     /// on the CPUs of `reach`.
@@ -91,10 +92,11 @@ impl<T: Shape> Writing<'_, '_, T> {
         let End { slot, held: old, .. } = end;
         let (above, ceiling) = (slot.node(), slot.ceiling());
         let (width, split) = match old {
-            Some(old) => self.beside(old, near, key, ceiling),
+            Some(old) => Self::beside(old, near, key, ceiling, || self.new_width(key)),
             None => (self.new_width(key), None),
         };
-        let Some((leaf, top)) = self.take(key, width, split) else {
+        let taken = self.take(key, width, split);
+        let Some((leaf, top)) = taken.or_else(|| self.take_least(old, near, key, ceiling)) else {
             return Some(Err(Error::no_memory(1 + usize::from(split.is_some()), table.nodes().held())));
         };
         if let Some(old) = old.filter(|_| top.is_none()) {
@@ -134,15 +136,22 @@ impl<T: Shape> Writing<'_, '_, T> {
 
     /// Returns the width of the leaf for the page with a key beside a node or leaf, and the digit of the node for both: none if the
     /// leaf is to hold the pages of both. `near` is a key in the region of the old one, whose slot covers `2^ceiling` bytes.
+    /// `new_width` returns the width of a leaf that has no other pages.
     #[inline(always)]
-    fn beside(&self, old: Node<'_, T>, near: usize, key: usize, ceiling: u32) -> (u32, Option<(u32, u32)>) {
+    fn beside(
+        old: Node<'_, T>,
+        near: usize,
+        key: usize,
+        ceiling: u32,
+        new_width: impl FnOnce() -> u32,
+    ) -> (u32, Option<(u32, u32)>) {
         let bit = top_bit(key ^ near & !low(old.top()));
         let wider = (bit + 1).saturating_sub(T::BASE);
         let fits = old.is_leaf() && old.shift == T::BASE && bit < T::LEAF_TOP;
         if fits {
             return (Self::grown_width(wider), None);
         }
-        let width = self.new_width(key);
+        let width = new_width();
         let digit =
             if T::ADAPTIVE && width == T::MAX_LEAF_WIDTH && old.is_largest() && bit < T::LEAF_TOP + CROWD {
                 (T::LEAF_TOP, CROWD.min(ceiling - T::LEAF_TOP))
@@ -150,6 +159,22 @@ impl<T: Shape> Writing<'_, '_, T> {
                 Self::choose(bit, Self::floor(T::BASE).max(old.top()), ceiling, None)
             };
         (width, Some(digit))
+    }
+
+    /// Takes the smallest leaf for the page with a key beside a node or leaf, or in an empty slot, and the smallest node for both, where
+    /// there was no memory for those of a run of pages.
+    #[cold]
+    #[inline(never)]
+    fn take_least(
+        &self,
+        old: Option<Node<'w, T>>,
+        near: usize,
+        key: usize,
+        ceiling: u32,
+    ) -> Option<(Fresh<'w, T>, Option<Fresh<'w, T>>)> {
+        let least = T::MIN_LEAF_WIDTH;
+        let (width, split) = old.map_or((least, None), |old| Self::beside(old, near, key, ceiling, || least));
+        self.take(key, width, split)
     }
 
     /// Empties the entry of `pages`, one base page, if its word is `wanted` and the change of one slot suffices, and tells whether it

@@ -34,7 +34,7 @@ use super::visit::Span;
 use crate::nodes::{NodeAddr, Nodes, Reclaim as _};
 use crate::{Pinned, Word};
 
-pub(super) use supply::{Item, Made, Reserve, Supply};
+pub(super) use supply::{Fresh, Item, Made, Reserve, Supply};
 pub(super) use writing::Writing;
 
 /// What the holder of a handle may do.

@@ -318,3 +318,22 @@ fn gpt_a_page_that_comes_and_goes_beside_two_others_takes_no_leaf() {
     }
     table.destroy();
 }
+
+#[test]
+fn gpt_a_run_goes_on_in_small_leaves_without_memory_for_large_ones() {
+    let mut memory = memory(8);
+    let meter = Meter::<u64>::new(&mut memory);
+    let mut table = Local::new(Gpt48::new(&meter).unwrap(), |_| ());
+    table.map(beside(0, 16), Pfn::new(9), PageSize::K4, READ).unwrap();
+    // Beside the leaf of the run, and beside its node.
+    for page in [16, 32, 48] {
+        let before = table.footprint();
+        meter.most.set(3);
+        table.map(beside(page, 1), Pfn::new(9), PageSize::K4, READ).unwrap();
+        meter.most.set(usize::MAX);
+        assert_eq!(table.footprint().leaf_bytes, before.leaf_bytes + leaf_bytes(1));
+        table.map(beside(page + 1, 15), Pfn::new(9), PageSize::K4, READ).unwrap();
+    }
+    table.table().check();
+    table.destroy();
+}

@@ -24,12 +24,19 @@ use crate::{Change, Error, Holes, Leaf, Local, Solo, Table, Word};
 struct Meter<'m, W: Word> {
     slab: Slab<'m, W, Solo>,
     left: Cell<usize>,
+    /// The most words of a node.
+    most: Cell<usize>,
     loads: Cell<usize>,
 }
 
 impl<'m, W: Word> Meter<'m, W> {
     fn new(memory: &'m mut [Chunk]) -> Self {
-        Self { slab: Slab::new(memory, 0).unwrap(), left: Cell::new(usize::MAX), loads: Cell::new(0) }
+        Self {
+            slab: Slab::new(memory, 0).unwrap(),
+            left: Cell::new(usize::MAX),
+            most: Cell::new(usize::MAX),
+            loads: Cell::new(0),
+        }
     }
 }
 
@@ -44,6 +51,7 @@ unsafe impl<W: Word> Nodes for Meter<'_, W> {
 
     fn take_within(&self, words: usize, last: usize) -> Option<NodeAddr> {
         self.left.set(self.left.get().checked_sub(1)?);
+        self.most.get().checked_sub(words)?;
         self.slab.take_within(words, last)
     }
 
