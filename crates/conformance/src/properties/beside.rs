@@ -73,6 +73,11 @@ pub(super) fn walks_beside(kind: &Kind, stage: &dyn Stage, ops: &[Op], between: 
             if let Op::Map { pages, .. } = *op {
                 ops.extend([Op::Unmap { pages, holes: Holes::Skip }, *op]);
             }
+            // A mark becomes a page, and the page a mark.
+            if let Op::Mark { page, mark: Some(Mark::Payload(payload, _)) } = *op {
+                let fill = Op::Fill { page, payload, frame: Pfn::new(1) };
+                ops.extend([fill, *op, fill, *op, fill, *op]);
+            }
             ops
         });
         for (number, op) in ops.enumerate() {

@@ -57,7 +57,7 @@ bugs! {
     ReadsTwice: "a walk loads a word once to test it and once to use it", WalksBeside, "ran before load";
     NotBuried: "a table that is dropped counts nothing as lost", CountsLost, "was dropped that was not taken apart";
     GlobalIgnored: "a join does not compare whether pages are global", Agrees, "it succeeded, but the page at";
-    JoinedAskew: "a join does not ask where its first frame lies", Agrees, "NotUniform";
+    JoinedAskew: "a join does not ask where its first frame lies", Agrees, "does not continue the one before it";
     WipedJoined: "a join zeroes the node of the small pages, in which a walker may be", WalksBeside, "ran before load";
     KeptEmpty: "an emptied node stays in the table", Waits, "an emptied table takes";
     FlushedForNothing: "an unmap of what is not mapped asks for a flush", Agrees, "nothing changed, and yet";
