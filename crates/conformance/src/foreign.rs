@@ -5,12 +5,14 @@
 //! The other functions are optional. [`Want`] names the checks that a missing function makes impossible: [`check`] returns them,
 //! and the test that [`mapper!`](crate::mapper) writes prints them.
 //!
-//! The operations are those of the suite, divided into single pages. A mapper gets only arguments that its own types can express: aligned pages of its own sizes, in its space. A map of a page that is mapped must fail, and so
-//! must an unmap or a protect of a page that is not.
+//! The operations are those of the suite, divided into single pages, or into ranges for a mapper that has functions for these. A
+//! mapper gets only arguments that its own types can express: aligned pages of its own sizes, in its space. A map of a page that is
+//! mapped must fail, and so must an unmap or a protect of a page that is not. [`UNCHECKED`] is what no function lets the test check.
 
 mod adapter;
 pub mod frames;
 mod run;
+mod watch;
 
 use std::any::type_name;
 use std::cell::RefCell;
@@ -34,8 +36,8 @@ pub trait Foreign: 'static {
     /// Returns the addresses and page sizes that the mapper has: see [`Space::new`].
     fn space(&self) -> Space;
 
-    /// Maps one page, and tells whether it succeeded.
-    fn map(&mut self, at: usize, to: usize, size: PageSize, writable: bool) -> bool;
+    /// Maps one page with some of the [`optional`](Self::optional) rights, and tells whether it succeeded.
+    fn map(&mut self, at: usize, to: usize, size: PageSize, attr: Attr) -> bool;
 
     /// Unmaps one page, and tells whether it succeeded.
     fn unmap(&mut self, at: usize, size: PageSize) -> bool;
@@ -43,15 +45,65 @@ pub trait Foreign: 'static {
     /// Returns the physical address that `at` is translated to.
     fn translate(&self, at: usize) -> Option<usize>;
 
-    /// Makes one page writable or read-only, and tells whether it succeeded. Returns `None` if the mapper has no such function.
-    fn protect(&mut self, at: usize, size: PageSize, writable: bool) -> Option<bool> {
-        let _ = (at, size, writable);
+    /// Returns the attributes that a page can have or lack: rights, and status bits if [`note`](Self::note) sets them. All pages can be
+    /// read, and executed unless `EXEC` is among these.
+    fn optional(&self) -> Attr {
+        Attr::WRITE
+    }
+
+    /// Gives one page these rights and no others, and tells whether it succeeded. Status bits stay as they are. Returns `None` if the
+    /// mapper has no such function.
+    fn protect(&mut self, at: usize, size: PageSize, attr: Attr) -> Option<bool> {
+        let _ = (at, size, attr);
         None
     }
 
-    /// Tells whether a mapped address can be written. Returns `None` if the mapper cannot tell.
-    fn writable(&self, at: usize) -> Option<bool> {
+    /// Returns the attributes of a mapped address; those that are not [`optional`](Self::optional) are ignored. Returns `None` if the
+    /// mapper cannot tell.
+    fn attr(&self, at: usize) -> Option<Attr> {
         let _ = at;
+        None
+    }
+
+    /// Sets status bits in the entry of a mapped address, as hardware does. Returns `false` if that cannot be done.
+    fn note(&mut self, at: usize, status: Attr) -> bool {
+        let _ = (at, status);
+        false
+    }
+
+    /// Gives a mapped page another frame and other rights, and clears its status bits; tells whether it succeeded. Returns `None` if the
+    /// mapper has no such function.
+    fn replace(&mut self, at: usize, to: usize, size: PageSize, attr: Attr) -> Option<bool> {
+        let _ = (at, to, size, attr);
+        None
+    }
+
+    /// Splits a page of `size` into pages of the smaller size `to`, or joins pages to one of the larger size `to`, which begins at
+    /// `at`. Tells whether it succeeded: a join of pages whose frames do not follow each other or whose rights differ must not.
+    /// Returns `None` if the mapper has no such function.
+    fn resize(&mut self, at: usize, size: PageSize, to: PageSize) -> Option<bool> {
+        let _ = (at, size, to);
+        None
+    }
+
+    /// Maps `count` pages of which none is mapped to frames that follow each other, and tells whether it succeeded. Returns `None` if
+    /// the mapper has no such function.
+    fn map_range(&mut self, at: usize, to: usize, size: PageSize, count: usize, attr: Attr) -> Option<bool> {
+        let _ = (at, to, size, count, attr);
+        None
+    }
+
+    /// Unmaps a range of pages, all of which are mapped, and tells whether it succeeded. Returns `None` if the mapper has no such
+    /// function.
+    fn unmap_range(&mut self, at: usize, bytes: usize) -> Option<bool> {
+        let _ = (at, bytes);
+        None
+    }
+
+    /// Does what [`protect`](Self::protect) does to a range of pages, all of which are mapped. Returns `None` if the mapper has no such
+    /// function.
+    fn protect_range(&mut self, at: usize, bytes: usize, attr: Attr) -> Option<bool> {
+        let _ = (at, bytes, attr);
         None
     }
 
@@ -62,11 +114,21 @@ pub trait Foreign: 'static {
         false
     }
 
-    /// Returns the first address and the number of bytes of each flush that was requested since the last call, or `None` if the
-    /// mapper does not tell. A page counts as flushed if the ranges together cover it; `(0, usize::MAX)` is a flush of
-    /// everything.
-    fn flushed(&mut self) -> Option<Vec<(usize, usize)>> {
+    /// Returns the flushes that were requested since the last call, or `None` if the mapper does not tell. A mapper that calls
+    /// [`frames::flush`] where it flushes need not implement this function.
+    fn flushed(&mut self) -> Option<Vec<Flushed>> {
+        frames::flushes()
+    }
+
+    /// Returns how hardware walks the tables, if these are [`frames`]. The walk then runs after each store of which the mapper tells
+    /// [`frames::stored`], and around calls.
+    fn mmu(&self) -> Option<Mmu> {
         None
+    }
+
+    /// Tells whether a page is unmapped for a while when it gets another frame or size, because the architecture asks for it.
+    fn breaks(&self) -> bool {
+        false
     }
 
     /// Makes the next `takes` allocations of nodes succeed and those after them fail; with `None` all succeed. Returns `false` if
@@ -75,9 +137,18 @@ pub trait Foreign: 'static {
         frames::limit(takes)
     }
 
-    /// Tells whether an empty node stays in the table, so that no larger page can be mapped there. A map that gets no memory may
-    /// then also leave its new nodes in the table, for the next map of that page to use.
+    /// Tells whether a node that an unmap empties stays in the table, so that no larger page can be mapped there.
     fn keeps_empty(&self) -> bool {
+        false
+    }
+
+    /// Tells whether a map that is refused may leave its new nodes in the table, for the next map of that page to use.
+    fn keeps_refused(&self) -> bool {
+        false
+    }
+
+    /// Tells whether the mapper refuses the last page of each half of its space. The test then leaves that page alone.
+    fn refuses_last(&self) -> bool {
         false
     }
 
@@ -90,13 +161,37 @@ pub trait Foreign: 'static {
     /// Returns the number of nodes that the mapper has allocated, after it has freed every node that it can, or `None` if it
     /// cannot tell. A mapper whose nodes are [`frames`] needs this function only if it keeps empty nodes and can free them.
     ///
-    /// Unless the mapper [keeps empty nodes](Self::keeps_empty), a refused map must not change this number, because no unmap
-    /// would free its unused nodes; nor may a map followed by an unmap of the same page. A mapper that keeps empty nodes but
+    /// Unless the mapper [keeps empty nodes](Self::keeps_empty), a map followed by an unmap of the same page must not change this
+    /// number; nor may a refused map, unless the mapper [keeps its nodes](Self::keeps_refused). A mapper that keeps empty nodes but
     /// replaces them by a large page returns `None` here, or frees them first.
     fn nodes(&mut self) -> Option<usize> {
         frames::out().filter(|_| !self.keeps_empty())
     }
 }
+
+/// What a flush names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Flushed {
+    /// A first address and a number of bytes. Ranges may cover a page together.
+    Bytes(usize, usize),
+    /// The page that holds this address, whatever its size.
+    Page(usize),
+    /// Everything.
+    All,
+}
+
+/// How hardware walks a mapper's tables.
+#[derive(Clone, Copy, Debug)]
+pub struct Mmu {
+    /// The physical address of the root, which is passed to `walk`.
+    pub root: usize,
+    /// The walk.
+    pub walk: Walk,
+}
+
+/// Translates an address, given a root, with words that the function loads: the eight bytes at an address that is a multiple of eight.
+/// Returns the physical address and the attributes.
+pub type Walk = fn(root: usize, at: usize, load: &mut dyn FnMut(usize) -> u64) -> Option<(usize, Attr)>;
 
 /// Writes the checks, each named by the function that it needs, and what is not checked without that function.
 macro_rules! wants {
@@ -104,7 +199,7 @@ macro_rules! wants {
         /// A check that was not made, named by the function that it needs.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
         pub enum Want {
-            $(#[doc = concat!("Not checked without [`Foreign::", stringify!($function), "`].")] $want,)+
+            $(#[doc = concat!("What `", stringify!($function), "` is for.")] $want,)+
         }
 
         impl Want {
@@ -125,21 +220,56 @@ macro_rules! wants {
 wants! {
     Protect, protect:
         "without `protect` it is not checked that a change of rights changes one page, and no frame";
-    Writable, writable:
-        "without `writable` it is not checked that a page has the rights that it was given";
+    Rights, optional:
+        "`optional` does not name the rights to write and to execute and that of user code: it is not checked that each page has its own";
+    Attr, attr:
+        "without `attr` it is not checked that a page has the rights that it was given";
+    Note, note:
+        "without `note`, and status bits in `optional`, it is not checked that a page stays dirty when it is protected, split or joined";
+    Replace, replace:
+        "without `replace` it is not checked that a page gets another frame";
+    Resize, resize:
+        "without `resize` it is not checked that a split or a join changes no address, and that unlike pages are not joined";
+    MapRange, map_range:
+        "without `map_range` pages are mapped one by one";
+    UnmapRange, unmap_range:
+        "without `unmap_range` pages are unmapped one by one";
+    ProtectRange, protect_range:
+        "without `protect_range` pages are protected one by one";
+    Halves, space:
+        "`space` has one half: it is not checked that the halves are not mistaken for each other";
     Visit, visit:
         "without `visit` it is not checked that an iteration meets every page once, and nothing else";
     Flushed, flushed:
         "without `flushed` it is not checked that an unmap, or the loss of a right, asks for a flush of the page";
+    Order, flush:
+        "without `frames::flush` it is not checked that a node is given back after the flush, and not before";
+    Mmu, mmu:
+        "without `mmu` it is not checked that hardware finds what `translate` finds, nor what it finds during a call";
+    Stored, stored:
+        "without `mmu` and `frames::stored` it is not checked that hardware finds each page as it was or as it will be after every store";
     FailAfter, fail_after:
         "without `fail_after` it is not checked that a map which gets no memory changes nothing";
     KeepsEmpty, keeps_empty:
         "`keeps_empty` says that emptied nodes stay: it is not checked that a large page can be mapped there";
+    KeepsRefused, keeps_refused:
+        "`keeps_refused` says that a refused map may leave nodes: it is checked only that the next map uses them";
+    RefusesLast, refuses_last:
+        "`refuses_last` says that the last page is refused: nothing of it is checked";
     OtherSizes, refuses_other_sizes:
         "without `refuses_other_sizes` it is not checked that an unmap or a protect of another page size than was mapped is refused";
     Nodes, nodes:
         "without `nodes` it is not checked that a mapper from which everything was unmapped holds no more nodes after each round";
 }
+
+/// What no function of a mapper lets the test check.
+pub const UNCHECKED: [&str; 5] = [
+    "of no mapper it is checked that its own `translate` and `visit` can run beside a call that changes the table, as by loading each word once",
+    "of no mapper it is checked that a call which unwinds, out of an allocator or a flush, leaves the table as it was",
+    "of no mapper it is checked that two of its tables share no node",
+    "of no mapper it is checked that a range call which is refused has changed nothing",
+    "of no mapper it is checked that its stores and flushes are ordered by the fences that the architecture needs",
+];
 
 /// Checks a mapper with `cases` random sequences of operations from `seed`. Returns the checks that were not made.
 ///
@@ -150,8 +280,14 @@ pub fn check<F: Foreign>(cases: u32, seed: u64) -> Result<BTreeSet<Want>, Box<Fa
     search(&Kind::of::<F>(), suite::seeded(cases, seed))
 }
 
+/// Does what [`check`] does, and does not shrink a failure.
+#[doc(hidden)]
+pub fn first<F: Foreign>(cases: u32, seed: u64) -> Result<BTreeSet<Want>, Box<Failure>> {
+    search(&Kind::of::<F>(), Config { max_shrink_iters: 0, ..suite::seeded(cases, seed) })
+}
+
 /// Checks a mapper with `PROPTEST_CASES` random sequences of operations from the seed `PROPTEST_RNG_SEED`. Keeps the seed of a
-/// failing sequence beside `source`, the file of the test. Prints the checks that were not made.
+/// failing sequence beside `source`, the file of the test. Prints the checks that were not made, and [`UNCHECKED`].
 ///
 /// # Panics
 ///
@@ -159,6 +295,7 @@ pub fn check<F: Foreign>(cases: u32, seed: u64) -> Result<BTreeSet<Want>, Box<Fa
 pub fn holds<F: Foreign>(source: &'static str) {
     let unchecked = suite::expect(search(&Kind::of::<F>(), suite::config(Some(source), 16)));
     unchecked.iter().for_each(|want| println!("{want}"));
+    UNCHECKED.iter().for_each(|what| println!("{what}"));
 }
 
 /// Checks a mapper with one sequence of operations. Returns the checks that were not made.

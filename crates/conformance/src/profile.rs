@@ -75,13 +75,13 @@ impl Profile {
         }
     }
 
-    /// Returns the profile of a mapper of any format, whose pages are writable or read-only.
-    pub(crate) fn plain() -> Self {
-        let implied = Attr::READ.union(Attr::EXEC);
+    /// Returns the profile of a mapper of any format, whose pages can all be read, and have or lack the attributes `optional`.
+    pub(crate) fn plain(optional: Attr) -> Self {
+        let implied = Attr::READ | (Attr::EXEC - optional);
         Self {
             implied,
             closes: false,
-            optional: Attr::WRITE,
+            optional: optional - Attr::READ,
             fixed: Attr::empty(),
             appears: FlushScope::Nowhere,
             cache: WalkCache::Nothing,

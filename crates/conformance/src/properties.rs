@@ -1,6 +1,6 @@
 //! The check of each property on one sequence of operations.
 
-mod agrees;
+pub(crate) mod agrees;
 mod beside;
 mod fails_cleanly;
 mod survives_unwinding;

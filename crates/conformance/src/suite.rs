@@ -2,7 +2,8 @@
 
 use std::cell::{Cell, RefCell};
 use std::fmt;
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::panic::{self, AssertUnwindSafe, catch_unwind};
+use std::sync::Once;
 
 use proptest::test_runner::{Config, FileFailurePersistence, RngSeed, TestCaseError, TestError, TestRunner};
 use tlbkit_pagetable::Space;
@@ -38,6 +39,40 @@ impl fmt::Display for Failure {
 }
 
 impl std::error::Error for Failure {}
+
+thread_local! {
+    /// Whether a search runs, and whether one of its checks has panicked.
+    static QUIET: Cell<Option<bool>> = const { Cell::new(None) };
+}
+
+/// A search: of the panics of its checks only the first is printed, because shrinking repeats them hundreds of times.
+struct Quiet;
+
+impl Quiet {
+    fn begin() -> Self {
+        static HOOK: Once = Once::new();
+        HOOK.call_once(|| {
+            let before = panic::take_hook();
+            panic::set_hook(Box::new(move |info| {
+                let is_again = QUIET.get() == Some(true);
+                if QUIET.get().is_some() {
+                    QUIET.set(Some(true));
+                }
+                if !is_again {
+                    before(info);
+                }
+            }));
+        });
+        QUIET.set(Some(false));
+        Self
+    }
+}
+
+impl Drop for Quiet {
+    fn drop(&mut self) {
+        QUIET.set(None);
+    }
+}
 
 /// The names of a check in messages.
 #[derive(Clone, Debug)]
@@ -94,6 +129,7 @@ impl Names {
         config: Config,
         check: &dyn Fn(&[Op]) -> Result<(), Mismatch>,
     ) -> Result<(), Box<Failure>> {
+        let _quiet = Quiet::begin();
         let guarded = |ops: &[Op]| self.guard(ops, || check(ops));
         let found = TestRunner::new(config).run(&ops(space, OPS), |ops| {
             guarded(&ops).map_err(|mismatch| TestCaseError::fail(mismatch.to_string()))

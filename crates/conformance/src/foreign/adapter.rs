@@ -12,11 +12,12 @@ use tlbkit_pagetable::{
     WriterFlag,
 };
 
-use super::{Foreign, Want};
+use super::watch::{self, Place, Watch};
+use super::{Flushed, Foreign, Mmu, Want, frames};
 use crate::hang::{self, ENDLESS};
-use crate::{Model, Op, Profile};
+use crate::{Effect, Model, Op, Profile};
 
-/// A mapper as a table of which each call changes one page. What the mapper cannot tell, the adapter takes from its own model, and
+/// A mapper as a table. What the mapper cannot tell, the adapter takes from its own model, and
 /// notes it as unchecked.
 pub(super) struct Adapter<'n> {
     mapper: RefCell<Box<dyn Foreign>>,
@@ -29,7 +30,16 @@ pub(super) struct Adapter<'n> {
     tight: Cell<bool>,
     flag: WriterFlag,
     nodes: &'n dyn Reclaim,
+    profile: Profile,
+    /// What was wrong in the midst of a call.
+    fault: RefCell<Option<String>>,
 }
+
+/// The bits that hardware sets.
+pub(super) const STATUS: Attr = Attr::ACCESSED.union(Attr::DIRTY);
+
+/// The number of places of a call that are looked up after each store, of those that change and of those around them.
+const WATCHED: usize = 6;
 
 impl fmt::Debug for Adapter<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -39,9 +49,11 @@ impl fmt::Debug for Adapter<'_> {
 
 impl<'n> Adapter<'n> {
     /// Returns the adapter of a new mapper. Its batches hold no nodes, and belong to the storage `nodes`.
-    pub(super) fn new(mapper: Box<dyn Foreign>, nodes: &'n dyn Reclaim) -> Self {
-        let model = Model::new(mapper.space(), Profile::plain());
+    pub(super) fn new(mapper: Box<dyn Foreign>, profile: Profile, nodes: &'n dyn Reclaim) -> Self {
+        let model = Model::new(mapper.space(), profile);
         Self {
+            profile,
+            fault: RefCell::default(),
             mapper: RefCell::new(mapper),
             model: RefCell::new(model),
             unchecked: RefCell::default(),
@@ -72,6 +84,21 @@ impl<'n> Adapter<'n> {
         self.unchecked.borrow_mut().insert(want);
     }
 
+    /// Returns what was wrong in the midst of a call.
+    pub(super) fn fault(&self) -> Option<String> {
+        self.fault.take()
+    }
+
+    /// Returns the rights that a page can have or lack.
+    pub(super) fn rights(&self) -> Attr {
+        self.profile.optional - STATUS
+    }
+
+    /// Returns how hardware walks the tables.
+    pub(super) fn mmu(&self) -> Option<Mmu> {
+        self.mapper().mmu()
+    }
+
     /// Returns the number of calls so far.
     pub(super) fn calls(&self) -> usize {
         self.calls.borrow().len()
@@ -91,31 +118,41 @@ impl<'n> Adapter<'n> {
         }
     }
 
+    fn note(&self, at: usize, status: Attr) {
+        self.call(format!("note({at:#x}, {status:?})"));
+        self.mapper().note(at, status);
+    }
+
     pub(super) fn unmap_page(&self, at: usize, size: PageSize) -> bool {
         self.call(format!("unmap({at:#x}, {size})"));
         self.mapper().unmap(at, size)
     }
 
-    pub(super) fn protect_page(&self, at: usize, size: PageSize, writable: bool) -> bool {
-        self.call(format!("protect({at:#x}, {size}, writable: {writable})"));
-        self.mapper().protect(at, size, writable).unwrap_or(false)
+    pub(super) fn protect_page(&self, at: usize, size: PageSize, attr: Attr) -> bool {
+        self.call(format!("protect({at:#x}, {size}, {attr:?})"));
+        self.mapper().protect(at, size, attr).unwrap_or(false)
     }
 
-    /// Makes a change of one page, whose size is that of `pages`, by a call of the mapper.
+    /// Makes a change by a call of the mapper.
     fn change(
         &self,
         batch: &mut Retired<'_>,
         (op, pages): (Op, Pages),
-        call: impl FnOnce(usize, PageSize) -> bool,
+        call: impl FnOnce() -> bool,
     ) -> Result<usize, Error> {
         let refusals = self.model.borrow().refusals(&op);
         // The mapper's own types exclude the other errors.
         if let Some(error) = refusals.iter().find(|error| !is_said(error)) {
             return Err(*error);
         }
-        let (at, size) = self.page(pages);
+        let effect = if refusals.is_empty() { self.model.borrow().effect(&op) } else { Effect::default() };
         self.mapper().flushed();
-        let done = call(at, size);
+        frames::begin();
+        if !self.tight.get() {
+            self.watch(pages, &effect);
+        }
+        let done = call();
+        let torn = watch::end();
         match (done, refusals.first()) {
             (true, None) => {}
             // The runner expects the refusal.
@@ -125,28 +162,90 @@ impl<'n> Adapter<'n> {
             // This error is none that the runner expects.
             (false, None) => return Err(Error::Busy),
         }
-        let mut model = self.model.borrow_mut();
-        let lost = match op {
-            Op::Protect { change, .. } => model
-                .lookup(VirtAddr::new(at))
-                .is_some_and(|leaf| leaf.attr.contains(Attr::WRITE) && change.clear.contains(Attr::WRITE)),
-            op => matches!(op, Op::Unmap { .. }),
-        };
-        let effect = model.effect(&op);
-        model.commit(&effect);
         let flushed = self.mapper().flushed();
         if flushed.is_none() {
             self.lacks(Want::Flushed);
         }
-        let named = flushed.as_ref().is_none_or(|ranges| covers(ranges, at, at + size.mask()));
-        if !lost || named {
+        let named = {
+            let model = self.model.borrow();
+            // Each page that is gone, or has lost a right, and its last address.
+            let lost = effect.removed.iter().filter(|old| match op {
+                Op::Protect { change, .. } => old.attr.intersects(change.clear - change.set - STATUS),
+                op => !matches!(op, Op::Resize { .. }),
+            });
+            let spans: Vec<_> = lost.map(|old| (old.at.get(), old.at.get() + old.size.mask())).collect();
+            let old = |at: usize| {
+                let old = model.lookup(VirtAddr::new(at))?;
+                Some((old.at.get(), old.at.get() + old.size.mask()))
+            };
+            let gone = match op {
+                Op::Map { .. } => None,
+                _ => frames::early(|flushes| {
+                    let all = effect.removed.iter().map(|old| (old.at.get(), old.at.get() + old.size.mask()));
+                    // A range is flushed node by node.
+                    if effect.removed.len() > 1 && !matches!(op, Op::Resize { .. }) {
+                        !flushes.is_empty()
+                    } else {
+                        covers(flushes, all, old)
+                    }
+                }),
+            };
+            let named = flushed.as_ref().is_none_or(|flushed| covers(flushed, spans.into_iter(), old));
+            let early = gone.filter(|_| named && frames::tells_flushes() && !self.tight.get()).map(|frame| {
+                format!(
+                    "frame {frame:#x}, which was a node, is given back before a flush of {pages}: a CPU may still walk through it"
+                )
+            });
+            if let Some(fault) = torn.or(early) {
+                self.fault.borrow_mut().get_or_insert(fault);
+            }
+            named
+        };
+        self.model.borrow_mut().commit(&effect);
+        if named {
             batch.touch(FlushScope::Everywhere, pages);
         } else if let Some(call) = self.calls.borrow_mut().last_mut() {
-            let ranges: Vec<_> = flushed.into_iter().flatten().collect();
-            let ranges = ranges.iter().map(|(first, bytes)| format!("{bytes:#x} bytes from {first:#x}"));
-            *call += &format!(", which asked for flushes of [{}]", ranges.collect::<Vec<_>>().join(", "));
+            let flushed = flushed.into_iter().flatten().map(|flushed| match flushed {
+                Flushed::Bytes(first, bytes) => format!("{bytes:#x} bytes from {first:#x}"),
+                Flushed::Page(at) => format!("the page at {at:#x}"),
+                Flushed::All => "everything".to_owned(),
+            });
+            *call += &format!(", which asked for flushes of [{}]", flushed.collect::<Vec<_>>().join(", "));
         }
         Ok(pages.len())
+    }
+
+    /// Begins to watch the stores of a call with this effect.
+    fn watch(&self, pages: Pages, effect: &Effect) {
+        let Some(mmu) = self.mmu() else { return };
+        let (model, space, attr) = (self.model.borrow(), self.space(), self.rights());
+        let base = space.base();
+        let changed: Vec<_> = effect.removed.iter().chain(&effect.added).collect();
+        let step = changed.len().div_ceil(WATCHED).max(1);
+        let around = [pages.first().get().wrapping_sub(1), pages.last().get() + 1, pages.first().get()];
+        let some =
+            changed.iter().step_by(step).chain(changed.last()).map(|leaf| leaf.at.get() + leaf.size.mask());
+        let near =
+            around.into_iter().filter_map(|page| Vpn::new(page).checked_address(base).map(VirtAddr::get));
+        let places = some.chain(near).filter(|at| space.holds(VirtAddr::new(*at))).map(|at| {
+            let seen =
+                |leaf: &Leaf| (leaf.frame.address(base).get() + (at - leaf.at.get()), leaf.attr & attr);
+            let has = |leaf: &&Leaf| at & !leaf.size.mask() == leaf.at.get();
+            let before = model.lookup(VirtAddr::new(at)).as_ref().map(seen);
+            let after = match effect.added.iter().find(has) {
+                Some(new) => Some(seen(new)),
+                None if effect.removed.iter().any(|old| has(&old)) => None,
+                None => before,
+            };
+            Place { at, before, after }
+        });
+        let (places, breaks) = (places.collect(), self.mapper().breaks());
+        watch::begin(Some(Watch { mmu, attr, places, breaks, stores: 0, fault: None }));
+    }
+
+    /// Tells whether more than one page of the model is in a range.
+    fn are_many(&self, pages: Pages) -> bool {
+        self.model.borrow().overlap(pages).nth(1).is_some()
     }
 
     /// Returns the address and the size of a page.
@@ -156,15 +255,15 @@ impl<'n> Adapter<'n> {
         (pages.first().address(base).get(), size)
     }
 
-    /// Returns a leaf with the right to write that the mapper tells.
+    /// Returns a leaf with the attributes that the mapper tells.
     fn told(&self, at: VirtAddr, leaf: Leaf) -> Leaf {
-        let attr = match self.mapper().writable(at.get()) {
+        let optional = self.profile.optional;
+        let attr = match self.mapper().attr(at.get()) {
             None => {
-                self.lacks(Want::Writable);
+                self.lacks(Want::Attr);
                 leaf.attr
             }
-            Some(true) => leaf.attr | Attr::WRITE,
-            Some(false) => leaf.attr - Attr::WRITE,
+            Some(attr) => self.profile.implied | attr & optional,
         };
         Leaf { attr, ..leaf }
     }
@@ -172,7 +271,7 @@ impl<'n> Adapter<'n> {
 
 /// Tells whether a mapper can refuse a call for this reason. The other errors are excluded by the mapper's own types.
 pub(super) fn is_said(error: &Error) -> bool {
-    matches!(error, Error::Occupied { .. } | Error::NotMapped { .. })
+    matches!(error, Error::Occupied { .. } | Error::NotMapped { .. } | Error::NotUniform { .. })
 }
 
 // SAFETY: no call dereferences a pointer of its own; the batch is over the storage, and holds no node.
@@ -185,7 +284,7 @@ unsafe impl<'n> Table<'n> for Adapter<'n> {
         let phys = self.translate(pinned, at)?;
         let base = self.space().base();
         let known = self.model.borrow().lookup(at);
-        let attr = Profile::plain().implied;
+        let attr = self.profile.implied;
         let leaf = Leaf { at: at.vpn(base).address(base), size: base, frame: phys.pfn(base), attr };
         Some(self.told(at, known.unwrap_or(leaf)))
     }
@@ -201,7 +300,7 @@ unsafe impl<'n> Table<'n> for Adapter<'n> {
         visit: &mut dyn FnMut(Leaf) -> ControlFlow<()>,
     ) -> ControlFlow<()> {
         let space = self.space();
-        let (mut found, attr) = (Vec::new(), Profile::plain().implied);
+        let (mut found, attr) = (Vec::new(), self.profile.implied);
         let mut meet = |at, to, size| {
             assert!(
                 found.len() < ENDLESS,
@@ -240,11 +339,22 @@ unsafe impl<'n> Table<'n> for Adapter<'n> {
         attr: Attr,
     ) -> Result<(), Error> {
         let batch = right.batch(&self.flag)?;
-        let (to, writable) = (frame.address(self.space().base()).get(), attr.contains(Attr::WRITE));
+        let (at, to) =
+            (pages.first().address(self.space().base()).get(), frame.address(self.space().base()).get());
+        let (rights, status) = (attr - STATUS, attr & STATUS);
+        let count = pages.len() / size.pages(self.space().base()).unwrap_or(1);
         let op = Op::Map { pages, frame, size, attr };
-        self.change(batch, (op, pages), |at, size| {
-            self.call(format!("map({at:#x}, {to:#x}, {size}, writable: {writable})"));
-            self.mapper().map(at, to, size, writable)
+        self.change(batch, (op, pages), || {
+            if count > 1 {
+                self.call(format!("map_range({at:#x}, {to:#x}, {size}, {count}, {rights:?})"));
+                return self.mapper().map_range(at, to, size, count, rights).unwrap_or(false);
+            }
+            self.call(format!("map({at:#x}, {to:#x}, {size}, {rights:?})"));
+            let done = self.mapper().map(at, to, size, rights);
+            if done && !status.is_empty() {
+                self.note(at, status);
+            }
+            done
         })?;
         Ok(())
     }
@@ -252,7 +362,15 @@ unsafe impl<'n> Table<'n> for Adapter<'n> {
     fn unmap(&self, right: Right<'_, 'n>, pages: Pages, holes: Holes) -> Result<usize, Error> {
         let batch = right.batch(&self.flag)?;
         let op = Op::Unmap { pages, holes };
-        self.change(batch, (op, pages), |at, size| self.unmap_page(at, size))
+        let (at, size) = self.page(pages);
+        self.change(batch, (op, pages), || {
+            if !self.are_many(pages) {
+                return self.unmap_page(at, size);
+            }
+            let bytes = pages.len() * self.space().base().bytes();
+            self.call(format!("unmap_range({at:#x}, {bytes:#x})"));
+            self.mapper().unmap_range(at, bytes).unwrap_or(false)
+        })
     }
 
     fn take_next(
@@ -281,19 +399,40 @@ unsafe impl<'n> Table<'n> for Adapter<'n> {
     ) -> Result<usize, Error> {
         let batch = right.batch(&self.flag)?;
         let op = Op::Protect { pages, holes, change };
-        let writable = change.set.contains(Attr::WRITE);
-        self.change(batch, (op, pages), |at, size| self.protect_page(at, size, writable))
+        let (at, size) = self.page(pages);
+        // The pages of a range all get the same rights, as the runner passes them.
+        let leaf = self.model.borrow().lookup(VirtAddr::new(at));
+        let attr = change.apply(leaf.map_or(self.profile.implied, |leaf| leaf.attr)) - STATUS;
+        self.change(batch, (op, pages), || {
+            if change.clear.is_empty() && STATUS.contains(change.set) {
+                self.note(at, change.set);
+                return true;
+            }
+            if !self.are_many(pages) {
+                return self.protect_page(at, size, attr);
+            }
+            let bytes = pages.len() * self.space().base().bytes();
+            self.call(format!("protect_range({at:#x}, {bytes:#x}, {attr:?})"));
+            self.mapper().protect_range(at, bytes, attr).unwrap_or(false)
+        })
     }
 
     fn replace(
         &self,
-        _right: Right<'_, 'n>,
-        _at: VirtAddr,
-        _frame: Pfn,
-        _attr: Attr,
+        right: Right<'_, 'n>,
+        at: VirtAddr,
+        frame: Pfn,
+        attr: Attr,
         _known: FlushAll<'_>,
     ) -> Result<Leaf, Error> {
-        Err(Error::Busy)
+        let batch = right.batch(&self.flag)?;
+        let Some(old) = self.model.borrow().lookup(at) else { return Err(Error::NotMapped { at }) };
+        let (first, to, size) = (old.at.get(), frame.address(self.space().base()).get(), old.size);
+        self.change(batch, (Op::Replace { at, frame, attr }, self.space().pages_of(&old)), || {
+            self.call(format!("replace({first:#x}, {to:#x}, {size}, {attr:?})"));
+            self.mapper().replace(first, to, size, attr).unwrap_or(false)
+        })?;
+        Ok(old)
     }
 
     fn breaks_frames(&self) -> bool {
@@ -302,12 +441,20 @@ unsafe impl<'n> Table<'n> for Adapter<'n> {
 
     fn resize(
         &self,
-        _right: Right<'_, 'n>,
-        _pages: Pages,
-        _to: PageSize,
+        right: Right<'_, 'n>,
+        pages: Pages,
+        to: PageSize,
         _known: FlushAll<'_>,
     ) -> Result<(), Error> {
-        Err(Error::Busy)
+        let batch = right.batch(&self.flag)?;
+        let at = pages.first().address(self.space().base()).get();
+        let first = self.model.borrow().overlap(pages).next();
+        let size = first.map_or(self.space().base(), |leaf| leaf.size);
+        self.change(batch, (Op::Resize { pages, to }, pages), || {
+            self.call(format!("resize({at:#x}, {size}, {to})"));
+            self.mapper().resize(at, size, to).unwrap_or(false)
+        })?;
+        Ok(())
     }
 
     fn breaks(&self) -> bool {
@@ -317,39 +464,51 @@ unsafe impl<'n> Table<'n> for Adapter<'n> {
     unsafe fn dismantle(&mut self, _batch: &mut Retired<'n>) {}
 }
 
-/// Tells whether ranges, each a first address and a number of bytes, together cover every address from `first` to `last`.
-/// `usize::MAX` bytes mean all addresses that follow.
-fn covers(ranges: &[(usize, usize)], first: usize, last: usize) -> bool {
-    let mut ranges = ranges.to_vec();
-    ranges.sort_unstable();
-    // The first address that is not covered yet.
-    let mut open = first;
-    for (from, bytes) in ranges {
-        let Some(more) = bytes.checked_sub(1) else { continue };
-        let to = if bytes == usize::MAX { bytes } else { from.saturating_add(more) };
-        if from <= open && open <= to {
-            if to >= last {
-                return true;
-            }
-            open = to + 1;
-        }
-    }
-    false
+/// Tells whether flushes together cover every address of some spans, each a first address and a last one. `page` returns the span of
+/// the page that holds an address.
+fn covers(
+    flushes: &[Flushed],
+    mut spans: impl Iterator<Item = (usize, usize)>,
+    page: impl Fn(usize) -> Option<(usize, usize)>,
+) -> bool {
+    let mut flushes: Vec<_> = flushes
+        .iter()
+        .filter_map(|&flushed| match flushed {
+            Flushed::Bytes(first, bytes) => Some((first, first.saturating_add(bytes.checked_sub(1)?))),
+            Flushed::Page(at) => page(at),
+            Flushed::All => Some((0, usize::MAX)),
+        })
+        .collect();
+    flushes.sort_unstable();
+    // Those that touch are one.
+    flushes.dedup_by(|next, flush| {
+        let touches = next.0 <= flush.1.saturating_add(1);
+        flush.1 = if touches { flush.1.max(next.1) } else { flush.1 };
+        touches
+    });
+    spans.all(|(first, last)| flushes.iter().any(|flush| flush.0 <= first && last <= flush.1))
 }
 
 #[cfg(test)]
 mod tests {
+    use super::Flushed::{All, Bytes, Page};
     use super::covers;
 
     #[test]
     fn ranges_cover_together() {
         let (last_page, top) = (usize::MAX - 0xfff, usize::MAX);
-        assert!(covers(&[(0, usize::MAX)], last_page, top));
-        assert!(!covers(&[(0, usize::MAX - 1)], last_page, top));
-        assert!(covers(&[(last_page, 0x1000)], last_page, top));
-        assert!(covers(&[(0x30_0000, 0x10_0000), (0x20_0000, 0x10_0000)], 0x20_0000, 0x3f_ffff));
-        assert!(!covers(&[(0x30_0000, 0x10_0000), (0x20_0000, 0xf_ffff)], 0x20_0000, 0x3f_ffff));
-        assert!(!covers(&[(0x20_0000, 0x1f_ffff)], 0x20_0000, 0x3f_ffff));
-        assert!(!covers(&[], 0, 0xfff) && !covers(&[(0, 0)], 0, 0xfff));
+        let page = |at: usize| (at < 0x40_0000).then_some((at & !0x1f_ffff, at | 0x1f_ffff));
+        let covers = |flushes: &[_], first, last| covers(flushes, [(first, last)].into_iter(), page);
+        assert!(covers(&[All], last_page, top) && covers(&[Bytes(last_page, 0x1000)], last_page, top));
+        assert!(!covers(&[Bytes(0, usize::MAX)], last_page, top));
+        assert!(covers(&[Bytes(0x30_0000, 0x10_0000), Bytes(0x20_0000, 0x10_0000)], 0x20_0000, 0x3f_ffff));
+        assert!(!covers(&[Bytes(0x30_0000, 0x10_0000), Bytes(0x20_0000, 0xf_ffff)], 0x20_0000, 0x3f_ffff));
+        assert!(!covers(&[Bytes(0x20_0000, 0x1f_ffff)], 0x20_0000, 0x3f_ffff));
+        assert!(!covers(&[], 0, 0xfff) && !covers(&[Bytes(0, 0)], 0, 0xfff));
+        assert!(
+            covers(&[Page(0x20_1000)], 0x20_0000, 0x3f_ffff)
+                && !covers(&[Page(0x1f_f000)], 0x20_0000, 0x3f_ffff)
+        );
+        assert!(!covers(&[Page(0x40_0000)], 0x40_0000, 0x40_0fff));
     }
 }

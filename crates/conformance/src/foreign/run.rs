@@ -8,10 +8,10 @@ use tlbkit_pagetable::nodes::{Chunk, Slab};
 use tlbkit_pagetable::{Change, Holes, Leaf, Solo, Table};
 
 use super::adapter::{Adapter, is_said};
-use super::{Foreign, Want, frames};
+use super::{Foreign, Want, frames, watch};
 use crate::hang::{self, Step};
 use crate::words::words;
-use crate::{Mismatch, Op, Outcome, Profile, Runner};
+use crate::{Mismatch, Op, Outcome, Runner};
 
 /// The largest number of pages of one operation.
 const MOST: usize = 24;
@@ -31,30 +31,42 @@ const TRIES: usize = 8;
 /// The number of operations from one comparison of all pages to the next.
 const EVERY: usize = 8;
 
+mod probe;
+
 type Checked = Result<(), Mismatch>;
 
 /// Checks a mapper with one sequence of operations. Returns the checks that were not made.
 pub(super) fn check(new: fn() -> Box<dyn Foreign>, ops: &[Op]) -> Result<BTreeSet<Want>, Mismatch> {
     frames::reset();
-    let protects = {
-        let mut mapper = new();
-        let space = mapper.space();
-        let first = space.halves()[0].map_or(0, |low| low.first().address(space.base()).get());
-        mapper.protect(first, space.base(), false).is_some()
-    };
+    let (lacking, profile) = probe::probe(new);
+    let tells = frames::tells_flushes();
+    frames::reset();
+    drop(new());
     let frees_all = frames::out() == Some(0);
     frames::reset();
+    if tells {
+        frames::expect_flushes();
+    }
     let mut memory = [Chunk::ZERO; 2];
     let nodes = Slab::<u32, Solo>::new(&mut memory, 0).expect("memory for a slab");
-    let table = Adapter::new(new(), &nodes);
+    let table = Adapter::new(new(), profile, &nodes);
+    lacking.iter().for_each(|want| table.lacks(*want));
     let mut left = 0;
+    watch::told();
     // The calls before a panic of the mapper are part of the failure, too.
     let done = catch_unwind(AssertUnwindSafe(|| {
-        let mut runner = Runner::new(&table, Profile::plain(), 0).comparing(EVERY);
-        let done = Run { table: &table, runner: &mut runner, protects, kept: BTreeSet::new() }.all(ops);
+        let mut runner = Runner::new(&table, profile, 0).comparing(EVERY);
+        let mut run = Run { table: &table, runner: &mut runner, lacking: &lacking, kept: BTreeSet::new() };
+        let done = run.all(ops);
         left = runner.model().len();
         done
     }));
+    if !watch::told() || lacking.contains(&Want::Mmu) {
+        table.lacks(Want::Stored);
+    }
+    if !frames::tells_flushes() {
+        table.lacks(Want::Order);
+    }
     let (unchecked, calls) = table.parts();
     // The drop of a mapper that has failed may panic again.
     let dropped = catch_unwind(AssertUnwindSafe(|| drop(table.into_mapper())));
@@ -79,8 +91,8 @@ pub(super) fn check(new: fn() -> Box<dyn Foreign>, ops: &[Op]) -> Result<BTreeSe
 struct Run<'r, 'n> {
     table: &'r Adapter<'n>,
     runner: &'r mut Runner<'n>,
-    /// Whether the mapper has the function to protect.
-    protects: bool,
+    /// The checks that are not made.
+    lacking: &'r BTreeSet<Want>,
     /// The ranges that may have empty nodes, by first address and size.
     kept: BTreeSet<(usize, PageSize)>,
 }
@@ -89,6 +101,8 @@ struct Run<'r, 'n> {
 macro_rules! mismatch {
     ($($what:tt)*) => { Err(Mismatch::of(format!($($what)*))) };
 }
+
+mod story;
 
 impl Run<'_, '_> {
     fn all(&mut self, ops: &[Op]) -> Checked {
@@ -102,6 +116,14 @@ impl Run<'_, '_> {
                 self.step(&Op::Unmap { pages: space.pages_of(&leaf), holes: Holes::Refuse })?;
             }
             *count = self.table.mapper().nodes();
+        }
+        if !cfg!(miri) {
+            self.story(ops)?;
+            if let (Some(before), Some(after)) = (counts[1], self.table.mapper().nodes())
+                && after > before
+            {
+                return mismatch!("emptied, it holds {after} nodes; emptied before it held {before}");
+            }
         }
         // Maps pages again, so that the mapper is dropped with mapped pages.
         for op in ops.iter().filter(|op| matches!(op, Op::Map { .. })).take(LEFT) {
@@ -135,6 +157,21 @@ impl Run<'_, '_> {
                 };
                 // Physical addresses have 40 bits.
                 let frame = frame.get() & ((1 << (40 - base.shift())) - 1) & !(units - 1);
+                let attr = self.runner.model().profile().implied | attr & self.table.rights();
+                let (count, range) =
+                    (pages.len() / units, Op::Map { pages, frame: Pfn::new(frame), size, attr });
+                let is_low = frame.saturating_add(pages.len()) <= 1 << (40 - base.shift());
+                if is_low
+                    && (frame / pages.len().next_power_of_two()).is_multiple_of(if count > MOST {
+                        4
+                    } else {
+                        2
+                    })
+                    && count > 1
+                    && self.takes_range(Want::MapRange, &range)
+                {
+                    return self.range(&range);
+                }
                 for page in 0..(pages.len() / units).min(MOST) {
                     let Some(pages) =
                         pages.first().checked_add(page * units).and_then(|at| Pages::count(at, units))
@@ -142,7 +179,6 @@ impl Run<'_, '_> {
                         break;
                     };
                     let frame = Pfn::new((frame + page * units) & ((1 << (40 - base.shift())) - 1));
-                    let attr = Attr::READ | Attr::EXEC | attr & Attr::WRITE;
                     self.step(&Op::Map { pages, frame, size, attr })?;
                     if page == 0 && units > 1 {
                         self.large(pages)?;
@@ -151,25 +187,122 @@ impl Run<'_, '_> {
                 Ok(())
             }
             Op::Unmap { pages, .. } | Op::Drain { pages, .. } => {
+                let range = Op::Unmap { pages, holes: Holes::Refuse };
+                if self.takes_range(Want::UnmapRange, &range) {
+                    return self.range(&range);
+                }
                 self.each(pages, |pages| Op::Unmap { pages, holes: Holes::Refuse })
             }
             Op::Protect { pages, change, .. } => {
-                // A change that does not affect the right to write inverts that right.
-                let first = self.runner.model().overlap(pages).next();
-                let is_writable = first.is_some_and(|leaf| leaf.attr.contains(Attr::WRITE));
-                let writable =
-                    change.set.contains(Attr::WRITE) || !change.clear.contains(Attr::WRITE) && !is_writable;
-                let change = if writable { Change::set(Attr::WRITE) } else { Change::clear(Attr::WRITE) };
+                // A change that does not affect the rights inverts that to write.
+                let first = self.runner.model().overlap(pages).next().map_or(Attr::empty(), |leaf| leaf.attr);
+                let rights = self.table.rights();
+                let new = change.apply(first) & rights;
+                let new = if new == first & rights { new ^ Attr::WRITE & rights } else { new };
+                let change = self.giving(new);
+                let range = Op::Protect { pages, holes: Holes::Refuse, change };
+                if self.takes_range(Want::ProtectRange, &range) {
+                    return self.range(&range);
+                }
                 self.each(pages, |pages| Op::Protect { pages, holes: Holes::Refuse, change })
             }
-            Op::Lookup { .. } | Op::ForEach { .. } => self.runner.step(self.table, op).map(drop),
-            Op::Move { .. } | Op::Resize { .. } | Op::Replace { .. } | Op::Mark { .. } | Op::Fill { .. } => {
-                Ok(())
+            Op::Resize { pages, to } => {
+                let space = *self.runner.model().space();
+                let Some(leaf) = self.runner.model().overlap(pages).next() else { return Ok(()) };
+                let whole =
+                    leaf.size.max(to).pages(base).filter(|_| leaf.size != to && space.sizes().contains(&to));
+                let Some(units) = whole.filter(|units| *units <= Runner::MOST) else { return Ok(()) };
+                let first = leaf.at.vpn(base).get() & !(units - 1);
+                Pages::count(Vpn::new(first), units)
+                    .map_or(Ok(()), |pages| self.step(&Op::Resize { pages, to }))
             }
+            Op::Replace { at, frame, attr } => {
+                let Some(leaf) = self.runner.model().lookup(at) else { return Ok(()) };
+                let units = leaf.size.pages(base).unwrap_or(1);
+                let frame = Pfn::new(frame.get() & ((1 << (40 - base.shift())) - 1) & !(units - 1));
+                let attr = self.runner.model().profile().implied | attr & self.table.rights();
+                self.step(&Op::Replace { at, frame, attr })
+            }
+            Op::Lookup { .. } | Op::ForEach { .. } => self.runner.step(self.table, op).map(drop),
+            Op::Move { .. } | Op::Mark { .. } | Op::Fill { .. } => Ok(()),
         }
     }
 
-    /// Looks up addresses inside a large page, inverts its right to write, and restores the right.
+    /// Returns the change that gives these rights and no others.
+    fn giving(&self, attr: Attr) -> Change {
+        Change { clear: self.table.rights() - attr, set: attr & self.table.rights() }
+    }
+
+    fn has(&self, want: Want) -> bool {
+        !self.lacking.contains(&want)
+    }
+
+    /// Tells whether the mapper has a function for a range, which can take this one.
+    fn takes_range(&self, want: Want, op: &Op) -> bool {
+        let model = self.runner.model();
+        let Some(pages) = op.pages().filter(|_| self.has(want) && !self.is_refused(op)) else { return false };
+        let are_many = match *op {
+            // A large page cannot be mapped where an empty node may be.
+            Op::Map { size, .. } => size == model.space().base() || self.kept.is_empty(),
+            _ => model.overlap(pages).nth(1).is_some(),
+        };
+        are_many && model.weight(op) <= Runner::MOST && model.refusals(op).is_empty()
+    }
+
+    /// Tells whether the mapper says that it refuses the operation because of its last page.
+    fn is_refused(&self, op: &Op) -> bool {
+        let ends = self.runner.model().space().halves().into_iter().flatten().map(|half| half.last());
+        let reaches = |pages: Pages| ends.clone().any(|end| pages.contains(end));
+        self.lacking.contains(&Want::RefusesLast) && op.pages().is_some_and(reaches)
+    }
+
+    /// Performs an operation on a range at once.
+    fn range(&mut self, op: &Op) -> Checked {
+        if let Op::Map { pages, size, .. } = *op {
+            let (at, _) = self.table.page(Pages::one(pages.first()));
+            let units = size.pages(self.runner.model().space().base()).unwrap_or(1);
+            (0..pages.len() / units).for_each(|page| self.keep(at + page * size.bytes(), size));
+        }
+        self.run(op)
+    }
+
+    /// Notes that there may be a node of pages of a size, if empty ones stay.
+    fn keep(&mut self, at: usize, size: PageSize) {
+        if self.table.mapper().keeps_empty() {
+            let space = self.table.space();
+            let larger = space.sizes().iter().filter(|larger| **larger > size);
+            self.kept.extend(larger.map(|larger| (at & !larger.mask(), *larger)));
+        }
+    }
+
+    /// Performs an operation, and looks at what it changes as hardware does, and at the same place in the other half.
+    fn run(&mut self, op: &Op) -> Checked {
+        let done = self.runner.step(self.table, op);
+        done?;
+        self.sound(op)?;
+        let Some(pages) = op.pages() else { return Ok(()) };
+        let space = *self.runner.model().space();
+        let ends = [pages.first().address(space.base()).get(), pages.last().address(space.base()).get()];
+        for at in ends {
+            if let [Some(low), Some(high)] = space.halves() {
+                let [low, high] = [low, high].map(|half| half.first().address(space.base()).get());
+                let other = if at >= high { at - high + low } else { at - low + high };
+                self.runner.check_lookup(self.table, VirtAddr::new(other)).map_err(|mismatch| {
+                    let what = format!("the same place in the other half, {}", mismatch.what);
+                    Mismatch { what, ..mismatch }.after(op, None)
+                })?;
+            }
+            self.walk(at).map_err(|mismatch| mismatch.after(op, None))?;
+        }
+        Ok(())
+    }
+
+    /// Returns as an error what was wrong in the midst of a call.
+    fn sound(&self, op: &Op) -> Checked {
+        self.table.fault().map_or(Ok(()), |fault| Err(Mismatch::of(fault).after(op, None)))
+    }
+
+    /// Looks up addresses inside a large page, inverts its right to write, and restores the rights.
     fn large(&mut self, pages: Pages) -> Checked {
         let Some(leaf) = self
             .runner
@@ -181,9 +314,8 @@ impl Run<'_, '_> {
             return Ok(());
         };
         self.look_within(leaf, PLACES)?;
-        let is_writable = leaf.attr.contains(Attr::WRITE);
-        for writable in [!is_writable, is_writable] {
-            let change = if writable { Change::set(Attr::WRITE) } else { Change::clear(Attr::WRITE) };
+        for attr in [leaf.attr ^ Attr::WRITE & self.table.rights(), leaf.attr] {
+            let change = self.giving(attr);
             self.step(&Op::Protect { pages, holes: Holes::Refuse, change })?;
             self.look_within(leaf, PLACES / 8)?;
         }
@@ -235,9 +367,9 @@ impl Run<'_, '_> {
             }
             let at = first.address(base).get();
             let done = match op(other) {
-                Op::Protect { .. } if !self.protects => continue,
+                Op::Protect { .. } if !self.has(Want::Protect) => continue,
                 Op::Protect { change, .. } => {
-                    self.table.protect_page(at, *size, change.set.contains(Attr::WRITE))
+                    self.table.protect_page(at, *size, self.runner.model().profile().implied | change.set)
                 }
                 _ => self.table.unmap_page(at, *size),
             };
@@ -254,7 +386,15 @@ impl Run<'_, '_> {
     /// Performs an operation on one page, and repeats a map without memory before, and with a page in the way.
     fn step(&mut self, op: &Op) -> Checked {
         let refusals = self.runner.model().refusals(op);
-        let Some(pages) = op.pages().filter(|_| refusals.iter().all(is_said)) else { return Ok(()) };
+        let base = self.runner.model().space().base();
+        let pages = match *op {
+            Op::Replace { at, .. } => Some(Pages::one(at.vpn(base))),
+            _ => op.pages(),
+        };
+        let Some(pages) = pages.filter(|_| refusals.iter().all(is_said)) else { return Ok(()) };
+        if self.is_refused(op) {
+            return Ok(());
+        }
         match op {
             Op::Map { .. } => {
                 let (at, size) = self.table.page(pages);
@@ -262,28 +402,26 @@ impl Run<'_, '_> {
                     self.table.lacks(Want::KeepsEmpty);
                     return Ok(());
                 }
-                let keeps = self.table.mapper().keeps_empty();
-                if keeps {
-                    let space = self.table.space();
-                    let larger = space.sizes().iter().filter(|larger| **larger > size);
-                    self.kept.extend(larger.map(|larger| (at & !larger.mask(), *larger)));
-                }
+                self.keep(at, size);
                 if !refusals.is_empty() {
                     return self.map_in_the_way(op);
                 }
                 let failed = self.fail(op, pages)?;
-                self.runner.step(self.table, op)?;
+                self.run(op)?;
                 // The frames of a mapper that takes its first node in this call can be limited from the next map on.
                 if !failed && !self.table.limit(None) {
                     self.table.lacks(Want::FailAfter);
                 }
                 Ok(())
             }
-            Op::Protect { .. } if !self.protects => {
-                self.table.lacks(Want::Protect);
-                Ok(())
+            Op::Protect { .. } if !self.has(Want::Protect) => Ok(()),
+            Op::Replace { .. } if !self.has(Want::Replace) => Ok(()),
+            Op::Resize { to, .. } if self.has(Want::Resize) => {
+                self.keep(pages.first().address(base).get(), *to);
+                self.run(op)
             }
-            _ => self.runner.step(self.table, op).map(drop),
+            Op::Resize { .. } => Ok(()),
+            _ => self.run(op),
         }
     }
 
@@ -293,12 +431,18 @@ impl Run<'_, '_> {
         if mapper.keeps_empty() { None } else { mapper.nodes() }
     }
 
-    /// Checks that the mapper has as many nodes as before `what`.
-    fn check_nodes(&self, before: Option<usize>, what: &str) -> Checked {
-        match (before, self.nodes()) {
-            (Some(before), Some(after)) if before != after => mismatch!(
+    /// Returns the number of nodes of the mapper, if a refused map gives back at once what it took.
+    fn refused(&self) -> Option<usize> {
+        if self.table.mapper().keeps_refused() { None } else { self.nodes().or_else(frames::out) }
+    }
+
+    /// Checks that the mapper has as many nodes as before `what`. If refused maps may leave nodes, it may have fewer.
+    fn check_nodes(&self, before: Option<usize>, after: Option<usize>, what: &str) -> Checked {
+        let keeps = self.table.mapper().keeps_refused();
+        match (before, after) {
+            (Some(before), Some(after)) if before < after || before > after && !keeps => mismatch!(
                 "{what}: the mapper holds {after} nodes, and before it held {before} (one that keeps empty nodes says so by \
-                 `keeps_empty`)"
+                 `keeps_empty`, one that keeps those of a refused map by `keeps_refused`)"
             ),
             _ => Ok(()),
         }
@@ -307,9 +451,9 @@ impl Run<'_, '_> {
     /// Tries to map a page that is mapped already. The refused map must keep no node.
     fn map_in_the_way(&mut self, op: &Op) -> Checked {
         const WAY: &str = "a page was in the way, and the map was refused";
-        let before = self.nodes();
+        let before = self.refused();
         self.runner.step(self.table, op)?;
-        self.check_nodes(before, &format!("{WAY}, which gives back what it took"))?;
+        self.check_nodes(before, self.refused(), &format!("{WAY}, which gives back what it took"))?;
         // A mapper that keeps empty nodes reuses them at the second attempt.
         let kept = frames::out();
         self.runner.step(self.table, op)?;
@@ -325,7 +469,7 @@ impl Run<'_, '_> {
     /// Makes each allocation of a map fail in turn. Tells whether the mapper supports that.
     fn fail(&mut self, op: &Op, pages: Pages) -> Result<bool, Mismatch> {
         let Op::Map { frame, size, .. } = *op else { return Ok(true) };
-        let before = self.nodes();
+        let (before, refused) = (self.nodes(), self.refused());
         // The frame number decides whether the refused map is repeated, which detects nodes that it keeps. Not every map is
         // repeated, because such nodes stay taken for the rest of the test.
         let number = frame.get() / size.pages(self.table.space().base()).unwrap_or(1);
@@ -347,6 +491,7 @@ impl Run<'_, '_> {
                     self.runner.step(self.table, &Op::Unmap { pages, holes: Holes::Refuse })?;
                     self.check_nodes(
                         before,
+                        self.nodes(),
                         "the page was mapped and unmapped, and `keeps_empty` says that no empty node stays",
                     )?;
                     return Ok(true);
@@ -355,7 +500,11 @@ impl Run<'_, '_> {
                     what: format!("{failed}: {}", mismatch.what),
                     ..mismatch
                 })?;
-                self.check_nodes(before, &format!("{failed}, which gives back what it took"))?;
+                self.check_nodes(
+                    refused,
+                    self.refused(),
+                    &format!("{failed}, which gives back what it took"),
+                )?;
                 let has = frames::out().unwrap_or(0);
                 if has <= had {
                     break;

@@ -4,7 +4,7 @@ use memory_addr::{PhysAddr, VirtAddr};
 use page_table_entry::MappingFlags as Flags;
 use page_table_entry::x86_64::X64PTE;
 use page_table_multiarch::{PageSize as Size, PageTable64, PagingHandler, PagingMetaData};
-use tlbkit_addr::PageSize;
+use tlbkit_addr::{Attr, PageSize};
 use tlbkit_conformance::foreign::{Foreign, frames};
 use tlbkit_pagetable::{Half, Space};
 
@@ -38,8 +38,12 @@ impl PagingHandler for Frames {
 
 pub(crate) struct Multiarch(PageTable64<Meta, X64PTE, Frames>);
 
-fn flags(writable: bool) -> Flags {
-    if writable { Flags::READ | Flags::EXECUTE | Flags::WRITE } else { Flags::READ | Flags::EXECUTE }
+fn flags(attr: Attr) -> Flags {
+    if attr.contains(Attr::WRITE) {
+        Flags::READ | Flags::EXECUTE | Flags::WRITE
+    } else {
+        Flags::READ | Flags::EXECUTE
+    }
 }
 
 impl Foreign for Multiarch {
@@ -52,10 +56,10 @@ impl Foreign for Multiarch {
         Space::new(47, Half::Lower, PageSize::K4, &[PageSize::K4, PageSize::M2])
     }
 
-    fn map(&mut self, at: usize, to: usize, size: PageSize, writable: bool) -> bool {
+    fn map(&mut self, at: usize, to: usize, size: PageSize, attr: Attr) -> bool {
         let size = if size == PageSize::K4 { Size::Size4K } else { Size::Size2M };
         let (at, to) = (VirtAddr::from_usize(at), PhysAddr::from_usize(to));
-        self.0.cursor().map(at, to, size, flags(writable)).is_ok()
+        self.0.cursor().map(at, to, size, flags(attr)).is_ok()
     }
 
     fn unmap(&mut self, at: usize, _size: PageSize) -> bool {
@@ -66,15 +70,20 @@ impl Foreign for Multiarch {
         self.0.query(VirtAddr::from_usize(at)).ok().map(|(to, ..)| to.as_usize())
     }
 
-    fn protect(&mut self, at: usize, _size: PageSize, writable: bool) -> Option<bool> {
-        Some(self.0.cursor().protect(VirtAddr::from_usize(at), flags(writable)).is_ok())
+    fn protect(&mut self, at: usize, _size: PageSize, attr: Attr) -> Option<bool> {
+        Some(self.0.cursor().protect(VirtAddr::from_usize(at), flags(attr)).is_ok())
     }
 
-    fn writable(&self, at: usize) -> Option<bool> {
-        self.0.query(VirtAddr::from_usize(at)).ok().map(|(_, flags, _)| flags.contains(Flags::WRITE))
+    fn attr(&self, at: usize) -> Option<Attr> {
+        let (_, flags, _) = self.0.query(VirtAddr::from_usize(at)).ok()?;
+        Some(if flags.contains(Flags::WRITE) { Attr::WRITE } else { Attr::empty() })
     }
 
     fn keeps_empty(&self) -> bool {
+        true
+    }
+
+    fn keeps_refused(&self) -> bool {
         true
     }
 }

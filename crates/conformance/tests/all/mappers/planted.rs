@@ -3,8 +3,8 @@
 use std::cell::Cell;
 use std::ptr;
 
-use tlbkit_addr::PageSize;
-use tlbkit_conformance::foreign::{Foreign, frames};
+use tlbkit_addr::{Attr, PageSize};
+use tlbkit_conformance::foreign::{Flushed, Foreign, Mmu, frames};
 use tlbkit_pagetable::{Half, Space};
 
 thread_local! {
@@ -47,7 +47,32 @@ bugs! {
     HugeProtects: "a protect of a page of 1 GiB changes its frame", "is translated to";
     LargeKeeps: "a protect of a page of 2 MiB gives no right", "it should be mapped by the";
     DropsEmpty: "a mapper that is dropped gives back its root and the nodes that hold no page", "of its frames were not given back";
+    SplitLoses: "a split of a large page loses the last of the small ones", "is translated to nothing";
+    FreedBeforeFlush: "an emptied node is given back before the flush", "is given back before a flush";
+    JoinedUnlike: "a join does not compare the rights of pages", "it succeeded, but";
+    DirtyLost: "a protect clears the bits that hardware has set", "it should be mapped by the";
+    UpperAliased: "the upper half of the space is that of the lower one", "it should be";
+    LinkedEarly: "a node is linked before its entries are stored", "after store 1 of the call";
+    ReplacedTwice: "a replace empties the entry before it stores the new one", "after store 1 of the call";
+    JoinedClean: "a join keeps the dirty bit of the first page alone", "it should be mapped by the";
+    ProtectStride: "a protect of a range of more than 2 MiB flushes whole 2 MiB alone", "must be flushed";
+    UnmapStride: "an unmap of such a range does the same", "must be flushed";
+    LateNode: "the second new node of a range begins a page late", "is translated to nothing";
     Hangs: "an unmap of the last page of the space never comes back", "the mapper has not come back for";
+}
+
+/// Bugs that the test says it cannot find.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Unseen {
+    /// A walk of the mapper's own loads each entry twice.
+    ReadsTwice,
+    /// A range that is refused has been mapped up to the page that is in the way.
+    MapsUpTo,
+}
+
+thread_local! {
+    /// Such a bug.
+    pub(crate) static UNSEEN: Cell<Option<Unseen>> = const { Cell::new(None) };
 }
 
 /// Tells whether the mapper has a bug.
@@ -61,18 +86,48 @@ const PRESENT: u64 = 1;
 const WRITABLE: u64 = 2;
 const LEAF: u64 = 4;
 const FRAME: u64 = !0xfff;
-const LARGE: PageSize = PageSize::from_shift(30).unwrap();
-const SIZES: [PageSize; LEVELS] = [LARGE, PageSize::M2, PageSize::K4];
+const SIZES: [PageSize; LEVELS] = [PageSize::G1, PageSize::M2, PageSize::K4];
+const M2: usize = PageSize::M2.bytes();
+
+/// The bits of an entry that are attributes.
+const BITS: [(u64, Attr); 5] =
+    [(WRITABLE, Attr::WRITE), (8, Attr::EXEC), (16, Attr::USER), (32, Attr::ACCESSED), (64, Attr::DIRTY)];
+const STATUS: u64 = 32 | 64;
+const RIGHTS: u64 = WRITABLE | 8 | 16;
+
+fn bits(attr: Attr) -> u64 {
+    BITS.iter().filter(|(_, of)| attr.contains(*of)).fold(0, |bits, (bit, _)| bits | bit)
+}
+
+fn attr(entry: u64) -> Attr {
+    BITS.iter().filter(|(bit, _)| entry & bit != 0).fold(Attr::READ, |attr, (_, of)| attr | *of)
+}
+
+/// The walk of the hardware.
+fn walk(root: usize, at: usize, load: &mut dyn FnMut(usize) -> u64) -> Option<(usize, Attr)> {
+    let mut node = root;
+    for level in 0..LEVELS {
+        let found = load(node + index(at, level) * 8);
+        match link(found) {
+            Some(below) if level + 1 < LEVELS => node = below,
+            _ => {
+                let to = (found & FRAME) as usize + (at & SIZES[level].mask());
+                return (found & LEAF != 0).then(|| (to, attr(found)));
+            }
+        }
+    }
+    None
+}
 
 pub(crate) struct Radix {
     root: usize,
-    flushed: Vec<(usize, usize)>,
     /// Whether the bug `WrongOnce` is due.
     is_due: bool,
 }
 
 fn index(at: usize, level: usize) -> usize {
-    at >> SIZES[level].shift() & (SLOTS - 1)
+    let slots = if level == 0 && has(Bug::UpperAliased) { SLOTS / 2 } else { SLOTS };
+    at >> SIZES[level].shift() & (slots - 1)
 }
 
 fn entry(node: usize, index: usize) -> u64 {
@@ -83,11 +138,13 @@ fn entry(node: usize, index: usize) -> u64 {
 fn set(node: usize, index: usize, entry: u64) {
     // SAFETY: a frame of the mapper's, which has this many words.
     unsafe { ptr::with_exposed_provenance_mut::<u64>(node).add(index).write(entry) };
+    frames::stored();
 }
 
 fn take() -> Option<usize> {
     let node = frames::take()?;
-    (0..SLOTS).for_each(|index| set(node, index, 0));
+    // SAFETY: a frame of the mapper's, which nothing leads to.
+    unsafe { ptr::write_bytes(ptr::with_exposed_provenance_mut::<u64>(node), 0, SLOTS) };
     Some(node)
 }
 
@@ -95,8 +152,14 @@ fn link(entry: u64) -> Option<usize> {
     (entry & PRESENT != 0 && entry & LEAF == 0).then_some((entry & FRAME) as usize)
 }
 
+/// Returns the words of a node as they are now.
+fn words(node: usize) -> [u64; SLOTS] {
+    // SAFETY: a frame of the mapper's, which has this many words.
+    unsafe { ptr::with_exposed_provenance::<[u64; SLOTS]>(node).read() }
+}
+
 fn is_empty(node: usize) -> bool {
-    (0..SLOTS).all(|index| entry(node, index) == 0)
+    words(node) == [0; SLOTS]
 }
 
 impl Radix {
@@ -104,7 +167,10 @@ impl Radix {
     fn find(&self, at: usize) -> Option<(usize, usize, usize)> {
         let mut node = self.root;
         for level in 0..LEVELS {
-            let found = entry(node, index(at, level));
+            let mut found = entry(node, index(at, level));
+            if UNSEEN.get() == Some(Unseen::ReadsTwice) {
+                found = entry(node, index(at, level));
+            }
             match link(found) {
                 Some(below) => node = below,
                 None => return (found & LEAF != 0).then_some((node, index(at, level), level)),
@@ -132,7 +198,7 @@ impl Radix {
             return Self::map_under(below, level + 1, at, size, leaf);
         }
         let Some(below) = take() else { return false };
-        if has(Bug::RefusedLinks) {
+        if has(Bug::RefusedLinks) || has(Bug::LinkedEarly) {
             set(node, slot, below as u64 | PRESENT);
         }
         let done = Self::map_under(below, level + 1, at, size, leaf);
@@ -142,6 +208,67 @@ impl Radix {
             frames::give(below);
         }
         done
+    }
+
+    /// Tells whether there is a last-level node for an address.
+    fn has_node(&self, at: usize) -> bool {
+        let middle = link(entry(self.root, index(at, 0)));
+        middle.is_some_and(|node| link(entry(node, index(at, 1))).is_some())
+    }
+
+    /// Returns the places of the leaves of a range, each with its address.
+    fn leaves(&self, at: usize, bytes: usize) -> Vec<(usize, (usize, usize, usize))> {
+        let (mut found, mut done) = (Vec::new(), 0);
+        while done < bytes {
+            let Some(place) = self.find(at + done) else { break };
+            found.push((at + done, place));
+            done += SIZES[place.2].bytes();
+        }
+        found
+    }
+
+    /// Flushes a range, or with a bug whole 2 MiB of it.
+    fn flush_range(at: usize, bytes: usize, bug: Bug) {
+        let told = if has(bug) && bytes > M2 { bytes & !(M2 - 1) } else { bytes };
+        frames::flush(Flushed::Bytes(at, told));
+    }
+
+    /// Splits a leaf into those of the next level.
+    fn split(node: usize, slot: usize, level: usize) -> bool {
+        let (old, size) = (entry(node, slot), SIZES[level + 1]);
+        let Some(below) = take() else { return false };
+        let new = below as u64 | PRESENT;
+        if has(Bug::LinkedEarly) {
+            set(node, slot, new);
+        }
+        for part in 0..SLOTS - usize::from(has(Bug::SplitLoses)) {
+            set(below, part, old + (part * size.bytes()) as u64);
+        }
+        set(node, slot, new);
+        true
+    }
+
+    /// Joins the leaves of a node.
+    fn join(node: usize, slot: usize, level: usize, at: usize) -> bool {
+        let Some(below) = link(entry(node, slot)) else { return false };
+        let (first, small) = (entry(below, 0), SIZES[level + 1]);
+        let mut status = 0;
+        for part in 0..SLOTS {
+            let found = entry(below, part);
+            let is_next = found & FRAME == (first & FRAME) + (part * small.bytes()) as u64;
+            let is_like = (found ^ first) & RIGHTS == 0 || has(Bug::JoinedUnlike);
+            if found & LEAF == 0 || !is_next || !is_like {
+                return false;
+            }
+            status |= found & STATUS;
+        }
+        if first & FRAME & SIZES[level].mask() as u64 != 0 {
+            return false;
+        }
+        set(node, slot, if has(Bug::JoinedClean) { first } else { first | status });
+        frames::flush(Flushed::Bytes(at, SIZES[level].bytes()));
+        frames::give(below);
+        true
     }
 
     /// Frees the nodes on the way to an address that are empty. Tells whether the node is.
@@ -160,11 +287,16 @@ impl Radix {
     }
 
     fn visit_under(node: usize, level: usize, at: usize, visit: &mut dyn FnMut(usize, usize, PageSize)) {
-        for slot in 0..SLOTS {
-            let (found, at) = (entry(node, slot), at + (slot << SIZES[level].shift()));
+        for (slot, &found) in words(node).iter().enumerate() {
+            if found == 0 {
+                continue;
+            }
+            // The upper half has the sign.
+            let sign = if level == 0 && slot >= SLOTS / 2 { usize::MAX << 39 } else { 0 };
+            let at = (at + (slot << SIZES[level].shift())) | sign;
             if let Some(below) = link(found) {
                 Self::visit_under(below, level + 1, at, visit);
-            } else if found != 0 {
+            } else {
                 visit(at, (found & FRAME) as usize, SIZES[level]);
                 if has(Bug::VisitsTwice) {
                     visit(at, (found & FRAME) as usize, SIZES[level]);
@@ -188,15 +320,16 @@ impl Radix {
         frames::give(node);
     }
 
-    fn flush(&mut self, at: usize, size: PageSize) {
+    fn flush(at: usize, size: PageSize) {
         if has(Bug::FlushesNothing) {
-            self.flushed.push((at, 0));
+            frames::flush(Flushed::Bytes(at, 0));
         } else if size == PageSize::K4 {
-            self.flushed.push((at, size.bytes()));
+            frames::flush(Flushed::Page(at));
         } else {
             let half = size.bytes() / 2;
             let gap = if has(Bug::FlushesHalf) { PageSize::K4.bytes() } else { 0 };
-            self.flushed.extend([(at + half, half), (at, half - gap)]);
+            frames::flush(Flushed::Bytes(at + half, half));
+            frames::flush(Flushed::Bytes(at, half - gap));
         }
     }
 }
@@ -209,24 +342,45 @@ impl Drop for Radix {
 
 impl Foreign for Radix {
     fn new() -> Self {
-        Self { root: take().expect("a first frame"), flushed: Vec::new(), is_due: false }
+        Self { root: take().expect("a first frame"), is_due: false }
     }
 
     fn space(&self) -> Space {
-        Space::new(39, Half::Lower, PageSize::K4, &[PageSize::K4, PageSize::M2, LARGE])
+        Space::new(39, Half::Both, PageSize::K4, &[PageSize::K4, PageSize::M2, PageSize::G1])
     }
 
-    fn map(&mut self, at: usize, to: usize, size: PageSize, writable: bool) -> bool {
-        if has(Bug::LastPage) && at + size.bytes() == 1 << 39 {
+    fn optional(&self) -> Attr {
+        BITS.iter().fold(Attr::empty(), |all, (_, of)| all | *of)
+    }
+
+    fn map(&mut self, at: usize, to: usize, size: PageSize, attr: Attr) -> bool {
+        if has(Bug::LastPage) && at.wrapping_add(size.bytes()) == 0 {
             return false;
         }
-        let leaf = to as u64 | PRESENT | LEAF | if writable { WRITABLE } else { 0 };
+        let leaf = to as u64 | PRESENT | LEAF | bits(attr);
         let leaf = if std::mem::take(&mut self.is_due) { leaf ^ WRITABLE } else { leaf };
         Self::map_under(self.root, 0, at, size, leaf)
     }
 
+    fn map_range(&mut self, at: usize, to: usize, size: PageSize, count: usize, attr: Attr) -> Option<bool> {
+        let pages = || (0..count).map(|page| (at + page * size.bytes(), to + page * size.bytes()));
+        let is_free = pages().all(|(at, _)| self.find(at).is_none());
+        if !is_free && UNSEEN.get() != Some(Unseen::MapsUpTo) {
+            return Some(false);
+        }
+        for (number, (at, to)) in pages().enumerate() {
+            let is_late = has(Bug::LateNode) && number > 0 && number + 1 < count && !self.has_node(at);
+            let leaf = to as u64 | PRESENT | LEAF | bits(attr);
+            let done = is_late || Self::map_under(self.root, 0, at, size, leaf);
+            if !done {
+                return Some(false);
+            }
+        }
+        Some(true)
+    }
+
     fn unmap(&mut self, at: usize, size: PageSize) -> bool {
-        while has(Bug::Hangs) && at + size.bytes() == 1 << 39 {
+        while has(Bug::Hangs) && at.wrapping_add(size.bytes()) == 0 {
             std::thread::yield_now();
         }
         let Some((node, slot, level)) = self.find(at) else { return false };
@@ -234,11 +388,83 @@ impl Foreign for Radix {
             return false;
         }
         set(node, slot, 0);
+        if !has(Bug::FreedBeforeFlush) {
+            Self::flush(at & !SIZES[level].mask(), SIZES[level]);
+        }
         if !matches!(BUG.get(), Some(Bug::KeepsEmptied | Bug::DropsRoot | Bug::RefusedKeeps)) {
             Self::free_empty(self.root, 0, at);
         }
-        self.flush(at & !SIZES[level].mask(), SIZES[level]);
+        if has(Bug::FreedBeforeFlush) {
+            Self::flush(at & !SIZES[level].mask(), SIZES[level]);
+        }
         true
+    }
+
+    fn unmap_range(&mut self, at: usize, bytes: usize) -> Option<bool> {
+        let leaves = self.leaves(at, bytes);
+        leaves.iter().for_each(|&(_, (node, slot, _))| set(node, slot, 0));
+        Self::flush_range(at, bytes, Bug::UnmapStride);
+        if !matches!(BUG.get(), Some(Bug::KeepsEmptied | Bug::DropsRoot | Bug::RefusedKeeps)) {
+            // The last one of each node finds that it is empty.
+            let is_last = |at: usize| at % M2 == M2 - PageSize::K4.bytes();
+            let ends = leaves.iter().enumerate().filter(|(number, (at, place))| {
+                number + 1 == leaves.len() || place.2 + 1 < LEVELS || is_last(*at)
+            });
+            ends.for_each(|(_, &(at, _))| _ = Self::free_empty(self.root, 0, at));
+        }
+        Some(!leaves.is_empty())
+    }
+
+    fn protect_range(&mut self, at: usize, bytes: usize, attr: Attr) -> Option<bool> {
+        let leaves = self.leaves(at, bytes);
+        for &(_, (node, slot, _)) in &leaves {
+            set(node, slot, entry(node, slot) & !RIGHTS | bits(attr));
+        }
+        Self::flush_range(at, bytes, Bug::ProtectStride);
+        Some(!leaves.is_empty())
+    }
+
+    fn replace(&mut self, at: usize, to: usize, size: PageSize, attr: Attr) -> Option<bool> {
+        let place = self.find(at).filter(|&(_, _, level)| SIZES[level] == size);
+        let Some((node, slot, _)) = place else { return Some(false) };
+        if has(Bug::ReplacedTwice) {
+            set(node, slot, 0);
+        }
+        set(node, slot, to as u64 | PRESENT | LEAF | bits(attr));
+        Self::flush(at, size);
+        Some(true)
+    }
+
+    fn resize(&mut self, at: usize, size: PageSize, to: PageSize) -> Option<bool> {
+        if to < size {
+            let place = self
+                .find(at)
+                .filter(|&(_, _, level)| SIZES[level] == size && SIZES.get(level + 1) == Some(&to));
+            return Some(place.is_some_and(|(node, slot, level)| Self::split(node, slot, level)));
+        }
+        let mut node = self.root;
+        for level in 0..LEVELS {
+            if SIZES[level] == to {
+                return Some(Self::join(node, index(at, level), level, at));
+            }
+            match link(entry(node, index(at, level))) {
+                Some(below) => node = below,
+                None => break,
+            }
+        }
+        Some(false)
+    }
+
+    fn note(&mut self, at: usize, status: Attr) -> bool {
+        let place = self.find(at);
+        place.is_some_and(|(node, slot, _)| {
+            set(node, slot, entry(node, slot) | bits(status));
+            true
+        })
+    }
+
+    fn mmu(&self) -> Option<Mmu> {
+        Some(Mmu { root: self.root, walk })
     }
 
     fn translate(&self, at: usize) -> Option<usize> {
@@ -254,7 +480,8 @@ impl Foreign for Radix {
         Some((entry(node, slot) & FRAME) as usize + offset)
     }
 
-    fn protect(&mut self, at: usize, size: PageSize, writable: bool) -> Option<bool> {
+    fn protect(&mut self, at: usize, size: PageSize, attr: Attr) -> Option<bool> {
+        let writable = attr.contains(Attr::WRITE);
         let Some((node, slot, level)) = self.find(at).filter(|&(_, _, level)| SIZES[level] == size) else {
             return Some(false);
         };
@@ -264,21 +491,19 @@ impl Foreign for Radix {
         }
         let keeps = has(Bug::LargeKeeps) && level == 1 && writable;
         if !(keeps || has(Bug::ProtectsNothing) && level + 1 < LEVELS && !writable) {
-            let change = |slot: usize| {
-                let found = entry(node, slot) & !WRITABLE;
-                set(node, slot, if writable { found | WRITABLE } else { found });
-            };
+            let lost = if has(Bug::DirtyLost) { RIGHTS | STATUS } else { RIGHTS };
+            let change = |slot: usize| set(node, slot, entry(node, slot) & !lost | bits(attr));
             change(slot);
             if has(Bug::ProtectsNode) && entry(node, slot ^ 1) & LEAF != 0 {
                 change(slot ^ 1);
             }
         }
-        self.flush(at, size);
+        Self::flush(at, size);
         Some(true)
     }
 
-    fn writable(&self, at: usize) -> Option<bool> {
-        self.find(at).map(|(node, slot, _)| entry(node, slot) & WRITABLE != 0)
+    fn attr(&self, at: usize) -> Option<Attr> {
+        self.find(at).map(|(node, slot, _)| attr(entry(node, slot)))
     }
 
     fn visit(&self, visit: &mut dyn FnMut(usize, usize, PageSize)) -> bool {
@@ -286,12 +511,12 @@ impl Foreign for Radix {
         true
     }
 
-    fn flushed(&mut self) -> Option<Vec<(usize, usize)>> {
-        Some(std::mem::take(&mut self.flushed))
-    }
-
     fn keeps_empty(&self) -> bool {
         matches!(BUG.get(), Some(Bug::RefusedKeeps | Bug::DropsRoot))
+    }
+
+    fn keeps_refused(&self) -> bool {
+        has(Bug::RefusedKeeps)
     }
 
     fn refuses_other_sizes(&self) -> bool {

@@ -1,7 +1,7 @@
 //! The `x86_64` crate's mapper over memory that is where its physical address says.
 
-use tlbkit_addr::PageSize;
-use tlbkit_conformance::foreign::{Foreign, frames};
+use tlbkit_addr::{Attr, PageSize};
+use tlbkit_conformance::foreign::{Flushed, Foreign, frames};
 use tlbkit_pagetable::{Half, Space};
 use x86_64::structures::paging::mapper::{CleanUp, TranslateResult};
 use x86_64::structures::paging::{
@@ -28,11 +28,11 @@ impl FrameDeallocator<Size4KiB> for Frames {
 /// It looks before it maps with `MAPS`, and before it protects with `PROTECTS`: see the bugs in foreign.rs.
 pub(crate) struct X86<const MAPS: bool, const PROTECTS: bool> {
     table: OffsetPageTable<'static>,
-    flushed: Vec<(usize, usize)>,
+    flushed: Vec<Flushed>,
 }
 
-fn flags(writable: bool) -> Flags {
-    if writable { Flags::PRESENT | Flags::WRITABLE } else { Flags::PRESENT }
+fn flags(attr: Attr) -> Flags {
+    if attr.contains(Attr::WRITE) { Flags::PRESENT | Flags::WRITABLE } else { Flags::PRESENT }
 }
 
 fn small(at: usize) -> Page<Size4KiB> {
@@ -58,11 +58,11 @@ impl<const MAPS: bool, const PROTECTS: bool> Foreign for X86<MAPS, PROTECTS> {
         Space::new(48, Half::Both, PageSize::K4, &[PageSize::K4, PageSize::M2])
     }
 
-    fn map(&mut self, at: usize, to: usize, size: PageSize, writable: bool) -> bool {
+    fn map(&mut self, at: usize, to: usize, size: PageSize, attr: Attr) -> bool {
         if MAPS && self.translate(at).is_some() {
             return false;
         }
-        let (to, flags) = (PhysAddr::new(to as u64), flags(writable));
+        let (to, flags) = (PhysAddr::new(to as u64), flags(attr));
         // SAFETY: nothing runs on this table.
         unsafe {
             if size == PageSize::K4 {
@@ -81,7 +81,7 @@ impl<const MAPS: bool, const PROTECTS: bool> Foreign for X86<MAPS, PROTECTS> {
         } else {
             self.table.unmap(large(at)).map(|(_, flush)| flush.page().start_address()).ok()
         };
-        self.flushed.extend(done.map(|at| (at.as_u64() as usize, size.bytes())));
+        self.flushed.extend(done.map(|at| Flushed::Page(at.as_u64() as usize)));
         done.is_some()
     }
 
@@ -89,7 +89,7 @@ impl<const MAPS: bool, const PROTECTS: bool> Foreign for X86<MAPS, PROTECTS> {
         self.table.translate_addr(VirtAddr::new(at as u64)).map(|to| to.as_u64() as usize)
     }
 
-    fn protect(&mut self, at: usize, size: PageSize, writable: bool) -> Option<bool> {
+    fn protect(&mut self, at: usize, size: PageSize, attr: Attr) -> Option<bool> {
         let found = self.table.translate(VirtAddr::new(at as u64));
         let has = |bytes| matches!(found, TranslateResult::Mapped { frame, .. } if frame.size() == bytes);
         if PROTECTS && !has(size.bytes() as u64) {
@@ -98,31 +98,33 @@ impl<const MAPS: bool, const PROTECTS: bool> Foreign for X86<MAPS, PROTECTS> {
         // SAFETY: nothing runs on this table.
         let done = unsafe {
             if size == PageSize::K4 {
-                self.table
-                    .update_flags(small(at), flags(writable))
-                    .map(|flush| flush.page().start_address())
-                    .ok()
+                self.table.update_flags(small(at), flags(attr)).map(|flush| flush.page().start_address()).ok()
             } else {
-                let flags = flags(writable) | Flags::HUGE_PAGE;
+                let flags = flags(attr) | Flags::HUGE_PAGE;
                 self.table.update_flags(large(at), flags).map(|flush| flush.page().start_address()).ok()
             }
         };
-        self.flushed.extend(done.map(|at| (at.as_u64() as usize, size.bytes())));
+        self.flushed.extend(done.map(|at| Flushed::Page(at.as_u64() as usize)));
         Some(done.is_some())
     }
 
-    fn writable(&self, at: usize) -> Option<bool> {
+    fn attr(&self, at: usize) -> Option<Attr> {
         match self.table.translate(VirtAddr::new(at as u64)) {
-            TranslateResult::Mapped { flags, .. } => Some(flags.contains(Flags::WRITABLE)),
+            TranslateResult::Mapped { flags, .. } if flags.contains(Flags::WRITABLE) => Some(Attr::WRITE),
+            TranslateResult::Mapped { .. } => Some(Attr::empty()),
             _ => None,
         }
     }
 
-    fn flushed(&mut self) -> Option<Vec<(usize, usize)>> {
+    fn flushed(&mut self) -> Option<Vec<Flushed>> {
         Some(std::mem::take(&mut self.flushed))
     }
 
     fn keeps_empty(&self) -> bool {
+        true
+    }
+
+    fn keeps_refused(&self) -> bool {
         true
     }
 
