@@ -24,7 +24,7 @@ macro_rules! bugs {
 
 bugs! {
     ProtectsNothing: "a protect of a large page to read-only says that it is done, and changes nothing", "it should be mapped by the";
-    ProtectsNode: "a protect of a small page changes its neighbour, too", "it should be mapped by the";
+    ProtectsNode: "a protect of a small page changes its neighbour, too", "after store 2 of the call";
     RefusedLeaks: "a map that gets no memory for its second node loses the first", "failed, and the map with it, which gives back what it took: the mapper holds";
     RefusedLinks: "a map that gets no memory for its second node leaves the first in the table",
         "failed, and the map with it, which gives back what it took: the mapper holds";
