@@ -47,17 +47,17 @@ bugs! {
     HugeProtects: "a protect of a page of 1 GiB changes its frame", "is translated to";
     LargeKeeps: "a protect of a page of 2 MiB gives no right", "it should be mapped by the";
     DropsEmpty: "a mapper that is dropped gives back its root and the nodes that hold no page", "of its frames were not given back";
-    SplitLoses: "a split of a large page loses the last of the small ones", "is translated to nothing";
+    SplitLoses: "a split of a large page loses the last of the small ones", "after store 512 of the call";
     FreedBeforeFlush: "an emptied node is given back before the flush", "is given back before a flush";
     JoinedUnlike: "a join does not compare the rights of pages", "it succeeded, but";
     DirtyLost: "a protect clears the bits that hardware has set", "it should be mapped by the";
-    UpperAliased: "the upper half of the space is that of the lower one", "it should be";
+    UpperAliased: "the upper half of the space is that of the lower one", "the same place in the other half";
     LinkedEarly: "a node is linked before its entries are stored", "after store 1 of the call";
     ReplacedTwice: "a replace empties the entry before it stores the new one", "after store 1 of the call";
     JoinedClean: "a join keeps the dirty bit of the first page alone", "it should be mapped by the";
     ProtectStride: "a protect of a range of more than 2 MiB flushes whole 2 MiB alone", "must be flushed";
     UnmapStride: "an unmap of such a range does the same", "must be flushed";
-    LateNode: "the second new node of a range begins a page late", "is translated to nothing";
+    LateNode: "the second new node of a range begins a page late", "is unmapped; it should be mapped by the";
     Hangs: "an unmap of the last page of the space never comes back", "the mapper has not come back for";
 }
 
@@ -205,6 +205,9 @@ impl Radix {
         if done {
             set(node, slot, below as u64 | PRESENT);
         } else if !matches!(BUG.get(), Some(Bug::RefusedLeaks | Bug::RefusedKeeps | Bug::RefusedLinks)) {
+            if has(Bug::LinkedEarly) {
+                set(node, slot, 0);
+            }
             frames::give(below);
         }
         done
