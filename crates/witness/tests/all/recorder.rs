@@ -285,7 +285,7 @@ fn the_manual_shows_a_recorder_that_compiles() {
     fn shown(console: &mut String) -> Result<(), std::fmt::Error> {
         let (cpu, cpus, id, free, mut console) = (0, 2, 1, false, console);
         let (at, value, bytes, first, last) = (0x1000, 0, 0x1000, 0, 0xfff);
-        let (pages, asid) = (Some((first, last)), None);
+        let (pages, asid, root) = (Some((first, last)), None, 0);
         with_text! { SHOWN,
             static RECORDER: Recorder<CPUS, 100_000> = Recorder::new();
 
@@ -297,6 +297,7 @@ fn the_manual_shows_a_recorder_that_compiles() {
             RECORDER.record(cpu, Event::IpiSend { cpus, id });
             RECORDER.record(cpu, Event::Lower { id, first, last, root: None });
             RECORDER.record(cpu, Event::Done { id });
+            RECORDER.record(cpu, Event::WalkBegin { root, uses: false });
             RECORDER.write(&mut console)?;
         }
         let page = include_str!("../../../../docs/witness.md");
@@ -309,5 +310,5 @@ fn the_manual_shows_a_recorder_that_compiles() {
     }
     let mut log = String::new();
     shown(&mut log).unwrap();
-    assert_eq!(log.lines().count(), 8, "{log}");
+    assert_eq!(log.lines().count(), 9, "{log}");
 }
