@@ -289,11 +289,12 @@ fn range(space: &Space, spot: u8, offset: u8, count: u8, size: PageSize, twist: 
     Pages::new(Vpn::new(first), Vpn::new(last)).unwrap_or(Pages::one(Vpn::new(first)))
 }
 
-/// Returns the number of base pages that a last-level node covers in most tables: those of the largest page of at most 1024, or 512.
+/// Returns the number of base pages that a last-level node covers in most tables: those of the largest page of at most 1024, or 512; but
+/// no more than a quarter of the smaller half, and at least 1.
 pub(crate) fn block(space: &Space) -> usize {
     let units = space.sizes().iter().filter_map(|size| size.pages(space.base()));
     let most = space.halves().into_iter().flatten().map(|half| half.len() / 4).min().unwrap_or(1);
-    units.filter(|units| (64..=1024).contains(units)).max().unwrap_or(512).min(most)
+    units.filter(|units| (64..=1024).contains(units)).max().unwrap_or(512).min(most).max(1)
 }
 
 /// Returns the base pages from one to three before a boundary to one to three after it, or after the next boundary if `is_far`. At
