@@ -18,13 +18,13 @@
 //! ends their walks, and so does an operation that finds no other slot free. A CPU that does not run the space, or is
 //! offline, is in no walk of the space.
 
-use tlbkit_addr::{CpuSet, Flush};
+use tlbkit_addr::Flush;
 
-use super::slot::{CARRIES, CLAIMED, CONTINUED, Cargo, Deferred, FREE, Kept, Slot, tagged};
+use super::slot::{CARRIES, CLAIMED, CONTINUED, Cargo, Deferred, FREE, Kept, Slot};
 use super::{CpuHandle, Edit, LocalCpu, RemoteTlbs, System};
 use crate::operation::Hold;
 use crate::sync::Ordering;
-use crate::{Duty, Misuse, OpId, Request, SharedSpace, Target};
+use crate::{Misuse, OpId, SharedSpace, Target};
 
 impl<P, E, const CPUS: usize, const N: usize, const W: usize, const SLOTS: usize>
     System<P, E, CPUS, N, W, SLOTS>
@@ -164,19 +164,7 @@ where
             let left = |tlbs: &mut dyn RemoteTlbs<W>| tlbs.is_flushed(ticket);
             self.wait(handle, local, |local| Ok(local.remote().is_some_and(left)))?;
         } else {
-            slot.word.store(tagged(op.generation, walkers.len() as u32), Ordering::Release);
-            let mut asked = CpuSet::empty();
-            for cpu in walkers.iter() {
-                if self.send(cpu, Request { op, what: Target::Nothing, duty: Duty::Flush })? {
-                    asked.insert(cpu);
-                } else {
-                    self.reply_to(op)?;
-                }
-            }
-            if !asked.is_empty() {
-                local.interrupt(asked);
-            }
-            self.wait(handle, local, |_| Ok(slot.word.load(Ordering::Acquire) & 0xffff == 0))?;
+            self.ask_and_wait(handle, local, (slot, op), Target::Nothing, walkers)?;
         }
         if let Some(kept) = carried.kept.take() {
             local.complete(kept.op, kept.payload, kept.outcome);

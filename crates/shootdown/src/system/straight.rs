@@ -90,9 +90,21 @@ where
             // this slot have acknowledged: no CPU reads.
             slot.flush.with_mut(|listed| unsafe { (*listed).clone_from(flush) });
         }
-        slot.word.store(tagged(op.generation, repliers.len() as u32), Ordering::Release);
+        self.ask_and_wait(handle, local, (slot, op), what, repliers)
+    }
+
+    /// Has each of `cpus` do its part of a flush, and waits until all have. The operation's slot counts those that have not.
+    pub(super) fn ask_and_wait(
+        &self,
+        handle: &mut CpuHandle<'_, N, W, SLOTS>,
+        local: &mut impl LocalCpu<P, W>,
+        (slot, op): (&Slot<P, E, W>, OpId),
+        what: Target,
+        cpus: CpuSet<W>,
+    ) -> Result<(), Misuse> {
+        slot.word.store(tagged(op.generation, cpus.len() as u32), Ordering::Release);
         let mut asked = CpuSet::empty();
-        for cpu in repliers.iter() {
+        for cpu in cpus.iter() {
             if self.send(cpu, Request { op, what, duty: Duty::Flush })? {
                 asked.insert(cpu);
             } else {
