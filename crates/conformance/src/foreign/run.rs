@@ -158,21 +158,17 @@ impl Run<'_, '_> {
                 // Physical addresses have 40 bits.
                 let frame = frame.get() & ((1 << (40 - base.shift())) - 1) & !(units - 1);
                 let attr = self.runner.model().profile().implied | attr & self.table.rights();
-                let (count, range) =
-                    (pages.len() / units, Op::Map { pages, frame: Pfn::new(frame), size, attr });
-                let is_low = frame.saturating_add(pages.len()) <= 1 << (40 - base.shift());
-                if is_low
-                    && (frame / pages.len().next_power_of_two()).is_multiple_of(if count > MOST {
-                        4
-                    } else {
-                        2
-                    })
-                    && count > 1
-                    && self.takes_range(Want::MapRange, &range)
-                {
+                let count = pages.len() / units;
+                let fits = frame.saturating_add(pages.len()) <= 1 << (40 - base.shift());
+                // Half of the ranges, and a quarter of the long ones. The frame decides, so that the choice does not depend on the
+                // operations before.
+                let one_in = if count > MOST { 4 } else { 2 };
+                let is_drawn = || (frame / pages.len().next_power_of_two()).is_multiple_of(one_in);
+                let range = Op::Map { pages, frame: Pfn::new(frame), size, attr };
+                if count > 1 && fits && is_drawn() && self.takes_range(Want::MapRange, &range) {
                     return self.range(&range);
                 }
-                for page in 0..(pages.len() / units).min(MOST) {
+                for page in 0..count.min(MOST) {
                     let Some(pages) =
                         pages.first().checked_add(page * units).and_then(|at| Pages::count(at, units))
                     else {
@@ -277,8 +273,7 @@ impl Run<'_, '_> {
 
     /// Performs an operation, and looks at what it changes as hardware does, and at the same place in the other half.
     fn run(&mut self, op: &Op) -> Checked {
-        let done = self.runner.step(self.table, op);
-        done?;
+        self.runner.step(self.table, op)?;
         self.sound(op)?;
         let Some(pages) = op.pages() else { return Ok(()) };
         let space = *self.runner.model().space();
