@@ -160,6 +160,29 @@ pub(crate) fn limit(takes: Option<usize>) -> bool {
     })
 }
 
+/// Returns a frame of a cycle of entries, if there is one. An entry is a word that holds the address of a taken frame, in bits 12 and up
+/// or, as RISC-V has it, from bit 10 on, and a bit below that: a bare address, as of a parent, is none.
+pub(super) fn cycle() -> Option<usize> {
+    let below = |frame: usize, left: &BTreeSet<usize>| {
+        let words = (frame..frame + BYTES).step_by(8).filter_map(|at| load(at, false));
+        let mut links = words.filter(|word| word & 0x3ff != 0).flat_map(|word| {
+            [word & 0xffff_ffff_f000, word << 2 & 0xff_ffff_ffff_f000].map(|frame| frame as usize)
+        });
+        links.find(|frame| left.contains(frame))
+    };
+    // Frames that lead to no other one that is left are taken away until none is like that.
+    let mut left = POOL.with_borrow(|pool| pool.out.clone());
+    loop {
+        let (inner, ends): (BTreeSet<_>, BTreeSet<_>) =
+            left.iter().partition(|frame| below(**frame, &left).is_some());
+        if ends.is_empty() {
+            let first = *inner.first()?;
+            return inner.iter().try_fold(first, |frame, _| below(frame, &inner));
+        }
+        left = inner;
+    }
+}
+
 /// Takes back every frame, for the next mapper.
 pub(crate) fn reset() {
     POOL.with_borrow_mut(|pool| {

@@ -2,17 +2,19 @@
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
+use std::mem;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use tlbkit_addr::Attr;
 
 use crate::Profile;
 use crate::foreign::adapter::STATUS;
-use crate::foreign::{Foreign, Want};
+use crate::foreign::{Foreign, Want, frames};
 
 /// Returns the checks that are not made of a mapper, because it has no functions for them or says so, and what is compared.
 pub(super) fn probe(new: fn() -> Box<dyn Foreign>) -> (BTreeSet<Want>, Profile) {
     let mapper = RefCell::new(new());
+    let maps_itself = frames::cycle().is_some();
     let (space, mut optional) = (mapper.borrow().space(), mapper.borrow().optional());
     let base = space.base();
     let (rights, status) = (optional - STATUS, optional & STATUS);
@@ -58,7 +60,11 @@ pub(super) fn probe(new: fn() -> Box<dyn Foreign>) -> (BTreeSet<Want>, Profile) 
     if lacking.contains(&Want::Note) {
         optional -= STATUS;
     }
-    // The drop of a mapper that has failed may panic again.
-    let _ = catch_unwind(AssertUnwindSafe(|| drop(mapper)));
+    if maps_itself || frames::cycle().is_none() {
+        // The drop of a mapper that has failed may panic again.
+        let _ = catch_unwind(AssertUnwindSafe(|| drop(mapper)));
+    } else {
+        mem::forget(mapper);
+    }
     (lacking, Profile::plain(optional))
 }

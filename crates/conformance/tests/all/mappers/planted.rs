@@ -75,6 +75,19 @@ thread_local! {
     pub(crate) static UNSEEN: Cell<Option<Unseen>> = const { Cell::new(None) };
 }
 
+/// What the mapper says of itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Says {
+    RefusesLast,
+    KeepsRefused,
+    Breaks,
+}
+
+thread_local! {
+    /// That which it says.
+    pub(crate) static SAYS: Cell<Option<Says>> = const { Cell::new(None) };
+}
+
 /// Tells whether the mapper has a bug.
 fn has(bug: Bug) -> bool {
     BUG.get() == Some(bug)
@@ -519,7 +532,15 @@ impl Foreign for Radix {
     }
 
     fn keeps_refused(&self) -> bool {
-        has(Bug::RefusedKeeps)
+        has(Bug::RefusedKeeps) || SAYS.get() == Some(Says::KeepsRefused)
+    }
+
+    fn refuses_last(&self) -> bool {
+        SAYS.get() == Some(Says::RefusesLast)
+    }
+
+    fn breaks(&self) -> bool {
+        SAYS.get() == Some(Says::Breaks)
     }
 
     fn refuses_other_sizes(&self) -> bool {
