@@ -9,16 +9,25 @@ use tlbkit_pagetable::nodes::{FrameSource, Record};
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Frames;
 
-/// Bytes of memory, which begins where the linker has put it: a kernel knows its direct map as a constant, too.
+/// Bytes of memory, which begins where the linker has put it: a kernel knows its direct map as a constant, too. It comes after all else,
+/// so that a program with as much memory of its own still reaches everything: x86-64's code reaches 2 GiB.
 const ARENA: usize = 1 << 30;
-std::arch::global_asm!(
-    ".bss",
-    ".balign 4096",
-    ".globl tlbkit_benches_arena",
-    "tlbkit_benches_arena:",
-    ".zero 1073741824",
-    ".text"
-);
+macro_rules! arena {
+    ($($section:literal),+) => {
+        std::arch::global_asm!(
+            $($section,)+
+            ".balign 4096",
+            ".globl tlbkit_benches_arena",
+            "tlbkit_benches_arena:",
+            ".zero 1073741824",
+            ".text"
+        );
+    };
+}
+#[cfg(target_arch = "x86_64")]
+arena!(".section .lbss, \"awl\", @nobits");
+#[cfg(not(target_arch = "x86_64"))]
+arena!(".bss");
 unsafe extern "C" {
     #[link_name = "tlbkit_benches_arena"]
     static MEMORY: u8;

@@ -5,8 +5,8 @@
 //! Every job checks what the subject answers, outside of what is timed.
 //!
 //! A table of another crate is measured beside these ones by a bench of its own, `docs/own-tests.md` shows it:
-//! implement [`Subject`] for it, or [`ours::Make`] if it is a `tlbkit_pagetable::Table`, add it to [`Subjects::all`] and give that
-//! to [`main`].
+//! implement [`Subject`] for a struct around it, or [`ours::Make`] for a type that names it if it is a `tlbkit_pagetable::Table`, add
+//! that to [`Subjects::all`] and give all to [`main`].
 #![allow(missing_docs, missing_debug_implementations)]
 
 use std::time::Duration;

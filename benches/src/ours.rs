@@ -1,14 +1,13 @@
 //! Tables as subjects: whatever implements `Table`. Ours have 48-bit spaces and the compact 64-bit format.
 
-use std::marker::PhantomData;
 use std::ops::ControlFlow;
 
 use tlbkit_addr::{Attr, PageSize, Pages, Pfn, VirtAddr, Vpn};
 use tlbkit_pagetable::geometry::Va48;
 use tlbkit_pagetable::nodes::{Chunk, Identity, Slab};
 use tlbkit_pagetable::{
-    Change, Error, FlushAll, Holes, Pinned, Retired, Right, Shared, Solo, Table, cpt, destroy, format, gpt,
-    hpt, lpt, mpt,
+    Change, Error, FlushAll, Holes, Mode, Pinned, Retired, Right, Shared, Solo, Table, cpt, destroy, format,
+    gpt, hpt, lpt, mpt,
 };
 
 use crate::work::half;
@@ -17,18 +16,20 @@ use crate::{Iterate, Resize, Subject, arena};
 /// Storage for nodes whose addresses are the host's.
 pub type Storage<M> = Slab<'static, u64, M, Identity>;
 
-/// A table on a storage of its own, which goes with it.
-pub struct Ours<T, M: tlbkit_pagetable::Mode> {
-    table: T,
+/// A table as a subject.
+pub struct Ours<K: Make> {
+    table: K::Table,
     batch: Retired<'static>,
-    mode: PhantomData<M>,
 }
 
-/// How to make a table, what to call it, and the bits of its addresses.
-pub trait Make<M: tlbkit_pagetable::Mode>: Table<'static> + Sized {
+/// A kind of table: what to call it, the bits of its addresses, and how to make one. It need not be the table, which may be a type
+/// of another crate.
+pub trait Make: 'static {
     const NAME: &'static str;
     const BITS: u32;
-    fn make(nodes: &'static Storage<M>) -> Result<Self, Error>;
+    type Mode: Mode;
+    type Table: Table<'static>;
+    fn make(nodes: &'static Storage<Self::Mode>) -> Result<Self::Table, Error>;
 }
 
 /// Does something with each of these tables.
@@ -41,17 +42,21 @@ pub trait Each {
 macro_rules! tables {
     ($($name:literal: $table:ident, $make:expr;)*) => {
         $(
-            impl Make<Solo> for $table<Solo> {
+            impl Make for $table<Solo> {
                 const NAME: &'static str = concat!($name, " solo");
                 const BITS: u32 = 48;
+                type Mode = Solo;
+                type Table = Self;
                 fn make(nodes: &'static Storage<Solo>) -> Result<Self, Error> {
                     $make(nodes)
                 }
             }
 
-            impl Make<Shared> for $table<Shared> {
+            impl Make for $table<Shared> {
                 const NAME: &'static str = concat!($name, " shared");
                 const BITS: u32 = 48;
+                type Mode = Shared;
+                type Table = Self;
                 fn make(nodes: &'static Storage<Shared>) -> Result<Self, Error> {
                     $make(nodes)
                 }
@@ -61,8 +66,8 @@ macro_rules! tables {
         /// Hands each table to `each`, in both modes.
         pub fn each(each: &mut impl Each) {
             $(
-                each.table::<Ours<$table<Solo>, Solo>>();
-                each.table::<Ours<$table<Shared>, Shared>>();
+                each.table::<Ours<$table<Solo>>>();
+                each.table::<Ours<$table<Shared>>>();
             )*
         }
     };
@@ -89,7 +94,7 @@ tables! {
 }
 
 /// One storage for all tables of a mode on this thread, as a kernel has: 2 GiB, touched as they are used.
-fn storage<M: tlbkit_pagetable::Mode>() -> &'static Storage<M> {
+fn storage<M: Mode>() -> &'static Storage<M> {
     use std::any::{Any, TypeId};
     use std::cell::RefCell;
     use std::collections::HashMap;
@@ -114,10 +119,10 @@ const CHUNKS: usize = 1 << 19;
 const UNTOUCHED: Attr = Attr::READ.union(Attr::WRITE);
 const RIGHTS: Attr = UNTOUCHED.union(Attr::ACCESSED).union(Attr::DIRTY);
 
-impl<M: tlbkit_pagetable::Mode, T: Make<M>> Ours<T, M> {
+impl<K: Make> Ours<K> {
     /// Makes a change that succeeds, and what follows it.
     #[inline(always)]
-    fn change<R>(&mut self, change: impl FnOnce(&T, Right<'_, 'static>) -> Result<R, Error>) {
+    fn change<R>(&mut self, change: impl FnOnce(&K::Table, Right<'_, 'static>) -> Result<R, Error>) {
         // SAFETY: the only writer, and the table's own batch.
         let right = unsafe { Right::new(self.table.writer_flag(), &mut self.batch) };
         change(&self.table, right).expect("a change that succeeds");
@@ -135,14 +140,14 @@ impl<M: tlbkit_pagetable::Mode, T: Make<M>> Ours<T, M> {
     }
 }
 
-impl<M: tlbkit_pagetable::Mode, T: Make<M>> Subject for Ours<T, M> {
-    const NAME: &'static str = T::NAME;
-    const BITS: u32 = T::BITS;
+impl<K: Make> Subject for Ours<K> {
+    const NAME: &'static str = K::NAME;
+    const BITS: u32 = K::BITS;
 
     fn new() -> Self {
-        let table = T::make(storage::<M>()).expect("memory for a root");
+        let table = K::make(storage::<K::Mode>()).expect("memory for a root");
         let batch = table.batch();
-        Self { table, batch, mode: PhantomData }
+        Self { table, batch }
     }
 
     #[inline(always)]
@@ -206,9 +211,9 @@ impl<M: tlbkit_pagetable::Mode, T: Make<M>> Subject for Ours<T, M> {
     }
 }
 
-impl<M: tlbkit_pagetable::Mode, T: Make<M>> Iterate for Ours<T, M> {
+impl<K: Make> Iterate for Ours<K> {
     fn count(&self) -> usize {
-        let all = Pages::new(Vpn::new(0), Vpn::new(half(T::BITS) - 1)).expect("not empty");
+        let all = Pages::new(Vpn::new(0), Vpn::new(half(K::BITS) - 1)).expect("not empty");
         let mut count = 0;
         // SAFETY: nothing is reclaimed during the call.
         let _ = self.table.for_each(unsafe { Pinned::by(self) }, all, &mut |leaf| {
@@ -219,7 +224,7 @@ impl<M: tlbkit_pagetable::Mode, T: Make<M>> Iterate for Ours<T, M> {
     }
 }
 
-impl<M: tlbkit_pagetable::Mode, T: Make<M>> Ours<T, M> {
+impl<K: Make> Ours<K> {
     fn resize(&mut self, vpn: usize, to: PageSize) {
         let pages = Pages::count(Vpn::new(vpn), <Self as Resize>::PAGES).expect("a range");
         let mut flush = |stale: &tlbkit_addr::Flush| {
@@ -229,7 +234,7 @@ impl<M: tlbkit_pagetable::Mode, T: Make<M>> Ours<T, M> {
     }
 }
 
-impl<M: tlbkit_pagetable::Mode, T: Make<M>> Resize for Ours<T, M> {
+impl<K: Make> Resize for Ours<K> {
     const PAGES: usize = 512;
 
     fn promote(&mut self, vpn: usize) {
