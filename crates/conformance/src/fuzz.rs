@@ -5,10 +5,14 @@
 //! ```text
 //!  byte   0          1               2..14        14
 //!       +----------+---------------+------------+------------------+-----
-//!       | patience | room          | operation  | which allocation | the next step ...
-//!       | and pick | for more nodes| see `Op`   | fails            |
+//!       | patience | room for more | operation  | which allocation | the next step ...
+//!       | and pick | nodes, or     | see `Op`   | fails            |
+//!       |          | a property    |            |                  |
 //!       +----------+---------------+------------+------------------+-----
 //! ```
+//!
+//! Of four inputs two run in limited memory, and one in plenty of it. The fourth checks one of the suite's properties, and no allocation
+//! fails: `Agrees`, `HoldsBack`, `PublishesInOrder` or `WalksBeside`.
 //!
 //! A fuzz target takes one line: see `docs/own-tests.md`. [`CORPUS`] is an initial corpus.
 
@@ -21,9 +25,10 @@ use std::path::{Path, PathBuf};
 use tlbkit_pagetable::nodes::Chunk;
 
 use crate::foreign::{self, Foreign};
+use crate::properties::{self, new_space};
 use crate::subject::Kind;
 use crate::suite::{self, Failure};
-use crate::{Mismatch, Op, Outcome, Runner, Subject, hang, rust};
+use crate::{Mismatch, Op, Outcome, Property, Runner, Subject, hang, rust};
 
 /// The folder of the inputs that fuzzing of this crate's tables has kept: each reaches code that no other one reaches.
 pub const CORPUS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/corpus");
@@ -53,18 +58,30 @@ struct Input<'i> {
     patience: usize,
     /// The number of nodes in addition to those of an empty table, if it is limited.
     room: Option<usize>,
+    /// The property that is checked, if one is.
+    property: Option<Property>,
     steps: &'i [[u8; STEP]],
 }
+
+/// What a run of all operations does not see.
+const PROPERTIES: [Property; 4] =
+    [Property::Agrees, Property::HoldsBack, Property::PublishesInOrder, Property::WalksBeside];
 
 impl<'i> Input<'i> {
     fn new(input: &'i [u8]) -> Option<Self> {
         let [patience, room, steps @ ..] = input else { return None };
         let steps = steps.as_chunks().0;
-        Some(Self {
-            patience: usize::from(patience % 4),
-            room: (*room < 128).then_some(usize::from(*room)),
-            steps: &steps[..steps.len().min(STEPS)],
-        })
+        let number = usize::from(room / 4);
+        // The bytes of a fuzzer that has no corpus are small at first.
+        let (property, room) = match room % 4 {
+            0 => (Some(PROPERTIES[number % PROPERTIES.len()]), None),
+            1 => (None, None),
+            _ => (None, Some(number)),
+        };
+        // The check of a property does several things with each operation.
+        let most = if property.is_some() { STEPS / 3 } else { STEPS };
+        let patience = usize::from(patience % 4);
+        Some(Self { patience, room, property, steps: &steps[..steps.len().min(most)] })
     }
 }
 
@@ -93,18 +110,27 @@ pub fn check<S: Subject>(input: &[u8]) -> Result<(), Box<Failure>> {
 
 fn check_of(kind: &Kind, input: &[u8]) -> Result<(), Box<Failure>> {
     let Some(parts) = Input::new(input) else { return Ok(()) };
-    let steps = Cell::new(0);
+    let steps = Cell::new(parts.steps.len());
     let run = |every| MEMORY.with_borrow_mut(|memory| run(kind, &parts, memory, every, &steps));
-    // After a failure, the second run compares after every step to find the step that failed.
-    run(EVERY).map_err(|late| {
-        let mismatch = run(1).err().unwrap_or(late);
+    let checked = match parts.property {
+        Some(property) => MEMORY.with_borrow_mut(|memory| {
+            let space = new_space(kind, memory)?;
+            let ops: Vec<_> = parts.steps.iter().map(|step| decode(&space, step).0).collect();
+            properties::check(kind, property, memory, &ops, &Cell::new(0))
+        }),
+        // After a failure, the second run compares after every step to find the step that failed.
+        None => run(EVERY).map_err(|late| run(1).err().unwrap_or(late)),
+    };
+    checked.map_err(|mismatch| {
         let (input, subject) =
             (&input[..input.len().min(2 + steps.get() * STEP)], rust::within_crate(kind.name));
         let test = format!("    tlbkit_conformance::fuzz::table::<{subject}>(&{input:?});");
         Box::new(Failure {
             ops: mismatch.op.into_iter().collect(),
             mismatch,
-            check: "an input".to_owned(),
+            check: parts
+                .property
+                .map_or("an input".to_owned(), |property| format!("{property:?} of an input")),
             test,
         })
     })

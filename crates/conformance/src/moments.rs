@@ -18,10 +18,12 @@ const LOOKS: usize = 12;
 /// The results that are allowed during one change.
 #[derive(Debug)]
 pub(crate) struct Moments {
-    /// The pages of the change and their neighbours first, then others.
+    /// The pages of the change and their neighbours first, those at its ends before all, then others.
     pages: Vec<Moment>,
     /// The number of them that are looked up after every store.
     near: usize,
+    /// Whether these are all pages of the change.
+    is_all: bool,
     /// Stores so far.
     stores: Cell<usize>,
     /// Whether the table holds marks.
@@ -75,25 +77,31 @@ impl Moments {
         let mut after = model.clone();
         after.commit(&effect);
         let marked = effect.marked.iter().take(LOOKS).map(|(page, _)| page.address(base).get());
-        let near = effect.removed.iter().chain(&effect.added).flat_map(|leaf| {
+        let places_of = |leaf: &Leaf| {
             let (first, last) = (leaf.at.get(), leaf.at.get() + leaf.size.mask());
             [first, last, first + (last - first) / 2, first.wrapping_sub(1), last.wrapping_add(1)]
-        });
+        };
+        let changed = [&effect.removed, &effect.added];
+        let ends_of = changed.into_iter().flat_map(|leaves| leaves.first().into_iter().chain(leaves.last()));
         let ends = op
             .pages()
             .into_iter()
-            .flat_map(|pages| [pages.first(), pages.last()].map(|page| page.address(base).get()));
+            .flat_map(|pages| [pages.first(), pages.last()].map(|page| page.address(base).get()))
+            .chain(ends_of.flat_map(places_of));
         let step = model.len() / LOOKS + 1;
         let far = model.leaves().step_by(step).map(|leaf| leaf.at.get());
         let marks = model.space().halves().into_iter().flatten().flat_map(|half| model.marks(half));
         let far = far.chain(marks.take(LOOKS).map(|(at, _)| at.get()));
         let mut known = BTreeSet::new();
         let mut new = |at: &usize| known.insert(*at);
-        let mut places: Vec<_> =
-            near.chain(ends).chain(marked).map(|at| at & !base.mask()).filter(&mut new).collect();
+        let page = |at: usize| at & !base.mask();
+        let mut places: Vec<_> = ends.chain(marked).map(page).filter(&mut new).collect();
+        let ends = places.len();
+        places.extend(changed.into_iter().flatten().flat_map(places_of).map(page).filter(&mut new));
         // If there are more pages than `LOOKS`, a part of them is looked up after each store, and other ones after the next
         // store.
-        let near = if places.len() > LOOKS { 0 } else { places.len() };
+        let is_all = places.len() <= LOOKS;
+        let near = if is_all { places.len() } else { ends };
         places.extend(far.filter(new));
         let breaks = match op {
             Op::Resize { .. } => model.profile().breaks,
@@ -117,7 +125,7 @@ impl Moments {
         };
         let pages = places.into_iter().map(moment).collect();
         let marks = model.has_marks();
-        Self { pages, near, stores: Cell::new(0), marks, wrong: RefCell::default() }
+        Self { pages, near, is_all, stores: Cell::new(0), marks, wrong: RefCell::default() }
     }
 
     /// Returns one of the addresses, chosen by a number: one that changes, if any does.
@@ -144,15 +152,15 @@ impl Moments {
             );
         }
         let (near, far) = self.pages.split_at(self.near);
-        let some = far.len().div_ceil(LOOKS).max(1);
+        let some = far.len().div_ceil(if self.is_all { LOOKS } else { LOOKS / 2 }).max(1);
         // Pages outside the change are looked up after every eighth store.
-        let turn = if self.near > 0 && !store.is_multiple_of(8) { far.len() } else { store % some };
-        for page in near.iter().chain(far.iter().skip(turn).step_by(some)) {
+        let turn = if self.is_all && !store.is_multiple_of(8) { far.len() } else { store % some };
+        for (number, page) in near.iter().chain(far.iter().skip(turn).step_by(some)).enumerate() {
             let entries = [Ask::Entry, Ask::VisitEntry].into_iter().filter(|_| self.marks);
             for ask in entries.chain([Ask::Lookup]) {
                 // SAFETY: nothing is reclaimed during this call, and so during that one.
                 let found = unsafe { ask.of(table, page.at) };
-                if let Err(wrong) = page.see(ask, found, self.near > 0) {
+                if let Err(wrong) = page.see(ask, found, number < near.len()) {
                     self.wrong
                         .borrow_mut()
                         .get_or_insert(format!("after store {} of the operation, {wrong}", store + 1));

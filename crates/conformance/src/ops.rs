@@ -21,6 +21,8 @@ use proptest::prelude::*;
 use tlbkit_addr::{Attr, PageSize, Pages, Pfn, VirtAddr, Vpn};
 use tlbkit_pagetable::{Change, Holes, Mark, Space};
 
+use crate::Runner;
+
 /// One call of a table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Op {
@@ -121,11 +123,13 @@ impl Op {
         let [kind, spot, offset, count, size, twist, set, clear, number @ ..] = bytes;
         let number = u32::from_le_bytes(number) as usize;
         let sizes = space.sizes();
-        // Half of all pages are base pages, and most others are one size larger: otherwise operations would rarely overlap.
+        // Half of all pages are base pages, and most others are one size larger: otherwise operations would rarely overlap. The
+        // largest size has rules of its own in many tables.
         let pick = |byte: u8| match byte {
             0..128 => 0,
             128..208 => 1 % sizes.len(),
-            _ => byte as usize % sizes.len(),
+            208..240 => byte as usize % sizes.len(),
+            _ => sizes.len() - 1,
         };
         // A range whose page size changes is mostly one whole larger page, so maps must often fill whole larger pages.
         let is_map = kind < 115;
@@ -152,7 +156,9 @@ impl Op {
         let holes = if count & 1 == 0 { Holes::Refuse } else { Holes::Skip };
         match kind {
             0..=114 => {
-                let bent = if fill || is_seam { sizes[0] } else { bent };
+                // A block of more small pages than one operation may make is mapped as what it is.
+                let is_filled = fill && pages.len() <= Runner::MOST;
+                let bent = if is_filled || is_seam { sizes[0] } else { bent };
                 let frame = frame(space, pages, size, twist, set, number);
                 Self::Map { pages, frame, size: bent, attr: attr(set) }
             }

@@ -374,8 +374,16 @@ impl<'n> Runner<'n> {
                 if !is_undone && !batch.is_empty() || broken.times > 0 || !broken.moves.is_empty() {
                     return mismatch!("it failed ({error}) and left {batch:?}");
                 }
-                match error {
-                    Error::NoMemory { wanted, pending } => {
+                match (error, op) {
+                    (
+                        Error::NoMemory { .. },
+                        Op::Unmap { .. } | Op::Drain { .. } | Op::Protect { .. } | Op::Replace { .. },
+                    ) => {
+                        return mismatch!(
+                            "it says that there is no memory, and only other operations may need a node"
+                        );
+                    }
+                    (Error::NoMemory { wanted, pending }, _) => {
                         let (wanted, pending) = (wanted as usize, pending as usize);
                         let counted = if is_undone { self.pending().max(pending) } else { self.pending() };
                         if wanted == 0 || pending != counted {
@@ -387,14 +395,14 @@ impl<'n> Runner<'n> {
                         }
                         Outcome::NoMemory { wanted, pending }
                     }
-                    error if refusals.contains(&error) => Outcome::Refused(error),
-                    error if refusals.is_empty() => {
+                    (error, _) if refusals.contains(&error) => Outcome::Refused(error),
+                    (error, _) if refusals.is_empty() => {
                         return mismatch!(
                             "it failed for no reason: {error:?}{}",
                             self.hint(table, op, error)
                         );
                     }
-                    error => {
+                    (error, _) => {
                         return mismatch!(
                             "it said {error:?}, and not one of {refusals:?}{}",
                             self.hint(table, op, error)

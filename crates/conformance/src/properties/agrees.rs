@@ -29,7 +29,7 @@ pub(super) fn agrees(kind: &Kind, stage: &dyn Stage, every: usize, ops: &[Op], o
                 }
                 // Most maps that can be joined to one page are joined. Of the others the first two pages are split, or left as
                 // they are. The frame number decides, so that the choice does not depend on the operations before.
-                Op::Map { pages, frame, size, .. } => {
+                Op::Map { pages, frame, size, attr } => {
                     askew(table, &mut runner, op)?;
                     runner.run(table, &[*op])?;
                     let draw = draw(table, frame, size);
@@ -37,6 +37,9 @@ pub(super) fn agrees(kind: &Kind, stage: &dyn Stage, every: usize, ops: &[Op], o
                     handed(table, &mut runner, pages, size)?;
                     if (frame.get() / block(&table.space())).is_multiple_of(4) {
                         shifted(table, &mut runner, op)?;
+                    }
+                    if draw == 2 {
+                        at_the_ends(table, &mut runner, frame, attr)?;
                     }
                     if draw == 1 {
                         stretched(table, &mut runner, pages, size)?;
@@ -90,8 +93,8 @@ fn rights<'n>(table: &dyn Table<'n>, runner: &mut Runner<'n>, pages: Pages, size
     let Some(leaf) = runner.model().overlap(pages).next().filter(|leaf| leaf.size == size) else {
         return Ok(());
     };
-    // Every fourth page is enough.
-    if !(pages.first().get() / size.pages(base).unwrap_or(1)).is_multiple_of(4) {
+    // Every fourth base page is enough.
+    if size == base && !pages.first().get().is_multiple_of(4) {
         return Ok(());
     }
     let page = table.space().pages_of(&leaf);
@@ -178,6 +181,19 @@ fn stretched<'n>(table: &dyn Table<'n>, runner: &mut Runner<'n>, pages: Pages, s
         runner.perform_only(table, &Op::Unmap { pages: range, holes: Holes::Skip })?;
         if runner.model().overlap(one).next().is_none() {
             runner.perform_only(table, &Op::Map { pages: one, frame, size, attr })?;
+        }
+    }
+    Ok(())
+}
+
+/// Maps the first page of each half of the space, and the last one, where nothing is mapped, and unmaps it.
+fn at_the_ends<'n>(table: &dyn Table<'n>, runner: &mut Runner<'n>, frame: Pfn, attr: Attr) -> Checked {
+    let space = table.space();
+    for end in space.halves().into_iter().flatten().flat_map(|half| [half.first(), half.last()]) {
+        let pages = Pages::one(end);
+        let map = Op::Map { pages, frame, size: space.base(), attr };
+        if runner.model().refusals(&map).is_empty() {
+            runner.run(table, &[map, Op::Unmap { pages, holes: Holes::Refuse }])?;
         }
     }
     Ok(())

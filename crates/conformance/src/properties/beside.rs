@@ -11,7 +11,7 @@ use crate::subject::{Kind, Stage};
 use crate::{Mismatch, Op, Runner};
 
 /// Returns an operation and the ones that follow it: for a map, a join of its pages to one page and a split, if they can be
-/// joined; for a mark, a map of the marked page and the mark again.
+/// joined, and a replace of the first; for a mark, a map of the marked page and the mark again.
 fn with_joins<'n>(table: &dyn Table<'n>, op: &Op) -> Vec<Op> {
     let mut ops = vec![*op];
     if let Op::Mark { page, mark: Some(mark) } = *op {
@@ -24,6 +24,13 @@ fn with_joins<'n>(table: &dyn Table<'n>, op: &Op) -> Vec<Op> {
     }
     if let (Op::Map { pages, size, .. }, Some(to)) = (*op, larger(table, op)) {
         ops.extend([to, size].map(|to| Op::Resize { pages, to }));
+    }
+    let base = table.space().base();
+    if let Op::Map { pages, frame, size, attr } = *op
+        && let Some(at) = pages.first().checked_address(base)
+    {
+        let frame = Pfn::new(frame.get() ^ size.pages(base).unwrap_or(1));
+        ops.push(Op::Replace { at, frame, attr });
     }
     ops
 }
@@ -70,13 +77,17 @@ pub(super) fn walks_beside(kind: &Kind, stage: &dyn Stage, ops: &[Op], between: 
         // Mapped pages are also joined, split, unmapped and mapped again during a walk.
         let ops = ops.iter().flat_map(|op| {
             let mut ops = with_joins(table, op);
-            if let Op::Map { pages, .. } = *op {
-                ops.extend([Op::Unmap { pages, holes: Holes::Skip }, *op]);
-            }
-            // A mark becomes a page, and the page a mark.
-            if let Op::Mark { page, mark: Some(Mark::Payload(payload, _)) } = *op {
-                let fill = Op::Fill { page, payload, frame: Pfn::new(1) };
-                ops.extend([fill, *op, fill, *op, fill, *op]);
+            if let Op::Map { pages, frame, attr, .. } = *op {
+                let unmap = Op::Unmap { pages, holes: Holes::Skip };
+                ops.push(unmap);
+                // One page gets a mark, and is filled, twice.
+                if pages.len() == 1 && table.payload_bits().is_some() {
+                    let (page, payload) = (pages.first(), 1);
+                    let mark = Op::Mark { page, mark: Some(Mark::Payload(payload, attr & Mark::KEPT)) };
+                    let fill = Op::Fill { page, payload, frame };
+                    ops.extend([mark, fill, mark, fill, unmap]);
+                }
+                ops.push(*op);
             }
             ops
         });
@@ -91,7 +102,8 @@ pub(super) fn walks_beside(kind: &Kind, stage: &dyn Stage, ops: &[Op], between: 
             let seed = op.pages().map_or(0, |pages| pages.last().get()).wrapping_add(number * 31);
             let random = seed.wrapping_mul(0x9e37_79b1) >> 7;
             let Some(at) = moments.pick(random) else { continue };
-            let ask = moments.ask(number);
+            // Beside a fill, entries are asked for in turn by one function and the other.
+            let ask = moments.ask(if matches!(op, Op::Fill { .. }) { 1 + number / 2 % 2 } else { number });
             // SAFETY: `perform_only` reclaims nothing; `settle` does, when the walk has ended.
             let walk = || unsafe { ask.of(table, at) };
             let loads = random / 64 % stage.tools().loads_of(walk).1.max(1);

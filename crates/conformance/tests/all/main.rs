@@ -46,6 +46,8 @@ bugs! {
     FreedAtOnce: "an emptied node goes back to the storage at once", HoldsBack, "freed that no shootdown has let go";
     ZeroedFirst: "a leaf is zeroed before the node that it is split into is linked", PublishesInOrder,
         "unmapped: it was mapped by the";
+    FilledLate: "a split links a node before its last entry is stored", PublishesInOrder, "unmapped: it was mapped by the";
+    ReplacedTwice: "a replace empties the entry before it stores the new one", PublishesInOrder, "unmapped: it was mapped by the";
     StaleSize: "a join stores the size of the small pages", Agrees, "it should be mapped by the 2M page";
     LastPage: "ranges end one entry early at the last page of the space", Agrees, "met 0 leaves, and 1 are mapped";
     LostDirty: "a drain hands a frame over without its dirty bit", Agrees, "frames were handed over and";
@@ -66,6 +68,7 @@ bugs! {
     NotRepaired: "a map links a node before it takes the others, of which one unwinds, and the empty node stays", SurvivesUnwinding,
         "left nothing mapped, and the table takes";
     OneTooMany: "a map takes one node more than it needs", FailsCleanly, "it takes more than it needs";
+    ProtectTakes: "a protect takes a node for a while", FailsCleanly, "only other operations may need a node";
     StillCounted: "`dismantle` leaves a leaf in the footprint", Agrees, "its footprint, which should be all zeroes";
     FreedRoot: "`dismantle` frees the root, which is in the batch, too", Agrees, "or was freed before";
     MarkBroken: "a mark is put where the entry was emptied first", PublishesInOrder, "again, as before the operation";
@@ -76,7 +79,7 @@ bugs! {
     MarkCounted: "a mark is counted before its nodes are had", FailsCleanly, "the footprint counts";
     MarkKept: "a mark that a drain hands over stays in the table", SurvivesUnwinding, "and 0 marks";
     MovedClean: "a move forgets that a page is dirty", Agrees, "mapped by the 4K page";
-    MovedShort: "a move loses the last page of a range that ends with a node", Agrees, "is unmapped; it should be mapped by the";
+    MovedShort: "a move loses the last page of a range that ends with a node", Agrees, "and left Retired";
     EntriesRestart: "a visit of entries begins anew where there is a mark", Agrees, "entries";
     EntriesLie: "a visit of entries that is told to stop says that it was not", Agrees, "was told to stop at";
     FrameTwice: "a drain hands frames over twice", Agrees, "it returned a count";
@@ -253,7 +256,7 @@ fn run_finds(bug: Bug, property: Property, seed: u64) -> bool {
 }
 
 /// Prints in how many of 20 default runs each bug is found, which is 19 at least; but for the endless ones, which the first map meets:
-/// `cargo test -p tlbkit-conformance --test all most_runs_find -- --include-ignored --nocapture`.
+/// `cargo test -p tlbkit-conformance --test all most_runs_find -- --include-ignored --nocapture --test-threads=1`.
 #[test]
 #[cfg_attr(not(tlbkit_full), ignore = "cargo xtask test --full")]
 fn most_runs_find() {
@@ -338,6 +341,25 @@ fn the_page_shows_a_target() {
 subject!(Marks, Compact, Shared, |nodes| marked::Marked::new(nodes));
 subject!(Small, Compact, Shared, |nodes| small::Own::<9, _>::new(nodes));
 subject!(Plain, Compact, Shared, |nodes| table::Own::<Va39, _>::new(nodes));
+
+/// A fuzz target without a corpus finds what a look at the table after each operation does not: one input of some hundreds does.
+#[test]
+fn inputs_find_what_needs_more_than_a_look() {
+    for bug in [Bug::FreedAtOnce, Bug::FilledLate, Bug::ReplacedTwice, Bug::StatusDropped] {
+        let mut state = 1_u64;
+        let mut random = || {
+            state = state.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);
+            (state >> 56) as u8
+        };
+        BUG.set(Some(bug));
+        let found = (0..500).find(|_| {
+            let input: Vec<u8> = (0..600).map(|_| random()).collect();
+            fuzz::check::<Plain>(&input).is_err()
+        });
+        BUG.set(None);
+        println!("{bug:?} by input {:?}", found.expect("an input that finds it"));
+    }
+}
 
 /// The inputs that ship are inputs of a table outside the tree, too, and one that fails says how to repeat it.
 #[test]

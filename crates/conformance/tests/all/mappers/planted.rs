@@ -43,7 +43,7 @@ bugs! {
     WrongSplit: "a large page is translated without the low bits of its frame's offset", "is translated to";
     WrongSpot: "one page in the midst of a large one is translated to its neighbour", "is translated to";
     HugeSpot: "the same in the midst of a page of 1 GiB", "is translated to";
-    WrongOnce: "the first page that is mapped after a protect gets the other right, once", "it should be mapped by the";
+    WrongOnce: "the first page that is mapped after a protect gets the other right, once", "becomes translated to";
     HugeProtects: "a protect of a page of 1 GiB changes its frame", "is translated to";
     LargeKeeps: "a protect of a page of 2 MiB gives no right", "it should be mapped by the";
     DropsEmpty: "a mapper that is dropped gives back its root and the nodes that hold no page", "of its frames were not given back";
@@ -57,7 +57,7 @@ bugs! {
     JoinedClean: "a join keeps the dirty bit of the first page alone", "it should be mapped by the";
     ProtectStride: "a protect of a range of more than 2 MiB flushes whole 2 MiB alone", "must be flushed";
     UnmapStride: "an unmap of such a range does the same", "must be flushed";
-    LateNode: "the second new node of a range begins a page late", "is unmapped; it should be mapped by the";
+    LateNode: "the second new node of a range begins a page late", "leaves, and";
     Hangs: "an unmap of the last page of the space never comes back", "the mapper has not come back for";
 }
 

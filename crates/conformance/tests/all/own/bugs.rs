@@ -221,6 +221,15 @@ impl<'n, G: Geometry, N: Nodes<Word = u64>> Own<'n, G, N> {
         Ok(())
     }
 
+    /// Links a node before its last entry is stored.
+    pub(super) fn link_unfilled(&self, node: NodeAddr, index: usize, below: NodeAddr) {
+        let last = slots::<G>() - 1;
+        let word = self.word(below, last);
+        self.publish(below, last, 0);
+        self.publish(node, index, Compact::link(below));
+        self.publish(below, last, word);
+    }
+
     /// Returns a node that another table of the same storage has linked, if one has, else the node.
     pub(super) fn others(&self, node: NodeAddr) -> NodeAddr {
         let storage = std::ptr::from_ref(self.nodes).addr();

@@ -390,6 +390,7 @@ impl<'n, G: Geometry, N: Nodes<Word = u64>> Own<'n, G, N> {
                     let leaf = planted!(SecondSplit, leaf, bugs::shifted(leaf, part, pages));
                     planted!(ZeroedFirst, (), self.publish(node, index, 0));
                     if let Some(below) = self.split(leaf, level + 1, to, stock) {
+                        planted!(FilledLate, (), self.link_unfilled(node, index, below));
                         self.publish(node, index, Compact::link(below));
                         self.tally.ptes(-1);
                         batch.touch(FlushScope::Everywhere, part);
@@ -544,6 +545,7 @@ unsafe impl<'n, G: Geometry, N: Nodes<Word = u64>> Table<'n> for Own<'n, G, N> {
         let batch = right.batch(&self.flag)?;
         check_change::<Compact>(change)?;
         let mapped = self.check_whole(pages, holes)?;
+        planted!(ProtectTakes, (), drop(Stock::take(self.nodes, Self::WORDS, [1])?));
         self.edit(self.root, 0, pages, change);
         let scope = change.scope();
         let scope = planted!(ReachTooLow, scope, scope.min(FlushScope::Local));
@@ -580,7 +582,9 @@ unsafe impl<'n, G: Geometry, N: Nodes<Word = u64>> Table<'n> for Own<'n, G, N> {
         check_attr::<Compact>(attr)?;
         planted!(SwapAskew, (), return self.replace_askew(batch, node, index(level), old, frame, attr));
         self.space().check_frames(frame, units::<G>(level), old.size)?;
-        self.publish(node, index(level), Compact::leaf(frame, old.size, attr, level + 1 == LEVELS)?);
+        let new = Compact::leaf(frame, old.size, attr, level + 1 == LEVELS)?;
+        planted!(ReplacedTwice, (), self.publish(node, index(level), 0));
+        self.publish(node, index(level), new);
         batch.touch(FlushScope::Everywhere, self.space().pages_of(&old));
         Ok(old)
     }
