@@ -62,11 +62,12 @@ enum Command {
 
 /// Runs the command that the program's arguments say.
 pub fn main() -> ExitCode {
-    progress::show();
-    if std::env::args_os().len() < 2 {
+    tlbkit_shell::output::end_when_unread();
+    let Some(command) = std::env::args_os().nth(1) else {
         eprint!("{}", Cli::command().render_help());
         return ExitCode::from(2);
-    }
+    };
+    let _while_it_runs = progress::show(format!("tlblab {}", command.display()));
     let outcome = parse(std::env::args_os()).and_then(|cli| match cli.command {
         Command::Capture(args) => capture::run(&args),
         Command::Explore(args) => explore::run(&args).map(|()| ExitCode::SUCCESS),

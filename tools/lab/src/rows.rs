@@ -1,7 +1,5 @@
 //! Rows of results: one JSON array for programs, or a table for people (a list if there is but one), from the same values.
 
-use std::io::{self, Write};
-
 use comfy_table::{CellAlignment, Table, presets};
 use serde::Serialize;
 use serde_json::{Map, Value};
@@ -19,8 +17,7 @@ pub(crate) struct Aside<'a> {
 ///
 /// # Errors
 ///
-/// If a row cannot be serialized or standard output cannot be written. A reader that stopped reading (`| head`) is
-/// no error.
+/// If a row cannot be serialized.
 pub(crate) fn print<R: Serialize>(json: bool, rows: &[R]) -> anyhow::Result<()> {
     print_aside(json, rows, Aside { fields: &[], of: "" })
 }
@@ -40,10 +37,8 @@ pub(crate) fn print_aside<R: Serialize>(json: bool, rows: &[R], aside: Aside<'_>
             rows => table(rows, aside),
         }
     };
-    match writeln!(io::stdout().lock(), "{text}") {
-        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
-        outcome => Ok(outcome?),
-    }
+    println!("{text}");
+    Ok(())
 }
 
 /// Makes a list of a single row's fields, a line each.

@@ -78,6 +78,7 @@ struct Score {
 }
 
 fn main() -> ExitCode {
+    tlbkit_shell::output::end_when_unread();
     match enter_root().and_then(|()| run(&Args::parse())) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {

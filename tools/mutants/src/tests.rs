@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 use indicatif::{ProgressBar, ProgressStyle};
+use tlbkit_shell::progress;
 
 use super::viable::Built;
 use super::weave::Number;
@@ -110,7 +111,7 @@ pub(crate) fn survey(tests: &mut [Test], folder: &Path, lists: &Path) -> anyhow:
 /// Returns a bar that counts things.
 pub(crate) fn bar(count: usize, what: &'static str) -> anyhow::Result<ProgressBar> {
     let style = ProgressStyle::with_template("{pos}/{len} {msg} {wide_bar} {elapsed}, {eta} more")?;
-    Ok(ProgressBar::new(count as u64).with_style(style).with_message(what))
+    Ok(progress::watch(ProgressBar::new(count as u64).with_style(style).with_message(what)))
 }
 
 /// Does something with each of the items, some more at once than there are processors: tests with threads wait a lot.

@@ -21,6 +21,7 @@ use std::time::Duration;
 use anyhow::{Context, anyhow, bail};
 use clap::Parser;
 use indicatif::{ProgressBar, ProgressStyle};
+use tlbkit_shell::{output, progress};
 
 mod axis;
 mod chart;
@@ -85,9 +86,10 @@ enum Ended {
 }
 
 fn main() -> ExitCode {
+    output::end_when_unread();
     let args = Cli::parse();
     let children = Arc::new(Children::default());
-    let bar = ProgressBar::new(papers::ALL.len() as u64 + 1);
+    let bar = progress::watch(ProgressBar::new(papers::ALL.len() as u64 + 1).with_prefix("papers"));
     let outcome = match begin(args, &children, &bar).map(|hear| hear.recv()) {
         Ok(Ok(Ended::Interrupted)) => None,
         Ok(Ok(Ended::Done(outcome))) => Some(outcome),

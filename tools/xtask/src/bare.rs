@@ -18,7 +18,7 @@ use anyhow::{Context, ensure};
 use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
 
-use crate::shell::{Line, Shell};
+use crate::shell::{Line, Shell, progress};
 use crate::{misused, places};
 
 /// Run each command that the documentation shows on a Debian machine that has nothing but Rust, up to the first that fails
@@ -209,7 +209,7 @@ fn run_one(place: &Path, shown: &Shown) -> anyhow::Result<()> {
 /// Returns a shell that says on a terminal what it does, and shows the output of what fails.
 fn quiet(what: &str) -> Shell {
     let style = ProgressStyle::with_template("{spinner} {elapsed:>4} {prefix}: {wide_msg}");
-    let bar = ProgressBar::new_spinner().with_prefix(what.to_owned());
+    let bar = progress::watch(ProgressBar::new_spinner().with_prefix(what.to_owned()));
     if let Ok(style) = style {
         bar.set_style(style);
     }

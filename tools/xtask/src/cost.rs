@@ -16,7 +16,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::{Value, json};
 
 use crate::boot::cost::Machine;
-use crate::shell::{Line, Shell};
+use crate::shell::{Line, Shell, progress};
 use crate::{locks, places};
 
 mod binary;
@@ -159,7 +159,7 @@ impl Cost {
     fn measure(machine: Machine) -> anyhow::Result<Self> {
         let shell = &Shell::Plain;
         let links = LEVELS.len() * (1 + CPUS.len());
-        let bar = ProgressBar::new((links + BOOTED.len()) as u64);
+        let bar = progress::watch(ProgressBar::new((links + BOOTED.len()) as u64));
         bar.set_style(ProgressStyle::with_template("{bar:40} {pos}/{len} {msg}")?);
         let mut of_levels = Vec::new();
         for (profile, level) in LEVELS {

@@ -10,7 +10,7 @@ use anyhow::Context;
 use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
 
-use crate::shell::{Line, Shell};
+use crate::shell::{Line, Shell, progress};
 use crate::{misused, near, places, tools};
 
 /// Fuzz tlbkit's parts, one after the other
@@ -129,7 +129,7 @@ fn fuzz(shell: &Shell, target: &str, seconds: u64, flags: &[&str]) -> anyhow::Re
     let limits = format!("-- -max_total_time={seconds} -len_control=0 -max_len=1024 -rss_limit_mb=4096");
     let line = cargo_fuzz("run", flags).with([target]).with(folders).with(limits.split(' '));
     let bar = match shell {
-        Shell::Plain => ProgressBar::new(seconds),
+        Shell::Plain => progress::watch(ProgressBar::new(seconds)),
         Shell::Quiet { bar, .. } => bar.clone(),
     };
     if matches!(shell, Shell::Plain) {

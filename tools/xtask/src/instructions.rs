@@ -13,7 +13,7 @@ use clap::Args;
 use indicatif::ProgressBar;
 use serde_json::{Value, json};
 
-use crate::shell::{Line, Shell};
+use crate::shell::{Line, Shell, progress};
 use crate::{bench, misused, near, places, tools};
 
 /// The program under `benches/src/bin` that makes the calls, and how many it makes.
@@ -55,7 +55,7 @@ pub(crate) fn run(args: &InstructionsArgs) -> anyhow::Result<()> {
     }
     let serializing =
         serializing(&output(&Line::new("objdump", "-d --no-show-raw-insn").with([&program]))?.0);
-    let bar = ProgressBar::new(wanted.len() as u64);
+    let bar = progress::watch(ProgressBar::new(wanted.len() as u64));
     let mut counts = Vec::new();
     for (subject, operation) in bar.wrap_iter(wanted.into_iter()) {
         counts.push((subject, operation, count(&program, &serializing, subject, operation)?));

@@ -128,6 +128,7 @@ fn one_line(text: &str) -> String {
 }
 
 fn main() -> ExitCode {
+    shell::output::end_when_unread();
     let shell = shell::Shell::Plain;
     let outcome = places::enter_root().and_then(|()| match parse(std::env::args_os())?.command {
         Command::Demo(args) => demo::run(&shell, &args),

@@ -12,7 +12,7 @@ use clap::Args;
 use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
 
 use crate::changed::{self, Reach};
-use crate::shell::{Line, Shell};
+use crate::shell::{Line, Shell, progress};
 use crate::{
     check, cost, doc, fuzz, judge, locks, loom, miri, misused, msrv, near, no_std, places, properties,
 };
@@ -216,7 +216,7 @@ const WHOLE: &str = "all of it";
 
 /// Takes a step, with a bar for it while it lasts, and prints how it went.
 fn take(bars: &MultiProgress, step: Step, reach: Option<&Reach>, before: Option<f64>) -> anyhow::Result<()> {
-    let bar = bars.add(ProgressBar::new_spinner());
+    let bar = progress::watch(bars.add(ProgressBar::new_spinner()));
     bar.set_style(ProgressStyle::with_template("{prefix:<14} {elapsed:>5} {wide_msg:.dim}")?);
     bar.set_prefix(step.name);
     bar.enable_steady_tick(Duration::from_millis(200));

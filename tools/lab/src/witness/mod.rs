@@ -1,7 +1,7 @@
 //! `tlblab witness`: a kernel's log, replayed against a machine that keeps whatever its architecture lets it keep.
 
 use std::fs::File;
-use std::io::{BufRead, BufReader, Write, stdin, stdout};
+use std::io::{BufRead, BufReader, stdin};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -10,6 +10,8 @@ use clap::Args;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use serde_json::json;
 use tlbkit_witness::check::{self, Arch, Checked, Checker, Pending, Place, Recorded, Refusal, Violation};
+
+use crate::progress;
 
 /// Check a kernel's log for a flush, a barrier or a hold that is missing
 ///
@@ -20,7 +22,7 @@ pub(crate) struct WitnessArgs {
     /// The log, one event a line; `-` for standard input. With `--recorder`, the memory of a machine that has stopped
     file: PathBuf,
     /// The architecture whose rules the log is held to
-    #[arg(long, value_parser = archs())]
+    #[arg(long, value_name = "NAME", value_parser = archs())]
     arch: Arch,
     /// Read the log from a recorder in the memory: `at=0x1000,word=8,cpus=4,events=100000`. `at` is the offset in the file, `word` the
     /// bytes of the machine's word, `cpus` and `events` are the recorder's parameters
@@ -69,7 +71,7 @@ pub(crate) fn run(args: &WitnessArgs) -> anyhow::Result<ExitCode> {
         Ok((checked, pending)) => {
             if let Some(why) = checked.incomplete() {
                 ensure!(args.json, why);
-                tell(true, &holds(&checked, &pending), String::new)?;
+                tell(true, &holds(&checked, &pending), String::new);
                 return Ok(ExitCode::from(2));
             }
             tell(args.json, &holds(&checked, &pending), || {
@@ -88,20 +90,20 @@ pub(crate) fn run(args: &WitnessArgs) -> anyhow::Result<ExitCode> {
                      {promised} changes promised{idle}, {accesses} accesses{full}{}",
                     open(&pending)
                 )
-            })?;
+            });
             Ok(ExitCode::SUCCESS)
         }
         Err(error) => match error.downcast_ref::<Refusal>().and_then(Refusal::violation) {
             Some(violation) => {
                 tell(args.json, &broken(violation), || {
                     format!("{}\n  {}", violation.rule().name(), violation.story().join("\n  "))
-                })?;
+                });
                 Ok(ExitCode::from(1))
             }
             // On standard error, as without JSON.
             None => {
                 if let Some(refusal) = error.downcast_ref::<Refusal>().filter(|_| args.json) {
-                    tell(true, &refused(refusal), String::new)?;
+                    tell(true, &refused(refusal), String::new);
                 }
                 Err(error)
             }
@@ -125,8 +127,10 @@ fn check_memory(arch: Arch, memory: &mut File, place: Place) -> anyhow::Result<(
 /// Checks a log line by line.
 fn check(arch: Arch, mut log: impl BufRead) -> anyhow::Result<(Checked, Vec<Pending>)> {
     let (mut checker, mut text) = (Checker::new(arch), Vec::new());
+    let bar = progress::bar(None).with_message("lines");
     for line in 1.. {
         text.clear();
+        bar.set_position(line - 1);
         if log.read_until(b'\n', &mut text).with_context(|| format!("line {line}: cannot be read"))? == 0 {
             break;
         }
@@ -140,9 +144,8 @@ fn check(arch: Arch, mut log: impl BufRead) -> anyhow::Result<(Checked, Vec<Pend
     Ok((checker.checked(), checker.pending()))
 }
 
-fn tell(json: bool, value: &serde_json::Value, text: impl Fn() -> String) -> anyhow::Result<()> {
-    let text = if json { value.to_string() } else { text() };
-    writeln!(stdout().lock(), "{text}").context("cannot print the verdict")
+fn tell(json: bool, value: &serde_json::Value, text: impl Fn() -> String) {
+    println!("{}", if json { value.to_string() } else { text() });
 }
 
 /// What has begun and not ended: a line each, but for those beyond a few.
