@@ -11,6 +11,7 @@ use std::thread::{self, JoinHandle};
 
 use anyhow::Context;
 use rustix::io::{FdFlags, fcntl_setfd};
+use rustix::process::{WaitId, WaitIdOptions, waitid};
 
 /// Returns where `program` is: as it stands if it is a path, else on `PATH`.
 pub(super) fn find(program: &str) -> Option<PathBuf> {
@@ -33,8 +34,13 @@ pub(super) fn start(
 ) -> anyhow::Result<(Log, JoinHandle<io::Result<u8>>)> {
     let (reader, mut writer) = io::pipe().context("cannot make a pipe for valgrind's log")?;
     fcntl_setfd(&writer, FdFlags::empty()).context("cannot hand a pipe to valgrind")?;
+    // What the program leaves running becomes a child of this process: see `leaves_children`.
+    #[cfg(target_os = "linux")]
+    rustix::process::set_child_subreaper(Some(rustix::process::getpid()))
+        .context("cannot watch for children")?;
     let mut child = Command::new(valgrind)
         .args(["--tool=lackey", "--trace-mem=yes", "--basic-counts=no", "--child-silent-after-fork=yes"])
+        .arg("--trace-signals=yes")
         .arg(format!("--log-fd={}", writer.as_raw_fd()))
         .arg("--")
         .arg(program)
@@ -50,6 +56,11 @@ pub(super) fn start(
         Ok(code(status))
     });
     Ok((Log { reader, ended: false }, waiter))
+}
+
+/// Tells whether a program that has been waited for has left children, which run or were never waited for.
+pub(super) fn leaves_children() -> bool {
+    waitid(WaitId::All, WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT).is_ok()
 }
 
 fn code(status: ExitStatus) -> u8 {

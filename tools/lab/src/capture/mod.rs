@@ -1,9 +1,9 @@
 //! `tlblab capture`: records the page references of a real program.
 //!
 //! valgrind's lackey runs the program and writes each reference to a pipe of its own, apart from the program's input
-//! and output, which pass through untouched. The trace is that of the one process that was named: valgrind is told to
-//! keep its children silent, so a program that leaves its work to others (a compiler driver, a shell script) is
-//! recorded without them; name the one that does the work.
+//! and output, which pass through untouched. The trace is that of the one process that was named: a trace is of one address
+//! space. So a program that leaves its work to others (a compiler driver, a shell script) is recorded without them, and a line
+//! says so: valgrind tells of each child that ended and of the program's own end, and this process adopts what is left.
 
 use std::fs::{self, File};
 use std::io::{BufReader, BufWriter};
@@ -12,16 +12,18 @@ use std::process::ExitCode;
 
 use anyhow::{Context, anyhow, bail};
 use clap::Args;
-use indicatif::{ProgressBar, ProgressStyle};
+use indicatif::ProgressStyle;
 use serde::Serialize;
 use tlbkit_addr::PageSize;
 
-use crate::rows;
-use crate::trace::{Counts, Header, Lackey, TraceError, Writer};
+use crate::trace::{Counts, Header, Lackey, Messages, TraceError, Writer};
+use crate::{progress, rows};
 
 mod lackey;
 
 /// Record a program's page references with valgrind
+///
+/// The trace is of one process. Programs that it starts, or becomes, are not in it, and a line says so.
 #[derive(Args, Debug)]
 pub(crate) struct CaptureArgs {
     /// Where to write the trace [default: the program's name with .tlbt, in the current directory]
@@ -46,6 +48,8 @@ struct Row {
     pages: u64,
     bytes: u64,
     exit_code: u8,
+    /// Whether it ran others, which are not in the trace.
+    others_left_out: bool,
 }
 
 /// Runs the program under lackey and returns its exit code (128 and the signal's number if one ended it), as a shell
@@ -75,12 +79,12 @@ pub(crate) fn run(args: &CaptureArgs) -> anyhow::Result<ExitCode> {
         let hint = if args.output.is_some() { "choose another --output" } else { "give --output FILE" };
         format!("cannot write the trace to `{}`: {hint}", part.display())
     })?;
-    let outcome = record(&valgrind, program, rest, args.json, file).and_then(|(counts, code)| {
+    let outcome = record(&valgrind, program, rest, args.json, file).and_then(|recorded| {
         fs::rename(&part, &output)
             .with_context(|| format!("cannot name the trace `{}`", output.display()))?;
-        Ok((counts, code))
+        Ok(recorded)
     });
-    let (counts, exit_code) = outcome.inspect_err(|_| {
+    let Recorded { counts, exit_code, others_left_out } = outcome.inspect_err(|_| {
         // Best effort: the error that comes first is the one to report.
         let _ = fs::remove_file(&part);
     })?;
@@ -98,11 +102,17 @@ pub(crate) fn run(args: &CaptureArgs) -> anyhow::Result<ExitCode> {
             pages,
             bytes,
             exit_code,
+            others_left_out,
         };
         rows::print(true, &[row])?;
     } else {
         eprintln!(
             "{name}: {instructions} instructions, {references} references to {pages} pages in {bytes} bytes"
+        );
+    }
+    if others_left_out {
+        eprintln!(
+            "tlblab: `{program}` ran other programs, whose references are not in the trace: capture the one that does the work"
         );
     }
     if exit_code != 0 {
@@ -119,22 +129,31 @@ fn failed(program: &str, exit_code: u8) -> String {
     }
 }
 
-/// Records a run into `file`, and returns what it holds and the program's exit code.
+/// What a run was.
+struct Recorded {
+    counts: Counts,
+    exit_code: u8,
+    /// Whether the program had children, or became another.
+    others_left_out: bool,
+}
+
+/// Records a run into `file`.
 fn record(
     valgrind: &Path,
     program: &str,
     args: &[String],
     apart: bool,
     file: File,
-) -> anyhow::Result<(Counts, u8)> {
+) -> anyhow::Result<Recorded> {
     let written = "cannot write the trace";
     let mut writer = Writer::create(BufWriter::new(file), Header::new(program, args)).context(written)?;
     let (log, program) = lackey::start(valgrind, program, args, apart)?;
-    let bar = ProgressBar::new_spinner().with_style(ProgressStyle::with_template(
+    let bar = progress::bar(None).with_style(ProgressStyle::with_template(
         "{spinner} {human_pos} references {msg}, {elapsed}, {per_sec}",
     )?);
     let mut foreign = 0u64;
-    for access in Lackey::new(BufReader::with_capacity(1 << 16, log), PageSize::K4) {
+    let mut lackey = Lackey::new(BufReader::with_capacity(1 << 16, log), PageSize::K4);
+    for access in lackey.by_ref() {
         match access {
             Ok(access) => writer.push(access).context(written)?,
             // A program that was killed leaves half a line.
@@ -147,18 +166,25 @@ fn record(
             bar.set_message(format!("to {} pages", counts.pages));
         }
     }
-    let code = program.join().map_err(|_| anyhow!("the thread that waits for valgrind failed"))??;
+    let exit_code = program.join().map_err(|_| anyhow!("the thread that waits for valgrind failed"))??;
     let counts = writer.finish().context(written)?;
     bar.finish_and_clear();
     if counts.references == 0 {
         bail!(
-            "valgrind recorded nothing (exit code {code}): see what it says above, and name a program it can run"
+            "valgrind recorded nothing (exit code {exit_code}): see what it says above, and name a program it can run"
         );
     }
     if foreign > 0 {
         eprintln!("tlblab: {foreign} lines of valgrind's log were no references and are left out");
     }
-    Ok((counts, code))
+    let Messages { children, empty } = lackey.messages();
+    // What a signal ends may end without a word.
+    let became_another = empty < 2 && exit_code < 128;
+    Ok(Recorded {
+        counts,
+        exit_code,
+        others_left_out: children > 0 || became_another || lackey::leaves_children(),
+    })
 }
 
 #[cfg(test)]
@@ -178,13 +204,28 @@ mod tests {
             return;
         };
         let file = tempfile::tempfile().unwrap();
-        let args = ["-c".into(), "(true); exit 7".into()];
-        let (counts, code) = record(&valgrind, "sh", &args, true, file.try_clone().unwrap()).unwrap();
-        assert_eq!(code, 7);
+        let recorded = |script: &str, file: File| {
+            record(&valgrind, "sh", &["-c".into(), script.into()], true, file).unwrap()
+        };
+        let Recorded { counts, exit_code, others_left_out } =
+            recorded("(true); exit 7", file.try_clone().unwrap());
+        assert_eq!((exit_code, others_left_out), (7, true));
         assert!(counts.pages > 20 && counts.instructions > 10_000, "{counts:?}");
         std::io::Seek::rewind(&mut &file).unwrap();
         let trace = crate::trace::read(file).unwrap();
         assert_eq!(trace.header().map(|header| header.counts), Some(counts));
         assert_eq!(trace.map(|access| access.unwrap().instructions()).sum::<u64>(), counts.instructions);
+        // The last one leaves a child behind, which this process has from then on.
+        for (script, others) in [
+            ("exit 3", false),
+            ("kill -9 $$", false),
+            ("true; echo x > /dev/null", false),
+            ("exec true", true),
+            ("/bin/true; exit 3", true),
+            ("sleep 60 >&- 2>&- & exit 3", true),
+        ] {
+            let recorded = recorded(script, tempfile::tempfile().unwrap());
+            assert_eq!(recorded.others_left_out, others, "{script}");
+        }
     }
 }

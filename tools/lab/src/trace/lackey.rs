@@ -35,13 +35,48 @@ pub(crate) struct Lackey<R: BufRead> {
     /// An error that waits until the run before it is out.
     error: Option<TraceError>,
     done: bool,
+    messages: Messages,
+}
+
+/// What valgrind's messages say of the program. `--trace-signals=yes` adds those of signals.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Messages {
+    /// How many children ended, if not several of them at once.
+    pub(crate) children: u32,
+    /// Empty messages: one after the banner, and one when the program ends. What calls `exec` ends as another program, of which
+    /// valgrind says nothing.
+    pub(crate) empty: u32,
+}
+
+impl Messages {
+    fn hear(&mut self, text: &[u8]) {
+        const CHILD: &[u8] = b"(SIGCHLD)";
+        self.empty += u32::from(text.starts_with(b"==") && text.ends_with(b"=="));
+        self.children += u32::from(text.windows(CHILD.len()).any(|word| word == CHILD));
+    }
 }
 
 impl<R: BufRead> Lackey<R> {
     /// Reads accesses to pages of size `page` from `input`.
     pub(crate) fn new(input: R, page: PageSize) -> Self {
         let line = Vec::new();
-        Self { input, page, line, number: 0, offset: 0, run: None, second: None, error: None, done: false }
+        Self {
+            input,
+            page,
+            line,
+            number: 0,
+            offset: 0,
+            run: None,
+            second: None,
+            error: None,
+            done: false,
+            messages: Messages::default(),
+        }
+    }
+
+    /// Returns what was said so far.
+    pub(crate) fn messages(&self) -> Messages {
+        self.messages
     }
 
     /// Returns the next reference, or two in `second`; `None` at the end.
@@ -57,6 +92,7 @@ impl<R: BufRead> Lackey<R> {
             let text = self.line.trim_ascii_end();
             // Messages, `==process==` or `--process--`, and empty lines.
             if text.is_empty() || text.starts_with(b"==") || text.starts_with(b"--") {
+                self.messages.hear(text);
                 continue;
             }
             match parse(text, self.page) {
