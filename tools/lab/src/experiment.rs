@@ -19,7 +19,7 @@ pub type Name = Cow<'static, str>;
 /// use tlblab::shootdown::Model;
 ///
 /// let rows = tlblab::read::<Model>("shootdown analyse --m 50")?.rows()?;
-/// assert!(rows.iter().any(|row| row.cpu_overhead.is_some_and(|overhead| overhead < 0.2)));
+/// assert!(rows.iter().any(|row| row.cpu_overhead_share.is_some_and(|overhead| overhead < 0.2)));
 /// # Ok::<(), anyhow::Error>(())
 /// ```
 pub trait Experiment: Args {

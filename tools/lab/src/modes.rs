@@ -97,15 +97,19 @@ const MODES: &[Mode] = &[
     mode(
         "tables",
         &["workload=file"],
-        "names pages seed layout inject json file-median file-sigma tlb-entries tlb-ways tlb-replacement tlb-pages",
+        "names pages base-kb seed layout inject json file-median file-sigma tlb-entries tlb-ways tlb-replacement tlb-pages",
     ),
     mode(
         "tables",
         &["--workload"],
-        "names pages seed layout inject json tlb-entries tlb-ways tlb-replacement tlb-pages",
+        "names pages base-kb seed layout inject json tlb-entries tlb-ways tlb-replacement tlb-pages",
     ),
     mode("witness", &[], "file arch recorder json"),
-    mode("tables", &[], "names trace seed layout inject json tlb-entries tlb-ways tlb-replacement tlb-pages"),
+    mode(
+        "tables",
+        &[],
+        "names trace base-kb seed layout inject json tlb-entries tlb-ways tlb-replacement tlb-pages",
+    ),
 ];
 
 /// What an argument is called: an option by its name, another by its own.
@@ -287,5 +291,65 @@ mod tests {
             }
         }
         assert!(refusals > 50, "{refusals}");
+    }
+
+    /// What each option's value is, or its unit, is said where the option is: `--x-d <MS>`.
+    #[test]
+    fn every_value_has_a_unit() {
+        const UNITS: &[&str] = &[
+            "1|2",
+            "BYTES",
+            "CPUS",
+            "CPUS,...",
+            "CYCLES",
+            "DIR",
+            "ENTRIES",
+            "FILE",
+            "INSTRUCTIONS",
+            "KB",
+            "MB",
+            "MHZ",
+            "MISSES",
+            "MS",
+            "N",
+            "N,...",
+            "NAME",
+            "NAME,...",
+            "NAME=CYCLES,...",
+            "PERCENT",
+            "PER_S",
+            "PLACE",
+            "S",
+            "SEED",
+            "SHARE",
+            "SIGMA",
+            "SIZE,...",
+            "WORDS,...",
+            "WORLDS",
+        ];
+        let mut commands = Vec::new();
+        leaves(&Cli::command(), "", &mut commands);
+        for (path, command) in &commands {
+            let valued = command.get_arguments().filter(|arg| {
+                arg.get_long().is_some()
+                    && arg.get_action().takes_values()
+                    && arg.get_possible_values().is_empty()
+            });
+            for arg in valued {
+                let names = arg.get_value_names().unwrap_or_default();
+                let named = names.iter().any(|name| UNITS.contains(&name.as_str()));
+                assert!(named, "{path} --{}: {names:?}", name(arg));
+            }
+        }
+    }
+
+    #[test]
+    fn the_readme_lists_every_command() {
+        let mut commands = Vec::new();
+        leaves(&Cli::command(), "", &mut commands);
+        let readme = include_str!("../README.md");
+        for (path, _) in commands {
+            assert!(readme.contains(&format!("| `tlblab {path}")), "{path}");
+        }
     }
 }

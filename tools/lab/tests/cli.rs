@@ -239,6 +239,142 @@ fn damaged_traces_are_refused_in_one_line() {
     }
 }
 
+/// What each of these inputs is, is said in one line, whichever command reads it.
+#[test]
+fn what_is_no_trace_is_said() {
+    let mark = [&b"\xef\xbb\xbf"[..], LACKEY.as_bytes()].concat();
+    let wide: Vec<u8> =
+        [0xfeff].into_iter().chain(LACKEY.encode_utf16()).flat_map(u16::to_le_bytes).collect();
+    // A header of 512 bytes: the name of a file, and what kind of archive it is in.
+    let mut tar = vec![0; 1024];
+    tar[..6].copy_from_slice(b"I.tlbt");
+    tar[257..262].copy_from_slice(b"ustar");
+    let inputs: [(&[u8], &str); 5] = [
+        (b"==1== nothing\n", "holds no reference"),
+        (&mark, "byte order mark"),
+        (&wide, "byte order mark"),
+        (&tar, "tar archive"),
+        (b"hello\n", "no trace"),
+    ];
+    let commands: [&[&str]; 5] = [
+        &["tables", "MPT", "--trace", "-"],
+        &["superpage", "--policy", "FIXED-4K", "--trace", "-"],
+        &["sweep", "--trace", "-"],
+        &["refill", "--table", "MPT", "--trace", "-"],
+        &["pages", "--trace", "-"],
+    ];
+    for (input, says) in inputs {
+        for command in commands {
+            let output = with_input(command, input);
+            refused(&output, &format!("{command:?} of {says}"));
+            let errors = String::from_utf8_lossy(&output.stderr);
+            assert!(errors.contains(says), "{command:?}: {errors}");
+        }
+    }
+}
+
+/// Numbers that make no sense are refused by what is wrong with them.
+#[test]
+fn what_is_out_of_range_is_said() {
+    for (line, says) in [
+        ("superpage --trace traces/sort.tlbt --sizes 4K,1T", "spans at most 2^18"),
+        ("superpage --trace traces/sort.tlbt --sizes 4K,12K", "`12K` is no page size"),
+        ("superpage --trace traces/sort.tlbt --instructions 0", "0 is not in 1.."),
+        ("superpage --trace traces/sort.tlbt --policy FIXED-1T", "fixed sizes are 4K to 1G"),
+        ("shootdown sweep 4.2 --seconds 0", "above 0"),
+        ("shootdown simplify --seconds=-1", "above 0"),
+        ("shootdown simulate --seconds inf", "above 0"),
+        ("tables --base-kb 5", "4, 8, 16, 64"),
+        ("tables --workload conventional --base-kb 64 --pages 20000", "from 1 to 16384"),
+    ] {
+        let output = tlblab(&line.split(' ').collect::<Vec<_>>()).output().unwrap();
+        refused(&output, line);
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert!(errors.contains(says), "{line}: {errors}");
+    }
+}
+
+#[test]
+fn hardware_is_listed_once() {
+    let output = tlblab(&["explore", "--hardware", "pdp-11"]).output().unwrap();
+    refused(&output, "pdp-11");
+    let errors = String::from_utf8_lossy(&output.stderr);
+    let names: Vec<_> = errors.trim().split_once("one of ").unwrap().1.split(", ").collect();
+    let different: std::collections::BTreeSet<_> = names.iter().collect();
+    assert_eq!(different.len(), names.len(), "{errors}");
+    assert!(
+        ["vax", "aarch64", "aarch64-hafdbs", "virtual-cache"].iter().all(|name| names.contains(name)),
+        "{errors}"
+    );
+}
+
+/// Larger pages: those of a trace are joined, and every table still answers as it must.
+#[test]
+fn tables_of_larger_pages() {
+    let runs = rows(&tlblab(&["pages", "--trace", SHORT, "--json"]).output().unwrap());
+    let pages = |kb: u64| {
+        let all = runs.iter().flat_map(|run| {
+            let first = run["first"].as_u64().unwrap();
+            (first..first + run["pages"].as_u64().unwrap()).map(move |page| page * 4 / kb)
+        });
+        all.collect::<std::collections::BTreeSet<_>>().len()
+    };
+    for kb in [4, 16, 64] {
+        let size = kb.to_string();
+        let args =
+            ["tables", "--trace", SHORT, "--base-kb", &size, "--json", "MPT", "LPT", "GA", "HR", "C128k"];
+        for row in rows(&tlblab(&args).output().unwrap()) {
+            assert_eq!((&row["base_kb"], &row["verified"]), (&kb.into(), &true.into()), "{row}");
+            assert_eq!(row["pages"], pages(kb), "{row}");
+        }
+    }
+    for workload in ["uniform", "file", "dense", "conventional"] {
+        let args = ["tables", "--workload", workload, "--pages", "200", "--base-kb", "64", "--json"];
+        for row in rows(&tlblab(&args).output().unwrap()) {
+            assert_eq!((&row["pages"], &row["verified"]), (&200.into(), &true.into()), "{row}");
+        }
+    }
+}
+
+/// A reader that stops, as `head` does, ends the program without a word.
+#[test]
+fn a_reader_that_stops_is_no_error() {
+    for args in
+        [&["model"][..], &["model", "--json"], &["help"], &["witness", "--arch", "sv39", "--json", "-"]]
+    {
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        let mut child =
+            tlblab(args).stdin(Stdio::piped()).stdout(writer).stderr(Stdio::piped()).spawn().unwrap();
+        let _ = child.stdin.take().unwrap().write_all(b"0 write 0x3000 0\n");
+        let output = child.wait_with_output().unwrap();
+        assert!(output.stderr.is_empty(), "{args:?}: {}", String::from_utf8_lossy(&output.stderr));
+        // clap prints help as well as it can.
+        assert_eq!(output.status.code(), Some(if args[0] == "help" { 0 } else { 141 }), "{args:?}");
+    }
+}
+
+/// Where there is no terminal, a line every ten seconds says that the work goes on.
+#[test]
+fn a_long_command_says_how_far_it_is() {
+    use std::io::{BufRead, BufReader};
+    let mut child = tlblab(&["witness", "--arch", "sv39", "-"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut log = child.stdin.take().unwrap();
+    log.write_all(b"0 write 0x3000 0\n0 write 0x3008 0\n").unwrap();
+    let mut line = String::new();
+    BufReader::new(child.stderr.take().unwrap()).read_line(&mut line).unwrap();
+    drop(log);
+    child.wait().unwrap();
+    let (seconds, said) = line.trim().split_once(" s: ").unwrap();
+    assert!((10..60).contains(&seconds.parse::<u64>().unwrap()), "{line}");
+    assert_eq!(said, "tlblab witness, lines 2");
+}
+
 #[test]
 fn help_is_no_error() {
     for args in [&["--help"][..], &["--version"], &["help", "tables"]] {
@@ -269,6 +405,11 @@ fn what_is_captured_can_be_replayed() {
     let errors = String::from_utf8_lossy(&output.stderr);
     assert!(errors.starts_with("err\n") && errors.contains("sh.tlbt: "), "{errors}");
     assert!(errors.contains("tlblab: `sh` failed with exit code 3"), "{errors}");
+    // The sleep is not in the trace.
+    assert!(
+        errors.contains("tlblab: `sh` ran other programs, whose references are not in the trace"),
+        "{errors}"
+    );
 
     let trace = folder.path().join("sh.tlbt");
     let rows_of = rows(&tlblab(&["tables", "--json", "--trace"]).arg(&trace).output().unwrap());
@@ -282,6 +423,7 @@ fn what_is_captured_can_be_replayed() {
         (&row["program"], &row["args"][0], &row["exit_code"]),
         (&"echo".into(), &"out".into(), &0.into())
     );
+    assert_eq!(row["others_left_out"], false);
     assert_eq!(row["bytes"], std::fs::metadata(&trace).unwrap().len());
     assert_eq!(std::fs::read_dir(&folder).unwrap().count(), 1);
 

@@ -78,7 +78,7 @@ fn plain_and_packed_from_a_file_and_from_standard_input() {
     for row in &expected {
         assert_eq!(row["instructions"], 2400, "{row}");
         let fields: Vec<_> = row.as_object().unwrap().keys().map(String::as_str).collect();
-        let named = "trace policy instructions tlb_misses promotions kb_copied handler copy book tlbmcpi \
+        let named = "trace policy instructions tlb_misses promotions kb_copied handler_cycles copy_cycles book_cycles tlbmcpi \
             memory_overhead_pct page_sizes";
         assert_eq!(fields, named.split_whitespace().collect::<Vec<_>>());
     }
@@ -137,7 +137,7 @@ fn an_inactive_policy_costs_nothing() {
             let dear = ["--sizes", "4K,8K", "--r-per-kb", "4000", "--reserved", "0"];
             let args = [&["--policy", policy, "--book", &cycles], &dear[..], more].concat();
             let rows = rows(&run("-", text.as_bytes(), &args));
-            (rows[0]["book"].as_u64().unwrap(), rows[0]["tlb_misses"].as_u64().unwrap())
+            (rows[0]["book_cycles"].as_u64().unwrap(), rows[0]["tlb_misses"].as_u64().unwrap())
         };
         let (book_always, misses) = book(&[]);
         assert_eq!(book_always, 100 * misses, "{policy}");

@@ -215,3 +215,24 @@ fn a_recorder_is_read_out_of_memory() {
     }
     std::fs::remove_file(&file).unwrap();
 }
+
+/// AArch64 with addresses of 39 bits, as Android has: with `aarch64` its pages would be taken for nodes.
+#[test]
+fn aarch64_with_39_bits() {
+    const PAGE: &str = "0 write 0x1000 0x2003\n0 write 0x2000 0x3003\n0 write 0x3000 0x80f43\n";
+    const HIGH: &str = "0 write 0x1ff8 0x2003\n0 write 0x2ff8 0x3003\n0 write 0x3ff8 0x80f43\n";
+    const RUN: &str = "0 barrier dsb\n0 root 0x1000\n";
+    const FREE: &str = "0 frame free 0x80000 4096\n";
+    let fenced = "0 write 0x3000 0\n0 barrier dsb\n0 fence va 0x0 broadcast\n0 barrier dsb\n";
+    for (log, code) in [
+        // An access that the page allows, and no fence before the frame is free.
+        (format!("{PAGE}{RUN}0 access 0x0 load user 0x80000\n"), 0),
+        (format!("{PAGE}{RUN}0 write 0x3000 0\n{FREE}"), 1),
+        (format!("{PAGE}{RUN}{fenced}{FREE}"), 0),
+        (format!("{HIGH}{RUN}0 access 0x7ffffff000 load kernel 0x80000\n"), 0),
+        (format!("{PAGE}0 write 0x3008 0x81f43\n{RUN}0 access 0x1000 load user 0x81000\n"), 0),
+    ] {
+        let told = witness(&["--arch", "aarch64-39"], &log);
+        assert_eq!(told.status.code(), Some(code), "{log}{}", String::from_utf8_lossy(&told.stdout));
+    }
+}

@@ -124,7 +124,7 @@ fn many_cpus(lab: &Lab) -> anyhow::Result<Choice> {
     let rows = lab.rows::<Model>("shootdown analyse --m 50")?;
     let mut ranked: Vec<(f64, String)> = Vec::new();
     for row in rows.iter().filter(|row| row.source == Source::Upper) {
-        let (Some(overhead), Some(latency)) = (row.cpu_overhead, row.latency_ms) else { continue };
+        let (Some(overhead), Some(latency)) = (row.cpu_overhead_share, row.latency_ms) else { continue };
         let name = row.algorithm.name();
         ranked.push((
             overhead,

@@ -10,7 +10,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use crate::places;
-use crate::shell::{Line, Shell};
+use crate::shell::{Line, Shell, progress};
 use crate::tools;
 
 /// The policies, by name and by type.
@@ -26,9 +26,9 @@ struct Row {
     /// TLB misses.
     tlb_misses: u64,
     /// Cycles of the miss handler.
-    handler: u64,
+    handler_cycles: u64,
     /// Cycles of copying.
-    copy: u64,
+    copy_cycles: u64,
 }
 
 /// The results of callgrind and of the simulation for a policy on a trace.
@@ -62,7 +62,7 @@ pub(crate) fn run(args: &BookkeepingArgs) -> anyhow::Result<()> {
         [] => TRACES.iter().map(|name| format!("tools/lab/traces/{name}.tlbt")).collect(),
         traces => traces.to_vec(),
     };
-    let bar = ProgressBar::new((traces.len() * POLICIES.len()) as u64);
+    let bar = progress::watch(ProgressBar::new((traces.len() * POLICIES.len()) as u64));
     let mut rows = Vec::new();
     for trace in &traces {
         for (policy, name) in POLICIES {
@@ -118,8 +118,8 @@ fn count(lab: &str, trace: &str, policy: &str, name: &str) -> anyhow::Result<Mea
         bail!("callgrind saw no miss of {policy}; to repeat it: {line}");
     };
     let program = row.instructions;
-    let overhead = row.handler + row.copy + instructions;
-    let before = program + fixed.handler;
+    let overhead = row.handler_cycles + row.copy_cycles + instructions;
+    let before = program + fixed.handler_cycles;
     Ok(Measured {
         misses,
         instructions,
@@ -137,13 +137,14 @@ fn rows(json: &[u8]) -> anyhow::Result<[Row; 2]> {
 mod tests {
     use super::*;
 
-    const ROW: &str = r#"{ "trace": "t", "instructions": 9, "tlb_misses": 3, "handler": 30, "copy": 5 }"#;
+    const ROW: &str =
+        r#"{ "trace": "t", "instructions": 9, "tlb_misses": 3, "handler_cycles": 30, "copy_cycles": 5 }"#;
 
     #[test]
     fn rows_are_complete_and_two() {
         let [fixed, row] = rows(format!("[{ROW}, {ROW}]").as_bytes()).unwrap();
-        assert_eq!((fixed.handler, row.instructions, row.tlb_misses, row.copy), (30, 9, 3, 5));
-        for missing in ["instructions", "tlb_misses", "handler", "copy"] {
+        assert_eq!((fixed.handler_cycles, row.instructions, row.tlb_misses, row.copy_cycles), (30, 9, 3, 5));
+        for missing in ["instructions", "tlb_misses", "handler_cycles", "copy_cycles"] {
             let other = ROW.replace(missing, "other");
             assert!(rows(format!("[{ROW}, {other}]").as_bytes()).is_err(), "{missing}");
         }

@@ -32,19 +32,19 @@ mod world;
 pub struct Explore {
     /// Only this algorithm, by its name in Table 3.1 (PTE-first, TLB-first, 2-phase, optimistic, with ' or ''),
     /// or `broadcast`
-    #[arg(long)]
+    #[arg(long, value_name = "NAME")]
     algorithm: Option<String>,
     /// Only this hardware: a row of Table 2.1 (vax, ns32332, sun3, i386, n10, rp3, mc88200), a machine of today (x86-64,
     /// x86-64-invlpgb, aarch64, aarch64-hafdbs, riscv-svade, riscv-svadu, mips32, loongarch64, powerpc-radix,
     /// powerpc-hash; those that are alike are explored as one), or read-then-write, read-then-rewrite, from-tlb, on-miss,
     /// read-and-from-tlb, soft-read-then-write, soft-remote, remote-read-then-write, virtual-cache
-    #[arg(long)]
+    #[arg(long, value_name = "NAME")]
     hardware: Option<String>,
     /// CPUs in the cases with one requester
-    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u8).range(2..=4))]
+    #[arg(long, value_name = "CPUS", default_value_t = 3, value_parser = clap::value_parser!(u8).range(2..=4))]
     cpus: u8,
     /// CPUs in the cases with two requesters, and with CPUs that come and go [default: as many]
-    #[arg(long, value_parser = clap::value_parser!(u8).range(2..=4))]
+    #[arg(long, value_name = "CPUS", value_parser = clap::value_parser!(u8).range(2..=4))]
     fewer: Option<u8>,
     /// The known hazards: one repair switched off at a time
     #[arg(long)]
@@ -56,7 +56,7 @@ pub struct Explore {
     #[arg(long)]
     trace: bool,
     /// Most worlds of one case
-    #[arg(long, default_value_t = 20_000_000)]
+    #[arg(long, value_name = "WORLDS", default_value_t = 20_000_000)]
     limit: usize,
     /// Tell all worlds apart, also those that no CPU can: slow, and a check of what is left out otherwise
     #[arg(long)]
@@ -66,10 +66,10 @@ pub struct Explore {
     #[arg(long)]
     driver: bool,
     /// Most times that the driver is interrupted by another CPU's going on
-    #[arg(long, default_value_t = 1)]
+    #[arg(long, value_name = "N", default_value_t = 1)]
     preemptions: usize,
     /// Most schedules of one scene of the driver, with each number of preemptions
-    #[arg(long, default_value_t = 2_000)]
+    #[arg(long, value_name = "N", default_value_t = 2_000)]
     schedules: usize,
     /// Print JSON
     #[arg(long)]
@@ -167,8 +167,7 @@ fn select(args: &Explore) -> anyhow::Result<Vec<Case>> {
         Some(name) => match Machine::named(name) {
             Some(machine) => Some(machine.name),
             None => {
-                let known = MACHINES.iter().map(|m| m.name).chain(Hardware::TODAY.map(|(name, _)| name));
-                bail!("no hardware `{name}`: say one of {}", known.collect::<Vec<_>>().join(", "))
+                bail!("no hardware `{name}`: say one of {}", known().join(", "))
             }
         },
         None => None,
@@ -198,6 +197,15 @@ fn select(args: &Explore) -> anyhow::Result<Vec<Case>> {
         bail!("there is no such case: leave --algorithm or --hardware out");
     }
     Ok(cases)
+}
+
+/// Returns the names of all hardware, each once: a machine of today may be explored under its own name, or as another that is alike.
+fn known() -> Vec<&'static str> {
+    let mut known: Vec<_> = MACHINES.iter().map(|machine| machine.name).collect();
+    let others: Vec<_> =
+        Hardware::TODAY.iter().map(|&(name, _)| name).filter(|name| !known.contains(name)).collect();
+    known.extend(others);
+    known
 }
 
 fn explore(cases: &[Case], limit: usize) -> anyhow::Result<Vec<Search>> {

@@ -12,7 +12,7 @@ use std::collections::HashMap;
 use std::rc::Rc;
 
 use anyhow::{Context, ensure};
-use indicatif::{ProgressBar, ProgressIterator};
+use indicatif::ProgressIterator;
 use serde::{Deserialize, Serialize};
 
 use super::benchmark::{Workload, run};
@@ -183,7 +183,7 @@ fn stretches(traces: &[Input]) -> anyhow::Result<Vec<Stretch>> {
     traces
         .iter()
         .map(|input| {
-            let trace = trace::open(input, &ProgressBar::hidden())?;
+            let trace = trace::open(input, &crate::progress::bar(None))?;
             fold(trace.take(STRETCH)).with_context(|| input.to_string())
         })
         .collect()

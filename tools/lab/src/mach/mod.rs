@@ -36,16 +36,16 @@ pub use scheme::Scheme;
 #[derive(Debug, Args)]
 pub struct Mach {
     /// Servers in the chain: a number, or a range such as 1..10 (both ends included)
-    #[arg(long, default_value = "1..10", value_parser = numbers::<1, 64>)]
+    #[arg(long, value_name = "N,...", default_value = "1..10", value_parser = numbers::<1, 64>)]
     servers: Numbers,
     /// Client processes: a number or a range
-    #[arg(long, default_value = "1", value_parser = numbers::<1, 64>)]
+    #[arg(long, value_name = "N,...", default_value = "1", value_parser = numbers::<1, 64>)]
     clients: Numbers,
     /// Words of data a process touches between messages: a number, a range, or a list such as 5,10,20
-    #[arg(long, default_value = "30", value_parser = numbers::<0, 1000>)]
+    #[arg(long, value_name = "WORDS,...", default_value = "30", value_parser = numbers::<0, 1000>)]
     words: Numbers,
     /// Schemes, separated by commas, or all
-    #[arg(long, default_value = "all", value_parser = schemes)]
+    #[arg(long, value_name = "NAME,...", default_value = "all", value_parser = schemes)]
     scheme: Schemes,
     /// Computation between messages, in units of a message's own time
     #[arg(long, default_value = "0", value_parser = ["0", "2", "5"])]
@@ -66,10 +66,10 @@ pub struct Mach {
     #[arg(long, num_args = 0..=1, default_missing_value = "page")]
     inject: Option<Inject>,
     /// Messages for each row
-    #[arg(long, default_value_t = 20_000, value_parser = clap::value_parser!(u64).range(100..=100_000_000))]
+    #[arg(long, value_name = "N", default_value_t = 20_000, value_parser = clap::value_parser!(u64).range(100..=100_000_000))]
     ipcs: u64,
-    /// Start of the random numbers
-    #[arg(long, default_value_t = 1)]
+    /// Seed of everything random
+    #[arg(long, value_name = "SEED", default_value_t = 1)]
     seed: u64,
     /// Show instead what the kernel misses are for (Table 3.1), with four servers
     #[arg(long)]

@@ -17,34 +17,34 @@ use crate::{Experiment, Name, rows};
 #[derive(Debug, Args)]
 pub struct Model {
     /// Part of TLB miss handling that the scheme saves (S_T)
-    #[arg(long, default_value_t = 0.5)]
+    #[arg(long, value_name = "SHARE", default_value_t = 0.5)]
     saved: f64,
     /// Instructions of miss handling, as a part of the old machine's run time (I_T)
-    #[arg(long, default_value_t = 0.06)]
+    #[arg(long, value_name = "SHARE", default_value_t = 0.06)]
     handler: f64,
     /// Instructions of the rest, as a part of the new machine's run time (I_A)
-    #[arg(long, default_value_t = 0.5)]
+    #[arg(long, value_name = "SHARE", default_value_t = 0.5)]
     application: f64,
     /// Cache misses for each instruction of miss handling on the old machine (M_T)
-    #[arg(long, default_value_t = 0.07)]
+    #[arg(long, value_name = "N", default_value_t = 0.07)]
     handler_misses: f64,
     /// Cache misses for each instruction of the rest on the old machine (M_A)
-    #[arg(long, default_value_t = 0.02)]
+    #[arg(long, value_name = "N", default_value_t = 0.02)]
     application_misses: f64,
     /// Cycles of a cache miss on the old machine (T_C)
-    #[arg(long, default_value_t = 24.0)]
+    #[arg(long, value_name = "CYCLES", default_value_t = 24.0)]
     old: f64,
     /// Cycles of a cache miss on the new machine
-    #[arg(long, default_value_t = 60.0)]
+    #[arg(long, value_name = "CYCLES", default_value_t = 60.0)]
     new: f64,
     /// Part of the handlers' cache misses that the new machine's caches leave (gamma_T)
-    #[arg(long, default_value_t = 1.0)]
+    #[arg(long, value_name = "SHARE", default_value_t = 1.0)]
     gamma_t: f64,
     /// Part of the other cache misses that they leave (gamma_A)
-    #[arg(long, default_value_t = 1.0)]
+    #[arg(long, value_name = "SHARE", default_value_t = 1.0)]
     gamma_a: f64,
     /// Clock rate for the trap times of the OSDI paper
-    #[arg(long, default_value_t = 200.0)]
+    #[arg(long, value_name = "MHZ", default_value_t = 200.0)]
     mhz: f64,
     /// Print one JSON array
     #[arg(long)]

@@ -6,11 +6,10 @@
 use std::collections::BTreeSet;
 
 use clap::Args;
-use indicatif::ProgressBar;
 use serde::Serialize;
 
-use crate::rows;
-use crate::trace::{self, Input};
+use crate::trace::{self, Input, TraceError};
+use crate::{progress, rows};
 
 /// Print the pages that a program touched, as runs of neighbours
 #[derive(Args, Debug)]
@@ -40,11 +39,14 @@ struct Row {
 /// What is wrong with the trace, in one line.
 pub(crate) fn run(args: &PagesArgs) -> anyhow::Result<()> {
     let (mut known, mut pages) = (BTreeSet::new(), Vec::new());
-    for access in trace::open(&args.trace, &ProgressBar::hidden())? {
+    for access in trace::open(&args.trace, &progress::bar(None))? {
         let page = access?.page.get();
         if known.insert(page) {
             pages.push(page);
         }
+    }
+    if pages.is_empty() {
+        return Err(TraceError::NoReference.into());
     }
     if !args.first_touches {
         pages.sort_unstable();
@@ -66,6 +68,8 @@ fn runs(pages: &[usize]) -> Vec<Row> {
 
 #[cfg(test)]
 mod tests {
+    use indicatif::ProgressBar;
+
     use super::*;
 
     #[test]

@@ -12,17 +12,17 @@ use crate::{Experiment, Name};
 #[derive(Debug, Args)]
 pub struct Beyond {
     /// CPUs
-    #[arg(long, default_value_t = 64)]
+    #[arg(long, value_name = "CPUS", default_value_t = 64)]
     m: usize,
     /// Unmaps per CPU and second
-    #[arg(long, default_value_t = 1000.0)]
+    #[arg(long, value_name = "PER_S", default_value_t = 1000.0)]
     rate: f64,
     /// Milliseconds that each page after the first adds to a request and to a reply. [default: 0.004, a few of the VAX's
     /// instructions (4.4.1); where a page's cache lines have to be flushed it is more]
-    #[arg(long, default_value_t = 0.004, hide_default_value = true)]
+    #[arg(long, value_name = "MS", default_value_t = 0.004, hide_default_value = true)]
     x_page: f64,
     /// Simulated seconds
-    #[arg(long, default_value_t = 5.0)]
+    #[arg(long, value_name = "S", default_value_t = 5.0, value_parser = super::seconds)]
     seconds: f64,
     /// Print JSON
     #[arg(long)]
@@ -39,19 +39,19 @@ pub struct Way {
     /// Unmaps of an operation.
     pub batch: usize,
     /// The share of targets that are lazy.
-    pub lazy: f64,
+    pub lazy_share: f64,
     /// The share of unmaps whose inconsistency is tolerated.
-    pub tolerated: f64,
+    pub tolerated_share: f64,
     /// The share of a CPU's time, from 0 to 1.
-    pub cpu_overhead: f64,
+    pub cpu_overhead_share: f64,
     /// Milliseconds of an operation.
     pub latency_ms: f64,
     /// Unmaps per CPU and second that the CPUs got done.
-    pub unmaps: f64,
+    pub unmaps_per_cpu_s: f64,
     /// Interrupts for each of them.
     pub interrupts_per_unmap: f64,
     /// Against one synchronous operation per unmap, which sends M-1 interrupts at most.
-    pub interrupts_removed: f64,
+    pub interrupts_removed_share: f64,
 }
 
 impl Experiment for Beyond {
@@ -70,11 +70,6 @@ pub(super) fn run(args: &Beyond) -> anyhow::Result<()> {
 fn ways(args: &Beyond) -> anyhow::Result<Vec<Way>> {
     anyhow::ensure!((2..=super::MOST).contains(&args.m), "--m {}: give 2 to {}", args.m, super::MOST);
     anyhow::ensure!(args.rate.is_finite() && args.rate > 0.0, "--rate {}: give a number above 0", args.rate);
-    anyhow::ensure!(
-        args.seconds.is_finite() && args.seconds > 0.0,
-        "--seconds {}: give a number above 0",
-        args.seconds
-    );
     anyhow::ensure!(
         args.x_page.is_finite() && args.x_page >= 0.0,
         "--x-page {}: give a number from 0 on",
@@ -102,13 +97,13 @@ fn ways(args: &Beyond) -> anyhow::Result<Vec<Way>> {
             way: way.into(),
             algorithm,
             batch: options.batch,
-            lazy: options.lazy,
-            tolerated: options.tolerated,
-            cpu_overhead: run.measures.overhead,
+            lazy_share: options.lazy,
+            tolerated_share: options.tolerated,
+            cpu_overhead_share: run.measures.overhead,
             latency_ms: run.measures.latency * 1e3,
-            unmaps: run.unmaps,
+            unmaps_per_cpu_s: run.unmaps,
             interrupts_per_unmap,
-            interrupts_removed: 1.0 - interrupts_per_unmap / (p.m as f64 - 1.0),
+            interrupts_removed_share: 1.0 - interrupts_per_unmap / (p.m as f64 - 1.0),
         })
     })
 }

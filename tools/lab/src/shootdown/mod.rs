@@ -1,6 +1,6 @@
 //! `tlblab shootdown`: chapter 4 of Tzou, by its equations and by a simulator that drives the crate's machines.
 
-use anyhow::{bail, ensure};
+use anyhow::{Context, bail, ensure};
 use clap::{Args, Subcommand};
 use serde::{Deserialize, Serialize};
 
@@ -49,37 +49,37 @@ enum What {
 #[derive(Clone, Copy, Debug, Args)]
 pub struct Model {
     /// CPUs of an operation, the requester among them
-    #[arg(long, default_value_t = 16)]
+    #[arg(long, value_name = "CPUS", default_value_t = 16)]
     m: usize,
     /// CPUs of the machine [default: M]
-    #[arg(long)]
+    #[arg(long, value_name = "CPUS")]
     n: Option<usize>,
     /// Requester events per CPU and second
-    #[arg(long, default_value_t = 25.0)]
+    #[arg(long, value_name = "PER_S", default_value_t = 25.0)]
     lambda_t: f64,
     /// Interrupt-disabling events per CPU and second
-    #[arg(long, default_value_t = 100.0)]
+    #[arg(long, value_name = "PER_S", default_value_t = 100.0)]
     lambda_d: f64,
-    /// Mean time of an interrupt-disabling event
-    #[arg(long, default_value_t = 0.5)]
+    /// Mean time of an interrupt-disabling event, in milliseconds
+    #[arg(long, value_name = "MS", default_value_t = 0.5)]
     x_d: f64,
-    /// Time to dispatch an interrupt
-    #[arg(long, default_value_t = 0.04)]
+    /// Time to dispatch an interrupt, in milliseconds
+    #[arg(long, value_name = "MS", default_value_t = 0.04)]
     x_i: f64,
-    /// Mean computation of a request, its fixed part
-    #[arg(long, default_value_t = 0.04)]
+    /// Mean computation of a request, its fixed part, in milliseconds
+    #[arg(long, value_name = "MS", default_value_t = 0.04)]
     x_req1: f64,
-    /// Mean computation of a request for each replier
-    #[arg(long, default_value_t = 0.04)]
+    /// Mean computation of a request for each replier, in milliseconds
+    #[arg(long, value_name = "MS", default_value_t = 0.04)]
     x_req2: f64,
-    /// Mean computation of a reply
-    #[arg(long, default_value_t = 0.04)]
+    /// Mean computation of a reply, in milliseconds
+    #[arg(long, value_name = "MS", default_value_t = 0.04)]
     x_reply: f64,
-    /// Time slice of op-asynch
-    #[arg(long, default_value_t = 25.0)]
+    /// Time slice of op-asynch, in milliseconds
+    #[arg(long, value_name = "MS", default_value_t = 25.0)]
     x_j: f64,
     /// Probability that a CPU overwrites the entry in a round
-    #[arg(long, default_value_t = 0.0002)]
+    #[arg(long, value_name = "SHARE", default_value_t = 0.0002)]
     p0: f64,
     /// Print JSON
     #[arg(long)]
@@ -101,9 +101,9 @@ struct RunArgs {
     #[arg(long, value_enum, default_value_t = Sends::After)]
     sends: Sends,
     /// Simulated seconds; the first tenth is not counted
-    #[arg(long, default_value_t = 40.0)]
+    #[arg(long, value_name = "S", default_value_t = 40.0, value_parser = seconds)]
     seconds: f64,
-    /// Seed of the random numbers
+    /// Seed of everything random
     #[arg(long, default_value_t = 1)]
     seed: u64,
     /// Simplify as 4.2.2.2: dispatching an interrupt does not delay the acknowledgement
@@ -118,13 +118,8 @@ struct RunArgs {
 }
 
 impl RunArgs {
-    fn options(self) -> anyhow::Result<Options> {
-        ensure!(
-            self.seconds.is_finite() && self.seconds > 0.0,
-            "--seconds {} is no duration: give a number above 0",
-            self.seconds
-        );
-        Ok(Options {
+    fn options(self) -> Options {
+        Options {
             sends: self.sends,
             seconds: self.seconds,
             seed: self.seed,
@@ -132,8 +127,14 @@ impl RunArgs {
             slices_only: self.slices_only,
             independent: self.independent,
             ..Options::default()
-        })
+        }
     }
+}
+
+/// Reads how many seconds to simulate.
+fn seconds(text: &str) -> anyhow::Result<f64> {
+    let seconds = text.parse().ok().filter(|seconds: &f64| seconds.is_finite() && *seconds > 0.0);
+    seconds.context("give a number of seconds above 0")
 }
 
 impl Model {
@@ -202,13 +203,13 @@ pub struct Row {
     /// CPUs of the machine.
     pub n: usize,
     /// The share of a CPU's time, from 0 to 1; this and the rest none where the equations have no solution.
-    pub cpu_overhead: Option<f64>,
+    pub cpu_overhead_share: Option<f64>,
     /// Milliseconds of an operation.
     pub latency_ms: Option<f64>,
     /// Operations for each CPU and second.
-    pub throughput: Option<f64>,
+    pub ops_per_cpu_s: Option<f64>,
     /// Pages frozen for each CPU.
-    pub space: Option<f64>,
+    pub frozen_pages_per_cpu: Option<f64>,
     /// `ok`, or `saturated` where the equations have no solution.
     pub status: Name,
 }
@@ -232,10 +233,10 @@ impl Row {
             source,
             m: p.m,
             n: p.n,
-            cpu_overhead: measures.map(|m| m.overhead),
+            cpu_overhead_share: measures.map(|m| m.overhead),
             latency_ms: measures.map(|m| m.latency * 1e3),
-            throughput: measures.map(|m| m.throughput),
-            space: measures.map(|m| m.space),
+            ops_per_cpu_s: measures.map(|m| m.throughput),
+            frozen_pages_per_cpu: measures.map(|m| m.space),
             status: if measures.is_some() { "ok" } else { "saturated" }.into(),
         }
     }
@@ -273,7 +274,7 @@ pub(crate) fn run(args: &Shootdown) -> anyhow::Result<()> {
     match &args.what {
         What::Analyse(model) => crate::rows::print(model.json, &model.rows()?),
         What::Simulate(args) => {
-            let (p, options) = (args.model.parameters()?, args.run.options()?);
+            let (p, options) = (args.model.parameters()?, args.run.options());
             let rows = crate::parallel::map(&Kind::ALL, |&kind| simulated(kind, &p, &options))?;
             crate::rows::print(args.model.json, &rows)
         }

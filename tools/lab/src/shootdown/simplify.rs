@@ -11,10 +11,10 @@ use super::simulator::{Options, Sends, simulate};
 #[derive(Debug, Args)]
 pub(crate) struct Simplify {
     /// CPUs of an operation
-    #[arg(long, value_delimiter = ',', default_values_t = [8, 16, 32])]
+    #[arg(long, value_name = "CPUS,...", value_delimiter = ',', default_values_t = [8, 16, 32])]
     m: Vec<usize>,
     /// Simulated seconds
-    #[arg(long, default_value_t = 40.0)]
+    #[arg(long, value_name = "S", default_value_t = 40.0, value_parser = super::seconds)]
     seconds: f64,
     /// Print JSON
     #[arg(long)]
@@ -28,11 +28,10 @@ struct Row {
     m: usize,
     n: usize,
     simplified: &'static str,
-    cpu_overhead: f64,
+    cpu_overhead_share: f64,
     latency_ms: f64,
-    /// In percent.
-    overhead_deviation: Option<f64>,
-    latency_deviation: Option<f64>,
+    overhead_deviation_pct: Option<f64>,
+    latency_deviation_pct: Option<f64>,
 }
 
 pub(super) fn run(args: &Simplify) -> anyhow::Result<()> {
@@ -73,10 +72,14 @@ pub(super) fn run(args: &Simplify) -> anyhow::Result<()> {
             m,
             n,
             simplified,
-            cpu_overhead: measures.overhead,
+            cpu_overhead_share: measures.overhead,
             latency_ms,
-            overhead_deviation: off(measures.overhead, lower.cpu_overhead, upper.cpu_overhead),
-            latency_deviation: off(latency_ms, lower.latency_ms, upper.latency_ms),
+            overhead_deviation_pct: off(
+                measures.overhead,
+                lower.cpu_overhead_share,
+                upper.cpu_overhead_share,
+            ),
+            latency_deviation_pct: off(latency_ms, lower.latency_ms, upper.latency_ms),
         })
     })?;
     crate::rows::print(args.json, &rows)

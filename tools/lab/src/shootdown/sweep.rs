@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use super::model::{Kind, Parameters};
 use super::simulator::Options;
 use super::{Row, bounds, simulated};
-use crate::Experiment;
+use crate::{Experiment, Name};
 
 /// Arguments
 #[derive(Debug, Args)]
@@ -15,7 +15,7 @@ pub struct Sweep {
     #[arg(value_enum)]
     figure: Figure,
     /// Simulated seconds of each point
-    #[arg(long, default_value_t = 20.0)]
+    #[arg(long, value_name = "S", default_value_t = 20.0, value_parser = super::seconds)]
     seconds: f64,
     /// Print JSON
     #[arg(long)]
@@ -53,19 +53,24 @@ enum Figure {
 /// One point.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Point {
-    /// What the figure varies: CPUs of an operation, or milliseconds.
+    /// What the figure varies.
     pub x: f64,
+    /// Its unit: `CPUs` of an operation, or `ms`.
+    pub x_unit: Name,
     /// The result there.
     #[serde(flatten)]
     pub row: Row,
     /// CPU overhead by simulation against the middle of the bounds, in percent of it.
-    pub overhead_deviation: Option<f64>,
+    pub overhead_deviation_pct: Option<f64>,
     /// The same of the latency.
-    pub latency_deviation: Option<f64>,
+    pub latency_deviation_pct: Option<f64>,
 }
 
-fn plain(x: f64, row: Row) -> Point {
-    Point { x, row, overhead_deviation: None, latency_deviation: None }
+/// The unit of a figure that varies the CPUs.
+const CPUS: &str = "CPUs";
+
+fn plain(x: f64, unit: &'static str, row: Row) -> Point {
+    Point { x, x_unit: unit.into(), row, overhead_deviation_pct: None, latency_deviation_pct: None }
 }
 
 impl Experiment for Sweep {
@@ -93,25 +98,26 @@ fn points(args: &Sweep) -> anyhow::Result<Vec<Point>> {
         Figure::F42 => compare(Kind::TwoPhase, &by_m(), args.seconds)?,
         Figure::F43 => compare(Kind::OpSynch, &by_m(), args.seconds)?,
         Figure::F44 => compare(Kind::OpAsynch, &by_m(), args.seconds)?,
-        Figure::F45 => analysed(&by_m()),
+        Figure::F45 => analysed(CPUS, &by_m()),
         Figure::F46 => analysed(
+            "ms",
             &[5.0, 10.0, 15.0, 20.0, 30.0, 40.0, 60.0, 80.0, 100.0]
                 .map(|ms| (ms, Parameters { lambda_t: 1e3 / ms, ..canonical })),
         ),
-        Figure::F47 => analysed(&service(|x_reply| Parameters { x_reply, ..Parameters::CANONICAL })),
+        Figure::F47 => analysed("ms", &service(|x_reply| Parameters { x_reply, ..Parameters::CANONICAL })),
         Figure::F47Req1 => {
-            analysed(&service(|x| Parameters { x_reply: x, x_req1: x, ..Parameters::CANONICAL }))
+            analysed("ms", &service(|x| Parameters { x_reply: x, x_req1: x, ..Parameters::CANONICAL }))
         }
         Figure::F47Req2 => {
-            analysed(&service(|x| Parameters { x_reply: x, x_req2: x, ..Parameters::CANONICAL }))
+            analysed("ms", &service(|x| Parameters { x_reply: x, x_req2: x, ..Parameters::CANONICAL }))
         }
     })
 }
 
-fn analysed(points: &[(f64, Parameters)]) -> Vec<Point> {
-    let all = points
-        .iter()
-        .flat_map(|(x, p)| Kind::ALL.into_iter().flat_map(|kind| bounds(kind, p).map(|row| plain(*x, row))));
+fn analysed(unit: &'static str, points: &[(f64, Parameters)]) -> Vec<Point> {
+    let all = points.iter().flat_map(|(x, p)| {
+        Kind::ALL.into_iter().flat_map(|kind| bounds(kind, p).map(|row| plain(*x, unit, row)))
+    });
     all.collect()
 }
 
@@ -131,12 +137,17 @@ fn compare(kind: Kind, points: &[(f64, Parameters)], seconds: f64) -> anyhow::Re
         for row in &rows[2 * at..2 * at + 2] {
             all.push(Point {
                 x: *x,
-                overhead_deviation: off(row.cpu_overhead, lower.cpu_overhead, upper.cpu_overhead),
-                latency_deviation: off(row.latency_ms, lower.latency_ms, upper.latency_ms),
+                x_unit: CPUS.into(),
+                overhead_deviation_pct: off(
+                    row.cpu_overhead_share,
+                    lower.cpu_overhead_share,
+                    upper.cpu_overhead_share,
+                ),
+                latency_deviation_pct: off(row.latency_ms, lower.latency_ms, upper.latency_ms),
                 row: row.clone(),
             });
         }
-        all.extend([plain(*x, lower), plain(*x, upper)]);
+        all.extend([plain(*x, CPUS, lower), plain(*x, CPUS, upper)]);
     }
     Ok(all)
 }

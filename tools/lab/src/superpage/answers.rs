@@ -11,7 +11,7 @@ use super::policies::Named;
 use super::simulation::{Simulation, Yardstick};
 use super::{Lab, MISS, tlb};
 
-/// One policy on one trace. Handler, copy and book are cycles.
+/// One policy on one trace.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Row {
     /// The trace's file name.
@@ -27,11 +27,11 @@ pub struct Row {
     /// Kilobytes that promotions copied.
     pub kb_copied: u64,
     /// Cycles of the miss handler.
-    pub handler: u64,
+    pub handler_cycles: u64,
     /// Cycles of copying.
-    pub copy: u64,
+    pub copy_cycles: u64,
     /// Cycles of bookkeeping.
-    pub book: u64,
+    pub book_cycles: u64,
     /// Cycles of all three for each instruction.
     pub tlbmcpi: f64,
     /// Memory beyond that of pages of 4 KB, in percent of it.
@@ -97,9 +97,9 @@ pub(super) fn row(
 ) -> Row {
     let (page_sizes, taken) = simulation.sizes(footprint);
     let touched = footprint.pages();
-    let handler = simulation.misses * MISS;
-    let book = (simulation.charged as f64 * simulation.book_per_miss).round() as u64;
-    let copy = simulation.kb_copied * u64::from(r_per_kb) * MISS;
+    let handler_cycles = simulation.misses * MISS;
+    let book_cycles = (simulation.charged as f64 * simulation.book_per_miss).round() as u64;
+    let copy_cycles = simulation.kb_copied * u64::from(r_per_kb) * MISS;
     Row {
         trace: trace.into(),
         policy: simulation.name.clone(),
@@ -107,10 +107,10 @@ pub(super) fn row(
         tlb_misses: simulation.misses,
         promotions: simulation.promotions,
         kb_copied: simulation.kb_copied,
-        handler,
-        copy,
-        book,
-        tlbmcpi: (handler + copy + book) as f64 / instructions.max(1) as f64,
+        handler_cycles,
+        copy_cycles,
+        book_cycles,
+        tlbmcpi: (handler_cycles + copy_cycles + book_cycles) as f64 / instructions.max(1) as f64,
         memory_overhead_pct: 100.0 * (taken as f64 / touched.max(1) as f64 - 1.0),
         page_sizes,
     }
@@ -118,7 +118,7 @@ pub(super) fn row(
 
 /// Table 5: instructions and what the policy costs, beside pages of 4 KB.
 pub(super) fn end_to_end(rows: &[Row]) -> Vec<EndToEnd> {
-    let cycles = |row: &Row| row.instructions + row.handler + row.copy + row.book;
+    let cycles = |row: &Row| row.instructions + row.handler_cycles + row.copy_cycles + row.book_cycles;
     let base = rows.iter().find(|row| row.policy == "FIXED-4K").map_or(0, cycles);
     let improvement = |row: &Row| EndToEnd {
         trace: row.trace.clone(),

@@ -46,28 +46,28 @@ pub struct SuperpageArgs {
     #[arg(long, value_name = "FILE")]
     trace: Input,
     /// The policies: all, or a list of names
-    #[arg(long, default_value = "all")]
+    #[arg(long, value_name = "NAME,...", default_value = "all")]
     policy: String,
     /// Entries of the instruction and the data TLB; 0+32: data alone; one number: one TLB for both
-    #[arg(long, default_value = "32+32")]
+    #[arg(long, value_name = "ENTRIES", default_value = "32+32")]
     tlb: Tlbs,
     /// The cost of copying 1 KB, in TLB misses
-    #[arg(long, value_name = "N", default_value_t = 100)]
+    #[arg(long, value_name = "MISSES", default_value_t = 100)]
     r_per_kb: u32,
-    /// The page sizes, ascending, from 4K or (TLB entries that map pairs) 8K up
-    #[arg(long, value_name = "LIST", default_value = "4K,8K,16K,32K,64K,128K,256K,512K,1M,2M,4M,8M")]
+    /// The page sizes in bytes (K, M, G, T), ascending, from 4K or (TLB entries that map pairs) 8K up
+    #[arg(long, value_name = "SIZE,...", default_value = "4K,8K,16K,32K,64K,128K,256K,512K,1M,2M,4M,8M")]
     sizes: String,
     /// Replay the trace this many times: an extrapolation, and labelled so
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
     repeat: u32,
     /// Stop after this many instructions of the trace
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "INSTRUCTIONS", value_parser = clap::value_parser!(u64).range(1..))]
     instructions: Option<u64>,
     /// Print rows for every prefix of a multiple of this many instructions, too (all but OFFLINE)
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, value_name = "INSTRUCTIONS", value_parser = clap::value_parser!(u64).range(1..))]
     every: Option<u64>,
     /// Keep counting policies inactive below this many misses per million instructions
-    #[arg(long, value_name = "N", default_value_t = 0)]
+    #[arg(long, value_name = "MISSES", default_value_t = 0)]
     inactive_below: u32,
     /// Memory for the counters of this many segments (of the largest page size)
     #[arg(long, value_name = "N", default_value_t = 4096)]
@@ -75,13 +75,13 @@ pub struct SuperpageArgs {
     /// How many of the kernel's reservations of 64 KB succeed, in percent, whatever the policy: what a policy promotes
     /// within one is not copied [default: 50 for THRIFT, which with none is APPROX-ONLINE; all for RESERVE and SUBBLOCK;
     /// none for the others]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(..=100))]
+    #[arg(long, value_name = "PERCENT", value_parser = clap::value_parser!(u32).range(..=100))]
     reserved: Option<u32>,
     /// How many of the promotions that have to be copied are refused, in percent, for want of contiguous memory
-    #[arg(long, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(u32).range(..=100))]
+    #[arg(long, value_name = "PERCENT", default_value_t = 0, value_parser = clap::value_parser!(u32).range(..=100))]
     refuse: u32,
     /// Cycles that the bookkeeping of a miss takes, by policy, instead of the paper's: THRIFT=109.5,APPROX-ONLINE=98
-    #[arg(long, value_name = "NAME=N,...", value_delimiter = ',')]
+    #[arg(long, value_name = "NAME=CYCLES,...", value_delimiter = ',')]
     book: Vec<Book>,
     /// Go on after malformed lines of a lackey trace
     #[arg(long)]
@@ -208,8 +208,9 @@ fn setup(args: &SuperpageArgs) -> anyhow::Result<Setup> {
         .sizes
         .split(',')
         .map(|text| {
-            policies::size(text)
-                .with_context(|| format!("`{text}` is no page size: give a power of two, like 64K"))
+            policies::size(text).with_context(|| {
+                format!("`{text}` is no page size: give a power of two of bytes, as in 64K or 1T")
+            })
         })
         .collect::<anyhow::Result<Vec<_>>>()?;
     let page_sizes =
@@ -392,7 +393,7 @@ impl<'m> Lab<'m> {
             progress::say(format!("tlblab: skipped {} bad lines", self.skipped));
         }
         if self.instructions == 0 && self.footprint.pages() == 0 {
-            bail!("the trace is empty: record one with `tlblab capture`");
+            return Err(TraceError::NoReference.into());
         }
         let (mut outcome, mut reserving) = (None, None);
         if let Some(OfflineInput { spool, unit, .. }) = &mut self.offline {

@@ -91,12 +91,13 @@ impl Named {
     }
 }
 
-/// Parses `4K`, `8M`, `1G`.
+/// Parses `4K`, `8M`, `1G`, `1T`.
 pub(super) fn size(text: &str) -> Option<PageSize> {
     let (digits, shift) = match text.as_bytes().last()? {
         b'K' | b'k' => (&text[..text.len() - 1], 10),
         b'M' | b'm' => (&text[..text.len() - 1], 20),
         b'G' | b'g' => (&text[..text.len() - 1], 30),
+        b'T' | b't' => (&text[..text.len() - 1], 40),
         _ => (text, 0),
     };
     let number: usize = digits.parse().ok()?;

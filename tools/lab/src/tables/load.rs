@@ -3,12 +3,12 @@
 use std::collections::HashMap;
 use std::io::Cursor;
 
-use anyhow::{Context, bail, ensure};
+use anyhow::{Context, ensure};
 use indicatif::ProgressStyle;
 use rand::SeedableRng;
 use rand::seq::SliceRandom;
 use rand_chacha::ChaCha8Rng;
-use tlbkit_addr::Vpn;
+use tlbkit_addr::{PageSize, Vpn};
 
 use super::machine::{Machine, Refill, Way};
 use crate::progress;
@@ -35,12 +35,16 @@ pub(crate) struct Load {
 }
 
 impl Load {
-    /// Runs a trace, the shipped one if none is named, on the machines.
+    /// Runs a trace, the shipped one if none is named, on the machines, whose pages have size `base`.
     ///
     /// # Errors
     ///
     /// If the trace cannot be read to its end or holds no reference.
-    pub(super) fn from_trace(input: Option<&Input>, machines: Machines) -> anyhow::Result<Self> {
+    pub(super) fn from_trace(
+        input: Option<&Input>,
+        base: PageSize,
+        machines: Machines,
+    ) -> anyhow::Result<Self> {
         let bar = progress::bar(None).with_style(ProgressStyle::with_template(
             "reading the trace {wide_bar} {bytes} of {total_bytes}, {eta} left",
         )?);
@@ -52,7 +56,7 @@ impl Load {
             }
         };
         let load = match trace {
-            Ok(trace) => Self::replay(name.clone(), trace, machines).with_context(|| name)?,
+            Ok(trace) => Self::replay(name.clone(), trace, base, machines).with_context(|| name)?,
             // It names the file itself.
             Err(error @ TraceError::Open { .. }) => return Err(error.into()),
             Err(error) => return Err(error).context(name),
@@ -61,12 +65,13 @@ impl Load {
         Ok(load)
     }
 
-    fn replay(name: String, trace: Trace, mut machines: Machines) -> anyhow::Result<Self> {
+    fn replay(name: String, trace: Trace, base: PageSize, mut machines: Machines) -> anyhow::Result<Self> {
         let about = trace.header().cloned();
         let mut pages = Vec::new();
         let mut places = HashMap::new();
         for access in trace {
-            let page = access?.page;
+            // Traces count in pages of 4 KB.
+            let page = access?.page.address(PageSize::K4).vpn(base);
             let place = *places.entry(page).or_insert_with(|| {
                 pages.push(page);
                 pages.len() - 1
@@ -75,7 +80,7 @@ impl Load {
             machines.refer(page, u32::try_from(place)?);
         }
         if pages.is_empty() {
-            bail!("the trace holds no reference: capture anew");
+            return Err(TraceError::NoReference.into());
         }
         Ok(machines.load(name, pages, about))
     }
@@ -88,14 +93,15 @@ impl Load {
     pub(super) fn from_workload(
         workload: Workload,
         pages: Option<usize>,
+        base: PageSize,
         sizes: FileSizes,
         mut machines: Machines,
         seed: u64,
     ) -> anyhow::Result<Self> {
-        let pages = pages.unwrap_or(workload.default_pages());
-        workload.check(pages)?;
+        let pages = pages.unwrap_or(workload.default_pages(base));
+        workload.check(pages, base)?;
         sizes.check()?;
-        let ranges = workload.ranges(pages, seed, sizes);
+        let ranges = workload.ranges(pages, base, seed, sizes);
         let pages: Vec<_> = ranges.iter().flat_map(|range| range.iter()).collect();
         ensure!(u32::try_from(pages.len()).is_ok(), "too many pages: give a smaller --pages");
         let mut order: Vec<_> = (0..pages.len() as u32).collect();

@@ -22,6 +22,7 @@ use super::{Inject, Layout, Row};
 #[derive(Debug)]
 pub(super) struct Run<'a> {
     pub(super) load: &'a Load,
+    pub(super) base_kb: usize,
     pub(super) seed: u64,
     pub(super) layout: Layout,
     pub(super) inject: Option<Inject>,
@@ -191,6 +192,7 @@ fn examine<'t, 'n, W: Word>(
         name: name.into(),
         workload: run.load.name.clone(),
         pages: run.load.pages.len(),
+        base_kb: run.base_kb,
         seed: run.seed,
         layout: run.layout,
         refills: refs.lookups(),

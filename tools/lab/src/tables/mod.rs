@@ -8,10 +8,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use anyhow::{Context, bail};
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, ValueEnum};
 use indicatif::ProgressStyle;
 use serde::{Deserialize, Serialize};
-use tlbkit_addr::Vpn;
+use tlbkit_addr::{PageSize, Vpn};
 use tlbkit_names::{GA, LPT};
 use tlblab_tables::Named;
 
@@ -43,6 +44,10 @@ pub struct TablesArgs {
     /// Pages of the workload [default: 8192; conventional: 2381, the paper's gcc]
     #[arg(long, value_name = "N")]
     pages: Option<usize>,
+    /// The size of a page, in KB: pages of a trace are joined, and a workload is drawn in such pages. The structures resolve page numbers
+    /// of 52 bits whatever the size
+    #[arg(long, value_name = "KB", default_value_t = 4, value_parser = base_kb())]
+    base_kb: usize,
     /// Seed of everything random
     #[arg(long, default_value_t = 1)]
     seed: u64,
@@ -59,6 +64,11 @@ pub struct TablesArgs {
     sizes: FileSizes,
     #[command(flatten)]
     tlb: TlbArgs,
+}
+
+/// The sizes of a base page that there are: a granule of AArch64, and so on.
+fn base_kb() -> impl TypedValueParser<Value = usize> {
+    PossibleValuesParser::new(["4", "8", "16", "64"]).try_map(|kb| kb.parse())
 }
 
 /// How large nodes and entries are.
@@ -107,6 +117,8 @@ pub struct Row {
     pub name: Name,
     /// The trace or the workload.
     pub workload: String,
+    /// The size of a page, in KB.
+    pub base_kb: usize,
     /// How many pages are mapped.
     pub pages: usize,
     /// The seed of everything random.
@@ -183,8 +195,10 @@ pub(crate) fn misses(
 ) -> anyhow::Result<Misses> {
     let machines = load::Machines::new(tlb, seed, None)?;
     let load = match workload {
-        Some((workload, pages, sizes)) => load::Load::from_workload(workload, pages, sizes, machines, seed)?,
-        None => load::Load::from_trace(trace, machines)?,
+        Some((workload, pages, sizes)) => {
+            load::Load::from_workload(workload, pages, PageSize::K4, sizes, machines, seed)?
+        }
+        None => load::Load::from_trace(trace, PageSize::K4, machines)?,
     };
     let refills = load.refills.iter().map(|refill| refill.place).collect();
     let instructions = load.about.as_ref().map(|about| about.counts.instructions);
@@ -197,9 +211,9 @@ pub(crate) fn misses(
 ///
 /// If the trace is no good.
 pub(crate) fn walks(trace: Option<&Input>, tlb: &TlbArgs, seed: u64) -> anyhow::Result<Walks> {
-    let load = load::Load::from_trace(trace, load::Machines::new(tlb, seed, None)?)?;
+    let load = load::Load::from_trace(trace, PageSize::K4, load::Machines::new(tlb, seed, None)?)?;
     let optimum = optimum::Optimum::of(load.pages.iter().copied().collect::<BTreeSet<_>>());
-    let run = measure::Run { load: &load, seed, layout: Layout::Paper, inject: None, optimum };
+    let run = measure::Run { load: &load, base_kb: 4, seed, layout: Layout::Paper, inject: None, optimum };
     let mut tables = Vec::new();
     // A table in virtual memory has misses of its own.
     let others = tlblab_tables::paper();
@@ -231,11 +245,12 @@ impl Experiment for TablesArgs {
         // Without one there is no need to model its machine.
         let way = structures.iter().any(|structure| structure.name == LPT).then(|| self.layout.way());
         let machines = load::Machines::new(&self.tlb, self.seed, way)?;
+        let base = PageSize::from_bytes(self.base_kb << 10).context("--base-kb is a power of two")?;
         let load = match self.workload {
             Some(workload) => {
-                load::Load::from_workload(workload, self.pages, self.sizes, machines, self.seed)?
+                load::Load::from_workload(workload, self.pages, base, self.sizes, machines, self.seed)?
             }
-            None => load::Load::from_trace(self.trace.as_ref(), machines)?,
+            None => load::Load::from_trace(self.trace.as_ref(), base, machines)?,
         };
         if let Some(Header { program, args, counts, .. }) = &load.about {
             let (instructions, references) = (counts.instructions, counts.references);
@@ -244,8 +259,14 @@ impl Experiment for TablesArgs {
         }
         let pages: BTreeSet<_> = load.pages.iter().copied().collect();
         let optimum = optimum::Optimum::of(pages);
-        let run =
-            measure::Run { load: &load, seed: self.seed, layout: self.layout, inject: self.inject, optimum };
+        let run = measure::Run {
+            load: &load,
+            base_kb: self.base_kb,
+            seed: self.seed,
+            layout: self.layout,
+            inject: self.inject,
+            optimum,
+        };
         let bar = progress::bar(Some(structures.len() as u64)).with_style(ProgressStyle::with_template(
             "{msg} {wide_bar} {pos} of {len} structures, {eta} left",
         )?);
@@ -270,7 +291,7 @@ impl Experiment for TablesArgs {
 ///
 /// If a name, a number or the trace is no good.
 pub(crate) fn run(args: &TablesArgs) -> anyhow::Result<()> {
-    // Long, or of few structures.
-    let fields = &["peak_bytes", "moved_max", "node_bytes", "node_bytes_optimum"];
+    // Long, of few structures, or mostly the same.
+    let fields = &["base_kb", "peak_bytes", "moved_max", "node_bytes", "node_bytes_optimum"];
     rows::print_aside(args.json, &args.rows()?, Aside { fields, of: GA })
 }

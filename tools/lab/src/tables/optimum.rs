@@ -120,6 +120,8 @@ fn descend(trie: &[Point], points: &[usize], bit: u32) -> Vec<usize> {
 mod tests {
     use proptest::prelude::*;
 
+    use tlbkit_addr::PageSize;
+
     use super::*;
     use crate::workload::{FileSizes, Workload};
 
@@ -169,7 +171,7 @@ mod tests {
     }
 
     fn bytes_per_page(workload: Workload, pages: usize, seed: u64) -> f64 {
-        let ranges = workload.ranges(pages, seed, FileSizes { median: 3072.0, sigma: 2.0 });
+        let ranges = workload.ranges(pages, PageSize::K4, seed, FileSizes { median: 3072.0, sigma: 2.0 });
         let mut all: Vec<_> = ranges.iter().flat_map(|range| range.iter()).collect();
         all.sort_unstable();
         Optimum::of(all).bytes as f64 / pages as f64

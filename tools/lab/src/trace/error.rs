@@ -24,6 +24,17 @@ pub(crate) enum TraceError {
         "this is no trace: give a file made by `tlblab capture`, or valgrind's lackey output, plain, gz or xz"
     )]
     NotATrace,
+    /// The input is text as an editor of another system writes it.
+    #[error(
+        "the trace begins with a byte order mark, which lackey does not write: give its output as it is, or without that mark and in ASCII"
+    )]
+    ByteOrderMark,
+    /// The input holds files.
+    #[error("this is a tar archive: unpack it, and give the trace that is in it")]
+    Archive,
+    /// There is nothing in the trace.
+    #[error("the trace holds no reference: capture anew")]
+    NoReference,
     /// The file was written by a later version.
     #[error(
         "the trace has format version {found}, this program reads version {known}: update it, or capture anew"

@@ -115,6 +115,8 @@ pub(crate) fn read(input: impl Read + 'static) -> Result<Trace, TraceError> {
     };
     let (head, source) = sniff(unpacked)?;
     match head.first() {
+        _ if head.get(USTAR..).is_some_and(|field| field.starts_with(b"ustar")) => Err(TraceError::Archive),
+        _ if MARKS.iter().any(|mark| head.starts_with(mark)) => Err(TraceError::ByteOrderMark),
         // A recorded trace, or the few bytes that are left of one.
         Some(&byte) if byte == MAGIC[0] => Reader::new(source).map(Trace::Recorded),
         Some(b'I' | b' ' | b'=' | b'-' | b'\n' | b'\r') => {
@@ -124,10 +126,20 @@ pub(crate) fn read(input: impl Read + 'static) -> Result<Trace, TraceError> {
     }
 }
 
-/// Returns the first few bytes of `input`, and a reader that still has them.
+/// Where a tar archive says what it is.
+const USTAR: usize = 257;
+
+/// Byte order marks: of UTF-8, and of UTF-16 in either order.
+const MARKS: [&[u8]; 3] = [&[0xef, 0xbb, 0xbf], &[0xff, 0xfe], &[0xfe, 0xff]];
+
+/// Returns the first bytes of `input`, and a reader that still has them.
 fn sniff(mut input: impl Read + 'static) -> Result<(Vec<u8>, Source), TraceError> {
     let mut head = Vec::new();
-    input.by_ref().take(8).read_to_end(&mut head).map_err(|error| TraceError::from_read(error, 0))?;
+    input
+        .by_ref()
+        .take(USTAR as u64 + 5)
+        .read_to_end(&mut head)
+        .map_err(|error| TraceError::from_read(error, 0))?;
     let source = io::Cursor::new(head.clone()).chain(input);
     Ok((head, Box::new(BufReader::with_capacity(1 << 16, source))))
 }

@@ -18,28 +18,28 @@ pub(crate) const TABLE_1: [(&str, f64); 11] = [
 ];
 
 /// The pages of a program of `mb` MB.
-pub(crate) const fn pages(mb: f64) -> usize {
-    (mb * (1 << 20) as f64) as usize / PageSize::K4.bytes() + 1
+pub(crate) const fn pages(mb: f64, base: PageSize) -> usize {
+    (mb * (1 << 20) as f64) as usize / base.bytes() + 1
 }
 
-/// The pages of Table 1's gcc.
-pub(super) const GCC: usize = pages(TABLE_1[2].1);
+/// Table 1's gcc, in MB.
+pub(super) const GCC: f64 = TABLE_1[2].1;
 
-const TEXT: Vpn = VirtAddr::new(0x40_0000).vpn(PageSize::K4);
-const DATA: Vpn = VirtAddr::new(0x1000_0000).vpn(PageSize::K4);
-const STACK_END: Vpn = VirtAddr::new(0x7fff_f000).vpn(PageSize::K4);
+const TEXT: VirtAddr = VirtAddr::new(0x40_0000);
+const DATA: VirtAddr = VirtAddr::new(0x1000_0000);
+const STACK_END: VirtAddr = VirtAddr::new(0x7fff_f000);
 
-/// Returns a program of `pages` pages at MIPS's places: text at 4 MB, data and right above it the heap at 256 MB, the
+/// Returns a program of `pages` pages of size `base` at MIPS's places: text at 4 MB, data and right above it the heap at 256 MB, the
 /// stack below 2 GB.
 ///
 /// Table 1 gives no more than the sum. A fifth is text but never more than 2 MB, a tenth data, one page of 64 stack,
 /// the rest heap.
-pub(super) fn segments(pages: usize) -> Vec<Pages> {
+pub(super) fn segments(pages: usize, base: PageSize) -> Vec<Pages> {
     let stack = (pages / 64).max(1).min(pages);
-    let text = (pages / 5).min(512);
+    let text = (pages / 5).min((2 << 20) / base.bytes());
     let data_and_heap = pages - stack - text;
-    let stack_first = Vpn::new(STACK_END.get() - stack);
-    [(TEXT, text), (DATA, data_and_heap), (stack_first, stack)]
+    let stack_first = Vpn::new(STACK_END.vpn(base).get() - stack);
+    [(TEXT.vpn(base), text), (DATA.vpn(base), data_and_heap), (stack_first, stack)]
         .into_iter()
         .filter_map(|(first, pages)| Pages::count(first, pages))
         .collect()

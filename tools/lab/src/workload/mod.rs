@@ -15,7 +15,7 @@ use clap::ValueEnum;
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
 use serde::Serialize;
-use tlbkit_addr::{PageSize, Pages, VirtAddr, Vpn};
+use tlbkit_addr::{PageSize, Pages, VirtAddr};
 
 mod conventional;
 mod sparse;
@@ -38,46 +38,48 @@ pub(crate) enum Workload {
     Conventional,
 }
 
-/// The pages that a 64-bit address space has.
-const SPACE: usize = usize::MAX >> PageSize::K4.shift();
+/// Returns the last page of a 64-bit address space.
+const fn last_page(base: PageSize) -> usize {
+    usize::MAX >> base.shift()
+}
 
 impl Workload {
     /// Returns how many pages are meant when nothing is said: the paper's largest sparse set, or its `gcc`.
-    pub(crate) fn default_pages(self) -> usize {
+    pub(crate) fn default_pages(self, base: PageSize) -> usize {
         match self {
             Self::Uniform | Self::File | Self::Dense => 8192,
-            Self::Conventional => conventional::GCC,
+            Self::Conventional => conventional::pages(conventional::GCC, base),
         }
     }
 
-    /// Checks that there is room for `pages` pages, and at least one.
+    /// Checks that there is room for `pages` pages of size `base`, and at least one.
     ///
     /// # Errors
     ///
     /// If not.
-    pub(crate) fn check(self, pages: usize) -> anyhow::Result<()> {
-        // 16 GB; between the conventional text and stack there is less room.
-        let most = if self == Self::Conventional { 1 << 18 } else { 1 << 22 };
+    pub(crate) fn check(self, pages: usize, base: PageSize) -> anyhow::Result<()> {
+        // 16 GB of 4 KB pages; between the conventional text and stack there is 1 GB.
+        let most = if self == Self::Conventional { (1 << 30) >> base.shift() } else { 1 << 22 };
         ensure!((1..=most).contains(&pages), "{pages} pages do not fit: give --pages from 1 to {most}");
         Ok(())
     }
 
-    /// Returns exactly `pages` different pages, as disjoint ranges in the order in which they are allocated.
+    /// Returns exactly `pages` different pages of size `base`, as disjoint ranges in the order in which they are allocated.
     ///
     /// `sizes` are those of `file`. The cost is that of a search for each range.
-    pub(crate) fn ranges(self, pages: usize, seed: u64, sizes: FileSizes) -> Vec<Pages> {
+    pub(crate) fn ranges(self, pages: usize, base: PageSize, seed: u64, sizes: FileSizes) -> Vec<Pages> {
         let random = &mut ChaCha8Rng::seed_from_u64(seed);
         match self {
-            Self::Uniform => sparse::objects(pages, random, |_| 1),
+            Self::Uniform => sparse::objects(pages, base, random, |_| 1),
             Self::File => {
-                let mut draw = sizes.sampler();
-                sparse::objects(pages, random, |random| draw(random))
+                let mut draw = sizes.sampler(base);
+                sparse::objects(pages, base, random, |random| draw(random))
             }
-            Self::Dense => Pages::count(DENSE, pages).into_iter().collect(),
-            Self::Conventional => conventional::segments(pages),
+            Self::Dense => Pages::count(DENSE.vpn(base), pages).into_iter().collect(),
+            Self::Conventional => conventional::segments(pages, base),
         }
     }
 }
 
 /// Where `dense` begins.
-const DENSE: Vpn = VirtAddr::new(4 << 30).vpn(PageSize::K4);
+const DENSE: VirtAddr = VirtAddr::new(4 << 30);

@@ -9,7 +9,7 @@ use rand_chacha::ChaCha8Rng;
 use rand_distr::{Distribution, StandardNormal};
 use tlbkit_addr::{PageSize, Pages, Vpn};
 
-use super::SPACE;
+use super::last_page;
 
 /// The sizes of `file`'s objects: lognormal.
 #[derive(Args, Clone, Copy, Debug)]
@@ -42,12 +42,12 @@ impl FileSizes {
         Ok(())
     }
 
-    /// Returns what draws sizes, in pages.
-    pub(super) fn sampler(self) -> impl FnMut(&mut ChaCha8Rng) -> usize {
+    /// Returns what draws sizes, in pages of size `base`.
+    pub(super) fn sampler(self, base: PageSize) -> impl FnMut(&mut ChaCha8Rng) -> usize {
         move |random| {
             let z: f64 = StandardNormal.sample(random);
             let bytes = self.median * (self.sigma * z).exp();
-            ((bytes / PageSize::K4.bytes() as f64).ceil() as usize).max(1)
+            ((bytes / base.bytes() as f64).ceil() as usize).max(1)
         }
     }
 }
@@ -56,17 +56,19 @@ impl FileSizes {
 /// cut. An object that would overlap another or the end of the space gets another place.
 pub(super) fn objects(
     pages: usize,
+    base: PageSize,
     random: &mut ChaCha8Rng,
     mut size: impl FnMut(&mut ChaCha8Rng) -> usize,
 ) -> Vec<Pages> {
+    let end = last_page(base);
     let mut placed = BTreeMap::<Vpn, Pages>::new();
     let mut objects = Vec::new();
     let mut left = pages;
     while left > 0 {
         let size = size(random).min(left);
         let object = loop {
-            let first = Vpn::new(random.random_range(0..=SPACE));
-            let fits = Pages::count(first, size).filter(|object| object.last().get() <= SPACE);
+            let first = Vpn::new(random.random_range(0..=end));
+            let fits = Pages::count(first, size).filter(|object| object.last().get() <= end);
             let Some(object) = fits else { continue };
             // Of the objects that begin before its end, only the last can reach into it.
             let before = placed.range(..=object.last()).next_back();

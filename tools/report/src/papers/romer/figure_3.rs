@@ -12,8 +12,11 @@ use super::{Data, NEW, PAPER, POLICIES, STAND_INS};
 pub(super) fn overhead(data: &Data) -> anyhow::Result<Figure> {
     let names: Vec<String> = POLICIES.iter().chain(&NEW).map(|policy| (*policy).to_owned()).collect();
     type Part = (&'static str, fn(&Row) -> u64);
-    let parts: [Part; 3] =
-        [("miss handler", |row| row.handler), ("copying", |row| row.copy), ("bookkeeping", |row| row.book)];
+    let parts: [Part; 3] = [
+        ("miss handler", |row| row.handler_cycles),
+        ("copying", |row| row.copy_cycles),
+        ("bookkeeping", |row| row.book_cycles),
+    ];
     let mut figure = Figure::new(PAPER, "Figure 3", "TLB overhead of every policy", STAND_INS);
     let (mut near, mut copying, mut asap_behind) = (0, 0, 0);
     for (at, (program, habit)) in TRACES.iter().enumerate() {
@@ -28,7 +31,7 @@ pub(super) fn overhead(data: &Data) -> anyhow::Result<Figure> {
         }
         let approx = data.row(at, "APPROX-ONLINE")?;
         near += usize::from(approx.tlbmcpi < data.row(at, "FIXED-4K")?.tlbmcpi);
-        copying += usize::from(approx.copy > approx.book);
+        copying += usize::from(approx.copy_cycles > approx.book_cycles);
         asap_behind += usize::from(data.row(at, "ONLINE")?.tlbmcpi >= approx.tlbmcpi);
         let chart = Chart::bars(
             &format!("{program} ({habit})"),

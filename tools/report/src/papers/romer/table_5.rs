@@ -13,7 +13,9 @@ pub(super) fn execution(data: &Data) -> anyhow::Result<Figure> {
     for (at, (name, _)) in TRACES.iter().enumerate() {
         let cycles = |policy: &str| {
             let row = data.row(at, policy)?;
-            Ok::<_, anyhow::Error>((row.instructions + row.handler + row.copy + row.book) as f64)
+            Ok::<_, anyhow::Error>(
+                (row.instructions + row.handler_cycles + row.copy_cycles + row.book_cycles) as f64,
+            )
         };
         let base = cycles("FIXED-4K")?;
         let mut row = vec![(*name).to_owned()];

@@ -14,8 +14,10 @@ pub(super) fn verified(lab: &Lab, figure: &str, algorithm: &str) -> anyhow::Resu
     let rows = lab.rows::<Sweep>(&format!("shootdown sweep {figure}{seconds}"))?;
     let mut charts = Vec::new();
     type Measure = (fn(&Row) -> Option<f64>, &'static str, &'static str, f64);
-    let measures: [Measure; 2] =
-        [(|row| row.cpu_overhead, "CPU overhead", "%", 100.0), (|row| row.latency_ms, "Latency", "ms", 1.0)];
+    let measures: [Measure; 2] = [
+        (|row| row.cpu_overhead_share, "CPU overhead", "%", 100.0),
+        (|row| row.latency_ms, "Latency", "ms", 1.0),
+    ];
     for (measure, title, unit, by) in measures {
         let of = |source: Source, times: Option<usize>| {
             let of_source = rows.iter().filter(|point| point.row.source == source);
@@ -40,7 +42,7 @@ pub(super) fn verified(lab: &Lab, figure: &str, algorithm: &str) -> anyhow::Resu
         rows.iter().filter(|point| point.x <= 20.0).filter_map(deviation).collect::<Vec<_>>()
     };
     let (overheads, latencies) =
-        (far(|point| point.overhead_deviation), far(|point| point.latency_deviation));
+        (far(|point| point.overhead_deviation_pct), far(|point| point.latency_deviation_pct));
     let most = |values: &[f64]| values.iter().copied().map(f64::abs).fold(0.0, f64::max);
     let (overhead, latency) = (most(&overheads), most(&latencies));
     let about = "The simulator runs the crate's state machines under the model of 4.1; the bounds are the equations of 4.2.";

@@ -22,10 +22,10 @@ enum Measure {
 impl Measure {
     fn of(self, row: &Row) -> Option<f64> {
         match self {
-            Self::Overhead => row.cpu_overhead,
-            Self::Throughput => row.throughput,
+            Self::Overhead => row.cpu_overhead_share,
+            Self::Throughput => row.ops_per_cpu_s,
             Self::Latency => row.latency_ms,
-            Self::Space => row.space,
+            Self::Space => row.frozen_pages_per_cpu,
         }
     }
 

@@ -115,8 +115,8 @@ fn beyond(lab: &Lab, figure: Figure) -> anyhow::Result<Figure> {
     let way = |way: &Way| {
         vec![
             way.way.to_string(),
-            percent(100.0 * way.cpu_overhead),
-            cell(way.unmaps),
+            percent(100.0 * way.cpu_overhead_share),
+            cell(way.unmaps_per_cpu_s),
             cell(way.interrupts_per_unmap),
         ]
     };
