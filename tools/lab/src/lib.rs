@@ -15,6 +15,7 @@ mod capture;
 mod experiment;
 pub mod explore;
 pub mod fuzzing;
+pub mod locks;
 pub mod mach;
 pub mod mapping;
 pub mod model;
@@ -48,6 +49,7 @@ struct Cli {
 enum Command {
     Capture(capture::CaptureArgs),
     Explore(explore::Explore),
+    Locks(locks::Locks),
     Mach(mach::Mach),
     Mapping(mapping::Mapping),
     Model(model::Model),
@@ -71,6 +73,7 @@ pub fn main() -> ExitCode {
     let outcome = parse(std::env::args_os()).and_then(|cli| match cli.command {
         Command::Capture(args) => capture::run(&args),
         Command::Explore(args) => explore::run(&args).map(|()| ExitCode::SUCCESS),
+        Command::Locks(args) => args.run().map(|()| ExitCode::SUCCESS),
         Command::Mach(args) => args.run().map(|()| ExitCode::SUCCESS),
         Command::Mapping(args) => args.run().map(|()| ExitCode::SUCCESS),
         Command::Model(args) => args.run().map(|()| ExitCode::SUCCESS),

@@ -31,6 +31,11 @@ const MODES: &[Mode] = &[
     // With `--driver`, that one's.
     mode("explore", &["--hazards"], "driver algorithm hardware trace limit unreduced json"),
     mode("explore", &[], "algorithm hardware cpus fewer trace limit unreduced json"),
+    mode(
+        "locks",
+        &[],
+        "regions cpus fault first-touch unmap unmap-share between node-lock changes seed json",
+    ),
     mode("mach", &["--address-types"], "ipcs seed json"),
     mode("mach", &["--sensitivity"], "granularity fill record inject ipcs seed json"),
     mode("mach", &["--apps"], "fill record inject ipcs seed trace json"),

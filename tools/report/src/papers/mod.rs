@@ -32,6 +32,7 @@
 //! | `tzou/table_2_2.rs`, `tzou/table_3_1.rs` | damages; the algorithms, and the TLBs that each suits |
 //! | `tzou/figures_4_2_to_4_4.rs` | the simulator against the analysis |
 //! | `tzou/figures_4_5_to_4_7.rs` | what the algorithms cost |
+//! | `tzou/locks.rs` | beyond Figure 4.5: threads that fault in one address space |
 //! | `tzou/figures_5_5_and_5_6.rs` | moving data from one address space to another |
 
 use anyhow::Context;

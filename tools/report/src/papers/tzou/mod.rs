@@ -9,6 +9,7 @@ use crate::printed;
 mod figures_4_2_to_4_4;
 mod figures_4_5_to_4_7;
 mod figures_5_5_and_5_6;
+mod locks;
 mod table_2_2;
 mod table_3_1;
 
@@ -31,7 +32,8 @@ pub(crate) fn figures(lab: &Lab) -> anyhow::Result<Vec<Figure>> {
         ("4.6", "The time between requests", "ms between requests", "4.4.3"),
         ("4.7", "The service time", "ms of a reply", "4.4.4"),
     ] {
-        figures.push(figures_4_5_to_4_7::performance(lab, &claims, figure, title, x, section)?);
+        let drawn = figures_4_5_to_4_7::performance(lab, &claims, figure, title, x, section)?;
+        figures.push(if figure == "4.5" { locks::beyond(lab, drawn)? } else { drawn });
     }
     figures.extend(figures_5_5_and_5_6::figures(lab, &printed)?);
     Ok(figures)
