@@ -91,7 +91,7 @@ fn ways(args: &Beyond) -> anyhow::Result<Vec<Way>> {
         ("page-out: asynchronous, 128 pages a batch", Kind::OpAsynch, Options { batch: 128, ..base }),
     ];
     crate::parallel::map(&ways, |&(way, algorithm, options)| {
-        let run = simulate(algorithm, &p, &options)?;
+        let run = simulate(algorithm.algorithm(), &p, &options)?;
         let interrupts_per_unmap = run.interrupts / run.unmaps;
         Ok(Way {
             way: way.into(),

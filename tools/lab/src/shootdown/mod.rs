@@ -1,12 +1,16 @@
 //! `tlblab shootdown`: chapter 4 of Tzou, by its equations and by a simulator that drives the crate's machines.
 
+use std::path::PathBuf;
+
 use anyhow::{Context, bail, ensure};
 use clap::{Args, Subcommand};
 use serde::{Deserialize, Serialize};
+use tlbkit_shootdown::Algorithm;
 
 use self::analysis::{Bound, Solution, analyse};
 use self::model::{Measures, Parameters};
-use self::simulator::{Options, Sends, simulate};
+use self::recorded::Recorded;
+use self::simulator::{Options, Sends, Shape, simulate};
 use crate::{Experiment, Name};
 
 pub use self::beyond::{Beyond, Way};
@@ -18,6 +22,7 @@ mod analysis;
 mod beyond;
 mod claims;
 mod model;
+mod recorded;
 mod simplify;
 mod simulator;
 mod sweep;
@@ -33,7 +38,7 @@ pub struct Shootdown {
 enum What {
     /// By the equations of 4.2: lower and upper bounds
     Analyse(Model),
-    /// By simulation, of the crate's state machines under the model of 4.1
+    /// By simulation, of the crate's state machines under the model of 4.1: all ten algorithms
     Simulate(Simulate),
     /// The sweeps of Figures 4.2 to 4.7
     Sweep(Sweep),
@@ -86,8 +91,9 @@ pub struct Model {
     json: bool,
 }
 
-#[derive(Clone, Copy, Debug, Args)]
-struct Simulate {
+/// Arguments
+#[derive(Clone, Debug, Args)]
+pub struct Simulate {
     #[command(flatten)]
     model: Model,
     #[command(flatten)]
@@ -95,7 +101,7 @@ struct Simulate {
 }
 
 /// How to simulate
-#[derive(Clone, Copy, Debug, Args)]
+#[derive(Clone, Debug, Args)]
 struct RunArgs {
     /// When requests are sent: after the requester's computation, or each in its place in it
     #[arg(long, value_enum, default_value_t = Sends::After)]
@@ -115,19 +121,56 @@ struct RunArgs {
     /// Simplify as 4.2.1.1: what delays a processor's reply is drawn for each reply
     #[arg(long)]
     independent: bool,
+    /// The distribution of the time between two requests of a CPU
+    #[arg(long, value_enum, default_value_t = Shape::Exponential)]
+    arrivals: Shape,
+    /// The distribution of what a request and a reply compute
+    #[arg(long, value_enum, default_value_t = Shape::Exponential)]
+    services: Shape,
+    /// The distribution of the time of an interrupt-disabling event
+    #[arg(long, value_enum, default_value_t = Shape::Exponential)]
+    masked: Shape,
+    /// Interrupt-disabling events let pending interrupts in after so many milliseconds [default: never]
+    #[arg(long, value_name = "MS")]
+    masked_at_most: Option<f64>,
+    /// Cache lines of a page that each CPU flushes with it: a virtually tagged cache
+    #[arg(long, default_value_t = 0)]
+    lines: u32,
+    /// Milliseconds that a line takes
+    #[arg(long, default_value_t = 0.0)]
+    x_line: f64,
+    /// Milliseconds that each page of a request after the first adds
+    #[arg(long, default_value_t = 0.0)]
+    x_page: f64,
+    /// A kernel's log (docs/witness.md): what is between its changes, with the mean of --lambda-t, and how many pages and which
+    /// share of the CPUs each concerns
+    #[arg(long, value_name = "FILE")]
+    log: Option<PathBuf>,
 }
 
 impl RunArgs {
-    fn options(self) -> Options {
-        Options {
+    fn options<'a>(&self, recorded: Option<&'a Recorded>) -> anyhow::Result<Options<'a>> {
+        let at_most = self.masked_at_most.unwrap_or(f64::INFINITY);
+        ensure!(at_most > 0.0, "--masked-at-most {at_most} is no time: give a number above 0");
+        for (name, value) in [("--x-line", self.x_line), ("--x-page", self.x_page)] {
+            ensure!(value.is_finite() && value >= 0.0, "{name} {value}: give a number from 0 on");
+        }
+        Ok(Options {
             sends: self.sends,
             seconds: self.seconds,
             seed: self.seed,
             free_dispatch: self.free_dispatch,
             slices_only: self.slices_only,
             independent: self.independent,
+            arrivals: self.arrivals,
+            services: self.services,
+            masked: self.masked,
+            masked_at_most: at_most * 1e-3,
+            recorded,
+            x_lines: f64::from(self.lines) * self.x_line * 1e-3,
+            x_page: self.x_page * 1e-3,
             ..Options::default()
-        }
+        })
     }
 }
 
@@ -255,9 +298,59 @@ fn bounds(kind: Kind, p: &Parameters) -> [Row; 2] {
 /// The most CPUs that the simulator's sets hold.
 const MOST: usize = 256;
 
-fn simulated(kind: Kind, p: &Parameters, options: &Options) -> anyhow::Result<Row> {
-    ensure!(p.n <= MOST, "--n {} is more than the simulator's {MOST} CPUs: lower it", p.n);
-    Ok(Row::new(kind, Source::Simulation, p, Some(simulate(kind, p, options)?.measures)))
+fn simulated(kind: Kind, p: &Parameters, options: &Options<'_>) -> anyhow::Result<Row> {
+    Ok(Row::new(kind, Source::Simulation, p, Some(simulate(kind.algorithm(), p, options)?.measures)))
+}
+
+/// An algorithm in the simulator.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Simulated {
+    /// The algorithm, by its name in Table 3.1.
+    pub algorithm: Name,
+    /// CPUs of an operation.
+    pub m: usize,
+    /// CPUs of the machine.
+    pub n: usize,
+    /// The share of a CPU's time, from 0 to 1.
+    pub cpu_overhead: f64,
+    /// Milliseconds of an operation: the mean, and the longest.
+    pub latency_ms: f64,
+    /// See there.
+    pub longest_ms: f64,
+    /// The longest time for which a CPU was kept from its program.
+    pub longest_busy_ms: f64,
+    /// Operations for each CPU and second.
+    pub throughput: f64,
+    /// Pages frozen for each CPU.
+    pub space: f64,
+    /// Interprocessor interrupts that a CPU takes in a second.
+    pub interrupts: f64,
+}
+
+impl Experiment for Simulate {
+    const COMMAND: &'static str = "shootdown simulate";
+    type Row = Simulated;
+
+    fn rows(&self) -> anyhow::Result<Vec<Simulated>> {
+        let recorded = self.run.log.as_deref().map(Recorded::open).transpose()?;
+        let (p, options) = (self.model.parameters()?, self.run.options(recorded.as_ref())?);
+        crate::parallel::map(&Algorithm::ALL, |&algorithm| {
+            let run = simulate(algorithm, &p, &options)?;
+            let measures = run.measures;
+            Ok(Simulated {
+                algorithm: algorithm.name().into(),
+                m: p.m,
+                n: p.n,
+                cpu_overhead: measures.overhead,
+                latency_ms: measures.latency * 1e3,
+                longest_ms: run.longest * 1e3,
+                longest_busy_ms: run.longest_busy * 1e3,
+                throughput: measures.throughput,
+                space: measures.space,
+                interrupts: run.interrupts,
+            })
+        })
+    }
 }
 
 impl Experiment for Model {
@@ -273,11 +366,7 @@ impl Experiment for Model {
 pub(crate) fn run(args: &Shootdown) -> anyhow::Result<()> {
     match &args.what {
         What::Analyse(model) => crate::rows::print(model.json, &model.rows()?),
-        What::Simulate(args) => {
-            let (p, options) = (args.model.parameters()?, args.run.options());
-            let rows = crate::parallel::map(&Kind::ALL, |&kind| simulated(kind, &p, &options))?;
-            crate::rows::print(args.model.json, &rows)
-        }
+        What::Simulate(args) => crate::rows::print(args.model.json, &args.rows()?),
         What::Sweep(sweep) => sweep::run(sweep),
         What::Simplify(simplify) => simplify::run(simplify),
         What::Claims(claims) => claims::run(claims),

@@ -1,6 +1,7 @@
 //! The model of Tzou 4.1: its parameters, and the measures of 4.1.4.
 
 use serde::{Deserialize, Serialize};
+use tlbkit_shootdown::Algorithm;
 
 /// The parameters of sections 4.1.2 and 4.1.3. Rates per second, times in seconds.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -66,7 +67,7 @@ impl Parameters {
     }
 }
 
-/// The three algorithms of chapter 4.
+/// The three algorithms that chapter 4 analyses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Kind {
     /// 2-phase.
@@ -90,6 +91,15 @@ impl Kind {
             Self::TwoPhase => "2-phase",
             Self::OpSynch => "op-synch",
             Self::OpAsynch => "op-asynch",
+        }
+    }
+
+    /// Returns the algorithm of Table 3.1 that it is.
+    pub(crate) const fn algorithm(self) -> Algorithm {
+        match self {
+            Self::TwoPhase => Algorithm::TwoPhase,
+            Self::OpSynch => Algorithm::Optimistic,
+            Self::OpAsynch => Algorithm::OptimisticAsync,
         }
     }
 }

@@ -60,7 +60,7 @@ pub(super) fn run(args: &Simplify) -> anyhow::Result<()> {
     runs.retain(|(kind, .., o)| !(o.slices_only && *kind != Kind::OpAsynch));
     let rows = crate::parallel::map(&runs, |&(algorithm, m, simplified, n, options)| {
         let p = Parameters { m, n, ..Parameters::CANONICAL };
-        let measures = simulate(algorithm, &p, &options)?.measures;
+        let measures = simulate(algorithm.algorithm(), &p, &options)?.measures;
         let [lower, upper] = bounds(algorithm, &p);
         let off = |value: f64, low: Option<f64>, high: Option<f64>| {
             let middle = 0.5 * (low? + high.or(low)?);

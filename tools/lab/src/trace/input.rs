@@ -105,15 +105,7 @@ pub(crate) fn open(input: &Input, progress: &ProgressBar) -> Result<Trace, Trace
 ///
 /// What the beginning of the trace has wrong with it.
 pub(crate) fn read(input: impl Read + 'static) -> Result<Trace, TraceError> {
-    let (head, packed) = sniff(input)?;
-    let unpacked: Box<dyn Read> = if head.starts_with(&[0x1f, 0x8b]) {
-        Box::new(MultiGzDecoder::new(packed))
-    } else if head.starts_with(&[0xfd, b'7', b'z', b'X', b'Z', 0]) {
-        Box::new(XzReader::new(packed, true))
-    } else {
-        packed
-    };
-    let (head, source) = sniff(unpacked)?;
+    let (head, source) = unpacked(input)?;
     match head.first() {
         _ if head.get(USTAR..).is_some_and(|field| field.starts_with(b"ustar")) => Err(TraceError::Archive),
         _ if MARKS.iter().any(|mark| head.starts_with(mark)) => Err(TraceError::ByteOrderMark),
@@ -132,7 +124,23 @@ const USTAR: usize = 257;
 /// Byte order marks: of UTF-8, and of UTF-16 in either order.
 const MARKS: [&[u8]; 3] = [&[0xef, 0xbb, 0xbf], &[0xff, 0xfe], &[0xfe, 0xff]];
 
-/// Returns the first bytes of `input`, and a reader that still has them.
+/// Returns the first few bytes of what `input` is, plain or packed by gzip or xz, and a reader of it.
+///
+/// # Errors
+///
+/// If its beginning cannot be read.
+pub(crate) fn unpacked(input: impl Read + 'static) -> Result<(Vec<u8>, Box<dyn BufRead>), TraceError> {
+    let (head, packed) = sniff(input)?;
+    sniff(if head.starts_with(&[0x1f, 0x8b]) {
+        Box::new(MultiGzDecoder::new(packed))
+    } else if head.starts_with(&[0xfd, b'7', b'z', b'X', b'Z', 0]) {
+        Box::new(XzReader::new(packed, true)) as Box<dyn Read>
+    } else {
+        packed
+    })
+}
+
+/// Returns the first few bytes of `input`, and a reader that still has them.
 fn sniff(mut input: impl Read + 'static) -> Result<(Vec<u8>, Source), TraceError> {
     let mut head = Vec::new();
     input

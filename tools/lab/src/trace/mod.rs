@@ -30,7 +30,7 @@ mod writer;
 
 pub(crate) use error::TraceError;
 pub(crate) use format::{Counts, Header};
-pub(crate) use input::{Input, Trace, open, read};
+pub(crate) use input::{Input, Trace, open, read, unpacked};
 pub(crate) use lackey::{Lackey, Messages};
 pub(crate) use reader::Reader;
 pub(crate) use writer::Writer;

@@ -7,14 +7,13 @@ use tlbkit_shootdown::{Batch, Target};
 /// Pages of a batch beyond which the whole space is flushed.
 const LIMIT: usize = 64;
 
-/// Returns the pages that a CPU flushes one by one for a request after the first; a whole space counts as [`LIMIT`].
-pub(super) fn further_pages(what: Target) -> usize {
-    let pages = match what {
+/// Returns the pages that a CPU flushes one by one for a request; a whole space counts as [`LIMIT`].
+pub(super) fn pages(what: Target) -> usize {
+    match what {
         Target::Pages(_, pages) => pages.len().min(LIMIT),
-        Target::Nothing => return 0,
+        Target::Nothing => 0,
         Target::Listed(_) | Target::Space(_) | Target::All => LIMIT,
-    };
-    pages - 1
+    }
 }
 
 /// A CPU's unmaps: one page after the other.

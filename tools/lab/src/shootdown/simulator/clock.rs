@@ -21,6 +21,32 @@ impl Random {
     pub(super) fn exponential(&mut self, mean: f64) -> f64 {
         -mean * self.unit().ln()
     }
+
+    pub(super) fn draw(&mut self, shape: Shape, mean: f64) -> f64 {
+        match shape {
+            Shape::Constant => mean,
+            Shape::Uniform => 2.0 * mean * self.unit(),
+            Shape::Exponential => self.exponential(mean),
+            Shape::Bursty => {
+                let of = if self.unit() < 0.1 { 5.5 } else { 0.5 };
+                self.exponential(of * mean)
+            }
+        }
+    }
+}
+
+/// The distribution of a time.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum Shape {
+    /// Always the mean
+    Constant,
+    /// Anything up to twice the mean
+    Uniform,
+    /// As in 4.1.2
+    #[default]
+    Exponential,
+    /// One in ten has 5.5 times the mean, the others half of it: a variance of 5.5 where the exponential one has 1
+    Bursty,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -1,11 +1,11 @@
 //! The crate's machines, action by action, and the time that each takes.
 
-use tlbkit_shootdown::{Action, Misuse, OpId, Reply, Request, Seen, Target};
+use tlbkit_shootdown::{Action, Duty, Misuse, OpId, Order, Reply, Request, Seen, Target};
 
-use super::changes::further_pages;
+use super::Sends;
+use super::changes::pages;
 use super::clock::Event;
 use super::processors::{Doing, SLOTS, Simulator};
-use super::{Kind, Sends};
 
 impl Simulator<'_> {
     /// One action of a CPU's machines. Returns whether time stands still.
@@ -21,7 +21,7 @@ impl Simulator<'_> {
             let waits = !went_on && !self.cpus[cpu].computing;
             if waits
                 && !self.cpus[cpu].stopped
-                && self.kind == Kind::OpSynch
+                && self.plan.duty() == Duty::Flush
                 && !self.cpus[cpu].queue.is_empty()
             {
                 self.cpus[cpu].replier.interrupt();
@@ -29,7 +29,7 @@ impl Simulator<'_> {
             }
             return Ok(went_on);
         }
-        if self.kind != Kind::OpAsynch && !self.cpus[cpu].queue.is_empty() {
+        if !self.is_asynchronous() && !self.cpus[cpu].queue.is_empty() {
             self.cpus[cpu].replier.interrupt();
             return Ok(true);
         }
@@ -67,7 +67,7 @@ impl Simulator<'_> {
             }
             Reply::Flush { .. } if paid => self.cpus[cpu].replier.did()?,
             Reply::Flush { what, .. } => {
-                let time = self.random.exponential(self.p.x_reply) + self.further_pages(what);
+                let time = self.random.draw(self.o.services, self.p.x_reply) + self.flushing(what);
                 self.compute(cpu, time);
                 return Ok(false);
             }
@@ -118,28 +118,34 @@ impl Simulator<'_> {
         }
     }
 
-    /// The time that the pages after the first take to be flushed.
-    fn further_pages(&self, what: Target) -> f64 {
-        self.o.x_page * further_pages(what) as f64
+    /// The time that the pages after the first, and all pages' cache lines, take to be flushed.
+    fn flushing(&self, what: Target) -> f64 {
+        let pages = pages(what) as f64;
+        self.o.x_page * (pages - 1.0).max(0.0) + self.o.x_lines * pages
     }
 
     /// The share of a request's computation that this action takes.
     fn cost(&mut self, op: usize, now: Action) -> f64 {
-        let begins = match self.kind {
-            Kind::TwoPhase => now == Action::Enter,
-            _ => now == Action::Update,
+        let begins = match self.plan.algorithm().order() {
+            Order::TwoPhase => now == Action::Enter,
+            Order::TlbFirst => now == Action::SetTentative,
+            Order::PteFirst | Order::Optimistic => now == Action::Update,
         };
+        let mean = self.p.x_req1 + (self.ops[op].targets.len() as f64 - 1.0) * self.p.x_req2;
         if begins {
-            self.ops[op].computation = self.random.exponential(self.p.x_req());
+            self.ops[op].computation = self.random.draw(self.o.services, mean);
         }
-        let (whole, share) = (self.ops[op].computation, 1.0 / self.p.x_req());
-        let further = self.further_pages(self.ops[op].what);
-        match (now, self.o.sends) {
-            _ if begins && self.o.sends == Sends::After => whole + further,
-            _ if begins => whole * self.p.x_req1 * share + further,
-            (Action::Send(_) | Action::SendAndLeave(_), Sends::Spread) => whole * self.p.x_req2 * share,
+        let whole = self.ops[op].computation;
+        let flushing = self.flushing(self.ops[op].what);
+        let asks = matches!(now, Action::Send(_) | Action::SendAndLeave(_) | Action::FlushRemotely { .. });
+        let flushes = matches!(now, Action::FlushLocally { .. } | Action::FlushRemotely { .. });
+        let computes = match self.o.sends {
+            Sends::After if begins => whole,
+            Sends::Spread if begins => whole * self.p.x_req1 / mean,
+            Sends::Spread if asks => whole * self.p.x_req2 / mean,
             _ => 0.0,
-        }
+        };
+        computes + if flushes { flushing } else { 0.0 }
     }
 
     fn ask(&mut self, cpu: usize, op: usize) -> Result<bool, Misuse> {
@@ -181,6 +187,8 @@ impl Simulator<'_> {
                 self.cpus[of].watchers.push(op);
                 return Ok(false);
             }
+            Action::FlushRemotely { .. } => Seen::Posted { ticket: 1, done: 1 },
+            Action::IsFlushed { .. } => Seen::Yes,
             Action::Continue => {
                 self.ops[op].continued = true;
                 for cpu in std::mem::take(&mut self.ops[op].waiting) {
@@ -217,7 +225,7 @@ impl Simulator<'_> {
 
     fn end(&mut self, cpu: usize, op: usize) {
         let begun = self.ops[op].begun;
-        if self.kind == Kind::OpAsynch {
+        if self.is_asynchronous() {
             self.returned(begun);
         } else {
             self.cpus[cpu].returning = Some(begun);
@@ -235,8 +243,10 @@ impl Simulator<'_> {
     /// An operation is over for its caller: for a synchronous one that is the end of the busy period (4.2.1.4).
     pub(super) fn returned(&mut self, begun: f64) {
         if self.counts() {
+            let latency = self.clock.now() - begun;
             self.ended += 1;
-            self.latencies += self.clock.now() - begun;
+            self.latencies += latency;
+            self.longest = self.longest.max(latency);
         }
     }
 
@@ -249,7 +259,7 @@ impl Simulator<'_> {
         self.cpus[to].queue.push(request)?;
         let at = &self.cpus[to];
         let waits = at.doing == Doing::Synchronizing && !at.computing;
-        if self.kind != Kind::OpAsynch && (at.doing == Doing::Idle || waits) {
+        if !self.is_asynchronous() && (at.doing == Doing::Idle || waits) {
             self.awake.push_back(to);
         }
         Ok(())

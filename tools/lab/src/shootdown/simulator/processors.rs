@@ -2,12 +2,12 @@
 
 use std::collections::VecDeque;
 
-use tlbkit_addr::CpuSet;
-use tlbkit_shootdown::{Misuse, OpId, Plan, Queue, Replier, Requester, Target};
+use tlbkit_addr::{Asid, CpuSet, Pages, Vpn};
+use tlbkit_shootdown::{Duty, Misuse, OpId, Plan, Queue, Replier, Requester, Target};
 
 use super::changes::{Changes, Gathered};
 use super::clock::{Clock, Event, Random};
-use super::{Kind, Options, Parameters};
+use super::{Options, Parameters};
 
 /// Words of a CPU set: 256 CPUs, for N = 4M up to M = 64.
 pub(super) const W: usize = 4;
@@ -38,6 +38,13 @@ pub(super) struct Cpu {
     pub(super) paid: bool,
     pub(super) stopped: bool,
     pub(super) disabled: u32,
+    /// What is left of an interrupt-disabling event whose time without interrupts is over.
+    pub(super) rest: f64,
+    /// What is left of the computation until the next unmap, and since when it has gone on.
+    pub(super) gap: f64,
+    pub(super) idle_since: f64,
+    /// How many of the recorded changes it has made.
+    pub(super) recorded: usize,
     pub(super) own: Option<usize>,
     pub(super) taken: Option<usize>,
     pub(super) since: f64,
@@ -83,6 +90,10 @@ impl Cpu {
             paid: false,
             stopped: false,
             disabled: 0,
+            rest: 0.0,
+            gap: 0.0,
+            idle_since: 0.0,
+            recorded: 0,
             own: None,
             taken: None,
             since: 0.0,
@@ -99,9 +110,8 @@ impl Cpu {
 
 /// The machine that is simulated.
 pub(super) struct Simulator<'a> {
-    pub(super) kind: Kind,
     pub(super) p: &'a Parameters,
-    pub(super) o: &'a Options,
+    pub(super) o: &'a Options<'a>,
     pub(super) plan: Plan,
     pub(super) random: Random,
     pub(super) clock: Clock,
@@ -114,6 +124,8 @@ pub(super) struct Simulator<'a> {
     pub(super) awake: VecDeque<usize>,
     pub(super) busy: f64,
     pub(super) latencies: f64,
+    pub(super) longest: f64,
+    pub(super) longest_busy: f64,
     pub(super) ended: u64,
     pub(super) frozen: f64,
     pub(super) interrupts: u64,
@@ -121,13 +133,18 @@ pub(super) struct Simulator<'a> {
 }
 
 impl Simulator<'_> {
+    /// CPUs look into their queues at the ends of slices, and are not interrupted.
+    pub(super) fn is_asynchronous(&self) -> bool {
+        self.plan.duty() == Duty::FlushAndFinish
+    }
+
     pub(super) fn run(&mut self) -> Result<(), Misuse> {
         for cpu in 0..self.cpus.len() {
             if self.p.lambda_d > 0.0 && !self.o.independent {
                 let first = self.random.exponential(1.0 / self.p.lambda_d);
                 self.clock.after(first, Event::Disable { cpu });
             }
-            if self.kind == Kind::OpAsynch {
+            if self.is_asynchronous() {
                 let first = self.random.unit() * self.p.x_j;
                 self.clock.after(first, Event::Slice { cpu });
             }
@@ -193,12 +210,17 @@ impl Simulator<'_> {
         if before != synchronizes(doing) {
             at.since = self.clock.now();
         }
+        if at.doing == Doing::Idle {
+            at.gap -= self.clock.now() - at.idle_since;
+        }
+        at.idle_since = self.clock.now();
         at.turn += 1;
         at.doing = doing;
         at.computing = false;
         at.paid = false;
         if before && !synchronizes(doing) {
             self.busy += self.after_warm_up(since);
+            self.longest_busy = self.longest_busy.max(self.after_warm_up(since));
         }
     }
 
@@ -217,13 +239,21 @@ impl Simulator<'_> {
     }
 
     fn await_unmap(&mut self, cpu: usize) {
-        let turn = self.cpus[cpu].turn;
-        let next = self.random.exponential(1.0 / self.p.lambda_t);
-        self.clock.after(next, Event::Unmap { cpu, turn });
+        if self.cpus[cpu].gap <= 0.0 {
+            let mean = 1.0 / self.p.lambda_t;
+            self.cpus[cpu].gap = match self.o.recorded {
+                Some(recorded) => mean * recorded.change(cpu, self.cpus[cpu].recorded).gap,
+                None => self.random.draw(self.o.arrivals, mean),
+            };
+        }
+        let (turn, gap) = (self.cpus[cpu].turn, self.cpus[cpu].gap);
+        self.clock.after(gap, Event::Unmap { cpu, turn });
     }
 
     /// A requester event: an unmap, and an operation if it is the one that fills the batch.
     fn unmap(&mut self, cpu: usize) -> Result<(), Misuse> {
+        self.cpus[cpu].gap = 0.0;
+        self.cpus[cpu].idle_since = self.clock.now();
         let free = (!self.cpus[cpu].slots).trailing_zeros();
         // No processor is disabled in the model of independent replies; the share of them that would be is left out.
         let disabled = self.o.independent && self.random.unit() < self.p.rho_d();
@@ -232,8 +262,20 @@ impl Simulator<'_> {
             return Ok(());
         }
         let tolerated = self.o.tolerated > 0.0 && self.random.unit() < self.o.tolerated;
-        let page_out = self.kind == Kind::OpAsynch;
-        let (what, unmaps) = match self.cpus[cpu].changes.unmap(tolerated, page_out, self.o.batch) {
+        let page_out = self.is_asynchronous();
+        let mut m = self.p.m;
+        let gathered = match self.o.recorded {
+            Some(recorded) => {
+                let change = recorded.change(cpu, self.cpus[cpu].recorded);
+                self.cpus[cpu].recorded += 1;
+                m = 1 + (change.asked * self.p.repliers()).round() as usize;
+                let pages = Pages::count(Vpn::new(0), change.pages);
+                let what = pages.map_or(Target::All, |pages| Target::Pages(Asid::default(), pages));
+                Gathered::Ready(what, change.pages)
+            }
+            None => self.cpus[cpu].changes.unmap(tolerated, page_out, self.o.batch),
+        };
+        let (what, unmaps) = match gathered {
             Gathered::Ready(what, unmaps) => (what, unmaps),
             Gathered::Waits => {
                 self.await_unmap(cpu);
@@ -248,7 +290,7 @@ impl Simulator<'_> {
         self.cpus[cpu].slots |= 1 << free;
         let mut targets = CpuSet::<W>::empty();
         targets.insert(cpu);
-        while targets.len() < self.p.m {
+        while targets.len() < m {
             targets.insert((self.random.unit() * self.cpus.len() as f64) as usize);
         }
         let running = targets.iter().filter(|&c| c == cpu || self.random.unit() >= self.o.lazy).collect();
@@ -291,7 +333,7 @@ impl Simulator<'_> {
                 return Ok(());
             }
             match at.doing {
-                Doing::Idle | Doing::Disabled if self.kind == Kind::OpAsynch && at.slice_over => {
+                Doing::Idle | Doing::Disabled if self.is_asynchronous() && at.slice_over => {
                     if at.doing == Doing::Disabled && !at.paid && !self.o.slices_only {
                         return Ok(());
                     }
@@ -301,7 +343,7 @@ impl Simulator<'_> {
                     self.turn(cpu, Doing::Synchronizing);
                 }
                 Doing::Idle => {
-                    if !at.queue.is_empty() && self.kind != Kind::OpAsynch {
+                    if !at.queue.is_empty() && !self.is_asynchronous() {
                         if self.is_delayed(cpu) {
                             continue;
                         }
@@ -311,10 +353,15 @@ impl Simulator<'_> {
                         }
                         let time = if self.o.free_dispatch { 0.0 } else { self.p.x_i };
                         self.compute(cpu, time);
-                    } else if at.disabled > 0 {
-                        self.cpus[cpu].disabled -= 1;
+                    } else if at.disabled > 0 || at.rest > 0.0 {
+                        let mut whole = at.rest;
+                        if whole <= 0.0 {
+                            self.cpus[cpu].disabled -= 1;
+                            whole = self.random.draw(self.o.masked, self.p.x_d);
+                        }
+                        let time = whole.min(self.o.masked_at_most);
+                        self.cpus[cpu].rest = whole - time;
                         self.turn(cpu, Doing::Disabled);
-                        let time = self.random.exponential(self.p.x_d);
                         self.compute(cpu, time);
                     } else {
                         return Ok(());
