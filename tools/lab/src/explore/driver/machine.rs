@@ -4,7 +4,7 @@
 //! it was last flushed: every word that the entry has been while the CPU could load it. What is wrong of one of those is
 //! wrong in some interleaving. What software walks is kept likewise: every node that was linked since the CPU was last in
 //! the driver. Only what writes to memory is chosen step by step: a use that sets a status bit non-atomically, and the
-//! landing of its write.
+//! landing of its write; a store that makes a line of a virtually tagged cache dirty, and its way back to memory.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -52,6 +52,9 @@ struct Tlb {
     copies: [Words; PAGES],
     /// A status write under way.
     late: Option<(usize, Word)>,
+    /// A dirty line of a page in a virtually tagged cache, and the copy by which it was written: it needs that entry to be
+    /// written back.
+    lines: [Option<Word>; PAGES],
     /// Nodes, each named as its frame, that walks by software and by hardware may be in.
     walks: [[Words; 2]; PAGES],
     /// What a miss handler may have seen the flag to be.
@@ -434,6 +437,8 @@ impl State {
                 whims.push(Whim::Land { cpu });
                 continue;
             }
+            let dirty = (0..PAGES).filter(|&page| tlb.lines[page].is_some());
+            whims.extend(dirty.map(|page| Whim::WriteBack { cpu, page }));
             if self.stops && !tlb.user {
                 continue;
             }
@@ -442,6 +447,9 @@ impl State {
                 tlb.copies.iter().enumerate().take(setup.pages).filter(|&(page, _)| here(page))
             {
                 for word in each(copies) {
+                    if hardware.lines_need_entry && rights(word) == WRITE && tlb.lines[page].is_none() {
+                        whims.push(Whim::Dirty { cpu, page, word });
+                    }
                     for (bit, ways) in [(REFERENCED, hardware.referenced), (DIRTY, hardware.dirty)] {
                         let may = bit == REFERENCED || rights(word) == WRITE;
                         if may && word & bit == 0 && ways.on_hit != Status::Never {
@@ -457,6 +465,8 @@ impl State {
     fn indulge(&mut self, hardware: &Hardware, whim: Whim) {
         match whim {
             Whim::Land { cpu } => self.land(cpu),
+            Whim::WriteBack { cpu, page } => self.write_back(cpu, page),
+            Whim::Dirty { cpu, page, word } => self.tlbs[cpu].lines[page] = Some(word),
             Whim::Use { cpu, page, word, bit, way } => {
                 let entry = self.entries[page];
                 let tlb = &mut self.tlbs[cpu];
@@ -485,6 +495,15 @@ impl State {
         }
     }
 
+    /// A line leaves the cache. Without the entry by which it was written, a fault puts that entry back (2.3.3).
+    fn write_back(&mut self, cpu: usize, page: usize) {
+        if let Some(word) = self.tlbs[cpu].lines[page].take()
+            && rights(self.entries[page]) < rights(word)
+        {
+            self.entries[page] = word;
+        }
+    }
+
     fn flush(&mut self, cpu: usize, space: Option<Asid>, what: &Flush, drain: bool, setup: &Setup) {
         if drain {
             self.land(cpu);
@@ -494,11 +513,11 @@ impl State {
             space.is_none_or(|space| space == asid(of))
                 && (what.is_all() || what.covers(Pages::one(place(at))))
         };
-        let tlb = &mut self.tlbs[cpu];
         for page in (0..PAGES).filter(|&page| covers(page)) {
-            tlb.copies[page] = 0;
+            self.write_back(cpu, page);
+            self.tlbs[cpu].copies[page] = 0;
         }
-        tlb.leave(HARDWARE);
+        self.tlbs[cpu].leave(HARDWARE);
         self.spread(&setup.hardware);
     }
 }
@@ -506,7 +525,16 @@ impl State {
 #[derive(Clone, Copy, Debug)]
 enum Whim {
     Land { cpu: usize },
+    WriteBack { cpu: usize, page: usize },
+    Dirty { cpu: usize, page: usize, word: Word },
     Use { cpu: usize, page: usize, word: Word, bit: Word, way: Status },
+}
+
+impl Whim {
+    /// Tells whether it is the other half of one before.
+    fn ends_one(self) -> bool {
+        matches!(self, Self::Land { .. } | Self::WriteBack { .. })
+    }
 }
 
 impl Machine for World {
@@ -518,6 +546,7 @@ impl Machine for World {
         let mut state = self.state.borrow_mut();
         for cpu in 0..state.tlbs.len() {
             state.land(cpu);
+            (0..PAGES).for_each(|page| state.write_back(cpu, page));
         }
         state.judge();
         state.wrong.clone().map_or(Ok(()), Err)
@@ -539,34 +568,20 @@ impl Machine for World {
             _ => false,
         };
         if looks {
-            while state.whims > 0 {
-                let whims = state.whims(&self.setup);
+            loop {
+                // What is under way lands at some time.
+                let may = |whim: &Whim| state.whims > 0 || whim.ends_one();
+                let whims: Vec<_> = state.whims(&self.setup).into_iter().filter(may).collect();
                 let chosen = choices.choose(whims.len() + 1);
                 if chosen == 0 {
                     break;
                 }
+                let whim = whims[chosen - 1];
                 if self.setup.trace {
-                    eprintln!("        {:?}", whims[chosen - 1]);
+                    eprintln!("        {whim:?}");
                 }
-                // A landing is the other half of a use.
-                state.whims -= usize::from(matches!(whims[chosen - 1], Whim::Use { .. }));
-                state.indulge(&self.setup.hardware, whims[chosen - 1]);
-            }
-            if state.whims == 0 {
-                // What is under way lands at some time.
-                loop {
-                    let late: Vec<_> =
-                        (0..state.tlbs.len()).filter(|&cpu| state.tlbs[cpu].late.is_some()).collect();
-                    let chosen = choices.choose(late.len() + 1);
-                    if chosen == 0 {
-                        break;
-                    }
-                    if self.setup.trace {
-                        eprintln!("        CPU {}'s write lands", late[chosen - 1]);
-                    }
-                    state.land(late[chosen - 1]);
-                    state.spread(&self.setup.hardware);
-                }
+                state.whims -= usize::from(!whim.ends_one());
+                state.indulge(&self.setup.hardware, whim);
             }
             state.judge();
         }

@@ -73,7 +73,7 @@ pub(super) fn explore(
                 (None, true) => "sound",
                 (None, false) => "sound so far",
             },
-            expected: found.wrong.is_some() == off.is_some(),
+            expected: found.wrong.is_some() == scene.is_wrong(),
             schedules: found.schedules,
             seconds: start.elapsed().as_secs_f64(),
             why: found.wrong,

@@ -81,7 +81,8 @@ impl fmt::Display for Scene {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let serving = if self.rendezvous == Rendezvous::Serve { ", serving" } else { "" };
         let straight = if self.straight { ", straight" } else { "" };
-        write!(f, "{}{serving}{straight}, {} CPUs", self.name, self.cpus())
+        let lines = if self.hardware.lines_need_entry { ", a virtual cache" } else { "" };
+        write!(f, "{}{serving}{straight}{lines}, {} CPUs", self.name, self.cpus())
     }
 }
 
@@ -114,6 +115,18 @@ impl Scene {
         found
     }
 
+    /// Tells whether something must be found wrong: a repair is off, or the algorithm does not suit the hardware.
+    pub(crate) fn is_wrong(&self) -> bool {
+        !self.off.is_empty() || self.algorithm.suits(&self.hardware, self.low()).is_err()
+    }
+
+    fn low(&self) -> LowRights {
+        match &self.script {
+            Script::Kernel(deeds, _) if vm::protects(deeds) => LowRights::MayWriteBack,
+            _ => LowRights::NeverWriteBack,
+        }
+    }
+
     fn cpus(&self) -> usize {
         match &self.script {
             Script::Entries(deeds) => deeds.len(),
@@ -122,11 +135,7 @@ impl Scene {
     }
 
     fn run(&self, choices: &Choices, preemptions: usize, trace: bool) -> Result<(), String> {
-        let low = match &self.script {
-            Script::Kernel(deeds, _) if vm::protects(deeds) => LowRights::MayWriteBack,
-            _ => LowRights::NeverWriteBack,
-        };
-        let plan = Plan::unsound(self.algorithm, &self.hardware, low);
+        let plan = Plan::unsound(self.algorithm, &self.hardware, self.low());
         let plan = plan.without(self.off).with_rendezvous(self.rendezvous);
         let mut setup = Setup {
             hardware: self.hardware,
@@ -332,7 +341,9 @@ pub(crate) fn hazards() -> Vec<Scene> {
         let whims = if hardware.is_some() { 2 } else { scene.whims };
         Some(Scene { off, whims, hardware: hardware.unwrap_or(scene.hardware), ..scene })
     };
-    table.into_iter().filter_map(scene).collect()
+    let mut found: Vec<_> = table.into_iter().filter_map(scene).collect();
+    found.extend(virtual_caches(&scenes(), false));
+    found
 }
 
 const DASH: &str = "Dash unmaps a page";
@@ -428,7 +439,25 @@ pub(crate) fn scenes() -> Vec<Scene> {
         ..scene
     }));
     scenes.extend(of_chapter_5(&machine));
+    scenes.extend(virtual_caches(&scenes, true));
     scenes
+}
+
+/// Scenes on hardware whose cache lines need the entry to be written back: those whose algorithm suits it, or that of each other
+/// algorithm in which a page is unmapped. There is no lazy handling on such hardware: a CPU that leaves keeps nothing.
+fn virtual_caches(scenes: &[Scene], suits: bool) -> Vec<Scene> {
+    let on = |scene: &Scene| Scene {
+        hardware: Hardware {
+            lines_need_entry: true,
+            referenced: StatusBit::NEVER,
+            dirty: StatusBit::NEVER,
+            ..scene.hardware
+        },
+        whims: 1,
+        ..scene.clone()
+    };
+    let of = |scene: &&Scene| scene.lazy == 0 && (suits || scene.name == "unmap");
+    scenes.iter().filter(of).map(on).filter(|scene| scene.is_wrong() != suits).collect()
 }
 
 /// `Dash`, page-out and messages, by every algorithm.
