@@ -47,6 +47,7 @@ struct Cli {
 /// One experiment each; its module has its arguments and a `run`.
 #[derive(Debug, Subcommand)]
 enum Command {
+    Adversary(superpage::Adversary),
     Capture(capture::CaptureArgs),
     Explore(explore::Explore),
     Locks(locks::Locks),
@@ -54,6 +55,7 @@ enum Command {
     Mapping(mapping::Mapping),
     Model(model::Model),
     Pages(pages::PagesArgs),
+    Pressure(superpage::Pressure),
     Refill(refill::RefillArgs),
     Sweep(sweep::Sweep),
     Shootdown(shootdown::Shootdown),
@@ -71,6 +73,7 @@ pub fn main() -> ExitCode {
     };
     let _while_it_runs = progress::show(format!("tlblab {}", command.display()));
     let outcome = parse(std::env::args_os()).and_then(|cli| match cli.command {
+        Command::Adversary(args) => args.run().map(|()| ExitCode::SUCCESS),
         Command::Capture(args) => capture::run(&args),
         Command::Explore(args) => explore::run(&args).map(|()| ExitCode::SUCCESS),
         Command::Locks(args) => args.run().map(|()| ExitCode::SUCCESS),
@@ -78,6 +81,7 @@ pub fn main() -> ExitCode {
         Command::Mapping(args) => args.run().map(|()| ExitCode::SUCCESS),
         Command::Model(args) => args.run().map(|()| ExitCode::SUCCESS),
         Command::Pages(args) => pages::run(&args).map(|()| ExitCode::SUCCESS),
+        Command::Pressure(args) => args.run().map(|()| ExitCode::SUCCESS),
         Command::Refill(args) => refill::run(&args).map(|()| ExitCode::SUCCESS),
         Command::Sweep(args) => args.run().map(|()| ExitCode::SUCCESS),
         Command::Shootdown(args) => shootdown::run(&args).map(|()| ExitCode::SUCCESS),

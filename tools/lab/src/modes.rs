@@ -25,6 +25,7 @@ const fn mode(command: &'static str, chosen_by: &'static [&'static str], uses: &
 
 /// Every mode of every command; of one command's modes the first that is chosen counts.
 const MODES: &[Mode] = &[
+    mode("adversary", &[], "json"),
     mode("capture", &[], "output json command"),
     mode("explore", &["--damages"], "trace limit unreduced json"),
     mode("explore", &["--driver"], "hazards algorithm trace preemptions schedules json"),
@@ -48,6 +49,7 @@ const MODES: &[Mode] = &[
         "saved handler application handler-misses application-misses old new gamma-t gamma-a mhz json",
     ),
     mode("pages", &[], "trace first-touches json"),
+    mode("pressure", &[], "traces turn instructions memory thresholds rights page-in json"),
     mode(
         "refill",
         &["workload=file"],

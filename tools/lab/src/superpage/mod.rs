@@ -15,21 +15,25 @@ use tlbkit_superpage::{Activity, Costs, PageSizes, Setup, Thrift};
 use crate::trace::{self, Input, TraceError};
 use crate::{Experiment, progress, rows};
 
+mod adversary;
 mod answers;
 mod footprint;
 mod offline;
 mod policies;
+mod pressure;
 mod scan;
 mod simulation;
 #[cfg(test)]
 mod tests;
 mod tlb;
 
+pub use adversary::{Adversary, Worst};
 pub use answers::Row;
 use answers::{Answer, row};
 use footprint::Footprint;
 use offline::{Outcome, Spool};
 use policies::{ALL, Arena, Named};
+pub use pressure::{Pressed, Pressure};
 use simulation::{Memory, Reference, Reservations, Simulation, Tlbs, Yardstick};
 use tlb::{Entry, Lru};
 

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, HashMap};
 
 /// A TLB entry: it maps the pages that agree with `first` under `mask`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Entry {
     pub(super) first: usize,
     pub(super) mask: usize,
@@ -17,7 +17,7 @@ impl Entry {
 }
 
 /// A fully associative TLB under true LRU: its entries, most recently used first.
-#[derive(Debug)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Lru {
     entries: Vec<Entry>,
     size: usize,
@@ -47,6 +47,12 @@ impl Lru {
         let evicted = if self.entries.len() >= self.size { self.entries.pop() } else { None };
         self.entries.insert(0, entry);
         evicted
+    }
+
+    /// Drops the entries within `whole`, and one that is larger.
+    pub(super) fn remove(&mut self, whole: Entry) {
+        let apart = |entry: &Entry| (entry.first ^ whole.first) & entry.mask & whole.mask != 0;
+        self.entries.retain(apart);
     }
 
     /// Makes the entries within `whole` one, most recently used.
@@ -146,6 +152,18 @@ impl Map {
             let start = chunk << CHUNK;
             let (from, to) = (whole.first.max(start) - start, last.min(start | ((1 << CHUNK) - 1)) - start);
             self.shifts[at][from..=to].fill(shift as u8);
+        }
+    }
+
+    /// Maps the superpage `whole` as base pages.
+    pub(super) fn demote(&mut self, whole: Entry) {
+        self.superpages.remove(&whole.first);
+        let last = whole.first | !whole.mask;
+        for chunk in whole.first >> CHUNK..=last >> CHUNK {
+            let Some(&at) = self.chunks.get(&chunk) else { continue };
+            let start = chunk << CHUNK;
+            let (from, to) = (whole.first.max(start) - start, last.min(start | ((1 << CHUNK) - 1)) - start);
+            self.shifts[at][from..=to].fill(0);
         }
     }
 
