@@ -72,6 +72,7 @@ pub mod format;
 mod frames;
 pub mod geometry;
 pub mod gpt;
+mod hint;
 pub mod hpt;
 mod leaf;
 mod local;

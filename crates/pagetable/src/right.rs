@@ -10,6 +10,7 @@ use core::{fmt, ptr};
 
 use tlbkit_addr::Flush;
 
+use crate::hint::seldom;
 use crate::{Error, Pending, Retired, WriterFlag};
 
 /// The right to change one table, and the batch that takes over what a change unlinks.
@@ -54,7 +55,11 @@ impl<'w, 'n> Right<'w, 'n> {
     /// [`Error::OtherTable`] if this is the right to change another table.
     #[inline(always)]
     pub fn batch(self, flag: &WriterFlag) -> Result<&'w mut Retired<'n>, Error> {
-        if ptr::eq(self.flag, flag) { Ok(self.batch) } else { Err(Error::OtherTable) }
+        if ptr::eq(self.flag, flag) {
+            return Ok(self.batch);
+        }
+        seldom();
+        Err(Error::OtherTable)
     }
 }
 

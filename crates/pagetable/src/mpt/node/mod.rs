@@ -110,11 +110,13 @@ impl<'a, 'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> NodeRef<'a, 'n, G, F
     }
 
     /// Walks from the root to the last-level node of a page that the table owns, without loading the word in it. Returns the node and
-    /// the slot.
+    /// the slot; `None` also for a page between two borrowed ranges.
+    ///
+    /// Calls nothing, so a change that takes this path saves no registers: it would wait for their stores.
     #[inline(always)]
     pub(crate) fn last_slot(self, page: Vpn) -> Option<(Self, usize)> {
         let (at, root) = (page.address(G::BASE), self.to_root());
-        let top = self.table.own_top(page)?;
+        let top = self.table.own_top_apart(page)?;
         if Self::LEVELS == 1 {
             return Some((root, top));
         }
