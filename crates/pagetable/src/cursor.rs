@@ -112,11 +112,14 @@ impl<'n, T: Table<'n> + ?Sized> Writer<'_, 'n, T> {
     ///
     /// # Errors
     ///
-    /// [`Error::OutOfRange`].
+    /// [`Error::OutOfRange`]; [`Error::OutsideRight`] if this is the writer of a part of the table.
     #[inline]
     pub fn any_cursor(&mut self, page: Vpn) -> Result<AnyCursor<'_, 'n, T>, Error> {
         let table = self.table();
         table.space().check_pages(Pages::one(page))?;
+        if !self.is_whole() {
+            return Err(Error::OutsideRight { at: page.address(table.space().base()) });
+        }
         Ok(AnyCursor { table, right: self.right(), page })
     }
 }

@@ -83,6 +83,11 @@ pub enum Error {
         /// The first unmapped address.
         at: VirtAddr,
     },
+    /// The page is outside of the range that the writer has the right to write: see [`Writer::over`](crate::Writer::over).
+    OutsideRight {
+        /// The first address of the range that was to be changed.
+        at: VirtAddr,
+    },
     /// The range covers only a part of a larger page: split that first.
     Partial {
         /// Its size.
@@ -226,6 +231,7 @@ impl fmt::Display for Error {
             Self::Partial { at, size } => {
                 write!(f, "the range covers only a part of the {size} page at {at}: split it first")
             }
+            Self::OutsideRight { at } => write!(f, "{at} is outside of the range that the writer may change"),
             Self::Overlap { at } => write!(f, "the old and the new place of the pages both have {at}"),
             Self::NotUniform { at } => write!(f, "the page at {at} does not continue the one before it"),
             Self::NoMemory { wanted, pending } => {

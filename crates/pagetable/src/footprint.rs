@@ -28,7 +28,8 @@ impl Footprint {
     }
 }
 
-/// The counters of a [`Footprint`]. Only the table's writer changes them; any thread may read them.
+/// The counters of a [`Footprint`]. Any thread may read them. Only the table's writer changes them; with several writers they call
+/// [`change_beside`](Self::change_beside).
 #[derive(Debug, Default)]
 pub struct Tally {
     nodes: AtomicUsize,
@@ -63,6 +64,15 @@ impl Tally {
     #[inline(always)]
     pub fn ptes(&self, by: isize) {
         bump(&self.ptes, by);
+    }
+
+    /// Adds to the numbers of indexing nodes, of their bytes, and of PTEs, while other writers may do so.
+    #[cold]
+    pub(crate) fn change_beside(&self, nodes: isize, bytes: usize, ptes: isize) {
+        let add = |counter: &AtomicUsize, by: isize| counter.fetch_add(by.cast_unsigned(), Ordering::Relaxed);
+        add(&self.nodes, nodes);
+        add(&self.bytes, nodes * bytes as isize);
+        add(&self.ptes, ptes);
     }
 
     /// Returns the number of bytes of the indexing nodes.

@@ -150,24 +150,32 @@ impl Lock for NoLock {
 /// A test-and-set lock. Its critical sections are a few list operations, so waiters spin.
 #[doc(hidden)]
 #[derive(Debug, Default)]
-pub struct SpinLock(atomics::AtomicBool);
+pub struct SpinLock(
+    /// 1 while the lock is taken. RISC-V exchanges a whole word in one instruction.
+    atomics::AtomicU32,
+    /// Loom lets a loop of exchanges fail for ever, so there this word, which is none of loom's, tells whether the lock is taken. The
+    /// exchanges of the other word order the accesses, each of which reads the one before.
+    #[cfg(tlbkit_loom)]
+    std::sync::atomic::AtomicBool,
+);
 
 impl SpinLock {
     /// Returns a lock that is free.
     #[cfg(not(tlbkit_loom))]
     pub(crate) const fn new() -> Self {
-        Self(atomics::AtomicBool::new(false))
+        Self(atomics::AtomicU32::new(0))
     }
 }
 
 impl Lock for SpinLock {
     #[inline]
     fn lock(&self) {
-        while self.0.swap(true, Ordering::Acquire) {
-            #[cfg(tlbkit_loom)]
+        #[cfg(tlbkit_loom)]
+        while self.1.swap(true, Ordering::Relaxed) {
             loom::thread::yield_now();
-            #[cfg(not(tlbkit_loom))]
-            while self.0.load(Ordering::Relaxed) {
+        }
+        while self.0.swap(1, Ordering::Acquire) != 0 {
+            while self.0.load(Ordering::Relaxed) != 0 {
                 core::hint::spin_loop();
             }
         }
@@ -175,6 +183,12 @@ impl Lock for SpinLock {
 
     #[inline]
     fn unlock(&self) {
-        self.0.store(false, Ordering::Release);
+        #[cfg(tlbkit_loom)]
+        {
+            self.0.swap(0, Ordering::Release);
+            self.1.store(false, Ordering::Relaxed);
+        }
+        #[cfg(not(tlbkit_loom))]
+        self.0.store(0, Ordering::Release);
     }
 }

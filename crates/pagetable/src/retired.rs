@@ -31,7 +31,7 @@ use tlbkit_addr::{Flush, FlushScope, Pages};
 
 use crate::nodes::{Debt, GONE, ListLink, NodeAddr, Nodes, Reclaim, Record};
 use crate::word::atomics::Ordering;
-use crate::{Mode, WriterFlag};
+use crate::{Mode, Part, WriterFlag};
 
 /// The nodes that changes took out of a table, and the flush after which they may be freed.
 #[must_use = "its flush and its nodes are pending: pass it to a shootdown, then reclaim it"]
@@ -45,6 +45,8 @@ pub struct Retired<'n> {
     /// Whether places within nodes, such as buckets, are held back until the batch is complete.
     quarantine: bool,
     flush: Flush,
+    /// What the changes may change: see [`Right`](crate::Right). `None`: the whole table.
+    part: Option<Part>,
 }
 
 impl<'n> Retired<'n> {
@@ -63,7 +65,20 @@ impl<'n> Retired<'n> {
 
     #[inline(always)]
     fn numbered(nodes: &'n dyn Reclaim, table: u32) -> Self {
-        Self { nodes, table, head: None, count: 0, quarantine: false, flush: Flush::none() }
+        Self { nodes, table, head: None, count: 0, quarantine: false, flush: Flush::none(), part: None }
+    }
+
+    /// Returns the part of the table that changes with this batch may change; `None` for the whole table. Only a table with
+    /// [locks](crate::Table::node_locks) gets a part.
+    #[inline(always)]
+    pub const fn part(&self) -> Option<&Part> {
+        self.part.as_ref()
+    }
+
+    /// States what changes with this batch may change.
+    #[inline(always)]
+    pub(crate) const fn set_part(&mut self, part: Option<Part>) {
+        self.part = part;
     }
 
     /// Takes up the debt that dropped batches of the table have left: if there is one, this batch then owns their nodes and asks
@@ -73,7 +88,7 @@ impl<'n> Retired<'n> {
     ///
     /// # Safety
     ///
-    /// The caller is the table's only writer, the batch came from the table, and `flag` is the table's flag.
+    /// The caller is the table's only writer, or that of a part, the batch came from the table, and `flag` is the table's flag.
     #[inline(always)]
     pub unsafe fn take_up(&mut self, flag: &WriterFlag) {
         if self.nodes.held().has_debt(flag) {

@@ -8,10 +8,27 @@
 
 use core::{fmt, ptr};
 
-use tlbkit_addr::Flush;
+use tlbkit_addr::{Flush, Pages};
 
 use crate::hint::seldom;
 use crate::{Error, Pending, Retired, WriterFlag};
+
+/// A part of a table that one of several writers may change.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Part {
+    /// The pages.
+    pub pages: Pages,
+    /// How many levels the node that covers them, and that the writer may store in, is above the last one.
+    pub above: usize,
+}
+
+impl Part {
+    /// Tells whether the part has all of `pages`.
+    #[inline]
+    pub const fn covers(&self, pages: Pages) -> bool {
+        self.pages.first().get() <= pages.first().get() && pages.last().get() <= self.pages.last().get()
+    }
+}
 
 /// The right to change one table, and the batch that takes over what a change unlinks.
 ///
@@ -27,8 +44,8 @@ impl<'w, 'n> Right<'w, 'n> {
     ///
     /// # Safety
     ///
-    /// During `'w` the caller is the only writer of the table whose [flag](crate::Table::writer_flag) this is. The batch came from that
-    /// table. The caller passes the right to a method of [`Table`](crate::Table) and to no other code.
+    /// During `'w` the caller is the only writer of the table whose [flag](crate::Table::writer_flag) this is, or of the batch's part of it
+    /// (which [`Writer`](crate::Writer) alone sets). The batch came from that table. The caller passes the right to a method of [`Table`](crate::Table) and to no other code.
     #[inline(always)]
     pub const unsafe fn new(flag: &'w WriterFlag, batch: &'w mut Retired<'n>) -> Self {
         Self { flag, batch }
@@ -46,7 +63,8 @@ impl<'w, 'n> Right<'w, 'n> {
         Pending::of(self.batch)
     }
 
-    /// Returns the batch, to the table with this flag, whose only writer the caller is for `'w`.
+    /// Returns the batch, to the table with this flag. The caller is for `'w` the only writer of the table, or of the batch's
+    /// [part](Retired::part).
     ///
     /// Costs a comparison, and none where the compiler inlines the change into a call by the table's [`Writer`](crate::Writer).
     ///

@@ -5,14 +5,16 @@ use core::ops::ControlFlow;
 
 use tlbkit_addr::{Attr, FlushScope, PageSize, Pages, Pfn, PhysAddr, VirtAddr, Vpn};
 
+use crate::node_locks::NodeLock;
 use crate::nodes::Held;
-use crate::word::atomics::{AtomicBool, AtomicUsize, Ordering};
+use crate::word::atomics::{AtomicUsize, Ordering};
 use crate::{
-    Entry, Error, FlushAll, Footprint, Leaf, Mark, NestedMissObserver, PageRanges, Pinned, Rest, Retired,
-    Right, Space, Uncovered, moving,
+    Block, Entry, Error, FlushAll, Footprint, Leaf, Mark, NestedMissObserver, NodeLocks, PageRanges, Part,
+    Pinned, Rest, Retired, Right, Space, Uncovered, moving,
 };
 
-/// A page table: a map from virtual pages to frames. Any number of CPUs read it without a lock while one CPU changes it.
+/// A page table: a map from virtual pages to frames. Any number of CPUs read it without a lock while one CPU changes it, or several
+/// change parts of it ([`NodeLocks`]).
 ///
 /// A reader needs a [`Pinned`]. A change needs a [`Right`], which a [`Writer`](crate::Writer) has, or a [`Local`](crate::Local)
 /// where one CPU does everything; with the right to change another table it returns [`Error::OtherTable`]. Every change is all or
@@ -110,8 +112,35 @@ pub unsafe trait Table<'n>: Debug {
         None
     }
 
-    /// Returns the flag that the table's only writer holds.
+    /// Returns the flag that the table's only writer holds, if it has one writer at a time; it also names the table to its storage.
     fn writer_flag(&self) -> &WriterFlag;
+
+    /// Returns the locks by which several writers share the table; `None` if it has one writer at a time. It returns the same on every
+    /// call. A table with locks refuses changes of pages that are not in the [part](Retired::part) of their batch
+    /// ([`Error::OutsideRight`]), and a change of the part stores in the part's node and in those below it alone.
+    #[inline(always)]
+    fn node_locks(&self) -> Option<&NodeLocks> {
+        None
+    }
+
+    /// Returns the binary logarithm of the pages that a node covers, `above` levels above the last one: at least the bits of a page
+    /// number if there is no such level. A table with [locks](Self::node_locks) says so.
+    #[inline(always)]
+    fn node_log(&self, above: usize) -> u32 {
+        let _ = above;
+        usize::BITS
+    }
+
+    /// Returns the part with all pages that leaves map of which it has a page, if any change of these pages stores in the part's node and
+    /// in those below it alone: there is such a node, it keeps an entry that is not the part's, and no leaf extends beyond it.
+    ///
+    /// # Safety
+    ///
+    /// No other code writes the pages of the part's block meanwhile.
+    unsafe fn whole_part(&self, part: Part) -> Option<Part> {
+        let _ = part;
+        None
+    }
 
     /// Returns an empty batch for changes to this table.
     fn batch(&self) -> Retired<'n>;
@@ -452,7 +481,8 @@ impl Change {
 /// The flag that a table's only writer holds, and the number by which the node storage knows the table.
 #[derive(Debug, Default)]
 pub struct WriterFlag {
-    taken: AtomicBool,
+    /// Is held by the writer of a table that has one at a time.
+    lock: NodeLock,
     number: u32,
     /// The number of forgotten debts of the storage ([`Held`]) when the table was made, or when a writer last took up the flush that
     /// they ask for.
@@ -463,11 +493,7 @@ impl WriterFlag {
     /// Returns the flag of a new table with nodes from the storage of `held`. If a table uses the flag of
     /// [`default`](Self::default) instead, no writer takes up its dropped obligations.
     pub fn new(held: &Held) -> Self {
-        Self {
-            taken: AtomicBool::new(false),
-            number: held.number(),
-            settled: AtomicUsize::new(held.forgotten()),
-        }
+        Self { lock: NodeLock::default(), number: held.number(), settled: AtomicUsize::new(held.forgotten()) }
     }
 
     #[inline(always)]
@@ -489,11 +515,17 @@ impl WriterFlag {
     /// Takes the flag and tells whether it was free.
     #[inline(always)]
     pub(crate) fn try_take(&self) -> bool {
-        !self.taken.swap(true, Ordering::Acquire)
+        self.lock.try_take(Block::ALL)
+    }
+
+    /// Returns the lock.
+    #[inline(always)]
+    pub(crate) const fn lock(&self) -> &NodeLock {
+        &self.lock
     }
 
     #[inline(always)]
     pub(crate) fn give_back(&self) {
-        self.taken.store(false, Ordering::Release);
+        self.lock.give_back();
     }
 }

@@ -1,25 +1,39 @@
-//! The only writer of a table that other CPUs walk.
+//! The writer of a table that other CPUs walk: of the whole table, of a range, or of one page.
 
 use core::iter;
 use core::marker::PhantomData;
 
 use tlbkit_addr::{Attr, PageSize, Pages, Pfn, VirtAddr, Vpn};
 
+use crate::node_locks::NodeLock;
 use crate::table::check_ends;
 use crate::{
-    Change, Entry, Error, FlushAll, Holes, Leaf, Mark, Pending, Pinned, Rest, Retired, Right, Table,
-    Uncovered,
+    Block, Change, Entry, Error, FlushAll, Holes, Leaf, Mark, NodeLocks, Part, Pending, Pinned, Rest,
+    Retired, Right, Table, Uncovered,
 };
 
-/// The right to write a table, without a batch: see [`Slot`](crate::mpt::Slot).
+/// The right to write a table, or a part of it, without a batch.
 ///
-/// There is at most one for each table; a [`Writer`] contains one.
+/// Of those to write one page there is at most one; a [`Writer`] contains one.
 #[derive(Debug)]
 pub struct Turn<'t, 'n, T: Table<'n> + ?Sized> {
     table: &'t T,
-    /// Whether the table's flag is taken.
-    flagged: bool,
+    /// What this right has taken.
+    taken: Taken<'t>,
+    /// `None`: the whole table.
+    part: Option<Part>,
     nodes: PhantomData<&'n ()>,
+}
+
+/// What gives a right to write, and is given back at its end.
+#[derive(Debug)]
+enum Taken<'t> {
+    /// Nothing: no other code writes the table.
+    Nothing,
+    /// The table's flag.
+    Flag,
+    /// A place in the list of blocks.
+    Block(&'t NodeLocks, usize),
 }
 
 impl<'t, 'n, T: Table<'n> + ?Sized> Turn<'t, 'n, T> {
@@ -27,13 +41,68 @@ impl<'t, 'n, T: Table<'n> + ?Sized> Turn<'t, 'n, T> {
     ///
     /// # Errors
     ///
-    /// [`Error::Busy`] if other code has the right. This function does not wait: the kernel chooses how to wait.
+    /// [`Error::Busy`] if other code has the right to write a page of it. This function does not wait: the kernel chooses how to wait.
     #[inline(always)]
     pub fn new(table: &'t T) -> Result<Self, Error> {
-        if table.writer_flag().try_take() {
-            Ok(Self { table, flagged: true, nodes: PhantomData })
-        } else {
-            Err(Error::Busy)
+        Self::over(table, None, &mut || false)
+    }
+
+    /// Takes the right to write `pages`, or with `None` all pages. In a table without [locks](Table::node_locks) it is the right to write
+    /// the table, and does not wait.
+    ///
+    /// Waits for writers of single pages that began before: calls `wait` until they have ended, or until it returns `false`. No writer of
+    /// a page of the range begins meanwhile, so this ends soon. Costs a load for each of the 32 locks.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Busy`] if another writer of a range has a page that a change of `pages` may concern: one below the same node. So it does if
+    /// `wait` has returned `false`.
+    #[inline(always)]
+    pub fn over(table: &'t T, pages: Option<Pages>, wait: &mut dyn FnMut() -> bool) -> Result<Self, Error> {
+        match table.node_locks() {
+            None if table.writer_flag().try_take() => {
+                Ok(Self { table, taken: Taken::Flag, part: None, nodes: PhantomData })
+            }
+            None => Err(Error::Busy),
+            Some(locks) => Self::over_block(table, locks, pages, wait),
+        }
+    }
+
+    #[inline(never)]
+    fn over_block(
+        table: &'t T,
+        locks: &'t NodeLocks,
+        pages: Option<Pages>,
+        wait: &mut dyn FnMut() -> bool,
+    ) -> Result<Self, Error> {
+        let block = |from| match pages {
+            None => (Block::ALL, None),
+            Some(pages) => {
+                let (block, above) = Block::around(pages, from, |above| table.node_log(above));
+                (block, (block != Block::ALL).then_some(Part { pages, above }))
+            }
+        };
+        let (mut held, mut part) = block(0);
+        let place = locks.add(held).ok_or(Error::Busy)?;
+        // From here on the right is given back if `wait` unwinds.
+        let mut turn = Self { table, taken: Taken::Block(locks, place), part: None, nodes: PhantomData };
+        loop {
+            while !locks.is_clear(held) {
+                if !wait() {
+                    return Err(Error::Busy);
+                }
+            }
+            let Some(wanted) = part else { return Ok(turn) };
+            // SAFETY: no other code writes a page of the block.
+            turn.part = unsafe { table.whole_part(wanted) };
+            if turn.part.is_some() {
+                return Ok(turn);
+            }
+            (held, part) = block(wanted.above + 1);
+            if !locks.widen(place, held) {
+                turn.taken = Taken::Nothing;
+                return Err(Error::Busy);
+            }
         }
     }
 
@@ -41,10 +110,10 @@ impl<'t, 'n, T: Table<'n> + ?Sized> Turn<'t, 'n, T> {
     ///
     /// # Safety
     ///
-    /// No other code has the right while this value exists.
+    /// No other code has the right to write a page of it while this value exists.
     #[inline(always)]
     pub const unsafe fn sole(table: &'t T) -> Self {
-        Self { table, flagged: false, nodes: PhantomData }
+        Self { table, taken: Taken::Nothing, part: None, nodes: PhantomData }
     }
 
     /// Returns the table.
@@ -52,20 +121,94 @@ impl<'t, 'n, T: Table<'n> + ?Sized> Turn<'t, 'n, T> {
     pub const fn table(&self) -> &'t T {
         self.table
     }
+
+    /// Returns the part that this is the right to write; `None` for the whole table.
+    #[inline(always)]
+    pub const fn part(&self) -> Option<Part> {
+        self.part
+    }
 }
 
 impl<'n, T: Table<'n> + ?Sized> Drop for Turn<'_, 'n, T> {
     #[inline(always)]
     fn drop(&mut self) {
-        if self.flagged {
-            self.table.writer_flag().give_back();
+        match self.taken {
+            Taken::Nothing => {}
+            Taken::Flag => self.table.writer_flag().give_back(),
+            Taken::Block(locks, place) => locks.remove(place),
         }
     }
 }
 
-/// The right to write a table, and the batch that collects the writer's changes.
+/// The right to change the entry of one page: see [`Slot`](crate::mpt::Slot).
+#[derive(Debug)]
+pub struct PageTurn<'t, 'n, T: Table<'n> + ?Sized> {
+    table: &'t T,
+    page: Vpn,
+    /// The lock of the page's last-level node, or of a table that has one writer at a time; `None`: no other code writes the table.
+    lock: Option<&'t NodeLock>,
+    nodes: PhantomData<&'n ()>,
+}
+
+impl<'t, 'n, T: Table<'n> + ?Sized> PageTurn<'t, 'n, T> {
+    /// Takes the right to change a page. Costs a compare-and-swap, and with [locks](Table::node_locks) a load.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Busy`] if other code has the right to write the page, or in a few cases another page. This function does not wait.
+    #[inline(always)]
+    pub fn new(table: &'t T, page: Vpn) -> Result<Self, Error> {
+        let lock = match table.node_locks() {
+            None => Some(table.writer_flag().lock()).filter(|lock| lock.try_take(Block::ALL)),
+            Some(locks) => locks.try_node(page, table.node_log(0)),
+        };
+        if lock.is_none() {
+            return Err(Error::Busy);
+        }
+        Ok(Self { table, page, lock, nodes: PhantomData })
+    }
+
+    /// Takes the right to change a page without checking whether it is taken.
+    ///
+    /// # Safety
+    ///
+    /// No other code has the right to write a page of the table while this value exists.
+    #[inline(always)]
+    pub const unsafe fn sole(table: &'t T, page: Vpn) -> Self {
+        Self { table, page, lock: None, nodes: PhantomData }
+    }
+
+    /// Returns the table.
+    #[inline(always)]
+    pub const fn table(&self) -> &'t T {
+        self.table
+    }
+
+    /// Returns the page.
+    #[inline(always)]
+    pub const fn page(&self) -> Vpn {
+        self.page
+    }
+
+    /// Returns the lock that gives the right, if there is one.
+    #[inline(always)]
+    pub(crate) const fn lock(&self) -> Option<&'t NodeLock> {
+        self.lock
+    }
+}
+
+impl<'n, T: Table<'n> + ?Sized> Drop for PageTurn<'_, 'n, T> {
+    #[inline(always)]
+    fn drop(&mut self) {
+        if let Some(lock) = self.lock {
+            lock.give_back();
+        }
+    }
+}
+
+/// The right to write a table or a part of it, and the batch that collects the writer's changes.
 ///
-/// There is at most one per table. [`finish`](Self::finish) gives the right back and returns the batch: execute the batch's
+/// Of those that may change one page there is at most one. [`finish`](Self::finish) gives the right back and returns the batch: execute the batch's
 /// flush on every CPU, then reclaim the batch. If the writer is dropped instead, the flush and the nodes become a debt of the
 /// table, which the next writer's batch takes up with its first change.
 #[derive(Debug)]
@@ -75,7 +218,7 @@ pub struct Writer<'t, 'n, T: Table<'n> + ?Sized> {
     /// `None` before the first change and the first cursor.
     batch: Option<Retired<'n>>,
     /// The last field, so that it is dropped after the batch: the next writer then finds the batch's debt.
-    _turn: Turn<'t, 'n, T>,
+    turn: Turn<'t, 'n, T>,
 }
 
 impl<'t, 'n, T: Table<'n> + ?Sized> Writer<'t, 'n, T> {
@@ -89,10 +232,20 @@ impl<'t, 'n, T: Table<'n> + ?Sized> Writer<'t, 'n, T> {
         Turn::new(table).map(Self::of)
     }
 
+    /// Becomes the writer of `pages`, and excludes no writer of other pages, where the table has [locks](Table::node_locks) and the range
+    /// is small enough: see [`Turn::over`]. A change of another page returns [`Error::OutsideRight`].
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Turn::over`].
+    pub fn over(table: &'t T, pages: Pages, wait: &mut dyn FnMut() -> bool) -> Result<Self, Error> {
+        Turn::over(table, Some(pages), wait).map(Self::of)
+    }
+
     /// Becomes the writer with a right that was taken before.
     #[inline(always)]
     pub const fn of(turn: Turn<'t, 'n, T>) -> Self {
-        Self { table: turn.table, batch: None, _turn: turn }
+        Self { table: turn.table, batch: None, turn }
     }
 
     /// Returns the table.
@@ -101,7 +254,19 @@ impl<'t, 'n, T: Table<'n> + ?Sized> Writer<'t, 'n, T> {
         self.table
     }
 
-    /// Returns the table, and the batch.
+    /// Tells whether this is the writer of the whole table.
+    #[inline(always)]
+    pub(crate) const fn is_whole(&self) -> bool {
+        self.turn.part.is_none()
+    }
+
+    /// Tells whether this is the writer of all of `pages`.
+    #[inline(always)]
+    pub fn may_write(&self, pages: Pages) -> bool {
+        self.turn.part.is_none_or(|part| part.covers(pages))
+    }
+
+    /// Returns the table, and the batch, which knows the part that this is the writer of.
     #[inline(always)]
     pub(crate) fn parts(&mut self) -> (&'t T, &mut Retired<'n>) {
         let table = self.table;
@@ -113,7 +278,7 @@ impl<'t, 'n, T: Table<'n> + ?Sized> Writer<'t, 'n, T> {
     fn batch(&mut self) -> &mut Retired<'n> {
         match self.batch {
             Some(ref mut batch) => batch,
-            ref mut none => begin(none, self.table),
+            ref mut none => begin(none, self.table, self.turn.part.as_ref()),
         }
     }
 
@@ -121,8 +286,8 @@ impl<'t, 'n, T: Table<'n> + ?Sized> Writer<'t, 'n, T> {
     #[inline(always)]
     pub(crate) fn right(&mut self) -> Right<'_, 'n> {
         let flag = self.table.writer_flag();
-        // SAFETY: this is the only writer, and `batch` returns a batch of this table. The methods and cursors pass the right to
-        // the table.
+        // SAFETY: this is the only writer of the batch's part, and `batch` returns a batch of this table. The methods and cursors pass the
+        // right to the table.
         unsafe { Right::new(flag, self.batch()) }
     }
 
@@ -181,8 +346,12 @@ impl<'t, 'n, T: Table<'n> + ?Sized> Writer<'t, 'n, T> {
     /// [`Error::OutOfRange`], [`Error::Borrowed`], or [`Error::Partial`] if a leaf extends beyond the range. Nothing has changed
     /// then.
     pub fn drain(&mut self, pages: Pages) -> Result<impl Iterator<Item = (Vpn, Uncovered)>, Error> {
-        // SAFETY: this is the only writer, and no batch is completed during the check.
-        check_ends(self.table, unsafe { Pinned::by(self) }, pages)?;
+        let (table, first) = (self.table, pages.first());
+        if !self.may_write(pages) {
+            return Err(Error::OutsideRight { at: first.address(table.space().base()) });
+        }
+        // SAFETY: this is the only writer of the pages, and no batch is completed during the check.
+        check_ends(table, unsafe { Pinned::by(self) }, pages)?;
         let mut rest = Rest::of(pages);
         // The check leaves no error.
         Ok(iter::from_fn(move || self.take_next(&mut rest).ok().flatten()))
@@ -284,11 +453,16 @@ impl<'t, 'n, T: Table<'n> + ?Sized> Writer<'t, 'n, T> {
     }
 }
 
-/// Creates the batch of the only writer of `table`. It is created in place, because it is too large to be moved.
+/// Creates the batch of a writer of `table`, or of a part of it. It is created in place, because it is too large to be moved.
 #[inline(never)]
-fn begin<'b, 'n, T: Table<'n> + ?Sized>(none: &'b mut Option<Retired<'n>>, table: &T) -> &'b mut Retired<'n> {
+fn begin<'b, 'n, T: Table<'n> + ?Sized>(
+    none: &'b mut Option<Retired<'n>>,
+    table: &T,
+    part: Option<&Part>,
+) -> &'b mut Retired<'n> {
     let batch = none.insert(table.batch());
-    // SAFETY: the caller is the only writer, and the batch came from this table.
+    batch.set_part(part.copied());
+    // SAFETY: the caller is the only writer of the part, and the batch came from this table.
     unsafe { batch.take_up(table.writer_flag()) };
     batch
 }

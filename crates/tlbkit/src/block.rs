@@ -11,11 +11,11 @@ use core::ptr::NonNull;
 use core::sync::atomic::{AtomicUsize, Ordering, fence};
 
 use tlbkit_addr::{Attr, PageSize, Pages, PhysAddr, VirtAddr, Vpn};
-use tlbkit_pagetable::{Error, Geometry as _, PageRanges, Pinned, Radix as _, Table as _};
+use tlbkit_pagetable::{Error, Geometry as _, NodeLocks, PageRanges, Pinned, Radix as _, Table as _};
 use tlbkit_shootdown::SectionKind;
 
 use crate::asids::{Held, Number};
-use crate::cpu_set::SharedSpace;
+use crate::cpu_set::{SharedSpace, WORDS};
 use crate::detached::Detachment;
 use crate::mmu::Announced;
 use crate::storage::Table;
@@ -36,7 +36,7 @@ pub(crate) struct Block<K: Kernel, const CPUS: usize> {
     /// The CPUs that may hold its translations, those that run it, and those that must flush first.
     pub(crate) cpus: SharedSpace,
     pub(crate) number: Number,
-    /// How many flushes of its changes have been [broadcast](crate::Kernel::BROADCAST). The CPU that has the right to write changes it.
+    /// How many flushes of its changes have been [broadcast](crate::Kernel::BROADCAST).
     broadcasts: AtomicUsize,
     /// Whether this is the kernel's own address space, which every CPU uses.
     kernels: bool,
@@ -67,6 +67,9 @@ pub(crate) enum Role<K: Kernel, const CPUS: usize> {
 /// The number of frames, from address 0 on, of which nodes can be: the storage links free nodes by numbers of 31 bits.
 const NODE_FRAMES: u64 = 1 << 31;
 
+/// Where the locks of an address space's table are in the frame of its block.
+const LOCKS_AT: usize = 4096 - size_of::<NodeLocks>();
+
 /// A frame for a block. It goes back to the kernel if it is not filled.
 pub(crate) struct Place<K: Kernel, const CPUS: usize> {
     mmu: &'static Mmu<K, CPUS>,
@@ -81,7 +84,7 @@ impl<K: Kernel, const CPUS: usize> Place<K, CPUS> {
     ///
     /// [`Error::NoMemory`]; [`Error::FrameTooLarge`] if no node can be in the kernel's frame.
     pub(crate) fn take(mmu: &'static Mmu<K, CPUS>) -> Result<Self, Error> {
-        const { assert!(size_of::<Block<K, CPUS>>() <= 4096, "the block fits a frame") };
+        const { assert!(size_of::<Block<K, CPUS>>() <= LOCKS_AT, "the block and the locks fit a frame") };
         let none = Error::NoMemory { wanted: 1, pending: 0 };
         let frame = GivenBack(mmu.kernel(), mmu.kernel().take_frame().ok_or(none)?);
         // The block could be there. But the kernel's next frame is one for a node, and the storage of nodes cannot say why it has not
@@ -92,6 +95,20 @@ impl<K: Kernel, const CPUS: usize> Place<K, CPUS> {
         }
         let at = NonNull::new(mmu.kernel().memory(frame.1).cast::<Block<K, CPUS>>()).ok_or(none)?;
         Ok(Self { mmu, at, frame })
+    }
+
+    /// Makes the locks by which several CPUs write the table. With one CPU there are none.
+    pub(crate) fn locks(&mut self) -> Option<&'static mut NodeLocks> {
+        if CPUS == 1 {
+            return None;
+        }
+        // SAFETY: the kernel maps the frame, which has at least 4096 bytes and is aligned to them, at this address. The block does not
+        // reach to the locks, which are free if they are zeros. No other code uses the frame until it is given back, which is after the drop of the table in it.
+        unsafe {
+            let locks = self.at.cast::<NodeLocks>().byte_add(LOCKS_AT);
+            locks.write_bytes(0, 1);
+            Some(&mut *locks.as_ptr())
+        }
     }
 
     /// Moves a table into a block in the frame.
@@ -202,10 +219,9 @@ impl<K: Kernel, const CPUS: usize> Block<K, CPUS> {
         self.number.held()
     }
 
-    /// Counts a broadcast. The caller has the right to write.
+    /// Counts a broadcast. The caller has the right to write the pages that it flushes.
     pub(crate) fn count_broadcast(&self) {
-        let count = self.broadcasts.load(Ordering::Relaxed);
-        self.broadcasts.store(count.wrapping_add(1), Ordering::Relaxed);
+        self.broadcasts.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Returns how many broadcasts there have been: always 0 where the machine does not broadcast.
@@ -290,6 +306,14 @@ impl<K: Kernel, const CPUS: usize> Block<K, CPUS> {
             Some(pinned) => walk(pinned),
             None => self.visiting(self.mmu.this_cpu(), walk),
         }
+    }
+
+    /// Begins a walk of this CPU, which is inside an edit, to pages that other CPUs may write: they wait for this CPU until the visit is
+    /// over.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn visit_beside(&self) -> (Announced<K, CPUS>, Visit<'_, WORDS>) {
+        (self.mmu.section(self.root(), SectionKind::Walk), Visit::begin(self.cpus(), self.mmu.this_cpu()))
     }
 
     /// Proves that no node is freed which this CPU may walk, if it runs the address space, which is one of `mmu`.

@@ -5,7 +5,7 @@
 
 use core::fmt;
 
-use tlbkit_addr::{Asid, Attr, Vpn};
+use tlbkit_addr::{Asid, Attr, Pages, Vpn};
 use tlbkit_pagetable::{Error, Turn};
 use tlbkit_shootdown::{PteFirst, SwitchKind, System};
 
@@ -72,20 +72,36 @@ impl<K: Kernel, const CPUS: usize> CpuCall<K, CPUS> {
         }
     }
 
-    /// Begins a call on this CPU, as [`begin`](Self::begin) does, and takes the right to write the table of `space`, which is one
-    /// of `mmu`. Returns `None` if the CPU would have to wait: see [`ready`](Self::ready).
+    /// Begins a call on this CPU, as [`begin`](Self::begin) does, and takes the right to write `pages` of the table of `space`, which is
+    /// one of `mmu`, or with `None` all of it. Returns `None` if the CPU would have to wait: see [`ready`](Self::ready).
     #[inline(always)]
     pub(crate) fn in_turn<'s>(
         mmu: &'static Mmu<K, CPUS>,
         space: &'s Block<K, CPUS>,
+        pages: Option<Pages>,
     ) -> Option<(Self, Turn<'s, 'static, Table<K>>)> {
-        let call = Self::if_online(mmu)?;
-        let turn = turn::<K, CPUS>(&space.table)?;
+        let mut call = Self::if_online(mmu)?;
+        let turn = call.turn(space, pages)?;
         Some((call, turn))
     }
 
+    /// Takes the right to write `pages` of the table of `space`, unless another CPU writes a range that overlaps. Serves shootdowns while
+    /// CPUs that change single pages end.
+    #[inline(always)]
+    fn turn<'s>(
+        &mut self,
+        space: &'s Block<K, CPUS>,
+        pages: Option<Pages>,
+    ) -> Option<Turn<'s, 'static, Table<K>>> {
+        let mut wait = Wait::new();
+        turn::<K, CPUS>(&space.table, pages, &mut || {
+            self.wait(&mut wait);
+            true
+        })
+    }
+
     /// Waits after a call could not begin on this CPU, whose interrupts need not be masked: brings the CPU online, then serves
-    /// shootdowns until no CPU writes the table of `space`, which is one of `mmu`. It is a separate function, so that the call that
+    /// shootdowns until no CPU writes `pages` of the table of `space`, which is one of `mmu`. It is a separate function, so that the call that
     /// is tried afterwards need not save registers for it.
     ///
     /// # Errors
@@ -94,13 +110,17 @@ impl<K: Kernel, const CPUS: usize> CpuCall<K, CPUS> {
     /// online.
     #[cold]
     #[inline(never)]
-    pub(crate) fn ready(mmu: &'static Mmu<K, CPUS>, space: &Block<K, CPUS>) -> Result<(), NotReady> {
+    pub(crate) fn ready(
+        mmu: &'static Mmu<K, CPUS>,
+        space: &Block<K, CPUS>,
+        pages: Option<Pages>,
+    ) -> Result<(), NotReady> {
         let mut wait = Wait::new();
         // Interrupts are unmasked now and then.
         let mut step = || {
             mmu.kernel().masked(|| {
                 Self::prepare(mmu, &mut wait)?;
-                Ok(turn::<K, CPUS>(&space.table).is_some())
+                Ok(turn::<K, CPUS>(&space.table, pages, &mut || false).is_some())
             })
         };
         while !step()? {}
@@ -199,15 +219,19 @@ impl<K: Kernel, const CPUS: usize> CpuCall<K, CPUS> {
         }
     }
 
-    /// Waits for the right to write the table of `space` while another CPU has it.
+    /// Waits for the right to write `pages` of the table of `space`.
     #[cold]
-    pub(crate) fn wait_for<'s>(&mut self, space: &'s Block<K, CPUS>) -> Turn<'s, 'static, Table<K>> {
+    pub(crate) fn wait_for<'s>(
+        &mut self,
+        space: &'s Block<K, CPUS>,
+        pages: Pages,
+    ) -> Turn<'s, 'static, Table<K>> {
         let mut wait = Wait::new();
         loop {
-            self.wait(&mut wait);
-            if let Some(turn) = turn::<K, CPUS>(&space.table) {
+            if let Some(turn) = self.turn(space, Some(pages)) {
                 return turn;
             }
+            self.wait(&mut wait);
         }
     }
 

@@ -15,7 +15,7 @@ use crate::cpu_call::CpuCall;
 use crate::owned::Owned;
 use crate::rights::change;
 use crate::settle::{Changes, needs_force, status};
-use crate::storage::{Copying, Table, turn};
+use crate::storage::{Copying, Table};
 use crate::table::{Copied, PART, SpaceTable as _};
 use crate::{Access, Cursor, Fault, FrameOf, Kernel, Machine, Mapping, PagesOf};
 
@@ -72,18 +72,16 @@ impl<'s, K: Kernel, const CPUS: usize> Edit<'s, K, CPUS> {
         result
     }
 
-    /// Does what [`run`](Self::run) does when it is this CPU's turn to write `space`. Until then serves shootdowns.
+    /// Does what [`run`](Self::run) does when it is this CPU's turn to write `pages` of `space`. Until then serves shootdowns.
     #[cold]
     #[inline(never)]
     pub(crate) fn run_in_turn(
         space: &'s Handle<K, CPUS>,
         call: &'s mut CpuCall<K, CPUS>,
+        pages: Pages,
         changes: &mut Changing<'_, K, CPUS>,
     ) -> Result<usize, Error> {
-        let turn = match turn::<K, CPUS>(&space.table) {
-            Some(turn) => turn,
-            None => call.wait_for(space),
-        };
+        let turn = call.wait_for(space, pages);
         Self::run(space, call, turn, changes)
     }
 
@@ -221,8 +219,7 @@ impl<'s, K: Kernel, const CPUS: usize> Edit<'s, K, CPUS> {
 
     /// Returns the first part of `pages`, none of which is shared. It has a bounded number of entries.
     pub(crate) fn part(&self, pages: Pages) -> Pages {
-        // SAFETY: this is the one writer of its own pages, and none of `pages` is shared: so no node is freed during the visit.
-        self.space.table.part(unsafe { Pinned::by(self) }, pages)
+        self.walk(pages, |pinned| self.space.table.part(pinned, pages))
     }
 
     /// Maps a part of the user's pages of this address space in `child`, and clears the right to write in both; see
@@ -539,15 +536,13 @@ impl<'s, K: Kernel, const CPUS: usize> Edit<'s, K, CPUS> {
             if !self.call.uncovered().is_empty() {
                 self.flush();
             }
-            Edit::run_in_turn(lender, self.call, &mut |edit| {
+            Edit::run_in_turn(lender, self.call, Pages::one(page), &mut |edit| {
                 answer = edit.fault_at(at, access)?;
                 Ok(0)
             })?;
             return Ok(answer);
         }
-        // SAFETY: this is the one writer of its own pages, of which this is one, and this CPU serves no shootdown during the walk: so
-        // no node is freed.
-        let leaf = match space.table.entry(unsafe { Pinned::by(self) }, at) {
+        let leaf = match self.walk(Pages::one(page), |pinned| space.table.entry(pinned, at)) {
             Entry::Leaf(leaf) => leaf,
             entry => return Ok(Fault::absent(entry.mark())),
         };
@@ -578,10 +573,20 @@ impl<'s, K: Kernel, const CPUS: usize> Edit<'s, K, CPUS> {
     /// Returns the leaf that maps `at`.
     #[inline(never)]
     fn find(&self, at: VirtAddr) -> Option<Leaf> {
-        let _section = self.space.section_of_shared(Pages::one(at.vpn(self.space.base())));
-        // SAFETY: this is the one writer of its own pages, and this CPU serves no shootdown during the walk, which is in a section if it
-        // comes to shared pages: so no node is freed, neither its own nor one of the pages that it shares.
-        self.space.table.lookup(unsafe { Pinned::by(self) }, at)
+        self.walk(Pages::one(at.vpn(self.space.base())), |pinned| self.space.table.lookup(pinned, at))
+    }
+
+    /// Calls `walk`, which cannot use `self` to change anything, for a walk of the table to `pages`.
+    #[inline(always)]
+    fn walk<R>(&self, pages: Pages, walk: impl FnOnce(Pinned<'_>) -> R) -> R {
+        let _section = self.space.section_of_shared(pages);
+        // With one CPU there is no other writer.
+        let _visit =
+            if CPUS == 1 || self.writer.may_write(pages) { None } else { Some(self.space.visit_beside()) };
+        // SAFETY: `walk` changes nothing and serves no shootdown. This is the one writer of these pages, of those that are its own; or other
+        // CPUs, which may write them, wait for this one because of the visit. The walk is in a section if it comes to shared pages. So no
+        // node is freed meanwhile, neither one of the table's own nor one of the pages that it shares.
+        walk(unsafe { Pinned::by(self) })
     }
 
     /// Returns the first address of `pages` that is in use: mapped, or marked. See
@@ -627,11 +632,7 @@ impl<'s, K: Kernel, const CPUS: usize> Edit<'s, K, CPUS> {
         pages: Pages,
         visit: &mut dyn FnMut(VirtAddr, Entry) -> ControlFlow<()>,
     ) -> ControlFlow<()> {
-        let _section = self.space.section_of_shared(pages);
-        // SAFETY: this is the one writer of its own pages, and `visit`, which cannot use `self`, changes nothing and serves no
-        // shootdown. The visit is in a section if it comes to shared pages: so no node is freed meanwhile, neither its own nor one of the
-        // pages that it shares.
-        self.space.table.for_each_entry(unsafe { Pinned::by(self) }, pages, visit)
+        self.walk(pages, |pinned| self.space.table.for_each_entry(pinned, pages, visit))
     }
 
     /// Visits the leaves that map a page of `pages`, in ascending order.

@@ -97,8 +97,9 @@ impl<K: Kernel, const CPUS: usize> AddressSpace<K, CPUS> {
         let mut copying = WithNodes { kernel: mmu.kernel(), copying: None };
         let (mut next, mut is_done) = (None, false);
         while !is_done {
-            self.change(&mut |edit| {
-                let mut writer = Writer::of(Turn::new(&*child.0.table)?);
+            self.change(None, &mut |edit| {
+                // SAFETY: no other code knows the child yet.
+                let mut writer = Writer::of(unsafe { Turn::sole(&*child.0.table) });
                 let copied = edit.copy_on_write(&mut writer, &mut copying.copying, next);
                 // SAFETY: no CPU has ever run the child, so no CPU walks its table, and no TLB holds a translation of it.
                 unsafe { complete::<K>(&mut writer) };
@@ -122,8 +123,9 @@ impl<K: Kernel, const CPUS: usize> AddressSpace<K, CPUS> {
         for own in self.0.own() {
             let mut rest = Some(own);
             while let Some(pages) = rest {
-                self.change(&mut |edit| {
-                    let mut writer = Writer::of(Turn::new(&*child.0.table)?);
+                self.change(None, &mut |edit| {
+                    // SAFETY: no other code knows the child yet.
+                    let mut writer = Writer::of(unsafe { Turn::sole(&*child.0.table) });
                     let copied = edit.copy_supervisor(&mut writer, pages, copy);
                     // SAFETY: no CPU has ever run the child, so no CPU walks its table, and no TLB holds a translation of it.
                     unsafe { complete::<K>(&mut writer) };

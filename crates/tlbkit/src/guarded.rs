@@ -7,8 +7,8 @@ use tlbkit_pagetable::format::Format;
 use tlbkit_pagetable::gpt::{self, Fixed, Gpt, Kseg0};
 use tlbkit_pagetable::nodes::Nodes;
 use tlbkit_pagetable::{
-    AnyCursor, Change, Entry, Error, Holes, Leaf, Pinned, Radix, Retired, Run, Shared, Table as _, Turn,
-    Uncovered, Writer, destroy, mpt,
+    AnyCursor, Change, Entry, Error, Holes, Leaf, NodeLocks, PageTurn, Pinned, Radix, Retired, Run, Shared,
+    Table as _, Uncovered, Writer, destroy, mpt,
 };
 
 use crate::Kernel;
@@ -59,7 +59,11 @@ where
 
     const SLOTS: bool = false;
 
-    fn new(nodes: &'static N, _lender: Option<&'static Self>) -> Result<Self, Error> {
+    fn empty(
+        nodes: &'static N,
+        _lender: Option<&'static Self>,
+        _locks: Option<&'static mut NodeLocks>,
+    ) -> Result<Self, Error> {
         // There is no lender, because guarded tables cannot lend.
         Self::new(nodes)
     }
@@ -69,10 +73,7 @@ where
         at
     }
 
-    fn slot<'w>(
-        _turn: &'w mut Turn<'_, 'static, Self>,
-        _page: Vpn,
-    ) -> Option<mpt::Slot<'w, 'static, G, F, N>> {
+    fn slot<'w>(_turn: &'w mut PageTurn<'_, 'static, Self>) -> Option<mpt::Slot<'w, 'static, G, F, N>> {
         None
     }
 

@@ -9,7 +9,7 @@ use crate::block::{Block, Shape};
 use crate::counted::{pfn, to_pages, typed};
 use crate::cpu_call::CpuCall;
 use crate::settle::{is_supervisors, keeps_absence, status};
-use crate::storage::{Storage, Table, turn};
+use crate::storage::{Storage, Table, page_turn};
 use crate::table::SpaceTable as _;
 use crate::{Access, AddressSpace, Fault, FrameOf, Kernel, Machine};
 
@@ -81,8 +81,9 @@ impl<K: Kernel, const CPUS: usize> AddressSpace<K, CPUS> {
     #[cold]
     #[inline(never)]
     fn map_again(&self, page: Vpn, frame: Pfn, attr: Encoded<K>, wrong: &mut Option<Error>) {
-        let (page, frame) = (to_pages::<K>(Pages::one(page)), typed::<K, _>(frame));
-        *wrong = self.change(&mut |edit| edit.map(page, frame, attr.attr()).map(|()| 1)).err();
+        let pages = Pages::one(page);
+        let (page, frame) = (to_pages::<K>(pages), typed::<K, _>(frame));
+        *wrong = self.change(Some(pages), &mut |edit| edit.map(page, frame, attr.attr()).map(|()| 1)).err();
     }
 
     #[inline(never)]
@@ -197,8 +198,8 @@ impl<K: Kernel, const CPUS: usize> AddressSpace<K, CPUS> {
         let space = &self.0;
         space.mmu.kernel().masked(|| {
             let mut call = CpuCall::if_online(space.mmu)?;
-            let mut turn = turn::<K, CPUS>(&space.table)?;
-            let fault = Table::<K>::slot(&mut turn, page).and_then(|slot| {
+            let mut turn = page_turn::<K, CPUS>(&space.table, page)?;
+            let fault = Table::<K>::slot(&mut turn).and_then(|slot| {
                 let leaf = match slot.entry()? {
                     Entry::Leaf(leaf) => leaf,
                     entry => return Some(Fault::absent(entry.mark())),
@@ -236,8 +237,8 @@ impl<K: Kernel, const CPUS: usize> AddressSpace<K, CPUS> {
         mmu.kernel().masked(|| {
             let Some(mut call) = CpuCall::if_online(mmu) else { return Ok(false) };
             call.answers_no_fault();
-            let Some(mut turn) = turn::<K, CPUS>(&space.table) else { return Ok(false) };
-            let changed = Table::<K>::slot(&mut turn, page).and_then(|slot| {
+            let Some(mut turn) = page_turn::<K, CPUS>(&space.table, page) else { return Ok(false) };
+            let changed = Table::<K>::slot(&mut turn).and_then(|slot| {
                 // Where other CPUs walk, the change of the entry is also the fence before they are looked for.
                 change(&mut call, if CPUS == 1 { slot } else { slot.in_order() })
             });

@@ -21,8 +21,8 @@ use crate::{Access, Edit, Fault, FrameOf, Kernel, Machine, Mapping, Mmu, MultiLe
 
 /// A handle to a virtual address space: a page table, an ASID, and the CPUs that run it.
 ///
-/// Any CPU may look up, change and run it at any time. Only one CPU changes it at a time; a CPU that waits for its turn serves
-/// shootdowns and unmasks interrupts now and then. Otherwise every method masks interrupts while it runs. (A fault on a page that
+/// Any CPU may look up, change and run it at any time. Only one CPU changes a [range](Self::edit_in) at a time; a CPU that waits for its
+/// turn serves shootdowns and unmasks interrupts now and then. Otherwise every method masks interrupts while it runs. (A fault on a page that
 /// is [shared](Self::sharing) waits with interrupts masked, and serves shootdowns.)
 ///
 /// # Long calls
@@ -80,8 +80,8 @@ impl<K: Kernel<Machine: Machine<Table = MultiLevel>>, const CPUS: usize> Address
     ) -> Result<Self, Error> {
         let ranges = ranges.map(counted::<K>);
         mmu.kernel().masked(|| {
-            let place = Place::take(mmu)?;
-            let mut table = Table::<K>::new(mmu.storage())?;
+            let mut place = Place::take(mmu)?;
+            let mut table = Table::<K>::empty(mmu.storage(), None, place.locks())?;
             if let Err(why) = table.lend(ranges) {
                 drop(place.fill(table, Role::Users { lender: None }));
                 return Err(why);
@@ -104,8 +104,8 @@ impl<K: Kernel<Machine: Machine<Table = MultiLevel>>, const CPUS: usize> Address
     /// Those of [`new`](Self::new).
     pub fn kernels(mmu: &'static Mmu<K, CPUS>) -> Result<Self, Error> {
         mmu.kernel().masked(|| {
-            let place = Place::take(mmu)?;
-            let table = Table::<K>::new(mmu.storage())?;
+            let mut place = Place::take(mmu)?;
+            let table = Table::<K>::empty(mmu.storage(), None, place.locks())?;
             Ok(Self::kernels_own(mmu, place.fill(table, Role::Kernels { lent: None })))
         })
     }
@@ -149,10 +149,11 @@ impl<K: Kernel, const CPUS: usize> AddressSpace<K, CPUS> {
         mmu: &'static Mmu<K, CPUS>,
         lender: Option<&Handle<K, CPUS>>,
     ) -> Result<Self, Error> {
-        let place = Place::take(mmu)?;
+        let mut place = Place::take(mmu)?;
         let lends: Option<*const Table<K>> = lender.map(|lender| &raw const *lender.table);
         // SAFETY: the new block keeps a handle to the lender, whose block therefore outlives the new table.
-        let table = Table::<K>::new(mmu.storage(), lends.map(|table| unsafe { &*table }))?;
+        let lender_table = lends.map(|table| unsafe { &*table });
+        let table = Table::<K>::empty(mmu.storage(), lender_table, place.locks())?;
         Ok(Self(place.fill(table, Role::Users { lender: lender.cloned() })))
     }
 
@@ -392,8 +393,46 @@ impl<K: Kernel, const CPUS: usize> AddressSpace<K, CPUS> {
     /// shootdown was refused, which the promises of [`Kernel`] rule out.
     #[inline]
     pub fn edit<R>(&self, edit: impl FnOnce(&mut Edit<'_, K, CPUS>) -> Result<R, Error>) -> Result<R, Error> {
+        self.edit_any(None, edit)
+    }
+
+    /// Runs `edit` as the only writer of `pages`, otherwise as [`edit`](Self::edit). Other CPUs change other pages meanwhile: this call
+    /// waits for those that change a page of the range, and for no other one if the range is small. Inside `edit` a change of a page outside
+    /// of the range returns [`Error::OutsideRight`]. (A larger page belongs to the range as a whole if a part of it does.)
+    ///
+    /// The range that is locked is that of a node of the multi-level table: the lowest one that covers `pages` and has an entry beside
+    /// theirs. For a page in a region of 2 MiB of which another page is in use that is the region, and the region of 1 GiB for the first
+    /// page in it. A [guarded](crate::Guarded) table is locked as a whole. So are all pages while an [`edit`](Self::edit) or a
+    /// [`fork`](Self::fork) runs, of which none starves: single pages that begin to change after it wait for it.
+    ///
+    /// Every method that takes pages locks these pages alone.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`edit`](Self::edit).
+    #[inline]
+    pub fn edit_in<R>(
+        &self,
+        pages: PagesOf<K>,
+        edit: impl FnOnce(&mut Edit<'_, K, CPUS>) -> Result<R, Error>,
+    ) -> Result<R, Error> {
+        self.edit_any(Some(counted::<K>(pages)), edit)
+    }
+
+    /// Returns the page of an address, for [`change`](Self::change).
+    #[inline(always)]
+    fn page_of(&self, at: VirtAddr) -> Option<Pages> {
+        Some(Pages::one(at.vpn(self.0.base())))
+    }
+
+    #[inline]
+    fn edit_any<R>(
+        &self,
+        pages: Option<Pages>,
+        edit: impl FnOnce(&mut Edit<'_, K, CPUS>) -> Result<R, Error>,
+    ) -> Result<R, Error> {
         let (mut edit, mut result) = (Some(edit), None);
-        self.change(&mut |right| {
+        self.change(pages, &mut |right| {
             // It is called once.
             if let Some(edit) = edit.take() {
                 result = Some(edit(right)?);
@@ -403,19 +442,24 @@ impl<K: Kernel, const CPUS: usize> AddressSpace<K, CPUS> {
         result.ok_or(Error::Nested)
     }
 
-    /// Runs `changes`, which return a number of pages, once: does what [`edit`](Self::edit) does.
+    /// Runs `changes`, which return a number of pages, once: does what [`edit_in`](Self::edit_in) does, or with `None` what
+    /// [`edit`](Self::edit) does.
     #[inline(never)]
-    pub(crate) fn change(&self, changes: &mut Changing<'_, K, CPUS>) -> Result<usize, Error> {
+    pub(crate) fn change(
+        &self,
+        pages: Option<Pages>,
+        changes: &mut Changing<'_, K, CPUS>,
+    ) -> Result<usize, Error> {
         let mmu = self.mmu();
         loop {
             let done = mmu.kernel().masked(|| {
-                let (mut call, turn) = CpuCall::in_turn(mmu, &self.0)?;
+                let (mut call, turn) = CpuCall::in_turn(mmu, &self.0, pages)?;
                 let result = Edit::run(&self.0, &mut call, turn, &mut *changes);
                 Some(call.checked(result))
             });
             match done {
                 Some(result) => return result,
-                None => CpuCall::ready(mmu, &self.0).map_err(NotReady::error)?,
+                None => CpuCall::ready(mmu, &self.0, pages).map_err(NotReady::error)?,
             }
         }
     }
@@ -440,7 +484,7 @@ impl<K: Kernel, const CPUS: usize> AddressSpace<K, CPUS> {
 
     #[inline(never)]
     fn map_more(&self, pages: PagesOf<K>, frame: FrameOf<K>, attr: Attr) -> Result<(), Error> {
-        self.change(&mut |edit| edit.map(pages, frame, attr).map(|()| 1)).map(drop)
+        self.change(Some(counted::<K>(pages)), &mut |edit| edit.map(pages, frame, attr).map(|()| 1)).map(drop)
     }
 
     /// Maps `pages` to the frames from `frame` on, in the largest pages that fit; see [`Edit::map_linear`].
@@ -449,7 +493,8 @@ impl<K: Kernel, const CPUS: usize> AddressSpace<K, CPUS> {
     ///
     /// Those of [`Edit::map_linear`] and [`edit`](Self::edit).
     pub fn map_linear(&self, pages: PagesOf<K>, frame: FrameOf<K>, attr: Attr) -> Result<(), Error> {
-        self.change(&mut |edit| edit.map_linear(pages, frame, attr).map(|()| 1)).map(drop)
+        self.change(Some(counted::<K>(pages)), &mut |edit| edit.map_linear(pages, frame, attr).map(|()| 1))
+            .map(drop)
     }
 
     /// Maps each page of `pages` to the next frame of `frames`; see [`Edit::map_each`].
@@ -463,7 +508,7 @@ impl<K: Kernel, const CPUS: usize> AddressSpace<K, CPUS> {
         frames: impl IntoIterator<Item = FrameOf<K>>,
         attr: Attr,
     ) -> Result<(), Error> {
-        self.edit(|edit| edit.map_each(pages, frames, attr))
+        self.edit_in(pages, |edit| edit.map_each(pages, frames, attr))
     }
 
     /// Maps each page of `pages` to the frame that `take` returns for the page's address; see [`Edit::map_with`].
@@ -485,7 +530,7 @@ impl<K: Kernel, const CPUS: usize> AddressSpace<K, CPUS> {
             return Ok(());
         }
         let mut taken = taken.map(|frame| (frame, Owned::frame(self.mmu().kernel(), frame)));
-        self.edit(|edit| {
+        self.edit_in(pages, |edit| {
             edit.map_with(pages, attr, |at| match taken.take() {
                 Some((frame, own)) => {
                     own.keep();
@@ -517,7 +562,7 @@ impl<K: Kernel, const CPUS: usize> AddressSpace<K, CPUS> {
         let (mut total, mut rest) = (0, Some(pages));
         let mut detached = Detachment::new(self.mmu());
         while rest.is_some() {
-            total += self.change(&mut |edit| edit.unmap_part(&mut rest, &mut detached))?;
+            total += self.change(rest, &mut |edit| edit.unmap_part(&mut rest, &mut detached))?;
             detached.release();
         }
         Ok(total + detached.pages())
@@ -531,7 +576,7 @@ impl<K: Kernel, const CPUS: usize> AddressSpace<K, CPUS> {
     /// Those of [`Edit::unmap_whole`] and [`edit`](Self::edit); as for [`unmap`](Self::unmap) if the range is unmapped in parts.
     pub fn unmap_whole(&self, pages: PagesOf<K>) -> Result<usize, Error> {
         if counted::<K>(pages).len() <= PART {
-            return self.change(&mut |edit| edit.unmap_whole(pages));
+            return self.change(Some(counted::<K>(pages)), &mut |edit| edit.unmap_whole(pages));
         }
         self.check_whole(pages)?;
         self.unmap(pages)
@@ -543,7 +588,7 @@ impl<K: Kernel, const CPUS: usize> AddressSpace<K, CPUS> {
     ///
     /// Those of [`Edit::move_pages`] and [`edit`](Self::edit).
     pub fn move_pages(&self, from: PagesOf<K>, to: VirtAddr) -> Result<usize, Error> {
-        self.change(&mut |edit| edit.move_pages(from, to))
+        self.change(None, &mut |edit| edit.move_pages(from, to))
     }
 
     /// Changes the attributes of every mapped page of `pages`; see [`Edit::protect`]. A range of more than 8192 pages is changed in
@@ -566,7 +611,7 @@ impl<K: Kernel, const CPUS: usize> AddressSpace<K, CPUS> {
     fn protect_more(&self, pages: Pages, change: Change) -> Result<usize, Error> {
         let (mut total, mut rest) = (0, Some(pages));
         while rest.is_some() {
-            total += self.change(&mut |edit| edit.protect_part(&mut rest, change))?;
+            total += self.change(rest, &mut |edit| edit.protect_part(&mut rest, change))?;
         }
         Ok(total)
     }
@@ -579,7 +624,7 @@ impl<K: Kernel, const CPUS: usize> AddressSpace<K, CPUS> {
     /// Those of [`Edit::protect_whole`] and [`edit`](Self::edit); as for [`protect`](Self::protect) if the range is changed in parts.
     pub fn protect_whole(&self, pages: PagesOf<K>, change: Change) -> Result<usize, Error> {
         if counted::<K>(pages).len() <= PART {
-            return self.change(&mut |edit| edit.protect_whole(pages, change));
+            return self.change(Some(counted::<K>(pages)), &mut |edit| edit.protect_whole(pages, change));
         }
         self.check_whole(pages)?;
         self.protect(pages, change)
@@ -639,7 +684,7 @@ impl<K: Kernel, const CPUS: usize> AddressSpace<K, CPUS> {
         attr: Attr,
         wrong: &mut Option<Error>,
     ) {
-        *wrong = self.change(&mut |edit| edit.replace(at, frame, attr).map(|()| 1)).err();
+        *wrong = self.change(self.page_of(at), &mut |edit| edit.replace(at, frame, attr).map(|()| 1)).err();
     }
 
     /// Replaces the page of `size` at `at`; see [`Edit::replace_sized`].
@@ -654,7 +699,8 @@ impl<K: Kernel, const CPUS: usize> AddressSpace<K, CPUS> {
         size: PageSize,
         attr: Attr,
     ) -> Result<(), Error> {
-        self.change(&mut |edit| edit.replace_sized(at, frame, size, attr).map(|()| 1)).map(drop)
+        self.change(self.page_of(at), &mut |edit| edit.replace_sized(at, frame, size, attr).map(|()| 1))
+            .map(drop)
     }
 
     /// Resolves a store to the copy-on-write page of `at`: gives the page the right to write, and a frame of its own if its frame
@@ -669,7 +715,7 @@ impl<K: Kernel, const CPUS: usize> AddressSpace<K, CPUS> {
         is_sole: impl FnMut(FrameOf<K>) -> bool,
         copy: impl FnOnce(FrameOf<K>) -> Result<FrameOf<K>, Error>,
     ) -> Result<(), Error> {
-        self.edit(|edit| edit.unshare(at, is_sole, copy))
+        self.edit_any(self.page_of(at), |edit| edit.unshare(at, is_sole, copy))
     }
 
     /// Stores a mark in the entry for the page of `at`, and returns what the entry held before; see [`Edit::mark`].
@@ -680,7 +726,7 @@ impl<K: Kernel, const CPUS: usize> AddressSpace<K, CPUS> {
     pub fn mark(&self, at: VirtAddr, mark: Mark) -> Result<Entry<FrameOf<K>>, Error> {
         let mut before = Entry::Empty;
         if !self.mark_once(at.vpn(self.0.base()), mark, &mut before).map_err(Unflushed::error)? {
-            self.change(&mut |edit| {
+            self.change(self.page_of(at), &mut |edit| {
                 before = edit.mark_at(at, mark)?;
                 Ok(1)
             })?;
@@ -694,7 +740,7 @@ impl<K: Kernel, const CPUS: usize> AddressSpace<K, CPUS> {
     ///
     /// Those of [`Edit::mark_pages`] and [`edit`](Self::edit).
     pub fn mark_pages(&self, pages: PagesOf<K>, mark: Mark) -> Result<(), Error> {
-        self.edit(|edit| edit.mark_pages(pages, mark))
+        self.edit_in(pages, |edit| edit.mark_pages(pages, mark))
     }
 
     /// Begins to page out the page of `at`; see [`Edit::freeze`].
@@ -703,7 +749,7 @@ impl<K: Kernel, const CPUS: usize> AddressSpace<K, CPUS> {
     ///
     /// Those of [`Edit::freeze`] and [`edit`](Self::edit).
     pub fn freeze(&self, at: VirtAddr) -> Result<Leaf<FrameOf<K>>, Error> {
-        self.edit(|edit| edit.freeze(at))
+        self.edit_any(self.page_of(at), |edit| edit.freeze(at))
     }
 
     /// Puts out the page of `at`, if no CPU has written it since it was frozen; see [`Edit::page_out`].
@@ -712,7 +758,7 @@ impl<K: Kernel, const CPUS: usize> AddressSpace<K, CPUS> {
     ///
     /// Those of [`Edit::page_out`] and [`edit`](Self::edit).
     pub fn page_out(&self, at: VirtAddr, frame: FrameOf<K>, payload: u64) -> Result<(), Error> {
-        self.edit(|edit| edit.page_out(at, frame, payload))
+        self.edit_any(self.page_of(at), |edit| edit.page_out(at, frame, payload))
     }
 
     /// Maps the page of `at`, whose mark has this payload; see [`Edit::fill`].
@@ -723,7 +769,7 @@ impl<K: Kernel, const CPUS: usize> AddressSpace<K, CPUS> {
     pub fn fill(&self, at: VirtAddr, payload: u64, frame: FrameOf<K>) -> Result<(), Error> {
         let own = Owned::frame(self.mmu().kernel(), frame);
         match self.fill_once(at.vpn(self.0.base()), payload, pfn::<K>(frame)) {
-            Ok(false) => self.edit(|edit| edit.fill_owned(at, payload, frame, own)),
+            Ok(false) => self.edit_any(self.page_of(at), |edit| edit.fill_owned(at, payload, frame, own)),
             done => {
                 own.keep();
                 done.map(drop).map_err(Unflushed::error)
@@ -737,7 +783,7 @@ impl<K: Kernel, const CPUS: usize> AddressSpace<K, CPUS> {
     ///
     /// Those of [`Edit::resize`] and [`edit`](Self::edit).
     pub fn resize(&self, pages: PagesOf<K>, to: PageSize) -> Result<(), Error> {
-        self.edit(|edit| edit.resize(pages, to))
+        self.edit_in(pages, |edit| edit.resize(pages, to))
     }
 
     /// Makes this CPU run the address space: assigns an ASID if the address space has none, and loads the root register
@@ -796,7 +842,7 @@ impl<K: Kernel, const CPUS: usize> AddressSpace<K, CPUS> {
     #[cold]
     #[inline(never)]
     fn fault_again(&self, at: VirtAddr, access: Access) -> Result<Fault<FrameOf<K>>, Error> {
-        self.edit(|edit| edit.fault(at, access))
+        self.edit_any(self.page_of(at), |edit| edit.fault(at, access))
     }
 }
 

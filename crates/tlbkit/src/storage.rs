@@ -1,8 +1,8 @@
 //! The page tables of a kernel and their node storage: their types' names, and the frames that they take.
 
-use tlbkit_addr::{PageSize, PhysAddr};
-use tlbkit_pagetable::Turn;
+use tlbkit_addr::{PageSize, Pages, PhysAddr, Vpn};
 use tlbkit_pagetable::nodes::{FrameSource, Record, Store};
+use tlbkit_pagetable::{PageTurn, Turn};
 
 use crate::table::{self, SpaceTable, TableKind};
 use crate::{Kernel, Machine};
@@ -32,15 +32,33 @@ pub(crate) fn storage<K: Kernel>(frames: &'static Frames<K>) -> &'static Storage
     <Kind<K> as TableKind<Geometry<K>, Format<K>>>::storage(frames)
 }
 
-/// Takes the right to write a table, inside a call, unless another CPU has it.
+/// Takes the right to write `pages` of a table, or with `None` all of it, inside a call, unless another CPU has it. Waits for writers of
+/// one page: see [`Turn::over`].
 #[inline(always)]
-pub(crate) fn turn<K: Kernel, const CPUS: usize>(table: &Table<K>) -> Option<Turn<'_, 'static, Table<K>>> {
+pub(crate) fn turn<'t, K: Kernel, const CPUS: usize>(
+    table: &'t Table<K>,
+    pages: Option<Pages>,
+    wait: &mut dyn FnMut() -> bool,
+) -> Option<Turn<'t, 'static, Table<K>>> {
     if CPUS == 1 {
         // SAFETY: every change is made inside a call. With one CPU there is one call at a time; a call that changes two tables
         // takes the right of each.
         return Some(unsafe { Turn::sole(table) });
     }
-    Turn::new(table).ok()
+    Turn::over(table, pages, wait).ok()
+}
+
+/// Takes the right to write one page of a table, inside a call, unless another CPU has it.
+#[inline(always)]
+pub(crate) fn page_turn<K: Kernel, const CPUS: usize>(
+    table: &Table<K>,
+    page: Vpn,
+) -> Option<PageTurn<'_, 'static, Table<K>>> {
+    if CPUS == 1 {
+        // SAFETY: as for `turn`.
+        return Some(unsafe { PageTurn::sole(table, page) });
+    }
+    PageTurn::new(table, page).ok()
 }
 
 /// A kernel, as a frame source for node storage.

@@ -7,7 +7,7 @@ use tlbkit_pagetable::format::Format;
 use tlbkit_pagetable::mpt::{self, Mpt};
 use tlbkit_pagetable::nodes::{Direct, Nodes, Pieces};
 use tlbkit_pagetable::{
-    Error, PageCursor, Pinned, Radix, Retired, Shared, Table, Turn, Uncovered, Word, Writer,
+    Error, NodeLocks, PageCursor, PageTurn, Pinned, Radix, Retired, Shared, Table, Uncovered, Word, Writer,
 };
 
 use crate::Kernel;
@@ -42,12 +42,16 @@ pub trait SpaceTable<G: Radix, F: Format, N: Nodes<Word = F::Word>>:
     /// The table's cursor.
     type Cursor<'c>: PageCursor<'static>;
 
-    /// Returns an empty table, which borrows the part that `lender` lends.
+    /// Returns an empty table, which borrows the part that `lender` lends. With `locks` it has several writers, if such a table can.
     ///
     /// # Errors
     ///
     /// [`Error::NoMemory`].
-    fn new(nodes: &'static N, lender: Option<&'static Self>) -> Result<Self, Error>;
+    fn empty(
+        nodes: &'static N,
+        lender: Option<&'static Self>,
+        locks: Option<&'static mut NodeLocks>,
+    ) -> Result<Self, Error>;
 
     /// Returns the physical address for the root register. The table itself is at the physical address `at`.
     fn root(&self, at: PhysAddr) -> PhysAddr;
@@ -56,7 +60,7 @@ pub trait SpaceTable<G: Radix, F: Format, N: Nodes<Word = F::Word>>:
     const SLOTS: bool;
 
     /// Returns the slot of a page, if one store can change the page.
-    fn slot<'w>(turn: &'w mut Turn<'_, 'static, Self>, page: Vpn) -> Option<mpt::Slot<'w, 'static, G, F, N>>;
+    fn slot<'w>(turn: &'w mut PageTurn<'_, 'static, Self>) -> Option<mpt::Slot<'w, 'static, G, F, N>>;
 
     /// Returns a cursor at a page.
     ///
@@ -205,8 +209,16 @@ impl<G: Radix, F: Format, N: Nodes<Word = F::Word> + 'static> SpaceTable<G, F, N
     const SLOTS: bool = true;
 
     #[inline]
-    fn new(nodes: &'static N, lender: Option<&'static Self>) -> Result<Self, Error> {
-        lender.map_or_else(|| Self::new(nodes), Self::sharing)
+    fn empty(
+        nodes: &'static N,
+        lender: Option<&'static Self>,
+        locks: Option<&'static mut NodeLocks>,
+    ) -> Result<Self, Error> {
+        let table = lender.map_or_else(|| Self::new(nodes), Self::sharing)?;
+        Ok(match locks {
+            None => table,
+            Some(locks) => table.with_locks(locks),
+        })
     }
 
     #[inline]
@@ -215,8 +227,8 @@ impl<G: Radix, F: Format, N: Nodes<Word = F::Word> + 'static> SpaceTable<G, F, N
     }
 
     #[inline(always)]
-    fn slot<'w>(turn: &'w mut Turn<'_, 'static, Self>, page: Vpn) -> Option<mpt::Slot<'w, 'static, G, F, N>> {
-        turn.slot(page)
+    fn slot<'w>(turn: &'w mut PageTurn<'_, 'static, Self>) -> Option<mpt::Slot<'w, 'static, G, F, N>> {
+        turn.slot()
     }
 
     #[inline(always)]

@@ -56,7 +56,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Writer<'_, 'n, Mpt<'n, G
     pub fn all_have(&mut self, pages: Pages, attr: Attr) -> bool {
         let change = Change::set(attr);
         let mut writing = self.writing();
-        if writing.table().check(pages).is_err() {
+        if writing.check(pages).is_err() {
             return false;
         }
         let mut all = true;

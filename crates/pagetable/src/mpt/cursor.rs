@@ -72,7 +72,9 @@ impl<'t, 'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Writer<'t, 'n, Mpt<'
     #[inline(always)]
     pub fn cursor(&mut self, page: Vpn) -> Result<Cursor<'_, 'n, G, F, N>, Error> {
         G::SPACE.check_pages(Pages::one(page))?;
-        let mut position = Position::new(self.writing());
+        let writing = self.writing();
+        writing.check_part(Pages::one(page))?;
+        let mut position = Position::new(writing);
         position.walk(page.address(G::BASE));
         Ok(Cursor { position, page })
     }
@@ -244,6 +246,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> PageCursor<'n> for Curso
     #[inline]
     fn seek(&mut self, page: Vpn) -> Result<(), Error> {
         G::SPACE.check_pages(Pages::one(page))?;
+        self.position.check_part(page)?;
         let level = self.position.level();
         let same = Self::node_end(level, page) == Self::node_end(level, self.page);
         self.page = page;

@@ -65,7 +65,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Writer<'_, 'n, Mpt<'n, G
         if !detached.is_for(table.nodes) {
             return Err(Error::OtherTable);
         }
-        table.check(pages)?;
+        writing.check(pages)?;
         for end in [pages.first(), pages.last()] {
             if let Some(leaf) = writing.view().leaf_for(end) {
                 G::SPACE.check_whole(leaf, pages)?;
@@ -95,7 +95,10 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Writer<'_, 'n, Mpt<'n, G
         hand_over: &mut dyn FnMut(Uncovered),
     ) {
         if G::SPACE.check_pages(pages).is_ok() {
-            self.writing().root().clear_detached(pages, detached, hand_over);
+            let mut writing = self.writing();
+            if writing.check_part(pages).is_ok() {
+                writing.root().clear_detached(pages, detached, hand_over);
+            }
             detached.pending.end(hand_over);
         }
     }
@@ -253,7 +256,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> NodeMut<'_, 'n, G, F, N>
             if !lent && below.is_within(span) {
                 let Counted { nodes, ptes, loads } = below.count();
                 if let Some(gone) = self.unlink(index) {
-                    self.table().tally.ptes(-(ptes as isize));
+                    self.table().count_ptes(-(ptes as isize));
                     // A node without neighbours is found behind up to a node's slots.
                     work.left = work.left.saturating_sub(nodes + loads / 4);
                     (work.changed, work.unlinked) = (true, true);
@@ -290,7 +293,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> NodeMut<'_, 'n, G, F, N>
             let old = self.at(index).take(word);
             work.detached.keep(Self::run_of(old, level, index));
             self.sub_live(1);
-            self.table().tally.ptes(-1);
+            self.table().count_ptes(-1);
         }
         self.at(index).settle_pair();
         work.left = work.left.saturating_sub(1);
@@ -327,7 +330,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> NodeMut<'_, 'n, G, F, N>
                 place.store_relaxed(F::Word::ZERO);
                 place.settle_pair();
                 self.sub_live(1);
-                self.table().tally.ptes(-1);
+                self.table().count_ptes(-1);
             }
             if let Some((first, dirty)) = gone {
                 detached.pending.add(Run { first, len: Self::slot_pages(level), dirty }, hand_over);

@@ -19,7 +19,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> NodeMut<'_, 'n, G, F, N>
                 let is_entry = Self::is_leaf(word, level) || Self::is_mark(word, level);
                 live -= u32::from(is_entry || Self::is_link(word, level));
                 if is_entry {
-                    self.table().tally.ptes(-1);
+                    self.table().count_ptes(-1);
                 }
                 let is_empty = self.child(index).is_some_and(|mut below| below.take_apart());
                 // SAFETY: all words of the node are zero if it is empty.

@@ -119,6 +119,8 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Writer<'_, 'n, Mpt<'n, G
         }
         let (table, copy) = (self.table(), child.table());
         let (writing, copied) = (self.writing(), child.writing());
+        writing.check_whole()?;
+        copied.check_whole()?;
         check_room(writing.view(), copied.view(), Vpn::new(0))?;
         check_apart(writing.view(), copied.view())?;
         Ok(Copying {
@@ -154,6 +156,8 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Writer<'_, 'n, Mpt<'n, G
         payload: impl FnMut(u64),
     ) -> Result<Option<Vpn>, Error> {
         let (writing, copied) = (self.writing(), child.writing());
+        writing.check_whole()?;
+        copied.check_whole()?;
         check_next(writing.view(), copying.next)?;
         check_apart(writing.view(), copied.view())?;
         check_room(writing.view(), copied.view(), copying.next)?;
@@ -360,7 +364,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> NodeMut<'_, 'n, G, F, N>
                 // Marks are in last-level nodes.
                 if Self::REPLICATED && copy_mark(word, to.at(index), calls) {
                     to.add_live(index, 1);
-                    to.table().tally.ptes(1);
+                    to.table().count_ptes(1);
                     copying.left = copying.left.saturating_sub(1);
                     live -= 1;
                 }
@@ -448,7 +452,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> NodeMut<'_, 'n, G, F, N>
                 }
             }
             to.add_live(first, end - first);
-            to.table().tally.ptes((end - first) as isize);
+            to.table().count_ptes((end - first) as isize);
         }
         end
     }
@@ -533,7 +537,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> NodeMut<'_, 'n, G, F, N>
         }
         let copied = all - live - passed;
         to.add_live(0, copied);
-        to.table().tally.ptes(copied as isize);
+        to.table().count_ptes(copied as isize);
         if begin < end {
             self.touch_lost(Vpn::new(first.get() + begin), Vpn::new(first.get() + end - 1));
         }

@@ -49,7 +49,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Writing<'_, 'n, G, F, N>
         let table = self.table();
         G::SPACE.check_sized(pages, size)?;
         G::SPACE.check_frames(frame, pages.len(), size)?;
-        table.check(pages)?;
+        self.check(pages)?;
         check_attr::<F>(attr)?;
         let level = Self::level_of(size);
         let last = Self::is_last(level);
@@ -108,7 +108,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Writing<'_, 'n, G, F, N>
             }
             node.settle_ends(index, slots);
             node.add_live(index, slots);
-            self.table().tally.ptes(slots as isize);
+            self.table().count_ptes(slots as isize);
         }
         Ok(())
     }

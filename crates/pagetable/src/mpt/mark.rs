@@ -25,6 +25,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Writing<'_, 'n, G, F, N>
             let page = Pages::one(at.vpn(G::BASE));
             G::SPACE.check_pages(page)?;
             let word = entry_word::<F>(mark)?;
+            writing.check_part(page)?;
             writing.table().check_own(page)?;
             let mut node = writing.node_for(at, Self::LEVELS - 1);
             let (level, index) = (node.level(), node.index_of(at));
@@ -48,7 +49,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Writing<'_, 'n, G, F, N>
                 old
             };
             if mark.is_none() {
-                node.table().tally.ptes(-1);
+                node.table().count_ptes(-1);
                 if node.sub_live(1) == 0 && level > 0 {
                     writing.root().prune(level, at);
                 }
@@ -77,12 +78,15 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Writing<'_, 'n, G, F, N>
         place.store_relaxed(word);
         place.settle_pair();
         place.count_in();
+        self.table().count_ptes(1);
         Ok(())
     }
 
     /// See [`Table::fill`](crate::Table::fill).
     pub(super) fn fill(mut self, at: VirtAddr, payload: u64, frame: Pfn) -> Result<(), Error> {
-        G::SPACE.check_pages(Pages::one(at.vpn(G::BASE)))?;
+        let page = Pages::one(at.vpn(G::BASE));
+        G::SPACE.check_pages(page)?;
+        self.check_part(page)?;
         self.node_for(at, Self::LEVELS - 1).fill_mark(at, payload, frame)
     }
 }

@@ -31,6 +31,9 @@
 //! | new or emptied nodes | one store and one count a level |
 //! | promote, split | one store that exchanges a leaf and a subtree, which is built before or retired after; two, with a flush between, in formats that [break](Format::BREAK) |
 //!
+//! A table [with locks](Mpt::with_locks) has several writers at a time: each stores in the node that covers its pages, and in those below
+//! it ([`NodeLocks`]).
+//!
 //! On x86-64 every operation takes at most 2 KiB of stack in the geometries of this crate; `cargo xtask stack` prints
 //! the figures.
 //!
@@ -49,6 +52,7 @@ mod mark;
 mod mend;
 mod moving;
 mod node;
+mod part;
 mod pieces;
 mod protect;
 mod replace;
@@ -72,7 +76,7 @@ use tlbkit_addr::VirtAddr;
 use crate::footprint::Tally;
 use crate::format::Format;
 use crate::nodes::{NodeAddr, Nodes, check_range, take_within};
-use crate::{Error, Radix, Word, WriterFlag};
+use crate::{Error, Mode as _, NodeLocks, Radix, Word, WriterFlag};
 
 pub use cursor::Cursor;
 pub use fork::Copying;
@@ -90,6 +94,8 @@ pub struct Mpt<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> {
     nodes: &'n N,
     root: NodeAddr,
     flag: WriterFlag,
+    /// By which several writers share the table; `None`: it has one at a time.
+    locks: Option<&'n NodeLocks>,
     tally: Tally,
     /// The slots of the root below this one are in the lower half, and the table's own.
     plain: usize,
@@ -133,12 +139,26 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
             nodes,
             root,
             flag: WriterFlag::new(nodes.held()),
+            locks: None,
             tally,
             plain: Self::LOWER,
             borrowed: None,
             lent: None,
             shape: PhantomData,
         })
+    }
+
+    /// Returns the table, which has several writers from now on: one of each last-level node, and of each larger part that
+    /// [`Writer::over`](crate::Writer::over) asks for. A table that [borrows](Self::sharing) a part has its own locks, and the borrowed part
+    /// those of its lender.
+    #[must_use]
+    pub fn with_locks(mut self, locks: &'n mut NodeLocks) -> Self {
+        const {
+            assert!(N::Mode::SHARED, "a table of one CPU has one writer");
+            assert!(G::LINEAR.is_none(), "the node of a page of the table is in its lowest level");
+        }
+        self.locks = Some(locks);
+        self
     }
 
     /// Returns the root node's address, in the form that a page-table base register or a refill handler takes.

@@ -82,19 +82,19 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Writing<'_, 'n, G, F, N>
         self.or_mend(|mut writing| {
             let places = Places::new(G::SPACE, from, to)?;
             let mut supply = Supply::empty(writing.table());
-            writing.plan_move(&mut supply, &places)?;
-            let moved = writing.commit_move(&mut supply, &places)?;
+            let grows = writing.plan_move(&mut supply, &places)?;
+            let moved = writing.commit_move(&mut supply, &places, grows)?;
             writing.flush_move(&places, &moved, flush_all_cpus);
             Ok(moved.mapped)
         })
     }
 
-    /// Checks a move, as the dry run, and takes the nodes that the new place needs.
+    /// Checks a move, as the dry run, and takes the nodes that the new place needs. Tells whether it needs any.
     #[inline(never)]
-    fn plan_move(&mut self, supply: &mut Supply<'n, G, F, N>, places: &Places) -> Result<(), Error> {
+    fn plan_move(&mut self, supply: &mut Supply<'n, G, F, N>, places: &Places) -> Result<bool, Error> {
         let table = self.table();
-        table.check(places.from)?;
-        table.check(places.to)?;
+        self.check(places.from)?;
+        self.check(places.to)?;
         let root = self.view();
         for end in [places.from.first(), places.from.last()] {
             if let Some(leaf) = root.leaf_for(end) {
@@ -128,16 +128,21 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Writing<'_, 'n, G, F, N>
                 }
             }
         }
-        supply.take(&want)
+        supply.take(&want)?;
+        Ok(want.iter().any(|&nodes| nodes > 0))
     }
 
     /// Makes a move, which the dry run has accepted. Returns what has moved.
     #[inline(never)]
-    fn commit_move(&mut self, supply: &mut Supply<'n, G, F, N>, places: &Places) -> Result<Moved, Error> {
+    fn commit_move(
+        &mut self,
+        supply: &mut Supply<'n, G, F, N>,
+        places: &Places,
+        grows: bool,
+    ) -> Result<Moved, Error> {
         let (table, last) = (self.table(), Self::LEVELS - 1);
         let stale = self.view().stale(places.from);
-        let before = table.tally.footprint().nodes;
-        let mut moved = Moved { mapped: 0, links: 0, grows: false, appears: F::APPEARS, stale };
+        let mut moved = Moved { mapped: 0, links: 0, grows, appears: F::APPEARS, stale };
         // What walkers have found so far is visible before the words that lead there from the new place.
         table.release();
         let mut visit = Visit::new(places.from);
@@ -165,7 +170,6 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Writing<'_, 'n, G, F, N>
                 }
             }
         }
-        moved.grows = table.tally.footprint().nodes > before;
         // Retires the nodes that are empty now.
         self.sweep(places.from, &mut |part| {
             part.emptied = part.node.live() == 0 && part.node.level() > 0;

@@ -30,7 +30,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Writing<'_, 'n, G, F, N>
     }
 
     fn protect_slots(mut self, pages: Pages, holes: Holes, change: Change) -> Result<usize, Error> {
-        self.table().check(pages)?;
+        self.check(pages)?;
         check_change::<F>(change)?;
         let census = self.census(pages, holes)?;
         if census.marks > 0 {

@@ -46,7 +46,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Writing<'_, 'n, G, F, N>
     ) -> Result<Leaf, Error> {
         let flush_all_cpus = flush_all_cpus.of(F::BREAK_FRAME)?;
         self.or_mend(|mut writing| {
-            writing.table().check(Pages::one(at.vpn(G::BASE)))?;
+            writing.check(Pages::one(at.vpn(G::BASE)))?;
             let seen = writing.view().last_seen(at);
             let (word, level) = (seen.word(), seen.node().level());
             let last = Self::is_last(level);

@@ -68,7 +68,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Writing<'_, 'n, G, F, N>
         self.or_mend(|mut writing| {
             G::SPACE.check_sized(pages, to)?;
             let table = writing.table();
-            table.check(pages)?;
+            writing.check(pages)?;
             table.check_lent(pages, to)?;
             let mut supply = Supply::empty(table);
             Self::plan(writing.view(), pages, to, &mut supply)?;
@@ -150,7 +150,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Writing<'_, 'n, G, F, N>
             node.settle_ends(part.index, slots);
         }
         let entries = piece.len() / Self::slot_pages(Self::level_of(to)).min(piece.len());
-        self.table().tally.ptes(entries as isize);
+        self.table().count_ptes(entries as isize);
     }
 }
 
@@ -259,7 +259,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> NodeMut<'_, 'n, G, F, N>
             attr |= if F::STATUS { old.seen().status() } else { Attr::empty() };
             self.discard(old);
             // The other slots held a leaf each.
-            self.table().tally.ptes(1 - slots as isize);
+            self.table().count_ptes(1 - slots as isize);
         }
         for index in first..first + slots {
             let frame = part.frame_of(**self, leaf, index);

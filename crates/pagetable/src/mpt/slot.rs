@@ -17,20 +17,31 @@ use super::node::{Place, Writing};
 use super::shape::Shape;
 use crate::format::{Format, check_attr, check_change, entry_word, fill_word, walked};
 use crate::geometry::Checked as _;
+use crate::node_locks::NodeLock;
 use crate::nodes::Nodes;
 use crate::pairs::stale;
 use crate::replace::Filled;
-use crate::{Change, Entry, FlushAll, Leaf, Mark, Radix, Turn, Word};
+use crate::{Change, Entry, FlushAll, Leaf, Mark, PageTurn, Radix, Word};
 
-/// The slot of a page in a node of this table, from [`Turn::slot`].
+/// The slot of a page in a node of this table, from [`PageTurn::slot`].
 ///
 /// Each change consumes the slot, and is all or nothing. `None` means that nothing has changed: make the change with a
 /// [`Writer`](crate::Writer), which can store more than one word, or returns the error.
 pub struct Slot<'w, 'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> {
     place: Place<'w, 'n, G, F, N>,
     page: Vpn,
+    counting: Counting<'w>,
     /// See [`in_order`](Slot::in_order).
     in_order: bool,
+}
+
+/// Where the slot's PTE is counted.
+#[derive(Clone, Copy)]
+enum Counting<'w> {
+    /// In the table's tally, beside other writers of the table if it has locks.
+    Tally,
+    /// Beside the lock that gives the right to change the slot; without one no other code writes the table.
+    Lock(Option<&'w NodeLock>),
 }
 
 /// The flush that a change of one leaf needs.
@@ -88,15 +99,18 @@ impl<F: Format> Encoded<F> {
     }
 }
 
-impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Turn<'_, 'n, Mpt<'n, G, F, N>> {
-    /// Returns the slot of `page` in its last-level node. Returns `None` if there is no such node, if the page is borrowed, or if
+impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> PageTurn<'_, 'n, Mpt<'n, G, F, N>> {
+    /// Returns the slot of the page in its last-level node. Returns `None` if there is no such node, if the page is borrowed, or if
     /// a dropped batch has left a debt, which only a batch can take up.
     ///
     /// Costs a walk.
     #[inline(always)]
-    pub fn slot(&mut self, page: Vpn) -> Option<Slot<'_, 'n, G, F, N>> {
-        let table = self.table();
-        if table.nodes.held().has_debt(&table.flag) { None } else { Some(Slot::new(self.place(page)?, page)) }
+    pub fn slot(&mut self) -> Option<Slot<'_, 'n, G, F, N>> {
+        let (table, page, lock) = (self.table(), self.page(), self.lock());
+        if table.nodes.held().has_debt(&table.flag) {
+            return None;
+        }
+        Some(Slot { counting: Counting::Lock(lock), ..Slot::new(self.place()?, page) })
     }
 }
 
@@ -104,6 +118,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Writing<'_, 'n, G, F, N>
     /// Returns the slot of `page` in its last-level node, if there is such a node and the page is not borrowed.
     #[inline(always)]
     pub(super) fn slot(&mut self, page: Vpn) -> Option<Slot<'_, 'n, G, F, N>> {
+        self.check_part(Pages::one(page)).ok()?;
         self.place(page).map(|place| Slot::new(place, page))
     }
 
@@ -118,7 +133,16 @@ impl<'w, 'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Slot<'w, 'n, G, F, N
     /// Returns the slot of a page in which a walk for the page ends. If the slot holds no leaf, it must be of the last level.
     #[inline(always)]
     pub(super) fn new(place: Place<'w, 'n, G, F, N>, page: Vpn) -> Self {
-        Self { place, page, in_order: false }
+        Self { place, page, counting: Counting::Tally, in_order: false }
+    }
+
+    /// Adds to the number of PTEs.
+    #[inline(always)]
+    fn count(&self, by: isize) {
+        match self.counting {
+            Counting::Tally => self.table().count_ptes(by),
+            Counting::Lock(lock) => self.table().count_ptes_by(lock, by),
+        }
     }
 
     /// Makes an exchange of the entry of each change whose scope is [`FlushScope::Everywhere`], where hardware walks the table: the
@@ -215,6 +239,7 @@ impl<'w, 'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Slot<'w, 'n, G, F, N
         self.place.publish(word);
         self.place.settle_pair();
         self.place.count_in();
+        self.count(1);
         Some(self.stale(F::APPEARS))
     }
 
@@ -229,7 +254,7 @@ impl<'w, 'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Slot<'w, 'n, G, F, N
         let word =
             if self.in_order { self.place.swap_in_order(F::Word::ZERO) } else { self.place.take(word) };
         self.place.settle_pair();
-        self.table().tally.ptes(-1);
+        self.count(-1);
         Some((self.decoded(word), self.stale(FlushScope::Everywhere)))
     }
 
@@ -273,6 +298,7 @@ impl<'w, 'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Slot<'w, 'n, G, F, N
                 self.place.store_relaxed(word);
                 if was == Entry::Empty {
                     self.place.count_in();
+                    self.count(1);
                 }
                 (was, FlushScope::Nowhere)
             }

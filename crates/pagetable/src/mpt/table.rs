@@ -13,8 +13,8 @@ use crate::geometry::Checked as _;
 use crate::leaf::phys;
 use crate::nodes::Nodes;
 use crate::{
-    Change, Entry, Error, FlushAll, Footprint, Holes, Leaf, Mark, PageRanges, Pinned, Private, Radix, Rest,
-    Retired, Right, Solo, Space, Table, Uncovered, WriterFlag,
+    Change, Entry, Error, FlushAll, Footprint, Holes, Leaf, Mark, NodeLocks, PageRanges, Part, Pinned,
+    Private, Radix, Rest, Retired, Right, Solo, Space, Table, Uncovered, WriterFlag,
 };
 
 // SAFETY: the batch is over the table's storage, and the flag is a field. When a change returns, the nodes that it has pushed are
@@ -76,7 +76,10 @@ unsafe impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Table<'n> for Mpt
     }
 
     fn footprint(&self) -> Footprint {
-        self.tally.footprint()
+        let all = self.tally.footprint();
+        let by_pages = self.flag.lock().ptes().wrapping_add(self.locks.map_or(0, NodeLocks::ptes));
+        let ptes = all.ptes.wrapping_add_signed(by_pages);
+        Footprint { ptes, ..all }
     }
 
     #[inline]
@@ -87,6 +90,24 @@ unsafe impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Table<'n> for Mpt
     #[inline(always)]
     fn writer_flag(&self) -> &WriterFlag {
         &self.flag
+    }
+
+    #[inline(always)]
+    fn node_locks(&self) -> Option<&NodeLocks> {
+        self.locks
+    }
+
+    #[inline(always)]
+    fn node_log(&self, above: usize) -> u32 {
+        match (Self::LEVELS - 1).checked_sub(above) {
+            None | Some(0) => usize::BITS,
+            Some(level) => (Self::slots(level) * Self::slot_pages(level)).ilog2(),
+        }
+    }
+
+    unsafe fn whole_part(&self, part: Part) -> Option<Part> {
+        // SAFETY: this function's contract.
+        unsafe { self.find_part(part) }
     }
 
     #[inline(always)]

@@ -89,7 +89,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Writing<'_, 'n, G, F, N>
         mut share: impl FnMut(Run),
     ) -> Result<usize, Error> {
         let table = self.table();
-        table.check(pages)?;
+        self.check(pages)?;
         let mut plan = Plan { want: [0; MAX], last: [None; MAX], pages: 0 };
         self.each_leaf(pages, foreign, |writing, leaf, part| {
             foreign.check(leaf)?;

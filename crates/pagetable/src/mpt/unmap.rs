@@ -33,7 +33,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Writing<'_, 'n, G, F, N>
     }
 
     fn unmap_slots(mut self, pages: Pages, holes: Holes) -> Result<usize, Error> {
-        self.table().check(pages)?;
+        self.check(pages)?;
         let census = self.census(pages, holes)?;
         if census.pages > 0 {
             let stale = self.view().stale(pages);
@@ -58,7 +58,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Writing<'_, 'n, G, F, N>
     #[inline(never)]
     pub(super) fn take_next(self, rest: &mut Rest) -> Result<Option<(Vpn, Uncovered)>, Error> {
         let Some(pages) = rest.pages() else { return Ok(None) };
-        self.table().check(pages)?;
+        self.check(pages)?;
         let Some((taken, entry)) = self.view().first_entry(pages) else {
             rest.end();
             return Ok(None);
@@ -132,7 +132,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> NodePart<'_, 'n, G, F, N
             });
         }
         self.node.settle_ends(self.index, self.slots);
-        self.node.table().tally.ptes(-(taken as isize));
+        self.node.table().count_ptes(-(taken as isize));
         self.emptied = self.node.sub_live(taken) == 0 && level > 0;
         status
     }

@@ -5,7 +5,7 @@ use tlbkit_pagetable::format::Compact32;
 use tlbkit_pagetable::geometry::Va32;
 use tlbkit_pagetable::mpt::{Encoded, Mpt};
 use tlbkit_pagetable::nodes::{Chunk, Reclaim, Slab};
-use tlbkit_pagetable::{Change, FlushAll, Holes, Shared, Turn, Writer, destroy};
+use tlbkit_pagetable::{Change, FlushAll, Holes, PageTurn, Shared, Writer, destroy};
 
 type Nodes<'m> = Slab<'m, u32, Shared>;
 type Tree<'n, 'm> = Mpt<'n, Va32, Compact32, Nodes<'m>>;
@@ -47,15 +47,15 @@ fn the_flush_of_every_table_is_remembered() {
     others.iter().for_each(protect_and_drop);
     for table in others {
         // One store must not pass over the flush that is owed.
-        assert!(Turn::new(table).unwrap().slot(PAGE.first()).is_none());
+        assert!(PageTurn::new(table, PAGE.first()).unwrap().slot().is_none());
         assert!(flushes(table));
         assert!(!flushes(table), "once");
     }
     // Each table has flushed, so each has its fast path.
     assert!(flushes(bystander), "which table the debt was of is forgotten");
     for table in &tables {
-        let mut turn = Turn::new(table).unwrap();
-        let slot = turn.slot(PAGE.first()).unwrap();
+        let mut turn = PageTurn::new(table, PAGE.first()).unwrap();
+        let slot = turn.slot().unwrap();
         assert!(
             slot.replace(Pfn::new(4), Encoded::new(Attr::READ).unwrap(), FlushAll::in_place(&mut |_| ()))
                 .is_some()
@@ -63,7 +63,7 @@ fn the_flush_of_every_table_is_remembered() {
     }
     // A table that is made later owes nothing.
     let new = mapped(&slab);
-    assert!(!flushes(&new) && Turn::new(&new).unwrap().slot(PAGE.first()).is_some());
+    assert!(!flushes(&new) && PageTurn::new(&new, PAGE.first()).unwrap().slot().is_some());
     // A batch that has taken up the flush and is dropped leaves it to the next one.
     others.iter().for_each(protect_and_drop);
     drop(Writer::new(&new).unwrap().finish());

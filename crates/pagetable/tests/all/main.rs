@@ -52,6 +52,7 @@ mod right;
 mod run_links;
 mod runs;
 mod second_stage;
+mod several_writers;
 mod slab;
 mod spaces;
 mod split_frames;

@@ -12,7 +12,7 @@ use tlbkit_pagetable::geometry::{Va32, Va39, Va48, Va64};
 use tlbkit_pagetable::mpt::{Encoded, Mpt};
 use tlbkit_pagetable::nodes::{Chunk, Slab};
 use tlbkit_pagetable::{
-    Entry, Error, FlushAll, Holes, Local, Mark, Pinned, Private, Solo, Table as _, Turn, Writer, destroy,
+    Entry, Error, FlushAll, Holes, Local, Mark, PageTurn, Pinned, Private, Solo, Table as _, Writer, destroy,
     gpt, hpt,
 };
 
@@ -191,8 +191,8 @@ fn a_slot_is_empty_while_its_replacement_is_made_known() {
     // SAFETY: this thread acknowledges no shootdown during the lookup.
     let look = || table.lookup(unsafe { Pinned::by(&slab) }, AT).map(|leaf| leaf.frame);
     let replace = |known: &dyn Fn(&Flush)| {
-        let mut turn = Turn::new(&table).unwrap();
-        let slot = turn.slot(page).unwrap();
+        let mut turn = PageTurn::new(&table, page).unwrap();
+        let slot = turn.slot().unwrap();
         // SAFETY: nothing stands on the page.
         unsafe {
             slot.replace(
@@ -270,18 +270,17 @@ fn a_slot_takes_a_mark() {
     writer.map(pages(large, PageSize::M2), Pfn::new(512), PageSize::M2, attr).unwrap();
     // SAFETY: no CPU walks the table.
     unsafe { writer.finish().reclaim() };
-    let mut turn = Turn::new(&table).unwrap();
+    let turn = |page| PageTurn::new(&table, page).unwrap();
     let next = page.checked_add(1).unwrap();
-    let (was, stale) = turn.slot(next).unwrap().mark(Mark::Guard).unwrap();
+    let (was, stale) = turn(next).slot().unwrap().mark(Mark::Guard).unwrap();
     assert_eq!((was, stale.scope), (Entry::Empty, FlushScope::Nowhere));
     let payload = Mark::Payload(9, Attr::READ);
-    let (was, stale) = turn.slot(next).unwrap().mark(payload).unwrap();
+    let (was, stale) = turn(next).slot().unwrap().mark(payload).unwrap();
     assert_eq!((was, stale.scope), (Entry::Mark(Mark::Guard), FlushScope::Nowhere));
-    let (was, stale) = turn.slot(page).unwrap().mark(Mark::Guard).unwrap();
+    let (was, stale) = turn(page).slot().unwrap().mark(Mark::Guard).unwrap();
     assert_eq!(was.leaf().map(|leaf| leaf.frame), Some(Pfn::new(7)));
     assert_eq!((stale.scope, stale.pages), (FlushScope::Everywhere, Pages::one(page)));
-    assert!(turn.slot(large.vpn(PageSize::K4)).is_none_or(|slot| slot.mark(Mark::Guard).is_none()));
-    drop(turn);
+    assert!(turn(large.vpn(PageSize::K4)).slot().is_none_or(|slot| slot.mark(Mark::Guard).is_none()));
     // SAFETY: no CPU walks the table.
     let entry = |at: VirtAddr| table.entry(unsafe { Pinned::by(&slab) }, at);
     assert_eq!(entry(AT), Entry::Mark(Mark::Guard));

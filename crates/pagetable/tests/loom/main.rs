@@ -9,6 +9,7 @@ mod kinds;
 mod pairs;
 #[path = "../all/common/rebased.rs"]
 mod rebased;
+mod writers;
 
 use rebased::Rebased;
 use tlbkit_addr::{Attr, PageSize, Pages, Vpn};

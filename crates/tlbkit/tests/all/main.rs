@@ -25,6 +25,7 @@ mod properties;
 mod ranges;
 mod refused;
 mod settings;
+mod several_writers;
 mod slow;
 mod support;
 mod swap;

@@ -12,6 +12,7 @@ use crate::format::Format;
 use crate::mpt::Mpt;
 use crate::mpt::leaf::Decode as _;
 use crate::mpt::shape::{MAX, Shape};
+use crate::node_locks::NodeLock;
 use crate::nodes::{NodeAddr, Nodes, Record};
 use crate::word::atomics::Ordering;
 use crate::{Radix, Word as _};
@@ -130,11 +131,10 @@ impl<'a, 'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> NodeRef<'a, 'n, G, F
 }
 
 impl<G: Radix, F: Format, N: Nodes<Word = F::Word>> Place<'_, '_, G, F, N> {
-    /// Counts the slot, which is in use from now on, in its node's record and in the table's tally.
+    /// Counts the slot, which is in use from now on, in its node's record.
     #[inline(always)]
     pub(crate) fn count_in(self) {
         self.node.count_in_at(self.node.record(), self.index, 1);
-        self.node.table.tally.ptes(1);
     }
 
     /// Counts the slot out, unless that would leave no slot of a node below the root in use. Tells whether it did.
@@ -154,6 +154,28 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
     /// Adds a node of `level` to the table's tally (`sign` 1), or subtracts it (-1).
     #[inline(always)]
     pub(crate) fn tally_node(&self, sign: isize, level: usize) {
-        self.tally.node(sign, Self::words(level) * F::Word::BYTES);
+        let bytes = Self::words(level) * F::Word::BYTES;
+        match self.locks {
+            None => self.tally.node(sign, bytes),
+            Some(_) => self.tally.change_beside(sign, bytes, 0),
+        }
+    }
+
+    /// Adds to the number of PTEs in the table's tally.
+    #[inline(always)]
+    pub(crate) fn count_ptes(&self, by: isize) {
+        match self.locks {
+            None => self.tally.ptes(by),
+            Some(_) => self.tally.change_beside(0, 0, by),
+        }
+    }
+
+    /// Adds to the number of PTEs, for the writer of a page with this lock; without one no other code writes the table.
+    #[inline(always)]
+    pub(crate) fn count_ptes_by(&self, lock: Option<&NodeLock>, by: isize) {
+        match lock {
+            None => self.tally.ptes(by),
+            Some(lock) => lock.count(by),
+        }
     }
 }

@@ -262,7 +262,7 @@ impl<'w, 'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> NodeMut<'w, 'n, G, F
     pub(crate) fn discard(&mut self, gone: Subtree<'w, 'n, G, F, N>) -> Seen<'w, 'n, G, F, N> {
         let seen = gone.0;
         if Self::is_leaf(seen.word, seen.node.level) {
-            self.table.tally.ptes(-1);
+            self.table.count_ptes(-1);
         } else if let Some(node) = seen.link() {
             for index in 0..Self::slots(node.level) {
                 // No walker finds the words of the node any more, so each of its links is the only one.

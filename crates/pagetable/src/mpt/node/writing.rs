@@ -9,11 +9,12 @@ use crate::format::{Format, walked};
 use crate::mpt::Mpt;
 use crate::mpt::shape::Shape;
 use crate::nodes::{NodeAddr, Nodes};
-use crate::{Error, Pending, Radix, Retired, Right, Turn, Writer};
+use crate::{Error, PageTurn, Part, Pending, Radix, Retired, Right, Writer};
 
-/// The right to write a table for `'w`, and the batch that takes over what the changes unlink.
+/// The right to write a table or a part of it for `'w`, and the batch that takes over what the changes unlink.
 ///
-/// Every change of the table is a method of this type.
+/// Every change of the table is a method of this type. The holder is the only writer of the node of its part ([`top`](Self::top)) and of
+/// those below it; the nodes above are only read, and their slots on the way to that node do not change.
 pub(crate) struct Writing<'w, 'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> {
     table: &'w Mpt<'n, G, F, N>,
     batch: &'w mut Retired<'n>,
@@ -40,13 +41,13 @@ impl<'w, 'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Writing<'w, 'n, G, F
     ///
     /// # Safety
     ///
-    /// During `'w` the caller is the table's only writer. The batch came from the table.
+    /// During `'w` the caller is the only writer of the table, or of the batch's part. The batch came from the table.
     #[inline(always)]
     pub(crate) unsafe fn new(table: &'w Mpt<'n, G, F, N>, batch: &'w mut Retired<'n>) -> Self {
         Self { table, batch }
     }
 
-    /// Takes the right to write `table`, if `right` is that.
+    /// Takes the right to write `table` or a part of it, if `right` is that.
     ///
     /// # Errors
     ///
@@ -54,6 +55,45 @@ impl<'w, 'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Writing<'w, 'n, G, F
     #[inline(always)]
     pub(crate) fn of(table: &'w Mpt<'n, G, F, N>, right: Right<'w, 'n>) -> Result<Self, Error> {
         Ok(Self { table, batch: right.batch(&table.flag)? })
+    }
+
+    /// Tells whether this is the right to write the whole table.
+    pub(crate) const fn is_whole(&self) -> bool {
+        self.batch.part().is_none()
+    }
+
+    /// Checks that all of the pages are in the space, that none is borrowed, and that this is the right to write them, as every change of
+    /// a range does.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::OutOfRange`], [`Error::Borrowed`] or [`Error::OutsideRight`].
+    #[inline(always)]
+    pub(crate) fn check(&self, pages: Pages) -> Result<(), Error> {
+        self.table.check(pages)?;
+        self.check_part(pages)
+    }
+
+    /// Checks that this is the right to write `pages`.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::OutsideRight`].
+    #[inline(always)]
+    pub(crate) fn check_part(&self, pages: Pages) -> Result<(), Error> {
+        if self.batch.part().is_none_or(|part| part.covers(pages)) {
+            return Ok(());
+        }
+        Err(Error::OutsideRight { at: pages.first().address(G::BASE) })
+    }
+
+    /// Checks that this is the right to write the whole table.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::OutsideRight`].
+    pub(crate) fn check_whole(&self) -> Result<(), Error> {
+        if self.is_whole() { Ok(()) } else { Err(Error::OutsideRight { at: VirtAddr::new(0) }) }
     }
 
     /// Returns the table.
@@ -69,27 +109,34 @@ impl<'w, 'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Writing<'w, 'n, G, F
         unsafe { NodeRef::sole_root(self.table) }
     }
 
-    /// Returns the root.
+    /// Returns the topmost node that the holder may write: the root, or the node of its part.
     #[inline(always)]
     pub(crate) fn root(&mut self) -> NodeMut<'_, 'n, G, F, N> {
         // SAFETY: by the contract of `new` the holder is the only writer; the batch is borrowed, and not completed here.
-        NodeMut { node: unsafe { NodeRef::sole_root(self.table) }, batch: self.batch }
+        let root = unsafe { NodeRef::sole_root(self.table) };
+        let node = match self.batch.part() {
+            None => root,
+            // The table has the part, so the walk ends at its node.
+            Some(&Part { pages, above }) => {
+                root.down_to(Mpt::<'n, G, F, N>::LEVELS - 1 - above, pages.first().address(G::BASE))
+            }
+        };
+        NodeMut { node, batch: self.batch }
     }
 
     /// Walks to the node of `level` for `at`, or to the last node above it that exists. For a borrowed page the walk ends at the
     /// root, because the lender may free the nodes below while this CPU is not pinned.
     #[inline(always)]
     pub(crate) fn node_for(&mut self, at: VirtAddr, level: usize) -> NodeMut<'_, 'n, G, F, N> {
-        let NodeMut { node, batch } = self.root();
-        let node = node.down_to(level, at);
-        // The walk has read only links, each of which leads to a node that the table owns.
-        NodeMut { node, batch }
+        // The walk reads only links, each of which leads to a node that the table owns. It does not end above the part's node.
+        // SAFETY: as for `root`.
+        NodeMut { node: unsafe { NodeRef::sole_root(self.table) }.down_to(level, at), batch: self.batch }
     }
 
     /// Returns the slot of a page in its last-level node, if there is such a node and the page is not borrowed.
     #[inline(always)]
     pub(crate) fn place(&mut self, page: Vpn) -> Option<Place<'_, 'n, G, F, N>> {
-        let (node, index) = self.root().node.last_slot(page)?;
+        let (node, index) = self.view().last_slot(page)?;
         Some(Place::of(node, index))
     }
 
@@ -123,7 +170,7 @@ impl<'w, 'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Writing<'w, 'n, G, F
     /// Adds pages whose leaves have changed to the flush; if `links` is set and hardware may cache links, also the links to them.
     #[inline(always)]
     pub(crate) fn touch(&mut self, scope: FlushScope, pages: Pages, links: bool) {
-        self.root().touch(scope, pages, links);
+        self.batch.stale(scope, pages, links && walked::<F>());
     }
 
     /// Returns how many nodes the batch has.
@@ -137,7 +184,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Writer<'_, 'n, Mpt<'n, G
     #[inline(always)]
     pub(crate) fn writing(&mut self) -> Writing<'_, 'n, G, F, N> {
         let (table, batch) = self.parts();
-        // SAFETY: this is the table's only writer, and its batch came from the table.
+        // SAFETY: this is the only writer of the batch's part, and its batch came from the table.
         unsafe { Writing::new(table, batch) }
     }
 }
@@ -228,6 +275,16 @@ impl<'w, 'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Position<'w, 'n, G, 
         self.writing.table
     }
 
+    /// Checks that this is the right to write a page.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::OutsideRight`].
+    #[inline(always)]
+    pub(crate) fn check_part(&self, page: Vpn) -> Result<(), Error> {
+        self.writing.check_part(Pages::one(page))
+    }
+
     /// Returns the level of the node.
     #[inline(always)]
     pub(crate) fn level(&self) -> usize {
@@ -244,8 +301,9 @@ impl<'w, 'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Position<'w, 'n, G, 
     #[inline(always)]
     pub(crate) fn node(&mut self) -> NodeMut<'_, 'n, G, F, N> {
         let (addr, level) = (self.addr, self.level);
-        let NodeMut { node, batch } = self.writing.root();
-        NodeMut { node: NodeRef { addr, level, ..node }, batch }
+        // SAFETY: by the contract of `Writing` the holder is the only writer of this node; the batch is borrowed, and not completed here.
+        let root = unsafe { NodeRef::sole_root(self.writing.table) };
+        NodeMut { node: NodeRef { addr, level, ..root }, batch: self.writing.batch }
     }
 
     /// Returns the slot of the node that `at` falls into.
@@ -295,12 +353,13 @@ impl<'w, 'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Position<'w, 'n, G, 
     }
 }
 
-impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Turn<'_, 'n, Mpt<'n, G, F, N>> {
-    /// Returns the slot of a page in its last-level node, if there is such a node and the page is not borrowed.
+impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> PageTurn<'_, 'n, Mpt<'n, G, F, N>> {
+    /// Returns the slot of the page in its last-level node, if there is such a node and the page is not borrowed.
     #[inline(always)]
-    pub(crate) fn place(&mut self, page: Vpn) -> Option<Place<'_, 'n, G, F, N>> {
-        // SAFETY: the handles borrow the right to write, and no batch of the table is completed; a turn unlinks no node.
-        let (node, index) = unsafe { NodeRef::sole_root(self.table()) }.last_slot(page)?;
+    pub(crate) fn place(&mut self) -> Option<Place<'_, 'n, G, F, N>> {
+        // SAFETY: the handles borrow the right to write the pages of the page's last-level node. Without the right to write one of them
+        // nobody unlinks a node on the way there, or changes the words that lead to it.
+        let (node, index) = unsafe { NodeRef::sole_root(self.table()) }.last_slot(self.page())?;
         Some(Place::of(node, index))
     }
 }

@@ -1,0 +1,285 @@
+//! Which pages each of several writers of one table may change.
+//!
+//! ```text
+//!   a right to     takes                                      and excludes
+//!   one page       the lock of the page's last-level node     the other writers of that node
+//!   a range        a block: what one node covers              every writer of a page of the block
+//!   the table      the block of all pages                     every writer
+//! ```
+//!
+//! A [`Block`] is an aligned run of pages that one node covers, or would cover. The holder of a block is the only one that stores in that
+//! node and in those below it; the nodes above it do not change on the way there, because a change of them is one of a larger block. So
+//! the locks need no node: they are words in [`NodeLocks`], which hold numbers of blocks, and no lock is in memory that a change may free.
+//!
+//! ```text
+//!   writer of a page     lock = block    load the count of blocks            0, or none overlaps: go on; otherwise give up
+//!   writer of a range    block in the list, count + 1    load all locks      none overlaps: go on; otherwise wait
+//! ```
+//!
+//! The accesses are sequentially consistent, so at least one of the two sees the other. A writer of a page gives up, and a writer of
+//! a range waits: so pages that are changed one after the other do not hold up a writer of a range, whose block stays in the list. Of two
+//! ranges that overlap the second one finds the first in the list, and gives up.
+//!
+//! No writer has more than one lock or block of a table, so none waits for another one that waits for it.
+
+use tlbkit_addr::{Pages, Vpn};
+
+use crate::mode::{Lock as _, SpinLock};
+use crate::word::atomics::{AtomicUsize, Ordering, fence};
+
+/// The number of locks of last-level nodes. Two nodes have one lock by chance in one case of so many.
+const LOCKS: usize = if cfg!(tlbkit_loom) { 2 } else { 32 };
+/// The most writers of ranges at a time.
+const BLOCKS: usize = if cfg!(tlbkit_loom) { 2 } else { 7 };
+/// An aligned run of pages whose number is a power of two, at least two: what one node covers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Block(
+    /// The number of a page in the middle of the block, so that the lowest bit that is set tells its size; never 0.
+    usize,
+);
+
+impl Block {
+    /// All pages.
+    pub const ALL: Self = Self(1 << (usize::BITS - 1));
+
+    /// Returns the block of 2^`log` pages that has `page`; with a `log` of at least the bits of a page number, [`ALL`](Self::ALL). `log`
+    /// is at least 1.
+    #[inline(always)]
+    pub const fn of(page: Vpn, log: u32) -> Self {
+        if log >= usize::BITS {
+            return Self::ALL;
+        }
+        let last = (1 << log) - 1;
+        Self((page.get() | last) ^ (last >> 1))
+    }
+
+    /// Returns the smallest of the blocks of 2^`log(from)` pages, 2^`log(from + 1)`, and so on, that has all of `pages`, and the argument
+    /// that gave its size.
+    pub(crate) fn around(pages: Pages, from: usize, log: impl Fn(usize) -> u32) -> (Self, usize) {
+        let mut above = from;
+        loop {
+            let block = Self::of(pages.first(), log(above));
+            if block == Self::of(pages.last(), log(above)) {
+                return (block, above);
+            }
+            above += 1;
+        }
+    }
+
+    /// Tells whether the blocks have a page in common: one of them has all pages of the other.
+    #[inline(always)]
+    pub const fn overlaps(self, other: Self) -> bool {
+        let (a, b) = (self.0 & self.0.wrapping_neg(), other.0 & other.0.wrapping_neg());
+        // Twice the lowest bit of the larger one; 0 for all pages.
+        let size = if a > b { a << 1 } else { b << 1 };
+        (self.0 ^ other.0) & size.wrapping_neg() == 0
+    }
+
+    /// Returns the lock of the block of 2^`log` pages. Blocks at equal distances of 2^n have different locks, as those of threads' heaps
+    /// and stacks are.
+    #[inline(always)]
+    const fn lock(self, log: u32) -> usize {
+        let number = self.0 >> log;
+        (number ^ (number >> LOCKS.ilog2())) % LOCKS
+    }
+}
+
+/// The locks of a table that has several writers at a time: memory that the caller gives it
+/// ([`Mpt::with_locks`](crate::mpt::Mpt::with_locks)).
+///
+/// It takes 2112 bytes: a cache line for each of 32 locks, so that writers of different nodes do not share one, and a line that all
+/// writers read, and only those of ranges write. Memory of zeros is what [`new`](Self::new) returns.
+#[derive(Debug, Default)]
+#[repr(C, align(64))]
+pub struct NodeLocks {
+    ranges: Ranges,
+    nodes: [Line; LOCKS],
+}
+
+/// A lock on a cache line of its own.
+#[derive(Debug, Default)]
+#[repr(align(64))]
+struct Line(NodeLock);
+
+/// The writers of ranges.
+#[derive(Debug, Default)]
+#[repr(align(64))]
+struct Ranges {
+    /// How many there are.
+    count: AtomicUsize,
+    /// The blocks, or 0.
+    blocks: [AtomicUsize; BLOCKS],
+    /// Is held while a block is added.
+    lock: SpinLock,
+}
+
+/// The lock of some last-level nodes, or of a whole table.
+#[derive(Debug, Default)]
+pub(crate) struct NodeLock {
+    /// The block whose writer has the lock, or 0.
+    holder: AtomicUsize,
+    /// How many PTEs more the writers of single pages have mapped than they have unmapped.
+    ptes: AtomicUsize,
+}
+
+impl NodeLocks {
+    /// Returns the locks of a table that nobody writes.
+    #[cfg(not(tlbkit_loom))]
+    pub const fn new() -> Self {
+        #[expect(clippy::declare_interior_mutable_const, reason = "each use is a new word")]
+        const FREE: AtomicUsize = AtomicUsize::new(0);
+        Self {
+            ranges: Ranges { count: FREE, blocks: [FREE; BLOCKS], lock: SpinLock::new() },
+            nodes: [const { Line(NodeLock { holder: FREE, ptes: FREE }) }; LOCKS],
+        }
+    }
+
+    /// Takes the lock of the node of 2^`log` pages that has `page`. Returns `None` if another writer has it, or has a block that overlaps.
+    #[inline(always)]
+    pub(crate) fn try_node(&self, page: Vpn, log: u32) -> Option<&NodeLock> {
+        let block = Block::of(page, log);
+        let Line(lock) = &self.nodes[block.lock(log)];
+        if !lock.try_take(block) {
+            return None;
+        }
+        in_order();
+        if self.ranges.count.load(Ordering::SeqCst) != 0 && self.ranges.overlap_after(block) {
+            lock.give_back();
+            return None;
+        }
+        Some(lock)
+    }
+
+    /// Adds a block to the list, and returns its place there. Returns `None` if the list is full or has a block that overlaps. The caller
+    /// may change the block's pages as soon as [`is_clear`](Self::is_clear) has returned `true`.
+    pub(crate) fn add(&self, block: Block) -> Option<usize> {
+        let ranges = &self.ranges;
+        ranges.locked(|| {
+            let free = || ranges.blocks.iter().position(|place| place.load(Ordering::Relaxed) == 0);
+            let place = if ranges.overlap(block) { None } else { free() };
+            if let Some(place) = place {
+                ranges.blocks[place].store(block.0, Ordering::SeqCst);
+                ranges.count.fetch_add(1, Ordering::SeqCst);
+            }
+            place
+        })
+    }
+
+    /// Puts a larger block, which has the pages of the one at `place`, in its place, and tells whether it did: if another block overlaps,
+    /// the place is empty then. So of several writers that need the same larger block one gets it.
+    pub(crate) fn widen(&self, place: usize, block: Block) -> bool {
+        let ranges = &self.ranges;
+        ranges.locked(|| {
+            let Some(own) = ranges.blocks.get(place) else { return false };
+            let before = own.swap(0, Ordering::SeqCst);
+            let is_free = before != 0 && !ranges.overlap(block);
+            if is_free {
+                own.store(block.0, Ordering::SeqCst);
+            } else if before != 0 {
+                ranges.count.fetch_sub(1, Ordering::Release);
+            }
+            is_free
+        })
+    }
+
+    /// Tells whether no writer of a page has a node of the block, which is in the list. If so, none will have one until the block is
+    /// [removed](Self::remove).
+    pub(crate) fn is_clear(&self, block: Block) -> bool {
+        // Between the addition of the block and the loads.
+        fence(Ordering::SeqCst);
+        let holder = |Line(lock): &Line| lock.holder.load(Ordering::Relaxed);
+        // Almost always all of them are free.
+        let mut fours = self.nodes.chunks(4);
+        let is_taken = fours.any(|four| {
+            four.iter().map(holder).fold(0, |all, held| all | held) != 0
+                && four.iter().map(holder).any(|held| held != 0 && Block(held).overlaps(block))
+        });
+        // What the writers have done happens before what the caller does next.
+        fence(Ordering::Acquire);
+        !is_taken
+    }
+
+    /// Removes the block at a place of the list.
+    pub(crate) fn remove(&self, place: usize) {
+        if let Some(place) = self.ranges.blocks.get(place) {
+            place.store(0, Ordering::Release);
+            self.ranges.count.fetch_sub(1, Ordering::Release);
+        }
+    }
+
+    /// Returns how many PTEs more the writers of single pages have mapped than they have unmapped.
+    pub(crate) fn ptes(&self) -> isize {
+        self.nodes.iter().map(|Line(lock)| lock.ptes()).fold(0, isize::wrapping_add)
+    }
+
+    /// Forgets what [`ptes`](Self::ptes) counts. The caller is the table's only writer.
+    pub(crate) fn forget_ptes(&self) {
+        self.nodes.iter().for_each(|Line(lock)| lock.forget_ptes());
+    }
+}
+
+impl NodeLock {
+    /// Takes the lock for the writer of a block, and tells whether it was free.
+    #[inline(always)]
+    pub(crate) fn try_take(&self, block: Block) -> bool {
+        self.holder.compare_exchange(0, block.0, Ordering::SeqCst, Ordering::Relaxed).is_ok()
+    }
+
+    /// Returns how many PTEs were [counted](Self::count).
+    pub(crate) fn ptes(&self) -> isize {
+        self.ptes.load(Ordering::Relaxed).cast_signed()
+    }
+
+    /// Forgets the PTEs that were counted. The caller is the table's only writer.
+    pub(crate) fn forget_ptes(&self) {
+        self.ptes.store(0, Ordering::Relaxed);
+    }
+
+    /// Gives the lock back, which the caller has.
+    #[inline(always)]
+    pub(crate) fn give_back(&self) {
+        self.holder.store(0, Ordering::Release);
+    }
+
+    /// Adds to the number of PTEs. The caller has the lock.
+    #[inline(always)]
+    pub(crate) fn count(&self, by: isize) {
+        self.ptes.store(self.ptes.load(Ordering::Relaxed).wrapping_add_signed(by), Ordering::Relaxed);
+    }
+}
+
+impl Ranges {
+    /// Calls `f` while no other CPU adds a block.
+    fn locked<T>(&self, f: impl FnOnce() -> T) -> T {
+        self.lock.lock();
+        let result = f();
+        self.lock.unlock();
+        result
+    }
+
+    /// Tells whether a block in the list overlaps, after the caller has taken the lock of a node.
+    #[cold]
+    fn overlap_after(&self, block: Block) -> bool {
+        fence(Ordering::SeqCst);
+        self.overlap(block)
+    }
+
+    /// Tells whether a block in the list overlaps. The list does not change, or a fence is between the caller's store and this call.
+    #[inline(never)]
+    fn overlap(&self, block: Block) -> bool {
+        let overlaps = self.blocks.iter().any(|place| {
+            let held = place.load(Ordering::Relaxed);
+            held != 0 && Block(held).overlaps(block)
+        });
+        fence(Ordering::Acquire);
+        overlaps
+    }
+}
+
+/// Orders an exchange before a load. Loom takes an access that is sequentially consistent for an acquire and a release.
+#[inline(always)]
+fn in_order() {
+    if cfg!(tlbkit_loom) {
+        fence(Ordering::SeqCst);
+    }
+}
