@@ -7,7 +7,6 @@ use super::sweep::NodePart;
 use super::{Cursor, Detached, Mpt, Slot};
 use crate::format::Format;
 use crate::geometry::Checked as _;
-use crate::hint::seldom;
 use crate::nodes::Nodes;
 use crate::{Geometry as _, Half, Radix, Word as _};
 
@@ -212,7 +211,6 @@ pub(super) trait Shape {
         if top < plain {
             return Some(top);
         }
-        seldom();
         Self::G::SPACE.has(page).then_some(top & (Self::slots(0) - 1))
     }
 

@@ -13,12 +13,38 @@ const fn mutation(
 
 const PAGETABLE: &str = "tlbkit-pagetable";
 
-pub(super) const MUTATIONS: [Mutation; 34] = [
+pub(super) const MUTATIONS: [Mutation; 37] = [
     mutation(
         "a word is published without what it leads to",
         "crates/pagetable/src/word.rs",
         ["fn publish(cell", "cell.store(word, Ordering::Release)", "cell.store(word, Ordering::Relaxed)"],
         Test::Walkers("::map"),
+    ),
+    mutation(
+        "several writers: a writer of a page does not look for those of ranges",
+        "crates/pagetable/src/node_locks.rs",
+        [
+            "pub(crate) fn try_node(",
+            "if self.ranges.count.load(Ordering::SeqCst) != 0 && self.ranges.overlap_after(block) {",
+            "if self.ranges.count.load(Ordering::SeqCst) == usize::MAX && self.ranges.overlap_after(block) {",
+        ],
+        Test::Walkers("writers::"),
+    ),
+    mutation(
+        "several writers: a writer of a range does not wait for those of pages",
+        "crates/pagetable/src/node_locks.rs",
+        ["pub(crate) fn is_clear(", "!is_taken", "!is_taken || true"],
+        Test::Walkers("writers::"),
+    ),
+    mutation(
+        "several writers: a range has a node in which it has every entry",
+        "crates/pagetable/src/mpt/part.rs",
+        [
+            "fn find_part(",
+            "let keeps_others = live > to - from + 1 || live > used();",
+            "let keeps_others = live + used() < usize::MAX;",
+        ],
+        Test::Walkers("writers::"),
     ),
     mutation(
         "MPT: a node is not linked",
