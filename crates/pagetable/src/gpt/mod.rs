@@ -111,6 +111,9 @@
 //! and a visit 1 KiB, in every layout, node size and mode. `cargo xtask stack` measures that for pages at powers of two, fails
 //! above the limit, and prints the figures: `resize` takes up to 1928 bytes, `map` 1928, `unmap` 1640.
 //!
+//! A guarded table has one writer at a time: an insert may put a node between one and the node above it, and the tuning after it rebuilds
+//! the node above, so there is no node from which a writer could work without another one.
+//!
 //! With a pair format ([`Format::PAIRED`]) both halves of a pair of base pages are in one leaf. A larger page has a leaf of its
 //! own, in which the other half of its pair is empty. In the layout [`Kseg0`] pages of all sizes are in pairs.
 
