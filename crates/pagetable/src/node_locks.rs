@@ -155,13 +155,14 @@ impl NodeLocks {
     pub(crate) fn add(&self, block: Block) -> Option<usize> {
         let ranges = &self.ranges;
         ranges.locked(|| {
-            let free = || ranges.blocks.iter().position(|place| place.load(Ordering::Relaxed) == 0);
-            let place = if ranges.overlap(block) { None } else { free() };
-            if let Some(place) = place {
-                ranges.blocks[place].store(block.0, Ordering::SeqCst);
-                ranges.count.fetch_add(1, Ordering::SeqCst);
+            if ranges.overlap(block) {
+                return None;
             }
-            place
+            let mut places = ranges.blocks.iter().enumerate();
+            let (place, free) = places.find(|(_, place)| place.load(Ordering::Relaxed) == 0)?;
+            free.store(block.0, Ordering::SeqCst);
+            ranges.count.fetch_add(1, Ordering::SeqCst);
+            Some(place)
         })
     }
 
