@@ -138,8 +138,10 @@ impl Ranges {
     fn take_merged(&mut self, pages: Pages) -> Option<Pages> {
         let (at, merged) =
             self.as_slice().iter().enumerate().find_map(|(at, range)| Some((at, range.merge(pages)?)))?;
+        // The last one takes its place, without a check of bounds that could panic.
+        let last = self.as_slice().last().copied()?;
+        *self.ranges.get_mut(at)? = last;
         self.len -= 1;
-        self.ranges.swap(at, self.len);
         Some(merged)
     }
 }

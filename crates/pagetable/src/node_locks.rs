@@ -31,6 +31,7 @@ use crate::word::atomics::{AtomicUsize, Ordering, fence};
 const LOCKS: usize = if cfg!(tlbkit_loom) { 2 } else { 32 };
 /// The most writers of ranges at a time.
 const BLOCKS: usize = if cfg!(tlbkit_loom) { 2 } else { 7 };
+
 /// An aligned run of pages whose number is a power of two, at least two: what one node covers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Block(
