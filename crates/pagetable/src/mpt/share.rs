@@ -209,6 +209,14 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
     /// borrowed ones costs a comparison, which tells both.
     #[inline(always)]
     pub(super) fn own_top(&self, page: Vpn) -> Option<usize> {
+        let top = Self::top_below(self.plain, page)?;
+        let is_own = top < self.plain || self.borrowed.is_none() || !self.is_borrowed(top);
+        is_own.then_some(top)
+    }
+
+    /// Does what [`own_top`](Self::own_top) does without a call, and returns `None` also for a page between two borrowed ranges.
+    #[inline(always)]
+    pub(super) fn own_top_apart(&self, page: Vpn) -> Option<usize> {
         let top = page.get() >> Self::cover(0);
         if top < self.plain {
             return Some(top);
@@ -216,14 +224,6 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
         seldom();
         let top = Self::top(page)?;
         self.borrowed.is_none_or(|borrowed| !borrowed.hull.has(top)).then_some(top)
-    }
-
-    /// Does what [`own_top`](Self::own_top) does without a call, and returns `None` also for a page between two borrowed ranges.
-    #[inline(always)]
-    pub(super) fn own_top_apart(&self, page: Vpn) -> Option<usize> {
-        let top = Self::top_below(self.plain, page)?;
-        let is_own = top < self.plain || self.borrowed.is_none_or(|borrowed| !borrowed.hull.has(top));
-        is_own.then_some(top)
     }
 
     /// Tells whether a slot of the root is borrowed.

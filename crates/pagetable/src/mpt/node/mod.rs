@@ -109,14 +109,19 @@ impl<'a, 'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> NodeRef<'a, 'n, G, F
         Self { addr: self.table.root, level: 0, ..self }
     }
 
-    /// Walks from the root to the last-level node of a page that the table owns, without loading the word in it. Returns the node and
-    /// the slot; `None` also for a page between two borrowed ranges.
+    /// Walks from the root to the last-level node of a page, without loading the word in it. Returns the node and the slot; `None` also
+    /// for a page between two borrowed ranges, whose changes are those of a range.
     ///
     /// Calls nothing, so a change that takes this path saves no registers: it would wait for their stores.
     #[inline(always)]
     pub(crate) fn last_slot(self, page: Vpn) -> Option<(Self, usize)> {
+        self.last_slot_below(self.table.own_top_apart(page)?, page)
+    }
+
+    /// Walks from the root's slot `top`, which is that of `page` and not borrowed, to the last-level node of the page.
+    #[inline(always)]
+    pub(crate) fn last_slot_below(self, top: usize, page: Vpn) -> Option<(Self, usize)> {
         let (at, root) = (page.address(G::BASE), self.to_root());
-        let top = self.table.own_top_apart(page)?;
         if Self::LEVELS == 1 {
             return Some((root, top));
         }

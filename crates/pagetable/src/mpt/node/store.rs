@@ -301,7 +301,10 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Writing<'_, 'n, G, F, N>
     /// Returns the last-level nodes of two pages, which may be the same, if both exist and neither is borrowed.
     pub(crate) fn last_nodes(&mut self, pages: [Vpn; 2]) -> Option<[LastNode<'_, 'n, G, F, N>; 2]> {
         let root = self.root().node;
-        let [a, b] = pages.map(|page| root.last_slot(page).map(|(node, _)| LastNode(node)));
+        let [a, b] = pages.map(|page| {
+            let top = root.table.own_top(page)?;
+            root.last_slot_below(top, page).map(|(node, _)| LastNode(node))
+        });
         Some([a?, b?])
     }
 }
