@@ -2,6 +2,13 @@
 //!
 //! On a subject with four CPUs one runs the address space, and no change interrupts another: what the jobs show is what a kernel for
 //! several CPUs pays where it needs no shootdown.
+//!
+//! The jobs of N threads are for N = 1, 2 and as many as there are CPUs (an `AddressSpace` has four). The time is that of all threads
+//! together, divided by the number of all operations, so with a ratio of 2.0 two threads do twice the work of one. Frames of pages cost
+//! nothing here; frames of nodes come from one list with a lock. An `AddressSpace` that several threads run asks all of them to flush
+//! what it unmaps, and waits for their replies: a thread replies at the end of its call, or while it waits. That shows how calls
+//! hold each other up, and not what an interrupt takes; nobody asks for the flushes of the tables alone and of the peers. A peer
+//! keeps its empty nodes, unless its name says otherwise, so only the first pass of first touches makes them.
 
 /// Each job's name, and what one of its operations is.
 pub const JOBS: &[(&str, &str)] = &[
@@ -67,6 +74,22 @@ pub const JOBS: &[(&str, &str)] = &[
         "a page of these replaced by a writable one, in random order: the copies on write after a fork",
     ),
     ("fork", "a page of a copy of these 2048 pages, made by one call"),
+    (
+        "fault, N threads, disjoint",
+        "look a page up and map it, each thread in nodes of its own, which exist; ratio of throughput to one thread",
+    ),
+    (
+        "fault, N threads, shared",
+        "the same, by turns every page of one node of 2 MiB, which exists; ratio of throughput to one thread",
+    ),
+    (
+        "fault, N threads, first touches",
+        "the same, by turns 16 pages of one region without nodes; ratio of throughput to one thread",
+    ),
+    (
+        "mmap and munmap, N threads",
+        "map 16 pages by one call and unmap 16 by another, each thread in a node of its own; ratio of throughput to one thread",
+    ),
     ("destroy", "create a table, map one page, unmap it, destroy the table"),
     (
         "destroy file",

@@ -22,6 +22,7 @@ pub mod peers;
 mod run;
 pub mod spaces;
 mod summary;
+pub mod threads;
 pub mod work;
 
 pub use cases::{Case, Subjects};

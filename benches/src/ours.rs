@@ -94,7 +94,7 @@ tables! {
 }
 
 /// One storage for all tables of a mode on this thread, as a kernel has: 2 GiB, touched as they are used.
-fn storage<M: Mode>() -> &'static Storage<M> {
+pub(crate) fn storage<M: Mode>() -> &'static Storage<M> {
     use std::any::{Any, TypeId};
     use std::cell::RefCell;
     use std::collections::HashMap;

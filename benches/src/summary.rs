@@ -23,7 +23,7 @@ struct Row {
     ci: [f64; 2],
 }
 
-/// Measures the cases that `wanted` chooses, and the first subject of their jobs. Prints the median time of an operation,
+/// Measures the cases that `wanted` chooses, and those that their ratios are to. Prints the median time of an operation,
 /// and the median ratio of neighbouring rounds with its confidence interval of 95 %, from the order of the ratios alone;
 /// with `json` one array of rows, each of which says where it was measured.
 ///
@@ -43,22 +43,36 @@ pub(crate) fn print(
         for (name, value) in host.fields() {
             writeln!(out, "{name:<10} {value}")?;
         }
-        writeln!(out, "\n{:<24} {:<26} {:>10}  {:>6}  95 %          to", "job", "subject", "ns/op", "ratio")?;
+    }
+    let groups = groups(cases, wanted);
+    let widest = |least: usize, name: fn(&Case) -> &str| {
+        groups.iter().flatten().map(|case| name(case).len()).fold(least, usize::max)
+    };
+    let (wide, subjects) = (widest(24, |case| case.job), widest(26, |case| case.subject));
+    if !json {
+        writeln!(
+            out,
+            "\n{:<wide$} {:<subjects$} {:>10}  {:>6}  95 %          to",
+            "job", "subject", "ns/op", "ratio"
+        )?;
     }
     let mut between = "\n";
-    for row in groups(cases, wanted).into_iter().flat_map(compare) {
+    for row in groups.into_iter().flat_map(compare) {
         if json {
             write!(out, "{between}{}", object(&host, &row))?;
             between = ",\n";
         } else {
             let Row { job, subject, ns, to, ratio, ci: [low, high], .. } = row;
-            writeln!(out, "{job:<24} {subject:<26} {ns:>10.2}  {ratio:>6.3}  {low:.3}..{high:.3}  {to}")?;
+            writeln!(
+                out,
+                "{job:<wide$} {subject:<subjects$} {ns:>10.2}  {ratio:>6.3}  {low:.3}..{high:.3}  {to}"
+            )?;
         }
     }
     if json { writeln!(out, "\n]") } else { Ok(()) }
 }
 
-/// Returns the chosen cases of each job and width of addresses behind the one that ratios are to.
+/// Returns the chosen cases of each job and width of addresses, with those that ratios are to.
 fn groups(cases: Vec<Case>, wanted: impl Fn(&Case) -> bool) -> Vec<Vec<Case>> {
     let mut groups: Vec<Vec<Case>> = Vec::new();
     for case in cases {
@@ -70,8 +84,10 @@ fn groups(cases: Vec<Case>, wanted: impl Fn(&Case) -> bool) -> Vec<Vec<Case>> {
     }
     groups.retain(|group| group.iter().any(&wanted));
     for group in &mut groups {
-        let base = group[0].subject;
-        group.retain(|case| case.subject == base || wanted(case));
+        let first = group[0].subject;
+        let bases: Vec<_> =
+            group.iter().filter(|case| wanted(case)).map(|case| case.one.unwrap_or(first)).collect();
+        group.retain(|case| bases.contains(&case.subject) || wanted(case));
     }
     groups
 }
@@ -91,6 +107,8 @@ fn object(host: &Host, row: &Row) -> String {
 }
 
 fn compare(group: Vec<Case>) -> Vec<Row> {
+    let place = |name| group.iter().position(|case| Some(case.subject) == name).unwrap_or(0);
+    let bases: Vec<_> = group.iter().map(|case| (place(case.one), case.one.is_some())).collect();
     let names: Vec<_> =
         group.iter().map(|case| (case.job, case.subject, case.bits, case.operations as f64)).collect();
     let mut rounds: Vec<Round> = group.into_iter().map(|case| (case.start)()).collect();
@@ -113,12 +131,12 @@ fn compare(group: Vec<Case>) -> Vec<Row> {
             times[at].push(time.as_nanos() as f64 / f64::from(repeats[at]) / names[at].3);
         }
     }
-    let to = names[0].1;
-    let rows = names.into_iter().zip(&times).map(|((job, subject, bits, _), own)| {
-        let ratios = own.iter().zip(&times[0]).map(|(own, first)| own / first).collect();
-        let (ratio, ci) = median(ratios);
-        Row { job, subject, bits, ns: median(own.clone()).0, to, ratio, ci }
-    });
+    let rows =
+        names.iter().zip(bases).zip(&times).map(|((&(job, subject, bits, _), (base, throughput)), own)| {
+            let ratio = |(own, base): (&f64, &f64)| if throughput { base / own } else { own / base };
+            let (ratio, ci) = median(own.iter().zip(&times[base]).map(ratio).collect());
+            Row { job, subject, bits, ns: median(own.clone()).0, to: names[base].1, ratio, ci }
+        });
     rows.collect()
 }
 
@@ -137,6 +155,7 @@ mod tests {
     use super::*;
     use crate::Subjects;
     use crate::peers::{BTree, HashBrown, X86};
+    use crate::threads::Locked;
 
     #[test]
     fn a_chosen_subject_is_compared_with_the_first_of_its_job() {
@@ -146,6 +165,16 @@ mod tests {
         assert_eq!(names[0], ["map 128/x86_64", "map 128/BTreeMap"]);
         assert_eq!(names[1], ["unmap 128/x86_64", "unmap 128/BTreeMap"]);
         assert_eq!(names.len(), 2);
+    }
+
+    #[test]
+    fn several_threads_are_compared_with_one_of_the_same_subject() {
+        let cases = Subjects::none().threads::<Locked<BTree>>().threads::<Locked<HashBrown>>().cases();
+        let groups = groups(cases, |case| case.name().contains("shared/hashbrown, one lock, 2"));
+        let rows = groups.into_iter().flat_map(compare);
+        let rows: Vec<_> = rows.map(|row| (row.subject, row.to, row.ns > 0.0)).collect();
+        let one = "hashbrown, one lock, 1 thread";
+        assert_eq!(rows, [(one, one, true), ("hashbrown, one lock, 2 threads", one, true)]);
     }
 
     #[test]

@@ -5,12 +5,17 @@ use std::fs;
 use std::hint::black_box;
 use std::time::Duration;
 
+use crate::threads::{
+    Concurrent, Locked, MptThreads, MptWhole, Sv39Threads, Sv39Whole, X86TableThreads, X86TableWhole,
+    X86Threads, X86Whole,
+};
 use crate::work::half;
 use crate::{Fork, Iterate, Resize, Subject, jobs, ours, peers, spaces};
 
 mod edits;
 mod lookups;
 mod programs;
+mod threads;
 
 /// One subject at one job.
 pub struct Case {
@@ -20,6 +25,9 @@ pub struct Case {
     pub subject: &'static str,
     /// The bits of the subject's addresses.
     pub bits: u32,
+    /// For a subject with several threads, the same one with one thread: the ratio is of their throughputs. `None`: of the times, to the
+    /// first subject of the job.
+    pub one: Option<&'static str>,
     /// How many operations one round has.
     pub operations: u64,
     /// Sets the subject up.
@@ -38,7 +46,8 @@ impl Case {
         operations: usize,
         start: impl FnOnce() -> R + 'static,
     ) -> Self {
-        Self { job, subject, bits: 48, operations: operations as u64, start: Box::new(|| Box::new(start())) }
+        let start = || -> Round { Box::new(start()) };
+        Self { job, subject, bits: 48, one: None, operations: operations as u64, start: Box::new(start) }
     }
 
     /// Returns the name by which a command line chooses the case.
@@ -143,7 +152,21 @@ impl Subjects {
             .with::<spaces::Sv39Space4>()
             .forking::<spaces::Sv39Space4>();
         ours::each(&mut all);
-        all
+        all.threads::<X86Threads>()
+            .threads::<X86Whole>()
+            .threads::<Sv39Threads>()
+            .threads::<Sv39Whole>()
+            .threads::<X86TableThreads>()
+            .threads::<X86TableWhole>()
+            .threads::<MptThreads>()
+            .threads::<MptWhole>()
+            .threads::<Locked<peers::X86>>()
+            .threads::<Locked<peers::X86Freeing>>()
+            .threads::<Locked<peers::Multiarch>>()
+            .threads::<Locked<peers::Generic>>()
+            .threads::<Locked<peers::Aarch64>>()
+            .threads::<Locked<peers::HashBrown>>()
+            .threads::<Locked<peers::BTree>>()
     }
 
     /// Adds a subject, with every job that [`Subject`] is enough for.
@@ -176,6 +199,12 @@ impl Subjects {
     /// Adds the job of a subject that makes copies of itself.
     pub fn forking<S: Fork + 'static>(mut self) -> Self {
         programs::forking::<S>(&mut self.cases);
+        self
+    }
+
+    /// Adds the jobs of a subject that several threads change at once.
+    pub fn threads<S: Concurrent + 'static>(mut self) -> Self {
+        threads::add::<S>(&mut self.cases);
         self
     }
 
@@ -244,9 +273,10 @@ mod tests {
         fn destroy(self) {}
     }
 
-    /// Tells whether a round of a job goes through.
-    fn passes<S: Subject + 'static>(job: &str) -> bool {
-        let case = Subjects::none().with::<S>().cases().into_iter().find(|case| case.job == job);
+    /// Tells whether a round of a job goes through, with as many threads as it can have.
+    fn passes<S: Subject + Send + 'static>(job: &str) -> bool {
+        let cases = Subjects::none().with::<S>().threads::<Locked<S>>().cases();
+        let case = cases.into_iter().rfind(|case| case.job == job);
         let start = case.expect("a job").start;
         catch_unwind(AssertUnwindSafe(|| start()())).is_ok()
     }
@@ -255,6 +285,12 @@ mod tests {
     fn a_subject_that_answers_wrongly_is_not_timed() {
         for job in ["lookup dense", "lookup cold file", "map page", "map 128", "fault cc1", "replace page"] {
             assert!(passes::<Wrong<0>>(job) && !passes::<Wrong<FAR>>(job), "{job}");
+        }
+        for job in ["fault, N threads, disjoint", "fault, N threads, shared", "mmap and munmap, N threads"] {
+            assert!(
+                passes::<Wrong<0>>(job) && !passes::<Wrong<FAR>>(job) && !passes::<Wrong<STAYS>>(job),
+                "{job}"
+            );
         }
         for job in ["unmap page", "unmap 128", "unmap all, sparse"] {
             assert!(passes::<Wrong<0>>(job) && !passes::<Wrong<STAYS>>(job), "{job}");

@@ -24,14 +24,14 @@ pub use kernel::{Sv39Space, Sv39Space4, X86Space, X86Space4};
 const UNTOUCHED: Attr = Attr::READ.union(Attr::WRITE).union(Attr::USER);
 
 /// The attributes of a page that the handler of a store's page fault maps: it is accessed and dirty.
-const RIGHTS: Attr = UNTOUCHED.union(Attr::ACCESSED).union(Attr::DIRTY);
+pub(crate) const RIGHTS: Attr = UNTOUCHED.union(Attr::ACCESSED).union(Attr::DIRTY);
 
 fn writable(writable: bool) -> Change {
     if writable { Change::set(Attr::WRITE) } else { Change::clear(Attr::WRITE) }
 }
 
 #[inline(always)]
-fn range(vpn: usize, pages: usize) -> Pages {
+pub(crate) fn range(vpn: usize, pages: usize) -> Pages {
     Pages::count(Vpn::new(vpn), pages).expect("a range")
 }
 
