@@ -7,6 +7,7 @@
 //!             │           │        ├── growth   which pages should be larger, where software loads the TLB
 //!             │           │        └── disk     in memory, for pages that go out
 //!             │           └── messages, the clock's hand
+//!             ├── open     pages that threads change beside each other, without a lock of their process's
 //!             ├── own      pages that the kernel maps for itself, under stress
 //!             └── arch: to user mode and back      memory: the one `unsafe impl Kernel`
 //!
@@ -41,6 +42,7 @@ mod growth;
 mod load;
 mod memory;
 mod moving;
+mod open;
 mod own;
 mod process;
 #[cfg(all(target_arch = "mips", not(feature = "one-cpu")))]

@@ -8,7 +8,8 @@ use tlbkit::{Access, Pfn, VirtAddr};
 use crate::body::{Body, MESSAGE, SWEEP};
 use crate::disk;
 use crate::growth::Misses;
-use crate::memory::Lock;
+use crate::memory::{Lock, Space};
+use crate::open::{Open, OpenRange};
 use crate::window::{PAGES, PROCESSES, Refused, WINDOW, WindowRange};
 
 /// Frames on their way from one process to another.
@@ -20,6 +21,8 @@ pub(crate) struct Process {
     number: AtomicUsize,
     /// Its memory. The lock is held over changes of the address space.
     pub(crate) body: Lock<Option<Body>>,
+    /// The pages that its threads change without that lock.
+    pub(crate) open: Open,
     /// Messages that it has not received. The lock comes after that of the sender's, or its own, memory.
     pub(crate) inbox: Lock<Deque<Message, 4>>,
     pub(crate) threads: AtomicUsize,
@@ -37,6 +40,7 @@ impl Process {
             taken: AtomicBool::new(false),
             number: AtomicUsize::new(0),
             body: Lock::new(None),
+            open: Open::new(),
             inbox: Lock::new(Deque::new()),
             threads: AtomicUsize::new(0),
             children: AtomicUsize::new(0),
@@ -51,6 +55,7 @@ impl Process {
         let (number, process) = ALL.iter().enumerate().find(free)?;
         process.number.store(number, Ordering::Relaxed);
         *process.body.lock() = Some(body);
+        process.open.clear();
         process.threads.store(1, Ordering::Relaxed);
         process
             .handler
@@ -101,7 +106,10 @@ impl Process {
     }
 
     /// Resolves a page fault. The process's memory is free while the disk reads.
-    pub(crate) fn fault(&self, at: VirtAddr, access: Access) -> Result<(), Refused> {
+    pub(crate) fn fault(&self, space: &Space, at: VirtAddr, access: Access) -> Result<(), Refused> {
+        if let Ok(page) = OpenRange::new(at.get(), 1) {
+            return self.open.fault(space, page, at, access);
+        }
         let Some(incoming) = self.with(|body| body.fault(at, access))? else { return Ok(()) };
         incoming.read();
         self.with(|body| body.come_in(incoming))

@@ -17,6 +17,8 @@ pub(crate) enum Count {
     StaleWrites,
     /// Changes of address spaces: calls, page faults that map or copy, and edits that page out.
     Operations,
+    /// Those of open pages, beside others of the same address space.
+    Beside,
     Forks,
     Faults,
     Shootdowns,
@@ -37,12 +39,13 @@ pub(crate) enum Count {
     OwnPages,
 }
 
-const NAMES: [&str; 19] = [
+const NAMES: [&str; 20] = [
     "checks",
     "failures",
     "stale_reads",
     "stale_writes",
     "operations",
+    "beside",
     "forks",
     "faults",
     "shootdowns",

@@ -9,6 +9,7 @@ use tlbkit::VirtAddr;
 use crate::arch;
 use crate::growth::Misses;
 use crate::memory::{MMU, Space, on_interrupt};
+use crate::open::OpenRange;
 use crate::process::{ALL, Ended, Process, page_out};
 use crate::report::{Count, REPORT};
 use crate::trap::{Frame, Trap};
@@ -101,7 +102,7 @@ impl Thread {
             Trap::Call => self.call(),
             Trap::Fault(at, access) => {
                 REPORT.add(Count::Faults, 1);
-                match self.process.fault(at, access) {
+                match self.process.fault(&self.space, at, access) {
                     Ok(()) => {
                         let (last, times) = self.faulted;
                         self.faulted = (at, if at == last { times + 1 } else { 0 });
@@ -159,6 +160,7 @@ impl Thread {
         let (number, [a, b, c, _]) = self.frame.call();
         self.faulted.1 = 0;
         let process = self.process;
+        let (open, space) = (&process.open, &self.space);
         let answer = match number {
             0 => return self.end(),
             1 => report(a, b),
@@ -199,6 +201,9 @@ impl Thread {
             14 => Ok(crate::wanted()),
             15 => Ok(REPORT.get(Count::Operations)),
             16 => operation(process.with(|body| body.reserve_large(a))),
+            18 => beside(OpenRange::new(a, b).and_then(|range| open.reserve(space, range, c != 0))),
+            19 => beside(OpenRange::new(a, b).and_then(|range| open.unmap(space, range))),
+            20 => beside(OpenRange::new(a, b).and_then(|range| open.protect(space, range, c != 0))),
             _ => Err(Refused::Wrong),
         };
         match answer {
@@ -210,6 +215,9 @@ impl Thread {
     }
 
     fn fork(&mut self) -> Result<usize, Refused> {
+        if self.process.open.in_use() {
+            return Err(Refused::Wrong);
+        }
         let child = self.process.with(|body| body.fork())?;
         let space = child.space.clone();
         let process = Process::begin(child, Some(self.process)).ok_or(Refused::Wrong)?;
@@ -245,6 +253,12 @@ fn operation(result: Result<(), Refused>) -> Result<usize, Refused> {
         REPORT.add(Count::Operations, 1);
         0
     })
+}
+
+/// Counts an operation on open pages.
+fn beside(result: Result<(), Refused>) -> Result<usize, Refused> {
+    REPORT.add(Count::Beside, usize::from(result.is_ok()));
+    operation(result)
 }
 
 /// Takes over what a program has checked.

@@ -14,6 +14,7 @@ mod dense;
 mod large;
 mod messages;
 mod moving;
+mod open;
 mod pressure;
 mod storm;
 mod sys;
@@ -138,6 +139,11 @@ extern "C" fn main(what: usize) -> ! {
         run(|| tree::run(100));
         sys::wait();
         run(|| threads::run(cpus.max(2), seed));
+        sys::wait();
+        for _ in 0..cpus.div_ceil(2) {
+            seed += 1;
+            run(|| open::run(seed));
+        }
         sys::wait();
         run(|| pressure::run(seed));
         sys::wait();

@@ -71,6 +71,19 @@ pub(crate) fn remap(from: usize, pages: usize, to: usize) -> bool {
     call(8, [from, pages, to]) == 0
 }
 
+/// Maps open pages, at once or when they are first used.
+pub(crate) fn map_open(at: usize, pages: usize, at_once: bool) -> bool {
+    call(18, [at, pages, at_once.into()]) == 0
+}
+
+pub(crate) fn unmap_open(at: usize, pages: usize) -> bool {
+    call(19, [at, pages, 0]) == 0
+}
+
+pub(crate) fn protect_open(at: usize, pages: usize, write: bool) -> bool {
+    call(20, [at, pages, write.into()]) == 0
+}
+
 /// Sends pages to another process.
 pub(crate) fn send(to: usize, at: usize, pages: usize) -> bool {
     call(9, [to, at, pages]) == 0

@@ -386,8 +386,9 @@ fn text(row: &Value) -> String {
 }
 
 /// What a row has for every machine.
-const NAMES: [&str; 21] = [
+const NAMES: [&str; 22] = [
     "operations",
+    "beside",
     "forks",
     "faults",
     "shootdowns",
