@@ -76,11 +76,11 @@ impl Block {
         (self.0 ^ other.0) & size.wrapping_neg() == 0
     }
 
-    /// Returns the lock of the block of 2^`log` pages. Blocks at equal distances of 2^n have different locks, as those of threads' heaps
-    /// and stacks are.
+    /// Returns the lock of the block of 2^`log` pages. Blocks at equal distances of 2^n, for n below 10, have different locks, as those of
+    /// threads' heaps and stacks are. (The only node of a table of one level has the block of all pages.)
     #[inline(always)]
     const fn lock(self, log: u32) -> usize {
-        let number = self.0 >> log;
+        let number = if log < usize::BITS { self.0 >> log } else { 0 };
         (number ^ (number >> LOCKS.ilog2())) % LOCKS
     }
 }
@@ -160,11 +160,18 @@ impl NodeLocks {
                 return None;
             }
             let mut places = ranges.blocks.iter().enumerate();
-            let (place, free) = places.find(|(_, place)| place.load(Ordering::Relaxed) == 0)?;
+            // Who finds the new block in the place, and not the 0 there, must find what the writer before has done.
+            let (place, free) = places.find(|(_, place)| place.load(Ordering::Acquire) == 0)?;
             free.store(block.0, Ordering::SeqCst);
             ranges.count.fetch_add(1, Ordering::SeqCst);
             Some(place)
         })
+    }
+
+    /// Tells whether [`add`](Self::add) would add the block.
+    pub(crate) fn has_place(&self, block: Block) -> bool {
+        let ranges = &self.ranges;
+        ranges.blocks.iter().any(|place| place.load(Ordering::Relaxed) == 0) && !ranges.overlap(block)
     }
 
     /// Puts a larger block, which has the pages of the one at `place`, in its place, and tells whether it did: if another block overlaps,
@@ -225,6 +232,11 @@ impl NodeLock {
     #[inline(always)]
     pub(crate) fn try_take(&self, block: Block) -> bool {
         self.holder.compare_exchange(0, block.0, Ordering::SeqCst, Ordering::Relaxed).is_ok()
+    }
+
+    /// Tells whether nobody has the lock.
+    pub(crate) fn is_free(&self) -> bool {
+        self.holder.load(Ordering::Relaxed) == 0
     }
 
     /// Returns how many PTEs were [counted](Self::count).

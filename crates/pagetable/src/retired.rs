@@ -399,9 +399,10 @@ impl<'b, 'n> Pending<'b, 'n> {
         unsafe { self.0.complete() };
     }
 
-    /// Returns the obligation as a value. Later changes go into another batch.
+    /// Returns the obligation as a value. Later changes go into another batch, for the same part of the table.
     pub fn take(self) -> Retired<'n> {
-        let empty = Retired::numbered(self.0.nodes, self.0.table);
+        let mut empty = Retired::numbered(self.0.nodes, self.0.table);
+        empty.set_part(self.0.part);
         mem::replace(self.0, empty)
     }
 }

@@ -68,6 +68,19 @@ impl<'t, 'n, T: Table<'n> + ?Sized> Turn<'t, 'n, T> {
         }
     }
 
+    /// Tells whether [`over`](Self::over) would have to wait for writers of single pages at most, for as much as is known without the right
+    /// to write. It takes nothing, so nobody gives way to it.
+    #[cold]
+    pub fn may_be_taken(table: &'t T, pages: Option<Pages>) -> bool {
+        match table.node_locks() {
+            None => table.writer_flag().lock().is_free(),
+            Some(locks) => {
+                let block = pages.map(|pages| Block::around(pages, 0, |above| table.node_log(above)).0);
+                locks.has_place(block.unwrap_or(Block::ALL))
+            }
+        }
+    }
+
     #[inline(never)]
     fn over_block(
         table: &'t T,

@@ -101,7 +101,7 @@ impl<K: Kernel, const CPUS: usize> CpuCall<K, CPUS> {
     }
 
     /// Waits after a call could not begin on this CPU, whose interrupts need not be masked: brings the CPU online, then serves
-    /// shootdowns until no CPU writes `pages` of the table of `space`, which is one of `mmu`. It is a separate function, so that the call that
+    /// shootdowns until no CPU writes a range with one of `pages` of the table of `space`, which is one of `mmu`. It is a separate function, so that the call that
     /// is tried afterwards need not save registers for it.
     ///
     /// # Errors
@@ -120,7 +120,8 @@ impl<K: Kernel, const CPUS: usize> CpuCall<K, CPUS> {
         let mut step = || {
             mmu.kernel().masked(|| {
                 Self::prepare(mmu, &mut wait)?;
-                Ok(turn::<K, CPUS>(&space.table, pages, &mut || false).is_some())
+                // The call waits for changes of single pages, with its range in the list, so that no more of them begin.
+                Ok(Turn::may_be_taken(&*space.table, pages))
             })
         };
         while !step()? {}

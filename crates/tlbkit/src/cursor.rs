@@ -442,13 +442,15 @@ impl<K: Kernel, const CPUS: usize> Cursor<'_, K, CPUS> {
         let pages = Pages::new(behind.checked_add(1)?, last)?;
         let mut next = None;
         let section = self.changes.space.section_of_shared(pages);
+        // With one CPU there is no other writer.
+        let visit = (CPUS > 1).then(|| self.changes.space.visit_beside());
         // SAFETY: inside an edit interrupts are masked, and this visit serves no shootdown, and is in a section if it comes to shared pages.
-        // The kernel's own address space waits for this CPU before it frees a node; no other CPU writes the pages that are not shared.
+        // The kernel's own address space waits for this CPU before it frees a node, and so do the writers of the other pages.
         let _ = self.changes.space.table.for_each(unsafe { Pinned::by(&*self) }, pages, &mut |leaf| {
             next = Some(leaf);
             ControlFlow::Break(())
         });
-        drop(section);
+        drop((visit, section));
         // Another CPU may have joined pages that are shared: the larger leaf then begins before the page that the cursor has left.
         self.cursor.seek(next?.at.vpn(self.changes.space.base()).max(pages.first())).ok()?;
         next

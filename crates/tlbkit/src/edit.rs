@@ -498,7 +498,7 @@ impl<'s, K: Kernel, const CPUS: usize> Edit<'s, K, CPUS> {
     ///
     /// # Errors
     ///
-    /// None in this version.
+    /// [`Error::OutsideRight`] for a page outside of the range of an [`edit_in`](crate::AddressSpace::edit_in).
     #[inline]
     pub fn fault(&mut self, at: VirtAddr, access: Access) -> Result<Fault<FrameOf<K>>, Error> {
         typed::<K, _>(self.fault_at(at, access))
@@ -510,7 +510,7 @@ impl<'s, K: Kernel, const CPUS: usize> Edit<'s, K, CPUS> {
     ///
     /// # Errors
     ///
-    /// None in this version.
+    /// [`Error::OutsideRight`] for a page outside of the range of an [`edit_in`](crate::AddressSpace::edit_in).
     #[expect(clippy::type_complexity, reason = "a pair, whose first part has the machine's frames")]
     #[inline]
     pub fn fault_cursor(
@@ -541,6 +541,9 @@ impl<'s, K: Kernel, const CPUS: usize> Edit<'s, K, CPUS> {
                 Ok(0)
             })?;
             return Ok(answer);
+        }
+        if !self.writer.may_write(Pages::one(page)) {
+            return Err(Error::OutsideRight { at: page.address(space.base()) });
         }
         let leaf = match self.walk(Pages::one(page), |pinned| space.table.entry(pinned, at)) {
             Entry::Leaf(leaf) => leaf,

@@ -14,14 +14,16 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Writing<'_, 'n, G, F, N>
     /// Counts the table's entries again from its words, after a change has unwound, and retires nodes that are empty. Nodes that
     /// the change had taken from the storage and not linked are counted as lost.
     ///
-    /// The writer of a part counts in the part alone; the table's tally then keeps the nodes that are lost.
+    /// The writer of a part counts in the part alone; the table's tally then keeps the nodes that are lost, and the PTEs
+    /// that the change had not counted yet.
     ///
     /// Costs a walk over the whole table, or over the part's node and those below it.
     #[cold]
     pub(super) fn mend(mut self) {
         let table = self.table();
         if !self.is_whole() {
-            let _ = self.root().mend(false, false);
+            let lent = self.is_lent();
+            let _ = self.root().mend(lent, false);
             return;
         }
         let owned = table.tally.footprint().nodes;

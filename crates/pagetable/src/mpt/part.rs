@@ -24,7 +24,8 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
     pub(super) unsafe fn find_part(&self, part: Part) -> Option<Part> {
         let level = (Self::LEVELS - 1).checked_sub(part.above)?;
         // A debt is taken up by a writer of the whole table, which flushes everything.
-        if level == 0 || self.nodes.held().has_debt(&self.flag) {
+        // A page number that no address has would lead to the node of another page, whose writers its block does not exclude.
+        if level == 0 || G::SPACE.check_pages(part.pages).is_err() || self.nodes.held().has_debt(&self.flag) {
             return None;
         }
         // SAFETY: by this function's contract nobody writes the part's node, those below it, or the words on the way to it, and nobody

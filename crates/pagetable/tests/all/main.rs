@@ -9,6 +9,7 @@ macro_rules! conformance {
     };
 }
 
+mod attacked_writers;
 #[macro_use]
 mod common;
 mod cursor;

@@ -132,7 +132,8 @@ impl<K: Kernel, const CPUS: usize> Edit<'_, K, CPUS> {
             self.check_unused(pages)?;
         }
         for (done, page) in pages.iter().enumerate() {
-            let mapped = self.cursor_at(page)?.map_with(attr, || take(page.address(base)));
+            let cursor = self.cursor_at(page);
+            let mapped = cursor.and_then(|mut cursor| cursor.map_with(attr, || take(page.address(base))));
             if let Err(why) = mapped {
                 if let Some(before) = Pages::count(pages.first(), done) {
                     self.unmap(to_pages::<K>(before))?;

@@ -13,6 +13,9 @@ impl<K: Kernel, const CPUS: usize> Edit<'_, K, CPUS> {
     /// Splits larger pages that extend beyond an end of `pages`. Returns the leaf that was split at each end, as it was before.
     pub(super) fn split_ends(&mut self, pages: Pages) -> Result<[Option<Leaf>; 2], Error> {
         let space = self.space.table.space();
+        if !self.writer.may_write(pages) {
+            return Err(Error::OutsideRight { at: pages.first().address(space.base()) });
+        }
         let mut split: [Option<Leaf>; 2] = [None; 2];
         for at in 0..2 {
             let end = [pages.first(), pages.last()][at];

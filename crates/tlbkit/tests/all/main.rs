@@ -3,6 +3,7 @@
 
 mod aarch64;
 mod adversary;
+mod attacked_writers;
 mod broadcast;
 mod calls;
 mod copies;

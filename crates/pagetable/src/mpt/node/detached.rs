@@ -155,7 +155,14 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Detached<'n, G, F, N> {
             freed.done();
         }
         self.pending.end(hand_over);
-        self.count == 0
+        let is_over = self.heads == [0; MAX];
+        if is_over && self.count > 0 {
+            // The table has counted nodes that no word leads to: a change of a part that unwound has lost them.
+            self.nodes.held().count_lost(self.count);
+            self.nodes.held().reclaim(self.count, N::Mode::SHARED);
+            self.count = 0;
+        }
+        is_over
     }
 
     /// Reads the slots of a last-level node from `first` on, as long as they are empty or hold leaves. Returns the slot after them.

@@ -62,6 +62,16 @@ impl<'w, 'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Writing<'w, 'n, G, F
         self.batch.part().is_none()
     }
 
+    /// Tells whether other tables may borrow the node of the part.
+    #[cold]
+    pub(crate) fn is_lent(&self) -> bool {
+        let lent = |part: &Part| {
+            let top = Mpt::<'n, G, F, N>::index(0, part.pages.first().address(G::BASE));
+            part.above + 2 == Mpt::<'n, G, F, N>::LEVELS && self.table.is_lent(top)
+        };
+        self.batch.part().is_some_and(lent)
+    }
+
     /// Checks that all of the pages are in the space, that none is borrowed, and that this is the right to write them, as every change of
     /// a range does.
     ///

@@ -113,6 +113,8 @@ pub struct Host<const BROADCASTS: bool = false> {
     pub on_release: OnceLock<Box<dyn Fn() + Send + Sync>>,
     /// What a CPU does when it begins or ends a walk by software.
     pub on_walk: OnceLock<Box<dyn Fn(Walking) + Send + Sync>>,
+    /// What happens when a frame of a node is looked up.
+    pub on_memory: OnceLock<Box<dyn Fn(PhysAddr) + Send + Sync>>,
 }
 
 /// What an access meets.
@@ -163,6 +165,7 @@ impl<const BROADCASTS: bool> Host<BROADCASTS> {
             on_frame: OnceLock::new(),
             on_release: OnceLock::new(),
             on_walk: OnceLock::new(),
+            on_memory: OnceLock::new(),
         }
     }
 
@@ -402,6 +405,7 @@ unsafe impl<const BROADCASTS: bool> Kernel for Host<BROADCASTS> {
     }
 
     fn memory(&self, frame: PhysAddr) -> *mut u8 {
+        self.on_memory.get().inspect(|on_memory| on_memory(frame));
         self.frames[Self::index(frame)].0.as_ptr().cast_mut().cast()
     }
 
