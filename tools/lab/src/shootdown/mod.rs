@@ -134,13 +134,13 @@ struct RunArgs {
     #[arg(long, value_name = "MS")]
     masked_at_most: Option<f64>,
     /// Cache lines of a page that each CPU flushes with it: a virtually tagged cache
-    #[arg(long, default_value_t = 0)]
+    #[arg(long, value_name = "N", default_value_t = 0)]
     lines: u32,
     /// Milliseconds that a line takes
-    #[arg(long, default_value_t = 0.0)]
+    #[arg(long, value_name = "MS", default_value_t = 0.0)]
     x_line: f64,
     /// Milliseconds that each page of a request after the first adds
-    #[arg(long, default_value_t = 0.0)]
+    #[arg(long, value_name = "MS", default_value_t = 0.0)]
     x_page: f64,
     /// A kernel's log (docs/witness.md): what is between its changes, with the mean of --lambda-t, and how many pages and which
     /// share of the CPUs each concerns

@@ -42,22 +42,22 @@ pub struct Pressure {
     #[arg(long, value_name = "FILE", value_delimiter = ',', required = true)]
     traces: Vec<PathBuf>,
     /// Instructions of a program's turn
-    #[arg(long, default_value_t = 100_000, value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, value_name = "INSTRUCTIONS", default_value_t = 100_000, value_parser = clap::value_parser!(u64).range(1..))]
     turn: u64,
     /// Stop each program after so many instructions
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "INSTRUCTIONS")]
     instructions: Option<u64>,
     /// Memory, in percent of the pages that the programs touch
-    #[arg(long, value_name = "LIST", value_delimiter = ',', default_values_t = [90, 100, 110, 125, 150, 200])]
+    #[arg(long, value_name = "PERCENT", value_delimiter = ',', default_values_t = [90, 100, 110, 125, 150, 200])]
     memory: Vec<u64>,
     /// Thresholds of APPROX-ONLINE, in thousandths of R
-    #[arg(long, value_name = "LIST", value_delimiter = ',', default_values_t = [31, 62, 125, 250, 500, 1000])]
+    #[arg(long, value_name = "N,...", value_delimiter = ',', default_values_t = [31, 62, 125, 250, 500, 1000])]
     thresholds: Vec<u32>,
     /// Change the rights of the page that missed, at every so many misses of a program [default: never]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, value_name = "MISSES", value_parser = clap::value_parser!(u64).range(1..))]
     rights: Option<u64>,
     /// Cycles of bringing in a page that was paged out
-    #[arg(long, default_value_t = 100_000)]
+    #[arg(long, value_name = "CYCLES", default_value_t = 100_000)]
     page_in: u64,
     /// Print JSON
     #[arg(long)]
