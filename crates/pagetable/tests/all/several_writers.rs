@@ -378,8 +378,14 @@ impl Model {
             }
             Changed::Unmap(_) => Ok(pages().filter(|page| self.0.remove(page).is_some()).count()),
             Changed::Protect(_) => {
-                let mapped = pages().filter_map(|page| Some(self.0.get_mut(&page)?.1 = false));
-                Ok(mapped.count())
+                let mut mapped = 0;
+                for page in pages() {
+                    if let Some((_, writable)) = self.0.get_mut(&page) {
+                        *writable = false;
+                        mapped += 1;
+                    }
+                }
+                Ok(mapped)
             }
         }
     }

@@ -301,9 +301,9 @@ fn history(seed: u64, steps: usize) -> usize {
                 Some(pending) => {
                     let batch = pending.take();
                     if numbers.below(2) == 0 {
-                        complete(batch)
+                        complete(batch);
                     } else {
-                        drop(batch)
+                        drop(batch);
                     }
                     true
                 }
