@@ -135,6 +135,17 @@ impl NodeLocks {
         }
     }
 
+    /// Makes the locks those of a table that nobody has written.
+    pub(crate) fn free(&mut self) {
+        let Self { ranges: Ranges { count, blocks, lock }, nodes } = self;
+        *lock = SpinLock::default();
+        blocks.iter().chain([&*count]).for_each(|word| word.store(0, Ordering::Relaxed));
+        for Line(lock) in nodes.iter() {
+            lock.give_back();
+            lock.forget_ptes();
+        }
+    }
+
     /// Takes the lock of the node of 2^`log` pages that has `page`. Returns `None` if another writer has it, or has a block that overlaps.
     #[inline(always)]
     pub(crate) fn try_node(&self, page: Vpn, log: u32) -> Option<&NodeLock> {

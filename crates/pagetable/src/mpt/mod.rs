@@ -158,7 +158,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
             assert!(G::LINEAR.is_none(), "the node of a page of the table is in its lowest level");
         }
         // Another table may have had them, and a right to write it may have been forgotten.
-        *locks = NodeLocks::default();
+        locks.free();
         self.locks = Some(locks);
         self
     }
