@@ -28,8 +28,8 @@ impl Footprint {
     }
 }
 
-/// The counters of a [`Footprint`]. Any thread may read them. Only the table's writer changes them; with several writers they call
-/// [`change_beside`](Self::change_beside).
+/// The counters of a [`Footprint`]. Any thread may read them. Only the table's writer changes them; of several writers each
+/// adds to them with an exchange.
 #[derive(Debug, Default)]
 pub struct Tally {
     nodes: AtomicUsize,
