@@ -229,11 +229,7 @@ pub(super) const MUTATIONS: [Mutation; 37] = [
     mutation(
         "a table has two writers",
         "crates/pagetable/src/table.rs",
-        [
-            "fn try_take(",
-            "!self.taken.swap(true, Ordering::Acquire)",
-            "!self.taken.swap(false, Ordering::Acquire)",
-        ],
+        ["fn try_take(", "self.lock.try_take(Block::ALL)", "self.lock.try_take(Block::ALL) || true"],
         Test::Plain(PAGETABLE, "mpt::va32_compact32_shared::agrees"),
     ),
     mutation(
