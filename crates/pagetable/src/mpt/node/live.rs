@@ -15,7 +15,7 @@ use crate::mpt::shape::{MAX, Shape};
 use crate::node_locks::NodeLock;
 use crate::nodes::{NodeAddr, Nodes, Record};
 use crate::word::atomics::Ordering;
-use crate::{Radix, Word as _};
+use crate::{Mode as _, Radix, Word as _};
 
 /// The bits of a record that hold the count, above the last level.
 const LIVE: u32 = 0xffff;
@@ -155,7 +155,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
     #[inline(always)]
     pub(crate) fn tally_node(&self, sign: isize, level: usize) {
         let bytes = Self::words(level) * F::Word::BYTES;
-        match self.locks {
+        match self.locks.filter(|_| N::Mode::SHARED) {
             None => self.tally.node(sign, bytes),
             Some(_) => self.tally.change_beside(sign, bytes, 0),
         }
@@ -164,7 +164,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
     /// Adds to the number of PTEs in the table's tally.
     #[inline(always)]
     pub(crate) fn count_ptes(&self, by: isize) {
-        match self.locks {
+        match self.locks.filter(|_| N::Mode::SHARED) {
             None => self.tally.ptes(by),
             Some(_) => self.tally.change_beside(0, 0, by),
         }
