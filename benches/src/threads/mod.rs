@@ -111,17 +111,19 @@ impl Drop for Over<'_> {
 }
 
 /// Runs passes of `work` by so many threads at once, of which this one is the first, and returns the time of them: from the moment in
-/// which all threads are let go until the last one has ended. `check` looks at what a pass has done and undoes it, on this thread alone,
-/// outside of that time.
+/// which all threads are let go until the last one has ended. Outside of that time `check` looks at what a pass has done, on this thread
+/// alone, and then each thread undoes what it has done: so a pass begins with each thread's entries in the cache of its CPU.
 pub(crate) fn passes<S: Concurrent>(
     table: &S,
     threads: usize,
     passes: usize,
-    work: impl Fn(usize) + Sync,
+    [work, undo]: [&(dyn Fn(usize) + Sync); 2],
     check: impl Fn(),
 ) -> Duration {
     let gate = &Gate { pass: AtomicUsize::new(0), come: AtomicUsize::new(0) };
-    let work = &work;
+    // Every second pass of the gate undoes the one before.
+    let turn = |pass: usize, number| if pass % 2 == 1 { work(number) } else { undo(number) };
+    let turn = &turn;
     thread::scope(|scope| {
         for number in 1..threads {
             scope.spawn(move || {
@@ -133,7 +135,7 @@ pub(crate) fn passes<S: Concurrent>(
                     if gate.pass.load(Ordering::Relaxed) == OVER {
                         break;
                     }
-                    work(number);
+                    turn(pass, number);
                 }
                 table.leave();
                 std::mem::forget(over);
@@ -151,13 +153,19 @@ pub(crate) fn passes<S: Concurrent>(
             all(pass);
             let (time, ()) = timed(|| {
                 gate.pass.store(pass, Ordering::Release);
-                work(0);
+                turn(pass, 0);
                 all(pass + 1);
             });
-            check();
             time
         };
-        (1..=passes).map(pass).sum()
+        (1..=passes)
+            .map(|number| {
+                let time = pass(2 * number - 1);
+                check();
+                pass(2 * number);
+                time
+            })
+            .sum()
     })
 }
 
