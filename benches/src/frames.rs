@@ -32,11 +32,15 @@ unsafe extern "C" {
     #[link_name = "tlbkit_benches_arena"]
     static MEMORY: u8;
 }
-static RECORDS: [Record; ARENA / 4096] = [const { Record::new(0) }; ARENA / 4096];
+static RECORDS: [Descriptor; ARENA / 4096] = [const { Descriptor(Record::new(0)) }; ARENA / 4096];
 static FRESH: AtomicUsize = AtomicUsize::new(4096);
 static FREE: AtomicUsize = AtomicUsize::new(0);
 /// Free frames that are zero but for the address of the next one.
 static ZEROED: AtomicUsize = AtomicUsize::new(0);
+
+/// What a kernel keeps of a frame: kernels with several CPUs have a cache line of it, as Linux does.
+#[repr(align(64))]
+struct Descriptor(Record);
 
 impl Frames {
     /// Returns the memory of the frame at an address.
@@ -85,7 +89,7 @@ impl Frames {
 
     #[inline(always)]
     pub(crate) fn record(&self, frame: PhysAddr) -> Option<&Record> {
-        RECORDS.get(frame.get() >> 12)
+        RECORDS.get(frame.get() >> 12).map(|Descriptor(record)| record)
     }
 }
 

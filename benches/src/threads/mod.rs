@@ -111,14 +111,15 @@ impl Drop for Over<'_> {
 }
 
 /// Runs passes of `work` by so many threads at once, of which this one is the first, and returns the time of them: from the moment in
-/// which all threads are let go until the last one has ended. Outside of that time `check` looks at what a pass has done, on this thread
-/// alone, and then each thread undoes what it has done: so a pass begins with each thread's entries in the cache of its CPU.
+/// which all threads are let go until the last one has ended. Outside of that time each thread undoes what it has done, so that a pass
+/// begins with each thread's entries in the cache of its CPU; and `check` looks, on this thread alone, at what has been done (`true`) or
+/// undone.
 pub(crate) fn passes<S: Concurrent>(
     table: &S,
     threads: usize,
     passes: usize,
     [work, undo]: [&(dyn Fn(usize) + Sync); 2],
-    check: impl Fn(),
+    check: impl Fn(bool),
 ) -> Duration {
     let gate = &Gate { pass: AtomicUsize::new(0), come: AtomicUsize::new(0) };
     // Every second pass of the gate undoes the one before.
@@ -161,8 +162,9 @@ pub(crate) fn passes<S: Concurrent>(
         (1..=passes)
             .map(|number| {
                 let time = pass(2 * number - 1);
-                check();
+                check(true);
                 pass(2 * number);
+                check(false);
                 time
             })
             .sum()

@@ -29,7 +29,7 @@ impl Footprint {
 }
 
 /// The counters of a [`Footprint`]. Any thread may read them. Only the table's writer changes them; of several writers each
-/// adds to them with an exchange.
+/// adds to them by an atomic addition.
 #[derive(Debug, Default)]
 pub struct Tally {
     nodes: AtomicUsize,
@@ -66,13 +66,16 @@ impl Tally {
         bump(&self.ptes, by);
     }
 
-    /// Adds to the numbers of indexing nodes, of their bytes, and of PTEs, while other writers may do so.
-    #[cold]
-    pub(crate) fn change_beside(&self, nodes: isize, bytes: usize, ptes: isize) {
-        let add = |counter: &AtomicUsize, by: isize| counter.fetch_add(by.cast_unsigned(), Ordering::Relaxed);
-        add(&self.nodes, nodes);
-        add(&self.bytes, nodes * bytes as isize);
-        add(&self.ptes, ptes);
+    /// Does what [`node`](Self::node) does, while other writers may do so.
+    pub(crate) fn node_beside(&self, sign: isize, bytes: usize) {
+        self.nodes.fetch_add(sign.cast_unsigned(), Ordering::Relaxed);
+        self.bytes.fetch_add((sign * bytes as isize).cast_unsigned(), Ordering::Relaxed);
+    }
+
+    /// Does what [`ptes`](Self::ptes) does, while other writers may do so.
+    #[inline(always)]
+    pub(crate) fn ptes_beside(&self, by: isize) {
+        self.ptes.fetch_add(by.cast_unsigned(), Ordering::Relaxed);
     }
 
     /// Returns the number of bytes of the indexing nodes.

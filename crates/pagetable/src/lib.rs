@@ -104,7 +104,7 @@ pub use local::{Invalidate, Local, OneCpu};
 pub use mark::{Entry, Mark};
 pub use mode::{Mode, Shared, Solo};
 pub use nested_miss::NestedMissObserver;
-pub use node_locks::{Block, NodeLocks};
+pub use node_locks::NodeLocks;
 pub use page_ranges::PageRanges;
 pub use pinned::Pinned;
 pub use retired::{Carried, Pending, Retired};

@@ -1,26 +1,28 @@
 //! Which pages each of several writers of one table may change.
 //!
 //! ```text
-//!   a right to     takes                                      and excludes
-//!   one page       the lock of the page's last-level node     the other writers of that node
-//!   a range        a block: what one node covers              every writer of a page of the block
-//!   the table      the block of all pages                     every writer
+//!   a right to              takes                                      and excludes
+//!   pages of one node       the lock of the last-level node            the other writers of that node
+//!   a range                 a block: what one node covers              every writer of a page of the block
+//!   the table               the block of all pages                     every writer
 //! ```
 //!
-//! A [`Block`] is an aligned run of pages that one node covers, or would cover. The holder of a block is the only one that stores in that
+//! A block is an aligned run of pages that one node covers, or would cover. The holder of a block is the only one that stores in that
 //! node and in those below it; the nodes above it do not change on the way there, because a change of them is one of a larger block. So
 //! the locks need no node: they are words in [`NodeLocks`], which hold numbers of blocks, and no lock is in memory that a change may free.
 //!
 //! ```text
-//!   writer of a page     lock = block    load the count of blocks            0, or none overlaps: go on; otherwise give up
+//!   writer of a node     lock = block    load the count of blocks            0, or none overlaps: go on; otherwise give up
 //!   writer of a range    block in the list, count + 1    load all locks      none overlaps: go on; otherwise wait
 //! ```
 //!
-//! The accesses are sequentially consistent, so at least one of the two sees the other. A writer of a page gives up, and a writer of
+//! The accesses are sequentially consistent, so at least one of the two sees the other. A writer of a node gives up, and a writer of
 //! a range waits: so pages that are changed one after the other do not hold up a writer of a range, whose block stays in the list. Of two
-//! ranges that overlap the second one finds the first in the list, and gives up.
+//! ranges that overlap the second one finds the first in the list, and gives up. Who gets no lock of a node takes the node's block as a range.
 //!
 //! No writer has more than one lock or block of a table, so none waits for another one that waits for it.
+
+use core::hint;
 
 use tlbkit_addr::{Pages, Vpn};
 
@@ -32,21 +34,24 @@ const LOCKS: usize = if cfg!(tlbkit_loom) { 2 } else { 32 };
 /// The most writers of ranges at a time.
 const BLOCKS: usize = if cfg!(tlbkit_loom) { 2 } else { 7 };
 
+/// How often a writer of a node pauses for another one. It serves no shootdown meanwhile.
+const PAUSES: u32 = if cfg!(tlbkit_loom) { 0 } else { 64 };
+
 /// An aligned run of pages whose number is a power of two, at least two: what one node covers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Block(
+pub(crate) struct Block(
     /// The number of a page in the middle of the block, so that the lowest bit that is set tells its size; never 0.
     usize,
 );
 
 impl Block {
     /// All pages.
-    pub const ALL: Self = Self(1 << (usize::BITS - 1));
+    pub(crate) const ALL: Self = Self(1 << (usize::BITS - 1));
 
     /// Returns the block of 2^`log` pages that has `page`; with a `log` of at least the bits of a page number, [`ALL`](Self::ALL). `log`
     /// is at least 1.
     #[inline(always)]
-    pub const fn of(page: Vpn, log: u32) -> Self {
+    pub(crate) const fn of(page: Vpn, log: u32) -> Self {
         if log >= usize::BITS {
             return Self::ALL;
         }
@@ -69,7 +74,7 @@ impl Block {
 
     /// Tells whether the blocks have a page in common: one of them has all pages of the other.
     #[inline(always)]
-    pub const fn overlaps(self, other: Self) -> bool {
+    const fn overlaps(self, other: Self) -> bool {
         let (a, b) = (self.0 & self.0.wrapping_neg(), other.0 & other.0.wrapping_neg());
         // Twice the lowest bit of the larger one; 0 for all pages.
         let size = if a > b { a << 1 } else { b << 1 };
@@ -89,7 +94,8 @@ impl Block {
 /// ([`Mpt::with_locks`](crate::mpt::Mpt::with_locks)).
 ///
 /// It takes 2112 bytes: a cache line for each of 32 locks, so that writers of different nodes do not share one, and a line that all
-/// writers read, and only those of ranges write. Memory of zeros is what [`new`](Self::new) returns.
+/// writers read, and only those of ranges write. Memory of zeros is what [`new`](Self::new) returns. (Writers of different nodes also share
+/// the line of their nodes' [records](crate::nodes::Record), if the storage has these side by side.)
 #[derive(Debug, Default)]
 #[repr(C, align(64))]
 pub struct NodeLocks {
@@ -146,12 +152,13 @@ impl NodeLocks {
         }
     }
 
-    /// Takes the lock of the node of 2^`log` pages that has `page`. Returns `None` if another writer has it, or has a block that overlaps.
+    /// Takes the lock of the node of 2^`log` pages that has `page`, as soon as other changes of single pages have ended. Returns `None` if
+    /// another writer has it for longer, or has a block that overlaps.
     #[inline(always)]
     pub(crate) fn try_node(&self, page: Vpn, log: u32) -> Option<&NodeLock> {
         let block = Block::of(page, log);
         let Line(lock) = &self.nodes[block.lock(log)];
-        if !lock.try_take(block) {
+        if !lock.try_take(block) && !lock.take_soon(block) {
             return None;
         }
         in_order();
@@ -243,6 +250,17 @@ impl NodeLock {
     #[inline(always)]
     pub(crate) fn try_take(&self, block: Block) -> bool {
         self.holder.compare_exchange(0, block.0, Ordering::SeqCst, Ordering::Relaxed).is_ok()
+    }
+
+    /// Takes the lock when it is free, and tells whether it was within [`PAUSES`]. Its holder has about as much to do as the caller, which
+    /// goes the way of ranges otherwise: that takes longer, so the next writer would wait for it, and all would go that way.
+    #[cold]
+    #[inline(never)]
+    fn take_soon(&self, block: Block) -> bool {
+        (0..PAUSES).any(|_| {
+            hint::spin_loop();
+            self.is_free() && self.try_take(block)
+        })
     }
 
     /// Tells whether nobody has the lock.

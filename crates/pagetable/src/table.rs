@@ -5,12 +5,12 @@ use core::ops::ControlFlow;
 
 use tlbkit_addr::{Attr, FlushScope, PageSize, Pages, Pfn, PhysAddr, VirtAddr, Vpn};
 
-use crate::node_locks::NodeLock;
+use crate::node_locks::{Block, NodeLock};
 use crate::nodes::Held;
 use crate::word::atomics::{AtomicUsize, Ordering};
 use crate::{
-    Block, Entry, Error, FlushAll, Footprint, Leaf, Mark, NestedMissObserver, NodeLocks, PageRanges, Part,
-    Pinned, Rest, Retired, Right, Space, Uncovered, moving,
+    Entry, Error, FlushAll, Footprint, Leaf, Mark, NestedMissObserver, NodeLocks, PageRanges, Part, Pinned,
+    Rest, Retired, Right, Space, Uncovered, moving,
 };
 
 /// A page table: a map from virtual pages to frames. Any number of CPUs read it without a lock while one CPU changes it, or several
@@ -35,6 +35,8 @@ use crate::{
 ///   keeps no copy of its nodes elsewhere.
 /// - A walk reaches only nodes of this table, by words that lead to live nodes; and for the pages that
 ///   [`borrowed`](Self::borrowed) names, nodes of the table that lends them.
+/// - If it has [`node_locks`](Self::node_locks): a change with a batch of a [part](Retired::part) reads and writes only words of the part's
+///   node, of those below it, and of the way to it; [`whole_part`](Self::whole_part) returns a part of which that is true of every change.
 /// - If the table is [`Send`], its storage may be used by every thread that the table may be sent to.
 ///
 /// ```compile_fail,E0200

@@ -5,11 +5,11 @@ use core::marker::PhantomData;
 
 use tlbkit_addr::{Attr, PageSize, Pages, Pfn, VirtAddr, Vpn};
 
-use crate::node_locks::NodeLock;
+use crate::node_locks::{Block, NodeLock};
 use crate::table::check_ends;
 use crate::{
-    Block, Change, Entry, Error, FlushAll, Holes, Leaf, Mark, NodeLocks, Part, Pending, Pinned, Rest,
-    Retired, Right, Table, Uncovered,
+    Change, Entry, Error, FlushAll, Holes, Leaf, Mark, NodeLocks, Part, Pending, Pinned, Rest, Retired,
+    Right, Table, Uncovered,
 };
 
 /// The right to write a table, or a part of it, without a batch.
@@ -32,6 +32,8 @@ enum Taken<'t> {
     Nothing,
     /// The table's flag.
     Flag,
+    /// The lock of a last-level node.
+    Node(&'t NodeLock),
     /// A place in the list of blocks.
     Block(&'t NodeLocks, usize),
 }
@@ -50,8 +52,9 @@ impl<'t, 'n, T: Table<'n> + ?Sized> Turn<'t, 'n, T> {
     /// Takes the right to write `pages`, or with `None` all pages. In a table without [locks](Table::node_locks) it is the right to write
     /// the table, and does not wait.
     ///
-    /// Waits for writers of single pages that began before: calls `wait` until they have ended, or until it returns `false`. No writer of
-    /// a page of the range begins meanwhile, so this ends soon. Costs a load for each of the 32 locks.
+    /// Waits for writers that have the lock of one last-level node: calls `wait` until they have ended, or until it returns `false`. No writer
+    /// of a page of the range begins meanwhile. Costs a compare-and-swap and a walk for a range in one node, otherwise a load for each of
+    /// the 32 locks.
     ///
     /// # Errors
     ///
@@ -95,10 +98,25 @@ impl<'t, 'n, T: Table<'n> + ?Sized> Turn<'t, 'n, T> {
                 (block, (block != Block::ALL).then_some(Part { pages, above }))
             }
         };
+        let mut turn = Self { table, taken: Taken::Nothing, part: None, nodes: PhantomData };
         let (mut held, mut part) = block(0);
+        if let Some(wanted @ Part { above: 0, .. }) = part
+            && let Some(lock) = locks.try_node(wanted.pages.first(), table.node_log(0))
+        {
+            turn.taken = Taken::Node(lock);
+            // SAFETY: no other code writes a page of the node.
+            turn.part = unsafe { table.whole_part(wanted) };
+            if turn.part.is_some() {
+                return Ok(turn);
+            }
+            // A change of the part concerns nodes above it.
+            lock.give_back();
+            turn.taken = Taken::Nothing;
+            (held, part) = block(1);
+        }
         let place = locks.add(held).ok_or(Error::Busy)?;
-        // From here on the right is given back if `wait` unwinds.
-        let mut turn = Self { table, taken: Taken::Block(locks, place), part: None, nodes: PhantomData };
+        // From here on the place is given back if `wait` unwinds.
+        turn.taken = Taken::Block(locks, place);
         loop {
             while !locks.is_clear(held) {
                 if !wait() {
@@ -134,12 +152,6 @@ impl<'t, 'n, T: Table<'n> + ?Sized> Turn<'t, 'n, T> {
     pub const fn table(&self) -> &'t T {
         self.table
     }
-
-    /// Returns the part that this is the right to write; `None` for the whole table.
-    #[inline(always)]
-    pub const fn part(&self) -> Option<Part> {
-        self.part
-    }
 }
 
 impl<'n, T: Table<'n> + ?Sized> Drop for Turn<'_, 'n, T> {
@@ -148,6 +160,7 @@ impl<'n, T: Table<'n> + ?Sized> Drop for Turn<'_, 'n, T> {
         match self.taken {
             Taken::Nothing => {}
             Taken::Flag => self.table.writer_flag().give_back(),
+            Taken::Node(lock) => lock.give_back(),
             Taken::Block(locks, place) => locks.remove(place),
         }
     }
@@ -164,11 +177,12 @@ pub struct PageTurn<'t, 'n, T: Table<'n> + ?Sized> {
 }
 
 impl<'t, 'n, T: Table<'n> + ?Sized> PageTurn<'t, 'n, T> {
-    /// Takes the right to change a page. Costs a compare-and-swap, and with [locks](Table::node_locks) a load.
+    /// Takes the right to change a page. Costs a compare-and-swap, and with [locks](Table::node_locks) a load; with them it pauses at most 64
+    /// times while another CPU changes a page of the same node, as long as a change of one page takes.
     ///
     /// # Errors
     ///
-    /// [`Error::Busy`] if other code has the right to write the page, or in a few cases another page. This function does not wait.
+    /// [`Error::Busy`] if other code has the right to write the page, or in a few cases another page.
     #[inline(always)]
     pub fn new(table: &'t T, page: Vpn) -> Result<Self, Error> {
         let lock = match table.node_locks() {

@@ -6,7 +6,7 @@
 use core::fmt;
 
 use tlbkit_addr::{Asid, Attr, Pages, Vpn};
-use tlbkit_pagetable::{Error, PageTurn, Turn};
+use tlbkit_pagetable::{Error, Turn};
 use tlbkit_shootdown::{PteFirst, SwitchKind, System};
 
 use self::shoot::ThisCpu;
@@ -15,7 +15,7 @@ use crate::cpu::{Cpu, Entered, QUEUE, Retried};
 use crate::cpu_set::WORDS;
 use crate::fault::Report;
 use crate::settle::{flush_of_fault, status};
-use crate::storage::{Table, page_turn, turn};
+use crate::storage::{Table, turn};
 use crate::{Access, Kernel, Mmu, Overdue, Reason};
 
 mod broadcast;
@@ -86,7 +86,7 @@ impl<K: Kernel, const CPUS: usize> CpuCall<K, CPUS> {
     }
 
     /// Takes the right to write `pages` of the table of `space`, unless another CPU writes a range that overlaps. Serves shootdowns while
-    /// CPUs that change single pages end.
+    /// CPUs that change pages of one node end: as long as the longest of these changes takes.
     #[inline(always)]
     fn turn<'s>(
         &mut self,
@@ -98,42 +98,6 @@ impl<K: Kernel, const CPUS: usize> CpuCall<K, CPUS> {
             self.wait(&mut wait);
             true
         })
-    }
-
-    /// Takes the right to write one page of the table of `space`, unless another CPU writes a range that overlaps, or takes long to change a
-    /// page of the same node.
-    #[inline(always)]
-    pub(crate) fn page_turn<'s>(
-        &mut self,
-        space: &'s Block<K, CPUS>,
-        page: Vpn,
-    ) -> Option<PageTurn<'s, 'static, Table<K>>> {
-        match page_turn::<K, CPUS>(&space.table, page) {
-            None if CPUS > 1 => self.page_turn_soon(space, page),
-            turn => turn,
-        }
-    }
-
-    /// Serves shootdowns while another CPU changes a page of the same node, which takes it about as long as this CPU's own change. An
-    /// edit of the page, which waits longer, would make the other CPU wait in its turn.
-    #[cold]
-    #[inline(never)]
-    fn page_turn_soon<'s>(
-        &mut self,
-        space: &'s Block<K, CPUS>,
-        page: Vpn,
-    ) -> Option<PageTurn<'s, 'static, Table<K>>> {
-        let mut wait = Wait::new();
-        for _ in 0..SOON {
-            if !Turn::may_be_taken(&*space.table, Some(Pages::one(page))) {
-                break;
-            }
-            self.wait(&mut wait);
-            if let Some(turn) = page_turn::<K, CPUS>(&space.table, page) {
-                return Some(turn);
-            }
-        }
-        None
     }
 
     /// Waits after a call could not begin on this CPU, whose interrupts need not be masked: brings the CPU online, then serves
@@ -156,7 +120,7 @@ impl<K: Kernel, const CPUS: usize> CpuCall<K, CPUS> {
         let mut step = || {
             mmu.kernel().masked(|| {
                 Self::prepare(mmu, &mut wait)?;
-                // The call waits for changes of single pages, with its range in the list, so that no more of them begin.
+                // The call waits for changes of pages of one node, with its range in the list, so that no more of them begin.
                 Ok(Turn::may_be_taken(&*space.table, pages))
             })
         };
@@ -344,9 +308,6 @@ impl<K: Kernel, const CPUS: usize> CpuCall<K, CPUS> {
         CPUS > 1 && self.refused
     }
 }
-
-/// How often a CPU pauses for the change of another page in the same node.
-const SOON: u32 = 256;
 
 /// How often this CPU has paused while it waits for another one.
 pub(crate) struct Wait(u32);

@@ -9,7 +9,7 @@ use crate::block::{Block, Shape};
 use crate::counted::{pfn, to_pages, typed};
 use crate::cpu_call::CpuCall;
 use crate::settle::{is_supervisors, keeps_absence, status};
-use crate::storage::{Storage, Table};
+use crate::storage::{Storage, Table, page_turn};
 use crate::table::SpaceTable as _;
 use crate::{Access, AddressSpace, Fault, FrameOf, Kernel, Machine};
 
@@ -198,7 +198,7 @@ impl<K: Kernel, const CPUS: usize> AddressSpace<K, CPUS> {
         let space = &self.0;
         space.mmu.kernel().masked(|| {
             let mut call = CpuCall::if_online(space.mmu)?;
-            let mut turn = call.page_turn(space, page)?;
+            let mut turn = page_turn::<K, CPUS>(&space.table, page)?;
             let fault = Table::<K>::slot(&mut turn).and_then(|slot| {
                 let leaf = match slot.entry()? {
                     Entry::Leaf(leaf) => leaf,
@@ -237,7 +237,7 @@ impl<K: Kernel, const CPUS: usize> AddressSpace<K, CPUS> {
         mmu.kernel().masked(|| {
             let Some(mut call) = CpuCall::if_online(mmu) else { return Ok(false) };
             call.answers_no_fault();
-            let Some(mut turn) = call.page_turn(space, page) else { return Ok(false) };
+            let Some(mut turn) = page_turn::<K, CPUS>(&space.table, page) else { return Ok(false) };
             let changed = Table::<K>::slot(&mut turn).and_then(|slot| {
                 // Where other CPUs walk, the change of the entry is also the fence before they are looked for.
                 change(&mut call, if CPUS == 1 { slot } else { slot.in_order() })

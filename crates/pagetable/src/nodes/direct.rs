@@ -78,6 +78,9 @@ pub unsafe trait FrameSource: Sync {
 
     /// Returns the record of a frame, for instance a field of the kernel's page structs or an element of an array. Returns
     /// `None` if the frame must not be a node.
+    ///
+    /// Each change of a page writes the record of the page's node. So where several CPUs write a table at a time, a record on a cache line
+    /// of its own, as in a page struct, keeps them from waiting for each other's line.
     fn record(&self, frame: PhysAddr) -> Option<&Record>;
 }
 

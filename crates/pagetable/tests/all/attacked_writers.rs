@@ -5,58 +5,21 @@ mod model;
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
-use tlbkit_addr::{Attr, Flush, PageSize, Pages, Pfn, VirtAddr, Vpn};
+use crate::common::writers::{NODE, RIGHTS, at, complete, map, over, page, pages, table};
+use tlbkit_addr::{Attr, Flush, PageSize, Pfn, Vpn};
 use tlbkit_pagetable::format::{Compact, Compact32, X86};
 use tlbkit_pagetable::geometry::{Geometry, Half, Va32, Va39, Va48};
 use tlbkit_pagetable::mpt::{Encoded, Mpt};
 use tlbkit_pagetable::nodes::{Chunk, Reclaim as _, Slab};
 use tlbkit_pagetable::{
-    Change, Error, FlushAll, Holes, NodeLocks, PageCursor as _, PageTurn, Radix, Retired, Shared, Table,
-    Writer, destroy,
+    Change, Error, FlushAll, Holes, NodeLocks, PageCursor as _, PageTurn, Radix, Shared, Table, Writer,
+    destroy,
 };
-
-const RIGHTS: Attr = Attr::READ.union(Attr::WRITE);
-const NODE: usize = 1024;
-
-fn pages(first: usize, count: usize) -> Pages {
-    Pages::count(Vpn::new(first), count).unwrap()
-}
-
-fn page(page: usize) -> Pages {
-    pages(page, 1)
-}
-
-fn at(page: usize) -> VirtAddr {
-    Vpn::new(page).address(PageSize::K4)
-}
-
-fn over<'t, 'n, T: Table<'n>>(table: &'t T, pages: Pages) -> Result<Writer<'t, 'n, T>, Error> {
-    Writer::over(table, pages, &mut || false)
-}
-
-fn complete(retired: Retired<'_>) {
-    // SAFETY: no CPU walks the table.
-    unsafe { retired.reclaim() };
-}
-
-fn map<'n>(table: &impl Table<'n>, pages: Pages) {
-    let mut writer = Writer::new(table).unwrap();
-    writer.map(pages, Pfn::new(pages.first().get() + 1), PageSize::K4, RIGHTS).unwrap();
-    complete(writer.finish());
-}
-
-macro_rules! table32 {
-    ($table:ident, $slab:ident) => {
-        let mut memory = vec![Chunk::ZERO; 512];
-        let ($slab, mut locks) = (Slab::<u32, Shared>::new(&mut memory, 0).unwrap(), NodeLocks::new());
-        let $table = Mpt::<Va32, Compact32, _>::new(&$slab).unwrap().with_locks(&mut locks);
-    };
-}
 
 /// The batch that takes the place of one that was taken knows the part, too.
 #[test]
 fn a_writer_whose_obligation_is_taken_keeps_to_its_part() {
-    table32!(table, slab);
+    table!(table, slab);
     map(&table, pages(0, 3));
     map(&table, pages(NODE, 3));
     let mut writer = over(&table, page(0)).unwrap();

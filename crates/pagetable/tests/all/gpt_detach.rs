@@ -1,5 +1,6 @@
 //! A range of a guarded table that is detached: what is left of the table, and what the leaves hand over.
 
+use crate::common::numbers::Numbers;
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 
@@ -37,18 +38,6 @@ fn contents(entries: impl Iterator<Item = Uncovered>) -> (Vec<usize>, Vec<Mark>)
     frames.sort_unstable();
     marks.sort_by_key(|mark| format!("{mark:?}"));
     (frames, marks)
-}
-
-/// A generator of numbers.
-struct Numbers(u64);
-
-impl Numbers {
-    fn below(&mut self, end: usize) -> usize {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        (self.0 % end as u64) as usize
-    }
 }
 
 /// Compares a table of which ranges are detached with one of which they are unmapped.

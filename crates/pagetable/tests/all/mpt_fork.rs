@@ -1,6 +1,7 @@
 //! A fork passes supervisor pages over: they keep their rights, and the child has what it had of them.
 #![cfg(target_pointer_width = "64")]
 
+use crate::common::numbers::Numbers;
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 
@@ -29,18 +30,6 @@ fn leaves<'n>(table: &impl Table<'n>) -> BTreeMap<usize, Leaf> {
         });
     }
     found
-}
-
-/// A generator of numbers.
-struct Numbers(u64);
-
-impl Numbers {
-    fn below(&mut self, end: usize) -> usize {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        (self.0 % end as u64) as usize
-    }
 }
 
 /// Forks tables of random leaves, of users and the kernel's, into a child that has copies of some of the kernel's.

@@ -5,58 +5,18 @@ use std::sync::RwLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::{hint, thread};
 
-use tlbkit_addr::{Attr, Flush, PageSize, Pages, Pfn, VirtAddr, Vpn};
+use crate::common::numbers::Numbers;
+use crate::common::writers::{NODE, RIGHTS, at, complete, map, over, page, pages, table};
+use tlbkit_addr::{Attr, Flush, PageSize, Pages, Pfn, Vpn};
 use tlbkit_pagetable::format::Compact32;
 use tlbkit_pagetable::geometry::Va32;
 use tlbkit_pagetable::mpt::{Encoded, Mpt};
-use tlbkit_pagetable::nodes::{Chunk, Reclaim as _, Slab};
+use tlbkit_pagetable::nodes::{Reclaim as _, Slab};
 use tlbkit_pagetable::{
-    Change, Error, FlushAll, Holes, NodeLocks, PageCursor as _, PageTurn, Pinned, Retired, Shared, Table,
-    Turn, Writer, destroy,
+    Change, Error, FlushAll, Holes, PageCursor as _, PageTurn, Pinned, Shared, Table, Turn, Writer, destroy,
 };
 
-const RIGHTS: Attr = Attr::READ.union(Attr::WRITE);
-/// The pages that a last-level node covers.
-const NODE: usize = 1024;
-
 type Nodes<'m> = Slab<'m, u32, Shared>;
-
-fn pages(first: usize, count: usize) -> Pages {
-    Pages::count(Vpn::new(first), count).unwrap()
-}
-
-fn page(page: usize) -> Pages {
-    pages(page, 1)
-}
-
-fn at(page: usize) -> VirtAddr {
-    Vpn::new(page).address(PageSize::K4)
-}
-
-/// Becomes the writer of a range, or fails at once.
-fn over<'t, 'n, T: Table<'n>>(table: &'t T, pages: Pages) -> Result<Writer<'t, 'n, T>, Error> {
-    Writer::over(table, pages, &mut || false)
-}
-
-fn complete(retired: Retired<'_>) {
-    // SAFETY: no CPU walks the table.
-    unsafe { retired.reclaim() };
-}
-
-fn map<'n>(table: &impl Table<'n>, pages: Pages) {
-    let mut writer = Writer::new(table).unwrap();
-    writer.map(pages, Pfn::new(pages.first().get() + 1), PageSize::K4, RIGHTS).unwrap();
-    complete(writer.finish());
-}
-
-/// A table of two levels of ten bits, which may have several writers.
-macro_rules! table {
-    ($table:ident, $slab:ident) => {
-        let mut memory = vec![Chunk::ZERO; 512];
-        let ($slab, mut locks) = (Nodes::new(&mut memory, 0).unwrap(), NodeLocks::new());
-        let $table = Mpt::<Va32, Compact32, _>::new(&$slab).unwrap().with_locks(&mut locks);
-    };
-}
 
 #[test]
 fn writers_of_pages_that_overlap_exclude_each_other_and_nobody_else() {
@@ -190,18 +150,6 @@ fn a_right_that_unwinds_while_it_waits_is_given_back() {
     assert!(Turn::new(&table).is_ok());
     complete(destroy(table));
     assert_eq!(slab.usage().nodes, 0);
-}
-
-/// A sequence of numbers (xorshift).
-struct Numbers(u64);
-
-impl Numbers {
-    fn below(&mut self, end: usize) -> usize {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        (self.0 >> 11) as usize % end
-    }
 }
 
 const WRITERS: usize = 3;

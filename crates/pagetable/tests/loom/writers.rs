@@ -165,6 +165,18 @@ fn a_range_disappears_while_its_neighbour_appears() {
     );
 }
 
+/// A writer with a batch has the lock of the node, and the other one changes a page of it by one store, or unlinks it.
+#[test]
+fn one_page_of_a_node_disappears_by_an_edit_and_the_other_by_a_store() {
+    let edit: Step = |table| {
+        let mut writer = over(table, page(2))?;
+        assert_eq!(writer.unmap(page(2), Holes::Refuse), Ok(1));
+        finish(writer);
+        Ok(())
+    };
+    check(&[2, 3], [edit, |table| unmap(table, 3)], 3, &[]);
+}
+
 /// Two writers of one page: the second one finds what the first has done.
 #[test]
 fn the_loser_of_a_race_finds_the_page_mapped() {

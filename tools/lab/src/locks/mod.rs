@@ -28,7 +28,7 @@ mod counted {
     /// `map`: of one page, in a node that has others.
     pub(super) const MAP: u64 = 155;
     /// `page fault at the first use`, of which `map` is a part.
-    pub(super) const FAULT: u64 = 353;
+    pub(super) const FAULT: u64 = 360;
     /// `clear frame`: 4 KiB.
     pub(super) const CLEAR: u64 = 657;
     /// `unmap, a page of 100`.

@@ -157,7 +157,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
         let bytes = Self::words(level) * F::Word::BYTES;
         match self.locks.filter(|_| N::Mode::SHARED) {
             None => self.tally.node(sign, bytes),
-            Some(_) => self.tally.change_beside(sign, bytes, 0),
+            Some(_) => self.tally.node_beside(sign, bytes),
         }
     }
 
@@ -166,7 +166,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
     pub(crate) fn count_ptes(&self, by: isize) {
         match self.locks.filter(|_| N::Mode::SHARED) {
             None => self.tally.ptes(by),
-            Some(_) => self.tally.change_beside(0, 0, by),
+            Some(_) => self.tally.ptes_beside(by),
         }
     }
 

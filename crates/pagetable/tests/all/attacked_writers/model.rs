@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use crate::common::numbers::Numbers;
+use crate::common::writers::complete;
 use tlbkit_addr::{Attr, Flush, PageSize, Pages, Pfn, Vpn};
 use tlbkit_pagetable::format::Compact;
 use tlbkit_pagetable::geometry::{Geometry, Half};
@@ -9,7 +11,7 @@ use tlbkit_pagetable::mpt::{Detached, Encoded, Mpt};
 use tlbkit_pagetable::nodes::{Chunk, Reclaim as _, Slab};
 use tlbkit_pagetable::{
     Change, Entry, Error, FlushAll, Holes, Mark, NodeLocks, PageCursor as _, PageTurn, Pinned, Radix, Rest,
-    Retired, Shared, Table, Uncovered, Writer, destroy,
+    Shared, Table, Uncovered, Writer, destroy,
 };
 
 const RIGHTS: Attr = Attr::READ.union(Attr::WRITE);
@@ -33,26 +35,10 @@ impl Radix for Small {
 type Nodes<'m> = Slab<'m, u64, Shared>;
 type T<'m, 'n> = Mpt<'n, Small, Compact, Nodes<'m>>;
 
-struct Numbers(u64);
-
-impl Numbers {
-    fn below(&mut self, end: usize) -> usize {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        (self.0 >> 11) as usize % end
-    }
-}
-
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Held {
     Frame(usize),
     Guard,
-}
-
-fn complete(retired: Retired<'_>) {
-    // SAFETY: no CPU walks the table.
-    unsafe { retired.reclaim() };
 }
 
 fn check(table: &T<'_, '_>, model: &BTreeMap<usize, Held>, what: &str) {

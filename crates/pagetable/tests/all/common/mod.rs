@@ -3,8 +3,10 @@
 
 #[macro_use]
 pub(crate) mod kinds;
+pub(crate) mod numbers;
 #[cfg(target_pointer_width = "64")]
 pub(crate) mod rebased;
+pub(crate) mod writers;
 
 use tlbkit_addr::PageSize;
 use tlbkit_pagetable::{Geometry, Half, Radix};
