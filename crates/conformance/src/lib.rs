@@ -51,6 +51,7 @@
 //! | [`Runner`], [`Mismatch`] | performs operations and compares the results |
 //! | [`suite`], [`conformance!`] | the properties |
 //! | [`mod@threads`], [`threads!`] | threads that walk while another thread writes |
+//! | [`writers`] | threads that write at a time |
 //! | `scenes`, [`walkers!`] | one writer and one or two walkers in every interleaving, by loom |
 //! | [`foreign`], [`mapper!`] | the suite for a kernel's own mapper, which is not a `Table` |
 //! | [`fuzz`] | the bodies of fuzz targets for tables and mappers, and a corpus of inputs |
@@ -94,6 +95,8 @@ pub mod scenes;
 pub mod suite;
 #[cfg(not(tlbkit_loom))]
 pub mod threads;
+#[cfg(not(tlbkit_loom))]
+pub mod writers;
 
 #[doc(hidden)]
 pub use tlbkit_pagetable as pagetable;

@@ -348,19 +348,7 @@ impl<'n> Runner<'n> {
                     Op::Drain { pages, most } => frames.effect(&self.model, pages, most)?,
                     _ => self.model.effect(op),
                 };
-                let (said, is) = match (was, *op) {
-                    (Was::Pages(count), _) => (format!("{count} pages"), format!("{} pages", effect.pages)),
-                    (Was::Leaf(old), Op::Replace { at, .. }) => {
-                        (show(Some(old)), show(self.model.lookup(at)))
-                    }
-                    (Was::Entry(entry), Op::Mark { page, .. }) => {
-                        (show_entry(entry), show_entry(self.model.entry(page.address(base))))
-                    }
-                    _ => Default::default(),
-                };
-                if said != is {
-                    return mismatch!("it returned a count or an entry of before: {said}; it was {is}");
-                }
+                self.check_returned(op, was, &effect)?;
                 let moved = batch.nodes() > 0 || table.footprint().nodes > nodes;
                 self.check_flush(op, &effect, batch.flush(), &broken, moved)?;
                 self.check_links(op, nodes, table.footprint().nodes, &batch, &broken)?;
@@ -417,6 +405,43 @@ impl<'n> Runner<'n> {
             unsafe { self.batches.remove(0).reclaim() };
         }
         Ok(outcome)
+    }
+
+    /// Compares what a change has returned with its effect and with what was there before.
+    fn check_returned(&self, op: &Op, was: Was, effect: &Effect) -> Result<(), Mismatch> {
+        let (said, is) = match (was, *op) {
+            (Was::Pages(count), _) => (format!("{count} pages"), format!("{} pages", effect.pages)),
+            (Was::Leaf(old), Op::Replace { at, .. }) => (show(Some(old)), show(self.model.lookup(at))),
+            (Was::Entry(entry), Op::Mark { page, .. }) => {
+                let before = self.model.entry(page.address(self.model.space().base()));
+                (show_entry(entry), show_entry(before))
+            }
+            _ => Default::default(),
+        };
+        if said != is {
+            return mismatch!("it returned a count or an entry of before: {said}; it was {is}");
+        }
+        Ok(())
+    }
+
+    /// Makes a change in the model that the table has made before, and compares what it has returned.
+    pub(crate) fn follow(&mut self, op: &Op, result: Result<Was, Error>) -> Result<(), Mismatch> {
+        let refusals = self.model.refusals(op);
+        match result {
+            Ok(was) => {
+                if let Some(refusal) = refusals.first() {
+                    return mismatch!("it succeeded, but {refusal}").map_err(|wrong| wrong.after(op, None));
+                }
+                let effect = self.model.effect(op);
+                self.check_returned(op, was, &effect).map_err(|wrong| wrong.after(op, None))?;
+                self.model.commit(&effect);
+                Ok(())
+            }
+            Err(Error::NoMemory { .. }) if !matches!(op, Op::Unmap { .. } | Op::Protect { .. }) => Ok(()),
+            Err(error) if refusals.contains(&error) => Ok(()),
+            Err(error) => mismatch!("it said {error:?}, and not one of {refusals:?}")
+                .map_err(|wrong| wrong.after(op, None)),
+        }
     }
 
     /// Describes a likely reason why an operation was wrongly refused.
@@ -541,7 +566,7 @@ impl<'n> Runner<'n> {
 }
 
 /// What a change returns of the pages before it.
-enum Was {
+pub(crate) enum Was {
     Nothing,
     /// The number of base pages that were mapped.
     Pages(usize),
@@ -550,7 +575,7 @@ enum Was {
 }
 
 /// Calls the function of a writer that an operation names. Walks are none of them.
-fn call<'n>(
+pub(crate) fn call<'n>(
     writer: &mut Writer<'_, 'n, dyn Table<'n> + '_>,
     base: PageSize,
     op: &Op,
@@ -598,7 +623,7 @@ struct Broken {
 
 /// What a drain has returned.
 #[derive(Debug, Default)]
-struct Collector {
+pub(crate) struct Collector {
     runs: Vec<(Vpn, Run)>,
     marks: Vec<(Vpn, Mark)>,
 }

@@ -423,10 +423,33 @@ pub fn ended(used: usize, storage: &dyn Reclaim) {
 /// use tlbkit_pagetable::mpt::Mpt;
 ///
 /// threads!(beside_a_writer, Compact, |nodes| Mpt::<Va39, Compact, _>::new(nodes));
+/// threads!(several_writers, Compact, |nodes, locks| {
+///     Mpt::<Va39, Compact, _>::new(nodes).map(|table| table.with_locks(locks))
+/// });
 /// # fn main() {}
 /// ```
+///
+/// With a second name, that of [`NodeLocks`](tlbkit_pagetable::NodeLocks), threads write the table at a time ([`writers`](crate::writers)), and
+/// the storage is a [`Slab`](tlbkit_pagetable::nodes::Slab).
 #[macro_export]
 macro_rules! threads {
+    ($name:ident, $format:ty, |$nodes:ident, $locks:ident| $new:expr) => {
+        #[test]
+        fn $name() {
+            use $crate::pagetable::format::Format;
+            use $crate::pagetable::nodes::{Chunk, Slab};
+
+            let mut memory = vec![Chunk::ZERO; if cfg!(miri) { 64 } else { 1024 }];
+            let slab =
+                Slab::<<$format as Format>::Word, $crate::pagetable::Shared>::new(&mut memory, 0).unwrap();
+            let mut locks = $crate::pagetable::NodeLocks::default();
+            let ($nodes, $locks) = (&slab, &mut locks);
+            let profile = $crate::Profile::of::<$format>();
+            $crate::writers::race($new.expect("a new table"), profile)
+                .unwrap_or_else(|wrong| panic!("{wrong}"));
+            $crate::threads::ended(slab.usage().nodes, &slab);
+        }
+    };
     ($name:ident, $format:ty, |$nodes:ident| $new:expr) => {
         #[test]
         fn $name() {

@@ -1,13 +1,12 @@
 //! Several writers of one multi-level table: which of them exclude each other, and what they leave behind.
 
-use std::collections::BTreeMap;
 use std::sync::RwLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::{hint, thread};
 
 use crate::common::numbers::Numbers;
 use crate::common::writers::{NODE, RIGHTS, at, complete, map, over, page, pages, table};
-use tlbkit_addr::{Attr, Flush, PageSize, Pages, Pfn, Vpn};
+use tlbkit_addr::{Flush, PageSize, Pages, Pfn, Vpn};
 use tlbkit_pagetable::format::Compact32;
 use tlbkit_pagetable::geometry::Va32;
 use tlbkit_pagetable::mpt::{Encoded, Mpt};
@@ -281,132 +280,4 @@ fn write(
         complete(batch);
     }
     left
-}
-
-/// A change of a range, and what it returned.
-#[derive(Clone, Copy, Debug)]
-struct Call {
-    /// When it was made: a number that was drawn with the right to write the range.
-    moment: usize,
-    pages: Pages,
-    change: Changed,
-    result: Result<usize, Error>,
-}
-
-#[derive(Clone, Copy, Debug)]
-enum Changed {
-    /// To frames that follow each other from this one on.
-    Map(Pfn),
-    Unmap(Holes),
-    /// All or nothing of the range loses the right to write.
-    Protect(Holes),
-}
-
-/// A table by the book: the frame of each page, and whether it may be written.
-#[derive(Default)]
-struct Model(BTreeMap<usize, (Pfn, bool)>);
-
-impl Model {
-    fn make(&mut self, call: &Call) -> Result<usize, Error> {
-        let pages = || call.pages.iter().map(Vpn::get);
-        let hole =
-            || pages().find(|page| !self.0.contains_key(page)).map(|page| Error::NotMapped { at: at(page) });
-        match call.change {
-            Changed::Map(first) => {
-                if let Some(taken) = pages().find(|page| self.0.contains_key(page)) {
-                    return Err(Error::Occupied { at: at(taken), size: PageSize::K4 });
-                }
-                for (step, page) in pages().enumerate() {
-                    self.0.insert(page, (Pfn::new(first.get() + step), true));
-                }
-                Ok(0)
-            }
-            Changed::Unmap(Holes::Refuse) | Changed::Protect(Holes::Refuse) if hole().is_some() => {
-                hole().map_or(Ok(0), Err)
-            }
-            Changed::Unmap(_) => Ok(pages().filter(|page| self.0.remove(page).is_some()).count()),
-            Changed::Protect(_) => {
-                let mut mapped = 0;
-                for page in pages() {
-                    if let Some((_, writable)) = self.0.get_mut(&page) {
-                        *writable = false;
-                        mapped += 1;
-                    }
-                }
-                Ok(mapped)
-            }
-        }
-    }
-}
-
-/// Writers of the same pages: there is an order of all changes, in which each is made while its writer has the right, and in which the
-/// model returns the same.
-#[test]
-fn what_several_writers_do_has_an_order() {
-    const CALLS: usize = if cfg!(miri) { 30 } else { 4_000 };
-    table!(table, slab);
-    let (shared, clock) = (&table, &AtomicUsize::new(0));
-    let mut calls: Vec<Call> = thread::scope(|threads| {
-        let writers: Vec<_> = (0..WRITERS)
-            .map(|number| {
-                threads.spawn(move || {
-                    let mut numbers = Numbers(0x1234_5678 + number as u64);
-                    (0..CALLS).map(|_| call(shared, &mut numbers, clock)).collect::<Vec<_>>()
-                })
-            })
-            .collect();
-        writers.into_iter().flat_map(|writer| writer.join().unwrap()).collect()
-    });
-    calls.sort_by_key(|call| call.moment);
-    let mut model = Model::default();
-    for (number, call) in calls.iter().enumerate() {
-        assert_eq!(model.make(call), call.result, "call {number}: {call:?}");
-    }
-    for node in 0..4 {
-        for page in (0..16).flat_map(|page| [node * NODE + page, (node + 1) * NODE - 1 - page]) {
-            // SAFETY: no thread writes the table.
-            let leaf = table.lookup(unsafe { Pinned::by(&slab) }, at(page));
-            let found = leaf.map(|leaf| (leaf.frame, leaf.attr.contains(Attr::WRITE)));
-            assert_eq!(found, model.0.get(&page).copied(), "page {page}");
-        }
-    }
-    let footprint = table.footprint();
-    assert_eq!(footprint.ptes, model.0.len());
-    let dead = destroy(table);
-    assert_eq!(dead.nodes(), footprint.nodes);
-    complete(dead);
-    assert_eq!((slab.usage().nodes, slab.held().lost(), slab.held().pending()), (0, 0, 0));
-}
-
-/// Makes a change of a few pages at one of three boundaries of nodes, or of whole nodes.
-fn call(table: &Mpt<'_, Va32, Compact32, Nodes<'_>>, numbers: &mut Numbers, clock: &AtomicUsize) -> Call {
-    let boundary = (1 + numbers.below(3)) * NODE;
-    let first = boundary - 4 + numbers.below(8);
-    let pages = match numbers.below(16) {
-        0 => pages(boundary, NODE),
-        count => pages(first, 1 + count % 4),
-    };
-    let holes = if numbers.below(2) == 0 { Holes::Refuse } else { Holes::Skip };
-    let change = match numbers.below(5) {
-        0 | 1 => Changed::Map(Pfn::new(1 + numbers.below(1 << 12))),
-        2 | 3 => Changed::Unmap(holes),
-        _ => Changed::Protect(holes),
-    };
-    let mut writer = busy(|| {
-        let mut waits = 0;
-        Writer::over(table, pages, &mut || {
-            waits += 1;
-            thread::yield_now();
-            waits < 64
-        })
-    });
-    let moment = clock.fetch_add(1, Ordering::Relaxed);
-    let result = match change {
-        Changed::Map(frame) => writer.map(pages, frame, PageSize::K4, RIGHTS).map(|()| 0),
-        Changed::Unmap(holes) => writer.unmap(pages, holes),
-        Changed::Protect(holes) => writer.protect(pages, holes, Change::READ_ONLY),
-    };
-    // Nobody walks the table meanwhile but its writers, which hold on to no node of another one's range.
-    complete(writer.finish());
-    Call { moment, pages, change, result }
 }

@@ -31,6 +31,23 @@ threads!(mpt_va48_aarch64, format::Aarch64, |nodes| mpt::Mpt::<geometry::Va48, f
     nodes
 ));
 
+macro_rules! writers {
+    ($name:ident, $format:ty, $geometry:ty) => {
+        threads!($name, $format, |nodes, locks| {
+            mpt::Mpt::<$geometry, $format, _>::new(nodes).map(|table| table.with_locks(locks))
+        });
+    };
+}
+
+writers!(writers_va32_compact, Compact32, Va32);
+writers!(writers_va32_entrylo, EntryLo, Va32);
+#[cfg(all(target_pointer_width = "64", not(miri)))]
+writers!(writers_va39_sv39, format::Sv39, geometry::Va39);
+#[cfg(all(target_pointer_width = "64", not(miri)))]
+writers!(writers_va48_aarch64, format::Aarch64, geometry::Va48);
+#[cfg(all(target_pointer_width = "64", not(miri)))]
+writers!(writers_va48_x86, format::X86, geometry::Va48);
+
 /// The check can fail: a walker sees a frame that the writer never mapped.
 #[test]
 fn a_planted_fault_is_seen() {
