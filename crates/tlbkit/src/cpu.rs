@@ -26,7 +26,8 @@ const ONLINE: u8 = 2;
 /// [`Retry`](crate::Fault::Retry).
 const RETRIED: u8 = 3;
 
-/// A CPU's part of an [`Mmu`](crate::Mmu).
+/// A CPU's part of an [`Mmu`](crate::Mmu). Each call writes it, so it shares no cache line with another CPU's.
+#[repr(align(64))]
 pub(crate) struct Cpu<K: Kernel, const CPUS: usize> {
     /// [`BUSY`], [`OFFLINE`], [`ONLINE`] or [`RETRIED`]: one load and one comparison tell whether a call can begin.
     at: AtomicU8,
