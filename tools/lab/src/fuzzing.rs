@@ -52,7 +52,8 @@ pub fn lackey(lines: &[(u8, Vec<u8>)]) {
 }
 
 fn record(file: &mut Cursor<Vec<u8>>, accesses: &[Access]) {
-    let mut writer = Writer::create(file, Header::new("fuzz", &[])).expect("memory");
+    let mut writer =
+        Writer::create(file, Header::new("fuzz", &[], tlbkit_addr::PageSize::K4)).expect("memory");
     for &access in accesses {
         writer.push(access).expect("memory");
     }

@@ -11,7 +11,9 @@ use std::process::ExitCode;
 
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
+mod cache;
 mod capture;
+mod cycles;
 mod experiment;
 pub mod explore;
 pub mod fuzzing;
@@ -34,6 +36,7 @@ mod trace;
 mod witness;
 mod workload;
 
+pub use cycles::Cycles;
 pub use experiment::{Experiment, Name, read};
 
 /// The papers' experiments on page tables, TLBs, superpages and shootdowns.

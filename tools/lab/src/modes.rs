@@ -26,7 +26,7 @@ const fn mode(command: &'static str, chosen_by: &'static [&'static str], uses: &
 /// Every mode of every command; of one command's modes the first that is chosen counts.
 const MODES: &[Mode] = &[
     mode("adversary", &[], "json"),
-    mode("capture", &[], "output json command"),
+    mode("capture", &[], "output lines instructions json command"),
     mode("explore", &["--damages"], "trace limit unreduced json"),
     mode("explore", &["--driver"], "hazards algorithm trace preemptions schedules json"),
     // With `--driver`, that one's.
@@ -39,7 +39,7 @@ const MODES: &[Mode] = &[
     ),
     mode("mach", &["--address-types"], "ipcs seed json"),
     mode("mach", &["--sensitivity"], "granularity fill record inject ipcs seed json"),
-    mode("mach", &["--apps"], "fill record inject ipcs seed trace json"),
+    mode("mach", &["--apps"], "fill record inject ipcs seed trace stall json"),
     mode("mach", &["--preset"], "scheme granularity handoff fill record inject ipcs seed json"),
     mode("mach", &[], "servers clients words scheme granularity handoff fill record inject ipcs seed json"),
     mode("mapping", &[], "rounds segment-mb seed json"),
@@ -56,7 +56,7 @@ const MODES: &[Mode] = &[
         "pages table seed json file-median file-sigma tlb-entries tlb-ways tlb-replacement tlb-pages",
     ),
     mode("refill", &["--workload"], "pages table seed json tlb-entries tlb-ways tlb-replacement tlb-pages"),
-    mode("refill", &[], "trace table seed json tlb-entries tlb-ways tlb-replacement tlb-pages"),
+    mode("refill", &[], "trace table machine seed json tlb-entries tlb-ways tlb-replacement tlb-pages"),
     mode("sweep", &[], "trace seed json tlb-entries tlb-ways tlb-replacement tlb-pages"),
     mode("shootdown analyse", &[], "m lambda-t lambda-d x-d x-i x-req1 x-req2 x-reply x-j p0 json"),
     mode(
@@ -115,7 +115,7 @@ const MODES: &[Mode] = &[
     mode(
         "tables",
         &[],
-        "names trace base-kb seed layout inject json tlb-entries tlb-ways tlb-replacement tlb-pages",
+        "names trace base-kb machine seed layout inject json tlb-entries tlb-ways tlb-replacement tlb-pages",
     ),
 ];
 

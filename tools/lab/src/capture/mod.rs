@@ -16,7 +16,7 @@ use indicatif::ProgressStyle;
 use serde::Serialize;
 use tlbkit_addr::PageSize;
 
-use crate::trace::{Counts, Header, Lackey, Messages, TraceError, Writer};
+use crate::trace::{Counts, Header, LINE, Lackey, Messages, TraceError, Writer};
 use crate::{progress, rows};
 
 mod lackey;
@@ -29,6 +29,12 @@ pub(crate) struct CaptureArgs {
     /// Where to write the trace [default: the program's name with .tlbt, in the current directory]
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
+    /// Record lines of 16 bytes instead of pages, for models of caches; the trace serves as one of pages, too
+    #[arg(long)]
+    lines: bool,
+    /// Stop recording after this many instructions
+    #[arg(long, value_name = "INSTRUCTIONS")]
+    instructions: Option<u64>,
     /// Print what was recorded as JSON; the program's own output goes to standard error then
     #[arg(long)]
     json: bool,
@@ -79,7 +85,7 @@ pub(crate) fn run(args: &CaptureArgs) -> anyhow::Result<ExitCode> {
         let hint = if args.output.is_some() { "choose another --output" } else { "give --output FILE" };
         format!("cannot write the trace to `{}`: {hint}", part.display())
     })?;
-    let outcome = record(&valgrind, program, rest, args.json, file).and_then(|recorded| {
+    let outcome = record(&valgrind, program, rest, args, file).and_then(|recorded| {
         fs::rename(&part, &output)
             .with_context(|| format!("cannot name the trace `{}`", output.display()))?;
         Ok(recorded)
@@ -142,19 +148,22 @@ fn record(
     valgrind: &Path,
     program: &str,
     args: &[String],
-    apart: bool,
+    options: &CaptureArgs,
     file: File,
 ) -> anyhow::Result<Recorded> {
     let written = "cannot write the trace";
-    let mut writer = Writer::create(BufWriter::new(file), Header::new(program, args)).context(written)?;
-    let (log, program) = lackey::start(valgrind, program, args, apart)?;
+    let page = if options.lines { LINE } else { PageSize::K4 };
+    let header = Header::new(program, args, page);
+    let mut writer = Writer::create(BufWriter::new(file), header).context(written)?;
+    let (log, program) = lackey::start(valgrind, program, args, options.json)?;
     let bar = progress::bar(None).with_style(ProgressStyle::with_template(
         "{spinner} {human_pos} references {msg}, {elapsed}, {per_sec}",
     )?);
     let mut foreign = 0u64;
-    let mut lackey = Lackey::new(BufReader::with_capacity(1 << 16, log), PageSize::K4);
+    let mut lackey = Lackey::new(BufReader::with_capacity(1 << 16, log), page);
     for access in lackey.by_ref() {
         match access {
+            Ok(_) if options.instructions.is_some_and(|most| writer.counts().instructions >= most) => {}
             Ok(access) => writer.push(access).context(written)?,
             // A program that was killed leaves half a line.
             Err(TraceError::Line { .. }) => foreign += 1,
@@ -187,6 +196,10 @@ fn record(
     })
 }
 
+/// Held by a test that starts processes: a capture asks for every child of this process.
+#[cfg(test)]
+pub(crate) static CHILDREN: std::sync::Mutex<()> = std::sync::Mutex::new(());
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -203,12 +216,16 @@ mod tests {
             eprintln!("valgrind is not installed: nothing to test");
             return;
         };
+        let _no_others = CHILDREN.lock().unwrap();
         let file = tempfile::tempfile().unwrap();
-        let recorded = |script: &str, file: File| {
-            record(&valgrind, "sh", &["-c".into(), script.into()], true, file).unwrap()
+        let mut options =
+            CaptureArgs { output: None, lines: false, instructions: None, json: true, command: Vec::new() };
+        let recorded = |script: &str, options: &CaptureArgs, file: File| {
+            record(&valgrind, "sh", &["-c".into(), script.into()], options, file).unwrap()
         };
+        let script = "(true); exit 7";
         let Recorded { counts, exit_code, others_left_out } =
-            recorded("(true); exit 7", file.try_clone().unwrap());
+            recorded(script, &options, file.try_clone().unwrap());
         assert_eq!((exit_code, others_left_out), (7, true));
         assert!(counts.pages > 20 && counts.instructions > 10_000, "{counts:?}");
         std::io::Seek::rewind(&mut &file).unwrap();
@@ -224,8 +241,14 @@ mod tests {
             ("/bin/true; exit 3", true),
             ("sleep 60 >&- 2>&- & exit 3", true),
         ] {
-            let recorded = recorded(script, tempfile::tempfile().unwrap());
+            let recorded = recorded(script, &options, tempfile::tempfile().unwrap());
             assert_eq!(recorded.others_left_out, others, "{script}");
         }
+        let most = 5000;
+        options = CaptureArgs { lines: true, instructions: Some(most), ..options };
+        let Recorded { counts: few, exit_code, .. } =
+            recorded(script, &options, tempfile::tempfile().unwrap());
+        assert!((most..most + 100).contains(&few.instructions) && few.pages > 200, "{few:?}");
+        assert_eq!(exit_code, 7);
     }
 }

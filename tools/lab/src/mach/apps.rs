@@ -122,17 +122,19 @@ pub struct AppRow {
     pub penalty_saved_pct: f64,
     /// The same as the thesis prints it.
     pub printed_penalty_saved_pct: f64,
+    /// Run time that the scheme saves, in percent of that under Mach.
+    pub speedup_pct: f64,
     /// Hits on entries that had been invalid.
     pub stale_hits: u64,
 }
 
 /// Runs every application under the schemes for which the thesis has numbers.
-pub(crate) fn rows(base: &Workload, traces: &[Input]) -> anyhow::Result<Vec<AppRow>> {
+pub(crate) fn rows(base: &Workload, traces: &[Input], stall: f64) -> anyhow::Result<Vec<AppRow>> {
     let stretches = Rc::new(stretches(traces)?);
     let schemes = [Scheme::Mach, Scheme::Ptlb, Scheme::Stlb1k, Scheme::Stlb4k, Scheme::Both];
     let mut rows = Vec::new();
     for app in APPS.iter().progress_with(super::progress(APPS.len(), "applications")) {
-        let programs = Programs { stretches: stretches.clone(), client: app.client, service: SERVICE };
+        let programs = Programs { stretches: stretches.clone(), client: app.client, service: SERVICE, stall };
         let ipcs = base.ipcs.min(ENOUGH / (app.client + SERVICE)).max(100);
         let workload =
             Workload { servers: app.servers, clients: 1, ipcs, programs: Some(programs), ..base.clone() };
@@ -141,7 +143,9 @@ pub(crate) fn rows(base: &Workload, traces: &[Input]) -> anyhow::Result<Vec<AppR
             let (tally, count) = run(&workload, scheme);
             let misses = tally.kernel_misses() as f64 / tally.ipcs as f64;
             let penalty = (tally.penalty + tally.overhead) as f64 / tally.ipcs as f64;
-            let (misses_of_mach, penalty_of_mach) = *mach.get_or_insert((misses, penalty));
+            let time = super::cycles_per_ipc(&tally);
+            let (misses_of_mach, penalty_of_mach, time_of_mach) =
+                *mach.get_or_insert((misses, penalty, time));
             let lookups = count.hits() + count.misses();
             let saved = |with: f64, without: f64| 100.0 * (1.0 - with / without);
             rows.push(AppRow {
@@ -154,6 +158,7 @@ pub(crate) fn rows(base: &Workload, traces: &[Input]) -> anyhow::Result<Vec<AppR
                 printed_stlb_hit_rate: at.checked_sub(2).map(|at| app.hits[at] / 100.0),
                 penalty_saved_pct: saved(penalty, penalty_of_mach),
                 printed_penalty_saved_pct: saved(app.penalty[at], app.penalty[0]),
+                speedup_pct: saved(time, time_of_mach),
                 stale_hits: tally.stale,
             });
         }

@@ -239,10 +239,10 @@ impl<'a> Run<'a> {
     }
 
     /// A recorded program runs on for a while.
-    fn runs_on(&mut self, process: usize, stretch: &Stretch, instructions: u64) {
+    fn runs_on(&mut self, process: usize, stretch: &Stretch, instructions: u64, stall: f64) {
         let (mut at, mut pc) = self.progress[process];
         let mut left = 1 + self.random.below(2 * instructions as usize) as u64;
-        self.kernel.tally.work += left;
+        self.kernel.tally.work += left + (left as f64 * stall) as u64;
         while left > 0 {
             let run = stretch.runs[at];
             self.kernel.user(process, run.page, if run.fetch { For::Pc } else { For::Data }, false);
@@ -260,7 +260,7 @@ impl<'a> Run<'a> {
         let is_client = process < self.workload.clients;
         if let (Some(stretch), Some(programs)) = (self.stretch(process), &self.workload.programs) {
             let instructions = if is_client { programs.client } else { programs.service };
-            return self.runs_on(process, stretch, instructions);
+            return self.runs_on(process, stretch, instructions, programs.stall);
         }
         let Open { code_pages, table_mb, client_words, .. } = self.workload.open;
         let words = client_words.filter(|_| is_client).unwrap_or(self.workload.words);

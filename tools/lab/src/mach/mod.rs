@@ -83,6 +83,9 @@ pub struct Mach {
     /// Three recorded traces for `--apps`: client, X server, Unix server [default: stretches of the shipped one]
     #[arg(long, value_name = "FILE")]
     trace: Vec<Input>,
+    /// Cycles of cache misses that an instruction takes, for `--apps`: what `tlblab refill --machine r3000` counts, times 24
+    #[arg(long, value_name = "CYCLES", default_value_t = 0.0)]
+    stall: f64,
     /// Print one JSON array
     #[arg(long)]
     json: bool,
@@ -244,7 +247,8 @@ impl Mach {
     }
 
     fn applications(&self) -> anyhow::Result<Vec<AppRow>> {
-        apps::rows(&self.workload()?, &self.trace)
+        ensure!((0.0..1e6).contains(&self.stall), "--stall {} is no number of cycles: give 0.5", self.stall);
+        apps::rows(&self.workload()?, &self.trace, self.stall)
     }
 
     fn address_types(&self) -> anyhow::Result<Vec<AddressType>> {

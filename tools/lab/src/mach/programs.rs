@@ -9,6 +9,8 @@ pub(crate) struct Programs {
     /// Instructions that a client and a server run on average before they send.
     pub(crate) client: u64,
     pub(crate) service: u64,
+    /// Cycles of cache misses that an instruction of theirs takes on average (24 M_A).
+    pub(crate) stall: f64,
 }
 
 /// A program's references, folded into 2 GiB: what lay within 4 MiB of each other still does.

@@ -9,17 +9,20 @@
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use anyhow::{Context, bail};
-use tlbkit_addr::{Attr, PageSize, Pages, Pfn, Vpn};
+use tlbkit_addr::{Attr, PageSize, Pages, Vpn};
 use tlbkit_pagetable::format::Format;
 use tlbkit_pagetable::nodes::{Chunk, NodeAddr, Nodes as _};
 use tlbkit_pagetable::{Error, Pinned, Table, Writer};
 use tlbkit_refill::features::Features;
-use tlbkit_refill::interp::{Access, Machine, Stop, Window, Windows};
+use tlbkit_refill::interp::{Access, Machine, Memory, Stop, Window, Windows};
 use tlbkit_refill::mips3::{GENERAL, PaperLo, Spec, Stlb, TAIL, VECTOR};
 use tlblab_tables::handled::{Handled, Named, Nodes as Storage};
 
 use super::Row;
+use crate::cache::{self, Caches};
+use crate::cycles::{Clock, frame};
 use crate::tables::Misses;
+use crate::trace::Kind;
 
 const KSEG0: u32 = 0x8000_0000;
 const BLOCK: u32 = 0x1000;
@@ -34,15 +37,57 @@ const ENTRIES: usize = 48;
 /// Zero would match an empty entry of the software TLB.
 const ASID: u64 = 1;
 
+/// The memory of the machine, behind the caches that it shares with the program, if there are any.
+struct Cached<'m> {
+    windows: Windows<'m, 2>,
+    caches: Option<Caches>,
+    /// The register that the last instruction loaded.
+    loaded: u32,
+}
+
+impl Memory for Cached<'_> {
+    fn load(&mut self, at: u64) -> Option<u32> {
+        let word = self.windows.load(at)?;
+        if let Some(caches) = &mut self.caches {
+            if at >= u64::from(BLOCK) {
+                caches.refer(Kind::Load, at, 1);
+            } else {
+                // Only instructions are in front of the block.
+                caches.refer(Kind::Instr, at, 1);
+                if self.loaded != 0 && uses(word, self.loaded) {
+                    caches.wait(caches.machine.delay);
+                }
+                self.loaded = if matches!(word >> 26, 0x20..=0x27 | 0x37) { word >> 16 & 31 } else { 0 };
+            }
+        }
+        Some(word)
+    }
+
+    fn store(&mut self, at: u64, word: u32) -> bool {
+        if let Some(caches) = &mut self.caches {
+            caches.refer(Kind::Store, at, 1);
+        }
+        self.windows.store(at, word)
+    }
+}
+
+/// Tells whether an instruction reads k0 or k1, whichever `register` is. No other field has such a value in the place of rs;
+/// rt is read by register arithmetic, by branches and stores, and by moves to coprocessor 0.
+const fn uses(word: u32, register: u32) -> bool {
+    let (op, rs, rt) = (word >> 26, word >> 21 & 31, word >> 16 & 31);
+    let reads = matches!(op, 0 | 4 | 5 | 0x2b | 0x3f) || op == 0x10 && matches!(rs, 4 | 5);
+    rs == register || reads && rt == register
+}
+
 /// Runs a structure's handler on every miss, in as much node memory as it needs.
-pub(super) fn run(structure: &Named, misses: &Misses) -> anyhow::Result<Row> {
+pub(super) fn run(structure: &Named, misses: &Misses, on: Option<cache::Machine>) -> anyhow::Result<Row> {
     let mut chunks = CHUNKS;
     loop {
         let mut memory = vec![Chunk::ZERO; chunks];
         let storage = Storage::new(&mut memory, KSEG0 as usize + NODES).map_err(anyhow::Error::msg)?;
         let table = (structure.build)(&storage)?;
         let row = match change(table.table(), |writer| map(writer, misses)) {
-            Ok(()) => Some(replay(structure, misses, &storage, chunks, &*table)),
+            Ok(()) => Some(replay(structure, misses, &storage, chunks, &*table, on)),
             Err(Error::NoMemory { .. }) if chunks < MOST => None,
             Err(Error::NoMemory { .. }) => bail!("it needs more nodes than kseg0 holds: give fewer --pages"),
             Err(error) => return Err(error.into()),
@@ -70,10 +115,8 @@ fn change<'t, 'n, T>(
 
 fn map<'n>(writer: &mut Writer<'_, 'n, dyn Table<'n> + '_>, misses: &Misses) -> Result<(), Error> {
     for (place, &page) in misses.pages.iter().enumerate() {
-        // An odd factor permutes the numbers of 20 bits; no two neighbours.
-        let frame = Pfn::new(place.wrapping_mul(0x9_e377) & 0xf_ffff);
         let writable = if place % 5 < 3 { Attr::WRITE | Attr::DIRTY } else { Attr::empty() };
-        writer.map(Pages::one(page), frame, PageSize::K4, PaperLo::IMPLIED | writable)?;
+        writer.map(Pages::one(page), frame(place, page), PageSize::K4, PaperLo::IMPLIED | writable)?;
     }
     Ok(())
 }
@@ -102,6 +145,7 @@ fn replay<'n>(
     storage: &Storage<'n>,
     chunks: usize,
     table: &(dyn Handled<'n> + 'n),
+    on: Option<cache::Machine>,
 ) -> anyhow::Result<Row> {
     let cache = structure.cache.map(|bytes| Stlb::new(KSEG0 + CACHE, bytes)).transpose()?;
     let spec = Spec { block: KSEG0 + BLOCK, cache, walk: (structure.walk)()? };
@@ -121,18 +165,27 @@ fn replay<'n>(
         let first = storage.at(NodeAddr::new(KSEG0 as usize + NODES));
         Window::from_raw(NODES as u64, first.cast(), chunks * size_of::<Chunk>() / 4)
     };
-    let mut machine = Machine::<_, ENTRIES>::new(Features::MIPS3, Windows([nodes, Window::new(0, &low)]));
+    let windows = Windows([nodes, Window::new(0, &low)]);
+    let mut clock = on.zip(misses.program.as_ref()).map(|(on, program)| Clock::new(on, program));
+    let memory = Cached { windows, caches: on.map(Caches::new), loaded: 0 };
+    let mut machine = Machine::<_, ENTRIES>::new(Features::MIPS3, memory);
     machine.cp0.entry_hi = ASID;
 
     let (mut insns, mut loads, mut hits) = (Spread::NONE, Spread::NONE, 0u64);
     let mut verified = true;
-    for &place in &misses.refills {
+    for (&place, &run) in misses.refills.iter().zip(&misses.runs) {
         let page = *misses.pages.get(place as usize).context("a refill of no page")?;
         let at = page.address(PageSize::K4).get() as u64;
         machine.tlb.flush();
         machine.cp0.status = 0;
         machine.counts = Default::default();
+        if let Some((clock, caches)) = clock.as_mut().zip(machine.memory.caches.as_mut()) {
+            clock.until(run as usize, caches);
+        }
         let stop = machine.touch(at, Access::Load);
+        if let Some((clock, caches)) = clock.as_mut().zip(machine.memory.caches.as_mut()) {
+            clock.refill(caches);
+        }
         verified &= stop == Err(Stop::Returned);
         insns.add(machine.counts.instructions);
         loads.add(machine.counts.loads);
@@ -140,6 +193,8 @@ fn replay<'n>(
         hits += u64::from(machine.counts.stores == 0);
         verified &= answers(&machine, table.table(), page);
     }
+    // What follows is no part of the program.
+    let cycles = clock.zip(machine.memory.caches.take()).map(|(clock, mut caches)| clock.finish(&mut caches));
     let refills = misses.refills.len() as u64;
     let mean = |sum: u64| sum as f64 / refills.max(1) as f64;
     Ok(Row {
@@ -157,12 +212,13 @@ fn replay<'n>(
         words: handler.refill.words().len() + handler.tail.words().len(),
         stlb_hit_rate: cache.is_some().then(|| mean(hits)),
         verified: verified && refuses(&mut machine, misses),
+        cycles,
     })
 }
 
 /// Tells whether the TLB translates a page, and the other half of its pair, as the table does. The lookup moves the entry
 /// of a hashed table to the front of its chain, which the paper's refill routine does itself.
-fn answers(machine: &Machine<Windows<'_, 2>, ENTRIES>, table: &dyn Table<'_>, page: Vpn) -> bool {
+fn answers(machine: &Machine<Cached<'_>, ENTRIES>, table: &dyn Table<'_>, page: Vpn) -> bool {
     [page.get(), page.get() ^ 1].into_iter().all(|page| {
         let at = Vpn::new(page).address(PageSize::K4);
         // SAFETY: nothing is reclaimed during the walk: this thread is the only one.
@@ -181,7 +237,7 @@ fn answers(machine: &Machine<Windows<'_, 2>, ENTRIES>, table: &dyn Table<'_>, pa
 
 /// Tells whether misses of pages that are not mapped are passed on, as they were: neighbours, and pages that differ in one
 /// bit. Some handlers load a pair that is all invalid first.
-fn refuses(machine: &mut Machine<Windows<'_, 2>, ENTRIES>, misses: &Misses) -> bool {
+fn refuses(machine: &mut Machine<Cached<'_>, ENTRIES>, misses: &Misses) -> bool {
     let mapped: std::collections::HashSet<_> = misses.pages.iter().map(|page| page.get() >> 1).collect();
     misses.pages.iter().step_by(misses.pages.len() / 64 + 1).all(|page| {
         (1..52).all(|bit| {

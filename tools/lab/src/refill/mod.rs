@@ -6,15 +6,15 @@
 
 use anyhow::{Context, bail};
 use clap::Args;
-use indicatif::ProgressStyle;
 use serde::{Deserialize, Serialize};
 use tlblab_tables::handled;
 
+use crate::cache::Machine;
 use crate::tables;
 use crate::tlb::TlbArgs;
 use crate::trace::Input;
 use crate::workload::{FileSizes, Workload};
-use crate::{Experiment, Name, progress, rows};
+use crate::{Cycles, Experiment, Name, cycles, parallel, rows};
 
 mod machine;
 
@@ -33,6 +33,9 @@ pub struct RefillArgs {
     /// A structure to run, by name; may be given again [default: all]
     #[arg(long, value_name = "NAME")]
     table: Vec<String>,
+    /// Count cycles on a machine, on a trace of lines
+    #[arg(long, value_name = "NAME", value_parser = cycles::machines())]
+    machine: Option<Machine>,
     /// Seed of everything random
     #[arg(long, default_value_t = 1)]
     seed: u64,
@@ -76,6 +79,9 @@ pub struct Row {
     pub stlb_hit_rate: Option<f64>,
     /// Whether every refill left in the TLB what the table says.
     pub verified: bool,
+    /// Cycles, on a machine.
+    #[serde(flatten)]
+    pub cycles: Option<Cycles>,
 }
 
 /// Runs the handlers of the named structures, or of all, on these misses.
@@ -83,7 +89,11 @@ pub struct Row {
 /// # Errors
 ///
 /// If there is no such structure, or memory for one.
-pub(crate) fn of_misses(misses: &tables::Misses, names: &[String]) -> anyhow::Result<Vec<Row>> {
+pub(crate) fn of_misses(
+    misses: &tables::Misses,
+    names: &[String],
+    on: Option<Machine>,
+) -> anyhow::Result<Vec<Row>> {
     let all = handled::all();
     for name in names {
         if !all.iter().any(|structure| structure.name == *name) {
@@ -95,14 +105,7 @@ pub(crate) fn of_misses(misses: &tables::Misses, names: &[String]) -> anyhow::Re
         .into_iter()
         .filter(|structure| names.is_empty() || names.iter().any(|name| name == structure.name))
         .collect();
-    let bar = progress::bar(Some(chosen.len() as u64))
-        .with_style(ProgressStyle::with_template("{msg} {wide_bar} {pos} of {len} structures, {eta} left")?);
-    let mut rows = Vec::new();
-    for structure in bar.wrap_iter(chosen.iter()) {
-        bar.set_message(structure.name);
-        rows.push(machine::run(structure, misses).context(structure.name)?);
-    }
-    Ok(rows)
+    parallel::map(&chosen, |structure| machine::run(structure, misses, on).context(structure.name))
 }
 
 impl Experiment for RefillArgs {
@@ -111,8 +114,9 @@ impl Experiment for RefillArgs {
 
     fn rows(&self) -> anyhow::Result<Vec<Row>> {
         let workload = self.workload.map(|workload| (workload, self.pages, self.sizes));
-        let misses = tables::misses(self.trace.as_ref(), workload, &self.tlb, self.seed)?;
-        of_misses(&misses, &self.table)
+        let keep = self.machine.is_some();
+        let misses = tables::misses(self.trace.as_ref(), workload, &self.tlb, self.seed, keep)?;
+        of_misses(&misses, &self.table, self.machine)
     }
 }
 
@@ -128,19 +132,21 @@ pub(crate) fn run(args: &RefillArgs) -> anyhow::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cache::MACHINES;
     use tlbkit_addr::Vpn;
 
     /// Neighbours, and pages far apart.
     fn misses() -> tables::Misses {
         let mut pages: Vec<_> = (0x400..0x500).map(Vpn::new).collect();
         pages.extend((1..200usize).map(|n| Vpn::new(n.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 12)));
-        let refills = (0..3 * pages.len() as u32).map(|n| n * 7 % pages.len() as u32).collect();
-        tables::Misses { name: "test".into(), pages, refills, instructions: None }
+        let refills: Vec<_> = (0..3 * pages.len() as u32).map(|n| n * 7 % pages.len() as u32).collect();
+        let runs = vec![0; refills.len()];
+        tables::Misses { name: "test".into(), pages, refills, runs, instructions: None, program: None }
     }
 
     #[test]
     fn every_handler_leaves_what_its_table_says() {
-        for row in of_misses(&misses(), &[]).unwrap() {
+        for row in of_misses(&misses(), &[], None).unwrap() {
             assert!(row.verified, "{row:?}");
             assert!(row.insns_min <= row.insns_max && row.refills == 3 * 455);
             assert_eq!(row.stlb_hit_rate.is_some(), row.table.starts_with('S'));
@@ -149,7 +155,7 @@ mod tests {
 
     #[test]
     fn the_counts_are_those_of_the_documentation() {
-        let row = |name: &str| of_misses(&misses(), &[name.into()]).unwrap().remove(0);
+        let row = |name: &str| of_misses(&misses(), &[name.into()], None).unwrap().remove(0);
         let mpt = row("MPT");
         assert_eq!((mpt.insns_min, mpt.insns_max, mpt.loads_max), (47, 47, 8));
         for name in ["G2", "G4", "G16", "G256"] {
@@ -165,9 +171,21 @@ mod tests {
         assert_eq!((row("S128k/G16").insns_min, row("S128k/G16").loads_min), (18, 3));
     }
 
+    /// With all of it in the caches, a refill takes a cycle an instruction, and one where the next uses what was loaded.
+    #[test]
+    fn the_least_cycles_are_instructions_and_delays() {
+        let misses = tables::Misses { program: Some(cycles::Program::default()), ..misses() };
+        for (name, instructions, delays) in [("S8k/G16", 17, 2), ("MPT", 47, 5), ("H8k", 27, 3)] {
+            let row = of_misses(&misses, &[name.into()], Some(MACHINES[0])).unwrap().remove(0);
+            let cycles = row.cycles.unwrap();
+            assert_eq!((row.insns_min, cycles.cycles_min), (instructions, instructions + delays), "{name}");
+            assert!(cycles.cycles_max > cycles.cycles_min + 30 && row.verified, "{name}: {cycles:?}");
+        }
+    }
+
     #[test]
     fn a_structure_that_does_not_exist_is_named() {
-        let error = of_misses(&misses(), &["G3".into()]).unwrap_err().to_string();
+        let error = of_misses(&misses(), &["G3".into()], None).unwrap_err().to_string();
         assert!(error.starts_with("there is no structure `G3`: choose from MPT, G2"), "{error}");
     }
 }

@@ -11,9 +11,10 @@ use rand_chacha::ChaCha8Rng;
 use tlbkit_addr::{PageSize, Vpn};
 
 use super::machine::{Machine, Refill, Way};
+use crate::cycles::Program;
 use crate::progress;
 use crate::tlb::{Tlb, TlbArgs};
-use crate::trace::{self, Header, Input, Trace, TraceError};
+use crate::trace::{self, Header, Input, LINE, Trace, TraceError};
 use crate::workload::{FileSizes, Workload};
 
 /// The trace that is used when nothing is named: `traces/README.md` says how it was made.
@@ -32,6 +33,8 @@ pub(crate) struct Load {
     pub(super) linear: Vec<Refill>,
     /// What a recorded trace says about itself.
     pub(crate) about: Option<Header>,
+    /// The program's references to lines, if the machines keep them.
+    pub(crate) program: Option<Program>,
 }
 
 impl Load {
@@ -65,19 +68,33 @@ impl Load {
         Ok(load)
     }
 
-    fn replay(name: String, trace: Trace, base: PageSize, mut machines: Machines) -> anyhow::Result<Self> {
+    fn replay(
+        name: String,
+        mut trace: Trace,
+        base: PageSize,
+        mut machines: Machines,
+    ) -> anyhow::Result<Self> {
         let about = trace.header().cloned();
+        let (unit, accesses) = trace.raw();
+        let finer = PageSize::K4.shift().saturating_sub(unit.shift());
+        ensure!(
+            machines.program.is_none() || unit == LINE,
+            "cycles need a trace of lines: make one with `tlblab capture --lines`"
+        );
         let mut pages = Vec::new();
         let mut places = HashMap::new();
-        for access in trace {
-            // Traces count in pages of 4 KB.
-            let page = access?.page.address(PageSize::K4).vpn(base);
+        for access in accesses {
+            let access = access?;
+            let page = Vpn::new(access.page.get() >> finer).address(PageSize::K4).vpn(base);
             let place = *places.entry(page).or_insert_with(|| {
                 pages.push(page);
                 pages.len() - 1
             });
             // What follows the first reference of a run hits, whatever the TLB.
-            machines.refer(page, u32::try_from(place)?);
+            machines.refer(page, u32::try_from(place)?)?;
+            if let Some(program) = &mut machines.program {
+                program.push(&access, base, place);
+            }
         }
         if pages.is_empty() {
             return Err(TraceError::NoReference.into());
@@ -109,7 +126,7 @@ impl Load {
         // Stream 0 has drawn the pages.
         random.set_stream(1);
         order.shuffle(&mut random);
-        order.iter().for_each(|&place| machines.refer(pages[place as usize], place));
+        order.iter().try_for_each(|&place| machines.refer(pages[place as usize], place))?;
         let name = serde_json::to_value(workload)?.as_str().unwrap_or_default().to_owned();
         Ok(machines.load(name, pages, None))
     }
@@ -120,6 +137,7 @@ impl Load {
 pub(super) struct Machines {
     physical: Machine,
     linear: Option<Machine>,
+    program: Option<Program>,
 }
 
 impl Machines {
@@ -131,19 +149,26 @@ impl Machines {
     pub(super) fn new(tlb: &TlbArgs, seed: u64, linear: Option<Way>) -> anyhow::Result<Self> {
         let machine = |linear| anyhow::Ok(Machine::new(Tlb::new(tlb, seed)?, linear));
         let linear = linear.map(|way| machine(Some(way))).transpose()?;
-        Ok(Self { physical: machine(None)?, linear })
+        Ok(Self { physical: machine(None)?, linear, program: None })
+    }
+
+    /// Keeps the program's references to lines, if `keep`.
+    pub(super) fn keeping(self, keep: bool) -> Self {
+        Self { program: keep.then(Program::default), ..self }
     }
 
     #[inline]
-    fn refer(&mut self, page: Vpn, place: u32) {
-        self.physical.refer(page, place);
+    fn refer(&mut self, page: Vpn, place: u32) -> anyhow::Result<()> {
+        let run = u32::try_from(self.program.as_ref().map_or(0, Program::len))?;
+        self.physical.refer(page, place, run);
         if let Some(linear) = &mut self.linear {
-            linear.refer(page, place);
+            linear.refer(page, place, run);
         }
+        Ok(())
     }
 
     fn load(self, name: String, pages: Vec<Vpn>, about: Option<Header>) -> Load {
         let linear = self.linear.map(|machine| machine.refills).unwrap_or_default();
-        Load { name, pages, refills: self.physical.refills, linear, about }
+        Load { name, pages, refills: self.physical.refills, linear, about, program: self.program }
     }
 }

@@ -19,6 +19,8 @@ pub(super) struct Refill {
     pub(super) place: u32,
     /// How many pages of a linear table missed, too.
     pub(super) nested: u8,
+    /// How many runs of the program's references come before it, if these are kept.
+    pub(super) run: u32,
 }
 
 /// A TLB and what missed in it.
@@ -30,7 +32,7 @@ pub(super) struct Machine {
     ways: Vec<Vec<Vpn>>,
     /// Every miss, in order.
     ///
-    /// This grows with the trace, by eight bytes a refill: every structure answers the same refills one after the
+    /// This grows with the trace, by twelve bytes a refill: every structure answers the same refills one after the
     /// other, and a trace from standard input cannot be read twice.
     pub(super) refills: Vec<Refill>,
 }
@@ -41,8 +43,8 @@ impl Machine {
         Self { tlb, linear, ways: Vec::new(), refills: Vec::new() }
     }
 
-    /// Refers to `page`, whose place in the order of first references is `place`.
-    pub(super) fn refer(&mut self, page: Vpn, place: u32) {
+    /// Refers to `page`, whose place in the order of first references is `place`, after so many runs.
+    pub(super) fn refer(&mut self, page: Vpn, place: u32, run: u32) {
         if self.tlb.hits(page) {
             return;
         }
@@ -61,7 +63,7 @@ impl Machine {
         }
         self.tlb.load(page);
         // A way has one page a level at most.
-        self.refills.push(Refill { place, nested: nested as u8 });
+        self.refills.push(Refill { place, nested: nested as u8, run });
     }
 }
 
@@ -78,7 +80,7 @@ mod tests {
     fn refills(entries: usize, linear: Option<Way>, pages: &[u32]) -> Vec<(u32, u8)> {
         let args = TlbArgs { entries, ways: None, replacement: Replacement::Lru, entry_pages: 1 };
         let mut machine = Machine::new(Tlb::new(&args, 1).unwrap(), linear);
-        pages.iter().for_each(|&page| machine.refer(Vpn::new(page as usize), page));
+        pages.iter().for_each(|&page| machine.refer(Vpn::new(page as usize), page, 0));
         machine.refills.iter().map(|refill| (refill.place, refill.nested)).collect()
     }
 

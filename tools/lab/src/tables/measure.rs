@@ -11,6 +11,10 @@ use tlbkit_pagetable::{
 };
 use tlblab_tables::{Build, Form, Named, Storage};
 
+use crate::cache::{Caches, Machine};
+use crate::cycles::Clock;
+use crate::trace::Kind;
+
 use super::load::Load;
 use super::machine::Refill;
 use super::optimum::Optimum;
@@ -27,6 +31,8 @@ pub(super) struct Run<'a> {
     pub(super) layout: Layout,
     pub(super) inject: Option<Inject>,
     pub(super) optimum: Optimum,
+    /// The machine on which to count cycles, if any.
+    pub(super) on: Option<Machine>,
 }
 
 /// The answer to every lookup, kept plainly.
@@ -141,13 +147,27 @@ fn examine<'t, 'n, W: Word>(
 
     let (mut refs, mut nested) = (Refs::default(), Refs::default());
     let mut walks = Vec::with_capacity(refills.len());
+    let program = run.load.program.as_ref();
+    let mut clock = run.on.zip(program).map(|(on, program)| (Clock::new(on, program), Caches::new(on)));
     for refill in refills {
         let page = run.load.pages[refill.place as usize];
+        if let Some((clock, caches)) = &mut clock {
+            clock.until(refill.run as usize, caches);
+            let _ = storage.loaded();
+        }
         let before = storage.loads();
         // SAFETY: nothing is reclaimed during the walk: this thread is the only one.
         let pinned = unsafe { Pinned::by(&page) };
         let leaf = table.walk(pinned, page.address(PageSize::K4), &mut Nested(refill.nested));
         let loads = storage.loads() - before;
+        if let Some((clock, caches)) = &mut clock {
+            for at in storage.loaded() {
+                caches.refer(Kind::Load, at, 1);
+                // Each waits for the one before.
+                caches.wait(1 + caches.machine.delay);
+            }
+            clock.refill(caches);
+        }
         refs.add(loads);
         walks.push(u32::try_from(loads).unwrap_or(u32::MAX));
         nested.add(refill.nested.into());
@@ -210,6 +230,7 @@ fn examine<'t, 'n, W: Word>(
         node_bytes,
         node_bytes_optimum: guarded.then(|| run.optimum.nodes.clone()),
         verified,
+        cycles: clock.map(|(clock, mut caches)| clock.finish(&mut caches)),
         walks,
     })
 }

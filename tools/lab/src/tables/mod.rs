@@ -16,6 +16,8 @@ use tlbkit_addr::{PageSize, Vpn};
 use tlbkit_names::{GA, LPT};
 use tlblab_tables::Named;
 
+use crate::cache::Machine;
+use crate::cycles::{self, Cycles, Program};
 use crate::rows::{self, Aside};
 use crate::tlb::TlbArgs;
 use crate::trace::{Header, Input};
@@ -54,6 +56,9 @@ pub struct TablesArgs {
     /// Sizes of nodes and entries
     #[arg(long, value_enum, default_value_t = Layout::Paper)]
     layout: Layout,
+    /// Count cycles of the walks' loads on a machine, on a trace of lines
+    #[arg(long, value_name = "NAME", value_parser = cycles::machines())]
+    machine: Option<Machine>,
     /// Plant a fault in each structure: `verified` must turn false
     #[arg(long, value_enum)]
     inject: Option<Inject>,
@@ -155,6 +160,9 @@ pub struct Row {
     pub node_bytes_optimum: Option<BTreeMap<u64, u64>>,
     /// Whether every lookup gave what a plain map says, and nothing was left after all was unmapped.
     pub verified: bool,
+    /// Cycles of the loads, each after the other, on a machine.
+    #[serde(flatten)]
+    pub cycles: Option<Cycles>,
     /// Loads of the walk of each refill, in order.
     #[serde(skip)]
     walks: Vec<u32>,
@@ -178,11 +186,15 @@ pub(crate) struct Misses {
     pub(crate) pages: Vec<Vpn>,
     /// The page of each refill, by its place in `pages`.
     pub(crate) refills: Vec<u32>,
+    /// How many runs of the program's references come before each.
+    pub(crate) runs: Vec<u32>,
     /// Instructions of the program, if a trace was recorded.
     pub(crate) instructions: Option<u64>,
+    /// The program's references to lines, if they are kept.
+    pub(crate) program: Option<Program>,
 }
 
-/// Returns what a trace misses, the shipped one if none is named, or a workload.
+/// Returns what a trace misses, the shipped one if none is named, or a workload; with its references to lines, if `keep`.
 ///
 /// # Errors
 ///
@@ -192,8 +204,9 @@ pub(crate) fn misses(
     workload: Option<(Workload, Option<usize>, FileSizes)>,
     tlb: &TlbArgs,
     seed: u64,
+    keep: bool,
 ) -> anyhow::Result<Misses> {
-    let machines = load::Machines::new(tlb, seed, None)?;
+    let machines = load::Machines::new(tlb, seed, None)?.keeping(keep);
     let load = match workload {
         Some((workload, pages, sizes)) => {
             load::Load::from_workload(workload, pages, PageSize::K4, sizes, machines, seed)?
@@ -201,8 +214,9 @@ pub(crate) fn misses(
         None => load::Load::from_trace(trace, PageSize::K4, machines)?,
     };
     let refills = load.refills.iter().map(|refill| refill.place).collect();
+    let runs = load.refills.iter().map(|refill| refill.run).collect();
     let instructions = load.about.as_ref().map(|about| about.counts.instructions);
-    Ok(Misses { name: load.name, pages: load.pages, refills, instructions })
+    Ok(Misses { name: load.name, pages: load.pages, refills, runs, instructions, program: load.program })
 }
 
 /// Replays a trace into every structure in the paper's layout but the linear table.
@@ -213,7 +227,15 @@ pub(crate) fn misses(
 pub(crate) fn walks(trace: Option<&Input>, tlb: &TlbArgs, seed: u64) -> anyhow::Result<Walks> {
     let load = load::Load::from_trace(trace, PageSize::K4, load::Machines::new(tlb, seed, None)?)?;
     let optimum = optimum::Optimum::of(load.pages.iter().copied().collect::<BTreeSet<_>>());
-    let run = measure::Run { load: &load, base_kb: 4, seed, layout: Layout::Paper, inject: None, optimum };
+    let run = measure::Run {
+        load: &load,
+        base_kb: 4,
+        seed,
+        layout: Layout::Paper,
+        inject: None,
+        optimum,
+        on: None,
+    };
     let mut tables = Vec::new();
     // A table in virtual memory has misses of its own.
     let others = tlblab_tables::paper();
@@ -244,7 +266,7 @@ impl Experiment for TablesArgs {
         });
         // Without one there is no need to model its machine.
         let way = structures.iter().any(|structure| structure.name == LPT).then(|| self.layout.way());
-        let machines = load::Machines::new(&self.tlb, self.seed, way)?;
+        let machines = load::Machines::new(&self.tlb, self.seed, way)?.keeping(self.machine.is_some());
         let base = PageSize::from_bytes(self.base_kb << 10).context("--base-kb is a power of two")?;
         let load = match self.workload {
             Some(workload) => {
@@ -266,6 +288,7 @@ impl Experiment for TablesArgs {
             layout: self.layout,
             inject: self.inject,
             optimum,
+            on: self.machine,
         };
         let bar = progress::bar(Some(structures.len() as u64)).with_style(ProgressStyle::with_template(
             "{msg} {wide_bar} {pos} of {len} structures, {eta} left",

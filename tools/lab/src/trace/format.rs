@@ -77,13 +77,13 @@ impl Counts {
 
 impl Header {
     /// Returns the header of a trace of `program` that has not been recorded yet.
-    pub(crate) fn new(program: &str, args: &[String]) -> Self {
+    pub(crate) fn new(program: &str, args: &[String], page: PageSize) -> Self {
         // A zero byte ends an argument, in the file as in the system call that starts a program.
         let clean = |text: &str| text.replace('\0', "\u{fffd}");
         Self {
             program: clean(program),
             args: args.iter().map(|arg| clean(arg)).collect(),
-            page: PageSize::K4,
+            page,
             counts: Counts::default(),
         }
     }

@@ -10,7 +10,7 @@ use std::str::FromStr;
 use flate2::bufread::MultiGzDecoder;
 use indicatif::ProgressBar;
 use lzma_rust2::XzReader;
-use tlbkit_addr::PageSize;
+use tlbkit_addr::{PageSize, Vpn};
 
 use super::format::MAGIC;
 use super::{Access, Header, Lackey, Reader, TraceError};
@@ -60,17 +60,35 @@ impl Trace {
             Self::Lackey(_) => None,
         }
     }
+
+    /// Returns the base-two logarithm of how many of what the trace counts in are a page of 4 KB.
+    fn finer(&self) -> u32 {
+        self.header().map_or(0, |header| PageSize::K4.shift().saturating_sub(header.page.shift()))
+    }
+
+    /// Returns the accesses as they were recorded, and the size of what they count in.
+    pub(crate) fn raw(&mut self) -> (PageSize, &mut dyn Iterator<Item = Result<Access, TraceError>>) {
+        match self {
+            Self::Recorded(reader) => (reader.header().page, reader),
+            Self::Lackey(lackey) => (PageSize::K4, lackey),
+        }
+    }
 }
 
 impl Iterator for Trace {
     type Item = Result<Access, TraceError>;
 
+    /// Returns the next access, to a page of 4 KB also in a trace of lines.
     #[inline]
     fn next(&mut self) -> Option<Self::Item> {
-        match self {
+        let access = match self {
             Self::Recorded(reader) => reader.next(),
-            Self::Lackey(lackey) => lackey.next(),
-        }
+            Self::Lackey(lackey) => return lackey.next(),
+        };
+        let finer = self.finer();
+        access.map(|access| {
+            access.map(|access| Access { page: Vpn::new(access.page.get() >> finer), ..access })
+        })
     }
 }
 

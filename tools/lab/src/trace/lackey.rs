@@ -10,7 +10,7 @@
 
 use std::io::{BufRead, Read};
 
-use tlbkit_addr::{PageSize, VirtAddr};
+use tlbkit_addr::{PageSize, VirtAddr, Vpn};
 
 use super::{Access, Kind, TraceError};
 
@@ -30,8 +30,8 @@ pub(crate) struct Lackey<R: BufRead> {
     offset: u64,
     /// The run that the next line may still continue.
     run: Option<Access>,
-    /// The other page of a line that touches two.
-    second: Option<Access>,
+    /// The next page of a line that touches several, and the last.
+    next: Option<(Access, Vpn)>,
     /// An error that waits until the run before it is out.
     error: Option<TraceError>,
     done: bool,
@@ -67,7 +67,7 @@ impl<R: BufRead> Lackey<R> {
             number: 0,
             offset: 0,
             run: None,
-            second: None,
+            next: None,
             error: None,
             done: false,
             messages: Messages::default(),
@@ -79,7 +79,7 @@ impl<R: BufRead> Lackey<R> {
         self.messages
     }
 
-    /// Returns the next reference, or two in `second`; `None` at the end.
+    /// Returns the next reference, the rest of it in `next`; `None` at the end.
     fn reference(&mut self) -> Result<Option<Access>, TraceError> {
         loop {
             self.line.clear();
@@ -96,13 +96,20 @@ impl<R: BufRead> Lackey<R> {
                 continue;
             }
             match parse(text, self.page) {
-                Some((access, second)) => {
-                    self.second = second;
+                Some((access, last)) => {
+                    self.after(access, last);
                     return Ok(Some(access));
                 }
                 None => return Err(self.bad_line(begin)),
             }
         }
+    }
+
+    /// Notes what follows a reference whose last page is `last`.
+    fn after(&mut self, access: Access, last: Vpn) {
+        let kind = if access.kind == Kind::Instr { Kind::Rest } else { access.kind };
+        let next = || Some((Access { kind, page: access.page.checked_add(1)?, ..access }, last));
+        self.next = if access.page == last { None } else { next() };
     }
 
     /// Reads a line, or the beginning of one too long and past the rest, and tells whether there was any.
@@ -135,8 +142,11 @@ impl<R: BufRead> Iterator for Lackey<R> {
             if let Some(error) = self.error.take() {
                 return Some(Err(error));
             }
-            let next = match self.second.take() {
-                Some(second) => Ok(Some(second)),
+            let next = match self.next.take() {
+                Some((access, last)) => {
+                    self.after(access, last);
+                    Ok(Some(access))
+                }
                 None if self.done => Ok(None),
                 None => self.reference(),
             };
@@ -164,8 +174,8 @@ impl<R: BufRead> Iterator for Lackey<R> {
     }
 }
 
-/// Reads a line of the trace: a reference, and a second one if it straddles two pages.
-fn parse(text: &[u8], page: PageSize) -> Option<(Access, Option<Access>)> {
+/// Reads a line of the trace: a reference, and the last page that it touches.
+fn parse(text: &[u8], page: PageSize) -> Option<(Access, Vpn)> {
     let (kind, rest) = text.split_at_checked(3)?;
     let kind = match kind {
         b"I  " => Kind::Instr,
@@ -178,18 +188,12 @@ fn parse(text: &[u8], page: PageSize) -> Option<(Access, Option<Access>)> {
     let at = digits(&rest[..comma], 16)?;
     let size = digits(&rest[comma + 1..], 10)?;
     // No operand is larger than a page: one that claims to be is damage.
-    if size == 0 || size > page.bytes() {
+    if size == 0 || size > PageSize::K4.bytes() {
         return None;
     }
     let first = VirtAddr::new(at);
     let last = first.checked_add(size - 1)?;
-    let access = Access { kind, count: 1, page: first.vpn(page) };
-    let second = (last.vpn(page) != access.page).then(|| Access {
-        kind: if kind == Kind::Instr { Kind::Rest } else { kind },
-        page: last.vpn(page),
-        ..access
-    });
-    Some((access, second))
+    Some((Access { kind, count: 1, page: first.vpn(page) }, last.vpn(page)))
 }
 
 fn digits(text: &[u8], radix: u32) -> Option<usize> {

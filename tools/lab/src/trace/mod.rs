@@ -17,7 +17,7 @@
 //! }
 //! ```
 
-use tlbkit_addr::Vpn;
+use tlbkit_addr::{PageSize, Vpn};
 
 mod error;
 mod format;
@@ -34,6 +34,9 @@ pub(crate) use input::{Input, Trace, open, read, unpacked};
 pub(crate) use lackey::{Lackey, Messages};
 pub(crate) use reader::Reader;
 pub(crate) use writer::Writer;
+
+/// What a trace of lines counts in: the smallest line of a modelled cache.
+pub(crate) const LINE: PageSize = PageSize::from_shift(4).expect("16 bytes");
 
 /// What a reference is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

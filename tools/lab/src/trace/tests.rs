@@ -26,8 +26,12 @@ fn accesses() -> impl Strategy<Value = Vec<Access>> {
 }
 
 fn record(accesses: &[Access]) -> Vec<u8> {
+    record_by(PageSize::K4, accesses)
+}
+
+fn record_by(page: PageSize, accesses: &[Access]) -> Vec<u8> {
     let mut file = Cursor::new(Vec::new());
-    let header = Header::new("sort", &["-r".into(), "words".into()]);
+    let header = Header::new("sort", &["-r".into(), "words".into()], page);
     let mut writer = Writer::create(&mut file, header).unwrap();
     for &access in accesses {
         writer.push(access).unwrap();
@@ -137,7 +141,7 @@ fn the_header_names_the_program() {
 #[test]
 fn an_unfinished_trace_is_truncated() {
     let mut file = Cursor::new(Vec::new());
-    let mut writer = Writer::create(&mut file, Header::new("sleep", &[])).unwrap();
+    let mut writer = Writer::create(&mut file, Header::new("sleep", &[], PageSize::K4)).unwrap();
     for access in long() {
         writer.push(access).unwrap();
     }
@@ -194,6 +198,23 @@ fn lackeys_text_is_read_plain_and_packed() {
     let two = replay(&xz).unwrap();
     assert_eq!(two.iter().map(|access| access.kind).collect::<Vec<_>>(), [Kind::Instr, Kind::Load]);
     assert!(replay(&xz[..xz.len() - 40]).is_err());
+}
+
+#[test]
+fn a_trace_of_lines_is_one_of_pages_too() {
+    let text = format!("{LACKEY} L 1fff000688,40\n");
+    let lines: Result<Vec<_>, _> = Lackey::new(text.as_bytes(), LINE).collect();
+    let lines = lines.unwrap();
+    let last: Vec<_> = lines[lines.len() - 3..].iter().map(|access| access.page.get()).collect();
+    assert_eq!(last, [0x1_fff0_0068, 0x1_fff0_0069, 0x1_fff0_006a]);
+
+    let file = record_by(LINE, &lines);
+    let mut trace = read(Cursor::new(file.clone())).unwrap();
+    let (unit, raw) = trace.raw();
+    assert_eq!((unit, raw.collect::<Result<Vec<_>, _>>().unwrap()), (LINE, lines));
+    let mut pages = lackey();
+    pages.push(Access { kind: Kind::Load, count: 3, page: Vpn::new(0x1ff_f000) });
+    assert_eq!(joined(&replay(&file).unwrap()), joined(&pages));
 }
 
 const XZ: &str = "\

@@ -16,13 +16,21 @@ pub struct Storage<'m, W: Word> {
     live: RefCell<HashMap<NodeAddr, usize>>,
     bytes: Cell<usize>,
     peak: Cell<usize>,
+    /// The addresses that walks have loaded, while somebody asks for them.
+    loaded: RefCell<Option<Vec<u64>>>,
 }
 
 impl<'m, W: Word> Storage<'m, W> {
     /// Wraps a slab that nothing has been taken from.
     pub fn new(slab: Slab<'m, W, Solo>) -> Self {
         let slab = Instrumented::new(slab);
-        Self { slab, live: RefCell::default(), bytes: Cell::new(0), peak: Cell::new(0) }
+        let (live, loaded) = Default::default();
+        Self { slab, live, bytes: Cell::new(0), peak: Cell::new(0), loaded }
+    }
+
+    /// Returns the addresses that walks have loaded since the last call; none at the first, which begins to keep them.
+    pub fn loaded(&self) -> Vec<u64> {
+        self.loaded.replace(Some(Vec::new())).unwrap_or_default()
     }
 
     /// Returns how many words walks have loaded so far.
@@ -82,6 +90,9 @@ unsafe impl<W: Word> Nodes for Storage<'_, W> {
     }
 
     fn walked_at(&self, node: NodeAddr, index: usize) -> *const W::Cell {
+        if let Some(loaded) = &mut *self.loaded.borrow_mut() {
+            loaded.push((node.get() + index * W::BYTES) as u64);
+        }
         self.slab.walked_at(node, index)
     }
 }
