@@ -94,6 +94,13 @@ impl Lab {
         self.traces.join(format!("{name}.tlbt"))
     }
 
+    /// Returns the options of a command that counts cycles of a shipped program, whose first 10 million instructions are
+    /// recorded by lines, on a machine.
+    pub(crate) fn on(&self, name: &str, machine: &str) -> String {
+        let trace = self.traces.join("lines").join(format!("{name}.tlbt"));
+        format!("--trace {} --machine {machine}", trace.display())
+    }
+
     /// Returns the rows of an experiment whose arguments are as one would type them after `tlblab`.
     ///
     /// # Errors

@@ -1,10 +1,12 @@
 //! Bala's thesis and the OSDI paper: Mach's kernel TLB misses under software caches and prefetching.
 
+use anyhow::Context;
 use tlblab::mach::{AppRow, Apps, Mach, Row, Scheme};
+use tlblab::refill::{self, RefillArgs};
 
 use crate::figure::Figure;
 use crate::kernel;
-use crate::lab::Lab;
+use crate::lab::{Lab, TRACES};
 use crate::printed::{self, Printed};
 use crate::rows::Rows;
 
@@ -36,12 +38,23 @@ const STAND_INS: &str = "The applications are gone; stand-ins send messages alon
                          the pages of recorded traces in between, so that shares compare and totals do not.";
 
 struct Data {
+    /// Of each shipped program on the caches of the thesis's machine, with a multi-level table.
+    programs: Vec<Rows<refill::Row>>,
     apps: Rows<AppRow>,
     servers: Rows<Row>,
     words: Rows<Row>,
     /// What the kernel in the emulator counts, or why there is nothing.
     guest: Result<kernel::Rows, String>,
     thesis: Printed,
+}
+
+/// Returns M_T and M_A of each program: cache misses for each instruction of its refills, and of its own.
+fn rates(programs: &[Rows<refill::Row>]) -> anyhow::Result<Vec<(f64, f64)>> {
+    let rates = programs.iter().map(|rows| {
+        let cycles = rows.of("MPT")?.cycles.as_ref().context("rows without cycles")?;
+        Ok((cycles.misses_per_handler_insn, cycles.misses_per_program_insn))
+    });
+    rates.collect()
 }
 
 /// Returns the figures.
@@ -51,8 +64,13 @@ struct Data {
 /// If the lab fails.
 pub(crate) fn figures(lab: &Lab) -> anyhow::Result<Vec<Figure>> {
     let ipcs = if lab.quick { " --ipcs 4000" } else { "" };
+    let of = |name: &str| lab.rows::<RefillArgs>(&format!("refill --table MPT {}", lab.on(name, "r3000")));
+    let programs = TRACES.iter().map(|(name, _)| of(name)).collect::<anyhow::Result<Vec<_>>>()?;
+    // The stand-ins run stretches of the first of them; 24 cycles a miss.
+    let stall = 24.0 * rates(&programs)?[0].1;
     let data = Data {
-        apps: lab.rows::<Apps>(&format!("mach --apps{ipcs}"))?,
+        programs,
+        apps: lab.rows::<Apps>(&format!("mach --apps --stall {stall:.3}{ipcs}"))?,
         servers: lab.rows::<Mach>(&format!("mach --servers 1..10{ipcs}"))?,
         words: lab.rows::<Mach>(&format!("mach --servers 4 --words 5,10,20,30,40,50{ipcs}"))?,
         guest: lab.guest("--work ipc"),
@@ -106,6 +124,7 @@ pub(crate) fn figures(lab: &Lab) -> anyhow::Result<Vec<Figure>> {
         figures.push(tables_4_11_to_4_13::granular(lab, ipcs, &data.thesis, at, granularity)?);
     }
     figures.extend(chapter_5::models(lab)?);
+    figures.push(chapter_5::miss_rates(&data)?);
     figures.push(osdi_section_6_1::database(lab, ipcs)?);
     Ok(figures)
 }

@@ -59,6 +59,12 @@ impl<R: Named> Programs<R> {
         Ok(Self { runs: runs.collect::<anyhow::Result<_>>()? })
     }
 
+    /// Counts cycles on a machine.
+    fn on<E: Experiment<Row = R>>(lab: &Lab, command: &str, machine: &str) -> anyhow::Result<Self> {
+        let lines = TRACES.iter().map(|(name, _)| format!("{command} {}", lab.on(name, machine)));
+        Ok(Self { runs: lines.map(|line| lab.rows::<E>(&line)).collect::<anyhow::Result<_>>()? })
+    }
+
     /// Returns a number of a structure in every trace.
     fn all(&self, name: &str, number: impl Fn(&R) -> f64) -> anyhow::Result<Vec<f64>> {
         all(&self.runs, name, number)
@@ -89,6 +95,11 @@ struct Traces {
     superpages: [Programs<tables::Row>; 2],
     /// The handlers' words, run by the interpreter, caches in front among them.
     handlers: Programs<refill::Row>,
+    /// The same on the caches of the paper's machine, and on those of a current core.
+    cycles: [(&'static str, Programs<refill::Row>); 2],
+    /// The loads of every table's walks on the caches of the paper's machine, in the paper's layout; then of that with
+    /// superpages.
+    walks: [Programs<tables::Row>; 2],
 }
 
 impl Traces {
@@ -100,6 +111,14 @@ impl Traces {
             compact: of(" --layout compact")?,
             superpages: [superpages("")?, superpages(" --layout compact")?],
             handlers: Programs::new::<RefillArgs>(lab, "refill", "")?,
+            cycles: [
+                ("R4700", Programs::on::<RefillArgs>(lab, "refill", "r4700")?),
+                ("current core", Programs::on::<RefillArgs>(lab, "refill", "zen3")?),
+            ],
+            walks: [
+                Programs::on::<TablesArgs>(lab, "tables", "r4700")?,
+                Programs::on::<TablesArgs>(lab, &format!("tables {SUPERPAGES}"), "r4700")?,
+            ],
         })
     }
 
@@ -156,7 +175,7 @@ pub(crate) fn figures(lab: &Lab) -> anyhow::Result<Vec<Figure>> {
         figure_7::tasks(lab, &guest, &printed)?,
         sparse_space(lab)?,
     ];
-    figures.extend(figures_9_to_11::protection(lab, &guest, &printed)?);
+    figures.extend(figures_9_to_11::protection(lab, &traces, &guest, &printed)?);
     figures.push(section_5_5::against_levels(lab, &printed)?);
     Ok(figures)
 }

@@ -1,5 +1,6 @@
 //! Romer et al.: superpage promotion policies on our traces.
 
+use tlblab::refill::{self, RefillArgs};
 use tlblab::superpage::{Row, SuperpageArgs};
 
 use crate::figure::Figure;
@@ -35,6 +36,8 @@ const STAND_INS: &str = "Our traces are shorter than the paper's runs, and a pro
 struct Data {
     /// The rows of each trace.
     runs: Vec<Rows<Row>>,
+    /// Refills of each trace on the caches of the paper's machine.
+    cycles: Vec<Rows<refill::Row>>,
     printed: Printed,
 }
 
@@ -62,7 +65,14 @@ pub(crate) fn figures(lab: &Lab) -> anyhow::Result<Vec<Figure>> {
         let line = format!("superpage --trace {} --policy all,{fixed}{some}", trace.display());
         runs.push(lab.rows::<SuperpageArgs>(&line)?);
     }
-    let data = Data { runs, printed: printed::romer()? };
+    let of = |name: &str| {
+        lab.rows::<RefillArgs>(&format!(
+            "refill --table MPT --table H128k --tlb-pages 1 --tlb-entries 64 {}",
+            lab.on(name, "alpha")
+        ))
+    };
+    let cycles = TRACES.iter().map(|(name, _)| of(name)).collect::<anyhow::Result<_>>()?;
+    let data = Data { runs, cycles, printed: printed::romer()? };
     Ok(vec![
         figure_1::page_sizes(&data)?,
         table_2::baseline(&data)?,
