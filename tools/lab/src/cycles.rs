@@ -153,6 +153,11 @@ mod tests {
         assert_eq!(program.len(), 4);
         let at = (frame(0, Vpn::new(0x401)).get() << 12) as u64;
         assert_eq!(at, 0x1_0000_1000);
+        let mut larger = Program::default();
+        (0..16).for_each(|page| {
+            larger.push(&access(Kind::Load, 1, page << 8), PageSize::from_shift(16).unwrap(), 5);
+        });
+        assert!(larger.runs.windows(2).all(|pair| pair[1] - pair[0] == 0x100 << 11));
 
         let machine = MACHINES[0];
         let (mut clock, mut caches) = (Clock::new(machine, &program), Caches::new(machine));

@@ -56,7 +56,11 @@ const MODES: &[Mode] = &[
         "pages table seed json file-median file-sigma tlb-entries tlb-ways tlb-replacement tlb-pages",
     ),
     mode("refill", &["--workload"], "pages table seed json tlb-entries tlb-ways tlb-replacement tlb-pages"),
-    mode("refill", &[], "trace table machine seed json tlb-entries tlb-ways tlb-replacement tlb-pages"),
+    mode(
+        "refill",
+        &[],
+        "trace instructions table machine seed json tlb-entries tlb-ways tlb-replacement tlb-pages",
+    ),
     mode("sweep", &[], "trace seed json tlb-entries tlb-ways tlb-replacement tlb-pages"),
     mode("shootdown analyse", &[], "m lambda-t lambda-d x-d x-i x-req1 x-req2 x-reply x-j p0 json"),
     mode(
@@ -115,7 +119,7 @@ const MODES: &[Mode] = &[
     mode(
         "tables",
         &[],
-        "names trace base-kb machine seed layout inject json tlb-entries tlb-ways tlb-replacement tlb-pages",
+        "names trace instructions base-kb machine seed layout inject json tlb-entries tlb-ways tlb-replacement tlb-pages",
     ),
 ];
 

@@ -336,6 +336,41 @@ fn tables_of_larger_pages() {
     }
 }
 
+/// Cycles need a trace of lines, and count on larger pages and on a part of the trace, too.
+#[test]
+fn cycles_of_a_part_of_a_trace() {
+    const LINES: &str = "traces/lines/multiply.tlbt";
+    let args =
+        ["refill", "--trace", LINES, "--machine", "r4700", "--table", "MPT", "--instructions", "100000"];
+    let row = &rows(&tlblab(&[&args[..], &["--json"]].concat()).output().unwrap())[0];
+    assert!((100_000..100_010).contains(&row["program_insns"].as_u64().unwrap()), "{row}");
+    assert!(row["program_cycles"].as_u64().unwrap() > 100_000 && row["verified"] == true, "{row}");
+    let misses = row["misses_per_program_insn"].as_f64().unwrap();
+    let args = [
+        "tables",
+        "--trace",
+        LINES,
+        "--machine",
+        "r4700",
+        "--instructions",
+        "100000",
+        "--base-kb",
+        "64",
+        "--json",
+        "MPT",
+    ];
+    let row = &rows(&tlblab(&args).output().unwrap())[0];
+    assert_eq!(
+        (&row["machine"], &row["base_kb"], &row["verified"]),
+        (&"r4700".into(), &64.into(), &true.into())
+    );
+    // Lines are as many, and none stands for another.
+    let ratio = row["misses_per_program_insn"].as_f64().unwrap() / misses;
+    assert!((0.9..1.2).contains(&ratio), "{row}");
+    let output = tlblab(&["tables", "--trace", SHORT, "--machine", "r4700"]).output().unwrap();
+    refused(&output, "pages");
+}
+
 /// A reader that stops, as `head` does, ends the program without a word.
 #[test]
 fn a_reader_that_stops_is_no_error() {

@@ -95,10 +95,11 @@ impl Lab {
     }
 
     /// Returns the options of a command that counts cycles of a shipped program, whose first 10 million instructions are
-    /// recorded by lines, on a machine.
+    /// recorded by lines, on a machine; of the first million only, where a few minutes must do.
     pub(crate) fn on(&self, name: &str, machine: &str) -> String {
         let trace = self.traces.join("lines").join(format!("{name}.tlbt"));
-        format!("--trace {} --machine {machine}", trace.display())
+        let some = if self.quick { " --instructions 1000000" } else { "" };
+        format!("--trace {} --machine {machine}{some}", trace.display())
     }
 
     /// Returns the rows of an experiment whose arguments are as one would type them after `tlblab`.

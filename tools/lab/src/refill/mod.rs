@@ -24,6 +24,9 @@ pub struct RefillArgs {
     /// Replay a trace: a file, or `-` for standard input [default: the shipped cc1.tlbt]
     #[arg(long, value_name = "FILE")]
     trace: Option<Input>,
+    /// Stop after this many instructions of the trace
+    #[arg(long, value_name = "INSTRUCTIONS", value_parser = clap::value_parser!(u64).range(1..))]
+    instructions: Option<u64>,
     /// Map synthetic pages instead and refer to each once
     #[arg(long, value_enum)]
     workload: Option<Workload>,
@@ -115,7 +118,8 @@ impl Experiment for RefillArgs {
     fn rows(&self) -> anyhow::Result<Vec<Row>> {
         let workload = self.workload.map(|workload| (workload, self.pages, self.sizes));
         let keep = self.machine.is_some();
-        let misses = tables::misses(self.trace.as_ref(), workload, &self.tlb, self.seed, keep)?;
+        let misses =
+            tables::misses(self.trace.as_ref(), workload, &self.tlb, self.seed, keep, self.instructions)?;
         of_misses(&misses, &self.table, self.machine)
     }
 }

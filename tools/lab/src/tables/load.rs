@@ -14,7 +14,7 @@ use super::machine::{Machine, Refill, Way};
 use crate::cycles::Program;
 use crate::progress;
 use crate::tlb::{Tlb, TlbArgs};
-use crate::trace::{self, Header, Input, LINE, Trace, TraceError};
+use crate::trace::{self, Counts, Header, Input, LINE, Trace, TraceError};
 use crate::workload::{FileSizes, Workload};
 
 /// The trace that is used when nothing is named: `traces/README.md` says how it was made.
@@ -38,7 +38,8 @@ pub(crate) struct Load {
 }
 
 impl Load {
-    /// Runs a trace, the shipped one if none is named, on the machines, whose pages have size `base`.
+    /// Runs a trace, the shipped one if none is named, on the machines, whose pages have size `base`; no more of it than
+    /// this many instructions, if `most` says so.
     ///
     /// # Errors
     ///
@@ -46,6 +47,7 @@ impl Load {
     pub(super) fn from_trace(
         input: Option<&Input>,
         base: PageSize,
+        most: Option<u64>,
         machines: Machines,
     ) -> anyhow::Result<Self> {
         let bar = progress::bar(None).with_style(ProgressStyle::with_template(
@@ -59,7 +61,7 @@ impl Load {
             }
         };
         let load = match trace {
-            Ok(trace) => Self::replay(name.clone(), trace, base, machines).with_context(|| name)?,
+            Ok(trace) => Self::replay(name.clone(), trace, base, most, machines).with_context(|| name)?,
             // It names the file itself.
             Err(error @ TraceError::Open { .. }) => return Err(error.into()),
             Err(error) => return Err(error).context(name),
@@ -72,9 +74,10 @@ impl Load {
         name: String,
         mut trace: Trace,
         base: PageSize,
+        most: Option<u64>,
         mut machines: Machines,
     ) -> anyhow::Result<Self> {
-        let about = trace.header().cloned();
+        let mut about = trace.header().cloned();
         let (unit, accesses) = trace.raw();
         let finer = PageSize::K4.shift().saturating_sub(unit.shift());
         ensure!(
@@ -83,8 +86,13 @@ impl Load {
         );
         let mut pages = Vec::new();
         let mut places = HashMap::new();
+        let mut counts = Counts::default();
         for access in accesses {
+            if most.is_some_and(|most| counts.instructions >= most) {
+                break;
+            }
             let access = access?;
+            counts.add(&access);
             let page = Vpn::new(access.page.get() >> finer).address(PageSize::K4).vpn(base);
             let place = *places.entry(page).or_insert_with(|| {
                 pages.push(page);
@@ -99,6 +107,8 @@ impl Load {
         if pages.is_empty() {
             return Err(TraceError::NoReference.into());
         }
+        counts.pages = pages.len() as u64;
+        about.iter_mut().for_each(|about| about.counts = counts);
         Ok(machines.load(name, pages, about))
     }
 

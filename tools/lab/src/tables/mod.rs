@@ -40,6 +40,9 @@ pub struct TablesArgs {
     /// Replay a trace: a file, or `-` for standard input [default: the shipped cc1.tlbt]
     #[arg(long, value_name = "FILE")]
     trace: Option<Input>,
+    /// Stop after this many instructions of the trace
+    #[arg(long, value_name = "INSTRUCTIONS", value_parser = clap::value_parser!(u64).range(1..))]
+    instructions: Option<u64>,
     /// Map synthetic pages instead and refer to each once
     #[arg(long, value_enum)]
     workload: Option<Workload>,
@@ -194,7 +197,8 @@ pub(crate) struct Misses {
     pub(crate) program: Option<Program>,
 }
 
-/// Returns what a trace misses, the shipped one if none is named, or a workload; with its references to lines, if `keep`.
+/// Returns what a trace misses, the shipped one if none is named, or a workload; with its references to lines, if `keep`. Of
+/// the trace this many instructions at most, if `most` says so.
 ///
 /// # Errors
 ///
@@ -205,13 +209,14 @@ pub(crate) fn misses(
     tlb: &TlbArgs,
     seed: u64,
     keep: bool,
+    most: Option<u64>,
 ) -> anyhow::Result<Misses> {
     let machines = load::Machines::new(tlb, seed, None)?.keeping(keep);
     let load = match workload {
         Some((workload, pages, sizes)) => {
             load::Load::from_workload(workload, pages, PageSize::K4, sizes, machines, seed)?
         }
-        None => load::Load::from_trace(trace, PageSize::K4, machines)?,
+        None => load::Load::from_trace(trace, PageSize::K4, most, machines)?,
     };
     let refills = load.refills.iter().map(|refill| refill.place).collect();
     let runs = load.refills.iter().map(|refill| refill.run).collect();
@@ -225,7 +230,7 @@ pub(crate) fn misses(
 ///
 /// If the trace is no good.
 pub(crate) fn walks(trace: Option<&Input>, tlb: &TlbArgs, seed: u64) -> anyhow::Result<Walks> {
-    let load = load::Load::from_trace(trace, PageSize::K4, load::Machines::new(tlb, seed, None)?)?;
+    let load = load::Load::from_trace(trace, PageSize::K4, None, load::Machines::new(tlb, seed, None)?)?;
     let optimum = optimum::Optimum::of(load.pages.iter().copied().collect::<BTreeSet<_>>());
     let run = measure::Run {
         load: &load,
@@ -272,7 +277,7 @@ impl Experiment for TablesArgs {
             Some(workload) => {
                 load::Load::from_workload(workload, self.pages, base, self.sizes, machines, self.seed)?
             }
-            None => load::Load::from_trace(self.trace.as_ref(), base, machines)?,
+            None => load::Load::from_trace(self.trace.as_ref(), base, self.instructions, machines)?,
         };
         if let Some(Header { program, args, counts, .. }) = &load.about {
             let (instructions, references) = (counts.instructions, counts.references);

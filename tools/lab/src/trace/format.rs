@@ -68,7 +68,7 @@ pub(crate) struct Counts {
 
 impl Counts {
     /// Counts a run; its page is the caller's to count.
-    pub(super) fn add(&mut self, access: &Access) {
+    pub(crate) fn add(&mut self, access: &Access) {
         self.instructions += access.instructions();
         self.references += u64::from(access.count);
         self.runs += 1;
