@@ -4,6 +4,7 @@
 #![cfg_attr(not(test), warn(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::unreachable))]
 
 pub mod ipc;
+pub mod objects;
 pub mod pageout;
 pub mod tolerance;
 pub mod unmapping;

@@ -10,6 +10,8 @@
 //! | remapped at once | unmapped, and flushed | mapped |
 //! | remapped lazily | unmapped if it was mapped | mapped by the fault of its first use |
 //!
+//! A program names what it sends to and receives from by references, and the kernel finds the stream of messages: one for each receiver.
+//!
 //! So of a message that is only passed on, the lazy kernel changes no page table at all: Figure 5.5's upper curve.
 
 use core::fmt::Write;
@@ -18,6 +20,7 @@ use core::sync::atomic::Ordering;
 use heapless::Vec;
 use tlbkit::{Access, Attr, Fault, PageSize, Pages, Pfn, VirtAddr};
 use tlbkit_dash::ipc::{self, IpcError, IpcRegion, LowAction, MessageStep, Passing, Receive, Send};
+use tlbkit_dash::objects::{Mode, Received, References, Sent, Stream};
 
 use crate::arch::{self, Console};
 use crate::memory::{MMU, Space};
@@ -33,7 +36,7 @@ const MOST: usize = 32;
 const MESSAGES: usize = 8;
 /// The message of Figure 5.6: 8 KB.
 const EIGHT: usize = 2;
-/// The call that passes a message on, and what the first word of each page is more than its address: `user/moving.rs` knows both.
+/// The call that passes a message on by two references, and what the first word of each page is more than its address: `user/moving.rs` knows both.
 const PASS: usize = 17;
 const SALT: usize = 0x0055_0000;
 
@@ -60,6 +63,8 @@ const WAYS: [(How, &str); 4] = [
 #[derive(Clone, Copy, Debug)]
 enum Cost {
     Send,
+    Refer,
+    Object,
     Transfer,
     Unmap,
     FindOut,
@@ -67,8 +72,10 @@ enum Cost {
     Receive,
 }
 
-const PARTS: [&str; 6] = [
+const PARTS: [&str; 8] = [
     "user-level_send:_trap,_and_switch_to_the_kernel",
+    "convert_and_check_object_references",
+    "send_to_a_stream,_and_receive_from_one",
     "transfer_the_ownerships",
     "invalidate_PTEs,_and_flush",
     "look_ownerships_up_in_page_faults",
@@ -80,10 +87,11 @@ const PARTS: [&str; 6] = [
 struct Party {
     space: Space,
     frame: Frame,
+    references: References<usize, 2>,
 }
 
 impl Party {
-    fn new(kernel: &Space, programs: &[u8]) -> Self {
+    fn new(kernel: &Space, programs: &[u8], me: usize) -> Self {
         let (space, entry) = load::load(kernel, programs);
         // The stack, and a page behind the messages: no message costs the table a node.
         let parts = [WindowRange { first: PAGES - STACK, len: STACK }, WindowRange { first: MOST, len: 1 }];
@@ -91,7 +99,10 @@ impl Party {
             let frame = frames::take().expect("there is memory for a stack");
             space.map(Pages::one(page), frame, USER).expect("nothing is there");
         }
-        Self { space, frame: Frame::new(entry, WINDOW + PAGES * PageSize::K4.bytes(), RECEIVE) }
+        let mut references = References::new();
+        // What it receives from, and what it sends to: `user/moving.rs` knows in which order.
+        assert_eq!([me, 1 - me].map(|stream| references.grant(stream)), [Some(0), Some(1)]);
+        Self { references, space, frame: Frame::new(entry, WINDOW + PAGES * PageSize::K4.bytes(), RECEIVE) }
     }
 }
 
@@ -103,6 +114,8 @@ struct Mail<'p> {
     sender: usize,
     /// Which space owns which page, and what is mapped where.
     region: IpcRegion<MOST, 2>,
+    /// The messages that go to each: only the sender's name, as its pages are the region's.
+    streams: [Stream<usize, usize, 1>; 2],
     /// The frames of the message: one each, or for copies one each in both spaces and, in between, in the kernel.
     frames: [Vec<Pfn, MOST>; 3],
     /// What each part took, if that is counted.
@@ -111,7 +124,7 @@ struct Mail<'p> {
 
 /// Runs it all, and ends the machine. The counter of instructions goes up by `unit` for each.
 pub(crate) fn run(kernel: &Space, programs: &[u8], unit: usize) -> ! {
-    let mut parties = [(); 2].map(|()| Party::new(kernel, programs));
+    let mut parties = [0, 1].map(|me| Party::new(kernel, programs, me));
     for who in 0..2 {
         // Up to its first message.
         let mut mail = Mail::new(&mut parties, How::RemapLazily, 0);
@@ -155,7 +168,9 @@ impl<'p> Mail<'p> {
     /// Returns two programs, the first of which has a message of `count` pages for the other.
     fn new(parties: &'p mut [Party; 2], how: How, count: usize) -> Self {
         let (region, frames) = (IpcRegion::new(), Default::default());
-        let mut mail = Self { how, parties, sender: 0, region, frames, meter: None };
+        let mut streams = [(); 2].map(|()| Stream::new(Mode::DualProcess));
+        assert_eq!(streams[1].receive(1), Ok(Received::Blocked));
+        let mut mail = Self { how, parties, sender: 0, region, streams, frames, meter: None };
         let copies = matches!(how, How::Copy | How::CopyTwice);
         for index in 0..count {
             for owner in 0..if copies { 3 } else { 1 } {
@@ -179,8 +194,8 @@ impl<'p> Mail<'p> {
         mail
     }
 
-    /// Lets a program go on up to its next call, and returns what that says.
-    fn go_on(&mut self, who: usize) -> usize {
+    /// Lets a program go on up to its next call, and returns what that says, and the references that it names.
+    fn go_on(&mut self, who: usize) -> [usize; 3] {
         assert_eq!(self.parties[who].space.activate(), Ok(()));
         time::begin_slice();
         loop {
@@ -188,9 +203,9 @@ impl<'p> Mail<'p> {
             let was_full = arch::misses(|_| ());
             match trap {
                 Trap::Call => {
-                    let (number, [said, ..]) = self.parties[who].frame.call();
+                    let (number, [said, sends, receives, _]) = self.parties[who].frame.call();
                     assert_eq!(number, PASS, "the program asks for something else");
-                    return said;
+                    return [said, sends, receives];
                 }
                 // There is room now for what has missed.
                 Trap::Fault(..) if was_full => {}
@@ -220,10 +235,20 @@ impl<'p> Mail<'p> {
     fn pass(&mut self, accessed: bool) {
         let (from, to) = (self.sender, 1 - self.sender);
         let count = self.frames[0].len();
-        self.timed(Cost::Send, |mail| {
+        let [_, sends, receives] = self.timed(Cost::Send, |mail| {
             mail.parties[from].frame.answer(0);
             mail.go_on(from)
         });
+        let named = self.timed(Cost::Refer, |mail| {
+            let references = &mail.parties[from].references;
+            references.object(sends).zip(references.object(receives))
+        });
+        let (sends, receives) = named.expect("the program has both references");
+        let passed = self.timed(Cost::Object, |mail| {
+            let sent = mail.streams[sends].send(from, from);
+            (sent, mail.streams[receives].receive(from))
+        });
+        assert_eq!(passed, (Ok(Sent::Deliver(to, from)), Ok(Received::Blocked)));
         for index in 0..count {
             let copy = |from: Pfn, to: Pfn| words::copy(frames::words(from), frames::words(to));
             match self.how {
@@ -235,7 +260,7 @@ impl<'p> Mail<'p> {
                 How::Remap | How::RemapLazily => self.transfer(from, to, index),
             }
         }
-        let wrong = self.timed(Cost::Receive, |mail| {
+        let [wrong, ..] = self.timed(Cost::Receive, |mail| {
             mail.parties[to].frame.answer(if accessed { count } else { 0 });
             mail.go_on(to)
         });

@@ -114,9 +114,10 @@ pub(crate) fn operations() -> usize {
     call(15, [0; 3])
 }
 
-/// Waits for a message, and returns how many of its pages to read. Says how many of the last one's were wrong.
-pub(crate) fn pass(wrong: usize) -> usize {
-    call(17, [wrong, 0, 0])
+/// Sends the message by one reference, waits for the next one by another, and returns how many of its pages to read. Says how many
+/// of the last one's were wrong.
+pub(crate) fn pass(wrong: usize, sends: usize, receives: usize) -> usize {
+    call(17, [wrong, sends, receives])
 }
 
 /// Lets [`load`] and [`store`] find out what must not be.

@@ -4,6 +4,7 @@ mod dash;
 mod dash_late;
 mod ipc;
 mod mail;
+mod objects;
 mod pageout;
 mod tolerance;
 mod vm;
