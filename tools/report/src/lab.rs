@@ -182,8 +182,8 @@ impl Lab {
         for word in args.split_whitespace() {
             hash.update(word.as_bytes());
             hash.update([0]);
-            if word.ends_with(".tlbt") {
-                hash.update(fs::read(word).with_context(|| format!("cannot read the trace {word}"))?);
+            for file in word.split(',').filter(|file| file.ends_with(".tlbt") || file.ends_with(".xz")) {
+                hash.update(fs::read(file).with_context(|| format!("cannot read the trace {file}"))?);
             }
         }
         Ok(hex(hash))

@@ -27,13 +27,16 @@
 //! | `romer/figure_3.rs` | the TLB overhead of every policy |
 //! | `romer/figure_4.rs` | memory overhead |
 //! | `romer/figure_5.rs` | what the thresholds of APPROX-ONLINE trade |
+//! | `romer/section_7_4.rs` | policies on several programs in the same short memory |
+//! | `romer/appendix_b.rs` | the charges at which a promotion keeps the bound |
 //! | `romer/table_2.rs` | the baseline, pages of 4 KB |
 //! | `romer/table_3.rs`, `romer/table_4.rs`, `romer/table_5.rs`, `romer/table_6.rs` | each policy's cycles a miss, misses, improvement, pages at the end |
 //! | `tzou/table_2_2.rs`, `tzou/table_3_1.rs` | damages; the algorithms, and the TLBs that each suits |
 //! | `tzou/figures_4_2_to_4_4.rs` | the simulator against the analysis |
 //! | `tzou/figures_4_5_to_4_7.rs` | what the algorithms cost |
 //! | `tzou/locks.rs` | beyond Figure 4.5: threads that fault in one address space |
-//! | `tzou/figures_5_5_and_5_6.rs` | moving data from one address space to another |
+//! | `tzou/section_4_2.rs`, `tzou/section_4_4_4.rs` | all ten algorithms, also under other assumptions, and with a cache's lines to flush |
+//! | `tzou/figures_5_5_and_5_6.rs` | moving data from one address space to another; Table 5.1 and Figure 5.8 |
 
 use anyhow::Context;
 

@@ -8,10 +8,12 @@ use crate::lab::{Lab, TRACES};
 use crate::printed::{self, Printed};
 use crate::rows::Rows;
 
+mod appendix_b;
 mod figure_1;
 mod figure_3;
 mod figure_4;
 mod figure_5;
+mod section_7_4;
 mod table_2;
 mod table_3;
 mod table_4;
@@ -83,6 +85,8 @@ pub(crate) fn figures(lab: &Lab) -> anyhow::Result<Vec<Figure>> {
         table_5::execution(&data)?,
         figure_5::tradeoff(&data)?,
         table_6::distribution(&data)?,
+        section_7_4::pressure(lab)?,
+        appendix_b::bound(lab)?,
     ])
 }
 

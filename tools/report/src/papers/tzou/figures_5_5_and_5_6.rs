@@ -1,4 +1,5 @@
-//! Figures 5.5 and 5.6: moving data from one address space to another, by the kernel in the emulator.
+//! Figures 5.5 and 5.6: moving data from one address space to another, by the kernel in the emulator; Figure 5.8 and Table 5.1: what
+//! it names by references.
 
 use tlblab::shootdown::{Beyond, Way};
 
@@ -28,7 +29,7 @@ const WAYS: [(&str, &str, &str); 6] = [
 /// # Errors
 ///
 /// If the lab fails.
-pub(super) fn figures(lab: &Lab, printed: &Printed) -> anyhow::Result<[Figure; 2]> {
+pub(super) fn figures(lab: &Lab, printed: &Printed) -> anyhow::Result<[Figure; 3]> {
     let guest = lab.guest(GUEST);
     let throughput = match &guest {
         Ok(rows) => throughput(rows)?,
@@ -46,7 +47,12 @@ pub(super) fn figures(lab: &Lab, printed: &Printed) -> anyhow::Result<[Figure; 2
                 .says(Verdict::Open, "the thesis's numbers stand alone.")
         }
     };
-    Ok([beyond(lab, throughput)?, breakdown])
+    let references = match &guest {
+        Ok(rows) => references(rows, printed)?,
+        Err(why) => unmeasured("Figure 5.8", "References to message-passing objects", why)
+            .says(Verdict::Open, "the thesis's numbers stand alone."),
+    };
+    Ok([beyond(lab, throughput)?, breakdown, references])
 }
 
 fn unmeasured(at: &str, title: &str, why: &str) -> Figure {
@@ -126,6 +132,60 @@ fn beyond(lab: &Lab, figure: Figure) -> anyhow::Result<Figure> {
     Ok(figure.table(Table::new(title, &head, ways)).by(rows.command))
 }
 
+/// The member functions of Table 5.1, and ours.
+const FUNCTIONS: [[&str; 3]; 7] = [
+    ["stream", "send", "Stream::send; in uni-process mode it returns Sent::Call"],
+    ["stream, dual-process", "receive", "Stream::receive"],
+    ["stream, dual-process", "control", "Stream::control"],
+    [
+        "request/reply",
+        "request_reply",
+        "RequestReply::request_reply; in uni-process mode it returns Sent::Call",
+    ],
+    ["request/reply, dual-process", "get_request", "RequestReply::get_request"],
+    ["request/reply, dual-process", "send_reply", "RequestReply::send_reply"],
+    ["request/reply, dual-process", "control", "RequestReply::control"],
+];
+
+/// Figure 5.8, and Table 5.1.
+fn references(rows: &Rows, printed: &Printed) -> anyhow::Result<Figure> {
+    let part = |name: &str| rows.one(&[("kind", "passing"), ("part", name)])?.number("insns");
+    let (all, refer) = (part("all")?, part("convert_and_check_object_references")?);
+    let objects = part("send_to_a_stream,_and_receive_from_one")?;
+    let said = |name: &str| printed.at(&["Figure 5.6, user object references (us)", name]);
+    let (send, receive, total) =
+        (said("send")?, said("receive")?, printed.at(&["Figure 5.6 (us)", "total"])?);
+    let (ours, theirs) = (100.0 * refer / all, 100.0 * (send + receive) / total);
+    let spread = f64::max(send / receive, receive / send);
+    let line = |name: &str, insns: f64, us: String, share: String| {
+        vec![name.into(), cell(insns), percent(100.0 * insns / all), us, share]
+    };
+    let table = vec![
+        line("convert and check two references", refer, cell(send + receive), percent(theirs)),
+        line("send to a stream, receive from one", objects, String::new(), String::new()),
+        line("a message", all, cell(total), percent(100.0)),
+    ];
+    let functions = FUNCTIONS.map(|row| row.map(String::from).to_vec()).to_vec();
+    let about = "The program names the streams that it sends to and receives from by small integers, which the kernel looks up in the \
+                 address space's table. The thesis gives the interface as Table 5.1 and the table as Figure 5.8, and what references \
+                 take in its Figure 5.6.";
+    Ok(Figure::new(PAPER, "Figure 5.8", "References to message-passing objects, Table 5.1", about)
+        .table(Table::new("A message of 8 KB", &["part", "instructions", "share", "*us", "*share"], table))
+        .table(Table::new("Table 5.1", &["*class", "*member function", "ours"], functions))
+        .says(
+            Verdict::factor(ours / theirs, spread, 2.0),
+            format!(
+                "references are {} % of a message here and {} % there; shares agree within the factor {} between the thesis's send \
+                 and receive, and in part within 2. Our kernel finds the stream by an index and nothing more: the thesis does not say \
+                 what it checks.",
+                cell(ours),
+                cell(theirs),
+                cell(spread)
+            ),
+        )
+        .by(rows.command.clone()))
+}
+
 /// Figure 5.6.
 fn breakdown(rows: &Rows, printed: &Printed) -> anyhow::Result<Figure> {
     let part = |name: &str| rows.one(&[("kind", "passing"), ("part", name)])?.number("insns");
@@ -165,7 +225,7 @@ fn breakdown(rows: &Rows, printed: &Printed) -> anyhow::Result<Figure> {
             Verdict::factor(ratio, 2.0, 10.0),
             format!(
                 "changing PTEs is {} % of a message here and {} % there, keeping ownerships {} % here and looking up memory \
-                 maps {} % there: our messages have no headers, references or memory maps to check, of which the \
+                 maps {} % there: our messages have no headers or memory maps to check, of which the \
                  thesis's send and receive, {} % of its message, are made.",
                 cell(100.0 * changed / all),
                 cell(100.0 * said_changed / total),

@@ -10,6 +10,8 @@ mod figures_4_2_to_4_4;
 mod figures_4_5_to_4_7;
 mod figures_5_5_and_5_6;
 mod locks;
+mod section_4_2;
+mod section_4_4_4;
 mod table_2_2;
 mod table_3_1;
 
@@ -35,6 +37,7 @@ pub(crate) fn figures(lab: &Lab) -> anyhow::Result<Vec<Figure>> {
         let drawn = figures_4_5_to_4_7::performance(lab, &claims, figure, title, x, section)?;
         figures.push(if figure == "4.5" { locks::beyond(lab, drawn)? } else { drawn });
     }
+    figures.extend([section_4_2::algorithms(lab)?, section_4_4_4::spur(lab, &printed)?]);
     figures.extend(figures_5_5_and_5_6::figures(lab, &printed)?);
     Ok(figures)
 }
