@@ -5,12 +5,12 @@
 //! online pays those that it has, each with its bookkeeping, and the promotion; offline pays all of them, or the promotion.
 //! The search visits every state that the machine, the policy and the two costs can reach, up to a number of misses.
 
-use std::collections::{HashSet, VecDeque};
+use std::collections::{HashMap, VecDeque};
 
 use clap::Args;
 use serde::{Deserialize, Serialize};
 use tlbkit_addr::{PageSize, Vpn};
-use tlbkit_superpage::{Action, Activity, Costs, Miss, PageSizes, Setup, Tlb};
+use tlbkit_superpage::{Action, Activity, Costs, Miss, PageSizes, Policy, Setup, Superpage, Tlb};
 
 use super::policies::{Arena, Named};
 use super::simulation::{Sizing, Tlbs};
@@ -64,13 +64,14 @@ struct State {
     without: Lru,
     with: Lru,
     online: Lru,
-    /// Pages by their last miss: what capacity charges are made by.
-    stack: Vec<usize>,
+    /// Pages that the policy's TLB has evicted, the last first: what ONLINE's capacity charges are made by.
+    evicted: Vec<usize>,
     promoted: bool,
+    /// The superpage's charges, until it is promoted.
     prefetch: u32,
-    /// Misses that the superpage would have prevented, and those of them that the policy has had.
+    capacity: u32,
+    /// Misses that the superpage would have prevented.
     prevented: i64,
-    suffered: i64,
 }
 
 /// Brings a page into a TLB, and tells whether it missed, and what it evicted.
@@ -83,8 +84,9 @@ const fn within(page: usize) -> u32 {
     if page < 2 { 1 } else { 0 }
 }
 
-/// Runs a policy that promotes at so many charges on a sequence of references.
-fn run(named: Named, charges: u32, entries: usize, path: &[usize]) -> anyhow::Result<State> {
+/// Runs a policy that promotes at so many charges on a sequence of references. Returns where that leads, and how many of the misses
+/// that the superpage would have prevented the policy has had.
+fn run(named: Named, charges: u32, entries: usize, path: &[u8]) -> anyhow::Result<(State, i64)> {
     // ONLINE promotes if a count exceeds its threshold, APPROX-ONLINE if it reaches it.
     let reached = if named == Named::Online { charges - 1 } else { charges };
     let thousandths = (reached * 1000 / R).max(1);
@@ -97,30 +99,42 @@ fn run(named: Named, charges: u32, entries: usize, path: &[usize]) -> anyhow::Re
     };
     let tlbs = Tlbs { instruction: 0, data: entries, unified: true };
     let mut arena = Arena::new(named, &setup, tlbs, 1 + entries)?;
+    if named == Named::Online {
+        let mut policy = arena.online(&setup, tlbs)?;
+        let (mut state, suffered) = follow(&mut policy, entries, path);
+        let whole = Superpage { first: Vpn::new(0), size: sizes[1] };
+        if !state.promoted {
+            state.capacity = policy.charges(whole).map_or(0, |(_, capacity)| capacity);
+        }
+        return Ok((state, suffered));
+    }
     let (Sizing::By(mut policy), _) = arena.build(named, &setup, tlbs)? else { anyhow::bail!("no policy") };
+    let (state, suffered) = follow(&mut *policy, entries, path);
+    // APPROX-ONLINE looks at no page that is evicted.
+    Ok((State { evicted: Vec::new(), ..state }, suffered))
+}
+
+fn follow(policy: &mut dyn Policy, entries: usize, path: &[u8]) -> (State, i64) {
     let [without, with, online] = [(); 3].map(|()| Lru::new(entries));
-    let mut state = State {
-        without,
-        with,
-        online,
-        stack: Vec::new(),
-        promoted: false,
-        prefetch: 0,
-        prevented: 0,
-        suffered: 0,
-    };
-    for &page in path {
+    let evicted = Vec::new();
+    let mut state =
+        State { without, with, online, evicted, promoted: false, prefetch: 0, capacity: 0, prevented: 0 };
+    let mut suffered = 0;
+    for page in path.iter().map(|&page| usize::from(page)) {
         let misses = i64::from(touch(&mut state.without, page, 0).is_some());
         let vanish = i64::from(touch(&mut state.with, page, within(page)).is_some());
         state.prevented += misses - vanish;
-        state.suffered -= vanish;
+        suffered -= vanish;
         let resident = state.online.clone();
         let shift = if state.promoted { within(page) } else { 0 };
         let Some(evicted) = touch(&mut state.online, page, shift) else { continue };
-        state.suffered += 1;
-        state.stack.retain(|&of| of != page);
-        state.stack.insert(0, page);
-        if !state.promoted && page < 2 && resident.clone().hit(1 - page) {
+        suffered += 1;
+        if state.promoted {
+            continue;
+        }
+        state.evicted.retain(|&of| of != page);
+        state.evicted.splice(..0, evicted.map(|entry| entry.first));
+        if page < 2 && resident.clone().hit(1 - page) {
             state.prefetch += 1;
         }
         let evicted = evicted.map(|entry| Vpn::new(entry.first));
@@ -128,38 +142,39 @@ fn run(named: Named, charges: u32, entries: usize, path: &[usize]) -> anyhow::Re
         if let Some(Action::Promote { range, .. }) = action {
             policy.promoted(range);
             state.online.collapse(Entry::around(0, 1));
-            state.promoted = true;
+            (state.promoted, state.prefetch, state.evicted) = (true, 0, Vec::new());
         }
     }
-    Ok(state)
+    (state, suffered)
 }
 
 /// Visits what an adversary can reach. Returns the largest ratio for each bookkeeping cost of a miss, over that of the miss, and the
 /// number of states.
 fn search(named: Named, charges: u32, entries: usize, book: [f64; 2]) -> anyhow::Result<([f64; 2], usize)> {
-    let mut seen = HashSet::new();
+    // Of two ways to a state, the one on which the policy has had more misses stays the worse one.
+    let mut seen = HashMap::new();
     let mut paths = VecDeque::from([Vec::new()]);
     let mut worst = [0.0; 2];
     while let Some(path) = paths.pop_front() {
         for page in [0, 1].into_iter().chain((1..entries.max(2)).map(|other| 2 * other)) {
             let mut path = path.clone();
-            path.push(page);
-            let state = run(named, charges, entries, &path)?;
-            if seen.contains(&state) {
+            path.push(page as u8);
+            let (state, suffered) = run(named, charges, entries, &path)?;
+            if seen.get(&state).is_some_and(|&most| most >= suffered) {
                 continue;
             }
             if state.prevented > 0 {
                 let offline = f64::from(R).min(state.prevented as f64);
                 let promotion = if state.promoted { f64::from(R) } else { 0.0 };
-                let ratio = |book: f64| ((1.0 + book) * state.suffered as f64 + promotion) / offline;
+                let ratio = |book: f64| ((1.0 + book) * suffered as f64 + promotion) / offline;
                 worst = [0, 1].map(|at| f64::max(worst[at], ratio(book[at])));
             }
             // From where the policy's TLB is that with the superpage, both only go on alike.
             let over = state.promoted && state.online == state.with;
-            seen.insert(state.clone());
             if state.prevented < MOST && !over {
                 paths.push_back(path);
             }
+            seen.insert(state, suffered);
         }
     }
     Ok((worst, seen.len()))

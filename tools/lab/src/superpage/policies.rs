@@ -120,6 +120,14 @@ impl Arena {
         )
     }
 
+    fn first(&mut self) -> PolicyMemory<'_> {
+        Self::memory(&mut self.pools[0])
+    }
+
+    fn memory((directory, bits, counters): &mut (Vec<Slot>, Vec<usize>, Vec<u16>)) -> PolicyMemory<'_> {
+        PolicyMemory { directory, bits, counters }
+    }
+
     /// Sets memory aside for `named`, for this many segments.
     pub(super) fn new(named: Named, setup: &Setup, tlbs: Tlbs, segments: usize) -> anyhow::Result<Self> {
         let mut arena = Self::default();
@@ -156,33 +164,35 @@ impl Arena {
         setup: &Setup,
         tlbs: Tlbs,
     ) -> anyhow::Result<(Sizing<'_>, f64)> {
-        let [first, second] = &mut self.pools;
-        let memory = |(directory, bits, counters)| PolicyMemory { directory, bits, counters };
-        let [pool, more] =
-            [first, second].map(|pool| memory((&mut pool.0[..], &mut pool.1[..], &mut pool.2[..])));
         let (policy, book): (Box<dyn Policy + '_>, f64) = match named {
             Named::Fixed(size) => {
                 let bare = [Bare::new(tlbs.data), Bare::new(tlbs.instruction)];
                 return Ok((Sizing::Fixed(size.shift() - PageSize::K4.shift(), bare), 0.0));
             }
             Named::Offline => return Ok((Sizing::Chosen, 0.0)),
-            Named::Asap => (Box::new(Asap::new(setup.page_sizes, pool)), 0.0),
-            Named::Asap464 => (Box::new(Asap464::new(setup.page_sizes, pool)), 0.0),
-            Named::Approx => (Box::new(ApproxOnline::new(setup, pool)?), 100.0),
+            Named::Asap => (Box::new(Asap::new(setup.page_sizes, self.first())), 0.0),
+            Named::Asap464 => (Box::new(Asap464::new(setup.page_sizes, self.first())), 0.0),
+            Named::Approx => (Box::new(ApproxOnline::new(setup, self.first())?), 100.0),
             Named::ApproxScan => (Box::new(ByScan::new(setup)), 100.0),
-            Named::Reserve => (Box::new(Reservation::new(setup.page_sizes, pool)), 0.0),
-            Named::Subblock => (Box::new(Reservation::partial(setup.page_sizes, pool)), 0.0),
+            Named::Reserve => (Box::new(Reservation::new(setup.page_sizes, self.first())), 0.0),
+            Named::Subblock => (Box::new(Reservation::partial(setup.page_sizes, self.first())), 0.0),
             Named::Khugepaged => {
-                (Box::new(Background::new(setup.page_sizes, Utilization::KHUGEPAGED, pool)), 0.0)
+                (Box::new(Background::new(setup.page_sizes, Utilization::KHUGEPAGED, self.first())), 0.0)
             }
-            Named::Ingens => (Box::new(Background::new(setup.page_sizes, Utilization::INGENS, pool)), 0.0),
-            Named::Thrift => (Box::new(Thrift::new(setup, pool)?), 100.0),
-            Named::Online => {
-                let [data, instruction] = &mut self.stacks;
-                let memory = OnlineMemory { prefetch: pool, capacity: more, stacks: [data, instruction] };
-                (Box::new(Online::new(setup, [tlbs.data, tlbs.instruction], memory)?), 2570.0)
+            Named::Ingens => {
+                (Box::new(Background::new(setup.page_sizes, Utilization::INGENS, self.first())), 0.0)
             }
+            Named::Thrift => (Box::new(Thrift::new(setup, self.first())?), 100.0),
+            Named::Online => (Box::new(self.online(setup, tlbs)?), 2570.0),
         };
         Ok((Sizing::By(policy), book))
+    }
+
+    /// Makes ONLINE in this memory, which was set aside for it.
+    pub(super) fn online(&mut self, setup: &Setup, tlbs: Tlbs) -> anyhow::Result<Online<'_>> {
+        let ([prefetch, capacity], [data, instruction]) = (&mut self.pools, &mut self.stacks);
+        let [prefetch, capacity] = [prefetch, capacity].map(Self::memory);
+        let memory = OnlineMemory { prefetch, capacity, stacks: [data, instruction] };
+        Ok(Online::new(setup, [tlbs.data, tlbs.instruction], memory)?)
     }
 }
