@@ -65,8 +65,8 @@ pub struct Cycles {
     pub cycles_max: u64,
     /// Misses of the first caches, for each refill.
     pub misses_per_refill: f64,
-    /// The same for each instruction of the handlers (Bala's M_T).
-    pub misses_per_handler_insn: f64,
+    /// The same for each instruction of the handlers (Bala's M_T), if there are handlers.
+    pub misses_per_handler_insn: Option<f64>,
     /// Misses of the first caches for each instruction of the program (Bala's M_A).
     pub misses_per_program_insn: f64,
     /// Cycles of the program itself: its instructions at one each, and its cache misses.
@@ -122,7 +122,7 @@ impl<'p> Clock<'p> {
             cycles_mean: per(refills.cycles, count),
             cycles_max: self.most,
             misses_per_refill: per(misses, count),
-            misses_per_handler_insn: per(misses, refills.instructions),
+            misses_per_handler_insn: (refills.instructions > 0).then(|| per(misses, refills.instructions)),
             misses_per_program_insn: per(own.code + own.data, own.instructions),
             program_cycles: own.cycles,
             elapsed_cycles: own.cycles + refills.cycles + count * machine.trap,
@@ -170,7 +170,7 @@ mod tests {
         clock.refill(&mut caches);
         let cycles = clock.finish(&mut caches);
         assert_eq!((cycles.cycles_min, cycles.cycles_max, cycles.misses_per_refill), (92, 92, 3.0));
-        assert_eq!(cycles.misses_per_handler_insn, 1.5);
+        assert_eq!(cycles.misses_per_handler_insn, Some(1.5));
         assert_eq!(cycles.misses_per_program_insn, 3.0 / 300.0);
         assert_eq!((cycles.program_cycles, cycles.elapsed_cycles), (390, 390 + 92 + machine.trap));
     }

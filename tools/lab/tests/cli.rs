@@ -364,6 +364,8 @@ fn cycles_of_a_part_of_a_trace() {
         (&row["machine"], &row["base_kb"], &row["verified"]),
         (&"r4700".into(), &64.into(), &true.into())
     );
+    // Loads alone are no instructions of a handler.
+    assert_eq!(row["misses_per_handler_insn"], serde_json::Value::Null);
     // Lines are as many, and none stands for another.
     let ratio = row["misses_per_program_insn"].as_f64().unwrap() / misses;
     assert!((0.9..1.2).contains(&ratio), "{row}");

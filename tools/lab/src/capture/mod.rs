@@ -33,7 +33,7 @@ pub(crate) struct CaptureArgs {
     #[arg(long)]
     lines: bool,
     /// Stop recording after this many instructions
-    #[arg(long, value_name = "INSTRUCTIONS")]
+    #[arg(long, value_name = "INSTRUCTIONS", value_parser = clap::value_parser!(u64).range(1..))]
     instructions: Option<u64>,
     /// Print what was recorded as JSON; the program's own output goes to standard error then
     #[arg(long)]

@@ -247,7 +247,11 @@ impl Mach {
     }
 
     fn applications(&self) -> anyhow::Result<Vec<AppRow>> {
-        ensure!((0.0..1e6).contains(&self.stall), "--stall {} is no number of cycles: give 0.5", self.stall);
+        ensure!(
+            (0.0..1e6).contains(&self.stall),
+            "--stall is {}: give cycles from 0 to a million",
+            self.stall
+        );
         apps::rows(&self.workload()?, &self.trace, self.stall)
     }
 

@@ -79,7 +79,6 @@ impl Load {
     ) -> anyhow::Result<Self> {
         let mut about = trace.header().cloned();
         let (unit, accesses) = trace.raw();
-        let finer = PageSize::K4.shift().saturating_sub(unit.shift());
         ensure!(
             machines.program.is_none() || unit == LINE,
             "cycles need a trace of lines: make one with `tlblab capture --lines`"
@@ -93,7 +92,7 @@ impl Load {
             }
             let access = access?;
             counts.add(&access);
-            let page = Vpn::new(access.page.get() >> finer).address(PageSize::K4).vpn(base);
+            let page = access.page.address(unit).vpn(base);
             let place = *places.entry(page).or_insert_with(|| {
                 pages.push(page);
                 pages.len() - 1

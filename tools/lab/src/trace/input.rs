@@ -10,7 +10,7 @@ use std::str::FromStr;
 use flate2::bufread::MultiGzDecoder;
 use indicatif::ProgressBar;
 use lzma_rust2::XzReader;
-use tlbkit_addr::{PageSize, Vpn};
+use tlbkit_addr::PageSize;
 
 use super::format::MAGIC;
 use super::{Access, Header, Lackey, Reader, TraceError};
@@ -61,11 +61,6 @@ impl Trace {
         }
     }
 
-    /// Returns the base-two logarithm of how many of what the trace counts in are a page of 4 KB.
-    fn finer(&self) -> u32 {
-        self.header().map_or(0, |header| PageSize::K4.shift().saturating_sub(header.page.shift()))
-    }
-
     /// Returns the accesses as they were recorded, and the size of what they count in.
     pub(crate) fn raw(&mut self) -> (PageSize, &mut dyn Iterator<Item = Result<Access, TraceError>>) {
         match self {
@@ -81,18 +76,15 @@ impl Iterator for Trace {
     /// Returns the next access, to a page of 4 KB also in a trace of lines.
     #[inline]
     fn next(&mut self) -> Option<Self::Item> {
-        let access = match self {
-            Self::Recorded(reader) => reader.next(),
+        let (unit, access) = match self {
+            Self::Recorded(reader) => (reader.header().page, reader.next()?),
             Self::Lackey(lackey) => return lackey.next(),
         };
-        let finer = self.finer();
-        access.map(|access| {
-            access.map(|access| Access { page: Vpn::new(access.page.get() >> finer), ..access })
-        })
+        Some(access.map(|access| Access { page: access.page.address(unit).vpn(PageSize::K4), ..access }))
     }
 }
 
-/// Opens a trace of 4 KB pages: a recorded one or lackey's text, plain or packed by gzip or xz, whatever its name.
+/// Opens a trace: a recorded one or lackey's text, plain or packed by gzip or xz, whatever its name.
 ///
 /// `progress` advances with the bytes read, out of the file's length where that is known.
 ///

@@ -201,7 +201,7 @@ fn lackeys_text_is_read_plain_and_packed() {
 }
 
 #[test]
-fn a_trace_of_lines_is_one_of_pages_too() {
+fn a_trace_of_lines_or_of_larger_pages_is_one_of_pages_too() {
     let text = format!("{LACKEY} L 1fff000688,40\n");
     let lines: Result<Vec<_>, _> = Lackey::new(text.as_bytes(), LINE).collect();
     let lines = lines.unwrap();
@@ -215,6 +215,10 @@ fn a_trace_of_lines_is_one_of_pages_too() {
     let mut pages = lackey();
     pages.push(Access { kind: Kind::Load, count: 3, page: Vpn::new(0x1ff_f000) });
     assert_eq!(joined(&replay(&file).unwrap()), joined(&pages));
+
+    let larger = [Access { kind: Kind::Load, count: 3, page: Vpn::new(5) }];
+    let file = record_by(PageSize::from_shift(16).unwrap(), &larger);
+    assert_eq!(replay(&file).unwrap(), larger.map(|access| Access { page: Vpn::new(0x50), ..access }));
 }
 
 const XZ: &str = "\

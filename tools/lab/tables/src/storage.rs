@@ -24,8 +24,8 @@ impl<'m, W: Word> Storage<'m, W> {
     /// Wraps a slab that nothing has been taken from.
     pub fn new(slab: Slab<'m, W, Solo>) -> Self {
         let slab = Instrumented::new(slab);
-        let (live, loaded) = Default::default();
-        Self { slab, live, bytes: Cell::new(0), peak: Cell::new(0), loaded }
+        let loaded = RefCell::default();
+        Self { slab, live: RefCell::default(), bytes: Cell::new(0), peak: Cell::new(0), loaded }
     }
 
     /// Returns the addresses that walks have loaded since the last call; none at the first, which begins to keep them.
