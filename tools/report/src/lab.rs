@@ -94,6 +94,13 @@ impl Lab {
         self.traces.join(format!("{name}.tlbt"))
     }
 
+    /// Returns the options of a command that replays a shipped trace; of the first 20 million instructions only, where a few
+    /// minutes must do.
+    pub(crate) fn replay(&self, name: &str) -> String {
+        let some = if self.quick { " --instructions 20000000" } else { "" };
+        format!("--trace {}{some}", self.trace(name).display())
+    }
+
     /// Returns the options of a command that counts cycles of a shipped program, whose first 10 million instructions are
     /// recorded by lines, on a machine; of the first million only, where a few minutes must do.
     pub(crate) fn on(&self, name: &str, machine: &str) -> String {

@@ -46,7 +46,7 @@ use page::Section;
 #[derive(Debug, Parser)]
 #[command(version, max_term_width = 100)]
 struct Cli {
-    /// A few minutes: fewer messages, fewer simulated seconds
+    /// A few minutes: parts of the traces, fewer messages, fewer simulated seconds
     #[arg(long)]
     quick: bool,
     /// Print every figure's data as one JSON array, too

@@ -12,7 +12,7 @@ use crate::{misused, places};
 /// Redraw the papers' figures from the lab's data, beside the numbers that they print
 #[derive(Args, Debug)]
 pub(crate) struct ReportArgs {
-    /// A few minutes: fewer messages, fewer simulated seconds
+    /// A few minutes: parts of the traces, fewer messages, fewer simulated seconds
     #[arg(long)]
     quick: bool,
     /// Print every figure's data as one JSON array, too

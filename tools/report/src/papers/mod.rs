@@ -13,7 +13,7 @@
 //! | `bala/table_4_6.rs` | misses that a miss causes |
 //! | `bala/table_4_10.rs` | the speedup of the applications |
 //! | `bala/figures_4_5_to_4_8.rs`, `bala/tables_4_11_to_4_13.rs` | the synthetic benchmark |
-//! | `bala/chapter_5.rs` | models of future machines |
+//! | `bala/chapter_5.rs` | models of future machines; cache misses of handlers and programs |
 //! | `bala/osdi_section_6_1.rs` | three clients of a database server |
 //! | `elphinstone/table_1.rs` | the conventional programs |
 //! | `elphinstone/figure_2.rs` | what a refill takes, by the size of a guarded table's nodes |

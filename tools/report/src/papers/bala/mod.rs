@@ -52,7 +52,8 @@ struct Data {
 fn rates(programs: &[Rows<refill::Row>]) -> anyhow::Result<Vec<(f64, f64)>> {
     let rates = programs.iter().map(|rows| {
         let cycles = rows.of("MPT")?.cycles.as_ref().context("rows without cycles")?;
-        Ok((cycles.misses_per_handler_insn, cycles.misses_per_program_insn))
+        let of_handler = cycles.misses_per_handler_insn.context("no instructions of a handler")?;
+        Ok((of_handler, cycles.misses_per_program_insn))
     });
     rates.collect()
 }

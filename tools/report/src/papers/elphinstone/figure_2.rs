@@ -84,7 +84,7 @@ pub(super) fn by_size(traces: &Traces) -> anyhow::Result<Figure> {
             Verdict::of(of_cycles >= 50.0 && falls, of_cycles >= 35.0),
             format!(
                 "the paper sees little improvement beyond four entries; of the cycles that 256 slots save over 2, four save \
-                 {} % on the R4700's caches and {} % on a current core's, of the instructions {} %, and the R4700's curve {}.",
+                 {} % (half of them agrees, 35 % in part) on the R4700's caches and {} % on a current core's, of the instructions {} %, and the R4700's curve {}.",
                 cell(of_cycles),
                 cell(of_current),
                 cell(of_instructions),

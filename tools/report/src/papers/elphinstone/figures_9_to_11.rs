@@ -9,7 +9,7 @@ use crate::lab::Lab;
 use crate::printed::Printed;
 use crate::rows::Rows;
 
-use super::handlers::on;
+use super::handlers::{LINE, on};
 use super::mapping::{HOST, names, places, timed};
 use super::{Guest, PAPER, Traces, with_guest};
 
@@ -98,7 +98,7 @@ pub(super) fn protection(
 /// Returns the cycles in which a refill waits for its cache misses on the R4700, by table, as memory takes them there.
 fn stalls(traces: &Traces, guest: &Guest) -> anyhow::Result<Vec<(&'static str, f64)>> {
     // Without the kernel's instructions there is nothing to add them to.
-    let line = if guest.is_ok() { 30.0 } else { f64::NAN };
+    let line = if guest.is_ok() { LINE } else { f64::NAN };
     let of = |name: &'static str| {
         let misses = traces.cycles[0].1.mean(name, |row| on(row, |cycles| cycles.misses_per_refill));
         anyhow::Ok((name, line * misses?.0))

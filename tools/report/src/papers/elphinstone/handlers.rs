@@ -11,6 +11,9 @@ pub(super) const HANDLERS: [&str; 9] = [MPT, G16, H8K, H128K, C128K, S8K_G16, S1
 pub(super) const WORDS_RUN: &str = "Instructions and loads are those of 64-bit MIPS handlers for the paper's geometry, whose words an \
                          interpreter runs at every miss; the return is counted, the trap is not.";
 
+/// Cycles that a line from memory takes on `tlblab`'s R4700.
+pub(super) const LINE: f64 = 30.0;
+
 /// What the cycles are.
 pub(super) const ON_CACHES: &str = "Cycles are those of the same words on a model of the R4700, one instruction a cycle, whose caches the \
                          handler shares with the program: its first 10 million instructions, recorded by lines. What \

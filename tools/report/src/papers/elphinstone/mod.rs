@@ -53,10 +53,8 @@ struct Programs<R> {
 
 impl<R: Named> Programs<R> {
     fn new<E: Experiment<Row = R>>(lab: &Lab, command: &str, options: &str) -> anyhow::Result<Self> {
-        let traces = TRACES.iter().map(|(name, _)| lab.trace(name));
-        let runs =
-            traces.map(|trace| lab.rows::<E>(&format!("{command} --trace {}{options}", trace.display())));
-        Ok(Self { runs: runs.collect::<anyhow::Result<_>>()? })
+        let lines = TRACES.iter().map(|(name, _)| format!("{command} {}{options}", lab.replay(name)));
+        Ok(Self { runs: lines.map(|line| lab.rows::<E>(&line)).collect::<anyhow::Result<_>>()? })
     }
 
     /// Counts cycles on a machine.

@@ -38,8 +38,7 @@ pub(super) fn against_levels(lab: &Lab, printed: &Printed) -> anyhow::Result<Fig
     for (colour, (name, _)) in TRACES.iter().enumerate() {
         let mut points = Vec::new();
         for entries in entries {
-            let trace = lab.trace(name);
-            let line = format!("tables MPT LPT --trace {} --tlb-entries {entries}", trace.display());
+            let line = format!("tables MPT LPT {} --tlb-entries {entries}", lab.replay(name));
             let rows = lab.rows::<TablesArgs>(&line)?;
             let (mpt, lpt) = (rows.of(MPT)?, rows.of(LPT)?);
             let misses = lpt.nested_misses_mean.context("a linear table without nested misses")?;

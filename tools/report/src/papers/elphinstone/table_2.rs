@@ -72,7 +72,7 @@ pub(super) fn elapsed(traces: &Traces, printed: &Printed) -> anyhow::Result<Figu
         .says(
             Verdict::order(order),
             format!(
-                "the order of the structures has a rank correlation of {} with the paper's; {best} comes first here, \
+                "the order of the structures has a rank correlation of {} with the paper's (over 0.8 agrees, over 0.4 in part); {best} comes first here, \
                  {their_best} there; the mean of a structure is {} from the printed one at most.",
                 cell(order),
                 cell(most)

@@ -59,12 +59,10 @@ impl Data {
 ///
 /// If the lab fails.
 pub(crate) fn figures(lab: &Lab) -> anyhow::Result<Vec<Figure>> {
-    let some = if lab.quick { " --instructions 20000000" } else { "" };
     let mut runs = Vec::new();
     for (name, _) in TRACES {
-        let trace = lab.trace(name);
         let fixed = "FIXED-8K,FIXED-32K,FIXED-128K,FIXED-256K";
-        let line = format!("superpage --trace {} --policy all,{fixed}{some}", trace.display());
+        let line = format!("superpage {} --policy all,{fixed}", lab.replay(name));
         runs.push(lab.rows::<SuperpageArgs>(&line)?);
     }
     let of = |name: &str| {

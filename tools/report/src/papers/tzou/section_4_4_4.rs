@@ -9,6 +9,9 @@ use crate::printed::Printed;
 
 use super::PAPER;
 
+/// The algorithms that the thesis analyses, the second as op-synch and the third as op-asynch.
+const ANALYSED: [&str; 3] = ["2-phase", "optimistic", "optimistic'"];
+
 /// Microseconds that the lines of a page take.
 const TIMES: [f64; 7] = [0.0, 50.0, 100.0, 150.0, 200.0, 300.0, 400.0];
 
@@ -52,7 +55,9 @@ pub(super) fn spur(lab: &Lab, printed: &Printed) -> anyhow::Result<Figure> {
             .map(|pair| pair[0].0 + (10.0 - pair[0].1) / (pair[1].1 - pair[0].1) * (pair[1].0 - pair[0].0));
         let always = points.iter().all(|point| point.1 > 10.0);
         let at = if always { 0.0 } else { crossing.unwrap_or(f64::INFINITY) };
-        all = f64::max(all, at + reply);
+        if ANALYSED.contains(&name.as_str()) {
+            all = f64::max(all, at + reply);
+        }
         let mhz = |cycles: f64| if at == 0.0 { "none".into() } else { cell(cycles / at) };
         table.push(vec![
             name.clone(),
@@ -79,8 +84,8 @@ pub(super) fn spur(lab: &Lab, printed: &Printed) -> anyhow::Result<Figure> {
     Ok(figure.chart(chart).table(Table::new("", &head, table)).says(
         Verdict::most(&[off], 10.0, 30.0),
         format!(
-            "the last of the algorithms is above 10 % from {} us of a reply on, where the thesis says about {} for all of its three: \
-             {} % off, of which 10 agree, as far as its simulations and analysis do; the clock has to be as fast as the table says for \
+            "the last of the three algorithms that the thesis analyses is above 10 % from {} us of a reply on, where the thesis says about {}: \
+             {} % off, of which 10 agree, as far as its simulations and analysis do, and 30 in part; the clock has to be as fast as the table says for \
              the {} to {} cycles of a page not to exceed it.",
             cell(all), cell(limit), cell(off), cell(least), cell(most)
         ),
