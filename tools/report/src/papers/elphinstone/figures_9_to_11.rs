@@ -64,7 +64,7 @@ pub(super) fn protection(
             cell(most),
             cell(low),
             cell(high),
-            said(&stalls, if worst { "MPT is the worst." } else { "MPT is not the worst, either." }),
+            said(&stalls, if worst { "MPT is the worst." } else { "MPT is still not the worst." }),
         ),
     );
     let (tenth, alone) = sparse(&rows, guest, "Figure 10", "Protecting a sparse region", 0, "")?;
@@ -116,10 +116,10 @@ fn said(stalls: &[(&str, f64)], change: &str) -> String {
     if stalls.iter().any(|(_, stall)| stall.is_nan()) {
         return String::new();
     }
-    let each = |(name, stall): &(&str, f64)| format!("{} for {name}", cell(*stall));
+    let each = |(name, stall): &(&str, f64)| format!("{} with {name}", cell(*stall));
     format!(
-        "On the R4700's caches the walk of a refill waits for {} cycles. An operation here walks as a refill does, but follows \
-         another: it waits for less. With all of them added {change}",
+        "On the R4700's caches a refill's cache misses take {} cycles. An operation here walks as a refill does, but follows \
+         another, so that its misses take less. With all of these cycles added {change}",
         stalls.iter().map(each).collect::<Vec<_>>().join(", ")
     )
 }
