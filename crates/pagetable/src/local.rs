@@ -5,6 +5,7 @@ use core::ops::{Deref, DerefMut};
 
 use tlbkit_addr::{Attr, Flush, FlushScope, PageSize, Pages, Pfn, PhysAddr, VirtAddr, Vpn};
 
+use crate::node_locks::Block;
 use crate::table::{check_ends, destroy_into};
 use crate::{
     Change, Entry, Error, FlushAll, Footprint, Holes, Leaf, Mark, Pinned, Private, Rest, Retired, Right,
@@ -144,9 +145,14 @@ impl<'n, T: Private<'n>, F: FnMut(&Flush)> Local<'n, T, F> {
 impl<'n, T: Private<'n>, F: Invalidate> Local<'n, T, F> {
     /// Wraps `table`, as [`new`](Self::new) does, with a `flush` of a type that has a name, so that a static can hold the result.
     pub fn with(table: T, flush: F) -> Self {
-        // No other code has the table, so its flag is free, unless a writer was forgotten. It is never given back, because the table
+        // No other code has the table, so it has no writer, unless one was forgotten. The right is never given back, because the table
         // lives no longer than this value.
-        let is_free = table.writer_flag().try_take();
+        let is_free = match table.node_locks() {
+            None => table.writer_flag().try_take(),
+            Some(locks) => locks.add(Block::ALL).is_some(),
+        };
+        // SAFETY: this value is the only writer.
+        unsafe { table.gather_counts() };
         let mut batch = table.batch();
         if !is_free {
             // Nobody knows what the forgotten writer has changed.

@@ -7,6 +7,9 @@
 //!   the table               the block of all pages                     every writer
 //! ```
 //!
+//! In a hashed table the lock of a page is that of its 2 MiB, and a range is the whole table:
+//! [its documentation](crate::hpt#several-writers) says what is beside that lock.
+//!
 //! A block is an aligned run of pages that one node covers, or would cover. The holder of a block is the only one that stores in that
 //! node and in those below it; the nodes above it do not change on the way there, because a change of them is one of a larger block. So
 //! the locks need no node: they are words in [`NodeLocks`], which hold numbers of blocks, and no lock is in memory that a change may free.
@@ -91,7 +94,7 @@ impl Block {
 }
 
 /// The locks of a table that has several writers at a time: memory that the caller gives it
-/// ([`Mpt::with_locks`](crate::mpt::Mpt::with_locks)).
+/// ([`Mpt::with_locks`](crate::mpt::Mpt::with_locks), [`Hashed::with_locks`](crate::hpt::Hashed::with_locks)).
 ///
 /// It takes 2112 bytes: a cache line for each of 32 locks, so that writers of different nodes do not share one, and a line that all
 /// writers read, and only those of ranges write. Memory of zeros is what [`new`](Self::new) returns. (Writers of different nodes also share
@@ -125,9 +128,24 @@ struct Ranges {
 pub(crate) struct NodeLock {
     /// The block whose writer has the lock, or 0.
     holder: AtomicUsize,
-    /// How many PTEs more the writers of single pages have mapped than they have unmapped.
-    ptes: AtomicUsize,
+    /// What the writers of single pages have [counted](Count).
+    counts: [AtomicUsize; COUNTS],
 }
+
+/// What the writers of single pages count beside their locks: how many more there are than before.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Count {
+    /// PTEs.
+    Ptes,
+    /// Buckets of a hashed table that are in use.
+    Buckets,
+    /// Those of them that are vacant.
+    Vacant,
+    /// Overflow buckets.
+    Nodes,
+}
+
+const COUNTS: usize = Count::Nodes as usize + 1;
 
 impl NodeLocks {
     /// Returns the locks of a table that nobody writes.
@@ -137,7 +155,7 @@ impl NodeLocks {
         const FREE: AtomicUsize = AtomicUsize::new(0);
         Self {
             ranges: Ranges { count: FREE, blocks: [FREE; BLOCKS], lock: SpinLock::new() },
-            nodes: [const { Line(NodeLock { holder: FREE, ptes: FREE }) }; LOCKS],
+            nodes: [const { Line(NodeLock { holder: FREE, counts: [FREE; COUNTS] }) }; LOCKS],
         }
     }
 
@@ -148,7 +166,7 @@ impl NodeLocks {
         blocks.iter().chain([&*count]).for_each(|word| word.store(0, Ordering::Relaxed));
         for Line(lock) in nodes.iter() {
             lock.give_back();
-            lock.forget_ptes();
+            lock.take_counts();
         }
     }
 
@@ -234,14 +252,20 @@ impl NodeLocks {
         }
     }
 
-    /// Returns how many PTEs more the writers of single pages have mapped than they have unmapped.
-    pub(crate) fn ptes(&self) -> isize {
-        self.nodes.iter().map(|Line(lock)| lock.ptes()).fold(0, isize::wrapping_add)
+    /// Returns the sum of a count over all locks.
+    pub(crate) fn sum(&self, count: Count) -> isize {
+        self.nodes.iter().map(|Line(lock)| lock.counted(count)).fold(0, isize::wrapping_add)
     }
 
-    /// Forgets what [`ptes`](Self::ptes) counts. The caller is the table's only writer.
-    pub(crate) fn forget_ptes(&self) {
-        self.nodes.iter().for_each(|Line(lock)| lock.forget_ptes());
+    /// Returns the sums of all counts, which begin at 0 again. The caller is the table's only writer.
+    pub(crate) fn take_counts(&self) -> [isize; COUNTS] {
+        let mut sums = [0; COUNTS];
+        for Line(lock) in &self.nodes {
+            for (sum, count) in sums.iter_mut().zip(lock.take_counts()) {
+                *sum = isize::wrapping_add(*sum, count);
+            }
+        }
+        sums
     }
 }
 
@@ -268,14 +292,22 @@ impl NodeLock {
         self.holder.load(Ordering::Relaxed) == 0
     }
 
-    /// Returns how many PTEs were [counted](Self::count).
-    pub(crate) fn ptes(&self) -> isize {
-        self.ptes.load(Ordering::Relaxed).cast_signed()
+    /// Returns a count.
+    #[inline(always)]
+    pub(crate) fn counted(&self, count: Count) -> isize {
+        self.counts[count as usize].load(Ordering::Relaxed).cast_signed()
     }
 
-    /// Forgets the PTEs that were counted. The caller is the table's only writer.
-    pub(crate) fn forget_ptes(&self) {
-        self.ptes.store(0, Ordering::Relaxed);
+    /// Returns all counts, which begin at 0 again. The caller is the table's only writer.
+    pub(crate) fn take_counts(&self) -> [isize; COUNTS] {
+        self.counts.each_ref().map(|count| {
+            let counted = count.load(Ordering::Relaxed);
+            // Almost always 0, and the line stays with the CPU of its writer.
+            if counted != 0 {
+                count.store(0, Ordering::Relaxed);
+            }
+            counted.cast_signed()
+        })
     }
 
     /// Gives the lock back, which the caller has.
@@ -284,10 +316,11 @@ impl NodeLock {
         self.holder.store(0, Ordering::Release);
     }
 
-    /// Adds to the number of PTEs. The caller has the lock.
+    /// Adds to a count. The caller has the lock.
     #[inline(always)]
-    pub(crate) fn count(&self, by: isize) {
-        self.ptes.store(self.ptes.load(Ordering::Relaxed).wrapping_add_signed(by), Ordering::Relaxed);
+    pub(crate) fn count(&self, count: Count, by: isize) {
+        let sum = self.counted(count).wrapping_add(by);
+        self.counts[count as usize].store(sum.cast_unsigned(), Ordering::Relaxed);
     }
 }
 

@@ -133,6 +133,22 @@ pub unsafe trait Table<'n>: Debug {
         usize::BITS
     }
 
+    /// Returns the binary logarithm of the pages that have one lock, at least 1, in a table with [locks](Self::node_locks): those of a
+    /// last-level node, if the table does not say otherwise.
+    #[inline(always)]
+    fn lock_log(&self) -> u32 {
+        self.node_log(0)
+    }
+
+    /// Adds what writers of single pages have counted beside their locks to the table's own counts, where a change of the whole table
+    /// relies on these.
+    ///
+    /// # Safety
+    ///
+    /// No other code writes the table meanwhile.
+    #[inline(always)]
+    unsafe fn gather_counts(&self) {}
+
     /// Returns the part with all pages that leaves map of which it has a page, if any change of these pages stores in the part's node and
     /// in those below it alone: there is such a node, it keeps an entry that is not the part's, and no leaf extends beyond it.
     ///

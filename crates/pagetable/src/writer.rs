@@ -123,7 +123,11 @@ impl<'t, 'n, T: Table<'n> + ?Sized> Turn<'t, 'n, T> {
                     return Err(Error::Busy);
                 }
             }
-            let Some(wanted) = part else { return Ok(turn) };
+            let Some(wanted) = part else {
+                // SAFETY: no other code writes the table.
+                unsafe { table.gather_counts() };
+                return Ok(turn);
+            };
             // SAFETY: no other code writes a page of the block.
             turn.part = unsafe { table.whole_part(wanted) };
             if turn.part.is_some() {
@@ -143,7 +147,9 @@ impl<'t, 'n, T: Table<'n> + ?Sized> Turn<'t, 'n, T> {
     ///
     /// No other code has the right to write a page of it while this value exists.
     #[inline(always)]
-    pub const unsafe fn sole(table: &'t T) -> Self {
+    pub unsafe fn sole(table: &'t T) -> Self {
+        // SAFETY: this function's contract.
+        unsafe { table.gather_counts() };
         Self { table, taken: Taken::Nothing, part: None, nodes: PhantomData }
     }
 
@@ -166,12 +172,12 @@ impl<'n, T: Table<'n> + ?Sized> Drop for Turn<'_, 'n, T> {
     }
 }
 
-/// The right to change the entry of one page: see [`Slot`](crate::mpt::Slot).
+/// The right to change the entry of one page: see [`mpt::Slot`](crate::mpt::Slot) and [`hpt::Slot`](crate::hpt::Slot).
 #[derive(Debug)]
 pub struct PageTurn<'t, 'n, T: Table<'n> + ?Sized> {
     table: &'t T,
     page: Vpn,
-    /// The lock of the page's last-level node, or of a table that has one writer at a time; `None`: no other code writes the table.
+    /// The [lock](Table::lock_log) of the page, or of a table that has one writer at a time; `None`: no other code writes the table.
     lock: Option<&'t NodeLock>,
     nodes: PhantomData<&'n ()>,
 }
@@ -187,7 +193,7 @@ impl<'t, 'n, T: Table<'n> + ?Sized> PageTurn<'t, 'n, T> {
     pub fn new(table: &'t T, page: Vpn) -> Result<Self, Error> {
         let lock = match table.node_locks() {
             None => Some(table.writer_flag().lock()).filter(|lock| lock.try_take(Block::ALL)),
-            Some(locks) => locks.try_node(page, table.node_log(0)),
+            Some(locks) => locks.try_node(page, table.lock_log()),
         };
         if lock.is_none() {
             return Err(Error::Busy);

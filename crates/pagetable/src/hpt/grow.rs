@@ -83,16 +83,22 @@ mod split;
 
 use core::sync::atomic::Ordering;
 
+use super::chain::bump;
 use super::node::{Bucket, Walk, Writing};
 use super::shape::{Shape as _, Spot};
 use super::{Hashed, Sizes};
-use crate::Geometry;
 use crate::format::Format;
 use crate::nodes::{NodeAddr, Nodes};
 use crate::word::atomics::{AtomicUsize, fence};
+use crate::{Geometry, NodeLocks};
 
 /// The number of steps that a change makes for each bucket that it has taken or emptied, and of chains that it sweeps.
 pub(super) const STEPS: usize = 16;
+
+/// The most buckets that writers of single pages may take, or empty, with one lock before a change of the whole table.
+const PUT_OFF: usize = 64;
+/// The most of such changes that one change of the whole table makes up for.
+const MOST_PUT_OFF: usize = 256;
 
 /// A merge searches the end only of chains with fewer overflow buckets than this.
 const SHORT: usize = 32;
@@ -111,6 +117,8 @@ pub(super) struct Growth {
     /// The least number of blocks, and the largest number of buckets in use, with which a change neither grows nor shrinks the
     /// table nor parts chains.
     limits: [AtomicUsize; 2],
+    /// How many buckets writers of single pages have taken or emptied since the table was last grown, swept or shrunk, if it is due.
+    put_off: AtomicUsize,
     /// The number of [steps](Self::steps). Walkers read it.
     steps: AtomicUsize,
     /// The most blocks that one step has moved.
@@ -126,6 +134,7 @@ impl Growth {
             joined: AtomicUsize::new(heads),
             tails: core::array::from_fn(|_| core::array::from_fn(|_| AtomicUsize::new(0))),
             limits: [AtomicUsize::new(usize::MAX), AtomicUsize::new(0)],
+            put_off: AtomicUsize::new(0),
             steps: AtomicUsize::new(0),
             most: AtomicUsize::new(0),
             peak: AtomicUsize::new(0),
@@ -172,6 +181,13 @@ impl Growth {
         for (limit, number) in self.limits.iter().zip(numbers) {
             limit.store(number, Ordering::Relaxed);
         }
+    }
+
+    /// Returns how many changes have been put off; now they are not.
+    fn take_put_off(&self) -> usize {
+        let changes = self.put_off.load(Ordering::Relaxed);
+        self.put_off.store(0, Ordering::Relaxed);
+        changes
     }
 
     /// Returns the two tails.
@@ -234,6 +250,34 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, S: Sizes> Hashed<'n, 
         [least, S::LOAD * heads / 100]
     }
 
+    /// Adds what is counted beside the locks to the table's own counts, and notes how many changes are put off, if it is time to grow,
+    /// sweep or shrink the table. The caller is the only writer.
+    #[inline(never)]
+    pub(super) fn gather(&self, locks: &NodeLocks) {
+        let [ptes, buckets, vacant, nodes] = locks.take_counts();
+        self.tally.ptes(ptes);
+        self.count_node(nodes);
+        bump(&self.vacant, vacant);
+        bump(&self.used[0], buckets);
+        let (used, blocks, put_off) = (self.used(), self.known_blocks(), &self.growth.put_off);
+        let is_due = S::LOAD > 0 && (!self.growth.is_within_limits(blocks, used) || used - blocks > blocks);
+        let sum = put_off.load(Ordering::Relaxed).wrapping_add_signed(buckets + vacant.max(0));
+        put_off.store(if is_due { sum.min(MOST_PUT_OFF) } else { 0 }, Ordering::Relaxed);
+    }
+
+    /// Tells whether a writer of one page, which takes a bucket or `empties` one, may leave it to a later change to grow, sweep or shrink the
+    /// table, if the writers with its lock have taken, or emptied, so many since the counts were [gathered](Self::gather).
+    #[inline(always)]
+    pub(super) fn may_put_off(&self, changed: isize, empties: bool) -> bool {
+        let most = (self.buckets() / 128).clamp(1, PUT_OFF);
+        // As after any other change, an unmap does not make the table grow.
+        let is_due =
+            || !empties || self.must_sweep() || !self.growth.is_within_limits(self.known_blocks(), 0);
+        changed < most.cast_signed()
+            && !self.has_lacked_memory()
+            && (self.growth.put_off.load(Ordering::Relaxed) == 0 || !is_due())
+    }
+
     /// Limits that no table is within.
     pub(super) const NEVER_WITHIN: [usize; 2] = [usize::MAX, 0];
 }
@@ -281,7 +325,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, S: Sizes> Writing<'_,
         if S::LOAD == 0 {
             return;
         }
-        let (used, blocks) = (self.used(), self.blocks());
+        let (used, blocks) = (self.used(), self.known_blocks());
         if !self.growth.is_within_limits(blocks, used) || used - blocks > blocks {
             self.again().adapt_slowly(changed, 0);
         }
@@ -294,7 +338,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, S: Sizes> Writing<'_,
     pub(super) fn make_room(&mut self, more: usize) {
         let used = self.used().saturating_add(more);
         // The check for a single block follows in `adapt`.
-        if more > 1 && S::LOAD > 0 && !self.growth.is_within_limits(self.blocks(), used) {
+        if more > 1 && S::LOAD > 0 && !self.growth.is_within_limits(self.known_blocks(), used) {
             self.again().adapt_slowly(more, more);
         }
     }
@@ -311,7 +355,8 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, S: Sizes> Writing<'_,
     /// all been parted.
     fn shrink(&mut self) -> bool {
         let heads = self.buckets();
-        let is_deserted = heads > 1 << S::BUCKETS_LOG && self.blocks().saturating_mul(400) < S::LOAD * heads;
+        let is_deserted =
+            heads > 1 << S::BUCKETS_LOG && self.known_blocks().saturating_mul(400) < S::LOAD * heads;
         is_deserted && self.again().merge()
     }
 
@@ -322,7 +367,8 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, S: Sizes> Writing<'_,
     pub(super) fn adapt_slowly(mut self, changed: usize, coming: usize) {
         // If a step unwinds, the next change does not rely on these numbers.
         self.growth.set_limits(Hashed::<'n, G, F, N, S>::NEVER_WITHIN);
-        for _ in 0..changed.max(1) {
+        let put_off = if self.locks().is_some() { self.growth.take_put_off() } else { 0 };
+        for _ in 0..(changed + put_off).max(1) {
             let goes_on = if self.has_joined() {
                 self.again().unzip(STEPS);
                 true

@@ -108,6 +108,31 @@
 //! all. Without it, too, the table keeps none after a lack of memory: each unmap that empties a bucket gives it back. A bucket of
 //! [`PaperHr`] is never vacant, because the kernel's own words are in it.
 //!
+//! # Several writers
+//!
+//! A table in shared mode may have several writers at a time ([`Hashed::with_locks`]): a [`PageTurn`](crate::PageTurn) gives the right to
+//! change one page, and its [`Slot`] makes the change.
+//!
+//! | a right to | excludes | changes |
+//! |-|-|-|
+//! | one page | the other pages of its 2 MiB, and of those with the same one of 32 locks; with a slot, the other slots of its chain | words of the chain; it may link an overflow bucket |
+//! | a range, or the whole table | every writer | anything |
+//!
+//! A slot has two locks. The first one is chosen by the address, so threads with ranges of their own do not share its line: writers of the
+//! whole table wait for it, and its holder counts beside it. The second one is that of the chain: a word in the padding of the first bucket,
+//! whose line the change reads in any case. Of two chains that are [joined](#growing-and-shrinking) it is that of the first one. Nothing else
+//! of the table is touched: a change of the size, of the directory or of which chains are joined, and the removal of a bucket, are
+//! those of a writer of the whole table. So is a change of a range, because its blocks are in chains all over the table.
+//!
+//! A table whose first buckets have no padding has one writer at a time: [`H8k`], [`H128k`], [`PaperHr`], [`Hpt32`], [`HrSmall`], and clustered
+//! tables that a refill handler may walk.
+//!
+//! Beside the first lock there are counts of PTEs, of buckets that have been taken into use or emptied, and of nodes. The next writer of the
+//! whole table adds them to the table's own, and grows, sweeps or shrinks the table for all of these changes. A slot returns `None`, so that
+//! the caller takes the whole table, when with its lock one bucket for each 128 first buckets has been taken, or emptied, at least one and at
+//! most 64; or when earlier changes of slots are still to be made up for. So with all 32 locks in use a table grows late by a quarter of its
+//! first buckets, and one change makes up for at most 256 others. After a lack of memory no slot takes or empties a bucket.
+//!
 //! # Near buckets
 //!
 //! In a table with 150 blocks for each 100 first buckets, 52 of 100 blocks are in the first bucket of their chain, 30 in the
@@ -174,6 +199,7 @@ mod replace;
 mod resize;
 mod shape;
 mod sizes;
+mod slot;
 mod table;
 mod tag;
 mod unmap;
@@ -185,14 +211,16 @@ use core::fmt;
 use core::marker::PhantomData;
 
 pub use sizes::{Buckets, Sizes};
+pub use slot::Slot;
 
 use shape::Shape as _;
 
 use crate::footprint::Tally;
 use crate::format::{Compact32, Format};
+use crate::node_locks::Count;
 use crate::nodes::{NodeAddr, Nodes};
 use crate::word::atomics::{AtomicUsize, Ordering};
-use crate::{Error, Geometry, Word, WriterFlag, geometry};
+use crate::{Error, Footprint, Geometry, Mode as _, NodeLocks, Word, WriterFlag, geometry};
 
 /// A hashed page table of geometry `G` with entries of format `F` in nodes from `N`.
 ///
@@ -221,6 +249,8 @@ pub struct Hashed<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, S: Sizes
     swept: AtomicUsize,
     growth: grow::Growth,
     flag: WriterFlag,
+    /// By which several writers share the table; `None`: it has one at a time.
+    locks: Option<&'n NodeLocks>,
     tally: Tally,
     shape: PhantomData<(G, F, S)>,
 }
@@ -320,12 +350,33 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, S: Sizes> Hashed<'n, 
             swept: AtomicUsize::new(0),
             growth: grow::Growth::new(1 << S::BUCKETS_LOG),
             flag: WriterFlag::new(nodes.held()),
+            locks: None,
             tally: Tally::default(),
             shape: PhantomData,
         };
         let root = table.begin().ok_or_else(|| Error::no_memory(1, nodes.held()))?;
         table.root = F::Word::from_usize(root).cell();
         Ok(table)
+    }
+
+    /// Returns the table, which has several writers from now on: those of single pages. It must be a table whose first buckets have
+    /// padding, as [`Hr`] and the clustered tables of 64-bit words have: see [several writers](crate::hpt#several-writers).
+    #[must_use]
+    pub fn with_locks(mut self, locks: &'n mut NodeLocks) -> Self {
+        const {
+            assert!(N::Mode::SHARED, "a table of one CPU has one writer");
+            assert!(Self::NODE < Self::STRIDE, "a first bucket has no room for the lock of its chain");
+        }
+        // Another table may have had them, and a right to write it may have been forgotten.
+        locks.free();
+        self.locks = Some(locks);
+        self
+    }
+
+    /// Returns the locks, if the table has any. A constant says that some tables have none.
+    #[inline(always)]
+    fn locks(&self) -> Option<&'n NodeLocks> {
+        self.locks.filter(|_| N::Mode::SHARED && Self::NODE < Self::STRIDE)
     }
 
     /// Returns the root word: the address of the array of buckets, with the base-two logarithm of the number of buckets in
@@ -337,7 +388,25 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, S: Sizes> Hashed<'n, 
 
     /// Returns the number of blocks with at least one leaf or mark.
     pub fn blocks(&self) -> usize {
+        let beside = |locks: &NodeLocks| locks.sum(Count::Buckets).wrapping_sub(locks.sum(Count::Vacant));
+        self.known_blocks().saturating_add_signed(self.locks().map_or(0, beside))
+    }
+
+    /// Returns the same, to a change of the whole table, without what is counted beside the locks.
+    fn known_blocks(&self) -> usize {
         self.used().saturating_sub(self.vacant.load(Ordering::Relaxed))
+    }
+
+    /// Returns the footprint, with what is counted beside the locks.
+    fn all_counts(&self) -> Footprint {
+        let mut all = self.tally.footprint();
+        if let Some(locks) = self.locks() {
+            let nodes = locks.sum(Count::Nodes);
+            all.nodes = all.nodes.saturating_add_signed(nodes);
+            all.bytes = all.bytes.saturating_add_signed(nodes * (Self::NODE * F::Word::BYTES) as isize);
+            all.ptes = all.ptes.saturating_add_signed(locks.sum(Count::Ptes));
+        }
+        all
     }
 
     /// Returns how many buckets are in use: those of blocks, and the [vacant] ones.
@@ -349,7 +418,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, S: Sizes> Hashed<'n, 
 impl<G: Geometry, F: Format, N: Nodes<Word = F::Word>, S: Sizes> Drop for Hashed<'_, G, F, N, S> {
     fn drop(&mut self) {
         // SAFETY: this is the `drop` of the table to which the flag belongs.
-        unsafe { self.nodes.held().count_dropped_table(&self.flag, self.tally.footprint().nodes) };
+        unsafe { self.nodes.held().count_dropped_table(&self.flag, self.all_counts().nodes) };
     }
 }
 
@@ -359,7 +428,7 @@ impl<G: Geometry, F: Format, N: Nodes<Word = F::Word>, S: Sizes> fmt::Debug for 
         f.debug_struct("Hashed")
             .field("root", &NodeAddr::new(self.root() & !low))
             .field("buckets", &self.buckets())
-            .field("footprint", &self.tally.footprint())
+            .field("footprint", &self.all_counts())
             .finish_non_exhaustive()
     }
 }

@@ -46,7 +46,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, S: Sizes> Writing<'_,
         flush_all_cpus: &mut dyn FnMut(&Flush),
     ) -> Result<(), Error> {
         G::SPACE.check_sized(pages, to)?;
-        let before = self.blocks();
+        let before = self.known_blocks();
         check_resize(self.walk(), pages, to, |_| ())?;
         // If a block of the new size has no bucket, no page of that size is mapped in it, so all of its pages change.
         let mut supply = self.again().reserve(Self::grain_of(to), pages)?;
@@ -60,7 +60,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, S: Sizes> Writing<'_,
             }
             rest = piece.rest(pages);
         }
-        let changed = self.blocks().abs_diff(before);
+        let changed = self.known_blocks().abs_diff(before);
         self.adapt(changed);
         Ok(())
     }

@@ -26,7 +26,7 @@
 use tlbkit_addr::{PageSize, Pages, VirtAddr, Vpn};
 
 use super::node::{Array, Bucket, Chain, Directory, Fresh, Probe, Segment, Slots, Span, Unit, Walk, Writing};
-use super::{Hashed, Sizes};
+use super::{Hashed, Sizes, Slot};
 use crate::format::{Format, entry_of};
 use crate::nodes::{NodeAddr, Nodes};
 use crate::{Entry, Geometry, Leaf, Word as _};
@@ -405,7 +405,7 @@ macro_rules! have_shape {
     )* };
 }
 
-have_shape!(Walk Unit Probe Directory Segment Writing Chain Bucket Fresh Slots Array);
+have_shape!(Walk Unit Probe Directory Segment Writing Chain Bucket Fresh Slots Array Slot);
 
 impl<G: Geometry, F: Format, N: Nodes<Word = F::Word>, S: Sizes> Shape for Hashed<'_, G, F, N, S> {
     type G = G;

@@ -11,8 +11,8 @@ use crate::geometry::Checked as _;
 use crate::leaf::phys;
 use crate::nodes::Nodes;
 use crate::{
-    Change, Entry, Error, FlushAll, Footprint, Geometry, Holes, Leaf, Mark, Pinned, Private, Rest, Retired,
-    Right, Space, Table, Uncovered, WriterFlag,
+    Change, Entry, Error, FlushAll, Footprint, Geometry, Holes, Leaf, Mark, NodeLocks, Pinned, Private, Rest,
+    Retired, Right, Space, Table, Uncovered, WriterFlag,
 };
 
 impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, S: Sizes> Hashed<'n, G, F, N, S> {
@@ -28,6 +28,9 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, S: Sizes> Hashed<'n, 
         Ok(unsafe { Writing::new(self, batch) })
     }
 }
+
+/// The binary logarithm of the pages that have one lock: those that a last-level node of most page tables covers.
+const LOCK_LOG: u32 = if cfg!(tlbkit_loom) { 1 } else { 9 };
 
 // SAFETY: `batch` returns a batch over the table's storage, and the flag is a field. When a change returns, the nodes that
 // it has pushed to the batch are unlinked. `mend` repairs the table after a change that unwinds.
@@ -91,11 +94,27 @@ unsafe impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, S: Sizes> Tabl
     }
 
     fn footprint(&self) -> Footprint {
-        self.tally.footprint()
+        self.all_counts()
     }
 
     fn writer_flag(&self) -> &WriterFlag {
         &self.flag
+    }
+
+    #[inline(always)]
+    fn node_locks(&self) -> Option<&NodeLocks> {
+        self.locks()
+    }
+
+    #[inline(always)]
+    fn lock_log(&self) -> u32 {
+        LOCK_LOG
+    }
+
+    unsafe fn gather_counts(&self) {
+        if let Some(locks) = self.locks() {
+            self.gather(locks);
+        }
     }
 
     fn batch(&self) -> Retired<'n> {
@@ -176,7 +195,10 @@ unsafe impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, S: Sizes> Tabl
     unsafe fn dismantle(&mut self, batch: &mut Retired<'n>) {
         // SAFETY: by the contract of `Table::dismantle` the caller is the only writer, the batch came from this table, and no code
         // uses the table any more.
-        unsafe { Writing::new(self, batch).retire_all() };
+        unsafe {
+            self.gather_counts();
+            Writing::new(self, batch).retire_all();
+        }
         self.tally.ptes(-(self.tally.footprint().ptes as isize));
     }
 }

@@ -38,7 +38,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, S: Sizes> Writing<'_,
             self.touch(FlushScope::Everywhere, stale);
         }
         if census.pages + census.marks > 0 {
-            let before = self.blocks();
+            let before = self.known_blocks();
             // Of base pages without a hole every entry is taken.
             let full = census.leaves == pages.len();
             if full && self.is_by_block(pages) {
@@ -46,7 +46,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, S: Sizes> Writing<'_,
             } else {
                 self.clear(pages, full);
             }
-            let emptied = before - self.blocks();
+            let emptied = before - self.known_blocks();
             self.adapt(emptied);
         }
         Ok(census.pages)
@@ -79,11 +79,11 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, S: Sizes> Writing<'_,
                 return Ok(None);
             }
         };
-        let before = self.blocks();
+        let before = self.known_blocks();
         self.clear(taken, false);
         if by_block {
             rest.go_past(taken.last());
-            let emptied = before - self.blocks();
+            let emptied = before - self.known_blocks();
             self.adapt(emptied);
         }
         Ok(Some((taken.first(), uncovered)))

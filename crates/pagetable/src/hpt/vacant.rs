@@ -63,7 +63,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, S: Sizes> Hashed<'n, 
         if S::LOAD == 0 {
             return false;
         }
-        let may_have = if self.has_lacked_memory() { 0 } else { self.blocks() };
+        let may_have = if self.has_lacked_memory() { 0 } else { self.known_blocks() };
         self.vacant.load(Ordering::Relaxed) > may_have
     }
 
@@ -77,7 +77,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, S: Sizes> Hashed<'n, 
         if !Self::keeps(0) || self.has_lacked_memory() {
             return 0;
         }
-        self.blocks().saturating_sub(self.vacant.load(Ordering::Relaxed)) / 2
+        self.known_blocks().saturating_sub(self.vacant.load(Ordering::Relaxed)) / 2
     }
 
     /// Returns the error of a change for which the storage had fewer than `wanted` nodes. From now on the table keeps no vacant

@@ -29,9 +29,9 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Writing<'_, 'n, G, F, N>
         let owned = table.tally.footprint().nodes;
         let before = self.retired();
         table.tally.clear();
-        table.flag.lock().forget_ptes();
+        table.flag.lock().take_counts();
         if let Some(locks) = table.locks {
-            locks.forget_ptes();
+            locks.take_counts();
         }
         self.root().mend(false, true);
         if let Some(own) = region::<G>() {

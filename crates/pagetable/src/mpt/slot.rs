@@ -92,7 +92,7 @@ impl<F: Format> Encoded<F> {
 
     /// Returns the entry that leads to `frame`.
     #[inline(always)]
-    fn to(self, frame: Pfn) -> Option<F::Word> {
+    pub(crate) fn to(self, frame: Pfn) -> Option<F::Word> {
         // Checks the frame number. The check does not depend on the attributes.
         F::leaf(frame, F::BASE, Attr::READ, true).ok()?;
         Some(F::leading_to(self.0, frame))

@@ -11,6 +11,7 @@ use super::shape::Shape;
 use crate::format::{Format, payload_bits};
 use crate::geometry::Checked as _;
 use crate::leaf::phys;
+use crate::node_locks::Count;
 use crate::nodes::Nodes;
 use crate::{
     Change, Entry, Error, FlushAll, Footprint, Holes, Leaf, Mark, NodeLocks, PageRanges, Part, Pinned,
@@ -77,7 +78,10 @@ unsafe impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Table<'n> for Mpt
 
     fn footprint(&self) -> Footprint {
         let all = self.tally.footprint();
-        let by_pages = self.flag.lock().ptes().wrapping_add(self.locks.map_or(0, NodeLocks::ptes));
+        let by_pages = self
+            .locks
+            .map_or(0, |locks| locks.sum(Count::Ptes))
+            .wrapping_add(self.flag.lock().counted(Count::Ptes));
         let ptes = all.ptes.wrapping_add_signed(by_pages);
         Footprint { ptes, ..all }
     }

@@ -232,7 +232,7 @@ pub unsafe trait Nodes: Reclaim + Debug {
     ///
     /// - `node` was taken from this storage and is not free;
     /// - `index` is less than the number of the node's words;
-    /// - no other CPU writes the word.
+    /// - no other CPU writes the word, or each of them does so by accesses that are atomic in every mode.
     #[inline(always)]
     unsafe fn word_mut(&self, node: NodeAddr, index: usize) -> WordMut<'_, Self> {
         WordMut { nodes: self, node, index, here: PhantomData }

@@ -32,6 +32,7 @@ mod hashed_model;
 mod hashed_properties;
 mod hashed_space;
 mod hashed_threads;
+mod hashed_writers;
 mod huge;
 mod large_over_invalid;
 mod lpt;

@@ -151,7 +151,7 @@ fn a_right_that_unwinds_while_it_waits_is_given_back() {
     assert_eq!(slab.usage().nodes, 0);
 }
 
-const WRITERS: usize = 3;
+pub(super) const WRITERS: usize = 3;
 const STEPS: usize = if cfg!(miri) { 60 } else { 20_000 };
 /// Each writer has every third page of six nodes, so they have all nodes in common; and a node of its own.
 const SHARED_PAGES: usize = 4;
@@ -164,11 +164,11 @@ fn own(writer: usize) -> Vec<usize> {
 }
 
 /// Returns the frame of a page in a generation. Frame numbers tell the pages apart.
-fn frame(page: usize, generation: usize) -> Pfn {
+pub(super) fn frame(page: usize, generation: usize) -> Pfn {
     Pfn::new(page << 3 | generation & 7)
 }
 
-fn busy<T>(mut attempt: impl FnMut() -> Result<T, Error>) -> T {
+pub(super) fn busy<T>(mut attempt: impl FnMut() -> Result<T, Error>) -> T {
     loop {
         match attempt() {
             Err(Error::Busy) => {
@@ -221,7 +221,7 @@ fn writers_of_neighbouring_pages_do_not_disturb_each_other() {
 }
 
 /// Counts a thread when it ends, or unwinds.
-struct Ended<'c>(&'c AtomicUsize);
+pub(super) struct Ended<'c>(pub(super) &'c AtomicUsize);
 
 impl Drop for Ended<'_> {
     fn drop(&mut self) {

@@ -32,21 +32,19 @@ threads!(mpt_va48_aarch64, format::Aarch64, |nodes| mpt::Mpt::<geometry::Va48, f
 ));
 
 macro_rules! writers {
-    ($name:ident, $format:ty, $geometry:ty) => {
-        threads!($name, $format, |nodes, locks| {
-            mpt::Mpt::<$geometry, $format, _>::new(nodes).map(|table| table.with_locks(locks))
-        });
+    ($name:ident, $format:ty, $table:ty) => {
+        threads!($name, $format, |nodes, locks| <$table>::new(nodes).map(|table| table.with_locks(locks)));
     };
 }
 
-writers!(writers_va32_compact, Compact32, Va32);
-writers!(writers_va32_entrylo, EntryLo, Va32);
+writers!(writers_va32_compact, Compact32, mpt::Mpt<'_, Va32, Compact32, _>);
+writers!(writers_va32_entrylo, EntryLo, mpt::Mpt<'_, Va32, EntryLo, _>);
 #[cfg(all(target_pointer_width = "64", not(miri)))]
-writers!(writers_va39_sv39, format::Sv39, geometry::Va39);
+writers!(writers_va39_sv39, format::Sv39, mpt::Mpt<'_, geometry::Va39, format::Sv39, _>);
 #[cfg(all(target_pointer_width = "64", not(miri)))]
-writers!(writers_va48_aarch64, format::Aarch64, geometry::Va48);
+writers!(writers_va48_aarch64, format::Aarch64, mpt::Mpt<'_, geometry::Va48, format::Aarch64, _>);
 #[cfg(all(target_pointer_width = "64", not(miri)))]
-writers!(writers_va48_x86, format::X86, geometry::Va48);
+writers!(writers_va48_x86, format::X86, mpt::Mpt<'_, geometry::Va48, format::X86, _>);
 
 /// The check can fail: a walker sees a frame that the writer never mapped.
 #[test]

@@ -6,6 +6,7 @@
 #[macro_use]
 #[path = "../all/common/kinds.rs"]
 mod kinds;
+mod hashed_writers;
 mod pairs;
 #[path = "../all/common/rebased.rs"]
 mod rebased;

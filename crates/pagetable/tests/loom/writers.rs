@@ -17,15 +17,15 @@ const WRITE: Attr = Attr::READ.union(Attr::WRITE);
 
 type Shared = Mpt<'static, Tiny, Compact32, Watched<u32>>;
 
-fn page(page: usize) -> Pages {
+pub(super) fn page(page: usize) -> Pages {
     Pages::one(Vpn::new(page))
 }
 
-fn frame(page: usize) -> Pfn {
+pub(super) fn frame(page: usize) -> Pfn {
     Pfn::new(8 + page)
 }
 
-fn complete(retired: Retired<'_>) {
+pub(super) fn complete(retired: Retired<'_>) {
     // SAFETY: the walker has ended.
     unsafe { retired.reclaim() };
 }

@@ -13,7 +13,7 @@ const fn mutation(
 
 const PAGETABLE: &str = "tlbkit-pagetable";
 
-pub(super) const MUTATIONS: [Mutation; 37] = [
+pub(super) const MUTATIONS: [Mutation; 39] = [
     mutation(
         "a word is published without what it leads to",
         "crates/pagetable/src/word.rs",
@@ -45,6 +45,26 @@ pub(super) const MUTATIONS: [Mutation; 37] = [
             "let keeps_others = live + used() < usize::MAX;",
         ],
         Test::Walkers("writers::"),
+    ),
+    mutation(
+        "several writers: a writer of a page does not wait for that of its chain",
+        "crates/pagetable/src/hpt/node/bucket.rs",
+        [
+            "pub(crate) fn try_lock(",
+            "if is_taken { Some(ChainLock(place)) } else { None }",
+            "if is_taken { Some(ChainLock(place)) } else { Some(ChainLock(place)) }",
+        ],
+        Test::Walkers("writers::"),
+    ),
+    mutation(
+        "several writers: of two chains that are joined each has its lock",
+        "crates/pagetable/src/hpt/node/writing.rs",
+        [
+            "pub(crate) fn chain(&mut self) -> Option<Locked",
+            "let pair = if walk.has_joined() { walk.pair(key) } else { None };",
+            "let pair = if walk.has_joined() && key == usize::MAX { walk.pair(key) } else { None };",
+        ],
+        Test::Plain(PAGETABLE, "hashed_writers::chains_"),
     ),
     mutation(
         "MPT: a node is not linked",

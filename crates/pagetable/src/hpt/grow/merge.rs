@@ -82,6 +82,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, S: Sizes> Writing<'_,
                     to.copy_contents(from);
                 } else if let Some(fresh) = Fresh::take(self.table(), Some(&mut *supply)) {
                     let fresh = fresh.into_bucket();
+                    self.count_node(1);
                     fresh.copy_contents(from);
                     second = Some(fresh);
                 }

@@ -37,14 +37,14 @@ impl<'a, 'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, S: Sizes> Deref
 pub(super) struct Place<'a, 'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, S: Sizes> {
     pub(super) table: &'a Hashed<'n, G, F, N, S>,
     pub(super) node: NodeAddr,
-    /// The index of a word of the node, which is one of the bucket.
+    /// The index of a word of the node, which is one of the bucket or a [`ChainLock`].
     pub(super) index: usize,
 }
 
 impl<'a, G: Geometry, F: Format, N: Nodes<Word = F::Word>, S: Sizes> Place<'a, '_, G, F, N, S> {
     #[inline(always)]
     fn word(&self) -> WordMut<'a, N> {
-        // SAFETY: the node is live, the word is in it, and the holder is its only writer.
+        // SAFETY: the node is live, and the word is in it. The holder is its only writer, or accesses it atomically: see `ChainLock`.
         unsafe { self.table.nodes.word_mut(self.node, self.index) }
     }
 
@@ -245,6 +245,13 @@ impl<'a, 'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, S: Sizes> Bucket<
         (0..Self::SLOTS).rev().all(|slot| !is_taken::<F>(self.place(0, slot).read()))
     }
 
+    /// Tells whether the bucket of base pages holds no leaf and no mark but that of the page at `at`.
+    #[inline(always)]
+    pub(crate) fn has_only(self, at: VirtAddr) -> bool {
+        let (block, own) = (Self::block(0, at), Self::slot(0, at));
+        (0..Self::SLOTS).rev().all(|slot| slot == own || !is_taken::<F>(self.place(block, slot).read()))
+    }
+
     /// Updates the words beside the leaves of the bucket of `block`, in a format in which two words are one TLB entry.
     #[inline(always)]
     pub(crate) fn settle_pairs(self, grain: usize, block: usize) {
@@ -276,6 +283,45 @@ impl<'a, 'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, S: Sizes> Bucket<
     }
 }
 
+/// The lock of a chain, and of the one that is joined to it, in a table with several writers: a word in the padding of the first bucket.
+///
+/// A writer of one page has it during its change. A writer of the whole table does not take it, because there is no other writer then.
+pub(crate) struct ChainLock<'a, 'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, S: Sizes>(
+    Place<'a, 'n, G, F, N, S>,
+);
+
+impl<'a, 'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, S: Sizes> Unit<'a, 'n, G, F, N, S> {
+    /// Takes the lock of the chain that begins with this first unit of a first bucket, if it is free within a moment.
+    ///
+    /// A holder waits for nobody, so the lock is soon free, unless the caller has it.
+    #[inline(always)]
+    pub(crate) fn try_lock(self) -> Option<ChainLock<'a, 'n, G, F, N, S>> {
+        let index = self.spot.at + Self::NODE.min(Self::STRIDE - 1);
+        // The word is in the padding, which nothing else accesses. All accesses are atomic: those here and in `drop`.
+        let place = Place { table: self.walk.table, node: self.spot.node, index };
+        let try_once = || place.word().atomic().exchange(F::Word::ZERO, F::Word::from_usize(1)).is_ok();
+        let is_taken = try_once() || !cfg!(tlbkit_loom) && (0..ATTEMPTS).any(|_| try_again(try_once));
+        // A value for a lock that is not taken would give it back.
+        if is_taken { Some(ChainLock(place)) } else { None }
+    }
+}
+
+/// How often a writer tries to take the lock of a chain.
+const ATTEMPTS: usize = 100;
+
+#[cold]
+fn try_again(attempt: impl Fn() -> bool) -> bool {
+    core::hint::spin_loop();
+    attempt()
+}
+
+impl<G: Geometry, F: Format, N: Nodes<Word = F::Word>, S: Sizes> Drop for ChainLock<'_, '_, G, F, N, S> {
+    #[inline(always)]
+    fn drop(&mut self) {
+        self.0.word().atomic().publish(F::Word::ZERO);
+    }
+}
+
 /// An overflow bucket that no walker can reach yet.
 ///
 /// If it is dropped, its node is leaked.
@@ -285,8 +331,8 @@ pub(crate) struct Fresh<'a, 'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>
 );
 
 impl<'a, 'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, S: Sizes> Fresh<'a, 'n, G, F, N, S> {
-    /// Takes an overflow bucket from the supply, or from the storage of the table if there is no supply, and counts it. Returns `None`
-    /// if there is none, or if the supply is of another storage.
+    /// Takes an overflow bucket from the supply, or from the storage of the table if there is no supply. Returns `None` if there is
+    /// none, or if the supply is of another storage. The caller counts it.
     #[inline(always)]
     pub(crate) fn take(
         table: &'a Hashed<'n, G, F, N, S>,
@@ -299,7 +345,6 @@ impl<'a, 'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, S: Sizes> Fresh<'
             }
             Some(_) => return None,
         };
-        table.count_node(1);
         // SAFETY: the node was taken with the words of an overflow bucket, and no other code knows it.
         Some(Self(unsafe { Bucket::new(table, Spot::node(node)) }))
     }

@@ -9,6 +9,7 @@ use crate::hpt::shape::{Shape as _, Spot};
 use crate::hpt::tag::Tags as _;
 use crate::hpt::{Hashed, Sizes};
 use crate::mode::Mode;
+use crate::node_locks::{Count, NodeLock};
 use crate::nodes::Nodes;
 
 /// A chain of the table, the right to write the table, and a place in the chain.
@@ -41,12 +42,6 @@ impl<'c, 'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, S: Sizes> Chain<'
     #[inline(always)]
     pub(crate) fn into_writing(self) -> Writing<'c, 'n, G, F, N, S> {
         self.writing
-    }
-
-    /// Returns the table.
-    #[inline(always)]
-    pub(crate) fn table(&self) -> &'c Hashed<'n, G, F, N, S> {
-        self.writing.table
     }
 
     /// Returns the first bucket.
@@ -92,45 +87,7 @@ impl<'c, 'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, S: Sizes> Chain<'
         word: impl Fn(usize) -> F::Word,
     ) -> bool {
         debug_assert!(self.head == self.writing.head(span.block).spot(), "the chain of the block");
-        let bucket = if is_free {
-            let head = self.head();
-            // PTEs that fill all slots overwrite the former content, so only other cases need it cleared.
-            if span.count < Self::SLOTS || F::EXTRA > 0 {
-                head.wipe();
-            }
-            head
-        } else {
-            let Some(fresh) = Fresh::take(self.table(), supply) else { return false };
-            fresh.into_bucket()
-        };
-        bucket.slots(span).fill(word);
-        self.enter(span.grain);
-        bucket.publish_tag(Self::tag_of(span.grain, span.block));
-        if !is_free {
-            // SAFETY: the bucket was just taken, and is complete.
-            unsafe { self.link(bucket, span.block) };
-        }
-        true
-    }
-
-    /// Links an overflow bucket for a block, whose chain this is.
-    ///
-    /// # Safety
-    ///
-    /// The bucket is a complete overflow bucket of the table, to which no link leads.
-    #[inline(always)]
-    unsafe fn link(&self, fresh: Bucket<'_, 'n, G, F, N, S>, block: usize) {
-        // If two chains are joined, the bucket goes to the begin of their common part, so that the part stays common.
-        let ends = self.writing.walk().joined(Self::lead(block)).unwrap_or([self.head; 2]);
-        let [one, other] = ends.map(|spot| self.bucket(spot));
-        // SAFETY: no link has led to the bucket, and now one does; or one from each of the two chains that are joined.
-        unsafe {
-            fresh.publish_link(one.behind());
-            one.publish_link(Some(fresh));
-            if *other != *one {
-                other.publish_link(Some(fresh));
-            }
-        }
+        self.head().begin(is_free, supply, None, span, word)
     }
 
     /// Lends the cursor.
@@ -240,6 +197,69 @@ impl<'c, 'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, S: Sizes> Chain<'
         chain.probe = first;
         if chain.here().tag() & Self::LIVE != 0 && chain.here().is_vacant() {
             chain.take_out();
+        }
+    }
+}
+
+impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, S: Sizes> Bucket<'_, 'n, G, F, N, S> {
+    /// Does what [`Chain::begin`] does, in the chain that begins with this bucket, for the holder of the right to write the chain. Counts
+    /// beside the `lock` that gives this right; without one the table has one writer.
+    #[inline(always)]
+    pub(crate) fn begin(
+        self,
+        is_free: bool,
+        supply: Option<&mut Supply<'n, G, F, N, S>>,
+        lock: Option<&NodeLock>,
+        span: Span,
+        word: impl Fn(usize) -> F::Word,
+    ) -> bool {
+        let table = self.table();
+        let bucket = if is_free {
+            // PTEs that fill all slots overwrite the former content, so only other cases need it cleared.
+            if span.count < Self::SLOTS || F::EXTRA > 0 {
+                self.wipe();
+            }
+            self
+        } else {
+            let Some(fresh) = Fresh::take(table, supply) else { return false };
+            match lock {
+                None => table.count_node(1),
+                Some(lock) => lock.count(Count::Nodes, 1),
+            }
+            fresh.into_bucket()
+        };
+        bucket.slots(span).fill(word);
+        match lock {
+            None => table.enter(span.grain),
+            // A writer of one page begins no bucket of larger pages.
+            Some(lock) => lock.count(Count::Buckets, 1),
+        }
+        bucket.publish_tag(Self::tag_of(span.grain, span.block));
+        if !is_free {
+            // SAFETY: the bucket was just taken, and is complete.
+            unsafe { self.link(bucket, span.block) };
+        }
+        true
+    }
+
+    /// Links an overflow bucket for a block, whose chain begins with this bucket.
+    ///
+    /// # Safety
+    ///
+    /// The bucket is a complete overflow bucket of the table, to which no link leads.
+    #[inline(always)]
+    unsafe fn link(self, fresh: Self, block: usize) {
+        let walk = self.0.walk;
+        // If two chains are joined, the bucket goes to the begin of their common part, so that the part stays common.
+        let ends = walk.joined(Self::lead(block)).unwrap_or([self.0.spot; 2]);
+        let [one, other] = ends.map(|spot| Bucket(Unit { walk, spot }));
+        // SAFETY: no link has led to the bucket, and now one does; or one from each of the two chains that are joined.
+        unsafe {
+            fresh.publish_link(one.behind());
+            one.publish_link(Some(fresh));
+            if *other != *one {
+                other.publish_link(Some(fresh));
+            }
         }
     }
 }

@@ -19,6 +19,10 @@
 //! parted. It is retired only when it has been taken out of each chain that it is in: [`Chain`] borrows the right to write, so no other
 //! code changes a chain while a cursor is in it, and only this module and `grow` store links.
 //!
+//! *Several writers.* The writer of one page has the right to write the chain of its block, and the one that is joined to it, while it has
+//! their [`ChainLock`]. It takes no bucket out of a chain, and stores in no directory and no other chain. All else is
+//! done by a writer of the whole table, while there is no other one.
+//!
 //! *A handle does not outlive the place of its bucket.* A [`Bucket`] borrows the writing, so it cannot be used after a change of a
 //! chain or of the directory.
 
@@ -42,7 +46,7 @@ use crate::nodes::{NodeAddr, Nodes};
 use crate::word::atomics::{Ordering, fence};
 use crate::{Geometry, Pinned, Word};
 
-pub(crate) use bucket::{Bucket, Fresh, Supply};
+pub(crate) use bucket::{Bucket, ChainLock, Fresh, Supply};
 pub(crate) use chain::Chain;
 pub(crate) use directory::{Array, Directory, Only, Segment};
 pub(crate) use part::{Slots, Span};

@@ -5,12 +5,12 @@ use core::ops::Deref;
 
 use tlbkit_addr::{FlushScope, Pages};
 
-use super::{Bucket, Chain, Walk};
+use super::{Bucket, Chain, ChainLock, Walk};
 use crate::format::Format;
 use crate::hpt::shape::{Shape as _, Spot};
 use crate::hpt::{Hashed, Sizes};
 use crate::nodes::{NodeAddr, Nodes};
-use crate::{Geometry, Retired, Writer};
+use crate::{Geometry, PageTurn, Retired, Writer};
 
 /// The right to write a table for `'w`, and the batch that takes over what the changes take out.
 ///
@@ -137,3 +137,26 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, S: Sizes> Writer<'_, 
         unsafe { Writing::new(table, batch) }
     }
 }
+
+impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, S: Sizes>
+    PageTurn<'_, 'n, Hashed<'n, G, F, N, S>>
+{
+    /// Returns the first bucket of the page's chain, and the lock that gives the right to write the chain. Returns `None` if another
+    /// writer has that lock, or if the table has no locks.
+    #[inline(always)]
+    pub(crate) fn chain(&mut self) -> Option<Locked<'_, 'n, G, F, N, S>> {
+        let (table, page) = (self.table(), self.page());
+        table.locks()?;
+        // Only a writer of the whole table changes the directory, the size, or which chains are joined. No batch of the table frees a bucket
+        // of the chain meanwhile, because such a bucket would have to be taken out before, by a writer of the whole table.
+        let walk: Walk<'_, 'n, G, F, N, S> = Walk { table, here: PhantomData };
+        let key = Hashed::<'n, G, F, N, S>::lead(Hashed::<'n, G, F, N, S>::block(0, page.address(G::BASE)));
+        let head = walk.first(key).bucket();
+        let pair = if walk.has_joined() { walk.pair(key) } else { None };
+        let lock = pair.map_or(head, |[low, _]| walk.numbered(low)).try_lock()?;
+        Some((Bucket(head), lock))
+    }
+}
+
+/// The first bucket of a chain, and the lock that gives the right to write the chain.
+type Locked<'a, 'n, G, F, N, S> = (Bucket<'a, 'n, G, F, N, S>, ChainLock<'a, 'n, G, F, N, S>);

@@ -12,7 +12,7 @@ use crate::format::Format;
 use crate::mpt::Mpt;
 use crate::mpt::leaf::Decode as _;
 use crate::mpt::shape::{MAX, Shape};
-use crate::node_locks::NodeLock;
+use crate::node_locks::{Count, NodeLock};
 use crate::nodes::{NodeAddr, Nodes, Record};
 use crate::word::atomics::Ordering;
 use crate::{Mode as _, Radix, Word as _};
@@ -175,7 +175,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
     pub(crate) fn count_ptes_by(&self, lock: Option<&NodeLock>, by: isize) {
         match lock {
             None => self.tally.ptes(by),
-            Some(lock) => lock.count(by),
+            Some(lock) => lock.count(Count::Ptes, by),
         }
     }
 }
