@@ -6,8 +6,8 @@ use std::hint::black_box;
 use std::time::Duration;
 
 use crate::threads::{
-    Concurrent, Locked, MptThreads, MptWhole, Sv39Threads, Sv39Whole, X86TableThreads, X86TableWhole,
-    X86Threads, X86Whole,
+    Concurrent, Cpt8Threads, Cpt8Whole, HrThreads, HrWhole, Locked, MptThreads, MptWhole, Sv39Threads,
+    Sv39Whole, X86TableThreads, X86TableWhole, X86Threads, X86Whole,
 };
 use crate::work::half;
 use crate::{Fork, Iterate, Resize, Subject, jobs, ours, peers, spaces};
@@ -160,6 +160,10 @@ impl Subjects {
             .threads::<X86TableWhole>()
             .threads::<MptThreads>()
             .threads::<MptWhole>()
+            .threads::<HrThreads>()
+            .threads::<HrWhole>()
+            .threads::<Cpt8Threads>()
+            .threads::<Cpt8Whole>()
             .threads::<Locked<peers::X86>>()
             .threads::<Locked<peers::X86Freeing>>()
             .threads::<Locked<peers::Multiarch>>()

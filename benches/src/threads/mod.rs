@@ -13,7 +13,9 @@ mod tables;
 
 pub use locked::Locked;
 pub use spaces::{Sv39Threads, Sv39Whole, X86Threads, X86Whole};
-pub use tables::{MptThreads, MptWhole, X86TableThreads, X86TableWhole};
+pub use tables::{
+    Cpt8Threads, Cpt8Whole, HrThreads, HrWhole, MptThreads, MptWhole, X86TableThreads, X86TableWhole,
+};
 
 /// A page table, or something that stands in for one, that several threads change. Pages and frames are numbers of 4 KiB. What cannot be
 /// done panics: no thread maps a page that another thread maps.

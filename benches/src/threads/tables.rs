@@ -1,11 +1,11 @@
 //! Tables alone, with locks of their nodes, and with the flag of their only writer.
 
 use tlbkit_addr::{Attr, PageSize, Pages, Pfn, PhysAddr, VirtAddr, Vpn};
-use tlbkit_pagetable::format;
 use tlbkit_pagetable::geometry::Va48;
 use tlbkit_pagetable::mpt::{self, Encoded};
 use tlbkit_pagetable::nodes::{Direct, FrameSource, Record};
 use tlbkit_pagetable::{Entry, Error, Holes, PageTurn, Pinned, Shared, Table, Writer, destroy};
+use tlbkit_pagetable::{cpt, format, hpt};
 
 use super::{Concurrent, Spin, Wait};
 use crate::frames::Frames;
@@ -167,4 +167,6 @@ fn frames() -> &'static Nodes {
 tables! {
     "X86 shared": X86TableThreads, X86TableWhole, format::X86, frames(), mpt::Mpt<'static, Va48, format::X86, Nodes>;
     "MPT shared": MptThreads, MptWhole, format::Compact, storage::<Shared>(), mpt::Mpt4<'static, Storage<Shared>>;
+    "HR shared": HrThreads, HrWhole, format::Compact, storage::<Shared>(), hpt::Hr<'static, Storage<Shared>>;
+    "CPT8 shared": Cpt8Threads, Cpt8Whole, format::Compact, storage::<Shared>(), cpt::Cpt8<'static, Storage<Shared>>;
 }
