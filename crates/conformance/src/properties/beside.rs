@@ -80,8 +80,9 @@ pub(super) fn walks_beside(kind: &Kind, stage: &dyn Stage, ops: &[Op], between: 
             if let Op::Map { pages, frame, attr, .. } = *op {
                 let unmap = Op::Unmap { pages, holes: Holes::Skip };
                 ops.push(unmap);
-                // One page gets a mark, and is filled, twice.
-                if pages.len() == 1 && table.payload_bits().is_some() {
+                // One page gets a mark, and is filled, twice, if its number is that of an address.
+                let has_address = pages.first().checked_address(table.space().base()).is_some();
+                if pages.len() == 1 && has_address && table.payload_bits().is_some() {
                     let (page, payload) = (pages.first(), 1);
                     let mark = Op::Mark { page, mark: Some(Mark::Payload(payload, attr & Mark::KEPT)) };
                     let fill = Op::Fill { page, payload, frame };
