@@ -243,7 +243,8 @@ impl<'n, T: Table<'n> + ?Sized> Drop for PageTurn<'_, 'n, T> {
 ///
 /// Of those that may change one page there is at most one. [`finish`](Self::finish) gives the right back and returns the batch: execute the batch's
 /// flush on every CPU, then reclaim the batch. If the writer is dropped instead, the flush and the nodes become a debt of the
-/// table, which the next writer's batch takes up with its first change.
+/// table, which the next writer's batch takes up with its first change. (The next writer is one of the whole table, whatever pages it
+/// asks for.)
 #[derive(Debug)]
 #[must_use = "its changes still need a flush: finish the writer, and pass the batch to a shootdown"]
 pub struct Writer<'t, 'n, T: Table<'n> + ?Sized> {
@@ -495,7 +496,10 @@ fn begin<'b, 'n, T: Table<'n> + ?Sized>(
 ) -> &'b mut Retired<'n> {
     let batch = none.insert(table.batch());
     batch.set_part(part.copied());
-    // SAFETY: the caller is the only writer of the part, and the batch came from this table.
-    unsafe { batch.take_up(table.writer_flag()) };
+    // There is no debt when a part is taken. The pages of a later one are another writer's, and their next writer must find it.
+    if part.is_none() {
+        // SAFETY: the caller is the only writer, and the batch came from this table.
+        unsafe { batch.take_up(table.writer_flag()) };
+    }
     batch
 }

@@ -61,6 +61,32 @@ fn a_page_number_of_no_address_is_no_other_page() {
     complete(destroy(table));
 }
 
+/// A writer of other pages leaves a debt alone, so that the next writer of its pages finds it.
+#[test]
+fn a_debt_is_taken_up_before_its_pages_change_again() {
+    table!(table, slab);
+    map(&table, pages(0, 3));
+    map(&table, pages(NODE, 3));
+    let mut other = over(&table, page(0)).unwrap();
+    let mut dropped = over(&table, page(NODE)).unwrap();
+    assert_eq!(dropped.unmap(page(NODE), Holes::Refuse), Ok(1));
+    drop(dropped);
+    // It has had its right since before the debt.
+    assert_eq!(other.protect(page(0), Holes::Refuse, Change::READ_ONLY), Ok(1));
+    {
+        let mut turn = PageTurn::new(&table, Vpn::new(NODE)).unwrap();
+        assert!(turn.slot().is_none(), "TLBs may hold a translation of the page");
+    }
+    complete(other.finish());
+    let mut writer = over(&table, page(NODE)).unwrap();
+    writer.map(page(NODE), Pfn::new(1), PageSize::K4, RIGHTS).unwrap();
+    let batch = writer.finish();
+    assert!(batch.flush().is_all(), "{batch:?}");
+    complete(batch);
+    complete(destroy(table));
+    assert_eq!((slab.usage().nodes, slab.held().lost()), (0, 0));
+}
+
 /// A table that is one node.
 #[derive(Clone, Copy, Debug)]
 struct Flat;
