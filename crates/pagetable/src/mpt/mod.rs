@@ -76,7 +76,7 @@ use tlbkit_addr::VirtAddr;
 use crate::footprint::Tally;
 use crate::format::Format;
 use crate::nodes::{NodeAddr, Nodes, check_range, take_within};
-use crate::{Error, Mode as _, NodeLocks, Radix, Word, WriterFlag};
+use crate::{Error, Mode as _, NodeLocks, Radix, Table, Word, WriterFlag};
 
 pub use cursor::Cursor;
 pub use fork::Copying;
@@ -185,7 +185,7 @@ impl<G: Radix, F: Format, N: Nodes<Word = F::Word>> fmt::Debug for Mpt<'_, G, F,
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Mpt")
             .field("root", &self.root)
-            .field("footprint", &self.tally.footprint())
+            .field("footprint", &Table::footprint(self))
             .finish_non_exhaustive()
     }
 }

@@ -82,8 +82,9 @@ unsafe impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Table<'n> for Mpt
             .locks
             .map_or(0, |locks| locks.sum(Count::Ptes))
             .wrapping_add(self.flag.lock().counted(Count::Ptes));
-        let ptes = all.ptes.wrapping_add_signed(by_pages);
-        Footprint { ptes, ..all }
+        // What is counted in between may be in one of the two alone.
+        let ptes = all.ptes.wrapping_add_signed(by_pages).cast_signed().max(0);
+        Footprint { ptes: ptes.cast_unsigned(), ..all }
     }
 
     #[inline]

@@ -4,6 +4,8 @@
 mod model;
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
 
 use crate::common::writers::{NODE, RIGHTS, at, complete, map, over, page, pages, table};
 use tlbkit_addr::{Attr, Flush, PageSize, Pfn, Vpn};
@@ -85,6 +87,55 @@ fn a_debt_is_taken_up_before_its_pages_change_again() {
     complete(batch);
     complete(destroy(table));
     assert_eq!((slab.usage().nodes, slab.held().lost()), (0, 0));
+}
+
+/// Pages that are mapped by one store, and unmapped by an edit, are counted in two places.
+#[test]
+fn a_table_shows_what_it_has_mapped() {
+    table!(table, slab);
+    map(&table, page(0));
+    {
+        let mut turn = PageTurn::new(&table, Vpn::new(1)).unwrap();
+        assert!(turn.slot().unwrap().map(Pfn::new(9), Encoded::new(RIGHTS).unwrap()).is_some());
+    }
+    let mut writer = Writer::new(&table).unwrap();
+    assert_eq!(writer.unmap(pages(0, 2), Holes::Refuse), Ok(2));
+    complete(writer.finish());
+    assert_eq!(table.footprint().ptes, 0);
+    let shown = format!("{table:?}");
+    assert!(shown.contains("ptes: 0"), "{shown}");
+    complete(destroy(table));
+    assert_eq!(slab.usage().nodes, 0);
+}
+
+/// A count that is read while pages change is never one of less than nothing.
+#[test]
+fn pages_are_counted_while_they_change() {
+    const ROUNDS: usize = if cfg!(miri) { 20 } else { 20_000 };
+    table!(table, slab);
+    map(&table, page(0));
+    let (shared, ended, most) = (&table, &AtomicBool::new(false), 8);
+    thread::scope(|threads| {
+        threads.spawn(move || {
+            for _ in 0..ROUNDS {
+                let mut writer = over(shared, pages(1, most)).unwrap();
+                writer.map(pages(1, most), Pfn::new(1), PageSize::K4, RIGHTS).unwrap();
+                complete(writer.finish());
+                for number in 1..=most {
+                    let mut turn = PageTurn::new(shared, Vpn::new(number)).unwrap();
+                    assert!(turn.slot().unwrap().unmap().is_some());
+                }
+            }
+            ended.store(true, Ordering::Relaxed);
+        });
+        while !ended.load(Ordering::Relaxed) {
+            let ptes = shared.footprint().ptes;
+            assert!(ptes < usize::MAX / 2, "{ptes}");
+        }
+    });
+    assert_eq!(table.footprint().ptes, 1);
+    complete(destroy(table));
+    assert_eq!(slab.usage().nodes, 0);
 }
 
 /// A table that is one node.
