@@ -1,13 +1,16 @@
 //! Attacks on several writers of one address space.
 #![cfg(target_pointer_width = "64")]
 
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::host::{Host, Use, machine, run_as};
-use tlbkit::{Access, AddressSpace, Attr, Edit, Entry, Error, Mmu, PageSize, Pages, PhysAddr, VirtAddr};
+use tlbkit::{
+    Access, AddressSpace, Attr, Change, Edit, Entry, Error, Mmu, PageSize, Pages, PhysAddr, VirtAddr,
+};
 
 const RW: Attr = Attr::READ.union(Attr::WRITE).union(Attr::USER);
 const REGION: usize = 512;
@@ -231,4 +234,122 @@ fn an_edit_of_all_that_has_met_a_range_is_not_starved_by_pages() {
     });
     println!("{early:?} changes in the first 100 ms, {late:?} later, while CPU 0 waits");
     assert!(late.load(Ordering::SeqCst) <= 2, "{late:?} changes began while an edit of all waited");
+}
+
+/// Whatever unwinds with the lock of a node, or on the way to it, gives it back.
+#[test]
+fn the_lock_of_a_node_is_given_back_by_what_unwinds() {
+    run_as(0);
+    let mmu = machine::<2>(64);
+    let space: Space = AddressSpace::new(mmu).unwrap();
+    map(&space, 0);
+    map(&space, 1);
+    let unwinds = |call: &dyn Fn()| assert!(catch_unwind(AssertUnwindSafe(call)).is_err());
+    unwinds(&|| space.edit_in(page(0), |_| -> Result<(), Error> { resume_unwind(Box::new(())) }).unwrap());
+    unwinds(&|| space.map_with(page(2), RW, |_| resume_unwind(Box::new(()))).unwrap());
+    unwinds(&|| space.map_with(pages(2, 2), RW, |_| resume_unwind(Box::new(()))).unwrap());
+    // A CPU that waits for the node has a place in the list.
+    assert!(mmu.kernel().meanwhile.set(Box::new(|| resume_unwind(Box::new(())))).is_ok());
+    space
+        .edit_in(page(0), |_| {
+            thread::scope(|threads| {
+                threads.spawn(|| {
+                    run_as(1);
+                    mmu.online().unwrap();
+                    unwinds(&|| map(&space, 3));
+                    unwinds(&|| space.edit(|_| Ok(())).unwrap());
+                    mmu.idle().unwrap();
+                });
+            });
+            Ok(())
+        })
+        .unwrap();
+    // Nobody waits any more: that would unwind.
+    map(&space, 4);
+    space.edit_in(pages(0, REGION), |_| Ok(())).unwrap();
+    space.edit(|_| Ok(())).unwrap();
+    assert_eq!(space.footprint().ptes, 3);
+}
+
+/// Three CPUs change neighbouring pages, of an address space and of the kernel's, in every way that takes a lock or a place in the list, and
+/// each change asks the others: no CPU waits for one that waits for it.
+#[test]
+fn cpus_that_wait_for_a_node_reply() {
+    const CPUS: usize = 3;
+    const ROUNDS: usize = if cfg!(miri) { 20 } else { 3000 };
+    run_as(0);
+    let mmu: &'static Mmu<Host, CPUS> = machine::<CPUS>(256);
+    let host = mmu.kernel();
+    let half = pages(4 * GIB, GIB);
+    let kernel = AddressSpace::<Host, CPUS>::lending(mmu, [half]).unwrap();
+    let space = AddressSpace::sharing(&kernel).unwrap();
+    let put = |space: &AddressSpace<Host, CPUS>, number: usize, attr: Attr| {
+        let frame = host.data(1).unwrap();
+        if space.map(page(number), frame, attr).is_err() {
+            host.put_back(frame);
+        }
+    };
+    put(&space, 0, RW);
+    put(&kernel, 4 * GIB, Attr::READ);
+    let (ready, done) = (AtomicUsize::new(0), AtomicUsize::new(0));
+    let meet = |count: &AtomicUsize| {
+        count.fetch_add(1, Ordering::SeqCst);
+        while count.load(Ordering::SeqCst) < CPUS {
+            mmu.on_interrupt();
+            thread::yield_now();
+        }
+    };
+    let work = |cpu: usize| {
+        run_as(cpu);
+        space.activate().unwrap();
+        meet(&ready);
+        let mut random = 0x9e37_79b9_7f4a_7c15_u64.wrapping_mul(cpu as u64 + 1);
+        let mut below = |end: usize| {
+            random ^= random << 13;
+            random ^= random >> 7;
+            random ^= random << 17;
+            (random % end as u64) as usize
+        };
+        for _ in 0..ROUNDS {
+            // Page 0 keeps its node; that of the others comes and goes.
+            let number = [1 + below(6), REGION + below(3)][below(2)];
+            let lent = 4 * GIB + 1 + below(3);
+            match below(10) {
+                0 | 1 => put(&space, number, RW),
+                2 | 3 => drop(space.unmap(page(number)).unwrap()),
+                4 => drop(space.protect(pages(number, 2), Change::READ_ONLY).unwrap()),
+                5 => {
+                    let faulted = space.edit_in(pages(number, 2), |edit| {
+                        edit.unmap(pages(number, 2))?;
+                        // A change of the kernel's address space inside of one of this.
+                        edit.fault(address(lent), Access::LOAD)
+                    });
+                    let _ = faulted.unwrap();
+                }
+                6 => put(&kernel, lent, Attr::READ),
+                7 => drop(kernel.unmap(page(lent)).unwrap()),
+                8 => _ = space.fault(address(number), Access::STORE.by_user()).unwrap(),
+                _ => space.edit(|edit| edit.unmap(page(number)).map(drop)).unwrap(),
+            }
+            if host.pending() {
+                mmu.on_interrupt();
+            }
+        }
+        mmu.idle().unwrap();
+        meet(&done);
+    };
+    thread::scope(|threads| {
+        for cpu in 1..CPUS {
+            let work = &work;
+            threads.spawn(move || work(cpu));
+        }
+        work(0);
+    });
+    let used = |number: usize| space.entry(address(number)) != Entry::Empty;
+    let left = (0..8).chain(REGION..REGION + 4).filter(|&number| used(number)).count();
+    assert_eq!(space.footprint().ptes, left);
+    assert_eq!(space.unmap(pages(0, 2 * REGION)), Ok(left));
+    assert_eq!((space.footprint().ptes, space.footprint().nodes), (0, 1));
+    drop((space, kernel));
+    mmu.offline().unwrap();
 }
