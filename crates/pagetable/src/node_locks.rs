@@ -21,7 +21,9 @@
 //!
 //! The accesses are sequentially consistent, so at least one of the two sees the other. A writer of a node gives up, and a writer of
 //! a range waits: so pages that are changed one after the other do not hold up a writer of a range, whose block stays in the list. Of two
-//! ranges that overlap the second one finds the first in the list, and gives up. Who gets no lock of a node takes the node's block as a range.
+//! ranges that overlap the second one finds the first in the list, and gives up; so it does if the first has the lock of a node, where it
+//! may make many changes: in the list the second one would keep writers of other nodes away for as long. Who gets no lock of a node takes
+//! the node's block as a range.
 //!
 //! No writer has more than one lock or block of a table, so none waits for another one that waits for it.
 
@@ -128,6 +130,8 @@ struct Ranges {
 pub(crate) struct NodeLock {
     /// The block whose writer has the lock, or 0.
     holder: AtomicUsize,
+    /// 1 if the holder makes more than one change: a hint for those that wait.
+    edited: AtomicUsize,
     /// What the writers of single pages have [counted](Count).
     counts: [AtomicUsize; COUNTS],
 }
@@ -155,7 +159,7 @@ impl NodeLocks {
         const FREE: AtomicUsize = AtomicUsize::new(0);
         Self {
             ranges: Ranges { count: FREE, blocks: [FREE; BLOCKS], lock: SpinLock::new() },
-            nodes: [const { Line(NodeLock { holder: FREE, counts: [FREE; COUNTS] }) }; LOCKS],
+            nodes: [const { Line(NodeLock { holder: FREE, edited: FREE, counts: [FREE; COUNTS] }) }; LOCKS],
         }
     }
 
@@ -165,12 +169,12 @@ impl NodeLocks {
         *lock = SpinLock::default();
         blocks.iter().chain([&*count]).for_each(|word| word.store(0, Ordering::Relaxed));
         for Line(lock) in nodes.iter() {
-            lock.give_back();
+            lock.end_edit();
             lock.take_counts();
         }
     }
 
-    /// Takes the lock of the node of 2^`log` pages that has `page`, as soon as other changes of single pages have ended. Returns `None` if
+    /// Takes the lock of the node of 2^`log` pages that has `page`, as soon as another change of a page there has ended. Returns `None` if
     /// another writer has it for longer, or has a block that overlaps.
     #[inline(always)]
     pub(crate) fn try_node(&self, page: Vpn, log: u32) -> Option<&NodeLock> {
@@ -204,10 +208,12 @@ impl NodeLocks {
         })
     }
 
-    /// Tells whether [`add`](Self::add) would add the block.
+    /// Tells whether [`add`](Self::add) would add the block, and nobody edits a node of it.
     pub(crate) fn has_place(&self, block: Block) -> bool {
         let ranges = &self.ranges;
-        ranges.blocks.iter().any(|place| place.load(Ordering::Relaxed) == 0) && !ranges.overlap(block)
+        !self.is_edited(block)
+            && ranges.blocks.iter().any(|place| place.load(Ordering::Relaxed) == 0)
+            && !ranges.overlap(block)
     }
 
     /// Puts a larger block, which has the pages of the one at `place`, in its place, and tells whether it did: if another block overlaps,
@@ -242,6 +248,15 @@ impl NodeLocks {
         // What the writers have done happens before what the caller does next.
         fence(Ordering::Acquire);
         !is_taken
+    }
+
+    /// Tells whether a writer that makes more than one change has a node of the block, for as much as is known without the right to write.
+    #[cold]
+    pub(crate) fn is_edited(&self, block: Block) -> bool {
+        self.nodes.iter().any(|Line(lock)| {
+            let held = lock.holder.load(Ordering::Relaxed);
+            held != 0 && lock.edited.load(Ordering::Relaxed) != 0 && Block(held).overlaps(block)
+        })
     }
 
     /// Removes the block at a place of the list.
@@ -314,6 +329,17 @@ impl NodeLock {
     #[inline(always)]
     pub(crate) fn give_back(&self) {
         self.holder.store(0, Ordering::Release);
+    }
+
+    /// States that the caller, which has the lock, makes more than one change.
+    pub(crate) fn begin_edit(&self) {
+        self.edited.store(1, Ordering::Relaxed);
+    }
+
+    /// Gives the lock back, which the caller has, after [`begin_edit`](Self::begin_edit).
+    pub(crate) fn end_edit(&self) {
+        self.edited.store(0, Ordering::Relaxed);
+        self.give_back();
     }
 
     /// Adds to a count. The caller has the lock.

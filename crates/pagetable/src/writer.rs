@@ -52,9 +52,9 @@ impl<'t, 'n, T: Table<'n> + ?Sized> Turn<'t, 'n, T> {
     /// Takes the right to write `pages`, or with `None` all pages. In a table without [locks](Table::node_locks) it is the right to write
     /// the table, and does not wait.
     ///
-    /// Waits for writers that have the lock of one last-level node: calls `wait` until they have ended, or until it returns `false`. No writer
-    /// of a page of the range begins meanwhile. Costs a compare-and-swap and a walk for a range in one node, otherwise a load for each of
-    /// the 32 locks.
+    /// Waits for writers of single pages that began before: calls `wait` until they have ended, or until it returns `false`. No writer of
+    /// a page of the range begins meanwhile, so this ends soon. Costs a compare-and-swap and a walk for a range in one node, otherwise a
+    /// load for each of the 32 locks.
     ///
     /// # Errors
     ///
@@ -107,6 +107,7 @@ impl<'t, 'n, T: Table<'n> + ?Sized> Turn<'t, 'n, T> {
             // SAFETY: no other code writes a page of the node.
             turn.part = unsafe { table.whole_part(wanted) };
             if turn.part.is_some() {
+                lock.begin_edit();
                 return Ok(turn);
             }
             // A change of the part concerns nodes above it.
@@ -119,7 +120,8 @@ impl<'t, 'n, T: Table<'n> + ?Sized> Turn<'t, 'n, T> {
         turn.taken = Taken::Block(locks, place);
         loop {
             while !locks.is_clear(held) {
-                if !wait() {
+                // In the list it would keep writers of other nodes away for as long as the edit takes.
+                if !wait() || locks.is_edited(held) {
                     return Err(Error::Busy);
                 }
             }
@@ -166,7 +168,7 @@ impl<'n, T: Table<'n> + ?Sized> Drop for Turn<'_, 'n, T> {
         match self.taken {
             Taken::Nothing => {}
             Taken::Flag => self.table.writer_flag().give_back(),
-            Taken::Node(lock) => lock.give_back(),
+            Taken::Node(lock) => lock.end_edit(),
             Taken::Block(locks, place) => locks.remove(place),
         }
     }

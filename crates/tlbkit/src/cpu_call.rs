@@ -86,7 +86,7 @@ impl<K: Kernel, const CPUS: usize> CpuCall<K, CPUS> {
     }
 
     /// Takes the right to write `pages` of the table of `space`, unless another CPU writes a range that overlaps. Serves shootdowns while
-    /// CPUs that change pages of one node end: as long as the longest of these changes takes.
+    /// CPUs that change single pages end.
     #[inline(always)]
     fn turn<'s>(
         &mut self,
@@ -120,7 +120,7 @@ impl<K: Kernel, const CPUS: usize> CpuCall<K, CPUS> {
         let mut step = || {
             mmu.kernel().masked(|| {
                 Self::prepare(mmu, &mut wait)?;
-                // The call waits for changes of pages of one node, with its range in the list, so that no more of them begin.
+                // The call waits for changes of single pages, with its range in the list, so that no more of them begin.
                 Ok(Turn::may_be_taken(&*space.table, pages))
             })
         };

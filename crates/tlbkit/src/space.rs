@@ -403,8 +403,8 @@ impl<K: Kernel, const CPUS: usize> AddressSpace<K, CPUS> {
     /// The range that is locked is that of a node of the multi-level table: the lowest one that covers `pages` and has an entry beside
     /// theirs. For a page in a region of 2 MiB of which another page is in use that is the region, and the region of 1 GiB for the first
     /// page in it. A [guarded](crate::Guarded) table is locked as a whole. So are all pages while an [`edit`](Self::edit) or a
-    /// [`fork`](Self::fork) runs. Changes of pages in one node do not hold up one of a larger range: those that begin after it wait for it, and
-    /// it waits, with interrupts masked, for those that have begun. Between larger ranges there is no order.
+    /// [`fork`](Self::fork) runs. Changes of single pages do not hold up one of a range: those that begin after it wait for it. Between
+    /// ranges there is no order.
     ///
     /// Every method that takes pages locks these pages alone.
     ///

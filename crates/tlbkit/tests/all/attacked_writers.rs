@@ -353,3 +353,49 @@ fn cpus_that_wait_for_a_node_reply() {
     drop((space, kernel));
     mmu.offline().unwrap();
 }
+
+/// The first page of a region waits for the edit of another one, and keeps nobody away meanwhile.
+#[test]
+fn a_range_that_waits_for_an_edit_holds_up_no_other_region() {
+    run_as(0);
+    let mmu: &'static Mmu<Host, 3> = machine::<3>(64);
+    let space: AddressSpace<Host, 3> = AddressSpace::new(mmu).unwrap();
+    let data = || mmu.kernel().data(1).unwrap();
+    for number in [0, 1, REGION, REGION + 1] {
+        space.map(page(number), data(), RW).unwrap();
+    }
+    let (begun, changes) = (AtomicBool::new(false), AtomicUsize::new(0));
+    thread::scope(|threads| {
+        threads.spawn(|| {
+            run_as(1);
+            while !begun.load(Ordering::SeqCst) {
+                thread::yield_now();
+            }
+            space.map(page(5 * REGION), data(), RW).unwrap();
+            mmu.idle().unwrap();
+        });
+        threads.spawn(|| {
+            run_as(2);
+            // When CPU 1 waits.
+            while mmu.kernel().pauses.load(Ordering::SeqCst) < 2 {
+                thread::yield_now();
+            }
+            for _ in 0..20 {
+                space.map(page(REGION + 2), data(), RW).unwrap();
+                assert_eq!(space.unmap(page(REGION + 2)), Ok(1));
+                changes.fetch_add(1, Ordering::SeqCst);
+            }
+            mmu.idle().unwrap();
+        });
+        let done = space.edit_in(page(0), |_| {
+            begun.store(true, Ordering::SeqCst);
+            let start = Instant::now();
+            while changes.load(Ordering::SeqCst) < 20 && start.elapsed() < Duration::from_secs(20) {
+                thread::yield_now();
+            }
+            Ok(changes.load(Ordering::SeqCst))
+        });
+        assert_eq!(done, Ok(20), "changes of another region while the edit lasts");
+        mmu.idle().unwrap();
+    });
+}
