@@ -115,7 +115,7 @@ macro_rules! tables {
                 let (page, frame) = (Vpn::new(vpn), Pfn::new(pfn));
                 let rights = Encoded::<$format>::new(RIGHTS).expect("rights of the format");
                 let once = || {
-                    let mut turn = PageTurn::new(&self.0, page).ok()?;
+                    let mut turn = in_turn(|_| PageTurn::new(&self.0, page)).ok()?;
                     let slot = turn.slot()?;
                     if slot.entry()? == Entry::Empty { slot.map(frame, rights).map(drop) } else { Some(()) }
                 };

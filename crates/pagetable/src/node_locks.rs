@@ -40,7 +40,7 @@ const LOCKS: usize = if cfg!(tlbkit_loom) { 2 } else { 32 };
 const BLOCKS: usize = if cfg!(tlbkit_loom) { 2 } else { 7 };
 
 /// How often a writer of a node pauses for another one. It serves no shootdown meanwhile.
-const PAUSES: u32 = if cfg!(tlbkit_loom) { 0 } else { 64 };
+const PAUSES: u32 = if cfg!(tlbkit_loom) { 0 } else { 16 };
 
 /// An aligned run of pages whose number is a power of two, at least two: what one node covers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -185,7 +185,7 @@ pub struct PageTurn<'t, 'n, T: Table<'n> + ?Sized> {
 }
 
 impl<'t, 'n, T: Table<'n> + ?Sized> PageTurn<'t, 'n, T> {
-    /// Takes the right to change a page. Costs a compare-and-swap, and with [locks](Table::node_locks) a load; with them it pauses at most 64
+    /// Takes the right to change a page. Costs a compare-and-swap, and with [locks](Table::node_locks) a load; with them it pauses at most 16
     /// times while another CPU changes a page of the same node, as long as a change of one page takes.
     ///
     /// # Errors

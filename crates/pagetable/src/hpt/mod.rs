@@ -101,7 +101,7 @@
 //!
 //! In a table that grows, a bucket of base pages that an unmap empties stays in its chain, **vacant**, and the next map of its
 //! page is one probe and one store. The table keeps at most as many vacant buckets as it has blocks with an entry; beyond that,
-//! each change sweeps a few chains, and an empty table has none. Vacant buckets count in the [`Footprint`](crate::Footprint):
+//! each change sweeps a few chains, and an empty table has none. Vacant buckets count in the [`Footprint`]:
 //! where pages are exchanged for others again and again, a table takes up to twice the memory of one whose pages were only mapped.
 //!
 //! A change may be refused for want of memory while there are vacant buckets. [`Writer::trim`](crate::Writer::trim) retires them
