@@ -252,7 +252,8 @@ pub unsafe trait Kernel: Sync + Sized + 'static {
     /// array. Returns `None` for frames that must not become page-table nodes.
     ///
     /// Each change of a page writes the record of the page's node. On several CPUs a record on a cache line of its own, as in a page
-    /// struct, lets threads fault beside each other: two of them 1.6 times as fast as one, and otherwise as fast as one (`cargo xtask bench --summary disjoint`).
+    /// struct, lets threads fault beside each other: two of them are 1.6 times as fast as one (`cargo xtask bench --summary disjoint`), and
+    /// with records side by side as fast as one.
     fn record(&self, frame: PhysAddr) -> Option<&Record>;
 
     /// Takes notice that one mapping of each of these frames is gone from its page table, and that no CPU can use that mapping any

@@ -6,6 +6,7 @@ pub(crate) mod kinds;
 pub(crate) mod numbers;
 #[cfg(target_pointer_width = "64")]
 pub(crate) mod rebased;
+#[cfg(test)]
 pub(crate) mod writers;
 
 use tlbkit_addr::PageSize;
