@@ -1,18 +1,14 @@
 //! Two writers of one hashed or clustered table, and a walker.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
-
-use loom::thread;
-use tlbkit_addr::{PageSize, Pfn, Vpn};
+use tlbkit_addr::{PageSize, Vpn};
 use tlbkit_conformance::scenes::{Tiny, Watched};
 use tlbkit_pagetable::format::Compact32;
 use tlbkit_pagetable::hpt::{Buckets, Hashed, Sizes};
 use tlbkit_pagetable::mpt::Encoded;
-use tlbkit_pagetable::{Error, Geometry, Holes, NodeLocks, PageTurn, Pinned, Table as _, Writer, destroy};
+use tlbkit_pagetable::{Error, Geometry, Holes, PageTurn, Writer};
 
 use super::WRITE;
-use super::writers::{complete, frame, page};
+use super::two_writers::{Scene, frame, page, play};
 
 /// Tables of four buckets at first. A block is in the bucket of its number's low two bits. Pages 0, 1, 6 and 7 have one lock, and the others
 /// the other one.
@@ -31,7 +27,7 @@ impl Geometry for Wide {
 
 use Step::{Map, MapWhole, Unmap};
 
-/// A change of a page; [`Error::Busy`] if another writer was in the way, and nothing has changed.
+/// A change of a page.
 #[derive(Clone, Copy)]
 enum Step {
     Map(usize),
@@ -73,68 +69,25 @@ fn make<G: Geometry, S: Sizes>(
 }
 
 /// Runs two writers and a walker that looks for `probe`, in a table in which `before` are mapped. Then `after` are.
-fn check<G: Geometry + 'static, const CLUSTER_LOG: u32>(
+fn check<G: Geometry + Send + Sync + 'static, const CLUSTER_LOG: u32>(
     before: &'static [usize],
     steps: [Step; 2],
     probe: usize,
     after: &'static [usize],
 ) {
-    let mut model = loom::model::Builder::new();
-    model.preemption_bound = Some(3);
-    model.max_branches = 20_000;
-    let (played, both) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
-    let counts = (Arc::clone(&played), Arc::clone(&both));
-    model.check(move || {
-        let storage = Box::into_raw(Box::new(Watched::<u32>::default()));
-        let locks = Box::into_raw(Box::new(NodeLocks::default()));
-        // SAFETY: both are freed below, after the table.
-        let table =
-            Shared::<G, CLUSTER_LOG>::new(unsafe { &*storage }).unwrap().with_locks(unsafe { &mut *locks });
-        let table = Arc::new(table);
-        let mut writer = Writer::new(&*table).unwrap();
-        for &number in before {
-            writer.map(page(number), frame(number), PageSize::K4, WRITE).unwrap();
-        }
-        complete(writer.finish());
-        let look = |table: &Shared<G, CLUSTER_LOG>, number: usize| -> Option<Pfn> {
-            // SAFETY: no batch is reclaimed before the walker has ended.
-            let pinned = unsafe { Pinned::by(&()) };
-            table.lookup(pinned, Vpn::new(number).address(PageSize::K4)).map(|leaf| leaf.frame)
-        };
-        let run = |step: Step| {
-            let table = Arc::clone(&table);
-            thread::spawn(move || make(&table, step))
-        };
-        let [first, second] = steps.map(run);
-        let found = look(&table, probe);
-        assert!(found.is_none_or(|found| found == frame(probe)));
-        let changes = steps.iter().any(|step| step.page() == probe);
-        assert!(changes || found.is_some() == before.contains(&probe), "a page that stays");
-        let done = [first, second].map(|writer| writer.join().unwrap().is_ok());
-        for (&step, _) in steps.iter().zip(done).filter(|(_, done)| !done) {
-            make(&table, step).unwrap();
-        }
-        for number in 0..8 {
-            assert_eq!(look(&table, number), after.contains(&number).then(|| frame(number)), "page {number}");
-        }
-        let table = Arc::into_inner(table).expect("the threads have ended");
-        let footprint = table.footprint();
-        let mut blocks: Vec<_> = after.iter().map(|page| page >> CLUSTER_LOG).collect();
-        blocks.dedup();
-        assert_eq!((footprint.ptes, table.blocks()), (after.len(), blocks.len()));
-        complete(destroy(table));
-        // SAFETY: nothing borrows them any more.
-        let (storage, _locks) = unsafe { (Box::from_raw(storage), Box::from_raw(locks)) };
-        assert_eq!(storage.out(), 0);
-        counts.0.fetch_add(1, Relaxed);
-        counts.1.fetch_add(usize::from(done == [true; 2]), Relaxed);
+    play(Scene::<Shared<G, CLUSTER_LOG>, Step> {
+        new: |storage, locks| Shared::<G, CLUSTER_LOG>::new(storage).unwrap().with_locks(locks),
+        make,
+        before,
+        steps,
+        probe,
+        after,
+        counts: |table, after| {
+            let mut blocks: Vec<_> = after.iter().map(|page| page >> CLUSTER_LOG).collect();
+            blocks.dedup();
+            assert_eq!(table.blocks(), blocks.len());
+        },
     });
-    println!(
-        "{} interleavings, in {} of them both writers at once",
-        played.load(Relaxed),
-        both.load(Relaxed)
-    );
-    assert!(both.load(Relaxed) > 0);
 }
 
 #[test]

@@ -10,6 +10,7 @@ mod hashed_writers;
 mod pairs;
 #[path = "../all/common/rebased.rs"]
 mod rebased;
+mod two_writers;
 mod writers;
 
 use rebased::Rebased;
