@@ -434,35 +434,33 @@ pub fn ended(used: usize, storage: &dyn Reclaim) {
 #[macro_export]
 macro_rules! threads {
     ($name:ident, $format:ty, |$nodes:ident, $locks:ident| $new:expr) => {
-        #[test]
-        fn $name() {
-            use $crate::pagetable::format::Format;
-            use $crate::pagetable::nodes::{Chunk, Slab};
-
-            let mut memory = vec![Chunk::ZERO; if cfg!(miri) { 64 } else { 1024 }];
-            let slab =
-                Slab::<<$format as Format>::Word, $crate::pagetable::Shared>::new(&mut memory, 0).unwrap();
+        $crate::threads!(@ $name, $format, |slab| {
             let mut locks = $crate::pagetable::NodeLocks::default();
             let ($nodes, $locks) = (&slab, &mut locks);
             let profile = $crate::Profile::of::<$format>();
-            $crate::writers::race($new.expect("a new table"), profile)
-                .unwrap_or_else(|wrong| panic!("{wrong}"));
+            $crate::writers::race($new.expect("a new table"), profile).unwrap_or_else(|wrong| panic!("{wrong}"));
             $crate::threads::ended(slab.usage().nodes, &slab);
-        }
+        });
     };
     ($name:ident, $format:ty, |$nodes:ident| $new:expr) => {
-        #[test]
-        fn $name() {
-            use $crate::pagetable::format::Format;
-            use $crate::pagetable::nodes::{Chunk, Slab};
-
-            let mut memory = vec![Chunk::ZERO; if cfg!(miri) { 64 } else { 1024 }];
-            let slab =
-                Slab::<<$format as Format>::Word, $crate::pagetable::Shared>::new(&mut memory, 0).unwrap();
+        $crate::threads!(@ $name, $format, |slab| {
             let nodes = $crate::Instrumented::new(slab);
             let $nodes = &nodes;
             $crate::threads::race($new.expect("a new table")).unwrap_or_else(|wrong| panic!("{wrong}"));
             $crate::threads::ended(nodes.slab().usage().nodes, nodes.slab());
+        });
+    };
+    // A test with a storage in memory of its own.
+    (@ $name:ident, $format:ty, |$slab:ident| $body:block) => {
+        #[test]
+        fn $name() {
+            use $crate::pagetable::format::Format;
+            use $crate::pagetable::nodes::{Chunk, Slab};
+
+            let mut memory = vec![Chunk::ZERO; if cfg!(miri) { 64 } else { 1024 }];
+            let $slab =
+                Slab::<<$format as Format>::Word, $crate::pagetable::Shared>::new(&mut memory, 0).unwrap();
+            $body
         }
     };
 }

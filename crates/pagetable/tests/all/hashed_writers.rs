@@ -15,14 +15,14 @@ use tlbkit_pagetable::hpt::{Buckets, Hashed, Hr, Sizes};
 use tlbkit_pagetable::mpt::Encoded;
 use tlbkit_pagetable::nodes::{Chunk, Nodes, Reclaim as _, Slab};
 use tlbkit_pagetable::{
-    Change, Entry, Error, FlushAll, Geometry, Holes, Local, Mark, NodeLocks, PageTurn, Pinned, Shared, Table,
-    Turn, Writer, destroy,
+    Change, Entry, Error, FlushAll, Geometry, Holes, Local, Mark, NodeLocks, PageTurn, Shared, Table, Turn,
+    Writer, destroy,
 };
 
 use self::history::{Call, Changed, by_range, have_an_order};
-use super::several_writers::{Ended, busy, frame};
+use super::several_writers::{Left, WRITERS, beside_each_other, busy, frame};
 use crate::common::numbers::Numbers;
-use crate::common::writers::{RIGHTS, at, complete, page, pages};
+use crate::common::writers::{RIGHTS, complete, page, pages};
 
 /// A table that begins with 64 first buckets.
 type Large<'n, const CLUSTER_LOG: u32> =
@@ -373,7 +373,6 @@ fn a_change_without_memory_beside_another_writer_changes_nothing() {
     check::<3>();
 }
 
-const WRITERS: usize = 3;
 const STEPS: usize = if cfg!(miri) { 80 } else { 30_000 };
 /// The number of the pages of all writers: each has every third one, so they have blocks and chains in common.
 const PAGES: usize = if cfg!(miri) { 120 } else { 1200 };
@@ -389,58 +388,29 @@ fn race<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word> + Sync, S: Sizes>(t
 where
     Hashed<'n, G, F, N, S>: Sync,
 {
-    let (shared, walks, ended) = (&table, &RwLock::new(()), &AtomicUsize::new(0));
-    let left: Vec<_> = thread::scope(|threads| {
-        let writers: Vec<_> = (0..WRITERS)
-            .map(|number| {
-                threads.spawn(move || {
-                    let _ended = Ended(ended);
-                    write(shared, number, walks)
-                })
-            })
-            .collect();
-        let mut numbers = Numbers(99);
-        while ended.load(Ordering::Acquire) < WRITERS {
-            let page = place(numbers.below(PAGES));
-            let walk = walks.read().unwrap();
-            // SAFETY: no batch is reclaimed during the walk.
-            if let Some(leaf) = shared.lookup(unsafe { Pinned::by(&walk) }, at(page)) {
-                assert_eq!((leaf.frame.get() >> 3, leaf.size), (page, PageSize::K4));
-            }
-        }
-        let left = writers.into_iter().map(|writer| writer.join().unwrap());
-        let (left, by_slot): (Vec<_>, Vec<_>) = left.unzip();
-        assert!(by_slot.iter().all(|&by_slot| by_slot > 0), "{by_slot:?}");
-        left.into_iter().flatten().collect()
-    });
-    for &(page, frame) in &left {
-        // SAFETY: no thread writes the table, and none reclaims a batch.
-        let leaf = table.lookup(unsafe { Pinned::by(walks) }, at(page));
-        assert_eq!(leaf.map(|leaf| leaf.frame), frame, "page {page}");
-    }
-    let mapped: Vec<_> = left.iter().filter(|(_, frame)| frame.is_some()).map(|&(page, _)| page).collect();
-    let mut blocks: Vec<_> = mapped.iter().map(|page| page >> S::CLUSTER_LOG).collect();
-    blocks.sort_unstable();
-    blocks.dedup();
-    let footprint = table.footprint();
-    assert_eq!((footprint.ptes, table.blocks()), (mapped.len(), blocks.len()));
-    let dead = destroy(table);
-    assert_eq!(dead.nodes(), footprint.nodes, "each node is counted");
-    complete(dead);
+    beside_each_other(
+        table,
+        write,
+        |numbers| place(numbers.below(PAGES)),
+        |table, mapped| {
+            let blocks: BTreeSet<_> = mapped.iter().map(|page| page >> S::CLUSTER_LOG).collect();
+            assert_eq!(table.blocks(), blocks.len());
+        },
+    );
 }
 
-/// Changes the pages of a writer; returns what they are mapped to, and how many changes its slots were enough for.
+/// Changes the pages of a writer, and returns what they are mapped to. Some of its slots are enough.
 fn write<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, S: Sizes>(
     table: &Hashed<'n, G, F, N, S>,
     number: usize,
     walks: &RwLock<()>,
-) -> (Vec<(usize, Option<Pfn>)>, usize) {
+) -> Left {
     let mut numbers = Numbers(0x9e37_79b9 + number as u64);
-    let mut left: Vec<_> = (number..PAGES).step_by(WRITERS).map(|number| (place(number), None)).collect();
+    let mut left: Left = (number..PAGES).step_by(WRITERS).map(|number| (place(number), None)).collect();
     let mut by_slot = 0;
     for step in 0..STEPS {
         // Most pages are mapped in a part of the steps, and few in the next part: so the table grows and shrinks.
-        let grows = step / (left.len() * 3) % 2 == 0;
+        let grows = (step / (left.len() * 3)).is_multiple_of(2);
         let chosen = numbers.below(left.len());
         let (page, mapped) = &mut left[chosen];
         let change = numbers.below(4);
@@ -476,7 +446,8 @@ fn write<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, S: Sizes>(
             Some(_) => *mapped = None,
         }
     }
-    (left, by_slot)
+    assert!(by_slot > 0);
+    left
 }
 
 macro_rules! races {

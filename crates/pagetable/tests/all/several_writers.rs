@@ -180,13 +180,20 @@ pub(super) fn busy<T>(mut attempt: impl FnMut() -> Result<T, Error>) -> T {
     }
 }
 
-/// Writers of neighbouring pages map, unmap and protect them page by page, each with the right to one page, and walkers look on. What a
-/// writer has done stays until it changes the page again.
-#[test]
-fn writers_of_neighbouring_pages_do_not_disturb_each_other() {
-    table!(table, slab);
+/// The pages of a writer, and what each is mapped to.
+pub(super) type Left = Vec<(usize, Option<Pfn>)>;
+
+/// Runs writers of neighbouring pages, which change them page by page, and a walker, which looks for pages that `any` draws. What a writer
+/// has done stays until it changes the page again. Checks what they have left with `check` too, and destroys the table.
+pub(super) fn beside_each_other<'n, T: Table<'n> + Sync + 'n>(
+    table: T,
+    write: impl Fn(&T, usize, &RwLock<()>) -> Left + Sync,
+    any: impl Fn(&mut Numbers) -> usize,
+    check: impl FnOnce(&T, &[usize]),
+) {
     let (shared, walks, ended) = (&table, &RwLock::new(()), &AtomicUsize::new(0));
-    let left: Vec<_> = thread::scope(|threads| {
+    let write = &write;
+    let left: Left = thread::scope(|threads| {
         let writers: Vec<_> = (0..WRITERS)
             .map(|number| {
                 threads.spawn(move || {
@@ -197,8 +204,7 @@ fn writers_of_neighbouring_pages_do_not_disturb_each_other() {
             .collect();
         let mut numbers = Numbers(99);
         while ended.load(Ordering::Acquire) < WRITERS {
-            let mine = own(numbers.below(WRITERS));
-            let page = mine[numbers.below(mine.len())];
+            let page = any(&mut numbers);
             let walk = walks.read().unwrap();
             // SAFETY: no batch is reclaimed during the walk.
             if let Some(leaf) = shared.lookup(unsafe { Pinned::by(&walk) }, at(page)) {
@@ -208,20 +214,32 @@ fn writers_of_neighbouring_pages_do_not_disturb_each_other() {
         writers.into_iter().flat_map(|writer| writer.join().unwrap()).collect()
     });
     for &(page, frame) in &left {
-        // SAFETY: no thread writes the table.
-        let leaf = table.lookup(unsafe { Pinned::by(&slab) }, at(page));
+        // SAFETY: no thread writes the table, and none reclaims a batch.
+        let leaf = table.lookup(unsafe { Pinned::by(walks) }, at(page));
         assert_eq!(leaf.map(|leaf| leaf.frame), frame, "page {page}");
     }
+    let mapped: Vec<_> = left.iter().filter(|(_, frame)| frame.is_some()).map(|&(page, _)| page).collect();
     let footprint = table.footprint();
-    assert_eq!(footprint.ptes, left.iter().filter(|(_, frame)| frame.is_some()).count());
+    assert_eq!(footprint.ptes, mapped.len());
+    check(&table, &mapped);
     let dead = destroy(table);
     assert_eq!(dead.nodes(), footprint.nodes, "each emptied node was unlinked, and no other one");
     complete(dead);
+}
+
+#[test]
+fn writers_of_neighbouring_pages_do_not_disturb_each_other() {
+    table!(table, slab);
+    let any = |numbers: &mut Numbers| {
+        let mine = own(numbers.below(WRITERS));
+        mine[numbers.below(mine.len())]
+    };
+    beside_each_other(table, write, any, |_, _| ());
     assert_eq!((slab.usage().nodes, slab.held().lost(), slab.held().pending()), (0, 0, 0));
 }
 
 /// Counts a thread when it ends, or unwinds.
-pub(super) struct Ended<'c>(pub(super) &'c AtomicUsize);
+struct Ended<'c>(&'c AtomicUsize);
 
 impl Drop for Ended<'_> {
     fn drop(&mut self) {
@@ -230,13 +248,9 @@ impl Drop for Ended<'_> {
 }
 
 /// Changes the pages of a writer, and returns what they are mapped to. Waits for the walks with its obligations, but not for other writers.
-fn write(
-    table: &Mpt<'_, Va32, Compact32, Nodes<'_>>,
-    number: usize,
-    walks: &RwLock<()>,
-) -> Vec<(usize, Option<Pfn>)> {
+fn write(table: &Mpt<'_, Va32, Compact32, Nodes<'_>>, number: usize, walks: &RwLock<()>) -> Left {
     let mut numbers = Numbers(0x9e37_79b9 + number as u64);
-    let mut left: Vec<(usize, Option<Pfn>)> = own(number).into_iter().map(|page| (page, None)).collect();
+    let mut left: Left = own(number).into_iter().map(|page| (page, None)).collect();
     let encoded = Encoded::new(RIGHTS).unwrap();
     for step in 0..STEPS {
         let chosen = numbers.below(left.len());
