@@ -72,15 +72,15 @@ pub enum Sent<M, P> {
     Deliver(P, M),
     /// The message waits.
     Queued,
-    /// There is no room. The sender waits until a [`Received::Message`] returns it, and then sends again.
-    Blocked(M),
+    /// There is no room. The object keeps the message, and the sender waits until a [`Received::Message`] returns it.
+    Blocked,
 }
 
 /// What a receive returns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[must_use = "it has the message"]
 pub enum Received<M, P> {
-    /// A message, and a sender that may send again.
+    /// A message, and a sender for whose message there is room now: it continues.
     Message(M, Option<P>),
     /// There is none. The process waits until a [`Sent::Deliver`] returns it.
     Blocked,
@@ -111,15 +111,16 @@ impl core::error::Error for ObjectError {}
 
 /// A stream MPO: `send`, `receive`, `control`.
 ///
-/// Messages are received in the order in which they were sent. Receivers wait only while there is no message, and senders only while
-/// there are as many as [`control`](Self::control) allows.
+/// Messages are received in the order in which they were sent, those of blocked senders among them. Receivers wait only while there
+/// is no message, and a sender is blocked only while there are as many as [`control`](Self::control) allowed, or others are blocked.
 #[derive(Clone, Debug)]
 pub struct Stream<M, P, const N: usize> {
     mode: Mode,
     most: usize,
     messages: Deque<M, N>,
     receivers: Deque<P, N>,
-    senders: Deque<P, N>,
+    /// Blocked senders, each with its message.
+    senders: Deque<(M, P), N>,
 }
 
 impl<M, P, const N: usize> Stream<M, P, N> {
@@ -140,14 +141,17 @@ impl<M, P, const N: usize> Stream<M, P, N> {
         if let Some(receiver) = self.receivers.pop_front() {
             return Ok(Sent::Deliver(receiver, message));
         }
-        if self.messages.len() >= self.most {
-            return match self.senders.push_back(sender) {
-                Ok(()) => Ok(Sent::Blocked(message)),
-                Err(_) => Err((message, ObjectError::TooMany)),
+        if self.senders.is_empty() && self.messages.len() < self.most {
+            // There is room: `most` is at most `N`.
+            return match self.messages.push_back(message) {
+                Ok(()) => Ok(Sent::Queued),
+                Err(message) => Err((message, ObjectError::TooMany)),
             };
         }
-        // There is room: `most` is at most `N`.
-        Ok(self.messages.push_back(message).map_or_else(Sent::Blocked, |()| Sent::Queued))
+        match self.senders.push_back((message, sender)) {
+            Ok(()) => Ok(Sent::Blocked),
+            Err((message, _)) => Err((message, ObjectError::TooMany)),
+        }
     }
 
     /// `receive(message_buffer)` by process `receiver`.
@@ -160,16 +164,29 @@ impl<M, P, const N: usize> Stream<M, P, N> {
             return Err(ObjectError::UniProcess);
         }
         if let Some(message) = self.messages.pop_front() {
-            let sender = if self.messages.len() < self.most { self.senders.pop_front() } else { None };
-            return Ok(Received::Message(message, sender));
+            return Ok(Received::Message(message, self.resume()));
         }
         self.receivers.push_back(receiver).map_err(|_| ObjectError::TooMany)?;
         Ok(Received::Blocked)
     }
 
-    /// `control(options)`: how many messages may wait, from 1 to `N`. Messages that wait already stay.
+    /// Queues the message of the first blocked sender, if there is room, and returns that sender.
+    ///
+    /// No sender is blocked without a message in the queue: a receiver that waits then would have nothing to wake it.
+    fn resume(&mut self) -> Option<P> {
+        if self.messages.len() >= self.most {
+            return None;
+        }
+        let (message, sender) = self.senders.pop_front()?;
+        // There is room: `most` is at most `N`.
+        let _ = self.messages.push_back(message);
+        Some(sender)
+    }
+
+    /// `control(options)`: how many messages may wait, from 1 to `N`. Messages that wait already stay, and so do blocked senders
+    /// until the next receive.
     pub fn control(&mut self, most: usize) {
-        self.most = most.clamp(1, N);
+        self.most = most.max(1).min(N);
     }
 }
 
@@ -207,7 +224,8 @@ impl<M, P: Copy + PartialEq, const N: usize> RequestReply<M, P, N> {
     }
 
     /// `get_request(request_buffer)` by process `server`. The client is the name of the request for
-    /// [`send_reply`](Self::send_reply).
+    /// [`send_reply`](Self::send_reply). Another client that is returned as a sender has its request queued now, and waits for its
+    /// reply.
     ///
     /// # Errors
     ///

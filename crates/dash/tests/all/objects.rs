@@ -46,8 +46,23 @@ fn a_reply_goes_to_a_client_whose_request_a_server_has() {
     );
 }
 
+/// A receiver that comes before a sender has continued does not wait beside another that is blocked.
+#[test]
+fn no_receiver_waits_while_a_sender_is_blocked() {
+    let mut stream = Stream::<_, _, 1>::new(Mode::DualProcess);
+    assert_eq!([1, 2].map(|message| stream.send(message, 'a')), [Ok(Sent::Queued), Ok(Sent::Blocked)]);
+    assert_eq!(stream.send(3, 'b'), Err((3, ObjectError::TooMany)));
+    assert_eq!(stream.receive('r'), Ok(Received::Message(1, Some('a'))));
+    assert_eq!(stream.send(3, 'b'), Ok(Sent::Blocked));
+    assert_eq!(stream.receive('r'), Ok(Received::Message(2, Some('b'))));
+    assert_eq!(stream.receive('r'), Ok(Received::Message(3, None)));
+    assert_eq!(stream.receive('r'), Ok(Received::Blocked));
+    assert_eq!(stream.send(4, 'a'), Ok(Sent::Deliver('r', 4)));
+}
+
 proptest! {
     /// Every message reaches one receiver, in the order in which it was sent, and flow control blocks and resumes senders in turn.
+    /// Senders and receivers never wait for each other.
     #[test]
     fn a_stream_loses_and_reorders_nothing(calls in proptest::collection::vec(0..8u8, 0..200)) {
         let mut stream = Stream::<u32, usize, 3>::new(Mode::DualProcess);
@@ -59,13 +74,13 @@ proptest! {
                 0..4 => {
                     let expected = match receivers.pop_front() {
                         Some(receiver) => Ok(Sent::Deliver(receiver, message)),
-                        None if waiting.len() < most => {
+                        None if waiting.len() < most && senders.is_empty() => {
                             waiting.push_back(message);
                             Ok(Sent::Queued)
                         }
                         None if senders.len() < 3 => {
                             senders.push_back(number);
-                            Ok(Sent::Blocked(message))
+                            Ok(Sent::Blocked)
                         }
                         None => Err((message, ObjectError::TooMany)),
                     };
@@ -75,6 +90,7 @@ proptest! {
                     let expected = match waiting.pop_front() {
                         Some(message) => {
                             let resumed = if waiting.len() < most { senders.pop_front() } else { None };
+                            waiting.extend(resumed.map(|sender| sender as u32));
                             Ok(Received::Message(message, resumed))
                         }
                         None if receivers.len() < 3 => {
@@ -91,6 +107,7 @@ proptest! {
                     most = most.clamp(1, 3);
                 }
             }
+            prop_assert!(receivers.is_empty() || waiting.is_empty() && senders.is_empty());
         }
     }
 }
