@@ -65,27 +65,15 @@ pub(crate) struct Machine {
 ///   Family 19h (56665), of which 4 are the delay of a load; memory at 80 ns and 4 GHz is chosen. That core executes out of
 ///   order, several instructions a cycle, and walks its tables in hardware: this is how its caches serve a handler.
 pub(crate) const MACHINES: [Machine; 4] = [
-    Machine {
-        name: "r4700",
-        line: 32,
-        first: Shape { bytes: 16 << 10, ways: 2 },
-        stores: Stores::Back,
-        beyond: &[],
-        memory: 30,
-        buffer: (1, 10),
-        delay: 1,
-        trap: 8,
-    },
+    R4700,
     Machine {
         name: "r3000",
         line: 16,
         first: Shape { bytes: 64 << 10, ways: 1 },
         stores: Stores::Through { allocate: true },
-        beyond: &[],
         memory: 24,
         buffer: (6, 5),
-        delay: 1,
-        trap: 8,
+        ..R4700
     },
     Machine {
         name: "alpha",
@@ -110,6 +98,18 @@ pub(crate) const MACHINES: [Machine; 4] = [
         trap: 20,
     },
 ];
+
+const R4700: Machine = Machine {
+    name: "r4700",
+    line: 32,
+    first: Shape { bytes: 16 << 10, ways: 2 },
+    stores: Stores::Back,
+    beyond: &[],
+    memory: 30,
+    buffer: (1, 10),
+    delay: 1,
+    trap: 8,
+};
 
 /// The lines of a cache, each with its dirty bit as the lowest; those of a set one after the other, the last used first.
 #[derive(Clone, Debug)]
@@ -233,14 +233,15 @@ impl Caches {
         let back = self.machine.stores == Stores::Back;
         let allocate = kind != Kind::Store || self.machine.stores != (Stores::Through { allocate: false });
         if let Outcome::Miss(dirty) = self.data.refer(line, stores && back, allocate) {
-            self.tally.data += 1;
+            // A line that is not loaded is missed by every one of them.
+            self.tally.data += if allocate { 1 } else { times };
             if allocate {
                 self.fill(line);
             }
             dirty.into_iter().for_each(|dirty| self.put(0, dirty));
         }
         if stores && !back {
-            (0..times).for_each(|_| self.write());
+            self.write(times);
         }
     }
 
@@ -261,14 +262,15 @@ impl Caches {
         match self.beyond.get_mut(level).map(|cache| cache.refer(line, true, true)) {
             Some(Outcome::Miss(Some(dirty))) => self.put(level + 1, dirty),
             Some(_) => {}
-            None => self.write(),
+            None => self.write(1),
         }
     }
 
-    /// Puts a line or a store into the write buffer, and waits until there is room.
-    fn write(&mut self) {
+    /// Puts lines or stores into the write buffer, one after the other, and waits until there is room for the last.
+    fn write(&mut self, times: u64) {
         let (places, each) = self.machine.buffer;
-        self.drained = self.drained.max(self.now) + each;
+        // It is not empty again before the last is in it.
+        self.drained = self.drained.max(self.now) + each * times;
         let room = self.drained.saturating_sub(places * each);
         self.wait(room.saturating_sub(self.now));
     }

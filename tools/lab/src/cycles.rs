@@ -19,8 +19,10 @@ pub(crate) fn frame(place: usize, page: Vpn) -> Pfn {
 /// A program's references, in order; as many in a row as are of one kind to one line are one run.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Program {
-    /// The physical line, eight bits of what is repeated, and three of the kind.
+    /// The physical line and three bits of the kind of each run.
     runs: Vec<u64>,
+    /// How many references each is.
+    counts: Vec<u32>,
 }
 
 const KINDS: [Kind; 5] = [Kind::Instr, Kind::Rest, Kind::Load, Kind::Store, Kind::Modify];
@@ -36,18 +38,13 @@ impl Program {
         let lines = base.shift() - LINE.shift();
         let page = Vpn::new(access.page.get() >> lines);
         let line = (frame(place, page).get() << lines | access.page.get() & ((1 << lines) - 1)) as u64;
-        let mut left = access.count;
-        while left > 0 {
-            let count = left.min(256);
-            self.runs.push(line << 11 | u64::from(count - 1) << 3 | access.kind as u64);
-            left -= count;
-        }
+        self.runs.push(line << 3 | access.kind as u64);
+        self.counts.push(access.count);
     }
 
     fn run(&self, runs: std::ops::Range<usize>, caches: &mut Caches) {
-        for run in &self.runs[runs] {
-            let kind = KINDS[(run & 7) as usize];
-            caches.refer(kind, run >> 11 << LINE.shift(), (run >> 3 & 255) + 1);
+        for (run, &count) in self.runs[runs.clone()].iter().zip(&self.counts[runs]) {
+            caches.refer(KINDS[(run & 7) as usize], run >> 3 << LINE.shift(), count.into());
         }
     }
 }
@@ -150,18 +147,18 @@ mod tests {
         {
             program.push(&access(kind, count, line), PageSize::K4, 0);
         }
-        assert_eq!(program.len(), 4);
+        assert_eq!(program.len(), 3);
         let at = (frame(0, Vpn::new(0x401)).get() << 12) as u64;
         assert_eq!(at, 0x1_0000_1000);
         let mut larger = Program::default();
         (0..16).for_each(|page| {
             larger.push(&access(Kind::Load, 1, page << 8), PageSize::from_shift(16).unwrap(), 5);
         });
-        assert!(larger.runs.windows(2).all(|pair| pair[1] - pair[0] == 0x100 << 11));
+        assert!(larger.runs.windows(2).all(|pair| pair[1] - pair[0] == 0x100 << 3));
 
         let machine = MACHINES[0];
         let (mut clock, mut caches) = (Clock::new(machine, &program), Caches::new(machine));
-        clock.until(3, &mut caches);
+        clock.until(2, &mut caches);
         // The refill finds the program's line, and two others take its place: the program misses again.
         caches.refer(Kind::Instr, 0x80, 2);
         for line in [at, 0x1000, 0x3000] {

@@ -52,6 +52,22 @@ fn stores_wait_for_the_buffer_alone() {
     assert_eq!(cycles(allocates, &[(Store, 0), (Store, 0), (Kind::Load, 0)]), [50, 7, 0]);
 }
 
+/// References in a row take what they take one by one, however many a file says there are.
+#[test]
+fn references_in_a_row_are_one_by_one() {
+    for machine in MACHINES {
+        for kind in [Kind::Instr, Kind::Load, Kind::Store, Kind::Modify] {
+            let [mut at_once, mut singly] = [(); 2].map(|()| Caches::new(machine));
+            for (line, times) in [(0, 1), (machine.line, 9), (0, 4), (1 << 20, 100)] {
+                at_once.refer(kind, line, times);
+                (0..times).for_each(|_| singly.refer(kind, line, 1));
+            }
+            assert_eq!(at_once.take(), singly.take(), "{kind:?} {machine:?}");
+            at_once.refer(kind, 0, u32::MAX.into());
+        }
+    }
+}
+
 /// What valgrind prints of a run of `true` under a tool: its log, and the file of cachegrind.
 fn valgrind(options: &[&str]) -> Option<(String, String)> {
     let folder = tempfile::tempdir().unwrap();
