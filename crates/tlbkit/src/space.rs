@@ -19,9 +19,9 @@ mod changes;
 
 /// A handle to a virtual address space: a page table, an ASID, and the CPUs that run it.
 ///
-/// Any CPU may look up, change and run it at any time. Only one CPU changes a [range](Self::edit_in) at a time; a CPU that waits for its
-/// turn serves shootdowns and unmasks interrupts now and then. Otherwise every method masks interrupts while it runs. (A fault on a page that
-/// is [shared](Self::sharing) waits with interrupts masked, and serves shootdowns.)
+/// Any CPU may look up, change and run it at any time. Only one CPU changes a [range](Self::edit_in) at a time; a CPU that waits for
+/// its turn serves shootdowns and unmasks interrupts now and then. Otherwise every method masks interrupts while it runs. (A fault on
+/// a page that is [shared](Self::sharing) waits with interrupts masked, and serves shootdowns.)
 ///
 /// # Long calls
 ///
@@ -39,10 +39,10 @@ mod changes;
 /// | [`copy_from_user`](Self::copy_from_user), [`copy_to_user`](Self::copy_to_user) | a base page | 2,682 |
 /// | [`map_each`](Self::map_each), [`resize`](Self::resize), [`move_pages`](Self::move_pages) and every other | the whole range: all or nothing | |
 ///
-/// `cargo test -p tlbkit --test all ranges` counts the stores, frames and nodes of each part. The last column has the most instructions
-/// that a call executes with interrupts masked, for 4 GiB of pages of 4 KiB on RISC-V, no frame the neighbour of the one before:
-/// `cargo xtask boot --machine riscv64 --stress` prints it, with the methods of that kernel, on one hart. With several CPUs the wait for
-/// a shootdown comes on top.
+/// `cargo test -p tlbkit --test all ranges` counts the stores, frames and nodes of each part. The last column has the most
+/// instructions that a call executes with interrupts masked, for 4 GiB of pages of 4 KiB on RISC-V, no frame the neighbour of the one
+/// before: `cargo xtask boot --machine riscv64 --stress` prints it, with the methods of that kernel, on one hart. With several CPUs
+/// the wait for a shootdown comes on top.
 ///
 /// # Handles
 ///
@@ -65,9 +65,9 @@ impl<K: Kernel<Machine: Machine<Table = MultiLevel>>, const CPUS: usize> Address
     /// [eight](tlbkit_pagetable::PageRanges::MOST) of them in any order, each of which begins and ends with a top-level slot. Costs one
     /// node for each slot in a range, none for those between two ranges, and with one CPU a flush.
     ///
-    /// Mappings of these pages may be [`Attr::GLOBAL`]. Every online CPU flushes the changes of this address space. A CPU that runs
-    /// an address space which shares it keeps a handle to it, until the CPU runs an address space that does not (the switch costs a
-    /// flush of everything) or goes [offline](Mmu::offline).
+    /// Mappings of these pages may be [`Attr::GLOBAL`](crate::Attr::GLOBAL). Every online CPU flushes the changes of this address
+    /// space. A CPU that runs an address space which shares it keeps a handle to it, until the CPU runs an address space that does
+    /// not (the switch costs a flush of everything) or goes [offline](Mmu::offline).
     ///
     /// # Errors
     ///
@@ -94,8 +94,8 @@ impl<K: Kernel<Machine: Machine<Table = MultiLevel>>, const CPUS: usize> Address
     /// Returns the kernel's own address space where the kernel's half has a root register of its own, in an [`Mmu`] of its own: on
     /// AArch64 the half of `TTBR1_EL1` ([`crate::arch`], "AArch64: two halves"). It lends nothing, so only its root is allocated.
     ///
-    /// As in one that [lends](Self::lending), mappings may be [`Attr::GLOBAL`], and every online CPU flushes its changes. Each CPU
-    /// [activates](Self::activate) it once, at boot: that loads its root.
+    /// As in one that [lends](Self::lending), mappings may be [`Attr::GLOBAL`](crate::Attr::GLOBAL), and every online CPU flushes its
+    /// changes. Each CPU [activates](Self::activate) it once, at boot: that loads its root.
     ///
     /// # Errors
     ///
@@ -280,18 +280,18 @@ impl<K: Kernel, const CPUS: usize> AddressSpace<K, CPUS> {
         self.mmu().kernel().masked(|| unsafe { self.0.pinned(|pinned| self.0.table.translate(pinned, at)) })
     }
 
-    /// Returns the value of the root register by which a CPU translates with this address space: for code of the kernel's that writes the
-    /// register itself. [`Kernel::load`] gets the value, too.
+    /// Returns the value of the root register by which a CPU translates with this address space: for code of the kernel's that writes
+    /// the register itself. [`Kernel::load`] gets the value, too.
     ///
     /// | address space | value | what the kernel may do with it |
     /// |-|-|-|
     /// | the kernel's own ([`lending`](Self::lending), [`kernels`](Self::kernels)) | always the same, with ASID 0 | A CPU that boots may load it before it is [online](Mmu::online), while no other CPU removes or restricts a mapping of the address space: nobody waits for that CPU yet. A CPU that is online may load it at any time, and with it a root of the kernel's own in place of the one that `load` got last, until it returns to that one: it is asked to flush every change |
     /// | any other | that of `load`, on a CPU that runs the address space; on another CPU `None` | A trampoline to user mode may load it as long as the CPU runs the address space: until the next [`activate`](Self::activate) of another one, [`idle`](Mmu::idle) or [`offline`](Mmu::offline) there. With its ASID no other CPU can use the value |
     ///
-    /// The handle that the caller, or the CPU that runs the address space, keeps is what keeps the nodes: the value does not. Between two
-    /// roots with different ASIDs no flush is needed. Where the CPUs have no ASIDs, or [fewer](Kernel::asid_bits) than one for each CPU
-    /// and one more, both roots have ASID 0, so each write of the register is followed by a flush of everything, as
-    /// the register's own write is on x86-64.
+    /// The handle that the caller, or the CPU that runs the address space, keeps is what keeps the nodes: the value does not. Between
+    /// two roots with different ASIDs no flush is needed. Where the CPUs have no ASIDs, or [fewer](Kernel::asid_bits) than one for
+    /// each CPU and one more, both roots have ASID 0, so each write of the register is followed by a flush of everything, as the
+    /// register's own write is on x86-64.
     ///
     /// # Errors
     ///
@@ -334,15 +334,16 @@ impl<K: Kernel, const CPUS: usize> AddressSpace<K, CPUS> {
         })
     }
 
-    /// Returns the first address of `pages` that is in use: mapped, or [marked](Edit::mark). `None` means that all of `pages` are free.
-    /// Pages that are [shared](Self::sharing) count, too.
+    /// Returns the first address of `pages` that is in use: mapped, or [marked](crate::Edit::mark). `None` means that all of `pages`
+    /// are free. Pages that are [shared](Self::sharing) count, too.
     ///
     /// Costs a load for each empty entry of a node before that page: in a multi-level table at most one node a level, because a node
     /// has an entry that is in use, or is freed. (Only the end of the range may cost another node a level.)
     ///
     /// # Errors
     ///
-    /// [`Error::Nested`] inside an edit or a visit on this CPU ([`Edit::first_used`]); [`Error::Unflushed`] as for [`edit`](Self::edit).
+    /// [`Error::Nested`] inside an edit or a visit on this CPU ([`Edit::first_used`](crate::Edit::first_used));
+    /// [`Error::Unflushed`] as for [`edit`](Self::edit).
     pub fn first_used(&self, pages: PagesOf<K>) -> Result<Option<VirtAddr>, Error> {
         let pages = counted::<K>(pages);
         let mut first = None;
@@ -354,14 +355,15 @@ impl<K: Kernel, const CPUS: usize> AddressSpace<K, CPUS> {
         Ok(first)
     }
 
-    /// Returns the address of the first page of `pages` that is a hole: neither mapped nor [marked](Edit::mark). `None` means that
-    /// all of `pages` are in use. Another CPU may make a hole where this call has looked already.
+    /// Returns the address of the first page of `pages` that is a hole: neither mapped nor [marked](crate::Edit::mark). `None` means
+    /// that all of `pages` are in use. Another CPU may make a hole where this call has looked already.
     ///
     /// Costs a visit of each entry before the hole, in [parts](Self#long-calls) of 512.
     ///
     /// # Errors
     ///
-    /// [`Error::Nested`] inside an edit or a visit on this CPU ([`Edit::first_hole`]); [`Error::Unflushed`] as for [`edit`](Self::edit).
+    /// [`Error::Nested`] inside an edit or a visit on this CPU ([`Edit::first_hole`](crate::Edit::first_hole));
+    /// [`Error::Unflushed`] as for [`edit`](Self::edit).
     pub fn first_hole(&self, pages: PagesOf<K>) -> Result<Option<VirtAddr>, Error> {
         let pages = counted::<K>(pages);
         let mut whole = Whole::new(&self.0, pages);
@@ -372,11 +374,11 @@ impl<K: Kernel, const CPUS: usize> AddressSpace<K, CPUS> {
     /// Makes this CPU run the address space: assigns an ASID if the address space has none, and loads the root register
     /// ([`Kernel::load`]). The CPU keeps a handle until it activates another address space, or [idles](Mmu::idle).
     ///
-    /// The translations of the address space that the CPU ran before stay in its TLB under their ASID, if the machine has ASIDs.
-    /// The CPU flushes this address space if it is new to the CPU, and its whole TLB if a new generation of ASIDs begins, or if the
+    /// The translations of the address space that the CPU ran before stay in its TLB under their ASID, if the machine has ASIDs. The
+    /// CPU flushes this address space if it is new to the CPU, and its whole TLB if a new generation of ASIDs begins, or if the
     /// address space shares another kernel half. Without ASIDs each call flushes the whole TLB, also that of the address space which
-    /// the CPU runs already, and twice if the address space is new to the CPU. With ASIDs, a call for the address space that the CPU runs
-    /// already only loads the root register.
+    /// the CPU runs already, and twice if the address space is new to the CPU. With ASIDs, a call for the address space that the CPU
+    /// runs already only loads the root register.
     ///
     /// `cargo xtask instructions AddressSpace activate` counts the instructions, without those of the kernel's flush.
     ///

@@ -25,8 +25,8 @@ impl<K: Kernel, const CPUS: usize> AddressSpace<K, CPUS> {
     /// ([`lending`](Self::lending)) are in force on every CPU when this call returns. For a right, and where a CPU may keep the
     /// absence of a page (RISC-V, MIPS32), that is a shootdown.
     ///
-    /// A thread that waits for another CPU's edit may be preempted meanwhile, if interrupts were not masked at the call, and may continue on
-    /// another CPU. While `edit` runs, interrupts are masked.
+    /// A thread that waits for another CPU's edit may be preempted meanwhile, if interrupts were not masked at the call, and may
+    /// continue on another CPU. While `edit` runs, interrupts are masked.
     ///
     /// If `edit` returns an error, the changes that it made before stay. Inside `edit` a change, a visit or a switch of any address
     /// space returns [`Error::Nested`]; [`lookup`](Self::lookup), [`entry`](Self::entry) and [`translate`](Self::translate) work.
@@ -40,13 +40,15 @@ impl<K: Kernel, const CPUS: usize> AddressSpace<K, CPUS> {
         self.edit_any(None, edit)
     }
 
-    /// Runs `edit` as the only writer of `pages`, otherwise as [`edit`](Self::edit). Other CPUs change other pages meanwhile: this call
-    /// waits for those that change a page of the range, and for no other one if the range is small. Inside `edit` a change of a page outside
-    /// of the range returns [`Error::OutsideRight`]. (A larger page belongs to the range as a whole if a part of it does.)
+    /// Runs `edit` as the only writer of `pages`, otherwise as [`edit`](Self::edit). Other CPUs change other pages meanwhile: this
+    /// call waits for those that change a page of the range, and for no other one if the range is small. Inside `edit` a change of a
+    /// page outside of the range returns [`Error::OutsideRight`]. (A larger page belongs to the range as a whole if a part of it
+    /// does.)
     ///
-    /// The range that is locked is that of a node of the multi-level table: the lowest one that covers `pages` and has an entry beside
-    /// theirs. For a page in a region of 2 MiB of which another page is in use that is the region, and the region of 1 GiB for the first
-    /// page in it. A [guarded](crate::Guarded) table is locked as a whole. So are all pages while an [`edit`](Self::edit) or a
+    /// The range that is locked is that of a node of the multi-level table: the lowest one that covers `pages` and has an entry
+    /// beside theirs. For a page in a region of 2 MiB of which another page is in use that is the region, and the region of 1 GiB for
+    /// the first page in it. A [guarded](crate::Guarded) table is locked as a whole. So are all pages while an [`edit`](Self::edit)
+    /// or a
     /// [`fork`](Self::fork) runs. Changes of single pages do not hold up one of a range: those that begin after it wait for it. Between
     /// ranges there is no order.
     ///
@@ -213,8 +215,8 @@ impl<K: Kernel, const CPUS: usize> AddressSpace<K, CPUS> {
         Ok(total + detached.pages())
     }
 
-    /// Unmaps `pages` if no page of them is a hole; see [`Edit::unmap_whole`]. A range of more than 8192 pages is looked through first, and
-    /// then unmapped in [parts](Self#long-calls), so that another CPU may make holes in between.
+    /// Unmaps `pages` if no page of them is a hole; see [`Edit::unmap_whole`]. A range of more than 8192 pages is looked through
+    /// first, and then unmapped in [parts](Self#long-calls), so that another CPU may make holes in between.
     ///
     /// # Errors
     ///
@@ -227,7 +229,8 @@ impl<K: Kernel, const CPUS: usize> AddressSpace<K, CPUS> {
         self.unmap(pages)
     }
 
-    /// Moves every mapped page and every mark of `from` to the pages from `to` on (`mremap`); see [`Edit::move_pages`]. Costs one shootdown.
+    /// Moves every mapped page and every mark of `from` to the pages from `to` on (`mremap`); see [`Edit::move_pages`]. Costs one
+    /// shootdown.
     ///
     /// # Errors
     ///
@@ -241,8 +244,8 @@ impl<K: Kernel, const CPUS: usize> AddressSpace<K, CPUS> {
     ///
     /// # Errors
     ///
-    /// Those of [`Edit::protect`] and [`edit`](Self::edit). Nothing has changed then, unless another CPU joins pages at an end of a range
-    /// that is changed in parts, so that they must be split again: the parts before have changed.
+    /// Those of [`Edit::protect`] and [`edit`](Self::edit). Nothing has changed then, unless another CPU joins pages at an end of a
+    /// range that is changed in parts, so that they must be split again: the parts before have changed.
     #[inline]
     pub fn protect(&self, pages: PagesOf<K>, change: Change) -> Result<usize, Error> {
         let pages = counted::<K>(pages);
@@ -289,7 +292,8 @@ impl<K: Kernel, const CPUS: usize> AddressSpace<K, CPUS> {
     ///
     /// # Errors
     ///
-    /// Those of [`Edit::set_rights_whole`] and [`edit`](Self::edit); as for [`protect`](Self::protect) if the range is changed in parts.
+    /// Those of [`Edit::set_rights_whole`] and [`edit`](Self::edit); as for [`protect`](Self::protect) if the range is changed in
+    /// parts.
     pub fn set_rights_whole(
         &self,
         pages: PagesOf<K>,
@@ -439,7 +443,7 @@ impl<K: Kernel, const CPUS: usize> AddressSpace<K, CPUS> {
     ///
     /// A fault is answered [`Fault::Refused`], too, if it is the same one as in the call before: the same page, access and address
     /// space, which this CPU runs, and no other call of this CPU in between that may have changed or served anything (a
-    /// [`lookup`](Self::lookup) and its like, a repeated [`activate`](Self::activate) and an [`on_interrupt`](Mmu::on_interrupt) without
+    /// [`lookup`](Self::lookup) and its like, a repeated [`activate`](Self::activate) and an [`on_interrupt`](crate::Mmu::on_interrupt) without
     /// a request are none). Then no CPU has changed the page since its flush, and the repeat did not help. So call this method
     /// once for each fault; to find out whether a page allows an access, use [`lookup`](Self::lookup) and [`Access::allowed`].
     ///
