@@ -31,7 +31,11 @@ pub(super) fn fails_cleanly(
                 let Outcome::NoMemory { wanted, .. } = outcome else {
                     // The batch has been reclaimed, so its nodes are not counted.
                     let used = (storage.out() + runner.retired()).saturating_sub(before.0);
-                    if outcome == Outcome::Done && used < takes {
+                    // A resize may put the last of its pages where it frees the first, and cannot count on that before it begins.
+                    if outcome != Outcome::Done || matches!(op, Op::Resize { .. }) {
+                        break;
+                    }
+                    if used < takes {
                         let what = format!(
                             "with {} nodes it is refused, and with {takes} it uses {used}: it takes more than it needs",
                             takes - 1
@@ -39,7 +43,6 @@ pub(super) fn fails_cleanly(
                         return Err(Mismatch::of(what).after(op, Some(&outcome)));
                     }
                     if let Some(wanted) = said
-                        && outcome == Outcome::Done
                         && wanted > used
                     {
                         let what = format!("it wanted {wanted} nodes when it was refused, and uses {used}");

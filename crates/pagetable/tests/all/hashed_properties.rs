@@ -21,6 +21,16 @@ conformance!(few_odd_shared, Compact32, Shared, |nodes| Few::new(nodes));
 conformance!(grows_odd_shared, Compact32, Shared, |nodes| Grows::new(nodes), keeps);
 conformance!(pair_solo, Compact32, Solo, |nodes| Hashed::<Pair, Compact32, _, Buckets<0, 1, 0>>::new(nodes));
 
+/// The second page of 8 KiB finds the first bucket free that the first one frees, which nothing counts on before.
+#[test]
+fn a_resize_may_need_less_than_it_reserves() {
+    use tlbkit_conformance::prelude::*;
+    let pages = || Pages::new(Vpn::new(0), Vpn::new(3)).unwrap();
+    let map = Op::Map { pages: pages(), frame: Pfn::new(0), size: PageSize::K4, attr: Attr::READ };
+    let ops = [map, Op::Resize { pages: pages(), to: PageSize::from_shift(13).unwrap() }];
+    replay::<chain_odd_solo::Tested>(Property::FailsCleanly, &ops).unwrap();
+}
+
 #[cfg(target_pointer_width = "64")]
 mod wide {
     use super::*;
