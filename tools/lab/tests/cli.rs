@@ -35,8 +35,8 @@ const LACKEY: &str =
 
 #[test]
 fn the_shipped_trace_is_what_runs() {
-    // Each kind of table; in the gate one of each.
-    let chosen = if cfg!(tlbkit_full) { &NAMES[..] } else { &["MPT", "LPT", "GA", "HR"] };
+    // In the gate those that say something of their own.
+    let chosen = if cfg!(tlbkit_full) { &NAMES[..] } else { &["LPT", "HR"] };
     let rows = rows(&tlblab(&[&["tables", "--json"], chosen].concat()).output().unwrap());
     assert_eq!(names(&rows), chosen);
     for row in rows {
@@ -77,7 +77,7 @@ fn a_shipped_trace_runs_in_the_compact_layout() {
 #[test]
 fn the_table_for_people_fits_a_screen() {
     let short = ["--trace", SHORT];
-    for load in [&short[..], &["--layout", "compact", "--trace", SHORT], &["--workload", "uniform"]] {
+    for load in [&short[..], &["--layout", "compact", "--workload", "uniform"]] {
         let output = tlblab(&[&["tables"], load].concat()).output().unwrap();
         let text = String::from_utf8(output.stdout).unwrap();
         for line in text.lines() {

@@ -62,11 +62,14 @@ fn split_all<P: Digits>() {
 #[test]
 fn a_page_of_a_pair_is_split_and_the_other_stays() {
     split_all::<Fixed<1>>();
-    split_all::<Fixed<3>>();
     split_all::<Fixed<4>>();
-    split_all::<Fixed<6>>();
-    split_all::<Fixed<8>>();
     split_all::<Adaptive>();
+    #[cfg(tlbkit_full)]
+    {
+        split_all::<Fixed<3>>();
+        split_all::<Fixed<6>>();
+        split_all::<Fixed<8>>();
+    }
 }
 
 /// Maps two ranges of large pages, one after the other, and looks every page up; then the table gives all its nodes back.
@@ -108,8 +111,11 @@ fn all_ranges<P: Digits>() {
 #[test]
 fn a_range_that_ends_in_half_a_pair_takes_the_other_half_over() {
     all_ranges::<Fixed<1>>();
-    all_ranges::<Fixed<3>>();
     all_ranges::<Fixed<4>>();
-    all_ranges::<Fixed<8>>();
     all_ranges::<Adaptive>();
+    #[cfg(tlbkit_full)]
+    {
+        all_ranges::<Fixed<3>>();
+        all_ranges::<Fixed<8>>();
+    }
 }

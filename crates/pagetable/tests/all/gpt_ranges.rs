@@ -56,11 +56,18 @@ macro_rules! ends_anywhere {
     };
 }
 
-ends_anywhere!(paper_g4, u32, |nodes| PaperGpt::<_, Fixed<2>>::new(nodes));
 ends_anywhere!(paper_g16, u32, |nodes| PaperGpt::<_, Fixed<4>>::new(nodes));
-ends_anywhere!(paper_g256, u32, |nodes| PaperGpt::<_, Fixed<8>>::new(nodes));
 ends_anywhere!(paper_ga, u32, |nodes| PaperGpt::<_, Adaptive>::new(nodes));
 ends_anywhere!(g8, u64, |nodes| Gpt::<Va64, Compact, _, OneWord, Fixed<3>>::new(nodes));
-ends_anywhere!(g16, u64, |nodes| Gpt::<Va64, Compact, _, OneWord, Fixed<4>>::new(nodes));
-ends_anywhere!(g256, u64, |nodes| Gpt::<Va64, Compact, _, OneWord, Fixed<8>>::new(nodes));
 ends_anywhere!(ga, u64, |nodes| Gpt::<Va64, Compact, _, OneWord, Adaptive>::new(nodes));
+
+/// More node sizes: `cargo xtask test --full`.
+#[cfg(tlbkit_full)]
+mod wide {
+    use super::*;
+
+    ends_anywhere!(paper_g4, u32, |nodes| PaperGpt::<_, Fixed<2>>::new(nodes));
+    ends_anywhere!(paper_g256, u32, |nodes| PaperGpt::<_, Fixed<8>>::new(nodes));
+    ends_anywhere!(g16, u64, |nodes| Gpt::<Va64, Compact, _, OneWord, Fixed<4>>::new(nodes));
+    ends_anywhere!(g256, u64, |nodes| Gpt::<Va64, Compact, _, OneWord, Fixed<8>>::new(nodes));
+}

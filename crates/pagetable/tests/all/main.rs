@@ -56,6 +56,7 @@ mod runs;
 mod second_stage;
 mod several_writers;
 mod slab;
+mod slots_beside_a_writer;
 mod spaces;
 mod split_frames;
 mod stale_pairs;

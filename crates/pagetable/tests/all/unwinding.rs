@@ -76,7 +76,7 @@ macro_rules! a_flush_unwinds {
     ($($name:ident, |$nodes:ident| $make:expr;)*) => { $(
         #[test]
         fn $name() {
-            for bad in (0..).step_by(if cfg!(miri) { 7 } else { 1 }) {
+            for bad in (0..).step_by(if cfg!(miri) { 19 } else { 1 }) {
                 let mut memory = vec![Chunk::ZERO; 64];
                 let slab = Storage::new(&mut memory, 0x10_0000).unwrap();
                 let $nodes = &slab;

@@ -992,7 +992,7 @@ fn a_word_of_many_frames() {
         say(0, Event::Write { at, value });
     }
     (0..2).for_each(|cpu| say(cpu, Event::Root { value: 0x1000, high: false }));
-    for frame in 0..500_000 {
+    for frame in 0..100_000 {
         say(0, Event::Write { at: 0x4000, value: frame << 12 | 0x67 });
     }
     // All of them are known.
