@@ -3,6 +3,8 @@
 //! On a subject with four CPUs one runs the address space, and no change interrupts another: what the jobs show is what a kernel for
 //! several CPUs pays where it needs no shootdown.
 //!
+//! The shootdowns of N CPUs are for N = 2 and as many as there are, at most 8.
+//!
 //! The jobs of N threads are for N = 1, 2 and as many as there are CPUs (an `AddressSpace` has four). The time is that of all threads
 //! together, divided by the number of all operations, so with a ratio of 2.0 two threads do twice the work of one. Frames of pages cost
 //! nothing here; frames of nodes come from one list with a lock. An `AddressSpace` that several threads run asks all of them to flush
@@ -106,13 +108,26 @@ pub const JOBS: &[(&str, &str)] = &[
     ("STLB near chain", "the same in 512 entries, beside a load from the first-level cache"),
     ("STLB fill", "enter a page in a software TLB"),
     ("STLB invalidate page", "remove a page from a software TLB"),
-    ("superpage bookkeeping", "what a promotion policy does at a TLB miss"),
+    (
+        "PTLB record",
+        "copy an entry from the TLB at a message, for a prefetch TLB alone and for one with the software TLB",
+    ),
+    ("PTLB prefetch", "find the entry at the next message, which the TLB lacks"),
+    ("superpage bookkeeping", "what a promotion policy does at a TLB miss, if no promotion is granted"),
+    (
+        "superpage promotions",
+        "the same, with every promotion granted, in loops over more pages than a TLB holds; copies cost nothing",
+    ),
     ("publish", "post a request for another CPU, beside an atomic addition"),
     ("empty poll", "see that no CPU has asked for anything, beside a load"),
     ("unshared", "a shootdown of a page that no other CPU can hold, beside an atomic addition"),
     (
         "shootdown round trip",
         "ask a CPU that polls and wait for its reply: by a mailbox, by two words, by a whole shootdown",
+    ),
+    (
+        "shootdown, N CPUs",
+        "change a page that N CPUs hold until its frame is free, by each of the ten algorithms; the other CPUs poll",
     ),
     ("dependent load", "a load whose address is the result of the one before"),
     ("cache line there and back", "a cache line goes to another CPU and comes back"),

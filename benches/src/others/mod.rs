@@ -2,6 +2,7 @@
 
 use crate::Case;
 
+mod algorithms;
 mod shootdown;
 mod stlb;
 mod superpage;
@@ -9,7 +10,7 @@ mod yardsticks;
 
 /// Returns their cases.
 pub fn cases() -> Vec<Case> {
-    [stlb::cases(), superpage::cases(), shootdown::cases(), yardsticks::cases()]
+    [stlb::cases(), superpage::cases(), shootdown::cases(), algorithms::cases(), yardsticks::cases()]
         .into_iter()
         .flatten()
         .collect()

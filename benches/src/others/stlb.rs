@@ -8,7 +8,10 @@ use crate::peers::X86;
 use crate::work::{dense, shuffled, sparse};
 use crate::{Case, Subject, timed};
 use tlbkit_addr::{Asid, PageSize, VirtAddr};
-use tlbkit_stlb::{AsidTag, Assoc, Cache, CacheMemory, Direct, Invalidate, Page64, Shared, Victim};
+use tlbkit_stlb::{
+    AsidTag, Assoc, Cache, CacheMemory, Direct, Integrated, Invalidate, Page64, Probe, Ptlb, Rank, Shared,
+    Victim,
+};
 
 /// Pages that are hit, and slots of the caches.
 const PAGES: usize = 8192;
@@ -171,11 +174,63 @@ fn changes(cases: &mut Vec<Case>) {
     form!("victim", Victim<'static, Page64, SLOTS, 8>);
 }
 
+/// A hardware TLB that has every page, or none.
+struct Hardware(bool);
+
+impl Probe<Page64> for Hardware {
+    fn probe(&mut self, at: VirtAddr, _space: AsidTag<Page64>) -> Option<u64> {
+        self.0.then_some(at.get() as u64)
+    }
+}
+
+/// What a kernel does at a message for each address that its receiver will use: the PTLB alone, and one with the STLB.
+fn messages(cases: &mut Vec<Case>) {
+    macro_rules! form {
+        ($name:literal, $new:expr, $record:expr, $prefetch:expr) => {
+            for job in ["PTLB record", "PTLB prefetch"] {
+                cases.push(Case::new(job, $name, PAGES, move || {
+                    let mut table = $new;
+                    let order = shuffled(dense(48, PAGES)).into_iter().map(|vpn| VirtAddr::new(vpn << 12));
+                    let order: Vec<_> = order.collect();
+                    move || {
+                        let record = |at: &VirtAddr| _ = $record(&mut table, *at, &mut Hardware(true));
+                        let (recorded, ()) = timed(|| order.iter().for_each(record));
+                        let sum = order.iter().fold(0, |sum: u64, at| sum.wrapping_add(at.get() as u64));
+                        let (prefetched, found) = timed(|| {
+                            let mut entry = |at: &VirtAddr| $prefetch(&mut table, *at, &mut Hardware(false));
+                            order.iter().fold(0, |sum: u64, at| sum.wrapping_add(entry(at).unwrap_or(0)))
+                        });
+                        assert_eq!(found, sum, "{} returns every entry that it has recorded", $name);
+                        order.iter().for_each(|at| table.invalidate_page(space(), at.vpn(PageSize::K4)));
+                        if job == "PTLB record" { recorded } else { prefetched }
+                    }
+                }));
+            }
+        };
+    }
+    type Cached = Direct<'static, Page64, SLOTS>;
+    type Alone = Ptlb<'static, Page64, SLOTS>;
+    type Both = Integrated<Page64, Cached>;
+    form!(
+        "PTLB",
+        Alone::new(memory::<{ SLOTS * 16 }>()).expect("room"),
+        |table: &mut Alone, at, tlb: &mut Hardware| table.record(at, space(), tlb),
+        |table: &mut Alone, at, tlb: &mut Hardware| table.prefetch(at, space(), tlb)
+    );
+    form!(
+        "STLB and PTLB",
+        Both::new(Cached::new(memory::<{ SLOTS * 16 }>()).expect("room")),
+        |table: &mut Both, at, tlb: &mut Hardware| table.record(at, space(), Rank::Lower, tlb),
+        |table: &mut Both, at, tlb: &mut Hardware| table.prefetch(at, space(), Rank::Lower, tlb)
+    );
+}
+
 pub(super) fn cases() -> Vec<Case> {
     let mut cases = Vec::new();
     translations(&mut cases, (["STLB hit dense", "STLB chain dense"], || dense(48, PAGES)));
     translations(&mut cases, (["STLB hit sparse", "STLB chain sparse"], sparse_hits));
     near(&mut cases);
     changes(&mut cases);
+    messages(&mut cases);
     cases
 }
