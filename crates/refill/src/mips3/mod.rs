@@ -1,9 +1,10 @@
 //! Handlers for 64-bit MIPS III, for the structures of Elphinstone et al. 3.2, to reproduce their Figures 2 and 5 in
 //! instructions and loads.
 //!
-//! The tables are those of [`tlbkit_pagetable`] with [`PaperLo`] and [`Va64`](tlbkit_pagetable::geometry::Va64), with 4 KiB
-//! pages only, on a little-endian machine: the paper's 64-bit guards, tags and pointers are two words in the tables, the low
-//! word first. Nodes are in kseg0, and their 32-bit addresses are sign-extended when they are loaded, as in the paper.
+//! The tables are those of [`tlbkit_pagetable`] with [`PaperLo`] and [`Va64`](tlbkit_pagetable::geometry::Va64), on a
+//! little-endian machine: the paper's 64-bit guards, tags and pointers are two words in the tables, the low word first. Pages
+//! have 4 KiB, but for [`Hashed::with_larger_pages`]. Nodes are in kseg0, and their 32-bit addresses are sign-extended when
+//! they are loaded, as in the paper; the words of a linear table hold their physical addresses.
 //!
 //! ```text
 //!   table                     instructions                          loads
@@ -11,8 +12,13 @@
 //!   S128k hit                 18                                    3
 //!   MPT, six levels           47                                    8
 //!   G2 .. G256, n nodes       22 + 9 n                              4 + 2 n
+//!   GA, n nodes               22 + 14 n                             4 + 2 n
 //!   H8k, H128k, first bucket  27                                    4
 //!   C128k, first bucket       33                                    4
+//!   HR, first bucket          39                                    5
+//!   CS, first bucket          47, a page of 4 KiB                   5
+//!   LPT                       17, without a nested miss             2
+//!   LPT, a page of it missing 64                                    5
 //! ```
 //!
 //! The numbers include `nop`s and the return: three `nop`s are between `tlbwr` and the return, as an R4000 needs; an R4700
@@ -23,12 +29,14 @@
 mod format;
 mod gpt;
 mod hashed;
+mod lpt;
 mod mpt;
 mod stlb;
 
 pub use format::PaperLo;
 pub use gpt::Gpt;
 pub use hashed::Hashed;
+pub use lpt::Lpt;
 pub use mpt::Mpt;
 pub use stlb::Stlb;
 
@@ -65,8 +73,10 @@ pub enum Walk {
     Mpt(Mpt),
     /// A guarded table in the paper's layout.
     Gpt(Gpt),
-    /// A hashed or clustered table of a fixed size.
+    /// A hashed or clustered table.
     Hashed(Hashed),
+    /// A linear table.
+    Lpt(Lpt),
 }
 
 /// The code of a handler.
@@ -76,6 +86,8 @@ pub struct Handler {
     pub refill: Code,
     /// The code for [`TAIL`].
     pub tail: Code,
+    /// The begin of the code for [`GENERAL`], which the kernel's own follows: of a linear table, otherwise empty.
+    pub general: Code,
 }
 
 impl Spec {
@@ -97,10 +109,16 @@ impl Spec {
             Walk::Mpt(mpt) => mpt.emit(&mut b),
             Walk::Gpt(gpt) => gpt.emit(&mut b),
             Walk::Hashed(hashed) => hashed.emit(&mut b),
+            Walk::Lpt(lpt) => lpt.emit(&mut b),
         }
-        match b.asm.finish_parts(((GENERAL - VECTOR) / 4) as usize, crate::asm::MOST) {
-            Ok((refill, tail)) => Ok(Handler { refill, tail }),
-            Err(error) => Err(error),
+        let general = match self.walk {
+            Walk::Lpt(lpt) => lpt.nested(self),
+            _ => Asm::new(Isa::Mips3),
+        };
+        let parts = b.asm.finish_parts(((GENERAL - VECTOR) / 4) as usize, crate::asm::MOST);
+        match (parts, general.finish(((TAIL - GENERAL) / 4) as usize)) {
+            (Ok((refill, tail)), Ok(general)) => Ok(Handler { refill, tail, general }),
+            (Err(error), _) | (_, Err(error)) => Err(error),
         }
     }
 }

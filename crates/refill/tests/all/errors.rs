@@ -197,6 +197,12 @@ fn shapes_that_no_wide_handler_knows() {
     let hashed = |cluster, buckets| mips3::Hashed::of(cluster, buckets).is_ok();
     assert_eq!([0, 1, 4, 5].map(|cluster| hashed(cluster, 8)), [false, true, true, false]);
     assert_eq!([0, 1, 16, 17].map(|buckets| hashed(1, buckets)), [false, true, true, false]);
+    let growing = [0, 1, 3, 4, 5].map(mips3::Hashed::growing);
+    assert_eq!(growing.map(|walk| walk.is_ok()), [false, true, true, true, false]);
+    let larger = growing.map(|walk| walk.and_then(mips3::Hashed::with_larger_pages).is_ok());
+    assert_eq!(larger, [false, false, true, false, false]);
+    assert!(mips3::Lpt::of::<Va64, { 0xff << 56 }>().is_ok());
+    assert_eq!(mips3::Lpt::of::<Va64, { 0xfe << 56 }>(), Err(Error::Geometry));
     let cache = |bytes| mips3::Stlb::new(0x8001_0000, bytes).is_ok();
     assert_eq!([16, 32, 48, 4 << 20, 8 << 20].map(cache), [false, true, false, true, false]);
     for base in [0x0001_0000, 0xa001_0000, 0x8000_8000] {

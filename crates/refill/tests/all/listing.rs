@@ -60,6 +60,7 @@ fn wide_listing(spec: &mips3::Spec) -> String {
     let handler = spec.assemble().unwrap();
     let mut text = String::new();
     list(&mut text, "refill vector", mips3::VECTOR as usize, handler.refill.words(), true);
+    list(&mut text, "general vector", mips3::GENERAL as usize, handler.general.words(), true);
     list(&mut text, "tail", mips3::TAIL as usize, handler.tail.words(), true);
     text
 }
@@ -128,11 +129,16 @@ fn handlers_are_as_listed() {
 
 #[test]
 fn wide_handlers_are_as_listed() {
+    let larger = mips3::Hashed::growing(3).and_then(mips3::Hashed::with_larger_pages);
     let walks = [
         ("mpt", mips3::Walk::Mpt(mips3::Mpt::of::<Va64>().unwrap())),
         ("g16", mips3::Walk::Gpt(mips3::Gpt::fixed(4).unwrap())),
         ("h8k", mips3::Walk::Hashed(mips3::Hashed::of(1, 8).unwrap())),
         ("c128k", mips3::Walk::Hashed(mips3::Hashed::of(3, 10).unwrap())),
+        ("lpt", mips3::Walk::Lpt(mips3::Lpt::of::<Va64, { 0xff << 56 }>().unwrap())),
+        ("ga", mips3::Walk::Gpt(mips3::Gpt::adaptive())),
+        ("hr", mips3::Walk::Hashed(mips3::Hashed::growing(1).unwrap())),
+        ("cs", mips3::Walk::Hashed(larger.unwrap())),
     ];
     let caches = [("", None), (", S8k in front", Some(mips3::Stlb::new(0x8010_0000, 8 << 10).unwrap()))];
     let mut text = String::new();

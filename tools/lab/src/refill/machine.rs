@@ -5,7 +5,11 @@
 //!              0x1000    block: the root     0x10000 software TLB
 //!              16 MiB    nodes
 //! ```
+//!
+//! Before each miss the TLB is empty. Of a linear table it holds what the modelled machine's TLB still had of the way to the
+//! PTE: the lowest page that did not miss.
 
+use std::collections::HashMap;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use anyhow::{Context, bail};
@@ -14,14 +18,14 @@ use tlbkit_pagetable::format::Format;
 use tlbkit_pagetable::nodes::{Chunk, NodeAddr, Nodes as _};
 use tlbkit_pagetable::{Error, Pinned, Table, Writer};
 use tlbkit_refill::features::Features;
-use tlbkit_refill::interp::{Access, Machine, Memory, Stop, Window, Windows};
+use tlbkit_refill::interp::{Access, Entry, Machine, Memory, Stop, Window, Windows};
 use tlbkit_refill::mips3::{GENERAL, PaperLo, Spec, Stlb, TAIL, VECTOR};
 use tlblab_tables::handled::{Handled, Named, Nodes as Storage};
 
 use super::Row;
 use crate::cache::{self, Caches};
 use crate::cycles::{Clock, frame};
-use crate::tables::Misses;
+use crate::tables::{Misses, Refill, pieces};
 use crate::trace::Kind;
 
 const KSEG0: u32 = 0x8000_0000;
@@ -84,9 +88,9 @@ pub(super) fn run(structure: &Named, misses: &Misses, on: Option<cache::Machine>
     let mut chunks = CHUNKS;
     loop {
         let mut memory = vec![Chunk::ZERO; chunks];
-        let storage = Storage::new(&mut memory, KSEG0 as usize + NODES).map_err(anyhow::Error::msg)?;
+        let storage = Storage::new(&mut memory, nodes_at(structure)).map_err(anyhow::Error::msg)?;
         let table = (structure.build)(&storage)?;
-        let row = match change(table.table(), |writer| map(writer, misses)) {
+        let row = match change(table.table(), |writer| map(structure, writer, misses)) {
             Ok(()) => Some(replay(structure, misses, &storage, chunks, &*table, on)),
             Err(Error::NoMemory { .. }) if chunks < MOST => None,
             Err(Error::NoMemory { .. }) => bail!("it needs more nodes than kseg0 holds: give fewer --pages"),
@@ -113,12 +117,60 @@ fn change<'t, 'n, T>(
     done
 }
 
-fn map<'n>(writer: &mut Writer<'_, 'n, dyn Table<'n> + '_>, misses: &Misses) -> Result<(), Error> {
+/// Returns the address of the nodes by which a structure's words name them.
+const fn nodes_at(structure: &Named) -> usize {
+    if structure.linear { NODES } else { KSEG0 as usize + NODES }
+}
+
+fn map<'n>(
+    structure: &Named,
+    writer: &mut Writer<'_, 'n, dyn Table<'n> + '_>,
+    misses: &Misses,
+) -> Result<(), Error> {
+    let attr = |writable| if writable { Attr::WRITE | Attr::DIRTY } else { Attr::empty() };
+    if structure.superpages {
+        return pieces::superpages(&misses.pages).into_iter().try_for_each(|piece| {
+            let attr = PaperLo::IMPLIED | attr(piece.attr.contains(Attr::WRITE));
+            writer.map(piece.pages, piece.frame, piece.size, attr)
+        });
+    }
     for (place, &page) in misses.pages.iter().enumerate() {
-        let writable = if place % 5 < 3 { Attr::WRITE | Attr::DIRTY } else { Attr::empty() };
-        writer.map(Pages::one(page), frame(place, page), PageSize::K4, PaperLo::IMPLIED | writable)?;
+        let attr = PaperLo::IMPLIED | attr(place % 5 < 3);
+        writer.map(Pages::one(page), frame(place, page), PageSize::K4, attr)?;
     }
     Ok(())
+}
+
+/// The TLB entries for the pages of a linear table, which do not change while the machine runs.
+#[derive(Debug, Default)]
+struct Ways {
+    /// The pages on the way to the PTE of each page, by its place.
+    ways: HashMap<u32, Vec<Vpn>>,
+    /// The entry for each pair of them.
+    entries: HashMap<u64, Entry>,
+}
+
+impl Ways {
+    /// Leaves in the TLB, of the way to the PTE of the page at `at`, only the first page that did not miss.
+    fn leave(&mut self, refill: &Refill, page: Vpn, machine: &mut Machine<Cached<'_>, ENTRIES>) {
+        let way = self.ways.entry(refill.place).or_insert_with(|| tlblab_tables::paper_way(page));
+        let Some(page_there) = way.get(usize::from(refill.nested)) else { return machine.tlb.flush() };
+        let pair = page_there.get() as u64 >> 1;
+        if !self.entries.contains_key(&pair) {
+            let caches = machine.memory.caches.take();
+            machine.cp0.status = 0;
+            let settled = machine.settle(page.address(PageSize::K4).get() as u64, Access::Load);
+            debug_assert!(settled.is_ok());
+            machine.memory.caches = caches;
+            let entries = machine.tlb.entries().iter().flatten();
+            self.entries.extend(entries.map(|entry| (entry.hi >> 13, *entry)));
+        }
+        machine.tlb.flush();
+        if let Some(&entry) = self.entries.get(&pair) {
+            let written = machine.tlb.write(0, entry);
+            debug_assert!(written.is_ok());
+        }
+    }
 }
 
 /// The least, the sum and the most of some numbers.
@@ -159,10 +211,11 @@ fn replay<'n>(
     };
     put(VECTOR, handler.refill.words());
     put(TAIL, handler.tail.words());
+    put(GENERAL, handler.general.words());
     put(BLOCK, &table.root());
     // SAFETY: the slab's memory, as long as it is borrowed here; no CPU writes while the machine runs.
     let nodes = unsafe {
-        let first = storage.at(NodeAddr::new(KSEG0 as usize + NODES));
+        let first = storage.at(NodeAddr::new(nodes_at(structure)));
         Window::from_raw(NODES as u64, first.cast(), chunks * size_of::<Chunk>() / 4)
     };
     let windows = Windows([nodes, Window::new(0, &low)]);
@@ -170,23 +223,31 @@ fn replay<'n>(
     let memory = Cached { windows, caches: on.map(Caches::new), loaded: 0 };
     let mut machine = Machine::<_, ENTRIES>::new(Features::MIPS3, memory);
     machine.cp0.entry_hi = ASID;
+    // The kernel's own code begins behind the handler's.
+    machine.stop += 4 * handler.general.words().len() as u64;
 
+    let refills = if structure.linear { &misses.linear } else { &misses.refills };
+    let mut ways = Ways::default();
     let (mut insns, mut loads, mut hits) = (Spread::NONE, Spread::NONE, 0u64);
     let mut verified = true;
-    for (&place, &run) in misses.refills.iter().zip(&misses.runs) {
-        let page = *misses.pages.get(place as usize).context("a refill of no page")?;
+    for refill in refills {
+        let page = *misses.pages.get(refill.place as usize).context("a refill of no page")?;
         let at = page.address(PageSize::K4).get() as u64;
         machine.tlb.flush();
+        if structure.linear {
+            ways.leave(refill, page, &mut machine);
+        }
         machine.cp0.status = 0;
         machine.counts = Default::default();
         if let Some((clock, caches)) = clock.as_mut().zip(machine.memory.caches.as_mut()) {
-            clock.until(run as usize, caches);
+            clock.until(refill.run as usize, caches);
         }
-        let stop = machine.touch(at, Access::Load);
+        verified &= machine.settle(at, Access::Load).is_ok();
         if let Some((clock, caches)) = clock.as_mut().zip(machine.memory.caches.as_mut()) {
+            // The first trap is counted with the program.
+            caches.wait(caches.machine.trap * machine.counts.exceptions.saturating_sub(1));
             clock.refill(caches);
         }
-        verified &= stop == Err(Stop::Returned);
         insns.add(machine.counts.instructions);
         loads.add(machine.counts.loads);
         // Whatever goes on past the probe stores an entry.
@@ -195,7 +256,7 @@ fn replay<'n>(
     }
     // What follows is no part of the program.
     let cycles = clock.zip(machine.memory.caches.take()).map(|(clock, mut caches)| clock.finish(&mut caches));
-    let refills = misses.refills.len() as u64;
+    let refills = refills.len() as u64;
     let mean = |sum: u64| sum as f64 / refills.max(1) as f64;
     Ok(Row {
         table: structure.name.into(),
@@ -209,9 +270,9 @@ fn replay<'n>(
         loads_min: loads.min,
         loads_mean: mean(loads.sum),
         loads_max: loads.max,
-        words: handler.refill.words().len() + handler.tail.words().len(),
+        words: [handler.refill, handler.tail, handler.general].iter().map(|part| part.words().len()).sum(),
         stlb_hit_rate: cache.is_some().then(|| mean(hits)),
-        verified: verified && refuses(&mut machine, misses),
+        verified: verified && refuses(&mut machine, misses, structure.linear),
         cycles,
     })
 }
@@ -237,7 +298,8 @@ fn answers(machine: &Machine<Cached<'_>, ENTRIES>, table: &dyn Table<'_>, page: 
 
 /// Tells whether misses of pages that are not mapped are passed on, as they were: neighbours, and pages that differ in one
 /// bit. Some handlers load a pair that is all invalid first.
-fn refuses(machine: &mut Machine<Cached<'_>, ENTRIES>, misses: &Misses) -> bool {
+/// Of a linear table, not misses of its own pages.
+fn refuses(machine: &mut Machine<Cached<'_>, ENTRIES>, misses: &Misses, linear: bool) -> bool {
     let mapped: std::collections::HashSet<_> = misses.pages.iter().map(|page| page.get() >> 1).collect();
     misses.pages.iter().step_by(misses.pages.len() / 64 + 1).all(|page| {
         (1..52).all(|bit| {
@@ -246,12 +308,15 @@ fn refuses(machine: &mut Machine<Cached<'_>, ENTRIES>, misses: &Misses) -> bool 
                 return true;
             }
             let at = (page << 12) as u64;
+            if linear && at >> 56 == 0xff {
+                return true;
+            }
             machine.tlb.flush();
             machine.cp0.status = 0;
             machine.cp0.entry_hi = ASID;
             let stop = machine.settle(at, Access::Load);
             let stayed = machine.cp0.bad_vaddr == at && machine.cp0.entry_hi == at & !0x1fff | ASID;
-            stop == Err(Stop::Reached) && machine.pc == machine.vectors + u64::from(GENERAL) && stayed
+            stop == Err(Stop::Reached) && machine.pc == machine.stop && stayed
         })
     })
 }

@@ -143,9 +143,14 @@ mod tests {
     fn misses() -> tables::Misses {
         let mut pages: Vec<_> = (0x400..0x500).map(Vpn::new).collect();
         pages.extend((1..200usize).map(|n| Vpn::new(n.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 12)));
-        let refills: Vec<_> = (0..3 * pages.len() as u32).map(|n| n * 7 % pages.len() as u32).collect();
-        let runs = vec![0; refills.len()];
-        tables::Misses { name: "test".into(), pages, refills, runs, instructions: None, program: None }
+        let places = (0..3 * pages.len() as u32).map(|n| n * 7 % pages.len() as u32);
+        let refill = |place| tables::Refill { place, nested: 0, run: 0 };
+        let refills: Vec<_> = places.map(refill).collect();
+        // Of a linear table, none to all five pages of the way are missing.
+        let missing =
+            |(at, refill): (usize, &tables::Refill)| tables::Refill { nested: (at % 6) as u8, ..*refill };
+        let linear = refills.iter().enumerate().map(missing).collect();
+        tables::Misses { name: "test".into(), pages, refills, linear, instructions: None, program: None }
     }
 
     #[test]
@@ -170,6 +175,21 @@ mod tests {
             assert_eq!(guarded.insns_max, 22 + 9 * nodes, "{name}");
         }
         assert_eq!((row("H8k").insns_min, row("H8k").loads_min), (27, 4));
+        let adaptive = row("GA");
+        for (insns, loads) in
+            [(adaptive.insns_min, adaptive.loads_min), (adaptive.insns_max, adaptive.loads_max)]
+        {
+            assert_eq!(insns, 22 + 14 * ((loads - 4) / 2));
+        }
+        assert_eq!((row("HR").insns_min, row("HR").loads_min), (39, 5));
+        assert_eq!((row("CS").insns_min, row("CS").loads_min), (47, 5));
+        let linear = row("LPT");
+        assert_eq!((linear.insns_min, linear.loads_min), (17, 2));
+        assert_eq!((linear.insns_max, linear.loads_max), (542, 18));
+        let mut one = misses();
+        one.linear.iter_mut().for_each(|refill| refill.nested = 1);
+        let one = of_misses(&one, &["LPT".into()], None).unwrap().remove(0);
+        assert_eq!((one.insns_min, one.insns_max, one.loads_min), (64, 64, 5));
         assert_eq!((row("C128k").insns_min, row("C128k").loads_min), (33, 4));
         assert_eq!((row("S8k/G16").insns_min, row("S8k/G16").loads_min), (17, 3));
         assert_eq!((row("S128k/G16").insns_min, row("S128k/G16").loads_min), (18, 3));

@@ -14,13 +14,13 @@ pub(super) type Way = fn(Vpn) -> Vec<Vpn>;
 
 /// A miss.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Refill {
+pub(crate) struct Refill {
     /// The page's place in the order of first references.
-    pub(super) place: u32,
+    pub(crate) place: u32,
     /// How many pages of a linear table missed, too.
-    pub(super) nested: u8,
+    pub(crate) nested: u8,
     /// How many runs of the program's references come before it, if these are kept.
-    pub(super) run: u32,
+    pub(crate) run: u32,
 }
 
 /// A TLB and what missed in it.

@@ -28,8 +28,10 @@ mod load;
 mod machine;
 mod measure;
 mod optimum;
-mod pieces;
+pub(crate) mod pieces;
 mod refs;
+
+pub(crate) use machine::Refill;
 
 /// Map a program's pages into every page table, replay its TLB misses, compare
 #[derive(Args, Debug)]
@@ -187,10 +189,10 @@ pub(crate) struct Misses {
     pub(crate) name: String,
     /// The pages, in the order in which they are first needed.
     pub(crate) pages: Vec<Vpn>,
-    /// The page of each refill, by its place in `pages`.
-    pub(crate) refills: Vec<u32>,
-    /// How many runs of the program's references come before each.
-    pub(crate) runs: Vec<u32>,
+    /// The refills, while the page table was in physical memory.
+    pub(crate) refills: Vec<Refill>,
+    /// The same, while it was a linear one in virtual memory.
+    pub(crate) linear: Vec<Refill>,
     /// Instructions of the program, if a trace was recorded.
     pub(crate) instructions: Option<u64>,
     /// The program's references to lines, if they are kept.
@@ -211,17 +213,16 @@ pub(crate) fn misses(
     keep: bool,
     most: Option<u64>,
 ) -> anyhow::Result<Misses> {
-    let machines = load::Machines::new(tlb, seed, None)?.keeping(keep);
+    let machines = load::Machines::new(tlb, seed, Some(tlblab_tables::paper_way))?.keeping(keep);
     let load = match workload {
         Some((workload, pages, sizes)) => {
             load::Load::from_workload(workload, pages, PageSize::K4, sizes, machines, seed)?
         }
         None => load::Load::from_trace(trace, PageSize::K4, most, machines)?,
     };
-    let refills = load.refills.iter().map(|refill| refill.place).collect();
-    let runs = load.refills.iter().map(|refill| refill.run).collect();
     let instructions = load.about.as_ref().map(|about| about.counts.instructions);
-    Ok(Misses { name: load.name, pages: load.pages, refills, runs, instructions, program: load.program })
+    let load::Load { name, pages, refills, linear, program, .. } = load;
+    Ok(Misses { name, pages, refills, linear, instructions, program })
 }
 
 /// Replays a trace into every structure in the paper's layout but the linear table.

@@ -8,11 +8,11 @@ use tlbkit_pagetable::geometry::{Geometry, Va64};
 
 /// Pages that are mapped together, to neighbouring frames.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Piece {
-    pub(super) pages: Pages,
-    pub(super) size: PageSize,
-    pub(super) frame: Pfn,
-    pub(super) attr: Attr,
+pub(crate) struct Piece {
+    pub(crate) pages: Pages,
+    pub(crate) size: PageSize,
+    pub(crate) frame: Pfn,
+    pub(crate) attr: Attr,
 }
 
 impl Piece {
@@ -39,7 +39,7 @@ pub(super) fn singles(pages: &[Vpn]) -> Vec<Piece> {
 }
 
 /// Returns the fewest pieces: wherever an aligned run of pages is all there, one.
-pub(super) fn superpages(pages: &[Vpn]) -> Vec<Piece> {
+pub(crate) fn superpages(pages: &[Vpn]) -> Vec<Piece> {
     let all: BTreeSet<_> = pages.iter().copied().collect();
     let mut pieces = Vec::new();
     let mut next = all.first().copied();

@@ -146,7 +146,11 @@ fn wide_programs() -> Vec<(mips3::Spec, Program)> {
     for cluster in 1..=4 {
         let hashed = |buckets| mips3::Walk::Hashed(mips3::Hashed::of(cluster, buckets).unwrap());
         walks.extend([1, 8, 16].map(hashed));
+        walks.push(mips3::Walk::Hashed(mips3::Hashed::growing(cluster).unwrap()));
     }
+    let larger = mips3::Hashed::growing(3).and_then(mips3::Hashed::with_larger_pages).unwrap();
+    walks.extend([mips3::Walk::Gpt(mips3::Gpt::adaptive()), mips3::Walk::Hashed(larger)]);
+    walks.push(mips3::Walk::Lpt(mips3::Lpt::of::<Va64, { 0xff << 56 }>().unwrap()));
     let sizes = [32, 8 << 10, 128 << 10, 4 << 20];
     let caches: Vec<_> =
         sizes.into_iter().map(|bytes| Some(mips3::Stlb::new(CACHE, bytes).unwrap())).collect();
@@ -156,9 +160,16 @@ fn wide_programs() -> Vec<(mips3::Spec, Program)> {
             let spec = mips3::Spec { block: BLOCK, cache, walk };
             let handler = spec.assemble().unwrap();
             let tail = ((mips3::TAIL - mips3::VECTOR) / 4) as i32;
-            let pieces = vec![(0, handler.refill.words().to_vec()), (tail, handler.tail.words().to_vec())];
+            let mut pieces =
+                vec![(0, handler.refill.words().to_vec()), (tail, handler.tail.words().to_vec())];
             let general = ((mips3::GENERAL - mips3::VECTOR) / 4) as i32;
-            let program = Program { isa: Isa::Mips3, pieces, entries: vec![0], general, mapped: false };
+            let mut entries = vec![0];
+            let mapped = matches!(walk, mips3::Walk::Lpt(_));
+            if mapped {
+                pieces.push((general, handler.general.words().to_vec()));
+                entries.push(general);
+            }
+            let program = Program { isa: Isa::Mips3, pieces, entries, general, mapped };
             programs.push((spec, program));
         }
     }
