@@ -28,6 +28,7 @@ mod progress;
 pub mod refill;
 mod rows;
 pub mod shootdown;
+pub mod spaces;
 pub mod superpage;
 mod sweep;
 pub mod tables;
@@ -60,6 +61,7 @@ enum Command {
     Pages(pages::PagesArgs),
     Pressure(superpage::Pressure),
     Refill(refill::RefillArgs),
+    Spaces(spaces::Spaces),
     Sweep(sweep::Sweep),
     Shootdown(shootdown::Shootdown),
     Superpage(superpage::SuperpageArgs),
@@ -86,6 +88,7 @@ pub fn main() -> ExitCode {
         Command::Pages(args) => pages::run(&args).map(|()| ExitCode::SUCCESS),
         Command::Pressure(args) => args.run().map(|()| ExitCode::SUCCESS),
         Command::Refill(args) => refill::run(&args).map(|()| ExitCode::SUCCESS),
+        Command::Spaces(args) => args.run_command().map(|()| ExitCode::SUCCESS),
         Command::Sweep(args) => args.run().map(|()| ExitCode::SUCCESS),
         Command::Shootdown(args) => shootdown::run(&args).map(|()| ExitCode::SUCCESS),
         Command::Superpage(args) => superpage::run(&args),

@@ -61,6 +61,11 @@ const MODES: &[Mode] = &[
         &[],
         "trace instructions table machine seed json tlb-entries tlb-ways tlb-replacement tlb-pages",
     ),
+    mode(
+        "spaces",
+        &[],
+        "traces turns instructions asids seed json tlb-entries tlb-ways tlb-replacement tlb-pages",
+    ),
     mode("sweep", &[], "trace seed json tlb-entries tlb-ways tlb-replacement tlb-pages"),
     mode("shootdown analyse", &[], "m lambda-t lambda-d x-d x-i x-req1 x-req2 x-reply x-j p0 json"),
     mode(

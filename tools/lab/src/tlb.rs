@@ -54,7 +54,7 @@ pub(crate) enum Replacement {
 pub(crate) struct Tlb {
     /// The sets one after the other; [`EMPTY`] fills what is not in use.
     tags: Vec<usize>,
-    /// When each entry was last used (LRU) or loaded (FIFO). Random replacement leaves it alone.
+    /// When each entry was last used (LRU) or loaded.
     stamps: Vec<u64>,
     ways: usize,
     replacement: Replacement,
@@ -67,6 +67,7 @@ pub(crate) struct Tlb {
 
 /// No tag: page numbers are shorter than a word.
 const EMPTY: usize = usize::MAX;
+const FLUSHED: usize = usize::MAX - 1;
 
 impl Tlb {
     /// Returns an empty TLB; `seed` is for random replacement.
@@ -124,6 +125,22 @@ impl Tlb {
         });
         self.tags[victim] = tag;
         self.stamps[victim] = self.now;
+    }
+
+    /// Makes every entry match nothing. Which entry a load takes then is up to the replacement, as before: hardware that
+    /// chooses at random does not look for entries that match nothing.
+    pub(crate) fn flush(&mut self) {
+        self.tags.fill(FLUSHED);
+    }
+
+    /// Returns the first page of the entries of these pages that were loaded last (LRU: used last), `count` at most; the
+    /// latest comes last.
+    pub(crate) fn latest(&self, of: impl Fn(Vpn) -> bool, count: usize) -> Vec<Vpn> {
+        let entries = self.tags.iter().zip(&self.stamps).filter(|(tag, _)| **tag < FLUSHED);
+        let entries = entries.map(|(tag, stamp)| (*stamp, Vpn::new(tag << self.pair)));
+        let mut entries: Vec<_> = entries.filter(|(_, page)| of(*page)).collect();
+        entries.sort_unstable_by_key(|(stamp, _)| *stamp);
+        entries.split_off(entries.len().saturating_sub(count)).into_iter().map(|(_, page)| page).collect()
     }
 
     fn tag(&self, page: Vpn) -> usize {

@@ -373,6 +373,30 @@ fn cycles_of_a_part_of_a_trace() {
     refused(&output, "pages");
 }
 
+/// Programs that take turns: more numbers, or more memory, serve no fewer misses; and without a trace there are none.
+#[test]
+fn programs_take_turns() {
+    let traces = "traces/grep.tlbt,traces/gzip.tlbt,traces/sort.tlbt";
+    let args = ["spaces", "--traces", traces, "--turns", "1000", "--instructions", "100000", "--json"];
+    let rows = rows(&tlblab(&args).output().unwrap());
+    let of = |scheme: &str, field: &str| {
+        let row = rows.iter().find(|row| row["scheme"] == scheme).unwrap();
+        assert_eq!((&row["programs"], &row["turn"]), (&3.into(), &1000.into()));
+        row[field].as_f64().unwrap()
+    };
+    let hits = ["1 numbers", "2 numbers", "3 numbers"].map(|scheme| of(scheme, "stlb_hit_rate"));
+    assert!(hits[0] < hits[1] && hits[1] < hits[2], "{hits:?}");
+    assert_eq!(
+        (of("1 numbers", "generations"), of("3 numbers", "generations")),
+        (of("1 numbers", "switches"), 0.0)
+    );
+    assert!(of("8 KB each", "stlb_hit_rate") > of("2 KB each", "stlb_hit_rate"));
+    assert!(of("one H128k", "bytes") < of("H128k each", "bytes"));
+    assert!(of("one H128k, anchor table", "bytes") < of("one H128k", "bytes"));
+    assert!(of("32 entries", "tlb_misses") < of("0 entries", "tlb_misses"));
+    refused(&tlblab(&["spaces", "--traces", "traces/none.tlbt"]).output().unwrap(), "none.tlbt");
+}
+
 /// A reader that stops, as `head` does, ends the program without a word.
 #[test]
 fn a_reader_that_stops_is_no_error() {

@@ -28,8 +28,8 @@ use crate::trace::{self, Input, Trace};
 use crate::{Experiment, Name};
 
 /// Where the program's number is in a page's number, and in a reference the bit of an instruction fetch.
-const PROGRAM: u32 = 44;
-const FETCH: u64 = 1 << 63;
+pub(crate) const PROGRAM: u32 = 44;
+pub(crate) const FETCH: u64 = 1 << 63;
 /// The machine of section 8: 32 entries for data, and 32 for instructions.
 const TLBS: Tlbs = Tlbs { instruction: 32, data: 32, unified: false };
 /// Memory for the counters of so many segments of a program.
@@ -96,27 +96,39 @@ pub struct Pressed {
 }
 
 /// The programs' references, in the order of their turns.
-struct Work {
-    references: Vec<u64>,
-    instructions: u64,
-    programs: usize,
+pub(crate) struct Work {
+    pub(crate) references: Vec<u64>,
+    pub(crate) instructions: u64,
+    pub(crate) programs: usize,
     pages: u64,
 }
 
-/// Reads the traces turn by turn. Consecutive references of a program to one page are one.
-fn read(args: &Pressure) -> anyhow::Result<Work> {
+#[cfg(test)]
+impl Work {
+    pub(crate) fn of(references: Vec<u64>, programs: usize) -> Self {
+        Self { references, instructions: 0, programs, pages: 0 }
+    }
+}
+
+/// Reads the traces turn by turn, of each so many instructions at most. Consecutive references of a program to one page are
+/// one.
+///
+/// # Errors
+///
+/// If a trace is no good, or none has a reference.
+pub(crate) fn read(paths: &[PathBuf], turn: u64, most: Option<u64>) -> anyhow::Result<Work> {
     let open = |path: &PathBuf| trace::open(&Input::File(path.clone()), &ProgressBar::hidden());
     let mut traces: Vec<Option<Trace>> =
-        args.traces.iter().map(|path| open(path).map(Some)).collect::<Result<_, _>>()?;
+        paths.iter().map(|path| open(path).map(Some)).collect::<Result<_, _>>()?;
     let mut touched: Vec<_> = traces.iter().map(|_| Footprint::default()).collect();
     let (mut references, mut done) = (Vec::new(), vec![0; traces.len()]);
     while traces.iter().any(Option::is_some) {
         for (program, of) in traces.iter_mut().enumerate() {
-            let until = (done[program] + args.turn).min(args.instructions.unwrap_or(u64::MAX));
+            let until = (done[program] + turn).min(most.unwrap_or(u64::MAX));
             let mut last = None;
             while done[program] < until {
                 let Some(access) = of.as_mut().and_then(Iterator::next) else { break };
-                let access = access.with_context(|| args.traces[program].display().to_string())?;
+                let access = access.with_context(|| paths[program].display().to_string())?;
                 let page = access.page.get();
                 ensure!(page >> PROGRAM == 0, "page {page:#x} is beyond what programs are told apart by");
                 done[program] += access.instructions();
@@ -127,7 +139,7 @@ fn read(args: &Pressure) -> anyhow::Result<Work> {
                     references.push(reference);
                 }
             }
-            if done[program] < until || done[program] >= args.instructions.unwrap_or(u64::MAX) {
+            if done[program] < until || done[program] >= most.unwrap_or(u64::MAX) {
                 *of = None;
             }
         }
@@ -500,7 +512,7 @@ impl Experiment for Pressure {
             !self.thresholds.contains(&0),
             "--thresholds 0 would promote everything: give thousandths of R"
         );
-        let work = read(self)?;
+        let work = read(&self.traces, self.turn, self.instructions)?;
         let mut runs = Vec::new();
         for &memory in &self.memory {
             let paper = Costs::PAPER.prefetch;
