@@ -14,11 +14,32 @@ pub(crate) enum Verdict {
     Differs,
     /// The paper says nothing that could be compared, or the data are still missing.
     Open,
+    /// The paper describes what it measures with, or draws how something works: nothing that could come out either way.
+    Input,
+}
+
+/// A verdict, and what it allows.
+#[derive(Clone, Debug)]
+pub(crate) struct Judged {
+    verdict: Verdict,
+    allows: String,
+}
+
+impl From<Verdict> for Judged {
+    fn from(verdict: Verdict) -> Self {
+        Self { verdict, allows: String::new() }
+    }
+}
+
+impl PartialEq<Verdict> for Judged {
+    fn eq(&self, verdict: &Verdict) -> bool {
+        self.verdict == *verdict
+    }
 }
 
 impl Verdict {
     /// Every verdict.
-    pub(crate) const ALL: [Self; 4] = [Self::Agrees, Self::Partly, Self::Differs, Self::Open];
+    pub(crate) const ALL: [Self; 5] = [Self::Agrees, Self::Partly, Self::Differs, Self::Open, Self::Input];
 
     /// Returns whether it holds, or in part.
     pub(crate) fn of(holds: bool, partly: bool) -> Self {
@@ -29,32 +50,51 @@ impl Verdict {
         }
     }
 
+    /// Returns this verdict with what it allows.
+    pub(crate) fn allows(self, allows: impl Into<String>) -> Judged {
+        Judged { verdict: self, allows: allows.into() }
+    }
+
     /// Returns the verdict of so many claims of so many: all of them, half at the least, or fewer. Where nothing is claimed
     /// nothing is compared.
-    pub(crate) fn count(holding: usize, all: usize) -> Self {
-        if all == 0 { Self::Open } else { Self::of(holding == all, 2 * holding >= all) }
+    pub(crate) fn count(holding: usize, all: usize) -> Judged {
+        if all == 0 {
+            return Self::Open.into();
+        }
+        Self::of(holding == all, 2 * holding >= all).allows("all must hold, in part half of them")
     }
 
     /// Returns the verdict of deviations that may be as large as this to agree, or to agree in part. Where there is none
     /// nothing is compared; one that is no number is too large.
-    pub(crate) fn most(deviations: &[f64], agrees: f64, partly: f64) -> Self {
+    pub(crate) fn most(deviations: &[f64], agrees: f64, partly: f64) -> Judged {
         let within = |limit: f64| deviations.iter().all(|deviation| deviation.abs() <= limit);
-        if deviations.is_empty() { Self::Open } else { Self::of(within(agrees), within(partly)) }
+        if deviations.is_empty() {
+            return Self::Open.into();
+        }
+        Self::of(within(agrees), within(partly)).allows(format!(
+            "at most {} % off, in part {}",
+            number(agrees),
+            number(partly)
+        ))
     }
 
     /// Returns the verdict of our number over the printed one, which may be off by these factors, either way.
-    pub(crate) fn factor(ratio: f64, agrees: f64, partly: f64) -> Self {
+    pub(crate) fn factor(ratio: f64, agrees: f64, partly: f64) -> Judged {
         let within = |factor: f64| (1.0 / factor..=factor).contains(&ratio);
-        Self::of(within(agrees), within(partly))
+        Self::of(within(agrees), within(partly)).allows(format!(
+            "off by a factor of at most {}, in part {}",
+            number(agrees),
+            number(partly)
+        ))
     }
 
     /// Returns the verdict of a rank correlation with the paper's order.
-    pub(crate) fn order(correlation: f64) -> Self {
-        Self::of(correlation > 0.8, correlation > 0.4)
+    pub(crate) fn order(correlation: f64) -> Judged {
+        Self::of(correlation > 0.8, correlation > 0.4).allows("a rank correlation over 0.8, in part over 0.4")
     }
 
     /// Returns the verdict of ranges, each beside the printed one: none reaches further beyond it than this.
-    pub(crate) fn ranges(ranges: &[[(f64, f64); 2]], agrees: f64, partly: f64) -> Self {
+    pub(crate) fn ranges(ranges: &[[(f64, f64); 2]], agrees: f64, partly: f64) -> Judged {
         let beyond = |[ours, said]: &[(f64, f64); 2]| {
             if [ours.0, ours.1, said.0, said.1].iter().any(|end| end.is_nan()) {
                 return f64::NAN;
@@ -65,7 +105,7 @@ impl Verdict {
     }
 
     /// Returns the verdict of claims, each with whether it holds: all of them, half at the least, or fewer.
-    pub(crate) fn claims(claims: &[(&str, bool)]) -> Self {
+    pub(crate) fn claims(claims: &[(&str, bool)]) -> Judged {
         Self::count(claims.iter().filter(|(_, holds)| *holds).count(), claims.len())
     }
 
@@ -75,6 +115,7 @@ impl Verdict {
             Self::Partly => "agrees in part",
             Self::Differs => "differs",
             Self::Open => "not compared",
+            Self::Input => "an input",
         }
     }
 }
@@ -119,6 +160,9 @@ pub(crate) struct Figure {
     pub(crate) charts: Vec<Chart>,
     pub(crate) tables: Vec<Table>,
     pub(crate) verdict: Verdict,
+    /// What our data may be off by, to agree and to agree in part; nothing if the sentence says it.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub(crate) allows: String,
     /// What could not be had, and why.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(crate) lacks: Vec<String>,
@@ -137,6 +181,7 @@ impl Figure {
             charts: Vec::new(),
             tables: Vec::new(),
             verdict: Verdict::Open,
+            allows: String::new(),
             lacks: Vec::new(),
             agreement: String::new(),
             commands: Vec::new(),
@@ -153,8 +198,9 @@ impl Figure {
         self
     }
 
-    pub(crate) fn says(self, verdict: Verdict, agreement: impl Into<String>) -> Self {
-        Self { verdict, agreement: agreement.into(), ..self }
+    pub(crate) fn says(self, judged: impl Into<Judged>, agreement: impl Into<String>) -> Self {
+        let Judged { verdict, allows } = judged.into();
+        Self { verdict, allows, agreement: agreement.into(), ..self }
     }
 
     pub(crate) fn by(mut self, command: impl Into<String>) -> Self {

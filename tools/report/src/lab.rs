@@ -109,6 +109,14 @@ impl Lab {
         format!("--trace {} --machine {machine}{some}", trace.display())
     }
 
+    /// Returns the command that lets shipped programs take turns; for their first million instructions each, where a few minutes
+    /// must do.
+    pub(crate) fn spaces(&self) -> String {
+        let traces = ["cc1", "perl", "sqlite", "gzip"].map(|name| self.trace(name).display().to_string());
+        let some = if self.quick { 1_000_000 } else { 5_000_000 };
+        format!("spaces --traces {} --instructions {some}", traces.join(","))
+    }
+
     /// Returns the rows of an experiment whose arguments are as one would type them after `tlblab`.
     ///
     /// # Errors

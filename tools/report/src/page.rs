@@ -121,10 +121,14 @@ fn draw(page: &mut String, figure: &Figure) -> anyhow::Result<()> {
         Verdict::Agrees => "agrees",
         Verdict::Partly => "partly",
         Verdict::Differs => "differs",
-        Verdict::Open => "open",
+        Verdict::Open | Verdict::Input => "open",
     };
     let (word, says) = (figure.verdict.word(), escape(&figure.agreement));
-    writeln!(page, "<p class=\"verdict {class}\"><b>{word}</b>: {says}</p>")?;
+    let allows = match &*figure.allows {
+        "" => String::new(),
+        allows => format!(" To agree: {}.", escape(allows)),
+    };
+    writeln!(page, "<p class=\"verdict {class}\"><b>{word}</b>: {says}{allows}</p>")?;
     let commands: Vec<_> =
         grouped(&figure.commands).iter().map(|command| format!("<code>{}</code>", escape(command))).collect();
     writeln!(page, "<p class=\"soft\">Data: {}</p>\n</article>", commands.join(" "))?;

@@ -5,6 +5,7 @@
 //!
 //! | file | shows |
 //! |-|-|
+//! | `bala/section_3_1.rs` | prefetching at the scheduler's switches |
 //! | `bala/table_3_1.rs` | which addresses miss |
 //! | `bala/table_4_1.rs` | the applications under Mach |
 //! | `bala/table_4_2.rs` | rates of misses |
@@ -22,6 +23,7 @@
 //! | `elphinstone/figure_6.rs`, `elphinstone/figure_8.rs` | space of every structure: conventional programs, sparse workloads |
 //! | `elphinstone/figure_7.rs` | a task created and deleted |
 //! | `elphinstone/figures_9_to_11.rs` | pages protected and unprotected |
+//! | `elphinstone/section_2_4.rs` | one software TLB or hashed table for all address spaces, numbers that run out |
 //! | `elphinstone/section_5_5.rs` | when a linear table beats a multi-level one |
 //! | `romer/figure_1.rs` | TLB overhead over memory for pages of one size |
 //! | `romer/figure_3.rs` | the TLB overhead of every policy |
@@ -36,6 +38,7 @@
 //! | `tzou/figures_4_5_to_4_7.rs` | what the algorithms cost |
 //! | `tzou/locks.rs` | beyond Figure 4.5: threads that fault in one address space |
 //! | `tzou/section_4_2.rs`, `tzou/section_4_4_4.rs` | all ten algorithms, also under other assumptions, and with a cache's lines to flush |
+//! | `inputs.rs` | each paper's tables and figures that have no row of their own |
 //! | `tzou/figures_5_5_and_5_6.rs` | moving data from one address space to another; Table 5.1 and Figure 5.8 |
 
 use anyhow::Context;
@@ -46,6 +49,7 @@ use crate::lab::Lab;
 
 mod bala;
 mod elphinstone;
+mod inputs;
 mod romer;
 mod tzou;
 

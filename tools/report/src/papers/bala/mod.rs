@@ -7,6 +7,7 @@ use tlblab::refill::{self, RefillArgs};
 use crate::figure::Figure;
 use crate::kernel;
 use crate::lab::{Lab, TRACES};
+use crate::papers::inputs::{self, others};
 use crate::printed::{self, Printed};
 use crate::rows::Rows;
 
@@ -15,6 +16,7 @@ mod chapter_5;
 mod figures_4_1_to_4_4;
 mod figures_4_5_to_4_8;
 mod osdi_section_6_1;
+mod section_3_1;
 mod synthetic;
 mod table_3_1;
 mod table_4_1;
@@ -78,6 +80,7 @@ pub(crate) fn figures(lab: &Lab) -> anyhow::Result<Vec<Figure>> {
         thesis: printed::thesis()?,
     };
     let mut figures = vec![
+        section_3_1::at_switches(lab)?,
         table_3_1::address_types(lab, ipcs, &data.thesis)?,
         table_4_1::baseline(&data)?,
         table_4_2::rates(&data)?,
@@ -127,5 +130,6 @@ pub(crate) fn figures(lab: &Lab) -> anyhow::Result<Vec<Figure>> {
     figures.extend(chapter_5::models(lab)?);
     figures.push(chapter_5::miss_rates(&data)?);
     figures.push(osdi_section_6_1::database(lab, ipcs)?);
+    figures.extend([others(PAPER, inputs::BALA), others(OSDI, inputs::OSDI)]);
     Ok(figures)
 }

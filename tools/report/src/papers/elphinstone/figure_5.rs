@@ -2,7 +2,7 @@
 
 use tlbkit_names::{C128K, G16, GA, H8K, H128K, LPT, MPT, S8K_G16, S8K_MPT, S128K_G16, S128K_MPT};
 use tlblab::refill::RefillArgs;
-use tlblab::tables::{self, TablesArgs};
+use tlblab::tables::TablesArgs;
 
 use crate::chart::{Chart, Series};
 use crate::figure::{Figure, Table, Verdict, cell, holding};
@@ -29,9 +29,8 @@ pub(super) fn of_structures(
 ) -> anyhow::Result<Figure> {
     let about = format!(
         "Mean over the programs, bars are standard deviations; of uniform and file-like workloads each of 1024 pages is \
-         missed once, so that caches in front show what they cost. {WORDS_RUN} {ON_CACHES} LPT's loads include its nested misses; CS \
-         maps superpages, for the misses of small pages. LPT, GA, HR and CS have no 64-bit handler: of them the loads alone \
-         are charged, each after the other, the nested misses' among them. {WORDS}"
+         missed once, so that caches in front show what they cost. {WORDS_RUN} {ON_CACHES} LPT's include its nested misses, each \
+         with a trap, and its own pages compete for the TLB; CS maps superpages, for the misses of small pages. {WORDS}"
     );
     let mut figure = Figure::new(PAPER, "Figure 5", "Refill cost of every structure", &about);
 
@@ -100,21 +99,7 @@ pub(super) fn of_structures(
     let names = names.into_iter().map(String::from).collect();
     figure = figure.chart(Chart::bars("Loads of a refill, 32-bit words", "loads", names, series));
 
-    // The same loads in cycles.
-    let (mut points, mut spread) = (Vec::new(), Vec::new());
-    for name in STRUCTURES.iter().chain([&SUPERPAGES]) {
-        let programs = &traces.walks[usize::from(*name == SUPERPAGES)];
-        let cycles = |row: &tables::Row| row.cycles.as_ref().map_or(f64::NAN, |cycles| cycles.cycles_mean);
-        let (centre, sd) = programs.mean(name, cycles)?;
-        points.push((points.len() as f64, centre));
-        spread.push(sd);
-    }
-    let names = STRUCTURES.iter().chain([&SUPERPAGES]).map(|name| (*name).to_owned()).collect();
-    let series = vec![Series::ours("the paper's layout", 0, points).with_spread(spread)];
-    figure = figure.chart(Chart::bars("Cycles of these loads, R4700", "cycles", names, series));
-    for programs in
-        [&traces.paper, &traces.compact].into_iter().chain(&traces.superpages).chain(&traces.walks)
-    {
+    for programs in [&traces.paper, &traces.compact].into_iter().chain(&traces.superpages) {
         figure = programs.cite(figure);
     }
 

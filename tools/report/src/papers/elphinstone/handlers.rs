@@ -1,11 +1,16 @@
 //! The handlers for 64-bit MIPS that Figures 2 and 5 and Table 2 run.
 
-use tlbkit_names::{C128K, G16, H8K, H128K, MPT, S8K_G16, S8K_MPT, S128K_G16, S128K_MPT};
+use tlbkit_names::{C128K, CS, G16, GA, H8K, H128K, HR, LPT, MPT, S8K_G16, S8K_MPT, S128K_G16, S128K_MPT};
 use tlblab::Cycles;
 use tlblab::refill::Row;
 
-/// The structures with a 64-bit handler: the paper's, and a cache in front of the multi-level table.
-pub(super) const HANDLERS: [&str; 9] = [MPT, G16, H8K, H128K, C128K, S8K_G16, S128K_G16, S8K_MPT, S128K_MPT];
+/// The structures with a 64-bit handler: those that the paper measured; then a cache in front of the multi-level table, the
+/// linear one of its section 5.5, the adaptive guarded one that it forecasts, and the new ones.
+pub(super) const HANDLERS: [&str; 13] =
+    [MPT, G16, H8K, H128K, C128K, S8K_G16, S128K_G16, S8K_MPT, S128K_MPT, LPT, GA, HR, CS];
+
+/// How many of them the paper measured.
+pub(super) const MEASURED: usize = 7;
 
 /// What the words of the handlers are.
 pub(super) const WORDS_RUN: &str = "Instructions and loads are those of 64-bit MIPS handlers for the paper's geometry, whose words an \

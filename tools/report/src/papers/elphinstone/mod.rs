@@ -8,6 +8,7 @@ use tlblab::tables::{self, TablesArgs};
 use crate::figure::Figure;
 use crate::kernel;
 use crate::lab::{Lab, TRACES};
+use crate::papers::inputs::{self, others};
 use crate::printed;
 use crate::rows::{Named, Rows, mean};
 
@@ -21,6 +22,7 @@ mod figure_8;
 mod figures_9_to_11;
 mod handlers;
 mod mapping;
+mod section_2_4;
 mod section_5_5;
 mod table_1;
 mod table_2;
@@ -95,9 +97,6 @@ struct Traces {
     handlers: Programs<refill::Row>,
     /// The same on the caches of the paper's machine, and on those of a current core.
     cycles: [(&'static str, Programs<refill::Row>); 2],
-    /// The loads of every table's walks on the caches of the paper's machine, in the paper's layout; then of that with
-    /// superpages.
-    walks: [Programs<tables::Row>; 2],
 }
 
 impl Traces {
@@ -112,10 +111,6 @@ impl Traces {
             cycles: [
                 ("R4700", Programs::on::<RefillArgs>(lab, "refill", "r4700")?),
                 ("current core", Programs::on::<RefillArgs>(lab, "refill", "zen3")?),
-            ],
-            walks: [
-                Programs::on::<TablesArgs>(lab, "tables", "r4700")?,
-                Programs::on::<TablesArgs>(lab, &format!("tables {SUPERPAGES}"), "r4700")?,
             ],
         })
     }
@@ -174,7 +169,9 @@ pub(crate) fn figures(lab: &Lab) -> anyhow::Result<Vec<Figure>> {
         sparse_space(lab)?,
     ];
     figures.extend(figures_9_to_11::protection(lab, &traces, &guest, &printed)?);
-    figures.push(section_5_5::against_levels(lab, &printed)?);
+    figures.push(section_2_4::for_all(lab)?);
+    figures.push(section_5_5::against_levels(lab, &traces, &printed)?);
+    figures.push(others(PAPER, inputs::ELPHINSTONE));
     Ok(figures)
 }
 

@@ -47,9 +47,9 @@ pub(super) fn programs(traces: &Traces, printed: &Printed) -> anyhow::Result<Fig
         .table(Table::new("Ours", &ours, rows))
         .table(Table::new("The paper's", &["program", "*size (Mb)"], paper.collect::<anyhow::Result<_>>()?))
         .says(
-            Verdict::Open,
-            "other programs, so absolute numbers are not comparable: orders and ratios are. The last column is of the first 10 \
-             million instructions.",
+            Verdict::Input,
+            "the paper's choice of programs, for which these stand: absolute numbers are not comparable, orders and ratios are. The \
+             last column is of the first 10 million instructions.",
         );
     Ok(cycles.cite(traces.handlers.cite(traces.paper.cite(figure))))
 }

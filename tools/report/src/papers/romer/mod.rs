@@ -5,6 +5,7 @@ use tlblab::superpage::{Row, SuperpageArgs};
 
 use crate::figure::Figure;
 use crate::lab::{Lab, TRACES};
+use crate::papers::inputs::{self, others};
 use crate::printed::{self, Printed};
 use crate::rows::Rows;
 
@@ -85,6 +86,7 @@ pub(crate) fn figures(lab: &Lab) -> anyhow::Result<Vec<Figure>> {
         table_6::distribution(&data)?,
         section_7_4::pressure(lab)?,
         appendix_b::bound(lab)?,
+        others(PAPER, inputs::ROMER),
     ])
 }
 

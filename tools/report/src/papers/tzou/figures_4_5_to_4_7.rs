@@ -3,7 +3,7 @@
 use tlblab::shootdown::{Claim, Kind, Row, Source, Sweep};
 
 use crate::chart::{Chart, Series};
-use crate::figure::{Figure, Table, Verdict};
+use crate::figure::{Figure, Judged, Table, Verdict};
 use crate::lab::Lab;
 use crate::printed;
 use crate::rows::Rows;
@@ -38,8 +38,13 @@ impl Measure {
 }
 
 /// Returns the verdict of so many statements of which some hold and some more hold in part.
-fn statements(passed: usize, partly: usize, all: usize) -> Verdict {
-    if all == 0 { Verdict::Open } else { Verdict::of(passed == all, passed + partly == all) }
+fn statements(passed: usize, partly: usize, all: usize) -> Judged {
+    if all == 0 {
+        return Verdict::Open.into();
+    }
+    Verdict::of(passed == all, passed + partly == all).allows(
+        "all statements hold (`tlblab shootdown claims` says within what); in part the others do in part",
+    )
 }
 
 /// Figures 4.5 to 4.7.

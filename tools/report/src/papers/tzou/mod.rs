@@ -4,6 +4,7 @@ use tlblab::shootdown::Claims;
 
 use crate::figure::Figure;
 use crate::lab::Lab;
+use crate::papers::inputs::{self, others};
 use crate::printed;
 
 mod figures_4_2_to_4_4;
@@ -39,6 +40,7 @@ pub(crate) fn figures(lab: &Lab) -> anyhow::Result<Vec<Figure>> {
     }
     figures.extend([section_4_2::algorithms(lab)?, section_4_4_4::spur(lab, &printed)?]);
     figures.extend(figures_5_5_and_5_6::figures(lab, &printed)?);
+    figures.push(others(PAPER, inputs::TZOU));
     Ok(figures)
 }
 
