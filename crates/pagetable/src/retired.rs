@@ -226,6 +226,32 @@ impl<'n> Retired<'n> {
         self.flush.clear();
     }
 
+    /// Takes over the nodes of `other`, and with them a flush of everything in place of the one that `other` asks for. So one batch, of
+    /// [no table](Self::new), has what many changes have retired.
+    ///
+    /// Costs one access of a record for each node of `other`.
+    ///
+    /// # Errors
+    ///
+    /// `other` itself, if its nodes are of another storage.
+    #[expect(clippy::result_large_err, reason = "the error is the batch itself, which must not be lost")]
+    pub fn append(&mut self, mut other: Self) -> Result<(), Self> {
+        if !core::ptr::addr_eq(self.nodes, other.nodes) {
+            return Err(other);
+        }
+        if let Some(head) = other.head.take() {
+            self.join(self.nodes.index_of(head), other.count, self.head);
+            self.head = Some(head);
+            self.count += mem::take(&mut other.count);
+        }
+        if mem::take(&mut other.quarantine) && mem::replace(&mut self.quarantine, true) {
+            self.nodes.held().release();
+        }
+        self.flush.add_all(FlushScope::Everywhere);
+        other.flush.clear();
+        Ok(())
+    }
+
     /// Runs a change of a table that pushes each node after the store that unlinks it.
     ///
     /// If `change` unwinds, the batch keeps the nodes that were pushed, asks for a flush of everything, and calls `repair`, which

@@ -36,6 +36,8 @@ pub(crate) struct Block<K: Kernel, const CPUS: usize> {
     /// The CPUs that may hold its translations, those that run it, and those that must flush first.
     pub(crate) cpus: SharedSpace,
     pub(crate) number: Number,
+    /// The number of the last [deferred](crate::Deferred) run of frames of this address space, and one: 0 if there was none.
+    pub(crate) deferred: AtomicUsize,
     /// How many flushes of its changes have been [broadcast](crate::Kernel::BROADCAST).
     broadcasts: AtomicUsize,
     /// Whether this is the kernel's own address space, which every CPU uses.
@@ -124,6 +126,7 @@ impl<K: Kernel, const CPUS: usize> Place<K, CPUS> {
             frame: frame.1,
             mmu,
             cpus: SharedSpace::new(),
+            deferred: AtomicUsize::new(0),
             broadcasts: AtomicUsize::new(0),
             number: if kernels { Number::every() } else { Number::new() },
             kernels,
@@ -217,6 +220,11 @@ impl<K: Kernel, const CPUS: usize> Block<K, CPUS> {
     #[inline]
     pub(crate) fn held(&self) -> Held {
         self.number.held()
+    }
+
+    /// Returns the address of the block, which no other live one has.
+    pub(crate) fn address(&self) -> usize {
+        core::ptr::from_ref(self).addr()
     }
 
     /// Counts a broadcast. The caller has the right to write the pages that it flushes.

@@ -19,6 +19,7 @@ use crate::storage::{Table, turn};
 use crate::{Access, Kernel, Mmu, Overdue, Reason};
 
 mod broadcast;
+mod deferred;
 mod shoot;
 mod switch;
 

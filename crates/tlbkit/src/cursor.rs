@@ -105,13 +105,14 @@ impl<K: Kernel, const CPUS: usize> Cursor<'_, K, CPUS> {
     }
 
     fn store_mark(&mut self, mark: Mark) -> Result<Entry, Error> {
+        let page = Pages::one(self.cursor.page());
+        self.changes.make_way(Some(self.cursor.pending()), page);
         self.changes.make_room(Some(self.cursor.pending()));
         let old = self.cursor.mark(Some(mark))?;
         if let Entry::Leaf(leaf) = &old {
             self.changes.uncover(leaf);
         }
         // A mark may need new nodes, whose absence a CPU may keep.
-        let page = Pages::one(self.cursor.page());
         self.changes.put_in_force(Some(self.cursor.pending()), page, Attr::USER);
         Ok(old)
     }
@@ -203,7 +204,7 @@ impl<K: Kernel, const CPUS: usize> Cursor<'_, K, CPUS> {
         own: Owned<'_, K>,
     ) -> Result<(), Error> {
         let page = Pages::one(self.cursor.page());
-        self.changes.settle_break(Some(self.cursor.pending()), page);
+        self.changes.make_way(Some(self.cursor.pending()), page);
         self.cursor.fill(payload, pfn::<K>(frame))?;
         own.keep();
         let attr = self.cursor.look().map_or(Attr::USER, |leaf| leaf.attr);
@@ -219,7 +220,7 @@ impl<K: Kernel, const CPUS: usize> Cursor<'_, K, CPUS> {
     pub fn map(&mut self, frame: FrameOf<K>, attr: Attr) -> Result<(), Error> {
         let page = Pages::one(self.cursor.page());
         self.changes.space.check_global(attr, page)?;
-        self.changes.settle_break(Some(self.cursor.pending()), page);
+        self.changes.make_way(Some(self.cursor.pending()), page);
         self.cursor.map(pfn::<K>(frame), attr)?;
         self.changes.put_in_force(Some(self.cursor.pending()), page, attr);
         Ok(())

@@ -24,6 +24,8 @@ mod moving;
 mod resize;
 mod unmap;
 
+pub(crate) use unmap::SHORT;
+
 /// The right to change an [`AddressSpace`](crate::AddressSpace), inside [`AddressSpace::edit`](crate::AddressSpace::edit).
 ///
 /// Each change is all or nothing. When the edit ends, every CPU flushes the translations that the changes took away or
@@ -384,6 +386,7 @@ impl<'s, K: Kernel, const CPUS: usize> Edit<'s, K, CPUS> {
             return Err(Error::Occupied { at: leaf.at, size: leaf.size });
         }
         let (mut changes, writer) = self.parts();
+        changes.make_way(writer.pending(), page);
         changes.make_room(writer.pending());
         let old = writer.mark(at, Some(mark))?;
         if let Entry::Leaf(leaf) = &old {

@@ -4,7 +4,7 @@ use tlbkit_addr::{Asid, PhysAddr};
 use tlbkit_pagetable::Run;
 use tlbkit_pagetable::nodes::{Record, Store};
 
-use crate::{CpuSet, Flush, FrameOf, Machine};
+use crate::{CpuSet, Deferred, Flush, FrameOf, Machine};
 
 /// What a CPU has waited for longer than it should: see [`Kernel::overdue`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -113,6 +113,7 @@ pub type Broadcast<K> = fn(&K, &Flush<'_>, Option<Asid>, CpuSet) -> bool;
 ///   access them as they like;
 /// - **records**: [`record`](Self::record) returns a cell of its own for each frame, the same at each call, that no
 ///   other code uses while [`take_frame`](Self::take_frame) has given the frame away;
+/// - **deferred**: [`deferred`](Self::deferred) returns the same memory at each call, or at each call none;
 /// - **one `Mmu`**: each CPU uses only one [`Mmu`](crate::Mmu) for each root register, because two would give the same ASID to two
 ///   address spaces. Two of them are those of AArch64's halves ([`crate::arch`], "AArch64: two halves");
 /// - **CPU**: [`cpu`](Self::cpu) returns the number of the CPU that calls it, which is below the `CPUS` of the `Mmu` and no other
@@ -137,7 +138,7 @@ pub type Broadcast<K> = fn(&K, &Flush<'_>, Option<Asid>, CpuSet) -> bool;
 ///   after a write of `satp` or `TTBR0_EL1` the kernel waits for them as its CPUs require (AArch64: `isb`, then `dsb nsh`);
 /// - **returns**: [`memory`](Self::memory), [`record`](Self::record), [`flush`](Self::flush),
 ///   [`interrupt`](Self::interrupt), [`pause`](Self::pause), [`stored`](Self::stored),
-///   [`walking`](Self::walking), `load` and `unload` return: they do not
+///   [`walking`](Self::walking), [`deferred`](Self::deferred), `load` and `unload` return: they do not
 ///   unwind, they look nothing up in an address space, and they do not call [`Mmu::on_interrupt`](crate::Mmu::on_interrupt).
 ///   [`cpu`](Self::cpu) and [`overdue`](Self::overdue) do not unwind either;
 /// - **machine**: every CPU is of the type [`Machine`](Self::Machine) and has [`asid_bits`](Self::asid_bits) bits of ASID.
@@ -192,6 +193,15 @@ pub unsafe trait Kernel: Sync + Sized + 'static {
     /// static MMU: Mmu<Mine, 1> = Mmu::new(Mine);
     /// ```
     const BROADCAST: Option<Broadcast<Self>> = None;
+
+    /// Returns the memory in which the frames and nodes of [deferred unmaps](crate::AddressSpace::unmap_deferred) wait, of one
+    /// [`Mmu`](crate::Mmu) alone; or `None`, the default, if none wait: then a map need not look for them.
+    ///
+    /// A kernel that gives memory calls [`Mmu::flush_deferred`](crate::Mmu::flush_deferred) when it has no frames left.
+    #[inline(always)]
+    fn deferred(&self) -> Option<&Deferred> {
+        None
+    }
 
     /// Returns the number of the CPU that calls this, counted from 0. Every CPU has another number: [`Mmu::online`](crate::Mmu::online)
     /// returns an error on the second CPU that has the same. A kernel for one CPU does not need this method, which is never called

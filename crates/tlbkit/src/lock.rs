@@ -5,13 +5,13 @@ use core::sync::atomic::{AtomicBool, Ordering};
 
 /// A value that one CPU uses at a time, with interrupts masked. CPUs that wait spin.
 #[derive(Debug)]
-pub(crate) struct Lock<T> {
+pub(crate) struct Lock<T: ?Sized> {
     held: AtomicBool,
     value: UnsafeCell<T>,
 }
 
 // SAFETY: `with` gives access to one CPU at a time.
-unsafe impl<T: Send> Sync for Lock<T> {}
+unsafe impl<T: Send + ?Sized> Sync for Lock<T> {}
 
 /// A guard that releases the lock when it is dropped, also during an unwinding.
 struct Locked<'l>(&'l AtomicBool);
@@ -26,7 +26,9 @@ impl<T> Lock<T> {
     pub(crate) const fn new(value: T) -> Self {
         Self { held: AtomicBool::new(false), value: UnsafeCell::new(value) }
     }
+}
 
+impl<T: ?Sized> Lock<T> {
     /// Calls `f` with the value. `f` must not take the lock again: that would deadlock.
     pub(crate) fn with<R>(&self, f: impl FnOnce(&mut T) -> R) -> R {
         while self.held.swap(true, Ordering::Acquire) {

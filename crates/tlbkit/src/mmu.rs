@@ -220,6 +220,11 @@ impl<K: Kernel, const CPUS: usize> Mmu<K, CPUS> {
         })
     }
 
+    /// Returns the address of this value, which tells it from another one.
+    pub(crate) fn address(&'static self) -> usize {
+        core::ptr::from_ref(self).addr()
+    }
+
     pub(crate) fn storage(&'static self) -> &'static Storage<K> {
         storage::<K>(&self.frames)
     }

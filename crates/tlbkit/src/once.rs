@@ -69,7 +69,11 @@ impl Unflushed {
 impl<K: Kernel, const CPUS: usize> AddressSpace<K, CPUS> {
     #[inline(never)]
     pub(crate) fn map_once(&self, page: Vpn, frame: Pfn, attr: Encoded<K>, wrong: &mut Option<Error>) {
-        match self.at_once(page, |_, slot| Some(Changed::new(None, slot.map(frame, attr)?))) {
+        let map = |call: &mut CpuCall<K, CPUS>, slot: Slot<'_, K>| {
+            let is_free = !call.is_deferred(&self.0, Pages::one(page));
+            is_free.then(|| slot.map(frame, attr)).flatten().map(|stale| Changed::new(None, stale))
+        };
+        match self.at_once(page, map) {
             Ok(true) => {}
             Ok(false) => self.map_again(page, frame, attr, wrong),
             Err(Unflushed) => *wrong = Some(Unflushed.error()),
@@ -136,9 +140,11 @@ impl<K: Kernel, const CPUS: usize> AddressSpace<K, CPUS> {
     /// Stores what the entry held before in `before`.
     #[inline(never)]
     pub(crate) fn mark_once(&self, page: Vpn, mark: Mark, before: &mut Entry) -> Result<bool, Unflushed> {
-        self.at_once(page, |_, slot| {
+        self.at_once(page, |call, slot| {
             // A payload takes the place of no page.
-            if matches!(mark, Mark::Payload(..)) && slot.look().is_some() {
+            if matches!(mark, Mark::Payload(..)) && slot.look().is_some()
+                || call.is_deferred(&self.0, Pages::one(page))
+            {
                 return None;
             }
             let stale;
@@ -162,8 +168,8 @@ impl<K: Kernel, const CPUS: usize> AddressSpace<K, CPUS> {
         taken: &mut Option<FrameOf<K>>,
     ) -> Result<bool, Error> {
         let mut refused = None;
-        let done = self.at_once(page, |_, slot| {
-            if slot.entry()? != Entry::Empty {
+        let done = self.at_once(page, |call, slot| {
+            if slot.entry()? != Entry::Empty || call.is_deferred(&self.0, Pages::one(page)) {
                 return None;
             }
             let frame = take(page.address(self.0.base())).map_err(|why| refused = Some(why)).ok()?;

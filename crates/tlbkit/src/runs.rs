@@ -29,6 +29,17 @@ impl UncoveredRuns {
         self.len == 0
     }
 
+    /// Returns how many runs there are.
+    #[inline(always)]
+    pub(crate) const fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Returns how many frames there are.
+    pub(crate) fn pages(&self) -> usize {
+        self.as_slice().iter().map(|run| run.len).sum()
+    }
+
     #[inline(always)]
     pub(crate) const fn is_full(&self) -> bool {
         self.len == RUNS
@@ -54,13 +65,20 @@ impl UncoveredRuns {
         self.push(run)
     }
 
-    /// Adds a run. Returns whether there was room.
+    /// Adds a run, which stays one of its own. Returns whether there was room.
     #[inline(always)]
-    fn push(&mut self, Run { first, len, dirty }: Run) -> bool {
+    pub(crate) fn push(&mut self, Run { first, len, dirty }: Run) -> bool {
         let Some(place) = self.runs.get_mut(self.len) else { return false };
         place.write(Run { first, len, dirty });
         self.len += 1;
         true
+    }
+
+    /// Takes the runs out, with which the caller calls `each`.
+    pub(crate) fn take_all(&mut self, each: impl FnMut(Run)) {
+        let len = take(&mut self.len);
+        // SAFETY: the first `len` places are initialized, and a run is plain data.
+        self.runs.iter().take(len).map(|run| unsafe { run.assume_init_read() }).for_each(each);
     }
 
     /// Forgets the frames, of which CPUs may hold translations: they are lost.

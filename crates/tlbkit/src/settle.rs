@@ -42,9 +42,20 @@ impl<K: Kernel, const CPUS: usize> Changes<'_, K, CPUS> {
         unsafe { pending.complete() };
     }
 
-    /// Flushes earlier changes of `pages`, if this machine requires break-before-make.
+    /// Flushes before `pages` get new entries what may be stale no longer then: [deferred](crate::Deferred) unmaps of them; and earlier
+    /// changes of this edit, if this machine requires break-before-make.
     #[inline(always)]
-    pub(crate) fn settle_break(&mut self, pending: Option<Pending<'_, 'static>>, pages: Pages) {
+    pub(crate) fn make_way(&mut self, pending: Option<Pending<'_, 'static>>, pages: Pages) {
+        if self.call.is_deferred(self.space, pages) {
+            self.settle(pending);
+            self.call.flush_deferred();
+        } else {
+            self.settle_break(pending, pages);
+        }
+    }
+
+    #[inline(always)]
+    fn settle_break(&mut self, pending: Option<Pending<'_, 'static>>, pages: Pages) {
         if !<<K::Machine as Machine>::Format as Format>::BREAK_FRAME
             && !<<K::Machine as Machine>::Format as Format>::BREAK
         {

@@ -71,7 +71,7 @@ impl<K: Kernel<Machine: Machine<Table = MultiLevel>>, const CPUS: usize> Edit<'_
         mut share: impl FnMut(Run<FrameOf<K>>),
     ) -> Result<usize, Error> {
         let (mut changes, writer) = self.parts();
-        changes.settle_break(writer.pending(), boot.pages);
+        changes.make_way(writer.pending(), boot.pages);
         let mapped = writer.take_over(boot.pages, boot, |run| share(typed::<K, _>(run)))?;
         // Some pages may be the kernel's.
         changes.put_in_force(writer.pending(), boot.pages, Attr::empty());

@@ -16,7 +16,7 @@ use tlbkit_shootdown::{Broadcast, BroadcastAction, BroadcastSeen};
 use super::shoot::{tag, under};
 use super::{CpuCall, Wait};
 use crate::block::Block;
-use crate::cpu_set::WORDS;
+use crate::cpu_set::{SharedSpace, WORDS};
 use crate::section::advance;
 use crate::{CpuSet, Kernel, Mmu, Overdue};
 
@@ -37,22 +37,22 @@ impl<K: Kernel, const CPUS: usize> CpuCall<K, CPUS> {
     /// frames in the list back, if `pending` is there.
     pub(super) fn after_broadcast(&mut self, space: &Block<K, CPUS>, pending: Option<Pending<'_, 'static>>) {
         let has_nodes = pending.as_ref().is_some_and(|pending| pending.nodes() > 0);
-        self.carry_out(space, Broadcast::new(&Self::PLAN, has_nodes), pending);
+        self.carry_out(space.cpus(), Broadcast::new(&Self::PLAN, has_nodes), pending);
     }
 
     /// Waits until no other CPU is in a walk of the table by software that began before the changes so far, if shootdowns do not do
     /// so.
     pub(crate) fn end_walks(&mut self, space: &Block<K, CPUS>) {
         if Mmu::<K, CPUS>::BROADCASTS && !self.is_alone(space) {
-            self.carry_out(space, Broadcast::walks(&Self::PLAN), None);
+            self.carry_out(space.cpus(), Broadcast::walks(&Self::PLAN), None);
         }
     }
 
-    /// Does what `change` asks for, after the broadcast. While this CPU waits, it serves shootdowns: the CPUs that it waits for wait for
+    /// Does what `change` asks for, after the broadcast to `cpus`. While this CPU waits, it serves shootdowns: the CPUs that it waits for wait for
     /// nothing.
-    fn carry_out(
+    pub(super) fn carry_out(
         &mut self,
-        space: &Block<K, CPUS>,
+        cpus: &SharedSpace,
         mut change: Broadcast<WORDS>,
         mut pending: Option<Pending<'_, 'static>>,
     ) {
@@ -65,7 +65,7 @@ impl<K: Kernel, const CPUS: usize> CpuCall<K, CPUS> {
                 // `broadcast` has done both: `Kernel::BROADCAST` is the flush and its barrier.
                 BroadcastAction::Flush => BroadcastSeen::Did,
                 BroadcastAction::AllFlushed => BroadcastSeen::Yes,
-                BroadcastAction::ReadRunning => BroadcastSeen::Cpus(self.others(space)),
+                BroadcastAction::ReadRunning => BroadcastSeen::Cpus(self.others(cpus)),
                 BroadcastAction::Look { cpus, kind, since } => {
                     let inside = mmu.inside(cpus, kind, since);
                     if since.is_some() && !inside.is_empty() {
@@ -114,9 +114,9 @@ impl<K: Kernel, const CPUS: usize> CpuCall<K, CPUS> {
         }
     }
 
-    /// Returns the other CPUs that may walk the table.
-    fn others(&self, space: &Block<K, CPUS>) -> CpuSet {
-        let mut others = space.cpus().running.load();
+    /// Returns the other CPUs of `cpus` that may walk.
+    fn others(&self, cpus: &SharedSpace) -> CpuSet {
+        let mut others = cpus.running.load();
         others.remove(self.cpu);
         others
     }

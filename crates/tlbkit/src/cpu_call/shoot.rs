@@ -147,12 +147,18 @@ impl<K: Kernel, const CPUS: usize> CpuCall<K, CPUS> {
             barrier.add(FlushScope::Barrier, Pages::one(Vpn::new(0)));
             self.flush(space, &barrier);
         }
-        let (mmu, mut made) = (self.mmu, PriorEdit { space, flush });
+        let asid = under(space.held()).unwrap_or_default();
+        if self.ask_all(space.cpus(), asid, flush) { Executed::Everywhere } else { Executed::Refused }
+    }
+
+    /// Has each of `cpus` execute a flush, and waits until all have. Returns false if the shootdown system has refused the operation.
+    pub(super) fn ask_all(&mut self, cpus: &SharedSpace, asid: Asid, flush: &Flush) -> bool {
+        let (mmu, mut made) = (self.mmu, PriorEdit { cpus, asid, flush });
         let done = self.own.handle.as_mut().is_some_and(|handle| {
             mmu.shootdowns().run(handle, &mut ThisCpu::new(mmu), Self::PLAN, &mut made).is_ok()
         });
         self.refused |= !done;
-        if done { Executed::Everywhere } else { Executed::Refused }
+        done
     }
 }
 
@@ -177,13 +183,14 @@ pub(crate) const fn everything<K: Kernel>() -> crate::Flush<'static> {
     crate::Flush::counted::<K::Machine>(EVERYTHING)
 }
 
-/// A change that has been made already. The edit is the address space's only writer, so no other change comes in between.
-struct PriorEdit<'a, K: Kernel, const CPUS: usize> {
-    space: &'a Block<K, CPUS>,
+/// Changes that have been made already.
+struct PriorEdit<'a> {
+    cpus: &'a SharedSpace,
+    asid: Asid,
     flush: &'a Flush,
 }
 
-impl<K: Kernel, const CPUS: usize> Edit<WORDS> for PriorEdit<'_, K, CPUS> {
+impl Edit<WORDS> for PriorEdit<'_> {
     type Payload = ();
 
     fn exclude(&mut self) -> bool {
@@ -195,11 +202,11 @@ impl<K: Kernel, const CPUS: usize> Edit<WORDS> for PriorEdit<'_, K, CPUS> {
     fn update(&mut self) {}
 
     fn space(&self) -> &SharedSpace {
-        self.space.cpus()
+        self.cpus
     }
 
     fn asid(&self) -> Asid {
-        under(self.space.held()).unwrap_or_default()
+        self.asid
     }
 
     fn flush(&self) -> &Flush {

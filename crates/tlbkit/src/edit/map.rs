@@ -39,7 +39,7 @@ impl<K: Kernel, const CPUS: usize> Edit<'_, K, CPUS> {
         let pages = counted::<K>(pages);
         self.space.check_global(attr, pages)?;
         let (mut changes, writer) = self.parts();
-        changes.settle_break(writer.pending(), pages);
+        changes.make_way(writer.pending(), pages);
         writer.map(pages, pfn::<K>(frame), size, attr)?;
         changes.put_in_force(writer.pending(), pages, attr);
         Ok(())

@@ -56,7 +56,7 @@ impl<K: Kernel, const CPUS: usize> Edit<'_, K, CPUS> {
         self.check_global_pages(from, new)?;
         let split = self.split_ends(from)?;
         let (mut changes, writer) = self.parts();
-        changes.settle_break(writer.pending(), new);
+        changes.make_way(writer.pending(), new);
         // The flush that a move of nodes asks for is the one below: no other change of the table comes before it.
         let mut has_moved_nodes = false;
         let moved = writer.move_pages(from, new.first(), FlushAll::in_place(&mut |_| has_moved_nodes = true));

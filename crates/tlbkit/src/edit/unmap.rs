@@ -1,17 +1,17 @@
 //! Unmaps of a range, and what becomes of its frames: they wait for the flush in the edit's list, or in the table's own nodes.
 
 use tlbkit_addr::Pages;
-use tlbkit_pagetable::{Error, Mark, Rest, Run, Uncovered};
+use tlbkit_pagetable::{Error, Mark, Pending, Rest, Retired, Run, Uncovered};
 
 use super::Edit;
 use crate::counted::counted;
 use crate::detached::Detachment;
 use crate::storage::Table;
 use crate::table::{PART, SpaceTable as _};
-use crate::{Kernel, PagesOf};
+use crate::{Deferred, Kernel, Mmu, PagesOf};
 
 /// The number of pages after which a range is no longer unmapped with the list of runs alone.
-const SHORT: usize = 1 << 9;
+pub(crate) const SHORT: usize = 1 << 9;
 
 impl<K: Kernel, const CPUS: usize> Edit<'_, K, CPUS> {
     /// Unmaps every page of `pages` that is mapped, and returns how many base pages were mapped. Larger pages that extend beyond
@@ -44,6 +44,41 @@ impl<K: Kernel, const CPUS: usize> Edit<'_, K, CPUS> {
     pub fn unmap_whole(&mut self, pages: PagesOf<K>) -> Result<usize, Error> {
         self.check_whole(counted::<K>(pages))?;
         self.unmap(pages)
+    }
+
+    /// Does what [`AddressSpace::unmap_deferred`](crate::AddressSpace::unmap_deferred) does, in an edit that has changed nothing before.
+    pub(crate) fn unmap_deferred(&mut self, deferred: &Deferred, pages: Pages) -> Result<usize, Error> {
+        self.space.check_own(pages)?;
+        self.split_ends(pages)?;
+        // What was split has been flushed when frames of it wait.
+        self.flush();
+        let (mmu, mut pulled, mut rest) = (self.space.mmu, 0, Rest::of(pages));
+        while rest.pages().is_some() {
+            if !deferred.has_room(mmu.address(), pages.len()) {
+                self.call.flush_deferred();
+            }
+            pulled += self.pull(&mut rest)?;
+            self.defer(deferred, pages);
+        }
+        Ok(pulled)
+    }
+
+    /// Leaves the flush of what this edit has unmapped of `pages` to a later one, if there is room; otherwise flushes.
+    fn defer(&mut self, deferred: &Deferred, pages: Pages) {
+        let (space, mmu) = (self.space, self.space.mmu);
+        // If the edit has taken up the debt of an earlier one, its flush is one of everything, and does not wait.
+        let may_wait = |pending: &Pending<'_, '_>| !pending.flush().is_none() && !pending.flush().is_all();
+        if let Some(pending) = self.writer.pending().filter(may_wait)
+            && !self.call.is_alone(space)
+        {
+            self.call.flush(space, pending.flush());
+            if Mmu::<K, CPUS>::BROADCASTS {
+                space.count_broadcast();
+            }
+            let of = (space.address(), pages, &space.deferred);
+            deferred.keep(mmu.address(), of, self.call.uncovered(), pending, || Retired::new(mmu.storage()));
+        }
+        self.flush();
     }
 
     /// Unmaps the first part of `rest`, which has a bounded number of entries and nodes. Returns how many base pages it has had, except

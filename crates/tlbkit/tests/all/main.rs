@@ -8,6 +8,7 @@ mod broadcast;
 mod calls;
 mod copies;
 mod cpus;
+mod deferred;
 #[macro_use]
 mod driven;
 mod edges;

@@ -11,8 +11,8 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering}
 use std::sync::{Mutex, MutexGuard, OnceLock};
 
 use tlbkit::{
-    Asid, Broadcast, CpuSet, Flush, Kernel, Mmu, Overdue, PageSize, Pfn, PhysAddr, Record, Run, Store,
-    VirtAddr, Walking, arch,
+    Asid, Broadcast, CpuSet, Deferred, Flush, Kernel, Mmu, Overdue, PageSize, Pfn, PhysAddr, Record, Run,
+    Store, VirtAddr, Walking, arch,
 };
 use tlbkit_witness::Recorder;
 use tlbkit_witness::event::{Barrier, Event, Fence, Memory};
@@ -103,6 +103,8 @@ pub struct Host<const BROADCASTS: bool = false> {
     pub mistaken: AtomicUsize,
     /// How many pages have each payload.
     payloads: Mutex<HashMap<u64, usize>>,
+    /// The memory for deferred unmaps, if there is any.
+    pub deferred: OnceLock<&'static Deferred>,
     /// Where it is recorded what the CPUs do.
     pub log: OnceLock<&'static Log>,
     /// What happens while a CPU waits for another one.
@@ -160,6 +162,7 @@ impl<const BROADCASTS: bool> Host<BROADCASTS> {
             allowance: AtomicUsize::new(usize::MAX),
             mistaken: AtomicUsize::new(0),
             payloads: Mutex::default(),
+            deferred: OnceLock::new(),
             log: OnceLock::new(),
             meanwhile: OnceLock::new(),
             on_frame: OnceLock::new(),
@@ -385,6 +388,10 @@ impl<const BROADCASTS: bool> Host<BROADCASTS> {
 unsafe impl<const BROADCASTS: bool> Kernel for Host<BROADCASTS> {
     type Machine = arch::Sv39;
     const BROADCAST: Option<Broadcast<Self>> = if BROADCASTS { Some(Self::broadcast) } else { None };
+
+    fn deferred(&self) -> Option<&Deferred> {
+        self.deferred.get().copied()
+    }
 
     fn cpu(&self) -> usize {
         cpu()

@@ -8,7 +8,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use tlbkit::pagetable::Word;
 use tlbkit::pagetable::format::Format;
-use tlbkit::{Asid, Base, CpuSet, Flush, Kernel, Machine, Mmu, Overdue, PhysAddr, Record, Run, Store};
+use tlbkit::{
+    Asid, Base, CpuSet, Deferred, Flush, Kernel, Machine, Mmu, Overdue, PhysAddr, Record, Run, Store,
+};
 
 use crate::host::{Host, keep};
 
@@ -57,6 +59,10 @@ impl<M: Machine<Base = Base<12>>> As<M> {
 // SAFETY: the host's promises; the machine is told nothing but how many bits a number has, and no CPU walks.
 unsafe impl<M: Machine<Base = Base<12>>> Kernel for As<M> {
     type Machine = M;
+
+    fn deferred(&self) -> Option<&Deferred> {
+        self.0.deferred()
+    }
 
     fn cpu(&self) -> usize {
         self.0.cpu()

@@ -1,0 +1,302 @@
+//! Unmaps whose flush waits until their frames are wanted again: the queue, and the calls that fill and empty it.
+//!
+//! ```text
+//!   unmap_deferred      clear the entries    flush here    places[first..][len] = (pages, frames)    nodes += those of the change
+//!   a change that maps or marks one of the pages: flush_deferred first
+//!   flush_deferred      until = number of unmaps so far, take the nodes    flush everything on every CPU
+//!                       release the frames before `until`, then the nodes
+//! ```
+//!
+//! **Frames.** A frame in a place has the use that its entry had, so the kernel's count of uses keeps it from being used again. Only
+//! [`Deferred::take`] takes it out, after a flush of all CPUs that began when it was there: each run has a number, and `until` is the
+//! number of the next run at the beginning of that flush. Two CPUs may flush at the same time: the one that comes to a run first,
+//! after its own flush, releases it.
+//!
+//! **Entries.** A CPU that maps a page has the right to write it. So had the CPU that unmapped the page, and it has filled the place before
+//! it gave the right back. The number of the address space's last place, which is stored under the queue's lock, is therefore seen by
+//! whoever maps the page later, and tells whether there is anything to look for in the queue.
+//!
+//! **Nodes.** A node that a deferred unmap has taken out of a table keeps its contents. Walks that still come to it, by a link in a TLB's
+//! cache or in software, find what they might have found before. The flush ends them: each CPU that is online replies, or is found
+//! outside of its walks ([`section`](crate::section)).
+//!
+//! **CPUs.** The flush reaches every CPU that is online, whatever address space it runs. One that is offline has flushed everything, and
+//! does so again before it walks. So a place need not keep the address space, which may end before the flush.
+
+use core::fmt;
+
+use tlbkit_addr::{Pages, Pfn, Vpn};
+use tlbkit_pagetable::{Carried, Error, Pending, Retired, Run};
+
+use crate::counted::counted;
+use crate::edit::SHORT;
+use crate::lock::Lock;
+use crate::runs::{RUNS, UncoveredRuns};
+use crate::sync::{AtomicUsize, Ordering};
+use crate::{AddressSpace, Kernel, Mmu, PagesOf};
+
+/// The memory in which frames and nodes wait for the flush of [deferred unmaps](AddressSpace::unmap_deferred): of the kernel's, which
+/// returns it from [`Kernel::deferred`]. It has room for so many runs of frames; and for as many nodes, which need no memory of it.
+///
+/// ```
+/// # use tlbkit::{Asid, Deferred, Flush, Kernel, Mmu, PhysAddr, Place, Record, Run, arch};
+/// static DEFERRED: Deferred<[Place; 64]> = Deferred::new();
+/// # struct Mine;
+/// # // SAFETY: it has no frames.
+/// # unsafe impl Kernel for Mine {
+/// #   type Machine = arch::Sv39;
+/// #   fn take_frame(&self) -> Option<PhysAddr> { None }
+/// #   fn give_frame(&self, _: PhysAddr) {}
+/// #   fn memory(&self, _: PhysAddr) -> *mut u8 { core::ptr::null_mut() }
+/// #   fn record(&self, _: PhysAddr) -> Option<&Record> { None }
+/// #   fn release(&self, _: Run) {}
+/// #   fn flush(&self, _: &Flush, _: Option<Asid>) {}
+/// #   fn masked<R>(&self, f: impl FnOnce() -> R) -> R { f() }
+/// #   fn load(&self, _: usize) {}
+/// #   fn unload(&self) {}
+/// // In the kernel's `impl Kernel`:
+/// fn deferred(&self) -> Option<&Deferred> { Some(&DEFERRED) }
+/// # }
+/// ```
+///
+/// Nothing takes a frame out but the flush: the type has no other way. With fewer places than one change can uncover, it does not compile:
+///
+/// ```compile_fail,E0080
+/// static DEFERRED: tlbkit::Deferred<[tlbkit::Place; 8]> = tlbkit::Deferred::new();
+/// ```
+pub struct Deferred<P: ?Sized = [Place]> {
+    /// The number of the first run that waits: the runs before have been taken out.
+    first: AtomicUsize,
+    queue: Lock<Queue<P>>,
+}
+
+/// The place of a run of frames in a [`Deferred`].
+#[derive(Clone, Copy, Debug)]
+pub struct Place {
+    /// The address of the address space's block, which may be gone: then it is another one's, or none's.
+    space: usize,
+    /// Pages among which are those that had the frames.
+    pages: Pages,
+    frames: Run,
+}
+
+struct Queue<P: ?Sized> {
+    /// The `Mmu` that uses this memory: 0 before the first use.
+    owner: usize,
+    /// The index of the first run, and how many there are from there on, around the end.
+    at: usize,
+    len: usize,
+    nodes: Option<Carried<'static>>,
+    places: P,
+}
+
+impl<const PLACES: usize> Deferred<[Place; PLACES]> {
+    /// Returns memory in which nothing waits. There are at least 16 places.
+    pub const fn new() -> Self {
+        const { assert!(PLACES >= RUNS, "a change uncovers 16 runs of frames") };
+        let pages = Pages::one(Vpn::new(0));
+        let place = Place { space: 0, pages, frames: Run { first: Pfn::new(0), len: 0, dirty: false } };
+        let queue = Queue { owner: 0, at: 0, len: 0, nodes: None, places: [place; PLACES] };
+        Self { first: AtomicUsize::new(0), queue: Lock::new(queue) }
+    }
+}
+
+impl<const PLACES: usize> Default for Deferred<[Place; PLACES]> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl<P: ?Sized> Deferred<P> {
+    /// Returns how many runs of frames and how many nodes wait.
+    pub fn waiting(&self) -> (usize, usize) {
+        self.queue.with(|queue| (queue.len, queue.nodes()))
+    }
+}
+
+impl Deferred {
+    /// Tells whether there is room for what an unmap of so many pages uncovers. Memory that belongs to another `Mmu` has none.
+    pub(crate) fn has_room(&self, owner: usize, pages: usize) -> bool {
+        self.queue.with(|queue| {
+            if queue.owner == 0 {
+                queue.owner = owner;
+            }
+            let places = queue.places.len();
+            queue.owner == owner && places - queue.len >= pages.min(RUNS) && queue.nodes() <= places
+        })
+    }
+
+    /// Takes the runs of `frames`, and `pending`, whose nodes are those of the `Mmu` that is the owner. If other CPUs have taken the
+    /// [room](Self::has_room), returns false and takes nothing. `last` is that of the address space.
+    pub(crate) fn keep(
+        &self,
+        owner: usize,
+        (space, pages, last): (usize, Pages, &AtomicUsize),
+        frames: &mut UncoveredRuns,
+        pending: Pending<'_, 'static>,
+        none: impl FnOnce() -> Retired<'static>,
+    ) -> bool {
+        self.queue.with(|queue| {
+            let places = queue.places.len();
+            if queue.owner != owner || places - queue.len < frames.len() {
+                return false;
+            }
+            let mut nodes = queue.nodes.take().map_or_else(none, Carried::into_retired);
+            // The batches are of one storage, that of the owner, which is in shared mode.
+            let _ = nodes.append(pending.take());
+            queue.nodes = nodes.across_cpus().ok();
+            frames.take_all(|frames| {
+                if let Some(place) = queue.places.get_mut((queue.at + queue.len) % places) {
+                    *place = Place { space, pages, frames };
+                    queue.len += 1;
+                }
+            });
+            last.store(self.first.load(Ordering::Relaxed).wrapping_add(queue.len), Ordering::Relaxed);
+            true
+        })
+    }
+
+    /// Returns the number of the first run that waits.
+    #[inline(always)]
+    pub(crate) fn first(&self) -> usize {
+        self.first.load(Ordering::Acquire)
+    }
+
+    /// Tells whether frames of an address space wait that one of `pages` had.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn holds(&self, space: usize, pages: Pages) -> bool {
+        self.queue.with(|queue| {
+            let places = queue.places.len();
+            let mut waiting =
+                (0..queue.len).filter_map(|index| queue.places.get((queue.at + index) % places));
+            waiting.any(|place| place.space == space && place.pages.intersect(pages).is_some())
+        })
+    }
+
+    /// Begins a flush, unless nothing waits.
+    pub(crate) fn begin(&self, owner: usize) -> Option<Begun<'_>> {
+        self.queue.with(|queue| {
+            if queue.owner != owner || queue.len == 0 && queue.nodes.is_none() {
+                return None;
+            }
+            let until = self.first.load(Ordering::Relaxed).wrapping_add(queue.len);
+            Some(Begun { deferred: self, until, nodes: queue.nodes.take() })
+        })
+    }
+}
+
+impl<P: ?Sized> Queue<P> {
+    /// Returns how many nodes wait.
+    fn nodes(&self) -> usize {
+        self.nodes.as_ref().map_or(0, Carried::nodes)
+    }
+}
+
+/// A flush that has begun. If it does not come to its end, the nodes wait on.
+pub(crate) struct Begun<'d> {
+    deferred: &'d Deferred,
+    /// The number of the first run that does not belong to it.
+    until: usize,
+    pub(crate) nodes: Option<Carried<'static>>,
+}
+
+impl Begun<'_> {
+    /// Moves runs to `list`, which is empty, until it is full, and tells whether there were any. Other CPUs may have taken some.
+    ///
+    /// # Safety
+    ///
+    /// Since the flush has begun, each CPU that may hold a translation has left its walks and flushed everything.
+    pub(crate) unsafe fn take(&self, list: &mut UncoveredRuns) -> bool {
+        let first = &self.deferred.first;
+        self.deferred.queue.with(|queue| {
+            let mut number = first.load(Ordering::Relaxed);
+            while queue.len > 0
+                && self.until.wrapping_sub(number).cast_signed() > 0
+                && let Some(&Place { frames, .. }) = queue.places.get(queue.at)
+                && list.push(frames)
+            {
+                (queue.at, queue.len) = ((queue.at + 1) % queue.places.len(), queue.len - 1);
+                number = number.wrapping_add(1);
+            }
+            first.store(number, Ordering::Release);
+        });
+        !list.is_empty()
+    }
+}
+
+impl Drop for Begun<'_> {
+    fn drop(&mut self) {
+        let Some(mut nodes) = self.nodes.take().map(Carried::into_retired) else { return };
+        self.deferred.queue.with(|queue| {
+            if let Some(more) = queue.nodes.take() {
+                // They are of the same storage.
+                let _ = nodes.append(more.into_retired());
+            }
+            queue.nodes = nodes.across_cpus().ok();
+        });
+    }
+}
+
+impl<K: Kernel, const CPUS: usize> AddressSpace<K, CPUS> {
+    /// Unmaps every mapped page of `pages` without an interrupt to any other CPU: a CPU that holds a translation may go on to use the
+    /// page, until a later flush ([`Mmu::flush_deferred`]). Until then the frames and nodes wait in the memory that the kernel gives
+    /// ([`Kernel::deferred`]), so that no other use of them begins. This CPU flushes at once. Lookups and copies by `tlbkit` do not find
+    /// the pages any more.
+    ///
+    /// That is for frames that a program gives back for good, such as `munmap` and `MADV_DONTNEED` of private memory, where the only one
+    /// that sees the difference is the program that uses what it has given back. Everything else is immediate:
+    ///
+    /// | change | why it does not wait |
+    /// |-|-|
+    /// | a page of a waiting range is mapped or [marked](Self::mark) | a CPU would go on to use the old frame in place of the new one, or pass the guard: the change flushes first, by itself |
+    /// | [`unmap`](Self::unmap) | the kernel's decision: truncated files, memory that others share and the program must lose, pages of devices, any unmap that is a promise to somebody else |
+    /// | [`protect`](Self::protect), [`set_rights`](Self::set_rights) that take a right away, [`freeze`](Self::freeze), [`fork`](Self::fork) | a store by the old right changes a frame that is still in use |
+    /// | [`replace`](Self::replace), [`unshare`](Self::unshare), [`page_out`](Self::page_out), a guard in place of a page | two CPUs would use two frames for one page, or lose a store |
+    /// | [`move_pages`](Self::move_pages), [`resize`](Self::resize) | the frames stay in use |
+    /// | [`Attr::USER`](crate::Attr::USER), [`Attr::GLOBAL`](crate::Attr::GLOBAL), memory types, keys | a stale translation is a hole, or undefined |
+    ///
+    /// The change costs no more than an [`unmap`](Self::unmap) without its shootdown, and a place for each run of frames. If there is no
+    /// room, it flushes what waits first. Where the memory is too small, or no other CPU may hold a translation, or for more than 512
+    /// pages, it does what [`unmap`](Self::unmap) does, and nothing waits; so it does with one CPU, and where the kernel gives no memory.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`unmap`](Self::unmap).
+    pub fn unmap_deferred(&self, pages: PagesOf<K>) -> Result<usize, Error> {
+        let range = counted::<K>(pages);
+        match self.mmu().kernel().deferred() {
+            Some(deferred) if CPUS > 1 && range.len() <= SHORT => {
+                self.change(Some(range), &mut |edit| edit.unmap_deferred(deferred, range))
+            }
+            _ => self.unmap(pages),
+        }
+    }
+}
+
+impl<K: Kernel, const CPUS: usize> Mmu<K, CPUS> {
+    /// Flushes every CPU's TLB once, and gives back all frames and nodes that wait since [deferred
+    /// unmaps](AddressSpace::unmap_deferred). When this returns, no CPU can use any page that was unmapped so before the call. Returns how
+    /// many base pages have been released.
+    ///
+    /// The kernel calls it when it wants frames, and when the promise of an unmap must hold now. An unmap that finds no room, and a change
+    /// that uses a page again, do the same by themselves. Costs a load if nothing waits; otherwise one shootdown of everything, of all
+    /// CPUs that are online, or a [broadcast](Kernel::BROADCAST).
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Nested`] inside an edit or a visit on this CPU; [`Error::Unflushed`] as for [`AddressSpace::edit`]: all waits on then.
+    pub fn flush_deferred(&'static self) -> Result<usize, Error> {
+        if CPUS == 1 || self.kernel().deferred().is_none() {
+            return Ok(0);
+        }
+        self.call(|call| Ok(call.flush_deferred()))
+    }
+}
+
+impl<P: ?Sized> fmt::Debug for Deferred<P> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (runs, nodes) = self.waiting();
+        f.debug_struct("Deferred").field("runs", &runs).field("nodes", &nodes).finish()
+    }
+}
