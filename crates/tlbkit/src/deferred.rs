@@ -250,6 +250,7 @@ impl<K: Kernel, const CPUS: usize> AddressSpace<K, CPUS> {
     /// | change | why it does not wait |
     /// |-|-|
     /// | a page of a waiting range is mapped or [marked](Self::mark) | a CPU would go on to use the old frame in place of the new one, or pass the guard: the change flushes first, by itself |
+    /// | the addresses are given out again, and the pages are mapped at their first use | a CPU would find the old pages, and no fault: the kernel calls [`flush_deferred`](Self::flush_deferred) |
     /// | [`unmap`](Self::unmap) | the kernel's decision: truncated files, memory that others share and the program must lose, pages of devices, any unmap that is a promise to somebody else |
     /// | [`protect`](Self::protect), [`set_rights`](Self::set_rights) that take a right away, [`freeze`](Self::freeze), [`fork`](Self::fork) | a store by the old right changes a frame that is still in use |
     /// | [`replace`](Self::replace), [`unshare`](Self::unshare), [`page_out`](Self::page_out), a guard in place of a page | two CPUs would use two frames for one page, or lose a store |
@@ -271,6 +272,23 @@ impl<K: Kernel, const CPUS: usize> AddressSpace<K, CPUS> {
             }
             _ => self.unmap(pages),
         }
+    }
+}
+
+impl<K: Kernel, const CPUS: usize> AddressSpace<K, CPUS> {
+    /// Does what [`Mmu::flush_deferred`] does, if an unmap of one of `pages` [waits](Self::unmap_deferred); otherwise nothing. A kernel
+    /// calls it when it gives the addresses to a program again, and maps the pages at their first use: until then there is no change
+    /// that could flush, and a CPU may find the old pages. Costs a few loads if no unmap of this address space waits.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Mmu::flush_deferred`].
+    pub fn flush_deferred(&self, pages: PagesOf<K>) -> Result<usize, Error> {
+        if CPUS == 1 || self.mmu().kernel().deferred().is_none() {
+            return Ok(0);
+        }
+        let pages = counted::<K>(pages);
+        self.mmu().call(|call| Ok(if call.is_deferred(&self.0, pages) { call.flush_deferred() } else { 0 }))
     }
 }
 

@@ -17,7 +17,7 @@ use tlbkit_superpage::{Refusal, Superpage};
 
 use crate::disk::Slot;
 use crate::growth::{Growth, Miss};
-use crate::memory::{Serving, Space};
+use crate::memory::{Serving, Space, give_back};
 use crate::report::{Count, REPORT};
 use crate::window::{PAGES, Refused, WINDOW, WindowRange, address, vpn};
 use crate::{arch, disk, faults, frames, witness, words};
@@ -71,6 +71,8 @@ impl Body {
     /// Reserves pages, which are full of zeros when they are first used.
     pub(crate) fn reserve(&mut self, range: WindowRange, write: bool) -> Result<(), Refused> {
         self.all(range, false)?;
+        // The pages are mapped when they are first used.
+        self.space.flush_deferred(range.pages())?;
         self.pages[range.indices()].fill(Some(Page::new(write)));
         Ok(())
     }
@@ -200,6 +202,15 @@ impl Body {
 
     /// Gives up what is reserved of these pages.
     pub(crate) fn unmap(&mut self, range: WindowRange) -> Result<(), Refused> {
+        self.unmap_by(range, give_back)
+    }
+
+    /// Gives up what is reserved of these pages. `unmap` unmaps them.
+    fn unmap_by(
+        &mut self,
+        range: WindowRange,
+        unmap: impl FnOnce(&Space, Pages) -> Result<usize, Error>,
+    ) -> Result<(), Refused> {
         self.cut(range)?;
         if faults::EARLY_FREE.planted() {
             self.alone(range)?;
@@ -208,7 +219,7 @@ impl Body {
                 .filter_map(|index| self.leaf(index))
                 .for_each(|leaf| frames::free_early(leaf.frame, Serving::relax));
         }
-        witness::lowering(range.pages(), || self.space.unmap(range.pages()))?;
+        unmap(&self.space, range.pages())?;
         self.growth.unmapped(range.pages());
         self.pages[range.indices()].fill(None);
         Ok(())
@@ -271,7 +282,8 @@ impl Body {
             let _ = taken.push(leaf.frame);
         }
         taken.iter().for_each(|&frame| frames::share(frame));
-        self.unmap(range)?;
+        // The frames are another process's from now on.
+        self.unmap_by(range, |space, pages| witness::lowering(pages, || space.unmap(pages)))?;
         REPORT.add(Count::PagesMoved, range.len);
         Ok(taken)
     }

@@ -84,6 +84,9 @@ pub(crate) fn first(boot: Boot) -> ! {
     if let Some(name) = value(boot.words, "inject") {
         faults::plant(name);
     }
+    if value(boot.words, "unmaps") == Some("deferred") {
+        memory::defer();
+    }
     let work = value(boot.words, "work");
     #[cfg(all(target_arch = "mips", not(feature = "one-cpu")))]
     if work == Some("protocols") {
@@ -142,6 +145,7 @@ pub(crate) fn first(boot: Boot) -> ! {
         Count::Failures,
         || "no large page was shared and written",
     );
+    assert!(MMU.flush_deferred().is_ok(), "every CPU has stopped");
     let leaked = frames::in_use() + disk::in_use();
     // Nodes may wait for walks that other CPUs have ended since.
     let waiting = MMU.reclaim();

@@ -1,9 +1,11 @@
 //! The kernel, as `tlbkit` needs it. Nothing else is `unsafe` here but what is in `arch`, `witness` and `own`.
 
+use core::sync::atomic::{AtomicBool, Ordering};
+
 use spin::RelaxStrategy;
 use tlbkit::{
-    AddressSpace, Asid, Attr, Broadcast, CpuSet, Error, Flush, Kernel, Mmu, Overdue, PageSize, Pages, Pfn,
-    PhysAddr, Record, Run, Store, VirtAddr, Walking,
+    AddressSpace, Asid, Attr, Broadcast, CpuSet, Deferred, Error, Flush, Kernel, Mmu, Overdue, PageSize,
+    Pages, Pfn, PhysAddr, Place, Record, Run, Store, VirtAddr, Walking,
 };
 
 use crate::arch::CPUS;
@@ -18,6 +20,25 @@ pub(crate) type Space = AddressSpace<Machine, CPUS>;
 pub(crate) struct Machine;
 
 pub(crate) static MMU: Mmu<Machine, CPUS> = Mmu::new(Machine);
+
+/// Where frames and nodes wait after an unmap that interrupts nobody, and whether programs' unmaps are such.
+static DEFERRED: Deferred<[Place; 64]> = Deferred::new();
+static DEFERS: AtomicBool = AtomicBool::new(false);
+
+/// Defers the unmaps that programs ask for from now on.
+pub(crate) fn defer() {
+    DEFERS.store(true, Ordering::Relaxed);
+}
+
+/// Tells whether a program may find pages that it has unmapped for a while.
+pub(crate) fn defers() -> bool {
+    DEFERS.load(Ordering::Relaxed)
+}
+
+/// Unmaps pages that a program gives back for good.
+pub(crate) fn give_back(space: &Space, pages: Pages) -> Result<usize, Error> {
+    if defers() { space.unmap_deferred(pages) } else { witness::lowering(pages, || space.unmap(pages)) }
+}
 
 /// Frames for the nodes and control blocks of address spaces. The frames of user pages are others, so that nothing but
 /// `tlbkit` reaches what is in these.
@@ -39,6 +60,10 @@ unsafe impl Kernel for Machine {
 
     fn cpu(&self) -> usize {
         arch::cpu()
+    }
+
+    fn deferred(&self) -> Option<&Deferred> {
+        if CPUS == 1 { None } else { Some(&DEFERRED) }
     }
 
     fn take_frame(&self) -> Option<PhysAddr> {

@@ -16,7 +16,7 @@ use core::sync::atomic::{AtomicU8, Ordering};
 
 use tlbkit::{Access, Attr, Change, Error, Fault, PageSize, Pages, Pfn, VirtAddr};
 
-use crate::memory::Space;
+use crate::memory::{Space, give_back};
 use crate::report::{Count, REPORT};
 use crate::window::Refused;
 use crate::{frames, witness};
@@ -107,6 +107,10 @@ impl Open {
             self.of(range)[..used].iter().for_each(|page| page.store(FREE, Ordering::Release));
             return Err(Refused::Wrong);
         }
+        if !at_once && let Err(why) = space.flush_deferred(range.pages()) {
+            self.set(range, FREE);
+            return Err(why.into());
+        }
         let mapped = match attr(WRITE) {
             Some(attr) if at_once => space.map_with(range.pages(), attr, |_| take()),
             _ => Ok(()),
@@ -119,7 +123,7 @@ impl Open {
     pub(crate) fn unmap(&self, space: &Space, range: OpenRange) -> Result<(), Refused> {
         self.are_there(range)?;
         self.set(range, CHANGING);
-        witness::lowering(range.pages(), || space.unmap(range.pages()))?;
+        give_back(space, range.pages())?;
         self.set(range, FREE);
         Ok(())
     }

@@ -37,9 +37,12 @@ pub(crate) enum Count {
     LargeCopies,
     /// Changes of what the kernel maps for itself.
     OwnPages,
+    /// Unmaps of the program that takes memory and gives it back, and the interrupts meanwhile.
+    Churned,
+    ChurnInterrupts,
 }
 
-const NAMES: [&str; 20] = [
+const NAMES: [&str; 22] = [
     "checks",
     "failures",
     "stale_reads",
@@ -60,6 +63,8 @@ const NAMES: [&str; 20] = [
     "demotions",
     "large_copies",
     "own_pages",
+    "churned",
+    "churn_interrupts",
 ];
 
 /// The names of what [`costs`](crate::costs) measures, in its order.

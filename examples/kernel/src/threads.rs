@@ -8,7 +8,7 @@ use tlbkit::VirtAddr;
 
 use crate::arch;
 use crate::growth::Misses;
-use crate::memory::{MMU, Space, on_interrupt};
+use crate::memory::{MMU, Space, defers, on_interrupt};
 use crate::open::OpenRange;
 use crate::process::{ALL, Ended, Process, page_out};
 use crate::report::{Count, REPORT};
@@ -204,6 +204,13 @@ impl Thread {
             18 => beside(OpenRange::new(a, b).and_then(|range| open.reserve(space, range, c != 0))),
             19 => beside(OpenRange::new(a, b).and_then(|range| open.unmap(space, range))),
             20 => beside(OpenRange::new(a, b).and_then(|range| open.protect(space, range, c != 0))),
+            21 => Ok(defers().into()),
+            22 => Ok(REPORT.get(Count::Interrupts)),
+            23 => {
+                REPORT.add(Count::Churned, a);
+                REPORT.add(Count::ChurnInterrupts, b);
+                Ok(0)
+            }
             _ => Err(Refused::Wrong),
         };
         match answer {
@@ -242,7 +249,12 @@ fn happened() {
 
 /// Makes room in memory, so that the thread can try again.
 fn starve() -> Next {
-    let starved = if page_out() > 0 { 0 } else { STARVED.load(Ordering::Relaxed) + 1 };
+    let waited = MMU.flush_deferred();
+    let starved = if waited.is_ok_and(|frames| frames > 0) || page_out() > 0 {
+        0
+    } else {
+        STARVED.load(Ordering::Relaxed) + 1
+    };
     STARVED.store(starved, Ordering::Relaxed);
     assert!(starved < 10_000, "there is no memory, and no page to take");
     Next::Later

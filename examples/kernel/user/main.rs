@@ -5,11 +5,12 @@
 #![no_main]
 #![cfg_attr(target_arch = "mips", feature(asm_experimental_arch))]
 
-use core::sync::atomic::{AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use sys::Found;
 
 mod arch;
+mod churn;
 mod dense;
 mod large;
 mod messages;
@@ -29,6 +30,14 @@ const WORDS: [usize; 4] = [0, 171, 342, 511];
 
 /// How many checks this process has made and not reported.
 static CHECKS: AtomicUsize = AtomicUsize::new(0);
+
+/// Whether a page that the process has unmapped may be found for a while.
+static DEFERS: AtomicBool = AtomicBool::new(false);
+
+/// Tells whether a page that the process has unmapped may be found for a while, on a CPU that has used it. Its frame is nobody else's then.
+fn may_stay() -> bool {
+    DEFERS.load(Ordering::Relaxed)
+}
 
 /// Counts a check.
 fn check(holds: bool, found: Found) {
@@ -109,6 +118,7 @@ fn run(program: impl FnOnce()) {
 /// The first process: every program, each on as many CPUs as there are; again and again, until there were as many
 /// operations as are wanted. Or what the kernel says: the one that receives messages (1), or that superpages are for (2).
 extern "C" fn main(what: usize) -> ! {
+    DEFERS.store(sys::defers(), Ordering::Relaxed);
     match what {
         0 => sys::catch(),
         1 => moving::run(),
@@ -138,6 +148,11 @@ extern "C" fn main(what: usize) -> ! {
         sys::wait();
         run(|| tree::run(100));
         sys::wait();
+        // No other program runs meanwhile, so that the interrupts are those of its unmaps.
+        let before = sys::interrupts();
+        run(|| churn::run(cpus, seed));
+        sys::wait();
+        sys::report_churn(churn::unmaps(cpus), sys::interrupts() - before);
         run(|| threads::run(cpus.max(2), seed));
         sys::wait();
         for _ in 0..cpus.div_ceil(2) {

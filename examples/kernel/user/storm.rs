@@ -1,7 +1,7 @@
 //! One process that maps, unmaps, moves and protects pages at random, and knows what each must be.
 
 use crate::sys::{self, Found};
-use crate::{Numbers, at, check, expect, pattern, run as in_child, stamp};
+use crate::{Numbers, at, check, expect, may_stay, pattern, run as in_child, stamp};
 
 const PAGES: usize = 512;
 /// The most pages of an operation.
@@ -92,7 +92,7 @@ impl Model {
     /// Looks whether a page is what it should be.
     fn look(&self, page: usize) {
         match self.pages[page] {
-            Page::Nothing => check(sys::load(at(page)).is_none(), Found::StaleRead),
+            Page::Nothing => check(sys::load(at(page)).is_none() || may_stay(), Found::StaleRead),
             Page::There(word, _) => expect(page, word),
         }
     }
@@ -106,7 +106,8 @@ impl Model {
                 check(stamp(page, word), Found::Failure);
                 self.pages[page] = Page::There(word, true);
             }
-            _ => check(!sys::store(at(page), word), Found::StaleWrite),
+            Page::Nothing => check(!sys::store(at(page), word) || may_stay(), Found::StaleWrite),
+            Page::There(_, false) => check(!sys::store(at(page), word), Found::StaleWrite),
         }
         self.look(page);
     }

@@ -94,6 +94,21 @@ pub(crate) fn receive(at: usize) -> usize {
     call(10, [at, 0, 0])
 }
 
+/// Tells whether unmaps are deferred.
+pub(crate) fn defers() -> bool {
+    call(21, [0; 3]) == 1
+}
+
+/// Returns how many interrupts CPUs have sent to each other for the sake of TLBs.
+pub(crate) fn interrupts() -> usize {
+    call(22, [0; 3])
+}
+
+/// Reports so many unmaps, and the interrupts meanwhile.
+pub(crate) fn report_churn(unmaps: usize, interrupts: usize) {
+    call(23, [unmaps, interrupts, 0]);
+}
+
 /// Returns the number of this process.
 pub(crate) fn number() -> usize {
     call(11, [0; 3])

@@ -5,10 +5,10 @@
 //! even from before the call that brings it back. A thread that finds the same odd turn before and after an access that
 //! was allowed has used a stale translation.
 
-use core::sync::atomic::{AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use crate::sys::{self, Found};
-use crate::{Numbers, age_in, at, check, pattern};
+use crate::{Numbers, age_in, at, check, may_stay, pattern};
 
 const PAGES: usize = 24;
 /// Where a page is while it is away.
@@ -21,6 +21,8 @@ const ROUNDS: usize = 200;
 const OTHERS: usize = 8 * 64;
 
 static TURNS: [AtomicUsize; PAGES] = [const { AtomicUsize::new(1) }; PAGES];
+/// Whether the page was unmapped, and may be found for a while: until it carries its next age.
+static MAY_STAY: [AtomicBool; PAGES] = [const { AtomicBool::new(false) }; PAGES];
 /// The least age that a page may carry.
 static FLOORS: [AtomicUsize; PAGES] = [const { AtomicUsize::new(0) }; PAGES];
 /// The page that all threads watch at the end, its turn, and the turn in which each thread has seen it last.
@@ -67,6 +69,8 @@ fn turn(page: usize, age: usize, numbers: &mut Numbers) {
     TURNS[page].fetch_add(1, Ordering::SeqCst);
     check(sys::map(at(page), 1), Found::Failure);
     check(sys::store(at(page), pattern(own, page, age)), Found::Failure);
+    FLOORS[page].store(age, Ordering::SeqCst);
+    MAY_STAY[page].store(false, Ordering::SeqCst);
     look_around(own, numbers);
 
     if numbers.below(2) == 0 {
@@ -85,8 +89,11 @@ fn turn(page: usize, age: usize, numbers: &mut Numbers) {
     check(sys::load(at(page) + OTHERS) == before, Found::StaleWrite);
     check(sys::load(at(page)) == Some(pattern(own, page, age)), Found::StaleRead);
 
+    MAY_STAY[page].store(may_stay(), Ordering::SeqCst);
     check(sys::unmap(at(page), 1), Found::Failure);
-    FLOORS[page].store(age + 1, Ordering::SeqCst);
+    if !may_stay() {
+        FLOORS[page].store(age + 1, Ordering::SeqCst);
+    }
     TURNS[page].fetch_add(1, Ordering::SeqCst);
     look_around(own, numbers);
 }
@@ -96,6 +103,7 @@ fn look_around(own: usize, numbers: &mut Numbers) {
     for _ in 0..24 {
         let page = numbers.below(PAGES);
         let (turn, floor) = (TURNS[page].load(Ordering::SeqCst), FLOORS[page].load(Ordering::SeqCst));
+        let may_stay = MAY_STAY[page].load(Ordering::SeqCst);
         let store = numbers.below(3) == 0;
         let met = if store {
             sys::store(at(page) + OTHERS, numbers.below(1 << 30)).then_some(0)
@@ -104,7 +112,7 @@ fn look_around(own: usize, numbers: &mut Numbers) {
         };
         let is_away = turn % 2 == 1 && TURNS[page].load(Ordering::SeqCst) == turn;
         let found = if store { Found::StaleWrite } else { Found::StaleRead };
-        check(!(is_away && met.is_some()), found);
+        check(!(is_away && met.is_some()) || may_stay, found);
         if let Some(word) = met.filter(|&word| word != 0) {
             let age = age_in(word);
             check(word == pattern(own, page, age) && age >= floor, Found::StaleRead);
@@ -144,7 +152,7 @@ fn watch(thread: usize) {
         if there && !is_away {
             SEEN[thread].store(turn, Ordering::SeqCst);
         } else if is_away && TURN.load(Ordering::SeqCst) == turn {
-            check(!there, Found::StaleRead);
+            check(!there || may_stay(), Found::StaleRead);
             SEEN[thread].store(turn, Ordering::SeqCst);
         }
     }

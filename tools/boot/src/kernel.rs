@@ -127,6 +127,8 @@ pub(super) struct Boot<'a> {
     pub(super) witness: bool,
     /// A CPU's TLB is flushed by that CPU alone, where another one could.
     pub(super) interrupts: bool,
+    /// Unmaps that programs ask for wait with their flush.
+    pub(super) defers: bool,
     /// Address spaces have guarded page tables.
     pub(super) guarded: bool,
     pub(super) json: bool,
@@ -318,6 +320,9 @@ fn line(boot: &Boot<'_>, built: &Path, record: Option<&Record>) -> Line {
             }
         }
     }
+    if boot.defers {
+        words += " unmaps=deferred";
+    }
     if record.is_some() {
         words += " witness";
     }
@@ -378,7 +383,12 @@ fn text(row: &Value) -> String {
     let line = |name: &str| match (name, number(row, name), number(row, "shootdowns")) {
         ("interrupts", interrupts, shootdowns @ 1..) => {
             let each = interrupts as f64 / shootdowns as f64;
-            format!("{name:<16} {interrupts:>9}, {each:.2} a shootdown\n")
+            let operation = interrupts as f64 / number(row, "operations").max(1) as f64;
+            format!("{name:<16} {interrupts:>9}, {each:.2} a shootdown, {operation:.3} an operation\n")
+        }
+        ("churn_interrupts", interrupts, 1..) => {
+            let unmap = interrupts as f64 / number(row, "churned").max(1) as f64;
+            format!("{name:<16} {interrupts:>9}, {unmap:.3} an unmap\n")
         }
         (_, number, _) => format!("{name:<16} {number:>9}\n"),
     };
@@ -386,7 +396,7 @@ fn text(row: &Value) -> String {
 }
 
 /// What a row has for every machine.
-const NAMES: [&str; 22] = [
+const NAMES: [&str; 24] = [
     "operations",
     "beside",
     "forks",
@@ -403,6 +413,8 @@ const NAMES: [&str; 22] = [
     "demotions",
     "large_copies",
     "own_pages",
+    "churned",
+    "churn_interrupts",
     "stale_reads",
     "stale_writes",
     "frames_leaked",

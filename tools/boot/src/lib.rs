@@ -89,9 +89,21 @@ pub struct BootArgs {
     /// How CPUs flush each other's TLBs (--machine aarch64) [default: broadcast]
     #[arg(long, value_enum, requires = "machine")]
     shootdown: Option<Shootdown>,
+    /// When CPUs flush what programs have unmapped (--machine, several CPUs) [default: at-once]
+    #[arg(long, value_enum, requires = "machine")]
+    unmaps: Option<Unmaps>,
     /// Print one JSON array
     #[arg(long)]
     json: bool,
+}
+
+/// When the pages that a program has unmapped are flushed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Unmaps {
+    /// Before the call returns
+    AtOnce,
+    /// When their frames are wanted again, or their addresses are
+    Deferred,
 }
 
 /// What flushes the TLB of another CPU.
@@ -301,6 +313,7 @@ fn kernel_on(machine: Architecture, args: &BootArgs) -> anyhow::Result<kernel::B
         inject: args.inject.map(Inject::name),
         witness: args.witness,
         interrupts: args.shootdown == Some(Shootdown::Interrupts),
+        defers: args.unmaps == Some(Unmaps::Deferred),
         guarded: is_guarded(args),
         json: args.json,
     })
@@ -342,6 +355,9 @@ fn check_machine(machine: Architecture, args: &BootArgs) -> anyhow::Result<()> {
         misused!(
             "--witness does not go with --table {GUARDED}: it knows the tables that hardware could walk"
         );
+    }
+    if args.unmaps.is_some() && !several {
+        misused!("--unmaps wants several CPUs: give --cpus 4");
     }
     if args.shootdown.is_some() && machine != Architecture::Aarch64 {
         misused!(

@@ -200,6 +200,20 @@ fn a_page_that_waits_gets_no_new_entry_before_the_flush() {
     }
 }
 
+/// A kernel that maps pages at their first use gives the addresses out again.
+#[test]
+fn addresses_that_wait_are_flushed_before_they_are_given_out_again() {
+    let mmu = machine::<false>();
+    let (space, frames) = crowded(mmu, 4..=7);
+    let before = interrupts(mmu);
+    assert_eq!(space.flush_deferred(page(4)), Ok(0));
+    assert_eq!(space.unmap_deferred(page(4)), Ok(1));
+    assert_eq!((space.flush_deferred(pages(5, 600)), interrupts(mmu)), (Ok(0), before));
+    assert_eq!((space.flush_deferred(pages(1, 5)), interrupts(mmu)), (Ok(1), before + CPUS - 1));
+    assert_eq!((mmu.kernel().mappings(frames[0]), access_of(mmu, 1, 4)), (Use::Free, Met::Fault));
+    end(mmu, vec![space]);
+}
+
 /// An edit that has uncovered frames of its own, and then uses a page that waits: each frame is released once, after its flush.
 #[test]
 fn an_edit_flushes_its_own_changes_before_what_waits() {
