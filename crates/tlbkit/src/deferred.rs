@@ -202,7 +202,7 @@ pub(crate) struct Begun<'d> {
 }
 
 impl Begun<'_> {
-    /// Moves runs to `list`, which is empty, until it is full, and tells whether there were any. Other CPUs may have taken some.
+    /// Moves runs to `list` until it is full, and tells whether there are any in it. Other CPUs may have taken some.
     ///
     /// # Safety
     ///

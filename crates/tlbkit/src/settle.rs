@@ -47,7 +47,7 @@ impl<K: Kernel, const CPUS: usize> Changes<'_, K, CPUS> {
     #[inline(always)]
     pub(crate) fn make_way(&mut self, pending: Option<Pending<'_, 'static>>, pages: Pages) {
         if self.call.is_deferred(self.space, pages) {
-            self.settle(pending);
+            // It flushes the changes of this edit, too.
             self.call.flush_deferred();
         } else {
             self.settle_break(pending, pages);

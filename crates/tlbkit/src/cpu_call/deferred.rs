@@ -24,8 +24,8 @@ impl<K: Kernel, const CPUS: usize> CpuCall<K, CPUS> {
         })
     }
 
-    /// Flushes every CPU's TLB, and releases all that waits. The list of uncovered frames is empty before and after. Returns how many base
-    /// pages have been released.
+    /// Flushes every CPU's TLB, and releases all that waits, and the frames that the changes of this call have uncovered. Returns how many
+    /// base pages have been released.
     #[cold]
     #[inline(never)]
     pub(crate) fn flush_deferred(&mut self) -> usize {
@@ -67,5 +67,49 @@ impl<K: Kernel, const CPUS: usize> CpuCall<K, CPUS> {
             return true;
         }
         self.ask_all(cpus, Asid::default(), EVERYTHING)
+    }
+}
+
+#[cfg(test)]
+#[cfg(target_pointer_width = "64")]
+mod tests {
+    use crate::host::{Met, Use, machine, run_as};
+    use crate::{AddressSpace, Attr, Deferred, Error, Kernel as _, PageSize, Pages, Place, VirtAddr};
+
+    /// A flush that is refused leaves everything waiting, and the nodes; so does a map that needs it.
+    #[test]
+    fn what_waits_waits_on_if_the_flush_is_refused() {
+        run_as(0);
+        let mmu = machine::<2>(64);
+        let host = mmu.kernel();
+        let memory: &'static Deferred<[Place; 16]> = Box::leak(Box::default());
+        assert!(host.deferred.set(memory).is_ok());
+        let serve = move || {
+            run_as(1);
+            if host.pending() {
+                mmu.on_interrupt();
+            }
+            run_as(0);
+        };
+        assert!(host.meanwhile.set(Box::new(serve)).is_ok());
+        let space = AddressSpace::new(mmu).unwrap();
+        let at = VirtAddr::new(0x1000);
+        let (page, rights) = (Pages::one(at.vpn(PageSize::K4)), Attr::READ | Attr::USER);
+        let frame = host.data(1).unwrap();
+        space.map(page, frame, rights).unwrap();
+        for cpu in [1, 0] {
+            run_as(cpu);
+            space.activate().unwrap();
+            assert!(matches!(host.access(at, false), Met::Memory(_)));
+        }
+        assert_eq!((space.unmap_deferred(page), memory.waiting()), (Ok(1), (1, 2)));
+        // A CPU that the system does not have.
+        mmu.online_cpus().members.insert(5);
+        assert_eq!((mmu.flush_deferred(), memory.waiting()), (Err(Error::Unflushed), (1, 2)));
+        assert_eq!(host.mappings(frame), Use::Data(1));
+        mmu.online_cpus().members.remove(5);
+        assert_eq!((mmu.flush_deferred(), memory.waiting()), (Ok(1), (0, 0)));
+        assert_eq!((host.mappings(frame), mmu.lost()), (Use::Free, 0));
+        assert!(host.deferred().is_some());
     }
 }

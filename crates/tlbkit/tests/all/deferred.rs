@@ -3,7 +3,7 @@
 #![cfg(target_pointer_width = "64")]
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::host::unwinding::{RELEASE, as_machines};
 use crate::host::{Host, Met, Use, any_machine, cpu, run_as};
@@ -292,6 +292,34 @@ fn one_flush_is_for_all_address_spaces_also_for_those_that_have_ended() {
     assert_eq!(mmu.flush_deferred(), Ok(4));
     assert_eq!(interrupts(mmu) - before, CPUS - 1);
     end(mmu, vec![second]);
+}
+
+/// A page whose unmap is deferred while another CPU flushes, which has loaded it again after its own part: that flush does not free it.
+#[test]
+fn a_flush_frees_nothing_that_was_unmapped_after_it_began() {
+    run_as(0);
+    let mmu = any_machine::<CPUS, false>(64);
+    let host = mmu.kernel();
+    let memory: &'static Deferred<[Place; PLACES]> = Box::leak(Box::default());
+    assert!(host.deferred.set(memory).is_ok());
+    let (space, frames) = crowded(mmu, 1..=4);
+    assert_eq!(space.unmap_deferred(page(1)), Ok(1));
+    let (other, began) = (space.clone(), AtomicBool::new(false));
+    let meanwhile = move || {
+        if !began.swap(true, Ordering::Relaxed) {
+            assert!(matches!(mmu.kernel().access(address(2), true), Met::Memory(_)));
+            run_as(1);
+            assert_eq!(other.unmap_deferred(page(2)), Ok(1));
+            run_as(0);
+        }
+        serve(mmu, || mmu.kernel().pending());
+    };
+    assert!(host.meanwhile.set(Box::new(meanwhile)).is_ok());
+    assert_eq!((mmu.flush_deferred(), memory.waiting().0), (Ok(1), 1));
+    assert_eq!((host.mappings(frames[0]), host.mappings(frames[1])), (Use::Free, Use::Data(1)));
+    assert_eq!(access_of(mmu, 0, 2), at(frames[1]));
+    assert_eq!((mmu.flush_deferred(), host.mappings(frames[1])), (Ok(1), Use::Free));
+    assert_eq!((access_of(mmu, 0, 2), access_of(mmu, 0, 3)), (Met::Fault, at(frames[2])));
 }
 
 /// Where no other CPU may hold a translation, nobody is interrupted anyway; and one that is new to the space finds the table as it is.
