@@ -111,6 +111,8 @@ pub enum Unsuitable {
     /// Status writes may write a word back with no new bit, so the old entry may reappear in every round, and be overwritten
     /// before each check.
     RewritesSetBits,
+    /// The algorithm has no such [form](crate::Form).
+    NoSuchForm,
 }
 
 impl fmt::Display for Unsuitable {
@@ -132,6 +134,7 @@ impl fmt::Display for Unsuitable {
             Self::RewritesSetBits => {
                 "status bits that are set already are written back, in any number of rounds"
             }
+            Self::NoSuchForm => "the algorithm has no such form",
         })
     }
 }

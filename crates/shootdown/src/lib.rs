@@ -31,7 +31,7 @@ pub use lazy::{SpaceCpus, Switch, SwitchAction, SwitchKind};
 pub use mailbox::Mailbox;
 pub use op_id::{Misuse, OpId, Outcome};
 pub use operation::{Ended, Operation, leaked};
-pub use plan::{Plan, Rendezvous, Repair, Want};
+pub use plan::{Form, Plan, Rendezvous, Repair, Want};
 pub use protocol::{Action, Miss, MissAction, Replier, Reply, Requester, Seen, Source};
 pub use queue::{Duty, OpSet, Queue, Request, Target, Work};
 pub use section::{SectionKind, SectionWord};

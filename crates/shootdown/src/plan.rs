@@ -62,6 +62,8 @@ bitflags! {
         const WALKS_END = 1 << 21;
         /// Broadcast: a CPU announces a walk by software before the walk reads the root.
         const ANNOUNCE_FIRST = 1 << 22;
+        /// Early acknowledgement: a CPU that has acknowledged runs no program until it has flushed.
+        const FLUSH_BEFORE_USE = 1 << 23;
     }
 }
 
@@ -75,6 +77,40 @@ pub enum Rendezvous {
     /// A requester waits for an acknowledgement of its own request, and serves its queue while it waits. The text's
     /// second way.
     Serve,
+}
+
+/// A later form of an algorithm, which runs the same steps in another order, or at other times.
+///
+/// | form | of | steps | suits |
+/// |-|-|-|-|
+/// | [`Printed`](Self::Printed) | every algorithm | those of Tzou 3.2 | [`Algorithm::suits`] |
+/// | [`Concurrent`](Self::Concurrent) | PTE-first | the requester's own flush comes after its requests | as PTE-first |
+/// | [`EarlyAcknowledgement`](Self::EarlyAcknowledgement) | PTE-first | besides, a replier acknowledges, and then flushes | as PTE-first |
+/// | [`Swept`](Self::Swept) | PTE-first', TLB-first', optimistic' | no interrupt is sent | as the algorithm |
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Form {
+    /// The steps as Tzou has them.
+    #[default]
+    Printed,
+    /// The requester flushes its own TLB while the repliers flush theirs (Amit, Tai and Wei, EuroSys 2020, "concurrent flushes").
+    Concurrent,
+    /// The same, and a replier acknowledges as soon as it is in its handler, before its flush ("early acknowledgement"). The requester
+    /// does not wait for the slowest flush. A stale TLB entry outlives the operation, on a CPU that is in the handler: it
+    /// runs no program until it has flushed. So the kernel's part is that nothing runs between the two which reads or writes user memory
+    /// by the address space: [`System::poll`](crate::System::poll) flushes before it returns, and no other handler that does so
+    /// interrupts it (a non-maskable one would).
+    ///
+    /// The acknowledgement does not say that hardware walks have ended. So a payload that [is walked](crate::Edit::is_walked), a
+    /// page-table node, waits for a later operation, as with TLB-first. A frame need not wait.
+    EarlyAcknowledgement,
+    /// A request stays in the receiver's queue until the receiver looks there by itself: at its next tick, or when it switches to
+    /// another address space (LATR, ASPLOS 2018: lists that each CPU sweeps). The CPU that looks last ends the operation, so the
+    /// payload comes back after one interval between two looks. In Tzou's analysis, and in the queueing simulator, the asynchronous algorithms run so:
+    /// processors look into their queues at the ends of time slices.
+    ///
+    /// LATR frees after two ticks, whether or not each CPU has looked by then. Here the acknowledgements are counted: a CPU whose
+    /// tick is late holds the payload up, and loses none.
+    Swept,
 }
 
 /// The requirements of a kernel on an algorithm.
@@ -99,6 +135,7 @@ pub struct Plan {
     overwrites: bool,
     rendezvous: Rendezvous,
     conditional: bool,
+    form: Form,
     #[cfg(any(test, feature = "hazards"))]
     off: Repair,
 }
@@ -133,6 +170,7 @@ impl Plan {
             overwrites: hardware.status_overwrites(),
             rendezvous: Rendezvous::Flag,
             conditional: false,
+            form: Form::Printed,
             #[cfg(any(test, feature = "hazards"))]
             off: Repair::empty(),
         }
@@ -184,6 +222,20 @@ impl Plan {
     #[must_use]
     pub const fn conditional(self) -> Self {
         Self { conditional: true, ..self }
+    }
+
+    /// Returns the plan with another form of its algorithm.
+    ///
+    /// # Errors
+    ///
+    /// [`Unsuitable::NoSuchForm`] if the algorithm has no such form ([`Form`]).
+    pub const fn with_form(self, form: Form) -> Result<Self, Unsuitable> {
+        let has = match form {
+            Form::Printed => true,
+            Form::Concurrent | Form::EarlyAcknowledgement => matches!(self.algorithm, Algorithm::PteFirst),
+            Form::Swept => matches!(self.algorithm.style(), Style::Asynchronous),
+        };
+        if has { Ok(Self { form, ..self }) } else { Err(Unsuitable::NoSuchForm) }
     }
 
     /// Returns an unchecked plan: any algorithm on any hardware.
@@ -246,6 +298,12 @@ impl Plan {
         self.conditional
     }
 
+    /// Returns the form of the algorithm.
+    #[inline]
+    pub const fn form(&self) -> Form {
+        self.form
+    }
+
     /// Returns how 2-phase avoids its deadlock.
     #[inline]
     pub const fn rendezvous(&self) -> Rendezvous {
@@ -262,7 +320,9 @@ impl Plan {
             Algorithm::OptimisticAsync => Algorithm::Optimistic,
             synchronous => synchronous,
         };
-        Self { algorithm, ..self }
+        // A requester that waits has its requests answered at once.
+        let form = if matches!(self.form, Form::Swept) { Form::Printed } else { self.form };
+        Self { algorithm, form, ..self }
     }
 
     /// Returns the duty of a replier.
@@ -270,6 +330,7 @@ impl Plan {
     pub const fn duty(&self) -> Duty {
         match (self.algorithm.order(), self.algorithm.style()) {
             (Order::TwoPhase, _) => Duty::Stop,
+            _ if matches!(self.form, Form::EarlyAcknowledgement) => Duty::AcknowledgeFirst,
             (_, Style::Asynchronous) => Duty::FlushAndFinish,
             _ => Duty::Flush,
         }

@@ -98,6 +98,8 @@ pub enum Duty {
     /// Flush, then acknowledge.
     #[default]
     Flush,
+    /// Acknowledge, then flush, before this CPU runs a program.
+    AcknowledgeFirst,
     /// Flush, then acknowledge; the CPU that gives the last acknowledgement runs the operation to its end.
     FlushAndFinish,
     /// Stop until the entry has changed, then flush.

@@ -72,7 +72,7 @@ const MODES: &[Mode] = &[
         "shootdown simulate",
         &[],
         "m n lambda-t lambda-d x-d x-i x-req1 x-req2 x-reply x-j p0 json sends seconds seed free-dispatch \
-         slices-only independent arrivals services masked masked-at-most lines x-line x-page log",
+         slices-only independent arrivals services masked masked-at-most lines x-line x-page log forms",
     ),
     mode("shootdown sweep", &["figure=4.2"], "seconds json"),
     mode("shootdown sweep", &["figure=4.3"], "seconds json"),

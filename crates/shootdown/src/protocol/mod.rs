@@ -19,7 +19,7 @@ pub use miss::{Miss, MissAction, Source};
 pub use replier::{Replier, Reply};
 pub use requester::{Action, Requester, Seen};
 
-use crate::{Algorithm, Plan, Repair};
+use crate::{Algorithm, Form, Plan, Repair};
 
 /// A line of a requester's pseudocode.
 ///
@@ -80,6 +80,9 @@ fn program(plan: &Plan) -> &'static [Line] {
     let after = plan.has(Repair::TARGETS_AFTER);
     match plan.algorithm() {
         A::PteFirst | A::PteFirstAsync | A::PteFirstRemote if !after => pte_first::TARGETS_TOO_EARLY,
+        A::PteFirst if matches!(plan.form(), Form::Concurrent | Form::EarlyAcknowledgement) => {
+            pte_first::CONCURRENT
+        }
         A::PteFirst => pte_first::SYNCHRONOUS,
         A::PteFirstAsync => pte_first::ASYNCHRONOUS,
         A::PteFirstRemote => pte_first::REMOTE,

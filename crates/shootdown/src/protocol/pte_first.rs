@@ -20,6 +20,10 @@ use super::Line::{self, *};
 pub(super) const SYNCHRONOUS: &[Line] =
     &[Exclude, Update, Targets, FlushLocally, Defer, Count, Request, Wait, Release, Done];
 
+/// PTE-first whose requester flushes while the repliers do ([`Form::Concurrent`](crate::Form::Concurrent)).
+pub(super) const CONCURRENT: &[Line] =
+    &[Exclude, Update, Targets, Defer, Count, Request, FlushLocally, Wait, Release, Done];
+
 /// PTE-first': the last replier continues at `Close`.
 pub(super) const ASYNCHRONOUS: &[Line] =
     &[Exclude, Update, Targets, FlushLocally, Defer, Open, Count, RequestAndLeave, Close, Release, Done];

@@ -1,6 +1,6 @@
 //! The replier, as a state machine: it takes requests from its CPU's queue until there are none.
 
-use crate::{Misuse, OpId, Plan, Queue, Rendezvous, Repair, Request, Target, Work};
+use crate::{Duty, Misuse, OpId, Plan, Queue, Rendezvous, Repair, Request, Target, Work};
 
 /// An action that the replier asks its driver to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -193,6 +193,10 @@ impl<const N: usize, const W: usize, const SLOTS: usize> Replier<N, W, SLOTS> {
                     self.release();
                 }
             }
+            At::Flush if self.acknowledges_first() => {
+                self.work = None;
+                self.at = At::Take;
+            }
             At::Flush => self.acknowledge(),
             At::TakeOver => self.acknowledged(),
             _ => return Err(Misuse::NotAsked),
@@ -279,9 +283,17 @@ impl<const N: usize, const W: usize, const SLOTS: usize> Replier<N, W, SLOTS> {
         Ok(())
     }
 
+    /// Tells whether the current work is one request whose acknowledgement comes before its flush. After an overflow of the queue all
+    /// acknowledgements come after the flush.
+    const fn acknowledges_first(&self) -> bool {
+        matches!(&self.work, Some(Work::One(Request { duty: Duty::AcknowledgeFirst, .. })))
+    }
+
     /// Starts the work that was taken.
     fn begin(&mut self) {
-        if !self.plan.stops_repliers() {
+        if self.acknowledges_first() {
+            self.at = At::Acknowledge;
+        } else if !self.plan.stops_repliers() {
             self.at = At::Flush;
         } else if self.plan.rendezvous() == Rendezvous::Serve || !self.plan.has(Repair::RENDEZVOUS) {
             self.acknowledge();
@@ -309,6 +321,7 @@ impl<const N: usize, const W: usize, const SLOTS: usize> Replier<N, W, SLOTS> {
         }
         match &self.work {
             Some(Work::Everything(_)) => self.acknowledge(),
+            _ if self.acknowledges_first() => self.at = At::Flush,
             _ => {
                 self.work = None;
                 self.at = At::Take;

@@ -8,17 +8,23 @@ use super::slot::{
 use super::{CpuHandle, Edit, LocalCpu, Post, RemoteTlbs, System};
 use crate::operation::Hold;
 use crate::sync::{Ordering, fence, relax};
-use crate::{Action, Duty, Misuse, OpId, Operation, Outcome, Plan, Rendezvous, Request, Seen, Style, Target};
+use crate::{
+    Action, Duty, Form, Misuse, OpId, Operation, Outcome, Plan, Rendezvous, Request, Seen, Style, Target,
+};
 
 /// The last request of an asynchronous operation: its receiver, the request, and the other CPUs to interrupt together with
-/// the receiver.
-type Last<const W: usize> = (usize, Request, CpuSet<W>);
+/// the receiver, if any is.
+type Last<const W: usize> = (usize, Request, CpuSet<W>, bool);
 /// A slot for an operation, its number, and the payload that it carries for the same address space.
 pub(super) type Taken<'s, P, E, const W: usize> = (&'s Slot<P, E, W>, usize, Option<Deferred<P, W>>);
 
 /// Tells whether an operation's acknowledgements imply that walks by software have ended.
 fn ends_walks<P, const W: usize>(plan: &Plan, local: &mut impl LocalCpu<P, W>) -> bool {
-    plan.algorithm().style() != Style::Remote || local.remote().is_some_and(|tlbs| tlbs.ends_walks())
+    match plan.algorithm().style() {
+        _ if plan.form() == Form::EarlyAcknowledgement => false,
+        Style::Remote => local.remote().is_some_and(|tlbs| tlbs.ends_walks()),
+        Style::Synchronous | Style::Asynchronous => true,
+    }
 }
 
 impl<P, E, const CPUS: usize, const N: usize, const W: usize, const SLOTS: usize>
@@ -30,7 +36,7 @@ where
     /// The payload comes back through [`LocalCpu::complete`] before this method returns, unless a walk on another CPU may still
     /// reach it. Then the slot carries it, and it comes back later ([`drain`](Self::drain)). That needs all of these:
     ///
-    /// - the plan is TLB-first, or flushes remotely and [`RemoteTlbs::ends_walks`] is false;
+    /// - the plan is TLB-first, or acknowledges early, or flushes remotely and [`RemoteTlbs::ends_walks`] is false;
     /// - the payload [is walked](Edit::is_walked);
     /// - another CPU runs the space.
     ///
@@ -207,17 +213,21 @@ where
                     _ => Err(Misuse::NotAsked),
                 }
             })?;
-            let Some((to, request, mut asked)) = last else { break };
+            let Some((to, request, mut asked, hurries)) = last else { break };
             // The access to the cell has ended: with this request the repliers own the operation.
             if self.send(to, request)? {
                 asked.insert(to);
-                local.interrupt(asked);
+                if hurries {
+                    local.interrupt(asked);
+                }
                 return Ok(());
             }
             // The receiver is offline, so this CPU counts its acknowledgement, and continues the operation if it was the
             // last.
             if self.reply_to(id)? > 0 {
-                local.interrupt(asked);
+                if hurries {
+                    local.interrupt(asked);
+                }
                 return Ok(());
             }
             Self::take_over(slot, handle.me)?;
@@ -287,6 +297,9 @@ where
         let mut asked = CpuSet::empty();
         loop {
             let action = operation.next();
+            if plan.form() == Form::Swept {
+                asked = CpuSet::empty();
+            }
             if !asked.is_empty() && !matches!(action, Action::Send(_) | Action::SendAndLeave(_)) {
                 local.interrupt(core::mem::replace(&mut asked, CpuSet::empty()));
             }
@@ -343,6 +356,10 @@ where
                 }
                 Action::SetCount(count) => {
                     what = Target::of(edit.asid(), edit.flush());
+                    if let (Target::Listed(space), Duty::AcknowledgeFirst) = (what, plan.duty()) {
+                        // A replier would read the list after its acknowledgement, when the slot may have another one.
+                        what = Target::Space(space);
+                    }
                     if let Target::Listed(_) = what {
                         // SAFETY: this CPU owns the slot's cell. No CPU has a request of this round yet. The repliers of earlier
                         // rounds, and of earlier operations in this slot, have acknowledged or, in 2-phase, continued: no CPU
@@ -353,7 +370,7 @@ where
                     let state = match plan.duty() {
                         Duty::Stop => TAKEN,
                         Duty::FlushAndFinish => LEFT,
-                        Duty::Flush => CONTINUED,
+                        Duty::Flush | Duty::AcknowledgeFirst => CONTINUED,
                     };
                     slot.state.store(state, Ordering::Relaxed);
                     Seen::Did
@@ -368,7 +385,8 @@ where
                     }
                 }
                 Action::SendAndLeave(to) => {
-                    let last = (to, Request { op: id, what, duty: plan.duty() }, asked);
+                    let last =
+                        (to, Request { op: id, what, duty: plan.duty() }, asked, plan.form() != Form::Swept);
                     operation.did(Seen::Did)?;
                     return Ok(Some(last));
                 }

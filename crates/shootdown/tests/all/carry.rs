@@ -5,7 +5,7 @@ use std::cell::RefCell;
 
 use tlbkit_addr::{Asid, CpuSet, Flush};
 use tlbkit_shootdown::{
-    Algorithm, Edit, Hardware, LocalCpu, LowRights, Misuse, OpId, Order, Outcome, Plan, RemoteTlbs,
+    Algorithm, Edit, Form, Hardware, LocalCpu, LowRights, Misuse, OpId, Order, Outcome, Plan, RemoteTlbs,
     SharedSpace, SwitchKind, Synchronous, System, leaked,
 };
 
@@ -191,6 +191,47 @@ fn what_a_broadcast_flush_leaves_to_walks_is_carried() {
         assert_eq!(asked, [1, 2].repeat(3 + interrupts), "{ends_walks} {walked}");
         assert_eq!((there.flushes, also.flushes), (0, 0), "they have only to leave their walks");
     }
+}
+
+/// An early acknowledgement says nothing of walks: nodes wait for the acknowledgement of a later operation, and frames do not.
+#[test]
+fn what_an_early_acknowledgement_leaves_to_walks_is_carried() {
+    let early = plan(Algorithm::PteFirst).with_form(Form::EarlyAcknowledgement).unwrap();
+    for walked in [true, false] {
+        let (log, running) = (RefCell::default(), space(&[0, 1]));
+        let kernel = Kernel::<2>::new(SOFT);
+        let [mut zero, mut one] = [0, 1].map(|cpu| kernel.attach(cpu).unwrap());
+        let mut there = cpu(&log, || ());
+        let mut here = cpu(&log, || kernel.poll(&mut one, &mut there).unwrap());
+        let mut back = Vec::new();
+        for (payload, plan) in [(1, early), (2, plan(Algorithm::PteFirst))] {
+            let payload = if walked { payload } else { 100 + payload };
+            let mut note = Note { space: &running, payload, log: &log };
+            kernel.run(&mut zero, &mut here, plan, &mut note).unwrap();
+            back.push(completed(&log));
+        }
+        let expected: [&[u8]; 2] = if walked { [&[], &[1, 2]] } else { [&[101], &[102]] };
+        assert_eq!(back, expected, "{walked}");
+        drop(here);
+        assert_eq!(there.flushes, 2, "it flushes after its acknowledgement, too");
+    }
+}
+
+/// A request that is swept interrupts nobody, and the operation ends when the last CPU has looked by itself.
+#[test]
+fn an_operation_that_is_swept_ends_when_every_cpu_has_looked() {
+    let swept = plan(Algorithm::PteFirstAsync).with_form(Form::Swept).unwrap();
+    let (log, running) = (RefCell::default(), space(&[0, 1, 2]));
+    let kernel = Kernel::<2>::new(SOFT);
+    let [mut zero, mut one, mut two] = [0, 1, 2].map(|cpu| kernel.attach(cpu).unwrap());
+    let [mut here, mut there, mut also] = [0, 1, 2].map(|_| cpu(&log, || panic!("nobody waits")));
+    let note = Note { space: &running, payload: 7, log: &log };
+    assert!(kernel.start(&mut zero, &mut here, swept, note).is_ok());
+    kernel.poll(&mut two, &mut also).unwrap();
+    assert_eq!((completed(&log), &here.asked[..]), (vec![], &[][..]));
+    kernel.poll(&mut one, &mut there).unwrap();
+    assert_eq!((completed(&log), there.flushes, also.flushes), (vec![7], 1, 1));
+    assert!([here.asked, there.asked, also.asked].concat().is_empty());
 }
 
 /// No other CPU runs the space: nothing is carried, and no CPU is asked.

@@ -1,8 +1,8 @@
 //! Which algorithm suits which hardware (Tables 2.1 and 3.1), and which of them is chosen.
 
 use tlbkit_shootdown::{
-    Algorithm, Consistency, Hardware, Loader, LowRights, Order, Plan, Rendezvous, Status, StatusBit, Style,
-    Unsuitable, Want,
+    Algorithm, Consistency, Form, Hardware, Loader, LowRights, Order, Plan, Rendezvous, Status, StatusBit,
+    Style, Unsuitable, Want,
 };
 
 /// Hardware that writes the two bits in these ways, on a miss and on a hit alike.
@@ -269,4 +269,21 @@ fn without_an_algorithm_that_suits_there_is_a_reason() {
     let leaky = Hardware { drains: false, ..Hardware::VAX };
     let want = Want { consistency: Consistency::Always, asynchronous: true, low: LowRights::MayWriteBack };
     assert_eq!(Plan::choose(&leaky, want), Err(Unsuitable::StatusNeverDrains));
+}
+
+#[test]
+fn an_algorithm_has_the_forms_that_the_table_says() {
+    let low = LowRights::NeverWriteBack;
+    let hardware = Hardware { remote_flush: true, ..Hardware::RP3 };
+    for algorithm in Algorithm::ALL {
+        let plan = Plan::new(algorithm, &hardware, low).unwrap();
+        let has = |form| plan.with_form(form).map(|plan| plan.form()) == Ok(form);
+        assert!(has(Form::Printed));
+        let is_first = algorithm == Algorithm::PteFirst;
+        assert_eq!([Form::Concurrent, Form::EarlyAcknowledgement].map(has), [is_first; 2], "{algorithm}");
+        assert_eq!(has(Form::Swept), algorithm.style() == Style::Asynchronous, "{algorithm}");
+        if let Ok(swept) = plan.with_form(Form::Swept) {
+            assert_eq!(swept.waited_for().form(), Form::Printed, "a requester that waits interrupts");
+        }
+    }
 }

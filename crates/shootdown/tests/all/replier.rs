@@ -2,8 +2,8 @@
 
 use tlbkit_addr::{Asid, Pages, Vpn};
 use tlbkit_shootdown::{
-    Algorithm, Duty, Hardware, LowRights, Miss, MissAction, Misuse, OpId, Plan, Queue, Rendezvous, Replier,
-    Reply, Request, Source, Target, Work,
+    Algorithm, Duty, Form, Hardware, LowRights, Miss, MissAction, Misuse, OpId, Plan, Queue, Rendezvous,
+    Replier, Reply, Request, Source, Target, Work,
 };
 
 fn plan(algorithm: Algorithm) -> Plan {
@@ -262,4 +262,22 @@ fn a_miss_loads_what_the_flag_says() {
             assert!(miss.did(changing), "that was all");
         }
     }
+}
+
+/// An early acknowledgement comes before the flush; after an overflow, behind the one flush of everything.
+#[test]
+fn a_replier_that_acknowledges_early_flushes_before_it_is_idle() {
+    let early = plan(Algorithm::PteFirst).with_form(Form::EarlyAcknowledgement).unwrap();
+    let asked = |cpu: &mut Cpu, from: u16| {
+        let request = Request { op: op(from), what: what(from), duty: early.duty() };
+        cpu.queue.push(request).unwrap();
+    };
+    let mut cpu = Cpu::new(early, &[]);
+    [1, 2].into_iter().for_each(|from| asked(&mut cpu, from));
+    let one = |from| [Reply::Take, Reply::Acknowledge(op(from)), flush(from)];
+    assert_eq!(cpu.interrupted(), [&one(1)[..], &one(2), &[Reply::Take]].concat());
+    [1, 2, 3].into_iter().for_each(|from| asked(&mut cpu, from));
+    let all = cpu.interrupted();
+    assert_eq!(all[..2], [Reply::Take, FLUSH_ALL]);
+    assert_eq!(all.iter().filter(|reply| matches!(reply, Reply::AcknowledgeSlot { .. })).count(), 3);
 }

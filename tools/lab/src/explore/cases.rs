@@ -3,8 +3,8 @@
 use std::sync::LazyLock;
 
 use tlbkit_shootdown::{
-    Algorithm, Broadcast, Hardware, Loader, LowRights, Order, Plan, Rendezvous, Repair, Status, StatusBit,
-    Style, SwitchKind,
+    Algorithm, Broadcast, Form, Hardware, Loader, LowRights, Order, Plan, Rendezvous, Repair, Status,
+    StatusBit, Style, SwitchKind,
 };
 
 use super::world::{Damage, Scene, Word};
@@ -193,6 +193,29 @@ pub(crate) fn pairing(algorithm: Algorithm, machine: &Machine, cpus: usize, fewe
     cases
 }
 
+/// The later forms that are explored as algorithms of their own: the name, the algorithm, the form.
+pub(crate) const FORMS: [(&str, Algorithm, Form); 3] = [
+    ("concurrent", Algorithm::PteFirst, Form::Concurrent),
+    ("early", Algorithm::PteFirst, Form::EarlyAcknowledgement),
+    ("swept", Algorithm::PteFirstAsync, Form::Swept),
+];
+
+/// Every way of using a later form of an algorithm, as [`pairing`] has them.
+pub(crate) fn form(
+    (name, algorithm, form): (&'static str, Algorithm, Form),
+    machine: &Machine,
+    cpus: usize,
+    fewer: usize,
+) -> Vec<Case> {
+    let mut cases = pairing(algorithm, machine, cpus, fewer);
+    for case in &mut cases {
+        case.algorithm = name;
+        // Each has an algorithm that has the form.
+        case.scene.plan = case.scene.plan.with_form(form).unwrap_or(case.scene.plan);
+    }
+    cases
+}
+
 /// Every way of ending a change by a broadcast on `machine`, as [`pairing`] has them, beside walks by software. Where hardware also writes
 /// status bits, which no such walk looks at, there are such walks in the first case alone: more worlds than can be told apart.
 pub(crate) fn broadcast(machine: &Machine, cpus: usize, fewer: usize) -> Vec<Case> {
@@ -279,6 +302,13 @@ pub(crate) fn hazards() -> Vec<Case> {
     add(A::TwoPhase, "from-tlb", Repair::FLUSH_AFTER_UPDATE, "unmap", &|m| {
         m.scene(A::TwoPhase, 2, &[(0, GONE)])
     });
+    for name in ["n10", "i386", "rp3"] {
+        add(A::PteFirst, name, Repair::FLUSH_BEFORE_USE, "unmap, acknowledged early", &|m| {
+            let scene = m.scene(A::PteFirst, 2, &[(0, GONE)]);
+            let plan = scene.plan.with_form(Form::EarlyAcknowledgement).unwrap_or(scene.plan);
+            Scene { plan, ..scene }
+        });
+    }
     for (algorithm, name) in [(A::PteFirst, "n10"), (A::Optimistic, "from-tlb")] {
         add(algorithm, name, Repair::EXCLUSION, "two on one page", &|m| {
             let mut scene = m.scene(algorithm, 2, &[(0, Word::READ), (0, GONE)]);

@@ -1,17 +1,21 @@
 //! What must hold in every world, and when everything is over.
 
-use tlbkit_shootdown::{Algorithm, Order, Outcome, Repair};
+use tlbkit_shootdown::{Algorithm, Form, Order, Outcome, Repair};
 
 use super::broadcast::Node;
 use super::world::{Cpu, Damage, Scene, Word, World};
 
 impl World {
-    /// Tells whether `cpu` may use the page now: it runs the space, and it is not stopped in 2-phase.
+    /// Tells whether `cpu` may use the page now: it runs the space, and it is not stopped in 2-phase, nor in a handler that has
+    /// acknowledged early.
     pub(crate) fn may_use(&self, scene: &Scene, cpu: usize) -> bool {
         let at = &self.cpus[cpu];
         let stopped = scene.plan.algorithm() == Algorithm::TwoPhase
             && (at.stopped || !at.replier.is_idle())
-            && scene.plan.has(Repair::INTERRUPTS_DISABLED);
+            && scene.plan.has(Repair::INTERRUPTS_DISABLED)
+            || scene.plan.form() == Form::EarlyAcknowledgement
+                && !at.replier.is_idle()
+                && scene.plan.has(Repair::FLUSH_BEFORE_USE);
         self.memory.space.running.contains(cpu) && !stopped && at.switch.is_none()
     }
 

@@ -5,6 +5,7 @@ use clap::Args;
 use serde::{Deserialize, Serialize};
 use tlbkit_shootdown::{Algorithm, Hardware};
 
+pub(crate) use self::cases::FORMS;
 use self::cases::{Case, MACHINES, Machine};
 pub(crate) use self::schedule::{Choice, one_schedule};
 use self::search::{Search, Verdict};
@@ -31,7 +32,7 @@ mod world;
 #[derive(Debug, Args)]
 pub struct Explore {
     /// Only this algorithm, by its name in Table 3.1 (PTE-first, TLB-first, 2-phase, optimistic, with ' or ''),
-    /// or `broadcast`
+    /// `broadcast`, or a later form: `concurrent`, `early`, `swept`
     #[arg(long, value_name = "NAME")]
     algorithm: Option<String>,
     /// Only this hardware: a row of Table 2.1 (vax, ns32332, sun3, i386, n10, rp3, mc88200), a machine of today (x86-64,
@@ -108,8 +109,9 @@ impl Explore {
     /// Returns the name of the algorithm that is wanted.
     fn algorithm(&self) -> anyhow::Result<Option<&'static str>> {
         let Some(name) = &self.algorithm else { return Ok(None) };
+        let forms = FORMS.map(|(name, ..)| name);
         let known: Vec<_> =
-            Algorithm::ALL.map(Algorithm::name).into_iter().chain([cases::BROADCAST]).collect();
+            Algorithm::ALL.map(Algorithm::name).into_iter().chain([cases::BROADCAST]).chain(forms).collect();
         match known.iter().find(|known| *known == name) {
             None => bail!("no algorithm `{name}`: say one of {}", known.join(", ")),
             found => Ok(found.copied()),
@@ -185,6 +187,11 @@ fn select(args: &Explore) -> anyhow::Result<Vec<Case>> {
                 let fewer = args.fewer.unwrap_or(args.cpus);
                 cases.extend(cases::pairing(one, machine, usize::from(args.cpus), usize::from(fewer)));
             }
+        }
+        for (one, machine) in FORMS.iter().flat_map(|one| MACHINES.iter().map(move |machine| (one, machine)))
+        {
+            let fewer = args.fewer.unwrap_or(args.cpus);
+            cases.extend(cases::form(*one, machine, usize::from(args.cpus), usize::from(fewer)));
         }
         for machine in MACHINES.iter() {
             let fewer = args.fewer.unwrap_or(args.cpus);

@@ -5,12 +5,13 @@ use std::path::PathBuf;
 use anyhow::{Context, bail, ensure};
 use clap::{Args, Subcommand};
 use serde::{Deserialize, Serialize};
-use tlbkit_shootdown::Algorithm;
+use tlbkit_shootdown::{Algorithm, Form};
 
 use self::analysis::{Bound, Solution, analyse};
 use self::model::{Measures, Parameters};
 use self::recorded::Recorded;
-use self::simulator::{Options, Sends, Shape, simulate};
+use self::simulator::{Options, Sends, Shape, simulate, simulate_form};
+use crate::explore::FORMS;
 use crate::{Experiment, Name};
 
 pub use self::beyond::{Beyond, Way};
@@ -94,6 +95,9 @@ pub struct Model {
 /// Arguments
 #[derive(Clone, Debug, Args)]
 pub struct Simulate {
+    /// The later forms, too: concurrent flushes, early acknowledgement, requests that are swept
+    #[arg(long)]
+    forms: bool,
     #[command(flatten)]
     model: Model,
     #[command(flatten)]
@@ -334,11 +338,15 @@ impl Experiment for Simulate {
     fn rows(&self) -> anyhow::Result<Vec<Simulated>> {
         let recorded = self.run.log.as_deref().map(Recorded::open).transpose()?;
         let (p, options) = (self.model.parameters()?, self.run.options(recorded.as_ref())?);
-        crate::parallel::map(&Algorithm::ALL, |&algorithm| {
-            let run = simulate(algorithm, &p, &options)?;
+        let mut all: Vec<_> = Algorithm::ALL.map(|one| (one.name(), one, Form::Printed)).into();
+        if self.forms {
+            all.extend(FORMS);
+        }
+        crate::parallel::map(&all, |&(name, algorithm, form)| {
+            let run = simulate_form(algorithm, form, &p, &options)?;
             let measures = run.measures;
             Ok(Simulated {
-                algorithm: algorithm.name().into(),
+                algorithm: name.into(),
                 m: p.m,
                 n: p.n,
                 cpu_overhead: measures.overhead,

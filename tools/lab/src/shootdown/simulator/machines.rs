@@ -21,7 +21,7 @@ impl Simulator<'_> {
             let waits = !went_on && !self.cpus[cpu].computing;
             if waits
                 && !self.cpus[cpu].stopped
-                && self.plan.duty() == Duty::Flush
+                && matches!(self.plan.duty(), Duty::Flush | Duty::AcknowledgeFirst)
                 && !self.cpus[cpu].queue.is_empty()
             {
                 self.cpus[cpu].replier.interrupt();

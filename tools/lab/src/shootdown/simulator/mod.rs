@@ -22,7 +22,7 @@
 
 use std::collections::VecDeque;
 
-use tlbkit_shootdown::{Algorithm, Hardware, LowRights, Order, Plan, Style};
+use tlbkit_shootdown::{Algorithm, Form, Hardware, LowRights, Order, Plan, Style};
 
 pub(crate) use self::clock::Shape;
 use self::clock::{Clock, Random};
@@ -120,6 +120,16 @@ pub(crate) struct Run {
 
 /// Runs one simulation.
 pub(crate) fn simulate(algorithm: Algorithm, p: &Parameters, o: &Options<'_>) -> anyhow::Result<Run> {
+    simulate_form(algorithm, Form::Printed, p, o)
+}
+
+/// Runs one simulation of a form of an algorithm.
+pub(crate) fn simulate_form(
+    algorithm: Algorithm,
+    form: Form,
+    p: &Parameters,
+    o: &Options<'_>,
+) -> anyhow::Result<Run> {
     anyhow::ensure!(p.n <= MOST, "--n {} is more than the simulator's {MOST} CPUs: lower it", p.n);
     // A machine of Table 2.1 that the algorithm suits.
     let hardware = match algorithm.order() {
@@ -128,7 +138,7 @@ pub(crate) fn simulate(algorithm: Algorithm, p: &Parameters, o: &Options<'_>) ->
         Order::TwoPhase | Order::Optimistic => Hardware::VAX,
     };
     let hardware = Hardware { remote_flush: algorithm.style() == Style::Remote, ..hardware };
-    let plan = Plan::new(algorithm, &hardware, LowRights::NeverWriteBack)?;
+    let plan = Plan::new(algorithm, &hardware, LowRights::NeverWriteBack)?.with_form(form)?;
     let mut cpus = Vec::new();
     for _ in 0..p.n {
         cpus.push(Cpu::new(plan)?);
