@@ -28,6 +28,8 @@ static FLOORS: [AtomicUsize; PAGES] = [const { AtomicUsize::new(0) }; PAGES];
 /// The page that all threads watch at the end, its turn, and the turn in which each thread has seen it last.
 const WATCHED: usize = PAGES;
 static TURN: AtomicUsize = AtomicUsize::new(1);
+/// The turn in which the page was written last, which is what it holds.
+static WRITTEN: AtomicUsize = AtomicUsize::new(0);
 static SEEN: [AtomicUsize; 16] = [const { AtomicUsize::new(0) }; 16];
 /// How often it comes and goes, and the turn that is the end.
 const SHOWS: usize = 20;
@@ -126,6 +128,8 @@ fn show(threads: usize) {
     for _ in 0..SHOWS {
         let turn = TURN.fetch_add(1, Ordering::SeqCst) + 1;
         check(sys::map(at(WATCHED), 1), Found::Failure);
+        check(sys::store(at(WATCHED), turn), Found::Failure);
+        WRITTEN.store(turn, Ordering::SeqCst);
         wait_for_all(threads, turn);
         check(sys::unmap(at(WATCHED), 1), Found::Failure);
         wait_for_all(threads, TURN.fetch_add(1, Ordering::SeqCst) + 1);
@@ -147,11 +151,14 @@ fn watch(thread: usize) {
         if turn == END {
             return;
         }
-        let there = sys::load(at(WATCHED)).is_some();
-        let is_away = !turn.is_multiple_of(2);
-        if there && !is_away {
+        let is_written = WRITTEN.load(Ordering::SeqCst) == turn;
+        let found = sys::load(at(WATCHED));
+        let (there, is_away) = (found.is_some(), !turn.is_multiple_of(2));
+        let is_same = TURN.load(Ordering::SeqCst) == turn;
+        check(!(is_written && is_same) || found.is_none_or(|word| word == turn), Found::StaleRead);
+        if found == Some(turn) {
             SEEN[thread].store(turn, Ordering::SeqCst);
-        } else if is_away && TURN.load(Ordering::SeqCst) == turn {
+        } else if is_away && is_same {
             check(!there || may_stay(), Found::StaleRead);
             SEEN[thread].store(turn, Ordering::SeqCst);
         }

@@ -557,6 +557,9 @@ mod tests {
                 assert!(refused.contains(option[0]), "{refused}");
             }
         }
+        let unmaps = ["--machine", "riscv64", "--unmaps", "deferred"];
+        assert!(check(&unmaps).unwrap_err().contains("--cpus"));
+        assert_eq!(check(&[&unmaps[..], &["--cpus", "4"]].concat()), Ok(()));
         assert!(check(&["--machine", "aarch64", "--table", "MPT"]).is_err());
         assert_eq!(check(&["--machine", "mips32", "--table", "guarded"]), Ok(()));
         for words in [["riscv64", "--table", "guarded"], ["mips32", "--table", "MPT"]] {

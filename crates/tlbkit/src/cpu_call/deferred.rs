@@ -73,8 +73,41 @@ impl<K: Kernel, const CPUS: usize> CpuCall<K, CPUS> {
 #[cfg(test)]
 #[cfg(target_pointer_width = "64")]
 mod tests {
-    use crate::host::{Met, Use, machine, run_as};
-    use crate::{AddressSpace, Attr, Deferred, Error, Kernel as _, PageSize, Pages, Place, VirtAddr};
+    use std::sync::Mutex;
+    use std::sync::atomic::Ordering;
+
+    use tlbkit_shootdown::SectionKind;
+
+    use crate::host::{Met, Use, any_machine, machine, run_as};
+    use crate::{
+        AddressSpace, Attr, Deferred, Error, Kernel as _, PageSize, Pages, PhysAddr, Place, VirtAddr,
+    };
+
+    /// Where flushes are broadcast, a CPU that walks by software replies to nothing: it may be in a node that waits.
+    #[test]
+    fn a_broadcast_flush_waits_for_the_walks_of_others() {
+        run_as(0);
+        let mmu = any_machine::<2, true>(64);
+        let host = mmu.kernel();
+        let memory: &'static Deferred<[Place; 16]> = Box::leak(Box::default());
+        assert!(host.deferred.set(memory).is_ok());
+        let space = AddressSpace::new(mmu).unwrap();
+        let page = Pages::one(VirtAddr::new(0x1000).vpn(PageSize::K4));
+        space.map(page, host.data(1).unwrap(), Attr::READ | Attr::USER).unwrap();
+        for cpu in [1, 0] {
+            run_as(cpu);
+            space.activate().unwrap();
+        }
+        let before = host.in_use();
+        assert_eq!((space.unmap_deferred(page), memory.waiting(), host.in_use()), (Ok(1), (1, 2), before));
+        run_as(1);
+        let walk = Mutex::new(Some(mmu.section(PhysAddr::new(0), SectionKind::Walk)));
+        run_as(0);
+        let walk: &'static Mutex<_> = Box::leak(Box::new(walk));
+        assert!(host.meanwhile.set(Box::new(|| drop(walk.lock().unwrap().take()))).is_ok());
+        assert_eq!(mmu.flush_deferred(), Ok(1));
+        assert_eq!((host.pauses.load(Ordering::Relaxed), host.in_use()), (1, before - 3));
+    }
 
     /// A flush that is refused leaves everything waiting, and the nodes; so does a map that needs it.
     #[test]

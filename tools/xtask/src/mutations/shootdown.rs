@@ -16,7 +16,17 @@ const fn broadcast(
     Mutation { what, file, change: Change { after: "", line, instead }, test: Test::Broadcast }
 }
 
-pub(super) const MUTATIONS: [Mutation; 18] = [
+const fn deferred(
+    what: &'static str,
+    file: &'static str,
+    line: &'static str,
+    instead: &'static str,
+) -> Mutation {
+    let test = Test::Plain("tlbkit", "deferred::");
+    Mutation { what, file, change: Change { after: "", line, instead }, test }
+}
+
+pub(super) const MUTATIONS: [Mutation; 24] = [
     line(
         "PTE-first does not wait",
         "crates/shootdown/src/protocol/pte_first.rs",
@@ -121,4 +131,40 @@ pub(super) const MUTATIONS: [Mutation; 18] = [
         // The explorer's changes wait for uses first. A change that waits for walks alone does not.
         test: Test::Plain("tlbkit-shootdown", "broadcast::"),
     },
+    deferred(
+        "a page that waits is mapped with one store, and no flush",
+        "crates/tlbkit/src/once.rs",
+        "let is_free = !call.is_deferred(&self.0, Pages::one(page));",
+        "let is_free = true;",
+    ),
+    deferred(
+        "an edit does not look for pages that wait",
+        "crates/tlbkit/src/settle.rs",
+        "if self.call.is_deferred(self.space, pages) {",
+        "if false {",
+    ),
+    deferred(
+        "what waits is released before the flush",
+        "crates/tlbkit/src/cpu_call/deferred.rs",
+        "            && self.flush_all_cpus()\n",
+        "",
+    ),
+    deferred(
+        "a flush frees what was unmapped after it began",
+        "crates/tlbkit/src/deferred.rs",
+        "self.until.wrapping_sub(number).cast_signed() > 0",
+        "self.until.wrapping_sub(number).cast_signed() >= 0",
+    ),
+    deferred(
+        "the nodes of a flush that unwinds are lost",
+        "crates/tlbkit/src/deferred.rs",
+        "self.nodes.take().map(Carried::into_retired) else",
+        "self.nodes.take().map(Carried::into_retired).filter(|_| false) else",
+    ),
+    deferred(
+        "an address space does not know that pages of it wait",
+        "crates/tlbkit/src/deferred.rs",
+        "last.store(self.first.load(Ordering::Relaxed).wrapping_add(queue.len), Ordering::Relaxed);",
+        "let _ = last;",
+    ),
 ];
