@@ -278,7 +278,7 @@ impl<K: Kernel, const CPUS: usize> AddressSpace<K, CPUS> {
 impl<K: Kernel, const CPUS: usize> AddressSpace<K, CPUS> {
     /// Does what [`Mmu::flush_deferred`] does, if an unmap of one of `pages` [waits](Self::unmap_deferred); otherwise nothing. A kernel
     /// calls it when it gives the addresses to a program again, and maps the pages at their first use: until then there is no change
-    /// that could flush, and a CPU may find the old pages. Costs a few loads if no unmap of this address space waits.
+    /// that could flush, and a CPU may find the old pages. Costs a call and a few loads if no unmap of this address space waits.
     ///
     /// # Errors
     ///
@@ -298,7 +298,7 @@ impl<K: Kernel, const CPUS: usize> Mmu<K, CPUS> {
     /// many base pages have been released.
     ///
     /// The kernel calls it when it wants frames, and when the promise of an unmap must hold now. An unmap that finds no room, and a change
-    /// that uses a page again, do the same by themselves. Costs a load if nothing waits; otherwise one shootdown of everything, of all
+    /// that uses a page again, do the same by themselves. Costs a call and a lock if nothing waits; otherwise one shootdown of everything, of all
     /// CPUs that are online, or a [broadcast](Kernel::BROADCAST).
     ///
     /// # Errors
