@@ -67,6 +67,10 @@ use crate::{AddressSpace, Kernel, Mmu, PagesOf};
 pub struct Deferred<P: ?Sized = [Place]> {
     /// The number of the first run that waits: the runs before have been taken out.
     first: AtomicUsize,
+    /// The number of the next run that will wait, and how many nodes wait. Like `first` they are stored with the lock, and loaded with or
+    /// without it.
+    next: AtomicUsize,
+    nodes: AtomicUsize,
     queue: Lock<Queue<P>>,
 }
 
@@ -83,9 +87,8 @@ pub struct Place {
 struct Queue<P: ?Sized> {
     /// The `Mmu` that uses this memory: 0 before the first use.
     owner: usize,
-    /// The index of the first run, and how many there are from there on, around the end.
+    /// The index of the first run, from which on they wait, around the end.
     at: usize,
-    len: usize,
     nodes: Option<Carried<'static>>,
     places: P,
 }
@@ -96,8 +99,9 @@ impl<const PLACES: usize> Deferred<[Place; PLACES]> {
         const { assert!(PLACES >= RUNS, "a change uncovers 16 runs of frames") };
         let pages = Pages::one(Vpn::new(0));
         let place = Place { space: 0, pages, frames: Run { first: Pfn::new(0), len: 0, dirty: false } };
-        let queue = Queue { owner: 0, at: 0, len: 0, nodes: None, places: [place; PLACES] };
-        Self { first: AtomicUsize::new(0), queue: Lock::new(queue) }
+        let queue = Queue { owner: 0, at: 0, nodes: None, places: [place; PLACES] };
+        let [first, next, nodes] = [const { AtomicUsize::new(0) }; 3];
+        Self { first, next, nodes, queue: Lock::new(queue) }
     }
 }
 
@@ -108,9 +112,21 @@ impl<const PLACES: usize> Default for Deferred<[Place; PLACES]> {
 }
 
 impl<P: ?Sized> Deferred<P> {
-    /// Returns how many runs of frames and how many nodes wait.
+    /// Returns how many runs of frames and how many nodes wait. It takes no lock, and may be called anywhere, also with interrupts unmasked.
     pub fn waiting(&self) -> (usize, usize) {
-        self.queue.with(|queue| (queue.len, queue.nodes()))
+        (self.len(), self.nodes.load(Ordering::Relaxed))
+    }
+
+    /// Returns how many runs wait. With the lock that is exact.
+    fn len(&self) -> usize {
+        let first = self.first.load(Ordering::Relaxed);
+        self.next.load(Ordering::Relaxed).wrapping_sub(first)
+    }
+
+    /// Leaves nodes in the queue, for which the caller has the lock.
+    fn leave(&self, queue: &mut Queue<P>, nodes: Option<Carried<'static>>) {
+        self.nodes.store(nodes.as_ref().map_or(0, Carried::nodes), Ordering::Relaxed);
+        queue.nodes = nodes;
     }
 }
 
@@ -122,7 +138,8 @@ impl Deferred {
                 queue.owner = owner;
             }
             let places = queue.places.len();
-            queue.owner == owner && places - queue.len >= pages.min(RUNS) && queue.nodes() <= places
+            let (runs, nodes) = self.waiting();
+            queue.owner == owner && places - runs >= pages.min(RUNS) && nodes <= places
         })
     }
 
@@ -137,21 +154,23 @@ impl Deferred {
         none: impl FnOnce() -> Retired<'static>,
     ) -> bool {
         self.queue.with(|queue| {
-            let places = queue.places.len();
-            if queue.owner != owner || places - queue.len < frames.len() {
+            let (places, mut len) = (queue.places.len(), self.len());
+            if queue.owner != owner || places - len < frames.len() {
                 return false;
             }
             let mut nodes = queue.nodes.take().map_or_else(none, Carried::into_retired);
             // The batches are of one storage, that of the owner, which is in shared mode.
             let _ = nodes.append(pending.take());
-            queue.nodes = nodes.across_cpus().ok();
+            self.leave(queue, nodes.across_cpus().ok());
             frames.take_all(|frames| {
-                if let Some(place) = queue.places.get_mut((queue.at + queue.len) % places) {
+                if let Some(place) = queue.places.get_mut((queue.at + len) % places) {
                     *place = Place { space, pages, frames };
-                    queue.len += 1;
+                    len += 1;
                 }
             });
-            last.store(self.first.load(Ordering::Relaxed).wrapping_add(queue.len), Ordering::Relaxed);
+            let next = self.first.load(Ordering::Relaxed).wrapping_add(len);
+            self.next.store(next, Ordering::Relaxed);
+            last.store(next, Ordering::Relaxed);
             true
         })
     }
@@ -169,7 +188,7 @@ impl Deferred {
         self.queue.with(|queue| {
             let places = queue.places.len();
             let mut waiting =
-                (0..queue.len).filter_map(|index| queue.places.get((queue.at + index) % places));
+                (0..self.len()).filter_map(|index| queue.places.get((queue.at + index) % places));
             waiting.any(|place| place.space == space && place.pages.intersect(pages).is_some())
         })
     }
@@ -177,19 +196,13 @@ impl Deferred {
     /// Begins a flush, unless nothing waits.
     pub(crate) fn begin(&self, owner: usize) -> Option<Begun<'_>> {
         self.queue.with(|queue| {
-            if queue.owner != owner || queue.len == 0 && queue.nodes.is_none() {
+            if queue.owner != owner || self.len() == 0 && queue.nodes.is_none() {
                 return None;
             }
-            let until = self.first.load(Ordering::Relaxed).wrapping_add(queue.len);
-            Some(Begun { deferred: self, until, nodes: queue.nodes.take() })
+            let nodes = queue.nodes.take();
+            self.leave(queue, None);
+            Some(Begun { deferred: self, until: self.next.load(Ordering::Relaxed), nodes })
         })
-    }
-}
-
-impl<P: ?Sized> Queue<P> {
-    /// Returns how many nodes wait.
-    fn nodes(&self) -> usize {
-        self.nodes.as_ref().map_or(0, Carried::nodes)
     }
 }
 
@@ -211,12 +224,12 @@ impl Begun<'_> {
         let first = &self.deferred.first;
         self.deferred.queue.with(|queue| {
             let mut number = first.load(Ordering::Relaxed);
-            while queue.len > 0
-                && self.until.wrapping_sub(number).cast_signed() > 0
+            // `until` is at most the number of the next run.
+            while self.until.wrapping_sub(number).cast_signed() > 0
                 && let Some(&Place { frames, .. }) = queue.places.get(queue.at)
                 && list.push(frames)
             {
-                (queue.at, queue.len) = ((queue.at + 1) % queue.places.len(), queue.len - 1);
+                queue.at = (queue.at + 1) % queue.places.len();
                 number = number.wrapping_add(1);
             }
             first.store(number, Ordering::Release);
@@ -233,7 +246,7 @@ impl Drop for Begun<'_> {
                 // They are of the same storage.
                 let _ = nodes.append(more.into_retired());
             }
-            queue.nodes = nodes.across_cpus().ok();
+            self.deferred.leave(queue, nodes.across_cpus().ok());
         });
     }
 }
@@ -316,5 +329,18 @@ impl<P: ?Sized> fmt::Debug for Deferred<P> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (runs, nodes) = self.waiting();
         f.debug_struct("Deferred").field("runs", &runs).field("nodes", &nodes).finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Deferred, Place};
+
+    /// A thread that looks how much waits may be interrupted, or may interrupt a change: it must not wait for the lock, nor hold it.
+    #[test]
+    fn a_look_at_what_waits_needs_no_lock() {
+        static MEMORY: Deferred<[Place; 16]> = Deferred::new();
+        let seen = MEMORY.queue.with(|_| (MEMORY.waiting(), format!("{MEMORY:?}")));
+        assert_eq!(seen, ((0, 0), "Deferred { runs: 0, nodes: 0 }".to_owned()));
     }
 }
