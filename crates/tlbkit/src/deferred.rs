@@ -16,6 +16,11 @@
 //! it gave the right back. The number of the address space's last place, which is stored under the queue's lock, is therefore seen by
 //! whoever maps the page later, and tells whether there is anything to look for in the queue.
 //!
+//! A page that other CPUs must be able to use at once, because the kernel has no handler for a fault on it, has to be found by them, too.
+//! Its node may be new in the place of one that waits, to which they know the way. So such a page is put in force by a flush, if frames of
+//! its address space wait ([`Changes::put_in_force`](crate::settle::Changes::put_in_force)). Nodes without frames do not wait, nor does what
+//! the kernel's own address space unmaps.
+//!
 //! **Nodes.** A node that a deferred unmap has taken out of a table keeps its contents. Walks that still come to it, by a link in a TLB's
 //! cache or in software, find what they might have found before. The flush ends them: each CPU that is online replies, or is found
 //! outside of its walks ([`section`](crate::section)).
@@ -257,22 +262,28 @@ impl<K: Kernel, const CPUS: usize> AddressSpace<K, CPUS> {
     /// ([`Kernel::deferred`]), so that no other use of them begins. This CPU flushes at once. Lookups and copies by `tlbkit` do not find
     /// the pages any more.
     ///
-    /// That is for frames that a program gives back for good, such as `munmap` and `MADV_DONTNEED` of private memory, where the only one
+    /// That is for pages that a program gives back for good, frames and addresses: `munmap` of private memory, where the only one
     /// that sees the difference is the program that uses what it has given back. Everything else is immediate:
     ///
     /// | change | why it does not wait |
     /// |-|-|
     /// | a page of a waiting range is mapped or [marked](Self::mark) | a CPU would go on to use the old frame in place of the new one, or pass the guard: the change flushes first, by itself |
     /// | the addresses are given out again, and the pages are mapped at their first use | a CPU would find the old pages, and no fault: the kernel calls [`flush_deferred`](Self::flush_deferred) |
-    /// | [`unmap`](Self::unmap) | the kernel's decision: truncated files, memory that others share and the program must lose, pages of devices, any unmap that is a promise to somebody else |
+    /// | `MADV_DONTNEED`, `MADV_FREE` and the like, after which the program may use the addresses: [`unmap`](Self::unmap) | a thread would find the old contents; and its stores would be lost with the old frame, when another thread's fault maps a new one |
+    /// | any other [`unmap`](Self::unmap) | the kernel's decision: truncated files, memory that others share and the program must lose, pages of devices, any unmap that is a promise to somebody else |
     /// | [`protect`](Self::protect), [`set_rights`](Self::set_rights) that take a right away, [`freeze`](Self::freeze), [`fork`](Self::fork) | a store by the old right changes a frame that is still in use |
     /// | [`replace`](Self::replace), [`unshare`](Self::unshare), [`page_out`](Self::page_out), a guard in place of a page | two CPUs would use two frames for one page, or lose a store |
     /// | [`move_pages`](Self::move_pages), [`resize`](Self::resize) | the frames stay in use |
     /// | [`Attr::USER`](crate::Attr::USER), [`Attr::GLOBAL`](crate::Attr::GLOBAL), memory types, keys | a stale translation is a hole, or undefined |
     ///
     /// The change costs no more than an [`unmap`](Self::unmap) without its shootdown, and a place for each run of frames. If there is no
-    /// room, it flushes what waits first. Where the memory is too small, or no other CPU may hold a translation, or for more than 512
-    /// pages, it does what [`unmap`](Self::unmap) does, and nothing waits; so it does with one CPU, and where the kernel gives no memory.
+    /// room, it flushes what waits first; if the pages have more runs of frames than there are places, it unmaps the rest at once. Where no
+    /// other CPU may hold a translation, in the kernel's own address space, and for more than 512 pages, it does what
+    /// [`unmap`](Self::unmap) does, and nothing waits; so it does with one CPU, and where the kernel gives no memory.
+    ///
+    /// While something of an address space waits, each of its maps and marks takes a lock, which all CPUs share, and looks at every place in
+    /// use: the number of places bounds that. One that finds its page, and one of a page without [`Attr::USER`](crate::Attr::USER),
+    /// flushes, and releases everything, with interrupts masked: up to 512 frames for each place.
     ///
     /// # Errors
     ///
@@ -280,7 +291,7 @@ impl<K: Kernel, const CPUS: usize> AddressSpace<K, CPUS> {
     pub fn unmap_deferred(&self, pages: PagesOf<K>) -> Result<usize, Error> {
         let range = counted::<K>(pages);
         match self.mmu().kernel().deferred() {
-            Some(deferred) if CPUS > 1 && range.len() <= SHORT => {
+            Some(deferred) if CPUS > 1 && range.len() <= SHORT && !self.0.is_kernels() => {
                 self.change(Some(range), &mut |edit| edit.unmap_deferred(deferred, range))
             }
             _ => self.unmap(pages),
@@ -301,7 +312,9 @@ impl<K: Kernel, const CPUS: usize> AddressSpace<K, CPUS> {
             return Ok(0);
         }
         let pages = counted::<K>(pages);
-        self.mmu().call(|call| Ok(if call.is_deferred(&self.0, pages) { call.flush_deferred() } else { 0 }))
+        self.mmu().call(|call| {
+            Ok(if call.is_deferred(&self.0, pages) { call.flush_deferred().unwrap_or(0) } else { 0 })
+        })
     }
 }
 
@@ -321,7 +334,7 @@ impl<K: Kernel, const CPUS: usize> Mmu<K, CPUS> {
         if CPUS == 1 || self.kernel().deferred().is_none() {
             return Ok(0);
         }
-        self.call(|call| Ok(call.flush_deferred()))
+        self.call(|call| Ok(call.flush_deferred().unwrap_or(0)))
     }
 }
 

@@ -170,7 +170,7 @@ impl<'s, K: Kernel, const CPUS: usize> Edit<'s, K, CPUS> {
         self.cleared |= clears_dirty(change);
         if CPUS > 1 && needs_force(change) {
             let is_users = self.space.is_kernels() || Table::<K>::are_users(&mut self.writer, pages);
-            let (changes, writer) = self.parts();
+            let (mut changes, writer) = self.parts();
             changes.put_in_force(writer.pending(), pages, if is_users { Attr::USER } else { Attr::empty() });
         }
         Ok(mapped)

@@ -70,7 +70,7 @@ impl<K: Kernel, const CPUS: usize> AddressSpace<K, CPUS> {
     #[inline(never)]
     pub(crate) fn map_once(&self, page: Vpn, frame: Pfn, attr: Encoded<K>, wrong: &mut Option<Error>) {
         let map = |call: &mut CpuCall<K, CPUS>, slot: Slot<'_, K>| {
-            let is_free = !call.is_deferred(&self.0, Pages::one(page));
+            let is_free = !call.waits(&self.0) || self.may_map(call, page, attr);
             is_free.then(|| slot.map(frame, attr)).flatten().map(|stale| Changed::new(None, stale))
         };
         match self.at_once(page, map) {
@@ -106,7 +106,10 @@ impl<K: Kernel, const CPUS: usize> AddressSpace<K, CPUS> {
         {
             return Ok(false);
         }
-        self.at_once(page, |_, slot| {
+        self.at_once(page, |call, slot| {
+            if change.clear.contains(Attr::USER) && call.waits(&self.0) {
+                return None;
+            }
             let (leaf, stale) = slot.protect(change)?;
             Some(Changed { is_supervisors: is_supervisors::<K>(leaf.attr), ..Changed::new(None, stale) })
         })
@@ -115,6 +118,9 @@ impl<K: Kernel, const CPUS: usize> AddressSpace<K, CPUS> {
     #[inline(never)]
     pub(crate) fn replace_once(&self, page: Vpn, frame: Pfn, attr: Encoded<K>, wrong: &mut Option<Error>) {
         let done = self.at_once(page, |call, slot| {
+            if call.waits(&self.0) && is_supervisors::<K>(attr.attr()) {
+                return None;
+            }
             let flush = &mut |flush: &Flush| call.flush_everywhere(&self.0, flush);
             // The kernel may be using a page that is not a user's: break-before-make would unmap it for a while.
             let may_break = <<K::Machine as Machine>::Format as Format>::BREAK_FRAME
@@ -169,7 +175,7 @@ impl<K: Kernel, const CPUS: usize> AddressSpace<K, CPUS> {
     ) -> Result<bool, Error> {
         let mut refused = None;
         let done = self.at_once(page, |call, slot| {
-            if slot.entry()? != Entry::Empty || call.is_deferred(&self.0, Pages::one(page)) {
+            if slot.entry()? != Entry::Empty || call.waits(&self.0) && !self.may_map(call, page, attr) {
                 return None;
             }
             let frame = take(page.address(self.0.base())).map_err(|why| refused = Some(why)).ok()?;
@@ -184,14 +190,21 @@ impl<K: Kernel, const CPUS: usize> AddressSpace<K, CPUS> {
     /// Maps the page to `frame` in place of a payload.
     #[inline(never)]
     pub(crate) fn fill_once(&self, page: Vpn, payload: u64, frame: Pfn) -> Result<bool, Unflushed> {
-        self.at_once(page, |_, slot| {
-            if keeps_absence::<K, CPUS>()
+        self.at_once(page, |call, slot| {
+            if (keeps_absence::<K, CPUS>() || call.waits(&self.0))
                 && !matches!(slot.entry()?, Entry::Mark(Mark::Payload(_, attr)) if !is_supervisors::<K>(attr))
             {
                 return None;
             }
             Some(Changed::new(None, slot.fill(payload, frame)?))
         })
+    }
+
+    /// Tells whether a page can be mapped without a flush, although frames of this address space wait.
+    #[cold]
+    #[inline(never)]
+    fn may_map(&self, call: &CpuCall<K, CPUS>, page: Vpn, attr: Encoded<K>) -> bool {
+        !is_supervisors::<K>(attr.attr()) && !call.is_deferred(&self.0, Pages::one(page))
     }
 
     /// Tells why an access to a page faulted, and resolves the fault if one store is enough. Returns `None` if the answer needs

@@ -46,10 +46,9 @@ impl<K: Kernel, const CPUS: usize> Changes<'_, K, CPUS> {
     /// changes of this edit, if this machine requires break-before-make.
     #[inline(always)]
     pub(crate) fn make_way(&mut self, pending: Option<Pending<'_, 'static>>, pages: Pages) {
-        if self.call.is_deferred(self.space, pages) {
-            // It flushes the changes of this edit, too.
-            self.call.flush_deferred();
-        } else {
+        // A flush of what waits is one of the changes of this edit, too. There is none if another CPU's was faster.
+        let is_flushed = self.call.is_deferred(self.space, pages) && self.call.flush_deferred().is_some();
+        if !is_flushed {
             self.settle_break(pending, pages);
         }
     }
@@ -73,12 +72,15 @@ impl<K: Kernel, const CPUS: usize> Changes<'_, K, CPUS> {
 
     /// Adds to the flush of a change which gave `pages` these attributes, or added rights to them. If the pages are the kernel's,
     /// each CPU flushes what it may keep of the time before: a right that was lacking, the absence of the page, or of a node on the
-    /// way.
+    /// way, or the link to a node that a [deferred](crate::Deferred) unmap has taken out, where the page is absent.
     #[inline(always)]
-    pub(crate) fn put_in_force(&self, pending: Option<Pending<'_, 'static>>, pages: Pages, attr: Attr) {
+    pub(crate) fn put_in_force(&mut self, pending: Option<Pending<'_, 'static>>, pages: Pages, attr: Attr) {
         // The kernel has no handler for a fault on a page that it has mapped.
         if CPUS > 1 && (self.space.is_kernels() || is_supervisors::<K>(attr)) {
             reach_all(pending, pages);
+            if !keeps_absence::<K, CPUS>() && self.call.waits(self.space) {
+                let _ = self.call.flush_deferred();
+            }
         }
     }
 

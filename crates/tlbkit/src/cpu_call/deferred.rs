@@ -8,44 +8,44 @@ use super::CpuCall;
 use super::shoot::everything;
 use crate::block::Block;
 use crate::sync::Ordering;
-use crate::{Kernel, Mmu, visit};
+use crate::{Deferred, Kernel, Mmu, visit};
 
 impl<K: Kernel, const CPUS: usize> CpuCall<K, CPUS> {
+    /// Tells whether frames of an address space wait. This CPU has the right to write some page of it: of an unmap that has taken out a
+    /// node, it sees that frames wait if it finds that the node is gone.
+    #[inline(always)]
+    pub(crate) fn waits(&self, space: &Block<K, CPUS>) -> bool {
+        CPUS > 1 && self.mmu.kernel().deferred().is_some_and(|deferred| is_ahead(space, deferred))
+    }
+
     /// Tells whether frames of an address space wait that one of `pages` had. This CPU has the right to write the pages.
     #[inline(always)]
     pub(crate) fn is_deferred(&self, space: &Block<K, CPUS>, pages: Pages) -> bool {
-        if CPUS == 1 {
-            return false;
-        }
-        self.mmu.kernel().deferred().is_some_and(|deferred| {
-            // Of a number that is long past this may say that it is to come. Then the queue is looked through in vain.
-            let ahead = space.deferred.load(Ordering::Relaxed).wrapping_sub(deferred.first());
-            ahead.cast_signed() > 0 && deferred.holds(space.address(), pages)
-        })
+        let holds = |deferred: &Deferred| is_ahead(space, deferred) && deferred.holds(space.address(), pages);
+        CPUS > 1 && self.mmu.kernel().deferred().is_some_and(holds)
     }
 
     /// Flushes every CPU's TLB, and releases all that waits, and the frames that the changes of this call have uncovered. Returns how many
-    /// base pages have been released.
+    /// base pages have been released; `None` if there was no flush: nothing waits any more, or the flush was refused.
     #[cold]
     #[inline(never)]
-    pub(crate) fn flush_deferred(&mut self) -> usize {
+    pub(crate) fn flush_deferred(&mut self) -> Option<usize> {
         let mmu = self.mmu;
-        let mut released = 0;
-        let begun = mmu.kernel().deferred().and_then(|deferred| deferred.begin(mmu.address()));
-        if let Some(mut begun) = begun
-            && self.flush_all_cpus()
-        {
-            // SAFETY: every CPU that is online has flushed everything and left its walks, and the others do so before they walk.
-            while unsafe { begun.take(self.uncovered()) } {
-                released += self.uncovered().pages();
-                self.release();
-            }
-            if let Some(nodes) = begun.nodes.take() {
-                // SAFETY: as above, and the nodes were taken out of their tables before the flush.
-                unsafe { nodes.into_retired().reclaim() };
-            }
+        let mut begun = mmu.kernel().deferred()?.begin(mmu.address())?;
+        if !self.flush_all_cpus() {
+            return None;
         }
-        released
+        let mut released = 0;
+        // SAFETY: every CPU that is online has flushed everything and left its walks, and the others do so before they walk.
+        while unsafe { begun.take(self.uncovered()) } {
+            released += self.uncovered().pages();
+            self.release();
+        }
+        if let Some(nodes) = begun.nodes.take() {
+            // SAFETY: as above, and the nodes were taken out of their tables before the flush.
+            unsafe { nodes.into_retired().reclaim() };
+        }
+        Some(released)
     }
 
     /// Flushes everything on every CPU that is online, and waits until the walks by software that began before have ended. Returns false if
@@ -68,6 +68,13 @@ impl<K: Kernel, const CPUS: usize> CpuCall<K, CPUS> {
         }
         self.ask_all(cpus, Asid::default(), EVERYTHING)
     }
+}
+
+/// Tells whether the last run of an address space has not been taken out. Of a number that is long past this may say that it is to come:
+/// then the queue is looked through, or flushed, in vain.
+#[inline(always)]
+fn is_ahead<K: Kernel, const CPUS: usize>(space: &Block<K, CPUS>, deferred: &Deferred) -> bool {
+    space.deferred.load(Ordering::Relaxed).wrapping_sub(deferred.first()).cast_signed() > 0
 }
 
 #[cfg(test)]

@@ -8,6 +8,8 @@ use tlbkit_pagetable::{Error, FlushAll};
 use super::Edit;
 use crate::counted::counted;
 use crate::settle::keeps_absence;
+use crate::storage::Table;
+use crate::table::SpaceTable as _;
 use crate::{Kernel, PagesOf};
 
 impl<K: Kernel, const CPUS: usize> Edit<'_, K, CPUS> {
@@ -64,7 +66,9 @@ impl<K: Kernel, const CPUS: usize> Edit<'_, K, CPUS> {
             self.join(split);
             return moved;
         }
-        if keeps_absence::<K, CPUS>() {
+        if keeps_absence::<K, CPUS>()
+            || changes.call.waits(changes.space) && !Table::<K>::are_users(writer, new)
+        {
             // Supervisor pages may be among them. The other CPUs are asked to flush the old place anyway.
             changes.put_in_force(writer.pending(), new, Attr::empty());
         }

@@ -4,7 +4,7 @@ use tlbkit_addr::Pages;
 use tlbkit_pagetable::{Error, Mark, Pending, Rest, Retired, Run, Uncovered};
 
 use super::Edit;
-use crate::counted::counted;
+use crate::counted::{counted, to_pages};
 use crate::detached::Detachment;
 use crate::storage::Table;
 use crate::table::{PART, SpaceTable as _};
@@ -53,9 +53,13 @@ impl<K: Kernel, const CPUS: usize> Edit<'_, K, CPUS> {
         // What was split has been flushed when frames of it wait.
         self.flush();
         let (mmu, mut pulled, mut rest) = (self.space.mmu, 0, Rest::of(pages));
-        while rest.pages().is_some() {
+        while let Some(left) = rest.pages() {
             if !deferred.has_room(mmu.address(), pages.len()) {
-                self.call.flush_deferred();
+                if pulled > 0 {
+                    // More places than there are would cost a flush of everything each time that they are full.
+                    return Ok(pulled + self.unmap(to_pages::<K>(left))?);
+                }
+                let _ = self.call.flush_deferred();
             }
             pulled += self.pull(&mut rest)?;
             self.defer(deferred, pages);
@@ -68,7 +72,9 @@ impl<K: Kernel, const CPUS: usize> Edit<'_, K, CPUS> {
         let (space, mmu) = (self.space, self.space.mmu);
         // If the edit has taken up the debt of an earlier one, its flush is one of everything, and does not wait.
         let may_wait = |pending: &Pending<'_, '_>| !pending.flush().is_none() && !pending.flush().is_all();
-        if let Some(pending) = self.writer.pending().filter(may_wait)
+        // A place is of frames. Without one no change would find that links to the nodes may be in use.
+        if !self.call.uncovered().is_empty()
+            && let Some(pending) = self.writer.pending().filter(may_wait)
             && !self.call.is_alone(space)
         {
             self.call.flush(space, pending.flush());

@@ -3,9 +3,9 @@
 #![cfg(target_pointer_width = "64")]
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-use crate::host::unwinding::{RELEASE, as_machines};
+use crate::host::unwinding::{As, RELEASE, as_machines};
 use crate::host::{Host, Met, Use, any_machine, cpu, run_as};
 use tlbkit::{
     AddressSpace, Attr, Change, Deferred, Kernel, Mark, Mmu, PageSize, Pages, Pfn, Place, SupervisorPages,
@@ -358,6 +358,173 @@ fn what_is_no_deferred_change_is_immediate() {
     assert_eq!((other.kernel().mappings(frames[0]), other.flush_deferred()), (Use::Free, Ok(0)));
     end(other, vec![foreign]);
     end(mmu, vec![space]);
+}
+
+/// A range with more runs than places costs one shootdown for what has no place, and not one each time that the places are full.
+#[test]
+fn the_rest_of_a_range_with_too_many_runs_does_not_wait() {
+    let mmu = machine::<false>();
+    let (space, _) = crowded(mmu, []);
+    // No run has two frames.
+    let frames: Vec<Pfn> = (0..200).map(|at| mmu.kernel().data(at).unwrap()).collect();
+    space.map_each(pages(0, 100), frames.iter().copied().step_by(2), RW).unwrap();
+    let before = interrupts(mmu);
+    assert_eq!(space.unmap_deferred(pages(0, 100)), Ok(100));
+    assert_eq!(((interrupts(mmu) - before) / (CPUS - 1), waiting(mmu).0), (1, 16));
+    frames.iter().skip(1).step_by(2).for_each(|&frame| mmu.kernel().put_back(frame));
+    end(mmu, vec![space]);
+}
+
+/// A node that had marks alone: no frame waits that would tell a later change of the links to it.
+#[test]
+fn nodes_do_not_wait_without_frames() {
+    let mmu = machine::<false>();
+    let (space, _) = crowded(mmu, [1 << 18]);
+    space.mark(address(1), Mark::Guard).unwrap();
+    let (before, nodes) = (interrupts(mmu), mmu.kernel().in_use());
+    assert_eq!((space.unmap_deferred(page(1)), waiting(mmu)), (Ok(0), (0, 0)));
+    assert_eq!((interrupts(mmu) - before, nodes - mmu.kernel().in_use()), (CPUS - 1, 2));
+    end(mmu, vec![space]);
+}
+
+/// The kernel has no handler for a fault on a page of its own. Beside a page whose node waits, another CPU would not find it.
+#[cfg(not(miri))]
+#[test]
+fn pages_of_the_kernel_are_in_force_beside_nodes_that_wait() {
+    type Apply<'c> = &'c dyn Fn(&AddressSpace<As<arch::X86_64>, 2>);
+    const OWN: Attr = Attr::READ.union(Attr::WRITE);
+    run_as(0);
+    let mmu = as_machines::<arch::X86_64, 2>(256);
+    let host = &mmu.kernel().0;
+    let memory: &'static Deferred<[Place; PLACES]> = Box::leak(Box::default());
+    assert!(host.deferred.set(memory).is_ok());
+    assert!(host.meanwhile.set(Box::new(move || serve(mmu, || mmu.kernel().0.pending()))).is_ok());
+    let frame = || host.data(1).unwrap();
+    let user: Apply<'_> = &|space| space.map(page(4), frame(), RW).unwrap();
+    let changes: [(&str, Apply<'_>); 9] = [
+        ("a map", &|space| space.map(page(4), frame(), OWN).unwrap()),
+        ("a map beside a user's", &|space| {
+            space.map(page(5), frame(), RW).unwrap();
+            assert_ne!(memory.waiting(), (0, 0));
+            space.map(page(4), frame(), OWN).unwrap();
+        }),
+        ("a map in an edit", &|space| space.edit(|edit| edit.map(page(4), frame(), OWN)).unwrap()),
+        ("a map to what a closure takes", &|space| {
+            space.map(page(5), frame(), RW).unwrap();
+            space.map_with(page(4), OWN, |_| Ok(frame())).unwrap();
+        }),
+        ("a map by a cursor", &|space| {
+            space.edit(|edit| edit.cursor(address(4))?.map(frame(), OWN)).unwrap();
+        }),
+        ("a page that comes in", &|space| {
+            host.hold_payload(7);
+            space.mark(address(4), Mark::Payload(7, OWN)).unwrap();
+            assert_ne!(memory.waiting(), (0, 0));
+            space.fill(address(4), 7, frame()).unwrap();
+            host.let_go_payload(7);
+        }),
+        ("a move", &|space| assert_eq!(space.move_pages(page(9 << 9), address(4)), Ok(1))),
+        ("a right that is taken away", &|space| {
+            user(space);
+            assert_ne!(memory.waiting(), (0, 0));
+            space.protect(page(4), Change::clear(Attr::USER)).unwrap();
+        }),
+        ("a replacement", &|space| {
+            user(space);
+            space.replace(address(4), frame(), OWN).unwrap();
+        }),
+    ];
+    for (what, change) in changes {
+        let space = AddressSpace::new(mmu).unwrap();
+        space.map(page(9 << 9), frame(), OWN).unwrap();
+        space.map(page(1), frame(), RW).unwrap();
+        for cpu in [1, 0] {
+            run_as(cpu);
+            space.activate().unwrap();
+        }
+        assert_eq!((space.unmap_deferred(page(1)), memory.waiting()), (Ok(1), (1, 1)));
+        change(&space);
+        assert_eq!(memory.waiting(), (0, 0), "{what}");
+        drop(space);
+        for cpu in [1, 0] {
+            run_as(cpu);
+            mmu.idle().unwrap();
+        }
+        assert_eq!(host.in_use(), 0, "{what}");
+    }
+    let kernels = AddressSpace::lending(mmu, [pages(1 << 27, 1 << 27)]).unwrap();
+    kernels.map(page(1 << 27), frame(), OWN).unwrap();
+    // Both CPUs are online.
+    assert_eq!((kernels.unmap_deferred(page(1 << 27)), memory.waiting()), (Ok(1), (0, 0)));
+}
+
+/// AArch64: an edit has taken a page out that it maps again, beside one that waits. The flush of another CPU, which began before the edit,
+/// frees what waits in the middle of the map. The page is flushed nevertheless before it is mapped.
+#[cfg(not(miri))]
+#[test]
+fn an_entry_is_broken_although_another_cpu_has_flushed_what_waits() {
+    run_as(0);
+    let mmu = as_machines::<arch::AArch64, 2>(64);
+    let host = &mmu.kernel().0;
+    let memory: &'static Deferred<[Place; PLACES]> = Box::leak(Box::default());
+    assert!(host.deferred.set(memory).is_ok());
+    let space = AddressSpace::new(mmu).unwrap();
+    let frames: Vec<Pfn> = (0..4).map(|at| host.data(at).unwrap()).collect();
+    space.map(pages(1, 2), frames[0], RW).unwrap();
+    for cpu in [1, 0] {
+        run_as(cpu);
+        space.activate().unwrap();
+    }
+    assert_eq!((space.unmap_deferred(page(1)), memory.waiting().0), (Ok(1), 1));
+    // How far the edit is: it has not begun, it is in the flush of what waits, or it may go on.
+    let step: &'static AtomicUsize = Box::leak(Box::new(AtomicUsize::new(0)));
+    let wait_for = |at: usize| {
+        while step.load(Ordering::SeqCst) < at {
+            std::thread::yield_now();
+        }
+    };
+    let asked = AtomicUsize::new(0);
+    let on_deferred = move || {
+        // The map looks whether one of its pages waits; then it flushes.
+        if cpu() == 0 && step.load(Ordering::SeqCst) == 1 && asked.fetch_add(1, Ordering::SeqCst) == 1 {
+            assert_eq!(memory.waiting().0, 1);
+            step.store(2, Ordering::SeqCst);
+            wait_for(3);
+            assert_eq!(memory.waiting().0, 0);
+        }
+    };
+    let meanwhile = move || if cpu() == 1 { wait_for(2) } else { std::thread::yield_now() };
+    assert!(host.on_deferred.set(Box::new(on_deferred)).is_ok());
+    assert!(host.meanwhile.set(Box::new(meanwhile)).is_ok());
+    let was_absent = AtomicBool::new(false);
+    std::thread::scope(|threads| {
+        threads.spawn(|| {
+            run_as(1);
+            assert_eq!(mmu.flush_deferred(), Ok(1));
+            step.store(3, Ordering::SeqCst);
+            while step.load(Ordering::SeqCst) < 4 {
+                if host.pending() {
+                    was_absent.fetch_or(space.lookup(address(2)).is_none(), Ordering::SeqCst);
+                    mmu.on_interrupt();
+                }
+                std::thread::yield_now();
+            }
+        });
+        while !host.pending() {
+            std::thread::yield_now();
+        }
+        mmu.on_interrupt();
+        step.store(1, Ordering::SeqCst);
+        space
+            .edit(|edit| {
+                edit.unmap(page(2))?;
+                edit.map(pages(1, 2), frames[2], RW)
+            })
+            .unwrap();
+        step.store(4, Ordering::SeqCst);
+    });
+    assert_eq!(step.load(Ordering::SeqCst), 4);
+    assert!(was_absent.into_inner(), "CPU 1 has flushed the page while it was absent");
 }
 
 /// A change of rights does not wait, whatever waits beside it; and a fork gives the child nothing that waits.

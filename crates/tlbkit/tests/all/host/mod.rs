@@ -105,6 +105,8 @@ pub struct Host<const BROADCASTS: bool = false> {
     payloads: Mutex<HashMap<u64, usize>>,
     /// The memory for deferred unmaps, if there is any.
     pub deferred: OnceLock<&'static Deferred>,
+    /// What happens when that memory is asked for.
+    pub on_deferred: OnceLock<Box<dyn Fn() + Send + Sync>>,
     /// Where it is recorded what the CPUs do.
     pub log: OnceLock<&'static Log>,
     /// What happens while a CPU waits for another one.
@@ -163,6 +165,7 @@ impl<const BROADCASTS: bool> Host<BROADCASTS> {
             mistaken: AtomicUsize::new(0),
             payloads: Mutex::default(),
             deferred: OnceLock::new(),
+            on_deferred: OnceLock::new(),
             log: OnceLock::new(),
             meanwhile: OnceLock::new(),
             on_frame: OnceLock::new(),
@@ -390,6 +393,7 @@ unsafe impl<const BROADCASTS: bool> Kernel for Host<BROADCASTS> {
     const BROADCAST: Option<Broadcast<Self>> = if BROADCASTS { Some(Self::broadcast) } else { None };
 
     fn deferred(&self) -> Option<&Deferred> {
+        self.on_deferred.get().inspect(|on_deferred| on_deferred());
         self.deferred.get().copied()
     }
 
