@@ -134,20 +134,20 @@ pub(super) const MUTATIONS: [Mutation; 24] = [
     deferred(
         "a page that waits is mapped with one store, and no flush",
         "crates/tlbkit/src/once.rs",
-        "let is_free = !call.is_deferred(&self.0, Pages::one(page));",
+        "let is_free = !call.waits(&self.0) || self.may_map(call, page, attr);",
         "let is_free = true;",
     ),
     deferred(
         "an edit does not look for pages that wait",
         "crates/tlbkit/src/settle.rs",
-        "if self.call.is_deferred(self.space, pages) {",
-        "if false {",
+        "let is_flushed = self.call.is_deferred(self.space, pages) && self.call.flush_deferred().is_some();",
+        "let is_flushed = false;",
     ),
     deferred(
         "what waits is released before the flush",
         "crates/tlbkit/src/cpu_call/deferred.rs",
-        "            && self.flush_all_cpus()\n",
-        "",
+        "if !self.flush_all_cpus() {",
+        "if false {",
     ),
     deferred(
         "a flush frees what was unmapped after it began",
@@ -164,7 +164,7 @@ pub(super) const MUTATIONS: [Mutation; 24] = [
     deferred(
         "an address space does not know that pages of it wait",
         "crates/tlbkit/src/deferred.rs",
-        "last.store(self.first.load(Ordering::Relaxed).wrapping_add(queue.len), Ordering::Relaxed);",
+        "last.store(next, Ordering::Relaxed);",
         "let _ = last;",
     ),
 ];
