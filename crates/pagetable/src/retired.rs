@@ -195,8 +195,9 @@ impl<'n> Retired<'n> {
     ///
     /// # Safety
     ///
-    /// Since the last change of this batch, every CPU that may hold a translation of the table (and every one that
-    /// walks it in memory, whatever the [`scope`](Flush::scope)) has left the walks it was in and flushed what
+    /// Since the last change of this batch, every CPU that may hold a translation of the table, or of a table whose batch was
+    /// [appended](Self::append) (and every one that walks it in memory, whatever the [`scope`](Flush::scope)) has left the walks it
+    /// was in and flushed what
     /// [`flush`](Self::flush) names. A shootdown guarantees this if its update returned the batch and the shootdown has
     /// returned it as complete. An algorithm that requests flushes before the update (TLB-first) keeps the batch until a later
     /// operation has waited for the same CPUs.
@@ -226,8 +227,9 @@ impl<'n> Retired<'n> {
         self.flush.clear();
     }
 
-    /// Takes over the nodes of `other`, and with them a flush of everything in place of the one that `other` asks for. So one batch, of
-    /// [no table](Self::new), has what many changes have retired.
+    /// Takes over the nodes of `other`. The flush of this batch becomes one of the whole address space, and must then cover the address
+    /// space of every table whose batch was appended. So one batch, of [no table](Self::new), owns what changes of many tables have
+    /// retired.
     ///
     /// Costs one access of a record for each node of `other`.
     ///
@@ -236,6 +238,7 @@ impl<'n> Retired<'n> {
     /// `other` itself, if its nodes are of another storage.
     #[expect(clippy::result_large_err, reason = "the error is the batch itself, which must not be lost")]
     pub fn append(&mut self, mut other: Self) -> Result<(), Self> {
+        // By the contract of `Reclaim` one address means one numbering of nodes.
         if !core::ptr::addr_eq(self.nodes, other.nodes) {
             return Err(other);
         }

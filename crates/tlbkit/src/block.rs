@@ -337,8 +337,9 @@ impl<K: Kernel, const CPUS: usize> Block<K, CPUS> {
         };
         if CPUS == 1 || runs(mmu.this_cpu()) {
             // SAFETY: by this function's contract this CPU acknowledges no shootdown while the proof exists, and is in a section. A
-            // change that retires nodes waits for the acknowledgement of every CPU that runs the address space, or keeps the nodes until
-            // each has left its section; with one CPU no other CPU makes changes.
+            // change that retires nodes waits for the acknowledgement of every CPU that runs the address space, or keeps the nodes: until
+            // each has left its section, or, after a deferred unmap, until a flush of all online CPUs, of which this CPU is one (it
+            // acknowledges none now); with one CPU no other CPU makes changes.
             return Some(unsafe { Pinned::by(self) });
         }
         None
@@ -352,7 +353,8 @@ impl<K: Kernel, const CPUS: usize> Block<K, CPUS> {
         let _ = self.mmu.call(|_| Ok(()));
         let _visit = Visit::begin(self.cpus(), cpu);
         // SAFETY: by the contract of `Self::walk`, the only caller, this CPU is in a section and serves no shootdown during `walk`. A
-        // change that retires nodes waits for this CPU, or keeps the nodes, because the CPU is in the address space's sets.
+        // change that retires nodes waits for this CPU, or keeps the nodes, because the CPU is in the address space's sets. The flush of
+        // deferred unmaps waits for it because the call above has brought it online.
         walk(unsafe { Pinned::by(self) })
     }
 

@@ -106,7 +106,7 @@ impl<K: Kernel, const CPUS: usize> Cursor<'_, K, CPUS> {
 
     fn store_mark(&mut self, mark: Mark) -> Result<Entry, Error> {
         let page = Pages::one(self.cursor.page());
-        self.changes.make_way(Some(self.cursor.pending()), page);
+        self.changes.flush_deferred(page);
         self.changes.make_room(Some(self.cursor.pending()));
         let old = self.cursor.mark(Some(mark))?;
         if let Entry::Leaf(leaf) = &old {

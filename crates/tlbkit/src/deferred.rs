@@ -17,13 +17,13 @@
 //! whoever maps the page later, and tells whether there is anything to look for in the queue.
 //!
 //! A page that other CPUs must be able to use at once, because the kernel has no handler for a fault on it, has to be found by them, too.
-//! Its node may be new in the place of one that waits, to which they know the way. So such a page is put in force by a flush, if frames of
+//! Its node may replace one that waits, and another CPU's walk cache may still hold the link to the old node. So such a page is put in force by a flush, if frames of
 //! its address space wait ([`Changes::put_in_force`](crate::settle::Changes::put_in_force)). Nodes without frames do not wait, nor does what
 //! the kernel's own address space unmaps.
 //!
-//! **Nodes.** A node that a deferred unmap has taken out of a table keeps its contents. Walks that still come to it, by a link in a TLB's
-//! cache or in software, find what they might have found before. The flush ends them: each CPU that is online replies, or is found
-//! outside of its walks ([`section`](crate::section)).
+//! **Nodes.** A deferred unmap empties the entries of a node before it unlinks the node, and no code stores to the node until the flush.
+//! A walk that still reaches it, by a link in a walk cache or in software, finds its pages absent, and hardware sets no status bit there.
+//! The flush ends such walks: each CPU that is online replies, or is found outside of its walks ([`section`](crate::section)).
 //!
 //! **CPUs.** The flush reaches every CPU that is online, whatever address space it runs. One that is offline has flushed everything, and
 //! does so again before it walks. So a place need not keep the address space, which may end before the flush.
@@ -40,8 +40,9 @@ use crate::runs::{RUNS, UncoveredRuns};
 use crate::sync::{AtomicUsize, Ordering};
 use crate::{AddressSpace, Kernel, Mmu, PagesOf};
 
-/// The memory in which frames and nodes wait for the flush of [deferred unmaps](AddressSpace::unmap_deferred): of the kernel's, which
-/// returns it from [`Kernel::deferred`]. It has room for so many runs of frames; and for as many nodes, which need no memory of it.
+/// Memory in which frames and nodes wait for the flush of [deferred unmaps](AddressSpace::unmap_deferred). The kernel owns it and
+/// returns it from [`Kernel::deferred`]. `Deferred<[Place; N]>` holds `N` runs of frames. Nodes need no place; an unmap flushes first
+/// if more than `N` nodes wait.
 ///
 /// ```
 /// # use tlbkit::{Asid, Deferred, Flush, Kernel, Mmu, PhysAddr, Place, Record, Run, arch};
@@ -64,7 +65,8 @@ use crate::{AddressSpace, Kernel, Mmu, PagesOf};
 /// # }
 /// ```
 ///
-/// Nothing takes a frame out but the flush: the type has no other way. With fewer places than one change can uncover, it does not compile:
+/// Nothing takes a frame out but the flush: the type has no other way. With fewer places than one change can uncover, it does not
+/// compile:
 ///
 /// ```compile_fail,E0080
 /// static DEFERRED: tlbkit::Deferred<[tlbkit::Place; 8]> = tlbkit::Deferred::new();
@@ -72,8 +74,8 @@ use crate::{AddressSpace, Kernel, Mmu, PagesOf};
 pub struct Deferred<P: ?Sized = [Place]> {
     /// The number of the first run that waits: the runs before have been taken out.
     first: AtomicUsize,
-    /// The number of the next run that will wait, and how many nodes wait. Like `first` they are stored with the lock, and loaded with or
-    /// without it.
+    /// The number of the next run that will wait, and how many nodes wait. Like `first` they are stored with the lock, and loaded
+    /// with or without it.
     next: AtomicUsize,
     nodes: AtomicUsize,
     queue: Lock<Queue<P>>,
@@ -117,7 +119,8 @@ impl<const PLACES: usize> Default for Deferred<[Place; PLACES]> {
 }
 
 impl<P: ?Sized> Deferred<P> {
-    /// Returns how many runs of frames and how many nodes wait. It takes no lock, and may be called anywhere, also with interrupts unmasked.
+    /// Returns how many runs of frames and how many nodes wait. It takes no lock, and may be called anywhere, also with interrupts
+    /// unmasked.
     pub fn waiting(&self) -> (usize, usize) {
         (self.len(), self.nodes.load(Ordering::Relaxed))
     }
@@ -259,8 +262,8 @@ impl Drop for Begun<'_> {
 impl<K: Kernel, const CPUS: usize> AddressSpace<K, CPUS> {
     /// Unmaps every mapped page of `pages` without an interrupt to any other CPU: a CPU that holds a translation may go on to use the
     /// page, until a later flush ([`Mmu::flush_deferred`]). Until then the frames and nodes wait in the memory that the kernel gives
-    /// ([`Kernel::deferred`]), so that no other use of them begins. This CPU flushes at once. Lookups and copies by `tlbkit` do not find
-    /// the pages any more.
+    /// ([`Kernel::deferred`]), so that no other use of them begins. This CPU flushes at once. Lookups and copies by `tlbkit` do not
+    /// find the pages any more.
     ///
     /// That is for pages that a program gives back for good, frames and addresses: `munmap` of private memory, where the only one
     /// that sees the difference is the program that uses what it has given back. Everything else is immediate:
@@ -276,14 +279,14 @@ impl<K: Kernel, const CPUS: usize> AddressSpace<K, CPUS> {
     /// | [`move_pages`](Self::move_pages), [`resize`](Self::resize) | the frames stay in use |
     /// | [`Attr::USER`](crate::Attr::USER), [`Attr::GLOBAL`](crate::Attr::GLOBAL), memory types, keys | a stale translation is a hole, or undefined |
     ///
-    /// The change costs no more than an [`unmap`](Self::unmap) without its shootdown, and a place for each run of frames. If there is no
-    /// room, it flushes what waits first; if the pages have more runs of frames than there are places, it unmaps the rest at once. Where no
+    /// Costs an [`unmap`](Self::unmap) without its shootdown; for every 16 runs of frames two short holds of a lock that all CPUs share; a
+    /// place for each run; and an access of a record for each node. If there is no room, it flushes what waits first; if the pages have more runs of frames than there are places, it unmaps the rest at once. Where no
     /// other CPU may hold a translation, in the kernel's own address space, and for more than 512 pages, it does what
     /// [`unmap`](Self::unmap) does, and nothing waits; so it does with one CPU, and where the kernel gives no memory.
     ///
-    /// While something of an address space waits, each of its maps and marks takes a lock, which all CPUs share, and looks at every place in
-    /// use: the number of places bounds that. One that finds its page, and one of a page without [`Attr::USER`](crate::Attr::USER),
-    /// flushes, and releases everything, with interrupts masked: up to 512 frames for each place.
+    /// While something of an address space waits, each of its maps and marks takes a lock, which all CPUs share, and looks at every
+    /// place in use: the number of places bounds that. One that finds its page, and one of a page without
+    /// [`Attr::USER`](crate::Attr::USER), flushes, and releases everything, with interrupts masked: up to 512 frames for each place.
     ///
     /// # Errors
     ///
@@ -297,12 +300,11 @@ impl<K: Kernel, const CPUS: usize> AddressSpace<K, CPUS> {
             _ => self.unmap(pages),
         }
     }
-}
 
-impl<K: Kernel, const CPUS: usize> AddressSpace<K, CPUS> {
     /// Does what [`Mmu::flush_deferred`] does, if an unmap of one of `pages` [waits](Self::unmap_deferred); otherwise nothing. A kernel
     /// calls it when it gives the addresses to a program again, and maps the pages at their first use: until then there is no change
-    /// that could flush, and a CPU may find the old pages. Costs a call and a few loads if no unmap of this address space waits.
+    /// that could flush, and a CPU may find the old pages. The unmap must happen before the call: the kernel's lock of the range orders
+    /// them. Costs a call and a few loads if no unmap of this address space waits.
     ///
     /// # Errors
     ///
@@ -320,12 +322,12 @@ impl<K: Kernel, const CPUS: usize> AddressSpace<K, CPUS> {
 
 impl<K: Kernel, const CPUS: usize> Mmu<K, CPUS> {
     /// Flushes every CPU's TLB once, and gives back all frames and nodes that wait since [deferred
-    /// unmaps](AddressSpace::unmap_deferred). When this returns, no CPU can use any page that was unmapped so before the call. Returns how
-    /// many base pages have been released.
+    /// unmaps](AddressSpace::unmap_deferred). When this returns, no CPU can use any page that was unmapped so before the call.
+    /// Returns how many base pages this CPU has released; another CPU that flushes at the same time may release the others.
     ///
-    /// The kernel calls it when it wants frames, and when the promise of an unmap must hold now. An unmap that finds no room, and a change
-    /// that uses a page again, do the same by themselves. Costs a call and a lock if nothing waits; otherwise one shootdown of everything, of all
-    /// CPUs that are online, or a [broadcast](Kernel::BROADCAST).
+    /// The kernel calls it when it wants frames, and when the promise of an unmap must hold now. An unmap that finds no room, and a
+    /// change that uses a page again, do the same by themselves. Costs a call and a lock if nothing waits; otherwise one shootdown of
+    /// everything, of all CPUs that are online, or a [broadcast](Kernel::BROADCAST).
     ///
     /// # Errors
     ///

@@ -386,7 +386,7 @@ impl<'s, K: Kernel, const CPUS: usize> Edit<'s, K, CPUS> {
             return Err(Error::Occupied { at: leaf.at, size: leaf.size });
         }
         let (mut changes, writer) = self.parts();
-        changes.make_way(writer.pending(), page);
+        changes.flush_deferred(page);
         changes.make_room(writer.pending());
         let old = writer.mark(at, Some(mark))?;
         if let Entry::Leaf(leaf) = &old {

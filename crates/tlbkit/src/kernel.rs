@@ -197,7 +197,9 @@ pub unsafe trait Kernel: Sync + Sized + 'static {
     /// Returns the memory in which the frames and nodes of [deferred unmaps](crate::AddressSpace::unmap_deferred) wait, of one
     /// [`Mmu`](crate::Mmu) alone; or `None`, the default, if none wait: then a map need not look for them.
     ///
-    /// A kernel that gives memory calls [`Mmu::flush_deferred`](crate::Mmu::flush_deferred) when it has no frames left.
+    /// A kernel that gives memory calls [`Mmu::flush_deferred`](crate::Mmu::flush_deferred) when it has no frames left: after the call that
+    /// returned [`Error::NoMemory`](tlbkit_pagetable::Error::NoMemory), and not in [`take_frame`](Self::take_frame), where it returns
+    /// [`Error::Nested`](tlbkit_pagetable::Error::Nested).
     #[inline(always)]
     fn deferred(&self) -> Option<&Deferred> {
         None

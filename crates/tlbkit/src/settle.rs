@@ -42,15 +42,22 @@ impl<K: Kernel, const CPUS: usize> Changes<'_, K, CPUS> {
         unsafe { pending.complete() };
     }
 
-    /// Flushes before `pages` get new entries what may be stale no longer then: [deferred](crate::Deferred) unmaps of them; and earlier
-    /// changes of this edit, if this machine requires break-before-make.
+    /// Prepares `pages` for new entries. If a [deferred](crate::Deferred) unmap of one of them waits, every CPU flushes everything.
+    /// Otherwise the earlier changes of this edit to `pages` are flushed, if this machine requires break-before-make.
     #[inline(always)]
     pub(crate) fn make_way(&mut self, pending: Option<Pending<'_, 'static>>, pages: Pages) {
-        // A flush of what waits is one of the changes of this edit, too. There is none if another CPU's was faster.
-        let is_flushed = self.call.is_deferred(self.space, pages) && self.call.flush_deferred().is_some();
-        if !is_flushed {
+        // That flush covers the changes of this edit, too. False: none waits, or another CPU has released the frames since, and its
+        // flush may have begun before these changes.
+        if !self.flush_deferred(pages) {
             self.settle_break(pending, pages);
         }
+    }
+
+    /// Flushes everything on every CPU, if a [deferred](crate::Deferred) unmap of one of `pages` waits. Returns whether this CPU has
+    /// flushed.
+    #[inline(always)]
+    pub(crate) fn flush_deferred(&mut self, pages: Pages) -> bool {
+        self.call.is_deferred(self.space, pages) && self.call.flush_deferred().is_some()
     }
 
     #[inline(always)]

@@ -290,7 +290,9 @@ impl ListLink {
 ///
 /// - for every taken node, `link` returns the same pointer as [`Nodes::record_at`];
 /// - `node_of` is the inverse of `index_of`;
-/// - if `shared` returns true, the storage is `Sync`.
+/// - if `shared` returns true, the storage is `Sync`;
+/// - two storages at one address, such as one and its first field, have the same nodes, numbers and [`Held`]:
+///   [`Retired::append`](crate::Retired::append) compares addresses.
 pub unsafe trait Reclaim {
     /// Frees a node.
     ///

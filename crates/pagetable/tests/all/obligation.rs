@@ -218,3 +218,31 @@ fn a_dropped_quarantine_holds_up_its_own_table_until_the_next_batch_completes() 
     }
     assert_eq!((slab.usage().nodes, slab.held().lost()), (0, 0));
 }
+
+#[test]
+fn one_batch_has_what_several_tables_have_retired() {
+    let mut memory = vec![Chunk::ZERO; 32];
+    let (own, rest) = memory.split_at_mut(16);
+    let slab = Slab::<u32, Shared>::new(own, 0).unwrap();
+    let elsewhere = Slab::<u32, Shared>::new(rest, 0).unwrap();
+    let tables: [Chain<'_>; 2] = std::array::from_fn(|_| Chain::new(&slab).unwrap());
+    let foreign = Chain::new(&elsewhere).unwrap();
+    let mut all = Retired::new(&slab);
+    for table in &tables {
+        all.append(killed(table, 16)).unwrap();
+    }
+    let back = all.append(killed(&foreign, 16)).unwrap_err();
+    assert!(all.flush().is_all());
+    assert!(overflows(&tables[0], 32), "its bucket is held back");
+    // SAFETY: no other CPU walks the tables.
+    unsafe {
+        all.reclaim();
+        back.reclaim();
+    }
+    assert!(!overflows(&tables[1], 32), "each quarantine has been released once");
+    for table in tables.into_iter().chain([foreign]) {
+        // SAFETY: no other CPU walks the tables.
+        unsafe { destroy(table).reclaim() };
+    }
+    assert_eq!((slab.held().lost(), elsewhere.held().lost()), (0, 0));
+}

@@ -12,8 +12,8 @@ use crate::{
     Action, Duty, Form, Misuse, OpId, Operation, Outcome, Plan, Rendezvous, Request, Seen, Style, Target,
 };
 
-/// The last request of an asynchronous operation: its receiver, the request, and the other CPUs to interrupt together with
-/// the receiver, if any is.
+/// The last request of an asynchronous operation: its receiver, the request, the other CPUs to interrupt together with the receiver,
+/// and whether the form of the plan sends interrupts.
 type Last<const W: usize> = (usize, Request, CpuSet<W>, bool);
 /// A slot for an operation, its number, and the payload that it carries for the same address space.
 pub(super) type Taken<'s, P, E, const W: usize> = (&'s Slot<P, E, W>, usize, Option<Deferred<P, W>>);
@@ -213,11 +213,11 @@ where
                     _ => Err(Misuse::NotAsked),
                 }
             })?;
-            let Some((to, request, mut asked, hurries)) = last else { break };
+            let Some((to, request, mut asked, interrupts)) = last else { break };
             // The access to the cell has ended: with this request the repliers own the operation.
             if self.send(to, request)? {
                 asked.insert(to);
-                if hurries {
+                if interrupts {
                     local.interrupt(asked);
                 }
                 return Ok(());
@@ -225,7 +225,7 @@ where
             // The receiver is offline, so this CPU counts its acknowledgement, and continues the operation if it was the
             // last.
             if self.reply_to(id)? > 0 {
-                if hurries {
+                if interrupts {
                     local.interrupt(asked);
                 }
                 return Ok(());

@@ -11,22 +11,24 @@ use crate::sync::Ordering;
 use crate::{Deferred, Kernel, Mmu, visit};
 
 impl<K: Kernel, const CPUS: usize> CpuCall<K, CPUS> {
-    /// Tells whether frames of an address space wait. This CPU has the right to write some page of it: of an unmap that has taken out a
-    /// node, it sees that frames wait if it finds that the node is gone.
+    /// Tells whether frames of an address space wait. This CPU has the right to write some page of it: an unmap that takes
+    /// out a node holds the right to write the node's whole range, so a CPU that finds the link empty also sees the number that the
+    /// unmap stored.
     #[inline(always)]
     pub(crate) fn waits(&self, space: &Block<K, CPUS>) -> bool {
         CPUS > 1 && self.mmu.kernel().deferred().is_some_and(|deferred| is_ahead(space, deferred))
     }
 
-    /// Tells whether frames of an address space wait that one of `pages` had. This CPU has the right to write the pages.
+    /// Tells whether frames of an address space wait that one of `pages` had. This CPU has the right to write the pages, or its caller
+    /// has synchronized with the unmap.
     #[inline(always)]
     pub(crate) fn is_deferred(&self, space: &Block<K, CPUS>, pages: Pages) -> bool {
         let holds = |deferred: &Deferred| is_ahead(space, deferred) && deferred.holds(space.address(), pages);
         CPUS > 1 && self.mmu.kernel().deferred().is_some_and(holds)
     }
 
-    /// Flushes every CPU's TLB, and releases all that waits, and the frames that the changes of this call have uncovered. Returns how many
-    /// base pages have been released; `None` if there was no flush: nothing waits any more, or the flush was refused.
+    /// Flushes every CPU's TLB, and releases all that waits, and the frames that the changes of this call have uncovered. Returns how
+    /// many base pages have been released; `None` if there was no flush: nothing waits any more, or the flush was refused.
     #[cold]
     #[inline(never)]
     pub(crate) fn flush_deferred(&mut self) -> Option<usize> {
@@ -48,8 +50,8 @@ impl<K: Kernel, const CPUS: usize> CpuCall<K, CPUS> {
         Some(released)
     }
 
-    /// Flushes everything on every CPU that is online, and waits until the walks by software that began before have ended. Returns false if
-    /// the shootdown system has refused the operation.
+    /// Flushes everything on every CPU that is online, and waits until the walks by software that began before have ended. Returns
+    /// false if the shootdown system has refused the operation.
     fn flush_all_cpus(&mut self) -> bool {
         const EVERYTHING: &Flush = &Flush::everything();
         let (mmu, cpus) = (self.mmu, self.mmu.online_cpus());
@@ -70,8 +72,8 @@ impl<K: Kernel, const CPUS: usize> CpuCall<K, CPUS> {
     }
 }
 
-/// Tells whether the last run of an address space has not been taken out. Of a number that is long past this may say that it is to come:
-/// then the queue is looked through, or flushed, in vain.
+/// Tells whether the last run of an address space has not been taken out. After half of all numbers an old number compares as
+/// a later one. Then a call searches the queue, or flushes, without need; it never misses a run that waits.
 #[inline(always)]
 fn is_ahead<K: Kernel, const CPUS: usize>(space: &Block<K, CPUS>, deferred: &Deferred) -> bool {
     space.deferred.load(Ordering::Relaxed).wrapping_sub(deferred.first()).cast_signed() > 0

@@ -54,7 +54,7 @@ impl<K: Kernel, const CPUS: usize> Edit<'_, K, CPUS> {
         self.flush();
         let (mmu, mut pulled, mut rest) = (self.space.mmu, 0, Rest::of(pages));
         while let Some(left) = rest.pages() {
-            if !deferred.has_room(mmu.address(), pages.len()) {
+            if !deferred.has_room(mmu.address(), left.len()) {
                 if pulled > 0 {
                     // More places than there are would cost a flush of everything each time that they are full.
                     return Ok(pulled + self.unmap(to_pages::<K>(left))?);
@@ -82,7 +82,10 @@ impl<K: Kernel, const CPUS: usize> Edit<'_, K, CPUS> {
                 space.count_broadcast();
             }
             let of = (space.address(), pages, &space.deferred);
-            deferred.keep(mmu.address(), of, self.call.uncovered(), pending, || Retired::new(mmu.storage()));
+            let none = || Retired::new(mmu.storage());
+            if deferred.keep(mmu.address(), of, self.call.uncovered(), pending, none) {
+                return;
+            }
         }
         self.flush();
     }

@@ -140,8 +140,8 @@ pub(super) const MUTATIONS: [Mutation; 24] = [
     deferred(
         "an edit does not look for pages that wait",
         "crates/tlbkit/src/settle.rs",
-        "let is_flushed = self.call.is_deferred(self.space, pages) && self.call.flush_deferred().is_some();",
-        "let is_flushed = false;",
+        "self.call.is_deferred(self.space, pages) && self.call.flush_deferred().is_some()",
+        "false",
     ),
     deferred(
         "what waits is released before the flush",
