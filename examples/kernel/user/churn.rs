@@ -4,14 +4,11 @@
 use core::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::sys::{self, Found};
-use crate::{Numbers, at, check, expect, may_stay, pattern, stamp};
+use crate::{Numbers, STACKS, at, check, expect, may_stay, pattern, stamp, start_threads};
 
 /// The pages of a thread, round which it goes, and the most that it takes at a time.
 const ROUND: usize = 128;
 const MOST: usize = 4;
-/// Where the stacks begin, and how many pages each has.
-const STACKS: usize = 600;
-const STACK: usize = 4;
 const TIMES: usize = 400;
 
 static SEED: AtomicUsize = AtomicUsize::new(0);
@@ -29,10 +26,7 @@ pub(crate) fn unmaps(cpus: usize) -> usize {
 pub(crate) fn run(cpus: usize, seed: usize) {
     SEED.store(seed, Ordering::Relaxed);
     let threads = threads_on(cpus);
-    check(sys::map(at(STACKS), threads * STACK), Found::Failure);
-    for thread in 1..threads {
-        sys::spawn(other, at(STACKS + (thread + 1) * STACK), thread);
-    }
+    start_threads(threads, other);
     work(0);
     sys::wait();
 }

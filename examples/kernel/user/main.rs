@@ -87,6 +87,18 @@ fn expect(page: usize, word: usize) {
     }
 }
 
+/// Where the stacks of threads begin, and how many pages each has.
+const STACKS: usize = 600;
+const STACK: usize = 4;
+
+/// Starts the threads of a process after its first one, each with its number.
+fn start_threads(threads: usize, thread: extern "C" fn(usize) -> !) {
+    check(sys::map(at(STACKS), threads * STACK), Found::Failure);
+    for number in 1..threads {
+        sys::spawn(thread, at(STACKS + (number + 1) * STACK), number);
+    }
+}
+
 /// A generator of numbers.
 struct Numbers(u64);
 

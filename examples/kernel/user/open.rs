@@ -7,7 +7,7 @@
 use core::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::sys::{self, Found};
-use crate::{Numbers, PAGE, age_in, at, check, may_stay, pattern};
+use crate::{Numbers, PAGE, age_in, check, may_stay, pattern, start_threads};
 
 /// Where the open pages begin, 128 of them.
 const OPEN: usize = (1 << 30) + (16 << 20) - 64 * PAGE;
@@ -17,9 +17,6 @@ const RUN: usize = 8;
 const OWN: usize = 3;
 /// The run that all threads use.
 const SHARED: usize = THREADS * OWN + 1;
-/// Where the stacks begin, and how many pages each has.
-const STACKS: usize = 600;
-const STACK: usize = 4;
 /// How often all threads meet, and how many turns the first one goes on then: the next as many more, and so on.
 const MEETINGS: usize = 12;
 const TURNS: usize = 8;
@@ -34,10 +31,7 @@ static SEED: AtomicUsize = AtomicUsize::new(0);
 
 pub(crate) fn run(seed: usize) {
     SEED.store(seed, Ordering::Relaxed);
-    check(sys::map(at(STACKS), THREADS * STACK), Found::Failure);
-    for thread in 1..THREADS {
-        sys::spawn(other, at(STACKS + (thread + 1) * STACK), thread);
-    }
+    start_threads(THREADS, other);
     work(0);
     sys::wait();
 }

@@ -8,14 +8,11 @@
 use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use crate::sys::{self, Found};
-use crate::{Numbers, age_in, at, check, may_stay, pattern};
+use crate::{Numbers, age_in, at, check, may_stay, pattern, start_threads};
 
 const PAGES: usize = 24;
 /// Where a page is while it is away.
 const AWAY: usize = 256;
-/// Where the stacks begin, and how many pages each has.
-const STACKS: usize = 600;
-const STACK: usize = 4;
 const ROUNDS: usize = 200;
 /// The word that others write.
 const OTHERS: usize = 8 * 64;
@@ -41,10 +38,7 @@ static SEED: AtomicUsize = AtomicUsize::new(0);
 pub(crate) fn run(threads: usize, seed: usize) {
     THREADS.store(threads, Ordering::Relaxed);
     SEED.store(seed, Ordering::Relaxed);
-    check(sys::map(at(STACKS), threads * STACK), Found::Failure);
-    for thread in 1..threads {
-        sys::spawn(other, at(STACKS + (thread + 1) * STACK), thread);
-    }
+    start_threads(threads, other);
     work(0);
     show(threads);
     sys::wait();

@@ -6,7 +6,7 @@ mod hashed;
 mod lpt;
 mod mpt;
 mod report;
-mod sized;
+pub(crate) mod sized;
 mod stlb;
 
 pub(crate) use build::Build;

@@ -26,10 +26,21 @@
 //! ([`EntryLo`](tlbkit_pagetable::format::EntryLo)).
 
 use super::Build;
-use crate::asm::{Cp0, K0, K1, Label, Reg, ZERO};
+use crate::asm::{Asm, Cp0, K0, K1, Label, Reg, ZERO};
 
 /// The lowest bit of the PFN in a leaf.
-const PFN: u32 = 6;
+pub(crate) const PFN: u32 = 6;
+
+/// Turns a leaf into the mask of the PFN bits that its size ignores: those up to the lowest one that is set, extended to an even number
+/// of bits. Overwrites `other`.
+pub(crate) const fn ignored_bits(asm: &mut Asm, leaf: Reg, other: Reg) {
+    asm.srl(leaf, leaf, PFN);
+    asm.addiu(other, leaf, -1);
+    asm.xor(leaf, leaf, other);
+    asm.andi(other, leaf, 0x5555);
+    asm.sll(other, other, 1);
+    asm.or(leaf, leaf, other);
+}
 /// The lowest bit of PageMask.
 const MASK: u32 = 13;
 /// The lowest bit of a page's number in an address.
@@ -133,13 +144,7 @@ const fn emit_by(b: &mut Build, sized: Label, reach: i16, units: bool) {
     let done = b.asm.label();
     b.asm.bind(sized);
     leaf(b, K1);
-    // The mask of all bits up to the lowest one that is set, extended to an even number of bits.
-    b.asm.srl(K1, K1, PFN);
-    b.asm.addiu(K0, K1, -1);
-    b.asm.xor(K1, K1, K0);
-    b.asm.andi(K0, K1, 0x5555);
-    b.asm.sll(K0, K0, 1);
-    b.asm.or(K1, K1, K0);
+    ignored_bits(&mut b.asm, K1, K0);
     let bits = b.save_high(K0, BITS);
     b.asm.sw(K1, bits, K0);
     if b.spec.form.shared {

@@ -22,6 +22,7 @@
 use super::Build;
 use crate::Error;
 use crate::asm::{Cp0, K0, K1, Label, ZERO};
+use crate::handler::sized::{PFN, ignored_bits};
 
 /// A hashed table of [`PaperLo`](super::PaperLo) words. The root is the address of the array, or of the directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,8 +50,7 @@ const STEP: u32 = 4;
 const GRAINS: u32 = 4;
 /// The offset of the PTEs in a bucket.
 const PTES: i16 = 8;
-/// The lowest bit of the frame in a PTE, and of S, which is 1 in the PTE of a larger page.
-const PFN: u32 = 6;
+/// The bit S, which is 1 in the PTE of a larger page.
 const S: u32 = 30;
 /// The lowest bit of PageMask.
 const MASK: u32 = 13;
@@ -255,13 +255,7 @@ impl Hashed {
     /// Loads an entry for a pair within the larger page whose PTE is k0.
     const fn within(b: &mut Build) {
         b.asm.dmtc0(K0, Cp0::ErrorEpc);
-        // The mask of all frame bits that the size ignores: those up to the lowest one that is set, an even number.
-        b.asm.srl(K0, K0, PFN);
-        b.asm.addiu(K1, K0, -1);
-        b.asm.xor(K0, K0, K1);
-        b.asm.andi(K1, K0, 0x5555);
-        b.asm.sll(K1, K1, 1);
-        b.asm.or(K0, K0, K1);
+        ignored_bits(&mut b.asm, K0, K1);
         b.asm.srl(K0, K0, 2);
         b.asm.sll(K1, K0, MASK);
         b.asm.mtc0(K1, Cp0::PageMask);
