@@ -1,29 +1,28 @@
 //! Several changes of one address space, flushed together: by one shootdown at the end, if it has room for their frames.
 
 use core::fmt;
-use core::ops::ControlFlow;
 
 use tlbkit_addr::{Attr, Flush, PageSize, Pages, Pfn, VirtAddr, Vpn};
-use tlbkit_pagetable::format::check_change;
-use tlbkit_pagetable::{
-    Change, Entry, Error, FlushAll, Holes, Leaf, Mark, Pinned, Space, Table as _, Turn, Writer,
-};
+use tlbkit_pagetable::{Change, Entry, Error, FlushAll, Holes, Leaf, Mark, Table as _, Turn, Writer};
 
 use crate::block::Handle;
 use crate::counted::{counted, pfn, typed};
 use crate::cpu_call::CpuCall;
 use crate::owned::Owned;
-use crate::rights::change;
-use crate::settle::{Changes, needs_force, status};
+use crate::settle::{Changes, status};
 use crate::storage::{Copying, Table};
-use crate::table::{Copied, PART, SpaceTable as _};
-use crate::{Access, Cursor, Fault, FrameOf, Kernel, Machine, Mapping, PagesOf};
+use crate::table::{Copied, SpaceTable as _};
+use crate::{Access, Cursor, Fault, FrameOf, Kernel, PagesOf};
 
+mod entries;
 mod map;
 mod moving;
+mod protect;
 mod resize;
 mod unmap;
 
+pub(crate) use entries::Whole;
+pub(crate) use protect::clears_dirty;
 pub(crate) use unmap::SHORT;
 
 /// The right to change an [`AddressSpace`](crate::AddressSpace), inside [`AddressSpace::edit`](crate::AddressSpace::edit).
@@ -49,12 +48,6 @@ pub struct Edit<'s, K: Kernel, const CPUS: usize = 1> {
 /// makes.
 pub(crate) type Changing<'f, K, const CPUS: usize> =
     dyn FnMut(&mut Edit<'_, K, CPUS>) -> Result<usize, Error> + 'f;
-
-/// Tells whether a change clears [`Attr::DIRTY`].
-#[inline(always)]
-pub(crate) const fn clears_dirty(change: Change) -> bool {
-    change.clear.difference(change.set).contains(Attr::DIRTY)
-}
 
 impl<'s, K: Kernel, const CPUS: usize> Edit<'s, K, CPUS> {
     /// Becomes the writer of `space`, with the right `turn`, calls `changes`, then flushes what they have made stale, also if `changes`
@@ -116,107 +109,6 @@ impl<'s, K: Kernel, const CPUS: usize> Edit<'s, K, CPUS> {
     pub(crate) fn parts(&mut self) -> (Changes<'_, K, CPUS>, &mut Writer<'s, 'static, Table<K>>) {
         let Self { space, call, writer, cleared } = self;
         (Changes { space, call, cleared }, writer)
-    }
-
-    /// Changes the attributes of every page of `pages` that is mapped, and returns how many base pages are mapped. Larger pages
-    /// that extend beyond the range are split first. The rights of a page that is [out](Self::page_out) change, too: it has them when
-    /// it comes back. It is not counted.
-    ///
-    /// [`set_rights`](Self::set_rights) does what `mprotect` needs. In an address space that [forks](crate::AddressSpace::fork), a
-    /// change that clears [`Attr::WRITE`] alone leaves a page copy-on-write, and one that sets it lets the page write to a frame that
-    /// others map.
-    ///
-    /// # Errors
-    ///
-    /// As [`unmap`](Self::unmap), and [`Error::WrongAttr`].
-    #[inline(never)]
-    pub fn protect(&mut self, pages: PagesOf<K>, change: Change) -> Result<usize, Error> {
-        self.protect_range(counted::<K>(pages), change)
-    }
-
-    /// Does what [`protect`](Self::protect) does, if no page of `pages` is a hole: each one is mapped or marked. (A mark of a guard
-    /// page has no rights, and stays as it is.)
-    ///
-    /// # Errors
-    ///
-    /// [`Error::NotMapped`] with the first hole; otherwise as [`protect`](Self::protect). Nothing has changed then.
-    pub fn protect_whole(&mut self, pages: PagesOf<K>, change: Change) -> Result<usize, Error> {
-        self.check_whole(counted::<K>(pages))?;
-        self.protect(pages, change)
-    }
-
-    fn protect_range(&mut self, pages: Pages, change: Change) -> Result<usize, Error> {
-        match self.protect_entries(pages, change) {
-            Err(Error::Partial { .. }) => {}
-            done => return done,
-        }
-        self.split_before(pages, change)?;
-        self.protect_entries(pages, change)
-    }
-
-    /// Splits larger pages that extend beyond `pages`, unless a change of `pages` fails anyway.
-    fn split_before(&mut self, pages: Pages, change: Change) -> Result<(), Error> {
-        self.space.check_global(change.set, pages)?;
-        self.space.check_own(pages)?;
-        check_change::<<K::Machine as Machine>::Format>(change)?;
-        self.split_ends(pages).map(drop)
-    }
-
-    /// Changes the attributes of pages which no larger page extends beyond. Otherwise returns [`Error::Partial`].
-    #[inline(never)]
-    fn protect_entries(&mut self, pages: Pages, change: Change) -> Result<usize, Error> {
-        self.space.check_global(change.set, pages)?;
-        let mapped = self.writer.protect(pages, Holes::Skip, change)?;
-        self.cleared |= clears_dirty(change);
-        if CPUS > 1 && needs_force(change) {
-            let is_users = self.space.is_kernels() || Table::<K>::are_users(&mut self.writer, pages);
-            let (mut changes, writer) = self.parts();
-            changes.put_in_force(writer.pending(), pages, if is_users { Attr::USER } else { Attr::empty() });
-        }
-        Ok(mapped)
-    }
-
-    /// Gives every page of `pages` that is mapped the access rights `rights`, of [`Attr::READ`], [`Attr::WRITE`] and
-    /// [`Attr::EXEC`], and no others: what `mprotect` does, whatever rights the pages had before. Without rights the pages are
-    /// closed (`PROT_NONE`), and keep their frames. Returns how many base pages are mapped.
-    ///
-    /// The right to write includes the right to read. Where the machine's entries cannot refuse one right without refusing all, it
-    /// comes with the others: the right to read on x86-64.
-    ///
-    /// # Errors
-    ///
-    /// As [`protect`](Self::protect); [`Error::WrongAttr`] for other attributes, and where the machine's entries cannot express
-    /// closed pages or [`Attr::COPY_ON_WRITE`].
-    pub fn set_rights(&mut self, pages: PagesOf<K>, mapping: Mapping, rights: Attr) -> Result<usize, Error> {
-        self.protect(pages, change::<<K::Machine as Machine>::Format>(mapping, rights)?)
-    }
-
-    /// Does what [`set_rights`](Self::set_rights) does, if no page of `pages` is a hole: as `mprotect` does, which returns `ENOMEM`.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::NotMapped`] with the first page that is neither mapped nor marked; otherwise as [`set_rights`](Self::set_rights).
-    /// Nothing has changed then.
-    pub fn set_rights_whole(
-        &mut self,
-        pages: PagesOf<K>,
-        mapping: Mapping,
-        rights: Attr,
-    ) -> Result<usize, Error> {
-        self.protect_whole(pages, change::<<K::Machine as Machine>::Format>(mapping, rights)?)
-    }
-
-    /// Changes the attributes of the first part of `rest`, which has a bounded number of entries. Returns how many base pages of it are
-    /// mapped; `rest` becomes the pages after it.
-    pub(crate) fn protect_part(&mut self, rest: &mut Option<Pages>, change: Change) -> Result<usize, Error> {
-        let Some(pages) = rest.take() else { return Ok(0) };
-        if pages.len() <= PART {
-            return self.protect_range(pages, change);
-        }
-        self.split_before(pages, change)?;
-        let part = self.part(pages);
-        *rest = after(pages, part.len());
-        self.protect_entries(part, change)
     }
 
     /// Returns the first part of `pages`, none of which is shared. It has a bounded number of entries.
@@ -574,112 +466,6 @@ impl<'s, K: Kernel, const CPUS: usize> Edit<'s, K, CPUS> {
     pub fn flush(&mut self) {
         let (mut changes, writer) = self.parts();
         changes.settle(writer.pending());
-    }
-
-    /// Returns the leaf that maps `at`.
-    #[inline(never)]
-    fn find(&self, at: VirtAddr) -> Option<Leaf> {
-        self.walk(Pages::one(at.vpn(self.space.base())), |pinned| self.space.table.lookup(pinned, at))
-    }
-
-    /// Calls `walk`, which cannot use `self` to change anything, for a walk of the table to `pages`.
-    #[inline(always)]
-    fn walk<R>(&self, pages: Pages, walk: impl FnOnce(Pinned<'_>) -> R) -> R {
-        let _section = self.space.section_of_shared(pages);
-        // With one CPU there is no other writer.
-        let _visit =
-            if CPUS == 1 || self.writer.may_write(pages) { None } else { Some(self.space.visit_beside()) };
-        // SAFETY: `walk` changes nothing and serves no shootdown. This is the one writer of these pages, of those that are its own; or other
-        // CPUs, which may write them, wait for this one because of the visit. The walk is in a section if it comes to shared pages. So no
-        // node is freed meanwhile, neither one of the table's own nor one of the pages that it shares.
-        walk(unsafe { Pinned::by(self) })
-    }
-
-    /// Returns the first address of `pages` that is in use: mapped, or marked. See
-    /// [`AddressSpace::first_used`](crate::AddressSpace::first_used).
-    pub fn first_used(&self, pages: PagesOf<K>) -> Option<VirtAddr> {
-        let pages = counted::<K>(pages);
-        let (at, _) = self.first_entry(pages)?;
-        // A larger page may begin before the range.
-        Some(at.max(pages.first().address(self.space.base())))
-    }
-
-    /// Returns the address of the first page of `pages` that is a hole: neither mapped nor marked. See
-    /// [`AddressSpace::first_hole`](crate::AddressSpace::first_hole).
-    pub fn first_hole(&self, pages: PagesOf<K>) -> Option<VirtAddr> {
-        self.hole_of(counted::<K>(pages))
-    }
-
-    fn hole_of(&self, pages: Pages) -> Option<VirtAddr> {
-        let mut whole = Whole::new(self.space, pages);
-        let _ = self.visit_entries(pages, &mut |at, entry| whole.visit(at, entry));
-        whole.hole()
-    }
-
-    /// Checks that every page of `pages` is mapped or marked.
-    pub(crate) fn check_whole(&self, pages: Pages) -> Result<(), Error> {
-        self.space.check_own(pages)?;
-        self.hole_of(pages).map_or(Ok(()), |at| Err(Error::NotMapped { at }))
-    }
-
-    /// Returns the first page of `pages` that is mapped or marked, and what its entry holds.
-    fn first_entry(&self, pages: Pages) -> Option<(VirtAddr, Entry)> {
-        let mut first = None;
-        let _ = self.visit_entries(pages, &mut |at, entry| {
-            first = Some((at, entry));
-            ControlFlow::Break(())
-        });
-        first
-    }
-
-    /// Visits the leaves and marks of `pages`, in ascending order.
-    fn visit_entries(
-        &self,
-        pages: Pages,
-        visit: &mut dyn FnMut(VirtAddr, Entry) -> ControlFlow<()>,
-    ) -> ControlFlow<()> {
-        self.walk(pages, |pinned| self.space.table.for_each_entry(pinned, pages, visit))
-    }
-
-    /// Visits the leaves that map a page of `pages`, in ascending order.
-    pub(crate) fn visit(
-        &self,
-        pages: Pages,
-        visit: &mut dyn FnMut(Leaf) -> ControlFlow<()>,
-    ) -> ControlFlow<()> {
-        self.visit_entries(pages, &mut |_, entry| entry.leaf().map_or(ControlFlow::Continue(()), &mut *visit))
-    }
-}
-
-/// How far a range is known to be whole: in use without a hole. It visits the entries of the range in ascending order.
-pub(crate) struct Whole {
-    shape: Space,
-    last: Vpn,
-    /// The first page that is not known to be in use. `None` after the last page of all.
-    next: Option<Vpn>,
-}
-
-impl Whole {
-    pub(crate) fn new<K: Kernel, const CPUS: usize>(space: &Handle<K, CPUS>, pages: Pages) -> Self {
-        Self { shape: space.table.space(), last: pages.last(), next: Some(pages.first()) }
-    }
-
-    /// Visits an entry, which is in use; breaks if there is a hole before it.
-    pub(crate) fn visit(&mut self, at: VirtAddr, entry: Entry) -> ControlFlow<()> {
-        let pages = match entry {
-            Entry::Leaf(leaf) => self.shape.pages_of(&leaf),
-            Entry::Mark(_) | Entry::Empty => Pages::one(at.vpn(self.shape.base())),
-        };
-        if self.next.is_none_or(|next| pages.first() > next) {
-            return ControlFlow::Break(());
-        }
-        self.next = pages.last().checked_add(1);
-        ControlFlow::Continue(())
-    }
-
-    /// Returns the address of the first hole, after the visit.
-    pub(crate) fn hole(&self) -> Option<VirtAddr> {
-        self.next.filter(|&next| next <= self.last).map(|next| next.address(self.shape.base()))
     }
 }
 
