@@ -1,17 +1,22 @@
 //! Storage with instruments: it refuses nodes, counts loads, unwinds, corrupts a store, and checks every access to a node.
 
 use std::cell::{Cell, RefCell};
-use std::collections::HashMap;
 use std::fmt;
-use std::hash::{BuildHasherDefault, Hasher};
 use std::mem;
 use std::ops::Deref;
-use std::panic::resume_unwind;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use tlbkit_pagetable::nodes::{Held, NodeAddr, Nodes, Reclaim, Record, Slab, Store, WordMut};
 use tlbkit_pagetable::{Mode, Shared, Solo, Word};
+
+mod book;
+mod trip;
+
+pub use trip::Trip;
+
+use self::book::{Book, By, Taken};
+use self::trip::{DONE, NEVER, count_down};
 
 /// The number of words of the dummy node that replaces a free node: more than any table takes.
 const SINK: usize = 1 << 12;
@@ -155,57 +160,6 @@ pub struct Instruments {
     record: Record,
 }
 
-/// No call is chosen.
-const NEVER: usize = usize::MAX;
-/// The chosen call has happened.
-const DONE: usize = usize::MAX - 1;
-
-/// Counts one call down, and tells whether it is the chosen one.
-fn count_down(left: &Cell<usize>) -> bool {
-    let now = left.get();
-    if !matches!(now, NEVER | DONE) {
-        left.set(now.checked_sub(1).unwrap_or(DONE));
-    }
-    now == 0
-}
-
-/// A count-down of the calls of a table to its caller's code. The call at its end unwinds.
-#[derive(Debug)]
-pub struct Trip {
-    left: Cell<usize>,
-    calls: Cell<usize>,
-}
-
-impl Trip {
-    /// Makes the next `calls` calls return, and the call after them unwind.
-    pub fn set(&self, calls: usize) {
-        self.left.set(calls);
-        self.calls.set(0);
-    }
-
-    /// Returns the number of calls since the count-down was set.
-    pub fn calls(&self) -> usize {
-        self.calls.get()
-    }
-
-    /// Ends the count-down, and tells whether a call has unwound.
-    pub fn tripped(&self) -> bool {
-        self.left.replace(NEVER) == DONE
-    }
-
-    /// Counts a call.
-    ///
-    /// # Panics
-    ///
-    /// If the call is the chosen one. The panic has no message.
-    pub fn call(&self) {
-        self.calls.set(self.calls.get() + 1);
-        if count_down(&self.left) {
-            resume_unwind(Box::new("a call of the table's caller unwinds"));
-        }
-    }
-}
-
 /// A fault in the store of a PTE.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
@@ -231,33 +185,6 @@ struct Plan {
 /// A closure that is borrowed while it is in a cell.
 type Hook<T> = NonNull<dyn Fn() -> T>;
 
-/// The nodes that are taken.
-#[derive(Default)]
-struct Book {
-    nodes: HashMap<NodeAddr, Taken, BuildHasherDefault<Spread>>,
-    /// The table that uses the storage now.
-    table: usize,
-    /// Operations so far.
-    operation: usize,
-    returned: usize,
-    fault: Option<String>,
-}
-
-/// A node that is taken.
-struct Taken {
-    words: usize,
-    table: usize,
-    operation: usize,
-    walked: bool,
-}
-
-/// The accessor of a node: a walker or the writer.
-#[derive(Clone, Copy, PartialEq)]
-enum By {
-    Walker,
-    Writer,
-}
-
 // SAFETY: the hooks are pointers to closures only during a call on the thread that owns the instruments, which therefore does not
 // send them. Every other field is `Send`.
 unsafe impl Send for Instruments {}
@@ -275,7 +202,7 @@ impl Instruments {
             out: Cell::new(0),
             limit: Cell::new(usize::MAX),
             most: Cell::new(usize::MAX),
-            trip: Trip { left: Cell::new(NEVER), calls: Cell::new(0) },
+            trip: Trip::new(),
             loads: Cell::new(0),
             touched: Cell::new(0),
             last: Cell::new((NodeAddr::new(0), 0)),
@@ -533,54 +460,6 @@ impl Instruments {
             plan.stale = Some(entry);
         }
         (plan.fault == Fault::Wrong).then_some(word ^ plan.bit)
-    }
-}
-
-impl Book {
-    fn knows(&mut self, node: NodeAddr, by: By) -> bool {
-        let table = self.table;
-        let visitor = || if by == By::Walker { "a walker" } else { "the writer" };
-        let (known, fault) = match self.nodes.get_mut(&node) {
-            None => {
-                (false, format!("{} came to {:#x}, which is no node, or a free one", visitor(), node.get()))
-            }
-            Some(taken) => {
-                taken.walked |= by == By::Walker;
-                if taken.table == table {
-                    return true;
-                }
-                let what = format!(
-                    "{} of table {table} came to node {:#x}, which belongs to table {}",
-                    visitor(),
-                    node.get(),
-                    taken.table
-                );
-                (true, what)
-            }
-        };
-        self.fault.get_or_insert(fault);
-        known
-    }
-}
-
-/// Hashes the address of a node.
-#[derive(Default)]
-struct Spread(u64);
-
-impl Hasher for Spread {
-    fn write(&mut self, bytes: &[u8]) {
-        for &byte in bytes {
-            self.0 = (self.0 ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3);
-        }
-    }
-
-    fn write_usize(&mut self, number: usize) {
-        let product = (number as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        self.0 = product ^ (product >> 32);
-    }
-
-    fn finish(&self) -> u64 {
-        self.0
     }
 }
 
