@@ -6,8 +6,9 @@ use crate::work::{CC1, captured, shuffled};
 use crate::{Case, timed};
 use tlbkit_addr::{PageSize, Vpn};
 use tlbkit_superpage::{
-    Action, ApproxOnline, Asap, Asap464, Background, Miss, Online, OnlineMemory, Policy, PolicyMemory,
-    Refusal, Reservation, SegmentMemory, Setup, Slot, StackEntry, Superpage, Thrift, Tlb, Utilization,
+    Action, ApproxOnline, Asap, Asap464, Background, Coverage, Miss, Online, OnlineMemory, Policy,
+    PolicyMemory, Refusal, Reservation, Runs, SegmentMemory, Setup, Slot, StackEntry, Superpage, Thrift, Tlb,
+    Utilization,
 };
 
 /// Entries of the TLB whose misses these are.
@@ -149,6 +150,8 @@ impl Storage {
             Asap464::segment_memory(&setup.page_sizes),
             Reservation::segment_memory(&setup.page_sizes),
             Background::segment_memory(&setup.page_sizes),
+            Coverage::segment_memory(&setup.page_sizes, Utilization::HAWKEYE),
+            Runs::segment_memory(&setup.page_sizes),
         ];
         let most = |of: fn(&SegmentMemory) -> usize| sizes.iter().map(of).max().unwrap_or(0);
         let each = SegmentMemory { bits: most(|each| each.bits), counters: most(|each| each.counters) };
@@ -209,6 +212,8 @@ pub(super) fn cases() -> Vec<Case> {
     policy!("RESERVE", |storage| Reservation::new(sizes, storage.memory()));
     policy!("SUBBLOCK", |storage| Reservation::partial(sizes, storage.memory()));
     policy!("KHUGEPAGED", |storage| Background::new(sizes, Utilization::KHUGEPAGED, storage.memory()));
+    policy!("RUNS", |storage| Runs::new(sizes, PageSize::K64, storage.memory()));
+    policy!("HAWKEYE", |storage| Coverage::new(sizes, Utilization::HAWKEYE, storage.memory()));
     policy!("THRIFT", |storage| Thrift::new(setup, storage.memory()).expect("the paper's costs"));
     cases
 }

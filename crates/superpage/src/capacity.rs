@@ -240,7 +240,7 @@ impl<'m> Capacity<'m> {
                 stack.put(whole, resident);
             }
         }
-        self.segments.clear_counters();
+        self.segments.for_each(|_, _, counters| counters.fill(0));
     }
 
     /// Removes the entry of `level` around `place` from the stacks: the superpage is mapped as single units from now on.

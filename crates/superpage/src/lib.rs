@@ -44,6 +44,8 @@
 //! | [`Asap`], [`Asap464`] | a superpage when all of its pages are populated; 64 KB when half of its pages are populated | 7.4 |
 //! | [`Reservation`] | a reservation that is full, without copying | Talluri and Hill 1994, Navarro et al. 2002, FreeBSD |
 //! | [`Background`] | at most one well-used region a period; demotes the least used | Linux khugepaged and its shrinker, Ingens 2016 |
+//! | [`Coverage`] | once a period, the region of which most pages have missed lately | HawkEye 2019 |
+//! | [`Runs`] | a run at its first touch, without copying, and again after a change of one page | Linux 6.8 and 6.9: mTHP, contpte |
 //! | [`Thrift`] | like APPROX-ONLINE, but within a reservation without copying, and at once when the reservation is full | this project |
 //!
 //! # Readings
@@ -105,8 +107,8 @@ pub use costs::{CostError, Costs};
 pub use directory::Slot;
 pub use page_sizes::{MAX_LEVELS, PageSizes, PageSizesError};
 pub use policy::{
-    Action, Activity, ApproxOnline, Asap, Asap464, Background, Miss, Online, OnlineMemory, Policy, Refusal,
-    Reservation, Superpage, Thrift, Tlb, Utilization,
+    Action, Activity, ApproxOnline, Asap, Asap464, Background, Coverage, Miss, Online, OnlineMemory, Policy,
+    Refusal, Reservation, Runs, Superpage, Thrift, Tlb, Utilization,
 };
 pub use segments::{PolicyMemory, SegmentMemory};
 pub use setup::Setup;

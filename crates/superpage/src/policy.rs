@@ -8,17 +8,21 @@ mod approx;
 mod asap;
 mod background;
 mod backoff;
+mod coverage;
 mod gate;
 mod online;
 mod reserve;
+mod runs;
 mod thrift;
 
 pub use approx::ApproxOnline;
 pub use asap::{Asap, Asap464};
 pub use background::{Background, Utilization};
+pub use coverage::Coverage;
 pub use gate::Activity;
 pub use online::{Online, OnlineMemory};
 pub use reserve::Reservation;
+pub use runs::Runs;
 pub use thrift::Thrift;
 
 /// Names one of the machine's TLBs.

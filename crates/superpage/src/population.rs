@@ -11,7 +11,7 @@ use crate::{PageSizes, PolicyMemory, SegmentMemory, Superpage};
 const WORD: u32 = usize::BITS.trailing_zeros();
 
 /// The number of 16-bit counters that a segment's mark takes.
-const MARK: usize = size_of::<u64>() / size_of::<u16>();
+pub(crate) const MARK: usize = size_of::<u64>() / size_of::<u16>();
 
 /// Returns the mark that these counters hold.
 fn read(counters: &[u16]) -> u64 {
@@ -20,7 +20,7 @@ fn read(counters: &[u16]) -> u64 {
 
 /// Returns how many units of the superpage of `1 << shift` units around `unit` are in the set of referenced units, which is
 /// the first part of `bits`.
-fn count(bits: &[usize], unit: usize, shift: u32) -> usize {
+pub(crate) fn count(bits: &[usize], unit: usize, shift: u32) -> usize {
     let first = unit >> shift << shift;
     if shift < WORD {
         let word = bits.get(first >> WORD).copied().unwrap_or(0) >> (first & ((1 << WORD) - 1));
@@ -35,18 +35,18 @@ fn count(bits: &[usize], unit: usize, shift: u32) -> usize {
 pub(crate) struct Population<'m> {
     pub(crate) page_sizes: PageSizes,
     /// The layout of the bitmaps: the set of referenced units, and the mappings.
-    units: Units,
-    segments: Segments<'m>,
+    pub(crate) units: Units,
+    pub(crate) segments: Segments<'m>,
 }
 
 impl<'m> Population<'m> {
-    /// Returns the memory that one segment takes. `marks` says whether segments have a mark.
-    pub(crate) fn segment_memory(page_sizes: &PageSizes, marks: bool) -> SegmentMemory {
-        SegmentMemory { bits: Units::new(*page_sizes).words(), counters: if marks { MARK } else { 0 } }
+    /// Returns the memory that one segment takes, with so many counters: [`MARK`] for a mark.
+    pub(crate) fn segment_memory(page_sizes: &PageSizes, counters: usize) -> SegmentMemory {
+        SegmentMemory { bits: Units::new(*page_sizes).words(), counters }
     }
 
-    pub(crate) fn new(page_sizes: PageSizes, marks: bool, memory: PolicyMemory<'m>) -> Self {
-        let segments = Segments::new(memory, Self::segment_memory(&page_sizes, marks));
+    pub(crate) fn new(page_sizes: PageSizes, counters: usize, memory: PolicyMemory<'m>) -> Self {
+        let segments = Segments::new(memory, Self::segment_memory(&page_sizes, counters));
         Self { page_sizes, units: Units::new(page_sizes), segments }
     }
 
@@ -129,9 +129,14 @@ impl<'m> Population<'m> {
 
     /// Marks all units of a superpage as not referenced.
     pub(crate) fn start_over(&mut self, range: Superpage) {
+        self.fill(range, false);
+    }
+
+    /// Marks all units of a superpage as referenced, or as not referenced.
+    pub(crate) fn fill(&mut self, range: Superpage, referenced: bool) {
         let Some((place, level)) = self.page_sizes.find(range) else { return };
         if let Some(chunk) = self.segments.find(place.segment) {
-            self.units.remove(self.segments.bits(chunk), place.unit, level);
+            self.units.fill(self.segments.bits(chunk), place.unit, level, referenced);
         }
     }
 
@@ -147,7 +152,7 @@ impl<'m> Population<'m> {
 
     /// Returns a page of each superpage that is only partly within `pages`: the caller must demote that superpage before it
     /// unmaps `pages`.
-    fn cut(&mut self, pages: Pages) -> [Option<Vpn>; 2] {
+    pub(crate) fn cut(&mut self, pages: Pages) -> [Option<Vpn>; 2] {
         let page_sizes = self.page_sizes;
         page_sizes.cut(pages, |page| {
             let place = page_sizes.locate(page);
@@ -159,6 +164,14 @@ impl<'m> Population<'m> {
     /// Splits the superpage around `page`, and marks all of its units as not referenced. Returns the superpage, or `None` if
     /// `page` is in no superpage.
     pub(crate) fn demote(&mut self, page: Vpn) -> Option<Superpage> {
+        let range = self.split(page)?;
+        self.start_over(range);
+        Some(range)
+    }
+
+    /// Splits the superpage around `page`, whose units stay as they are. Returns the superpage, or `None` if `page` is in no
+    /// superpage.
+    pub(crate) fn split(&mut self, page: Vpn) -> Option<Superpage> {
         let place = self.page_sizes.locate(page);
         let chunk = self.segments.find(place.segment)?;
         let (bits, _) = self.segments.parts(chunk);
@@ -166,7 +179,6 @@ impl<'m> Population<'m> {
         if level == 0 {
             return None;
         }
-        self.units.remove(bits, place.unit, level);
         self.units.join(bits, place.unit, level, false);
         self.page_sizes.superpage(place, level)
     }

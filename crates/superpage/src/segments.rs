@@ -117,13 +117,15 @@ impl<'m> Segments<'m> {
         self.directory.iter()
     }
 
-    /// Zeroes the counters of every segment.
-    pub(crate) fn clear_counters(&mut self) {
-        let each = self.per_segment.counters;
-        for (_, chunk) in self.directory.iter() {
-            if let Some(counters) = self.counters.get_mut(chunk * each..(chunk + 1) * each) {
-                counters.fill(0);
-            }
+    /// Shows every touched segment's bitmaps and counters, in no order.
+    pub(crate) fn for_each(&mut self, mut each: impl FnMut(usize, &mut [usize], &mut [u16])) {
+        let SegmentMemory { bits, counters } = self.per_segment;
+        for (segment, chunk) in self.directory.iter() {
+            each(
+                segment,
+                self.bits.get_mut(chunk * bits..(chunk + 1) * bits).unwrap_or_default(),
+                self.counters.get_mut(chunk * counters..(chunk + 1) * counters).unwrap_or_default(),
+            );
         }
     }
 

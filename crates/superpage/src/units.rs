@@ -61,10 +61,10 @@ impl Units {
         *word != was
     }
 
-    /// Removes the units of the superpage of `level` around `unit`.
-    pub(crate) fn remove(&self, bits: &mut [usize], unit: usize, level: usize) {
+    /// Adds all units of the superpage of `level` around `unit` if `member`, and otherwise removes them.
+    pub(crate) fn fill(&self, bits: &mut [usize], unit: usize, level: usize, member: bool) {
         let first = unit >> self.page_sizes.shift(level) << self.page_sizes.shift(level);
-        set(bits, first, first + (1 << self.page_sizes.shift(level)), false);
+        set(bits, first, first + (1 << self.page_sizes.shift(level)), member);
     }
 
     /// Removes `units` from the set, and splits the superpages among them.

@@ -20,6 +20,8 @@ const KINDS: [(&str, &[&[&str]]); 5] = [
             &["Thrift"],
             &["Reservation"],
             &["Background"],
+            &["Coverage"],
+            &["Runs"],
         ],
     ),
     (

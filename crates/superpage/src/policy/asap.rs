@@ -94,14 +94,14 @@ macro_rules! as_soon {
         impl<'m> $name<'m> {
             /// Returns the memory that one segment takes.
             pub fn segment_memory(page_sizes: &PageSizes) -> SegmentMemory {
-                Population::segment_memory(page_sizes, false)
+                Population::segment_memory(page_sizes, 0)
             }
 
             /// Makes the policy, with memory for as many segments as fit.
             pub fn new(page_sizes: PageSizes, memory: PolicyMemory<'m>) -> Self {
                 let rule: fn(&PageSizes) -> Rule = $rule;
                 Self(AsSoon {
-                    population: Population::new(page_sizes, false, memory),
+                    population: Population::new(page_sizes, 0, memory),
                     rule: rule(&page_sizes),
                     back_off: BackOff::new(),
                     told: false,

@@ -19,7 +19,7 @@ use crate::page_sizes::Place;
 use crate::population::Population;
 use crate::{PageSizes, PolicyMemory, SegmentMemory};
 
-/// The parameters of a [`Background`] policy.
+/// The parameters of a [`Background`] policy, and of [`Coverage`](crate::Coverage).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Utilization {
     /// The only size to which the policy promotes.
@@ -37,6 +37,8 @@ impl Utilization {
     pub const KHUGEPAGED: Self = Self { size: PageSize::M2, percent: 0, period: 4096 };
     /// The conservative setting of Ingens: 2 MB at 90 %.
     pub const INGENS: Self = Self { size: PageSize::M2, percent: 90, period: 4096 };
+    /// HawkEye's order, for [`Coverage`](crate::Coverage): 2 MB, the region in most use first, however few of its pages are.
+    pub const HAWKEYE: Self = Self { size: PageSize::M2, percent: 0, period: 4096 };
 }
 
 /// Promotes well-used regions to one size, at most one in a period: the region whose page has just missed.
@@ -53,14 +55,14 @@ pub struct Background<'m> {
 impl<'m> Background<'m> {
     /// Returns the memory that one segment takes.
     pub fn segment_memory(page_sizes: &PageSizes) -> SegmentMemory {
-        Population::segment_memory(page_sizes, false)
+        Population::segment_memory(page_sizes, 0)
     }
 
     /// Makes the policy. If the TLB lacks the size, the policy uses the next larger size, or else the largest.
     pub fn new(page_sizes: PageSizes, utilization: Utilization, memory: PolicyMemory<'m>) -> Self {
         let utilization = Utilization { period: utilization.period.max(1), ..utilization };
         Self {
-            population: Population::new(page_sizes, false, memory),
+            population: Population::new(page_sizes, 0, memory),
             level: page_sizes.level_reaching(utilization.size).max(1),
             utilization,
             left: utilization.period,

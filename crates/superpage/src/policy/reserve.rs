@@ -13,7 +13,7 @@
 use tlbkit_addr::{PageSize, Pages, Vpn};
 
 use super::{Action, Miss, Policy, Refusal, Superpage, Tlb};
-use crate::population::Population;
+use crate::population::{MARK, Population};
 use crate::{PageSizes, PolicyMemory, SegmentMemory};
 
 /// Promotes reserved regions as they fill, without copying.
@@ -38,14 +38,14 @@ const BROKEN: u64 = u64::MAX;
 impl<'m> Reservation<'m> {
     /// Returns the memory that one segment takes.
     pub fn segment_memory(page_sizes: &PageSizes) -> SegmentMemory {
-        Population::segment_memory(page_sizes, true)
+        Population::segment_memory(page_sizes, MARK)
     }
 
     /// Makes a policy that reserves whole segments, the largest size, and promotes fully populated superpages.
     pub fn new(page_sizes: PageSizes, memory: PolicyMemory<'m>) -> Self {
         let reserved = page_sizes.top();
         Self {
-            population: Population::new(page_sizes, true, memory),
+            population: Population::new(page_sizes, MARK, memory),
             reserved,
             partial: false,
             clock: 0,
@@ -58,7 +58,7 @@ impl<'m> Reservation<'m> {
     pub fn partial(page_sizes: PageSizes, memory: PolicyMemory<'m>) -> Self {
         let reserved = page_sizes.level_reaching(PageSize::K64).max(1);
         Self {
-            population: Population::new(page_sizes, true, memory),
+            population: Population::new(page_sizes, MARK, memory),
             reserved,
             partial: true,
             clock: 0,

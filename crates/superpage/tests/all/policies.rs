@@ -3,8 +3,9 @@
 use crate::model::{Arena, Machine, all_pages, approx, asap, asap464, miss, online, step, thrift};
 use tlbkit_addr::{PageSize, Pages, Vpn};
 use tlbkit_superpage::{
-    Action, Activity, ApproxOnline, Asap, Background, CostError, Costs, Miss, Online, PageSizes,
-    PageSizesError, Policy, Refusal, Reservation, SegmentMemory, Setup, Slot, Superpage, Tlb, Utilization,
+    Action, Activity, ApproxOnline, Asap, Background, CostError, Costs, Coverage, Miss, Online, PageSizes,
+    PageSizesError, Policy, Refusal, Reservation, Runs, SegmentMemory, Setup, Slot, Superpage, Tlb,
+    Utilization,
 };
 
 const TOP: PageSize = PageSize::from_shift(23).unwrap();
@@ -219,6 +220,7 @@ fn exhausted_segments_are_said_once() {
             Utilization { size: TOP, percent: 50, period: 1 },
             Arena::leak(Background::segment_memory(&PageSizes::PAPER), 2),
         )),
+        Box::new(coverage(Utilization { size: TOP, percent: 50, period: 1 }, 2)),
     ];
     for policy in &mut policies {
         assert_eq!(policy.on_miss(miss(0)), None);
@@ -377,6 +379,69 @@ fn the_background_promotes_what_is_used_and_demotes_what_is_not() {
     assert_eq!(policy.under_pressure(), None);
 }
 
+fn runs(segments: usize) -> Runs<'static> {
+    let memory = Arena::leak(Runs::segment_memory(&PageSizes::PAPER), segments);
+    Runs::new(PageSizes::PAPER, PageSize::K64, memory)
+}
+
+fn coverage(utilization: Utilization, segments: usize) -> Coverage<'static> {
+    let memory = Arena::leak(Coverage::segment_memory(&PageSizes::PAPER, utilization), segments);
+    Coverage::new(PageSizes::PAPER, utilization, memory)
+}
+
+/// A run is asked for at its first touch, is unfolded by a change of one page, and folded when its last page misses.
+#[test]
+fn a_run_is_folded_whole_and_again_after_a_change() {
+    let mut policy = runs(2);
+    let run = Superpage { first: Vpn::new(16), size: PageSize::K64 };
+    let asks = Some(Action::Promote { range: run, copy: false });
+    assert_eq!(policy.on_miss(miss(20)), asks);
+    policy.promoted(run);
+    assert_eq!(policy.demote(Vpn::new(20)), Some(run));
+    assert_eq!([20, 16, 30].map(|page| policy.on_miss(miss(page))), [None; 3]);
+    assert_eq!(policy.on_miss(miss(31)), asks);
+    policy.promoted(run);
+    // Page 16 goes: the others stay, and are folded when it is there again.
+    policy.unmapped(Pages::one(Vpn::new(16)));
+    assert_eq!([31, 17, 16].map(|page| policy.on_miss(miss(page))), [None; 3]);
+    assert_eq!(policy.on_miss(miss(31)), asks);
+}
+
+/// A run that has no contiguous memory comes page by page, and is asked for twice in as many first touches as it has pages.
+#[test]
+fn a_run_without_memory_comes_page_by_page() {
+    for why in [Refusal::NoMemory, Refusal::NotHere] {
+        let mut policy = runs(2);
+        let asked = (0..64).filter(|n| match policy.on_miss(miss(n % 16)) {
+            Some(Action::Promote { range, .. }) => {
+                policy.refused(range, why);
+                true
+            }
+            _ => false,
+        });
+        assert_eq!(asked.collect::<Vec<_>>(), [0, 15, 16, 31, 32, 47, 48, 63], "{why:?}");
+    }
+}
+
+/// Of two regions, the one of which more pages missed lately comes first, though all pages of the other were touched before.
+#[test]
+fn coverage_goes_by_what_is_used_now() {
+    let mut policy = coverage(Utilization { size: PageSize::K64, percent: 1, period: 32 }, 2);
+    let mut period = |page: fn(usize) -> usize| {
+        let asked = (0..32).filter_map(|n| policy.on_miss(miss(page(n)))).collect::<Vec<_>>();
+        let [Action::Promote { range, copy: true }] = asked[..] else { panic!("{asked:?}") };
+        match range.first.get() {
+            0 => policy.refused(range, Refusal::NoMemory),
+            _ => policy.promoted(range),
+        }
+        range.first.get()
+    };
+    let old = period(|n| n % 16);
+    let new = period(|n| if n % 2 == 0 { 0 } else { 32 + n / 2 });
+    // What is promoted does not miss any more, and is not asked for again.
+    assert_eq!([old, new, period(|_| 0)], [0, 32, 0]);
+}
+
 /// Looking at every miss, the background waits twice as long after each refusal, from one miss on.
 #[test]
 fn the_background_waits_without_a_period() {
@@ -398,7 +463,9 @@ fn the_background_waits_without_a_period() {
 }
 
 /// Every policy, with memory for two segments; by its charges or at every miss.
-const POLICIES: [fn() -> Box<dyn Policy>; 7] = [
+const POLICIES: [fn() -> Box<dyn Policy>; 9] = [
+    || Box::new(runs(2)),
+    || Box::new(coverage(Utilization { size: PageSize::K64, percent: 0, period: 1 }, 2)),
     || Box::new(approx(&Setup::PAPER, 2)),
     || {
         let mut policy = thrift(&Setup::PAPER, 2);

@@ -1,13 +1,15 @@
 //! The policies that go by population against their definitions: sets of units that were referenced.
 
 use std::collections::{HashMap, HashSet};
+use std::ops::RangeInclusive;
 
 use crate::model::world::refusals;
 use crate::model::{Arena, Machine, Node, Waiting, asap, asap464};
 use proptest::prelude::*;
 use tlbkit_addr::{PageSize, Vpn};
 use tlbkit_superpage::{
-    Action, Background, Miss, PageSizes, Policy, Refusal, Reservation, Superpage, Tlb, Utilization,
+    Action, Background, Coverage, Miss, PageSizes, Policy, Refusal, Reservation, Runs, Superpage, Tlb,
+    Utilization,
 };
 
 /// Sizes of less than a word of units, of one, and of several.
@@ -111,14 +113,24 @@ impl World {
 trait Definition {
     const COPY: bool;
 
-    /// Returns the level that is to be asked for after a miss to a page, which is the first to its unit if it is `new`.
-    fn wanted(&mut self, world: &World, page: Vpn, new: bool) -> Option<usize>;
+    /// Returns what is to be asked for after a miss to a page, which is the first to its unit if it is `new`.
+    fn wanted(&mut self, world: &World, page: Vpn, new: bool) -> Option<Node>;
 
-    fn granted(&mut self, node: Node);
+    fn granted(&mut self, world: &mut World, node: Node);
 
-    fn refused(&mut self, world: &World, node: Node);
+    /// There was no memory.
+    fn refused(&mut self, world: &mut World, node: Node);
 
-    fn unmapped(&mut self, _segment: Node) {}
+    fn not_here(&mut self, world: &mut World, node: Node) {
+        world.forget(node);
+    }
+
+    fn demoted(&mut self, world: &mut World, node: Node) {
+        world.forget(node);
+    }
+
+    /// Units of a segment are unmapped, or all of them.
+    fn unmapped(&mut self, _world: &World, _units: &RangeInclusive<usize>) {}
 }
 
 fn drive<D: Definition>(
@@ -134,8 +146,7 @@ fn drive<D: Definition>(
             for page in (first.get()..=end.get()).take(pages).map(Vpn::new) {
                 world.touched.insert(world.segment(page));
                 let new = world.used.insert(world.up(page, 0));
-                let wanted = definition.wanted(world, page, new);
-                let node = wanted.map(|level| world.up(page, level));
+                let node = definition.wanted(world, page, new);
                 let asked = policy.on_miss(Miss { tlb: Tlb::Data, page, evicted: None, now: 0 });
                 let range = node.map(|node| world.machine.superpage(node));
                 prop_assert_eq!(
@@ -150,7 +161,7 @@ fn drive<D: Definition>(
                     None => {
                         policy.promoted(range);
                         world.machine.promote(node);
-                        definition.granted(node);
+                        definition.granted(world, node);
                     }
                     Some(Refusal::NoMemory) => {
                         policy.refused(range, Refusal::NoMemory);
@@ -158,7 +169,7 @@ fn drive<D: Definition>(
                     }
                     Some(Refusal::NotHere) => {
                         policy.refused(range, Refusal::NotHere);
-                        world.forget(node);
+                        definition.not_here(world, node);
                     }
                 }
             }
@@ -167,7 +178,7 @@ fn drive<D: Definition>(
             let node = world.machine.demote(page);
             prop_assert_eq!(policy.demote(page), node.map(|node| world.machine.superpage(node)));
             if let Some(node) = node {
-                world.forget(node);
+                definition.demoted(world, node);
             }
         }
         Event::Promotion(page, level) => {
@@ -176,7 +187,7 @@ fn drive<D: Definition>(
                 let node = world.up(page, level);
                 policy.promoted(world.machine.superpage(node));
                 world.machine.promote(node);
-                definition.granted(node);
+                definition.granted(world, node);
             }
         }
         Event::Unmap(page) => {
@@ -185,7 +196,8 @@ fn drive<D: Definition>(
             world.machine.unmap(segment);
             world.forget(segment);
             world.touched.remove(&segment);
-            definition.unmapped(segment);
+            let units = world.units(segment);
+            definition.unmapped(world, &(units * segment.1..=units * segment.1 + (units - 1)));
         }
         Event::UnmapPart(page, more, told) => {
             let Some((units, cut)) = world.machine.part(page, more) else { return Ok(()) };
@@ -193,11 +205,12 @@ fn drive<D: Definition>(
                 if told {
                     drive(policy, definition, world, Event::Demotion(page))?;
                 } else if let Some(node) = world.machine.demote(page) {
-                    world.forget(node);
+                    definition.demoted(world, node);
                 }
             }
             policy.unmapped(world.machine.pages(&units));
             world.used.retain(|unit| !units.contains(&unit.1));
+            definition.unmapped(world, &units);
             world.machine.unmap_units(units);
         }
         Event::Pressure => {}
@@ -214,7 +227,7 @@ struct AsSoon {
 impl Definition for AsSoon {
     const COPY: bool = true;
 
-    fn wanted(&mut self, world: &World, page: Vpn, _new: bool) -> Option<usize> {
+    fn wanted(&mut self, world: &World, page: Vpn, _new: bool) -> Option<Node> {
         self.waiting.miss();
         let mut larger = world.machine.map(page).0 + 1..=world.machine.page_sizes.top();
         let level = match self.half {
@@ -225,14 +238,14 @@ impl Definition for AsSoon {
             }
             None => larger.rfind(|&level| world.is_full(world.up(page, level))),
         };
-        level.filter(|&level| self.waiting.allows(level))
+        level.filter(|&level| self.waiting.allows(level)).map(|level| world.up(page, level))
     }
 
-    fn granted(&mut self, node: Node) {
+    fn granted(&mut self, _world: &mut World, node: Node) {
         self.waiting.granted(node.0);
     }
 
-    fn refused(&mut self, world: &World, node: Node) {
+    fn refused(&mut self, world: &mut World, node: Node) {
         self.waiting.refused(node.0, world.units(node) as u64);
     }
 }
@@ -250,7 +263,7 @@ struct WellUsed {
 impl Definition for WellUsed {
     const COPY: bool = true;
 
-    fn wanted(&mut self, world: &World, page: Vpn, _new: bool) -> Option<usize> {
+    fn wanted(&mut self, world: &World, page: Vpn, _new: bool) -> Option<Node> {
         self.waiting.miss();
         self.misses += 1;
         let node = world.up(page, self.level);
@@ -261,14 +274,14 @@ impl Definition for WellUsed {
         if asks {
             self.misses = 0;
         }
-        asks.then_some(self.level)
+        asks.then_some(node)
     }
 
-    fn granted(&mut self, _node: Node) {
+    fn granted(&mut self, _world: &mut World, _node: Node) {
         self.waiting.granted(self.level);
     }
 
-    fn refused(&mut self, _world: &World, _node: Node) {
+    fn refused(&mut self, _world: &mut World, _node: Node) {
         self.waiting.refused(self.level, self.period);
     }
 }
@@ -285,7 +298,7 @@ struct Reserved {
 impl Definition for Reserved {
     const COPY: bool = false;
 
-    fn wanted(&mut self, world: &World, page: Vpn, new: bool) -> Option<usize> {
+    fn wanted(&mut self, world: &World, page: Vpn, new: bool) -> Option<Node> {
         let segment = world.segment(page);
         if !new || self.broken.contains(&segment) {
             return None;
@@ -293,23 +306,125 @@ impl Definition for Reserved {
         self.clock += 1;
         self.added.insert(segment, self.clock);
         let mut larger = world.machine.map(page).0 + 1..=world.machine.page_sizes.top();
-        match self.partial {
+        let level = match self.partial {
             Some(level) => {
                 Some(level).filter(|level| larger.contains(level) && world.count(world.up(page, *level)) > 1)
             }
             None => larger.rfind(|&level| world.is_full(world.up(page, level))),
-        }
+        };
+        level.map(|level| world.up(page, level))
     }
 
-    fn granted(&mut self, _node: Node) {}
+    fn granted(&mut self, _world: &mut World, _node: Node) {}
 
-    fn refused(&mut self, world: &World, node: Node) {
+    fn refused(&mut self, world: &mut World, node: Node) {
         self.broken.insert(world.machine.up(node, world.machine.page_sizes.top()));
     }
 
-    fn unmapped(&mut self, segment: Node) {
-        self.added.remove(&segment);
-        self.broken.remove(&segment);
+    fn unmapped(&mut self, world: &World, units: &RangeInclusive<usize>) {
+        let segment = world.machine.up((0, *units.start()), world.machine.page_sizes.top());
+        if units.clone().count() == world.units(segment) {
+            self.added.remove(&segment);
+            self.broken.remove(&segment);
+        }
+    }
+}
+
+/// Runs of one size; a unit is used if it is there.
+struct WholeRuns {
+    level: usize,
+}
+
+impl Definition for WholeRuns {
+    const COPY: bool = false;
+
+    fn wanted(&mut self, world: &World, page: Vpn, new: bool) -> Option<Node> {
+        let run = world.up(page, self.level);
+        let is_first = new && world.count(run) == 1;
+        let unit = world.up(page, 0).1;
+        let is_last = unit == world.units(run) * (run.1 + 1) - 1;
+        let asks = world.machine.map(page).0 < self.level && (is_first || is_last && world.is_full(run));
+        asks.then_some(run)
+    }
+
+    fn granted(&mut self, world: &mut World, node: Node) {
+        let units = world.units(node);
+        world.used.extend((units * node.1..units * (node.1 + 1)).map(|unit| (0, unit)));
+    }
+
+    fn refused(&mut self, world: &mut World, node: Node) {
+        if world.is_full(node) {
+            world.forget(node);
+        }
+    }
+
+    fn not_here(&mut self, world: &mut World, node: Node) {
+        self.refused(world, node);
+    }
+
+    fn demoted(&mut self, _world: &mut World, _node: Node) {}
+}
+
+/// What missed lately, region by region.
+struct Covered {
+    level: usize,
+    percent: usize,
+    period: u64,
+    misses: u64,
+    /// Units that missed in this period.
+    seen: HashSet<Node>,
+    /// The average of each region, in 2^15ths.
+    averages: HashMap<Node, usize>,
+    waiting: Waiting,
+}
+
+impl Definition for Covered {
+    const COPY: bool = true;
+
+    fn wanted(&mut self, world: &World, page: Vpn, _new: bool) -> Option<Node> {
+        self.waiting.miss();
+        self.seen.insert(world.up(page, 0));
+        self.averages.entry(world.up(page, self.level)).or_default();
+        self.misses += 1;
+        if !self.misses.is_multiple_of(self.period) {
+            return None;
+        }
+        for (&region, average) in &mut self.averages {
+            let seen = self.seen.iter().filter(|&&unit| world.machine.holds(region, unit)).count();
+            *average = (*average + seen * (1 << 15) / world.units(region)) / 2;
+        }
+        self.seen.clear();
+        let is_less = |&(_, average): &(&Node, &usize)| *average == 0 || 100 * average < self.percent << 15;
+        let found = self.averages.iter().filter(|found| !is_less(found));
+        let found = found
+            .filter(|(region, _)| world.machine.map(world.machine.superpage(**region).first).0 < self.level);
+        let most = found.max_by_key(|&(region, average)| (*average, std::cmp::Reverse(region.1)));
+        most.map(|(&region, _)| region).filter(|_| self.waiting.allows(self.level))
+    }
+
+    fn granted(&mut self, _world: &mut World, _node: Node) {
+        self.waiting.granted(self.level);
+    }
+
+    fn refused(&mut self, _world: &mut World, _node: Node) {
+        self.waiting.refused(self.level, self.period);
+    }
+
+    fn not_here(&mut self, _world: &mut World, node: Node) {
+        self.averages.remove(&node);
+    }
+
+    fn demoted(&mut self, world: &mut World, node: Node) {
+        self.seen.retain(|&unit| !world.machine.holds(node, unit));
+    }
+
+    fn unmapped(&mut self, world: &World, units: &RangeInclusive<usize>) {
+        self.seen.retain(|unit| !units.contains(&unit.1));
+        let first = |region: Node| world.units(region) * region.1;
+        let is_outside = |region: Node| {
+            first(region) > *units.end() || first(region) + (world.units(region) - 1) < *units.start()
+        };
+        self.averages.retain(|&region, _| is_outside(region));
     }
 }
 
@@ -361,6 +476,43 @@ proptest! {
                     world.forget(node);
                 }
             }
+        }
+    }
+
+    #[test]
+    fn runs_are_their_definition((page_sizes, events) in histories(), shift in 12u32..22) {
+        let size = PageSize::from_shift(shift).unwrap();
+        let mut policy = Runs::new(page_sizes, size, Arena::leak(Runs::segment_memory(&page_sizes), 4));
+        let mut definition = WholeRuns { level: level_reaching(&page_sizes, size) };
+        let mut world = World::new(page_sizes);
+        for event in events {
+            drive(&mut policy, &mut definition, &mut world, event)?;
+        }
+    }
+
+    #[test]
+    fn coverage_is_its_definition(
+        (page_sizes, events) in histories(),
+        shift in 12u32..22,
+        percent in 0u32..=50,
+        period in prop_oneof![0u32..3, 0u32..40],
+    ) {
+        let size = PageSize::from_shift(shift).unwrap();
+        let utilization = Utilization { size, percent, period };
+        let arena = Arena::leak(Coverage::segment_memory(&page_sizes, utilization), 4);
+        let mut policy = Coverage::new(page_sizes, utilization, arena);
+        let mut definition = Covered {
+            level: level_reaching(&page_sizes, size),
+            percent: percent as usize,
+            period: u64::from(period).max(1),
+            misses: 0,
+            seen: HashSet::new(),
+            averages: HashMap::new(),
+            waiting: Waiting::default(),
+        };
+        let mut world = World::new(page_sizes);
+        for event in events {
+            drive(&mut policy, &mut definition, &mut world, event)?;
         }
     }
 

@@ -6,8 +6,8 @@ use std::str::FromStr;
 use anyhow::bail;
 use tlbkit_addr::PageSize;
 use tlbkit_superpage::{
-    ApproxOnline, Asap, Asap464, Background, Online, OnlineMemory, Policy, PolicyMemory, Reservation,
-    SegmentMemory, Setup, Slot, StackEntry, Thrift, Utilization,
+    ApproxOnline, Asap, Asap464, Background, Coverage, Online, OnlineMemory, Policy, PolicyMemory,
+    Reservation, Runs, SegmentMemory, Setup, Slot, StackEntry, Thrift, Utilization,
 };
 
 use super::scan::ByScan;
@@ -30,14 +30,17 @@ pub(super) enum Named {
     Reserve,
     /// Reservations under partial subblock entries of 64 KB (Talluri and Hill).
     Subblock,
+    /// Runs of 64 KB that the first touch maps whole (Linux's mTHP and contpte).
+    Runs,
     Khugepaged,
     Ingens,
+    Hawkeye,
     /// This project's own.
     Thrift,
 }
 
 /// What `--policy all` stands for.
-pub(super) const ALL: &str = "FIXED-4K,FIXED-16K,FIXED-64K,OFFLINE,ASAP,ASAP-4-64,ONLINE,APPROX-ONLINE,THRIFT,RESERVE,SUBBLOCK,KHUGEPAGED,INGENS";
+pub(super) const ALL: &str = "FIXED-4K,FIXED-16K,FIXED-64K,OFFLINE,ASAP,ASAP-4-64,ONLINE,APPROX-ONLINE,THRIFT,RESERVE,SUBBLOCK,RUNS,KHUGEPAGED,INGENS,HAWKEYE";
 
 impl FromStr for Named {
     type Err = anyhow::Error;
@@ -53,8 +56,10 @@ impl FromStr for Named {
             "OFFLINE" => Self::Offline,
             "RESERVE" => Self::Reserve,
             "SUBBLOCK" => Self::Subblock,
+            "RUNS" => Self::Runs,
             "KHUGEPAGED" => Self::Khugepaged,
             "INGENS" => Self::Ingens,
+            "HAWKEYE" => Self::Hawkeye,
             "THRIFT" => Self::Thrift,
             _ => match upper.strip_prefix("FIXED-").and_then(size) {
                 Some(size) if size >= PageSize::K4 && size.shift() <= 30 => Self::Fixed(size),
@@ -78,8 +83,10 @@ impl fmt::Display for Named {
             Self::Offline => "OFFLINE",
             Self::Reserve => "RESERVE",
             Self::Subblock => "SUBBLOCK",
+            Self::Runs => "RUNS",
             Self::Khugepaged => "KHUGEPAGED",
             Self::Ingens => "INGENS",
+            Self::Hawkeye => "HAWKEYE",
         })
     }
 }
@@ -144,6 +151,11 @@ impl Arena {
             Named::Khugepaged | Named::Ingens => {
                 arena.pools[0] = Self::pool(Background::segment_memory(&setup.page_sizes), segments);
             }
+            Named::Runs => arena.pools[0] = Self::pool(Runs::segment_memory(&setup.page_sizes), segments),
+            Named::Hawkeye => {
+                let each = Coverage::segment_memory(&setup.page_sizes, Utilization::HAWKEYE);
+                arena.pools[0] = Self::pool(each, segments);
+            }
             Named::Thrift => {
                 arena.pools[0] = Self::pool(Thrift::segment_memory(setup)?, segments);
             }
@@ -181,6 +193,10 @@ impl Arena {
             }
             Named::Ingens => {
                 (Box::new(Background::new(setup.page_sizes, Utilization::INGENS, self.first())), 0.0)
+            }
+            Named::Runs => (Box::new(Runs::new(setup.page_sizes, PageSize::K64, self.first())), 0.0),
+            Named::Hawkeye => {
+                (Box::new(Coverage::new(setup.page_sizes, Utilization::HAWKEYE, self.first())), 0.0)
             }
             Named::Thrift => (Box::new(Thrift::new(setup, self.first())?), 100.0),
             Named::Online => (Box::new(self.online(setup, tlbs)?), 2570.0),

@@ -465,7 +465,7 @@ fn run(
             misses: 0,
         });
     }
-    let reserves = matches!(named, Named::Thrift | Named::Reserve);
+    let reserves = matches!(named, Named::Thrift | Named::Reserve | Named::Runs);
     let region = Thrift::region(&page_sizes).filter(|_| reserves);
     let frames = usize::try_from(work.pages * memory_pct / 100)?;
     let mut machine = Machine {
@@ -516,7 +516,10 @@ impl Experiment for Pressure {
         let mut runs = Vec::new();
         for &memory in &self.memory {
             let paper = Costs::PAPER.prefetch;
-            runs.extend([(Named::Thrift, paper, memory), (Named::Reserve, paper, memory)]);
+            runs.extend(
+                [Named::Thrift, Named::Reserve, Named::Runs, Named::Ingens, Named::Hawkeye]
+                    .map(|named| (named, paper, memory)),
+            );
             runs.extend(self.thresholds.iter().map(|&threshold| (Named::Approx, threshold, memory)));
         }
         let sizes: Vec<_> = (12..=23).filter_map(PageSize::from_shift).collect();
@@ -562,9 +565,12 @@ mod tests {
         let work = work(1, 600, 200_000);
         let page_sizes = PageSizes::new(PageSize::K4, &sizes()).unwrap();
         let setup = Setup { page_sizes, ..Setup::PAPER };
-        for (named, percent) in
-            [(Named::Approx, None), (Named::Thrift, Some(100)), (Named::Reserve, Some(100))]
-        {
+        for (named, percent) in [
+            (Named::Approx, None),
+            (Named::Thrift, Some(100)),
+            (Named::Reserve, Some(100)),
+            (Named::Runs, Some(100)),
+        ] {
             let pressed = run(&work, (named, 125, 1000), &sizes(), None, 0).unwrap();
             let mut arena = Arena::new(named, &setup, TLBS, 64).unwrap();
             let (sizing, book) = arena.build(named, &setup, TLBS).unwrap();
@@ -597,7 +603,7 @@ mod tests {
     #[test]
     fn changes_of_rights_demote() {
         let work = work(2, 400, 150_000);
-        for named in [Named::Approx, Named::Thrift, Named::Reserve] {
+        for named in [Named::Approx, Named::Thrift, Named::Reserve, Named::Runs] {
             let run = |rights| run(&work, (named, 125, 400), &sizes(), rights, 0).unwrap();
             let (never, often) = (run(None), run(Some(50)));
             assert_eq!(never.demoted_for_rights, 0);

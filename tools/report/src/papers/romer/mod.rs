@@ -27,7 +27,7 @@ const PAPER: &str = "Romer";
 const POLICIES: [&str; 8] =
     ["FIXED-4K", "FIXED-16K", "FIXED-64K", "OFFLINE", "ASAP", "ASAP-4-64", "ONLINE", "APPROX-ONLINE"];
 
-const NEW: [&str; 5] = ["THRIFT", "RESERVE", "SUBBLOCK", "KHUGEPAGED", "INGENS"];
+const NEW: [&str; 7] = ["THRIFT", "RESERVE", "SUBBLOCK", "RUNS", "KHUGEPAGED", "INGENS", "HAWKEYE"];
 
 /// Pages of one size, from the most misses to the most memory.
 const FIXED: [&str; 7] =
