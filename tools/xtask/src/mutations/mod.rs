@@ -59,13 +59,15 @@ enum Test {
 
 /// What fails where the crate is wrong, and what builds it.
 struct Driver {
+    /// The package and the module of its tests that are built, where it is not all of them.
+    part: Option<(&'static str, &'static str)>,
     build: Line,
     run: Line,
 }
 
 impl Driver {
     /// The tests in a file of a package whose names have `name` in them.
-    fn tests(tree: &Tree, package: &str, file: &str, name: &str) -> Self {
+    fn tests(tree: &Tree, package: &'static str, file: &str, name: &'static str) -> Self {
         // Loom's atomics are other types.
         let is_explored = file.contains("loom");
         let place = tree.build(if is_explored { "loom" } else { "plain" });
@@ -77,7 +79,8 @@ impl Driver {
             .within(&tree.root())
             .with(["-p", package, "--test", file, "--target-dir", &place.to_string_lossy()]);
         let line = if is_explored { loom::explored(line) } else { line };
-        Self { build: line.clone().with(["--no-run"]), run: line.with([name]) }
+        let part = (file == "all").then(|| (package, name.split("::").next().unwrap_or(name)));
+        Self { part, build: line.clone().with(["--no-run"]), run: line.with([name]) }
     }
 
     fn explorer(tree: &Tree, arguments: &str) -> Self {
@@ -85,7 +88,7 @@ impl Driver {
         let build = Line::new("cargo", "build --quiet -p tlblab --bin tlblab --target-dir").with([&place]);
         let run = Line::new("timeout", LIMIT).with([format!("{place}/debug/tlblab")]);
         let run = run.with(["explore", "--json"]).with(arguments.split(' ')).within(&tree.root());
-        Self { build: build.within(&tree.root()), run }
+        Self { part: None, build: build.within(&tree.root()), run }
     }
 
     /// Tells whether it fails, or never ends: a test that waits for an acknowledgement that never comes has noticed, too.
@@ -93,7 +96,10 @@ impl Driver {
     /// # Errors
     ///
     /// If it does not compile: it has noticed nothing then.
-    fn notices(&self) -> anyhow::Result<bool> {
+    fn notices(&self, tree: &Tree) -> anyhow::Result<bool> {
+        if let Some((package, module)) = self.part {
+            tree.keep_tests(package, module)?;
+        }
         ensure!(succeeds(&self.build)?, "does not compile: {}", self.build);
         Ok(!succeeds(&self.run)?)
     }
@@ -134,7 +140,7 @@ impl Test {
         for group in self.drivers(tree) {
             let mut noticed = false;
             for driver in group {
-                noticed = noticed || driver.notices()?;
+                noticed = noticed || driver.notices(tree)?;
             }
             if !noticed {
                 return Ok(false);
@@ -178,7 +184,7 @@ pub(crate) fn run(args: &MutationsArgs) -> anyhow::Result<()> {
     for (_, mutation) in &wanted {
         for driver in mutation.test.drivers(&tree).iter().flatten() {
             if passed.insert(driver.run.to_string()) {
-                ensure!(!driver.notices()?, "fails without any mutation: {}", driver.run);
+                ensure!(!driver.notices(&tree)?, "fails without any mutation: {}", driver.run);
             }
         }
     }

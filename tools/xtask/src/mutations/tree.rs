@@ -50,6 +50,24 @@ impl Tree {
         self.place.join(name)
     }
 
+    /// Leaves of a package's test program, in the copy, one module and what it needs: the whole takes minutes to compile.
+    pub(super) fn keep_tests(&self, package: &str, module: &str) -> anyhow::Result<()> {
+        let folder = Path::new("crates").join(package.trim_start_matches("tlbkit-")).join("tests/all");
+        let whole = read(&folder.join("main.rs"))?;
+        let name = |line: &str| line.strip_prefix("mod ")?.strip_suffix(';').map(str::to_owned);
+        let all: Vec<_> = whole.lines().filter_map(name).collect();
+        let macros = whole.split_once("#[macro_use]\nmod ").and_then(|(_, rest)| rest.split_once(';'));
+        let from = [module, macros.map_or(module, |(name, _)| name)];
+        let needed = needed(&folder, &all.iter().map(String::as_str).collect::<Vec<_>>(), from)?;
+        let kept = whole.lines().filter(|line| name(line).is_none_or(|name| needed.contains(&name)));
+        let kept: String = kept.flat_map(|line| [line, "\n"]).collect();
+        let path = self.root().join(folder).join("main.rs");
+        if read(&path)? != kept {
+            fs::write(path, kept)?;
+        }
+        Ok(())
+    }
+
     /// Does something while a file of the copy has one of its lines changed.
     pub(super) fn with<T>(
         &self,
@@ -65,6 +83,22 @@ impl Tree {
         fs::write(&path, text)?;
         outcome
     }
+}
+
+/// Returns the modules `from` of a folder and, of all that it has, those that one of these names.
+fn needed(folder: &Path, all: &[&str], from: [&str; 2]) -> anyhow::Result<HashSet<String>> {
+    let (mut needed, mut left) = (HashSet::new(), from.to_vec());
+    while let Some(module) = left.pop() {
+        if !all.contains(&module) || !needed.insert(module.to_owned()) {
+            continue;
+        }
+        let mut text = fs::read_to_string(folder.join(module).with_extension("rs")).unwrap_or_default();
+        for file in fs::read_dir(folder.join(module)).into_iter().flatten() {
+            text += &read(&file?.path())?;
+        }
+        left.extend(all.iter().filter(|other| text.contains(&format!("crate::{other}"))));
+    }
+    Ok(needed)
 }
 
 /// Removes the files below a folder of the copy that are not among `names`: what was there when it was last made, and has
