@@ -42,6 +42,9 @@ const BLOCKS: usize = if cfg!(tlbkit_loom) { 2 } else { 7 };
 /// How often a writer of a node pauses for another one. It serves no shootdown meanwhile.
 const PAUSES: u32 = if cfg!(tlbkit_loom) { 0 } else { 16 };
 
+/// The ordering of a load before a fence that makes it an acquire. An acquire under the thread sanitizer, which does not support fences.
+const FENCED: Ordering = if cfg!(tsan) { Ordering::Acquire } else { Ordering::Relaxed };
+
 /// An aligned run of pages whose number is a power of two, at least two: what one node covers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Block(
@@ -238,7 +241,7 @@ impl NodeLocks {
     pub(crate) fn is_clear(&self, block: Block) -> bool {
         // Between the addition of the block and the loads.
         fence(Ordering::SeqCst);
-        let holder = |Line(lock): &Line| lock.holder.load(Ordering::Relaxed);
+        let holder = |Line(lock): &Line| lock.holder.load(FENCED);
         // Almost always all of them are free.
         let mut fours = self.nodes.chunks(4);
         let is_taken = fours.any(|four| {
@@ -370,7 +373,7 @@ impl Ranges {
     #[inline(never)]
     fn overlap(&self, block: Block) -> bool {
         let overlaps = self.blocks.iter().any(|place| {
-            let held = place.load(Ordering::Relaxed);
+            let held = place.load(FENCED);
             held != 0 && Block(held).overlaps(block)
         });
         fence(Ordering::Acquire);
