@@ -117,8 +117,8 @@ impl<'n> Runner<'n> {
         self.model.weight(op) > most
     }
 
-    /// Returns a runner for `table`, which is empty. Up to `patience` batches wait, as if for a shootdown, before the
-    /// oldest is reclaimed.
+    /// Returns a runner for `table`, which is empty. Up to `patience` batches wait, as if for a shootdown, before one
+    /// of them is reclaimed, which is not always the oldest.
     pub fn new(table: &dyn Table<'n>, profile: Profile, patience: usize) -> Self {
         Self {
             model: Model::new(table.space(), profile).with_marks(table.payload_bits()),
@@ -402,8 +402,9 @@ impl<'n> Runner<'n> {
         };
         self.batches.push(batch);
         while self.batches.len() > self.patience {
+            let done = self.steps % self.batches.len();
             // SAFETY: no TLB and no walker uses the table except the runner, which is in no walk.
-            unsafe { self.batches.remove(0).reclaim() };
+            unsafe { self.batches.swap_remove(done).reclaim() };
         }
         Ok(outcome)
     }

@@ -3,6 +3,7 @@
 use crate::common::{Odd, Pair};
 use tlbkit_pagetable::cpt::Cpt32;
 use tlbkit_pagetable::format::{Compact32, EntryLo};
+use tlbkit_pagetable::geometry::Va32;
 use tlbkit_pagetable::hpt::{Buckets, Hashed, Hpt32};
 use tlbkit_pagetable::{Shared, Solo};
 
@@ -13,12 +14,14 @@ conformance!(cpt32_compact32_shared, Compact32, Shared, |nodes| Cpt32::<_, Compa
 // Few buckets: everything is in long chains. With two, checks after each store took half of this file's time.
 type Chain<'n, N> = Hashed<'n, Odd, Compact32, N, Buckets<0, 3, 0>>;
 type Few<'n, N> = Hashed<'n, Odd, Compact32, N, Buckets<2, 1, 0>>;
+type Pairs32<'n, N> = Hashed<'n, Va32, Compact32, N, Buckets<1, 3, 0>>;
 type Grows<'n, N> = Hashed<'n, Odd, Compact32, N, Buckets<1, 1, 100>>;
 
 conformance!(chain_odd_solo, Compact32, Solo, |nodes| Chain::new(nodes));
 conformance!(chain_odd_shared, Compact32, Shared, |nodes| Chain::new(nodes));
 conformance!(few_odd_shared, Compact32, Shared, |nodes| Few::new(nodes));
 conformance!(grows_odd_shared, Compact32, Shared, |nodes| Grows::new(nodes), keeps);
+conformance!(pairs_32_shared, Compact32, Shared, |nodes| Pairs32::new(nodes));
 conformance!(pair_solo, Compact32, Solo, |nodes| Hashed::<Pair, Compact32, _, Buckets<0, 1, 0>>::new(nodes));
 
 /// The second page of 8 KiB finds the first bucket free that the first one frees, which nothing counts on before.
@@ -37,9 +40,13 @@ mod wide {
     use crate::common::Full;
     use tlbkit_pagetable::cpt::{C128k, Cpt8, Cpt16};
     use tlbkit_pagetable::format::{Compact, Paper};
+    use tlbkit_pagetable::geometry::Va64;
     use tlbkit_pagetable::hpt::Hr;
 
     conformance!(hr_shared, Compact, Shared, |nodes| Hr::new(nodes), keeps);
+    conformance!(few_eights_solo, Paper, Solo, |nodes| Hashed::<Va64, Paper, _, Buckets<3, 2, 0>>::new(
+        nodes
+    ));
     conformance!(c128k_shared, Paper, Shared, |nodes| C128k::new(nodes));
     conformance!(cpt8_solo, Compact, Solo, |nodes| Cpt8::new(nodes), keeps);
     conformance!(cpt16_shared, Compact, Shared, |nodes| Cpt16::new(nodes), keeps);

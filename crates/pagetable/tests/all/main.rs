@@ -28,7 +28,6 @@ mod halves;
 mod hashed;
 mod hashed_bounds;
 mod hashed_growth;
-mod hashed_model;
 mod hashed_properties;
 mod hashed_space;
 mod hashed_threads;

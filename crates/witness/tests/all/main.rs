@@ -8,6 +8,5 @@ mod formats;
 mod gallery;
 mod own_code;
 mod recorder;
-mod tables;
 mod walks;
 mod words;
