@@ -130,9 +130,11 @@ fn run(program: impl FnOnce()) {
 /// The first process: every program, each on as many CPUs as there are; again and again, until there were as many
 /// operations as are wanted. Or what the kernel says: the one that receives messages (1), or that superpages are for (2).
 extern "C" fn main(what: usize) -> ! {
-    DEFERS.store(sys::defers(), Ordering::Relaxed);
     match what {
-        0 => sys::catch(),
+        0 => {
+            sys::catch();
+            DEFERS.store(sys::defers(), Ordering::Relaxed);
+        }
         1 => moving::run(),
         _ => {
             sys::catch();

@@ -193,6 +193,8 @@ pub(super) fn run(boot: &Boot<'_>) -> anyhow::Result<()> {
     }
     // Also for a program that reads the rows: the host's policy answers, too.
     let told = match boot.work {
+        // What a kernel that failed has not said is no error of its own.
+        Some(Work::Moving | Work::Superpage) if outcome.is_err() => String::new(),
         Some(Work::Moving) => moving::text(&lines)?,
         Some(Work::Protocols) => protocols::text(&lines),
         Some(Work::Superpage) => superpage::text(&lines)?,

@@ -270,14 +270,15 @@ fn doctests(shell: &Shell) -> anyhow::Result<()> {
 }
 
 /// Two tables in the kernel that measures, for the other kernel has the multi-level one; that kernel with programs on four CPUs of
-/// each machine, and on one of RISC-V, for which `tlbkit` has other code; on MIPS32 every protocol, and superpages that the host
-/// checks. On RISC-V the witness finds a planted fault.
+/// each machine, and on one of RISC-V, for which `tlbkit` has other code; on MIPS32 every workload: messages, every protocol, and
+/// superpages that the host checks. On RISC-V the witness finds a planted fault.
 fn boot(shell: &Shell) -> anyhow::Result<()> {
     boots(shell, ["boot --table GA,HR", "boot --machine riscv64"])?;
     boots(shell, tlbkit_boot::machines().map(|machine| format!("boot --machine {machine} --cpus 4")))?;
     boots(
         shell,
         [
+            "boot --machine mips32 --work moving",
             "boot --machine mips32 --cpus 4 --work protocols",
             "boot --machine mips32 --cpus 4 --work superpage",
             "witness --machine riscv64 --with early-free",

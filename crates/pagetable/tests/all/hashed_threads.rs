@@ -87,28 +87,6 @@ fn a_bucket_changes_hands() {
     play::<Va64, Compact32>();
 }
 
-/// Blocks move to larger arrays.
-#[test]
-fn the_table_grows() {
-    let pages: Vec<usize> = (0..40).map(|at| at << 9 | 3).collect();
-    beside::<Va48, Compact, 0, 1, 100>(
-        &pages,
-        |vpn| vpn >> 9 & 3 == 0,
-        |table, gate| {
-            let others = if cfg!(miri) { 30 } else { 3000 };
-            for vpn in 0..others {
-                let mut writer = Writer::new(table).unwrap();
-                let page = Pages::one(Vpn::new(0x10_0000 + vpn * 7));
-                writer.map(page, Pfn::new(vpn), PageSize::K4, Attr::READ).unwrap();
-                let batch = writer.finish();
-                drop(gate.write().unwrap());
-                // SAFETY: every walk that was under way when the batch was finished is over.
-                unsafe { batch.reclaim() };
-            }
-        },
-    );
-}
-
 /// Blocks move to more segments and back to fewer, again and again, while pages that walkers ask for come and go.
 #[test]
 fn the_table_grows_and_shrinks() {
