@@ -106,7 +106,7 @@ impl Driver {
 }
 
 /// Seconds after which a driver hangs.
-const LIMIT: &str = "900";
+const LIMIT: &str = "300";
 
 fn succeeds(line: &Line) -> anyhow::Result<bool> {
     let output = line.command().output().with_context(|| format!("cannot run `{line}`"))?;
