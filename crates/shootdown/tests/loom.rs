@@ -10,8 +10,8 @@ use loom::sync::atomic::{AtomicUsize, Ordering};
 use loom::thread;
 use tlbkit_addr::{Asid, CpuSet, Flush};
 use tlbkit_shootdown::{
-    Algorithm, Duty, Edit, Hardware, LocalCpu, LowRights, Miss, MissAction, OpId, Outcome, Plan, PteFirst,
-    Request, SharedSpace, Source, SwitchKind, System, Target,
+    Algorithm, Consistency, Duty, Edit, Hardware, LocalCpu, LowRights, Miss, MissAction, OpId, Outcome, Plan,
+    PteFirst, Request, SharedSpace, Source, SwitchKind, System, Target,
 };
 
 #[path = "all/support/mod.rs"]
@@ -130,6 +130,10 @@ impl Cpu {
         }
         if self.held != 0 {
             assert_ne!(self.shared.frame.load(Ordering::Relaxed), FREE, "a frame that has been handed back");
+            if self.plan.algorithm().consistency() == Consistency::Always {
+                let entry = self.shared.entry.load(Ordering::Relaxed);
+                assert_eq!(entry, self.held, "a translation that the table no longer has");
+            }
         }
     }
 }
