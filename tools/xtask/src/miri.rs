@@ -104,7 +104,11 @@ pub(crate) fn run(shell: &Shell, args: &MiriArgs) -> anyhow::Result<()> {
     };
     for seed in 0..SEEDS {
         for tests in THREADS {
-            job(MACHINES[0], tests, &format!(" -Zmiri-seed={seed}"))?;
+            // Frames are nodes' words and bytes of programs in turn, and Miri's stale values of atomics of two sizes end in an error of
+            // its own (rust-lang/miri#5185). Loom has stale values, too.
+            let plain =
+                if tests.starts_with("-p tlbkit ") { " -Zmiri-disable-weak-memory-emulation" } else { "" };
+            job(MACHINES[0], tests, &format!(" -Zmiri-seed={seed}{plain}"))?;
         }
     }
     for machine in MACHINES {
