@@ -238,9 +238,14 @@ impl<'n> Retired<'n> {
     /// `other` itself, if its nodes are of another storage.
     #[expect(clippy::result_large_err, reason = "the error is the batch itself, which must not be lost")]
     pub fn append(&mut self, mut other: Self) -> Result<(), Self> {
+        if self.take_over(&mut other) { Ok(()) } else { Err(other) }
+    }
+
+    /// Does what [`append`](Self::append) does, and leaves `other` empty; or returns false, if its nodes are of another storage.
+    fn take_over(&mut self, other: &mut Self) -> bool {
         // By the contract of `Reclaim` one address means one numbering of nodes.
         if !core::ptr::addr_eq(self.nodes, other.nodes) {
-            return Err(other);
+            return false;
         }
         if let Some(head) = other.head.take() {
             self.join(self.nodes.index_of(head), other.count, self.head);
@@ -252,7 +257,7 @@ impl<'n> Retired<'n> {
         }
         self.flush.add_all(FlushScope::Everywhere);
         other.flush.clear();
-        Ok(())
+        true
     }
 
     /// Runs a change of a table that pushes each node after the store that unlinks it.
@@ -475,6 +480,15 @@ impl<'n> Carried<'n> {
     #[inline]
     pub const fn nodes(&self) -> usize {
         self.0.nodes()
+    }
+
+    /// Does what [`Retired::append`] does with the obligation of a writer, which copies neither batch.
+    ///
+    /// # Errors
+    ///
+    /// `other` itself, if its nodes are of another storage.
+    pub fn append<'b>(&mut self, other: Pending<'b, 'n>) -> Result<(), Pending<'b, 'n>> {
+        if self.0.take_over(other.0) { Ok(()) } else { Err(other) }
     }
 
     /// Returns the batch on the CPU that it was carried to.

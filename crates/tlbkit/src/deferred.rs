@@ -36,6 +36,7 @@ use tlbkit_pagetable::{Carried, Error, Pending, Retired, Run};
 use crate::counted::counted;
 use crate::edit::SHORT;
 use crate::lock::Lock;
+use crate::once::Unflushed;
 use crate::runs::{RUNS, UncoveredRuns};
 use crate::sync::{AtomicUsize, Ordering};
 use crate::{AddressSpace, Kernel, Mmu, PagesOf};
@@ -166,10 +167,14 @@ impl Deferred {
             if queue.owner != owner || places - len < frames.len() {
                 return false;
             }
-            let mut nodes = queue.nodes.take().map_or_else(none, Carried::into_retired);
-            // The batches are of one storage, that of the owner, which is in shared mode.
-            let _ = nodes.append(pending.take());
-            self.leave(queue, nodes.across_cpus().ok());
+            if queue.nodes.is_none() {
+                queue.nodes = none().across_cpus().ok();
+            }
+            if let Some(nodes) = &mut queue.nodes {
+                // The batches are of one storage, that of the owner, which is in shared mode.
+                let _ = nodes.append(pending);
+                self.nodes.store(nodes.nodes(), Ordering::Relaxed);
+            }
             frames.take_all(|frames| {
                 if let Some(place) = queue.places.get_mut((queue.at + len) % places) {
                     *place = Place { space, pages, frames };
@@ -194,10 +199,11 @@ impl Deferred {
     #[inline(never)]
     pub(crate) fn holds(&self, space: usize, pages: Pages) -> bool {
         self.queue.with(|queue| {
-            let places = queue.places.len();
-            let mut waiting =
-                (0..self.len()).filter_map(|index| queue.places.get((queue.at + index) % places));
-            waiting.any(|place| place.space == space && place.pages.intersect(pages).is_some())
+            let (around, from) = queue.places.split_at_checked(queue.at).unwrap_or_default();
+            from.iter()
+                .chain(around)
+                .take(self.len())
+                .any(|place| place.space == space && place.pages.intersect(pages).is_some())
         })
     }
 
@@ -295,6 +301,9 @@ impl<K: Kernel, const CPUS: usize> AddressSpace<K, CPUS> {
         let range = counted::<K>(pages);
         match self.mmu().kernel().deferred() {
             Some(deferred) if CPUS > 1 && range.len() <= SHORT && !self.0.is_kernels() => {
+                if range.len() == 1 && self.unmap_once::<true>(range.first()).map_err(Unflushed::error)? {
+                    return Ok(1);
+                }
                 self.change(Some(range), &mut |edit| edit.unmap_deferred(deferred, range))
             }
             _ => self.unmap(pages),

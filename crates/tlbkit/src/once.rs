@@ -11,7 +11,7 @@ use crate::cpu_call::CpuCall;
 use crate::settle::{is_supervisors, keeps_absence, status};
 use crate::storage::{Storage, Table, page_turn};
 use crate::table::SpaceTable as _;
-use crate::{Access, AddressSpace, Fault, FrameOf, Kernel, Machine};
+use crate::{Access, AddressSpace, Deferred, Fault, FrameOf, Kernel, Machine};
 
 /// The slot of a page in an address space's page table.
 type Slot<'w, K> = mpt::Slot<'w, 'static, Shape<K>, <<K as Kernel>::Machine as Machine>::Format, Storage<K>>;
@@ -73,7 +73,7 @@ impl<K: Kernel, const CPUS: usize> AddressSpace<K, CPUS> {
             let is_free = !call.waits(&self.0) || self.may_map(call, page, attr);
             is_free.then(|| slot.map(frame, attr)).flatten().map(|stale| Changed::new(None, stale))
         };
-        match self.at_once(page, map) {
+        match self.at_once::<false>(page, map) {
             Ok(true) => {}
             Ok(false) => self.map_again(page, frame, attr, wrong),
             Err(Unflushed) => *wrong = Some(Unflushed.error()),
@@ -91,8 +91,13 @@ impl<K: Kernel, const CPUS: usize> AddressSpace<K, CPUS> {
     }
 
     #[inline(never)]
-    pub(crate) fn unmap_once(&self, page: Vpn) -> Result<bool, Unflushed> {
-        self.at_once(page, |_, slot| {
+    pub(crate) fn unmap_once<const LATER: bool>(&self, page: Vpn) -> Result<bool, Unflushed> {
+        let has_room = |deferred: &Deferred| deferred.has_room(self.0.mmu.address(), 1);
+        self.at_once::<LATER>(page, |_, slot| {
+            // If nothing more can wait, an edit flushes first what does.
+            if LATER && !self.0.mmu.kernel().deferred().is_some_and(has_room) {
+                return None;
+            }
             let (leaf, stale) = slot.unmap()?;
             Some(Changed::new(Some(leaf), stale))
         })
@@ -106,7 +111,7 @@ impl<K: Kernel, const CPUS: usize> AddressSpace<K, CPUS> {
         {
             return Ok(false);
         }
-        self.at_once(page, |call, slot| {
+        self.at_once::<false>(page, |call, slot| {
             if change.clear.contains(Attr::USER) && call.waits(&self.0) {
                 return None;
             }
@@ -117,7 +122,7 @@ impl<K: Kernel, const CPUS: usize> AddressSpace<K, CPUS> {
 
     #[inline(never)]
     pub(crate) fn replace_once(&self, page: Vpn, frame: Pfn, attr: Encoded<K>, wrong: &mut Option<Error>) {
-        let done = self.at_once(page, |call, slot| {
+        let done = self.at_once::<false>(page, |call, slot| {
             if call.waits(&self.0) && is_supervisors::<K>(attr.attr()) {
                 return None;
             }
@@ -146,7 +151,7 @@ impl<K: Kernel, const CPUS: usize> AddressSpace<K, CPUS> {
     /// Stores what the entry held before in `before`.
     #[inline(never)]
     pub(crate) fn mark_once(&self, page: Vpn, mark: Mark, before: &mut Entry) -> Result<bool, Unflushed> {
-        self.at_once(page, |call, slot| {
+        self.at_once::<false>(page, |call, slot| {
             // A payload takes the place of no page.
             if matches!(mark, Mark::Payload(..)) && slot.look().is_some()
                 || call.is_deferred(&self.0, Pages::one(page))
@@ -174,7 +179,7 @@ impl<K: Kernel, const CPUS: usize> AddressSpace<K, CPUS> {
         taken: &mut Option<FrameOf<K>>,
     ) -> Result<bool, Error> {
         let mut refused = None;
-        let done = self.at_once(page, |call, slot| {
+        let done = self.at_once::<false>(page, |call, slot| {
             if slot.entry()? != Entry::Empty || call.waits(&self.0) && !self.may_map(call, page, attr) {
                 return None;
             }
@@ -190,7 +195,7 @@ impl<K: Kernel, const CPUS: usize> AddressSpace<K, CPUS> {
     /// Maps the page to `frame` in place of a payload.
     #[inline(never)]
     pub(crate) fn fill_once(&self, page: Vpn, payload: u64, frame: Pfn) -> Result<bool, Unflushed> {
-        self.at_once(page, |call, slot| {
+        self.at_once::<false>(page, |call, slot| {
             if (keeps_absence::<K, CPUS>() || call.waits(&self.0))
                 && !matches!(slot.entry()?, Entry::Mark(Mark::Payload(_, attr)) if !is_supervisors::<K>(attr))
             {
@@ -242,9 +247,9 @@ impl<K: Kernel, const CPUS: usize> AddressSpace<K, CPUS> {
         })
     }
 
-    /// Makes a change of a page with one store, and flushes it.
+    /// Makes a change of a page with one store, and flushes it: with `LATER`, on other CPUs by a later flush, if there is room.
     #[inline(always)]
-    fn at_once(
+    fn at_once<const LATER: bool>(
         &self,
         page: Vpn,
         change: impl FnOnce(&mut CpuCall<K, CPUS>, Slot<'_, K>) -> Option<Changed>,
@@ -273,7 +278,8 @@ impl<K: Kernel, const CPUS: usize> AddressSpace<K, CPUS> {
             let frame = old.map(|leaf| leaf.frame);
             let dirty = old.is_some_and(|leaf| leaf.attr.contains(Attr::DIRTY));
             if call.is_refused() || is_everywhere && !call.is_alone_after(space, stale.in_order) {
-                return self.shoot_once(call, page, frame, dirty);
+                let shoot = if LATER { Self::defer_once } else { Self::shoot_once };
+                return shoot(self, call, page, frame, dirty);
             }
             call.flush(space, &flush_of(scope, page));
             if let Some(first) = frame {
@@ -302,6 +308,30 @@ impl<K: Kernel, const CPUS: usize> AddressSpace<K, CPUS> {
             let _ = call.uncovered().add(Run { first, len: 1, dirty });
         }
         call.complete(&self.0, batch.pending());
+        call.checked(Ok(true)).map_err(|_| Unflushed)
+    }
+
+    /// Flushes here, and leaves `frame` to a later flush of all CPUs if there is room; otherwise runs the shootdown.
+    #[cold]
+    #[inline(never)]
+    fn defer_once(
+        &self,
+        mut call: CpuCall<K, CPUS>,
+        page: Vpn,
+        frame: Option<Pfn>,
+        dirty: bool,
+    ) -> Result<bool, Unflushed> {
+        let mut batch = self.0.table.batch();
+        batch.merge(&flush_of(FlushScope::Everywhere, page));
+        if let Some(first) = frame {
+            // The list is empty.
+            let _ = call.uncovered().add(Run { first, len: 1, dirty });
+        }
+        let deferred = self.0.mmu.kernel().deferred().filter(|_| !call.is_refused());
+        let mut leave = |deferred| call.leave(&self.0, deferred, Pages::one(page), batch.pending());
+        if !deferred.is_some_and(&mut leave) {
+            call.complete(&self.0, batch.pending());
+        }
         call.checked(Ok(true)).map_err(|_| Unflushed)
     }
 }

@@ -227,11 +227,15 @@ fn one_batch_has_what_several_tables_have_retired() {
     let elsewhere = Slab::<u32, Shared>::new(rest, 0).unwrap();
     let tables: [Chain<'_>; 2] = std::array::from_fn(|_| Chain::new(&slab).unwrap());
     let foreign = Chain::new(&elsewhere).unwrap();
-    let mut all = Retired::new(&slab);
-    for table in &tables {
-        all.append(killed(table, 16)).unwrap();
-    }
-    let back = all.append(killed(&foreign, 16)).unwrap_err();
+    let mut all = Retired::new(&slab).across_cpus().unwrap();
+    let mut first = killed(&tables[0], 16);
+    all.append(first.pending()).unwrap();
+    assert!(first.is_empty());
+    let mut back = killed(&foreign, 16);
+    assert!(all.append(back.pending()).is_err());
+    let mut all = all.into_retired();
+    all.append(killed(&tables[1], 16)).unwrap();
+    let back = all.append(back).unwrap_err();
     assert!(all.flush().is_all());
     assert!(overflows(&tables[0], 32), "its bucket is held back");
     // SAFETY: no other CPU walks the tables.

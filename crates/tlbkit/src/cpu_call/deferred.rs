@@ -2,6 +2,7 @@
 
 use tlbkit_addr::{Asid, Flush, Pages};
 use tlbkit_pagetable::nodes::Store;
+use tlbkit_pagetable::{Pending, Retired};
 use tlbkit_shootdown::Broadcast;
 
 use super::CpuCall;
@@ -25,6 +26,24 @@ impl<K: Kernel, const CPUS: usize> CpuCall<K, CPUS> {
     pub(crate) fn is_deferred(&self, space: &Block<K, CPUS>, pages: Pages) -> bool {
         let holds = |deferred: &Deferred| is_ahead(space, deferred) && deferred.holds(space.address(), pages);
         CPUS > 1 && self.mmu.kernel().deferred().is_some_and(holds)
+    }
+
+    /// Flushes on this CPU what a change of `pages` has made stale, and leaves its frames, which are in the list, and its obligation to
+    /// a later flush of all CPUs. Returns false if there is no room for them: they stay where they are.
+    pub(crate) fn leave(
+        &mut self,
+        space: &Block<K, CPUS>,
+        deferred: &Deferred,
+        pages: Pages,
+        pending: Pending<'_, 'static>,
+    ) -> bool {
+        self.flush(space, pending.flush());
+        if Mmu::<K, CPUS>::BROADCASTS {
+            space.count_broadcast();
+        }
+        let mmu = self.mmu;
+        let of = (space.address(), pages, &space.deferred);
+        deferred.keep(mmu.address(), of, self.uncovered(), pending, || Retired::new(mmu.storage()))
     }
 
     /// Flushes every CPU's TLB, and releases all that waits, and the frames that the changes of this call have uncovered. Returns how

@@ -1,14 +1,14 @@
 //! Unmaps of a range, and what becomes of its frames: they wait for the flush in the edit's list, or in the table's own nodes.
 
 use tlbkit_addr::Pages;
-use tlbkit_pagetable::{Error, Mark, Pending, Rest, Retired, Run, Uncovered};
+use tlbkit_pagetable::{Error, Mark, Pending, Rest, Run, Uncovered};
 
 use super::Edit;
 use crate::counted::{counted, to_pages};
 use crate::detached::Detachment;
 use crate::storage::Table;
 use crate::table::{PART, SpaceTable as _};
-use crate::{Deferred, Kernel, Mmu, PagesOf};
+use crate::{Deferred, Kernel, PagesOf};
 
 /// The number of pages after which a range is no longer unmapped with the list of runs alone.
 pub(crate) const SHORT: usize = 1 << 9;
@@ -69,23 +69,16 @@ impl<K: Kernel, const CPUS: usize> Edit<'_, K, CPUS> {
 
     /// Leaves the flush of what this edit has unmapped of `pages` to a later one, if there is room; otherwise flushes.
     fn defer(&mut self, deferred: &Deferred, pages: Pages) {
-        let (space, mmu) = (self.space, self.space.mmu);
+        let space = self.space;
         // If the edit has taken up the debt of an earlier one, its flush is one of everything, and does not wait.
         let may_wait = |pending: &Pending<'_, '_>| !pending.flush().is_none() && !pending.flush().is_all();
         // A place is of frames. Without one no change would find that links to the nodes may be in use.
         if !self.call.uncovered().is_empty()
             && let Some(pending) = self.writer.pending().filter(may_wait)
             && !self.call.is_alone(space)
+            && self.call.leave(space, deferred, pages, pending)
         {
-            self.call.flush(space, pending.flush());
-            if Mmu::<K, CPUS>::BROADCASTS {
-                space.count_broadcast();
-            }
-            let of = (space.address(), pages, &space.deferred);
-            let none = || Retired::new(mmu.storage());
-            if deferred.keep(mmu.address(), of, self.call.uncovered(), pending, none) {
-                return;
-            }
+            return;
         }
         self.flush();
     }

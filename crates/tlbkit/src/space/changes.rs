@@ -198,7 +198,7 @@ impl<K: Kernel, const CPUS: usize> AddressSpace<K, CPUS> {
     #[inline]
     pub fn unmap(&self, pages: PagesOf<K>) -> Result<usize, Error> {
         let pages = counted::<K>(pages);
-        if is_one(pages) && self.unmap_once(pages.first()).map_err(Unflushed::error)? {
+        if is_one(pages) && self.unmap_once::<false>(pages.first()).map_err(Unflushed::error)? {
             return Ok(1);
         }
         self.unmap_more(pages)
