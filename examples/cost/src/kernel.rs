@@ -67,6 +67,9 @@ impl Frames {
 }
 
 static ALL: Mutex<Frames> = Mutex::new(Frames { uses: [0; FRAMES], free: [0; FRAMES], count: 0 });
+/// Where unmaps wait for a later flush.
+#[cfg(feature = "deferring")]
+static DEFERRED: tlbkit::Deferred<[tlbkit::Place; 128]> = tlbkit::Deferred::new();
 static RECORDS: [Record; FRAMES] = [const { Record::new(0) }; FRAMES];
 
 /// Calls `f` with the frames, with interrupts masked, behind the lock.
@@ -175,6 +178,11 @@ unsafe impl Kernel for Mine {
 
     fn interrupt(&self, cpus: CpuSet) {
         cpus::interrupt(cpus);
+    }
+
+    #[cfg(feature = "deferring")]
+    fn deferred(&self) -> Option<&tlbkit::Deferred> {
+        Some(&DEFERRED)
     }
 
     fn overdue(&self, _: Overdue) {

@@ -26,7 +26,7 @@ mod kernel;
 mod paint;
 
 use board::Console;
-use kernel::{Frames, MMU, Space, cpu, cpus, frames};
+use kernel::{CPUS, Frames, MMU, Space, cpu, cpus, frames};
 
 /// Pages of one node.
 const PAGES: usize = 100;
@@ -309,6 +309,40 @@ fn large_pages(space: &Space) -> Result<(), Error> {
     Ok(())
 }
 
+/// Unmaps whose flush waits, because another CPU runs the address space, and the flush, when that CPU is offline again. Without memory
+/// for them there is no other CPU, and they are unmaps.
+fn later(space: &Space) -> Result<(), Error> {
+    // This CPU does what the other one would do.
+    let elsewhere = |call: &dyn Fn() -> Result<(), Error>| {
+        if !cfg!(feature = "deferring") {
+            return Ok(());
+        }
+        cpus::begin(CPUS - 1);
+        let done = call();
+        cpus::begin(0);
+        done
+    };
+    let run = || elsewhere(&|| MMU.online().and_then(|()| space.activate()));
+    let leave = || elsewhere(&|| MMU.offline());
+    let held = take()?;
+    frames(|frames| (0..PAGES).for_each(|_| frames.hold(held)));
+    space.map_with(pages(AT, PAGES)?, USED, |_| take())?;
+    space.map(page(ELSEWHERE), held, USED)?;
+    run()?;
+    each("unmap_deferred", &mut |index| space.unmap_deferred(page_of(index)).map(drop));
+    each("map,_while_100_unmaps_wait", &mut |index| {
+        space.map(page(ELSEWHERE + (index + 1) * PageSize::K4.bytes()), held, USED)
+    });
+    leave()?;
+    each_of("flush_deferred,_a_page_of_100", 1, PAGES, &mut |_| MMU.flush_deferred().map(drop));
+    run()?;
+    space.unmap_deferred(page(ELSEWHERE))?;
+    leave()?;
+    once("flush_deferred,_one_page", &mut |_| MMU.flush_deferred().map(drop));
+    once("flush_deferred,_nothing_waits", &mut |_| MMU.flush_deferred().map(drop));
+    space.unmap(pages(ELSEWHERE, PAGES + 1)?).map(drop)
+}
+
 /// Returns the kernel's own address space, which is never dropped: its pages are those of every process.
 #[cfg(not(target_arch = "aarch64"))]
 fn kernels() -> Result<Option<ManuallyDrop<Space>>, Error> {
@@ -361,6 +395,7 @@ fn all() -> Result<(), Error> {
     one_by_one(&space)?;
     of_a_process(kernel.as_deref(), &space)?;
     many_at_once(&space)?;
+    later(&space)?;
     MMU.idle()?;
     drop(space);
     once("offline", &mut |_| MMU.offline());

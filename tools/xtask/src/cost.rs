@@ -56,9 +56,10 @@ const LEVELS: [(&str, &str); 2] = [("release", "3"), ("small", "s")];
 const CPUS: [(&str, usize); 2] = [("", 1), ("four-cpus", 4)];
 
 /// The builds that are booted: profile, features, and what heads their columns.
-const BOOTED: [(&str, &str, &str); 4] = [
+const BOOTED: [(&str, &str, &str); 5] = [
     ("release", "", "1 CPU"),
     ("release", "four-cpus", "4 CPUs"),
+    ("release", "four-cpus,deferring", "4, defer"),
     ("dev", "four-cpus", "dev"),
     ("guide", "four-cpus", "dev, 1"),
 ];
@@ -88,6 +89,8 @@ impl Text {
 /// What a kernel has said of its calls.
 struct Calls {
     profile: &'static str,
+    /// What heads its columns.
+    head: &'static str,
     cpus: usize,
     calls: Vec<Value>,
 }
@@ -166,11 +169,12 @@ impl Cost {
             of_levels.extend(texts(shell, machine, profile, level, &bar)?);
         }
         let mut calls = Vec::new();
-        for (profile, features, _) in BOOTED {
+        for (profile, features, head) in BOOTED {
             bar.set_message(format!("calls, {profile} {features}"));
             let kernel = build(shell, machine, "measured", profile, features)?;
-            let cpus = CPUS.iter().find(|(known, _)| *known == features).map_or(1, |(_, cpus)| *cpus);
-            calls.push(Calls { profile, cpus, calls: machine.measure(shell, &kernel)? });
+            let cpus =
+                CPUS.iter().rfind(|(known, _)| features.starts_with(known)).map_or(1, |(_, cpus)| *cpus);
+            calls.push(Calls { profile, head, cpus, calls: machine.measure(shell, &kernel)? });
             bar.inc(1);
         }
         bar.finish_and_clear();
@@ -225,6 +229,7 @@ impl Cost {
             json!({
                 "name": name(call),
                 "profile": of.profile,
+                "column": of.head,
                 "cpus": of.cpus,
                 "instructions": call["instructions"],
                 "stack": call["stack"],
@@ -401,6 +406,7 @@ mod tests {
     fn a_call_that_takes_too_much_stack_is_named() {
         let calls = |profile| Calls {
             profile,
+            head: "",
             cpus: 4,
             calls: vec![
                 json!({ "name": "page_out", "stack": 2049 }),
