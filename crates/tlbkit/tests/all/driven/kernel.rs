@@ -8,13 +8,15 @@ use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use tlbkit::pagetable::Geometry;
 use tlbkit::{
-    AddressSpace, Asid, CpuSet, Flush, FrameOf, Guarded, Kernel, Machine, Overdue, PagesOf, Pfn, PhysAddr,
-    Record, Run, VirtAddr, arch,
+    AddressSpace, Asid, CpuSet, Deferred, Flush, FrameOf, Guarded, Kernel, Machine, Overdue, PagesOf, Pfn,
+    PhysAddr, Place, Record, Run, VirtAddr, arch,
 };
 
 /// The first frame of the arena, and how many there are.
 const FIRST: usize = 0x100;
 const FRAMES: usize = if cfg!(miri) { 96 } else { 224 };
+/// How many runs of frames can wait for a later flush: as few as there can be.
+pub const PLACES: usize = 16;
 /// Frames of users are numbers alone, from here on: no code looks into them.
 const DATA: usize = 0x2000;
 
@@ -164,6 +166,7 @@ pub struct Ram<A: Arch> {
     records: Box<[Record]>,
     state: Mutex<State>,
     pub others: OnceLock<Others>,
+    pub deferred: Deferred<[Place; PLACES]>,
     machine: std::marker::PhantomData<fn() -> A>,
 }
 
@@ -196,6 +199,7 @@ impl<A: Arch> Ram<A> {
                 pauses: 0,
             }),
             others: OnceLock::new(),
+            deferred: Deferred::new(),
             machine: std::marker::PhantomData,
         }
     }
@@ -391,6 +395,10 @@ unsafe impl<A: Arch> Kernel for Ram<A> {
         let mut state = self.state();
         let cpu = state.cpu;
         state.tlbs[cpu].root = None;
+    }
+
+    fn deferred(&self) -> Option<&Deferred> {
+        Some(&self.deferred)
     }
 
     fn asid_bits(&self) -> u32 {

@@ -21,7 +21,7 @@ use std::mem::ManuallyDrop;
 use std::ops::ControlFlow;
 
 use kernel::{Arch, Ram};
-use model::{Model, mask};
+use model::{Model, Page, mask};
 use tlbkit::{AddressSpace, Attr, Entry, FrameOf, Leaf, Mark, Mmu, Run, VirtAddr};
 
 /// The bytes of a step.
@@ -42,6 +42,23 @@ struct Process<A: Arch, const CPUS: usize> {
     nodes: usize,
 }
 
+/// A page that is unmapped, which other CPUs may use until the next flush of all.
+#[derive(Clone, Copy, Debug)]
+struct Waiting {
+    /// The address space's.
+    name: usize,
+    first: usize,
+    page: Page,
+    /// The CPU that has unmapped it, and has flushed.
+    cpu: usize,
+}
+
+impl Waiting {
+    fn last(&self) -> usize {
+        self.first + (self.page.pages - 1)
+    }
+}
+
 struct World<A: Arch, const CPUS: usize> {
     mmu: &'static Mmu<Ram<A>, CPUS>,
     processes: Vec<Process<A, CPUS>>,
@@ -49,6 +66,9 @@ struct World<A: Arch, const CPUS: usize> {
     payloads: u64,
     /// What each CPU runs.
     runs: [Option<usize>; CPUS],
+    waiting: Vec<Waiting>,
+    /// How many runs of frames these are.
+    waiting_runs: usize,
 }
 
 /// How a history goes that is no random one.
@@ -76,8 +96,15 @@ pub fn run<A: Arch, const CPUS: usize>(bits: u32, steps: &[[u8; STEP]], fault: F
     mmu.kernel().state().asid_bits = bits.min(A::ASID_BITS);
     mmu.kernel().state().forgets = fault.forgets;
     // What fails goes no further: the ends of its address spaces would fail, too.
-    let mut world =
-        ManuallyDrop::new(World { mmu, processes: Vec::new(), names: 0, payloads: 0, runs: [None; CPUS] });
+    let mut world = ManuallyDrop::new(World {
+        mmu,
+        processes: Vec::new(),
+        names: 0,
+        payloads: 0,
+        runs: [None; CPUS],
+        waiting: Vec::new(),
+        waiting_runs: 0,
+    });
     for &step in steps {
         world.step(step, fault.misses);
     }
@@ -108,30 +135,41 @@ impl<A: Arch, const CPUS: usize> World<A, CPUS> {
             // Mostly there are frames enough.
             state.allowance = if bytes[6] < 24 { usize::from(bytes[6] % 6) } else { usize::MAX };
         }
-        let before: Vec<(usize, Model)> =
-            self.processes.iter().map(|process| (process.name, process.model.clone())).collect();
+        let mut before: Vec<(usize, Page)> = Vec::new();
+        for process in &self.processes {
+            before.extend(process.model.leaves.values().map(|&page| (process.name, page)));
+        }
+        before.extend(self.waiting.iter().map(|waiting| (waiting.name, waiting.page)));
         self.take(bytes, misses);
         kernel.state().allowance = usize::MAX;
         self.forget_dead();
+        if kernel.deferred.waiting().0 != self.waiting_runs {
+            assert_eq!(kernel.deferred.waiting(), (0, 0), "a flush is one of all that waits");
+            self.flushed();
+        }
         self.check_released(&before);
         self.check();
     }
 
+    /// Everything that has waited is released.
+    fn flushed(&mut self) {
+        self.waiting.clear();
+        self.waiting_runs = 0;
+    }
+
     /// What a page was written by way of is told when it goes back.
-    fn check_released(&self, before: &[(usize, Model)]) {
+    fn check_released(&self, before: &[(usize, Page)]) {
         let state = self.kernel().state();
-        for (name, old) in before {
-            let now = self.processes.iter().find(|process| process.name == *name);
-            for leaf in old.leaves.values().filter(|leaf| leaf.dirty) {
-                let stays = now.is_some_and(|now| now.model.maps_frame(leaf.frame));
-                let told = |run: &Run| {
-                    run.dirty && (run.first.get()..run.first.get() + run.len).contains(&leaf.frame)
-                };
-                assert!(
-                    stays || state.released.iter().any(told),
-                    "{leaf:?} was written, and no CPU was told"
-                );
-            }
+        for &(name, leaf) in before.iter().filter(|(_, leaf)| leaf.dirty) {
+            let now = self.processes.iter().find(|process| process.name == name);
+            let waits = |waiting: &Waiting| (waiting.name, waiting.page.frame) == (name, leaf.frame);
+            let stays = now.is_some_and(|now| now.model.maps_frame(leaf.frame));
+            let told =
+                |run: &Run| run.dirty && (run.first.get()..run.first.get() + run.len).contains(&leaf.frame);
+            assert!(
+                stays || self.waiting.iter().any(waits) || state.released.iter().any(told),
+                "{leaf:?} was written, and no CPU was told"
+            );
         }
     }
 
@@ -158,6 +196,14 @@ impl<A: Arch, const CPUS: usize> World<A, CPUS> {
             }
             (nodes, blocks) = (nodes + process.nodes, blocks + 1);
         }
+        for waiting in &self.waiting {
+            let (page, name) = (waiting.page, waiting.name);
+            (page.frame..page.frame + page.pages).for_each(|frame| *frames.entry(frame).or_default() += 1);
+            let process = self.processes.iter().find(|process| process.name == name);
+            let is_free = |of: &Process<A, CPUS>| of.model.is_free(waiting.first, waiting.last());
+            assert!(process.is_none_or(is_free), "{waiting:x?} is in use before the flush");
+        }
+        nodes += kernel.deferred.waiting().1;
         assert_eq!(kernel.state().mapped, frames, "how often frames are mapped");
         assert_eq!(kernel.state().payloads, payloads, "how many pages have each payload");
         let frames = kernel.taken() - blocks;
@@ -168,7 +214,7 @@ impl<A: Arch, const CPUS: usize> World<A, CPUS> {
         self.check_tlbs();
     }
 
-    /// No TLB has what its CPU's address space does not map.
+    /// No TLB has what its CPU's address space does not map, unless another CPU has left the flush to a later one.
     fn check_tlbs(&self) {
         let state = self.kernel().state();
         for (cpu, tlb) in state.tlbs.iter().enumerate() {
@@ -181,7 +227,11 @@ impl<A: Arch, const CPUS: usize> World<A, CPUS> {
                 if tag != A::asid(root) {
                     continue;
                 }
-                let Some((first, leaf)) = process.model.find(page) else {
+                let waits = |of: &&Waiting| {
+                    of.name == process.name && (of.first..=of.last()).contains(&page) && of.cpu != cpu
+                };
+                let waiting = self.waiting.iter().find(waits).map(|of| (of.first, of.page));
+                let Some((first, leaf)) = process.model.find(page).or(waiting) else {
                     panic!("CPU {cpu} has {held:x?} of page {page:#x}, which is not mapped")
                 };
                 assert_eq!(held.frame, leaf.frame + (page - first), "CPU {cpu}, page {page:#x}");
@@ -193,6 +243,8 @@ impl<A: Arch, const CPUS: usize> World<A, CPUS> {
 
     /// The end of everything: each frame goes back.
     fn end(&mut self) {
+        self.mmu.flush_deferred().expect("no call is under way");
+        assert_eq!(self.kernel().deferred.waiting(), (0, 0));
         for cpu in 0..CPUS {
             self.kernel().state().cpu = cpu;
             self.mmu.offline().expect("no call is under way");
@@ -209,7 +261,7 @@ impl<A: Arch, const CPUS: usize> World<A, CPUS> {
 /// Compares an address space with its model, by a visit of all of it. (Miri looks at the pages of the model.)
 fn compare<A: Arch, const CPUS: usize>(space: &Space<A, CPUS>, model: &Model) {
     let wanted = mask::<A>();
-    let same = |first: usize, leaf: &Leaf<FrameOf<Ram<A>>>, page: &model::Page| {
+    let same = |first: usize, leaf: &Leaf<FrameOf<Ram<A>>>, page: &Page| {
         let name = || format!("page {first:#x}: {leaf:?} for {page:x?}");
         assert_eq!(leaf.at.get() >> A::SHIFT, first, "{}", name());
         assert_eq!(

@@ -9,9 +9,9 @@ use tlbkit::{
     Reason, Run, Stopped, SupervisorPages, VirtAddr,
 };
 
-use super::kernel::{Arch, Held, Ram};
+use super::kernel::{Arch, Held, PLACES, Ram};
 use super::model::{ACCESS, Model, Page, fits, halves, kept, large, spots};
-use super::{Process, SPACES, STEP, Space, World};
+use super::{Process, SPACES, STEP, Space, Waiting, World};
 
 const RU: Attr = Attr::READ.union(Attr::USER);
 const RWU: Attr = RU.union(Attr::WRITE);
@@ -115,9 +115,14 @@ impl<A: Arch, const CPUS: usize> World<A, CPUS> {
             _ => None,
         }
         .unwrap_or(chosen);
-        at.page = some_page::<A>(&self.processes[chosen].model, spot);
-        at.last = at.page.saturating_add(COUNTS[usize::from(count) % COUNTS.len()] - 1).min(top::<A>());
         let name = self.processes[chosen].name;
+        let waiting = self.waiting.iter().filter(|waiting| (64..96).contains(&spot) && waiting.name == name);
+        let waiting: Vec<usize> = waiting.map(|waiting| waiting.first).collect();
+        at.page = match waiting.len() {
+            0 => some_page::<A>(&self.processes[chosen].model, spot),
+            len => waiting[usize::from(spot) % len],
+        };
+        at.last = at.page.saturating_add(COUNTS[usize::from(count) % COUNTS.len()] - 1).min(top::<A>());
         let Some(space) = self.processes[chosen].handle.clone() else { return };
         match kind % 32 {
             0 if self.processes.len() < SPACES => self.begin(at),
@@ -131,6 +136,8 @@ impl<A: Arch, const CPUS: usize> World<A, CPUS> {
                 self.runs[cpu] = None;
             }
             6 if twist < 64 => self.processes[chosen].handle = None,
+            6 => self.flush_deferred(&space, at, name),
+            16..19 if twist >= 160 => self.unmap_deferred(&space, at, chosen, cpu),
             7..11 => self.touch(at, chosen, cpu),
             kind => {
                 let mut payload = 0;
@@ -186,6 +193,59 @@ impl<A: Arch, const CPUS: usize> World<A, CPUS> {
             page.dirty = false;
         }
         self.add(child, model);
+    }
+
+    /// An unmap whose flush waits. The CPUs that run the address space have just loaded the pages.
+    fn unmap_deferred(&mut self, space: &Space<A, CPUS>, at: At, chosen: usize, cpu: usize) {
+        let (kernel, name) = (self.kernel(), self.processes[chosen].name);
+        let running: Vec<usize> = (0..CPUS).filter(|&of| self.runs[of] == Some(name)).collect();
+        running.iter().for_each(|&of| self.touch(at, chosen, of));
+        let (taken, (runs, nodes)) = (kernel.taken(), kernel.deferred.waiting());
+        let done = space.unmap_deferred(at.range::<A>());
+        if !at.expect(&done, fits::<A>(at.page, at.last)) {
+            return;
+        }
+        let model = &mut self.processes[chosen].model;
+        model.split(at.page, at.last);
+        let gone: Vec<_> =
+            model.leaves.range(at.page..=at.last).map(|(&first, &page)| (first, page)).collect();
+        model.leaves.retain(|page, _| !(at.page..=at.last).contains(page));
+        model.marks.retain(|page, _| !(at.page..=at.last).contains(page));
+        assert_eq!(done, Ok(gone.iter().map(|(_, page)| page.pages).sum()));
+        let defers = CPUS > 1 && at.len() <= 512;
+        let is_full = defers && (PLACES - runs < at.len().min(PLACES) || nodes > PLACES);
+        if is_full {
+            self.flushed();
+        }
+        let (before, now) = (self.waiting_runs, kernel.deferred.waiting().0);
+        if now == before {
+            assert!(
+                !defers || gone.is_empty() || running.iter().all(|&of| of == cpu),
+                "{at:x?} is not deferred"
+            );
+            return;
+        }
+        let in_row = gone.windows(2).filter(|of| of[0].1.frame + of[0].1.pages == of[1].1.frame).count();
+        assert_eq!(now, before + gone.len() - in_row, "{at:x?}: a place for each run");
+        if !is_full {
+            assert!(kernel.state().released.is_empty() && kernel.taken() >= taken, "{at:x?} is given out");
+        }
+        self.waiting_runs = now;
+        self.waiting.extend(gone.iter().map(|&(first, page)| Waiting { name, first, page, cpu }));
+    }
+
+    /// The flush of all that waits, or of some pages.
+    fn flush_deferred(&self, space: &Space<A, CPUS>, at: At, name: usize) {
+        let deferred = &self.kernel().deferred;
+        let concerns = |of: &Waiting| of.name == name && of.first <= at.last && of.last() >= at.page;
+        let (must, done) = if at.twist < 128 {
+            (true, self.mmu.flush_deferred())
+        } else {
+            (self.waiting.iter().any(concerns), space.flush_deferred(at.range::<A>()))
+        };
+        let all = self.waiting.iter().map(|waiting| waiting.page.pages).sum();
+        assert!(done == Ok(all) || !must && done == Ok(0), "{done:?} of {all}");
+        assert!(!must || deferred.waiting() == (0, 0), "{deferred:?}");
     }
 
     /// Loads the TLB of this CPU, if it runs the address space, and looks pages up.
