@@ -36,6 +36,7 @@ use tlbkit_pagetable::{Carried, Error, Pending, Retired, Run};
 use crate::counted::counted;
 use crate::edit::SHORT;
 use crate::lock::Lock;
+use crate::numbers::Numbers;
 use crate::once::Unflushed;
 use crate::runs::{RUNS, UncoveredRuns};
 use crate::sync::{AtomicUsize, Ordering};
@@ -73,11 +74,8 @@ use crate::{AddressSpace, Kernel, Mmu, PagesOf};
 /// static DEFERRED: tlbkit::Deferred<[tlbkit::Place; 8]> = tlbkit::Deferred::new();
 /// ```
 pub struct Deferred<P: ?Sized = [Place]> {
-    /// The number of the first run that waits: the runs before have been taken out.
-    first: AtomicUsize,
-    /// The number of the next run that will wait, and how many nodes wait. Like `first` they are stored with the lock, and loaded
-    /// with or without it.
-    next: AtomicUsize,
+    runs: Numbers,
+    /// How many nodes wait. It is stored with the lock, and loaded with or without it.
     nodes: AtomicUsize,
     queue: Lock<Queue<P>>,
 }
@@ -109,7 +107,7 @@ impl<const PLACES: usize> Deferred<[Place; PLACES]> {
         let place = Place { space: 0, pages, frames: Run { first: Pfn::new(0), len: 0, dirty: false } };
         let queue = Queue { owner: 0, at: 0, nodes: None, places: [place; PLACES] };
         let [first, next, nodes] = [const { AtomicUsize::new(0) }; 3];
-        Self { first, next, nodes, queue: Lock::new(queue) }
+        Self { runs: Numbers::new(first, next), nodes, queue: Lock::new(queue) }
     }
 }
 
@@ -123,13 +121,7 @@ impl<P: ?Sized> Deferred<P> {
     /// Returns how many runs of frames and how many nodes wait. It takes no lock, and may be called anywhere, also with interrupts
     /// unmasked.
     pub fn waiting(&self) -> (usize, usize) {
-        (self.len(), self.nodes.load(Ordering::Relaxed))
-    }
-
-    /// Returns how many runs wait. With the lock that is exact.
-    fn len(&self) -> usize {
-        let first = self.first.load(Ordering::Relaxed);
-        self.next.load(Ordering::Relaxed).wrapping_sub(first)
+        (self.runs.len(), self.nodes.load(Ordering::Relaxed))
     }
 
     /// Leaves nodes in the queue, for which the caller has the lock.
@@ -163,7 +155,7 @@ impl Deferred {
         none: impl FnOnce() -> Retired<'static>,
     ) -> bool {
         self.queue.with(|queue| {
-            let (places, mut len) = (queue.places.len(), self.len());
+            let (places, len) = (queue.places.len(), self.runs.len());
             if queue.owner != owner || places - len < frames.len() {
                 return false;
             }
@@ -175,23 +167,22 @@ impl Deferred {
                 let _ = nodes.append(pending);
                 self.nodes.store(nodes.nodes(), Ordering::Relaxed);
             }
+            let mut new = 0;
             frames.take_all(|frames| {
-                if let Some(place) = queue.places.get_mut((queue.at + len) % places) {
+                if let Some(place) = queue.places.get_mut((queue.at + len + new) % places) {
                     *place = Place { space, pages, frames };
-                    len += 1;
+                    new += 1;
                 }
             });
-            let next = self.first.load(Ordering::Relaxed).wrapping_add(len);
-            self.next.store(next, Ordering::Relaxed);
-            last.store(next, Ordering::Relaxed);
+            self.runs.add(new, last);
             true
         })
     }
 
-    /// Returns the number of the first run that waits.
+    /// Tells whether a run of the address space that has `last` may wait ([`Numbers::is_ahead`]).
     #[inline(always)]
-    pub(crate) fn first(&self) -> usize {
-        self.first.load(Ordering::Acquire)
+    pub(crate) fn is_ahead(&self, last: &AtomicUsize) -> bool {
+        self.runs.is_ahead(last)
     }
 
     /// Tells whether frames of an address space wait that one of `pages` had.
@@ -202,7 +193,7 @@ impl Deferred {
             let (around, from) = queue.places.split_at_checked(queue.at).unwrap_or_default();
             from.iter()
                 .chain(around)
-                .take(self.len())
+                .take(self.runs.len())
                 .any(|place| place.space == space && place.pages.intersect(pages).is_some())
         })
     }
@@ -210,12 +201,12 @@ impl Deferred {
     /// Begins a flush, unless nothing waits.
     pub(crate) fn begin(&self, owner: usize) -> Option<Begun<'_>> {
         self.queue.with(|queue| {
-            if queue.owner != owner || self.len() == 0 && queue.nodes.is_none() {
+            if queue.owner != owner || self.runs.len() == 0 && queue.nodes.is_none() {
                 return None;
             }
             let nodes = queue.nodes.take();
             self.leave(queue, None);
-            Some(Begun { deferred: self, until: self.next.load(Ordering::Relaxed), nodes })
+            Some(Begun { deferred: self, until: self.runs.next(), nodes })
         })
     }
 }
@@ -235,9 +226,9 @@ impl Begun<'_> {
     ///
     /// Since the flush has begun, each CPU that may hold a translation has left its walks and flushed everything.
     pub(crate) unsafe fn take(&self, list: &mut UncoveredRuns) -> bool {
-        let first = &self.deferred.first;
+        let runs = &self.deferred.runs;
         self.deferred.queue.with(|queue| {
-            let mut number = first.load(Ordering::Relaxed);
+            let mut number = runs.first();
             // `until` is at most the number of the next run.
             while self.until.wrapping_sub(number).cast_signed() > 0
                 && let Some(&Place { frames, .. }) = queue.places.get(queue.at)
@@ -246,7 +237,7 @@ impl Begun<'_> {
                 queue.at = (queue.at + 1) % queue.places.len();
                 number = number.wrapping_add(1);
             }
-            first.store(number, Ordering::Release);
+            runs.take_before(number);
         });
         !list.is_empty()
     }

@@ -36,6 +36,7 @@ mod limbo;
 mod lock;
 mod machine;
 mod mmu;
+mod numbers;
 mod once;
 mod owned;
 mod rights;

@@ -17,11 +17,14 @@ use tlbkit_shootdown::{
 mod sync {
     pub(crate) use loom::sync::atomic::{AtomicUsize, Ordering, fence};
 }
+#[path = "../src/numbers.rs"]
+mod numbers;
 #[path = "../src/section.rs"]
 mod section;
 #[path = "../src/visit.rs"]
 mod visit;
 
+use numbers::Numbers;
 use section::{Section, advance, is_inside};
 use sync::{Ordering, fence};
 use visit::{Visit, is_alone};
@@ -29,12 +32,13 @@ use visit::{Visit, is_alone};
 /// What the memory of a node holds that has been given back.
 const FREE: usize = 7;
 
-/// A table with one node, and the CPUs of its address space.
+/// A table with one node, and the CPUs of its address space; and those that are online, if the flush is deferred to one of all of them.
 struct Table {
     linked: AtomicUsize,
     node: AtomicUsize,
     done: AtomicUsize,
     cpus: SharedSpace,
+    online: Option<SharedSpace>,
     flush: Flush,
 }
 
@@ -63,7 +67,7 @@ impl Edit for Made {
     fn release(&mut self) {}
     fn update(&mut self) {}
     fn space(&self) -> &SharedSpace {
-        &self.0.cpus
+        self.0.online.as_ref().unwrap_or(&self.0.cpus)
     }
     fn asid(&self) -> Asid {
         Asid::default()
@@ -118,7 +122,7 @@ fn visit(table: &Arc<Table>, shootdowns: &Shootdowns) {
 }
 
 /// Plays it with the one or the other in a thread of its own, which runs last at first.
-fn play(writer_last: bool) {
+fn play(writer_last: bool, deferred: bool) {
     let mut model = loom::model::Builder::new();
     model.preemption_bound = Some(3);
     model.max_branches = 100_000;
@@ -132,6 +136,7 @@ fn play(writer_last: bool) {
             node: AtomicUsize::new(0),
             done: AtomicUsize::new(0),
             cpus: SharedSpace::new(),
+            online: deferred.then(online),
             flush,
         });
         let shootdowns = Arc::new(Shootdowns::new(Hardware::RISCV_SVADU));
@@ -148,14 +153,30 @@ fn play(writer_last: bool) {
     println!("{} interleavings", played.load(Ordering::Relaxed));
 }
 
+/// Returns the set of all CPUs.
+fn online() -> SharedSpace {
+    let online = SharedSpace::new();
+    for cpu in 0..2 {
+        online.members.insert(cpu);
+        online.running.insert(cpu);
+    }
+    online
+}
+
 #[test]
 fn no_visitor_is_in_a_node_that_is_given_back_beside_a_late_writer() {
-    play(true);
+    play(true, false);
+}
+
+/// The node has waited for a flush that does not know of the address space.
+#[test]
+fn no_visitor_is_in_a_node_that_is_given_back_after_a_flush_of_all_cpus() {
+    play(true, true);
 }
 
 #[test]
 fn no_visitor_is_in_a_node_that_is_given_back_beside_a_late_visitor() {
-    play(false);
+    play(false, false);
 }
 
 /// A table with two nodes, on a machine that broadcasts its flushes; and the words of two CPUs that walk.
@@ -250,4 +271,76 @@ fn no_walk_is_in_a_node_that_another_cpu_gives_back() {
         walker.join().expect("it holds");
         collector.join().expect("it holds");
     });
+}
+
+/// A page that waits for its flush: the entry, what the TLB of a CPU has of it, and the request and the reply of a flush of all CPUs.
+struct Deferred {
+    entry: loom::sync::Mutex<usize>,
+    held: AtomicUsize,
+    numbers: Numbers,
+    last: AtomicUsize,
+    asked: AtomicUsize,
+    replied: AtomicUsize,
+}
+
+/// CPU 0 unmaps a page, and flushes all CPUs later. CPU 1 goes on to use the old frame until it replies. CPU 2 maps the page again, without
+/// the queue's lock if the numbers tell that nothing of the address space waits.
+#[test]
+fn no_cpu_has_the_old_frame_of_a_page_that_is_mapped_again() {
+    let (waits, mapped) = (counter(), counter());
+    let counts = [waits.clone(), mapped.clone()];
+    loom::model(move || {
+        let zero = || AtomicUsize::new(0);
+        let page = Arc::new(Deferred {
+            entry: loom::sync::Mutex::new(1),
+            held: AtomicUsize::new(1),
+            numbers: Numbers::new(zero(), zero()),
+            last: zero(),
+            asked: zero(),
+            replied: zero(),
+        });
+        let (user, mapper, counts) = (page.clone(), page.clone(), counts.clone());
+        let user = thread::spawn(move || {
+            while user.asked.load(Ordering::Acquire) == 0 {
+                thread::yield_now();
+            }
+            user.held.store(0, Ordering::Relaxed);
+            user.replied.store(1, Ordering::Release);
+        });
+        let mapper = thread::spawn(move || {
+            let mut entry = mapper.entry.lock().expect("it holds");
+            let is_ahead = mapper.numbers.is_ahead(&mapper.last);
+            if *entry == 0 && !is_ahead {
+                assert_eq!(
+                    mapper.held.load(Ordering::Relaxed),
+                    0,
+                    "a CPU uses the old frame beside the new one"
+                );
+                *entry = 2;
+            }
+            counts[usize::from(*entry == 2)].fetch_add(1, Ordering::Relaxed);
+        });
+        {
+            let mut entry = page.entry.lock().expect("it holds");
+            if *entry == 1 {
+                *entry = 0;
+                page.numbers.add(1, &page.last);
+            }
+        }
+        let until = page.numbers.next();
+        page.asked.store(1, Ordering::Release);
+        while page.replied.load(Ordering::Acquire) == 0 {
+            thread::yield_now();
+        }
+        page.numbers.take_before(until);
+        user.join().expect("it holds");
+        mapper.join().expect("it holds");
+        assert_eq!((page.numbers.len(), page.numbers.first()), (0, until));
+    });
+    assert!(waits.load(Ordering::Relaxed) > 0 && mapped.load(Ordering::Relaxed) > 0);
+}
+
+/// Returns a count of interleavings, which is no word of the scene.
+fn counter() -> std::sync::Arc<std::sync::atomic::AtomicUsize> {
+    std::sync::Arc::default()
 }

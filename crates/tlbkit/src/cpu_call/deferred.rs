@@ -8,7 +8,6 @@ use tlbkit_shootdown::Broadcast;
 use super::CpuCall;
 use super::shoot::everything;
 use crate::block::Block;
-use crate::sync::Ordering;
 use crate::{Deferred, Kernel, Mmu, visit};
 
 impl<K: Kernel, const CPUS: usize> CpuCall<K, CPUS> {
@@ -17,14 +16,16 @@ impl<K: Kernel, const CPUS: usize> CpuCall<K, CPUS> {
     /// unmap stored.
     #[inline(always)]
     pub(crate) fn waits(&self, space: &Block<K, CPUS>) -> bool {
-        CPUS > 1 && self.mmu.kernel().deferred().is_some_and(|deferred| is_ahead(space, deferred))
+        CPUS > 1 && self.mmu.kernel().deferred().is_some_and(|deferred| deferred.is_ahead(&space.deferred))
     }
 
     /// Tells whether frames of an address space wait that one of `pages` had. This CPU has the right to write the pages, or its caller
     /// has synchronized with the unmap.
     #[inline(always)]
     pub(crate) fn is_deferred(&self, space: &Block<K, CPUS>, pages: Pages) -> bool {
-        let holds = |deferred: &Deferred| is_ahead(space, deferred) && deferred.holds(space.address(), pages);
+        let holds = |deferred: &Deferred| {
+            deferred.is_ahead(&space.deferred) && deferred.holds(space.address(), pages)
+        };
         CPUS > 1 && self.mmu.kernel().deferred().is_some_and(holds)
     }
 
@@ -89,13 +90,6 @@ impl<K: Kernel, const CPUS: usize> CpuCall<K, CPUS> {
         }
         self.ask_all(cpus, Asid::default(), EVERYTHING)
     }
-}
-
-/// Tells whether the last run of an address space has not been taken out. After half of all numbers an old number compares as
-/// a later one. Then a call searches the queue, or flushes, without need; it never misses a run that waits.
-#[inline(always)]
-fn is_ahead<K: Kernel, const CPUS: usize>(space: &Block<K, CPUS>, deferred: &Deferred) -> bool {
-    space.deferred.load(Ordering::Relaxed).wrapping_sub(deferred.first()).cast_signed() > 0
 }
 
 #[cfg(test)]

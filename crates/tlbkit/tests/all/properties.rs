@@ -54,7 +54,7 @@ const WAITS: [[u8; STEP]; 11] = [
 /// The same histories every time: what Miri interprets.
 fn few<A: Arch, const CPUS: usize>(seed: u64) {
     let mut bytes = Bytes(seed);
-    let steps = if cfg!(miri) { 16 } else { 400 };
+    let steps = if cfg!(miri) { 12 } else { 400 };
     let random = (0..steps).map(|_| bytes.step());
     let history: Vec<_> = WAITS.into_iter().filter(|_| CPUS > 1).chain(random).collect();
     run::<A, CPUS>(16, &history, Fault::default());

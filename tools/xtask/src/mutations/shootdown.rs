@@ -163,7 +163,7 @@ pub(super) const MUTATIONS: [Mutation; 24] = [
     ),
     deferred(
         "an address space does not know that pages of it wait",
-        "crates/tlbkit/src/deferred.rs",
+        "crates/tlbkit/src/numbers.rs",
         "last.store(next, Ordering::Relaxed);",
         "let _ = last;",
     ),
