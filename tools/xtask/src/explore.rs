@@ -17,7 +17,8 @@ pub(crate) struct ExploreArgs {
 /// Runs `tlblab explore`, which fails if any verdict is not the crate's own.
 pub(crate) fn run(shell: &Shell, args: &ExploreArgs) -> anyhow::Result<()> {
     let cpus = if args.full { 3 } else { 2 };
-    let names = Algorithm::ALL.map(Algorithm::name).into_iter().chain(["broadcast"]);
+    let names =
+        Algorithm::ALL.map(Algorithm::name).into_iter().chain(["broadcast", "concurrent", "early", "swept"]);
     let pairings: Vec<_> = names.map(|name| format!("--cpus {cpus} --algorithm {name}")).collect();
     let bounds = if args.full { " --preemptions 3 --schedules 1000000" } else { "" };
     let driver = ["", " --hazards"].map(|hazards| format!("--driver{hazards}{bounds}"));

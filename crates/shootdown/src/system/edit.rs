@@ -19,7 +19,7 @@ pub trait Edit<const W: usize = 1> {
     type Payload;
 
     /// Whether every operation of a [`System`](crate::System) with this edit type is [PTE-first](crate::Algorithm::PteFirst) and waited
-    /// for. The system then refuses other plans ([`Misuse::OtherPlan`](crate::Misuse::OtherPlan)), and has no code of theirs: on four harts
+    /// for, in its printed [form](crate::Form) whatever the plan says. The system then refuses other plans ([`Misuse::OtherPlan`](crate::Misuse::OtherPlan)), and has no code of theirs: on four harts
     /// `cargo xtask cost --machine riscv64` links 30 KB less with it.
     const ONLY_PTE_FIRST: bool = false;
 

@@ -11,7 +11,8 @@ use std::rc::Rc;
 
 use tlbkit_addr::{Asid, CpuSet, Flush, FlushScope, Pages, Vpn};
 use tlbkit_shootdown::{
-    Edit, Hardware, Loader, LocalCpu, OpId, Order, Outcome, Plan, RemoteTlbs, SharedSpace, Status,
+    Edit, Form, Hardware, Loader, LocalCpu, OpId, Order, Outcome, Plan, RemoteTlbs, Repair, SharedSpace,
+    Status,
 };
 
 use super::turns::{Choices, Machine, Stop, stop, wrote};
@@ -109,6 +110,8 @@ struct State {
     whims: usize,
     /// A CPU that has stopped may hold what it must not, as long as it does not go on (2-phase).
     stops: bool,
+    /// So may one that has acknowledged early, as long as it is in its handler.
+    handles: bool,
     wrong: Option<String>,
 }
 
@@ -194,6 +197,8 @@ impl World {
             ops: Vec::new(),
             whims: setup.whims,
             stops: setup.plan.stops_repliers(),
+            handles: setup.plan.form() == Form::EarlyAcknowledgement
+                && setup.plan.has(Repair::FLUSH_BEFORE_USE),
             wrong: None,
         };
         state.spread(&setup.hardware);
@@ -257,12 +262,14 @@ impl World {
         self.state.borrow_mut().tlbs[cpu].interrupted = false;
     }
 
-    /// Runs the user's program until it is interrupted, or everything is over. Tells whether it was interrupted.
+    /// Runs the user's program until it is interrupted, or everything is over. Tells whether it was interrupted, by its tick where
+    /// requests are swept.
     pub(crate) fn program(&self, cpu: usize) -> bool {
+        let is_swept = self.setup.plan.form() == Form::Swept;
         self.user(cpu, true);
-        stop(Stop::User);
+        stop(if is_swept { Stop::Tick } else { Stop::User });
         self.user(cpu, false);
-        std::mem::take(&mut self.state.borrow_mut().tlbs[cpu].interrupted)
+        std::mem::take(&mut self.state.borrow_mut().tlbs[cpu].interrupted) || is_swept
     }
 
     pub(crate) fn wrong(&self, why: impl Into<String>) {
@@ -407,7 +414,7 @@ impl State {
                 wrong = Some(format!("entry {page} has the old rights again"));
             }
             let here = Some(self.places[page].0);
-            let uses = |tlb: &Tlb| tlb.installed == here && (tlb.user || !self.stops);
+            let uses = |tlb: &Tlb| tlb.installed == here && (tlb.user || !self.stops && !self.handles);
             for (cpu, tlb) in self.tlbs.iter().enumerate().filter(|(_, tlb)| uses(tlb)) {
                 for word in each(tlb.copies[page]) {
                     let too_much = rights(word) > most || tlb.user && rights(word) > in_user;

@@ -41,7 +41,7 @@ pub(super) struct Row {
 pub(super) fn run(args: &Explore) -> anyhow::Result<()> {
     let algorithm = args.algorithm()?;
     let mut scenes = if args.hazards { scenes::hazards() } else { scenes::scenes() };
-    scenes.retain(|scene| algorithm.is_none_or(|algorithm| scene.algorithm.name() == algorithm));
+    scenes.retain(|scene| algorithm.is_none_or(|algorithm| scene.algorithm() == algorithm));
     if scenes.is_empty() {
         bail!("no scene of the driver is for that algorithm");
     }
@@ -65,7 +65,7 @@ pub(super) fn explore(
         let found = scene.explore(preemptions, most, trace);
         let off = (!scene.off.is_empty()).then_some(scene.off);
         Ok(Row {
-            algorithm: scene.algorithm.name(),
+            algorithm: scene.algorithm(),
             case: scene.to_string(),
             without: off.map(|off| off.iter_names().map(|(name, _)| name).collect::<Vec<_>>().join(" ")),
             verdict: match (&found.wrong, found.all) {

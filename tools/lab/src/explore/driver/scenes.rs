@@ -7,8 +7,8 @@ use tlbkit_addr::{Attr, Pfn};
 use tlbkit_dash::ipc;
 use tlbkit_dash::tolerance::{Advice, Context, Entry, classify};
 use tlbkit_shootdown::{
-    Algorithm, CpuHandle, Hardware, LowRights, Misuse, Order, Plan, Rendezvous, Repair, Status, StatusBit,
-    Style, SwitchKind, System,
+    Algorithm, CpuHandle, Form, Hardware, LowRights, Misuse, Order, Plan, Rendezvous, Repair, Status,
+    StatusBit, Style, SwitchKind, System,
 };
 
 use super::machine::{
@@ -16,6 +16,7 @@ use super::machine::{
 };
 use super::turns::{Choices, Stop, run, stop};
 use super::vm;
+use crate::explore::FORMS;
 
 /// One slot a CPU, so that each of its operations uses it again.
 type Kernel<const N: usize, const STRAIGHT: bool> =
@@ -52,6 +53,7 @@ pub(crate) struct Scene {
     pub(crate) name: &'static str,
     pub(crate) hardware: Hardware,
     pub(crate) algorithm: Algorithm,
+    pub(crate) form: Form,
     pub(crate) rendezvous: Rendezvous,
     pub(crate) script: Script,
     /// How many CPUs run the space at first, and how many more have run it before.
@@ -115,6 +117,12 @@ impl Scene {
         found
     }
 
+    /// Returns the name of the algorithm, or of its later form.
+    pub(crate) fn algorithm(&self) -> &'static str {
+        let form = FORMS.iter().find(|&&(_, of, form)| (of, form) == (self.algorithm, self.form));
+        form.map_or_else(|| self.algorithm.name(), |&(name, ..)| name)
+    }
+
     /// Tells whether something must be found wrong: a repair is off, or the algorithm does not suit the hardware.
     pub(crate) fn is_wrong(&self) -> bool {
         !self.off.is_empty() || self.algorithm.suits(&self.hardware, self.low()).is_err()
@@ -136,6 +144,7 @@ impl Scene {
 
     fn run(&self, choices: &Choices, preemptions: usize, trace: bool) -> Result<(), String> {
         let plan = Plan::unsound(self.algorithm, &self.hardware, self.low());
+        let plan = plan.with_form(self.form).unwrap_or(plan);
         let plan = plan.without(self.off).with_rendezvous(self.rendezvous);
         let mut setup = Setup {
             hardware: self.hardware,
@@ -198,7 +207,10 @@ impl Scene {
                     act(&kernel, &mut seat, &mut here, plan, &deed);
                 }
                 let algorithm = plan.algorithm();
-                if me == 0 && (algorithm.order() == Order::TlbFirst || algorithm.style() == Style::Remote) {
+                let is_carried = algorithm.order() == Order::TlbFirst
+                    || algorithm.style() == Style::Remote
+                    || plan.form() == Form::EarlyAcknowledgement;
+                if me == 0 && is_carried {
                     drain(&kernel, &mut seat, &mut here);
                 }
                 world.ready.set(world.ready.get() + 1);
@@ -343,6 +355,9 @@ pub(crate) fn hazards() -> Vec<Scene> {
     };
     let mut found: Vec<_> = table.into_iter().filter_map(scene).collect();
     found.extend(virtual_caches(&scenes(), false));
+    let early = |scene: &Scene| scene.form == Form::EarlyAcknowledgement && scene.name == "unmap";
+    let early = scenes().into_iter().find(early);
+    found.extend(early.map(|scene| Scene { off: Repair::FLUSH_BEFORE_USE, ..scene }));
     found
 }
 
@@ -368,6 +383,7 @@ pub(crate) fn scenes() -> Vec<Scene> {
                 name,
                 hardware: machine(algorithm),
                 algorithm,
+                form: Form::Printed,
                 rendezvous: Rendezvous::Flag,
                 script: Script::Entries(deeds.iter().map(|deeds| deeds.to_vec()).collect()),
                 running,
@@ -440,6 +456,12 @@ pub(crate) fn scenes() -> Vec<Scene> {
     }));
     scenes.extend(of_chapter_5(&machine));
     scenes.extend(virtual_caches(&scenes, true));
+    for (_, algorithm, form) in FORMS {
+        let of =
+            |scene: &&Scene| (scene.algorithm, scene.form) == (algorithm, Form::Printed) && !scene.straight;
+        let of: Vec<_> = scenes.iter().filter(of).cloned().collect();
+        scenes.extend(of.into_iter().map(|scene| Scene { form, ..scene }));
+    }
     scenes
 }
 
@@ -476,6 +498,7 @@ fn of_chapter_5(machine: &dyn Fn(Algorithm) -> Hardware) -> Vec<Scene> {
                 name,
                 hardware,
                 algorithm,
+                form: Form::Printed,
                 rendezvous: Rendezvous::Flag,
                 script: Script::Kernel(deeds.iter().map(|deeds| deeds.to_vec()).collect(), two),
                 running,

@@ -18,6 +18,8 @@ pub(crate) enum Stop {
     Spin,
     /// In the user's program: it goes on when it is interrupted, or when there is nothing left to wait for.
     User,
+    /// In the user's program, where no request interrupts it: it also goes on when another CPU has written a word, at its next tick.
+    Tick,
 }
 
 thread_local! {
@@ -163,6 +165,7 @@ fn turns(
             Some(Stop::Wait) => cpu.has_news() || machine.wakes(at),
             Some(Stop::Spin) => cpu.has_news(),
             Some(Stop::User) => machine.leaves_user(at),
+            Some(Stop::Tick) => cpu.has_news() || machine.leaves_user(at),
         };
         if cpus.iter().all(|cpu| cpu.at.is_none()) {
             return machine.end();
@@ -211,7 +214,7 @@ impl Cpu {
 
     fn resume(&mut self) {
         let before = WRITES.get();
-        if matches!(self.at, Some(Stop::Wait | Stop::Spin)) {
+        if matches!(self.at, Some(Stop::Wait | Stop::Spin | Stop::Tick)) {
             self.looked = before - self.own;
         }
         RUNNING.set(self.yielder.get());
