@@ -41,7 +41,12 @@ const MODES: &[Mode] = &[
     mode("mach", &["--sensitivity"], "granularity fill record inject ipcs seed json"),
     mode("mach", &["--apps"], "fill record inject ipcs seed trace stall json"),
     mode("mach", &["--preset"], "scheme granularity handoff fill record inject ipcs seed json"),
-    mode("mach", &[], "servers clients words scheme granularity handoff fill record inject ipcs seed json"),
+    mode("mach", &["--together"], "scheme fill record seed stall json"),
+    mode(
+        "mach",
+        &[],
+        "servers clients pattern words scheme granularity handoff fill record inject ipcs seed json",
+    ),
     mode("mapping", &[], "rounds segment-mb seed json"),
     mode(
         "model",
@@ -60,6 +65,11 @@ const MODES: &[Mode] = &[
         "refill",
         &[],
         "trace instructions table machine seed json tlb-entries tlb-ways tlb-replacement tlb-pages",
+    ),
+    mode(
+        "spaces",
+        &["--together"],
+        "instructions asids seed json tlb-entries tlb-ways tlb-replacement tlb-pages",
     ),
     mode(
         "spaces",

@@ -169,7 +169,7 @@ fn the_tlb_is_modelled_as_asked() {
 
 #[test]
 fn bad_arguments_are_refused_in_one_line() {
-    let bad: [&[&str]; 24] = [
+    let bad: [&[&str]; 29] = [
         &["table"],
         &["tables", "H7"],
         &["tables", "--workload", "sparse"],
@@ -194,6 +194,11 @@ fn bad_arguments_are_refused_in_one_line() {
         &["tables", "--inject", "typo"],
         &["capture"],
         &["capture", "--", "no-such-program"],
+        &["capture", "--", "true", "|"],
+        &["capture", "--", "true", "|", "no-such-program"],
+        &["spaces"],
+        &["spaces", "--together", "traces/sort.tlbt"],
+        &["spaces", "--together", "traces/together/talk.tlbt", "--turns", "3"],
     ];
     for args in bad {
         refused(&tlblab(args).output().unwrap(), &args.join(" "));

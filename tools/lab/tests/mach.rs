@@ -47,7 +47,7 @@ const FIELDS: [&str; 16] = [
 #[test]
 fn the_thesis_4_5() {
     let rows = rows(&["mach", "--servers", "1..10", "--scheme", "all", "--ipcs", "3000", "--json"]);
-    assert_eq!(rows.len(), 12 * 10);
+    assert_eq!(rows.len(), 13 * 10);
     for row in &rows {
         assert!(FIELDS.iter().all(|field| row.get(field).is_some()), "{row}");
         assert_eq!(row["stale_hits"], 0, "{row}");
@@ -107,6 +107,21 @@ fn options_of_the_two_papers() {
     let preset =
         rows(&["mach", "--preset", "osdi-6.1", "--scheme", "mach,ptlb+stlb", "--ipcs", "2000", "--json"]);
     assert_eq!((&preset[0]["clients"], &preset[0]["servers"]), (&3.into(), &1.into()));
+}
+
+#[test]
+fn programs_that_talk_are_replayed() {
+    let args = ["mach", "--together", "traces/together/talk.tlbt", "--scheme", "mach,ptlb,stlb-4k", "--json"];
+    let rows = rows(&args);
+    for row in &rows {
+        // Every question takes three messages; the client is the first to run and the last to end.
+        assert_eq!((&row["ipcs"], &row["servers"], &row["stale_hits"]), (&410.into(), &2.into(), &0.into()));
+        // All pages that the trace has, and the three message buffers.
+        assert_eq!(row["invalid"], 1638 + 3);
+        assert_eq!(row["modify"], rows[0]["modify"]);
+    }
+    let misses = |at: usize| number(&rows[at], "kernel_misses_per_ipc");
+    assert!(misses(1) < misses(0) && misses(2) < misses(0), "{rows:?}");
 }
 
 #[test]
@@ -172,6 +187,8 @@ fn what_is_wrong_is_one_line_and_code_2() {
         &["mach", "--inject", "nothing"],
         &["mach", "--preset", "osdi-6.1", "--words", "4"],
         &["mach", "--apps", "--trace", "no-such-file"],
+        &["mach", "--together", "traces/sort.tlbt"],
+        &["mach", "--pattern", "tree"],
         &["mach", "--ipcs", "0"],
         &["model", "--old", "-1"],
         &["model", "--new", "x"],

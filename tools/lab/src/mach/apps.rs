@@ -9,6 +9,7 @@
 //! claimed.
 
 use std::collections::HashMap;
+use std::path::Path;
 use std::rc::Rc;
 
 use anyhow::{Context, ensure};
@@ -16,9 +17,10 @@ use indicatif::ProgressIterator;
 use serde::{Deserialize, Serialize};
 
 use super::benchmark::{Workload, run};
-use super::programs::{Programs, Reference, Stretch};
+use super::programs::{Programs, Reference, Stretch, Talk};
 use super::scheme::Scheme;
 use crate::Name;
+use crate::superpage::PROGRAM;
 use crate::trace::{self, Input, Kind};
 
 /// The shipped trace, when no other is named.
@@ -108,6 +110,24 @@ pub struct AppRow {
     pub application: Name,
     /// The scheme.
     pub scheme: Scheme,
+    /// Messages.
+    pub ipcs: u64,
+    /// Misses on pages of processes.
+    pub l1u: u64,
+    /// Misses on pages of kernel data.
+    pub l1k: u64,
+    /// Misses on pages of user page tables.
+    pub l2: u64,
+    /// Misses on pages of the kernel page table.
+    pub l3: u64,
+    /// TLB-invalid misses: first touches of a process's pages, none of which is paged out.
+    pub invalid: u64,
+    /// TLB-modify misses: first stores to pages that were mapped at a load.
+    pub modify: u64,
+    /// Cycles of user misses for each message.
+    pub user_cycles_per_ipc: f64,
+    /// Cycles of kernel misses for each message.
+    pub penalty_cycles_per_ipc: f64,
     /// Kernel misses for each message.
     pub kernel_misses_per_ipc: f64,
     /// Kernel misses that the scheme takes away, in percent of those under Mach.
@@ -151,6 +171,15 @@ pub(crate) fn rows(base: &Workload, traces: &[Input], stall: f64) -> anyhow::Res
             rows.push(AppRow {
                 application: app.name.into(),
                 scheme,
+                ipcs: tally.ipcs,
+                l1u: tally.l1u,
+                l1k: tally.l1k,
+                l2: tally.l2,
+                l3: tally.l3,
+                invalid: tally.invalid,
+                modify: tally.modify,
+                user_cycles_per_ipc: tally.user_penalty as f64 / tally.ipcs as f64,
+                penalty_cycles_per_ipc: tally.penalty as f64 / tally.ipcs as f64,
                 kernel_misses_per_ipc: misses,
                 misses_removed_pct: saved(misses, misses_of_mach),
                 printed_misses_removed_pct: saved(app.misses[at], app.misses[0]),
@@ -195,29 +224,66 @@ fn stretches(traces: &[Input]) -> anyhow::Result<Vec<Stretch>> {
 }
 
 fn fold(trace: impl Iterator<Item = Result<trace::Access, trace::TraceError>>) -> anyhow::Result<Stretch> {
-    let mut regions = HashMap::new();
-    let mut runs = Vec::new();
-    let (mut stack, mut top) = (0, 0);
+    let (mut folding, mut runs) = (Folding::default(), Vec::new());
     for access in trace {
         let access = access?;
-        let page = access.page.get();
-        let next = regions.len();
-        let region = *regions.entry(page / 1024).or_insert(next);
-        let folded = region * 1024 + page % 1024;
-        let fetch = matches!(access.kind, Kind::Instr | Kind::Rest);
-        if page > top && !fetch {
-            (stack, top) = (folded, page);
-        }
-        runs.push(Reference { page: folded, fetch, instructions: access.instructions() });
+        runs.push(folding.of(access.page.get(), &access));
     }
     ensure!(
         runs.iter().any(|run| run.instructions > 0),
         "no instruction in it: capture one with `tlblab capture`"
     );
+    folding.stretch(runs)
+}
+
+/// Reads programs that were recorded together: what they refer to, and each one's stack.
+pub(super) fn talk(path: &Path) -> anyhow::Result<(Talk, Vec<Stretch>)> {
+    let (mut programs, mut runs) = (Vec::<Folding>::new(), Vec::new());
+    for access in trace::open(&Input::File(path.to_owned()), &crate::progress::bar(None))? {
+        let access = access.with_context(|| path.display().to_string())?;
+        let at = access.page.get();
+        let program = at >> PROGRAM;
+        programs.resize_with(programs.len().max(program + 1), Folding::default);
+        runs.push((program, programs[program].of(at & ((1 << PROGRAM) - 1), &access)));
+    }
     ensure!(
-        regions.len() <= REGIONS,
-        "{} regions of 4 MB do not fit into the R3000's 2 GB: take a smaller program",
-        regions.len()
+        programs.len() > 1,
+        "{} is of one program: record several with `tlblab capture -- A '|' B`",
+        path.display()
     );
-    Ok(Stretch { runs, stack })
+    let stretches =
+        programs.into_iter().map(|folding| folding.stretch(Vec::new())).collect::<Result<_, _>>()?;
+    Ok((Talk { runs }, stretches))
+}
+
+/// How a program's regions of 4 MiB are folded into 2 GiB.
+#[derive(Default)]
+struct Folding {
+    regions: HashMap<usize, usize>,
+    /// The page of data with the highest address, where it is folded to, and where it was.
+    stack: usize,
+    top: usize,
+}
+
+impl Folding {
+    fn of(&mut self, page: usize, access: &trace::Access) -> Reference {
+        let next = self.regions.len();
+        let region = *self.regions.entry(page / 1024).or_insert(next);
+        let folded = region * 1024 + page % 1024;
+        let fetch = access.kind.is_fetch();
+        if page > self.top && !fetch {
+            (self.stack, self.top) = (folded, page);
+        }
+        let store = matches!(access.kind, Kind::Store | Kind::Modify);
+        Reference { page: folded, fetch, store, instructions: access.instructions() }
+    }
+
+    fn stretch(self, runs: Vec<Reference>) -> anyhow::Result<Stretch> {
+        ensure!(
+            self.regions.len() <= REGIONS,
+            "{} regions of 4 MB do not fit into the R3000's 2 GB: take a smaller program",
+            self.regions.len()
+        );
+        Ok(Stretch { runs, stack: self.stack })
+    }
 }

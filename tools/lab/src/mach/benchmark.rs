@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use super::costs::Costs;
 use super::kernel::{Fill, For, Kernel, TABLE_PAGES, Tally};
 use super::level::Level;
-use super::programs::{Programs, Stretch};
+use super::programs::{Programs, Reference, Stretch, Talk};
 use super::rng::Rng;
 use super::scheme::{Scheme, Software};
 
@@ -14,6 +14,7 @@ use super::scheme::{Scheme, Software};
 pub(crate) struct Workload {
     pub(crate) servers: usize,
     pub(crate) clients: usize,
+    pub(crate) pattern: Pattern,
     /// Words of data that a process touches each time it runs.
     pub(crate) words: usize,
     /// Messages to send; a run ends with the iteration in which they are reached.
@@ -30,6 +31,19 @@ pub(crate) struct Workload {
     pub(crate) costs: Costs,
     pub(crate) open: Open,
     pub(crate) seed: u64,
+}
+
+/// Which processes talk to each other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum Pattern {
+    /// A request goes to a random server, from there to all that follow it, and the answer the same way back (thesis 4.5).
+    Chain,
+    /// A request goes to a random server, which answers.
+    Star,
+    /// A request goes through all servers, the last of which answers.
+    Ring,
+    /// A client's requests go to one server, its own where there are enough, which answers.
+    Pairs,
 }
 
 /// Whose first message records entries, and is not helped by any.
@@ -108,6 +122,16 @@ const MESSAGE_OF_TRACE: usize = 0x7_fc00;
 const IPC_DATA: [usize; 2] = [0x250, 0x680];
 const OWN_DATA: [usize; 2] = [0xa60, 0xe60];
 
+/// Replays recorded programs under `scheme`, each switch from one to another a message.
+pub(crate) fn replay(workload: &Workload, talk: &Talk, scheme: Scheme) -> (Tally, tlbkit_stlb::Counters) {
+    scheme.with(|software| {
+        let mut run = Run::new(workload, software);
+        run.talk(talk);
+        let count = run.kernel.software.count();
+        (run.kernel.tally, count)
+    })
+}
+
 /// Runs `workload` under `scheme`.
 pub(crate) fn run(workload: &Workload, scheme: Scheme) -> (Tally, tlbkit_stlb::Counters) {
     scheme.with(|software| {
@@ -152,7 +176,7 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// One request of one client to a random server, along the chain to the last one, and back.
+    /// One request of one client, along the pattern's processes and back.
     fn iteration(&mut self) {
         let Workload { clients, servers, handoff, .. } = *self.workload;
         self.requests += 1;
@@ -164,23 +188,48 @@ impl<'a> Run<'a> {
             self.client = next;
         }
         let first = self.random.below(servers);
-        let server = |number| clients + number;
+        let way = match self.workload.pattern {
+            Pattern::Chain => first..servers,
+            Pattern::Star => first..first + 1,
+            Pattern::Ring => 0..servers,
+            Pattern::Pairs => self.client % servers..self.client % servers + 1,
+        };
+        let back = if self.workload.pattern == Pattern::Chain && self.workload.open.replies {
+            way.start..way.end - 1
+        } else {
+            0..0
+        };
         let mut from = self.client;
-        for to in (first..servers).map(server) {
+        for to in way.chain(back.rev()).map(|number| clients + number) {
             self.message(from, to);
             from = to;
-        }
-        if self.workload.open.replies {
-            for to in (first..servers - 1).rev().map(server) {
-                self.message(from, to);
-                from = to;
-            }
         }
         self.message(from, self.client);
     }
 
-    /// One message: the sender enters the kernel, the receiver leaves it and runs.
+    /// One message, after which the receiver runs.
     fn message(&mut self, from: usize, to: usize) {
+        self.send(from, to);
+        self.runs(to);
+    }
+
+    fn talk(&mut self, talk: &Talk) {
+        let stall = self.workload.programs.as_ref().map_or(0.0, |programs| programs.stall);
+        let mut running = None;
+        for &(process, Reference { page, fetch, store, instructions }) in &talk.runs {
+            if let Some(before) = running.replace(process).filter(|&before| before != process) {
+                self.send(before, process);
+            }
+            self.kernel.touch(process, page, if fetch { For::Pc } else { For::Data }, false, store);
+            if fetch {
+                self.progress[process].1 = page;
+            }
+            self.kernel.tally.work += instructions + (instructions as f64 * stall) as u64;
+        }
+    }
+
+    /// One message: the sender enters the kernel, the receiver leaves it.
+    fn send(&mut self, from: usize, to: usize) {
         let workload = self.workload;
         self.kernel.tally.ipcs += 1;
         self.kernel.tally.work += self.kernel.costs.ipc * (1 + workload.granularity);
@@ -218,8 +267,7 @@ impl<'a> Run<'a> {
             }
         }
         self.pairs.insert((from, to));
-        self.kernel.user(to, self.places(to).message, For::Message, true);
-        self.runs(to);
+        self.kernel.touch(to, self.places(to).message, For::Message, true, true);
     }
 
     fn places(&self, process: usize) -> Places {
@@ -245,7 +293,13 @@ impl<'a> Run<'a> {
         self.kernel.tally.work += left + (left as f64 * stall) as u64;
         while left > 0 {
             let run = stretch.runs[at];
-            self.kernel.user(process, run.page, if run.fetch { For::Pc } else { For::Data }, false);
+            self.kernel.touch(
+                process,
+                run.page,
+                if run.fetch { For::Pc } else { For::Data },
+                false,
+                run.store,
+            );
             if run.fetch {
                 pc = run.page;
             }
@@ -319,4 +373,53 @@ impl<'a> Run<'a> {
 /// Returns where the kernel has the page of a kind with a number: all in one region, or alternating between two.
 fn region(regions: [usize; 2], spread: bool) -> impl Fn(usize) -> usize {
     move |number| super::kernel::KSEG2 + if spread { regions[number % 2] } else { regions[0] }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn patterns_are_who_talks_to_whom() {
+        // Two clients, 0 and 1, and three servers.
+        let pairs = |pattern| {
+            let (open, costs) = (Open::default(), Costs::default());
+            let (fill, record) = (Fill::Load, Record::Process);
+            let workload = Workload {
+                servers: 3,
+                clients: 2,
+                pattern,
+                words: 1,
+                ipcs: 400,
+                granularity: 0,
+                handoff: false,
+                fill,
+                record,
+                inject: None,
+                programs: None,
+                costs,
+                open,
+                seed: 1,
+            };
+            Scheme::Mach.with(|software| {
+                let mut run = Run::new(&workload, software);
+                while run.kernel.tally.ipcs < workload.ipcs {
+                    run.iteration();
+                }
+                let mut pairs: Vec<_> = run.pairs.into_iter().collect();
+                pairs.sort_unstable();
+                pairs
+            })
+        };
+        assert_eq!(pairs(Pattern::Pairs), [(0, 2), (1, 3), (2, 0), (3, 1)]);
+        assert_eq!(pairs(Pattern::Ring), [(0, 2), (1, 2), (2, 3), (3, 4), (4, 0), (4, 1)]);
+        let star = [2, 3, 4].map(|server| [(0, server), (1, server), (server, 0), (server, 1)]);
+        let mut star = star.concat();
+        star.sort_unstable();
+        assert_eq!(pairs(Pattern::Star), star);
+        // Those of the star, and between neighbours, both ways.
+        star.extend([(2, 3), (3, 2), (3, 4), (4, 3)]);
+        star.sort_unstable();
+        assert_eq!(pairs(Pattern::Chain), star);
+    }
 }

@@ -69,6 +69,10 @@ pub(crate) struct Tally {
     /// Cycles of everything else.
     pub(crate) work: u64,
     pub(crate) stale: u64,
+    /// TLB-invalid misses: a process's first touch of a page, which the VM system maps then.
+    pub(crate) invalid: u64,
+    /// TLB-modify misses: the first store to a page that was mapped at a load.
+    pub(crate) modify: u64,
     /// Kernel misses by what the access was for, and whether it was for L3.
     pub(crate) by: HashMap<(For, bool), u64>,
 }
@@ -88,6 +92,8 @@ pub(crate) struct Kernel<'s> {
     pub(crate) software: &'s mut dyn Software,
     /// How often each kernel page was mapped anew; its entry is made of the page and that number.
     versions: HashMap<usize, u64>,
+    /// The pages that processes have touched, and whether they have stored there.
+    mapped: HashMap<Page, bool>,
 }
 
 impl<'s> Kernel<'s> {
@@ -99,6 +105,7 @@ impl<'s> Kernel<'s> {
             tlb: Tlb::new(Rng::new(seed)),
             software,
             versions: HashMap::new(),
+            mapped: HashMap::new(),
         }
     }
 
@@ -119,8 +126,28 @@ impl<'s> Kernel<'s> {
 
     /// A process, or the kernel on its behalf, touches one of the process's pages.
     pub(crate) fn user(&mut self, process: usize, page: usize, what: For, in_kernel: bool) {
+        self.touch(process, page, what, in_kernel, false);
+    }
+
+    /// The same, and whether it stores there.
+    pub(crate) fn touch(&mut self, process: usize, page: usize, what: For, in_kernel: bool, stores: bool) {
         let tag = Page::of_user(process, page);
-        if self.tlb.lookup(tag).is_some() {
+        let there = self.tlb.lookup(tag).is_some();
+        if stores || !there {
+            match self.mapped.get_mut(&tag) {
+                Some(stored) if stores && !*stored => {
+                    self.tally.modify += 1;
+                    *stored = true;
+                }
+                Some(_) => {}
+                // A store that finds no page makes one that may be stored to.
+                None => {
+                    self.tally.invalid += 1;
+                    self.mapped.insert(tag, stores);
+                }
+            }
+        }
+        if there {
             return;
         }
         self.tally.l1u += 1;
@@ -226,6 +253,7 @@ impl<'s> Kernel<'s> {
     /// A process's own pages leave the TLB with it.
     pub(crate) fn exit(&mut self, process: usize) {
         self.tlb.flush(|page| page.is_of(process));
+        self.mapped.retain(|page, _| !page.is_of(process));
     }
 }
 
@@ -239,4 +267,31 @@ fn is_l2(level: Level) -> bool {
 
 fn rank(level: Level) -> Rank {
     if level == Level::L3 { Rank::Top } else { Rank::Lower }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::mach::scheme::Scheme;
+
+    #[test]
+    fn a_page_is_invalid_at_its_first_touch_and_modified_at_the_first_store_after_that() {
+        Scheme::Mach.with(|software| {
+            let mut kernel = Kernel::new(software, Costs::default(), Fill::Load, 1);
+            let classes = |kernel: &mut Kernel<'_>, process, page, stores| {
+                kernel.touch(process, page, For::Data, false, stores);
+                (kernel.tally.invalid, kernel.tally.modify)
+            };
+            assert_eq!(classes(&mut kernel, 0, 7, false), (1, 0));
+            assert_eq!(classes(&mut kernel, 0, 7, false), (1, 0));
+            // Its entry is there, and does not let it store.
+            assert_eq!(classes(&mut kernel, 0, 7, true), (1, 1));
+            assert_eq!(classes(&mut kernel, 0, 7, true), (1, 1));
+            assert_eq!(classes(&mut kernel, 0, 8, true), (2, 1));
+            assert_eq!(classes(&mut kernel, 1, 7, true), (3, 1));
+            kernel.exit(0);
+            assert_eq!(classes(&mut kernel, 0, 7, true), (4, 1));
+            assert_eq!(classes(&mut kernel, 1, 7, true), (4, 1));
+        });
+    }
 }

@@ -13,6 +13,13 @@ pub(crate) struct Programs {
     pub(crate) stall: f64,
 }
 
+/// Programs that were recorded together.
+#[derive(Clone, Debug)]
+pub(crate) struct Talk {
+    /// Their number, and what they refer to in the order in which they ran. A switch is a message.
+    pub(crate) runs: Vec<(usize, Reference)>,
+}
+
 /// A program's references, folded into 2 GiB: what lay within 4 MiB of each other still does.
 #[derive(Debug)]
 pub(crate) struct Stretch {
@@ -26,5 +33,6 @@ pub(crate) struct Stretch {
 pub(crate) struct Reference {
     pub(crate) page: usize,
     pub(crate) fetch: bool,
+    pub(crate) store: bool,
     pub(crate) instructions: u64,
 }

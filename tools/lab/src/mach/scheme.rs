@@ -29,6 +29,10 @@ pub enum Scheme {
     #[value(name = "stlb-1k-2way")]
     #[serde(rename = "stlb-1k-2way")]
     Stlb1k2Way,
+    /// 1024 entries in four ways.
+    #[value(name = "stlb-1k-4way")]
+    #[serde(rename = "stlb-1k-4way")]
+    Stlb1k4Way,
     /// A direct-mapped STLB of 4096 entries.
     #[value(name = "stlb-4k")]
     #[serde(rename = "stlb-4k")]
@@ -150,6 +154,9 @@ impl Scheme {
             }
             Self::Stlb1k2Way => {
                 work(&mut Stlb::<Plain, _>::new(Assoc::<Plain, 512, 2>::new(memory).expect(fits), 2, 0))
+            }
+            Self::Stlb1k4Way => {
+                work(&mut Stlb::<Plain, _>::new(Assoc::<Plain, 256, 4>::new(memory).expect(fits), 4, 0))
             }
             Self::Stlb4k => {
                 work(&mut Stlb::<Plain, _>::new(Direct::<Plain, 4096>::new(memory).expect(fits), 1, 0))

@@ -10,7 +10,7 @@ const LOWER: usize = 8;
 const NOTHING: u64 = u64::MAX;
 
 /// A TLB entry's tag: an address space (0 for the kernel's, which every process shares) and a page.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Page(u64);
 
 impl Page {

@@ -9,7 +9,8 @@
 //! | `table` | one hashed table for all address spaces, also behind an anchor table, or one for each |
 //! | `prefetch` | nothing, and up to so many entries, the latest that the program's last turn left in the TLB, loaded at the switch to it |
 //!
-//! A turn is of as many instructions as `--turns` says: the traces are of programs that ran alone.
+//! A turn is of as many instructions as `--turns` says where the traces are of programs that ran alone. With `--together` the turns are
+//! those of one trace of several programs, each of which ends where a program waited for another.
 
 use std::collections::HashSet;
 use std::path::PathBuf;
@@ -26,7 +27,7 @@ use tlbkit_stlb::{
 };
 use tlblab_tables::Storage;
 
-use crate::superpage::{FETCH, PROGRAM, Work, turns};
+use crate::superpage::{FETCH, PROGRAM, Work, recorded, turns};
 use crate::tlb::{Tlb, TlbArgs};
 use crate::{Experiment, Name, parallel, rows};
 
@@ -34,12 +35,15 @@ use crate::{Experiment, Name, parallel, rows};
 #[derive(Args, Debug)]
 pub struct Spaces {
     /// The programs' traces
-    #[arg(long, value_name = "FILE", value_delimiter = ',', required = true)]
+    #[arg(long, value_name = "FILE", value_delimiter = ',')]
     traces: Vec<PathBuf>,
+    /// A trace of several programs, which take turns as they did when they were recorded
+    #[arg(long, value_name = "FILE")]
+    together: Option<PathBuf>,
     /// Instructions of a turn
     #[arg(long, value_name = "INSTRUCTIONS", value_delimiter = ',', default_values_t = [2_000, 20_000, 200_000], value_parser = clap::value_parser!(u64).range(1..))]
     turns: Vec<u64>,
-    /// Stop each program after so many instructions
+    /// Stop each program after so many instructions, or all together
     #[arg(long, value_name = "INSTRUCTIONS")]
     instructions: Option<u64>,
     /// Numbers of address spaces [default: from one to as many as programs, doubling]
@@ -62,7 +66,7 @@ pub struct Row {
     pub what: Name,
     /// The way.
     pub scheme: String,
-    /// Instructions of a turn.
+    /// Instructions of a turn; where turns are recorded, in the mean.
     pub turn: u64,
     /// How many programs there are.
     pub programs: usize,
@@ -396,8 +400,11 @@ impl Spaces {
     }
 
     fn of_turn(&self, turn: u64) -> anyhow::Result<Vec<Row>> {
-        let work = turns(&self.traces, turn, self.instructions)?;
-        let run = self.run(&work, turn)?;
+        self.of_work(&turns(&self.traces, turn, self.instructions)?, turn)
+    }
+
+    fn of_work(&self, work: &Work, turn: u64) -> anyhow::Result<Vec<Row>> {
+        let run = self.run(work, turn)?;
         let mut rows = stlbs::<512, { 512 * ENTRY }, 128, { 128 * ENTRY }>(&run)?;
         rows.extend(stlbs::<2048, { 2048 * ENTRY }, 512, { 512 * ENTRY }>(&run)?);
         rows.extend(stlbs::<8192, { 8192 * ENTRY }, 2048, { 2048 * ENTRY }>(&run)?);
@@ -429,6 +436,13 @@ impl Experiment for Spaces {
 
     fn rows(&self) -> anyhow::Result<Vec<Row>> {
         ensure!(self.traces.len() < 1 << 11, "at most 2047 programs have numbers");
+        if let Some(path) = &self.together {
+            let work = recorded(path, self.instructions)?;
+            let of = |reference: &u64| program_of(*reference).0;
+            let switches = work.references.windows(2).filter(|pair| of(&pair[0]) != of(&pair[1])).count();
+            return self.of_work(&work, work.instructions / (switches as u64 + 1));
+        }
+        ensure!(!self.traces.is_empty(), "give --traces FILES, or --together FILE");
         Ok(parallel::map(&self.turns, |&turn| self.of_turn(turn))?.into_iter().flatten().collect())
     }
 }
@@ -441,8 +455,8 @@ mod tests {
     const TLB: TlbArgs = TlbArgs { entries: 4, ways: None, replacement: Replacement::Lru, entry_pages: 1 };
 
     fn args() -> Spaces {
-        let (traces, turns, instructions, asids) = Default::default();
-        Spaces { traces, turns, instructions, asids, seed: 1, json: false, tlb: TLB }
+        let (traces, together, turns, instructions, asids) = Default::default();
+        Spaces { traces, together, turns, instructions, asids, seed: 1, json: false, tlb: TLB }
     }
 
     /// Two programs take turns, ten each; each refers to the same three pages of its own every time, and then to one of ten.

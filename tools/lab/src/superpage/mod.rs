@@ -33,7 +33,7 @@ use answers::{Answer, row};
 use footprint::Footprint;
 use offline::{Outcome, Spool};
 use policies::{ALL, Arena, Named};
-pub(crate) use pressure::{FETCH, PROGRAM, Work, read as turns};
+pub(crate) use pressure::{FETCH, PROGRAM, Work, read as turns, recorded};
 pub use pressure::{Pressed, Pressure};
 use simulation::{Memory, Reference, Reservations, Simulation, Tlbs, Yardstick};
 use tlb::{Entry, Lru};

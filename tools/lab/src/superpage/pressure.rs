@@ -10,7 +10,7 @@
 //! A change of rights demotes, too. A promotion that is to be copied needs contiguous free frames: nothing is moved or paged out for it.
 
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail, ensure};
 use clap::Args;
@@ -28,7 +28,7 @@ use crate::trace::{self, Input, Trace};
 use crate::{Experiment, Name};
 
 /// Where the program's number is in a page's number, and in a reference the bit of an instruction fetch.
-pub(crate) const PROGRAM: u32 = 44;
+pub(crate) const PROGRAM: u32 = trace::PROGRAM - PageSize::K4.shift();
 pub(crate) const FETCH: u64 = 1 << 63;
 /// The machine of section 8: 32 entries for data, and 32 for instructions.
 const TLBS: Tlbs = Tlbs { instruction: 32, data: 32, unified: false };
@@ -110,43 +110,87 @@ impl Work {
     }
 }
 
-/// Reads the traces turn by turn, of each so many instructions at most. Consecutive references of a program to one page are
-/// one.
+/// References as they are gathered. Consecutive ones of a program to one page are one.
+#[derive(Default)]
+struct Gathered {
+    references: Vec<u64>,
+    /// What each program touches.
+    touched: Vec<Footprint>,
+}
+
+impl Gathered {
+    fn add(&mut self, program: usize, page: usize, fetch: bool) {
+        let reference = (program << PROGRAM | page) as u64 | if fetch { FETCH } else { 0 };
+        if self.references.last() != Some(&reference) {
+            self.touched.resize_with(self.touched.len().max(program + 1), Footprint::default);
+            self.touched[program].touch(page);
+            self.references.push(reference);
+        }
+    }
+
+    fn work(self, instructions: u64) -> anyhow::Result<Work> {
+        let Self { references, touched } = self;
+        ensure!(!references.is_empty(), "the traces are empty: record one with `tlblab capture`");
+        let pages = touched.iter().map(Footprint::pages).sum();
+        Ok(Work { references, instructions, programs: touched.len(), pages })
+    }
+}
+
+fn open(path: &Path) -> Result<Trace, trace::TraceError> {
+    trace::open(&Input::File(path.to_owned()), &ProgressBar::hidden())
+}
+
+/// Reads a trace of several programs, in the order in which they ran; so many instructions at most.
+///
+/// # Errors
+///
+/// If it is no good, or of one program.
+pub(crate) fn recorded(path: &Path, most: Option<u64>) -> anyhow::Result<Work> {
+    let (mut gathered, mut done) = (Gathered::default(), 0);
+    for access in open(path)? {
+        let access = access.with_context(|| path.display().to_string())?;
+        let page = access.page.get();
+        gathered.add(page >> PROGRAM, page & ((1 << PROGRAM) - 1), access.kind.is_fetch());
+        done += access.instructions();
+        if done >= most.unwrap_or(u64::MAX) {
+            break;
+        }
+    }
+    let work = gathered.work(done)?;
+    ensure!(
+        work.programs > 1,
+        "{} is of one program: record several with `tlblab capture -- A '|' B`",
+        path.display()
+    );
+    Ok(work)
+}
+
+/// Reads the traces turn by turn, of each so many instructions at most.
 ///
 /// # Errors
 ///
 /// If a trace is no good, or none has a reference.
 pub(crate) fn read(paths: &[PathBuf], turn: u64, most: Option<u64>) -> anyhow::Result<Work> {
-    let open = |path: &PathBuf| trace::open(&Input::File(path.clone()), &ProgressBar::hidden());
     let mut traces: Vec<Option<Trace>> =
         paths.iter().map(|path| open(path).map(Some)).collect::<Result<_, _>>()?;
-    let mut touched: Vec<_> = traces.iter().map(|_| Footprint::default()).collect();
-    let (mut references, mut done) = (Vec::new(), vec![0; traces.len()]);
+    let (mut gathered, mut done) = (Gathered::default(), vec![0; traces.len()]);
     while traces.iter().any(Option::is_some) {
         for (program, of) in traces.iter_mut().enumerate() {
             let until = (done[program] + turn).min(most.unwrap_or(u64::MAX));
-            let mut last = None;
             while done[program] < until {
                 let Some(access) = of.as_mut().and_then(Iterator::next) else { break };
                 let access = access.with_context(|| paths[program].display().to_string())?;
                 let page = access.page.get();
                 ensure!(page >> PROGRAM == 0, "page {page:#x} is beyond what programs are told apart by");
                 done[program] += access.instructions();
-                let fetch = if access.kind.is_fetch() { FETCH } else { 0 };
-                let reference = (program as u64) << PROGRAM | page as u64 | fetch;
-                if last.replace(reference) != Some(reference) {
-                    touched[program].touch(page);
-                    references.push(reference);
-                }
+                gathered.add(program, page, access.kind.is_fetch());
             }
             if done[program] < until || done[program] >= most.unwrap_or(u64::MAX) {
                 *of = None;
             }
         }
     }
-    let pages = touched.iter().map(Footprint::pages).sum();
-    ensure!(pages > 0, "the traces are empty: record one with `tlblab capture`");
-    Ok(Work { references, instructions: done.iter().sum(), programs: traces.len(), pages })
+    gathered.work(done.iter().sum())
 }
 
 /// What a frame is used for.

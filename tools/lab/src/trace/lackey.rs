@@ -6,13 +6,14 @@
 //!  L 1fff000688,8                                a load
 //!  S 1fff000688,8                                a store
 //!  M 04033e06,1                                  a load and a store
+//! @1                                             ours: what follows is of program 1, until the next of these
 //! ```
 
 use std::io::{BufRead, Read};
 
 use tlbkit_addr::{PageSize, VirtAddr, Vpn};
 
-use super::{Access, Kind, TraceError};
+use super::{Access, Kind, PROGRAM, TraceError};
 
 /// Lackey's lines are short; of what is longer, no more than this is kept.
 const LINE: u64 = 128;
@@ -36,6 +37,8 @@ pub(crate) struct Lackey<R: BufRead> {
     error: Option<TraceError>,
     done: bool,
     messages: Messages,
+    /// The program whose lines these are.
+    program: usize,
 }
 
 /// What valgrind's messages say of the program. `--trace-signals=yes` adds those of signals.
@@ -71,6 +74,7 @@ impl<R: BufRead> Lackey<R> {
             error: None,
             done: false,
             messages: Messages::default(),
+            program: 0,
         }
     }
 
@@ -95,7 +99,13 @@ impl<R: BufRead> Lackey<R> {
                 self.messages.hear(text);
                 continue;
             }
-            match parse(text, self.page) {
+            if let Some(program) = text.strip_prefix(b"@").and_then(|number| digits(number, 10))
+                && program <= u8::MAX.into()
+            {
+                self.program = program;
+                continue;
+            }
+            match parse(text, self.page, self.program) {
                 Some((access, last)) => {
                     self.after(access, last);
                     return Ok(Some(access));
@@ -174,8 +184,8 @@ impl<R: BufRead> Iterator for Lackey<R> {
     }
 }
 
-/// Reads a line of the trace: a reference, and the last page that it touches.
-fn parse(text: &[u8], page: PageSize) -> Option<(Access, Vpn)> {
+/// Reads a line of the trace: a reference of this program, and the last page that it touches.
+fn parse(text: &[u8], page: PageSize, program: usize) -> Option<(Access, Vpn)> {
     let (kind, rest) = text.split_at_checked(3)?;
     let kind = match kind {
         b"I  " => Kind::Instr,
@@ -191,7 +201,11 @@ fn parse(text: &[u8], page: PageSize) -> Option<(Access, Vpn)> {
     if size == 0 || size > PageSize::K4.bytes() {
         return None;
     }
-    let first = VirtAddr::new(at);
+    // The first program has all addresses.
+    if program > 0 && at >> PROGRAM != 0 {
+        return None;
+    }
+    let first = VirtAddr::new(program << PROGRAM | at);
     let last = first.checked_add(size - 1)?;
     Some((Access { kind, count: 1, page: first.vpn(page) }, last.vpn(page)))
 }

@@ -9,6 +9,9 @@
 //! `valgrind --tool=lackey --trace-mem=yes` text, plain or packed by gzip or xz, and yields the accesses one by one.
 //! Memory does not grow with the length of the trace.
 //!
+//! A trace of several programs, in the order in which they ran on one CPU, has a program's number in the highest byte of addresses. So
+//! it is a trace of one address space, too, that all of them share.
+//!
 //! ```text
 //! for access in trace::open(&"ls.tlbt".into())? {
 //!     let access = access?;
@@ -37,6 +40,9 @@ pub(crate) use writer::Writer;
 
 /// What a trace of lines counts in: the smallest line of a modelled cache.
 pub(crate) const LINE: PageSize = PageSize::from_shift(4).expect("16 bytes");
+
+/// The bit of an address from which on the program's number stands, in a trace of several: they count from 0.
+pub(crate) const PROGRAM: u32 = 56;
 
 /// What a reference is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

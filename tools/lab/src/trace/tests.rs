@@ -170,6 +170,22 @@ I  0401bffe,3
 
 ";
 
+#[test]
+fn lines_are_of_the_program_that_was_named_last() {
+    let text = "I  1000,3\n@1\nI  1000,3\nI  ff00000000001000,3\n@300\n@0\nI  ff00000000001000,3\n";
+    let mut pages = Vec::new();
+    let mut bad = 0;
+    for access in read(Cursor::new(text)).unwrap() {
+        match access {
+            Ok(access) => pages.push(access.page.get()),
+            Err(TraceError::Line { .. }) => bad += 1,
+            Err(error) => panic!("{error}"),
+        }
+    }
+    // An address of the second program that has something where its number is, and a number that is too large.
+    assert_eq!((pages, bad), (vec![1, 1 << 44 | 1, 0xff00_0000_0000_1000 >> 12], 2));
+}
+
 fn lackey() -> Vec<Access> {
     let access = |kind, count, page| Access { kind, count, page: Vpn::new(page) };
     vec![
