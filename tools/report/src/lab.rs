@@ -117,6 +117,11 @@ impl Lab {
         format!("spaces --traces {} --instructions {some}", traces.join(","))
     }
 
+    /// Returns the file of three programs that were recorded together.
+    pub(crate) fn together(&self) -> String {
+        self.traces.join("together").join("talk.tlbt").display().to_string()
+    }
+
     /// Returns the rows of an experiment whose arguments are as one would type them after `tlblab`.
     ///
     /// # Errors

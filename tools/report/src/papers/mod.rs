@@ -5,7 +5,9 @@
 //!
 //! | file | shows |
 //! |-|-|
+//! | `bala/section_2_2.rs` | the six kinds of TLB misses |
 //! | `bala/section_3_1.rs` | prefetching at the scheduler's switches |
+//! | `bala/section_3_2_2.rs` | set-associative software caches |
 //! | `bala/table_3_1.rs` | which addresses miss |
 //! | `bala/table_4_1.rs` | the applications under Mach |
 //! | `bala/table_4_2.rs` | rates of misses |
@@ -13,6 +15,8 @@
 //! | `bala/table_4_5.rs` | hit rates of the software caches |
 //! | `bala/table_4_6.rs` | misses that a miss causes |
 //! | `bala/table_4_10.rs` | the speedup of the applications |
+//! | `bala/section_4_3.rs` | three programs that talk to each other |
+//! | `bala/section_4_5_1.rs` | a growing number of clients, and who talks to whom |
 //! | `bala/figures_4_5_to_4_8.rs`, `bala/tables_4_11_to_4_13.rs` | the synthetic benchmark |
 //! | `bala/chapter_5.rs` | models of future machines; cache misses of handlers and programs |
 //! | `bala/osdi_section_6_1.rs` | three clients of a database server |

@@ -31,7 +31,7 @@ pub(super) fn closeness(ours: &[(f64, f64)], theirs: &[(f64, f64)], what: &str) 
 }
 
 /// The verdict on values that lie so many points from the printed ones: all within 5, or half of them within 10.
-fn closeness_verdict(off: &[f64]) -> Judged {
+pub(super) fn closeness_verdict(off: &[f64]) -> Judged {
     let within = |points: f64| off.iter().filter(|off| **off <= points).count();
     Verdict::of(within(5.0) == off.len(), 2 * within(10.0) >= off.len())
         .allows("all within 5 points, in part half within 10")

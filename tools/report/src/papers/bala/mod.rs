@@ -16,7 +16,11 @@ mod chapter_5;
 mod figures_4_1_to_4_4;
 mod figures_4_5_to_4_8;
 mod osdi_section_6_1;
+mod section_2_2;
 mod section_3_1;
+mod section_3_2_2;
+mod section_4_3;
+mod section_4_5_1;
 mod synthetic;
 mod table_3_1;
 mod table_4_1;
@@ -36,8 +40,13 @@ const APPS: [&str; 6] = ["video_play", "jpeg_play", "mpeg_play", "IOzone", "oust
 const SCHEMES: [(Scheme, &str); 4] =
     [(Scheme::Mach, "Mach"), (Scheme::Ptlb, "PTLB"), (Scheme::Stlb4k, "STLB"), (Scheme::Both, "PTLB+STLB")];
 
+/// The schemes under which programs that talk are replayed.
+const TALKING: &str =
+    "mach,ptlb,stlb-1k,stlb-1k-2way,stlb-1k-4way,stlb-4k,stlb-4k-2way,stlb-4k-4way,ptlb+stlb";
+
 const STAND_INS: &str = "The applications are gone; stand-ins send messages along the same chains of processes and touch \
-                         the pages of recorded traces in between, so that shares compare and totals do not.";
+                         the pages of recorded traces in between, so that shares compare and totals do not. Sections 4.3 and 4.4 have \
+                         three programs that were recorded as they talked.";
 
 struct Data {
     /// Of each shipped program on the caches of the thesis's machine, with a multi-level table.
@@ -45,9 +54,20 @@ struct Data {
     apps: Rows<AppRow>,
     servers: Rows<Row>,
     words: Rows<Row>,
+    /// Growing numbers of clients, by pattern: chain, star, ring, pairs.
+    patterns: [Rows<Row>; 4],
+    /// Three programs that were recorded together.
+    talk: Rows<Row>,
     /// What the kernel in the emulator counts, or why there is nothing.
     guest: Result<kernel::Rows, String>,
     thesis: Printed,
+}
+
+impl Data {
+    /// Returns growing numbers of clients of a chain.
+    fn clients(&self) -> &Rows<Row> {
+        &self.patterns[0]
+    }
 }
 
 /// Returns M_T and M_A of each program: cache misses for each instruction of its refills, and of its own.
@@ -76,11 +96,18 @@ pub(crate) fn figures(lab: &Lab) -> anyhow::Result<Vec<Figure>> {
         apps: lab.rows::<Apps>(&format!("mach --apps --stall {stall:.3}{ipcs}"))?,
         servers: lab.rows::<Mach>(&format!("mach --servers 1..10{ipcs}"))?,
         words: lab.rows::<Mach>(&format!("mach --servers 4 --words 5,10,20,30,40,50{ipcs}"))?,
+        patterns: section_4_5_1::rows(lab, ipcs)?,
+        talk: lab.rows::<Mach>(&format!(
+            "mach --together {} --scheme {TALKING} --stall {stall:.3}",
+            lab.together()
+        ))?,
         guest: lab.guest("--work ipc"),
         thesis: printed::thesis()?,
     };
     let mut figures = vec![
+        section_2_2::kinds(&data)?,
         section_3_1::at_switches(lab)?,
+        section_3_2_2::organizations(&data)?,
         table_3_1::address_types(lab, ipcs, &data.thesis)?,
         table_4_1::baseline(&data)?,
         table_4_2::rates(&data)?,
@@ -123,7 +150,9 @@ pub(crate) fn figures(lab: &Lab) -> anyhow::Result<Vec<Figure>> {
         &[(Scheme::Both, "PTLB+STLB", "Table 4.9 (million cycles)")],
     )?);
     figures.push(table_4_10::speedups(&data)?);
+    figures.push(section_4_3::talk(&data)?);
     figures.extend(figures_4_5_to_4_8::figures(&data)?);
+    figures.push(section_4_5_1::clients(&data, lab, ipcs)?);
     for (at, granularity) in [("Table 4.11 (%)", 0), ("Table 4.12 (%)", 2), ("Table 4.13 (%)", 5)] {
         figures.push(tables_4_11_to_4_13::granular(lab, ipcs, &data.thesis, at, granularity)?);
     }
