@@ -145,6 +145,18 @@ fn superpages_are_measured_where_they_are_named() {
 }
 
 #[test]
+fn flattened_tables_take_half_the_loads_for_more_memory() {
+    let args = ["tables", "FPT", "FPT50", "FPT0", "MPT", "--json", "--trace", SHORT];
+    let rows = rows(&tlblab(&args).output().unwrap());
+    let [mpt, flat, half, narrow] = &rows[..] else { panic!("four names") };
+    assert!(rows.iter().all(|row| row["verified"] == true), "{rows:?}");
+    assert_eq!((&mpt["refs_per_lookup_mean"], &narrow["refs_per_lookup_mean"]), (&6.0.into(), &6.0.into()));
+    assert_eq!(flat["refs_per_lookup_mean"], 3.0);
+    let [flat, half, narrow] = [flat, half, narrow].map(|row| row["bytes"].as_u64().unwrap());
+    assert!(narrow < half && half < flat, "{narrow} {half} {flat}");
+}
+
+#[test]
 fn lackeys_text_runs_from_standard_input() {
     let output = with_input(&["tables", "--trace", "-", "--json", "MPT"], LACKEY.as_bytes());
     let [row] = &rows(&output)[..] else { panic!("one name, one row") };

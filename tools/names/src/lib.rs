@@ -43,6 +43,13 @@ pub const CPT4: &str = "CPT4";
 /// A clustered table that grows, with blocks of 8 pages.
 pub const CPT8: &str = "CPT8";
 
+/// A flattened table: a radix tree with two levels in one node wherever memory has a piece for it.
+pub const FPT: &str = "FPT";
+/// [`FPT`] where memory has pieces for half of these nodes.
+pub const FPT50: &str = "FPT50";
+/// [`FPT`] where memory has no such piece: each level has nodes of its own.
+pub const FPT0: &str = "FPT0";
+
 /// [`G16`] behind a software TLB of 8 KB.
 pub const S8K_G16: &str = "S8k/G16";
 /// [`GA`] behind a software TLB of 8 KB.
@@ -57,8 +64,10 @@ pub const S128K_LPT: &str = "S128k/LPT";
 pub const S128K_MPT: &str = "S128k/MPT";
 
 /// Every table, without a software TLB.
-pub const ALL: [&str; 18] =
-    [MPT, LPT, G2, G4, G8, G16, G32, G64, G128, G256, GA, H8K, H128K, HR, C128K, CS, CPT4, CPT8];
+pub const ALL: [&str; 21] = [
+    MPT, LPT, G2, G4, G8, G16, G32, G64, G128, G256, GA, H8K, H128K, HR, C128K, CS, CPT4, CPT8, FPT, FPT50,
+    FPT0,
+];
 
 /// The tables for which `examples/mips32` has a refill handler.
 pub const ON_MIPS32: [&str; 13] = [MPT, LPT, G2, G4, G8, G16, G64, G256, GA, H8K, H128K, HR, C128K];

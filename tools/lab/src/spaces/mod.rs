@@ -282,7 +282,8 @@ fn walk(name: &str, misses: &[Miss], pair: u32) -> anyhow::Result<(u64, u64)> {
     let mut memory = vec![Chunk::ZERO; CHUNKS];
     let storage = Storage::new(Slab::new(&mut memory, 0).map_err(anyhow::Error::msg)?);
     let structure = tlblab_tables::paper().into_iter().find(|structure| structure.name == name);
-    let built = (structure.context("a table of the paper's")?.form.build)(&storage)?;
+    let form = structure.and_then(|structure| structure.form).context("a table of the paper's")?;
+    let built = (form.build)(&storage)?;
     let at = |(program, unit): Miss| {
         let page = (unit & ((1 << PROGRAM) - 1)) << pair;
         VirtAddr::new(program << SPACE | page << PageSize::K4.shift())

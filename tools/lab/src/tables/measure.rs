@@ -5,7 +5,7 @@ use std::ops::ControlFlow;
 
 use anyhow::Context;
 use tlbkit_addr::{Attr, PageSize, Pages, Pfn, VirtAddr, Vpn};
-use tlbkit_pagetable::nodes::{Chunk, NodeAddr, Slab};
+use tlbkit_pagetable::nodes::{Chunk, NodeAddr, Reclaim as _, Slab};
 use tlbkit_pagetable::{
     Change, Error, FlushAll, Holes, Leaf, NestedMissObserver, Pinned, Table, Word, Writer,
 };
@@ -44,7 +44,8 @@ const CHUNKS: usize = 1 << 11;
 
 /// Measures a structure in as much node memory as it needs; `None` if that is more than its words can address.
 pub(super) fn measure(structure: &Named, run: &Run<'_>) -> anyhow::Result<Option<Row>> {
-    match (measure_form(structure, structure.form, run)?, structure.wider) {
+    let narrow = structure.form.map(|form| measure_form(structure, form, run)).transpose()?;
+    match (narrow.flatten(), structure.wider) {
         (None, Some(wider)) => measure_form(structure, wider, run),
         (row, _) => Ok(row),
     }
@@ -75,6 +76,9 @@ fn measure_in<'n, W: Word>(
     let refills = if structure.linear { &run.load.linear } else { &run.load.refills };
     let pieces = if structure.superpages { superpages(&run.load.pages) } else { singles(&run.load.pages) };
     let mut row = examine(structure.name, run, storage, refills, built.table(), &pieces)?;
+    if structure.falls_back && storage.refused() {
+        return Err(Error::no_memory(1, storage.held()));
+    }
     row.nested_misses_mean = row.nested_misses_mean.filter(|_| structure.linear);
     row.moved_max = built.moved_max();
     // An array that has grown stays; nothing else does.

@@ -245,7 +245,7 @@ pub(crate) fn walks(trace: Option<&Input>, tlb: &TlbArgs, seed: u64) -> anyhow::
     let mut tables = Vec::new();
     // A table in virtual memory has misses of its own.
     let others = tlblab_tables::paper();
-    for structure in others.iter().filter(|structure| !structure.linear && !structure.superpages) {
+    for structure in others.iter().filter(|structure| !structure.linear && !structure.only_if_named()) {
         if let Some(row) = measure::measure(structure, &run)? {
             tables.push((structure.name.to_owned(), row.walks));
         }
@@ -267,7 +267,7 @@ impl Experiment for TablesArgs {
             }
         }
         structures.retain(|structure| match self.names.as_slice() {
-            [] => !structure.superpages,
+            [] => !structure.only_if_named(),
             names => names.iter().any(|name| name == structure.name),
         });
         // Without one there is no need to model its machine.

@@ -3,6 +3,7 @@
 //! Sixty tables take a compiler longer than the rest of the lab. Here they are compiled once, and behind trait objects: the lab and
 //! its tests link them.
 
+mod flat;
 pub mod handled;
 mod linear;
 pub mod mapping;
@@ -10,6 +11,7 @@ mod names;
 mod storage;
 mod structure;
 
+pub use flat::Flat;
 pub use names::{Named, compact, compact_way, paper, paper_way};
 pub use storage::Storage;
 pub use structure::{Build, Built, Form};

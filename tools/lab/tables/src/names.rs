@@ -9,17 +9,21 @@
 //! | `HR` | the same, from 2 entries on | the same, from 16 entries on, twice as many pages before it grows |
 //! | `C128k` | 128-byte entries of 8 pages | 64-byte entries of 8 pages |
 //! | `CS` | the same, from 2 entries on, with superpages | the same |
+//! | `FPT`, `FPT50`, `FPT0` | 64-bit words, six levels of nine bits in three pairs ([`Flat`]): nodes of 2 MiB, or of 4 KiB | the same |
 //!
 //! `CS` is measured only where it is named: aligned runs of pages are mapped in it as superpages, to neighbouring frames,
-//! which is another job than the other structures have.
+//! which is another job than the other structures have. So are the flattened tables, which take 2 MiB for each GiB with a page: pages
+//! of a sparse workload would take more memory than there is.
 //!
 //! The compact layout's 32-bit words hold frames below 4 GB, and guarded nodes in 8 MB: a guarded table of more takes
 //! 64-bit words, and so do its PTEs.
 
 use std::marker::PhantomData;
 
-use tlbkit_addr::Vpn;
-use tlbkit_names::{C128K, CS, G2, G4, G8, G16, G32, G64, G128, G256, GA, H8K, H128K, HR, LPT, MPT};
+use tlbkit_addr::{PageSize, Vpn};
+use tlbkit_names::{
+    C128K, CS, FPT, FPT0, FPT50, G2, G4, G8, G16, G32, G64, G128, G256, GA, H8K, H128K, HR, LPT, MPT,
+};
 use tlbkit_pagetable::format::{self, Format};
 use tlbkit_pagetable::geometry::Va64;
 use tlbkit_pagetable::gpt::{self, Adaptive, Fixed, Gpt, NodeSize};
@@ -27,8 +31,9 @@ use tlbkit_pagetable::hpt::{Buckets, Hashed};
 use tlbkit_pagetable::lpt::Lpt;
 use tlbkit_pagetable::mpt::Mpt;
 use tlbkit_pagetable::nodes::LinkRange;
-use tlbkit_pagetable::{Error, Radix};
+use tlbkit_pagetable::{Error, Geometry, Radix};
 
+use crate::flat::Flat;
 use crate::linear::{self, PageNodes};
 use crate::storage::Storage;
 use crate::structure::{Form, Structure, form};
@@ -42,14 +47,34 @@ pub struct Named {
     pub linear: bool,
     /// Whether aligned runs of pages are mapped as superpages. Such a structure is measured only where it is named.
     pub superpages: bool,
-    /// The table in words of 32 bits.
-    pub form: Form<u32>,
-    /// The table in words of 64 bits, for what needs more nodes than the narrow links can address.
+    /// Whether it does with other nodes where there is no memory for a large one. Such a structure is measured in memory that has all
+    /// that it asks for, and only where it is named.
+    pub falls_back: bool,
+    /// The table in words of 32 bits, if it has such.
+    pub form: Option<Form<u32>>,
+    /// The table in words of 64 bits, for what needs more nodes than the narrow links can address, or has no narrow links.
     pub wider: Option<Form<u64>>,
 }
 
+impl Named {
+    /// Tells whether the structure is measured only where it is named.
+    pub fn only_if_named(&self) -> bool {
+        self.superpages || self.falls_back
+    }
+}
+
 fn named<S: Structure<Word = u32> + 'static>(name: &'static str) -> Named {
-    Named { name, linear: S::LINEAR, superpages: S::SUPERPAGES, form: form::<S>(), wider: None }
+    let (linear, superpages) = (S::LINEAR, S::SUPERPAGES);
+    Named { name, linear, superpages, falls_back: false, form: Some(form::<S>()), wider: None }
+}
+
+/// Returns the flattened tables, which are the same in each layout.
+fn flattened() -> [Named; 3] {
+    fn of<const HAD: usize>(name: &'static str) -> Named {
+        let wider = Some(form::<Flattened<HAD>>());
+        Named { name, linear: false, superpages: false, falls_back: true, form: None, wider }
+    }
+    [of::<100>(FPT), of::<50>(FPT50), of::<0>(FPT0)]
 }
 
 /// As [`named`], with another structure for what is too large for the first.
@@ -65,7 +90,7 @@ where
 pub fn paper() -> Vec<Named> {
     /// A guarded table of the paper's.
     type G<P> = Guarded<format::Paper, gpt::TwoWords, P>;
-    vec![
+    let named = vec![
         named::<MultiLevel<format::Paper>>(MPT),
         named::<Linear<Va64, format::Paper>>(LPT),
         named::<G<Fixed<1>>>(G2),
@@ -82,7 +107,8 @@ pub fn paper() -> Vec<Named> {
         named::<HashTable<format::Paper, 1, 1, 100>>(HR),
         named::<HashTable<format::Paper, 3, 10, 0>>(C128K),
         named::<Superpages<format::Paper>>(CS),
-    ]
+    ];
+    named.into_iter().chain(flattened()).collect()
 }
 
 /// Returns every structure in the compact layout.
@@ -92,7 +118,7 @@ pub fn compact() -> Vec<Named> {
             name,
         )
     }
-    vec![
+    let named = vec![
         named::<MultiLevel<format::Compact32>>(MPT),
         named::<Linear<PageNodes, format::Compact32>>(LPT),
         guarded::<Fixed<1>>(G2),
@@ -109,7 +135,8 @@ pub fn compact() -> Vec<Named> {
         named::<HashTable<format::Compact32, 0, 4, 200>>(HR),
         named::<HashTable<format::Compact32, 3, 11, 0>>(C128K),
         named::<Superpages<format::Compact32>>(CS),
-    ]
+    ];
+    named.into_iter().chain(flattened()).collect()
 }
 
 /// Returns the pages of the paper's linear table on the way to the PTE of `page`, the one that holds it first.
@@ -201,5 +228,31 @@ impl<F: Format> Structure for Superpages<F> {
 
     fn moved_max(table: &Self::Table<'_>) -> Option<usize> {
         Some(table.most_moved())
+    }
+}
+
+/// Flattened, where memory has a piece for so many of a hundred nodes of two levels.
+struct Flattened<const HAD: usize>;
+
+/// The 64-bit space in six levels whose nodes below the root are pages of 64-bit words.
+#[derive(Debug)]
+struct WidePageNodes;
+
+impl Geometry for WidePageNodes {
+    const VA_BITS: u32 = Va64::VA_BITS;
+    const BASE: PageSize = Va64::BASE;
+    const SIZES: &'static [PageSize] = Va64::SIZES;
+}
+
+impl Radix for WidePageNodes {
+    const WIDTHS: &'static [u32] = &[7, 9, 9, 9, 9, 9];
+}
+
+impl<const HAD: usize> Structure for Flattened<HAD> {
+    type Word = u64;
+    type Table<'n> = Flat<'n, WidePageNodes, HAD, Storage<'n, u64>>;
+
+    fn build<'n>(nodes: &'n Storage<'n, u64>) -> Result<Self::Table<'n>, Error> {
+        Flat::new(nodes)
     }
 }

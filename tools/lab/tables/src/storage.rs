@@ -16,6 +16,7 @@ pub struct Storage<'m, W: Word> {
     live: RefCell<HashMap<NodeAddr, usize>>,
     bytes: Cell<usize>,
     peak: Cell<usize>,
+    refused: Cell<bool>,
     /// The addresses that walks have loaded, while somebody asks for them.
     loaded: RefCell<Option<Vec<u64>>>,
 }
@@ -24,8 +25,8 @@ impl<'m, W: Word> Storage<'m, W> {
     /// Wraps a slab that nothing has been taken from.
     pub fn new(slab: Slab<'m, W, Solo>) -> Self {
         let slab = Instrumented::new(slab);
-        let loaded = RefCell::default();
-        Self { slab, live: RefCell::default(), bytes: Cell::new(0), peak: Cell::new(0), loaded }
+        let (live, loaded) = (RefCell::default(), RefCell::default());
+        Self { slab, live, bytes: Cell::new(0), peak: Cell::new(0), refused: Cell::new(false), loaded }
     }
 
     /// Returns the addresses that walks have loaded since the last call; none at the first, which begins to keep them.
@@ -46,6 +47,11 @@ impl<'m, W: Word> Storage<'m, W> {
     /// Returns the most that [`bytes`](Self::bytes) has been.
     pub fn peak(&self) -> usize {
         self.peak.get()
+    }
+
+    /// Tells whether there was no memory for a node.
+    pub fn refused(&self) -> bool {
+        self.refused.get()
     }
 
     /// Returns how many live nodes there are of each size in bytes.
@@ -73,7 +79,9 @@ unsafe impl<W: Word> Nodes for Storage<'_, W> {
     }
 
     fn take_within(&self, words: usize, last: usize) -> Option<NodeAddr> {
-        let node = self.slab.take_within(words, last)?;
+        let node = self.slab.take_within(words, last);
+        self.refused.set(self.refused.get() || node.is_none());
+        let node = node?;
         let bytes = words * W::BYTES;
         self.live.borrow_mut().insert(node, bytes);
         self.bytes.set(self.bytes.get() + bytes);
