@@ -99,7 +99,7 @@ pub(super) fn of_structures(
     let names = names.into_iter().map(String::from).collect();
     figure = figure.chart(Chart::bars("Loads of a refill, 32-bit words", "loads", names, series));
 
-    for programs in [&traces.paper, &traces.compact].into_iter().chain(&traces.superpages) {
+    for programs in [&traces.paper, &traces.compact].into_iter().chain(&traces.named) {
         figure = programs.cite(figure);
     }
 

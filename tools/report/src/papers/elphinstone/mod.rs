@@ -1,6 +1,6 @@
 //! Elphinstone et al.: refill cost and space of every structure, on our traces and the paper's workloads.
 
-use tlbkit_names::{C128K, CS, G16, GA, H8K, H128K, HR, LPT, MPT};
+use tlbkit_names::{C128K, CS, FPT, FPT0, G16, GA, H8K, H128K, HR, LPT, MPT};
 use tlblab::Experiment;
 use tlblab::refill::{self, RefillArgs};
 use tlblab::tables::{self, TablesArgs};
@@ -40,6 +40,9 @@ const STRUCTURES: [&str; 8] = [MPT, LPT, G16, GA, H8K, H128K, HR, C128K];
 
 /// Superpages in a clustered table that grows.
 const SUPERPAGES: &str = CS;
+
+/// The structures that the lab measures only where they are named: that one, and flattened tables.
+const NAMED: [&str; 3] = [SUPERPAGES, FPT, FPT0];
 
 /// Load costs are of 32-bit words.
 const WORDS: &str = "Loads are of 32-bit words, as a 32-bit handler makes them: a slot of the paper's guarded tables, a \
@@ -91,8 +94,8 @@ struct Traces {
     /// Every table in the paper's layout and in ours.
     paper: Programs<tables::Row>,
     compact: Programs<tables::Row>,
-    /// The table with superpages in both.
-    superpages: [Programs<tables::Row>; 2],
+    /// Those of [`NAMED`] in both.
+    named: [Programs<tables::Row>; 2],
     /// The handlers' words, run by the interpreter, caches in front among them.
     handlers: Programs<refill::Row>,
     /// The same on the caches of the paper's machine, and on those of a current core.
@@ -102,11 +105,12 @@ struct Traces {
 impl Traces {
     fn new(lab: &Lab) -> anyhow::Result<Self> {
         let of = |options| Programs::new::<TablesArgs>(lab, "tables", options);
-        let superpages = |options| Programs::new::<TablesArgs>(lab, &format!("tables {SUPERPAGES}"), options);
+        let names = NAMED.join(" ");
+        let named = |options| Programs::new::<TablesArgs>(lab, &format!("tables {names}"), options);
         Ok(Self {
             paper: of("")?,
             compact: of(" --layout compact")?,
-            superpages: [superpages("")?, superpages(" --layout compact")?],
+            named: [named("")?, named(" --layout compact")?],
             handlers: Programs::new::<RefillArgs>(lab, "refill", "")?,
             cycles: [
                 ("R4700", Programs::on::<RefillArgs>(lab, "refill", "r4700")?),
@@ -115,7 +119,7 @@ impl Traces {
         })
     }
 
-    /// Returns a number of a structure, the one with superpages among them, in the paper's layout or in ours: the mean, and
+    /// Returns a number of a structure, those of [`NAMED`] among them, in the paper's layout or in ours: the mean, and
     /// the standard deviation.
     fn mean(
         &self,
@@ -123,8 +127,8 @@ impl Traces {
         name: &str,
         number: impl Fn(&tables::Row) -> f64,
     ) -> anyhow::Result<(f64, f64)> {
-        let of = match (name == SUPERPAGES, compact) {
-            (true, _) => &self.superpages[usize::from(compact)],
+        let of = match (NAMED.contains(&name), compact) {
+            (true, _) => &self.named[usize::from(compact)],
             (false, false) => &self.paper,
             (false, true) => &self.compact,
         };
