@@ -2,8 +2,7 @@
 
 use core::cell::RefCell;
 
-use heapless::Vec;
-use tlbkit::pagetable::{Carried, Holes, Pinned, Retired, Table as _, Writer};
+use tlbkit::pagetable::{Carried, Holes, Pinned, Table as _, Writer};
 use tlbkit::{Asid, Attr, Change, PageSize, Pages, Vpn};
 use tlbkit_dash::tolerance::Entry;
 use tlbkit_dash::unmapping::Tables;
@@ -13,8 +12,20 @@ use super::{PAGES, SPACES, Table, vpn, wrong};
 /// What `Dash` needs to know of an entry: the format says more, which is the same for every page.
 const KNOWN: Attr = Attr::READ.union(Attr::WRITE).union(Attr::DIRTY);
 
-/// Nodes that wait for an operation.
-pub(super) type Nodes = Vec<Carried<'static>, 4>;
+/// Nodes that wait for an operation, however many changes have taken them out.
+pub(super) type Nodes = Option<Carried<'static>>;
+
+/// Lets more nodes wait with these.
+pub(super) fn join(nodes: &mut Nodes, more: Nodes) {
+    let Some(more) = more else { return };
+    let mut all = more.into_retired();
+    if let Some(before) = nodes.take()
+        && all.append(before.into_retired()).is_err()
+    {
+        wrong(format_args!("nodes of two storages"));
+    }
+    *nodes = all.across_cpus().ok();
+}
 
 /// A table for each space. All calls come with the lock held.
 pub(super) struct Spaces {
@@ -61,10 +72,9 @@ impl Spaces {
         }
         let retired = writer.finish();
         if retired.nodes() > 0 {
-            let mut waiting = self.retired.borrow_mut();
-            if let Err(_) | Ok(Err(_)) = retired.across_cpus().map(|nodes| waiting[index(space)].push(nodes))
-            {
-                wrong(format_args!("nodes leak"));
+            match retired.across_cpus() {
+                Ok(nodes) => join(&mut self.retired.borrow_mut()[index(space)], Some(nodes)),
+                Err(_) => wrong(format_args!("nodes leak")),
             }
         }
     }
@@ -99,15 +109,13 @@ impl Spaces {
 ///
 /// # Safety
 ///
-/// As for [`Retired::reclaim`].
+/// As for [`Retired::reclaim`](tlbkit::pagetable::Retired::reclaim).
 pub(super) unsafe fn reclaim(nodes: Nodes) -> usize {
-    let each = |nodes: Retired<'static>| {
-        let count = nodes.nodes();
-        // SAFETY: the caller's promise.
-        unsafe { nodes.reclaim() };
-        count
-    };
-    nodes.into_iter().map(Carried::into_retired).map(each).sum()
+    let Some(nodes) = nodes else { return 0 };
+    let count = nodes.nodes();
+    // SAFETY: the caller's promise.
+    unsafe { nodes.into_retired().reclaim() };
+    count
 }
 
 impl Tables for Spaces {

@@ -7,7 +7,7 @@ use tlbkit::shootdown::{Edit, LowRights, OpId, SharedSpace};
 use tlbkit::{Asid, PageSize, addr::Flush};
 use tlbkit_dash::unmapping::{DashError, Ticket, Unmapping};
 
-use super::spaces::{Nodes, asid};
+use super::spaces::{Nodes, asid, join};
 use super::vm::Interface;
 use super::{CHANGING, Run, Tentative, wrong};
 
@@ -77,7 +77,7 @@ impl Edit for Unmap {
 
     fn update_again(&mut self, nodes: &mut Nodes) {
         self.dash((), Interface::update);
-        nodes.extend(self.run.vm.lock().dash.tables().retired(self.space));
+        join(nodes, self.run.vm.lock().dash.tables().retired(self.space));
     }
 
     fn check(&mut self) -> bool {
@@ -89,7 +89,7 @@ impl Edit for Unmap {
     }
 
     fn is_walked(&self, nodes: &Nodes) -> bool {
-        !nodes.is_empty()
+        nodes.is_some()
     }
 
     fn space(&self) -> &SharedSpace {
