@@ -1,12 +1,13 @@
 //! The units of each segment that have been referenced: the bookkeeping of policies that promote by population alone.
 
+use core::mem;
+
 use tlbkit_addr::{Pages, Vpn};
 
-use crate::directory::Exhausted;
 use crate::page_sizes::Place;
 use crate::segments::Segments;
 use crate::units::Units;
-use crate::{PageSizes, PolicyMemory, SegmentMemory, Superpage};
+use crate::{Action, PageSizes, PolicyMemory, SegmentMemory, Superpage};
 
 const WORD: u32 = usize::BITS.trailing_zeros();
 
@@ -37,6 +38,8 @@ pub(crate) struct Population<'m> {
     /// The layout of the bitmaps: the set of referenced units, and the mappings.
     pub(crate) units: Units,
     pub(crate) segments: Segments<'m>,
+    /// Whether the policy has said that there is no memory for a segment.
+    told: bool,
 }
 
 impl<'m> Population<'m> {
@@ -47,14 +50,21 @@ impl<'m> Population<'m> {
 
     pub(crate) fn new(page_sizes: PageSizes, counters: usize, memory: PolicyMemory<'m>) -> Self {
         let segments = Segments::new(memory, Self::segment_memory(&page_sizes, counters));
-        Self { page_sizes, units: Units::new(page_sizes), segments }
+        Self { page_sizes, units: Units::new(page_sizes), segments, told: false }
     }
 
     /// Records a reference to a page. Returns the page's unit, the level of its mapping, and whether this is the unit's
     /// first reference.
-    pub(crate) fn reference(&mut self, page: Vpn) -> Result<(Place, usize, bool), Exhausted> {
+    ///
+    /// # Errors
+    ///
+    /// The policy's answer if there is no memory for the page's segment: it says so once.
+    pub(crate) fn reference(&mut self, page: Vpn) -> Result<(Place, usize, bool), Option<Action>> {
         let place = self.page_sizes.locate(page);
-        let chunk = self.segments.touch(place.segment)?;
+        let Ok(chunk) = self.segments.touch(place.segment) else {
+            let is_first = !mem::replace(&mut self.told, true);
+            return Err(is_first.then_some(Action::OutOfSegments { page }));
+        };
         let new = self.units.insert(self.segments.bits(chunk), place.unit);
         Ok((place, self.mapped(place), new))
     }

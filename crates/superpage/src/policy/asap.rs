@@ -22,7 +22,6 @@ struct AsSoon<'m> {
     population: Population<'m>,
     rule: Rule,
     back_off: BackOff,
-    told: bool,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -47,10 +46,9 @@ impl AsSoon<'_> {
 impl Policy for AsSoon<'_> {
     fn on_miss(&mut self, miss: Miss) -> Option<Action> {
         self.back_off.miss();
-        let Ok((place, mapped, _)) = self.population.reference(miss.page) else {
-            let first = !self.told;
-            self.told = true;
-            return first.then_some(Action::OutOfSegments { page: miss.page });
+        let (place, mapped, _) = match self.population.reference(miss.page) {
+            Ok(referenced) => referenced,
+            Err(answer) => return answer,
         };
         let level = self.wanted(place, mapped);
         if level <= mapped || !self.back_off.allows(level) {
@@ -104,7 +102,6 @@ macro_rules! as_soon {
                     population: Population::new(page_sizes, 0, memory),
                     rule: rule(&page_sizes),
                     back_off: BackOff::new(),
-                    told: false,
                 })
             }
         }

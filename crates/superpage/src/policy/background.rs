@@ -49,7 +49,6 @@ pub struct Background<'m> {
     utilization: Utilization,
     left: u32,
     back_off: BackOff,
-    told: bool,
 }
 
 impl<'m> Background<'m> {
@@ -67,7 +66,6 @@ impl<'m> Background<'m> {
             utilization,
             left: utilization.period,
             back_off: BackOff::new(),
-            told: false,
         }
     }
 
@@ -96,10 +94,9 @@ impl<'m> Background<'m> {
 impl Policy for Background<'_> {
     fn on_miss(&mut self, miss: Miss) -> Option<Action> {
         self.back_off.miss();
-        let Ok((place, mapped, _)) = self.population.reference(miss.page) else {
-            let first = !self.told;
-            self.told = true;
-            return first.then_some(Action::OutOfSegments { page: miss.page });
+        let (place, mapped, _) = match self.population.reference(miss.page) {
+            Ok(referenced) => referenced,
+            Err(answer) => return answer,
         };
         self.left = self.left.saturating_sub(1);
         if self.left > 0 || mapped >= self.level || !self.back_off.allows(self.level) || !self.wanted(place) {

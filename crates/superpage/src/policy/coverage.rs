@@ -32,7 +32,6 @@ pub struct Coverage<'m> {
     utilization: Utilization,
     left: u32,
     back_off: BackOff,
-    told: bool,
 }
 
 impl<'m> Coverage<'m> {
@@ -54,7 +53,6 @@ impl<'m> Coverage<'m> {
             utilization,
             left: utilization.period,
             back_off: BackOff::new(),
-            told: false,
         }
     }
 
@@ -95,10 +93,8 @@ impl<'m> Coverage<'m> {
 impl Policy for Coverage<'_> {
     fn on_miss(&mut self, miss: Miss) -> Option<Action> {
         self.back_off.miss();
-        if self.population.reference(miss.page).is_err() {
-            let first = !self.told;
-            self.told = true;
-            return first.then_some(Action::OutOfSegments { page: miss.page });
+        if let Err(answer) = self.population.reference(miss.page) {
+            return answer;
         }
         self.left -= 1;
         if self.left > 0 {

@@ -29,7 +29,6 @@ pub struct Reservation<'m> {
     partial: bool,
     /// The number of first touches so far. A segment's mark is the clock at the last first touch within it.
     clock: u64,
-    told: bool,
 }
 
 /// The mark of a segment whose reservation is broken. The clock never reaches this number.
@@ -44,26 +43,14 @@ impl<'m> Reservation<'m> {
     /// Makes a policy that reserves whole segments, the largest size, and promotes fully populated superpages.
     pub fn new(page_sizes: PageSizes, memory: PolicyMemory<'m>) -> Self {
         let reserved = page_sizes.top();
-        Self {
-            population: Population::new(page_sizes, MARK, memory),
-            reserved,
-            partial: false,
-            clock: 0,
-            told: false,
-        }
+        Self { population: Population::new(page_sizes, MARK, memory), reserved, partial: false, clock: 0 }
     }
 
     /// Makes a policy that reserves 64 KB (or the TLB's next larger size, or else its largest), and maps the region with one
     /// entry as soon as two of its units are populated. The TLB must have a valid bit for each part of such an entry.
     pub fn partial(page_sizes: PageSizes, memory: PolicyMemory<'m>) -> Self {
         let reserved = page_sizes.level_reaching(PageSize::K64).max(1);
-        Self {
-            population: Population::new(page_sizes, MARK, memory),
-            reserved,
-            partial: true,
-            clock: 0,
-            told: false,
-        }
+        Self { population: Population::new(page_sizes, MARK, memory), reserved, partial: true, clock: 0 }
     }
 
     /// Returns the region to reserve for `page`. The kernel must place `page` at its own offset within that region.
@@ -93,10 +80,9 @@ impl<'m> Reservation<'m> {
 
 impl Policy for Reservation<'_> {
     fn on_miss(&mut self, miss: Miss) -> Option<Action> {
-        let Ok((place, mapped, new)) = self.population.reference(miss.page) else {
-            let first = !self.told;
-            self.told = true;
-            return first.then_some(Action::OutOfSegments { page: miss.page });
+        let (place, mapped, new) = match self.population.reference(miss.page) {
+            Ok(referenced) => referenced,
+            Err(answer) => return answer,
         };
         if !new || self.population.mark_of(place) == BROKEN {
             return None;

@@ -22,7 +22,6 @@ pub struct Runs<'m> {
     /// A unit is referenced if it is mapped, as far as the policy knows.
     population: Population<'m>,
     level: usize,
-    told: bool,
 }
 
 impl<'m> Runs<'m> {
@@ -35,16 +34,15 @@ impl<'m> Runs<'m> {
     /// size, the policy uses the next larger size, or else the largest.
     pub fn new(page_sizes: PageSizes, size: PageSize, memory: PolicyMemory<'m>) -> Self {
         let level = page_sizes.level_reaching(size).max(1);
-        Self { population: Population::new(page_sizes, 0, memory), level, told: false }
+        Self { population: Population::new(page_sizes, 0, memory), level }
     }
 }
 
 impl Policy for Runs<'_> {
     fn on_miss(&mut self, miss: Miss) -> Option<Action> {
-        let Ok((place, mapped, new)) = self.population.reference(miss.page) else {
-            let first = !self.told;
-            self.told = true;
-            return first.then_some(Action::OutOfSegments { page: miss.page });
+        let (place, mapped, new) = match self.population.reference(miss.page) {
+            Ok(referenced) => referenced,
+            Err(answer) => return answer,
         };
         if mapped >= self.level {
             return None;
