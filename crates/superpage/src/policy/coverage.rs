@@ -23,7 +23,7 @@ const ONE: u32 = 15;
 
 /// Promotes, once a period, the region of which most pages have missed lately.
 ///
-/// One miss in a period passes over all touched segments: 2^12 of them take it some milliseconds.
+/// One miss in a period passes over all touched segments, a bit for each of their units and a counter for each region.
 #[derive(Debug)]
 pub struct Coverage<'m> {
     /// The units that have missed in this period; each region has a counter, its average.
