@@ -59,7 +59,7 @@ fn adaptive_nodes_are_nearly_the_best_and_no_worse_than_any_fixed_ones() {
         let rows = tables(&format!("{load} GA {}", FIXED.join(" ")));
         let adaptive = number(&rows["GA"], "bytes_per_pte");
         let optimum = number(&rows["GA"], "bytes_per_pte_optimum");
-        assert!(optimum <= adaptive && adaptive <= 1.1 * optimum, "{load}: {adaptive}, at best {optimum}");
+        assert!(optimum <= adaptive && adaptive <= 1.04 * optimum, "{load}: {adaptive}, at best {optimum}");
         for fixed in FIXED {
             let fixed = number(&rows[fixed], "bytes_per_pte");
             assert!(optimum <= fixed && adaptive <= fixed, "{load}: {adaptive} against {fixed}");
@@ -81,9 +81,13 @@ fn adaptive_nodes_have_several_sizes() {
 #[test]
 fn compact_tables_are_smaller_than_any_of_the_papers() {
     // Bytes a page with everything counted, and a structure that gets there. HR's directory is counted, too.
-    for (workload, pages, most, name) in
-        [("dense", 16384, 8.8, "MPT"), ("uniform", 8192, 21.0, "HR"), ("file", 8192, 17.0, "GA")]
-    {
+    for (workload, pages, most, name) in [
+        ("dense", 16384, 8.8, "MPT"),
+        ("dense", 16384, 10.5, "GA"),
+        ("uniform", 8192, 21.0, "HR"),
+        ("uniform", 8192, 28.0, "GA"),
+        ("file", 8192, 17.0, "GA"),
+    ] {
         for seed in 1..=3 {
             let load = format!("--workload {workload} --pages {pages} --seed {seed}");
             let rows = tables(&format!("--layout compact {load} {name}"));
