@@ -3,8 +3,6 @@
 
 use std::collections::HashMap;
 
-use crate::ops::{Op, op};
-use proptest::prelude::*;
 use tlbkit_addr::{Asid, PageSize, Pages, VirtAddr, Vpn};
 use tlbkit_stlb::{
     AsidRange, AsidTag, Asids, Assoc, BadMemory, Cache, CacheMemory, Context, Count, Counters, Direct,
@@ -285,80 +283,4 @@ fn an_old_ticket_fills_nothing() {
     assert!(cache.fill(other, page(4), space(1), 4));
     assert!(!cache.fill(other, page(4), space(1), 5), "used up");
     assert_eq!(cache.lookup(page(4), space(1)).ok(), Some(4));
-}
-
-proptest! {
-    #![proptest_config(ProptestConfig { failure_persistence: None, cases: if cfg!(miri) { 1 } else { 256 },
-        ..ProptestConfig::default() })]
-
-    /// Whatever is known is the last datum filled in since the last invalidation; what was filled in last is known.
-    #[test]
-    fn as_a_map_that_forgets(ops in proptest::collection::vec(op(), 1..if cfg!(miri) { 8 } else { 120 })) {
-        let mut memory = [const { CacheMemory::<4096>::new() }; 5];
-        let [a, b, c, d, e] = &mut memory;
-        let mut direct = Direct::<Page64, 16>::new(a.bytes()).unwrap();
-        let mut ways = Assoc::<Page64, 4, 4>::new(b.bytes()).unwrap();
-        let mut victim = Victim::<Page64, 8, 8>::new(c.bytes()).unwrap();
-        let shared = Shared::<Page64, 8, 2>::new(d.bytes()).unwrap();
-        let mut ptlb = Ptlb::<Page64, 16>::new(e.bytes()).unwrap();
-        let mut map = HashMap::new();
-        for op in ops {
-            match op {
-                Op::Fill(at, asid, data) => {
-                    map.insert((at, asid), data);
-                    let (at, space) = (page(at), space(asid));
-                    ways.fill(at, space, data);
-                    direct.fill(at, space, data);
-                    victim.fill(at, space, data);
-                    // A prefetch TLB is filled through the TLB; it keeps what it has until told otherwise.
-                    ptlb.invalidate_page(space, at.vpn(PageSize::K4));
-                    ptlb.record(at, space, &mut Held([(at.get() >> 12, data)].into()));
-                    let ticket = match shared.lookup(at, space) {
-                        Ok(_) => {
-                            shared.invalidate_pages(space, Pages::one(at.vpn(PageSize::K4)));
-                            shared.lookup(at, space).unwrap_err()
-                        }
-                        Err(ticket) => ticket,
-                    };
-                    prop_assert!(shared.fill(ticket, at, space, data));
-                    for known in [direct.peek(at, space), ways.peek(at, space), victim.peek(at, space),
-                        shared.lookup(at, space).ok(), ptlb.prefetch(at, space, &mut Held::default())] {
-                        prop_assert_eq!(known, Some(data));
-                    }
-                }
-                Op::Pages(first, count, asid) => {
-                    let pages = Pages::count(Vpn::new(first), count).unwrap();
-                    map.retain(|&(at, of), _| of != asid || !pages.contains(Vpn::new(at)));
-                    ((&mut direct, &mut ways), (&mut victim, &mut ptlb)).invalidate_pages(space(asid), pages);
-                    shared.invalidate_pages(space(asid), pages);
-                }
-                Op::Global(first, count) => {
-                    let pages = Pages::count(Vpn::new(first), count).unwrap();
-                    map.retain(|&(at, _), _| !pages.contains(Vpn::new(at)));
-                    ((&mut direct, &mut ways), (&mut victim, &mut ptlb)).invalidate_global(pages);
-                    shared.invalidate_global(pages);
-                }
-                Op::Space(asid) => {
-                    map.retain(|&(_, of), _| of != asid);
-                    ((&mut direct, &mut ways), (&mut victim, &mut ptlb)).invalidate_space(space(asid));
-                    shared.invalidate_space(space(asid));
-                }
-                Op::All => {
-                    map.clear();
-                    ((&mut direct, &mut ways), (&mut victim, &mut ptlb)).invalidate_all();
-                    shared.invalidate_all();
-                }
-            }
-            for at in 0..120 {
-                for asid in 0..3 {
-                    let expected = map.get(&(at, asid)).copied();
-                    let (at, space) = (page(at), space(asid));
-                    for known in [direct.peek(at, space), ways.peek(at, space), victim.peek(at, space),
-                        shared.lookup(at, space).ok(), ptlb.prefetch(at, space, &mut Held::default())] {
-                        prop_assert!(known.is_none() || known == expected);
-                    }
-                }
-            }
-        }
-    }
 }
