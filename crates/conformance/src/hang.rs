@@ -3,7 +3,8 @@
 //! A thread cannot be stopped, so the case is not shrunk.
 
 use std::cell::RefCell;
-use std::io::Write as _;
+use std::fs::File;
+use std::io::{Read as _, Seek as _, Write as _};
 use std::process;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread;
@@ -11,7 +12,8 @@ use std::time::Duration;
 
 use crate::Op;
 
-/// The seconds allowed for one operation and the comparison after it. The environment variable `TLBKIT_PATIENCE` overrides it.
+/// The seconds allowed for one operation and the comparison after it, as [`Clock`] counts them. The environment variable
+/// `TLBKIT_PATIENCE` overrides it.
 const SECONDS: u64 = 30;
 
 /// More pages than any case maps: a visit of this many pages does not end.
@@ -88,10 +90,10 @@ pub(crate) fn guard<T>(tell: impl Fn(u64, &[Step]) -> String + Sync, body: impl 
     if cfg!(miri) {
         return body();
     }
-    let log = Arc::new(Log::default());
+    let (log, clock) = (Arc::new(Log::default()), Clock::of_this_thread());
     thread::scope(|scope| {
         // If no thread can be created, the case runs unwatched.
-        let _ = thread::Builder::new().spawn_scoped(scope, || log.watch(&tell));
+        let _ = thread::Builder::new().spawn_scoped(scope, || log.watch(clock, &tell));
         let _case = Case::begin(&log);
         body()
     })
@@ -108,22 +110,59 @@ impl Log {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn watch(&self, tell: &dyn Fn(u64, &[Step]) -> String) {
-        // Counts sleeps of one second each, so that the suspension of the machine does not count as a hang.
+    fn watch(&self, mut clock: Clock, tell: &dyn Fn(u64, &[Step]) -> String) {
         let (mut seen, mut still, second) = ((0, 0), 0, Duration::from_secs(1));
         let mut state = self.lock();
         while !state.has_ended {
             let waited = self.ended.wait_timeout_while(state, second, |state| !state.has_ended);
             state = waited.unwrap_or_else(PoisonError::into_inner).0;
-            let now = (state.steps.len(), state.signs);
-            still = if now == seen { still + 1 } else { 0 };
+            let (now, spent) = ((state.steps.len(), state.signs), clock.spent());
+            still = if now == seen { still + spent } else { 0 };
             seen = now;
-            if still >= patience() && !state.has_ended {
+            let seconds = still / TICKS;
+            if seconds >= patience() && !state.has_ended {
                 // `eprintln` would not do: the test harness keeps its output until the test has ended.
-                let _ = writeln!(std::io::stderr(), "\n{}\n", tell(still, &state.steps));
+                let _ = writeln!(std::io::stderr(), "\n{}\n", tell(seconds, &state.steps));
                 process::exit(101);
             }
         }
+    }
+}
+
+/// What a thread spends, looked at once a second.
+///
+/// Where Linux tells, a thread that could run spends only what it ran, so that one that other programs leave no processor does not
+/// hang. A thread that waits spends the second, and so does each where nothing is known. Looks are counted, and not the time between
+/// them, so the suspension of the machine is no hang either.
+struct Clock {
+    /// The thread's line of `/proc/thread-self/stat`, if there is one.
+    stat: Option<File>,
+    ran: u64,
+}
+
+/// What a second has on Linux, whatever the machine.
+const TICKS: u64 = 100;
+
+impl Clock {
+    fn of_this_thread() -> Self {
+        Self { stat: File::open("/proc/thread-self/stat").ok(), ran: 0 }
+    }
+
+    /// Returns the ticks of the last second that the thread spent.
+    fn spent(&mut self) -> u64 {
+        let Some((state, ran)) = self.look() else { return TICKS };
+        let since = ran.saturating_sub(std::mem::replace(&mut self.ran, ran));
+        if state == "R" { since.min(TICKS) } else { TICKS }
+    }
+
+    /// Returns the thread's state, and for how many ticks it has run: proc(5).
+    fn look(&mut self) -> Option<(String, u64)> {
+        let (mut line, stat) = (String::new(), self.stat.as_mut()?);
+        stat.rewind().and_then(|()| stat.read_to_string(&mut line)).ok()?;
+        // The name before may have any characters in its parentheses.
+        let fields: Vec<_> = line.rsplit_once(')')?.1.split_whitespace().collect();
+        let number = |at: usize| fields.get(at)?.parse::<u64>().ok();
+        Some(((*fields.first()?).to_owned(), number(11)? + number(12)?))
     }
 }
 
@@ -142,5 +181,41 @@ impl Drop for Case {
             log.lock().has_ended = true;
             log.ended.notify_all();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    #[cfg_attr(miri, ignore = "there is no such file")]
+    fn a_thread_spends_what_it_runs() {
+        let mut clock = Clock::of_this_thread();
+        let (_, begun) = clock.look().expect("a line of this thread");
+        while clock.look().expect("a line of this thread").1 < begun + 3 {}
+        // This thread runs now, and has run since the clock began at zero.
+        let ran = clock.spent();
+        assert!((3..=TICKS).contains(&ran), "{ran}");
+        // It has not run for a second since.
+        assert!(clock.spent() < TICKS);
+        clock.stat = None;
+        assert_eq!(clock.spent(), TICKS);
+    }
+
+    #[test]
+    #[cfg_attr(miri, ignore = "there is no such file")]
+    fn a_thread_that_waits_spends_its_time() {
+        let (clock, waits) = (std::sync::mpsc::channel(), std::sync::mpsc::channel::<()>());
+        thread::scope(|scope| {
+            scope.spawn(move || {
+                clock.0.send(Clock::of_this_thread()).unwrap();
+                waits.1.recv()
+            });
+            let mut clock = clock.1.recv().unwrap();
+            while clock.look().expect("a line of that thread").0 == "R" {}
+            assert_eq!(clock.spent(), TICKS);
+            drop(waits.0);
+        });
     }
 }

@@ -110,10 +110,6 @@ pub struct Mpt<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> {
 #[cfg(target_pointer_width = "64")]
 pub type Mpt4<'n, N> = Mpt<'n, crate::geometry::Va48, crate::format::Compact, N>;
 
-/// The six-level table of Elphinstone et al. 3.2, to the byte.
-#[cfg(target_pointer_width = "64")]
-pub type PaperMpt<'n, N> = Mpt<'n, crate::geometry::Va64, crate::format::Paper, N>;
-
 impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
     /// Returns an empty table, which has only a root node.
     ///
