@@ -21,6 +21,11 @@ use crate::{PageSizes, PolicyMemory, SegmentMemory};
 /// log2 of the average of a region all of whose pages miss in every period. In a region of more pages, a few count for nothing.
 const ONE: u32 = 15;
 
+/// Returns `1 << ONE` times the share of so many units in a region of `1 << shift`. In 32 bits the product has no room.
+const fn share(units: usize, shift: u32) -> usize {
+    ((units as u64) << ONE >> shift) as usize
+}
+
 /// Promotes, once a period, the region of which most pages have missed lately.
 ///
 /// One miss in a period passes over all touched segments, a bit for each of their units and a counter for each region.
@@ -65,7 +70,7 @@ impl<'m> Coverage<'m> {
         self.population.segments.for_each(|segment, bits, averages| {
             for (region, average) in averages.iter_mut().enumerate() {
                 let unit = region << shift;
-                let now = (count(bits, unit, shift) << ONE) >> shift;
+                let now = share(count(bits, unit, shift), shift);
                 *average = ((usize::from(*average) + now) / 2) as u16;
                 let found = (*average, Reverse((segment, unit)));
                 if u64::from(*average) >= least && units.mapped(bits, unit) < level {
@@ -128,5 +133,21 @@ impl Policy for Coverage<'_> {
     fn unmapped(&mut self, pages: Pages) {
         self.population.unmapped(pages);
         self.forget(pages);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{ONE, share};
+    use crate::page_sizes::MAX_SPAN;
+
+    /// With words of 32 bits, too.
+    #[test]
+    fn the_largest_region_has_a_whole_share() {
+        let all = 1 << MAX_SPAN;
+        assert_eq!(
+            [all, all / 2, all / 4, 0].map(|units| share(units, MAX_SPAN)),
+            [1 << ONE, 1 << 14, 1 << 13, 0]
+        );
     }
 }
