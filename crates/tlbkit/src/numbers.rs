@@ -15,9 +15,11 @@ impl Numbers {
         Self { first, next }
     }
 
-    /// Returns how many runs wait. With the lock that is exact.
+    /// Returns how many runs wait. With the lock that is exact. Without it the number may be larger by runs that other CPUs take out
+    /// and add meanwhile: `next` is loaded after `first`, and so is never less.
     pub(crate) fn len(&self) -> usize {
-        self.next().wrapping_sub(self.first())
+        let first = self.first.load(Ordering::Acquire);
+        self.next().wrapping_sub(first)
     }
 
     /// Returns the number of the first run that waits.

@@ -340,6 +340,22 @@ fn no_cpu_has_the_old_frame_of_a_page_that_is_mapped_again() {
     assert!(waits.load(Ordering::Relaxed) > 0 && mapped.load(Ordering::Relaxed) > 0);
 }
 
+/// A CPU that looks without the queue's lock, while another one has two unmaps wait and flushes each, never finds more than those.
+#[test]
+fn a_look_counts_no_run_that_was_never_there() {
+    loom::model(|| {
+        let zero = || AtomicUsize::new(0);
+        let (numbers, last) = (Arc::new(Numbers::new(zero(), zero())), zero());
+        let looks = numbers.clone();
+        let looks = thread::spawn(move || assert!(looks.len() <= 2, "less than nothing waits"));
+        for _ in 0..2 {
+            numbers.add(1, &last);
+            numbers.take_before(numbers.next());
+        }
+        looks.join().expect("it holds");
+    });
+}
+
 /// Returns a count of interleavings, which is no word of the scene.
 fn counter() -> std::sync::Arc<std::sync::atomic::AtomicUsize> {
     std::sync::Arc::default()
