@@ -47,8 +47,9 @@ impl<'m> Coverage<'m> {
         Population::segment_memory(page_sizes, regions)
     }
 
-    /// Makes the policy. `percent` is the least average of what is promoted; a page at least must have missed lately. If
-    /// the TLB lacks the size, the policy uses the next larger size, or else the largest.
+    /// Makes the policy. `percent` is the least average of what is promoted; a page at least must have missed lately. (An
+    /// average comes near 100 and does not reach it: with 100 nothing is promoted.) If the TLB lacks the size, the policy uses the next
+    /// larger size, or else the largest.
     pub fn new(page_sizes: PageSizes, utilization: Utilization, memory: PolicyMemory<'m>) -> Self {
         let utilization = Utilization { period: utilization.period.max(1), ..utilization };
         let regions = Self::segment_memory(&page_sizes, utilization).counters;
