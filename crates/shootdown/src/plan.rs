@@ -101,7 +101,10 @@ pub enum Form {
     /// interrupts it (a non-maskable one would).
     ///
     /// The acknowledgement does not say that hardware walks have ended. So a payload that [is walked](crate::Edit::is_walked), a
-    /// page-table node, waits for a later operation, as with TLB-first. A frame need not wait.
+    /// page-table node, waits for a later operation, as with TLB-first. A frame need not wait, except on a virtually tagged cache: a CPU
+    /// whose flush writes dirty lines back by their physical address does so after its acknowledgement, over what the frame's next
+    /// use has stored there. On such a machine the edit says of frames, too, that they are walked, or the form is
+    /// [`Concurrent`](Self::Concurrent).
     EarlyAcknowledgement,
     /// A request stays in the receiver's queue until the receiver looks there by itself: at its next tick, or when it switches to
     /// another address space (LATR, ASPLOS 2018: lists that each CPU sweeps). The CPU that looks last ends the operation, so the
