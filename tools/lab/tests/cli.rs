@@ -506,4 +506,11 @@ fn what_is_captured_can_be_replayed() {
     assert_eq!(std::fs::read_dir(&folder).unwrap().count(), 1);
 
     refused(&tlblab(&["capture", "-o", "no/such/folder/x", "--", "true"]).output().unwrap(), "--output");
+
+    // Of several programs the exit code is the last one's, and so is the name beside it.
+    let command = ["capture", "--", "true", "|", "sh", "-c", "(true); exit 3"];
+    let errors = tlblab(&command).current_dir(&folder).output().unwrap().stderr;
+    let errors = String::from_utf8_lossy(&errors);
+    assert!(errors.contains("tlblab: `sh` failed with exit code 3"), "{errors}");
+    assert!(errors.contains("tlblab: one of the programs ran other programs, whose"), "{errors}");
 }

@@ -139,12 +139,15 @@ pub(crate) fn run(args: &CaptureArgs) -> anyhow::Result<ExitCode> {
         }
     }
     if others_left_out {
+        let who = if programs > 1 { "one of the programs" } else { &format!("`{program}`") };
         eprintln!(
-            "tlblab: `{program}` ran other programs, whose references are not in the trace: capture the one that does the work"
+            "tlblab: {who} ran other programs, whose references are not in the trace: capture the one that does the work"
         );
     }
     if exit_code != 0 {
-        eprintln!("tlblab: {}; what it did until then is recorded", failed(program, exit_code));
+        // The exit code is the last program's.
+        let last = commands.last().and_then(|command| command.first()).unwrap_or(program);
+        eprintln!("tlblab: {}; what it did until then is recorded", failed(last, exit_code));
     }
     Ok(ExitCode::from(exit_code))
 }
