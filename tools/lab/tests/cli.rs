@@ -157,6 +157,19 @@ fn flattened_tables_take_half_the_loads_for_more_memory() {
 }
 
 #[test]
+fn an_elastic_cuckoo_table_takes_at_most_four_loads() {
+    for workload in [["--trace", SHORT, "--json"], ["--workload", "dense", "--json"]] {
+        let rows = rows(
+            &tlblab(&[&["tables", "ECPT", "--layout", "compact"], &workload[..]].concat()).output().unwrap(),
+        );
+        let [row] = &rows[..] else { panic!("one name") };
+        assert!(row["verified"] == true && row["refs_per_lookup_max"] == 4, "{row}");
+        assert!(row["refs_per_lookup_mean"].as_f64().unwrap() < 3.0, "{row}");
+        assert!((1..=8).contains(&row["moved_max"].as_u64().unwrap()), "{row}");
+    }
+}
+
+#[test]
 fn lackeys_text_runs_from_standard_input() {
     let output = with_input(&["tables", "--trace", "-", "--json", "MPT"], LACKEY.as_bytes());
     let [row] = &rows(&output)[..] else { panic!("one name, one row") };

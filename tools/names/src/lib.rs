@@ -49,6 +49,8 @@ pub const FPT: &str = "FPT";
 pub const FPT50: &str = "FPT50";
 /// [`FPT`] where memory has no such piece: each level has nodes of its own.
 pub const FPT0: &str = "FPT0";
+/// An elastic cuckoo table: hashed, with three places for each line of eight pages.
+pub const ECPT: &str = "ECPT";
 
 /// [`G16`] behind a software TLB of 8 KB.
 pub const S8K_G16: &str = "S8k/G16";
@@ -64,9 +66,9 @@ pub const S128K_LPT: &str = "S128k/LPT";
 pub const S128K_MPT: &str = "S128k/MPT";
 
 /// Every table, without a software TLB.
-pub const ALL: [&str; 21] = [
+pub const ALL: [&str; 22] = [
     MPT, LPT, G2, G4, G8, G16, G32, G64, G128, G256, GA, H8K, H128K, HR, C128K, CS, CPT4, CPT8, FPT, FPT50,
-    FPT0,
+    FPT0, ECPT,
 ];
 
 /// The tables for which `examples/mips32` has a refill handler.

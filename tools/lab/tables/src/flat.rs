@@ -61,15 +61,12 @@ use tlbkit_pagetable::{
     Tally, Uncovered, Word, WriterFlag,
 };
 
-/// The base page.
-const BASE: PageSize = PageSize::K4;
+use crate::whole::{BASE, STATUS, check_map, check_resize, check_whole, span};
+
 /// The most levels.
 const MAX: usize = 8;
 /// The bit of a link that says that the node is wide. Nodes are aligned to 8 bytes at least.
 const WIDE: u64 = 1 << 2;
-/// The attributes that a join unites.
-const STATUS: Attr = Attr::ACCESSED.union(Attr::DIRTY);
-
 /// A flattened table of the levels of `G`, with base pages of 4 KiB, whose levels below the root have one width.
 ///
 /// `HAD` is a model of fragmented memory: of each hundred regions, for so many there is a piece for a wide node. Which, is a function
@@ -129,11 +126,6 @@ impl Way {
             Leaf { at, size, frame: Compact::frame(self.word, size), attr: Compact::attr(self.word, true) }
         })
     }
-}
-
-/// Returns the base pages of a size.
-fn span(size: PageSize) -> usize {
-    1 << (size.shift() - BASE.shift())
 }
 
 /// What a larger leaf is split into: words of `span` pages each, from `word` at `first` on.
@@ -232,29 +224,8 @@ impl<'n, G: Radix, const HAD: usize, N: Nodes<Word = u64>> Flat<'n, G, HAD, N> {
         })
     }
 
-    /// Checks that a range cuts no leaf and has no holes that are refused. Returns how many of its pages are mapped.
     fn check_whole(&self, pages: Pages, holes: Holes) -> Result<usize, Error> {
-        Self::SPACE.check_pages(pages)?;
-        let (mut mapped, mut next) = (0, pages.first().get());
-        let hole = |next| match holes {
-            Holes::Refuse => Err(Error::NotMapped { at: Vpn::new(next).address(BASE) }),
-            Holes::Skip => Ok(()),
-        };
-        for (leaf, _) in self.leaves(pages) {
-            let whole = Self::SPACE.pages_of(&leaf);
-            if whole.intersect(pages) != Some(whole) {
-                return Err(Error::Partial { at: leaf.at, size: leaf.size });
-            }
-            if whole.first().get() > next {
-                hole(next)?;
-            }
-            next = whole.last().get() + 1;
-            mapped += whole.len();
-        }
-        if next <= pages.last().get() {
-            hole(next)?;
-        }
-        Ok(mapped)
+        check_whole(Self::SPACE, self.leaves(pages).map(|(leaf, _)| leaf), pages, holes)
     }
 
     /// Returns how many nodes a range lacks for pages of a size, wide ones and narrow ones, if so many wide ones can be had at most:
@@ -368,25 +339,6 @@ impl<'n, G: Radix, const HAD: usize, N: Nodes<Word = u64>> Flat<'n, G, HAD, N> {
         self.retire(batch, node, false);
     }
 
-    /// Checks a change of size.
-    fn check_resize(&self, pages: Pages, to: PageSize) -> Result<(), Error> {
-        Self::SPACE.check_sized(pages, to)?;
-        self.check_whole(pages, Holes::Refuse)?;
-        let mut begun = None;
-        for (leaf, _) in self.leaves(pages) {
-            let offset = leaf.at.offset(to);
-            let first = if offset == 0 { leaf } else { begun.unwrap_or(leaf) };
-            begun = Some(first);
-            let follows = leaf.frame.get() == first.frame.get() + (offset >> BASE.shift());
-            let differs = (leaf.attr ^ first.attr).difference(STATUS);
-            if !follows || !differs.is_empty() || !first.frame.is_aligned(to, BASE) {
-                return Err(Error::NotUniform { at: leaf.at });
-            }
-            Compact::leaf(first.frame, to, first.attr, true)?;
-        }
-        Ok(())
-    }
-
     /// Returns the word of a slot of what a leaf is split into: a leaf, or a link to a subtree, which is complete.
     fn split(&self, stock: &mut Stock<'n, N, 2>, level: usize, page: Vpn, pieces: Pieces) -> u64 {
         if Self::units(level) <= pieces.span {
@@ -485,11 +437,7 @@ unsafe impl<'n, G: Radix, const HAD: usize, N: Nodes<Word = u64>> Table<'n> for 
         attr: Attr,
     ) -> Result<(), Error> {
         right.batch(&self.flag)?;
-        Self::SPACE.check_sized(pages, size)?;
-        check_attr::<Compact>(attr)?;
-        Self::SPACE.check_frames(frame, pages.len(), size)?;
-        let mut word = Compact::leaf(frame, size, attr, true)?;
-        Compact::leaf(Pfn::new(frame.get() + pages.len() - span(size)), size, attr, true)?;
+        let mut word = check_map(Self::SPACE, pages, frame, size, attr)?;
         if let Some((Leaf { at, size, .. }, _)) = self.leaves(pages).next() {
             return Err(Error::Occupied { at, size });
         }
@@ -565,7 +513,9 @@ unsafe impl<'n, G: Radix, const HAD: usize, N: Nodes<Word = u64>> Table<'n> for 
         _flush_all_cpus: FlushAll<'_>,
     ) -> Result<(), Error> {
         let batch = right.batch(&self.flag)?;
-        self.check_resize(pages, to)?;
+        Self::SPACE.check_sized(pages, to)?;
+        self.check_whole(pages, Holes::Refuse)?;
+        check_resize(self.leaves(pages).map(|(leaf, _)| leaf), to)?;
         self.resize_range(batch, pages, to)
     }
 

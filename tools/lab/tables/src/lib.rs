@@ -3,6 +3,7 @@
 //! Sixty tables take a compiler longer than the rest of the lab. Here they are compiled once, and behind trait objects: the lab and
 //! its tests link them.
 
+mod cuckoo;
 mod flat;
 pub mod handled;
 mod linear;
@@ -10,7 +11,9 @@ pub mod mapping;
 mod names;
 mod storage;
 mod structure;
+mod whole;
 
+pub use cuckoo::Cuckoo;
 pub use flat::Flat;
 pub use names::{Named, compact, compact_way, paper, paper_way};
 pub use storage::Storage;

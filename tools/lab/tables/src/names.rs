@@ -10,10 +10,12 @@
 //! | `C128k` | 128-byte entries of 8 pages | 64-byte entries of 8 pages |
 //! | `CS` | the same, from 2 entries on, with superpages | the same |
 //! | `FPT`, `FPT50`, `FPT0` | 64-bit words, six levels of nine bits in three pairs ([`Flat`]): nodes of 2 MiB, or of 4 KiB | the same |
+//! | `ECPT` | lines of eight 64-bit words and a tag in three ways, which grow ([`Cuckoo`]) | the same |
 //!
 //! `CS` is measured only where it is named: aligned runs of pages are mapped in it as superpages, to neighbouring frames,
 //! which is another job than the other structures have. So are the flattened tables, which take 2 MiB for each GiB with a page: pages
-//! of a sparse workload would take more memory than there is.
+//! of a sparse workload would take more memory than there is. The elastic cuckoo table is named in the same way, because none of the papers that the others are
+//! from has it.
 //!
 //! The compact layout's 32-bit words hold frames below 4 GB, and guarded nodes in 8 MB: a guarded table of more takes
 //! 64-bit words, and so do its PTEs.
@@ -22,7 +24,7 @@ use std::marker::PhantomData;
 
 use tlbkit_addr::{PageSize, Vpn};
 use tlbkit_names::{
-    C128K, CS, FPT, FPT0, FPT50, G2, G4, G8, G16, G32, G64, G128, G256, GA, H8K, H128K, HR, LPT, MPT,
+    C128K, CS, ECPT, FPT, FPT0, FPT50, G2, G4, G8, G16, G32, G64, G128, G256, GA, H8K, H128K, HR, LPT, MPT,
 };
 use tlbkit_pagetable::format::{self, Format};
 use tlbkit_pagetable::geometry::Va64;
@@ -33,6 +35,7 @@ use tlbkit_pagetable::mpt::Mpt;
 use tlbkit_pagetable::nodes::LinkRange;
 use tlbkit_pagetable::{Error, Geometry, Radix};
 
+use crate::cuckoo::Cuckoo;
 use crate::flat::Flat;
 use crate::linear::{self, PageNodes};
 use crate::storage::Storage;
@@ -47,7 +50,7 @@ pub struct Named {
     pub linear: bool,
     /// Whether aligned runs of pages are mapped as superpages. Such a structure is measured only where it is named.
     pub superpages: bool,
-    /// Whether it does with other nodes where there is no memory for a large one. Such a structure is measured in memory that has all
+    /// Whether it does with other nodes, or keeps those that it has, where there is no memory for one. Such a structure is measured in memory that has all
     /// that it asks for, and only where it is named.
     pub falls_back: bool,
     /// The table in words of 32 bits, if it has such.
@@ -68,13 +71,13 @@ fn named<S: Structure<Word = u32> + 'static>(name: &'static str) -> Named {
     Named { name, linear, superpages, falls_back: false, form: Some(form::<S>()), wider: None }
 }
 
-/// Returns the flattened tables, which are the same in each layout.
-fn flattened() -> [Named; 3] {
-    fn of<const HAD: usize>(name: &'static str) -> Named {
-        let wider = Some(form::<Flattened<HAD>>());
+/// Returns the flattened tables and the elastic one, which are the same in each layout.
+fn later() -> [Named; 4] {
+    fn of<S: Structure<Word = u64> + 'static>(name: &'static str) -> Named {
+        let wider = Some(form::<S>());
         Named { name, linear: false, superpages: false, falls_back: true, form: None, wider }
     }
-    [of::<100>(FPT), of::<50>(FPT50), of::<0>(FPT0)]
+    [of::<Flattened<100>>(FPT), of::<Flattened<50>>(FPT50), of::<Flattened<0>>(FPT0), of::<Elastic>(ECPT)]
 }
 
 /// As [`named`], with another structure for what is too large for the first.
@@ -108,7 +111,7 @@ pub fn paper() -> Vec<Named> {
         named::<HashTable<format::Paper, 3, 10, 0>>(C128K),
         named::<Superpages<format::Paper>>(CS),
     ];
-    named.into_iter().chain(flattened()).collect()
+    named.into_iter().chain(later()).collect()
 }
 
 /// Returns every structure in the compact layout.
@@ -136,7 +139,7 @@ pub fn compact() -> Vec<Named> {
         named::<HashTable<format::Compact32, 3, 11, 0>>(C128K),
         named::<Superpages<format::Compact32>>(CS),
     ];
-    named.into_iter().chain(flattened()).collect()
+    named.into_iter().chain(later()).collect()
 }
 
 /// Returns the pages of the paper's linear table on the way to the PTE of `page`, the one that holds it first.
@@ -254,5 +257,28 @@ impl<const HAD: usize> Structure for Flattened<HAD> {
 
     fn build<'n>(nodes: &'n Storage<'n, u64>) -> Result<Self::Table<'n>, Error> {
         Flat::new(nodes)
+    }
+}
+
+/// Elastic cuckoo, with the page sizes of the paper's machine.
+#[derive(Debug)]
+struct Elastic;
+
+impl Geometry for Elastic {
+    const VA_BITS: u32 = Va64::VA_BITS;
+    const BASE: PageSize = Va64::BASE;
+    const SIZES: &'static [PageSize] = &[PageSize::K4, PageSize::M2, PageSize::G1];
+}
+
+impl Structure for Elastic {
+    type Word = u64;
+    type Table<'n> = Cuckoo<'n, Self, Storage<'n, u64>>;
+
+    fn build<'n>(nodes: &'n Storage<'n, u64>) -> Result<Self::Table<'n>, Error> {
+        Ok(Cuckoo::new(nodes))
+    }
+
+    fn moved_max(table: &Self::Table<'_>) -> Option<usize> {
+        Some(table.most_moved())
     }
 }
