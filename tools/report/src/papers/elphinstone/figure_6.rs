@@ -1,6 +1,6 @@
 //! Figure 6: space of every structure, conventional programs.
 
-use tlbkit_names::{C128K, FPT, FPT0, G16, GA, H8K, H128K, HR, MPT};
+use tlbkit_names::{C128K, ECPT, FPT, FPT0, G16, GA, H8K, H128K, HR, MPT};
 
 use crate::chart::{Chart, Series};
 use crate::figure::{Figure, Verdict, cell};
@@ -44,7 +44,8 @@ pub(super) fn of_structures(traces: &Traces) -> anyhow::Result<Figure> {
         "Space of every structure, conventional programs",
         "Mean over the programs, bars are standard deviations. Small programs make fixed arrays look large; CS is \
          clustered, grows, and maps aligned runs of pages as superpages, as if their frames were neighbours. FPT is the flattened table of Park et al. \
-         2022, FPT0 the same without pieces of 2 MiB; both have entries of 64 bits in either layout.",
+         2022, FPT0 the same without pieces of 2 MiB, ECPT the elastic cuckoo table of Skarlatos et al. 2020; the three have entries of 64 bits in \
+         either layout.",
     )
     .chart(Chart::bars("Space", "bytes for each page", names.clone(), series).on_log())
     .says(
@@ -53,7 +54,8 @@ pub(super) fn of_structures(traces: &Traces) -> anyhow::Result<Figure> {
             "the paper's order is G16, H8k, MPT, C128k, H128k, {holding} of 4 neighbours stand so here ({}); the \
              adaptive table takes {} bytes a page, the resizing hashed one {}, the clustered one with superpages {}. The \
              flattened table takes {} loads a refill and {} bytes a page, the same tree without large pieces {} and {}: it has at \
-             least a root of 512 KiB and two nodes of 2 MiB.",
+             least a root of 512 KiB and two nodes of 2 MiB. The elastic cuckoo table takes {} and {}: its three ways are probed one after the \
+             other, and at most six of ten lines are in use.",
             order.join(", "),
             cell(of(GA)),
             cell(of(HR)),
@@ -61,7 +63,9 @@ pub(super) fn of_structures(traces: &Traces) -> anyhow::Result<Figure> {
             cell(loads(FPT)?),
             cell(of(FPT)),
             cell(loads(FPT0)?),
-            cell(of(FPT0))
+            cell(of(FPT0)),
+            cell(loads(ECPT)?),
+            cell(of(ECPT))
         ),
     );
     let figure = traces.compact.cite(traces.paper.cite(figure));

@@ -1,6 +1,6 @@
 //! Elphinstone et al.: refill cost and space of every structure, on our traces and the paper's workloads.
 
-use tlbkit_names::{C128K, CS, FPT, FPT0, G16, GA, H8K, H128K, HR, LPT, MPT};
+use tlbkit_names::{C128K, CS, ECPT, FPT, FPT0, G16, GA, H8K, H128K, HR, LPT, MPT};
 use tlblab::Experiment;
 use tlblab::refill::{self, RefillArgs};
 use tlblab::tables::{self, TablesArgs};
@@ -41,8 +41,8 @@ const STRUCTURES: [&str; 8] = [MPT, LPT, G16, GA, H8K, H128K, HR, C128K];
 /// Superpages in a clustered table that grows.
 const SUPERPAGES: &str = CS;
 
-/// The structures that the lab measures only where they are named: that one, and flattened tables.
-const NAMED: [&str; 3] = [SUPERPAGES, FPT, FPT0];
+/// The structures that the lab measures only where they are named: that one, flattened tables, and an elastic cuckoo table.
+const NAMED: [&str; 4] = [SUPERPAGES, FPT, FPT0, ECPT];
 
 /// Load costs are of 32-bit words.
 const WORDS: &str = "Loads are of 32-bit words, as a 32-bit handler makes them: a slot of the paper's guarded tables, a \
