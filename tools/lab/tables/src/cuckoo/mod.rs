@@ -69,6 +69,9 @@
 //! ends. A walk whose parts are mixed computes an index only from the array that it loads from, so it stays in bounds, and arrays are
 //! retired into the batch: none is freed during a walk.
 //!
+//! That each single epoch is needed is by this argument alone. The tests notice a table without epochs, and stores in another order; they
+//! begin no walk between an epoch and the store after it that ends behind the next.
+//!
 //! # Costs
 //!
 //! | operation | cost in loads and stores of table words |
