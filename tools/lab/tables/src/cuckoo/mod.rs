@@ -85,7 +85,8 @@
 //!
 //! All memory is taken before the first store that can be seen, with one exception: lines of a range, which have no PTE yet, may not
 //! all find places at that load. Then the ways grow once more, and if there is no memory for that, the lines are removed and the ways
-//! stay large.
+//! stay large. The hash functions are the same for every table: who chooses addresses can choose lines that have the same places, for which
+//! the ways grow until there is no memory. (The authors' published code draws them anew for each table.)
 //!
 //! No hardware walks this table and no kernel uses it, so it is here and not in a crate of kernels. It has no refill handler: the hash
 //! functions are multiplications, and a handler for MIPS would have to save the program's HI and LO and more registers than it has;
