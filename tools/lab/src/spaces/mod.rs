@@ -284,10 +284,10 @@ fn walk(name: &str, misses: &[Miss], pair: u32) -> anyhow::Result<(u64, u64)> {
     let structure = tlblab_tables::paper().into_iter().find(|structure| structure.name == name);
     let form = structure.and_then(|structure| structure.form).context("a table of the paper's")?;
     let built = (form.build)(&storage)?;
-    let within = |(_, unit): &Miss| (unit & ((1 << PROGRAM) - 1)) << pair << PageSize::K4.shift();
-    let at = |miss: Miss| VirtAddr::new(miss.0 << SPACE | within(&miss));
+    let page = |(_, unit): Miss| unit << pair & ((1 << PROGRAM) - 1);
+    let at = |miss: Miss| VirtAddr::new(miss.0 << SPACE | page(miss) << PageSize::K4.shift());
     ensure!(
-        misses.iter().all(|miss| within(miss) >> SPACE == 0),
+        misses.iter().all(|&miss| page(miss) >> (SPACE - PageSize::K4.shift()) == 0),
         "an address has more than {SPACE} bits, where a table for all address spaces has their numbers"
     );
     let mut mapped = HashSet::new();
