@@ -16,7 +16,7 @@ use indicatif::ProgressStyle;
 use serde::Serialize;
 use tlbkit_addr::PageSize;
 
-use crate::trace::{Counts, Header, LINE, Lackey, Messages, PROGRAM, TraceError, Writer};
+use crate::trace::{Counts, Header, LINE, Messages, PROGRAM, Text, TraceError, Writer};
 use crate::{progress, rows};
 
 mod lackey;
@@ -188,7 +188,7 @@ fn record(
         "{spinner} {human_pos} references {msg}, {elapsed}, {per_sec}",
     )?);
     let (mut foreign, mut switches, mut running) = (0u64, 0, None);
-    let mut lackey = Lackey::new(BufReader::with_capacity(1 << 16, log), page);
+    let mut lackey = Text::lackey(BufReader::with_capacity(1 << 16, log), page);
     for access in lackey.by_ref() {
         match access {
             Ok(_) if options.instructions.is_some_and(|most| writer.counts().instructions >= most) => {}

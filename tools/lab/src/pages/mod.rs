@@ -14,7 +14,7 @@ use crate::{progress, rows};
 /// Print the pages that a program touched, as runs of neighbours
 #[derive(Args, Debug)]
 pub(crate) struct PagesArgs {
-    /// A trace (recorded, or lackey's text, plain or packed), or - for standard input
+    /// A trace (recorded, lackey's or DynamoRIO's text, ChampSim's records; plain or packed), or - for standard input
     #[arg(long, value_name = "FILE")]
     trace: Input,
     /// In the order in which the program first touched them, as its page faults come [default: in the order of addresses]

@@ -40,7 +40,7 @@ struct Open {
 }
 
 impl Recorded {
-    /// Reads a log's file, plain or packed by gzip or xz.
+    /// Reads a log's file, plain or packed by gzip, xz or zstd.
     ///
     /// # Errors
     ///

@@ -47,7 +47,7 @@ const PIECE: usize = 1 << 15;
 /// Simulate superpage promotion policies on a trace of page references
 #[derive(Args, Debug)]
 pub struct SuperpageArgs {
-    /// A trace (recorded, or lackey's text, plain or packed), or - for standard input
+    /// A trace (recorded, lackey's or DynamoRIO's text, ChampSim's records; plain or packed), or - for standard input
     #[arg(long, value_name = "FILE")]
     trace: Input,
     /// The policies: all, or a list of names
@@ -88,7 +88,7 @@ pub struct SuperpageArgs {
     /// Cycles that the bookkeeping of a miss takes, by policy, instead of the paper's: THRIFT=109.5,APPROX-ONLINE=98
     #[arg(long, value_name = "NAME=CYCLES,...", value_delimiter = ',')]
     book: Vec<Book>,
-    /// Go on after malformed lines of a lackey trace
+    /// Go on after malformed lines of a text
     #[arg(long)]
     skip_bad: bool,
     /// Write one line a promotion: miss number, first page, base pages

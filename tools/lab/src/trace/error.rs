@@ -19,9 +19,9 @@ pub(crate) enum TraceError {
     /// Reading failed.
     #[error("cannot read the trace: {0}")]
     Read(io::Error),
-    /// The input is neither a recorded trace nor lackey's text.
+    /// The input is no trace of any kind that is read.
     #[error(
-        "this is no trace: give a file made by `tlblab capture`, or valgrind's lackey output, plain, gz or xz"
+        "this is no trace: give a file made by `tlblab capture`, the output of valgrind's lackey or of DynamoRIO's view tool, or a trace of ChampSim's; plain, gz, xz or zst"
     )]
     NotATrace,
     /// The input is text as an editor of another system writes it.
@@ -59,13 +59,15 @@ pub(crate) enum TraceError {
         /// What is wrong there.
         what: &'static str,
     },
-    /// A line of lackey's text is malformed. The trace can be read on after it.
-    #[error("line {line} (byte {offset}) is no line of lackey's: `{text}`")]
+    /// A line of a text is malformed. The trace can be read on after it.
+    #[error("line {line} (byte {offset}) is no line of {of}: `{text}`")]
     Line {
         /// The line, counted from 1.
         line: u64,
         /// Where in the (unpacked) text it begins.
         offset: u64,
+        /// Whose text it is.
+        of: &'static str,
         /// How it begins, control characters escaped.
         text: Box<str>,
     },

@@ -10,10 +10,13 @@ use std::str::FromStr;
 use flate2::bufread::MultiGzDecoder;
 use indicatif::ProgressBar;
 use lzma_rust2::XzReader;
+use ruzstd::decoding::{FrameDecoder, StreamingDecoder};
 use tlbkit_addr::PageSize;
 
+use super::champsim::{ChampSim, is_champsim};
+use super::dynamorio::is_view;
 use super::format::MAGIC;
-use super::{Access, Header, Lackey, Reader, TraceError};
+use super::{Access, Header, Reader, Text, TraceError};
 
 /// Where a trace comes from: a file, or standard input (`-` on the command line).
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -48,16 +51,18 @@ type Source = Box<dyn BufRead>;
 pub(crate) enum Trace {
     /// A recorded trace.
     Recorded(Reader<Source>),
-    /// Lackey's text.
-    Lackey(Lackey<Source>),
+    /// A text.
+    Text(Text<Source>),
+    /// ChampSim's records.
+    ChampSim(ChampSim<Source>),
 }
 
 impl Trace {
-    /// Returns what a recorded trace says about itself; lackey's text says nothing.
+    /// Returns what a recorded trace says about itself; the others say nothing.
     pub(crate) fn header(&self) -> Option<&Header> {
         match self {
             Self::Recorded(reader) => Some(reader.header()),
-            Self::Lackey(_) => None,
+            Self::Text(_) | Self::ChampSim(_) => None,
         }
     }
 
@@ -65,7 +70,8 @@ impl Trace {
     pub(crate) fn raw(&mut self) -> (PageSize, &mut dyn Iterator<Item = Result<Access, TraceError>>) {
         match self {
             Self::Recorded(reader) => (reader.header().page, reader),
-            Self::Lackey(lackey) => (PageSize::K4, lackey),
+            Self::Text(text) => (PageSize::K4, text),
+            Self::ChampSim(records) => (PageSize::K4, records),
         }
     }
 }
@@ -78,13 +84,14 @@ impl Iterator for Trace {
     fn next(&mut self) -> Option<Self::Item> {
         let (unit, access) = match self {
             Self::Recorded(reader) => (reader.header().page, reader.next()?),
-            Self::Lackey(lackey) => return lackey.next(),
+            Self::Text(text) => return text.next(),
+            Self::ChampSim(records) => return records.next(),
         };
         Some(access.map(|access| Access { page: access.page.address(unit).vpn(PageSize::K4), ..access }))
     }
 }
 
-/// Opens a trace: a recorded one or lackey's text, plain or packed by gzip or xz, whatever its name.
+/// Opens a trace of any kind, plain or packed by gzip, xz or zstd, whatever its name.
 ///
 /// `progress` advances with the bytes read, out of the file's length where that is known.
 ///
@@ -119,10 +126,12 @@ pub(crate) fn read(input: impl Read + 'static) -> Result<Trace, TraceError> {
     match head.first() {
         _ if head.get(USTAR..).is_some_and(|field| field.starts_with(b"ustar")) => Err(TraceError::Archive),
         _ if MARKS.iter().any(|mark| head.starts_with(mark)) => Err(TraceError::ByteOrderMark),
+        _ if is_champsim(&head) => Ok(Trace::ChampSim(ChampSim::new(source))),
+        _ if is_view(&head) => Ok(Trace::Text(Text::dynamorio(source))),
         // A recorded trace, or the few bytes that are left of one.
         Some(&byte) if byte == MAGIC[0] => Reader::new(source).map(Trace::Recorded),
         Some(b'I' | b' ' | b'=' | b'-' | b'\n' | b'\r') => {
-            Ok(Trace::Lackey(Lackey::new(source, PageSize::K4)))
+            Ok(Trace::Text(Text::lackey(source, PageSize::K4)))
         }
         _ => Err(TraceError::NotATrace),
     }
@@ -134,7 +143,7 @@ const USTAR: usize = 257;
 /// Byte order marks: of UTF-8, and of UTF-16 in either order.
 const MARKS: [&[u8]; 3] = [&[0xef, 0xbb, 0xbf], &[0xff, 0xfe], &[0xfe, 0xff]];
 
-/// Returns the first few bytes of what `input` is, plain or packed by gzip or xz, and a reader of it.
+/// Returns the first few bytes of what `input` is, plain or packed by gzip, xz or zstd, and a reader of it.
 ///
 /// # Errors
 ///
@@ -145,9 +154,43 @@ pub(crate) fn unpacked(input: impl Read + 'static) -> Result<(Vec<u8>, Box<dyn B
         Box::new(MultiGzDecoder::new(packed))
     } else if head.starts_with(&[0xfd, b'7', b'z', b'X', b'Z', 0]) {
         Box::new(XzReader::new(packed, true)) as Box<dyn Read>
+    } else if head.starts_with(&ZSTD) {
+        Box::new(Frames { packed: Some(packed), frame: None }) as Box<dyn Read>
     } else {
         packed
     })
+}
+
+/// How a frame of zstd's begins.
+const ZSTD: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
+
+/// What frames of zstd's hold, one after the other.
+struct Frames {
+    /// What follows, between two frames.
+    packed: Option<Source>,
+    frame: Option<StreamingDecoder<Source, FrameDecoder>>,
+}
+
+impl Read for Frames {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        loop {
+            if let Some(frame) = &mut self.frame {
+                match frame.read(into) {
+                    Ok(0) if !into.is_empty() => {
+                        self.packed = self.frame.take().map(StreamingDecoder::into_inner);
+                    }
+                    Ok(read) => return Ok(read),
+                    Err(error) => return Err(io::Error::new(io::ErrorKind::InvalidData, error)),
+                }
+            }
+            let Some(mut packed) = self.packed.take() else { return Ok(0) };
+            if packed.fill_buf()?.is_empty() {
+                return Ok(0);
+            }
+            let frame = StreamingDecoder::new(packed);
+            self.frame = Some(frame.map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?);
+        }
+    }
 }
 
 /// Returns the first few bytes of `input`, and a reader that still has them.

@@ -1,4 +1,4 @@
-//! Reading what `valgrind --tool=lackey --trace-mem=yes` prints.
+//! What a line says that `valgrind --tool=lackey --trace-mem=yes` prints.
 //!
 //! ```text
 //! ==6678== Lackey, an example Valgrind tool      valgrind's own messages: passed over
@@ -9,183 +9,19 @@
 //! @1                                             ours: what follows is of program 1, until the next of these
 //! ```
 
-use std::io::{BufRead, Read};
+use super::Kind;
+use super::text::{Said, Syntax, digits};
 
-use tlbkit_addr::{PageSize, VirtAddr, Vpn};
+pub(super) const SYNTAX: Syntax = Syntax { of: "lackey's", read };
 
-use super::{Access, Kind, PROGRAM, TraceError};
-
-/// Lackey's lines are short; of what is longer, no more than this is kept.
-const LINE: u64 = 128;
-
-/// Streams the accesses of lackey's text.
-///
-/// A malformed line is an error after which the iterator goes on with the next line, for callers that skip it;
-/// any other error ends it.
-#[derive(Debug)]
-pub(crate) struct Lackey<R: BufRead> {
-    input: R,
-    page: PageSize,
-    line: Vec<u8>,
-    number: u64,
-    offset: u64,
-    /// The run that the next line may still continue.
-    run: Option<Access>,
-    /// The next page of a line that touches several, and the last.
-    next: Option<(Access, Vpn)>,
-    /// An error that waits until the run before it is out.
-    error: Option<TraceError>,
-    done: bool,
-    messages: Messages,
-    /// The program whose lines these are.
-    program: usize,
-}
-
-/// What valgrind's messages say of the program. `--trace-signals=yes` adds those of signals.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Messages {
-    /// How many children ended, if not several of them at once.
-    pub(crate) children: u32,
-    /// Empty messages: one after the banner, and one when the program ends. What calls `exec` ends as another program, of which
-    /// valgrind says nothing.
-    pub(crate) empty: u32,
-}
-
-impl Messages {
-    fn hear(&mut self, text: &[u8]) {
-        const CHILD: &[u8] = b"(SIGCHLD)";
-        self.empty += u32::from(text.starts_with(b"==") && text.ends_with(b"=="));
-        self.children += u32::from(text.windows(CHILD.len()).any(|word| word == CHILD));
+fn read(text: &[u8]) -> Option<Said> {
+    // Messages, `==process==` or `--process--`, and empty lines.
+    if text.is_empty() || text.starts_with(b"==") || text.starts_with(b"--") {
+        return Some(Said::Message);
     }
-}
-
-impl<R: BufRead> Lackey<R> {
-    /// Reads accesses to pages of size `page` from `input`.
-    pub(crate) fn new(input: R, page: PageSize) -> Self {
-        let line = Vec::new();
-        Self {
-            input,
-            page,
-            line,
-            number: 0,
-            offset: 0,
-            run: None,
-            next: None,
-            error: None,
-            done: false,
-            messages: Messages::default(),
-            program: 0,
-        }
+    if let Some(number) = text.strip_prefix(b"@") {
+        return digits(number, 10).filter(|&program| program <= u8::MAX.into()).map(Said::Program);
     }
-
-    /// Returns what was said so far.
-    pub(crate) fn messages(&self) -> Messages {
-        self.messages
-    }
-
-    /// Returns the next reference, the rest of it in `next`; `None` at the end.
-    fn reference(&mut self) -> Result<Option<Access>, TraceError> {
-        loop {
-            self.line.clear();
-            let begin = self.offset;
-            let read = self.read_line();
-            self.number += 1;
-            if !read.map_err(|error| TraceError::from_read(error, self.offset))? {
-                return Ok(None);
-            }
-            let text = self.line.trim_ascii_end();
-            // Messages, `==process==` or `--process--`, and empty lines.
-            if text.is_empty() || text.starts_with(b"==") || text.starts_with(b"--") {
-                self.messages.hear(text);
-                continue;
-            }
-            if let Some(program) = text.strip_prefix(b"@").and_then(|number| digits(number, 10))
-                && program <= u8::MAX.into()
-            {
-                self.program = program;
-                continue;
-            }
-            match parse(text, self.page, self.program) {
-                Some((access, last)) => {
-                    self.after(access, last);
-                    return Ok(Some(access));
-                }
-                None => return Err(self.bad_line(begin)),
-            }
-        }
-    }
-
-    /// Notes what follows a reference whose last page is `last`.
-    fn after(&mut self, access: Access, last: Vpn) {
-        let kind = if access.kind == Kind::Instr { Kind::Rest } else { access.kind };
-        let next = || Some((Access { kind, page: access.page.checked_add(1)?, ..access }, last));
-        self.next = if access.page == last { None } else { next() };
-    }
-
-    /// Reads a line, or the beginning of one too long and past the rest, and tells whether there was any.
-    fn read_line(&mut self) -> std::io::Result<bool> {
-        let mut read = (&mut self.input).take(LINE).read_until(b'\n', &mut self.line)? as u64;
-        self.offset += read;
-        let any = read > 0;
-        let mut rest = Vec::new();
-        while read == LINE && !self.line.ends_with(b"\n") && !rest.ends_with(b"\n") {
-            rest.clear();
-            read = (&mut self.input).take(LINE).read_until(b'\n', &mut rest)? as u64;
-            self.offset += read;
-        }
-        Ok(any)
-    }
-
-    #[cold]
-    fn bad_line(&self, offset: u64) -> TraceError {
-        let text = self.line.trim_ascii_end();
-        let text = text[..text.len().min(40)].escape_ascii().to_string().into();
-        TraceError::Line { line: self.number, offset, text }
-    }
-}
-
-impl<R: BufRead> Iterator for Lackey<R> {
-    type Item = Result<Access, TraceError>;
-
-    fn next(&mut self) -> Option<Self::Item> {
-        loop {
-            if let Some(error) = self.error.take() {
-                return Some(Err(error));
-            }
-            let next = match self.next.take() {
-                Some((access, last)) => {
-                    self.after(access, last);
-                    Ok(Some(access))
-                }
-                None if self.done => Ok(None),
-                None => self.reference(),
-            };
-            match next {
-                Ok(Some(next)) => {
-                    if !self.run.as_mut().is_some_and(|run| run.absorb(&next))
-                        && let Some(run) = self.run.replace(next)
-                    {
-                        return Some(Ok(run));
-                    }
-                }
-                Ok(None) => {
-                    self.done = true;
-                    return self.run.take().map(Ok);
-                }
-                Err(error) => {
-                    self.done = !matches!(error, TraceError::Line { .. });
-                    self.error = Some(error);
-                    if let Some(run) = self.run.take() {
-                        return Some(Ok(run));
-                    }
-                }
-            }
-        }
-    }
-}
-
-/// Reads a line of the trace: a reference of this program, and the last page that it touches.
-fn parse(text: &[u8], page: PageSize, program: usize) -> Option<(Access, Vpn)> {
     let (kind, rest) = text.split_at_checked(3)?;
     let kind = match kind {
         b"I  " => Kind::Instr,
@@ -195,27 +31,5 @@ fn parse(text: &[u8], page: PageSize, program: usize) -> Option<(Access, Vpn)> {
         _ => return None,
     };
     let comma = rest.iter().position(|&byte| byte == b',')?;
-    let at = digits(&rest[..comma], 16)?;
-    let size = digits(&rest[comma + 1..], 10)?;
-    // No operand is larger than a page: one that claims to be is damage.
-    if size == 0 || size > PageSize::K4.bytes() {
-        return None;
-    }
-    // The first program has all addresses.
-    if program > 0 && at >> PROGRAM != 0 {
-        return None;
-    }
-    let first = VirtAddr::new(program << PROGRAM | at);
-    let last = first.checked_add(size - 1)?;
-    Some((Access { kind, count: 1, page: first.vpn(page) }, last.vpn(page)))
-}
-
-fn digits(text: &[u8], radix: u32) -> Option<usize> {
-    if text.is_empty() {
-        return None;
-    }
-    text.iter().try_fold(0usize, |value, &byte| {
-        let digit = char::from(byte).to_digit(radix)?;
-        value.checked_mul(radix as usize)?.checked_add(digit as usize)
-    })
+    Some(Said::Reference(kind, digits(&rest[..comma], 16)?, digits(&rest[comma + 1..], 10)?))
 }

@@ -1,13 +1,19 @@
-//! Traces of a program's page references: recorded ones, and what valgrind's lackey prints.
+//! Traces of a program's page references: recorded ones, and those of other tools.
 //!
 //! A trace is a sequence of [`Access`]es: which page, by what kind of reference, how many times in a row. Nothing is
 //! left out and nothing is reordered, at the resolution of a page: the sequence of (kind, page) pairs, repeats
 //! expanded, is exactly the program's. An instruction or operand that straddles two pages is a reference to each,
 //! and [`Kind::Rest`] keeps such an instruction from counting twice.
 //!
-//! [`open`] takes a file or standard input, sees for itself whether it is a recorded trace (see [`mod@format`]) or raw
-//! `valgrind --tool=lackey --trace-mem=yes` text, plain or packed by gzip or xz, and yields the accesses one by one.
-//! Memory does not grow with the length of the trace.
+//! [`open`] takes a file or standard input, sees for itself what it is, and yields the accesses one by one. Memory does not grow with
+//! the length of the trace. It may be packed by gzip, xz or zstd.
+//!
+//! | | |
+//! |-|-|
+//! | [`mod@format`] | a recorded trace, of pages of any size or of lines |
+//! | [`lackey`] | text of `valgrind --tool=lackey --trace-mem=yes` |
+//! | [`dynamorio`] | text of DynamoRIO's view tool |
+//! | [`champsim`] | records of ChampSim's |
 //!
 //! A trace of several programs, in the order in which they ran on one CPU, has a program's number in the highest byte of addresses. So
 //! it is a trace of one address space, too, that all of them share.
@@ -22,6 +28,8 @@
 
 use tlbkit_addr::{PageSize, Vpn};
 
+mod champsim;
+mod dynamorio;
 mod error;
 mod format;
 mod input;
@@ -29,13 +37,14 @@ mod lackey;
 mod reader;
 #[cfg(test)]
 mod tests;
+mod text;
 mod writer;
 
 pub(crate) use error::TraceError;
 pub(crate) use format::{Counts, Header};
 pub(crate) use input::{Input, Trace, open, read, unpacked};
-pub(crate) use lackey::{Lackey, Messages};
 pub(crate) use reader::Reader;
+pub(crate) use text::{Messages, Text};
 pub(crate) use writer::Writer;
 
 /// What a trace of lines counts in: the smallest line of a modelled cache.

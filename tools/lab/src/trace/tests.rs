@@ -210,7 +210,7 @@ fn lackeys_text_is_read_plain_and_packed() {
     assert!(matches!(replay(&gz[..gz.len() - 9]), Err(TraceError::Truncated { .. })));
 
     // `xz` of the text "I  0401ab70,3\n L 1fff000688,8\n".
-    let xz = XZ.split_whitespace().map(|byte| u8::from_str_radix(byte, 16).unwrap()).collect::<Vec<_>>();
+    let xz = bytes(XZ);
     let two = replay(&xz).unwrap();
     assert_eq!(two.iter().map(|access| access.kind).collect::<Vec<_>>(), [Kind::Instr, Kind::Load]);
     assert!(replay(&xz[..xz.len() - 40]).is_err());
@@ -219,7 +219,7 @@ fn lackeys_text_is_read_plain_and_packed() {
 #[test]
 fn a_trace_of_lines_or_of_larger_pages_is_one_of_pages_too() {
     let text = format!("{LACKEY} L 1fff000688,40\n");
-    let lines: Result<Vec<_>, _> = Lackey::new(text.as_bytes(), LINE).collect();
+    let lines: Result<Vec<_>, _> = Text::lackey(text.as_bytes(), LINE).collect();
     let lines = lines.unwrap();
     let last: Vec<_> = lines[lines.len() - 3..].iter().map(|access| access.page.get()).collect();
     assert_eq!(last, [0x1_fff0_0068, 0x1_fff0_0069, 0x1_fff0_006a]);
@@ -241,6 +241,120 @@ const XZ: &str = "\
     fd 37 7a 58 5a 00 00 04 e6 d6 b4 46 02 00 21 01 16 00 00 00 74 2f e5 a3 01 00 1d 49 20 20 30 34 \
     30 31 61 62 37 30 2c 33 0a 20 4c 20 31 66 66 66 30 30 30 36 38 38 2c 38 0a 00 00 00 51 7e 61 6b \
     05 55 5f 4d 00 01 36 1e 3d 19 95 53 1f b6 f3 7d 01 00 00 00 00 04 59 5a";
+
+const ZSTD: &str = "\
+    28 b5 2f fd 04 68 35 01 00 f0 49 20 20 30 34 30 31 61 62 37 30 2c 33 0a 20 4c 20 31 66 66 66 30 \
+    30 30 36 38 38 2c 38 0a 01 00 de 08 95 72 02 d7 37 a2 44";
+
+fn bytes(hex: &str) -> Vec<u8> {
+    hex.split_whitespace().map(|byte| u8::from_str_radix(byte, 16).unwrap()).collect()
+}
+
+#[test]
+fn frames_of_zstd_follow_each_other() {
+    // `zstd` of twenty times the text above, without a size, with a checksum.
+    let frame = bytes(ZSTD);
+    let one = replay(&frame).unwrap();
+    assert_eq!(one.len(), 40);
+    let three = replay(&frame.repeat(3)).unwrap();
+    assert_eq!(three, one.repeat(3));
+    for cut in 4..frame.len() {
+        assert!(replay(&frame[..cut]).is_err() || cut >= frame.len() - 4, "{cut}");
+    }
+    assert!(replay(&[&frame[..], b"more"].concat()).is_err());
+}
+
+#[test]
+fn lines_may_end_as_another_system_ends_them() {
+    assert_eq!(replay(LACKEY.replace('\n', "\r\n").as_bytes()).unwrap(), lackey());
+    assert_eq!(replay(VIEW.replace('\n', "\r\n").as_bytes()).unwrap(), viewed());
+}
+
+const VIEW: &str = "\
+Output format:
+<--record#-> <--instr#->: <---tid---> <record details>
+------------------------------------------------------------
+           1           0:     3264503 <marker: version 7>
+           2           0:     3264503 <marker: tid 3264503 on core 10>
+           3           1:     3264503 ifetch       3 byte(s) @ 0x00007fe7a1c3affe 48 89 e7             mov    %rsp -> %rdi
+           4           2:    T3264503 ifetch       8 byte(s) @ 0x00007fe7a1c3b001 48 8d 34 25 00 20 40 lea    0x00402000 -> %rsi
+           4           2:     3264503                                             00
+           5           2: W0.T3264504 read         8 byte(s) @ 0x00007ffe49ad5ffc by PC 0x00007fe7a1c3b001
+           6           2:     3264503 pref-r-L1    1 byte(s) @ 0x0000000000001000 by PC 0x00007fe7a1c3b001
+           7           2:     3264503 write        8 byte(s) @ 0x00007ffe49ad6004 by PC 0x00007fe7a1c3b001
+           8           2:     3264503 <thread 3264503 exited>
+View tool results:
+              2 : total instructions
+";
+
+fn viewed() -> Vec<Access> {
+    let access = |kind, page| Access { kind, count: 1, page: Vpn::new(page) };
+    vec![
+        access(Kind::Instr, 0x7_fe7a_1c3a),
+        access(Kind::Rest, 0x7_fe7a_1c3b),
+        access(Kind::Instr, 0x7_fe7a_1c3b),
+        access(Kind::Load, 0x7_ffe4_9ad5),
+        access(Kind::Load, 0x7_ffe4_9ad6),
+        access(Kind::Store, 0x7_ffe4_9ad6),
+    ]
+}
+
+#[test]
+fn what_dynamorio_prints_is_read_with_its_head_and_without() {
+    assert_eq!(replay(VIEW.as_bytes()).unwrap(), viewed());
+    let (_, rest) = VIEW.split_once("---\n").unwrap();
+    assert_eq!(replay(rest.as_bytes()).unwrap(), viewed());
+    let bad = VIEW.replace("8 byte(s) @ 0x00007ffe49ad5ffc", "8 byte(s) 0x00007ffe49ad5ffc");
+    let read: Vec<_> = read(Cursor::new(bad)).unwrap().collect();
+    let errors: Vec<_> =
+        read.iter().filter_map(|access| access.as_ref().err()).map(ToString::to_string).collect();
+    assert!(
+        matches!(&errors[..], [error] if error.starts_with("line 9 (byte") && error.contains("DynamoRIO")),
+        "{errors:?}"
+    );
+    assert_eq!(read.len(), viewed().len() - 2 + 1);
+}
+
+/// Returns a record of ChampSim's.
+fn record_of_champsim(ip: u64, stores: [u64; 2], loads: [u64; 4]) -> Vec<u8> {
+    let mut record = ip.to_le_bytes().to_vec();
+    // A branch that is taken, and registers.
+    record.extend([1, 1, 6, 0, 25, 6, 0, 0]);
+    record.extend(stores.iter().chain(&loads).flat_map(|at| at.to_le_bytes()));
+    record
+}
+
+#[test]
+fn champsims_records_are_read_plain_and_packed() {
+    let top = 0xffff_ffff_8100_0000;
+    // The first byte is that of an instruction of lackey's.
+    let records = [
+        record_of_champsim(0x40_1049, [0; 2], [0x7fff_0000_1008, 0x5000, 0, 0]),
+        record_of_champsim(top, [0x5008, 0x6000], [0x6000, 0, 0, 0]),
+    ]
+    .concat();
+    let access = |kind, page| Access { kind, count: 1, page: Vpn::new(page) };
+    let accesses = vec![
+        access(Kind::Instr, 0x401),
+        access(Kind::Load, 0x7_fff0_0001),
+        access(Kind::Load, 0x5),
+        access(Kind::Instr, top as usize >> 12),
+        access(Kind::Store, 0x5),
+        access(Kind::Modify, 0x6),
+    ];
+    assert_eq!(replay(&records).unwrap(), accesses);
+    assert_eq!(replay(&record(&accesses)).unwrap(), accesses);
+    let mut gz = GzEncoder::new(Vec::new(), Compression::best());
+    gz.write_all(&records).unwrap();
+    assert_eq!(replay(&gz.finish().unwrap()).unwrap(), accesses);
+    assert!(matches!(replay(&records[..100]), Err(TraceError::Truncated { offset: 100 })));
+    // A flag that is none, and an address whose upper bits differ.
+    for (at, byte) in [(8, 2), (6, 1), (38, 1)] {
+        let mut other = records.clone();
+        other[at] = byte;
+        assert!(!matches!(read(Cursor::new(other)), Ok(Trace::ChampSim(_))), "{at}");
+    }
+}
 
 #[test]
 fn a_recording_of_lackeys_text_is_the_same_trace() {
@@ -270,7 +384,7 @@ fn bad_lines_are_named_and_can_be_skipped() {
     let bad: Vec<_> = trace
         .iter()
         .filter_map(|access| match access {
-            Err(TraceError::Line { line, offset, text }) => Some((*line, *offset, text)),
+            Err(TraceError::Line { line, offset, text, .. }) => Some((*line, *offset, text)),
             _ => None,
         })
         .collect();
