@@ -44,7 +44,7 @@ struct Args {
     /// Folders of crates [default: addr pagetable stlb superpage shootdown refill]
     #[arg(value_name = "CRATE")]
     crates: Vec<String>,
-    /// Only this part of each crate's mutants, as in 0/8
+    /// Only this part of each crate's mutants, as in 0/8: every eighth, from all files
     #[arg(long, value_name = "PART")]
     shard: Option<String>,
     /// Only mutants in these files
@@ -58,7 +58,10 @@ struct Args {
 impl Args {
     /// Returns what cargo-mutants is to be told of the mutants that are asked for.
     fn only(&self) -> Vec<String> {
-        let shard = self.shard.iter().map(|shard| format!("--shard={shard}"));
+        let shard = self.shard.iter().flat_map(|shard| {
+            // A part is a sample of the whole crate, and not its first files.
+            [format!("--shard={shard}"), "--sharding=round-robin".into()]
+        });
         shard.chain(self.file.iter().map(|file| format!("--file={file}"))).collect()
     }
 }
