@@ -45,8 +45,8 @@ pub(crate) fn copy(root: PathBuf, folder: &str) -> anyhow::Result<Copy> {
         }
         if path == format!("crates/{folder}/Cargo.toml") {
             let manifest = String::from_utf8(text)?;
-            let dependency = "[dependencies]\ntlbkit-mutant = { path = \"../mutant\" }\n";
-            text = manifest.replacen("[dependencies]\n", dependency, 1).into_bytes();
+            let dependency = "[dependencies.tlbkit-mutant]\npath = \"../mutant\"\n\n";
+            text = manifest.replacen("[lints]\n", &(dependency.to_owned() + "[lints]\n"), 1).into_bytes();
         }
         files.push((path.to_owned(), text));
     }

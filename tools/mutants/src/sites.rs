@@ -7,7 +7,8 @@ use std::ops::Range;
 use syn::spanned::Spanned;
 use syn::visit::{self, Visit};
 use syn::{
-    Arm, BinOp, Block, Expr, ExprBinary, ExprUnary, ImplItemFn, ItemFn, Pat, Signature, TraitItemFn, UnOp,
+    Arm, BinOp, Block, Expr, ExprBinary, ExprMatch, ExprUnary, ImplItemFn, ItemFn, Pat, Signature,
+    TraitItemFn, UnOp,
 };
 
 /// What can be chosen there.
@@ -44,6 +45,8 @@ pub(crate) struct Sites {
     condition: bool,
     /// It is in a constant function.
     constant: bool,
+    /// Each arm of the `match` at hand can be done without: what none matches, `_` does.
+    spare: bool,
 }
 
 impl Sites {
@@ -104,6 +107,15 @@ impl<'ast> Visit<'ast> for Sites {
         visit::visit_expr_struct(self, literal);
     }
 
+    fn visit_expr_match(&mut self, expression: &'ast ExprMatch) {
+        self.visit_expr(&expression.expr);
+        let spare = expression.arms.iter().any(|arm| matches!(arm.pat, Pat::Wild(_)) && arm.guard.is_none());
+        for arm in &expression.arms {
+            self.spare = spare;
+            self.visit_arm(arm);
+        }
+    }
+
     fn visit_arm(&mut self, arm: &'ast Arm) {
         let range = match &arm.guard {
             Some((_, guard)) => {
@@ -115,12 +127,11 @@ impl<'ast> Visit<'ast> for Sites {
                 end..end
             }
         };
-        self.sites.push(Site {
-            choice: Choice::Arm,
-            range,
-            covers: arm.span().byte_range(),
-            constant: self.constant,
-        });
+        // Where no `_` is without a condition, a switch in an arm leaves cases open.
+        if self.spare {
+            let covers = arm.span().byte_range();
+            self.sites.push(Site { choice: Choice::Arm, range, covers, constant: self.constant });
+        }
         visit::visit_arm(self, arm);
     }
 

@@ -132,6 +132,16 @@ fn what_is_evaluated_at_compile_time_or_is_no_rust_has_no_site() {
 }
 
 #[test]
+fn an_arm_has_a_switch_where_another_takes_what_it_leaves() {
+    let arms = |source| {
+        let sites = Sites::of(source).unwrap().sites;
+        sites.iter().filter(|site| site.choice == Choice::Arm).count()
+    };
+    assert_eq!(arms("fn f(a: bool) { match a { true => {} _ => {} } }"), 2);
+    assert_eq!(arms("fn f(a: bool, b: bool) { match a { _ if b => {} true => {} false => {} } }"), 0);
+}
+
+#[test]
 fn a_mutant_alone_replaces_its_text_only() {
     let mutant = mutant(Kind::Binary, "AT_COMPILE_TIME: u32 = early()", "+", "-");
     let change = ("u32 = early() + 1", "u32 = early() - 1");
