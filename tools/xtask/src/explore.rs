@@ -20,7 +20,7 @@ pub(crate) fn run(shell: &Shell, args: &ExploreArgs) -> anyhow::Result<()> {
     let names =
         Algorithm::ALL.map(Algorithm::name).into_iter().chain(["broadcast", "concurrent", "early", "swept"]);
     let pairings: Vec<_> = names.map(|name| format!("--cpus {cpus} --algorithm {name}")).collect();
-    let bounds = if args.full { " --preemptions 3 --schedules 1000000" } else { "" };
+    let bounds = if args.full { " --preemptions 3 --schedules 100000" } else { "" };
     let driver = ["", " --hazards"].map(|hazards| format!("--driver{hazards}{bounds}"));
     let mut ledger = Ledger::open("explore")?;
     let all = driver.iter().chain(&pairings).map(String::as_str);

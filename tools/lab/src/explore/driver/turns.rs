@@ -4,6 +4,7 @@
 
 use std::cell::{Cell, RefCell};
 
+use corosensei::stack::DefaultStack;
 use corosensei::{Coroutine, CoroutineResult, Yielder};
 use tlbkit_shootdown::{Access, watch};
 
@@ -25,6 +26,8 @@ pub(crate) enum Stop {
 thread_local! {
     static RUNNING: Cell<*const Yielder<(), Stop>> = const { Cell::new(std::ptr::null()) };
     static WRITES: Cell<u64> = const { Cell::new(0) };
+    /// Stacks of runs that have ended: to map new ones takes longer than a run.
+    static STACKS: RefCell<Vec<DefaultStack>> = const { RefCell::new(Vec::new()) };
 }
 
 /// Stops the CPU at hand until it is chosen to go on.
@@ -96,7 +99,8 @@ impl Choices {
 }
 
 struct Cpu {
-    body: Coroutine<(), Stop, ()>,
+    /// There is one until the CPU is dropped.
+    body: Option<Coroutine<(), Stop, ()>>,
     at: Option<Stop>,
     /// The yielder, once the coroutine has begun.
     yielder: Cell<*const Yielder<(), Stop>>,
@@ -199,12 +203,13 @@ fn turns(
 
 impl Cpu {
     fn new(body: Box<dyn FnOnce()>) -> Self {
-        let body = Coroutine::new(move |yielder: &Yielder<(), Stop>, ()| {
+        let stack = STACKS.with_borrow_mut(Vec::pop).unwrap_or_default();
+        let body = Coroutine::with_stack(stack, move |yielder: &Yielder<(), Stop>, ()| {
             RUNNING.set(yielder);
             body();
         });
         let yielder = Cell::new(std::ptr::null());
-        Self { body, at: Some(Stop::Before("the beginning")), yielder, own: 0, looked: 0 }
+        Self { body: Some(body), at: Some(Stop::Before("the beginning")), yielder, own: 0, looked: 0 }
     }
 
     /// Tells whether another CPU has written something since this one last went on from a wait.
@@ -218,12 +223,22 @@ impl Cpu {
             self.looked = before - self.own;
         }
         RUNNING.set(self.yielder.get());
-        let result = self.body.resume(());
+        let Some(body) = &mut self.body else { return };
+        let result = body.resume(());
         self.yielder.set(RUNNING.replace(std::ptr::null()));
         self.own += WRITES.get() - before;
         self.at = match result {
             CoroutineResult::Yield(at) => Some(at),
             CoroutineResult::Return(()) => None,
         };
+    }
+}
+
+impl Drop for Cpu {
+    fn drop(&mut self) {
+        if let Some(mut body) = self.body.take() {
+            body.force_unwind();
+            STACKS.with_borrow_mut(|stacks| stacks.push(body.into_stack()));
+        }
     }
 }
